@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * The only home of atomics. A plain struct around the integer gives the same layout in C, C++ and
+ * CUDA, and makes a plain read or write of an atomic a compile error. Every operation has its
+ * order in its name; the call site says which edge of docs/PROTOCOL.md it is
+ * (tests/lint/orders.py).
+ *
+ * There are no fences here on purpose: thread sanitizers do not model them.
+ *
+ * SHC_ATOMIC_MODEL replaces this file's operations by those of a model checker (tests/models/).
+ */
+
+#ifdef SHC_ATOMIC_MODEL
+#include SHC_ATOMIC_MODEL
+#else
+
+#include "shm/base/attrs.h"
+#include <stdbool.h>
+
+typedef struct shc_a32 {
+    uint32_t v_;
+} shc_a32;
+
+typedef struct shc_a64 {
+    uint64_t v_;
+} shc_a64;
+
+SHC_INLINE uint32_t shc_a32_load_relaxed(const shc_a32 *p)
+{
+    return __atomic_load_n(&p->v_, __ATOMIC_RELAXED);
+}
+
+SHC_INLINE uint32_t shc_a32_load_acquire(const shc_a32 *p)
+{
+    return __atomic_load_n(&p->v_, __ATOMIC_ACQUIRE);
+}
+
+SHC_INLINE void shc_a32_store_relaxed(shc_a32 *p, uint32_t v)
+{
+    __atomic_store_n(&p->v_, v, __ATOMIC_RELAXED);
+}
+
+SHC_INLINE void shc_a32_store_release(shc_a32 *p, uint32_t v)
+{
+    __atomic_store_n(&p->v_, v, __ATOMIC_RELEASE);
+}
+
+SHC_INLINE uint32_t shc_a32_exchange_acq_rel(shc_a32 *p, uint32_t v)
+{
+    return __atomic_exchange_n(&p->v_, v, __ATOMIC_ACQ_REL);
+}
+
+SHC_INLINE uint32_t shc_a32_add_acq_rel(shc_a32 *p, uint32_t v)
+{
+    return __atomic_fetch_add(&p->v_, v, __ATOMIC_ACQ_REL);
+}
+
+SHC_INLINE uint32_t shc_a32_or_acq_rel(shc_a32 *p, uint32_t v)
+{
+    return __atomic_fetch_or(&p->v_, v, __ATOMIC_ACQ_REL);
+}
+
+SHC_INLINE uint32_t shc_a32_and_acq_rel(shc_a32 *p, uint32_t v)
+{
+    return __atomic_fetch_and(&p->v_, v, __ATOMIC_ACQ_REL);
+}
+
+/* True when *p was `from` and is now `to`. */
+SHC_INLINE bool shc_a32_cas_acq_rel(shc_a32 *p, uint32_t from, uint32_t to)
+{
+    return __atomic_compare_exchange_n(&p->v_, &from, to, false, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_ACQUIRE);
+}
+
+/* The address of the word itself, for a system call that waits on it or writes it. */
+SHC_INLINE uint32_t *shc_a32_address(shc_a32 *p)
+{
+    return &p->v_;
+}
+
+SHC_INLINE uint64_t shc_a64_load_relaxed(const shc_a64 *p)
+{
+    return __atomic_load_n(&p->v_, __ATOMIC_RELAXED);
+}
+
+SHC_INLINE uint64_t shc_a64_load_acquire(const shc_a64 *p)
+{
+    return __atomic_load_n(&p->v_, __ATOMIC_ACQUIRE);
+}
+
+SHC_INLINE void shc_a64_store_relaxed(shc_a64 *p, uint64_t v)
+{
+    __atomic_store_n(&p->v_, v, __ATOMIC_RELAXED);
+}
+
+SHC_INLINE void shc_a64_store_release(shc_a64 *p, uint64_t v)
+{
+    __atomic_store_n(&p->v_, v, __ATOMIC_RELEASE);
+}
+
+SHC_INLINE uint64_t shc_a64_add_acq_rel(shc_a64 *p, uint64_t v)
+{
+    return __atomic_fetch_add(&p->v_, v, __ATOMIC_ACQ_REL);
+}
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Compiler attributes and the two sizes everything shared is aligned to.
+ * Header-only, usable from C11, C++17 and CUDA host code.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SHC_NODISCARD       __attribute__((warn_unused_result))
+#define SHC_PRINTF(fmt, va) __attribute__((format(printf, fmt, va)))
+#define SHC_LIKELY(x)       __builtin_expect(!!(x), 1)
+#define SHC_UNLIKELY(x)     __builtin_expect(!!(x), 0)
+#define SHC_NOINLINE        __attribute__((noinline))
+#define SHC_INLINE          static inline __attribute__((always_inline))
+#define SHC_COLD            __attribute__((cold, noinline))
+
+/* Fields of different writers are this far apart: two 64-byte lines, because the adjacent-line
+ * prefetcher pulls lines in pairs. */
+#define SHC_LINE_BYTES 128
+#define SHC_PAGE_BYTES 4096
+
+/* One polite turn of a spin loop. */
+SHC_INLINE void shc_cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory");
+#else
+    __asm__ __volatile__("" ::: "memory");
+#endif
+}

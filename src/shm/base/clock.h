@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Monotonic nanoseconds and deadlines. CLOCK_MONOTONIC stands still while the machine is
+ * suspended, so a laptop lid does not fire a time-out.
+ */
+
+#include "shm/base/attrs.h"
+#include <time.h>
+
+#define SHC_NS_PER_US   1000ULL
+#define SHC_NS_PER_MS   1000000ULL
+#define SHC_NS_PER_S    1000000000ULL
+#define SHC_NO_DEADLINE UINT64_MAX
+
+SHC_INLINE uint64_t shc_clock_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * SHC_NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
+/* The deadline `timeout_ns` from now; SHC_NO_DEADLINE stays what it is. */
+SHC_INLINE uint64_t shc_deadline_after(uint64_t now_ns, uint64_t timeout_ns)
+{
+    return timeout_ns > SHC_NO_DEADLINE - now_ns ? SHC_NO_DEADLINE : now_ns + timeout_ns;
+}

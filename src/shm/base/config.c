@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/base/config.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIELD(name) offsetof(struct shc_config, name)
+
+/* Words stand for 0, 1, 2, ... in the order given. */
+static const struct shc_config_row rows[] = {
+    {"SHMCOLL_LOG", "what is written to stderr", "off|warn|info|trace", 0, 3, SHC_LOG_WARN,
+     FIELD(log_level)},
+    {"SHMCOLL_SEGMENT", "where a group's memory lives", "auto|unnamed|named|memfd", 0, 3,
+     SHC_SEGMENT_AUTO, FIELD(segment)},
+    {"SHMCOLL_CPU", "the best instruction set the kernels may use", "auto|base|avx2|avx512", 0, 3,
+     SHC_CPU_AUTO, FIELD(cpu)},
+    {"SHMCOLL_SPIN_US",
+     "microseconds a wait spins before it gives its CPU away; -1 decides by the "
+     "CPUs at hand",
+     NULL, -1, 1000000, -1, FIELD(spin_us)},
+    {"SHMCOLL_LATE_MS",
+     "milliseconds after which a wait says whom it waits for, then at twice, "
+     "four times, ...",
+     NULL, 1, 86400000, 5000, FIELD(late_ms)},
+    {"SHMCOLL_THREADS", "reduction threads per process; -1 decides by the CPUs left", NULL, -1, 256,
+     -1, FIELD(threads)},
+    {"SHMCOLL_ARENA_KIB",
+     "limit of the staging memory that a group makes for large messages; 0 "
+     "keeps the small slots",
+     NULL, 0, 1 << 22, 32768, FIELD(arena_kib)},
+};
+
+static struct shc_config config;
+static pthread_once_t config_once = PTHREAD_ONCE_INIT;
+
+/* The position of `text` in "a|b|c", or -1. */
+static int word_index(const char *words, const char *text)
+{
+    size_t length = strlen(text);
+    for (int index = 0; *words; index++) {
+        size_t word = strcspn(words, "|");
+        if (word == length && memcmp(words, text, length) == 0)
+            return index;
+        words += word + (words[word] == '|');
+    }
+    return -1;
+}
+
+static int parse(const struct shc_config_row *row, const char *text)
+{
+    if (row->values) {
+        int index = word_index(row->values, text);
+        if (index >= 0)
+            return index;
+        fprintf(stderr, "shmcoll: %s=%s is not one of %s; ignored\n", row->variable, text,
+                row->values);
+        return row->preset;
+    }
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (end != text && *end == '\0' && value >= row->minimum && value <= row->maximum)
+        return (int)value;
+    fprintf(stderr, "shmcoll: %s=%s is not a number from %d to %d; ignored\n", row->variable, text,
+            row->minimum, row->maximum);
+    return row->preset;
+}
+
+static void read_environment(void)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const char *text = getenv(rows[i].variable);
+        int value = text && *text ? parse(&rows[i], text) : rows[i].preset;
+        memcpy((char *)&config + rows[i].offset, &value, sizeof value);
+    }
+}
+
+const struct shc_config *shc_config_get(void)
+{
+    pthread_once(&config_once, read_environment);
+    return &config;
+}
+
+const struct shc_config_row *shc_config_row(size_t index)
+{
+    return index < sizeof rows / sizeof rows[0] ? &rows[index] : NULL;
+}

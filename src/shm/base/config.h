@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * The one table that reads the environment, once per process. Any thread.
+ * docs/SUPPORT.md's list of variables is compared with this table by tests/lint/docs.py.
+ */
+
+#include "shm/base/attrs.h"
+#include <stddef.h>
+
+/* What SHMCOLL_SEGMENT may ask for; the order is that of the attempts. */
+enum shc_segment_choice {
+    SHC_SEGMENT_AUTO = 0,
+    SHC_SEGMENT_UNNAMED,
+    SHC_SEGMENT_NAMED,
+    SHC_SEGMENT_MEMFD,
+};
+
+enum shc_log_level {
+    SHC_LOG_OFF = 0,
+    SHC_LOG_WARN,
+    SHC_LOG_INFO,
+    SHC_LOG_TRACE,
+};
+
+enum shc_cpu_choice {
+    SHC_CPU_AUTO = 0,
+    SHC_CPU_BASE,
+    SHC_CPU_AVX2,
+    SHC_CPU_AVX512,
+};
+
+struct shc_config {
+    int log_level; /* enum shc_log_level */
+    int segment;   /* enum shc_segment_choice */
+    int cpu;       /* enum shc_cpu_choice: the best instruction set that may be used */
+    int spin_us;   /* how long a wait spins before it yields; -1: decided per group */
+    int late_ms;   /* a wait is reported when it has taken this long */
+    int threads;   /* reduction threads per process; -1: decided from the CPUs left */
+    int arena_kib; /* limit of a group's large staging memory */
+};
+
+/* The process's configuration; the first call reads the environment. */
+const struct shc_config *shc_config_get(void);
+
+/* One row of the table, for help texts and tests; NULL when `index` is past its end. */
+struct shc_config_row {
+    const char *variable;
+    const char *meaning;
+    const char *values; /* the words it takes, or NULL for a number */
+    int minimum, maximum, preset;
+    size_t offset; /* of the int in struct shc_config */
+};
+const struct shc_config_row *shc_config_row(size_t index);

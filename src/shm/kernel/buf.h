@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * User memory as one logical vector of bytes: a list of tensors with sizes and strides, element by
+ * element in row-major order. Collectives address it by byte offset and never see a stride.
+ * A buf only refers to the tensors it was made from. Any thread; no state.
+ */
+
+#include "shm/base/status.h"
+#include "shm/shmcoll.h"
+
+struct shc_buf {
+    char *flat;                    /* the memory itself when all of it is one contiguous piece */
+    const struct shc_tensor *list; /* the tensors; NULL when there are none */
+    uint32_t list_count;
+    uint32_t elem_bytes;
+    size_t bytes; /* of the whole vector */
+};
+
+/*
+ * Checks and measures the list. SHC_ERR_INVALID: negative size, ndim out of 0..SHC_BUF_MAX_DIMS,
+ * a size or a byte count that overflows, no data for a non-empty tensor; with `writable`, a
+ * dimension of stride 0 and size above 1 (an expanded tensor overlaps itself).
+ * Tensors that follow one another in memory without a gap count as one contiguous piece.
+ */
+#define SHC_BUF_MAX_DIMS 64
+SHC_NODISCARD enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tensors,
+                                           uint32_t elem_bytes, bool writable);
+
+/* A buf over plain memory. */
+struct shc_buf shc_buf_of(void *data, size_t bytes);
+
+/* Copies bytes [offset, offset + bytes) of the vector out of, or into, the tensors.
+ * Offsets and sizes are whole elements. */
+void shc_buf_read(const struct shc_buf *buf, size_t offset, void *out, size_t bytes);
+void shc_buf_write(const struct shc_buf *buf, size_t offset, const void *in, size_t bytes);
+
+/* The piece as contiguous memory: the tensors' own where it is, else `scratch` filled by
+ * shc_buf_read. */
+const void *shc_buf_peek(const struct shc_buf *buf, size_t offset, size_t bytes, void *scratch);
+
+/* Where the piece can be written directly, or NULL: then write elsewhere and shc_buf_write. */
+void *shc_buf_direct(const struct shc_buf *buf, size_t offset, size_t bytes);

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Copies between user memory and staging cells. Any thread, no state. A streaming-store variant
+ * ends with its own sfence, so that a release store behind it publishes it like any other copy.
+ */
+
+#include "shm/base/attrs.h"
+
+/* dst and src do not overlap. */
+void shc_copy(void *dst, const void *src, size_t bytes);
+
+/*
+ * The hand-over of a staging cell in one pass: block by block, what the peer left in `cell` goes to
+ * `out`, and `next` goes into the lines just read, while they are ours. The three do not overlap.
+ */
+void shc_copy_exchange(void *out, void *cell, const void *next, size_t bytes);

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * shmcoll: collectives for ranks that share one machine. THE public header of libshmcoll, for C11
+ * and C++17 callers; it needs no torch.
+ *
+ * Life of a group: every rank fills a shc_comm_config (its rank, the world size, a key-value store
+ * all ranks reach), calls shc_comm_create, runs operations, and calls shc_comm_free.
+ *
+ * Rules that hold for every function:
+ *   - A function that can fail returns a shc_status. The text that explains it is the calling
+ *     thread's shc_error_text(), until that thread's next failing call.
+ *   - Every call finishes, fails, or logs whom it waits for (after 5 s, then 10, 20, ...).
+ *   - Output parameters are set only on SHC_OK.
+ *   - In a forked child every call on a group of the parent fails with SHC_ERR_FORKED.
+ *   - Sizes are in bytes where the name says so, else in elements; times are in nanoseconds.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SHC_VERSION_MAJOR 0
+#define SHC_VERSION_MINOR 1
+#define SHC_VERSION_PATCH 0
+
+/* The layout of the shared segment has room for this many ranks in one group. */
+#define SHC_MAX_WORLD 256
+
+enum shc_status {
+    SHC_OK = 0,
+    SHC_ERR_INVALID,     /* an argument is wrong; nothing was published, the group is usable */
+    SHC_ERR_NOMEM,       /* this process is out of memory */
+    SHC_ERR_NOSPACE,     /* no shared memory left: /dev/shm or the memory cgroup */
+    SHC_ERR_SYSTEM,      /* a system call failed */
+    SHC_ERR_STORE,       /* a callback of the store failed */
+    SHC_ERR_UNREACHABLE, /* ranks cannot reach one another's memory (not one host, or namespaces) */
+    SHC_ERR_VERSION,     /* ranks run incompatible builds of this library */
+    SHC_ERR_UNSUPPORTED, /* this combination is not offered; nothing was published */
+    SHC_ERR_TIMEOUT,     /* the deadline passed */
+    SHC_ERR_MISMATCH,    /* ranks made different calls */
+    SHC_ERR_PEER_DEAD,   /* a rank died */
+    SHC_ERR_PEER_LEFT,   /* a rank left the group before this operation */
+    SHC_ERR_ABORTED,     /* the group failed before, or was aborted; it stays unusable */
+    SHC_ERR_INTERRUPTED, /* the caller's interrupt callback said so */
+    SHC_ERR_CLOSED,      /* this rank has closed the group */
+    SHC_ERR_FORKED,      /* the group belongs to the parent process */
+    SHC_STATUS_COUNT
+};
+
+enum shc_dtype {
+    SHC_INT8 = 0,
+    SHC_INT16,
+    SHC_INT32,
+    SHC_INT64,
+    SHC_UINT8,
+    SHC_UINT16,
+    SHC_UINT32,
+    SHC_UINT64,
+    SHC_BOOL,
+    SHC_FLOAT16,
+    SHC_BFLOAT16,
+    SHC_FLOAT8_E4M3FN,
+    SHC_FLOAT8_E5M2,
+    SHC_FLOAT8_E4M3FNUZ,
+    SHC_FLOAT8_E5M2FNUZ,
+    SHC_FLOAT32,
+    SHC_FLOAT64,
+    SHC_COMPLEX64,
+    SHC_COMPLEX128,
+    SHC_OPAQUE, /* bytes that are moved, never reduced; shc_op.elem_bytes says how many */
+    SHC_DTYPE_COUNT
+};
+
+enum shc_redop {
+    SHC_SUM = 0,
+    SHC_AVG,
+    SHC_PRODUCT,
+    SHC_MIN,
+    SHC_MAX,
+    SHC_BAND,
+    SHC_BOR,
+    SHC_BXOR,
+    SHC_PREMUL_SUM,
+    SHC_REDOP_COUNT
+};
+
+enum shc_op_kind {
+    SHC_BARRIER = 0,
+    SHC_BROADCAST,
+    SHC_ALL_REDUCE,
+    SHC_ALL_GATHER,
+    SHC_OP_KIND_COUNT
+};
+
+/*
+ * User memory: element (i0, i1, ...) is at data + elem_bytes * (i0*strides[0] + i1*strides[1] ...).
+ * Elements are taken in row-major (logical) order, so ranks may differ in strides. strides NULL
+ * means contiguous. An output must not overlap itself (stride 0 over a size above 1 is an error).
+ */
+struct shc_tensor {
+    void *data;
+    int32_t ndim;
+    const int64_t *sizes;
+    const int64_t *strides;
+};
+
+/*
+ * A list of tensors, taken as one vector: the elements of list[0], then those of list[1], ...
+ */
+struct shc_tensors {
+    const struct shc_tensor *list;
+    uint32_t count;
+};
+
+/*
+ * One operation. Fields that an operation does not use are ignored.
+ *
+ *   kind        input                         output                              uses
+ *   BARRIER     -                             -
+ *   BROADCAST   root only: N elements         others: N elements                  root
+ *   ALL_REDUCE  N elements                    N elements, may be the input        redop
+ *   ALL_GATHER  N elements                    world_size * N, ordered by rank;
+ *                                             rank r's input may be block r of it
+ *
+ * N, dtype, redop and root are the same on all ranks, else every rank gets SHC_ERR_MISMATCH and no
+ * output has changed. N may be 0.
+ */
+struct shc_op {
+    enum shc_op_kind kind;
+    enum shc_dtype dtype;
+    uint32_t elem_bytes; /* SHC_OPAQUE only: bytes of one element */
+    uint32_t dtype_tag;  /* SHC_OPAQUE only: the caller's number of the type, compared over ranks */
+    enum shc_redop redop;
+    int root;
+    double premul;       /* SHC_PREMUL_SUM only: this rank's factor; ranks may differ */
+    uint64_t timeout_ns; /* 0: the group's */
+    struct shc_tensors input;
+    struct shc_tensors output;
+};
+
+/*
+ * The rendezvous: a key-value store that all ranks of the group reach, and that nobody else uses
+ * under this prefix. Used by shc_comm_create only. Every callback returns 0 or a positive errno,
+ * must not throw, and is called from the thread that calls shc_comm_create.
+ */
+struct shc_store {
+    void *ctx;
+    int (*set)(void *ctx, const char *key, const void *value, size_t bytes);
+    /* Never waits: ENOENT when the key is absent, EMSGSIZE when the value does not fit. */
+    int (*get)(void *ctx, const char *key, void *value, size_t capacity, size_t *bytes);
+    /* 0 when all keys exist, ENOENT when one does not. */
+    int (*check)(void *ctx, const char *const *keys, size_t count);
+    int (*add)(void *ctx, const char *key, int64_t delta, int64_t *value);
+    /* Stores the value if the key is absent (the first wins); gives back what is stored. */
+    int (*put_first)(void *ctx, const char *key, const void *value, size_t bytes, void *now,
+                     size_t capacity, size_t *now_bytes);
+};
+
+struct shc_comm_config {
+    int rank;
+    int world_size;      /* 1 .. SHC_MAX_WORLD */
+    const char *name;    /* shows in every message about the group; may be NULL */
+    uint64_t timeout_ns; /* of the rendezvous and of every operation; 0: 30 minutes */
+    struct shc_store store;
+    /* Asked by threads that wait inside a call, every 50 ms and after a signal; true gives the
+     * call up with SHC_ERR_INTERRUPTED. Never asked by the library's own threads. May be NULL. */
+    bool (*interrupted)(void *ctx);
+    void *interrupted_ctx;
+};
+
+/*
+ * What a request tells its submitter. Neither may throw.
+ *   complete: once, after the operation has ended, if shc_request_notify asked for it. Runs on a
+ *             thread of the library that holds nothing, and may submit and wait.
+ *   retire:   once, when the library has let go of the operation's memory and of ctx. Runs on a
+ *             thread that is inside a call of this header on the same group (or in
+ *             shc_comm_free), never on a thread of the library.
+ */
+struct shc_request_hooks {
+    void *ctx;
+    void (*complete)(void *ctx, enum shc_status status, const char *error);
+    void (*retire)(void *ctx);
+};
+
+struct shc_comm;
+struct shc_request;
+
+/* ---- versions, names, errors: any thread, never block ---- */
+
+const char *shc_version(void);
+
+/* Lines of `key=value`: what the library was built with, and what the machine offers of it. */
+const char *shc_build_info(void);
+
+const char *shc_status_name(enum shc_status status);
+const char *shc_dtype_name(enum shc_dtype dtype);
+const char *shc_redop_name(enum shc_redop redop);
+const char *shc_op_kind_name(enum shc_op_kind kind);
+
+/* Bytes of one element; 0 for SHC_OPAQUE. */
+size_t shc_dtype_bytes(enum shc_dtype dtype);
+
+/* Does the reduction exist for this dtype? (docs/SUPPORT.md has the table.) */
+bool shc_reduction_supported(enum shc_dtype dtype, enum shc_redop redop);
+
+/* The calling thread's last failure: one paragraph, no newline at its end. */
+const char *shc_error_text(void);
+
+/* ---- the group ---- */
+
+/*
+ * Meets the other ranks and makes the group. Collective: fails on all ranks or on none.
+ * Blocks until all ranks are there, at most timeout_ns; asks config->interrupted.
+ * The config and the store are not used after the return.
+ */
+enum shc_status shc_comm_create(const struct shc_comm_config *config, struct shc_comm **comm);
+
+/*
+ * Leaves the group: says so to the others, ends this process's calls that are still inside
+ * (SHC_ERR_CLOSED), stops the group's threads. Needs no peer and takes at most about a second.
+ * Any thread; a second call does nothing.
+ */
+void shc_comm_close(struct shc_comm *comm);
+
+/*
+ * Fails the group for all ranks: every blocked or later call on any rank ends with
+ * SHC_ERR_ABORTED and this reason. Any thread, also while another is inside a call.
+ */
+void shc_comm_abort(struct shc_comm *comm, const char *reason);
+
+/* Closes if that was not done, retires what is left, frees. Nobody may use the group any more. */
+void shc_comm_free(struct shc_comm *comm);
+
+int shc_comm_rank(const struct shc_comm *comm);
+int shc_comm_world_size(const struct shc_comm *comm);
+
+/* How many operations this rank has started on the group. */
+uint64_t shc_comm_sequence(struct shc_comm *comm);
+
+/* SHC_OK while the group is usable, else why not. */
+enum shc_status shc_comm_error(struct shc_comm *comm);
+
+/* The time-out of the operations that start from now on. */
+void shc_comm_set_timeout(struct shc_comm *comm, uint64_t timeout_ns);
+
+/* Lines of `key=value` about this group: kind and bytes of its memory, kernels, waiting. */
+enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity);
+
+/* ---- operations ---- */
+
+/*
+ * Runs the operation in the calling thread and returns when its output is complete. If an earlier
+ * operation of the group is still under way, the call takes its turn after it.
+ */
+enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op);
+
+/*
+ * Starts the operation and returns. Operations of one group run in the order of submission on all
+ * ranks. The tensors' memory must stay valid until `retire`, or, without hooks, until the request
+ * is done; the descriptor is copied. The request proceeds without being waited for.
+ */
+enum shc_status shc_submit(struct shc_comm *comm, const struct shc_op *op,
+                           const struct shc_request_hooks *hooks, struct shc_request **request);
+
+/*
+ * Waits for the end of the operation and returns its status. timeout_ns 0: as long as the operation
+ * itself may take. A wait with a time-out of its own fails with SHC_ERR_TIMEOUT and leaves the
+ * operation in flight. Any thread, several at once.
+ */
+enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_ns);
+
+/* True when the operation has ended; then *status says how. */
+bool shc_request_done(struct shc_request *request, enum shc_status *status);
+
+/* Why it failed; "" while it has not. Valid until the release. */
+const char *shc_request_error(struct shc_request *request);
+
+/* Asks for hooks.complete. False: the operation has already ended, and complete will not come. */
+bool shc_request_notify(struct shc_request *request);
+
+/* The caller is done with the handle. The operation itself goes on. */
+void shc_request_release(struct shc_request *request);
+
+/* ---- the process ---- */
+
+/*
+ * Says in all groups that this process leaves, and stops every callback for good: for the moment
+ * before an interpreter, or the process, goes away. Every later call fails with SHC_ERR_CLOSED.
+ */
+void shc_process_leave(void);
+
+/* ---- a store for programs that have none ---- */
+
+/*
+ * A store in a directory that all ranks reach (made if absent, mode 0700). Free it after
+ * shc_comm_create; remove the directory when all ranks have returned from it.
+ */
+enum shc_status shc_store_dir_open(const char *path, struct shc_store *store);
+void shc_store_dir_close(struct shc_store *store);
+
+#ifdef __cplusplus
+}
+#endif
