@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Documents agree with the tree: relative links resolve, every variable is documented.
+
+--strict: docs/SUPPORT.md must exist; without it, it is only compared when it does.
+"""
+
+import posixpath
+import re
+import sys
+from urllib.parse import unquote
+
+from common import Finding, arguments, find_files, line_of, read, repo_files, report
+
+CONFIG = "src/shm/base/config.c"
+SUPPORT = "docs/SUPPORT.md"
+VARIABLE = re.compile(r"\bSHMCOLL_[A-Z0-9_]+\b")
+READERS = ("src/*", "python/*", "setup.py", "*CMakeLists.txt", "*.cmake")
+
+CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.M | re.S)
+LINK = re.compile(r"\]\(\s*<?([^)>\s]+)>?[^)\n]*\)|^\[[^\]\n]+\]:[ \t]*<?([^>\s]+)", re.M)
+HEADING = re.compile(r"^#+[ \t]+(.+?)[ \t#]*$", re.M)
+FENCE = re.compile(r"^(```|~~~).*?^\1", re.M | re.S)
+
+
+def anchors(text):
+    """The names a page's headings get; a repeated one is numbered."""
+    names = {}
+    for heading in HEADING.findall(FENCE.sub("", text)):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        name = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        count = names[name] = names.get(name, -1) + 1
+        yield f"{name}-{count}" if count else name
+
+
+def check_links(root):
+    paths = repo_files(root)
+    places = set(paths)
+    for path in paths:
+        while path:
+            path = posixpath.dirname(path)
+            places.add(path or ".")
+    for page in find_files(root, "*.md"):
+        text = read(root, page) or ""
+        blanked = CODE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+        for match in LINK.finditer(blanked):
+            target = match.group(1) or match.group(2)
+            if re.match(r"[a-z][a-z0-9+.-]*:", target):
+                continue
+            file, _, anchor = unquote(target).partition("#")
+            folder = "" if file.startswith("/") else posixpath.dirname(page)
+            file = posixpath.normpath(posixpath.join(folder, file.lstrip("/"))) if file else page
+            line = line_of(text, match.start())
+            if file not in places:
+                yield Finding(page, line, f"{target} leads nowhere; correct the link")
+            elif anchor and file.endswith(".md") and anchor not in anchors(read(root, file)):
+                yield Finding(page, line, f"{file} has no heading #{anchor}; correct the link")
+
+
+def check_variables(root):
+    """The table of base/config.c and the variables in docs/SUPPORT.md."""
+    paths = repo_files(root)
+    if SUPPORT not in paths:
+        return
+    support = read(root, SUPPORT)
+    documented = {match.group(): match.start() for match in VARIABLE.finditer(support)}
+    config = read(root, CONFIG) if CONFIG in paths else ""
+    for match in re.finditer(r'\{\s*"(SHMCOLL_\w+)"', config):
+        if match.group(1) not in documented:
+            line = line_of(config, match.start(1))
+            yield Finding(CONFIG, line, f"{match.group(1)} is not in {SUPPORT}; describe it there")
+    known = set()
+    for path in find_files(root, *READERS):
+        known.update(VARIABLE.findall(read(root, path) or ""))
+    for name in documented.keys() - known:
+        what = f"nothing reads {name}; remove it, or correct its name"
+        yield Finding(SUPPORT, line_of(support, documented[name]), what)
+
+
+# One function per agreement. The offset table of PROTOCOL.md ("## Offsets": offset, bytes, name,
+# writer) against proto/layout.h is the next.
+CHECKS = (check_links, check_variables)
+
+
+def check(root, strict=False):
+    for one in CHECKS:
+        yield from one(root)
+    if strict and SUPPORT not in repo_files(root):
+        yield Finding(SUPPORT, 1, "missing; it lists every variable and what is supported")
+
+
+def main():
+    parser = arguments(__doc__)
+    parser.add_argument("--strict", action="store_true", help=f"{SUPPORT} must exist")
+    options = parser.parse_args()
+    if not options.strict and SUPPORT not in repo_files(options.root):
+        print(f"docs: variables not compared, {SUPPORT} does not exist yet")
+    sys.exit(report(check(options.root, options.strict)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""The public header, the symbol map and (with --library) the library name the same functions."""
+
+import re
+import subprocess
+import sys
+
+from common import Finding, arguments, line_of, read, report
+from csource import Source
+
+HEADER = "src/shm/shmcoll.h"
+MAP = "src/shm/shmcoll.map"
+
+
+def declared(source):
+    """The lines of the functions a header declares; inline ones are not exported."""
+    lines = {}
+    for match in re.finditer(r"\b(shc_\w+)\s*\(([^;{}]*)([;{])", source.bare):
+        if match.group(3) == ";":
+            lines[match.group(1)] = source.line(match.start())
+    return lines
+
+
+def mapped(text):
+    """The lines of the names under `global:`."""
+    text = re.sub(
+        r"/\*.*?\*/|#[^\n]*", lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S
+    )
+    lines = {}
+    for section in re.finditer(r"global:(.*?)(?=local:|\})", text, re.S):
+        for name in re.finditer(r"[^\s;]+(?=\s*;)", section.group(1)):
+            lines[name.group()] = line_of(text, section.start(1) + name.start())
+    return lines
+
+
+def check(root, library=None):
+    header = declared(Source.load(root, HEADER))
+    text = read(root, MAP)
+    exported = mapped(text)
+    for name in header.keys() - exported.keys():
+        yield Finding(HEADER, header[name], f"{name}() is not exported; add it to {MAP}")
+    for name in exported.keys() - header.keys():
+        yield Finding(MAP, exported[name], f"{name} is not declared in {HEADER}; remove it")
+    if not re.search(r"local:\s*\*\s*;", text):
+        yield Finding(MAP, 1, "other symbols are not hidden; add `local: *;`")
+    if library:
+        yield from check_library(library, header.keys())
+
+
+def check_library(library, functions):
+    command = ["nm", "-D", "--defined-only", library]
+    listing = subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
+    symbols = set()
+    for line in listing.splitlines():
+        *_, kind, name = line.split()
+        if kind != "A":  # the name of the version itself
+            symbols.add(name.split("@")[0])
+    for name in symbols - functions:
+        yield Finding(str(library), 1, f"exports {name}; hide it")
+    for name in functions - symbols:
+        yield Finding(str(library), 1, f"does not export {name}(); define it, and visibly")
+
+
+def main():
+    parser = arguments(__doc__)
+    parser.add_argument("--library", help="the built libshmcoll.so")
+    options = parser.parse_args()
+    sys.exit(report(check(options.root, options.library)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""docs.py can fail."""
+
+import unittest
+
+import docs
+from planting import LintTest, run_lint
+
+
+class Docs(LintTest):
+    def test_links(self):
+        files = {"docs/A.md": "# One Two\n## `x_y()`: why?\n## One Two\n", "src/x.c": "\n"}
+        for faulty, mended in (
+            ("[a](B.md)", "[a](A.md)"),
+            ("[a](src/x.c)", "[a](../src/x.c)"),
+            ("![a](x.png 'title')", "![a](A.md 'title')"),
+            ("[a](/docs/B.md)", "[a](/docs/A.md)"),
+            ("[a](A.md#three)", "[a](A.md#one-two)"),
+            ("[a](A.md#one-two-2)", "[a](A.md#one-two-1)"),
+            ("[a](A.md#x_y)", "[a](A.md#x_y-why)"),
+            ("[a](#no)", "[a](#here)"),
+            ("[a]: B.md", "[a]: <A.md>"),
+            ("[a](../nofolder)", "[a](../src/)"),
+            ("[a](x.md)", "[a](https://a.b/x.md) `[a](x.md)`\n```\n[a](x.md)\n```"),
+        ):
+            with self.subTest(faulty):
+                page = "# Here\n\ntext {}\n" if "]:" not in faulty else "# Here\n\n{}\n"
+                self.expect(
+                    docs.check,
+                    {**files, "docs/C.md": page.format(faulty + "@@")},
+                    {**files, "docs/C.md": page.format(mended)},
+                )
+
+    def test_variables(self):
+        row = '    {"SHMCOLL_%s", "what", NULL},%s\n'
+        table = "rows[] = {\n" + row % ("LOG", "") + "%s};\n"
+        support = {docs.SUPPORT: "- `SHMCOLL_LOG`: x\n"}
+        self.expect(
+            docs.check,
+            {**support, docs.CONFIG: table % (row % ("NEW", "@@"))},
+            {**support, docs.CONFIG: table % ""},
+            "SHMCOLL_NEW",
+        )
+        self.expect(
+            docs.check,
+            {docs.SUPPORT: "- `SHMCOLL_LOG`\n- `SHMCOLL_OLD`@@\n", docs.CONFIG: table % ""},
+            {docs.SUPPORT: "- `SHMCOLL_LOG`, `SHMCOLL_*`\n", docs.CONFIG: table % ""},
+            "SHMCOLL_OLD",
+        )
+
+    def test_strict(self):
+        root, _ = self.plant({docs.CONFIG: '{"SHMCOLL_LOG"}\n'})
+        self.assertEqual(0, run_lint("docs", root).returncode)
+        self.assertIn("does not exist yet", run_lint("docs", root).stdout)
+        done = run_lint("docs", root, "--strict")
+        self.assertEqual((done.returncode, done.stdout[:18]), (1, "docs/SUPPORT.md:1:"))
+
+    def test_command(self):
+        self.expect_command("docs", {"README.md": "\n[x](y.md)@@\n"})
+
+
+if __name__ == "__main__":
+    unittest.main()
