@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Times collectives of c10d backends side by side: ``python -m shmcoll.bench --help``.
+
+cli        the command line, and what the exit code says
+plan       what is measured: settings, sizes, points
+ops        operations and dtypes on paper: counts, bus bandwidth   (no torch)
+calls      the same operations in torch, with their checks         (ranks only)
+startline  where ranks wait for the common start                   (ranks only)
+rank       the program of one rank                                 (ranks only)
+launch     a team: the rank processes of one backend
+measure    rounds, alternating between backends
+results    rows, ratios, the JSON file
+table      rows as text
+machine    facts about the machine
+"""

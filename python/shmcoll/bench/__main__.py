@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``python -m shmcoll.bench``."""
+
+import sys
+
+from shmcoll.bench.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

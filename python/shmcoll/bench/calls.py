@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The operations as calls of torch.distributed, each with its check.
+
+A check runs the operation once on values that depend on the rank, the position and a salt, and
+compares every element of every rank: values that were swapped, shifted, left out, added twice or
+kept from an earlier call are all found. The values are whole numbers whose sums the dtype holds
+exactly, so "wrong" means wrong, never rounding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from shmcoll.bench.ops import DTYPES, DType
+from shmcoll.bench.plan import Point
+from shmcoll.bench.startline import StartLine
+
+
+@dataclass(frozen=True)
+class Context:
+    """Who calls."""
+
+    rank: int
+    world_size: int
+    line: StartLine
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operation with its buffers. The timed buffers hold zeros, so that sums stay finite."""
+
+    run: Callable[[int], object]  # of the iteration's number, which chooses the root
+    check: Callable[[int], int]  # of a salt: how many elements are wrong on this rank
+
+
+def prepare(point: Point, context: Context) -> Call:
+    return CALLS[point.op](point, context)
+
+
+def pattern(rank: int, count: int, salt: int, dtype: DType, addends: int = 1) -> torch.Tensor:
+    """What a rank contributes; ``addends`` such values add up exactly.
+
+    A hash of the position, with other constants for each rank and salt: no place, no rank and no
+    call has the values of another.
+    """
+    bits = max(1, (dtype.max_exact // addends + 1).bit_length() - 1)
+    seed = (rank * 0x85EBCA6B + salt * 0xC2B2AE35 + 0x27D4EB2F) & 0xFFFFFFFF
+    values = torch.arange(1, count + 1, dtype=torch.int32)
+    values.mul_(_int32((seed * 0x9E3779B1) & 0xFFFFFFFF | 1)).add_(_int32(seed))
+    values.bitwise_xor_(values >> 15).mul_(0x2C1B3C6D)
+    values.bitwise_right_shift_(32 - bits).bitwise_and_((1 << bits) - 1)
+    return _to_dtype(values, dtype)
+
+
+def count_wrong(got: torch.Tensor, want: torch.Tensor) -> int:
+    """Elements that differ; NaN always does."""
+    return int((got != want).sum())
+
+
+def _int32(word: int) -> int:
+    return word - (1 << 32) if word >= 1 << 31 else word
+
+
+def _to_dtype(values: torch.Tensor, dtype: DType) -> torch.Tensor:
+    if dtype.scale != 1:
+        values = values.to(torch.int64).mul_(dtype.scale)
+    return values.to(getattr(torch, dtype.name))
+
+
+def _buffer(point: Point, blocks: int = 1) -> tuple[torch.Tensor, DType]:
+    assert point.dtype is not None
+    dtype = DTYPES[point.dtype]
+    return torch.zeros(point.count * blocks, dtype=getattr(torch, dtype.name)), dtype
+
+
+def _all_reduce(point: Point, context: Context) -> Call:
+    data, dtype = _buffer(point)
+    world_size = context.world_size
+
+    def check(salt: int) -> int:
+        data.copy_(pattern(context.rank, point.count, salt, dtype, addends=world_size))
+        dist.all_reduce(data)
+        want = torch.zeros_like(data)
+        for rank in range(world_size):  # in the dtype itself: every partial sum is exact
+            want += pattern(rank, point.count, salt, dtype, addends=world_size)
+        wrong = count_wrong(data, want)
+        data.zero_()
+        return wrong
+
+    return Call(lambda i: dist.all_reduce(data), check)
+
+
+def _broadcast(point: Point, context: Context) -> Call:
+    data, dtype = _buffer(point)
+    world_size = context.world_size
+
+    def check(salt: int) -> int:
+        root = salt % world_size
+        data.copy_(pattern(context.rank, point.count, salt, dtype))
+        dist.broadcast(data, root)
+        wrong = count_wrong(data, pattern(root, point.count, salt, dtype))
+        data.zero_()
+        return wrong
+
+    return Call(lambda i: dist.broadcast(data, i % world_size), check)
+
+
+def _all_gather(point: Point, context: Context) -> Call:
+    mine, dtype = _buffer(point)
+    everyone, _ = _buffer(point, blocks=context.world_size)
+
+    def check(salt: int) -> int:
+        sent = pattern(context.rank, point.count, salt, dtype)
+        mine.copy_(sent)
+        dist.all_gather_into_tensor(everyone, mine)
+        wrong = count_wrong(mine, sent)
+        for rank, block in enumerate(everyone.chunk(context.world_size)):
+            wrong += count_wrong(block, pattern(rank, point.count, salt, dtype))
+        mine.zero_()
+        everyone.zero_()
+        return wrong
+
+    return Call(lambda i: dist.all_gather_into_tensor(everyone, mine), check)
+
+
+def _barrier(point: Point, context: Context) -> Call:
+    def check(salt: int) -> int:
+        wrong = 0
+        for late in range(min(context.world_size, 8)):
+            if context.rank == late:
+                time.sleep(0.005)
+            context.line.enter()
+            dist.barrier()
+            wrong += context.line.missing()
+            context.line.wait()  # nobody enters the next one before all have looked
+        return wrong
+
+    return Call(lambda i: dist.barrier(), check)
+
+
+CALLS: dict[str, Callable[[Point, Context], Call]] = {
+    "all_reduce": _all_reduce,
+    "broadcast": _broadcast,
+    "all_gather": _all_gather,
+    "barrier": _barrier,
+}

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A run of the benchmark from the command line to the exit code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from shmcoll.bench import machine, options, plan, table
+from shmcoll.bench.launch import Team
+from shmcoll.bench.machine import Machine
+from shmcoll.bench.measure import Measurement
+from shmcoll.bench.plan import Settings
+from shmcoll.bench.results import Report
+
+EXIT_OK = 0
+EXIT_FAILED = 1  # wrong values, or a backend that failed on the way
+EXIT_UNUSABLE = 2  # bad usage, or no backend that can be used
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    settings, json_file = options.parse(argv)
+    report = Report(settings, machine.gather(), points=len(plan.points(settings)))
+    screen = table.make_screen(table.Table(settings.labels))
+    for line in _header(report.machine, settings):
+        screen.note(line)
+    _run(report, screen)
+    for line in table.summary(report):
+        screen.note(line)
+    if json_file is not None:
+        report.write_json(json_file)
+    return _exit_code(report)
+
+
+def _run(report: Report, screen: table.Screen) -> None:
+    """Fills the report; Ctrl-C (or SIGTERM) ends it early and leaves it with what there is."""
+    settings = report.settings
+    on_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    on_int = signal.getsignal(signal.SIGINT)
+    try:
+        with tempfile.TemporaryDirectory(prefix="shmcoll-bench-") as scratch:
+            teams = [
+                Team(label, backend, settings, Path(scratch))
+                for label, backend in zip(settings.labels, settings.backends)
+            ]
+            measurement = Measurement(teams, settings)
+            try:
+                measurement.start()
+                _tell_failures(report, measurement)
+                if measurement.alive:
+                    _measure(report, measurement, screen)
+                measurement.stop()
+            finally:  # also on Ctrl-C, and then a second one must not leave ranks behind
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                measurement.stop(at_once=True)
+    except KeyboardInterrupt:
+        report.interrupted = True
+    finally:
+        signal.signal(signal.SIGINT, on_int)
+        signal.signal(signal.SIGTERM, on_term)
+
+
+def _measure(report: Report, measurement: Measurement, screen: table.Screen) -> None:
+    screen.begin(report.points)
+    try:
+        for row in measurement.rows(plan.points(report.settings)):
+            report.rows.append(row)
+            screen.row(row)
+            _tell_failures(report, measurement)
+    finally:
+        screen.end()
+
+
+def _tell_failures(report: Report, measurement: Measurement) -> None:
+    """One line for each backend that has ended since the last time."""
+    for label, reason in measurement.failures.items():
+        if label in report.unusable or label in report.failures:
+            continue
+        if report.rows:
+            report.failures[label] = reason
+        else:
+            report.unusable[label] = reason
+        what = "failed" if report.rows else "cannot be used"
+        print(f"shmcoll.bench: backend {label!r} {what}: {reason}", file=sys.stderr, flush=True)
+
+
+def _exit_code(report: Report) -> int:
+    if report.interrupted:
+        return EXIT_INTERRUPTED
+    if not report.rows:
+        return EXIT_UNUSABLE
+    return EXIT_FAILED if report.failed else EXIT_OK
+
+
+def _header(facts: Machine, settings: Settings) -> list[str]:
+    versions = ", ".join(f"{name} {version or '-'}" for name, version in facts.versions.items())
+    usable = f"{facts.cpus_usable} usable of {facts.cpus_online}"
+    quota = "" if facts.cpu_quota is None else f", cgroup quota {facts.cpu_quota:g}"
+    lines = [
+        f"# shmcoll.bench: {', '.join(settings.labels)}; {settings.nproc} ranks on this host",
+        f"# {versions}, python {facts.python}, linux {facts.kernel}",
+        f"# {facts.cpu}; CPUs: {usable} (affinity {facts.cpus_affinity}{quota})",
+        f"# /dev/shm: {_shm(facts)}",
+    ]
+    if settings.nproc > facts.cpus_usable:
+        lines.append(
+            f"# WARNING: {settings.nproc} ranks share {facts.cpus_usable} usable CPUs: ranks take "
+            "turns, and the times show the scheduler more than the backend"
+        )
+    return lines
+
+
+def _shm(facts: Machine) -> str:
+    if facts.shm_free_bytes is None or facts.shm_total_bytes is None:
+        return "not mounted"
+    return f"{facts.shm_free_bytes >> 20} MiB free of {facts.shm_total_bytes >> 20} MiB"

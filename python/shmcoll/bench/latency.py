@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How long an iteration took: until the last rank had its result.
+
+The ranks run an operation in a tight loop and note, on the machine's one monotonic clock, when
+each call began and returned. Rank-local durations would flatter: a root, or a rank that another
+one has waited for, returns early.
+
+Where every rank needs something of every other one (all_reduce, all_gather, barrier), no call can
+return before all ranks have called. An iteration then lasts from the end of the one before it, or
+from the first call where the loop was restarted, until the last return: the times of a loop add up
+to the time of the loop.
+
+An operation with a root does not hold the root back, which could run ahead of its receivers as far
+as there are buffers. So the root moves to the next rank with every iteration: a rank cannot send
+on what it has not got. An iteration lasts from the call of its root until the last return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Readings = Sequence[Sequence[int]]  # [rank][iteration], in ns
+
+
+def of_symmetric(called: Readings, returned: Readings) -> list[int]:
+    """Iterations of an operation without a root."""
+    last_return = [max(times) for times in zip(*returned)]
+    first_call = [min(times) for times in zip(*called)]
+    begin = map(max, first_call, [first_call[0], *last_return])
+    return [end - start for start, end in zip(begin, last_return)]
+
+
+def of_rooted(called: Readings, returned: Readings) -> list[int]:
+    """Iterations of an operation whose root is rank 0, 1, ... in turn."""
+    last_return = [max(times) for times in zip(*returned)]
+    return [end - called[i % len(called)][i] for i, end in enumerate(last_return)]

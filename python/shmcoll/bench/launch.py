@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A team: the rank processes of one backend, and the conversation with them.
+
+Every backend has processes of its own, so that it is the default group there, as it is for a
+user, and so that a backend that fails takes only its own column with it. While one team runs,
+the others sleep on their sockets. Ranks meet through a file, never through a port.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import shmcoll.bench
+from shmcoll.bench import startline
+from shmcoll.bench.plan import Point, Settings
+
+Message = dict[str, Any]
+
+_START_TIMEOUT_S = 120.0
+_LEAVE_TIMEOUT_S = 5.0
+_GRACE_S = 10.0
+
+
+class TeamError(Exception):
+    """A rank died or did not answer: the team cannot go on."""
+
+
+class Refused(Exception):
+    """The ranks answered a request with an error, and are ready for the next one."""
+
+
+class Team:
+    """The ranks of one backend. Not usable after a TeamError; ``stop`` works at any time."""
+
+    def __init__(self, label: str, backend: str, settings: Settings, scratch: Path) -> None:
+        self.label = label
+        self.backend = backend
+        self._settings = settings
+        self._dir = scratch / label.replace(os.sep, "_")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._channels: list[socket.socket] = []
+
+    def start(self) -> None:
+        """Starts the processes and asks them to join; ``join`` waits for it."""
+        self._dir.mkdir()
+        line_fd = startline.create(self._settings.nproc)
+        try:
+            for rank in range(self._settings.nproc):
+                self._start_rank(rank, line_fd)
+        finally:
+            os.close(line_fd)
+        self._send({"do": "init"})
+
+    def join(self) -> None:
+        """Raises Refused or TeamError if the backend cannot be used."""
+        self._replies(_START_TIMEOUT_S)
+
+    def prepare(self, point: Point) -> None:
+        self._ask({"do": "prepare", "point": asdict(point)})
+
+    def check(self, salt: int) -> int:
+        """Wrong elements, over all ranks."""
+        return sum(reply["wrong"] for reply in self._ask({"do": "check", "salt": salt}))
+
+    def time(self, iterations: int, budget_ns: int) -> list[Message]:
+        """Runs the prepared operation for a while; each rank's clock readings."""
+        return self._ask({"do": "time", "iterations": iterations, "budget_ns": budget_ns})
+
+    def stop(self, at_once: bool = False) -> None:
+        """Ends the processes: kindly, or at once after a failure."""
+        for channel in self._channels:
+            channel.close()
+        deadline = monotonic() + (0.0 if at_once else _LEAVE_TIMEOUT_S)
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline - monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._channels.clear()
+        self._processes.clear()
+
+    def _start_rank(self, rank: int, line_fd: int) -> None:
+        ours, theirs = socket.socketpair()
+        self._channels.append(ours)
+        job = {
+            "rank": rank,
+            "world_size": self._settings.nproc,
+            "backend": self.backend,
+            "imports": self._settings.imports,
+            "store": str(self._dir / "store"),
+            "timeout_s": self._settings.timeout_s,
+            "line_fd": line_fd,
+            "channel_fd": theirs.fileno(),
+        }
+        # A session of its own: Ctrl-C is for the parent, which then ends the ranks.
+        with theirs, self._log(rank).open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "shmcoll.bench.rank", json.dumps(job)],
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(line_fd, theirs.fileno()),
+                start_new_session=True,
+            )
+        self._processes.append(process)
+
+    def _ask(self, request: Message) -> list[Message]:
+        self._send(request)
+        # Longer than the group's own time-out, whose error is the better explanation.
+        return self._replies(self._settings.timeout_s + _GRACE_S)
+
+    def _send(self, request: Message) -> None:
+        line = json.dumps(request).encode() + b"\n"
+        for rank, channel in enumerate(self._channels):
+            try:
+                channel.sendall(line)
+            except OSError:
+                raise TeamError(self._death_of(rank)) from None
+
+    def _replies(self, timeout_s: float) -> list[Message]:
+        """The answers of all ranks to the last request, in rank order."""
+        answered = {rank: json.loads(line) for rank, line in self._collect(timeout_s).items()}
+        errors = {rank: reply["error"] for rank, reply in answered.items() if "error" in reply}
+        if len(errors) == len(self._channels):
+            raise Refused(errors[0])
+        if errors:  # the others went ahead, or wait for ever: the group is no longer in step
+            rank = min(errors)
+            raise TeamError(f"{errors[rank]} (rank {rank})")
+        silent = [rank for rank in range(len(self._channels)) if rank not in answered]
+        if silent:
+            names = ", ".join(map(str, silent))
+            last_words = self._last_words(silent[0])
+            raise TeamError(f"no answer within {timeout_s:g} s from rank {names}{last_words}")
+        return [answered[rank] for rank in range(len(self._channels))]
+
+    def _collect(self, timeout_s: float) -> dict[int, bytes]:
+        """The line of every rank that answers in time."""
+        deadline = monotonic() + timeout_s
+        lines = dict.fromkeys(range(len(self._channels)), b"")
+        with selectors.DefaultSelector() as selector:
+            for rank, channel in enumerate(self._channels):
+                selector.register(channel, selectors.EVENT_READ, rank)
+            while selector.get_map() and monotonic() < deadline:
+                for key, _ in selector.select(max(0.0, deadline - monotonic())):
+                    part = _receive(self._channels[key.data])
+                    if not part:
+                        raise TeamError(self._death_of(key.data))
+                    lines[key.data] += part
+                    if part.endswith(b"\n"):
+                        selector.unregister(key.fileobj)
+        return {rank: line for rank, line in lines.items() if line.endswith(b"\n")}
+
+    def _death_of(self, rank: int) -> str:
+        try:
+            code = self._processes[rank].wait(2.0)
+        except subprocess.TimeoutExpired:
+            return f"rank {rank} closed its connection{self._last_words(rank)}"
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return f"rank {rank} ended {how}{self._last_words(rank)}"
+
+    def _last_words(self, rank: int) -> str:
+        lines = self._log(rank).read_text(errors="replace").strip().splitlines()
+        return f"; its last line: {lines[-1]}" if lines else ""
+
+    def _log(self, rank: int) -> Path:
+        return self._dir / f"rank{rank}.log"
+
+
+def _receive(channel: socket.socket) -> bytes:
+    """What has come; nothing when the other side has ended."""
+    try:
+        return channel.recv(1 << 20)
+    except ConnectionResetError:  # it ended with a request unread
+        return b""
+
+
+def _environment() -> dict[str, str]:
+    """The ranks find this very package, and start no thread pools of their own."""
+    env = dict(os.environ)
+    root = Path(shmcoll.bench.__file__).parents[2]
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), env.get("PYTHONPATH")]))
+    env.setdefault("OMP_NUM_THREADS", "1")
+    return env

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Facts about the machine that a reader of the numbers needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Gathered once, before the first measurement."""
+
+    cpu: str
+    cpus_online: int
+    cpus_usable: int
+    cpus_affinity: int
+    cpu_quota: float | None  # CPUs the control group grants; None: no limit
+    shm_free_bytes: int | None
+    shm_total_bytes: int | None
+    kernel: str
+    python: str
+    versions: dict[str, str | None]
+
+
+def gather() -> Machine:
+    affinity = len(os.sched_getaffinity(0))
+    quota = cpu_quota(Path("/"))
+    shm_free, shm_total = _shm()
+    return Machine(
+        cpu=_cpu_model(),
+        cpus_online=os.cpu_count() or affinity,
+        cpus_usable=usable(affinity, quota),
+        cpus_affinity=affinity,
+        cpu_quota=quota,
+        shm_free_bytes=shm_free,
+        shm_total_bytes=shm_total,
+        kernel=platform.release(),
+        python=platform.python_version(),
+        versions={name: _version(name) for name in ("torch", "shmcoll")},
+    )
+
+
+def usable_cpus() -> int:
+    return usable(len(os.sched_getaffinity(0)), cpu_quota(Path("/")))
+
+
+def usable(affinity: int, quota: float | None) -> int:
+    """CPUs that ranks can have at the same time; at least one."""
+    return affinity if quota is None else max(1, min(affinity, int(quota)))
+
+
+def cpu_quota(root: Path) -> float | None:
+    """The tightest CPU quota over this process's control groups, v2 or v1."""
+    quotas = []
+    for controllers, group in _cgroups(root):
+        v1 = bool(controllers)
+        if v1 and "cpu" not in controllers:
+            continue
+        mount = root / ("sys/fs/cgroup/cpu" if v1 else "sys/fs/cgroup")
+        inside = Path(group.lstrip("/"))
+        for level in [inside, *inside.parents]:
+            quota = _quota_v1(mount / level) if v1 else _quota_v2(mount / level)
+            if quota is not None:
+                quotas.append(quota)
+    return min(quotas, default=None)
+
+
+def _cgroups(root: Path) -> list[tuple[list[str], str]]:
+    """(controllers, path) of each line; no controllers: the unified hierarchy."""
+    out = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        out.append(([name for name in controllers.split(",") if name], group))
+    return out
+
+
+def _quota_v2(directory: Path) -> float | None:
+    fields = _read(directory / "cpu.max").split()
+    if len(fields) != 2 or fields[0] == "max":
+        return None
+    return int(fields[0]) / int(fields[1])
+
+
+def _quota_v1(directory: Path) -> float | None:
+    quota = _read(directory / "cpu.cfs_quota_us").strip()
+    period = _read(directory / "cpu.cfs_period_us").strip()
+    if not quota or not period or int(quota) <= 0:
+        return None
+    return int(quota) / int(period)
+
+
+def _cpu_model() -> str:
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _shm() -> tuple[int | None, int | None]:
+    try:
+        fs = os.statvfs("/dev/shm")
+    except OSError:
+        return None, None
+    return fs.f_bavail * fs.f_frsize, fs.f_blocks * fs.f_frsize
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How a point is measured: in rounds that alternate between the backends.
+
+Round by round every backend runs the same operation for a while, A B A B ..., so that a drift of
+the machine (clock, neighbours, thermal state) hits all columns alike. Ratios are taken between
+the medians of adjacent rounds, and their median is what the table shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shmcoll.bench import latency
+from shmcoll.bench.launch import Refused, Team, TeamError
+from shmcoll.bench.ops import OPS
+from shmcoll.bench.plan import Point, Settings
+from shmcoll.bench.results import Cell, Row
+
+_MAX_ITERATIONS = 500  # per round: five rounds give 2500 samples, enough for a p99
+_FOREVER_NS = 10**15
+
+
+class Measurement:
+    """The teams of a run. A team that fails is stopped and leaves a reason in ``failures``."""
+
+    def __init__(self, teams: list[Team], settings: Settings) -> None:
+        self._teams = teams
+        self._settings = settings
+        self.failures: dict[str, str] = {}
+        self._salt = 0
+        if settings.iterations is None:
+            turns = len(teams) * settings.rounds
+            self._iterations = _MAX_ITERATIONS
+            self._budget_ns = int(settings.point_time_s * 1e9 / turns)
+        else:
+            self._iterations = settings.iterations
+            self._budget_ns = _FOREVER_NS
+
+    @property
+    def alive(self) -> list[Team]:
+        return [team for team in self._teams if team.label not in self.failures]
+
+    def start(self) -> None:
+        """Starts all teams; those that cannot use their backend are in ``failures`` afterwards."""
+        for step in (Team.start, Team.join):  # all start before the first is waited for
+            for team in self.alive:
+                try:
+                    step(team)
+                except (Refused, TeamError) as error:
+                    self._give_up(team, str(error))
+
+    def rows(self, points: list[Point]) -> Iterator[Row]:
+        for point in points:
+            if not self.alive:
+                return
+            yield self._row(point)
+
+    def stop(self, at_once: bool = False) -> None:
+        for team in self._teams:
+            team.stop(at_once)
+
+    def _row(self, point: Point) -> Row:
+        cells = {team.label: Cell(error=self.failures.get(team.label)) for team in self._teams}
+        for team, cell in self._able(cells):
+            with self._guard(team, cell):
+                team.prepare(point)
+                cell.wrong += team.check(self._next_salt())
+        for _ in range(self._settings.rounds):
+            for team, cell in self._able(cells):
+                with self._guard(team, cell):
+                    cell.rounds.append(self._round(team, point))
+        for team, cell in self._able(cells):  # once more, now that memory has been used again
+            with self._guard(team, cell):
+                cell.wrong += team.check(self._next_salt())
+        return Row(point, self._settings.nproc, cells)
+
+    def _round(self, team: Team, point: Point) -> list[int]:
+        readings = team.time(self._iterations, self._budget_ns)
+        evaluate = latency.of_rooted if OPS[point.op].rooted else latency.of_symmetric
+        return evaluate([r["called"] for r in readings], [r["returned"] for r in readings])
+
+    def _able(self, cells: dict[str, Cell]) -> Iterator[tuple[Team, Cell]]:
+        for team in self._teams:
+            if cells[team.label].error is None:
+                yield team, cells[team.label]
+
+    @contextmanager
+    def _guard(self, team: Team, cell: Cell) -> Iterator[None]:
+        """An error ends this backend's part of the point, a broken team all of its points."""
+        try:
+            yield
+        except Refused as error:
+            cell.error = str(error)
+        except TeamError as error:
+            cell.error = str(error)
+            self._give_up(team, str(error))
+
+    def _give_up(self, team: Team, reason: str) -> None:
+        self.failures[team.label] = reason
+        team.stop(at_once=True)
+
+    def _next_salt(self) -> int:
+        self._salt += 1
+        return self._salt

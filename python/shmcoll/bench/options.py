@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The options of the command line, and what ``--help`` says."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from shmcoll.bench import machine, plan
+from shmcoll.bench.plan import Settings
+
+_T = TypeVar("_T")
+
+_EPILOG = """\
+what the numbers mean:
+  time     median over the iterations of a tight loop; an iteration lasts until the last rank
+           has its result. The root of a broadcast moves from rank to rank, so that no root can
+           run ahead. The Python call is included.
+  busbw    size / time * factor, as nccl-tests: all_reduce 2(n-1)/n, all_gather (n-1)/n,
+           broadcast 1. The size of an all_gather is that of its whole result.
+  vs X     time of X / time of the first backend: above 1 the first one is faster. The backends
+           take turns, A B A B; this is the median over the pairs of adjacent rounds.
+  #wrong   elements (or early leavers of a barrier) that were not what they must be, over all
+           ranks and backends, in a check before and a check after the timing.
+
+exit code: 0 good; 1 wrong values, or a backend failed on the way; 2 bad usage, or none of the
+backends can be used; 130 interrupted (what was measured is printed)
+
+examples:
+  python -m shmcoll.bench
+  python -m shmcoll.bench -g 4 -o all_reduce -b 1K -e 64M -f 4 -d float32,bfloat16
+  python -m shmcoll.bench --backends gloo,gloo      # how much of a ratio is noise?
+"""
+
+
+def parse(argv: Sequence[str] | None) -> tuple[Settings, Path | None]:
+    """The settings, and the JSON file to write."""
+    parser = argparse.ArgumentParser(
+        prog="python -m shmcoll.bench",
+        description="Times collectives of torch.distributed backends side by side on this host.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_what(parser.add_argument)
+    _add_how(parser.add_argument)
+    args = parser.parse_args(argv)
+    if args.min_bytes > args.max_bytes:
+        parser.error("-b is larger than -e")
+    if not args.backends:
+        parser.error("--backends: at least one")
+    json_file = args.__dict__.pop("json")
+    return Settings(**vars(args)), json_file
+
+
+def _add_what(add: Callable[..., object]) -> None:
+    nproc = max(2, min(machine.usable_cpus(), 8))
+    add(
+        "--backends",
+        type=plan.split_list,
+        default=("shmcoll", "gloo"),
+        metavar="A,B",
+        help="any backend names; the first is compared to the others (default: shmcoll,gloo)",
+    )
+    add(
+        "-g",
+        "--nproc",
+        type=_positive,
+        default=nproc,
+        metavar="N",
+        help=f"ranks to start (default: usable CPUs, 2 to 8; here {nproc})",
+    )
+    add(
+        "-o",
+        "--ops",
+        type=_checked(plan.parse_ops),
+        default=plan.parse_ops("all"),
+        metavar="OP,OP",
+        help="all_reduce, broadcast, all_gather, barrier (default: all)",
+    )
+    add(
+        "-b",
+        "--minbytes",
+        type=_checked(plan.parse_size),
+        default=8,
+        dest="min_bytes",
+        metavar="SIZE",
+        help="smallest size; K, M, G are 1024-based (default: 8)",
+    )
+    add(
+        "-e",
+        "--maxbytes",
+        type=_checked(plan.parse_size),
+        default=2 << 20,
+        dest="max_bytes",
+        metavar="SIZE",
+        help="largest size (default: 2M)",
+    )
+    add(
+        "-f",
+        "--factor",
+        type=_positive,
+        default=8,
+        metavar="N",
+        help="from one size to the next (default: 8)",
+    )
+    add(
+        "-d",
+        "--dtypes",
+        type=_checked(plan.parse_dtypes),
+        default=("float32",),
+        metavar="T,T",
+        help="torch's names or nccl-tests', or all (default: float32)",
+    )
+
+
+def _add_how(add: Callable[..., object]) -> None:
+    add(
+        "--point-time",
+        type=float,
+        dest="point_time_s",
+        default=0.4,
+        metavar="S",
+        help="seconds for a row, all backends and rounds together (default: 0.4)",
+    )
+    add(
+        "--rounds",
+        type=_positive,
+        default=5,
+        metavar="N",
+        help="turns of each backend per row (default: 5)",
+    )
+    add(
+        "-n",
+        "--iters",
+        type=_positive,
+        default=None,
+        dest="iterations",
+        metavar="N",
+        help="iterations per round (default: as many as fit into the time)",
+    )
+    add(
+        "-T",
+        "--timeout",
+        type=float,
+        dest="timeout_s",
+        default=60.0,
+        metavar="S",
+        help="give a backend up that does not answer for so long (default: 60)",
+    )
+    add(
+        "--import",
+        action="append",
+        default=[],
+        dest="imports",
+        metavar="MODULE",
+        help="module that registers a backend; every rank imports it first",
+    )
+    add("--json", type=Path, metavar="FILE", help="also write the results to FILE")
+
+
+def _checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
+    """argparse shows the text of an ArgumentTypeError, but not that of a ValueError."""
+
+    def convert(text: str) -> _T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a whole number above 0: {text!r}")
+    return int(text)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is measured: the settings of a run, and the points they amount to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from shmcoll.bench.ops import DTYPE_ALIASES, DTYPES, OPS, Op
+
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SUFFIX = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A run, as asked for on the command line."""
+
+    backends: tuple[str, ...]
+    imports: list[str]  # modules that every rank imports first
+    nproc: int
+    ops: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    min_bytes: int
+    max_bytes: int
+    factor: int
+    rounds: int
+    iterations: int | None  # per round; None: as many as fit into point_time_s
+    point_time_s: float  # all backends and rounds of a point together
+    timeout_s: float
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The backends' names, made unique: a backend may be measured against itself."""
+        labels: list[str] = []
+        for name in self.backends:
+            again = self.backends[: len(labels)].count(name)
+            labels.append(f"{name}#{again + 1}" if again else name)
+        return tuple(labels)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row: an operation at one size and dtype."""
+
+    op: str
+    dtype: str | None
+    count: int
+    size_bytes: int
+
+
+def parse_size(text: str) -> int:
+    """``8``, ``64K``, ``1MiB``: bytes. As in nccl-tests, K is 1024."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"not a size: {text!r} (8, 64K, 1M, 2G)")
+    return int(match[1]) * _SUFFIX[match[2].lower()]
+
+
+def parse_ops(text: str) -> tuple[str, ...]:
+    return _parse_names(text, OPS, {})
+
+
+def parse_dtypes(text: str) -> tuple[str, ...]:
+    return _parse_names(text, DTYPES, DTYPE_ALIASES)
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """``a,b`` as a tuple; blanks around the names and empty names are dropped."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def sizes(settings: Settings) -> list[int]:
+    """min_bytes, min_bytes * factor, ... up to max_bytes."""
+    out = []
+    size = settings.min_bytes
+    while size <= settings.max_bytes:
+        out.append(size)
+        if settings.factor < 2 or size == 0:
+            break
+        size *= settings.factor
+    return out
+
+
+def points(settings: Settings) -> list[Point]:
+    """All rows of a run in order. Sizes that round to the same count appear once."""
+    out: dict[Point, None] = {}
+    for op in (OPS[name] for name in settings.ops):
+        if not op.moves_data:
+            out[Point(op.name, None, 0, 0)] = None
+            continue
+        for dtype in settings.dtypes:
+            for wanted in sizes(settings):
+                out[_point(op, dtype, wanted, settings.nproc)] = None
+    return list(out)
+
+
+def _parse_names(text: str, known: Collection[str], aliases: Mapping[str, str]) -> tuple[str, ...]:
+    """A comma-separated list of known names without repetitions, or ``all``."""
+    if text == "all":
+        return tuple(known)
+    names = tuple(dict.fromkeys(aliases.get(name, name) for name in split_list(text)))
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ValueError(f"unknown: {', '.join(unknown) or text!r} (all, {', '.join(known)})")
+    return names
+
+
+def _point(op: Op, dtype: str, wanted_bytes: int, world_size: int) -> Point:
+    elem_bytes = DTYPES[dtype].bytes
+    count = op.count(wanted_bytes, elem_bytes, world_size)
+    return Point(op.name, dtype, count, op.size(count, elem_bytes, world_size))

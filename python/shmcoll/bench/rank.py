@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The program of one rank: does what the parent asks over a socket, one JSON line each way.
+
+    init                      joins the group of the backend
+    prepare  point            makes the buffers of a point
+    check    salt             runs the operation once  -> wrong: elements
+    time     iterations budget_ns                      -> called, returned: clock readings in ns
+    (end of file)             leaves
+
+An error is a reply too ("error": text), and the rank stays for the next request.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from shmcoll.bench.plan import Point
+from shmcoll.bench.startline import MAX_COUNT, StartLine
+
+if TYPE_CHECKING:
+    from shmcoll.bench.calls import Call
+
+Message = dict[str, Any]
+
+_PR_SET_PDEATHSIG = 1
+_WARMUP = 10  # iterations, in at most a tenth of the budget
+
+
+class Rank:
+    """One rank of a team. Torch is imported by ``init``: its failure is a reply like any other."""
+
+    def __init__(self, job: Message) -> None:
+        self._job = job
+        self._rank: int = job["rank"]
+        self._world_size: int = job["world_size"]
+        self._line = StartLine(job["line_fd"], self._rank, self._world_size)
+        self._call: Call | None = None
+
+    def init(self) -> Message:
+        import torch
+        import torch.distributed as dist
+        from torch.distributed import FileStore  # type: ignore[attr-defined]  # a C++ class
+
+        torch.set_num_threads(1)
+        for module in self._job["imports"]:
+            importlib.import_module(module)
+        backend: str = self._job["backend"]
+        if "shmcoll" in backend and not dist.is_backend_available("shmcoll"):
+            importlib.import_module("shmcoll")
+        for name in (part.rpartition(":")[2] for part in backend.split(",")):
+            if not dist.is_backend_available(name):
+                return {"error": f"this torch ({torch.__version__}) has no backend of that name"}
+        dist.init_process_group(
+            backend,
+            store=FileStore(self._job["store"], self._world_size),
+            rank=self._rank,
+            world_size=self._world_size,
+            timeout=timedelta(seconds=self._job["timeout_s"]),
+        )
+        return {}
+
+    def prepare(self, point: Message) -> Message:
+        from shmcoll.bench import calls
+
+        self._call = None  # frees the buffers of the last point first
+        context = calls.Context(self._rank, self._world_size, self._line)
+        self._call = calls.prepare(Point(**point), context)
+        return {}
+
+    def check(self, salt: int) -> Message:
+        assert self._call is not None
+        return {"wrong": self._call.check(salt)}
+
+    def time(self, iterations: int, budget_ns: int) -> Message:
+        gc.disable()
+        try:
+            self._repeat(_WARMUP, budget_ns // 10)
+            called, returned = self._repeat(iterations, budget_ns)
+        finally:
+            gc.enable()
+        return {"called": called, "returned": returned}
+
+    def _repeat(self, iterations: int, budget_ns: int) -> tuple[list[int], list[int]]:
+        """At least once, and while rank 0 expects another iteration to fit into the budget."""
+        assert self._call is not None
+        line, run = self._line, self._call.run
+        called: list[int] = []
+        returned: list[int] = []
+        begin = monotonic_ns()
+        count = line.wait(1)
+        while count > 0:
+            for _ in range(count):
+                before = monotonic_ns()
+                run(len(called))
+                after = monotonic_ns()
+                called.append(before)
+                returned.append(after)
+            done, passed = len(called), after - begin
+            fitting = (budget_ns - passed) * done // passed
+            # At most as many as before: one fast iteration says little about the next hundred.
+            count = line.wait(max(0, min(fitting, iterations - done, done, MAX_COUNT)))
+        return called, returned
+
+    def leave(self) -> None:
+        self._call = None
+        dist = sys.modules.get("torch.distributed")
+        if dist is not None and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def serve(rank: Rank, channel: socket.socket) -> None:
+    """Answers requests until the parent closes its end."""
+    handlers: dict[str, Callable[..., Message]] = {
+        "init": rank.init,
+        "prepare": rank.prepare,
+        "check": rank.check,
+        "time": rank.time,
+    }
+    with channel.makefile("rw", encoding="utf-8") as lines:
+        for line in lines:
+            request = json.loads(line)
+            try:
+                reply = handlers[request.pop("do")](**request)
+            except Exception as error:  # the parent decides what an error means for the run
+                reply = {"error": _one_line(error)}
+            lines.write(json.dumps(reply) + "\n")
+            lines.flush()
+
+
+def main() -> int:
+    job = json.loads(sys.argv[1])
+    # The parent may be killed while this rank is inside a collective.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    rank = Rank(job)
+    serve(rank, socket.socket(fileno=job["channel_fd"]))
+    rank.leave()
+    return 0
+
+
+def _one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

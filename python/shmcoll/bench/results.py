@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What was measured: cells, rows, ratios, and the JSON file made of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from shmcoll.bench.machine import Machine
+from shmcoll.bench.ops import OPS
+from shmcoll.bench.plan import Point, Settings
+
+SCHEMA = "shmcoll.bench/1"
+
+
+@dataclass
+class Cell:
+    """One backend at one point. Times are in ns."""
+
+    rounds: list[list[int]] = field(default_factory=list)  # a list of iterations per round
+    wrong: int = 0
+    error: str | None = None
+
+    @property
+    def samples(self) -> list[int]:
+        """All iterations, sorted; none if the point could not be finished."""
+        return [] if self.error else sorted(ns for one in self.rounds for ns in one)
+
+    @property
+    def p50_us(self) -> float | None:
+        samples = self.samples
+        return median(samples) / 1e3 if samples else None
+
+    def round_medians_us(self) -> list[float]:
+        return [] if self.error else [median(one) / 1e3 for one in self.rounds]
+
+
+@dataclass
+class Row:
+    """One point, measured with all backends. The first label is the one others are compared to."""
+
+    point: Point
+    world_size: int
+    cells: dict[str, Cell]
+
+    @property
+    def wrong(self) -> int:
+        return sum(cell.wrong for cell in self.cells.values())
+
+    def busbw_gbs(self, label: str) -> float | None:
+        time_us = self.cells[label].p50_us
+        return None if time_us is None else busbw_gbs(self.point, time_us, self.world_size)
+
+    def round_ratios(self, label: str) -> list[float]:
+        """Time of the backend over time of the first one, for each pair of adjacent rounds."""
+        first = next(iter(self.cells.values())).round_medians_us()
+        return [theirs / ours for ours, theirs in zip(first, self.cells[label].round_medians_us())]
+
+    def ratio(self, label: str) -> float | None:
+        """How many times faster the first backend is: a drift of the machine hits both sides."""
+        ratios = self.round_ratios(label)
+        return median(ratios) if ratios else None
+
+
+@dataclass
+class Report:
+    """A whole run."""
+
+    settings: Settings
+    machine: Machine
+    started: str = field(
+        default_factory=lambda: datetime.now(timezone.utc).isoformat("T", "seconds")
+    )
+    rows: list[Row] = field(default_factory=list)
+    unusable: dict[str, str] = field(default_factory=dict)  # backend -> why it could not start
+    failures: dict[str, str] = field(default_factory=dict)  # backend -> why it has ended early
+    points: int = 0  # that the run was to have
+    interrupted: bool = False
+
+    @property
+    def wrong(self) -> int:
+        return sum(row.wrong for row in self.rows)
+
+    @property
+    def failed(self) -> bool:
+        """Is there anything wrong with what was measured?"""
+        mute = [
+            label
+            for label in self.settings.labels
+            if label not in self.unusable and not any(row.cells[label].samples for row in self.rows)
+        ]
+        return bool(self.wrong or self.failures or mute)
+
+    def wrong_by_op(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """(backend, operation) -> (wrong elements, rows that have some)."""
+        out: dict[tuple[str, str], tuple[int, int]] = {}
+        for row in self.rows:
+            for label, cell in row.cells.items():
+                if cell.wrong:
+                    wrong, rows = out.get((label, row.point.op), (0, 0))
+                    out[label, row.point.op] = (wrong + cell.wrong, rows + 1)
+        return out
+
+    def errors(self) -> list[tuple[str, str, str]]:
+        """(backend, operation, message) of rows that a backend refused, each message once."""
+        found = dict.fromkeys(
+            (label, row.point.op, cell.error)
+            for row in self.rows
+            for label, cell in row.cells.items()
+            if cell.error and label not in self.unusable and label not in self.failures
+        )
+        return [(label, op, error) for label, op, error in found if error]
+
+    def geometric_means(self) -> dict[str, dict[str, float]]:
+        """Per operation and compared backend: the mean ratio over all sizes and dtypes."""
+        logs: dict[str, dict[str, list[float]]] = {}
+        for row in self.rows:
+            for label in list(row.cells)[1:]:
+                ratio = row.ratio(label)
+                if ratio is not None:
+                    logs.setdefault(row.point.op, {}).setdefault(label, []).append(math.log(ratio))
+        return {
+            op: {label: math.exp(sum(values) / len(values)) for label, values in by_label.items()}
+            for op, by_label in logs.items()
+        }
+
+    def write_json(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "started": self.started,
+            "machine": asdict(self.machine),
+            "settings": asdict(self.settings),
+            "points": self.points,
+            "interrupted": self.interrupted,
+            "unusable": self.unusable,
+            "failures": self.failures,
+            "wrong": self.wrong,
+            "results": [_row_json(row) for row in self.rows],
+        }
+
+
+def algbw_gbs(point: Point, time_us: float) -> float:
+    """As nccl-tests: GB is 10^9 bytes."""
+    return point.size_bytes / time_us / 1e3
+
+
+def busbw_gbs(point: Point, time_us: float, world_size: int) -> float:
+    return algbw_gbs(point, time_us) * OPS[point.op].busbw_factor(world_size)
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    op = OPS[row.point.op]
+    return {
+        "op": op.name,
+        "size_bytes": row.point.size_bytes,
+        "count": row.point.count,
+        "dtype": row.point.dtype,
+        "redop": op.redop,
+        "root": "in turn" if op.rooted else None,
+        "backends": {label: _cell_json(row, label) for label in row.cells},
+        "ratios": {
+            label: {"median": row.ratio(label), "rounds": row.round_ratios(label)}
+            for label in list(row.cells)[1:]
+        },
+    }
+
+
+def _cell_json(row: Row, label: str) -> dict[str, Any]:
+    cell = row.cells[label]
+    out: dict[str, Any] = {"wrong": cell.wrong, "error": cell.error}
+    samples = cell.samples
+    if samples:
+        p50_us = median(samples) / 1e3
+        out["time_us"] = {
+            "p50": p50_us,
+            "mean": mean(samples) / 1e3,
+            "p99": samples[math.ceil(0.99 * len(samples)) - 1] / 1e3,
+            "min": samples[0] / 1e3,
+            "max": samples[-1] / 1e3,
+            "round_p50": cell.round_medians_us(),
+        }
+        out["iterations"] = len(samples)
+        out["algbw_gbs"] = algbw_gbs(row.point, p50_us)
+        out["busbw_gbs"] = busbw_gbs(row.point, p50_us, row.world_size)
+    return out

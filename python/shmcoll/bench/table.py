@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Rows as text: one line each, printed as soon as they are measured.
+
+The columns have nccl-tests' names. On a terminal, with rich installed, there are colours and a
+progress bar below the rows; everywhere else the same lines are plain text.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+from shmcoll.bench.ops import OPS
+from shmcoll.bench.results import Report, Row
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.text import Text
+
+_POINT_COLUMNS = (
+    ("size", "(B)", 10),
+    ("count", "(elements)", 10),
+    ("type", "", 8),
+    ("redop", "", 5),
+)
+_OP_WIDTH = 10
+_TIME_WIDTH = 9
+_BUSBW_WIDTH = 7
+_WRONG_WIDTH = 6
+_NOTABLE = 1.05  # a ratio beyond this, either way, gets a colour
+
+
+class Table:
+    """Turns rows into lines of fixed columns for these backends."""
+
+    def __init__(self, labels: tuple[str, ...]) -> None:
+        self._labels = labels
+        # Wide enough for the backend's name above time and bandwidth.
+        self._busbw_widths = {
+            label: max(_BUSBW_WIDTH, len(label) + 3 - _TIME_WIDTH) for label in labels
+        }
+        self._ratio_widths = {label: max(8, len(f"vs {label}")) for label in labels[1:]}
+
+    def header(self) -> list[str]:
+        names, units, groups = ["# op".ljust(_OP_WIDTH)], ["#".ljust(_OP_WIDTH)], []
+        for name, unit, width in _POINT_COLUMNS:
+            names.append(name.rjust(width))
+            units.append(unit.rjust(width))
+        groups.append("#".ljust(len(" ".join(names))))
+        for label in self._labels:
+            width = self._busbw_widths[label]
+            names.append(" " + "time".rjust(_TIME_WIDTH) + " " + "busbw".rjust(width))
+            units.append(" " + "(us)".rjust(_TIME_WIDTH) + " " + "(GB/s)".rjust(width))
+            groups.append(" " + f" {label} ".center(_TIME_WIDTH + 1 + width, "-"))
+        for label, width in self._ratio_widths.items():
+            names.append(f"vs {label}".rjust(width))
+        names.append("#wrong".rjust(_WRONG_WIDTH))
+        return [" ".join(cells).rstrip() for cells in (groups, names, units)]
+
+    def cells(self, row: Row) -> list[tuple[str, str]]:
+        """(text, style) of each column."""
+        point = row.point
+        out = [(point.op.ljust(_OP_WIDTH), "bold")]
+        values = (
+            str(point.size_bytes),
+            str(point.count),
+            point.dtype or "-",
+            OPS[point.op].redop or "-",
+        )
+        for (_, _, width), value in zip(_POINT_COLUMNS, values):
+            out.append((value.rjust(width), ""))
+        for label in self._labels:
+            time_us, busbw = row.cells[label].p50_us, row.busbw_gbs(label)
+            out.append((" " + _time(time_us).rjust(_TIME_WIDTH), ""))
+            shown = "-" if busbw is None or not OPS[point.op].moves_data else f"{busbw:.2f}"
+            out.append((shown.rjust(self._busbw_widths[label]), ""))
+        for label, width in self._ratio_widths.items():
+            ratio = row.ratio(label)
+            out.append((format_ratio(ratio).rjust(width), _ratio_style(ratio)))
+        out.append((str(row.wrong).rjust(_WRONG_WIDTH), "bold red" if row.wrong else ""))
+        return out
+
+    def line(self, row: Row) -> str:
+        return " ".join(text for text, _ in self.cells(row))
+
+
+def summary(report: Report) -> list[str]:
+    """What stands below the rows."""
+    lines = []
+    first = report.settings.labels[0]
+    for op, means in report.geometric_means().items():
+        ratios = ", ".join(
+            f"{format_ratio(mean)} as fast as {label}" for label, mean in means.items()
+        )
+        lines.append(f"# {op}: {first} is {ratios} (geometric mean of the rows)")
+    lines += [f"# {label}: {op}: {error}" for label, op, error in report.errors()]
+    for (label, op), (wrong, rows) in report.wrong_by_op().items():
+        lines.append(f"# WRONG: {label}: {op}: {wrong} elements in {rows} rows")
+    if report.interrupted:
+        lines.append(f"# interrupted: {len(report.rows)} of {report.points} rows were measured")
+    if report.rows:
+        lines.append(f"# wrong values: {report.wrong} {'FAILED' if report.wrong else 'OK'}")
+    return lines
+
+
+def format_ratio(ratio: float | None) -> str:
+    if ratio is None:
+        return "-"
+    decimals = 3 if ratio < 0.1 else 2 if ratio < 10 else 1 if ratio < 100 else 0
+    return f"{ratio:.{decimals}f}x"
+
+
+def _time(time_us: float | None) -> str:
+    if time_us is None:
+        return "-"
+    decimals = 2 if time_us < 100 else 1 if time_us < 10_000 else 0
+    return f"{time_us:.{decimals}f}"
+
+
+def _ratio_style(ratio: float | None) -> str:
+    if ratio is None or 1 / _NOTABLE < ratio < _NOTABLE:
+        return ""
+    return "green" if ratio > 1 else "red"
+
+
+class Screen(Protocol):
+    """Where lines go."""
+
+    def note(self, line: str) -> None: ...
+    def begin(self, points: int) -> None: ...
+    def row(self, row: Row) -> None: ...
+    def end(self) -> None: ...
+
+
+class PlainScreen:
+    """Lines on standard output."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def note(self, line: str) -> None:
+        print(line, flush=True)
+
+    def begin(self, points: int) -> None:
+        print("\n".join(self._table.header()), flush=True)
+
+    def row(self, row: Row) -> None:
+        print(self._table.line(row), flush=True)
+
+    def end(self) -> None:
+        pass
+
+
+class RichScreen:
+    """The same lines in colour, above a progress bar."""
+
+    def __init__(self, table: Table, console: Console) -> None:
+        self._table = table
+        self._console = console
+        self._progress: Progress | None = None
+
+    def note(self, line: str) -> None:
+        self._print(line, "bold red" if "FAILED" in line or "WRONG" in line else "dim")
+
+    def begin(self, points: int) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        for line in self._table.header():
+            self._print(line, "cyan")
+        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=self._console, transient=True)
+        self._progress.start()
+        self._progress.add_task("rows", total=points)
+
+    def row(self, row: Row) -> None:
+        from rich.text import Text
+
+        line = Text(" ").join(Text(text, style) for text, style in self._table.cells(row))
+        self._print(line)
+        if self._progress is not None:
+            self._progress.advance(self._progress.task_ids[0])
+
+    def end(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def _print(self, line: str | Text, style: str = "") -> None:
+        self._console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def make_screen(table: Table) -> Screen:
+    """Colours on a terminal if rich is installed, else plain lines."""
+    if sys.stdout.isatty():
+        try:
+            from rich.console import Console
+        except ImportError:
+            pass
+        else:
+            return RichScreen(table, Console())
+    return PlainScreen(table)
