@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The conversions of narrow floats, exhaustively where a format can be.
+// The conversions of narrow floats, exhaustively where a format can be: directly, and through the
+// kernels of every instruction set, where hardware may do them.
 //
 extern "C" {
 #include "shm/kernel/half.h"
+#include "shm/kernel/kernel.h"
 }
 #include "tests/support/ref.h"
 
@@ -120,6 +122,56 @@ TEST_P(EveryNarrow, ADenseSweepOfFloatsRoundsToNearest)
         expect_down(x, down(dtype_, x), "direct");
         if (HasFatalFailure())
             return;
+    }
+}
+
+// A kernel's own conversions: 1 times a factor is the factor as a float, rounded once.
+TEST_P(EveryNarrow, KernelsOfEveryInstructionSetRoundTheSame)
+{
+    const uint32_t one = format_.code(1);
+    for (int isa = 0; isa < SHC_ISA_COUNT; isa++) {
+        const shc_reduce_fn scale =
+            shc_kernel_reduce_isa(static_cast<shc_isa>(isa), dtype_, SHC_PREMUL_SUM);
+        if (!scale)
+            continue;
+        // Nine elements: a whole word or vector of any kernel, and a rest.
+        uint8_t in[9 * 2], out[9 * 2];
+        const size_t bytes = shc_dtype_bytes(dtype_);
+        for (size_t i = 0; i < 9; i++)
+            memcpy(in + i * bytes, &one, bytes);
+        for_each_critical_float([&](float x) {
+            const double factor = x;
+            const void *src[] = {in};
+            void *dst[] = {out};
+            const shc_reduce_args args = {src, dst, 1, 1, 9, &factor};
+            scale(&args);
+            for (size_t i : {0, 8}) {
+                uint32_t got = 0;
+                memcpy(&got, out + i * bytes, bytes);
+                expect_down(x, got, shc_isa_name(static_cast<shc_isa>(isa)));
+            }
+        });
+    }
+}
+
+TEST_P(EveryNarrow, KernelsOfEveryInstructionSetReadEveryCode)
+{
+    const size_t bytes = shc_dtype_bytes(dtype_);
+    std::vector<uint8_t> all(codes_ * bytes), out(codes_ * bytes);
+    for (uint32_t code = 0; code < codes_; code++)
+        memcpy(&all[code * bytes], &code, bytes);
+    for (int isa = 0; isa < SHC_ISA_COUNT; isa++) {
+        const shc_reduce_fn largest =
+            shc_kernel_reduce_isa(static_cast<shc_isa>(isa), dtype_, SHC_MAX);
+        if (!largest)
+            continue;
+        const void *src[] = {all.data(), all.data()};
+        void *dst[] = {out.data()};
+        const shc_reduce_args args = {src, dst, 2, 1, codes_, nullptr};
+        largest(&args);
+        for (uint32_t code = 0; code < codes_; code++)
+            ASSERT_TRUE(ref::same(dtype_, &all[code * bytes], &out[code * bytes]))
+                << shc_isa_name(static_cast<shc_isa>(isa)) << " " << std::hex << code;
     }
 }
 
