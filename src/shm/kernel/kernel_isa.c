@@ -358,6 +358,28 @@ PARTS_KERNEL(c128, f64, sum)
 PARTS_KERNEL(c128, f64, avg)
 PARTS_KERNEL(c128, f64, premul)
 
+/* ---- the hand-over copy (copy.h) ---- */
+
+typedef uint64_t word64 __attribute__((aligned(1), may_alias));
+
+static void exchange(void *out, void *cell, const void *next, size_t bytes)
+{
+    const size_t words = bytes / sizeof(word64);
+    word64 *o = out, *c = cell;
+    const word64 *n = next;
+    SHC_NO_CARRY
+    for (size_t i = 0; i < words; i++) {
+        const uint64_t theirs = c[i];
+        c[i] = n[i];
+        o[i] = theirs;
+    }
+    for (size_t i = words * sizeof(word64); i < bytes; i++) {
+        const char theirs = ((char *)cell)[i];
+        ((char *)cell)[i] = ((const char *)next)[i];
+        ((char *)out)[i] = theirs;
+    }
+}
+
 /* ---- the table ---- */
 
 #define INT_ROW(u, t)                                                                    \
@@ -408,4 +430,5 @@ const struct shc_kernel_set SHC_KERNEL_SET = {
             [SHC_COMPLEX64] = COMPLEX_ROW(c64),
             [SHC_COMPLEX128] = COMPLEX_ROW(c128),
         },
+    .exchange = exchange,
 };

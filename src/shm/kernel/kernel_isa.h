@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What one compilation of kernel_isa.c exports: constant tables of functions. Only kernel.c looks
- * at them.
+ * What one compilation of kernel_isa.c exports: constant tables of functions. Only kernel.c and
+ * copy.c look at them.
  */
 
 #include "shm/kernel/kernel.h"
 
 struct shc_kernel_set {
     shc_reduce_fn reduce[SHC_DTYPE_COUNT][SHC_REDOP_COUNT]; /* NULL: does not exist */
+    void (*exchange)(void *out, void *cell, const void *next, size_t bytes);
 };
 
 /* The last two exist where SHC_HAVE_X86_ISAS says so. */
