@@ -7,7 +7,8 @@
  * Numbers (docs/SUPPORT.md has the table): every element is combined over the sources in the order
  * given, src[0] first, never across lanes, so the bits depend neither on the instruction set nor on
  * how a message is cut. Narrow floats accumulate in fp32 and are rounded once. No multiply-add is
- * fused. NaN is NaN; its payload and sign are not promised.
+ * fused. NaN is NaN; its payload and sign are not promised. The calling thread's rounding and
+ * denormal modes are neither used nor changed.
  */
 
 #include "shm/base/attrs.h"
@@ -18,7 +19,7 @@ struct shc_reduce_args {
     void *const *dst;       /* dst_count pointers; all get the same bytes */
     int src_count;          /* >= 1 */
     int dst_count;          /* >= 1 */
-    size_t count;           /* elements */
+    size_t count;           /* elements; 0 does nothing and looks at no pointer */
     const double *factors;  /* PREMUL_SUM: one per source; else NULL */
 };
 

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * The operations on accumulators that are not plain integers (those: ops_int.h). Two shapes:
+ * `binary` combines what came before with the next source, `unary` treats one value with a number
+ * (a source with its factor, the sum with the count).
+ */
+
+#include "shm/kernel/half.h"
+
+/* ---- float ---- */
+
+SHC_INLINE float shc_f32_sum(float a, float b)
+{
+    return a + b;
+}
+
+SHC_INLINE float shc_f32_product(float a, float b)
+{
+    return a * b;
+}
+
+/* Neither below the other: equal, and then the OR of the bits is the smaller zero; or one is a NaN,
+ * which the OR keeps. */
+SHC_INLINE float shc_f32_min(float a, float b)
+{
+    const float other = shc_float_of(shc_float_bits(a) | shc_float_bits(b));
+    return a < b ? a : b < a ? b : other;
+}
+
+SHC_INLINE float shc_f32_max(float a, float b)
+{
+    return -shc_f32_min(-a, -b);
+}
+
+SHC_INLINE float shc_f32_divide(float x, double n)
+{
+    return x / (float)n;
+}
+
+SHC_INLINE float shc_f32_scale(float x, double factor)
+{
+    return (float)factor * x;
+}
+
+/* ---- double ---- */
+
+SHC_INLINE uint64_t shc_double_bits(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+SHC_INLINE double shc_double_of(uint64_t bits)
+{
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+SHC_INLINE double shc_f64_sum(double a, double b)
+{
+    return a + b;
+}
+
+SHC_INLINE double shc_f64_product(double a, double b)
+{
+    return a * b;
+}
+
+/* As shc_f32_min. */
+SHC_INLINE double shc_f64_min(double a, double b)
+{
+    const double other = shc_double_of(shc_double_bits(a) | shc_double_bits(b));
+    return a < b ? a : b < a ? b : other;
+}
+
+SHC_INLINE double shc_f64_max(double a, double b)
+{
+    return -shc_f64_min(-a, -b);
+}
+
+SHC_INLINE double shc_f64_divide(double x, double n)
+{
+    return x / n;
+}
+
+SHC_INLINE double shc_f64_scale(double x, double factor)
+{
+    return factor * x;
+}
+
+/* ---- complex: sums work on the parts as floats, only the product sees the pair ---- */
+
+struct shc_c64 {
+    float re, im;
+};
+
+struct shc_c128 {
+    double re, im;
+};
+
+/* (ac - bd, ad + bc). The minus is on a factor, which changes no bit: gcc 12 makes a fused
+ * fmaddsub of a subtraction beside an addition, -ffp-contract=off or not. */
+SHC_INLINE struct shc_c64 shc_c64_product(struct shc_c64 a, struct shc_c64 b)
+{
+    return (struct shc_c64){a.re * b.re + -a.im * b.im, a.re * b.im + a.im * b.re};
+}
+
+SHC_INLINE struct shc_c128 shc_c128_product(struct shc_c128 a, struct shc_c128 b)
+{
+    return (struct shc_c128){a.re * b.re + -a.im * b.im, a.re * b.im + a.im * b.re};
+}
+
+/* ---- bool: 0 or 1 once loaded ---- */
+
+SHC_INLINE uint8_t shc_bool_or(uint8_t a, uint8_t b)
+{
+    return (uint8_t)(a | b);
+}
+
+SHC_INLINE uint8_t shc_bool_and(uint8_t a, uint8_t b)
+{
+    return (uint8_t)(a & b);
+}
+
+SHC_INLINE uint8_t shc_bool_xor(uint8_t a, uint8_t b)
+{
+    return (uint8_t)(a ^ b);
+}
+
+/* ---- the average of integers: a sum in 64 bits that may wrap, divided toward zero ---- */
+
+SHC_INLINE uint64_t shc_wide_sum(uint64_t a, uint64_t b)
+{
+    return a + b;
+}
+
+SHC_INLINE uint64_t shc_wide_divide_signed(uint64_t x, double n)
+{
+    return (uint64_t)((int64_t)x / (int64_t)n);
+}
+
+SHC_INLINE uint64_t shc_wide_divide(uint64_t x, double n)
+{
+    return x / (uint64_t)n;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The operations on one integer type. Included once per type, before reduce_tmpl.h, with
+ *   NAME(x)  x with the type's prefix
+ *   ACC      the type
+ * Sums and products wrap; they are asked of unsigned types only, where that is defined.
+ */
+
+SHC_INLINE ACC NAME(sum)(ACC a, ACC b)
+{
+    return (ACC)(a + b);
+}
+
+/* Not in int, to which narrow types promote and which does not wrap. */
+SHC_INLINE ACC NAME(product)(ACC a, ACC b)
+{
+    return (ACC)((uint64_t)a * (uint64_t)b);
+}
+
+SHC_INLINE ACC NAME(min)(ACC a, ACC b)
+{
+    return a < b ? a : b;
+}
+
+SHC_INLINE ACC NAME(max)(ACC a, ACC b)
+{
+    return a > b ? a : b;
+}
+
+SHC_INLINE ACC NAME(band)(ACC a, ACC b)
+{
+    return (ACC)(a & b);
+}
+
+SHC_INLINE ACC NAME(bor)(ACC a, ACC b)
+{
+    return (ACC)(a | b);
+}
+
+SHC_INLINE ACC NAME(bxor)(ACC a, ACC b)
+{
+    return (ACC)(a ^ b);
+}

@@ -1,0 +1,622 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Every instruction set x dtype x operation against tests/support/ref, over lengths, numbers of
+// sources and destinations, alignments, aliasing and special values.
+//
+extern "C" {
+#include "shm/kernel/kernel.h"
+}
+#include "tests/support/ref.h"
+
+#include <cfenv>
+#include <cstring>
+#include <gtest/gtest.h>
+#include <random>
+#include <string>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace
+{
+
+using Bytes = std::vector<uint8_t>;
+
+std::mt19937_64 &rng()
+{
+    static std::mt19937_64 engine(20240229);
+    return engine;
+}
+
+size_t below(size_t n)
+{
+    return rng()() % n;
+}
+
+std::vector<shc_isa> usable_isas()
+{
+    std::vector<shc_isa> isas;
+    for (int i = 0; i < SHC_ISA_COUNT; i++)
+        if (shc_isa_usable(static_cast<shc_isa>(i)))
+            isas.push_back(static_cast<shc_isa>(i));
+    return isas;
+}
+
+struct Combination {
+    shc_dtype dtype;
+    shc_redop redop;
+};
+
+std::vector<Combination> combinations()
+{
+    std::vector<Combination> list;
+    for (int d = 0; d < SHC_DTYPE_COUNT; d++)
+        for (int r = 0; r < SHC_REDOP_COUNT; r++)
+            if (shc_reduction_supported(static_cast<shc_dtype>(d), static_cast<shc_redop>(r)))
+                list.push_back({static_cast<shc_dtype>(d), static_cast<shc_redop>(r)});
+    return list;
+}
+
+std::string name_of(const Combination &c)
+{
+    return std::string(shc_dtype_name(c.dtype)) + " " + shc_redop_name(c.redop);
+}
+
+// ---- data ----
+
+// Real numbers per element and bytes of one: complex numbers are two.
+int parts_of(shc_dtype dtype)
+{
+    return dtype == SHC_COMPLEX64 || dtype == SHC_COMPLEX128 ? 2 : 1;
+}
+
+bool is_float(shc_dtype dtype)
+{
+    return dtype >= SHC_FLOAT16 && dtype <= SHC_COMPLEX128;
+}
+
+void put_real(shc_dtype dtype, double value, uint8_t *out)
+{
+    const size_t bytes = shc_dtype_bytes(dtype) / parts_of(dtype);
+    if (ref::is_narrow(dtype)) {
+        const uint32_t code = ref::narrow(dtype).code(value);
+        memcpy(out, &code, bytes); // little-endian, like every machine this runs on
+    } else if (bytes == sizeof(float)) {
+        const float v = static_cast<float>(value);
+        memcpy(out, &v, bytes);
+    } else {
+        memcpy(out, &value, bytes);
+    }
+}
+
+// 0, -0, inf, NaN, the ends of the denormals and of the normals, 1, -1: by their bits, so that they
+// are the format's own. For integers: the ends of both readings of the sign.
+void put_special(shc_dtype dtype, uint8_t *out)
+{
+    const size_t bytes = shc_dtype_bytes(dtype) / parts_of(dtype);
+    const unsigned bits = static_cast<unsigned>(bytes) * 8;
+    const uint64_t sign = uint64_t{1} << (bits - 1);
+    unsigned man_bits = bits == 64 ? 52 : 23;
+    if (ref::is_narrow(dtype))
+        man_bits = static_cast<unsigned>(ref::narrow(dtype).man_bits);
+    const uint64_t one = uint64_t{1} << (man_bits < bits ? man_bits : 0);
+    const uint64_t inf = sign - one;
+    const uint64_t choices[] = {0,   1,       one - 1,       one,      one + 1, inf - 1,
+                                inf, inf + 1, inf + one / 2, sign - 1, sign / 2};
+    uint64_t value = choices[below(sizeof choices / sizeof *choices)];
+    if (below(2))
+        value |= sign;
+    memcpy(out, &value, bytes);
+}
+
+void put_any(shc_dtype dtype, uint8_t *out)
+{
+    const size_t bytes = shc_dtype_bytes(dtype) / parts_of(dtype);
+    const uint64_t bits = rng()();
+    memcpy(out, &bits, bytes);
+}
+
+void put_tame(shc_dtype dtype, uint8_t *out)
+{
+    if (!is_float(dtype))
+        return put_any(dtype, out);
+    // All bits of the fraction in use, sizes that do not overflow at once.
+    const double unit = static_cast<double>(rng()() >> 11) / 9007199254740992.0;
+    put_real(dtype, std::ldexp(unit - 0.5, static_cast<int>(below(6))), out);
+}
+
+// Sources whose columns are either tame throughout, or mix in what is special: else nine sources
+// would nearly always hold a NaN.
+std::vector<Bytes> random_sources(shc_dtype dtype, size_t count, size_t length)
+{
+    const size_t elem = shc_dtype_bytes(dtype), part = elem / parts_of(dtype);
+    std::vector<Bytes> sources(count, Bytes(length * elem));
+    for (size_t i = 0; i < length * parts_of(dtype); i++) {
+        const size_t mood = below(4);
+        for (Bytes &source : sources) {
+            uint8_t *out = source.data() + i * part;
+            const size_t kind = mood < 2 ? 0 : below(4);
+            kind < 2    ? put_tame(dtype, out)
+            : kind == 2 ? put_any(dtype, out)
+                        : put_special(dtype, out);
+        }
+    }
+    return sources;
+}
+
+std::vector<double> random_factors(size_t count)
+{
+    std::vector<double> factors(count);
+    for (double &f : factors)
+        f = below(8) ? std::ldexp(static_cast<double>(rng()() >> 11) / 9007199254740992.0, 2) - 2
+                     : 1.0 / 3;
+    return factors;
+}
+
+Bytes expected_of(const Combination &c, const std::vector<Bytes> &sources,
+                  const std::vector<double> &factors, size_t length)
+{
+    const size_t elem = shc_dtype_bytes(c.dtype);
+    std::vector<const uint8_t *> pointers;
+    for (const Bytes &source : sources)
+        pointers.push_back(source.data());
+    Bytes out(length * elem);
+    for (size_t i = 0; i < length; i++)
+        ref::reduce(c.dtype, c.redop, pointers, i, factors.data(), out.data() + i * elem);
+    return out;
+}
+
+// ---- memory with canaries ----
+
+class Guarded
+{
+  public:
+    Guarded(size_t bytes, size_t misalign) : bytes_(bytes), at_(kMargin + misalign)
+    {
+        memory_.resize(bytes + 2 * kMargin + misalign + 1);
+        for (size_t i = 0; i < memory_.size(); i++)
+            memory_[i] = canary(i);
+    }
+    uint8_t *data() { return memory_.data() + at_; }
+    void set(const Bytes &bytes) { std::copy(bytes.begin(), bytes.end(), memory_.begin() + at_); }
+    bool holds(const Bytes &bytes) const
+    {
+        return std::equal(bytes.begin(), bytes.end(), memory_.begin() + at_);
+    }
+    bool margins_intact() const
+    {
+        for (size_t i = 0; i < memory_.size(); i++)
+            if ((i < at_ || i >= at_ + bytes_) && memory_[i] != canary(i))
+                return false;
+        return true;
+    }
+
+  private:
+    static constexpr size_t kMargin = 80;
+    static uint8_t canary(size_t i) { return static_cast<uint8_t>(0xa5 ^ (i * 29)); }
+    size_t bytes_, at_;
+    Bytes memory_;
+};
+
+// ---- one call ----
+
+struct Call {
+    Combination what;
+    size_t length;
+    std::vector<int> dst_is_src; // per destination: the source it shares memory with, or -1
+};
+
+testing::AssertionResult all_same(shc_dtype dtype, const uint8_t *got, const Bytes &expected)
+{
+    const size_t elem = shc_dtype_bytes(dtype);
+    for (size_t i = 0; i * elem < expected.size(); i++) {
+        if (ref::same(dtype, got + i * elem, expected.data() + i * elem))
+            continue;
+        auto failure = testing::AssertionFailure() << "element " << i << ": got ";
+        for (size_t b = 0; b < elem; b++)
+            failure << std::hex << int{got[i * elem + elem - 1 - b]} << " ";
+        failure << "expected ";
+        for (size_t b = 0; b < elem; b++)
+            failure << std::hex << int{expected[i * elem + elem - 1 - b]} << " ";
+        return failure;
+    }
+    return testing::AssertionSuccess();
+}
+
+void run_and_check(shc_isa isa, const Call &call, const std::vector<Bytes> &sources,
+                   const std::vector<double> &factors, const Bytes &expected)
+{
+    const size_t bytes = call.length * shc_dtype_bytes(call.what.dtype);
+    std::vector<Guarded> src, dst;
+    std::vector<const void *> src_pointers;
+    std::vector<void *> dst_pointers;
+    std::vector<bool> overwritten(sources.size());
+    for (const Bytes &source : sources) {
+        src.emplace_back(bytes, below(65));
+        src.back().set(source);
+    }
+    for (size_t k = 0; k < call.dst_is_src.size(); k++)
+        dst.emplace_back(bytes, below(65));
+    for (Guarded &source : src)
+        src_pointers.push_back(source.data());
+    for (size_t k = 0; k < dst.size(); k++) {
+        const int shared = call.dst_is_src[k];
+        dst_pointers.push_back(shared >= 0 ? src[shared].data() : dst[k].data());
+        if (shared >= 0)
+            overwritten[shared] = true;
+    }
+    const bool premul = call.what.redop == SHC_PREMUL_SUM;
+    const shc_reduce_args args = {
+        src_pointers.data(),          dst_pointers.data(), static_cast<int>(src.size()),
+        static_cast<int>(dst.size()), call.length,         premul ? factors.data() : nullptr};
+    shc_kernel_reduce_isa(isa, call.what.dtype, call.what.redop)(&args);
+
+    const auto where = [&] {
+        std::string text = std::string(shc_isa_name(isa)) + " " + name_of(call.what) + ", " +
+                           std::to_string(call.length) + " elements, " +
+                           std::to_string(src.size()) + " sources, destinations";
+        for (int shared : call.dst_is_src)
+            text += shared < 0 ? " new" : " src" + std::to_string(shared);
+        return text;
+    };
+    for (size_t k = 0; k < dst.size(); k++) {
+        ASSERT_TRUE(all_same(call.what.dtype, static_cast<uint8_t *>(dst_pointers[k]), expected))
+            << where() << ", destination " << k;
+        ASSERT_TRUE(dst[k].margins_intact()) << where();
+    }
+    for (size_t s = 0; s < src.size(); s++) {
+        ASSERT_TRUE(src[s].margins_intact()) << where();
+        ASSERT_TRUE(overwritten[s] || src[s].holds(sources[s])) << where() << ", source " << s;
+    }
+}
+
+// 1 to 4 destinations, each with a chance to be one of the sources, no two the same.
+std::vector<int> random_destinations(size_t src_count)
+{
+    std::vector<int> shared;
+    for (size_t k = 1 + below(4); k > 0; k--) {
+        const int s = below(3) ? -1 : static_cast<int>(below(src_count));
+        shared.push_back(std::count(shared.begin(), shared.end(), s) && s >= 0 ? -1 : s);
+    }
+    return shared;
+}
+
+// Around the widths of vectors and words, and across blocks.
+const size_t kLengths[] = {0,  1,  2,  3,  4,  5,   7,   8,   9,   15,   16,   17,
+                           31, 33, 63, 64, 65, 127, 129, 255, 256, 1023, 1025, 2050};
+
+void check_everything(const Combination &c)
+{
+    for (size_t length : kLengths) {
+        for (size_t src_count = 1; src_count <= 9; src_count++) {
+            if (length > 300 && src_count % 4 != 1 && src_count != 2)
+                continue;
+            const std::vector<Bytes> sources = random_sources(c.dtype, src_count, length);
+            const std::vector<double> factors = random_factors(src_count);
+            const Bytes expected = expected_of(c, sources, factors, length);
+            for (shc_isa isa : usable_isas()) {
+                const Call call = {c, length, random_destinations(src_count)};
+                run_and_check(isa, call, sources, factors, expected);
+                if (testing::Test::HasFatalFailure())
+                    return;
+            }
+        }
+    }
+}
+
+class EveryReduction : public testing::TestWithParam<Combination>
+{
+};
+
+TEST_P(EveryReduction, GivesTheReferenceBitsOnEveryInstructionSet)
+{
+    check_everything(GetParam());
+}
+
+TEST_P(EveryReduction, WorksInPlaceOnAnySource)
+{
+    const Combination c = GetParam();
+    const size_t length = 300;
+    for (size_t src_count = 1; src_count <= 9; src_count++) {
+        const std::vector<Bytes> sources = random_sources(c.dtype, src_count, length);
+        const std::vector<double> factors = random_factors(src_count);
+        const Bytes expected = expected_of(c, sources, factors, length);
+        for (shc_isa isa : usable_isas()) {
+            for (int s = 0; s < static_cast<int>(src_count); s++) {
+                const int other = (s + 1) % static_cast<int>(src_count);
+                run_and_check(isa, {c, length, {s}}, sources, factors, expected);
+                run_and_check(isa, {c, length, {-1, s}}, sources, factors, expected);
+                if (other != s)
+                    run_and_check(isa, {c, length, {s, other, -1}}, sources, factors, expected);
+                if (HasFatalFailure())
+                    return;
+            }
+        }
+    }
+}
+
+TEST_P(EveryReduction, HasTheSameBitsHoweverTheRangeIsCut)
+{
+    const Combination c = GetParam();
+    const size_t length = 700, elem = shc_dtype_bytes(c.dtype);
+    for (size_t src_count : {2, 3, 6}) {
+        const std::vector<Bytes> sources = random_sources(c.dtype, src_count, length);
+        const std::vector<double> factors = random_factors(src_count);
+        const Bytes expected = expected_of(c, sources, factors, length);
+        for (shc_isa isa : usable_isas()) {
+            Bytes out(length * elem);
+            for (size_t at = 0, piece; at < length; at += piece) {
+                piece = std::min(length - at, below(3) ? 1 + below(20) : 1 + below(200));
+                std::vector<const void *> src;
+                for (const Bytes &source : sources)
+                    src.push_back(source.data() + at * elem);
+                void *dst = out.data() + at * elem;
+                const shc_reduce_args args = {
+                    src.data(), &dst,  static_cast<int>(src_count),
+                    1,          piece, c.redop == SHC_PREMUL_SUM ? factors.data() : nullptr};
+                shc_kernel_reduce_isa(isa, c.dtype, c.redop)(&args);
+            }
+            ASSERT_TRUE(all_same(c.dtype, out.data(), expected)) << shc_isa_name(isa);
+        }
+    }
+}
+
+std::string test_name(const testing::TestParamInfo<Combination> &test)
+{
+    return std::string(shc_dtype_name(test.param.dtype)) + "_" + shc_redop_name(test.param.redop);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, EveryReduction, testing::ValuesIn(combinations()), test_name);
+
+// ---- the table ----
+
+TEST(KernelTable, ExistsForWhatTheDesignListsAndNothingElse)
+{
+    const std::vector<shc_redop> arithmetic = {SHC_SUM, SHC_AVG, SHC_PRODUCT};
+    const std::vector<shc_redop> order = {SHC_MIN, SHC_MAX};
+    const std::vector<shc_redop> bitwise = {SHC_BAND, SHC_BOR, SHC_BXOR};
+    for (int d = 0; d < SHC_DTYPE_COUNT; d++) {
+        const auto dtype = static_cast<shc_dtype>(d);
+        std::vector<shc_redop> expected;
+        const auto add = [&](const std::vector<shc_redop> &ops) {
+            expected.insert(expected.end(), ops.begin(), ops.end());
+        };
+        if (dtype <= SHC_UINT64) {
+            add(arithmetic), add(order), add(bitwise);
+        } else if (dtype == SHC_BOOL) {
+            add({SHC_SUM, SHC_PRODUCT}), add(order), add(bitwise);
+        } else if (dtype <= SHC_FLOAT64) {
+            add(arithmetic), add(order), add({SHC_PREMUL_SUM});
+        } else if (dtype <= SHC_COMPLEX128) {
+            add(arithmetic), add({SHC_PREMUL_SUM});
+        }
+        for (int r = 0; r < SHC_REDOP_COUNT; r++) {
+            const auto redop = static_cast<shc_redop>(r);
+            const bool exists = std::count(expected.begin(), expected.end(), redop) > 0;
+            EXPECT_EQ(shc_reduction_supported(dtype, redop), exists) << name_of({dtype, redop});
+            EXPECT_EQ(shc_kernel_reduce(dtype, redop) != nullptr, exists);
+            for (shc_isa isa : usable_isas())
+                EXPECT_EQ(shc_kernel_reduce_isa(isa, dtype, redop) != nullptr, exists);
+        }
+    }
+}
+
+TEST(KernelTable, AWildDtypeOrOperationIsNotSupported)
+{
+    EXPECT_FALSE(shc_reduction_supported(static_cast<shc_dtype>(99), SHC_SUM));
+    EXPECT_FALSE(shc_reduction_supported(static_cast<shc_dtype>(-1), SHC_SUM));
+    EXPECT_FALSE(shc_reduction_supported(SHC_INT8, static_cast<shc_redop>(99)));
+    EXPECT_EQ(shc_kernel_reduce(SHC_INT8, static_cast<shc_redop>(-1)), nullptr);
+    EXPECT_EQ(shc_kernel_reduce_isa(static_cast<shc_isa>(7), SHC_INT8, SHC_SUM), nullptr);
+}
+
+TEST(KernelTable, NothingIsReducedFromAndToNowhere)
+{
+    const void *src[] = {nullptr, nullptr, nullptr};
+    void *dst[] = {nullptr, nullptr, nullptr};
+    const double factors[] = {1, 2, 3};
+    for (const Combination &c : combinations())
+        for (shc_isa isa : usable_isas())
+            for (int n = 1; n <= 3; n++) {
+                const shc_reduce_args args = {
+                    src, dst, n, n, 0, c.redop == SHC_PREMUL_SUM ? factors : nullptr};
+                shc_kernel_reduce_isa(isa, c.dtype, c.redop)(&args);
+            }
+}
+
+// ---- numbers worth a sentence ----
+
+// One element of every source, on every instruction set; the results are all `expected`.
+template <class T>
+void expect_reduced(shc_dtype dtype, shc_redop redop, const std::vector<T> &values, T expected,
+                    const std::vector<double> &factors = {})
+{
+    for (shc_isa isa : usable_isas()) {
+        // 37 copies, so that vectors, words and what is left of them all see the numbers.
+        const size_t length = 37;
+        std::vector<std::vector<T>> columns;
+        std::vector<const void *> src;
+        for (T value : values)
+            columns.emplace_back(length, value);
+        for (const auto &column : columns)
+            src.push_back(column.data());
+        std::vector<T> out(length);
+        void *dst = out.data();
+        const shc_reduce_args args = {
+            src.data(), &dst,   static_cast<int>(src.size()),
+            1,          length, factors.empty() ? nullptr : factors.data()};
+        shc_kernel_reduce_isa(isa, dtype, redop)(&args);
+        for (size_t i = 0; i < length; i++)
+            ASSERT_EQ(memcmp(&out[i], &expected, sizeof(T)), 0)
+                << shc_isa_name(isa) << " element " << i << " of " << name_of({dtype, redop});
+    }
+}
+
+TEST(KernelNumbers, SourcesAreAddedInTheOrderGiven)
+{
+    expect_reduced<float>(SHC_FLOAT32, SHC_SUM, {1e30f, -1e30f, 1}, 1);
+    expect_reduced<float>(SHC_FLOAT32, SHC_SUM, {1, 1e30f, -1e30f}, 0);
+    expect_reduced<double>(SHC_FLOAT64, SHC_SUM, {1e300, -1e300, 1, 1e300, -1e300}, 0);
+}
+
+TEST(KernelNumbers, NarrowSumsAreRoundedOnce)
+{
+    // 256 + 1 is no bf16; 256 + 1 + 1 is. Rounded after every step it would stay 256.
+    expect_reduced<uint16_t>(SHC_BFLOAT16, SHC_SUM, {0x4380, 0x3f80, 0x3f80}, 0x4381);
+    // 2048 + 1 + 1 in fp16.
+    expect_reduced<uint16_t>(SHC_FLOAT16, SHC_SUM, {0x6800, 0x3c00, 0x3c00}, 0x6801);
+    // 16 + 1 + 1 in e4m3fn, 8 + 1 + 1 in e5m2.
+    expect_reduced<uint8_t>(SHC_FLOAT8_E4M3FN, SHC_SUM, {0x58, 0x38, 0x38}, 0x59);
+    expect_reduced<uint8_t>(SHC_FLOAT8_E5M2, SHC_SUM, {0x48, 0x3c, 0x3c}, 0x49);
+}
+
+TEST(KernelNumbers, TheAverageIsTheSumDividedAndNotTheSumOfParts)
+{
+    // 1/3 + 1/3 + 1/3 would show the rounding of 1/3; 49 * (1/49) is not 1 in fp32.
+    expect_reduced<float>(SHC_FLOAT32, SHC_AVG, std::vector<float>(49, 1), 1);
+    expect_reduced<uint16_t>(SHC_FLOAT16, SHC_AVG, std::vector<uint16_t>(49, 0x3c00), 0x3c00);
+}
+
+TEST(KernelNumbers, IntegerAveragesDoNotOverflowAndTruncateTowardZero)
+{
+    expect_reduced<int8_t>(SHC_INT8, SHC_AVG, {-128, -128, -127}, -127);
+    expect_reduced<int8_t>(SHC_INT8, SHC_AVG, {-1, -2}, -1);
+    expect_reduced<uint8_t>(SHC_UINT8, SHC_AVG, {255, 255, 254}, 254);
+    expect_reduced<int32_t>(SHC_INT32, SHC_AVG, {INT32_MAX, INT32_MAX, INT32_MAX}, INT32_MAX);
+    expect_reduced<uint64_t>(SHC_UINT64, SHC_AVG, {UINT64_MAX, 3}, 1); // wraps in 64 bits
+}
+
+TEST(KernelNumbers, IntegerSumsAndProductsWrap)
+{
+    expect_reduced<int8_t>(SHC_INT8, SHC_SUM, {127, 1}, -128);
+    expect_reduced<uint16_t>(SHC_UINT16, SHC_PRODUCT, {0xffff, 0xffff}, 1);
+    expect_reduced<int64_t>(SHC_INT64, SHC_SUM, {INT64_MAX, 1}, INT64_MIN);
+    expect_reduced<int64_t>(SHC_INT64, SHC_PRODUCT, {INT64_MIN, -1}, INT64_MIN);
+}
+
+TEST(KernelNumbers, AnyNonZeroByteCountsAsTrue)
+{
+    expect_reduced<uint8_t>(SHC_BOOL, SHC_SUM, {0, 0x80}, 1);
+    expect_reduced<uint8_t>(SHC_BOOL, SHC_PRODUCT, {0x02, 0x04}, 1);
+    expect_reduced<uint8_t>(SHC_BOOL, SHC_BXOR, {0x02, 0x04, 0xff}, 1);
+    expect_reduced<uint8_t>(SHC_BOOL, SHC_BAND, {0x0f, 0xf0}, 1);
+    expect_reduced<uint8_t>(SHC_BOOL, SHC_MIN, {7, 0, 7}, 0);
+}
+
+TEST(KernelNumbers, MinusZeroIsBelowPlusZero)
+{
+    expect_reduced<float>(SHC_FLOAT32, SHC_MIN, {0.0f, -0.0f}, -0.0f);
+    expect_reduced<float>(SHC_FLOAT32, SHC_MIN, {-0.0f, 0.0f}, -0.0f);
+    expect_reduced<float>(SHC_FLOAT32, SHC_MAX, {0.0f, -0.0f}, 0.0f);
+    expect_reduced<float>(SHC_FLOAT32, SHC_MAX, {-0.0f, 0.0f}, 0.0f);
+    expect_reduced<double>(SHC_FLOAT64, SHC_MIN, {0.0, -0.0, 0.0}, -0.0);
+    expect_reduced<uint16_t>(SHC_FLOAT16, SHC_MAX, {0x8000, 0x0000, 0x8000}, 0x0000);
+    expect_reduced<uint16_t>(SHC_BFLOAT16, SHC_MIN, {0x0000, 0x8000}, 0x8000);
+}
+
+TEST(KernelNumbers, ANanWinsFromAnyRank)
+{
+    const float inf = std::numeric_limits<float>::infinity();
+    for (shc_isa isa : usable_isas()) {
+        for (shc_redop redop : {SHC_MIN, SHC_MAX}) {
+            for (int place = 0; place < 4; place++) {
+                float x[4] = {inf, -inf, 1, 0}, out = 0;
+                x[place] = std::copysign(std::nanf(""), place % 2 ? -1.0f : 1.0f);
+                const void *src[] = {&x[0], &x[1], &x[2], &x[3]};
+                void *dst[] = {&out};
+                const shc_reduce_args args = {src, dst, 4, 1, 1, nullptr};
+                shc_kernel_reduce_isa(isa, SHC_FLOAT32, redop)(&args);
+                EXPECT_TRUE(std::isnan(out)) << shc_isa_name(isa) << " " << place;
+            }
+        }
+    }
+}
+
+TEST(KernelNumbers, ProductsAndSumsAreNotFused)
+{
+    // a * b rounds to 1; fused, the sum would show the 2^-46 that was rounded away.
+    const float a = 1 + 0x1p-23f, b = 1 - 0x1p-23f;
+    expect_reduced<float>(SHC_FLOAT32, SHC_PREMUL_SUM, {-1, b}, 0, {1, a});
+    struct Complex {
+        float re, im;
+    };
+    expect_reduced<Complex>(SHC_COMPLEX64, SHC_PRODUCT, {{a, 1}, {b, 1}}, {0, a + b});
+}
+
+TEST(KernelNumbers, TheFactorIsRoundedToTheAccumulator)
+{
+    // 1 + 2^-30 is 1 in fp32 and itself in fp64.
+    const double factor = 1 + 0x1p-30;
+    expect_reduced<float>(SHC_FLOAT32, SHC_PREMUL_SUM, {1, 1}, 2, {factor, factor});
+    expect_reduced<double>(SHC_FLOAT64, SHC_PREMUL_SUM, {1, 1}, 2 * factor, {factor, factor});
+    expect_reduced<uint16_t>(SHC_FLOAT16, SHC_PREMUL_SUM, {0x3c00}, 0x3555, {1.0 / 3});
+}
+
+TEST(KernelNumbers, DenormalsAreKept)
+{
+    expect_reduced<float>(SHC_FLOAT32, SHC_SUM, {0x1p-149f, 0x1p-149f}, 0x1p-148f);
+    expect_reduced<double>(SHC_FLOAT64, SHC_SUM, {0x1p-1074, 0x1p-1074}, 0x1p-1073);
+    expect_reduced<uint16_t>(SHC_BFLOAT16, SHC_SUM, {1, 2}, 3);
+    expect_reduced<uint16_t>(SHC_FLOAT16, SHC_SUM, {1, 2}, 3);
+    expect_reduced<uint8_t>(SHC_FLOAT8_E4M3FN, SHC_SUM, {1, 2}, 3);
+}
+
+TEST(KernelNumbers, TheRoundingModeOfTheCallerIsNotUsedAndIsGivenBack)
+{
+    ASSERT_EQ(fesetround(FE_UPWARD), 0);
+    expect_reduced<float>(SHC_FLOAT32, SHC_SUM, {1, 0x1p-30f}, 1);
+    expect_reduced<float>(SHC_FLOAT32, SHC_SUM, {1, 0x1p-30f, 0x1p-30f}, 1);
+    expect_reduced<uint16_t>(SHC_BFLOAT16, SHC_SUM, {0x3f80, 0x0001}, 0x3f80);
+    expect_reduced<uint16_t>(SHC_FLOAT16, SHC_SUM, {0x3c00, 0x0001}, 0x3c00);
+    expect_reduced<uint8_t>(SHC_FLOAT8_E5M2, SHC_SUM, {0x3c, 0x01}, 0x3c);
+    EXPECT_EQ(fegetround(), FE_UPWARD);
+    ASSERT_EQ(fesetround(FE_TONEAREST), 0);
+}
+
+#if defined(__x86_64__)
+template <class T, class Bits>
+T of_bits(Bits bits)
+{
+    static_assert(sizeof(T) == sizeof bits, "");
+    T v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+TEST(KernelNumbers, FlushedDenormalsOfTheCallerAreNotUsedAndAreGivenBack)
+{
+    const unsigned before = _mm_getcsr();
+    for (unsigned flush : {0x8000u, 0x0040u, 0x8040u}) { // FTZ, DAZ, both
+        _mm_setcsr(before | flush);
+        for (size_t count = 1; count <= 3; count++) {
+            const std::vector<float> tiny(count, 0x1p-149f);
+            const std::vector<double> tinier(count, 0x1p-1074);
+            const std::vector<uint16_t> half(count, 1);
+            // Set to the bits, not worked out: the test is in the same mode.
+            const float sum = of_bits<float>(static_cast<uint32_t>(count));
+            const double double_sum = of_bits<double>(static_cast<uint64_t>(count));
+            expect_reduced<float>(SHC_FLOAT32, SHC_SUM, tiny, sum);
+            expect_reduced<double>(SHC_FLOAT64, SHC_SUM, tinier, double_sum);
+            expect_reduced<uint16_t>(SHC_BFLOAT16, SHC_SUM, half, static_cast<uint16_t>(count));
+        }
+        const unsigned after = _mm_getcsr();
+        _mm_setcsr(before);
+        EXPECT_EQ(after & 0xffc0, (before | flush) & 0xffc0);
+    }
+}
+#endif
+
+TEST(KernelNumbers, AsManySourcesAsAGroupHasRanks)
+{
+    for (const Combination c : {Combination{SHC_FLOAT32, SHC_SUM},
+                                {SHC_BFLOAT16, SHC_AVG},
+                                {SHC_FLOAT8_E5M2, SHC_MAX},
+                                {SHC_UINT8, SHC_AVG}}) {
+        const std::vector<Bytes> sources = random_sources(c.dtype, SHC_MAX_WORLD, 130);
+        const Bytes expected = expected_of(c, sources, {}, 130);
+        for (shc_isa isa : usable_isas())
+            run_and_check(isa, {c, 130, {255, -1}}, sources, {}, expected);
+    }
+}
+
+} // namespace

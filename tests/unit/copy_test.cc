@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+extern "C" {
+#include "shm/kernel/copy.h"
+#include "shm/kernel/kernel_isa.h"
+}
+
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <random>
+#include <vector>
+
+namespace
+{
+
+constexpr size_t kMargin = 70;
+
+std::vector<uint8_t> random_bytes(size_t count)
+{
+    static std::mt19937 engine(7);
+    std::vector<uint8_t> bytes(count);
+    for (uint8_t &b : bytes)
+        b = static_cast<uint8_t>(engine());
+    return bytes;
+}
+
+std::vector<size_t> sizes()
+{
+    std::vector<size_t> list;
+    for (size_t n = 0; n < 300; n++)
+        list.push_back(n);
+    for (size_t n : {511, 512, 513, 4095, 4096, 4097, 65536, 100001})
+        list.push_back(n);
+    return list;
+}
+
+TEST(Copy, MovesEveryByteAndNoOther)
+{
+    for (size_t bytes : sizes()) {
+        const size_t shift = bytes % 61;
+        const std::vector<uint8_t> src = random_bytes(bytes + shift);
+        std::vector<uint8_t> dst = random_bytes(bytes + 2 * kMargin), expected = dst;
+        std::copy(src.begin() + shift, src.end(), expected.begin() + kMargin);
+        shc_copy(dst.data() + kMargin, src.data() + shift, bytes);
+        ASSERT_EQ(dst, expected) << bytes;
+    }
+}
+
+template <class Exchange>
+void check_exchange(Exchange exchange)
+{
+    for (size_t bytes : sizes()) {
+        const size_t a = kMargin + bytes % 7, b = kMargin + bytes % 13, c = kMargin + bytes % 61;
+        std::vector<uint8_t> out = random_bytes(bytes + 3 * kMargin);
+        std::vector<uint8_t> cell = random_bytes(bytes + 3 * kMargin);
+        const std::vector<uint8_t> next = random_bytes(bytes + 3 * kMargin);
+        std::vector<uint8_t> out_after = out, cell_after = cell, next_now = next;
+        std::copy_n(cell.begin() + b, bytes, out_after.begin() + a);
+        std::copy_n(next.begin() + c, bytes, cell_after.begin() + b);
+        exchange(out.data() + a, cell.data() + b, next_now.data() + c, bytes);
+        ASSERT_EQ(out, out_after) << bytes;
+        ASSERT_EQ(cell, cell_after) << bytes;
+        ASSERT_EQ(next_now, next) << bytes;
+    }
+}
+
+TEST(Copy, AnExchangeReadsTheCellBeforeItRefillsIt)
+{
+    check_exchange(shc_copy_exchange);
+}
+
+TEST(Copy, AnExchangeIsTheSameOnEveryInstructionSet)
+{
+    for (int isa = 0; isa < SHC_ISA_COUNT; isa++)
+        if (const shc_kernel_set *set = shc_kernel_set_of(static_cast<shc_isa>(isa)))
+            check_exchange(set->exchange);
+}
+
+} // namespace
