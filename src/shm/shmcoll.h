@@ -24,6 +24,10 @@
 extern "C" {
 #endif
 
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
 #define SHC_VERSION_MAJOR 0
 #define SHC_VERSION_MINOR 1
 #define SHC_VERSION_PATCH 0
@@ -302,6 +306,10 @@ void shc_process_leave(void);
  */
 enum shc_status shc_store_dir_open(const char *path, struct shc_store *store);
 void shc_store_dir_close(struct shc_store *store);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 extern "C" {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wshadow" // a struct and a function of one name, which C++ minds
 #include "shm/base/config.h"
-#pragma GCC diagnostic pop
 #include "shm/kernel/cpu.h"
 }
 

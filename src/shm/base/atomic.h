@@ -26,6 +26,22 @@ typedef struct shc_a64 {
     uint64_t v_;
 } shc_a64;
 
+/* Plain memory that an edge hands over. A model checker that replaces this file sees the accesses
+ * and finds the one that no edge covers. */
+typedef struct shc_word {
+    uint64_t v_;
+} shc_word;
+
+SHC_INLINE uint64_t shc_word_get(const shc_word *p)
+{
+    return p->v_;
+}
+
+SHC_INLINE void shc_word_put(shc_word *p, uint64_t v)
+{
+    p->v_ = v;
+}
+
 SHC_INLINE uint32_t shc_a32_load_relaxed(const shc_a32 *p)
 {
     return __atomic_load_n(&p->v_, __ATOMIC_RELAXED);
@@ -97,6 +113,12 @@ SHC_INLINE void shc_a64_store_relaxed(shc_a64 *p, uint64_t v)
 SHC_INLINE void shc_a64_store_release(shc_a64 *p, uint64_t v)
 {
     __atomic_store_n(&p->v_, v, __ATOMIC_RELEASE);
+}
+
+SHC_INLINE bool shc_a64_cas_acq_rel(shc_a64 *p, uint64_t from, uint64_t to)
+{
+    return __atomic_compare_exchange_n(&p->v_, &from, to, false, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_ACQUIRE);
 }
 
 SHC_INLINE uint64_t shc_a64_add_acq_rel(shc_a64 *p, uint64_t v)

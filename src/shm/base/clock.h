@@ -8,9 +8,9 @@
 #include "shm/base/attrs.h"
 #include <time.h>
 
-#define SHC_NS_PER_US   1000ULL
-#define SHC_NS_PER_MS   1000000ULL
-#define SHC_NS_PER_S    1000000000ULL
+#define SHC_NS_PER_US   ((uint64_t)1000)
+#define SHC_NS_PER_MS   ((uint64_t)1000000)
+#define SHC_NS_PER_S    ((uint64_t)1000000000)
 #define SHC_NO_DEADLINE UINT64_MAX
 
 SHC_INLINE uint64_t shc_clock_ns(void)

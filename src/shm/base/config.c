@@ -82,7 +82,7 @@ const struct shc_config *shc_config_get(void)
     return &config;
 }
 
-const struct shc_config_row *shc_config_row(size_t index)
+const struct shc_config_row *shc_config_describe(size_t index)
 {
     return index < sizeof rows / sizeof rows[0] ? &rows[index] : NULL;
 }

@@ -51,4 +51,4 @@ struct shc_config_row {
     int minimum, maximum, preset;
     size_t offset; /* of the int in struct shc_config */
 };
-const struct shc_config_row *shc_config_row(size_t index);
+const struct shc_config_row *shc_config_describe(size_t index);

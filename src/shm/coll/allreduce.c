@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * All-reduce: every element combined over the ranks in rank order; the same bits everywhere.
+ *
+ *   inline   <= 40 B    in the call lines; everybody reduces all
+ *   small    <= 8 KiB   in the small slots of this epoch's parity; everybody reduces all
+ *   one use  <= 32 KiB, two ranks: each stores its input into the pair's cell before its call line,
+ *                       and reduces behind the meeting
+ *   staged              two phases per chunk, in the same lines (below)
+ *
+ * Staged. A chunk has one slice per rank; rank r owns slice r and alone reduces it. For chunk k,
+ * in exchange slot k mod depth of every pair:
+ *
+ *   out(k)   I store my input for each owner's slice into my cell of the pair        use 1
+ *   work(k)  I reduce my own slice: my user memory and the cells the others stored;
+ *            the result goes to my output and into the very cells I have just read    use 2
+ *   back(k)  I copy each owner's result out of the pair's cell, and in the same pass
+ *            store my input for chunk k + depth into the lines just read              use 1 again
+ *
+ * Program order: out(0), out(1), work(0), out(2), work(1), back(0)+out(3), work(2), ... so that
+ * work(k) finds chunk k staged and back(k) finds it reduced. No flag says that a cell is free: who
+ * has read it is the one who stores to it next.
+ *
+ * Cost per rank: stores 2S (1 - 1/p) to cells and S to the output, loads as many; two flags per
+ * chunk. Edges: call/publish, progress/step.
+ */
+#include "shm/coll/coll.h"
+
+#include "shm/coll/select.h"
+
+#include <string.h>
+
+static size_t elements(const struct shc_task *task, size_t bytes)
+{
+    return bytes / task->call.elem_bytes;
+}
+
+/* Reduces src[0..world-1] into the output at `offset`, and into `more` cells beside it. */
+static void reduce_to_output(struct shc_task *task, const void *const *src, size_t offset,
+                             size_t bytes, void **dst, int more, const double *factors)
+{
+    void *direct = shc_buf_direct(&task->out, offset, bytes);
+    dst[more] = direct ? direct : task->scratch;
+    const struct shc_reduce_args args = {
+        .src = src,
+        .dst = dst,
+        .src_count = task->seat->world_size,
+        .dst_count = more + 1,
+        .count = elements(task, bytes),
+        .factors = factors,
+    };
+    task->reduce(&args);
+    if (!direct)
+        shc_buf_write(&task->out, offset, task->scratch, bytes);
+}
+
+/* The ranks' factors, out of their call lines. */
+static const double *read_factors(const struct shc_task *task, double *factors)
+{
+    if (task->call.redop != SHC_PREMUL_SUM)
+        return NULL;
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        memcpy(&factors[rank], shc_call_payload(task->seat, rank, task->wait.epoch),
+               sizeof factors[rank]);
+    return factors;
+}
+
+/* Publishes the call with the factor, if there is one, and the bytes behind it. */
+static void enter(struct shc_task *task, size_t inline_bytes)
+{
+    char payload[SHC_INLINE_BYTES];
+    size_t used = 0;
+    if (task->call.redop == SHC_PREMUL_SUM) {
+        memcpy(payload, &task->factor, sizeof task->factor);
+        used = sizeof task->factor;
+    }
+    shc_buf_read(&task->in, 0, payload + used, inline_bytes);
+    shc_task_enter(task, payload, used + inline_bytes);
+}
+
+static enum shc_status run_inline(struct shc_task *task)
+{
+    const void *src[SHC_MAX_WORLD];
+    double factors[SHC_MAX_WORLD];
+    void *dst[1];
+    size_t bytes = task->in.bytes;
+    size_t behind = task->call.redop == SHC_PREMUL_SUM ? sizeof task->factor : 0;
+    enter(task, bytes);
+    SHC_TRY(shc_task_meet(task));
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        src[rank] = shc_call_payload(task->seat, rank, task->wait.epoch) + behind;
+    reduce_to_output(task, src, 0, bytes, dst, 0, read_factors(task, factors));
+    return SHC_OK;
+}
+
+static enum shc_status run_small(struct shc_task *task)
+{
+    const void *src[SHC_MAX_WORLD];
+    double factors[SHC_MAX_WORLD];
+    void *dst[1];
+    size_t bytes = task->in.bytes;
+    uint64_t epoch = task->wait.epoch;
+    shc_buf_read(&task->in, 0, shc_seat_small_slot(task->seat, task->seat->rank, epoch), bytes);
+    enter(task, 0);
+    SHC_TRY(shc_task_meet(task));
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        src[rank] = shc_seat_small_slot(task->seat, rank, epoch);
+    reduce_to_output(task, src, 0, bytes, dst, 0, read_factors(task, factors));
+    return SHC_OK;
+}
+
+/* ---- staged ---- */
+
+struct flow {
+    struct shc_task *task;
+    size_t chunk_bytes;
+    uint64_t chunk_count;
+    uint32_t depth;
+    const double *factors;
+    double factor_space[SHC_MAX_WORLD];
+};
+
+static struct shc_span slice_of(const struct flow *flow, uint64_t k, int rank)
+{
+    const struct shc_task *task = flow->task;
+    return shc_plan_slice(shc_plan_chunk(task->in.bytes, flow->chunk_bytes, k),
+                          task->seat->world_size, rank);
+}
+
+static uint32_t slot_of(const struct flow *flow, uint64_t k)
+{
+    return (uint32_t)(k % flow->depth);
+}
+
+static char *write_cell(const struct flow *flow, int peer, uint64_t k)
+{
+    const struct shc_task *task = flow->task;
+    return shc_exchange_write_cell(task->arena, task->seat->rank, peer, task->seat->world_size,
+                                   slot_of(flow, k));
+}
+
+static char *read_cell(const struct flow *flow, int peer, uint64_t k)
+{
+    const struct shc_task *task = flow->task;
+    return shc_exchange_read_cell(task->arena, task->seat->rank, peer, task->seat->world_size,
+                                  slot_of(flow, k));
+}
+
+static void stage_out(struct flow *flow, uint64_t k)
+{
+    struct shc_task *task = flow->task;
+    for (int peer = 0; peer < task->seat->world_size; peer++) {
+        struct shc_span slice = slice_of(flow, k, peer);
+        if (peer != task->seat->rank)
+            shc_buf_read(&task->in, slice.offset, write_cell(flow, peer, k), slice.bytes);
+    }
+    shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_out(k));
+}
+
+static enum shc_status work(struct flow *flow, uint64_t k)
+{
+    struct shc_task *task = flow->task;
+    const int me = task->seat->rank;
+    struct shc_span slice = slice_of(flow, k, me);
+    const void *src[SHC_MAX_WORLD];
+    void *dst[SHC_MAX_WORLD];
+    int cells = 0;
+    SHC_TRY(shc_progress_wait_all(&task->wait, shc_plan_step_out(k)));
+    for (int peer = 0; peer < task->seat->world_size; peer++) {
+        if (peer == me) {
+            src[me] = shc_buf_peek(&task->in, slice.offset, slice.bytes,
+                                   task->scratch + SHC_SCRATCH_BYTES / 2);
+        } else {
+            src[peer] = dst[cells++] = read_cell(flow, peer, k);
+            shc_exchange_swap(task->arena, peer, slot_of(flow, k));
+        }
+    }
+    reduce_to_output(task, src, slice.offset, slice.bytes, dst, cells, flow->factors);
+    shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_work(k));
+    return SHC_OK;
+}
+
+/* back(k) for one peer, fused with out(next) where both lie in plain memory. */
+static void hand_over(struct flow *flow, int peer, uint64_t k, uint64_t next)
+{
+    struct shc_task *task = flow->task;
+    char *cell = read_cell(flow, peer, k);
+    struct shc_span back = slice_of(flow, k, peer);
+    struct shc_span out = {0, 0};
+    if (next < flow->chunk_count)
+        out = slice_of(flow, next, peer);
+    char *user = shc_buf_direct(&task->out, back.offset, back.bytes);
+    const char *input = task->in.flat;
+    size_t both = user && input ? shc_min_size(back.bytes, out.bytes) : 0;
+    if (both > 0)
+        shc_copy_exchange(user, cell, input + out.offset, both);
+    if (back.bytes > both)
+        shc_buf_write(&task->out, back.offset + both, cell + both, back.bytes - both);
+    if (out.bytes > both)
+        shc_buf_read(&task->in, out.offset + both, cell + both, out.bytes - both);
+}
+
+static enum shc_status take_back(struct flow *flow, uint64_t k)
+{
+    struct shc_task *task = flow->task;
+    uint64_t next = k + flow->depth;
+    for (int peer = 0; peer < task->seat->world_size; peer++) {
+        if (peer == task->seat->rank)
+            continue;
+        SHC_TRY(shc_progress_wait(&task->wait, peer, shc_plan_step_work(k)));
+        hand_over(flow, peer, k, next);
+        shc_exchange_swap(task->arena, peer, slot_of(flow, k));
+    }
+    if (next < flow->chunk_count)
+        shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_out(next));
+    return SHC_OK;
+}
+
+static enum shc_status run_exchange(struct shc_task *task)
+{
+    const struct shc_arena_geometry *geometry = &task->arena->geometry;
+    struct flow flow = {
+        .task = task,
+        .chunk_bytes = geometry->cell_bytes * (size_t)task->seat->world_size,
+        .depth = geometry->depth,
+    };
+    flow.chunk_count = shc_plan_chunk_count(task->in.bytes, flow.chunk_bytes);
+    uint64_t n = flow.chunk_count, depth = flow.depth;
+    if (n > SHC_PLAN_MAX_CHUNKS)
+        return shc_wait_give_up(&task->wait, SHC_ERR_UNSUPPORTED, "the message is too long");
+    for (uint64_t turn = 0; turn < n + depth; turn++) {
+        if (turn >= depth)
+            SHC_TRY(take_back(&flow, turn - depth));
+        else if (turn < n)
+            stage_out(&flow, turn);
+        if (turn == 0) { /* the first cells may be filled before the meeting, user memory not */
+            SHC_TRY(shc_task_meet(task));
+            flow.factors = read_factors(task, flow.factor_space);
+        }
+        if (turn > 0 && turn <= n)
+            SHC_TRY(work(&flow, turn - 1));
+    }
+    return SHC_OK;
+}
+
+/* Without an arena: everybody gives all, everybody reduces all. The same bits. */
+static void give(struct shc_task *task, struct shc_span chunk, char *slot)
+{
+    shc_buf_read(&task->in, chunk.offset, slot, chunk.bytes);
+}
+
+static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
+{
+    double factors[SHC_MAX_WORLD];
+    const void *src[SHC_MAX_WORLD];
+    void *dst[1];
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        src[rank] = slots[rank];
+    reduce_to_output(task, src, chunk.offset, chunk.bytes, dst, 0, read_factors(task, factors));
+}
+
+static enum shc_status run_staged(struct shc_task *task)
+{
+    bool arena;
+    enter(task, 0);
+    if (task->arena->made)
+        return run_exchange(task);
+    SHC_TRY(shc_task_meet(task));
+    SHC_TRY(shc_task_arena(task, &arena));
+    if (arena)
+        return run_exchange(task);
+    struct shc_shout shout = {
+        .task = task,
+        .total_bytes = task->in.bytes,
+        .giver = -1,
+        .give = give,
+        .take = take,
+    };
+    return shc_shout_run(&shout);
+}
+
+static enum shc_status run_one_use(struct shc_task *task)
+{
+    if (!task->arena->made)
+        return run_staged(task);
+    const int me = task->seat->rank, peer = 1 - me;
+    const void *src[2];
+    double factors[2];
+    void *dst[1];
+    size_t bytes = task->in.bytes;
+    shc_buf_read(&task->in, 0, shc_exchange_write_cell(task->arena, me, peer, 2, 0), bytes);
+    /* Not the cell just filled: the peer may store its next operation into it, once it has read. */
+    src[me] = shc_buf_peek(&task->in, 0, bytes, task->scratch + SHC_SCRATCH_BYTES / 2);
+    src[peer] = shc_exchange_read_cell(task->arena, me, peer, 2, 0);
+    enter(task, 0);
+    SHC_TRY(shc_task_meet(task));
+    shc_exchange_swap(task->arena, peer, 0);
+    reduce_to_output(task, src, 0, bytes, dst, 0, read_factors(task, factors));
+    return SHC_OK;
+}
+
+/* A world of one: the reduction of one source, which still divides, scales and rounds. */
+static enum shc_status run_alone(struct shc_task *task)
+{
+    const void *src[1];
+    void *dst[1];
+    enter(task, 0);
+    SHC_TRY(shc_task_meet(task));
+    for (size_t done = 0; done < task->in.bytes; done += SHC_SCRATCH_BYTES / 2) {
+        size_t bytes = shc_min_size(SHC_SCRATCH_BYTES / 2, task->in.bytes - done);
+        src[0] = shc_buf_peek(&task->in, done, bytes, task->scratch + SHC_SCRATCH_BYTES / 2);
+        reduce_to_output(task, src, done, bytes, dst, 0, &task->factor);
+    }
+    return SHC_OK;
+}
+
+enum shc_status shc_allreduce_run(struct shc_task *task)
+{
+    if (task->seat->world_size == 1)
+        return run_alone(task);
+    switch (shc_select(SHC_ALL_REDUCE, task->in.bytes, task->seat->world_size)) {
+    case SHC_ALGO_NOTHING:
+        return shc_barrier_run(task);
+    case SHC_ALGO_INLINE:
+        return run_inline(task);
+    case SHC_ALGO_SMALL:
+        return run_small(task);
+    case SHC_ALGO_ONE_USE:
+        return run_one_use(task);
+    default:
+        return run_staged(task);
+    }
+}

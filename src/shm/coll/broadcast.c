@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Broadcast from the root.
+ *
+ *   inline  <= 48 B    in the root's call line                                one line read
+ *   small   <= 8 KiB   root's small slot of this epoch's parity, before its   S stored by the root,
+ *                      call line; the others copy it out behind the meeting   S loaded by each
+ *   staged             chunks through the root's shout slots                  the same, pipelined
+ *
+ * Edges: call/publish (inline, small), progress/step (staged).
+ */
+#include "shm/coll/coll.h"
+
+#include "shm/coll/select.h"
+
+static void give(struct shc_task *task, struct shc_span chunk, char *slot)
+{
+    shc_buf_read(&task->in, chunk.offset, slot, chunk.bytes);
+}
+
+static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
+{
+    shc_buf_write(&task->out, chunk.offset, slots[task->call.root], chunk.bytes);
+}
+
+static enum shc_status run_inline(struct shc_task *task, size_t bytes)
+{
+    const uint64_t epoch = task->wait.epoch;
+    const int root = task->call.root;
+    bool is_root = task->seat->rank == root;
+    char payload[SHC_INLINE_BYTES];
+    if (is_root)
+        shc_buf_read(&task->in, 0, payload, bytes);
+    shc_task_enter(task, payload, is_root ? bytes : 0);
+    SHC_TRY(shc_task_meet(task));
+    if (!is_root)
+        shc_buf_write(&task->out, 0, shc_call_payload(task->seat, root, epoch), bytes);
+    return SHC_OK;
+}
+
+static enum shc_status run_small(struct shc_task *task, size_t bytes)
+{
+    const int root = task->call.root;
+    char *slot = shc_seat_small_slot(task->seat, root, task->wait.epoch);
+    bool is_root = task->seat->rank == root;
+    if (is_root)
+        shc_buf_read(&task->in, 0, slot, bytes);
+    shc_task_enter(task, NULL, 0);
+    SHC_TRY(shc_task_meet(task));
+    if (!is_root)
+        shc_buf_write(&task->out, 0, slot, bytes);
+    return SHC_OK;
+}
+
+static enum shc_status run_staged(struct shc_task *task, size_t bytes)
+{
+    shc_task_enter(task, NULL, 0);
+    SHC_TRY(shc_task_meet(task));
+    if (task->seat->world_size == 1)
+        return SHC_OK;
+    struct shc_shout shout = {
+        .task = task,
+        .total_bytes = bytes,
+        .giver = task->call.root,
+        .give = give,
+        .take = take,
+    };
+    return shc_shout_run(&shout);
+}
+
+enum shc_status shc_broadcast_run(struct shc_task *task)
+{
+    size_t bytes = (size_t)task->call.count * task->call.elem_bytes;
+    switch (shc_select(SHC_BROADCAST, bytes, task->seat->world_size)) {
+    case SHC_ALGO_NOTHING:
+        return shc_barrier_run(task);
+    case SHC_ALGO_INLINE:
+        return run_inline(task, bytes);
+    case SHC_ALGO_SMALL:
+        return run_small(task, bytes);
+    default:
+        return run_staged(task, bytes);
+    }
+}

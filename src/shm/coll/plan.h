@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Pure arithmetic of the collectives: chunks, slices, step numbers. No memory, no I/O, no state.
+ *
+ * A message is cut into chunks, a chunk into one slice per rank. Slice boundaries are whole lines
+ * from the chunk's beginning, so every element size divides them; the last slices of a short chunk
+ * may be empty. The cut never changes a result: elements are reduced one by one in rank order.
+ */
+
+#include "shm/base/num.h"
+
+struct shc_span {
+    size_t offset, bytes; /* in the message */
+};
+
+/* The k-th chunk of the message. */
+SHC_INLINE struct shc_span shc_plan_chunk(size_t total_bytes, size_t chunk_bytes, uint64_t k)
+{
+    size_t offset = (size_t)k * chunk_bytes;
+    return (struct shc_span){offset, shc_min_size(chunk_bytes, total_bytes - offset)};
+}
+
+SHC_INLINE uint64_t shc_plan_chunk_count(size_t total_bytes, size_t chunk_bytes)
+{
+    return shc_div_ceil(total_bytes, chunk_bytes);
+}
+
+/* Rank r's slice of a chunk. */
+SHC_INLINE struct shc_span shc_plan_slice(struct shc_span chunk, int world_size, int rank)
+{
+    size_t each = shc_align_up(shc_div_ceil(chunk.bytes, (size_t)world_size), SHC_LINE_BYTES);
+    size_t begin = shc_min_size(each * (size_t)rank, chunk.bytes);
+    size_t end = shc_min_size(begin + each, chunk.bytes);
+    return (struct shc_span){chunk.offset + begin, end - begin};
+}
+
+/*
+ * Step numbers of a pipeline in which a rank first hands chunk k out and, one chunk later, works on
+ * what the others handed out: out(0), out(1), work(0), out(2), work(1), ... The same on all ranks,
+ * growing in program order. Step 0 is the call line.
+ */
+SHC_INLINE uint64_t shc_plan_step_out(uint64_t k)
+{
+    return k == 0 ? 1 : 2 * k;
+}
+
+SHC_INLINE uint64_t shc_plan_step_work(uint64_t k)
+{
+    return 2 * k + 3;
+}
+
+/* The largest number of chunks whose steps fit the progress word. */
+#define SHC_PLAN_MAX_CHUNKS ((1ULL << 23) - 4)

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Which algorithm, for which operation, size and world: one table (select.c), and what it answers.
+ * Pure: all ranks get the same answer from the same arguments.
+ */
+
+#include "shm/base/attrs.h"
+#include "shm/shmcoll.h"
+
+enum shc_algorithm {
+    SHC_ALGO_NOTHING, /* no byte moves */
+    SHC_ALGO_INLINE,  /* the payload rides in the call line */
+    SHC_ALGO_SMALL,   /* one round over the small slots */
+    SHC_ALGO_ONE_USE, /* one use of an exchange slot per pair (two ranks) */
+    SHC_ALGO_STAGED,  /* chunks through the arena */
+};
+
+/* `bytes`: of one rank's contribution (broadcast: of the message). */
+enum shc_algorithm shc_select(enum shc_op_kind kind, size_t bytes, int world_size);
+
+const char *shc_algorithm_name(enum shc_algorithm algorithm);

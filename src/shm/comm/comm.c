@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/comm/comm.h"
+
+#include "shm/base/config.h"
+#include "shm/comm/bootstrap.h"
+#include "shm/comm/request.h"
+#include "shm/exec/topo.h"
+#include "shm/proto/member.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_TIMEOUT_NS (30 * 60 * SHC_NS_PER_S)
+#define CLOSE_NS           SHC_NS_PER_S
+#define SPIN_NS            (50 * SHC_NS_PER_US)
+#define SPIN_CROWDED_NS    (1 * SHC_NS_PER_US)
+#define YIELDS             64u
+
+/* ---- making ---- */
+
+/* CPUs the group's ranks may use together. */
+static int usable_cpus(const struct shc_seat *seat)
+{
+    struct shc_os_cpus all = {{0}};
+    int quota = 0;
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        const struct shc_identity_shm *identity = shc_seat_identity(seat, rank);
+        for (size_t i = 0; i < sizeof all.bits / sizeof all.bits[0]; i++)
+            all.bits[i] |= identity->cpus.bits[i];
+        if (identity->cpu_quota > 0 && (quota == 0 || identity->cpu_quota < quota))
+            quota = identity->cpu_quota;
+    }
+    int cpus = 0;
+    for (size_t i = 0; i < sizeof all.bits / sizeof all.bits[0]; i++)
+        cpus += __builtin_popcountll(all.bits[i]);
+    return quota > 0 && quota < cpus ? quota : cpus;
+}
+
+/* Spinning pays only while every spinner has a CPU of its own; else it takes the CPU from the very
+ * rank that is waited for. */
+static struct shc_patience patience_for(int threads, int cpus)
+{
+    struct shc_patience patience = {.yields = YIELDS};
+    int spin_us = shc_config_get()->spin_us;
+    if (spin_us >= 0)
+        patience.spins = shc_wait_spins_for((uint64_t)spin_us * SHC_NS_PER_US);
+    else
+        patience.spins = shc_wait_spins_for(threads <= cpus ? SPIN_NS : SPIN_CROWDED_NS);
+    return patience;
+}
+
+static void set_patience(struct shc_seat *seat)
+{
+    int cpus = usable_cpus(seat);
+    seat->patience = patience_for(seat->world_size, cpus);
+    /* Beside an engine the application's own thread wants to run. */
+    seat->patience_engine = patience_for(2 * seat->world_size, cpus);
+}
+
+static enum shc_status check_config(const struct shc_comm_config *config)
+{
+    const struct shc_store *store = &config->store;
+    if (config->world_size < 1 || config->world_size > SHC_MAX_WORLD)
+        return shc_fail(SHC_ERR_INVALID,
+                        "a group of %d ranks: this layout has room for 1 to %d in one group",
+                        config->world_size, SHC_MAX_WORLD);
+    if (config->rank < 0 || config->rank >= config->world_size)
+        return shc_fail(SHC_ERR_INVALID, "rank %d of a group of %d", config->rank,
+                        config->world_size);
+    if (config->world_size > 1 &&
+        (!store->set || !store->get || !store->check || !store->add || !store->put_first))
+        return shc_fail(SHC_ERR_INVALID, "the store lacks a callback");
+    return SHC_OK;
+}
+
+static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config *config)
+{
+    struct shc_seat *seat = &comm->seat;
+    snprintf(comm->name, sizeof comm->name, "%s", config->name ? config->name : "");
+    seat->rank = config->rank;
+    seat->world_size = config->world_size;
+    seat->group = comm->name;
+    seat->segment.fd = -1;
+    seat->interrupted = config->interrupted;
+    seat->interrupted_ctx = config->interrupted_ctx;
+    seat->late_ns = (uint64_t)shc_config_get()->late_ms * SHC_NS_PER_MS;
+    comm->arena.segment.fd = -1;
+    comm->arena.node = shc_topo_current_node();
+    /* relaxed: nobody else knows the group yet. */
+    shc_a64_store_relaxed(&comm->timeout_ns,
+                          config->timeout_ns ? config->timeout_ns : DEFAULT_TIMEOUT_NS);
+    int error = shc_os_process_self(&seat->self);
+    if (error != 0)
+        return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot read /proc/self");
+    comm->scratch = aligned_alloc(SHC_LINE_BYTES, SHC_SCRATCH_BYTES);
+    return comm->scratch ? SHC_OK : shc_fail(SHC_ERR_NOMEM, "no memory for a group");
+}
+
+enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
+                                     const struct shc_knobs *knobs, struct shc_comm **out)
+{
+    SHC_TRY(check_config(config));
+    struct shc_comm *comm =
+        aligned_alloc(SHC_LINE_BYTES, shc_align_up(sizeof(struct shc_comm), SHC_LINE_BYTES));
+    if (!comm)
+        return shc_fail(SHC_ERR_NOMEM, "no memory for a group");
+    memset(comm, 0, sizeof *comm);
+    enum shc_status st = shc_engine_init(&comm->engine);
+    if (st != SHC_OK)
+        goto err_free;
+    st = fill(comm, config);
+    if (st == SHC_OK)
+        st = shc_process_enter(&comm->keeper, &comm->mark);
+    if (st == SHC_OK)
+        st = shc_bootstrap(comm, config, knobs);
+    if (st != SHC_OK)
+        goto err_fini;
+    shc_arena_init(&comm->arena, config->world_size,
+                   (size_t)shc_seat_header(&comm->seat)->arena_limit, comm->arena.node);
+    set_patience(&comm->seat);
+    pthread_mutex_init(&comm->mapped_lock, NULL);
+    comm->mapped = true;
+    shc_process_list(comm);
+    *out = comm;
+    return SHC_OK;
+
+err_fini:
+    shc_engine_fini(&comm->engine);
+    free(comm->scratch);
+err_free:
+    free(comm);
+    return st;
+}
+
+enum shc_status shc_comm_create(const struct shc_comm_config *config, struct shc_comm **comm)
+{
+    static const struct shc_knobs no_knobs;
+    return shc_comm_create_with(config, &no_knobs, comm);
+}
+
+/* ---- running ---- */
+
+enum shc_status shc_comm_usable(struct shc_comm *comm)
+{
+    if (SHC_UNLIKELY(!shc_process_is(&comm->mark)))
+        return shc_fail(SHC_ERR_FORKED,
+                        "the group \"%s\" belongs to the parent process; a forked child makes its "
+                        "own groups",
+                        comm->name);
+    /* acquire seat/closed <- release in shc_comm_close(): nothing else. */
+    if (SHC_UNLIKELY(shc_a32_load_acquire(&comm->seat.closed)))
+        return shc_fail(SHC_ERR_CLOSED, "rank %d: the group \"%s\" is closed", comm->seat.rank,
+                        comm->name);
+    return SHC_OK;
+}
+
+/* Why an operation cannot even begin. */
+static enum shc_status check_begin(struct shc_comm *comm, const struct shc_task *task)
+{
+    SHC_TRY(shc_comm_usable(comm));
+    if (SHC_UNLIKELY(comm->broken != SHC_OK))
+        return shc_fail(comm->broken, "%s", comm->broken_text);
+    if (SHC_UNLIKELY(shc_group_failed(&comm->seat))) {
+        char what[128];
+        snprintf(what, sizeof what, "rank %d: %s on group \"%s\"", comm->seat.rank,
+                 shc_op_kind_name(task->call.kind), comm->name);
+        return shc_group_reason(&comm->seat, what);
+    }
+    return SHC_OK;
+}
+
+enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
+{
+    SHC_TRY(check_begin(comm, task));
+    task->wait.epoch = comm->epoch + 1;
+    task->wait.call = &task->call;
+    enum shc_status st = shc_coll_run(task);
+    if (task->wait.published)
+        comm->epoch = task->wait.epoch;
+    /* A rank that has given up in the middle cannot go on: another may still be reading its line. */
+    if (SHC_UNLIKELY(st != SHC_OK && task->wait.published)) {
+        comm->broken = st;
+        snprintf(comm->broken_text, sizeof comm->broken_text, "%s", shc_error_text());
+    }
+    return st;
+}
+
+/* ---- leaving ---- */
+
+void shc_comm_say_left(struct shc_comm *comm)
+{
+    pthread_mutex_lock(&comm->mapped_lock);
+    if (comm->mapped)
+        shc_member_leave(&comm->seat);
+    pthread_mutex_unlock(&comm->mapped_lock);
+}
+
+void shc_comm_abort(struct shc_comm *comm, const char *reason)
+{
+    if (!shc_process_is(&comm->mark))
+        return;
+    char text[SHC_REASON_BYTES];
+    snprintf(text, sizeof text, "rank %d aborted the group: %s", comm->seat.rank, reason);
+    pthread_mutex_lock(&comm->mapped_lock);
+    if (comm->mapped && shc_group_fail(&comm->seat, SHC_ERR_ABORTED, text) == SHC_ERR_ABORTED)
+        shc_bell_ring(&comm->engine.bell, false);
+    pthread_mutex_unlock(&comm->mapped_lock);
+}
+
+/* Takes the runner for good: whoever is inside an operation ends it, because the group is closed. */
+static bool take_runner(struct shc_engine *engine)
+{
+    uint64_t deadline_ns = shc_clock_ns() + CLOSE_NS;
+    while (!shc_runner_take(engine, 0) && !shc_runner_take(engine, SHC_RUNNER_QUEUED)) {
+        if (shc_clock_ns() > deadline_ns)
+            return false;
+        shc_os_sleep_ns(50 * SHC_NS_PER_US);
+    }
+    return true;
+}
+
+static void unmap(struct shc_comm *comm)
+{
+    struct shc_member_shm *member = shc_seat_member(&comm->seat, comm->seat.rank);
+    pthread_mutex_lock(&comm->mapped_lock);
+    comm->mapped = false;
+    shc_keeper_unlink(comm->keeper, &member->life);
+    shc_arena_fini(&comm->arena);
+    shc_segment_detach(&comm->seat.segment);
+    pthread_mutex_unlock(&comm->mapped_lock);
+}
+
+void shc_comm_close(struct shc_comm *comm)
+{
+    if (!shc_process_is(&comm->mark))
+        return;
+    /* acq_rel seat/closed: the first closer goes on, and every wait of this process ends. */
+    if (shc_a32_exchange_acq_rel(&comm->seat.closed, 1) != 0)
+        return;
+    shc_process_unlist(comm);
+    shc_comm_say_left(comm);
+    shc_engine_reject(&comm->engine);
+    /* Wakes our own sleepers, wherever they sleep: each looks at `closed` within a slice anyway. */
+    shc_bell_ring(&comm->engine.bell, false);
+    if (shc_process_leaving() || !take_runner(&comm->engine))
+        return; /* somebody is inside for ever: leave him the memory */
+    shc_engine_drain(comm, SHC_ERR_CLOSED, "this rank has closed the group");
+    shc_engine_stop(&comm->engine);
+    unmap(comm);
+}
+
+void shc_comm_free(struct shc_comm *comm)
+{
+    if (!comm || !shc_process_is(&comm->mark))
+        return;
+    shc_comm_close(comm);
+    shc_engine_retire(&comm->engine);
+    if (shc_process_leaving() || comm->mapped || comm->engine.straying)
+        return; /* threads of ours may still be there: the process's end frees it */
+    shc_engine_fini(&comm->engine);
+    pthread_mutex_destroy(&comm->mapped_lock);
+    free(comm->scratch);
+    free(comm);
+}
+
+/* ---- questions ---- */
+
+int shc_comm_rank(const struct shc_comm *comm)
+{
+    return comm->seat.rank;
+}
+
+int shc_comm_world_size(const struct shc_comm *comm)
+{
+    return comm->seat.world_size;
+}
+
+uint64_t shc_comm_sequence(struct shc_comm *comm)
+{
+    /* relaxed: a counter. */
+    return shc_a64_load_relaxed(&comm->started);
+}
+
+void shc_comm_set_timeout(struct shc_comm *comm, uint64_t timeout_ns)
+{
+    /* relaxed: concerns the operations that start behind it. */
+    shc_a64_store_relaxed(&comm->timeout_ns, timeout_ns ? timeout_ns : DEFAULT_TIMEOUT_NS);
+}
+
+enum shc_status shc_comm_error(struct shc_comm *comm)
+{
+    SHC_TRY(shc_comm_usable(comm));
+    enum shc_status st = SHC_OK;
+    pthread_mutex_lock(&comm->mapped_lock);
+    if (comm->mapped && shc_group_failed(&comm->seat))
+        st = shc_group_reason(&comm->seat, "the group");
+    for (int rank = 0; comm->mapped && st == SHC_OK && rank < comm->seat.world_size; rank++)
+        if (rank != comm->seat.rank && shc_member_look(&comm->seat, rank) == SHC_MEMBER_DEAD)
+            st = shc_fail(SHC_ERR_PEER_DEAD, "rank %d of \"%s\" is dead", rank, comm->name);
+    pthread_mutex_unlock(&comm->mapped_lock);
+    return st;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * The communicator: a seat in the segment, the arena, and the engine that runs operations. The
+ * public functions of shmcoll.h are here and in request.c.
+ *
+ * Who touches what: shared memory and everything marked (runner) belong to the thread that holds
+ * the engine's runner word; the rest says its own rule. close() takes the runner for good before it
+ * unmaps, so nobody can be inside.
+ */
+
+#include "shm/coll/coll.h"
+#include "shm/comm/engine.h"
+#include "shm/comm/process.h"
+
+#define SHC_GROUP_NAME_BYTES 64
+
+/* For tests; all zero in a program. */
+struct shc_knobs {
+    struct shc_mapping_cache *cache; /* ranks are threads that share one mapping */
+    uint64_t first_epoch;            /* counters start here instead of 0 */
+    size_t arena_limit;              /* bytes; 0: the configuration's */
+    bool no_arena;                   /* small slots only */
+};
+
+struct shc_comm {
+    struct shc_seat seat;
+    struct shc_arena arena; /* (runner) */
+    uint64_t epoch;         /* (runner) the newest operation */
+    char *scratch;          /* (runner) */
+    struct shc_engine engine;
+    struct shc_keeper *keeper;
+    struct shc_process_mark mark;
+    shc_a64 timeout_ns;          /* any thread */
+    shc_a64 started;             /* any thread: operations issued */
+    pthread_mutex_t mapped_lock; /* guards `mapped` for those without the runner */
+    bool mapped;
+    enum shc_status broken; /* (runner) this rank cannot go on, although the group has not failed */
+    char broken_text[SHC_ERROR_TEXT_BYTES];
+    char name[SHC_GROUP_NAME_BYTES];
+    struct shc_comm *next; /* the process's list */
+};
+
+SHC_NODISCARD enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
+                                                   const struct shc_knobs *knobs,
+                                                   struct shc_comm **comm);
+
+/* Marks this rank LEFT. Any thread. */
+void shc_comm_say_left(struct shc_comm *comm);
+
+/* May this process use the group now? Takes no lock. */
+SHC_NODISCARD enum shc_status shc_comm_usable(struct shc_comm *comm);
+
+/* Runs one prepared operation: its turn in the epochs, its sticky failure. pre: runner is held. */
+SHC_NODISCARD enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task);

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/comm/engine.h"
+
+#include "shm/base/log.h"
+#include "shm/comm/comm.h"
+#include "shm/comm/request.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An idle thread looks around this often even if nobody rings: it costs nothing, and a stopped
+ * debugger session or a lost signal heals. */
+#define IDLE_SLICE_NS (10 * SHC_NS_PER_S)
+#define STOP_NS       SHC_NS_PER_S
+
+enum shc_status shc_engine_init(struct shc_engine *engine)
+{
+    size_t bytes = shc_align_up(shc_ring_bytes(SHC_ENGINE_RING_SLOTS, 1), SHC_LINE_BYTES);
+    engine->ring_memory = aligned_alloc(SHC_LINE_BYTES, bytes);
+    if (!engine->ring_memory)
+        return shc_fail(SHC_ERR_NOMEM, "no memory for the submission ring");
+    memset(engine->ring_memory, 0, bytes);
+    engine->popper = shc_ring_view(engine->ring_memory, SHC_ENGINE_RING_SLOTS, 1);
+    engine->pusher = engine->popper;
+    pthread_mutex_init(&engine->lock, NULL);
+    return SHC_OK;
+}
+
+void shc_engine_fini(struct shc_engine *engine)
+{
+    pthread_mutex_destroy(&engine->lock);
+    free(engine->ring_memory);
+}
+
+/* ---- threads ---- */
+
+static bool has_work(const void *arg)
+{
+    const struct shc_engine *engine = arg;
+    /* acquire engine/finished <- release in list_append(): something to complete. */
+    if (shc_a32_load_acquire(&engine->has_finished))
+        return true;
+    /* acquire engine/stopping <- release in shc_engine_stop(): nothing else. */
+    if (shc_a32_load_acquire(&engine->stopping))
+        return true;
+    /* acquire runner/word <- acq_rel in shc_engine_submit(): a request is in the ring. */
+    return shc_a32_load_acquire(&engine->runner) == SHC_RUNNER_QUEUED;
+}
+
+/* Sleeps until there may be something to do. The lock is not held. */
+static void park(struct shc_comm *comm)
+{
+    struct shc_engine *engine = &comm->engine;
+    uint32_t heard = shc_bell_listen(&engine->bell);
+    if (!has_work(engine))
+        shc_bell_sleep(&engine->bell, heard, IDLE_SLICE_NS, false);
+}
+
+/* The process is going away under us: never run anything again. */
+static void park_for_ever(void)
+{
+    for (;;)
+        shc_os_sleep_ns(3600 * SHC_NS_PER_S);
+}
+
+static void list_append(struct shc_request **list, shc_a32 *filled, struct shc_request *request)
+{
+    while (*list)
+        list = &(*list)->next;
+    request->next = NULL;
+    *list = request;
+    /* release engine/finished -> acquire in has_work(): the list, for who then takes the lock. */
+    shc_a32_store_release(filled, 1);
+}
+
+static struct shc_request *list_take(struct shc_request **list, shc_a32 *filled)
+{
+    struct shc_request *request = *list;
+    *list = request->next;
+    if (!*list) {
+        /* relaxed: under the lock; a late reader finds the list empty and goes on. */
+        shc_a32_store_relaxed(filled, 0);
+    }
+    return request;
+}
+
+static enum shc_status start_thread(struct shc_comm *comm);
+
+/* Calls one `complete`. The lock is held, and given up for the callback. A second thread keeps the
+ * queue going meanwhile, because the callback may wait for it. */
+static void complete_one(struct shc_comm *comm)
+{
+    struct shc_engine *engine = &comm->engine;
+    struct shc_request *request = list_take(&engine->finished, &engine->has_finished);
+    if (engine->able == 0 && start_thread(comm) != SHC_OK)
+        shc_log(SHC_LOG_WARN,
+                "rank %d of \"%s\": no second engine thread (%s); a callback that "
+                "waits for this group would not return",
+                comm->seat.rank, comm->seat.group, shc_error_text());
+    pthread_mutex_unlock(&engine->lock);
+    if (shc_process_leaving())
+        park_for_ever();
+    shc_request_complete(request);
+    pthread_mutex_lock(&engine->lock);
+}
+
+static void engine_thread(void *arg)
+{
+    struct shc_comm *comm = arg;
+    struct shc_engine *engine = &comm->engine;
+    pthread_mutex_lock(&engine->lock);
+    for (;;) {
+        /* `able` counts this thread while it is not inside a callback. */
+        if (engine->finished) {
+            engine->able--;
+            complete_one(comm);
+            engine->able++;
+            continue;
+        }
+        /* relaxed: stored under the lock that is held here. */
+        if (shc_a32_load_relaxed(&engine->stopping))
+            break;
+        pthread_mutex_unlock(&engine->lock);
+        if (shc_process_leaving())
+            park_for_ever();
+        if (shc_runner_take(engine, SHC_RUNNER_QUEUED)) {
+            shc_engine_run_queue(comm, NULL, true);
+            shc_runner_drop(engine);
+        } else {
+            park(comm);
+        }
+        pthread_mutex_lock(&engine->lock);
+    }
+    engine->able--;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* The lock is held. */
+static enum shc_status start_thread(struct shc_comm *comm)
+{
+    struct shc_engine *engine = &comm->engine;
+    if (engine->thread_count == SHC_ENGINE_MAX_THREADS)
+        return shc_fail(SHC_ERR_SYSTEM, "callbacks wait inside one another %d deep",
+                        SHC_ENGINE_MAX_THREADS);
+    int error = shc_os_thread_start(&engine->threads[engine->thread_count], "shc-engine",
+                                    engine_thread, comm);
+    if (error != 0)
+        return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot start an engine thread");
+    engine->thread_count++;
+    engine->able++; /* on its way */
+    return SHC_OK;
+}
+
+void shc_engine_reject(struct shc_engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    engine->rejecting = true;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void shc_engine_stop(struct shc_engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    int count = engine->thread_count;
+    /* release engine/stopping -> acquire in has_work(): nothing else. */
+    shc_a32_store_release(&engine->stopping, 1);
+    pthread_mutex_unlock(&engine->lock);
+    shc_bell_ring(&engine->bell, false);
+    uint64_t deadline_ns = shc_clock_ns() + STOP_NS;
+    for (int i = 0; i < count; i++) {
+        uint64_t now_ns = shc_clock_ns();
+        uint64_t left_ns = now_ns < deadline_ns ? deadline_ns - now_ns : 0;
+        if (shc_os_thread_join(&engine->threads[i], left_ns) != 0) {
+            shc_os_thread_detach(&engine->threads[i]);
+            engine->straying = true;
+        }
+    }
+}
+
+/* ---- the queue ---- */
+
+/* Pushes the request; the lock is held. */
+static enum shc_status push_locked(struct shc_comm *comm, struct shc_request *request, bool *full)
+{
+    struct shc_engine *engine = &comm->engine;
+    uint64_t word = (uint64_t)(uintptr_t)request;
+    *full = false;
+    if (engine->rejecting)
+        return shc_fail(SHC_ERR_CLOSED, "this rank has closed the group");
+    if (engine->able == 0)
+        SHC_TRY(start_thread(comm));
+    *full = !shc_ring_push(&engine->pusher, &word);
+    return SHC_OK;
+}
+
+enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *request)
+{
+    struct shc_engine *engine = &comm->engine;
+    uint32_t before = SHC_RUNNER_HELD;
+    bool full;
+    enum shc_status st;
+    do {
+        pthread_mutex_lock(&engine->lock);
+        st = push_locked(comm, request, &full);
+        if (st == SHC_OK && !full) {
+            /* acq_rel runner/word: the request in the ring, before a taker of QUEUED looks. */
+            before = shc_a32_or_acq_rel(&engine->runner, SHC_RUNNER_QUEUED);
+        }
+        pthread_mutex_unlock(&engine->lock);
+        if (full) /* a thousand operations in flight: they end without this thread */
+            shc_os_sleep_ns(SHC_NS_PER_MS);
+    } while (full);
+    if ((before & SHC_RUNNER_HELD) == 0)
+        shc_bell_ring(&engine->bell, false);
+    return st;
+}
+
+/* The next request, or NULL when the ring is empty; then QUEUED is cleared. (runner) */
+static struct shc_request *pop(struct shc_engine *engine)
+{
+    uint64_t word;
+    if (shc_ring_pop(&engine->popper, &word))
+        return (struct shc_request *)(uintptr_t)word;
+    pthread_mutex_lock(&engine->lock);
+    bool found = shc_ring_pop(&engine->popper, &word);
+    if (!found) {
+        /* acq_rel runner/word: under the lock of those who set it. */
+        shc_a32_and_acq_rel(&engine->runner, ~SHC_RUNNER_QUEUED);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return found ? (struct shc_request *)(uintptr_t)word : NULL;
+}
+
+static void run_request(struct shc_comm *comm, struct shc_request *request, bool engine_thread)
+{
+    enum shc_status st;
+    /* acq_rel request/state: against the caller that cancels it. */
+    if (!shc_a32_cas_acq_rel(&request->state, SHC_REQUEST_QUEUED, SHC_REQUEST_RUNNING)) {
+        st = shc_fail(SHC_ERR_INTERRUPTED, "interrupted before it began");
+    } else {
+        request->task.wait.interruptible = !engine_thread;
+        request->task.wait.patience =
+            engine_thread ? comm->seat.patience_engine : comm->seat.patience;
+        st = shc_comm_execute(comm, &request->task);
+    }
+    shc_request_finish(request, st, st == SHC_OK ? "" : shc_error_text());
+}
+
+void shc_engine_run_queue(struct shc_comm *comm, struct shc_request *until, bool engine_thread)
+{
+    struct shc_engine *engine = &comm->engine;
+    struct shc_request *request;
+    while ((request = pop(engine)) != NULL) {
+        bool last = request == until; /* it may be freed by its owner once it is done */
+        run_request(comm, request, engine_thread);
+        if (last)
+            return;
+        /* acquire engine/finished <- release in list_append(): a callback is due. */
+        if (engine_thread && shc_a32_load_acquire(&engine->has_finished))
+            return;
+    }
+}
+
+void shc_engine_drain(struct shc_comm *comm, enum shc_status status, const char *error)
+{
+    struct shc_request *request;
+    while ((request = pop(&comm->engine)) != NULL)
+        shc_request_finish(request, status, error);
+}
+
+/* ---- the ends of requests ---- */
+
+void shc_request_finish(struct shc_request *request, enum shc_status status, const char *error)
+{
+    struct shc_engine *engine = &request->comm->engine;
+    request->status = status;
+    snprintf(request->error, sizeof request->error, "%s", error);
+    pthread_mutex_lock(&engine->lock);
+    bool notify = request->notify;
+    /* release request/done -> acquire in shc_request_done(): status, error, the output. */
+    shc_a32_store_release(&request->done, 1);
+    if (notify)
+        list_append(&engine->finished, &engine->has_finished, request);
+    pthread_mutex_unlock(&engine->lock);
+    shc_bell_ring(&engine->bell, false);
+    if (!notify)
+        shc_engine_drop(engine, request);
+}
+
+void shc_request_complete(struct shc_request *request)
+{
+    struct shc_engine *engine = &request->comm->engine;
+    /* relaxed: only the thread that finds its own number acts on it. */
+    shc_a64_store_relaxed(&request->completer, shc_thread_number());
+    request->hooks.complete(request->hooks.ctx, request->status, request->error);
+    /* release request/completed -> acquire in is_over(): what the callback did. */
+    shc_a32_store_release(&request->completed, 1);
+    shc_bell_ring(&engine->bell, false);
+    shc_engine_drop(engine, request);
+}
+
+void shc_engine_drop(struct shc_engine *engine, struct shc_request *request)
+{
+    /* acq_rel request/references: the other party's last use comes before the retirement. */
+    if (shc_a32_add_acq_rel(&request->references, (uint32_t)-1) != 1)
+        return;
+    pthread_mutex_lock(&engine->lock);
+    request->next = engine->dropped;
+    engine->dropped = request;
+    /* relaxed: a hint; the list itself is read under the lock. */
+    shc_a32_store_relaxed(&engine->has_dropped, 1);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void shc_engine_retire(struct shc_engine *engine)
+{
+    /* relaxed: a hint; missed now, it is found at the next call. */
+    if (SHC_LIKELY(!shc_a32_load_relaxed(&engine->has_dropped)))
+        return;
+    pthread_mutex_lock(&engine->lock);
+    struct shc_request *request = engine->dropped;
+    engine->dropped = NULL;
+    /* relaxed: as above. */
+    shc_a32_store_relaxed(&engine->has_dropped, 0);
+    pthread_mutex_unlock(&engine->lock);
+    while (request) {
+        struct shc_request *next = request->next;
+        shc_request_retire(request);
+        request = next;
+    }
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Who runs the operations of a group: one at a time, in the order of submission.
+ *
+ * The runner word (private to the process) is HELD | QUEUED. Whoever holds it runs:
+ *   - a synchronous caller, if nobody runs and nothing is queued:    0 -> HELD
+ *   - an engine thread, or a waiter, if something is queued:    QUEUED -> QUEUED | HELD
+ * Submitting pushes into the ring and sets QUEUED under the lock; the holder that finds the ring
+ * empty clears it under the lock. So a synchronous call never overtakes what was queued before it,
+ * and QUEUED without HELD always has a thread parked on the bell, or on its way.
+ *
+ * Engine threads are made on first need. A thread that calls `complete` holds nothing, and another
+ * thread is there to go on: the callback may submit to this group and wait.
+ */
+
+#include "shm/base/atomic.h"
+#include "shm/os/os.h"
+#include "shm/proto/bell.h"
+#include "shm/proto/ring.h"
+
+#include <pthread.h>
+
+struct shc_comm;
+struct shc_request;
+
+#define SHC_RUNNER_HELD   1u
+#define SHC_RUNNER_QUEUED 2u
+
+#define SHC_ENGINE_MAX_THREADS 64
+#define SHC_ENGINE_RING_SLOTS  1024u
+
+struct shc_engine {
+    shc_a32 runner;
+    shc_a64 holder;           /* a number of the holding thread, 0 when there is none */
+    struct shc_bell_shm bell; /* engine threads and waiters sleep here */
+    void *ring_memory;
+    struct shc_ring popper; /* (runner) */
+
+    pthread_mutex_t lock; /* guards what follows */
+    struct shc_ring pusher;
+    struct shc_os_thread threads[SHC_ENGINE_MAX_THREADS];
+    int thread_count;
+    int able;       /* threads that are not inside a callback: they get back to the queue */
+    bool rejecting; /* nothing can be submitted any more */
+    bool straying;  /* a thread did not end in time, and may still touch this memory */
+    struct shc_request *finished; /* waiting for their `complete`, oldest first */
+    struct shc_request *dropped;  /* waiting for a caller's thread to retire them */
+    /* Written under the lock, looked at without it. */
+    shc_a32 has_finished, has_dropped, stopping;
+};
+
+SHC_NODISCARD enum shc_status shc_engine_init(struct shc_engine *engine);
+
+/* From now on every submission fails with SHC_ERR_CLOSED. */
+void shc_engine_reject(struct shc_engine *engine);
+
+/* Ends the threads, waiting at most a second; those inside a callback are left to end by
+ * themselves. pre: the runner is held for good and the queue is drained. */
+void shc_engine_stop(struct shc_engine *engine);
+
+/* pre: stopped, and no thread strays. */
+void shc_engine_fini(struct shc_engine *engine);
+
+/* The calling thread as a number that no other living thread has. */
+SHC_INLINE uint64_t shc_thread_number(void)
+{
+    static __thread char token; /* the spelling C and C++ share */
+    return (uint64_t)(uintptr_t)&token;
+}
+
+/* Takes the word from `free` (0 or QUEUED). */
+SHC_INLINE bool shc_runner_take(struct shc_engine *engine, uint32_t free)
+{
+    /* acq_rel runner/word: what the holder before us left: epochs, arena, the ring's read side. */
+    if (!shc_a32_cas_acq_rel(&engine->runner, free, free | SHC_RUNNER_HELD))
+        return false;
+    /* relaxed: only a thread that finds its own number acts on it. */
+    shc_a64_store_relaxed(&engine->holder, shc_thread_number());
+    return true;
+}
+
+SHC_INLINE void shc_runner_drop(struct shc_engine *engine)
+{
+    /* relaxed: as in shc_runner_take(). */
+    shc_a64_store_relaxed(&engine->holder, 0);
+    /* acq_rel runner/word: to the next holder; and QUEUED as the submitter left it. */
+    if (SHC_UNLIKELY(shc_a32_and_acq_rel(&engine->runner, ~SHC_RUNNER_HELD) & SHC_RUNNER_QUEUED))
+        shc_bell_ring(&engine->bell, false);
+}
+
+/* Does the calling thread hold the runner already (a signal handler inside a call)? */
+SHC_INLINE bool shc_runner_mine(const struct shc_engine *engine)
+{
+    /* relaxed: nobody else stores our number. */
+    return shc_a64_load_relaxed(&engine->holder) == shc_thread_number();
+}
+
+/* Queues the request; makes a thread if there is none. */
+SHC_NODISCARD enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *request);
+
+/* Runs queued requests until the queue is empty, `until` is done, or, on an engine thread, a
+ * `complete` is due. pre: the runner is held. */
+void shc_engine_run_queue(struct shc_comm *comm, struct shc_request *until, bool engine_thread);
+
+/* Ends all queued requests with this status. pre: the runner is held. */
+void shc_engine_drain(struct shc_comm *comm, enum shc_status status, const char *error);
+
+/* A library thread has let go of its last reference: leaves the request for shc_engine_retire(). */
+void shc_engine_drop(struct shc_engine *engine, struct shc_request *request);
+
+/* Retires what library threads have dropped. On a caller's thread only. */
+void shc_engine_retire(struct shc_engine *engine);

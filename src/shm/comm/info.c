@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What the library and a group say about themselves: lines of key=value.
+ */
+#include "shm/comm/comm.h"
+
+#include <stdio.h>
+
+#define STRING_(x) #x
+#define STRING(x)  STRING_(x)
+#define VERSION \
+    STRING(SHC_VERSION_MAJOR) "." STRING(SHC_VERSION_MINOR) "." STRING(SHC_VERSION_PATCH)
+
+const char *shc_version(void)
+{
+    return VERSION;
+}
+
+#ifdef SHC_HAVE_NUMA
+#define BUILT_NUMA "yes"
+#else
+#define BUILT_NUMA "no"
+#endif
+#ifdef SHC_HAVE_URING
+#define BUILT_URING "yes"
+#else
+#define BUILT_URING "no"
+#endif
+
+static char build_info[512];
+static pthread_once_t build_info_once = PTHREAD_ONCE_INIT;
+
+static void fill_build_info(void)
+{
+    int used = snprintf(build_info, sizeof build_info,
+                        "version=%s\nlayout=%u\nmax_world=%d\ncompiler=%s\nbuilt_with_numa=%s\n"
+                        "built_with_uring=%s\nnuma=%s\nuring=%s\nisa=%s\nisa_usable=",
+                        VERSION, SHC_LAYOUT_VERSION, SHC_MAX_WORLD, __VERSION__, BUILT_NUMA,
+                        BUILT_URING, shc_os_has_numa() ? "yes" : "no",
+                        shc_os_has_uring() ? "yes" : "no", shc_isa_name(shc_isa_chosen()));
+    for (int isa = 0; isa < SHC_ISA_COUNT; isa++)
+        if (shc_isa_usable((enum shc_isa)isa))
+            used += snprintf(build_info + used, sizeof build_info - (size_t)used, "%s%s",
+                             isa ? "," : "", shc_isa_name((enum shc_isa)isa));
+    snprintf(build_info + used, sizeof build_info - (size_t)used, "\n");
+}
+
+const char *shc_build_info(void)
+{
+    pthread_once(&build_info_once, fill_build_info);
+    return build_info;
+}
+
+enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity)
+{
+    SHC_TRY(shc_comm_usable(comm));
+    const struct shc_arena_geometry *g = &comm->arena.geometry;
+    int used =
+        snprintf(text, capacity,
+                 "name=%s\nrank=%d\nworld_size=%d\nsegment=%s\nsegment_bytes=%zu\n"
+                 "arena=%s\narena_bytes=%zu\ncell_bytes=%zu\ndepth=%u\nshout_bytes=%zu\n"
+                 "spins=%u\nspins_engine=%u\nlife_words=%s\nisa=%s\n",
+                 comm->name, comm->seat.rank, comm->seat.world_size,
+                 shc_segment_form_name(comm->seat.segment.name.form), comm->seat.segment.bytes,
+                 comm->arena.made    ? shc_segment_form_name(comm->arena.segment.name.form)
+                 : comm->arena.tried ? "none"
+                                     : "not yet",
+                 comm->arena.made ? comm->arena.segment.bytes : (size_t)0, g->cell_bytes, g->depth,
+                 g->shout_bytes, comm->seat.patience.spins, comm->seat.patience_engine.spins,
+                 shc_keeper_marks(comm->keeper) ? "yes" : "no", shc_isa_name(shc_isa_chosen()));
+    if (used < 0 || (size_t)used >= capacity)
+        return shc_fail(SHC_ERR_INVALID, "the text needs %d bytes", used + 1);
+    return SHC_OK;
+}

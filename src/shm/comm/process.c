@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/comm/process.h"
+
+#include "shm/comm/comm.h"
+#include "shm/os/os.h"
+
+#include <pthread.h>
+
+#define REBUILDING UINT64_MAX
+
+static struct {
+    pthread_once_t page_once;
+    shc_a64 *word; /* on the page a child finds wiped; else the generation, or REBUILDING */
+    pthread_mutex_t lock;
+    uint64_t generation;
+    struct shc_keeper *keeper;
+    struct shc_comm *comms;
+    shc_a32 leaving;
+    bool exit_registered;
+} process = {.page_once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .generation = 1};
+
+static void make_page(void)
+{
+    void *page;
+    if (shc_os_wipe_on_fork_page(&page) != 0)
+        return;
+    process.word = page;
+    /* release process/generation -> acquire in be_this_process(): the state it stands for. */
+    shc_a64_store_release(process.word, process.generation);
+}
+
+/* In a forked child: the inherited state is the parent's; its lock may be held by a thread that
+ * does not exist here. One thread forgets it all. */
+static void forget_parent(void)
+{
+    pthread_mutex_init(&process.lock, NULL);
+    process.keeper = NULL;
+    process.comms = NULL;
+    process.generation++;
+    /* release process/generation -> acquire in be_this_process(): the state it stands for. */
+    shc_a64_store_release(process.word, process.generation);
+}
+
+static enum shc_status be_this_process(void)
+{
+    pthread_once(&process.page_once, make_page);
+    if (!process.word)
+        return shc_fail(SHC_ERR_SYSTEM, "cannot map the page that tells of a fork");
+    for (;;) {
+        /* acquire process/generation <- release in forget_parent() and make_page(). */
+        uint64_t word = shc_a64_load_acquire(process.word);
+        if (word != 0 && word != REBUILDING)
+            return SHC_OK;
+        /* acq_rel process/generation: the first thread of a child rebuilds, others wait. */
+        if (word == 0 && shc_a64_cas_acq_rel(process.word, 0, REBUILDING))
+            forget_parent();
+        else
+            shc_os_thread_yield();
+    }
+}
+
+/* The lock is held. */
+static enum shc_status enter_locked(void)
+{
+    if (!process.keeper)
+        SHC_TRY(shc_keeper_start(&process.keeper));
+    if (!process.exit_registered) {
+        if (shc_os_at_exit(shc_process_leave) != 0)
+            return shc_fail(SHC_ERR_NOMEM, "cannot register the goodbye at exit");
+        process.exit_registered = true;
+    }
+    return SHC_OK;
+}
+
+enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process_mark *mark)
+{
+    SHC_TRY(be_this_process());
+    if (shc_process_leaving())
+        return shc_fail(SHC_ERR_CLOSED, "the process is ending: no new groups");
+    pthread_mutex_lock(&process.lock);
+    enum shc_status st = enter_locked();
+    if (st == SHC_OK) {
+        *keeper = process.keeper;
+        *mark = (struct shc_process_mark){.word = process.word, .generation = process.generation};
+    }
+    pthread_mutex_unlock(&process.lock);
+    return st;
+}
+
+bool shc_process_leaving(void)
+{
+    /* acquire process/leaving <- release in shc_process_leave(): nothing else. */
+    return shc_a32_load_acquire(&process.leaving) != 0;
+}
+
+void shc_process_list(struct shc_comm *comm)
+{
+    pthread_mutex_lock(&process.lock);
+    comm->next = process.comms;
+    process.comms = comm;
+    pthread_mutex_unlock(&process.lock);
+}
+
+void shc_process_unlist(struct shc_comm *comm)
+{
+    pthread_mutex_lock(&process.lock);
+    for (struct shc_comm **slot = &process.comms; *slot; slot = &(*slot)->next) {
+        if (*slot == comm) {
+            *slot = comm->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&process.lock);
+}
+
+void shc_process_leave(void)
+{
+    /* relaxed: a forked child that made no groups has nothing to say goodbye to. */
+    if (!process.word || shc_a64_load_relaxed(process.word) != process.generation)
+        return;
+    /* release process/leaving -> acquire in shc_process_leaving(): nothing else. */
+    shc_a32_store_release(&process.leaving, 1);
+    pthread_mutex_lock(&process.lock);
+    for (struct shc_comm *comm = process.comms; comm; comm = comm->next)
+        shc_comm_say_left(comm);
+    pthread_mutex_unlock(&process.lock);
+}

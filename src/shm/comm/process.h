@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * What a process has one of: its keeper, the list of its groups, and the word that tells a forked
+ * child from its parent. Any thread. Never destructed: threads of ours may outlive every destructor.
+ *
+ * Fork: the word lies on a page that the kernel wipes in a child. There every call on a group of
+ * the parent fails (the test is one load, takes no lock), and the first group the child makes
+ * builds the process's state anew.
+ */
+
+#include "shm/base/status.h"
+#include "shm/proto/keeper.h"
+
+struct shc_comm;
+
+/* Which process image: another number after every fork that made groups of its own. */
+struct shc_process_mark {
+    const shc_a64 *word;
+    uint64_t generation;
+};
+
+/* post: this process has a keeper, and *mark is its own. */
+SHC_NODISCARD enum shc_status shc_process_enter(struct shc_keeper **keeper,
+                                                struct shc_process_mark *mark);
+
+/* Is this still the process that made the mark? */
+SHC_INLINE bool shc_process_is(const struct shc_process_mark *mark)
+{
+    /* relaxed: the word is set before the first group exists, and wiped by the kernel in fork. */
+    return shc_a64_load_relaxed(mark->word) == mark->generation;
+}
+
+/* Has shc_process_leave() been called? Then no callback is made any more. */
+bool shc_process_leaving(void);
+
+/* The list of groups, for shc_process_leave(). A group is listed from creation to its close. */
+void shc_process_list(struct shc_comm *comm);
+void shc_process_unlist(struct shc_comm *comm);

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/comm/request.h"
+
+#include "shm/comm/comm.h"
+#include "shm/proto/member.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- making one ---- */
+
+/* Room for the copies of a list's tensors and of their sizes and strides. */
+static size_t copy_bytes(const struct shc_tensors *tensors)
+{
+    size_t bytes = tensors->count * sizeof(struct shc_tensor);
+    for (uint32_t i = 0; i < tensors->count; i++)
+        if (tensors->list[i].ndim > 0)
+            bytes += 2 * (size_t)tensors->list[i].ndim * sizeof(int64_t);
+    return bytes;
+}
+
+static const int64_t *copy_dims(const int64_t *dims, int32_t ndim, char **at)
+{
+    if (!dims || ndim <= 0)
+        return NULL;
+    size_t bytes = (size_t)ndim * sizeof *dims;
+    int64_t *copy = memcpy(*at, dims, bytes);
+    *at += bytes;
+    return copy;
+}
+
+static void copy_tensors(struct shc_tensors *tensors, char **at)
+{
+    struct shc_tensor *list = (struct shc_tensor *)(void *)*at;
+    *at += tensors->count * sizeof *list;
+    for (uint32_t i = 0; i < tensors->count; i++) {
+        list[i] = tensors->list[i];
+        list[i].sizes = copy_dims(list[i].sizes, list[i].ndim, at);
+        list[i].strides = copy_dims(list[i].strides, list[i].ndim, at);
+    }
+    tensors->list = list;
+}
+
+/* A request with its own copy of the descriptor, behind it in the same block. */
+static enum shc_status request_create(struct shc_comm *comm, const struct shc_op *op,
+                                      const struct shc_request_hooks *hooks,
+                                      struct shc_request **out)
+{
+    size_t bytes = copy_bytes(&op->input) + copy_bytes(&op->output);
+    struct shc_request *request = calloc(1, sizeof *request + bytes);
+    if (!request)
+        return shc_fail(SHC_ERR_NOMEM, "no memory for a request");
+    char *at = (char *)(request + 1);
+    request->comm = comm;
+    request->op = *op;
+    copy_tensors(&request->op.input, &at);
+    copy_tensors(&request->op.output, &at);
+    enum shc_status st = shc_task_prepare(&request->task, comm, &request->op);
+    if (st != SHC_OK) {
+        free(request);
+        return st;
+    }
+    if (hooks)
+        request->hooks = *hooks;
+    /* relaxed: nobody else knows the request yet. */
+    shc_a32_store_relaxed(&request->references, 2);
+    *out = request;
+    return SHC_OK;
+}
+
+static enum shc_status submit(struct shc_comm *comm, const struct shc_op *op,
+                              const struct shc_request_hooks *hooks, struct shc_request **out)
+{
+    struct shc_request *request = NULL;
+    SHC_TRY(request_create(comm, op, hooks, &request));
+    enum shc_status st = shc_engine_submit(comm, request);
+    if (st != SHC_OK) {
+        free(request);
+        return st;
+    }
+    /* acq_rel comm/started: a counter. */
+    shc_a64_add_acq_rel(&comm->started, 1);
+    *out = request;
+    return SHC_OK;
+}
+
+enum shc_status shc_submit(struct shc_comm *comm, const struct shc_op *op,
+                           const struct shc_request_hooks *hooks, struct shc_request **request)
+{
+    SHC_TRY(shc_comm_usable(comm));
+    shc_engine_retire(&comm->engine);
+    return submit(comm, op, hooks, request);
+}
+
+/* ---- waiting for one ---- */
+
+/* Has the operation ended, and its `complete` returned if there is one? A thread that waits inside
+ * that very callback does not wait for itself. */
+static bool is_over(const struct shc_request *request)
+{
+    /* acquire request/done <- release in shc_request_finish(): status, error, the output. */
+    if (!shc_a32_load_acquire(&request->done))
+        return false;
+    if (!request->notify)
+        return true;
+    /* relaxed: nobody else stores our number. */
+    if (shc_a64_load_relaxed(&request->completer) == shc_thread_number())
+        return true;
+    /* acquire request/completed <- release in shc_request_complete(): what the callback did. */
+    return shc_a32_load_acquire(&request->completed) != 0;
+}
+
+/* Over, or there is something to run meanwhile. */
+static bool is_over_or_queued(const void *arg)
+{
+    const struct shc_request *request = arg;
+    /* acquire runner/word <- acq_rel in shc_engine_submit(): a request is in the ring. */
+    return is_over(request) ||
+           shc_a32_load_acquire(&request->comm->engine.runner) == SHC_RUNNER_QUEUED;
+}
+
+static bool is_over_target(const void *arg)
+{
+    return is_over(arg);
+}
+
+static enum shc_status wait_until_over(struct shc_request *request, uint64_t timeout_ns)
+{
+    struct shc_comm *comm = request->comm;
+    bool may_run = timeout_ns == 0;
+    struct shc_wait wait = {
+        .seat = &comm->seat,
+        .call = &request->task.call,
+        .timeout_ns = timeout_ns ? timeout_ns : SHC_NO_DEADLINE,
+        .patience = comm->seat.patience_engine,
+        .interruptible = true,
+    };
+    const struct shc_target target = {
+        .ready = may_run ? is_over_or_queued : is_over_target,
+        .arg = request,
+        .bell = &comm->engine.bell,
+        .peer = -1,
+    };
+    while (!is_over(request)) {
+        if (may_run && shc_runner_take(&comm->engine, SHC_RUNNER_QUEUED)) {
+            shc_engine_run_queue(comm, request, false);
+            shc_runner_drop(&comm->engine);
+        } else {
+            SHC_TRY(shc_wait_for(&wait, &target));
+        }
+    }
+    return SHC_OK;
+}
+
+static enum shc_status result_of(const struct shc_request *request)
+{
+    return request->status == SHC_OK ? SHC_OK : shc_fail(request->status, "%s", request->error);
+}
+
+enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_ns)
+{
+    if (!shc_process_is(&request->comm->mark))
+        return shc_comm_usable(request->comm);
+    SHC_TRY(wait_until_over(request, timeout_ns));
+    shc_engine_retire(&request->comm->engine);
+    return result_of(request);
+}
+
+bool shc_request_done(struct shc_request *request, enum shc_status *status)
+{
+    /* acquire request/done <- release in shc_request_finish(): status, error, the output. */
+    if (!shc_a32_load_acquire(&request->done))
+        return false;
+    *status = request->status;
+    return true;
+}
+
+const char *shc_request_error(struct shc_request *request)
+{
+    enum shc_status status;
+    return shc_request_done(request, &status) ? request->error : "";
+}
+
+bool shc_request_notify(struct shc_request *request)
+{
+    struct shc_engine *engine = &request->comm->engine;
+    pthread_mutex_lock(&engine->lock);
+    /* relaxed: stored under the lock that is held here. */
+    bool in_time = !shc_a32_load_relaxed(&request->done);
+    if (in_time)
+        request->notify = true;
+    pthread_mutex_unlock(&engine->lock);
+    return in_time;
+}
+
+void shc_request_retire(struct shc_request *request)
+{
+    if (request->hooks.retire)
+        request->hooks.retire(request->hooks.ctx);
+    free(request);
+}
+
+void shc_request_release(struct shc_request *request)
+{
+    if (!shc_process_is(&request->comm->mark))
+        return; /* a forked child: the parent's engine has the other reference */
+    /* acq_rel request/references: the engine's last use comes before the retirement. */
+    if (shc_a32_add_acq_rel(&request->references, (uint32_t)-1) == 1)
+        shc_request_retire(request);
+}
+
+/* ---- the synchronous call ---- */
+
+/* The caller of a synchronous operation gives up, and its memory is about to go. If the operation
+ * has begun, only the failure of the group ends it in time. */
+static void cancel(struct shc_request *request)
+{
+    /* acq_rel request/state: against the runner that begins it. */
+    if (shc_a32_cas_acq_rel(&request->state, SHC_REQUEST_QUEUED, SHC_REQUEST_CANCELLED))
+        return;
+    char reason[128];
+    snprintf(reason, sizeof reason, "rank %d was interrupted inside a %s", request->comm->seat.rank,
+             shc_op_kind_name(request->op.kind));
+    shc_comm_abort(request->comm, reason);
+    struct shc_wait wait = {.seat = &request->comm->seat, .timeout_ns = SHC_NO_DEADLINE};
+    const struct shc_target target = {
+        .ready = is_over_target,
+        .arg = request,
+        .bell = &request->comm->engine.bell,
+        .peer = -1,
+    };
+    while (shc_wait_for(&wait, &target) != SHC_OK)
+        continue; /* neither a deadline nor an interrupt: it ends with the operation */
+}
+
+/* Something runs or is queued: this operation takes its turn. */
+static SHC_NOINLINE enum shc_status run_queued(struct shc_comm *comm, const struct shc_op *op)
+{
+    struct shc_request *request;
+    if (shc_runner_mine(&comm->engine))
+        return shc_fail(SHC_ERR_INVALID,
+                        "%s called from inside another call on the same group (a signal handler?)",
+                        shc_op_kind_name(op->kind));
+    SHC_TRY(submit(comm, op, NULL, &request));
+    enum shc_status st = wait_until_over(request, 0);
+    if (st == SHC_OK)
+        st = result_of(request);
+    else
+        cancel(request);
+    shc_request_release(request);
+    shc_engine_retire(&comm->engine);
+    return st;
+}
+
+enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
+{
+    struct shc_task task;
+    SHC_TRY(shc_comm_usable(comm));
+    shc_engine_retire(&comm->engine);
+    if (!shc_runner_take(&comm->engine, 0))
+        return run_queued(comm, op);
+    enum shc_status st = shc_task_prepare(&task, comm, op);
+    if (st == SHC_OK) {
+        task.wait.patience = comm->seat.patience;
+        task.wait.interruptible = true;
+        /* acq_rel comm/started: a counter. */
+        shc_a64_add_acq_rel(&comm->started, 1);
+        st = shc_comm_execute(comm, &task);
+    }
+    shc_runner_drop(&comm->engine);
+    return st;
+}

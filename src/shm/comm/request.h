@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Requests: one submitted operation with its own copy of the descriptor.
+ *
+ *   queued -> running -> done [-> completing -> completed, if notify was asked for]
+ *
+ * Two parties hold a reference: the caller's handle and the engine. The engine's thread never frees
+ * a request: it may hold the last reference to memory whose owner wants another thread.
+ */
+
+#include "shm/comm/op.h"
+
+enum shc_request_state {
+    SHC_REQUEST_QUEUED = 0,
+    SHC_REQUEST_RUNNING,
+    SHC_REQUEST_CANCELLED, /* the caller of a synchronous operation gave up in the queue */
+};
+
+struct shc_request {
+    shc_a32 references;
+    shc_a32 done;      /* 1 behind status and error */
+    shc_a32 completed; /* 1 when `complete` has returned */
+    shc_a32 state;     /* enum shc_request_state */
+    shc_a64 completer; /* number of the thread that is inside `complete` */
+    struct shc_comm *comm;
+    struct shc_request_hooks hooks;
+    struct shc_op op;
+    struct shc_task task;
+    bool notify; /* guarded by the engine's lock until done */
+    enum shc_status status;
+    char error[SHC_ERROR_TEXT_BYTES];
+    struct shc_request *next; /* of the engine's lists */
+};
+
+/* The operation has ended: stores status and error, and hands over to `complete` if that was asked
+ * for; gives the engine's reference back otherwise. On the runner's thread. */
+void shc_request_finish(struct shc_request *request, enum shc_status status, const char *error);
+
+/* Calls the hook and gives the engine's reference back. On an engine thread that holds nothing. */
+void shc_request_complete(struct shc_request *request);
+
+/* Calls the hook and frees. On a caller's thread. */
+void shc_request_retire(struct shc_request *request);

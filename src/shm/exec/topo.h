@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * The machine's NUMA nodes and the CPUs of each, read from sysfs. The root of sysfs is an argument,
+ * so that a test can show another machine. Any thread; no state.
+ */
+
+#include "shm/base/status.h"
+#include "shm/os/os.h"
+
+#define SHC_TOPO_MAX_NODES 64
+
+struct shc_topo {
+    int node_count; /* at least 1; a machine without sysfs is one node of unknown CPUs */
+    int node_ids[SHC_TOPO_MAX_NODES];
+    struct shc_os_cpus node_cpus[SHC_TOPO_MAX_NODES];
+};
+
+/* `root`: "/sys", or where a test keeps its own. */
+void shc_topo_read(struct shc_topo *topo, const char *root);
+
+/* The node a CPU belongs to, or -1. */
+int shc_topo_node_of(const struct shc_topo *topo, int cpu);
+
+/* The node the calling thread runs on; -1 when there is but one, or when its CPUs span several. */
+int shc_topo_current_node(void);
+
+/* "0-3,8" into a set; false on anything else. */
+bool shc_topo_parse_cpus(const char *text, struct shc_os_cpus *cpus);

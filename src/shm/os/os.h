@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Every system call the core makes, behind one contract. Functions return 0 or a positive errno,
+ * and set outputs only on 0. They know nothing of ranks or groups, keep no state but what is said
+ * here, and may be called from any thread. The layer above decides what an errno means.
+ */
+
+#include "shm/base/atomic.h"
+#include "shm/base/attrs.h"
+#include <stdbool.h>
+
+/* ---- memory files (os_memory.c) ---- */
+
+#define SHC_OS_NAME_BYTES 64
+
+/* What a file is, independent of its name. */
+struct shc_os_file_id {
+    uint64_t device;
+    uint64_t inode;
+};
+
+/* post: *fd is an empty, close-on-exec, read-write file of mode 0600 in /dev/shm that no name leads
+ * to. EROFS, ENOENT, EACCES when /dev/shm cannot be used. */
+SHC_NODISCARD int shc_os_shm_create_unnamed(int *fd);
+
+/* The same with a random name under /dev/shm, which is the caller's to unlink. */
+SHC_NODISCARD int shc_os_shm_create_named(int *fd, char name[SHC_OS_NAME_BYTES]);
+
+/* Opens / removes a name made by shc_os_shm_create_named. The name comes from another process: only
+ * that form is accepted (EINVAL), and no link is followed. */
+SHC_NODISCARD int shc_os_shm_open(const char *name, int *fd);
+void shc_os_shm_unlink(const char *name);
+
+/* post: *fd is an empty memfd that takes seals. ENOSYS, EPERM where it is not offered. */
+SHC_NODISCARD int shc_os_memfd_create(int *fd);
+
+/* Nobody can change the size of a memfd any more. */
+SHC_NODISCARD int shc_os_memfd_seal(int fd);
+
+/* pre: the file has never been mapped. post: its size is `bytes`; no page is reserved. */
+SHC_NODISCARD int shc_os_file_resize(int fd, size_t bytes);
+
+/* post: every page of the range is backed by memory. ENOSPC when there is none. Signals are held
+ * back meanwhile, EINTR is retried. */
+SHC_NODISCARD int shc_os_file_reserve(int fd, size_t offset, size_t bytes);
+
+SHC_NODISCARD int shc_os_file_stat(int fd, struct shc_os_file_id *id, size_t *bytes);
+
+/* Bytes that could still be reserved on the file's file system; SIZE_MAX where it has no limit. */
+SHC_NODISCARD int shc_os_file_space(int fd, size_t *available);
+
+void shc_os_file_close(int fd);
+
+/*
+ * Maps `bytes` of the file, with `guard_bytes` of private zero memory directly in front.
+ * pre: both are multiples of the page size. post: *base is the first shared byte.
+ */
+SHC_NODISCARD int shc_os_map(int fd, size_t bytes, size_t guard_bytes, void **base);
+void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes);
+
+/* Private zero memory that a forked child finds zeroed again; it is never unmapped. */
+SHC_NODISCARD int shc_os_wipe_on_fork_page(void **page);
+
+/* Where memory of the calling thread's NUMA node should be. Best effort: refusal is no error. */
+void shc_os_prefer_node(void *memory, size_t bytes, int node);
+
+/* ---- processes (os_process.c) ---- */
+
+/* A process as others can find it: the number it has in the /proc that is mounted here. */
+struct shc_os_process {
+    int32_t pid;
+    uint64_t start_time;    /* clock ticks since boot: tells a recycled pid from the old one */
+    uint64_t pid_namespace; /* inode of its pid namespace; 0 when its /proc shows another one: then
+                               its pid means nothing to a process with another /proc */
+    uint64_t boot;          /* hash of the boot id: two machines differ */
+};
+
+/* post: *self describes this process. ENOENT when no /proc is mounted. */
+SHC_NODISCARD int shc_os_process_self(struct shc_os_process *self);
+
+enum shc_os_life {
+    SHC_OS_ALIVE,
+    SHC_OS_DEAD,    /* gone, a zombie, or the pid belongs to another process now */
+    SHC_OS_UNKNOWN, /* not visible from here (another pid namespace, no /proc) */
+};
+enum shc_os_life shc_os_process_life(const struct shc_os_process *self,
+                                     const struct shc_os_process *process);
+
+/* The state letter of /proc (R, S, D, T, t, Z, X), or '?', and whether it is writing a core dump.
+ * pre: the process is visible from here. */
+char shc_os_process_state(const struct shc_os_process *process, bool *dumping_core);
+
+/* Opens the file that process holds as `its_fd`, if it is the very file described; ESTALE if it is
+ * another one, ENOENT, EACCES, EPERM if it cannot be reached. Never opens a stranger's file. */
+SHC_NODISCARD int shc_os_process_open_fd(const struct shc_os_process *process, int its_fd,
+                                         const struct shc_os_file_id *id, int *fd);
+
+/* ---- threads and futexes (os_thread.c) ---- */
+
+struct shc_os_thread_control;
+
+struct shc_os_thread {
+    uint64_t handle;
+    struct shc_os_thread_control *control; /* NULL: not started, or over */
+};
+
+/* post: runs entry(arg), with all signals blocked. The name shows in ps -L. */
+SHC_NODISCARD int shc_os_thread_start(struct shc_os_thread *thread, const char *name,
+                                      void (*entry)(void *), void *arg);
+
+/* ETIMEDOUT when the thread has not ended by then; it may be joined again. EDEADLK for oneself. */
+SHC_NODISCARD int shc_os_thread_join(struct shc_os_thread *thread, uint64_t timeout_ns);
+
+/* Nobody will join it. */
+void shc_os_thread_detach(struct shc_os_thread *thread);
+
+int32_t shc_os_thread_id(void);
+void shc_os_thread_yield(void);
+void shc_os_sleep_ns(uint64_t ns);
+
+/* Sleeps while *word == expected, at most timeout_ns. 0 after a wake-up, EAGAIN when the word
+ * differed, ETIMEDOUT, EINTR. `shared`: the word is in memory that processes share. */
+int shc_os_futex_wait(shc_a32 *word, uint32_t expected, uint64_t timeout_ns, bool shared);
+void shc_os_futex_wake_all(shc_a32 *word, bool shared);
+
+/*
+ * The calling thread's list of robust futexes (docs: the kernel's robust-futex ABI). An entry is
+ * private memory exactly SHC_OS_ROBUST_DISTANCE bytes in front of its word. When the thread ends in
+ * any way, the kernel sets SHC_OS_OWNER_DIED in each linked word that holds the thread's id.
+ */
+#define SHC_OS_ROBUST_DISTANCE 4096
+#define SHC_OS_OWNER_DIED      0x40000000u
+#define SHC_OS_OWNER_MASK      0x3fffffffu
+
+struct shc_os_robust_entry {
+    struct shc_os_robust_entry *next;
+};
+
+struct shc_os_robust_list { /* the kernel's struct robust_list_head */
+    struct shc_os_robust_entry *first;
+    long distance;
+    struct shc_os_robust_entry *pending;
+};
+
+/* pre: `list` outlives the thread. post: it is empty, and the calling thread's. */
+SHC_NODISCARD int shc_os_robust_init(struct shc_os_robust_list *list);
+
+/* pre: called by the list's own thread. post: the word holds the thread's id and is linked. */
+void shc_os_robust_link(struct shc_os_robust_list *list, shc_a32 *word);
+
+/* pre: called by the list's own thread; the word was linked. post: it is not, and holds 0. */
+void shc_os_robust_unlink(struct shc_os_robust_list *list, shc_a32 *word);
+
+/* ---- the machine (os_machine.c) ---- */
+
+#define SHC_OS_MAX_CPUS 1024
+
+struct shc_os_cpus {
+    uint64_t bits[SHC_OS_MAX_CPUS / 64];
+};
+
+/* The CPUs this process may run on. */
+SHC_NODISCARD int shc_os_cpus_allowed(struct shc_os_cpus *cpus);
+
+/* CPUs' worth of time the cgroup grants, rounded up; 0 when it sets no limit. */
+int shc_os_cpu_quota(void);
+
+/* The CPU the calling thread runs on. */
+int shc_os_cpu_current(void);
+
+/* Pins the calling thread. EPERM, EINVAL when that is refused. */
+SHC_NODISCARD int shc_os_thread_pin(const struct shc_os_cpus *cpus);
+
+/* The first `capacity - 1` bytes of a small file, 0-terminated. */
+SHC_NODISCARD int shc_os_read_text(const char *path, char *text, size_t capacity);
+
+SHC_NODISCARD int shc_os_random(void *bytes, size_t count);
+
+/* Run-time probes: the call works here (a container's filter answers EPERM). */
+bool shc_os_has_numa(void);
+bool shc_os_has_uring(void);
+
+/* ---- small files for the directory store (os_machine.c) ---- */
+
+/* Makes the directory (mode 0700) if it is not there. */
+SHC_NODISCARD int shc_os_directory_make(const char *path);
+
+/* Replaces the file by these bytes, at once for every reader. */
+SHC_NODISCARD int shc_os_file_put(const char *path, const void *bytes, size_t count);
+
+/* EMSGSIZE when it does not fit. */
+SHC_NODISCARD int shc_os_file_get(const char *path, void *bytes, size_t capacity, size_t *count);
+
+/* Holds the lock of this file until it is unlocked; waits for others that hold it. */
+SHC_NODISCARD int shc_os_lock(const char *path, int *lock);
+void shc_os_unlock(int lock);
+
+/* Runs `function` when the process ends by exit() or by returning from main. */
+SHC_NODISCARD int shc_os_at_exit(void (*function)(void));

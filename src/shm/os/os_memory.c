@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/base/num.h"
+#include "shm/os/os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+#ifdef SHC_HAVE_NUMA
+#include <numaif.h>
+#endif
+
+#define SHM_DIRECTORY "/dev/shm"
+#define NAME_PREFIX   SHM_DIRECTORY "/shmcoll-"
+#define NAME_DIGITS   32
+
+/* A plain directory under that path would put the segment on a disk. */
+static int check_is_memory(int fd)
+{
+    struct statfs fs;
+    if (fstatfs(fd, &fs) != 0)
+        return errno;
+    return fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC ? 0 : ENODEV;
+}
+
+/* Gives the new file its final mode whatever the umask was; takes it over or closes it. */
+static int keep_new_file(int new_fd, int *fd)
+{
+    int error = check_is_memory(new_fd);
+    if (error == 0 && fchmod(new_fd, S_IRUSR | S_IWUSR) != 0)
+        error = errno;
+    if (error == 0)
+        *fd = new_fd;
+    else
+        close(new_fd);
+    return error;
+}
+
+int shc_os_shm_create_unnamed(int *fd)
+{
+    int new_fd = open(SHM_DIRECTORY, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (new_fd >= 0)
+        return keep_new_file(new_fd, fd);
+    if (errno != EOPNOTSUPP && errno != EISDIR)
+        return errno;
+    /* A file system without O_TMPFILE: a name for the length of two system calls. */
+    char name[SHC_OS_NAME_BYTES];
+    int error = shc_os_shm_create_named(fd, name);
+    if (error == 0)
+        shc_os_shm_unlink(name);
+    return error;
+}
+
+int shc_os_shm_create_named(int *fd, char name[SHC_OS_NAME_BYTES])
+{
+    uint8_t random[NAME_DIGITS / 2];
+    int error = shc_os_random(random, sizeof random);
+    if (error != 0)
+        return error;
+    int used = snprintf(name, SHC_OS_NAME_BYTES, "%s", NAME_PREFIX);
+    for (size_t i = 0; i < sizeof random; i++)
+        used += snprintf(name + used, SHC_OS_NAME_BYTES - (size_t)used, "%02x", random[i]);
+    int new_fd = open(name, O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (new_fd < 0)
+        return errno;
+    error = keep_new_file(new_fd, fd);
+    if (error != 0)
+        unlink(name);
+    return error;
+}
+
+static bool is_our_name(const char *name)
+{
+    size_t prefix = strlen(NAME_PREFIX);
+    return strnlen(name, SHC_OS_NAME_BYTES) == prefix + NAME_DIGITS &&
+           memcmp(name, NAME_PREFIX, prefix) == 0 &&
+           strspn(name + prefix, "0123456789abcdef") == NAME_DIGITS;
+}
+
+int shc_os_shm_open(const char *name, int *fd)
+{
+    if (!is_our_name(name))
+        return EINVAL;
+    int new_fd = open(name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (new_fd < 0)
+        return errno;
+    *fd = new_fd;
+    return 0;
+}
+
+void shc_os_shm_unlink(const char *name)
+{
+    if (is_our_name(name))
+        unlink(name);
+}
+
+int shc_os_memfd_create(int *fd)
+{
+    unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+#ifdef MFD_NOEXEC_SEAL
+    int new_fd = memfd_create("shmcoll", flags | MFD_NOEXEC_SEAL);
+    if (new_fd < 0 && errno == EINVAL) /* a kernel before 6.3 */
+        new_fd = memfd_create("shmcoll", flags);
+#else
+    int new_fd = memfd_create("shmcoll", flags);
+#endif
+    if (new_fd < 0)
+        return errno;
+    if (fchmod(new_fd, S_IRUSR | S_IWUSR) != 0) {
+        int error = errno;
+        close(new_fd);
+        return error;
+    }
+    *fd = new_fd;
+    return 0;
+}
+
+int shc_os_memfd_seal(int fd)
+{
+    return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 ? 0 : errno;
+}
+
+int shc_os_file_resize(int fd, size_t bytes)
+{
+    return ftruncate(fd, (off_t)bytes) == 0 ? 0 : errno;
+}
+
+int shc_os_file_reserve(int fd, size_t offset, size_t bytes)
+{
+    if (bytes == 0)
+        return 0;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error;
+    do {
+        error = posix_fallocate(fd, (off_t)offset, (off_t)bytes);
+    } while (error == EINTR);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+int shc_os_file_stat(int fd, struct shc_os_file_id *id, size_t *bytes)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return errno;
+    *id = (struct shc_os_file_id){.device = st.st_dev, .inode = st.st_ino};
+    *bytes = (size_t)st.st_size;
+    return 0;
+}
+
+int shc_os_file_space(int fd, size_t *available)
+{
+    struct statfs fs;
+    if (fstatfs(fd, &fs) != 0)
+        return errno;
+    *available = fs.f_blocks == 0 ? SIZE_MAX : (size_t)fs.f_bavail * (size_t)fs.f_bsize;
+    return 0;
+}
+
+void shc_os_file_close(int fd)
+{
+    close(fd);
+}
+
+int shc_os_map(int fd, size_t bytes, size_t guard_bytes, void **base)
+{
+    char *whole = mmap(NULL, guard_bytes + bytes, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (whole == MAP_FAILED)
+        return errno;
+    int error = 0;
+    if (guard_bytes > 0 && mprotect(whole, guard_bytes, PROT_READ | PROT_WRITE) != 0)
+        error = errno;
+    else if (mmap(whole + guard_bytes, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+                  0) == MAP_FAILED)
+        error = errno;
+    if (error != 0) {
+        munmap(whole, guard_bytes + bytes);
+        return error;
+    }
+    *base = whole + guard_bytes;
+    return 0;
+}
+
+void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes)
+{
+    munmap((char *)base - guard_bytes, guard_bytes + bytes);
+}
+
+int shc_os_wipe_on_fork_page(void **page)
+{
+    void *memory =
+        mmap(NULL, SHC_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return errno;
+    if (madvise(memory, SHC_PAGE_BYTES, MADV_WIPEONFORK) != 0) {
+        int error = errno;
+        munmap(memory, SHC_PAGE_BYTES);
+        return error;
+    }
+    *page = memory;
+    return 0;
+}
+
+void shc_os_prefer_node(void *memory, size_t bytes, int node)
+{
+#ifdef SHC_HAVE_NUMA
+    unsigned long nodes[SHC_OS_MAX_CPUS / (8 * sizeof(unsigned long))] = {0};
+    size_t word_bits = 8 * sizeof nodes[0];
+    if (node < 0 || (size_t)node >= 8 * sizeof nodes || !shc_os_has_numa())
+        return;
+    nodes[(size_t)node / word_bits] |= 1UL << ((size_t)node % word_bits);
+    mbind(memory, bytes, MPOL_PREFERRED, nodes, 8 * sizeof nodes, 0);
+#else
+    (void)memory;
+    (void)bytes;
+    (void)node;
+#endif
+}

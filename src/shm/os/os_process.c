@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/os/os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* /proc/<pid>/stat from its third field on. The second, the command name, may hold anything, blanks
+ * and parentheses too, but it ends at the last ')'. */
+static int read_stat(const char *path, char *state, uint64_t *start_time)
+{
+    char text[1024];
+    int error = shc_os_read_text(path, text, sizeof text);
+    if (error != 0)
+        return error;
+    char *at = strrchr(text, ')');
+    if (!at || at[1] != ' ')
+        return EPROTO;
+    at += 2;
+    *state = *at;
+    for (int field = 3; field < 22; field++) { /* field 22: start time */
+        at = strchr(at, ' ');
+        if (!at)
+            return EPROTO;
+        at++;
+    }
+    *start_time = strtoull(at, NULL, 10);
+    return 0;
+}
+
+static uint64_t boot_hash(void)
+{
+    char text[64];
+    if (shc_os_read_text("/proc/sys/kernel/random/boot_id", text, sizeof text) != 0)
+        return 0;
+    uint64_t hash = 0xcbf29ce484222325ULL; /* FNV-1a */
+    for (const char *c = text; *c && *c != '\n'; c++)
+        hash = (hash ^ (uint8_t)*c) * 0x100000001b3ULL;
+    return hash;
+}
+
+int shc_os_process_self(struct shc_os_process *self)
+{
+    char link[32];
+    ssize_t length = readlink("/proc/self", link, sizeof link - 1);
+    if (length < 0)
+        return errno;
+    link[length] = '\0';
+    struct shc_os_process found = {.pid = (int32_t)strtol(link, NULL, 10), .boot = boot_hash()};
+    char state;
+    int error = read_stat("/proc/self/stat", &state, &found.start_time);
+    if (error != 0)
+        return error;
+    struct stat ns;
+    if (found.pid == getpid() && stat("/proc/self/ns/pid", &ns) == 0)
+        found.pid_namespace = ns.st_ino;
+    *self = found;
+    return 0;
+}
+
+/* Does this process's pid mean the same to self as to itself? */
+static bool is_visible(const struct shc_os_process *self, const struct shc_os_process *process)
+{
+    return process->boot == self->boot && process->pid_namespace != 0 &&
+           process->pid_namespace == self->pid_namespace;
+}
+
+static int stat_of(const struct shc_os_process *process, char *state)
+{
+    char path[64];
+    uint64_t start_time;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)process->pid);
+    int error = read_stat(path, state, &start_time);
+    if (error != 0)
+        return error;
+    return start_time == process->start_time ? 0 : ESRCH;
+}
+
+enum shc_os_life shc_os_process_life(const struct shc_os_process *self,
+                                     const struct shc_os_process *process)
+{
+    if (!is_visible(self, process))
+        return SHC_OS_UNKNOWN;
+    char state;
+    int error = stat_of(process, &state);
+    if (error == ENOENT || error == ESRCH)
+        return SHC_OS_DEAD;
+    if (error != 0)
+        return SHC_OS_UNKNOWN;
+    return state == 'Z' || state == 'X' ? SHC_OS_DEAD : SHC_OS_ALIVE;
+}
+
+char shc_os_process_state(const struct shc_os_process *process, bool *dumping_core)
+{
+    char path[64], text[4096], state;
+    *dumping_core = false;
+    if (stat_of(process, &state) != 0)
+        return '?';
+    snprintf(path, sizeof path, "/proc/%d/status", (int)process->pid);
+    if (shc_os_read_text(path, text, sizeof text) == 0)
+        *dumping_core = strstr(text, "\nCoreDumping:\t1") != NULL;
+    return state;
+}
+
+static bool is_file(const struct stat *st, const struct shc_os_file_id *id)
+{
+    return st->st_dev == id->device && st->st_ino == id->inode;
+}
+
+int shc_os_process_open_fd(const struct shc_os_process *process, int its_fd,
+                           const struct shc_os_file_id *id, int *fd)
+{
+    char path[64];
+    struct stat st;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)process->pid, its_fd);
+    /* In another pid namespace this path is a stranger's file: look before opening it, because
+     * opening alone can have effects (a FIFO, a device). */
+    if (stat(path, &st) != 0)
+        return errno;
+    if (!is_file(&st, id))
+        return ESTALE;
+    int new_fd = open(path, O_RDWR | O_CLOEXEC);
+    if (new_fd < 0)
+        return errno;
+    if (fstat(new_fd, &st) != 0 || !is_file(&st, id)) {
+        close(new_fd);
+        return ESTALE;
+    }
+    *fd = new_fd;
+    return 0;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/proto/arena.h"
+
+#include "shm/base/log.h"
+#include "shm/base/num.h"
+
+#include <string.h>
+
+#define DEPTH           3u
+#define CHUNK_BYTES     (128u << 10) /* of all slices together; one cell holds one slice */
+#define MIN_CELL_BYTES  (2u << 10)
+#define SHOUT_DEPTH     4u
+#define SHOUT_BYTES     (64u << 10)
+#define MIN_SHOUT_BYTES (8u << 10)
+
+/* verdict = attempt * 4 + outcome, growing. */
+enum outcome { RESERVED = 1, FAILED = 2 };
+
+static size_t total_bytes(const struct shc_arena_geometry *g, int world_size)
+{
+    return g->range_bytes * (size_t)world_size;
+}
+
+static void size_range(struct shc_arena_geometry *g)
+{
+    size_t pairs = (size_t)g->pairs_hosted * g->depth * 2 * g->cell_bytes;
+    g->range_bytes = shc_align_up(pairs + g->shout_depth * g->shout_bytes, SHC_PAGE_BYTES);
+}
+
+struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes)
+{
+    size_t world = (size_t)world_size;
+    struct shc_arena_geometry g = {
+        .depth = DEPTH,
+        .cell_bytes = shc_align_up(shc_div_ceil(CHUNK_BYTES, world), SHC_LINE_BYTES),
+        .pairs_hosted = (uint32_t)world_size / 2,
+        .shout_depth = SHOUT_DEPTH,
+        .shout_bytes = SHOUT_BYTES,
+    };
+    if (g.cell_bytes < MIN_CELL_BYTES)
+        g.cell_bytes = MIN_CELL_BYTES;
+    for (size_range(&g); total_bytes(&g, world_size) > limit_bytes; size_range(&g)) {
+        if (g.shout_bytes > MIN_SHOUT_BYTES)
+            g.shout_bytes /= 2;
+        else if (g.cell_bytes / 2 >= MIN_CELL_BYTES)
+            g.cell_bytes = shc_align_up(g.cell_bytes / 2, SHC_LINE_BYTES);
+        else if (g.depth > 2)
+            g.depth--;
+        else
+            return (struct shc_arena_geometry){0};
+    }
+    return g;
+}
+
+void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes, int node)
+{
+    *arena = (struct shc_arena){.node = node, .segment = {.fd = -1}};
+    arena->geometry = shc_arena_plan(world_size, limit_bytes);
+    arena->tried = arena->geometry.depth == 0;
+}
+
+/* Rank 0: makes the file and lays its name out. The form is the one that worked for the first
+ * segment; a memfd does not ask how big /dev/shm is. */
+static enum shc_status create(struct shc_arena *arena, struct shc_seat *seat, uint64_t attempt)
+{
+    uint32_t form = attempt == 1 ? seat->segment.name.form : (uint32_t)SHC_FORM_MEMFD;
+    SHC_TRY(shc_segment_create(&arena->segment, form,
+                               total_bytes(&arena->geometry, seat->world_size), 0, &seat->self,
+                               seat->segment.cache));
+    shc_seat_offer(seat, 0)->name = arena->segment.name;
+    return SHC_OK;
+}
+
+static void publish_verdict(const struct shc_seat *seat, uint64_t attempt, enum outcome outcome)
+{
+    /* release offer/verdict -> acquire in shc_wait_reached(): the name (rank 0), the reserve. */
+    shc_a64_store_release(&shc_seat_offer(seat, seat->rank)->verdict,
+                          attempt * 4 + (uint64_t)outcome);
+    shc_bell_ring(shc_seat_bell(seat, seat->rank), true);
+}
+
+/* Waits for the rank's verdict on this attempt. A rank that is further on has seen it fail. */
+static enum shc_status read_verdict(struct shc_wait *wait, int rank, uint64_t attempt, bool *good)
+{
+    const struct shc_offer_shm *offer = shc_seat_offer(wait->seat, rank);
+    SHC_TRY(shc_wait_reached(wait, rank, &offer->verdict, attempt * 4 + RESERVED));
+    /* acquire offer/verdict <- release in publish_verdict(): as above. */
+    *good = *good && shc_a64_load_acquire(&offer->verdict) == attempt * 4 + RESERVED;
+    return SHC_OK;
+}
+
+/* This rank's part of one attempt: map and reserve. */
+static enum shc_status take_part(struct shc_arena *arena, struct shc_wait *wait, uint64_t attempt)
+{
+    struct shc_seat *seat = wait->seat;
+    if (seat->rank == 0) {
+        SHC_TRY(create(arena, seat, attempt));
+    } else {
+        bool offered = true;
+        SHC_TRY(read_verdict(wait, 0, attempt, &offered));
+        if (!offered)
+            return shc_fail(SHC_ERR_NOSPACE, "rank 0 could not make the arena");
+        SHC_TRY(shc_segment_attach(&arena->segment, &shc_seat_offer(seat, 0)->name, 0,
+                                   seat->segment.cache));
+    }
+    return shc_segment_reserve(&arena->segment, (size_t)seat->rank * arena->geometry.range_bytes,
+                               arena->geometry.range_bytes, arena->node);
+}
+
+/* A failure that ends the operation, as against one that only ends the attempt. */
+static bool is_fatal(enum shc_status status)
+{
+    return status != SHC_OK && status != SHC_ERR_NOSPACE && status != SHC_ERR_SYSTEM &&
+           status != SHC_ERR_UNREACHABLE && status != SHC_ERR_VERSION;
+}
+
+static enum shc_status attempt_once(struct shc_arena *arena, struct shc_wait *wait,
+                                    uint64_t attempt)
+{
+    struct shc_seat *seat = wait->seat;
+    enum shc_status mine = take_part(arena, wait, attempt);
+    if (is_fatal(mine))
+        return mine;
+    if (mine != SHC_OK)
+        shc_log(SHC_LOG_INFO, "rank %d of \"%s\": no arena (attempt %d): %s", seat->rank,
+                seat->group, (int)attempt, shc_error_text());
+    bool good = mine == SHC_OK;
+    publish_verdict(seat, attempt, good ? RESERVED : FAILED);
+    for (int rank = 0; rank < seat->world_size; rank++)
+        if (rank != seat->rank)
+            SHC_TRY(read_verdict(wait, rank, attempt, &good));
+    arena->made = good;
+    return SHC_OK;
+}
+
+enum shc_status shc_arena_make(struct shc_arena *arena, struct shc_wait *wait)
+{
+    for (uint64_t attempt = 1; attempt <= 2 && !arena->made; attempt++) {
+        enum shc_status st = attempt_once(arena, wait, attempt);
+        if (st != SHC_OK || !arena->made)
+            shc_segment_detach(&arena->segment);
+        else
+            shc_segment_settle(&arena->segment);
+        SHC_TRY(st);
+    }
+    arena->tried = true;
+    return SHC_OK;
+}
+
+void shc_arena_fini(struct shc_arena *arena)
+{
+    shc_segment_detach(&arena->segment);
+    arena->made = false;
+    arena->tried = true;
+}

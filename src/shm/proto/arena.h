@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Staging memory for large messages: a lazy segment, made by the group's first operation that needs
+ * it. Where it cannot be made (no memory, no permission) the small slots of the first segment do
+ * the work; the choice is the same on all ranks.
+ *
+ * A cell is the smallest piece that changes hands. THE rule: a cell may be stored to when its last
+ * writer and its last readers, oneself excepted, show progress past that access. Who owns what is
+ * private arithmetic of each rank; nothing about it is in the segment.
+ *
+ * Exchange slots, per unordered pair of ranks: `depth` slots of two cells. In every use of a slot
+ * each side stores one cell and then reads the other. The next use swaps the cells: each side
+ * stores into the cell it has just read, whose lines are in its cache already, and which the peer
+ * is done with by construction. So a use needs no flag beyond the peer's step that was waited for
+ * to read, provided every use is two-way: both sides wait for each other's store of use m before
+ * they store for use m+1. All operations here are (empty slices take part too).
+ *
+ * Shout slots, per rank: one writer, all others read. Refilled when all readers show progress past
+ * their read; an operation that uses them begins when all ranks have entered it, so nothing of an
+ * earlier operation is still being read.
+ */
+
+#include "shm/proto/seat.h"
+#include "shm/proto/wait.h"
+
+#define SHC_ARENA_MAX_DEPTH 4
+
+/* Sizes: the same on all ranks, from world size and limit alone. */
+struct shc_arena_geometry {
+    uint32_t depth;        /* exchange slots per pair */
+    size_t cell_bytes;     /* a multiple of SHC_LINE_BYTES */
+    uint32_t pairs_hosted; /* pairs that lie in one rank's range */
+    uint32_t shout_depth;  /* shout slots per rank */
+    size_t shout_bytes;    /* of one shout slot */
+    size_t range_bytes;    /* one rank's share of the segment, whole pages */
+};
+
+struct shc_arena {
+    struct shc_arena_geometry geometry;
+    struct shc_segment segment;
+    bool tried; /* the ranks have agreed on whether it exists */
+    bool made;
+    int node; /* where this rank's range should be; -1: anywhere */
+    uint8_t parity[SHC_MAX_WORLD][SHC_ARENA_MAX_DEPTH];
+};
+
+/* The largest geometry within the limit; depth 0 when none is. */
+struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes);
+
+void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes, int node);
+
+/*
+ * Makes the arena with the other ranks, or agrees with them that there is none: arena->made. Called
+ * by all ranks in the same operation, after they have met. Fails only as a wait fails.
+ */
+SHC_NODISCARD enum shc_status shc_arena_make(struct shc_arena *arena, struct shc_wait *wait);
+
+void shc_arena_fini(struct shc_arena *arena);
+
+/* Where the pair's cells begin. */
+SHC_INLINE char *shc_arena_pair(const struct shc_arena *arena, int rank, int peer, int world_size)
+{
+    /* Each rank hosts the pairs with the next (world_size - 1) / 2 ranks; of an even world, the
+     * lower rank of two opposite ones hosts theirs as its last. */
+    int ahead = peer - rank + (peer < rank ? world_size : 0);
+    bool hosted = 2 * ahead < world_size || (2 * ahead == world_size && rank < peer);
+    int host = hosted ? rank : peer;
+    int index = (hosted ? ahead : world_size - ahead) - 1;
+    return arena->segment.base + (size_t)host * arena->geometry.range_bytes +
+           (size_t)index * arena->geometry.depth * 2 * arena->geometry.cell_bytes;
+}
+
+/* The cells of the present use of (peer, slot): the one `rank` stores to, the one it reads. */
+SHC_INLINE char *shc_exchange_write_cell(const struct shc_arena *arena, int rank, int peer,
+                                         int world_size, uint32_t slot)
+{
+    uint32_t cell = arena->parity[peer][slot] ^ (rank > peer);
+    return shc_arena_pair(arena, rank, peer, world_size) +
+           (2 * slot + cell) * arena->geometry.cell_bytes;
+}
+
+SHC_INLINE char *shc_exchange_read_cell(const struct shc_arena *arena, int rank, int peer,
+                                        int world_size, uint32_t slot)
+{
+    uint32_t cell = arena->parity[peer][slot] ^ (rank < peer);
+    return shc_arena_pair(arena, rank, peer, world_size) +
+           (2 * slot + cell) * arena->geometry.cell_bytes;
+}
+
+/* This rank has stored and read: what it read is what it stores to next. */
+SHC_INLINE void shc_exchange_swap(struct shc_arena *arena, int peer, uint32_t slot)
+{
+    arena->parity[peer][slot] ^= 1;
+}
+
+SHC_INLINE char *shc_arena_shout_slot(const struct shc_arena *arena, int rank, uint32_t slot)
+{
+    const struct shc_arena_geometry *g = &arena->geometry;
+    return arena->segment.base + (size_t)rank * g->range_bytes +
+           (size_t)g->pairs_hosted * g->depth * 2 * g->cell_bytes + slot * g->shout_bytes;
+}

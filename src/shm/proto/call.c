@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/proto/call.h"
+
+#include "shm/base/num.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Words of a line: 0..2 the call, 3 a seal over them and the epoch. */
+#define WORDS_USED 4
+
+/* Two rounds of a 64-bit finalizer per word: different calls collide with probability 2^-64. */
+static uint64_t mix(uint64_t h, uint64_t word)
+{
+    h ^= word;
+    h *= 0xff51afd7ed558ccdULL;
+    h ^= h >> 32;
+    h *= 0xc4ceb9fe1a85ec53ULL;
+    return h ^ h >> 29;
+}
+
+static uint64_t hash_of(const uint64_t words[WORDS_USED])
+{
+    return mix(mix(mix(0, words[0]), words[1]), words[2]);
+}
+
+static void encode(const struct shc_call *call, uint64_t epoch, uint64_t words[WORDS_USED],
+                   uint64_t *hash)
+{
+    words[0] = (uint64_t)call->kind | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16 |
+               (uint64_t)(uint32_t)call->root << 32;
+    words[1] = call->count;
+    words[2] = (uint64_t)call->elem_bytes | (uint64_t)call->dtype_tag << 32;
+    *hash = hash_of(words);
+    words[3] = mix(*hash, epoch);
+}
+
+static struct shc_call decode(const uint64_t words[WORDS_USED])
+{
+    return (struct shc_call){
+        .kind = (enum shc_op_kind)(words[0] & 0xff),
+        .dtype = (enum shc_dtype)(words[0] >> 8 & 0xff),
+        .redop = (enum shc_redop)(words[0] >> 16 & 0xff),
+        .root = (int)(uint32_t)(words[0] >> 32),
+        .count = words[1],
+        .elem_bytes = (uint32_t)words[2],
+        .dtype_tag = (uint32_t)(words[2] >> 32),
+    };
+}
+
+void shc_call_publish(const struct shc_seat *seat, uint64_t epoch, const struct shc_call *call,
+                      const void *payload, size_t payload_bytes)
+{
+    struct shc_call_shm *line = shc_seat_call(seat, seat->rank, epoch);
+    uint64_t words[WORDS_USED];
+    encode(call, epoch, words, &line->hash);
+    for (int i = 0; i < WORDS_USED; i++) {
+        /* relaxed: for messages only; the seal shows a reader that the words belong together. */
+        shc_a64_store_relaxed(&line->words[i], words[i]);
+    }
+    memcpy(line->payload, payload, payload_bytes);
+    /* release call/publish -> acquire in shc_wait_reached(): hash, payload and small slot. */
+    shc_a64_store_release(&line->epoch, epoch);
+}
+
+bool shc_call_same(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    return shc_seat_call(seat, rank, epoch)->hash == shc_seat_call(seat, seat->rank, epoch)->hash;
+}
+
+void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size_t capacity)
+{
+    char type[48], detail[48] = "", number[32] = "";
+    if (epoch != 0)
+        snprintf(number, sizeof number, " #%llu", (unsigned long long)epoch);
+    if (call->dtype == SHC_OPAQUE)
+        snprintf(type, sizeof type, "%u-byte elements of type %u", call->elem_bytes,
+                 call->dtype_tag);
+    else
+        snprintf(type, sizeof type, "%s", shc_dtype_name(call->dtype));
+    if (call->kind == SHC_ALL_REDUCE)
+        snprintf(detail, sizeof detail, ", %s", shc_redop_name(call->redop));
+    if (call->kind == SHC_BROADCAST)
+        snprintf(detail, sizeof detail, ", root %d", call->root);
+    if (call->kind == SHC_BARRIER)
+        snprintf(text, capacity, "%s%s", shc_op_kind_name(call->kind), number);
+    else
+        snprintf(text, capacity, "%s%s (%s[%llu]%s)", shc_op_kind_name(call->kind), number, type,
+                 (unsigned long long)call->count, detail);
+}
+
+/* One line as it is now; 0 when it is empty or being rewritten. */
+static uint64_t read_line(const struct shc_call_shm *line, struct shc_call *call)
+{
+    uint64_t words[WORDS_USED];
+    /* acquire call/publish <- release in shc_call_publish(). */
+    uint64_t epoch = shc_a64_load_acquire(&line->epoch);
+    for (int i = 0; i < WORDS_USED; i++) {
+        /* relaxed: words that do not belong together, or to this epoch, do not fit the seal. */
+        words[i] = shc_a64_load_relaxed(&line->words[i]);
+    }
+    *call = decode(words);
+    return words[3] == mix(hash_of(words), epoch) ? epoch : 0;
+}
+
+uint64_t shc_call_latest(const struct shc_seat *seat, int rank, struct shc_call *call)
+{
+    struct shc_call other;
+    uint64_t even = read_line(shc_seat_call(seat, rank, 0), call);
+    uint64_t odd = read_line(shc_seat_call(seat, rank, 1), &other);
+    if (odd == 0 || (even != 0 && shc_reached(even, odd)))
+        return even;
+    *call = other;
+    return odd;
+}
+
+void shc_call_latest_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
+{
+    struct shc_call call;
+    uint64_t epoch = shc_call_latest(seat, rank, &call);
+    if (epoch == 0)
+        snprintf(text, capacity, "no call yet");
+    else
+        shc_call_text(&call, epoch, text, capacity);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Call lines: what a rank says it is about to do, and the comparison with what the others say.
+ *
+ * Two lines per rank, by parity of the epoch. A rank leaves operation k-1 only after all ranks have
+ * published it, and a rank that has published k-1 has read all of k-2: so line k & 1 is free when k
+ * begins. (With one line a rank that returns from k and publishes k+1 overwrites a k that another
+ * has not read yet.) The same holds for the small slots.
+ */
+
+#include "shm/base/status.h"
+#include "shm/proto/seat.h"
+
+/* One call, as far as the ranks must agree on it. */
+struct shc_call {
+    enum shc_op_kind kind;
+    enum shc_dtype dtype;
+    enum shc_redop redop;
+    int root;
+    uint64_t count;
+    uint32_t elem_bytes;
+    uint32_t dtype_tag;
+};
+
+/* Fills this rank's line and releases it. Does not ring the bell. */
+void shc_call_publish(const struct shc_seat *seat, uint64_t epoch, const struct shc_call *call,
+                      const void *payload, size_t payload_bytes);
+
+/* The rank's line of this epoch, once it is published. */
+SHC_INLINE const uint8_t *shc_call_payload(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    return shc_seat_call(seat, rank, epoch)->payload;
+}
+
+/* Did the rank publish the same call as this one? pre: its line of this epoch is published. */
+bool shc_call_same(const struct shc_seat *seat, int rank, uint64_t epoch);
+
+/* "all_reduce #412 (float32[1024], sum)"; without the number while epoch is 0. */
+void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size_t capacity);
+
+/* The newest call that the rank has published, or epoch 0. May run beside the rank's own stores. */
+uint64_t shc_call_latest(const struct shc_seat *seat, int rank, struct shc_call *call);
+
+/* The same in words: "broadcast #411 (...)" or "no call yet". */
+void shc_call_latest_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Every byte that ranks share. Structs, offsets and asserts, no functions. The type says where it
+ * lives: struct shc_x_shm is in the segment. W: is the one writer of a field. Fields of different
+ * writers are SHC_LINE_BYTES apart. docs/PROTOCOL.md is the same in prose, and is compared with
+ * this file by tests/lint/offsets.py.
+ *
+ * The group's first segment:
+ *
+ *      0   struct shc_header_shm          W: rank 0, before it publishes the segment's name
+ *   1024   struct shc_abort_shm           W: compare-and-swap, once
+ *   2048   struct shc_member_shm [256]    W: compare-and-swap (life: its rank's keeper and the
+ *                                            kernel)
+ *   4096   block of rank 0                W: rank 0
+ *   4096 + block_bytes * r  block of rank r, reserved and written by rank r:
+ *
+ *              0   struct shc_identity_shm    before the rank's verdict
+ *            384   struct shc_progress_shm
+ *            512   struct shc_bell_shm        flag: exchanges by anyone
+ *            640   struct shc_call_shm [2]    by parity of the epoch
+ *            896   struct shc_reason_shm      before it sets the abort word
+ *           1664   struct shc_offer_shm       lazy arena: name (rank 0) and verdict
+ *           2048   small slots [2]            by parity of the epoch
+ */
+
+#include "shm/base/atomic.h"
+#include "shm/os/os.h"
+#include "shm/shmcoll.h"
+
+#define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
+#define SHC_LAYOUT_VERSION 1u
+
+#define SHC_NONCE_BYTES 16
+
+struct shc_header_shm {
+    uint64_t magic;
+    uint32_t layout_version;
+    uint32_t world_size;
+    uint64_t total_bytes;
+    uint64_t block_bytes;
+    uint32_t small_slot_bytes;
+    uint32_t byte_order;  /* 0x01020304 */
+    uint64_t arena_limit; /* bytes; rank 0's setting holds for all */
+    uint64_t first_epoch; /* the epoch in front of the first operation's */
+    uint8_t nonce[SHC_NONCE_BYTES];
+};
+
+/* 0, or 1 + the rank that found the group broken and wrote the reason into its own block. */
+struct shc_abort_shm {
+    shc_a32 finder;
+};
+
+/*
+ * Rank state. Changes are compare-and-swaps from ALIVE, but for the first:
+ *   EMPTY -> ALIVE   the rank, when its life word is linked
+ *   ALIVE -> LEFT    the rank: destroy, or the end of its process with a goodbye
+ *   ALIVE -> DEAD    whoever finds the process gone; sticky
+ * life holds the thread id of the rank's keeper; the kernel adds SHC_OS_OWNER_DIED when that thread
+ * ends. A rank is dead when its life word says so and its state is not LEFT.
+ */
+enum shc_member_state {
+    SHC_MEMBER_EMPTY = 0,
+    SHC_MEMBER_ALIVE,
+    SHC_MEMBER_LEFT,
+    SHC_MEMBER_DEAD,
+};
+
+struct shc_member_shm {
+    shc_a32 life;
+    shc_a32 state;
+};
+
+struct shc_identity_shm {
+    struct shc_os_process process;
+    struct shc_os_cpus cpus; /* the CPUs it may run on */
+    int32_t cpu_quota;       /* CPUs' worth of time its cgroup grants; 0: no limit */
+};
+
+/* P = epoch << SHC_STEP_BITS | step, modulo 2^64, compared by signed difference. P >= s means: all
+ * this rank's stores and reads before s are done. Step 0 is the call line itself. */
+#define SHC_STEP_BITS 24
+
+struct shc_progress_shm {
+    shc_a64 reached;
+};
+
+struct shc_bell_shm {
+    shc_a32 flag; /* somebody may be asleep on `count` */
+    shc_a32 count;
+};
+
+/*
+ * One call. The first 64 bytes are all that a healthy operation reads; the words spell the call in
+ * full for messages. They may be read while they are being rewritten: a seal over the words and the
+ * epoch tells.
+ */
+#define SHC_INLINE_BYTES 48
+#define SHC_CALL_WORDS   8
+
+struct shc_call_shm {
+    shc_a64 epoch;
+    uint64_t hash;
+    uint8_t payload[SHC_INLINE_BYTES];
+    shc_a64 words[SHC_CALL_WORDS];
+};
+
+/* Why the group is broken, in words that make sense on every rank. */
+#define SHC_REASON_BYTES 768
+
+struct shc_reason_shm {
+    uint32_t status;
+    char text[SHC_REASON_BYTES - 4];
+};
+
+/* A segment's name: everything another process needs to open that file and no other. */
+struct shc_segment_name {
+    struct shc_os_process creator;
+    struct shc_os_file_id file;
+    uint64_t bytes;
+    int32_t creator_fd;
+    uint32_t form; /* enum shc_segment_form */
+    char path[SHC_OS_NAME_BYTES];
+    uint8_t nonce[SHC_NONCE_BYTES];
+};
+
+/* A lazy segment on offer. verdict: attempt * 4 + {1: reserved, 2: failed}, growing. */
+struct shc_offer_shm {
+    shc_a64 verdict;
+    struct shc_segment_name name; /* W: rank 0, before its verdict */
+};
+
+#define SHC_SMALL_SLOTS      2
+#define SHC_SMALL_SLOT_BYTES 8192
+
+#define SHC_ABORT_OFFSET    1024
+#define SHC_MEMBERS_OFFSET  2048
+#define SHC_BLOCKS_OFFSET   4096
+#define SHC_IDENTITY_OFFSET 0
+#define SHC_PROGRESS_OFFSET 384
+#define SHC_BELL_OFFSET     512
+#define SHC_CALLS_OFFSET    640
+#define SHC_REASON_OFFSET   896
+#define SHC_OFFER_OFFSET    1664
+#define SHC_SMALL_OFFSET    2048
+#define SHC_BLOCK_BYTES     20480 /* whole pages */
+
+#define SHC_LAYOUT_ASSERT(cond, what) _Static_assert(cond, what)
+#ifdef __cplusplus
+#undef SHC_LAYOUT_ASSERT
+#define SHC_LAYOUT_ASSERT(cond, what) static_assert(cond, what)
+#endif
+
+SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 72, "header");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) <= SHC_ABORT_OFFSET, "header in front of abort");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_member_shm) == 8, "member");
+SHC_LAYOUT_ASSERT(SHC_MEMBERS_OFFSET + SHC_MAX_WORLD * sizeof(struct shc_member_shm) ==
+                      SHC_BLOCKS_OFFSET,
+                  "the member table ends the first page");
+SHC_LAYOUT_ASSERT(SHC_BLOCKS_OFFSET <= SHC_OS_ROBUST_DISTANCE,
+                  "a robust entry lies in the guard in front of the mapping");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_os_process) == 32, "process");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_identity_shm) == 168 &&
+                      sizeof(struct shc_identity_shm) <= SHC_PROGRESS_OFFSET,
+                  "identity");
+SHC_LAYOUT_ASSERT(SHC_PROGRESS_OFFSET % SHC_LINE_BYTES == 0, "progress has its own lines");
+SHC_LAYOUT_ASSERT(SHC_BELL_OFFSET % SHC_LINE_BYTES == 0, "bell has its own lines");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_call_shm) == SHC_LINE_BYTES, "call line");
+SHC_LAYOUT_ASSERT(SHC_CALLS_OFFSET % SHC_LINE_BYTES == 0, "call lines are whole lines");
+SHC_LAYOUT_ASSERT(SHC_CALLS_OFFSET + 2 * sizeof(struct shc_call_shm) == SHC_REASON_OFFSET,
+                  "reason behind the calls");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_reason_shm) == SHC_REASON_BYTES, "reason");
+SHC_LAYOUT_ASSERT(SHC_REASON_OFFSET + SHC_REASON_BYTES == SHC_OFFER_OFFSET, "offer behind reason");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_segment_name) == 144, "segment name");
+SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) <= SHC_SMALL_OFFSET, "offer");
+SHC_LAYOUT_ASSERT(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_BLOCK_BYTES &&
+                      SHC_BLOCK_BYTES % SHC_PAGE_BYTES == 0,
+                  "block");

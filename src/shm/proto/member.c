@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/proto/member.h"
+
+#include "shm/base/num.h"
+#include "shm/proto/bell.h"
+#include "shm/proto/call.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MISSING_LISTED 4
+
+enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank)
+{
+    struct shc_member_shm *member = shc_seat_member(seat, rank);
+    /* acquire member/state <- acq_rel in shc_member_leave(): all the member published before. */
+    uint32_t state = shc_a32_load_acquire(&member->state);
+    if (state != SHC_MEMBER_ALIVE)
+        return (enum shc_member_state)state;
+    /* acquire life/own <- release in shc_os_robust_link(): the kernel may have marked it. */
+    if ((shc_a32_load_acquire(&member->life) & SHC_OS_OWNER_DIED) == 0)
+        return SHC_MEMBER_ALIVE;
+    shc_member_declare_dead(seat, rank);
+    /* acquire member/state <- acq_rel in shc_member_leave(): LEFT may have come first. */
+    return (enum shc_member_state)shc_a32_load_acquire(&member->state);
+}
+
+void shc_member_leave(const struct shc_seat *seat)
+{
+    /* acq_rel member/state: what this rank published before is visible with LEFT. */
+    shc_a32_cas_acq_rel(&shc_seat_member(seat, seat->rank)->state, SHC_MEMBER_ALIVE,
+                        SHC_MEMBER_LEFT);
+}
+
+void shc_member_declare_dead(const struct shc_seat *seat, int rank)
+{
+    /* acq_rel member/state: from ALIVE only, so that LEFT is never overwritten. */
+    shc_a32_cas_acq_rel(&shc_seat_member(seat, rank)->state, SHC_MEMBER_ALIVE, SHC_MEMBER_DEAD);
+}
+
+bool shc_member_process_gone(const struct shc_seat *seat, int rank)
+{
+    const struct shc_os_process *process = &shc_seat_identity(seat, rank)->process;
+    enum shc_os_life life = shc_os_process_life(&seat->self, process);
+    if (life != SHC_OS_ALIVE)
+        return life == SHC_OS_DEAD;
+    bool dumping_core;
+    shc_os_process_state(process, &dumping_core);
+    return dumping_core;
+}
+
+static const char *state_word(char state)
+{
+    switch (state) {
+    case 'R':
+        return "running";
+    case 'S':
+        return "sleeping";
+    case 'D':
+        return "in an uninterruptible sleep";
+    case 'T':
+        return "stopped";
+    case 't':
+        return "stopped by a debugger";
+    case 'Z':
+    case 'X':
+        return "dead";
+    default:
+        return "state not visible";
+    }
+}
+
+void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
+{
+    const struct shc_os_process *process = &shc_seat_identity(seat, rank)->process;
+    const char *word = "state not visible";
+    bool dumping_core = false;
+    enum shc_member_state member = shc_member_look(seat, rank);
+    if (member == SHC_MEMBER_LEFT)
+        word = "has left the group";
+    else if (member == SHC_MEMBER_DEAD)
+        word = "dead";
+    else if (shc_os_process_life(&seat->self, process) != SHC_OS_UNKNOWN)
+        word = state_word(shc_os_process_state(process, &dumping_core));
+    char call[128];
+    shc_call_latest_text(seat, rank, call, sizeof call);
+    snprintf(text, capacity, "rank %d (pid %d, %s%s, last call: %s)", rank, (int)process->pid, word,
+             dumping_core ? ", writing a core dump" : "", call);
+}
+
+int shc_member_missing_text(const struct shc_seat *seat, uint64_t epoch, char *text,
+                            size_t capacity)
+{
+    int missing = 0;
+    size_t used = strlen(text);
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        struct shc_call call;
+        uint64_t latest = shc_call_latest(seat, rank, &call);
+        if (rank == seat->rank || (latest != 0 && shc_reached(latest, epoch)))
+            continue;
+        if (missing < MISSING_LISTED && used < capacity) {
+            used += (size_t)snprintf(text + used, capacity - used, "%s", missing ? ", " : "");
+            if (used < capacity)
+                shc_member_text(seat, rank, text + used, capacity - used);
+            used = strlen(text);
+        }
+        missing++;
+    }
+    if (missing > MISSING_LISTED && used < capacity)
+        snprintf(text + used, capacity - used, " and %d more", missing - MISSING_LISTED);
+    return missing;
+}
+
+static void wake_everybody(const struct shc_seat *seat)
+{
+    for (int rank = 0; rank < seat->world_size; rank++)
+        shc_bell_ring(shc_seat_bell(seat, rank), true);
+}
+
+enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, const char *text)
+{
+    struct shc_reason_shm *reason = shc_seat_reason(seat, seat->rank);
+    /* acq_rel reason/once: two threads of this rank must not write the one reason line. */
+    if (!shc_group_failed(seat) && shc_a32_exchange_acq_rel(&seat->reason_used, 1) == 0) {
+        reason->status = (uint32_t)status;
+        snprintf(reason->text, sizeof reason->text, "%s", text);
+        /* acq_rel abort/set: the reason before the word. Only the first finder's stands. */
+        shc_a32_cas_acq_rel(&shc_seat_abort(seat)->finder, 0, (uint32_t)seat->rank + 1);
+        wake_everybody(seat);
+    }
+    return shc_fail(status, "%s", text);
+}
+
+enum shc_status shc_group_reason(const struct shc_seat *seat, const char *what)
+{
+    /* acquire abort/set <- acq_rel in shc_group_fail(): the finder's reason. */
+    uint32_t finder = shc_a32_load_acquire(&shc_seat_abort(seat)->finder);
+    if (finder == 0 || finder > (uint32_t)seat->world_size)
+        return shc_fail(SHC_ERR_ABORTED, "%s failed: the group is broken", what);
+    const struct shc_reason_shm *reason = shc_seat_reason(seat, (int)finder - 1);
+    enum shc_status status = (enum shc_status)reason->status;
+    if (status <= SHC_OK || status >= SHC_STATUS_COUNT)
+        status = SHC_ERR_ABORTED;
+    return shc_fail(status, "%s failed: %.*s (found by rank %u)", what,
+                    (int)strnlen(reason->text, sizeof reason->text), reason->text, finder - 1);
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Members: who is alive, who has left, who died; and the one abort word that fails the group.
+ * Any thread of a rank may call these while the seat is mapped.
+ *
+ * A failed group stays failed: nothing in the segment is repaired. Who finds the group broken
+ * writes the reason into its own block, then sets the abort word; everybody else reads that reason.
+ */
+
+#include "shm/base/status.h"
+#include "shm/proto/seat.h"
+
+/*
+ * What is known of the rank. The caller that found data missing reads the state FIRST and the data
+ * again behind it: a peer may publish and leave in between.
+ */
+enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank);
+
+/* This rank leaves. No effect once somebody has declared it dead. */
+void shc_member_leave(const struct shc_seat *seat);
+
+/* The process of this rank is gone: declares it dead, unless it left before. */
+void shc_member_declare_dead(const struct shc_seat *seat, int rank);
+
+/* Asks /proc: gone, a zombie, or writing a core dump (its memory is being read, it will not come
+ * back; the kernel marks the life word only after the dump). Slow: system calls. */
+bool shc_member_process_gone(const struct shc_seat *seat, int rank);
+
+/* "rank 3 (pid 8123, stopped, last call broadcast #411 (...))" */
+void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
+
+/* Appends the same for every rank that has not published this epoch's call, at most a few. Returns
+ * how many there are. */
+int shc_member_missing_text(const struct shc_seat *seat, uint64_t epoch, char *text,
+                            size_t capacity);
+
+/*
+ * Fails the group: writes the reason, sets the abort word, wakes everybody. If it has failed
+ * already nothing changes. Returns `status` with the text recorded for this thread.
+ */
+enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, const char *text);
+
+/* Is the abort word set? */
+SHC_INLINE bool shc_group_failed(const struct shc_seat *seat)
+{
+    /* acquire abort/set <- acq_rel in shc_group_fail(): the finder's reason. */
+    return shc_a32_load_acquire(&shc_seat_abort(seat)->finder) != 0;
+}
+
+/* pre: the abort word is set. Records "<what> failed: <reason>" and returns the reason's status. */
+enum shc_status shc_group_reason(const struct shc_seat *seat, const char *what);

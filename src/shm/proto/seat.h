@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * A seat: this rank's view of one group's first segment. Holds no shared byte itself. Made by the
+ * bootstrap, used by the thread that runs the group's operations; what other threads may touch is
+ * said at the field.
+ */
+
+#include "shm/proto/layout.h"
+#include "shm/proto/segment.h"
+
+/* How long a wait keeps its CPU. */
+struct shc_patience {
+    uint32_t spins;  /* turns with a pause between them */
+    uint32_t yields; /* then turns that give the CPU to whoever wants it; then sleep */
+};
+
+struct shc_seat {
+    struct shc_segment segment;
+    int rank;
+    int world_size;
+    const char *group; /* its name, for messages */
+    struct shc_os_process self;
+    struct shc_patience patience; /* of the application's threads */
+    struct shc_patience patience_engine;
+    uint64_t late_ns; /* a wait is reported after this long */
+    bool (*interrupted)(void *ctx);
+    void *interrupted_ctx;
+    shc_a32 closed;      /* any thread of this process: its calls must end */
+    shc_a32 reason_used; /* any thread of this process: the reason has been written */
+};
+
+SHC_INLINE char *shc_seat_block(const struct shc_seat *seat, int rank)
+{
+    return seat->segment.base + SHC_BLOCKS_OFFSET + (size_t)rank * SHC_BLOCK_BYTES;
+}
+
+SHC_INLINE struct shc_header_shm *shc_seat_header(const struct shc_seat *seat)
+{
+    return (struct shc_header_shm *)(void *)seat->segment.base;
+}
+
+SHC_INLINE struct shc_abort_shm *shc_seat_abort(const struct shc_seat *seat)
+{
+    return (struct shc_abort_shm *)(void *)(seat->segment.base + SHC_ABORT_OFFSET);
+}
+
+SHC_INLINE struct shc_member_shm *shc_seat_member(const struct shc_seat *seat, int rank)
+{
+    return (struct shc_member_shm *)(void *)(seat->segment.base + SHC_MEMBERS_OFFSET) + rank;
+}
+
+SHC_INLINE struct shc_identity_shm *shc_seat_identity(const struct shc_seat *seat, int rank)
+{
+    return (struct shc_identity_shm *)(void *)(shc_seat_block(seat, rank) + SHC_IDENTITY_OFFSET);
+}
+
+SHC_INLINE struct shc_progress_shm *shc_seat_progress(const struct shc_seat *seat, int rank)
+{
+    return (struct shc_progress_shm *)(void *)(shc_seat_block(seat, rank) + SHC_PROGRESS_OFFSET);
+}
+
+SHC_INLINE struct shc_bell_shm *shc_seat_bell(const struct shc_seat *seat, int rank)
+{
+    return (struct shc_bell_shm *)(void *)(shc_seat_block(seat, rank) + SHC_BELL_OFFSET);
+}
+
+SHC_INLINE struct shc_call_shm *shc_seat_call(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    return (struct shc_call_shm *)(void *)(shc_seat_block(seat, rank) + SHC_CALLS_OFFSET) +
+           (epoch & 1);
+}
+
+SHC_INLINE struct shc_reason_shm *shc_seat_reason(const struct shc_seat *seat, int rank)
+{
+    return (struct shc_reason_shm *)(void *)(shc_seat_block(seat, rank) + SHC_REASON_OFFSET);
+}
+
+SHC_INLINE struct shc_offer_shm *shc_seat_offer(const struct shc_seat *seat, int rank)
+{
+    return (struct shc_offer_shm *)(void *)(shc_seat_block(seat, rank) + SHC_OFFER_OFFSET);
+}
+
+SHC_INLINE char *shc_seat_small_slot(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    return shc_seat_block(seat, rank) + SHC_SMALL_OFFSET + (epoch & 1) * SHC_SMALL_SLOT_BYTES;
+}

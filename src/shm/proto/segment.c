@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/proto/segment.h"
+
+#include "shm/base/num.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CACHE_ENTRIES    64
+#define MAX_SEGMENT_SIZE (1ULL << 42)
+
+struct cache_entry {
+    struct shc_os_file_id file;
+    void *base;
+    int users;
+};
+
+struct shc_mapping_cache {
+    pthread_mutex_t lock;
+    struct cache_entry entries[CACHE_ENTRIES];
+};
+
+struct shc_mapping_cache *shc_mapping_cache_create(void)
+{
+    struct shc_mapping_cache *cache = calloc(1, sizeof *cache);
+    if (cache)
+        pthread_mutex_init(&cache->lock, NULL);
+    return cache;
+}
+
+void shc_mapping_cache_destroy(struct shc_mapping_cache *cache)
+{
+    if (cache)
+        pthread_mutex_destroy(&cache->lock);
+    free(cache);
+}
+
+static bool same_file(const struct shc_os_file_id *a, const struct shc_os_file_id *b)
+{
+    return a->device == b->device && a->inode == b->inode;
+}
+
+/* The entry of this file, or a free one; the lock is held. */
+static struct cache_entry *cache_find(struct shc_mapping_cache *cache,
+                                      const struct shc_os_file_id *file)
+{
+    struct cache_entry *unused = NULL;
+    for (int i = 0; i < CACHE_ENTRIES; i++) {
+        struct cache_entry *entry = &cache->entries[i];
+        if (entry->users > 0 && same_file(&entry->file, file))
+            return entry;
+        if (entry->users == 0 && !unused)
+            unused = entry;
+    }
+    return unused;
+}
+
+static int map_file(struct shc_segment *segment)
+{
+    void *base = NULL;
+    if (!segment->cache) {
+        int error = shc_os_map(segment->fd, segment->bytes, segment->guard_bytes, &base);
+        segment->base = error == 0 ? base : NULL;
+        return error;
+    }
+    int error = 0;
+    pthread_mutex_lock(&segment->cache->lock);
+    struct cache_entry *entry = cache_find(segment->cache, &segment->name.file);
+    if (!entry)
+        error = ENOMEM;
+    else if (entry->users == 0)
+        error = shc_os_map(segment->fd, segment->bytes, segment->guard_bytes, &entry->base);
+    if (error == 0) {
+        entry->file = segment->name.file;
+        entry->users++;
+        segment->base = entry->base;
+    }
+    pthread_mutex_unlock(&segment->cache->lock);
+    return error;
+}
+
+static void unmap_file(struct shc_segment *segment)
+{
+    bool last = true;
+    if (segment->cache) {
+        pthread_mutex_lock(&segment->cache->lock);
+        struct cache_entry *entry = cache_find(segment->cache, &segment->name.file);
+        last = --entry->users == 0;
+        pthread_mutex_unlock(&segment->cache->lock);
+    }
+    if (last)
+        shc_os_unmap(segment->base, segment->bytes, segment->guard_bytes);
+}
+
+const char *shc_segment_form_name(uint32_t form)
+{
+    switch (form) {
+    case SHC_FORM_UNNAMED:
+        return "unnamed file in /dev/shm";
+    case SHC_FORM_NAMED:
+        return "named file in /dev/shm";
+    case SHC_FORM_MEMFD:
+        return "memfd";
+    default:
+        return "unknown";
+    }
+}
+
+static int create_file(struct shc_segment *segment)
+{
+    switch (segment->name.form) {
+    case SHC_FORM_UNNAMED:
+        return shc_os_shm_create_unnamed(&segment->fd);
+    case SHC_FORM_NAMED:
+        return shc_os_shm_create_named(&segment->fd, segment->name.path);
+    default:
+        return shc_os_memfd_create(&segment->fd);
+    }
+}
+
+static int size_file(struct shc_segment *segment)
+{
+    size_t bytes;
+    int error = shc_os_file_resize(segment->fd, segment->bytes);
+    if (error == 0 && segment->name.form == SHC_FORM_MEMFD)
+        error = shc_os_memfd_seal(segment->fd);
+    if (error == 0)
+        error = shc_os_file_stat(segment->fd, &segment->name.file, &bytes);
+    if (error == 0)
+        error = shc_os_random(segment->name.nonce, sizeof segment->name.nonce);
+    return error;
+}
+
+enum shc_status shc_segment_create(struct shc_segment *segment, uint32_t form, size_t bytes,
+                                   size_t guard_bytes, const struct shc_os_process *self,
+                                   struct shc_mapping_cache *cache)
+{
+    *segment = (struct shc_segment){
+        .fd = -1,
+        .bytes = shc_align_up(bytes, SHC_PAGE_BYTES),
+        .guard_bytes = guard_bytes,
+        .cache = cache,
+        .name = {.creator = *self, .form = form},
+    };
+    int error = create_file(segment);
+    if (error != 0)
+        return shc_fail_errno(error == ENOSPC ? SHC_ERR_NOSPACE : SHC_ERR_SYSTEM, error,
+                              "cannot create a segment (%s)", shc_segment_form_name(form));
+    error = size_file(segment);
+    segment->name.bytes = segment->bytes;
+    segment->name.creator_fd = segment->fd;
+    if (error == 0)
+        error = map_file(segment);
+    if (error == 0)
+        return SHC_OK;
+    shc_segment_detach(segment);
+    return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot size and map a segment of %zu bytes (%s)",
+                          bytes, shc_segment_form_name(form));
+}
+
+static int open_file(const struct shc_segment_name *name, int *fd)
+{
+    if (name->form == SHC_FORM_NAMED)
+        return shc_os_shm_open(name->path, fd);
+    return shc_os_process_open_fd(&name->creator, name->creator_fd, &name->file, fd);
+}
+
+enum shc_status shc_segment_attach(struct shc_segment *segment, const struct shc_segment_name *name,
+                                   size_t guard_bytes, struct shc_mapping_cache *cache)
+{
+    *segment = (struct shc_segment){
+        .fd = -1,
+        .bytes = (size_t)name->bytes,
+        .guard_bytes = guard_bytes,
+        .cache = cache,
+        .name = *name,
+    };
+    if (name->bytes == 0 || name->bytes % SHC_PAGE_BYTES != 0 || name->bytes > MAX_SEGMENT_SIZE)
+        return shc_fail(SHC_ERR_VERSION, "the name of a segment says %llu bytes",
+                        (unsigned long long)name->bytes);
+    int error = open_file(name, &segment->fd);
+    struct shc_os_file_id file;
+    size_t bytes = 0;
+    if (error == 0)
+        error = shc_os_file_stat(segment->fd, &file, &bytes);
+    if (error == 0 && (!same_file(&file, &name->file) || bytes != segment->bytes))
+        error = ESTALE;
+    if (error == 0)
+        error = map_file(segment);
+    if (error == 0)
+        return SHC_OK;
+    shc_segment_detach(segment);
+    return shc_fail_errno(
+        SHC_ERR_UNREACHABLE, error, "cannot open the segment of pid %d (%s) from pid %d",
+        (int)name->creator.pid, shc_segment_form_name(name->form), (int)shc_os_thread_id());
+}
+
+enum shc_status shc_segment_reserve(struct shc_segment *segment, size_t offset, size_t bytes,
+                                    int node)
+{
+    shc_os_prefer_node(segment->base + offset, bytes, node);
+    int error = shc_os_file_reserve(segment->fd, offset, bytes);
+    if (error == 0)
+        return SHC_OK;
+    size_t available = 0;
+    if (shc_os_file_space(segment->fd, &available) != 0)
+        available = 0;
+    return shc_fail_errno(error == ENOSPC || error == ENOMEM ? SHC_ERR_NOSPACE : SHC_ERR_SYSTEM,
+                          error,
+                          "cannot reserve %zu bytes of shared memory (%s, %zu bytes available; "
+                          "docker: --shm-size, kubernetes: an emptyDir of medium Memory)",
+                          bytes, shc_segment_form_name(segment->name.form), available);
+}
+
+void shc_segment_settle(struct shc_segment *segment)
+{
+    if (segment->fd < 0)
+        return;
+    if (segment->name.form == SHC_FORM_NAMED)
+        shc_os_shm_unlink(segment->name.path);
+    shc_os_file_close(segment->fd);
+    segment->fd = -1;
+}
+
+void shc_segment_detach(struct shc_segment *segment)
+{
+    shc_segment_settle(segment);
+    if (segment->base)
+        unmap_file(segment);
+    segment->base = NULL;
+}

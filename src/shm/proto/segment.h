@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * A piece of memory that ranks share: made by one of them, opened by the others through its name,
+ * reserved range by range. Knows files and mappings, nothing of what lies in them.
+ * A segment belongs to one thread until it is shared out by its owner's own means.
+ *
+ * Life: create or attach -> reserve (each rank its range) -> [all have reserved] -> use -> detach.
+ * No page may be touched that nobody has reserved: it would be SIGBUS when memory is short.
+ */
+
+#include "shm/base/status.h"
+#include "shm/os/os.h"
+#include "shm/proto/layout.h"
+
+enum shc_segment_form {
+    SHC_FORM_UNNAMED = 1, /* a file in /dev/shm that no name leads to, reached through /proc */
+    SHC_FORM_NAMED,       /* a random name in /dev/shm until all have attached */
+    SHC_FORM_MEMFD,       /* a sealed memfd, reached through /proc */
+};
+
+const char *shc_segment_form_name(uint32_t form);
+
+/*
+ * Tests only: ranks that are threads of one process share one mapping, because a thread sanitizer
+ * sees a race only through one address. NULL everywhere else.
+ */
+struct shc_mapping_cache;
+struct shc_mapping_cache *shc_mapping_cache_create(void);
+void shc_mapping_cache_destroy(struct shc_mapping_cache *cache);
+
+struct shc_segment {
+    char *base; /* NULL when there is none */
+    size_t bytes;
+    size_t guard_bytes; /* private memory directly in front of base */
+    int fd;             /* -1 when closed */
+    struct shc_mapping_cache *cache;
+    struct shc_segment_name name;
+};
+
+/* A new, mapped segment of this form; nothing of it is reserved. SHC_ERR_NOSPACE, SHC_ERR_SYSTEM.
+ * For SHC_FORM_NAMED the creator unlinks the name when all have attached. */
+SHC_NODISCARD enum shc_status shc_segment_create(struct shc_segment *segment, uint32_t form,
+                                                 size_t bytes, size_t guard_bytes,
+                                                 const struct shc_os_process *self,
+                                                 struct shc_mapping_cache *cache);
+
+/* Opens and maps what the name leads to. SHC_ERR_UNREACHABLE when it cannot be opened from here, or
+ * is not that file. The name comes from another process and is checked. */
+SHC_NODISCARD enum shc_status shc_segment_attach(struct shc_segment *segment,
+                                                 const struct shc_segment_name *name,
+                                                 size_t guard_bytes,
+                                                 struct shc_mapping_cache *cache);
+
+/* Backs the range with memory, on the NUMA node if that is >= 0. SHC_ERR_NOSPACE with the bytes
+ * wanted and available. */
+SHC_NODISCARD enum shc_status shc_segment_reserve(struct shc_segment *segment, size_t offset,
+                                                  size_t bytes, int node);
+
+/* All have attached: closes the file and, for the creator of a named one, removes the name. */
+void shc_segment_settle(struct shc_segment *segment);
+
+/* Unmaps. Safe on a zeroed segment, and twice. */
+void shc_segment_detach(struct shc_segment *segment);

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/proto/wait.h"
+
+#include "shm/base/log.h"
+#include "shm/proto/member.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SLICE_NS      (10 * SHC_NS_PER_MS)
+#define ASK_NS        (50 * SHC_NS_PER_MS)
+#define OVERSLEPT_NS  SHC_NS_PER_S
+#define YIELDS_A_LOOK 16
+#define GONE_LOOKS    16
+
+/* "rank 0: all_reduce #412 (float32[2], sum) on group "default_pg"" */
+static void what_text(const struct shc_wait *wait, char *text, size_t capacity)
+{
+    char call[160] = "a wait";
+    if (wait->call)
+        shc_call_text(wait->call, wait->epoch, call, sizeof call);
+    snprintf(text, capacity, "rank %d: %s on group \"%s\"", wait->seat->rank, call,
+             wait->seat->group);
+}
+
+/* Whom this call waits for: the ranks that have not entered it, else the peer that is behind. */
+static void whom_text(const struct shc_wait *wait, int peer, char *text, size_t capacity)
+{
+    text[0] = '\0';
+    if (peer < 0)
+        snprintf(text, capacity, "an earlier operation of this rank");
+    else if (shc_member_missing_text(wait->seat, wait->epoch, text, capacity) == 0)
+        shc_member_text(wait->seat, peer, text, capacity);
+}
+
+enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status, const char *reason)
+{
+    char what[256];
+    what_text(wait, what, sizeof what);
+    bool ours_alone = !wait->published || status == SHC_ERR_CLOSED ||
+                      (status == SHC_ERR_PEER_LEFT && !wait->entered);
+    if (!ours_alone) {
+        char text[SHC_REASON_BYTES];
+        snprintf(text, sizeof text, "%s; in %s", reason, what);
+        status = shc_group_fail(wait->seat, status, text);
+    }
+    return shc_fail(status, "%s failed: %s", what, reason);
+}
+
+static enum shc_status judge_dead(struct shc_wait *wait, int rank)
+{
+    char call[128], reason[320];
+    shc_call_latest_text(wait->seat, rank, call, sizeof call);
+    snprintf(reason, sizeof reason, "rank %d (pid %d) died; its last call was %s", rank,
+             (int)shc_seat_identity(wait->seat, rank)->process.pid, call);
+    return shc_wait_give_up(wait, SHC_ERR_PEER_DEAD, reason);
+}
+
+static enum shc_status judge_left(struct shc_wait *wait, int rank)
+{
+    char call[128], reason[320];
+    shc_call_latest_text(wait->seat, rank, call, sizeof call);
+    snprintf(reason, sizeof reason,
+             "rank %d (pid %d) has left the group (closed it, or its process ended); its last "
+             "call was %s",
+             rank, (int)shc_seat_identity(wait->seat, rank)->process.pid, call);
+    return shc_wait_give_up(wait, SHC_ERR_PEER_LEFT, reason);
+}
+
+/* A rank that has left without entering this operation never will. */
+static bool left_before(const struct shc_wait *wait, int rank)
+{
+    struct shc_call call;
+    uint64_t latest = shc_call_latest(wait->seat, rank, &call);
+    return latest == 0 || !shc_reached(latest, wait->epoch);
+}
+
+/* The data is not there: is anybody's state a reason to give up? The peer's was read before the data
+ * was looked at for the last time. */
+static enum shc_status judge_members(struct shc_wait *wait, int peer,
+                                     enum shc_member_state peer_state)
+{
+    struct shc_seat *seat = wait->seat;
+    if (peer_state == SHC_MEMBER_LEFT)
+        return judge_left(wait, peer);
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        if (rank == seat->rank)
+            continue;
+        enum shc_member_state state = shc_member_look(seat, rank);
+        if (state == SHC_MEMBER_DEAD)
+            return judge_dead(wait, rank);
+        if (state == SHC_MEMBER_LEFT && rank != peer && left_before(wait, rank))
+            return judge_left(wait, rank);
+    }
+    return SHC_OK;
+}
+
+static enum shc_status judge_group(struct shc_wait *wait)
+{
+    struct shc_seat *seat = wait->seat;
+    /* acquire seat/closed <- release in shc_comm_close(): nothing else. */
+    if (shc_a32_load_acquire(&seat->closed))
+        return shc_wait_give_up(wait, SHC_ERR_CLOSED, "this rank has closed the group");
+    if (!shc_group_failed(seat))
+        return SHC_OK;
+    char what[256];
+    what_text(wait, what, sizeof what);
+    return shc_group_reason(seat, what);
+}
+
+static void say_late(struct shc_wait *wait, int peer, uint64_t now_ns)
+{
+    char what[256], whom[1024];
+    what_text(wait, what, sizeof what);
+    whom_text(wait, peer, whom, sizeof whom);
+    shc_log(SHC_LOG_WARN, "%s has waited %.1f s for %s", what,
+            (double)(now_ns - wait->begun_ns) / (double)SHC_NS_PER_S, whom);
+    wait->late_ns += wait->late_step_ns;
+    wait->late_step_ns *= 2;
+}
+
+static enum shc_status judge_time(struct shc_wait *wait, int peer, uint64_t now_ns)
+{
+    if (now_ns >= wait->deadline_ns) {
+        char whom[1024], reason[1200];
+        whom_text(wait, peer, whom, sizeof whom);
+        snprintf(reason, sizeof reason, "Timed out after %.3f s waiting for %s",
+                 (double)(now_ns - wait->begun_ns) / (double)SHC_NS_PER_S, whom);
+        return shc_wait_give_up(wait, SHC_ERR_TIMEOUT, reason);
+    }
+    if (now_ns >= wait->late_ns && peer >= 0)
+        say_late(wait, peer, now_ns);
+    return SHC_OK;
+}
+
+/* The looks that cost system calls, or the interpreter's lock. */
+static enum shc_status judge_slowly(struct shc_wait *wait, int peer, uint64_t now_ns,
+                                    bool signalled)
+{
+    struct shc_seat *seat = wait->seat;
+    if (!signalled && now_ns - wait->asked_ns < ASK_NS)
+        return SHC_OK;
+    wait->asked_ns = now_ns;
+    /* A second witness beside the life words: late for a big process, but it sees a core dump. */
+    for (int i = 0; peer >= 0 && i < seat->world_size && i < GONE_LOOKS; i++) {
+        int rank = (peer + i) % seat->world_size;
+        if (rank != seat->rank && shc_member_process_gone(seat, rank))
+            shc_member_declare_dead(seat, rank);
+    }
+    if (wait->interruptible && seat->interrupted && seat->interrupted(seat->interrupted_ctx))
+        return shc_wait_give_up(wait, SHC_ERR_INTERRUPTED, "interrupted by a signal");
+    return SHC_OK;
+}
+
+static void start_clock(struct shc_wait *wait, uint64_t now_ns)
+{
+    if (wait->begun_ns != 0)
+        return;
+    wait->begun_ns = now_ns;
+    wait->asked_ns = now_ns;
+    wait->deadline_ns = shc_deadline_after(now_ns, wait->timeout_ns);
+    wait->late_step_ns = wait->seat->late_ns;
+    wait->late_ns = now_ns + wait->late_step_ns;
+}
+
+/* We were stopped or suspended: that time was nobody's. */
+static void forgive(struct shc_wait *wait, uint64_t excess_ns)
+{
+    wait->begun_ns += excess_ns;
+    wait->late_ns += excess_ns;
+    if (wait->deadline_ns != SHC_NO_DEADLINE)
+        wait->deadline_ns += excess_ns;
+}
+
+/* One slice of sleep; false when there was something to look at instead. */
+static bool sleep_slice(struct shc_wait *wait, const struct shc_target *target, uint64_t now_ns,
+                        bool *signalled)
+{
+    uint64_t slice_ns = SLICE_NS;
+    if (wait->deadline_ns - now_ns < slice_ns)
+        slice_ns = wait->deadline_ns - now_ns;
+    bool shared = target->peer >= 0;
+    uint32_t heard = shc_bell_listen(target->bell);
+    if (target->ready(target->arg))
+        return false;
+    if (shared && shc_group_failed(wait->seat))
+        return false;
+    *signalled = shc_bell_sleep(target->bell, heard, slice_ns, shared) == EINTR;
+    uint64_t slept_ns = shc_clock_ns() - now_ns;
+    if (slept_ns > slice_ns + OVERSLEPT_NS)
+        forgive(wait, slept_ns - slice_ns);
+    return true;
+}
+
+static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_target *target)
+{
+    bool signalled = false;
+    for (;;) {
+        enum shc_member_state state = SHC_MEMBER_ALIVE;
+        if (target->peer >= 0)
+            state = shc_member_look(wait->seat, target->peer);
+        if (target->ready(target->arg)) /* behind the state: LEFT says nothing of data before it */
+            return SHC_OK;
+        if (target->peer >= 0) {
+            SHC_TRY(judge_group(wait));
+            SHC_TRY(judge_members(wait, target->peer, state));
+        }
+        uint64_t now_ns = shc_clock_ns();
+        start_clock(wait, now_ns);
+        SHC_TRY(judge_time(wait, target->peer, now_ns));
+        SHC_TRY(judge_slowly(wait, target->peer, now_ns, signalled));
+        sleep_slice(wait, target, now_ns, &signalled);
+    }
+}
+
+enum shc_status shc_wait_for(struct shc_wait *wait, const struct shc_target *target)
+{
+    for (uint32_t i = 0; i < wait->patience.spins; i++) {
+        if (target->ready(target->arg))
+            return SHC_OK;
+        shc_cpu_relax();
+    }
+    for (uint32_t i = 0; i < wait->patience.yields; i++) {
+        if (target->ready(target->arg))
+            return SHC_OK;
+        shc_os_thread_yield();
+        if (i % YIELDS_A_LOOK == 0 && target->peer >= 0)
+            SHC_TRY(judge_group(wait));
+    }
+    return wait_asleep(wait, target);
+}
+
+struct word {
+    const shc_a64 *word;
+    uint64_t want;
+};
+
+static bool word_ready(const void *arg)
+{
+    const struct word *target = arg;
+    /* acquire call/publish <- release in shc_call_publish(). */
+    /* acquire progress/step <- release in shc_progress_publish(). */
+    /* acquire offer/verdict <- release in publish_verdict(). */
+    return shc_reached(shc_a64_load_acquire(target->word), target->want);
+}
+
+enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *word, uint64_t want)
+{
+    struct word arg = {.word = word, .want = want};
+    struct shc_target target = {
+        .ready = word_ready,
+        .arg = &arg,
+        .bell = shc_seat_bell(wait->seat, peer),
+        .peer = peer,
+    };
+    return shc_wait_for(wait, &target);
+}
+
+/* The ranks behind this one, cyclically: everybody starts at another's line. */
+static int peer_at(const struct shc_seat *seat, int turn)
+{
+    int peer = seat->rank + turn;
+    return peer < seat->world_size ? peer : peer - seat->world_size;
+}
+
+enum shc_status shc_progress_wait_all(struct shc_wait *wait, uint64_t step)
+{
+    for (int turn = 1; turn < wait->seat->world_size; turn++)
+        SHC_TRY(shc_progress_wait(wait, peer_at(wait->seat, turn), step));
+    return SHC_OK;
+}
+
+static SHC_COLD enum shc_status judge_mismatch(struct shc_wait *wait, int rank)
+{
+    char theirs[160], ours[160], reason[512];
+    shc_call_latest_text(wait->seat, rank, theirs, sizeof theirs);
+    shc_call_text(wait->call, wait->epoch, ours, sizeof ours);
+    snprintf(reason, sizeof reason,
+             "ranks made different calls: rank %d called %s, but rank %d called %s",
+             wait->seat->rank, ours, rank, theirs);
+    return shc_wait_give_up(wait, SHC_ERR_MISMATCH, reason);
+}
+
+enum shc_status shc_call_meet(struct shc_wait *wait)
+{
+    const struct shc_seat *seat = wait->seat;
+    for (int turn = 1; turn < seat->world_size; turn++) {
+        int peer = peer_at(seat, turn);
+        const struct shc_call_shm *line = shc_seat_call(seat, peer, wait->epoch);
+        SHC_TRY(shc_wait_reached(wait, peer, &line->epoch, wait->epoch));
+        if (SHC_UNLIKELY(!shc_call_same(seat, peer, wait->epoch)))
+            return judge_mismatch(wait, peer);
+    }
+    wait->entered = true;
+    return SHC_OK;
+}
+
+uint32_t shc_wait_spins_for(uint64_t ns)
+{
+    const uint32_t sample = 4096;
+    uint64_t begun_ns = shc_clock_ns();
+    for (uint32_t i = 0; i < sample; i++)
+        shc_cpu_relax();
+    uint64_t took_ns = shc_clock_ns() - begun_ns;
+    uint64_t spins = ns * sample / (took_ns ? took_ns : 1);
+    return spins < UINT32_MAX ? (uint32_t)spins : UINT32_MAX;
+}

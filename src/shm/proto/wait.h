@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * THE wait loop. Everything in the library that waits, waits here: it spins while the CPUs suffice,
+ * then yields, then sleeps on a bell in slices of at most 10 ms. Between slices it looks at the
+ * abort word, the members, the deadline, the caller's interrupt, and says aloud whom it waits for.
+ *
+ * A wait that fails after the call was published fails the group (nobody can tell what the others
+ * still need from this rank); except PEER_LEFT before all ranks have entered, and CLOSED.
+ */
+
+#include "shm/base/clock.h"
+#include "shm/base/num.h"
+#include "shm/base/status.h"
+#include "shm/proto/bell.h"
+#include "shm/proto/call.h"
+#include "shm/proto/seat.h"
+
+/* The limits of one blocking call; lives on its caller's stack. */
+struct shc_wait {
+    struct shc_seat *seat;
+    const struct shc_call *call; /* the operation, for messages; NULL: none */
+    uint64_t epoch;              /* of the operation; 0 while it has none */
+    uint64_t timeout_ns;         /* from the first time the clock is read */
+    struct shc_patience patience;
+    bool interruptible; /* an application's thread: asks the interrupt callback */
+    bool published;     /* this rank's call is out: giving up fails the group */
+    bool entered;       /* all ranks' calls are out */
+
+    /* Private to wait.c; zero to begin with. */
+    uint64_t begun_ns, deadline_ns, late_ns, late_step_ns, asked_ns;
+};
+
+/* What is waited for. */
+struct shc_target {
+    bool (*ready)(const void *arg); /* an acquire load of what the bell's owner stores */
+    const void *arg;
+    struct shc_bell_shm *bell;
+    int peer; /* whose store it is; -1: this process's own, and no member is looked at */
+};
+
+/* Until target->ready(). SHC_OK, or why not, with the text recorded. */
+SHC_NODISCARD enum shc_status shc_wait_for(struct shc_wait *wait, const struct shc_target *target);
+
+/* Until the peer's word has reached `want`; the word only grows, modulo 2^64. */
+SHC_NODISCARD enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *word,
+                                            uint64_t want);
+
+SHC_INLINE enum shc_status shc_wait_reached(struct shc_wait *wait, int peer, const shc_a64 *word,
+                                            uint64_t want)
+{
+    /* acquire call/publish <- release in shc_call_publish(). */
+    /* acquire progress/step <- release in shc_progress_publish(). */
+    /* acquire offer/verdict <- release in publish_verdict(). */
+    if (SHC_LIKELY(shc_reached(shc_a64_load_acquire(word), want)))
+        return SHC_OK;
+    return shc_wait_word(wait, peer, word, want);
+}
+
+/*
+ * The operation cannot go on: fails the group with this reason, unless `status` is one that
+ * concerns this rank only, and records "<operation> failed: <reason>".
+ */
+SHC_NODISCARD enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status,
+                                               const char *reason);
+
+/* ---- progress ---- */
+
+/* P of docs/PROTOCOL.md: step 0 of an epoch is its call line. */
+SHC_INLINE uint64_t shc_progress_value(uint64_t epoch, uint64_t step)
+{
+    return (epoch << SHC_STEP_BITS) + step;
+}
+
+/* All this rank's stores and reads before this step are done. Rings. */
+SHC_INLINE void shc_progress_publish(const struct shc_seat *seat, uint64_t epoch, uint64_t step)
+{
+    /* release progress/step -> acquire in shc_wait_reached(): cells written and cells read. */
+    shc_a64_store_release(&shc_seat_progress(seat, seat->rank)->reached,
+                          shc_progress_value(epoch, step));
+    shc_bell_ring(shc_seat_bell(seat, seat->rank), true);
+}
+
+/* Until the peer has done this step of the current operation. */
+SHC_NODISCARD SHC_INLINE enum shc_status shc_progress_wait(struct shc_wait *wait, int peer,
+                                                           uint64_t step)
+{
+    return shc_wait_reached(wait, peer, &shc_seat_progress(wait->seat, peer)->reached,
+                            shc_progress_value(wait->epoch, step));
+}
+
+/* Until all other ranks have, own rank + 1 first. */
+SHC_NODISCARD enum shc_status shc_progress_wait_all(struct shc_wait *wait, uint64_t step);
+
+/* Until all ranks have published this epoch's call, and it is the same as ours. */
+SHC_NODISCARD enum shc_status shc_call_meet(struct shc_wait *wait);
+
+/* Turns of a spin loop that take about this long on this machine. */
+uint32_t shc_wait_spins_for(uint64_t ns);

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What every collective must do, whatever carries it: worlds, sizes, layouts, in place or not,
+// with and without an arena, ranks as threads and as processes.
+#include "tests/support/ranks.h"
+
+#include <cstring>
+#include <gtest/gtest.h>
+#include <numeric>
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+// Small integers, exact in float, different for every rank and index.
+float value_of(int rank, size_t i)
+{
+    return static_cast<float>((i * 7 + static_cast<size_t>(rank) * 13 + 1) % 251);
+}
+
+std::vector<float> input_of(int rank, size_t count)
+{
+    std::vector<float> values(count);
+    for (size_t i = 0; i < count; i++)
+        values[i] = value_of(rank, i);
+    return values;
+}
+
+std::vector<float> sum_of(int world, size_t count)
+{
+    std::vector<float> sum(count, 0.f);
+    for (int r = 0; r < world; r++)
+        for (size_t i = 0; i < count; i++)
+            sum[i] += value_of(r, i);
+    return sum;
+}
+
+shc_tensor vector_of(std::vector<float> &values, int64_t *size)
+{
+    *size = static_cast<int64_t>(values.size());
+    return {values.data(), 1, size, nullptr};
+}
+
+shc_op op_of(shc_op_kind kind)
+{
+    shc_op op = {};
+    op.kind = kind;
+    op.dtype = SHC_FLOAT32;
+    op.redop = SHC_SUM;
+    return op;
+}
+
+void all_reduce_in_place(Rank &rank, size_t count)
+{
+    std::vector<float> values = input_of(rank.rank, count);
+    int64_t size;
+    shc_tensor tensor = vector_of(values, &size);
+    shc_op op = op_of(SHC_ALL_REDUCE);
+    op.input = op.output = {&tensor, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    EXPECT_EQ(values, sum_of(rank.world, count)) << "count " << count;
+}
+
+void all_reduce_out_of_place(Rank &rank, size_t count)
+{
+    std::vector<float> in = input_of(rank.rank, count), out(count, -1.f);
+    int64_t size;
+    shc_tensor from = vector_of(in, &size), to = vector_of(out, &size);
+    shc_op op = op_of(SHC_ALL_REDUCE);
+    op.input = {&from, 1};
+    op.output = {&to, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    EXPECT_EQ(out, sum_of(rank.world, count)) << "count " << count;
+    EXPECT_EQ(in, input_of(rank.rank, count)) << "the input has changed, count " << count;
+}
+
+void broadcast_from(Rank &rank, int root, size_t count)
+{
+    std::vector<float> values =
+        rank.rank == root ? input_of(root, count) : std::vector<float>(count, -1.f);
+    int64_t size;
+    shc_tensor tensor = vector_of(values, &size);
+    shc_op op = op_of(SHC_BROADCAST);
+    op.root = root;
+    op.input = op.output = {&tensor, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    EXPECT_EQ(values, input_of(root, count)) << "root " << root << " count " << count;
+}
+
+std::vector<float> gathered(int world, size_t count)
+{
+    std::vector<float> all;
+    for (int r = 0; r < world; r++) {
+        std::vector<float> one = input_of(r, count);
+        all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+}
+
+void all_gather_flat(Rank &rank, size_t count, bool aliased)
+{
+    std::vector<float> in = input_of(rank.rank, count);
+    std::vector<float> out(count * static_cast<size_t>(rank.world), -1.f);
+    int64_t in_size, out_size;
+    shc_tensor from = vector_of(in, &in_size), to = vector_of(out, &out_size);
+    if (aliased) {
+        float *own = out.data() + count * static_cast<size_t>(rank.rank);
+        std::copy(in.begin(), in.end(), own);
+        from.data = own;
+    }
+    shc_op op = op_of(SHC_ALL_GATHER);
+    op.input = {&from, 1};
+    op.output = {&to, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    EXPECT_EQ(out, gathered(rank.world, count)) << "count " << count;
+}
+
+void all_gather_list(Rank &rank, size_t count)
+{
+    std::vector<float> in = input_of(rank.rank, count);
+    std::vector<std::vector<float>> outs(static_cast<size_t>(rank.world),
+                                         std::vector<float>(count, -1.f));
+    int64_t size;
+    shc_tensor from = vector_of(in, &size);
+    std::vector<shc_tensor> to;
+    for (std::vector<float> &out : outs)
+        to.push_back(vector_of(out, &size));
+    shc_op op = op_of(SHC_ALL_GATHER);
+    op.input = {&from, 1};
+    op.output = {to.data(), static_cast<uint32_t>(to.size())};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    for (int r = 0; r < rank.world; r++)
+        EXPECT_EQ(outs[static_cast<size_t>(r)], input_of(r, count)) << "count " << count;
+}
+
+void barrier(Rank &rank)
+{
+    shc_op op = op_of(SHC_BARRIER);
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+}
+
+// Around every bound between algorithms: inline, small slot, one use, one chunk, many chunks.
+const size_t kCounts[] = {0,    1,    2,    10,    11,    12,    13,    100,   2047,   2048,
+                          2049, 8192, 8193, 16384, 32767, 32768, 32769, 70000, 200003, 600011};
+
+void every_operation(Rank &rank)
+{
+    for (size_t count : kCounts) {
+        all_reduce_in_place(rank, count);
+        all_reduce_out_of_place(rank, count);
+        broadcast_from(rank, static_cast<int>(count) % rank.world, count);
+        barrier(rank);
+        all_gather_flat(rank, count, false);
+        all_gather_flat(rank, count, true);
+        all_gather_list(rank, count);
+        if (::testing::Test::HasFailure())
+            return;
+    }
+}
+
+struct Case {
+    Mode mode;
+    int world;
+    bool arena;
+};
+
+class Collectives : public ::testing::TestWithParam<Case>
+{
+};
+
+TEST_P(Collectives, GiveTheRightResultAtEverySize)
+{
+    Options options;
+    options.knobs.no_arena = !GetParam().arena;
+    run_ranks(GetParam().mode, GetParam().world, every_operation, options);
+}
+
+// The epoch and the progress word wrap in the middle.
+TEST_P(Collectives, GiveTheRightResultWhenCountersWrap)
+{
+    Options options;
+    options.knobs.no_arena = !GetParam().arena;
+    options.knobs.first_epoch = (1ULL << (64 - SHC_STEP_BITS)) - 20;
+    run_ranks(GetParam().mode, GetParam().world, every_operation, options);
+}
+
+// A rank that is late at random finds lines and cells as they should be.
+TEST_P(Collectives, GiveTheRightResultWhenRanksAreLateAtRandom)
+{
+    Options options;
+    options.knobs.no_arena = !GetParam().arena;
+    run_ranks(
+        GetParam().mode, GetParam().world,
+        [](Rank &rank) {
+            unsigned seed = 12345u + static_cast<unsigned>(rank.rank);
+            for (int round = 0; round < 150 && !::testing::Test::HasFailure(); round++) {
+                if (rand_r(&seed) % 8 == 0)
+                    shc_os_sleep_ns(static_cast<uint64_t>(rand_r(&seed) % 300) * 1000);
+                unsigned shared_seed = 99u + static_cast<unsigned>(round);
+                size_t count = kCounts[static_cast<size_t>(rand_r(&shared_seed)) %
+                                       (sizeof kCounts / sizeof kCounts[0] - 1)];
+                int root = rand_r(&shared_seed) % rank.world;
+                switch (rand_r(&shared_seed) % 5) {
+                case 0:
+                    broadcast_from(rank, root, count);
+                    break;
+                case 1:
+                    all_gather_flat(rank, count, round % 2 == 0);
+                    break;
+                case 2:
+                    barrier(rank);
+                    break;
+                default:
+                    all_reduce_in_place(rank, count);
+                }
+            }
+        },
+        options);
+}
+
+std::vector<Case> cases()
+{
+    std::vector<Case> all;
+    for (Mode mode : all_modes())
+        for (int world : {1, 2, 3, 4, 7})
+            for (bool arena : {true, false})
+                all.push_back({mode, world, arena});
+    return all;
+}
+
+std::string case_name(const ::testing::TestParamInfo<Case> &info)
+{
+    return mode_name(info.param.mode) + std::to_string(info.param.world) +
+           (info.param.arena ? "Arena" : "SmallSlots");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Collectives, ::testing::ValuesIn(cases()), case_name);
+
+} // namespace

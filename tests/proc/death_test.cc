@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Life and death of ranks: what the survivors are told, and when. Ranks are processes.
+#include "tests/support/ranks.h"
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <sstream>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+shc_op op_of(shc_op_kind kind)
+{
+    shc_op op = {};
+    op.kind = kind;
+    op.dtype = SHC_FLOAT32;
+    op.redop = SHC_SUM;
+    return op;
+}
+
+// Memory that all ranks of a test share, for times and pids: made before the fork.
+struct Shared {
+    std::atomic<uint64_t> died_ns{0};
+    std::atomic<int> ready{0};
+    std::atomic<int> done{0};
+    std::atomic<int> pids[8] = {};
+};
+
+Shared *shared()
+{
+    void *memory =
+        mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return new (memory) Shared();
+}
+
+void print_delay(const char *what, int rank, uint64_t ns)
+{
+    printf("    %s: rank %d told after %.2f ms\n", what, rank,
+           static_cast<double>(ns) / static_cast<double>(SHC_NS_PER_MS));
+}
+
+const uint64_t kPromiseNs = 100 * SHC_NS_PER_MS;
+
+// Prepares, calls `now`, and ends the process.
+using Die = std::function<void(const std::function<void()> &now)>;
+
+// Rank `victim` ends by `die` while the others are inside a barrier it never enters.
+void survivors_are_told(const char *what, int world, int victim, const Die &die,
+                        shc_status expected = SHC_ERR_PEER_DEAD)
+{
+    Shared *memory = shared();
+    std::vector<pid_t> pids;
+    char pattern[] = "/tmp/shmcoll-test-XXXXXX";
+    ASSERT_NE(mkdtemp(pattern), nullptr);
+    for (int r = 0; r < world; r++) {
+        pid_t pid = fork();
+        ASSERT_GE(pid, 0);
+        if (pid != 0) {
+            pids.push_back(pid);
+            continue;
+        }
+        Rank rank = {r, world, Mode::kProcesses, nullptr, {}, {}, 20 * SHC_NS_PER_S};
+        if (shc_store_dir_open(pattern, &rank.store) != SHC_OK ||
+            rank.make_group(&rank.comm, "death") != SHC_OK)
+            _exit(2);
+        shc_op barrier = op_of(SHC_BARRIER);
+        if (shc_run(rank.comm, &barrier) != SHC_OK)
+            _exit(3);
+        if (r == victim) {
+            shc_os_sleep_ns(50 * SHC_NS_PER_MS);
+            die([memory] { memory->died_ns = shc_clock_ns(); });
+            _exit(4);
+        }
+        shc_status status = shc_run(rank.comm, &barrier);
+        uint64_t told_ns = shc_clock_ns() - memory->died_ns;
+        std::string text = error_text();
+        print_delay(what, r, told_ns);
+        bool good = status == expected && told_ns < kPromiseNs &&
+                    text.find("rank " + std::to_string(victim)) != std::string::npos &&
+                    text.find("barrier #2") != std::string::npos;
+        if (!good)
+            fprintf(stderr, "rank %d: %s: %s\n", r, shc_status_name(status), text.c_str());
+        // The next call fails at once, and leaving needs nobody.
+        uint64_t begun_ns = shc_clock_ns();
+        good = good && shc_run(rank.comm, &barrier) == expected;
+        shc_comm_free(rank.comm);
+        good = good && shc_clock_ns() - begun_ns < SHC_NS_PER_S;
+        fflush(nullptr);
+        _exit(good ? 0 : 1);
+    }
+    for (int r = 0; r < world; r++) {
+        int status = 0;
+        ASSERT_EQ(waitpid(pids[static_cast<size_t>(r)], &status, 0), pids[static_cast<size_t>(r)]);
+        if (r != victim) {
+            EXPECT_EQ(status, 0) << what << ", rank " << r;
+        }
+    }
+    std::string remove = std::string("rm -r ") + pattern;
+    EXPECT_EQ(system(remove.c_str()), 0);
+    EXPECT_EQ(leftovers(), std::vector<std::string>());
+    munmap(memory, sizeof(Shared));
+}
+
+TEST(Death, ByKillIsToldWithin100Milliseconds)
+{
+    for (int world : {2, 4, 8})
+        survivors_are_told("SIGKILL", world, world / 2, [](auto now) {
+            now();
+            kill(getpid(), SIGKILL);
+        });
+}
+
+TEST(Death, ByExitWithoutGoodbyeIsADeath)
+{
+    survivors_are_told("_exit", 3, 0, [](auto now) {
+        now();
+        _exit(0);
+    });
+}
+
+TEST(Death, ByExecIsADeath)
+{
+    survivors_are_told("exec", 3, 1, [](auto now) {
+        now();
+        execl("/bin/sleep", "sleep", "0.5", nullptr);
+    });
+}
+
+TEST(Death, BySegmentationFaultIsTold)
+{
+    survivors_are_told("SIGSEGV", 3, 2, [](auto now) {
+        rlimit none = {0, 0};
+        setrlimit(RLIMIT_CORE, &none);
+        signal(SIGSEGV, SIG_DFL);
+        now();
+        kill(getpid(), SIGSEGV);
+        pause();
+    });
+}
+
+// The kernel marks the life word only behind the dump, which takes seconds.
+TEST(Death, WhileWritingAGigabyteOfCoreIsTold)
+{
+    survivors_are_told("SIGSEGV with a 1 GiB core", 3, 1, [](auto now) {
+        ASSERT_EQ(chdir("/tmp"), 0);
+        char directory[] = "/tmp/shmcoll-core-XXXXXX";
+        ASSERT_NE(mkdtemp(directory), nullptr);
+        ASSERT_EQ(chdir(directory), 0);
+        // Removed by a child that outlives us, as soon as the dump is over.
+        if (fork() == 0) {
+            pid_t parent = getppid();
+            while (kill(parent, 0) == 0)
+                usleep(20000);
+            std::string remove = std::string("rm -r ") + directory;
+            _exit(system(remove.c_str()) == 0 ? 0 : 1);
+        }
+        size_t bytes = size_t{1} << 30;
+        char *memory = static_cast<char *>(
+            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        memset(memory, 1, bytes);
+        rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
+        setrlimit(RLIMIT_CORE, &all);
+        signal(SIGSEGV, SIG_DFL);
+        now();
+        raise(SIGSEGV);
+    });
+}
+
+// A big process takes long to tear down; its life word is marked before that.
+TEST(Death, OfAFourGigabyteProcessIsToldAsFast)
+{
+    survivors_are_told("SIGKILL of 4 GiB", 2, 1, [](auto now) {
+        size_t bytes = size_t{4} << 30;
+        char *memory = static_cast<char *>(
+            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        for (size_t i = 0; i < bytes; i += 4096)
+            memory[i] = 1;
+        now();
+        kill(getpid(), SIGKILL);
+    });
+}
+
+TEST(Death, IsToldAlthoughAForkedChildOfTheDeadLives)
+{
+    survivors_are_told("SIGKILL with a living child", 3, 1, [](auto now) {
+        if (fork() == 0) {
+            usleep(500000);
+            _exit(0);
+        }
+        now();
+        kill(getpid(), SIGKILL);
+    });
+}
+
+// ---- leaving ----
+
+TEST(Leaving, PoisonsNobodyAndIsNamedToWhoNeedsTheRank)
+{
+    run_ranks(Mode::kProcesses, 3, [](Rank &rank) {
+        shc_op barrier = op_of(SHC_BARRIER);
+        ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+        if (rank.rank == 2)
+            return; // closes the group on its way out
+        for (int i = 0; i < 2; i++) {
+            EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_ERR_PEER_LEFT);
+            EXPECT_NE(error_text().find("rank 2"), std::string::npos) << error_text();
+            EXPECT_NE(error_text().find("has left"), std::string::npos) << error_text();
+        }
+        EXPECT_EQ(shc_comm_error(rank.comm), SHC_OK) << "nobody is poisoned";
+    });
+}
+
+// The last operation of a rank that leaves at once reaches the others all the same.
+TEST(Leaving, RightAfterAnOperationLosesNothing)
+{
+    for (int round = 0; round < 50; round++) {
+        run_ranks(Mode::kProcesses, 3, [](Rank &rank) {
+            std::vector<float> values(100000, 1.f);
+            int64_t size = 100000;
+            shc_tensor tensor = {values.data(), 1, &size, nullptr};
+            shc_op op = op_of(SHC_ALL_REDUCE);
+            op.input = op.output = {&tensor, 1};
+            if (rank.rank == 1)
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+            EXPECT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+            EXPECT_EQ(values, std::vector<float>(100000, 3.f));
+        });
+        if (HasFailure())
+            return;
+    }
+}
+
+TEST(Leaving, ByTheEndOfMainIsAGoodbye)
+{
+    run_ranks(Mode::kProcesses, 2, [](Rank &rank) {
+        shc_op barrier = op_of(SHC_BARRIER);
+        ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+        if (rank.rank == 1)
+            exit(HasFailure() ? 1 : 0); // runs the exit handlers, frees no group
+        EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_ERR_PEER_LEFT) << error_text();
+    });
+}
+
+// ---- time ----
+
+std::string captured_log(const std::function<void()> &body)
+{
+    char path[] = "/tmp/shmcoll-log-XXXXXX";
+    int file = mkstemp(path), saved = dup(2);
+    dup2(file, 2);
+    body();
+    fflush(stderr);
+    dup2(saved, 2);
+    close(saved);
+    close(file);
+    std::ifstream in(path);
+    std::stringstream text;
+    text << in.rdbuf();
+    unlink(path);
+    return text.str();
+}
+
+TEST(Late, AStoppedRankIsNamedAsStoppedAndTheCallEndsWhenItGoesOn)
+{
+    Shared *memory = shared();
+    Options options;
+    options.before = [](int) { setenv("SHMCOLL_LATE_MS", "200", 1); };
+    run_ranks(
+        Mode::kProcesses, 2,
+        [memory](Rank &rank) {
+            memory->pids[rank.rank] = getpid();
+            shc_op barrier = op_of(SHC_BARRIER);
+            ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+            if (rank.rank == 1) {
+                raise(SIGSTOP); // rank 0 sends SIGCONT
+                EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+                return;
+            }
+            std::thread waker([memory] {
+                usleep(1000000);
+                kill(memory->pids[1], SIGCONT);
+            });
+            std::string log = captured_log(
+                [&] { EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text(); });
+            waker.join();
+            EXPECT_NE(log.find("rank 0: barrier #2"), std::string::npos) << log;
+            EXPECT_NE(log.find("rank 1 (pid " + std::to_string(memory->pids[1])), std::string::npos)
+                << log;
+            EXPECT_NE(log.find("stopped"), std::string::npos) << log;
+            EXPECT_NE(log.find("last call: barrier #1"), std::string::npos) << log;
+            // 200 ms, then 400 ms: two lines within a second.
+            EXPECT_GE(std::count(log.begin(), log.end(), '\n'), 2) << log;
+        },
+        options);
+    munmap(memory, sizeof(Shared));
+}
+
+TEST(Late, TheTimeOutNamesWhoIsMissingAndPoisonsTheGroup)
+{
+    Options options;
+    options.timeout_ns = 300 * SHC_NS_PER_MS;
+    run_ranks(
+        Mode::kProcesses, 3,
+        [](Rank &rank) {
+            shc_op barrier = op_of(SHC_BARRIER);
+            if (rank.rank == 2) {
+                shc_os_sleep_ns(700 * SHC_NS_PER_MS);
+                EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_ERR_TIMEOUT);
+                EXPECT_NE(error_text().find("found by rank"), std::string::npos) << error_text();
+                return;
+            }
+            uint64_t begun_ns = shc_clock_ns();
+            EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_ERR_TIMEOUT);
+            uint64_t took_ns = shc_clock_ns() - begun_ns;
+            EXPECT_GE(took_ns, 295 * SHC_NS_PER_MS);
+            EXPECT_LE(took_ns, 400 * SHC_NS_PER_MS);
+            EXPECT_NE(error_text().find("rank 2 (pid"), std::string::npos) << error_text();
+            EXPECT_NE(error_text().find("no call yet"), std::string::npos) << error_text();
+            EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_ERR_TIMEOUT);
+        },
+        options);
+}
+
+// ---- new groups behind a broken one, and forks ----
+
+TEST(Recovery, ANewGroupWorksAtOnceBehindAFailedOne)
+{
+    run_ranks(Mode::kProcesses, 3, [](Rank &rank) {
+        shc_op barrier = op_of(SHC_BARRIER);
+        for (int round = 0; round < 10; round++) {
+            if (rank.rank == round % 3) {
+                shc_os_sleep_ns(20 * SHC_NS_PER_MS); // the others' last call is over
+                shc_comm_abort(rank.comm, "for the test");
+            }
+            shc_status status = shc_run(rank.comm, &barrier);
+            EXPECT_EQ(status, SHC_ERR_ABORTED) << shc_status_name(status);
+            shc_comm_free(rank.comm);
+            rank.comm = nullptr;
+            ASSERT_EQ(rank.make_group(&rank.comm, "again"), SHC_OK) << error_text();
+            ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+        }
+    });
+}
+
+TEST(Fork, AChildCannotUseTheGroupAndMayMakeItsOwn)
+{
+    run_ranks(Mode::kProcesses, 2, [](Rank &rank) {
+        shc_op barrier = op_of(SHC_BARRIER);
+        ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+        pid_t child = fork();
+        ASSERT_GE(child, 0);
+        if (child == 0) {
+            bool good = shc_run(rank.comm, &barrier) == SHC_ERR_FORKED;
+            shc_request *request;
+            good = good && shc_submit(rank.comm, &barrier, nullptr, &request) == SHC_ERR_FORKED;
+            good = good && shc_comm_error(rank.comm) == SHC_ERR_FORKED;
+            shc_comm_close(rank.comm);
+            shc_comm_free(rank.comm);
+            shc_comm *own = nullptr;
+            shc_comm_config config = {};
+            config.world_size = 1;
+            good = good && shc_comm_create(&config, &own) == SHC_OK;
+            good = good && own != nullptr && shc_run(own, &barrier) == SHC_OK;
+            shc_comm_free(own);
+            exit(good ? 0 : 1); // with its exit handlers
+        }
+        int status;
+        ASSERT_EQ(waitpid(child, &status, 0), child);
+        EXPECT_EQ(status, 0);
+        EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << "the parent's group is as it was";
+    });
+}
+
+TEST(Closing, WhileAnotherThreadIsBlockedEndsThatCall)
+{
+    run_ranks(Mode::kProcesses, 2, [](Rank &rank) {
+        if (rank.rank == 1) {
+            usleep(300000);
+            return;
+        }
+        std::thread closer([&] {
+            usleep(50000);
+            shc_comm_close(rank.comm);
+        });
+        shc_op barrier = op_of(SHC_BARRIER);
+        uint64_t begun_ns = shc_clock_ns();
+        EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_ERR_CLOSED) << error_text();
+        EXPECT_LE(shc_clock_ns() - begun_ns, 150 * SHC_NS_PER_MS);
+        closer.join();
+    });
+}
+
+TEST(Aborting, FromAnotherThreadEndsBlockedCallsOnAllRanks)
+{
+    run_ranks(Mode::kProcesses, 3, [](Rank &rank) {
+        if (rank.rank == 2) {
+            usleep(100000);
+            shc_comm_abort(rank.comm, "enough");
+            return;
+        }
+        shc_op barrier = op_of(SHC_BARRIER);
+        EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_ERR_ABORTED);
+        EXPECT_NE(error_text().find("enough"), std::string::npos) << error_text();
+    });
+}
+
+} // namespace

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs the test lanes in order and prints their runners' own totals at the end.
+
+A lane is a build of the C tests with some labels of ctest, or a set of pytest files. The run fails
+when a lane fails, when a test was skipped that tests/skips.txt does not allow, and when a lane ran
+nothing. docs/TESTING.md has the minute budget of each lane.
+"""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SKIPS = ROOT / "tests" / "skips.txt"
+
+
+@dataclasses.dataclass
+class Build:
+    """A CMake build directory under build/."""
+
+    name: str
+    options: tuple[str, ...]
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def path(self) -> pathlib.Path:
+        return ROOT / "build" / self.name
+
+
+DEV = Build("dev", ("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSHMCOLL_WERROR=ON"))
+ASAN = Build(
+    "asan",
+    ("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSHMCOLL_SANITIZE=address,undefined"),
+    {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"},
+)
+TSAN = Build(
+    "tsan",
+    ("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSHMCOLL_SANITIZE=thread"),
+    # The keeper lives as long as the process, on purpose.
+    {"TSAN_OPTIONS": "halt_on_error=1 report_thread_leaks=0"},
+)
+BARE = Build(
+    "bare",
+    ("-DCMAKE_BUILD_TYPE=Release", "-DSHMCOLL_NUMA=OFF", "-DSHMCOLL_URING=OFF"),
+)
+
+
+@dataclasses.dataclass
+class Lane:
+    name: str
+    build: Build | None = None
+    labels: str = ""  # a regular expression over ctest labels
+    files: tuple[str, ...] = ()  # for pytest
+    alone: bool = False  # its tests have the machine for themselves
+
+
+DEFAULT_LANES = (
+    Lane("lint", DEV, "^lint$|^headers$"),
+    Lane("unit", DEV, "^unit$|^kernels$|^conformance$|^clients$"),
+    Lane("models", DEV, "^models$"),
+    Lane("asan", ASAN, "^unit$|^kernels$|^conformance$"),
+    Lane("tsan", TSAN, "^unit$|^conformance$"),
+    Lane("bare", BARE, "^unit$"),
+    Lane("python", files=("tests/python",)),
+    Lane("proc", DEV, "^proc$", alone=True),
+    Lane("proc-python", files=("tests/proc",), alone=True),
+)
+
+SOAK_LANES = (Lane("soak", files=("tests/proc/soak",), alone=True),)
+
+
+@dataclasses.dataclass
+class Result:
+    lane: str
+    ok: bool
+    seconds: float
+    totals: str
+    skipped: list[str]
+
+
+def run(command: list[str], environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """Runs and shows a command; returns its status and what it printed."""
+    print("+", " ".join(command), flush=True)
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    lines = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        lines.append(line)
+    return process.wait(), "".join(lines)
+
+
+def build(target: Build, jobs: int) -> bool:
+    configure = ["cmake", "-S", ".", "-B", str(target.path), "-DSHMCOLL_TESTS=ON"]
+    configure += [*target.options, f"-DPython3_EXECUTABLE={sys.executable}"]
+    status, _ = run([*configure, "--log-level=WARNING"])
+    if status == 0:
+        status, _ = run(["cmake", "--build", str(target.path), "-j", str(jobs), "--", "--quiet"])
+    return status == 0
+
+
+def run_ctest(lane: Lane, jobs: int, only: str) -> Result:
+    assert lane.build is not None
+    begun = time.monotonic()
+    if not build(lane.build, jobs):
+        return Result(lane.name, False, time.monotonic() - begun, "does not build", [])
+    command = ["ctest", "--test-dir", str(lane.build.path), "-L", lane.labels]
+    command += ["--output-on-failure", "--no-tests=error" if not only else "--no-tests=ignore"]
+    command += ["-j", "1" if lane.alone else str(jobs)]
+    if only:
+        command += ["-R", only]
+    status, output = run(command, lane.build.environment)
+    totals = re.findall(r"^\d+% tests passed.*$", output, re.M)
+    skipped = re.findall(r"^\s+\d+ - (\S+) \((?:Skipped|Disabled|Not Run)\)$", output, re.M)
+    total = totals[-1] if totals else "no tests"
+    return Result(lane.name, status == 0, time.monotonic() - begun, total, skipped)
+
+
+def run_pytest(lane: Lane, only: str) -> Result:
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--durations=5", *lane.files]
+    if only:
+        command += ["-k", only]
+    status, output = run(command)
+    totals = re.findall(
+        r"^(?:=+ )?(\d+ (?:passed|failed|error|skipped|deselected).*?)(?: =+)?$", output, re.M
+    )
+    skipped = re.findall(r"^SKIPPED \[\d+\] (.*)$", output, re.M)
+    nothing = only and status == 5
+    total = totals[-1] if totals else "no tests"
+    return Result(lane.name, status == 0 or bool(nothing), time.monotonic() - begun, total, skipped)
+
+
+def allowed_skips() -> list[str]:
+    """Regular expressions of tests/skips.txt; each has its reason behind a #."""
+    lines = SKIPS.read_text().splitlines() if SKIPS.exists() else []
+    return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="", help="lanes and tests whose name contains this")
+    parser.add_argument("--soak", action="store_true", help="the long lanes instead")
+    options = parser.parse_args()
+    lanes = SOAK_LANES if options.soak else DEFAULT_LANES
+    named = [lane for lane in lanes if lane.name == options.only]
+    only = "" if named else options.only
+    results = []
+    for lane in named or lanes:
+        print(f"\n==== {lane.name} ====", flush=True)
+        if lane.build:
+            results.append(run_ctest(lane, options.jobs, only))
+        else:
+            results.append(run_pytest(lane, only))
+    allowed = allowed_skips()
+    surprises = [
+        f"{result.lane}: {skip}"
+        for result in results
+        for skip in result.skipped
+        if not any(re.search(pattern, skip) for pattern in allowed)
+    ]
+    print("\n==== skipped ====")
+    for result in results:
+        for skip in result.skipped:
+            print(f"{result.lane}: {skip}")
+    for surprise in surprises:
+        print(f"not on tests/skips.txt: {surprise}")
+    print("\n==== totals ====")
+    for result in results:
+        mark = "ok  " if result.ok else "FAIL"
+        print(f"{mark} {result.lane:12} {result.seconds:6.0f} s  {result.totals}")
+    return 0 if all(result.ok for result in results) and not surprises else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// Runs one test body as N ranks, three ways:
+//   kOneMapping  ranks are threads and share one mapping: a thread sanitizer sees every race
+//   kOwnMapping  ranks are threads with a mapping each: a pointer in the segment breaks
+//   kProcesses   ranks are forked processes: real death, real futexes
+// A body uses EXPECT_* and ASSERT_*; a rank that fails fails the test. A hang is a failure: after
+// the time limit the stacks of all ranks are printed and the ranks are killed.
+
+extern "C" {
+#include "shm/comm/comm.h"
+}
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace shmcoll::test
+{
+
+enum class Mode { kOneMapping, kOwnMapping, kProcesses };
+
+// All modes of this build: sanitizers that do not follow fork leave kProcesses out.
+std::vector<Mode> all_modes();
+std::string mode_name(Mode mode);
+
+struct Options {
+    shc_knobs knobs = {};
+    uint64_t timeout_ns = 20ULL * 1000 * 1000 * 1000; // of the group's operations
+    int limit_s = 60;                                 // of the whole run
+    bool make_group = true;
+    // Rank r's process (kProcesses) or thread starts with this, before the group is made.
+    std::function<void(int rank)> before;
+};
+
+struct Rank {
+    int rank;
+    int world;
+    Mode mode;
+    shc_comm *comm;  // made before the body, freed behind it (make_group)
+    shc_store store; // of the run, for bodies that make groups themselves
+    shc_knobs knobs;
+    uint64_t timeout_ns;
+
+    // Makes another group over the same store; its keys carry `name`.
+    shc_status make_group(shc_comm **out, const char *name = "test") const;
+};
+
+using Body = std::function<void(Rank &)>;
+
+void run_ranks(Mode mode, int world, const Body &body, const Options &options = {});
+
+// The first line of the calling thread's error.
+std::string error_text();
+
+// Names that this library has left in /dev/shm.
+std::vector<std::string> leftovers();
+
+} // namespace shmcoll::test

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Asynchronous operations: order, waiting, callbacks, ends.
+#include "tests/support/ranks.h"
+
+#include <atomic>
+#include <gtest/gtest.h>
+#include <memory>
+#include <thread>
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+// One vector and the descriptor that all-reduces it in place.
+struct Sum {
+    explicit Sum(size_t count, float value) : values(count, value)
+    {
+        size = static_cast<int64_t>(count);
+        tensor = {values.data(), 1, &size, nullptr};
+        op.kind = SHC_ALL_REDUCE;
+        op.dtype = SHC_FLOAT32;
+        op.redop = SHC_SUM;
+        op.input = op.output = {&tensor, 1};
+    }
+    Sum(const Sum &) = delete;
+    std::vector<float> values;
+    int64_t size = 0;
+    shc_tensor tensor = {};
+    shc_op op = {};
+    shc_request *request = nullptr;
+};
+
+shc_op barrier_op()
+{
+    shc_op op = {};
+    op.kind = SHC_BARRIER;
+    return op;
+}
+
+class Engine : public ::testing::TestWithParam<Mode>
+{
+};
+
+TEST_P(Engine, ManyInFlightWaitedInAnyOrder)
+{
+    run_ranks(GetParam(), 3, [](Rank &rank) {
+        std::vector<std::unique_ptr<Sum>> sums;
+        for (size_t i = 0; i < 60; i++) {
+            sums.push_back(std::make_unique<Sum>(1 + i * i * 40, static_cast<float>(i)));
+            ASSERT_EQ(shc_submit(rank.comm, &sums[i]->op, nullptr, &sums[i]->request), SHC_OK);
+        }
+        for (size_t turn = 0; turn < 60; turn++) {
+            size_t i = (turn * 7 + static_cast<size_t>(rank.rank) * 11) % 60;
+            ASSERT_EQ(shc_request_wait(sums[i]->request, 0), SHC_OK) << error_text();
+            EXPECT_EQ(sums[i]->values.back(), static_cast<float>(i) * 3) << i;
+            shc_request_release(sums[i]->request);
+        }
+    });
+}
+
+TEST_P(Engine, ProceedsWithoutAWaiter)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        Sum sum(1000, 2.f);
+        ASSERT_EQ(shc_submit(rank.comm, &sum.op, nullptr, &sum.request), SHC_OK);
+        shc_status status = SHC_ERR_ABORTED;
+        for (int i = 0; i < 5000 && !shc_request_done(sum.request, &status); i++)
+            shc_os_sleep_ns(SHC_NS_PER_MS);
+        EXPECT_EQ(status, SHC_OK);
+        EXPECT_EQ(sum.values[0], 4.f);
+        shc_request_release(sum.request);
+    });
+}
+
+TEST_P(Engine, ASynchronousCallTakesItsTurnBehindWhatIsQueued)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        for (int round = 0; round < 100; round++) {
+            Sum first(1, 1.f), second(1, 10.f), third(1, 100.f);
+            ASSERT_EQ(shc_submit(rank.comm, &first.op, nullptr, &first.request), SHC_OK);
+            ASSERT_EQ(shc_run(rank.comm, &second.op), SHC_OK) << error_text();
+            ASSERT_EQ(shc_submit(rank.comm, &third.op, nullptr, &third.request), SHC_OK);
+            ASSERT_EQ(shc_request_wait(first.request, 0), SHC_OK) << error_text();
+            ASSERT_EQ(shc_request_wait(third.request, 0), SHC_OK) << error_text();
+            EXPECT_EQ(first.values[0] + second.values[0] + third.values[0], 222.f);
+            shc_request_release(first.request);
+            shc_request_release(third.request);
+        }
+    });
+}
+
+// One rank calls synchronously what another calls asynchronously.
+TEST_P(Engine, RanksMayDifferInHowTheyWait)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        for (int round = 0; round < 50; round++) {
+            Sum sum(10, 1.f);
+            if (rank.rank == round % 2) {
+                ASSERT_EQ(shc_run(rank.comm, &sum.op), SHC_OK) << error_text();
+            } else {
+                ASSERT_EQ(shc_submit(rank.comm, &sum.op, nullptr, &sum.request), SHC_OK);
+                ASSERT_EQ(shc_request_wait(sum.request, 0), SHC_OK) << error_text();
+                shc_request_release(sum.request);
+            }
+            EXPECT_EQ(sum.values[9], 2.f);
+        }
+    });
+}
+
+TEST_P(Engine, ATimedWaitLeavesTheOperationInFlight)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        Sum sum(5, 1.f);
+        if (rank.rank == 1)
+            shc_os_sleep_ns(300 * SHC_NS_PER_MS);
+        ASSERT_EQ(shc_submit(rank.comm, &sum.op, nullptr, &sum.request), SHC_OK);
+        if (rank.rank == 0) {
+            EXPECT_EQ(shc_request_wait(sum.request, 20 * SHC_NS_PER_MS), SHC_ERR_TIMEOUT);
+            EXPECT_NE(error_text().find("Timed out"), std::string::npos) << error_text();
+        }
+        EXPECT_EQ(shc_request_wait(sum.request, 0), SHC_OK) << error_text();
+        EXPECT_EQ(sum.values[4], 2.f);
+        shc_request_release(sum.request);
+    });
+}
+
+struct Watcher {
+    std::atomic<int> completed{0}, retired{0};
+    std::atomic<bool> retired_by_caller{true};
+    std::thread::id caller = std::this_thread::get_id();
+    std::function<void()> in_complete;
+
+    shc_request_hooks hooks()
+    {
+        return {this,
+                [](void *ctx, shc_status, const char *) {
+                    auto *self = static_cast<Watcher *>(ctx);
+                    if (self->in_complete)
+                        self->in_complete();
+                    self->completed++;
+                },
+                [](void *ctx) {
+                    auto *self = static_cast<Watcher *>(ctx);
+                    if (std::this_thread::get_id() != self->caller)
+                        self->retired_by_caller = false;
+                    self->retired++;
+                }};
+    }
+};
+
+TEST_P(Engine, CompleteComesOnceBeforeTheWaitReturnsAndRetireOnACallersThread)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        Watcher watcher;
+        int asked = 0;
+        for (int round = 0; round < 50; round++) {
+            Sum sum(100, 1.f);
+            shc_request_hooks hooks = watcher.hooks();
+            ASSERT_EQ(shc_submit(rank.comm, &sum.op, &hooks, &sum.request), SHC_OK);
+            asked += shc_request_notify(sum.request);
+            ASSERT_EQ(shc_request_wait(sum.request, 0), SHC_OK) << error_text();
+            EXPECT_EQ(watcher.completed, asked);
+            shc_request_release(sum.request);
+        }
+        shc_comm_close(rank.comm);
+        shc_comm_free(rank.comm);
+        rank.comm = nullptr;
+        EXPECT_EQ(watcher.retired, 50);
+        EXPECT_TRUE(watcher.retired_by_caller);
+    });
+}
+
+// As PowerSGD does: the callback of one operation waits for another of the same group.
+TEST_P(Engine, ACallbackMaySubmitToItsOwnGroupAndWait)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        for (int round = 0; round < 20; round++) {
+            Watcher watcher;
+            Sum outer(10, 1.f), inner(10, 5.f), nested(3, 7.f);
+            Watcher nested_watcher;
+            nested_watcher.in_complete = [&] {
+                EXPECT_EQ(shc_run(rank.comm, &nested.op), SHC_OK) << error_text();
+            };
+            watcher.in_complete = [&] {
+                shc_request_hooks hooks = nested_watcher.hooks();
+                EXPECT_EQ(shc_submit(rank.comm, &inner.op, &hooks, &inner.request), SHC_OK);
+                bool notified = shc_request_notify(inner.request);
+                EXPECT_EQ(shc_request_wait(inner.request, 0), SHC_OK) << error_text();
+                if (!notified)
+                    nested_watcher.in_complete();
+            };
+            shc_request_hooks hooks = watcher.hooks();
+            // Keep the operation open until the callback is asked for.
+            if (rank.rank == 0)
+                shc_os_sleep_ns(2 * SHC_NS_PER_MS);
+            ASSERT_EQ(shc_submit(rank.comm, &outer.op, &hooks, &outer.request), SHC_OK);
+            if (!shc_request_notify(outer.request))
+                watcher.in_complete();
+            ASSERT_EQ(shc_request_wait(outer.request, 0), SHC_OK) << error_text();
+            EXPECT_EQ(inner.values[0], 10.f);
+            EXPECT_EQ(nested.values[0], 14.f);
+            shc_request_release(outer.request);
+            shc_request_release(inner.request);
+        }
+    });
+}
+
+TEST_P(Engine, AThousandDroppedRequestsAllRun)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        std::vector<std::unique_ptr<Sum>> sums;
+        for (size_t i = 0; i < 1500; i++) {
+            sums.push_back(std::make_unique<Sum>(4, 1.f));
+            ASSERT_EQ(shc_submit(rank.comm, &sums[i]->op, nullptr, &sums[i]->request), SHC_OK);
+            shc_request_release(sums[i]->request);
+        }
+        shc_op barrier = barrier_op();
+        ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+        for (const auto &sum : sums)
+            ASSERT_EQ(sum->values[3], 2.f);
+    });
+}
+
+TEST_P(Engine, ClosingEndsWhatIsInFlightWithClosed)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        if (rank.rank == 1) {
+            shc_os_sleep_ns(100 * SHC_NS_PER_MS);
+            return; // never calls
+        }
+        Sum one(5, 1.f), two(5, 1.f);
+        ASSERT_EQ(shc_submit(rank.comm, &one.op, nullptr, &one.request), SHC_OK);
+        ASSERT_EQ(shc_submit(rank.comm, &two.op, nullptr, &two.request), SHC_OK);
+        std::thread closer([&] {
+            shc_os_sleep_ns(20 * SHC_NS_PER_MS);
+            shc_comm_close(rank.comm);
+        });
+        shc_status first = shc_request_wait(one.request, 0);
+        EXPECT_TRUE(first == SHC_ERR_CLOSED || first == SHC_ERR_PEER_LEFT)
+            << shc_status_name(first);
+        EXPECT_NE(shc_request_wait(two.request, 0), SHC_OK);
+        closer.join();
+        shc_request_release(one.request);
+        shc_request_release(two.request);
+        shc_op barrier = barrier_op();
+        EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_ERR_CLOSED);
+        shc_request *request;
+        EXPECT_EQ(shc_submit(rank.comm, &barrier, nullptr, &request), SHC_ERR_CLOSED);
+    });
+}
+
+TEST_P(Engine, SeveralThreadsMayCallOneGroup)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        // Every thread makes the same calls, so any order of the threads fits any other.
+        std::vector<std::thread> threads;
+        for (int t = 0; t < 3; t++)
+            threads.emplace_back([&] {
+                for (int i = 0; i < 100; i++) {
+                    Sum sum(7, 1.f);
+                    ASSERT_EQ(shc_run(rank.comm, &sum.op), SHC_OK) << error_text();
+                    ASSERT_EQ(sum.values[6], 2.f);
+                }
+            });
+        for (std::thread &thread : threads)
+            thread.join();
+    });
+}
+
+std::string name_of(const ::testing::TestParamInfo<Mode> &info)
+{
+    return mode_name(info.param);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Engine, ::testing::ValuesIn(all_modes()), name_of);
+
+} // namespace

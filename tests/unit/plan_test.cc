@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSD-3-Clause
+extern "C" {
+#include "shm/coll/plan.h"
+#include "shm/coll/select.h"
+#include "shm/proto/arena.h"
+}
+
+#include <gtest/gtest.h>
+#include <set>
+
+namespace
+{
+
+TEST(Plan, ChunksCoverTheMessageWithoutOverlap)
+{
+    for (size_t total : {1u, 100u, 4096u, 4097u, 100000u}) {
+        for (size_t chunk : {64u, 100u, 4096u}) {
+            size_t next = 0;
+            uint64_t count = shc_plan_chunk_count(total, chunk);
+            for (uint64_t k = 0; k < count; k++) {
+                shc_span span = shc_plan_chunk(total, chunk, k);
+                EXPECT_EQ(span.offset, next);
+                EXPECT_GT(span.bytes, 0u);
+                EXPECT_LE(span.bytes, chunk);
+                next += span.bytes;
+            }
+            EXPECT_EQ(next, total);
+        }
+    }
+}
+
+TEST(Plan, SlicesCoverAChunkAndBeginOnWholeLines)
+{
+    for (int world : {1, 2, 3, 7, 64}) {
+        for (size_t bytes : {1u, 8u, 127u, 128u, 129u, 5000u, 131072u}) {
+            shc_span chunk = {1000, bytes};
+            size_t next = chunk.offset;
+            for (int rank = 0; rank < world; rank++) {
+                shc_span slice = shc_plan_slice(chunk, world, rank);
+                EXPECT_EQ(slice.offset, next);
+                if (slice.bytes > 0) {
+                    EXPECT_EQ((slice.offset - chunk.offset) % SHC_LINE_BYTES, 0u);
+                }
+                next += slice.bytes;
+            }
+            EXPECT_EQ(next, chunk.offset + bytes);
+        }
+    }
+}
+
+TEST(Plan, NoSliceIsLargerThanACellOfAFullChunk)
+{
+    for (int world = 2; world <= 64; world++) {
+        shc_arena_geometry g = shc_arena_plan(world, 32u << 20);
+        if (g.depth == 0)
+            continue;
+        size_t chunk_bytes = g.cell_bytes * static_cast<size_t>(world);
+        for (size_t bytes : {chunk_bytes, chunk_bytes - 1, chunk_bytes / 2 + 1, size_t{1}})
+            for (int rank = 0; rank < world; rank++)
+                EXPECT_LE(shc_plan_slice({0, bytes}, world, rank).bytes, g.cell_bytes)
+                    << "world " << world << " bytes " << bytes;
+    }
+}
+
+TEST(Plan, StepsGrowInProgramOrder)
+{
+    uint64_t last = 0;
+    for (uint64_t k = 0; k < 1000; k++) {
+        EXPECT_GT(shc_plan_step_out(k), last);
+        last = shc_plan_step_out(k);
+        if (k > 0) {
+            EXPECT_GT(shc_plan_step_work(k - 1), last);
+            last = shc_plan_step_work(k - 1);
+        }
+    }
+}
+
+TEST(Arena, EveryPairHasCellsOfItsOwnInsideTheRangeOfItsHost)
+{
+    for (int world : {2, 3, 4, 5, 8, 17, 64}) {
+        shc_arena arena = {};
+        shc_arena_init(&arena, world, size_t{256} << 20, -1);
+        ASSERT_GT(arena.geometry.depth, 0u);
+        std::set<char *> begins;
+        size_t pair_bytes = size_t{arena.geometry.depth} * 2 * arena.geometry.cell_bytes;
+        for (int a = 0; a < world; a++) {
+            for (int b = a + 1; b < world; b++) {
+                char *begin = shc_arena_pair(&arena, a, b, world);
+                EXPECT_EQ(begin, shc_arena_pair(&arena, b, a, world)) << a << " " << b;
+                EXPECT_TRUE(begins.insert(begin).second) << "shared: " << a << " " << b;
+                size_t offset = static_cast<size_t>(begin - arena.segment.base);
+                size_t in_range = offset % arena.geometry.range_bytes;
+                EXPECT_LE(
+                    in_range + pair_bytes,
+                    static_cast<size_t>(shc_arena_shout_slot(&arena, 0, 0) - arena.segment.base));
+            }
+        }
+    }
+}
+
+TEST(Arena, BothSidesOfAUseNameTheSameCells)
+{
+    shc_arena low = {}, high = {};
+    shc_arena_init(&low, 4, 32u << 20, -1);
+    shc_arena_init(&high, 4, 32u << 20, -1);
+    for (int use = 0; use < 5; use++) {
+        char *mine = shc_exchange_write_cell(&low, 1, 3, 4, 2);
+        char *theirs = shc_exchange_read_cell(&low, 1, 3, 4, 2);
+        EXPECT_NE(mine, theirs);
+        EXPECT_EQ(mine, shc_exchange_read_cell(&high, 3, 1, 4, 2));
+        EXPECT_EQ(theirs, shc_exchange_write_cell(&high, 3, 1, 4, 2));
+        shc_exchange_swap(&low, 3, 2);
+        shc_exchange_swap(&high, 1, 2);
+        EXPECT_EQ(shc_exchange_write_cell(&low, 1, 3, 4, 2), theirs) << "who has read is next";
+    }
+}
+
+TEST(Arena, StaysWithinItsLimitOrDoesWithout)
+{
+    for (int world = 2; world <= SHC_MAX_WORLD; world++) {
+        for (size_t limit : {size_t{0}, size_t{1} << 20, size_t{8} << 20, size_t{32} << 20}) {
+            shc_arena_geometry g = shc_arena_plan(world, limit);
+            EXPECT_LE(g.range_bytes * static_cast<size_t>(world), limit);
+            if (g.depth > 0) {
+                EXPECT_GE(g.depth, 2u);
+                EXPECT_LE(g.depth, static_cast<uint32_t>(SHC_ARENA_MAX_DEPTH));
+                EXPECT_EQ(g.cell_bytes % SHC_LINE_BYTES, 0u);
+            }
+        }
+    }
+}
+
+TEST(Select, NothingMovesForAnEmptyMessage)
+{
+    for (shc_op_kind kind : {SHC_BARRIER, SHC_BROADCAST, SHC_ALL_REDUCE, SHC_ALL_GATHER})
+        EXPECT_EQ(shc_select(kind, 0, 4), SHC_ALGO_NOTHING);
+}
+
+TEST(Select, APayloadWithAFactorFitsTheCallLine)
+{
+    for (size_t bytes = 1; bytes <= 64; bytes++) {
+        if (shc_select(SHC_ALL_REDUCE, bytes, 4) == SHC_ALGO_INLINE) {
+            EXPECT_LE(bytes + sizeof(double), static_cast<size_t>(SHC_INLINE_BYTES));
+        }
+    }
+}
+
+TEST(Select, OneUseIsForTwoRanksAndFitsACell)
+{
+    for (size_t bytes = 1; bytes < (1u << 20); bytes += 777) {
+        EXPECT_NE(shc_select(SHC_ALL_REDUCE, bytes, 3), SHC_ALGO_ONE_USE);
+        if (shc_select(SHC_ALL_REDUCE, bytes, 2) == SHC_ALGO_ONE_USE) {
+            EXPECT_LE(bytes, shc_arena_plan(2, 32u << 20).cell_bytes);
+        }
+    }
+}
+
+} // namespace
