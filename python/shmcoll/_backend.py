@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""From torch's creator call to a process group, and the goodbye when the process ends."""
+
+import atexit
+import datetime
+import multiprocessing.util
+import os
+from typing import Any
+
+from shmcoll import _C
+
+_DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
+_goodbye_pid = 0
+
+
+def _make_options(options: Any, backend_options: Any) -> _C.Options:
+    """torch's options, with what the user gave as ``pg_options``: a shmcoll.Options or a dict.
+
+    Options of another backend are ignored: torch hands one object to all backends of a group.
+    """
+    timeout = options.timeout
+    if isinstance(backend_options, dict):
+        unknown = set(backend_options) - {"timeout"}
+        if unknown:
+            raise ValueError(f"shmcoll: unknown pg_options {sorted(unknown)}; known: timeout")
+        timeout = backend_options.get("timeout", timeout)
+    elif isinstance(backend_options, _C.Options) and backend_options._timeout != _DEFAULT_TIMEOUT:
+        timeout = backend_options._timeout
+    ours = _C.Options(timeout)
+    ours.group_name = options.group_id
+    ours.global_ranks_in_group = options.global_ranks_in_group
+    return ours
+
+
+def _say_goodbye_at_exit() -> None:
+    """A process that ends normally leaves its groups; one that does not is dead to the others.
+
+    Processes of multiprocessing end by os._exit and run only its own finalizers, so both are used.
+    """
+    global _goodbye_pid
+    if _goodbye_pid == os.getpid():
+        return
+    _goodbye_pid = os.getpid()
+    atexit.register(_C._leave)
+    multiprocessing.util.Finalize(None, _C._leave, exitpriority=-100)
+
+
+def create_backend(options: Any, backend_options: Any) -> _C.ProcessGroupShm:
+    """Called by torch.distributed for every group. Blocks until all its ranks are there."""
+    _say_goodbye_at_exit()
+    return _C.ProcessGroupShm(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        _make_options(options, backend_options),
+    )

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Builds the C core once with CMake, then the glue for the torch that is installed.
+
+torch is neither a build nor a run requirement in the metadata: pip would fetch one, and the glue
+fits only the very minor version it was compiled against. Install torch first, then
+``pip install --no-build-isolation .``.
+"""
+
+import json
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+
+from setuptools import setup
+
+try:
+    import torch
+    from torch.utils.cpp_extension import BuildExtension, CppExtension
+except ImportError as error:
+    sys.exit(
+        f"shmcoll's setup.py: {error}\n"
+        "Building needs the torch it is to run with. Install torch, then:\n"
+        "    pip install --no-build-isolation .\n"
+        "(pip's isolated builds cannot see the installed torch.)"
+    )
+
+ROOT = pathlib.Path(__file__).parent.resolve()
+PACKAGE = ROOT / "python" / "shmcoll"
+CORE_BUILD = ROOT / "build" / "core"
+
+
+def build_core() -> None:
+    """libshmcoll.so, into the package."""
+    jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count() or 1)
+    configure = ["cmake", "-S", str(ROOT), "-B", str(CORE_BUILD), "-DCMAKE_BUILD_TYPE=Release"]
+    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", str(CORE_BUILD), "-j", jobs], check=True)
+    shutil.rmtree(PACKAGE / "lib", ignore_errors=True)
+    (PACKAGE / "lib").mkdir()
+    for library in (CORE_BUILD / "src" / "shm").glob("libshmcoll.so*"):
+        shutil.copy(library, PACKAGE / "lib", follow_symlinks=False)
+
+
+def write_build_info() -> None:
+    """What _load.py compares before it loads anything."""
+    facts = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cxx11_abi": str(torch.compiled_with_cxx11_abi()),
+    }
+    (PACKAGE / "_build_info.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
+class Build(BuildExtension):
+    def run(self) -> None:
+        build_core()
+        write_build_info()
+        super().run()
+
+
+setup(
+    ext_modules=[
+        CppExtension(
+            "shmcoll._C",
+            sorted(str(p.relative_to(ROOT)) for p in (ROOT / "src" / "backend").glob("*.cpp")),
+            include_dirs=[str(ROOT / "src")],
+            library_dirs=[str(PACKAGE / "lib")],
+            libraries=["shmcoll"],
+            extra_compile_args=[
+                "-O2",
+                "-fvisibility=hidden",
+                "-Wall",
+                "-Wextra",
+                "-Wno-unused-parameter",
+            ],
+            extra_link_args=["-Wl,-rpath,$ORIGIN/lib"],
+        )
+    ],
+    cmdclass={"build_ext": Build},
+)

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The module shmcoll._C. Python classes only; registration is a line of Python.
+#include "backend/process_group_shm.hpp"
+#include "backend/python.hpp"
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace py = pybind11;
+
+namespace
+{
+
+template <class T>
+using IntrusiveClass = c10::intrusive_ptr<T>;
+
+void bindOptions(py::module_ &m)
+{
+    using shmcoll::GroupOptions;
+    py::class_<GroupOptions, c10d::Backend::Options, IntrusiveClass<GroupOptions>>(m, "Options")
+        .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
+        // torch deep-copies options; their base class does not know how.
+        .def("__copy__",
+             [](const GroupOptions &self) { return c10::make_intrusive<GroupOptions>(self); })
+        .def("__deepcopy__", [](const GroupOptions &self, const py::dict &) {
+            return c10::make_intrusive<GroupOptions>(self);
+        });
+}
+
+void bindBackend(py::module_ &m)
+{
+    using shmcoll::GroupOptions;
+    using shmcoll::ProcessGroupShm;
+    py::class_<ProcessGroupShm, c10d::Backend, IntrusiveClass<ProcessGroupShm>>(m,
+                                                                                "ProcessGroupShm")
+        .def(py::init<const c10::intrusive_ptr<c10d::Store> &, int, int,
+                      c10::intrusive_ptr<GroupOptions>>(),
+             py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"))
+        .def_property_readonly("options", &ProcessGroupShm::options)
+        .def("_info", &ProcessGroupShm::info);
+}
+
+} // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
+{
+    py::module_::import("torch.distributed"); // the base classes
+    bindOptions(m);
+    bindBackend(m);
+    m.def("_build_info", [] { return std::string(shc_build_info()); });
+    // This process says goodbye to its groups, and the interpreter may go.
+    m.def("_leave", [] {
+        shmcoll::forgetPython();
+        py::gil_scoped_release release;
+        shc_process_leave();
+    });
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backend/convert.hpp"
+
+#include <c10/util/Exception.h>
+
+namespace shmcoll
+{
+
+namespace
+{
+
+// The dtypes that can be reduced; every other one is moved as bytes.
+shc_dtype dtypeOf(at::ScalarType dtype)
+{
+    switch (dtype) {
+    case at::kChar:
+        return SHC_INT8;
+    case at::kShort:
+        return SHC_INT16;
+    case at::kInt:
+        return SHC_INT32;
+    case at::kLong:
+        return SHC_INT64;
+    case at::kByte:
+        return SHC_UINT8;
+    case at::kUInt16:
+        return SHC_UINT16;
+    case at::kUInt32:
+        return SHC_UINT32;
+    case at::kUInt64:
+        return SHC_UINT64;
+    case at::kBool:
+        return SHC_BOOL;
+    case at::kHalf:
+        return SHC_FLOAT16;
+    case at::kBFloat16:
+        return SHC_BFLOAT16;
+    case at::kFloat8_e4m3fn:
+        return SHC_FLOAT8_E4M3FN;
+    case at::kFloat8_e5m2:
+        return SHC_FLOAT8_E5M2;
+    case at::kFloat8_e4m3fnuz:
+        return SHC_FLOAT8_E4M3FNUZ;
+    case at::kFloat8_e5m2fnuz:
+        return SHC_FLOAT8_E5M2FNUZ;
+    case at::kFloat:
+        return SHC_FLOAT32;
+    case at::kDouble:
+        return SHC_FLOAT64;
+    case at::kComplexFloat:
+        return SHC_COMPLEX64;
+    case at::kComplexDouble:
+        return SHC_COMPLEX128;
+    default:
+        return SHC_OPAQUE;
+    }
+}
+
+} // namespace
+
+void TensorViews::addOne(const at::Tensor &tensor, const char *op)
+{
+    TORCH_CHECK_VALUE(tensor.defined(), "shmcoll: ", op, ": an undefined tensor");
+    TORCH_CHECK_VALUE(tensor.device().is_cpu(), "shmcoll: ", op, ": a tensor on ", tensor.device(),
+                      "; this build moves CPU tensors");
+    TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, "shmcoll: ", op, ": a tensor of layout ",
+                     tensor.layout(), "; dense tensors are possible");
+    TORCH_CHECK_TYPE(!tensor.is_conj() && !tensor.is_neg(), "shmcoll: ", op,
+                     ": a conjugate or negative view; call resolve_conj() or resolve_neg() first");
+    shc_tensor view{};
+    view.data = tensor.data_ptr();
+    view.ndim = static_cast<int32_t>(tensor.dim());
+    view.sizes = tensor.sizes().data();
+    view.strides = tensor.is_contiguous() ? nullptr : tensor.strides().data();
+    if (count_ == 0)
+        first_ = view;
+    else if (count_ == 1)
+        rest_.push_back(first_);
+    if (count_ > 0)
+        rest_.push_back(view);
+    count_++;
+}
+
+void TensorViews::add(at::TensorList tensors, const char *op)
+{
+    for (const at::Tensor &tensor : tensors)
+        addOne(tensor, op);
+}
+
+shc_tensors TensorViews::view() const
+{
+    return {count_ == 1 ? &first_ : rest_.data(), count_};
+}
+
+void setDtype(shc_op &op, at::ScalarType dtype)
+{
+    op.dtype = dtypeOf(dtype);
+    if (op.dtype == SHC_OPAQUE) {
+        op.elem_bytes = static_cast<uint32_t>(c10::elementSize(dtype));
+        op.dtype_tag = static_cast<uint32_t>(dtype);
+    }
+}
+
+void setReduceOp(shc_op &op, const c10d::ReduceOp &reduceOp)
+{
+    switch (reduceOp.op_) {
+    case c10d::ReduceOp::SUM:
+        op.redop = SHC_SUM;
+        return;
+    case c10d::ReduceOp::AVG:
+        op.redop = SHC_AVG;
+        return;
+    case c10d::ReduceOp::PRODUCT:
+        op.redop = SHC_PRODUCT;
+        return;
+    case c10d::ReduceOp::MIN:
+        op.redop = SHC_MIN;
+        return;
+    case c10d::ReduceOp::MAX:
+        op.redop = SHC_MAX;
+        return;
+    case c10d::ReduceOp::BAND:
+        op.redop = SHC_BAND;
+        return;
+    case c10d::ReduceOp::BOR:
+        op.redop = SHC_BOR;
+        return;
+    case c10d::ReduceOp::BXOR:
+        op.redop = SHC_BXOR;
+        return;
+    case c10d::ReduceOp::PREMUL_SUM:
+        break;
+    default:
+        TORCH_CHECK_VALUE(false, "shmcoll: a reduce op that does not exist");
+    }
+    const auto *supplement =
+        reinterpret_cast<const c10d::NCCLPreMulSumSupplement *>(reduceOp.supplement_.get());
+    TORCH_CHECK_VALUE(supplement != nullptr, "shmcoll: PREMUL_SUM without its factor");
+    op.redop = SHC_PREMUL_SUM;
+    op.premul = supplement->tensor_factor.defined() ? supplement->tensor_factor.item().toDouble()
+                                                    : supplement->double_factor;
+}
+
+at::ScalarType commonDtype(at::TensorList tensors, const char *op)
+{
+    TORCH_CHECK_VALUE(!tensors.empty(), "shmcoll: ", op, ": an empty list of tensors");
+    at::ScalarType dtype = tensors.front().scalar_type();
+    for (const at::Tensor &tensor : tensors)
+        TORCH_CHECK_TYPE(tensor.scalar_type() == dtype, "shmcoll: ", op,
+                         ": tensors of one call differ in dtype: ", dtype, " and ",
+                         tensor.scalar_type());
+    return dtype;
+}
+
+} // namespace shmcoll

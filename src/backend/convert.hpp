@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// From torch's types to the core's, and the checks that need to know a tensor. Everything that
+// differs between versions of torch is here and in the #if of process_group_shm.hpp.
+
+#include "shm/shmcoll.h"
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+namespace shmcoll
+{
+
+// Tensors as the core takes them: refers to the tensors' own sizes and strides, which must outlive
+// it. Room for one without an allocation: that is what most calls have.
+class TensorViews
+{
+  public:
+    TensorViews() = default;
+    // Checks that each tensor is on the CPU and dense. `op` names the call in messages.
+    TensorViews(at::TensorList tensors, const char *op) { add(tensors, op); }
+    void add(at::TensorList tensors, const char *op);
+    shc_tensors view() const;
+
+  private:
+    void addOne(const at::Tensor &tensor, const char *op);
+    shc_tensor first_{};
+    std::vector<shc_tensor> rest_; // all of them, when there are several
+    uint32_t count_ = 0;
+};
+
+// Fills dtype, elem_bytes, dtype_tag.
+void setDtype(shc_op &op, at::ScalarType dtype);
+
+// Fills redop and premul.
+void setReduceOp(shc_op &op, const c10d::ReduceOp &reduceOp);
+
+// The milliseconds of an options struct; unset means the group's.
+inline uint64_t timeoutNs(std::chrono::milliseconds timeout)
+{
+    return timeout.count() > 0 ? static_cast<uint64_t>(timeout.count()) * 1000000u : 0;
+}
+
+// All tensors of one call: same dtype, or an error that names both.
+at::ScalarType commonDtype(at::TensorList tensors, const char *op);
+
+} // namespace shmcoll

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backend/process_group_shm.hpp"
+
+#include "backend/convert.hpp"
+#include "backend/error.hpp"
+#include "backend/python.hpp"
+#include "backend/store_bootstrap.hpp"
+
+#include <ATen/record_function.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+namespace shmcoll
+{
+
+namespace
+{
+
+Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
+                const GroupOptions &options)
+{
+    StoreBootstrap bootstrap(store);
+    shc_comm_config config{};
+    config.rank = rank;
+    config.world_size = size;
+    config.name = options.group_name.c_str();
+    config.timeout_ns = timeoutNs(options.timeout);
+    config.store = bootstrap.view();
+    config.interrupted = pythonInterrupted;
+    shc_comm *comm = nullptr;
+    shc_status status;
+    {
+        GilRelease release;
+        status = shc_comm_create(&config, &comm);
+    }
+    if (status == SHC_ERR_STORE)
+        bootstrap.rethrow();
+    check(status);
+    return Group(comm, [](shc_comm *old) {
+        GilRelease release;
+        shc_comm_free(old);
+    });
+}
+
+// Only then may a null Work be returned: nobody will look for it.
+bool isInline(bool asyncOp)
+{
+    return !asyncOp && !c10d::allow_inflight_collective_as_graph_input();
+}
+
+shc_op describe(shc_op_kind kind, std::chrono::milliseconds timeout)
+{
+    shc_op op{};
+    op.kind = kind;
+    op.timeout_ns = timeoutNs(timeout);
+    return op;
+}
+
+} // namespace
+
+// One operation, ready to run; refers to what its maker keeps on the stack.
+struct ProcessGroupShm::Call {
+    const shc_op &op;
+    at::TensorList tensors; // all it reads or writes
+    at::TensorList outputs; // what Work::result() gives
+    bool asyncOp;
+    c10d::OpType type;
+    const char *title; // for the profiler
+};
+
+ProcessGroupShm::ProcessGroupShm(const Store &store, int rank, int size,
+                                 c10::intrusive_ptr<GroupOptions> options)
+    : Backend(rank, size), options_(std::move(options)),
+      group_(makeGroup(store, rank, size, *options_))
+{
+    init();
+}
+
+uint64_t ProcessGroupShm::getSequenceNumberForGroup()
+{
+    return shc_comm_sequence(group_.get());
+}
+
+c10d::ErrorType ProcessGroupShm::getError()
+{
+    switch (shc_comm_error(group_.get())) {
+    case SHC_OK:
+        return c10d::ErrorType::SUCCESS;
+    case SHC_ERR_TIMEOUT:
+        return c10d::ErrorType::TIMEOUT;
+    case SHC_ERR_PEER_DEAD:
+        return c10d::ErrorType::REMOTE_ERROR;
+    default:
+        return c10d::ErrorType::COMM_ERROR;
+    }
+}
+
+void ProcessGroupShm::abort()
+{
+    GilRelease release;
+    shc_comm_abort(group_.get(), "abort() was called");
+    shc_comm_close(group_.get());
+}
+
+void ProcessGroupShm::shutdown()
+{
+    GilRelease release;
+    shc_comm_close(group_.get());
+}
+
+c10::intrusive_ptr<GroupOptions> ProcessGroupShm::options() const
+{
+    return c10::make_intrusive<GroupOptions>(*options_);
+}
+
+std::string ProcessGroupShm::info() const
+{
+    char text[2048];
+    check(shc_comm_info(group_.get(), text, sizeof text));
+    return text;
+}
+
+#if SHMCOLL_TORCH_AT_LEAST(2, 9)
+
+c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupShm::getBackendOptions()
+{
+    return options();
+}
+
+void ProcessGroupShm::setTimeout(std::chrono::milliseconds timeout)
+{
+    options_->timeout = timeout;
+    shc_comm_set_timeout(group_.get(), timeoutNs(timeout));
+}
+
+c10::intrusive_ptr<c10d::Backend>
+ProcessGroupShm::split(const Store &store, const std::vector<int> &ranks,
+                       const c10::intrusive_ptr<c10d::Backend::Options> &options)
+{
+    auto found = std::find(ranks.begin(), ranks.end(), rank_);
+    if (found == ranks.end())
+        return nullptr;
+    // The options may be another backend's: a mixed group splits all its backends with one's.
+    auto own = c10::make_intrusive<GroupOptions>(options->timeout);
+    own->group_name = options->group_name;
+    own->group_desc = options->group_desc;
+    own->global_ranks_in_group = options->global_ranks_in_group;
+    // All backends of the group get the same store, without a prefix for the device.
+    auto prefixed = c10::make_intrusive<c10d::PrefixStore>(kBackendName, store);
+    return c10::make_intrusive<ProcessGroupShm>(prefixed, static_cast<int>(found - ranks.begin()),
+                                                static_cast<int>(ranks.size()), own);
+}
+
+#endif
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::run(const Call &call)
+{
+    if (isInline(call.asyncOp)) {
+        RECORD_FUNCTION(call.title, std::vector<c10::IValue>{});
+        check(shc_run(group_.get(), &call.op));
+        return nullptr;
+    }
+    auto flight = std::make_shared<Flight>();
+    flight->tensors = call.tensors.vec();
+    flight->outputs = call.outputs.vec();
+    auto work = c10::make_intrusive<WorkShm>(group_, rank_, call.type, call.title, flight);
+    work->submit(call.op);
+    return work;
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::broadcast(Tensors &tensors,
+                                                    const c10d::BroadcastOptions &options)
+{
+    TORCH_CHECK_VALUE(tensors.size() == 1, "shmcoll: broadcast takes one tensor, not ",
+                      tensors.size());
+    TensorViews views(tensors, "broadcast");
+    shc_op op = describe(SHC_BROADCAST, options.timeout);
+    setDtype(op, tensors[0].scalar_type());
+    op.root = static_cast<int>(options.rootRank);
+    op.input = op.output = views.view();
+    return run(
+        {op, tensors, tensors, options.asyncOp, c10d::OpType::BROADCAST, "shmcoll:broadcast"});
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::reduceAll(Tensors &tensors,
+                                                    const c10d::AllreduceOptions &options,
+                                                    c10d::OpType type, const char *title)
+{
+    TensorViews views(tensors, "all_reduce");
+    shc_op op = describe(SHC_ALL_REDUCE, options.timeout);
+    setDtype(op, commonDtype(tensors, "all_reduce"));
+    setReduceOp(op, options.reduceOp);
+    op.input = op.output = views.view();
+    return run({op, tensors, tensors, options.asyncOp, type, title});
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::allreduce(Tensors &tensors,
+                                                    const c10d::AllreduceOptions &options)
+{
+    TORCH_CHECK_VALUE(tensors.size() == 1, "shmcoll: all_reduce takes one tensor, not ",
+                      tensors.size());
+    return reduceAll(tensors, options, c10d::OpType::ALLREDUCE, "shmcoll:all_reduce");
+}
+
+ProcessGroupShm::WorkPtr
+ProcessGroupShm::allreduce_coalesced(Tensors &tensors,
+                                     const c10d::AllreduceCoalescedOptions &options)
+{
+    return reduceAll(tensors, options, c10d::OpType::ALLREDUCE_COALESCED,
+                     "shmcoll:all_reduce_coalesced");
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::gatherAll(at::TensorList outputs, const at::Tensor &input,
+                                                    const c10d::AllgatherOptions &options,
+                                                    c10d::OpType type, const char *title)
+{
+    at::ScalarType dtype = commonDtype(outputs, "all_gather");
+    TORCH_CHECK_TYPE(dtype == input.scalar_type(), "shmcoll: all_gather: the input is ",
+                     input.scalar_type(), ", the output ", dtype);
+    TensorViews in(input, "all_gather"), out(outputs, "all_gather");
+    shc_op op = describe(SHC_ALL_GATHER, options.timeout);
+    setDtype(op, dtype);
+    op.input = in.view();
+    op.output = out.view();
+    Tensors all = outputs.vec();
+    all.push_back(input);
+    return run({op, all, outputs, options.asyncOp, type, title});
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::allgather(std::vector<Tensors> &outputs, Tensors &inputs,
+                                                    const c10d::AllgatherOptions &options)
+{
+    TORCH_CHECK_VALUE(inputs.size() == 1 && outputs.size() == 1,
+                      "shmcoll: all_gather takes one input and one list of outputs, not ",
+                      inputs.size(), " and ", outputs.size());
+    TORCH_CHECK_VALUE(outputs[0].size() == static_cast<size_t>(size_),
+                      "shmcoll: all_gather: a list of ", outputs[0].size(), " outputs for ", size_,
+                      " ranks");
+    for (const at::Tensor &output : outputs[0])
+        TORCH_CHECK_VALUE(output.numel() == inputs[0].numel(),
+                          "shmcoll: all_gather: the input has ", inputs[0].numel(),
+                          " elements, an output of the list ", output.numel());
+    return gatherAll(outputs[0], inputs[0], options, c10d::OpType::ALLGATHER, "shmcoll:all_gather");
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::_allgather_base(at::Tensor &output, at::Tensor &input,
+                                                          const c10d::AllgatherOptions &options)
+{
+    return gatherAll(output, input, options, c10d::OpType::_ALLGATHER_BASE,
+                     "shmcoll:_all_gather_base");
+}
+
+// The operations of a group end in order, so the last one's Work stands for all.
+ProcessGroupShm::WorkPtr
+ProcessGroupShm::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                                 const c10d::AllgatherOptions &options)
+{
+    TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
+                      "shmcoll: all_gather_into_tensor_coalesced: ", inputs.size(), " inputs, but ",
+                      outputs.size(), " outputs");
+    WorkPtr last;
+    for (size_t i = 0; i < inputs.size(); i++)
+        last = gatherAll(outputs[i], inputs[i], options, c10d::OpType::COALESCED,
+                         "shmcoll:all_gather_into_tensor_coalesced");
+    return last;
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::barrier(const c10d::BarrierOptions &options)
+{
+    shc_op op = describe(SHC_BARRIER, options.timeout);
+    return run({op, {}, {}, options.asyncOp, c10d::OpType::BARRIER, "shmcoll:barrier"});
+}
+
+} // namespace shmcoll

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// The c10d backend: checks, describes, submits. No algorithm is here.
+//
+// A call with asyncOp == false runs in the calling thread and returns a null Work, which Python
+// takes as done; everything else gets a Work whose operation the core's engine runs unasked.
+
+#include "backend/work_shm.hpp"
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/version.h>
+
+// What a version's Backend does not have cannot be overridden.
+#define SHMCOLL_TORCH_AT_LEAST(major, minor) \
+    (TORCH_VERSION_MAJOR > (major) ||        \
+     (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+
+namespace shmcoll
+{
+
+inline constexpr const char *kBackendName = "shmcoll";
+
+struct GroupOptions : c10d::Backend::Options {
+    explicit GroupOptions(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
+        : c10d::Backend::Options(kBackendName, timeout)
+    {
+    }
+};
+
+class ProcessGroupShm : public c10d::Backend
+{
+  public:
+    using Store = c10::intrusive_ptr<c10d::Store>;
+    using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+    using Tensors = std::vector<at::Tensor>;
+
+    // Meets the other ranks through the store; blocks until all are there.
+    ProcessGroupShm(const Store &store, int rank, int size,
+                    c10::intrusive_ptr<GroupOptions> options);
+
+    const std::string getBackendName() const override { return kBackendName; }
+    void setSequenceNumberForGroup() override {}
+    uint64_t getSequenceNumberForGroup() override;
+    c10d::ErrorType getError() override;
+    void abort() override;
+    void shutdown() override;
+
+#if SHMCOLL_TORCH_AT_LEAST(2, 9)
+    c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
+    void setTimeout(std::chrono::milliseconds timeout) override;
+    c10::intrusive_ptr<c10d::Backend>
+    split(const Store &store, const std::vector<int> &ranks,
+          const c10::intrusive_ptr<c10d::Backend::Options> &options) override;
+#endif
+
+    WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &options) override;
+    WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &options) override;
+    WorkPtr allreduce_coalesced(Tensors &tensors,
+                                const c10d::AllreduceCoalescedOptions &options) override;
+    WorkPtr allgather(std::vector<Tensors> &outputs, Tensors &inputs,
+                      const c10d::AllgatherOptions &options) override;
+    WorkPtr _allgather_base(at::Tensor &output, at::Tensor &input,
+                            const c10d::AllgatherOptions &options) override;
+    WorkPtr allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                            const c10d::AllgatherOptions &options) override;
+    WorkPtr barrier(const c10d::BarrierOptions &options) override;
+
+    // A copy: torch writes into what it gets.
+    c10::intrusive_ptr<GroupOptions> options() const;
+
+    // Lines of key=value about the group's memory, kernels and waiting.
+    std::string info() const;
+
+  private:
+    struct Call;
+    WorkPtr run(const Call &call);
+    WorkPtr reduceAll(Tensors &tensors, const c10d::AllreduceOptions &options, c10d::OpType type,
+                      const char *title);
+    WorkPtr gatherAll(at::TensorList outputs, const at::Tensor &input,
+                      const c10d::AllgatherOptions &options, c10d::OpType type, const char *title);
+
+    c10::intrusive_ptr<GroupOptions> options_;
+    Group group_;
+};
+
+} // namespace shmcoll

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backend/python.hpp"
+
+#include <atomic>
+#include <torch/csrc/utils/pybind.h>
+
+namespace shmcoll
+{
+
+namespace
+{
+
+std::atomic<bool> forgotten{false};
+
+bool hasPython()
+{
+    return !forgotten.load() && Py_IsInitialized() != 0;
+}
+
+} // namespace
+
+GilRelease::GilRelease()
+    : state_(hasPython() && PyGILState_Check() == 1 ? PyEval_SaveThread() : nullptr)
+{
+}
+
+GilRelease::~GilRelease()
+{
+    if (state_ != nullptr)
+        PyEval_RestoreThread(static_cast<PyThreadState *>(state_));
+}
+
+bool pythonInterrupted(void *)
+{
+    if (!hasPython())
+        return false;
+    PyGILState_STATE state = PyGILState_Ensure();
+    bool raised = PyErr_CheckSignals() != 0;
+    PyGILState_Release(state);
+    return raised;
+}
+
+void throwPendingPythonError()
+{
+    if (!hasPython())
+        return;
+    pybind11::gil_scoped_acquire gil;
+    if (PyErr_Occurred() != nullptr)
+        throw pybind11::error_already_set();
+}
+
+void forgetPython()
+{
+    forgotten.store(true);
+}
+
+} // namespace shmcoll

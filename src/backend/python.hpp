@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// The interpreter, as far as a thread inside a wait has to do with it. No function here may be
+// called by a thread of the library.
+
+namespace shmcoll
+{
+
+// Lets other Python threads run while this one waits; no effect without an interpreter, or when the
+// calling thread does not hold its lock.
+class GilRelease
+{
+  public:
+    GilRelease();
+    ~GilRelease();
+    GilRelease(const GilRelease &) = delete;
+    GilRelease &operator=(const GilRelease &) = delete;
+
+  private:
+    void *state_;
+};
+
+// Runs the Python handlers of signals that have arrived. True when one of them raised: the error
+// is then pending on this thread. The core asks this of threads that wait.
+bool pythonInterrupted(void *);
+
+// Throws the error that pythonInterrupted() left pending; returns when there is none.
+void throwPendingPythonError();
+
+// The interpreter is about to go: from now on none of the above touches it.
+void forgetPython();
+
+} // namespace shmcoll

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backend/work_shm.hpp"
+
+#include "backend/error.hpp"
+#include "backend/python.hpp"
+
+#include <ATen/core/ivalue.h>
+
+namespace shmcoll
+{
+
+namespace
+{
+
+std::shared_ptr<Flight> &flightOf(void *ctx)
+{
+    return *static_cast<std::shared_ptr<Flight> *>(ctx);
+}
+
+// On a thread of the library that holds nothing: callbacks may submit and wait. No reference is
+// taken here: this thread must not drop the last one.
+void complete(void *ctx, shc_status status, const char *error)
+{
+    Flight &flight = *flightOf(ctx);
+    {
+        std::lock_guard<std::mutex> guard(flight.lock);
+        flight.ended = true;
+    }
+    if (flight.recordEnd)
+        flight.recordEnd();
+    if (!flight.future)
+        return;
+    if (status == SHC_OK)
+        flight.future->markCompleted(c10::IValue(flight.outputs));
+    else
+        flight.future->setErrorIfNeeded(makeException(status, error));
+}
+
+void retire(void *ctx)
+{
+    delete &flightOf(ctx);
+}
+
+} // namespace
+
+shc_request_hooks Flight::hooks(const std::shared_ptr<Flight> &flight)
+{
+    return {new std::shared_ptr<Flight>(flight), complete, retire};
+}
+
+WorkShm::WorkShm(Group group, int rank, c10d::OpType type, const char *title,
+                 std::shared_ptr<Flight> flight)
+    : Work(rank, type, title, flight->tensors), group_(std::move(group)), flight_(std::move(flight))
+{
+    flight_->recordEnd = std::move(recordFunctionEndCallback_);
+    recordFunctionEndCallback_ = nullptr;
+}
+
+WorkShm::~WorkShm()
+{
+    GilRelease release;
+    if (request_ != nullptr)
+        shc_request_release(request_);
+}
+
+void WorkShm::submit(const shc_op &op)
+{
+    shc_request_hooks hooks = Flight::hooks(flight_);
+    shc_status status = shc_submit(group_.get(), &op, &hooks, &request_);
+    if (status != SHC_OK) {
+        std::string text = shc_error_text();
+        retire(hooks.ctx);
+        throwStatus(status, text);
+    }
+    sequence_ = shc_comm_sequence(group_.get());
+    if (flight_->recordEnd && !shc_request_notify(request_))
+        flight_->recordEnd(); // it has ended already
+}
+
+bool WorkShm::isCompleted()
+{
+    shc_status status = SHC_OK;
+    return shc_request_done(request_, &status);
+}
+
+bool WorkShm::isSuccess() const
+{
+    shc_status status = SHC_OK;
+    return shc_request_done(request_, &status) && status == SHC_OK;
+}
+
+std::exception_ptr WorkShm::exception() const
+{
+    shc_status status = SHC_OK;
+    if (!shc_request_done(request_, &status) || status == SHC_OK)
+        return nullptr;
+    return makeException(status, shc_request_error(request_));
+}
+
+std::vector<at::Tensor> WorkShm::result()
+{
+    TORCH_CHECK(isCompleted(), "shmcoll: result() of an operation that has not completed");
+    return flight_->outputs;
+}
+
+void WorkShm::synchronize()
+{
+    wait();
+}
+
+bool WorkShm::wait(std::chrono::milliseconds timeout)
+{
+    shc_status status;
+    {
+        GilRelease release;
+        uint64_t ns = timeout.count() > 0 ? static_cast<uint64_t>(timeout.count()) * 1000000u : 0;
+        status = shc_request_wait(request_, ns);
+    }
+    check(status);
+    return true;
+}
+
+void WorkShm::abort()
+{
+    shc_comm_abort(group_.get(), "Work.abort() was called");
+}
+
+// The operation has ended: the future is born that way.
+void WorkShm::settle(c10::ivalue::Future &future) const
+{
+    shc_status status = SHC_OK;
+    shc_request_done(request_, &status);
+    if (status == SHC_OK)
+        future.markCompleted(c10::IValue(flight_->outputs));
+    else
+        future.setErrorIfNeeded(makeException(status, shc_request_error(request_)));
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> WorkShm::getFuture()
+{
+    std::lock_guard<std::mutex> guard(flight_->lock);
+    if (flight_->future)
+        return flight_->future;
+    auto future =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    if (flight_->ended || !shc_request_notify(request_))
+        settle(*future); // nobody can be attached yet: no callback runs here
+    flight_->future = future;
+    return future;
+}
+
+} // namespace shmcoll

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// c10d::Work over a shc_request.
+
+#include "shm/shmcoll.h"
+
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+namespace shmcoll
+{
+
+// A group of the core; freed with the last Backend or Work that knows it.
+using Group = std::shared_ptr<shc_comm>;
+
+// What one asynchronous operation keeps alive. The library holds it until it lets go of the memory,
+// the Work as long as the user holds the Work. Its tensors are dropped on callers' threads only.
+struct Flight {
+    std::vector<at::Tensor> tensors; // everything the operation reads or writes
+    std::vector<at::Tensor> outputs;
+    std::function<void()> recordEnd; // of the profiler; empty when there is none
+
+    std::mutex lock; // guards what follows
+    bool ended = false;
+    c10::intrusive_ptr<c10::ivalue::Future> future; // made when somebody asks for it
+
+    // For shc_submit: each request keeps a reference.
+    static shc_request_hooks hooks(const std::shared_ptr<Flight> &flight);
+};
+
+class WorkShm : public c10d::Work
+{
+  public:
+    WorkShm(Group group, int rank, c10d::OpType type, const char *title,
+            std::shared_ptr<Flight> flight);
+    ~WorkShm() override;
+
+    // Submits the operation. pre: called once, before anybody else knows the Work.
+    void submit(const shc_op &op);
+
+    bool isCompleted() override;
+    bool isSuccess() const override;
+    std::exception_ptr exception() const override;
+    std::vector<at::Tensor> result() override;
+    void synchronize() override;
+    bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+    void abort() override;
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+    uint64_t getSequencenumber() const override { return sequence_; }
+
+  private:
+    void settle(c10::ivalue::Future &future) const;
+
+    Group group_;
+    std::shared_ptr<Flight> flight_;
+    shc_request *request_ = nullptr;
+    uint64_t sequence_ = 0;
+};
+
+} // namespace shmcoll
