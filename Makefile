@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# The front door. `make help` says what there is. Everything is built into .venv and build/.
+
+PYTHON ?= python3
+# Users have other versions: make build TORCH="torch==2.11.0 --index-url ..."
+TORCH  ?= torch==2.13.0
+JOBS   ?= $(shell nproc)
+ONLY   ?=
+
+VENV := .venv
+PY   := $(VENV)/bin/python
+
+# Debian's names. The first list builds, the second tests; libnuma and liburing are optional at
+# build time (without them shmcoll.build_info() says so).
+PACKAGES_BUILD := build-essential cmake pkg-config libnuma-dev liburing-dev
+PACKAGES_TEST  := libgtest-dev spin relacy-dev clang-format codespell gdb
+
+CORE_SOURCES := $(shell find src CMakeLists.txt -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.map' \
+                  -o -name CMakeLists.txt)
+
+.PHONY: help build test demo bench packages packages-test clean distclean fmt soak stress
+
+help:
+	@echo "make build    everything that is missing, then .venv with shmcoll in it"
+	@echo "make test     all tests of the default lane (docs/TESTING.md)"
+	@echo "make test ONLY=name    the lanes, and within them the tests, whose name contains it"
+	@echo "make demo     trains a small network with shmcoll and with gloo, and compares them"
+	@echo "make bench    shmcoll beside gloo, operation by operation"
+	@echo "make soak     random kills for a long time"
+	@echo "make fmt      formats all sources"
+	@echo "make clean    removes what was built; distclean: also .venv"
+
+# ---- system packages: installed when that is allowed, else named ----
+
+define install_packages
+	@missing=""; \
+	for p in $(1); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' \
+	    || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then \
+	    if [ "$$(id -u)" = 0 ]; then sudo=""; \
+	    elif sudo -n true 2>/dev/null; then sudo="sudo"; \
+	    else echo "Missing system packages. Run:  sudo apt-get install$$missing"; exit 1; fi; \
+	    echo "installing:$$missing"; \
+	    $$sudo apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends \
+	        $$missing >/dev/null; \
+	fi
+endef
+
+packages:
+	$(call install_packages,$(PACKAGES_BUILD))
+
+packages-test: packages
+	$(call install_packages,$(PACKAGES_TEST))
+
+# ---- the virtual environment ----
+
+$(VENV)/.torch: | packages
+	$(PYTHON) -m venv $(VENV) || { echo "no venv: apt-get install python3-venv"; exit 1; }
+	$(PY) -m pip install -q --upgrade "pip>=23" wheel "setuptools>=64" ninja
+	$(PY) -m pip install -q $(TORCH) numpy
+	touch $@
+
+$(VENV)/.extras: $(VENV)/.torch pyproject.toml
+	$(PY) -m pip install -q $$($(PY) tests/support/extras.py dev examples)
+	touch $@
+
+$(VENV)/.built: $(VENV)/.torch $(CORE_SOURCES) setup.py pyproject.toml python/_shmcoll_autoload.py
+	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
+	touch $@
+
+build: packages $(VENV)/.built
+	@$(PY) -c 'import shmcoll; print("shmcoll", shmcoll.__version__, "is ready in $(VENV)")'
+
+# ---- using it ----
+
+test: packages-test build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) $(if $(ONLY),--only $(ONLY))
+
+demo: build $(VENV)/.extras
+	$(PY) examples/compare_backends.py
+
+bench: build $(VENV)/.extras
+	$(PY) -m shmcoll.bench
+
+soak: packages-test build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --soak
+
+fmt: packages-test $(VENV)/.extras
+	find src tests benchmarks examples -name '*.[ch]' -o -name '*.cc' -o -name '*.[ch]pp' | \
+	    xargs clang-format -i
+	$(PY) -m black -q python tests benchmarks examples setup.py
+
+clean:
+	rm -rf build out python/shmcoll/lib python/shmcoll/_build_info.json python/shmcoll/*.so
+	rm -f $(VENV)/.built
+
+distclean: clean
+	rm -rf $(VENV) *.egg-info python/*.egg-info
