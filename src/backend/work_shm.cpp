@@ -22,18 +22,20 @@ std::shared_ptr<Flight> &flightOf(void *ctx)
 void complete(void *ctx, shc_status status, const char *error)
 {
     Flight &flight = *flightOf(ctx);
+    c10::ivalue::Future *future;
     {
         std::lock_guard<std::mutex> guard(flight.lock);
         flight.ended = true;
+        future = flight.future.get();
     }
     if (flight.recordEnd)
         flight.recordEnd();
-    if (!flight.future)
+    if (future == nullptr)
         return;
     if (status == SHC_OK)
-        flight.future->markCompleted(c10::IValue(flight.outputs));
+        future->markCompleted(c10::IValue(flight.outputs));
     else
-        flight.future->setErrorIfNeeded(makeException(status, error));
+        future->setErrorIfNeeded(makeException(status, error));
 }
 
 void retire(void *ctx)
@@ -73,8 +75,11 @@ void WorkShm::submit(const shc_op &op)
         throwStatus(status, text);
     }
     sequence_ = shc_comm_sequence(group_.get());
-    if (flight_->recordEnd && !shc_request_notify(request_))
-        flight_->recordEnd(); // it has ended already
+    if (flight_->recordEnd) {
+        flight_->notified = shc_request_notify(request_);
+        if (!flight_->notified)
+            flight_->recordEnd(); // it has ended already
+    }
 }
 
 bool WorkShm::isCompleted()
@@ -125,15 +130,17 @@ void WorkShm::abort()
     shc_comm_abort(group_.get(), "Work.abort() was called");
 }
 
-// The operation has ended: the future is born that way.
+// Nobody calls back any more: the future is born settled.
 void WorkShm::settle(c10::ivalue::Future &future) const
 {
     shc_status status = SHC_OK;
-    shc_request_done(request_, &status);
-    if (status == SHC_OK)
+    if (!shc_request_done(request_, &status))
+        future.setError(
+            makeException(SHC_ERR_FORKED, "the operation belongs to the parent process"));
+    else if (status == SHC_OK)
         future.markCompleted(c10::IValue(flight_->outputs));
     else
-        future.setErrorIfNeeded(makeException(status, shc_request_error(request_)));
+        future.setError(makeException(status, shc_request_error(request_)));
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> WorkShm::getFuture()
@@ -141,12 +148,13 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkShm::getFuture()
     std::lock_guard<std::mutex> guard(flight_->lock);
     if (flight_->future)
         return flight_->future;
-    auto future =
+    flight_->future =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    if (flight_->ended || !shc_request_notify(request_))
-        settle(*future); // nobody can be attached yet: no callback runs here
-    flight_->future = future;
-    return future;
+    if (!flight_->notified && !flight_->ended)
+        flight_->notified = shc_request_notify(request_);
+    if (flight_->ended || !flight_->notified)
+        settle(*flight_->future); // nobody can be attached yet: no callback runs here
+    return flight_->future;
 }
 
 } // namespace shmcoll

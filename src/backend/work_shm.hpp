@@ -20,8 +20,9 @@ struct Flight {
     std::vector<at::Tensor> outputs;
     std::function<void()> recordEnd; // of the profiler; empty when there is none
 
-    std::mutex lock; // guards what follows
-    bool ended = false;
+    std::mutex lock;       // guards what follows
+    bool notified = false; // the library will call back when the operation ends
+    bool ended = false;    // it has, and what it found here is what it serves
     c10::intrusive_ptr<c10::ivalue::Future> future; // made when somebody asks for it
 
     // For shc_submit: each request keeps a reference.

@@ -44,7 +44,7 @@ static bool has_work(const void *arg)
     /* acquire engine/stopping <- release in shc_engine_stop(): nothing else. */
     if (shc_a32_load_acquire(&engine->stopping))
         return true;
-    /* acquire runner/word <- acq_rel in shc_engine_submit(): a request is in the ring. */
+    /* acquire runner/word <- acq_rel in push_locked(): a request is in the ring. */
     return shc_a32_load_acquire(&engine->runner) == SHC_RUNNER_QUEUED;
 }
 
@@ -191,45 +191,76 @@ static enum shc_status push_locked(struct shc_comm *comm, struct shc_request *re
     if (engine->able == 0)
         SHC_TRY(start_thread(comm));
     *full = !shc_ring_push(&engine->pusher, &word);
+    if (!*full) {
+        /* acq_rel engine/queued: a count. */
+        shc_a32_add_acq_rel(&engine->queued, 1);
+        /* acq_rel runner/word: the request in the ring, before a taker of QUEUED looks. */
+        shc_a32_or_acq_rel(&engine->runner, SHC_RUNNER_QUEUED);
+    }
     return SHC_OK;
+}
+
+static bool has_room(const void *arg)
+{
+    const struct shc_engine *engine = arg;
+    /* acquire engine/queued <- acq_rel in pop(): a count. */
+    return shc_a32_load_acquire(&engine->queued) < SHC_ENGINE_RING_SLOTS;
+}
+
+/* A thousand operations in flight: they begin and end without this thread. */
+static enum shc_status wait_for_room(struct shc_comm *comm, const struct shc_request *request)
+{
+    struct shc_wait wait = {
+        .seat = &comm->seat,
+        .call = &request->task.call,
+        .timeout_ns = SHC_NO_DEADLINE,
+        .interruptible = true,
+    };
+    const struct shc_target target = {
+        .ready = has_room,
+        .arg = &comm->engine,
+        .bell = &comm->engine.bell,
+        .peer = -1,
+    };
+    return shc_wait_for(&wait, &target);
 }
 
 enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *request)
 {
     struct shc_engine *engine = &comm->engine;
-    uint32_t before = SHC_RUNNER_HELD;
-    bool full;
-    enum shc_status st;
-    do {
+    for (;;) {
+        bool full;
         pthread_mutex_lock(&engine->lock);
-        st = push_locked(comm, request, &full);
-        if (st == SHC_OK && !full) {
-            /* acq_rel runner/word: the request in the ring, before a taker of QUEUED looks. */
-            before = shc_a32_or_acq_rel(&engine->runner, SHC_RUNNER_QUEUED);
-        }
+        enum shc_status st = push_locked(comm, request, &full);
         pthread_mutex_unlock(&engine->lock);
-        if (full) /* a thousand operations in flight: they end without this thread */
-            shc_os_sleep_ns(SHC_NS_PER_MS);
-    } while (full);
-    if ((before & SHC_RUNNER_HELD) == 0)
-        shc_bell_ring(&engine->bell, false);
-    return st;
+        SHC_TRY(st);
+        if (!full)
+            break;
+        SHC_TRY(wait_for_room(comm, request));
+    }
+    shc_bell_ring(&engine->bell, false);
+    return SHC_OK;
 }
 
 /* The next request, or NULL when the ring is empty; then QUEUED is cleared. (runner) */
 static struct shc_request *pop(struct shc_engine *engine)
 {
     uint64_t word;
-    if (shc_ring_pop(&engine->popper, &word))
-        return (struct shc_request *)(uintptr_t)word;
-    pthread_mutex_lock(&engine->lock);
     bool found = shc_ring_pop(&engine->popper, &word);
     if (!found) {
-        /* acq_rel runner/word: under the lock of those who set it. */
-        shc_a32_and_acq_rel(&engine->runner, ~SHC_RUNNER_QUEUED);
+        pthread_mutex_lock(&engine->lock);
+        found = shc_ring_pop(&engine->popper, &word);
+        if (!found) {
+            /* acq_rel runner/word: under the lock of those who set it. */
+            shc_a32_and_acq_rel(&engine->runner, ~SHC_RUNNER_QUEUED);
+        }
+        pthread_mutex_unlock(&engine->lock);
     }
-    pthread_mutex_unlock(&engine->lock);
-    return found ? (struct shc_request *)(uintptr_t)word : NULL;
+    if (!found)
+        return NULL;
+    /* acq_rel engine/queued: a count. */
+    shc_a32_add_acq_rel(&engine->queued, (uint32_t)-1);
+    return (struct shc_request *)(uintptr_t)word;
 }
 
 static void run_request(struct shc_comm *comm, struct shc_request *request, bool engine_thread)

@@ -36,6 +36,7 @@ struct shc_engine {
     struct shc_bell_shm bell; /* engine threads and waiters sleep here */
     void *ring_memory;
     struct shc_ring popper; /* (runner) */
+    shc_a32 queued;         /* requests in the ring */
 
     pthread_mutex_t lock; /* guards what follows */
     struct shc_ring pusher;
@@ -96,7 +97,8 @@ SHC_INLINE bool shc_runner_mine(const struct shc_engine *engine)
     return shc_a64_load_relaxed(&engine->holder) == shc_thread_number();
 }
 
-/* Queues the request; makes a thread if there is none. */
+/* Queues the request; makes a thread if there is none. With SHC_ENGINE_RING_SLOTS requests queued it
+ * waits for one to begin, and asks for interrupts meanwhile. */
 SHC_NODISCARD enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *request);
 
 /* Runs queued requests until the queue is empty, `until` is done, or, on an engine thread, a

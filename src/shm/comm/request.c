@@ -115,7 +115,7 @@ static bool is_over(const struct shc_request *request)
 static bool is_over_or_queued(const void *arg)
 {
     const struct shc_request *request = arg;
-    /* acquire runner/word <- acq_rel in shc_engine_submit(): a request is in the ring. */
+    /* acquire runner/word <- acq_rel in push_locked(): a request is in the ring. */
     return is_over(request) ||
            shc_a32_load_acquire(&request->comm->engine.runner) == SHC_RUNNER_QUEUED;
 }
@@ -185,6 +185,8 @@ const char *shc_request_error(struct shc_request *request)
 bool shc_request_notify(struct shc_request *request)
 {
     struct shc_engine *engine = &request->comm->engine;
+    if (!shc_process_is(&request->comm->mark))
+        return false; /* a forked child: the lock may be held by a thread that is not here */
     pthread_mutex_lock(&engine->lock);
     /* relaxed: stored under the lock that is held here. */
     bool in_time = !shc_a32_load_relaxed(&request->done);
