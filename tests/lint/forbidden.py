@@ -49,7 +49,7 @@ SYSTEM_CALLS_OF_C = calls(
 )
 OS = ("src/shm/os/*",)
 HOME_OF_ATOMICS = ("src/shm/base/atomic.h",)
-PRIVATE_STATE = ("src/shm/comm/*", "src/shm/proto/*.c", *OS)
+PRIVATE_STATE = ("src/shm/comm/*", "src/shm/exec/*.c", "src/shm/proto/*.c", *OS)
 
 RULES = (
     Rule(
@@ -127,7 +127,7 @@ RULES = (
     ),
     Rule(
         r"\bpthread_(?:mutex|cond|rwlock|spin|barrier)\w*",
-        "nothing shared has a lock; for private state use one in comm/ or a .c of proto/",
+        "nothing shared has a lock; for private state use one in comm/, or a .c of proto/ or exec/",
         ("src/*",),
         PRIVATE_STATE,
     ),

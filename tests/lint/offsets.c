@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Prints the rows of the table "Offsets" of docs/PROTOCOL.md as the compiler sees them: offset,
+ * bytes, name. tests/lint/offsets.py compares.
+ */
+#include "shm/proto/layout.h"
+
+#include <stdio.h>
+
+static void block_row(size_t offset, const char *bytes, const char *name)
+{
+    printf("block + %zu|%s|%s\n", offset, bytes, name);
+}
+
+static const char *times(size_t count, size_t bytes)
+{
+    static char text[32];
+    snprintf(text, sizeof text, "%zu * %zu", count, bytes);
+    return text;
+}
+
+static const char *number(size_t bytes)
+{
+    static char text[32];
+    snprintf(text, sizeof text, "%zu", bytes);
+    return text;
+}
+
+int main(void)
+{
+    printf("0|%zu|header\n", sizeof(struct shc_header_shm));
+    printf("%d|%zu|abort\n", SHC_ABORT_OFFSET, sizeof(struct shc_abort_shm));
+    printf("%d|%zu * %d|member\n", SHC_MEMBERS_OFFSET, sizeof(struct shc_member_shm),
+           SHC_MAX_WORLD);
+    printf("%d + r * %d|%d|block\n", SHC_BLOCKS_OFFSET, SHC_BLOCK_BYTES, SHC_BLOCK_BYTES);
+    block_row(SHC_IDENTITY_OFFSET, number(sizeof(struct shc_identity_shm)), "identity");
+    block_row(SHC_PROGRESS_OFFSET, number(sizeof(struct shc_progress_shm)), "progress");
+    block_row(SHC_BELL_OFFSET, number(sizeof(struct shc_bell_shm)), "bell");
+    block_row(SHC_CALLS_OFFSET, times(2, sizeof(struct shc_call_shm)), "call");
+    block_row(SHC_REASON_OFFSET, number(sizeof(struct shc_reason_shm)), "reason");
+    block_row(SHC_OFFER_OFFSET, number(sizeof(struct shc_offer_shm)), "offer");
+    block_row(SHC_SMALL_OFFSET, times(SHC_SMALL_SLOTS, SHC_SMALL_SLOT_BYTES), "small");
+    return 0;
+}
