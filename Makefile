@@ -67,8 +67,10 @@ $(VENV)/.extras: $(VENV)/.torch pyproject.toml
 	touch $@
 
 $(VENV)/.built: $(VENV)/.torch $(CORE_SOURCES) setup.py pyproject.toml python/_shmcoll_autoload.py
-	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
-	touch $@
+	@mkdir -p build; echo "building shmcoll (about a minute; build/pip.log)"
+	@$(PY) -m pip install --no-build-isolation --no-deps -e . >build/pip.log 2>&1 \
+	    || { cat build/pip.log; exit 1; }
+	@touch $@
 
 build: packages $(VENV)/.built
 	@$(PY) -c 'import shmcoll; print("shmcoll", shmcoll.__version__, "is ready in $(VENV)")'

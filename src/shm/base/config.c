@@ -24,8 +24,8 @@ static const struct shc_config_row rows[] = {
      "milliseconds after which a wait says whom it waits for, then at twice, "
      "four times, ...",
      NULL, 1, 86400000, 5000, FIELD(late_ms)},
-    {"SHMCOLL_THREADS", "reduction threads per process; -1 decides by the CPUs left", NULL, -1, 256,
-     -1, FIELD(threads)},
+    {"SHMCOLL_THREADS", "reduction threads per process, for large messages", NULL, 0, 256, 0,
+     FIELD(threads)},
     {"SHMCOLL_ARENA_KIB",
      "limit of the staging memory that a group makes for large messages; 0 "
      "keeps the small slots",

@@ -36,7 +36,7 @@ struct shc_config {
     int cpu;       /* enum shc_cpu_choice: the best instruction set that may be used */
     int spin_us;   /* how long a wait spins before it yields; -1: decided per group */
     int late_ms;   /* a wait is reported when it has taken this long */
-    int threads;   /* reduction threads per process; -1: decided from the CPUs left */
+    int threads;   /* reduction threads per process */
     int arena_kib; /* limit of a group's large staging memory */
 };
 

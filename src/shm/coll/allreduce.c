@@ -49,7 +49,7 @@ static void reduce_to_output(struct shc_task *task, const void *const *src, size
         .count = elements(task, bytes),
         .factors = factors,
     };
-    task->reduce(&args);
+    shc_task_reduce(task, &args);
     if (!direct)
         shc_buf_write(&task->out, offset, task->scratch, bytes);
 }

@@ -37,6 +37,55 @@ enum shc_status shc_task_arena(struct shc_task *task, bool *made)
     return SHC_OK;
 }
 
+/* ---- reductions in parts ---- */
+
+#define PART_BYTES (32u << 10) /* a smaller part costs more to hand out than to reduce */
+
+struct parts {
+    const struct shc_task *task;
+    const struct shc_reduce_args *whole;
+    size_t part_elements;
+};
+
+static void reduce_part(void *arg, uint32_t index)
+{
+    const struct parts *parts = arg;
+    const struct shc_reduce_args *whole = parts->whole;
+    size_t first = index * parts->part_elements;
+    size_t skip = first * parts->task->call.elem_bytes;
+    const void *src[SHC_MAX_WORLD];
+    void *dst[SHC_MAX_WORLD];
+    for (int i = 0; i < whole->src_count; i++)
+        src[i] = (const char *)whole->src[i] + skip;
+    for (int i = 0; i < whole->dst_count; i++)
+        dst[i] = (char *)whole->dst[i] + skip;
+    struct shc_reduce_args args = *whole;
+    args.src = src;
+    args.dst = dst;
+    args.count = shc_min_size(parts->part_elements, whole->count - first);
+    parts->task->reduce(&args);
+}
+
+void shc_task_reduce(struct shc_task *task, const struct shc_reduce_args *args)
+{
+    size_t helpers = (size_t)shc_pool_size(task->pool);
+    size_t bytes = args->count * task->call.elem_bytes;
+    if (SHC_LIKELY(helpers == 0 || bytes < 2 * PART_BYTES)) {
+        task->reduce(args);
+        return;
+    }
+    size_t count = shc_min_size(helpers + 1, bytes / PART_BYTES);
+    /* Parts begin on whole lines of the slice. */
+    size_t part_bytes = shc_align_up(shc_div_ceil(bytes, count), SHC_LINE_BYTES);
+    struct parts parts = {
+        .task = task,
+        .whole = args,
+        .part_elements = part_bytes / task->call.elem_bytes,
+    };
+    shc_pool_run(task->pool, reduce_part, &parts,
+                 (uint32_t)shc_div_ceil(args->count, parts.part_elements));
+}
+
 /*
  * Chunks through shout slots.
  *

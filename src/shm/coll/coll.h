@@ -14,6 +14,7 @@
  */
 
 #include "shm/coll/plan.h"
+#include "shm/exec/pool.h"
 #include "shm/kernel/buf.h"
 #include "shm/kernel/copy.h"
 #include "shm/kernel/kernel.h"
@@ -29,8 +30,9 @@ struct shc_task {
     struct shc_buf in;  /* what this rank gives; empty where it gives nothing */
     struct shc_buf out; /* what it gets; may be the memory of in */
     shc_reduce_fn reduce;
-    double factor; /* PREMUL_SUM */
-    char *scratch; /* SHC_SCRATCH_BYTES, for memory that is not contiguous */
+    double factor;         /* PREMUL_SUM */
+    struct shc_pool *pool; /* helps with large slices; may be NULL */
+    char *scratch;         /* SHC_SCRATCH_BYTES, for memory that is not contiguous */
 };
 
 /* Twice the largest piece an algorithm handles at once. */
@@ -52,6 +54,9 @@ void shc_task_enter(struct shc_task *task, const void *payload, size_t payload_b
 
 /* Waits until all ranks are in the same call. */
 SHC_NODISCARD enum shc_status shc_task_meet(struct shc_task *task);
+
+/* task->reduce(args), large ones in parts on the pool's threads: the same bits. */
+void shc_task_reduce(struct shc_task *task, const struct shc_reduce_args *args);
 
 /* Makes sure that the question of an arena is settled, behind the meeting. True: there is one. */
 SHC_NODISCARD enum shc_status shc_task_arena(struct shc_task *task, bool *made);

@@ -21,6 +21,7 @@ struct shc_knobs {
     uint64_t first_epoch;            /* counters start here instead of 0 */
     size_t arena_limit;              /* bytes; 0: the configuration's */
     bool no_arena;                   /* small slots only */
+    int threads;                     /* reduction threads; 0: the configuration's */
 };
 
 struct shc_comm {
@@ -28,6 +29,7 @@ struct shc_comm {
     struct shc_arena arena; /* (runner) */
     uint64_t epoch;         /* (runner) the newest operation */
     char *scratch;          /* (runner) */
+    struct shc_pool *pool;  /* the process's; may be NULL */
     struct shc_engine engine;
     struct shc_keeper *keeper;
     struct shc_process_mark mark;

@@ -101,6 +101,7 @@ enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
     task->seat = &comm->seat;
     task->arena = &comm->arena;
     task->scratch = comm->scratch;
+    task->pool = comm->pool;
     task->wait.seat = &comm->seat;
     task->wait.timeout_ns = op->timeout_ns ? op->timeout_ns : group_timeout_ns;
     task->call.kind = op->kind;

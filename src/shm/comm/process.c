@@ -2,6 +2,7 @@
 #include "shm/comm/process.h"
 
 #include "shm/comm/comm.h"
+#include "shm/exec/topo.h"
 #include "shm/os/os.h"
 
 #include <pthread.h>
@@ -14,6 +15,7 @@ static struct {
     pthread_mutex_t lock;
     uint64_t generation;
     struct shc_keeper *keeper;
+    struct shc_pool *pool;
     struct shc_comm *comms;
     shc_a32 leaving;
     bool exit_registered;
@@ -35,6 +37,7 @@ static void forget_parent(void)
 {
     pthread_mutex_init(&process.lock, NULL);
     process.keeper = NULL;
+    process.pool = NULL;
     process.comms = NULL;
     process.generation++;
     /* release process/generation -> acquire in be_this_process(): the state it stands for. */
@@ -85,6 +88,19 @@ enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process
     }
     pthread_mutex_unlock(&process.lock);
     return st;
+}
+
+struct shc_pool *shc_process_pool(int threads)
+{
+    struct shc_os_cpus cpus;
+    bool near = threads > 0 && shc_topo_near_cpus(&cpus);
+    pthread_mutex_lock(&process.lock);
+    if (!process.pool && threads > 0 &&
+        shc_pool_create(&process.pool, threads, near ? &cpus : NULL) != SHC_OK)
+        process.pool = NULL; /* the callers do the work themselves */
+    struct shc_pool *pool = process.pool;
+    pthread_mutex_unlock(&process.lock);
+    return pool;
 }
 
 bool shc_process_leaving(void)

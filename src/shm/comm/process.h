@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What a process has one of: its keeper, the list of its groups, and the word that tells a forked
+ * What a process has one of: its keeper, its reduction threads, the list of its groups, and the word that tells a forked
  * child from its parent. Any thread. Never destructed: threads of ours may outlive every destructor.
  *
  * Fork: the word lies on a page that the kernel wipes in a child. There every call on a group of
@@ -10,6 +10,7 @@
  */
 
 #include "shm/base/status.h"
+#include "shm/exec/pool.h"
 #include "shm/proto/keeper.h"
 
 struct shc_comm;
@@ -30,6 +31,10 @@ SHC_INLINE bool shc_process_is(const struct shc_process_mark *mark)
     /* relaxed: the word is set before the first group exists, and wiped by the kernel in fork. */
     return shc_a64_load_relaxed(mark->word) == mark->generation;
 }
+
+/* The process's reduction threads: made by the first group that wants some, then that many for all.
+ * NULL when nobody has wanted any. */
+struct shc_pool *shc_process_pool(int threads);
 
 /* Has shc_process_leave() been called? Then no callback is made any more. */
 bool shc_process_leaving(void);

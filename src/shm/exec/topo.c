@@ -80,3 +80,9 @@ int shc_topo_current_node(void)
             return -1; /* the scheduler may move it anywhere */
     return node;
 }
+
+bool shc_topo_near_cpus(struct shc_os_cpus *cpus)
+{
+    /* The allowed CPUs lie in one node, or there is no current node. */
+    return shc_topo_current_node() >= 0 && shc_os_cpus_allowed(cpus) == 0;
+}

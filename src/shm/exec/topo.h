@@ -25,5 +25,9 @@ int shc_topo_node_of(const struct shc_topo *topo, int cpu);
 /* The node the calling thread runs on; -1 when there is but one, or when its CPUs span several. */
 int shc_topo_current_node(void);
 
+/* The CPUs of the calling thread's node that it may use; false when there is but one node, or when
+ * its CPUs span several. */
+bool shc_topo_near_cpus(struct shc_os_cpus *cpus);
+
 /* "0-3,8" into a set; false on anything else. */
 bool shc_topo_parse_cpus(const char *text, struct shc_os_cpus *cpus);
