@@ -157,7 +157,9 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::run(const Call &call)
 {
     if (isInline(call.asyncOp)) {
         RECORD_FUNCTION(call.title, std::vector<c10::IValue>{});
-        check(shc_run(group_.get(), &call.op));
+        shc_status status = shc_run(group_.get(), &call.op);
+        stayOutOfDyingPython();
+        check(status);
         return nullptr;
     }
     auto flight = std::make_shared<Flight>();

@@ -2,6 +2,8 @@
 #include "backend/python.hpp"
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 #include <torch/csrc/utils/pybind.h>
 
 namespace shmcoll
@@ -11,6 +13,7 @@ namespace
 {
 
 std::atomic<bool> forgotten{false};
+std::thread::id forgetter; // set before `forgotten`
 
 bool hasPython()
 {
@@ -49,8 +52,18 @@ void throwPendingPythonError()
         throw pybind11::error_already_set();
 }
 
+void stayOutOfDyingPython()
+{
+    if (!forgotten.load() || std::this_thread::get_id() == forgetter)
+        return;
+    for (;;)
+        std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
 void forgetPython()
 {
+    if (!forgotten.load())
+        forgetter = std::this_thread::get_id();
     forgotten.store(true);
 }
 

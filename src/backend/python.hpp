@@ -20,6 +20,11 @@ class GilRelease
     void *state_;
 };
 
+// A thread that comes out of a wait while the interpreter goes down must not go back into it: taking
+// its lock would end the process by abort (before Python 3.14). Such a thread stays here, and ends
+// with the process. No effect on the thread that called forgetPython().
+void stayOutOfDyingPython();
+
 // Runs the Python handlers of signals that have arrived. True when one of them raised: the error
 // is then pending on this thread. The core asks this of threads that wait.
 bool pythonInterrupted(void *);

@@ -120,6 +120,7 @@ bool WorkShm::wait(std::chrono::milliseconds timeout)
         GilRelease release;
         uint64_t ns = timeout.count() > 0 ? static_cast<uint64_t>(timeout.count()) * 1000000u : 0;
         status = shc_request_wait(request_, ns);
+        stayOutOfDyingPython();
     }
     check(status);
     return true;

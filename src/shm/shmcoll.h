@@ -295,7 +295,8 @@ void shc_request_release(struct shc_request *request);
 
 /*
  * Says in all groups that this process leaves, and stops every callback for good: for the moment
- * before an interpreter, or the process, goes away. Every later call fails with SHC_ERR_CLOSED.
+ * before an interpreter, or the process, goes away. Waits at most 5 s for callbacks that have
+ * begun. Every later call fails with SHC_ERR_CLOSED.
  */
 void shc_process_leave(void);
 

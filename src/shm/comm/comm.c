@@ -13,9 +13,9 @@
 
 #define DEFAULT_TIMEOUT_NS (30 * 60 * SHC_NS_PER_S)
 #define CLOSE_NS           SHC_NS_PER_S
-#define SPIN_NS            (50 * SHC_NS_PER_US)
+#define SPIN_NS            (5 * SHC_NS_PER_US)
 #define SPIN_CROWDED_NS    (1 * SHC_NS_PER_US)
-#define YIELDS             64u
+#define YIELDS             100u
 
 /* ---- making ---- */
 
@@ -38,7 +38,8 @@ static int usable_cpus(const struct shc_seat *seat)
 }
 
 /* Spinning pays only while every spinner has a CPU of its own; else it takes the CPU from the very
- * rank that is waited for. */
+ * rank that is waited for. It covers the skew of ranks that run side by side; behind that, yielding
+ * polls almost as fast and costs nobody a CPU he wants (docs/PERFORMANCE.md, "Waiting"). */
 static struct shc_patience patience_for(int threads, int cpus)
 {
     struct shc_patience patience = {.yields = YIELDS};
@@ -149,8 +150,8 @@ enum shc_status shc_comm_usable(struct shc_comm *comm)
                         "the group \"%s\" belongs to the parent process; a forked child makes its "
                         "own groups",
                         comm->name);
-    /* acquire seat/closed <- release in shc_comm_close(): nothing else. */
-    if (SHC_UNLIKELY(shc_a32_load_acquire(&comm->seat.closed)))
+    /* acquire seat/closed <- acq_rel in shc_comm_close(): nothing else. */
+    if (SHC_UNLIKELY(shc_a32_load_acquire(&comm->seat.closed) || shc_process_leaving()))
         return shc_fail(SHC_ERR_CLOSED, "rank %d: the group \"%s\" is closed", comm->seat.rank,
                         comm->name);
     return SHC_OK;

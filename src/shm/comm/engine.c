@@ -99,9 +99,10 @@ static void complete_one(struct shc_comm *comm)
                 "waits for this group would not return",
                 comm->seat.rank, comm->seat.group, shc_error_text());
     pthread_mutex_unlock(&engine->lock);
-    if (shc_process_leaving())
+    if (!shc_process_callback_begin())
         park_for_ever();
     shc_request_complete(request);
+    shc_process_callback_end();
     pthread_mutex_lock(&engine->lock);
 }
 

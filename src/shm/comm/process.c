@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/comm/process.h"
 
+#include "shm/base/clock.h"
 #include "shm/comm/comm.h"
 #include "shm/exec/topo.h"
 #include "shm/os/os.h"
 
 #include <pthread.h>
 
-#define REBUILDING UINT64_MAX
+#define REBUILDING   UINT64_MAX
+#define CALLBACKS_NS (5 * SHC_NS_PER_S)
 
 static struct {
     pthread_once_t page_once;
@@ -18,6 +20,7 @@ static struct {
     struct shc_pool *pool;
     struct shc_comm *comms;
     shc_a32 leaving;
+    int callbacks; /* under way */
     bool exit_registered;
 } process = {.page_once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .generation = 1};
 
@@ -39,6 +42,7 @@ static void forget_parent(void)
     process.keeper = NULL;
     process.pool = NULL;
     process.comms = NULL;
+    process.callbacks = 0;
     process.generation++;
     /* release process/generation -> acquire in be_this_process(): the state it stands for. */
     shc_a64_store_release(process.word, process.generation);
@@ -129,15 +133,45 @@ void shc_process_unlist(struct shc_comm *comm)
     pthread_mutex_unlock(&process.lock);
 }
 
+bool shc_process_callback_begin(void)
+{
+    pthread_mutex_lock(&process.lock);
+    bool allowed = !shc_process_leaving();
+    process.callbacks += allowed;
+    pthread_mutex_unlock(&process.lock);
+    return allowed;
+}
+
+void shc_process_callback_end(void)
+{
+    pthread_mutex_lock(&process.lock);
+    process.callbacks--;
+    pthread_mutex_unlock(&process.lock);
+}
+
+/* Callbacks that have begun may need what is about to go: they get a moment to end. */
+static void wait_for_callbacks(void)
+{
+    for (uint64_t until_ns = shc_clock_ns() + CALLBACKS_NS; shc_clock_ns() < until_ns;) {
+        pthread_mutex_lock(&process.lock);
+        int callbacks = process.callbacks;
+        pthread_mutex_unlock(&process.lock);
+        if (callbacks == 0)
+            return;
+        shc_os_sleep_ns(SHC_NS_PER_MS);
+    }
+}
+
 void shc_process_leave(void)
 {
     /* relaxed: a forked child that made no groups has nothing to say goodbye to. */
     if (!process.word || shc_a64_load_relaxed(process.word) != process.generation)
         return;
+    pthread_mutex_lock(&process.lock);
     /* release process/leaving -> acquire in shc_process_leaving(): nothing else. */
     shc_a32_store_release(&process.leaving, 1);
-    pthread_mutex_lock(&process.lock);
     for (struct shc_comm *comm = process.comms; comm; comm = comm->next)
         shc_comm_say_left(comm);
     pthread_mutex_unlock(&process.lock);
+    wait_for_callbacks();
 }

@@ -39,6 +39,10 @@ struct shc_pool *shc_process_pool(int threads);
 /* Has shc_process_leave() been called? Then no callback is made any more. */
 bool shc_process_leaving(void);
 
+/* Around a callback: false when the process is leaving, and then the callback must not be made. */
+bool shc_process_callback_begin(void);
+void shc_process_callback_end(void);
+
 /* The list of groups, for shc_process_leave(). A group is listed from creation to its close. */
 void shc_process_list(struct shc_comm *comm);
 void shc_process_unlist(struct shc_comm *comm);

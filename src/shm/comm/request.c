@@ -153,6 +153,29 @@ static enum shc_status wait_until_over(struct shc_request *request, uint64_t tim
     return SHC_OK;
 }
 
+/* A wait with a time-out of its own is over: says what the operation itself waits for. */
+static enum shc_status fail_timed_wait(struct shc_request *request, uint64_t timeout_ns)
+{
+    struct shc_comm *comm = request->comm;
+    char what[160], whom[512] = "its turn behind earlier operations of this rank", now[160] = "";
+    shc_call_text(&request->task.call, 0, what, sizeof what);
+    pthread_mutex_lock(&comm->mapped_lock);
+    if (comm->mapped) {
+        struct shc_call call;
+        char missing[512] = "";
+        uint64_t epoch = shc_call_latest(&comm->seat, comm->seat.rank, &call);
+        if (epoch != 0 && shc_member_missing_text(&comm->seat, epoch, missing, sizeof missing) > 0)
+            snprintf(whom, sizeof whom, "%s", missing);
+        shc_call_latest_text(&comm->seat, comm->seat.rank, now, sizeof now);
+    }
+    pthread_mutex_unlock(&comm->mapped_lock);
+    return shc_fail(SHC_ERR_TIMEOUT,
+                    "rank %d: a wait for %s on group \"%s\" Timed out after %.3f s; the operation "
+                    "stays in flight. This rank is in %s and waits for %s",
+                    comm->seat.rank, what, comm->name, (double)timeout_ns / (double)SHC_NS_PER_S,
+                    now, whom);
+}
+
 static enum shc_status result_of(const struct shc_request *request)
 {
     return request->status == SHC_OK ? SHC_OK : shc_fail(request->status, "%s", request->error);
@@ -162,7 +185,10 @@ enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_n
 {
     if (!shc_process_is(&request->comm->mark))
         return shc_comm_usable(request->comm);
-    SHC_TRY(wait_until_over(request, timeout_ns));
+    enum shc_status st = wait_until_over(request, timeout_ns);
+    if (st == SHC_ERR_TIMEOUT)
+        return fail_timed_wait(request, timeout_ns);
+    SHC_TRY(st);
     shc_engine_retire(&request->comm->engine);
     return result_of(request);
 }

@@ -91,6 +91,9 @@ enum shc_os_life shc_os_process_life(const struct shc_os_process *self,
  * pre: the process is visible from here. */
 char shc_os_process_state(const struct shc_os_process *process, bool *dumping_core);
 
+/* The letter in words: 'T' is "stopped". */
+const char *shc_os_state_word(char state);
+
 /* Opens the file that process holds as `its_fd`, if it is the very file described; ESTALE if it is
  * another one, ENOENT, EACCES, EPERM if it cannot be reached. Never opens a stranger's file. */
 SHC_NODISCARD int shc_os_process_open_fd(const struct shc_os_process *process, int its_fd,

@@ -106,6 +106,27 @@ char shc_os_process_state(const struct shc_os_process *process, bool *dumping_co
     return state;
 }
 
+const char *shc_os_state_word(char state)
+{
+    switch (state) {
+    case 'R':
+        return "running";
+    case 'S':
+        return "sleeping";
+    case 'D':
+        return "in an uninterruptible sleep";
+    case 'T':
+        return "stopped";
+    case 't':
+        return "stopped by a debugger";
+    case 'Z':
+    case 'X':
+        return "dead";
+    default:
+        return "state not visible";
+    }
+}
+
 static bool is_file(const struct stat *st, const struct shc_os_file_id *id)
 {
     return st->st_dev == id->device && st->st_ino == id->inode;

@@ -49,27 +49,6 @@ bool shc_member_process_gone(const struct shc_seat *seat, int rank)
     return dumping_core;
 }
 
-static const char *state_word(char state)
-{
-    switch (state) {
-    case 'R':
-        return "running";
-    case 'S':
-        return "sleeping";
-    case 'D':
-        return "in an uninterruptible sleep";
-    case 'T':
-        return "stopped";
-    case 't':
-        return "stopped by a debugger";
-    case 'Z':
-    case 'X':
-        return "dead";
-    default:
-        return "state not visible";
-    }
-}
-
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
 {
     const struct shc_os_process *process = &shc_seat_identity(seat, rank)->process;
@@ -81,7 +60,7 @@ void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t c
     else if (member == SHC_MEMBER_DEAD)
         word = "dead";
     else if (shc_os_process_life(&seat->self, process) != SHC_OS_UNKNOWN)
-        word = state_word(shc_os_process_state(process, &dumping_core));
+        word = shc_os_state_word(shc_os_process_state(process, &dumping_core));
     char call[128];
     shc_call_latest_text(seat, rank, call, sizeof call);
     snprintf(text, capacity, "rank %d (pid %d, %s%s, last call: %s)", rank, (int)process->pid, word,

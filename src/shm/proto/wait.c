@@ -29,7 +29,7 @@ static void whom_text(const struct shc_wait *wait, int peer, char *text, size_t 
 {
     text[0] = '\0';
     if (peer < 0)
-        snprintf(text, capacity, "an earlier operation of this rank");
+        snprintf(text, capacity, "this process");
     else if (shc_member_missing_text(wait->seat, wait->epoch, text, capacity) == 0)
         shc_member_text(wait->seat, peer, text, capacity);
 }
@@ -99,7 +99,7 @@ static enum shc_status judge_members(struct shc_wait *wait, int peer,
 static enum shc_status judge_group(struct shc_wait *wait)
 {
     struct shc_seat *seat = wait->seat;
-    /* acquire seat/closed <- release in shc_comm_close(): nothing else. */
+    /* acquire seat/closed <- acq_rel in shc_comm_close(): nothing else. */
     if (shc_a32_load_acquire(&seat->closed))
         return shc_wait_give_up(wait, SHC_ERR_CLOSED, "this rank has closed the group");
     if (!shc_group_failed(seat))
