@@ -58,7 +58,9 @@ void shc_call_publish(const struct shc_seat *seat, uint64_t epoch, const struct 
         /* relaxed: for messages only; the seal shows a reader that the words belong together. */
         shc_a64_store_relaxed(&line->words[i], words[i]);
     }
-    memcpy(line->payload, payload, payload_bytes);
+    if (payload_bytes != 0) {
+        memcpy(line->payload, payload, payload_bytes);
+    }
     /* release call/publish -> acquire in shc_wait_reached(): hash, payload and small slot. */
     shc_a64_store_release(&line->epoch, epoch);
 }
