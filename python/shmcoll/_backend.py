@@ -28,7 +28,8 @@ def _make_options(options: Any, backend_options: Any) -> _C.Options:
         timeout = backend_options._timeout
     ours = _C.Options(timeout)
     ours.group_name = options.group_id
-    ours.global_ranks_in_group = options.global_ranks_in_group
+    # torch says [] for the default group, which has them all.
+    ours.global_ranks_in_group = options.global_ranks_in_group or list(range(options.group_size))
     return ours
 
 

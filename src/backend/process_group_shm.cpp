@@ -24,6 +24,10 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
     config.rank = rank;
     config.world_size = size;
     config.name = options.group_name.c_str();
+    std::vector<int32_t> globalRanks(options.global_ranks_in_group.begin(),
+                                     options.global_ranks_in_group.end());
+    if (globalRanks.size() == static_cast<size_t>(size))
+        config.global_ranks = globalRanks.data();
     config.timeout_ns = timeoutNs(options.timeout);
     config.store = bootstrap.view();
     config.interrupted = pythonInterrupted;

@@ -169,6 +169,9 @@ struct shc_comm_config {
     int rank;
     int world_size;      /* 1 .. SHC_MAX_WORLD */
     const char *name;    /* shows in every message about the group; may be NULL */
+    /* Which rank of the whole job each rank is (world_size entries), so that a process that has
+     * died in one group is not waited for by the next one. NULL: not told. */
+    const int32_t *global_ranks;
     uint64_t timeout_ns; /* of the rendezvous and of every operation; 0: 30 minutes */
     struct shc_store store;
     /* Asked by threads that wait inside a call, every 50 ms and after a signal; true gives the

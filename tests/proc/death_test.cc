@@ -95,6 +95,13 @@ void survivors_are_told(const char *what, int world, int victim, const Die &die,
         // The next call fails at once, and leaving needs nobody.
         uint64_t begun_ns = shc_clock_ns();
         good = good && shc_run(rank.comm, &barrier) == expected;
+        // A new group does not wait for who died in this one.
+        shc_comm *next = nullptr;
+        if (expected == SHC_ERR_PEER_DEAD) {
+            good = good && rank.make_group(&next, "next") == SHC_ERR_PEER_DEAD &&
+                   error_text().find("rank " + std::to_string(victim)) != std::string::npos &&
+                   shc_clock_ns() - begun_ns < kPromiseNs;
+        }
         shc_comm_free(rank.comm);
         good = good && shc_clock_ns() - begun_ns < SHC_NS_PER_S;
         fflush(nullptr);

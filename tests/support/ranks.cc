@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -243,6 +244,9 @@ shc_status Rank::make_group(shc_comm **out, const char *name) const
     config.name = name;
     config.timeout_ns = timeout_ns;
     config.store = store;
+    std::vector<int32_t> everybody(static_cast<size_t>(world));
+    std::iota(everybody.begin(), everybody.end(), 0);
+    config.global_ranks = everybody.data();
     return shc_comm_create_with(&config, &knobs, out);
 }
 

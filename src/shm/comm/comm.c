@@ -95,7 +95,21 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     if (error != 0)
         return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot read /proc/self");
     comm->scratch = aligned_alloc(SHC_LINE_BYTES, SHC_SCRATCH_BYTES);
-    return comm->scratch ? SHC_OK : shc_fail(SHC_ERR_NOMEM, "no memory for a group");
+    if (config->global_ranks) {
+        size_t bytes = (size_t)config->world_size * sizeof *comm->global_ranks;
+        comm->global_ranks = malloc(bytes);
+        if (comm->global_ranks)
+            memcpy(comm->global_ranks, config->global_ranks, bytes);
+    }
+    bool complete = comm->scratch && (comm->global_ranks || !config->global_ranks);
+    return complete ? SHC_OK : shc_fail(SHC_ERR_NOMEM, "no memory for a group");
+}
+
+static void free_memory(struct shc_comm *comm)
+{
+    free(comm->global_ranks);
+    free(comm->scratch);
+    free(comm);
 }
 
 enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
@@ -129,9 +143,8 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
 
 err_fini:
     shc_engine_fini(&comm->engine);
-    free(comm->scratch);
 err_free:
-    free(comm);
+    free_memory(comm);
     return st;
 }
 
@@ -262,11 +275,27 @@ void shc_comm_free(struct shc_comm *comm)
         return; /* threads of ours may still be there: the process's end frees it */
     shc_engine_fini(&comm->engine);
     pthread_mutex_destroy(&comm->mapped_lock);
-    free(comm->scratch);
-    free(comm);
+    free_memory(comm);
 }
 
 /* ---- questions ---- */
+
+bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pid)
+{
+    bool dead = false;
+    pthread_mutex_lock(&comm->mapped_lock);
+    for (int rank = 0; comm->mapped && comm->global_ranks && rank < comm->seat.world_size; rank++) {
+        if (rank == comm->seat.rank || comm->global_ranks[rank] != global_rank)
+            continue;
+        enum shc_member_state state = shc_member_look(&comm->seat, rank);
+        dead = state == SHC_MEMBER_DEAD ||
+               (state == SHC_MEMBER_ALIVE && shc_member_process_gone(&comm->seat, rank));
+        *pid = (int32_t)shc_seat_identity(&comm->seat, rank)->process.pid;
+        break;
+    }
+    pthread_mutex_unlock(&comm->mapped_lock);
+    return dead;
+}
 
 int shc_comm_rank(const struct shc_comm *comm)
 {

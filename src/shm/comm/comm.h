@@ -40,6 +40,7 @@ struct shc_comm {
     enum shc_status broken; /* (runner) this rank cannot go on, although the group has not failed */
     char broken_text[SHC_ERROR_TEXT_BYTES];
     char name[SHC_GROUP_NAME_BYTES];
+    int32_t *global_ranks; /* or NULL: unknown */
     struct shc_comm *next; /* the process's list */
 };
 
@@ -49,6 +50,9 @@ SHC_NODISCARD enum shc_status shc_comm_create_with(const struct shc_comm_config 
 
 /* Marks this rank LEFT. Any thread. */
 void shc_comm_say_left(struct shc_comm *comm);
+
+/* Has the process that is this rank of the job died as a member of the group? Any thread. */
+bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pid);
 
 /* May this process use the group now? Takes no lock. */
 SHC_NODISCARD enum shc_status shc_comm_usable(struct shc_comm *comm);

@@ -95,6 +95,9 @@ enum shc_status shc_meeting_give_up(const struct shc_meeting *m, enum shc_status
         return shc_fail(status, "%s", text);
     if (decided.status == SHC_OK && status != SHC_ERR_INTERRUPTED)
         return SHC_OK;
+    /* Who is dead now may have ended because it gave up first: the decision says why. */
+    if (status == SHC_ERR_PEER_DEAD && strcmp(decided.text, wish.text) != 0)
+        return shc_meeting_failed(m, &decided);
     return shc_fail(status, "%s", text);
 }
 
@@ -117,6 +120,21 @@ enum shc_status shc_meeting_get_verdict(const struct shc_meeting *m, const char 
 
 /* ---- looking around while polling ---- */
 
+/* A rank that has not said hello: another group may have seen its process die. */
+static enum shc_status look_elsewhere(const struct shc_meeting *m, int rank)
+{
+    int32_t pid = 0;
+    char group[SHC_GROUP_NAME_BYTES];
+    const int32_t *global_ranks = m->config->global_ranks;
+    if (!global_ranks || !shc_process_knows_dead(global_ranks[rank], &pid, group, sizeof group))
+        return SHC_OK;
+    return shc_fail(
+        SHC_ERR_PEER_DEAD,
+        "rank %d (pid %d) died, as the group \"%s\" knows, and cannot come to the group "
+        "\"%s\"",
+        rank, (int)pid, group, m->seat->group);
+}
+
 static enum shc_status look_at_ranks(struct shc_meeting *m)
 {
     int world = m->seat->world_size;
@@ -130,8 +148,10 @@ static enum shc_status look_at_ranks(struct shc_meeting *m)
             bool there;
             shc_meeting_key(key, m->generation, 0, "h", rank);
             SHC_TRY(shc_meeting_get(m, key, &hello, sizeof hello, &there));
-            if (!there)
+            if (!there) {
+                SHC_TRY(look_elsewhere(m, rank));
                 continue;
+            }
             m->processes[rank] = hello.process;
             m->known[rank] = true;
         }

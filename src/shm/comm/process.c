@@ -7,6 +7,7 @@
 #include "shm/os/os.h"
 
 #include <pthread.h>
+#include <stdio.h>
 
 #define REBUILDING   UINT64_MAX
 #define CALLBACKS_NS (5 * SHC_NS_PER_S)
@@ -131,6 +132,19 @@ void shc_process_unlist(struct shc_comm *comm)
         }
     }
     pthread_mutex_unlock(&process.lock);
+}
+
+bool shc_process_knows_dead(int32_t global_rank, int32_t *pid, char *group, size_t capacity)
+{
+    bool dead = false;
+    pthread_mutex_lock(&process.lock);
+    for (struct shc_comm *comm = process.comms; comm && !dead; comm = comm->next) {
+        dead = shc_comm_knows_dead(comm, global_rank, pid);
+        if (dead)
+            snprintf(group, capacity, "%s", comm->name);
+    }
+    pthread_mutex_unlock(&process.lock);
+    return dead;
 }
 
 bool shc_process_callback_begin(void)

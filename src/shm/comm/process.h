@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What a process has one of: its keeper, its reduction threads, the list of its groups, and the word that tells a forked
- * child from its parent. Any thread. Never destructed: threads of ours may outlive every destructor.
+ * What a process has one of: its keeper, its reduction threads, the list of its groups, and the
+ * word that tells a forked child from its parent. Any thread. Never destructed: threads of ours may
+ * outlive every destructor.
  *
  * Fork: the word lies on a page that the kernel wipes in a child. There every call on a group of
  * the parent fails (the test is one load, takes no lock), and the first group the child makes
@@ -43,6 +44,10 @@ bool shc_process_leaving(void);
 bool shc_process_callback_begin(void);
 void shc_process_callback_end(void);
 
-/* The list of groups, for shc_process_leave(). A group is listed from creation to its close. */
+/* The list of groups. A group is listed from creation to its close. */
 void shc_process_list(struct shc_comm *comm);
 void shc_process_unlist(struct shc_comm *comm);
+
+/* Has the process that is this rank of the job died in one of the listed groups? Then *pid is its
+ * and `group` that group's name. */
+bool shc_process_knows_dead(int32_t global_rank, int32_t *pid, char *group, size_t capacity);
