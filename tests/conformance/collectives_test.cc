@@ -224,6 +224,64 @@ TEST_P(Collectives, GiveTheRightResultWhenRanksAreLateAtRandom)
         options);
 }
 
+// A small limit makes cells smaller than the messages that some algorithms put into one.
+TEST(SmallArenas, ChangeNoResult)
+{
+    for (Mode mode : all_modes()) {
+        for (size_t limit_kib : {64u, 150u, 300u, 1000u}) {
+            Options options;
+            options.knobs.arena_limit = limit_kib << 10;
+            run_ranks(mode, 2, every_operation, options);
+        }
+    }
+}
+
+// Bytes that no type describes, of a size that divides neither slots nor lines, with holes.
+TEST(OpaqueElements, MoveWhole)
+{
+    struct Element {
+        char bytes[12];
+    };
+    for (bool arena : {true, false}) {
+        Options options;
+        options.knobs.no_arena = !arena;
+        run_ranks(
+            Mode::kOwnMapping, 2,
+            [](Rank &rank) {
+                const int64_t count = 30001, two = 2, flat_count = 2 * count;
+                const size_t n = static_cast<size_t>(count);
+                std::vector<Element> in(2 * n), out(2 * n);
+                for (size_t i = 0; i < 2 * n; i++)
+                    memset(in[i].bytes, static_cast<int>(i % 100) + 100 * rank.rank, 12);
+                shc_tensor strided = {in.data(), 1, &count, &two};
+                shc_tensor flat = {out.data(), 1, &flat_count, nullptr};
+                shc_op op = op_of(SHC_ALL_GATHER);
+                op.dtype = SHC_OPAQUE;
+                op.elem_bytes = sizeof(Element);
+                op.input = {&strided, 1};
+                op.output = {&flat, 1};
+                ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+                for (size_t i = 0; i < 2 * n; i++) {
+                    size_t from = 2 * (i % n);
+                    int value = static_cast<int>(from % 100) + (i < n ? 0 : 100);
+                    for (char byte : out[i].bytes)
+                        ASSERT_EQ(static_cast<unsigned char>(byte), value) << i;
+                }
+                op = op_of(SHC_BROADCAST);
+                op.dtype = SHC_OPAQUE;
+                op.elem_bytes = sizeof(Element);
+                op.root = 1;
+                op.input = op.output = {&strided, 1};
+                ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+                for (size_t i = 0; i < 2 * n; i++) {
+                    int value = static_cast<int>(i % 100) + (i % 2 == 0 ? 100 : 100 * rank.rank);
+                    ASSERT_EQ(static_cast<unsigned char>(in[i].bytes[11]), value) << i;
+                }
+            },
+            options);
+    }
+}
+
 // Large slices are reduced in parts by a pool that all groups of the process share.
 TEST(Pools, ChangeNoResult)
 {

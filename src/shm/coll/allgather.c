@@ -22,8 +22,9 @@ static void keep_own(struct shc_task *task)
     if (own && own == task->in.flat)
         return;
     char *scratch = task->scratch;
-    for (size_t done = 0; done < task->in.bytes; done += SHC_SCRATCH_BYTES) {
-        size_t bytes = shc_min_size(SHC_SCRATCH_BYTES, task->in.bytes - done);
+    const size_t most = SHC_SCRATCH_BYTES - SHC_SCRATCH_BYTES % task->call.elem_bytes;
+    for (size_t done = 0; done < task->in.bytes; done += most) {
+        size_t bytes = shc_min_size(most, task->in.bytes - done);
         const void *piece = shc_buf_peek(&task->in, done, bytes, scratch);
         shc_buf_write(&task->out, offset + done, piece, bytes);
     }

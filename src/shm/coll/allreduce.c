@@ -281,7 +281,8 @@ static enum shc_status run_staged(struct shc_task *task)
 
 static enum shc_status run_one_use(struct shc_task *task)
 {
-    if (!task->arena->made)
+    /* A small limit makes cells smaller than the table's bound; the same on both ranks. */
+    if (!task->arena->made || task->in.bytes > task->arena->geometry.cell_bytes)
         return run_staged(task);
     const int me = task->seat->rank, peer = 1 - me;
     const void *src[2];

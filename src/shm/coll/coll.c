@@ -177,6 +177,7 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
         .gives = shout->giver < 0 || shout->giver == task->seat->rank,
         .takes = shout->giver != task->seat->rank,
     };
+    flow.slot_bytes -= flow.slot_bytes % task->call.elem_bytes; /* opaque ones may not divide it */
     uint64_t n = flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.slot_bytes);
     SHC_TRY(check_length(task, n));
     for (uint64_t k = 0; k <= n; k++) {
