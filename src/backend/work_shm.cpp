@@ -135,10 +135,12 @@ void WorkShm::abort()
 void WorkShm::settle(c10::ivalue::Future &future) const
 {
     shc_status status = SHC_OK;
-    if (!shc_request_done(request_, &status))
+    if (!shc_request_done(request_, &status)) { // a forked child, or the process is leaving
+        status = shc_comm_error(group_.get());
         future.setError(
-            makeException(SHC_ERR_FORKED, "the operation belongs to the parent process"));
-    else if (status == SHC_OK)
+            makeException(status == SHC_OK ? SHC_ERR_CLOSED : status,
+                          status == SHC_OK ? "the process is ending" : shc_error_text()));
+    } else if (status == SHC_OK)
         future.markCompleted(c10::IValue(flight_->outputs));
     else
         future.setError(makeException(status, shc_request_error(request_)));

@@ -287,8 +287,8 @@ bool shc_request_done(struct shc_request *request, enum shc_status *status);
 /* Why it failed; "" while it has not. Valid until the release. */
 const char *shc_request_error(struct shc_request *request);
 
-/* Asks for hooks.complete. False: the operation has already ended (or this is a forked child), and
- * complete will not come. */
+/* Asks for hooks.complete. False: complete will not come, because the operation has already ended,
+ * or the process is leaving, or this is a forked child. */
 bool shc_request_notify(struct shc_request *request);
 
 /* The caller is done with the handle. The operation itself goes on. */

@@ -250,6 +250,26 @@ TEST_P(Engine, ClosingEndsWhatIsInFlightWithClosed)
     });
 }
 
+TEST(EngineThreads, ClosingJoinsThreadsThatItsOwnLastTurnsHaveStarted)
+{
+    const shc_request_hooks hooks = {nullptr, [](void *, shc_status, const char *) {}, nullptr};
+    for (int round = 0; round < 100; round++) {
+        run_ranks(Mode::kOneMapping, 1, [&](Rank &rank) {
+            std::vector<std::unique_ptr<Sum>> sums;
+            for (size_t i = 0; i < 30; i++) {
+                sums.push_back(std::make_unique<Sum>(i == 0 ? 1u << 20 : 4, 1.f));
+                ASSERT_EQ(shc_submit(rank.comm, &sums[i]->op, &hooks, &sums[i]->request), SHC_OK);
+                shc_request_notify(sums[i]->request);
+            }
+            shc_os_sleep_ns(static_cast<uint64_t>(round % 5) * 100 * SHC_NS_PER_US);
+            shc_comm_close(rank.comm);
+            EXPECT_EQ(rank.comm->engine.able, 0) << "a thread is left";
+            for (auto &sum : sums)
+                shc_request_release(sum->request);
+        });
+    }
+}
+
 TEST_P(Engine, SeveralThreadsMayCallOneGroup)
 {
     run_ranks(GetParam(), 2, [](Rank &rank) {

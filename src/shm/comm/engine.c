@@ -160,16 +160,24 @@ void shc_engine_reject(struct shc_engine *engine)
     pthread_mutex_unlock(&engine->lock);
 }
 
-void shc_engine_stop(struct shc_engine *engine)
+static int thread_count(struct shc_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
     int count = engine->thread_count;
+    pthread_mutex_unlock(&engine->lock);
+    return count;
+}
+
+void shc_engine_stop(struct shc_engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
     /* release engine/stopping -> acquire in has_work(): nothing else. */
     shc_a32_store_release(&engine->stopping, 1);
     pthread_mutex_unlock(&engine->lock);
     shc_bell_ring(&engine->bell, false);
     uint64_t deadline_ns = shc_clock_ns() + STOP_NS;
-    for (int i = 0; i < count; i++) {
+    /* A thread that is joined here may have started another one on its last turns. */
+    for (int i = 0; i < thread_count(engine); i++) {
         uint64_t now_ns = shc_clock_ns();
         uint64_t left_ns = now_ns < deadline_ns ? deadline_ns - now_ns : 0;
         if (shc_os_thread_join(&engine->threads[i], left_ns) != 0) {

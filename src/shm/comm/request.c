@@ -102,7 +102,7 @@ static bool is_over(const struct shc_request *request)
     /* acquire request/done <- release in shc_request_finish(): status, error, the output. */
     if (!shc_a32_load_acquire(&request->done))
         return false;
-    if (!request->notify)
+    if (!request->notify || shc_process_leaving()) /* then nobody calls `complete` any more */
         return true;
     /* relaxed: nobody else stores our number. */
     if (shc_a64_load_relaxed(&request->completer) == shc_thread_number())
@@ -213,6 +213,8 @@ bool shc_request_notify(struct shc_request *request)
     struct shc_engine *engine = &request->comm->engine;
     if (!shc_process_is(&request->comm->mark))
         return false; /* a forked child: the lock may be held by a thread that is not here */
+    if (shc_process_leaving())
+        return false;
     pthread_mutex_lock(&engine->lock);
     /* relaxed: stored under the lock that is held here. */
     bool in_time = !shc_a32_load_relaxed(&request->done);
