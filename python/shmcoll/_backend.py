@@ -5,12 +5,16 @@ import atexit
 import datetime
 import multiprocessing.util
 import os
+import threading
 from typing import Any
 
 from shmcoll import _C
 
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 _goodbye_pid = 0
+
+_C._set_main_thread(threading.main_thread().ident or 0)
+os.register_at_fork(after_in_child=_C._after_fork_in_child)
 
 
 def _make_options(options: Any, backend_options: Any) -> _C.Options:
@@ -33,6 +37,18 @@ def _make_options(options: Any, backend_options: Any) -> _C.Options:
     return ours
 
 
+def _leave_child() -> None:
+    """The end of a process of multiprocessing.
+
+    It runs its finalizers first and joins the threads behind them; the interpreter's own exit does
+    it the other way round. Threads may still use the groups, so they are joined here as well.
+    """
+    join = getattr(threading, "_shutdown", None)
+    if join is not None:
+        join()
+    _C._leave(forget_python=False)
+
+
 def _say_goodbye_at_exit() -> None:
     """A process that ends normally leaves its groups; one that does not is dead to the others.
 
@@ -43,7 +59,7 @@ def _say_goodbye_at_exit() -> None:
         return
     _goodbye_pid = os.getpid()
     atexit.register(_C._leave)
-    multiprocessing.util.Finalize(None, _C._leave, exitpriority=-100)
+    multiprocessing.util.Finalize(None, _leave_child, exitpriority=-100)
 
 
 def create_backend(options: Any, backend_options: Any) -> _C.ProcessGroupShm:

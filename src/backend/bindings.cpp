@@ -2,6 +2,7 @@
 // The module shmcoll._C. Python classes only; registration is a line of Python.
 #include "backend/process_group_shm.hpp"
 #include "backend/python.hpp"
+#include "backend/work_shm.hpp"
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
@@ -48,10 +49,20 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
     bindOptions(m);
     bindBackend(m);
     m.def("_build_info", [] { return std::string(shc_build_info()); });
-    // This process says goodbye to its groups, and the interpreter may go.
-    m.def("_leave", [] {
-        shmcoll::forgetPython();
-        py::gil_scoped_release release;
-        shc_process_leave();
+    m.def("_set_main_thread", &shmcoll::setMainThread, py::arg("ident"));
+    m.def("_after_fork_in_child", [] {
+        shmcoll::forgetParentsFutures();
+        shmcoll::setMainThread(PyThread_get_thread_ident()); // the only one there is
     });
+    // This process says goodbye to its groups; and the interpreter may go, if it does.
+    m.def(
+        "_leave",
+        [](bool forgetPython) {
+            if (forgetPython)
+                shmcoll::forgetPython();
+            py::gil_scoped_release release;
+            shc_process_leave();
+            shmcoll::failOpenFutures();
+        },
+        py::arg("forget_python") = true);
 }

@@ -39,7 +39,9 @@ void setReduceOp(shc_op &op, const c10d::ReduceOp &reduceOp);
 // The milliseconds of an options struct; unset means the group's.
 inline uint64_t timeoutNs(std::chrono::milliseconds timeout)
 {
-    return timeout.count() > 0 ? static_cast<uint64_t>(timeout.count()) * 1000000u : 0;
+    const std::chrono::milliseconds most = std::chrono::hours(24 * 365 * 100); // "for ever"
+    return timeout.count() > 0 ? static_cast<uint64_t>(std::min(timeout, most).count()) * 1000000u
+                               : 0;
 }
 
 // All tensors of one call: same dtype, or an error that names both.

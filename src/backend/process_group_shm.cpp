@@ -171,6 +171,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::run(const Call &call)
     flight->outputs = call.outputs.vec();
     auto work = c10::make_intrusive<WorkShm>(group_, rank_, call.type, call.title, flight);
     work->submit(call.op);
+    stayOutOfDyingPython();
     return work;
 }
 

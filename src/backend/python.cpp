@@ -14,6 +14,7 @@ namespace
 
 std::atomic<bool> forgotten{false};
 std::thread::id forgetter; // set before `forgotten`
+std::atomic<unsigned long> mainThread{0};
 
 bool hasPython()
 {
@@ -29,13 +30,21 @@ GilRelease::GilRelease()
 
 GilRelease::~GilRelease()
 {
-    if (state_ != nullptr)
-        PyEval_RestoreThread(static_cast<PyThreadState *>(state_));
+    if (state_ == nullptr)
+        return;
+    stayOutOfDyingPython();
+    PyEval_RestoreThread(static_cast<PyThreadState *>(state_));
+}
+
+void setMainThread(unsigned long ident)
+{
+    mainThread.store(ident);
 }
 
 bool pythonInterrupted(void *)
 {
-    if (!hasPython())
+    // Only the main thread runs handlers; another must not wait here for a lock that a third holds.
+    if (!hasPython() || PyThread_get_thread_ident() != mainThread.load())
         return false;
     PyGILState_STATE state = PyGILState_Ensure();
     bool raised = PyErr_CheckSignals() != 0;

@@ -25,6 +25,9 @@ class GilRelease
 // with the process. No effect on the thread that called forgetPython().
 void stayOutOfDyingPython();
 
+// Which thread runs Python's signal handlers, as threading.get_ident() says it.
+void setMainThread(unsigned long ident);
+
 // Runs the Python handlers of signals that have arrived. True when one of them raised: the error
 // is then pending on this thread. The core asks this of threads that wait.
 bool pythonInterrupted(void *);

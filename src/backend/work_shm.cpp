@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backend/work_shm.hpp"
 
+#include "backend/convert.hpp"
 #include "backend/error.hpp"
 #include "backend/python.hpp"
 
 #include <ATen/core/ivalue.h>
+#include <unordered_map>
 
 namespace shmcoll
 {
@@ -15,6 +17,26 @@ namespace
 std::shared_ptr<Flight> &flightOf(void *ctx)
 {
     return *static_cast<std::shared_ptr<Flight> *>(ctx);
+}
+
+// Flights whose future waits for `complete`. Never destructed.
+struct OpenFutures {
+    std::mutex lock;
+    std::unordered_map<Flight *, std::weak_ptr<Flight>> flights;
+};
+
+OpenFutures *openFutures = new OpenFutures;
+
+void remember(const std::shared_ptr<Flight> &flight)
+{
+    std::lock_guard<std::mutex> guard(openFutures->lock);
+    openFutures->flights.emplace(flight.get(), flight);
+}
+
+void forget(Flight &flight)
+{
+    std::lock_guard<std::mutex> guard(openFutures->lock);
+    openFutures->flights.erase(&flight);
 }
 
 // On a thread of the library that holds nothing: callbacks may submit and wait. No reference is
@@ -28,14 +50,18 @@ void complete(void *ctx, shc_status status, const char *error)
         flight.ended = true;
         future = flight.future.get();
     }
-    if (flight.recordEnd)
-        flight.recordEnd();
-    if (future == nullptr)
-        return;
-    if (status == SHC_OK)
-        future->markCompleted(c10::IValue(flight.outputs));
-    else
-        future->setErrorIfNeeded(makeException(status, error));
+    if (future != nullptr)
+        forget(flight);
+    try { // callbacks are the user's; the caller is C
+        if (flight.recordEnd)
+            flight.recordEnd();
+        if (future != nullptr && status == SHC_OK)
+            future->markCompleted(c10::IValue(flight.outputs));
+        else if (future != nullptr)
+            future->setErrorIfNeeded(makeException(status, error));
+    } catch (const std::exception &raised) {
+        TORCH_WARN("shmcoll: a callback of a finished operation threw: ", raised.what());
+    }
 }
 
 void retire(void *ctx)
@@ -118,9 +144,8 @@ bool WorkShm::wait(std::chrono::milliseconds timeout)
     shc_status status;
     {
         GilRelease release;
-        uint64_t ns = timeout.count() > 0 ? static_cast<uint64_t>(timeout.count()) * 1000000u : 0;
-        status = shc_request_wait(request_, ns);
-        stayOutOfDyingPython();
+        status = shc_request_wait(request_, timeoutNs(timeout));
+        stayOutOfDyingPython(); // torch released the lock, so ~GilRelease does not look
     }
     check(status);
     return true;
@@ -157,7 +182,27 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkShm::getFuture()
         flight_->notified = shc_request_notify(request_);
     if (flight_->ended || !flight_->notified)
         settle(*flight_->future); // nobody can be attached yet: no callback runs here
+    else
+        remember(flight_);
     return flight_->future;
+}
+
+void forgetParentsFutures()
+{
+    openFutures = new OpenFutures;
+}
+
+void failOpenFutures()
+{
+    std::unordered_map<Flight *, std::weak_ptr<Flight>> flights;
+    {
+        std::lock_guard<std::mutex> guard(openFutures->lock);
+        flights.swap(openFutures->flights);
+    }
+    for (auto &entry : flights)
+        if (std::shared_ptr<Flight> flight = entry.second.lock())
+            flight->future->setErrorIfNeeded(
+                makeException(SHC_ERR_CLOSED, "the process ended before the operation did"));
 }
 
 } // namespace shmcoll

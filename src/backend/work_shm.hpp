@@ -58,4 +58,10 @@ class WorkShm : public c10d::Work
     uint64_t sequence_ = 0;
 };
 
+// In a forked child: the parent's are not its own, and the lock of their list may be held for ever.
+void forgetParentsFutures();
+
+// The process has said goodbye: futures that nobody completes any more get an error.
+void failOpenFutures();
+
 } // namespace shmcoll

@@ -167,8 +167,8 @@ struct shc_store {
 
 struct shc_comm_config {
     int rank;
-    int world_size;      /* 1 .. SHC_MAX_WORLD */
-    const char *name;    /* shows in every message about the group; may be NULL */
+    int world_size;   /* 1 .. SHC_MAX_WORLD */
+    const char *name; /* shows in every message about the group; may be NULL */
     /* Which rank of the whole job each rank is (world_size entries), so that a process that has
      * died in one group is not waited for by the next one. NULL: not told. */
     const int32_t *global_ranks;
@@ -229,7 +229,8 @@ enum shc_status shc_comm_create(const struct shc_comm_config *config, struct shc
 
 /*
  * Leaves the group: says so to the others, ends this process's calls that are still inside
- * (SHC_ERR_CLOSED), stops the group's threads. Needs no peer and takes at most about a second.
+ * (SHC_ERR_CLOSED), stops the group's threads. Needs no peer; takes at most about two seconds, if
+ * a thread of the caller is stuck inside.
  * Any thread; a second call does nothing.
  */
 void shc_comm_close(struct shc_comm *comm);

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -387,6 +388,90 @@ TEST(Fork, AChildCannotUseTheGroupAndMayMakeItsOwn)
         ASSERT_EQ(waitpid(child, &status, 0), child);
         EXPECT_EQ(status, 0);
         EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << "the parent's group is as it was";
+    });
+}
+
+// The process's state in /proc is that of its first thread: here a zombie beside a living one.
+TEST(Death, IsNotTheEndOfTheFirstThread)
+{
+    char pattern[] = "/tmp/shmcoll-test-XXXXXX";
+    ASSERT_NE(mkdtemp(pattern), nullptr);
+    pid_t pids[2];
+    for (int r = 0; r < 2; r++) {
+        pids[r] = fork();
+        ASSERT_GE(pids[r], 0);
+        if (pids[r] != 0)
+            continue;
+        static Rank rank;
+        rank = {r, 2, Mode::kProcesses, nullptr, {}, {}, 10 * SHC_NS_PER_S};
+        if (shc_store_dir_open(pattern, &rank.store) != SHC_OK ||
+            rank.make_group(&rank.comm, "zombie") != SHC_OK)
+            _exit(2);
+        std::thread worker([] {
+            if (rank.rank == 1)
+                usleep(400000); // the other one looks into /proc meanwhile
+            shc_op barrier = op_of(SHC_BARRIER);
+            shc_status status = shc_run(rank.comm, &barrier);
+            if (status != SHC_OK)
+                fprintf(stderr, "rank %d: %s\n", rank.rank, error_text().c_str());
+            shc_comm_close(rank.comm);
+            _exit(status == SHC_OK ? 0 : 1);
+        });
+        worker.detach();
+        if (r == 1)
+            syscall(SYS_exit, 0); // as pthread_exit does, without unwinding GoogleTest
+        pause();
+    }
+    for (pid_t pid : pids) {
+        int status = 0;
+        ASSERT_EQ(waitpid(pid, &status, 0), pid);
+        EXPECT_EQ(status, 0);
+    }
+    EXPECT_EQ(system((std::string("rm -r ") + pattern).c_str()), 0);
+}
+
+// What a signal handler does inside a wait of the same thread on the same group.
+struct Handler {
+    shc_comm *comm = nullptr;
+    int calls = 0;
+    shc_status submitted = SHC_OK, waited = SHC_OK, ran = SHC_OK;
+};
+
+bool handle(void *ctx)
+{
+    Handler *handler = static_cast<Handler *>(ctx);
+    if (handler->comm == nullptr || handler->calls++ > 0)
+        return false;
+    shc_op barrier = op_of(SHC_BARRIER);
+    shc_request *request = nullptr;
+    handler->ran = shc_run(handler->comm, &barrier);
+    handler->submitted = shc_submit(handler->comm, &barrier, nullptr, &request);
+    handler->waited = shc_request_wait(request, 0);
+    shc_request_release(request);
+    return false;
+}
+
+TEST(Interrupts, AHandlerThatCallsTheGroupItInterruptedIsToldSo)
+{
+    run_ranks(Mode::kProcesses, 2, [](Rank &rank) {
+        Handler handler;
+        rank.comm->seat.interrupted = handle;
+        rank.comm->seat.interrupted_ctx = &handler;
+        shc_op barrier = op_of(SHC_BARRIER);
+        if (rank.rank == 0) {
+            handler.comm = rank.comm;
+        } else {
+            usleep(300000);
+        }
+        EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+        if (rank.rank == 0) {
+            EXPECT_EQ(handler.ran, SHC_ERR_INVALID);
+            EXPECT_EQ(handler.submitted, SHC_OK); // it runs when the interrupted call has ended
+            EXPECT_EQ(handler.waited, SHC_ERR_INVALID);
+        } else {
+            EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << "the handler's barrier";
+        }
+        EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
     });
 }
 

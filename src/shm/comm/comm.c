@@ -203,7 +203,7 @@ enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
 
 /* ---- leaving ---- */
 
-void shc_comm_say_left(struct shc_comm *comm)
+static void say_left(struct shc_comm *comm)
 {
     pthread_mutex_lock(&comm->mapped_lock);
     if (comm->mapped)
@@ -224,15 +224,23 @@ void shc_comm_abort(struct shc_comm *comm, const char *reason)
 }
 
 /* Takes the runner for good: whoever is inside an operation ends it, because the group is closed. */
-static bool take_runner(struct shc_engine *engine)
+static bool take_runner(struct shc_engine *engine, uint64_t patience_ns)
 {
-    uint64_t deadline_ns = shc_clock_ns() + CLOSE_NS;
+    uint64_t deadline_ns = shc_clock_ns() + patience_ns;
     while (!shc_runner_take(engine, 0) && !shc_runner_take(engine, SHC_RUNNER_QUEUED)) {
         if (shc_clock_ns() > deadline_ns)
             return false;
         shc_os_sleep_ns(50 * SHC_NS_PER_US);
     }
     return true;
+}
+
+void shc_comm_leave_soon(struct shc_comm *comm, uint64_t patience_ns)
+{
+    bool alone = take_runner(&comm->engine, patience_ns);
+    say_left(comm);
+    if (alone)
+        shc_runner_drop(&comm->engine);
 }
 
 static void unmap(struct shc_comm *comm)
@@ -254,12 +262,17 @@ void shc_comm_close(struct shc_comm *comm)
     if (shc_a32_exchange_acq_rel(&comm->seat.closed, 1) != 0)
         return;
     shc_process_unlist(comm);
-    shc_comm_say_left(comm);
     shc_engine_reject(&comm->engine);
     /* Wakes our own sleepers, wherever they sleep: each looks at `closed` within a slice anyway. */
     shc_bell_ring(&comm->engine.bell, false);
-    if (shc_process_leaving() || !take_runner(&comm->engine))
+    bool alone = !shc_process_leaving() && take_runner(&comm->engine, CLOSE_NS);
+    /* Only now, because behind LEFT nothing may be published: a rank that saw LEFT and no call, and
+     * one that saw the call, would judge differently. */
+    say_left(comm);
+    if (!alone)
         return; /* somebody is inside for ever: leave him the memory */
+    /* relaxed: the runner is taken for good, but this thread is not inside a call. */
+    shc_a64_store_relaxed(&comm->engine.holder, 0);
     shc_engine_drain(comm, SHC_ERR_CLOSED, "this rank has closed the group");
     shc_engine_stop(&comm->engine);
     unmap(comm);

@@ -48,8 +48,9 @@ SHC_NODISCARD enum shc_status shc_comm_create_with(const struct shc_comm_config 
                                                    const struct shc_knobs *knobs,
                                                    struct shc_comm **comm);
 
-/* Marks this rank LEFT. Any thread. */
-void shc_comm_say_left(struct shc_comm *comm);
+/* Marks this rank LEFT, behind an operation that is just beginning if it can be had within that
+ * time. pre: the process is leaving, so that no further one begins. */
+void shc_comm_leave_soon(struct shc_comm *comm, uint64_t patience_ns);
 
 /* Has the process that is this rank of the job died as a member of the group? Any thread. */
 bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pid);

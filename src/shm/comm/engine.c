@@ -245,6 +245,10 @@ enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *req
         SHC_TRY(st);
         if (!full)
             break;
+        if (shc_runner_mine(engine))
+            return shc_fail(SHC_ERR_INVALID,
+                            "too many operations in flight for one more from inside a call on the "
+                            "same group (a signal handler?)");
         SHC_TRY(wait_for_room(comm, request));
     }
     shc_bell_ring(&engine->bell, false);

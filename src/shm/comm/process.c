@@ -11,6 +11,7 @@
 
 #define REBUILDING   UINT64_MAX
 #define CALLBACKS_NS (5 * SHC_NS_PER_S)
+#define LEAVE_NS     (50 * SHC_NS_PER_MS) /* for all groups: that operations just begun are out */
 
 static struct {
     pthread_once_t page_once;
@@ -184,8 +185,11 @@ void shc_process_leave(void)
     pthread_mutex_lock(&process.lock);
     /* release process/leaving -> acquire in shc_process_leaving(): nothing else. */
     shc_a32_store_release(&process.leaving, 1);
-    for (struct shc_comm *comm = process.comms; comm; comm = comm->next)
-        shc_comm_say_left(comm);
+    uint64_t until_ns = shc_clock_ns() + LEAVE_NS;
+    for (struct shc_comm *comm = process.comms; comm; comm = comm->next) {
+        uint64_t now_ns = shc_clock_ns();
+        shc_comm_leave_soon(comm, now_ns < until_ns ? until_ns - now_ns : 0);
+    }
     pthread_mutex_unlock(&process.lock);
     wait_for_callbacks();
 }

@@ -47,6 +47,9 @@ static enum shc_status request_create(struct shc_comm *comm, const struct shc_op
                                       const struct shc_request_hooks *hooks,
                                       struct shc_request **out)
 {
+    if ((op->input.count > 0 && !op->input.list) || (op->output.count > 0 && !op->output.list))
+        return shc_fail(SHC_ERR_INVALID, "%s: tensors, but no list of them",
+                        shc_op_kind_name(op->kind));
     size_t bytes = copy_bytes(&op->input) + copy_bytes(&op->output);
     struct shc_request *request = calloc(1, sizeof *request + bytes);
     if (!request)
@@ -125,6 +128,17 @@ static bool is_over_target(const void *arg)
     return is_over(arg);
 }
 
+/* A signal handler that ran inside a call of this thread on the same group: what it submits can only
+ * run when that call has ended. */
+static enum shc_status check_not_inside(struct shc_comm *comm, const char *call)
+{
+    if (SHC_LIKELY(!shc_runner_mine(&comm->engine)))
+        return SHC_OK;
+    return shc_fail(SHC_ERR_INVALID,
+                    "%s called from inside another call on the same group (a signal handler?)",
+                    call);
+}
+
 static enum shc_status wait_until_over(struct shc_request *request, uint64_t timeout_ns)
 {
     struct shc_comm *comm = request->comm;
@@ -143,6 +157,7 @@ static enum shc_status wait_until_over(struct shc_request *request, uint64_t tim
         .peer = -1,
     };
     while (!is_over(request)) {
+        SHC_TRY(check_not_inside(comm, "a wait"));
         if (may_run && shc_runner_take(&comm->engine, SHC_RUNNER_QUEUED)) {
             shc_engine_run_queue(comm, request, false);
             shc_runner_drop(&comm->engine);
@@ -268,10 +283,7 @@ static void cancel(struct shc_request *request)
 static SHC_NOINLINE enum shc_status run_queued(struct shc_comm *comm, const struct shc_op *op)
 {
     struct shc_request *request;
-    if (shc_runner_mine(&comm->engine))
-        return shc_fail(SHC_ERR_INVALID,
-                        "%s called from inside another call on the same group (a signal handler?)",
-                        shc_op_kind_name(op->kind));
+    SHC_TRY(check_not_inside(comm, shc_op_kind_name(op->kind)));
     SHC_TRY(submit(comm, op, NULL, &request));
     enum shc_status st = wait_until_over(request, 0);
     if (st == SHC_OK)

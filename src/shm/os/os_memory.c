@@ -170,8 +170,15 @@ void shc_os_file_close(int fd)
     close(fd);
 }
 
+/* The memory in front of a mapping, in whole pages of this kernel: 4 KiB, or up to 64 KiB. */
+static size_t guard_pages(size_t guard_bytes)
+{
+    return shc_align_up(guard_bytes, (size_t)sysconf(_SC_PAGESIZE));
+}
+
 int shc_os_map(int fd, size_t bytes, size_t guard_bytes, void **base)
 {
+    guard_bytes = guard_pages(guard_bytes);
     char *whole = mmap(NULL, guard_bytes + bytes, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (whole == MAP_FAILED)
@@ -192,6 +199,7 @@ int shc_os_map(int fd, size_t bytes, size_t guard_bytes, void **base)
 
 void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes)
 {
+    guard_bytes = guard_pages(guard_bytes);
     munmap((char *)base - guard_bytes, guard_bytes + bytes);
 }
 

@@ -3,15 +3,22 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+struct stat_line {
+    char state; /* of the first thread */
+    long threads;
+    uint64_t start_time;
+};
+
 /* /proc/<pid>/stat from its third field on. The second, the command name, may hold anything, blanks
  * and parentheses too, but it ends at the last ')'. */
-static int read_stat(const char *path, char *state, uint64_t *start_time)
+static int read_stat(const char *path, struct stat_line *line)
 {
     char text[1024];
     int error = shc_os_read_text(path, text, sizeof text);
@@ -21,14 +28,16 @@ static int read_stat(const char *path, char *state, uint64_t *start_time)
     if (!at || at[1] != ' ')
         return EPROTO;
     at += 2;
-    *state = *at;
-    for (int field = 3; field < 22; field++) { /* field 22: start time */
+    line->state = *at;
+    for (int field = 3; field < 22; field++) { /* field 20: threads; field 22: start time */
+        if (field == 20)
+            line->threads = strtol(at, NULL, 10);
         at = strchr(at, ' ');
         if (!at)
             return EPROTO;
         at++;
     }
-    *start_time = strtoull(at, NULL, 10);
+    line->start_time = strtoull(at, NULL, 10);
     return 0;
 }
 
@@ -51,10 +60,11 @@ int shc_os_process_self(struct shc_os_process *self)
         return errno;
     link[length] = '\0';
     struct shc_os_process found = {.pid = (int32_t)strtol(link, NULL, 10), .boot = boot_hash()};
-    char state;
-    int error = read_stat("/proc/self/stat", &state, &found.start_time);
+    struct stat_line line;
+    int error = read_stat("/proc/self/stat", &line);
     if (error != 0)
         return error;
+    found.start_time = line.start_time;
     struct stat ns;
     if (found.pid == getpid() && stat("/proc/self/ns/pid", &ns) == 0)
         found.pid_namespace = ns.st_ino;
@@ -69,15 +79,23 @@ static bool is_visible(const struct shc_os_process *self, const struct shc_os_pr
            process->pid_namespace == self->pid_namespace;
 }
 
-static int stat_of(const struct shc_os_process *process, char *state)
+/* ESRCH: the process is gone, also when its pid is another's now. */
+static int stat_of(const struct shc_os_process *process, struct stat_line *line)
 {
     char path[64];
-    uint64_t start_time;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)process->pid);
-    int error = read_stat(path, state, &start_time);
+    int error = read_stat(path, line);
+    if (error == ENOENT) /* or hidden: /proc may be mounted so that it shows not everybody */
+        error = kill(process->pid, 0) != 0 && errno == ESRCH ? ESRCH : EACCES;
     if (error != 0)
         return error;
-    return start_time == process->start_time ? 0 : ESRCH;
+    return line->start_time == process->start_time ? 0 : ESRCH;
+}
+
+/* The state is the first thread's: one that has ended before the others is a zombie beside them. */
+static bool has_ended(const struct stat_line *line)
+{
+    return line->state == 'X' || (line->state == 'Z' && line->threads <= 1);
 }
 
 enum shc_os_life shc_os_process_life(const struct shc_os_process *self,
@@ -85,25 +103,28 @@ enum shc_os_life shc_os_process_life(const struct shc_os_process *self,
 {
     if (!is_visible(self, process))
         return SHC_OS_UNKNOWN;
-    char state;
-    int error = stat_of(process, &state);
-    if (error == ENOENT || error == ESRCH)
+    struct stat_line line;
+    int error = stat_of(process, &line);
+    if (error == ESRCH)
         return SHC_OS_DEAD;
     if (error != 0)
         return SHC_OS_UNKNOWN;
-    return state == 'Z' || state == 'X' ? SHC_OS_DEAD : SHC_OS_ALIVE;
+    return has_ended(&line) ? SHC_OS_DEAD : SHC_OS_ALIVE;
 }
 
 char shc_os_process_state(const struct shc_os_process *process, bool *dumping_core)
 {
-    char path[64], text[4096], state;
+    char path[64], text[16384]; /* a line of it lists all supplementary groups */
+    struct stat_line line;
     *dumping_core = false;
-    if (stat_of(process, &state) != 0)
+    if (stat_of(process, &line) != 0)
         return '?';
+    if (line.state == 'Z' && !has_ended(&line))
+        line.state = 'S';
     snprintf(path, sizeof path, "/proc/%d/status", (int)process->pid);
     if (shc_os_read_text(path, text, sizeof text) == 0)
         *dumping_core = strstr(text, "\nCoreDumping:\t1") != NULL;
-    return state;
+    return line.state;
 }
 
 const char *shc_os_state_word(char state)

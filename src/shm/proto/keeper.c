@@ -97,9 +97,12 @@ enum shc_status shc_keeper_start(struct shc_keeper **keeper)
     return SHC_OK;
 }
 
-bool shc_keeper_marks(const struct shc_keeper *keeper)
+bool shc_keeper_marks(struct shc_keeper *keeper)
 {
-    return keeper->marks;
+    pthread_mutex_lock(&keeper->lock);
+    bool marks = keeper->marks;
+    pthread_mutex_unlock(&keeper->lock);
+    return marks;
 }
 
 static void ask(struct shc_keeper *keeper, enum request request, shc_a32 *life)

@@ -20,7 +20,7 @@ SHC_NODISCARD enum shc_status shc_keeper_start(struct shc_keeper **keeper);
 
 /* False where the kernel or a container's filter does not mark words; then the looks at /proc of
  * those who wait are the only witness. Probed once, when the keeper starts. */
-bool shc_keeper_marks(const struct shc_keeper *keeper);
+bool shc_keeper_marks(struct shc_keeper *keeper);
 
 /* Links the word: from now on it tells of this process's life. The mapping must have
  * SHC_OS_ROBUST_DISTANCE bytes of private memory in front of it. */

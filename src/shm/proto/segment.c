@@ -168,6 +168,13 @@ static int open_file(const struct shc_segment_name *name, int *fd)
     return shc_os_process_open_fd(&name->creator, name->creator_fd, &name->file, fd);
 }
 
+static void close_file(struct shc_segment *segment)
+{
+    if (segment->fd >= 0)
+        shc_os_file_close(segment->fd);
+    segment->fd = -1;
+}
+
 enum shc_status shc_segment_attach(struct shc_segment *segment, const struct shc_segment_name *name,
                                    size_t guard_bytes, struct shc_mapping_cache *cache)
 {
@@ -192,10 +199,9 @@ enum shc_status shc_segment_attach(struct shc_segment *segment, const struct shc
         error = map_file(segment);
     if (error == 0)
         return SHC_OK;
-    shc_segment_detach(segment);
-    return shc_fail_errno(
-        SHC_ERR_UNREACHABLE, error, "cannot open the segment of pid %d (%s) from pid %d",
-        (int)name->creator.pid, shc_segment_form_name(name->form), (int)shc_os_thread_id());
+    close_file(segment); /* the name stays: others may still open it */
+    return shc_fail_errno(SHC_ERR_UNREACHABLE, error, "cannot open the segment of pid %d (%s)",
+                          (int)name->creator.pid, shc_segment_form_name(name->form));
 }
 
 enum shc_status shc_segment_reserve(struct shc_segment *segment, size_t offset, size_t bytes,
@@ -217,12 +223,11 @@ enum shc_status shc_segment_reserve(struct shc_segment *segment, size_t offset, 
 
 void shc_segment_settle(struct shc_segment *segment)
 {
-    if (segment->fd < 0)
-        return;
-    if (segment->name.form == SHC_FORM_NAMED)
-        shc_os_shm_unlink(segment->name.path);
-    shc_os_file_close(segment->fd);
-    segment->fd = -1;
+    if (segment->name.form == SHC_FORM_NAMED) {
+        shc_os_shm_unlink(segment->name.path); /* also who could not open it: once is enough */
+        segment->name.path[0] = '\0';
+    }
+    close_file(segment);
 }
 
 void shc_segment_detach(struct shc_segment *segment)

@@ -11,6 +11,7 @@
 #define SLICE_NS      (10 * SHC_NS_PER_MS)
 #define ASK_NS        (50 * SHC_NS_PER_MS)
 #define OVERSLEPT_NS  SHC_NS_PER_S
+#define MAX_FORGIVEN  100 /* a rank that is always away is late in the end */
 #define YIELDS_A_LOOK 16
 #define GONE_LOOKS    16
 
@@ -139,11 +140,13 @@ static enum shc_status judge_slowly(struct shc_wait *wait, int peer, uint64_t no
                                     bool signalled)
 {
     struct shc_seat *seat = wait->seat;
-    if (!signalled && now_ns - wait->asked_ns < ASK_NS)
+    bool due = now_ns - wait->asked_ns >= ASK_NS;
+    if (!signalled && !due)
         return SHC_OK;
-    wait->asked_ns = now_ns;
+    if (due)
+        wait->asked_ns = now_ns;
     /* A second witness beside the life words: late for a big process, but it sees a core dump. */
-    for (int i = 0; peer >= 0 && i < seat->world_size && i < GONE_LOOKS; i++) {
+    for (int i = 0; due && peer >= 0 && i < seat->world_size && i < GONE_LOOKS; i++) {
         int rank = (peer + i) % seat->world_size;
         if (rank != seat->rank && shc_member_process_gone(seat, rank))
             shc_member_declare_dead(seat, rank);
@@ -153,18 +156,7 @@ static enum shc_status judge_slowly(struct shc_wait *wait, int peer, uint64_t no
     return SHC_OK;
 }
 
-static void start_clock(struct shc_wait *wait, uint64_t now_ns)
-{
-    if (wait->begun_ns != 0)
-        return;
-    wait->begun_ns = now_ns;
-    wait->asked_ns = now_ns;
-    wait->deadline_ns = shc_deadline_after(now_ns, wait->timeout_ns);
-    wait->late_step_ns = wait->seat->late_ns;
-    wait->late_ns = now_ns + wait->late_step_ns;
-}
-
-/* We were stopped or suspended: that time was nobody's. */
+/* We were stopped, suspended, or busy ourselves: nobody else is late for that time. */
 static void forgive(struct shc_wait *wait, uint64_t excess_ns)
 {
     wait->begun_ns += excess_ns;
@@ -173,8 +165,25 @@ static void forgive(struct shc_wait *wait, uint64_t excess_ns)
         wait->deadline_ns += excess_ns;
 }
 
-/* One slice of sleep; false when there was something to look at instead. */
-static bool sleep_slice(struct shc_wait *wait, const struct shc_target *target, uint64_t now_ns,
+/* Between two looks at the clock lies a slice of sleep at most, or this rank was away. */
+static void look_at_clock(struct shc_wait *wait, uint64_t now_ns)
+{
+    if (wait->begun_ns == 0) {
+        wait->begun_ns = now_ns;
+        wait->asked_ns = now_ns;
+        wait->deadline_ns = shc_deadline_after(now_ns, wait->timeout_ns);
+        wait->late_step_ns = wait->seat->late_ns;
+        wait->late_ns = now_ns + wait->late_step_ns;
+    } else if (now_ns - wait->looked_ns > SLICE_NS + OVERSLEPT_NS &&
+               wait->forgiven < MAX_FORGIVEN) {
+        wait->forgiven++;
+        forgive(wait, now_ns - wait->looked_ns - SLICE_NS);
+    }
+    wait->looked_ns = now_ns;
+}
+
+/* One slice of sleep, unless there is something to look at instead. */
+static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, uint64_t now_ns,
                         bool *signalled)
 {
     uint64_t slice_ns = SLICE_NS;
@@ -183,14 +192,10 @@ static bool sleep_slice(struct shc_wait *wait, const struct shc_target *target, 
     bool shared = target->peer >= 0;
     uint32_t heard = shc_bell_listen(target->bell);
     if (target->ready(target->arg))
-        return false;
+        return;
     if (shared && shc_group_failed(wait->seat))
-        return false;
+        return;
     *signalled = shc_bell_sleep(target->bell, heard, slice_ns, shared) == EINTR;
-    uint64_t slept_ns = shc_clock_ns() - now_ns;
-    if (slept_ns > slice_ns + OVERSLEPT_NS)
-        forgive(wait, slept_ns - slice_ns);
-    return true;
 }
 
 static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_target *target)
@@ -207,7 +212,7 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
             SHC_TRY(judge_members(wait, target->peer, state));
         }
         uint64_t now_ns = shc_clock_ns();
-        start_clock(wait, now_ns);
+        look_at_clock(wait, now_ns);
         SHC_TRY(judge_time(wait, target->peer, now_ns));
         SHC_TRY(judge_slowly(wait, target->peer, now_ns, signalled));
         sleep_slice(wait, target, now_ns, &signalled);

@@ -28,7 +28,8 @@ struct shc_wait {
     bool entered;       /* all ranks' calls are out */
 
     /* Private to wait.c; zero to begin with. */
-    uint64_t begun_ns, deadline_ns, late_ns, late_step_ns, asked_ns;
+    uint64_t begun_ns, looked_ns, deadline_ns, late_ns, late_step_ns, asked_ns;
+    uint32_t forgiven;
 };
 
 /* What is waited for. */
