@@ -105,8 +105,8 @@ def run_spin(model, fault, folder):
 def run_relacy(model, fault, folder):
     """Many executions of the real code, with loads that return any value the orders allow."""
     compiler = tool(os.environ.get("CXX"), "c++", "g++")
-    includes = [f"-I{HERE / 'stub'}", f"-I{ROOT / 'src'}", f"-I{ROOT}"]
-    command = [compiler, "-std=c++17", "-O1", "-w", "-fpermissive", *includes]
+    includes = [f"-I{HERE / 'relacy'}", f"-I{ROOT / 'src'}", f"-I{ROOT}"]
+    command = [compiler, "-std=c++17", "-O0" if fault else "-O2", "-w", *includes]
     build([*command, *([f"-D{fault}"] if fault else []), "-o", "model", model], folder)
     output, status = run([folder / "model"], folder)
     error = re.search(r"^FOUND (.+)$", output, re.M)
