@@ -7,20 +7,21 @@
  * section 5. Three ranks make a broadcast, then a barrier: all publish the call line; the root
  * waits for the others' read of a chunk; they wait for its next one; all publish the next call line.
  * One rank, the VICTIM, may leave before any of its own publications (another thread closes its
- * group), or die before any access. There are no time-outs, and a rank whose call has failed makes
+ * group), or die before any store. There are no time-outs, and a rank whose call has failed makes
  * no other and does not even leave: a wait that only they would end is an invalid end state. Ranks
  * look at one another in cyclic order, so it does not matter which of them is the victim when any
  * of them may be the root. Left out: deadlines and interrupts, which fail the group in the same way,
  * and the second witness in /proc.
  *
- * FAULT_data_before_state   the data is looked at first, then the state of its writer
- * FAULT_left_by_old_line    of another rank than the one waited for: its line first, then its state
- * FAULT_dead_over_left      DEAD is stored, not swapped in for ALIVE
- * FAULT_life_ignored        nobody looks at life words
- * FAULT_left_in_silence     a rank that left in the middle does not fail the group
- * FAULT_left_poisons        a rank that left between two calls fails the group
- * FAULT_abort_first         the abort word is set before the reason is written
- * FAULT_abort_stored        the abort word is stored, not swapped in for 0
+ * FAULT_data_before_state      the data is looked at first, then the state of its writer
+ * FAULT_left_by_old_line       of another rank than the one waited for: its line, then its state
+ * FAULT_dead_over_left         DEAD is stored, not swapped in for ALIVE
+ * FAULT_life_ignored           nobody looks at life words
+ * FAULT_left_in_silence        a rank that left in the middle does not fail the group
+ * FAULT_left_poisons           a rank that left between two calls fails the group
+ * FAULT_publishes_behind_left  a call line comes out behind LEFT: a thread was on its way
+ * FAULT_abort_first            the abort word is set before the reason is written
+ * FAULT_abort_stored           the abort word is stored, not swapped in for 0
  */
 
 #define RANKS  3
@@ -37,12 +38,10 @@ mtype = { ALIVE, LEFT, DEAD }; /* enum shc_member_state */
 mtype state[RANKS] = ALIVE;
 bool life[RANKS];   /* SHC_OS_OWNER_DIED is set */
 byte newest[RANKS]; /* the rank's newest publication; it grows, like epochs and progress */
-byte root;
 byte finder;        /* the abort word */
 bool reason[RANKS];
 bool killed;        /* VICTIM */
-bool leaver;        /* somebody has left early ... */
-bool left_inside;   /* ... with the broadcast's call line out */
+bool left_inside;   /* VICTIM has left with the broadcast's call line out, without its step */
 
 inline swap_state(rank, to)
 {
@@ -183,68 +182,85 @@ inline look_once()
     (newest[PEER] >= at || finder != 0 || state[PEER] == LEFT || GONE(PEER) || GONE(THIRD) || \
      (state[THIRD] == LEFT && newest[THIRD] < CALL_LINE(at)))
 
-proctype Rank(byte me)
+/* A death between two reads is one in front of the next store: nobody can tell them apart. */
+inline may_die()
+{
+    if
+    :: me == VICTIM ->
+        if
+        :: killed = true;
+            life[me] = true; /* the kernel, behind the death */
+            goto gone
+        :: true
+        fi
+    :: else
+    fi
+}
+
+proctype Rank(byte me; byte root)
 {
     byte at, turn, latest;
     byte judged = RANKS;
     mtype seen = ALIVE;
     bool failed;
-    {
-        for (at : 1 .. PUBLICATIONS) {
-            if
-            :: atomic { me == VICTIM && !killed -> leaver = true; left_inside = at == 2 || at == 3 }
-                swap_state(me, LEFT); /* shc_member_leave() */
-                goto over
-            :: true
-            fi;
+    for (at : 1 .. PUBLICATIONS) {
+        may_die();
+        if
+        :: me == VICTIM ->
+            left_inside = at == 2 || at == 3;
+            swap_state(me, LEFT); /* shc_member_leave() */
+#ifdef FAULT_publishes_behind_left
             if
             :: PUBLISHES(me) -> newest[me] = at
             :: else
             fi;
-            for (turn : 1 .. 2) {
-                if
-                :: !WAITS(me) || !PUBLISHES(PEER) || newest[PEER] >= at -> goto there
-                :: else
-                fi;
-                look_once();
-                if
-                :: failed -> goto over
-                :: else
-                fi;
-                NEWS; /* the ends of slices without it are left out */
-                atomic { /* in single steps it would be the first look again, begun later */
-                    look_once();
-                    assert(failed)
-                };
-                goto over;
-there:
-                seen = ALIVE
-            }
-            turn = 0
-        }
-        swap_state(me, LEFT);
-over:
+#endif
+            goto over
+        :: true
+        fi;
         if
-        :: state[me] == LEFT -> life[me] = true /* the process ends some time behind its goodbye */
+        :: PUBLISHES(me) -> newest[me] = at
         :: else
-        fi
-    } unless { me == VICTIM && killed -> life[me] = true } /* the kernel, behind the death */
-}
-
-active proctype Killer()
-{
+        fi;
+        for (turn : 1 .. 2) {
+            if
+            :: !WAITS(me) || !PUBLISHES(PEER) || newest[PEER] >= at -> goto there
+            :: else
+            fi;
+            look_once();
+            if
+            :: failed -> goto over
+            :: else
+            fi;
+            NEWS; /* the ends of slices without it are left out */
+            atomic { /* in single steps it would be the first look again, begun later */
+                look_once();
+                assert(failed)
+            };
+            goto over;
+there:
+            seen = ALIVE
+        }
+        turn = 0
+    }
+    may_die();
+    swap_state(me, LEFT);
+over:
     if
-    :: atomic { !leaver && newest[VICTIM] < 3 -> killed = true }
-    :: true
-    fi
+    :: state[me] == LEFT -> life[me] = true /* the process ends some time behind its goodbye */
+    :: else
+    fi;
+gone:
+    skip
 }
 
 init
 {
+    byte root;
     atomic {
         select(root : 0 .. RANKS - 1);
-        run Rank(0);
-        run Rank(1);
-        run Rank(2)
+        run Rank(0, root);
+        run Rank(1, root);
+        run Rank(2, root)
     }
 }
