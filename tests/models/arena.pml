@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Making the arena: all ranks agree whether there is one, and which attempt it is.
+ *
+ * Mirrors shc_arena_make() of src/shm/proto/arena.c; docs/PROTOCOL.md, section 6, "Making the
+ * arena". Three ranks, two attempts; each rank may fail to make, open or reserve in each of them,
+ * and one rank may die at any step. Then: nobody uses memory that another has not reserved, all who
+ * are told agree, and every wait ends. Left out: the operation around it, which has met.
+ *
+ * FAULT_larger_is_good        a verdict of a later attempt reads as "reserved"
+ * FAULT_first_bad_ends        the first bad verdict ends the attempt; the others are not waited for
+ * FAULT_silent_failure        who fails gives no verdict
+ * FAULT_verdict_too_early     the verdict comes before the reservation
+ * FAULT_neighbour_alone       a rank goes by its own outcome and rank 0's
+ * FAULT_deaths_ignored        a wait does not look at members
+ */
+
+#define RANKS    3
+#define ATTEMPTS 2
+
+#define RESERVED(a) ((a) * 4 + 1) /* enum outcome */
+#define FAILED(a)   ((a) * 4 + 2)
+
+byte name;            /* in rank 0's offer: of this attempt's file */
+byte verdict[RANKS];  /* attempt * 4 + outcome, growing */
+byte reserved[RANKS]; /* the attempt in whose file the rank has reserved its range */
+byte victim;          /* RANKS: nobody dies */
+bool killed, dead;
+bool failed;          /* the abort word */
+
+mtype = { BUSY, MADE, NONE, BROKEN };
+mtype result[RANKS] = BUSY;
+byte made_in;         /* the attempt of the arena that somebody has */
+
+#ifdef FAULT_deaths_ignored
+#define LOST false
+#else
+#define LOST (dead || failed)
+#endif
+
+/* read_verdict() */
+inline read_verdict(rank)
+{
+    if
+    :: verdict[rank] >= RESERVED(attempt) ->
+#ifdef FAULT_larger_is_good
+        good = good && verdict[rank] != FAILED(attempt)
+#else
+        good = good && verdict[rank] == RESERVED(attempt)
+#endif
+    :: verdict[rank] < RESERVED(attempt) && LOST ->
+        failed = true; /* the group: the operation ends */
+        result[me] = BROKEN;
+        goto over
+    fi
+}
+
+inline reserve()
+{
+    if
+    :: reserved[me] = attempt
+    :: good = false
+    fi
+}
+
+/* Makes or opens the file, and reserves: `good`. */
+inline take_part()
+{
+    good = true;
+    if
+    :: me == 0 ->
+        if
+        :: name = attempt
+        :: good = false
+        fi
+    :: else ->
+        read_verdict(0);
+        if
+        :: good -> assert(name == attempt)
+        :: else
+        fi
+    fi;
+    if
+    :: good -> reserve()
+    :: else
+    fi
+}
+
+inline publish_verdict()
+{
+    if
+    :: good -> verdict[me] = RESERVED(attempt)
+#ifdef FAULT_silent_failure
+    :: else
+#else
+    :: else -> verdict[me] = FAILED(attempt)
+#endif
+    fi
+}
+
+/* attempt_once() */
+inline attempt_once()
+{
+#ifdef FAULT_verdict_too_early
+    good = true;
+    if
+    :: me == 0 -> name = attempt
+    :: else -> read_verdict(0)
+    fi;
+    publish_verdict();
+    if
+    :: good -> reserved[me] = attempt
+    :: else
+    fi;
+#else
+    take_part();
+    publish_verdict();
+#endif
+#ifdef FAULT_neighbour_alone
+    for (turn : 0 .. 0) {
+#else
+    for (turn : 0 .. RANKS - 1) {
+#endif
+        if
+        :: turn == me
+#ifdef FAULT_first_bad_ends
+        :: turn != me && !good
+        :: turn != me && good -> read_verdict(turn)
+#else
+        :: turn != me -> read_verdict(turn)
+#endif
+        fi
+    }
+    turn = 0
+}
+
+proctype Rank(byte me)
+{
+    byte attempt, turn;
+    bool good;
+    {
+        for (attempt : 1 .. ATTEMPTS) {
+            attempt_once();
+            if
+            :: good -> break
+            :: else -> reserved[me] = 0 /* shc_segment_detach() */
+            fi
+        }
+        if
+        :: good ->
+            atomic {
+                assert(reserved[0] == attempt && reserved[1] == attempt && reserved[2] == attempt);
+                assert(made_in == 0 || made_in == attempt);
+                assert(result[0] != NONE && result[1] != NONE && result[2] != NONE);
+                made_in = attempt;
+                result[me] = MADE
+            }
+        :: else ->
+            atomic {
+                assert(made_in == 0);
+                result[me] = NONE
+            }
+        fi;
+over:
+        skip
+    } unless { me == victim && killed -> dead = true }
+}
+
+active proctype Killer()
+{
+    if
+    :: victim < RANKS -> killed = true
+    :: victim == RANKS
+    fi
+}
+
+init
+{
+    atomic {
+        select(victim : 0 .. RANKS);
+        run Rank(0);
+        run Rank(1);
+        run Rank(2)
+    }
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Bootstrap: all ranks have the group or none has, and every rank gets to know.
+ *
+ * Mirrors src/shm/comm/bootstrap.c, and decide, give up, pause and hello of meeting.c;
+ * docs/PROTOCOL.md, section 7. Three ranks, two attempts of one generation; each rank may fail in
+ * each attempt, one rank may die at any step, and one may give up at any pause. The deadline passes
+ * only where it must: for who waits for a rank that died before its hello. Then: all who end agree
+ * with the decision; who has a group sits in the same file as all others; every wait ends.
+ * Left out: generations (generations.pml), and an interrupt that finds the decision "ok": that rank
+ * leaves a group that the others have.
+ *
+ * FAULT_decision_stored       the decision is stored: the last wins
+ * FAULT_follower_decides_ok   a rank whose verdict is good decides "ok"
+ * FAULT_give_up_regardless    who gives up and finds "ok" goes all the same
+ * FAULT_decides_early         rank 0 decides when the first good verdict is there
+ * FAULT_silent_failure        who cannot attach gives no verdict
+ * FAULT_deaths_ignored        nobody looks at the others' processes
+ * FAULT_leaves_first          who gives up leaves its seat, then decides
+ * FAULT_counts_unoffered      rank 0 counts an attempt that it has not offered
+ * FAULT_pause_is_blind        rank 0 does not look at the decision while it waits for verdicts
+ */
+
+#define RANKS    3
+#define ATTEMPTS 2
+#define FORMS    3 /* rank 0 tries so often; what it cannot offer is no attempt */
+
+mtype = { NOTHING, OK, FAILED };
+
+/* The store. */
+bool hello[RANKS];
+bool offer[FORMS + 2];
+mtype verdict[RANKS * (FORMS + 2)] = NOTHING;
+mtype decision = NOTHING;
+
+#define VERDICT(a, rank) verdict[(a) * RANKS + (rank)]
+
+byte seat[RANKS]; /* the attempt in whose file the rank has its block and its life word; 0: none */
+byte victim;      /* RANKS: nobody dies */
+byte impatient;   /* RANKS: nobody gives up */
+bool killed, dead;
+byte ended;
+mtype result[RANKS] = NOTHING;
+
+#ifdef FAULT_deaths_ignored
+#define DEATH (dead && !hello[victim])
+#else
+#define DEATH dead /* a hello: look_at_ranks(); none: the deadline */
+#endif
+
+/* What ends a pause, beside the key that is waited for. */
+#define NEWS      (DEATH || me == impatient)
+#define GIVEN_UP  (decision == FAILED)
+
+/* shc_meeting_decide(): put_first. */
+inline decide(wish)
+{
+    atomic {
+        if
+#ifdef FAULT_decision_stored
+        :: true -> decision = wish
+#else
+        :: decision == NOTHING -> decision = wish
+        :: else
+#endif
+        fi;
+        decided = decision
+    }
+}
+
+/* shc_meeting_give_up() */
+inline give_up()
+{
+#ifdef FAULT_leaves_first
+    seat[me] = 0;
+#endif
+    decide(FAILED);
+#ifdef FAULT_give_up_regardless
+    decided = FAILED
+#endif
+}
+
+inline gather_verdicts()
+{
+    good = true;
+    for (turn : 1 .. RANKS - 1) {
+        if
+        :: VERDICT(attempt, turn) != NOTHING ->
+            good = good && VERDICT(attempt, turn) == OK;
+#ifdef FAULT_decides_early
+            if
+            :: good -> break
+            :: else
+            fi
+#endif
+        :: VERDICT(attempt, turn) == NOTHING && NEWS -> give_up(); goto over
+#ifndef FAULT_pause_is_blind
+        :: VERDICT(attempt, turn) == NOTHING && GIVEN_UP -> decided = FAILED; goto over
+#endif
+        fi
+    }
+    turn = 0
+}
+
+proctype Leader()
+{
+    byte me = 0;
+    byte attempt = 1;
+    byte form, turn;
+    bool good;
+    mtype decided = NOTHING;
+    {
+        hello[0] = true;
+        for (form : 1 .. FORMS) {
+            if
+            :: attempt <= ATTEMPTS -> /* create_segment(), take_seat() */
+                seat[0] = attempt;
+                offer[attempt] = true;
+                gather_verdicts();
+                if
+                :: good -> break
+                :: else -> seat[0] = 0; attempt++
+                fi
+            :: good = false; /* not even offered */
+#ifdef FAULT_counts_unoffered
+                attempt++
+#endif
+            fi
+        }
+        if
+        :: good -> decide(OK)
+        :: else -> decide(FAILED)
+        fi;
+over:
+        atomic { result[0] = decided; ended++ }
+    } unless { me == victim && killed -> dead = true; ended++ }
+}
+
+proctype Follower(byte me)
+{
+    byte attempt = 1;
+    mtype decided = NOTHING;
+    {
+        hello[me] = true;
+        do
+        :: decision != NOTHING -> decided = decision; break /* await_news() */
+        :: decision == NOTHING && NEWS -> give_up(); break
+        :: offer[attempt] ->
+            seat[me] = 0; /* leave_seat(): of the attempt before */
+            if
+            :: seat[me] = attempt; /* attach, check, take_seat() */
+                VERDICT(attempt, me) = OK;
+#ifdef FAULT_follower_decides_ok
+                decide(OK)
+#endif
+#ifdef FAULT_silent_failure
+            :: skip
+#else
+            :: VERDICT(attempt, me) = FAILED
+#endif
+            fi;
+            attempt++
+        od;
+        atomic { result[me] = decided; ended++ }
+    } unless { me == victim && killed -> dead = true; ended++ }
+}
+
+active proctype Killer()
+{
+    if
+    :: victim < RANKS -> killed = true
+    :: victim == RANKS
+    fi
+}
+
+#define AGREES(rank) \
+    (((rank) == victim && dead) || (result[rank] == decision && (decision != OK || SEATED(rank))))
+#define SEATED(rank) (seat[rank] != 0 && seat[rank] == seat[0])
+
+/* A dead rank may have died with the group made. */
+active proctype Judge()
+{
+    ended == RANKS;
+    assert(AGREES(0));
+    assert(AGREES(1));
+    assert(AGREES(2));
+    assert(decision != OK || (SEATED(1) && SEATED(2)));
+    assert(dead || decision != NOTHING)
+}
+
+init
+{
+    atomic {
+        select(victim : 0 .. RANKS);
+        select(impatient : 0 .. RANKS);
+        run Leader();
+        run Follower(1);
+        run Follower(2)
+    }
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Callbacks: one may submit to its own group and wait, as deep as it likes, and every callback runs.
+ *
+ * Mirrors engine_thread(), complete_one() and shc_engine_run_queue() of src/shm/comm/engine.c, and
+ * wait_until_over() of request.c; docs/PROTOCOL.md, section 8, "Callbacks". A caller submits
+ * requests 1 and 2 and waits for 1, or does not. The callback of 1 waits for 2; that of 2 submits 3
+ * and waits for it; 3 has none. Engine threads are made on need. Left out: the ring and its lock
+ * (runner.pml), the bell (bell.pml), time-outs, close, and what happens inside an operation.
+ *
+ * FAULT_no_second_thread       nobody looks whether another thread is able to go on
+ * FAULT_holds_the_runner       a callback runs while its thread still holds the runner
+ * FAULT_complete_without_ring  nobody rings when a callback has returned
+ * FAULT_finish_without_ring    nobody rings when a callback is due
+ * FAULT_done_is_over           a wait ends before the callback has run
+ */
+
+#define REQUESTS 3
+#define CALLER   0 /* the threads: the caller, and engine threads from 1 on */
+#define THREADS  5
+
+#define HELD   1
+#define QUEUED 2
+#define NOBODY 0
+
+byte runner;
+chan ring = [REQUESTS] of { byte };
+chan finished = [REQUESTS] of { byte }; /* waiting for their callback */
+byte able;    /* engine threads that are not inside a callback */
+byte threads; /* that have been made */
+bool done[REQUESTS + 1], completed[REQUESTS + 1];
+
+bool flag;
+bool moved[THREADS], asleep[THREADS];
+
+#define NOTIFIES(request) ((request) != REQUESTS)
+
+#ifdef FAULT_done_is_over
+#define IS_OVER(request) done[request]
+#else
+#define IS_OVER(request) (done[request] && (!NOTIFIES(request) || completed[request]))
+#endif
+
+#define HAS_WORK (nempty(finished) || runner == QUEUED)
+
+inline ring_bell()
+{
+    d_step {
+        if
+        :: flag ->
+            flag = false;
+            for (i : 0 .. THREADS - 1) {
+                moved[i] = true;
+                asleep[i] = false
+            }
+            i = 0
+        :: else
+        fi
+    }
+}
+
+inline listen()
+{
+    atomic { moved[me] = false; flag = true }
+}
+
+inline fall_asleep()
+{
+    atomic {
+        if
+        :: !moved[me] -> asleep[me] = true
+        :: else
+        fi
+    }
+}
+
+/* The lock is held: the caller is in an atomic step. */
+inline start_thread()
+{
+    if
+    :: able == 0 ->
+        assert(threads < THREADS - 1);
+        threads++;
+        able++;
+        run Engine(threads)
+    :: else
+    fi
+}
+
+/* shc_engine_submit() */
+inline submit(request)
+{
+    atomic { start_thread(); ring!request; runner = runner | QUEUED };
+    ring_bell()
+}
+
+/* run_request() and shc_request_finish() */
+inline finish(request)
+{
+    atomic {
+        assert(!done[request]);
+        done[request] = true;
+        if
+        :: NOTIFIES(request) -> finished!request
+        :: else
+        fi
+    };
+#ifndef FAULT_finish_without_ring
+    ring_bell()
+#endif
+}
+
+inline drop()
+{
+    atomic { before = runner; runner = runner & ~HELD };
+    if
+    :: before & QUEUED -> ring_bell()
+    :: else
+    fi;
+    before = 0
+}
+
+/* shc_engine_run_queue(): until `until` is done, or an engine thread has a callback to run. */
+inline run_queue(until)
+{
+    do
+    :: atomic { ring?request };
+        finish(request);
+        if
+        :: request == until || (me != CALLER && depth == 0 && nempty(finished)) ->
+            request = NOBODY;
+            break
+        :: else -> request = NOBODY
+        fi
+    :: atomic { empty(ring) -> runner = runner & ~QUEUED };
+        break
+    od
+}
+
+/* wait_until_over() */
+inline wait_until_over(mine)
+{
+    do
+    :: IS_OVER(mine) -> break
+    :: else ->
+        if
+        :: atomic { runner == QUEUED -> runner = QUEUED | HELD };
+            run_queue(mine);
+            drop()
+        :: runner != QUEUED ->
+            listen();
+            if
+            :: IS_OVER(mine) || runner == QUEUED
+            :: else -> fall_asleep(); !asleep[me]
+            fi
+        fi
+    od;
+    assert(!NOTIFIES(mine) || completed[mine])
+}
+
+/* complete_one(), behind take_callback(). */
+inline complete()
+{
+    depth = 1;
+    if
+    :: callback == 1
+    :: callback == 2 -> submit(3)
+    fi;
+    wait_until_over(callback + 1);
+    depth = 0;
+    completed[callback] = true;
+#ifndef FAULT_complete_without_ring
+    ring_bell();
+#endif
+    atomic { callback = NOBODY; able++ }
+}
+
+/* The thread is not able to do anything else meanwhile. */
+inline take_callback()
+{
+    able--;
+    finished?callback;
+#ifndef FAULT_no_second_thread
+    start_thread()
+#endif
+}
+
+active proctype Caller()
+{
+    byte i, before, request, depth;
+    byte me = CALLER;
+    submit(1);
+    submit(2);
+    if
+    :: wait_until_over(1)
+    :: true
+    fi
+}
+
+proctype Engine(byte me)
+{
+    byte i, before, request, callback, depth;
+end:
+    do
+    :: atomic { nempty(finished) -> take_callback() };
+        complete()
+    :: empty(finished) ->
+        if
+        :: atomic { runner == QUEUED -> runner = QUEUED | HELD };
+            run_queue(NOBODY);
+#ifdef FAULT_holds_the_runner
+            if
+            :: atomic { nempty(finished) -> take_callback() };
+                complete()
+            :: empty(finished)
+            fi;
+#endif
+            drop()
+        :: runner != QUEUED ->
+            listen(); /* park() */
+            if
+            :: HAS_WORK
+            :: else ->
+                fall_asleep();
+end_asleep:
+                !asleep[me]
+            fi
+        fi
+    od
+}
+
+/* When nothing moves any more, all has run. */
+active proctype Watch()
+{
+    timeout -> assert(done[1] && done[2] && done[3] && completed[1] && completed[2])
+}

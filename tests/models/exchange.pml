@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Exchange slots of a pair: the reader of a cell is its next writer, and no flag says so.
+ *
+ * Mirrors run_one_use() and run_exchange() of src/shm/coll/allreduce.c with the cells of
+ * src/shm/proto/arena.h; docs/PROTOCOL.md, section 6. Two ranks make OPS operations; the first to
+ * get there chooses each: one use; out/work/back for 1, DEPTH or DEPTH + 1 chunks; or a one-way
+ * flow, which no operation of the code has yet: there the giver waits for the reader's step of the
+ * slot's use before. Every read is compared with what should be in the cell, so a store that comes
+ * too early shows, whether the last content was read or not.
+ *
+ * FAULT_no_swap        one side does not swap the cells after a one-use operation
+ * FAULT_reads_own      the own cell is read again behind its publication
+ * FAULT_one_way        the giver of a one-way flow does not look at the reader's step
+ * FAULT_early_reuse    out(k) runs one chunk further ahead than there are slots
+ * FAULT_work_unready   work(k) does not wait for the peer's out(k)
+ * FAULT_back_unready   back(k) does not wait for the peer's work(k)
+ */
+
+#define OPS   3
+#define DEPTH 2
+#ifdef FAULT_early_reuse
+#define AHEAD (DEPTH + 1)
+#else
+#define AHEAD DEPTH
+#endif
+
+mtype = { UNKNOWN, ONE_USE, TWO_USES, ONE_WAY };
+mtype kind[OPS + 1] = UNKNOWN;
+byte chunks[OPS + 1];
+
+byte call[2];           /* the newest epoch published */
+byte progress[2];       /* epoch * 32 + step */
+byte cell[DEPTH * 2];   /* TAG of what is in it */
+bit parity[2 * DEPTH];  /* private: struct shc_arena's, of rank 0 and of rank 1 */
+
+#define P(step)      (epoch * 32 + (step))
+#define STEP_OUT(k)  ((k) == 0 -> 1 : 2 * (k))
+#define STEP_WORK(k) (2 * (k) + 3)
+
+/* What is in a cell: input (use 1) or result (use 2) of a chunk, by whom. */
+#define TAG(k, use, who) (epoch * 64 + (k) * 4 + ((use) - 1) * 2 + (who))
+
+#define SLOT(k)       ((k) % DEPTH)
+#define WRITE_CELL(k) cell[2 * SLOT(k) + (parity[me * DEPTH + SLOT(k)] ^ (me == 1))]
+#define READ_CELL(k)  cell[2 * SLOT(k) + (parity[me * DEPTH + SLOT(k)] ^ (me == 0))]
+#define SWAP(k)       parity[me * DEPTH + SLOT(k)] = !parity[me * DEPTH + SLOT(k)]
+#define PEER          (1 - me)
+
+inline choose()
+{
+    atomic {
+        if
+        :: kind[epoch] == UNKNOWN ->
+            if
+            :: kind[epoch] = ONE_USE
+            :: kind[epoch] = TWO_USES
+            :: kind[epoch] = ONE_WAY
+            fi;
+            if
+            :: kind[epoch] == TWO_USES -> chunks[epoch] = 1
+            :: kind[epoch] == TWO_USES -> chunks[epoch] = DEPTH
+            :: kind[epoch] == TWO_USES -> chunks[epoch] = DEPTH + 1
+            :: kind[epoch] == ONE_WAY -> chunks[epoch] = 2 * DEPTH + 1
+            :: else
+            fi
+        :: else
+        fi
+    }
+}
+
+inline enter() { call[me] = epoch }
+inline meet() { call[PEER] >= epoch }
+
+inline run_one_use()
+{
+    WRITE_CELL(0) = TAG(0, 1, me);
+    enter();
+    meet();
+    assert(READ_CELL(0) == TAG(0, 1, PEER));
+#ifdef FAULT_reads_own
+    assert(WRITE_CELL(0) == TAG(0, 1, me));
+#endif
+#ifdef FAULT_no_swap
+    if
+    :: me == 0 -> SWAP(0)
+    :: else
+    fi
+#else
+    SWAP(0)
+#endif
+}
+
+inline stage_out(k)
+{
+    WRITE_CELL(k) = TAG(k, 1, me);
+    progress[me] = P(STEP_OUT(k))
+}
+
+inline work(k)
+{
+#ifndef FAULT_work_unready
+    progress[PEER] >= P(STEP_OUT(k));
+#endif
+    assert(READ_CELL(k) == TAG(k, 1, PEER));
+    SWAP(k);
+    WRITE_CELL(k) = TAG(k, 2, me); /* the cell just read */
+    progress[me] = P(STEP_WORK(k))
+}
+
+/* back(k), and in the same pass out(k + AHEAD) into the cell just read. */
+inline take_back(k)
+{
+#ifndef FAULT_back_unready
+    progress[PEER] >= P(STEP_WORK(k));
+#endif
+    assert(READ_CELL(k) == TAG(k, 2, PEER));
+    SWAP(k);
+    if
+    :: k + AHEAD < chunks[epoch] ->
+        WRITE_CELL(k) = TAG(k + AHEAD, 1, me);
+        progress[me] = P(STEP_OUT(k + AHEAD))
+    :: else
+    fi
+}
+
+inline run_exchange()
+{
+    enter();
+    for (turn : 0 .. chunks[epoch] + AHEAD - 1) {
+        if
+        :: turn >= AHEAD -> take_back(turn - AHEAD)
+        :: turn < AHEAD && turn < chunks[epoch] -> stage_out(turn)
+        :: else
+        fi;
+        if
+        :: turn == 0 -> meet()
+        :: turn > 0 && turn <= chunks[epoch] -> work(turn - 1)
+        :: else
+        fi
+    }
+    turn = 0
+}
+
+/* Rank 0 gives, rank 1 reads; both swap at every use. */
+inline run_one_way()
+{
+    enter();
+    meet();
+    for (turn : 0 .. chunks[epoch] - 1) {
+        if
+        :: me == 0 ->
+#ifndef FAULT_one_way
+            turn < DEPTH || progress[1] >= P(STEP_WORK(turn - DEPTH));
+#endif
+            WRITE_CELL(turn) = TAG(turn, 1, 0);
+            progress[0] = P(STEP_OUT(turn))
+        :: me == 1 ->
+            progress[0] >= P(STEP_OUT(turn));
+            assert(READ_CELL(turn) == TAG(turn, 1, 0));
+            progress[1] = P(STEP_WORK(turn))
+        fi;
+        SWAP(turn)
+    }
+    turn = 0
+}
+
+proctype Rank(bit me)
+{
+    byte epoch, turn;
+    for (epoch : 1 .. OPS) {
+        choose();
+        if
+        :: kind[epoch] == ONE_USE -> run_one_use()
+        :: kind[epoch] == TWO_USES -> run_exchange()
+        :: kind[epoch] == ONE_WAY -> run_one_way()
+        fi
+    }
+}
+
+init
+{
+    atomic {
+        run Rank(0);
+        run Rank(1)
+    }
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+//
+// The operations of shm/base/atomic.h as relacy's: a load returns any value that its order allows,
+// and a shc_word that no edge covers is a data race. This file is the SHC_ATOMIC_MODEL of the
+// weak_*.cc models, which compile the real headers of src/shm/proto with it. There are no fences
+// here, as there are none in the code.
+//
+// Every access asks the model for its order, so that a fault can weaken one edge.
+
+#include <iostream>
+#include <relacy/relacy.hpp> // behind the standard's: it redefines malloc and new
+
+#include "shm/base/attrs.h"
+
+struct shc_a32 {
+    rl::atomic<uint32_t> v_;
+};
+
+struct shc_a64 {
+    rl::atomic<uint64_t> v_;
+};
+
+struct shc_word {
+    rl::var<uint64_t> v_;
+};
+
+using ModelOrder = decltype(rl::mo_relaxed);
+
+// The model's: the order of an access to this word. `stores`: what it stores; a load stores 0.
+ModelOrder model_order(const void *word, ModelOrder order, uint64_t stores);
+
+SHC_INLINE uint64_t shc_word_get(const shc_word *p)
+{
+    return p->v_($).load();
+}
+
+SHC_INLINE void shc_word_put(shc_word *p, uint64_t v)
+{
+    p->v_($).store(v);
+}
+
+SHC_INLINE uint32_t shc_a32_load_acquire(const shc_a32 *p)
+{
+    return p->v_.load(model_order(p, rl::mo_acquire, 0), $);
+}
+
+SHC_INLINE uint32_t shc_a32_exchange_acq_rel(shc_a32 *p, uint32_t v)
+{
+    return p->v_.exchange(v, model_order(p, rl::mo_acq_rel, v), $);
+}
+
+SHC_INLINE uint32_t shc_a32_add_acq_rel(shc_a32 *p, uint32_t v)
+{
+    return p->v_.fetch_add(v, model_order(p, rl::mo_acq_rel, v), $);
+}
+
+SHC_INLINE uint64_t shc_a64_load_relaxed(const shc_a64 *p)
+{
+    return p->v_.load(rl::mo_relaxed, $);
+}
+
+SHC_INLINE uint64_t shc_a64_load_acquire(const shc_a64 *p)
+{
+    return p->v_.load(model_order(p, rl::mo_acquire, 0), $);
+}
+
+SHC_INLINE void shc_a64_store_relaxed(shc_a64 *p, uint64_t v)
+{
+    p->v_.store(v, rl::mo_relaxed, $);
+}
+
+SHC_INLINE void shc_a64_store_release(shc_a64 *p, uint64_t v)
+{
+    p->v_.store(v, model_order(p, rl::mo_release, v), $);
+}
+
+// Runs the model and says for run.py what came of it.
+template <class Model>
+int model_main(unsigned executions)
+{
+    rl::test_params params;
+    params.iteration_count = executions;
+    params.execution_depth_limit = 4000;
+    bool holds = rl::simulate<Model>(params);
+    if (holds)
+        std::cout << "HOLDS " << params.stop_iteration << std::endl;
+    else
+        std::cout << "FOUND " << rl::test_result_str(params.test_result) << std::endl;
+    return holds ? 0 : 1;
+}

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Checks the protocol models, and that each of them finds every fault it names.
+
+A model is NAME.pml (spin) or weak_NAME.cc (relacy). Its header comment lists its faults; each is a
+compile-time FAULT_x that takes one rule of docs/PROTOCOL.md away. Without a fault the model must
+hold, over all its states, with every statement reached; with a fault it must fail.
+"""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+MEMORY_MIB = 1800
+MAX_DEPTH = 100000
+LIMIT_S = 150  # of one check
+
+
+class Surprise(Exception):
+    """A check that did not end as it must."""
+
+
+@dataclasses.dataclass
+class Outcome:
+    holds: bool
+    detail: str  # how far the search went, or what it found
+    size: int  # states or executions
+
+
+def run(command, folder):
+    """What a command prints, and its status. A time-out is a surprise."""
+    limit = (MEMORY_MIB << 20, MEMORY_MIB << 20)
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            timeout=LIMIT_S,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+        )
+    except subprocess.TimeoutExpired:
+        raise Surprise(f"not over after {LIMIT_S} s: {command[0]}") from None
+    return done.stdout, done.returncode
+
+
+def build(command, folder):
+    output, status = run(command, folder)
+    if status != 0:
+        raise Surprise(f"{command[0]} failed:\n{output.strip()}")
+
+
+def tool(*names):
+    found = next(filter(None, map(shutil.which, filter(None, names))), None)
+    if found is None:
+        raise Surprise(f"{names[-1]} is not installed")
+    return found
+
+
+# ---- spin ----
+
+
+def unreached(output):
+    """Assertions that no run comes to: they assert nothing."""
+    return re.findall(r"^\s+\S*?(\w+\.pml:\d+), state \d+, \"(assert.*)\"$", output, re.M)
+
+
+def run_spin(model, fault, folder):
+    """All states of the model."""
+    compiler = tool(os.environ.get("CC"), "cc", "gcc")
+    build([tool("spin"), *([f"-D{fault}"] if fault else []), "-a", model], folder)
+    # A fault is found early: there, compiling costs more than running.
+    options = ["-O0" if fault else "-O2", "-DSAFETY", f"-DMEMLIM={MEMORY_MIB * 3 // 4}"]
+    build([compiler, "-w", *options, "-o", "pan", "pan.c"], folder)
+    output, _ = run([folder / "pan", f"-m{MAX_DEPTH}"], folder)
+    error = re.search(r"^pan:\d+: (assertion violated .*?|invalid end state) ?\(at", output, re.M)
+    if error:
+        return Outcome(False, error.group(1), 0)
+    stored = re.search(r"^\s*(\d+) states, stored", output, re.M)
+    complete = "errors: 0" in output and "Search not completed" not in output
+    if not stored or not complete or "max search depth too small" in output:
+        raise Surprise(f"the search is not complete:\n{output.strip()}")
+    never = unreached(output)
+    if never and not fault:
+        raise Surprise(f"never reached: {'; '.join(' '.join(one) for one in never)}")
+    return Outcome(True, f"{stored.group(1)} states", int(stored.group(1)))
+
+
+# ---- relacy ----
+
+
+def run_relacy(model, fault, folder):
+    """Many executions of the real code, with loads that return any value the orders allow."""
+    compiler = tool(os.environ.get("CXX"), "c++", "g++")
+    includes = [f"-I{HERE / 'relacy'}", f"-I{ROOT / 'src'}", f"-I{ROOT}"]
+    command = [compiler, "-std=c++17", "-O0" if fault else "-O2", "-w", *includes]
+    build([*command, *([f"-D{fault}"] if fault else []), "-o", "model", model], folder)
+    output, status = run([folder / "model"], folder)
+    error = re.search(r"^FOUND (.+)$", output, re.M)
+    if error:
+        return Outcome(False, error.group(1), 0)
+    count = re.search(r"^HOLDS (\d+)$", output, re.M)
+    if status != 0 or not count:
+        raise Surprise(f"ended with status {status}:\n{output.strip()[-2000:]}")
+    return Outcome(True, f"{count.group(1)} executions", int(count.group(1)))
+
+
+# ---- all ----
+
+
+def models():
+    """Name -> its files: NAME.pml, weak_NAME.cc."""
+    found = {}
+    for path in sorted([*HERE.glob("*.pml"), *HERE.glob("weak_*.cc")]):
+        found.setdefault(path.stem, []).append(path)
+    return found
+
+
+def faults_of(model):
+    """The faults that the header lists; they are those that the code has."""
+    text = model.read_text(encoding="utf-8")
+    listed = re.findall(r"^(?: \*|//) (FAULT_\w+)", text, re.M)
+    used = set(re.findall(r"^#.*?\b(FAULT_\w+)", text, re.M))
+    used.update(re.findall(r"^#.*defined\((FAULT_\w+)\)", text, re.M))
+    if set(listed) != used:
+        raise Surprise(f"header and code differ: {sorted(set(listed) ^ used)}")
+    if not listed:
+        raise Surprise("no fault: nothing shows that it can fail")
+    return listed
+
+
+def check_one(model, fault):
+    """One line of the report; True when all is as it must be."""
+    begun = time.monotonic()
+    name = f"{model.stem} {fault}" if fault else model.stem
+    search = run_spin if model.suffix == ".pml" else run_relacy
+    try:
+        with tempfile.TemporaryDirectory(prefix="shmcoll-models-") as folder:
+            outcome = search(model, fault, pathlib.Path(folder))
+    except Surprise as surprise:
+        print(f"{name}: SURPRISE: {surprise}", flush=True)
+        return False
+    seconds = time.monotonic() - begun
+    if fault:
+        said = f"found: {outcome.detail}" if not outcome.holds else f"NOT FOUND, {outcome.detail}"
+    else:
+        said = f"holds, {outcome.detail}" if outcome.holds else f"FAILS: {outcome.detail}"
+    print(f"{name}: {said} ({seconds:.1f} s)", flush=True)
+    return outcome.holds != bool(fault)
+
+
+def check(model):
+    try:
+        faults = faults_of(model)
+    except Surprise as surprise:
+        print(f"{model.stem}: SURPRISE: {surprise}", flush=True)
+        return False
+    return all([check_one(model, fault) for fault in ("", *faults)])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="these models alone")
+    options = parser.parse_args()
+    every = models()
+    unknown = set(options.names) - set(every)
+    if unknown:
+        parser.error(f"no such model: {', '.join(sorted(unknown))}; there are {', '.join(every)}")
+    chosen = options.names or list(every)
+    good = [check(model) for name in chosen for model in every[name]]
+    sys.exit(0 if good and all(good) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Shout slots: a slot is refilled only when every reader has taken the chunk before.
+ *
+ * Mirrors shc_shout_run() of src/shm/coll/coll.c with an arena; docs/PROTOCOL.md, section 6. Three
+ * ranks make OPS operations, which follow one another without a look: the next begins while readers
+ * may be at the end of the last. The first rank to get there chooses what it is, a broadcast from
+ * rank 0 or an all-gather, and its length. Two slots stand for the arena's four. Call lines are
+ * plain epochs here: calls.pml has them.
+ *
+ * FAULT_waits_for_one   a slot is refilled when the first reader has taken its chunk
+ * FAULT_does_not_wait   a slot is refilled when its turn comes
+ * FAULT_begins_early    the first slot is filled before the meeting
+ * FAULT_step_early      a reader shows its step before it has read
+ */
+
+#define RANKS 3
+#define OPS   2
+#define DEPTH 2
+
+mtype = { UNKNOWN, BROADCAST, ALL_GATHER };
+mtype kind[OPS + 1] = UNKNOWN;
+byte chunks[OPS + 1];
+
+byte call[RANKS];         /* the newest epoch published */
+byte progress[RANKS];     /* epoch * 16 + step */
+byte slot[RANKS * DEPTH]; /* epoch * 8 + chunk of what is in it */
+
+#define P(step)      (epoch * 16 + (step))
+#define STEP_OUT(k)  ((k) == 0 -> 1 : 2 * (k))
+#define STEP_WORK(k) (2 * (k) + 3)
+
+#define SLOT(rank, k) slot[(rank) * DEPTH + (k) % DEPTH]
+#define GIVES(rank)   (kind[epoch] == ALL_GATHER || (rank) == 0)
+#define TAKES(rank)   (kind[epoch] == ALL_GATHER || (rank) != 0)
+#define NEXT(n)       ((me + (n)) % RANKS) /* the n-th rank behind this one */
+
+inline choose()
+{
+    atomic {
+        if
+        :: kind[epoch] == UNKNOWN ->
+            if
+            :: kind[epoch] = BROADCAST; select(chunk : 1 .. DEPTH + 2)
+            :: kind[epoch] = ALL_GATHER; select(chunk : DEPTH .. DEPTH + 1)
+            fi;
+            chunks[epoch] = chunk;
+            chunk = 0
+        :: else
+        fi
+    }
+}
+
+inline meet()
+{
+    call[NEXT(1)] >= epoch;
+    call[NEXT(2)] >= epoch
+}
+
+inline give_chunk(k)
+{
+#ifndef FAULT_does_not_wait
+    if
+    :: k >= DEPTH -> /* wait_taken(k - DEPTH) */
+        !TAKES(NEXT(1)) || progress[NEXT(1)] >= P(STEP_WORK(k - DEPTH));
+#ifndef FAULT_waits_for_one
+        !TAKES(NEXT(2)) || progress[NEXT(2)] >= P(STEP_WORK(k - DEPTH))
+#endif
+    :: else
+    fi;
+#endif
+    SLOT(me, k) = epoch * 8 + k;
+    progress[me] = P(STEP_OUT(k))
+}
+
+inline take_chunk(k)
+{
+    !GIVES(NEXT(1)) || progress[NEXT(1)] >= P(STEP_OUT(k));
+    !GIVES(NEXT(2)) || progress[NEXT(2)] >= P(STEP_OUT(k));
+#ifdef FAULT_step_early
+    progress[me] = P(STEP_WORK(k));
+#endif
+    assert(!GIVES(NEXT(1)) || SLOT(NEXT(1), k) == epoch * 8 + k);
+    assert(!GIVES(NEXT(2)) || SLOT(NEXT(2), k) == epoch * 8 + k);
+#ifndef FAULT_step_early
+    progress[me] = P(STEP_WORK(k))
+#endif
+}
+
+/* shc_shout_run() */
+inline run_shout()
+{
+    for (chunk : 0 .. chunks[epoch]) {
+        if
+#ifdef FAULT_begins_early
+        :: chunk > 0 && chunk < chunks[epoch] && GIVES(me) -> give_chunk(chunk)
+#else
+        :: chunk < chunks[epoch] && GIVES(me) -> give_chunk(chunk)
+#endif
+        :: else
+        fi;
+        if
+        :: chunk > 0 && TAKES(me) -> take_chunk(chunk - 1)
+        :: else
+        fi
+    }
+    chunk = 0
+}
+
+proctype Rank(byte me)
+{
+    byte epoch, chunk;
+    for (epoch : 1 .. OPS) {
+        choose();
+        call[me] = epoch; /* shc_task_enter() */
+#ifdef FAULT_begins_early
+        if
+        :: GIVES(me) -> give_chunk(0)
+        :: else
+        fi;
+#endif
+        meet();
+        run_shout()
+    }
+}
+
+init
+{
+    atomic {
+        run Rank(0);
+        run Rank(1);
+        run Rank(2)
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Call lines under weak memory: who meets reads what was published, and who writes a message reads
+// words that belong together, or none.
+//
+// Written by hand after shc_call_publish(), read_line() of src/shm/proto/call.c and shc_call_meet()
+// of wait.c: hash and payload are plain fields there, whose accesses relacy cannot see.
+// docs/PROTOCOL.md, section 2, and edge call/publish. Three ranks make as many operations as it
+// takes to use a line again; a fourth thread reads one rank's lines for a message at any
+// time. Hash and payload are plain memory here too: relacy reports a race where the two-lines
+// argument does not order a rank's next store behind the others' last read.
+//
+// FAULT_publish_relaxed   the epoch is stored relaxed
+// FAULT_meet_relaxed      the epoch is read relaxed
+// FAULT_one_line          one line per rank instead of two
+// FAULT_no_meeting        a rank waits for the rank behind it alone
+// FAULT_no_seal           the words of a message are believed because the epoch is there
+
+#define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
+#include "shm/base/atomic.h"
+
+namespace
+{
+
+const unsigned kRanks = 3, kWords = 2;
+const uint64_t kEpochs = 3;
+#ifdef FAULT_one_line
+const unsigned kLines = 1;
+#else
+const unsigned kLines = 2;
+#endif
+
+struct Line {
+    shc_a64 epoch;
+    shc_word hash, payload;
+    shc_a64 words[kWords]; // the last is the seal
+};
+
+uint64_t call_of(unsigned rank, uint64_t epoch)
+{
+    return epoch * 16 + rank;
+}
+
+uint64_t seal_of(uint64_t word, uint64_t epoch)
+{
+    return word * 1000 + epoch;
+}
+
+struct Calls {
+    Line lines[kRanks][kLines];
+
+    void clear()
+    {
+        for (auto &rank : lines)
+            for (Line &line : rank) {
+                line.epoch.v_.store(0, rl::mo_relaxed, $);
+                for (shc_a64 &word : line.words)
+                    word.v_.store(0, rl::mo_relaxed, $);
+            }
+    }
+
+    Line &line(unsigned rank, uint64_t epoch) { return lines[rank][epoch % kLines]; }
+
+    void publish(unsigned rank, uint64_t epoch)
+    {
+        Line &mine = line(rank, epoch);
+        shc_word_put(&mine.hash, epoch);
+        shc_a64_store_relaxed(&mine.words[0], call_of(rank, epoch));
+        shc_a64_store_relaxed(&mine.words[1], seal_of(call_of(rank, epoch), epoch));
+        shc_word_put(&mine.payload, call_of(rank, epoch));
+        shc_a64_store_release(&mine.epoch, epoch);
+    }
+
+    void meet(unsigned rank, uint64_t epoch)
+    {
+        for (unsigned turn = 1; turn < kRanks; turn++) {
+            Line &theirs = line((rank + turn) % kRanks, epoch);
+            while (shc_a64_load_acquire(&theirs.epoch) < epoch)
+                rl::yield(1, $);
+            RL_ASSERT(shc_word_get(&theirs.hash) == epoch);
+#ifdef FAULT_no_meeting
+            return;
+#endif
+        }
+        for (unsigned turn = 1; turn < kRanks; turn++) {
+            unsigned peer = (rank + turn) % kRanks;
+            RL_ASSERT(shc_word_get(&line(peer, epoch).payload) == call_of(peer, epoch));
+        }
+    }
+
+    uint64_t read_line(unsigned rank, uint64_t parity)
+    {
+        Line &theirs = line(rank, parity);
+        uint64_t epoch = shc_a64_load_acquire(&theirs.epoch);
+        uint64_t word = shc_a64_load_relaxed(&theirs.words[0]);
+        uint64_t seal = shc_a64_load_relaxed(&theirs.words[1]);
+#ifdef FAULT_no_seal
+        seal = seal_of(word, epoch);
+#endif
+        if (epoch != 0 && seal == seal_of(word, epoch))
+            RL_ASSERT(word == call_of(rank, epoch));
+        return epoch;
+    }
+};
+
+struct Meeting : rl::test_suite<Meeting, kRanks + 1> {
+    Calls calls;
+
+    void before() { calls.clear(); }
+
+    void thread(unsigned index)
+    {
+        while (index == kRanks) {
+            if (calls.read_line(0, 1) == kEpochs)
+                return;
+            rl::yield(1, $);
+        }
+        for (uint64_t epoch = 1; epoch <= kEpochs; epoch++) {
+            calls.publish(index, epoch);
+            calls.meet(index, epoch);
+        }
+    }
+};
+
+} // namespace
+
+ModelOrder model_order(const void *word, ModelOrder order, uint64_t stores)
+{
+    (void)word;
+    (void)stores;
+#ifdef FAULT_publish_relaxed
+    if (order == rl::mo_release)
+        return rl::mo_relaxed;
+#endif
+#ifdef FAULT_meet_relaxed
+    if (order == rl::mo_acquire)
+        return rl::mo_relaxed;
+#endif
+    return order;
+}
+
+int main()
+{
+    return model_main<Meeting>(100000);
+}
