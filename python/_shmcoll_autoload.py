@@ -17,7 +17,7 @@ def create(options, backend_options):
     return shmcoll.create_backend(options, backend_options)
 
 
-def register():
+def register() -> None:
     """Registers the creator with torch.distributed; once it is known, does nothing."""
     from torch.distributed import Backend
 
@@ -25,7 +25,7 @@ def register():
         Backend.register_backend("shmcoll", create, extended_api=True, devices=["cpu", "cuda"])
 
 
-def autoload():
+def autoload() -> None:
     """The ``torch.backends`` hook: a failure here would break ``import torch`` itself."""
     if os.environ.get("SHMCOLL_AUTOLOAD") == "0":
         return

@@ -2,7 +2,7 @@
 import datetime
 from typing import Any
 
-from torch.distributed import Store
+from torch._C._distributed_c10d import Store
 from torch.distributed.distributed_c10d import Backend
 
 class Options(Backend.Options):  # type: ignore[name-defined, misc]

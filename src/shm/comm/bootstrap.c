@@ -307,3 +307,12 @@ enum shc_status shc_bootstrap(struct shc_comm *comm, const struct shc_comm_confi
         shc_segment_settle(&comm->seat.segment);
     return st;
 }
+
+enum shc_status shc_bootstrap_refuse(struct shc_comm *comm, const struct shc_comm_config *config,
+                                     enum shc_status status)
+{
+    struct shc_meeting meeting;
+    /* relaxed: set by this thread. */
+    shc_meeting_init(&meeting, &comm->seat, config, shc_a64_load_relaxed(&comm->timeout_ns));
+    return shc_meeting_refuse(&meeting, status);
+}

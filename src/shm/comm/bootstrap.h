@@ -7,6 +7,12 @@
 
 #include "shm/comm/comm.h"
 
+/* This rank cannot even begin (no memory, no descriptor, ...): tells the others why, so that they do
+ * not wait for it. Returns `status` with the text that is recorded now. */
+SHC_NODISCARD enum shc_status shc_bootstrap_refuse(struct shc_comm *comm,
+                                                   const struct shc_comm_config *config,
+                                                   enum shc_status status);
+
 /* post: comm->seat is taken, the others are there, the members' life words are linked. */
 SHC_NODISCARD enum shc_status shc_bootstrap(struct shc_comm *comm,
                                             const struct shc_comm_config *config,

@@ -129,6 +129,8 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
         st = shc_process_enter(&comm->keeper, &comm->mark);
     if (st == SHC_OK)
         st = shc_bootstrap(comm, config, knobs);
+    else if (config->world_size > 1)
+        st = shc_bootstrap_refuse(comm, config, st);
     if (st != SHC_OK)
         goto err_fini;
     shc_arena_init(&comm->arena, config->world_size,

@@ -322,6 +322,15 @@ enum shc_status shc_meeting_begin(struct shc_meeting *m)
     return say_hello(m);
 }
 
+enum shc_status shc_meeting_refuse(struct shc_meeting *m, enum shc_status status)
+{
+    char text[SHC_MEETING_TEXT_BYTES];
+    snprintf(text, sizeof text, "rank %d: %.480s", m->seat->rank, shc_error_text());
+    bool begun = take_generation(m) == SHC_OK;
+    enum shc_status recorded = shc_fail(status, "%s", text);
+    return begun ? shc_meeting_give_up(m, recorded) : recorded;
+}
+
 void shc_meeting_init(struct shc_meeting *m, struct shc_seat *seat,
                       const struct shc_comm_config *config, uint64_t timeout_ns)
 {

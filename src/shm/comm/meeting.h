@@ -76,6 +76,9 @@ SHC_NODISCARD enum shc_status shc_meeting_decide(const struct shc_meeting *m,
 SHC_NODISCARD enum shc_status shc_meeting_failed(const struct shc_meeting *m,
                                                  const struct shc_verdict *decided);
 
+/* Takes this rank's next generation, and decides it as failed with the text recorded now. */
+SHC_NODISCARD enum shc_status shc_meeting_refuse(struct shc_meeting *m, enum shc_status status);
+
 /* This rank gives up with this status. If the group has been decided to be fine meanwhile, it is,
  * for all: SHC_OK. */
 SHC_NODISCARD enum shc_status shc_meeting_give_up(const struct shc_meeting *m,
