@@ -175,7 +175,7 @@ def test_operations_have_their_names_in_a_profile() -> None:
 # ---- the end of the process ----
 
 GOODBYE = """
-import atexit, faulthandler, sys, time
+import atexit, faulthandler
 import torch, torch.distributed as dist
 
 def late():
@@ -193,7 +193,6 @@ def late():
     dist.destroy_process_group()
     print("destroyed")
 
-rank, path = int(sys.argv[1]), sys.argv[2]
 faulthandler.dump_traceback_later(30, exit=True)
 atexit.register(late)  # before ours, so it runs after the goodbye
 import shmcoll
@@ -202,11 +201,10 @@ dist.barrier()
 """
 
 CALLBACK = """
-import faulthandler, sys, time
+import faulthandler, time
 import torch, torch.distributed as dist
 import shmcoll
 
-rank, path = int(sys.argv[1]), sys.argv[2]
 faulthandler.dump_traceback_later(30, exit=True)
 dist.init_process_group("shmcoll", store=dist.FileStore(path, 2), rank=rank, world_size=2)
 time.sleep(0.5 * rank)  # rank 0's callbacks run in the library's thread
@@ -219,20 +217,37 @@ print("the end")
 """
 
 
+FORK = """
+import os, sys
+import torch, torch.distributed
+script, directory = sys.argv[1:]
+ranks = []
+for rank in range(2):
+    if (pid := os.fork()) == 0:
+        os.dup2(os.open(f"{directory}/{rank}", os.O_CREAT | os.O_WRONLY), 1)
+        os.dup2(1, 2)
+        path = f"{directory}/store"
+        break
+    ranks.append(pid)
+else:
+    print(*[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks])
+    os._exit(0)
+exec(script)
+"""
+
+
 def two_processes(script: str, directory: Path) -> list[tuple[int, str]]:
-    """Whole interpreters: how they end is the point. Exit codes and output."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(rank), str(directory / "store")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
-    return [(rank.returncode, output) for rank, output in zip(ranks, outputs)]
+    """Interpreters that end as they do outside: that is the point. Exit codes and output."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, script, str(directory)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    codes = [int(code) for code in done.stdout.split()]
+    return [(code, (directory / str(rank)).read_text()) for rank, code in enumerate(codes)]
 
 
 def test_after_the_goodbye_calls_fail_and_nothing_hangs(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ FAMILIES = {
 
 # Bytes around the bounds between algorithms (src/shm/coll/select.c), and several chunks.
 SMALL = (0, 8, 32, 40, 48, 56, 8184, 8192, 8200)
-LARGE = (32760, 32768, 32776, 65536, (1 << 20) + 8, 5 * (1 << 20) + 24)
+LARGE = (32760, 32768, 32776, 65536, (1 << 20) + 8, 3 * (1 << 20) + 24)
 
 
 def inputs_of(dtype: torch.dtype, count: int, world: int, seed: int = 0) -> list[torch.Tensor]:

@@ -43,9 +43,7 @@ open(f"{sys.argv[4]}/{rank}", "w").write(chr(10).join(lines))
 """
 
 
-@pytest.mark.parametrize(
-    ("store", "end"), [("env", "destroy"), ("file", "destroy"), ("env", "just end")]
-)
+@pytest.mark.parametrize(("store", "end"), [("env", "just end"), ("file", "destroy")])
 def test_a_script_runs_under_torchrun(tmp_path: Path, store: str, end: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
