@@ -202,6 +202,9 @@ class _Run:
             faulthandler.register(signal.SIGUSR2, file=2, all_threads=True, chain=False)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.environ.update(env)
+            torch.set_num_threads(
+                1
+            )  # here too: threads that do so first, together, make torch fail
             if threads:
                 self.be_threads()
             else:

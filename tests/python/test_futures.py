@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Futures and their callbacks, the profiler, and the end of the process under them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+from ranks import Rank, run
+
+
+def start(rank: Rank, value: float = 1.0, count: int = 4) -> dist.Work:
+    return dist.all_reduce(torch.full((count,), value), async_op=True)
+
+
+def test_a_futures_value_is_the_list_of_the_tensors_themselves() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        mine = torch.ones(3)
+        future = dist.all_reduce(mine, async_op=True).get_future()
+        value = future.wait()
+        assert isinstance(value, list) and len(value) == 1
+        assert value[0].data_ptr() == mine.data_ptr() and mine.tolist() == [2.0] * 3
+        work = dist.all_reduce(mine, async_op=True)
+        work.wait()
+        assert work.get_future().done(), "asked for after the end, it is settled"
+        assert work.get_future().value()[0].tolist() == [4.0] * 3
+        assert dist.barrier(async_op=True).get_future().wait() == []
+
+    run(2, body)
+
+
+def test_callbacks_run_once_each_and_can_be_chained() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        calls = []
+        for turn in range(200):
+            future = start(rank, float(turn)).get_future()
+            chained = future.then(lambda f: f.value()[0].sum().item()).then(
+                lambda f: (calls.append(1), f.value() + 1)[1]
+            )
+            assert chained.wait() == turn * 8 + 1
+        assert len(calls) == 200
+
+    run(2, body)
+
+
+def test_all_futures_can_be_collected() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        works = [start(rank, float(i), count=1 + 1000 * i) for i in range(30)]
+        done = torch.futures.collect_all([work.get_future() for work in works]).wait()
+        for i, future in enumerate(done):
+            assert (future.value()[0] == 3 * i).all()
+
+    run(3, body)
+
+
+def test_a_callback_that_raises_fails_its_own_future_and_nothing_else() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        future = start(rank).get_future()
+        bad = future.then(lambda f: 1 / 0)
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            bad.wait()
+        assert future.value()[0].tolist() == [2.0] * 4
+        start(rank).wait()
+        dist.barrier()
+
+    run(2, body)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_callback_may_run_collectives_and_wait_for_them(asynchronous: bool) -> None:
+    def more(future: torch.futures.Future) -> float:
+        mine = future.value()[0]
+        work = dist.all_reduce(mine, async_op=asynchronous)
+        if work is not None:
+            work.wait()
+        return mine[0].item()
+
+    def body(rank: Rank) -> None:
+        rank.init()
+        for turn in range(50):
+            assert start(rank, float(turn)).get_future().then(more).wait() == 4 * turn
+
+    run(2, body)
+
+
+def test_callbacks_may_nest() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+
+        def deeper(future: torch.futures.Future, left: int) -> float:
+            mine = future.value()[0]
+            if left == 0:
+                return mine[0].item()
+            inner = dist.all_reduce(mine, async_op=True).get_future()
+            return inner.then(lambda f: deeper(f, left - 1)).wait()
+
+        assert start(rank).get_future().then(lambda f: deeper(f, 12)).wait() == 2.0**13
+
+    run(2, body)
+
+
+def test_operations_go_on_while_a_callback_is_slow() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        gate = threading.Event()
+        if rank.rank == 1:
+            rank.sync()
+        first = start(rank).get_future()
+        if rank.rank == 0:  # its peer is not there: the callback cannot run in this thread
+            slow = first.then(lambda f: gate.wait(20))
+            rank.sync()
+        for _ in range(20):
+            start(rank).wait()
+        dist.barrier()
+        if rank.rank == 0:
+            assert not slow.done()
+            gate.set()
+            assert slow.wait() is True
+
+    run(2, body)
+
+
+def test_a_future_with_the_profiler_on_is_completed_once() -> None:
+    """It was completed twice when it was asked for between the end and the notification."""
+
+    def body(rank: Rank) -> None:
+        rank.init()
+        mine = torch.zeros(4)
+        with profile(activities=[ProfilerActivity.CPU]):
+            for turn in range(3000):
+                work = dist.all_reduce(mine, async_op=True)
+                for _ in range(turn % 300):
+                    pass
+                work.is_completed()
+                assert work.get_future().wait()[0] is not None
+
+    run(2, body)
+
+
+def test_operations_have_their_names_in_a_profile() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        mine = torch.ones(4)
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            for asynchronous in (False, True):
+                for call in (
+                    lambda a: dist.all_reduce(mine, async_op=a),
+                    lambda a: dist.broadcast(mine, 0, async_op=a),
+                    lambda a: dist.all_gather([mine.clone(), mine.clone()], mine, async_op=a),
+                    lambda a: dist.barrier(async_op=a),
+                ):
+                    work = call(asynchronous)
+                    if work is not None:
+                        work.wait()
+                        work.get_future().wait()  # the event has ended
+        names = [event.name for event in seen.events() if event.name.startswith("shmcoll:")]
+        wanted = ("all_reduce", "broadcast", "all_gather", "barrier")
+        assert sorted(names) == sorted(2 * [f"shmcoll:{name}" for name in wanted])
+
+    run(2, body)
+
+
+# ---- the end of the process ----
+
+GOODBYE = """
+import atexit, faulthandler
+import torch, torch.distributed as dist
+
+def late():
+    mine = torch.ones(4)
+    for what, call in {
+        "sync": lambda: dist.all_reduce(mine),
+        "async": lambda: dist.all_reduce(mine, async_op=True).wait(),
+        "future": lambda: dist.all_reduce(mine, async_op=True).get_future().wait(),
+    }.items():
+        try:
+            call()
+            print(what, "worked")
+        except dist.DistBackendError as error:
+            print(what, "DistBackendError", "closed" in str(error) or "leav" in str(error))
+    dist.destroy_process_group()
+    print("destroyed")
+
+faulthandler.dump_traceback_later(30, exit=True)
+atexit.register(late)  # before ours, so it runs after the goodbye
+import shmcoll
+dist.init_process_group("shmcoll", store=dist.FileStore(path, 2), rank=rank, world_size=2)
+dist.barrier()
+"""
+
+CALLBACK = """
+import faulthandler, time
+import torch, torch.distributed as dist
+import shmcoll
+
+faulthandler.dump_traceback_later(30, exit=True)
+dist.init_process_group("shmcoll", store=dist.FileStore(path, 2), rank=rank, world_size=2)
+time.sleep(0.5 * rank)  # rank 0's callbacks run in the library's thread
+future = dist.all_reduce(torch.ones(1000), async_op=True).get_future()
+future = future.then(lambda f: (time.sleep(1), print("slept")))
+many = [dist.all_reduce(torch.ones(1000), async_op=True).get_future().then(lambda f: f.value()[0])
+        for _ in range(50)]
+time.sleep(0.7 * (1 - rank))
+print("the end")
+"""
+
+
+FORK = """
+import os, sys
+import torch, torch.distributed
+script, directory = sys.argv[1:]
+ranks = []
+for rank in range(2):
+    if (pid := os.fork()) == 0:
+        os.dup2(os.open(f"{directory}/{rank}", os.O_CREAT | os.O_WRONLY), 1)
+        os.dup2(1, 2)
+        path = f"{directory}/store"
+        break
+    ranks.append(pid)
+else:
+    print(*[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks])
+    os._exit(0)
+exec(script)
+"""
+
+
+def two_processes(script: str, directory: Path) -> list[tuple[int, str]]:
+    """Interpreters that end as they do outside: that is the point. Exit codes and output."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, script, str(directory)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    codes = [int(code) for code in done.stdout.split()]
+    return [(code, (directory / str(rank)).read_text()) for rank, code in enumerate(codes)]
+
+
+def test_after_the_goodbye_calls_fail_and_nothing_hangs(tmp_path: Path) -> None:
+    for code, output in two_processes(GOODBYE, tmp_path):
+        assert code == 0, output
+        lines = output.splitlines()
+        assert lines[-4:] == [
+            "sync DistBackendError True",
+            "async DistBackendError True",
+            "future DistBackendError True",
+            "destroyed",
+        ]
+
+
+def test_a_process_may_end_while_a_callback_runs(tmp_path: Path) -> None:
+    first, second = two_processes(CALLBACK, tmp_path)
+    assert first == (0, "the end\nslept\n")
+    assert second[0] == 0 and "the end\n" in second[1]

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Groups: parts of the world, several at once, one after another, from several threads."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import ranks
+from ranks import Rank, run, seconds
+
+
+def total(group: dist.ProcessGroup | None, value: float, count: int = 4) -> float:
+    """all_reduce over the group; the one value that all elements have."""
+    mine = torch.full((count,), value)
+    dist.all_reduce(mine, group=group)
+    assert (mine == mine[0]).all()
+    return mine[0].item()
+
+
+def in_threads(*calls: Callable[[], None]) -> None:
+    errors: list[BaseException] = []
+
+    def guarded(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_a_group_reaches_its_members_and_no_one_else() -> None:
+    def body(rank: Rank) -> list[float | None]:
+        rank.init()
+        found: list[float | None] = []
+        for members in ([0, 2], [1], [1, 2, 3], [3, 0]):
+            group = dist.new_group(members)
+            if rank.rank not in members:
+                assert group is dist.GroupMember.NON_GROUP_MEMBER
+                found.append(None)
+                continue
+            assert dist.get_world_size(group) == len(members)
+            assert dist.get_rank(group) == sorted(members).index(rank.rank)
+            found.append(total(group, 10.0**rank.rank, count=3000))
+        return found
+
+    assert run(4, body) == [
+        [101.0, None, None, 1001.0],
+        [None, 10.0, 1110.0, None],
+        [101.0, None, 1110.0, None],
+        [None, None, 1110.0, 1001.0],
+    ]
+
+
+def test_the_root_of_a_groups_broadcast_is_a_rank_of_the_world() -> None:
+    def body(rank: Rank) -> list[float]:
+        rank.init()
+        group = dist.new_group([1, 2])
+        mine = torch.full((3,), float(rank.rank))
+        if rank.rank:
+            dist.broadcast(mine, src=2, group=group)
+            pieces = [torch.zeros(1) for _ in range(2)]
+            dist.all_gather(pieces, torch.tensor([float(rank.rank)]), group=group)
+            assert [t.item() for t in pieces] == [1.0, 2.0]
+        return mine.tolist()
+
+    assert run(3, body) == [[0.0] * 3, [2.0] * 3, [2.0] * 3]
+
+
+def test_works_of_overlapping_groups_are_in_flight_together() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        rows = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank.rank // 2]
+        columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+        column = columns[rank.rank % 2]
+        for turn in range(30):
+            tensors = [torch.full((turn * 500 + 1,), float(rank.rank)) for _ in range(3)]
+            order = (rows, None, column)
+            if (turn + rank.rank) % 2:  # the order between groups is free
+                works = [
+                    (i, dist.all_reduce(tensors[i], group=order[i], async_op=True))
+                    for i in (2, 0, 1)
+                ]
+            else:
+                works = [
+                    (i, dist.all_reduce(tensors[i], group=order[i], async_op=True))
+                    for i in (0, 1, 2)
+                ]
+            for _, work in works:
+                work.wait()
+            want = (4 * (rank.rank // 2) + 1.0, 6.0, 2 * (rank.rank % 2) + 2.0)
+            for i in range(3):
+                assert (tensors[i] == want[i]).all(), (turn, i)
+
+    run(4, body)
+
+
+def test_threads_use_groups_of_their_own_at_the_same_time() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        groups = [dist.new_group() for _ in range(4)]
+
+        def loop(number: int) -> None:
+            for turn in range(60):
+                count = (1, 700, 40_000)[turn % 3]
+                got = total(groups[number], float(number * 1000 + turn + rank.rank), count)
+                assert got == 2 * (number * 1000 + turn) + 1
+
+        in_threads(*[lambda n=n: loop(n) for n in range(4)])
+
+    run(2, body)
+
+
+def test_threads_that_make_the_same_calls_may_share_one_group() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+
+        def loop(asynchronous: bool) -> None:
+            for _ in range(150):
+                mine = torch.full((100,), 1.0)
+                work = dist.all_reduce(mine, async_op=asynchronous)
+                if work is not None:
+                    work.wait()
+                assert (mine == 2.0).all()
+
+        in_threads(lambda: loop(False), lambda: loop(True), lambda: loop(True))
+
+    run(2, body)
+
+
+def test_ranks_may_be_threads_of_one_process() -> None:
+    def body(rank: Rank) -> list[float]:
+        group = rank.group()
+        out = []
+        for count in (1, 1000, 100_000):
+            mine = torch.full((count,), rank.rank + 1.0)
+            group.allreduce([mine]).wait()
+            assert (mine == mine[0]).all()
+            out.append(mine[0].item())
+        rank.sync()
+        group.shutdown()
+        return out
+
+    assert run(3, body, threads=True) == [[6.0] * 3] * 3
+
+
+def test_groups_may_be_made_and_destroyed_in_any_order() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        for turn in range(4):
+            groups = [dist.new_group() for _ in range(5)]
+            order = torch.randperm(5, generator=torch.Generator().manual_seed(rank.rank + turn))
+            for group in groups:
+                assert total(group, 1.0) == 3.0
+            for i in order.tolist():  # each rank in its own order
+                dist.destroy_process_group(groups[i])
+            assert total(None, 2.0) == 6.0
+
+    run(3, body)
+
+
+@pytest.mark.parametrize("store", ["tcp", "file"])
+def test_one_store_serves_one_world_after_another(store: str) -> None:
+    def body(rank: Rank) -> None:
+        for turn in range(5):
+            rank.init()
+            assert total(None, float(turn + rank.rank)) == 3 * turn + 3
+            dist.destroy_process_group()
+
+    run(3, body, store=store)
+
+
+def test_a_group_made_by_its_members_alone() -> None:
+    def body(rank: Rank) -> float:
+        rank.init()
+        if rank.rank == 0:
+            return 0.0
+        for _ in range(3):  # the same name each time
+            group = dist.new_group([1, 2], use_local_synchronization=True)
+            got = total(group, float(rank.rank))
+            dist.destroy_process_group(group)
+        return got
+
+    assert run(3, body) == [0.0, 3.0, 3.0]
+
+
+def test_two_groups_in_one_store_do_not_mix() -> None:
+    def body(rank: Rank) -> tuple[float, float]:
+        first, second = rank.group("first"), rank.group("second")
+        mine, other = torch.tensor([1.0 + rank.rank]), torch.tensor([10.0 + rank.rank])
+        order = (first, second) if rank.rank else (second, first)
+        works = [g.allreduce([mine if g is first else other]) for g in order]
+        for work in works:
+            work.wait()
+        return mine.item(), other.item()
+
+    assert run(2, body) == [(3.0, 21.0)] * 2
+    assert run(2, body, store="file") == [(3.0, 21.0)] * 2
+
+
+def test_a_split_gives_a_group_to_its_members() -> None:
+    def body(rank: Rank) -> list[float]:
+        rank.init()
+        for turn in range(3):
+            part = dist.group.WORLD.split_group([3, 1, 0], seconds(20), None, f"part {turn}")
+            if rank.rank == 2:
+                assert part is None
+                continue
+            assert part.rank() == [0, 1, 3].index(rank.rank) and part.size() == 3
+            pieces = [torch.zeros(1) for _ in range(3)]
+            part.allgather([pieces], [torch.tensor([float(rank.rank)])]).wait()
+            assert [t.item() for t in pieces] == [0.0, 1.0, 3.0]
+        return total(None, 1.0)
+
+    assert run(4, body) == [4.0] * 4
+
+
+def test_a_group_of_one_rank_has_every_operation() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        for count in (0, 1, 100, 100_000):
+            mine = torch.arange(float(count))
+            dist.all_reduce(mine)
+            dist.all_reduce(mine, dist.ReduceOp.AVG)
+            dist.broadcast(mine, 0)
+            out = [torch.zeros(count)]
+            dist.all_gather(out, mine, async_op=True).wait()
+            assert torch.equal(mine, torch.arange(float(count))) and torch.equal(out[0], mine)
+        dist.barrier()
+
+    run(1, body)
+
+
+def test_options_may_be_given_for_each_group() -> None:
+    def body(rank: Rank) -> list[float]:
+        import shmcoll
+
+        rank.init(timeout=seconds(33))
+        timeouts = []
+        for options in (
+            None,
+            {"timeout": seconds(44)},
+            shmcoll.Options(seconds(55)),
+            dist.ProcessGroupGloo._Options(),  # another backend's: ignored
+        ):
+            group = dist.new_group(timeout=seconds(66), pg_options=options)
+            backend = group._get_backend(torch.device("cpu"))
+            timeouts.append(backend.options._timeout.total_seconds())
+            assert total(group, 1.0) == 2.0
+        with pytest.raises(ValueError, match="unknown pg_options.*speed.*known: timeout"):
+            dist.new_group(pg_options={"speed": 11})
+        return timeouts
+
+    assert run(2, body) == [[66.0, 44.0, 55.0, 66.0]] * 2
+
+
+def test_a_new_time_out_holds_for_the_calls_that_follow() -> None:
+    def body(rank: Rank) -> str:
+        rank.init()
+        dist.barrier()
+        dist.group.WORLD.set_timeout(seconds(0.25))
+        text = ""
+        if rank.rank == 0:
+            with pytest.raises(dist.DistBackendError) as caught:
+                dist.barrier()
+            text = str(caught.value)
+        rank.sync()
+        return text
+
+    text = run(2, body)[0]
+    waited = re.search(r"barrier #2 .*Timed out after (0\.\d+|1\.\d+) s waiting for rank 1", text)
+    assert waited and 0.25 <= float(waited[1]) < 2, text
+
+
+def test_nothing_is_left_behind() -> None:
+    before = ranks.leftovers()
+
+    def body(rank: Rank) -> None:
+        rank.init()
+        total(dist.new_group(), 1.0, 100_000)
+
+    run(3, body)
+    run(2, body, env={"SHMCOLL_SEGMENT": "named"})
+    assert ranks.leftovers() == before

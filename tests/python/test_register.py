@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The name "shmcoll": known without import, harmless when broken, clear when it does not fit.
+
+What an installation looks like to Python is made by hand in a directory: links to the modules, and
+metadata with the entry points that pyproject.toml declares.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+
+import _shmcoll_autoload
+import shmcoll
+from ranks import Rank, run
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(shmcoll.__file__).parent
+COMMAND = "pip install --no-build-isolation --force-reinstall --no-deps shmcoll"
+
+INIT = """
+dist.init_process_group("shmcoll", store=dist.HashStore(), rank=0, world_size=1)
+mine = torch.full((3,), 2.0)
+dist.all_reduce(mine, dist.ReduceOp.AVG)
+assert mine.tolist() == [2.0] * 3 and dist.get_backend() == "shmcoll"
+dist.destroy_process_group()
+print("initialized")
+"""
+
+
+class Site:
+    """A site-packages directory with shmcoll in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "_shmcoll_autoload.py").symlink_to(PACKAGE.parent / "_shmcoll_autoload.py")
+        declared = re.findall(
+            r'\[project\.entry-points\."([\w.]+)"\]\n(.+) = "(.+)"',
+            (ROOT / "pyproject.toml").read_text(),
+        )
+        assert [group for group, _, _ in declared] == [
+            "torch.distributed.backends",
+            "torch.backends",
+        ]
+        info = path / "shmcoll-0.1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shmcoll\nVersion: 0.1.0\n")
+        (info / "entry_points.txt").write_text(
+            "".join(f"[{group}]\n{name} = {target}\n" for group, name, target in declared)
+        )
+
+    def link(self, *without: str) -> Path:
+        """The real package's files, but some."""
+        package = self.path / "shmcoll"
+        package.mkdir()
+        for file in PACKAGE.iterdir():
+            if file.name not in (*without, "__pycache__"):
+                (package / file.name).symlink_to(file)
+        return package
+
+    def python(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Without site: no other installation of shmcoll is seen."""
+        paths = [str(self.path), str(Path(torch.__file__).parents[1])]
+        return subprocess.run(
+            [sys.executable, "-S", "-c", script],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **env},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+
+@pytest.fixture()
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def succeed(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# ---- entry points ----
+
+
+def test_the_name_is_known_without_an_import_and_nothing_is_loaded_before_its_use(
+    site: Site,
+) -> None:
+    site.link()
+    script = """
+import sys, torch, torch.distributed as dist
+assert "SHMCOLL" in dist.Backend._plugins or hasattr(dist.Backend, "_ensure_backend_registered")
+assert "shmcoll" not in sys.modules and "libshmcoll" not in open("/proc/self/maps").read()
+"""
+    script += INIT + f'assert sys.modules["shmcoll"].__file__.startswith({str(site.path)!r})'
+    assert succeed(site.python(script)) == "initialized\n"
+
+
+def test_the_entry_point_of_newer_torch_registers_too(site: Site) -> None:
+    """With the other hook off, as torch 2.14 asks by name."""
+    site.link()
+    script = """
+import importlib.metadata, sys, torch, torch.distributed as dist
+assert "SHMCOLL" not in dist.Backend._plugins
+found = [e for e in importlib.metadata.entry_points(group="torch.distributed.backends")
+         if e.name == "shmcoll"]
+assert len(found) == 1
+found[0].load()()
+assert "SHMCOLL" in dist.Backend._plugins and "shmcoll" not in sys.modules
+"""
+    assert succeed(site.python(script + INIT, SHMCOLL_AUTOLOAD="0")) == "initialized\n"
+
+
+def test_the_older_hook_leaves_a_torch_that_asks_by_name_alone() -> None:
+    def body(rank: Rank) -> None:
+        del dist.Backend._plugins["SHMCOLL"]
+        dist.Backend._ensure_backend_registered = lambda name: None
+        _shmcoll_autoload.autoload()
+        assert "SHMCOLL" not in dist.Backend._plugins
+        del dist.Backend._ensure_backend_registered
+        _shmcoll_autoload.autoload()
+        assert "SHMCOLL" in dist.Backend._plugins
+
+    run(1, body)
+
+
+BROKEN = {"raises": {"__init__.py": "raise SystemError('planted')"}, "is gone": {}}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_package_that_is_broken_does_not_break_torch(site: Site, what: str) -> None:
+    for name, text in BROKEN[what].items():
+        (site.path / "shmcoll").mkdir(exist_ok=True)
+        (site.path / "shmcoll" / name).write_text(text)
+    script = """
+import torch, torch.distributed as dist
+print(torch.ones(2).sum().item())
+try:
+    dist.init_process_group("shmcoll", store=dist.HashStore(), rank=0, world_size=1)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    lines = succeed(site.python(script)).splitlines()
+    assert lines[0] == "2.0"
+    assert ("planted" if what == "raises" else "No module named 'shmcoll'") in lines[1]
+
+
+def test_a_hook_that_fails_inside_does_not_break_torch() -> None:
+    def body(rank: Rank) -> None:
+        del dist.Backend._plugins["SHMCOLL"]
+
+        def refuse(*args: object, **kwargs: object) -> None:
+            raise TypeError("another torch's register_backend")
+
+        dist.Backend.register_backend = refuse
+        _shmcoll_autoload.autoload()  # what `import torch` calls: swallows
+        with pytest.raises(TypeError):
+            _shmcoll_autoload.register()  # what the user asks for: says so
+        dist.Backend = None
+        _shmcoll_autoload.autoload()
+
+    run(1, body)
+
+
+# ---- a build for another torch ----
+
+
+def test_a_build_for_another_torch_is_one_error_before_anything_is_loaded(site: Site) -> None:
+    package = site.link("_build_info.json")
+    (package / "_build_info.json").write_text(
+        json.dumps({"torch": "2.11.0+cu130", "python": "3.11.7", "cxx11_abi": "True"})
+    )
+    script = """
+import sys, torch, torch.distributed as dist
+for attempt in (lambda: __import__("shmcoll"), lambda: dist.init_process_group(
+        "shmcoll", store=dist.HashStore(), rank=0, world_size=1)):
+    try:
+        attempt()
+    except ImportError as error:
+        print(str(error).replace(chr(10), "|"))
+    assert "shmcoll._C" not in sys.modules
+    assert "libshmcoll" not in open("/proc/self/maps").read()
+"""
+    lines = succeed(site.python(script)).splitlines()
+    assert len(lines) == 2 and lines[0] == lines[1]
+    assert "built for torch 2.11 " in lines[0] and "2.11.0+cu130" in lines[0]
+    assert f"torch {torch.__version__} is installed" in lines[0] and COMMAND in lines[0]
+
+
+def test_only_the_minor_version_of_torch_has_to_fit() -> None:
+    from shmcoll._load import check_torch
+
+    class Torch:
+        distributed = torch.distributed
+
+        def __init__(self, version: str) -> None:
+            self.__version__ = version
+
+    check_torch({"torch": "2.13.0+cpu"}, Torch("2.13.1+cu130"))
+    check_torch({"torch": "2.13.0a0+git123"}, Torch("2.13.0"))
+    for other in ("2.1.3", "2.12.0", "2.14.0+cpu", "3.13.0"):
+        with pytest.raises(ImportError, match="was built for torch 2.13"):
+            check_torch({"torch": "2.13.0"}, Torch(other))
+
+
+def test_a_package_that_is_not_built_says_how_to_build_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from shmcoll import _load
+
+    monkeypatch.setattr(_load, "_HERE", tmp_path)
+    with pytest.raises(ImportError, match="(?s)not built.*make build.*" + re.escape(COMMAND)):
+        _load.load_extension()
+
+
+def test_an_extension_that_does_not_load_says_how_to_build_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from shmcoll import _load
+
+    def fail(name: str) -> None:
+        raise ImportError("undefined symbol: planted")
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+    with pytest.raises(ImportError, match="undefined symbol: planted.*" + re.escape(COMMAND)):
+        _load.load_extension()
+
+
+# ---- in this process ----
+
+
+def test_registration_warns_of_nothing_and_twice_is_harmless() -> None:
+    def body(rank: Rank) -> None:
+        warnings.simplefilter("error")
+        del dist.Backend._plugins["SHMCOLL"]
+        for _ in range(2):
+            _shmcoll_autoload.register()
+            _shmcoll_autoload.autoload()
+        creator = dist.Backend._plugins["SHMCOLL"].creator_fn
+        assert creator is _shmcoll_autoload.create
+        assert dist.Backend.backend_list.count("shmcoll") == 1
+        importlib.reload(shmcoll)
+        rank.init()
+        dist.barrier()
+
+    run(2, body)
+
+
+@pytest.mark.parametrize("name", ["shmcoll", "SHMCOLL", "cpu:shmcoll", "cpu:shmcoll,cuda:shmcoll"])
+def test_every_spelling_initializes(name: str) -> None:
+    def body(rank: Rank) -> tuple[float, str]:
+        warnings.simplefilter("error")
+        rank.init(name)
+        mine = torch.tensor([rank.rank + 1.0])
+        dist.all_reduce(mine)
+        return mine.item(), dist.group.WORLD._get_backend(torch.device("cpu")).name()
+
+    assert run(2, body) == [(3.0, "shmcoll")] * 2
+
+
+def test_strings_with_devices_are_understood() -> None:
+    def devices(text: str) -> dict[str, str]:
+        return dict(dist.BackendConfig(dist.Backend(text)).get_device_backend_map())
+
+    assert devices("cpu:shmcoll,cuda:nccl") == {"cpu": "shmcoll", "cuda": "nccl"}
+    assert devices("cuda:nccl,cpu:shmcoll") == {"cpu": "shmcoll", "cuda": "nccl"}
+    assert devices("cpu:shmcoll") == {"cpu": "shmcoll"}
+    assert devices("shmcoll") == {"cpu": "shmcoll", "cuda": "shmcoll"}
+    assert dist.Backend("shmcoll") == "shmcoll"
+    assert dist.Backend.backend_capability["shmcoll"] == ["cpu", "cuda"]
+
+
+def test_torchs_own_defaults_stay_as_they_are() -> None:
+    assert dist.get_default_backend_for_device("cpu") == "gloo"
+    assert dist.get_default_backend_for_device("cuda") == "nccl"
+
+
+def test_build_info_says_what_was_built_and_what_is_here() -> None:
+    def body(rank: Rank) -> dict[str, str]:
+        return shmcoll.build_info()
+
+    (info,) = run(1, body)
+    (base,) = run(1, body, env={"SHMCOLL_CPU": "base"})
+    for key in (
+        "version",
+        "layout",
+        "max_world",
+        "compiler",
+        "built_with_numa",
+        "built_with_uring",
+        "numa",
+        "uring",
+        "isa",
+        "isa_usable",
+        "torch",
+        "python",
+    ):
+        assert info[key] != "", key
+    assert info["version"] == shmcoll.__version__
+    assert info["torch"].split(".")[:2] == torch.__version__.split(".")[:2]
+    assert info["max_world"] == "256"
+    assert info["isa"] in info["isa_usable"] and base["isa"] == "base"
+
+
+def test_options_can_be_copied_as_torch_does() -> None:
+    import copy
+    import datetime
+
+    options = shmcoll.Options(datetime.timedelta(seconds=7))
+    options.group_name = "a"
+    for twin in (copy.copy(options), copy.deepcopy(options)):
+        assert isinstance(twin, shmcoll.Options) and isinstance(twin, Backend.Options)
+        assert (twin._timeout, twin.group_name, twin.backend) == (
+            datetime.timedelta(seconds=7),
+            "a",
+            "shmcoll",
+        )
+        twin.group_name = "b"
+        assert options.group_name == "a"
+    assert shmcoll.Options()._timeout == datetime.timedelta(minutes=30)
