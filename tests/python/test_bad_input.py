@@ -94,7 +94,7 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "all_gather: the input has 3 elements, an output of the list 4",
     ),
     "flat output too small": (
-        lambda: dist.all_gather_single(torch.zeros(5), torch.zeros(3)),
+        lambda: dist.all_gather_into_tensor(torch.zeros(5), torch.zeros(3)),
         ValueError,
         "all_gather: 2 ranks with 3 elements each, but room for 5 out",
     ),
