@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Kills a rank at a random moment, and looks at what the others are told, and when.
+
+A round: 2 to 8 ranks make a group, run a random mix of operations on it and on groups made of it,
+destroy everything, and begin again on the same store. At a random moment one of them gets SIGKILL;
+in some rounds another one gets SIGSTOP at the same moment and goes on at the end. Every survivor
+must finish or raise; who raises does so at most PROMISE_MS after the kill, or after its call began,
+unless nobody can know: the dead rank had not yet said hello, which is looked up in the store.
+
+A SIGKILL is a promise too: the kernel may need long to keep it. So the parent, at real-time
+priority, times when the victim became a zombie. A rank that was told late, but at most PROMISE_MS
+behind that moment, is reported apart and is no failure.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import random
+import re
+import signal
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import ranks
+
+PROMISE_MS = 100.0
+TIMEOUT_S = 1.5  # of the groups: what a rank waits for one that has not said hello
+CYCLES = 8
+KILLED_AT, DEAD_AT, RAISED_AT, PHASE_OF, BEGUN_AT = 0, 1, 16, 32, 48  # words of the board
+PHASES = ("not begun", "making a group", "in a call", "asynchronous", "destroying", "done")
+NOT_BEGUN, MAKING, CALLING, ASYNCHRONOUS, DESTROYING, DONE = range(6)
+UNHEARD = "the store has no hello of it: "  # leads what a survivor brings back
+
+
+@dataclasses.dataclass
+class Round:
+    seed: int
+    world: int
+    victim: int
+    stopped: int  # -1: nobody
+    delay_s: float
+    victim_pid: int = 0
+    phase: str = ""  # of the victim, at the kill
+    killed: bool = False
+    outcomes: list[ranks.Outcome] = dataclasses.field(default_factory=list)
+    told_ms: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    slow_kernel: list[str] = dataclasses.field(default_factory=list)
+    wrong: list[str] = dataclasses.field(default_factory=list)
+    unknowable: int = 0  # ranks that waited for one that had never said hello
+
+
+def plan(seed: int, with_stop: bool) -> Round:
+    dice = random.Random(seed)
+    world = dice.randint(3 if with_stop else 2, 8)
+    victim, other = dice.sample(range(world), 2)
+    delay = dice.uniform(0.0, 0.06 + 0.03 * world)
+    return Round(seed, world, victim, other if with_stop else -1, delay)
+
+
+def enter(rank: ranks.Rank, phase: int) -> None:
+    rank.board[PHASE_OF + rank.rank] = phase
+    rank.board[BEGUN_AT + rank.rank] = ranks.now_ns()
+
+
+def one_operation(dice: random.Random, group: Any, rank: ranks.Rank) -> None:
+    kind = dice.choice(("reduce", "gather", "flat", "broadcast", "barrier", "async", "async"))
+    count = dice.choice((1, 10, 2000, 6000, 40000, 300000))
+    root = dice.randrange(rank.world)
+    tensor = torch.ones(count)
+    enter(rank, ASYNCHRONOUS if kind == "async" else CALLING)
+    if kind == "reduce":
+        dist.all_reduce(tensor, group=group)
+        assert torch.all(tensor == rank.world)
+    elif kind == "gather":
+        dist.all_gather([torch.empty(count) for _ in range(rank.world)], tensor, group=group)
+    elif kind == "flat":
+        dist.all_gather_into_tensor(torch.empty(rank.world * count), tensor, group=group)
+    elif kind == "broadcast":
+        dist.broadcast(tensor, root, group=group)
+    elif kind == "barrier":
+        dist.barrier(group=group)
+    else:
+        works = [dist.all_reduce(torch.ones(count), group=group, async_op=True) for _ in range(5)]
+        futures = [work.get_future().then(lambda f: f.value()[0].sum()) for work in works[:2]]
+        for work in works[dice.randrange(5) :]:
+            work.wait()
+        for future in futures:
+            future.wait()
+
+
+def program(rank: ranks.Rank, seed: int) -> None:
+    dice = random.Random(seed)
+    assert rank.store is not None  # to connect takes its time
+    for _ in range(CYCLES):
+        enter(rank, MAKING)
+        rank.init(timeout=ranks.seconds(TIMEOUT_S))
+        group = None
+        for _ in range(dice.randint(3, 15)):
+            one_operation(dice, group, rank)
+            if group is None and dice.random() < 0.1:
+                enter(rank, MAKING)
+                group = dist.new_group(timeout=ranks.seconds(TIMEOUT_S))
+            elif group is not None and dice.random() < 0.2:
+                enter(rank, DESTROYING)
+                dist.destroy_process_group(group)
+                group = None
+        enter(rank, DESTROYING)
+        dist.destroy_process_group()
+    enter(rank, DONE)
+
+
+def had_said_hello(rank: ranks.Rank, victim: int, told: str) -> bool:
+    """Could the ranks know the victim's process when this time-out of the rendezvous began?"""
+    found = re.findall(r'rank (\d+) of "([^"]*)": Timed out .*\(generation (\d+)\)', told)
+    finder, group, generation = found[0]
+    if group != "0":
+        return True  # they are together in the default group
+    store = ranks.connect(rank._run.port)
+    hello = f"{rank.directory.name}/0//cpu//{generation}/h/"
+    assert store.check([f"{hello}{finder}"]), f"not even {hello}{finder} is there: {told}"
+    return store.check([f"{hello}{victim}"])
+
+
+def survive(rank: ranks.Rank, seed: int, victim: int) -> str:
+    """Runs the program; what it raised comes back, behind a look at the group it leaves behind."""
+    try:
+        program(rank, seed)
+        return ""
+    except dist.DistBackendError as error:
+        rank.board[RAISED_AT + rank.rank] = ranks.now_ns()
+        told = str(error)
+    if "at the rendezvous" in told and "Timed out" in told:
+        told = told if had_said_hello(rank, victim, told) else UNHEARD + told
+    begun = time.monotonic()
+    if dist.is_initialized():
+        if "on group" in told:
+            try:
+                dist.barrier()
+                # Another group has failed, and this one has not been needed since.
+            except dist.DistBackendError:
+                pass
+            assert time.monotonic() - begun < 0.5, "the next call did not fail at once"
+        begun = time.monotonic()
+        dist.destroy_process_group()
+        assert time.monotonic() - begun < 1.5, "leaving needed somebody"
+    return told
+
+
+def time_of_death(pid: int) -> int:
+    """When the process became a zombie; 0 if this process could not look as soon as it happened."""
+    try:
+        priority = os.sched_param(os.sched_get_priority_max(os.SCHED_FIFO))
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, priority)
+    except PermissionError:
+        return 0
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    dead_ns = ranks.now_ns()
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    return dead_ns
+
+
+def attack(run: Any, attempt: Round) -> None:
+    attempt.victim_pid = run.pids[attempt.victim]
+    time.sleep(attempt.delay_s)
+    if attempt.stopped >= 0:
+        os.kill(run.pids[attempt.stopped], signal.SIGSTOP)
+    run.board[KILLED_AT] = ranks.now_ns()
+    os.kill(attempt.victim_pid, signal.SIGKILL)
+    attempt.phase = PHASES[run.board[PHASE_OF + attempt.victim]]
+    run.board[DEAD_AT] = time_of_death(attempt.victim_pid)
+    if attempt.stopped >= 0:
+        time.sleep(0.3)
+        os.kill(run.pids[attempt.stopped], signal.SIGCONT)
+
+
+def judge_time(attempt: Round, rank: int, told: str, board: list[int]) -> None:
+    since_ns = max(board[KILLED_AT], board[BEGUN_AT + rank])  # its blocked, or its next, call
+    told_ms = (board[RAISED_AT + rank] - since_ns) / 1e6
+    where = "in a call" if "on group" in told else "at the rendezvous"
+    attempt.told_ms.setdefault(where, []).append(told_ms)
+    if board[RAISED_AT + rank] < board[KILLED_AT]:
+        attempt.wrong.append(f"rank {rank} raised before the kill: {told}")
+    if told_ms <= PROMISE_MS:
+        return
+    late = f"rank {rank} was told {told_ms:.1f} ms behind the kill"
+    dead_ms = (board[DEAD_AT] - board[KILLED_AT]) / 1e6
+    if board[DEAD_AT] and told_ms - dead_ms <= PROMISE_MS and dead_ms > 1:
+        attempt.slow_kernel.append(f"{late}; the kernel took {dead_ms:.1f} ms to kill")
+    else:
+        attempt.wrong.append(f"{late} (dead after {dead_ms:.1f} ms): {told}")
+
+
+def judge(attempt: Round, board: list[int]) -> None:
+    who = f"rank {attempt.victim} (pid {attempt.victim_pid})"
+    for outcome in attempt.outcomes:
+        if outcome.rank == attempt.victim:
+            attempt.killed = outcome.exit == -signal.SIGKILL
+            if not attempt.killed and not outcome.ok:
+                attempt.wrong.append(f"the victim: {ranks.describe(outcome)}")
+        elif not outcome.ok:
+            attempt.wrong.append(ranks.describe(outcome))
+        elif outcome.value.startswith(UNHEARD):
+            attempt.unknowable += 1
+            if f"rank {attempt.victim} (has not come)" not in outcome.value:
+                attempt.wrong.append(f"rank {outcome.rank} does not say who: {outcome.value}")
+        elif outcome.value:
+            if who not in outcome.value:
+                attempt.wrong.append(f"rank {outcome.rank} was not told of {who}: {outcome.value}")
+            if outcome.rank != attempt.stopped:
+                judge_time(attempt, outcome.rank, outcome.value, board)
+    if ranks.leftovers():
+        attempt.wrong.append(f"left in /dev/shm: {ranks.leftovers()}")
+
+
+def one_round(seed: int, with_stop: bool) -> Round:
+    attempt = plan(seed, with_stop)
+    board: list[int] = []
+    try:
+        attempt.outcomes = ranks.outcomes(
+            attempt.world,
+            survive,
+            seed,
+            attempt.victim,
+            limit=30,
+            beside=lambda run: attack(run, attempt),
+            keep_board=board,
+        )
+        judge(attempt, board)
+    except ranks.Hang as hang:
+        attempt.wrong.append(str(hang))
+    return attempt
+
+
+def spread(values: list[float]) -> str:
+    values = sorted(values)
+    cut = [values[min(len(values) - 1, int(q * len(values)))] for q in (0.5, 0.9, 0.99)]
+    return "median {:.2f} ms, p90 {:.2f}, p99 {:.2f}, max {:.2f}".format(*cut, values[-1])
+
+
+def report(name: str, rounds: list[Round]) -> str:
+    killed = [attempt for attempt in rounds if attempt.killed]
+    phases = collections.Counter(attempt.phase for attempt in killed)
+    lines = [
+        f"{name}: {len(rounds)} rounds, {len(killed)} kills, of ranks that were "
+        + ", ".join(f"{phase} ({phases[phase]})" for phase in PHASES if phases[phase]),
+        f"    {sum(attempt.unknowable for attempt in rounds)} survivors waited for a rank that "
+        "had not said hello",
+    ]
+    for where in ("in a call", "at the rendezvous"):
+        told = [ms for attempt in rounds for ms in attempt.told_ms.get(where, [])]
+        if told:
+            lines.append(f"    {len(told)} survivors told {where}: {spread(told)}")
+    slow = [text for attempt in rounds for text in attempt.slow_kernel]
+    lines += [f"    the kernel was slow: {text}" for text in slow]
+    return "\n".join(lines)
+
+
+def complaints(rounds: list[Round]) -> str:
+    """What went wrong, with what is needed to see it again."""
+    return "\n".join(
+        f"seed {attempt.seed}: world {attempt.world}, victim {attempt.victim} ({attempt.phase}), "
+        f"stopped {attempt.stopped}, after {attempt.delay_s * 1000:.1f} ms: {text}"
+        for attempt in rounds
+        for text in attempt.wrong
+    )
