@@ -13,7 +13,8 @@ import ranks
 LIMIT_S = 240.0  # for all kills of a test
 
 
-def campaign(name: str, seed: int, kills: int, with_stop: bool, capsys: Any) -> None:
+def campaign(name: str, seed: int, kills: int, with_stop: bool, capsys: Any) -> set[str]:
+    """Kills until so many ranks were killed; the phases in which they were."""
     begun = time.monotonic()
     rounds: list[kill_ranks.Round] = []
     while sum(attempt.killed for attempt in rounds) < kills:
@@ -22,15 +23,15 @@ def campaign(name: str, seed: int, kills: int, with_stop: bool, capsys: Any) -> 
     with capsys.disabled():
         print(f"\n{kill_ranks.report(name, rounds)}\n    {time.monotonic() - begun:.0f} s")
     assert kill_ranks.complaints(rounds) == ""
-    # That it was not too easy: ranks died in all that a rank does, and most left somebody to tell.
-    phases = {attempt.phase for attempt in rounds if attempt.killed}
-    assert phases >= set(kill_ranks.PHASES[kill_ranks.MAKING : kill_ranks.DESTROYING])
+    # That it was not too easy: most of the dead left somebody to tell.
     assert sum(len(attempt.told_ms) > 0 for attempt in rounds) > kills / 2
+    return {attempt.phase for attempt in rounds if attempt.killed}
 
 
 @pytest.mark.timeout(300)
 def test_survivors_of_200_kills_are_told_within_100_milliseconds(capsys: Any) -> None:
-    campaign("kills", 1, 200, False, capsys)
+    phases = campaign("kills", 1, 200, False, capsys)
+    assert phases >= set(kill_ranks.PHASES[kill_ranks.MAKING : kill_ranks.DONE])
 
 
 @pytest.mark.timeout(300)
