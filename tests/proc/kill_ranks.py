@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Kills a rank at a random moment, and looks at what the others are told, and when.
+
+A round: 2 to 8 ranks make a group, run a random mix of operations on it and on groups made of it,
+destroy everything, and begin again on the same store. At a random moment one of them gets SIGKILL;
+in some rounds another one gets SIGSTOP at the same moment and goes on at the end. Every survivor
+must finish or raise; who raises does so at most PROMISE_MS after the kill, or after its call began,
+unless nobody can know: the dead rank had not yet said hello, which is looked up in the store.
+
+A SIGKILL is a promise too: the kernel may need long to keep it. So the parent, at real-time
+priority, times when the victim became a zombie. And the machine may stand still: a metronome, a
+process with no other task and the ranks' own priority, measures how much longer than asked its
+sleeps took, and how long the store took to answer it. What is late, but by no more than one of
+these three explains, is reported apart.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import random
+import re
+import signal
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import ranks
+
+PROMISE_MS = 100.0
+TIMEOUT_S = 1.5  # of the groups: what a rank waits for one that has not said hello
+CYCLES = 8
+# Words of the board; the second line's are one for each rank.
+KILLED_AT, DEAD_AT, STALL, OVER, STORE = 0, 1, 2, 3, 4
+RAISED_AT, PHASE_OF, BEGUN_AT = 16, 32, 48
+PHASES = ("not begun", "making a group", "in a call", "asynchronous", "destroying", "done")
+NOT_BEGUN, MAKING, CALLING, ASYNCHRONOUS, DESTROYING, DONE = range(6)
+UNHEARD = "the store has no hello of it: "  # leads what a survivor brings back
+
+
+@dataclasses.dataclass
+class Round:
+    seed: int
+    world: int
+    victim: int
+    stopped: int  # -1: nobody
+    delay_s: float
+    victim_pid: int = 0
+    metronome: int = 0  # its pid
+    board: Any = None
+    phase: str = ""  # of the victim, at the kill
+    killed: bool = False
+    outcomes: list[ranks.Outcome] = dataclasses.field(default_factory=list)
+    told_ms: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    stall_ms: float = 0.0  # the metronome's longest sleep too much
+    store_ms: float = 0.0  # the store's longest answer to it
+    excused: list[str] = dataclasses.field(default_factory=list)
+    wrong: list[str] = dataclasses.field(default_factory=list)
+    unknowable: int = 0  # ranks that waited for one that had never said hello
+
+
+def plan(seed: int, with_stop: bool) -> Round:
+    dice = random.Random(seed)
+    world = dice.randint(3 if with_stop else 2, 8)
+    victim, other = dice.sample(range(world), 2)
+    delay = dice.uniform(0.0, 0.06 + 0.03 * world)
+    return Round(seed, world, victim, other if with_stop else -1, delay)
+
+
+def enter(rank: ranks.Rank, phase: int) -> None:
+    rank.board[PHASE_OF + rank.rank] = phase
+    rank.board[BEGUN_AT + rank.rank] = ranks.now_ns()
+
+
+def one_operation(dice: random.Random, group: Any, rank: ranks.Rank) -> None:
+    kind = dice.choice(("reduce", "gather", "flat", "broadcast", "barrier", "async", "async"))
+    count = dice.choice((1, 10, 2000, 6000, 40000, 300000))
+    root = dice.randrange(rank.world)
+    tensor = torch.ones(count)
+    enter(rank, ASYNCHRONOUS if kind == "async" else CALLING)
+    if kind == "reduce":
+        dist.all_reduce(tensor, group=group)
+        assert torch.all(tensor == rank.world)
+    elif kind == "gather":
+        dist.all_gather([torch.empty(count) for _ in range(rank.world)], tensor, group=group)
+    elif kind == "flat":
+        dist.all_gather_into_tensor(torch.empty(rank.world * count), tensor, group=group)
+    elif kind == "broadcast":
+        dist.broadcast(tensor, root, group=group)
+    elif kind == "barrier":
+        dist.barrier(group=group)
+    else:
+        works = [dist.all_reduce(torch.ones(count), group=group, async_op=True) for _ in range(5)]
+        futures = [work.get_future().then(lambda f: f.value()[0].sum()) for work in works[:2]]
+        for work in works[dice.randrange(5) :]:
+            work.wait()
+        for future in futures:
+            future.wait()
+
+
+def program(rank: ranks.Rank, seed: int) -> None:
+    dice = random.Random(seed)
+    assert rank.store is not None  # to connect takes its time
+    for _ in range(CYCLES):
+        enter(rank, MAKING)
+        rank.init(timeout=ranks.seconds(TIMEOUT_S))
+        group = None
+        for _ in range(dice.randint(3, 15)):
+            one_operation(dice, group, rank)
+            if group is None and dice.random() < 0.1:
+                enter(rank, MAKING)
+                group = dist.new_group(timeout=ranks.seconds(TIMEOUT_S))
+            elif group is not None and dice.random() < 0.2:
+                enter(rank, DESTROYING)
+                dist.destroy_process_group(group)
+                group = None
+        enter(rank, DESTROYING)
+        dist.destroy_process_group()
+    enter(rank, DONE)
+
+
+def had_said_hello(rank: ranks.Rank, victim: int, told: str) -> bool:
+    """Could the ranks know the victim's process when this time-out of the rendezvous began?"""
+    found = re.findall(r'rank (\d+) of "([^"]*)": Timed out .*\(generation (\d+)\)', told)
+    finder, group, generation = found[0]
+    if group != "0":
+        return True  # they are together in the default group
+    store = ranks.connect(rank._run.port)
+    hello = f"{rank.directory.name}/0//cpu//{generation}/h/"
+    assert store.check([f"{hello}{finder}"]), f"not even {hello}{finder} is there: {told}"
+    return store.check([f"{hello}{victim}"])
+
+
+def survive(rank: ranks.Rank, seed: int, victim: int) -> str:
+    """Runs the program; what it raised comes back, behind a look at the group it leaves behind."""
+    try:
+        program(rank, seed)
+        return ""
+    except dist.DistBackendError as error:
+        rank.board[RAISED_AT + rank.rank] = ranks.now_ns()
+        told = str(error)
+    if "at the rendezvous" in told and "Timed out" in told:
+        told = told if had_said_hello(rank, victim, told) else UNHEARD + told
+    begun = time.monotonic()
+    if dist.is_initialized():
+        if "on group" in told:
+            try:
+                dist.barrier()
+                # Another group has failed, and this one has not been needed since.
+            except dist.DistBackendError:
+                pass
+            assert time.monotonic() - begun < 0.5, "the next call did not fail at once"
+        begun = time.monotonic()
+        dist.destroy_process_group()
+        assert time.monotonic() - begun < 1.5, "leaving needed somebody"
+    return told
+
+
+def time_of_death(pid: int) -> int:
+    """When the process became a zombie; 0 if this process could not look as soon as it happened."""
+    try:
+        priority = os.sched_param(os.sched_get_priority_max(os.SCHED_FIFO))
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, priority)
+    except PermissionError:
+        return 0
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    dead_ns = ranks.now_ns()
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    return dead_ns
+
+
+def start_metronome(run: Any) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            beat(run)
+        finally:
+            os._exit(0)
+    return pid
+
+
+def beat(run: Any) -> None:
+    begun_ns = ranks.now_ns()
+    store = ranks.connect(run.port)
+    while True:
+        store.check(["metronome"])
+        answered_ns = ranks.now_ns()
+        run.board[STORE] = max(run.board[STORE], answered_ns - begun_ns)
+        if run.board[OVER] or os.getppid() == 1:
+            return
+        time.sleep(0.002)
+        begun_ns = ranks.now_ns()
+        run.board[STALL] = max(run.board[STALL], begun_ns - answered_ns - 2000000)
+
+
+def attack(run: Any, attempt: Round) -> None:
+    attempt.victim_pid = run.pids[attempt.victim]
+    attempt.metronome = start_metronome(run)
+    attempt.board = run.board
+    time.sleep(attempt.delay_s)
+    if attempt.stopped >= 0:
+        os.kill(run.pids[attempt.stopped], signal.SIGSTOP)
+    run.board[KILLED_AT] = ranks.now_ns()
+    os.kill(attempt.victim_pid, signal.SIGKILL)
+    attempt.phase = PHASES[run.board[PHASE_OF + attempt.victim]]
+    run.board[DEAD_AT] = time_of_death(attempt.victim_pid)
+    if attempt.stopped >= 0:
+        time.sleep(0.3)
+        os.kill(run.pids[attempt.stopped], signal.SIGCONT)
+
+
+def judge_time(attempt: Round, rank: int, told: str, board: list[int]) -> None:
+    since_ns = max(board[KILLED_AT], board[BEGUN_AT + rank])  # its blocked, or its next, call
+    told_ms = (board[RAISED_AT + rank] - since_ns) / 1e6
+    where = "in a call" if "on group" in told else "at the rendezvous"
+    attempt.told_ms.setdefault(where, []).append(told_ms)
+    if board[RAISED_AT + rank] < board[KILLED_AT]:
+        attempt.wrong.append(f"rank {rank} raised before the kill: {told}")
+    if told_ms <= PROMISE_MS:
+        return
+    late = f"rank {rank} was told {told_ms:.1f} ms behind the kill"
+    dead_ms = (board[DEAD_AT] - board[KILLED_AT]) / 1e6 if board[DEAD_AT] else 0.0
+    if told_ms - dead_ms <= PROMISE_MS:
+        attempt.excused.append(f"{late}; the kernel took {dead_ms:.1f} ms to kill")
+    elif told_ms - attempt.stall_ms <= PROMISE_MS:
+        attempt.excused.append(f"{late}; the machine stood still for {attempt.stall_ms:.1f} ms")
+    elif "on group" not in told and told_ms - attempt.store_ms <= PROMISE_MS:
+        attempt.excused.append(f"{late}; the store took {attempt.store_ms:.1f} ms to answer")
+    else:
+        attempt.wrong.append(
+            f"{late} (killed in {dead_ms:.1f} ms, longest stall {attempt.stall_ms:.1f} ms, "
+            f"store {attempt.store_ms:.1f} ms): {told}"
+        )
+
+
+def judge_text(attempt: Round, rank: int, told: str) -> None:
+    who = f"rank {attempt.victim} (pid {attempt.victim_pid})"
+    if who in told:
+        return
+    if "Timed out" in told and attempt.stall_ms > 500 * TIMEOUT_S:
+        attempt.excused.append(f"rank {rank} ran out of time in {attempt.stall_ms:.1f} ms of stall")
+    else:
+        attempt.wrong.append(f"rank {rank} was not told of {who}: {told}")
+
+
+def judge(attempt: Round, board: list[int]) -> None:
+    attempt.stall_ms = board[STALL] / 1e6
+    attempt.store_ms = board[STORE] / 1e6
+    for outcome in attempt.outcomes:
+        if outcome.rank == attempt.victim:
+            attempt.killed = outcome.exit == -signal.SIGKILL
+            if not attempt.killed and not outcome.ok:
+                attempt.wrong.append(f"the victim: {ranks.describe(outcome)}")
+        elif not outcome.ok:
+            attempt.wrong.append(ranks.describe(outcome))
+        elif outcome.value.startswith(UNHEARD):
+            attempt.unknowable += 1
+            if f"rank {attempt.victim} (has not come)" not in outcome.value:
+                attempt.wrong.append(f"rank {outcome.rank} does not say who: {outcome.value}")
+        elif outcome.value:
+            judge_text(attempt, outcome.rank, outcome.value)
+            if outcome.rank != attempt.stopped:
+                judge_time(attempt, outcome.rank, outcome.value, board)
+    before = set(ranks.leftovers())
+    if before:  # another job's named segment lives for milliseconds; what is left behind stays
+        time.sleep(1.0)
+        left = before & set(ranks.leftovers())
+        attempt.wrong += [f"left in /dev/shm: {name}" for name in left]
+
+
+def one_round(seed: int, with_stop: bool) -> Round:
+    attempt = plan(seed, with_stop)
+    board: list[int] = []
+    try:
+        attempt.outcomes = ranks.outcomes(
+            attempt.world,
+            survive,
+            seed,
+            attempt.victim,
+            limit=30,
+            beside=lambda run: attack(run, attempt),
+            keep_board=board,
+        )
+        judge(attempt, board)
+    except ranks.Hang as hang:
+        attempt.wrong.append(str(hang))
+    finally:
+        if attempt.metronome:
+            attempt.board[OVER] = 1
+            os.waitpid(attempt.metronome, 0)
+            attempt.board = None
+    return attempt
+
+
+def spread(values: list[float]) -> str:
+    values = sorted(values)
+    cut = [values[min(len(values) - 1, int(q * len(values)))] for q in (0.5, 0.9, 0.99)]
+    return "median {:.2f} ms, p90 {:.2f}, p99 {:.2f}, max {:.2f}".format(*cut, values[-1])
+
+
+def report(name: str, rounds: list[Round]) -> str:
+    killed = [attempt for attempt in rounds if attempt.killed]
+    phases = collections.Counter(attempt.phase for attempt in killed)
+    lines = [
+        f"{name}: {len(rounds)} rounds, {len(killed)} kills, of ranks that were "
+        + ", ".join(f"{phase} ({phases[phase]})" for phase in PHASES if phases[phase]),
+        f"    {sum(attempt.unknowable for attempt in rounds)} survivors waited for a rank that "
+        "had not said hello",
+    ]
+    for where in ("in a call", "at the rendezvous"):
+        told = [ms for attempt in rounds for ms in attempt.told_ms.get(where, [])]
+        if told:
+            lines.append(f"    {len(told)} survivors told {where}: {spread(told)}")
+    lines += [f"    not counted: {text}" for attempt in rounds for text in attempt.excused]
+    return "\n".join(lines)
+
+
+def complaints(rounds: list[Round]) -> str:
+    """What went wrong, with what is needed to see it again."""
+    return "\n".join(
+        f"seed {attempt.seed}: world {attempt.world}, victim {attempt.victim} ({attempt.phase}), "
+        f"stopped {attempt.stopped}, after {attempt.delay_s * 1000:.1f} ms: {text}"
+        for attempt in rounds
+        for text in attempt.wrong
+    )

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A process that ends without destroying its group ends as any other, and troubles nobody."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranks
+
+SCRIPT = Path(__file__).with_name("exit_ranks.py")
+ROUNDS = 10  # of two ranks: 200 exits in all ways together
+LIMIT_S = 300
+
+CODES = {
+    "end_of_script": 0,
+    "status": 3,
+    "exception": 1,
+    "in_flight": 0,
+    "in_flight_forgotten": 0,
+    "in_flight_alone": 0,
+    "callbacks": 0,
+    "inside_a_callback": 0,
+    "many_groups": 0,
+    "peer_has_left": 0,
+}
+
+
+def end_ranks(script: Path, directory: Path, rounds: int, ways: list[str]) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, str(script), str(directory), str(rounds), *ways],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    ended = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(ended) == 2 * rounds * len(ways)
+    return ended
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Processes whose command line names this directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue  # it ended meanwhile
+        if str(directory).encode() in command:
+            found.append(f"{entry.name}: {command.decode(errors='replace')}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    directory = tmp_path_factory.mktemp("endings")
+    ended = end_ranks(SCRIPT, directory, ROUNDS, list(CODES))
+    assert processes_of(directory) == []
+    assert ranks.leftovers() == []
+    return ended
+
+
+@pytest.mark.timeout(LIMIT_S + 20)
+@pytest.mark.parametrize("way", CODES)
+def test_a_process_that_ends_without_destroy_ends_clean(
+    way: str, endings: list[dict[str, Any]]
+) -> None:
+    mine = [ended for ended in endings if ended["way"] == way]
+    assert len(mine) == 2 * ROUNDS
+    for ended in mine:
+        assert ended["code"] == CODES[way], ended
+        if way == "exception":
+            lines = [line.partition("]: ")[2] for line in ended["err"].splitlines()]
+            assert lines[0].startswith("Traceback"), ended
+            assert lines[-1] == "ValueError: as it should be", ended
+            assert ended["err"].count("Traceback") == 1, ended
+        else:
+            assert ended["err"] == "" and ended["out"] == "came to its end\n", ended
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_cannot_begin_is_seen_to_fail(tmp_path: Path) -> None:
+    """The same script with a backend that does not exist: codes and stderr do arrive here."""
+    script = tmp_path / "broken.py"
+    script.write_text(SCRIPT.read_text().replace('"shmcoll", store', '"unheard", store'))
+    ended = end_ranks(script, tmp_path, 1, ["status"])
+    assert [end["code"] for end in ended] == [1, 1]
+    assert all("unheard" in end["err"] for end in ended)

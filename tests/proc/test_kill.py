@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Whoever survives a kill is told of it, at once. make soak does the same for longer."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import kill_ranks
+import pytest
+import ranks
+
+LIMIT_S = 240.0  # for all kills of a test
+
+
+def campaign(name: str, seed: int, kills: int, with_stop: bool, capsys: Any) -> set[str]:
+    """Kills until so many ranks were killed; the phases in which they were."""
+    begun = time.monotonic()
+    rounds: list[kill_ranks.Round] = []
+    while sum(attempt.killed for attempt in rounds) < kills:
+        rounds.append(kill_ranks.one_round(seed + len(rounds), with_stop))
+        assert time.monotonic() - begun < LIMIT_S, kill_ranks.report(name, rounds)
+    with capsys.disabled():
+        print(f"\n{kill_ranks.report(name, rounds)}\n    {time.monotonic() - begun:.0f} s")
+    assert kill_ranks.complaints(rounds) == ""
+    # That it was not too easy: most of the dead left somebody to tell.
+    assert sum(len(attempt.told_ms) > 0 for attempt in rounds) > kills / 2
+    return {attempt.phase for attempt in rounds if attempt.killed}
+
+
+@pytest.mark.timeout(300)
+def test_survivors_of_200_kills_are_told_within_100_milliseconds(capsys: Any) -> None:
+    phases = campaign("kills", 1, 200, False, capsys)
+    assert phases >= set(kill_ranks.PHASES[kill_ranks.MAKING : kill_ranks.DONE])
+
+
+@pytest.mark.timeout(300)
+def test_a_rank_that_stops_meanwhile_changes_nothing_for_the_others(capsys: Any) -> None:
+    campaign("kills beside a stop", 100000, 40, True, capsys)
+
+
+@pytest.mark.timeout(60)
+def test_nobody_is_told_of_a_death_that_was_none() -> None:
+    """The same program without a kill: what the rounds above raise is the kill's doing."""
+
+    def body(rank: ranks.Rank, seed: int) -> int:
+        kill_ranks.program(rank, seed)
+        return rank.board[kill_ranks.PHASE_OF + rank.rank]
+
+    for seed in range(8):
+        assert ranks.run(5, body, seed) == [kill_ranks.DONE] * 5

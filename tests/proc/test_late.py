@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Whoever waits long says for whom; whoever gives up says where everybody stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from typing import Any
+
+import faults
+import pytest
+import ranks
+import torch
+import torch.distributed as dist
+
+LIMIT_S = 20.0
+LATE_MS = "200"
+
+
+def continue_after(seconds: float) -> Any:
+    """Sends SIGCONT to rank 1, that long after it has stopped."""
+
+    def beside(run: Any) -> None:
+        faults.wait_for(run, faults.READY)
+        time.sleep(0.05)
+        state = open(f"/proc/{run.pids[1]}/stat").read().rsplit(")", 1)[1].split()[0]
+        assert state == "T", "it was to be stopped"
+        time.sleep(seconds)
+        os.kill(run.pids[1], signal.SIGCONT)
+
+    return beside
+
+
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_a_stopped_rank_is_named_as_stopped_and_may_go_on(form: str) -> None:
+    def body(rank: ranks.Rank) -> tuple[list[float], int]:
+        faults.meet(rank)
+        if rank.rank == 1:
+            faults.stop_oneself_until_continued(rank)
+        tensor = torch.arange(1000.0) * (rank.rank + 1)
+        work = dist.all_reduce(tensor, async_op=form == "async")
+        if work is not None:
+            work.wait()
+        return tensor.tolist(), rank.board[faults.PID_OF + 1]
+
+    outcomes = ranks.outcomes(
+        3, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": LATE_MS}, beside=continue_after(1.1)
+    )
+    for outcome in outcomes:
+        assert outcome.ok, ranks.describe(outcome)
+        values, pid = outcome.value
+        assert values == (torch.arange(1000.0) * 6).tolist()
+        if outcome.rank == 1:
+            continue
+        lines = outcome.output.splitlines()
+        assert len(lines) >= 2, "after 200 ms, then after 400"
+        for line in lines:
+            assert f"rank {outcome.rank}: all_reduce #2 (float32[1000], sum)" in line, line
+            assert f"rank 1 (pid {pid}, stopped" in line or (
+                f"rank 1 (pid {pid}" in line and "stopped" in line
+            ), line
+            assert "last call: all_reduce #1" in line, line
+            assert "rank 2 (pid" not in line and "rank 0 (pid" not in line, line
+
+
+@pytest.mark.timeout(40)
+def test_the_time_between_late_lines_doubles() -> None:
+    def body(rank: ranks.Rank) -> None:
+        faults.meet(rank)
+        if rank.rank == 1:
+            time.sleep(2.2)
+        dist.barrier()
+
+    outcomes = ranks.outcomes(2, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": "100"})
+    assert outcomes[0].ok, ranks.describe(outcomes[0])
+    waited = [float(text) for text in re.findall(r"waited ([\d.]+) s", outcomes[0].output)]
+    assert waited == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6], abs=0.11), outcomes[0].output
+
+
+@pytest.mark.timeout(40)
+def test_who_waits_briefly_says_nothing() -> None:
+    def body(rank: ranks.Rank) -> None:
+        faults.meet(rank)
+        time.sleep(0.3 * rank.rank)
+        dist.barrier()
+
+    for outcome in ranks.outcomes(3, body, limit=LIMIT_S):
+        assert outcome.ok and outcome.output == "", ranks.describe(outcome)
+
+
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_a_time_out_names_who_is_missing_and_the_call_of_each(form: str) -> None:
+    def body(rank: ranks.Rank) -> str:
+        faults.meet(rank, timeout=ranks.seconds(0.6))
+        if rank.rank == 1:
+            faults.stop_oneself_until_continued(rank)
+            return faults.told(dist.barrier)
+        if rank.rank == 2:
+            time.sleep(1.2)
+            return faults.told(dist.barrier)
+        begun = time.monotonic()
+
+        def call() -> None:
+            work = dist.all_reduce(torch.ones(4), async_op=form == "async")
+            if work is not None:
+                work.wait()
+
+        said = faults.told(call)
+        took = time.monotonic() - begun
+        assert 0.59 <= took <= 0.6 + faults.TOLD_MS / 1000, took
+        assert faults.told(dist.barrier) != "", "the group is poisoned"
+        return said
+
+    said, stopped, slow = ranks.run(3, body, limit=LIMIT_S, beside=continue_after(1.0))
+    assert "all_reduce #2 (float32[4], sum)" in said and "Timed out after 0.6" in said, said
+    assert re.search(r"rank 1 \(pid \d+.*stopped.*last call: all_reduce #1", said), said
+    assert re.search(r"rank 2 \(pid \d+.*last call: all_reduce #1", said), said
+    for later in (stopped, slow):
+        assert "Timed out" in later and "found by rank 0" in later, later
+
+
+@pytest.mark.timeout(40)
+def test_a_wait_with_a_time_out_of_its_own_names_who_is_missing() -> None:
+    def body(rank: ranks.Rank) -> str:
+        faults.meet(rank)
+        if rank.rank == 1:
+            faults.wait_for(rank, faults.FREE)
+            faults.all_reduce()
+            return ""
+        tensor = torch.ones(4)
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
+        said = faults.told(lambda: work.wait(ranks.seconds(0.3)))
+        rank.board[faults.FREE] = 1
+        work.wait()
+        assert torch.all(tensor == 2), "the operation itself went on"
+        return said
+
+    said = ranks.run(2, body, limit=LIMIT_S)[0]
+    assert "all_reduce #2" in said and "rank 1 (pid" in said and "Timed out" in said, said
+
+
+@pytest.mark.timeout(40)
+def test_a_time_out_at_the_rendezvous_names_who_has_not_come() -> None:
+    def body(rank: ranks.Rank) -> str:
+        if rank.rank == 2:
+            faults.wait_for(rank, faults.FREE)
+            return faults.told(lambda: rank.group(timeout=10))
+        assert rank.store is not None
+        begun = time.monotonic()
+        said = faults.told(lambda: rank.group(timeout=0.5))
+        assert 0.45 <= time.monotonic() - begun <= 0.8
+        rank.board[faults.FREE] = 1
+        return said
+
+    said = ranks.run(3, body, limit=LIMIT_S)
+    for rank in (0, 1):
+        assert "Timed out after 0.5 s at the rendezvous" in said[rank], said
+        assert "rank 2 (has not come)" in said[rank], said
+    assert "Timed out" in said[2], "who comes later is told of the failed start"
+
+
+@pytest.mark.timeout(40)
+def test_who_stops_at_the_rendezvous_is_named() -> None:
+    class Stopping(dist.Store):
+        """Stops its rank when it is about to give its verdict."""
+
+        def __init__(self, rank: ranks.Rank) -> None:
+            super().__init__()
+            self.rank = rank
+            self.inner = dist.PrefixStore("test", rank.store)
+
+        def set(self, key: str, value: Any) -> None:
+            if "/v/" in key:
+                faults.stop_oneself_until_continued(self.rank)
+            self.inner.set(key, value)
+
+        def get(self, key: str) -> bytes:
+            return self.inner.get(key)
+
+        def add(self, key: str, value: int) -> int:
+            return self.inner.add(key, value)
+
+        def check(self, keys: list[str]) -> bool:
+            return self.inner.check(keys)
+
+        def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
+            return self.inner.compare_set(key, expected, desired)
+
+    def body(rank: ranks.Rank) -> None:
+        if rank.rank != 1:
+            rank.group().barrier().wait()
+            return
+        import shmcoll
+
+        options = shmcoll.Options(ranks.seconds(ranks.TIMEOUT_S))
+        options.group_name = "test"
+        group = shmcoll._C.ProcessGroupShm(Stopping(rank), rank.rank, rank.world, options)
+        group.barrier().wait()
+
+    outcomes = ranks.outcomes(
+        3, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": LATE_MS}, beside=continue_after(0.8)
+    )
+    for outcome in outcomes:
+        assert outcome.ok, ranks.describe(outcome)
+    for line in outcomes[0].output.splitlines():
+        assert re.search(r"at the rendezvous for rank 1 \(pid \d+, stopped", line), line
+    assert "at the rendezvous" in outcomes[0].output
+    assert "at the rendezvous" in outcomes[2].output

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Shared memory where it is hard to get: each form is forced, and was really taken."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import faults
+import places
+import pytest
+import ranks
+import torch
+import torch.distributed as dist
+
+LIMIT_S = 40.0
+UNNAMED, NAMED, MEMFD = "unnamed file in /dev/shm", "named file in /dev/shm", "memfd"
+LARGE = 1 << 20  # elements: more than the small slots, so the group makes an arena
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, for mounts and namespaces")
+
+
+def use_group(elements: int = LARGE) -> dict[str, str]:
+    """Operations of all sizes; then what the group says of its memory."""
+    world, me = dist.get_world_size(), dist.get_rank()
+    for count in (1, 3000, elements):
+        tensor = torch.full((count,), float(me + 1))
+        dist.all_reduce(tensor)
+        assert torch.all(tensor == world * (world + 1) / 2)
+        flat = torch.empty(world * count)
+        dist.all_gather_into_tensor(flat, torch.full((count,), float(me)))
+        assert torch.all(flat.view(world, count) == torch.arange(float(world))[:, None])
+    dist.broadcast(tensor.fill_(me), world - 1)
+    assert torch.all(tensor == world - 1)
+    return faults.info()
+
+
+def work(rank: ranks.Rank) -> dict[str, str]:
+    rank.init()
+    return use_group()
+
+
+def forms(outcomes: list[ranks.Outcome]) -> set[tuple[str, str]]:
+    for outcome in outcomes:
+        assert outcome.ok, ranks.describe(outcome)
+    return {(outcome.value["segment"], outcome.value["arena"]) for outcome in outcomes}
+
+
+@pytest.mark.timeout(60)
+def test_the_first_choice_is_an_unnamed_file() -> None:
+    assert forms(ranks.outcomes(3, work, limit=LIMIT_S)) == {(UNNAMED, UNNAMED)}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name, form", [("unnamed", UNNAMED), ("named", NAMED), ("memfd", MEMFD)])
+def test_a_form_can_be_asked_for(name: str, form: str) -> None:
+    outcomes = ranks.outcomes(3, work, limit=LIMIT_S, env={"SHMCOLL_SEGMENT": name})
+    assert {segment for segment, _ in forms(outcomes)} == {form}
+    assert ranks.leftovers() == []
+
+
+# ---- another /dev/shm ----
+
+
+@needs_root
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "prepare, expected",
+    [
+        pytest.param(places.shm_of("64k"), (MEMFD, MEMFD), id="64_KiB"),
+        pytest.param(places.shm_of("1m"), (UNNAMED, MEMFD), id="1_MiB"),
+        pytest.param(places.shm_read_only, (MEMFD, MEMFD), id="read_only"),
+        pytest.param(places.shm_absent, (MEMFD, MEMFD), id="absent"),
+    ],
+)
+def test_a_dev_shm_that_will_not_do(prepare: Callable[[], None], expected: tuple[str, str]) -> None:
+    """Eight ranks use 164 KiB of it for a group, and some MiB for the arena."""
+    assert forms(places.inside(prepare, 8, work, LIMIT_S)) == {expected}
+
+
+@needs_root
+@pytest.mark.timeout(100)
+def test_16_mebibytes_of_dev_shm_are_enough_for_8_ranks() -> None:
+    def body(rank: ranks.Rank) -> dict[str, str]:
+        rank.init()
+        tensor = torch.full((16 << 20,), float(rank.rank))  # 64 MiB
+        dist.all_reduce(tensor)
+        assert torch.all(tensor == sum(range(8)))
+        return use_group()
+
+    outcomes = places.inside(places.shm_of("16m"), 8, body, limit=80)
+    assert {segment for segment, _ in forms(outcomes)} == {UNNAMED}
+    assert "none" not in {arena for _, arena in forms(outcomes)}
+
+
+@needs_root
+@pytest.mark.timeout(60)
+def test_nothing_stays_in_a_small_dev_shm() -> None:
+    def run() -> list[str]:
+        places.shm_of("1m")()
+        for _ in range(3):
+            forms(ranks.outcomes(4, work, limit=LIMIT_S))
+        used = os.statvfs("/dev/shm")
+        assert used.f_bfree == used.f_blocks, "not all blocks are free again"
+        return os.listdir("/dev/shm")
+
+    assert places.forked(run) == []
+
+
+# ---- namespaces ----
+
+
+@needs_root
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("with_proc", [False, True], ids=["old_proc", "own_proc"])
+@pytest.mark.parametrize("movers", [(0,), (1,), (0, 1, 2)], ids=["rank_0", "rank_1", "all"])
+def test_ranks_in_pid_namespaces_of_their_own(movers: tuple[int, ...], with_proc: bool) -> None:
+    def body(rank: ranks.Rank) -> dict[str, str]:
+        if rank.rank not in movers:
+            return work(rank)
+        places.own_pids(with_proc)
+
+        def first() -> dict[str, str]:
+            assert os.getpid() == 1
+            if with_proc:
+                places.mount("-t", "proc", "proc", "/proc")
+            value = work(rank)
+            dist.destroy_process_group()
+            return value
+
+        return places.forked(first)
+
+    outcomes = ranks.outcomes(3, body, limit=LIMIT_S)
+    # The old /proc still shows everybody by the same numbers, so the first choice will do.
+    assert {segment for segment, _ in forms(outcomes)} == {NAMED if with_proc else UNNAMED}
+    assert ranks.leftovers() == []
+
+
+@needs_root
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("movers", [(0,), (0, 1, 2)], ids=["rank_0", "all"])
+def test_ranks_in_user_namespaces_of_their_own(movers: tuple[int, ...]) -> None:
+    def body(rank: ranks.Rank) -> dict[str, str]:
+        if rank.rank in movers:
+            places.own_user()
+        return work(rank)
+
+    outcomes = ranks.outcomes(3, body, limit=LIMIT_S)
+    # The root of the machine may open what root of a namespace has made.
+    assert {segment for segment, _ in forms(outcomes)} == {UNNAMED if len(movers) == 1 else NAMED}
+    assert ranks.leftovers() == []
+
+
+@needs_root
+@pytest.mark.timeout(60)
+def test_a_death_in_another_pid_namespace_is_told_as_fast() -> None:
+    def body(rank: ranks.Rank) -> float:
+        if rank.rank != 1:
+            rank.init()
+            faults.all_reduce()
+            said = faults.told(faults.all_reduce)
+            assert "rank 1 (pid" in said and "died" in said, said
+            return faults.since_ms(rank)
+        places.own_pids(True)
+
+        def first() -> None:
+            places.mount("-t", "proc", "proc", "/proc")
+            rank.init()
+            faults.all_reduce()
+            assert faults.info()["segment"] == NAMED
+            time.sleep(0.1)
+            faults.mark(rank)
+            os._exit(1)
+
+        with pytest.raises(ranks.Failed, match="without an answer"):
+            places.forked(first)
+        return 0.0
+
+    assert max(ranks.run(3, body, limit=LIMIT_S)) <= faults.TOLD_MS
+
+
+@needs_root
+@pytest.mark.timeout(60)
+def test_ranks_that_share_no_memory_are_told_why() -> None:
+    """Another pid namespace and another /dev/shm: neither file can be opened."""
+
+    def body(rank: ranks.Rank) -> str:
+        if rank.rank != 1:
+            return faults.told(rank.init)
+        places.shm_of("1m")()
+        places.own_pids(True)
+
+        def first() -> str:
+            places.mount("-t", "proc", "proc", "/proc")
+            return faults.told(rank.init)
+
+        return places.forked(first)
+
+    begun = time.monotonic()
+    for said in ranks.run(2, body, limit=LIMIT_S):
+        assert "rank 1" in said and "cannot open the segment" in said, said
+    assert time.monotonic() - begun < 5
+    assert ranks.leftovers() == []
+
+
+# ---- resource limits ----
+
+
+@pytest.mark.timeout(60)
+def test_a_small_file_size_limit_leaves_the_group_without_an_arena() -> None:
+    def body(rank: ranks.Rank) -> dict[str, str]:
+        assert rank.store is not None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+        return work(rank)
+
+    assert forms(ranks.outcomes(4, body, limit=LIMIT_S)) == {(UNNAMED, "none")}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("limited", [(0, 1, 2), (0,)], ids=["all", "rank_0"])
+def test_a_tiny_file_size_limit_is_a_clear_error_on_all_ranks(limited: tuple[int, ...]) -> None:
+    def body(rank: ranks.Rank) -> str:
+        assert rank.store is not None
+        if rank.rank in limited:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        said = faults.told(lambda: rank.group("first", timeout=10))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        rank.sync()
+        rank.group("second").barrier().wait()
+        return said
+
+    for said in ranks.run(3, body, limit=LIMIT_S):
+        assert "File too large" in said and "rank 0" in said, said
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "limited",
+    [
+        pytest.param((0, 1, 2), id="all"),
+        pytest.param((0,), id="rank_0", marks=pytest.mark.xfail(strict=True, reason="B13")),
+        pytest.param((1,), id="rank_1", marks=pytest.mark.xfail(strict=True, reason="B13")),
+    ],
+)
+def test_too_few_descriptors_are_a_clear_error_on_all_ranks(limited: tuple[int, ...]) -> None:
+    def body(rank: ranks.Rank) -> str:
+        assert rank.store is not None
+        free = os.dup(0)
+        os.close(free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if rank.rank in limited:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        said = faults.told(lambda: rank.group("first", timeout=2))
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        rank.sync()
+        rank.group("second").barrier().wait()
+        return said
+
+    for said in ranks.run(3, body, limit=LIMIT_S):
+        assert "Too many open files" in said, said
+
+
+# ---- what cannot be ----
+
+
+@pytest.mark.timeout(60)
+def test_a_world_beyond_the_maximum_is_refused_at_once() -> None:
+    def body(rank: ranks.Rank) -> str:
+        begun = time.monotonic()
+        with pytest.raises(ValueError) as error:
+            rank.group(world=257)
+        assert time.monotonic() - begun < 0.5
+        rank.group("behind").barrier().wait()
+        return str(error.value)
+
+    for said in ranks.run(2, body, limit=LIMIT_S):
+        assert "256" in said and "257" in said, said
