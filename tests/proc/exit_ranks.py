@@ -10,9 +10,11 @@ exit code, what it wrote to stderr, and whether it came to its end (it says so o
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import gc
 import json
+import multiprocessing
 import os
 import sys
 import threading
@@ -29,6 +31,10 @@ LIMIT_S = 20.0
 
 def be_rank(way: str, rank: int, path: Path) -> int:
     """The rank's program; what it returns is given to sys.exit."""
+    if way == "thread_of_multiprocessing":
+        return run_process(rank, path)
+    if way == "future_waited_at_exit":
+        atexit.register(wait_for_kept_futures)  # runs behind the library's own goodbye
     dist.init_process_group(
         "shmcoll", store=dist.FileStore(str(path / "store"), 2), rank=rank, world_size=2
     )
@@ -50,6 +56,11 @@ def be_rank(way: str, rank: int, path: Path) -> int:
             assert not keep[-1].is_completed()
         else:
             time.sleep(0.1)
+    elif way == "future_waited_at_exit":
+        if rank == 0:
+            keep.append(dist.all_reduce(torch.ones(4), async_op=True).get_future())
+        else:
+            time.sleep(0.2)
     elif way == "callbacks":
         for _ in range(30):
             work = dist.all_reduce(torch.ones(1000), async_op=True)
@@ -64,6 +75,42 @@ def be_rank(way: str, rank: int, path: Path) -> int:
 
 keep: list[object] = []  # module globals live until the interpreter goes
 asleep = threading.Event()
+
+
+def wait_for_kept_futures() -> None:
+    for future in keep:
+        try:
+            future.wait()  # type: ignore[attr-defined]
+        except dist.DistBackendError as error:
+            assert "the process ended before the operation did" in str(error), error
+        else:
+            raise AssertionError("rank 1 never took part")
+
+
+def run_process(rank: int, path: Path) -> int:
+    """A process of multiprocessing: it says goodbye before it joins its threads."""
+    process = multiprocessing.get_context("fork").Process(target=leave_a_thread, args=(rank, path))
+    process.start()
+    process.join(LIMIT_S / 2)
+    if process.exitcode is None:
+        process.kill()
+        return 99
+    return process.exitcode
+
+
+def leave_a_thread(rank: int, path: Path) -> None:
+    dist.init_process_group(
+        "shmcoll", store=dist.FileStore(str(path / "store"), 2), rank=rank, world_size=2
+    )
+
+    def go_on() -> None:
+        tensor = torch.ones(4)
+        for _ in range(10):
+            time.sleep(0.01)
+            dist.all_reduce(tensor)
+        assert tensor[0] == 2**10
+
+    threading.Thread(target=go_on).start()
 
 
 def dream(_: object) -> None:

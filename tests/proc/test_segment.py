@@ -241,8 +241,8 @@ def test_a_tiny_file_size_limit_is_a_clear_error_on_all_ranks(limited: tuple[int
     "limited",
     [
         pytest.param((0, 1, 2), id="all"),
-        pytest.param((0,), id="rank_0", marks=pytest.mark.xfail(strict=True, reason="B13")),
-        pytest.param((1,), id="rank_1", marks=pytest.mark.xfail(strict=True, reason="B13")),
+        pytest.param((0,), id="rank_0"),
+        pytest.param((1,), id="rank_1"),
     ],
 )
 def test_too_few_descriptors_are_a_clear_error_on_all_ranks(limited: tuple[int, ...]) -> None:

@@ -98,7 +98,7 @@ class Rank:
     @property
     def store(self) -> dist.Store:
         if self._store is None:
-            self._store = self._run.make_store()
+            self._store = self._run.make_store(self.rank)
         return self._store
 
     def init(self, backend: str = "shmcoll", **options: Any) -> None:
@@ -172,16 +172,18 @@ class _Run:
         self.board = memoryview(self._memory).cast("q")
         self.pids: dict[int, int] = {}
         self.kind = "tcp"
-        self.port = 0
+        self.clients: list[dist.TCPStore] = []
 
     def serve(self, kind: str) -> None:
         self.kind = kind
         if kind == "tcp":
-            self.port = server_port()
+            # Connected before the fork: a server may take seconds to accept (it looks names up), and
+            # answers nobody meanwhile.
+            self.clients = [connect(server_port()) for _ in range(self.world)]
 
-    def make_store(self) -> dist.Store:
+    def make_store(self, rank: int) -> dist.Store:
         if self.kind == "tcp":
-            return dist.PrefixStore(self.directory.name, connect(self.port))
+            return dist.PrefixStore(self.directory.name, self.clients[rank])
         return dist.FileStore(str(self.directory / "store"), self.world)
 
     # ---- in the child ----
@@ -235,7 +237,7 @@ class _Run:
 
     def be_threads(self) -> None:
         store = dist.HashStore()
-        self.make_store = lambda: store  # type: ignore[method-assign]
+        self.make_store = lambda _: store  # type: ignore[method-assign]
         outcomes: list[Outcome] = []
         threads = [
             threading.Thread(target=lambda r=r: outcomes.append(self.be_rank(r)))
