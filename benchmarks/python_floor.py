@@ -2,7 +2,7 @@
 """What a small synchronous all_reduce costs from Python: shmcoll beside a backend that does nothing
 and returns a null Work, and beside gloo, in one alternating run on two ranks.
 
-    python benchmarks/python_floor.py [--json out.json]
+    python benchmarks/python_floor.py [--pin] [--json out.json]
 
 Prints the median over rounds of each backend's median call, and the ratios of the goals. A call
 counts until the slower of the two ranks has returned from it.
@@ -44,11 +44,12 @@ def median_call_us(group: dist.ProcessGroup, tensor: torch.Tensor, calls: int) -
     return statistics.median(times) / 1e3
 
 
-def run_rank(rank: int, folder: str, rounds: int, path: str | None) -> None:
+def run_rank(rank: int, folder: str, rounds: int, pin: bool, path: str | None) -> None:
     import shmcoll  # noqa: F401
 
     torch.set_num_threads(1)
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+    if pin:
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     register_null()
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     groups = {name: dist.new_group(backend=name) for name in ("shmcoll", "null", "gloo")}
@@ -82,11 +83,12 @@ def run_rank(rank: int, folder: str, rounds: int, path: str | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--pin", action="store_true", help="each rank stays on one CPU")
     parser.add_argument("--json")
     options = parser.parse_args()
     register_null()
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run_rank, (folder, options.rounds, options.json), nprocs=2)
+        mp.spawn(run_rank, (folder, options.rounds, options.pin, options.json), nprocs=2)
 
 
 if __name__ == "__main__":
