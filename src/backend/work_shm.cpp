@@ -6,6 +6,7 @@
 #include "backend/python.hpp"
 
 #include <ATen/core/ivalue.h>
+#include <cxxabi.h>
 #include <unordered_map>
 
 namespace shmcoll
@@ -61,6 +62,10 @@ void complete(void *ctx, shc_status status, const char *error)
             future->setErrorIfNeeded(makeException(status, error));
     } catch (const std::exception &raised) {
         TORCH_WARN("shmcoll: a callback of a finished operation threw: ", raised.what());
+    } catch (abi::__forced_unwind &) { // the thread is being ended
+        throw;
+    } catch (...) {
+        TORCH_WARN("shmcoll: a callback of a finished operation threw");
     }
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * THE wait loop. Everything in the library that waits, waits here: it spins while the CPUs suffice,
+ * THE wait loop. Everything in the library that waits for another rank, or for an operation, waits
+ * here (but for the rendezvous, which has no shared memory yet): it spins while the CPUs suffice,
  * then yields, then sleeps on a bell in slices of at most 10 ms. Between slices it looks at the
  * abort word, the members, the deadline, the caller's interrupt, and says aloud whom it waits for.
  *
