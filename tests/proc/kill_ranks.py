@@ -128,7 +128,7 @@ def had_said_hello(rank: ranks.Rank, victim: int, told: str) -> bool:
     finder, group, generation = found[0]
     if group != "0":
         return True  # they are together in the default group
-    store = ranks.connect(rank._run.port)
+    store = rank._run.clients[rank.rank]
     hello = f"{rank.directory.name}/0//cpu//{generation}/h/"
     assert store.check([f"{hello}{finder}"]), f"not even {hello}{finder} is there: {told}"
     return store.check([f"{hello}{victim}"])
@@ -184,7 +184,7 @@ def start_metronome(run: Any) -> int:
 
 def beat(run: Any) -> None:
     begun_ns = ranks.now_ns()
-    store = ranks.connect(run.port)
+    store = run.clients[-1]
     while True:
         store.check(["metronome"])
         answered_ns = ranks.now_ns()

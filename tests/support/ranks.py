@@ -179,7 +179,8 @@ class _Run:
         if kind == "tcp":
             # Connected before the fork: a server may take seconds to accept (it looks names up), and
             # answers nobody meanwhile.
-            self.clients = [connect(server_port()) for _ in range(self.world)]
+            # The last one is for whoever is no rank.
+            self.clients = [connect(server_port()) for _ in range(self.world + 1)]
 
     def make_store(self, rank: int) -> dist.Store:
         if self.kind == "tcp":
