@@ -131,9 +131,11 @@ def run_ctest(lane: Lane, jobs: int, only: str) -> Result:
     return Result(lane.name, status == 0, time.monotonic() - begun, total, skipped)
 
 
-def run_pytest(lane: Lane, only: str) -> Result:
+def run_pytest(lane: Lane, jobs: int, only: str) -> Result:
     begun = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "--durations=5", *lane.files]
+    if not lane.alone:
+        command += ["-n", str(jobs)]
     if only:
         command += ["-k", only]
     status, output = run(command)
@@ -167,7 +169,7 @@ def main() -> int:
         if lane.build:
             results.append(run_ctest(lane, options.jobs, only))
         else:
-            results.append(run_pytest(lane, only))
+            results.append(run_pytest(lane, options.jobs, only))
     allowed = allowed_skips()
     surprises = [
         f"{result.lane}: {skip}"
