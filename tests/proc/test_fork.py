@@ -126,7 +126,7 @@ def test_a_child_that_outlives_its_parent_does_not_hide_the_death() -> None:
 
     outcomes = ranks.outcomes(2, body, limit=LIMIT_S)
     assert outcomes[0].ok, ranks.describe(outcomes[0])
-    assert outcomes[0].value <= faults.TOLD_MS
+    assert outcomes[0].value <= faults.told_limit_ms()
 
 
 @pytest.mark.timeout(60)

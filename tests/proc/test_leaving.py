@@ -133,7 +133,7 @@ def test_an_abort_from_another_thread_ends_blocked_calls_on_all_ranks(blocked: s
         group.shutdown()
         return ms
 
-    assert max(ranks.run(3, body, limit=LIMIT_S)) <= faults.TOLD_MS
+    assert max(ranks.run(3, body, limit=LIMIT_S)) <= faults.told_limit_ms()
 
 
 def be_aborted(rank: ranks.Rank, group: Any, async_op: bool) -> float:
@@ -154,7 +154,8 @@ def be_aborted(rank: ranks.Rank, group: Any, async_op: bool) -> float:
 
     said = faults.told(call)
     assert rank.board[faults.MOMENT] > 0, f"before the abort: {said}"
-    assert ("closed" if rank.rank == 0 else "rank 0 aborted") in said, said
+    # On rank 0 the call may end by the abort, or by the close that follows it.
+    assert "rank 0 aborted" in said or (rank.rank == 0 and "closed" in said), said
     return faults.since_ms(rank)
 
 
@@ -183,7 +184,7 @@ def test_destroy_from_another_thread_ends_a_blocked_call() -> None:
         assert "rank 0 (pid" in said and "has left the group" in said, said
         return 0.0
 
-    assert 0 < ranks.run(2, body, limit=LIMIT_S)[0] <= faults.TOLD_MS
+    assert 0 < ranks.run(2, body, limit=LIMIT_S)[0] <= faults.told_limit_ms()
 
 
 @pytest.mark.timeout(60)

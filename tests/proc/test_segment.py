@@ -179,7 +179,7 @@ def test_a_death_in_another_pid_namespace_is_told_as_fast() -> None:
             places.forked(first)
         return 0.0
 
-    assert max(ranks.run(3, body, limit=LIMIT_S)) <= faults.TOLD_MS
+    assert max(ranks.run(3, body, limit=LIMIT_S)) <= faults.told_limit_ms()
 
 
 @needs_root

@@ -299,7 +299,8 @@ class _Run:
             native[rank] = native_stacks(pid)
         text = f"not done after {limit} s: ranks {sorted(self.pids)}\n"
         for rank in range(self.world):
-            text += f"---- rank {rank}: output, and its stacks ----\n{self.output(rank)}\n"
+            ended = self.outcome(rank, None)  # a rank that has raised may be why others wait
+            text += f"---- rank {rank}: output, and its stacks ----\n{ended.trace}{ended.output}\n"
             text += native.get(rank, "")
         return text
 

@@ -53,8 +53,7 @@ SHC_NODISCARD int shc_os_file_space(int fd, size_t *available);
 void shc_os_file_close(int fd);
 
 /*
- * Maps `bytes` of the file, with `guard_bytes` of private zero memory directly in front; a forked
- * child does not inherit it.
+ * Maps `bytes` of the file, with `guard_bytes` of private zero memory directly in front.
  * pre: both are multiples of the page size. post: *base is the first shared byte.
  */
 SHC_NODISCARD int shc_os_map(int fd, size_t bytes, size_t guard_bytes, void **base);

@@ -193,8 +193,6 @@ int shc_os_map(int fd, size_t bytes, size_t guard_bytes, void **base)
         munmap(whole, guard_bytes + bytes);
         return error;
     }
-    /* A forked child (a data loader's worker) has no use for it, and would keep the memory alive. */
-    madvise(whole, guard_bytes + bytes, MADV_DONTFORK);
     *base = whole + guard_bytes;
     return 0;
 }
