@@ -272,6 +272,203 @@ ProcessGroupShm::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inpu
     return last;
 }
 
+// A list with a tensor for each rank, as large as the one on the other side.
+void ProcessGroupShm::checkList(at::TensorList list, const at::Tensor &one, const char *op) const
+{
+    TORCH_CHECK_VALUE(list.size() == static_cast<size_t>(size_), "shmcoll: ", op, ": a list of ",
+                      list.size(), " tensors for ", size_, " ranks");
+    for (const at::Tensor &tensor : list)
+        TORCH_CHECK_VALUE(tensor.numel() == one.numel(), "shmcoll: ", op, ": a tensor of ",
+                          tensor.numel(), " elements in the list, but ", one.numel(),
+                          " elements on the other side");
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::reduce(Tensors &tensors,
+                                                 const c10d::ReduceOptions &options)
+{
+    TORCH_CHECK_VALUE(tensors.size() == 1, "shmcoll: reduce takes one tensor, not ",
+                      tensors.size());
+    TensorViews views(tensors, "reduce");
+    shc_op op = describe(SHC_REDUCE, options.timeout);
+    setDtype(op, tensors[0].scalar_type());
+    setReduceOp(op, options.reduceOp);
+    op.root = static_cast<int>(options.rootRank);
+    op.input = op.output = views.view();
+    return run({op, tensors, tensors, options.asyncOp, c10d::OpType::REDUCE, "shmcoll:reduce"});
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::gather(std::vector<Tensors> &outputs, Tensors &inputs,
+                                                 const c10d::GatherOptions &options)
+{
+    TORCH_CHECK_VALUE(inputs.size() == 1, "shmcoll: gather takes one input, not ", inputs.size());
+    const bool isRoot = options.rootRank == rank_;
+    TORCH_CHECK_VALUE(outputs.size() == (isRoot ? 1 : 0) || (!isRoot && outputs[0].empty()),
+                      "shmcoll: gather: a list of outputs is for the root only; rank ", rank_,
+                      " has ", outputs.size(), ", the root is ", options.rootRank);
+    Tensors all = isRoot ? outputs[0] : Tensors();
+    TensorViews in(inputs, "gather"), out;
+    shc_op op = describe(SHC_GATHER, options.timeout);
+    setDtype(op, inputs[0].scalar_type());
+    op.root = static_cast<int>(options.rootRank);
+    op.input = in.view();
+    if (isRoot) {
+        checkList(all, inputs[0], "gather");
+        TORCH_CHECK_TYPE(commonDtype(all, "gather") == inputs[0].scalar_type(),
+                         "shmcoll: gather: the input is ", inputs[0].scalar_type(),
+                         ", the outputs ", all[0].scalar_type());
+        out.add(all, "gather");
+        op.output = out.view();
+    }
+    Tensors results = all;
+    all.push_back(inputs[0]);
+    return run({op, all, results, options.asyncOp, c10d::OpType::GATHER, "shmcoll:gather"});
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::scatter(Tensors &outputs, std::vector<Tensors> &inputs,
+                                                  const c10d::ScatterOptions &options)
+{
+    TORCH_CHECK_VALUE(outputs.size() == 1, "shmcoll: scatter takes one output, not ",
+                      outputs.size());
+    const bool isRoot = options.rootRank == rank_;
+    TORCH_CHECK_VALUE(inputs.size() == (isRoot ? 1 : 0) || (!isRoot && inputs[0].empty()),
+                      "shmcoll: scatter: a list of inputs is for the root only; rank ", rank_,
+                      " has ", inputs.size(), ", the root is ", options.rootRank);
+    Tensors all = isRoot ? inputs[0] : Tensors();
+    TensorViews in, out(outputs, "scatter");
+    shc_op op = describe(SHC_SCATTER, options.timeout);
+    setDtype(op, outputs[0].scalar_type());
+    op.root = static_cast<int>(options.rootRank);
+    op.output = out.view();
+    if (isRoot) {
+        checkList(all, outputs[0], "scatter");
+        TORCH_CHECK_TYPE(commonDtype(all, "scatter") == outputs[0].scalar_type(),
+                         "shmcoll: scatter: the inputs are ", all[0].scalar_type(), ", the output ",
+                         outputs[0].scalar_type());
+        in.add(all, "scatter");
+        op.input = in.view();
+    }
+    all.push_back(outputs[0]);
+    return run({op, all, outputs, options.asyncOp, c10d::OpType::SCATTER, "shmcoll:scatter"});
+}
+
+ProcessGroupShm::WorkPtr
+ProcessGroupShm::reduceAndScatter(const at::Tensor &output, at::TensorList inputs,
+                                  const c10d::ReduceScatterOptions &options, c10d::OpType type,
+                                  const char *title)
+{
+    at::ScalarType dtype = commonDtype(inputs, "reduce_scatter");
+    TORCH_CHECK_TYPE(dtype == output.scalar_type(), "shmcoll: reduce_scatter: the input is ", dtype,
+                     ", the output ", output.scalar_type());
+    TensorViews in(inputs, "reduce_scatter"), out(output, "reduce_scatter");
+    shc_op op = describe(SHC_REDUCE_SCATTER, options.timeout);
+    setDtype(op, dtype);
+    setReduceOp(op, options.reduceOp);
+    op.input = in.view();
+    op.output = out.view();
+    Tensors all = inputs.vec();
+    all.push_back(output);
+    return run({op, all, output, options.asyncOp, type, title});
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::reduce_scatter(Tensors &outputs,
+                                                         std::vector<Tensors> &inputs,
+                                                         const c10d::ReduceScatterOptions &options)
+{
+    TORCH_CHECK_VALUE(inputs.size() == 1 && outputs.size() == 1,
+                      "shmcoll: reduce_scatter takes one list of inputs and one output, not ",
+                      inputs.size(), " and ", outputs.size());
+    checkList(inputs[0], outputs[0], "reduce_scatter");
+    return reduceAndScatter(outputs[0], inputs[0], options, c10d::OpType::REDUCE_SCATTER,
+                            "shmcoll:reduce_scatter");
+}
+
+ProcessGroupShm::WorkPtr
+ProcessGroupShm::_reduce_scatter_base(at::Tensor &output, at::Tensor &input,
+                                      const c10d::ReduceScatterOptions &options)
+{
+    return reduceAndScatter(output, input, options, c10d::OpType::_REDUCE_SCATTER_BASE,
+                            "shmcoll:_reduce_scatter_base");
+}
+
+ProcessGroupShm::WorkPtr
+ProcessGroupShm::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                                 const c10d::ReduceScatterOptions &options)
+{
+    TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
+                      "shmcoll: reduce_scatter_tensor_coalesced: ", inputs.size(), " inputs, but ",
+                      outputs.size(), " outputs");
+    WorkPtr last; // operations end in order
+    for (size_t i = 0; i < inputs.size(); i++)
+        last = reduceAndScatter(outputs[i], inputs[i], options, c10d::OpType::COALESCED,
+                                "shmcoll:reduce_scatter_tensor_coalesced");
+    return last;
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::exchangeAll(at::TensorList outputs, at::TensorList inputs,
+                                                      const c10d::AllToAllOptions &options,
+                                                      c10d::OpType type, const char *title)
+{
+    TORCH_CHECK_VALUE(inputs.size() == static_cast<size_t>(size_) &&
+                          outputs.size() == static_cast<size_t>(size_),
+                      "shmcoll: all_to_all: lists of ", inputs.size(), " inputs and ",
+                      outputs.size(), " outputs for ", size_, " ranks");
+    at::ScalarType dtype = commonDtype(inputs, "all_to_all");
+    TORCH_CHECK_TYPE(dtype == commonDtype(outputs, "all_to_all"),
+                     "shmcoll: all_to_all: the inputs are ", dtype, ", the outputs ",
+                     outputs[0].scalar_type());
+    TensorViews in(inputs, "all_to_all"), out(outputs, "all_to_all");
+    shc_op op = describe(SHC_ALL_TO_ALL, options.timeout);
+    setDtype(op, dtype);
+    op.input = in.view();
+    op.output = out.view();
+    Tensors all = inputs.vec();
+    all.insert(all.end(), outputs.begin(), outputs.end());
+    return run({op, all, outputs, options.asyncOp, type, title});
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::alltoall(Tensors &outputs, Tensors &inputs,
+                                                   const c10d::AllToAllOptions &options)
+{
+    return exchangeAll(outputs, inputs, options, c10d::OpType::ALLTOALL, "shmcoll:all_to_all");
+}
+
+// The rows of dimension 0 that belong to each rank; without splits, equally many.
+ProcessGroupShm::Tensors ProcessGroupShm::rowsOf(const at::Tensor &tensor,
+                                                 const std::vector<int64_t> &splits,
+                                                 const char *which) const
+{
+    at::NoGradGuard guard;
+    TORCH_CHECK_VALUE(tensor.dim() > 0, "shmcoll: all_to_all_single: the ", which,
+                      " has no dimension that could be split");
+    std::vector<int64_t> rows = splits;
+    if (rows.empty()) {
+        TORCH_CHECK_VALUE(tensor.size(0) % size_ == 0, "shmcoll: all_to_all_single: the ", which,
+                          "'s first dimension, ", tensor.size(0), ", is not a multiple of ", size_,
+                          " ranks, and there are no split sizes");
+        rows.assign(static_cast<size_t>(size_), tensor.size(0) / size_);
+    }
+    int64_t sum = 0;
+    for (int64_t count : rows) {
+        TORCH_CHECK_VALUE(count >= 0, "shmcoll: all_to_all_single: a split size of ", count);
+        sum += count;
+    }
+    TORCH_CHECK_VALUE(rows.size() == static_cast<size_t>(size_) && sum == tensor.size(0),
+                      "shmcoll: all_to_all_single: ", rows.size(), " split sizes of ", sum,
+                      " rows in all; the ", which, " has ", tensor.size(0), " rows, and there are ",
+                      size_, " ranks");
+    return tensor.split_with_sizes(rows, 0);
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::alltoall_base(at::Tensor &output, at::Tensor &input,
+                                                        std::vector<int64_t> &outputSplits,
+                                                        std::vector<int64_t> &inputSplits,
+                                                        const c10d::AllToAllOptions &options)
+{
+    Tensors in = rowsOf(input, inputSplits, "input");
+    Tensors out = rowsOf(output, outputSplits, "output");
+    return exchangeAll(out, in, options, c10d::OpType::ALLTOALL_BASE, "shmcoll:all_to_all_single");
+}
+
 ProcessGroupShm::WorkPtr ProcessGroupShm::barrier(const c10d::BarrierOptions &options)
 {
     shc_op op = describe(SHC_BARRIER, options.timeout);

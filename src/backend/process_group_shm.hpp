@@ -63,6 +63,22 @@ class ProcessGroupShm : public c10d::Backend
                             const c10d::AllgatherOptions &options) override;
     WorkPtr allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                             const c10d::AllgatherOptions &options) override;
+    WorkPtr reduce(Tensors &tensors, const c10d::ReduceOptions &options) override;
+    WorkPtr gather(std::vector<Tensors> &outputs, Tensors &inputs,
+                   const c10d::GatherOptions &options) override;
+    WorkPtr scatter(Tensors &outputs, std::vector<Tensors> &inputs,
+                    const c10d::ScatterOptions &options) override;
+    WorkPtr reduce_scatter(Tensors &outputs, std::vector<Tensors> &inputs,
+                           const c10d::ReduceScatterOptions &options) override;
+    WorkPtr _reduce_scatter_base(at::Tensor &output, at::Tensor &input,
+                                 const c10d::ReduceScatterOptions &options) override;
+    WorkPtr reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                            const c10d::ReduceScatterOptions &options) override;
+    WorkPtr alltoall(Tensors &outputs, Tensors &inputs,
+                     const c10d::AllToAllOptions &options) override;
+    WorkPtr alltoall_base(at::Tensor &output, at::Tensor &input, std::vector<int64_t> &outputSplits,
+                          std::vector<int64_t> &inputSplits,
+                          const c10d::AllToAllOptions &options) override;
     WorkPtr barrier(const c10d::BarrierOptions &options) override;
 
     // A copy: torch writes into what it gets.
@@ -78,6 +94,15 @@ class ProcessGroupShm : public c10d::Backend
                       const char *title);
     WorkPtr gatherAll(at::TensorList outputs, const at::Tensor &input,
                       const c10d::AllgatherOptions &options, c10d::OpType type, const char *title);
+
+    WorkPtr reduceAndScatter(const at::Tensor &output, at::TensorList inputs,
+                             const c10d::ReduceScatterOptions &options, c10d::OpType type,
+                             const char *title);
+    WorkPtr exchangeAll(at::TensorList outputs, at::TensorList inputs,
+                        const c10d::AllToAllOptions &options, c10d::OpType type, const char *title);
+    void checkList(at::TensorList list, const at::Tensor &one, const char *op) const;
+    Tensors rowsOf(const at::Tensor &tensor, const std::vector<int64_t> &splits,
+                   const char *which) const;
 
     c10::intrusive_ptr<GroupOptions> options_;
     Group group_;

@@ -98,6 +98,11 @@ enum shc_op_kind {
     SHC_BROADCAST,
     SHC_ALL_REDUCE,
     SHC_ALL_GATHER,
+    SHC_REDUCE,
+    SHC_GATHER,
+    SHC_SCATTER,
+    SHC_REDUCE_SCATTER,
+    SHC_ALL_TO_ALL,
     SHC_OP_KIND_COUNT
 };
 
@@ -130,9 +135,17 @@ struct shc_tensors {
  *   ALL_REDUCE  N elements                    N elements, may be the input        redop
  *   ALL_GATHER  N elements                    world_size * N, ordered by rank;
  *                                             rank r's input may be block r of it
+ *   REDUCE      N elements                    root only: N, may be the input      root, redop
+ *   GATHER      N elements                    root only: world_size * N           root
+ *   SCATTER     root only: world_size * N     N elements                          root
+ *   REDUCE_     world_size * N elements       N elements: block r of the result   redop
+ *     SCATTER
+ *   ALL_TO_ALL  world_size tensors, the       world_size tensors, the i-th from
+ *               j-th for rank j               rank i; not the memory of the input
  *
  * N, dtype, redop and root are the same on all ranks, else every rank gets SHC_ERR_MISMATCH and no
- * output has changed. N may be 0.
+ * output has changed; so it is when a rank sends another number of elements than the receiver has
+ * room for. N may be 0.
  */
 struct shc_op {
     enum shc_op_kind kind;

@@ -133,6 +133,102 @@ void all_gather_list(Rank &rank, size_t count)
         EXPECT_EQ(outs[static_cast<size_t>(r)], input_of(r, count)) << "count " << count;
 }
 
+void reduce_to(Rank &rank, int root, size_t count)
+{
+    std::vector<float> in = input_of(rank.rank, count), out(count, -1.f);
+    int64_t size;
+    shc_tensor from = vector_of(in, &size), to = vector_of(out, &size);
+    shc_op op = op_of(SHC_REDUCE);
+    op.root = root;
+    op.input = {&from, 1};
+    op.output = {&to, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    EXPECT_EQ(in, input_of(rank.rank, count)) << "the input has changed, count " << count;
+    if (rank.rank == root)
+        EXPECT_EQ(out, sum_of(rank.world, count)) << "root " << root << " count " << count;
+    else
+        EXPECT_EQ(out, std::vector<float>(count, -1.f)) << "root " << root << " count " << count;
+}
+
+void gather_to(Rank &rank, int root, size_t count)
+{
+    std::vector<float> in = input_of(rank.rank, count);
+    std::vector<float> out(count * static_cast<size_t>(rank.world), -1.f);
+    int64_t in_size, out_size;
+    shc_tensor from = vector_of(in, &in_size), to = vector_of(out, &out_size);
+    shc_op op = op_of(SHC_GATHER);
+    op.root = root;
+    op.input = {&from, 1};
+    if (rank.rank == root)
+        op.output = {&to, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    if (rank.rank == root) {
+        EXPECT_EQ(out, gathered(rank.world, count)) << "root " << root << " count " << count;
+    }
+}
+
+void scatter_from(Rank &rank, int root, size_t count)
+{
+    std::vector<float> in = gathered(rank.world, count), out(count, -1.f);
+    int64_t in_size, out_size;
+    shc_tensor from = vector_of(in, &in_size), to = vector_of(out, &out_size);
+    shc_op op = op_of(SHC_SCATTER);
+    op.root = root;
+    if (rank.rank == root)
+        op.input = {&from, 1};
+    op.output = {&to, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    EXPECT_EQ(out, input_of(rank.rank, count)) << "root " << root << " count " << count;
+}
+
+void reduce_scatter(Rank &rank, size_t count)
+{
+    const size_t all = count * static_cast<size_t>(rank.world);
+    std::vector<float> in = input_of(rank.rank, all), out(count, -1.f);
+    int64_t in_size, out_size;
+    shc_tensor from = vector_of(in, &in_size), to = vector_of(out, &out_size);
+    shc_op op = op_of(SHC_REDUCE_SCATTER);
+    op.input = {&from, 1};
+    op.output = {&to, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    EXPECT_EQ(in, input_of(rank.rank, all)) << "the input has changed, count " << count;
+    std::vector<float> sum = sum_of(rank.world, all);
+    auto begin = sum.begin() + static_cast<std::ptrdiff_t>(count) * rank.rank;
+    EXPECT_EQ(out, std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(count)))
+        << "count " << count;
+}
+
+// How many elements go from one rank to another; zero, too.
+size_t block_of(int from, int to, size_t count)
+{
+    return count * static_cast<size_t>((from * 3 + to * 5) % 4) / 2;
+}
+
+// Even blocks, or uneven ones of which some are empty.
+void all_to_all(Rank &rank, size_t count, bool even)
+{
+    const size_t world = static_cast<size_t>(rank.world);
+    std::vector<std::vector<float>> ins(world), outs(world);
+    std::vector<int64_t> in_sizes(world), out_sizes(world);
+    std::vector<shc_tensor> from, to;
+    for (size_t r = 0; r < world; r++) {
+        int other = static_cast<int>(r);
+        size_t sent = even ? count : block_of(rank.rank, other, count);
+        size_t got = even ? count : block_of(other, rank.rank, count);
+        ins[r] = input_of(rank.rank * 16 + other, sent);
+        outs[r].assign(got, -1.f);
+        from.push_back(vector_of(ins[r], &in_sizes[r]));
+        to.push_back(vector_of(outs[r], &out_sizes[r]));
+    }
+    shc_op op = op_of(SHC_ALL_TO_ALL);
+    op.input = {from.data(), static_cast<uint32_t>(world)};
+    op.output = {to.data(), static_cast<uint32_t>(world)};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    for (size_t r = 0; r < world; r++)
+        EXPECT_EQ(outs[r], input_of(static_cast<int>(r) * 16 + rank.rank, outs[r].size()))
+            << "from " << r << " count " << count;
+}
+
 void barrier(Rank &rank)
 {
     shc_op op = op_of(SHC_BARRIER);
@@ -146,9 +242,16 @@ const size_t kCounts[] = {0,    1,    2,    10,    11,    12,    13,    100,   2
 void every_operation(Rank &rank)
 {
     for (size_t count : kCounts) {
+        const int root = static_cast<int>(count) % rank.world;
+        reduce_to(rank, root, count);
+        gather_to(rank, root, count);
+        scatter_from(rank, root, count);
+        reduce_scatter(rank, count);
+        all_to_all(rank, count, true);
+        all_to_all(rank, count, false);
         all_reduce_in_place(rank, count);
         all_reduce_out_of_place(rank, count);
-        broadcast_from(rank, static_cast<int>(count) % rank.world, count);
+        broadcast_from(rank, root, count);
         barrier(rank);
         all_gather_flat(rank, count, false);
         all_gather_flat(rank, count, true);
@@ -206,7 +309,7 @@ TEST_P(Collectives, GiveTheRightResultWhenRanksAreLateAtRandom)
                 size_t count = kCounts[static_cast<size_t>(rand_r(&shared_seed)) %
                                        (sizeof kCounts / sizeof kCounts[0] - 1)];
                 int root = rand_r(&shared_seed) % rank.world;
-                switch (rand_r(&shared_seed) % 5) {
+                switch (rand_r(&shared_seed) % 11) {
                 case 0:
                     broadcast_from(rank, root, count);
                     break;
@@ -215,6 +318,22 @@ TEST_P(Collectives, GiveTheRightResultWhenRanksAreLateAtRandom)
                     break;
                 case 2:
                     barrier(rank);
+                    break;
+                case 3:
+                    reduce_to(rank, root, count);
+                    break;
+                case 4:
+                    gather_to(rank, root, count);
+                    break;
+                case 5:
+                    scatter_from(rank, root, count);
+                    break;
+                case 6:
+                    reduce_scatter(rank, count);
+                    break;
+                case 7:
+                case 8:
+                    all_to_all(rank, count, round % 2 == 0);
                     break;
                 default:
                     all_reduce_in_place(rank, count);
@@ -233,6 +352,34 @@ TEST(SmallArenas, ChangeNoResult)
             options.knobs.arena_limit = limit_kib << 10;
             run_ranks(mode, 2, every_operation, options);
         }
+    }
+}
+
+// What a rank sends to another is not what that one expects: all ranks are told, nothing is written.
+TEST(Splits, ThatDifferFailOnEveryRank)
+{
+    for (size_t count : {10u, 100000u}) {
+        run_ranks(Mode::kOwnMapping, 3, [count](Rank &rank) {
+            std::vector<float> in(3 * count, 1.f), out(3 * count, -1.f);
+            int64_t sizes[3] = {static_cast<int64_t>(count), static_cast<int64_t>(count),
+                                static_cast<int64_t>(count)};
+            int64_t less = static_cast<int64_t>(count) - 1;
+            shc_tensor from[3], to[3];
+            for (size_t r = 0; r < 3; r++) {
+                from[r] = {in.data() + r * count, 1, &sizes[r], nullptr};
+                to[r] = {out.data() + r * count, 1, &sizes[r], nullptr};
+            }
+            if (rank.rank == 2)
+                to[1].sizes = &less; // rank 1 sends one more
+            shc_op op = op_of(SHC_ALL_TO_ALL);
+            op.input = {from, 3};
+            op.output = {to, 3};
+            EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_MISMATCH);
+            std::string expected = "rank 1 sends " + std::to_string(count) +
+                                   " elements to rank 2, which expects " + std::to_string(less);
+            EXPECT_NE(error_text().find(expected), std::string::npos) << error_text();
+            EXPECT_EQ(out, std::vector<float>(3 * count, -1.f));
+        });
     }
 }
 

@@ -56,6 +56,30 @@ PAIRS: dict[str, tuple[Call, Call]] = {
         PLAIN,
         Call("barrier #1", lambda r, n: [], lambda r, t, a: dist.barrier(async_op=a)),
     ),
+    "root of a reduce": (
+        Call(
+            "reduce #1 (float32[{n}], sum, root 0)",
+            full(),
+            lambda rank, t, a: dist.reduce(t[0], 0, async_op=a),
+        ),
+        Call(
+            "reduce #1 (float32[{n}], sum, root 1)",
+            full(),
+            lambda rank, t, a: dist.reduce(t[0], 1, async_op=a),
+        ),
+    ),
+    "reduce_scatter": (
+        Call(
+            "reduce_scatter #1 (float32[{n}], sum)",
+            pieces,
+            lambda rank, t, a: dist.reduce_scatter(t[-1], t[:-1], async_op=a),
+        ),
+        Call(
+            "all_to_all #1 (float32)",
+            lambda rank, n: [torch.full((n,), 7.0 + rank.rank) for _ in range(2 * rank.world)],
+            lambda rank, t, a: dist.all_to_all(t[: rank.world], t[rank.world :], async_op=a),
+        ),
+    ),
     "dtype": (PLAIN, Call("all_reduce #1 (float64[{n}], sum)", full(torch.float64), reduce())),
     "dtype of one size": (
         PLAIN,

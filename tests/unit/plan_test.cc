@@ -132,7 +132,8 @@ TEST(Arena, StaysWithinItsLimitOrDoesWithout)
 
 TEST(Select, NothingMovesForAnEmptyMessage)
 {
-    for (shc_op_kind kind : {SHC_BARRIER, SHC_BROADCAST, SHC_ALL_REDUCE, SHC_ALL_GATHER})
+    for (shc_op_kind kind : {SHC_BARRIER, SHC_BROADCAST, SHC_ALL_REDUCE, SHC_ALL_GATHER, SHC_REDUCE,
+                             SHC_GATHER, SHC_SCATTER, SHC_REDUCE_SCATTER})
         EXPECT_EQ(shc_select(kind, 0, 4), SHC_ALGO_NOTHING);
 }
 

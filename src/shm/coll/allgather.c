@@ -17,17 +17,7 @@
 /* This rank's own block; nothing to do where the input is that block. */
 static void keep_own(struct shc_task *task)
 {
-    size_t offset = (size_t)task->seat->rank * task->in.bytes;
-    char *own = shc_buf_direct(&task->out, offset, task->in.bytes);
-    if (own && own == task->in.flat)
-        return;
-    char *scratch = task->scratch;
-    const size_t most = SHC_SCRATCH_BYTES - SHC_SCRATCH_BYTES % task->call.elem_bytes;
-    for (size_t done = 0; done < task->in.bytes; done += most) {
-        size_t bytes = shc_min_size(most, task->in.bytes - done);
-        const void *piece = shc_buf_peek(&task->in, done, bytes, scratch);
-        shc_buf_write(&task->out, offset + done, piece, bytes);
-    }
+    shc_task_keep(task, 0, (size_t)task->seat->rank * task->in.bytes, task->in.bytes);
 }
 
 static void give(struct shc_task *task, struct shc_span chunk, char *slot)
@@ -83,6 +73,7 @@ static enum shc_status run_staged(struct shc_task *task)
         .task = task,
         .total_bytes = task->in.bytes,
         .giver = -1,
+        .taker = -1,
         .give = give,
         .take = take,
     };

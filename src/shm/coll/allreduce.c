@@ -28,68 +28,17 @@
 
 #include "shm/coll/select.h"
 
-#include <string.h>
-
-static size_t elements(const struct shc_task *task, size_t bytes)
-{
-    return bytes / task->call.elem_bytes;
-}
-
-/* Reduces src[0..world-1] into the output at `offset`, and into `more` cells beside it. */
-static void reduce_to_output(struct shc_task *task, const void *const *src, size_t offset,
-                             size_t bytes, void **dst, int more, const double *factors)
-{
-    void *direct = shc_buf_direct(&task->out, offset, bytes);
-    dst[more] = direct ? direct : task->scratch;
-    const struct shc_reduce_args args = {
-        .src = src,
-        .dst = dst,
-        .src_count = task->seat->world_size,
-        .dst_count = more + 1,
-        .count = elements(task, bytes),
-        .factors = factors,
-    };
-    shc_task_reduce(task, &args);
-    if (!direct)
-        shc_buf_write(&task->out, offset, task->scratch, bytes);
-}
-
-/* The ranks' factors, out of their call lines. */
-static const double *read_factors(const struct shc_task *task, double *factors)
-{
-    if (task->call.redop != SHC_PREMUL_SUM)
-        return NULL;
-    for (int rank = 0; rank < task->seat->world_size; rank++)
-        memcpy(&factors[rank], shc_call_payload(task->seat, rank, task->wait.epoch),
-               sizeof factors[rank]);
-    return factors;
-}
-
-/* Publishes the call with the factor, if there is one, and the bytes behind it. */
-static void enter(struct shc_task *task, size_t inline_bytes)
-{
-    char payload[SHC_INLINE_BYTES];
-    size_t used = 0;
-    if (task->call.redop == SHC_PREMUL_SUM) {
-        memcpy(payload, &task->factor, sizeof task->factor);
-        used = sizeof task->factor;
-    }
-    shc_buf_read(&task->in, 0, payload + used, inline_bytes);
-    shc_task_enter(task, payload, used + inline_bytes);
-}
-
 static enum shc_status run_inline(struct shc_task *task)
 {
     const void *src[SHC_MAX_WORLD];
     double factors[SHC_MAX_WORLD];
     void *dst[1];
-    size_t bytes = task->in.bytes;
-    size_t behind = task->call.redop == SHC_PREMUL_SUM ? sizeof task->factor : 0;
-    enter(task, bytes);
+    shc_task_enter_reducing(task, task->in.bytes);
     SHC_TRY(shc_task_meet(task));
+    shc_task_read_factors(task, factors);
     for (int rank = 0; rank < task->seat->world_size; rank++)
-        src[rank] = shc_call_payload(task->seat, rank, task->wait.epoch) + behind;
-    reduce_to_output(task, src, 0, bytes, dst, 0, read_factors(task, factors));
+        src[rank] = shc_task_payload(task, rank);
+    shc_task_reduce_to(task, src, (struct shc_span){0, task->in.bytes}, dst, 0);
     return SHC_OK;
 }
 
@@ -101,11 +50,12 @@ static enum shc_status run_small(struct shc_task *task)
     size_t bytes = task->in.bytes;
     uint64_t epoch = task->wait.epoch;
     shc_buf_read(&task->in, 0, shc_seat_small_slot(task->seat, task->seat->rank, epoch), bytes);
-    enter(task, 0);
+    shc_task_enter_reducing(task, 0);
     SHC_TRY(shc_task_meet(task));
+    shc_task_read_factors(task, factors);
     for (int rank = 0; rank < task->seat->world_size; rank++)
         src[rank] = shc_seat_small_slot(task->seat, rank, epoch);
-    reduce_to_output(task, src, 0, bytes, dst, 0, read_factors(task, factors));
+    shc_task_reduce_to(task, src, (struct shc_span){0, bytes}, dst, 0);
     return SHC_OK;
 }
 
@@ -116,8 +66,7 @@ struct flow {
     size_t chunk_bytes;
     uint64_t chunk_count;
     uint32_t depth;
-    const double *factors;
-    double factor_space[SHC_MAX_WORLD];
+    double factors[SHC_MAX_WORLD];
 };
 
 static struct shc_span slice_of(const struct flow *flow, uint64_t k, int rank)
@@ -175,7 +124,7 @@ static enum shc_status work(struct flow *flow, uint64_t k)
             shc_exchange_swap(task->arena, peer, slot_of(flow, k));
         }
     }
-    reduce_to_output(task, src, slice.offset, slice.bytes, dst, cells, flow->factors);
+    shc_task_reduce_to(task, src, slice, dst, cells);
     shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_work(k));
     return SHC_OK;
 }
@@ -235,7 +184,7 @@ static enum shc_status run_exchange(struct shc_task *task)
             stage_out(&flow, turn);
         if (turn == 0) { /* the first cells may be filled before the meeting, user memory not */
             SHC_TRY(shc_task_meet(task));
-            flow.factors = read_factors(task, flow.factor_space);
+            shc_task_read_factors(task, flow.factors);
         }
         if (turn > 0 && turn <= n)
             SHC_TRY(work(&flow, turn - 1));
@@ -251,28 +200,30 @@ static void give(struct shc_task *task, struct shc_span chunk, char *slot)
 
 static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
 {
-    double factors[SHC_MAX_WORLD];
     const void *src[SHC_MAX_WORLD];
     void *dst[1];
     for (int rank = 0; rank < task->seat->world_size; rank++)
         src[rank] = slots[rank];
-    reduce_to_output(task, src, chunk.offset, chunk.bytes, dst, 0, read_factors(task, factors));
+    shc_task_reduce_to(task, src, chunk, dst, 0);
 }
 
 static enum shc_status run_staged(struct shc_task *task)
 {
     bool arena;
-    enter(task, 0);
+    double factors[SHC_MAX_WORLD];
+    shc_task_enter_reducing(task, 0);
     if (task->arena->made)
         return run_exchange(task);
     SHC_TRY(shc_task_meet(task));
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena)
         return run_exchange(task);
+    shc_task_read_factors(task, factors);
     struct shc_shout shout = {
         .task = task,
         .total_bytes = task->in.bytes,
         .giver = -1,
+        .taker = -1,
         .give = give,
         .take = take,
     };
@@ -293,32 +244,18 @@ static enum shc_status run_one_use(struct shc_task *task)
     /* Not the cell just filled: the peer may store its next operation into it, once it has read. */
     src[me] = shc_buf_peek(&task->in, 0, bytes, task->scratch + SHC_SCRATCH_BYTES / 2);
     src[peer] = shc_exchange_read_cell(task->arena, me, peer, 2, 0);
-    enter(task, 0);
+    shc_task_enter_reducing(task, 0);
     SHC_TRY(shc_task_meet(task));
+    shc_task_read_factors(task, factors);
     shc_exchange_swap(task->arena, peer, 0);
-    reduce_to_output(task, src, 0, bytes, dst, 0, read_factors(task, factors));
-    return SHC_OK;
-}
-
-/* A world of one: the reduction of one source, which still divides, scales and rounds. */
-static enum shc_status run_alone(struct shc_task *task)
-{
-    const void *src[1];
-    void *dst[1];
-    enter(task, 0);
-    SHC_TRY(shc_task_meet(task));
-    for (size_t done = 0; done < task->in.bytes; done += SHC_SCRATCH_BYTES / 2) {
-        size_t bytes = shc_min_size(SHC_SCRATCH_BYTES / 2, task->in.bytes - done);
-        src[0] = shc_buf_peek(&task->in, done, bytes, task->scratch + SHC_SCRATCH_BYTES / 2);
-        reduce_to_output(task, src, done, bytes, dst, 0, &task->factor);
-    }
+    shc_task_reduce_to(task, src, (struct shc_span){0, bytes}, dst, 0);
     return SHC_OK;
 }
 
 enum shc_status shc_allreduce_run(struct shc_task *task)
 {
     if (task->seat->world_size == 1)
-        return run_alone(task);
+        return shc_task_reduce_alone(task);
     switch (shc_select(SHC_ALL_REDUCE, task->in.bytes, task->seat->world_size)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);

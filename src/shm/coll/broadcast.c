@@ -62,6 +62,7 @@ static enum shc_status run_staged(struct shc_task *task, size_t bytes)
         .task = task,
         .total_bytes = bytes,
         .giver = task->call.root,
+        .taker = -1,
         .give = give,
         .take = take,
     };

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/coll/coll.h"
 
+#include <string.h>
+
 enum shc_status shc_coll_run(struct shc_task *task)
 {
     switch (task->call.kind) {
@@ -12,6 +14,16 @@ enum shc_status shc_coll_run(struct shc_task *task)
         return shc_allreduce_run(task);
     case SHC_ALL_GATHER:
         return shc_allgather_run(task);
+    case SHC_REDUCE:
+        return shc_reduce_run(task);
+    case SHC_GATHER:
+        return shc_gather_run(task);
+    case SHC_SCATTER:
+        return shc_scatter_run(task);
+    case SHC_REDUCE_SCATTER:
+        return shc_reduce_scatter_run(task);
+    case SHC_ALL_TO_ALL:
+        return shc_alltoall_run(task);
     default:
         return shc_fail(SHC_ERR_UNSUPPORTED, "operation %d is not offered", (int)task->call.kind);
     }
@@ -27,6 +39,49 @@ void shc_task_enter(struct shc_task *task, const void *payload, size_t payload_b
 enum shc_status shc_task_meet(struct shc_task *task)
 {
     return shc_call_meet(&task->wait);
+}
+
+static size_t factor_bytes(const struct shc_task *task)
+{
+    return task->call.redop == SHC_PREMUL_SUM ? sizeof task->factor : 0;
+}
+
+void shc_task_enter_reducing(struct shc_task *task, size_t inline_bytes)
+{
+    char payload[SHC_INLINE_BYTES];
+    size_t used = factor_bytes(task);
+    if (used != 0)
+        memcpy(payload, &task->factor, used);
+    shc_buf_read(&task->in, 0, payload + used, inline_bytes);
+    shc_task_enter(task, payload, used + inline_bytes);
+}
+
+void shc_task_read_factors(struct shc_task *task, double *factors)
+{
+    task->factors = factors;
+    if (factor_bytes(task) == 0)
+        return;
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        memcpy(&factors[rank], shc_call_payload(task->seat, rank, task->wait.epoch),
+               sizeof factors[rank]);
+}
+
+const char *shc_task_payload(const struct shc_task *task, int rank)
+{
+    return (const char *)shc_call_payload(task->seat, rank, task->wait.epoch) + factor_bytes(task);
+}
+
+void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, size_t bytes)
+{
+    const char *from = shc_buf_direct(&task->in, in_offset, bytes);
+    if (from && from == shc_buf_direct(&task->out, out_offset, bytes))
+        return; /* it is there */
+    const size_t most = SHC_SCRATCH_BYTES - SHC_SCRATCH_BYTES % task->call.elem_bytes;
+    for (size_t done = 0; done < bytes; done += most) {
+        size_t piece = shc_min_size(most, bytes - done);
+        shc_buf_write(&task->out, out_offset + done,
+                      shc_buf_peek(&task->in, in_offset + done, piece, task->scratch), piece);
+    }
 }
 
 enum shc_status shc_task_arena(struct shc_task *task, bool *made)
@@ -86,105 +141,36 @@ void shc_task_reduce(struct shc_task *task, const struct shc_reduce_args *args)
                  (uint32_t)shc_div_ceil(args->count, parts.part_elements));
 }
 
-/*
- * Chunks through shout slots.
- *
- * Cost: givers store S, takers load S per giver; one flag per chunk and side. Order at a rank:
- *     give 0, give 1, take 0, give 2, take 1, ..., take n-1
- * so that a taker finds the next chunk already there. Slot k mod depth is refilled when all takers
- * have published take(k - depth). Edges: progress/step both ways.
- *
- * The small slots serve other operations by parity of the epoch, without a look: an operation that
- * cuts a message through them ends only when all have taken the last chunk.
- */
-struct shout_flow {
-    const struct shc_shout *shout;
-    bool small;
-    uint32_t depth;
-    size_t slot_bytes;
-    uint64_t chunk_count;
-    bool gives, takes;
-};
-
-static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
+void shc_task_reduce_to(struct shc_task *task, const void *const *src, struct shc_span where,
+                        void **dst, int more)
 {
-    const struct shc_task *task = flow->shout->task;
-    if (flow->small)
-        return shc_seat_small_slot(task->seat, rank, k);
-    return shc_arena_shout_slot(task->arena, rank, (uint32_t)(k % flow->depth));
-}
-
-static struct shc_span chunk_of(const struct shout_flow *flow, uint64_t k)
-{
-    return shc_plan_chunk(flow->shout->total_bytes, flow->slot_bytes, k);
-}
-
-/* All takers but this rank have taken chunk k. The giver of a one-sided flow takes nothing. */
-static enum shc_status wait_taken(const struct shout_flow *flow, uint64_t k)
-{
-    struct shc_wait *wait = &flow->shout->task->wait;
-    for (int rank = 0; rank < wait->seat->world_size; rank++)
-        if (rank != wait->seat->rank && rank != flow->shout->giver)
-            SHC_TRY(shc_progress_wait(wait, rank, shc_plan_step_work(k)));
-    return SHC_OK;
-}
-
-static enum shc_status give_chunk(const struct shout_flow *flow, uint64_t k)
-{
-    struct shc_task *task = flow->shout->task;
-    if (k >= flow->depth)
-        SHC_TRY(wait_taken(flow, k - flow->depth));
-    flow->shout->give(task, chunk_of(flow, k), slot_of(flow, task->seat->rank, k));
-    shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_out(k));
-    return SHC_OK;
-}
-
-static enum shc_status take_chunk(const struct shout_flow *flow, uint64_t k)
-{
-    struct shc_task *task = flow->shout->task;
-    char *slots[SHC_MAX_WORLD];
-    for (int rank = 0; rank < task->seat->world_size; rank++) {
-        slots[rank] = slot_of(flow, rank, k);
-        bool from_it = flow->shout->giver < 0 || flow->shout->giver == rank;
-        if (rank != task->seat->rank && from_it)
-            SHC_TRY(shc_progress_wait(&task->wait, rank, shc_plan_step_out(k)));
-    }
-    flow->shout->take(task, chunk_of(flow, k), slots);
-    shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_work(k));
-    return SHC_OK;
-}
-
-/* Long before this a chunk count does not fit the steps: more than 64 GiB through 8 KiB slots. */
-static enum shc_status check_length(struct shc_task *task, uint64_t chunk_count)
-{
-    if (SHC_LIKELY(chunk_count <= SHC_PLAN_MAX_CHUNKS))
-        return SHC_OK;
-    return shc_wait_give_up(&task->wait, SHC_ERR_UNSUPPORTED,
-                            "the message is too long for the staging memory of this group");
-}
-
-enum shc_status shc_shout_run(const struct shc_shout *shout)
-{
-    struct shc_task *task = shout->task;
-    bool arena;
-    SHC_TRY(shc_task_arena(task, &arena));
-    const struct shc_arena_geometry *geometry = &task->arena->geometry;
-    struct shout_flow flow = {
-        .shout = shout,
-        .small = !arena,
-        .depth = arena ? geometry->shout_depth : SHC_SMALL_SLOTS,
-        .slot_bytes = arena ? geometry->shout_bytes : SHC_SMALL_SLOT_BYTES,
-        .gives = shout->giver < 0 || shout->giver == task->seat->rank,
-        .takes = shout->giver != task->seat->rank,
+    void *direct = shc_buf_direct(&task->out, where.offset, where.bytes);
+    dst[more] = direct ? direct : task->scratch;
+    const struct shc_reduce_args args = {
+        .src = src,
+        .dst = dst,
+        .src_count = task->seat->world_size,
+        .dst_count = more + 1,
+        .count = where.bytes / task->call.elem_bytes,
+        .factors = task->call.redop == SHC_PREMUL_SUM ? task->factors : NULL,
     };
-    flow.slot_bytes -= flow.slot_bytes % task->call.elem_bytes; /* opaque ones may not divide it */
-    uint64_t n = flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.slot_bytes);
-    SHC_TRY(check_length(task, n));
-    for (uint64_t k = 0; k <= n; k++) {
-        if (k < n && flow.gives)
-            SHC_TRY(give_chunk(&flow, k));
-        if (k > 0 && flow.takes)
-            SHC_TRY(take_chunk(&flow, k - 1));
+    shc_task_reduce(task, &args);
+    if (!direct)
+        shc_buf_write(&task->out, where.offset, task->scratch, where.bytes);
+}
+
+enum shc_status shc_task_reduce_alone(struct shc_task *task)
+{
+    const void *src[1];
+    void *dst[1];
+    shc_task_enter_reducing(task, 0);
+    SHC_TRY(shc_task_meet(task));
+    task->factors = &task->factor;
+    for (size_t done = 0; done < task->in.bytes; done += SHC_SCRATCH_BYTES / 2) {
+        struct shc_span piece = {done, shc_min_size(SHC_SCRATCH_BYTES / 2, task->in.bytes - done)};
+        src[0] = shc_buf_peek(&task->in, piece.offset, piece.bytes,
+                              task->scratch + SHC_SCRATCH_BYTES / 2);
+        shc_task_reduce_to(task, src, piece, dst, 0);
     }
-    return flow.small ? wait_taken(&flow, n - 1) : SHC_OK;
+    return SHC_OK;
 }

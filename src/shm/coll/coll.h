@@ -31,6 +31,8 @@ struct shc_task {
     struct shc_buf out; /* what it gets; may be the memory of in */
     shc_reduce_fn reduce;
     double factor;         /* PREMUL_SUM */
+    const double *factors; /* the ranks', behind the meeting, while an algorithm reduces */
+    const void *more;      /* what an algorithm hands to its own callbacks */
     struct shc_pool *pool; /* helps with large slices; may be NULL */
     char *scratch;         /* SHC_SCRATCH_BYTES, for memory that is not contiguous */
 };
@@ -46,8 +48,13 @@ SHC_NODISCARD enum shc_status shc_barrier_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_broadcast_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_allreduce_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_allgather_run(struct shc_task *task);
+SHC_NODISCARD enum shc_status shc_reduce_run(struct shc_task *task);
+SHC_NODISCARD enum shc_status shc_gather_run(struct shc_task *task);
+SHC_NODISCARD enum shc_status shc_scatter_run(struct shc_task *task);
+SHC_NODISCARD enum shc_status shc_reduce_scatter_run(struct shc_task *task);
+SHC_NODISCARD enum shc_status shc_alltoall_run(struct shc_task *task);
 
-/* ---- steps they share (coll.c) ---- */
+/* ---- steps they share (coll.c, flow.c) ---- */
 
 /* Publishes the call line and rings: from here on giving up fails the group. */
 void shc_task_enter(struct shc_task *task, const void *payload, size_t payload_bytes);
@@ -55,8 +62,30 @@ void shc_task_enter(struct shc_task *task, const void *payload, size_t payload_b
 /* Waits until all ranks are in the same call. */
 SHC_NODISCARD enum shc_status shc_task_meet(struct shc_task *task);
 
+/*
+ * The same for operations that reduce: enter with the rank's factor, if there is one, in front of
+ * the first `inline_bytes` of its input; after the meeting, read all ranks' factors into `factors`
+ * (room for SHC_MAX_WORLD), for shc_task_reduce_to().
+ */
+void shc_task_enter_reducing(struct shc_task *task, size_t inline_bytes);
+void shc_task_read_factors(struct shc_task *task, double *factors);
+
+/* Where the payload behind the factor is in a rank's line. */
+const char *shc_task_payload(const struct shc_task *task, int rank);
+
 /* task->reduce(args), large ones in parts on the pool's threads: the same bits. */
 void shc_task_reduce(struct shc_task *task, const struct shc_reduce_args *args);
+
+/* Reduces src[0..world_size-1] into that piece of the output, and into dst[0..more-1] beside it;
+ * dst has room for one more. Uses the first half of the scratch. */
+void shc_task_reduce_to(struct shc_task *task, const void *const *src, struct shc_span where,
+                        void **dst, int more);
+
+/* The whole of a reducing operation in a world of one: it still divides, scales and rounds. */
+SHC_NODISCARD enum shc_status shc_task_reduce_alone(struct shc_task *task);
+
+/* This rank's own bytes, from its input to its output. Uses the scratch. */
+void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, size_t bytes);
 
 /* Makes sure that the question of an arena is settled, behind the meeting. True: there is one. */
 SHC_NODISCARD enum shc_status shc_task_arena(struct shc_task *task, bool *made);
@@ -67,11 +96,27 @@ SHC_NODISCARD enum shc_status shc_task_arena(struct shc_task *task, bool *made);
  */
 struct shc_shout {
     struct shc_task *task;
-    size_t total_bytes; /* of one giver's contribution */
-    int giver;          /* the one rank that gives; -1: all give, all take */
+    size_t total_bytes;  /* of one giver's contribution */
+    int giver;           /* the one rank that gives; -1: all */
+    int taker;           /* the one rank that takes; -1: all, but the one giver */
+    uint64_t first_step; /* steps the operation has published before */
     void (*give)(struct shc_task *task, struct shc_span chunk, char *slot);
     void (*take)(struct shc_task *task, struct shc_span chunk, char *const *slots);
 };
 
 /* pre: the ranks have met. */
 SHC_NODISCARD enum shc_status shc_shout_run(const struct shc_shout *shout);
+
+/*
+ * Chunks through exchange cells: in turn k every rank stores its part for each peer into the cell
+ * of the pair, and works on what the peers stored for it (cells[own rank] is NULL).
+ */
+struct shc_swap {
+    struct shc_task *task;
+    uint64_t chunk_count; /* the same on all ranks */
+    void (*give)(struct shc_task *task, int peer, uint64_t k, char *cell);
+    void (*take)(struct shc_task *task, uint64_t k, char *const *cells);
+};
+
+/* pre: the ranks have met, and there is an arena. */
+SHC_NODISCARD enum shc_status shc_swap_run(const struct shc_swap *swap);

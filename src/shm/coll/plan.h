@@ -35,6 +35,14 @@ SHC_INLINE struct shc_span shc_plan_slice(struct shc_span chunk, int world_size,
     return (struct shc_span){chunk.offset + begin, end - begin};
 }
 
+/* What two spans have in common; no bytes where that is nothing. */
+SHC_INLINE struct shc_span shc_plan_overlap(struct shc_span a, struct shc_span b)
+{
+    size_t begin = a.offset > b.offset ? a.offset : b.offset;
+    size_t end = shc_min_size(a.offset + a.bytes, b.offset + b.bytes);
+    return (struct shc_span){begin, end > begin ? end - begin : 0};
+}
+
 /*
  * Step numbers of a pipeline in which a rank first hands chunk k out and, one chunk later, works on
  * what the others handed out: out(0), out(1), work(0), out(2), work(1), ... The same on all ranks,

@@ -45,46 +45,105 @@ static enum shc_status check_reduction(struct shc_task *task, const struct shc_o
     return SHC_OK;
 }
 
+static enum shc_status check_root(struct shc_task *task, const struct shc_op *op)
+{
+    if (op->root < 0 || op->root >= task->seat->world_size)
+        return shc_fail(SHC_ERR_INVALID, "%s: root %d is not a rank (0 to %d)",
+                        shc_op_kind_name(op->kind), op->root, task->seat->world_size - 1);
+    task->call.root = op->root;
+    return SHC_OK;
+}
+
+static enum shc_status use_input(struct shc_task *task, const struct shc_op *op)
+{
+    return shc_buf_init(&task->in, &op->input, task->call.elem_bytes, false);
+}
+
+static enum shc_status use_output(struct shc_task *task, const struct shc_op *op)
+{
+    return shc_buf_init(&task->out, &op->output, task->call.elem_bytes, true);
+}
+
+/* One side has a block for each rank, the other one block. */
+static enum shc_status check_blocks(const struct shc_task *task, size_t all, size_t one,
+                                    const char *format)
+{
+    uint64_t wanted;
+    if (!shc_mul_overflows(one, (uint64_t)task->seat->world_size, &wanted) && wanted == all)
+        return SHC_OK;
+    char text[160];
+    snprintf(text, sizeof text, format, task->seat->world_size, one / task->call.elem_bytes,
+             all / task->call.elem_bytes);
+    return shc_fail(SHC_ERR_INVALID, "%s: %s", shc_op_kind_name(task->call.kind), text);
+}
+
+#define BLOCKS_OUT "%d ranks with %zu elements each, but room for %zu out"
+#define BLOCKS_IN  "%d ranks get %zu elements each, but there are %zu in"
+
 static enum shc_status prepare_broadcast(struct shc_task *task, const struct shc_op *op)
 {
-    const struct shc_seat *seat = task->seat;
-    if (op->root < 0 || op->root >= seat->world_size)
-        return shc_fail(SHC_ERR_INVALID, "broadcast: root %d is not a rank (0 to %d)", op->root,
-                        seat->world_size - 1);
-    bool is_root = op->root == seat->rank;
+    SHC_TRY(check_root(task, op));
+    bool is_root = op->root == task->seat->rank;
     struct shc_buf *buf = is_root ? &task->in : &task->out;
-    SHC_TRY(shc_buf_init(buf, is_root ? &op->input : &op->output, task->call.elem_bytes, !is_root));
-    task->call.root = op->root;
+    SHC_TRY(is_root ? use_input(task, op) : use_output(task, op));
     task->call.count = buf->bytes / task->call.elem_bytes;
     return SHC_OK;
 }
 
-static enum shc_status prepare_allreduce(struct shc_task *task, const struct shc_op *op)
+/* all_reduce, and reduce, whose output is the root's. */
+static enum shc_status prepare_reduce(struct shc_task *task, const struct shc_op *op)
 {
     SHC_TRY(check_reduction(task, op));
-    SHC_TRY(shc_buf_init(&task->in, &op->input, task->call.elem_bytes, false));
-    SHC_TRY(shc_buf_init(&task->out, &op->output, task->call.elem_bytes, true));
-    if (task->in.bytes != task->out.bytes)
-        return shc_fail(SHC_ERR_INVALID, "all_reduce: %zu elements in, but room for %zu out",
-                        task->in.bytes / task->call.elem_bytes,
-                        task->out.bytes / task->call.elem_bytes);
+    if (op->kind == SHC_REDUCE)
+        SHC_TRY(check_root(task, op));
+    SHC_TRY(use_input(task, op));
     task->call.count = task->in.bytes / task->call.elem_bytes;
+    if (op->kind == SHC_REDUCE && op->root != task->seat->rank)
+        return SHC_OK;
+    SHC_TRY(use_output(task, op));
+    if (task->in.bytes != task->out.bytes)
+        return shc_fail(SHC_ERR_INVALID, "%s: %zu elements in, but room for %zu out",
+                        shc_op_kind_name(op->kind), task->in.bytes / task->call.elem_bytes,
+                        task->out.bytes / task->call.elem_bytes);
     return SHC_OK;
 }
 
-static enum shc_status prepare_allgather(struct shc_task *task, const struct shc_op *op)
+/* all_gather, and gather, whose output is the root's. */
+static enum shc_status prepare_gather(struct shc_task *task, const struct shc_op *op)
 {
-    SHC_TRY(shc_buf_init(&task->in, &op->input, task->call.elem_bytes, false));
-    SHC_TRY(shc_buf_init(&task->out, &op->output, task->call.elem_bytes, true));
-    uint64_t wanted;
-    if (shc_mul_overflows(task->in.bytes, (uint64_t)task->seat->world_size, &wanted) ||
-        wanted != task->out.bytes)
-        return shc_fail(SHC_ERR_INVALID,
-                        "all_gather: %d ranks with %zu elements each, but room for %zu out",
-                        task->seat->world_size, task->in.bytes / task->call.elem_bytes,
-                        task->out.bytes / task->call.elem_bytes);
+    if (op->kind == SHC_GATHER)
+        SHC_TRY(check_root(task, op));
+    SHC_TRY(use_input(task, op));
     task->call.count = task->in.bytes / task->call.elem_bytes;
-    return SHC_OK;
+    if (op->kind == SHC_GATHER && op->root != task->seat->rank)
+        return SHC_OK;
+    SHC_TRY(use_output(task, op));
+    return check_blocks(task, task->out.bytes, task->in.bytes, BLOCKS_OUT);
+}
+
+/* reduce_scatter, and scatter, whose input is the root's. */
+static enum shc_status prepare_scatter(struct shc_task *task, const struct shc_op *op)
+{
+    if (op->kind == SHC_SCATTER)
+        SHC_TRY(check_root(task, op));
+    else
+        SHC_TRY(check_reduction(task, op));
+    SHC_TRY(use_output(task, op));
+    task->call.count = task->out.bytes / task->call.elem_bytes;
+    if (op->kind == SHC_SCATTER && op->root != task->seat->rank)
+        return SHC_OK;
+    SHC_TRY(use_input(task, op));
+    return check_blocks(task, task->in.bytes, task->out.bytes, BLOCKS_IN);
+}
+
+static enum shc_status prepare_alltoall(struct shc_task *task, const struct shc_op *op)
+{
+    const uint32_t world = (uint32_t)task->seat->world_size;
+    if (op->input.count != world || op->output.count != world)
+        return shc_fail(SHC_ERR_INVALID, "all_to_all: %u tensors in and %u out for %u ranks",
+                        op->input.count, op->output.count, world);
+    SHC_TRY(use_input(task, op));
+    return use_output(task, op);
 }
 
 enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
@@ -114,8 +173,15 @@ enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
     case SHC_BROADCAST:
         return prepare_broadcast(task, op);
     case SHC_ALL_REDUCE:
-        return prepare_allreduce(task, op);
+    case SHC_REDUCE:
+        return prepare_reduce(task, op);
+    case SHC_ALL_GATHER:
+    case SHC_GATHER:
+        return prepare_gather(task, op);
+    case SHC_SCATTER:
+    case SHC_REDUCE_SCATTER:
+        return prepare_scatter(task, op);
     default:
-        return prepare_allgather(task, op);
+        return prepare_alltoall(task, op);
     }
 }

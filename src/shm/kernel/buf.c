@@ -127,6 +127,15 @@ static enum shc_status check_tensor(const struct shc_tensor *tensor, uint32_t in
     return SHC_OK;
 }
 
+size_t shc_buf_tensor_bytes(const struct shc_buf *buf, uint32_t index)
+{
+    size_t bytes = buf->elem_bytes;
+    const struct shc_tensor *tensor = &buf->list[index];
+    for (int d = 0; d < tensor->ndim; d++)
+        bytes *= (size_t)tensor->sizes[d];
+    return bytes;
+}
+
 enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tensors,
                              uint32_t elem_bytes, bool writable)
 {

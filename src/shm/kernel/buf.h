@@ -27,6 +27,9 @@ struct shc_buf {
 SHC_NODISCARD enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tensors,
                                            uint32_t elem_bytes, bool writable);
 
+/* Bytes of tensor number `index` of the list that the buf was made from. */
+size_t shc_buf_tensor_bytes(const struct shc_buf *buf, uint32_t index);
+
 /* A buf over plain memory. */
 struct shc_buf shc_buf_of(void *data, size_t bytes);
 

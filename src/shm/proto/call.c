@@ -72,7 +72,8 @@ bool shc_call_same(const struct shc_seat *seat, int rank, uint64_t epoch)
 
 void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size_t capacity)
 {
-    char type[48], detail[48] = "", number[32] = "";
+    char type[48], reduction[32] = "", root[32] = "", number[32] = "", count[32];
+    const enum shc_op_kind kind = call->kind;
     if (epoch != 0)
         snprintf(number, sizeof number, " #%llu", (unsigned long long)epoch);
     if (call->dtype == SHC_OPAQUE)
@@ -80,15 +81,16 @@ void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size
                  call->dtype_tag);
     else
         snprintf(type, sizeof type, "%s", shc_dtype_name(call->dtype));
-    if (call->kind == SHC_ALL_REDUCE)
-        snprintf(detail, sizeof detail, ", %s", shc_redop_name(call->redop));
-    if (call->kind == SHC_BROADCAST)
-        snprintf(detail, sizeof detail, ", root %d", call->root);
-    if (call->kind == SHC_BARRIER)
-        snprintf(text, capacity, "%s%s", shc_op_kind_name(call->kind), number);
+    if (kind == SHC_ALL_REDUCE || kind == SHC_REDUCE || kind == SHC_REDUCE_SCATTER)
+        snprintf(reduction, sizeof reduction, ", %s", shc_redop_name(call->redop));
+    if (kind == SHC_BROADCAST || kind == SHC_REDUCE || kind == SHC_GATHER || kind == SHC_SCATTER)
+        snprintf(root, sizeof root, ", root %d", call->root);
+    snprintf(count, sizeof count, "[%llu]", (unsigned long long)call->count);
+    if (kind == SHC_BARRIER)
+        snprintf(text, capacity, "%s%s", shc_op_kind_name(kind), number);
     else
-        snprintf(text, capacity, "%s%s (%s[%llu]%s)", shc_op_kind_name(call->kind), number, type,
-                 (unsigned long long)call->count, detail);
+        snprintf(text, capacity, "%s%s (%s%s%s%s)", shc_op_kind_name(kind), number, type,
+                 kind == SHC_ALL_TO_ALL ? "" : count, reduction, root);
 }
 
 /* One line as it is now; 0 when it is empty or being rewritten. */

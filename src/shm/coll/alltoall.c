@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * All-to-all: block j of rank i's input becomes block i of rank j's output. Blocks may differ in size,
+ * also be empty; what i sends to j is what j expects of i, or all ranks fail alike.
+ *
+ * Before its call line each rank puts into its small slot of this epoch's parity how many bytes it
+ * sends to each rank and expects of each, and behind that, if they fit, the blocks themselves.
+ * Behind the meeting every rank compares all of it. The blocks of ranks whose slot was too small go
+ *
+ *   staged     in chunks through the exchange cells of the pair
+ *   no arena   with everybody's whole input through small slots
+ *
+ * The turns are those of the largest block of all, so uneven blocks cost turns that move little.
+ * Cost: what a rank sends stored, what it gets loaded. Edges: call/publish, progress/step.
+ */
+#include "shm/coll/coll.h"
+
+#include <stdio.h>
+
+/* What this rank needs of the tables: copies, because the slots may be used again. */
+struct layout {
+    size_t in_offset[SHC_MAX_WORLD], in_bytes[SHC_MAX_WORLD];   /* my block for rank j */
+    size_t out_offset[SHC_MAX_WORLD];                           /* rank i's block in my output */
+    size_t its_offset[SHC_MAX_WORLD], its_bytes[SHC_MAX_WORLD]; /* and in its own input */
+    bool packed[SHC_MAX_WORLD]; /* rank i's blocks are in its slot */
+};
+
+static size_t table_bytes(int world)
+{
+    return 2 * (size_t)world * sizeof(uint64_t);
+}
+
+static uint64_t *table_of(const struct shc_task *task, int rank)
+{
+    return (uint64_t *)(void *)shc_seat_small_slot(task->seat, rank, task->wait.epoch);
+}
+
+/* Bytes in front of block `rank` of such a row. */
+static size_t sum_before(const uint64_t *row, int rank)
+{
+    size_t sum = 0;
+    for (int i = 0; i < rank; i++)
+        sum += (size_t)row[i];
+    return sum;
+}
+
+static bool fits_slot(const uint64_t *sends, int world)
+{
+    size_t total = 0, room = SHC_SMALL_SLOT_BYTES - table_bytes(world);
+    for (int i = 0; i < world; i++)
+        if (sends[i] > room || (total += (size_t)sends[i]) > room)
+            return false;
+    return true;
+}
+
+static void fill_slot(struct shc_task *task)
+{
+    const int world = task->seat->world_size;
+    uint64_t *sends = table_of(task, task->seat->rank), *expects = sends + world;
+    for (int rank = 0; rank < world; rank++) {
+        sends[rank] = shc_buf_tensor_bytes(&task->in, (uint32_t)rank);
+        expects[rank] = shc_buf_tensor_bytes(&task->out, (uint32_t)rank);
+    }
+    if (fits_slot(sends, world))
+        shc_buf_read(&task->in, 0, expects + world, task->in.bytes);
+}
+
+static enum shc_status compare_tables(struct shc_task *task)
+{
+    const int world = task->seat->world_size;
+    const uint32_t elem = task->call.elem_bytes;
+    for (int from = 0; from < world; from++) {
+        for (int to = 0; to < world; to++) {
+            uint64_t sent = table_of(task, from)[to], expected = table_of(task, to)[world + from];
+            if (SHC_LIKELY(sent == expected))
+                continue;
+            char reason[160];
+            snprintf(reason, sizeof reason,
+                     "splits differ: rank %d sends %llu elements to rank %d, which expects %llu",
+                     from, (unsigned long long)(sent / elem), to,
+                     (unsigned long long)(expected / elem));
+            return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
+        }
+    }
+    return SHC_OK;
+}
+
+/* The largest block that goes by the cells, and the largest input of a rank that does not fit its
+ * slot: the same on all ranks. */
+static void measure(const struct shc_task *task, struct layout *layout, size_t *block,
+                    size_t *input)
+{
+    const int world = task->seat->world_size, me = task->seat->rank;
+    const uint64_t *mine = table_of(task, me);
+    *block = *input = 0;
+    for (int rank = 0; rank < world; rank++) {
+        const uint64_t *its = table_of(task, rank);
+        layout->in_offset[rank] = sum_before(mine, rank);
+        layout->in_bytes[rank] = (size_t)mine[rank];
+        layout->out_offset[rank] = sum_before(mine + world, rank);
+        layout->its_offset[rank] = sum_before(its, me);
+        layout->its_bytes[rank] = (size_t)its[me];
+        layout->packed[rank] = fits_slot(its, world);
+        for (int to = 0; !layout->packed[rank] && to < world; to++)
+            if (to != rank && its[to] > *block)
+                *block = (size_t)its[to];
+        if (!layout->packed[rank] && sum_before(its, world) > *input)
+            *input = sum_before(its, world);
+    }
+}
+
+static void take_packed(struct shc_task *task, const struct layout *layout)
+{
+    const int world = task->seat->world_size, me = task->seat->rank;
+    for (int rank = 0; rank < world; rank++) {
+        const char *blocks = (const char *)table_of(task, rank) + table_bytes(world);
+        if (rank != me && layout->packed[rank])
+            shc_buf_write(&task->out, layout->out_offset[rank], blocks + layout->its_offset[rank],
+                          layout->its_bytes[rank]);
+    }
+}
+
+/* ---- by exchange cells ---- */
+
+/* Chunk k of a block; empty behind its end. */
+static struct shc_span chunk_of(const struct shc_task *task, size_t block, uint64_t k)
+{
+    size_t cell = task->arena->geometry.cell_bytes;
+    cell -= cell % task->call.elem_bytes;
+    if (k * cell >= block)
+        return (struct shc_span){0, 0};
+    return shc_plan_chunk(block, cell, k);
+}
+
+static void give_cell(struct shc_task *task, int peer, uint64_t k, char *cell)
+{
+    const struct layout *layout = task->more;
+    const int me = task->seat->rank;
+    if (layout->packed[me])
+        return;
+    struct shc_span chunk = chunk_of(task, layout->in_bytes[peer], k);
+    shc_buf_read(&task->in, layout->in_offset[peer] + chunk.offset, cell, chunk.bytes);
+}
+
+static void take_cell(struct shc_task *task, uint64_t k, char *const *cells)
+{
+    const struct layout *layout = task->more;
+    const int me = task->seat->rank;
+    for (int rank = 0; rank < task->seat->world_size; rank++) {
+        if (rank == me || layout->packed[rank])
+            continue;
+        struct shc_span chunk = chunk_of(task, layout->its_bytes[rank], k);
+        shc_buf_write(&task->out, layout->out_offset[rank] + chunk.offset, cells[rank],
+                      chunk.bytes);
+    }
+}
+
+/* ---- without an arena ---- */
+
+static void give_all(struct shc_task *task, struct shc_span chunk, char *slot)
+{
+    struct shc_span mine = shc_plan_overlap(chunk, (struct shc_span){0, task->in.bytes});
+    if (mine.bytes > 0)
+        shc_buf_read(&task->in, mine.offset, slot, mine.bytes);
+}
+
+static void take_own(struct shc_task *task, struct shc_span chunk, char *const *slots)
+{
+    const struct layout *layout = task->more;
+    for (int rank = 0; rank < task->seat->world_size; rank++) {
+        struct shc_span block = {layout->its_offset[rank], layout->its_bytes[rank]};
+        struct shc_span mine = shc_plan_overlap(chunk, block);
+        if (rank != task->seat->rank && mine.bytes > 0)
+            shc_buf_write(&task->out, layout->out_offset[rank] + (mine.offset - block.offset),
+                          slots[rank] + (mine.offset - chunk.offset), mine.bytes);
+    }
+}
+
+static enum shc_status move_rest(struct shc_task *task, size_t block, size_t input)
+{
+    bool arena;
+    SHC_TRY(shc_task_arena(task, &arena));
+    if (arena) {
+        size_t cell = task->arena->geometry.cell_bytes;
+        struct shc_swap swap = {
+            .task = task,
+            .chunk_count = shc_plan_chunk_count(block, cell - cell % task->call.elem_bytes),
+            .give = give_cell,
+            .take = take_cell,
+        };
+        return shc_swap_run(&swap);
+    }
+    /* The tables lie in the slots that are about to be filled: everybody has read them. */
+    shc_progress_publish(task->seat, task->wait.epoch, 1);
+    SHC_TRY(shc_progress_wait_all(&task->wait, 1));
+    struct shc_shout shout = {
+        .task = task,
+        .total_bytes = input,
+        .giver = -1,
+        .taker = -1,
+        .first_step = 1,
+        .give = give_all,
+        .take = take_own,
+    };
+    return shc_shout_run(&shout);
+}
+
+enum shc_status shc_alltoall_run(struct shc_task *task)
+{
+    const int me = task->seat->rank;
+    struct layout layout;
+    size_t block, input;
+    fill_slot(task);
+    shc_task_enter(task, NULL, 0);
+    SHC_TRY(shc_task_meet(task));
+    SHC_TRY(compare_tables(task));
+    measure(task, &layout, &block, &input);
+    task->more = &layout;
+    shc_task_keep(task, layout.in_offset[me], layout.out_offset[me], layout.in_bytes[me]);
+    take_packed(task, &layout);
+    return block > 0 ? move_rest(task, block, input) : SHC_OK;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/coll/coll.h"
+
+/*
+ * Chunks through shout slots.
+ *
+ * Cost: givers store S, takers load S per giver; one flag per chunk and side. Order at a rank:
+ *     give 0, give 1, take 0, give 2, take 1, ..., take n-1
+ * so that a taker finds the next chunk already there. Slot k mod depth is refilled when all takers
+ * have published take(k - depth). Edges: progress/step both ways.
+ *
+ * The small slots serve other operations by parity of the epoch, without a look: an operation that
+ * cuts a message through them ends only when all have taken the last chunk.
+ */
+struct shout_flow {
+    const struct shc_shout *shout;
+    bool small;
+    uint32_t depth;
+    size_t slot_bytes;
+    uint64_t chunk_count;
+    bool gives, takes;
+};
+
+static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
+{
+    const struct shc_task *task = flow->shout->task;
+    if (flow->small)
+        return shc_seat_small_slot(task->seat, rank, k);
+    return shc_arena_shout_slot(task->arena, rank, (uint32_t)(k % flow->depth));
+}
+
+static struct shc_span chunk_of(const struct shout_flow *flow, uint64_t k)
+{
+    return shc_plan_chunk(flow->shout->total_bytes, flow->slot_bytes, k);
+}
+
+static uint64_t step(const struct shout_flow *flow, uint64_t number)
+{
+    return flow->shout->first_step + number;
+}
+
+/* The one giver of a flow takes nothing, and neither does anybody but its one taker. */
+static bool is_taker(const struct shc_shout *shout, int rank)
+{
+    return shout->taker >= 0 ? rank == shout->taker : rank != shout->giver;
+}
+
+/* All takers but this rank have taken chunk k. */
+static enum shc_status wait_taken(const struct shout_flow *flow, uint64_t k)
+{
+    struct shc_wait *wait = &flow->shout->task->wait;
+    for (int rank = 0; rank < wait->seat->world_size; rank++)
+        if (rank != wait->seat->rank && is_taker(flow->shout, rank))
+            SHC_TRY(shc_progress_wait(wait, rank, step(flow, shc_plan_step_work(k))));
+    return SHC_OK;
+}
+
+static enum shc_status give_chunk(const struct shout_flow *flow, uint64_t k)
+{
+    struct shc_task *task = flow->shout->task;
+    if (k >= flow->depth)
+        SHC_TRY(wait_taken(flow, k - flow->depth));
+    flow->shout->give(task, chunk_of(flow, k), slot_of(flow, task->seat->rank, k));
+    shc_progress_publish(task->seat, task->wait.epoch, step(flow, shc_plan_step_out(k)));
+    return SHC_OK;
+}
+
+static enum shc_status take_chunk(const struct shout_flow *flow, uint64_t k)
+{
+    struct shc_task *task = flow->shout->task;
+    char *slots[SHC_MAX_WORLD];
+    for (int rank = 0; rank < task->seat->world_size; rank++) {
+        slots[rank] = slot_of(flow, rank, k);
+        bool from_it = flow->shout->giver < 0 || flow->shout->giver == rank;
+        if (rank != task->seat->rank && from_it)
+            SHC_TRY(shc_progress_wait(&task->wait, rank, step(flow, shc_plan_step_out(k))));
+    }
+    flow->shout->take(task, chunk_of(flow, k), slots);
+    shc_progress_publish(task->seat, task->wait.epoch, step(flow, shc_plan_step_work(k)));
+    return SHC_OK;
+}
+
+/* Long before this a chunk count does not fit the steps: more than 64 GiB through 8 KiB slots. */
+static enum shc_status check_length(struct shc_task *task, uint64_t chunk_count)
+{
+    if (SHC_LIKELY(chunk_count <= SHC_PLAN_MAX_CHUNKS))
+        return SHC_OK;
+    return shc_wait_give_up(&task->wait, SHC_ERR_UNSUPPORTED,
+                            "the message is too long for the staging memory of this group");
+}
+
+enum shc_status shc_shout_run(const struct shc_shout *shout)
+{
+    struct shc_task *task = shout->task;
+    bool arena;
+    SHC_TRY(shc_task_arena(task, &arena));
+    const struct shc_arena_geometry *geometry = &task->arena->geometry;
+    struct shout_flow flow = {
+        .shout = shout,
+        .small = !arena,
+        .depth = arena ? geometry->shout_depth : SHC_SMALL_SLOTS,
+        .slot_bytes = arena ? geometry->shout_bytes : SHC_SMALL_SLOT_BYTES,
+        .gives = shout->giver < 0 || shout->giver == task->seat->rank,
+        .takes = is_taker(shout, task->seat->rank),
+    };
+    flow.slot_bytes -= flow.slot_bytes % task->call.elem_bytes; /* opaque ones may not divide it */
+    uint64_t n = flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.slot_bytes);
+    SHC_TRY(check_length(task, n));
+    for (uint64_t k = 0; k <= n; k++) {
+        if (k < n && flow.gives)
+            SHC_TRY(give_chunk(&flow, k));
+        if (k > 0 && flow.takes)
+            SHC_TRY(take_chunk(&flow, k - 1));
+    }
+    return flow.small ? wait_taken(&flow, n - 1) : SHC_OK;
+}
+
+/*
+ * Chunks through exchange cells, one use of a cell each.
+ *
+ * Cost: each rank stores and loads one cell per peer and turn; one flag per turn. Order at a rank:
+ *     give 0, give 1, take 0, give 2, take 1, ..., take n-1
+ * Slot k mod depth (2 at least) is stored to again in give(k + depth), behind take(k), in which the
+ * very cell was read. So no flag says that it is free. Edge: progress/step.
+ */
+static void give_cells(const struct shc_swap *swap, uint32_t slot, uint64_t k)
+{
+    struct shc_task *task = swap->task;
+    const int me = task->seat->rank, world = task->seat->world_size;
+    for (int peer = 0; peer < world; peer++)
+        if (peer != me)
+            swap->give(task, peer, k, shc_exchange_write_cell(task->arena, me, peer, world, slot));
+    shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_out(k));
+}
+
+static enum shc_status take_cells(const struct shc_swap *swap, uint32_t slot, uint64_t k)
+{
+    struct shc_task *task = swap->task;
+    const int me = task->seat->rank, world = task->seat->world_size;
+    char *cells[SHC_MAX_WORLD];
+    SHC_TRY(shc_progress_wait_all(&task->wait, shc_plan_step_out(k)));
+    cells[me] = NULL;
+    for (int peer = 0; peer < world; peer++) {
+        if (peer == me)
+            continue;
+        cells[peer] = shc_exchange_read_cell(task->arena, me, peer, world, slot);
+        shc_exchange_swap(task->arena, peer, slot);
+    }
+    swap->take(task, k, cells);
+    return SHC_OK;
+}
+
+enum shc_status shc_swap_run(const struct shc_swap *swap)
+{
+    const uint32_t depth = swap->task->arena->geometry.depth;
+    uint64_t n = swap->chunk_count;
+    SHC_TRY(check_length(swap->task, n));
+    for (uint64_t k = 0; k <= n && n > 0; k++) {
+        if (k < n)
+            give_cells(swap, (uint32_t)(k % depth), k);
+        if (k > 0)
+            SHC_TRY(take_cells(swap, (uint32_t)((k - 1) % depth), k - 1));
+    }
+    return SHC_OK;
+}
