@@ -19,7 +19,7 @@ PACKAGES_TEST  := libgtest-dev spin relacy-dev clang-format codespell gdb
 CORE_SOURCES := $(shell find src CMakeLists.txt -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.map' \
                   -o -name CMakeLists.txt)
 
-.PHONY: help build test demo bench packages packages-test clean distclean fmt soak stress
+.PHONY: help build test demo bench packages packages-test clean distclean fmt soak
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
