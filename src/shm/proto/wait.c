@@ -13,6 +13,7 @@
 #define OVERSLEPT_NS  SHC_NS_PER_S
 #define MAX_FORGIVEN  100 /* a rank that is always away is late in the end */
 #define YIELDS_A_LOOK 16
+#define YIELDING_NS   (2 * SHC_NS_PER_MS) /* a yield to a busy neighbour takes his whole time slice */
 #define GONE_LOOKS    16
 
 /* "rank 0: all_reduce #412 (float32[2], sum) on group "default_pg"" */
@@ -226,7 +227,8 @@ enum shc_status shc_wait_for(struct shc_wait *wait, const struct shc_target *tar
             return SHC_OK;
         shc_cpu_relax();
     }
-    for (uint32_t i = 0; i < wait->patience.yields; i++) {
+    const uint64_t until_ns = shc_clock_ns() + YIELDING_NS;
+    for (uint32_t i = 0; i < wait->patience.yields && shc_clock_ns() < until_ns; i++) {
         if (target->ready(target->arg))
             return SHC_OK;
         shc_os_thread_yield();
