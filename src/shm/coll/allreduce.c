@@ -7,6 +7,7 @@
  *   one use  <= 32 KiB, two ranks: each stores its input into the pair's cell before its call line,
  *                       and reduces behind the meeting
  *   staged              two phases per chunk, in the same lines (below)
+ *   no arena            through small slots as shout slots; everybody reduces all: the same bits
  *
  * Staged. A chunk has one slice per rank; rank r owns slice r and alone reduces it. For chunk k,
  * in exchange slot k mod depth of every pair:
@@ -27,37 +28,6 @@
 #include "shm/coll/coll.h"
 
 #include "shm/coll/select.h"
-
-static enum shc_status run_inline(struct shc_task *task)
-{
-    const void *src[SHC_MAX_WORLD];
-    double factors[SHC_MAX_WORLD];
-    void *dst[1];
-    shc_task_enter_reducing(task, task->in.bytes);
-    SHC_TRY(shc_task_meet(task));
-    shc_task_read_factors(task, factors);
-    for (int rank = 0; rank < task->seat->world_size; rank++)
-        src[rank] = shc_task_payload(task, rank);
-    shc_task_reduce_to(task, src, (struct shc_span){0, task->in.bytes}, dst, 0);
-    return SHC_OK;
-}
-
-static enum shc_status run_small(struct shc_task *task)
-{
-    const void *src[SHC_MAX_WORLD];
-    double factors[SHC_MAX_WORLD];
-    void *dst[1];
-    size_t bytes = task->in.bytes;
-    uint64_t epoch = task->wait.epoch;
-    shc_buf_read(&task->in, 0, shc_seat_small_slot(task->seat, task->seat->rank, epoch), bytes);
-    shc_task_enter_reducing(task, 0);
-    SHC_TRY(shc_task_meet(task));
-    shc_task_read_factors(task, factors);
-    for (int rank = 0; rank < task->seat->world_size; rank++)
-        src[rank] = shc_seat_small_slot(task->seat, rank, epoch);
-    shc_task_reduce_to(task, src, (struct shc_span){0, bytes}, dst, 0);
-    return SHC_OK;
-}
 
 /* ---- staged ---- */
 
@@ -175,8 +145,7 @@ static enum shc_status run_exchange(struct shc_task *task)
     };
     flow.chunk_count = shc_plan_chunk_count(task->in.bytes, flow.chunk_bytes);
     uint64_t n = flow.chunk_count, depth = flow.depth;
-    if (n > SHC_PLAN_MAX_CHUNKS)
-        return shc_wait_give_up(&task->wait, SHC_ERR_UNSUPPORTED, "the message is too long");
+    SHC_TRY(shc_check_length(task, n));
     for (uint64_t turn = 0; turn < n + depth; turn++) {
         if (turn >= depth)
             SHC_TRY(take_back(&flow, turn - depth));
@@ -192,42 +161,15 @@ static enum shc_status run_exchange(struct shc_task *task)
     return SHC_OK;
 }
 
-/* Without an arena: everybody gives all, everybody reduces all. The same bits. */
-static void give(struct shc_task *task, struct shc_span chunk, char *slot)
-{
-    shc_buf_read(&task->in, chunk.offset, slot, chunk.bytes);
-}
-
-static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
-{
-    const void *src[SHC_MAX_WORLD];
-    void *dst[1];
-    for (int rank = 0; rank < task->seat->world_size; rank++)
-        src[rank] = slots[rank];
-    shc_task_reduce_to(task, src, chunk, dst, 0);
-}
-
 static enum shc_status run_staged(struct shc_task *task)
 {
     bool arena;
-    double factors[SHC_MAX_WORLD];
     shc_task_enter_reducing(task, 0);
     if (task->arena->made)
         return run_exchange(task);
     SHC_TRY(shc_task_meet(task));
     SHC_TRY(shc_task_arena(task, &arena));
-    if (arena)
-        return run_exchange(task);
-    shc_task_read_factors(task, factors);
-    struct shc_shout shout = {
-        .task = task,
-        .total_bytes = task->in.bytes,
-        .giver = -1,
-        .taker = -1,
-        .give = give,
-        .take = take,
-    };
-    return shc_shout_run(&shout);
+    return arena ? run_exchange(task) : shc_task_reduce_shout(task, -1);
 }
 
 static enum shc_status run_one_use(struct shc_task *task)
@@ -254,15 +196,16 @@ static enum shc_status run_one_use(struct shc_task *task)
 
 enum shc_status shc_allreduce_run(struct shc_task *task)
 {
+    const struct shc_span all = {0, task->in.bytes};
     if (task->seat->world_size == 1)
         return shc_task_reduce_alone(task);
     switch (shc_select(SHC_ALL_REDUCE, task->in.bytes, task->seat->world_size)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:
-        return run_inline(task);
+        return shc_task_reduce_round(task, true, 0, all);
     case SHC_ALGO_SMALL:
-        return run_small(task);
+        return shc_task_reduce_round(task, false, 0, all);
     case SHC_ALGO_ONE_USE:
         return run_one_use(task);
     default:

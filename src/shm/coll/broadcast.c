@@ -13,11 +13,6 @@
 
 #include "shm/coll/select.h"
 
-static void give(struct shc_task *task, struct shc_span chunk, char *slot)
-{
-    shc_buf_read(&task->in, chunk.offset, slot, chunk.bytes);
-}
-
 static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
 {
     shc_buf_write(&task->out, chunk.offset, slots[task->call.root], chunk.bytes);
@@ -63,7 +58,7 @@ static enum shc_status run_staged(struct shc_task *task, size_t bytes)
         .total_bytes = bytes,
         .giver = task->call.root,
         .taker = -1,
-        .give = give,
+        .give = shc_give_input,
         .take = take,
     };
     return shc_shout_run(&shout);

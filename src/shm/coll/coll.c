@@ -12,10 +12,9 @@ enum shc_status shc_coll_run(struct shc_task *task)
         return shc_broadcast_run(task);
     case SHC_ALL_REDUCE:
         return shc_allreduce_run(task);
-    case SHC_ALL_GATHER:
-        return shc_allgather_run(task);
     case SHC_REDUCE:
         return shc_reduce_run(task);
+    case SHC_ALL_GATHER:
     case SHC_GATHER:
         return shc_gather_run(task);
     case SHC_SCATTER:
@@ -64,11 +63,6 @@ void shc_task_read_factors(struct shc_task *task, double *factors)
     for (int rank = 0; rank < task->seat->world_size; rank++)
         memcpy(&factors[rank], shc_call_payload(task->seat, rank, task->wait.epoch),
                sizeof factors[rank]);
-}
-
-const char *shc_task_payload(const struct shc_task *task, int rank)
-{
-    return (const char *)shc_call_payload(task->seat, rank, task->wait.epoch) + factor_bytes(task);
 }
 
 void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, size_t bytes)
@@ -173,4 +167,53 @@ enum shc_status shc_task_reduce_alone(struct shc_task *task)
         shc_task_reduce_to(task, src, piece, dst, 0);
     }
     return SHC_OK;
+}
+
+enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line, size_t skip,
+                                      struct shc_span where)
+{
+    const struct shc_seat *seat = task->seat;
+    const uint64_t epoch = task->wait.epoch;
+    const void *src[SHC_MAX_WORLD];
+    double factors[SHC_MAX_WORLD];
+    void *dst[1];
+    if (!in_line)
+        shc_buf_read(&task->in, 0, shc_seat_small_slot(seat, seat->rank, epoch), task->in.bytes);
+    shc_task_enter_reducing(task, in_line ? task->in.bytes : 0);
+    SHC_TRY(shc_task_meet(task));
+    if (where.bytes == 0)
+        return SHC_OK;
+    shc_task_read_factors(task, factors);
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        const char *all =
+            in_line ? (const char *)shc_call_payload(seat, rank, epoch) + factor_bytes(task)
+                    : shc_seat_small_slot(seat, rank, epoch);
+        src[rank] = all + skip;
+    }
+    shc_task_reduce_to(task, src, where, dst, 0);
+    return SHC_OK;
+}
+
+static void take_reduced(struct shc_task *task, struct shc_span chunk, char *const *slots)
+{
+    const void *src[SHC_MAX_WORLD];
+    void *dst[1];
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        src[rank] = slots[rank];
+    shc_task_reduce_to(task, src, chunk, dst, 0);
+}
+
+enum shc_status shc_task_reduce_shout(struct shc_task *task, int taker)
+{
+    double factors[SHC_MAX_WORLD];
+    shc_task_read_factors(task, factors);
+    struct shc_shout shout = {
+        .task = task,
+        .total_bytes = task->in.bytes,
+        .giver = -1,
+        .taker = taker,
+        .give = shc_give_input,
+        .take = take_reduced,
+    };
+    return shc_shout_run(&shout);
 }

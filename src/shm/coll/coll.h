@@ -47,9 +47,8 @@ SHC_NODISCARD enum shc_status shc_coll_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_barrier_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_broadcast_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_allreduce_run(struct shc_task *task);
-SHC_NODISCARD enum shc_status shc_allgather_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_reduce_run(struct shc_task *task);
-SHC_NODISCARD enum shc_status shc_gather_run(struct shc_task *task);
+SHC_NODISCARD enum shc_status shc_gather_run(struct shc_task *task); /* also all_gather */
 SHC_NODISCARD enum shc_status shc_scatter_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_reduce_scatter_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_alltoall_run(struct shc_task *task);
@@ -63,15 +62,11 @@ void shc_task_enter(struct shc_task *task, const void *payload, size_t payload_b
 SHC_NODISCARD enum shc_status shc_task_meet(struct shc_task *task);
 
 /*
- * The same for operations that reduce: enter with the rank's factor, if there is one, in front of
- * the first `inline_bytes` of its input; after the meeting, read all ranks' factors into `factors`
- * (room for SHC_MAX_WORLD), for shc_task_reduce_to().
+ * The same for operations that reduce: enter with the rank's factor, if there is one, in front
+ * of the first `inline_bytes` of its input; after the meeting, read all ranks' factors into `factors` (room for each rank), for shc_task_reduce_to().
  */
 void shc_task_enter_reducing(struct shc_task *task, size_t inline_bytes);
 void shc_task_read_factors(struct shc_task *task, double *factors);
-
-/* Where the payload behind the factor is in a rank's line. */
-const char *shc_task_payload(const struct shc_task *task, int rank);
 
 /* task->reduce(args), large ones in parts on the pool's threads: the same bits. */
 void shc_task_reduce(struct shc_task *task, const struct shc_reduce_args *args);
@@ -83,6 +78,14 @@ void shc_task_reduce_to(struct shc_task *task, const void *const *src, struct sh
 
 /* The whole of a reducing operation in a world of one: it still divides, scales and rounds. */
 SHC_NODISCARD enum shc_status shc_task_reduce_alone(struct shc_task *task);
+
+/* The whole of one in one round: everybody's input lies in the call lines (in_line) or in the small
+ * slots. `skip` bytes into it begins what this rank reduces into that piece of its output. */
+SHC_NODISCARD enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line,
+                                                    size_t skip, struct shc_span where);
+
+/* The rest of one behind its meeting, through shout slots: the taker, or all (-1), reduce all. */
+SHC_NODISCARD enum shc_status shc_task_reduce_shout(struct shc_task *task, int taker);
 
 /* This rank's own bytes, from its input to its output. Uses the scratch. */
 void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, size_t bytes);
@@ -103,6 +106,12 @@ struct shc_shout {
     void (*give)(struct shc_task *task, struct shc_span chunk, char *slot);
     void (*take)(struct shc_task *task, struct shc_span chunk, char *const *slots);
 };
+
+/* The usual `give`: the chunk of this rank's input. */
+void shc_give_input(struct shc_task *task, struct shc_span chunk, char *slot);
+
+/* A number of chunks that the steps of an operation cannot count fails the group. */
+SHC_NODISCARD enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count);
 
 /* pre: the ranks have met. */
 SHC_NODISCARD enum shc_status shc_shout_run(const struct shc_shout *shout);

@@ -81,12 +81,17 @@ static enum shc_status take_chunk(const struct shout_flow *flow, uint64_t k)
 }
 
 /* Long before this a chunk count does not fit the steps: more than 64 GiB through 8 KiB slots. */
-static enum shc_status check_length(struct shc_task *task, uint64_t chunk_count)
+enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count)
 {
     if (SHC_LIKELY(chunk_count <= SHC_PLAN_MAX_CHUNKS))
         return SHC_OK;
     return shc_wait_give_up(&task->wait, SHC_ERR_UNSUPPORTED,
                             "the message is too long for the staging memory of this group");
+}
+
+void shc_give_input(struct shc_task *task, struct shc_span chunk, char *slot)
+{
+    shc_buf_read(&task->in, chunk.offset, slot, chunk.bytes);
 }
 
 enum shc_status shc_shout_run(const struct shc_shout *shout)
@@ -105,7 +110,7 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
     };
     flow.slot_bytes -= flow.slot_bytes % task->call.elem_bytes; /* opaque ones may not divide it */
     uint64_t n = flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.slot_bytes);
-    SHC_TRY(check_length(task, n));
+    SHC_TRY(shc_check_length(task, n));
     for (uint64_t k = 0; k <= n; k++) {
         if (k < n && flow.gives)
             SHC_TRY(give_chunk(&flow, k));
@@ -154,7 +159,7 @@ enum shc_status shc_swap_run(const struct shc_swap *swap)
 {
     const uint32_t depth = swap->task->arena->geometry.depth;
     uint64_t n = swap->chunk_count;
-    SHC_TRY(check_length(swap->task, n));
+    SHC_TRY(shc_check_length(swap->task, n));
     for (uint64_t k = 0; k <= n && n > 0; k++) {
         if (k < n)
             give_cells(swap, (uint32_t)(k % depth), k);

@@ -1,21 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Gather: every rank's m bytes, in rank order, to the root.
+ * Gather: every rank's m bytes, in rank order, to the root; all-gather: to every rank. A list of
+ * outputs and a flat one are the same vector here.
  *
  *   inline  m <= 48 B    in the call lines
  *   small   m <= 8 KiB   each rank's small slot of this epoch's parity, before its call line
- *   staged               chunks through everybody's shout slots, taken by the root
+ *   staged               chunks through everybody's shout slots
  *
- * Cost: m stored by each rank, (world - 1) m loaded by the root. Edges: call/publish (inline,
- * small), progress/step (staged).
+ * Cost: m stored by each rank, (world - 1) m loaded by each taker, and m copied in place. Edges:
+ * call/publish (inline, small), progress/step (staged).
  */
 #include "shm/coll/coll.h"
 
 #include "shm/coll/select.h"
 
-static void give(struct shc_task *task, struct shc_span chunk, char *slot)
+/* The one rank that takes, or -1: all. */
+static int taker_of(const struct shc_task *task)
 {
-    shc_buf_read(&task->in, chunk.offset, slot, chunk.bytes);
+    return task->call.kind == SHC_GATHER ? task->call.root : -1;
+}
+
+static bool takes(const struct shc_task *task)
+{
+    return taker_of(task) < 0 || taker_of(task) == task->seat->rank;
 }
 
 static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
@@ -26,6 +33,7 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
                           chunk.bytes);
 }
 
+/* This rank's own block; nothing to do where the input is that block. */
 static void keep_own(struct shc_task *task)
 {
     shc_task_keep(task, 0, (size_t)task->seat->rank * task->in.bytes, task->in.bytes);
@@ -42,7 +50,7 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
     shc_buf_read(&task->in, 0, in_line ? payload : slots[task->seat->rank], all.bytes);
     shc_task_enter(task, payload, in_line ? all.bytes : 0);
     SHC_TRY(shc_task_meet(task));
-    if (task->seat->rank != task->call.root)
+    if (!takes(task))
         return SHC_OK;
     for (int rank = 0; in_line && rank < task->seat->world_size; rank++)
         slots[rank] = (char *)shc_call_payload(task->seat, rank, epoch);
@@ -55,7 +63,7 @@ static enum shc_status run_staged(struct shc_task *task)
 {
     shc_task_enter(task, NULL, 0);
     SHC_TRY(shc_task_meet(task));
-    if (task->seat->rank == task->call.root)
+    if (takes(task))
         keep_own(task);
     if (task->seat->world_size == 1)
         return SHC_OK;
@@ -63,8 +71,8 @@ static enum shc_status run_staged(struct shc_task *task)
         .task = task,
         .total_bytes = task->in.bytes,
         .giver = -1,
-        .taker = task->call.root,
-        .give = give,
+        .taker = taker_of(task),
+        .give = shc_give_input,
         .take = take,
     };
     return shc_shout_run(&shout);
@@ -72,7 +80,7 @@ static enum shc_status run_staged(struct shc_task *task)
 
 enum shc_status shc_gather_run(struct shc_task *task)
 {
-    switch (shc_select(SHC_GATHER, task->in.bytes, task->seat->world_size)) {
+    switch (shc_select(task->call.kind, task->in.bytes, task->seat->world_size)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:

@@ -14,70 +14,26 @@
 
 #include "shm/coll/select.h"
 
-static void give(struct shc_task *task, struct shc_span chunk, char *slot)
-{
-    shc_buf_read(&task->in, chunk.offset, slot, chunk.bytes);
-}
-
-static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
-{
-    const void *src[SHC_MAX_WORLD];
-    void *dst[1];
-    for (int rank = 0; rank < task->seat->world_size; rank++)
-        src[rank] = slots[rank];
-    shc_task_reduce_to(task, src, chunk, dst, 0);
-}
-
-/* All of it lies in the call lines or in the small slots. */
-static enum shc_status run_one_round(struct shc_task *task, bool in_line)
-{
-    const void *src[SHC_MAX_WORLD];
-    double factors[SHC_MAX_WORLD];
-    void *dst[1];
-    uint64_t epoch = task->wait.epoch;
-    char *own = shc_seat_small_slot(task->seat, task->seat->rank, epoch);
-    if (!in_line)
-        shc_buf_read(&task->in, 0, own, task->in.bytes);
-    shc_task_enter_reducing(task, in_line ? task->in.bytes : 0);
-    SHC_TRY(shc_task_meet(task));
-    if (task->seat->rank != task->call.root)
-        return SHC_OK;
-    shc_task_read_factors(task, factors);
-    for (int rank = 0; rank < task->seat->world_size; rank++)
-        src[rank] =
-            in_line ? shc_task_payload(task, rank) : shc_seat_small_slot(task->seat, rank, epoch);
-    shc_task_reduce_to(task, src, (struct shc_span){0, task->in.bytes}, dst, 0);
-    return SHC_OK;
-}
-
 static enum shc_status run_staged(struct shc_task *task)
 {
-    double factors[SHC_MAX_WORLD];
     shc_task_enter_reducing(task, 0);
     SHC_TRY(shc_task_meet(task));
-    shc_task_read_factors(task, factors);
-    struct shc_shout shout = {
-        .task = task,
-        .total_bytes = task->in.bytes,
-        .giver = -1,
-        .taker = task->call.root,
-        .give = give,
-        .take = take,
-    };
-    return shc_shout_run(&shout);
+    return shc_task_reduce_shout(task, task->call.root);
 }
 
 enum shc_status shc_reduce_run(struct shc_task *task)
 {
+    /* The root's output is as long as its input, and nobody else has one. */
+    const struct shc_span where = {0, task->out.bytes};
     if (task->seat->world_size == 1)
         return shc_task_reduce_alone(task);
     switch (shc_select(SHC_REDUCE, task->in.bytes, task->seat->world_size)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:
-        return run_one_round(task, true);
+        return shc_task_reduce_round(task, true, 0, where);
     case SHC_ALGO_SMALL:
-        return run_one_round(task, false);
+        return shc_task_reduce_round(task, false, 0, where);
     default:
         return run_staged(task);
     }

@@ -20,38 +20,6 @@ static size_t block_of(const struct shc_task *task, int rank)
     return (size_t)rank * task->out.bytes;
 }
 
-/* Reduces `bytes` of this rank's block, which lie at `skip` behind each of the addresses. */
-static void reduce_at(struct shc_task *task, const char *const *from, size_t skip,
-                      struct shc_span where)
-{
-    const void *src[SHC_MAX_WORLD];
-    void *dst[1];
-    for (int rank = 0; rank < task->seat->world_size; rank++)
-        src[rank] = from[rank] + skip;
-    shc_task_reduce_to(task, src, where, dst, 0);
-}
-
-/* All of it lies in the call lines or in the small slots. */
-static enum shc_status run_one_round(struct shc_task *task, bool in_line)
-{
-    const char *from[SHC_MAX_WORLD];
-    double factors[SHC_MAX_WORLD];
-    uint64_t epoch = task->wait.epoch;
-    const int me = task->seat->rank;
-    if (!in_line)
-        shc_buf_read(&task->in, 0, shc_seat_small_slot(task->seat, me, epoch), task->in.bytes);
-    shc_task_enter_reducing(task, in_line ? task->in.bytes : 0);
-    SHC_TRY(shc_task_meet(task));
-    shc_task_read_factors(task, factors);
-    for (int rank = 0; rank < task->seat->world_size; rank++)
-        from[rank] =
-            in_line ? shc_task_payload(task, rank) : shc_seat_small_slot(task->seat, rank, epoch);
-    reduce_at(task, from, block_of(task, me), (struct shc_span){0, task->out.bytes});
-    return SHC_OK;
-}
-
-/* ---- staged ---- */
-
 static struct shc_span chunk_of(const struct shc_task *task, uint64_t k)
 {
     return shc_plan_chunk(task->out.bytes, task->arena->geometry.cell_bytes, k);
@@ -67,30 +35,26 @@ static void take_block(struct shc_task *task, uint64_t k, char *const *cells)
 {
     struct shc_span chunk = chunk_of(task, k);
     const int me = task->seat->rank;
-    const char *from[SHC_MAX_WORLD];
+    const void *src[SHC_MAX_WORLD];
+    void *dst[1];
     for (int rank = 0; rank < task->seat->world_size; rank++)
-        from[rank] = cells[rank];
-    from[me] = shc_buf_peek(&task->in, block_of(task, me) + chunk.offset, chunk.bytes,
-                            task->scratch + SHC_SCRATCH_BYTES / 2);
-    reduce_at(task, from, 0, chunk);
-}
-
-static void give_all(struct shc_task *task, struct shc_span chunk, char *slot)
-{
-    shc_buf_read(&task->in, chunk.offset, slot, chunk.bytes);
+        src[rank] = cells[rank];
+    src[me] = shc_buf_peek(&task->in, block_of(task, me) + chunk.offset, chunk.bytes,
+                           task->scratch + SHC_SCRATCH_BYTES / 2);
+    shc_task_reduce_to(task, src, chunk, dst, 0);
 }
 
 static void take_own(struct shc_task *task, struct shc_span chunk, char *const *slots)
 {
     size_t begin = block_of(task, task->seat->rank);
     struct shc_span mine = shc_plan_overlap(chunk, (struct shc_span){begin, task->out.bytes});
-    const char *from[SHC_MAX_WORLD];
+    const void *src[SHC_MAX_WORLD];
+    void *dst[1];
     if (mine.bytes == 0)
         return;
     for (int rank = 0; rank < task->seat->world_size; rank++)
-        from[rank] = slots[rank];
-    reduce_at(task, from, mine.offset - chunk.offset,
-              (struct shc_span){mine.offset - begin, mine.bytes});
+        src[rank] = slots[rank] + (mine.offset - chunk.offset);
+    shc_task_reduce_to(task, src, (struct shc_span){mine.offset - begin, mine.bytes}, dst, 0);
 }
 
 static enum shc_status run_staged(struct shc_task *task)
@@ -115,7 +79,7 @@ static enum shc_status run_staged(struct shc_task *task)
         .total_bytes = task->in.bytes,
         .giver = -1,
         .taker = -1,
-        .give = give_all,
+        .give = shc_give_input,
         .take = take_own,
     };
     return shc_shout_run(&shout);
@@ -123,15 +87,17 @@ static enum shc_status run_staged(struct shc_task *task)
 
 enum shc_status shc_reduce_scatter_run(struct shc_task *task)
 {
+    const size_t skip = block_of(task, task->seat->rank);
+    const struct shc_span where = {0, task->out.bytes};
     if (task->seat->world_size == 1)
         return shc_task_reduce_alone(task);
     switch (shc_select(SHC_REDUCE_SCATTER, task->in.bytes, task->seat->world_size)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:
-        return run_one_round(task, true);
+        return shc_task_reduce_round(task, true, skip, where);
     case SHC_ALGO_SMALL:
-        return run_one_round(task, false);
+        return shc_task_reduce_round(task, false, skip, where);
     default:
         return run_staged(task);
     }

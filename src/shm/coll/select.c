@@ -61,9 +61,3 @@ enum shc_algorithm shc_select(enum shc_op_kind kind, size_t bytes, int world_siz
             return rows[i].algorithm;
     return SHC_ALGO_STAGED;
 }
-
-const char *shc_algorithm_name(enum shc_algorithm algorithm)
-{
-    static const char *const names[] = {"nothing", "inline", "small", "one use", "staged"};
-    return names[algorithm];
-}

@@ -19,5 +19,3 @@ enum shc_algorithm {
 /* `bytes`: of one rank's input (broadcast: of the message; scatter: of the root's). All-to-all has no
  * row: every rank decides for the blocks it sends. */
 enum shc_algorithm shc_select(enum shc_op_kind kind, size_t bytes, int world_size);
-
-const char *shc_algorithm_name(enum shc_algorithm algorithm);
