@@ -65,8 +65,8 @@ shc_op describe(shc_op_kind kind, std::chrono::milliseconds timeout)
 // One operation, ready to run; refers to what its maker keeps on the stack.
 struct ProcessGroupShm::Call {
     const shc_op &op;
-    at::TensorList tensors; // all it reads or writes
-    at::TensorList outputs; // what Work::result() gives
+    at::TensorList outputs; // what it writes, and Work::result() gives
+    at::TensorList inputs;  // what it reads besides
     bool asyncOp;
     c10d::OpType type;
     const char *title; // for the profiler
@@ -167,8 +167,9 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::run(const Call &call)
         return nullptr;
     }
     auto flight = std::make_shared<Flight>();
-    flight->tensors = call.tensors.vec();
     flight->outputs = call.outputs.vec();
+    flight->tensors = flight->outputs;
+    flight->tensors.insert(flight->tensors.end(), call.inputs.begin(), call.inputs.end());
     auto work = c10::make_intrusive<WorkShm>(group_, rank_, call.type, call.title, flight);
     work->submit(call.op);
     stayOutOfDyingPython();
@@ -185,8 +186,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::broadcast(Tensors &tensors,
     setDtype(op, tensors[0].scalar_type());
     op.root = static_cast<int>(options.rootRank);
     op.input = op.output = views.view();
-    return run(
-        {op, tensors, tensors, options.asyncOp, c10d::OpType::BROADCAST, "shmcoll:broadcast"});
+    return run({op, tensors, {}, options.asyncOp, c10d::OpType::BROADCAST, "shmcoll:broadcast"});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::reduceAll(Tensors &tensors,
@@ -198,7 +198,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::reduceAll(Tensors &tensors,
     setDtype(op, commonDtype(tensors, "all_reduce"));
     setReduceOp(op, options.reduceOp);
     op.input = op.output = views.view();
-    return run({op, tensors, tensors, options.asyncOp, type, title});
+    return run({op, tensors, {}, options.asyncOp, type, title});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::allreduce(Tensors &tensors,
@@ -229,9 +229,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::gatherAll(at::TensorList outputs, cons
     setDtype(op, dtype);
     op.input = in.view();
     op.output = out.view();
-    Tensors all = outputs.vec();
-    all.push_back(input);
-    return run({op, all, outputs, options.asyncOp, type, title});
+    return run({op, outputs, input, options.asyncOp, type, title});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::allgather(std::vector<Tensors> &outputs, Tensors &inputs,
@@ -283,6 +281,24 @@ void ProcessGroupShm::checkList(at::TensorList list, const at::Tensor &one, cons
                           " elements on the other side");
 }
 
+// The list of gather or scatter: the root's, of the type of the one tensor on the other side; the
+// others have none.
+at::TensorList ProcessGroupShm::rootsList(const std::vector<Tensors> &lists, const at::Tensor &one,
+                                          int64_t root, const char *op) const
+{
+    const bool isRoot = root == rank_;
+    TORCH_CHECK_VALUE(lists.size() == (isRoot ? 1 : 0) || (!isRoot && lists[0].empty()),
+                      "shmcoll: ", op, ": a list of tensors is for the root only; rank ", rank_,
+                      " has ", lists.size(), ", the root is ", root);
+    if (!isRoot)
+        return {};
+    checkList(lists[0], one, op);
+    at::ScalarType dtype = commonDtype(lists[0], op);
+    TORCH_CHECK_TYPE(dtype == one.scalar_type(), "shmcoll: ", op, ": the list is of ", dtype,
+                     ", the tensor on the other side ", one.scalar_type());
+    return lists[0];
+}
+
 ProcessGroupShm::WorkPtr ProcessGroupShm::reduce(Tensors &tensors,
                                                  const c10d::ReduceOptions &options)
 {
@@ -294,34 +310,21 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::reduce(Tensors &tensors,
     setReduceOp(op, options.reduceOp);
     op.root = static_cast<int>(options.rootRank);
     op.input = op.output = views.view();
-    return run({op, tensors, tensors, options.asyncOp, c10d::OpType::REDUCE, "shmcoll:reduce"});
+    return run({op, tensors, {}, options.asyncOp, c10d::OpType::REDUCE, "shmcoll:reduce"});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::gather(std::vector<Tensors> &outputs, Tensors &inputs,
                                                  const c10d::GatherOptions &options)
 {
     TORCH_CHECK_VALUE(inputs.size() == 1, "shmcoll: gather takes one input, not ", inputs.size());
-    const bool isRoot = options.rootRank == rank_;
-    TORCH_CHECK_VALUE(outputs.size() == (isRoot ? 1 : 0) || (!isRoot && outputs[0].empty()),
-                      "shmcoll: gather: a list of outputs is for the root only; rank ", rank_,
-                      " has ", outputs.size(), ", the root is ", options.rootRank);
-    Tensors all = isRoot ? outputs[0] : Tensors();
-    TensorViews in(inputs, "gather"), out;
+    at::TensorList list = rootsList(outputs, inputs[0], options.rootRank, "gather");
+    TensorViews in(inputs, "gather"), out(list, "gather");
     shc_op op = describe(SHC_GATHER, options.timeout);
     setDtype(op, inputs[0].scalar_type());
     op.root = static_cast<int>(options.rootRank);
     op.input = in.view();
-    if (isRoot) {
-        checkList(all, inputs[0], "gather");
-        TORCH_CHECK_TYPE(commonDtype(all, "gather") == inputs[0].scalar_type(),
-                         "shmcoll: gather: the input is ", inputs[0].scalar_type(),
-                         ", the outputs ", all[0].scalar_type());
-        out.add(all, "gather");
-        op.output = out.view();
-    }
-    Tensors results = all;
-    all.push_back(inputs[0]);
-    return run({op, all, results, options.asyncOp, c10d::OpType::GATHER, "shmcoll:gather"});
+    op.output = out.view();
+    return run({op, list, inputs, options.asyncOp, c10d::OpType::GATHER, "shmcoll:gather"});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::scatter(Tensors &outputs, std::vector<Tensors> &inputs,
@@ -329,26 +332,14 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::scatter(Tensors &outputs, std::vector<
 {
     TORCH_CHECK_VALUE(outputs.size() == 1, "shmcoll: scatter takes one output, not ",
                       outputs.size());
-    const bool isRoot = options.rootRank == rank_;
-    TORCH_CHECK_VALUE(inputs.size() == (isRoot ? 1 : 0) || (!isRoot && inputs[0].empty()),
-                      "shmcoll: scatter: a list of inputs is for the root only; rank ", rank_,
-                      " has ", inputs.size(), ", the root is ", options.rootRank);
-    Tensors all = isRoot ? inputs[0] : Tensors();
-    TensorViews in, out(outputs, "scatter");
+    at::TensorList list = rootsList(inputs, outputs[0], options.rootRank, "scatter");
+    TensorViews in(list, "scatter"), out(outputs, "scatter");
     shc_op op = describe(SHC_SCATTER, options.timeout);
     setDtype(op, outputs[0].scalar_type());
     op.root = static_cast<int>(options.rootRank);
+    op.input = in.view();
     op.output = out.view();
-    if (isRoot) {
-        checkList(all, outputs[0], "scatter");
-        TORCH_CHECK_TYPE(commonDtype(all, "scatter") == outputs[0].scalar_type(),
-                         "shmcoll: scatter: the inputs are ", all[0].scalar_type(), ", the output ",
-                         outputs[0].scalar_type());
-        in.add(all, "scatter");
-        op.input = in.view();
-    }
-    all.push_back(outputs[0]);
-    return run({op, all, outputs, options.asyncOp, c10d::OpType::SCATTER, "shmcoll:scatter"});
+    return run({op, outputs, list, options.asyncOp, c10d::OpType::SCATTER, "shmcoll:scatter"});
 }
 
 ProcessGroupShm::WorkPtr
@@ -365,9 +356,7 @@ ProcessGroupShm::reduceAndScatter(const at::Tensor &output, at::TensorList input
     setReduceOp(op, options.reduceOp);
     op.input = in.view();
     op.output = out.view();
-    Tensors all = inputs.vec();
-    all.push_back(output);
-    return run({op, all, output, options.asyncOp, type, title});
+    return run({op, output, inputs, options.asyncOp, type, title});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::reduce_scatter(Tensors &outputs,
@@ -421,9 +410,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::exchangeAll(at::TensorList outputs, at
     setDtype(op, dtype);
     op.input = in.view();
     op.output = out.view();
-    Tensors all = inputs.vec();
-    all.insert(all.end(), outputs.begin(), outputs.end());
-    return run({op, all, outputs, options.asyncOp, type, title});
+    return run({op, outputs, inputs, options.asyncOp, type, title});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::alltoall(Tensors &outputs, Tensors &inputs,

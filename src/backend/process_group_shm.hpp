@@ -101,6 +101,8 @@ class ProcessGroupShm : public c10d::Backend
     WorkPtr exchangeAll(at::TensorList outputs, at::TensorList inputs,
                         const c10d::AllToAllOptions &options, c10d::OpType type, const char *title);
     void checkList(at::TensorList list, const at::Tensor &one, const char *op) const;
+    at::TensorList rootsList(const std::vector<Tensors> &lists, const at::Tensor &one, int64_t root,
+                             const char *op) const;
     Tensors rowsOf(const at::Tensor &tensor, const std::vector<int64_t> &splits,
                    const char *which) const;
 
