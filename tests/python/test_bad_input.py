@@ -98,6 +98,51 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ValueError,
         "all_gather: 2 ranks with 3 elements each, but room for 5 out",
     ),
+    "gather: sizes": (
+        lambda: dist.gather(torch.zeros(3), [torch.zeros(3), torch.zeros(4)], 0),
+        ValueError,
+        "gather: a tensor of 4 elements in the list, but 3",
+    ),
+    "gather: too few": (
+        lambda: dist.gather(torch.zeros(3), [torch.zeros(3)], 0),
+        ValueError,
+        "gather: a list of 1 tensors for 2 ranks",
+    ),
+    "gather: types": (
+        lambda: backend().gather([[torch.zeros(3).int()] * 2], [torch.zeros(3)], root_0()),
+        TypeError,
+        "gather: the list is of Int, the tensor on the other side Float",
+    ),
+    "scatter: sizes": (
+        lambda: dist.scatter(torch.zeros(3), [torch.zeros(2), torch.zeros(3)], 0),
+        ValueError,
+        "scatter: a tensor of 2 elements in the list, but 3",
+    ),
+    "all_to_all_single: not a multiple": (
+        lambda: dist.all_to_all_single(torch.zeros(5), torch.zeros(5)),
+        ValueError,
+        "first dimension, 5, is not a multiple of 2 ranks",
+    ),
+    "all_to_all_single: sum of splits": (
+        lambda: dist.all_to_all_single(torch.zeros(4), torch.zeros(4), [2, 2], [2, 1]),
+        ValueError,
+        "2 split sizes of 3 rows in all; the input has 4 rows",
+    ),
+    "all_to_all: too few tensors": (
+        lambda: dist.all_to_all([torch.zeros(1)], [torch.zeros(1)]),
+        ValueError,
+        "all_to_all: lists of 1 inputs and 1 outputs for 2 ranks",
+    ),
+    "reduce_scatter: sizes": (
+        lambda: dist.reduce_scatter(torch.zeros(3), [torch.zeros(3), torch.zeros(2)]),
+        ValueError,
+        "reduce_scatter: a tensor of 2 elements in the list, but 3",
+    ),
+    "reduce_scatter: flat size": (
+        lambda: dist.reduce_scatter_tensor(torch.zeros(3), torch.zeros(5)),
+        ValueError,
+        "reduce_scatter: 2 ranks get 3 elements each, but there are 5 in",
+    ),
     "types of input and output": (
         lambda: dist.group.WORLD._allgather_base(torch.zeros(6), torch.zeros(3).double()),
         TypeError,
@@ -161,6 +206,12 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "all_reduce: a conjugate or negative view",
     ),
 }
+
+
+def root_0() -> dist.GatherOptions:
+    options = dist.GatherOptions()
+    options.rootRank = 0
+    return options
 
 
 def backend() -> dist.Backend:
