@@ -4,7 +4,7 @@
  *
  * Mirrors run_one_use() and run_exchange() of src/shm/coll/allreduce.c with the cells of
  * src/shm/proto/arena.h; docs/PROTOCOL.md, section 6. Two ranks make OPS operations; the first to
- * get there chooses each: one use; out/work/back for 1, DEPTH or DEPTH + 1 chunks; or a one-way
+ * get there chooses each: one use; out, work, back for 1, DEPTH or DEPTH + 1 chunks; or a one-way
  * flow, which no operation of the code has yet: there the giver waits for the reader's step of the
  * slot's use before. Every read is compared with what should be in the cell, so a store that comes
  * too early shows, whether the last content was read or not.
