@@ -462,4 +462,40 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::barrier(const c10d::BarrierOptions &op
     return run({op, {}, {}, options.asyncOp, c10d::OpType::BARRIER, "shmcoll:barrier"});
 }
 
+// There are no options, so nobody says that the call is synchronous: the Work is always a real one.
+ProcessGroupShm::WorkPtr ProcessGroupShm::transfer(shc_op_kind kind, Tensors &tensors, int peer,
+                                                   int tag, c10d::OpType type, const char *title)
+{
+    const char *name = shc_op_kind_name(kind);
+    TORCH_CHECK_VALUE(tensors.size() == 1, "shmcoll: ", name, " takes one tensor, not ",
+                      tensors.size());
+    TORCH_CHECK_VALUE(tag >= 0, "shmcoll: ", name, ": tag ", tag, "; tags begin at 0");
+    TensorViews views(tensors, name);
+    shc_op op = describe(kind, c10d::kUnsetTimeout);
+    setDtype(op, tensors[0].scalar_type());
+    op.peer = peer;
+    op.tag = tag;
+    const bool sends = kind == SHC_SEND;
+    (sends ? op.input : op.output) = views.view();
+    at::TensorList all(tensors), none;
+    return run({op, sends ? none : all, sends ? all : none, true, type, title});
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::send(Tensors &tensors, int peer, int tag)
+{
+    return transfer(SHC_SEND, tensors, peer, tag, c10d::OpType::SEND, "shmcoll:send");
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::recv(Tensors &tensors, int peer, int tag)
+{
+    TORCH_CHECK_VALUE(peer >= 0, "shmcoll: recv: the peer ", peer, " is not a rank");
+    return transfer(SHC_RECV, tensors, peer, tag, c10d::OpType::RECV, "shmcoll:recv");
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::recvAnysource(Tensors &tensors, int tag)
+{
+    return transfer(SHC_RECV, tensors, SHC_ANY_SOURCE, tag, c10d::OpType::RECVANYSOURCE,
+                    "shmcoll:recvAnySource");
+}
+
 } // namespace shmcoll

@@ -80,6 +80,9 @@ class ProcessGroupShm : public c10d::Backend
                           std::vector<int64_t> &inputSplits,
                           const c10d::AllToAllOptions &options) override;
     WorkPtr barrier(const c10d::BarrierOptions &options) override;
+    WorkPtr send(Tensors &tensors, int peer, int tag) override;
+    WorkPtr recv(Tensors &tensors, int peer, int tag) override;
+    WorkPtr recvAnysource(Tensors &tensors, int tag) override;
 
     // A copy: torch writes into what it gets.
     c10::intrusive_ptr<GroupOptions> options() const;
@@ -100,6 +103,8 @@ class ProcessGroupShm : public c10d::Backend
                              const char *title);
     WorkPtr exchangeAll(at::TensorList outputs, at::TensorList inputs,
                         const c10d::AllToAllOptions &options, c10d::OpType type, const char *title);
+    WorkPtr transfer(shc_op_kind kind, Tensors &tensors, int peer, int tag, c10d::OpType type,
+                     const char *title);
     void checkList(at::TensorList list, const at::Tensor &one, const char *op) const;
     at::TensorList rootsList(const std::vector<Tensors> &lists, const at::Tensor &one, int64_t root,
                              const char *op) const;

@@ -139,6 +139,14 @@ std::vector<at::Tensor> WorkShm::result()
     return flight_->outputs;
 }
 
+int WorkShm::sourceRank() const
+{
+    TORCH_CHECK(retrieveOpType() == c10d::OpType::RECV ||
+                    retrieveOpType() == c10d::OpType::RECVANYSOURCE,
+                "shmcoll: only a receive has a source rank");
+    return shc_request_source(request_);
+}
+
 void WorkShm::synchronize()
 {
     wait();

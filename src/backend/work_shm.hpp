@@ -43,6 +43,7 @@ class WorkShm : public c10d::Work
     bool isSuccess() const override;
     std::exception_ptr exception() const override;
     std::vector<at::Tensor> result() override;
+    int sourceRank() const override;
     void synchronize() override;
     bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
     void abort() override;

@@ -103,8 +103,13 @@ enum shc_op_kind {
     SHC_SCATTER,
     SHC_REDUCE_SCATTER,
     SHC_ALL_TO_ALL,
+    SHC_SEND, /* from here on: point-to-point, apart from the order of the collectives */
+    SHC_RECV,
     SHC_OP_KIND_COUNT
 };
+
+/* The peer of a SHC_RECV that takes the message of whoever sends. */
+#define SHC_ANY_SOURCE (-1)
 
 /*
  * User memory: element (i0, i1, ...) is at data + elem_bytes * (i0*strides[0] + i1*strides[1] ...).
@@ -142,10 +147,19 @@ struct shc_tensors {
  *     SCATTER
  *   ALL_TO_ALL  world_size tensors, the       world_size tensors, the i-th from
  *               j-th for rank j               rank i; not the memory of the input
+ *   SEND        N elements                    -                                   peer, tag
+ *   RECV        -                             N elements                          peer, tag
  *
  * N, dtype, redop and root are the same on all ranks, else every rank gets SHC_ERR_MISMATCH and no
  * output has changed; so it is when a rank sends another number of elements than the receiver has
  * room for. N may be 0.
+ *
+ * A SEND is matched by the RECV that its receiver posted first among those that name this sender,
+ * or any, and this tag; messages of one sender with one tag arrive in order. It is over when the
+ * tensor may be reused: at once if the message finds room, else when the receive is posted and has
+ * taken it. N and dtype are the same on both sides, else both get SHC_ERR_MISMATCH (a sender whose
+ * message found room has been told that it is over), the message is dropped, and the group goes on.
+ * A RECV that times out without a message is withdrawn; any other time-out fails the group.
  */
 struct shc_op {
     enum shc_op_kind kind;
@@ -154,6 +168,8 @@ struct shc_op {
     uint32_t dtype_tag;  /* SHC_OPAQUE only: the caller's number of the type, compared over ranks */
     enum shc_redop redop;
     int root;
+    int peer; /* a rank, also the caller's own; RECV: or SHC_ANY_SOURCE */
+    int32_t tag;
     double premul;       /* SHC_PREMUL_SUM only: this rank's factor; ranks may differ */
     uint64_t timeout_ns; /* 0: the group's */
     struct shc_tensors input;
@@ -260,7 +276,7 @@ void shc_comm_free(struct shc_comm *comm);
 int shc_comm_rank(const struct shc_comm *comm);
 int shc_comm_world_size(const struct shc_comm *comm);
 
-/* How many operations this rank has started on the group. */
+/* How many collectives this rank has started on the group. */
 uint64_t shc_comm_sequence(struct shc_comm *comm);
 
 /* SHC_OK while the group is usable, else why not. */
@@ -300,6 +316,9 @@ bool shc_request_done(struct shc_request *request, enum shc_status *status);
 
 /* Why it failed; "" while it has not. Valid until the release. */
 const char *shc_request_error(struct shc_request *request);
+
+/* The rank whose message a SHC_RECV got. pre: done, SHC_OK. */
+int shc_request_source(struct shc_request *request);
 
 /* Asks for hooks.complete. False: complete will not come, because the operation has already ended,
  * or the process is leaving, or this is a forked child. */

@@ -68,11 +68,17 @@ static const char *const redop_names[SHC_REDOP_COUNT] = {
 };
 
 static const char *const op_kind_names[SHC_OP_KIND_COUNT] = {
-    [SHC_BARRIER] = "barrier",       [SHC_BROADCAST] = "broadcast",
-    [SHC_ALL_REDUCE] = "all_reduce", [SHC_ALL_GATHER] = "all_gather",
-    [SHC_REDUCE] = "reduce",         [SHC_GATHER] = "gather",
-    [SHC_SCATTER] = "scatter",       [SHC_REDUCE_SCATTER] = "reduce_scatter",
+    [SHC_BARRIER] = "barrier",
+    [SHC_BROADCAST] = "broadcast",
+    [SHC_ALL_REDUCE] = "all_reduce",
+    [SHC_ALL_GATHER] = "all_gather",
+    [SHC_REDUCE] = "reduce",
+    [SHC_GATHER] = "gather",
+    [SHC_SCATTER] = "scatter",
+    [SHC_REDUCE_SCATTER] = "reduce_scatter",
     [SHC_ALL_TO_ALL] = "all_to_all",
+    [SHC_SEND] = "send",
+    [SHC_RECV] = "recv",
 };
 
 /* Values read from shared memory reach these functions: a wild one gets a name too. */

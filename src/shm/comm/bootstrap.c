@@ -25,9 +25,9 @@ struct arrival {
 
 /* ---- the segment ---- */
 
-static size_t segment_bytes(int world_size)
+static size_t segment_bytes(const struct shc_seat *seat)
 {
-    return SHC_BLOCKS_OFFSET + (size_t)world_size * SHC_BLOCK_BYTES;
+    return shc_seat_mail_offset(seat, seat->world_size); /* behind the last mailbox */
 }
 
 /* Rank 0: the only writer of the first page, before it offers the segment. */
@@ -35,8 +35,8 @@ static enum shc_status create_segment(struct arrival *a, uint32_t form)
 {
     struct shc_seat *seat = a->meeting.seat;
     struct shc_segment *segment = &seat->segment;
-    SHC_TRY(shc_segment_create(segment, form, segment_bytes(seat->world_size),
-                               SHC_OS_ROBUST_DISTANCE, &seat->self, a->knobs->cache));
+    SHC_TRY(shc_segment_create(segment, form, segment_bytes(seat), SHC_OS_ROBUST_DISTANCE,
+                               &seat->self, a->knobs->cache));
     enum shc_status st = shc_segment_reserve(segment, 0, SHC_BLOCKS_OFFSET, -1);
     if (st != SHC_OK) {
         shc_segment_detach(segment);
@@ -73,8 +73,7 @@ static enum shc_status check_header(const struct shc_seat *seat)
                         "rank 0 lays its memory out as version %u, this rank as version %u",
                         header.layout_version, SHC_LAYOUT_VERSION);
     if (header.world_size != (uint32_t)seat->world_size ||
-        header.total_bytes != segment_bytes(seat->world_size) ||
-        header.total_bytes > seat->segment.bytes)
+        header.total_bytes != segment_bytes(seat) || header.total_bytes > seat->segment.bytes)
         return shc_fail(SHC_ERR_MISMATCH, "rank 0 makes a group of %u ranks, this rank one of %d",
                         header.world_size, seat->world_size);
     return SHC_OK;
@@ -87,6 +86,8 @@ static enum shc_status take_seat(struct arrival *a)
     int rank = seat->rank;
     size_t offset = SHC_BLOCKS_OFFSET + (size_t)rank * SHC_BLOCK_BYTES;
     SHC_TRY(shc_segment_reserve(&seat->segment, offset, SHC_BLOCK_BYTES, a->comm->arena.node));
+    SHC_TRY(shc_segment_reserve(&seat->segment, shc_seat_mail_offset(seat, rank),
+                                shc_mail_reserved_bytes(&seat->mail), a->comm->arena.node));
     struct shc_identity_shm *identity = shc_seat_identity(seat, rank);
     identity->process = seat->self;
     identity->cpu_quota = shc_os_cpu_quota();

@@ -81,6 +81,7 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     snprintf(comm->name, sizeof comm->name, "%s", config->name ? config->name : "");
     seat->rank = config->rank;
     seat->world_size = config->world_size;
+    seat->mail = shc_mail_plan(config->world_size);
     seat->group = comm->name;
     seat->segment.fd = -1;
     seat->interrupted = config->interrupted;
@@ -102,7 +103,9 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
             memcpy(comm->global_ranks, config->global_ranks, bytes);
     }
     bool complete = comm->scratch && (comm->global_ranks || !config->global_ranks);
-    return complete ? SHC_OK : shc_fail(SHC_ERR_NOMEM, "no memory for a group");
+    if (!complete)
+        return shc_fail(SHC_ERR_NOMEM, "no memory for a group");
+    return shc_p2p_init(&comm->p2p, comm);
 }
 
 static void free_memory(struct shc_comm *comm)
@@ -144,6 +147,8 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     return SHC_OK;
 
 err_fini:
+    if (comm->p2p.peers)
+        shc_p2p_fini(&comm->p2p);
     shc_engine_fini(&comm->engine);
 err_free:
     free_memory(comm);
@@ -240,6 +245,7 @@ static bool take_runner(struct shc_engine *engine, uint64_t patience_ns)
 void shc_comm_leave_soon(struct shc_comm *comm, uint64_t patience_ns)
 {
     bool alone = take_runner(&comm->engine, patience_ns);
+    shc_p2p_silence(&comm->p2p, patience_ns);
     say_left(comm);
     if (alone)
         shc_runner_drop(&comm->engine);
@@ -267,7 +273,8 @@ void shc_comm_close(struct shc_comm *comm)
     shc_engine_reject(&comm->engine);
     /* Wakes our own sleepers, wherever they sleep: each looks at `closed` within a slice anyway. */
     shc_bell_ring(&comm->engine.bell, false);
-    bool alone = !shc_process_leaving() && take_runner(&comm->engine, CLOSE_NS);
+    bool silent = shc_p2p_close(&comm->p2p, CLOSE_NS);
+    bool alone = !shc_process_leaving() && take_runner(&comm->engine, CLOSE_NS) && silent;
     /* Only now, because behind LEFT nothing may be published: a rank that saw LEFT and no call, and
      * one that saw the call, would judge differently. */
     say_left(comm);
@@ -288,6 +295,7 @@ void shc_comm_free(struct shc_comm *comm)
     shc_engine_retire(&comm->engine);
     if (shc_process_leaving() || comm->mapped || comm->engine.straying)
         return; /* threads of ours may still be there: the process's end frees it */
+    shc_p2p_fini(&comm->p2p);
     shc_engine_fini(&comm->engine);
     pthread_mutex_destroy(&comm->mapped_lock);
     free_memory(comm);

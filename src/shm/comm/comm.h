@@ -11,6 +11,7 @@
 
 #include "shm/coll/coll.h"
 #include "shm/comm/engine.h"
+#include "shm/comm/p2p.h"
 #include "shm/comm/process.h"
 
 #define SHC_GROUP_NAME_BYTES 64
@@ -31,6 +32,7 @@ struct shc_comm {
     char *scratch;          /* (runner) */
     struct shc_pool *pool;  /* the process's; may be NULL */
     struct shc_engine engine;
+    struct shc_p2p p2p; /* its own lock */
     struct shc_keeper *keeper;
     struct shc_process_mark mark;
     shc_a64 timeout_ns;          /* any thread */

@@ -153,6 +153,11 @@ static enum shc_status start_thread(struct shc_comm *comm)
     return SHC_OK;
 }
 
+enum shc_status shc_engine_need_thread(struct shc_comm *comm)
+{
+    return comm->engine.able > 0 ? SHC_OK : start_thread(comm);
+}
+
 void shc_engine_reject(struct shc_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
@@ -197,8 +202,7 @@ static enum shc_status push_locked(struct shc_comm *comm, struct shc_request *re
     *full = false;
     if (engine->rejecting)
         return shc_fail(SHC_ERR_CLOSED, "this rank has closed the group");
-    if (engine->able == 0)
-        SHC_TRY(start_thread(comm));
+    SHC_TRY(shc_engine_need_thread(comm));
     *full = !shc_ring_push(&engine->pusher, &word);
     if (!*full) {
         /* acq_rel engine/queued: a count. */
@@ -338,7 +342,7 @@ void shc_request_complete(struct shc_request *request)
     /* relaxed: only the thread that finds its own number acts on it. */
     shc_a64_store_relaxed(&request->completer, shc_thread_number());
     request->hooks.complete(request->hooks.ctx, request->status, request->error);
-    /* release request/completed -> acquire in is_over(): what the callback did. */
+    /* release request/completed -> acquire in shc_request_over(): what the callback did. */
     shc_a32_store_release(&request->completed, 1);
     shc_bell_ring(&engine->bell, false);
     shc_engine_drop(engine, request);

@@ -53,6 +53,9 @@ struct shc_engine {
 
 SHC_NODISCARD enum shc_status shc_engine_init(struct shc_engine *engine);
 
+/* Makes a thread if none is able to call `complete`. The lock is held. */
+SHC_NODISCARD enum shc_status shc_engine_need_thread(struct shc_comm *comm);
+
 /* From now on every submission fails with SHC_ERR_CLOSED. */
 void shc_engine_reject(struct shc_engine *engine);
 

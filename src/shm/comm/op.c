@@ -146,6 +146,37 @@ static enum shc_status prepare_alltoall(struct shc_task *task, const struct shc_
     return use_output(task, op);
 }
 
+static uint64_t timeout_of(const struct shc_op *op, const struct shc_comm *comm)
+{
+    /* relaxed: a new time-out concerns the operations that start behind it. */
+    return op->timeout_ns ? op->timeout_ns : shc_a64_load_relaxed(&comm->timeout_ns);
+}
+
+enum shc_status shc_message_prepare(struct shc_message *message, struct shc_comm *comm,
+                                    const struct shc_op *op)
+{
+    const bool sends = op->kind == SHC_SEND;
+    const int world = comm->seat.world_size;
+    uint32_t elem_bytes;
+    SHC_TRY(check_dtype(op, &elem_bytes));
+    if ((op->peer < 0 || op->peer >= world) && (sends || op->peer != SHC_ANY_SOURCE))
+        return shc_fail(SHC_ERR_INVALID, "%s: the peer %d is not a rank (0 to %d)",
+                        shc_op_kind_name(op->kind), op->peer, world - 1);
+    memset(message, 0, sizeof *message);
+    SHC_TRY(shc_buf_init(&message->buf, sends ? &op->input : &op->output, elem_bytes, !sends));
+    message->peer = op->peer;
+    message->source = op->peer;
+    message->tag = op->tag;
+    message->timeout_ns = timeout_of(op, comm);
+    message->shape = (struct shc_shape){
+        .dtype = op->dtype,
+        .elem_bytes = elem_bytes,
+        .dtype_tag = op->dtype == SHC_OPAQUE ? op->dtype_tag : 0,
+        .bytes = message->buf.bytes,
+    };
+    return SHC_OK;
+}
+
 enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
                                  const struct shc_op *op)
 {
@@ -154,15 +185,13 @@ enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
         return shc_fail(SHC_ERR_INVALID, "operation %d does not exist", (int)op->kind);
     if (op->kind != SHC_BARRIER)
         SHC_TRY(check_dtype(op, &elem_bytes));
-    /* relaxed: a new time-out concerns the operations that start behind it. */
-    uint64_t group_timeout_ns = shc_a64_load_relaxed(&comm->timeout_ns);
     memset(task, 0, sizeof *task);
     task->seat = &comm->seat;
     task->arena = &comm->arena;
     task->scratch = comm->scratch;
     task->pool = comm->pool;
     task->wait.seat = &comm->seat;
-    task->wait.timeout_ns = op->timeout_ns ? op->timeout_ns : group_timeout_ns;
+    task->wait.timeout_ns = timeout_of(op, comm);
     task->call.kind = op->kind;
     task->call.elem_bytes = elem_bytes;
     if (op->kind == SHC_BARRIER)

@@ -6,10 +6,20 @@
  */
 
 #include "shm/coll/coll.h"
+#include "shm/comm/message.h"
 
 struct shc_comm;
 
 /* Fills the call, the buffers, the kernel. The tensors' arrays must outlive the task.
- * SHC_ERR_INVALID, SHC_ERR_UNSUPPORTED. */
+ * SHC_ERR_INVALID, SHC_ERR_UNSUPPORTED. pre: not a point-to-point operation. */
 SHC_NODISCARD enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
                                                const struct shc_op *op);
+
+/* The same for a point-to-point operation. */
+SHC_NODISCARD enum shc_status shc_message_prepare(struct shc_message *message,
+                                                  struct shc_comm *comm, const struct shc_op *op);
+
+SHC_INLINE bool shc_is_message(enum shc_op_kind kind)
+{
+    return kind == SHC_SEND || kind == SHC_RECV;
+}

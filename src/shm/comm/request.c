@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/comm/request.h"
 
+#include "shm/base/log.h"
 #include "shm/comm/comm.h"
 #include "shm/proto/member.h"
 
@@ -59,7 +60,9 @@ static enum shc_status request_create(struct shc_comm *comm, const struct shc_op
     request->op = *op;
     copy_tensors(&request->op.input, &at);
     copy_tensors(&request->op.output, &at);
-    enum shc_status st = shc_task_prepare(&request->task, comm, &request->op);
+    enum shc_status st = shc_is_message(op->kind)
+                             ? shc_message_prepare(&request->message, comm, &request->op)
+                             : shc_task_prepare(&request->task, comm, &request->op);
     if (st != SHC_OK) {
         free(request);
         return st;
@@ -77,13 +80,16 @@ static enum shc_status submit(struct shc_comm *comm, const struct shc_op *op,
 {
     struct shc_request *request = NULL;
     SHC_TRY(request_create(comm, op, hooks, &request));
-    enum shc_status st = shc_engine_submit(comm, request);
+    enum shc_status st = shc_is_message(op->kind) ? shc_p2p_submit(&comm->p2p, request)
+                                                  : shc_engine_submit(comm, request);
     if (st != SHC_OK) {
         free(request);
         return st;
     }
-    /* acq_rel comm/started: a counter. */
-    shc_a64_add_acq_rel(&comm->started, 1);
+    if (!shc_is_message(op->kind)) {
+        /* acq_rel comm/started: a counter. */
+        shc_a64_add_acq_rel(&comm->started, 1);
+    }
     *out = request;
     return SHC_OK;
 }
@@ -98,9 +104,7 @@ enum shc_status shc_submit(struct shc_comm *comm, const struct shc_op *op,
 
 /* ---- waiting for one ---- */
 
-/* Has the operation ended, and its `complete` returned if there is one? A thread that waits inside
- * that very callback does not wait for itself. */
-static bool is_over(const struct shc_request *request)
+bool shc_request_over(const struct shc_request *request)
 {
     /* acquire request/done <- release in shc_request_finish(): status, error, the output. */
     if (!shc_a32_load_acquire(&request->done))
@@ -119,13 +123,13 @@ static bool is_over_or_queued(const void *arg)
 {
     const struct shc_request *request = arg;
     /* acquire runner/word <- acq_rel in push_locked(): a request is in the ring. */
-    return is_over(request) ||
+    return shc_request_over(request) ||
            shc_a32_load_acquire(&request->comm->engine.runner) == SHC_RUNNER_QUEUED;
 }
 
 static bool is_over_target(const void *arg)
 {
-    return is_over(arg);
+    return shc_request_over(arg);
 }
 
 /* A signal handler that ran inside a call of this thread on the same group: what it submits can only
@@ -156,7 +160,7 @@ static enum shc_status wait_until_over(struct shc_request *request, uint64_t tim
         .bell = &comm->engine.bell,
         .peer = -1,
     };
-    while (!is_over(request)) {
+    while (!shc_request_over(request)) {
         SHC_TRY(check_not_inside(comm, "a wait"));
         if (may_run && shc_runner_take(&comm->engine, SHC_RUNNER_QUEUED)) {
             shc_engine_run_queue(comm, request, false);
@@ -191,6 +195,23 @@ static enum shc_status fail_timed_wait(struct shc_request *request, uint64_t tim
                     now, whom);
 }
 
+/* The same for a message. */
+static enum shc_status fail_timed_message(struct shc_request *request, uint64_t timeout_ns)
+{
+    struct shc_comm *comm = request->comm;
+    char what[256], whom[512] = "";
+    shc_p2p_text(request, what, sizeof what);
+    pthread_mutex_lock(&comm->p2p.lock);
+    enum shc_status status;
+    if (!comm->p2p.closed && !shc_request_done(request, &status))
+        shc_p2p_whom_text(&comm->p2p, request, whom, sizeof whom);
+    pthread_mutex_unlock(&comm->p2p.lock);
+    return shc_fail(SHC_ERR_TIMEOUT,
+                    "%s: a wait for it Timed out after %.3f s waiting for %s; the operation stays "
+                    "in flight",
+                    what, (double)timeout_ns / (double)SHC_NS_PER_S, whom);
+}
+
 static enum shc_status result_of(const struct shc_request *request)
 {
     return request->status == SHC_OK ? SHC_OK : shc_fail(request->status, "%s", request->error);
@@ -200,9 +221,15 @@ enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_n
 {
     if (!shc_process_is(&request->comm->mark))
         return shc_comm_usable(request->comm);
-    enum shc_status st = wait_until_over(request, timeout_ns);
+    const bool message = shc_is_message(request->op.kind);
+    enum shc_status st = SHC_OK;
+    if (message && !shc_request_over(request))
+        st = shc_p2p_wait(&request->comm->p2p, request, timeout_ns);
+    if (st == SHC_OK) /* a message that is done may have its callback still before it */
+        st = wait_until_over(request, timeout_ns);
     if (st == SHC_ERR_TIMEOUT)
-        return fail_timed_wait(request, timeout_ns);
+        return message ? fail_timed_message(request, timeout_ns)
+                       : fail_timed_wait(request, timeout_ns);
     SHC_TRY(st);
     shc_engine_retire(&request->comm->engine);
     return result_of(request);
@@ -223,6 +250,11 @@ const char *shc_request_error(struct shc_request *request)
     return shc_request_done(request, &status) ? request->error : "";
 }
 
+int shc_request_source(struct shc_request *request)
+{
+    return request->message.source;
+}
+
 bool shc_request_notify(struct shc_request *request)
 {
     struct shc_engine *engine = &request->comm->engine;
@@ -233,6 +265,9 @@ bool shc_request_notify(struct shc_request *request)
     pthread_mutex_lock(&engine->lock);
     /* relaxed: stored under the lock that is held here. */
     bool in_time = !shc_a32_load_relaxed(&request->done);
+    if (in_time && shc_engine_need_thread(request->comm) != SHC_OK)
+        shc_log(SHC_LOG_WARN, "rank %d of \"%s\": no engine thread (%s); a callback will not come",
+                request->comm->seat.rank, request->comm->name, shc_error_text());
     if (in_time)
         request->notify = true;
     pthread_mutex_unlock(&engine->lock);
@@ -261,6 +296,10 @@ void shc_request_release(struct shc_request *request)
  * has begun, only the failure of the group ends it in time. */
 static void cancel(struct shc_request *request)
 {
+    if (shc_is_message(request->op.kind)) {
+        shc_p2p_cancel(&request->comm->p2p, request);
+        return;
+    }
     /* acq_rel request/state: against the runner that begins it. */
     if (shc_a32_cas_acq_rel(&request->state, SHC_REQUEST_QUEUED, SHC_REQUEST_CANCELLED))
         return;
@@ -295,11 +334,29 @@ static SHC_NOINLINE enum shc_status run_queued(struct shc_comm *comm, const stru
     return st;
 }
 
+static enum shc_status run_message(struct shc_comm *comm, const struct shc_op *op)
+{
+    struct shc_request *request;
+    SHC_TRY(submit(comm, op, NULL, &request));
+    enum shc_status st = SHC_OK;
+    if (!shc_request_over(request))
+        st = shc_p2p_wait(&comm->p2p, request, 0);
+    if (st == SHC_OK)
+        st = result_of(request);
+    else
+        cancel(request);
+    shc_request_release(request);
+    shc_engine_retire(&comm->engine);
+    return st;
+}
+
 enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
 {
     struct shc_task task;
     SHC_TRY(shc_comm_usable(comm));
     shc_engine_retire(&comm->engine);
+    if (shc_is_message(op->kind))
+        return run_message(comm, op);
     if (!shc_runner_take(&comm->engine, 0))
         return run_queued(comm, op);
     enum shc_status st = shc_task_prepare(&task, comm, op);

@@ -26,12 +26,17 @@ struct shc_request {
     struct shc_comm *comm;
     struct shc_request_hooks hooks;
     struct shc_op op;
-    struct shc_task task;
-    bool notify; /* guarded by the engine's lock until done */
+    struct shc_task task;       /* of a collective */
+    struct shc_message message; /* of a send or a receive; guarded by the lock of comm->p2p */
+    bool notify;                /* guarded by the engine's lock until done */
     enum shc_status status;
     char error[SHC_ERROR_TEXT_BYTES];
-    struct shc_request *next; /* of the engine's lists */
+    struct shc_request *next; /* of the engine's lists; before it is done, of point-to-point's */
 };
+
+/* Has the operation ended, and its `complete` returned if there is one? A thread that waits inside
+ * that very callback does not wait for itself. */
+bool shc_request_over(const struct shc_request *request);
 
 /* The operation has ended: stores status and error, and hands over to `complete` if that was asked
  * for; gives the engine's reference back otherwise. On the runner's thread. */

@@ -59,6 +59,11 @@ void shc_os_file_close(int fd);
 SHC_NODISCARD int shc_os_map(int fd, size_t bytes, size_t guard_bytes, void **base);
 void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes);
 
+/* post: every page of this part of a shared mapping is backed by memory. ENOSPC when there is none,
+ * EINVAL where the kernel cannot (before 5.14): shc_os_can_populate() is false. */
+SHC_NODISCARD int shc_os_populate(void *memory, size_t bytes);
+bool shc_os_can_populate(void);
+
 /* Private zero memory that a forked child finds zeroed again; it is never unmapped. */
 SHC_NODISCARD int shc_os_wipe_on_fork_page(void **page);
 

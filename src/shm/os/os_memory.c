@@ -203,6 +203,26 @@ void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes)
     munmap((char *)base - guard_bytes, guard_bytes + bytes);
 }
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+int shc_os_populate(void *memory, size_t bytes)
+{
+    while (madvise(memory, bytes, MADV_POPULATE_WRITE) != 0) {
+        if (errno == EFAULT || errno == ENOMEM) /* an access would have been SIGBUS */
+            return ENOSPC;
+        if (errno != EINTR && errno != EAGAIN)
+            return errno;
+    }
+    return 0;
+}
+
+bool shc_os_can_populate(void)
+{
+    return madvise(NULL, 0, MADV_POPULATE_WRITE) == 0;
+}
+
 int shc_os_wipe_on_fork_page(void **page)
 {
     void *memory =

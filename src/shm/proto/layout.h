@@ -22,6 +22,14 @@
  *            896   struct shc_reason_shm      before it sets the abort word
  *           1664   struct shc_offer_shm       lazy arena: name (rank 0) and verdict
  *           2048   small slots [2]            by parity of the epoch
+ *
+ * Behind the blocks, one mailbox per rank for point-to-point, written by that rank; its sizes
+ * depend on the world size (struct shc_mail_geometry in proto/pair.h):
+ *
+ *              0   struct shc_bell_shm                    flag: exchanges by anyone
+ *            128   struct shc_ack_shm [world]             of what rank s has sent here
+ *            ...   struct shc_line_shm [world][lines]     to rank r
+ *       a page     windows [8]                            reserved by the rank when it needs them
  */
 
 #include "shm/base/atomic.h"
@@ -29,7 +37,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 1u
+#define SHC_LAYOUT_VERSION 2u
 
 #define SHC_NONCE_BYTES 16
 
@@ -130,6 +138,44 @@ struct shc_offer_shm {
     struct shc_segment_name name; /* W: rank 0, before its verdict */
 };
 
+/*
+ * Point-to-point. A pair line is one message from its sender to one receiver: a header, and up to
+ * 88 bytes of payload. `number` is one more than the line's place among all that the pair has had.
+ */
+#define SHC_LINE_DATA_BYTES 88
+#define SHC_WINDOWS         8
+#define SHC_WINDOW_BYTES    16384
+#define SHC_NO_WINDOW       255
+
+enum shc_line_kind {
+    SHC_LINE_EAGER = 1, /* a header with all the bytes: in the line, or in one window */
+    SHC_LINE_RTS,       /* ready to send: a header; the bytes wait for the receiver's word */
+    SHC_LINE_CTS,       /* clear to send: the receive is posted, send the bytes of `message` */
+    SHC_LINE_REFUSE,    /* the receive does not fit: the message is dropped; what it wanted */
+    SHC_LINE_CHUNK,     /* bytes of `message`, from offset `bytes` on */
+};
+
+struct shc_line_shm {
+    shc_a64 number;
+    uint8_t kind; /* enum shc_line_kind */
+    uint8_t dtype;
+    uint8_t elem_bytes;
+    uint8_t window; /* that holds the piece, or SHC_NO_WINDOW: it is in `data` */
+    uint32_t piece; /* bytes that come with this line */
+    int32_t tag;
+    uint32_t dtype_tag;
+    uint64_t message; /* the sender's number of the message, per pair */
+    uint64_t bytes;   /* of the whole message; CHUNK: where the piece begins in it */
+    uint8_t data[SHC_LINE_DATA_BYTES];
+};
+
+/* What a receiver says to one sender. */
+struct shc_ack_shm {
+    shc_a64 taken;                /* lines: all before are read */
+    shc_a32 windows[SHC_WINDOWS]; /* grows by one with each use of the sender's window read */
+    uint8_t pad[24];
+};
+
 #define SHC_SMALL_SLOTS      2
 #define SHC_SMALL_SLOT_BYTES 8192
 
@@ -173,6 +219,9 @@ SHC_LAYOUT_ASSERT(sizeof(struct shc_reason_shm) == SHC_REASON_BYTES, "reason");
 SHC_LAYOUT_ASSERT(SHC_REASON_OFFSET + SHC_REASON_BYTES == SHC_OFFER_OFFSET, "offer behind reason");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_segment_name) == 144, "segment name");
 SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) <= SHC_SMALL_OFFSET, "offer");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_line_shm) == SHC_LINE_BYTES, "pair line");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
+SHC_LAYOUT_ASSERT(SHC_WINDOW_BYTES % SHC_PAGE_BYTES == 0, "windows are whole pages");
 SHC_LAYOUT_ASSERT(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_BLOCK_BYTES &&
                       SHC_BLOCK_BYTES % SHC_PAGE_BYTES == 0,
                   "block");

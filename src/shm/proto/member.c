@@ -92,8 +92,10 @@ int shc_member_missing_text(const struct shc_seat *seat, uint64_t epoch, char *t
 
 static void wake_everybody(const struct shc_seat *seat)
 {
-    for (int rank = 0; rank < seat->world_size; rank++)
+    for (int rank = 0; rank < seat->world_size; rank++) {
         shc_bell_ring(shc_seat_bell(seat, rank), true);
+        shc_bell_ring(shc_seat_mail_bell(seat, rank), true);
+    }
 }
 
 enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, const char *text)
@@ -110,16 +112,24 @@ enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, co
     return shc_fail(status, "%s", text);
 }
 
-enum shc_status shc_group_reason(const struct shc_seat *seat, const char *what)
+enum shc_status shc_group_reason_text(const struct shc_seat *seat, char *text, size_t capacity)
 {
     /* acquire abort/set <- acq_rel in shc_group_fail(): the finder's reason. */
     uint32_t finder = shc_a32_load_acquire(&shc_seat_abort(seat)->finder);
-    if (finder == 0 || finder > (uint32_t)seat->world_size)
-        return shc_fail(SHC_ERR_ABORTED, "%s failed: the group is broken", what);
+    if (finder == 0 || finder > (uint32_t)seat->world_size) {
+        snprintf(text, capacity, "the group is broken");
+        return SHC_ERR_ABORTED;
+    }
     const struct shc_reason_shm *reason = shc_seat_reason(seat, (int)finder - 1);
     enum shc_status status = (enum shc_status)reason->status;
-    if (status <= SHC_OK || status >= SHC_STATUS_COUNT)
-        status = SHC_ERR_ABORTED;
-    return shc_fail(status, "%s failed: %.*s (found by rank %u)", what,
-                    (int)strnlen(reason->text, sizeof reason->text), reason->text, finder - 1);
+    snprintf(text, capacity, "%.*s (found by rank %u)",
+             (int)strnlen(reason->text, sizeof reason->text), reason->text, finder - 1);
+    return status > SHC_OK && status < SHC_STATUS_COUNT ? status : SHC_ERR_ABORTED;
+}
+
+enum shc_status shc_group_reason(const struct shc_seat *seat, const char *what)
+{
+    char text[SHC_REASON_BYTES + 32];
+    enum shc_status status = shc_group_reason_text(seat, text, sizeof text);
+    return shc_fail(status, "%s failed: %s", what, text);
 }

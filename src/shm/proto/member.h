@@ -48,5 +48,8 @@ SHC_INLINE bool shc_group_failed(const struct shc_seat *seat)
     return shc_a32_load_acquire(&shc_seat_abort(seat)->finder) != 0;
 }
 
+/* pre: the abort word is set. The reason's status, and its text with who found it. */
+enum shc_status shc_group_reason_text(const struct shc_seat *seat, char *text, size_t capacity);
+
 /* pre: the abort word is set. Records "<what> failed: <reason>" and returns the reason's status. */
 enum shc_status shc_group_reason(const struct shc_seat *seat, const char *what);

@@ -15,10 +15,19 @@ struct shc_patience {
     uint32_t yields; /* then turns that give the CPU to whoever wants it; then sleep */
 };
 
+/* Of one rank's mailbox (proto/pair.h): the same on all ranks, from the world size alone. */
+struct shc_mail_geometry {
+    uint32_t lines;      /* per ordered pair, a power of two */
+    size_t lines_offset; /* in the mailbox */
+    size_t windows_offset;
+    size_t total_bytes;
+};
+
 struct shc_seat {
     struct shc_segment segment;
     int rank;
     int world_size;
+    struct shc_mail_geometry mail;
     const char *group; /* its name, for messages */
     struct shc_os_process self;
     struct shc_patience patience; /* of the application's threads */
@@ -84,4 +93,16 @@ SHC_INLINE struct shc_offer_shm *shc_seat_offer(const struct shc_seat *seat, int
 SHC_INLINE char *shc_seat_small_slot(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
     return shc_seat_block(seat, rank) + SHC_SMALL_OFFSET + (epoch & 1) * SHC_SMALL_SLOT_BYTES;
+}
+
+SHC_INLINE size_t shc_seat_mail_offset(const struct shc_seat *seat, int rank)
+{
+    return SHC_BLOCKS_OFFSET + (size_t)seat->world_size * SHC_BLOCK_BYTES +
+           (size_t)rank * seat->mail.total_bytes;
+}
+
+/* The bell of a rank's mailbox: rung by everybody who has something for it. */
+SHC_INLINE struct shc_bell_shm *shc_seat_mail_bell(const struct shc_seat *seat, int rank)
+{
+    return (struct shc_bell_shm *)(void *)(seat->segment.base + shc_seat_mail_offset(seat, rank));
 }

@@ -190,13 +190,12 @@ static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, 
     uint64_t slice_ns = SLICE_NS;
     if (wait->deadline_ns - now_ns < slice_ns)
         slice_ns = wait->deadline_ns - now_ns;
-    bool shared = target->peer >= 0;
     uint32_t heard = shc_bell_listen(target->bell);
     if (target->ready(target->arg))
         return;
-    if (shared && shc_group_failed(wait->seat))
+    if (target->peer >= 0 && shc_group_failed(wait->seat))
         return;
-    *signalled = shc_bell_sleep(target->bell, heard, slice_ns, shared) == EINTR;
+    *signalled = shc_bell_sleep(target->bell, heard, slice_ns, target->shared) == EINTR;
 }
 
 static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_target *target)
@@ -260,6 +259,7 @@ enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *wo
         .arg = &arg,
         .bell = shc_seat_bell(wait->seat, peer),
         .peer = peer,
+        .shared = true,
     };
     return shc_wait_for(wait, &target);
 }

@@ -38,7 +38,8 @@ struct shc_target {
     bool (*ready)(const void *arg); /* an acquire load of what the bell's owner stores */
     const void *arg;
     struct shc_bell_shm *bell;
-    int peer; /* whose store it is; -1: this process's own, and no member is looked at */
+    int peer;    /* whose store it is; -1: many, or this process's own; no member is looked at */
+    bool shared; /* the bell is in the segment */
 };
 
 /* Until target->ready(). SHC_OK, or why not, with the text recorded. */

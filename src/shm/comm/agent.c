@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Who keeps the messages of a group moving when no call does: the agent, one thread per group, made
+ * by the first send or receive.
+ *
+ * While somebody waits for a message, that thread makes the passes, and the agent only naps: woken
+ * by every message it would take the CPU from the very thread that wants it. While messages are
+ * pending and nobody waits, the agent sleeps on the mailbox's bell and makes the passes itself. With
+ * nothing pending for a while it sleeps until it is called.
+ *
+ * A nap is short after one that found something to do, and long after many that did not: what
+ * nobody waits for begins to move within NAP_MAX_NS.
+ */
+#include "shm/base/clock.h"
+#include "shm/base/num.h"
+#include "shm/comm/comm.h"
+#include "shm/comm/p2p.h"
+#include "shm/comm/request.h"
+
+#include <stdio.h>
+
+#define NAP_MIN_NS (50 * SHC_NS_PER_US)
+#define NAP_MAX_NS (2 * SHC_NS_PER_MS)
+#define IDLE_NAPS  16 /* without anything pending, before it goes to sleep */
+#define IDLE_NS    (10 * SHC_NS_PER_S)
+
+/* ---- the agent ---- */
+
+/* Is it the agent's turn no more? Makes a pass to find out. */
+static bool agent_relieved(const void *arg)
+{
+    struct shc_p2p *p2p = (struct shc_p2p *)arg;
+    pthread_mutex_lock(&p2p->lock);
+    bool relieved = p2p->closed || p2p->waiters > 0;
+    if (!relieved) {
+        shc_p2p_pass(p2p, false);
+        relieved = p2p->pending == 0;
+    }
+    pthread_mutex_unlock(&p2p->lock);
+    return relieved;
+}
+
+static void drive(struct shc_p2p *p2p)
+{
+    struct shc_seat *seat = &p2p->comm->seat;
+    struct shc_wait wait = {.seat = seat, .timeout_ns = SHC_NO_DEADLINE};
+    const struct shc_target target = {
+        .ready = agent_relieved,
+        .arg = p2p,
+        .bell = shc_seat_mail_bell(seat, seat->rank),
+        .peer = -1,
+        .shared = true,
+    };
+    while (shc_wait_for(&wait, &target) != SHC_OK)
+        continue; /* neither a deadline nor an interrupt */
+}
+
+static bool anything_to_do(struct shc_p2p *p2p, bool *closed)
+{
+    pthread_mutex_lock(&p2p->lock);
+    *closed = p2p->closed;
+    bool pending = p2p->pending > 0;
+    pthread_mutex_unlock(&p2p->lock);
+    return pending || *closed;
+}
+
+/* Nothing is pending: until the agent is called. */
+static void sleep_idle(struct shc_p2p *p2p)
+{
+    bool closed;
+    uint32_t heard = shc_bell_listen(&p2p->agent_bell);
+    if (!anything_to_do(p2p, &closed))
+        shc_bell_sleep(&p2p->agent_bell, heard, IDLE_NS, false);
+}
+
+static void agent_thread(void *arg)
+{
+    struct shc_p2p *p2p = arg;
+    uint64_t nap_ns = NAP_MIN_NS;
+    int idle = 0;
+    for (;;) {
+        pthread_mutex_lock(&p2p->lock);
+        bool closed = p2p->closed, pending = p2p->pending > 0, alone = p2p->waiters == 0;
+        pthread_mutex_unlock(&p2p->lock);
+        if (closed)
+            return;
+        idle = pending ? 0 : idle + 1;
+        if (pending && alone) {
+            drive(p2p);
+            nap_ns = NAP_MIN_NS;
+        } else if (idle > IDLE_NAPS) {
+            sleep_idle(p2p);
+            shc_os_sleep_ns(NAP_MIN_NS); /* who has called may be about to wait himself */
+            nap_ns = NAP_MIN_NS;
+            idle = 0;
+        } else {
+            shc_os_sleep_ns(nap_ns);
+            nap_ns = 2 * nap_ns < NAP_MAX_NS ? 2 * nap_ns : NAP_MAX_NS;
+        }
+    }
+}
+
+enum shc_status shc_agent_start(struct shc_p2p *p2p)
+{
+    if (SHC_LIKELY(p2p->agent_started))
+        return SHC_OK;
+    int error = shc_os_thread_start(&p2p->agent, "shc-agent", agent_thread, p2p);
+    if (error != 0)
+        return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot start the agent of \"%s\"",
+                              p2p->comm->name);
+    p2p->agent_started = true;
+    return SHC_OK;
+}
+
+void shc_agent_call(struct shc_p2p *p2p)
+{
+    shc_bell_ring(&p2p->agent_bell, false);
+}
+
+/* ---- waiting ---- */
+
+struct waiting {
+    struct shc_p2p *p2p;
+    struct shc_request *request;
+};
+
+/* Done? Makes a pass to find out. */
+static bool message_done(const void *arg)
+{
+    const struct waiting *waiting = arg;
+    struct shc_p2p *p2p = waiting->p2p;
+    enum shc_status status;
+    if (shc_request_done(waiting->request, &status))
+        return true;
+    pthread_mutex_lock(&p2p->lock);
+    if (!p2p->closed)
+        shc_p2p_pass(p2p, true);
+    pthread_mutex_unlock(&p2p->lock);
+    return shc_request_done(waiting->request, &status);
+}
+
+enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, uint64_t timeout_ns)
+{
+    struct shc_seat *seat = &p2p->comm->seat;
+    struct waiting waiting = {.p2p = p2p, .request = request};
+    struct shc_wait wait = {
+        .seat = seat,
+        .timeout_ns = timeout_ns ? timeout_ns : SHC_NO_DEADLINE,
+        .patience = seat->patience,
+        .interruptible = true,
+    };
+    pthread_mutex_lock(&p2p->lock);
+    bool closed = p2p->closed;
+    if (!closed)
+        p2p->waiters++; /* keeps the memory mapped */
+    pthread_mutex_unlock(&p2p->lock);
+    if (closed)
+        return SHC_OK;
+    const struct shc_target target = {
+        .ready = message_done,
+        .arg = &waiting,
+        .bell = shc_seat_mail_bell(seat, seat->rank),
+        .peer = -1,
+        .shared = true,
+    };
+    enum shc_status st = shc_wait_for(&wait, &target);
+    pthread_mutex_lock(&p2p->lock);
+    p2p->waiters--;
+    pthread_mutex_unlock(&p2p->lock);
+    return st;
+}
+
+/* ---- leaving ---- */
+
+bool shc_p2p_silence(struct shc_p2p *p2p, uint64_t patience_ns)
+{
+    const uint64_t deadline_ns = shc_clock_ns() + patience_ns;
+    while (pthread_mutex_trylock(&p2p->lock) != 0) {
+        if (shc_clock_ns() > deadline_ns)
+            return false;
+        shc_os_sleep_ns(50 * SHC_NS_PER_US);
+    }
+    if (!p2p->closed) {
+        p2p->closed = true;
+        shc_p2p_finish_all(p2p, SHC_ERR_CLOSED, "this rank has closed the group");
+        shc_bell_ring(shc_seat_mail_bell(&p2p->comm->seat, p2p->comm->seat.rank), true);
+    }
+    pthread_mutex_unlock(&p2p->lock);
+    shc_bell_ring(&p2p->agent_bell, false);
+    return true;
+}
+
+static bool nobody_inside(struct shc_p2p *p2p)
+{
+    pthread_mutex_lock(&p2p->lock);
+    bool nobody = p2p->waiters == 0;
+    pthread_mutex_unlock(&p2p->lock);
+    return nobody;
+}
+
+bool shc_p2p_close(struct shc_p2p *p2p, uint64_t patience_ns)
+{
+    const uint64_t deadline_ns = shc_clock_ns() + patience_ns;
+    if (!shc_p2p_silence(p2p, patience_ns))
+        return false;
+    while (!nobody_inside(p2p)) {
+        if (shc_clock_ns() > deadline_ns)
+            return false;
+        shc_os_sleep_ns(50 * SHC_NS_PER_US);
+    }
+    if (!p2p->agent_started)
+        return true;
+    if (shc_os_thread_join(&p2p->agent, patience_ns) != 0) {
+        shc_os_thread_detach(&p2p->agent);
+        return false;
+    }
+    p2p->agent_started = false;
+    return true;
+}

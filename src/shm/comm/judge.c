@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What ends a message that does not move: its peer's death or departure, its deadline, the failure
+ * of the group. And what is said of it meanwhile. The rules are those of proto/wait.c, for many
+ * requests at once.
+ */
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+#include "shm/comm/comm.h"
+#include "shm/comm/p2p.h"
+#include "shm/comm/request.h"
+#include "shm/proto/member.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define JUDGE_NS     (10 * SHC_NS_PER_MS)
+#define ASK_NS       (50 * SHC_NS_PER_MS)
+#define OVERSLEPT_NS SHC_NS_PER_S
+#define MAX_FORGIVEN 100
+#define GONE_LOOKS   16
+#define TAGS_LISTED  4
+
+/* ---- words ---- */
+
+static void peer_text(const struct shc_request *request, char *text, size_t capacity)
+{
+    const struct shc_message *m = &request->message;
+    if (request->op.kind == SHC_SEND)
+        snprintf(text, capacity, "to rank %d", m->peer);
+    else if (m->source < 0)
+        snprintf(text, capacity, "from any rank");
+    else
+        snprintf(text, capacity, "from rank %d", m->source);
+}
+
+void shc_p2p_text(const struct shc_request *request, char *text, size_t capacity)
+{
+    const struct shc_message *m = &request->message;
+    const struct shc_seat *seat = &request->comm->seat;
+    char call[128], peer[32];
+    struct shc_call shape = {
+        .kind = request->op.kind,
+        .dtype = m->shape.dtype,
+        .elem_bytes = m->shape.elem_bytes,
+        .dtype_tag = m->shape.dtype_tag,
+        .count = m->shape.bytes / m->shape.elem_bytes,
+    };
+    shc_call_text(&shape, 0, call, sizeof call);
+    peer_text(request, peer, sizeof peer);
+    snprintf(text, capacity, "rank %d: %s %s, tag %d, on group \"%s\"", seat->rank, call, peer,
+             (int)m->tag, seat->group);
+}
+
+/* ", which has sent tags 3, 4 that no recv here takes": what a wrong tag looks like. */
+static void strays_text(const struct shc_p2p_peer *peer, char *text, size_t capacity)
+{
+    size_t used = 0;
+    int listed = 0;
+    text[0] = '\0';
+    for (const struct shc_stray *stray = peer->strays; stray && used < capacity;
+         stray = stray->next) {
+        if (listed++ == TAGS_LISTED) {
+            used += (size_t)snprintf(text + used, capacity - used, ", ...");
+            break;
+        }
+        used += (size_t)snprintf(text + used, capacity - used, "%s%d",
+                                 listed == 1 ? ", which has sent messages that no recv here takes, "
+                                               "with tags "
+                                             : ", ",
+                                 (int)stray->line.tag);
+    }
+}
+
+void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_request *request, char *text,
+                       size_t capacity)
+{
+    static const char *const what[] = {
+        [SHC_MESSAGE_NONE] = "nobody",
+        [SHC_MESSAGE_QUEUED] = "earlier messages to be received by",
+        [SHC_MESSAGE_ANNOUNCED] = "the matching recv of",
+        [SHC_MESSAGE_STREAMING] = "the rest to be received by",
+        [SHC_MESSAGE_POSTED] = "the matching send of",
+        [SHC_MESSAGE_GRANT_DUE] = "room for a word to",
+        [SHC_MESSAGE_REFUSE_DUE] = "room for a word to",
+        [SHC_MESSAGE_FILLING] = "the rest from",
+    };
+    const struct shc_message *m = &request->message;
+    int peer = request->op.kind == SHC_SEND ? m->peer : m->source;
+    char member[256] = "any rank", strays[160] = "";
+    if (peer >= 0) {
+        shc_member_text(&p2p->comm->seat, peer, member, sizeof member);
+        if (m->state == SHC_MESSAGE_POSTED)
+            strays_text(&p2p->peers[peer], strays, sizeof strays);
+    }
+    snprintf(text, capacity, "%s %s%s", what[m->state], member, strays);
+}
+
+/* ---- looking ---- */
+
+/* A second witness beside the life words, as in proto/wait.c. */
+static void look_at_processes(struct shc_p2p *p2p)
+{
+    const struct shc_seat *seat = &p2p->comm->seat;
+    for (int i = 0; i < seat->world_size && i < GONE_LOOKS; i++) {
+        int rank = (p2p->first_peer + i) % seat->world_size;
+        if (rank != seat->rank && shc_member_process_gone(seat, rank))
+            shc_member_declare_dead(seat, rank);
+    }
+}
+
+static void forgive(struct shc_queue *queue, uint64_t excess_ns)
+{
+    for (struct shc_request *request = queue->first; request; request = request->next) {
+        struct shc_message *m = &request->message;
+        m->begun_ns += excess_ns;
+        m->late_ns += excess_ns;
+        if (m->deadline_ns != SHC_NO_DEADLINE)
+            m->deadline_ns += excess_ns;
+    }
+}
+
+/* This process was stopped, or suspended: nobody is late for that time. */
+static void forgive_all(struct shc_p2p *p2p, uint64_t excess_ns)
+{
+    if (p2p->forgiven++ >= MAX_FORGIVEN)
+        return;
+    for (int peer = 0; peer < p2p->comm->seat.world_size; peer++) {
+        forgive(&p2p->peers[peer].posted, excess_ns);
+        forgive(&p2p->peers[peer].incoming, excess_ns);
+        forgive(&p2p->peers[peer].sends, excess_ns);
+    }
+    forgive(&p2p->posted_any, excess_ns);
+}
+
+void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
+{
+    const struct shc_seat *seat = &p2p->comm->seat;
+    sight->due = false;
+    if (p2p->pending == 0)
+        return;
+    sight->now_ns = shc_clock_ns();
+    sight->due = sight->now_ns - p2p->judged_ns >= JUDGE_NS;
+    if (!sight->due)
+        return;
+    if (sight->now_ns - p2p->judged_ns > JUDGE_NS + OVERSLEPT_NS)
+        forgive_all(p2p, sight->now_ns - p2p->judged_ns - JUDGE_NS);
+    p2p->judged_ns = sight->now_ns;
+    if (sight->now_ns - p2p->asked_ns >= ASK_NS) {
+        p2p->asked_ns = sight->now_ns;
+        look_at_processes(p2p);
+    }
+    for (int rank = 0; rank < seat->world_size; rank++)
+        sight->states[rank] =
+            (uint8_t)(rank == seat->rank ? SHC_MEMBER_ALIVE : shc_member_look(seat, rank));
+}
+
+/* ---- judging ---- */
+
+static void end_dead(struct shc_p2p *p2p, const struct shc_request *request, int rank)
+{
+    struct shc_seat *seat = &p2p->comm->seat;
+    char what[256], call[128], reason[600];
+    shc_p2p_text(request, what, sizeof what);
+    shc_call_latest_text(seat, rank, call, sizeof call);
+    snprintf(reason, sizeof reason,
+             "rank %d (pid %d) died; its last collective call was %s; found in %s", rank,
+             (int)shc_seat_identity(seat, rank)->process.pid, call, what);
+    shc_p2p_break(p2p, SHC_ERR_PEER_DEAD, reason);
+}
+
+/* The request cannot be fulfilled, and nobody else is concerned. */
+static void end_alone(struct shc_p2p *p2p, struct shc_request *request, enum shc_status status,
+                      const char *reason)
+{
+    char what[256], error[SHC_ERROR_TEXT_BYTES];
+    shc_p2p_text(request, what, sizeof what);
+    snprintf(error, sizeof error, "%s failed: %.700s", what, reason);
+    shc_p2p_withdraw(p2p, request);
+    shc_p2p_finish(p2p, request, status, error);
+}
+
+/* False when that has ended the request. */
+static bool judge_named(struct shc_p2p *p2p, struct shc_request *request, int rank,
+                        enum shc_member_state state)
+{
+    char reason[192];
+    if (state == SHC_MEMBER_DEAD) {
+        end_dead(p2p, request, rank);
+        return false;
+    }
+    if (state != SHC_MEMBER_LEFT)
+        return true;
+    snprintf(reason, sizeof reason,
+             "rank %d (pid %d) has left the group (closed it, or its process ended)%s", rank,
+             (int)shc_seat_identity(&p2p->comm->seat, rank)->process.pid,
+             request->op.kind == SHC_RECV ? ", and sent nothing that this takes" : "");
+    end_alone(p2p, request, SHC_ERR_PEER_LEFT, reason);
+    return false;
+}
+
+/* A receive from any rank: one dead rank may have been the one; of those that left, all must have. */
+static bool judge_any(struct shc_p2p *p2p, struct shc_request *request,
+                      const struct shc_sight *sight)
+{
+    const struct shc_seat *seat = &p2p->comm->seat;
+    int left = 0;
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        if (sight->states[rank] == SHC_MEMBER_DEAD) {
+            end_dead(p2p, request, rank);
+            return false;
+        }
+        left += sight->states[rank] == SHC_MEMBER_LEFT;
+    }
+    if (left == 0 || left < seat->world_size - 1)
+        return true;
+    end_alone(p2p, request, SHC_ERR_PEER_LEFT,
+              "all other ranks have left the group, and sent nothing that this takes");
+    return false;
+}
+
+static void end_late(struct shc_p2p *p2p, struct shc_request *request, uint64_t now_ns)
+{
+    const struct shc_message *m = &request->message;
+    char whom[512], what[256], reason[SHC_REASON_BYTES];
+    shc_p2p_whom_text(p2p, request, whom, sizeof whom);
+    snprintf(reason, sizeof reason, "Timed out after %.3f s waiting for %s",
+             (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S, whom);
+    /* Nothing of it is out: the others need not know. */
+    if (m->state == SHC_MESSAGE_POSTED || m->state == SHC_MESSAGE_QUEUED) {
+        end_alone(p2p, request, SHC_ERR_TIMEOUT, reason);
+        return;
+    }
+    size_t used = strlen(reason);
+    shc_p2p_text(request, what, sizeof what);
+    snprintf(reason + used, sizeof reason - used, "; in %s", what);
+    shc_p2p_break(p2p, SHC_ERR_TIMEOUT, reason);
+}
+
+static void say_late(struct shc_p2p *p2p, struct shc_request *request, uint64_t now_ns)
+{
+    struct shc_message *m = &request->message;
+    char what[256], whom[512];
+    shc_p2p_text(request, what, sizeof what);
+    shc_p2p_whom_text(p2p, request, whom, sizeof whom);
+    shc_log(SHC_LOG_WARN, "%s has waited %.1f s for %s", what,
+            (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S, whom);
+    m->late_ns += m->late_step_ns;
+    m->late_step_ns *= 2;
+}
+
+static void judge_request(struct shc_p2p *p2p, struct shc_request *request,
+                          const struct shc_sight *sight)
+{
+    const struct shc_message *m = &request->message;
+    int rank = request->op.kind == SHC_SEND ? m->peer : m->source;
+    bool goes_on =
+        rank < 0 ? judge_any(p2p, request, sight)
+                 : judge_named(p2p, request, rank, (enum shc_member_state)sight->states[rank]);
+    if (!goes_on)
+        return;
+    if (sight->now_ns >= m->deadline_ns)
+        end_late(p2p, request, sight->now_ns);
+    else if (sight->now_ns >= m->late_ns)
+        say_late(p2p, request, sight->now_ns);
+}
+
+static void judge_queue(struct shc_p2p *p2p, const struct shc_queue *queue,
+                        const struct shc_sight *sight)
+{
+    struct shc_request *request = queue->first;
+    while (request) {
+        struct shc_request *next = request->next;
+        judge_request(p2p, request, sight);
+        if (shc_group_failed(&p2p->comm->seat)) /* then all are over, the next one too */
+            return;
+        request = next;
+    }
+}
+
+void shc_p2p_judge(struct shc_p2p *p2p, const struct shc_sight *sight)
+{
+    struct shc_seat *seat = &p2p->comm->seat;
+    if (p2p->pending == 0)
+        return;
+    if (sight->due) {
+        for (int peer = 0; peer < seat->world_size; peer++) {
+            judge_queue(p2p, &p2p->peers[peer].posted, sight);
+            judge_queue(p2p, &p2p->peers[peer].incoming, sight);
+            judge_queue(p2p, &p2p->peers[peer].sends, sight);
+        }
+        judge_queue(p2p, &p2p->posted_any, sight);
+    }
+    if (SHC_UNLIKELY(shc_group_failed(seat)) && p2p->pending > 0) {
+        char reason[SHC_REASON_BYTES + 32];
+        enum shc_status status = shc_group_reason_text(seat, reason, sizeof reason);
+        shc_p2p_finish_all(p2p, status, reason);
+    }
+}

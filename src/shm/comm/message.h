@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * A message as its sender or its receiver sees it: the point-to-point part of a request.
+ */
+
+#include "shm/kernel/buf.h"
+#include "shm/shmcoll.h"
+
+enum shc_message_state {
+    SHC_MESSAGE_NONE = 0, /* of a collective's request */
+    SHC_MESSAGE_QUEUED,   /* send */
+    SHC_MESSAGE_ANNOUNCED,
+    SHC_MESSAGE_STREAMING,
+    SHC_MESSAGE_POSTED, /* recv */
+    SHC_MESSAGE_GRANT_DUE,
+    SHC_MESSAGE_REFUSE_DUE,
+    SHC_MESSAGE_FILLING,
+};
+
+/* What both sides must agree on, but for the tag. */
+struct shc_shape {
+    enum shc_dtype dtype;
+    uint32_t elem_bytes;
+    uint32_t dtype_tag;
+    uint64_t bytes;
+};
+
+struct shc_message {
+    enum shc_message_state state;
+    int peer;   /* as asked for: a rank or SHC_ANY_SOURCE */
+    int source; /* of a receive: who sent it, once that is known; else -1 */
+    int32_t tag;
+    uint64_t post;   /* the order of posting on this rank */
+    uint64_t number; /* of the pair's messages, once it is announced or matched */
+    struct shc_buf buf;
+    struct shc_shape shape;
+    struct shc_shape other; /* REFUSE_DUE: the sender's */
+    size_t moved;           /* bytes that have left, or are here */
+    uint64_t timeout_ns, begun_ns, deadline_ns, late_ns, late_step_ns;
+};

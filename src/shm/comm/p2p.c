@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/comm/p2p.h"
+
+#include "shm/base/clock.h"
+#include "shm/base/num.h"
+#include "shm/comm/comm.h"
+#include "shm/comm/request.h"
+#include "shm/proto/member.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- queues ---- */
+
+void shc_queue_append(struct shc_queue *queue, struct shc_request *request)
+{
+    request->next = NULL;
+    if (queue->last)
+        queue->last->next = request;
+    else
+        queue->first = request;
+    queue->last = request;
+}
+
+static void remove_from(struct shc_queue *queue, struct shc_request *request)
+{
+    struct shc_request *before = NULL;
+    for (struct shc_request *at = queue->first; at != request; at = at->next)
+        before = at;
+    if (before)
+        before->next = request->next;
+    else
+        queue->first = request->next;
+    if (queue->last == request)
+        queue->last = before;
+    request->next = NULL;
+}
+
+static struct shc_queue *queue_of(struct shc_p2p *p2p, const struct shc_request *request)
+{
+    const struct shc_message *m = &request->message;
+    switch (m->state) {
+    case SHC_MESSAGE_QUEUED:
+    case SHC_MESSAGE_ANNOUNCED:
+    case SHC_MESSAGE_STREAMING:
+        return &p2p->peers[m->peer].sends;
+    case SHC_MESSAGE_POSTED:
+        return m->peer == SHC_ANY_SOURCE ? &p2p->posted_any : &p2p->peers[m->peer].posted;
+    default:
+        return &p2p->peers[m->source].incoming;
+    }
+}
+
+void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_request *request)
+{
+    remove_from(queue_of(p2p, request), request);
+}
+
+void shc_p2p_finish(struct shc_p2p *p2p, struct shc_request *request, enum shc_status status,
+                    const char *error)
+{
+    p2p->pending--;
+    p2p->finished = true;
+    shc_request_finish(request, status, error);
+}
+
+void shc_p2p_finish_ok(struct shc_p2p *p2p, struct shc_request *request)
+{
+    shc_p2p_withdraw(p2p, request);
+    shc_p2p_finish(p2p, request, SHC_OK, "");
+}
+
+static void finish_queue(struct shc_p2p *p2p, struct shc_queue *queue, enum shc_status status,
+                         const char *reason)
+{
+    while (queue->first) {
+        struct shc_request *request = queue->first;
+        char what[256], error[SHC_ERROR_TEXT_BYTES];
+        shc_p2p_text(request, what, sizeof what);
+        snprintf(error, sizeof error, "%s failed: %.700s", what, reason);
+        remove_from(queue, request);
+        shc_p2p_finish(p2p, request, status, error);
+    }
+}
+
+void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char *reason)
+{
+    for (int peer = 0; peer < p2p->comm->seat.world_size; peer++) {
+        finish_queue(p2p, &p2p->peers[peer].posted, status, reason);
+        finish_queue(p2p, &p2p->peers[peer].incoming, status, reason);
+        finish_queue(p2p, &p2p->peers[peer].sends, status, reason);
+    }
+    finish_queue(p2p, &p2p->posted_any, status, reason);
+}
+
+void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason)
+{
+    status = shc_group_fail(&p2p->comm->seat, status, reason);
+    shc_p2p_finish_all(p2p, status, reason);
+}
+
+static void shape_text(const struct shc_shape *shape, char *text, size_t capacity)
+{
+    struct shc_call call = {.kind = SHC_SEND,
+                            .dtype = shape->dtype,
+                            .elem_bytes = shape->elem_bytes,
+                            .dtype_tag = shape->dtype_tag};
+    call.count = shape->bytes / (shape->elem_bytes ? shape->elem_bytes : 1);
+    shc_call_text(&call, 0, text, capacity);
+}
+
+void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_request *request,
+                           const struct shc_shape *theirs)
+{
+    char what[256], other[128], error[SHC_ERROR_TEXT_BYTES];
+    const char *side = request->op.kind == SHC_SEND ? "recv" : "send";
+    int rank = request->op.kind == SHC_SEND ? request->message.peer : request->message.source;
+    shc_p2p_text(request, what, sizeof what);
+    shape_text(theirs, other, sizeof other);
+    snprintf(error, sizeof error,
+             "%s failed: the %s of rank %d that matches it is of another "
+             "type or size: %s; the message is dropped",
+             what, side, rank, other);
+    shc_p2p_finish(p2p, request, SHC_ERR_MISMATCH, error);
+}
+
+/* ---- the pass ---- */
+
+void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
+{
+    const int world = p2p->comm->seat.world_size;
+    struct shc_sight sight;
+    shc_p2p_look(p2p, &sight);
+    const bool works = !shc_group_failed(&p2p->comm->seat);
+    for (int i = 0, peer = p2p->first_peer; works && i < world; i++) {
+        shc_p2p_read_lines(p2p, peer);
+        if (p2p->peers[peer].incoming.first || p2p->peers[peer].sends.first)
+            shc_p2p_write_lines(p2p, peer);
+        peer = peer + 1 < world ? peer + 1 : 0;
+    }
+    p2p->first_peer = p2p->first_peer + 1 < world ? p2p->first_peer + 1 : 0;
+    shc_p2p_judge(p2p, &sight);
+    /* Whose message ended here may sleep on this rank's own bell. */
+    if (p2p->finished && p2p->waiters > (waiter ? 1 : 0))
+        shc_bell_ring(shc_seat_mail_bell(&p2p->comm->seat, p2p->comm->seat.rank), true);
+    p2p->finished = false;
+    shc_pairs_ring(&p2p->pairs);
+}
+
+/* ---- submitting ---- */
+
+static SHC_COLD enum shc_status refuse_submit(struct shc_p2p *p2p,
+                                              const struct shc_request *request)
+{
+    char what[256];
+    shc_p2p_text(request, what, sizeof what);
+    if (p2p->closed)
+        return shc_fail(SHC_ERR_CLOSED, "%s failed: this rank has closed the group", what);
+    if (shc_group_failed(&p2p->comm->seat))
+        return shc_group_reason(&p2p->comm->seat, what);
+    return shc_fail(SHC_ERR_PEER_LEFT, "%s failed: rank %d has left the group", what,
+                    request->message.peer);
+}
+
+static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_request *request)
+{
+    struct shc_seat *seat = &p2p->comm->seat;
+    const int peer = request->message.peer;
+    bool gone = request->op.kind == SHC_SEND && peer != seat->rank &&
+                shc_member_look(seat, peer) == SHC_MEMBER_LEFT;
+    if (SHC_UNLIKELY(p2p->closed || shc_group_failed(seat) || gone))
+        return refuse_submit(p2p, request);
+    return shc_agent_start(p2p);
+}
+
+static void begin_clock(struct shc_p2p *p2p, struct shc_message *m)
+{
+    m->begun_ns = shc_clock_ns();
+    m->deadline_ns = shc_deadline_after(m->begun_ns, m->timeout_ns);
+    m->late_step_ns = p2p->comm->seat.late_ns;
+    m->late_ns = m->begun_ns + m->late_step_ns;
+    if (p2p->pending == 0)
+        p2p->judged_ns = p2p->asked_ns = m->begun_ns; /* nobody has looked, and nobody needed to */
+}
+
+enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
+{
+    struct shc_message *m = &request->message;
+    pthread_mutex_lock(&p2p->lock);
+    enum shc_status st = check_submit(p2p, request);
+    if (st == SHC_OK) {
+        begin_clock(p2p, m);
+        m->post = p2p->posts++;
+        p2p->pending++;
+        if (request->op.kind == SHC_RECV) {
+            shc_p2p_post_receive(p2p, request);
+        } else {
+            m->state = SHC_MESSAGE_QUEUED;
+            shc_queue_append(&p2p->peers[m->peer].sends, request);
+        }
+        shc_p2p_pass(p2p, false);
+    }
+    bool call = st == SHC_OK && p2p->pending > 0 && p2p->waiters == 0;
+    pthread_mutex_unlock(&p2p->lock);
+    if (call)
+        shc_agent_call(p2p);
+    return st;
+}
+
+void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request)
+{
+    enum shc_status status;
+    pthread_mutex_lock(&p2p->lock);
+    const struct shc_message *m = &request->message;
+    if (shc_request_done(request, &status)) {
+        /* it ended meanwhile */
+    } else if (m->state == SHC_MESSAGE_POSTED || m->state == SHC_MESSAGE_QUEUED) {
+        shc_p2p_withdraw(p2p, request);
+        shc_p2p_finish(p2p, request, SHC_ERR_INTERRUPTED, "interrupted before it began");
+    } else {
+        char what[256], reason[320];
+        shc_p2p_text(request, what, sizeof what);
+        snprintf(reason, sizeof reason, "%s was interrupted", what);
+        shc_p2p_break(p2p, SHC_ERR_INTERRUPTED, reason);
+    }
+    p2p->finished = false;
+    pthread_mutex_unlock(&p2p->lock);
+}
+
+/* ---- making one ---- */
+
+enum shc_status shc_p2p_init(struct shc_p2p *p2p, struct shc_comm *comm)
+{
+    p2p->comm = comm;
+    p2p->peers = calloc((size_t)comm->seat.world_size, sizeof *p2p->peers);
+    if (!p2p->peers)
+        return shc_fail(SHC_ERR_NOMEM, "no memory for %d peers", comm->seat.world_size);
+    enum shc_status st = shc_pairs_init(&p2p->pairs, &comm->seat);
+    if (st != SHC_OK) {
+        free(p2p->peers);
+        p2p->peers = NULL;
+        return st;
+    }
+    pthread_mutex_init(&p2p->lock, NULL);
+    return SHC_OK;
+}
+
+void shc_p2p_fini(struct shc_p2p *p2p)
+{
+    for (int peer = 0; peer < p2p->comm->seat.world_size; peer++) {
+        struct shc_stray *stray = p2p->peers[peer].strays, *next;
+        for (; stray; stray = next) {
+            next = stray->next;
+            free(stray);
+        }
+    }
+    shc_pairs_fini(&p2p->pairs);
+    free(p2p->peers);
+    pthread_mutex_destroy(&p2p->lock);
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Point-to-point of one group on one rank: matching, and the movement of messages through pair
+ * lines and windows. Apart from the collectives: it never takes the runner, and no collective
+ * waits for it.
+ *
+ * Everything is one function, shc_p2p_pass(), that moves whatever can move and never waits (receive.c,
+ * send.c), and ends what cannot (judge.c). Who calls it, under the lock: every submission, once; every thread that waits for a message, until
+ * that is over; and, while messages are pending that nobody waits for, the agent (agent.c).
+ *
+ * The life of a message:
+ *   send   QUEUED -> its header is in a line: all bytes went with it: done
+ *                    else ANNOUNCED -> the receiver wants it -> STREAMING -> all is placed: done
+ *   recv   POSTED -> a header fits: its bytes were there: done
+ *                    else GRANT_DUE -> FILLING -> all is here: done
+ *                    or REFUSE_DUE: the header's type or size is another: both sides raise
+ * A header matches the receive posted first among those from its sender, or from any, with its tag.
+ * A header that matches nothing is a stray, kept in the order of arrival.
+ */
+
+#include "shm/os/os.h"
+#include "shm/proto/pair.h"
+#include "shm/proto/wait.h"
+
+#include <pthread.h>
+
+struct shc_comm;
+struct shc_request;
+struct shc_shape;
+
+/* Requests in a row, linked by their `next`. */
+struct shc_queue {
+    struct shc_request *first;
+    struct shc_request *last;
+};
+
+/* A header that no receive has taken yet. */
+struct shc_stray {
+    struct shc_stray *next;
+    uint64_t arrival; /* among those of all peers */
+    struct shc_line_shm line;
+};
+
+struct shc_p2p_peer {
+    struct shc_queue posted;   /* receives from it that have no message yet */
+    struct shc_queue incoming; /* receives whose message is on its way */
+    struct shc_queue sends;    /* to it; headers go out in this order */
+    struct shc_stray *strays;
+    struct shc_stray *last_stray;
+    uint64_t messages; /* headers sent to it */
+};
+
+struct shc_p2p {
+    struct shc_comm *comm;
+    pthread_mutex_t lock; /* guards what follows, and this rank's mailbox */
+    struct shc_pairs pairs;
+    struct shc_p2p_peer *peers; /* [world_size] */
+    struct shc_queue posted_any;
+    uint64_t posts, arrivals; /* counters that order receives, and strays */
+    int first_peer;           /* whose lines are read first in the next pass */
+    int pending;              /* requests that are not over */
+    int waiters;              /* threads inside shc_p2p_wait() */
+    bool closed;
+    bool finished; /* in this pass something ended */
+    uint64_t judged_ns, asked_ns;
+    uint32_t forgiven;
+
+    /* The agent (agent.c). */
+    struct shc_os_thread agent;
+    bool agent_started;
+    struct shc_bell_shm agent_bell; /* it sleeps here while nothing is pending */
+};
+
+SHC_NODISCARD enum shc_status shc_p2p_init(struct shc_p2p *p2p, struct shc_comm *comm);
+
+/* pre: closed. */
+void shc_p2p_fini(struct shc_p2p *p2p);
+
+/* Moves what can move. pre: the lock is held, the group is not closed. `waiter`: the calling thread
+ * is inside shc_p2p_wait(). */
+void shc_p2p_pass(struct shc_p2p *p2p, bool waiter);
+
+/* Takes the request; the sender's bytes may be gone when it returns, and a message that is here may
+ * have been received. SHC_ERR_CLOSED, SHC_ERR_PEER_LEFT, the group's failure. */
+SHC_NODISCARD enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request);
+
+/* The caller's memory is about to go: takes the request back, or, when the peer knows of it already,
+ * fails the group. post: the request is done. */
+void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request);
+
+/* ---- agent.c ---- */
+
+/* Until the request is done. Only SHC_ERR_TIMEOUT (of this wait) and SHC_ERR_INTERRUPTED; then the
+ * request stays in flight. */
+SHC_NODISCARD enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request,
+                                           uint64_t timeout_ns);
+
+/* Makes the agent if there is none. The lock is held. */
+SHC_NODISCARD enum shc_status shc_agent_start(struct shc_p2p *p2p);
+
+/* Something is pending: the agent looks after it if nobody else does. */
+void shc_agent_call(struct shc_p2p *p2p);
+
+/* Ends what is pending with SHC_ERR_CLOSED and publishes nothing from then on. False when the lock
+ * could not be had in time. */
+bool shc_p2p_silence(struct shc_p2p *p2p, uint64_t patience_ns);
+
+/* Silences, and waits for the threads that are inside. False when one is still there: the memory
+ * must stay. */
+bool shc_p2p_close(struct shc_p2p *p2p, uint64_t patience_ns);
+
+/* ---- judge.c ---- */
+
+/* What was known of the members before the lines were read for the last time. */
+struct shc_sight {
+    uint64_t now_ns;
+    bool due;
+    uint8_t states[SHC_MAX_WORLD]; /* enum shc_member_state */
+};
+
+/* Looks at the clock, and when it is time at the members. */
+void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight);
+
+/* Behind the pass: ends the requests whose peer is gone or whose time is over, says who is late. */
+void shc_p2p_judge(struct shc_p2p *p2p, const struct shc_sight *sight);
+
+/* "rank 0: recv (float32[4], tag 7) from rank 1 on group "default_pg"" */
+void shc_p2p_text(const struct shc_request *request, char *text, size_t capacity);
+
+/* Whom the request waits for, and for what. */
+void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_request *request, char *text,
+                       size_t capacity);
+
+/* ---- receive.c ---- */
+
+/* Takes what the peer has put into its lines. */
+void shc_p2p_read_lines(struct shc_p2p *p2p, int peer);
+
+/* Gives the receive a stray that it takes, or lets it wait for a message. */
+void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request);
+
+/* ---- send.c ---- */
+
+/* Puts into the lines to the peer what there is room for. */
+void shc_p2p_write_lines(struct shc_p2p *p2p, int peer);
+
+/* ---- shared by the files of point-to-point; the lock is held ---- */
+
+void shc_queue_append(struct shc_queue *queue, struct shc_request *request);
+
+/* Takes the request out of the queue it is in. */
+void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_request *request);
+
+/* The withdrawn request is over; finish_ok withdraws it itself. */
+void shc_p2p_finish(struct shc_p2p *p2p, struct shc_request *request, enum shc_status status,
+                    const char *error);
+
+void shc_p2p_finish_ok(struct shc_p2p *p2p, struct shc_request *request);
+
+/* The withdrawn request has met a message, or a receive, of this other type or size. */
+void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_request *request,
+                           const struct shc_shape *theirs);
+
+/* Every pending request is over, each with its name in front of the reason. */
+void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char *reason);
+
+/* Fails the group, and with it all that is pending here. */
+void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason);

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Point-to-point, what comes in: reading the lines of the peers, matching headers with receives, and
+ * the bytes on their way into the user's memory.
+ */
+#include "shm/base/num.h"
+#include "shm/comm/comm.h"
+#include "shm/comm/p2p.h"
+#include "shm/comm/request.h"
+#include "shm/proto/member.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static struct shc_shape shape_of(const struct shc_line_shm *line)
+{
+    return (struct shc_shape){
+        .dtype = (enum shc_dtype)line->dtype,
+        .elem_bytes = line->elem_bytes,
+        .dtype_tag = line->dtype_tag,
+        .bytes = line->bytes,
+    };
+}
+
+static bool same_shape(const struct shc_shape *a, const struct shc_shape *b)
+{
+    return a->dtype == b->dtype && a->elem_bytes == b->elem_bytes && a->dtype_tag == b->dtype_tag &&
+           a->bytes == b->bytes;
+}
+
+/* A line comes from another process: nothing it says may lead outside. */
+static bool is_sound(const struct shc_line_shm *line)
+{
+    size_t room = line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : SHC_WINDOW_BYTES;
+    return (line->window == SHC_NO_WINDOW || line->window < SHC_WINDOWS) && line->piece <= room &&
+           (line->kind != SHC_LINE_EAGER || line->piece == line->bytes);
+}
+
+static const char *piece_of(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+{
+    return line->window == SHC_NO_WINDOW ? (const char *)line->data
+                                         : shc_window(&p2p->pairs, peer, line->window);
+}
+
+static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+{
+    if (line->window != SHC_NO_WINDOW)
+        shc_window_return(&p2p->pairs, peer, line->window);
+}
+
+/* The withdrawn receive gets this header. */
+static void take_message(struct shc_p2p *p2p, struct shc_request *request, int peer,
+                         const struct shc_line_shm *line)
+{
+    struct shc_message *m = &request->message;
+    const struct shc_shape theirs = shape_of(line);
+    const bool fits = same_shape(&theirs, &m->shape);
+    m->source = peer;
+    m->number = line->message;
+    if (line->kind == SHC_LINE_RTS) {
+        m->state = fits ? SHC_MESSAGE_GRANT_DUE : SHC_MESSAGE_REFUSE_DUE;
+        m->other = theirs;
+        shc_queue_append(&p2p->peers[peer].incoming, request);
+        return;
+    }
+    if (fits)
+        shc_buf_write(&m->buf, 0, piece_of(p2p, peer, line), line->piece);
+    return_window(p2p, peer, line);
+    if (fits)
+        shc_p2p_finish(p2p, request, SHC_OK, "");
+    else
+        shc_p2p_finish_misfit(p2p, request, &theirs);
+}
+
+static struct shc_request *first_with_tag(const struct shc_queue *queue, int32_t tag)
+{
+    struct shc_request *request = queue->first;
+    while (request && request->message.tag != tag)
+        request = request->next;
+    return request;
+}
+
+/* The receive that was posted first among those this header fits. */
+static struct shc_request *match(struct shc_p2p *p2p, int peer, int32_t tag)
+{
+    struct shc_request *named = first_with_tag(&p2p->peers[peer].posted, tag);
+    struct shc_request *any = first_with_tag(&p2p->posted_any, tag);
+    if (!named || (any && any->message.post < named->message.post))
+        return any;
+    return named;
+}
+
+/* False when there is no memory to keep it: it stays in its line. */
+static bool keep_stray(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+{
+    struct shc_p2p_peer *from = &p2p->peers[peer];
+    struct shc_stray *stray = malloc(sizeof *stray);
+    if (!stray)
+        return false;
+    stray->next = NULL;
+    stray->arrival = p2p->arrivals++;
+    stray->line = *line;
+    if (from->last_stray)
+        from->last_stray->next = stray;
+    else
+        from->strays = stray;
+    from->last_stray = stray;
+    return true;
+}
+
+static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+{
+    struct shc_request *request = match(p2p, peer, line->tag);
+    if (!request)
+        return keep_stray(p2p, peer, line);
+    shc_p2p_withdraw(p2p, request);
+    take_message(p2p, request, peer, line);
+    return true;
+}
+
+static struct shc_request *find_number(const struct shc_queue *queue, uint64_t number,
+                                       enum shc_message_state state)
+{
+    struct shc_request *request = queue->first;
+    while (request && (request->message.number != number || request->message.state != state))
+        request = request->next;
+    return request;
+}
+
+/* The receiver's word on a message that was announced. */
+static bool take_word(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+{
+    struct shc_request *request =
+        find_number(&p2p->peers[peer].sends, line->message, SHC_MESSAGE_ANNOUNCED);
+    if (!request)
+        return false;
+    if (line->kind == SHC_LINE_CTS) {
+        request->message.state = SHC_MESSAGE_STREAMING;
+        return true;
+    }
+    const struct shc_shape theirs = shape_of(line);
+    shc_p2p_withdraw(p2p, request);
+    shc_p2p_finish_misfit(p2p, request, &theirs);
+    return true;
+}
+
+static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+{
+    struct shc_request *request =
+        find_number(&p2p->peers[peer].incoming, line->message, SHC_MESSAGE_FILLING);
+    if (!request)
+        return false;
+    struct shc_message *m = &request->message;
+    if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved)
+        return false;
+    shc_buf_write(&m->buf, m->moved, piece_of(p2p, peer, line), line->piece);
+    return_window(p2p, peer, line);
+    m->moved += line->piece;
+    if (m->moved == m->shape.bytes)
+        shc_p2p_finish_ok(p2p, request);
+    return true;
+}
+
+/* False when the line makes no sense here. */
+static bool take_line(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line, bool *kept)
+{
+    *kept = true;
+    if (!is_sound(line))
+        return false;
+    switch (line->kind) {
+    case SHC_LINE_EAGER:
+    case SHC_LINE_RTS:
+        *kept = take_header(p2p, peer, line);
+        return true;
+    case SHC_LINE_CTS:
+    case SHC_LINE_REFUSE:
+        return take_word(p2p, peer, line);
+    case SHC_LINE_CHUNK:
+        return take_chunk(p2p, peer, line);
+    default:
+        return false;
+    }
+}
+
+/* At most as many lines as a pair has: then it is the next peer's turn. */
+void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
+{
+    for (uint32_t i = 0; i < p2p->comm->seat.mail.lines; i++) {
+        const struct shc_line_shm *line = shc_pair_peek(&p2p->pairs, peer);
+        bool kept;
+        if (!line)
+            return;
+        if (!take_line(p2p, peer, line, &kept)) {
+            char reason[160];
+            snprintf(reason, sizeof reason,
+                     "rank %d found a line of rank %d that no message explains (kind %u): the "
+                     "shared memory is damaged",
+                     p2p->comm->seat.rank, peer, line->kind);
+            shc_p2p_break(p2p, SHC_ERR_ABORTED, reason);
+            return;
+        }
+        if (!kept)
+            return;
+        shc_pair_take(&p2p->pairs, peer);
+    }
+}
+
+/* ---- strays ---- */
+
+/* The stray that came first among those the receive takes, out of its peer's list. */
+static struct shc_stray *take_stray(struct shc_p2p *p2p, const struct shc_message *m, int *from)
+{
+    const int world = p2p->comm->seat.world_size;
+    const bool any = m->peer == SHC_ANY_SOURCE;
+    struct shc_stray *best = NULL, *best_before = NULL;
+    for (int peer = any ? 0 : m->peer; peer < (any ? world : m->peer + 1); peer++) {
+        struct shc_stray *before = NULL, *stray = p2p->peers[peer].strays;
+        for (; stray && stray->line.tag != m->tag; stray = stray->next)
+            before = stray;
+        if (!stray || (best && best->arrival < stray->arrival))
+            continue;
+        best = stray;
+        best_before = before;
+        *from = peer;
+    }
+    if (!best)
+        return NULL;
+    struct shc_p2p_peer *peer = &p2p->peers[*from];
+    if (best_before)
+        best_before->next = best->next;
+    else
+        peer->strays = best->next;
+    if (peer->last_stray == best)
+        peer->last_stray = best_before;
+    return best;
+}
+
+void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request)
+{
+    struct shc_message *m = &request->message;
+    int from = -1;
+    struct shc_stray *stray = take_stray(p2p, m, &from);
+    m->state = SHC_MESSAGE_POSTED;
+    if (stray)
+        take_message(p2p, request, from, &stray->line);
+    else
+        shc_queue_append(m->peer == SHC_ANY_SOURCE ? &p2p->posted_any : &p2p->peers[m->peer].posted,
+                         request);
+    free(stray);
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Point-to-point, what goes out: headers, the bytes behind them, and the receiver's words to the
+ * senders.
+ */
+#include "shm/base/num.h"
+#include "shm/comm/comm.h"
+#include "shm/comm/p2p.h"
+#include "shm/comm/request.h"
+
+static void put_shape(struct shc_line_shm *line, const struct shc_shape *shape)
+{
+    line->dtype = (uint8_t)shape->dtype;
+    line->elem_bytes = (uint8_t)shape->elem_bytes;
+    line->dtype_tag = shape->dtype_tag;
+    line->bytes = shape->bytes;
+}
+
+static void fill_line(struct shc_line_shm *line, enum shc_line_kind kind,
+                      const struct shc_message *m)
+{
+    line->kind = (uint8_t)kind;
+    line->window = SHC_NO_WINDOW;
+    line->piece = 0;
+    line->tag = m->tag;
+    line->message = m->number;
+    put_shape(line, &m->shape);
+}
+
+/* Copies the message's next bytes into the line or into the window. */
+static void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m,
+                      int window)
+{
+    size_t room = window >= 0 ? SHC_WINDOW_BYTES : SHC_LINE_DATA_BYTES;
+    size_t bytes = shc_min_size(room - room % m->shape.elem_bytes, m->shape.bytes - m->moved);
+    char *to = window >= 0 ? shc_window(&p2p->pairs, p2p->comm->seat.rank, (uint32_t)window)
+                           : (char *)line->data;
+    line->window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
+    line->piece = (uint32_t)bytes;
+    if (bytes > 0)
+        shc_buf_read(&m->buf, m->moved, to, bytes);
+    m->moved += bytes;
+}
+
+/* The header goes out, with all the bytes if they fit somewhere now. False: no line is free. */
+static bool announce(struct shc_p2p *p2p, struct shc_request *request)
+{
+    struct shc_message *m = &request->message;
+    struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
+    int window = -1;
+    if (!line)
+        return false;
+    if (m->shape.bytes > SHC_LINE_DATA_BYTES && m->shape.bytes <= SHC_WINDOW_BYTES)
+        window = shc_window_lend(&p2p->pairs, m->peer, true);
+    const bool whole = m->shape.bytes <= SHC_LINE_DATA_BYTES || window >= 0;
+    m->number = p2p->peers[m->peer].messages++;
+    fill_line(line, whole ? SHC_LINE_EAGER : SHC_LINE_RTS, m);
+    if (whole)
+        put_piece(p2p, line, m, window);
+    shc_pair_post(&p2p->pairs, m->peer);
+    if (whole)
+        shc_p2p_finish_ok(p2p, request);
+    else
+        m->state = SHC_MESSAGE_ANNOUNCED;
+    return true;
+}
+
+/* Chunks go out while there are lines and windows. With no window to be had, and none on its way
+ * back from this peer, the bytes go in the lines themselves: slow, but never stuck behind a window
+ * that somebody else keeps. False: no line is free. */
+static bool stream(struct shc_p2p *p2p, struct shc_request *request)
+{
+    struct shc_message *m = &request->message;
+    while (m->moved < m->shape.bytes) {
+        struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
+        if (!line)
+            return false;
+        int window = shc_window_lend(&p2p->pairs, m->peer, false);
+        if (window < 0 && p2p->pairs.pairs[m->peer].lent > 0)
+            return true;
+        fill_line(line, SHC_LINE_CHUNK, m);
+        line->bytes = m->moved;
+        put_piece(p2p, line, m, window);
+        shc_pair_post(&p2p->pairs, m->peer);
+    }
+    shc_p2p_finish_ok(p2p, request);
+    return true;
+}
+
+/* The receiver's words to the senders of what it wants. False: no line is free. */
+static bool answer(struct shc_p2p *p2p, int peer)
+{
+    struct shc_request *request = p2p->peers[peer].incoming.first, *next;
+    for (; request; request = next) {
+        struct shc_message *m = &request->message;
+        next = request->next;
+        if (m->state == SHC_MESSAGE_FILLING)
+            continue;
+        struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, peer);
+        if (!line)
+            return false;
+        bool grant = m->state == SHC_MESSAGE_GRANT_DUE;
+        fill_line(line, grant ? SHC_LINE_CTS : SHC_LINE_REFUSE, m);
+        shc_pair_post(&p2p->pairs, peer);
+        if (grant) {
+            m->state = SHC_MESSAGE_FILLING;
+        } else {
+            shc_p2p_withdraw(p2p, request);
+            shc_p2p_finish_misfit(p2p, request, &m->other);
+        }
+    }
+    return true;
+}
+
+void shc_p2p_write_lines(struct shc_p2p *p2p, int peer)
+{
+    if (!answer(p2p, peer))
+        return;
+    struct shc_request *request = p2p->peers[peer].sends.first, *next;
+    for (; request; request = next) {
+        enum shc_message_state state = request->message.state;
+        next = request->next;
+        if (state == SHC_MESSAGE_QUEUED && !announce(p2p, request))
+            return;
+        if (state == SHC_MESSAGE_STREAMING && !stream(p2p, request))
+            return;
+    }
+}

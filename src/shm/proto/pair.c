@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/proto/pair.h"
+
+#include "shm/base/num.h"
+#include "shm/base/status.h"
+
+#include <stdlib.h>
+
+#define LINES_BYTES (8u << 10) /* of lines per rank, as long as each pair has one */
+#define MAX_LINES   8u
+
+struct shc_mail_geometry shc_mail_plan(int world_size)
+{
+    struct shc_mail_geometry mail = {.lines = MAX_LINES};
+    const size_t world = (size_t)world_size;
+    while (mail.lines > 1 && world * mail.lines * SHC_LINE_BYTES > LINES_BYTES)
+        mail.lines /= 2;
+    mail.lines_offset =
+        SHC_LINE_BYTES + shc_align_up(world * sizeof(struct shc_ack_shm), SHC_LINE_BYTES);
+    mail.windows_offset = shc_align_up(
+        mail.lines_offset + world * mail.lines * sizeof(struct shc_line_shm), SHC_PAGE_BYTES);
+    mail.total_bytes = mail.windows_offset + (size_t)SHC_WINDOWS * SHC_WINDOW_BYTES;
+    return mail;
+}
+
+size_t shc_mail_reserved_bytes(const struct shc_mail_geometry *mail)
+{
+    /* Where a hole cannot be filled later without a signal, everything is reserved at once. */
+    return shc_os_can_populate() ? mail->windows_offset : mail->total_bytes;
+}
+
+static char *mailbox(const struct shc_pairs *pairs, int rank)
+{
+    return pairs->seat->segment.base + shc_seat_mail_offset(pairs->seat, rank);
+}
+
+/* What `receiver` says to `sender`. */
+static struct shc_ack_shm *ack_of(const struct shc_pairs *pairs, int receiver, int sender)
+{
+    return (struct shc_ack_shm *)(void *)(mailbox(pairs, receiver) + SHC_LINE_BYTES) + sender;
+}
+
+static struct shc_line_shm *line_of(const struct shc_pairs *pairs, int sender, int receiver,
+                                    uint64_t number)
+{
+    const struct shc_mail_geometry *mail = &pairs->seat->mail;
+    return (struct shc_line_shm *)(void *)(mailbox(pairs, sender) + mail->lines_offset) +
+           (size_t)receiver * mail->lines + (number & (mail->lines - 1));
+}
+
+enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *seat)
+{
+    pairs->seat = seat;
+    for (int i = 0; i < SHC_WINDOWS; i++)
+        pairs->leases[i].peer = -1;
+    pairs->pairs = calloc((size_t)seat->world_size, sizeof *pairs->pairs);
+    return pairs->pairs
+               ? SHC_OK
+               : shc_fail(SHC_ERR_NOMEM, "no memory for %d pairs of ranks", seat->world_size);
+}
+
+void shc_pairs_fini(struct shc_pairs *pairs)
+{
+    free(pairs->pairs);
+    pairs->pairs = NULL;
+}
+
+/* ---- lines ---- */
+
+struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    const int me = pairs->seat->rank;
+    if (pair->sent - pair->freed >= pairs->seat->mail.lines) {
+        /* acquire pair/taken <- release in shc_pair_take(): the line has been read. */
+        pair->freed = shc_a64_load_acquire(&ack_of(pairs, peer, me)->taken);
+        if (pair->sent - pair->freed >= pairs->seat->mail.lines)
+            return NULL;
+    }
+    return line_of(pairs, me, peer, pair->sent);
+}
+
+static void remember_ring(struct shc_pairs *pairs, int peer)
+{
+    pairs->pairs[peer].ring = true;
+    pairs->any_ring = true;
+}
+
+void shc_pair_post(struct shc_pairs *pairs, int peer)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    struct shc_line_shm *line = line_of(pairs, pairs->seat->rank, peer, pair->sent);
+    pair->sent++;
+    /* release pair/line -> acquire in shc_pair_peek(): the line, and the window it names. */
+    shc_a64_store_release(&line->number, pair->sent);
+    remember_ring(pairs, peer);
+}
+
+const struct shc_line_shm *shc_pair_peek(const struct shc_pairs *pairs, int peer)
+{
+    const uint64_t taken = pairs->pairs[peer].taken;
+    const struct shc_line_shm *line = line_of(pairs, peer, pairs->seat->rank, taken);
+    /* acquire pair/line <- release in shc_pair_post(): the line, and the window it names. */
+    return shc_a64_load_acquire(&line->number) == taken + 1 ? line : NULL;
+}
+
+void shc_pair_take(struct shc_pairs *pairs, int peer)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    pair->taken++;
+    /* release pair/taken -> acquire in shc_pair_draft(): the line has been read. */
+    shc_a64_store_release(&ack_of(pairs, pairs->seat->rank, peer)->taken, pair->taken);
+    remember_ring(pairs, peer);
+}
+
+/* ---- windows ---- */
+
+/* The windows' memory, at their first use. Without it everything goes through the lines. */
+static bool have_windows(struct shc_pairs *pairs)
+{
+    if (pairs->tried)
+        return pairs->usable;
+    pairs->tried = true;
+    pairs->usable =
+        !shc_os_can_populate() || shc_os_populate(shc_window(pairs, pairs->seat->rank, 0),
+                                                  (size_t)SHC_WINDOWS * SHC_WINDOW_BYTES) == 0;
+    return pairs->usable;
+}
+
+/* Takes back what was read. */
+static void reclaim(struct shc_pairs *pairs)
+{
+    for (int i = 0; i < SHC_WINDOWS; i++) {
+        struct shc_lease *lease = &pairs->leases[i];
+        if (lease->peer < 0)
+            continue;
+        const struct shc_ack_shm *ack = ack_of(pairs, lease->peer, pairs->seat->rank);
+        /* acquire window/read <- release in shc_window_return(): the window has been read. */
+        if (shc_a32_load_acquire(&ack->windows[i]) != lease->due)
+            continue;
+        if (lease->eager)
+            pairs->eager_count--;
+        else
+            pairs->pairs[lease->peer].lent--;
+        lease->peer = -1;
+    }
+}
+
+static int free_window(const struct shc_pairs *pairs)
+{
+    for (int i = 0; i < SHC_WINDOWS; i++)
+        if (pairs->leases[i].peer < 0)
+            return i;
+    return -1;
+}
+
+int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
+{
+    if (!have_windows(pairs))
+        return -1;
+    int index = free_window(pairs);
+    if (index < 0 || (eager && pairs->eager_count >= SHC_EAGER_WINDOWS)) {
+        reclaim(pairs);
+        index = free_window(pairs);
+    }
+    if (index < 0 || (eager && pairs->eager_count >= SHC_EAGER_WINDOWS))
+        return -1;
+    struct shc_lease *lease = &pairs->leases[index];
+    lease->peer = peer;
+    lease->eager = eager;
+    /* relaxed: the peer has no window of this number now, so its word stands still. */
+    lease->due = shc_a32_load_relaxed(&ack_of(pairs, peer, pairs->seat->rank)->windows[index]) + 1;
+    if (eager)
+        pairs->eager_count++;
+    else
+        pairs->pairs[peer].lent++;
+    return index;
+}
+
+void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t index)
+{
+    shc_a32 *word = &ack_of(pairs, pairs->seat->rank, peer)->windows[index];
+    /* relaxed: only this rank writes the word. */
+    uint32_t uses = shc_a32_load_relaxed(word);
+    /* release window/read -> acquire in reclaim(): the window has been read. */
+    shc_a32_store_release(word, uses + 1);
+    remember_ring(pairs, peer);
+}
+
+void shc_pairs_ring(struct shc_pairs *pairs)
+{
+    if (!pairs->any_ring)
+        return;
+    pairs->any_ring = false;
+    for (int rank = 0; rank < pairs->seat->world_size; rank++) {
+        if (!pairs->pairs[rank].ring)
+            continue;
+        pairs->pairs[rank].ring = false;
+        shc_bell_ring(shc_seat_mail_bell(pairs->seat, rank), true);
+    }
+}

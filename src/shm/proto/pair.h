@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * What ranks share for point-to-point: pair lines and windows (docs/PROTOCOL.md section 9).
+ *
+ * Each ordered pair of ranks has a few lines, used in turn: the sender fills the next one when the
+ * receiver has taken what was in it before, and releases its number. Nothing is overtaken.
+ *
+ * Each rank lends windows of its own to whom it sends: it fills one, names it in a line, and has it
+ * back when that receiver's word for the window has moved. Whoever holds a window keeps it as long
+ * as he likes; the lines go on beside it.
+ *
+ * One shc_pairs per rank and group. All functions are called with its owner's lock held.
+ */
+
+#include "shm/proto/bell.h"
+#include "shm/proto/seat.h"
+
+/* Of the windows, so many may hold messages that nobody has asked for. The others serve receives
+ * that are posted, so that these never wait for those. */
+#define SHC_EAGER_WINDOWS 4
+
+struct shc_pair {
+    uint64_t sent;  /* lines to the peer */
+    uint64_t freed; /* of these, taken by the peer when last looked */
+    uint64_t taken; /* lines from the peer */
+    uint32_t lent;  /* windows that carry chunks to the peer */
+    bool ring;      /* the peer is to be rung */
+};
+
+struct shc_lease {
+    int peer; /* -1: the window is free */
+    bool eager;
+    uint32_t due; /* the peer's word when it has read the window */
+};
+
+struct shc_pairs {
+    const struct shc_seat *seat;
+    struct shc_pair *pairs; /* [world_size] */
+    struct shc_lease leases[SHC_WINDOWS];
+    uint32_t eager_count;
+    bool tried, usable; /* the windows' memory: tried to reserve it; it is there */
+    bool any_ring;
+};
+
+struct shc_mail_geometry shc_mail_plan(int world_size);
+
+/* Bytes of a mailbox that are reserved before the group is used. */
+size_t shc_mail_reserved_bytes(const struct shc_mail_geometry *mail);
+
+SHC_NODISCARD enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *seat);
+void shc_pairs_fini(struct shc_pairs *pairs);
+
+/* The line to fill next for the peer, or NULL while it still holds something. */
+struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer);
+
+/* Releases the line that was filled. The peer is rung by shc_pairs_ring(). */
+void shc_pair_post(struct shc_pairs *pairs, int peer);
+
+/* The oldest line from the peer that was not taken, or NULL. Its fields come from another process. */
+const struct shc_line_shm *shc_pair_peek(const struct shc_pairs *pairs, int peer);
+
+/* That line has been read. */
+void shc_pair_take(struct shc_pairs *pairs, int peer);
+
+/* A window for the peer, -1 when none is free or there are none. The next line to the peer names
+ * it. */
+int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager);
+
+/* The memory of a rank's window. pre: index < SHC_WINDOWS. */
+SHC_INLINE char *shc_window(const struct shc_pairs *pairs, int rank, uint32_t index)
+{
+    const struct shc_seat *seat = pairs->seat;
+    return seat->segment.base + shc_seat_mail_offset(seat, rank) + seat->mail.windows_offset +
+           (size_t)index * SHC_WINDOW_BYTES;
+}
+
+/* This rank has read the window that the peer lent to it. */
+void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t index);
+
+/* Rings everybody for whom there is something new. */
+void shc_pairs_ring(struct shc_pairs *pairs);
