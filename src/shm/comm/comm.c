@@ -139,6 +139,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     shc_arena_init(&comm->arena, config->world_size,
                    (size_t)shc_seat_header(&comm->seat)->arena_limit, comm->arena.node);
     set_patience(&comm->seat);
+    comm->p2p.pairs.tried = knobs->no_windows;
     comm->pool = shc_process_pool(knobs->threads ? knobs->threads : shc_config_get()->threads);
     pthread_mutex_init(&comm->mapped_lock, NULL);
     comm->mapped = true;

@@ -22,6 +22,7 @@ struct shc_knobs {
     uint64_t first_epoch;            /* counters start here instead of 0 */
     size_t arena_limit;              /* bytes; 0: the configuration's */
     bool no_arena;                   /* small slots only */
+    bool no_windows;                 /* messages go through the pair lines only */
     int threads;                     /* reduction threads; 0: the configuration's */
 };
 

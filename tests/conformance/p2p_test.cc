@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What point-to-point must do, whatever carries it: sizes, tags, any source, layouts, strays, self
+// messages, mismatches, time-outs, departures; ranks as threads and as processes.
+#include "tests/support/ranks.h"
+
+#include <cstring>
+#include <gtest/gtest.h>
+#include <memory>
+#include <numeric>
+#include <thread>
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+// One send or receive with the memory it uses.
+struct Message {
+    std::vector<float> values;
+    int64_t size = 0, stride = 1;
+    shc_tensor tensor = {};
+    shc_op op = {};
+    shc_request *request = nullptr;
+
+    Message() = default;
+    Message(const Message &) = delete;
+    ~Message()
+    {
+        if (request)
+            shc_request_release(request);
+    }
+};
+using Handle = std::unique_ptr<Message>;
+
+float value_of(int sender, int tag, size_t i)
+{
+    return static_cast<float>(
+        (i * 7 + static_cast<size_t>(sender) * 131 + static_cast<size_t>(tag) * 17 + 1) % 8191);
+}
+
+std::vector<float> content(int sender, int tag, size_t count)
+{
+    std::vector<float> values(count);
+    for (size_t i = 0; i < count; i++)
+        values[i] = value_of(sender, tag, i);
+    return values;
+}
+
+Handle describe(shc_op_kind kind, int peer, int tag, std::vector<float> values)
+{
+    Handle m = std::make_unique<Message>();
+    m->values = std::move(values);
+    m->size = static_cast<int64_t>(m->values.size());
+    m->tensor = {m->values.data(), 1, &m->size, nullptr};
+    m->op.kind = kind;
+    m->op.dtype = SHC_FLOAT32;
+    m->op.peer = peer;
+    m->op.tag = tag;
+    (kind == SHC_SEND ? m->op.input : m->op.output) = {&m->tensor, 1};
+    return m;
+}
+
+Handle isend(Rank &rank, int peer, int tag, size_t count)
+{
+    Handle m = describe(SHC_SEND, peer, tag, content(rank.rank, tag, count));
+    EXPECT_EQ(shc_submit(rank.comm, &m->op, nullptr, &m->request), SHC_OK) << error_text();
+    return m;
+}
+
+Handle irecv(Rank &rank, int peer, int tag, size_t count)
+{
+    Handle m = describe(SHC_RECV, peer, tag, std::vector<float>(count, -1.f));
+    EXPECT_EQ(shc_submit(rank.comm, &m->op, nullptr, &m->request), SHC_OK) << error_text();
+    return m;
+}
+
+shc_status wait(const Handle &m, uint64_t timeout_ns = 0)
+{
+    return shc_request_wait(m->request, timeout_ns);
+}
+
+void expect_content(const Handle &m, int sender, int tag)
+{
+    ASSERT_EQ(wait(m), SHC_OK) << error_text();
+    EXPECT_EQ(shc_request_source(m->request), sender);
+    EXPECT_EQ(m->values, content(sender, tag, m->values.size()))
+        << "from rank " << sender << ", tag " << tag << ", " << m->values.size() << " elements";
+}
+
+void barrier(Rank &rank)
+{
+    shc_op op = {};
+    op.kind = SHC_BARRIER;
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+}
+
+struct Case {
+    Mode mode;
+    int world;
+    bool windows;
+};
+
+class Messages : public testing::TestWithParam<Case>
+{
+  protected:
+    void run(const Body &body, uint64_t timeout_ns = 20ULL * 1000 * 1000 * 1000)
+    {
+        Options options;
+        options.timeout_ns = timeout_ns;
+        options.knobs.no_windows = !GetParam().windows;
+        run_ranks(GetParam().mode, GetParam().world, body, options);
+    }
+};
+
+// A line holds 22 floats, a window 4096.
+const size_t kCounts[] = {0, 1, 21, 22, 23, 1000, 4095, 4096, 4097, 40000, 200001};
+
+TEST_P(Messages, OfEverySizeReachEveryRank)
+{
+    run([](Rank &rank) {
+        for (size_t count : kCounts)
+            for (int distance = 0; distance < rank.world; distance++) {
+                int to = (rank.rank + distance) % rank.world;
+                int from = (rank.rank - distance + rank.world) % rank.world;
+                Handle in = irecv(rank, from, 3, count);
+                Handle out = isend(rank, to, 3, count);
+                expect_content(in, from, 3);
+                EXPECT_EQ(wait(out), SHC_OK) << error_text();
+            }
+    });
+}
+
+TEST_P(Messages, FindTheReceiveOfTheirTagInAnyOrder)
+{
+    run([](Rank &rank) {
+        const int to = (rank.rank + 1) % rank.world;
+        const int from = (rank.rank + rank.world - 1) % rank.world;
+        std::vector<Handle> out;
+        for (int tag = 0; tag < 20; tag++)
+            out.push_back(isend(rank, to, tag, kCounts[static_cast<size_t>(tag) % 10]));
+        for (int tag = 19; tag >= 0; tag--)
+            expect_content(irecv(rank, from, tag, kCounts[static_cast<size_t>(tag) % 10]), from,
+                           tag);
+        for (const Handle &m : out)
+            EXPECT_EQ(wait(m), SHC_OK) << error_text();
+    });
+}
+
+// The number of the message is its length, so that one that overtakes another is a misfit.
+TEST_P(Messages, OfOneTagKeepTheirOrder)
+{
+    run([](Rank &rank) {
+        const int to = (rank.rank + 1) % rank.world;
+        const int from = (rank.rank + rank.world - 1) % rank.world;
+        const size_t counts[] = {5000, 3, 4000, 90000, 1, 0, 23, 4096, 2, 4097};
+        std::vector<Handle> out, in;
+        for (int round = 0; round < 3; round++)
+            for (size_t count : counts)
+                out.push_back(isend(rank, to, 0, count));
+        for (int round = 0; round < 3; round++)
+            for (size_t count : counts)
+                in.push_back(irecv(rank, from, 0, count));
+        for (auto m = in.rbegin(); m != in.rend(); ++m)
+            expect_content(*m, from, 0);
+        for (const Handle &m : out)
+            EXPECT_EQ(wait(m), SHC_OK) << error_text();
+    });
+}
+
+TEST_P(Messages, FromAnySourceComeFromEverybodyInOrder)
+{
+    run([](Rank &rank) {
+        const int each = 30;
+        if (rank.rank != 0) {
+            for (int i = 0; i < each; i++)
+                EXPECT_EQ(wait(isend(rank, 0, 5, static_cast<size_t>(10))), SHC_OK) << error_text();
+            return;
+        }
+        std::vector<int> seen(static_cast<size_t>(rank.world), 0);
+        for (int i = 0; i < each * (rank.world - 1); i++) {
+            Handle in = irecv(rank, SHC_ANY_SOURCE, 5, 10);
+            ASSERT_EQ(wait(in), SHC_OK) << error_text();
+            int from = shc_request_source(in->request);
+            ASSERT_TRUE(from > 0 && from < rank.world) << from;
+            EXPECT_EQ(in->values, content(from, 5, 10));
+            seen[static_cast<size_t>(from)]++;
+        }
+        for (int r = 1; r < rank.world; r++)
+            EXPECT_EQ(seen[static_cast<size_t>(r)], each);
+    });
+}
+
+TEST_P(Messages, TakeTheReceiveThatWasPostedFirst)
+{
+    run([](Rank &rank) {
+        if (rank.rank == 0) {
+            Handle any = irecv(rank, SHC_ANY_SOURCE, 1, 4), named = irecv(rank, 1, 1, 7);
+            barrier(rank);
+            expect_content(any, 1, 1);
+            expect_content(named, 1, 1);
+            Handle first = irecv(rank, 1, 1, 7), second = irecv(rank, SHC_ANY_SOURCE, 1, 4);
+            barrier(rank);
+            expect_content(first, 1, 1);
+            expect_content(second, 1, 1);
+            return;
+        }
+        const size_t counts[][2] = {{4, 7}, {7, 4}};
+        for (const auto &pair : counts) {
+            barrier(rank);
+            for (size_t count : pair)
+                if (rank.rank == 1) {
+                    EXPECT_EQ(wait(isend(rank, 0, 1, count)), SHC_OK) << error_text();
+                }
+        }
+    });
+}
+
+TEST_P(Messages, OfAnotherSizeOrTypeAreDroppedAndTheGroupGoesOn)
+{
+    run([](Rank &rank) {
+        if (rank.rank > 1)
+            return;
+        for (size_t count : {10, 3000, 50000}) { // in a line, in a window, announced
+            if (rank.rank == 0) {
+                Handle out = isend(rank, 1, 2, count);
+                shc_status status = wait(out);
+                EXPECT_TRUE(status == SHC_OK || status == SHC_ERR_MISMATCH) << error_text();
+                if (count == 50000) {
+                    EXPECT_EQ(status, SHC_ERR_MISMATCH);
+                }
+                EXPECT_EQ(wait(isend(rank, 1, 2, count)), SHC_OK) << error_text();
+            } else {
+                Handle in = irecv(rank, 0, 2, count + 1);
+                EXPECT_EQ(wait(in), SHC_ERR_MISMATCH);
+                std::string text = error_text();
+                EXPECT_NE(text.find("float32[" + std::to_string(count + 1) + "]"),
+                          std::string::npos)
+                    << text;
+                EXPECT_NE(text.find("float32[" + std::to_string(count) + "]"), std::string::npos)
+                    << text;
+                EXPECT_EQ(in->values, std::vector<float>(count + 1, -1.f)) << "memory has changed";
+                expect_content(irecv(rank, 0, 2, count), 0, 2);
+            }
+        }
+        if (rank.rank == 0) {
+            EXPECT_EQ(wait(isend(rank, 1, 0, 4)), SHC_OK);
+        } else {
+            Handle in = describe(SHC_RECV, 0, 0, std::vector<float>(4, -1.f));
+            in->op.dtype = SHC_INT32;
+            EXPECT_EQ(shc_run(rank.comm, &in->op), SHC_ERR_MISMATCH);
+            EXPECT_NE(error_text().find("int32[4]"), std::string::npos) << error_text();
+        }
+    });
+}
+
+TEST_P(Messages, MoveBesideCollectives)
+{
+    run([](Rank &rank) {
+        const size_t count = 500000;
+        std::vector<float> sum(1000, 1.f);
+        int64_t size = 1000;
+        shc_tensor tensor = {sum.data(), 1, &size, nullptr};
+        shc_op reduce = {};
+        reduce.kind = SHC_ALL_REDUCE;
+        reduce.dtype = SHC_FLOAT32;
+        reduce.input = reduce.output = {&tensor, 1};
+        if (rank.rank == 0) {
+            shc_request *request = nullptr;
+            ASSERT_EQ(shc_submit(rank.comm, &reduce, nullptr, &request), SHC_OK);
+            for (int r = 1; r < rank.world; r++)
+                expect_content(irecv(rank, r, 0, count), r, 0);
+            EXPECT_EQ(shc_request_wait(request, 0), SHC_OK) << error_text();
+            shc_request_release(request);
+        } else {
+            EXPECT_EQ(wait(isend(rank, 0, 0, count)), SHC_OK) << error_text();
+            EXPECT_EQ(shc_run(rank.comm, &reduce), SHC_OK) << error_text();
+        }
+        EXPECT_EQ(sum[999], static_cast<float>(rank.world));
+    });
+}
+
+// Rank 1 does not look for a while; its messages fill the lines and the windows that such messages
+// may have. The one for another rank (with two ranks: for the sender itself) gets through.
+TEST_P(Messages, ThatNobodyTakesKeepNobodyElseWaiting)
+{
+    run([](Rank &rank) {
+        const int other = rank.world > 2 ? 2 : 0;
+        std::vector<Handle> out;
+        Handle in;
+        if (rank.rank == other)
+            in = irecv(rank, 0, 99, 100000);
+        if (rank.rank == 0) {
+            for (int i = 0; i < 30; i++)
+                out.push_back(isend(rank, 1, i, i % 2 ? 3000 : 10));
+            out.push_back(isend(rank, other, 99, 100000));
+            EXPECT_EQ(wait(out.back()), SHC_OK) << error_text();
+        }
+        if (in)
+            expect_content(in, 0, 99);
+        barrier(rank);
+        if (rank.rank == 1) {
+            for (int i = 29; i >= 0; i--)
+                expect_content(irecv(rank, 0, i, i % 2 ? 3000 : 10), 0, i);
+        }
+        for (const Handle &m : out)
+            EXPECT_EQ(wait(m), SHC_OK) << error_text();
+    });
+}
+
+TEST_P(Messages, AreReceivedIntoAnyLayout)
+{
+    run([](Rank &rank) {
+        if (rank.rank > 1)
+            return;
+        for (size_t count : {5, 2000, 60000}) {
+            if (rank.rank == 0) {
+                EXPECT_EQ(wait(isend(rank, 1, 0, count)), SHC_OK) << error_text();
+                continue;
+            }
+            std::vector<float> gaps(count * 3, -1.f);
+            int64_t size = static_cast<int64_t>(count), stride = 3;
+            shc_tensor tensor = {gaps.data(), 1, &size, &stride};
+            shc_op op = {};
+            op.kind = SHC_RECV;
+            op.dtype = SHC_FLOAT32;
+            op.peer = 0;
+            op.output = {&tensor, 1};
+            ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+            for (size_t i = 0; i < gaps.size(); i++)
+                ASSERT_EQ(gaps[i], i % 3 == 0 ? value_of(0, 0, i / 3) : -1.f) << i;
+        }
+    });
+}
+
+TEST_P(Messages, OfOddElementsArriveWhole)
+{
+    run([](Rank &rank) {
+        for (uint32_t elem : {1u, 3u, 16u, 48u})
+            for (size_t count : {1u, 29u, 400u, 9000u}) {
+                std::vector<unsigned char> bytes(elem * count), expected(elem * count);
+                for (size_t i = 0; i < bytes.size(); i++)
+                    expected[i] = static_cast<unsigned char>(i * 31 + elem);
+                int64_t size = static_cast<int64_t>(count);
+                shc_tensor tensor = {bytes.data(), 1, &size, nullptr};
+                shc_op op = {};
+                op.kind = rank.rank == 0 ? SHC_SEND : SHC_RECV;
+                op.dtype = SHC_OPAQUE;
+                op.elem_bytes = elem;
+                op.input = op.output = {&tensor, 1};
+                if (rank.rank == 0)
+                    bytes = expected;
+                tensor.data = bytes.data();
+                for (int r = 1; r < rank.world; r++) {
+                    op.peer = rank.rank == 0 ? r : 0;
+                    if (rank.rank == 0 || rank.rank == r) {
+                        ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+                    }
+                }
+                EXPECT_EQ(bytes, expected) << elem << "-byte elements, " << count;
+            }
+    });
+}
+
+TEST_P(Messages, WaitedForFromTwoThreadsAllEnd)
+{
+    run([](Rank &rank) {
+        const int to = (rank.rank + 1) % rank.world;
+        const int from = (rank.rank + rank.world - 1) % rank.world;
+        auto talk = [&](int tag) {
+            for (size_t count : {10, 3000, 30000, 1, 100000}) {
+                Handle in = irecv(rank, from, tag, count), out = isend(rank, to, tag, count);
+                expect_content(in, from, tag);
+                EXPECT_EQ(wait(out), SHC_OK) << error_text();
+            }
+        };
+        std::thread other([&] { talk(1); });
+        talk(2);
+        other.join();
+    });
+}
+
+// The receive is taken back: the message that comes later is another receive's.
+TEST_P(Messages, AReceiveThatTimesOutIsWithdrawn)
+{
+    run([](Rank &rank) {
+        if (rank.rank == 1) {
+            Handle in = describe(SHC_RECV, 0, 4, std::vector<float>(3, -1.f));
+            in->op.timeout_ns = 30 * SHC_NS_PER_MS;
+            EXPECT_EQ(shc_run(rank.comm, &in->op), SHC_ERR_TIMEOUT);
+            std::string text = error_text();
+            EXPECT_NE(text.find("Timed out"), std::string::npos) << text;
+            EXPECT_NE(text.find("the matching send of rank 0"), std::string::npos) << text;
+        }
+        barrier(rank);
+        if (rank.rank == 0) {
+            EXPECT_EQ(wait(isend(rank, 1, 4, 3)), SHC_OK) << error_text();
+        }
+        if (rank.rank == 1)
+            expect_content(irecv(rank, 0, 4, 3), 0, 4);
+    });
+}
+
+TEST_P(Messages, ASendThatTimesOutNamesTheReceiveAndFailsTheGroup)
+{
+    run([](Rank &rank) {
+        if (rank.rank == 0) {
+            Handle out = describe(SHC_SEND, 1, 9, content(0, 9, 50000));
+            out->op.timeout_ns = 50 * SHC_NS_PER_MS;
+            EXPECT_EQ(shc_run(rank.comm, &out->op), SHC_ERR_TIMEOUT);
+            std::string text = error_text();
+            EXPECT_NE(text.find("the matching recv of rank 1"), std::string::npos) << text;
+            return;
+        }
+        shc_op op = {};
+        op.kind = SHC_BARRIER;
+        EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_TIMEOUT);
+        EXPECT_NE(error_text().find("tag 9"), std::string::npos) << error_text();
+    });
+}
+
+TEST_P(Messages, AWaitWithATimeOutOfItsOwnLeavesTheReceiveInFlight)
+{
+    run([](Rank &rank) {
+        if (rank.rank == 1) {
+            Handle in = irecv(rank, 0, 4, 3);
+            EXPECT_EQ(wait(in, 20 * SHC_NS_PER_MS), SHC_ERR_TIMEOUT);
+            barrier(rank);
+            expect_content(in, 0, 4);
+            return;
+        }
+        barrier(rank);
+        if (rank.rank == 0) {
+            EXPECT_EQ(wait(isend(rank, 1, 4, 3)), SHC_OK) << error_text();
+        }
+    });
+}
+
+TEST_P(Messages, OfARankThatLeftAreStillThere)
+{
+    run([](Rank &rank) {
+        if (rank.rank == 0) {
+            EXPECT_EQ(wait(isend(rank, 1, 0, 10)), SHC_OK) << error_text();
+            if (GetParam().windows) {
+                EXPECT_EQ(wait(isend(rank, 1, 1, 4000)), SHC_OK) << error_text();
+            }
+            shc_comm_close(rank.comm);
+            return;
+        }
+        if (rank.rank != 1)
+            return;
+        Handle never = irecv(rank, 0, 7, 10);
+        EXPECT_EQ(wait(never), SHC_ERR_PEER_LEFT);
+        EXPECT_NE(error_text().find("rank 0"), std::string::npos) << error_text();
+        if (GetParam().windows)
+            expect_content(irecv(rank, 0, 1, 4000), 0, 1);
+        expect_content(irecv(rank, 0, 0, 10), 0, 0);
+        Handle late = describe(SHC_SEND, 0, 0, content(1, 0, 3));
+        EXPECT_EQ(shc_run(rank.comm, &late->op), SHC_ERR_PEER_LEFT);
+    });
+}
+
+TEST_P(Messages, FromAnySourceEndWhenAllOthersHaveLeft)
+{
+    run([](Rank &rank) {
+        if (rank.rank != 0) {
+            shc_comm_close(rank.comm);
+            return;
+        }
+        EXPECT_EQ(wait(irecv(rank, SHC_ANY_SOURCE, 0, 1)), SHC_ERR_PEER_LEFT);
+    });
+}
+
+TEST_P(Messages, PendingAtTheCloseFail)
+{
+    run([](Rank &rank) {
+        Handle in = irecv(rank, (rank.rank + 1) % rank.world, 77, 5);
+        std::thread waiter([&] {
+            shc_status status = wait(in);
+            EXPECT_TRUE(status == SHC_ERR_CLOSED || status == SHC_ERR_PEER_LEFT) << error_text();
+        });
+        barrier(rank);
+        shc_comm_close(rank.comm);
+        waiter.join();
+    });
+}
+
+TEST_P(Messages, WrongOnesAreRefused)
+{
+    run([](Rank &rank) {
+        Handle m = describe(SHC_SEND, rank.world, 0, content(0, 0, 3));
+        EXPECT_EQ(shc_run(rank.comm, &m->op), SHC_ERR_INVALID);
+        m->op.peer = SHC_ANY_SOURCE;
+        EXPECT_EQ(shc_run(rank.comm, &m->op), SHC_ERR_INVALID);
+        m->op.peer = 0;
+        m->op.dtype = SHC_DTYPE_COUNT;
+        EXPECT_EQ(shc_run(rank.comm, &m->op), SHC_ERR_INVALID);
+        barrier(rank);
+    });
+}
+
+std::vector<Case> cases()
+{
+    std::vector<Case> all;
+    for (Mode mode : all_modes())
+        for (int world : {2, 3, 5})
+            all.push_back({mode, world, true});
+    for (Mode mode : all_modes())
+        all.push_back({mode, 3, false});
+    return all;
+}
+
+std::string name_of(const testing::TestParamInfo<Case> &info)
+{
+    return mode_name(info.param.mode) + std::to_string(info.param.world) +
+           (info.param.windows ? "" : "LinesOnly");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Messages, testing::ValuesIn(cases()), name_of);
+
+} // namespace
