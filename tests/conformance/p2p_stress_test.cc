@@ -339,6 +339,7 @@ std::vector<Case> cases()
             all.push_back({mode, world, true});
     for (Mode mode : all_modes())
         all.push_back({mode, 4, false});
+    all.push_back({all_modes().back(), 64, true}); // one line per pair
     return all;
 }
 
