@@ -211,3 +211,27 @@ def test_who_stops_at_the_rendezvous_is_named() -> None:
         assert re.search(r"at the rendezvous for rank 1 \(pid \d+, stopped", line), line
     assert "at the rendezvous" in outcomes[0].output
     assert "at the rendezvous" in outcomes[2].output
+
+
+@pytest.mark.timeout(40)
+def test_crossed_groups_are_both_named_while_waiting_and_at_the_time_out() -> None:
+    def body(rank: ranks.Rank) -> str:
+        faults.meet(rank)
+        first, second = (dist.new_group([0, 1], timeout=ranks.seconds(0.8)) for _ in range(2))
+        call = (
+            (lambda: dist.all_reduce(torch.ones(3), group=first))
+            if rank.rank == 0
+            else (lambda: dist.broadcast(torch.ones(4), 0, group=second))
+        )
+        said = faults.told(call)
+        rank.sync()  # who ends first would have left
+        return said
+
+    outcomes = ranks.outcomes(2, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": LATE_MS})
+    theirs = ("broadcast #1 (float32[4], root 0)", "all_reduce #1 (float32[3], sum)")
+    for outcome, other, own_group, other_group in zip(outcomes, theirs, "12", "21"):
+        assert outcome.ok, ranks.describe(outcome)
+        for said in (outcome.value, *outcome.output.splitlines()):
+            assert f'on group "{own_group}"' in said, said
+            assert f'in group "{other_group}" it is in {other}, which this rank has not' in said
+        assert len(outcome.output.splitlines()) >= 2

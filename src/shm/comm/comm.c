@@ -84,6 +84,7 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     seat->mail = shc_mail_plan(config->world_size);
     seat->group = comm->name;
     seat->segment.fd = -1;
+    seat->elsewhere = shc_process_elsewhere;
     seat->interrupted = config->interrupted;
     seat->interrupted_ctx = config->interrupted_ctx;
     seat->late_ns = (uint64_t)shc_config_get()->late_ms * SHC_NS_PER_MS;

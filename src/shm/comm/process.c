@@ -148,6 +148,54 @@ bool shc_process_knows_dead(int32_t global_rank, int32_t *pid, char *group, size
     return dead;
 }
 
+/* The rank of that process in the group, or -1. */
+static int find_process(const struct shc_seat *seat, const struct shc_os_process *wanted)
+{
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        const struct shc_os_process *member = &shc_seat_identity(seat, rank)->process;
+        if (rank != seat->rank && member->pid == wanted->pid &&
+            member->start_time == wanted->start_time)
+            return rank;
+    }
+    return -1;
+}
+
+/* Is that process in a call on the group that this rank has not entered? */
+static bool ahead_text(const struct shc_comm *comm, const struct shc_os_process *them, char *text,
+                       size_t capacity)
+{
+    const struct shc_seat *seat = &comm->seat;
+    struct shc_call theirs, ours;
+    int rank = find_process(seat, them);
+    if (rank < 0)
+        return false;
+    uint64_t entered = shc_call_latest(seat, seat->rank, &ours);
+    uint64_t epoch = shc_call_latest(seat, rank, &theirs);
+    if (epoch == 0 || (entered != 0 && shc_reached(entered, epoch)))
+        return false;
+    char call[128];
+    shc_call_text(&theirs, epoch, call, sizeof call);
+    snprintf(text, capacity, ", in group \"%s\" it is in %s, which this rank has not called",
+             comm->name, call);
+    return true;
+}
+
+void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, size_t capacity)
+{
+    const struct shc_os_process *them = &shc_seat_identity(seat, rank)->process;
+    bool found = false;
+    text[0] = '\0';
+    if (pthread_mutex_trylock(&process.lock) != 0)
+        return;
+    for (struct shc_comm *comm = process.comms; comm && !found; comm = comm->next) {
+        if (&comm->seat == seat || pthread_mutex_trylock(&comm->mapped_lock) != 0)
+            continue;
+        found = comm->mapped && ahead_text(comm, them, text, capacity);
+        pthread_mutex_unlock(&comm->mapped_lock);
+    }
+    pthread_mutex_unlock(&process.lock);
+}
+
 bool shc_process_callback_begin(void)
 {
     pthread_mutex_lock(&process.lock);

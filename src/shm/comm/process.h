@@ -15,6 +15,7 @@
 #include "shm/proto/keeper.h"
 
 struct shc_comm;
+struct shc_seat;
 
 /* Which process image: another number after every fork that made groups of its own. */
 struct shc_process_mark {
@@ -43,6 +44,10 @@ bool shc_process_leaving(void);
 /* Around a callback: false when the process is leaving, and then the callback must not be made. */
 bool shc_process_callback_begin(void);
 void shc_process_callback_end(void);
+
+/* A seat's `elsewhere`: ", in group "dp" it is in broadcast #3 (...), which this rank has not
+ * called". Waits for no lock: it may have nothing to say. */
+void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 
 /* The list of groups. A group is listed from creation to its close. */
 void shc_process_list(struct shc_comm *comm);

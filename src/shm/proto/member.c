@@ -61,10 +61,12 @@ void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t c
         word = "dead";
     else if (shc_os_process_life(&seat->self, process) != SHC_OS_UNKNOWN)
         word = shc_os_state_word(shc_os_process_state(process, &dumping_core));
-    char call[128];
+    char call[128], other[256] = "";
     shc_call_latest_text(seat, rank, call, sizeof call);
-    snprintf(text, capacity, "rank %d (pid %d, %s%s, last call: %s)", rank, (int)process->pid, word,
-             dumping_core ? ", writing a core dump" : "", call);
+    if (seat->elsewhere && rank != seat->rank)
+        seat->elsewhere(seat, rank, other, sizeof other);
+    snprintf(text, capacity, "rank %d (pid %d, %s%s, last call: %s%s)", rank, (int)process->pid,
+             word, dumping_core ? ", writing a core dump" : "", call, other);
 }
 
 int shc_member_missing_text(const struct shc_seat *seat, uint64_t epoch, char *text,

@@ -33,6 +33,9 @@ struct shc_seat {
     struct shc_patience patience; /* of the application's threads */
     struct shc_patience patience_engine;
     uint64_t late_ns; /* a wait is reported after this long */
+    /* Writes what that rank's process does in another group that this process is in too, or "". May
+     * be NULL. */
+    void (*elsewhere)(const struct shc_seat *seat, int rank, char *text, size_t capacity);
     bool (*interrupted)(void *ctx);
     void *interrupted_ctx;
     shc_a32 closed;      /* any thread of this process: its calls must end */
