@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from ranks import Outcome, Rank, describe, outcomes
+from ranks import Outcome, Rank, describe, outcomes, run
 
 Tensors = list[torch.Tensor]
 SIZES = (4, 1000, 50_000)  # inline, small slots, staged
@@ -213,3 +214,51 @@ def test_a_shape_may_differ_when_the_count_does_not() -> None:
 
     for outcome in outcomes(2, body):
         assert outcome.ok, describe(outcome)
+
+
+EVERY: dict[str, Callable[[Rank, dist.ProcessGroup, int], object]] = {
+    "barrier": lambda rank, group, n: dist.barrier(group=group),
+    "broadcast": lambda rank, group, n: dist.broadcast(torch.ones(n), 0, group=group),
+    "all_reduce": lambda rank, group, n: dist.all_reduce(torch.ones(n), group=group),
+    "all_gather": lambda rank, group, n: dist.all_gather(pieces(rank, n)[1:], torch.ones(n), group),
+    "reduce": lambda rank, group, n: dist.reduce(torch.ones(n), 0, group=group),
+    "gather": lambda rank, group, n: dist.gather(
+        torch.ones(n), pieces(rank, n)[1:] if rank.rank == 0 else None, 0, group
+    ),
+    "scatter": lambda rank, group, n: dist.scatter(
+        torch.ones(n), pieces(rank, n)[1:] if rank.rank == 0 else None, 0, group
+    ),
+    "reduce_scatter": lambda rank, group, n: dist.reduce_scatter(
+        torch.ones(n), pieces(rank, n)[1:], group=group
+    ),
+    "all_to_all": lambda rank, group, n: dist.all_to_all(
+        pieces(rank, n)[1:], pieces(rank, n)[1:], group
+    ),
+}
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_each_pair_of_operations_is_told_apart(world: int) -> None:
+    """Rank 1 makes another call than the rest: all operations, both ways round."""
+    pairs = list(itertools.permutations(EVERY, 2))
+
+    def body(rank: Rank) -> list[str]:
+        rank.init()
+        said = []
+        for number, pair in enumerate(pairs):
+            group = dist.new_group(list(range(world)))
+            with pytest.raises(dist.DistBackendError) as caught:
+                EVERY[pair[int(rank.rank == 1)]](rank, group, SIZES[number % len(SIZES)])
+            said.append(str(caught.value))
+            rank.sync()
+            dist.destroy_process_group(group)
+        return said
+
+    for texts in run(world, body):
+        assert len(texts) == len(pairs)
+        for (most, one), text in zip(pairs, texts):
+            assert "ranks made different calls" in text, (most, one, text)
+            for rank, name in ((1, one), (0, most)):
+                if world == 2 or rank == 1:
+                    assert f"rank {rank} called {name} #1" in text, (most, one, text)
+            assert f"called {most} #1" in text, (most, one, text)
