@@ -69,7 +69,16 @@ struct ProcessGroupShm::Call {
     at::TensorList inputs;  // what it reads besides
     bool asyncOp;
     c10d::OpType type;
-    const char *title; // for the profiler
+    const char *title;         // for the profiler, as is the next
+    at::TensorList given = {}; // what the user gave, where that is not one of the lists
+
+    // What a profile shows as inputs: an operation in place reads what it writes.
+    at::TensorList shown() const
+    {
+        if (!given.empty())
+            return given;
+        return inputs.empty() ? outputs : inputs;
+    }
 };
 
 ProcessGroupShm::ProcessGroupShm(const Store &store, int rank, int size,
@@ -157,10 +166,25 @@ ProcessGroupShm::split(const Store &store, const std::vector<int> &ranks,
 
 #endif
 
+// Begins the event of an operation that ends with this call. Marked as c10d::Work marks its own,
+// so that a profile shows a synchronous operation as it shows an asynchronous one.
+void ProcessGroupShm::record(at::RecordFunction &event, const Call &call)
+{
+    event._setAsync();
+    if (event.needsInputs()) {
+        at::TensorList shown = call.shown();
+        std::vector<c10::IValue> inputs(shown.begin(), shown.end());
+        event.before(call.title, &inputs);
+    } else
+        event.before(call.title);
+}
+
 ProcessGroupShm::WorkPtr ProcessGroupShm::run(const Call &call)
 {
     if (isInline(call.asyncOp)) {
-        RECORD_FUNCTION(call.title, std::vector<c10::IValue>{});
+        at::RecordFunction event(at::RecordScope::FUNCTION);
+        if (event.isActive())
+            record(event, call);
         shc_status status = shc_run(group_.get(), &call.op);
         stayOutOfDyingPython();
         check(status);
@@ -170,7 +194,8 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::run(const Call &call)
     flight->outputs = call.outputs.vec();
     flight->tensors = flight->outputs;
     flight->tensors.insert(flight->tensors.end(), call.inputs.begin(), call.inputs.end());
-    auto work = c10::make_intrusive<WorkShm>(group_, rank_, call.type, call.title, flight);
+    auto work = c10::make_intrusive<WorkShm>(group_, rank_, call.type, call.title, call.shown(),
+                                             std::move(flight));
     work->submit(call.op);
     stayOutOfDyingPython();
     return work;
@@ -395,7 +420,8 @@ ProcessGroupShm::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inpu
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::exchangeAll(at::TensorList outputs, at::TensorList inputs,
                                                       const c10d::AllToAllOptions &options,
-                                                      c10d::OpType type, const char *title)
+                                                      c10d::OpType type, const char *title,
+                                                      at::TensorList given)
 {
     TORCH_CHECK_VALUE(inputs.size() == static_cast<size_t>(size_) &&
                           outputs.size() == static_cast<size_t>(size_),
@@ -410,13 +436,14 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::exchangeAll(at::TensorList outputs, at
     setDtype(op, dtype);
     op.input = in.view();
     op.output = out.view();
-    return run({op, outputs, inputs, options.asyncOp, type, title});
+    return run({op, outputs, inputs, options.asyncOp, type, title, given});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::alltoall(Tensors &outputs, Tensors &inputs,
                                                    const c10d::AllToAllOptions &options)
 {
-    return exchangeAll(outputs, inputs, options, c10d::OpType::ALLTOALL, "shmcoll:all_to_all");
+    return exchangeAll(outputs, inputs, options, c10d::OpType::ALLTOALL, "shmcoll:all_to_all",
+                       inputs);
 }
 
 // The rows of dimension 0 that belong to each rank; without splits, equally many.
@@ -453,7 +480,8 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::alltoall_base(at::Tensor &output, at::
 {
     Tensors in = rowsOf(input, inputSplits, "input");
     Tensors out = rowsOf(output, outputSplits, "output");
-    return exchangeAll(out, in, options, c10d::OpType::ALLTOALL_BASE, "shmcoll:all_to_all_single");
+    return exchangeAll(out, in, options, c10d::OpType::ALLTOALL_BASE, "shmcoll:all_to_all_single",
+                       input);
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::barrier(const c10d::BarrierOptions &options)

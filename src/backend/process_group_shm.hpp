@@ -7,6 +7,7 @@
 
 #include "backend/work_shm.hpp"
 
+#include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/version.h>
 
@@ -92,6 +93,7 @@ class ProcessGroupShm : public c10d::Backend
 
   private:
     struct Call;
+    static void record(at::RecordFunction &event, const Call &call);
     WorkPtr run(const Call &call);
     WorkPtr reduceAll(Tensors &tensors, const c10d::AllreduceOptions &options, c10d::OpType type,
                       const char *title);
@@ -102,7 +104,8 @@ class ProcessGroupShm : public c10d::Backend
                              const c10d::ReduceScatterOptions &options, c10d::OpType type,
                              const char *title);
     WorkPtr exchangeAll(at::TensorList outputs, at::TensorList inputs,
-                        const c10d::AllToAllOptions &options, c10d::OpType type, const char *title);
+                        const c10d::AllToAllOptions &options, c10d::OpType type, const char *title,
+                        at::TensorList given);
     WorkPtr transfer(shc_op_kind kind, Tensors &tensors, int peer, int tag, c10d::OpType type,
                      const char *title);
     void checkList(at::TensorList list, const at::Tensor &one, const char *op) const;

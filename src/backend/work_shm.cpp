@@ -81,9 +81,9 @@ shc_request_hooks Flight::hooks(const std::shared_ptr<Flight> &flight)
     return {new std::shared_ptr<Flight>(flight), complete, retire};
 }
 
-WorkShm::WorkShm(Group group, int rank, c10d::OpType type, const char *title,
+WorkShm::WorkShm(Group group, int rank, c10d::OpType type, const char *title, at::TensorList shown,
                  std::shared_ptr<Flight> flight)
-    : Work(rank, type, title, flight->tensors), group_(std::move(group)), flight_(std::move(flight))
+    : Work(rank, type, title, shown.vec()), group_(std::move(group)), flight_(std::move(flight))
 {
     flight_->recordEnd = std::move(recordFunctionEndCallback_);
     recordFunctionEndCallback_ = nullptr;

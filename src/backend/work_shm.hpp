@@ -32,7 +32,8 @@ struct Flight {
 class WorkShm : public c10d::Work
 {
   public:
-    WorkShm(Group group, int rank, c10d::OpType type, const char *title,
+    // title and shown: for the profiler.
+    WorkShm(Group group, int rank, c10d::OpType type, const char *title, at::TensorList shown,
             std::shared_ptr<Flight> flight);
     ~WorkShm() override;
 

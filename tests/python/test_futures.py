@@ -149,25 +149,31 @@ def test_a_future_with_the_profiler_on_is_completed_once() -> None:
     run(2, body)
 
 
-def test_operations_have_their_names_in_a_profile() -> None:
+def test_a_profile_has_the_names_and_shapes_of_operations() -> None:
     def body(rank: Rank) -> None:
         rank.init()
-        mine = torch.ones(4)
-        with profile(activities=[ProfilerActivity.CPU]) as seen:
+        mine, both = torch.ones(4), torch.ones(2, 4)
+        calls = {
+            "all_reduce": (lambda a: dist.all_reduce(mine, async_op=a), [[4]]),
+            "broadcast": (lambda a: dist.broadcast(both, 0, async_op=a), [[2, 4]]),
+            "all_gather": (lambda a: dist.all_gather(list(both), mine, async_op=a), [[4]]),
+            "all_to_all_single": (
+                lambda a: dist.all_to_all_single(mine.clone(), mine, async_op=a),
+                [[4]],
+            ),
+            "barrier": (lambda a: dist.barrier(async_op=a), []),
+        }
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
             for asynchronous in (False, True):
-                for call in (
-                    lambda a: dist.all_reduce(mine, async_op=a),
-                    lambda a: dist.broadcast(mine, 0, async_op=a),
-                    lambda a: dist.all_gather([mine.clone(), mine.clone()], mine, async_op=a),
-                    lambda a: dist.barrier(async_op=a),
-                ):
-                    work = call(asynchronous)
-                    if work is not None:
+                for call, _ in calls.values():
+                    if work := call(asynchronous):
                         work.wait()
-                        work.get_future().wait()  # the event has ended
-        names = [event.name for event in seen.events() if event.name.startswith("shmcoll:")]
-        wanted = ("all_reduce", "broadcast", "all_gather", "barrier")
-        assert sorted(names) == sorted(2 * [f"shmcoll:{name}" for name in wanted])
+        events = [event for event in seen.events() if event.name.startswith("shmcoll:")]
+        got = sorted((event.name, event.input_shapes) for event in events)
+        assert got == sorted(
+            2 * [(f"shmcoll:{name}", shapes) for name, (_, shapes) in calls.items()]
+        )
+        assert all(event.is_async for event in events)
 
     run(2, body)
 
