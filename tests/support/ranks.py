@@ -267,9 +267,10 @@ class _Run:
             self.child(rank, env, threads)
         self.pids[rank] = pid
 
-    def wait(self, limit: float) -> dict[int, int]:
+    def wait(self, limit: float, grace: float | None) -> dict[int, int]:
         """Exit codes by rank; raises Hang."""
         deadline = time.monotonic() + limit
+        native, text = True, f"not done after {limit} s"
         left = {os.pidfd_open(pid): rank for rank, pid in self.pids.items()}
         codes: dict[int, int] = {}
         try:
@@ -282,26 +283,30 @@ class _Run:
                     os.close(fd)
                     _, status = os.waitpid(self.pids.pop(rank), 0)
                     codes[rank] = os.waitstatus_to_exitcode(status)
+                    if grace is not None and not self.outcome(rank, codes[rank]).ok:
+                        if time.monotonic() + grace < deadline:
+                            deadline = time.monotonic() + grace
+                            native, text = False, f"not done {grace} s after rank {rank} failed"
                 if left and time.monotonic() >= deadline:
-                    raise Hang(self.report_hang(limit))
+                    raise Hang(self.report_hang(text, native))
         finally:
             for fd in left:
                 os.close(fd)
         return codes
 
-    def report_hang(self, limit: float) -> str:
-        native = {}
+    def report_hang(self, text: str, native: bool) -> str:
+        stacks = {}
         for rank, pid in self.pids.items():
             os.kill(pid, signal.SIGCONT)
             os.kill(pid, signal.SIGUSR2)
         time.sleep(0.3)
         for rank, pid in self.pids.items():
-            native[rank] = native_stacks(pid)
-        text = f"not done after {limit} s: ranks {sorted(self.pids)}\n"
+            stacks[rank] = native_stacks(pid) if native else ""
+        text += f": ranks {sorted(self.pids)}\n"
         for rank in range(self.world):
             ended = self.outcome(rank, None)  # a rank that has raised may be why others wait
             text += f"---- rank {rank}: output, and its stacks ----\n{ended.trace}{ended.output}\n"
-            text += native.get(rank, "")
+            text += stacks.get(rank, "")
         return text
 
     def output(self, rank: int) -> str:
@@ -344,6 +349,7 @@ def outcomes(
     *args: Any,
     store: str = "tcp",
     limit: float = LIMIT_S,
+    grace: float | None = None,
     env: dict[str, str] | None = None,
     threads: bool = False,
     beside: Callable[[_Run], None] | None = None,
@@ -351,6 +357,7 @@ def outcomes(
 ) -> list[Outcome]:
     """Runs the body and says how each rank ended.
 
+    grace: what the other ranks have when one has failed.
     beside: called in the parent while the ranks run, with .pids and .board.
     keep_board: gets the words of the board as they were at the end.
     """
@@ -363,7 +370,7 @@ def outcomes(
             run.fork(rank, env or {}, threads)
         if beside:
             beside(run)
-        codes = run.wait(limit)
+        codes = run.wait(limit, grace)
         ended = [run.outcome(rank, codes.get(0 if threads else rank)) for rank in range(world)]
         if keep_board is not None:
             keep_board[:] = run.board
