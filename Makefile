@@ -19,12 +19,13 @@ PACKAGES_TEST  := libgtest-dev spin relacy-dev clang-format codespell gdb
 CORE_SOURCES := $(shell find src CMakeLists.txt -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.map' \
                   -o -name CMakeLists.txt)
 
-.PHONY: help build test demo bench packages packages-test clean distclean fmt soak
+.PHONY: help build test demo bench packages packages-test clean distclean fmt soak test-torch
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
 	@echo "make test     all tests of the default lane (docs/TESTING.md)"
 	@echo "make test ONLY=name    the lanes, and within them the tests, whose name contains it"
+	@echo "make test-torch    torch's own distributed tests with 3, 4 and 8 ranks (make test: with 4)"
 	@echo "make demo     trains a small network with shmcoll and with gloo, and compares them"
 	@echo "make bench    shmcoll beside gloo, operation by operation"
 	@echo "make soak     random kills for a long time"
@@ -87,7 +88,10 @@ bench: build $(VENV)/.extras
 	$(PY) -m shmcoll.bench
 
 soak: packages-test build $(VENV)/.extras
-	$(PY) tests/run.py --jobs $(JOBS) --soak
+	$(PY) tests/run.py --jobs $(JOBS) --long soak
+
+test-torch: packages-test build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long torch $(if $(ONLY),--only $(ONLY))
 
 fmt: packages-test $(VENV)/.extras
 	find src tests benchmarks examples -name '*.[ch]' -o -name '*.cc' -o -name '*.[ch]pp' | \

@@ -57,6 +57,7 @@ class Lane:
     build: Build | None = None
     labels: str = ""  # a regular expression over ctest labels
     files: tuple[str, ...] = ()  # for pytest
+    options: tuple[str, ...] = ()  # its options
     alone: bool = False  # its tests have the machine for themselves
 
 
@@ -68,11 +69,15 @@ DEFAULT_LANES = (
     Lane("tsan", TSAN, "^unit$|^conformance$"),
     Lane("bare", BARE, "^unit$"),
     Lane("python", files=("tests/python",)),
+    Lane("torch", files=("tests/torch_suite",)),
     Lane("proc", DEV, "^proc$", alone=True),
     Lane("proc-python", files=("tests/proc",), alone=True),
 )
 
-SOAK_LANES = (Lane("soak", files=("tests/proc/soak",), alone=True),)
+LONG_LANES = {
+    "soak": (Lane("soak", files=("tests/proc/soak",), alone=True),),
+    "torch": (Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",)),),
+}
 
 
 @dataclasses.dataclass
@@ -133,7 +138,8 @@ def run_ctest(lane: Lane, jobs: int, only: str) -> Result:
 
 def run_pytest(lane: Lane, jobs: int, only: str) -> Result:
     begun = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--durations=5", *lane.files]
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--durations=5"]
+    command += [*lane.options, *lane.files]
     if not lane.alone:
         command += ["-n", str(jobs)]
     if only:
@@ -145,6 +151,7 @@ def run_pytest(lane: Lane, jobs: int, only: str) -> Result:
     skipped = re.findall(r"^SKIPPED \[\d+\] (.*)$", output, re.M)
     nothing = only and status == 5
     total = totals[-1] if totals else "no tests"
+    total += "".join(f"; {own}" for own in re.findall(r"^totals: (.*)$", output, re.M))
     return Result(lane.name, status == 0 or bool(nothing), time.monotonic() - begun, total, skipped)
 
 
@@ -158,9 +165,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="lanes and tests whose name contains this")
-    parser.add_argument("--soak", action="store_true", help="the long lanes instead")
+    parser.add_argument("--long", choices=LONG_LANES, help="these lanes instead")
     options = parser.parse_args()
-    lanes = SOAK_LANES if options.soak else DEFAULT_LANES
+    lanes = LONG_LANES[options.long] if options.long else DEFAULT_LANES
     named = [lane for lane in lanes if lane.name == options.only]
     only = "" if named else options.only
     results = []
