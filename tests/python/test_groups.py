@@ -123,6 +123,62 @@ def test_threads_use_groups_of_their_own_at_the_same_time() -> None:
     run(2, body)
 
 
+def test_threads_use_overlapping_groups_at_the_same_time() -> None:
+    """Every rank has three threads: one for its row, one for its column, one for the world."""
+
+    def body(rank: Rank) -> None:
+        rank.init()
+        row = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank.rank // 2]
+        column = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank.rank % 2]
+        done = []
+
+        def loop(group: dist.ProcessGroup | None, want: float) -> None:
+            for turn in range(40):
+                count = (1, 900, 30_000)[turn % 3]
+                assert total(group, float(rank.rank + turn), count) == (
+                    want + turn * dist.get_world_size(group)
+                )
+                mine = torch.full((count,), rank.rank + 0.5)
+                outputs = [torch.zeros(count) for _ in range(dist.get_world_size(group))]
+                dist.all_gather(outputs, mine, group=group, async_op=True).wait()
+                assert sum(t[-1].item() for t in outputs) == want + len(outputs) / 2
+            done.append(want)
+
+        in_threads(
+            lambda: loop(row, 4 * (rank.rank // 2) + 1.0),
+            lambda: loop(column, 2 * (rank.rank % 2) + 2.0),
+            lambda: loop(None, 6.0),
+        )
+        assert len(done) == 3
+
+    run(4, body)
+
+
+def test_threads_make_and_destroy_groups_while_others_work() -> None:
+    def body(rank: Rank) -> None:
+        world = rank.group("world")
+
+        def work() -> None:
+            for _ in range(200):
+                mine = torch.full((500,), 1.0)
+                world.allreduce([mine]).wait()
+                assert (mine == rank.world).all()
+
+        def make(name: str) -> None:
+            for turn in range(5):
+                group = rank.group(f"{name} {turn}")
+                mine = torch.full((20_000,), float(rank.rank))
+                group.allreduce([mine]).wait()
+                assert (mine == 3.0).all()
+                group.shutdown()
+
+        in_threads(work, lambda: make("first"), lambda: make("second"))
+        rank.sync()
+        world.shutdown()
+
+    run(3, body)
+
+
 def test_threads_that_make_the_same_calls_may_share_one_group() -> None:
     def body(rank: Rank) -> None:
         rank.init()
@@ -194,6 +250,78 @@ def test_a_group_made_by_its_members_alone() -> None:
         return got
 
     assert run(3, body) == [0.0, 3.0, 3.0]
+
+
+def test_members_alone_may_make_groups_that_overlap() -> None:
+    """torch names such a group by how many groups the process has: all must have as many."""
+
+    def body(rank: Rank) -> list[float]:
+        rank.init()
+        found = []
+        for turn in (((0, 1), (2, 3)), ((1, 2), (3, 0)), ((0, 2), (3, 1)), ((3, 2, 1, 0),)):
+            for members in turn:
+                group = dist.new_group(list(members), use_local_synchronization=True)
+                if rank.rank in members:
+                    found.append(total(group, 10.0**rank.rank))
+                else:
+                    assert group is None
+        return found
+
+    assert run(4, body) == [
+        [11.0, 1001.0, 101.0, 1111.0],
+        [11.0, 110.0, 1010.0, 1111.0],
+        [1100.0, 110.0, 101.0, 1111.0],
+        [1100.0, 1001.0, 1010.0, 1111.0],
+    ]
+
+
+def test_no_one_waits_for_a_group_that_does_not_contain_him() -> None:
+    def body(rank: Rank) -> float:
+        rank.init()
+        if rank.rank != 1:
+            rank.sync()
+        group = dist.new_group([0, 2], use_local_synchronization=True)
+        if rank.rank == 1:
+            assert group is None
+            rank.sync()  # only now may the others come
+            return 0.0
+        return total(group, 7.0)
+
+    assert run(3, body) == [14.0, 0.0, 14.0]
+
+
+@pytest.mark.filterwarnings("ignore:Running .* on global rank")
+def test_calls_on_a_group_without_the_caller_do_nothing() -> None:
+    def body(rank: Rank) -> list[float]:
+        rank.init()
+        group = dist.new_group([1])
+        assert dist.get_rank(group) == (0 if rank.rank else -1)
+        mine = torch.full((2,), 5.0 + rank.rank)
+        outputs = [torch.zeros(2)]
+        for asynchronous in (False, True):
+            works = [
+                dist.all_reduce(mine, group=group, async_op=asynchronous),
+                dist.broadcast(mine, 1, group=group, async_op=asynchronous),
+                dist.all_gather(outputs, mine, group=group, async_op=asynchronous),
+                dist.barrier(group=group, async_op=asynchronous),
+            ]
+            assert [work is not None for work in works] == [asynchronous and rank.rank == 1] * 4
+            for work in works:
+                work and work.wait()
+        return outputs[0].tolist() + mine.tolist()
+
+    assert run(2, body) == [[0.0, 0.0, 5.0, 5.0], [6.0, 6.0, 6.0, 6.0]]
+
+
+def test_a_world_in_equal_parts_and_in_chosen_ones() -> None:
+    def body(rank: Rank) -> list[float]:
+        rank.init()
+        pair, pairs = dist.new_subgroups(group_size=2)
+        chosen, _ = dist.new_subgroups_by_enumeration([[3, 0], [1, 2]])
+        assert len(pairs) == 2
+        return [total(pair, 10.0**rank.rank), total(chosen, 10.0**rank.rank)]
+
+    assert run(4, body) == [[11.0, 1001.0], [11.0, 110.0], [1100.0, 110.0], [1100.0, 1001.0]]
 
 
 def test_two_groups_in_one_store_do_not_mix() -> None:
