@@ -70,6 +70,7 @@ DEFAULT_LANES = (
     Lane("bare", BARE, "^unit$"),
     Lane("python", files=("tests/python",)),
     Lane("torch", files=("tests/torch_suite",)),
+    Lane("clients-python", files=("tests/clients",)),
     Lane("proc", DEV, "^proc$", alone=True),
     Lane("proc-python", files=("tests/proc",), alone=True),
 )
@@ -193,7 +194,7 @@ def main() -> int:
     print("\n==== totals ====")
     for result in results:
         mark = "ok  " if result.ok else "FAIL"
-        print(f"{mark} {result.lane:12} {result.seconds:6.0f} s  {result.totals}")
+        print(f"{mark} {result.lane:14} {result.seconds:6.0f} s  {result.totals}")
     return 0 if all(result.ok for result in results) and not surprises else 1
 
 

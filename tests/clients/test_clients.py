@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The clients of tests/clients/python under gloo and under shmcoll: the results are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import shmcoll
+from clients import Case, assert_same, case, compare, results
+
+CASES = (
+    case("ddp", bucket_cap_mb=0.01),
+    case("ddp", 3, gradient_as_bucket_view=True),
+    case("ddp", unused=True, bucket_cap_mb=0.01),
+    case("ddp", static_graph=True),
+    case("ddp", accumulate=True),
+    case("ddp", 3, broadcast_buffers=False, accumulate=True, unused=True),
+    case("ddp_hooks", hook="allreduce", bucket_cap_mb=0.01),
+    case("ddp_hooks", hook="fp16"),
+    case("ddp_hooks", hook="bf16", bucket_cap_mb=0.01),
+    case("ddp_hooks", hook="scattered", bucket_cap_mb=0.01),
+    case("ddp_hooks", hook="powersgd"),
+    case("ddp_hooks", hook="powersgd of fp16"),
+    case("loader"),
+    case("uneven", 3),
+    case("uneven", divide_by_initial_world_size=False),
+    case("uneven", zero=True),
+    case("zero"),
+    case("zero", 3, bucket_view=True),
+    case("local_sgd", 4),
+    case("local_sgd", 4, hierarchical=True),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_result_is_that_of_gloo(case: Case) -> None:
+    compare(case)
+
+
+class AlmostRight(dist.ProcessGroup):
+    """shmcoll, but for the first element of every sum: that is wrong by `error`."""
+
+    error = 0.0
+
+    def __init__(self, store: dist.Store, rank: int, world: int, timeout: Any) -> None:
+        super().__init__(rank, world)
+        self.right = shmcoll._C.ProcessGroupShm(store, rank, world, shmcoll.Options(timeout))
+
+    def allreduce(self, tensors: list[torch.Tensor], *options: Any) -> dist.Work:
+        work = self.right.allreduce(tensors, *options)
+        work.wait()
+        if tensors[0].is_floating_point():
+            tensors[0].view(-1)[0] *= 1 + self.error
+        return work
+
+    def allgather(self, *arguments: Any) -> dist.Work:
+        return self.right.allgather(*arguments)
+
+    def broadcast(self, *arguments: Any) -> dist.Work:
+        return self.right.broadcast(*arguments)
+
+
+@pytest.mark.parametrize(("world", "error"), [(2, 0.0), (2, 2.0**-23), (3, 0.0), (3, 0.01)])
+def test_the_comparison_sees_one_wrong_element(
+    world: int, error: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The smallest error a float32 can have; with a tolerance, one of a hundredth."""
+    monkeypatch.setattr(AlmostRight, "error", error)
+    monkeypatch.setattr(dist.Backend, "_plugins", dict(dist.Backend._plugins))
+    dist.Backend.register_backend("almost_right", AlmostRight, devices=["cpu"])
+    one = case("ddp", world, static_graph=True)
+    got, want = results("almost_right", one), results("gloo", one)
+    if error == 0:
+        assert_same(got, want, one.tolerance)
+    else:
+        with pytest.raises(AssertionError, match="rank 0, "):
+            assert_same(got, want, one.tolerance)
+
+
+# ---- what gloo refuses: compared with gloo doing the same another way ----
+
+
+def test_the_optimizer_may_step_while_gradients_are_summed() -> None:
+    """torch lets no gloo do that; the two first steps change nothing."""
+    got = results("shmcoll", case("zero", overlap=True))
+    with pytest.raises(AssertionError, match="Gloo backend using Overlapping DDP with ZeRO"):
+        results("gloo", case("zero", overlap=True))
+    want = results("gloo", case("zero", idle=2))
+    weights = [{name: t for name, t in found.items() if "adam" not in name} for found in want]
+    assert_same(got, weights, None)
