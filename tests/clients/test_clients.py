@@ -33,6 +33,21 @@ CASES = (
     case("zero", 3, bucket_view=True),
     case("local_sgd", 4),
     case("local_sgd", 4, hierarchical=True),
+    case("fsdp2"),
+    case("fsdp2", 3),
+    case("fsdp2", bf16=True),
+    case("fsdp2", reshard=False, accumulate=True),
+    case("fsdp2", 4, replicas=2),
+    case("fsdp1"),
+    case("fsdp1", 3, strategy="SHARD_GRAD_OP"),
+    case("fsdp1", use_orig_params=True),
+    case("tensor_parallel"),
+    case("tensor_parallel", 4, replicas=2),
+    case("dtensors", 3),
+    case("dtensors", 4, rows=2),
+    case("checkpoint"),
+    case("checkpoint", 3, before="fsdp", after="ddp"),
+    case("checkpoint", asynchronous=True, before="fsdp", after="fsdp"),
 )
 
 
@@ -92,3 +107,11 @@ def test_the_optimizer_may_step_while_gradients_are_summed() -> None:
     want = results("gloo", case("zero", idle=2))
     weights = [{name: t for name, t in found.items() if "adam" not in name} for found in want]
     assert_same(got, weights, None)
+
+
+def test_gradients_may_be_multiplied_before_they_are_summed() -> None:
+    """PREMUL_SUM; divided by 4 before or behind is the same in binary."""
+    got = results("shmcoll", case("fsdp2", divisor=4.0))
+    with pytest.raises(AssertionError, match="PREMUL_SUM"):
+        results("gloo", case("fsdp2", divisor=4.0))
+    assert_same(got, results("gloo", case("fsdp2", divisor=4.0, plain_sums=True)), None)
