@@ -48,6 +48,12 @@ CASES = (
     case("checkpoint"),
     case("checkpoint", 3, before="fsdp", after="ddp"),
     case("checkpoint", asynchronous=True, before="fsdp", after="fsdp"),
+    case("functional"),
+    case("functional", 3),
+    case("differentiable"),
+    case("differentiable", 3),
+    case("experts", 3),
+    case("objects", 3),
 )
 
 
