@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 import shmcoll
-from clients import Case, assert_same, case, compare, results
+from clients import Case, assert_same, case, compare, module, results
+from ranks import run
 
 CASES = (
     case("ddp", bucket_cap_mb=0.01),
@@ -56,10 +57,30 @@ CASES = (
     case("objects", 3),
 )
 
+# Each has a function alone(), which gives in one process what all ranks together have.
+POINT_TO_POINT = (
+    case("ring", 3),
+    case("pipeline"),
+    case("pipeline", 4, replicas=2),
+)
+BACKENDS = ("gloo", "shmcoll")
+
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_result_is_that_of_gloo(case: Case) -> None:
     compare(case)
+
+
+def against_one_process(case: Case, backend: str) -> None:
+    want = run(1, lambda rank: module(case).alone(case.world, **case.options))[0]
+    together = {name: t for found in results(backend, case) for name, t in found.items()}
+    assert_same([together], [want], {"rtol": 1e-5, "atol": 1e-6})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", POINT_TO_POINT, ids=str)
+def test_the_result_is_that_of_one_process(case: Case, backend: str) -> None:
+    against_one_process(case, backend)
 
 
 class AlmostRight(dist.ProcessGroup):
