@@ -19,7 +19,7 @@ PACKAGES_TEST  := libgtest-dev spin relacy-dev clang-format codespell gdb
 CORE_SOURCES := $(shell find src CMakeLists.txt -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.map' \
                   -o -name CMakeLists.txt)
 
-.PHONY: help build test demo bench packages packages-test clean distclean fmt soak test-torch
+.PHONY: help build test demo bench packages packages-test clean distclean fmt soak test-torch clients
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
@@ -29,6 +29,7 @@ help:
 	@echo "make demo     trains a small network with shmcoll and with gloo, and compares them"
 	@echo "make bench    shmcoll beside gloo, operation by operation"
 	@echo "make soak     random kills for a long time"
+	@echo "make clients  the longer programs of users: compilers, more ranks"
 	@echo "make fmt      formats all sources"
 	@echo "make clean    removes what was built; distclean: also .venv"
 
@@ -92,6 +93,9 @@ soak: packages-test build $(VENV)/.extras
 
 test-torch: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long torch $(if $(ONLY),--only $(ONLY))
+
+clients: packages-test build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long clients
 
 fmt: packages-test $(VENV)/.extras
 	find src tests benchmarks examples -name '*.[ch]' -o -name '*.cc' -o -name '*.[ch]pp' | \
