@@ -157,7 +157,7 @@ enum shc_status shc_message_prepare(struct shc_message *message, struct shc_comm
 {
     const bool sends = op->kind == SHC_SEND;
     const int world = comm->seat.world_size;
-    uint32_t elem_bytes;
+    uint32_t elem_bytes = 0;
     SHC_TRY(check_dtype(op, &elem_bytes));
     if ((op->peer < 0 || op->peer >= world) && (sends || op->peer != SHC_ANY_SOURCE))
         return shc_fail(SHC_ERR_INVALID, "%s: the peer %d is not a rank (0 to %d)",
