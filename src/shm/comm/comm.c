@@ -314,7 +314,7 @@ bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pi
             continue;
         enum shc_member_state state = shc_member_look(&comm->seat, rank);
         dead = state == SHC_MEMBER_DEAD ||
-               (state == SHC_MEMBER_ALIVE && shc_member_process_gone(&comm->seat, rank));
+               (state != SHC_MEMBER_EMPTY && shc_member_process_gone(&comm->seat, rank));
         *pid = (int32_t)shc_seat_identity(&comm->seat, rank)->process.pid;
         break;
     }

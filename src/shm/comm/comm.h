@@ -55,7 +55,7 @@ SHC_NODISCARD enum shc_status shc_comm_create_with(const struct shc_comm_config 
  * time. pre: the process is leaving, so that no further one begins. */
 void shc_comm_leave_soon(struct shc_comm *comm, uint64_t patience_ns);
 
-/* Has the process that is this rank of the job died as a member of the group? Any thread. */
+/* Is the process that is this rank of the job, a member of the group, gone? Any thread. */
 bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pid);
 
 /* May this process use the group now? Takes no lock. */

@@ -130,8 +130,8 @@ static enum shc_status look_elsewhere(const struct shc_meeting *m, int rank)
         return SHC_OK;
     return shc_fail(
         SHC_ERR_PEER_DEAD,
-        "rank %d (pid %d) died, as the group \"%s\" knows, and cannot come to the group "
-        "\"%s\"",
+        "rank %d (pid %d) has died or ended, as the group \"%s\" knows, and cannot come to the "
+        "group \"%s\"",
         rank, (int)pid, group, m->seat->group);
 }
 

@@ -53,6 +53,6 @@ void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, si
 void shc_process_list(struct shc_comm *comm);
 void shc_process_unlist(struct shc_comm *comm);
 
-/* Has the process that is this rank of the job died in one of the listed groups? Then *pid is its
+/* Is the process that is this rank of the job, a member of a listed group, gone? Then *pid is its
  * and `group` that group's name. */
 bool shc_process_knows_dead(int32_t global_rank, int32_t *pid, char *group, size_t capacity);
