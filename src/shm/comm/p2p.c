@@ -201,7 +201,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
         }
         shc_p2p_pass(p2p, false);
     }
-    bool call = st == SHC_OK && p2p->pending > 0 && p2p->waiters == 0;
+    bool call = st == SHC_OK && p2p->pending > 0; /* who waits now may leave before this is over */
     pthread_mutex_unlock(&p2p->lock);
     if (call)
         shc_agent_call(p2p);

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Point-to-point where it was wrong once: each case is a bug that was found, with the moment it
+// needs made by hand.
+#include "tests/support/ranks.h"
+
+#include <atomic>
+#include <chrono>
+#include <gtest/gtest.h>
+#include <memory>
+#include <thread>
+
+extern "C" {
+#include "shm/comm/request.h"
+}
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+const size_t kSmall = 8, kBig = 1 << 20;
+const uint64_t kSecond = 1000ULL * 1000 * 1000;
+
+// One send or receive of bytes.
+struct Message {
+    std::vector<unsigned char> bytes;
+    int64_t size;
+    shc_tensor tensor;
+    shc_op op = {};
+    shc_request *request = nullptr;
+
+    Message(shc_op_kind kind, int peer, int tag, size_t count, uint64_t timeout_ns = 0)
+        : bytes(count, kind == SHC_SEND ? static_cast<unsigned char>(tag) : 0xee),
+          size(static_cast<int64_t>(count)), tensor{bytes.data(), 1, &size, nullptr}
+    {
+        op.kind = kind;
+        op.dtype = SHC_UINT8;
+        op.peer = peer;
+        op.tag = tag;
+        op.timeout_ns = timeout_ns;
+        op.input = op.output = {&tensor, 1};
+    }
+    Message(const Message &) = delete;
+    ~Message()
+    {
+        if (request)
+            shc_request_release(request);
+    }
+
+    Message &start(Rank &rank)
+    {
+        EXPECT_EQ(shc_submit(rank.comm, &op, nullptr, &request), SHC_OK) << error_text();
+        return *this;
+    }
+    shc_status run(Rank &rank) { return shc_run(rank.comm, &op); }
+    bool done()
+    {
+        shc_status status;
+        return shc_request_done(request, &status);
+    }
+    bool arrived() const
+    {
+        return bytes ==
+               std::vector<unsigned char>(bytes.size(), static_cast<unsigned char>(op.tag));
+    }
+};
+
+template <typename Condition>
+bool within_seconds(int seconds, const Condition &condition)
+{
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+    while (!condition()) {
+        if (std::chrono::steady_clock::now() > until)
+            return false;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+}
+
+int pending(Rank &rank)
+{
+    pthread_mutex_lock(&rank.comm->p2p.lock);
+    int count = rank.comm->p2p.pending;
+    pthread_mutex_unlock(&rank.comm->p2p.lock);
+    return count;
+}
+
+// An interrupt callback that holds up the one thread it is meant for, as an interpreter does whose
+// lock another thread keeps.
+struct Held {
+    std::thread::id whom;
+    std::atomic<bool> inside{false}, release{false};
+
+    static bool ask(void *ctx)
+    {
+        auto *held = static_cast<Held *>(ctx);
+        if (std::this_thread::get_id() != held->whom)
+            return false;
+        held->inside = true;
+        while (!held->release)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        return false;
+    }
+};
+
+// Rank 0 has a thread that waits for message 1 and is held up; `then` comes when it is.
+template <typename Then>
+void with_held_waiter(Rank &rank, const Then &then)
+{
+    Held held;
+    std::atomic<bool> known{false};
+    rank.comm->seat.interrupted_ctx = &held;
+    rank.comm->seat.interrupted = Held::ask;
+    std::thread waiter([&] {
+        held.whom = std::this_thread::get_id();
+        known = true;
+        EXPECT_EQ(Message(SHC_RECV, 1, 1, kSmall).run(rank), SHC_OK) << error_text();
+    });
+    EXPECT_TRUE(within_seconds(20, [&] { return held.inside.load(); }));
+    then(held);
+    held.release = true;
+    waiter.join();
+    rank.comm->seat.interrupted = nullptr;
+}
+
+// The agent slept on for its 10 s when the last waiter left behind a submission that had relied on
+// him.
+TEST(P2pBugs, AWaiterThatLeavesLeavesAnAgentThatIsAwake)
+{
+    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        if (rank.rank == 1) {
+            EXPECT_EQ(Message(SHC_RECV, 0, 9, kSmall).run(rank), SHC_OK);
+            EXPECT_EQ(Message(SHC_SEND, 0, 1, kSmall).run(rank), SHC_OK);
+            Message in(SHC_RECV, 0, 2, kBig, 5 * kSecond);
+            EXPECT_EQ(in.run(rank), SHC_OK) << error_text();
+            EXPECT_TRUE(in.arrived());
+            return;
+        }
+        std::unique_ptr<Message> out;
+        with_held_waiter(rank, [&](Held &) {
+            EXPECT_EQ(Message(SHC_SEND, 1, 9, kSmall).run(rank), SHC_OK);
+            EXPECT_TRUE(within_seconds(20, [&] { // each submission makes a pass
+                EXPECT_EQ(Message(SHC_SEND, 0, 8, 0).run(rank), SHC_OK);
+                return pending(rank) == 0;
+            }));
+            shc_bell_shm *bell = &rank.comm->p2p.agent_bell;
+            EXPECT_TRUE(within_seconds(20, [&] { return shc_a32_load_acquire(&bell->flag) == 1; }));
+            out = std::make_unique<Message>(SHC_SEND, 1, 2, kBig);
+            out->start(rank);
+        });
+        EXPECT_TRUE(within_seconds(20, [&] { return out->done(); }));
+    });
+}
+
+} // namespace
