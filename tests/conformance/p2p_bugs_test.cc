@@ -152,4 +152,23 @@ TEST(P2pBugs, AWaiterThatLeavesLeavesAnAgentThatIsAwake)
     });
 }
 
+// While a waiter was held up, nobody moved the messages of the others.
+TEST(P2pBugs, AWaiterThatIsHeldUpHoldsUpNobodyElse)
+{
+    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        if (rank.rank == 1) {
+            Message in(SHC_RECV, 0, 2, kBig, 5 * kSecond);
+            EXPECT_EQ(in.run(rank), SHC_OK) << error_text();
+            EXPECT_TRUE(in.arrived());
+            EXPECT_EQ(Message(SHC_SEND, 0, 1, kSmall).run(rank), SHC_OK);
+            return;
+        }
+        with_held_waiter(rank, [&](Held &) {
+            Message out(SHC_SEND, 1, 2, kBig);
+            out.start(rank);
+            EXPECT_TRUE(within_seconds(10, [&] { return out.done(); }));
+        });
+    });
+}
+
 } // namespace

@@ -5,8 +5,8 @@
  *
  * While somebody waits for a message, that thread makes the passes, and the agent only naps: woken
  * by every message it would take the CPU from the very thread that wants it. While messages are
- * pending and nobody waits, the agent sleeps on the mailbox's bell and makes the passes itself. With
- * nothing pending for a while it sleeps until it is called.
+ * pending and nobody waits, or who waits is held up, the agent sleeps on the mailbox's bell and makes
+ * the passes itself. With nothing pending for a while it sleeps until it is called.
  *
  * A nap is short after one that found something to do, and long after many that did not: what
  * nobody waits for begins to move within NAP_MAX_NS.
@@ -21,17 +21,25 @@
 
 #define NAP_MIN_NS (50 * SHC_NS_PER_US)
 #define NAP_MAX_NS (2 * SHC_NS_PER_MS)
+#define HELD_UP_NS (30 * SHC_NS_PER_MS)
 #define IDLE_NAPS  16 /* without anything pending, before it goes to sleep */
 #define IDLE_NS    (10 * SHC_NS_PER_S)
 
 /* ---- the agent ---- */
+
+/* Does a thread that waits make the passes? Not while it is held up, as in the interrupt callback by
+ * an interpreter whose lock another thread keeps. */
+static bool somebody_waits(const struct shc_p2p *p2p)
+{
+    return p2p->waiters > 0 && shc_clock_ns() - p2p->waited_ns < HELD_UP_NS;
+}
 
 /* Is it the agent's turn no more? Makes a pass to find out. */
 static bool agent_relieved(const void *arg)
 {
     struct shc_p2p *p2p = (struct shc_p2p *)arg;
     pthread_mutex_lock(&p2p->lock);
-    bool relieved = p2p->closed || p2p->waiters > 0;
+    bool relieved = p2p->closed || somebody_waits(p2p);
     if (!relieved) {
         shc_p2p_pass(p2p, false);
         relieved = p2p->pending == 0;
@@ -80,7 +88,7 @@ static void agent_thread(void *arg)
     int idle = 0;
     for (;;) {
         pthread_mutex_lock(&p2p->lock);
-        bool closed = p2p->closed, pending = p2p->pending > 0, alone = p2p->waiters == 0;
+        bool closed = p2p->closed, pending = p2p->pending > 0, alone = !somebody_waits(p2p);
         pthread_mutex_unlock(&p2p->lock);
         if (closed)
             return;

@@ -132,6 +132,8 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
     const int world = p2p->comm->seat.world_size;
     struct shc_sight sight;
     shc_p2p_look(p2p, &sight);
+    if (waiter && p2p->pending > 0)
+        p2p->waited_ns = sight.now_ns;
     const bool works = !shc_group_failed(&p2p->comm->seat);
     for (int i = 0, peer = p2p->first_peer; works && i < world; i++) {
         shc_p2p_read_lines(p2p, peer);

@@ -64,6 +64,7 @@ struct shc_p2p {
     bool closed;
     bool finished; /* in this pass something ended */
     uint64_t judged_ns, asked_ns;
+    uint64_t waited_ns; /* the newest pass of a thread that waits */
     uint32_t forgiven;
 
     /* The agent (agent.c). */
