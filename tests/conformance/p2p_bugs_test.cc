@@ -171,4 +171,30 @@ TEST(P2pBugs, AWaiterThatIsHeldUpHoldsUpNobodyElse)
     });
 }
 
+// When another thread of the rank was just failing the group, a message's time-out ended all
+// requests, and then judged the next one, that was over and out of its queue.
+TEST(P2pBugs, ATimeOutBesideAnotherFailureJudgesNothingThatIsOver)
+{
+    std::atomic<bool> over{false};
+    run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
+        if (rank.rank == 1) {
+            EXPECT_TRUE(within_seconds(20, [&] { return over.load(); }));
+            return;
+        }
+        const uint32_t lines = rank.comm->seat.mail.lines;
+        for (uint32_t i = 0; i + 1 < lines; i++)
+            EXPECT_EQ(Message(SHC_SEND, 1, 1, kSmall).run(rank), SHC_OK);
+        Message announced(SHC_SEND, 1, 2, kBig, kSecond / 10);
+        Message queued(SHC_SEND, 1, 3, kSmall, kSecond / 10);
+        announced.start(rank);
+        queued.start(rank);
+        EXPECT_EQ(pending(rank), 2);
+        // It has taken the reason's line, and has not set the abort word yet.
+        shc_a32_exchange_acq_rel(&rank.comm->seat.reason_used, 1);
+        EXPECT_EQ(shc_request_wait(announced.request, 0), SHC_ERR_TIMEOUT);
+        EXPECT_EQ(shc_request_wait(queued.request, 0), SHC_ERR_TIMEOUT);
+        over = true;
+    });
+}
+
 } // namespace

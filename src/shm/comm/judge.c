@@ -272,7 +272,9 @@ static void judge_queue(struct shc_p2p *p2p, const struct shc_queue *queue,
     while (request) {
         struct shc_request *next = request->next;
         judge_request(p2p, request, sight);
-        if (shc_group_failed(&p2p->comm->seat)) /* then all are over, the next one too */
+        /* The group's failure is over all requests, the next one too: also while another thread of
+         * this rank is just about to set the abort word. */
+        if (p2p->pending == 0 || shc_group_failed(&p2p->comm->seat))
             return;
         request = next;
     }
