@@ -197,4 +197,39 @@ TEST(P2pBugs, ATimeOutBesideAnotherFailureJudgesNothingThatIsOver)
     });
 }
 
+// The text of a wait's own time-out read who the sender is while another thread wrote it (seen by a
+// thread sanitizer).
+TEST(P2pBugs, ATimedWaitReadsTheMessageUnderItsLock)
+{
+    run_ranks(Mode::kOneMapping, 2, [](Rank &rank) {
+        const int rounds = 2000;
+        if (rank.rank == 1) {
+            for (int round = 0; round < rounds; round++) {
+                EXPECT_EQ(Message(SHC_RECV, 0, 9, 0).run(rank), SHC_OK) << error_text();
+                EXPECT_EQ(Message(SHC_SEND, 0, 1, kSmall).run(rank), SHC_OK) << error_text();
+            }
+            return;
+        }
+        std::atomic<bool> over{false};
+        rank.comm->seat.patience = {}; // waits that are mostly at their end
+        std::thread other([&] {
+            while (!over) { // an agent that never rests
+                pthread_mutex_lock(&rank.comm->p2p.lock);
+                shc_p2p_pass(&rank.comm->p2p, false);
+                pthread_mutex_unlock(&rank.comm->p2p.lock);
+            }
+        });
+        for (int round = 0; round < rounds; round++) {
+            Message in(SHC_RECV, SHC_ANY_SOURCE, 1, kSmall);
+            in.start(rank);
+            EXPECT_EQ(Message(SHC_SEND, 1, 9, 0).run(rank), SHC_OK) << error_text();
+            while (shc_request_wait(in.request, 1) == SHC_ERR_TIMEOUT)
+                continue;
+            EXPECT_TRUE(in.arrived()) << error_text();
+        }
+        over = true;
+        other.join();
+    });
+}
+
 } // namespace

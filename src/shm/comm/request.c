@@ -200,9 +200,9 @@ static enum shc_status fail_timed_message(struct shc_request *request, uint64_t 
 {
     struct shc_comm *comm = request->comm;
     char what[256], whom[512] = "";
-    shc_p2p_text(request, what, sizeof what);
-    pthread_mutex_lock(&comm->p2p.lock);
     enum shc_status status;
+    pthread_mutex_lock(&comm->p2p.lock);
+    shc_p2p_text(request, what, sizeof what);
     if (!comm->p2p.closed && !shc_request_done(request, &status))
         shc_p2p_whom_text(&comm->p2p, request, whom, sizeof whom);
     pthread_mutex_unlock(&comm->p2p.lock);
