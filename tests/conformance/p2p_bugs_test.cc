@@ -11,6 +11,7 @@
 
 extern "C" {
 #include "shm/comm/request.h"
+#include "shm/proto/member.h"
 }
 
 using namespace shmcoll::test;
@@ -228,6 +229,27 @@ TEST(P2pBugs, ATimedWaitReadsTheMessageUnderItsLock)
             EXPECT_TRUE(in.arrived()) << error_text();
         }
         over = true;
+        other.join();
+    });
+}
+
+// At the process's end a pass under way was not waited for: LEFT was said, and lines came behind it.
+TEST(P2pBugs, NothingIsPlacedBehindLeftAtTheEndOfTheProcess)
+{
+    run_ranks(Mode::kOwnMapping, 1, [](Rank &rank) {
+        std::atomic<bool> held{false};
+        std::thread other([&] {
+            pthread_mutex_lock(&rank.comm->p2p.lock); // a pass
+            held = true;
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            pthread_mutex_unlock(&rank.comm->p2p.lock);
+        });
+        EXPECT_TRUE(within_seconds(20, [&] { return held.load(); }));
+        shc_comm_leave_soon(rank.comm, 0); // an earlier group has used up the time
+        EXPECT_EQ(shc_member_look(&rank.comm->seat, 0), SHC_MEMBER_LEFT);
+        pthread_mutex_lock(&rank.comm->p2p.lock);
+        EXPECT_TRUE(rank.comm->p2p.closed);
+        pthread_mutex_unlock(&rank.comm->p2p.lock);
         other.join();
     });
 }

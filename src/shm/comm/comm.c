@@ -13,6 +13,7 @@
 
 #define DEFAULT_TIMEOUT_NS (30 * 60 * SHC_NS_PER_S)
 #define CLOSE_NS           SHC_NS_PER_S
+#define PASS_NS            (20 * SHC_NS_PER_MS) /* of point-to-point, under its lock */
 #define SPIN_NS            (5 * SHC_NS_PER_US)
 #define SPIN_CROWDED_NS    (1 * SHC_NS_PER_US)
 #define YIELDS             100u
@@ -247,7 +248,7 @@ static bool take_runner(struct shc_engine *engine, uint64_t patience_ns)
 void shc_comm_leave_soon(struct shc_comm *comm, uint64_t patience_ns)
 {
     bool alone = take_runner(&comm->engine, patience_ns);
-    shc_p2p_silence(&comm->p2p, patience_ns);
+    shc_p2p_silence(&comm->p2p, patience_ns > PASS_NS ? patience_ns : PASS_NS);
     say_left(comm);
     if (alone)
         shc_runner_drop(&comm->engine);
