@@ -19,7 +19,7 @@ using namespace shmcoll::test;
 namespace
 {
 
-const size_t kSmall = 8, kBig = 1 << 20;
+const size_t kSmall = 8, kOneWindow = 16000, kBig = 1 << 20;
 const uint64_t kSecond = 1000ULL * 1000 * 1000;
 
 // One send or receive of bytes.
@@ -251,6 +251,31 @@ TEST(P2pBugs, NothingIsPlacedBehindLeftAtTheEndOfTheProcess)
         EXPECT_TRUE(rank.comm->p2p.closed);
         pthread_mutex_unlock(&rank.comm->p2p.lock);
         other.join();
+    });
+}
+
+// Windows lent to a rank that left did not come back: everybody else's messages went without.
+TEST(P2pBugs, WindowsOfARankThatLeftComeBack)
+{
+    std::atomic<bool> checked{false};
+    run_ranks(Mode::kOwnMapping, 3, [&](Rank &rank) {
+        if (rank.rank == 2) {
+            EXPECT_EQ(Message(SHC_RECV, 0, 7, 0).run(rank), SHC_OK) << error_text();
+            return; // leaves, with four windows of rank 0
+        }
+        if (rank.rank == 1) {
+            EXPECT_TRUE(within_seconds(20, [&] { return checked.load(); }));
+            return;
+        }
+        for (int i = 0; i < SHC_EAGER_WINDOWS; i++)
+            EXPECT_EQ(Message(SHC_SEND, 2, 1, kOneWindow).run(rank), SHC_OK) << error_text();
+        EXPECT_EQ(Message(SHC_SEND, 2, 7, 0).run(rank), SHC_OK) << error_text();
+        EXPECT_TRUE(within_seconds(
+            20, [&] { return shc_member_look(&rank.comm->seat, 2) == SHC_MEMBER_LEFT; }));
+        Message out(SHC_SEND, 1, 1, kOneWindow);
+        out.start(rank);
+        EXPECT_TRUE(out.done()) << "a message that nobody has asked for found no window";
+        checked = true;
     });
 }
 

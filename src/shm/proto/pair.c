@@ -3,6 +3,7 @@
 
 #include "shm/base/num.h"
 #include "shm/base/status.h"
+#include "shm/proto/member.h"
 
 #include <stdlib.h>
 
@@ -136,8 +137,9 @@ static void reclaim(struct shc_pairs *pairs)
             continue;
         const struct shc_ack_shm *ack = ack_of(pairs, lease->peer, pairs->seat->rank);
         /* acquire window/read <- release in shc_window_return(): the window has been read. */
-        if (shc_a32_load_acquire(&ack->windows[i]) != lease->due)
-            continue;
+        bool read = shc_a32_load_acquire(&ack->windows[i]) == lease->due;
+        if (!read && shc_member_look(pairs->seat, lease->peer) != SHC_MEMBER_LEFT)
+            continue; /* who has left reads no more */
         if (lease->eager)
             pairs->eager_count--;
         else
