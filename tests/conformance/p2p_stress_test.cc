@@ -306,6 +306,11 @@ struct Case {
     bool windows;
 };
 
+void PrintTo(const Case &c, std::ostream *out)
+{
+    *out << mode_name(c.mode) << ", " << c.world << " ranks" << (c.windows ? "" : ", lines only");
+}
+
 class Stress : public testing::TestWithParam<Case>
 {
 };

@@ -100,6 +100,11 @@ struct Case {
     bool windows;
 };
 
+void PrintTo(const Case &c, std::ostream *out)
+{
+    *out << mode_name(c.mode) << ", " << c.world << " ranks" << (c.windows ? "" : ", lines only");
+}
+
 class Messages : public testing::TestWithParam<Case>
 {
   protected:

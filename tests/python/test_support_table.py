@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""docs/SUPPORT.md says what every call does today."""
+
+from __future__ import annotations
+
+import pytest
+
+import support_table
+
+
+@pytest.mark.timeout(300)
+def test_the_tables_are_what_a_run_gives() -> None:
+    assert support_table.current() == support_table.generated(), (
+        "docs/SUPPORT.md is stale (or a call has changed by mistake): "
+        "python tests/python/support_table.py writes it anew"
+    )
