@@ -1,54 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What every collective must do, whatever carries it: worlds, sizes, layouts, in place or not,
 // with and without an arena, ranks as threads and as processes.
-#include "tests/support/ranks.h"
+#include "tests/conformance/world.h"
 
 #include <cstring>
 #include <gtest/gtest.h>
-#include <numeric>
 
 using namespace shmcoll::test;
 
 namespace
 {
-
-// Small integers, exact in float, different for every rank and index.
-float value_of(int rank, size_t i)
-{
-    return static_cast<float>((i * 7 + static_cast<size_t>(rank) * 13 + 1) % 251);
-}
-
-std::vector<float> input_of(int rank, size_t count)
-{
-    std::vector<float> values(count);
-    for (size_t i = 0; i < count; i++)
-        values[i] = value_of(rank, i);
-    return values;
-}
-
-std::vector<float> sum_of(int world, size_t count)
-{
-    std::vector<float> sum(count, 0.f);
-    for (int r = 0; r < world; r++)
-        for (size_t i = 0; i < count; i++)
-            sum[i] += value_of(r, i);
-    return sum;
-}
-
-shc_tensor vector_of(std::vector<float> &values, int64_t *size)
-{
-    *size = static_cast<int64_t>(values.size());
-    return {values.data(), 1, size, nullptr};
-}
-
-shc_op op_of(shc_op_kind kind)
-{
-    shc_op op = {};
-    op.kind = kind;
-    op.dtype = SHC_FLOAT32;
-    op.redop = SHC_SUM;
-    return op;
-}
 
 void all_reduce_in_place(Rank &rank, size_t count)
 {
@@ -265,18 +226,6 @@ void every_operation(Rank &rank)
     }
 }
 
-struct Case {
-    Mode mode;
-    int world;
-    bool arena;
-};
-
-[[maybe_unused]] void PrintTo(const Case &c, std::ostream *out)
-{
-    *out << mode_name(c.mode) << ", " << c.world << " ranks"
-         << (c.arena ? "" : ", small slots only");
-}
-
 class Collectives : public ::testing::TestWithParam<Case>
 {
 };
@@ -449,29 +398,6 @@ TEST(Pools, ChangeNoResult)
             },
             options);
     }
-}
-
-std::vector<Case> cases()
-{
-#if defined(__SANITIZE_THREAD__)
-    const std::vector<int> worlds = {2, 3, 4}; // 7 shows it no other code, and takes minutes
-#elif defined(__SANITIZE_ADDRESS__)
-    const std::vector<int> worlds = {1, 2, 3};
-#else
-    const std::vector<int> worlds = {1, 2, 3, 4, 7};
-#endif
-    std::vector<Case> all;
-    for (Mode mode : all_modes())
-        for (int world : worlds)
-            for (bool arena : {true, false})
-                all.push_back({mode, world, arena});
-    return all;
-}
-
-std::string case_name(const ::testing::TestParamInfo<Case> &info)
-{
-    return mode_name(info.param.mode) + std::to_string(info.param.world) +
-           (info.param.arena ? "Arena" : "SmallSlots");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Collectives, ::testing::ValuesIn(cases()), case_name);

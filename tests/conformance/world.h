@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// What the conformance tests share: values that tell rank and index, descriptors, and the worlds in
+// which every operation must be right.
+#include "tests/support/ranks.h"
+
+#include <gtest/gtest.h>
+#include <ostream>
+
+namespace shmcoll::test
+{
+
+// Small integers, exact in float, different for every rank and index.
+inline float value_of(int rank, size_t i)
+{
+    return static_cast<float>((i * 7 + static_cast<size_t>(rank) * 13 + 1) % 251);
+}
+
+inline std::vector<float> input_of(int rank, size_t count)
+{
+    std::vector<float> values(count);
+    for (size_t i = 0; i < count; i++)
+        values[i] = value_of(rank, i);
+    return values;
+}
+
+inline std::vector<float> sum_of(int world, size_t count)
+{
+    std::vector<float> sum(count, 0.f);
+    for (int r = 0; r < world; r++)
+        for (size_t i = 0; i < count; i++)
+            sum[i] += value_of(r, i);
+    return sum;
+}
+
+inline shc_tensor vector_of(std::vector<float> &values, int64_t *size)
+{
+    *size = static_cast<int64_t>(values.size());
+    return {values.data(), 1, size, nullptr};
+}
+
+inline shc_op op_of(shc_op_kind kind)
+{
+    shc_op op = {};
+    op.kind = kind;
+    op.dtype = SHC_FLOAT32;
+    op.redop = SHC_SUM;
+    return op;
+}
+
+struct Case {
+    Mode mode;
+    int world;
+    bool arena;
+};
+
+inline void PrintTo(const Case &c, std::ostream *out)
+{
+    *out << mode_name(c.mode) << ", " << c.world << " ranks"
+         << (c.arena ? "" : ", small slots only");
+}
+
+inline std::vector<Case> cases()
+{
+#if defined(__SANITIZE_THREAD__)
+    const std::vector<int> worlds = {2, 3, 4}; // 7 shows it no other code, and takes minutes
+#elif defined(__SANITIZE_ADDRESS__)
+    const std::vector<int> worlds = {1, 2, 3};
+#else
+    const std::vector<int> worlds = {1, 2, 3, 4, 7};
+#endif
+    std::vector<Case> all;
+    for (Mode mode : all_modes())
+        for (int world : worlds)
+            for (bool arena : {true, false})
+                all.push_back({mode, world, arena});
+    return all;
+}
+
+inline std::string case_name(const ::testing::TestParamInfo<Case> &info)
+{
+    return mode_name(info.param.mode) + std::to_string(info.param.world) +
+           (info.param.arena ? "Arena" : "SmallSlots");
+}
+
+} // namespace shmcoll::test
