@@ -103,6 +103,8 @@ enum shc_op_kind {
     SHC_SCATTER,
     SHC_REDUCE_SCATTER,
     SHC_ALL_TO_ALL,
+    SHC_ALL_GATHER_UNEVEN,
+    SHC_REDUCE_SCATTER_UNEVEN,
     SHC_SEND, /* from here on: point-to-point, apart from the order of the collectives */
     SHC_RECV,
     SHC_OP_KIND_COUNT
@@ -147,12 +149,17 @@ struct shc_tensors {
  *     SCATTER
  *   ALL_TO_ALL  world_size tensors, the       world_size tensors, the i-th from
  *               j-th for rank j               rank i; not the memory of the input
+ *   ALL_GATHER_ N_r elements                  world_size tensors, the r-th of N_r;
+ *     UNEVEN                                  rank r's input may be the r-th
+ *   REDUCE_     world_size tensors, the       N_r elements: the r-th of the         redop
+ *     SCATTER_  r-th of N_r elements          result
+ *     UNEVEN
  *   SEND        N elements                    -                                   peer, tag
  *   RECV        -                             N elements                          peer, tag
  *
- * N, dtype, redop and root are the same on all ranks, else every rank gets SHC_ERR_MISMATCH and no
- * output has changed; so it is when a rank sends another number of elements than the receiver has
- * room for. N may be 0.
+ * N, the N_r, dtype, redop and root are the same on all ranks, else every rank gets
+ * SHC_ERR_MISMATCH and no output has changed; so it is when a rank sends another number of elements
+ * than the receiver has room for. N may be 0.
  *
  * A SEND is matched by the RECV that its receiver posted first among those that name this sender,
  * or any, and this tag; messages of one sender with one tag arrive in order. It is over when the

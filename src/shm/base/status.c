@@ -77,6 +77,8 @@ static const char *const op_kind_names[SHC_OP_KIND_COUNT] = {
     [SHC_SCATTER] = "scatter",
     [SHC_REDUCE_SCATTER] = "reduce_scatter",
     [SHC_ALL_TO_ALL] = "all_to_all",
+    [SHC_ALL_GATHER_UNEVEN] = "uneven all_gather",
+    [SHC_REDUCE_SCATTER_UNEVEN] = "uneven reduce_scatter",
     [SHC_SEND] = "send",
     [SHC_RECV] = "recv",
 };

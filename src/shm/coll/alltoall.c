@@ -190,9 +190,7 @@ static enum shc_status move_rest(struct shc_task *task, size_t block, size_t inp
         };
         return shc_swap_run(&swap);
     }
-    /* The tables lie in the slots that are about to be filled: everybody has read them. */
-    shc_progress_publish(task->seat, task->wait.epoch, 1);
-    SHC_TRY(shc_progress_wait_all(&task->wait, 1));
+    SHC_TRY(shc_small_slots_reuse(task));
     struct shc_shout shout = {
         .task = task,
         .total_bytes = input,

@@ -51,7 +51,9 @@ SHC_NODISCARD enum shc_status shc_reduce_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_gather_run(struct shc_task *task); /* also all_gather */
 SHC_NODISCARD enum shc_status shc_scatter_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_reduce_scatter_run(struct shc_task *task);
+SHC_NODISCARD enum shc_status shc_reduce_scatter_uneven_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_alltoall_run(struct shc_task *task);
+SHC_NODISCARD enum shc_status shc_gather_uneven_run(struct shc_task *task);
 
 /* ---- steps they share (coll.c, flow.c) ---- */
 
@@ -93,6 +95,10 @@ void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, s
 /* Makes sure that the question of an arena is settled, behind the meeting. True: there is one. */
 SHC_NODISCARD enum shc_status shc_task_arena(struct shc_task *task, bool *made);
 
+/* Without an arena a flow goes through the small slots, which this operation has filled before its
+ * call line: takes step 1 to know that all ranks have read them. The flow's steps begin behind. */
+SHC_NODISCARD enum shc_status shc_small_slots_reuse(struct shc_task *task);
+
 /*
  * Chunks through shout slots, arena or not. In turn k, `give` fills this rank's slot with its
  * chunk k (givers only), and `take` works on the slots that hold chunk k (takers only).
@@ -129,3 +135,37 @@ struct shc_swap {
 
 /* pre: the ranks have met, and there is an arena. */
 SHC_NODISCARD enum shc_status shc_swap_run(const struct shc_swap *swap);
+
+/* ---- blocks that differ in size (uneven.c) ---- */
+
+/* One block for each rank, one behind the other: that of rank r ends where that of r + 1 begins. */
+struct shc_blocks {
+    size_t begin[SHC_MAX_WORLD + 1];
+};
+
+SHC_INLINE struct shc_span shc_blocks_at(const struct shc_blocks *blocks, int rank)
+{
+    return (struct shc_span){blocks->begin[rank], blocks->begin[rank + 1] - blocks->begin[rank]};
+}
+
+/* Before the call line: the bytes of each tensor of the list, into this rank's small slot. */
+void shc_uneven_fill_table(struct shc_task *task, const struct shc_buf *list);
+
+/* Behind the meeting: all tables must be the same. `format` words the difference for a rank, its own
+ * entry in elements, another rank, that one's entry. */
+SHC_NODISCARD enum shc_status shc_uneven_compare_tables(struct shc_task *task, const char *format,
+                                                        struct shc_blocks *blocks);
+
+/*
+ * Every rank's input to all ranks: it becomes that rank's block of the output. Before the call line,
+ * pack() lays the input into the small slot, `skip` bytes from its beginning, if it fits; behind the
+ * meeting, when all know all sizes, spread() moves everything. `skip` is the same on all ranks.
+ */
+SHC_INLINE bool shc_blocks_packed(size_t bytes, size_t skip)
+{
+    return bytes <= SHC_SMALL_SLOT_BYTES - skip;
+}
+
+void shc_blocks_pack(struct shc_task *task, size_t skip);
+SHC_NODISCARD enum shc_status shc_blocks_spread(struct shc_task *task,
+                                                const struct shc_blocks *blocks, size_t skip);

@@ -94,6 +94,12 @@ void shc_give_input(struct shc_task *task, struct shc_span chunk, char *slot)
     shc_buf_read(&task->in, chunk.offset, slot, chunk.bytes);
 }
 
+enum shc_status shc_small_slots_reuse(struct shc_task *task)
+{
+    shc_progress_publish(task->seat, task->wait.epoch, 1);
+    return shc_progress_wait_all(&task->wait, 1);
+}
+
 enum shc_status shc_shout_run(const struct shc_shout *shout)
 {
     struct shc_task *task = shout->task;

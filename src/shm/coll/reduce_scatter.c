@@ -8,6 +8,9 @@
  *   staged                       chunks of each block through the exchange cells of the pair
  *   no arena                     everybody's whole input through small slots; the same bits
  *
+ * The uneven one is the same with blocks of m_r bytes: small where they fit behind a table of their
+ * sizes (uneven.c), staged with the turns of the largest block where they do not.
+ *
  * Cost: (world - 1) m stored and loaded per rank. Edges: call/publish (inline, small),
  * progress/step (staged).
  */
@@ -15,79 +18,98 @@
 
 #include "shm/coll/select.h"
 
-static size_t block_of(const struct shc_task *task, int rank)
+/* Of every rank's input; task->more has the blocks where they are uneven. */
+static struct shc_span block_of(const struct shc_task *task, int rank)
 {
-    return (size_t)rank * task->out.bytes;
+    if (task->more)
+        return shc_blocks_at(task->more, rank);
+    return (struct shc_span){(size_t)rank * task->out.bytes, task->out.bytes};
 }
 
-static struct shc_span chunk_of(const struct shc_task *task, uint64_t k)
+/* Chunk k of a block, from the block's beginning; empty behind its end. */
+static struct shc_span chunk_of(const struct shc_task *task, struct shc_span block, uint64_t k)
 {
-    return shc_plan_chunk(task->out.bytes, task->arena->geometry.cell_bytes, k);
+    const size_t cell = task->arena->geometry.cell_bytes;
+    if (k * cell >= block.bytes)
+        return (struct shc_span){0, 0};
+    return shc_plan_chunk(block.bytes, cell, k);
 }
 
 static void give_block(struct shc_task *task, int peer, uint64_t k, char *cell)
 {
-    struct shc_span chunk = chunk_of(task, k);
-    shc_buf_read(&task->in, block_of(task, peer) + chunk.offset, cell, chunk.bytes);
+    struct shc_span block = block_of(task, peer);
+    struct shc_span chunk = chunk_of(task, block, k);
+    shc_buf_read(&task->in, block.offset + chunk.offset, cell, chunk.bytes);
 }
 
 static void take_block(struct shc_task *task, uint64_t k, char *const *cells)
 {
-    struct shc_span chunk = chunk_of(task, k);
     const int me = task->seat->rank;
+    struct shc_span block = block_of(task, me);
+    struct shc_span chunk = chunk_of(task, block, k);
     const void *src[SHC_MAX_WORLD];
     void *dst[1];
     for (int rank = 0; rank < task->seat->world_size; rank++)
         src[rank] = cells[rank];
-    src[me] = shc_buf_peek(&task->in, block_of(task, me) + chunk.offset, chunk.bytes,
+    src[me] = shc_buf_peek(&task->in, block.offset + chunk.offset, chunk.bytes,
                            task->scratch + SHC_SCRATCH_BYTES / 2);
     shc_task_reduce_to(task, src, chunk, dst, 0);
 }
 
 static void take_own(struct shc_task *task, struct shc_span chunk, char *const *slots)
 {
-    size_t begin = block_of(task, task->seat->rank);
-    struct shc_span mine = shc_plan_overlap(chunk, (struct shc_span){begin, task->out.bytes});
+    struct shc_span block = block_of(task, task->seat->rank);
+    struct shc_span mine = shc_plan_overlap(chunk, block);
     const void *src[SHC_MAX_WORLD];
     void *dst[1];
     if (mine.bytes == 0)
         return;
     for (int rank = 0; rank < task->seat->world_size; rank++)
         src[rank] = slots[rank] + (mine.offset - chunk.offset);
-    shc_task_reduce_to(task, src, (struct shc_span){mine.offset - begin, mine.bytes}, dst, 0);
+    shc_task_reduce_to(task, src, (struct shc_span){mine.offset - block.offset, mine.bytes}, dst,
+                       0);
 }
 
-static enum shc_status run_staged(struct shc_task *task)
+/* Behind the meeting; the largest block is `largest` bytes. */
+static enum shc_status move(struct shc_task *task, size_t largest)
 {
     bool arena;
     double factors[SHC_MAX_WORLD];
-    shc_task_enter_reducing(task, 0);
-    SHC_TRY(shc_task_meet(task));
     shc_task_read_factors(task, factors);
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena) {
         struct shc_swap swap = {
             .task = task,
-            .chunk_count = shc_plan_chunk_count(task->out.bytes, task->arena->geometry.cell_bytes),
+            .chunk_count = shc_plan_chunk_count(largest, task->arena->geometry.cell_bytes),
             .give = give_block,
             .take = take_block,
         };
         return shc_swap_run(&swap);
     }
+    if (task->more) /* the tables lie in the slots that are about to be filled */
+        SHC_TRY(shc_small_slots_reuse(task));
     struct shc_shout shout = {
         .task = task,
         .total_bytes = task->in.bytes,
         .giver = -1,
         .taker = -1,
+        .first_step = task->more ? 1 : 0,
         .give = shc_give_input,
         .take = take_own,
     };
     return shc_shout_run(&shout);
 }
 
+static enum shc_status run_staged(struct shc_task *task)
+{
+    shc_task_enter_reducing(task, 0);
+    SHC_TRY(shc_task_meet(task));
+    return move(task, task->out.bytes);
+}
+
 enum shc_status shc_reduce_scatter_run(struct shc_task *task)
 {
-    const size_t skip = block_of(task, task->seat->rank);
+    const size_t skip = block_of(task, task->seat->rank).offset;
     const struct shc_span where = {0, task->out.bytes};
     if (task->seat->world_size == 1)
         return shc_task_reduce_alone(task);
@@ -101,4 +123,44 @@ enum shc_status shc_reduce_scatter_run(struct shc_task *task)
     default:
         return run_staged(task);
     }
+}
+
+/* ---- uneven ---- */
+
+static enum shc_status reduce_packed(struct shc_task *task, size_t skip)
+{
+    const struct shc_span block = block_of(task, task->seat->rank);
+    const void *src[SHC_MAX_WORLD];
+    double factors[SHC_MAX_WORLD];
+    void *dst[1];
+    shc_task_read_factors(task, factors);
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        src[rank] = shc_seat_small_slot(task->seat, rank, task->wait.epoch) + skip + block.offset;
+    if (block.bytes > 0)
+        shc_task_reduce_to(task, src, (struct shc_span){0, block.bytes}, dst, 0);
+    return SHC_OK;
+}
+
+enum shc_status shc_reduce_scatter_uneven_run(struct shc_task *task)
+{
+    const int world = task->seat->world_size;
+    const size_t skip = (size_t)world * sizeof(uint64_t);
+    struct shc_blocks blocks;
+    size_t largest = 0;
+    if (world == 1)
+        return shc_task_reduce_alone(task);
+    shc_uneven_fill_table(task, &task->in);
+    shc_blocks_pack(task, skip);
+    shc_task_enter_reducing(task, 0);
+    SHC_TRY(shc_task_meet(task));
+    SHC_TRY(shc_uneven_compare_tables(
+        task, "sizes differ: the output of rank %d has %llu elements, but rank %d gives it %llu",
+        &blocks));
+    task->more = &blocks;
+    if (shc_blocks_packed(task->in.bytes, skip)) /* the same on all ranks: their tables are */
+        return reduce_packed(task, skip);
+    for (int rank = 0; rank < world; rank++)
+        if (shc_blocks_at(&blocks, rank).bytes > largest)
+            largest = shc_blocks_at(&blocks, rank).bytes;
+    return move(task, largest);
 }

@@ -136,6 +136,37 @@ static enum shc_status prepare_scatter(struct shc_task *task, const struct shc_o
     return check_blocks(task, task->in.bytes, task->out.bytes, BLOCKS_IN);
 }
 
+/* A list with a tensor for each rank, this rank's as large as the one on the other side. */
+static enum shc_status check_uneven(struct shc_task *task, const struct shc_buf *list,
+                                    const struct shc_buf *one)
+{
+    const struct shc_seat *seat = task->seat;
+    const char *name = shc_op_kind_name(task->call.kind);
+    if (list->list_count != (uint32_t)seat->world_size)
+        return shc_fail(SHC_ERR_INVALID, "%s: a list of %u tensors for %d ranks", name,
+                        list->list_count, seat->world_size);
+    size_t own = shc_buf_tensor_bytes(list, (uint32_t)seat->rank);
+    if (own != one->bytes)
+        return shc_fail(SHC_ERR_INVALID,
+                        "%s: tensor %d of the list, this rank's, has %zu elements, but there are "
+                        "%zu on the other side",
+                        name, seat->rank, own / task->call.elem_bytes,
+                        one->bytes / task->call.elem_bytes);
+    task->call.count = list->bytes / task->call.elem_bytes;
+    return SHC_OK;
+}
+
+static enum shc_status prepare_uneven(struct shc_task *task, const struct shc_op *op)
+{
+    if (op->kind == SHC_REDUCE_SCATTER_UNEVEN)
+        SHC_TRY(check_reduction(task, op));
+    SHC_TRY(use_input(task, op));
+    SHC_TRY(use_output(task, op));
+    if (op->kind == SHC_REDUCE_SCATTER_UNEVEN)
+        return check_uneven(task, &task->in, &task->out);
+    return check_uneven(task, &task->out, &task->in);
+}
+
 static enum shc_status prepare_alltoall(struct shc_task *task, const struct shc_op *op)
 {
     const uint32_t world = (uint32_t)task->seat->world_size;
@@ -210,6 +241,9 @@ enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
     case SHC_SCATTER:
     case SHC_REDUCE_SCATTER:
         return prepare_scatter(task, op);
+    case SHC_ALL_GATHER_UNEVEN:
+    case SHC_REDUCE_SCATTER_UNEVEN:
+        return prepare_uneven(task, op);
     default:
         return prepare_alltoall(task, op);
     }

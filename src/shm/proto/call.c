@@ -19,9 +19,15 @@ static uint64_t mix(uint64_t h, uint64_t word)
     return h ^ h >> 29;
 }
 
-static uint64_t hash_of(const uint64_t words[WORDS_USED])
+static uint64_t hash_of(const uint64_t words[3])
 {
     return mix(mix(mix(0, words[0]), words[1]), words[2]);
+}
+
+/* Operations whose ranks compare tables of sizes: their count is for messages only. */
+static bool compares_count(enum shc_op_kind kind)
+{
+    return kind != SHC_ALL_GATHER_UNEVEN && kind != SHC_REDUCE_SCATTER_UNEVEN;
 }
 
 static void encode(const struct shc_call *call, uint64_t epoch, uint64_t words[WORDS_USED],
@@ -31,8 +37,9 @@ static void encode(const struct shc_call *call, uint64_t epoch, uint64_t words[W
                (uint64_t)(uint32_t)call->root << 32;
     words[1] = call->count;
     words[2] = (uint64_t)call->elem_bytes | (uint64_t)call->dtype_tag << 32;
-    *hash = hash_of(words);
-    words[3] = mix(*hash, epoch);
+    words[3] = mix(hash_of(words), epoch);
+    const uint64_t compared[] = {words[0], compares_count(call->kind) ? words[1] : 0, words[2]};
+    *hash = hash_of(compared);
 }
 
 static struct shc_call decode(const uint64_t words[WORDS_USED])
@@ -81,11 +88,13 @@ void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size
                  call->dtype_tag);
     else
         snprintf(type, sizeof type, "%s", shc_dtype_name(call->dtype));
-    if (kind == SHC_ALL_REDUCE || kind == SHC_REDUCE || kind == SHC_REDUCE_SCATTER)
+    if (kind == SHC_ALL_REDUCE || kind == SHC_REDUCE || kind == SHC_REDUCE_SCATTER ||
+        kind == SHC_REDUCE_SCATTER_UNEVEN)
         snprintf(reduction, sizeof reduction, ", %s", shc_redop_name(call->redop));
     if (kind == SHC_BROADCAST || kind == SHC_REDUCE || kind == SHC_GATHER || kind == SHC_SCATTER)
         snprintf(root, sizeof root, ", root %d", call->root);
-    snprintf(count, sizeof count, "[%llu]", (unsigned long long)call->count);
+    snprintf(count, sizeof count, compares_count(kind) ? "[%llu]" : "[%llu in all]",
+             (unsigned long long)call->count);
     if (kind == SHC_BARRIER)
         snprintf(text, capacity, "%s%s", shc_op_kind_name(kind), number);
     else

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Lists of uneven sizes: what they share, and the uneven all-gather.
+ *
+ * Before its call line each rank puts a table into its small slot of this epoch's parity: how many
+ * bytes each tensor of its list has. Behind the meeting every rank compares all tables: they must
+ * be the same, or all ranks fail alike, before user memory changes.
+ *
+ * All-gather: rank r's m_r bytes to every rank, in rank order. Each rank lays its block behind its
+ * table, if it fits there; the others' blocks go in chunks through everybody's shout slots.
+ *
+ * Cost: m_r stored by each rank, the sum of the others' loaded; the turns are those of the largest
+ * block. Edges: call/publish, progress/step (staged).
+ */
+#include "shm/coll/coll.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- tables ---- */
+
+static size_t table_bytes(const struct shc_task *task)
+{
+    return (size_t)task->seat->world_size * sizeof(uint64_t);
+}
+
+static uint64_t *table_of(const struct shc_task *task, int rank)
+{
+    return (uint64_t *)(void *)shc_seat_small_slot(task->seat, rank, task->wait.epoch);
+}
+
+void shc_uneven_fill_table(struct shc_task *task, const struct shc_buf *list)
+{
+    uint64_t *table = table_of(task, task->seat->rank);
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        table[rank] = shc_buf_tensor_bytes(list, (uint32_t)rank);
+}
+
+/* Tables differ: the first rank whose own entry is not what another one has for it. */
+static SHC_COLD enum shc_status fail_sizes(struct shc_task *task, const char *format)
+{
+    const int world = task->seat->world_size;
+    const uint32_t elem = task->call.elem_bytes;
+    char reason[192] = "sizes differ";
+    for (int rank = 0; rank < world; rank++) {
+        uint64_t own = table_of(task, rank)[rank];
+        for (int other = 0; other < world; other++) {
+            uint64_t its = table_of(task, other)[rank];
+            if (its == own)
+                continue;
+            snprintf(reason, sizeof reason, format, rank, (unsigned long long)(own / elem), other,
+                     (unsigned long long)(its / elem));
+            return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
+        }
+    }
+    return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
+}
+
+enum shc_status shc_uneven_compare_tables(struct shc_task *task, const char *format,
+                                          struct shc_blocks *blocks)
+{
+    const uint64_t *mine = table_of(task, task->seat->rank);
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        if (memcmp(table_of(task, rank), mine, table_bytes(task)) != 0)
+            return fail_sizes(task, format);
+    blocks->begin[0] = 0;
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        blocks->begin[rank + 1] = blocks->begin[rank] + (size_t)mine[rank];
+    return SHC_OK;
+}
+
+/* ---- blocks to all ---- */
+
+void shc_blocks_pack(struct shc_task *task, size_t skip)
+{
+    char *slot = shc_seat_small_slot(task->seat, task->seat->rank, task->wait.epoch);
+    if (shc_blocks_packed(task->in.bytes, skip))
+        shc_buf_read(&task->in, 0, slot + skip, task->in.bytes);
+}
+
+/* What the flow's callbacks need. */
+struct spread {
+    const struct shc_blocks *blocks;
+    size_t skip;
+};
+
+static void give(struct shc_task *task, struct shc_span chunk, char *slot)
+{
+    struct shc_span mine = shc_plan_overlap(chunk, (struct shc_span){0, task->in.bytes});
+    shc_buf_read(&task->in, mine.offset, slot, mine.bytes);
+}
+
+static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
+{
+    const struct spread *spread = task->more;
+    for (int rank = 0; rank < task->seat->world_size; rank++) {
+        struct shc_span block = shc_blocks_at(spread->blocks, rank);
+        struct shc_span its = shc_plan_overlap(chunk, (struct shc_span){0, block.bytes});
+        if (rank != task->seat->rank && !shc_blocks_packed(block.bytes, spread->skip))
+            shc_buf_write(&task->out, block.offset + its.offset, slots[rank], its.bytes);
+    }
+}
+
+/* Takes the blocks that came with the call lines; gives back the largest of those that did not. */
+static size_t take_packed(struct shc_task *task, const struct spread *spread)
+{
+    size_t largest = 0;
+    for (int rank = 0; rank < task->seat->world_size; rank++) {
+        struct shc_span block = shc_blocks_at(spread->blocks, rank);
+        const char *slot = shc_seat_small_slot(task->seat, rank, task->wait.epoch);
+        if (!shc_blocks_packed(block.bytes, spread->skip))
+            largest = largest > block.bytes ? largest : block.bytes;
+        else if (rank != task->seat->rank)
+            shc_buf_write(&task->out, block.offset, slot + spread->skip, block.bytes);
+    }
+    return largest;
+}
+
+enum shc_status shc_blocks_spread(struct shc_task *task, const struct shc_blocks *blocks,
+                                  size_t skip)
+{
+    const struct spread spread = {.blocks = blocks, .skip = skip};
+    const struct shc_span own = shc_blocks_at(blocks, task->seat->rank);
+    bool arena;
+    task->more = &spread;
+    shc_task_keep(task, 0, own.offset, own.bytes);
+    size_t largest = take_packed(task, &spread);
+    if (largest == 0 || task->seat->world_size == 1)
+        return SHC_OK;
+    SHC_TRY(shc_task_arena(task, &arena));
+    if (!arena) /* the packed blocks lie in the slots that are about to be filled */
+        SHC_TRY(shc_small_slots_reuse(task));
+    struct shc_shout shout = {
+        .task = task,
+        .total_bytes = largest,
+        .giver = -1,
+        .taker = -1,
+        .first_step = arena ? 0 : 1,
+        .give = give,
+        .take = take,
+    };
+    return shc_shout_run(&shout);
+}
+
+enum shc_status shc_gather_uneven_run(struct shc_task *task)
+{
+    struct shc_blocks blocks;
+    shc_uneven_fill_table(task, &task->out);
+    shc_blocks_pack(task, table_bytes(task));
+    shc_task_enter(task, NULL, 0);
+    SHC_TRY(shc_task_meet(task));
+    SHC_TRY(shc_uneven_compare_tables(
+        task, "sizes differ: rank %d gives %llu elements, but rank %d has room for %llu", &blocks));
+    return shc_blocks_spread(task, &blocks, table_bytes(task));
+}
