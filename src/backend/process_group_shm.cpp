@@ -52,6 +52,15 @@ bool isInline(bool asyncOp)
     return !asyncOp && !c10d::allow_inflight_collective_as_graph_input();
 }
 
+// Tensors of the same number of elements: the operation for even blocks serves them.
+bool isEven(at::TensorList list)
+{
+    for (const at::Tensor &tensor : list)
+        if (tensor.numel() != list.front().numel())
+            return false;
+    return true;
+}
+
 shc_op describe(shc_op_kind kind, std::chrono::milliseconds timeout)
 {
     shc_op op{};
@@ -242,19 +251,21 @@ ProcessGroupShm::allreduce_coalesced(Tensors &tensors,
                      "shmcoll:all_reduce_coalesced");
 }
 
-ProcessGroupShm::WorkPtr ProcessGroupShm::gatherAll(at::TensorList outputs, const at::Tensor &input,
+ProcessGroupShm::WorkPtr ProcessGroupShm::gatherAll(at::TensorList outputs, at::TensorList inputs,
                                                     const c10d::AllgatherOptions &options,
-                                                    c10d::OpType type, const char *title)
+                                                    c10d::OpType type, const char *title,
+                                                    shc_op_kind kind)
 {
     at::ScalarType dtype = commonDtype(outputs, "all_gather");
-    TORCH_CHECK_TYPE(dtype == input.scalar_type(), "shmcoll: all_gather: the input is ",
-                     input.scalar_type(), ", the output ", dtype);
-    TensorViews in(input, "all_gather"), out(outputs, "all_gather");
-    shc_op op = describe(SHC_ALL_GATHER, options.timeout);
+    at::ScalarType given = commonDtype(inputs, "all_gather");
+    TORCH_CHECK_TYPE(dtype == given, "shmcoll: all_gather: the input is ", given, ", the output ",
+                     dtype);
+    TensorViews in(inputs, "all_gather"), out(outputs, "all_gather");
+    shc_op op = describe(kind, options.timeout);
     setDtype(op, dtype);
     op.input = in.view();
     op.output = out.view();
-    return run({op, outputs, input, options.asyncOp, type, title});
+    return run({op, outputs, inputs, options.asyncOp, type, title});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::allgather(std::vector<Tensors> &outputs, Tensors &inputs,
@@ -263,14 +274,31 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::allgather(std::vector<Tensors> &output
     TORCH_CHECK_VALUE(inputs.size() == 1 && outputs.size() == 1,
                       "shmcoll: all_gather takes one input and one list of outputs, not ",
                       inputs.size(), " and ", outputs.size());
-    TORCH_CHECK_VALUE(outputs[0].size() == static_cast<size_t>(size_),
-                      "shmcoll: all_gather: a list of ", outputs[0].size(), " outputs for ", size_,
-                      " ranks");
-    for (const at::Tensor &output : outputs[0])
-        TORCH_CHECK_VALUE(output.numel() == inputs[0].numel(),
-                          "shmcoll: all_gather: the input has ", inputs[0].numel(),
-                          " elements, an output of the list ", output.numel());
-    return gatherAll(outputs[0], inputs[0], options, c10d::OpType::ALLGATHER, "shmcoll:all_gather");
+    checkCount(outputs[0], "all_gather");
+    return gatherAll(outputs[0], inputs, options, c10d::OpType::ALLGATHER, "shmcoll:all_gather",
+                     isEven(outputs[0]) ? SHC_ALL_GATHER : SHC_ALL_GATHER_UNEVEN);
+}
+
+// outputs[rank][i] is of the size of inputs[i]: one operation on the list of all.
+ProcessGroupShm::WorkPtr ProcessGroupShm::allgather_coalesced(std::vector<Tensors> &outputs,
+                                                              Tensors &inputs,
+                                                              const c10d::AllgatherOptions &options)
+{
+    TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_),
+                      "shmcoll: all_gather_coalesced: ", outputs.size(), " lists of outputs for ",
+                      size_, " ranks");
+    Tensors all;
+    for (const Tensors &list : outputs) {
+        TORCH_CHECK_VALUE(list.size() == inputs.size(),
+                          "shmcoll: all_gather_coalesced: ", inputs.size(),
+                          " inputs, but a list of ", list.size(), " outputs");
+        for (size_t i = 0; i < list.size(); i++)
+            TORCH_CHECK_VALUE(list[i].numel() == inputs[i].numel(),
+                              "shmcoll: all_gather_coalesced: input ", i, " has ",
+                              inputs[i].numel(), " elements, an output for it ", list[i].numel());
+        all.insert(all.end(), list.begin(), list.end());
+    }
+    return gatherAll(all, inputs, options, c10d::OpType::COALESCED, "shmcoll:all_gather_coalesced");
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::_allgather_base(at::Tensor &output, at::Tensor &input,
@@ -295,11 +323,16 @@ ProcessGroupShm::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inpu
     return last;
 }
 
-// A list with a tensor for each rank, as large as the one on the other side.
-void ProcessGroupShm::checkList(at::TensorList list, const at::Tensor &one, const char *op) const
+void ProcessGroupShm::checkCount(at::TensorList list, const char *op) const
 {
     TORCH_CHECK_VALUE(list.size() == static_cast<size_t>(size_), "shmcoll: ", op, ": a list of ",
                       list.size(), " tensors for ", size_, " ranks");
+}
+
+// A list with a tensor for each rank, as large as the one on the other side.
+void ProcessGroupShm::checkList(at::TensorList list, const at::Tensor &one, const char *op) const
+{
+    checkCount(list, op);
     for (const at::Tensor &tensor : list)
         TORCH_CHECK_VALUE(tensor.numel() == one.numel(), "shmcoll: ", op, ": a tensor of ",
                           tensor.numel(), " elements in the list, but ", one.numel(),
@@ -370,13 +403,13 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::scatter(Tensors &outputs, std::vector<
 ProcessGroupShm::WorkPtr
 ProcessGroupShm::reduceAndScatter(const at::Tensor &output, at::TensorList inputs,
                                   const c10d::ReduceScatterOptions &options, c10d::OpType type,
-                                  const char *title)
+                                  const char *title, shc_op_kind kind)
 {
     at::ScalarType dtype = commonDtype(inputs, "reduce_scatter");
     TORCH_CHECK_TYPE(dtype == output.scalar_type(), "shmcoll: reduce_scatter: the input is ", dtype,
                      ", the output ", output.scalar_type());
     TensorViews in(inputs, "reduce_scatter"), out(output, "reduce_scatter");
-    shc_op op = describe(SHC_REDUCE_SCATTER, options.timeout);
+    shc_op op = describe(kind, options.timeout);
     setDtype(op, dtype);
     setReduceOp(op, options.reduceOp);
     op.input = in.view();
@@ -391,9 +424,10 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::reduce_scatter(Tensors &outputs,
     TORCH_CHECK_VALUE(inputs.size() == 1 && outputs.size() == 1,
                       "shmcoll: reduce_scatter takes one list of inputs and one output, not ",
                       inputs.size(), " and ", outputs.size());
-    checkList(inputs[0], outputs[0], "reduce_scatter");
+    checkCount(inputs[0], "reduce_scatter");
     return reduceAndScatter(outputs[0], inputs[0], options, c10d::OpType::REDUCE_SCATTER,
-                            "shmcoll:reduce_scatter");
+                            "shmcoll:reduce_scatter",
+                            isEven(inputs[0]) ? SHC_REDUCE_SCATTER : SHC_REDUCE_SCATTER_UNEVEN);
 }
 
 ProcessGroupShm::WorkPtr

@@ -62,6 +62,8 @@ class ProcessGroupShm : public c10d::Backend
                       const c10d::AllgatherOptions &options) override;
     WorkPtr _allgather_base(at::Tensor &output, at::Tensor &input,
                             const c10d::AllgatherOptions &options) override;
+    WorkPtr allgather_coalesced(std::vector<Tensors> &outputs, Tensors &inputs,
+                                const c10d::AllgatherOptions &options) override;
     WorkPtr allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                             const c10d::AllgatherOptions &options) override;
     WorkPtr reduce(Tensors &tensors, const c10d::ReduceOptions &options) override;
@@ -97,15 +99,17 @@ class ProcessGroupShm : public c10d::Backend
     WorkPtr run(const Call &call);
     WorkPtr reduceAll(Tensors &tensors, const c10d::AllreduceOptions &options, c10d::OpType type,
                       const char *title);
-    WorkPtr gatherAll(at::TensorList outputs, const at::Tensor &input,
-                      const c10d::AllgatherOptions &options, c10d::OpType type, const char *title);
+    WorkPtr gatherAll(at::TensorList outputs, at::TensorList inputs,
+                      const c10d::AllgatherOptions &options, c10d::OpType type, const char *title,
+                      shc_op_kind kind = SHC_ALL_GATHER);
 
     WorkPtr reduceAndScatter(const at::Tensor &output, at::TensorList inputs,
                              const c10d::ReduceScatterOptions &options, c10d::OpType type,
-                             const char *title);
+                             const char *title, shc_op_kind kind = SHC_REDUCE_SCATTER);
     WorkPtr exchangeAll(at::TensorList outputs, at::TensorList inputs,
                         const c10d::AllToAllOptions &options, c10d::OpType type, const char *title,
                         at::TensorList given);
+    void checkCount(at::TensorList list, const char *op) const;
     WorkPtr transfer(shc_op_kind kind, Tensors &tensors, int peer, int tag, c10d::OpType type,
                      const char *title);
     void checkList(at::TensorList list, const at::Tensor &one, const char *op) const;

@@ -81,17 +81,44 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "too few outputs": (
         lambda: dist.all_gather([torch.zeros(3)], torch.zeros(3)),
         ValueError,
-        "all_gather: a list of 1 outputs for 2 ranks",
+        "all_gather: a list of 1 tensors for 2 ranks",
     ),
     "too many outputs": (
         lambda: dist.all_gather([torch.zeros(3)] * 3, torch.zeros(3)),
         ValueError,
-        "all_gather: a list of 3 outputs for 2 ranks",
+        "all_gather: a list of 3 tensors for 2 ranks",
     ),
     "sizes in a list": (
-        lambda: dist.all_gather([torch.zeros(3), torch.zeros(4)], torch.zeros(3)),
+        lambda: dist.all_gather([torch.zeros(4), torch.zeros(3)], torch.zeros(3)),
         ValueError,
-        "all_gather: the input has 3 elements, an output of the list 4",
+        "uneven all_gather: tensor 0 of the list, this rank's, has 4 elements, but there are 3",
+    ),
+    "sizes of the other side": (
+        lambda: dist.all_gather([torch.zeros(4), torch.zeros(4)], torch.zeros(3)),
+        ValueError,
+        "all_gather: 2 ranks with 3 elements each, but room for 8 out",
+    ),
+    "coalesced gather: lists": (
+        lambda: dist.all_gather_coalesced([[torch.zeros(3)]], [torch.zeros(3)]),
+        ValueError,
+        "all_gather_coalesced: 1 lists of outputs for 2 ranks",
+    ),
+    "coalesced gather: outputs": (
+        lambda: dist.all_gather_coalesced([[torch.zeros(3)] * 2] * 2, [torch.zeros(3)]),
+        ValueError,
+        "all_gather_coalesced: 1 inputs, but a list of 2 outputs",
+    ),
+    "coalesced gather: sizes": (
+        lambda: dist.all_gather_coalesced([[torch.zeros(3)], [torch.zeros(4)]], [torch.zeros(3)]),
+        ValueError,
+        "all_gather_coalesced: input 0 has 3 elements, an output for it 4",
+    ),
+    "coalesced gather: types": (
+        lambda: dist.group.WORLD.allgather_coalesced(
+            [[torch.zeros(3)] * 2] * 2, [torch.zeros(3), torch.zeros(3).int()]
+        ),
+        TypeError,
+        "all_gather: tensors of one call differ in dtype: Float and Int",
     ),
     "flat output too small": (
         lambda: dist.all_gather_into_tensor(torch.zeros(5), torch.zeros(3)),
@@ -134,9 +161,9 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "all_to_all: lists of 1 inputs and 1 outputs for 2 ranks",
     ),
     "reduce_scatter: sizes": (
-        lambda: dist.reduce_scatter(torch.zeros(3), [torch.zeros(3), torch.zeros(2)]),
+        lambda: dist.reduce_scatter(torch.zeros(3), [torch.zeros(2), torch.zeros(3)]),
         ValueError,
-        "reduce_scatter: a tensor of 2 elements in the list, but 3",
+        "uneven reduce_scatter: tensor 0 of the list, this rank's, has 2 elements, but there are 3",
     ),
     "reduce_scatter: flat size": (
         lambda: dist.reduce_scatter_tensor(torch.zeros(3), torch.zeros(5)),
