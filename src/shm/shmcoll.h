@@ -105,6 +105,7 @@ enum shc_op_kind {
     SHC_ALL_TO_ALL,
     SHC_ALL_GATHER_UNEVEN,
     SHC_REDUCE_SCATTER_UNEVEN,
+    SHC_ALL_REDUCE_SPARSE,
     SHC_SEND, /* from here on: point-to-point, apart from the order of the collectives */
     SHC_RECV,
     SHC_OP_KIND_COUNT
@@ -134,6 +135,24 @@ struct shc_tensors {
 };
 
 /*
+ * A tensor that is zero but for some entries. The first sparse_ndim of its ndim dimensions are
+ * indexed; an entry is an index into them, and a value over the others. Entries may come in any
+ * order, and may share an index: then their values are added.
+ */
+struct shc_sparse {
+    int32_t ndim, sparse_ndim;
+    const int64_t *sizes;
+    uint64_t count;            /* of entries */
+    struct shc_tensor indices; /* int64, of sizes (sparse_ndim, count) */
+    struct shc_tensor values;  /* of sizes (count, the sizes of the other dimensions ...) */
+    /* Set on SHC_OK: the result, each index once, in ascending order; both arrays contiguous, and
+     * the caller's to free(). */
+    uint64_t sum_count;
+    int64_t *sum_indices;
+    void *sum_values;
+};
+
+/*
  * One operation. Fields that an operation does not use are ignored.
  *
  *   kind        input                         output                              uses
@@ -154,12 +173,14 @@ struct shc_tensors {
  *   REDUCE_     world_size tensors, the       N_r elements: the r-th of the         redop
  *     SCATTER_  r-th of N_r elements          result
  *     UNEVEN
+ *   ALL_REDUCE_ `sparse`                      in `sparse`; the tensor itself is     redop: SUM, AVG
+ *     SPARSE                                  only read
  *   SEND        N elements                    -                                   peer, tag
  *   RECV        -                             N elements                          peer, tag
  *
- * N, the N_r, dtype, redop and root are the same on all ranks, else every rank gets
- * SHC_ERR_MISMATCH and no output has changed; so it is when a rank sends another number of elements
- * than the receiver has room for. N may be 0.
+ * N, the N_r, the sizes of a sparse tensor, dtype, redop and root are the same on all ranks, else
+ * every rank gets SHC_ERR_MISMATCH and no output has changed; so it is when a rank sends another
+ * number of elements than the receiver has room for. N may be 0.
  *
  * A SEND is matched by the RECV that its receiver posted first among those that name this sender,
  * or any, and this tag; messages of one sender with one tag arrive in order. It is over when the
@@ -181,6 +202,7 @@ struct shc_op {
     uint64_t timeout_ns; /* 0: the group's */
     struct shc_tensors input;
     struct shc_tensors output;
+    struct shc_sparse *sparse; /* SHC_ALL_REDUCE_SPARSE; must live until `retire`, as memory does */
 };
 
 /*

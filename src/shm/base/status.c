@@ -79,6 +79,7 @@ static const char *const op_kind_names[SHC_OP_KIND_COUNT] = {
     [SHC_ALL_TO_ALL] = "all_to_all",
     [SHC_ALL_GATHER_UNEVEN] = "uneven all_gather",
     [SHC_REDUCE_SCATTER_UNEVEN] = "uneven reduce_scatter",
+    [SHC_ALL_REDUCE_SPARSE] = "sparse all_reduce",
     [SHC_SEND] = "send",
     [SHC_RECV] = "recv",
 };

@@ -23,6 +23,8 @@ enum shc_status shc_coll_run(struct shc_task *task)
         return shc_reduce_scatter_run(task);
     case SHC_ALL_TO_ALL:
         return shc_alltoall_run(task);
+    case SHC_ALL_REDUCE_SPARSE:
+        return shc_allreduce_sparse_run(task);
     case SHC_ALL_GATHER_UNEVEN:
         return shc_gather_uneven_run(task);
     case SHC_REDUCE_SCATTER_UNEVEN:

@@ -30,11 +30,13 @@ struct shc_task {
     struct shc_buf in;  /* what this rank gives; empty where it gives nothing */
     struct shc_buf out; /* what it gets; may be the memory of in */
     shc_reduce_fn reduce;
-    double factor;         /* PREMUL_SUM */
-    const double *factors; /* the ranks', behind the meeting, while an algorithm reduces */
-    const void *more;      /* what an algorithm hands to its own callbacks */
-    struct shc_pool *pool; /* helps with large slices; may be NULL */
-    char *scratch;         /* SHC_SCRATCH_BYTES, for memory that is not contiguous */
+    struct shc_sparse *sparse; /* in the place of `in` and `out` */
+    shc_reduce_fn add;         /* its entries that share an index */
+    double factor;             /* PREMUL_SUM */
+    const double *factors;     /* the ranks', behind the meeting, while an algorithm reduces */
+    const void *more;          /* what an algorithm hands to its own callbacks */
+    struct shc_pool *pool;     /* helps with large slices; may be NULL */
+    char *scratch;             /* SHC_SCRATCH_BYTES, for memory that is not contiguous */
 };
 
 /* Twice the largest piece an algorithm handles at once. */
@@ -47,6 +49,7 @@ SHC_NODISCARD enum shc_status shc_coll_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_barrier_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_broadcast_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_allreduce_run(struct shc_task *task);
+SHC_NODISCARD enum shc_status shc_allreduce_sparse_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_reduce_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_gather_run(struct shc_task *task); /* also all_gather */
 SHC_NODISCARD enum shc_status shc_scatter_run(struct shc_task *task);

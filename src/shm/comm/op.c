@@ -167,6 +167,59 @@ static enum shc_status prepare_uneven(struct shc_task *task, const struct shc_op
     return check_uneven(task, &task->out, &task->in);
 }
 
+static enum shc_status check_sparse_sizes(const struct shc_sparse *sparse, uint64_t *indexed,
+                                          uint64_t *dense)
+{
+    if (sparse->ndim < 0 || sparse->ndim > SHC_BUF_MAX_DIMS || sparse->sparse_ndim < 0 ||
+        sparse->sparse_ndim > sparse->ndim || (sparse->ndim > 0 && !sparse->sizes))
+        return shc_fail(SHC_ERR_INVALID,
+                        "sparse all_reduce: %d of %d dimensions indexed (0 to %d are possible)",
+                        (int)sparse->sparse_ndim, (int)sparse->ndim, SHC_BUF_MAX_DIMS);
+    *indexed = *dense = 1;
+    for (int d = 0; d < sparse->ndim; d++) {
+        uint64_t *product = d < sparse->sparse_ndim ? indexed : dense;
+        if (sparse->sizes[d] < 0)
+            return shc_fail(SHC_ERR_INVALID, "sparse all_reduce: size %lld in dimension %d",
+                            (long long)sparse->sizes[d], d);
+        if (shc_mul_overflows(*product, (uint64_t)sparse->sizes[d], product))
+            return shc_fail(SHC_ERR_UNSUPPORTED,
+                            "sparse all_reduce: a tensor with more than 2^64 positions");
+    }
+    return SHC_OK;
+}
+
+static enum shc_status prepare_sparse(struct shc_task *task, const struct shc_op *op)
+{
+    const struct shc_sparse *sparse = op->sparse;
+    uint64_t indexed, dense;
+    if (!sparse)
+        return shc_fail(SHC_ERR_INVALID, "sparse all_reduce: no tensor");
+    if (op->redop != SHC_SUM && op->redop != SHC_AVG && (unsigned)op->redop < SHC_REDOP_COUNT)
+        return shc_fail(SHC_ERR_UNSUPPORTED,
+                        "all_reduce: %s of a sparse tensor is not offered; possible: sum, avg",
+                        shc_redop_name(op->redop));
+    SHC_TRY(check_reduction(task, op));
+    SHC_TRY(check_sparse_sizes(sparse, &indexed, &dense));
+    if (sparse->count > INT32_MAX)
+        return shc_fail(SHC_ERR_UNSUPPORTED, "sparse all_reduce: more than %d entries", INT32_MAX);
+    const struct shc_tensors indices = {&sparse->indices, 1}, values = {&sparse->values, 1};
+    struct shc_buf buf;
+    SHC_TRY(shc_buf_init(&buf, &indices, sizeof(int64_t), false));
+    SHC_TRY(shc_buf_init(&task->in, &values, task->call.elem_bytes, false));
+    uint64_t wanted;
+    if (shc_mul_overflows(dense, sparse->count, &wanted) ||
+        task->in.bytes / task->call.elem_bytes != wanted ||
+        buf.bytes / sizeof(int64_t) != sparse->count * (uint64_t)sparse->sparse_ndim)
+        return shc_fail(SHC_ERR_INVALID,
+                        "sparse all_reduce: %llu entries, but %zu indices and %zu elements",
+                        (unsigned long long)sparse->count, buf.bytes / sizeof(int64_t),
+                        task->in.bytes / task->call.elem_bytes);
+    task->sparse = op->sparse;
+    task->add = shc_kernel_reduce(op->dtype, SHC_SUM);
+    task->call.count = indexed * dense; /* for messages */
+    return SHC_OK;
+}
+
 static enum shc_status prepare_alltoall(struct shc_task *task, const struct shc_op *op)
 {
     const uint32_t world = (uint32_t)task->seat->world_size;
@@ -244,6 +297,8 @@ enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
     case SHC_ALL_GATHER_UNEVEN:
     case SHC_REDUCE_SCATTER_UNEVEN:
         return prepare_uneven(task, op);
+    case SHC_ALL_REDUCE_SPARSE:
+        return prepare_sparse(task, op);
     default:
         return prepare_alltoall(task, op);
     }

@@ -24,10 +24,11 @@ static uint64_t hash_of(const uint64_t words[3])
     return mix(mix(mix(0, words[0]), words[1]), words[2]);
 }
 
-/* Operations whose ranks compare tables of sizes: their count is for messages only. */
+/* Operations whose ranks compare sizes behind the meeting: their count is for messages only. */
 static bool compares_count(enum shc_op_kind kind)
 {
-    return kind != SHC_ALL_GATHER_UNEVEN && kind != SHC_REDUCE_SCATTER_UNEVEN;
+    return kind != SHC_ALL_GATHER_UNEVEN && kind != SHC_REDUCE_SCATTER_UNEVEN &&
+           kind != SHC_ALL_REDUCE_SPARSE;
 }
 
 static void encode(const struct shc_call *call, uint64_t epoch, uint64_t words[WORDS_USED],
@@ -89,7 +90,7 @@ void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size
     else
         snprintf(type, sizeof type, "%s", shc_dtype_name(call->dtype));
     if (kind == SHC_ALL_REDUCE || kind == SHC_REDUCE || kind == SHC_REDUCE_SCATTER ||
-        kind == SHC_REDUCE_SCATTER_UNEVEN)
+        kind == SHC_REDUCE_SCATTER_UNEVEN || kind == SHC_ALL_REDUCE_SPARSE)
         snprintf(reduction, sizeof reduction, ", %s", shc_redop_name(call->redop));
     if (kind == SHC_BROADCAST || kind == SHC_REDUCE || kind == SHC_GATHER || kind == SHC_SCATTER)
         snprintf(root, sizeof root, ", root %d", call->root);
