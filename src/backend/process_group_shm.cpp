@@ -4,6 +4,7 @@
 #include "backend/convert.hpp"
 #include "backend/error.hpp"
 #include "backend/python.hpp"
+#include "backend/sparse.hpp"
 #include "backend/store_bootstrap.hpp"
 
 #include <ATen/record_function.h>
@@ -78,8 +79,9 @@ struct ProcessGroupShm::Call {
     at::TensorList inputs;  // what it reads besides
     bool asyncOp;
     c10d::OpType type;
-    const char *title;         // for the profiler, as is the next
-    at::TensorList given = {}; // what the user gave, where that is not one of the lists
+    const char *title;                 // for the profiler, as is the next
+    at::TensorList given = {};         // what the user gave, where that is not one of the lists
+    std::function<void()> finish = {}; // see Flight
 
     // What a profile shows as inputs: an operation in place reads what it writes.
     at::TensorList shown() const
@@ -197,10 +199,13 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::run(const Call &call)
         shc_status status = shc_run(group_.get(), &call.op);
         stayOutOfDyingPython();
         check(status);
+        if (call.finish)
+            call.finish();
         return nullptr;
     }
     auto flight = std::make_shared<Flight>();
     flight->outputs = call.outputs.vec();
+    flight->finish = call.finish;
     flight->tensors = flight->outputs;
     flight->tensors.insert(flight->tensors.end(), call.inputs.begin(), call.inputs.end());
     auto work = c10::make_intrusive<WorkShm>(group_, rank_, call.type, call.title, call.shown(),
@@ -240,7 +245,30 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::allreduce(Tensors &tensors,
 {
     TORCH_CHECK_VALUE(tensors.size() == 1, "shmcoll: all_reduce takes one tensor, not ",
                       tensors.size());
+    if (tensors[0].layout() != at::kStrided)
+        return allreduce_sparse(tensors, options);
     return reduceAll(tensors, options, c10d::OpType::ALLREDUCE, "shmcoll:all_reduce");
+}
+
+// torch sends sparse CPU tensors to allreduce().
+ProcessGroupShm::WorkPtr ProcessGroupShm::allreduce_sparse(Tensors &tensors,
+                                                           const c10d::AllreduceOptions &options)
+{
+    TORCH_CHECK_VALUE(tensors.size() == 1, "shmcoll: all_reduce takes one tensor, not ",
+                      tensors.size());
+    auto sparse = std::make_shared<SparseTensor>(tensors[0]);
+    shc_op op = describe(SHC_ALL_REDUCE_SPARSE, options.timeout);
+    setDtype(op, tensors[0].scalar_type());
+    setReduceOp(op, options.reduceOp);
+    op.sparse = sparse->view();
+    return run({op,
+                tensors,
+                {},
+                options.asyncOp,
+                c10d::OpType::_ALLREDUCE_SPARSE,
+                "shmcoll:all_reduce_sparse",
+                {},
+                [sparse] { sparse->storeSum(); }});
 }
 
 ProcessGroupShm::WorkPtr

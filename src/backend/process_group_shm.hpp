@@ -56,6 +56,7 @@ class ProcessGroupShm : public c10d::Backend
 
     WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &options) override;
     WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &options) override;
+    WorkPtr allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &options) override;
     WorkPtr allreduce_coalesced(Tensors &tensors,
                                 const c10d::AllreduceCoalescedOptions &options) override;
     WorkPtr allgather(std::vector<Tensors> &outputs, Tensors &inputs,

@@ -40,6 +40,20 @@ void forget(Flight &flight)
     openFutures->flights.erase(&flight);
 }
 
+void succeed(Flight &flight, c10::ivalue::Future &future)
+{
+    std::exception_ptr error;
+    try {
+        flight.finishOnce();
+    } catch (...) {
+        error = std::current_exception();
+    }
+    if (error)
+        future.setErrorIfNeeded(error);
+    else
+        future.markCompleted(c10::IValue(flight.outputs));
+}
+
 // On a thread of the library that holds nothing: callbacks may submit and wait. No reference is
 // taken here: this thread must not drop the last one.
 void complete(void *ctx, shc_status status, const char *error)
@@ -57,7 +71,7 @@ void complete(void *ctx, shc_status status, const char *error)
         if (flight.recordEnd)
             flight.recordEnd();
         if (future != nullptr && status == SHC_OK)
-            future->markCompleted(c10::IValue(flight.outputs));
+            succeed(flight, *future);
         else if (future != nullptr)
             future->setErrorIfNeeded(makeException(status, error));
     } catch (const std::exception &raised) {
@@ -75,6 +89,16 @@ void retire(void *ctx)
 }
 
 } // namespace
+
+void Flight::finishOnce()
+{
+    if (!finish)
+        return;
+    std::lock_guard<std::mutex> guard(finishing);
+    if (!finished)
+        finish();
+    finished = true;
+}
 
 shc_request_hooks Flight::hooks(const std::shared_ptr<Flight> &flight)
 {
@@ -116,7 +140,11 @@ void WorkShm::submit(const shc_op &op)
 bool WorkShm::isCompleted()
 {
     shc_status status = SHC_OK;
-    return shc_request_done(request_, &status);
+    if (!shc_request_done(request_, &status))
+        return false;
+    if (status == SHC_OK)
+        flight_->finishOnce(); // who does not wait finds the result all the same
+    return true;
 }
 
 bool WorkShm::isSuccess() const
@@ -136,6 +164,8 @@ std::exception_ptr WorkShm::exception() const
 std::vector<at::Tensor> WorkShm::result()
 {
     TORCH_CHECK(isCompleted(), "shmcoll: result() of an operation that has not completed");
+    if (isSuccess())
+        flight_->finishOnce();
     return flight_->outputs;
 }
 
@@ -161,6 +191,7 @@ bool WorkShm::wait(std::chrono::milliseconds timeout)
         stayOutOfDyingPython(); // torch released the lock, so ~GilRelease does not look
     }
     check(status);
+    flight_->finishOnce();
     return true;
 }
 
@@ -179,7 +210,7 @@ void WorkShm::settle(c10::ivalue::Future &future) const
             makeException(status == SHC_OK ? SHC_ERR_CLOSED : status,
                           status == SHC_OK ? "the process is ending" : shc_error_text()));
     } else if (status == SHC_OK)
-        future.markCompleted(c10::IValue(flight_->outputs));
+        succeed(*flight_, future);
     else
         future.setError(makeException(status, shc_request_error(request_)));
 }

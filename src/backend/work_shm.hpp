@@ -19,11 +19,18 @@ struct Flight {
     std::vector<at::Tensor> tensors; // everything the operation reads or writes
     std::vector<at::Tensor> outputs;
     std::function<void()> recordEnd; // of the profiler; empty when there is none
+    // The last step of an operation that succeeded; empty when there is none. Whoever looks for the
+    // result first takes it, on a thread that holds nothing.
+    std::function<void()> finish;
 
     std::mutex lock;       // guards what follows
     bool notified = false; // the library will call back when the operation ends
     bool ended = false;    // it has, and what it found here is what it serves
     c10::intrusive_ptr<c10::ivalue::Future> future; // made when somebody asks for it
+
+    std::mutex finishing; // guards what follows
+    bool finished = false;
+    void finishOnce();
 
     // For shc_submit: each request keeps a reference.
     static shc_request_hooks hooks(const std::shared_ptr<Flight> &flight);

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// A COO tensor as the core takes it, and the way back. The core's result has memory of its own; to
+// make it the tensor's entries is the last step of the operation, taken by whoever looks for the
+// result first.
+
+#include "backend/convert.hpp"
+
+namespace shmcoll
+{
+
+class SparseTensor
+{
+  public:
+    explicit SparseTensor(const at::Tensor &tensor);
+    ~SparseTensor();
+    SparseTensor(const SparseTensor &) = delete;
+    SparseTensor &operator=(const SparseTensor &) = delete;
+
+    shc_sparse *view() { return &view_; }
+
+    // pre: the operation has succeeded. Once; the tensor is coalesced then.
+    void storeSum();
+
+  private:
+    at::Tensor tensor_;
+    // Held beyond storeSum(), which may run on a thread that must not drop the last reference.
+    at::Tensor indices_, values_;
+    std::vector<int64_t> sizes_;
+    shc_sparse view_{};
+};
+
+} // namespace shmcoll
