@@ -149,7 +149,9 @@ def _fold_complex(inputs: list[torch.Tensor], name: str) -> torch.Tensor:
 
 def bits(t: torch.Tensor) -> torch.Tensor:
     """Its bytes, one row for each element."""
-    return t.contiguous().reshape(-1).view(torch.uint8).reshape(t.numel(), t.dtype.itemsize)
+    # A copy: a tensor of at most one element may have any stride, and view() asks for 1.
+    flat = t.reshape(-1).clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).reshape(t.numel(), t.dtype.itemsize)
 
 
 def differ(got: torch.Tensor, want: torch.Tensor) -> str:

@@ -86,7 +86,7 @@ class Outcome:
 class Rank:
     """What a body knows."""
 
-    def __init__(self, run: "_Run", rank: int) -> None:
+    def __init__(self, run: "Run", rank: int) -> None:
         self.rank = rank
         self.world = run.world
         self.directory = run.directory
@@ -162,7 +162,7 @@ def connect(port: int) -> dist.TCPStore:
     )
 
 
-class _Run:
+class Run:
     def __init__(self, world: int, body: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.world = world
         self.body = body
@@ -352,7 +352,7 @@ def outcomes(
     grace: float | None = None,
     env: dict[str, str] | None = None,
     threads: bool = False,
-    beside: Callable[[_Run], None] | None = None,
+    beside: Callable[[Run], None] | None = None,
     keep_board: list[int] | None = None,
 ) -> list[Outcome]:
     """Runs the body and says how each rank ended.
@@ -361,7 +361,7 @@ def outcomes(
     beside: called in the parent while the ranks run, with .pids and .board.
     keep_board: gets the words of the board as they were at the end.
     """
-    run = _Run(world, body, args)
+    run = Run(world, body, args)
     gc.collect()
     gc.freeze()  # the children's collector leaves the parent's objects alone
     try:
