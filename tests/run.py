@@ -71,11 +71,13 @@ DEFAULT_LANES = (
     Lane("python", files=("tests/python",)),
     Lane("torch", files=("tests/torch_suite",)),
     Lane("clients-python", files=("tests/clients",)),
+    Lane("fuzz", files=("tests/fuzz",)),
     Lane("proc", DEV, "^proc$", alone=True),
     Lane("proc-python", files=("tests/proc",), alone=True),
 )
 
 LONG_LANES = {
+    "fuzz": (Lane("fuzz", files=("tests/fuzz/test_fuzz.py",)),),
     "soak": (Lane("soak", files=("tests/proc/soak",), alone=True),),
     "torch": (Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",)),),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),
