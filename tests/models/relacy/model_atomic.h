@@ -40,9 +40,19 @@ SHC_INLINE void shc_word_put(shc_word *p, uint64_t v)
     p->v_($).store(v);
 }
 
+SHC_INLINE uint32_t shc_a32_load_relaxed(const shc_a32 *p)
+{
+    return p->v_.load(rl::mo_relaxed, $);
+}
+
 SHC_INLINE uint32_t shc_a32_load_acquire(const shc_a32 *p)
 {
     return p->v_.load(model_order(p, rl::mo_acquire, 0), $);
+}
+
+SHC_INLINE void shc_a32_store_release(shc_a32 *p, uint32_t v)
+{
+    p->v_.store(v, model_order(p, rl::mo_release, v), $);
 }
 
 SHC_INLINE uint32_t shc_a32_exchange_acq_rel(shc_a32 *p, uint32_t v)

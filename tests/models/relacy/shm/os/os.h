@@ -26,3 +26,13 @@ SHC_INLINE void shc_os_futex_wake_all(shc_a32 *word, bool)
     c.sched();
     word->v_.wake(c, 0x7fffffff, $);
 }
+
+SHC_INLINE bool shc_os_can_populate()
+{
+    return false;
+}
+
+SHC_INLINE int shc_os_populate(void *, size_t)
+{
+    return 0;
+}

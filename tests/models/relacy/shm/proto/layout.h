@@ -10,3 +10,19 @@ struct shc_bell_shm {
     shc_a32 flag;
     shc_a32 count;
 };
+
+// Of point-to-point: one window, so that it comes round soon. What rides in a line is one word.
+#define SHC_LINE_BYTES   128
+#define SHC_PAGE_BYTES   4096
+#define SHC_WINDOWS      1
+#define SHC_WINDOW_BYTES sizeof(shc_word)
+
+struct shc_line_shm {
+    shc_a64 number;
+    shc_word word;
+};
+
+struct shc_ack_shm {
+    shc_a64 taken;
+    shc_a32 windows[SHC_WINDOWS];
+};

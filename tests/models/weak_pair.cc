@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Pair lines and windows under weak memory: what is read is what was placed, and nothing is refilled
+// before it has been read.
+//
+// Runs the real src/shm/proto/pair.c; docs/PROTOCOL.md, section 9, and edges pair/line, pair/taken,
+// window/read. One sender, one receiver, two lines, one window: a message takes the window, or rides
+// in its line when the window is still with the receiver. Line and window are plain memory: relacy
+// reports a race where no edge orders two accesses. Rings are weak_bell's.
+//
+// FAULT_post_relaxed      the sender's store of a line's number is relaxed
+// FAULT_peek_relaxed      the receiver's load of it is relaxed
+// FAULT_take_relaxed      the receiver's store of `taken` is relaxed
+// FAULT_draft_relaxed     the sender's load of it is relaxed
+// FAULT_return_relaxed    the receiver's store of a window's word is relaxed
+// FAULT_reclaim_relaxed   the sender's load of it is relaxed
+// FAULT_return_early      the receiver gives the window back before it has read it
+// FAULT_take_early        the receiver has taken the line before it has read it
+
+#define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
+#include "shm/proto/pair.h"
+
+#undef calloc // C allows what C++ does not
+#undef free
+#define calloc(count, bytes) static_cast<shc_pair *>(std::calloc(count, bytes))
+#define free                 std::free
+#include "shm/proto/pair.c"
+
+namespace
+{
+
+const uint32_t kLines = 2;
+const uint64_t kMessages = 5;
+const int kSender = 0, kReceiver = 1, kRanks = 2;
+
+struct Mailbox {
+    char bell[SHC_LINE_BYTES];
+    shc_ack_shm acks[kRanks];
+    shc_line_shm lines[kRanks * kLines];
+    shc_word windows[SHC_WINDOWS];
+};
+
+const Mailbox *mailboxes_now;
+
+struct Mail : rl::test_suite<Mail, kRanks> {
+    Mailbox mailboxes[kRanks];
+    shc_seat seats[kRanks];
+    shc_pairs pairs[kRanks];
+
+    void before()
+    {
+        mailboxes_now = mailboxes;
+        for (int rank = 0; rank < kRanks; rank++) {
+            Mailbox &mailbox = mailboxes[rank];
+            for (shc_line_shm &line : mailbox.lines)
+                line.number.v_.store(0, rl::mo_relaxed, $);
+            for (shc_ack_shm &ack : mailbox.acks) {
+                ack.taken.v_.store(0, rl::mo_relaxed, $);
+                for (shc_a32 &word : ack.windows)
+                    word.v_.store(0, rl::mo_relaxed, $);
+            }
+            seats[rank].segment.base = reinterpret_cast<char *>(mailboxes);
+            seats[rank].rank = rank;
+            seats[rank].world_size = kRanks;
+            seats[rank].mail = {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, windows),
+                                sizeof(Mailbox)};
+            pairs[rank] = {};
+            RL_ASSERT(shc_pairs_init(&pairs[rank], &seats[rank]) == SHC_OK);
+        }
+    }
+
+    void after()
+    {
+        for (shc_pairs &each : pairs)
+            shc_pairs_fini(&each);
+    }
+
+    bool send(uint64_t message)
+    {
+        shc_line_shm *line = shc_pair_draft(&pairs[kSender], kReceiver);
+        if (!line)
+            return false;
+        const int window = shc_window_lend(&pairs[kSender], kReceiver, false);
+        if (window >= 0)
+            shc_word_put(window_of(pairs[kSender]), message);
+        shc_word_put(&line->word, message * 2 + (window >= 0));
+        shc_pair_post(&pairs[kSender], kReceiver);
+        return true;
+    }
+
+    bool receive(uint64_t message)
+    {
+        shc_pairs *mine = &pairs[kReceiver];
+        const shc_line_shm *line = shc_pair_peek(mine, kSender);
+        if (!line)
+            return false;
+#ifdef FAULT_take_early
+        shc_pair_take(mine, kSender);
+#endif
+        const uint64_t word = shc_word_get(&line->word);
+        RL_ASSERT(word / 2 == message);
+        if (word % 2 == 1) {
+#ifdef FAULT_return_early
+            shc_window_return(mine, kSender, 0);
+#endif
+            RL_ASSERT(shc_word_get(window_of(*mine)) == message);
+#ifndef FAULT_return_early
+            shc_window_return(mine, kSender, 0);
+#endif
+        }
+#ifndef FAULT_take_early
+        shc_pair_take(mine, kSender);
+#endif
+        return true;
+    }
+
+    static shc_word *window_of(const shc_pairs &view)
+    {
+        return reinterpret_cast<shc_word *>(shc_window(&view, kSender, 0));
+    }
+
+    void thread(unsigned index)
+    {
+        for (uint64_t message = 0; message < kMessages;) {
+            bool moved = index == kSender ? send(message) : receive(message);
+            message += moved;
+            if (!moved)
+                rl::yield(1, $);
+        }
+    }
+};
+
+enum class Word { kNumber, kTaken, kWindow };
+
+Word word_of(const void *address)
+{
+    for (int rank = 0; rank < kRanks; rank++)
+        for (const shc_ack_shm &ack : mailboxes_now[rank].acks) {
+            if (address == &ack.taken)
+                return Word::kTaken;
+            if (address == &ack.windows[0])
+                return Word::kWindow;
+        }
+    return Word::kNumber;
+}
+
+} // namespace
+
+shc_status shc_fail(shc_status status, const char *, ...)
+{
+    return status;
+}
+
+ModelOrder model_order(const void *address, ModelOrder order, uint64_t)
+{
+    const Word word = word_of(address);
+    const bool release = order == rl::mo_release;
+    bool weak = false;
+#ifdef FAULT_post_relaxed
+    weak = word == Word::kNumber && release;
+#endif
+#ifdef FAULT_peek_relaxed
+    weak = word == Word::kNumber && !release;
+#endif
+#ifdef FAULT_take_relaxed
+    weak = word == Word::kTaken && release;
+#endif
+#ifdef FAULT_draft_relaxed
+    weak = word == Word::kTaken && !release;
+#endif
+#ifdef FAULT_return_relaxed
+    weak = word == Word::kWindow && release;
+#endif
+#ifdef FAULT_reclaim_relaxed
+    weak = word == Word::kWindow && !release;
+#endif
+    return weak ? rl::mo_relaxed : order;
+}
+
+int main()
+{
+    return model_main<Mail>(100000);
+}
