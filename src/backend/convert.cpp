@@ -96,6 +96,8 @@ void setDtype(shc_op &op, at::ScalarType dtype)
 {
     op.dtype = dtypeOf(dtype);
     if (op.dtype == SHC_OPAQUE) {
+        TORCH_CHECK_TYPE(dtype != at::kQUInt4x2 && dtype != at::kQUInt2x4, "shmcoll: a tensor of ",
+                         dtype, " has several elements in a byte; move its int_repr()");
         op.elem_bytes = static_cast<uint32_t>(c10::elementSize(dtype));
         op.dtype_tag = static_cast<uint32_t>(dtype);
     }
