@@ -164,8 +164,6 @@ std::exception_ptr WorkShm::exception() const
 std::vector<at::Tensor> WorkShm::result()
 {
     TORCH_CHECK(isCompleted(), "shmcoll: result() of an operation that has not completed");
-    if (isSuccess())
-        flight_->finishOnce();
     return flight_->outputs;
 }
 
