@@ -2,7 +2,7 @@
 import datetime
 from typing import Any
 
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import ErrorType, Store
 from torch.distributed.distributed_c10d import Backend
 
 class Options(Backend.Options):  # type: ignore[name-defined, misc]
@@ -17,6 +17,7 @@ class ProcessGroupShm(Backend):
     def __init__(self, store: Store, rank: int, size: int, options: Options) -> None: ...
     @property
     def options(self) -> Options: ...
+    def get_error(self) -> ErrorType: ...
     def _info(self) -> str: ...
 
 def _build_info() -> str: ...

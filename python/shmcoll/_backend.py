@@ -8,6 +8,8 @@ import os
 import threading
 from typing import Any
 
+import torch.distributed as dist
+
 from shmcoll import _C
 
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
@@ -71,3 +73,21 @@ def create_backend(options: Any, backend_options: Any) -> _C.ProcessGroupShm:
         options.group_size,
         _make_options(options, backend_options),
     )
+
+
+def monitored_barrier(
+    group: dist.ProcessGroup | None = None,
+    timeout: datetime.timedelta | None = None,
+    wait_all_ranks: bool = False,
+) -> None:
+    """torch.distributed.monitored_barrier, which torch keeps for gloo.
+
+    A barrier; if not all ranks come within the time-out (the group's, if none is given) the error
+    names those that are missing, all of them whatever ``wait_all_ranks`` says, and the group has
+    failed. A process that is not in the group returns at once, as in torch.
+    """
+    if dist.get_rank(group) < 0:
+        return
+    pg = dist.group.WORLD if group is None else group
+    times = () if timeout is None else (timeout,)
+    pg.monitored_barrier(*times, wait_all_ranks=wait_all_ranks)

@@ -23,9 +23,23 @@ void bindOptions(py::module_ &m)
         // torch deep-copies options; their base class does not know how.
         .def("__copy__",
              [](const GroupOptions &self) { return c10::make_intrusive<GroupOptions>(self); })
-        .def("__deepcopy__", [](const GroupOptions &self, const py::dict &) {
-            return c10::make_intrusive<GroupOptions>(self);
-        });
+        .def("__deepcopy__",
+             [](const GroupOptions &self, const py::dict &) {
+                 return c10::make_intrusive<GroupOptions>(self);
+             })
+        .def(py::pickle( // for programs that spawn their ranks
+            [](const GroupOptions &self) {
+                return py::make_tuple(self.timeout, self.group_name, self.group_desc,
+                                      self.global_ranks_in_group);
+            },
+            [](const py::tuple &state) {
+                auto self =
+                    c10::make_intrusive<GroupOptions>(state[0].cast<std::chrono::milliseconds>());
+                self->group_name = state[1].cast<std::string>();
+                self->group_desc = state[2].cast<std::string>();
+                self->global_ranks_in_group = state[3].cast<std::vector<uint64_t>>();
+                return self;
+            }));
 }
 
 void bindBackend(py::module_ &m)
@@ -38,6 +52,7 @@ void bindBackend(py::module_ &m)
                       c10::intrusive_ptr<GroupOptions>>(),
              py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"))
         .def_property_readonly("options", &ProcessGroupShm::options)
+        .def("get_error", &ProcessGroupShm::getError) // torch has no binding for it
         .def("_info", &ProcessGroupShm::info);
 }
 

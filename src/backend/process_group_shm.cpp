@@ -552,6 +552,15 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::barrier(const c10d::BarrierOptions &op
     return run({op, {}, {}, options.asyncOp, c10d::OpType::BARRIER, "shmcoll:barrier"});
 }
 
+// Every barrier names all ranks that have not come.
+void ProcessGroupShm::monitoredBarrier(const c10d::BarrierOptions &options, bool)
+{
+    shc_op op = describe(SHC_BARRIER, options.timeout);
+    WorkPtr work = run({op, {}, {}, false, c10d::OpType::BARRIER, "shmcoll:monitored_barrier"});
+    if (work)
+        work->wait();
+}
+
 // There are no options, so nobody says that the call is synchronous: the Work is always a real one.
 ProcessGroupShm::WorkPtr ProcessGroupShm::transfer(shc_op_kind kind, Tensors &tensors, int peer,
                                                    int tag, c10d::OpType type, const char *title)

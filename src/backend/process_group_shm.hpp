@@ -84,6 +84,7 @@ class ProcessGroupShm : public c10d::Backend
                           std::vector<int64_t> &inputSplits,
                           const c10d::AllToAllOptions &options) override;
     WorkPtr barrier(const c10d::BarrierOptions &options) override;
+    void monitoredBarrier(const c10d::BarrierOptions &options, bool waitAllRanks) override;
     WorkPtr send(Tensors &tensors, int peer, int tag) override;
     WorkPtr recv(Tensors &tensors, int peer, int tag) override;
     WorkPtr recvAnysource(Tensors &tensors, int tag) override;

@@ -314,19 +314,23 @@ def test_build_info_says_what_was_built_and_what_is_here() -> None:
     assert info["isa"] in info["isa_usable"] and base["isa"] == "base"
 
 
-def test_options_can_be_copied_as_torch_does() -> None:
+def test_options_can_be_copied_as_torch_does_and_pickled() -> None:
     import copy
     import datetime
+    import pickle
 
     options = shmcoll.Options(datetime.timedelta(seconds=7))
     options.group_name = "a"
-    for twin in (copy.copy(options), copy.deepcopy(options)):
+    options.global_ranks_in_group = [3, 5]
+    pickled = pickle.loads(pickle.dumps(options))
+    for twin in (copy.copy(options), copy.deepcopy(options), pickled):
         assert isinstance(twin, shmcoll.Options) and isinstance(twin, Backend.Options)
         assert (twin._timeout, twin.group_name, twin.backend) == (
             datetime.timedelta(seconds=7),
             "a",
             "shmcoll",
         )
+        assert twin.global_ranks_in_group == [3, 5]
         twin.group_name = "b"
         assert options.group_name == "a"
     assert shmcoll.Options()._timeout == datetime.timedelta(minutes=30)
