@@ -12,7 +12,8 @@ import torch.distributed.fsdp
 from torch.nn.parallel import DistributedDataParallel
 
 import oracle
-from ranks import Rank, run
+import shmcoll
+from ranks import Rank, run, seconds
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -46,6 +47,74 @@ def test_collectives_work_behind_torchs_debug_wrapper() -> None:
         objects: list[object] = [None, None]
         dist.all_gather_object(objects, rank.rank)
         assert objects == [0, 1]
+
+    run(2, body)
+
+
+def test_every_other_operation_passes_the_debug_wrapper() -> None:
+    def body(rank: Rank) -> None:
+        detail(rank)
+        me, world = rank.rank, rank.world
+        mine = torch.full((6,), me + 1.0)
+        dist.reduce(mine, 0)
+        assert mine[0].item() == (6.0 if me == 0 else me + 1.0)
+        blocks = [torch.full((2,), 10.0 * me + r) for r in range(world)]
+        got = torch.zeros(2)
+        dist.scatter(got, blocks if me == 1 else None, 1)
+        assert got[0].item() == 10.0 + me
+        parts = [torch.zeros(2) for _ in range(world)] if me == 2 else None
+        dist.gather(got, parts, 2)
+        assert [p[0].item() for p in parts or []] == [10.0, 11.0, 12.0][: 3 * (me == 2)]
+        dist.reduce_scatter(got, blocks)
+        assert got[0].item() == 30.0 + 3 * me
+        dist.reduce_scatter_tensor(got, torch.ones(6))
+        assert got[0].item() == 3.0
+        uneven = [torch.zeros(r + 1) for r in range(world)]
+        work = dist.group.WORLD.allgather([uneven], [torch.full((me + 1,), float(me))])
+        work.wait()
+        assert [t[0].item() for t in uneven] == [0.0, 1.0, 2.0]
+        dist.all_to_all_single(mine, torch.arange(6.0) + 10 * me)
+        assert mine.tolist() == [10.0 * r + 2 * me + i for r in range(world) for i in range(2)]
+        lists = [[torch.zeros(1), torch.zeros(2)] for _ in range(world)]
+        dist.all_gather_coalesced(lists, [torch.full((1,), float(me)), torch.full((2,), float(me))])
+        assert [pair[1][1].item() for pair in lists] == [0.0, 1.0, 2.0]
+        dist.all_reduce_coalesced([torch.ones(2), torch.ones(3)])
+        sparse = torch.sparse_coo_tensor([[me]], [1.0], (3,))
+        dist.all_reduce(sparse)
+        assert sparse.to_dense().tolist() == [1.0] * 3
+        request = dist.isend(torch.full((3,), float(me)), (me + 1) % world)
+        message = torch.zeros(3)
+        dist.recv(message, (me - 1) % world)
+        request.wait()
+        assert message[0].item() == (me - 1) % world
+        dist.barrier()
+
+    run(3, body)
+
+
+def test_the_group_behind_the_debug_wrapper_can_be_ruled() -> None:
+    """Time-outs, shutdown and abort reach it."""
+
+    def body(rank: Rank) -> None:
+        detail(rank)
+        group = dist.new_group()
+        wrapper = group._get_backend(torch.device("cpu"))
+        group.set_timeout(seconds(7))
+        assert wrapper.wrapped_pg.options._timeout == seconds(7)
+        shmcoll.monitored_barrier(group)
+        rank.sync()
+        group.shutdown()
+        with pytest.raises(dist.DistBackendError, match="closed"):
+            wrapper.wrapped_pg.barrier(dist.BarrierOptions()).wait()
+        other = dist.new_group()
+        behind = other._get_backend(torch.device("cpu")).wrapped_pg
+        rank.sync()
+        if rank.rank == 0:
+            other.abort()
+        else:
+            with pytest.raises(dist.DistBackendError, match="rank 0 aborted"):
+                behind.barrier(dist.BarrierOptions()).wait()
+        rank.sync()
 
     run(2, body)
 
