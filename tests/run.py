@@ -81,6 +81,7 @@ LONG_LANES = {
     "soak": (Lane("soak", files=("tests/proc/soak",), alone=True),),
     "torch": (Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",)),),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),
+    "huge": (Lane("huge", files=("tests/huge",), alone=True),),
 }
 
 
