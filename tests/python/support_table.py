@@ -132,6 +132,20 @@ def all_gather_coalesced_flat(group: Group, rank: int, dtype: torch.dtype) -> bo
     return all(map(flat_is, outs, wanted))
 
 
+def all_gather_uneven(group: Group, rank: int, dtype: torch.dtype) -> bool:
+    out = [empty(dtype, n) for n in (5, 9)]
+    dist.all_gather(out, make(dtype, (5, 9)[rank], rank), group=group)
+    return all(map(same, out, [make(dtype, 5, 0), make(dtype, 9, 1)]))
+
+
+def all_gather_coalesced(group: Group, rank: int, dtype: torch.dtype) -> bool:
+    outs = [[empty(dtype, COUNT), empty(dtype, 4)] for _ in range(WORLD)]
+    ins = [make(dtype, COUNT, rank), make(dtype, 4, rank + 50)]
+    dist.all_gather_coalesced(outs, ins, group=group)
+    wanted = [[make(dtype, COUNT, r), make(dtype, 4, r + 50)] for r in range(WORLD)]
+    return all(same(a, b) for out, want in zip(outs, wanted) for a, b in zip(out, want))
+
+
 def gather(group: Group, rank: int, dtype: torch.dtype) -> bool:
     out = [empty(dtype, COUNT) for _ in range(WORLD)] if rank == 1 else None
     dist.gather(mine(rank, dtype), out, dst=1, group=group)
@@ -205,6 +219,21 @@ def barrier(group: Group, rank: int, dtype: torch.dtype) -> bool:
     return True
 
 
+def sparse(group: Group, rank: int, dtype: torch.dtype) -> bool:
+    inputs = [
+        torch.sparse_coo_tensor([[r, 3, 3]], torch.tensor([1.0, 2.0, r], dtype=dtype), (6,))
+        for r in range(WORLD)
+    ]
+    mine = inputs[rank].clone()
+    dist.all_reduce(mine, group=group)
+    return torch.equal(mine.to_dense(), inputs[0].to_dense() + inputs[1].to_dense())
+
+
+def monitored_barrier(group: Group, rank: int, dtype: torch.dtype) -> bool:
+    group.monitored_barrier()
+    return True
+
+
 def objects(group: Group, rank: int, dtype: torch.dtype) -> bool:
     got: list[object] = [None] * WORLD
     dist.all_gather_object(got, {"rank": rank}, group=group)
@@ -220,6 +249,8 @@ YES, NO = "yes", "no"
 MOVES = [
     Form("broadcast", "in place", broadcast, YES, YES),
     Form("all_gather", "list", all_gather, YES, YES),
+    Form("all_gather", "list of different sizes", all_gather_uneven, NO, YES),
+    Form("all_gather", "lists, coalesced", all_gather_coalesced, NO, NO),
     Form("all_gather", "flat (`all_gather_into_tensor`)", all_gather_flat, NO, YES),
     Form("all_gather", "flat, coalesced", all_gather_coalesced_flat, NO, YES),
     Form("gather", "list at the root", gather, YES, YES),
@@ -233,7 +264,9 @@ MOVES = [
     Form("batch_isend_irecv", "both ways", batch, YES, YES),
 ]
 OTHERS = [
+    Form("all_reduce", "sparse (COO)", sparse, NO, NO),
     Form("barrier", "all ranks", barrier, YES, YES),
+    Form("monitored_barrier", "of the group object", monitored_barrier, NO, NO),
     Form("object collectives", "all_gather, broadcast", objects, YES, YES),
 ]
 
@@ -285,6 +318,13 @@ def reduce_scatter(group: Group, rank: int, mine: Tensors, op: Op) -> Got:
     return [out], [block(rank, count)]
 
 
+def reduce_scatter_uneven(group: Group, rank: int, mine: Tensors, op: Op) -> Got:
+    parts = list(mine[0].split([5, mine[0].numel() - 5]))
+    out = torch.empty(parts[rank].numel(), dtype=mine[0].dtype)
+    dist.reduce_scatter(out, parts, op, group=group)
+    return [out], [slice(0, 5) if rank == 0 else slice(5, None)]
+
+
 def reduce_scatter_flat(group: Group, rank: int, mine: Tensors, op: Op) -> Got:
     count = mine[0].numel() // WORLD
     out = torch.empty(count, dtype=mine[0].dtype)
@@ -306,6 +346,7 @@ REDUCTIONS = [
     Reduction("all_reduce", "coalesced", all_reduce_coalesced, NO, YES),
     Reduction("reduce", "in place", reduce, YES, YES),
     Reduction("reduce_scatter", "list", reduce_scatter, NO, YES),
+    Reduction("reduce_scatter", "list of different sizes", reduce_scatter_uneven, NO, YES),
     Reduction("reduce_scatter", "flat (`reduce_scatter_tensor`)", reduce_scatter_flat, NO, YES),
     Reduction("reduce_scatter", "flat, coalesced", reduce_scatter_coalesced, NO, YES),
 ]

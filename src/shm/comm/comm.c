@@ -277,7 +277,7 @@ void shc_comm_close(struct shc_comm *comm)
     /* Wakes our own sleepers, wherever they sleep: each looks at `closed` within a slice anyway. */
     shc_bell_ring(&comm->engine.bell, false);
     bool silent = shc_p2p_close(&comm->p2p, CLOSE_NS);
-    bool alone = !shc_process_leaving() && take_runner(&comm->engine, CLOSE_NS) && silent;
+    bool alone = !shc_process_leaving() && take_runner(&comm->engine, CLOSE_NS);
     /* Only now, because behind LEFT nothing may be published: a rank that saw LEFT and no call, and
      * one that saw the call, would judge differently. */
     say_left(comm);
@@ -287,7 +287,8 @@ void shc_comm_close(struct shc_comm *comm)
     shc_a64_store_relaxed(&comm->engine.holder, 0);
     shc_engine_drain(comm, SHC_ERR_CLOSED, "this rank has closed the group");
     shc_engine_stop(&comm->engine);
-    unmap(comm);
+    if (silent) /* else a thread sleeps on the mailbox's bell */
+        unmap(comm);
 }
 
 void shc_comm_free(struct shc_comm *comm)

@@ -182,8 +182,10 @@ static void begin_clock(struct shc_p2p *p2p, struct shc_message *m)
     m->deadline_ns = shc_deadline_after(m->begun_ns, m->timeout_ns);
     m->late_step_ns = p2p->comm->seat.late_ns;
     m->late_ns = m->begun_ns + m->late_step_ns;
-    if (p2p->pending == 0)
+    if (p2p->pending == 0) {
         p2p->judged_ns = p2p->asked_ns = m->begun_ns; /* nobody has looked, and nobody needed to */
+        p2p->forgiven = 0;
+    }
 }
 
 enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)

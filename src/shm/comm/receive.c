@@ -151,7 +151,8 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
     if (!request)
         return false;
     struct shc_message *m = &request->message;
-    if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved)
+    if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved ||
+        line->piece % m->shape.elem_bytes != 0)
         return false;
     shc_buf_write(&m->buf, m->moved, piece_of(p2p, peer, line), line->piece);
     return_window(p2p, peer, line);
