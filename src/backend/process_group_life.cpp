@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A group from its rendezvous to its end: what is not an operation. The operations are in
+// process_group_shm.cpp.
+#include "backend/convert.hpp"
+#include "backend/error.hpp"
+#include "backend/process_group_shm.hpp"
+#include "backend/python.hpp"
+#include "backend/store_bootstrap.hpp"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+namespace shmcoll
+{
+
+namespace
+{
+
+Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
+                const GroupOptions &options)
+{
+    StoreBootstrap bootstrap(store);
+    shc_comm_config config{};
+    config.rank = rank;
+    config.world_size = size;
+    config.name = options.group_name.c_str();
+    std::vector<int32_t> globalRanks(options.global_ranks_in_group.begin(),
+                                     options.global_ranks_in_group.end());
+    if (globalRanks.size() == static_cast<size_t>(size))
+        config.global_ranks = globalRanks.data();
+    config.timeout_ns = timeoutNs(options.timeout);
+    config.store = bootstrap.view();
+    config.interrupted = pythonInterrupted;
+    shc_comm *comm = nullptr;
+    shc_status status;
+    {
+        GilRelease release;
+        status = shc_comm_create(&config, &comm);
+    }
+    if (status == SHC_ERR_STORE)
+        bootstrap.rethrow();
+    check(status);
+    return Group(comm, [](shc_comm *old) {
+        GilRelease release;
+        shc_comm_free(old);
+    });
+}
+
+} // namespace
+
+ProcessGroupShm::ProcessGroupShm(const Store &store, int rank, int size,
+                                 c10::intrusive_ptr<GroupOptions> options)
+    : Backend(rank, size), options_(std::move(options)),
+      group_(makeGroup(store, rank, size, *options_))
+{
+    init();
+}
+
+uint64_t ProcessGroupShm::getSequenceNumberForGroup()
+{
+    return shc_comm_sequence(group_.get());
+}
+
+c10d::ErrorType ProcessGroupShm::getError()
+{
+    switch (shc_comm_error(group_.get())) {
+    case SHC_OK:
+        return c10d::ErrorType::SUCCESS;
+    case SHC_ERR_TIMEOUT:
+        return c10d::ErrorType::TIMEOUT;
+    case SHC_ERR_PEER_DEAD:
+        return c10d::ErrorType::REMOTE_ERROR;
+    default:
+        return c10d::ErrorType::COMM_ERROR;
+    }
+}
+
+void ProcessGroupShm::abort()
+{
+    GilRelease release;
+    shc_comm_abort(group_.get(), "abort() was called");
+    shc_comm_close(group_.get());
+}
+
+void ProcessGroupShm::shutdown()
+{
+    GilRelease release;
+    shc_comm_close(group_.get());
+}
+
+c10::intrusive_ptr<GroupOptions> ProcessGroupShm::options() const
+{
+    return c10::make_intrusive<GroupOptions>(*options_);
+}
+
+std::string ProcessGroupShm::info() const
+{
+    char text[2048];
+    check(shc_comm_info(group_.get(), text, sizeof text));
+    return text;
+}
+
+#if SHMCOLL_TORCH_AT_LEAST(2, 9)
+
+c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupShm::getBackendOptions()
+{
+    return options();
+}
+
+void ProcessGroupShm::setTimeout(std::chrono::milliseconds timeout)
+{
+    options_->timeout = timeout;
+    shc_comm_set_timeout(group_.get(), timeoutNs(timeout));
+}
+
+c10::intrusive_ptr<c10d::Backend>
+ProcessGroupShm::split(const Store &store, const std::vector<int> &ranks,
+                       const c10::intrusive_ptr<c10d::Backend::Options> &options)
+{
+    auto found = std::find(ranks.begin(), ranks.end(), rank_);
+    if (found == ranks.end())
+        return nullptr;
+    // The options may be another backend's: a mixed group splits all its backends with one's.
+    auto own = c10::make_intrusive<GroupOptions>(options->timeout);
+    own->group_name = options->group_name;
+    own->group_desc = options->group_desc;
+    own->global_ranks_in_group = options->global_ranks_in_group;
+    // All backends of the group get the same store, without a prefix for the device.
+    auto prefixed = c10::make_intrusive<c10d::PrefixStore>(kBackendName, store);
+    return c10::make_intrusive<ProcessGroupShm>(prefixed, static_cast<int>(found - ranks.begin()),
+                                                static_cast<int>(ranks.size()), own);
+}
+
+#endif
+
+} // namespace shmcoll
