@@ -19,7 +19,7 @@ PACKAGES_TEST  := libgtest-dev spin relacy-dev clang-format codespell gdb
 CORE_SOURCES := $(shell find src CMakeLists.txt -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.map' \
                   -o -name CMakeLists.txt)
 
-.PHONY: help build test demo bench packages packages-test clean distclean fmt soak fuzz test-torch clients huge
+.PHONY: help build test demo bench packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
@@ -31,6 +31,7 @@ help:
 	@echo "make soak     random kills for a long time"
 	@echo "make clients  the longer programs of users: compilers, more ranks"
 	@echo "make fuzz     random programs against the oracle (SHMCOLL_FUZZ_PROGRAMS, SHMCOLL_FUZZ_SEED)"
+	@echo "make stress   a million messages of up to 4 MiB between 8 ranks"
 	@echo "make huge     tensors of more than 2^31 elements and 4 GiB (needs 11 GiB of memory)"
 	@echo "make fmt      formats all sources"
 	@echo "make clean    removes what was built; distclean: also .venv"
@@ -104,6 +105,9 @@ fuzz: export SHMCOLL_FUZZ_SEED ?= $(shell date +%s)
 fuzz: packages-test build $(VENV)/.extras
 	@echo "SHMCOLL_FUZZ_SEED=$$SHMCOLL_FUZZ_SEED"
 	$(PY) tests/run.py --jobs $(JOBS) --long fuzz
+
+stress: packages-test build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long stress
 
 huge: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long huge

@@ -56,6 +56,7 @@ class Lane:
     name: str
     build: Build | None = None
     labels: str = ""  # a regular expression over ctest labels
+    targets: tuple[str, ...] = ()  # what to build; all when it is empty
     files: tuple[str, ...] = ()  # for pytest
     options: tuple[str, ...] = ()  # its options
     alone: bool = False  # its tests have the machine for themselves
@@ -65,9 +66,14 @@ DEFAULT_LANES = (
     Lane("lint", DEV, "^lint$|^headers$"),
     Lane("unit", DEV, "^unit$|^kernels$|^conformance$|^clients$"),
     Lane("models", DEV, "^models$"),
-    Lane("asan", ASAN, "^unit$|^kernels$|^conformance$"),
-    Lane("tsan", TSAN, "^unit$|^conformance$"),
-    Lane("bare", BARE, "^unit$"),
+    Lane(
+        "asan",
+        ASAN,
+        "^unit$|^kernels$|^conformance$",
+        ("tests_unit", "tests_kernels", "tests_conformance"),
+    ),
+    Lane("tsan", TSAN, "^unit$|^conformance$", ("tests_unit", "tests_conformance")),
+    Lane("bare", BARE, "^unit$", ("tests_unit",)),
     Lane("python", files=("tests/python",)),
     Lane("torch", files=("tests/torch_suite",)),
     Lane("clients-python", files=("tests/clients",)),
@@ -81,6 +87,7 @@ LONG_LANES = {
     "soak": (Lane("soak", files=("tests/proc/soak",), alone=True),),
     "torch": (Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",)),),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),
+    "stress": (Lane("stress", DEV, "^stress$", ("tests_conformance",), alone=True),),
     "huge": (Lane("huge", files=("tests/huge",), alone=True),),
 }
 
@@ -115,19 +122,21 @@ def run(command: list[str], environment: dict[str, str] | None = None) -> tuple[
     return process.wait(), "".join(lines)
 
 
-def build(target: Build, jobs: int) -> bool:
+def build(target: Build, jobs: int, targets: tuple[str, ...]) -> bool:
     configure = ["cmake", "-S", ".", "-B", str(target.path), "-DSHMCOLL_TESTS=ON"]
     configure += [*target.options, f"-DPython3_EXECUTABLE={sys.executable}"]
     status, _ = run([*configure, "--log-level=WARNING"])
     if status == 0:
-        status, _ = run(["cmake", "--build", str(target.path), "-j", str(jobs), "--", "--quiet"])
+        command = ["cmake", "--build", str(target.path), "-j", str(jobs)]
+        command += ["--target", *targets] if targets else []
+        status, _ = run([*command, "--", "--quiet"])
     return status == 0
 
 
 def run_ctest(lane: Lane, jobs: int, only: str) -> Result:
     assert lane.build is not None
     begun = time.monotonic()
-    if not build(lane.build, jobs):
+    if not build(lane.build, jobs, lane.targets):
         return Result(lane.name, False, time.monotonic() - begun, "does not build", [])
     command = ["ctest", "--test-dir", str(lane.build.path), "-L", lane.labels]
     command += ["--output-on-failure", "--no-tests=error" if not only else "--no-tests=ignore"]
