@@ -438,10 +438,16 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::barrier(const c10d::BarrierOptions &op
 // Every barrier names all ranks that have not come.
 void ProcessGroupShm::monitoredBarrier(const c10d::BarrierOptions &options, bool)
 {
+    RECORD_FUNCTION("shmcoll:monitored_barrier", std::vector<c10::IValue>{});
     shc_op op = describe(SHC_BARRIER, options.timeout);
-    WorkPtr work = run({op, {}, {}, false, c10d::OpType::BARRIER, "shmcoll:monitored_barrier"});
-    if (work)
-        work->wait();
+    if (options.timeout.count() == 0) // elsewhere that is the group's; here somebody meant none
+        op.timeout_ns = 1;
+    shc_status status = shc_run(group_.get(), &op);
+    stayOutOfDyingPython();
+    if (status == SHC_ERR_TIMEOUT) // first the words that programs for gloo look for
+        throwStatus(status,
+                    c10::str("Rank ", rank_, " timed out in monitoredBarrier: ", shc_error_text()));
+    check(status);
 }
 
 // There are no options, so nobody says that the call is synchronous: the Work is always a real one.

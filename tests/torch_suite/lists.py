@@ -77,15 +77,6 @@ EXCLUDED = (
         says="monitored_barrier is only implemented for GLOO backend",
     ),
     Exclusion(
-        ("test_monitored_barrier_gloo_rank_0_timeout",),
-        why="wants the sentence of gloo's monitoredBarrier, which nobody reaches but by the group's "
-        "method, since dist.monitored_barrier refuses",
-        file="testing/_internal/distributed/distributed_test.py",
-        line=8955,
-        code=r'f"Rank \{self\.rank\} timed out in monitoredBarrier"',
-        says="only GLOO supports monitored barrier",
-    ),
-    Exclusion(
         ("test_ddp_logging_data_cpu",),
         why="DDP's log has the name of the group's type, which is 'custom' for every plugin",
         file="testing/_internal/distributed/distributed_test.py",
