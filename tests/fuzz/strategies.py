@@ -24,7 +24,7 @@ EDGES = (0, 6, 12, 16, 40, 48, 64, 88, 2048, 8192, 16384, 32768, 65536, CHUNK_BY
 REDUCIBLE = tuple(str(dtype).removeprefix("torch.") for dtype in oracle.REDUCIBLE)
 OPAQUE = ("complex32", "float8_e8m0fnu", "bits8", "bits16")
 # Not for functional calls: torch copies there, and cannot copy these.
-OPAQUE_TO_TORCH = ("float4_e2m1fn_x2", "uint4", "int3", "qint8", "quint4x2", "qint32")
+OPAQUE_TO_TORCH = ("float4_e2m1fn_x2", "uint4", "int3", "qint8", "qint32")
 SETTINGS: tuple[tuple[tuple[str, str], ...], ...] = (
     (),
     (("SHMCOLL_ARENA_KIB", "0"),),
