@@ -80,12 +80,12 @@ def test_the_death_in_the_middle_of_a_message_is_told() -> None:
     def body(rank: ranks.Rank) -> float:
         faults.meet(rank)
         if rank.rank == VICTIM:
-            dist.isend(torch.zeros(LARGE * 8), 0)  # hundreds of milliseconds
+            dist.isend(torch.zeros(LARGE * 32), 0)  # a GiB: hundreds of milliseconds
             faults.wait_for(rank, faults.READY)
             time.sleep(0.02)
             faults.mark(rank)
             os.kill(os.getpid(), signal.SIGKILL)
-        got = torch.full((LARGE * 8,), -1.0)
+        got = torch.full((LARGE * 32,), -1.0)
         work = dist.irecv(got, VICTIM)
         while got[0] == -1:
             time.sleep(0.001)
