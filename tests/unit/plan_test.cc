@@ -25,6 +25,8 @@ TEST(Plan, ChunksCoverTheMessageWithoutOverlap)
                 next += span.bytes;
             }
             EXPECT_EQ(next, total);
+            EXPECT_EQ(shc_plan_chunk(total, chunk, count).bytes, 0u);
+            EXPECT_EQ(shc_plan_chunk(total, chunk, count + 3).offset, total);
         }
     }
 }

@@ -30,11 +30,6 @@ static size_t table_bytes(int world)
     return 2 * (size_t)world * sizeof(uint64_t);
 }
 
-static uint64_t *table_of(const struct shc_task *task, int rank)
-{
-    return (uint64_t *)(void *)shc_seat_small_slot(task->seat, rank, task->wait.epoch);
-}
-
 /* Bytes in front of block `rank` of such a row. */
 static size_t sum_before(const uint64_t *row, int rank)
 {
@@ -56,7 +51,7 @@ static bool fits_slot(const uint64_t *sends, int world)
 static void fill_slot(struct shc_task *task)
 {
     const int world = task->seat->world_size;
-    uint64_t *sends = table_of(task, task->seat->rank), *expects = sends + world;
+    uint64_t *sends = shc_task_table(task, task->seat->rank), *expects = sends + world;
     for (int rank = 0; rank < world; rank++) {
         sends[rank] = shc_buf_tensor_bytes(&task->in, (uint32_t)rank);
         expects[rank] = shc_buf_tensor_bytes(&task->out, (uint32_t)rank);
@@ -71,7 +66,8 @@ static enum shc_status compare_tables(struct shc_task *task)
     const uint32_t elem = task->call.elem_bytes;
     for (int from = 0; from < world; from++) {
         for (int to = 0; to < world; to++) {
-            uint64_t sent = table_of(task, from)[to], expected = table_of(task, to)[world + from];
+            uint64_t sent = shc_task_table(task, from)[to],
+                     expected = shc_task_table(task, to)[world + from];
             if (SHC_LIKELY(sent == expected))
                 continue;
             char reason[160];
@@ -91,10 +87,10 @@ static void measure(const struct shc_task *task, struct layout *layout, size_t *
                     size_t *input)
 {
     const int world = task->seat->world_size, me = task->seat->rank;
-    const uint64_t *mine = table_of(task, me);
+    const uint64_t *mine = shc_task_table(task, me);
     *block = *input = 0;
     for (int rank = 0; rank < world; rank++) {
-        const uint64_t *its = table_of(task, rank);
+        const uint64_t *its = shc_task_table(task, rank);
         layout->in_offset[rank] = sum_before(mine, rank);
         layout->in_bytes[rank] = (size_t)mine[rank];
         layout->out_offset[rank] = sum_before(mine + world, rank);
@@ -113,7 +109,7 @@ static void take_packed(struct shc_task *task, const struct layout *layout)
 {
     const int world = task->seat->world_size, me = task->seat->rank;
     for (int rank = 0; rank < world; rank++) {
-        const char *blocks = (const char *)table_of(task, rank) + table_bytes(world);
+        const char *blocks = (const char *)shc_task_table(task, rank) + table_bytes(world);
         if (rank != me && layout->packed[rank])
             shc_buf_write(&task->out, layout->out_offset[rank], blocks + layout->its_offset[rank],
                           layout->its_bytes[rank]);
@@ -122,14 +118,11 @@ static void take_packed(struct shc_task *task, const struct layout *layout)
 
 /* ---- by exchange cells ---- */
 
-/* Chunk k of a block; empty behind its end. */
-static struct shc_span chunk_of(const struct shc_task *task, size_t block, uint64_t k)
+/* What a cell takes: opaque elements may not divide it. */
+static size_t piece_bytes(const struct shc_task *task)
 {
-    size_t cell = task->arena->geometry.cell_bytes;
-    cell -= cell % task->call.elem_bytes;
-    if (k * cell >= block)
-        return (struct shc_span){0, 0};
-    return shc_plan_chunk(block, cell, k);
+    const size_t cell = task->arena->geometry.cell_bytes;
+    return cell - cell % task->call.elem_bytes;
 }
 
 static void give_cell(struct shc_task *task, int peer, uint64_t k, char *cell)
@@ -138,7 +131,7 @@ static void give_cell(struct shc_task *task, int peer, uint64_t k, char *cell)
     const int me = task->seat->rank;
     if (layout->packed[me])
         return;
-    struct shc_span chunk = chunk_of(task, layout->in_bytes[peer], k);
+    struct shc_span chunk = shc_plan_chunk(layout->in_bytes[peer], piece_bytes(task), k);
     shc_buf_read(&task->in, layout->in_offset[peer] + chunk.offset, cell, chunk.bytes);
 }
 
@@ -149,20 +142,13 @@ static void take_cell(struct shc_task *task, uint64_t k, char *const *cells)
     for (int rank = 0; rank < task->seat->world_size; rank++) {
         if (rank == me || layout->packed[rank])
             continue;
-        struct shc_span chunk = chunk_of(task, layout->its_bytes[rank], k);
+        struct shc_span chunk = shc_plan_chunk(layout->its_bytes[rank], piece_bytes(task), k);
         shc_buf_write(&task->out, layout->out_offset[rank] + chunk.offset, cells[rank],
                       chunk.bytes);
     }
 }
 
 /* ---- without an arena ---- */
-
-static void give_all(struct shc_task *task, struct shc_span chunk, char *slot)
-{
-    struct shc_span mine = shc_plan_overlap(chunk, (struct shc_span){0, task->in.bytes});
-    if (mine.bytes > 0)
-        shc_buf_read(&task->in, mine.offset, slot, mine.bytes);
-}
 
 static void take_own(struct shc_task *task, struct shc_span chunk, char *const *slots)
 {
@@ -181,10 +167,9 @@ static enum shc_status move_rest(struct shc_task *task, size_t block, size_t inp
     bool arena;
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena) {
-        size_t cell = task->arena->geometry.cell_bytes;
         struct shc_swap swap = {
             .task = task,
-            .chunk_count = shc_plan_chunk_count(block, cell - cell % task->call.elem_bytes),
+            .chunk_count = shc_plan_chunk_count(block, piece_bytes(task)),
             .give = give_cell,
             .take = take_cell,
         };
@@ -197,7 +182,7 @@ static enum shc_status move_rest(struct shc_task *task, size_t block, size_t inp
         .giver = -1,
         .taker = -1,
         .first_step = 1,
-        .give = give_all,
+        .give = shc_give_input,
         .take = take_own,
     };
     return shc_shout_run(&shout);

@@ -116,7 +116,7 @@ struct shc_shout {
     void (*take)(struct shc_task *task, struct shc_span chunk, char *const *slots);
 };
 
-/* The usual `give`: the chunk of this rank's input. */
+/* The usual `give`: the chunk of this rank's input, which may end before it. */
 void shc_give_input(struct shc_task *task, struct shc_span chunk, char *slot);
 
 /* A number of chunks that the steps of an operation cannot count fails the group. */
@@ -140,6 +140,12 @@ struct shc_swap {
 SHC_NODISCARD enum shc_status shc_swap_run(const struct shc_swap *swap);
 
 /* ---- blocks that differ in size (uneven.c) ---- */
+
+/* What a rank has put into its small slot of this operation, as a row of sizes. */
+SHC_INLINE uint64_t *shc_task_table(const struct shc_task *task, int rank)
+{
+    return (uint64_t *)(void *)shc_seat_small_slot(task->seat, rank, task->wait.epoch);
+}
 
 /* One block for each rank, one behind the other: that of rank r ends where that of r + 1 begins. */
 struct shc_blocks {

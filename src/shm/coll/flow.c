@@ -91,7 +91,8 @@ enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count)
 
 void shc_give_input(struct shc_task *task, struct shc_span chunk, char *slot)
 {
-    shc_buf_read(&task->in, chunk.offset, slot, chunk.bytes);
+    struct shc_span mine = shc_plan_overlap(chunk, (struct shc_span){0, task->in.bytes});
+    shc_buf_read(&task->in, mine.offset, slot, mine.bytes);
 }
 
 enum shc_status shc_small_slots_reuse(struct shc_task *task)

@@ -14,10 +14,10 @@ struct shc_span {
     size_t offset, bytes; /* in the message */
 };
 
-/* The k-th chunk of the message. */
+/* The k-th chunk of the message; no bytes behind its end. */
 SHC_INLINE struct shc_span shc_plan_chunk(size_t total_bytes, size_t chunk_bytes, uint64_t k)
 {
-    size_t offset = (size_t)k * chunk_bytes;
+    size_t offset = shc_min_size((size_t)k * chunk_bytes, total_bytes);
     return (struct shc_span){offset, shc_min_size(chunk_bytes, total_bytes - offset)};
 }
 

@@ -26,13 +26,10 @@ static struct shc_span block_of(const struct shc_task *task, int rank)
     return (struct shc_span){(size_t)rank * task->out.bytes, task->out.bytes};
 }
 
-/* Chunk k of a block, from the block's beginning; empty behind its end. */
+/* Chunk k of a block, from the block's beginning; blocks may be shorter than the longest. */
 static struct shc_span chunk_of(const struct shc_task *task, struct shc_span block, uint64_t k)
 {
-    const size_t cell = task->arena->geometry.cell_bytes;
-    if (k * cell >= block.bytes)
-        return (struct shc_span){0, 0};
-    return shc_plan_chunk(block.bytes, cell, k);
+    return shc_plan_chunk(block.bytes, task->arena->geometry.cell_bytes, k);
 }
 
 static void give_block(struct shc_task *task, int peer, uint64_t k, char *cell)

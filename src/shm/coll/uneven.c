@@ -24,14 +24,9 @@ static size_t table_bytes(const struct shc_task *task)
     return (size_t)task->seat->world_size * sizeof(uint64_t);
 }
 
-static uint64_t *table_of(const struct shc_task *task, int rank)
-{
-    return (uint64_t *)(void *)shc_seat_small_slot(task->seat, rank, task->wait.epoch);
-}
-
 void shc_uneven_fill_table(struct shc_task *task, const struct shc_buf *list)
 {
-    uint64_t *table = table_of(task, task->seat->rank);
+    uint64_t *table = shc_task_table(task, task->seat->rank);
     for (int rank = 0; rank < task->seat->world_size; rank++)
         table[rank] = shc_buf_tensor_bytes(list, (uint32_t)rank);
 }
@@ -43,9 +38,9 @@ static SHC_COLD enum shc_status fail_sizes(struct shc_task *task, const char *fo
     const uint32_t elem = task->call.elem_bytes;
     char reason[192] = "sizes differ";
     for (int rank = 0; rank < world; rank++) {
-        uint64_t own = table_of(task, rank)[rank];
+        uint64_t own = shc_task_table(task, rank)[rank];
         for (int other = 0; other < world; other++) {
-            uint64_t its = table_of(task, other)[rank];
+            uint64_t its = shc_task_table(task, other)[rank];
             if (its == own)
                 continue;
             snprintf(reason, sizeof reason, format, rank, (unsigned long long)(own / elem), other,
@@ -59,9 +54,9 @@ static SHC_COLD enum shc_status fail_sizes(struct shc_task *task, const char *fo
 enum shc_status shc_uneven_compare_tables(struct shc_task *task, const char *format,
                                           struct shc_blocks *blocks)
 {
-    const uint64_t *mine = table_of(task, task->seat->rank);
+    const uint64_t *mine = shc_task_table(task, task->seat->rank);
     for (int rank = 0; rank < task->seat->world_size; rank++)
-        if (memcmp(table_of(task, rank), mine, table_bytes(task)) != 0)
+        if (memcmp(shc_task_table(task, rank), mine, table_bytes(task)) != 0)
             return fail_sizes(task, format);
     blocks->begin[0] = 0;
     for (int rank = 0; rank < task->seat->world_size; rank++)
@@ -83,12 +78,6 @@ struct spread {
     const struct shc_blocks *blocks;
     size_t skip;
 };
-
-static void give(struct shc_task *task, struct shc_span chunk, char *slot)
-{
-    struct shc_span mine = shc_plan_overlap(chunk, (struct shc_span){0, task->in.bytes});
-    shc_buf_read(&task->in, mine.offset, slot, mine.bytes);
-}
 
 static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
 {
@@ -136,7 +125,7 @@ enum shc_status shc_blocks_spread(struct shc_task *task, const struct shc_blocks
         .giver = -1,
         .taker = -1,
         .first_step = arena ? 0 : 1,
-        .give = give,
+        .give = shc_give_input,
         .take = take,
     };
     return shc_shout_run(&shout);
