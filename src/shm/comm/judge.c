@@ -18,7 +18,6 @@
 #define ASK_NS       (50 * SHC_NS_PER_MS)
 #define OVERSLEPT_NS SHC_NS_PER_S
 #define MAX_FORGIVEN 100
-#define GONE_LOOKS   16
 #define TAGS_LISTED  4
 
 /* ---- words ---- */
@@ -98,17 +97,6 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_request *request, c
 
 /* ---- looking ---- */
 
-/* A second witness beside the life words, as in proto/wait.c. */
-static void look_at_processes(struct shc_p2p *p2p)
-{
-    const struct shc_seat *seat = &p2p->comm->seat;
-    for (int i = 0; i < seat->world_size && i < GONE_LOOKS; i++) {
-        int rank = (p2p->first_peer + i) % seat->world_size;
-        if (rank != seat->rank && shc_member_process_gone(seat, rank))
-            shc_member_declare_dead(seat, rank);
-    }
-}
-
 static void forgive(struct shc_queue *queue, uint64_t excess_ns)
 {
     for (struct shc_request *request = queue->first; request; request = request->next) {
@@ -125,12 +113,8 @@ static void forgive_all(struct shc_p2p *p2p, uint64_t excess_ns)
 {
     if (p2p->forgiven++ >= MAX_FORGIVEN)
         return;
-    for (int peer = 0; peer < p2p->comm->seat.world_size; peer++) {
-        forgive(&p2p->peers[peer].posted, excess_ns);
-        forgive(&p2p->peers[peer].incoming, excess_ns);
-        forgive(&p2p->peers[peer].sends, excess_ns);
-    }
-    forgive(&p2p->posted_any, excess_ns);
+    for (int i = 0; i < shc_p2p_queue_count(p2p); i++)
+        forgive(shc_p2p_queue(p2p, i), excess_ns);
 }
 
 void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
@@ -148,7 +132,7 @@ void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
     p2p->judged_ns = sight->now_ns;
     if (sight->now_ns - p2p->asked_ns >= ASK_NS) {
         p2p->asked_ns = sight->now_ns;
-        look_at_processes(p2p);
+        shc_member_look_at_processes(seat, p2p->first_peer);
     }
     for (int rank = 0; rank < seat->world_size; rank++)
         sight->states[rank] =
@@ -285,14 +269,8 @@ void shc_p2p_judge(struct shc_p2p *p2p, const struct shc_sight *sight)
     struct shc_seat *seat = &p2p->comm->seat;
     if (p2p->pending == 0)
         return;
-    if (sight->due) {
-        for (int peer = 0; peer < seat->world_size; peer++) {
-            judge_queue(p2p, &p2p->peers[peer].posted, sight);
-            judge_queue(p2p, &p2p->peers[peer].incoming, sight);
-            judge_queue(p2p, &p2p->peers[peer].sends, sight);
-        }
-        judge_queue(p2p, &p2p->posted_any, sight);
-    }
+    for (int i = 0; sight->due && i < shc_p2p_queue_count(p2p); i++)
+        judge_queue(p2p, shc_p2p_queue(p2p, i), sight);
     if (SHC_UNLIKELY(shc_group_failed(seat)) && p2p->pending > 0) {
         char reason[SHC_REASON_BYTES + 32];
         enum shc_status status = shc_group_reason_text(seat, reason, sizeof reason);

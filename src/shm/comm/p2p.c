@@ -37,6 +37,21 @@ static void remove_from(struct shc_queue *queue, struct shc_request *request)
     request->next = NULL;
 }
 
+int shc_p2p_queue_count(const struct shc_p2p *p2p)
+{
+    return 3 * p2p->comm->seat.world_size + 1;
+}
+
+struct shc_queue *shc_p2p_queue(struct shc_p2p *p2p, int index)
+{
+    const int peer = index / 3;
+    if (peer == p2p->comm->seat.world_size)
+        return &p2p->posted_any;
+    if (index % 3 == 0)
+        return &p2p->peers[peer].posted;
+    return index % 3 == 1 ? &p2p->peers[peer].incoming : &p2p->peers[peer].sends;
+}
+
 static struct shc_queue *queue_of(struct shc_p2p *p2p, const struct shc_request *request)
 {
     const struct shc_message *m = &request->message;
@@ -86,12 +101,8 @@ static void finish_queue(struct shc_p2p *p2p, struct shc_queue *queue, enum shc_
 
 void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char *reason)
 {
-    for (int peer = 0; peer < p2p->comm->seat.world_size; peer++) {
-        finish_queue(p2p, &p2p->peers[peer].posted, status, reason);
-        finish_queue(p2p, &p2p->peers[peer].incoming, status, reason);
-        finish_queue(p2p, &p2p->peers[peer].sends, status, reason);
-    }
-    finish_queue(p2p, &p2p->posted_any, status, reason);
+    for (int i = 0; i < shc_p2p_queue_count(p2p); i++)
+        finish_queue(p2p, shc_p2p_queue(p2p, i), status, reason);
 }
 
 void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason)

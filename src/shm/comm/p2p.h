@@ -148,6 +148,10 @@ void shc_p2p_write_lines(struct shc_p2p *p2p, int peer);
 
 /* ---- shared by the files of point-to-point; the lock is held ---- */
 
+/* All queues of pending requests, in no order that matters. */
+int shc_p2p_queue_count(const struct shc_p2p *p2p);
+struct shc_queue *shc_p2p_queue(struct shc_p2p *p2p, int index);
+
 void shc_queue_append(struct shc_queue *queue, struct shc_request *request);
 
 /* Takes the request out of the queue it is in. */

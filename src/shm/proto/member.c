@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define MISSING_LISTED 4
+#define GONE_LOOKS     16
 
 enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank)
 {
@@ -47,6 +48,15 @@ bool shc_member_process_gone(const struct shc_seat *seat, int rank)
     bool dumping_core;
     shc_os_process_state(process, &dumping_core);
     return dumping_core;
+}
+
+void shc_member_look_at_processes(const struct shc_seat *seat, int first)
+{
+    for (int i = 0; i < seat->world_size && i < GONE_LOOKS; i++) {
+        int rank = (first + i) % seat->world_size;
+        if (rank != seat->rank && shc_member_process_gone(seat, rank))
+            shc_member_declare_dead(seat, rank);
+    }
 }
 
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)

@@ -27,6 +27,10 @@ void shc_member_declare_dead(const struct shc_seat *seat, int rank);
  * back; the kernel marks the life word only after the dump). Slow: system calls. */
 bool shc_member_process_gone(const struct shc_seat *seat, int rank);
 
+/* A second witness beside the life words: late for a big process, but it sees a core dump. Asks
+ * /proc for some of the other ranks, from this one on, and declares dead who is gone. */
+void shc_member_look_at_processes(const struct shc_seat *seat, int first);
+
 /* "rank 3 (pid 8123, stopped, last call broadcast #411 (...))" */
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 

@@ -14,7 +14,6 @@
 #define MAX_FORGIVEN  100 /* a rank that is always away is late in the end */
 #define YIELDS_A_LOOK 16
 #define YIELDING_NS   (2 * SHC_NS_PER_MS) /* a yield to a busy neighbour takes his whole time slice */
-#define GONE_LOOKS    16
 
 /* "rank 0: all_reduce #412 (float32[2], sum) on group "default_pg"" */
 static void what_text(const struct shc_wait *wait, char *text, size_t capacity)
@@ -146,12 +145,8 @@ static enum shc_status judge_slowly(struct shc_wait *wait, int peer, uint64_t no
         return SHC_OK;
     if (due)
         wait->asked_ns = now_ns;
-    /* A second witness beside the life words: late for a big process, but it sees a core dump. */
-    for (int i = 0; due && peer >= 0 && i < seat->world_size && i < GONE_LOOKS; i++) {
-        int rank = (peer + i) % seat->world_size;
-        if (rank != seat->rank && shc_member_process_gone(seat, rank))
-            shc_member_declare_dead(seat, rank);
-    }
+    if (due && peer >= 0)
+        shc_member_look_at_processes(seat, peer);
     if (wait->interruptible && seat->interrupted && seat->interrupted(seat->interrupted_ctx))
         return shc_wait_give_up(wait, SHC_ERR_INTERRUPTED, "interrupted by a signal");
     return SHC_OK;
