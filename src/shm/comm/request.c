@@ -172,6 +172,14 @@ static enum shc_status wait_until_over(struct shc_request *request, uint64_t tim
     return SHC_OK;
 }
 
+/* The same for any request: a message is done first, and then its callback may be before it. */
+static enum shc_status wait_for(struct shc_request *request, uint64_t timeout_ns)
+{
+    if (shc_is_message(request->op.kind) && !shc_request_over(request))
+        SHC_TRY(shc_p2p_wait(&request->comm->p2p, request, timeout_ns));
+    return wait_until_over(request, timeout_ns);
+}
+
 /* A wait with a time-out of its own is over: says what the operation itself waits for. */
 static enum shc_status fail_timed_wait(struct shc_request *request, uint64_t timeout_ns)
 {
@@ -221,15 +229,10 @@ enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_n
 {
     if (!shc_process_is(&request->comm->mark))
         return shc_comm_usable(request->comm);
-    const bool message = shc_is_message(request->op.kind);
-    enum shc_status st = SHC_OK;
-    if (message && !shc_request_over(request))
-        st = shc_p2p_wait(&request->comm->p2p, request, timeout_ns);
-    if (st == SHC_OK) /* a message that is done may have its callback still before it */
-        st = wait_until_over(request, timeout_ns);
+    enum shc_status st = wait_for(request, timeout_ns);
     if (st == SHC_ERR_TIMEOUT)
-        return message ? fail_timed_message(request, timeout_ns)
-                       : fail_timed_wait(request, timeout_ns);
+        return shc_is_message(request->op.kind) ? fail_timed_message(request, timeout_ns)
+                                                : fail_timed_wait(request, timeout_ns);
     SHC_TRY(st);
     shc_engine_retire(&request->comm->engine);
     return result_of(request);
@@ -318,29 +321,12 @@ static void cancel(struct shc_request *request)
         continue; /* neither a deadline nor an interrupt: it ends with the operation */
 }
 
-/* Something runs or is queued: this operation takes its turn. */
-static SHC_NOINLINE enum shc_status run_queued(struct shc_comm *comm, const struct shc_op *op)
-{
-    struct shc_request *request;
-    SHC_TRY(check_not_inside(comm, shc_op_kind_name(op->kind)));
-    SHC_TRY(submit(comm, op, NULL, &request));
-    enum shc_status st = wait_until_over(request, 0);
-    if (st == SHC_OK)
-        st = result_of(request);
-    else
-        cancel(request);
-    shc_request_release(request);
-    shc_engine_retire(&comm->engine);
-    return st;
-}
-
-static enum shc_status run_message(struct shc_comm *comm, const struct shc_op *op)
+/* A message, or an operation that takes its turn behind what runs or is queued. */
+static SHC_NOINLINE enum shc_status run_submitted(struct shc_comm *comm, const struct shc_op *op)
 {
     struct shc_request *request;
     SHC_TRY(submit(comm, op, NULL, &request));
-    enum shc_status st = SHC_OK;
-    if (!shc_request_over(request))
-        st = shc_p2p_wait(&comm->p2p, request, 0);
+    enum shc_status st = wait_for(request, 0);
     if (st == SHC_OK)
         st = result_of(request);
     else
@@ -356,9 +342,11 @@ enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
     SHC_TRY(shc_comm_usable(comm));
     shc_engine_retire(&comm->engine);
     if (shc_is_message(op->kind))
-        return run_message(comm, op);
-    if (!shc_runner_take(&comm->engine, 0))
-        return run_queued(comm, op);
+        return run_submitted(comm, op);
+    if (!shc_runner_take(&comm->engine, 0)) {
+        SHC_TRY(check_not_inside(comm, shc_op_kind_name(op->kind)));
+        return run_submitted(comm, op);
+    }
     enum shc_status st = shc_task_prepare(&task, comm, op);
     if (st == SHC_OK) {
         task.wait.patience = comm->seat.patience;
