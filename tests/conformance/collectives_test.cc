@@ -232,25 +232,20 @@ class Collectives : public ::testing::TestWithParam<Case>
 
 TEST_P(Collectives, GiveTheRightResultAtEverySize)
 {
-    Options options;
-    options.knobs.no_arena = !GetParam().arena;
+    const Options options = options_of(GetParam());
     run_ranks(GetParam().mode, GetParam().world, every_operation, options);
 }
 
-// The epoch and the progress word wrap in the middle.
 TEST_P(Collectives, GiveTheRightResultWhenCountersWrap)
 {
-    Options options;
-    options.knobs.no_arena = !GetParam().arena;
-    options.knobs.first_epoch = (1ULL << (64 - SHC_STEP_BITS)) - 20;
+    const Options options = options_of(GetParam(), true);
     run_ranks(GetParam().mode, GetParam().world, every_operation, options);
 }
 
 // A rank that is late at random finds lines and cells as they should be.
 TEST_P(Collectives, GiveTheRightResultWhenRanksAreLateAtRandom)
 {
-    Options options;
-    options.knobs.no_arena = !GetParam().arena;
+    const Options options = options_of(GetParam());
     run_ranks(
         GetParam().mode, GetParam().world,
         [](Rank &rank) {

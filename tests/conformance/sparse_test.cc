@@ -138,16 +138,13 @@ class SparseAllReduce : public ::testing::TestWithParam<Case>
 
 TEST_P(SparseAllReduce, GivesTheSumOfAllEntriesAtEverySize)
 {
-    Options options;
-    options.knobs.no_arena = !GetParam().arena;
+    const Options options = options_of(GetParam());
     run_ranks(GetParam().mode, GetParam().world, every_size, options);
 }
 
 TEST_P(SparseAllReduce, TakesItsTurnAmongOtherOperations)
 {
-    Options options;
-    options.knobs.no_arena = !GetParam().arena;
-    options.knobs.first_epoch = (1ULL << (64 - SHC_STEP_BITS)) - 20;
+    const Options options = options_of(GetParam(), true);
     run_ranks(
         GetParam().mode, GetParam().world,
         [](Rank &rank) {

@@ -132,23 +132,19 @@ class Uneven : public ::testing::TestWithParam<Case>
 
 TEST_P(Uneven, ListsGiveTheRightResultAtEverySize)
 {
-    Options options;
-    options.knobs.no_arena = !GetParam().arena;
+    const Options options = options_of(GetParam());
     run_ranks(GetParam().mode, GetParam().world, every_form, options);
 }
 
 TEST_P(Uneven, ListsGiveTheRightResultWhenCountersWrap)
 {
-    Options options;
-    options.knobs.no_arena = !GetParam().arena;
-    options.knobs.first_epoch = (1ULL << (64 - SHC_STEP_BITS)) - 20;
+    const Options options = options_of(GetParam(), true);
     run_ranks(GetParam().mode, GetParam().world, every_form, options);
 }
 
 TEST_P(Uneven, ListsGiveTheRightResultWhenRanksAreLateAtRandom)
 {
-    Options options;
-    options.knobs.no_arena = !GetParam().arena;
+    const Options options = options_of(GetParam());
     run_ranks(
         GetParam().mode, GetParam().world,
         [](Rank &rank) {

@@ -77,6 +77,15 @@ inline std::vector<Case> cases()
     return all;
 }
 
+// `near_wrap`: the epoch and the progress word wrap in the middle.
+inline Options options_of(const Case &c, bool near_wrap = false)
+{
+    Options options;
+    options.knobs.no_arena = !c.arena;
+    options.knobs.first_epoch = near_wrap ? (1ULL << (64 - SHC_STEP_BITS)) - 20 : 0;
+    return options;
+}
+
 inline std::string case_name(const ::testing::TestParamInfo<Case> &info)
 {
     return mode_name(info.param.mode) + std::to_string(info.param.world) +
