@@ -23,6 +23,6 @@ def metronome() -> Iterator[None]:
     """Measures for how long the machine stands still: time that no survivor can be told in."""
     import faults
 
-    beats = faults.start_metronome()
+    faults.beats.start()
     yield
-    faults.stop_metronome(beats)
+    faults.beats.stop()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import signal
 import time
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
+from metronome import Metronome
 
 TOLD_MS = 100.0  # a death, to every survivor
 INTERRUPTED_MS = 200.0  # Ctrl-C, to the one who pressed it
@@ -26,33 +26,12 @@ FREE = 2
 PID_OF = 16
 
 
-_stall = mmap.mmap(-1, 8)  # nanoseconds; the parent, the ranks and the metronome share it
-
-
-def start_metronome() -> int:
-    """A process that sleeps 2 ms again and again, and notes its longest oversleep."""
-    _stall[:] = bytes(8)
-    pid = os.fork()
-    if pid == 0:
-        longest = 0
-        parent = os.getppid()
-        while os.getppid() == parent:
-            begun_ns = ranks.now_ns()
-            time.sleep(0.002)
-            longest = max(longest, ranks.now_ns() - begun_ns - 2_000_000)
-            _stall[:] = longest.to_bytes(8, "little")
-        os._exit(0)
-    return pid
-
-
-def stop_metronome(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+beats = Metronome()  # beside every test of this directory
 
 
 def told_limit_ms() -> float:
-    """TOLD_MS, and the time for which the machine stood still for a bystander, too."""
-    return TOLD_MS + int.from_bytes(_stall[:], "little") / 1e6
+    """TOLD_MS, and the time for which a CPU of the machine stood still meanwhile."""
+    return TOLD_MS + beats.stall_ms()
 
 
 def mark(rank: ranks.Rank) -> None:

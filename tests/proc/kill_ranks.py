@@ -8,10 +8,10 @@ must finish or raise; who raises does so at most PROMISE_MS after the kill, or a
 unless nobody can know: the dead rank had not yet said hello, which is looked up in the store.
 
 A SIGKILL is a promise too: the kernel may need long to keep it. So the parent, at real-time
-priority, times when the victim became a zombie. And the machine may stand still: a metronome, a
-process with no other task and the ranks' own priority, measures how much longer than asked its
-sleeps took, and how long the store took to answer it. What is late, but by no more than one of
-these three explains, is reported apart.
+priority, times when the victim became a zombie. And the machine may stand still, or one CPU of it:
+a metronome with no other task and the ranks' own priority measures how much longer than asked its
+sleeps took, and a client of the store how long that took to answer. What is late, but by no more
+than one of these three explains, is reported apart.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ import torch
 import torch.distributed as dist
 
 import ranks
+from metronome import Metronome
 
 PROMISE_MS = 100.0
 TIMEOUT_S = 1.5  # of the groups: what a rank waits for one that has not said hello
 CYCLES = 8
 # Words of the board; the second line's are one for each rank.
-KILLED_AT, DEAD_AT, STALL, OVER, STORE = 0, 1, 2, 3, 4
+KILLED_AT, DEAD_AT, OVER, STORE = 0, 1, 2, 3
 RAISED_AT, PHASE_OF, BEGUN_AT = 16, 32, 48
 PHASES = ("not begun", "making a group", "in a call", "asynchronous", "destroying", "done")
 NOT_BEGUN, MAKING, CALLING, ASYNCHRONOUS, DESTROYING, DONE = range(6)
 UNHEARD = "the store has no hello of it: "  # leads what a survivor brings back
+
+beats = Metronome()  # beside each round
 
 
 @dataclasses.dataclass
@@ -49,14 +52,14 @@ class Round:
     stopped: int  # -1: nobody
     delay_s: float
     victim_pid: int = 0
-    metronome: int = 0  # its pid
+    asker: int = 0  # the pid of who asks the store
     board: Any = None
     phase: str = ""  # of the victim, at the kill
     killed: bool = False
     outcomes: list[ranks.Outcome] = dataclasses.field(default_factory=list)
     told_ms: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     stall_ms: float = 0.0  # the metronome's longest sleep too much
-    store_ms: float = 0.0  # the store's longest answer to it
+    store_ms: float = 0.0  # the store's longest answer
     excused: list[str] = dataclasses.field(default_factory=list)
     wrong: list[str] = dataclasses.field(default_factory=list)
     unknowable: int = 0  # ranks that waited for one that had never said hello
@@ -172,33 +175,27 @@ def time_of_death(pid: int) -> int:
     return dead_ns
 
 
-def start_metronome(run: Any) -> int:
+def start_asker(run: Any) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            beat(run)
+            ask(run)
         finally:
             os._exit(0)
     return pid
 
 
-def beat(run: Any) -> None:
-    begun_ns = ranks.now_ns()
-    store = run.clients[-1]
-    while True:
-        store.check(["metronome"])
-        answered_ns = ranks.now_ns()
-        run.board[STORE] = max(run.board[STORE], answered_ns - begun_ns)
-        if run.board[OVER] or os.getppid() == 1:
-            return
-        time.sleep(0.002)
+def ask(run: Any) -> None:
+    while not run.board[OVER] and os.getppid() != 1:
         begun_ns = ranks.now_ns()
-        run.board[STALL] = max(run.board[STALL], begun_ns - answered_ns - 2000000)
+        run.clients[-1].check(["asker"])
+        run.board[STORE] = max(run.board[STORE], ranks.now_ns() - begun_ns)
+        time.sleep(0.002)
 
 
 def attack(run: Any, attempt: Round) -> None:
     attempt.victim_pid = run.pids[attempt.victim]
-    attempt.metronome = start_metronome(run)
+    attempt.asker = start_asker(run)
     attempt.board = run.board
     time.sleep(attempt.delay_s)
     if attempt.stopped >= 0:
@@ -247,7 +244,7 @@ def judge_text(attempt: Round, rank: int, told: str) -> None:
 
 
 def judge(attempt: Round, board: list[int]) -> None:
-    attempt.stall_ms = board[STALL] / 1e6
+    attempt.stall_ms = beats.stall_ms()
     attempt.store_ms = board[STORE] / 1e6
     for outcome in attempt.outcomes:
         if outcome.rank == attempt.victim:
@@ -274,6 +271,7 @@ def judge(attempt: Round, board: list[int]) -> None:
 def one_round(seed: int, with_stop: bool) -> Round:
     attempt = plan(seed, with_stop)
     board: list[int] = []
+    beats.start()
     try:
         attempt.outcomes = ranks.outcomes(
             attempt.world,
@@ -288,9 +286,10 @@ def one_round(seed: int, with_stop: bool) -> Round:
     except ranks.Hang as hang:
         attempt.wrong.append(str(hang))
     finally:
-        if attempt.metronome:
+        beats.stop()
+        if attempt.asker:
             attempt.board[OVER] = 1
-            os.waitpid(attempt.metronome, 0)
+            os.waitpid(attempt.asker, 0)
             attempt.board = None
     return attempt
 

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""For how long a CPU of this machine stands still: time in which nobody on it can be told anything.
+
+A virtual CPU stops alone when its host has other work for it: with it stop the rank that runs there
+and the ranks whose timers it keeps, while the other CPUs go on. So a thread beats on each of them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import threading
+import time
+
+BEAT_NS = 2_000_000
+WORD = struct.Struct("=q")
+
+
+class Metronome:
+    """A process that only sleeps, on every CPU, and notes how much longer than asked."""
+
+    def __init__(self) -> None:
+        self._cpus = sorted(os.sched_getaffinity(0))
+        self._longest = mmap.mmap(-1, WORD.size * len(self._cpus))  # nanoseconds; shared
+        self._pid = 0
+
+    def start(self) -> None:
+        self._longest[:] = bytes(len(self._longest))
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                for place in range(1, len(self._cpus)):
+                    beat = threading.Thread(target=self._beat, args=(place, parent), daemon=True)
+                    beat.start()
+                self._beat(0, parent)
+            finally:
+                os._exit(0)
+
+    def stop(self) -> None:
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+    def stall_ms(self) -> float:
+        """The longest stall of any CPU since the start."""
+        return float(max(word for (word,) in WORD.iter_unpack(self._longest[:])) / 1e6)
+
+    def _beat(self, place: int, parent: int) -> None:
+        os.sched_setaffinity(0, {self._cpus[place]})  # of this thread
+        longest = 0
+        while os.getppid() == parent:
+            begun_ns = time.monotonic_ns()
+            time.sleep(BEAT_NS / 1e9)
+            longest = max(longest, time.monotonic_ns() - begun_ns - BEAT_NS)
+            WORD.pack_into(self._longest, WORD.size * place, longest)
