@@ -23,6 +23,7 @@ import random
 import re
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ TIMEOUT_S = 1.5  # of the groups: what a rank waits for one that has not said he
 CYCLES = 8
 # Words of the board; the second line's are one for each rank.
 KILLED_AT, DEAD_AT, OVER, STORE = 0, 1, 2, 3
-RAISED_AT, PHASE_OF, BEGUN_AT = 16, 32, 48
+RAISED_AT, PHASE_OF, BEGUN_AT, QUEUED_OF = 16, 32, 48, 64
 PHASES = ("not begun", "making a group", "in a call", "asynchronous", "destroying", "done")
 NOT_BEGUN, MAKING, CALLING, ASYNCHRONOUS, DESTROYING, DONE = range(6)
 UNHEARD = "the store has no hello of it: "  # leads what a survivor brings back
@@ -60,6 +61,7 @@ class Round:
     told_ms: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     stall_ms: float = 0.0  # the metronome's longest sleep too much
     store_ms: float = 0.0  # the store's longest answer
+    stolen_ms: float = 0.0  # of CPUs by the host, from the kill on
     excused: list[str] = dataclasses.field(default_factory=list)
     wrong: list[str] = dataclasses.field(default_factory=list)
     unknowable: int = 0  # ranks that waited for one that had never said hello
@@ -144,6 +146,7 @@ def survive(rank: ranks.Rank, seed: int, victim: int) -> str:
         return ""
     except dist.DistBackendError as error:
         rank.board[RAISED_AT + rank.rank] = ranks.now_ns()
+        rank.board[QUEUED_OF + rank.rank] = queued_ns() - rank.board[QUEUED_OF + rank.rank]
         told = str(error)
     if "at the rendezvous" in told and "Timed out" in told:
         told = told if had_said_hello(rank, victim, told) else UNHEARD + told
@@ -160,6 +163,17 @@ def survive(rank: ranks.Rank, seed: int, victim: int) -> str:
         dist.destroy_process_group()
         assert time.monotonic() - begun < 1.5, "leaving needed somebody"
     return told
+
+
+def queued_ns(pid: int | str = "self") -> int:
+    """For how long the main thread was ready to run, and no CPU free."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+
+
+def stolen_ms() -> float:
+    """What the host of a virtual machine has taken of all CPUs."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return 1000.0 * int(words[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def time_of_death(pid: int) -> int:
@@ -198,6 +212,9 @@ def attack(run: Any, attempt: Round) -> None:
     attempt.asker = start_asker(run)
     attempt.board = run.board
     time.sleep(attempt.delay_s)
+    attempt.stolen_ms = -stolen_ms()
+    for rank, pid in run.pids.items():
+        run.board[QUEUED_OF + rank] = queued_ns(pid)
     if attempt.stopped >= 0:
         os.kill(run.pids[attempt.stopped], signal.SIGSTOP)
     run.board[KILLED_AT] = ranks.now_ns()
@@ -229,7 +246,8 @@ def judge_time(attempt: Round, rank: int, told: str, board: list[int]) -> None:
     else:
         attempt.wrong.append(
             f"{late} (killed in {dead_ms:.1f} ms, longest stall {attempt.stall_ms:.1f} ms, "
-            f"store {attempt.store_ms:.1f} ms): {told}"
+            f"store {attempt.store_ms:.1f} ms, host took {attempt.stolen_ms:.0f} ms, "
+            f"without a CPU for {board[QUEUED_OF + rank] / 1e6:.1f} ms): {told}"
         )
 
 
@@ -245,6 +263,7 @@ def judge_text(attempt: Round, rank: int, told: str) -> None:
 
 def judge(attempt: Round, board: list[int]) -> None:
     attempt.stall_ms = beats.stall_ms()
+    attempt.stolen_ms += stolen_ms()
     attempt.store_ms = board[STORE] / 1e6
     for outcome in attempt.outcomes:
         if outcome.rank == attempt.victim:
