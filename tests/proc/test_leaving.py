@@ -172,10 +172,12 @@ def test_destroy_from_another_thread_ends_a_blocked_call() -> None:
                 faults.mark(rank)
                 group.shutdown()
 
-            threading.Thread(target=end).start()
+            ending = threading.Thread(target=end)
+            ending.start()
             said = faults.told(lambda: group.barrier().wait())
             ms = faults.since_ms(rank)
             assert "closed" in said, said
+            ending.join()  # this process may end when it has left the group, not before
             rank.sync()
             return ms
         rank.sync()
