@@ -12,12 +12,17 @@ import dataclasses
 import os
 import pathlib
 import re
+import resource
 import subprocess
 import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SKIPS = ROOT / "tests" / "skips.txt"
+
+
+# C tests at once for each job: ranks wait for one another, and leave the CPU idle meanwhile.
+TESTS_PER_JOB = 3
 
 
 @dataclasses.dataclass
@@ -99,6 +104,7 @@ class Result:
     seconds: float
     totals: str
     skipped: list[str]
+    cpus: float = 0.0  # used, on average
 
 
 def run(command: list[str], environment: dict[str, str] | None = None) -> tuple[int, str]:
@@ -140,7 +146,7 @@ def run_ctest(lane: Lane, jobs: int, only: str) -> Result:
         return Result(lane.name, False, time.monotonic() - begun, "does not build", [])
     command = ["ctest", "--test-dir", str(lane.build.path), "-L", lane.labels]
     command += ["--output-on-failure", "--no-tests=error" if not only else "--no-tests=ignore"]
-    command += ["-j", "1" if lane.alone else str(jobs)]
+    command += ["-j", "1" if lane.alone else str(TESTS_PER_JOB * jobs)]
     if only:
         command += ["-R", only]
     status, output = run(command, lane.build.environment)
@@ -169,6 +175,20 @@ def run_pytest(lane: Lane, jobs: int, only: str) -> Result:
     return Result(lane.name, status == 0 or bool(nothing), time.monotonic() - begun, total, skipped)
 
 
+def cpu_seconds() -> float:
+    """Of all processes that this one, or one of them, has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def run_lane(lane: Lane, jobs: int, only: str) -> Result:
+    print(f"\n==== {lane.name} ====", flush=True)
+    before = cpu_seconds()
+    result = run_ctest(lane, jobs, only) if lane.build else run_pytest(lane, jobs, only)
+    result.cpus = (cpu_seconds() - before) / result.seconds
+    return result
+
+
 def allowed_skips() -> list[str]:
     """Regular expressions of tests/skips.txt; each has its reason behind a #."""
     lines = SKIPS.read_text().splitlines() if SKIPS.exists() else []
@@ -184,13 +204,7 @@ def main() -> int:
     lanes = LONG_LANES[options.long] if options.long else DEFAULT_LANES
     named = [lane for lane in lanes if lane.name == options.only]
     only = "" if named else options.only
-    results = []
-    for lane in named or lanes:
-        print(f"\n==== {lane.name} ====", flush=True)
-        if lane.build:
-            results.append(run_ctest(lane, options.jobs, only))
-        else:
-            results.append(run_pytest(lane, options.jobs, only))
+    results = [run_lane(lane, options.jobs, only) for lane in named or lanes]
     allowed = allowed_skips()
     surprises = [
         f"{result.lane}: {skip}"
@@ -207,7 +221,8 @@ def main() -> int:
     print("\n==== totals ====")
     for result in results:
         mark = "ok  " if result.ok else "FAIL"
-        print(f"{mark} {result.lane:14} {result.seconds:6.0f} s  {result.totals}")
+        cost = f"{result.seconds:6.0f} s, {result.cpus:.1f} CPUs"
+        print(f"{mark} {result.lane:14} {cost}  {result.totals}")
     return 0 if all(result.ok for result in results) and not surprises else 1
 
 
