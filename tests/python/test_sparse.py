@@ -46,14 +46,11 @@ def unchecked(indices: torch.Tensor, values: torch.Tensor, shape: tuple[int, ...
 
 def dense(indices: torch.Tensor, values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """What the entries of one rank mean, each type added as the oracle says."""
-    out = torch.zeros(torch.Size(shape).numel() * values.itemsize, dtype=torch.uint8)
-    out = out.view(values.dtype).reshape(shape)
-    groups: dict[tuple[int, ...], list[torch.Tensor]] = {}
-    for at, value in zip(indices.t().tolist(), values):
-        groups.setdefault(tuple(at), []).append(value.reshape(-1))
-    for at, found in groups.items():
-        out[at] = oracle.fold(found, "sum").reshape(shape[len(at) :])
-    return out
+    places = torch.zeros(len(values), dtype=torch.long)
+    for row, size in zip(indices, shape):
+        places = places * size + row
+    count = torch.Size(shape[: len(indices)]).numel()
+    return oracle.sums(places, values, count).reshape(shape)
 
 
 def positions(tensor: torch.Tensor) -> list[tuple[int, ...]]:

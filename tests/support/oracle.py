@@ -7,6 +7,8 @@ rounding at the end. So there is one right answer, and no tolerance. Only a NaN'
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -145,6 +147,28 @@ def _fold_complex(inputs: list[torch.Tensor], name: str) -> torch.Tensor:
         c, d = t.unbind(-1)
         real, imag = real * c - imag * d, real * d + imag * c
     return torch.view_as_complex(torch.stack((real, imag), -1))
+
+
+def sums(places: torch.Tensor, values: torch.Tensor, count: int) -> torch.Tensor:
+    """Rows 0 to count - 1: the sum, in their order, of the values whose place it is, or zeros.
+
+    Flat. Layer by layer: the n-th value of every place, and what changes no sum where it has none.
+    """
+    width = math.prod(values.shape[1:]) * values.itemsize
+    raw = values.reshape(-1).view(torch.uint8).reshape(len(values), width)
+    nothing = torch.tensor([complex(-0.0, -0.0) if values.is_complex() else -0.0])
+    blank = nothing.to(values.dtype).view(torch.uint8)
+    blank = blank.repeat(count * width // values.itemsize).reshape(count, width)
+    order = places.argsort(stable=True)
+    turn = torch.arange(len(order)) - torch.searchsorted(places[order], places[order])
+    layers = [blank]
+    for rows in order[turn.argsort(stable=True)].split(turn.bincount().tolist()):
+        layers.append(blank.clone())
+        layers[-1][places[rows]] = raw[rows]
+    total = fold([layer.reshape(-1).view(values.dtype) for layer in layers], "sum")
+    out = torch.zeros_like(blank)
+    out[places] = bits(total).reshape(count, width)[places]
+    return out.reshape(-1).view(values.dtype)
 
 
 def bits(t: torch.Tensor) -> torch.Tensor:
