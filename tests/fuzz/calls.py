@@ -62,6 +62,13 @@ class Here(Sight):
         shape = self.step.shapes[part]
         return shape if first == 1 else (first * (shape[0] if shape else 1), *shape[1:])
 
+    def row_shape(self, source: int, target: int, reshaped: bool = False) -> tuple[int, ...]:
+        """Of rows(); reshaped: flat in the form of that name."""
+        length = self.length(source, target)
+        if reshaped and self.step.form == "reshaped":
+            return (length * self.count(),)
+        return (length, *self.step.shapes[0])
+
     def cell(self, shape: tuple[int, ...], values: torch.Tensor | None) -> Cell:
         layouts = self.step.layouts
         k = len(self.inputs) + len(self.outputs)
@@ -71,6 +78,9 @@ class Here(Sight):
         self.inputs.append(self.cell(shape, values))
         self.before.append(self.inputs[-1].copy())
         return self.inputs[-1].tensor
+
+    def input_rows(self, target: int) -> torch.Tensor:
+        return self.input(self.row_shape(self.me, target), self.rows(self.me, target))
 
     def output(self, shape: tuple[int, ...], values: torch.Tensor | None = None) -> torch.Tensor:
         self.outputs.append(self.cell(shape, values))
@@ -159,6 +169,16 @@ def all_gather(here: Here) -> None:
     here.call(dist.all_gather, outputs, given)
 
 
+def all_gather_uneven(here: Here) -> None:
+    own = here.step.form == "own"
+    outputs = []
+    for r in range(here.world):
+        values = here.rows(r, r) if own and r == here.me else None
+        outputs.append(here.output(here.row_shape(r, r, reshaped=True), values))
+    given = outputs[here.me] if own else here.input_rows(here.me)
+    here.call(dist.all_gather, outputs, given)
+
+
 def all_gather_flat(here: Here) -> None:
     form, count = here.step.form, here.count()
     if form == "functional":
@@ -204,6 +224,12 @@ def reduce_scatter(here: Here) -> None:
     here.call(dist.reduce_scatter, here.output(here.shape()), blocks, here.op())
 
 
+def reduce_scatter_uneven(here: Here) -> None:
+    blocks = [here.input_rows(r) for r in range(here.world)]
+    output = here.output(here.row_shape(here.me, here.me, reshaped=True))
+    here.call(dist.reduce_scatter, output, blocks, here.op())
+
+
 def _whole(here: Here, part: int = 0) -> torch.Tensor:
     """This rank's blocks for all ranks, one behind the other."""
     blocks = [here.block(here.me, r, part).view(torch.uint8) for r in range(here.world)]
@@ -231,21 +257,15 @@ def reduce_scatter_flat_coalesced(here: Here) -> None:
 
 
 def all_to_all(here: Here) -> None:
-    counts, inner, me = here.step.counts, here.step.shapes[0], here.me
-    given = [here.input((counts[me][r], *inner), here.rows(me, r)) for r in range(here.world)]
-    outputs = []
-    for r in range(here.world):
-        shape = (counts[r][me], *inner)
-        if here.step.form == "reshaped":
-            shape = (counts[r][me] * here.count(),)
-        outputs.append(here.output(shape))
-    here.call(dist.all_to_all, outputs, given)
+    given = [here.input_rows(r) for r in range(here.world)]
+    shapes = [here.row_shape(r, here.me, reshaped=True) for r in range(here.world)]
+    here.call(dist.all_to_all, [here.output(shape) for shape in shapes], given)
 
 
 def all_to_all_single(here: Here) -> None:
-    counts, inner, me = here.step.counts, here.step.shapes[0], here.me
-    sent = list(counts[me])
-    got = [counts[r][me] for r in range(here.world)]
+    inner, me = here.step.shapes[0], here.me
+    sent = [here.length(me, r) for r in range(here.world)]
+    got = [here.length(r, me) for r in range(here.world)]
     rows = [here.rows(me, r).view(torch.uint8) for r in range(here.world)]
     given = here.input((sum(sent), *inner), torch.cat(rows).view(here.dtype))
     if here.step.form == "functional":
@@ -336,8 +356,10 @@ CALLS: dict[str, Callable[[Here], None]] = {
     call.__name__: call
     for call in (
         *(broadcast, all_reduce, all_reduce_coalesced, reduce),
-        *(all_gather, all_gather_flat, all_gather_flat_coalesced, gather, scatter),
-        *(reduce_scatter, reduce_scatter_flat, reduce_scatter_flat_coalesced),
+        *(all_gather, all_gather_uneven),
+        *(all_gather_flat, all_gather_flat_coalesced, gather, scatter),
+        *(reduce_scatter, reduce_scatter_uneven),
+        *(reduce_scatter_flat, reduce_scatter_flat_coalesced),
         *(all_to_all, all_to_all_single, all_to_all_even, barrier),
         *(broadcast_objects, all_gather_objects, gather_objects, scatter_objects, exchange),
     )

@@ -42,8 +42,12 @@ class Sight:
 
     def rows(self, source: int, target: int) -> torch.Tensor:
         """The same where blocks differ in size."""
-        count = self.step.counts[source][target] * self.count()
-        return self.values(source, target, count)
+        return self.values(source, target, self.length(source, target) * self.count())
+
+    def length(self, source: int, target: int) -> int:
+        """The number of these rows."""
+        counts = self.step.counts
+        return counts[source % len(counts)][target]
 
     def thing(self, source: int, which: int) -> Any:
         """An object."""
@@ -81,6 +85,10 @@ def _all_gather(sight: Sight, me: int) -> list[torch.Tensor]:
     return _gathered(sight)
 
 
+def _all_gather_uneven(sight: Sight, me: int) -> list[torch.Tensor]:
+    return [sight.rows(r, r) for r in range(sight.world)]
+
+
 def _all_gather_flat(sight: Sight, me: int) -> list[torch.Tensor]:
     return [torch.cat(_as_bits(_gathered(sight, k))) for k in range(len(sight.step.shapes))]
 
@@ -102,6 +110,10 @@ def _reduce_scatter(sight: Sight, me: int) -> list[torch.Tensor]:
     parts = range(len(sight.step.shapes))
     inputs = [[sight.block(r, me, part) for r in range(sight.world)] for part in parts]
     return [oracle.fold(blocks, sight.step.op) for blocks in inputs]
+
+
+def _reduce_scatter_uneven(sight: Sight, me: int) -> list[torch.Tensor]:
+    return [oracle.fold([sight.rows(r, me) for r in range(sight.world)], sight.step.op)]
 
 
 def _all_to_all(sight: Sight, me: int) -> list[torch.Tensor]:
@@ -146,11 +158,13 @@ _EXPECT: dict[str, Callable[[Sight, int], list[Any]]] = {
     "all_reduce_coalesced": _all_reduce,
     "reduce": _reduce,
     "all_gather": _all_gather,
+    "all_gather_uneven": _all_gather_uneven,
     "all_gather_flat": _all_gather_flat,
     "all_gather_flat_coalesced": _all_gather_flat,
     "gather": _gather,
     "scatter": _scatter,
     "reduce_scatter": _reduce_scatter,
+    "reduce_scatter_uneven": _reduce_scatter_uneven,
     "reduce_scatter_flat": _reduce_scatter,
     "reduce_scatter_flat_coalesced": _reduce_scatter,
     "all_to_all": _all_to_all,

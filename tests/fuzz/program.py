@@ -62,7 +62,8 @@ class Step(_Text):
     )  # coalesced: of each tensor; else of the one block
     op: str = "sum"
     root: int = 0
-    counts: tuple[tuple[int, ...], ...] = ()  # all_to_all: rows from i to j; objects: their sizes
+    # Rows from i to j, which is [i % len][j]; objects: their sizes.
+    counts: tuple[tuple[int, ...], ...] = ()
     messages: tuple[Message, ...] = ()
     layouts: tuple[str, ...] = ("plain",)
     ends: tuple[End, ...] = (End(),)
@@ -108,7 +109,8 @@ class Kind:
     tensors: int = 1  # at most, in one call
     repeats: bool = False
     asynchronous: bool = True
-    size: str = "shape"  # or "counts", "objects", "messages", "none": what the step carries
+    # What the step carries: this, or "counts", "lengths", "objects", "messages", "none".
+    size: str = "shape"
 
 
 KINDS = {
@@ -117,11 +119,15 @@ KINDS = {
     "all_reduce_coalesced": Kind(("direct", "manager", "functional"), reduces=True, tensors=4),
     "reduce": Kind(reduces=True, rooted=True),
     "all_gather": Kind(("direct", "own"), blocks=True),
+    "all_gather_uneven": Kind(("direct", "own", "reshaped"), blocks=True, size="lengths"),
     "all_gather_flat": Kind(("direct", "stack", "own", "functional"), blocks=True),
     "all_gather_flat_coalesced": Kind(("manager", "functional"), blocks=True, tensors=3),
     "gather": Kind(rooted=True, blocks=True),
     "scatter": Kind(rooted=True, blocks=True),
     "reduce_scatter": Kind(reduces=True, blocks=True),
+    "reduce_scatter_uneven": Kind(
+        ("direct", "reshaped"), reduces=True, blocks=True, size="lengths"
+    ),
     "reduce_scatter_flat": Kind(("direct", "stack", "functional"), reduces=True, blocks=True),
     "reduce_scatter_flat_coalesced": Kind(
         ("manager", "functional"), reduces=True, blocks=True, tensors=3

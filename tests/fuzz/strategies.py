@@ -99,15 +99,15 @@ def _ops(name: str, form: str, dtype: str) -> list[str]:
 
 
 @st.composite
-def _matrix(draw: Draw, itemsize: int, world: int) -> tuple[tuple[int, ...], ...]:
-    """Rows from each rank to each; some are empty, one may be much larger."""
+def _matrix(draw: Draw, itemsize: int, world: int, sources: int) -> tuple[tuple[int, ...], ...]:
+    """Rows from each source to each rank; some are empty, one may be much larger."""
     small = st.integers(0, 6)
-    rows = [draw(st.lists(small, min_size=world, max_size=world)) for _ in range(world)]
+    rows = [draw(st.lists(small, min_size=world, max_size=world)) for _ in range(sources)]
     scale = draw(st.sampled_from((1, 1, 7, 150, 1000, 5000)))
     scale = min(scale, MOST_BYTES // (itemsize * 6 * world * 5))
     rows = [[scale * count for count in row] for row in rows]
     if draw(st.booleans()):
-        i, j = draw(st.integers(0, world - 1)), draw(st.integers(0, world - 1))
+        i, j = draw(st.integers(0, sources - 1)), draw(st.integers(0, world - 1))
         rows[i][j] = draw(counts(itemsize, world, MOST_ELEMENTS // world))
     return tuple(map(tuple, rows))
 
@@ -150,9 +150,10 @@ def steps(draw: Draw, sizes: tuple[int, ...], names: tuple[str, ...]) -> Step:
             # torch multiplies the first dimension and does not ask whether there is one.
             drawn = [shape or (1,) for shape in drawn]
         more["shapes"] = tuple(drawn)
-    elif kind.size == "counts":
+    elif kind.size in ("counts", "lengths"):
         more["shapes"] = (draw(st.sampled_from(((), (2,), (3, 1)))),)
-        more["counts"] = draw(_matrix(itemsize, world))
+        sources = world if kind.size == "counts" else 1  # the others give as much
+        more["counts"] = draw(_matrix(itemsize, world, sources))
     elif kind.size == "objects":
         most = st.integers(0, 40) | st.sampled_from((0, 48, 8192, 70_000))
         more["counts"] = (tuple(draw(st.lists(most, min_size=1, max_size=3))),)
