@@ -179,6 +179,16 @@ def all_gather_uneven(here: Here) -> None:
     here.call(dist.all_gather, outputs, given)
 
 
+def all_gather_coalesced(here: Here) -> None:
+    own, parts = here.step.form == "own", here.parts()
+    outputs = []
+    for r in range(here.world):
+        mine = own and r == here.me
+        outputs.append([here.output(here.shape(k), here.own(k) if mine else None) for k in parts])
+    given = outputs[here.me] if own else [here.input(here.shape(k), here.own(k)) for k in parts]
+    here.call(dist.all_gather_coalesced, outputs, given)
+
+
 def all_gather_flat(here: Here) -> None:
     form, count = here.step.form, here.count()
     if form == "functional":
@@ -356,7 +366,7 @@ CALLS: dict[str, Callable[[Here], None]] = {
     call.__name__: call
     for call in (
         *(broadcast, all_reduce, all_reduce_coalesced, reduce),
-        *(all_gather, all_gather_uneven),
+        *(all_gather, all_gather_uneven, all_gather_coalesced),
         *(all_gather_flat, all_gather_flat_coalesced, gather, scatter),
         *(reduce_scatter, reduce_scatter_uneven),
         *(reduce_scatter_flat, reduce_scatter_flat_coalesced),

@@ -85,6 +85,11 @@ def _all_gather(sight: Sight, me: int) -> list[torch.Tensor]:
     return _gathered(sight)
 
 
+def _all_gather_coalesced(sight: Sight, me: int) -> list[torch.Tensor]:
+    parts = range(len(sight.step.shapes))
+    return [sight.values(r, k, sight.count(k)) for r in range(sight.world) for k in parts]
+
+
 def _all_gather_uneven(sight: Sight, me: int) -> list[torch.Tensor]:
     return [sight.rows(r, r) for r in range(sight.world)]
 
@@ -159,6 +164,7 @@ _EXPECT: dict[str, Callable[[Sight, int], list[Any]]] = {
     "reduce": _reduce,
     "all_gather": _all_gather,
     "all_gather_uneven": _all_gather_uneven,
+    "all_gather_coalesced": _all_gather_coalesced,
     "all_gather_flat": _all_gather_flat,
     "all_gather_flat_coalesced": _all_gather_flat,
     "gather": _gather,

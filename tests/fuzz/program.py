@@ -120,6 +120,7 @@ KINDS = {
     "reduce": Kind(reduces=True, rooted=True),
     "all_gather": Kind(("direct", "own"), blocks=True),
     "all_gather_uneven": Kind(("direct", "own", "reshaped"), blocks=True, size="lengths"),
+    "all_gather_coalesced": Kind(("direct", "own"), blocks=True, tensors=3),
     "all_gather_flat": Kind(("direct", "stack", "own", "functional"), blocks=True),
     "all_gather_flat_coalesced": Kind(("manager", "functional"), blocks=True, tensors=3),
     "gather": Kind(rooted=True, blocks=True),
