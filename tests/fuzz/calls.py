@@ -47,6 +47,7 @@ class Here(Sight):
         self.before: list[Cell] = []  # what they were
         self.outputs: list[Cell] = []  # as expected.py has them
         self.objects: list[Any] = []
+        self.sparse: list[torch.Tensor] = []  # that hold outputs when the step has ended
         self.works: list[Any] = []
 
     @property
@@ -72,7 +73,8 @@ class Here(Sight):
     def cell(self, shape: tuple[int, ...], values: torch.Tensor | None) -> Cell:
         layouts = self.step.layouts
         k = len(self.inputs) + len(self.outputs)
-        return Cell.make(shape, layouts[(self.me + k) % len(layouts)], self.dtype, values)
+        dtype = self.dtype if values is None else values.dtype
+        return Cell.make(shape, layouts[(self.me + k) % len(layouts)], dtype, values)
 
     def input(self, shape: tuple[int, ...], values: torch.Tensor) -> torch.Tensor:
         self.inputs.append(self.cell(shape, values))
@@ -110,6 +112,12 @@ class Here(Sight):
 
     def keep(self, tensors: list[torch.Tensor]) -> None:
         self.outputs += [Cell.of(tensor) for tensor in tensors]
+
+    def keep_sparse(self) -> None:
+        """Their entries have memory of their own, which was not there before."""
+        for tensor in self.sparse:
+            assert tensor.is_coalesced(), "a sparse sum that may have a place twice"
+            self.keep([tensor._indices(), tensor._values()])
 
     def managed(self, one: Callable[[int], None]) -> None:
         """All parts within torch's coalescing manager."""
@@ -153,6 +161,29 @@ def all_reduce_coalesced(here: Here) -> None:
         here.call(dist.all_reduce_coalesced, tensors, here.op())
     else:
         here.managed(lambda k: dist.all_reduce(tensors[k], here.op(), here.group))
+
+
+def all_reduce_sparse(here: Here) -> None:
+    places, values = here.entries(here.me)
+    indices = here.indices(places)
+    tensor = torch.sparse_coo_tensor(
+        here.input(tuple(indices.shape), indices),
+        here.input(tuple(values.shape), values),
+        (*here.step.shapes[0], *here.step.shapes[1]),
+        check_invariants=False,
+        is_coalesced=here.coalesced(here.me),
+    )
+    here.sparse.append(tensor)
+    here.call(_all_reduce_within if here.dtype.is_complex else dist.all_reduce, tensor, here.op())
+
+
+def _all_reduce_within(
+    tensor: torch.Tensor, op: dist.ReduceOp, group: dist.ProcessGroup, async_op: bool
+) -> dist.Work | None:
+    """dist.all_reduce() hands on a real view of a complex tensor: the result would go there."""
+    options = dist.AllreduceOptions()
+    options.reduceOp, options.asyncOp = op, async_op
+    return group.allreduce([tensor], options)
 
 
 def reduce(here: Here) -> None:
@@ -365,7 +396,7 @@ def _send(here: Here, message: Message, tensor: torch.Tensor) -> list[dist.P2POp
 CALLS: dict[str, Callable[[Here], None]] = {
     call.__name__: call
     for call in (
-        *(broadcast, all_reduce, all_reduce_coalesced, reduce),
+        *(broadcast, all_reduce, all_reduce_coalesced, all_reduce_sparse, reduce),
         *(all_gather, all_gather_uneven, all_gather_coalesced),
         *(all_gather_flat, all_gather_flat_coalesced, gather, scatter),
         *(reduce_scatter, reduce_scatter_uneven),

@@ -138,6 +138,7 @@ class Player:
             if not same_bytes(before.memory, cell.memory):
                 self._complain(part, "an input was written to")
             cell.scribble()
+        here.keep_sparse()
         part.after = [cell.copy() for cell in here.outputs]
         self.parts.append(part)
 

@@ -57,12 +57,11 @@ class Step(_Text):
     group: int = 0
     form: str = "direct"
     dtype: str = "float32"
-    shapes: tuple[tuple[int, ...], ...] = (
-        (1,),
-    )  # coalesced: of each tensor; else of the one block
+    # Coalesced: of each tensor; sparse: what is indexed, and the rest; else of the one block.
+    shapes: tuple[tuple[int, ...], ...] = ((1,),)
     op: str = "sum"
     root: int = 0
-    # Rows from i to j, which is [i % len][j]; objects: their sizes.
+    # Rows from i to j, which is [i % len][j]. Of [0]: sizes of objects; entries of ranks.
     counts: tuple[tuple[int, ...], ...] = ()
     messages: tuple[Message, ...] = ()
     layouts: tuple[str, ...] = ("plain",)
@@ -109,7 +108,7 @@ class Kind:
     tensors: int = 1  # at most, in one call
     repeats: bool = False
     asynchronous: bool = True
-    # What the step carries: this, or "counts", "lengths", "objects", "messages", "none".
+    # "shape", "counts", "lengths", "entries", "objects", "messages", "none": what a step carries
     size: str = "shape"
 
 
@@ -117,6 +116,7 @@ KINDS = {
     "broadcast": Kind(("direct", "functional"), rooted=True),
     "all_reduce": Kind(("direct", "functional"), reduces=True, repeats=True),
     "all_reduce_coalesced": Kind(("direct", "manager", "functional"), reduces=True, tensors=4),
+    "all_reduce_sparse": Kind(("direct", "coalesced", "mixed"), reduces=True, size="entries"),
     "reduce": Kind(reduces=True, rooted=True),
     "all_gather": Kind(("direct", "own"), blocks=True),
     "all_gather_uneven": Kind(("direct", "own", "reshaped"), blocks=True, size="lengths"),

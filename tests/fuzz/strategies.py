@@ -17,6 +17,7 @@ Draw = Any
 
 MOST_BYTES = 2_400_000  # of one rank's side of a step
 MOST_ELEMENTS = 300_000
+MOST_ENTRIES = 6000
 CHUNK_BYTES = 128 << 10  # of all cells of an exchange slot; a cell has 1/n of it, in whole lines
 # Where one way of doing things ends and the next begins (coll/select.c, proto/arena.c, layout.h).
 EDGES = (0, 6, 12, 16, 40, 48, 64, 88, 2048, 8192, 16384, 32768, 65536, CHUNK_BYTES, 4 * 65536)
@@ -71,8 +72,10 @@ def shapes(draw: Draw, itemsize: int, world: int, most: int) -> tuple[int, ...]:
 def _ends(draw: Draw, kind: Kind) -> tuple[End, ...]:
     if not kind.asynchronous or draw(st.booleans()):
         return (End(),)
-    # No barrier tells a rank that a message it dropped has come.
-    hows = HOWS if kind.size != "messages" else tuple(how for how in HOWS if how != "drop")
+    # No barrier tells a rank that a message it dropped has come; and a sparse tensor gets its
+    # entries when somebody looks.
+    looks = kind.size in ("messages", "entries")
+    hows = tuple(how for how in HOWS if how != "drop") if looks else HOWS
     one = st.builds(End, st.sampled_from(hows), st.integers(0, 6)) | st.just(End())
     return tuple(draw(st.lists(one, min_size=1, max_size=3)))
 
@@ -90,6 +93,8 @@ def _dtypes(kind: Kind, form: str) -> tuple[str, ...]:
 
 def _ops(name: str, form: str, dtype: str) -> list[str]:
     wanted = [op for op in oracle.NAMES if oracle.supported(getattr(torch, dtype), op)]
+    if name == "all_reduce_sparse":
+        return [op for op in wanted if op in ("sum", "avg")]
     refused = set()
     if form == "functional":  # it names the op by a word
         refused.add("premul_sum")
@@ -110,6 +115,19 @@ def _matrix(draw: Draw, itemsize: int, world: int, sources: int) -> tuple[tuple[
         i, j = draw(st.integers(0, sources - 1)), draw(st.integers(0, world - 1))
         rows[i][j] = draw(counts(itemsize, world, MOST_ELEMENTS // world))
     return tuple(map(tuple, rows))
+
+
+@st.composite
+def _entries(draw: Draw, itemsize: int, world: int) -> dict[str, Any]:
+    """Of a sparse tensor: few places, of which most come twice, or many."""
+    sizes = draw(st.sampled_from(((20,), (300,), (40, 30), (1000, 70), (3, 1, 4))))
+    rest = draw(st.sampled_from(((), (3,), (0,), (2, 2))))
+    bytes_of_one = 8 + math.prod(rest) * itemsize  # with its place
+    some = counts(bytes_of_one, world, MOST_ENTRIES)
+    return {
+        "shapes": (sizes, rest),
+        "counts": (tuple(draw(st.lists(some, min_size=1, max_size=3))),),
+    }
 
 
 @st.composite
@@ -154,6 +172,8 @@ def steps(draw: Draw, sizes: tuple[int, ...], names: tuple[str, ...]) -> Step:
         more["shapes"] = (draw(st.sampled_from(((), (2,), (3, 1)))),)
         sources = world if kind.size == "counts" else 1  # the others give as much
         more["counts"] = draw(_matrix(itemsize, world, sources))
+    elif kind.size == "entries":
+        more.update(draw(_entries(itemsize, world)))
     elif kind.size == "objects":
         most = st.integers(0, 40) | st.sampled_from((0, 48, 8192, 70_000))
         more["counts"] = (tuple(draw(st.lists(most, min_size=1, max_size=3))),)

@@ -153,6 +153,21 @@ def test_an_input_that_is_written_to_is_seen(monkeypatch: pytest.MonkeyPatch) ->
         crew.check(Program(2, steps=(Step("all_gather", shapes=((9,),)),)))
 
 
+@pytest.mark.parametrize("what", ["value", "place", "everything"])
+def test_a_wrong_sparse_sum_is_seen(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    def wrong(right: Callable[..., Any], tensor: torch.Tensor, *args: Any, **named: Any) -> Any:
+        if what == "everything":
+            return None
+        work = right(tensor, *args, **named)
+        (tensor._values() if what == "value" else tensor._indices())[..., -1] = 3
+        return work
+
+    plant(monkeypatch, "all_reduce", wrong)
+    step = Step("all_reduce_sparse", form="coalesced", shapes=((300,), ()), counts=((9, 20),))
+    with pytest.raises(crew.Failure, match="instead of"):
+        crew.check(Program(2, steps=(step,)))
+
+
 def test_the_smallest_failing_bits_of_nan_are_told_apart_when_bytes_are_moved() -> None:
     for dtype in (torch.float32, torch.complex128):
         values = torch.zeros(3, dtype=dtype)
