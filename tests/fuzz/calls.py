@@ -331,6 +331,20 @@ def broadcast_objects(here: Here) -> None:
     dist.broadcast_object_list(here.objects, here.root, here.group)
 
 
+def send_objects(here: Here) -> None:
+    """From the root to the rank beside it."""
+    count, target = len(here.step.counts[0]), here.members[here.beside_root]
+    if target == here.root:
+        return
+    if here.is_root:
+        things = [here.thing(here.me, i) for i in range(count)]
+        dist.send_object_list(things, target, here.group)
+    elif here.me == here.beside_root:
+        here.objects = [None] * count
+        told = dist.recv_object_list(here.objects, here.root, here.group)
+        assert told == here.root, f"recv_object_list() says that rank {told} has sent it"
+
+
 def all_gather_objects(here: Here) -> None:
     here.objects = [None] * here.world
     dist.all_gather_object(here.objects, here.thing(here.me, here.me), here.group)
@@ -402,6 +416,7 @@ CALLS: dict[str, Callable[[Here], None]] = {
         *(reduce_scatter, reduce_scatter_uneven),
         *(reduce_scatter_flat, reduce_scatter_flat_coalesced),
         *(all_to_all, all_to_all_single, all_to_all_even, barrier),
-        *(broadcast_objects, all_gather_objects, gather_objects, scatter_objects, exchange),
+        *(broadcast_objects, all_gather_objects, gather_objects, scatter_objects),
+        *(send_objects, exchange),
     )
 }

@@ -70,6 +70,10 @@ class Sight:
         rows = np.unravel_index(places.numpy(), self.step.shapes[0])  # torch's imports for 0.6 s
         return torch.from_numpy(np.stack(rows))
 
+    @property
+    def beside_root(self) -> int:
+        return (self.step.root + 1) % self.world
+
     def thing(self, source: int, which: int) -> Any:
         """An object."""
         size = self.step.counts[0][which % len(self.step.counts[0])]
@@ -178,6 +182,11 @@ def _scatter_objects(sight: Sight, me: int) -> list[Any]:
     return [sight.thing(sight.step.root, me)]
 
 
+def _send_objects(sight: Sight, me: int) -> list[Any]:
+    told = me == sight.beside_root and sight.world > 1
+    return _broadcast_objects(sight, me) if told else []
+
+
 def _exchange(sight: Sight, me: int) -> list[torch.Tensor]:
     return [
         sight.values(message.src, k, message.count)
@@ -211,6 +220,7 @@ _EXPECT: dict[str, Callable[[Sight, int], list[Any]]] = {
     "all_gather_objects": _all_gather_objects,
     "gather_objects": _gather_objects,
     "scatter_objects": _scatter_objects,
+    "send_objects": _send_objects,
     "exchange": _exchange,
 }
 

@@ -141,5 +141,6 @@ KINDS = {
     "all_gather_objects": Kind(asynchronous=False, size="objects"),
     "gather_objects": Kind(rooted=True, asynchronous=False, size="objects"),
     "scatter_objects": Kind(rooted=True, asynchronous=False, size="objects"),
+    "send_objects": Kind(rooted=True, asynchronous=False, size="objects"),
     "exchange": Kind(("blocking", "posted", "batch", "any"), size="messages"),
 }
