@@ -7,7 +7,6 @@ alone as it failed here. Behind a failure the processes are thrown away.
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 import player
 from program import Program
-from ranks import Rank, Run
+from ranks import Rank, Run, freeze_heap
 
 LIMIT_S = float(os.environ.get("SHMCOLL_FUZZ_LIMIT_S", "60"))  # of one program; then it hangs
 GRACE_S = 3.0  # for the other ranks, when one has told of a failure
@@ -33,14 +32,10 @@ class Crew:
         self._played = 0
         self._pipes = [multiprocessing.Pipe() for _ in range(world)]
         self._run = Run(world, self._serve, ())
-        gc.collect()
-        gc.freeze()  # the children's collector leaves the parent's objects alone
-        try:
-            self._run.serve("tcp")
-            for rank in range(world):
-                self._run.fork(rank, dict(settings), threads=False)
-        finally:
-            gc.unfreeze()
+        freeze_heap()
+        self._run.serve("tcp")
+        for rank in range(world):
+            self._run.fork(rank, dict(settings), threads=False)
         for _, theirs in self._pipes:
             theirs.close()
 
