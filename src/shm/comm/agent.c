@@ -130,12 +130,13 @@ void shc_agent_call(struct shc_p2p *p2p)
 struct waiting {
     struct shc_p2p *p2p;
     struct shc_request *request;
+    uint64_t moves; /* of all messages, as the last pass left it */
 };
 
 /* Done? Makes a pass to find out. */
 static bool message_done(const void *arg)
 {
-    const struct waiting *waiting = arg;
+    struct waiting *waiting = (struct waiting *)arg;
     struct shc_p2p *p2p = waiting->p2p;
     enum shc_status status;
     if (shc_request_done(waiting->request, &status))
@@ -143,6 +144,7 @@ static bool message_done(const void *arg)
     pthread_mutex_lock(&p2p->lock);
     if (!p2p->closed)
         shc_p2p_pass(p2p, true);
+    waiting->moves = p2p->pairs.moves;
     pthread_mutex_unlock(&p2p->lock);
     return shc_request_done(waiting->request, &status);
 }
@@ -170,6 +172,7 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
         .bell = shc_seat_mail_bell(seat, seat->rank),
         .peer = -1,
         .shared = true,
+        .moves = &waiting.moves,
     };
     enum shc_status st = shc_wait_for(&wait, &target);
     pthread_mutex_lock(&p2p->lock);

@@ -85,6 +85,7 @@ static void remember_ring(struct shc_pairs *pairs, int peer)
 {
     pairs->pairs[peer].ring = true;
     pairs->any_ring = true;
+    pairs->moves++;
 }
 
 void shc_pair_post(struct shc_pairs *pairs, int peer)

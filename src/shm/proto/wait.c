@@ -13,6 +13,7 @@
 #define OVERSLEPT_NS  SHC_NS_PER_S
 #define MAX_FORGIVEN  100 /* a rank that is always away is late in the end */
 #define YIELDS_A_LOOK 16
+#define MOVING_ROUNDS 5 /* of patience, before a look at the deadline and the rest */
 #define YIELDING_NS   (2 * SHC_NS_PER_MS) /* a yield to a busy neighbour takes his whole time slice */
 
 /* "rank 0: all_reduce #412 (float32[2], sum) on group "default_pg"" */
@@ -193,14 +194,24 @@ static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, 
     *signalled = shc_bell_sleep(target->bell, heard, slice_ns, target->shared) == EINTR;
 }
 
-static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_target *target)
+static uint64_t moves_of(const struct shc_target *target)
+{
+    return target->moves ? *target->moves : 0;
+}
+
+/* Ready, or moving again: then not. */
+static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_target *target,
+                                   bool *ready)
 {
     bool signalled = false;
+    uint64_t moves = moves_of(target);
     for (;;) {
         enum shc_member_state state = SHC_MEMBER_ALIVE;
         if (target->peer >= 0)
             state = shc_member_look(wait->seat, target->peer);
-        if (target->ready(target->arg)) /* behind the state: LEFT says nothing of data before it */
+        *ready =
+            target->ready(target->arg); /* behind the state: LEFT says nothing of data before */
+        if (*ready)
             return SHC_OK;
         if (target->peer >= 0) {
             SHC_TRY(judge_group(wait));
@@ -210,26 +221,47 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
         look_at_clock(wait, now_ns);
         SHC_TRY(judge_time(wait, target->peer, now_ns));
         SHC_TRY(judge_slowly(wait, target->peer, now_ns, signalled));
+        if (moves_of(target) != moves)
+            return SHC_OK;
         sleep_slice(wait, target, now_ns, &signalled);
     }
 }
 
-enum shc_status shc_wait_for(struct shc_wait *wait, const struct shc_target *target)
+static enum shc_status wait_awake(struct shc_wait *wait, const struct shc_target *target,
+                                  bool *ready)
 {
     for (uint32_t i = 0; i < wait->patience.spins; i++) {
-        if (target->ready(target->arg))
+        *ready = target->ready(target->arg);
+        if (*ready)
             return SHC_OK;
         shc_cpu_relax();
     }
     const uint64_t until_ns = shc_clock_ns() + YIELDING_NS;
     for (uint32_t i = 0; i < wait->patience.yields && shc_clock_ns() < until_ns; i++) {
-        if (target->ready(target->arg))
+        *ready = target->ready(target->arg);
+        if (*ready)
             return SHC_OK;
         shc_os_thread_yield();
         if (i % YIELDS_A_LOOK == 0 && target->peer >= 0)
             SHC_TRY(judge_group(wait));
     }
-    return wait_asleep(wait, target);
+    return SHC_OK;
+}
+
+enum shc_status shc_wait_for(struct shc_wait *wait, const struct shc_target *target)
+{
+    bool ready = false;
+    while (!ready) {
+        uint64_t moves;
+        int rounds = 0;
+        do {
+            moves = moves_of(target);
+            SHC_TRY(wait_awake(wait, target, &ready));
+        } while (!ready && moves_of(target) != moves && ++rounds < MOVING_ROUNDS);
+        if (!ready)
+            SHC_TRY(wait_asleep(wait, target, &ready));
+    }
+    return SHC_OK;
 }
 
 struct word {

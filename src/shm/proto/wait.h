@@ -40,6 +40,9 @@ struct shc_target {
     struct shc_bell_shm *bell;
     int peer;    /* whose store it is; -1: many, or this process's own; no member is looked at */
     bool shared; /* the bell is in the segment */
+    /* Grows, in ready(), while what is waited for comes nearer: then patience begins anew, and only
+     * who waits in vain goes to sleep. NULL: there is no such number. */
+    const uint64_t *moves;
 };
 
 /* Until target->ready(). SHC_OK, or why not, with the text recorded. */
