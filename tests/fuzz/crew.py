@@ -19,7 +19,7 @@ from ranks import Rank, Run, freeze_heap
 
 LIMIT_S = float(os.environ.get("SHMCOLL_FUZZ_LIMIT_S", "60"))  # of one program; then it hangs
 GRACE_S = 3.0  # for the other ranks, when one has told of a failure
-MOST_CREWS = 6
+MOST_CREWS = 12
 
 
 class Failure(AssertionError):
