@@ -2,7 +2,8 @@
 """Random programs against the oracle, and all that ever failed.
 
 SHMCOLL_FUZZ_PROGRAMS says how many, SHMCOLL_FUZZ_SEED where they begin. They come in batches, each
-with a seed of its own; batch k of a seed is the same however many there are.
+with a seed of its own; batch k of a seed is the same however many there are (up to 1000
+programs, and above: there batches are longer).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from strategies import programs
 
 PROGRAMS = int(os.environ.get("SHMCOLL_FUZZ_PROGRAMS", "300"))
 SEED = int(os.environ.get("SHMCOLL_FUZZ_SEED", "1"))
-BATCH = 15  # behind some ten programs, hypothesis mostly varies earlier ones
+# Behind some ten programs, hypothesis mostly varies earlier ones, which is faster: where there are many
+# batches, each may be long.
+BATCH = 15 if PROGRAMS <= 1000 else 75
 BATCHES = -(-PROGRAMS // BATCH)
 
 pytestmark = pytest.mark.timeout(0)  # every program has a limit, and finding a small one takes long
