@@ -231,6 +231,25 @@ def test_a_wait_with_a_time_out_leaves_the_receive_and_names_the_peer() -> None:
     assert "no recv here takes, with tags 8" in said, said
 
 
+@pytest.mark.parametrize("spin_us", ["5", "100000"])
+def test_a_wait_ends_in_time_while_its_message_moves(spin_us: str) -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        data = torch.full((256 << 20,), 7 * rank.rank, dtype=torch.uint8)
+        rank.sync()
+        if rank.rank == 1:
+            dist.send(data, 0)
+            return
+        work = dist.irecv(data, 1)
+        with pytest.raises(dist.DistBackendError, match="Timed out after 0.02"):
+            work.wait(seconds(0.02))
+        assert data[0] == 7 and data[-1] == 0, "it did not time out in the middle"
+        work.wait()
+        assert torch.all(data == 7)
+
+    run(2, body, env={"SHMCOLL_SPIN_US": spin_us})
+
+
 def test_what_does_not_fit_raises_on_both_sides_and_the_group_works_on() -> None:
     def body(rank: Rank) -> str:
         rank.init()

@@ -130,7 +130,7 @@ void shc_agent_call(struct shc_p2p *p2p)
 struct waiting {
     struct shc_p2p *p2p;
     struct shc_request *request;
-    uint64_t moves; /* of all messages, as the last pass left it */
+    uint64_t moves; /* of any message, by the passes of this wait */
 };
 
 /* Done? Makes a pass to find out. */
@@ -142,9 +142,10 @@ static bool message_done(const void *arg)
     if (shc_request_done(waiting->request, &status))
         return true;
     pthread_mutex_lock(&p2p->lock);
+    const uint64_t before = p2p->pairs.moves;
     if (!p2p->closed)
         shc_p2p_pass(p2p, true);
-    waiting->moves = p2p->pairs.moves;
+    waiting->moves += p2p->pairs.moves - before;
     pthread_mutex_unlock(&p2p->lock);
     return shc_request_done(waiting->request, &status);
 }

@@ -81,7 +81,7 @@ struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer)
     return line_of(pairs, me, peer, pair->sent);
 }
 
-static void remember_ring(struct shc_pairs *pairs, int peer)
+static void note_news(struct shc_pairs *pairs, int peer)
 {
     pairs->pairs[peer].ring = true;
     pairs->any_ring = true;
@@ -95,7 +95,7 @@ void shc_pair_post(struct shc_pairs *pairs, int peer)
     pair->sent++;
     /* release pair/line -> acquire in shc_pair_peek(): the line, and the window it names. */
     shc_a64_store_release(&line->number, pair->sent);
-    remember_ring(pairs, peer);
+    note_news(pairs, peer);
 }
 
 const struct shc_line_shm *shc_pair_peek(const struct shc_pairs *pairs, int peer)
@@ -112,7 +112,7 @@ void shc_pair_take(struct shc_pairs *pairs, int peer)
     pair->taken++;
     /* release pair/taken -> acquire in shc_pair_draft(): the line has been read. */
     shc_a64_store_release(&ack_of(pairs, pairs->seat->rank, peer)->taken, pair->taken);
-    remember_ring(pairs, peer);
+    note_news(pairs, peer);
 }
 
 /* ---- windows ---- */
@@ -187,7 +187,7 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t index)
     uint32_t uses = shc_a32_load_relaxed(word);
     /* release window/read -> acquire in reclaim(): the window has been read. */
     shc_a32_store_release(word, uses + 1);
-    remember_ring(pairs, peer);
+    note_news(pairs, peer);
 }
 
 void shc_pairs_ring(struct shc_pairs *pairs)

@@ -41,7 +41,7 @@ struct shc_pairs {
     uint32_t eager_count;
     bool tried, usable; /* the windows' memory: tried to reserve it; it is there */
     bool any_ring;
-    uint64_t moves; /* lines posted and lines taken */
+    uint64_t moves; /* lines posted, lines taken, windows returned */
 };
 
 struct shc_mail_geometry shc_mail_plan(int world_size);

@@ -13,7 +13,6 @@
 #define OVERSLEPT_NS  SHC_NS_PER_S
 #define MAX_FORGIVEN  100 /* a rank that is always away is late in the end */
 #define YIELDS_A_LOOK 16
-#define MOVING_ROUNDS 5 /* of patience, before a look at the deadline and the rest */
 #define YIELDING_NS   (2 * SHC_NS_PER_MS) /* a yield to a busy neighbour takes his whole time slice */
 
 /* "rank 0: all_reduce #412 (float32[2], sum) on group "default_pg"" */
@@ -179,32 +178,32 @@ static void look_at_clock(struct shc_wait *wait, uint64_t now_ns)
     wait->looked_ns = now_ns;
 }
 
+static uint64_t moves_of(const struct shc_target *target)
+{
+    return target->moves ? *target->moves : 0;
+}
+
 /* One slice of sleep, unless there is something to look at instead. */
-static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, uint64_t now_ns,
-                        bool *signalled)
+static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, uint64_t moves,
+                        uint64_t now_ns, bool *signalled)
 {
     uint64_t slice_ns = SLICE_NS;
     if (wait->deadline_ns - now_ns < slice_ns)
         slice_ns = wait->deadline_ns - now_ns;
+    *signalled = false;
     uint32_t heard = shc_bell_listen(target->bell);
-    if (target->ready(target->arg))
+    if (target->ready(target->arg) || moves_of(target) != moves)
         return;
     if (target->peer >= 0 && shc_group_failed(wait->seat))
         return;
     *signalled = shc_bell_sleep(target->bell, heard, slice_ns, target->shared) == EINTR;
 }
 
-static uint64_t moves_of(const struct shc_target *target)
-{
-    return target->moves ? *target->moves : 0;
-}
-
-/* Ready, or moving again: then not. */
+/* Until it is ready, or has moved on from `moves`; the looks come first. */
 static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_target *target,
-                                   bool *ready)
+                                   uint64_t moves, bool *ready)
 {
     bool signalled = false;
-    uint64_t moves = moves_of(target);
     for (;;) {
         enum shc_member_state state = SHC_MEMBER_ALIVE;
         if (target->peer >= 0)
@@ -223,43 +222,53 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
         SHC_TRY(judge_slowly(wait, target->peer, now_ns, signalled));
         if (moves_of(target) != moves)
             return SHC_OK;
-        sleep_slice(wait, target, now_ns, &signalled);
+        sleep_slice(wait, target, moves, now_ns, &signalled);
     }
 }
 
-static enum shc_status wait_awake(struct shc_wait *wait, const struct shc_target *target,
-                                  bool *ready)
+/* Not while it moves: a turn may take long then, and they are counted, not timed. */
+static bool spin(const struct shc_wait *wait, const struct shc_target *target)
 {
-    for (uint32_t i = 0; i < wait->patience.spins; i++) {
-        *ready = target->ready(target->arg);
-        if (*ready)
-            return SHC_OK;
+    const uint64_t moves = moves_of(target);
+    for (uint32_t i = 0; i < wait->patience.spins && moves_of(target) == moves; i++) {
+        if (target->ready(target->arg))
+            return true;
         shc_cpu_relax();
     }
-    const uint64_t until_ns = shc_clock_ns() + YIELDING_NS;
-    for (uint32_t i = 0; i < wait->patience.yields && shc_clock_ns() < until_ns; i++) {
+    return false;
+}
+
+/* As long as it moves, patience begins anew, until the next look is due. */
+static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_target *target,
+                                    bool *ready)
+{
+    uint64_t now_ns = shc_clock_ns(), until_ns = now_ns + YIELDING_NS, moves = moves_of(target);
+    const uint64_t look_ns = now_ns + SLICE_NS - YIELDING_NS;
+    for (uint32_t i = 0; i < wait->patience.yields && now_ns < until_ns; i++) {
         *ready = target->ready(target->arg);
         if (*ready)
             return SHC_OK;
         shc_os_thread_yield();
         if (i % YIELDS_A_LOOK == 0 && target->peer >= 0)
             SHC_TRY(judge_group(wait));
+        now_ns = shc_clock_ns();
+        if (moves_of(target) != moves && now_ns < look_ns) {
+            moves = moves_of(target);
+            until_ns = now_ns + YIELDING_NS;
+            i = 0;
+        }
     }
     return SHC_OK;
 }
 
 enum shc_status shc_wait_for(struct shc_wait *wait, const struct shc_target *target)
 {
-    bool ready = false;
+    bool ready = spin(wait, target);
     while (!ready) {
-        uint64_t moves;
-        int rounds = 0;
-        do {
-            moves = moves_of(target);
-            SHC_TRY(wait_awake(wait, target, &ready));
-        } while (!ready && moves_of(target) != moves && ++rounds < MOVING_ROUNDS);
+        const uint64_t moves = moves_of(target);
+        SHC_TRY(yield_awhile(wait, target, &ready));
         if (!ready)
-            SHC_TRY(wait_asleep(wait, target, &ready));
+            SHC_TRY(wait_asleep(wait, target, moves, &ready));
     }
     return SHC_OK;
 }

@@ -3,8 +3,9 @@
 /*
  * THE wait loop. Everything in the library that waits for another rank, or for an operation, waits
  * here (but for the rendezvous, which has no shared memory yet): it spins while the CPUs suffice,
- * then yields, then sleeps on a bell in slices of at most 10 ms. Between slices it looks at the
- * abort word, the members, the deadline, the caller's interrupt, and says aloud whom it waits for.
+ * then yields, then sleeps on a bell in slices of at most 10 ms. Between slices, or after as long
+ * awake, it looks at the abort word, the members, the deadline, the caller's interrupt, and says
+ * aloud whom it waits for.
  *
  * A wait that fails after the call was published fails the group (nobody can tell what the others
  * still need from this rank); except PEER_LEFT before all ranks have entered, and CLOSED.
@@ -35,13 +36,14 @@ struct shc_wait {
 
 /* What is waited for. */
 struct shc_target {
-    bool (*ready)(const void *arg); /* an acquire load of what the bell's owner stores */
+    /* An acquire load of what the bell's owner stores; for messages, a pass over the mailbox. */
+    bool (*ready)(const void *arg);
     const void *arg;
     struct shc_bell_shm *bell;
     int peer;    /* whose store it is; -1: many, or this process's own; no member is looked at */
     bool shared; /* the bell is in the segment */
-    /* Grows, in ready(), while what is waited for comes nearer: then patience begins anew, and only
-     * who waits in vain goes to sleep. NULL: there is no such number. */
+    /* Grows in ready() when that has moved something on: then patience begins anew, and only who
+     * waits in vain goes to sleep. NULL: there is no such number. */
     const uint64_t *moves;
 };
 
