@@ -88,6 +88,6 @@ def monitored_barrier(
     """
     if dist.get_rank(group) < 0:
         return
-    pg = dist.group.WORLD if group is None else group
+    pg: Any = dist.group.WORLD if group is None else group  # its method is ours
     times = () if timeout is None else (timeout,)
     pg.monitored_barrier(*times, wait_all_ranks=wait_all_ranks)

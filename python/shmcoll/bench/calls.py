@@ -78,6 +78,18 @@ def _buffer(point: Point, blocks: int = 1) -> tuple[torch.Tensor, DType]:
     return torch.zeros(point.count * blocks, dtype=getattr(torch, dtype.name)), dtype
 
 
+def _sum(count: int, salt: int, dtype: DType, world_size: int) -> torch.Tensor:
+    """Of all ranks' patterns, in the dtype itself: every partial sum is exact."""
+    total = torch.zeros(count, dtype=getattr(torch, dtype.name))
+    for rank in range(world_size):
+        total += pattern(rank, count, salt, dtype, addends=world_size)
+    return total
+
+
+def _block(values: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
+    return values.chunk(world_size)[rank]
+
+
 def _all_reduce(point: Point, context: Context) -> Call:
     data, dtype = _buffer(point)
     world_size = context.world_size
@@ -85,10 +97,7 @@ def _all_reduce(point: Point, context: Context) -> Call:
     def check(salt: int) -> int:
         data.copy_(pattern(context.rank, point.count, salt, dtype, addends=world_size))
         dist.all_reduce(data)
-        want = torch.zeros_like(data)
-        for rank in range(world_size):  # in the dtype itself: every partial sum is exact
-            want += pattern(rank, point.count, salt, dtype, addends=world_size)
-        wrong = count_wrong(data, want)
+        wrong = count_wrong(data, _sum(point.count, salt, dtype, world_size))
         data.zero_()
         return wrong
 
@@ -110,6 +119,23 @@ def _broadcast(point: Point, context: Context) -> Call:
     return Call(lambda i: dist.broadcast(data, i % world_size), check)
 
 
+def _reduce(point: Point, context: Context) -> Call:
+    data, dtype = _buffer(point)
+    world_size = context.world_size
+
+    def check(salt: int) -> int:
+        root = salt % world_size
+        data.copy_(pattern(context.rank, point.count, salt, dtype, addends=world_size))
+        dist.reduce(data, root)
+        wrong = 0
+        if context.rank == root:  # the others' tensors hold nothing that is promised
+            wrong = count_wrong(data, _sum(point.count, salt, dtype, world_size))
+        data.zero_()
+        return wrong
+
+    return Call(lambda i: dist.reduce(data, i % world_size), check)
+
+
 def _all_gather(point: Point, context: Context) -> Call:
     mine, dtype = _buffer(point)
     everyone, _ = _buffer(point, blocks=context.world_size)
@@ -126,6 +152,110 @@ def _all_gather(point: Point, context: Context) -> Call:
         return wrong
 
     return Call(lambda i: dist.all_gather_into_tensor(everyone, mine), check)
+
+
+def _reduce_scatter(point: Point, context: Context) -> Call:
+    everyone, dtype = _buffer(point, blocks=context.world_size)
+    mine, _ = _buffer(point)
+    world_size = context.world_size
+
+    def check(salt: int) -> int:
+        count = everyone.numel()
+        everyone.copy_(pattern(context.rank, count, salt, dtype, addends=world_size))
+        dist.reduce_scatter_tensor(mine, everyone)
+        total = _sum(count, salt, dtype, world_size)
+        wrong = count_wrong(mine, _block(total, context.rank, world_size))
+        mine.zero_()
+        everyone.zero_()
+        return wrong
+
+    return Call(lambda i: dist.reduce_scatter_tensor(mine, everyone), check)
+
+
+def _all_to_all(point: Point, context: Context) -> Call:
+    given, dtype = _buffer(point, blocks=context.world_size)
+    got, _ = _buffer(point, blocks=context.world_size)
+    world_size = context.world_size
+
+    def check(salt: int) -> int:
+        given.copy_(pattern(context.rank, given.numel(), salt, dtype))
+        dist.all_to_all_single(got, given)
+        wrong = 0
+        for rank, block in enumerate(got.chunk(world_size)):
+            sent = pattern(rank, given.numel(), salt, dtype)
+            wrong += count_wrong(block, _block(sent, context.rank, world_size))
+        given.zero_()
+        got.zero_()
+        return wrong
+
+    return Call(lambda i: dist.all_to_all_single(got, given), check)
+
+
+def _gather(point: Point, context: Context) -> Call:
+    mine, dtype = _buffer(point)
+    everyone, _ = _buffer(point, blocks=context.world_size)
+    blocks = list(everyone.chunk(context.world_size))
+
+    def run(root: int) -> None:
+        dist.gather(mine, blocks if context.rank == root else None, root)
+
+    def check(salt: int) -> int:
+        root = salt % context.world_size
+        mine.copy_(pattern(context.rank, point.count, salt, dtype))
+        run(root)
+        wrong = 0
+        for rank, block in enumerate(blocks if context.rank == root else []):
+            wrong += count_wrong(block, pattern(rank, point.count, salt, dtype))
+        mine.zero_()
+        everyone.zero_()
+        return wrong
+
+    return Call(lambda i: run(i % context.world_size), check)
+
+
+def _scatter(point: Point, context: Context) -> Call:
+    mine, dtype = _buffer(point)
+    everyone, _ = _buffer(point, blocks=context.world_size)
+    blocks = list(everyone.chunk(context.world_size))
+
+    def run(root: int) -> None:
+        dist.scatter(mine, blocks if context.rank == root else None, root)
+
+    def check(salt: int) -> int:
+        root = salt % context.world_size
+        given = pattern(root, everyone.numel(), salt, dtype)
+        everyone.copy_(given)  # on the root it is looked at
+        run(root)
+        wrong = count_wrong(mine, _block(given, context.rank, context.world_size))
+        mine.zero_()
+        everyone.zero_()
+        return wrong
+
+    return Call(lambda i: run(i % context.world_size), check)
+
+
+def _sendrecv(point: Point, context: Context) -> Call:
+    """Everybody to the next rank, and from the one before."""
+    given, dtype = _buffer(point)
+    got, _ = _buffer(point)
+    following = (context.rank + 1) % context.world_size
+    before = (context.rank - 1) % context.world_size
+
+    def run() -> None:
+        sending = dist.P2POp(dist.isend, given, following)
+        receiving = dist.P2POp(dist.irecv, got, before)
+        for work in dist.batch_isend_irecv([sending, receiving]):
+            work.wait()
+
+    def check(salt: int) -> int:
+        given.copy_(pattern(context.rank, point.count, salt, dtype))
+        run()
+        wrong = count_wrong(got, pattern(before, point.count, salt, dtype))
+        given.zero_()
+        got.zero_()
+        return wrong
+
+    return Call(lambda i: run(), check)
 
 
 def _barrier(point: Point, context: Context) -> Call:
@@ -146,6 +276,12 @@ def _barrier(point: Point, context: Context) -> Call:
 CALLS: dict[str, Callable[[Point, Context], Call]] = {
     "all_reduce": _all_reduce,
     "broadcast": _broadcast,
+    "reduce": _reduce,
     "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "gather": _gather,
+    "scatter": _scatter,
+    "sendrecv": _sendrecv,
     "barrier": _barrier,
 }

@@ -10,9 +10,13 @@ return before all ranks have called. An iteration then lasts from the end of the
 from the first call where the loop was restarted, until the last return: the times of a loop add up
 to the time of the loop.
 
-An operation with a root does not hold the root back, which could run ahead of its receivers as far
-as there are buffers. So the root moves to the next rank with every iteration: a rank cannot send
-on what it has not got. An iteration lasts from the call of its root until the last return.
+Where the root gets something (reduce, gather) or each rank from one other (sendrecv), some may run
+ahead of the rest as far as there are buffers. Iterations are cut the same way: whoever ran ahead has
+shortened the next iteration, not the loop. The root moves to the next rank with every iteration.
+
+Where the others get it from the root (broadcast, scatter), the root could run ahead of them all. So
+it moves too: a rank cannot send on what it has not got. An iteration lasts from the call of its root
+until the last return.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ Readings = Sequence[Sequence[int]]  # [rank][iteration], in ns
 
 
 def of_symmetric(called: Readings, returned: Readings) -> list[int]:
-    """Iterations of an operation without a root."""
+    """Iterations that begin where the one before has ended."""
     last_return = [max(times) for times in zip(*returned)]
     first_call = [min(times) for times in zip(*called)]
     begin = map(max, first_call, [first_call[0], *last_return])
@@ -31,6 +35,6 @@ def of_symmetric(called: Readings, returned: Readings) -> list[int]:
 
 
 def of_rooted(called: Readings, returned: Readings) -> list[int]:
-    """Iterations of an operation whose root is rank 0, 1, ... in turn."""
+    """Iterations that begin with the call of the root, which is rank 0, 1, ... in turn."""
     last_return = [max(times) for times in zip(*returned)]
     return [end - called[i % len(called)][i] for i, end in enumerate(last_return)]

@@ -77,7 +77,8 @@ class Measurement:
 
     def _round(self, team: Team, point: Point) -> list[int]:
         readings = team.time(self._iterations, self._budget_ns)
-        evaluate = latency.of_rooted if OPS[point.op].rooted else latency.of_symmetric
+        given_by_root = OPS[point.op].root == "gives"
+        evaluate = latency.of_rooted if given_by_root else latency.of_symmetric
         return evaluate([r["called"] for r in readings], [r["returned"] for r in readings])
 
     def _able(self, cells: dict[str, Cell]) -> Iterator[tuple[Team, Cell]]:

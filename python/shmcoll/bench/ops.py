@@ -39,20 +39,36 @@ DTYPES: dict[str, DType] = {
 DTYPE_ALIASES = {"float": "float32", "double": "float64", "half": "float16"}
 
 
+def _one(world_size: int) -> int:
+    return 1
+
+
+def _each(world_size: int) -> int:
+    return world_size
+
+
+def _all(world_size: int) -> float:
+    return 1.0
+
+
+def _others(world_size: int) -> float:
+    return (world_size - 1) / world_size
+
+
 @dataclass(frozen=True)
 class Op:
-    """One collective.
+    """One operation.
 
     ``size`` of a point is what nccl-tests calls size: the bytes one rank sends or ends with,
-    whichever is more. ``count`` is what one rank contributes, in elements.
+    whichever is more. ``count`` is how many elements one rank has for another.
     """
 
     name: str
-    redop: str | None
-    moves_data: bool
-    rooted: bool  # the root is rank 0, 1, ... in turn
     shares: Callable[[int], int]  # of world_size: into how many counts a size is divided
     busbw_factor: Callable[[int], float]  # of world_size: bus bandwidth = size / time * factor
+    redop: str | None = None
+    root: str | None = None  # "gives" or "takes"; it is rank 0, 1, ... in turn
+    moves_data: bool = True
 
     def count(self, size_bytes: int, elem_bytes: int, world_size: int) -> int:
         """Elements for the wanted size: rounded down, but at least one."""
@@ -68,37 +84,17 @@ class Op:
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
-        Op(
-            "all_reduce",
-            redop="sum",
-            moves_data=True,
-            rooted=False,
-            shares=lambda world_size: 1,
-            busbw_factor=lambda world_size: 2 * (world_size - 1) / world_size,
-        ),
-        Op(
-            "broadcast",
-            redop=None,
-            moves_data=True,
-            rooted=True,
-            shares=lambda world_size: 1,
-            busbw_factor=lambda world_size: 1.0,
-        ),
-        Op(
-            "all_gather",
-            redop=None,
-            moves_data=True,
-            rooted=False,
-            shares=lambda world_size: world_size,
-            busbw_factor=lambda world_size: (world_size - 1) / world_size,
-        ),
-        Op(
-            "barrier",
-            redop=None,
-            moves_data=False,
-            rooted=False,
-            shares=lambda world_size: 1,
-            busbw_factor=lambda world_size: 0.0,
-        ),
+        Op("all_reduce", _one, lambda world_size: 2 * _others(world_size), redop="sum"),
+        Op("broadcast", _one, _all, root="gives"),
+        Op("reduce", _one, _all, redop="sum", root="takes"),
+        Op("all_gather", _each, _others),
+        Op("reduce_scatter", _each, _others, redop="sum"),
+        Op("all_to_all", _each, _others),
+        Op("gather", _each, _others, root="takes"),
+        Op("scatter", _each, _others, root="gives"),
+        Op("sendrecv", _one, _all),
+        Op("barrier", _one, lambda world_size: 0.0, moves_data=False),
     )
 }
+
+DEFAULT_OPS = ("all_reduce", "broadcast", "all_gather", "barrier")

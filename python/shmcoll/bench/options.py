@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from shmcoll.bench import machine, plan
+from shmcoll.bench.ops import DEFAULT_OPS, OPS
 from shmcoll.bench.plan import Settings
 
 _T = TypeVar("_T")
@@ -16,10 +17,10 @@ _T = TypeVar("_T")
 _EPILOG = """\
 what the numbers mean:
   time     median over the iterations of a tight loop; an iteration lasts until the last rank
-           has its result. The root of a broadcast moves from rank to rank, so that no root can
-           run ahead. The Python call is included.
-  busbw    size / time * factor, as nccl-tests: all_reduce 2(n-1)/n, all_gather (n-1)/n,
-           broadcast 1. The size of an all_gather is that of its whole result.
+           has its result. A root moves from rank to rank, so that none can run ahead.
+           The Python call is included.
+  busbw    size / time * factor, as nccl-tests: all_reduce 2(n-1)/n; broadcast, reduce and
+           sendrecv 1; the others (n-1)/n. Their size is that of all blocks together.
   vs X     time of X / time of the first backend: above 1 the first one is faster. The backends
            take turns, A B A B; this is the median over the pairs of adjacent rounds.
   #wrong   elements (or early leavers of a barrier) that were not what they must be, over all
@@ -75,9 +76,9 @@ def _add_what(add: Callable[..., object]) -> None:
         "-o",
         "--ops",
         type=_checked(plan.parse_ops),
-        default=plan.parse_ops("all"),
+        default=DEFAULT_OPS,
         metavar="OP,OP",
-        help="all_reduce, broadcast, all_gather, barrier (default: all)",
+        help=f"all, or some of {', '.join(OPS)} (default: {', '.join(DEFAULT_OPS)})",
     )
     add(
         "-b",

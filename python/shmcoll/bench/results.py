@@ -165,7 +165,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "count": row.point.count,
         "dtype": row.point.dtype,
         "redop": op.redop,
-        "root": "in turn" if op.rooted else None,
+        "root": "in turn" if op.root else None,
         "backends": {label: _cell_json(row, label) for label in row.cells},
         "ratios": {
             label: {"median": row.ratio(label), "rounds": row.round_ratios(label)}

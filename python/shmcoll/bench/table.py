@@ -24,7 +24,7 @@ _POINT_COLUMNS = (
     ("type", "", 8),
     ("redop", "", 5),
 )
-_OP_WIDTH = 10
+_OP_WIDTH = max(map(len, OPS))
 _TIME_WIDTH = 9
 _BUSBW_WIDTH = 7
 _WRONG_WIDTH = 6
