@@ -11,7 +11,8 @@ A SIGKILL is a promise too: the kernel may need long to keep it. So the parent, 
 priority, times when the victim became a zombie. And the machine may stand still, or one CPU of it:
 a metronome with no other task and the ranks' own priority measures how much longer than asked its
 sleeps took, and a client of the store how long that took to answer. What is late, but by no more
-than one of these three explains, is reported apart.
+than one of these three explains, is reported apart; so is a survivor that waited for a disk, because
+the system had thrown its code out of memory.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ TIMEOUT_S = 1.5  # of the groups: what a rank waits for one that has not said he
 CYCLES = 8
 # Words of the board; the second line's are one for each rank.
 KILLED_AT, DEAD_AT, OVER, STORE = 0, 1, 2, 3
-RAISED_AT, PHASE_OF, BEGUN_AT, QUEUED_OF = 16, 32, 48, 64
+RAISED_AT, PHASE_OF, BEGUN_AT, QUEUED_OF, READS_OF = 16, 32, 48, 64, 80
 PHASES = ("not begun", "making a group", "in a call", "asynchronous", "destroying", "done")
 NOT_BEGUN, MAKING, CALLING, ASYNCHRONOUS, DESTROYING, DONE = range(6)
 UNHEARD = "the store has no hello of it: "  # leads what a survivor brings back
@@ -147,6 +148,7 @@ def survive(rank: ranks.Rank, seed: int, victim: int) -> str:
     except dist.DistBackendError as error:
         rank.board[RAISED_AT + rank.rank] = ranks.now_ns()
         rank.board[QUEUED_OF + rank.rank] = queued_ns() - rank.board[QUEUED_OF + rank.rank]
+        rank.board[READS_OF + rank.rank] = major_faults() - rank.board[READS_OF + rank.rank]
         told = str(error)
     if "at the rendezvous" in told and "Timed out" in told:
         told = told if had_said_hello(rank, victim, told) else UNHEARD + told
@@ -168,6 +170,11 @@ def survive(rank: ranks.Rank, seed: int, victim: int) -> str:
 def queued_ns(pid: int | str = "self") -> int:
     """For how long the main thread was ready to run, and no CPU free."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+
+
+def major_faults(pid: int | str = "self") -> int:
+    """How often it waited for a page from a disk."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[9])
 
 
 def stolen_ms() -> float:
@@ -215,6 +222,7 @@ def attack(run: Any, attempt: Round) -> None:
     attempt.stolen_ms = -stolen_ms()
     for rank, pid in run.pids.items():
         run.board[QUEUED_OF + rank] = queued_ns(pid)
+        run.board[READS_OF + rank] = major_faults(pid)
     if attempt.stopped >= 0:
         os.kill(run.pids[attempt.stopped], signal.SIGSTOP)
     run.board[KILLED_AT] = ranks.now_ns()
@@ -241,6 +249,8 @@ def judge_time(attempt: Round, rank: int, told: str, board: list[int]) -> None:
         attempt.excused.append(f"{late}; the kernel took {dead_ms:.1f} ms to kill")
     elif told_ms - attempt.stall_ms <= PROMISE_MS:
         attempt.excused.append(f"{late}; the machine stood still for {attempt.stall_ms:.1f} ms")
+    elif board[READS_OF + rank] > 0:
+        attempt.excused.append(f"{late}; it read {board[READS_OF + rank]} pages from a disk")
     elif "on group" not in told and told_ms - attempt.store_ms <= PROMISE_MS:
         attempt.excused.append(f"{late}; the store took {attempt.store_ms:.1f} ms to answer")
     else:
