@@ -319,6 +319,14 @@ def test_every_dtype_is_checked_exactly(tmp_path: Path) -> None:
     assert {row[3] for row in rows_of(done.stdout)} == set(DTYPES)
 
 
+def test_every_operation_is_timed_and_right(tmp_path: Path) -> None:
+    args = ("--backends", "shmcoll,gloo", "-g", "3", "-o", "all", *TINY)
+    done = run_bench(tmp_path, *args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {row[0] for row in rows_of(done.stdout)} == set(OPS)
+    assert "# wrong values: 0 OK" in done.stdout
+
+
 def test_one_wrong_element_fails_the_run(tmp_path: Path) -> None:
     (tmp_path / "spoil_one_element.py").write_text(
         "import torch.distributed as dist\n"
@@ -339,8 +347,9 @@ def test_one_wrong_element_fails_the_run(tmp_path: Path) -> None:
 
 def test_a_backend_that_does_nothing_fails_every_row(tmp_path: Path) -> None:
     fake = ("--backends", "fake", "--import", "torch.testing._internal.distributed.fake_pg")
-    done = run_bench(tmp_path, *fake, "-g", "2", *TINY)
+    done = run_bench(tmp_path, *fake, "-g", "2", "-o", "all", *TINY)
     assert done.returncode == 1
+    assert {row[0] for row in rows_of(done.stdout)} == set(OPS)
     assert all(int(row[-1]) > 0 for row in rows_of(done.stdout))
 
 

@@ -72,10 +72,13 @@ def _to_dtype(values: torch.Tensor, dtype: DType) -> torch.Tensor:
     return values.to(getattr(torch, dtype.name))
 
 
-def _buffer(point: Point, blocks: int = 1) -> tuple[torch.Tensor, DType]:
+def _dtype(point: Point) -> DType:
     assert point.dtype is not None
-    dtype = DTYPES[point.dtype]
-    return torch.zeros(point.count * blocks, dtype=getattr(torch, dtype.name)), dtype
+    return DTYPES[point.dtype]
+
+
+def _buffer(point: Point, blocks: int = 1) -> torch.Tensor:
+    return torch.zeros(point.count * blocks, dtype=getattr(torch, _dtype(point).name))
 
 
 def _sum(count: int, salt: int, dtype: DType, world_size: int) -> torch.Tensor:
@@ -90,172 +93,163 @@ def _block(values: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
     return values.chunk(world_size)[rank]
 
 
-def _all_reduce(point: Point, context: Context) -> Call:
-    data, dtype = _buffer(point)
-    world_size = context.world_size
+def _wrong_blocks(everyone: torch.Tensor, salt: int, dtype: DType, context: Context) -> int:
+    """Of a gathered result."""
+    blocks = enumerate(everyone.chunk(context.world_size))
+    return sum(count_wrong(b, pattern(rank, b.numel(), salt, dtype)) for rank, b in blocks)
+
+
+def _call(
+    point: Point,
+    context: Context,
+    run: Callable[[int], object],
+    wrong: Callable[[int], int],
+    given: torch.Tensor,
+    *others: torch.Tensor,
+    addends: int = 1,
+) -> Call:
+    """The check runs what is timed, with the rank's pattern in ``given``; salt and iteration choose
+    the root alike. ``wrong`` counts, and all buffers are zeros again."""
+    dtype = _dtype(point)
 
     def check(salt: int) -> int:
-        data.copy_(pattern(context.rank, point.count, salt, dtype, addends=world_size))
-        dist.all_reduce(data)
-        wrong = count_wrong(data, _sum(point.count, salt, dtype, world_size))
-        data.zero_()
-        return wrong
+        given.copy_(pattern(context.rank, given.numel(), salt, dtype, addends=addends))
+        run(salt)
+        found = wrong(salt)
+        for buffer in (given, *others):
+            buffer.zero_()
+        return found
 
-    return Call(lambda i: dist.all_reduce(data), check)
+    return Call(run, check)
+
+
+def _all_reduce(point: Point, context: Context) -> Call:
+    data, dtype, world_size = _buffer(point), _dtype(point), context.world_size
+
+    def wrong(salt: int) -> int:
+        return count_wrong(data, _sum(point.count, salt, dtype, world_size))
+
+    return _call(point, context, lambda i: dist.all_reduce(data), wrong, data, addends=world_size)
 
 
 def _broadcast(point: Point, context: Context) -> Call:
-    data, dtype = _buffer(point)
-    world_size = context.world_size
+    data, dtype, world_size = _buffer(point), _dtype(point), context.world_size
 
-    def check(salt: int) -> int:
-        root = salt % world_size
-        data.copy_(pattern(context.rank, point.count, salt, dtype))
-        dist.broadcast(data, root)
-        wrong = count_wrong(data, pattern(root, point.count, salt, dtype))
-        data.zero_()
-        return wrong
+    def wrong(salt: int) -> int:
+        return count_wrong(data, pattern(salt % world_size, point.count, salt, dtype))
 
-    return Call(lambda i: dist.broadcast(data, i % world_size), check)
+    return _call(point, context, lambda i: dist.broadcast(data, i % world_size), wrong, data)
 
 
 def _reduce(point: Point, context: Context) -> Call:
-    data, dtype = _buffer(point)
-    world_size = context.world_size
+    data, dtype, world_size = _buffer(point), _dtype(point), context.world_size
 
-    def check(salt: int) -> int:
-        root = salt % world_size
-        data.copy_(pattern(context.rank, point.count, salt, dtype, addends=world_size))
-        dist.reduce(data, root)
-        wrong = 0
-        if context.rank == root:  # the others' tensors hold nothing that is promised
-            wrong = count_wrong(data, _sum(point.count, salt, dtype, world_size))
-        data.zero_()
-        return wrong
+    def run(i: int) -> None:
+        dist.reduce(data, i % world_size)
 
-    return Call(lambda i: dist.reduce(data, i % world_size), check)
+    def wrong(salt: int) -> int:
+        if context.rank != salt % world_size:
+            return 0  # nothing is promised of the others' tensors
+        return count_wrong(data, _sum(point.count, salt, dtype, world_size))
+
+    return _call(point, context, run, wrong, data, addends=world_size)
 
 
 def _all_gather(point: Point, context: Context) -> Call:
-    mine, dtype = _buffer(point)
-    everyone, _ = _buffer(point, blocks=context.world_size)
+    mine, dtype = _buffer(point), _dtype(point)
+    everyone = _buffer(point, blocks=context.world_size)
 
-    def check(salt: int) -> int:
-        sent = pattern(context.rank, point.count, salt, dtype)
-        mine.copy_(sent)
+    def run(i: int) -> None:
         dist.all_gather_into_tensor(everyone, mine)
-        wrong = count_wrong(mine, sent)
-        for rank, block in enumerate(everyone.chunk(context.world_size)):
-            wrong += count_wrong(block, pattern(rank, point.count, salt, dtype))
-        mine.zero_()
-        everyone.zero_()
-        return wrong
 
-    return Call(lambda i: dist.all_gather_into_tensor(everyone, mine), check)
+    def wrong(salt: int) -> int:
+        found = count_wrong(mine, pattern(context.rank, point.count, salt, dtype))
+        return found + _wrong_blocks(everyone, salt, dtype, context)
+
+    return _call(point, context, run, wrong, mine, everyone)
 
 
 def _reduce_scatter(point: Point, context: Context) -> Call:
-    everyone, dtype = _buffer(point, blocks=context.world_size)
-    mine, _ = _buffer(point)
-    world_size = context.world_size
+    mine, dtype, world_size = _buffer(point), _dtype(point), context.world_size
+    everyone = _buffer(point, blocks=world_size)
 
-    def check(salt: int) -> int:
-        count = everyone.numel()
-        everyone.copy_(pattern(context.rank, count, salt, dtype, addends=world_size))
+    def run(i: int) -> None:
         dist.reduce_scatter_tensor(mine, everyone)
-        total = _sum(count, salt, dtype, world_size)
-        wrong = count_wrong(mine, _block(total, context.rank, world_size))
-        mine.zero_()
-        everyone.zero_()
-        return wrong
 
-    return Call(lambda i: dist.reduce_scatter_tensor(mine, everyone), check)
+    def wrong(salt: int) -> int:
+        total = _sum(everyone.numel(), salt, dtype, world_size)
+        return count_wrong(mine, _block(total, context.rank, world_size))
+
+    return _call(point, context, run, wrong, everyone, mine, addends=world_size)
 
 
 def _all_to_all(point: Point, context: Context) -> Call:
-    given, dtype = _buffer(point, blocks=context.world_size)
-    got, _ = _buffer(point, blocks=context.world_size)
-    world_size = context.world_size
+    dtype, world_size = _dtype(point), context.world_size
+    given, got = (_buffer(point, blocks=world_size) for _ in range(2))
 
-    def check(salt: int) -> int:
-        given.copy_(pattern(context.rank, given.numel(), salt, dtype))
+    def run(i: int) -> None:
         dist.all_to_all_single(got, given)
-        wrong = 0
+
+    def wrong(salt: int) -> int:
+        found = 0
         for rank, block in enumerate(got.chunk(world_size)):
             sent = pattern(rank, given.numel(), salt, dtype)
-            wrong += count_wrong(block, _block(sent, context.rank, world_size))
-        given.zero_()
-        got.zero_()
-        return wrong
+            found += count_wrong(block, _block(sent, context.rank, world_size))
+        return found
 
-    return Call(lambda i: dist.all_to_all_single(got, given), check)
+    return _call(point, context, run, wrong, given, got)
 
 
 def _gather(point: Point, context: Context) -> Call:
-    mine, dtype = _buffer(point)
-    everyone, _ = _buffer(point, blocks=context.world_size)
-    blocks = list(everyone.chunk(context.world_size))
+    mine, dtype, world_size = _buffer(point), _dtype(point), context.world_size
+    everyone = _buffer(point, blocks=world_size)
+    blocks = list(everyone.chunk(world_size))
 
-    def run(root: int) -> None:
+    def run(i: int) -> None:
+        root = i % world_size
         dist.gather(mine, blocks if context.rank == root else None, root)
 
-    def check(salt: int) -> int:
-        root = salt % context.world_size
-        mine.copy_(pattern(context.rank, point.count, salt, dtype))
-        run(root)
-        wrong = 0
-        for rank, block in enumerate(blocks if context.rank == root else []):
-            wrong += count_wrong(block, pattern(rank, point.count, salt, dtype))
-        mine.zero_()
-        everyone.zero_()
-        return wrong
+    def wrong(salt: int) -> int:
+        if context.rank != salt % world_size:
+            return 0
+        return _wrong_blocks(everyone, salt, dtype, context)
 
-    return Call(lambda i: run(i % context.world_size), check)
+    return _call(point, context, run, wrong, mine, everyone)
 
 
 def _scatter(point: Point, context: Context) -> Call:
-    mine, dtype = _buffer(point)
-    everyone, _ = _buffer(point, blocks=context.world_size)
-    blocks = list(everyone.chunk(context.world_size))
+    mine, dtype, world_size = _buffer(point), _dtype(point), context.world_size
+    everyone = _buffer(point, blocks=world_size)  # only the root's is looked at
+    blocks = list(everyone.chunk(world_size))
 
-    def run(root: int) -> None:
+    def run(i: int) -> None:
+        root = i % world_size
         dist.scatter(mine, blocks if context.rank == root else None, root)
 
-    def check(salt: int) -> int:
-        root = salt % context.world_size
-        given = pattern(root, everyone.numel(), salt, dtype)
-        everyone.copy_(given)  # on the root it is looked at
-        run(root)
-        wrong = count_wrong(mine, _block(given, context.rank, context.world_size))
-        mine.zero_()
-        everyone.zero_()
-        return wrong
+    def wrong(salt: int) -> int:
+        sent = pattern(salt % world_size, everyone.numel(), salt, dtype)
+        return count_wrong(mine, _block(sent, context.rank, world_size))
 
-    return Call(lambda i: run(i % context.world_size), check)
+    return _call(point, context, run, wrong, everyone, mine)
 
 
 def _sendrecv(point: Point, context: Context) -> Call:
     """Everybody to the next rank, and from the one before."""
-    given, dtype = _buffer(point)
-    got, _ = _buffer(point)
+    dtype = _dtype(point)
+    given, got = _buffer(point), _buffer(point)
     following = (context.rank + 1) % context.world_size
     before = (context.rank - 1) % context.world_size
 
-    def run() -> None:
+    def run(i: int) -> None:
         sending = dist.P2POp(dist.isend, given, following)
         receiving = dist.P2POp(dist.irecv, got, before)
         for work in dist.batch_isend_irecv([sending, receiving]):
             work.wait()
 
-    def check(salt: int) -> int:
-        given.copy_(pattern(context.rank, point.count, salt, dtype))
-        run()
-        wrong = count_wrong(got, pattern(before, point.count, salt, dtype))
-        given.zero_()
-        got.zero_()
-        return wrong
+    def wrong(salt: int) -> int:
+        return count_wrong(got, pattern(before, point.count, salt, dtype))
 
-    return Call(lambda i: run(), check)
+    return _call(point, context, run, wrong, given, got)
 
 
 def _barrier(point: Point, context: Context) -> Call:
