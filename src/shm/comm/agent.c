@@ -35,9 +35,9 @@ static bool somebody_waits(const struct shc_p2p *p2p)
 }
 
 /* Is it the agent's turn no more? Makes a pass to find out. */
-static bool agent_relieved(const void *arg)
+static bool agent_relieved(void *arg)
 {
-    struct shc_p2p *p2p = (struct shc_p2p *)arg;
+    struct shc_p2p *p2p = arg;
     pthread_mutex_lock(&p2p->lock);
     bool relieved = p2p->closed || somebody_waits(p2p);
     if (!relieved) {
@@ -134,9 +134,9 @@ struct waiting {
 };
 
 /* Done? Makes a pass to find out. */
-static bool message_done(const void *arg)
+static bool message_done(void *arg)
 {
-    struct waiting *waiting = (struct waiting *)arg;
+    struct waiting *waiting = arg;
     struct shc_p2p *p2p = waiting->p2p;
     enum shc_status status;
     if (shc_request_done(waiting->request, &status))

@@ -35,7 +35,7 @@ void shc_engine_fini(struct shc_engine *engine)
 
 /* ---- threads ---- */
 
-static bool has_work(const void *arg)
+static bool has_work(void *arg)
 {
     const struct shc_engine *engine = arg;
     /* acquire engine/finished <- release in list_append(): something to complete. */
@@ -213,7 +213,7 @@ static enum shc_status push_locked(struct shc_comm *comm, struct shc_request *re
     return SHC_OK;
 }
 
-static bool has_room(const void *arg)
+static bool has_room(void *arg)
 {
     const struct shc_engine *engine = arg;
     /* acquire engine/queued <- acq_rel in pop(): a count. */

@@ -119,7 +119,7 @@ bool shc_request_over(const struct shc_request *request)
 }
 
 /* Over, or there is something to run meanwhile. */
-static bool is_over_or_queued(const void *arg)
+static bool is_over_or_queued(void *arg)
 {
     const struct shc_request *request = arg;
     /* acquire runner/word <- acq_rel in push_locked(): a request is in the ring. */
@@ -127,7 +127,7 @@ static bool is_over_or_queued(const void *arg)
            shc_a32_load_acquire(&request->comm->engine.runner) == SHC_RUNNER_QUEUED;
 }
 
-static bool is_over_target(const void *arg)
+static bool is_over_target(void *arg)
 {
     return shc_request_over(arg);
 }

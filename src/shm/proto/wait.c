@@ -208,8 +208,8 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
         enum shc_member_state state = SHC_MEMBER_ALIVE;
         if (target->peer >= 0)
             state = shc_member_look(wait->seat, target->peer);
-        *ready =
-            target->ready(target->arg); /* behind the state: LEFT says nothing of data before */
+        /* Behind the state: LEFT says nothing of data before it. */
+        *ready = target->ready(target->arg);
         if (*ready)
             return SHC_OK;
         if (target->peer >= 0) {
@@ -278,7 +278,7 @@ struct word {
     uint64_t want;
 };
 
-static bool word_ready(const void *arg)
+static bool word_ready(void *arg)
 {
     const struct word *target = arg;
     /* acquire call/publish <- release in shc_call_publish(). */

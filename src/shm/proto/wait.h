@@ -37,8 +37,8 @@ struct shc_wait {
 /* What is waited for. */
 struct shc_target {
     /* An acquire load of what the bell's owner stores; for messages, a pass over the mailbox. */
-    bool (*ready)(const void *arg);
-    const void *arg;
+    bool (*ready)(void *arg);
+    void *arg;
     struct shc_bell_shm *bell;
     int peer;    /* whose store it is; -1: many, or this process's own; no member is looked at */
     bool shared; /* the bell is in the segment */
