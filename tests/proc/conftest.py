@@ -46,8 +46,8 @@ def code_stays_in_memory() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def metronome() -> Iterator[None]:
     """Measures for how long the machine stands still: time that no survivor can be told in."""
-    import faults
+    from metronome import beats
 
-    faults.beats.start()
+    beats.start()
     yield
-    faults.beats.stop()
+    beats.stop()

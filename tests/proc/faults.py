@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
-from metronome import Metronome
+from metronome import beats
 
 TOLD_MS = 100.0  # a death, to every survivor
 INTERRUPTED_MS = 200.0  # Ctrl-C, to the one who pressed it
@@ -24,9 +24,6 @@ MOMENT = 0
 READY = 1
 FREE = 2
 PID_OF = 16
-
-
-beats = Metronome()  # beside every test of this directory
 
 
 def told_limit_ms() -> float:

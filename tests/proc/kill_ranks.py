@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
-from metronome import Metronome
+from metronome import beats
 
 PROMISE_MS = 100.0
 TIMEOUT_S = 1.5  # of the groups: what a rank waits for one that has not said hello
@@ -42,8 +42,6 @@ RAISED_AT, PHASE_OF, BEGUN_AT, QUEUED_OF, READS_OF = 16, 32, 48, 64, 80
 PHASES = ("not begun", "making a group", "in a call", "asynchronous", "destroying", "done")
 NOT_BEGUN, MAKING, CALLING, ASYNCHRONOUS, DESTROYING, DONE = range(6)
 UNHEARD = "the store has no hello of it: "  # leads what a survivor brings back
-
-beats = Metronome()  # beside each round
 
 
 @dataclasses.dataclass
@@ -62,7 +60,6 @@ class Round:
     told_ms: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     stall_ms: float = 0.0  # the metronome's longest sleep too much
     store_ms: float = 0.0  # the store's longest answer
-    stolen_ms: float = 0.0  # of CPUs by the host, from the kill on
     excused: list[str] = dataclasses.field(default_factory=list)
     wrong: list[str] = dataclasses.field(default_factory=list)
     unknowable: int = 0  # ranks that waited for one that had never said hello
@@ -177,12 +174,6 @@ def major_faults(pid: int | str = "self") -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[9])
 
 
-def stolen_ms() -> float:
-    """What the host of a virtual machine has taken of all CPUs."""
-    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    return 1000.0 * int(words[8]) / os.sysconf("SC_CLK_TCK")
-
-
 def time_of_death(pid: int) -> int:
     """When the process became a zombie; 0 if this process could not look as soon as it happened."""
     try:
@@ -219,7 +210,6 @@ def attack(run: Any, attempt: Round) -> None:
     attempt.asker = start_asker(run)
     attempt.board = run.board
     time.sleep(attempt.delay_s)
-    attempt.stolen_ms = -stolen_ms()
     for rank, pid in run.pids.items():
         run.board[QUEUED_OF + rank] = queued_ns(pid)
         run.board[READS_OF + rank] = major_faults(pid)
@@ -256,7 +246,7 @@ def judge_time(attempt: Round, rank: int, told: str, board: list[int]) -> None:
     else:
         attempt.wrong.append(
             f"{late} (killed in {dead_ms:.1f} ms, longest stall {attempt.stall_ms:.1f} ms, "
-            f"store {attempt.store_ms:.1f} ms, host took {attempt.stolen_ms:.0f} ms, "
+            f"store {attempt.store_ms:.1f} ms, "
             f"without a CPU for {board[QUEUED_OF + rank] / 1e6:.1f} ms): {told}"
         )
 
@@ -273,7 +263,6 @@ def judge_text(attempt: Round, rank: int, told: str) -> None:
 
 def judge(attempt: Round, board: list[int]) -> None:
     attempt.stall_ms = beats.stall_ms()
-    attempt.stolen_ms += stolen_ms()
     attempt.store_ms = board[STORE] / 1e6
     for outcome in attempt.outcomes:
         if outcome.rank == attempt.victim:
@@ -300,7 +289,7 @@ def judge(attempt: Round, board: list[int]) -> None:
 def one_round(seed: int, with_stop: bool) -> Round:
     attempt = plan(seed, with_stop)
     board: list[int] = []
-    beats.start()
+    beats.forget()
     try:
         attempt.outcomes = ranks.outcomes(
             attempt.world,
@@ -315,7 +304,6 @@ def one_round(seed: int, with_stop: bool) -> Round:
     except ranks.Hang as hang:
         attempt.wrong.append(str(hang))
     finally:
-        beats.stop()
         if attempt.asker:
             attempt.board[OVER] = 1
             os.waitpid(attempt.asker, 0)

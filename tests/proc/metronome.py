@@ -27,7 +27,7 @@ class Metronome:
         self._pid = 0
 
     def start(self) -> None:
-        self._longest[:] = bytes(len(self._longest))
+        self.forget()
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
@@ -45,15 +45,23 @@ class Metronome:
             os.waitpid(self._pid, 0)
             self._pid = 0
 
+    def forget(self) -> None:
+        """What has been measured so far."""
+        self._longest[:] = bytes(len(self._longest))
+
     def stall_ms(self) -> float:
-        """The longest stall of any CPU since the start."""
+        """The longest stall of any CPU since the start, or since what was forgotten."""
         return float(max(word for (word,) in WORD.iter_unpack(self._longest[:])) / 1e6)
 
     def _beat(self, place: int, parent: int) -> None:
         os.sched_setaffinity(0, {self._cpus[place]})  # of this thread
-        longest = 0
+        word = WORD.size * place
         while os.getppid() == parent:
             begun_ns = time.monotonic_ns()
             time.sleep(BEAT_NS / 1e9)
-            longest = max(longest, time.monotonic_ns() - begun_ns - BEAT_NS)
-            WORD.pack_into(self._longest, WORD.size * place, longest)
+            stall_ns = time.monotonic_ns() - begun_ns - BEAT_NS
+            if stall_ns > WORD.unpack_from(self._longest, word)[0]:
+                WORD.pack_into(self._longest, word, stall_ns)
+
+
+beats = Metronome()  # beside every test of this directory
