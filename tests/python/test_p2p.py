@@ -235,7 +235,7 @@ def test_a_wait_with_a_time_out_leaves_the_receive_and_names_the_peer() -> None:
 def test_a_wait_ends_in_time_while_its_message_moves(spin_us: str) -> None:
     def body(rank: Rank) -> None:
         rank.init()
-        data = torch.full((256 << 20,), 7 * rank.rank, dtype=torch.uint8)
+        data = torch.full((512 << 20,), 7 * rank.rank, dtype=torch.uint8)
         rank.sync()
         if rank.rank == 1:
             dist.send(data, 0)
