@@ -7,13 +7,12 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from bench_runs import TINY, ranks_of, rows_of, run_bench, start_bench, wait_until_gone
 
 ROOT = Path(__file__).parents[2]
 if importlib.util.find_spec("shmcoll") is None:  # not installed: use the sources
@@ -25,8 +24,6 @@ from shmcoll.bench.plan import Point  # noqa: E402
 from shmcoll.bench.results import Cell, Row, busbw_gbs  # noqa: E402
 
 pytestmark = pytest.mark.timeout(120)
-
-TINY = ("-e", "4K", "-f", "512", "--rounds", "2", "--point-time", "0.02")
 
 
 # ---- arithmetic ----
@@ -211,63 +208,6 @@ def test_every_operation_on_paper_has_its_call() -> None:
 
 
 # ---- whole runs ----
-
-
-def bench_command(*args: str) -> list[str]:
-    return [sys.executable, "-m", "shmcoll.bench", *args]
-
-
-def bench_environment(tmp_path: Path) -> dict[str, str]:
-    import shmcoll.bench
-
-    package_root = Path(shmcoll.bench.__file__).parents[2]
-    path = [str(package_root), str(tmp_path), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "TMPDIR": str(tmp_path)}
-
-
-def run_bench(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        bench_command(*args),
-        env=bench_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-
-
-def start_bench(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        bench_command(*args),
-        env=bench_environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def ranks_of(tmp_path: Path) -> list[int]:
-    """The rank processes of a run: their command line names a file in its TMPDIR."""
-    out = []
-    for entry in Path("/proc").iterdir():
-        try:
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"shmcoll.bench.rank" in command and os.fsencode(tmp_path) in command:
-            out.append(int(entry.name))
-    return out
-
-
-def wait_until_gone(tmp_path: Path) -> None:
-    deadline = time.monotonic() + 10
-    while ranks_of(tmp_path):
-        assert time.monotonic() < deadline, f"still there: {ranks_of(tmp_path)}"
-        time.sleep(0.05)
-
-
-def rows_of(output: str) -> list[list[str]]:
-    return [line.split() for line in output.splitlines() if line and not line.startswith("#")]
 
 
 def test_two_backends_share_one_table_and_one_json(tmp_path: Path) -> None:
