@@ -247,6 +247,7 @@ def test_two_backends_share_one_table_and_one_json(tmp_path: Path) -> None:
         times = cell["time_us"]
         assert 0 < times["min"] <= times["p50"] <= times["p99"] <= times["max"]
         assert len(times["round_p50"]) == 2
+        assert cell["cv"] > 0
         assert cell["algbw_gbs"] == pytest.approx(4096 / times["p50"] / 1e3)
         assert cell["busbw_gbs"] == pytest.approx(cell["algbw_gbs"])  # 2 (n-1) / n is 1
         assert (cell["wrong"], cell["error"]) == (0, None)

@@ -19,6 +19,7 @@ what the numbers mean:
   time     median over the iterations of a tight loop; an iteration lasts until the last rank
            has its result. A root moves from rank to rank, so that none can run ahead.
            The Python call is included.
+  p99, min, max, cv   of the same iterations; cv is their standard deviation / mean, in percent
   busbw    size / time * factor, as nccl-tests: all_reduce 2(n-1)/n; broadcast, reduce and
            sendrecv 1; the others (n-1)/n. Their size is that of all blocks together.
   vs X     time of X / time of the first backend: above 1 the first one is faster. The backends
@@ -157,6 +158,13 @@ def _add_how(add: Callable[..., object]) -> None:
         dest="imports",
         metavar="MODULE",
         help="module that registers a backend; every rank imports it first",
+    )
+    add(
+        "--columns",
+        type=_checked(plan.parse_columns),
+        default=(),
+        metavar="C,C",
+        help=f"more columns for each backend: all, or some of {', '.join(plan.COLUMNS)}",
     )
     add("--json", type=Path, metavar="FILE", help="also write the results to FILE")
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from shmcoll.bench.ops import DTYPE_ALIASES, DTYPES, OPS, Op
 
+COLUMNS = ("p99", "min", "max", "cv")  # that may stand beside the median
+
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SUFFIX = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -29,6 +31,7 @@ class Settings:
     iterations: int | None  # per round; None: as many as fit into point_time_s
     point_time_s: float  # all backends and rounds of a point together
     timeout_s: float
+    columns: tuple[str, ...] = ()  # of COLUMNS
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -64,6 +67,10 @@ def parse_ops(text: str) -> tuple[str, ...]:
 
 def parse_dtypes(text: str) -> tuple[str, ...]:
     return _parse_names(text, DTYPES, DTYPE_ALIASES)
+
+
+def parse_columns(text: str) -> tuple[str, ...]:
+    return _parse_names(text, COLUMNS, {})
 
 
 def split_list(text: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, pstdev
 from typing import Any
 
 from shmcoll.bench.machine import Machine
@@ -35,6 +35,19 @@ class Cell:
     def p50_us(self) -> float | None:
         samples = self.samples
         return median(samples) / 1e3 if samples else None
+
+    def spread(self) -> dict[str, float]:
+        """The columns beside the median, times in us; none if there are no samples."""
+        samples = self.samples
+        if not samples:
+            return {}
+        average = mean(samples)
+        return {
+            "p99": samples[math.ceil(0.99 * len(samples)) - 1] / 1e3,
+            "min": samples[0] / 1e3,
+            "max": samples[-1] / 1e3,
+            "cv": pstdev(samples, average) / average,
+        }
 
     def round_medians_us(self) -> list[float]:
         return [] if self.error else [median(one) / 1e3 for one in self.rounds]
@@ -179,15 +192,16 @@ def _cell_json(row: Row, label: str) -> dict[str, Any]:
     out: dict[str, Any] = {"wrong": cell.wrong, "error": cell.error}
     samples = cell.samples
     if samples:
-        p50_us = median(samples) / 1e3
+        p50_us, spread = median(samples) / 1e3, cell.spread()
         out["time_us"] = {
             "p50": p50_us,
             "mean": mean(samples) / 1e3,
-            "p99": samples[math.ceil(0.99 * len(samples)) - 1] / 1e3,
-            "min": samples[0] / 1e3,
-            "max": samples[-1] / 1e3,
+            "p99": spread["p99"],
+            "min": spread["min"],
+            "max": spread["max"],
             "round_p50": cell.round_medians_us(),
         }
+        out["cv"] = spread["cv"]  # standard deviation / mean
         out["iterations"] = len(samples)
         out["algbw_gbs"] = algbw_gbs(row.point, p50_us)
         out["busbw_gbs"] = busbw_gbs(row.point, p50_us, row.world_size)

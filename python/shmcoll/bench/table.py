@@ -34,12 +34,12 @@ _NOTABLE = 1.05  # a ratio beyond this, either way, gets a colour
 class Table:
     """Turns rows into lines of fixed columns for these backends."""
 
-    def __init__(self, labels: tuple[str, ...]) -> None:
+    def __init__(self, labels: tuple[str, ...], columns: tuple[str, ...] = ()) -> None:
         self._labels = labels
-        # Wide enough for the backend's name above time and bandwidth.
-        self._busbw_widths = {
-            label: max(_BUSBW_WIDTH, len(label) + 3 - _TIME_WIDTH) for label in labels
-        }
+        self._columns = columns
+        # Wide enough for the backend's name above its columns.
+        times = (_TIME_WIDTH + 1) * (1 + len(columns)) - 1
+        self._busbw_widths = {label: max(_BUSBW_WIDTH, len(label) + 3 - times) for label in labels}
         self._ratio_widths = {label: max(8, len(f"vs {label}")) for label in labels[1:]}
 
     def header(self) -> list[str]:
@@ -50,9 +50,11 @@ class Table:
         groups.append("#".ljust(len(" ".join(names))))
         for label in self._labels:
             width = self._busbw_widths[label]
-            names.append(" " + "time".rjust(_TIME_WIDTH) + " " + "busbw".rjust(width))
-            units.append(" " + "(us)".rjust(_TIME_WIDTH) + " " + "(GB/s)".rjust(width))
-            groups.append(" " + f" {label} ".center(_TIME_WIDTH + 1 + width, "-"))
+            group = [name.rjust(_TIME_WIDTH) for name in ("time", *self._columns)]
+            names.append(" " + " ".join([*group, "busbw".rjust(width)]))
+            group = [_unit(name).rjust(_TIME_WIDTH) for name in ("time", *self._columns)]
+            units.append(" " + " ".join([*group, "(GB/s)".rjust(width)]))
+            groups.append(" " + f" {label} ".center(len(names[-1]) - 1, "-"))
         for label, width in self._ratio_widths.items():
             names.append(f"vs {label}".rjust(width))
         names.append("#wrong".rjust(_WRONG_WIDTH))
@@ -73,6 +75,9 @@ class Table:
         for label in self._labels:
             time_us, busbw = row.cells[label].p50_us, row.busbw_gbs(label)
             out.append((" " + _time(time_us).rjust(_TIME_WIDTH), ""))
+            spread = row.cells[label].spread()
+            for name in self._columns:
+                out.append((_spread(name, spread.get(name)).rjust(_TIME_WIDTH), ""))
             shown = "-" if busbw is None or not OPS[point.op].moves_data else f"{busbw:.2f}"
             out.append((shown.rjust(self._busbw_widths[label]), ""))
         for label, width in self._ratio_widths.items():
@@ -109,6 +114,16 @@ def format_ratio(ratio: float | None) -> str:
         return "-"
     decimals = 3 if ratio < 0.1 else 2 if ratio < 10 else 1 if ratio < 100 else 0
     return f"{ratio:.{decimals}f}x"
+
+
+def _unit(column: str) -> str:
+    return "(%)" if column == "cv" else "(us)"
+
+
+def _spread(column: str, value: float | None) -> str:
+    if column != "cv":
+        return _time(value)
+    return "-" if value is None else f"{100 * value:.1f}"
 
 
 def _time(time_us: float | None) -> str:
