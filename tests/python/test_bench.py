@@ -226,7 +226,7 @@ def test_two_backends_share_one_table_and_one_json(tmp_path: Path) -> None:
         ["all_gather", "4096"],
         ["barrier", "0"],
     ]
-    assert all(len(row) == 11 and row[9].endswith("x") and row[10] == "0" for row in rows)
+    assert all(len(row) == 12 and row[10].endswith("x") and row[11] == "0" for row in rows)
 
     report = json.loads(out.read_text())
     assert report["schema"] == "shmcoll.bench/1"
@@ -309,7 +309,7 @@ def test_an_unknown_backend_leaves_the_others_their_columns(tmp_path: Path) -> N
     assert done.returncode == 0
     assert len(done.stderr.splitlines()) == 1
     (row,) = rows_of(done.stdout)
-    assert row[5] == "-" and float(row[7]) > 0
+    assert row[6] == "-" and float(row[8]) > 0
 
 
 def test_an_import_that_fails_is_one_clear_line(tmp_path: Path) -> None:

@@ -81,6 +81,14 @@ def _buffer(point: Point, blocks: int = 1) -> torch.Tensor:
     return torch.zeros(point.count * blocks, dtype=getattr(torch, _dtype(point).name))
 
 
+def _mine_and_everyone(point: Point, context: Context) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rank's block, which in place lies where it belongs, and the tensor of all blocks."""
+    everyone = _buffer(point, blocks=context.world_size)
+    if point.place == "in":
+        return _block(everyone, context.rank, context.world_size), everyone
+    return _buffer(point), everyone
+
+
 def _sum(count: int, salt: int, dtype: DType, world_size: int) -> torch.Tensor:
     """Of all ranks' patterns, in the dtype itself: every partial sum is exact."""
     total = torch.zeros(count, dtype=getattr(torch, dtype.name))
@@ -156,22 +164,24 @@ def _reduce(point: Point, context: Context) -> Call:
 
 
 def _all_gather(point: Point, context: Context) -> Call:
-    mine, dtype = _buffer(point), _dtype(point)
-    everyone = _buffer(point, blocks=context.world_size)
+    dtype = _dtype(point)
+    mine, everyone = _mine_and_everyone(point, context)
 
     def run(i: int) -> None:
         dist.all_gather_into_tensor(everyone, mine)
 
     def wrong(salt: int) -> int:
-        found = count_wrong(mine, pattern(context.rank, point.count, salt, dtype))
-        return found + _wrong_blocks(everyone, salt, dtype, context)
+        found = _wrong_blocks(everyone, salt, dtype, context)
+        if point.place != "in":  # there it is one of the blocks
+            found += count_wrong(mine, pattern(context.rank, point.count, salt, dtype))
+        return found
 
     return _call(point, context, run, wrong, mine, everyone)
 
 
 def _reduce_scatter(point: Point, context: Context) -> Call:
-    mine, dtype, world_size = _buffer(point), _dtype(point), context.world_size
-    everyone = _buffer(point, blocks=world_size)
+    dtype, world_size = _dtype(point), context.world_size
+    mine, everyone = _mine_and_everyone(point, context)
 
     def run(i: int) -> None:
         dist.reduce_scatter_tensor(mine, everyone)

@@ -55,12 +55,17 @@ def _others(world_size: int) -> float:
     return (world_size - 1) / world_size
 
 
+def _both_ways(world_size: int) -> float:
+    return 2 * _others(world_size)
+
+
 @dataclass(frozen=True)
 class Op:
     """One operation.
 
     ``size`` of a point is what nccl-tests calls size: the bytes one rank sends or ends with,
-    whichever is more. ``count`` is how many elements one rank has for another.
+    whichever is more. ``count`` is how many elements one rank has for another. In place: the rank's
+    own block lies in the tensor of all blocks, or there is one tensor only.
     """
 
     name: str
@@ -68,6 +73,7 @@ class Op:
     busbw_factor: Callable[[int], float]  # of world_size: bus bandwidth = size / time * factor
     redop: str | None = None
     root: str | None = None  # "gives" or "takes"; it is rank 0, 1, ... in turn
+    places: tuple[str, ...] = ("out",)  # where the result may be; the first is the natural one
     moves_data: bool = True
 
     def count(self, size_bytes: int, elem_bytes: int, world_size: int) -> int:
@@ -84,16 +90,16 @@ class Op:
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
-        Op("all_reduce", _one, lambda world_size: 2 * _others(world_size), redop="sum"),
-        Op("broadcast", _one, _all, root="gives"),
-        Op("reduce", _one, _all, redop="sum", root="takes"),
-        Op("all_gather", _each, _others),
-        Op("reduce_scatter", _each, _others, redop="sum"),
+        Op("all_reduce", _one, _both_ways, redop="sum", places=("in",)),
+        Op("broadcast", _one, _all, root="gives", places=("in",)),
+        Op("reduce", _one, _all, redop="sum", root="takes", places=("in",)),
+        Op("all_gather", _each, _others, places=("out", "in")),
+        Op("reduce_scatter", _each, _others, redop="sum", places=("out", "in")),
         Op("all_to_all", _each, _others),
         Op("gather", _each, _others, root="takes"),
         Op("scatter", _each, _others, root="gives"),
         Op("sendrecv", _one, _all),
-        Op("barrier", _one, lambda world_size: 0.0, moves_data=False),
+        Op("barrier", _one, lambda world_size: 0.0, places=("-",), moves_data=False),
     )
 }
 

@@ -19,6 +19,8 @@ what the numbers mean:
   time     median over the iterations of a tight loop; an iteration lasts until the last rank
            has its result. A root moves from rank to rank, so that none can run ahead.
            The Python call is included.
+  place    out: the result has a tensor of its own. in: it is where the input was; for all_gather
+           and reduce_scatter, whose other place is out, the rank's block is in the large tensor.
   p99, min, max, cv   of the same iterations; cv is their standard deviation / mean, in percent
   busbw    size / time * factor, as nccl-tests: all_reduce 2(n-1)/n; broadcast, reduce and
            sendrecv 1; the others (n-1)/n. Their size is that of all blocks together.
@@ -46,6 +48,7 @@ def parse(argv: Sequence[str] | None) -> tuple[Settings, Path | None]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_what(parser.add_argument)
+    _add_form(parser.add_argument)
     _add_how(parser.add_argument)
     args = parser.parse_args(argv)
     if args.min_bytes > args.max_bytes:
@@ -53,7 +56,10 @@ def parse(argv: Sequence[str] | None) -> tuple[Settings, Path | None]:
     if not args.backends:
         parser.error("--backends: at least one")
     json_file = args.__dict__.pop("json")
-    return Settings(**vars(args)), json_file
+    settings = Settings(**vars(args))
+    if not plan.points(settings):
+        parser.error(f"--place {settings.place}: no operation of {','.join(settings.ops)} has it")
+    return settings, json_file
 
 
 def _add_what(add: Callable[..., object]) -> None:
@@ -114,6 +120,15 @@ def _add_what(add: Callable[..., object]) -> None:
         default=("float32",),
         metavar="T,T",
         help="torch's names or nccl-tests', or all (default: float32)",
+    )
+
+
+def _add_form(add: Callable[..., object]) -> None:
+    add(
+        "--place",
+        choices=plan.PLACES,
+        default="natural",
+        help="where the result is (default: natural, the first place an operation has)",
     )
 
 

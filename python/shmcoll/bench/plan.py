@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from shmcoll.bench.ops import DTYPE_ALIASES, DTYPES, OPS, Op
 
 COLUMNS = ("p99", "min", "max", "cv")  # that may stand beside the median
+PLACES = ("natural", "in", "out", "both")
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SUFFIX = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -32,6 +33,7 @@ class Settings:
     point_time_s: float  # all backends and rounds of a point together
     timeout_s: float
     columns: tuple[str, ...] = ()  # of COLUMNS
+    place: str = "natural"  # of PLACES
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -51,6 +53,7 @@ class Point:
     dtype: str | None
     count: int
     size_bytes: int
+    place: str = "-"  # "in" or "out": where the result is
 
 
 def parse_size(text: str) -> int:
@@ -94,12 +97,14 @@ def points(settings: Settings) -> list[Point]:
     """All rows of a run in order. Sizes that round to the same count appear once."""
     out: dict[Point, None] = {}
     for op in (OPS[name] for name in settings.ops):
+        places = _places(op, settings.place)
         if not op.moves_data:
-            out[Point(op.name, None, 0, 0)] = None
+            out.update(dict.fromkeys(Point(op.name, None, 0, 0, place) for place in places))
             continue
         for dtype in settings.dtypes:
             for wanted in sizes(settings):
-                out[_point(op, dtype, wanted, settings.nproc)] = None
+                for place in places:
+                    out[_point(op, dtype, wanted, settings.nproc, place)] = None
     return list(out)
 
 
@@ -114,7 +119,14 @@ def _parse_names(text: str, known: Collection[str], aliases: Mapping[str, str]) 
     return names
 
 
-def _point(op: Op, dtype: str, wanted_bytes: int, world_size: int) -> Point:
+def _places(op: Op, wanted: str) -> tuple[str, ...]:
+    """The places of an operation that are asked for; there may be none."""
+    if wanted == "natural":
+        return op.places[:1]
+    return tuple(place for place in op.places if wanted in ("both", place))
+
+
+def _point(op: Op, dtype: str, wanted_bytes: int, world_size: int, place: str) -> Point:
     elem_bytes = DTYPES[dtype].bytes
     count = op.count(wanted_bytes, elem_bytes, world_size)
-    return Point(op.name, dtype, count, op.size(count, elem_bytes, world_size))
+    return Point(op.name, dtype, count, op.size(count, elem_bytes, world_size), place)

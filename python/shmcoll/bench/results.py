@@ -178,6 +178,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "count": row.point.count,
         "dtype": row.point.dtype,
         "redop": op.redop,
+        "place": row.point.place,
         "root": "in turn" if op.root else None,
         "backends": {label: _cell_json(row, label) for label in row.cells},
         "ratios": {

@@ -23,6 +23,7 @@ _POINT_COLUMNS = (
     ("count", "(elements)", 10),
     ("type", "", 8),
     ("redop", "", 5),
+    ("place", "", 5),
 )
 _OP_WIDTH = max(map(len, OPS))
 _TIME_WIDTH = 9
@@ -69,6 +70,7 @@ class Table:
             str(point.count),
             point.dtype or "-",
             OPS[point.op].redop or "-",
+            point.place,
         )
         for (_, _, width), value in zip(_POINT_COLUMNS, values):
             out.append((value.rjust(width), ""))
