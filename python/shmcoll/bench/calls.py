@@ -43,23 +43,27 @@ def prepare(point: Point, context: Context) -> Call:
 
 
 def pattern(rank: int, count: int, salt: int, dtype: DType, addends: int = 1) -> torch.Tensor:
-    """What a rank contributes; ``addends`` such values add up exactly.
-
-    A hash of the position, with other constants for each rank and salt: no place, no rank and no
-    call has the values of another.
-    """
-    bits = max(1, (dtype.max_exact // addends + 1).bit_length() - 1)
-    seed = (rank * 0x85EBCA6B + salt * 0xC2B2AE35 + 0x27D4EB2F) & 0xFFFFFFFF
-    values = torch.arange(1, count + 1, dtype=torch.int32)
-    values.mul_(_int32((seed * 0x9E3779B1) & 0xFFFFFFFF | 1)).add_(_int32(seed))
-    values.bitwise_xor_(values >> 15).mul_(0x2C1B3C6D)
-    values.bitwise_right_shift_(32 - bits).bitwise_and_((1 << bits) - 1)
-    return _to_dtype(values, dtype)
+    """What a rank contributes; ``addends`` such values add up exactly."""
+    return _to_dtype(_whole_numbers(rank, count, salt, dtype, addends), dtype)
 
 
 def count_wrong(got: torch.Tensor, want: torch.Tensor) -> int:
     """Elements that differ; NaN always does."""
     return int((got != want).sum())
+
+
+def _whole_numbers(rank: int, count: int, salt: int, dtype: DType, addends: int) -> torch.Tensor:
+    """A hash of the position, with other constants for each rank and salt: no place, no rank and
+    no call has the values of another. Of more ranks than the dtype can count up to, only every
+    so-manieth gives something, at each place another one."""
+    bits = max(1, (dtype.max_exact // addends + 1).bit_length() - 1)
+    seed = (rank * 0x85EBCA6B + salt * 0xC2B2AE35 + 0x27D4EB2F) & 0xFFFFFFFF
+    places = torch.arange(1, count * (2 if dtype.part else 1) + 1, dtype=torch.int32)
+    values = places * _int32((seed * 0x9E3779B1) & 0xFFFFFFFF | 1) + _int32(seed)
+    values.bitwise_xor_(values >> 15).mul_(0x2C1B3C6D)
+    values.bitwise_right_shift_(32 - bits).bitwise_and_((1 << bits) - 1)
+    givers = -(-addends // dtype.max_exact)
+    return values if givers == 1 else values.mul_((places + rank) % givers == 0)
 
 
 def _int32(word: int) -> int:
@@ -69,7 +73,7 @@ def _int32(word: int) -> int:
 def _to_dtype(values: torch.Tensor, dtype: DType) -> torch.Tensor:
     if dtype.scale != 1:
         values = values.to(torch.int64).mul_(dtype.scale)
-    return values.to(getattr(torch, dtype.name))
+    return values.to(getattr(torch, dtype.part or dtype.name)).view(getattr(torch, dtype.name))
 
 
 def _dtype(point: Point) -> DType:
@@ -90,11 +94,11 @@ def _mine_and_everyone(point: Point, context: Context) -> tuple[torch.Tensor, to
 
 
 def _sum(count: int, salt: int, dtype: DType, world_size: int) -> torch.Tensor:
-    """Of all ranks' patterns, in the dtype itself: every partial sum is exact."""
-    total = torch.zeros(count, dtype=getattr(torch, dtype.name))
-    for rank in range(world_size):
-        total += pattern(rank, count, salt, dtype, addends=world_size)
-    return total
+    """Of all ranks' patterns. Torch cannot add all dtypes, but no partial sum is rounded in any."""
+    total = _whole_numbers(0, count, salt, dtype, world_size)
+    for rank in range(1, world_size):
+        total += _whole_numbers(rank, count, salt, dtype, world_size)
+    return _to_dtype(total, dtype)
 
 
 def _block(values: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:

@@ -12,13 +12,14 @@ class DType:
     """How big an element is, and which whole numbers it holds exactly.
 
     Checks use multiples of ``scale`` up to ``scale * max_exact``: every sum is exact, and the
-    scale makes all bytes of the wide types take part.
+    scale makes all bytes of the wide types take part. bool, whose sum is "or", holds 0 and 1.
     """
 
     name: str
     bytes: int
     max_exact: int
     scale: int = 1
+    part: str | None = None  # the dtype of the two numbers of a complex one
 
 
 DTYPES: dict[str, DType] = {
@@ -32,6 +33,17 @@ DTYPES: dict[str, DType] = {
         DType("uint8", 1, 2**8 - 1),
         DType("int32", 4, 2**31 - 1),
         DType("int64", 8, 2**31 - 1, scale=2**31 + 1),
+        DType("int16", 2, 2**15 - 1),
+        DType("uint16", 2, 2**16 - 1),
+        DType("uint32", 4, 2**31 - 1, scale=2),
+        DType("uint64", 8, 2**31 - 1, scale=2**32 + 1),
+        DType("complex64", 8, 2**24, part="float32"),
+        DType("complex128", 16, 2**31 - 1, scale=2**21 + 1, part="float64"),
+        DType("bool", 1, 1),
+        DType("float8_e4m3fn", 1, 2**4),
+        DType("float8_e5m2", 1, 2**3),
+        DType("float8_e4m3fnuz", 1, 2**4),
+        DType("float8_e5m2fnuz", 1, 2**3),
     )
 }
 
