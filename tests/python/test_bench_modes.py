@@ -10,10 +10,11 @@ import pytest
 import torch
 from bench_runs import TINY, rows_of, run_bench
 
-from shmcoll.bench import options, plan, table
+from shmcoll.bench import exercise, options, plan, startline, table
 from shmcoll.bench.ops import DTYPES
 from shmcoll.bench.plan import Point
 from shmcoll.bench.results import Cell, Row
+from shmcoll.bench.startline import StartLine
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -104,9 +105,11 @@ def test_in_place_the_own_block_lies_in_the_large_tensor(
     monkeypatch.setattr("torch.distributed.reduce_scatter_tensor", reduce_scatter)
     for op in ("all_gather", "reduce_scatter"):
         point = Point(op, "float32", 100, 1200, place)
-        call = calls.prepare(point, calls.Context(1, 3, None))
-        assert call.check(7) == 0
-        assert call.check(8) > 80  # the values of 7 are not those of 8
+        context = calls.Context(1, 3, StartLine(startline.create(3), 1, 3))
+        call = calls.prepare(point, context)
+        task = exercise.Latency([call], context)
+        assert task.check(7) == 0
+        assert task.check(8) > 80  # the values of 7 are not those of 8
     assert found == [place == "in"] * 4
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The operations as calls of torch.distributed, each with its check.
 
-A check runs the operation once on values that depend on the rank, the position and a salt, and
+A check runs the operation on values that depend on the rank, the position and a salt, and
 compares every element of every rank: values that were swapped, shifted, left out, added twice or
 kept from an earlier call are all found. The values are whole numbers whose sums the dtype holds
 exactly, so "wrong" means wrong, never rounding.
@@ -10,8 +10,9 @@ exactly, so "wrong" means wrong, never rounding.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,19 +24,32 @@ from shmcoll.bench.startline import StartLine
 
 @dataclass(frozen=True)
 class Context:
-    """Who calls."""
+    """Who calls, and how."""
 
-    rank: int
+    rank: int  # in the group that runs the operation
     world_size: int
     line: StartLine
+    how: Mapping[str, Any] = field(default_factory=dict)  # torch's ``async_op``
 
 
 @dataclass(frozen=True)
 class Call:
-    """An operation with its buffers. The timed buffers hold zeros, so that sums stay finite."""
+    """An operation with its buffers. The timed buffers hold zeros, so that sums stay finite.
 
-    run: Callable[[int], object]  # of the iteration's number, which chooses the root
-    check: Callable[[int], int]  # of a salt: how many elements are wrong on this rank
+    A check is ``give``, ``run`` and ``take`` with one salt.
+    """
+
+    run: Callable[[int], Any]  # of the iteration's number, which chooses the root; may be a Work
+    give: Callable[[int], object]  # makes the rank's input of the salt
+    take: Callable[[int], int]  # how many elements are wrong here; all are zeros again
+
+
+class Works(list[Any]):
+    """Several, that are one to whoever waits."""
+
+    def wait(self) -> None:
+        for work in self:
+            work.wait()
 
 
 def prepare(point: Point, context: Context) -> Call:
@@ -114,50 +128,57 @@ def _wrong_blocks(everyone: torch.Tensor, salt: int, dtype: DType, context: Cont
 def _call(
     point: Point,
     context: Context,
-    run: Callable[[int], object],
+    run: Callable[[int], Any],
     wrong: Callable[[int], int],
     given: torch.Tensor,
     *others: torch.Tensor,
     addends: int = 1,
 ) -> Call:
-    """The check runs what is timed, with the rank's pattern in ``given``; salt and iteration choose
-    the root alike. ``wrong`` counts, and all buffers are zeros again."""
+    """The rank's pattern is in ``given``; salt and iteration choose the root alike. ``wrong`` counts,
+    and all buffers are zeros again."""
     dtype = _dtype(point)
 
-    def check(salt: int) -> int:
+    def give(salt: int) -> None:
         given.copy_(pattern(context.rank, given.numel(), salt, dtype, addends=addends))
-        run(salt)
+
+    def take(salt: int) -> int:
         found = wrong(salt)
         for buffer in (given, *others):
             buffer.zero_()
         return found
 
-    return Call(run, check)
+    return Call(run, give, take)
 
 
 def _all_reduce(point: Point, context: Context) -> Call:
     data, dtype, world_size = _buffer(point), _dtype(point), context.world_size
 
+    def run(i: int) -> Any:
+        return dist.all_reduce(data, **context.how)
+
     def wrong(salt: int) -> int:
         return count_wrong(data, _sum(point.count, salt, dtype, world_size))
 
-    return _call(point, context, lambda i: dist.all_reduce(data), wrong, data, addends=world_size)
+    return _call(point, context, run, wrong, data, addends=world_size)
 
 
 def _broadcast(point: Point, context: Context) -> Call:
     data, dtype, world_size = _buffer(point), _dtype(point), context.world_size
 
+    def run(i: int) -> Any:
+        return dist.broadcast(data, i % world_size, **context.how)
+
     def wrong(salt: int) -> int:
         return count_wrong(data, pattern(salt % world_size, point.count, salt, dtype))
 
-    return _call(point, context, lambda i: dist.broadcast(data, i % world_size), wrong, data)
+    return _call(point, context, run, wrong, data)
 
 
 def _reduce(point: Point, context: Context) -> Call:
     data, dtype, world_size = _buffer(point), _dtype(point), context.world_size
 
-    def run(i: int) -> None:
-        dist.reduce(data, i % world_size)
+    def run(i: int) -> Any:
+        return dist.reduce(data, i % world_size, **context.how)
 
     def wrong(salt: int) -> int:
         if context.rank != salt % world_size:
@@ -171,8 +192,8 @@ def _all_gather(point: Point, context: Context) -> Call:
     dtype = _dtype(point)
     mine, everyone = _mine_and_everyone(point, context)
 
-    def run(i: int) -> None:
-        dist.all_gather_into_tensor(everyone, mine)
+    def run(i: int) -> Any:
+        return dist.all_gather_into_tensor(everyone, mine, **context.how)
 
     def wrong(salt: int) -> int:
         found = _wrong_blocks(everyone, salt, dtype, context)
@@ -187,8 +208,8 @@ def _reduce_scatter(point: Point, context: Context) -> Call:
     dtype, world_size = _dtype(point), context.world_size
     mine, everyone = _mine_and_everyone(point, context)
 
-    def run(i: int) -> None:
-        dist.reduce_scatter_tensor(mine, everyone)
+    def run(i: int) -> Any:
+        return dist.reduce_scatter_tensor(mine, everyone, **context.how)
 
     def wrong(salt: int) -> int:
         total = _sum(everyone.numel(), salt, dtype, world_size)
@@ -201,8 +222,8 @@ def _all_to_all(point: Point, context: Context) -> Call:
     dtype, world_size = _dtype(point), context.world_size
     given, got = (_buffer(point, blocks=world_size) for _ in range(2))
 
-    def run(i: int) -> None:
-        dist.all_to_all_single(got, given)
+    def run(i: int) -> Any:
+        return dist.all_to_all_single(got, given, **context.how)
 
     def wrong(salt: int) -> int:
         found = 0
@@ -219,9 +240,9 @@ def _gather(point: Point, context: Context) -> Call:
     everyone = _buffer(point, blocks=world_size)
     blocks = list(everyone.chunk(world_size))
 
-    def run(i: int) -> None:
+    def run(i: int) -> Any:
         root = i % world_size
-        dist.gather(mine, blocks if context.rank == root else None, root)
+        return dist.gather(mine, blocks if context.rank == root else None, root, **context.how)
 
     def wrong(salt: int) -> int:
         if context.rank != salt % world_size:
@@ -236,9 +257,9 @@ def _scatter(point: Point, context: Context) -> Call:
     everyone = _buffer(point, blocks=world_size)  # only the root's is looked at
     blocks = list(everyone.chunk(world_size))
 
-    def run(i: int) -> None:
+    def run(i: int) -> Any:
         root = i % world_size
-        dist.scatter(mine, blocks if context.rank == root else None, root)
+        return dist.scatter(mine, blocks if context.rank == root else None, root, **context.how)
 
     def wrong(salt: int) -> int:
         sent = pattern(salt % world_size, everyone.numel(), salt, dtype)
@@ -254,11 +275,11 @@ def _sendrecv(point: Point, context: Context) -> Call:
     following = (context.rank + 1) % context.world_size
     before = (context.rank - 1) % context.world_size
 
-    def run(i: int) -> None:
+    def run(i: int) -> Any:
         sending = dist.P2POp(dist.isend, given, following)
         receiving = dist.P2POp(dist.irecv, got, before)
-        for work in dist.batch_isend_irecv([sending, receiving]):
-            work.wait()
+        works = Works(dist.batch_isend_irecv([sending, receiving]))
+        return works if context.how.get("async_op") else works.wait()
 
     def wrong(salt: int) -> int:
         return count_wrong(got, pattern(before, point.count, salt, dtype))
@@ -267,18 +288,23 @@ def _sendrecv(point: Point, context: Context) -> Call:
 
 
 def _barrier(point: Point, context: Context) -> Call:
-    def check(salt: int) -> int:
+    def run(i: int) -> Any:
+        return dist.barrier(**context.how)
+
+    def take(salt: int) -> int:
         wrong = 0
         for late in range(min(context.world_size, 8)):
             if context.rank == late:
                 time.sleep(0.005)
             context.line.enter()
-            dist.barrier()
+            work = run(salt)
+            if work is not None:
+                work.wait()
             wrong += context.line.missing()
             context.line.wait()  # nobody enters the next one before all have looked
         return wrong
 
-    return Call(lambda i: dist.barrier(), check)
+    return Call(run, lambda salt: None, take)
 
 
 CALLS: dict[str, Callable[[Point, Context], Call]] = {

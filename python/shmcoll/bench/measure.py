@@ -76,10 +76,11 @@ class Measurement:
         return Row(point, self._settings.nproc, cells)
 
     def _round(self, team: Team, point: Point) -> list[int]:
-        readings = team.time(self._iterations, self._budget_ns)
+        replies = team.time(self._iterations, self._budget_ns)
         given_by_root = OPS[point.op].root == "gives"
         evaluate = latency.of_rooted if given_by_root else latency.of_symmetric
-        return evaluate([r["called"] for r in readings], [r["returned"] for r in readings])
+        called, returned = zip(*(reply["phases"][0] for reply in replies))
+        return evaluate(called, returned)
 
     def _able(self, cells: dict[str, Cell]) -> Iterator[tuple[Team, Cell]]:
         for team in self._teams:

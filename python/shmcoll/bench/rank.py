@@ -4,7 +4,7 @@
     init                      joins the group of the backend
     prepare  point            makes the buffers of a point
     check    salt             runs the operation once  -> wrong: elements
-    time     iterations budget_ns                      -> called, returned: clock readings in ns
+    time     iterations budget_ns                      -> phases: [called, returned] in ns of each
     (end of file)             leaves
 
 An error is a reply too ("error": text), and the rank stays for the next request.
@@ -21,14 +21,11 @@ import socket
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shmcoll.bench import exercise
 from shmcoll.bench.plan import Point
-from shmcoll.bench.startline import MAX_COUNT, StartLine
-
-if TYPE_CHECKING:
-    from shmcoll.bench.calls import Call
+from shmcoll.bench.startline import StartLine
 
 Message = dict[str, Any]
 
@@ -44,7 +41,7 @@ class Rank:
         self._rank: int = job["rank"]
         self._world_size: int = job["world_size"]
         self._line = StartLine(job["line_fd"], self._rank, self._world_size)
-        self._call: Call | None = None
+        self._exercise: exercise.Latency | None = None
 
     def init(self) -> Message:
         import torch
@@ -72,47 +69,26 @@ class Rank:
     def prepare(self, point: Message) -> Message:
         from shmcoll.bench import calls
 
-        self._call = None  # frees the buffers of the last point first
+        self._exercise = None  # frees the buffers of the last point first
         context = calls.Context(self._rank, self._world_size, self._line)
-        self._call = calls.prepare(Point(**point), context)
+        self._exercise = exercise.Latency([calls.prepare(Point(**point), context)], context)
         return {}
 
     def check(self, salt: int) -> Message:
-        assert self._call is not None
-        return {"wrong": self._call.check(salt)}
+        assert self._exercise is not None
+        return {"wrong": self._exercise.check(salt)}
 
     def time(self, iterations: int, budget_ns: int) -> Message:
+        assert self._exercise is not None
         gc.disable()
         try:
-            self._repeat(_WARMUP, budget_ns // 10)
-            called, returned = self._repeat(iterations, budget_ns)
+            self._exercise.time(_WARMUP, budget_ns // 10)
+            return {"phases": self._exercise.time(iterations, budget_ns)}
         finally:
             gc.enable()
-        return {"called": called, "returned": returned}
-
-    def _repeat(self, iterations: int, budget_ns: int) -> tuple[list[int], list[int]]:
-        """At least once, and while rank 0 expects another iteration to fit into the budget."""
-        assert self._call is not None
-        line, run = self._line, self._call.run
-        called: list[int] = []
-        returned: list[int] = []
-        begin = monotonic_ns()
-        count = line.wait(1)
-        while count > 0:
-            for _ in range(count):
-                before = monotonic_ns()
-                run(len(called))
-                after = monotonic_ns()
-                called.append(before)
-                returned.append(after)
-            done, passed = len(called), after - begin
-            fitting = (budget_ns - passed) * done // passed
-            # At most as many as before: one fast iteration says little about the next hundred.
-            count = line.wait(max(0, min(fitting, iterations - done, done, MAX_COUNT)))
-        return called, returned
 
     def leave(self) -> None:
-        self._call = None
+        self._exercise = None
         dist = sys.modules.get("torch.distributed")
         if dist is not None and dist.is_initialized():
             dist.destroy_process_group()

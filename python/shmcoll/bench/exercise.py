@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a rank does with the prepared calls: repeats them while they are timed, checks them.
+
+A point has one call, or several that differ in nothing but their buffers: ``--cache cold`` and
+``--mode throughput`` take them in turn. An exercise is what one ``--mode`` does; its check runs
+the calls as its timing does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from shmcoll.bench.startline import MAX_COUNT, StartLine
+
+if TYPE_CHECKING:
+    from shmcoll.bench.calls import Call, Context
+
+Readings = tuple[list[int], list[int]]  # called, returned: the clock in ns, of each iteration
+
+
+class Latency:
+    """One operation after the other."""
+
+    at_once = 1  # operations in flight
+
+    def __init__(self, calls: Sequence[Call], context: Context) -> None:
+        self._calls = calls
+        self._context = context
+        self._line = context.line
+
+    def check(self, salt: int) -> int:
+        """Wrong elements on this rank, over all calls; each has values of its own."""
+        wrong = 0
+        salted = [(call, salt * len(self._calls) + k) for k, call in enumerate(self._calls)]
+        for first in range(0, len(salted), self.at_once):
+            batch = salted[first : first + self.at_once]
+            for call, own in batch:
+                call.give(own)
+            _finish([call.run(own) for call, own in batch])
+            wrong += sum(call.take(own) for call, own in batch)
+        return wrong
+
+    def time(self, iterations: int, budget_ns: int) -> list[Readings]:
+        """At least one iteration, and as many as fit. The readings of each phase of them."""
+        run = self._calls[0].run if len(self._calls) == 1 else self._run
+        return [_tight(self._line, run, iterations, budget_ns)]
+
+    def _run(self, i: int) -> Any:
+        return self._calls[i % len(self._calls)].run(i)
+
+
+def _finish(works: Sequence[Any]) -> None:
+    """What was not asynchronous has no work to wait for."""
+    for work in works:
+        if work is not None:
+            work.wait()
+
+
+def _tight(
+    line: StartLine, run: Callable[[int], object], iterations: int, budget_ns: int
+) -> Readings:
+    """While rank 0 expects another iteration to fit into the budget."""
+    called: list[int] = []
+    returned: list[int] = []
+    begin = monotonic_ns()
+    count = line.wait(1)
+    while count > 0:
+        for _ in range(count):
+            before = monotonic_ns()
+            run(len(called))
+            after = monotonic_ns()
+            called.append(before)
+            returned.append(after)
+        # At most as many as before: one fast iteration says little about the next hundred.
+        done = len(called)
+        count = line.wait(min(_fitting(done, iterations, begin, budget_ns), done, MAX_COUNT))
+    return called, returned
+
+
+def _fitting(done: int, iterations: int, begin: int, budget_ns: int) -> int:
+    """How many more iterations there may be."""
+    passed = monotonic_ns() - begin
+    return max(0, min((budget_ns - passed) * done // passed, iterations - done))
