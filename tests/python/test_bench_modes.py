@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from bench_runs import TINY, rows_of, run_bench
 
-from shmcoll.bench import exercise, options, plan, startline, table
-from shmcoll.bench.ops import DTYPES
+from shmcoll.bench import calls, exercise, machine, options, plan, startline, table
+from shmcoll.bench.buffers import Buffers
+from shmcoll.bench.calls import Call, Context
+from shmcoll.bench.ops import DTYPES, OPS
 from shmcoll.bench.plan import Point
 from shmcoll.bench.results import Cell, Row
 from shmcoll.bench.startline import StartLine
@@ -87,8 +91,6 @@ def test_a_place_that_no_operation_has_is_told(capsys: pytest.CaptureFixture[str
 def test_in_place_the_own_block_lies_in_the_large_tensor(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    from shmcoll.bench import calls
-
     found = []
 
     def all_gather(everyone: torch.Tensor, mine: torch.Tensor) -> None:
@@ -105,7 +107,7 @@ def test_in_place_the_own_block_lies_in_the_large_tensor(
     monkeypatch.setattr("torch.distributed.reduce_scatter_tensor", reduce_scatter)
     for op in ("all_gather", "reduce_scatter"):
         point = Point(op, "float32", 100, 1200, place)
-        context = calls.Context(1, 3, StartLine(startline.create(3), 1, 3))
+        context = Context(1, 3, StartLine(startline.create(3), 1, 3))
         call = calls.prepare(point, context)
         task = exercise.Latency([call], context)
         assert task.check(7) == 0
@@ -120,3 +122,113 @@ def test_both_places_are_run_and_right(tmp_path: Path) -> None:
     assert [row[5] for row in rows_of(done.stdout)] == ["out", "in"] * 4
     assert "# wrong values: 0 OK" in done.stdout
     assert all(float(row[7]) >= 0 and float(row[10]) >= 0 for row in rows_of(done.stdout))
+
+
+# ---- --cache ----
+
+
+def buffers_of(*args: str, cache: int | None = 1 << 20, memory: int = 1 << 32) -> Buffers:
+    facts = replace(machine.gather(), cache_bytes=cache, memory_available_bytes=memory)
+    return Buffers(options.parse(["--backends", "a,b", "-g", "2", *args])[0], facts)
+
+
+def copies(buffers: Buffers, *sizes: int) -> list[int]:
+    return [buffers.copies(Point("all_reduce", "float32", size // 4, size)) for size in sizes]
+
+
+def test_cold_buffers_are_twice_the_cache_or_last_for_a_round() -> None:
+    assert copies(buffers_of(), 8, 1 << 30) == [1, 1]
+    assert buffers_of().sweep_bytes == 0
+    cold = buffers_of("--cache", "cold")
+    assert cold.sweep_bytes == 2 << 20
+    assert copies(cold, 8, 65536, 65540, 1 << 20, 1 << 24) == [500, 32, 32, 2, 2]
+    assert copies(buffers_of("--cache", "cold", "-n", "20"), 8, 65536, 1 << 20) == [20, 20, 2]
+    assert cold.copies(Point("barrier", None, 0, 0)) == 1
+    assert cold.notes([Point("all_reduce", "float32", 1, 4)]) == []
+
+
+def test_cold_buffers_take_half_the_memory_and_say_when_that_is_too_little() -> None:
+    points = [Point("all_reduce", "float32", size // 4, size) for size in (8, 1 << 16, 1 << 18)]
+    # 8 MiB, half of it for 4 ranks: 1 MiB each, half of it for copies that count twice.
+    short = buffers_of("--cache", "cold", memory=8 << 20)
+    assert [short.copies(point) for point in points] == [500, 4, 2]
+    first, second = short.notes(points)
+    assert "not cold: twice the last level cache is too much for 1 MiB" in first
+    assert "not all cold from 65536 bytes to 262144" in second
+    (unknown,) = buffers_of("--cache", "cold", cache=None, memory=1 << 40).notes(points)
+    assert "not in /sys; 64 MiB assumed" in unknown
+
+
+def test_the_cache_is_the_largest_and_the_memory_the_least(tmp_path: Path) -> None:
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    assert machine.cache_bytes(tmp_path) is None
+    write("sys/devices/system/cpu/cpu0/cache/index0/size", "48K\n")
+    write("sys/devices/system/cpu/cpu1/cache/index3/size", "32768K\n")
+    write("sys/devices/system/cpu/cpufreq/size", "99999K\n")
+    assert machine.cache_bytes(tmp_path) == 32 << 20
+
+    write("proc/meminfo", "MemFree: 5 kB\nMemAvailable:   4096 kB\n")
+    assert machine.memory_available_bytes(tmp_path) == 4 << 20
+    write("proc/self/cgroup", "0::/a/b\n")
+    write("sys/fs/cgroup/a/b/memory.max", "max\n")
+    write("sys/fs/cgroup/a/b/memory.current", "1\n")
+    assert machine.memory_available_bytes(tmp_path) == 4 << 20
+    write("sys/fs/cgroup/a/memory.max", "3000\n")
+    write("sys/fs/cgroup/a/memory.current", "1000\n")
+    assert machine.memory_available_bytes(tmp_path) == 2000
+    write("proc/self/cgroup", "4:memory:/x\n")
+    write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "500\n")
+    write("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "600\n")
+    assert machine.memory_available_bytes(tmp_path) == 0
+
+
+class Notes:
+    """Calls that note what is done to them; an operation may be asynchronous."""
+
+    def __init__(self, count: int, wrong: int | None = None) -> None:
+        self.done: list[tuple[str, int, int]] = []  # what, to which call, with which number
+        self.calls = [self._call(k, wrong) for k in range(count)]
+
+    def _call(self, k: int, wrong: int | None) -> Call:
+        def note(what: str, number: int) -> None:
+            self.done.append((what, k, number))
+
+        def run(number: int) -> SimpleNamespace:
+            note("run", number)
+            return SimpleNamespace(wait=lambda: note("wait", number))
+
+        def take(number: int) -> int:
+            note("take", number)
+            return int(k == wrong)
+
+        return Call(run, lambda number: note("give", number), take)
+
+    def all(self, what: str) -> list[tuple[int, int]]:
+        return [(k, number) for name, k, number in self.done if name == what]
+
+
+def alone() -> Context:
+    return Context(0, 1, StartLine(startline.create(1), 0, 1))
+
+
+def test_operations_take_turns_over_the_copies_and_all_are_checked() -> None:
+    notes = Notes(3, wrong=2)
+    task = exercise.Latency(notes.calls, alone())
+    (readings,) = task.time(7, 10**12)
+    assert notes.all("run") == [(0, 0), (1, 1), (2, 2), (0, 3), (1, 4), (2, 5), (0, 6)]
+    assert [len(times) for times in readings] == [7, 7]
+    notes.done.clear()
+    assert task.check(5) == 1
+    numbers = [(0, 15), (1, 16), (2, 17)]
+    assert [notes.all(what) for what in ("give", "run", "wait", "take")] == [numbers] * 4
+
+
+def test_cold_buffers_give_right_results(tmp_path: Path) -> None:
+    args = ("--backends", "shmcoll,gloo", "-g", "2", "-o", "all", "--cache", "cold")
+    done = run_bench(tmp_path, *args, "-n", "5", *TINY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {row[0] for row in rows_of(done.stdout)} == set(OPS)
+    assert "# wrong values: 0 OK" in done.stdout

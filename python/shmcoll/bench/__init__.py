@@ -4,6 +4,7 @@
 cli        the command line, and what the exit code says
 plan       what is measured: settings, sizes, points
 ops        operations and dtypes on paper: counts, bus bandwidth   (no torch)
+buffers    how many copies of the buffers, for cold caches
 calls      the same operations in torch, with their checks         (ranks only)
 exercise   how the calls are repeated and checked                  (ranks only)
 startline  where ranks wait for the common start                   (ranks only)

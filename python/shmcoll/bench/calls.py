@@ -134,8 +134,8 @@ def _call(
     *others: torch.Tensor,
     addends: int = 1,
 ) -> Call:
-    """The rank's pattern is in ``given``; salt and iteration choose the root alike. ``wrong`` counts,
-    and all buffers are zeros again."""
+    """The rank's pattern is in ``given``; salt and iteration choose the root alike. ``wrong``
+    counts, and all buffers are zeros again."""
     dtype = _dtype(point)
 
     def give(salt: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shmcoll.bench import machine, options, plan, table
+from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import Team
 from shmcoll.bench.machine import Machine
 from shmcoll.bench.measure import Measurement
@@ -27,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = Report(settings, machine.gather(), points=len(plan.points(settings)))
     screen = table.make_screen(table.Table(settings.labels, settings.columns))
     for line in _header(report.machine, settings):
+        screen.note(line)
+    for line in Buffers(settings, report.machine).notes(plan.points(settings)):
         screen.note(line)
     _run(report, screen)
     for line in table.summary(report):
@@ -47,7 +50,7 @@ def _run(report: Report, screen: table.Screen) -> None:
                 Team(label, backend, settings, Path(scratch))
                 for label, backend in zip(settings.labels, settings.backends)
             ]
-            measurement = Measurement(teams, settings)
+            measurement = Measurement(teams, settings, Buffers(settings, report.machine))
             try:
                 measurement.start()
                 _tell_failures(report, measurement)

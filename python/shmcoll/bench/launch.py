@@ -65,8 +65,10 @@ class Team:
         """Raises Refused or TeamError if the backend cannot be used."""
         self._replies(_START_TIMEOUT_S)
 
-    def prepare(self, point: Point) -> None:
-        self._ask({"do": "prepare", "point": asdict(point)})
+    def prepare(self, point: Point, copies: int, sweep_bytes: int) -> None:
+        """Buffers for the operation, so many times, and memory that sweeps them from the caches."""
+        request = {"do": "prepare", "copies": copies, "sweep_bytes": sweep_bytes}
+        self._ask({**request, "point": asdict(point)})
 
     def check(self, salt: int) -> int:
         """Wrong elements, over all ranks."""

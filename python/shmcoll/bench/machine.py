@@ -19,6 +19,8 @@ class Machine:
     cpus_usable: int
     cpus_affinity: int
     cpu_quota: float | None  # CPUs the control group grants; None: no limit
+    cache_bytes: int | None  # the largest, which is the last level; None: /sys does not tell
+    memory_available_bytes: int
     shm_free_bytes: int | None
     shm_total_bytes: int | None
     kernel: str
@@ -36,6 +38,8 @@ def gather() -> Machine:
         cpus_usable=usable(affinity, quota),
         cpus_affinity=affinity,
         cpu_quota=quota,
+        cache_bytes=cache_bytes(Path("/")),
+        memory_available_bytes=memory_available_bytes(Path("/")),
         shm_free_bytes=shm_free,
         shm_total_bytes=shm_total,
         kernel=platform.release(),
@@ -67,6 +71,36 @@ def cpu_quota(root: Path) -> float | None:
             if quota is not None:
                 quotas.append(quota)
     return min(quotas, default=None)
+
+
+def cache_bytes(root: Path) -> int | None:
+    """The largest cache of any CPU."""
+    files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index*/size")
+    sizes = [text[:-1] for text in (_read(file).strip() for file in files) if text.endswith("K")]
+    return max((int(kib) << 10 for kib in sizes), default=None)
+
+
+def memory_available_bytes(root: Path) -> int:
+    """What can be taken without swapping, in the tightest of this process's control groups."""
+    free = [0]
+    for line in _read(root / "proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            free = [int(line.split()[1]) << 10]
+    for controllers, group in _cgroups(root):
+        v1 = bool(controllers)
+        if v1 and "memory" not in controllers:
+            continue
+        mount = root / ("sys/fs/cgroup/memory" if v1 else "sys/fs/cgroup")
+        inside = Path(group.lstrip("/"))
+        for level in [inside, *inside.parents]:
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            limit, used = (
+                _read(mount / level / name).strip()
+                for name in (names if v1 else ("memory.max", "memory.current"))
+            )
+            if limit.isdecimal() and used.isdecimal():
+                free.append(max(0, int(limit) - int(used)))
+    return min(free)
 
 
 def _cgroups(root: Path) -> list[tuple[list[str], str]]:

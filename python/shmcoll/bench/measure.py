@@ -12,30 +12,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shmcoll.bench import latency
+from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import Refused, Team, TeamError
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.results import Cell, Row
 
-_MAX_ITERATIONS = 500  # per round: five rounds give 2500 samples, enough for a p99
 _FOREVER_NS = 10**15
 
 
 class Measurement:
     """The teams of a run. A team that fails is stopped and leaves a reason in ``failures``."""
 
-    def __init__(self, teams: list[Team], settings: Settings) -> None:
+    def __init__(self, teams: list[Team], settings: Settings, buffers: Buffers) -> None:
         self._teams = teams
         self._settings = settings
+        self._buffers = buffers
         self.failures: dict[str, str] = {}
         self._salt = 0
+        self._budget_ns = _FOREVER_NS
         if settings.iterations is None:
             turns = len(teams) * settings.rounds
-            self._iterations = _MAX_ITERATIONS
             self._budget_ns = int(settings.point_time_s * 1e9 / turns)
-        else:
-            self._iterations = settings.iterations
-            self._budget_ns = _FOREVER_NS
 
     @property
     def alive(self) -> list[Team]:
@@ -64,7 +62,7 @@ class Measurement:
         cells = {team.label: Cell(error=self.failures.get(team.label)) for team in self._teams}
         for team, cell in self._able(cells):
             with self._guard(team, cell):
-                team.prepare(point)
+                team.prepare(point, self._buffers.copies(point), self._buffers.sweep_bytes)
                 cell.wrong += team.check(self._next_salt())
         for _ in range(self._settings.rounds):
             for team, cell in self._able(cells):
@@ -76,7 +74,7 @@ class Measurement:
         return Row(point, self._settings.nproc, cells)
 
     def _round(self, team: Team, point: Point) -> list[int]:
-        replies = team.time(self._iterations, self._budget_ns)
+        replies = team.time(self._settings.round_iterations, self._budget_ns)
         given_by_root = OPS[point.op].root == "gives"
         evaluate = latency.of_rooted if given_by_root else latency.of_symmetric
         called, returned = zip(*(reply["phases"][0] for reply in replies))

@@ -29,6 +29,11 @@ what the numbers mean:
   #wrong   elements (or early leavers of a barrier) that were not what they must be, over all
            ranks and backends, in a check before and a check after the timing.
 
+  --cache cold     operations take turns over copies of the buffers that together are twice the
+           last level cache, after that much other memory was read. Torch's tensor objects are
+           as cold. At most half of the available memory is used; a note says if that is too
+           little.
+
 exit code: 0 good; 1 wrong values, or a backend failed on the way; 2 bad usage, or none of the
 backends can be used; 130 interrupted (what was measured is printed)
 
@@ -129,6 +134,12 @@ def _add_form(add: Callable[..., object]) -> None:
         choices=plan.PLACES,
         default="natural",
         help="where the result is (default: natural, the first place an operation has)",
+    )
+    add(
+        "--cache",
+        choices=plan.CACHES,
+        default="hot",
+        help="cold: the buffers are in no cache when an operation begins (default: hot)",
     )
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from shmcoll.bench.ops import DTYPE_ALIASES, DTYPES, OPS, Op
 
 COLUMNS = ("p99", "min", "max", "cv")  # that may stand beside the median
+CACHES = ("hot", "cold")
+MAX_ITERATIONS = 500  # per round: five rounds give 2500 samples, enough for a p99
 PLACES = ("natural", "in", "out", "both")
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -34,6 +36,12 @@ class Settings:
     timeout_s: float
     columns: tuple[str, ...] = ()  # of COLUMNS
     place: str = "natural"  # of PLACES
+    cache: str = "hot"  # of CACHES
+
+    @property
+    def round_iterations(self) -> int:
+        """At most, in a round."""
+        return MAX_ITERATIONS if self.iterations is None else self.iterations
 
     @property
     def labels(self) -> tuple[str, ...]:

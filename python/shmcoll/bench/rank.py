@@ -2,7 +2,7 @@
 """The program of one rank: does what the parent asks over a socket, one JSON line each way.
 
     init                      joins the group of the backend
-    prepare  point            makes the buffers of a point
+    prepare  point copies sweep_bytes    makes the buffers of a point
     check    salt             runs the operation once  -> wrong: elements
     time     iterations budget_ns                      -> phases: [called, returned] in ns of each
     (end of file)             leaves
@@ -16,6 +16,7 @@ import ctypes
 import gc
 import importlib
 import json
+import random
 import signal
 import socket
 import sys
@@ -42,6 +43,7 @@ class Rank:
         self._world_size: int = job["world_size"]
         self._line = StartLine(job["line_fd"], self._rank, self._world_size)
         self._exercise: exercise.Latency | None = None
+        self._sweep = b""
 
     def init(self) -> Message:
         import torch
@@ -66,12 +68,17 @@ class Rank:
         )
         return {}
 
-    def prepare(self, point: Message) -> Message:
+    def prepare(self, point: Message, copies: int, sweep_bytes: int) -> Message:
         from shmcoll.bench import calls
 
         self._exercise = None  # frees the buffers of the last point first
         context = calls.Context(self._rank, self._world_size, self._line)
-        self._exercise = exercise.Latency([calls.prepare(Point(**point), context)], context)
+        prepared = [calls.prepare(Point(**point), context) for _ in range(copies)]
+        # In another order than in memory: a CPU that reads ahead meets nobody's next buffer.
+        random.Random(0).shuffle(prepared)
+        self._exercise = exercise.Latency(prepared, context)
+        if len(self._sweep) != sweep_bytes:
+            self._sweep = b"\1" * sweep_bytes  # not zeros: those may be one and the same page
         return {}
 
     def check(self, salt: int) -> Message:
@@ -83,6 +90,7 @@ class Rank:
         gc.disable()
         try:
             self._exercise.time(_WARMUP, budget_ns // 10)
+            self._sweep.find(0)  # reads all of it
             return {"phases": self._exercise.time(iterations, budget_ns)}
         finally:
             gc.enable()
