@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 
+import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from bench_runs import TINY, rows_of, run_bench
 from shmcoll.bench import calls, exercise, machine, options, plan, startline, table
 from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.calls import Call, Context
+from shmcoll.bench.measure import Measurement
 from shmcoll.bench.ops import DTYPES, OPS
 from shmcoll.bench.plan import Point
 from shmcoll.bench.results import Cell, Row
@@ -232,3 +235,138 @@ def test_cold_buffers_give_right_results(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert {row[0] for row in rows_of(done.stdout)} == set(OPS)
     assert "# wrong values: 0 OK" in done.stdout
+
+
+# ---- --mode ----
+
+
+def test_a_window_of_operations_is_under_way_and_checked_so() -> None:
+    notes = Notes(9)
+    task = exercise.Throughput(notes.calls, alone())
+    (readings,) = task.time(2, 10**12)
+    assert [len(times) for times in readings] == [2, 2]
+    taken = [(i % 9, i) for i in range(16)]
+    assert notes.all("run") == notes.all("wait") == taken
+    order = [what for what, _, _ in notes.done]
+    assert order == (["run"] * 8 + ["wait"] * 8) * 2
+    notes.done.clear()
+    assert task.check(1) == 0
+    order = [what for what, _, _ in notes.done]
+    steps = ("give", "run", "wait", "take")
+    assert order == [what for what in steps for _ in range(8)] + list(steps)
+
+
+def test_another_rank_is_late_in_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0, 1000)
+    monkeypatch.setattr(exercise, "monotonic_ns", lambda: next(clock))
+    notes = Notes(2)
+    task = exercise.Skew(notes.calls, replace(alone(), rank=1, world_size=3), 50_000)
+    ((called, returned),) = task.time(7, 10**12)
+    # From one return to the next call the clock is looked at three times, and until the end of
+    # what a late rank waits.
+    gaps = [call - before for before, call in zip(returned, called[1:])]
+    assert [gap >= 50_000 for gap in gaps] == [True, False, False, True, False, False]
+    assert [after - before for before, after in zip(called, returned)] == [1000] * 7
+    assert notes.all("run") == [(0, 0), (1, 0), (0, 0), (1, 1), (0, 1), (1, 1), (0, 2)]
+
+
+class Canned:
+    """A team whose ranks read their clocks as told."""
+
+    label = "canned"
+
+    def __init__(self, *phases: list[list[list[int]]]) -> None:
+        self._replies = [{"phases": list(of_rank)} for of_rank in phases]
+
+    def prepare(self, point: Point, copies: int, sweep_bytes: int) -> None:
+        pass
+
+    def check(self, salt: int) -> int:
+        return 0
+
+    def time(self, iterations: int, budget_ns: int) -> list[dict[str, list[list[list[int]]]]]:
+        return self._replies
+
+
+def cell_of(team: Canned, op: str, *args: str) -> Cell:
+    settings, _ = options.parse(["--backends", "x", "--rounds", "1", *args])
+    measurement = Measurement([team], settings, buffers_of())
+    (row,) = measurement.rows([Point(op, "float32", 1, 4)])
+    return row.cells[team.label]
+
+
+def test_time_is_that_of_a_window_by_its_operations_or_from_the_late_call() -> None:
+    team = Canned([[[0, 820], [800, 1600]]], [[[10, 830], [790, 1616]]])
+    assert cell_of(team, "broadcast", "-g", "2", "--mode", "throughput").rounds == [[100, 99]]
+    # Rank 0 is late, then rank 1.
+    assert cell_of(team, "all_reduce", "-g", "2", "--mode", "skew").rounds == [[800, 786]]
+    assert cell_of(team, "all_reduce", "-g", "2").rounds == [[800, 796]]
+    assert cell_of(team, "broadcast", "-g", "2").rounds == [[800, 786]]
+
+
+FUNCTIONS = {
+    "all_reduce": "all_reduce",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "all_gather": "all_gather_into_tensor",
+    "reduce_scatter": "reduce_scatter_tensor",
+    "all_to_all": "all_to_all_single",
+    "gather": "gather",
+    "scatter": "scatter",
+    "barrier": "barrier",
+}
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_every_operation_is_called_as_the_context_says(
+    monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    found = []
+
+    def call(*args: object, **how: object) -> str:
+        found.append(how)
+        return "its work"
+
+    monkeypatch.setattr(f"torch.distributed.{FUNCTIONS[op]}", call)
+    how = {"async_op": True}
+    ready = calls.prepare(Point(op, "float32", 2, 8), replace(alone(), how=how))
+    assert ready.run(0) == "its work"
+    assert found == [how]
+
+
+def test_messages_are_waited_for_unless_they_are_asynchronous(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited = []
+    works = [SimpleNamespace(wait=lambda k=k: waited.append(k)) for k in range(2)]
+    monkeypatch.setattr("torch.distributed.P2POp", lambda *args: args)
+    monkeypatch.setattr("torch.distributed.batch_isend_irecv", lambda ops: works)
+    point = Point("sendrecv", "float32", 2, 8)
+    assert calls.prepare(point, alone()).run(0) is None
+    assert waited == [0, 1]
+    work = calls.prepare(point, replace(alone(), how={"async_op": True})).run(0)
+    assert waited == [0, 1]
+    work.wait()
+    assert waited == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("mode", ["throughput", "skew"])
+def test_every_operation_is_right_in_every_mode(tmp_path: Path, mode: str) -> None:
+    out = tmp_path / "out.json"
+    args = ("--backends", "shmcoll,gloo", "-g", "2", "-o", "all", "--mode", mode)
+    done = run_bench(tmp_path, *args, "-n", "3", "--json", str(out), *TINY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {row[0] for row in rows_of(done.stdout)} == set(OPS)
+    assert "# wrong values: 0 OK" in done.stdout
+    report = json.loads(out.read_text())
+    assert report["settings"]["mode"] == mode
+    cells = [cell for row in report["results"] for cell in row["backends"].values()]
+    assert all(cell["iterations"] == 6 and cell["error"] is None for cell in cells)
+
+
+def test_skew_is_some_microseconds_of_the_mode_skew(capsys: pytest.CaptureFixture[str]) -> None:
+    assert options.parse(["--mode", "skew"])[0].skew_us == 100.0
+    assert options.parse(["--mode", "skew", "--skew-us", "2.5"])[0].skew_us == 2.5
+    assert "--skew-us goes with --mode skew" in refusal(capsys, "--skew-us", "5")
+    for text in ("0", "-1", "nan", "x", "2e6"):
+        assert "not microseconds" in refusal(capsys, "--mode", "skew", "--skew-us", text)

@@ -56,14 +56,17 @@ class Buffers:
         return lines
 
     def _least(self, point: Point) -> int:
-        """What has no buffers needs no copies of them."""
-        return 2 if self.settings.cache == "cold" and point.size_bytes else 1
+        """What is under way together has its own buffers. What has none needs no copies."""
+        if not point.size_bytes:
+            return 1
+        return max(self.settings.iteration_ops, 2 if self.settings.cache == "cold" else 1)
 
     def _wanted(self, point: Point) -> int:
         if self.settings.cache == "hot" or not point.size_bytes:
             return self._least(point)
         enough = -(-self._enough_bytes // point.size_bytes)
-        return max(self._least(point), min(enough, self.settings.round_iterations))
+        runs = self.settings.round_iterations * self.settings.iteration_ops
+        return max(self._least(point), min(enough, runs))
 
     @property
     def _enough_bytes(self) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from shmcoll.bench.plan import WINDOW
 from shmcoll.bench.startline import MAX_COUNT, StartLine
 
 if TYPE_CHECKING:
@@ -51,6 +52,40 @@ class Latency:
         return self._calls[i % len(self._calls)].run(i)
 
 
+class Throughput(Latency):
+    """A window of operations under way; an iteration is a whole window."""
+
+    at_once = WINDOW
+
+    def time(self, iterations: int, budget_ns: int) -> list[Readings]:
+        return [_tight(self._line, self._window, iterations, budget_ns)]
+
+    def _window(self, i: int) -> None:
+        _finish([self._run(i * WINDOW + k) for k in range(WINDOW)])
+
+
+class Skew(Latency):
+    """In each iteration another rank comes late."""
+
+    def __init__(self, calls: Sequence[Call], context: Context, skew_ns: int) -> None:
+        super().__init__(calls, context)
+        self._skew_ns = skew_ns
+
+    def time(self, iterations: int, budget_ns: int) -> list[Readings]:
+        return _stepwise(self._line, [self._step], iterations, budget_ns)
+
+    def _step(self, i: int) -> tuple[int, int]:
+        late = i % self._context.world_size == self._context.rank
+        before = monotonic_ns()
+        if late:
+            end = before + self._skew_ns
+            while (before := monotonic_ns()) < end:
+                pass
+        # The root stays for a turn of the late ranks: each pair of them occurs.
+        self._calls[i % len(self._calls)].run(i // self._context.world_size)
+        return before, monotonic_ns()
+
+
 def _finish(works: Sequence[Any]) -> None:
     """What was not asynchronous has no work to wait for."""
     for work in works:
@@ -77,6 +112,27 @@ def _tight(
         done = len(called)
         count = line.wait(min(_fitting(done, iterations, begin, budget_ns), done, MAX_COUNT))
     return called, returned
+
+
+def _stepwise(
+    line: StartLine,
+    steps: Sequence[Callable[[int], tuple[int, int]]],
+    iterations: int,
+    budget_ns: int,
+) -> list[Readings]:
+    """An iteration is these steps, each from a common start. Readings of each step."""
+    readings: list[Readings] = [([], []) for _ in steps]
+    begin = monotonic_ns()
+    done = 0
+    while line.wait(min(1, _fitting(done, iterations, begin, budget_ns)) if done else 1):
+        for k, step in enumerate(steps):
+            if k > 0:
+                line.wait()
+            before, after = step(done)
+            readings[k][0].append(before)
+            readings[k][1].append(after)
+        done += 1
+    return readings
 
 
 def _fitting(done: int, iterations: int, begin: int, budget_ns: int) -> int:

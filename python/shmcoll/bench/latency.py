@@ -17,13 +17,28 @@ shortened the next iteration, not the loop. The root moves to the next rank with
 Where the others get it from the root (broadcast, scatter), the root could run ahead of them all. So
 it moves too: a rank cannot send on what it has not got. An iteration lasts from the call of its root
 until the last return.
+
+``--mode throughput`` has windows of operations instead. Their roots are several ranks, so windows
+are cut as the iterations of all_reduce are.
+
+``--mode skew`` starts every iteration anew, and rank 0, 1, ... in turn comes late. What counts is
+what the others could not do before it came: an iteration lasts from its call until the last return.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from shmcoll.bench.ops import Op
 
 Readings = Sequence[Sequence[int]]  # [rank][iteration], in ns
+
+
+def evaluation(mode: str, op: Op) -> Callable[[Readings, Readings], list[int]]:
+    """What makes durations of the clock readings (called, returned)."""
+    if mode == "skew" or (mode == "latency" and op.root == "gives"):
+        return of_rooted
+    return of_symmetric
 
 
 def of_symmetric(called: Readings, returned: Readings) -> list[int]:
@@ -35,6 +50,6 @@ def of_symmetric(called: Readings, returned: Readings) -> list[int]:
 
 
 def of_rooted(called: Readings, returned: Readings) -> list[int]:
-    """Iterations that begin with the call of the root, which is rank 0, 1, ... in turn."""
+    """Iterations that begin with the call of the root (or late rank), rank 0, 1, ... in turn."""
     last_return = [max(times) for times in zip(*returned)]
     return [end - called[i % len(called)][i] for i, end in enumerate(last_return)]

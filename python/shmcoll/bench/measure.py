@@ -75,10 +75,10 @@ class Measurement:
 
     def _round(self, team: Team, point: Point) -> list[int]:
         replies = team.time(self._settings.round_iterations, self._budget_ns)
-        given_by_root = OPS[point.op].root == "gives"
-        evaluate = latency.of_rooted if given_by_root else latency.of_symmetric
         called, returned = zip(*(reply["phases"][0] for reply in replies))
-        return evaluate(called, returned)
+        evaluate = latency.evaluation(self._settings.mode, OPS[point.op])
+        times = evaluate(called, returned)
+        return [ns // self._settings.iteration_ops for ns in times]
 
     def _able(self, cells: dict[str, Cell]) -> Iterator[tuple[Team, Cell]]:
         for team in self._teams:

@@ -29,6 +29,10 @@ what the numbers mean:
   #wrong   elements (or early leavers of a barrier) that were not what they must be, over all
            ranks and backends, in a check before and a check after the timing.
 
+  --mode throughput   {window} asynchronous operations are under way, each with buffers of its own,
+           then all are waited for. time is that of the whole window / {window}.
+  --mode skew      one rank, another one in each iteration, comes --skew-us later than the others.
+           time is from its call until the last rank has its result.
   --cache cold     operations take turns over copies of the buffers that together are twice the
            last level cache, after that much other memory was read. Torch's tensor objects are
            as cold. At most half of the available memory is used; a note says if that is too
@@ -49,7 +53,7 @@ def parse(argv: Sequence[str] | None) -> tuple[Settings, Path | None]:
     parser = argparse.ArgumentParser(
         prog="python -m shmcoll.bench",
         description="Times collectives of torch.distributed backends side by side on this host.",
-        epilog=_EPILOG,
+        epilog=_EPILOG.format(window=plan.WINDOW),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_what(parser.add_argument)
@@ -58,6 +62,10 @@ def parse(argv: Sequence[str] | None) -> tuple[Settings, Path | None]:
     args = parser.parse_args(argv)
     if args.min_bytes > args.max_bytes:
         parser.error("-b is larger than -e")
+    if args.skew_us is None:
+        args.skew_us = plan.DEFAULT_SKEW_US
+    elif args.mode != "skew":
+        parser.error("--skew-us goes with --mode skew")
     if not args.backends:
         parser.error("--backends: at least one")
     json_file = args.__dict__.pop("json")
@@ -141,6 +149,18 @@ def _add_form(add: Callable[..., object]) -> None:
         default="hot",
         help="cold: the buffers are in no cache when an operation begins (default: hot)",
     )
+    add(
+        "--mode",
+        choices=plan.MODES,
+        default="latency",
+        help="one operation after the other, a window of them, or one rank late (default: latency)",
+    )
+    add(
+        "--skew-us",
+        type=_microseconds,
+        metavar="US",
+        help=f"how late, with --mode skew (default: {plan.DEFAULT_SKEW_US:g})",
+    )
 
 
 def _add_how(add: Callable[..., object]) -> None:
@@ -205,6 +225,16 @@ def _checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return convert
+
+
+def _microseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1e6:
+        raise argparse.ArgumentTypeError(f"not microseconds from above 0 to 1000000: {text!r}")
+    return value
 
 
 def _positive(text: str) -> int:

@@ -11,6 +11,9 @@ from shmcoll.bench.ops import DTYPE_ALIASES, DTYPES, OPS, Op
 
 COLUMNS = ("p99", "min", "max", "cv")  # that may stand beside the median
 CACHES = ("hot", "cold")
+MODES = ("latency", "throughput", "skew")
+WINDOW = 8  # operations under way, with --mode throughput
+DEFAULT_SKEW_US = 100.0
 MAX_ITERATIONS = 500  # per round: five rounds give 2500 samples, enough for a p99
 PLACES = ("natural", "in", "out", "both")
 
@@ -37,11 +40,18 @@ class Settings:
     columns: tuple[str, ...] = ()  # of COLUMNS
     place: str = "natural"  # of PLACES
     cache: str = "hot"  # of CACHES
+    mode: str = "latency"  # of MODES
+    skew_us: float = DEFAULT_SKEW_US  # how late a rank comes, with --mode skew
 
     @property
     def round_iterations(self) -> int:
         """At most, in a round."""
         return MAX_ITERATIONS if self.iterations is None else self.iterations
+
+    @property
+    def iteration_ops(self) -> int:
+        """How many times an iteration runs the operation."""
+        return WINDOW if self.mode == "throughput" else 1
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -72,11 +72,17 @@ class Rank:
         from shmcoll.bench import calls
 
         self._exercise = None  # frees the buffers of the last point first
-        context = calls.Context(self._rank, self._world_size, self._line)
+        mode = self._job["mode"]
+        how = {"async_op": True} if mode == "throughput" else {}
+        context = calls.Context(self._rank, self._world_size, self._line, how)
         prepared = [calls.prepare(Point(**point), context) for _ in range(copies)]
         # In another order than in memory: a CPU that reads ahead meets nobody's next buffer.
         random.Random(0).shuffle(prepared)
-        self._exercise = exercise.Latency(prepared, context)
+        if mode == "skew":
+            self._exercise = exercise.Skew(prepared, context, self._job["skew_ns"])
+        else:
+            kind = exercise.Throughput if mode == "throughput" else exercise.Latency
+            self._exercise = kind(prepared, context)
         if len(self._sweep) != sweep_bytes:
             self._sweep = b"\1" * sweep_bytes  # not zeros: those may be one and the same page
         return {}
