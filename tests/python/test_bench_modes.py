@@ -370,3 +370,59 @@ def test_skew_is_some_microseconds_of_the_mode_skew(capsys: pytest.CaptureFixtur
     assert "--skew-us goes with --mode skew" in refusal(capsys, "--skew-us", "5")
     for text in ("0", "-1", "nan", "x", "2e6"):
         assert "not microseconds" in refusal(capsys, "--mode", "skew", "--skew-us", text)
+
+
+# ---- --overlap ----
+
+
+def test_both_together_and_each_alone_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0, 1000)
+    monkeypatch.setattr(exercise, "monotonic_ns", lambda: next(clock))
+    notes = Notes(3)
+    task = exercise.Overlap(notes.calls, alone(), lambda n: notes.done.append(("compute", 0, n)))
+    assert [len(called) for called, _ in task.time(2, 10**12)] == [2, 2, 2]
+    # An operation and 32 units of the computation took one tick each: 32 units are its length.
+    calibration = [*(["run", "wait", "compute"] * 8)]
+    order = [what for what, _, _ in notes.done]
+    assert order == calibration + ["run", "compute", "wait", "run", "wait", "compute"] * 2
+    assert notes.all("compute") == [(0, 32)] * 12
+    assert notes.all("run")[8:] == [(0, 0), (1, 0), (2, 1), (0, 1)]
+    notes.done.clear()
+    task.time(1, 10**12)  # the amount stays
+    assert notes.all("compute") == [(0, 32)] * 2
+
+
+def test_the_hidden_share_is_that_of_the_shorter_one() -> None:
+    both = [[[0, 100], [10, 112]], [[0, 105], [13, 111]]]
+    phases = [[phase] * 3 for phase in both]
+    assert cell_of(Canned(*phases), "all_reduce", "-g", "2", "--overlap").overlap() == {
+        "op": 0.0125,
+        "compute": 0.0125,
+        "hidden": 1.0,
+    }
+    cell = Cell(rounds=[[4000]], operation=[3000], computation=[2000])
+    assert cell.overlap()["hidden"] == 0.5
+    cell = Cell(rounds=[[6000]], operation=[3000], computation=[2000])
+    assert cell.overlap()["hidden"] == -0.5  # worse than one after the other
+    row = Row(Point("all_reduce", "float32", 2, 8), 2, {"a": cell})
+    line = table.Table(("a",), ("op", "compute", "hidden")).line(row)
+    assert line.split()[6:12] == ["6.00", "3.00", "2.00", "-50.0", "-", "0"]
+    assert Cell(rounds=[[1]]).overlap() == {}
+
+
+def test_operations_beside_a_computation_are_right(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    args = ("--backends", "shmcoll,gloo", "-g", "2", "-o", "all", "--overlap")
+    done = run_bench(tmp_path, *args, "-n", "3", "--json", str(out), *TINY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {row[0] for row in rows_of(done.stdout)} == set(OPS)
+    assert "# wrong values: 0 OK" in done.stdout
+    for result in json.loads(out.read_text())["results"]:
+        for cell in result["backends"].values():
+            alone_us = [cell["overlap"]["op_us"], cell["overlap"]["compute_us"]]
+            hidden = (sum(alone_us) - cell["time_us"]["p50"]) / min(alone_us)
+            assert cell["overlap"]["hidden"] == pytest.approx(hidden)
+
+
+def test_overlap_has_no_other_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--overlap has no --mode skew" in refusal(capsys, "--overlap", "--mode", "skew")

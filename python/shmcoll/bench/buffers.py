@@ -59,7 +59,7 @@ class Buffers:
         """What is under way together has its own buffers. What has none needs no copies."""
         if not point.size_bytes:
             return 1
-        return max(self.settings.iteration_ops, 2 if self.settings.cache == "cold" else 1)
+        return max(self.settings.window, 2 if self.settings.cache == "cold" else 1)
 
     def _wanted(self, point: Point) -> int:
         if self.settings.cache == "hot" or not point.size_bytes:

@@ -56,6 +56,17 @@ def prepare(point: Point, context: Context) -> Call:
     return CALLS[point.op](point, context)
 
 
+def make_computation() -> Callable[[int], None]:
+    """Work for a CPU, in the first level cache and without Python's lock, as often as asked for."""
+    values = torch.ones(2048)
+
+    def compute(amount: int) -> None:
+        for _ in range(amount):
+            values.neg_()
+
+    return compute
+
+
 def pattern(rank: int, count: int, salt: int, dtype: DType, addends: int = 1) -> torch.Tensor:
     """What a rank contributes; ``addends`` such values add up exactly."""
     return _to_dtype(_whole_numbers(rank, count, salt, dtype, addends), dtype)

@@ -26,7 +26,7 @@ EXIT_INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     settings, json_file = options.parse(argv)
     report = Report(settings, machine.gather(), points=len(plan.points(settings)))
-    screen = table.make_screen(table.Table(settings.labels, settings.columns))
+    screen = table.make_screen(table.Table(settings.labels, settings.shown_columns))
     for line in _header(report.machine, settings):
         screen.note(line)
     for line in Buffers(settings, report.machine).notes(plan.points(settings)):

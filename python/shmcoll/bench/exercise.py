@@ -9,6 +9,7 @@ the calls as its timing does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import median
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ from shmcoll.bench.startline import MAX_COUNT, StartLine
 
 if TYPE_CHECKING:
     from shmcoll.bench.calls import Call, Context
+
+_CALIBRATIONS = 8
+_CALIBRATION = 32  # amount to compute
 
 Readings = tuple[list[int], list[int]]  # called, returned: the clock in ns, of each iteration
 
@@ -83,6 +87,52 @@ class Skew(Latency):
                 pass
         # The root stays for a turn of the late ranks: each pair of them occurs.
         self._calls[i % len(self._calls)].run(i // self._context.world_size)
+        return before, monotonic_ns()
+
+
+class Overlap(Latency):
+    """The operation beside a computation of about its length: both together, then each alone."""
+
+    def __init__(
+        self, calls: Sequence[Call], context: Context, compute: Callable[[int], object]
+    ) -> None:
+        super().__init__(calls, context)
+        self._compute = compute  # of the amount
+        self._amount = 0  # the same in all rounds
+
+    def time(self, iterations: int, budget_ns: int) -> list[Readings]:
+        if not self._amount:
+            self._amount = self._calibrated()
+        steps = [self._together, self._operation, self._computation]
+        return _stepwise(self._line, steps, iterations, budget_ns)
+
+    def _calibrated(self) -> int:
+        """How much this rank computes while it is in the operation."""
+        operation, compute = [], []
+        for i in range(_CALIBRATIONS):
+            self._line.wait()
+            before, after = self._operation(i)
+            operation.append(after - before)
+            before = monotonic_ns()
+            self._compute(_CALIBRATION)
+            compute.append(monotonic_ns() - before)
+        return max(1, round(_CALIBRATION * median(operation) / median(compute)))
+
+    def _together(self, i: int) -> tuple[int, int]:
+        before = monotonic_ns()
+        work = self._calls[(2 * i) % len(self._calls)].run(i)
+        self._compute(self._amount)
+        _finish([work])
+        return before, monotonic_ns()
+
+    def _operation(self, i: int) -> tuple[int, int]:
+        before = monotonic_ns()
+        _finish([self._calls[(2 * i + 1) % len(self._calls)].run(i)])
+        return before, monotonic_ns()
+
+    def _computation(self, i: int) -> tuple[int, int]:
+        before = monotonic_ns()
+        self._compute(self._amount)
         return before, monotonic_ns()
 
 

@@ -41,6 +41,11 @@ def evaluation(mode: str, op: Op) -> Callable[[Readings, Readings], list[int]]:
     return of_symmetric
 
 
+def of_started(called: Readings, returned: Readings) -> list[int]:
+    """Iterations that have a start of their own."""
+    return [max(ends) - min(begins) for begins, ends in zip(zip(*called), zip(*returned))]
+
+
 def of_symmetric(called: Readings, returned: Readings) -> list[int]:
     """Iterations that begin where the one before has ended."""
     last_return = [max(times) for times in zip(*returned)]

@@ -102,7 +102,7 @@ class Team:
             "imports": self._settings.imports,
             "store": str(self._dir / "store"),
             "timeout_s": self._settings.timeout_s,
-            "mode": self._settings.mode,
+            "mode": "overlap" if self._settings.overlap else self._settings.mode,
             "skew_ns": int(self._settings.skew_us * 1e3),
             "line_fd": line_fd,
             "channel_fd": theirs.fileno(),

@@ -67,18 +67,24 @@ class Measurement:
         for _ in range(self._settings.rounds):
             for team, cell in self._able(cells):
                 with self._guard(team, cell):
-                    cell.rounds.append(self._round(team, point))
+                    self._round(team, point, cell)
         for team, cell in self._able(cells):  # once more, now that memory has been used again
             with self._guard(team, cell):
                 cell.wrong += team.check(self._next_salt())
         return Row(point, self._settings.nproc, cells)
 
-    def _round(self, team: Team, point: Point) -> list[int]:
+    def _round(self, team: Team, point: Point, cell: Cell) -> None:
         replies = team.time(self._settings.round_iterations, self._budget_ns)
-        called, returned = zip(*(reply["phases"][0] for reply in replies))
+        phases = [zip(*readings) for readings in zip(*(reply["phases"] for reply in replies))]
+        if self._settings.overlap:
+            both, operation, computation = (latency.of_started(*phase) for phase in phases)
+            cell.rounds.append(both)
+            cell.operation += operation
+            cell.computation += computation
+            return
         evaluate = latency.evaluation(self._settings.mode, OPS[point.op])
-        times = evaluate(called, returned)
-        return [ns // self._settings.iteration_ops for ns in times]
+        (times,) = (evaluate(*phase) for phase in phases)
+        cell.rounds.append([ns // self._settings.window for ns in times])
 
     def _able(self, cells: dict[str, Cell]) -> Iterator[tuple[Team, Cell]]:
         for team in self._teams:

@@ -33,6 +33,8 @@ what the numbers mean:
            then all are waited for. time is that of the whole window / {window}.
   --mode skew      one rank, another one in each iteration, comes --skew-us later than the others.
            time is from its call until the last rank has its result.
+  --overlap        time is that of both together, op and compute of each alone; hidden is
+           (op + compute - time) / the shorter one. Below 0 the two disturb one another.
   --cache cold     operations take turns over copies of the buffers that together are twice the
            last level cache, after that much other memory was read. Torch's tensor objects are
            as cold. At most half of the available memory is used; a note says if that is too
@@ -66,6 +68,8 @@ def parse(argv: Sequence[str] | None) -> tuple[Settings, Path | None]:
         args.skew_us = plan.DEFAULT_SKEW_US
     elif args.mode != "skew":
         parser.error("--skew-us goes with --mode skew")
+    if args.overlap and args.mode != "latency":
+        parser.error(f"--overlap has no --mode {args.mode}")
     if not args.backends:
         parser.error("--backends: at least one")
     json_file = args.__dict__.pop("json")
@@ -160,6 +164,11 @@ def _add_form(add: Callable[..., object]) -> None:
         type=_microseconds,
         metavar="US",
         help=f"how late, with --mode skew (default: {plan.DEFAULT_SKEW_US:g})",
+    )
+    add(
+        "--overlap",
+        action="store_true",
+        help="the operation beside a computation of about its length: how much of it is hidden?",
     )
 
 

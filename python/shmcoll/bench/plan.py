@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from shmcoll.bench.ops import DTYPE_ALIASES, DTYPES, OPS, Op
 
+OVERLAP_COLUMNS = ("op", "compute", "hidden")
 COLUMNS = ("p99", "min", "max", "cv")  # that may stand beside the median
 CACHES = ("hot", "cold")
 MODES = ("latency", "throughput", "skew")
@@ -41,6 +42,7 @@ class Settings:
     place: str = "natural"  # of PLACES
     cache: str = "hot"  # of CACHES
     mode: str = "latency"  # of MODES
+    overlap: bool = False
     skew_us: float = DEFAULT_SKEW_US  # how late a rank comes, with --mode skew
 
     @property
@@ -49,9 +51,19 @@ class Settings:
         return MAX_ITERATIONS if self.iterations is None else self.iterations
 
     @property
+    def window(self) -> int:
+        """How many operations are under way together."""
+        return WINDOW if self.mode == "throughput" else 1
+
+    @property
     def iteration_ops(self) -> int:
         """How many times an iteration runs the operation."""
-        return WINDOW if self.mode == "throughput" else 1
+        return 2 if self.overlap else self.window
+
+    @property
+    def shown_columns(self) -> tuple[str, ...]:
+        """Of each backend, beside the median and the bandwidth."""
+        return self.columns + (OVERLAP_COLUMNS if self.overlap else ())
 
     @property
     def labels(self) -> tuple[str, ...]:

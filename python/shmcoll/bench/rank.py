@@ -73,13 +73,15 @@ class Rank:
 
         self._exercise = None  # frees the buffers of the last point first
         mode = self._job["mode"]
-        how = {"async_op": True} if mode == "throughput" else {}
+        how = {"async_op": True} if mode in ("throughput", "overlap") else {}
         context = calls.Context(self._rank, self._world_size, self._line, how)
         prepared = [calls.prepare(Point(**point), context) for _ in range(copies)]
         # In another order than in memory: a CPU that reads ahead meets nobody's next buffer.
         random.Random(0).shuffle(prepared)
         if mode == "skew":
             self._exercise = exercise.Skew(prepared, context, self._job["skew_ns"])
+        elif mode == "overlap":
+            self._exercise = exercise.Overlap(prepared, context, calls.make_computation())
         else:
             kind = exercise.Throughput if mode == "throughput" else exercise.Latency
             self._exercise = kind(prepared, context)

@@ -23,6 +23,9 @@ class Cell:
     """One backend at one point. Times are in ns."""
 
     rounds: list[list[int]] = field(default_factory=list)  # a list of iterations per round
+    # With --overlap rounds are of both together, and these are of each alone.
+    operation: list[int] = field(default_factory=list)
+    computation: list[int] = field(default_factory=list)
     wrong: int = 0
     error: str | None = None
 
@@ -49,6 +52,15 @@ class Cell:
             "cv": pstdev(samples, average) / average,
         }
 
+    def overlap(self) -> dict[str, float]:
+        """The columns of --overlap; none without it."""
+        both = self.p50_us
+        if both is None or not self.operation:
+            return {}
+        operation, computation = median(self.operation) / 1e3, median(self.computation) / 1e3
+        hidden = (operation + computation - both) / min(operation, computation)
+        return {"op": operation, "compute": computation, "hidden": hidden}
+
     def round_medians_us(self) -> list[float]:
         return [] if self.error else [median(one) / 1e3 for one in self.rounds]
 
@@ -67,6 +79,8 @@ class Row:
 
     def busbw_gbs(self, label: str) -> float | None:
         time_us = self.cells[label].p50_us
+        if self.cells[label].operation:
+            return None  # the time is not that of the operation alone
         return None if time_us is None else busbw_gbs(self.point, time_us, self.world_size)
 
     def round_ratios(self, label: str) -> list[float]:
@@ -204,6 +218,13 @@ def _cell_json(row: Row, label: str) -> dict[str, Any]:
         }
         out["cv"] = spread["cv"]  # standard deviation / mean
         out["iterations"] = len(samples)
-        out["algbw_gbs"] = algbw_gbs(row.point, p50_us)
-        out["busbw_gbs"] = busbw_gbs(row.point, p50_us, row.world_size)
+        if overlap := cell.overlap():
+            out["overlap"] = {
+                "op_us": overlap["op"],
+                "compute_us": overlap["compute"],
+                "hidden": overlap["hidden"],
+            }
+        else:
+            out["algbw_gbs"] = algbw_gbs(row.point, p50_us)
+            out["busbw_gbs"] = busbw_gbs(row.point, p50_us, row.world_size)
     return out

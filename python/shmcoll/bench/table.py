@@ -29,6 +29,7 @@ _OP_WIDTH = max(map(len, OPS))
 _TIME_WIDTH = 9
 _BUSBW_WIDTH = 7
 _WRONG_WIDTH = 6
+_SHARES = ("cv", "hidden")  # the other columns are times
 _NOTABLE = 1.05  # a ratio beyond this, either way, gets a colour
 
 
@@ -77,9 +78,9 @@ class Table:
         for label in self._labels:
             time_us, busbw = row.cells[label].p50_us, row.busbw_gbs(label)
             out.append((" " + _time(time_us).rjust(_TIME_WIDTH), ""))
-            spread = row.cells[label].spread()
+            more = {**row.cells[label].spread(), **row.cells[label].overlap()}
             for name in self._columns:
-                out.append((_spread(name, spread.get(name)).rjust(_TIME_WIDTH), ""))
+                out.append((_format(name, more.get(name)).rjust(_TIME_WIDTH), ""))
             shown = "-" if busbw is None or not OPS[point.op].moves_data else f"{busbw:.2f}"
             out.append((shown.rjust(self._busbw_widths[label]), ""))
         for label, width in self._ratio_widths.items():
@@ -119,11 +120,11 @@ def format_ratio(ratio: float | None) -> str:
 
 
 def _unit(column: str) -> str:
-    return "(%)" if column == "cv" else "(us)"
+    return "(%)" if column in _SHARES else "(us)"
 
 
-def _spread(column: str, value: float | None) -> str:
-    if column != "cv":
+def _format(column: str, value: float | None) -> str:
+    if column not in _SHARES:
         return _time(value)
     return "-" if value is None else f"{100 * value:.1f}"
 
