@@ -110,7 +110,7 @@ def test_in_place_the_own_block_lies_in_the_large_tensor(
     monkeypatch.setattr("torch.distributed.reduce_scatter_tensor", reduce_scatter)
     for op in ("all_gather", "reduce_scatter"):
         point = Point(op, "float32", 100, 1200, place)
-        context = Context(1, 3, StartLine(startline.create(3), 1, 3))
+        context = Context(1, range(3), StartLine(startline.create(3), 1, 3))
         call = calls.prepare(point, context)
         task = exercise.Latency([call], context)
         assert task.check(7) == 0
@@ -214,7 +214,7 @@ class Notes:
 
 
 def alone() -> Context:
-    return Context(0, 1, StartLine(startline.create(1), 0, 1))
+    return Context(0, range(1), StartLine(startline.create(1), 0, 1))
 
 
 def test_operations_take_turns_over_the_copies_and_all_are_checked() -> None:
@@ -225,7 +225,7 @@ def test_operations_take_turns_over_the_copies_and_all_are_checked() -> None:
     assert [len(times) for times in readings] == [7, 7]
     notes.done.clear()
     assert task.check(5) == 1
-    numbers = [(0, 15), (1, 16), (2, 17)]
+    numbers = [(0, 5), (1, 5 + (1 << 16)), (2, 5 + (2 << 16))]
     assert [notes.all(what) for what in ("give", "run", "wait", "take")] == [numbers] * 4
 
 
@@ -260,7 +260,7 @@ def test_another_rank_is_late_in_each_iteration(monkeypatch: pytest.MonkeyPatch)
     clock = itertools.count(0, 1000)
     monkeypatch.setattr(exercise, "monotonic_ns", lambda: next(clock))
     notes = Notes(2)
-    task = exercise.Skew(notes.calls, replace(alone(), rank=1, world_size=3), 50_000)
+    task = exercise.Skew(notes.calls, replace(alone(), rank=1, members=range(3)), 50_000)
     ((called, returned),) = task.time(7, 10**12)
     # From one return to the next call the clock is looked at three times, and until the end of
     # what a late rank waits.
@@ -426,3 +426,49 @@ def test_operations_beside_a_computation_are_right(tmp_path: Path) -> None:
 
 def test_overlap_has_no_other_mode(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--overlap has no --mode skew" in refusal(capsys, "--overlap", "--mode", "skew")
+
+
+# ---- --groups ----
+
+
+def test_a_group_is_the_world_of_an_operation() -> None:
+    settings, _ = options.parse(["-g", "6", "--groups", "2", "-o", "all_gather", "-b", "48"])
+    assert settings.world_size == 3
+    assert plan.points(settings)[0] == Point("all_gather", "float32", 4, 48, "out")
+    team = Canned(*[[[[rank, 10 + rank], [9 + rank, 30 + rank]]] for rank in range(6)])
+    # Ranks 0, 2, 4 and then ranks 1, 3, 5: each from the end of the iteration before.
+    cell = cell_of(team, "all_gather", "-g", "6", "--groups", "2")
+    assert cell.rounds == [[13 - 0, 34 - 13, 14 - 1, 35 - 14]]
+
+
+def test_ranks_make_equal_groups_of_two_and_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "-g 5 is not a multiple of it" in refusal(capsys, "-g", "5", "--groups", "2")
+    assert "at least 2 ranks each, so -g 8" in refusal(capsys, "-g", "4", "--groups", "4")
+    assert "not a whole number above 0" in refusal(capsys, "--groups", "0")
+
+
+def test_operations_of_groups_are_right(tmp_path: Path) -> None:
+    args = ("--backends", "shmcoll", "-g", "4", "--groups", "2", "-o", "all")
+    done = run_bench(tmp_path, *args, "-n", "3", *TINY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "; 4 ranks in 2 groups on this host" in done.stdout
+    assert {row[0] for row in rows_of(done.stdout)} == set(OPS)
+    assert "# wrong values: 0 OK" in done.stdout
+
+
+def test_the_values_of_another_group_are_wrong(tmp_path: Path) -> None:
+    (tmp_path / "take_from_the_other_group.py").write_text(
+        "import torch\n"
+        "import torch.distributed as dist\n"
+        "true_broadcast = dist.broadcast\n"
+        "def broadcast(tensor, root, group):\n"
+        "    true_broadcast(tensor, root, group=group)\n"
+        "    everyone = tensor.repeat(4)\n"
+        "    dist.all_gather_into_tensor(everyone, tensor)\n"
+        "    tensor.copy_(everyone.chunk(4)[dist.get_rank() ^ 1])\n"
+        "dist.broadcast = broadcast\n"
+    )
+    args = ("--backends", "gloo", "-g", "4", "--groups", "2", "-o", "broadcast", "-b", "4K")
+    done = run_bench(tmp_path, "--import", "take_from_the_other_group", *args, "-n", "1", *TINY)
+    assert done.returncode == 1, done.stderr
+    assert int(rows_of(done.stdout)[0][-1]) > 8000  # of 8192: four ranks, two checks

@@ -10,7 +10,7 @@ exactly, so "wrong" means wrong, never rounding.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +26,14 @@ from shmcoll.bench.startline import StartLine
 class Context:
     """Who calls, and how."""
 
-    rank: int  # in the group that runs the operation
-    world_size: int
-    line: StartLine
-    how: Mapping[str, Any] = field(default_factory=dict)  # torch's ``async_op``
+    rank: int  # in the group that runs the operation, as the roots below
+    members: Sequence[int]  # the ranks of the group, as the world counts them
+    line: StartLine  # of all ranks
+    how: Mapping[str, Any] = field(default_factory=dict)  # torch's ``group`` and ``async_op``
+
+    @property
+    def world_size(self) -> int:
+        return len(self.members)
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,7 @@ def _broadcast(point: Point, context: Context) -> Call:
     data, dtype, world_size = _buffer(point), _dtype(point), context.world_size
 
     def run(i: int) -> Any:
-        return dist.broadcast(data, i % world_size, **context.how)
+        return dist.broadcast(data, context.members[i % world_size], **context.how)
 
     def wrong(salt: int) -> int:
         return count_wrong(data, pattern(salt % world_size, point.count, salt, dtype))
@@ -189,7 +193,7 @@ def _reduce(point: Point, context: Context) -> Call:
     data, dtype, world_size = _buffer(point), _dtype(point), context.world_size
 
     def run(i: int) -> Any:
-        return dist.reduce(data, i % world_size, **context.how)
+        return dist.reduce(data, context.members[i % world_size], **context.how)
 
     def wrong(salt: int) -> int:
         if context.rank != salt % world_size:
@@ -253,7 +257,8 @@ def _gather(point: Point, context: Context) -> Call:
 
     def run(i: int) -> Any:
         root = i % world_size
-        return dist.gather(mine, blocks if context.rank == root else None, root, **context.how)
+        blocks_here = blocks if context.rank == root else None
+        return dist.gather(mine, blocks_here, context.members[root], **context.how)
 
     def wrong(salt: int) -> int:
         if context.rank != salt % world_size:
@@ -270,7 +275,8 @@ def _scatter(point: Point, context: Context) -> Call:
 
     def run(i: int) -> Any:
         root = i % world_size
-        return dist.scatter(mine, blocks if context.rank == root else None, root, **context.how)
+        blocks_here = blocks if context.rank == root else None
+        return dist.scatter(mine, blocks_here, context.members[root], **context.how)
 
     def wrong(salt: int) -> int:
         sent = pattern(salt % world_size, everyone.numel(), salt, dtype)
@@ -283,12 +289,13 @@ def _sendrecv(point: Point, context: Context) -> Call:
     """Everybody to the next rank, and from the one before."""
     dtype = _dtype(point)
     given, got = _buffer(point), _buffer(point)
-    following = (context.rank + 1) % context.world_size
+    following = context.members[(context.rank + 1) % context.world_size]
     before = (context.rank - 1) % context.world_size
+    group = context.how.get("group")
 
     def run(i: int) -> Any:
-        sending = dist.P2POp(dist.isend, given, following)
-        receiving = dist.P2POp(dist.irecv, got, before)
+        sending = dist.P2POp(dist.isend, given, following, group)
+        receiving = dist.P2POp(dist.irecv, got, context.members[before], group)
         works = Works(dist.batch_isend_irecv([sending, receiving]))
         return works if context.how.get("async_op") else works.wait()
 
@@ -311,7 +318,7 @@ def _barrier(point: Point, context: Context) -> Call:
             work = run(salt)
             if work is not None:
                 work.wait()
-            wrong += context.line.missing()
+            wrong += context.line.missing(context.members)
             context.line.wait()  # nobody enters the next one before all have looked
         return wrong
 

@@ -103,8 +103,11 @@ def _header(facts: Machine, settings: Settings) -> list[str]:
     versions = ", ".join(f"{name} {version or '-'}" for name, version in facts.versions.items())
     usable = f"{facts.cpus_usable} usable of {facts.cpus_online}"
     quota = "" if facts.cpu_quota is None else f", cgroup quota {facts.cpu_quota:g}"
+    ranks = f"{settings.nproc} ranks"
+    if settings.groups > 1:
+        ranks += f" in {settings.groups} groups"
     lines = [
-        f"# shmcoll.bench: {', '.join(settings.labels)}; {settings.nproc} ranks on this host",
+        f"# shmcoll.bench: {', '.join(settings.labels)}; {ranks} on this host",
         f"# {versions}, python {facts.python}, linux {facts.kernel}",
         f"# {facts.cpu}; CPUs: {usable} (affinity {facts.cpus_affinity}{quota})",
         f"# /dev/shm: {_shm(facts)}",

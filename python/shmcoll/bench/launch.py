@@ -103,6 +103,7 @@ class Team:
             "store": str(self._dir / "store"),
             "timeout_s": self._settings.timeout_s,
             "mode": "overlap" if self._settings.overlap else self._settings.mode,
+            "groups": self._settings.groups,
             "skew_ns": int(self._settings.skew_us * 1e3),
             "line_fd": line_fd,
             "channel_fd": theirs.fileno(),

@@ -71,20 +71,23 @@ class Measurement:
         for team, cell in self._able(cells):  # once more, now that memory has been used again
             with self._guard(team, cell):
                 cell.wrong += team.check(self._next_salt())
-        return Row(point, self._settings.nproc, cells)
+        return Row(point, self._settings.world_size, cells)
 
     def _round(self, team: Team, point: Point, cell: Cell) -> None:
         replies = team.time(self._settings.round_iterations, self._budget_ns)
-        phases = [zip(*readings) for readings in zip(*(reply["phases"] for reply in replies))]
-        if self._settings.overlap:
-            both, operation, computation = (latency.of_started(*phase) for phase in phases)
-            cell.rounds.append(both)
-            cell.operation += operation
-            cell.computation += computation
-            return
+        groups, window = self._settings.groups, self._settings.window
         evaluate = latency.evaluation(self._settings.mode, OPS[point.op])
-        (times,) = (evaluate(*phase) for phase in phases)
-        cell.rounds.append([ns // self._settings.window for ns in times])
+        if self._settings.overlap:
+            evaluate = latency.of_started
+        phases: list[list[int]] = [[] for _ in replies[0]["phases"]]
+        for group in range(groups):
+            of_members = zip(*(reply["phases"] for reply in replies[group::groups]))
+            for times, readings in zip(phases, of_members):
+                times += [ns // window for ns in evaluate(*zip(*readings))]
+        cell.rounds.append(phases[0])
+        if self._settings.overlap:
+            cell.operation += phases[1]
+            cell.computation += phases[2]
 
     def _able(self, cells: dict[str, Cell]) -> Iterator[tuple[Team, Cell]]:
         for team in self._teams:

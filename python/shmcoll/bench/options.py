@@ -35,6 +35,8 @@ what the numbers mean:
            time is from its call until the last rank has its result.
   --overlap        time is that of both together, op and compute of each alone; hidden is
            (op + compute - time) / the shorter one. Below 0 the two disturb one another.
+  --groups N       rank r is in group r modulo N. Sizes and busbw are those of one group; an
+           iteration of each group counts.
   --cache cold     operations take turns over copies of the buffers that together are twice the
            last level cache, after that much other memory was read. Torch's tensor objects are
            as cold. At most half of the available memory is used; a note says if that is too
@@ -70,6 +72,10 @@ def parse(argv: Sequence[str] | None) -> tuple[Settings, Path | None]:
         parser.error("--skew-us goes with --mode skew")
     if args.overlap and args.mode != "latency":
         parser.error(f"--overlap has no --mode {args.mode}")
+    if args.nproc % args.groups:
+        parser.error(f"--groups {args.groups}: -g {args.nproc} is not a multiple of it")
+    if args.groups > 1 and args.nproc < 2 * args.groups:
+        parser.error(f"--groups {args.groups}: at least 2 ranks each, so -g {2 * args.groups}")
     if not args.backends:
         parser.error("--backends: at least one")
     json_file = args.__dict__.pop("json")
@@ -164,6 +170,13 @@ def _add_form(add: Callable[..., object]) -> None:
         type=_microseconds,
         metavar="US",
         help=f"how late, with --mode skew (default: {plan.DEFAULT_SKEW_US:g})",
+    )
+    add(
+        "--groups",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="split the ranks into N groups that run the operation at once (default: 1)",
     )
     add(
         "--overlap",

@@ -43,12 +43,18 @@ class Settings:
     cache: str = "hot"  # of CACHES
     mode: str = "latency"  # of MODES
     overlap: bool = False
+    groups: int = 1  # that run the operation at once; rank r is in group r % groups
     skew_us: float = DEFAULT_SKEW_US  # how late a rank comes, with --mode skew
 
     @property
     def round_iterations(self) -> int:
         """At most, in a round."""
         return MAX_ITERATIONS if self.iterations is None else self.iterations
+
+    @property
+    def world_size(self) -> int:
+        """Of an operation: the ranks of a group."""
+        return self.nproc // self.groups
 
     @property
     def window(self) -> int:
@@ -134,7 +140,7 @@ def points(settings: Settings) -> list[Point]:
         for dtype in settings.dtypes:
             for wanted in sizes(settings):
                 for place in places:
-                    out[_point(op, dtype, wanted, settings.nproc, place)] = None
+                    out[_point(op, dtype, wanted, settings.world_size, place)] = None
     return list(out)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from time import monotonic_ns
 
 _LINE_WORDS = 16  # 128 bytes: one writer each
@@ -66,9 +67,9 @@ class StartLine:
         self._visit += 1
         self._words[self._entered[self._rank]] = self._visit
 
-    def missing(self) -> int:
-        """How many ranks have not entered the barrier that this rank has left."""
-        return sum(self._words[word] < self._visit for word in self._entered)
+    def missing(self, members: Sequence[int]) -> int:
+        """How many of them have not entered the barrier that this rank has left."""
+        return sum(self._words[self._entered[rank]] < self._visit for rank in members)
 
     def _until_not(self, word: int, old: int) -> None:
         """Returns when the word is no longer what it was."""
