@@ -60,17 +60,20 @@ class Measurement:
 
     def _row(self, point: Point) -> Row:
         cells = {team.label: Cell(error=self.failures.get(team.label)) for team in self._teams}
+        # Of two ranks, each is the root of one of the two checks.
+        self._salt += 1
         for team, cell in self._able(cells):
             with self._guard(team, cell):
                 team.prepare(point, self._buffers.copies(point), self._buffers.sweep_bytes)
-                cell.wrong += team.check(self._next_salt())
+                cell.wrong += team.check(self._salt)
         for _ in range(self._settings.rounds):
             for team, cell in self._able(cells):
                 with self._guard(team, cell):
                     self._round(team, point, cell)
+        self._salt += 1
         for team, cell in self._able(cells):  # once more, now that memory has been used again
             with self._guard(team, cell):
-                cell.wrong += team.check(self._next_salt())
+                cell.wrong += team.check(self._salt)
         return Row(point, self._settings.world_size, cells)
 
     def _round(self, team: Team, point: Point, cell: Cell) -> None:
@@ -108,7 +111,3 @@ class Measurement:
     def _give_up(self, team: Team, reason: str) -> None:
         self.failures[team.label] = reason
         team.stop(at_once=True)
-
-    def _next_salt(self) -> int:
-        self._salt += 1
-        return self._salt
