@@ -20,6 +20,7 @@ from shmcoll.bench.calls import Call, Context
 from shmcoll.bench.measure import Measurement
 from shmcoll.bench.ops import DTYPES, OPS
 from shmcoll.bench.plan import Point
+from shmcoll.bench.presets import PRESETS
 from shmcoll.bench.results import Cell, Row
 from shmcoll.bench.startline import StartLine
 
@@ -484,3 +485,41 @@ def test_the_values_of_another_group_are_wrong(tmp_path: Path) -> None:
     done = run_bench(tmp_path, "--import", "take_from_the_other_group", *args, "-n", "1", *TINY)
     assert done.returncode == 1, done.stderr
     assert int(rows_of(done.stdout)[0][-1]) > 8000  # of 8192: four ranks, two checks
+
+
+# ---- --preset ----
+
+
+def test_a_preset_is_operations_dtypes_and_sizes() -> None:
+    def of(*args: str) -> list[tuple[str, str | None, int]]:
+        settings, _ = options.parse(["-g", "2", *args])
+        return [(p.op, p.dtype, p.size_bytes) for p in plan.points(settings)]
+
+    assert of("--preset", "ddp") == [
+        ("all_reduce", "float32", 1 << 20),
+        ("all_reduce", "float32", 25 << 20),
+    ]
+    assert of("--preset", "fsdp", "-d", "float16", "-e", "4M") == [
+        ("all_gather", "float16", 1 << 20),
+        ("all_gather", "float16", 4 << 20),
+        ("reduce_scatter", "float16", 1 << 20),
+        ("reduce_scatter", "float16", 4 << 20),
+    ]
+    assert of("-f", "8", "--preset", "cpu-tp-decode", "-o", "all_gather") == [
+        ("all_gather", "bfloat16", 8 << 10),
+        ("all_gather", "bfloat16", 64 << 10),
+    ]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_ask_for_what_there_is(name: str) -> None:
+    settings, _ = options.parse(["--preset", name])
+    assert set(settings.ops) <= set(OPS) and set(settings.dtypes) <= set(DTYPES)
+    assert plan.sizes(settings)[-1] == settings.max_bytes
+    assert settings.preset == name
+
+
+def test_a_preset_is_known_and_its_sizes_are_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "invalid choice: 'dpp'" in refusal(capsys, "--preset", "dpp")
+    wrong = refusal(capsys, "--preset", "cpu-tp-decode", "-b", "1M")
+    assert "-b, 1048576 bytes, is larger than -e, 65536" in wrong

@@ -3,6 +3,7 @@
 
 cli        the command line, and what the exit code says
 plan       what is measured: settings, sizes, points
+presets    operations and sizes of real programs
 ops        operations and dtypes on paper: counts, bus bandwidth   (no torch)
 buffers    how many copies of the buffers, for cold caches
 calls      the same operations in torch, with their checks         (ranks only)

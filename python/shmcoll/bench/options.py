@@ -11,6 +11,7 @@ from typing import TypeVar
 from shmcoll.bench import machine, plan
 from shmcoll.bench.ops import DEFAULT_OPS, OPS
 from shmcoll.bench.plan import Settings
+from shmcoll.bench.presets import PRESETS
 
 _T = TypeVar("_T")
 
@@ -42,6 +43,9 @@ what the numbers mean:
            as cold. At most half of the available memory is used; a note says if that is too
            little.
 
+presets:
+{presets}
+
 exit code: 0 good; 1 wrong values, or a backend failed on the way; 2 bad usage, or none of the
 backends can be used; 130 interrupted (what was measured is printed)
 
@@ -57,15 +61,18 @@ def parse(argv: Sequence[str] | None) -> tuple[Settings, Path | None]:
     parser = argparse.ArgumentParser(
         prog="python -m shmcoll.bench",
         description="Times collectives of torch.distributed backends side by side on this host.",
-        epilog=_EPILOG.format(window=plan.WINDOW),
+        epilog=_EPILOG.format(window=plan.WINDOW, presets=_presets()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_what(parser.add_argument)
     _add_form(parser.add_argument)
     _add_how(parser.add_argument)
     args = parser.parse_args(argv)
+    if args.preset is not None:
+        parser.set_defaults(**PRESETS[args.preset].options())
+        args = parser.parse_args(argv)
     if args.min_bytes > args.max_bytes:
-        parser.error("-b is larger than -e")
+        parser.error(f"-b, {args.min_bytes} bytes, is larger than -e, {args.max_bytes}")
     if args.skew_us is None:
         args.skew_us = plan.DEFAULT_SKEW_US
     elif args.mode != "skew":
@@ -85,7 +92,16 @@ def parse(argv: Sequence[str] | None) -> tuple[Settings, Path | None]:
     return settings, json_file
 
 
+def _presets() -> str:
+    return "\n".join(f"  {name:15}{preset.what}" for name, preset in PRESETS.items())
+
+
 def _add_what(add: Callable[..., object]) -> None:
+    add(
+        "--preset",
+        choices=tuple(PRESETS),
+        help="what -o, -d, -b, -e and -f are where they are not given (see below)",
+    )
     nproc = max(2, min(machine.usable_cpus(), 8))
     add(
         "--backends",

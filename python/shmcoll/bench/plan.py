@@ -38,6 +38,7 @@ class Settings:
     iterations: int | None  # per round; None: as many as fit into point_time_s
     point_time_s: float  # all backends and rounds of a point together
     timeout_s: float
+    preset: str | None = None  # what the defaults of the above were taken from
     columns: tuple[str, ...] = ()  # of COLUMNS
     place: str = "natural"  # of PLACES
     cache: str = "hot"  # of CACHES
