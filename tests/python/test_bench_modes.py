@@ -3,20 +3,25 @@
 
 from __future__ import annotations
 
-
 import itertools
 import json
-from dataclasses import replace
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import ranks
 import torch
+import torch.distributed as dist
 from bench_runs import TINY, rows_of, run_bench
 
+from shmcoll.bench import rank as bench_rank
 from shmcoll.bench import calls, exercise, machine, options, plan, startline, table
 from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.calls import Call, Context
+from shmcoll.bench.launch import Team
 from shmcoll.bench.measure import Measurement
 from shmcoll.bench.ops import DTYPES, OPS
 from shmcoll.bench.plan import Point
@@ -119,15 +124,6 @@ def test_in_place_the_own_block_lies_in_the_large_tensor(
     assert found == [place == "in"] * 4
 
 
-def test_both_places_are_run_and_right(tmp_path: Path) -> None:
-    args = ("--backends", "shmcoll,gloo", "-g", "2", "--place", "both", "--columns", "cv")
-    done = run_bench(tmp_path, *args, "-o", "all_gather,reduce_scatter", *TINY)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [row[5] for row in rows_of(done.stdout)] == ["out", "in"] * 4
-    assert "# wrong values: 0 OK" in done.stdout
-    assert all(float(row[7]) >= 0 and float(row[10]) >= 0 for row in rows_of(done.stdout))
-
-
 # ---- --cache ----
 
 
@@ -228,14 +224,6 @@ def test_operations_take_turns_over_the_copies_and_all_are_checked() -> None:
     assert task.check(5) == 1
     numbers = [(0, 5), (1, 5 + (1 << 16)), (2, 5 + (2 << 16))]
     assert [notes.all(what) for what in ("give", "run", "wait", "take")] == [numbers] * 4
-
-
-def test_cold_buffers_give_right_results(tmp_path: Path) -> None:
-    args = ("--backends", "shmcoll,gloo", "-g", "2", "-o", "all", "--cache", "cold")
-    done = run_bench(tmp_path, *args, "-n", "5", *TINY)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert {row[0] for row in rows_of(done.stdout)} == set(OPS)
-    assert "# wrong values: 0 OK" in done.stdout
 
 
 # ---- --mode ----
@@ -363,20 +351,6 @@ def test_messages_are_waited_for_unless_they_are_asynchronous(
     assert waited == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("mode", ["throughput", "skew"])
-def test_every_operation_is_right_in_every_mode(tmp_path: Path, mode: str) -> None:
-    out = tmp_path / "out.json"
-    args = ("--backends", "shmcoll,gloo", "-g", "2", "-o", "all", "--mode", mode)
-    done = run_bench(tmp_path, *args, "-n", "3", "--json", str(out), *TINY)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert {row[0] for row in rows_of(done.stdout)} == set(OPS)
-    assert "# wrong values: 0 OK" in done.stdout
-    report = json.loads(out.read_text())
-    assert report["settings"]["mode"] == mode
-    cells = [cell for row in report["results"] for cell in row["backends"].values()]
-    assert all(cell["iterations"] == 6 and cell["error"] is None for cell in cells)
-
-
 def test_skew_is_some_microseconds_of_the_mode_skew(capsys: pytest.CaptureFixture[str]) -> None:
     assert options.parse(["--mode", "skew"])[0].skew_us == 100.0
     assert options.parse(["--mode", "skew", "--skew-us", "2.5"])[0].skew_us == 2.5
@@ -423,20 +397,6 @@ def test_the_hidden_share_is_that_of_the_shorter_one() -> None:
     assert Cell(rounds=[[1]]).overlap() == {}
 
 
-def test_operations_beside_a_computation_are_right(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    args = ("--backends", "shmcoll,gloo", "-g", "2", "-o", "all", "--overlap")
-    done = run_bench(tmp_path, *args, "-n", "3", "--json", str(out), *TINY)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert {row[0] for row in rows_of(done.stdout)} == set(OPS)
-    assert "# wrong values: 0 OK" in done.stdout
-    for result in json.loads(out.read_text())["results"]:
-        for cell in result["backends"].values():
-            alone_us = [cell["overlap"]["op_us"], cell["overlap"]["compute_us"]]
-            hidden = (sum(alone_us) - cell["time_us"]["p50"]) / min(alone_us)
-            assert cell["overlap"]["hidden"] == pytest.approx(hidden)
-
-
 def test_overlap_has_no_other_mode(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--overlap has no --mode skew" in refusal(capsys, "--overlap", "--mode", "skew")
 
@@ -458,33 +418,6 @@ def test_ranks_make_equal_groups_of_two_and_more(capsys: pytest.CaptureFixture[s
     assert "-g 5 is not a multiple of it" in refusal(capsys, "-g", "5", "--groups", "2")
     assert "at least 2 ranks each, so -g 8" in refusal(capsys, "-g", "4", "--groups", "4")
     assert "not a whole number above 0" in refusal(capsys, "--groups", "0")
-
-
-def test_operations_of_groups_are_right(tmp_path: Path) -> None:
-    args = ("--backends", "shmcoll", "-g", "4", "--groups", "2", "-o", "all")
-    done = run_bench(tmp_path, *args, "-n", "3", *TINY)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "; 4 ranks in 2 groups on this host" in done.stdout
-    assert {row[0] for row in rows_of(done.stdout)} == set(OPS)
-    assert "# wrong values: 0 OK" in done.stdout
-
-
-def test_the_values_of_another_group_are_wrong(tmp_path: Path) -> None:
-    (tmp_path / "take_from_the_other_group.py").write_text(
-        "import torch\n"
-        "import torch.distributed as dist\n"
-        "true_broadcast = dist.broadcast\n"
-        "def broadcast(tensor, root, group):\n"
-        "    true_broadcast(tensor, root, group=group)\n"
-        "    everyone = tensor.repeat(4)\n"
-        "    dist.all_gather_into_tensor(everyone, tensor)\n"
-        "    tensor.copy_(everyone.chunk(4)[dist.get_rank() ^ 1])\n"
-        "dist.broadcast = broadcast\n"
-    )
-    args = ("--backends", "gloo", "-g", "4", "--groups", "2", "-o", "broadcast", "-b", "4K")
-    done = run_bench(tmp_path, "--import", "take_from_the_other_group", *args, "-n", "1", *TINY)
-    assert done.returncode == 1, done.stderr
-    assert int(rows_of(done.stdout)[0][-1]) > 8000  # of 8192: four ranks, two checks
 
 
 # ---- --preset ----
@@ -523,3 +456,110 @@ def test_a_preset_is_known_and_its_sizes_are_in_order(capsys: pytest.CaptureFixt
     assert "invalid choice: 'dpp'" in refusal(capsys, "--preset", "dpp")
     wrong = refusal(capsys, "--preset", "cpu-tp-decode", "-b", "1M")
     assert "-b, 1048576 bytes, is larger than -e, 65536" in wrong
+
+
+# ---- all of it, on ranks ----
+
+Answer = tuple[Point, int, list[tuple[list[int], list[int]]]]  # wrong elements, readings
+
+
+def play(tmp_path: Path, *args: str, spoil: Callable[[], None] = lambda: None) -> list[Answer]:
+    """What all ranks answer to what a run asks of them; forked ones need not import torch."""
+    settings, _ = options.parse(["-n", "3", *TINY, *args])
+    buffers = Buffers(settings, replace(machine.gather(), cache_bytes=1 << 20))
+    team = Team("team", settings.backends[0], settings, tmp_path)
+    (tmp_path / "team").mkdir()
+    line_fd = startline.create(settings.nproc)
+
+    def body(forked: ranks.Rank) -> list[Answer]:
+        spoil()
+        rank = bench_rank.Rank(team.job(forked.rank, line_fd))
+        assert rank.init() == {}
+        answers = []
+        for point in plan.points(settings):
+            rank.prepare(asdict(point), buffers.copies(point), buffers.sweep_bytes)
+            wrong = rank.check(1)["wrong"]
+            phases = rank.time(settings.round_iterations, 10**15)["phases"]
+            answers.append((point, wrong + rank.check(2)["wrong"], phases))
+        rank.leave()
+        return answers
+
+    try:
+        return sum(ranks.run(settings.nproc, body), [])
+    finally:
+        os.close(line_fd)
+
+
+MODES = {
+    "throughput": ("--mode", "throughput"),
+    "skew": ("--mode", "skew"),
+    "overlap": ("--overlap",),
+    "cold": ("--cache", "cold"),
+    "cold windows": ("--cache", "cold", "--mode", "throughput"),
+    "both places": ("--place", "both"),
+    "groups": ("-g", "4", "--groups", "2"),
+    "windows of groups": ("-g", "4", "--groups", "2", "--mode", "throughput"),
+}
+
+
+@pytest.mark.parametrize("backend", ["shmcoll", "gloo"])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_operation_is_right(tmp_path: Path, backend: str, mode: str) -> None:
+    args = ("--backends", backend, "-g", "2", "-o", "all", *MODES[mode])
+    answers = play(tmp_path, *args)
+    assert {point.op for point, _, _ in answers} == set(OPS)
+    for point, wrong, phases in answers:
+        assert (point, wrong) == (point, 0)
+        assert len(phases) == (3 if mode == "overlap" else 1)
+        assert all(len(times) == 3 for readings in phases for times in readings)
+
+
+def test_the_values_of_another_group_are_wrong(tmp_path: Path) -> None:
+    def take_from_the_other_group() -> None:
+        true_broadcast = dist.broadcast
+
+        def broadcast(tensor: torch.Tensor, root: int, group: dist.ProcessGroup) -> None:
+            true_broadcast(tensor, root, group=group)
+            everyone = tensor.repeat(4)
+            dist.all_gather_into_tensor(everyone, tensor)
+            tensor.copy_(everyone.chunk(4)[dist.get_rank() ^ 1])
+
+        dist.broadcast = broadcast
+
+    args = ("--backends", "shmcoll", "-g", "4", "--groups", "2", "-o", "broadcast", "-b", "4K")
+    answers = play(tmp_path, *args, spoil=take_from_the_other_group)
+    assert [wrong > 2000 for _, wrong, _ in answers] == [True] * 4  # of two checks of 1024
+
+
+def test_a_run_has_all_that_was_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    args = ["--backends", "shmcoll", "-g", "4", "--groups", "2", "-o", "all_gather,barrier"]
+    args += ["--mode", "throughput", "--cache", "cold", "--place", "both", "--columns", "cv,p99"]
+    done = run_bench(tmp_path, *args, "-n", "3", "--json", str(out), *TINY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "; 4 ranks in 2 groups on this host" in done.stdout
+    assert "# wrong values: 0 OK" in done.stdout
+    rows = rows_of(done.stdout)
+    assert [row[5] for row in rows] == ["out", "in", "out", "in", "-"]
+    report = json.loads(out.read_text())
+    assert [result["place"] for result in report["results"]] == ["out", "in", "out", "in", "-"]
+    for row, result in zip(rows, report["results"]):
+        cell = result["backends"]["shmcoll"]
+        assert cell["iterations"] == 3 * 2 * 2  # a round, of two, of each group
+        assert float(row[7]) == pytest.approx(100 * cell["cv"], abs=0.06)
+        assert float(row[8]) == pytest.approx(cell["time_us"]["p99"], rel=0.01)
+
+
+def test_a_run_with_overlap_has_its_columns(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    args = ("--backends", "gloo", "-g", "2", "-o", "all_reduce", "-b", "4K", "--overlap")
+    done = run_bench(tmp_path, *args, "-n", "3", "--json", str(out), *TINY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = rows_of(done.stdout)
+    (result,) = json.loads(out.read_text())["results"]
+    cell = result["backends"]["gloo"]
+    alone_us = [cell["overlap"]["op_us"], cell["overlap"]["compute_us"]]
+    hidden = (sum(alone_us) - cell["time_us"]["p50"]) / min(alone_us)
+    assert cell["overlap"]["hidden"] == pytest.approx(hidden)
+    assert float(row[9]) == pytest.approx(100 * hidden, abs=0.06)
+    assert row[10] == "-" and "busbw_gbs" not in cell

@@ -92,10 +92,9 @@ class Team:
         self._channels.clear()
         self._processes.clear()
 
-    def _start_rank(self, rank: int, line_fd: int) -> None:
-        ours, theirs = socket.socketpair()
-        self._channels.append(ours)
-        job = {
+    def job(self, rank: int, line_fd: int) -> Message:
+        """What a rank must know."""
+        return {
             "rank": rank,
             "world_size": self._settings.nproc,
             "backend": self.backend,
@@ -106,8 +105,12 @@ class Team:
             "groups": self._settings.groups,
             "skew_ns": int(self._settings.skew_us * 1e3),
             "line_fd": line_fd,
-            "channel_fd": theirs.fileno(),
         }
+
+    def _start_rank(self, rank: int, line_fd: int) -> None:
+        ours, theirs = socket.socketpair()
+        self._channels.append(ours)
+        job = {**self.job(rank, line_fd), "channel_fd": theirs.fileno()}
         # A session of its own: Ctrl-C is for the parent, which then ends the ranks.
         with theirs, self._log(rank).open("wb") as log:
             process = subprocess.Popen(
