@@ -100,14 +100,16 @@ def test_a_place_that_no_operation_has_is_told(capsys: pytest.CaptureFixture[str
 def test_in_place_the_own_block_lies_in_the_large_tensor(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    found = []
+    found, held = [], []
 
     def all_gather(everyone: torch.Tensor, mine: torch.Tensor) -> None:
+        held.extend([everyone, mine])
         found.append(mine.data_ptr() == everyone.data_ptr() + 100 * 4)
         for rank, block in enumerate(everyone.chunk(3)):
             block.copy_(calls.pattern(rank, 100, 7, DTYPES["float32"]))
 
     def reduce_scatter(mine: torch.Tensor, everyone: torch.Tensor) -> None:
+        held.extend([everyone, mine])
         found.append(mine.data_ptr() == everyone.data_ptr() + 100 * 4)
         parts = [calls.pattern(r, 300, 7, DTYPES["float32"], addends=3) for r in range(3)]
         mine.copy_(sum(parts)[100:200])
@@ -122,6 +124,7 @@ def test_in_place_the_own_block_lies_in_the_large_tensor(
         assert task.check(7) == 0
         assert task.check(8) > 80  # the values of 7 are not those of 8
     assert found == [place == "in"] * 4
+    assert not any(tensor.any() for tensor in held)  # what is timed adds zeros
 
 
 # ---- --cache ----
