@@ -10,6 +10,7 @@ calls      the same operations in torch, with their checks         (ranks only)
 exercise   how the calls are repeated and checked                  (ranks only)
 startline  where ranks wait for the common start                   (ranks only)
 rank       the program of one rank                                 (ranks only)
+launcher   torchrun, mpirun or srun, if they started this
 launch     a team: the rank processes of one backend
 measure    rounds, alternating between backends
 results    rows, ratios, the JSON file

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shmcoll.bench import machine, options, plan, table
+from shmcoll.bench import launcher, machine, options, plan, table
 from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import Team
 from shmcoll.bench.machine import Machine
@@ -24,7 +25,17 @@ EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    settings, json_file = options.parse(argv)
+    launched = launcher.find(os.environ)
+    if launched is not None:
+        if launched.rank > 0:
+            return EXIT_OK  # the first process starts all ranks
+        if launched.local_size != launched.size:
+            print(
+                f"shmcoll.bench: {launched.size} ranks on several hosts: use one", file=sys.stderr
+            )
+            return EXIT_UNUSABLE
+        launcher.take_cpus()
+    settings, json_file = options.parse(argv, launched.size if launched else None)
     report = Report(settings, machine.gather(), points=len(plan.points(settings)))
     screen = table.make_screen(table.Table(settings.labels, settings.shown_columns))
     for line in _header(report.machine, settings):

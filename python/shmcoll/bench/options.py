@@ -46,6 +46,8 @@ what the numbers mean:
 presets:
 {presets}
 
+under torchrun, mpirun or srun the first process starts all ranks, and the others end at once
+
 exit code: 0 good; 1 wrong values, or a backend failed on the way; 2 bad usage, or none of the
 backends can be used; 130 interrupted (what was measured is printed)
 
@@ -56,15 +58,15 @@ examples:
 """
 
 
-def parse(argv: Sequence[str] | None) -> tuple[Settings, Path | None]:
-    """The settings, and the JSON file to write."""
+def parse(argv: Sequence[str] | None, nproc: int | None = None) -> tuple[Settings, Path | None]:
+    """The settings, and the JSON file to write. ``nproc`` is the default of -g."""
     parser = argparse.ArgumentParser(
         prog="python -m shmcoll.bench",
         description="Times collectives of torch.distributed backends side by side on this host.",
         epilog=_EPILOG.format(window=plan.WINDOW, presets=_presets()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_what(parser.add_argument)
+    _add_what(parser.add_argument, nproc or max(2, min(machine.usable_cpus(), 8)))
     _add_form(parser.add_argument)
     _add_how(parser.add_argument)
     args = parser.parse_args(argv)
@@ -96,13 +98,12 @@ def _presets() -> str:
     return "\n".join(f"  {name:15}{preset.what}" for name, preset in PRESETS.items())
 
 
-def _add_what(add: Callable[..., object]) -> None:
+def _add_what(add: Callable[..., object], nproc: int) -> None:
     add(
         "--preset",
         choices=tuple(PRESETS),
         help="what -o, -d, -b, -e and -f are where they are not given (see below)",
     )
-    nproc = max(2, min(machine.usable_cpus(), 8))
     add(
         "--backends",
         type=plan.split_list,
@@ -116,7 +117,7 @@ def _add_what(add: Callable[..., object]) -> None:
         type=_positive,
         default=nproc,
         metavar="N",
-        help=f"ranks to start (default: usable CPUs, 2 to 8; here {nproc})",
+        help=f"ranks to start (default: usable CPUs, 2 to 8, or the launcher's; here {nproc})",
     )
     add(
         "-o",
