@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -463,7 +463,15 @@ def test_a_preset_is_known_and_its_sizes_are_in_order(capsys: pytest.CaptureFixt
 
 # ---- all of it, on ranks ----
 
-Answer = tuple[Point, int, list[tuple[list[int], list[int]]]]  # wrong elements, readings
+
+@dataclass
+class Answer:
+    """One rank's, for a point."""
+
+    point: Point
+    wrong: int
+    phases: list[tuple[list[int], list[int]]]  # readings
+    how: list[dict[str, object]]  # of each call
 
 
 def play(tmp_path: Path, *args: str, spoil: Callable[[], None] = lambda: None) -> list[Answer]:
@@ -479,11 +487,19 @@ def play(tmp_path: Path, *args: str, spoil: Callable[[], None] = lambda: None) -
         rank = bench_rank.Rank(team.job(forked.rank, line_fd))
         assert rank.init() == {}
         answers = []
+        true_prepare = calls.prepare
+
+        def prepare(point: Point, context: Context) -> Call:
+            how.append(dict(context.how, group=None))
+            return true_prepare(point, context)
+
+        calls.prepare = prepare
         for point in plan.points(settings):
+            how: list[dict[str, object]] = []
             rank.prepare(asdict(point), buffers.copies(point), buffers.sweep_bytes)
             wrong = rank.check(1)["wrong"]
             phases = rank.time(settings.round_iterations, 10**15)["phases"]
-            answers.append((point, wrong + rank.check(2)["wrong"], phases))
+            answers.append(Answer(point, wrong + rank.check(2)["wrong"], phases, how))
         rank.leave()
         return answers
 
@@ -510,11 +526,15 @@ MODES = {
 def test_every_operation_is_right(tmp_path: Path, backend: str, mode: str) -> None:
     args = ("--backends", backend, "-g", "2", "-o", "all", *MODES[mode])
     answers = play(tmp_path, *args)
-    assert {point.op for point, _, _ in answers} == set(OPS)
-    for point, wrong, phases in answers:
-        assert (point, wrong) == (point, 0)
-        assert len(phases) == (3 if mode == "overlap" else 1)
-        assert all(len(times) == 3 for readings in phases for times in readings)
+    assert {answer.point.op for answer in answers} == set(OPS)
+    copies = {"throughput": 8, "cold": 3, "cold windows": 24, "windows of groups": 8}.get(mode, 1)
+    more = {"async_op": True} if mode == "overlap" or "throughput" in MODES[mode] else {}
+    for answer in answers:
+        assert (answer.point, answer.wrong) == (answer.point, 0)
+        assert len(answer.phases) == (3 if mode == "overlap" else 1)
+        assert all(len(times) == 3 for readings in answer.phases for times in readings)
+        assert len(answer.how) == (copies if answer.point.size_bytes else 1)
+        assert all(how == {"group": None, **more} for how in answer.how)
 
 
 def test_the_values_of_another_group_are_wrong(tmp_path: Path) -> None:
@@ -531,7 +551,7 @@ def test_the_values_of_another_group_are_wrong(tmp_path: Path) -> None:
 
     args = ("--backends", "shmcoll", "-g", "4", "--groups", "2", "-o", "broadcast", "-b", "4K")
     answers = play(tmp_path, *args, spoil=take_from_the_other_group)
-    assert [wrong > 2000 for _, wrong, _ in answers] == [True] * 4  # of two checks of 1024
+    assert [answer.wrong > 2000 for answer in answers] == [True] * 4  # of two checks of 1024
 
 
 def test_a_run_has_all_that_was_asked_for(tmp_path: Path) -> None:
