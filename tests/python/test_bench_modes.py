@@ -561,6 +561,7 @@ def test_a_run_has_all_that_was_asked_for(tmp_path: Path) -> None:
     done = run_bench(tmp_path, *args, "-n", "3", "--json", str(out), *TINY)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "; 4 ranks in 2 groups on this host" in done.stdout
+    assert "# mode throughput, cache cold\n" in done.stdout
     assert "# wrong values: 0 OK" in done.stdout
     rows = rows_of(done.stdout)
     assert [row[5] for row in rows] == ["out", "in", "out", "in", "-"]
