@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The tool ``shmcoll``: picks the sub-command, which reads its own arguments."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+
+# name -> (what --help says, module whose main(arguments) runs it)
+COMMANDS = {
+    "bench": ("times collectives of backends side by side on this host", "shmcoll.bench.cli"),
+}
+
+EXIT_USAGE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = words[0] if words else "--help"
+    if command in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if command == "--version":
+        print(_version())
+        return 0
+    if command not in COMMANDS:
+        print(f"shmcoll: {_unknown(command)}", file=sys.stderr)
+        return EXIT_USAGE
+    _, module = COMMANDS[command]
+    code: int = importlib.import_module(module).main(words[1:])
+    return code
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {text}" for name, (text, _) in COMMANDS.items()]
+    return "\n".join(
+        (
+            "usage: shmcoll COMMAND ...       (or: python -m shmcoll COMMAND ...)",
+            "",
+            "Tools around the torch.distributed backend for ranks that share one machine.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "shmcoll COMMAND --help says more; shmcoll --version tells the version.",
+        )
+    )
+
+
+def _unknown(command: str) -> str:
+    what = "option" if command.startswith("-") else "command"
+    near = difflib.get_close_matches(command, COMMANDS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there is: {', '.join(COMMANDS)}"
+    return f"no {what} {command!r}; {hint} (shmcoll --help)"
+
+
+def _version() -> str:
+    try:
+        return f"shmcoll {importlib.metadata.version('shmcoll')}"
+    except importlib.metadata.PackageNotFoundError:
+        return "shmcoll, not installed (run from its sources)"
