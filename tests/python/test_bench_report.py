@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import shmcoll.bench
 from shmcoll import cli as tool
+from shmcoll.bench import machine, options, plan
+from shmcoll.bench.results import Cell, Report, Row, Unreadable, read
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -106,3 +112,116 @@ def test_an_unknown_command_is_one_clear_line(
     assert tool.main([word]) == 2
     out, err = capsys.readouterr()
     assert (out, err) == ("", said + "\n")
+
+
+# ---- reports that were never measured ----
+
+
+def made_up(*args: str, rounds: int = 3) -> Report:
+    """A report of these settings with times that follow from the place in it."""
+    settings, _ = options.parse(["-g", "2", "--rounds", str(rounds), *args])
+    points = plan.points(settings)
+    report = Report(settings, machine.gather(), points=len(points))
+    for number, point in enumerate(points):
+        cells = {
+            label: Cell(
+                [
+                    [3001 * (number + 1) * (place * 7 + 1) + 501 * one, 10**4 + point.size_bytes]
+                    for one in range(rounds)
+                ]
+            )
+            for place, label in enumerate(settings.labels)
+        }
+        report.rows.append(Row(point, 2, cells))
+    return report
+
+
+def spoiled() -> Report:
+    """Wrong values, a refused row, a backend that could not start, one that died, Ctrl-C."""
+    report = made_up("--backends", "shmcoll,gloo,mpi,<b>&", "-o", "all_reduce,barrier", "-e", "1K")
+    first, second, *_ = report.rows
+    first.cells["shmcoll"].wrong = 77
+    second.cells["gloo"].error = 'RuntimeError: <script>"no", said gloo</script>'
+    for row in report.rows:
+        row.cells["mpi"] = Cell(error="no backend of that name")
+    report.unusable["mpi"] = "no backend of that name"
+    report.failures["<b>&"] = "rank 0 ended by SIGKILL"
+    report.interrupted = True
+    return report
+
+
+REPORTS = {
+    "plain": lambda: made_up(),
+    "all": lambda: made_up("-o", "all", "-d", "half,int8", "--backends", "a,b,c", "-f", "512"),
+    "alone": lambda: made_up("--backends", "gloo", "-o", "barrier", rounds=1),
+    "spoiled": spoiled,
+    "empty": lambda: dataclasses.replace(made_up(), rows=[]),
+}
+
+
+@pytest.fixture(name="report", params=REPORTS)
+def fixture_report(request: pytest.FixtureRequest) -> Report:
+    return REPORTS[request.param]()
+
+
+# ---- JSON ----
+
+
+def test_a_report_comes_back_from_its_file_as_it_was(report: Report, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    report.write_json(path)
+    again = read(path)
+    assert again == report
+    assert again.settings.labels == report.settings.labels
+    assert again.as_json() == report.as_json()
+    assert json.loads(path.read_text()) == json.loads(json.dumps(report.as_json()))
+
+
+def damage(report: Report, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    data = json.loads(json.dumps(report.as_json()))
+    change(data)
+    path.write_text(json.dumps(data))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d.update(schema="shmcoll.bench/3"), "schema 3 is newer .* reads 2; use a newer"),
+        (lambda d: d.update(schema="shmcoll.bench/1"), "schema 1 does not have every iteration"),
+        (lambda d: d.update(schema="other/2"), r"not written by shmcoll.bench --json \(.*other/2"),
+        (lambda d: d.pop("schema"), "not written by shmcoll.bench --json"),
+        (lambda d: d.pop("results"), r"damaged \('results'\)"),
+        (lambda d: d.pop("machine"), "damaged .*Report has no 'machine'"),
+        (lambda d: d["settings"].pop("nproc"), "damaged .*Settings has no 'nproc'"),
+        (lambda d: d["settings"].update(nproc="2"), "damaged .*'nproc' has a value of another"),
+        (lambda d: d["settings"].update(rounds=True), "damaged .*'rounds' has a value of another"),
+        (lambda d: d.update(failures=[]), "damaged .*'failures' has a value of another"),
+        (lambda d: d["results"][0].update(op="x"), "damaged .*no operation 'x'"),
+        (lambda d: d["results"][0]["backends"].pop("gloo"), "damaged .*has the backends shmcoll"),
+        (
+            lambda d: d["results"][0]["backends"]["gloo"]["rounds"][0].append("1"),
+            "damaged .*'rounds' has a value of another type: '1'",
+        ),
+    ],
+)
+def test_a_file_that_is_no_report_of_ours_is_one_clear_line(
+    change: Callable[[dict[str, Any]], object], said: str, tmp_path: Path
+) -> None:
+    path = damage(made_up(), tmp_path / "x.json", change)
+    with pytest.raises(Unreadable, match=f"^{re.escape(str(path))}: {said}") as error:
+        read(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there_or_not_json_is_one_clear_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    with pytest.raises(Unreadable, match=f"^{re.escape(str(path))}: No such file"):
+        read(path)
+    for text in (b"", b"size 8", b'{"schema":', b"\xff\xfe", b"[" * 10**5):
+        path.write_bytes(text)
+        with pytest.raises(Unreadable, match=f"^{re.escape(str(path))}: not JSON"):
+            read(path)
+    path.write_text("[1]")
+    with pytest.raises(Unreadable, match="not written by"):
+        read(path)

@@ -14,8 +14,16 @@ from typing import Any
 from shmcoll.bench.machine import Machine
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.plan import Point, Settings
+from shmcoll.bench.rebuild import rebuild
 
-SCHEMA = "shmcoll.bench/1"
+# The file's form. Counted up when a reader of the old form would misread the new one, or when the
+# old form lacks what this reader needs: 2 has every iteration.
+SCHEMA = "shmcoll.bench"
+SCHEMA_VERSION = 2
+
+
+class Unreadable(Exception):
+    """A file that holds no report; the text says why in one line."""
 
 
 @dataclass
@@ -157,12 +165,16 @@ class Report:
         }
 
     def write_json(self, path: Path) -> None:
+        """A line per row: there are thousands of iterations in it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
+        data = self.as_json()
+        rows = ",\n  ".join(json.dumps(row) for row in data.pop("results"))
+        head = json.dumps(data, indent=1).removesuffix("\n}")
+        path.write_text(f'{head},\n "results": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "schema": SCHEMA,
+            "schema": f"{SCHEMA}/{SCHEMA_VERSION}",
             "started": self.started,
             "machine": asdict(self.machine),
             "settings": asdict(self.settings),
@@ -171,8 +183,48 @@ class Report:
             "unusable": self.unusable,
             "failures": self.failures,
             "wrong": self.wrong,
-            "results": [_row_json(row) for row in self.rows],
+            "results": [row_json(row) for row in self.rows],
         }
+
+
+def read(path: Path) -> Report:
+    """The report that write_json() wrote. Raises Unreadable."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Unreadable(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"{path}: not JSON ({error})") from None
+    _check_schema(path, data)
+    try:
+        return _report(data)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Unreadable(f"{path}: damaged ({error})") from None
+
+
+def _check_schema(path: Path, data: Any) -> None:
+    schema = data.get("schema") if isinstance(data, dict) else None
+    name, _, version = str(schema).partition("/")
+    if name != SCHEMA or not version.isdecimal():
+        raise Unreadable(f"{path}: not written by shmcoll.bench --json (schema: {schema})")
+    if int(version) > SCHEMA_VERSION:
+        what = f"schema {version} is newer than this shmcoll, which reads {SCHEMA_VERSION}"
+        raise Unreadable(f"{path}: {what}; use a newer shmcoll")
+    if int(version) < SCHEMA_VERSION:
+        raise Unreadable(f"{path}: schema {version} does not have every iteration; measure again")
+
+
+def _report(data: dict[str, Any]) -> Report:
+    report = rebuild(Report, data)
+    for result in data["results"]:
+        point = rebuild(Point, result)
+        if point.op not in OPS:
+            raise ValueError(f"no operation {point.op!r}")
+        cells = {label: rebuild(Cell, cell) for label, cell in result["backends"].items()}
+        if list(cells) != list(report.settings.labels):
+            raise ValueError(f"a row has the backends {', '.join(cells)}")
+        report.rows.append(Row(point, int(result["world_size"]), cells))
+    return report
 
 
 def algbw_gbs(point: Point, time_us: float) -> float:
@@ -184,7 +236,7 @@ def busbw_gbs(point: Point, time_us: float, world_size: int) -> float:
     return algbw_gbs(point, time_us) * OPS[point.op].busbw_factor(world_size)
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def row_json(row: Row) -> dict[str, Any]:
     op = OPS[row.point.op]
     return {
         "op": op.name,
@@ -194,6 +246,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "redop": op.redop,
         "place": row.point.place,
         "root": "in turn" if op.root else None,
+        "world_size": row.world_size,
         "backends": {label: _cell_json(row, label) for label in row.cells},
         "ratios": {
             label: {"median": row.ratio(label), "rounds": row.round_ratios(label)}
@@ -227,4 +280,4 @@ def _cell_json(row: Row, label: str) -> dict[str, Any]:
         else:
             out["algbw_gbs"] = algbw_gbs(row.point, p50_us)
             out["busbw_gbs"] = busbw_gbs(row.point, p50_us, row.world_size)
-    return out
+    return out | asdict(cell)  # with every iteration, last
