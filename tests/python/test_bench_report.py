@@ -17,7 +17,7 @@ import pytest
 
 import shmcoll.bench
 from shmcoll import cli as tool
-from shmcoll.bench import machine, options, plan
+from shmcoll.bench import machine, options, plan, plot, units
 from shmcoll.bench.results import Cell, Report, Row, Unreadable, read
 
 pytestmark = pytest.mark.timeout(120)
@@ -225,3 +225,50 @@ def test_a_file_that_is_not_there_or_not_json_is_one_clear_line(tmp_path: Path) 
     path.write_text("[1]")
     with pytest.raises(Unreadable, match="not written by"):
         read(path)
+
+
+# ---- the picture ----
+
+
+def test_the_picture_has_every_value_of_every_backend(report: Report) -> None:
+    figure = plot.draw(report)
+    drawn = sorted(
+        float(y)
+        for axes in figure.axes
+        for line in axes.lines
+        if line.get_marker() not in ("x", "None")
+        for y in line.get_ydata()
+    )
+    times = [
+        cell.p50_us for row in report.rows for cell in row.cells.values() if cell.p50_us is not None
+    ]
+    ratios = [row.ratio(label) for row in report.rows for label in report.settings.labels[1:]]
+    assert drawn == pytest.approx(sorted(times + [ratio for ratio in ratios if ratio is not None]))
+    crosses = [line for axes in figure.axes for line in axes.lines if line.get_marker() == "x"]
+    assert len(crosses) == bool(report.wrong)
+
+
+# ---- units ----
+
+
+def test_axes_speak_as_readers_do() -> None:
+    assert [units.size_text(n) for n in (8, 1023, 1024, 1536, 1 << 21, 1 << 31)] == [
+        "8 B",
+        "1023 B",
+        "1 KiB",
+        "1.5 KiB",
+        "2 MiB",
+        "2 GiB",
+    ]
+    assert [units.time_text(t) for t in (0.5, 3.9, 270, 1500, 2.5e6)] == [
+        "0.5 us",
+        "3.9 us",
+        "270 us",
+        "1.5 ms",
+        "2.5 s",
+    ]
+    assert units.log_ticks(1, 1000) == [1, 10, 100, 1000]
+    assert units.log_ticks(0.9, 12) == [1, 3, 10]
+    for low, high in ((8, 8), (8, 64), (8, 1 << 21), (4, 1 << 34), (24, 24), (1, 3)):
+        ticks = units.size_ticks(low, high)
+        assert 1 <= len(ticks) <= 5 and all(low <= tick <= high for tick in ticks)
