@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 import shmcoll.bench
 from shmcoll import cli as tool
-from shmcoll.bench import machine, options, plan, plot, units
+from shmcoll.bench import machine, options, page, plan, plot, table, units
 from shmcoll.bench.results import Cell, Report, Row, Unreadable, read
 
 pytestmark = pytest.mark.timeout(120)
@@ -225,6 +226,89 @@ def test_a_file_that_is_not_there_or_not_json_is_one_clear_line(tmp_path: Path) 
     path.write_text("[1]")
     with pytest.raises(Unreadable, match="not written by"):
         read(path)
+
+
+# ---- the page ----
+
+
+class Reader(HTMLParser):
+    """Well-formed, or it asserts; collects what stands in table cells and what is referred to."""
+
+    VOID = ("meta", "br")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.cells: list[str] = []
+        self.wrong: list[str] = []
+        self.references: list[str] = []
+        self._classes: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attrs if name in ("src", "href", "data")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+            self._classes.append(dict(attrs).get("class") or "")
+            if tag == "td":
+                self.cells.append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        self._classes.pop()
+
+    def handle_data(self, data: str) -> None:
+        if "td" in self.open:
+            self.cells[-1] += data
+        if any("red" in kind or "wrong" in kind for kind in self._classes):
+            self.wrong.append(data)
+
+
+def test_the_page_is_well_formed_and_has_every_number_of_the_table(report: Report) -> None:
+    text = page.render(report)
+    reader = Reader(text)
+    shown = table.Table(report.settings.labels)
+    assert reader.cells == [cell.strip() for row in report.rows for cell, _ in shown.cells(row)]
+    assert reader.references == []
+    assert not re.search(r"https?:|url\(|@import|<script|<link|<img", text)
+    curves_drawn = reader.tags.count("circle") + len(re.findall('<path class="wrong"', text))
+    measured = [cell for row in report.rows for cell in row.cells.values() if cell.samples]
+    ratios = [
+        label
+        for row in report.rows
+        for label in report.settings.labels[1:]
+        if row.ratio(label) is not None
+    ]
+    assert curves_drawn == len(measured) + len(ratios)
+
+
+def test_the_page_says_what_is_wrong_in_red_and_escapes_it() -> None:
+    text = page.render(spoiled())
+    red = Reader(text).wrong
+    assert "77" in red
+    assert "WRONG: shmcoll: all_reduce: 77 elements in 1 rows" in red
+    assert "FAILED: <b>& failed: rank 0 ended by SIGKILL" in red
+    assert "WRONG VALUES" in text and "<b>" not in text
+    assert "RuntimeError: &lt;script&gt;&quot;no&quot;, said gloo&lt;/script&gt;" in text
+    assert "interrupted: 4 of 4 rows" in text
+
+
+def test_the_page_puts_columns_under_their_backend() -> None:
+    text = table.Table(("shmcoll", "a_backend_of_a_long_name"))
+    (row,) = made_up("--backends", "shmcoll,a_backend_of_a_long_name", "-o", "barrier").rows
+    columns = page._columns(text.header(), [len(cell) for cell, _ in text.cells(row)])
+    named = [(column.group, column.name, column.unit) for column in columns]
+    assert named[:2] == [("", "op", ""), ("", "size", "(B)")]
+    for label in ("shmcoll", "a_backend_of_a_long_name"):
+        assert (label, "time", "(us)") in named and (label, "busbw", "(GB/s)") in named
+    assert named[-2:] == [("", "vs a_backend_of_a_long_name", ""), ("", "#wrong", "")]
 
 
 # ---- the picture ----
