@@ -21,7 +21,7 @@ if importlib.util.find_spec("shmcoll") is None:  # not installed: use the source
 from shmcoll.bench import latency, machine, options, plan, table  # noqa: E402
 from shmcoll.bench.ops import DTYPES, OPS  # noqa: E402
 from shmcoll.bench.plan import Point  # noqa: E402
-from shmcoll.bench.results import Cell, Row, busbw_gbs  # noqa: E402
+from shmcoll.bench.results import Cell, Row, busbw_gbs, read  # noqa: E402
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -368,8 +368,10 @@ SLOW = ("--backends", "gloo", "-g", "2", "-f", "2", "--point-time", "0.5")
 
 
 def test_ctrl_c_prints_what_there_is(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    bench = start_bench(tmp_path, *SLOW, "--json", str(out))
+    out = tmp_path / "new" / "out"
+    names = {"json": "out.json", "csv": "out.csv", "html": "out.html", "plot": "out.svg"}
+    files = [word for name, file in names.items() for word in (f"--{name}", str(out / file))]
+    bench = start_bench(tmp_path, *SLOW, *files)
     assert bench.stdout is not None
     lines = []
     for line in bench.stdout:
@@ -381,11 +383,13 @@ def test_ctrl_c_prints_what_there_is(tmp_path: Path) -> None:
     assert bench.returncode == 130, errors
     assert "# interrupted: 1 of " in rest
     assert "Traceback" not in errors
-    report = json.loads(out.read_text())
-    assert report["interrupted"] is True
-    assert len(report["results"]) == 1
+    report = read(out / "out.json")
+    assert report.interrupted and len(report.rows) == 1
+    assert len((out / "out.csv").read_text().splitlines()) == 2
+    assert f"interrupted: 1 of {report.points} rows" in (out / "out.html").read_text()
+    assert (out / "out.svg").read_text().rstrip().endswith("</svg>")
     wait_until_gone(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_a_rank_that_dies_ends_its_backend_with_a_reason(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import importlib.util
 import json
 import os
 import re
@@ -18,7 +20,8 @@ import pytest
 
 import shmcoll.bench
 from shmcoll import cli as tool
-from shmcoll.bench import machine, options, page, plan, plot, table, units
+from shmcoll.bench import cli, csv_file, machine, options, page, plan, plot, table, units
+from shmcoll.bench.outputs import Outputs
 from shmcoll.bench.results import Cell, Report, Row, Unreadable, read
 
 pytestmark = pytest.mark.timeout(120)
@@ -228,6 +231,40 @@ def test_a_file_that_is_not_there_or_not_json_is_one_clear_line(tmp_path: Path) 
         read(path)
 
 
+# ---- CSV ----
+
+
+def test_csv_has_a_line_per_row_and_backend_with_the_numbers_of_the_json(
+    report: Report, tmp_path: Path
+) -> None:
+    csv_file.write(report, tmp_path / "x.csv")
+    with (tmp_path / "x.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    results = report.as_json()["results"]
+    cells = [(row, label) for row in results for label in report.settings.labels]
+    assert len(lines) == len(cells)
+    for line, (row, label) in zip(lines, cells):
+        cell = row["backends"][label]
+        assert line["schema"] == "shmcoll.bench.csv/1"
+        assert (line["op"], line["backend"]) == (row["op"], label)
+        assert (line["size_bytes"], line["dtype"]) == (str(row["size_bytes"]), row["dtype"] or "")
+        assert (line["wrong"], line["error"]) == (str(cell["wrong"]), cell["error"] or "")
+        if cell["error"]:
+            assert line["p50_us"] == line["busbw_gbs"] == line["vs_first"] == ""
+            continue
+        for name, value in cell["time_us"].items():
+            assert name == "round_p50" or float(line[f"{name}_us"]) == value
+        assert float(line["busbw_gbs"]) == cell["busbw_gbs"]
+        ratio = row["ratios"].get(label, {"median": 1.0})["median"]
+        assert line["vs_first"] == ("" if ratio is None else str(ratio))
+
+
+def test_every_csv_column_is_documented() -> None:
+    text = (ROOT / "docs" / "BENCHMARK.md").read_text()
+    _, _, section = text.partition("## CSV")
+    assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(csv_file.COLUMNS)
+
+
 # ---- the page ----
 
 
@@ -356,3 +393,74 @@ def test_axes_speak_as_readers_do() -> None:
     for low, high in ((8, 8), (8, 64), (8, 1 << 21), (4, 1 << 34), (24, 24), (1, 3)):
         ticks = units.size_ticks(low, high)
         assert 1 <= len(ticks) <= 5 and all(low <= tick <= high for tick in ticks)
+
+
+# ---- the command line ----
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--json", "."], "--json .: is a directory; name a file in it"),
+        (["--csv", "/dev/null/a/b.csv"], "--csv /dev/null/a/b.csv: Not a directory (/dev/null/a)"),
+        (["--plot", "x.jpeg"], "--plot x.jpeg: the name must end in .png, .svg, .pdf"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+    args: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        options.parse(args)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: {said}")
+
+
+def test_a_picture_without_matplotlib_is_told_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
+    with pytest.raises(SystemExit) as stop:
+        options.parse(["--plot", "x.png"])
+    assert stop.value.code == 2
+    assert "not installed: pip install shmcoll[bench]\n" in capsys.readouterr().err
+
+
+def test_a_file_that_fails_late_keeps_no_other_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("json", "csv", "plot", "html")
+    where = {name: tmp_path / f"x.{'png' if name == 'plot' else name}" for name in names}
+    where["json"].symlink_to("/dev/full")  # a disk without room
+    outputs = Outputs(**where, quiet=False)
+    assert outputs.problem() is None
+    assert not outputs.write(made_up())
+    assert capsys.readouterr().err == (
+        f"shmcoll.bench: --json {where['json']}: [Errno 28] No space left on device\n"
+    )
+    assert all(where[name].stat().st_size > 500 for name in names[1:])
+
+
+def test_quiet_prints_rows_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = made_up("-o", "all_reduce,barrier", "-e", "64").rows
+
+    def run(report: Report, screen: table.Screen) -> None:
+        screen.begin(len(rows))
+        for row in rows:
+            report.rows.append(row)
+            screen.row(row)
+        screen.end()
+
+    monkeypatch.setattr(cli, "_run", run)
+    assert cli.main(["-g", "2", "-q"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["all_reduce", "8"],
+        ["all_reduce", "64"],
+        ["barrier", "0"],
+    ]
+    assert {len(line.split()) for line in lines} == {12}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Times collectives of c10d backends side by side: ``python -m shmcoll.bench --help``.
+"""Times collectives of c10d backends side by side: ``shmcoll bench --help``, which is
+``python -m shmcoll.bench --help``. docs/BENCHMARK.md describes the files it writes.
 
 cli        the command line, and what the exit code says
 plan       what is measured: settings, sizes, points
@@ -13,7 +14,13 @@ rank       the program of one rank                                 (ranks only)
 launcher   torchrun, mpirun or srun, if they started this
 launch     a team: the rank processes of one backend
 measure    rounds, alternating between backends
-results    rows, ratios, the JSON file
+results    rows, ratios, the JSON file and its reader
+rebuild    dataclasses out of JSON, checked
 table      rows as text
+outputs    which files are written, and what may keep them from it
+csv_file   rows as CSV
+curves     what the charts show; units: sizes and times as text, marks of an axis
+plot       the charts as a picture                             (matplotlib, only here)
+page       one HTML page with table and charts; svg: a chart in it
 machine    facts about the machine
 """

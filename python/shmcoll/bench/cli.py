@@ -19,7 +19,7 @@ from shmcoll.bench.plan import Settings
 from shmcoll.bench.results import Report
 
 EXIT_OK = 0
-EXIT_FAILED = 1  # wrong values, or a backend that failed on the way
+EXIT_FAILED = 1  # wrong values, a backend that failed on the way, a file not written
 EXIT_UNUSABLE = 2  # bad usage, or no backend that can be used
 EXIT_INTERRUPTED = 130
 
@@ -35,9 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             return EXIT_UNUSABLE
         launcher.take_cpus()
-    settings, json_file = options.parse(argv, launched.size if launched else None)
+    settings, outputs = options.parse(argv, launched.size if launched else None)
     report = Report(settings, machine.gather(), points=len(plan.points(settings)))
-    screen = table.make_screen(table.Table(settings.labels, settings.shown_columns))
+    shown = table.Table(settings.labels, settings.shown_columns)
+    screen = table.make_screen(shown, outputs.quiet)
     for line in _header(report.machine, settings):
         screen.note(line)
     for line in Buffers(settings, report.machine).notes(plan.points(settings)):
@@ -45,9 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _run(report, screen)
     for line in table.summary(report):
         screen.note(line)
-    if json_file is not None:
-        report.write_json(json_file)
-    return _exit_code(report)
+    written = outputs.write(report)
+    return _exit_code(report) or (EXIT_OK if written else EXIT_FAILED)
 
 
 def _run(report: Report, screen: table.Screen) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
-from shmcoll.bench import machine, plan
+from shmcoll.bench import machine, outputs, plan
 from shmcoll.bench.ops import DEFAULT_OPS, OPS
+from shmcoll.bench.outputs import Outputs
 from shmcoll.bench.plan import Settings
 from shmcoll.bench.presets import PRESETS
 
@@ -49,17 +49,18 @@ presets:
 under torchrun, mpirun or srun the first process starts all ranks, and the others end at once
 
 exit code: 0 good; 1 wrong values, or a backend failed on the way; 2 bad usage, or none of the
-backends can be used; 130 interrupted (what was measured is printed)
+backends can be used; 130 interrupted (what was measured is printed and in the files)
 
 examples:
   python -m shmcoll.bench
   python -m shmcoll.bench -g 4 -o all_reduce -b 1K -e 64M -f 4 -d float32,bfloat16
   python -m shmcoll.bench --backends gloo,gloo      # how much of a ratio is noise?
+  python -m shmcoll.bench --csv out.csv --html out.html --plot out.png
 """
 
 
-def parse(argv: Sequence[str] | None, nproc: int | None = None) -> tuple[Settings, Path | None]:
-    """The settings, and the JSON file to write. ``nproc`` is the default of -g."""
+def parse(argv: Sequence[str] | None, nproc: int | None = None) -> tuple[Settings, Outputs]:
+    """The settings, and where results go. ``nproc`` is the default of -g."""
     parser = argparse.ArgumentParser(
         prog="python -m shmcoll.bench",
         description="Times collectives of torch.distributed backends side by side on this host.",
@@ -69,6 +70,7 @@ def parse(argv: Sequence[str] | None, nproc: int | None = None) -> tuple[Setting
     _add_what(parser.add_argument, nproc or max(2, min(machine.usable_cpus(), 8)))
     _add_form(parser.add_argument)
     _add_how(parser.add_argument)
+    outputs.add_options(parser)
     args = parser.parse_args(argv)
     if args.preset is not None:
         parser.set_defaults(**PRESETS[args.preset].options())
@@ -87,11 +89,13 @@ def parse(argv: Sequence[str] | None, nproc: int | None = None) -> tuple[Setting
         parser.error(f"--groups {args.groups}: at least 2 ranks each, so -g {2 * args.groups}")
     if not args.backends:
         parser.error("--backends: at least one")
-    json_file = args.__dict__.pop("json")
+    out = outputs.take(vars(args))
     settings = Settings(**vars(args))
     if not plan.points(settings):
         parser.error(f"--place {settings.place}: no operation of {','.join(settings.ops)} has it")
-    return settings, json_file
+    if problem := out.problem():
+        parser.error(problem)
+    return settings, out
 
 
 def _presets() -> str:
@@ -251,7 +255,6 @@ def _add_how(add: Callable[..., object]) -> None:
         metavar="C,C",
         help=f"more columns for each backend: all, or some of {', '.join(plan.COLUMNS)}",
     )
-    add("--json", type=Path, metavar="FILE", help="also write the results to FILE")
 
 
 def _checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:

@@ -166,7 +166,6 @@ class Report:
 
     def write_json(self, path: Path) -> None:
         """A line per row: there are thousands of iterations in it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         data = self.as_json()
         rows = ",\n  ".join(json.dumps(row) for row in data.pop("results"))
         head = json.dumps(data, indent=1).removesuffix("\n}")

@@ -177,6 +177,16 @@ class PlainScreen:
         pass
 
 
+class RowsScreen(PlainScreen):
+    """The rows alone, for another program."""
+
+    def note(self, line: str) -> None:
+        pass
+
+    def begin(self, points: int) -> None:
+        pass
+
+
 class RichScreen:
     """The same lines in colour, above a progress bar."""
 
@@ -214,8 +224,10 @@ class RichScreen:
         self._console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
-def make_screen(table: Table) -> Screen:
+def make_screen(table: Table, quiet: bool) -> Screen:
     """Colours on a terminal if rich is installed, else plain lines."""
+    if quiet:
+        return RowsScreen(table)
     if sys.stdout.isatty():
         try:
             from rich.console import Console

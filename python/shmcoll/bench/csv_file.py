@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Results as CSV: a line per row and backend. docs/BENCHMARK.md says what each column is.
+
+The first column names the form, so that a file says what it is even where lines of many files are
+put together. A new column is added at the end and keeps the version; a column that goes or means
+something else counts it up.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from shmcoll.bench.results import Report, Row, row_json
+
+SCHEMA = "shmcoll.bench.csv/1"
+
+_TIMES = ("p50", "mean", "p99", "min", "max")
+COLUMNS = (
+    "schema",
+    "started",
+    "op",
+    "size_bytes",
+    "count",
+    "dtype",
+    "redop",
+    "world_size",
+    "backend",
+    "rounds",
+    "iterations",
+    *(f"{name}_us" for name in _TIMES),
+    "algbw_gbs",
+    "busbw_gbs",
+    "vs_first",
+    "wrong",
+    "error",
+)
+
+
+def write(report: Report, path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for row in report.rows:
+            for label in row.cells:
+                writer.writerow(_line(report, row, label))
+
+
+def _line(report: Report, row: Row, label: str) -> dict[str, Any]:
+    """None becomes an empty field."""
+    result = row_json(row)
+    cell = result["backends"][label]
+    times = cell.get("time_us", {})
+    out = {name: result[name] for name in COLUMNS if name in result}
+    out |= {name: cell[name] for name in COLUMNS if name in cell}
+    return out | {
+        "schema": SCHEMA,
+        "started": report.started,
+        "backend": label,
+        "rounds": len(cell["rounds"]),
+        "vs_first": row.ratio(label),
+        **{f"{name}_us": times.get(name) for name in _TIMES},
+    }
