@@ -22,5 +22,6 @@ csv_file   rows as CSV
 curves     what the charts show; units: sizes and times as text, marks of an axis
 plot       the charts as a picture                             (matplotlib, only here)
 page       one HTML page with table and charts; svg: a chart in it
+compare    the sub-command compare: two runs, row by row; ranktest: is it chance?
 machine    facts about the machine
 """

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shmcoll.bench import launcher, machine, options, plan, table
+from shmcoll.bench import compare, launcher, machine, options, plan, table
 from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import Team
 from shmcoll.bench.machine import Machine
@@ -25,6 +25,9 @@ EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["compare"]:
+        return compare.main(words[1:])
     launched = launcher.find(os.environ)
     if launched is not None:
         if launched.rank > 0:
@@ -35,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             return EXIT_UNUSABLE
         launcher.take_cpus()
-    settings, outputs = options.parse(argv, launched.size if launched else None)
+    settings, outputs = options.parse(words, launched.size if launched else None)
     report = Report(settings, machine.gather(), points=len(plan.points(settings)))
     shown = table.Table(settings.labels, settings.shown_columns)
     screen = table.make_screen(shown, outputs.quiet)

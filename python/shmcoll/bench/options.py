@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from shmcoll.bench import machine, outputs, plan
+from shmcoll.bench import compare, machine, outputs, plan
 from shmcoll.bench.ops import DEFAULT_OPS, OPS
 from shmcoll.bench.outputs import Outputs
 from shmcoll.bench.plan import Settings
@@ -56,6 +56,7 @@ examples:
   python -m shmcoll.bench -g 4 -o all_reduce -b 1K -e 64M -f 4 -d float32,bfloat16
   python -m shmcoll.bench --backends gloo,gloo      # how much of a ratio is noise?
   python -m shmcoll.bench --csv out.csv --html out.html --plot out.png
+  python -m shmcoll.bench compare old.json new.json # has it become slower? (compare --help)
 """
 
 
@@ -220,7 +221,7 @@ def _add_how(add: Callable[..., object]) -> None:
         type=_positive,
         default=5,
         metavar="N",
-        help="turns of each backend per row (default: 5)",
+        help=f"turns of each backend per row (default: 5; compare needs {compare.MIN_ROUNDS})",
     )
     add(
         "-n",

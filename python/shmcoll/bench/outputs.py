@@ -66,7 +66,7 @@ class Outputs:
 def add_options(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("results")
     for option, what in (
-        ("json", "all results and every iteration"),
+        ("json", "all results and every iteration; what compare reads"),
         ("csv", "a line per row and backend"),
         ("plot", "a picture: .png, .svg or .pdf (needs matplotlib: pip install shmcoll[bench])"),
         ("html", "a page with table and charts that needs no network"),

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``python -m shmcoll.bench compare old.json new.json``: has the first backend become slower?
+
+Times of two runs cannot be compared: a machine is three times slower a minute later. What can be
+compared is how much faster than another backend of the same run it was, round by round, because
+both had the machine as it was then. So for each row the ratios reference / first of the rounds of
+both runs meet in a rank test (ranktest), and a row has changed if chance hardly does this AND the
+medians are further apart than EFFECT. The level is shared by all rows (Holm), so that a table of a
+hundred rows of the same build is not called changed because of its number of rows.
+
+One slower row makes the whole slower: gains elsewhere do not pay for it.
+
+What no test on one pair of runs can see is luck that a whole run has and each of its rounds shares:
+where its memory lies, which CPUs its ranks got. EFFECT is there for that; where it is not enough,
+compare two runs of the same build first, and see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from math import exp, log
+from pathlib import Path
+from statistics import median
+
+from shmcoll.bench.plan import Point, Settings
+from shmcoll.bench.ranktest import holm, p_value
+from shmcoll.bench.results import Report, Row, Unreadable, read
+
+MIN_ROUNDS = 40  # 30 find a fifth in one of 22 rows in 9 of 10 simulated runs, 40 in 19 of 20
+EFFECT = 0.05  # a smaller change of the median is no news
+LEVEL = 0.01  # of calling anything changed when nothing has, all rows together
+
+FASTER, SLOWER, EQUAL, BROKEN = "faster", "slower", "equal", "BROKEN"
+TOO_FEW, UNKNOWN = "too few rounds", "-"
+
+EXIT_GOOD, EXIT_SLOWER, EXIT_NO_VERDICT = 0, 1, 2
+
+# These say which rows there are and how long each is looked at; any other setting must be equal.
+_FREE_SETTINGS = frozenset(
+    "backends imports ops dtypes min_bytes max_bytes factor rounds iterations point_time_s "
+    "timeout_s".split()
+)
+
+
+_EPILOG = f"""\
+verdict of a row: faster or slower if a rank test over the rounds says that chance does not do this
+(all rows together: {LEVEL:.0%} risk of calling anything changed) and the medians differ by more than
+{EFFECT:.0%}; else equal. BROKEN: wrong values or an error where the old run had none; counts as slower.
+The whole is slower if any row is.
+
+rounds: the runs need --rounds {MIN_ROUNDS} or more; with fewer, this says "too few rounds".
+{MIN_ROUNDS} rounds find a row that is 20 % slower where the rounds vary by 10 %, in 19 of 20 runs.
+
+exit code: 0 equal or faster; 1 slower; 2 bad usage, or no verdict
+"""
+
+
+class Incomparable(Exception):
+    """The text says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One row of both runs. The figures are ratios reference / first, or 1 / us without one."""
+
+    point: Point
+    old: float | None
+    new: float | None
+    verdict: str
+
+    @property
+    def time(self) -> float | None:
+        """The new time in units of the old one, as far as the reference tells."""
+        return self.old / self.new if self.old and self.new else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs."""
+
+    first: str
+    reference: str | None  # None: times were compared as they are
+    changes: list[Change]
+
+    @property
+    def verdict(self) -> str:
+        found = {change.verdict for change in self.changes}
+        for verdict in (BROKEN, SLOWER, TOO_FEW, FASTER, EQUAL):
+            if verdict in found:
+                return SLOWER if verdict == BROKEN else verdict
+        return UNKNOWN
+
+    @property
+    def time(self) -> float | None:
+        """The geometric mean of the rows' changes."""
+        logs = [log(change.time) for change in self.changes if change.time]
+        return exp(sum(logs) / len(logs)) if logs else None
+
+
+def compare(old: Report, new: Report, reference: str | None = None) -> Comparison:
+    """Raises Incomparable."""
+    first, reference = _labels(old, new, reference)
+    _check_settings(old.settings, new.settings)
+    before = {row.point: row for row in old.rows}
+    pairs = [
+        _Pair.of(before[row.point], row, first, reference)
+        for row in new.rows
+        if row.point in before
+    ]
+    if not pairs:
+        raise Incomparable("the two files have no row (operation, size, dtype) in common")
+    # A row that gets no verdict must not cost the others their share of the level.
+    judged = [pair for pair in pairs if pair.settled is None]
+    p_values = [p_value(pair.old, pair.new) for pair in judged]
+    verdicts = {
+        pair.point: _verdict(pair, strong) for pair, strong in zip(judged, holm(p_values, LEVEL))
+    }
+    return Comparison(
+        first,
+        reference,
+        [
+            Change(
+                pair.point,
+                median(pair.old) if pair.old else None,
+                median(pair.new) if pair.new else None,
+                pair.settled or verdicts[pair.point],
+            )
+            for pair in pairs
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """One row's rounds in both runs: larger is faster. Empty: not measured, or wrong."""
+
+    point: Point
+    old: list[float]
+    new: list[float]
+    broken: bool  # the new run has wrong values or an error where the old one had none
+
+    @classmethod
+    def of(cls, old: Row, new: Row, first: str, reference: str | None) -> _Pair:
+        def good(row: Row) -> bool:
+            return not row.cells[first].wrong and bool(row.cells[first].samples)
+
+        def rounds(row: Row) -> list[float]:
+            if not good(row):
+                return []
+            if reference is None:
+                return [1 / time_us for time_us in row.cells[first].round_medians_us()]
+            return row.round_ratios(reference)
+
+        return cls(new.point, rounds(old), rounds(new), good(old) and not good(new))
+
+    @property
+    def settled(self) -> str | None:
+        """The verdict that needs no test."""
+        if self.broken:
+            return BROKEN
+        if not self.old or not self.new:
+            return UNKNOWN
+        return TOO_FEW if min(len(self.old), len(self.new)) < MIN_ROUNDS else None
+
+
+def _verdict(pair: _Pair, strong: bool) -> str:
+    gain = median(pair.new) / median(pair.old)
+    if not strong or 1 / (1 + EFFECT) < gain < 1 + EFFECT:
+        return EQUAL
+    return FASTER if gain > 1 else SLOWER
+
+
+def _labels(old: Report, new: Report, reference: str | None) -> tuple[str, str | None]:
+    """The backend that is judged, and the one it is measured by."""
+    labels = old.settings.labels, new.settings.labels
+    first = labels[0][0]
+    if labels[1][0] != first:
+        raise Incomparable(f"the first backends differ: {first} and {labels[1][0]}")
+    common = [label for label in labels[1][1:] if label in labels[0][1:]]
+    if reference is None:
+        return first, common[-1] if common else None
+    if reference not in common:
+        known = ", ".join(common) or "none"
+        raise Incomparable(
+            f"--reference {reference}: not beside {first} in both files ({known} is)"
+        )
+    return first, reference
+
+
+def _check_settings(old: Settings, new: Settings) -> None:
+    for field in fields(Settings):
+        values = getattr(old, field.name), getattr(new, field.name)
+        if field.name not in _FREE_SETTINGS and values[0] != values[1]:
+            raise Incomparable(f"{field.name} differs: {values[0]} and {values[1]}")
+
+
+def main(argv: Sequence[str]) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        old, new = read(args.old), read(args.new)
+        comparison = compare(old, new, args.reference)
+    except (Unreadable, Incomparable) as error:
+        print(f"shmcoll.bench compare: {error}", file=sys.stderr)
+        return EXIT_NO_VERDICT
+    for line in _header(old, new, comparison) + _table(comparison) + _summary(old, new, comparison):
+        print(line)
+    if comparison.verdict in (TOO_FEW, UNKNOWN):
+        return EXIT_NO_VERDICT
+    return EXIT_SLOWER if comparison.verdict == SLOWER else EXIT_GOOD
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m shmcoll.bench compare",
+        description="Says whether the first backend has become faster or slower between two runs, "
+        "measured by another backend of the same runs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("old", type=Path, help="written by --json")
+    parser.add_argument("new", type=Path, help="written by --json")
+    parser.add_argument(
+        "--reference",
+        metavar="LABEL",
+        help="the backend to measure by (default: the last one that both runs have)",
+    )
+    return parser
+
+
+def _header(old: Report, new: Report, comparison: Comparison) -> list[str]:
+    lines = [
+        f"# {name}: {report.started}, {report.settings.nproc} ranks, {report.machine.cpu}, "
+        f"torch {report.machine.versions.get('torch')}"
+        for name, report in (("old", old), ("new", new))
+    ]
+    if comparison.reference is None:
+        lines += [
+            f"# WARNING: no backend beside {comparison.first} in both files: times are compared as "
+            "they are,",
+            "# and the drift of the machine between the runs is NOT taken out. Measure with "
+            "--backends A,B.",
+        ]
+    elif old.machine.cpu != new.machine.cpu:
+        lines.append("# WARNING: the CPUs differ; their ratios may differ for that alone")
+    return lines
+
+
+def _table(comparison: Comparison) -> list[str]:
+    what = f"{comparison.reference} / {comparison.first}" if comparison.reference else "1 / us"
+    lines = [
+        f"# {'':36}{what:^19}",
+        f"# {'op':14} {'size':>10} {'type':>8} {'old':>10} {'new':>10} {'time':>8}  verdict",
+    ]
+    for change in comparison.changes:
+        point = change.point
+        lines.append(
+            f"{point.op:16} {point.size_bytes:10} {point.dtype or '-':>8} "
+            f"{_figure(change.old)} {_figure(change.new)} {_percent(change.time):>8}  "
+            f"{change.verdict}"
+        )
+    return lines
+
+
+def _summary(old: Report, new: Report, comparison: Comparison) -> list[str]:
+    counts = [
+        f"{count} {verdict}"
+        for verdict in (FASTER, EQUAL, SLOWER, BROKEN, TOO_FEW)
+        if (count := sum(change.verdict == verdict for change in comparison.changes))
+    ]
+    alone = len(old.rows) + len(new.rows) - 2 * len(comparison.changes)
+    lines = [f"# rows: {', '.join(counts) or 'none with a verdict'}"]
+    if alone:
+        lines.append(f"# {alone} rows are in one file only")
+    if comparison.verdict == TOO_FEW:
+        lines.append(
+            f"# a verdict needs {MIN_ROUNDS} rounds: measure both with --rounds {MIN_ROUNDS}"
+        )
+    return [
+        *lines,
+        f"# time of {comparison.first}, geometric mean of the rows: {_percent(comparison.time)}",
+        f"# overall: {comparison.verdict}",
+    ]
+
+
+def _figure(value: float | None) -> str:
+    return f"{'-' if value is None else format(value, '.4g'):>10}"
+
+
+def _percent(time: float | None) -> str:
+    return "-" if time is None else f"{100 * (time - 1):+.1f} %"
