@@ -19,7 +19,7 @@ PACKAGES_TEST  := libgtest-dev spin relacy-dev clang-format codespell gdb
 CORE_SOURCES := $(shell find src CMakeLists.txt -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.map' \
                   -o -name CMakeLists.txt)
 
-.PHONY: help build test demo bench packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress
+.PHONY: help build test demo bench packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress browser
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
@@ -32,6 +32,7 @@ help:
 	@echo "make clients  the longer programs of users: compilers, more ranks"
 	@echo "make fuzz     random programs against the oracle (SHMCOLL_FUZZ_PROGRAMS, SHMCOLL_FUZZ_SEED)"
 	@echo "make stress   a million messages of up to 4 MiB between 8 ranks"
+	@echo "make browser  the page of shmcoll bench --html in a browser (needs chromium)"
 	@echo "make huge     tensors of more than 2^31 elements and 4 GiB (needs 11 GiB of memory)"
 	@echo "make fmt      formats all sources"
 	@echo "make clean    removes what was built; distclean: also .venv"
@@ -108,6 +109,9 @@ fuzz: packages-test build $(VENV)/.extras
 
 stress: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long stress
+
+browser: build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long browser
 
 huge: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long huge

@@ -93,6 +93,7 @@ LONG_LANES = {
     "torch": (Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",)),),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),
     "stress": (Lane("stress", DEV, "^stress$", ("tests_conformance",), alone=True),),
+    "browser": (Lane("browser", files=("tests/browser",)),),
     "huge": (Lane("huge", files=("tests/huge",), alone=True),),
 }
 
