@@ -304,6 +304,17 @@ def test_times_without_a_reference_come_with_a_warning(
     assert "the drift of the machine between the runs is NOT taken out" in capsys.readouterr().out
 
 
+def test_a_busy_machine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calm = busy = simulate(Noise(seed=6))
+    assert run(tmp_path, calm, calm) == 0
+    assert "busy" not in capsys.readouterr().out
+    for row in busy.rows:
+        rounds = row.cells["gloo"].rounds
+        rounds[::2] = [[3 * ns for ns in one] for one in rounds[::2]]
+    assert run(tmp_path, busy, busy) == 0
+    assert "WARNING: the rounds of a row vary by " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("other", "args", "said"),
     [

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import exp, log
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.ranktest import holm, p_value
@@ -31,6 +31,7 @@ from shmcoll.bench.results import Report, Row, Unreadable, read
 
 MIN_ROUNDS = 40  # 30 find a fifth in one of 22 rows in 9 of 10 simulated runs, 40 in 19 of 20
 EFFECT = 0.05  # a smaller change of the median is no news
+BUSY = 0.5  # a spread beyond this says that the machine was doing something else; 10 % make 0.15
 LEVEL = 0.01  # of calling anything changed when nothing has, all rows together
 
 FASTER, SLOWER, EQUAL, BROKEN = "faster", "slower", "equal", "BROKEN"
@@ -84,6 +85,7 @@ class Comparison:
     first: str
     reference: str | None  # None: times were compared as they are
     changes: list[Change]
+    spread: float  # of a row's rounds in one run: middle half / median, the median over rows
 
     @property
     def verdict(self) -> str:
@@ -118,6 +120,7 @@ def compare(old: Report, new: Report, reference: str | None = None) -> Compariso
     verdicts = {
         pair.point: _verdict(pair, strong) for pair, strong in zip(judged, holm(p_values, LEVEL))
     }
+    spreads = [_spread(rounds) for pair in pairs for rounds in (pair.old, pair.new) if rounds]
     return Comparison(
         first,
         reference,
@@ -130,6 +133,7 @@ def compare(old: Report, new: Report, reference: str | None = None) -> Compariso
             )
             for pair in pairs
         ],
+        median(spreads) if spreads else 0.0,
     )
 
 
@@ -164,6 +168,13 @@ class _Pair:
         if not self.old or not self.new:
             return UNKNOWN
         return TOO_FEW if min(len(self.old), len(self.new)) < MIN_ROUNDS else None
+
+
+def _spread(rounds: Sequence[float]) -> float:
+    if len(rounds) < 2:
+        return 0.0
+    low, middle, high = quantiles(rounds, n=4, method="inclusive")
+    return (high - low) / middle
 
 
 def _verdict(pair: _Pair, strong: bool) -> str:
@@ -245,6 +256,11 @@ def _header(old: Report, new: Report, comparison: Comparison) -> list[str]:
         ]
     elif old.machine.cpu != new.machine.cpu:
         lines.append("# WARNING: the CPUs differ; their ratios may differ for that alone")
+    if comparison.spread > BUSY:
+        lines.append(
+            f"# WARNING: the rounds of a row vary by {comparison.spread:.0%}: the machine was busy, "
+            "and moods that outlast a row may look like a change"
+        )
     return lines
 
 
