@@ -57,7 +57,7 @@ def test_the_page_asks_for_nothing_and_fits_the_window(
     html = page.render(report)
     loaded = Loaded(html, width, tmp_path)
     assert loaded.asked == []
-    shown = table.Table(report.settings.labels)
+    shown = table.Table(report.settings.labels, report.settings.shown_columns)
     assert loaded.document.count("<td") == sum(len(shown.cells(row)) for row in report.rows)
     assert loaded.document.count("<circle") == html.count("<circle") > 0
     assert 0 < loaded.width <= width

@@ -320,6 +320,7 @@ def test_a_busy_machine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
     [
         (("--backends", "gloo,shmcoll"), (), "the first backends differ: shmcoll and gloo"),
         (("-g", "3"), (), "nproc differs: 2 and 3"),
+        (("--cache", "cold"), (), "cache differs: hot and cold"),
         (("-o", "scatter"), (), "the two files have no row (operation, size, dtype) in common"),
         ((), ("--reference", "mpi"), "--reference mpi: not beside shmcoll in both files"),
         ((), ("--reference", "shmcoll"), "--reference shmcoll: not beside shmcoll in both files"),

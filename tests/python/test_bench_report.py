@@ -136,7 +136,7 @@ def made_up(*args: str, rounds: int = 3) -> Report:
             )
             for place, label in enumerate(settings.labels)
         }
-        report.rows.append(Row(point, 2, cells))
+        report.rows.append(Row(point, settings.world_size, cells))
     return report
 
 
@@ -157,6 +157,10 @@ def spoiled() -> Report:
 REPORTS = {
     "plain": lambda: made_up(),
     "all": lambda: made_up("-o", "all", "-d", "half,int8", "--backends", "a,b,c", "-f", "512"),
+    "ways": lambda: made_up(
+        *("-g", "4", "--groups", "2", "--place", "both", "--columns", "all", "--cache", "cold"),
+        *("-o", "all_reduce,all_gather,barrier", "-f", "512"),
+    ),
     "alone": lambda: made_up("--backends", "gloo", "-o", "barrier", rounds=1),
     "spoiled": spoiled,
     "empty": lambda: dataclasses.replace(made_up(), rows=[]),
@@ -246,7 +250,11 @@ def test_csv_has_a_line_per_row_and_backend_with_the_numbers_of_the_json(
     for line, (row, label) in zip(lines, cells):
         cell = row["backends"][label]
         assert line["schema"] == "shmcoll.bench.csv/1"
-        assert (line["op"], line["backend"]) == (row["op"], label)
+        assert (line["op"], line["place"], line["backend"]) == (row["op"], row["place"], label)
+        assert (line["cache"], line["groups"]) == (
+            report.settings.cache,
+            str(report.settings.groups),
+        )
         assert (line["size_bytes"], line["dtype"]) == (str(row["size_bytes"]), row["dtype"] or "")
         assert (line["wrong"], line["error"]) == (str(cell["wrong"]), cell["error"] or "")
         if cell["error"]:
@@ -311,7 +319,7 @@ class Reader(HTMLParser):
 def test_the_page_is_well_formed_and_has_every_number_of_the_table(report: Report) -> None:
     text = page.render(report)
     reader = Reader(text)
-    shown = table.Table(report.settings.labels)
+    shown = table.Table(report.settings.labels, report.settings.shown_columns)
     assert reader.cells == [cell.strip() for row in report.rows for cell, _ in shown.cells(row)]
     assert reader.references == []
     assert not re.search(r"https?:|url\(|@import|<script|<link|<img", text)
@@ -335,6 +343,14 @@ def test_the_page_says_what_is_wrong_in_red_and_escapes_it() -> None:
     assert "WRONG VALUES" in text and "<b>" not in text
     assert "RuntimeError: &lt;script&gt;&quot;no&quot;, said gloo&lt;/script&gt;" in text
     assert "interrupted: 4 of 4 rows" in text
+
+
+def test_the_page_says_how_it_was_measured() -> None:
+    text = page.render(REPORTS["ways"]())
+    assert "<h1>shmcoll and gloo, 4 ranks in 2 groups on one host, cache cold</h1>" in text
+    for name in ("all_reduce", "all_gather (in place)", "all_gather (out of place)", "barrier"):
+        assert f"<h3>{name}</h3>" in text
+    assert "<th>p99<br>(us)</th>" in text and "<th>cv<br>(%)</th>" in text
 
 
 def test_the_page_puts_columns_under_their_backend() -> None:

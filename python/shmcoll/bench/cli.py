@@ -126,28 +126,14 @@ def _header(facts: Machine, settings: Settings) -> list[str]:
         f"# {facts.cpu}; CPUs: {usable} (affinity {facts.cpus_affinity}{quota})",
         f"# /dev/shm: {_shm(facts)}",
     ]
-    if ways := _ways(settings):
-        lines.append(f"# {', '.join(ways)}")
+    if settings.ways:
+        lines.append(f"# {', '.join(settings.ways)}")
     if settings.nproc > facts.cpus_usable:
         lines.append(
             f"# WARNING: {settings.nproc} ranks share {facts.cpus_usable} usable CPUs: ranks take "
             "turns, and the times show the scheduler more than the backend"
         )
     return lines
-
-
-def _ways(settings: Settings) -> list[str]:
-    """What makes the numbers others than those of a plain run."""
-    ways = []
-    if settings.mode == "skew":
-        ways.append(f"mode skew ({settings.skew_us:g} us)")
-    elif settings.mode != "latency":
-        ways.append(f"mode {settings.mode}")
-    if settings.overlap:
-        ways.append("overlap")
-    if settings.cache != "hot":
-        ways.append(f"cache {settings.cache}")
-    return ways
 
 
 def _shm(facts: Machine) -> str:

@@ -41,7 +41,7 @@ EXIT_GOOD, EXIT_SLOWER, EXIT_NO_VERDICT = 0, 1, 2
 
 # These say which rows there are and how long each is looked at; any other setting must be equal.
 _FREE_SETTINGS = frozenset(
-    "backends imports ops dtypes min_bytes max_bytes factor rounds iterations point_time_s "
+    "preset columns place backends imports ops dtypes min_bytes max_bytes factor rounds iterations point_time_s "
     "timeout_s".split()
 )
 
@@ -267,13 +267,13 @@ def _header(old: Report, new: Report, comparison: Comparison) -> list[str]:
 def _table(comparison: Comparison) -> list[str]:
     what = f"{comparison.reference} / {comparison.first}" if comparison.reference else "1 / us"
     lines = [
-        f"# {'':36}{what:^19}",
-        f"# {'op':14} {'size':>10} {'type':>8} {'old':>10} {'new':>10} {'time':>8}  verdict",
+        f"# {'':42}{what:^19}",
+        f"# {'op':14} {'place':>5} {'size':>10} {'type':>8} {'old':>10} {'new':>10} {'time':>8}  verdict",
     ]
     for change in comparison.changes:
         point = change.point
         lines.append(
-            f"{point.op:16} {point.size_bytes:10} {point.dtype or '-':>8} "
+            f"{point.op:16} {point.place:>5} {point.size_bytes:10} {point.dtype or '-':>8} "
             f"{_figure(change.old)} {_figure(change.new)} {_percent(change.time):>8}  "
             f"{change.verdict}"
         )

@@ -16,6 +16,7 @@ from shmcoll.bench.results import Report, Row, row_json
 
 SCHEMA = "shmcoll.bench.csv/1"
 
+_SETTINGS = ("mode", "cache", "overlap", "groups")
 _TIMES = ("p50", "mean", "p99", "min", "max")
 COLUMNS = (
     "schema",
@@ -25,11 +26,17 @@ COLUMNS = (
     "count",
     "dtype",
     "redop",
+    "place",
+    "mode",
+    "cache",
+    "overlap",
+    "groups",
     "world_size",
     "backend",
     "rounds",
     "iterations",
     *(f"{name}_us" for name in _TIMES),
+    "cv",
     "algbw_gbs",
     "busbw_gbs",
     "vs_first",
@@ -53,7 +60,8 @@ def _line(report: Report, row: Row, label: str) -> dict[str, Any]:
     cell = result["backends"][label]
     times = cell.get("time_us", {})
     out = {name: result[name] for name in COLUMNS if name in result}
-    out |= {name: cell[name] for name in COLUMNS if name in cell}
+    out |= {name: getattr(report.settings, name) for name in _SETTINGS}
+    out |= {name: cell[name] for name in COLUMNS if name in cell and name not in _SETTINGS}
     return out | {
         "schema": SCHEMA,
         "started": report.started,

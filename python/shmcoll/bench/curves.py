@@ -11,6 +11,9 @@ from shmcoll.bench.ops import OPS
 from shmcoll.bench.results import Report, Row
 
 
+PLACE_NAMES = {"in": "in place", "out": "out of place", "-": "-"}
+
+
 @dataclass(frozen=True)
 class Spot:
     """One row of one backend. The median, and where the middle half is: of iterations for a time,
@@ -35,9 +38,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """One operation."""
+    """One operation, in one place."""
 
     op: str
+    name: str
     times: list[Curve]  # in us
     ratios: list[Curve]  # time of the backend / time of the first one
 
@@ -50,8 +54,11 @@ class Panel:
 def panels(report: Report) -> list[Panel]:
     """Operations in the order they were measured; curves that have no spot are left out."""
     out = []
-    for op in dict.fromkeys(row.point.op for row in report.rows):
-        rows = [row for row in report.rows if row.point.op == op]
+    found = list(dict.fromkeys((row.point.op, row.point.place) for row in report.rows))
+    for op, place in found:
+        rows = [row for row in report.rows if (row.point.op, row.point.place) == (op, place)]
+        alone = [one for one, _ in found].count(op) == 1
+        name = op if alone else f"{op} ({PLACE_NAMES[place]})"
         dtypes = dict.fromkeys(row.point.dtype for row in rows)
         times, ratios = [], []
         for label in report.settings.labels:
@@ -63,7 +70,7 @@ def panels(report: Report) -> list[Panel]:
                 times.append(Curve(label, dtype, _spots(mine, label, of_ratio=False)))
                 if label != report.settings.labels[0]:
                     ratios.append(Curve(label, dtype, _spots(mine, label, of_ratio=True)))
-        out.append(Panel(op, *([c for c in curves if c.spots] for curves in (times, ratios))))
+        out.append(Panel(op, name, *([c for c in curves if c.spots] for curves in (times, ratios))))
     return out
 
 
@@ -86,7 +93,9 @@ def title(report: Report) -> tuple[str, str]:
     """What was measured, and where."""
     facts, settings = report.machine, report.settings
     versions = ", ".join(f"{name} {version or '-'}" for name, version in facts.versions.items())
-    what = f"{' and '.join(settings.labels)}, {settings.nproc} ranks on one host"
+    groups = f" in {settings.groups} groups" if settings.groups > 1 else ""
+    ways = "".join(f", {way}" for way in settings.ways)
+    what = f"{' and '.join(settings.labels)}, {settings.nproc} ranks{groups} on one host{ways}"
     return what, f"{facts.cpu}, {facts.cpus_usable} CPUs; linux {facts.kernel}; {versions}"
 
 

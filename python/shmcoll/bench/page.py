@@ -138,7 +138,7 @@ def _charts(report: Report) -> Iterator[str]:
         yield f"<li>{_sample('c5', style.dashes(dtype))}{escape(dtype)}</li>"
     yield '</ul>\n<div class="charts">'
     for panel in curves.panels(report):
-        yield f"<figure><h3>{escape(panel.op)}</h3><figcaption>time</figcaption>"
+        yield f"<figure><h3>{escape(panel.name)}</h3><figcaption>time</figcaption>"
         yield Chart(panel, panel.times, units.time_text, _TIME_HEIGHT).svg(style)
         if panel.ratios:
             yield f"<figcaption>time / time of {first}: above 1, {first} is faster</figcaption>"
@@ -164,7 +164,7 @@ class _Column:
 def _table(report: Report) -> Iterator[str]:
     if not report.rows:
         return
-    text = table.Table(report.settings.labels)
+    text = table.Table(report.settings.labels, report.settings.shown_columns)
     columns = _columns(text.header(), [len(cell) for cell, _ in text.cells(report.rows[0])])
     yield '<h2>Table</h2>\n<div class="wide"><table>\n<thead>\n<tr>'
     for group, width in _runs([column.group for column in columns]):

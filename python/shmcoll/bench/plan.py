@@ -73,6 +73,20 @@ class Settings:
         return self.columns + (OVERLAP_COLUMNS if self.overlap else ())
 
     @property
+    def ways(self) -> list[str]:
+        """What makes the numbers others than those of a plain run."""
+        ways = []
+        if self.mode == "skew":
+            ways.append(f"mode skew ({self.skew_us:g} us)")
+        elif self.mode != "latency":
+            ways.append(f"mode {self.mode}")
+        if self.overlap:
+            ways.append("overlap")
+        if self.cache != "hot":
+            ways.append(f"cache {self.cache}")
+        return ways
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The backends' names, made unique: a backend may be measured against itself."""
         labels: list[str] = []

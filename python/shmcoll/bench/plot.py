@@ -117,7 +117,7 @@ def _title(figure: Figure, report: Report) -> None:
 
 
 def _draw_panel(time_axes: Axes, ratio_axes: Axes, panel: Panel, look: _Look) -> None:
-    time_axes.set_title(panel.op, fontsize=10)
+    time_axes.set_title(panel.name, fontsize=10)
     for axes, drawn, span, text in (
         (time_axes, panel.times, look.time_span, units.time_text),
         (ratio_axes, panel.ratios, look.ratio_span, units.ratio_text),

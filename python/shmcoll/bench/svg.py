@@ -61,7 +61,7 @@ class Chart:
         y = _Log(low, high, bottom, _TOP)
         x, x_ticks = self._across(style)
         parts = [
-            f'<svg viewBox="0 0 {_WIDTH} {self.height}" role="img" aria-label="{escape(self.panel.op)}">'
+            f'<svg viewBox="0 0 {_WIDTH} {self.height}" role="img" aria-label="{escape(self.panel.name)}">'
         ]
         for tick in units.log_ticks(low, high):
             parts.append(_line("grid", _LEFT, y(tick), _WIDTH - _RIGHT, y(tick)))
