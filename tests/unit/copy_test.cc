@@ -33,16 +33,30 @@ std::vector<size_t> sizes()
     return list;
 }
 
-TEST(Copy, MovesEveryByteAndNoOther)
+template <class Copy>
+void check_copy(Copy copy)
 {
     for (size_t bytes : sizes()) {
         const size_t shift = bytes % 61;
         const std::vector<uint8_t> src = random_bytes(bytes + shift);
         std::vector<uint8_t> dst = random_bytes(bytes + 2 * kMargin), expected = dst;
         std::copy(src.begin() + shift, src.end(), expected.begin() + kMargin);
-        shc_copy(dst.data() + kMargin, src.data() + shift, bytes);
+        copy(dst.data() + kMargin, src.data() + shift, bytes);
         ASSERT_EQ(dst, expected) << bytes;
     }
+}
+
+TEST(Copy, MovesEveryByteAndNoOther)
+{
+    check_copy(shc_copy);
+}
+
+TEST(Copy, PastTheCachesMovesEveryByteAndNoOther)
+{
+    check_copy(shc_copy_stream);
+    for (int isa = 0; isa < SHC_ISA_COUNT; isa++)
+        if (const shc_kernel_set *set = shc_kernel_set_of(static_cast<shc_isa>(isa)))
+            check_copy(set->stream);
 }
 
 template <class Exchange>

@@ -2,6 +2,7 @@
 #include "shm/kernel/buf.h"
 
 #include "shm/base/num.h"
+#include "shm/kernel/copy.h"
 
 #include <string.h>
 
@@ -290,6 +291,14 @@ void shc_buf_read(const struct shc_buf *buf, size_t offset, void *out, size_t by
         move((char *)out + done, (ptrdiff_t)elem, piece.base, piece.step, piece.count, elem);
         done += piece.count * elem;
     }
+}
+
+void shc_buf_stream(const struct shc_buf *buf, size_t offset, void *out, size_t bytes)
+{
+    if (buf->flat && bytes > 0)
+        shc_copy_stream(out, buf->flat + offset, bytes);
+    else
+        shc_buf_read(buf, offset, out, bytes);
 }
 
 void shc_buf_write(const struct shc_buf *buf, size_t offset, const void *in, size_t bytes)

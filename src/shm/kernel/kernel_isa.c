@@ -13,7 +13,7 @@
 #error "the results must not depend on how they are computed"
 #endif
 
-#ifdef __F16C__
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
@@ -380,6 +380,47 @@ static void exchange(void *out, void *cell, const void *next, size_t bytes)
     }
 }
 
+/* ---- the copy past the caches (copy.h) ---- */
+
+/* The thread sanitizer does not see these stores. */
+#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
+#define STREAM_BYTES 64 /* one store of a whole cache line: nothing is fetched to be filled up */
+
+SHC_INLINE void stream_line(char *to, const char *from)
+{
+#if defined(__AVX512F__)
+    _mm512_stream_si512((__m512i *)(void *)to, _mm512_loadu_si512(from));
+#elif defined(__AVX2__)
+    for (int i = 0; i < 2; i++)
+        _mm256_stream_si256((__m256i *)(void *)to + i,
+                            _mm256_loadu_si256((const __m256i_u *)(const void *)from + i));
+#else
+    for (int i = 0; i < 4; i++)
+        _mm_stream_si128((__m128i *)(void *)to + i,
+                         _mm_loadu_si128((const __m128i_u *)(const void *)from + i));
+#endif
+}
+
+static void stream(void *dst, const void *src, size_t bytes)
+{
+    char *to = dst;
+    const char *from = src;
+    const size_t head = shc_min_size(-(uintptr_t)to % STREAM_BYTES, bytes);
+    memcpy(to, from, head);
+    size_t done = head;
+    for (; bytes - done >= STREAM_BYTES; done += STREAM_BYTES)
+        stream_line(to + done, from + done);
+    memcpy(to + done, from + done, bytes - done);
+    _mm_sfence();
+}
+#else
+static void stream(void *dst, const void *src, size_t bytes)
+{
+    if (bytes > 0)
+        memcpy(dst, src, bytes);
+}
+#endif
+
 /* ---- the table ---- */
 
 #define INT_ROW(u, t)                                                                    \
@@ -431,4 +472,5 @@ const struct shc_kernel_set SHC_KERNEL_SET = {
             [SHC_COMPLEX128] = COMPLEX_ROW(c128),
         },
     .exchange = exchange,
+    .stream = stream,
 };
