@@ -99,26 +99,6 @@ static enum shc_status work(struct flow *flow, uint64_t k)
     return SHC_OK;
 }
 
-/* back(k) for one peer, fused with out(next) where both lie in plain memory. */
-static void hand_over(struct flow *flow, int peer, uint64_t k, uint64_t next)
-{
-    struct shc_task *task = flow->task;
-    char *cell = read_cell(flow, peer, k);
-    struct shc_span back = slice_of(flow, k, peer);
-    struct shc_span out = {0, 0};
-    if (next < flow->chunk_count)
-        out = slice_of(flow, next, peer);
-    char *user = shc_buf_direct(&task->out, back.offset, back.bytes);
-    const char *input = task->in.flat;
-    size_t both = user && input ? shc_min_size(back.bytes, out.bytes) : 0;
-    if (both > 0)
-        shc_copy_exchange(user, cell, input + out.offset, both);
-    if (back.bytes > both)
-        shc_buf_write(&task->out, back.offset + both, cell + both, back.bytes - both);
-    if (out.bytes > both)
-        shc_buf_read(&task->in, out.offset + both, cell + both, out.bytes - both);
-}
-
 static enum shc_status take_back(struct flow *flow, uint64_t k)
 {
     struct shc_task *task = flow->task;
@@ -127,7 +107,10 @@ static enum shc_status take_back(struct flow *flow, uint64_t k)
         if (peer == task->seat->rank)
             continue;
         SHC_TRY(shc_progress_wait(&task->wait, peer, shc_plan_step_work(k)));
-        hand_over(flow, peer, k, next);
+        struct shc_span out = {0, 0};
+        if (next < flow->chunk_count)
+            out = slice_of(flow, next, peer);
+        shc_task_trade(task, read_cell(flow, peer, k), slice_of(flow, k, peer), out);
         shc_exchange_swap(task->arena, peer, slot_of(flow, k));
     }
     if (next < flow->chunk_count)

@@ -118,34 +118,25 @@ static void take_packed(struct shc_task *task, const struct layout *layout)
 
 /* ---- by exchange cells ---- */
 
-/* What a cell takes: opaque elements may not divide it. */
-static size_t piece_bytes(const struct shc_task *task)
+/* Of a block; no bytes of one that came with the call line. */
+static struct shc_span piece(const struct shc_task *task, size_t offset, size_t bytes, bool packed,
+                             uint64_t k)
 {
-    const size_t cell = task->arena->geometry.cell_bytes;
-    return cell - cell % task->call.elem_bytes;
+    struct shc_span chunk = shc_plan_chunk(packed ? 0 : bytes, shc_task_cell_bytes(task), k);
+    return (struct shc_span){offset + chunk.offset, chunk.bytes};
 }
 
-static void give_cell(struct shc_task *task, int peer, uint64_t k, char *cell)
+static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    const int me = task->seat->rank;
-    if (layout->packed[me])
-        return;
-    struct shc_span chunk = shc_plan_chunk(layout->in_bytes[peer], piece_bytes(task), k);
-    shc_buf_read(&task->in, layout->in_offset[peer] + chunk.offset, cell, chunk.bytes);
+    return piece(task, layout->in_offset[peer], layout->in_bytes[peer],
+                 layout->packed[task->seat->rank], k);
 }
 
-static void take_cell(struct shc_task *task, uint64_t k, char *const *cells)
+static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    const int me = task->seat->rank;
-    for (int rank = 0; rank < task->seat->world_size; rank++) {
-        if (rank == me || layout->packed[rank])
-            continue;
-        struct shc_span chunk = shc_plan_chunk(layout->its_bytes[rank], piece_bytes(task), k);
-        shc_buf_write(&task->out, layout->out_offset[rank] + chunk.offset, cells[rank],
-                      chunk.bytes);
-    }
+    return piece(task, layout->out_offset[peer], layout->its_bytes[peer], layout->packed[peer], k);
 }
 
 /* ---- without an arena ---- */
@@ -169,9 +160,9 @@ static enum shc_status move_rest(struct shc_task *task, size_t block, size_t inp
     if (arena) {
         struct shc_swap swap = {
             .task = task,
-            .chunk_count = shc_plan_chunk_count(block, piece_bytes(task)),
-            .give = give_cell,
-            .take = take_cell,
+            .chunk_count = shc_plan_chunk_count(block, shc_task_cell_bytes(task)),
+            .given = given,
+            .got = got,
         };
         return shc_swap_run(&swap);
     }

@@ -84,6 +84,19 @@ void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, s
     }
 }
 
+void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, struct shc_span given)
+{
+    char *user = shc_buf_direct(&task->out, got.offset, got.bytes);
+    const char *input = task->in.flat;
+    size_t both = user && input ? shc_min_size(got.bytes, given.bytes) : 0;
+    if (both > 0)
+        shc_copy_exchange(user, cell, input + given.offset, both);
+    if (got.bytes > both)
+        shc_buf_write(&task->out, got.offset + both, cell + both, got.bytes - both);
+    if (given.bytes > both)
+        shc_buf_read(&task->in, given.offset + both, cell + both, given.bytes - both);
+}
+
 enum shc_status shc_task_arena(struct shc_task *task, bool *made)
 {
     if (SHC_UNLIKELY(!task->arena->tried))

@@ -95,6 +95,13 @@ SHC_NODISCARD enum shc_status shc_task_reduce_shout(struct shc_task *task, int t
 /* This rank's own bytes, from its input to its output. Uses the scratch. */
 void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, size_t bytes);
 
+/*
+ * A cell changes hands: what the peer left in it goes to that piece of the output, and that piece of
+ * the input into the lines just read, in one pass where both lie in plain memory. Either may be
+ * empty. The caller tells the arena that the cell has been used.
+ */
+void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, struct shc_span given);
+
 /* Makes sure that the question of an arena is settled, behind the meeting. True: there is one. */
 SHC_NODISCARD enum shc_status shc_task_arena(struct shc_task *task, bool *made);
 
@@ -126,15 +133,24 @@ SHC_NODISCARD enum shc_status shc_check_length(struct shc_task *task, uint64_t c
 SHC_NODISCARD enum shc_status shc_shout_run(const struct shc_shout *shout);
 
 /*
- * Chunks through exchange cells: in turn k every rank stores its part for each peer into the cell
- * of the pair, and works on what the peers stored for it (cells[own rank] is NULL).
+ * Chunks through exchange cells: in turn k every rank stores given(peer, k), a piece of its input,
+ * into the cell of the pair, and copies what the peer stored to got(peer, k), a piece of its output;
+ * or it works on all peers' cells at once in take() (cells[own rank] is NULL).
  */
 struct shc_swap {
     struct shc_task *task;
     uint64_t chunk_count; /* the same on all ranks */
-    void (*give)(struct shc_task *task, int peer, uint64_t k, char *cell);
-    void (*take)(struct shc_task *task, uint64_t k, char *const *cells);
+    struct shc_span (*given)(const struct shc_task *task, int peer, uint64_t k);
+    struct shc_span (*got)(const struct shc_task *task, int peer, uint64_t k);
+    void (*take)(struct shc_task *task, uint64_t k, char *const *cells); /* NULL: got() */
 };
+
+/* How many bytes of whole elements a cell takes: opaque ones may not divide it. */
+SHC_INLINE size_t shc_task_cell_bytes(const struct shc_task *task)
+{
+    const size_t cell = task->arena->geometry.cell_bytes;
+    return cell - cell % task->call.elem_bytes;
+}
 
 /* pre: the ranks have met, and there is an arena. */
 SHC_NODISCARD enum shc_status shc_swap_run(const struct shc_swap *swap);

@@ -130,25 +130,42 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
 /*
  * Chunks through exchange cells, one use of a cell each.
  *
- * Cost: each rank stores and loads one cell per peer and turn; one flag per turn. Order at a rank:
- *     give 0, give 1, take 0, give 2, take 1, ..., take n-1
- * Slot k mod depth (2 at least) is stored to again in give(k + depth), behind take(k), in which the
- * very cell was read. So no flag says that it is free. Edge: progress/step.
+ * Cost: each rank stores and loads one cell per peer and turn; one flag per turn. Order at a rank,
+ * with `depth` slots per pair:
+ *     give 0, ..., give depth - 1, take 0 + give depth, take 1 + give depth + 1, ..., take n-1
+ * Chunk k + depth goes into the very cell that chunk k was read from: no flag says that it is free,
+ * and its lines are this rank's. Edge: progress/step.
  */
-static void give_cells(const struct shc_swap *swap, uint32_t slot, uint64_t k)
+static struct shc_span given_in(const struct shc_swap *swap, int peer, uint64_t k)
+{
+    if (k >= swap->chunk_count)
+        return (struct shc_span){0, 0};
+    return swap->given(swap->task, peer, k);
+}
+
+static void give_cells(const struct shc_swap *swap, uint64_t k)
 {
     struct shc_task *task = swap->task;
     const int me = task->seat->rank, world = task->seat->world_size;
-    for (int peer = 0; peer < world; peer++)
-        if (peer != me)
-            swap->give(task, peer, k, shc_exchange_write_cell(task->arena, me, peer, world, slot));
+    const uint32_t slot = (uint32_t)(k % task->arena->geometry.depth);
+    if (k >= swap->chunk_count)
+        return;
+    for (int peer = 0; peer < world; peer++) {
+        if (peer == me)
+            continue;
+        struct shc_span piece = swap->given(task, peer, k);
+        char *cell = shc_exchange_write_cell(task->arena, me, peer, world, slot);
+        shc_buf_read(&task->in, piece.offset, cell, piece.bytes);
+    }
     shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_out(k));
 }
 
-static enum shc_status take_cells(const struct shc_swap *swap, uint32_t slot, uint64_t k)
+/* take(k), and give(k + depth) behind it. */
+static enum shc_status take_cells(const struct shc_swap *swap, uint64_t k)
 {
     struct shc_task *task = swap->task;
     const int me = task->seat->rank, world = task->seat->world_size;
+    const uint32_t depth = task->arena->geometry.depth, slot = (uint32_t)(k % depth);
     char *cells[SHC_MAX_WORLD];
     SHC_TRY(shc_progress_wait_all(&task->wait, shc_plan_step_out(k)));
     cells[me] = NULL;
@@ -159,19 +176,34 @@ static enum shc_status take_cells(const struct shc_swap *swap, uint32_t slot, ui
         shc_exchange_swap(task->arena, peer, slot);
     }
     swap->take(task, k, cells);
+    give_cells(swap, k + depth);
+    return SHC_OK;
+}
+
+/* The same, peer by peer and in one pass. */
+static enum shc_status trade_cells(const struct shc_swap *swap, uint64_t k)
+{
+    struct shc_task *task = swap->task;
+    const int me = task->seat->rank, world = task->seat->world_size;
+    const uint32_t depth = task->arena->geometry.depth, slot = (uint32_t)(k % depth);
+    for (int turn = 1; turn < world; turn++) {
+        const int peer = (me + turn) % world;
+        SHC_TRY(shc_progress_wait(&task->wait, peer, shc_plan_step_out(k)));
+        shc_task_trade(task, shc_exchange_read_cell(task->arena, me, peer, world, slot),
+                       swap->got(task, peer, k), given_in(swap, peer, k + depth));
+        shc_exchange_swap(task->arena, peer, slot);
+    }
+    if (k + depth < swap->chunk_count)
+        shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_out(k + depth));
     return SHC_OK;
 }
 
 enum shc_status shc_swap_run(const struct shc_swap *swap)
 {
-    const uint32_t depth = swap->task->arena->geometry.depth;
-    uint64_t n = swap->chunk_count;
-    SHC_TRY(shc_check_length(swap->task, n));
-    for (uint64_t k = 0; k <= n && n > 0; k++) {
-        if (k < n)
-            give_cells(swap, (uint32_t)(k % depth), k);
-        if (k > 0)
-            SHC_TRY(take_cells(swap, (uint32_t)((k - 1) % depth), k - 1));
-    }
+    SHC_TRY(shc_check_length(swap->task, swap->chunk_count));
+    for (uint64_t k = 0; k < swap->task->arena->geometry.depth; k++)
+        give_cells(swap, k);
+    for (uint64_t k = 0; k < swap->chunk_count; k++)
+        SHC_TRY(swap->take ? take_cells(swap, k) : trade_cells(swap, k));
     return SHC_OK;
 }

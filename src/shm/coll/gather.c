@@ -59,14 +59,42 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
     return SHC_OK;
 }
 
+static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
+{
+    (void)peer;
+    return shc_plan_chunk(task->in.bytes, shc_task_cell_bytes(task), k);
+}
+
+static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
+{
+    struct shc_span chunk = given(task, peer, k);
+    return (struct shc_span){(size_t)peer * task->in.bytes + chunk.offset, chunk.bytes};
+}
+
+/* All-gather of two: what one has read is where it stores next. */
+static enum shc_status swap_blocks(struct shc_task *task)
+{
+    struct shc_swap swap = {
+        .task = task,
+        .chunk_count = shc_plan_chunk_count(task->in.bytes, shc_task_cell_bytes(task)),
+        .given = given,
+        .got = got,
+    };
+    return shc_swap_run(&swap);
+}
+
 static enum shc_status run_staged(struct shc_task *task)
 {
+    bool arena;
     shc_task_enter(task, NULL, 0);
     SHC_TRY(shc_task_meet(task));
     if (takes(task))
         keep_own(task);
     if (task->seat->world_size == 1)
         return SHC_OK;
+    SHC_TRY(shc_task_arena(task, &arena));
+    if (arena && task->seat->world_size == 2 && task->call.kind == SHC_ALL_GATHER)
+        return swap_blocks(task);
     struct shc_shout shout = {
         .task = task,
         .total_bytes = task->in.bytes,

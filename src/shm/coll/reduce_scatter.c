@@ -32,11 +32,11 @@ static struct shc_span chunk_of(const struct shc_task *task, struct shc_span blo
     return shc_plan_chunk(block.bytes, task->arena->geometry.cell_bytes, k);
 }
 
-static void give_block(struct shc_task *task, int peer, uint64_t k, char *cell)
+static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 {
     struct shc_span block = block_of(task, peer);
     struct shc_span chunk = chunk_of(task, block, k);
-    shc_buf_read(&task->in, block.offset + chunk.offset, cell, chunk.bytes);
+    return (struct shc_span){block.offset + chunk.offset, chunk.bytes};
 }
 
 static void take_block(struct shc_task *task, uint64_t k, char *const *cells)
@@ -78,7 +78,7 @@ static enum shc_status move(struct shc_task *task, size_t largest)
         struct shc_swap swap = {
             .task = task,
             .chunk_count = shc_plan_chunk_count(largest, task->arena->geometry.cell_bytes),
-            .give = give_block,
+            .given = given,
             .take = take_block,
         };
         return shc_swap_run(&swap);
