@@ -219,6 +219,8 @@ static void take_reduced(struct shc_task *task, struct shc_span chunk, char *con
     void *dst[1];
     for (int rank = 0; rank < task->seat->world_size; rank++)
         src[rank] = slots[rank];
+    src[task->seat->rank] =
+        shc_buf_peek(&task->in, chunk.offset, chunk.bytes, task->scratch + SHC_SCRATCH_BYTES / 2);
     shc_task_reduce_to(task, src, chunk, dst, 0);
 }
 

@@ -112,7 +112,8 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
         .small = !arena,
         .depth = arena ? geometry->shout_depth : SHC_SMALL_SLOTS,
         .slot_bytes = arena ? geometry->shout_bytes : SHC_SMALL_SLOT_BYTES,
-        .gives = shout->giver < 0 || shout->giver == task->seat->rank,
+        .gives = (shout->giver < 0 && shout->taker != task->seat->rank) ||
+                 shout->giver == task->seat->rank,
         .takes = is_taker(shout, task->seat->rank),
     };
     flow.slot_bytes -= flow.slot_bytes % task->call.elem_bytes; /* opaque ones may not divide it */
