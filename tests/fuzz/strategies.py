@@ -31,6 +31,7 @@ SETTINGS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("SHMCOLL_ARENA_KIB", "0"),),
     (("SHMCOLL_ARENA_KIB", "200"),),
     (("SHMCOLL_THREADS", "2"),),
+    (("SHMCOLL_STREAM_KIB", "0"),),
 )
 NAMES = tuple(KINDS)
 

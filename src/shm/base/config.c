@@ -30,6 +30,9 @@ static const struct shc_config_row rows[] = {
      "limit of the staging memory that a group makes for large messages; 0 "
      "keeps the small slots",
      NULL, 0, 1 << 22, 32768, FIELD(arena_kib)},
+    {"SHMCOLL_STREAM_KIB",
+     "messages that go one way are stored past the caches from so many KiB on; -1: never", NULL, -1,
+     1 << 22, 32, FIELD(stream_kib)},
 };
 
 static struct shc_config config;

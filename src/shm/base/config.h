@@ -31,13 +31,14 @@ enum shc_cpu_choice {
 };
 
 struct shc_config {
-    int log_level; /* enum shc_log_level */
-    int segment;   /* enum shc_segment_choice */
-    int cpu;       /* enum shc_cpu_choice: the best instruction set that may be used */
-    int spin_us;   /* how long a wait spins before it yields; -1: decided per group */
-    int late_ms;   /* a wait is reported when it has taken this long */
-    int threads;   /* reduction threads per process */
-    int arena_kib; /* limit of a group's large staging memory */
+    int log_level;  /* enum shc_log_level */
+    int segment;    /* enum shc_segment_choice */
+    int cpu;        /* enum shc_cpu_choice: the best instruction set that may be used */
+    int spin_us;    /* how long a wait spins before it yields; -1: decided per group */
+    int late_ms;    /* a wait is reported when it has taken this long */
+    int threads;    /* reduction threads per process */
+    int arena_kib;  /* limit of a group's large staging memory */
+    int stream_kib; /* what goes one way is stored past the caches from here on; -1: never */
 };
 
 /* The process's configuration; the first call reads the environment. */

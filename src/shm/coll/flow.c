@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/coll/coll.h"
 
+#include "shm/coll/select.h"
+
 /*
  * Chunks through shout slots.
  *
@@ -89,10 +91,17 @@ enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count)
                             "the message is too long for the staging memory of this group");
 }
 
+void shc_give_piece(struct shc_task *task, struct shc_span piece, char *slot)
+{
+    if (shc_select_streams(task->in.bytes))
+        shc_buf_stream(&task->in, piece.offset, slot, piece.bytes);
+    else
+        shc_buf_read(&task->in, piece.offset, slot, piece.bytes);
+}
+
 void shc_give_input(struct shc_task *task, struct shc_span chunk, char *slot)
 {
-    struct shc_span mine = shc_plan_overlap(chunk, (struct shc_span){0, task->in.bytes});
-    shc_buf_read(&task->in, mine.offset, slot, mine.bytes);
+    shc_give_piece(task, shc_plan_overlap(chunk, (struct shc_span){0, task->in.bytes}), slot);
 }
 
 enum shc_status shc_small_slots_reuse(struct shc_task *task)

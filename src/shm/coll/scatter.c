@@ -25,9 +25,10 @@ static void give(struct shc_task *task, struct shc_span chunk, char *slot)
 {
     size_t own = (size_t)task->seat->rank * task->out.bytes;
     size_t before = chunk.offset < own ? shc_min_size(chunk.bytes, own - chunk.offset) : 0;
-    shc_buf_read(&task->in, chunk.offset, slot, before);
-    shc_buf_read(&task->in, chunk.offset + before + task->out.bytes, slot + before,
-                 chunk.bytes - before);
+    shc_give_piece(task, (struct shc_span){chunk.offset, before}, slot);
+    shc_give_piece(task,
+                   (struct shc_span){chunk.offset + before + task->out.bytes, chunk.bytes - before},
+                   slot + before);
 }
 
 /* What of the chunk is this rank's. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/coll/select.h"
 
+#include "shm/base/config.h"
 #include "shm/proto/layout.h"
 
 struct row {
@@ -60,4 +61,10 @@ enum shc_algorithm shc_select(enum shc_op_kind kind, size_t bytes, int world_siz
         if (rows[i].kind == kind && world_size <= rows[i].max_world && bytes <= rows[i].max_bytes)
             return rows[i].algorithm;
     return SHC_ALGO_STAGED;
+}
+
+bool shc_select_streams(size_t bytes)
+{
+    const int kib = shc_config_get()->stream_kib;
+    return kib >= 0 && bytes >= (size_t)kib << 10;
 }

@@ -19,3 +19,7 @@ enum shc_algorithm {
 /* `bytes`: of one rank's input (broadcast: of the message; scatter: of the root's). All-to-all has no
  * row: every rank decides for the blocks it sends. */
 enum shc_algorithm shc_select(enum shc_op_kind kind, size_t bytes, int world_size);
+
+/* Does a message of so many bytes that goes one way pass the caches on its way into staging? Each
+ * rank may decide for itself. */
+bool shc_select_streams(size_t bytes);

@@ -4,6 +4,7 @@
  * senders.
  */
 #include "shm/base/num.h"
+#include "shm/coll/select.h"
 #include "shm/comm/comm.h"
 #include "shm/comm/p2p.h"
 #include "shm/comm/request.h"
@@ -37,7 +38,9 @@ static void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc
                            : (char *)line->data;
     line->window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
     line->piece = (uint32_t)bytes;
-    if (bytes > 0)
+    if (window >= 0 && shc_select_streams(m->shape.bytes))
+        shc_buf_stream(&m->buf, m->moved, to, bytes);
+    else if (bytes > 0)
         shc_buf_read(&m->buf, m->moved, to, bytes);
     m->moved += bytes;
 }
