@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The C library beside every MPI of this machine, or beside another build of itself.
+
+    python benchmarks/peers.py [-n RANKS] [--mpi openmpi] [-o OPS] [-b MIN] [-e MAX] [-f FACTOR] ...
+    python benchmarks/peers.py --against old/libshmcoll.so        # is the change a gain?
+    python benchmarks/peers.py --setting SHMCOLL_STREAM_KIB=256   # would that be better here?
+
+Debian: apt-get install libopenmpi-dev openmpi-bin libmpich-dev mpich. `ratio` is the other's time
+over ours. GB/s is how fast two ranks read lines that the other has just written, in the same
+rounds: it tells whether the ranks share a cache. `roof` is the part of the time that scaling in
+place and that exchange would take, `scale` that of the scaling alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted((ROOT / "benchmarks" / "peers").glob("*.c"))
+
+# Large temporary buffers stay mapped; glibc gives them back after each call otherwise, and Open MPI
+# faults them in again: 15.7 instead of 4.1 ms for 32 MiB.
+TUNABLES = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=8589934592"
+
+
+def openmpi(ranks: int) -> list[str]:
+    command = ["mpirun.openmpi", "-n", str(ranks), "--mca", "pml", "ob1", "--mca", "btl"]
+    # Copies by the kernel are the slower way here, and not allowed in many containers.
+    command += ["self,vader", "--mca", "btl_vader_single_copy_mechanism", "none"]
+    if os.geteuid() == 0:
+        command.append("--allow-run-as-root")
+    if ranks > len(os.sched_getaffinity(0)):
+        return [*command, "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
+    return [*command, "--bind-to", "hwthread"]
+
+
+def mpich(ranks: int) -> list[str]:
+    bind = [] if ranks > len(os.sched_getaffinity(0)) else ["-bind-to", "hwthread"]
+    return ["mpiexec.mpich", *bind, "-n", str(ranks)]
+
+
+LAUNCH = {"openmpi": openmpi, "mpich": mpich}
+
+
+def build_core(folder: Path) -> None:
+    settings = [f"-S{ROOT}", f"-B{folder}", "-DCMAKE_BUILD_TYPE=Release"]
+    subprocess.run(["cmake", *settings], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", folder, "-j2"], check=True, stdout=subprocess.DEVNULL)
+
+
+def library_of(core: Path) -> Path:
+    return next(core.rglob("libshmcoll.so"))
+
+
+def compile_with(name: str, core: Path, program: Path) -> None:
+    command = [f"mpicc.{name}", "-std=gnu11", "-O3", "-march=native", "-Wall"]
+    command += [f"-I{ROOT / 'src'}", *map(str, SOURCES), "-o", str(program)]
+    library = library_of(core)
+    command += [str(library), f"-Wl,-rpath,{library.parent}", "-ldl"]
+    subprocess.run(command, check=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-n", "--ranks", type=int, default=2)
+    parser.add_argument("--mpi", choices=LAUNCH, action="append", help="default: all there are")
+    parser.add_argument("--against", metavar="LIBRARY", help="a libshmcoll.so, in MPI's place")
+    parser.add_argument(
+        "--setting", metavar="NAME=VALUE", help="of that library; alone: of this one"
+    )
+    args, rest = parser.parse_known_args()
+    found = [name for name in args.mpi or LAUNCH if shutil.which(f"mpicc.{name}")]
+    if args.against or args.setting:
+        found = found[:1]
+    if not found:
+        print("no MPI: apt-get install libopenmpi-dev openmpi-bin", file=sys.stderr)
+        return 2
+    core = ROOT / "build" / "peers"
+    build_core(core)
+    for name in found:
+        program = core / f"peers.{name}"
+        compile_with(name, core, program)
+        print(f"# {name}, {args.ranks} ranks", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            command = [*LAUNCH[name](args.ranks), str(program), folder, *rest]
+            if args.against or args.setting:  # a copy: the loader knows files, not paths
+                other = shutil.copy(args.against or library_of(core), f"{folder}/other.so")
+                command += ["-a", other]
+            if args.setting:
+                command += ["-s", args.setting]
+            subprocess.run(command, check=True, env={**os.environ, "GLIBC_TUNABLES": TUNABLES})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "peers.h"
+
+#include <shm/base/atomic.h>
+
+#include <mpi.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK_BYTES  ((size_t)256 << 10)
+#define BLOCK_ROUNDS 200
+#define HOPS         20000
+
+/* Two blocks and two flags that all ranks see; made once, freed by MPI_Finalize's process end. */
+struct shared {
+    _Alignas(128) shc_a64 flag[2][16];
+    _Alignas(4096) uint64_t block[2][BLOCK_BYTES / 8];
+};
+
+static struct shared *shared(void)
+{
+    static struct shared *memory;
+    if (!memory) {
+        int rank, unit;
+        MPI_Aint bytes;
+        MPI_Win window;
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+        MPI_Win_allocate_shared(rank == 0 ? (MPI_Aint)(sizeof *memory + 4096) : 0, 1, MPI_INFO_NULL,
+                                MPI_COMM_WORLD, &memory, &window);
+        MPI_Win_shared_query(window, 0, &bytes, &unit, &memory);
+        memory = (struct shared *)(((uintptr_t)memory + 4095) & ~(uintptr_t)4095);
+    }
+    return memory;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of the slowest rank in each turn. */
+static double median_of_slowest(double *seconds, int count)
+{
+    MPI_Allreduce(MPI_IN_PLACE, seconds, count, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    qsort(seconds, (size_t)count, sizeof *seconds, ascending);
+    return seconds[count / 2];
+}
+
+/* Not inlined, so that each pass is made. */
+static __attribute__((noinline)) void halve(float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        x[i] *= 0.5f;
+}
+
+double bound_scale(const struct world *world, size_t bytes)
+{
+    enum { TURNS = 9 };
+    const size_t count = bytes / sizeof(float);
+    const int passes = bytes < (1u << 20) ? (int)((4u << 20) / bytes) : 1;
+    double seconds[TURNS];
+    for (int turn = -1; turn < TURNS; turn++) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        double begun = MPI_Wtime();
+        for (int pass = 0; pass < passes; pass++)
+            halve(world->got, count);
+        if (turn >= 0)
+            seconds[turn] = (MPI_Wtime() - begun) / passes;
+    }
+    return median_of_slowest(seconds, TURNS);
+}
+
+/* All of it is read: nobody could tell otherwise that it is what the other has stored. */
+static void read_block(const uint64_t *block, int turn)
+{
+    uint64_t differences = 0;
+    const uint64_t want = 0x0101010101010101u * (uint8_t)turn;
+    for (size_t i = 0; i < BLOCK_BYTES / 8; i++)
+        differences |= block[i] ^ want;
+    if (differences)
+        MPI_Abort(MPI_COMM_WORLD, 3);
+}
+
+double bound_exchange(const struct world *world)
+{
+    struct shared *both = shared();
+    static double seconds[BLOCK_ROUNDS];
+    const int me = world->rank & 1;
+    memset(seconds, 0, sizeof seconds);
+    for (int turn = 0; turn < BLOCK_ROUNDS; turn++) {
+        /* Into the block just read: it is ours. */
+        if (world->rank < 2)
+            memset(both->block[(me + turn) & 1], turn, BLOCK_BYTES);
+        MPI_Barrier(MPI_COMM_WORLD);
+        double begun = MPI_Wtime();
+        if (world->rank < 2)
+            read_block(both->block[(me + turn + 1) & 1], turn);
+        seconds[turn] = MPI_Wtime() - begun;
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    return (double)BLOCK_BYTES / median_of_slowest(seconds, BLOCK_ROUNDS);
+}
+
+double bound_rewrite(const struct world *world)
+{
+    struct shared *both = shared();
+    static double seconds[BLOCK_ROUNDS];
+    const int me = world->rank & 1;
+    memset(seconds, 0, sizeof seconds);
+    for (int turn = 0; turn < BLOCK_ROUNDS; turn++) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        double begun = MPI_Wtime();
+        if (world->rank < 2)
+            memset(both->block[me], turn, BLOCK_BYTES);
+        seconds[turn] = MPI_Wtime() - begun;
+        MPI_Barrier(MPI_COMM_WORLD);
+        if (world->rank < 2)
+            read_block(both->block[1 - me], turn);
+    }
+    return (double)BLOCK_BYTES / median_of_slowest(seconds, BLOCK_ROUNDS);
+}
+
+double bound_hop(const struct world *world)
+{
+    struct shared *both = shared();
+    shc_a64 *mine = &both->flag[world->rank & 1][0];
+    shc_a64 *theirs = &both->flag[1 - (world->rank & 1)][0];
+    double seconds[1] = {0};
+    if (world->rank < 2)
+        shc_a64_store_release(mine, 0);
+    MPI_Barrier(MPI_COMM_WORLD);
+    double begun = MPI_Wtime();
+    for (uint64_t hop = 1; hop <= HOPS && world->rank < 2; hop++) {
+        if (world->rank == 0)
+            /* release hop -> acquire below: nothing but the number. */
+            shc_a64_store_release(mine, hop);
+        /* acquire hop <- release beside it, of the other rank. */
+        while (shc_a64_load_acquire(theirs) < hop)
+            ;
+        if (world->rank == 1)
+            shc_a64_store_release(mine, hop);
+    }
+    seconds[0] = (MPI_Wtime() - begun) / HOPS / 2;
+    return median_of_slowest(seconds, 1);
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ *   mpirun -n 2 peers DIRECTORY [-o OP,OP] [-b MIN] [-e MAX] [-f FACTOR] [-r ROUNDS] [-t MS] [-a LIBRARY] [-s NAME=VALUE]
+ *
+ * DIRECTORY: an empty one, where the ranks meet. LIBRARY: another libshmcoll.so, in the place of MPI,
+ * with that variable in its environment.
+ * benchmarks/peers.py compiles and starts this.
+ *
+ * In each round both sides run the same operation for MS milliseconds in one loop, the first side
+ * being another one each time. The time of an operation is that of the loop over its turns, at the
+ * slowest rank: roots move, so that a turn cannot begin before the last one has reached its next
+ * root. Printed are medians over rounds, and the median of the rounds' ratios.
+ */
+#include "peers.h"
+
+#include <dlfcn.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_ROUNDS 99
+#define ALIGN      ((size_t)4096)
+
+struct options {
+    const char *directory, *ops, *against;
+    char *setting;
+    size_t min, max;
+    double factor, ms;
+    int rounds;
+};
+
+static void fail(const char *why)
+{
+    fprintf(stderr, "peers: %s\n", why);
+    MPI_Abort(MPI_COMM_WORLD, 2);
+}
+
+static size_t size_of(const char *text)
+{
+    char *end;
+    double number = strtod(text, &end);
+    int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+    if (end == text || (shift == 0 && *end != '\0') || (shift && end[1] != '\0') || number < 0)
+        fail("a size is a number, with K, M or G behind it");
+    return (size_t)(number * (double)((size_t)1 << shift));
+}
+
+static struct options options_of(int argc, char **argv)
+{
+    struct options o = {NULL, NULL, NULL, NULL, 8, 32 << 20, 4, 20, 7};
+    for (int c; (c = getopt(argc, argv, "o:b:e:f:r:t:a:s:")) != -1;) {
+        if (c == 'o')
+            o.ops = optarg;
+        else if (c == 'b')
+            o.min = size_of(optarg);
+        else if (c == 'e')
+            o.max = size_of(optarg);
+        else if (c == 'f')
+            o.factor = atof(optarg);
+        else if (c == 'r')
+            o.rounds = atoi(optarg);
+        else if (c == 't')
+            o.ms = atof(optarg);
+        else if (c == 'a')
+            o.against = optarg;
+        else if (c == 's')
+            o.setting = optarg;
+        else
+            fail("options: -o -b -e -f -r -t -a -s; see the source");
+    }
+    o.directory = argv[optind];
+    if (!o.directory || o.min < 1 || o.max < o.min || o.factor <= 1 || o.rounds < 1 ||
+        o.rounds > MAX_ROUNDS || o.ms <= 0)
+        fail("a directory is missing, or an option makes no sense");
+    return o;
+}
+
+static bool wanted(const struct options *o, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = o->ops; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0'))
+            return true;
+    return !o->ops;
+}
+
+static void meet(struct world *world, struct build *build, const char *name, const char *directory)
+{
+    struct shc_comm_config config = {
+        .rank = world->rank,
+        .world_size = world->size,
+        .name = name,
+        .timeout_ns = 60ULL * 1000 * 1000 * 1000,
+    };
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    if (shc_store_dir_open(path, &config.store) != SHC_OK)
+        fail(shc_error_text());
+    if (build->create(&config, &build->comm) != SHC_OK)
+        fail(build->error());
+    shc_store_dir_close(&config.store);
+}
+
+/* Its symbols stay its own. */
+static struct build load(const char *path)
+{
+    struct build build = {NULL, NULL, NULL, NULL, NULL};
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    if (!library)
+        fail(dlerror());
+    *(void **)&build.create = dlsym(library, "shc_comm_create");
+    *(void **)&build.run = dlsym(library, "shc_run");
+    *(void **)&build.free = dlsym(library, "shc_comm_free");
+    *(void **)&build.error = dlsym(library, "shc_error_text");
+    if (!build.create || !build.run || !build.free || !build.error)
+        fail("that is no libshmcoll");
+    return build;
+}
+
+static float *make_buffer(size_t bytes)
+{
+    void *memory = aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
+    if (!memory)
+        fail("no memory");
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+/* Seconds for each turn, at the slowest rank. */
+static double time_turns(struct call *call, enum side side, int turns)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+    double begun = MPI_Wtime();
+    for (int i = 0; i < turns; i++)
+        call_run(call, side, i);
+    double seconds = (MPI_Wtime() - begun) / turns;
+    MPI_Allreduce(MPI_IN_PLACE, &seconds, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    return seconds;
+}
+
+/* Turns that take about that long; the same on all ranks, whole rounds of roots and streams. */
+static int turns_for(struct call *call, enum side side, double seconds, int step)
+{
+    time_turns(call, side, step);
+    double turns = seconds / time_turns(call, side, step);
+    return turns < step ? step : turns > 1e6 ? 1000000 / step * step : (int)turns / step * step;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *values, int count)
+{
+    double sorted[MAX_ROUNDS];
+    memcpy(sorted, values, (size_t)count * sizeof *values);
+    qsort(sorted, (size_t)count, sizeof *sorted, ascending);
+    return count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
+}
+
+/* Part of the time that scaling in place and exchanging the lines would need, at least. */
+static void print_roofline(const struct world *world, const double *ours, int rounds, size_t bytes,
+                           const double *exchange)
+{
+    double part[MAX_ROUNDS], scaled[MAX_ROUNDS];
+    for (int r = 0; r < rounds; r++) {
+        double scale = bound_scale(world, bytes);
+        part[r] = (scale + (double)bytes / exchange[r]) / ours[r];
+        scaled[r] = scale / ours[r];
+    }
+    if (world->rank == 0)
+        printf("  %5.0f %%  %5.0f %%", 100 * median(part, rounds), 100 * median(scaled, rounds));
+}
+
+static void measure(const struct world *world, const struct options *o, const char *name,
+                    size_t bytes)
+{
+    struct call *call = call_make(world, name, bytes);
+    if (!call)
+        return;
+    const int step = strcmp(name, "stream") == 0 ? 16 : 2 * world->size;
+    int right = call_right(call, OURS, 0) && call_right(call, THEIRS, 0) &&
+                (step == 16 || (call_right(call, OURS, 1) && call_right(call, THEIRS, 1)));
+    MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    int turns[2];
+    double seconds[2][MAX_ROUNDS], ratios[MAX_ROUNDS], exchange[MAX_ROUNDS];
+    for (int side = OURS; side <= THEIRS; side++)
+        turns[side] = turns_for(call, (enum side)side, o->ms / 1e3, step);
+    for (int r = 0; r < o->rounds; r++) {
+        for (int turn = 0; turn < 2; turn++) {
+            enum side side = (turn + r) % 2 ? THEIRS : OURS;
+            seconds[side][r] = time_turns(call, side, turns[side]);
+        }
+        ratios[r] = seconds[THEIRS][r] / seconds[OURS][r];
+        exchange[r] = bound_exchange(world);
+    }
+    if (world->rank == 0)
+        printf("%-14s %10zu  %10.2f  %10.2f  %6.2fx  %5.0f", name, bytes,
+               median(seconds[OURS], o->rounds) * 1e6, median(seconds[THEIRS], o->rounds) * 1e6,
+               median(ratios, o->rounds), median(exchange, o->rounds) / 1e9);
+    if (strcmp(name, "all_reduce") == 0 && bytes >= (64u << 10))
+        print_roofline(world, seconds[OURS], o->rounds, bytes, exchange);
+    if (world->rank == 0)
+        printf("%s\n", right ? "" : "  WRONG");
+    fflush(stdout);
+    call_free(call);
+    if (!right)
+        fail("a result is wrong");
+}
+
+static void measure_all(const struct world *world, const struct options *o)
+{
+    for (size_t k = 0; call_name(k); k++) {
+        const char *name = call_name(k);
+        double bytes = (double)o->min;
+        if (!wanted(o, name))
+            continue;
+        if (strcmp(name, "barrier") == 0)
+            measure(world, o, name, 0);
+        else
+            for (; bytes <= (double)o->max; bytes *= o->factor)
+                measure(world, o, name, (size_t)bytes / sizeof(float) * sizeof(float));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct world world = {0};
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world.size);
+    struct options o = options_of(argc, argv);
+    world.given = make_buffer(o.max);
+    world.got = make_buffer(o.max);
+    world.builds[OURS] =
+        (struct build){NULL, shc_comm_create, shc_run, shc_comm_free, shc_error_text};
+    meet(&world, &world.builds[OURS], "ours", o.directory);
+    if (o.against) { /* each build reads its environment when it makes its first group */
+        if (o.setting)
+            putenv(o.setting);
+        world.builds[THEIRS] = load(o.against);
+        meet(&world, &world.builds[THEIRS], "theirs", o.directory);
+    }
+    double hop = bound_hop(&world), exchange = bound_exchange(&world),
+           again = bound_rewrite(&world);
+    if (world.rank == 0)
+        printf("# %d ranks; a flag one way %.0f ns; fresh lines of the other read at %.0f GB/s, "
+               "stored to again at %.0f GB/s\n# %-12s %10s  %10s  %10s  %7s  %5s  %7s  %7s\n",
+               world.size, hop * 1e9, exchange / 1e9, again / 1e9, "operation", "bytes",
+               "shmcoll us", o.against ? "other us" : "MPI us", "ratio", "GB/s", "roof", "scale");
+    measure_all(&world, &o);
+    for (int side = OURS; side <= THEIRS; side++)
+        if (world.builds[side].comm)
+            world.builds[side].free(world.builds[side].comm);
+    free(world.given);
+    free(world.got);
+    MPI_Finalize();
+    return 0;
+}
