@@ -11,16 +11,15 @@ The public names are :class:`Options`, :func:`build_info`, :func:`monitored_barr
 """
 
 import _shmcoll_autoload
-from shmcoll._load import is_tool, load_extension
+from shmcoll._load import load_extension
 
-if not is_tool():  # the tool starts ranks, which load what they need
-    _C = load_extension()
+_C = load_extension()
 
-    from shmcoll._backend import create_backend, monitored_barrier  # needs it
+from shmcoll._backend import create_backend, monitored_barrier  # noqa: E402  (need the extension)
 
-    _shmcoll_autoload.register()  # torch.distributed knows "shmcoll" from here on
+_shmcoll_autoload.register()  # torch.distributed knows "shmcoll" from here on
 
-    Options = _C.Options
+Options = _C.Options
 
 __version__ = "0.1.0"
 __all__ = ["Options", "build_info", "create_backend", "monitored_barrier", "__version__"]

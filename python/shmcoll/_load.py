@@ -8,25 +8,11 @@ another one would fail with an undefined symbol, or crash; so the versions are c
 import importlib
 import json
 import pathlib
-import sys
 import types
 from typing import Any
 
 _HERE = pathlib.Path(__file__).parent
 _REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps shmcoll"
-
-
-def is_tool() -> bool:
-    """Is this process the tool (``shmcoll``, ``python -m shmcoll.bench``), not a program of ranks?
-
-    The tool starts other processes and needs neither torch nor the extension. Only the very command
-    counts: a program whose arguments happen to name shmcoll gets all of the package.
-    """
-    if sys.argv[:1] == ["-m"]:  # Python still looks for the module, in this very package or not
-        words = sys.orig_argv
-        wanted = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
-        return wanted in ("shmcoll", "shmcoll.bench")
-    return pathlib.Path(*sys.argv[:1]).name == "shmcoll"  # the installed script
 
 
 def build_facts() -> dict[str, str]:
