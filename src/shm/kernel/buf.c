@@ -295,7 +295,7 @@ void shc_buf_read(const struct shc_buf *buf, size_t offset, void *out, size_t by
 
 void shc_buf_stream(const struct shc_buf *buf, size_t offset, void *out, size_t bytes)
 {
-    if (buf->flat && bytes > 0)
+    if (buf->flat)
         shc_copy_stream(out, buf->flat + offset, bytes);
     else
         shc_buf_read(buf, offset, out, bytes);

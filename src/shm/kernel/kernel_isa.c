@@ -405,6 +405,8 @@ static void stream(void *dst, const void *src, size_t bytes)
 {
     char *to = dst;
     const char *from = src;
+    if (bytes == 0) /* an empty tensor has no address */
+        return;
     const size_t head = shc_min_size(-(uintptr_t)to % STREAM_BYTES, bytes);
     memcpy(to, from, head);
     size_t done = head;
@@ -416,7 +418,7 @@ static void stream(void *dst, const void *src, size_t bytes)
 #else
 static void stream(void *dst, const void *src, size_t bytes)
 {
-    if (bytes > 0)
+    if (bytes > 0) /* as above */
         memcpy(dst, src, bytes);
 }
 #endif
