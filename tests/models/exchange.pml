@@ -2,7 +2,8 @@
 /*
  * Exchange slots of a pair: the reader of a cell is its next writer, and no flag says so.
  *
- * Mirrors run_one_use() and run_exchange() of src/shm/coll/allreduce.c with the cells of
+ * Mirrors run_one_use() and run_exchange() of src/shm/coll/allreduce.c and shc_swap_run() of
+ * src/shm/coll/flow.c with the cells of
  * src/shm/proto/arena.h; docs/PROTOCOL.md, section 6. Two ranks make OPS operations; the first to
  * get there chooses each: one use; out, work, back for 1, DEPTH or DEPTH + 1 chunks; or a one-way
  * flow, which no operation of the code has yet: there the giver waits for the reader's step of the
@@ -15,6 +16,9 @@
  * FAULT_early_reuse    out(k) runs one chunk further ahead than there are slots
  * FAULT_work_unready   work(k) does not wait for the peer's out(k)
  * FAULT_back_unready   back(k) does not wait for the peer's work(k)
+ * FAULT_swap_early     a swap gives one chunk more than there are slots before it reads
+ * FAULT_swap_unready   a swap reads without a look at the peer's out(k)
+ * FAULT_swap_keeps     a swap stores chunk k + DEPTH into its own cell again
  */
 
 #define OPS   3
@@ -25,7 +29,13 @@
 #define AHEAD DEPTH
 #endif
 
-mtype = { UNKNOWN, ONE_USE, TWO_USES, ONE_WAY };
+#ifdef FAULT_swap_early
+#define GIVEN (DEPTH + 1)
+#else
+#define GIVEN DEPTH
+#endif
+
+mtype = { UNKNOWN, ONE_USE, TWO_USES, SWAPS, ONE_WAY };
 mtype kind[OPS + 1] = UNKNOWN;
 byte chunks[OPS + 1];
 
@@ -55,12 +65,16 @@ inline choose()
             if
             :: kind[epoch] = ONE_USE
             :: kind[epoch] = TWO_USES
+            :: kind[epoch] = SWAPS
             :: kind[epoch] = ONE_WAY
             fi;
             if
             :: kind[epoch] == TWO_USES -> chunks[epoch] = 1
             :: kind[epoch] == TWO_USES -> chunks[epoch] = DEPTH
             :: kind[epoch] == TWO_USES -> chunks[epoch] = DEPTH + 1
+            :: kind[epoch] == SWAPS -> chunks[epoch] = 1
+            :: kind[epoch] == SWAPS -> chunks[epoch] = DEPTH + 1
+            :: kind[epoch] == SWAPS -> chunks[epoch] = 2 * DEPTH + 1
             :: kind[epoch] == ONE_WAY -> chunks[epoch] = 2 * DEPTH + 1
             :: else
             fi
@@ -142,6 +156,33 @@ inline run_exchange()
     turn = 0
 }
 
+/* shc_swap_run(): chunk k + DEPTH goes into the cell that chunk k was read from. */
+inline run_swap()
+{
+    enter();
+    meet();
+    for (turn : 0 .. GIVEN - 1) {
+        if
+        :: turn < chunks[epoch] -> stage_out(turn)
+        :: else
+        fi
+    }
+    for (turn : 0 .. chunks[epoch] - 1) {
+#ifndef FAULT_swap_unready
+        progress[PEER] >= P(STEP_OUT(turn));
+#endif
+        assert(READ_CELL(turn) == TAG(turn, 1, PEER));
+#ifndef FAULT_swap_keeps
+        SWAP(turn);
+#endif
+        if
+        :: turn + GIVEN < chunks[epoch] -> stage_out(turn + GIVEN)
+        :: else
+        fi
+    }
+    turn = 0
+}
+
 /* Rank 0 gives, rank 1 reads; both swap at every use. */
 inline run_one_way()
 {
@@ -173,6 +214,7 @@ proctype Rank(bit me)
         if
         :: kind[epoch] == ONE_USE -> run_one_use()
         :: kind[epoch] == TWO_USES -> run_exchange()
+        :: kind[epoch] == SWAPS -> run_swap()
         :: kind[epoch] == ONE_WAY -> run_one_way()
         fi
     }

@@ -2,7 +2,7 @@
 /*
  * Shout slots: a slot is refilled only when every reader has taken the chunk before.
  *
- * Mirrors shc_shout_run() of src/shm/coll/coll.c with an arena; docs/PROTOCOL.md, section 6. Three
+ * Mirrors shc_shout_run() of src/shm/coll/flow.c with an arena; docs/PROTOCOL.md, section 6. Three
  * ranks make OPS operations, which follow one another without a look: the next begins while readers
  * may be at the end of the last. The first rank to get there chooses what it is, a broadcast from
  * rank 0 or an all-gather, and its length. Two slots stand for the arena's four. Call lines are
@@ -18,7 +18,7 @@
 #define OPS   2
 #define DEPTH 2
 
-mtype = { UNKNOWN, BROADCAST, ALL_GATHER };
+mtype = { UNKNOWN, BROADCAST, TO_ROOT, ALL_GATHER };
 mtype kind[OPS + 1] = UNKNOWN;
 byte chunks[OPS + 1];
 
@@ -31,8 +31,8 @@ byte slot[RANKS * DEPTH]; /* epoch * 8 + chunk of what is in it */
 #define STEP_WORK(k) (2 * (k) + 3)
 
 #define SLOT(rank, k) slot[(rank) * DEPTH + (k) % DEPTH]
-#define GIVES(rank)   (kind[epoch] == ALL_GATHER || (rank) == 0)
-#define TAKES(rank)   (kind[epoch] == ALL_GATHER || (rank) != 0)
+#define GIVES(rank)   (kind[epoch] == ALL_GATHER || (kind[epoch] == BROADCAST) == ((rank) == 0))
+#define TAKES(rank)   (kind[epoch] == ALL_GATHER || (kind[epoch] == TO_ROOT) == ((rank) == 0))
 #define NEXT(n)       ((me + (n)) % RANKS) /* the n-th rank behind this one */
 
 inline choose()
@@ -42,6 +42,7 @@ inline choose()
         :: kind[epoch] == UNKNOWN ->
             if
             :: kind[epoch] = BROADCAST; select(chunk : 1 .. DEPTH + 2)
+            :: kind[epoch] = TO_ROOT; select(chunk : 1 .. DEPTH + 2)
             :: kind[epoch] = ALL_GATHER; select(chunk : DEPTH .. DEPTH + 1)
             fi;
             chunks[epoch] = chunk;

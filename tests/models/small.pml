@@ -15,7 +15,7 @@
 #define RANKS  3
 #define EPOCHS 3
 
-mtype = { UNKNOWN, SMALL, ALL_GIVE, ROOT_GIVES };
+mtype = { UNKNOWN, SMALL, ALL_GIVE, ROOT_GIVES, ROOT_TAKES };
 mtype kind[EPOCHS + 1] = UNKNOWN;
 byte chunks[EPOCHS + 1];
 
@@ -42,6 +42,7 @@ inline choose()
             :: kind[epoch] = SMALL
             :: kind[epoch] = ALL_GIVE
             :: kind[epoch] = ROOT_GIVES
+            :: kind[epoch] = ROOT_TAKES
             fi;
             if
             :: kind[epoch] != SMALL -> chunks[epoch] = 3
@@ -53,8 +54,8 @@ inline choose()
     }
 }
 
-#define GIVES(rank) (kind[epoch] == ALL_GIVE || (rank) == 0)
-#define TAKES(rank) (kind[epoch] == ALL_GIVE || (rank) != 0)
+#define GIVES(rank) (kind[epoch] == ALL_GIVE || (kind[epoch] == ROOT_GIVES) == ((rank) == 0))
+#define TAKES(rank) (kind[epoch] == ALL_GIVE || (kind[epoch] == ROOT_TAKES) == ((rank) == 0))
 #define NEXT(n)     ((me + (n)) % RANKS) /* the n-th rank behind this one */
 
 inline meet()
