@@ -37,11 +37,11 @@ template <class Copy>
 void check_copy(Copy copy)
 {
     for (size_t bytes : sizes()) {
-        const size_t shift = bytes % 61;
+        const size_t shift = bytes % 61, place = kMargin + bytes % 64;
         const std::vector<uint8_t> src = random_bytes(bytes + shift);
-        std::vector<uint8_t> dst = random_bytes(bytes + 2 * kMargin), expected = dst;
-        std::copy(src.begin() + shift, src.end(), expected.begin() + kMargin);
-        copy(dst.data() + kMargin, src.data() + shift, bytes);
+        std::vector<uint8_t> dst = random_bytes(bytes + 3 * kMargin), expected = dst;
+        std::copy(src.begin() + shift, src.end(), expected.begin() + place);
+        copy(dst.data() + place, src.data() + shift, bytes);
         ASSERT_EQ(dst, expected) << bytes;
     }
 }

@@ -31,8 +31,9 @@ static const struct shc_config_row rows[] = {
      "keeps the small slots",
      NULL, 0, 1 << 22, 32768, FIELD(arena_kib)},
     {"SHMCOLL_STREAM_KIB",
-     "messages that go one way are stored past the caches from so many KiB on; -1: never", NULL, -1,
-     1 << 22, 32, FIELD(stream_kib)},
+     "messages whose lines cannot be handed over are stored past the caches from so many KiB on; "
+     "-1: never",
+     NULL, -1, 1 << 22, 32, FIELD(stream_kib)},
 };
 
 static struct shc_config config;

@@ -111,12 +111,13 @@ SHC_NODISCARD enum shc_status shc_small_slots_reuse(struct shc_task *task);
 
 /*
  * Chunks through shout slots, arena or not. In turn k, `give` fills this rank's slot with its
- * chunk k (givers only), and `take` works on the slots that hold chunk k (takers only).
+ * chunk k (givers only), and `take` works on the slots that hold chunk k (takers only). The one taker
+ * of a flow gives nothing: its own slot is not filled.
  */
 struct shc_shout {
     struct shc_task *task;
     size_t total_bytes;  /* of one giver's contribution */
-    int giver;           /* the one rank that gives; -1: all */
+    int giver;           /* the one rank that gives; -1: all, but the one taker */
     int taker;           /* the one rank that takes; -1: all, but the one giver */
     uint64_t first_step; /* steps the operation has published before */
     void (*give)(struct shc_task *task, struct shc_span chunk, char *slot);

@@ -41,7 +41,8 @@ static uint64_t step(const struct shout_flow *flow, uint64_t number)
     return flow->shout->first_step + number;
 }
 
-/* The one giver of a flow takes nothing, and neither does anybody but its one taker. */
+/* The one giver of a flow takes nothing, and neither does anybody but its one taker, who gives
+ * nothing: he has what he would read. */
 static bool is_taker(const struct shc_shout *shout, int rank)
 {
     return shout->taker >= 0 ? rank == shout->taker : rank != shout->giver;

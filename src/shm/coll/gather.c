@@ -5,9 +5,10 @@
  *
  *   inline  m <= 48 B    in the call lines
  *   small   m <= 8 KiB   each rank's small slot of this epoch's parity, before its call line
- *   staged               chunks through everybody's shout slots
+ *   staged               chunks through the givers' shout slots; all-gather of two ranks: through
+ *                        the exchange cells of the pair
  *
- * Cost: m stored by each rank, (world - 1) m loaded by each taker, and m copied in place. Edges:
+ * Cost: m stored by each giver (the root of a gather is none), (world - 1) m loaded by each taker, and m copied in place. Edges:
  * call/publish (inline, small), progress/step (staged).
  */
 #include "shm/coll/coll.h"

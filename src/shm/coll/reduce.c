@@ -5,7 +5,8 @@
  *
  *   inline  <= 40 B    in the call lines; the root reduces
  *   small   <= 8 KiB   in the small slots of this epoch's parity; the root reduces
- *   staged             chunks through everybody's shout slots; the root reduces
+ *   staged             chunks through the others' shout slots; the root reduces, its own addend from
+ *                      its input. Without an arena they are the small slots
  *
  * Cost: S stored by each other rank, (world - 1) S loaded by the root. Edges: call/publish (inline,
  * small), progress/step (staged).

@@ -382,9 +382,17 @@ static void exchange(void *out, void *cell, const void *next, size_t bytes)
 
 /* ---- the copy past the caches (copy.h) ---- */
 
+#ifdef __has_feature
+#define UNDER_TSAN __has_feature(thread_sanitizer)
+#elif defined(__SANITIZE_THREAD__)
+#define UNDER_TSAN 1
+#else
+#define UNDER_TSAN 0
+#endif
+
 /* The thread sanitizer does not see these stores. */
-#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
-#define STREAM_BYTES 64 /* one store of a whole cache line: nothing is fetched to be filled up */
+#if defined(__SSE2__) && !UNDER_TSAN
+#define STREAM_BYTES 64 /* a whole cache line at a time: nothing is fetched to be filled up */
 
 SHC_INLINE void stream_line(char *to, const char *from)
 {
