@@ -87,8 +87,7 @@ static enum shc_status work(struct flow *flow, uint64_t k)
     SHC_TRY(shc_progress_wait_all(&task->wait, shc_plan_step_out(k)));
     for (int peer = 0; peer < task->seat->world_size; peer++) {
         if (peer == me) {
-            src[me] = shc_buf_peek(&task->in, slice.offset, slice.bytes,
-                                   task->scratch + SHC_SCRATCH_BYTES / 2);
+            src[me] = shc_task_own(task, slice);
         } else {
             src[peer] = dst[cells++] = read_cell(flow, peer, k);
             shc_exchange_swap(task->arena, peer, slot_of(flow, k));
@@ -107,10 +106,8 @@ static enum shc_status take_back(struct flow *flow, uint64_t k)
         if (peer == task->seat->rank)
             continue;
         SHC_TRY(shc_progress_wait(&task->wait, peer, shc_plan_step_work(k)));
-        struct shc_span out = {0, 0};
-        if (next < flow->chunk_count)
-            out = slice_of(flow, next, peer);
-        shc_task_trade(task, read_cell(flow, peer, k), slice_of(flow, k, peer), out);
+        shc_task_trade(task, read_cell(flow, peer, k), slice_of(flow, k, peer),
+                       slice_of(flow, next, peer)); /* empty behind the last chunk */
         shc_exchange_swap(task->arena, peer, slot_of(flow, k));
     }
     if (next < flow->chunk_count)
@@ -167,7 +164,7 @@ static enum shc_status run_one_use(struct shc_task *task)
     size_t bytes = task->in.bytes;
     shc_buf_read(&task->in, 0, shc_exchange_write_cell(task->arena, me, peer, 2, 0), bytes);
     /* Not the cell just filled: the peer may store its next operation into it, once it has read. */
-    src[me] = shc_buf_peek(&task->in, 0, bytes, task->scratch + SHC_SCRATCH_BYTES / 2);
+    src[me] = shc_task_own(task, (struct shc_span){0, bytes});
     src[peer] = shc_exchange_read_cell(task->arena, me, peer, 2, 0);
     shc_task_enter_reducing(task, 0);
     SHC_TRY(shc_task_meet(task));

@@ -172,6 +172,12 @@ void shc_task_reduce_to(struct shc_task *task, const void *const *src, struct sh
         shc_buf_write(&task->out, where.offset, task->scratch, where.bytes);
 }
 
+const void *shc_task_own(struct shc_task *task, struct shc_span piece)
+{
+    return shc_buf_peek(&task->in, piece.offset, piece.bytes,
+                        task->scratch + SHC_SCRATCH_BYTES / 2);
+}
+
 enum shc_status shc_task_reduce_alone(struct shc_task *task)
 {
     const void *src[1];
@@ -181,8 +187,7 @@ enum shc_status shc_task_reduce_alone(struct shc_task *task)
     task->factors = &task->factor;
     for (size_t done = 0; done < task->in.bytes; done += SHC_SCRATCH_BYTES / 2) {
         struct shc_span piece = {done, shc_min_size(SHC_SCRATCH_BYTES / 2, task->in.bytes - done)};
-        src[0] = shc_buf_peek(&task->in, piece.offset, piece.bytes,
-                              task->scratch + SHC_SCRATCH_BYTES / 2);
+        src[0] = shc_task_own(task, piece);
         shc_task_reduce_to(task, src, piece, dst, 0);
     }
     return SHC_OK;
@@ -219,8 +224,7 @@ static void take_reduced(struct shc_task *task, struct shc_span chunk, char *con
     void *dst[1];
     for (int rank = 0; rank < task->seat->world_size; rank++)
         src[rank] = slots[rank];
-    src[task->seat->rank] =
-        shc_buf_peek(&task->in, chunk.offset, chunk.bytes, task->scratch + SHC_SCRATCH_BYTES / 2);
+    src[task->seat->rank] = shc_task_own(task, chunk);
     shc_task_reduce_to(task, src, chunk, dst, 0);
 }
 

@@ -68,7 +68,8 @@ SHC_NODISCARD enum shc_status shc_task_meet(struct shc_task *task);
 
 /*
  * The same for operations that reduce: enter with the rank's factor, if there is one, in front
- * of the first `inline_bytes` of its input; after the meeting, read all ranks' factors into `factors` (room for each rank), for shc_task_reduce_to().
+ * of the first `inline_bytes` of its input; after the meeting, read all ranks' factors into `factors`
+ * (room for each rank), for shc_task_reduce_to().
  */
 void shc_task_enter_reducing(struct shc_task *task, size_t inline_bytes);
 void shc_task_read_factors(struct shc_task *task, double *factors);
@@ -91,6 +92,10 @@ SHC_NODISCARD enum shc_status shc_task_reduce_round(struct shc_task *task, bool 
 
 /* The rest of one behind its meeting, through shout slots: the taker, or all (-1), reduce all. */
 SHC_NODISCARD enum shc_status shc_task_reduce_shout(struct shc_task *task, int taker);
+
+/* That piece of this rank's own input, as a source of a reduction. Uses the second half of the
+ * scratch. */
+const void *shc_task_own(struct shc_task *task, struct shc_span piece);
 
 /* This rank's own bytes, from its input to its output. Uses the scratch. */
 void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, size_t bytes);
@@ -138,8 +143,9 @@ SHC_NODISCARD enum shc_status shc_shout_run(const struct shc_shout *shout);
 
 /*
  * Chunks through exchange cells: in turn k every rank stores given(peer, k), a piece of its input,
- * into the cell of the pair, and copies what the peer stored to got(peer, k), a piece of its output;
- * or it works on all peers' cells at once in take() (cells[own rank] is NULL).
+ * into the cell of the pair, and copies what the peer stored to got(peer, k), a piece of its output
+ * (behind the last chunk both are empty); or it works on all peers' cells at once in take()
+ * (cells[own rank] is NULL).
  */
 struct shc_swap {
     struct shc_task *task;

@@ -41,8 +41,13 @@ static uint64_t step(const struct shout_flow *flow, uint64_t number)
     return flow->shout->first_step + number;
 }
 
-/* The one giver of a flow takes nothing, and neither does anybody but its one taker, who gives
- * nothing: he has what he would read. */
+/* The one giver of a flow takes nothing, and its one taker gives nothing: each has what it would
+ * read. */
+static bool is_giver(const struct shc_shout *shout, int rank)
+{
+    return shout->giver >= 0 ? rank == shout->giver : rank != shout->taker;
+}
+
 static bool is_taker(const struct shc_shout *shout, int rank)
 {
     return shout->taker >= 0 ? rank == shout->taker : rank != shout->giver;
@@ -74,8 +79,7 @@ static enum shc_status take_chunk(const struct shout_flow *flow, uint64_t k)
     char *slots[SHC_MAX_WORLD];
     for (int rank = 0; rank < task->seat->world_size; rank++) {
         slots[rank] = slot_of(flow, rank, k);
-        bool from_it = flow->shout->giver < 0 || flow->shout->giver == rank;
-        if (rank != task->seat->rank && from_it)
+        if (rank != task->seat->rank && is_giver(flow->shout, rank))
             SHC_TRY(shc_progress_wait(&task->wait, rank, step(flow, shc_plan_step_out(k))));
     }
     flow->shout->take(task, chunk_of(flow, k), slots);
@@ -122,8 +126,7 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
         .small = !arena,
         .depth = arena ? geometry->shout_depth : SHC_SMALL_SLOTS,
         .slot_bytes = arena ? geometry->shout_bytes : SHC_SMALL_SLOT_BYTES,
-        .gives = (shout->giver < 0 && shout->taker != task->seat->rank) ||
-                 shout->giver == task->seat->rank,
+        .gives = is_giver(shout, task->seat->rank),
         .takes = is_taker(shout, task->seat->rank),
     };
     flow.slot_bytes -= flow.slot_bytes % task->call.elem_bytes; /* opaque ones may not divide it */
@@ -147,13 +150,6 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
  * Chunk k + depth goes into the very cell that chunk k was read from: no flag says that it is free,
  * and its lines are this rank's. Edge: progress/step.
  */
-static struct shc_span given_in(const struct shc_swap *swap, int peer, uint64_t k)
-{
-    if (k >= swap->chunk_count)
-        return (struct shc_span){0, 0};
-    return swap->given(swap->task, peer, k);
-}
-
 static void give_cells(const struct shc_swap *swap, uint64_t k)
 {
     struct shc_task *task = swap->task;
@@ -201,7 +197,7 @@ static enum shc_status trade_cells(const struct shc_swap *swap, uint64_t k)
         const int peer = (me + turn) % world;
         SHC_TRY(shc_progress_wait(&task->wait, peer, shc_plan_step_out(k)));
         shc_task_trade(task, shc_exchange_read_cell(task->arena, me, peer, world, slot),
-                       swap->got(task, peer, k), given_in(swap, peer, k + depth));
+                       swap->got(task, peer, k), swap->given(task, peer, k + depth));
         shc_exchange_swap(task->arena, peer, slot);
     }
     if (k + depth < swap->chunk_count)

@@ -8,7 +8,8 @@
  *   staged               chunks through the givers' shout slots; all-gather of two ranks: through
  *                        the exchange cells of the pair
  *
- * Cost: m stored by each giver (the root of a gather is none), (world - 1) m loaded by each taker, and m copied in place. Edges:
+ * Cost: m stored by each giver (the root of a gather is none), (world - 1) m loaded by each taker,
+ * and m copied in place. Edges:
  * call/publish (inline, small), progress/step (staged).
  */
 #include "shm/coll/coll.h"

@@ -5,7 +5,8 @@
  *
  * A message is cut into chunks of whole elements, a chunk into one slice per rank where it is
  * reduced. Slice boundaries are whole lines from the chunk's beginning, and the size of every type
- * that can be reduced divides a line; the last slices of a short chunk may be empty. The cut never changes a result: elements are reduced one by one in rank order.
+ * that can be reduced divides a line; the last slices of a short chunk may be empty. The cut never
+ * changes a result: elements are reduced one by one in rank order.
  */
 
 #include "shm/base/num.h"

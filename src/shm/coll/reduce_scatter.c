@@ -42,14 +42,12 @@ static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 static void take_block(struct shc_task *task, uint64_t k, char *const *cells)
 {
     const int me = task->seat->rank;
-    struct shc_span block = block_of(task, me);
-    struct shc_span chunk = chunk_of(task, block, k);
+    struct shc_span chunk = chunk_of(task, block_of(task, me), k);
     const void *src[SHC_MAX_WORLD];
     void *dst[1];
     for (int rank = 0; rank < task->seat->world_size; rank++)
         src[rank] = cells[rank];
-    src[me] = shc_buf_peek(&task->in, block.offset + chunk.offset, chunk.bytes,
-                           task->scratch + SHC_SCRATCH_BYTES / 2);
+    src[me] = shc_task_own(task, given(task, me, k));
     shc_task_reduce_to(task, src, chunk, dst, 0);
 }
 
