@@ -451,7 +451,7 @@ def test_quiet_prints_rows_and_nothing_else(
 ) -> None:
     rows = made_up("-o", "all_reduce,barrier", "-e", "64").rows
 
-    def run(report: Report, screen: table.Screen) -> None:
+    def run(report: Report, screen: table.Screen, *_: object) -> None:
         screen.begin(len(rows))
         for row in rows:
             report.rows.append(row)

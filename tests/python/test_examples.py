@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from processes import processes_with
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -120,15 +121,7 @@ def test_ctrl_c_leaves_no_ranks_behind(tmp_path: Path) -> None:
 
 def ranks_of(directory: Path) -> list[int]:
     """Processes of the demo that write into this directory."""
-    out = []
-    for entry in Path("/proc").iterdir():
-        try:
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"digits_ddp.py" in command and os.fsencode(directory) in command:
-            out.append(int(entry.name))
-    return out
+    return processes_with("digits_ddp.py", directory)
 
 
 # ---- the comparison of curves ----

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from processes import processes_with
+
 TINY = ("-e", "4K", "-f", "512", "--rounds", "2", "--point-time", "0.02")
 
 
@@ -47,15 +49,7 @@ def start_bench(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
 
 def ranks_of(tmp_path: Path) -> list[int]:
     """The rank processes of a run: their command line names a file in its TMPDIR."""
-    out = []
-    for entry in Path("/proc").iterdir():
-        try:
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"shmcoll.bench.rank" in command and os.fsencode(tmp_path) in command:
-            out.append(int(entry.name))
-    return out
+    return processes_with("shmcoll.bench.rank", tmp_path)
 
 
 def wait_until_gone(tmp_path: Path) -> None:
