@@ -63,7 +63,8 @@ def compile_with(name: str, core: Path, program: Path) -> None:
     command += [f"-I{ROOT / 'src'}", *map(str, SOURCES), "-o", str(program)]
     library = library_of(core)
     command += [str(library), f"-Wl,-rpath,{library.parent}", "-ldl"]
-    subprocess.run(command, check=True)
+    if subprocess.run(command).returncode:
+        sys.exit(f"mpicc.{name} cannot compile this: is lib{name}-dev there?")
 
 
 def main() -> int:

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define BLOCK_BYTES  ((size_t)256 << 10)
-#define BLOCK_ROUNDS 200
+#define BLOCK_ROUNDS MEDIAN_ROOM
 #define HOPS         20000
 
 /* Two blocks and two flags that all ranks see; made once, freed by MPI_Finalize's process end. */
@@ -34,18 +34,11 @@ static struct shared *shared(void)
     return memory;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Of the slowest rank in each turn. */
 static double median_of_slowest(double *seconds, int count)
 {
     MPI_Allreduce(MPI_IN_PLACE, seconds, count, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-    qsort(seconds, (size_t)count, sizeof *seconds, ascending);
-    return seconds[count / 2];
+    return median(seconds, count);
 }
 
 /* Not inlined, so that each pass is made. */
@@ -83,43 +76,37 @@ static void read_block(const uint64_t *block, int turn)
         MPI_Abort(MPI_COMM_WORLD, 3);
 }
 
-double bound_exchange(const struct world *world)
+/* Rank 0 and rank 1 store a block each and read the other's: seconds of the storing or the reading.
+ * Handed over, a rank stores into the block it has just read, whose lines are its own. */
+static double time_blocks(const struct world *world, bool handed_over, bool reading)
 {
     struct shared *both = shared();
     static double seconds[BLOCK_ROUNDS];
-    const int me = world->rank & 1;
     memset(seconds, 0, sizeof seconds);
     for (int turn = 0; turn < BLOCK_ROUNDS; turn++) {
-        /* Into the block just read: it is ours. */
-        if (world->rank < 2)
-            memset(both->block[(me + turn) & 1], turn, BLOCK_BYTES);
+        const int mine = (world->rank + (handed_over ? turn : 0)) & 1;
         MPI_Barrier(MPI_COMM_WORLD);
         double begun = MPI_Wtime();
         if (world->rank < 2)
-            read_block(both->block[(me + turn + 1) & 1], turn);
-        seconds[turn] = MPI_Wtime() - begun;
+            memset(both->block[mine], turn, BLOCK_BYTES);
+        double stored = MPI_Wtime();
         MPI_Barrier(MPI_COMM_WORLD);
+        double met = MPI_Wtime();
+        if (world->rank < 2)
+            read_block(both->block[1 - mine], turn);
+        seconds[turn] = reading ? MPI_Wtime() - met : stored - begun;
     }
-    return (double)BLOCK_BYTES / median_of_slowest(seconds, BLOCK_ROUNDS);
+    return median_of_slowest(seconds, BLOCK_ROUNDS);
+}
+
+double bound_exchange(const struct world *world)
+{
+    return (double)BLOCK_BYTES / time_blocks(world, true, true);
 }
 
 double bound_rewrite(const struct world *world)
 {
-    struct shared *both = shared();
-    static double seconds[BLOCK_ROUNDS];
-    const int me = world->rank & 1;
-    memset(seconds, 0, sizeof seconds);
-    for (int turn = 0; turn < BLOCK_ROUNDS; turn++) {
-        MPI_Barrier(MPI_COMM_WORLD);
-        double begun = MPI_Wtime();
-        if (world->rank < 2)
-            memset(both->block[me], turn, BLOCK_BYTES);
-        seconds[turn] = MPI_Wtime() - begun;
-        MPI_Barrier(MPI_COMM_WORLD);
-        if (world->rank < 2)
-            read_block(both->block[1 - me], turn);
-    }
-    return (double)BLOCK_BYTES / median_of_slowest(seconds, BLOCK_ROUNDS);
+    return (double)BLOCK_BYTES / time_blocks(world, false, false);
 }
 
 double bound_hop(const struct world *world)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- *   mpirun -n 2 peers DIRECTORY [-o OP,OP] [-b MIN] [-e MAX] [-f FACTOR] [-r ROUNDS] [-t MS] [-a LIBRARY] [-s NAME=VALUE]
+ *   mpirun -n 2 peers DIRECTORY [-o OP,OP] [-b MIN] [-e MAX] [-f FACTOR] [-r ROUNDS] [-t MS]
+ *                               [-a LIBRARY] [-s NAME=VALUE]
  *
  * DIRECTORY: an empty one, where the ranks meet. LIBRARY: another libshmcoll.so, in the place of MPI,
  * with that variable in its environment.
@@ -154,9 +155,9 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(const double *values, int count)
+double median(const double *values, int count)
 {
-    double sorted[MAX_ROUNDS];
+    double sorted[MEDIAN_ROOM];
     memcpy(sorted, values, (size_t)count * sizeof *values);
     qsort(sorted, (size_t)count, sizeof *sorted, ascending);
     return count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;

@@ -48,6 +48,10 @@ bool call_right(struct call *call, enum side side, int i);
 /* The k-th operation's name; NULL behind the last. */
 const char *call_name(size_t k);
 
+/* Of up to MEDIAN_ROOM values. */
+double median(const double *values, int count);
+#define MEDIAN_ROOM 200
+
 /* ---- bounds: seconds, the slowest rank's median ---- */
 
 /* All ranks at once: x *= c over `bytes` of floats, in place. */
