@@ -15,7 +15,7 @@ from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import Team
 from shmcoll.bench.machine import Machine
 from shmcoll.bench.measure import Measurement
-from shmcoll.bench.plan import Settings
+from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.results import Report
 
 EXIT_OK = 0
@@ -39,21 +39,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_UNUSABLE
         launcher.take_cpus()
     settings, outputs = options.parse(words, launched.size if launched else None)
-    report = Report(settings, machine.gather(), points=len(plan.points(settings)))
+    points = plan.points(settings)
+    report = Report(settings, machine.gather(), points=len(points))
+    buffers = Buffers(settings, report.machine)
     shown = table.Table(settings.labels, settings.shown_columns)
     screen = table.make_screen(shown, outputs.quiet)
     for line in _header(report.machine, settings):
         screen.note(line)
-    for line in Buffers(settings, report.machine).notes(plan.points(settings)):
+    for line in buffers.notes(points):
         screen.note(line)
-    _run(report, screen)
+    _run(report, screen, points, buffers)
     for line in table.summary(report):
         screen.note(line)
     written = outputs.write(report)
     return _exit_code(report) or (EXIT_OK if written else EXIT_FAILED)
 
 
-def _run(report: Report, screen: table.Screen) -> None:
+def _run(report: Report, screen: table.Screen, points: list[Point], buffers: Buffers) -> None:
     """Fills the report; Ctrl-C (or SIGTERM) ends it early and leaves it with what there is."""
     settings = report.settings
     on_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -64,12 +66,12 @@ def _run(report: Report, screen: table.Screen) -> None:
                 Team(label, backend, settings, Path(scratch))
                 for label, backend in zip(settings.labels, settings.backends)
             ]
-            measurement = Measurement(teams, settings, Buffers(settings, report.machine))
+            measurement = Measurement(teams, settings, buffers)
             try:
                 measurement.start()
                 _tell_failures(report, measurement)
                 if measurement.alive:
-                    _measure(report, measurement, screen)
+                    _measure(report, measurement, screen, points)
                 measurement.stop()
             finally:  # also on Ctrl-C, and then a second one must not leave ranks behind
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -81,10 +83,12 @@ def _run(report: Report, screen: table.Screen) -> None:
         signal.signal(signal.SIGTERM, on_term)
 
 
-def _measure(report: Report, measurement: Measurement, screen: table.Screen) -> None:
+def _measure(
+    report: Report, measurement: Measurement, screen: table.Screen, points: list[Point]
+) -> None:
     screen.begin(report.points)
     try:
-        for row in measurement.rows(plan.points(report.settings)):
+        for row in measurement.rows(points):
             report.rows.append(row)
             screen.row(row)
             _tell_failures(report, measurement)

@@ -41,8 +41,8 @@ EXIT_GOOD, EXIT_SLOWER, EXIT_NO_VERDICT = 0, 1, 2
 
 # These say which rows there are and how long each is looked at; any other setting must be equal.
 _FREE_SETTINGS = frozenset(
-    "preset columns place backends imports ops dtypes min_bytes max_bytes factor rounds iterations point_time_s "
-    "timeout_s".split()
+    "preset columns place backends imports ops dtypes min_bytes max_bytes factor rounds iterations "
+    "point_time_s timeout_s".split()
 )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,18 +60,10 @@ def usable(affinity: int, quota: float | None) -> int:
 
 def cpu_quota(root: Path) -> float | None:
     """The tightest CPU quota over this process's control groups, v2 or v1."""
-    quotas = []
-    for controllers, group in _cgroups(root):
-        v1 = bool(controllers)
-        if v1 and "cpu" not in controllers:
-            continue
-        mount = root / ("sys/fs/cgroup/cpu" if v1 else "sys/fs/cgroup")
-        inside = Path(group.lstrip("/"))
-        for level in [inside, *inside.parents]:
-            quota = _quota_v1(mount / level) if v1 else _quota_v2(mount / level)
-            if quota is not None:
-                quotas.append(quota)
-    return min(quotas, default=None)
+    quotas = (
+        _quota_v1(level) if v1 else _quota_v2(level) for v1, level in _group_levels(root, "cpu")
+    )
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def cache_bytes(root: Path) -> int | None:
@@ -86,21 +79,28 @@ def memory_available_bytes(root: Path) -> int:
     for line in _read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             free = [int(line.split()[1]) << 10]
+    for v1, level in _group_levels(root, "memory"):
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        limit, used = (
+            _read(level / name).strip()
+            for name in (names if v1 else ("memory.max", "memory.current"))
+        )
+        if limit.isdecimal() and used.isdecimal():
+            free.append(max(0, int(limit) - int(used)))
+    return min(free)
+
+
+def _group_levels(root: Path, controller: str) -> Iterator[tuple[bool, Path]]:
+    """(is v1, directory) of each of this process's control groups with that controller, and of all
+    groups around it."""
     for controllers, group in _cgroups(root):
         v1 = bool(controllers)
-        if v1 and "memory" not in controllers:
+        if v1 and controller not in controllers:
             continue
-        mount = root / ("sys/fs/cgroup/memory" if v1 else "sys/fs/cgroup")
+        mount = root / "sys/fs/cgroup" / (controller if v1 else "")
         inside = Path(group.lstrip("/"))
         for level in [inside, *inside.parents]:
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-            limit, used = (
-                _read(mount / level / name).strip()
-                for name in (names if v1 else ("memory.max", "memory.current"))
-            )
-            if limit.isdecimal() and used.isdecimal():
-                free.append(max(0, int(limit) - int(used)))
-    return min(free)
+            yield v1, mount / level
 
 
 def _cgroups(root: Path) -> list[tuple[list[str], str]]:
