@@ -206,6 +206,73 @@ TEST_P(Engine, ACallbackMaySubmitToItsOwnGroupAndWait)
     });
 }
 
+TEST_P(Engine, ACallbackMayWaitForTheOperationItCompletes)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        Watcher watcher;
+        Sum sum(10, 1.f);
+        watcher.in_complete = [&] {
+            EXPECT_EQ(shc_request_wait(sum.request, 5 * SHC_NS_PER_S), SHC_OK) << error_text();
+        };
+        shc_request_hooks hooks = watcher.hooks();
+        if (rank.rank == 0) // the other one's operation stays open until its callback is asked for
+            shc_os_sleep_ns(5 * SHC_NS_PER_MS);
+        ASSERT_EQ(shc_submit(rank.comm, &sum.op, &hooks, &sum.request), SHC_OK);
+        if (!shc_request_notify(sum.request))
+            watcher.in_complete();
+        ASSERT_EQ(shc_request_wait(sum.request, 0), SHC_OK) << error_text();
+        shc_request_release(sum.request);
+    });
+}
+
+struct Flood {
+    Rank *rank = nullptr;
+    shc_op op = barrier_op();
+    std::vector<shc_request *> requests;
+    shc_status status = SHC_OK;
+
+    // What a signal handler may do that runs while its thread is inside a call.
+    static bool submit_too_many(void *ctx)
+    {
+        auto *self = static_cast<Flood *>(ctx);
+        while (self->status == SHC_OK && self->requests.size() < 2 * SHC_ENGINE_RING_SLOTS) {
+            shc_request *request = nullptr;
+            self->status = shc_submit(self->rank->comm, &self->op, nullptr, &request);
+            if (self->status == SHC_OK)
+                self->requests.push_back(request);
+        }
+        return false;
+    }
+};
+
+TEST_P(Engine, AThreadInsideACallIsToldThatTheQueueIsFull)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        Flood flood;
+        flood.rank = &rank;
+        Sum sum(10, 1.f);
+        if (rank.rank == 0) {
+            rank.comm->seat.interrupted_ctx = &flood;
+            rank.comm->seat.interrupted = Flood::submit_too_many;
+        } else { // long enough for rank 0 to ask
+            shc_os_sleep_ns(200 * SHC_NS_PER_MS);
+        }
+        ASSERT_EQ(shc_run(rank.comm, &sum.op), SHC_OK) << error_text();
+        rank.comm->seat.interrupted = nullptr;
+        if (rank.rank == 0) {
+            EXPECT_EQ(flood.status, SHC_ERR_INVALID);
+            EXPECT_EQ(flood.requests.size(), SHC_ENGINE_RING_SLOTS);
+        } else {
+            for (size_t i = 0; i < SHC_ENGINE_RING_SLOTS; i++)
+                ASSERT_EQ(shc_run(rank.comm, &flood.op), SHC_OK) << error_text();
+        }
+        for (shc_request *request : flood.requests) {
+            EXPECT_EQ(shc_request_wait(request, 0), SHC_OK) << error_text();
+            shc_request_release(request);
+        }
+    });
+}
+
 TEST_P(Engine, AThousandDroppedRequestsAllRun)
 {
     run_ranks(GetParam(), 2, [](Rank &rank) {

@@ -35,6 +35,12 @@ void shc_engine_fini(struct shc_engine *engine)
 
 /* ---- threads ---- */
 
+uint64_t shc_thread_number(void)
+{
+    static _Thread_local char token; /* one for the whole library */
+    return (uint64_t)(uintptr_t)&token;
+}
+
 static bool has_work(void *arg)
 {
     const struct shc_engine *engine = arg;

@@ -67,11 +67,7 @@ void shc_engine_stop(struct shc_engine *engine);
 void shc_engine_fini(struct shc_engine *engine);
 
 /* The calling thread as a number that no other living thread has. */
-SHC_INLINE uint64_t shc_thread_number(void)
-{
-    static __thread char token; /* the spelling C and C++ share */
-    return (uint64_t)(uintptr_t)&token;
-}
+uint64_t shc_thread_number(void);
 
 /* Takes the word from `free` (0 or QUEUED). */
 SHC_INLINE bool shc_runner_take(struct shc_engine *engine, uint32_t free)
