@@ -6,8 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Words of a line: 0..2 the call, 3 a seal over them and the epoch. */
-#define WORDS_USED 4
+/*
+ * Words of a line: 0..2 the call; 3 a seal, the sum of the epoch and of a hash of the call, which
+ * shows that the words belong together; 4 that hash, for the line's writer.
+ */
+enum { CALL_WORDS = 3, SEAL = 3, OWN_HASH = 4, WORDS_READ = 4 };
 
 /* Two rounds of a 64-bit finalizer per word: different calls collide with probability 2^-64. */
 static uint64_t mix(uint64_t h, uint64_t word)
@@ -19,7 +22,7 @@ static uint64_t mix(uint64_t h, uint64_t word)
     return h ^ h >> 29;
 }
 
-static uint64_t hash_of(const uint64_t words[3])
+static uint64_t hash_of(const uint64_t words[CALL_WORDS])
 {
     return mix(mix(mix(0, words[0]), words[1]), words[2]);
 }
@@ -31,19 +34,7 @@ static bool compares_count(enum shc_op_kind kind)
            kind != SHC_ALL_REDUCE_SPARSE;
 }
 
-static void encode(const struct shc_call *call, uint64_t epoch, uint64_t words[WORDS_USED],
-                   uint64_t *hash)
-{
-    words[0] = (uint64_t)call->kind | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16 |
-               (uint64_t)(uint32_t)call->root << 32;
-    words[1] = call->count;
-    words[2] = (uint64_t)call->elem_bytes | (uint64_t)call->dtype_tag << 32;
-    words[3] = mix(hash_of(words), epoch);
-    const uint64_t compared[] = {words[0], compares_count(call->kind) ? words[1] : 0, words[2]};
-    *hash = hash_of(compared);
-}
-
-static struct shc_call decode(const uint64_t words[WORDS_USED])
+static struct shc_call decode(const uint64_t words[CALL_WORDS])
 {
     return (struct shc_call){
         .kind = (enum shc_op_kind)(words[0] & 0xff),
@@ -56,26 +47,49 @@ static struct shc_call decode(const uint64_t words[WORDS_USED])
     };
 }
 
+/* Rewrites the call in the rank's own line. Cold: a training makes the same call again and again. */
+static SHC_COLD void store_call(struct shc_call_shm *line, const struct shc_call *call,
+                                const uint64_t words[CALL_WORDS])
+{
+    const uint64_t compared[CALL_WORDS] = {
+        words[0],
+        compares_count(call->kind) ? words[1] : 0,
+        words[2],
+    };
+    line->hash = hash_of(compared);
+    for (int i = 0; i < CALL_WORDS; i++) {
+        /* relaxed: for messages only; the seal shows a reader that the words belong together. */
+        shc_a64_store_relaxed(&line->words[i], words[i]);
+    }
+    /* relaxed: only this rank reads it. */
+    shc_a64_store_relaxed(&line->words[OWN_HASH], hash_of(words));
+}
+
 void shc_call_publish(const struct shc_seat *seat, uint64_t epoch, const struct shc_call *call,
                       const void *payload, size_t payload_bytes)
 {
     struct shc_call_shm *line = shc_seat_call(seat, seat->rank, epoch);
-    uint64_t words[WORDS_USED];
-    encode(call, epoch, words, &line->hash);
-    for (int i = 0; i < WORDS_USED; i++) {
-        /* relaxed: for messages only; the seal shows a reader that the words belong together. */
-        shc_a64_store_relaxed(&line->words[i], words[i]);
+    const uint64_t words[CALL_WORDS] = {
+        (uint64_t)call->kind | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16 |
+            (uint64_t)(uint32_t)call->root << 32,
+        call->count,
+        (uint64_t)call->elem_bytes | (uint64_t)call->dtype_tag << 32,
+    };
+    uint64_t changed = 0;
+    for (int i = 0; i < CALL_WORDS; i++) {
+        /* relaxed: only this rank stores to its line. */
+        changed |= words[i] ^ shc_a64_load_relaxed(&line->words[i]);
     }
-    if (payload_bytes != 0) {
+    if (SHC_UNLIKELY(changed != 0))
+        store_call(line, call, words);
+    /* relaxed: only this rank stores to it. */
+    uint64_t hash = shc_a64_load_relaxed(&line->words[OWN_HASH]);
+    /* relaxed: the seal says by itself whether it fits the words. */
+    shc_a64_store_relaxed(&line->words[SEAL], hash + epoch);
+    if (payload_bytes != 0)
         memcpy(line->payload, payload, payload_bytes);
-    }
     /* release call/publish -> acquire in shc_wait_reached(): hash, payload and small slot. */
     shc_a64_store_release(&line->epoch, epoch);
-}
-
-bool shc_call_same(const struct shc_seat *seat, int rank, uint64_t epoch)
-{
-    return shc_seat_call(seat, rank, epoch)->hash == shc_seat_call(seat, seat->rank, epoch)->hash;
 }
 
 void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size_t capacity)
@@ -106,15 +120,15 @@ void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size
 /* One line as it is now; 0 when it is empty or being rewritten. */
 static uint64_t read_line(const struct shc_call_shm *line, struct shc_call *call)
 {
-    uint64_t words[WORDS_USED];
+    uint64_t words[WORDS_READ];
     /* acquire call/publish <- release in shc_call_publish(). */
     uint64_t epoch = shc_a64_load_acquire(&line->epoch);
-    for (int i = 0; i < WORDS_USED; i++) {
+    for (int i = 0; i < WORDS_READ; i++) {
         /* relaxed: words that do not belong together, or to this epoch, do not fit the seal. */
         words[i] = shc_a64_load_relaxed(&line->words[i]);
     }
     *call = decode(words);
-    return words[3] == mix(hash_of(words), epoch) ? epoch : 0;
+    return words[SEAL] == hash_of(words) + epoch ? epoch : 0;
 }
 
 uint64_t shc_call_latest(const struct shc_seat *seat, int rank, struct shc_call *call)

@@ -34,7 +34,10 @@ SHC_INLINE const uint8_t *shc_call_payload(const struct shc_seat *seat, int rank
 }
 
 /* Did the rank publish the same call as this one? pre: its line of this epoch is published. */
-bool shc_call_same(const struct shc_seat *seat, int rank, uint64_t epoch);
+SHC_INLINE bool shc_call_same(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    return shc_seat_call(seat, rank, epoch)->hash == shc_seat_call(seat, seat->rank, epoch)->hash;
+}
 
 /* "all_reduce #412 (float32[1024], sum)"; without the number while epoch is 0. */
 void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size_t capacity);

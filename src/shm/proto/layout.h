@@ -37,7 +37,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 3u
+#define SHC_LAYOUT_VERSION 4u
 
 #define SHC_NONCE_BYTES 16
 
