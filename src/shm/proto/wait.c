@@ -261,9 +261,10 @@ static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_targ
     return SHC_OK;
 }
 
-enum shc_status shc_wait_for(struct shc_wait *wait, const struct shc_target *target)
+/* Behind the spinning. */
+static enum shc_status wait_longer(struct shc_wait *wait, const struct shc_target *target)
 {
-    bool ready = spin(wait, target);
+    bool ready = false;
     while (!ready) {
         const uint64_t moves = moves_of(target);
         SHC_TRY(yield_awhile(wait, target, &ready));
@@ -271,6 +272,11 @@ enum shc_status shc_wait_for(struct shc_wait *wait, const struct shc_target *tar
             SHC_TRY(wait_asleep(wait, target, moves, &ready));
     }
     return SHC_OK;
+}
+
+enum shc_status shc_wait_for(struct shc_wait *wait, const struct shc_target *target)
+{
+    return spin(wait, target) ? SHC_OK : wait_longer(wait, target);
 }
 
 struct word {
@@ -290,6 +296,11 @@ static bool word_ready(void *arg)
 enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *word, uint64_t want)
 {
     struct word arg = {.word = word, .want = want};
+    for (uint32_t i = 0; i < wait->patience.spins; i++) {
+        if (word_ready(&arg))
+            return SHC_OK;
+        shc_cpu_relax();
+    }
     struct shc_target target = {
         .ready = word_ready,
         .arg = &arg,
@@ -297,7 +308,7 @@ enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *wo
         .peer = peer,
         .shared = true,
     };
-    return shc_wait_for(wait, &target);
+    return wait_longer(wait, &target);
 }
 
 /* The ranks behind this one, cyclically: everybody starts at another's line. */
