@@ -336,8 +336,8 @@ int shc_comm_world_size(const struct shc_comm *comm)
 
 uint64_t shc_comm_sequence(struct shc_comm *comm)
 {
-    /* relaxed: a counter. */
-    return shc_a64_load_relaxed(&comm->started);
+    /* relaxed: counters. */
+    return shc_a64_load_relaxed(&comm->ran) + shc_a64_load_relaxed(&comm->submitted);
 }
 
 void shc_comm_set_timeout(struct shc_comm *comm, uint64_t timeout_ns)

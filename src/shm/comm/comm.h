@@ -37,7 +37,8 @@ struct shc_comm {
     struct shc_keeper *keeper;
     struct shc_process_mark mark;
     shc_a64 timeout_ns;          /* any thread */
-    shc_a64 started;             /* any thread: operations issued */
+    shc_a64 ran;                 /* stored to by the runner: operations of shc_run() */
+    shc_a64 submitted;           /* any thread: operations of shc_submit() */
     pthread_mutex_t mapped_lock; /* guards `mapped` for those without the runner */
     bool mapped;
     enum shc_status broken; /* (runner) this rank cannot go on, although the group has not failed */

@@ -100,6 +100,10 @@ static enum shc_status prepare_reduce(struct shc_task *task, const struct shc_op
     task->call.count = task->in.bytes / task->call.elem_bytes;
     if (op->kind == SHC_REDUCE && op->root != task->seat->rank)
         return SHC_OK;
+    if (op->output.list == op->input.list && op->output.count == op->input.count && task->in.flat) {
+        task->out = task->in; /* one piece, so that it does not overlap itself */
+        return SHC_OK;
+    }
     SHC_TRY(use_output(task, op));
     if (task->in.bytes != task->out.bytes)
         return shc_fail(SHC_ERR_INVALID, "%s: %zu elements in, but room for %zu out",
@@ -261,6 +265,33 @@ enum shc_status shc_message_prepare(struct shc_message *message, struct shc_comm
     return SHC_OK;
 }
 
+/* Field by field: the compiler clears a large struct with a string instruction, which takes longer
+ * than all that follows for a small message. */
+static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc_op *op,
+                  uint32_t elem_bytes)
+{
+    const bool typed = op->kind != SHC_BARRIER;
+    task->seat = &comm->seat;
+    task->arena = &comm->arena;
+    task->wait = (struct shc_wait){.seat = &comm->seat, .timeout_ns = timeout_of(op, comm)};
+    task->call = (struct shc_call){
+        .kind = op->kind,
+        .dtype = typed ? op->dtype : (enum shc_dtype)0,
+        .elem_bytes = elem_bytes,
+        .dtype_tag = typed && op->dtype == SHC_OPAQUE ? op->dtype_tag : 0,
+    };
+    task->in = (struct shc_buf){0};
+    task->out = (struct shc_buf){0};
+    task->reduce = NULL;
+    task->sparse = NULL;
+    task->add = NULL;
+    task->factor = 0;
+    task->factors = NULL;
+    task->more = NULL;
+    task->pool = comm->pool;
+    task->scratch = comm->scratch;
+}
+
 enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
                                  const struct shc_op *op)
 {
@@ -269,20 +300,10 @@ enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
         return shc_fail(SHC_ERR_INVALID, "operation %d does not exist", (int)op->kind);
     if (op->kind != SHC_BARRIER)
         SHC_TRY(check_dtype(op, &elem_bytes));
-    memset(task, 0, sizeof *task);
-    task->seat = &comm->seat;
-    task->arena = &comm->arena;
-    task->scratch = comm->scratch;
-    task->pool = comm->pool;
-    task->wait.seat = &comm->seat;
-    task->wait.timeout_ns = timeout_of(op, comm);
-    task->call.kind = op->kind;
-    task->call.elem_bytes = elem_bytes;
-    if (op->kind == SHC_BARRIER)
-        return SHC_OK;
-    task->call.dtype = op->dtype;
-    task->call.dtype_tag = op->dtype == SHC_OPAQUE ? op->dtype_tag : 0;
+    clear(task, comm, op, elem_bytes);
     switch (op->kind) {
+    case SHC_BARRIER:
+        return SHC_OK;
     case SHC_BROADCAST:
         return prepare_broadcast(task, op);
     case SHC_ALL_REDUCE:

@@ -87,8 +87,8 @@ static enum shc_status submit(struct shc_comm *comm, const struct shc_op *op,
         return st;
     }
     if (!shc_is_message(op->kind)) {
-        /* acq_rel comm/started: a counter. */
-        shc_a64_add_acq_rel(&comm->started, 1);
+        /* acq_rel comm/submitted: a counter. */
+        shc_a64_add_acq_rel(&comm->submitted, 1);
     }
     *out = request;
     return SHC_OK;
@@ -351,8 +351,8 @@ enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
     if (st == SHC_OK) {
         task.wait.patience = comm->seat.patience;
         task.wait.interruptible = true;
-        /* acq_rel comm/started: a counter. */
-        shc_a64_add_acq_rel(&comm->started, 1);
+        /* relaxed: a counter of the runner's, so that nobody else stores to it. */
+        shc_a64_store_relaxed(&comm->ran, shc_a64_load_relaxed(&comm->ran) + 1);
         st = shc_comm_execute(comm, &task);
     }
     shc_runner_drop(&comm->engine);

@@ -137,12 +137,46 @@ size_t shc_buf_tensor_bytes(const struct shc_buf *buf, uint32_t index)
     return bytes;
 }
 
+/* A contiguous tensor that is not empty, which nearly all are. False: look closer. */
+static bool is_plain(const struct shc_tensor *tensor, uint32_t elem_bytes, uint64_t *bytes)
+{
+    int64_t elements = 1, total;
+    if (!tensor->data || tensor->ndim < 0 || tensor->ndim > SHC_BUF_MAX_DIMS ||
+        (tensor->ndim > 0 && !tensor->sizes))
+        return false;
+    for (int d = tensor->ndim - 1; d >= 0; d--) {
+        const int64_t size = tensor->sizes[d];
+        if (size <= 0 || (tensor->strides && size != 1 && tensor->strides[d] != elements) ||
+            __builtin_mul_overflow(elements, size, &elements))
+            return false;
+    }
+    if (__builtin_mul_overflow(elements, (int64_t)elem_bytes, &total))
+        return false;
+    *bytes = (uint64_t)total;
+    return true;
+}
+
+/* Any tensor; dense: its elements follow one another in memory. Apart, because a view is large. */
+static SHC_NOINLINE enum shc_status measure(const struct shc_tensor *tensor, uint32_t index,
+                                            uint32_t elem_bytes, bool writable, uint64_t *bytes,
+                                            bool *dense)
+{
+    struct view view;
+    *dense = true;
+    SHC_TRY(check_tensor(tensor, index, elem_bytes, writable, bytes));
+    if (*bytes == 0)
+        return SHC_OK;
+    view_of(&view, tensor, elem_bytes);
+    *dense = view.ndim == 1 && view.strides[0] == (ptrdiff_t)elem_bytes;
+    return SHC_OK;
+}
+
 enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tensors,
                              uint32_t elem_bytes, bool writable)
 {
-    if (elem_bytes == 0)
+    if (SHC_UNLIKELY(elem_bytes == 0))
         return shc_fail(SHC_ERR_INVALID, "elements have no bytes");
-    if (tensors->count > 0 && !tensors->list)
+    if (SHC_UNLIKELY(tensors->count > 0 && !tensors->list))
         return shc_fail(SHC_ERR_INVALID, "%u tensors, but no list of them", tensors->count);
     uint64_t total = 0;
     char *flat = NULL;
@@ -150,14 +184,13 @@ enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tens
     for (uint32_t i = 0; i < tensors->count; i++) {
         const struct shc_tensor *tensor = &tensors->list[i];
         uint64_t bytes = 0;
-        SHC_TRY(check_tensor(tensor, i, elem_bytes, writable, &bytes));
+        bool dense = true;
+        if (SHC_UNLIKELY(!is_plain(tensor, elem_bytes, &bytes)))
+            SHC_TRY(measure(tensor, i, elem_bytes, writable, &bytes, &dense));
         if (bytes == 0)
             continue;
-        struct view view;
-        view_of(&view, tensor, elem_bytes);
-        gap = gap || view.ndim > 1 || view.strides[0] != (ptrdiff_t)elem_bytes ||
-              (flat && view.base != flat + total);
-        flat = flat ? flat : view.base;
+        gap = gap || !dense || (flat && (char *)tensor->data != flat + total);
+        flat = flat ? flat : tensor->data;
         if (__builtin_add_overflow(total, bytes, &total) || total > PTRDIFF_MAX)
             return shc_fail(SHC_ERR_INVALID, "the tensors are larger than memory");
     }
