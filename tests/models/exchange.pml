@@ -2,12 +2,12 @@
 /*
  * Exchange slots of a pair: the reader of a cell is its next writer, and no flag says so.
  *
- * Mirrors run_one_use() and run_exchange() of src/shm/coll/allreduce.c and shc_swap_run() of
- * src/shm/coll/flow.c with the cells of
- * src/shm/proto/arena.h; docs/PROTOCOL.md, section 6. Two ranks make OPS operations; the first to
- * get there chooses each: one use; out, work, back for 1, DEPTH or DEPTH + 1 chunks; or a one-way
- * flow, which no operation of the code has yet: there the giver waits for the reader's step of the
- * slot's use before. Every read is compared with what should be in the cell, so a store that comes
+ * Mirrors run_exchange() of src/shm/coll/allreduce.c, and shc_swap_begin() and shc_swap_run() of
+ * src/shm/coll/flow.c, with the cells of src/shm/proto/arena.h; docs/PROTOCOL.md, section 6. Two
+ * ranks make OPS operations; the first to get there chooses each: one use (a swap of one chunk that
+ * was begun before the call line); longer swaps, begun or, as while there is no arena yet, late;
+ * out, work, back for 1, DEPTH or DEPTH + 1 chunks; or a one-way flow, which no operation of the
+ * code has yet: there the giver waits for the reader's step of the slot's use before. Every read is compared with what should be in the cell, so a store that comes
  * too early shows, whether the last content was read or not.
  *
  * FAULT_no_swap        one side does not swap the cells after a one-use operation
@@ -18,6 +18,7 @@
  * FAULT_back_unready   back(k) does not wait for the peer's work(k)
  * FAULT_swap_early     a swap gives one chunk more than there are slots before it reads
  * FAULT_swap_unready   a swap reads without a look at the peer's out(k)
+ * FAULT_swap_unmet     a swap that was begun reads chunk 0 before the meeting
  * FAULT_swap_keeps     a swap stores chunk k + DEPTH into its own cell again
  */
 
@@ -35,7 +36,7 @@
 #define GIVEN DEPTH
 #endif
 
-mtype = { UNKNOWN, ONE_USE, TWO_USES, SWAPS, ONE_WAY };
+mtype = { UNKNOWN, ONE_USE, TWO_USES, SWAPS, LATE_SWAPS, ONE_WAY };
 mtype kind[OPS + 1] = UNKNOWN;
 byte chunks[OPS + 1];
 
@@ -66,15 +67,16 @@ inline choose()
             :: kind[epoch] = ONE_USE
             :: kind[epoch] = TWO_USES
             :: kind[epoch] = SWAPS
+            :: kind[epoch] = LATE_SWAPS
             :: kind[epoch] = ONE_WAY
             fi;
             if
             :: kind[epoch] == TWO_USES -> chunks[epoch] = 1
             :: kind[epoch] == TWO_USES -> chunks[epoch] = DEPTH
             :: kind[epoch] == TWO_USES -> chunks[epoch] = DEPTH + 1
-            :: kind[epoch] == SWAPS -> chunks[epoch] = 1
-            :: kind[epoch] == SWAPS -> chunks[epoch] = DEPTH + 1
-            :: kind[epoch] == SWAPS -> chunks[epoch] = 2 * DEPTH + 1
+            :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = 1
+            :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = DEPTH + 1
+            :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = 2 * DEPTH + 1
             :: kind[epoch] == ONE_WAY -> chunks[epoch] = 2 * DEPTH + 1
             :: else
             fi
@@ -156,20 +158,27 @@ inline run_exchange()
     turn = 0
 }
 
-/* shc_swap_run(): chunk k + DEPTH goes into the cell that chunk k was read from. */
-inline run_swap()
+/* shc_swap_run(): chunk k + DEPTH goes into the cell that chunk k was read from. Begun: the call
+ * line announces chunk 0. */
+inline run_swap(begun)
 {
+    if
+    :: begun -> WRITE_CELL(0) = TAG(0, 1, me)
+    :: else
+    fi;
     enter();
+#ifndef FAULT_swap_unmet
     meet();
+#endif
     for (turn : 0 .. GIVEN - 1) {
         if
-        :: turn < chunks[epoch] -> stage_out(turn)
+        :: turn >= begun && turn < chunks[epoch] -> stage_out(turn)
         :: else
         fi
     }
     for (turn : 0 .. chunks[epoch] - 1) {
 #ifndef FAULT_swap_unready
-        progress[PEER] >= P(STEP_OUT(turn));
+        (begun && turn == 0) || progress[PEER] >= P(STEP_OUT(turn));
 #endif
         assert(READ_CELL(turn) == TAG(turn, 1, PEER));
 #ifndef FAULT_swap_keeps
@@ -214,7 +223,8 @@ proctype Rank(bit me)
         if
         :: kind[epoch] == ONE_USE -> run_one_use()
         :: kind[epoch] == TWO_USES -> run_exchange()
-        :: kind[epoch] == SWAPS -> run_swap()
+        :: kind[epoch] == SWAPS -> run_swap(1)
+        :: kind[epoch] == LATE_SWAPS -> run_swap(0)
         :: kind[epoch] == ONE_WAY -> run_one_way()
         fi
     }

@@ -3,9 +3,9 @@
  * All-reduce: every element combined over the ranks in rank order; the same bits everywhere.
  *
  *   inline   <= 40 B    in the call lines; everybody reduces all
- *   small    <= 8 KiB   in the small slots of this epoch's parity; everybody reduces all
  *   one use  <= 32 KiB, two ranks: each stores its input into the pair's cell before its call line,
  *                       and reduces behind the meeting
+ *   small    <= 8 KiB   in the small slots of this epoch's parity; everybody reduces all
  *   staged              two phases per chunk, in the same lines (below)
  *   no arena            through small slots as shout slots; everybody reduces all: the same bits
  *
@@ -152,26 +152,37 @@ static enum shc_status run_staged(struct shc_task *task)
     return arena ? run_exchange(task) : shc_task_reduce_shout(task, -1);
 }
 
+static struct shc_span all_of(const struct shc_task *task, int peer, uint64_t k)
+{
+    (void)peer;
+    return (struct shc_span){0, k == 0 ? task->in.bytes : 0};
+}
+
+/* Own input from user memory, not from the cell just filled: the peer may store its next operation
+ * into that once it has read. */
+static void take_all(struct shc_task *task, uint64_t k, char *const *cells)
+{
+    const struct shc_span all = all_of(task, 0, k);
+    const void *src[SHC_MAX_WORLD];
+    void *dst[1];
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        src[rank] = cells[rank];
+    src[task->seat->rank] = shc_task_own(task, all);
+    shc_task_reduce_to(task, src, all, dst, 0);
+}
+
 static enum shc_status run_one_use(struct shc_task *task)
 {
-    /* A small limit makes cells smaller than the table's bound; the same on both ranks. */
+    /* A small limit makes cells smaller than the table's bound; the same on all ranks. */
     if (!task->arena->made || task->in.bytes > task->arena->geometry.cell_bytes)
         return run_staged(task);
-    const int me = task->seat->rank, peer = 1 - me;
-    const void *src[2];
-    double factors[2];
-    void *dst[1];
-    size_t bytes = task->in.bytes;
-    shc_buf_read(&task->in, 0, shc_exchange_write_cell(task->arena, me, peer, 2, 0), bytes);
-    /* Not the cell just filled: the peer may store its next operation into it, once it has read. */
-    src[me] = shc_task_own(task, (struct shc_span){0, bytes});
-    src[peer] = shc_exchange_read_cell(task->arena, me, peer, 2, 0);
+    double factors[SHC_MAX_WORLD];
+    struct shc_swap swap = {.task = task, .chunk_count = 1, .given = all_of, .take = take_all};
+    shc_swap_begin(&swap);
     shc_task_enter_reducing(task, 0);
     SHC_TRY(shc_task_meet(task));
     shc_task_read_factors(task, factors);
-    shc_exchange_swap(task->arena, peer, 0);
-    shc_task_reduce_to(task, src, (struct shc_span){0, bytes}, dst, 0);
-    return SHC_OK;
+    return shc_swap_run(&swap);
 }
 
 enum shc_status shc_allreduce_run(struct shc_task *task)

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * All-to-all: block j of rank i's input becomes block i of rank j's output. Blocks may differ in size,
- * also be empty; what i sends to j is what j expects of i, or all ranks fail alike.
+ * All-to-all: block j of rank i's input becomes block i of rank j's output. Blocks may differ in
+ * size, also be empty; what i sends to j is what j expects of i, or all ranks fail alike.
  *
- * Before its call line each rank puts into its small slot of this epoch's parity how many bytes it
- * sends to each rank and expects of each, and behind that, if they fit, the blocks themselves.
- * Behind the meeting every rank compares all of it. The blocks of ranks whose slot was too small go
+ * With its call line each rank says how many bytes it sends to each rank and expects of each: in the
+ * line, if that table fits (up to three ranks), else in its small slot of this epoch's parity.
+ * Behind the meeting every rank compares all tables. The blocks go
  *
- *   staged     in chunks through the exchange cells of the pair
- *   no arena   with everybody's whole input through small slots
+ *   staged     in chunks through the exchange cells of the pair, the first before the call line
+ *   no arena   behind the table in the small slot; where they do not fit there, with everybody's
+ *              whole input through small slots
  *
  * The turns are those of the largest block of all, so uneven blocks cost turns that move little.
  * Cost: what a rank sends stored, what it gets loaded. Edges: call/publish, progress/step.
@@ -16,8 +17,9 @@
 #include "shm/coll/coll.h"
 
 #include <stdio.h>
+#include <string.h>
 
-/* What this rank needs of the tables: copies, because the slots may be used again. */
+/* What this rank needs to know. Copies of the tables' numbers: the slots may be used again. */
 struct layout {
     size_t in_offset[SHC_MAX_WORLD], in_bytes[SHC_MAX_WORLD];   /* my block for rank j */
     size_t out_offset[SHC_MAX_WORLD];                           /* rank i's block in my output */
@@ -28,6 +30,20 @@ struct layout {
 static size_t table_bytes(int world)
 {
     return 2 * (size_t)world * sizeof(uint64_t);
+}
+
+/* Bytes the rank sends to each rank, and behind that what it expects of each. */
+static const uint64_t *table_of(const struct shc_task *task, int rank)
+{
+    if (table_bytes(task->seat->world_size) > SHC_INLINE_BYTES)
+        return shc_task_table(task, rank);
+    return (const uint64_t *)(const void *)shc_call_payload(task->seat, rank, task->wait.epoch);
+}
+
+/* There is no arena, nor will there be: the blocks are packed behind the table where they fit. */
+static bool packs(const struct shc_task *task)
+{
+    return task->arena->tried && !task->arena->made;
 }
 
 /* Bytes in front of block `rank` of such a row. */
@@ -48,16 +64,32 @@ static bool fits_slot(const uint64_t *sends, int world)
     return true;
 }
 
-static void fill_slot(struct shc_task *task)
+/* The table of this rank, and where its own blocks lie. */
+static void look_at_tensors(const struct shc_task *task, struct layout *layout, uint64_t *table)
 {
     const int world = task->seat->world_size;
-    uint64_t *sends = shc_task_table(task, task->seat->rank), *expects = sends + world;
+    size_t offset = 0;
     for (int rank = 0; rank < world; rank++) {
-        sends[rank] = shc_buf_tensor_bytes(&task->in, (uint32_t)rank);
-        expects[rank] = shc_buf_tensor_bytes(&task->out, (uint32_t)rank);
+        table[rank] = shc_buf_tensor_bytes(&task->in, (uint32_t)rank);
+        table[world + rank] = shc_buf_tensor_bytes(&task->out, (uint32_t)rank);
+        layout->in_offset[rank] = offset;
+        layout->in_bytes[rank] = (size_t)table[rank];
+        offset += layout->in_bytes[rank];
     }
-    if (fits_slot(sends, world))
-        shc_buf_read(&task->in, 0, expects + world, task->in.bytes);
+}
+
+static void enter(struct shc_task *task, const uint64_t *table)
+{
+    const int world = task->seat->world_size;
+    char *slot = (char *)shc_task_table(task, task->seat->rank);
+    if (packs(task) && fits_slot(table, world))
+        shc_buf_read(&task->in, 0, slot + table_bytes(world), task->in.bytes);
+    if (table_bytes(world) <= SHC_INLINE_BYTES) {
+        shc_task_enter(task, table, table_bytes(world));
+        return;
+    }
+    memcpy(slot, table, table_bytes(world));
+    shc_task_enter(task, NULL, 0);
 }
 
 static enum shc_status compare_tables(struct shc_task *task)
@@ -66,8 +98,7 @@ static enum shc_status compare_tables(struct shc_task *task)
     const uint32_t elem = task->call.elem_bytes;
     for (int from = 0; from < world; from++) {
         for (int to = 0; to < world; to++) {
-            uint64_t sent = shc_task_table(task, from)[to],
-                     expected = shc_task_table(task, to)[world + from];
+            uint64_t sent = table_of(task, from)[to], expected = table_of(task, to)[world + from];
             if (SHC_LIKELY(sent == expected))
                 continue;
             char reason[160];
@@ -81,22 +112,20 @@ static enum shc_status compare_tables(struct shc_task *task)
     return SHC_OK;
 }
 
-/* The largest block that goes by the cells, and the largest input of a rank that does not fit its
- * slot: the same on all ranks. */
+/* The largest block that is not packed, and the largest input of a rank that is not: the same on all
+ * ranks. */
 static void measure(const struct shc_task *task, struct layout *layout, size_t *block,
                     size_t *input)
 {
     const int world = task->seat->world_size, me = task->seat->rank;
-    const uint64_t *mine = shc_task_table(task, me);
+    const uint64_t *mine = table_of(task, me);
     *block = *input = 0;
     for (int rank = 0; rank < world; rank++) {
-        const uint64_t *its = shc_task_table(task, rank);
-        layout->in_offset[rank] = sum_before(mine, rank);
-        layout->in_bytes[rank] = (size_t)mine[rank];
+        const uint64_t *its = table_of(task, rank);
         layout->out_offset[rank] = sum_before(mine + world, rank);
         layout->its_offset[rank] = sum_before(its, me);
         layout->its_bytes[rank] = (size_t)its[me];
-        layout->packed[rank] = fits_slot(its, world);
+        layout->packed[rank] = packs(task) && fits_slot(its, world);
         for (int to = 0; !layout->packed[rank] && to < world; to++)
             if (to != rank && its[to] > *block)
                 *block = (size_t)its[to];
@@ -118,25 +147,19 @@ static void take_packed(struct shc_task *task, const struct layout *layout)
 
 /* ---- by exchange cells ---- */
 
-/* Of a block; no bytes of one that came with the call line. */
-static struct shc_span piece(const struct shc_task *task, size_t offset, size_t bytes, bool packed,
-                             uint64_t k)
-{
-    struct shc_span chunk = shc_plan_chunk(packed ? 0 : bytes, shc_task_cell_bytes(task), k);
-    return (struct shc_span){offset + chunk.offset, chunk.bytes};
-}
-
+/* Before the meeting, too: from the tensors alone. */
 static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    return piece(task, layout->in_offset[peer], layout->in_bytes[peer],
-                 layout->packed[task->seat->rank], k);
+    struct shc_span chunk = shc_plan_chunk(layout->in_bytes[peer], shc_task_cell_bytes(task), k);
+    return (struct shc_span){layout->in_offset[peer] + chunk.offset, chunk.bytes};
 }
 
 static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    return piece(task, layout->out_offset[peer], layout->its_bytes[peer], layout->packed[peer], k);
+    struct shc_span chunk = shc_plan_chunk(layout->its_bytes[peer], shc_task_cell_bytes(task), k);
+    return (struct shc_span){layout->out_offset[peer] + chunk.offset, chunk.bytes};
 }
 
 /* ---- without an arena ---- */
@@ -153,18 +176,15 @@ static void take_own(struct shc_task *task, struct shc_span chunk, char *const *
     }
 }
 
-static enum shc_status move_rest(struct shc_task *task, size_t block, size_t input)
+/* What did not come with the call lines. */
+static enum shc_status move(struct shc_swap *swap, size_t block, size_t input)
 {
+    struct shc_task *task = swap->task;
     bool arena;
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena) {
-        struct shc_swap swap = {
-            .task = task,
-            .chunk_count = shc_plan_chunk_count(block, shc_task_cell_bytes(task)),
-            .given = given,
-            .got = got,
-        };
-        return shc_swap_run(&swap);
+        swap->chunk_count = shc_plan_chunk_count(block, shc_task_cell_bytes(task));
+        return shc_swap_run(swap);
     }
     SHC_TRY(shc_small_slots_reuse(task));
     struct shc_shout shout = {
@@ -182,15 +202,18 @@ static enum shc_status move_rest(struct shc_task *task, size_t block, size_t inp
 enum shc_status shc_alltoall_run(struct shc_task *task)
 {
     const int me = task->seat->rank;
+    uint64_t table[2 * SHC_MAX_WORLD];
     struct layout layout;
+    struct shc_swap swap = {.task = task, .given = given, .got = got};
     size_t block, input;
-    fill_slot(task);
-    shc_task_enter(task, NULL, 0);
+    look_at_tensors(task, &layout, table);
+    task->more = &layout;
+    shc_swap_begin(&swap);
+    enter(task, table);
     SHC_TRY(shc_task_meet(task));
     SHC_TRY(compare_tables(task));
     measure(task, &layout, &block, &input);
-    task->more = &layout;
     shc_task_keep(task, layout.in_offset[me], layout.out_offset[me], layout.in_bytes[me]);
     take_packed(task, &layout);
-    return block > 0 ? move_rest(task, block, input) : SHC_OK;
+    return block > 0 ? move(&swap, block, input) : SHC_OK;
 }

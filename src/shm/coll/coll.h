@@ -153,6 +153,7 @@ struct shc_swap {
     struct shc_span (*given)(const struct shc_task *task, int peer, uint64_t k);
     struct shc_span (*got)(const struct shc_task *task, int peer, uint64_t k);
     void (*take)(struct shc_task *task, uint64_t k, char *const *cells); /* NULL: got() */
+    bool begun; /* set by shc_swap_begin() */
 };
 
 /* How many bytes of whole elements a cell takes: opaque ones may not divide it. */
@@ -162,7 +163,11 @@ SHC_INLINE size_t shc_task_cell_bytes(const struct shc_task *task)
     return cell - cell % task->call.elem_bytes;
 }
 
-/* pre: the ranks have met, and there is an arena. */
+/* Before the call line, which then announces chunk 0: stores it, if there is an arena yet. Needs
+ * given() only. The swap must be run: a cell that was filled must be taken. */
+void shc_swap_begin(struct shc_swap *swap);
+
+/* pre: the ranks have met, and there is an arena. Begun: at least one chunk, maybe of no bytes. */
 SHC_NODISCARD enum shc_status shc_swap_run(const struct shc_swap *swap);
 
 /* ---- blocks that differ in size (uneven.c) ---- */

@@ -144,19 +144,17 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
 /*
  * Chunks through exchange cells, one use of a cell each.
  *
- * Cost: each rank stores and loads one cell per peer and turn; one flag per turn. Order at a rank,
- * with `depth` slots per pair:
- *     give 0, ..., give depth - 1, take 0 + give depth, take 1 + give depth + 1, ..., take n-1
+ * Cost: each rank stores and loads one cell per peer and turn; one flag per turn, none for chunk 0
+ * where the call line announces it. Order at a rank, with `depth` slots per pair:
+ *     give 0, call line, meeting, give 1, ..., give depth - 1, take 0 + give depth, ..., take n-1
  * Chunk k + depth goes into the very cell that chunk k was read from: no flag says that it is free,
- * and its lines are this rank's. Edge: progress/step.
+ * and its lines are this rank's. Edges: call/publish (chunk 0), progress/step.
  */
-static void give_cells(const struct shc_swap *swap, uint64_t k)
+static void fill_cells(const struct shc_swap *swap, uint64_t k)
 {
     struct shc_task *task = swap->task;
     const int me = task->seat->rank, world = task->seat->world_size;
     const uint32_t slot = (uint32_t)(k % task->arena->geometry.depth);
-    if (k >= swap->chunk_count)
-        return;
     for (int peer = 0; peer < world; peer++) {
         if (peer == me)
             continue;
@@ -164,7 +162,34 @@ static void give_cells(const struct shc_swap *swap, uint64_t k)
         char *cell = shc_exchange_write_cell(task->arena, me, peer, world, slot);
         shc_buf_read(&task->in, piece.offset, cell, piece.bytes);
     }
-    shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_out(k));
+}
+
+void shc_swap_begin(struct shc_swap *swap)
+{
+    swap->begun = swap->task->arena->made;
+    if (swap->begun)
+        fill_cells(swap, 0);
+}
+
+static void publish_out(const struct shc_swap *swap, uint64_t k)
+{
+    shc_progress_publish(swap->task->seat, swap->task->wait.epoch, shc_plan_step_out(k));
+}
+
+static void give_cells(const struct shc_swap *swap, uint64_t k)
+{
+    if (k >= swap->chunk_count)
+        return;
+    fill_cells(swap, k);
+    publish_out(swap, k);
+}
+
+/* Until the peer's chunk k is there. */
+static enum shc_status wait_given(const struct shc_swap *swap, int peer, uint64_t k)
+{
+    if (k == 0 && swap->begun)
+        return SHC_OK; /* it was before its call line */
+    return shc_progress_wait(&swap->task->wait, peer, shc_plan_step_out(k));
 }
 
 /* take(k), and give(k + depth) behind it. */
@@ -174,11 +199,10 @@ static enum shc_status take_cells(const struct shc_swap *swap, uint64_t k)
     const int me = task->seat->rank, world = task->seat->world_size;
     const uint32_t depth = task->arena->geometry.depth, slot = (uint32_t)(k % depth);
     char *cells[SHC_MAX_WORLD];
-    SHC_TRY(shc_progress_wait_all(&task->wait, shc_plan_step_out(k)));
     cells[me] = NULL;
-    for (int peer = 0; peer < world; peer++) {
-        if (peer == me)
-            continue;
+    for (int turn = 1; turn < world; turn++) {
+        const int peer = (me + turn) % world;
+        SHC_TRY(wait_given(swap, peer, k));
         cells[peer] = shc_exchange_read_cell(task->arena, me, peer, world, slot);
         shc_exchange_swap(task->arena, peer, slot);
     }
@@ -195,20 +219,20 @@ static enum shc_status trade_cells(const struct shc_swap *swap, uint64_t k)
     const uint32_t depth = task->arena->geometry.depth, slot = (uint32_t)(k % depth);
     for (int turn = 1; turn < world; turn++) {
         const int peer = (me + turn) % world;
-        SHC_TRY(shc_progress_wait(&task->wait, peer, shc_plan_step_out(k)));
+        SHC_TRY(wait_given(swap, peer, k));
         shc_task_trade(task, shc_exchange_read_cell(task->arena, me, peer, world, slot),
                        swap->got(task, peer, k), swap->given(task, peer, k + depth));
         shc_exchange_swap(task->arena, peer, slot);
     }
     if (k + depth < swap->chunk_count)
-        shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_out(k + depth));
+        publish_out(swap, k + depth);
     return SHC_OK;
 }
 
 enum shc_status shc_swap_run(const struct shc_swap *swap)
 {
     SHC_TRY(shc_check_length(swap->task, swap->chunk_count));
-    for (uint64_t k = 0; k < swap->task->arena->geometry.depth; k++)
+    for (uint64_t k = swap->begun ? 1 : 0; k < swap->task->arena->geometry.depth; k++)
         give_cells(swap, k);
     for (uint64_t k = 0; k < swap->chunk_count; k++)
         SHC_TRY(swap->take ? take_cells(swap, k) : trade_cells(swap, k));

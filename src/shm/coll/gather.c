@@ -4,9 +4,10 @@
  * outputs and a flat one are the same vector here.
  *
  *   inline  m <= 48 B    in the call lines
- *   small   m <= 8 KiB   each rank's small slot of this epoch's parity, before its call line
+ *   small   m <= 8 KiB   each rank's small slot of this epoch's parity, before its call line; not
+ *                        all-gather of two ranks
  *   staged               chunks through the givers' shout slots; all-gather of two ranks: through
- *                        the exchange cells of the pair
+ *                        the exchange cells of the pair, the first before the call line
  *
  * Cost: m stored by each giver (the root of a gather is none), (world - 1) m loaded by each taker,
  * and m copied in place. Edges:
@@ -73,21 +74,14 @@ static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
     return (struct shc_span){(size_t)peer * task->in.bytes + chunk.offset, chunk.bytes};
 }
 
-/* All-gather of two: what one has read is where it stores next. */
-static enum shc_status swap_blocks(struct shc_task *task)
-{
-    struct shc_swap swap = {
-        .task = task,
-        .chunk_count = shc_plan_chunk_count(task->in.bytes, shc_task_cell_bytes(task)),
-        .given = given,
-        .got = got,
-    };
-    return shc_swap_run(&swap);
-}
-
 static enum shc_status run_staged(struct shc_task *task)
 {
+    /* All-gather of two: what one has read is where it stores next. */
+    const bool swaps = task->seat->world_size == 2 && task->call.kind == SHC_ALL_GATHER;
+    struct shc_swap swap = {.task = task, .given = given, .got = got};
     bool arena;
+    if (swaps)
+        shc_swap_begin(&swap);
     shc_task_enter(task, NULL, 0);
     SHC_TRY(shc_task_meet(task));
     if (takes(task))
@@ -95,8 +89,10 @@ static enum shc_status run_staged(struct shc_task *task)
     if (task->seat->world_size == 1)
         return SHC_OK;
     SHC_TRY(shc_task_arena(task, &arena));
-    if (arena && task->seat->world_size == 2 && task->call.kind == SHC_ALL_GATHER)
-        return swap_blocks(task);
+    if (arena && swaps) {
+        swap.chunk_count = shc_plan_chunk_count(task->in.bytes, shc_task_cell_bytes(task));
+        return shc_swap_run(&swap);
+    }
     struct shc_shout shout = {
         .task = task,
         .total_bytes = task->in.bytes,

@@ -4,8 +4,9 @@
  * of all_reduce. Each rank reads and reduces only its block.
  *
  *   inline  world * m <= 40 B    in the call lines
- *   small   world * m <= 8 KiB   in the small slots of this epoch's parity
- *   staged                       chunks of each block through the exchange cells of the pair
+ *   small   world * m <= 8 KiB   in the small slots of this epoch's parity; not two ranks
+ *   staged                       chunks of each block through the exchange cells of the pair, the
+ *                                first before the call line
  *   no arena                     everybody's whole input through small slots; the same bits
  *
  * The uneven one is the same with blocks of m_r bytes: small where they fit behind a table of their
@@ -66,20 +67,16 @@ static void take_own(struct shc_task *task, struct shc_span chunk, char *const *
 }
 
 /* Behind the meeting; the largest block is `largest` bytes. */
-static enum shc_status move(struct shc_task *task, size_t largest)
+static enum shc_status move(struct shc_swap *swap, size_t largest)
 {
+    struct shc_task *task = swap->task;
     bool arena;
     double factors[SHC_MAX_WORLD];
     shc_task_read_factors(task, factors);
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena) {
-        struct shc_swap swap = {
-            .task = task,
-            .chunk_count = shc_plan_chunk_count(largest, task->arena->geometry.cell_bytes),
-            .given = given,
-            .take = take_block,
-        };
-        return shc_swap_run(&swap);
+        swap->chunk_count = shc_plan_chunk_count(largest, task->arena->geometry.cell_bytes);
+        return shc_swap_run(swap);
     }
     if (task->more) /* the tables lie in the slots that are about to be filled */
         SHC_TRY(shc_small_slots_reuse(task));
@@ -97,9 +94,11 @@ static enum shc_status move(struct shc_task *task, size_t largest)
 
 static enum shc_status run_staged(struct shc_task *task)
 {
+    struct shc_swap swap = {.task = task, .given = given, .take = take_block};
+    shc_swap_begin(&swap);
     shc_task_enter_reducing(task, 0);
     SHC_TRY(shc_task_meet(task));
-    return move(task, task->out.bytes);
+    return move(&swap, task->out.bytes);
 }
 
 enum shc_status shc_reduce_scatter_run(struct shc_task *task)
@@ -157,5 +156,6 @@ enum shc_status shc_reduce_scatter_uneven_run(struct shc_task *task)
     for (int rank = 0; rank < world; rank++)
         if (shc_blocks_at(&blocks, rank).bytes > largest)
             largest = shc_blocks_at(&blocks, rank).bytes;
-    return move(task, largest);
+    struct shc_swap swap = {.task = task, .given = given, .take = take_block};
+    return move(&swap, largest);
 }

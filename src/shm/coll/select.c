@@ -4,63 +4,40 @@
 #include "shm/base/config.h"
 #include "shm/proto/layout.h"
 
+/* How many bytes each form carries at most; the first that carries them is chosen. Where one ends is
+ * measured (docs/PERFORMANCE.md). */
 struct row {
-    enum shc_op_kind kind;
-    int max_world;
-    size_t max_bytes;
-    enum shc_algorithm algorithm;
+    size_t inline_bytes;
+    size_t small_bytes;
+    size_t small_bytes_of_two; /* ranks; less where they can swap lines instead */
+    size_t one_use_bytes;      /* two ranks only */
 };
 
-#define ANY_SIZE SIZE_MAX
+/* A premul factor takes 8 of the inline bytes, so that what reduces ends where that still fits. */
+enum { MOVES = SHC_INLINE_BYTES, REDUCES = SHC_INLINE_BYTES - 8, SLOT = SHC_SMALL_SLOT_BYTES };
 
-/* The first row that fits. The bounds between rows are measured (docs/PERFORMANCE.md). A premul
- * factor takes 8 of the inline bytes, so that inline all_reduce ends where that still fits. */
-static const struct row rows[] = {
-    {SHC_BARRIER, SHC_MAX_WORLD, ANY_SIZE, SHC_ALGO_NOTHING},
-
-    {SHC_BROADCAST, SHC_MAX_WORLD, 0, SHC_ALGO_NOTHING},
-    {SHC_BROADCAST, SHC_MAX_WORLD, SHC_INLINE_BYTES, SHC_ALGO_INLINE},
-    {SHC_BROADCAST, SHC_MAX_WORLD, SHC_SMALL_SLOT_BYTES, SHC_ALGO_SMALL},
-    {SHC_BROADCAST, SHC_MAX_WORLD, ANY_SIZE, SHC_ALGO_STAGED},
-
-    {SHC_ALL_REDUCE, SHC_MAX_WORLD, 0, SHC_ALGO_NOTHING},
-    {SHC_ALL_REDUCE, SHC_MAX_WORLD, SHC_INLINE_BYTES - 8, SHC_ALGO_INLINE},
-    {SHC_ALL_REDUCE, SHC_MAX_WORLD, SHC_SMALL_SLOT_BYTES, SHC_ALGO_SMALL},
-    {SHC_ALL_REDUCE, 2, 32 << 10, SHC_ALGO_ONE_USE},
-    {SHC_ALL_REDUCE, SHC_MAX_WORLD, ANY_SIZE, SHC_ALGO_STAGED},
-
-    {SHC_ALL_GATHER, SHC_MAX_WORLD, 0, SHC_ALGO_NOTHING},
-    {SHC_ALL_GATHER, SHC_MAX_WORLD, SHC_INLINE_BYTES, SHC_ALGO_INLINE},
-    {SHC_ALL_GATHER, SHC_MAX_WORLD, SHC_SMALL_SLOT_BYTES, SHC_ALGO_SMALL},
-    {SHC_ALL_GATHER, SHC_MAX_WORLD, ANY_SIZE, SHC_ALGO_STAGED},
-
-    {SHC_REDUCE, SHC_MAX_WORLD, 0, SHC_ALGO_NOTHING},
-    {SHC_REDUCE, SHC_MAX_WORLD, SHC_INLINE_BYTES - 8, SHC_ALGO_INLINE},
-    {SHC_REDUCE, SHC_MAX_WORLD, SHC_SMALL_SLOT_BYTES, SHC_ALGO_SMALL},
-    {SHC_REDUCE, SHC_MAX_WORLD, ANY_SIZE, SHC_ALGO_STAGED},
-
-    {SHC_GATHER, SHC_MAX_WORLD, 0, SHC_ALGO_NOTHING},
-    {SHC_GATHER, SHC_MAX_WORLD, SHC_INLINE_BYTES, SHC_ALGO_INLINE},
-    {SHC_GATHER, SHC_MAX_WORLD, SHC_SMALL_SLOT_BYTES, SHC_ALGO_SMALL},
-    {SHC_GATHER, SHC_MAX_WORLD, ANY_SIZE, SHC_ALGO_STAGED},
-
-    {SHC_SCATTER, SHC_MAX_WORLD, 0, SHC_ALGO_NOTHING},
-    {SHC_SCATTER, SHC_MAX_WORLD, SHC_INLINE_BYTES, SHC_ALGO_INLINE},
-    {SHC_SCATTER, SHC_MAX_WORLD, SHC_SMALL_SLOT_BYTES, SHC_ALGO_SMALL},
-    {SHC_SCATTER, SHC_MAX_WORLD, ANY_SIZE, SHC_ALGO_STAGED},
-
-    {SHC_REDUCE_SCATTER, SHC_MAX_WORLD, 0, SHC_ALGO_NOTHING},
-    {SHC_REDUCE_SCATTER, SHC_MAX_WORLD, SHC_INLINE_BYTES - 8, SHC_ALGO_INLINE},
-    {SHC_REDUCE_SCATTER, SHC_MAX_WORLD, SHC_SMALL_SLOT_BYTES, SHC_ALGO_SMALL},
-    {SHC_REDUCE_SCATTER, SHC_MAX_WORLD, ANY_SIZE, SHC_ALGO_STAGED},
+/* clang-format off */
+static const struct row rows[SHC_OP_KIND_COUNT] = {
+    [SHC_BROADCAST]      = {MOVES,   SLOT, SLOT, 0},
+    [SHC_GATHER]         = {MOVES,   SLOT, SLOT, 0},
+    [SHC_SCATTER]        = {MOVES,   SLOT, SLOT, 0},
+    [SHC_REDUCE]         = {REDUCES, SLOT, SLOT, 0},
+    [SHC_ALL_GATHER]     = {MOVES,   SLOT, 2048, 0},
+    [SHC_REDUCE_SCATTER] = {REDUCES, SLOT,  512, 0},
+    [SHC_ALL_REDUCE]     = {REDUCES, SLOT,  256, 32 << 10},
 };
+/* clang-format on */
 
 enum shc_algorithm shc_select(enum shc_op_kind kind, size_t bytes, int world_size)
 {
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].kind == kind && world_size <= rows[i].max_world && bytes <= rows[i].max_bytes)
-            return rows[i].algorithm;
-    return SHC_ALGO_STAGED;
+    const struct row *row = &rows[kind];
+    if (bytes == 0 || kind == SHC_BARRIER)
+        return SHC_ALGO_NOTHING;
+    if (bytes <= row->inline_bytes)
+        return SHC_ALGO_INLINE;
+    if (bytes <= (world_size == 2 ? row->small_bytes_of_two : row->small_bytes))
+        return SHC_ALGO_SMALL;
+    return world_size == 2 && bytes <= row->one_use_bytes ? SHC_ALGO_ONE_USE : SHC_ALGO_STAGED;
 }
 
 bool shc_select_streams(size_t bytes)
