@@ -172,6 +172,124 @@ TEST_P(Messages, OfOneTagKeepTheirOrder)
     });
 }
 
+// Synchronous calls need no request where nothing is in front of them.
+void send_now(Rank &rank, int peer, int tag, size_t count)
+{
+    Handle m = describe(SHC_SEND, peer, tag, content(rank.rank, tag, count));
+    ASSERT_EQ(shc_run(rank.comm, &m->op), SHC_OK) << error_text();
+}
+
+void expect_now(Rank &rank, int peer, int tag, size_t count)
+{
+    Handle m = describe(SHC_RECV, peer, tag, std::vector<float>(count, -1.f));
+    ASSERT_EQ(shc_run(rank.comm, &m->op), SHC_OK) << error_text();
+    EXPECT_EQ(m->values, content(peer, tag, count)) << "from rank " << peer << ", tag " << tag;
+}
+
+TEST_P(Messages, AtOnceGoBackAndForth)
+{
+    run([](Rank &rank) {
+        const int peer = rank.rank ^ 1;
+        if (peer >= rank.world)
+            return;
+        for (int round = 0; round < 200; round++) {
+            const size_t count = kCounts[static_cast<size_t>(round) % 8];
+            if (rank.rank < peer) {
+                send_now(rank, peer, round, count);
+                expect_now(rank, peer, round, count);
+            } else {
+                if (round % 50 == 0) // longer than anybody spins
+                    shc_os_sleep_ns(SHC_NS_PER_MS);
+                expect_now(rank, peer, round, count);
+                send_now(rank, peer, round, count);
+            }
+        }
+    });
+}
+
+// All of one size, each with a number, so that one in the place of another is seen.
+const size_t kNumbered = 3;
+
+void send_number(Rank &rank, int peer, int tag, float number)
+{
+    Handle m = describe(SHC_SEND, peer, tag, std::vector<float>(kNumbered, number));
+    ASSERT_EQ(shc_run(rank.comm, &m->op), SHC_OK) << error_text();
+}
+
+float receive_number(Rank &rank, int peer, int tag)
+{
+    Handle m = describe(SHC_RECV, peer, tag, std::vector<float>(kNumbered, -1.f));
+    EXPECT_EQ(shc_run(rank.comm, &m->op), SHC_OK) << error_text();
+    return m->values[0];
+}
+
+TEST_P(Messages, AtOnceOvertakeNothingOnTheWay)
+{
+    run([](Rank &rank) {
+        if (rank.rank == 0) {
+            Handle large = isend(rank, 1, 0, 90000); // waits for its receive
+            send_number(rank, 1, 0, 1);
+            send_number(rank, 1, 7, 2); // put aside, as tag 0 is taken before
+            send_number(rank, 1, 0, 3);
+            barrier(rank);
+            send_number(rank, 1, 7, 4);
+            barrier(rank);
+            EXPECT_EQ(wait(large), SHC_OK) << error_text();
+            return;
+        }
+        if (rank.rank == 1) {
+            expect_content(irecv(rank, 0, 0, 90000), 0, 0);
+            EXPECT_EQ(receive_number(rank, 0, 0), 1);
+            EXPECT_EQ(receive_number(rank, 0, 0), 3);
+        }
+        barrier(rank);
+        barrier(rank);
+        if (rank.rank == 1) {
+            EXPECT_EQ(receive_number(rank, 0, 7), 2);
+            EXPECT_EQ(receive_number(rank, 0, 7), 4);
+        }
+    });
+}
+
+TEST_P(Messages, AtOnceOvertakeNoReceive)
+{
+    run([](Rank &rank) {
+        for (int sender : {SHC_ANY_SOURCE, 0}) {
+            if (rank.rank == 1) {
+                Handle first = irecv(rank, sender, 2, kNumbered);
+                barrier(rank);
+                barrier(rank);
+                EXPECT_EQ(receive_number(rank, 0, 2), 2);
+                EXPECT_EQ(wait(first), SHC_OK) << error_text();
+                EXPECT_EQ(first->values[0], 1);
+                continue;
+            }
+            barrier(rank);
+            if (rank.rank == 0) {
+                send_number(rank, 1, 2, 1);
+                send_number(rank, 1, 2, 2);
+            }
+            barrier(rank);
+        }
+    });
+}
+
+TEST_P(Messages, AtOnceOfAnotherSizeIsAMismatch)
+{
+    run([](Rank &rank) {
+        if (rank.rank == 0) {
+            send_now(rank, 1, 0, 3);
+            send_now(rank, 1, 0, 4);
+        } else if (rank.rank == 1) {
+            Handle m = describe(SHC_RECV, 0, 0, std::vector<float>(2, -1.f));
+            EXPECT_EQ(shc_run(rank.comm, &m->op), SHC_ERR_MISMATCH);
+            EXPECT_EQ(m->values, std::vector<float>(2, -1.f));
+            expect_now(rank, 0, 0, 4);
+        }
+        barrier(rank);
+    });
+}
+
 TEST_P(Messages, FromAnySourceComeFromEverybodyInOrder)
 {
     run([](Rank &rank) {

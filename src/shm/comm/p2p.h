@@ -28,6 +28,7 @@
 struct shc_comm;
 struct shc_request;
 struct shc_shape;
+struct shc_message;
 
 /* Requests in a row, linked by their `next`. */
 struct shc_queue {
@@ -138,10 +139,17 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_request *request, c
 /* Takes what the peer has put into its lines. */
 void shc_p2p_read_lines(struct shc_p2p *p2p, int peer);
 
+/* Receives at once what lies in the oldest line of the peer, if nothing is in front of the receive
+ * and it is what it wants; waits for a line as long as a rank spins. False: it must be submitted. */
+bool shc_p2p_receive_now(struct shc_p2p *p2p, struct shc_message *m);
+
 /* Gives the receive a stray that it takes, or lets it wait for a message. */
 void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request);
 
 /* ---- send.c ---- */
+
+/* Sends at once what there is room for, if nothing is in front of it. False: it must be submitted. */
+bool shc_p2p_send_now(struct shc_p2p *p2p, struct shc_message *m);
 
 /* Puts into the lines to the peer what there is room for. */
 void shc_p2p_write_lines(struct shc_p2p *p2p, int peer);

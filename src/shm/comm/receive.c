@@ -249,3 +249,48 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request)
                          request);
     free(stray);
 }
+
+/* ---- at once ---- */
+
+enum receipt { RECEIVED, NOTHING_YET, NOT_AT_ONCE };
+
+/* The oldest line of the peer, if it is just what the receive wants and nothing is in front of it. */
+static enum receipt receive_oldest(struct shc_p2p *p2p, struct shc_message *m)
+{
+    const struct shc_p2p_peer *from = &p2p->peers[m->peer];
+    if (p2p->closed || shc_group_failed(&p2p->comm->seat) || from->posted.first || from->strays ||
+        p2p->posted_any.first)
+        return NOT_AT_ONCE;
+    const struct shc_line_shm *line = shc_pair_peek(&p2p->pairs, m->peer);
+    if (!line)
+        return NOTHING_YET;
+    const struct shc_shape theirs = shape_of(line);
+    if (line->kind != SHC_LINE_EAGER || line->tag != m->tag || !is_sound(line) ||
+        !same_shape(&theirs, &m->shape))
+        return NOT_AT_ONCE;
+    shc_buf_write(&m->buf, 0, piece_of(p2p, m->peer, line), line->piece);
+    return_window(p2p, m->peer, line);
+    shc_pair_take(&p2p->pairs, m->peer);
+    shc_pairs_ring(&p2p->pairs);
+    return RECEIVED;
+}
+
+bool shc_p2p_receive_now(struct shc_p2p *p2p, struct shc_message *m)
+{
+    if (m->peer == SHC_ANY_SOURCE)
+        return false;
+    pthread_mutex_lock(&p2p->lock);
+    enum receipt receipt = receive_oldest(p2p, m);
+    if (receipt == NOTHING_YET && p2p->pending == 0) { /* else somebody counts on our passes */
+        p2p->waiters++;                                /* keeps the memory mapped */
+        const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, m->peer);
+        pthread_mutex_unlock(&p2p->lock);
+        for (uint32_t i = p2p->comm->seat.patience.spins; i > 0 && !shc_pair_news(&watch); i--)
+            shc_cpu_relax();
+        pthread_mutex_lock(&p2p->lock);
+        p2p->waiters--;
+        receipt = receive_oldest(p2p, m);
+    }
+    pthread_mutex_unlock(&p2p->lock);
+    return receipt == RECEIVED;
+}

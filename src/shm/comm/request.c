@@ -336,13 +336,23 @@ static SHC_NOINLINE enum shc_status run_submitted(struct shc_comm *comm, const s
     return st;
 }
 
+/* Most messages go, or are there, at once: no request, and nobody else is needed. */
+static SHC_NOINLINE enum shc_status run_message(struct shc_comm *comm, const struct shc_op *op)
+{
+    struct shc_message message;
+    SHC_TRY(shc_message_prepare(&message, comm, op));
+    bool over = op->kind == SHC_SEND ? shc_p2p_send_now(&comm->p2p, &message)
+                                     : shc_p2p_receive_now(&comm->p2p, &message);
+    return over ? SHC_OK : run_submitted(comm, op);
+}
+
 enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
 {
     struct shc_task task;
     SHC_TRY(shc_comm_usable(comm));
     shc_engine_retire(&comm->engine);
     if (shc_is_message(op->kind))
-        return run_submitted(comm, op);
+        return run_message(comm, op);
     if (!shc_runner_take(&comm->engine, 0)) {
         SHC_TRY(check_not_inside(comm, shc_op_kind_name(op->kind)));
         return run_submitted(comm, op);

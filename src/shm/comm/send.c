@@ -8,6 +8,7 @@
 #include "shm/comm/comm.h"
 #include "shm/comm/p2p.h"
 #include "shm/comm/request.h"
+#include "shm/proto/member.h"
 
 static void put_shape(struct shc_line_shm *line, const struct shc_shape *shape)
 {
@@ -45,26 +46,42 @@ static void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc
     m->moved += bytes;
 }
 
+/* The header goes out with all the bytes. False: there is no room for them now. */
+static bool send_whole(struct shc_p2p *p2p, struct shc_message *m)
+{
+    if (m->shape.bytes > SHC_WINDOW_BYTES)
+        return false;
+    struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
+    if (!line)
+        return false;
+    int window = -1;
+    if (m->shape.bytes > SHC_LINE_DATA_BYTES) {
+        window = shc_window_lend(&p2p->pairs, m->peer, true);
+        if (window < 0)
+            return false;
+    }
+    m->number = p2p->peers[m->peer].messages++;
+    fill_line(line, SHC_LINE_EAGER, m);
+    put_piece(p2p, line, m, window);
+    shc_pair_post(&p2p->pairs, m->peer);
+    return true;
+}
+
 /* The header goes out, with all the bytes if they fit somewhere now. False: no line is free. */
 static bool announce(struct shc_p2p *p2p, struct shc_request *request)
 {
     struct shc_message *m = &request->message;
+    if (send_whole(p2p, m)) {
+        shc_p2p_finish_ok(p2p, request);
+        return true;
+    }
     struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
-    int window = -1;
     if (!line)
         return false;
-    if (m->shape.bytes > SHC_LINE_DATA_BYTES && m->shape.bytes <= SHC_WINDOW_BYTES)
-        window = shc_window_lend(&p2p->pairs, m->peer, true);
-    const bool whole = m->shape.bytes <= SHC_LINE_DATA_BYTES || window >= 0;
     m->number = p2p->peers[m->peer].messages++;
-    fill_line(line, whole ? SHC_LINE_EAGER : SHC_LINE_RTS, m);
-    if (whole)
-        put_piece(p2p, line, m, window);
+    fill_line(line, SHC_LINE_RTS, m);
     shc_pair_post(&p2p->pairs, m->peer);
-    if (whole)
-        shc_p2p_finish_ok(p2p, request);
-    else
-        m->state = SHC_MESSAGE_ANNOUNCED;
+    m->state = SHC_MESSAGE_ANNOUNCED;
     return true;
 }
 
@@ -113,6 +130,20 @@ static bool answer(struct shc_p2p *p2p, int peer)
         }
     }
     return true;
+}
+
+bool shc_p2p_send_now(struct shc_p2p *p2p, struct shc_message *m)
+{
+    const struct shc_seat *seat = &p2p->comm->seat;
+    bool sent = false;
+    pthread_mutex_lock(&p2p->lock);
+    if (!p2p->closed && !shc_group_failed(seat) && !p2p->peers[m->peer].sends.first &&
+        (m->peer == seat->rank || shc_member_look(seat, m->peer) == SHC_MEMBER_ALIVE))
+        sent = send_whole(p2p, m);
+    if (sent)
+        shc_pairs_ring(&p2p->pairs);
+    pthread_mutex_unlock(&p2p->lock);
+    return sent;
 }
 
 void shc_p2p_write_lines(struct shc_p2p *p2p, int peer)

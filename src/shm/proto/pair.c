@@ -106,6 +106,13 @@ const struct shc_line_shm *shc_pair_peek(const struct shc_pairs *pairs, int peer
     return shc_a64_load_acquire(&line->number) == taken + 1 ? line : NULL;
 }
 
+struct shc_pair_watch shc_pair_next(const struct shc_pairs *pairs, int peer)
+{
+    const uint64_t taken = pairs->pairs[peer].taken;
+    return (struct shc_pair_watch){&line_of(pairs, peer, pairs->seat->rank, taken)->number,
+                                   taken + 1};
+}
+
 void shc_pair_take(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];

@@ -61,6 +61,21 @@ void shc_pair_post(struct shc_pairs *pairs, int peer);
 /* The oldest line from the peer that was not taken, or NULL. Its fields come from another process. */
 const struct shc_line_shm *shc_pair_peek(const struct shc_pairs *pairs, int peer);
 
+/* The word that changes when the next line of a peer comes; may be looked at without the lock, while
+ * the segment is mapped. */
+struct shc_pair_watch {
+    const shc_a64 *number;
+    uint64_t want;
+};
+
+struct shc_pair_watch shc_pair_next(const struct shc_pairs *pairs, int peer);
+
+SHC_INLINE bool shc_pair_news(const struct shc_pair_watch *watch)
+{
+    /* relaxed: who finds news looks at the line again, by shc_pair_peek(). */
+    return shc_a64_load_relaxed(watch->number) == watch->want;
+}
+
 /* That line has been read. */
 void shc_pair_take(struct shc_pairs *pairs, int peer);
 
