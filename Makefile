@@ -15,6 +15,8 @@ PY   := $(VENV)/bin/python
 # build time (without them shmcoll.build_info() says so).
 PACKAGES_BUILD := build-essential cmake pkg-config libnuma-dev liburing-dev
 PACKAGES_TEST  := libgtest-dev spin relacy-dev clang-format codespell gdb
+PACKAGES_AARCH64 := gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user \
+                    googletest
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.map' \
                   -o -name CMakeLists.txt)
@@ -34,6 +36,7 @@ help:
 	@echo "make stress   a million messages of up to 4 MiB between 8 ranks"
 	@echo "make browser  the page of shmcoll bench --html in a browser (needs chromium)"
 	@echo "make huge     tensors of more than 2^31 elements and 4 GiB (needs 11 GiB of memory)"
+	@echo "make aarch64  the C and C++ tests built for AArch64, under qemu"
 	@echo "make fmt      formats all sources"
 	@echo "make clean    removes what was built; distclean: also .venv"
 
@@ -59,6 +62,9 @@ packages:
 
 packages-test: packages
 	$(call install_packages,$(PACKAGES_TEST))
+
+packages-aarch64: packages-test
+	$(call install_packages,$(PACKAGES_AARCH64))
 
 # ---- the virtual environment ----
 
@@ -115,6 +121,9 @@ browser: build $(VENV)/.extras
 
 huge: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long huge
+
+aarch64: packages-aarch64 build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long aarch64 $(if $(ONLY),--only $(ONLY))
 
 fmt: packages-test $(VENV)/.extras
 	find src tests benchmarks examples -name '*.[ch]' -o -name '*.cc' -o -name '*.[ch]pp' | \

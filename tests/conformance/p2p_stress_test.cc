@@ -345,7 +345,7 @@ std::vector<Case> cases()
             all.push_back({mode, world, true});
     for (Mode mode : all_modes())
         all.push_back({mode, 4, false});
-    if (all_modes().back() == Mode::kProcesses)      // under no sanitizer
+    if (all_modes().front() == Mode::kProcesses)     // under no sanitizer
         all.push_back({Mode::kProcesses, 64, true}); // one line per pair
     return all;
 }

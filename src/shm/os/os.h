@@ -53,14 +53,15 @@ SHC_NODISCARD int shc_os_file_space(int fd, size_t *available);
 void shc_os_file_close(int fd);
 
 /*
- * Maps `bytes` of the file, with `guard_bytes` of private zero memory directly in front.
- * pre: both are multiples of the page size. post: *base is the first shared byte.
+ * Maps `bytes` of the file, with at least `guard_bytes` of private zero memory directly in front.
+ * post: *base is the first shared byte.
  */
 SHC_NODISCARD int shc_os_map(int fd, size_t bytes, size_t guard_bytes, void **base);
 void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes);
 
-/* post: every page of this part of a shared mapping is backed by memory. ENOSPC when there is none,
- * EINVAL where the kernel cannot (before 5.14): shc_os_can_populate() is false. */
+/* post: every page that holds a byte of this part of a shared mapping is backed by memory. The part
+ * need not begin with a page: these may be of 64 KiB. ENOSPC when there is no memory, EINVAL where
+ * the kernel cannot (before 5.14): shc_os_can_populate() is false. */
 SHC_NODISCARD int shc_os_populate(void *memory, size_t bytes);
 bool shc_os_can_populate(void);
 

@@ -207,8 +207,18 @@ void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes)
 #define MADV_POPULATE_WRITE 23
 #endif
 
+/* Extends the part to the beginning of its first page: no other is accepted by the system calls,
+ * which round the end up themselves. */
+static void *begin_of_page(void *memory, size_t *bytes)
+{
+    size_t before = (uintptr_t)memory % (size_t)sysconf(_SC_PAGESIZE);
+    *bytes += before;
+    return (char *)memory - before;
+}
+
 int shc_os_populate(void *memory, size_t bytes)
 {
+    memory = begin_of_page(memory, &bytes);
     while (madvise(memory, bytes, MADV_POPULATE_WRITE) != 0) {
         if (errno == EFAULT || errno == ENOMEM) /* an access would have been SIGBUS */
             return ENOSPC;
@@ -246,6 +256,7 @@ void shc_os_prefer_node(void *memory, size_t bytes, int node)
     if (node < 0 || (size_t)node >= 8 * sizeof nodes || !shc_os_has_numa())
         return;
     nodes[(size_t)node / word_bits] |= 1UL << ((size_t)node % word_bits);
+    memory = begin_of_page(memory, &bytes);
     mbind(memory, bytes, MPOL_PREFERRED, nodes, 8 * sizeof nodes, 0);
 #else
     (void)memory;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: BSD-3-Clause
+extern "C" {
+#include "shm/os/os.h"
+}
+
+#include <cerrno>
+#include <gtest/gtest.h>
+#include <linux/mempolicy.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace
+{
+
+const size_t kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+
+// A few pages of a file, mapped; none is backed by memory.
+class OsMemory : public ::testing::Test
+{
+  protected:
+    static constexpr size_t kPages = 4;
+
+    void SetUp() override
+    {
+        ASSERT_EQ(shc_os_memfd_create(&fd_), 0);
+        ASSERT_EQ(shc_os_file_resize(fd_, kPages * kPage), 0);
+        void *base = nullptr;
+        ASSERT_EQ(shc_os_map(fd_, kPages * kPage, SHC_OS_ROBUST_DISTANCE, &base), 0);
+        base_ = static_cast<char *>(base);
+    }
+
+    void TearDown() override
+    {
+        if (base_)
+            shc_os_unmap(base_, kPages * kPage, SHC_OS_ROBUST_DISTANCE);
+        if (fd_ >= 0)
+            shc_os_file_close(fd_);
+    }
+
+    size_t backed_bytes() const
+    {
+        struct stat st = {};
+        EXPECT_EQ(fstat(fd_, &st), 0);
+        return static_cast<size_t>(st.st_blocks) * 512;
+    }
+
+    int policy_of(const char *address) const
+    {
+        int mode = -1;
+        syscall(SYS_get_mempolicy, &mode, nullptr, 0, address, MPOL_F_ADDR);
+        return mode;
+    }
+
+    int fd_ = -1;
+    char *base_ = nullptr;
+};
+
+TEST_F(OsMemory, ARobustEntryHasRoomInFrontOfTheMapping)
+{
+    char *entry = base_ - SHC_OS_ROBUST_DISTANCE;
+    for (size_t i = 0; i < SHC_OS_ROBUST_DISTANCE; i++)
+        EXPECT_EQ(entry[i], 0);
+    entry[0] = 1;
+    EXPECT_EQ(base_[0], 0);
+}
+
+TEST_F(OsMemory, NothingIsLeftMappedInFrontOfTheMapping)
+{
+    char *guard_page = base_ - kPage;
+    unsigned char resident = 0;
+    EXPECT_EQ(mincore(guard_page, kPage, &resident), 0);
+    shc_os_unmap(base_, kPages * kPage, SHC_OS_ROBUST_DISTANCE);
+    base_ = nullptr;
+    EXPECT_NE(mincore(guard_page, kPage, &resident), 0);
+    EXPECT_EQ(errno, ENOMEM);
+}
+
+// What is a page's beginning on one kernel lies inside a page of another.
+TEST_F(OsMemory, APartThatBeginsInsideAPageIsPopulated)
+{
+    if (!shc_os_can_populate()) {
+        EXPECT_EQ(shc_os_populate(base_ + kPage + 1024, kPage), EINVAL);
+        return;
+    }
+    EXPECT_EQ(backed_bytes(), 0u);
+    EXPECT_EQ(shc_os_populate(base_ + kPage + 1024, kPage), 0);
+    EXPECT_GE(backed_bytes(), 2 * kPage);
+}
+
+// Where a filter allows no policy, neither part has one.
+TEST_F(OsMemory, APartThatBeginsInsideAPagePrefersItsNode)
+{
+    shc_os_prefer_node(base_, kPage, 0);
+    shc_os_prefer_node(base_ + 2 * kPage + 1024, kPage - 1024, 0);
+    EXPECT_EQ(policy_of(base_ + kPage), MPOL_DEFAULT);
+    EXPECT_EQ(policy_of(base_ + 2 * kPage), policy_of(base_));
+}
+
+} // namespace
