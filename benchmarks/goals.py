@@ -50,6 +50,12 @@ def measure(name: str, folder: Path, quick: bool) -> Record:
         status, why = "absent", str(absent)
     except Failed as failed:
         status, why = "failed", str(failed)
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+    ) as error:  # what a program wrote is not what it should be
+        status, why = "failed", f"{type(error).__name__}: {error}"
     seconds = time.monotonic() - begun
     return Record(name, status, why, quick, started, seconds, commit(), rows)
 

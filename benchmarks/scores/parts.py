@@ -107,11 +107,12 @@ def c_rows(data: dict[str, Any]) -> list[Row]:
 
 def c_row(one: dict[str, Any], ranks: int, other: str) -> list[Row]:
     ours, exchange = one["ours_us"], one["exchange_gbs"]
+    told = tuple(exchange) if ranks == 2 else ()  # of more, the first two may share a CPU
 
     def row(metric: str, values: Iterable[float], rival: str = "", kind: str = "") -> Row:
         wrong = "" if one["right"] else "wrong values"
         place = (metric, one["op"], one["bytes"], ranks, rival, kind)
-        return Row(*place, tuple(values), tuple(exchange), wrong)
+        return Row(*place, tuple(values), told, wrong)
 
     ratios = [theirs / mine for mine, theirs in zip(ours, one["theirs_us"])]
     if other == "itself":
@@ -133,8 +134,7 @@ def growth(ones: list[dict[str, Any]], ranks: int) -> list[Row]:
     for small, large in itertools.pairwise(sorted(sums, key=lambda one: one["bytes"])):
         if small["bytes"] < large["bytes"]:
             values = tuple(b / a for a, b in zip(small["ours_us"], large["ours_us"]))
-            exchange = tuple(large["exchange_gbs"])
-            out.append(Row("growth", "all_reduce", large["bytes"], ranks, "", "", values, exchange))
+            out.append(Row("growth", "all_reduce", large["bytes"], ranks, values=values))
     return out
 
 

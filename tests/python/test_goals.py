@@ -316,6 +316,12 @@ def test_rows_of_the_peers() -> None:
     assert (growth.size_bytes, growth.values) == (200_000, (2.0, 1.0))
 
 
+def test_more_ranks_do_not_tell_whether_an_l3_is_shared() -> None:
+    data = json.loads(json.dumps(PEERS))
+    data["runs"][0]["ranks"] = 4
+    assert {row.exchange_gbs for row in parts.c_rows(data)} == {()}
+
+
 def test_wrong_rows_of_the_peers_stay_wrong() -> None:
     data = json.loads(json.dumps(PEERS))
     data["runs"][0]["rows"][0]["right"] = False
@@ -401,6 +407,8 @@ def test_wrong_values_and_failures_end_a_run_with_1(
     code, data, page = run(tmp_path)
     assert (code, data["goals"][0]["why"]) == (1, "failed: it fell over")
     assert "it fell over" in page
+    one_part["raises"] = KeyError("rows")
+    assert run(tmp_path)[1]["goals"][0]["why"] == "failed: KeyError: 'rows'"
 
 
 def test_what_a_machine_has_not_got_is_no_failure(tmp_path: Path, one_part: dict[str, Any]) -> None:
