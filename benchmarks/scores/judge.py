@@ -121,10 +121,8 @@ def _counting(goal: Goal, row: Row) -> Row:
     """Without the rounds that the goal does not speak of."""
     if not goal.near:
         return row
-    kept = [i for i, mode in enumerate(row.modes()) if mode == "near"]
-    paired = len(row.exchange_gbs) == len(row.values)
-    exchange = tuple(row.exchange_gbs[i] for i in kept) if paired else row.exchange_gbs
-    return replace(row, values=tuple(row.values[i] for i in kept), exchange_gbs=exchange)
+    kept = [value for value, mode in zip(row.values, row.modes) if mode == "near"]
+    return replace(row, values=tuple(kept), modes=("near",) * len(kept))
 
 
 def _verdict(goal: Goal, rows: list[Row], missing: list[str]) -> Judgement:
@@ -133,7 +131,7 @@ def _verdict(goal: Goal, rows: list[Row], missing: list[str]) -> Judgement:
     judged = [point for point in points if point.row.place not in excused]
     missed = tuple(point for point in judged if not goal.holds(point.value))
     late = [p for p in points if p.row.place in excused and not goal.holds(p.value)]
-    modes = tuple(dict.fromkeys(mode for row in rows for mode in row.modes()))
+    modes = tuple(dict.fromkeys(mode for row in rows for mode in row.modes))
     verdict, why = (NOT_MET if missed else MET), ""
     if missing or not judged:
         why = _not_there(missing)
@@ -202,7 +200,7 @@ def _not_there(missing: list[str]) -> str:
 def _why_none(goal: Goal, chosen: list[Row], counting: list[Row], missing: list[str]) -> str:
     if not chosen:
         return _not_there(missing)
-    modes = {mode for row in chosen for mode in row.modes()}
+    modes = {mode for row in chosen for mode in row.modes}
     if goal.near and not counting:
         return f"the CPUs shared no L3 ({' and '.join(sorted(modes))})"
     most = max(len(row.values) for row in counting or chosen)
@@ -210,18 +208,18 @@ def _why_none(goal: Goal, chosen: list[Row], counting: list[Row], missing: list[
 
 
 def _merged(rows: Iterable[Row]) -> list[Row]:
-    """Rounds of several runs are rounds of one row; of runs with another way of telling the mode,
-    the mode of all is that of each."""
+    """Rounds of several runs are rounds of one row."""
     out = []
     for runs in _groups(rows, lambda row: row.place):
-        paired = all(len(row.exchange_gbs) == len(row.values) for row in runs)
         values = tuple(value for row in runs for value in row.values)
-        exchange = tuple(gbs for row in runs for gbs in row.exchange_gbs)
-        if not paired and len(exchange) == len(values):
-            exchange += exchange[-1:]  # not one per round
+        modes = tuple(mode for row in runs for mode in _modes(row))
         wrong = "; ".join(dict.fromkeys(row.wrong for row in runs if row.wrong))
-        out.append(replace(runs[0], values=values, exchange_gbs=exchange, wrong=wrong))
+        out.append(replace(runs[0], values=values, modes=modes, wrong=wrong))
     return out
+
+
+def _modes(row: Row) -> tuple[str, ...]:
+    return row.modes or ("unknown",) * len(row.values)
 
 
 def _groups(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:

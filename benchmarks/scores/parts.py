@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scores.rows import Row
+from scores.rows import Row, mode_of
 from scores.table import KIB, MIB, MPIS, OTHERS
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 PATIENCE_S = 900
 CROWD_CPUS = 2  # that 4 and 8 ranks share
+LARGE_RUNS = 3
 
 
 class Absent(Exception):
@@ -45,7 +46,7 @@ class Lab:
     quick: bool = False
 
     def run(self, command: list[str], cpus: Iterable[int] = ()) -> None:
-        """Its output goes to the part's log, and its last line into the exception."""
+        """Its output goes to the part's log."""
         log = self.folder / f"{self.part}.log"
         allowed = set(cpus) or os.sched_getaffinity(0)
         with log.open("a") as output:
@@ -107,12 +108,13 @@ def c_rows(data: dict[str, Any]) -> list[Row]:
 
 def c_row(one: dict[str, Any], ranks: int, other: str) -> list[Row]:
     ours, exchange = one["ours_us"], one["exchange_gbs"]
-    told = tuple(exchange) if ranks == 2 else ()  # of more, the first two may share a CPU
+    # Of more than two, the first two may share a CPU.
+    modes = tuple(mode_of([gbs]) for gbs in exchange) if ranks == 2 else ()
 
     def row(metric: str, values: Iterable[float], rival: str = "", kind: str = "") -> Row:
         wrong = "" if one["right"] else "wrong values"
         place = (metric, one["op"], one["bytes"], ranks, rival, kind)
-        return Row(*place, tuple(values), told, wrong)
+        return Row(*place, tuple(values), modes, wrong)
 
     ratios = [theirs / mine for mine, theirs in zip(ours, one["theirs_us"])]
     if other == "itself":
@@ -175,16 +177,29 @@ def crowd(lab: Lab, ranks: int, *how: str) -> list[Row]:
     return c_rows(lab.script("peers.py", *options, cpus=cpus))
 
 
+def smallest(lab: Lab, ranks: int) -> list[Row]:
+    """With more of the scheduler's moods in them than a sweep over sizes has time for."""
+    return crowd(
+        lab, ranks, "-e", "8", *lab.choose(("-r", "11", "-t", "40"), ("-r", "2", "-t", "2"))
+    )
+
+
 def c_4_ranks(lab: Lab) -> list[Row]:
-    small = ("-e", "64M", "-f", "2", "-i", "-r", "5", "-t", "10")
-    return crowd(lab, 4, *lab.choose(small, ("-e", "64K", "-f", "64", "-r", "2", "-t", "2")))
+    sweep = ("-e", "64M", "-f", "2", "-i", "-r", "5", "-t", "10")
+    few = ("-e", "64K", "-f", "64", "-r", "2", "-t", "2")
+    return smallest(lab, 4) + crowd(lab, 4, *lab.choose(sweep, few))
 
 
 def c_8_ranks(lab: Lab) -> list[Row]:
-    return crowd(lab, 8, "-e", "8", *lab.choose(("-r", "11", "-t", "40"), ("-r", "2", "-t", "2")))
+    return smallest(lab, 8)
 
 
 # ---- from Python ----
+
+
+def around(exchange: tuple[float, ...], values: tuple[float, ...]) -> tuple[str, ...]:
+    """The mode of rounds, of which only before and after them was looked at."""
+    return (mode_of(exchange),) * len(values)
 
 
 def bench_rows(data: dict[str, Any], exchange: tuple[float, ...]) -> list[Row]:
@@ -197,7 +212,7 @@ def bench_rows(data: dict[str, Any], exchange: tuple[float, ...]) -> list[Row]:
         error = one["backends"]["shmcoll"]["error"]
         why = f"{wrong} wrong elements" if wrong else error or ""
         values = tuple(one["ratios"]["gloo"]["rounds"])
-        rows.append(Row(*place, values=values, exchange_gbs=exchange, wrong=why))
+        rows.append(Row(*place, values=values, modes=around(exchange, values), wrong=why))
     return rows
 
 
@@ -211,9 +226,12 @@ def python_all_reduce(lab: Lab) -> list[Row]:
     few = ("-f", "1024", "--rounds", "2", "--point-time", "0.1")
     how = lab.choose(("-f", "2", "--rounds", "7", "--point-time", "0.6"), few)
     rows = beside_gloo(lab, "-o", "all_reduce", "-b", "8", "-e", "16M", *how)
-    # By itself: whether the CPUs share an L3 matters most here, and may change at any time.
-    how = lab.choose(("--rounds", "11", "--point-time", "4"), ("--rounds", "2"))
-    return rows + beside_gloo(lab, "-o", "all_reduce", "-b", "32M", "-e", "32M", *how)
+    # By itself, and in short runs: what matters most here is whether the CPUs share an L3, and that
+    # may change at any time.
+    how = lab.choose(("--rounds", "5", "--point-time", "1.5"), ("--rounds", "2"))
+    for _ in range(1 if lab.quick else LARGE_RUNS):
+        rows += beside_gloo(lab, "-o", "all_reduce", "-b", "32M", "-e", "32M", *how)
+    return rows
 
 
 def python_operations(lab: Lab) -> list[Row]:
@@ -234,7 +252,14 @@ def python_copies(lab: Lab) -> list[Row]:
 def copy_row(one: dict[str, Any], exchange: tuple[float, ...]) -> Row:
     values = tuple(ours / copy for ours, copy in zip(one["ours_us"], one["copy_us"]))
     wrong = f"{one['wrong']} wrong elements" if one["wrong"] else ""
-    return Row("over copy", one["op"], one["bytes"], 2, "", "", values, exchange, wrong)
+    return Row(
+        "over copy",
+        one["op"],
+        one["bytes"],
+        values=values,
+        modes=around(exchange, values),
+        wrong=wrong,
+    )
 
 
 def python_floor(lab: Lab) -> list[Row]:
@@ -268,9 +293,10 @@ def ddp_rows(one: dict[str, Any], exchange: tuple[float, ...]) -> list[Row]:
     place = ("DDP step", one["bucket_mib"] * MIB, 2, "", one["model"])
     over_gloo = tuple(gloo / ours for ours, gloo in zip(ms["shmcoll"], ms["gloo"]))
     over_compute = tuple(ours / alone for ours, alone in zip(ms["shmcoll"], ms["compute"]))
+    modes = around(exchange, over_gloo)
     return [
-        Row("gloo step", *place, over_gloo, exchange, wrong),
-        Row("over compute", *place, over_compute, exchange, wrong),
+        Row("gloo step", *place, over_gloo, modes, wrong),
+        Row("over compute", *place, over_compute, modes, wrong),
     ]
 
 

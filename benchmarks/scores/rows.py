@@ -23,20 +23,13 @@ class Row:
     rival: str = ""
     kind: str = ""  # what else tells it from its neighbours: a dtype and reduction, a model
     values: tuple[float, ...] = ()  # one per round
-    # One per round, or a few from around all of them. Empty: nobody looked.
-    exchange_gbs: tuple[float, ...] = ()
+    modes: tuple[str, ...] = ()  # of the machine, one per round (mode_of); empty: nobody looked
     wrong: str = ""  # what was not as it must be
 
     @property
     def place(self) -> tuple[Any, ...]:
         """Everything that makes it the row it is."""
         return (self.metric, self.op, self.size_bytes, self.ranks, self.rival, self.kind)
-
-    def modes(self) -> list[str]:
-        """Of each round."""
-        if len(self.exchange_gbs) == len(self.values):
-            return [mode_of([gbs]) for gbs in self.exchange_gbs]
-        return [mode_of(self.exchange_gbs)] * len(self.values)
 
 
 def mode_of(exchange_gbs: Sequence[float]) -> str:

@@ -102,8 +102,8 @@ def test_rows_of_something_else_do_not_count() -> None:
 
 
 def test_rounds_of_two_runs_are_rounds_of_one_row() -> None:
-    one = Row("ratio", "sum", 8, rival="one", values=(3.0, 3.0), exchange_gbs=(20, 60))
-    two = dataclasses.replace(one, values=(1.0, 1.0, 1.0), exchange_gbs=(20, 20, 20))
+    one = Row("ratio", "sum", 8, rival="one", values=(3.0, 3.0))
+    two = dataclasses.replace(one, values=(1.0, 1.0, 1.0))
     found = verdict([one, two, *[row for row in rows() if row.place != one.place]])
     assert found.verdict == NOT_MET
     assert found.worst is not None
@@ -213,8 +213,8 @@ def test_wrong_values_of_one_run_stay_wrong_beside_a_right_one() -> None:
 NEAR_GOAL = Goal("near", "part", "scale", 0.85, ops=("sum",), near=True, rounds=2)
 
 
-def near_rows(exchange: tuple[float, ...], *values: float) -> list[Row]:
-    return [Row("scale", "sum", values=values, exchange_gbs=exchange)]
+def near_rows(modes: str, *values: float) -> list[Row]:
+    return [Row("scale", "sum", values=values, modes=tuple(modes.split()))]
 
 
 def test_modes() -> None:
@@ -227,36 +227,44 @@ def test_modes() -> None:
 
 
 def test_of_mixed_rounds_only_the_near_ones_count() -> None:
-    found = judge(NEAR_GOAL, near_rows((50, 20, 60), 0.9, 0.1, 0.9), 2)
+    found = judge(NEAR_GOAL, near_rows("near far near", 0.9, 0.1, 0.9), 2)
     assert (found.verdict, found.modes) == (MET, ("near",))
     assert found.worst is not None and found.worst.row.values == (0.9, 0.9)
-    found = judge(NEAR_GOAL, near_rows((50, 20, 60), 0.8, 0.9, 0.8), 2)
+    found = judge(NEAR_GOAL, near_rows("near far near", 0.8, 0.9, 0.8), 2)
     assert found.verdict == NOT_MET
 
 
 def test_too_few_near_rounds_measure_nothing() -> None:
-    found = judge(NEAR_GOAL, near_rows((50, 20, 20), 0.1, 0.1, 0.1), 2)
+    found = judge(NEAR_GOAL, near_rows("near far mixed", 0.1, 0.1, 0.1), 2)
     assert (found.verdict, found.why) == (NOT_MEASURED, "1 rounds that count, 2 needed")
-    found = judge(NEAR_GOAL, near_rows((20, 20), 0.9, 0.9), 2)
+    found = judge(NEAR_GOAL, near_rows("far far", 0.9, 0.9), 2)
     assert (found.verdict, found.why) == (NOT_MEASURED, "the CPUs shared no L3 (far)")
 
 
-def test_a_mode_that_was_looked_at_before_and_after_is_that_of_all_rounds() -> None:
-    for exchange, expected in (
-        ((50.0, 60.0), MET),
-        ((50.0, 20.0), NOT_MEASURED),
-        ((), NOT_MEASURED),
-    ):
-        assert judge(NEAR_GOAL, near_rows(exchange, 0.9, 0.9, 0.9), 2).verdict == expected
+def test_a_mode_that_nobody_looked_at_is_not_near() -> None:
+    found = judge(NEAR_GOAL, near_rows("", 0.9, 0.9, 0.9), 2)
+    assert (found.verdict, found.why) == (NOT_MEASURED, "the CPUs shared no L3 (unknown)")
 
 
-def test_runs_that_tell_their_modes_differently_are_not_mixed_up() -> None:
-    merged = near_rows((60, 60, 60), 0.9, 0.9, 0.9) + near_rows((20, 20), 0.1, 0.1, 0.1)
-    assert judge(NEAR_GOAL, merged, 2).verdict == NOT_MEASURED
+@pytest.mark.parametrize(
+    "exchange, mode", [((50.0, 60.0), "near"), ((50.0, 20.0), "mixed"), ((), "unknown")]
+)
+def test_what_was_seen_before_and_after_is_the_mode_of_all_rounds(
+    exchange: tuple[float, ...], mode: str
+) -> None:
+    assert parts.around(exchange, (1.0, 2.0)) == (mode, mode)
+
+
+def test_of_several_runs_only_the_near_ones_count() -> None:
+    some = near_rows("near near near", 0.9, 0.9, 0.9)
+    for other in ("mixed mixed", ""):
+        assert judge(NEAR_GOAL, some + near_rows(other, 0.1, 0.1), 2).verdict == MET
+    slow = near_rows("near near near near", 0.1, 0.1, 0.1, 0.1)
+    assert judge(NEAR_GOAL, some + slow, 2).verdict == NOT_MET
 
 
 def test_all_modes_are_told() -> None:
-    assert verdict(rows(exchange_gbs=(50, 20, 50))).modes == ("near", "far")
+    assert verdict(rows(modes=("near", "far", "near"))).modes == ("near", "far")
 
 
 # ---- the table ----
@@ -307,7 +315,7 @@ def chosen(found: list[Row], metric: str) -> Row:
 def test_rows_of_the_peers() -> None:
     found = parts.c_rows(PEERS)
     ratio = chosen(found, "ratio")
-    assert ratio == Row("ratio", "all_reduce", 100_000, 2, "mpich", "", (3.0, 1.0), (50.0, 20.0))
+    assert ratio == Row("ratio", "all_reduce", 100_000, 2, "mpich", "", (3.0, 1.0), ("near", "far"))
     assert chosen(found, "scale").values == (0.5, 0.25)
     # 100 kB at 50 GB/s take 2 us, at 20 GB/s 5 us.
     assert chosen(found, "roof").values == pytest.approx((0.7, 0.5))
@@ -319,7 +327,7 @@ def test_rows_of_the_peers() -> None:
 def test_more_ranks_do_not_tell_whether_an_l3_is_shared() -> None:
     data = json.loads(json.dumps(PEERS))
     data["runs"][0]["ranks"] = 4
-    assert {row.exchange_gbs for row in parts.c_rows(data)} == {()}
+    assert {row.modes for row in parts.c_rows(data)} == {()}
 
 
 def test_wrong_rows_of_the_peers_stay_wrong() -> None:
@@ -341,7 +349,7 @@ def test_rows_of_the_bench() -> None:
     cell = {"wrong": 0, "error": None}
     one = {"op": "barrier", "size_bytes": 0, "world_size": 2, "ratios": {"gloo": {"rounds": [2.0]}}}
     good = parts.bench_rows({"results": [{**one, "backends": {"shmcoll": cell}}]}, (50.0,))
-    assert good == [Row("gloo ratio", "barrier", values=(2.0,), exchange_gbs=(50.0,))]
+    assert good == [Row("gloo ratio", "barrier", values=(2.0,), modes=("near",))]
     bad = parts.bench_rows(
         {"results": [{**one, "backends": {"shmcoll": {**cell, "wrong": 3}}}]}, ()
     )
