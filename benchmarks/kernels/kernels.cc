@@ -23,6 +23,7 @@ namespace
 
 const int kSources = 2;
 size_t bytes = 256 << 10; // of each; all three in a second level cache
+bool wrong;
 
 struct Memory {
     Memory() : sources(kSources, std::vector<char>(bytes)), result(bytes) {}
@@ -86,6 +87,7 @@ void measure(benchmark::State &state, const Kernel &kernel)
 {
     Memory memory;
     if (!is_right(kernel, &memory)) {
+        wrong = true;
         state.SkipWithError("the result is wrong");
         return;
     }
@@ -142,5 +144,5 @@ int main(int argc, char **argv)
     }
     register_all();
     benchmark::RunSpecifiedBenchmarks();
-    return 0;
+    return wrong ? 1 : 0;
 }
