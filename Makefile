@@ -21,7 +21,7 @@ PACKAGES_AARCH64 := gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-
 CORE_SOURCES := $(shell find src CMakeLists.txt -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.map' \
                   -o -name CMakeLists.txt)
 
-.PHONY: help build test demo bench packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress browser
+.PHONY: help build test demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress browser
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
@@ -29,7 +29,9 @@ help:
 	@echo "make test ONLY=name    the lanes, and within them the tests, whose name contains it"
 	@echo "make test-torch    torch's own distributed tests with 3, 4 and 8 ranks (make test: with 4)"
 	@echo "make demo     trains a small network with shmcoll and with gloo, and compares them"
-	@echo "make bench    shmcoll beside gloo, operation by operation"
+	@echo "make bench    all benchmarks, and which of the project's goals are met: half an hour at most"
+	@echo "make bench ONLY=name    the parts whose name contains it (benchmarks/goals.py --list)"
+	@echo "              shmcoll beside gloo, nothing else: .venv/bin/python -m shmcoll bench"
 	@echo "make soak     random kills for a long time"
 	@echo "make clients  the longer programs of users: compilers, more ranks"
 	@echo "make fuzz     random programs against the oracle (SHMCOLL_FUZZ_PROGRAMS, SHMCOLL_FUZZ_SEED)"
@@ -95,8 +97,18 @@ test: packages-test build $(VENV)/.extras
 demo: build $(VENV)/.extras
 	$(PY) examples/compare_backends.py
 
+# What is missing (an MPI, Google Benchmark) is said and left out. A goal that is not met is no error.
 bench: build $(VENV)/.extras
-	$(PY) -m shmcoll.bench
+	$(if $(ONLY),,@$(MAKE) --no-print-directory bench-core)
+	$(PY) benchmarks/goals.py $(if $(ONLY),--only $(ONLY))
+
+bench-core: packages
+	@cmake -S . -B build/bench -DCMAKE_BUILD_TYPE=Release -DSHMCOLL_BENCHMARKS=ON >build/bench.log 2>&1 \
+	    && cmake --build build/bench -j $(JOBS) >>build/bench.log 2>&1 || { cat build/bench.log; exit 1; }
+	build/bench/benchmarks/wakeups
+	@if [ -x build/bench/benchmarks/kernels ]; then \
+	    build/bench/benchmarks/kernels --benchmark_min_time=0.02; \
+	else echo "kernels: not measured, no Google Benchmark (apt-get install libbenchmark-dev)"; fi
 
 soak: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long soak

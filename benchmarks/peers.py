@@ -4,22 +4,25 @@
     python benchmarks/peers.py [-n RANKS] [--mpi openmpi] [-o OPS] [-b MIN] [-e MAX] [-f FACTOR] ...
     python benchmarks/peers.py --against old/libshmcoll.so        # is the change a gain?
     python benchmarks/peers.py --setting SHMCOLL_STREAM_KIB=256   # would that be better here?
+    python benchmarks/peers.py -d bfloat16,float16                # beside our own float32
 
 Debian: apt-get install libopenmpi-dev openmpi-bin libmpich-dev mpich. `ratio` is the other's time
 over ours. GB/s is how fast two ranks read lines that the other has just written, in the same
 rounds: it tells whether the ranks share a cache. `roof` is the part of the time that scaling in
-place and that exchange would take, `scale` that of the scaling alone.
+place and that exchange would take, `scale` that of the scaling alone. --json keeps every round.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "benchmarks" / "peers").glob("*.c"))
@@ -45,6 +48,7 @@ def mpich(ranks: int) -> list[str]:
     return ["mpiexec.mpich", *bind, "-n", str(ranks)]
 
 
+SCHEMA = "shmcoll.peers/1"
 LAUNCH = {"openmpi": openmpi, "mpich": mpich}
 
 
@@ -67,6 +71,12 @@ def compile_with(name: str, core: Path, program: Path) -> None:
         sys.exit(f"mpicc.{name} cannot compile this: is lib{name}-dev there?")
 
 
+def read_run(other: str, path: Path) -> dict[str, Any]:
+    """What the program wrote: its head, and the rows."""
+    head, *rows = (json.loads(line) for line in path.read_text().splitlines())
+    return {"other": other, **head, "rows": rows}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", "--ranks", type=int, default=2)
@@ -75,27 +85,34 @@ def main() -> int:
     parser.add_argument(
         "--setting", metavar="NAME=VALUE", help="of that library; alone: of this one"
     )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every round of every row")
     args, rest = parser.parse_known_args()
     found = [name for name in args.mpi or LAUNCH if shutil.which(f"mpicc.{name}")]
-    if args.against or args.setting:
+    beside_itself = args.against or args.setting or "-d" in rest
+    if beside_itself:
         found = found[:1]
     if not found:
         print("no MPI: apt-get install libopenmpi-dev openmpi-bin", file=sys.stderr)
         return 2
     core = ROOT / "build" / "peers"
     build_core(core)
+    runs = []
     for name in found:
         program = core / f"peers.{name}"
         compile_with(name, core, program)
         print(f"# {name}, {args.ranks} ranks", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            command = [*LAUNCH[name](args.ranks), str(program), folder, *rest]
+            rows = Path(folder, "rows")
+            command = [*LAUNCH[name](args.ranks), str(program), folder, "-j", str(rows), *rest]
             if args.against or args.setting:  # a copy: the loader knows files, not paths
                 other = shutil.copy(args.against or library_of(core), f"{folder}/other.so")
                 command += ["-a", other]
             if args.setting:
                 command += ["-s", args.setting]
             subprocess.run(command, check=True, env={**os.environ, "GLIBC_TUNABLES": TUNABLES})
+            runs.append(read_run("itself" if beside_itself else name, rows))
+    if args.json:
+        args.json.write_text(json.dumps({"schema": SCHEMA, "runs": runs}, indent=1) + "\n")
     return 0
 
 

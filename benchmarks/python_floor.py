@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a small synchronous all_reduce costs from Python: shmcoll beside a backend that does nothing
-and returns a null Work, and beside gloo, in one alternating run on two ranks.
+"""What a small synchronous all_reduce costs from Python: shmcoll beside what it cannot be without,
+and beside gloo, in one alternating run on two ranks.
 
     python benchmarks/python_floor.py [--pin] [--json out.json]
 
-Prints the median over rounds of each backend's median call, and the ratios of the goals. A call
-counts until the slower of the two ranks has returned from it.
+The floor is what a backend takes that does nothing and returns a null Work, and the time of the C
+library from a loop in C. Prints the medians over rounds of each one's median call, and the median
+ratios. A call counts until the slower of the two ranks has returned from it.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
@@ -15,21 +18,31 @@ import pathlib
 import statistics
 import tempfile
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-HERE = pathlib.Path(__file__).parent
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SIZES = tuple(8 << shift for shift in range(10))  # bytes
+CALLS = {"shmcoll": 6000, "null": 6000, "core": 20000, "gloo": 200}
 
 
-def register_null() -> None:
-    """Compiles the do-nothing backend (cached by torch) and registers it as "null"."""
+def load_floor() -> Any:
+    """floor.cpp, compiled where that has not been done."""
+    import shmcoll
     from torch.utils.cpp_extension import load
 
-    module = load("shmcoll_null_backend", [str(HERE / "null_backend.cpp")], verbose=False)
-    dist.Backend.register_backend(
-        "null", lambda store, rank, size, timeout: module.NullBackend(rank, size), devices=["cpu"]
+    library = pathlib.Path(shmcoll.__file__).parent / "lib"
+    folder = ROOT / "build" / "floor"
+    folder.mkdir(parents=True, exist_ok=True)
+    return load(
+        "shmcoll_floor",
+        [str(ROOT / "benchmarks" / "floor.cpp")],
+        extra_include_paths=[str(ROOT / "src")],
+        extra_ldflags=[f"-L{library}", "-lshmcoll", f"-Wl,-rpath,{library}"],
+        build_directory=str(folder),
     )
 
 
@@ -44,51 +57,82 @@ def median_call_us(group: dist.ProcessGroup, tensor: torch.Tensor, calls: int) -
     return statistics.median(times) / 1e3
 
 
-def run_rank(rank: int, folder: str, rounds: int, pin: bool, path: str | None) -> None:
+class Rank:
+    """What takes turns."""
+
+    def __init__(self, rank: int, folder: str) -> None:
+        floor = load_floor()
+        dist.Backend.register_backend(
+            "null", lambda store, rank, size, timeout: floor.NullBackend(rank, size), devices="cpu"
+        )
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+        )
+        self.groups = {name: dist.new_group(backend=name) for name in ("shmcoll", "null", "gloo")}
+        self.core = floor.Core(rank, 2, f"{folder}/core")
+
+    def median_us(self, name: str, tensor: torch.Tensor) -> float:
+        """Of the slower rank."""
+        dist.barrier(group=self.groups["gloo"])
+        if name == "core":
+            us = self.core.median_us(tensor, CALLS[name])
+        else:
+            us = median_call_us(self.groups[name], tensor, CALLS[name])
+        mine = torch.tensor([us], dtype=torch.float64)
+        dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=self.groups["gloo"])
+        return mine.item()
+
+
+def check(sides: Rank) -> int:
+    """How many of the sums are wrong."""
+    ones = torch.ones(1000)
+    dist.all_reduce(ones, group=sides.groups["shmcoll"])
+    return int((ones != 2).sum())
+
+
+def run_rank(rank: int, folder: str, options: argparse.Namespace) -> None:
     import shmcoll  # noqa: F401
 
     torch.set_num_threads(1)
-    if pin:
+    if options.pin:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
-    register_null()
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    groups = {name: dist.new_group(backend=name) for name in ("shmcoll", "null", "gloo")}
-    calls = {"shmcoll": 20000, "null": 20000, "gloo": 300}
-    small = torch.zeros(2)
-    medians: dict[str, list[float]] = {name: [] for name in groups}
-    for _ in range(rounds):
-        for name, group in groups.items():
-            dist.barrier(group=groups["gloo"])
-            mine = torch.tensor([median_call_us(group, small, calls[name])], dtype=torch.float64)
-            dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=groups["gloo"])
-            medians[name].append(mine.item())
-    if rank == 0:
-        over_null = [a / b for a, b in zip(medians["shmcoll"], medians["null"])]
-        under_gloo = [b / a for a, b in zip(medians["shmcoll"], medians["gloo"])]
-        result = {
-            "median_us": {name: statistics.median(values) for name, values in medians.items()},
-            "shmcoll_over_null": statistics.median(over_null),
-            "gloo_over_shmcoll": statistics.median(under_gloo),
-            "rounds": medians,
-        }
-        for name, value in result["median_us"].items():
-            print(f"{name:8} {value:8.2f} us")
-        print(f"shmcoll / null {result['shmcoll_over_null']:.2f}  (goal: at most 1.25)")
-        print(f"gloo / shmcoll {result['gloo_over_shmcoll']:.0f}  (goal: at least 50)")
-        if path:
-            pathlib.Path(path).write_text(json.dumps(result, indent=2) + "\n")
+    sides = Rank(rank, folder)
+    rows, wrong = [], check(sides)
+    for size in SIZES[:: options.step]:
+        tensor = torch.zeros(size // 4)
+        us: dict[str, list[float]] = {name: [] for name in CALLS}
+        for _ in range(options.rounds):
+            for name in CALLS:
+                us[name].append(sides.median_us(name, tensor))
+        rows.append({"bytes": size, "us": us, "wrong": wrong})
+        if rank == 0:
+            print_row(size, us)
+    if rank == 0 and options.json:
+        text = json.dumps({"rows": rows}, indent=1)
+        pathlib.Path(options.json).write_text(text + "\n")
+    del sides.core
     dist.destroy_process_group()
 
 
+def print_row(size: int, us: dict[str, list[float]]) -> None:
+    medians = "  ".join(f"{name} {statistics.median(values):7.2f}" for name, values in us.items())
+    ours = us["shmcoll"]
+    floor = [null + core for null, core in zip(us["null"], us["core"])]
+    over = statistics.median(a / b for a, b in zip(ours, floor))
+    gloo = statistics.median(b / a for a, b in zip(ours, us["gloo"]))
+    print(f"{size:6} bytes  us: {medians}  over floor {over:.2f}  gloo {gloo:.0f}x", flush=True)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--step", type=int, default=1, help="only every so-manieth power of two")
     parser.add_argument("--pin", action="store_true", help="each rank stays on one CPU")
-    parser.add_argument("--json")
+    parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
-    register_null()
+    load_floor()
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run_rank, (folder, options.rounds, options.pin, options.json), nprocs=2)
+        mp.spawn(run_rank, (folder, options), nprocs=2)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  *   mpirun -n 2 peers DIRECTORY [-o OP,OP] [-b MIN] [-e MAX] [-f FACTOR] [-r ROUNDS] [-t MS]
- *                               [-a LIBRARY] [-s NAME=VALUE]
+ *                               [-a LIBRARY] [-s NAME=VALUE] [-d DTYPE,DTYPE] [-i] [-j FILE]
  *
  * DIRECTORY: an empty one, where the ranks meet. LIBRARY: another libshmcoll.so, in the place of MPI,
- * with that variable in its environment.
+ * with that variable in its environment. -d (or all): all_reduce of these dtypes with each reduction
+ * that they have; the second side is our own sum of as many bytes of float32. -i: also the sizes half
+ * way to the next one. -j: a line of JSON per row, with every round.
  * benchmarks/peers.py compiles and starts this.
  *
  * In each round both sides run the same operation for MS milliseconds in one loop, the first side
@@ -21,15 +23,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_ROUNDS 99
-#define ALIGN      ((size_t)4096)
+#define ALIGN ((size_t)4096)
 
 struct options {
-    const char *directory, *ops, *against;
+    const char *directory, *ops, *against, *dtypes;
     char *setting;
     size_t min, max;
     double factor, ms;
     int rounds;
+    bool between; /* also the sizes half way to the next one */
+    FILE *json;   /* rank 0's */
 };
 
 static void fail(const char *why)
@@ -48,10 +51,18 @@ static size_t size_of(const char *text)
     return (size_t)(number * (double)((size_t)1 << shift));
 }
 
-static struct options options_of(int argc, char **argv)
+static FILE *open_json(const char *path)
 {
-    struct options o = {NULL, NULL, NULL, NULL, 8, 32 << 20, 4, 20, 7};
-    for (int c; (c = getopt(argc, argv, "o:b:e:f:r:t:a:s:")) != -1;) {
+    FILE *json = fopen(path, "w");
+    if (!json)
+        fail("the file of -j cannot be written");
+    return json;
+}
+
+static struct options options_of(int argc, char **argv, int rank)
+{
+    struct options o = {.min = 8, .max = 32 << 20, .factor = 4, .ms = 20, .rounds = 7};
+    for (int c; (c = getopt(argc, argv, "o:b:e:f:r:t:a:s:d:ij:")) != -1;) {
         if (c == 'o')
             o.ops = optarg;
         else if (c == 'b')
@@ -68,8 +79,14 @@ static struct options options_of(int argc, char **argv)
             o.against = optarg;
         else if (c == 's')
             o.setting = optarg;
+        else if (c == 'd')
+            o.dtypes = optarg;
+        else if (c == 'i')
+            o.between = true;
+        else if (c == 'j')
+            o.json = rank == 0 ? open_json(optarg) : NULL;
         else
-            fail("options: -o -b -e -f -r -t -a -s; see the source");
+            fail("options: -o -b -e -f -r -t -a -s -d -i -j; see the source");
     }
     o.directory = argv[optind];
     if (!o.directory || o.min < 1 || o.max < o.min || o.factor <= 1 || o.rounds < 1 ||
@@ -78,13 +95,13 @@ static struct options options_of(int argc, char **argv)
     return o;
 }
 
-static bool wanted(const struct options *o, const char *name)
+bool listed(const char *names, const char *name)
 {
     size_t length = strlen(name);
-    for (const char *at = o->ops; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+    for (const char *at = names; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
         if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0'))
             return true;
-    return !o->ops;
+    return !names;
 }
 
 static void meet(struct world *world, struct build *build, const char *name, const char *directory)
@@ -163,97 +180,135 @@ double median(const double *values, int count)
     return count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
 }
 
-/* Part of the time that scaling in place and exchanging the lines would need, at least. */
-static void print_roofline(const struct world *world, const double *ours, int rounds, size_t bytes,
-                           const double *exchange)
+/* In each round of the same row: how fast lines change hands, and what the bounds are then. */
+static void bound_round(const struct world *world, struct row *row, int r)
 {
-    double part[MAX_ROUNDS], scaled[MAX_ROUNDS];
-    for (int r = 0; r < rounds; r++) {
-        double scale = bound_scale(world, bytes);
-        part[r] = (scale + (double)bytes / exchange[r]) / ours[r];
-        scaled[r] = scale / ours[r];
-    }
-    if (world->rank == 0)
-        printf("  %5.0f %%  %5.0f %%", 100 * median(part, rounds), 100 * median(scaled, rounds));
+    row->exchange[r] = bound_exchange(world);
+    if (row->scaled)
+        row->scale[r] = bound_scale(world, row->bytes);
+    if (row->hopped)
+        row->hop[r] = bound_hop(world);
 }
 
-static void measure(const struct world *world, const struct options *o, const char *name,
-                    size_t bytes)
+static void measure(const struct world *world, const struct options *o, struct call *call,
+                    struct row *row)
 {
-    struct call *call = call_make(world, name, bytes);
-    if (!call)
-        return;
-    const int step = strcmp(name, "stream") == 0 ? 16 : 2 * world->size;
+    const int step = strcmp(row->op, "stream") == 0 ? 16 : 2 * world->size;
     int right = call_right(call, OURS, 0) && call_right(call, THEIRS, 0) &&
                 (step == 16 || (call_right(call, OURS, 1) && call_right(call, THEIRS, 1)));
     MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    row->right = right;
+    row->rounds = o->rounds;
     int turns[2];
-    double seconds[2][MAX_ROUNDS], ratios[MAX_ROUNDS], exchange[MAX_ROUNDS];
     for (int side = OURS; side <= THEIRS; side++)
         turns[side] = turns_for(call, (enum side)side, o->ms / 1e3, step);
     for (int r = 0; r < o->rounds; r++) {
         for (int turn = 0; turn < 2; turn++) {
             enum side side = (turn + r) % 2 ? THEIRS : OURS;
-            seconds[side][r] = time_turns(call, side, turns[side]);
+            row->seconds[side][r] = time_turns(call, side, turns[side]);
         }
-        ratios[r] = seconds[THEIRS][r] / seconds[OURS][r];
-        exchange[r] = bound_exchange(world);
+        bound_round(world, row, r);
     }
+}
+
+static void measure_size(const struct world *world, const struct options *o, const char *name,
+                         size_t bytes)
+{
+    struct call *call = call_make(world, name, bytes);
+    if (!call)
+        return;
+    struct row row = {.op = name, .numbers = world->numbers[OURS], .bytes = bytes};
+    row.scaled = strcmp(name, "all_reduce") == 0 && bytes >= (64u << 10) && !world->renumbered;
+    row.hopped = strcmp(name, "barrier") == 0 && world->size == 2;
+    measure(world, o, call, &row);
     if (world->rank == 0)
-        printf("%-14s %10zu  %10.2f  %10.2f  %6.2fx  %5.0f", name, bytes,
-               median(seconds[OURS], o->rounds) * 1e6, median(seconds[THEIRS], o->rounds) * 1e6,
-               median(ratios, o->rounds), median(exchange, o->rounds) / 1e9);
-    if (strcmp(name, "all_reduce") == 0 && bytes >= (64u << 10))
-        print_roofline(world, seconds[OURS], o->rounds, bytes, exchange);
-    if (world->rank == 0)
-        printf("%s\n", right ? "" : "  WRONG");
-    fflush(stdout);
+        rows_add(&row, o->json);
     call_free(call);
-    if (!right)
+    if (!row.right)
         fail("a result is wrong");
+}
+
+static size_t whole_floats(double bytes)
+{
+    return (size_t)bytes / sizeof(float) * sizeof(float);
+}
+
+static void measure_sizes(const struct world *world, const struct options *o, const char *name)
+{
+    for (double bytes = (double)o->min; bytes <= (double)o->max; bytes *= o->factor) {
+        measure_size(world, o, name, whole_floats(bytes));
+        double between = bytes * (1 + o->factor) / 2;
+        if (o->between && between <= (double)o->max)
+            measure_size(world, o, name, whole_floats(between));
+    }
 }
 
 static void measure_all(const struct world *world, const struct options *o)
 {
     for (size_t k = 0; call_name(k); k++) {
         const char *name = call_name(k);
-        double bytes = (double)o->min;
-        if (!wanted(o, name))
+        if (!listed(o->ops, name))
             continue;
         if (strcmp(name, "barrier") == 0)
-            measure(world, o, name, 0);
+            measure_size(world, o, name, 0);
         else
-            for (; bytes <= (double)o->max; bytes *= o->factor)
-                measure(world, o, name, (size_t)bytes / sizeof(float) * sizeof(float));
+            measure_sizes(world, o, name);
     }
+}
+
+/* all_reduce of each of these beside that of float sums, both by us. */
+static void measure_numbers(struct world *world, const struct options *o)
+{
+    world->renumbered = true;
+    for (size_t k = 0; numbers_choose(o->dtypes, k, &world->numbers[OURS]); k++)
+        measure_sizes(world, o, "all_reduce");
+}
+
+static void make_groups(struct world *world, const struct options *o)
+{
+    static const struct build linked = {NULL, shc_comm_create, shc_run, shc_comm_free,
+                                        shc_error_text};
+    world->builds[OURS] = linked;
+    meet(world, &world->builds[OURS], "ours", o->directory);
+    if (!o->against && !o->dtypes)
+        return;
+    if (o->setting) /* each build reads its environment when it makes its first group */
+        putenv(o->setting);
+    world->builds[THEIRS] = o->against ? load(o->against) : linked;
+    meet(world, &world->builds[THEIRS], "theirs", o->directory);
+}
+
+static struct head measure_head(const struct world *world, const struct options *o)
+{
+    return (struct head){
+        .other = o->against  ? "other"
+                 : o->dtypes ? "float32"
+                             : "MPI",
+        .hop = bound_hop(world),
+        .exchange = bound_exchange(world),
+        .rewrite = bound_rewrite(world),
+    };
 }
 
 int main(int argc, char **argv)
 {
-    struct world world = {0};
+    struct world world = {.numbers = {FLOAT_SUM, FLOAT_SUM}};
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &world.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world.size);
-    struct options o = options_of(argc, argv);
+    struct options o = options_of(argc, argv, world.rank);
+    if (o.dtypes && world.size != 2)
+        fail("-d is for two ranks");
     world.given = make_buffer(o.max);
     world.got = make_buffer(o.max);
-    world.builds[OURS] =
-        (struct build){NULL, shc_comm_create, shc_run, shc_comm_free, shc_error_text};
-    meet(&world, &world.builds[OURS], "ours", o.directory);
-    if (o.against) { /* each build reads its environment when it makes its first group */
-        if (o.setting)
-            putenv(o.setting);
-        world.builds[THEIRS] = load(o.against);
-        meet(&world, &world.builds[THEIRS], "theirs", o.directory);
-    }
-    double hop = bound_hop(&world), exchange = bound_exchange(&world),
-           again = bound_rewrite(&world);
+    make_groups(&world, &o);
+    struct head head = measure_head(&world, &o);
     if (world.rank == 0)
-        printf("# %d ranks; a flag one way %.0f ns; fresh lines of the other read at %.0f GB/s, "
-               "stored to again at %.0f GB/s\n# %-12s %10s  %10s  %10s  %7s  %5s  %7s  %7s\n",
-               world.size, hop * 1e9, exchange / 1e9, again / 1e9, "operation", "bytes",
-               "shmcoll us", o.against ? "other us" : "MPI us", "ratio", "GB/s", "roof", "scale");
-    measure_all(&world, &o);
+        rows_begin(&world, &head, o.json);
+    if (o.dtypes)
+        measure_numbers(&world, &o);
+    else
+        measure_all(&world, &o);
     for (int side = OURS; side <= THEIRS; side++)
         if (world.builds[side].comm)
             world.builds[side].free(world.builds[side].comm);

@@ -6,10 +6,13 @@
  *
  *   peers.c     options, rounds, the table
  *   calls.c     every operation, through libshmcoll and through MPI, and what it must give
+ *   numbers.c   dtypes and reductions other than the sum of float32
  *   bounds.c    what the machine could do: in-place scaling, lines that change hands, flags
+ *   rows.c      what was measured, as a table and as JSON
  */
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include <shm/shmcoll.h>
 
@@ -24,11 +27,18 @@ struct build {
     const char *(*error)(void);
 };
 
+struct numbers {
+    enum shc_dtype dtype;
+    enum shc_redop redop;
+};
+
 /* One rank's view of the run. */
 struct world {
     int rank, size;
-    struct build builds[2]; /* of both sides */
-    float *given, *got;     /* room for the largest size each, page-aligned */
+    struct build builds[2];    /* of both sides */
+    struct numbers numbers[2]; /* that they reduce */
+    bool renumbered;           /* the two differ; all_reduce of two ranks only */
+    float *given, *got;        /* room for the largest size each, page-aligned */
 };
 
 /* One operation of one size, ready to run. */
@@ -48,9 +58,53 @@ bool call_right(struct call *call, enum side side, int i);
 /* The k-th operation's name; NULL behind the last. */
 const char *call_name(size_t k);
 
+/* Is it in the list a,b,...? NULL is a list of everything. */
+bool listed(const char *names, const char *name);
+
 /* Of up to MEDIAN_ROOM values. */
 double median(const double *values, int count);
 #define MEDIAN_ROOM 200
+
+/* ---- numbers ---- */
+
+#define FLOAT_SUM ((struct numbers){SHC_FLOAT32, SHC_SUM})
+
+/* The k-th pair there is whose dtype is in `names` (a,b; or all). False behind the last. */
+bool numbers_choose(const char *names, size_t k, struct numbers *numbers);
+
+/* Ones of the dtype; and whether the memory holds what two ranks' ones are reduced to. */
+void numbers_fill(const struct numbers *numbers, void *memory, size_t bytes);
+bool numbers_right(const struct numbers *numbers, const void *memory, size_t bytes);
+
+/* ---- rows ---- */
+
+#define MAX_ROUNDS 99
+
+/* An operation of one size, round by round. */
+struct row {
+    const char *op;
+    struct numbers numbers;
+    size_t bytes;
+    int rounds;
+    bool right;
+    bool scaled, hopped; /* is there something in `scale`, in `hop`? */
+    double seconds[2][MAX_ROUNDS];
+    double exchange[MAX_ROUNDS]; /* bytes per second */
+    double scale[MAX_ROUNDS], hop[MAX_ROUNDS];
+};
+
+/* What stands in front of the rows. */
+struct head {
+    const char *other; /* the second side */
+    double hop, exchange, rewrite;
+};
+
+/* Part of our time that scaling in place and exchanging the lines would need, at least. */
+double row_roof(const struct row *row, int round);
+
+/* On standard output, and a line of JSON each in `json` if that is not NULL. */
+void rows_begin(const struct world *world, const struct head *head, FILE *json);
+void rows_add(const struct row *row, FILE *json);
 
 /* ---- bounds: seconds, the slowest rank's median ---- */
 

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A training step under DistributedDataParallel: shmcoll, gloo, and its computation alone.
+
+    python benchmarks/ddp_step.py [--json out.json] [--models digits,mlp] [--buckets 1,4,16,64]
+
+Two ranks; the network of examples/digits_ddp.py and one of linear layers with 20 million
+parameters; gradients in buckets of so many MiB. The three take turns in one run, with the same
+data: a step lasts until the slower rank has updated its parameters. Afterwards the parameters of
+the two backends must have the same bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "examples"))
+
+BACKENDS = ("shmcoll", "gloo")
+CONTENDERS = (*BACKENDS, "compute")
+WARMUP_STEPS = 3  # DDP orders its buckets anew, and buffers are allocated
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model and what it learns from."""
+
+    name: str
+    model: nn.Module
+    inputs: Tensor
+    labels: Tensor
+    steps: int  # of a round
+
+
+def digits(rank: int) -> Job:
+    import digits_ddp
+
+    images, labels, _, _ = digits_ddp.load_data()
+    mine = slice(32 * rank, 32 * rank + 32)
+    return Job("digits CNN", digits_ddp.make_model(0), images[mine], labels[mine], 10)
+
+
+def mlp(rank: int) -> Job:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(1024, 3072),
+        nn.ReLU(),
+        nn.Linear(3072, 4096),
+        nn.ReLU(),
+        nn.Linear(4096, 1024),
+    )
+    torch.manual_seed(1 + rank)
+    return Job("MLP of 20 M", model, torch.randn(16, 1024), torch.randint(1024, (16,)), 1)
+
+
+JOBS = {"digits": digits, "mlp": mlp}
+
+
+class Contender:
+    """A copy of the job's model that trains on its own."""
+
+    def __init__(self, job: Job, bucket_mb: int, group: dist.ProcessGroup | None) -> None:
+        self.job = job
+        if group is None:
+            self.model: nn.Module = job.model
+        else:
+            self.model = DistributedDataParallel(
+                job.model,
+                process_group=group,
+                bucket_cap_mb=bucket_mb,
+                gradient_as_bucket_view=True,
+            )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(self.model(self.job.inputs), self.job.labels)
+        loss.backward()
+        self.optimizer.step()
+
+    def step_ms(self, everyone: dist.ProcessGroup) -> float:
+        """The mean of a round, at the slower rank."""
+        dist.barrier(group=everyone)
+        begun = time.perf_counter()
+        for _ in range(self.job.steps):
+            self.step()
+        took = torch.tensor([(time.perf_counter() - begun) * 1e3 / self.job.steps])
+        dist.all_reduce(took, op=dist.ReduceOp.MAX, group=everyone)
+        return took.item()
+
+
+def measure(
+    name: str, bucket_mb: int, rounds: int, rank: int, groups: dict[str, Any]
+) -> dict[str, Any]:
+    sides = {side: Contender(JOBS[name](rank), bucket_mb, groups.get(side)) for side in CONTENDERS}
+    ms: dict[str, list[float]] = {side: [] for side in CONTENDERS}
+    for side in sides.values():
+        for _ in range(WARMUP_STEPS):
+            side.step()
+    for turn in range(rounds):
+        for place in range(len(CONTENDERS)):
+            side = CONTENDERS[(turn + place) % len(CONTENDERS)]
+            ms[side].append(sides[side].step_ms(groups["everyone"]))
+    trained = [list(sides[backend].model.parameters()) for backend in BACKENDS]
+    wrong = torch.tensor([sum(int((a != b).sum()) for a, b in zip(*trained))])
+    dist.all_reduce(wrong, group=groups["everyone"])
+    job = sides["compute"].job
+    parameters = sum(parameter.numel() for parameter in job.model.parameters())
+    return {
+        "model": job.name,
+        "parameters": parameters,
+        "bucket_mib": bucket_mb,
+        "step_ms": ms,
+        "wrong": int(wrong.item()),
+    }
+
+
+def print_row(row: dict[str, Any]) -> None:
+    ms = row["step_ms"]
+    over_gloo = statistics.median(b / a for a, b in zip(ms["shmcoll"], ms["gloo"]))
+    over_compute = statistics.median(a / b for a, b in zip(ms["shmcoll"], ms["compute"]))
+    times = "  ".join(f"{side} {statistics.median(ms[side]):7.2f}" for side in CONTENDERS)
+    text = f"{row['model']:12} buckets of {row['bucket_mib']:2} MiB   ms a step: {times}"
+    wrong = f"  {row['wrong']} parameters WRONG" if row["wrong"] else ""
+    print(f"{text}   gloo/shmcoll {over_gloo:.2f}  shmcoll/compute {over_compute:.2f}{wrong}")
+    sys.stdout.flush()
+
+
+def run_rank(rank: int, folder: str, options: argparse.Namespace) -> None:
+    import shmcoll  # noqa: F401
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    groups: dict[str, Any] = {name: dist.new_group(backend=name) for name in BACKENDS}
+    groups["everyone"] = dist.group.WORLD
+    rows = []
+    for name in options.models.split(","):
+        for bucket in options.buckets.split(","):
+            row = measure(name, int(bucket), options.rounds, rank, groups)
+            rows.append(row)
+            if rank == 0:
+                print_row(row)
+    if rank == 0 and options.json:
+        pathlib.Path(options.json).write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", default="digits,mlp", help="default: digits,mlp")
+    parser.add_argument("--buckets", default="1,4,16,64", help="MiB (default: 1,4,16,64)")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(run_rank, (folder, options), nprocs=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs the benchmarks and says of each goal of the project whether it is met.
+
+    python benchmarks/goals.py [--only NAME] [--quick] [--report] [--folder build/goals]
+
+In parts of a few minutes each (`--list`); each leaves what it measured in the folder, so that
+`--only` renews one part, and `--report` judges what is there without running anything. The verdicts
+are printed and written to goals.json and goals.md there. A goal that is not met is no failure:
+
+exit code: 0, or 1 if something failed to run or gave wrong values, or 2 after bad usage
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from scores import report as reports
+from scores.judge import judge
+from scores.parts import PARTS, ROOT, Absent, Failed, Lab
+from scores.report import Record, Report
+from scores.table import GOALS
+
+from shmcoll.bench import machine
+
+
+def commit() -> str:
+    """With a mark if the tree has changes of its own."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=7"]
+    done = subprocess.run([*command, "--exclude=*"], capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def measure(name: str, folder: Path, quick: bool) -> Record:
+    lab = Lab(folder, name, quick)
+    (folder / f"{name}.log").unlink(missing_ok=True)
+    started = datetime.now(timezone.utc).isoformat(" ", "seconds").removesuffix("+00:00")
+    begun, status, why, rows = time.monotonic(), "ok", "", ()
+    try:
+        rows = tuple(PARTS[name](lab))
+    except Absent as absent:
+        status, why = "absent", str(absent)
+    except Failed as failed:
+        status, why = "failed", str(failed)
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+    ) as error:  # what a program wrote is not what it should be
+        status, why = "failed", f"{type(error).__name__}: {error}"
+    seconds = time.monotonic() - begun
+    return Record(name, status, why, quick, started, seconds, commit(), rows)
+
+
+def path_of(folder: Path, name: str) -> Path:
+    return folder / f"{name}.rows.json"
+
+
+def run_parts(names: Sequence[str], folder: Path, quick: bool) -> None:
+    for name in names:
+        print(f"{name:18}", end="", flush=True)
+        record = measure(name, folder, quick)
+        path_of(folder, name).write_text(json.dumps(asdict(record)) + "\n")
+        print(f"{record.seconds:6.0f} s  {record.status}  {record.why}".rstrip(), flush=True)
+
+
+def make_report(names: Sequence[str], folder: Path) -> Report:
+    """Of the parts that have left something in the folder."""
+    files = [path_of(folder, name) for name in names]
+    records = [Record.of(json.loads(file.read_text())) for file in files if file.exists()]
+    facts = machine.gather()
+    rows = [row for record in records for row in record.rows]
+    absent = dict.fromkeys(names, "has not run") | {
+        record.part: f"{record.status}: {record.why}" if record.why else "" for record in records
+    }
+    goals = [goal for goal in GOALS if goal.part in names]
+    judgements = [judge(goal, rows, facts.cpus_usable, absent) for goal in goals]
+    return Report(facts_of(facts), records, judgements)
+
+
+def facts_of(facts: machine.Machine) -> dict[str, Any]:
+    date = datetime.now(timezone.utc).date().isoformat()
+    return {"date": date, "torch": facts.versions["torch"], **asdict(facts)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", metavar="NAME", help="parts whose name contains it")
+    parser.add_argument("--quick", action="store_true", help="few sizes: does everything run?")
+    parser.add_argument("--report", action="store_true", help="run nothing, judge what is there")
+    parser.add_argument("--list", action="store_true", help="the parts, and their goals")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "goals", metavar="DIR")
+    args = parser.parse_args(argv)
+    names = [name for name in PARTS if args.only in name]
+    if not names:
+        parser.error(f"--only {args.only}: no part of {', '.join(PARTS)} is called so")
+    if args.list:
+        for name in names:
+            print(name, *(f"    {g.name}  {g.demand}" for g in GOALS if g.part == name), sep="\n")
+        return 0
+    args.folder.mkdir(parents=True, exist_ok=True)
+    if not args.report:
+        run_parts(names, args.folder, args.quick)
+    report = make_report(names, args.folder)
+    print(*reports.terminal(report), sep="\n")
+    text = json.dumps(reports.as_json(report), indent=1)
+    (args.folder / "goals.json").write_text(text + "\n")
+    (args.folder / "goals.md").write_text(reports.markdown(report))
+    print(f"{args.folder}/goals.md, goals.json")
+    return 1 if report.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

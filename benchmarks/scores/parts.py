@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The programs that measure, and what rows their output amounts to.
+
+A part finishes in a few minutes. It raises Absent if this machine cannot run it, Failed if it could
+and something went wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scores.rows import Row, mode_of
+from scores.table import KIB, MIB, MPIS, OTHERS
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+PATIENCE_S = 900
+CROWD_CPUS = 2  # that 4 and 8 ranks share
+LARGE_RUNS = 3
+
+
+class Absent(Exception):
+    """What this machine has not got."""
+
+
+class Failed(Exception):
+    """What went wrong, in a line."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where programs run. `quick`: few sizes and rounds, to see that they do."""
+
+    folder: Path
+    part: str
+    quick: bool = False
+
+    def run(self, command: list[str], cpus: Iterable[int] = ()) -> None:
+        """Its output goes to the part's log."""
+        log = self.folder / f"{self.part}.log"
+        allowed = set(cpus) or os.sched_getaffinity(0)
+        with log.open("a") as output:
+            output.write(f"+ {' '.join(command)}\n")
+            output.flush()
+            try:
+                code = subprocess.run(
+                    command,
+                    cwd=ROOT,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    timeout=PATIENCE_S,
+                    preexec_fn=lambda: os.sched_setaffinity(0, allowed),
+                ).returncode
+            except subprocess.TimeoutExpired:
+                raise Failed(f"{command[1]} took more than {PATIENCE_S} s; see {log}") from None
+        if code:
+            raise Failed(f"{' '.join(command[1:3])} ended with {code}; see {log}")
+
+    def script(self, name: str, *options: str, cpus: Iterable[int] = ()) -> Any:
+        """What a program of benchmarks/ writes with --json."""
+        return self.python(str(BENCHMARKS / name), *options, cpus=cpus)
+
+    def python(self, *arguments: str, cpus: Iterable[int] = ()) -> Any:
+        written = self.folder / f"{self.part}.out.json"
+        written.unlink(missing_ok=True)
+        self.run([sys.executable, *arguments, "--json", str(written)], cpus)
+        return json.loads(written.read_text())
+
+    def exchange_gbs(self) -> tuple[float, ...]:
+        """How fast lines change hands now; empty where that cannot be asked."""
+        if not mpis():
+            return ()
+        options = ("--mpi", mpis()[0], "-o", "barrier", "-r", "1", "-t", "1")
+        return (self.script("peers.py", *options)["runs"][0]["exchange_gbs"],)
+
+    def choose(self, full: tuple[str, ...], quick: tuple[str, ...]) -> tuple[str, ...]:
+        return quick if self.quick else full
+
+
+def mpis() -> list[str]:
+    return [name for name in MPIS if shutil.which(f"mpicc.{name}")]
+
+
+# ---- from C ----
+
+NO_MPI = "no MPI: apt-get install libopenmpi-dev openmpi-bin libmpich-dev mpich"
+
+
+def c_rows(data: dict[str, Any]) -> list[Row]:
+    """Of what peers.py writes."""
+    rows = []
+    for run in data["runs"]:
+        for one in run["rows"]:
+            rows += c_row(one, run["ranks"], run["other"])
+        rows += growth(run["rows"], run["ranks"])
+    return rows
+
+
+def c_row(one: dict[str, Any], ranks: int, other: str) -> list[Row]:
+    ours, exchange = one["ours_us"], one["exchange_gbs"]
+    # Of more than two, the first two may share a CPU.
+    modes = tuple(mode_of([gbs]) for gbs in exchange) if ranks == 2 else ()
+
+    def row(metric: str, values: Iterable[float], rival: str = "", kind: str = "") -> Row:
+        wrong = "" if one["right"] else "wrong values"
+        place = (metric, one["op"], one["bytes"], ranks, rival, kind)
+        return Row(*place, tuple(values), modes, wrong)
+
+    ratios = [theirs / mine for mine, theirs in zip(ours, one["theirs_us"])]
+    if other == "itself":
+        return [row("of float32", ratios, kind=f"{one['dtype']} {one['redop']}")]
+    rows = [row("ratio", ratios, other)]
+    if "hop_us" in one:
+        rows.append(row("hops", (mine / hop for mine, hop in zip(ours, one["hop_us"]))))
+    if "scale_us" in one:
+        bounds = [s + one["bytes"] / gbs / 1e3 for s, gbs in zip(one["scale_us"], exchange)]
+        rows.append(row("scale", (s / mine for mine, s in zip(ours, one["scale_us"]))))
+        rows.append(row("roof", (bound / mine for mine, bound in zip(ours, bounds))))
+    return rows
+
+
+def growth(ones: list[dict[str, Any]], ranks: int) -> list[Row]:
+    """Of all_reduce: the time over that of the next smaller size."""
+    sums = [one for one in ones if one["op"] == "all_reduce" and one["dtype"] == "float32"]
+    out = []
+    for small, large in itertools.pairwise(sorted(sums, key=lambda one: one["bytes"])):
+        if small["bytes"] < large["bytes"]:
+            values = tuple(b / a for a, b in zip(small["ours_us"], large["ours_us"]))
+            out.append(Row("growth", "all_reduce", large["bytes"], ranks, values=values))
+    return out
+
+
+def beside_mpis(lab: Lab, *options: str) -> list[Row]:
+    if not mpis():
+        raise Absent(NO_MPI)
+    return [row for mpi in mpis() for row in c_rows(lab.script("peers.py", "--mpi", mpi, *options))]
+
+
+def c_all_reduce(lab: Lab) -> list[Row]:
+    how = lab.choose(("-f", "2", "-r", "11", "-t", "7"), ("-f", "1024", "-r", "3", "-t", "1"))
+    return beside_mpis(lab, "-o", "barrier,all_reduce", "-e", "64M", *how)
+
+
+def c_operations(lab: Lab) -> list[Row]:
+    how = lab.choose(("-f", "2", "-r", "7", "-t", "3"), ("-f", "2048", "-r", "2", "-t", "1"))
+    return beside_mpis(lab, "-o", ",".join(OTHERS), "-e", "32M", *how)
+
+
+def c_messages(lab: Lab) -> list[Row]:
+    how = lab.choose(("-f", "2", "-r", "9", "-t", "5"), ("-f", "2048", "-r", "2", "-t", "1"))
+    return beside_mpis(lab, "-o", "ping,stream", "-e", "32M", *how)
+
+
+def c_dtypes(lab: Lab) -> list[Row]:
+    if not mpis():
+        raise Absent(NO_MPI)
+    how = lab.choose(("-e", "4M", "-r", "7", "-t", "5"), ("-e", "64K", "-r", "2", "-t", "1"))
+    options = ("--mpi", mpis()[0], "-d", "all", "-b", "64K", "-f", "64", *how)
+    return c_rows(lab.script("peers.py", *options))
+
+
+def crowd(lab: Lab, ranks: int, *how: str) -> list[Row]:
+    if "openmpi" not in mpis():
+        raise Absent("no Open MPI: apt-get install libopenmpi-dev openmpi-bin")
+    cpus = sorted(os.sched_getaffinity(0))[:CROWD_CPUS]
+    options = ("-n", str(ranks), "--mpi", "openmpi", "-o", "barrier,all_reduce", *how)
+    return c_rows(lab.script("peers.py", *options, cpus=cpus))
+
+
+def smallest(lab: Lab, ranks: int) -> list[Row]:
+    """With more of the scheduler's moods in them than a sweep over sizes has time for."""
+    return crowd(
+        lab, ranks, "-e", "8", *lab.choose(("-r", "11", "-t", "40"), ("-r", "2", "-t", "2"))
+    )
+
+
+def c_4_ranks(lab: Lab) -> list[Row]:
+    sweep = ("-e", "64M", "-f", "2", "-i", "-r", "5", "-t", "10")
+    few = ("-e", "64K", "-f", "64", "-r", "2", "-t", "2")
+    return smallest(lab, 4) + crowd(lab, 4, *lab.choose(sweep, few))
+
+
+def c_8_ranks(lab: Lab) -> list[Row]:
+    return smallest(lab, 8)
+
+
+# ---- from Python ----
+
+
+def around(exchange: tuple[float, ...], values: tuple[float, ...]) -> tuple[str, ...]:
+    """The mode of rounds, of which only before and after them was looked at."""
+    return (mode_of(exchange),) * len(values)
+
+
+def bench_rows(data: dict[str, Any], exchange: tuple[float, ...]) -> list[Row]:
+    """Of what `python -m shmcoll.bench --json` writes. A backend that has not got an operation
+    gives no row."""
+    rows = []
+    for one in data["results"]:
+        place = ("gloo ratio", one["op"], one["size_bytes"], one["world_size"])
+        wrong = one["backends"]["shmcoll"]["wrong"]
+        error = one["backends"]["shmcoll"]["error"]
+        why = f"{wrong} wrong elements" if wrong else error or ""
+        values = tuple(one["ratios"]["gloo"]["rounds"])
+        rows.append(Row(*place, values=values, modes=around(exchange, values), wrong=why))
+    return rows
+
+
+def beside_gloo(lab: Lab, *options: str) -> list[Row]:
+    before = lab.exchange_gbs()
+    data = lab.python("-m", "shmcoll.bench", "-q", "-g", "2", *options)
+    return bench_rows(data, before + lab.exchange_gbs())
+
+
+def python_all_reduce(lab: Lab) -> list[Row]:
+    few = ("-f", "1024", "--rounds", "2", "--point-time", "0.1")
+    how = lab.choose(("-f", "2", "--rounds", "7", "--point-time", "0.6"), few)
+    rows = beside_gloo(lab, "-o", "all_reduce", "-b", "8", "-e", "16M", *how)
+    # By itself, and in short runs: what matters most here is whether the CPUs share an L3, and that
+    # may change at any time.
+    how = lab.choose(("--rounds", "5", "--point-time", "1.5"), ("--rounds", "2"))
+    for _ in range(1 if lab.quick else LARGE_RUNS):
+        rows += beside_gloo(lab, "-o", "all_reduce", "-b", "32M", "-e", "32M", *how)
+    return rows
+
+
+def python_operations(lab: Lab) -> list[Row]:
+    few = ("-f", "2048", "--rounds", "2", "--point-time", "0.1")
+    how = lab.choose(("-f", "2", "--rounds", "5", "--point-time", "0.3"), few)
+    ops = ",".join((*OTHERS, "sendrecv", "barrier"))
+    return beside_gloo(lab, "-o", ops, "-b", "8", "-e", "4M", *how)
+
+
+def python_copies(lab: Lab) -> list[Row]:
+    how = lab.choose(("--rounds", "9"), ("--rounds", "2", "--sizes", "8"))
+    before = lab.exchange_gbs()
+    data = lab.script("copy_bound.py", *how)
+    exchange = before + lab.exchange_gbs()
+    return [copy_row(one, exchange) for one in data["rows"]]
+
+
+def copy_row(one: dict[str, Any], exchange: tuple[float, ...]) -> Row:
+    values = tuple(ours / copy for ours, copy in zip(one["ours_us"], one["copy_us"]))
+    wrong = f"{one['wrong']} wrong elements" if one["wrong"] else ""
+    return Row(
+        "over copy",
+        one["op"],
+        one["bytes"],
+        values=values,
+        modes=around(exchange, values),
+        wrong=wrong,
+    )
+
+
+def python_floor(lab: Lab) -> list[Row]:
+    how = lab.choose(("--rounds", "9"), ("--rounds", "2", "--step", "9"))
+    return [floor_row(one) for one in lab.script("python_floor.py", *how)["rows"]]
+
+
+def floor_row(one: dict[str, Any]) -> Row:
+    us = one["us"]
+    rounds = zip(us["shmcoll"], us["null"], us["core"])
+    values = tuple(ours / (null + core) for ours, null, core in rounds)
+    wrong = f"{one['wrong']} wrong elements" if one["wrong"] else ""
+    return Row("over floor", "all_reduce", one["bytes"], values=values, wrong=wrong)
+
+
+# ---- whole programs ----
+
+
+def ddp(lab: Lab) -> list[Row]:
+    few = ("--rounds", "2", "--buckets", "4", "--models", "digits")
+    how = lab.choose(("--rounds", "7"), few)
+    before = lab.exchange_gbs()
+    data = lab.script("ddp_step.py", *how)
+    exchange = before + lab.exchange_gbs()
+    return [row for one in data["rows"] for row in ddp_rows(one, exchange)]
+
+
+def ddp_rows(one: dict[str, Any], exchange: tuple[float, ...]) -> list[Row]:
+    ms = one["step_ms"]
+    wrong = f"{one['wrong']} parameters differ from gloo's" if one["wrong"] else ""
+    place = ("DDP step", one["bucket_mib"] * MIB, 2, "", one["model"])
+    over_gloo = tuple(gloo / ours for ours, gloo in zip(ms["shmcoll"], ms["gloo"]))
+    over_compute = tuple(ours / alone for ours, alone in zip(ms["shmcoll"], ms["compute"]))
+    modes = around(exchange, over_gloo)
+    return [
+        Row("gloo step", *place, over_gloo, modes, wrong),
+        Row("over compute", *place, over_compute, modes, wrong),
+    ]
+
+
+def start(lab: Lab) -> list[Row]:
+    how = lab.choose(("--rounds", "11"), ("--rounds", "2"))
+    data = lab.script("startup.py", "--nproc", "8", *how)
+    if data["shared_bytes"] <= 0:
+        raise Failed("startup.py found no shared memory mapped: it looked for the wrong files")
+    ranks = data["world_size"]
+    memory = data["shared_bytes"] / (4 * MIB + ranks * 64 * KIB)
+    return [
+        Row("init", ranks=ranks, values=tuple(data["init_added_ms"])),
+        Row("new_group", ranks=ranks, values=tuple(data["ms"]["shmcoll"]["new_group"])),
+        Row("shared memory", ranks=ranks, values=(memory,)),
+    ]
+
+
+def bench_time(lab: Lab) -> list[Row]:
+    begun = time.monotonic()
+    lab.python("-m", "shmcoll.bench", *lab.choose((), ("-o", "barrier")))
+    seconds = time.monotonic() - begun
+    return [] if lab.quick else [Row("seconds", values=(seconds,))]
+
+
+PARTS: dict[str, Callable[[Lab], list[Row]]] = {
+    "c-all_reduce": c_all_reduce,
+    "c-dtypes": c_dtypes,
+    "c-operations": c_operations,
+    "c-messages": c_messages,
+    "c-4-ranks": c_4_ranks,
+    "c-8-ranks": c_8_ranks,
+    "python-floor": python_floor,
+    "python-all_reduce": python_all_reduce,
+    "python-operations": python_operations,
+    "python-copies": python_copies,
+    "ddp": ddp,
+    "start": start,
+    "bench-time": bench_time,
+}

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The goals. What an operation's bytes are: docs/PERFORMANCE.md, and benchmarks/peers/peers.h."""
+
+from __future__ import annotations
+
+from scores.judge import Goal
+from scores.rows import size_text
+
+KIB, MIB = 1 << 10, 1 << 20
+MPIS = ("openmpi", "mpich")
+OTHERS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+# The reductions that mean nothing else than the float32 they are compared with.
+HALVES = ("bfloat16 sum", "float16 sum")
+
+
+def powers(first: int, last: int, factor: int = 2) -> tuple[int, ...]:
+    out = [first]
+    while out[-1] * factor <= last:
+        out.append(out[-1] * factor)
+    return tuple(out)
+
+
+def _c_all_reduce(first: int, last: int, bound: float) -> Goal:
+    return Goal(
+        f"C: all_reduce beside the better MPI, {size_text(first)} to {size_text(last)}",
+        "c-all_reduce",
+        "ratio",
+        bound,
+        ops=("all_reduce",),
+        sizes=powers(first, last),
+        rivals=MPIS,
+    )
+
+
+C_GOALS = (
+    _c_all_reduce(8, 16 * KIB, 2.5),
+    _c_all_reduce(32 * KIB, 16 * MIB, 1.8),
+    _c_all_reduce(32 * MIB, 64 * MIB, 2.2),
+    Goal(
+        "C: barrier, in ways of a flag",
+        "c-all_reduce",
+        "hops",
+        1.5,
+        unit="hops",
+        at_most=True,
+        ops=("barrier",),
+    ),
+    Goal(
+        "C: all_reduce, part of the roofline, 128 KiB to 64 MiB",
+        "c-all_reduce",
+        "roof",
+        0.80,
+        unit="%",
+        ops=("all_reduce",),
+        sizes=powers(128 * KIB, 64 * MIB),
+    ),
+    Goal(
+        "C: all_reduce, part of scaling in place, 64 MiB, shared L3",
+        "c-all_reduce",
+        "scale",
+        0.85,
+        unit="%",
+        ops=("all_reduce",),
+        sizes=(64 * MIB,),
+        near=True,
+        rounds=10,
+    ),
+    Goal(
+        "C: bytes/s of bfloat16 and float16 sums, of float32's",
+        "c-dtypes",
+        "of float32",
+        0.90,
+        unit="%",
+        ops=("all_reduce",),
+        kinds=HALVES,
+    ),
+    Goal(
+        "C: bytes/s of every other dtype and reduction, of float32's",
+        "c-dtypes",
+        "of float32",
+        0.75,
+        unit="%",
+        ops=("all_reduce",),
+        other_kinds=(*HALVES, "float32 sum"),
+        reasons={},  # kind -> why it is slower, once that is known
+    ),
+    Goal(
+        "C: other operations beside the better MPI, every size to 32 MiB",
+        "c-operations",
+        "ratio",
+        1.0,
+        ops=OTHERS,
+        sizes=powers(8, 32 * MIB),
+        rivals=MPIS,
+    ),
+    Goal(
+        "C: other operations beside the better MPI, the median size",
+        "c-operations",
+        "ratio",
+        1.5,
+        ops=OTHERS,
+        sizes=powers(8, 32 * MIB),
+        rivals=MPIS,
+        over_sizes="median",
+    ),
+    Goal(
+        "C: ping-pong beside the better MPI, to 8 KiB",
+        "c-messages",
+        "ratio",
+        1.3,
+        ops=("ping",),
+        sizes=powers(8, 8 * KIB),
+        rivals=MPIS,
+    ),
+    Goal(
+        "C: stream beside the better MPI, from 64 KiB",
+        "c-messages",
+        "ratio",
+        1.3,
+        ops=("stream",),
+        sizes=powers(64 * KIB, 32 * MIB),
+        rivals=MPIS,
+    ),
+)
+
+
+def _crowd(ranks: int, op: str, sizes: tuple[int, ...], bound: float, what: str) -> Goal:
+    return Goal(
+        f"C: {ranks} ranks on 2 CPUs, {what} beside Open MPI that yields",
+        f"c-{ranks}-ranks",
+        "ratio",
+        bound,
+        ops=(op,),
+        sizes=sizes,
+        ranks=ranks,
+        rivals=("openmpi",),
+    )
+
+
+CROWD_GOALS = (
+    _crowd(4, "barrier", (), 1.0, "barrier"),
+    _crowd(4, "all_reduce", (8,), 1.0, "all_reduce of 8 B"),
+    _crowd(4, "all_reduce", powers(64 * KIB, 64 * MIB), 1.5, "all_reduce, 64 KiB to 64 MiB"),
+    Goal(
+        "C: 4 ranks on 2 CPUs, time of a size over that of the one before it",
+        "c-4-ranks",
+        "growth",
+        3.0,
+        at_most=True,
+        ops=("all_reduce",),
+        sizes=(12, *powers(16, 64 * MIB)),
+        ranks=4,
+    ),
+    _crowd(8, "barrier", (), 1.0, "barrier"),
+    _crowd(8, "all_reduce", (8,), 1.0, "all_reduce of 8 B"),
+)
+
+MESSAGES_TOO = (*OTHERS, "sendrecv")
+
+
+def _gloo(first: int, last: int, bound: float, what: str, near: bool = False) -> Goal:
+    return Goal(
+        f"Python: all_reduce beside gloo, {what}",
+        "python-all_reduce",
+        "gloo ratio",
+        bound,
+        ops=("all_reduce",),
+        sizes=powers(first, last),
+        near=near,
+    )
+
+
+PYTHON_GOALS = (
+    Goal(
+        "Python: all_reduce, 8 B to 4 KiB, over do-nothing backend + C time",
+        "python-floor",
+        "over floor",
+        1.10,
+        at_most=True,
+        ops=("all_reduce",),
+        sizes=powers(8, 4 * KIB),
+    ),
+    _gloo(8, 8 * KIB, 50, "to 8 KiB"),
+    _gloo(16 * KIB, 64 * KIB, 30, "to 64 KiB"),
+    _gloo(128 * KIB, MIB, 20, "to 1 MiB"),
+    _gloo(32 * MIB, 32 * MIB, 6, "32 MiB"),
+    _gloo(32 * MIB, 32 * MIB, 8, "32 MiB, shared L3", near=True),
+    Goal(
+        "Python: other operations beside gloo, to 4 MiB",
+        "python-operations",
+        "gloo ratio",
+        5,
+        ops=MESSAGES_TOO,
+        sizes=powers(8, 4 * MIB),
+    ),
+    Goal("Python: barrier beside gloo", "python-operations", "gloo ratio", 5, ops=("barrier",)),
+    Goal(
+        "Python: other operations above 4 MiB, over a copy of their bytes",
+        "python-copies",
+        "over copy",
+        1.5,
+        at_most=True,
+        ops=MESSAGES_TOO,
+        sizes=powers(8 * MIB, 32 * MIB),
+    ),
+)
+
+MODELS = ("digits CNN", "MLP of 20 M")
+
+PROGRAM_GOALS = (
+    Goal(
+        "DDP: a step beside gloo's, buckets of 1 to 64 MiB",
+        "ddp",
+        "gloo step",
+        1.0,
+        ops=("DDP step",),
+        sizes=powers(MIB, 64 * MIB, 4),
+        kinds=MODELS,
+    ),
+    Goal(
+        "DDP: a step over its computation, with a core to spare",
+        "ddp",
+        "over compute",
+        1.05,
+        at_most=True,
+        ops=("DDP step",),
+        sizes=powers(MIB, 64 * MIB, 4),
+        kinds=MODELS,
+        cpus=16,
+    ),
+    Goal(
+        "start: init_process_group of 8 ranks, beyond the Store's time",
+        "start",
+        "init",
+        5.0,
+        unit="ms",
+        at_most=True,
+        ranks=8,
+    ),
+    Goal("start: new_group of 8 ranks", "start", "new_group", 2.0, "ms", at_most=True, ranks=8),
+    Goal(
+        "start: shared memory of 8 ranks, of 4 MiB + 64 KiB per rank",
+        "start",
+        "shared memory",
+        1.0,
+        unit="%",
+        at_most=True,
+        ranks=8,
+    ),
+    Goal("bench: the default run", "bench-time", "seconds", 20.0, unit="s", at_most=True),
+)
+
+GOALS = C_GOALS + CROWD_GOALS + PYTHON_GOALS + PROGRAM_GOALS

@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""benchmarks/goals.py: what is met, what is not, and what nobody has measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import goals  # noqa: E402
+from scores import parts, report, table  # noqa: E402
+from scores.judge import (  # noqa: E402
+    FAILED,
+    MET,
+    NOT_MEASURED,
+    NOT_MET,
+    Goal,
+    Judgement,
+    judge,
+)
+from scores.rows import Row, mode_of  # noqa: E402
+
+GOAL = Goal(
+    "twice as fast", "part", "ratio", 2.0, ops=("sum",), sizes=(8, 16), rivals=("one", "other")
+)
+
+
+def rows(at_8: float = 3.0, at_16: float = 3.0, **fields: Any) -> list[Row]:
+    """Three rounds around these ratios, beside both rivals."""
+    return [
+        Row("ratio", "sum", size, rival=rival, values=(0.9 * mid, mid, 1.5 * mid), **fields)
+        for size, mid in ((8, at_8), (16, at_16))
+        for rival in ("one", "other")
+    ]
+
+
+def verdict(rows: list[Row], goal: Goal = GOAL, cpus: int = 2) -> Judgement:
+    return judge(goal, rows, cpus)
+
+
+# ---- met and not met ----
+
+
+def test_every_point_on_the_bound_is_met() -> None:
+    found = verdict(rows(2.0, 2.0))
+    assert (found.verdict, found.points, found.missed) == (MET, 2, ())
+
+
+def test_one_point_below_the_bound_is_not_met_and_is_named() -> None:
+    found = verdict(rows(3.0, 1.9))
+    assert found.verdict == NOT_MET
+    assert [(point.row.size_bytes, point.value) for point in found.missed] == [(16, 1.9)]
+    assert found.measured == "1.9x (1.8x to 2.38x) sum at 16 B beside one"
+
+
+def test_the_median_round_counts_not_the_best_or_the_mean() -> None:
+    for values, expected in (((1.9, 1.9, 90.0), NOT_MET), ((0.1, 2.1, 2.1), MET)):
+        assert (
+            verdict([dataclasses.replace(row, values=values) for row in rows()]).verdict == expected
+        )
+
+
+def test_the_better_rival_counts_at_each_size() -> None:
+    better = [row for row in rows(9, 9) if row.rival == "one"]
+    better += [row for row in rows(1, 9) if row.rival == "other"]
+    found = verdict(better)
+    assert found.verdict == NOT_MET
+    assert found.worst is not None and found.worst.row.rival == "other"
+    assert found.worst.value == 1
+
+
+def test_an_upper_bound_is_missed_by_the_largest() -> None:
+    goal = dataclasses.replace(GOAL, bound=5.0, at_most=True)
+    assert verdict(rows(4, 5), goal).verdict == MET
+    found = verdict(rows(4, 5.1), goal)
+    assert (found.verdict, len(found.missed)) == (NOT_MET, 1)
+    assert found.worst is not None and found.worst.value == 5.1
+
+
+def test_sizes_between_the_named_ones_count_and_those_beyond_do_not() -> None:
+    between = Row("ratio", "sum", 12, rival="one", values=(1.0,))
+    assert verdict([*rows(), between]).verdict == NOT_MET
+    for size in (4, 32):
+        beyond = dataclasses.replace(between, size_bytes=size)
+        assert verdict([*rows(), beyond]).verdict == MET
+
+
+def test_rows_of_something_else_do_not_count() -> None:
+    bad = Row("ratio", "sum", 8, rival="one", values=(0.1,))
+    for change in ({"metric": "roof"}, {"op": "barrier"}, {"ranks": 4}, {"rival": "third"}):
+        assert verdict([*rows(), dataclasses.replace(bad, **change)]).verdict == MET
+    assert verdict([*rows(), bad]).worst is not None  # and that one does:
+    assert verdict([dataclasses.replace(bad, values=(0.1,) * 9), *rows()]).verdict == NOT_MET
+
+
+def test_rounds_of_two_runs_are_rounds_of_one_row() -> None:
+    one = Row("ratio", "sum", 8, rival="one", values=(3.0, 3.0))
+    two = dataclasses.replace(one, values=(1.0, 1.0, 1.0))
+    found = verdict([one, two, *[row for row in rows() if row.place != one.place]])
+    assert found.verdict == NOT_MET
+    assert found.worst is not None
+    assert found.worst.row.values == (3.0, 3.0, 1.0, 1.0, 1.0)
+
+
+# ---- over the sizes, over kinds ----
+
+
+@pytest.mark.parametrize("at_16, expected", [(3.1, MET), (2.9, NOT_MET)])
+def test_the_median_size_is_the_mean_of_the_two_in_the_middle(at_16: float, expected: str) -> None:
+    goal = dataclasses.replace(GOAL, over_sizes="median", rivals=("one",))
+    some = [row for row in rows(0.9, at_16) if row.rival == "one"]
+    found = verdict(some, goal)
+    assert (found.verdict, found.points) == (expected, 1)
+    assert found.worst is not None and math.isclose(found.worst.value, (0.9 + at_16) / 2)
+
+
+def test_a_median_says_nothing_without_all_sizes() -> None:
+    goal = dataclasses.replace(GOAL, over_sizes="median", rivals=("one",))
+    some = [row for row in rows(1, 1) if row.rival == "one"]
+    assert verdict(some, goal).verdict == NOT_MET
+    assert verdict(some[:1], goal).verdict == NOT_MEASURED
+
+
+def test_the_median_is_taken_for_each_operation() -> None:
+    goal = dataclasses.replace(GOAL, over_sizes="median", ops=("sum", "max"))
+    slow = [dataclasses.replace(row, op="max") for row in rows(1, 1)]
+    found = verdict([*rows(9, 9), *slow], goal)
+    assert (found.verdict, found.points, len(found.missed)) == (NOT_MET, 2, 1)
+
+
+def test_a_kind_with_a_reason_may_miss_and_is_told() -> None:
+    goal = dataclasses.replace(GOAL, rivals=(), reasons={"float8*": "converted one by one"})
+    slow = Row("ratio", "sum", 8, kind="float8 sum", values=(0.5,))
+    found = verdict([*rows(), slow], goal)
+    assert found.verdict == MET
+    assert found.excused == ("0.5x sum float8 sum at 8 B: converted one by one",)
+    other = dataclasses.replace(slow, kind="int8 sum")
+    assert verdict([*rows(), other], goal).verdict == NOT_MET
+
+
+def test_a_goal_whose_points_are_all_excused_is_not_met_by_them() -> None:
+    goal = Goal("g", "part", "ratio", 2.0, reasons={"*": "a reason"})
+    found = judge(goal, [Row("ratio", kind="x", values=(1.0,))], 2)
+    assert found.verdict == NOT_MEASURED
+
+
+# ---- not measured ----
+
+
+def test_nothing_measured_is_not_met_and_not_missed() -> None:
+    found = verdict([])
+    assert found.verdict == NOT_MEASURED
+    assert found.why.startswith("not there: sum at 8 B beside one, sum at 8 B beside other,")
+    nothing_named = Goal("g", "part", "ratio", 1.0)
+    assert verdict([], nothing_named).why == "not there: anything of it"
+    absent = judge(GOAL, [], 2, {"part": "no MPI"})
+    assert (absent.verdict, absent.why) == (NOT_MEASURED, "no MPI")
+
+
+@pytest.mark.parametrize("lacks", [{"size_bytes": 16}, {"rival": "other"}])
+def test_a_point_that_is_missing_keeps_a_goal_from_being_met(lacks: dict[str, Any]) -> None:
+    (name, value), *_ = lacks.items()
+    some = [row for row in rows() if getattr(row, name) != value]
+    found = verdict(some)
+    assert found.verdict == NOT_MEASURED
+    assert "not there: sum at 16 B" in found.why or "beside other" in found.why
+    worse = [dataclasses.replace(row, values=(1.0,)) for row in some]
+    assert verdict(worse).verdict == NOT_MET  # what there is misses it already
+
+
+def test_an_operation_or_a_kind_that_is_missing_is_named() -> None:
+    found = verdict(rows(), dataclasses.replace(GOAL, ops=("sum", "max"), sizes=(), rivals=()))
+    assert (found.verdict, found.why) == (NOT_MEASURED, "not there: max")
+    found = verdict(rows(), dataclasses.replace(GOAL, ops=(), sizes=(), rivals=(), kinds=("m*",)))
+    assert found.verdict == NOT_MEASURED
+
+
+def test_a_small_machine_measures_no_goal_of_a_large_one() -> None:
+    goal = dataclasses.replace(GOAL, cpus=16)
+    found = verdict(rows(), goal)
+    assert found.verdict == NOT_MEASURED
+    assert found.why == "needs a machine of 16 CPUs, this one has 2"
+    assert verdict(rows(), goal, cpus=16).verdict == MET
+
+
+# ---- wrong values ----
+
+
+def test_wrong_values_are_a_failure_however_fast() -> None:
+    good = rows(9, 9)
+    bad = [dataclasses.replace(good[0], wrong="7 wrong elements"), *good[1:]]
+    found = verdict(bad)
+    assert (found.verdict, found.why) == (FAILED, "7 wrong elements sum at 8 B beside one")
+    assert report.Report({}, [], [found]).failed
+    assert not report.Report({}, [], [verdict(rows(1, 1))]).failed
+
+
+def test_wrong_values_of_one_run_stay_wrong_beside_a_right_one() -> None:
+    right = rows()
+    assert verdict([*right, dataclasses.replace(right[0], wrong="x")]).verdict == FAILED
+
+
+# ---- the machine's modes ----
+
+NEAR_GOAL = Goal("near", "part", "scale", 0.85, ops=("sum",), near=True, rounds=2)
+
+
+def near_rows(modes: str, *values: float) -> list[Row]:
+    return [Row("scale", "sum", values=values, modes=tuple(modes.split()))]
+
+
+def test_modes() -> None:
+    assert [mode_of(x) for x in ([50, 60], [20, 25], [50, 20], [])] == [
+        "near",
+        "far",
+        "mixed",
+        "unknown",
+    ]
+
+
+def test_of_mixed_rounds_only_the_near_ones_count() -> None:
+    found = judge(NEAR_GOAL, near_rows("near far near", 0.9, 0.1, 0.9), 2)
+    assert (found.verdict, found.modes) == (MET, ("near",))
+    assert found.worst is not None and found.worst.row.values == (0.9, 0.9)
+    found = judge(NEAR_GOAL, near_rows("near far near", 0.8, 0.9, 0.8), 2)
+    assert found.verdict == NOT_MET
+
+
+def test_too_few_near_rounds_measure_nothing() -> None:
+    found = judge(NEAR_GOAL, near_rows("near far mixed", 0.1, 0.1, 0.1), 2)
+    assert (found.verdict, found.why) == (NOT_MEASURED, "1 rounds that count, 2 needed")
+    found = judge(NEAR_GOAL, near_rows("far far", 0.9, 0.9), 2)
+    assert (found.verdict, found.why) == (NOT_MEASURED, "the CPUs shared no L3 (far)")
+
+
+def test_a_mode_that_nobody_looked_at_is_not_near() -> None:
+    found = judge(NEAR_GOAL, near_rows("", 0.9, 0.9, 0.9), 2)
+    assert (found.verdict, found.why) == (NOT_MEASURED, "the CPUs shared no L3 (unknown)")
+
+
+@pytest.mark.parametrize(
+    "exchange, mode", [((50.0, 60.0), "near"), ((50.0, 20.0), "mixed"), ((), "unknown")]
+)
+def test_what_was_seen_before_and_after_is_the_mode_of_all_rounds(
+    exchange: tuple[float, ...], mode: str
+) -> None:
+    assert parts.around(exchange, (1.0, 2.0)) == (mode, mode)
+
+
+def test_of_several_runs_only_the_near_ones_count() -> None:
+    some = near_rows("near near near", 0.9, 0.9, 0.9)
+    for other in ("mixed mixed", ""):
+        assert judge(NEAR_GOAL, some + near_rows(other, 0.1, 0.1), 2).verdict == MET
+    slow = near_rows("near near near near", 0.1, 0.1, 0.1, 0.1)
+    assert judge(NEAR_GOAL, some + slow, 2).verdict == NOT_MET
+
+
+def test_all_modes_are_told() -> None:
+    assert verdict(rows(modes=("near", "far", "near"))).modes == ("near", "far")
+
+
+# ---- the table ----
+
+
+def test_each_goal_is_measured_by_a_part_and_has_its_own_name() -> None:
+    assert {goal.part for goal in table.GOALS} == set(parts.PARTS)
+    names = [goal.name for goal in table.GOALS]
+    assert len(set(names)) == len(names)
+
+
+def test_powers_reach_the_last_one() -> None:
+    assert table.powers(8, 64) == (8, 16, 32, 64)
+    assert table.powers(1, 64, 4) == (1, 4, 16, 64)
+
+
+# ---- from what programs write ----
+
+PEERS = {
+    "runs": [
+        {
+            "other": "mpich",
+            "ranks": 2,
+            "rows": [
+                {
+                    "op": "all_reduce",
+                    "bytes": size,
+                    "dtype": "float32",
+                    "redop": "sum",
+                    "right": True,
+                    "ours_us": [10.0 * scale, 20.0],
+                    "theirs_us": [30.0, 20.0],
+                    "exchange_gbs": [50.0, 20.0],
+                    "scale_us": [5.0, 5.0],
+                    "hop_us": [4.0, 4.0],
+                }
+                for size, scale in ((100_000, 1), (200_000, 2))
+            ],
+        }
+    ]
+}
+
+
+def chosen(found: list[Row], metric: str) -> Row:
+    return next(row for row in found if row.metric == metric)
+
+
+def test_rows_of_the_peers() -> None:
+    found = parts.c_rows(PEERS)
+    ratio = chosen(found, "ratio")
+    assert ratio == Row("ratio", "all_reduce", 100_000, 2, "mpich", "", (3.0, 1.0), ("near", "far"))
+    assert chosen(found, "scale").values == (0.5, 0.25)
+    # 100 kB at 50 GB/s take 2 us, at 20 GB/s 5 us.
+    assert chosen(found, "roof").values == pytest.approx((0.7, 0.5))
+    assert chosen(found, "hops").values == (2.5, 5.0)
+    growth = chosen(found, "growth")
+    assert (growth.size_bytes, growth.values) == (200_000, (2.0, 1.0))
+
+
+def test_more_ranks_do_not_tell_whether_an_l3_is_shared() -> None:
+    data = json.loads(json.dumps(PEERS))
+    data["runs"][0]["ranks"] = 4
+    assert {row.modes for row in parts.c_rows(data)} == {()}
+
+
+def test_wrong_rows_of_the_peers_stay_wrong() -> None:
+    data = json.loads(json.dumps(PEERS))
+    data["runs"][0]["rows"][0]["right"] = False
+    assert {row.wrong for row in parts.c_rows(data) if row.size_bytes == 100_000} == {
+        "wrong values"
+    }
+
+
+def test_rows_beside_ourselves_are_of_dtypes() -> None:
+    data = json.loads(json.dumps(PEERS))
+    data["runs"][0]["other"] = "itself"
+    assert parts.c_rows(data)[0].kind == "float32 sum"
+    assert parts.c_rows(data)[0].metric == "of float32"
+
+
+def test_rows_of_the_bench() -> None:
+    cell = {"wrong": 0, "error": None}
+    one = {"op": "barrier", "size_bytes": 0, "world_size": 2, "ratios": {"gloo": {"rounds": [2.0]}}}
+    good = parts.bench_rows({"results": [{**one, "backends": {"shmcoll": cell}}]}, (50.0,))
+    assert good == [Row("gloo ratio", "barrier", values=(2.0,), modes=("near",))]
+    bad = parts.bench_rows(
+        {"results": [{**one, "backends": {"shmcoll": {**cell, "wrong": 3}}}]}, ()
+    )
+    assert bad[0].wrong == "3 wrong elements"
+
+
+def test_rows_of_the_floor_the_copies_and_ddp() -> None:
+    us = {"shmcoll": [6.0], "null": [3.0], "core": [1.0], "gloo": [99.0]}
+    floor = parts.floor_row({"bytes": 8, "us": us, "wrong": 0})
+    assert (floor.values, floor.wrong) == ((1.5,), "")
+    copy = parts.copy_row(
+        {"op": "x", "bytes": 8, "ours_us": [3.0], "copy_us": [2.0], "wrong": 1}, ()
+    )
+    assert (copy.values, copy.wrong) == ((1.5,), "1 wrong elements")
+    step_ms = {"shmcoll": [2.0], "gloo": [3.0], "compute": [1.0]}
+    one = {"model": "m", "bucket_mib": 4, "step_ms": step_ms, "wrong": 0}
+    over_gloo, over_compute = parts.ddp_rows(one, ())
+    assert (over_gloo.values, over_compute.values) == ((1.5,), (2.0,))
+    assert (over_gloo.size_bytes, over_gloo.kind) == (4 << 20, "m")
+
+
+# ---- a run ----
+
+
+@pytest.fixture
+def one_part(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A part that measures what it is told to."""
+    does: dict[str, Any] = {"rows": []}
+
+    def part(lab: parts.Lab) -> list[Row]:
+        if "raises" in does:
+            raise does["raises"]
+        return does["rows"]
+
+    monkeypatch.setattr(goals, "PARTS", {"part": part})
+    monkeypatch.setattr(goals, "GOALS", (GOAL,))
+    return does
+
+
+def run(folder: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+    code = goals.main(["--folder", str(folder), *options])
+    page = (folder / "goals.md").read_text()
+    return code, json.loads((folder / "goals.json").read_text()), page
+
+
+@pytest.mark.parametrize("at_8, expected", [(9.0, MET), (1.0, NOT_MET)])
+def test_a_run_that_misses_a_goal_ends_well(
+    tmp_path: Path, one_part: dict[str, Any], at_8: float, expected: str
+) -> None:
+    one_part["rows"] = rows(at_8)
+    code, data, page = run(tmp_path)
+    assert code == 0
+    assert [goal["verdict"] for goal in data["goals"]] == [expected]
+    assert "| twice as fast | >= 2x |" in page
+
+
+def test_wrong_values_and_failures_end_a_run_with_1(
+    tmp_path: Path, one_part: dict[str, Any]
+) -> None:
+    one_part["rows"] = rows(wrong="1 wrong elements")
+    assert run(tmp_path)[0] == 1
+    one_part["raises"] = parts.Failed("it fell over")
+    code, data, page = run(tmp_path)
+    assert (code, data["goals"][0]["why"]) == (1, "failed: it fell over")
+    assert "it fell over" in page
+    one_part["raises"] = KeyError("rows")
+    assert run(tmp_path)[1]["goals"][0]["why"] == "failed: KeyError: 'rows'"
+
+
+def test_what_a_machine_has_not_got_is_no_failure(tmp_path: Path, one_part: dict[str, Any]) -> None:
+    one_part["raises"] = parts.Absent("no MPI")
+    code, data, _ = run(tmp_path)
+    assert (code, data["goals"][0]["verdict"]) == (0, NOT_MEASURED)
+
+
+def test_a_report_is_of_what_was_left_there(tmp_path: Path, one_part: dict[str, Any]) -> None:
+    one_part["rows"] = rows(9.0)
+    _, first, page = run(tmp_path)
+    one_part["raises"] = AssertionError("--report runs nothing")
+    code, again, same_page = run(tmp_path, "--report")
+    assert (code, again["goals"], again["parts"]) == (0, first["goals"], first["parts"])
+    assert same_page == page
+
+
+def test_a_program_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
+    lab = parts.Lab(tmp_path, "part")
+    with pytest.raises(parts.Failed, match=r"-c .* ended with 3; see .*part.log"):
+        lab.python("-c", "print('last words'); exit(3)")
+    assert "last words" in (tmp_path / "part.log").read_text()
