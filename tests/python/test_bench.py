@@ -364,7 +364,9 @@ def test_a_rank_that_hangs_ends_its_backend_with_the_reason_of_another(tmp_path:
     wait_until_gone(tmp_path)
 
 
-SLOW = ("--backends", "gloo", "-g", "2", "-f", "2", "--point-time", "0.5")
+# Two sweeps over four rows, of a quarter of a second each.
+SLOW = ("--backends", "gloo", "-g", "2", "-o", "all_reduce", "-f", "64")
+SLOW += ("--rounds", "2", "--point-time", "0.5")
 
 
 def test_ctrl_c_prints_what_there_is(tmp_path: Path) -> None:
@@ -381,12 +383,14 @@ def test_ctrl_c_prints_what_there_is(tmp_path: Path) -> None:
     bench.send_signal(signal.SIGINT)
     rest, errors = bench.communicate(timeout=20)
     assert bench.returncode == 130, errors
-    assert "# interrupted: 1 of " in rest
+    assert "# interrupted: 1 of 4 rows are complete, 3 have fewer rounds" in rest
+    assert len(rows_of("".join(lines) + rest)) == 4
     assert "Traceback" not in errors
     report = read(out / "out.json")
-    assert report.interrupted and len(report.rows) == 1
-    assert len((out / "out.csv").read_text().splitlines()) == 2
-    assert f"interrupted: 1 of {report.points} rows" in (out / "out.html").read_text()
+    assert report.interrupted
+    assert [len(row.cells["gloo"].rounds) for row in report.rows] == [2, 1, 1, 1]
+    assert len((out / "out.csv").read_text().splitlines()) == 5
+    assert "interrupted: 1 of 4 rows" in (out / "out.html").read_text()
     assert (out / "out.svg").read_text().rstrip().endswith("</svg>")
     wait_until_gone(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["new"]

@@ -329,7 +329,7 @@ def test_the_page_says_what_is_wrong_in_red_and_escapes_it() -> None:
     assert "FAILED: <b>& failed: rank 0 ended by SIGKILL" in red
     assert "WRONG VALUES" in text and "<b>" not in text
     assert "RuntimeError: &lt;script&gt;&quot;no&quot;, said gloo&lt;/script&gt;" in text
-    assert "interrupted: 4 of 4 rows" in text
+    assert "interrupted: 4 of 4 rows are complete" in text
 
 
 def test_the_page_says_how_it_was_measured() -> None:
@@ -452,8 +452,9 @@ def test_quiet_prints_rows_and_nothing_else(
     rows = made_up("-o", "all_reduce,barrier", "-e", "64").rows
 
     def run(report: Report, screen: table.Screen, *_: object) -> None:
-        screen.begin(len(rows))
+        screen.begin(len(rows), 3)
         for row in rows:
+            screen.preview(row)
             report.rows.append(row)
             screen.row(row)
         screen.end()

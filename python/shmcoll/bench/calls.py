@@ -111,7 +111,8 @@ def _dtype(point: Point) -> DType:
 
 
 def _buffer(point: Point, blocks: int = 1) -> torch.Tensor:
-    return torch.zeros(point.count * blocks, dtype=getattr(torch, _dtype(point).name))
+    """Memory that has been written to: untouched pages of zeros are all one page."""
+    return torch.empty(point.count * blocks, dtype=getattr(torch, _dtype(point).name)).zero_()
 
 
 def _mine_and_everyone(point: Point, context: Context) -> tuple[torch.Tensor, torch.Tensor]:

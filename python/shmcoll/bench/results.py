@@ -85,6 +85,11 @@ class Row:
     def wrong(self) -> int:
         return sum(cell.wrong for cell in self.cells.values())
 
+    @property
+    def measured(self) -> bool:
+        """Is there a round of any backend, or a reason why there is none?"""
+        return any(cell.rounds or cell.error for cell in self.cells.values())
+
     def busbw_gbs(self, label: str) -> float | None:
         time_us = self.cells[label].p50_us
         if self.cells[label].operation:
@@ -120,6 +125,12 @@ class Report:
     @property
     def wrong(self) -> int:
         return sum(row.wrong for row in self.rows)
+
+    @property
+    def complete(self) -> int:
+        """Rows with all their rounds."""
+        cells = [[cell for cell in row.cells.values() if not cell.error] for row in self.rows]
+        return sum(all(len(c.rounds) == self.settings.rounds for c in row) for row in cells)
 
     @property
     def failed(self) -> bool:
