@@ -106,6 +106,14 @@ def test_ratios_are_taken_between_adjacent_rounds() -> None:
     assert table.format_ratio(row.ratio("b")) == "3.00x"
 
 
+def test_the_median_is_that_of_the_rounds_medians() -> None:
+    cell = Cell(rounds=[[1000] * 9, [5000, 6000, 7000], [3000]])  # most iterations took 1 us
+    assert cell.p50_us == 3.0
+    assert cell.spread()["min"] == 1.0 and cell.spread()["p99"] == cell.spread()["max"] == 7.0
+    cell.error = "it fell"
+    assert cell.p50_us is None and cell.spread() == {}
+
+
 def test_rows_line_up_with_their_header() -> None:
     labels = ("shmcoll", "a_backend_of_a_long_name")
     one = table.Table(labels)
@@ -246,7 +254,7 @@ def test_two_backends_share_one_table_and_one_json(tmp_path: Path) -> None:
     assert all(len(row) == 12 and row[10].endswith("x") and row[11] == "0" for row in rows)
 
     report = json.loads(out.read_text())
-    assert report["schema"] == "shmcoll.bench/2"
+    assert report["schema"] == "shmcoll.bench/3"
     assert report["machine"]["cpus_usable"] >= 1
     assert report["settings"]["nproc"] == 2
     assert (report["interrupted"], report["unusable"], report["failures"]) == (False, {}, {})

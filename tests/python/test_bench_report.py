@@ -182,8 +182,11 @@ def damage(report: Report, path: Path, change: Callable[[dict[str, Any]], object
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda d: d.update(schema="shmcoll.bench/3"), "schema 3 is newer .* reads 2; use a newer"),
-        (lambda d: d.update(schema="shmcoll.bench/1"), "schema 1 does not have every iteration"),
+        (lambda d: d.update(schema="shmcoll.bench/4"), "schema 4 is newer .* reads 3; use a newer"),
+        (
+            lambda d: d.update(schema="shmcoll.bench/2"),
+            "schema 2 is older than this .* measure again",
+        ),
         (lambda d: d.update(schema="other/2"), r"not written by shmcoll.bench --json \(.*other/2"),
         (lambda d: d.pop("schema"), "not written by shmcoll.bench --json"),
         (lambda d: d.pop("results"), r"damaged \('results'\)"),
@@ -236,7 +239,7 @@ def test_csv_has_a_line_per_row_and_backend_with_the_numbers_of_the_json(
     assert len(lines) == len(cells)
     for line, (row, label) in zip(lines, cells):
         cell = row["backends"][label]
-        assert line["schema"] == "shmcoll.bench.csv/1"
+        assert line["schema"] == "shmcoll.bench.csv/2"
         assert (line["op"], line["place"], line["backend"]) == (row["op"], row["place"], label)
         assert (line["cache"], line["groups"]) == (
             report.settings.cache,

@@ -108,8 +108,8 @@ class Measurement:
                 times += [ns // window for ns in evaluate(*zip(*readings))]
         cell.rounds.append(phases[0])
         if self._settings.overlap:
-            cell.operation += phases[1]
-            cell.computation += phases[2]
+            cell.operation.append(phases[1])
+            cell.computation.append(phases[2])
 
     def _able(self, cells: dict[str, Cell]) -> Iterator[tuple[Team, Cell]]:
         for team in self._teams:
