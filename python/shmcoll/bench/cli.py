@@ -15,6 +15,8 @@ from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import Team
 from shmcoll.bench.machine import Machine
 from shmcoll.bench.measure import Measurement
+from shmcoll.bench.mpi_team import MpiTeam
+from shmcoll.bench.mpirun import MPIS
 from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.results import Report
 
@@ -63,7 +65,7 @@ def _run(report: Report, screen: table.Screen, points: list[Point], buffers: Buf
     try:
         with tempfile.TemporaryDirectory(prefix="shmcoll-bench-") as scratch:
             teams = [
-                Team(label, backend, settings, Path(scratch))
+                (MpiTeam if backend in MPIS else Team)(label, backend, settings, Path(scratch))
                 for label, backend in zip(settings.labels, settings.backends)
             ]
             measurement = Measurement(teams, settings, buffers)

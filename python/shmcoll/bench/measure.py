@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from shmcoll.bench import latency
 from shmcoll.bench.buffers import Buffers
-from shmcoll.bench.launch import Refused, Team, TeamError
+from shmcoll.bench.launch import CannotDo, Refused, Team, TeamError
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.results import Cell, Row
@@ -44,10 +44,10 @@ class Measurement:
 
     def start(self) -> None:
         """Starts all teams; those that cannot use their backend are in ``failures`` afterwards."""
-        for step in (Team.start, Team.join):  # all start before the first is waited for
+        for step in ("start", "join"):  # all start before the first is waited for
             for team in self.alive:
                 try:
-                    step(team)
+                    getattr(team, step)()
                 except (Refused, TeamError) as error:
                     self._give_up(team, str(error))
 
@@ -123,6 +123,7 @@ class Measurement:
             yield
         except Refused as error:
             cell.error = str(error)
+            cell.unsupported = isinstance(error, CannotDo)
         except TeamError as error:
             cell.error = str(error)
             self._give_up(team, str(error))

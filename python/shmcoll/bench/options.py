@@ -115,7 +115,8 @@ def _add_what(add: Callable[..., object], nproc: int) -> None:
         type=plan.split_list,
         default=("shmcoll", "gloo"),
         metavar="A,B",
-        help="any backend names; the first is compared to the others (default: shmcoll,gloo)",
+        help="any backend names, openmpi and mpich (through mpi4py) among them; the first is "
+        "compared to the others (default: shmcoll,gloo)",
     )
     add(
         "-g",

@@ -36,6 +36,7 @@ class Cell:
     computation: list[list[int]] = field(default_factory=list)
     wrong: int = 0
     error: str | None = None
+    unsupported: bool = False  # the error is that the backend has no such thing
 
     @property
     def samples(self) -> list[int]:
@@ -145,7 +146,10 @@ class Report:
         mute = [
             label
             for label in self.settings.labels
-            if label not in self.unusable and not any(row.cells[label].samples for row in self.rows)
+            if label not in self.unusable
+            and not any(
+                row.cells[label].samples or row.cells[label].unsupported for row in self.rows
+            )
         ]
         return bool(self.wrong or self.failures or mute)
 
