@@ -60,6 +60,7 @@ def test_names_may_be_those_of_nccl_tests() -> None:
         ("reduce_scatter", {2: 0.5, 4: 0.75, 8: 0.875}),
         ("all_to_all", {2: 0.5, 4: 0.75, 8: 0.875}),
         ("sendrecv", {2: 1.0, 4: 1.0, 8: 1.0}),
+        ("ping_pong", {2: 1.0, 4: 1.0, 8: 1.0}),
     ],
 )
 def test_bus_bandwidth_is_that_of_nccl_tests(op: str, factors: dict[int, float]) -> None:

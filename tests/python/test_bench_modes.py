@@ -296,6 +296,33 @@ def test_time_is_that_of_a_window_by_its_operations_or_from_the_late_call() -> N
     assert cell_of(team, "all_reduce", "-g", "2", "--mode", "skew").rounds == [[800, 786]]
     assert cell_of(team, "all_reduce", "-g", "2").rounds == [[800, 796]]
     assert cell_of(team, "broadcast", "-g", "2").rounds == [[800, 786]]
+    assert cell_of(team, "ping_pong", "-g", "2").rounds == [[400, 398]]  # one way of it
+
+
+def test_a_ping_that_does_not_come_back_as_it_went_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = []
+
+    def send(tensor: torch.Tensor, to: int, group: object) -> None:
+        done.append(("send", to, int(tensor.ne(0).sum())))
+
+    def recv(tensor: torch.Tensor, of: int, group: object) -> None:
+        done.append(("recv", of, 0))
+        tensor.copy_(calls.pattern(come, 100, 7, DTYPES["float32"]))
+
+    monkeypatch.setattr("torch.distributed.send", send)
+    monkeypatch.setattr("torch.distributed.recv", recv)
+    for rank, come, wrong in ((2, 2, False), (2, 3, True), (3, 2, False), (3, 3, True)):
+        context = Context(rank, range(5), StartLine(startline.create(5), rank, 5))
+        call = calls.prepare(Point("ping_pong", "float32", 100, 400, "out"), context)
+        assert (exercise.Latency([call], context).check(7) > 90) == wrong
+    assert [what for what, _, _ in done] == ["send", "recv"] * 2 + ["recv", "send"] * 2
+    assert [peer for _, peer, _ in done] == [3] * 4 + [2] * 4
+    assert all(filled > 90 for what, _, filled in done if what == "send")
+    context = Context(4, range(5), StartLine(startline.create(5), 4, 5))
+    alone = calls.prepare(Point("ping_pong", "float32", 100, 400, "out"), context)
+    assert exercise.Latency([alone], context).check(7) == 0 and len(done) == 8
 
 
 FUNCTIONS = {

@@ -277,6 +277,22 @@ def _sendrecv(point: Point, context: Context) -> Call:
     return _call(point, context, run, wrong, given, got)
 
 
+def _ping_pong(point: Point, context: Context) -> Call:
+    """Between ranks 0 and 1, 2 and 3, ...: there, and what has come back again. With an odd number
+    of ranks the last one has nobody."""
+    dtype, peer = _dtype(point), context.rank ^ 1
+    given, got = _buffer(point), _buffer(point)
+    alone = peer >= context.world_size
+    run = (lambda i: None) if alone else context.over.ping_pong(context, given, got, peer)
+
+    def wrong(salt: int) -> int:
+        if alone:
+            return 0
+        return count_wrong(got, pattern(context.rank & ~1, point.count, salt, dtype))
+
+    return _call(point, context, run, wrong, given, got)
+
+
 def _barrier(point: Point, context: Context) -> Call:
     run = context.over.barrier(context)
 
@@ -306,5 +322,6 @@ CALLS: dict[str, Callable[[Point, Context], Call]] = {
     "gather": _gather,
     "scatter": _scatter,
     "sendrecv": _sendrecv,
+    "ping_pong": _ping_pong,
     "barrier": _barrier,
 }

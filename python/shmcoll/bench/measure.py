@@ -97,7 +97,7 @@ class Measurement:
 
     def _round(self, team: Team, point: Point, cell: Cell) -> None:
         replies = team.time(self._settings.round_iterations, self._budget_ns)
-        groups, window = self._settings.groups, self._settings.window
+        groups, runs = self._settings.groups, self._settings.window * OPS[point.op].trips
         evaluate = latency.evaluation(self._settings.mode, OPS[point.op])
         if self._settings.overlap:
             evaluate = latency.of_started
@@ -105,7 +105,7 @@ class Measurement:
         for group in range(groups):
             of_members = zip(*(reply["phases"] for reply in replies[group::groups]))
             for times, readings in zip(phases, of_members):
-                times += [ns // window for ns in evaluate(*zip(*readings))]
+                times += [ns // runs for ns in evaluate(*zip(*readings))]
         cell.rounds.append(phases[0])
         if self._settings.overlap:
             cell.operation.append(phases[1])

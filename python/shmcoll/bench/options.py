@@ -22,9 +22,11 @@ what the numbers mean:
            none can run ahead. The Python call is included.
   place    out: the result has a tensor of its own. in: it is where the input was; for all_gather
            and reduce_scatter, whose other place is out, the rank's block is in the large tensor.
+           ping_pong is one way of a message there and back, between ranks 0 and 1, 2 and 3, ...
+           all at once.
   p99, min, max, cv   of the iterations of all rounds; cv is standard deviation / mean, in percent
-  busbw    size / time * factor, as nccl-tests: all_reduce 2(n-1)/n; broadcast, reduce and
-           sendrecv 1; the others (n-1)/n. Their size is that of all blocks together.
+  busbw    size / time * factor, as nccl-tests: all_reduce 2(n-1)/n; broadcast, reduce,
+           sendrecv and ping_pong 1; the others (n-1)/n. Their size is that of all blocks together.
   vs X     time of X / time of the first backend: above 1 the first one is faster. The backends
            take turns, A B A B; this is the median over the pairs of adjacent rounds.
   #wrong   elements (or early leavers of a barrier) that were not what they must be, over all

@@ -127,6 +127,20 @@ def sendrecv(
     return run
 
 
+def ping_pong(context: Context, given: torch.Tensor, got: torch.Tensor, peer: int) -> Run:
+    comm, ours, theirs = context.how["comm"], _whole(given), _whole(got)
+
+    def begin(i: int) -> None:
+        comm.Send(ours, peer)
+        comm.Recv(theirs, peer)
+
+    def answer(i: int) -> None:
+        comm.Recv(theirs, peer)
+        comm.Send(theirs, peer)
+
+    return begin if context.rank < peer else answer
+
+
 def barrier(context: Context) -> Run:
     call = _call(context, "barrier")
     return lambda i: call()

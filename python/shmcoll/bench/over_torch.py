@@ -122,5 +122,20 @@ def sendrecv(
     return run
 
 
+def ping_pong(context: Context, given: torch.Tensor, got: torch.Tensor, peer: int) -> Run:
+    """The rank of the lower number begins, the other one sends what it got."""
+    other, group = context.members[peer], context.how.get("group")
+
+    def begin(i: int) -> None:
+        dist.send(given, other, group=group)
+        dist.recv(got, other, group=group)
+
+    def answer(i: int) -> None:
+        dist.recv(got, other, group=group)
+        dist.send(got, other, group=group)
+
+    return begin if context.rank < peer else answer
+
+
 def barrier(context: Context) -> Run:
     return lambda i: dist.barrier(**context.how)
