@@ -25,31 +25,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "python" / "shmcoll" / "bench"))  # the package would load torch
+from mpirun import MPIS, TUNABLES, command as command_of  # noqa: E402
+
 SOURCES = sorted((ROOT / "benchmarks" / "peers").glob("*.c"))
 
-# Large temporary buffers stay mapped; glibc gives them back after each call otherwise, and Open MPI
-# faults them in again: 15.7 instead of 4.1 ms for 32 MiB.
-TUNABLES = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=8589934592"
-
-
-def openmpi(ranks: int) -> list[str]:
-    command = ["mpirun.openmpi", "-n", str(ranks), "--mca", "pml", "ob1", "--mca", "btl"]
-    # Copies by the kernel are the slower way here, and not allowed in many containers.
-    command += ["self,vader", "--mca", "btl_vader_single_copy_mechanism", "none"]
-    if os.geteuid() == 0:
-        command.append("--allow-run-as-root")
-    if ranks > len(os.sched_getaffinity(0)):
-        return [*command, "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
-    return [*command, "--bind-to", "hwthread"]
-
-
-def mpich(ranks: int) -> list[str]:
-    bind = [] if ranks > len(os.sched_getaffinity(0)) else ["-bind-to", "hwthread"]
-    return ["mpiexec.mpich", *bind, "-n", str(ranks)]
-
-
 SCHEMA = "shmcoll.peers/1"
-LAUNCH = {"openmpi": openmpi, "mpich": mpich}
 
 
 def build_core(folder: Path) -> None:
@@ -80,14 +61,14 @@ def read_run(other: str, path: Path) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", "--ranks", type=int, default=2)
-    parser.add_argument("--mpi", choices=LAUNCH, action="append", help="default: all there are")
+    parser.add_argument("--mpi", choices=MPIS, action="append", help="default: all there are")
     parser.add_argument("--against", metavar="LIBRARY", help="a libshmcoll.so, in MPI's place")
     parser.add_argument(
         "--setting", metavar="NAME=VALUE", help="of that library; alone: of this one"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="every round of every row")
     args, rest = parser.parse_known_args()
-    found = [name for name in args.mpi or LAUNCH if shutil.which(f"mpicc.{name}")]
+    found = [name for name in args.mpi or MPIS if shutil.which(f"mpicc.{name}")]
     beside_itself = args.against or args.setting or "-d" in rest
     if beside_itself:
         found = found[:1]
@@ -100,10 +81,13 @@ def main() -> int:
     for name in found:
         program = core / f"peers.{name}"
         compile_with(name, core, program)
+        launch = command_of(name, args.ranks, bind=True)
+        if launch is None:
+            sys.exit(f"no mpirun of {name}")
         print(f"# {name}, {args.ranks} ranks", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             rows = Path(folder, "rows")
-            command = [*LAUNCH[name](args.ranks), str(program), folder, "-j", str(rows), *rest]
+            command = [*launch, str(program), folder, "-j", str(rows), *rest]
             if args.against or args.setting:  # a copy: the loader knows files, not paths
                 other = shutil.copy(args.against or library_of(core), f"{folder}/other.so")
                 command += ["-a", other]

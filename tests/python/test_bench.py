@@ -60,6 +60,7 @@ def test_names_may_be_those_of_nccl_tests() -> None:
         ("reduce_scatter", {2: 0.5, 4: 0.75, 8: 0.875}),
         ("all_to_all", {2: 0.5, 4: 0.75, 8: 0.875}),
         ("sendrecv", {2: 1.0, 4: 1.0, 8: 1.0}),
+        ("ping_pong", {2: 1.0, 4: 1.0, 8: 1.0}),
     ],
 )
 def test_bus_bandwidth_is_that_of_nccl_tests(op: str, factors: dict[int, float]) -> None:
@@ -104,6 +105,14 @@ def test_ratios_are_taken_between_adjacent_rounds() -> None:
     assert row.round_ratios("b") == [3.0, 2.0, 4.0]
     assert row.ratio("b") == 3.0
     assert table.format_ratio(row.ratio("b")) == "3.00x"
+
+
+def test_the_median_is_that_of_the_rounds_medians() -> None:
+    cell = Cell(rounds=[[1000] * 9, [5000, 6000, 7000], [3000]])  # most iterations took 1 us
+    assert cell.p50_us == 3.0
+    assert cell.spread()["min"] == 1.0 and cell.spread()["p99"] == cell.spread()["max"] == 7.0
+    cell.error = "it fell"
+    assert cell.p50_us is None and cell.spread() == {}
 
 
 def test_rows_line_up_with_their_header() -> None:
@@ -246,7 +255,7 @@ def test_two_backends_share_one_table_and_one_json(tmp_path: Path) -> None:
     assert all(len(row) == 12 and row[10].endswith("x") and row[11] == "0" for row in rows)
 
     report = json.loads(out.read_text())
-    assert report["schema"] == "shmcoll.bench/2"
+    assert report["schema"] == "shmcoll.bench/3"
     assert report["machine"]["cpus_usable"] >= 1
     assert report["settings"]["nproc"] == 2
     assert (report["interrupted"], report["unusable"], report["failures"]) == (False, {}, {})
@@ -364,7 +373,9 @@ def test_a_rank_that_hangs_ends_its_backend_with_the_reason_of_another(tmp_path:
     wait_until_gone(tmp_path)
 
 
-SLOW = ("--backends", "gloo", "-g", "2", "-f", "2", "--point-time", "0.5")
+# Two sweeps over four rows, of a quarter of a second each.
+SLOW = ("--backends", "gloo", "-g", "2", "-o", "all_reduce", "-f", "64")
+SLOW += ("--rounds", "2", "--point-time", "0.5")
 
 
 def test_ctrl_c_prints_what_there_is(tmp_path: Path) -> None:
@@ -381,12 +392,14 @@ def test_ctrl_c_prints_what_there_is(tmp_path: Path) -> None:
     bench.send_signal(signal.SIGINT)
     rest, errors = bench.communicate(timeout=20)
     assert bench.returncode == 130, errors
-    assert "# interrupted: 1 of " in rest
+    assert "# interrupted: 1 of 4 rows are complete, 3 have fewer rounds" in rest
+    assert len(rows_of("".join(lines) + rest)) == 4
     assert "Traceback" not in errors
     report = read(out / "out.json")
-    assert report.interrupted and len(report.rows) == 1
-    assert len((out / "out.csv").read_text().splitlines()) == 2
-    assert f"interrupted: 1 of {report.points} rows" in (out / "out.html").read_text()
+    assert report.interrupted
+    assert [len(row.cells["gloo"].rounds) for row in report.rows] == [2, 1, 1, 1]
+    assert len((out / "out.csv").read_text().splitlines()) == 5
+    assert "interrupted: 1 of 4 rows" in (out / "out.html").read_text()
     assert (out / "out.svg").read_text().rstrip().endswith("</svg>")
     wait_until_gone(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["new"]

@@ -182,8 +182,11 @@ def damage(report: Report, path: Path, change: Callable[[dict[str, Any]], object
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda d: d.update(schema="shmcoll.bench/3"), "schema 3 is newer .* reads 2; use a newer"),
-        (lambda d: d.update(schema="shmcoll.bench/1"), "schema 1 does not have every iteration"),
+        (lambda d: d.update(schema="shmcoll.bench/4"), "schema 4 is newer .* reads 3; use a newer"),
+        (
+            lambda d: d.update(schema="shmcoll.bench/2"),
+            "schema 2 is older than this .* measure again",
+        ),
         (lambda d: d.update(schema="other/2"), r"not written by shmcoll.bench --json \(.*other/2"),
         (lambda d: d.pop("schema"), "not written by shmcoll.bench --json"),
         (lambda d: d.pop("results"), r"damaged \('results'\)"),
@@ -236,7 +239,7 @@ def test_csv_has_a_line_per_row_and_backend_with_the_numbers_of_the_json(
     assert len(lines) == len(cells)
     for line, (row, label) in zip(lines, cells):
         cell = row["backends"][label]
-        assert line["schema"] == "shmcoll.bench.csv/1"
+        assert line["schema"] == "shmcoll.bench.csv/2"
         assert (line["op"], line["place"], line["backend"]) == (row["op"], row["place"], label)
         assert (line["cache"], line["groups"]) == (
             report.settings.cache,
@@ -329,7 +332,7 @@ def test_the_page_says_what_is_wrong_in_red_and_escapes_it() -> None:
     assert "FAILED: <b>& failed: rank 0 ended by SIGKILL" in red
     assert "WRONG VALUES" in text and "<b>" not in text
     assert "RuntimeError: &lt;script&gt;&quot;no&quot;, said gloo&lt;/script&gt;" in text
-    assert "interrupted: 4 of 4 rows" in text
+    assert "interrupted: 4 of 4 rows are complete" in text
 
 
 def test_the_page_says_how_it_was_measured() -> None:
@@ -452,8 +455,9 @@ def test_quiet_prints_rows_and_nothing_else(
     rows = made_up("-o", "all_reduce,barrier", "-e", "64").rows
 
     def run(report: Report, screen: table.Screen, *_: object) -> None:
-        screen.begin(len(rows))
+        screen.begin(len(rows), 3)
         for row in rows:
+            screen.preview(row)
             report.rows.append(row)
             screen.row(row)
         screen.end()

@@ -7,12 +7,14 @@ plan       what is measured: settings, sizes, points
 presets    operations and sizes of real programs
 ops        operations and dtypes on paper: counts, bus bandwidth   (no torch)
 buffers    how many copies of the buffers, for cold caches
-calls      the same operations in torch, with their checks         (ranks only)
+calls      the same operations with buffers and checks             (ranks only)
+over_torch, over_mpi   their calls, and how a rank joins           (ranks only)
 exercise   how the calls are repeated and checked                  (ranks only)
 startline  where ranks wait for the common start                   (ranks only)
 rank       the program of one rank                                 (ranks only)
 launcher   torchrun, mpirun or srun, if they started this
 launch     a team: the rank processes of one backend
+mpi_team   a team that mpirun has started; mpirun: how; meeting: how its ranks find the parent
 measure    rounds, alternating between backends
 results    rows, ratios, the JSON file and its reader
 rebuild    dataclasses out of JSON, checked

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The operations as calls of torch.distributed, each with its check.
+"""The operations with their buffers, each with its check. over_torch and over_mpi have the calls.
 
 A check runs the operation on values that depend on the rank, the position and a salt, and
 compares every element of every rank: values that were swapped, shifted, left out, added twice or
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from shmcoll.bench import over_torch
 from shmcoll.bench.ops import DTYPES, DType
 from shmcoll.bench.plan import Point
 from shmcoll.bench.startline import StartLine
@@ -29,7 +29,8 @@ class Context:
     rank: int  # in the group that runs the operation, as the roots below
     members: Sequence[int]  # the ranks of the group, as the world counts them
     line: StartLine  # of all ranks
-    how: Mapping[str, Any] = field(default_factory=dict)  # torch's ``group`` and ``async_op``
+    how: Mapping[str, Any] = field(default_factory=dict)  # what ``over`` needs for a call
+    over: Any = over_torch  # the module with the calls: this one or over_mpi
 
     @property
     def world_size(self) -> int:
@@ -46,14 +47,6 @@ class Call:
     run: Callable[[int], Any]  # of the iteration's number, which chooses the root; may be a Work
     give: Callable[[int], object]  # makes the rank's input of the salt
     take: Callable[[int], int]  # how many elements are wrong here; all are zeros again
-
-
-class Works(list[Any]):
-    """Several, that are one to whoever waits."""
-
-    def wait(self) -> None:
-        for work in self:
-            work.wait()
 
 
 def prepare(point: Point, context: Context) -> Call:
@@ -111,7 +104,8 @@ def _dtype(point: Point) -> DType:
 
 
 def _buffer(point: Point, blocks: int = 1) -> torch.Tensor:
-    return torch.zeros(point.count * blocks, dtype=getattr(torch, _dtype(point).name))
+    """Memory that has been written to: untouched pages of zeros are all one page."""
+    return torch.empty(point.count * blocks, dtype=getattr(torch, _dtype(point).name)).zero_()
 
 
 def _mine_and_everyone(point: Point, context: Context) -> tuple[torch.Tensor, torch.Tensor]:
@@ -168,8 +162,7 @@ def _call(
 def _all_reduce(point: Point, context: Context) -> Call:
     data, dtype, world_size = _buffer(point), _dtype(point), context.world_size
 
-    def run(i: int) -> Any:
-        return dist.all_reduce(data, **context.how)
+    run = context.over.all_reduce(context, data)
 
     def wrong(salt: int) -> int:
         return count_wrong(data, _sum(point.count, salt, dtype, world_size))
@@ -180,8 +173,7 @@ def _all_reduce(point: Point, context: Context) -> Call:
 def _broadcast(point: Point, context: Context) -> Call:
     data, dtype, world_size = _buffer(point), _dtype(point), context.world_size
 
-    def run(i: int) -> Any:
-        return dist.broadcast(data, context.members[i % world_size], **context.how)
+    run = context.over.broadcast(context, data)
 
     def wrong(salt: int) -> int:
         return count_wrong(data, pattern(salt % world_size, point.count, salt, dtype))
@@ -192,8 +184,7 @@ def _broadcast(point: Point, context: Context) -> Call:
 def _reduce(point: Point, context: Context) -> Call:
     data, dtype, world_size = _buffer(point), _dtype(point), context.world_size
 
-    def run(i: int) -> Any:
-        return dist.reduce(data, context.members[i % world_size], **context.how)
+    run = context.over.reduce(context, data)
 
     def wrong(salt: int) -> int:
         if context.rank != salt % world_size:
@@ -207,8 +198,7 @@ def _all_gather(point: Point, context: Context) -> Call:
     dtype = _dtype(point)
     mine, everyone = _mine_and_everyone(point, context)
 
-    def run(i: int) -> Any:
-        return dist.all_gather_into_tensor(everyone, mine, **context.how)
+    run = context.over.all_gather(context, mine, everyone)
 
     def wrong(salt: int) -> int:
         found = _wrong_blocks(everyone, salt, dtype, context)
@@ -223,8 +213,7 @@ def _reduce_scatter(point: Point, context: Context) -> Call:
     dtype, world_size = _dtype(point), context.world_size
     mine, everyone = _mine_and_everyone(point, context)
 
-    def run(i: int) -> Any:
-        return dist.reduce_scatter_tensor(mine, everyone, **context.how)
+    run = context.over.reduce_scatter(context, mine, everyone)
 
     def wrong(salt: int) -> int:
         total = _sum(everyone.numel(), salt, dtype, world_size)
@@ -237,8 +226,7 @@ def _all_to_all(point: Point, context: Context) -> Call:
     dtype, world_size = _dtype(point), context.world_size
     given, got = (_buffer(point, blocks=world_size) for _ in range(2))
 
-    def run(i: int) -> Any:
-        return dist.all_to_all_single(got, given, **context.how)
+    run = context.over.all_to_all(context, got, given)
 
     def wrong(salt: int) -> int:
         found = 0
@@ -253,12 +241,7 @@ def _all_to_all(point: Point, context: Context) -> Call:
 def _gather(point: Point, context: Context) -> Call:
     mine, dtype, world_size = _buffer(point), _dtype(point), context.world_size
     everyone = _buffer(point, blocks=world_size)
-    blocks = list(everyone.chunk(world_size))
-
-    def run(i: int) -> Any:
-        root = i % world_size
-        blocks_here = blocks if context.rank == root else None
-        return dist.gather(mine, blocks_here, context.members[root], **context.how)
+    run = context.over.gather(context, mine, everyone)
 
     def wrong(salt: int) -> int:
         if context.rank != salt % world_size:
@@ -271,12 +254,7 @@ def _gather(point: Point, context: Context) -> Call:
 def _scatter(point: Point, context: Context) -> Call:
     mine, dtype, world_size = _buffer(point), _dtype(point), context.world_size
     everyone = _buffer(point, blocks=world_size)  # only the root's is looked at
-    blocks = list(everyone.chunk(world_size))
-
-    def run(i: int) -> Any:
-        root = i % world_size
-        blocks_here = blocks if context.rank == root else None
-        return dist.scatter(mine, blocks_here, context.members[root], **context.how)
+    run = context.over.scatter(context, mine, everyone)
 
     def wrong(salt: int) -> int:
         sent = pattern(salt % world_size, everyone.numel(), salt, dtype)
@@ -289,15 +267,9 @@ def _sendrecv(point: Point, context: Context) -> Call:
     """Everybody to the next rank, and from the one before."""
     dtype = _dtype(point)
     given, got = _buffer(point), _buffer(point)
-    following = context.members[(context.rank + 1) % context.world_size]
+    following = (context.rank + 1) % context.world_size
     before = (context.rank - 1) % context.world_size
-    group = context.how.get("group")
-
-    def run(i: int) -> Any:
-        sending = dist.P2POp(dist.isend, given, following, group)
-        receiving = dist.P2POp(dist.irecv, got, context.members[before], group)
-        works = Works(dist.batch_isend_irecv([sending, receiving]))
-        return works if context.how.get("async_op") else works.wait()
+    run = context.over.sendrecv(context, given, following, got, before)
 
     def wrong(salt: int) -> int:
         return count_wrong(got, pattern(before, point.count, salt, dtype))
@@ -305,9 +277,24 @@ def _sendrecv(point: Point, context: Context) -> Call:
     return _call(point, context, run, wrong, given, got)
 
 
+def _ping_pong(point: Point, context: Context) -> Call:
+    """Between ranks 0 and 1, 2 and 3, ...: there, and what has come back again. With an odd number
+    of ranks the last one has nobody."""
+    dtype, peer = _dtype(point), context.rank ^ 1
+    given, got = _buffer(point), _buffer(point)
+    alone = peer >= context.world_size
+    run = (lambda i: None) if alone else context.over.ping_pong(context, given, got, peer)
+
+    def wrong(salt: int) -> int:
+        if alone:
+            return 0
+        return count_wrong(got, pattern(context.rank & ~1, point.count, salt, dtype))
+
+    return _call(point, context, run, wrong, given, got)
+
+
 def _barrier(point: Point, context: Context) -> Call:
-    def run(i: int) -> Any:
-        return dist.barrier(**context.how)
+    run = context.over.barrier(context)
 
     def take(salt: int) -> int:
         wrong = 0
@@ -335,5 +322,6 @@ CALLS: dict[str, Callable[[Point, Context], Call]] = {
     "gather": _gather,
     "scatter": _scatter,
     "sendrecv": _sendrecv,
+    "ping_pong": _ping_pong,
     "barrier": _barrier,
 }

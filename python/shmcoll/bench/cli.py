@@ -15,6 +15,8 @@ from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import Team
 from shmcoll.bench.machine import Machine
 from shmcoll.bench.measure import Measurement
+from shmcoll.bench.mpi_team import MpiTeam
+from shmcoll.bench.mpirun import MPIS
 from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.results import Report
 
@@ -63,13 +65,13 @@ def _run(report: Report, screen: table.Screen, points: list[Point], buffers: Buf
     try:
         with tempfile.TemporaryDirectory(prefix="shmcoll-bench-") as scratch:
             teams = [
-                Team(label, backend, settings, Path(scratch))
+                (MpiTeam if backend in MPIS else Team)(label, backend, settings, Path(scratch))
                 for label, backend in zip(settings.labels, settings.backends)
             ]
             measurement = Measurement(teams, settings, buffers)
             try:
                 measurement.start()
-                _tell_failures(report, measurement)
+                _tell(measurement.failures, report.unusable, {}, "cannot be used")
                 if measurement.alive:
                     _measure(report, measurement, screen, points)
                 measurement.stop()
@@ -86,27 +88,28 @@ def _run(report: Report, screen: table.Screen, points: list[Point], buffers: Buf
 def _measure(
     report: Report, measurement: Measurement, screen: table.Screen, points: list[Point]
 ) -> None:
-    screen.begin(report.points)
+    screen.begin(len(points), report.settings.rounds)
     try:
-        for row in measurement.rows(points):
+        for row, complete in measurement.rows(points):
+            if complete:
+                report.rows.append(row)
+                screen.row(row)
+            else:
+                screen.preview(row)
+            _tell(measurement.failures, report.failures, report.unusable, "failed")
+    finally:  # also on Ctrl-C, and then some rows have fewer rounds
+        for row in measurement.measured()[len(report.rows) :]:
             report.rows.append(row)
             screen.row(row)
-            _tell_failures(report, measurement)
-    finally:
         screen.end()
 
 
-def _tell_failures(report: Report, measurement: Measurement) -> None:
+def _tell(found: dict[str, str], told: dict[str, str], before: dict[str, str], what: str) -> None:
     """One line for each backend that has ended since the last time."""
-    for label, reason in measurement.failures.items():
-        if label in report.unusable or label in report.failures:
-            continue
-        if report.rows:
-            report.failures[label] = reason
-        else:
-            report.unusable[label] = reason
-        what = "failed" if report.rows else "cannot be used"
-        print(f"shmcoll.bench: backend {label!r} {what}: {reason}", file=sys.stderr, flush=True)
+    for label, reason in found.items():
+        if label not in told and label not in before:
+            told[label] = reason
+            print(f"shmcoll.bench: backend {label!r} {what}: {reason}", file=sys.stderr, flush=True)
 
 
 def _exit_code(report: Report) -> int:

@@ -11,8 +11,8 @@ hundred rows of the same build is not called changed because of its number of ro
 One slower row makes the whole slower: gains elsewhere do not pay for it.
 
 What no test on one pair of runs can see is luck that a whole run has and each of its rounds shares:
-where its memory lies, which CPUs its ranks got. EFFECT is there for that; where it is not enough,
-compare two runs of the same build first, and see.
+which CPUs its ranks got, say. EFFECT is there for that; where it is not enough, compare two runs
+of the same build first, and see.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def _header(old: Report, new: Report, comparison: Comparison) -> list[str]:
     if comparison.spread > BUSY:
         lines.append(
             f"# WARNING: the rounds of a row vary by {comparison.spread:.0%}: the machine was busy, "
-            "and moods that outlast a row may look like a change"
+            "and a mood that outlasts a run looks like a change"
         )
     return lines
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from shmcoll.bench.results import Report, Row, row_json
 
-SCHEMA = "shmcoll.bench.csv/1"
+SCHEMA = "shmcoll.bench.csv/2"
 
 _SETTINGS = ("mode", "cache", "overlap", "groups")
 _TIMES = ("p50", "mean", "p99", "min", "max")

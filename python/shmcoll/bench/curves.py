@@ -16,9 +16,7 @@ PLACE_NAMES = {"in": "in place", "out": "out of place", "-": "-"}
 
 @dataclass(frozen=True)
 class Spot:
-    """One row of one backend. The median, and where the middle half is: of iterations for a time,
-    of rounds for a ratio, as the median itself.
-    """
+    """One row of one backend. The median over its rounds, and where the middle half of them is."""
 
     size_bytes: int
     value: float
@@ -105,8 +103,8 @@ def _spots(rows: Sequence[Row], label: str, of_ratio: bool) -> list[Spot]:
         cell = row.cells[label]
         value = row.ratio(label) if of_ratio else cell.p50_us
         if value is not None:
-            times_us = [ns / 1e3 for ns in cell.samples]
-            low, high = _middle_half(row.round_ratios(label) if of_ratio else times_us)
+            rounds = row.round_ratios(label) if of_ratio else cell.round_medians_us()
+            low, high = _middle_half(rounds)
             out.append(Spot(row.point.size_bytes, value, low, high, bool(cell.wrong)))
     return out
 

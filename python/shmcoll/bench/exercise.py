@@ -98,7 +98,7 @@ class Overlap(Latency):
     ) -> None:
         super().__init__(calls, context)
         self._compute = compute  # of the amount
-        self._amount = 0  # the same in all rounds
+        self._amount = 0  # the same in warming up and in the round
 
     def time(self, iterations: int, budget_ns: int) -> list[Readings]:
         if not self._amount:

@@ -14,6 +14,9 @@ Where the root gets something (reduce, gather) or each rank from one other (send
 ahead of the rest as far as there are buffers. Iterations are cut the same way: whoever ran ahead has
 shortened the next iteration, not the loop. The root moves to the next rank with every iteration.
 
+Ranks that play ping-pong by pairs run ahead of other pairs in the same way; half of an iteration is
+one way.
+
 Where the others get it from the root (broadcast, scatter), the root could run ahead of them all. So
 it moves too: a rank cannot send on what it has not got. An iteration lasts from the call of its root
 until the last return.

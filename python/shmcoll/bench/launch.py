@@ -26,7 +26,7 @@ from shmcoll.bench.plan import Point, Settings
 
 Message = dict[str, Any]
 
-_START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 120.0
 _LEAVE_TIMEOUT_S = 5.0
 _GRACE_S = 10.0
 
@@ -37,6 +37,10 @@ class TeamError(Exception):
 
 class Refused(Exception):
     """The ranks answered a request with an error, and are ready for the next one."""
+
+
+class CannotDo(Refused):
+    """Because the backend has no such thing."""
 
 
 class Team:
@@ -63,7 +67,7 @@ class Team:
 
     def join(self) -> None:
         """Raises Refused or TeamError if the backend cannot be used."""
-        self._replies(_START_TIMEOUT_S)
+        self._replies(START_TIMEOUT_S)
 
     def prepare(self, point: Point, copies: int, sweep_bytes: int) -> None:
         """Buffers for the operation, so many times, and memory that sweeps them from the caches."""
@@ -87,10 +91,13 @@ class Team:
             try:
                 process.wait(max(0.0, deadline - monotonic()))
             except subprocess.TimeoutExpired:
-                process.kill()
+                self._kill(process)
                 process.wait()
         self._channels.clear()
         self._processes.clear()
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
 
     def job(self, rank: int, line_fd: int) -> Message:
         """What a rank must know."""
@@ -115,7 +122,7 @@ class Team:
         with theirs, self._log(rank).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "shmcoll.bench.rank", json.dumps(job)],
-                env=_environment(),
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -142,7 +149,7 @@ class Team:
         answered = {rank: json.loads(line) for rank, line in self._collect(timeout_s).items()}
         errors = {rank: reply["error"] for rank, reply in answered.items() if "error" in reply}
         if len(errors) == len(self._channels):
-            raise Refused(errors[0])
+            raise (CannotDo if answered[0].get("unsupported") else Refused)(errors[0])
         if errors:  # the others went ahead, or wait for ever: the group is no longer in step
             rank = min(errors)
             raise TeamError(f"{errors[rank]} (rank {rank})")
@@ -172,15 +179,19 @@ class Team:
 
     def _death_of(self, rank: int) -> str:
         try:
-            code = self._processes[rank].wait(2.0)
+            code = self._process(rank).wait(2.0)
         except subprocess.TimeoutExpired:
             return f"rank {rank} closed its connection{self._last_words(rank)}"
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return f"rank {rank} ended {how}{self._last_words(rank)}"
 
+    def _process(self, rank: int) -> subprocess.Popen[bytes]:
+        return self._processes[rank]
+
     def _last_words(self, rank: int) -> str:
-        lines = self._log(rank).read_text(errors="replace").strip().splitlines()
-        return f"; its last line: {lines[-1]}" if lines else ""
+        lines = self._log(rank).read_text(errors="replace").splitlines()
+        told = [line.strip() for line in lines if line.strip(" -=|\t")]  # no rulers
+        return f"; its last line: {told[-1]}" if told else ""
 
     def _log(self, rank: int) -> Path:
         return self._dir / f"rank{rank}.log"
@@ -194,7 +205,7 @@ def _receive(channel: socket.socket) -> bytes:
         return b""
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The ranks find this very package, and start no thread pools of their own."""
     env = dict(os.environ)
     root = Path(shmcoll.bench.__file__).parents[2]

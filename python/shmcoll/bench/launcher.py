@@ -42,6 +42,23 @@ def find(environment: Mapping[str, str]) -> Launched | None:
     return None
 
 
+def rank_of(environment: Mapping[str, str]) -> int:
+    """Of a process that mpirun has started; one alone may have no number."""
+    for name, *_ in _VARIABLES[1:]:
+        rank = _number(environment.get(name, ""))
+        if rank is not None:
+            return rank
+    return 0
+
+
+def without(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a launcher told this process, no other mpirun must hear."""
+    if find(environment) is None:
+        return dict(environment)
+    theirs = ("OMPI_", "ORTE_", "PMIX_", "PMI_", "HYDRA_", "HYDI_", "MPI_LOCAL", "SLURM_")
+    return {name: value for name, value in environment.items() if not name.startswith(theirs)}
+
+
 def take_cpus() -> None:
     """Those of the launcher: mpirun and srun bind the first rank to its own part of them, but here
     it starts all ranks."""

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How a point is measured: in rounds that alternate between the backends.
+"""How points are measured: in sweeps over all of them, with backends that take turns.
 
-Round by round every backend runs the same operation for a while, A B A B ..., so that a drift of
-the machine (clock, neighbours, thermal state) hits all columns alike. Ratios are taken between
-the medians of adjacent rounds, and their median is what the table shows.
+A sweep is one round of every point: each backend runs the operation for a while, A B A B ...  So a
+drift of the machine (clock, neighbours, thermal state) hits all columns alike, and the rounds of a
+point are spread over the whole run: back to back they would share one mood of the machine, which
+lasts for seconds, and two runs would differ for that alone. Each round has buffers of its own, for
+where memory lies is luck too. Ratios are taken between the medians of a round, and their median is
+what the table shows.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from contextlib import contextmanager
 
 from shmcoll.bench import latency
 from shmcoll.bench.buffers import Buffers
-from shmcoll.bench.launch import Refused, Team, TeamError
+from shmcoll.bench.launch import CannotDo, Refused, Team, TeamError
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.results import Cell, Row
@@ -29,7 +32,7 @@ class Measurement:
         self._settings = settings
         self._buffers = buffers
         self.failures: dict[str, str] = {}
-        self._salt = 0
+        self._rows: list[Row] = []
         self._budget_ns = _FOREVER_NS
         if settings.iterations is None:
             turns = len(teams) * settings.rounds
@@ -41,44 +44,60 @@ class Measurement:
 
     def start(self) -> None:
         """Starts all teams; those that cannot use their backend are in ``failures`` afterwards."""
-        for step in (Team.start, Team.join):  # all start before the first is waited for
+        for step in ("start", "join"):  # all start before the first is waited for
             for team in self.alive:
                 try:
-                    step(team)
+                    getattr(team, step)()
                 except (Refused, TeamError) as error:
                     self._give_up(team, str(error))
 
-    def rows(self, points: list[Point]) -> Iterator[Row]:
-        for point in points:
-            if not self.alive:
-                return
-            yield self._row(point)
+    def rows(self, points: list[Point]) -> Iterator[tuple[Row, bool]]:
+        """Each point's row after each of its rounds, and whether that was the last one."""
+        world_size, labels = self._settings.world_size, [team.label for team in self._teams]
+        self._rows = [Row(p, world_size, {label: Cell() for label in labels}) for p in points]
+        for sweep in range(1, self._settings.rounds + 1):
+            for index, row in enumerate(self._rows):
+                if self.alive:
+                    self._visit(index, row, first=sweep == 1, last=sweep == self._settings.rounds)
+                if self.alive or row.measured:
+                    yield self._explained(row), sweep == self._settings.rounds
+
+    def measured(self) -> list[Row]:
+        """What there is, also when rows() has not come to its end."""
+        return [self._explained(row) for row in self._rows if row.measured]
 
     def stop(self, at_once: bool = False) -> None:
         for team in self._teams:
             team.stop(at_once)
 
-    def _row(self, point: Point) -> Row:
-        cells = {team.label: Cell(error=self.failures.get(team.label)) for team in self._teams}
-        # Of two ranks, each is the root of one of the two checks.
-        self._salt += 1
+    def _visit(self, index: int, row: Row, first: bool, last: bool) -> None:
+        point, cells = row.point, row.cells
         for team, cell in self._able(cells):
             with self._guard(team, cell):
                 team.prepare(point, self._buffers.copies(point), self._buffers.sweep_bytes)
-                cell.wrong += team.check(self._salt)
-        for _ in range(self._settings.rounds):
-            for team, cell in self._able(cells):
-                with self._guard(team, cell):
-                    self._round(team, point, cell)
-        self._salt += 1
-        for team, cell in self._able(cells):  # once more, now that memory has been used again
+                if first:
+                    cell.wrong += team.check(2 * index + 1)
+        for team, cell in self._able(cells):
             with self._guard(team, cell):
-                cell.wrong += team.check(self._salt)
-        return Row(point, self._settings.world_size, cells)
+                self._round(team, point, cell)
+        if not last:
+            return
+        # Once more, now that memory has been used again. Of two ranks, each is the root of one of
+        # the two checks.
+        for team, cell in self._able(cells):
+            with self._guard(team, cell):
+                cell.wrong += team.check(2 * index + 2)
+
+    def _explained(self, row: Row) -> Row:
+        """A backend that has ended keeps what it had, and says why it has no more."""
+        for label, cell in row.cells.items():
+            if not cell.rounds and cell.error is None:
+                cell.error = self.failures.get(label)
+        return row
 
     def _round(self, team: Team, point: Point, cell: Cell) -> None:
         replies = team.time(self._settings.round_iterations, self._budget_ns)
-        groups, window = self._settings.groups, self._settings.window
+        groups, runs = self._settings.groups, self._settings.window * OPS[point.op].trips
         evaluate = latency.evaluation(self._settings.mode, OPS[point.op])
         if self._settings.overlap:
             evaluate = latency.of_started
@@ -86,15 +105,15 @@ class Measurement:
         for group in range(groups):
             of_members = zip(*(reply["phases"] for reply in replies[group::groups]))
             for times, readings in zip(phases, of_members):
-                times += [ns // window for ns in evaluate(*zip(*readings))]
+                times += [ns // runs for ns in evaluate(*zip(*readings))]
         cell.rounds.append(phases[0])
         if self._settings.overlap:
-            cell.operation += phases[1]
-            cell.computation += phases[2]
+            cell.operation.append(phases[1])
+            cell.computation.append(phases[2])
 
     def _able(self, cells: dict[str, Cell]) -> Iterator[tuple[Team, Cell]]:
         for team in self._teams:
-            if cells[team.label].error is None:
+            if team.label not in self.failures and cells[team.label].error is None:
                 yield team, cells[team.label]
 
     @contextmanager
@@ -104,6 +123,7 @@ class Measurement:
             yield
         except Refused as error:
             cell.error = str(error)
+            cell.unsupported = isinstance(error, CannotDo)
         except TeamError as error:
             cell.error = str(error)
             self._give_up(team, str(error))

@@ -87,6 +87,7 @@ class Op:
     root: str | None = None  # "gives" or "takes"; it is rank 0, 1, ... in turn
     places: tuple[str, ...] = ("out",)  # where the result may be; the first is the natural one
     moves_data: bool = True
+    trips: int = 1  # how often an iteration does it, one after the other
 
     def count(self, size_bytes: int, elem_bytes: int, world_size: int) -> int:
         """Elements for the wanted size: rounded down, but at least one."""
@@ -111,6 +112,7 @@ OPS: dict[str, Op] = {
         Op("gather", _each, _others, root="takes"),
         Op("scatter", _each, _others, root="gives"),
         Op("sendrecv", _one, _all),
+        Op("ping_pong", _one, _all, trips=2),
         Op("barrier", _one, lambda world_size: 0.0, places=("-",), moves_data=False),
     )
 }

@@ -17,14 +17,16 @@ _T = TypeVar("_T")
 
 _EPILOG = """\
 what the numbers mean:
-  time     median over the iterations of a tight loop; an iteration lasts until the last rank
-           has its result. A root moves from rank to rank, so that none can run ahead.
-           The Python call is included.
+  time     median over the rounds of their medians; a round is a tight loop, and an iteration of
+           it lasts until the last rank has its result. A root moves from rank to rank, so that
+           none can run ahead. The Python call is included.
   place    out: the result has a tensor of its own. in: it is where the input was; for all_gather
            and reduce_scatter, whose other place is out, the rank's block is in the large tensor.
-  p99, min, max, cv   of the same iterations; cv is their standard deviation / mean, in percent
-  busbw    size / time * factor, as nccl-tests: all_reduce 2(n-1)/n; broadcast, reduce and
-           sendrecv 1; the others (n-1)/n. Their size is that of all blocks together.
+           ping_pong is one way of a message there and back, between ranks 0 and 1, 2 and 3, ...
+           all at once.
+  p99, min, max, cv   of the iterations of all rounds; cv is standard deviation / mean, in percent
+  busbw    size / time * factor, as nccl-tests: all_reduce 2(n-1)/n; broadcast, reduce,
+           sendrecv and ping_pong 1; the others (n-1)/n. Their size is that of all blocks together.
   vs X     time of X / time of the first backend: above 1 the first one is faster. The backends
            take turns, A B A B; this is the median over the pairs of adjacent rounds.
   #wrong   elements (or early leavers of a barrier) that were not what they must be, over all
@@ -35,7 +37,8 @@ what the numbers mean:
   --mode skew      one rank, another one in each iteration, comes --skew-us later than the others.
            time is from its call until the last rank has its result.
   --overlap        time is that of both together, op and compute of each alone; hidden is
-           (op + compute - time) / the shorter one. Below 0 the two disturb one another.
+           (op + compute - time) / the shorter one, of each round. Below 0 the two disturb one
+           another.
   --groups N       rank r is in group r modulo N. Sizes and busbw are those of one group; an
            iteration of each group counts.
   --cache cold     operations take turns over copies of the buffers that together are twice the
@@ -114,7 +117,8 @@ def _add_what(add: Callable[..., object], nproc: int) -> None:
         type=plan.split_list,
         default=("shmcoll", "gloo"),
         metavar="A,B",
-        help="any backend names; the first is compared to the others (default: shmcoll,gloo)",
+        help="any backend names, openmpi and mpich (through mpi4py) among them; the first is "
+        "compared to the others (default: shmcoll,gloo)",
     )
     add(
         "-g",

@@ -145,7 +145,7 @@ def _charts(report: Report) -> Iterator[str]:
             yield Chart(panel, panel.ratios, units.ratio_text, _RATIO_HEIGHT, around=1).svg(style)
         yield "</figure>"
     yield "</div>"
-    shade = "A shade is the middle half of iterations (times) or rounds (ratios)."
+    shade = "A shade is the middle half of the rounds."
     yield f'<p class="soft">{shade} Point at a dot for its value.</p>'
 
 

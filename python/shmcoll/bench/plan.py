@@ -22,6 +22,10 @@ _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SUFFIX = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
+class Unsupported(Exception):
+    """A backend cannot do this at all: no fault of it, and none of the run."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """A run, as asked for on the command line."""

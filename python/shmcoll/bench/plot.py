@@ -2,8 +2,7 @@
 """A picture of the results, with matplotlib: fit for a paper or an issue.
 
 For each operation a panel with times over sizes and, below it, one with the ratios to the first
-backend. A colour is a backend, a line style a dtype, a shade the middle half of iterations
-(times) or rounds (ratios).
+backend. A colour is a backend, a line style a dtype, a shade the middle half of the rounds.
 """
 
 from __future__ import annotations

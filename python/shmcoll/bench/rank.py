@@ -7,7 +7,8 @@
     time     iterations budget_ns                      -> phases: [called, returned] in ns of each
     (end of file)             leaves
 
-An error is a reply too ("error": text), and the rank stays for the next request.
+An error is a reply too ("error": text, "unsupported": whether nobody is to blame), and the rank
+stays for the next request.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from shmcoll.bench import exercise
-from shmcoll.bench.plan import Point
+from shmcoll.bench import exercise, meeting
+from shmcoll.bench.mpirun import MPIS
+from shmcoll.bench.plan import Point, Unsupported
 from shmcoll.bench.startline import StartLine
 
 Message = dict[str, Any]
@@ -48,34 +51,20 @@ class Rank:
         self._group = self._rank % groups
         self._members = [range(g, self._world_size, groups) for g in range(groups)]
         self._how: Message = {}
+        self._over: ModuleType | None = None  # over_torch or over_mpi
 
     def init(self) -> Message:
         import torch
-        import torch.distributed as dist
-        from torch.distributed import FileStore  # type: ignore[attr-defined]  # a C++ class
 
         torch.set_num_threads(1)
         for module in self._job["imports"]:
             importlib.import_module(module)
-        backend: str = self._job["backend"]
-        if "shmcoll" in backend and not dist.is_backend_available("shmcoll"):
-            importlib.import_module("shmcoll")
-        for name in (part.rpartition(":")[2] for part in backend.split(",")):
-            if not dist.is_backend_available(name):
-                return {"error": f"this torch ({torch.__version__}) has no backend of that name"}
-        timeout = timedelta(seconds=self._job["timeout_s"])
-        dist.init_process_group(
-            backend,
-            store=FileStore(self._job["store"], self._world_size),
-            rank=self._rank,
-            world_size=self._world_size,
-            timeout=timeout,
-        )
-        if len(self._members) > 1:
-            groups = [dist.new_group(list(ranks), timeout=timeout) for ranks in self._members]
-            self._how["group"] = groups[self._group]
-        if self._job["mode"] in ("throughput", "overlap"):
-            self._how["async_op"] = True
+        name = "over_mpi" if self._job["backend"] in MPIS else "over_torch"
+        self._over = importlib.import_module(f"shmcoll.bench.{name}")
+        try:
+            self._how = self._over.join(self._job, self._members, self._group)
+        except LookupError as error:
+            return {"error": str(error)}
         return {}
 
     def prepare(self, point: Message, copies: int, sweep_bytes: int) -> Message:
@@ -84,7 +73,8 @@ class Rank:
         self._exercise = None  # frees the buffers of the last point first
         mode = self._job["mode"]
         members = self._members[self._group]
-        context = calls.Context(members.index(self._rank), members, self._line, self._how)
+        place = members.index(self._rank)
+        context = calls.Context(place, members, self._line, self._how, self._over)
         prepared = [calls.prepare(Point(**point), context) for _ in range(copies)]
         # In another order than in memory: a CPU that reads ahead meets nobody's next buffer.
         random.Random(0).shuffle(prepared)
@@ -116,9 +106,8 @@ class Rank:
 
     def leave(self) -> None:
         self._exercise = None
-        dist = sys.modules.get("torch.distributed")
-        if dist is not None and dist.is_initialized():
-            dist.destroy_process_group()
+        if self._over is not None:
+            self._over.leave()
 
 
 def serve(rank: Rank, channel: socket.socket) -> None:
@@ -134,6 +123,8 @@ def serve(rank: Rank, channel: socket.socket) -> None:
             request = json.loads(line)
             try:
                 reply = handlers[request.pop("do")](**request)
+            except Unsupported as error:
+                reply = {"error": str(error), "unsupported": True}
             except Exception as error:  # the parent decides what an error means for the run
                 reply = {"error": _one_line(error)}
             lines.write(json.dumps(reply) + "\n")
@@ -141,11 +132,15 @@ def serve(rank: Rank, channel: socket.socket) -> None:
 
 
 def main() -> int:
-    job = json.loads(sys.argv[1])
     # The parent may be killed while this rank is inside a collective.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if sys.argv[1] == "--meet":
+        job, channel = meeting.come(Path(sys.argv[2]))
+    else:
+        job = json.loads(sys.argv[1])
+        channel = socket.socket(fileno=job["channel_fd"])
     rank = Rank(job)
-    serve(rank, socket.socket(fileno=job["channel_fd"]))
+    serve(rank, channel)
     rank.leave()
     return 0
 

@@ -17,9 +17,9 @@ from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.rebuild import rebuild
 
 # The file's form. Counted up when a reader of the old form would misread the new one, or when the
-# old form lacks what this reader needs: 2 has every iteration.
+# old form lacks what this reader needs: 2 has every iteration, 3 has its round with --overlap too.
 SCHEMA = "shmcoll.bench"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class Unreadable(Exception):
@@ -32,10 +32,11 @@ class Cell:
 
     rounds: list[list[int]] = field(default_factory=list)  # a list of iterations per round
     # With --overlap rounds are of both together, and these are of each alone.
-    operation: list[int] = field(default_factory=list)
-    computation: list[int] = field(default_factory=list)
+    operation: list[list[int]] = field(default_factory=list)
+    computation: list[list[int]] = field(default_factory=list)
     wrong: int = 0
     error: str | None = None
+    unsupported: bool = False  # the error is that the backend has no such thing
 
     @property
     def samples(self) -> list[int]:
@@ -44,11 +45,13 @@ class Cell:
 
     @property
     def p50_us(self) -> float | None:
-        samples = self.samples
-        return median(samples) / 1e3 if samples else None
+        """The median of the rounds' medians. A round of a slow mood has fewer iterations than one
+        of a fast mood: over all of them together, fast moods would count more."""
+        medians = self.round_medians_us()
+        return median(medians) if medians else None
 
     def spread(self) -> dict[str, float]:
-        """The columns beside the median, times in us; none if there are no samples."""
+        """The columns beside the median, of all iterations, times in us; none without samples."""
         samples = self.samples
         if not samples:
             return {}
@@ -61,13 +64,18 @@ class Cell:
         }
 
     def overlap(self) -> dict[str, float]:
-        """The columns of --overlap; none without it."""
-        both = self.p50_us
-        if both is None or not self.operation:
+        """The columns of --overlap, medians over the rounds; none without it."""
+        if self.error or not self.operation:
             return {}
-        operation, computation = median(self.operation) / 1e3, median(self.computation) / 1e3
-        hidden = (operation + computation - both) / min(operation, computation)
-        return {"op": operation, "compute": computation, "hidden": hidden}
+        rounds = [
+            tuple(median(one) / 1e3 for one in phases)
+            for phases in zip(self.rounds, self.operation, self.computation)
+        ]
+        return {
+            "op": median(op for _, op, _ in rounds),
+            "compute": median(compute for _, _, compute in rounds),
+            "hidden": median((op + comp - both) / min(op, comp) for both, op, comp in rounds),
+        }
 
     def round_medians_us(self) -> list[float]:
         return [] if self.error else [median(one) / 1e3 for one in self.rounds]
@@ -84,6 +92,11 @@ class Row:
     @property
     def wrong(self) -> int:
         return sum(cell.wrong for cell in self.cells.values())
+
+    @property
+    def measured(self) -> bool:
+        """Is there a round of any backend, or a reason why there is none?"""
+        return any(cell.rounds or cell.error for cell in self.cells.values())
 
     def busbw_gbs(self, label: str) -> float | None:
         time_us = self.cells[label].p50_us
@@ -122,12 +135,21 @@ class Report:
         return sum(row.wrong for row in self.rows)
 
     @property
+    def complete(self) -> int:
+        """Rows with all their rounds."""
+        cells = [[cell for cell in row.cells.values() if not cell.error] for row in self.rows]
+        return sum(all(len(c.rounds) == self.settings.rounds for c in row) for row in cells)
+
+    @property
     def failed(self) -> bool:
         """Is there anything wrong with what was measured?"""
         mute = [
             label
             for label in self.settings.labels
-            if label not in self.unusable and not any(row.cells[label].samples for row in self.rows)
+            if label not in self.unusable
+            and not any(
+                row.cells[label].samples or row.cells[label].unsupported for row in self.rows
+            )
         ]
         return bool(self.wrong or self.failures or mute)
 
@@ -210,7 +232,7 @@ def _check_schema(path: Path, data: Any) -> None:
         what = f"schema {version} is newer than this shmcoll, which reads {SCHEMA_VERSION}"
         raise Unreadable(f"{path}: {what}; use a newer shmcoll")
     if int(version) < SCHEMA_VERSION:
-        raise Unreadable(f"{path}: schema {version} does not have every iteration; measure again")
+        raise Unreadable(f"{path}: schema {version} is older than this shmcoll; measure again")
 
 
 def _report(data: dict[str, Any]) -> Report:
@@ -259,7 +281,7 @@ def _cell_json(row: Row, label: str) -> dict[str, Any]:
     out: dict[str, Any] = {"wrong": cell.wrong, "error": cell.error}
     samples = cell.samples
     if samples:
-        p50_us, spread = median(samples) / 1e3, cell.spread()
+        p50_us, spread = median(cell.round_medians_us()), cell.spread()
         out["time_us"] = {
             "p50": p50_us,
             "mean": mean(samples) / 1e3,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rows as text: one line each, printed as soon as they are measured.
+"""Rows as text: one line each, printed as soon as they have all their rounds.
 
-The columns have nccl-tests' names. On a terminal, with rich installed, there are colours and a
-progress bar below the rows; everywhere else the same lines are plain text.
+The columns have nccl-tests' names. On a terminal, with rich installed, there are colours, and below
+the rows stand those that have more rounds to come, as they are now, and a progress bar; everywhere
+else the same lines are plain text.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from shmcoll.bench.results import Report, Row
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.live import Live
     from rich.progress import Progress
     from rich.text import Text
+
+    from shmcoll.bench.plan import Point
 
 _POINT_COLUMNS = (
     ("size", "(B)", 10),
@@ -106,7 +110,9 @@ def summary(report: Report) -> list[str]:
     for (label, op), (wrong, rows) in report.wrong_by_op().items():
         lines.append(f"# WRONG: {label}: {op}: {wrong} elements in {rows} rows")
     if report.interrupted:
-        lines.append(f"# interrupted: {len(report.rows)} of {report.points} rows were measured")
+        short = len(report.rows) - report.complete
+        rest = f", {short} have fewer rounds" if short else ""
+        lines.append(f"# interrupted: {report.complete} of {report.points} rows are complete{rest}")
     if report.rows:
         lines.append(f"# wrong values: {report.wrong} {'FAILED' if report.wrong else 'OK'}")
     return lines
@@ -148,8 +154,11 @@ class Screen(Protocol):
     def note(self, line: str) -> None:
         ...
 
-    def begin(self, points: int) -> None:
+    def begin(self, points: int, sweeps: int) -> None:
         ...
+
+    def preview(self, row: Row) -> None:
+        """A row that has more rounds to come."""
 
     def row(self, row: Row) -> None:
         ...
@@ -167,8 +176,15 @@ class PlainScreen:
     def note(self, line: str) -> None:
         print(line, flush=True)
 
-    def begin(self, points: int) -> None:
+    def begin(self, points: int, sweeps: int) -> None:
+        if sweeps > 1:
+            print(
+                f"# {sweeps} sweeps over {points} rows, which are printed in the last", flush=True
+            )
         print("\n".join(self._table.header()), flush=True)
+
+    def preview(self, row: Row) -> None:
+        pass
 
     def row(self, row: Row) -> None:
         print(self._table.line(row), flush=True)
@@ -183,42 +199,66 @@ class RowsScreen(PlainScreen):
     def note(self, line: str) -> None:
         pass
 
-    def begin(self, points: int) -> None:
+    def begin(self, points: int, sweeps: int) -> None:
         pass
 
 
 class RichScreen:
-    """The same lines in colour, above a progress bar."""
+    """The same lines in colour, above the rows as they are now and a progress bar."""
 
     def __init__(self, table: Table, console: Console) -> None:
         self._table = table
         self._console = console
+        self._previews: dict[Point, Text] = {}
         self._progress: Progress | None = None
+        self._live: Live | None = None
 
     def note(self, line: str) -> None:
         self._print(line, "bold red" if "FAILED" in line or "WRONG" in line else "dim")
 
-    def begin(self, points: int) -> None:
+    def begin(self, points: int, sweeps: int) -> None:
+        from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
         for line in self._table.header():
             self._print(line, "cyan")
-        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=self._console, transient=True)
-        self._progress.start()
-        self._progress.add_task("rows", total=points)
+        columns = (BarColumn(), MofNCompleteColumn(), "rounds", TimeRemainingColumn())
+        self._progress = Progress(*columns, console=self._console)
+        self._progress.add_task("rounds", total=points * sweeps)
+        # Redrawn only here: a thread that does it by itself would disturb what is measured.
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def preview(self, row: Row) -> None:
+        self._previews[row.point] = self._text(row)
+        self._advance(list(self._previews).index(row.point))
 
     def row(self, row: Row) -> None:
-        from rich.text import Text
-
-        line = Text(" ").join(Text(text, style) for text, style in self._table.cells(row))
-        self._print(line)
-        if self._progress is not None:
-            self._progress.advance(self._progress.task_ids[0])
+        self._previews.pop(row.point, None)
+        self._advance(0)
+        self._print(self._text(row))
 
     def end(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        if self._live is not None:
+            self._live.stop()
+
+    def _advance(self, index: int) -> None:
+        """Shows the rows that fit on the screen, up to this one."""
+        from rich.console import Group
+
+        if self._progress is None or self._live is None:
+            return
+        self._progress.advance(self._progress.task_ids[0])
+        room = max(1, self._console.height - 5)
+        first = max(0, index + 1 - room)
+        shown = list(self._previews.values())[first : first + room]
+        self._live.update(Group(*shown, self._progress), refresh=True)
+
+    def _text(self, row: Row) -> Text:
+        from rich.text import Text
+
+        cells = [Text(text, style) for text, style in self._table.cells(row)]
+        return Text(" ", no_wrap=True, overflow="crop").join(cells)
 
     def _print(self, line: str | Text, style: str = "") -> None:
         self._console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The operations as calls of torch.distributed, and how a rank joins there.
+
+Each function returns what is timed: a call for the i-th iteration, with nothing around torch's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import FileStore  # type: ignore[attr-defined]  # a C++ class
+
+if TYPE_CHECKING:
+    from shmcoll.bench.calls import Context
+
+Run = Callable[[int], Any]
+
+
+class Works(list[Any]):
+    """Several, that are one to whoever waits."""
+
+    def wait(self) -> None:
+        for work in self:
+            work.wait()
+
+
+def join(job: dict[str, Any], groups: list[range], mine: int) -> dict[str, Any]:
+    """Joins the group of the backend. Returns torch's ``group`` and ``async_op``."""
+    backend: str = job["backend"]
+    if "shmcoll" in backend and not dist.is_backend_available("shmcoll"):
+        importlib.import_module("shmcoll")
+    for name in (part.rpartition(":")[2] for part in backend.split(",")):
+        if not dist.is_backend_available(name):
+            raise LookupError(f"this torch ({torch.__version__}) has no backend of that name")
+    timeout = timedelta(seconds=job["timeout_s"])
+    dist.init_process_group(
+        backend,
+        store=FileStore(job["store"], job["world_size"]),
+        rank=job["rank"],
+        world_size=job["world_size"],
+        timeout=timeout,
+    )
+    how: dict[str, Any] = {}
+    if len(groups) > 1:
+        how["group"] = [dist.new_group(list(ranks), timeout=timeout) for ranks in groups][mine]
+    if job["mode"] in ("throughput", "overlap"):
+        how["async_op"] = True
+    return how
+
+
+def leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def all_reduce(context: Context, data: torch.Tensor) -> Run:
+    return lambda i: dist.all_reduce(data, **context.how)
+
+
+def broadcast(context: Context, data: torch.Tensor) -> Run:
+    members, how = context.members, context.how
+    return lambda i: dist.broadcast(data, members[i % len(members)], **how)
+
+
+def reduce(context: Context, data: torch.Tensor) -> Run:
+    members, how = context.members, context.how
+    return lambda i: dist.reduce(data, members[i % len(members)], **how)
+
+
+def all_gather(context: Context, mine: torch.Tensor, everyone: torch.Tensor) -> Run:
+    return lambda i: dist.all_gather_into_tensor(everyone, mine, **context.how)
+
+
+def reduce_scatter(context: Context, mine: torch.Tensor, everyone: torch.Tensor) -> Run:
+    return lambda i: dist.reduce_scatter_tensor(mine, everyone, **context.how)
+
+
+def all_to_all(context: Context, got: torch.Tensor, given: torch.Tensor) -> Run:
+    return lambda i: dist.all_to_all_single(got, given, **context.how)
+
+
+def gather(context: Context, mine: torch.Tensor, everyone: torch.Tensor) -> Run:
+    blocks = list(everyone.chunk(context.world_size))
+
+    def run(i: int) -> Any:
+        root = i % context.world_size
+        blocks_here = blocks if context.rank == root else None
+        return dist.gather(mine, blocks_here, context.members[root], **context.how)
+
+    return run
+
+
+def scatter(context: Context, mine: torch.Tensor, everyone: torch.Tensor) -> Run:
+    blocks = list(everyone.chunk(context.world_size))
+
+    def run(i: int) -> Any:
+        root = i % context.world_size
+        blocks_here = blocks if context.rank == root else None
+        return dist.scatter(mine, blocks_here, context.members[root], **context.how)
+
+    return run
+
+
+def sendrecv(
+    context: Context, given: torch.Tensor, following: int, got: torch.Tensor, before: int
+) -> Run:
+    """To one rank of the group, and from another one."""
+    to, of = context.members[following], context.members[before]
+    group = context.how.get("group")
+
+    def run(i: int) -> Any:
+        sending = dist.P2POp(dist.isend, given, to, group)
+        receiving = dist.P2POp(dist.irecv, got, of, group)
+        works = Works(dist.batch_isend_irecv([sending, receiving]))
+        return works if context.how.get("async_op") else works.wait()
+
+    return run
+
+
+def ping_pong(context: Context, given: torch.Tensor, got: torch.Tensor, peer: int) -> Run:
+    """The rank of the lower number begins, the other one sends what it got."""
+    other, group = context.members[peer], context.how.get("group")
+
+    def begin(i: int) -> None:
+        dist.send(given, other, group=group)
+        dist.recv(got, other, group=group)
+
+    def answer(i: int) -> None:
+        dist.recv(got, other, group=group)
+        dist.send(got, other, group=group)
+
+    return begin if context.rank < peer else answer
+
+
+def barrier(context: Context) -> Run:
+    return lambda i: dist.barrier(**context.how)
