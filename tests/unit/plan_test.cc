@@ -158,4 +158,16 @@ TEST(Select, OneUseIsForTwoRanksAndFitsACell)
     }
 }
 
+// The ranks of an all-to-all, or of an uneven operation, have inputs of different sizes.
+TEST(Select, ATurnDoesNotDependOnASizeThatRanksDoNotShare)
+{
+    for (int kind = 0; kind < SHC_OP_KIND_COUNT; kind++)
+        for (int world : {2, 3, 8})
+            for (size_t bytes = 1; bytes < (1u << 30); bytes *= 4)
+                if (kind != SHC_ALL_REDUCE) {
+                    EXPECT_EQ(shc_select_turn(static_cast<shc_op_kind>(kind), bytes, world),
+                              shc_select_turn(static_cast<shc_op_kind>(kind), 0, world));
+                }
+}
+
 } // namespace

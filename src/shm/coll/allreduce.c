@@ -120,7 +120,7 @@ static enum shc_status run_exchange(struct shc_task *task)
     const struct shc_arena_geometry *geometry = &task->arena->geometry;
     struct flow flow = {
         .task = task,
-        .chunk_bytes = geometry->cell_bytes * (size_t)task->seat->world_size,
+        .chunk_bytes = shc_task_cell_bytes(task) * (size_t)task->seat->world_size,
         .depth = geometry->depth,
     };
     flow.chunk_count = shc_plan_chunk_count(task->in.bytes, flow.chunk_bytes);

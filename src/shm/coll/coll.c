@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/coll/coll.h"
 
+#include "shm/base/num.h"
+#include "shm/coll/select.h"
+
 #include <string.h>
 
 enum shc_status shc_coll_run(struct shc_task *task)
@@ -95,6 +98,14 @@ void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, stru
         shc_buf_write(&task->out, got.offset + both, cell + both, got.bytes - both);
     if (given.bytes > both)
         shc_buf_read(&task->in, given.offset + both, cell + both, given.bytes - both);
+}
+
+size_t shc_task_cell_bytes(const struct shc_task *task)
+{
+    const size_t cell =
+        shc_min_size(task->arena->geometry.cell_bytes,
+                     shc_select_turn(task->call.kind, task->in.bytes, task->seat->world_size));
+    return cell - cell % task->call.elem_bytes;
 }
 
 enum shc_status shc_task_arena(struct shc_task *task, bool *made)

@@ -156,12 +156,8 @@ struct shc_swap {
     bool begun; /* set by shc_swap_begin() */
 };
 
-/* How many bytes of whole elements a cell takes: opaque ones may not divide it. */
-SHC_INLINE size_t shc_task_cell_bytes(const struct shc_task *task)
-{
-    const size_t cell = task->arena->geometry.cell_bytes;
-    return cell - cell % task->call.elem_bytes;
-}
+/* How many bytes of whole elements a turn puts into a cell: opaque ones may not divide it. */
+size_t shc_task_cell_bytes(const struct shc_task *task);
 
 /* Before the call line, which then announces chunk 0: stores it, if there is an arena yet. Needs
  * given() only. The swap must be run: a cell that was filled must be taken. */

@@ -30,7 +30,7 @@ static struct shc_span block_of(const struct shc_task *task, int rank)
 /* Chunk k of a block, from the block's beginning; blocks may be shorter than the longest. */
 static struct shc_span chunk_of(const struct shc_task *task, struct shc_span block, uint64_t k)
 {
-    return shc_plan_chunk(block.bytes, task->arena->geometry.cell_bytes, k);
+    return shc_plan_chunk(block.bytes, shc_task_cell_bytes(task), k);
 }
 
 static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
@@ -75,7 +75,7 @@ static enum shc_status move(struct shc_swap *swap, size_t largest)
     shc_task_read_factors(task, factors);
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena) {
-        swap->chunk_count = shc_plan_chunk_count(largest, task->arena->geometry.cell_bytes);
+        swap->chunk_count = shc_plan_chunk_count(largest, shc_task_cell_bytes(task));
         return shc_swap_run(swap);
     }
     if (task->more) /* the tables lie in the slots that are about to be filled */

@@ -40,6 +40,19 @@ enum shc_algorithm shc_select(enum shc_op_kind kind, size_t bytes, int world_siz
     return world_size == 2 && bytes <= row->one_use_bytes ? SHC_ALGO_ONE_USE : SHC_ALGO_STAGED;
 }
 
+/* Two ranks: a turn ends soon, so that the next one finds its lines in the nearest cache, until the
+ * input is larger than that anyway; then fewer flags count. More ranks than CPUs: each wait is a
+ * context switch, so that a turn should be long. */
+#define SHORT_TURN_BYTES  (64u << 10)
+#define LONG_TURNS_BEHIND (8u << 20)
+
+size_t shc_select_turn(enum shc_op_kind kind, size_t bytes, int world_size)
+{
+    if (world_size > 2 || (kind == SHC_ALL_REDUCE && bytes >= LONG_TURNS_BEHIND))
+        return SIZE_MAX;
+    return SHORT_TURN_BYTES;
+}
+
 bool shc_select_streams(size_t bytes)
 {
     const int kib = shc_config_get()->stream_kib;

@@ -20,6 +20,10 @@ enum shc_algorithm {
  * row: every rank decides for the blocks it sends. */
 enum shc_algorithm shc_select(enum shc_op_kind kind, size_t bytes, int world_size);
 
+/* How many bytes of a cell a turn uses at most, in an operation with that input on every rank (but for
+ * all_reduce the size does not matter, as it may differ). */
+size_t shc_select_turn(enum shc_op_kind kind, size_t bytes, int world_size);
+
 /* Does a message of so many bytes that goes one way pass the caches on its way into staging? Each
  * rank may decide for itself. */
 bool shc_select_streams(size_t bytes);

@@ -7,7 +7,8 @@
 #include <string.h>
 
 #define DEPTH           3u
-#define CHUNK_BYTES     (128u << 10) /* of all slices together; one cell holds one slice */
+#define CHUNK_BYTES     (256u << 10) /* of all slices together; one cell holds one slice */
+#define CHUNK_OF_MANY   (128u << 10) /* with more ranks than four, which have many pairs */
 #define MIN_CELL_BYTES  (2u << 10)
 #define SHOUT_DEPTH     4u
 #define SHOUT_BYTES     (64u << 10)
@@ -32,7 +33,8 @@ struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes)
     size_t world = (size_t)world_size;
     struct shc_arena_geometry g = {
         .depth = DEPTH,
-        .cell_bytes = shc_align_up(shc_div_ceil(CHUNK_BYTES, world), SHC_LINE_BYTES),
+        .cell_bytes = shc_align_up(shc_div_ceil(world > 4 ? CHUNK_OF_MANY : CHUNK_BYTES, world),
+                                   SHC_LINE_BYTES),
         .pairs_hosted = (uint32_t)world_size / 2,
         .shout_depth = SHOUT_DEPTH,
         .shout_bytes = SHOUT_BYTES,
