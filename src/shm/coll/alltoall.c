@@ -7,6 +7,7 @@
  * line, if that table fits (up to three ranks), else in its small slot of this epoch's parity.
  * Behind the meeting every rank compares all tables. The blocks go
  *
+ *   inline     two ranks, a block of up to 16 B: behind the table in the call line
  *   staged     in chunks through the exchange cells of the pair, the first before the call line
  *   no arena   behind the table in the small slot; where they do not fit there, with everybody's
  *              whole input through small slots
@@ -38,6 +39,12 @@ static const uint64_t *table_of(const struct shc_task *task, int rank)
     if (table_bytes(task->seat->world_size) > SHC_INLINE_BYTES)
         return shc_task_table(task, rank);
     return (const uint64_t *)(const void *)shc_call_payload(task->seat, rank, task->wait.epoch);
+}
+
+/* Does a block for the other of two ranks go behind the table in the call line? */
+static bool rides(const struct shc_task *task, size_t bytes)
+{
+    return task->seat->world_size == 2 && bytes <= SHC_INLINE_BYTES - table_bytes(2);
 }
 
 /* There is no arena, nor will there be: the blocks are packed behind the table where they fit. */
@@ -84,12 +91,21 @@ static void enter(struct shc_task *task, const uint64_t *table)
     char *slot = (char *)shc_task_table(task, task->seat->rank);
     if (packs(task) && fits_slot(table, world))
         shc_buf_read(&task->in, 0, slot + table_bytes(world), task->in.bytes);
-    if (table_bytes(world) <= SHC_INLINE_BYTES) {
-        shc_task_enter(task, table, table_bytes(world));
+    if (table_bytes(world) > SHC_INLINE_BYTES) {
+        memcpy(slot, table, table_bytes(world));
+        shc_task_enter(task, NULL, 0);
         return;
     }
-    memcpy(slot, table, table_bytes(world));
-    shc_task_enter(task, NULL, 0);
+    const struct layout *layout = task->more;
+    const int peer = 1 - task->seat->rank; /* of two */
+    char payload[SHC_INLINE_BYTES];
+    size_t bytes = table_bytes(world);
+    memcpy(payload, table, bytes);
+    if (world == 2 && rides(task, layout->in_bytes[peer])) {
+        shc_buf_read(&task->in, layout->in_offset[peer], payload + bytes, layout->in_bytes[peer]);
+        bytes += layout->in_bytes[peer];
+    }
+    shc_task_enter(task, payload, bytes);
 }
 
 static enum shc_status compare_tables(struct shc_task *task)
@@ -127,19 +143,24 @@ static void measure(const struct shc_task *task, struct layout *layout, size_t *
         layout->its_bytes[rank] = (size_t)its[me];
         layout->packed[rank] = packs(task) && fits_slot(its, world);
         for (int to = 0; !layout->packed[rank] && to < world; to++)
-            if (to != rank && its[to] > *block)
+            if (to != rank && its[to] > *block && !rides(task, (size_t)its[to]))
                 *block = (size_t)its[to];
         if (!layout->packed[rank] && sum_before(its, world) > *input)
             *input = sum_before(its, world);
     }
 }
 
-static void take_packed(struct shc_task *task, const struct layout *layout)
+static void take_inline_and_packed(struct shc_task *task, const struct layout *layout)
 {
     const int world = task->seat->world_size, me = task->seat->rank;
     for (int rank = 0; rank < world; rank++) {
         const char *blocks = (const char *)shc_task_table(task, rank) + table_bytes(world);
-        if (rank != me && layout->packed[rank])
+        if (rank == me)
+            continue;
+        if (rides(task, layout->its_bytes[rank]))
+            shc_buf_write(&task->out, layout->out_offset[rank], table_of(task, rank) + 2 * world,
+                          layout->its_bytes[rank]);
+        else if (layout->packed[rank])
             shc_buf_write(&task->out, layout->out_offset[rank], blocks + layout->its_offset[rank],
                           layout->its_bytes[rank]);
     }
@@ -147,18 +168,20 @@ static void take_packed(struct shc_task *task, const struct layout *layout)
 
 /* ---- by exchange cells ---- */
 
-/* Before the meeting, too: from the tensors alone. */
+/* No bytes of a block that rides. Before the meeting, too: from the tensors alone. */
 static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    struct shc_span chunk = shc_plan_chunk(layout->in_bytes[peer], shc_task_cell_bytes(task), k);
+    const size_t bytes = rides(task, layout->in_bytes[peer]) ? 0 : layout->in_bytes[peer];
+    struct shc_span chunk = shc_plan_chunk(bytes, shc_task_cell_bytes(task), k);
     return (struct shc_span){layout->in_offset[peer] + chunk.offset, chunk.bytes};
 }
 
 static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    struct shc_span chunk = shc_plan_chunk(layout->its_bytes[peer], shc_task_cell_bytes(task), k);
+    const size_t bytes = rides(task, layout->its_bytes[peer]) ? 0 : layout->its_bytes[peer];
+    struct shc_span chunk = shc_plan_chunk(bytes, shc_task_cell_bytes(task), k);
     return (struct shc_span){layout->out_offset[peer] + chunk.offset, chunk.bytes};
 }
 
@@ -214,6 +237,6 @@ enum shc_status shc_alltoall_run(struct shc_task *task)
     SHC_TRY(compare_tables(task));
     measure(task, &layout, &block, &input);
     shc_task_keep(task, layout.in_offset[me], layout.out_offset[me], layout.in_bytes[me]);
-    take_packed(task, &layout);
+    take_inline_and_packed(task, &layout);
     return block > 0 ? move(&swap, block, input) : SHC_OK;
 }
