@@ -49,12 +49,15 @@ shc_store StoreBootstrap::view()
             return 0;
         });
     };
-    // A get of an absent key would wait inside the store, and hold its client's lock meanwhile.
+    // A get of an absent key would wait inside the store, and hold its client's lock meanwhile. An
+    // exchange of a value that is nobody's for itself changes nothing, and says in one round trip
+    // what is there: if nothing, that value. (check, and get, which waits first, are three.)
     view.get = [](void *ctx, const char *key, void *value, size_t capacity, size_t *bytes) {
         return guarded(ctx, [&](c10d::Store &store) {
-            if (!store.check({key}))
-                return ENOENT;
-            return copyOut(store.get(key), value, capacity, bytes);
+            static const std::string text = "shmcoll: nothing";
+            const std::vector<uint8_t> nothing(text.begin(), text.end());
+            const std::vector<uint8_t> now = store.compareSet(key, nothing, nothing);
+            return now == nothing ? ENOENT : copyOut(now, value, capacity, bytes);
         });
     };
     view.check = [](void *ctx, const char *const *keys, size_t count) {
