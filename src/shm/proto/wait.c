@@ -245,10 +245,12 @@ static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_targ
     uint64_t now_ns = shc_clock_ns(), until_ns = now_ns + YIELDING_NS, moves = moves_of(target);
     const uint64_t look_ns = now_ns + SLICE_NS - YIELDING_NS;
     for (uint32_t i = 0; i < wait->patience.yields && now_ns < until_ns; i++) {
+        shc_os_thread_yield();
+        /* Behind the yield, which may last: what has come meanwhile counts more than what others
+         * have found since. */
         *ready = target->ready(target->arg);
         if (*ready)
             return SHC_OK;
-        shc_os_thread_yield();
         if (i % YIELDS_A_LOOK == 0 && target->peer >= 0)
             SHC_TRY(judge_group(wait));
         now_ns = shc_clock_ns();
