@@ -134,22 +134,22 @@ TEST_P(EveryNarrow, KernelsOfEveryInstructionSetRoundTheSame)
             shc_kernel_reduce_isa(static_cast<shc_isa>(isa), dtype_, SHC_PREMUL_SUM);
         if (!scale)
             continue;
-        // Nine elements: a whole word or vector of any kernel, and a rest.
-        uint8_t in[9 * 2], out[9 * 2];
-        const size_t bytes = shc_dtype_bytes(dtype_);
-        for (size_t i = 0; i < 9; i++)
-            memcpy(in + i * bytes, &one, bytes);
+        // A whole word or vector of any kernel, and a rest.
+        const size_t count = 67, bytes = shc_dtype_bytes(dtype_);
+        std::vector<uint8_t> in(count * bytes), out(count * bytes);
+        for (size_t i = 0; i < count; i++)
+            memcpy(&in[i * bytes], &one, bytes);
         for_each_critical_float([&](float x) {
             const double factor = x;
-            const void *src[] = {in};
-            void *dst[] = {out};
-            const shc_reduce_args args = {src, dst, 1, 1, 9, &factor};
+            const void *src[] = {in.data()};
+            void *dst[] = {out.data()};
+            const shc_reduce_args args = {src, dst, 1, 1, count, &factor};
             scale(&args);
-            for (size_t i : {0, 8}) {
-                uint32_t got = 0;
-                memcpy(&got, out + i * bytes, bytes);
-                expect_down(x, got, shc_isa_name(static_cast<shc_isa>(isa)));
-            }
+            uint32_t got = 0;
+            memcpy(&got, out.data(), bytes);
+            expect_down(x, got, shc_isa_name(static_cast<shc_isa>(isa)));
+            for (size_t i = 1; i < count; i++)
+                ASSERT_EQ(memcmp(&out[i * bytes], out.data(), bytes), 0) << x << " at " << i;
         });
     }
 }
@@ -175,6 +175,38 @@ TEST_P(EveryNarrow, KernelsOfEveryInstructionSetReadEveryCode)
     }
 }
 
+// Of 16 bits there are too many pairs.
+class EveryFp8 : public EveryNarrow
+{
+};
+
+TEST_P(EveryFp8, KernelsOfEveryInstructionSetCombineEveryPair)
+{
+    std::vector<uint8_t> a(1 << 16), b(1 << 16), out(1 << 16), expected(1 << 16);
+    for (size_t i = 0; i < a.size(); i++) {
+        a[i] = static_cast<uint8_t>(i);
+        b[i] = static_cast<uint8_t>(i >> 8);
+    }
+    const void *src[] = {a.data(), b.data()};
+    void *dst[] = {out.data()};
+    const shc_reduce_args args = {src, dst, 2, 1, a.size(), nullptr};
+    for (shc_redop redop : {SHC_SUM, SHC_AVG, SHC_PRODUCT, SHC_MIN, SHC_MAX}) {
+        for (size_t i = 0; i < a.size(); i++)
+            ref::reduce(dtype_, redop, {a.data(), b.data()}, i, nullptr, &expected[i]);
+        for (int isa = 0; isa < SHC_ISA_COUNT; isa++) {
+            const shc_reduce_fn reduce =
+                shc_kernel_reduce_isa(static_cast<shc_isa>(isa), dtype_, redop);
+            if (!reduce)
+                continue;
+            reduce(&args);
+            for (size_t i = 0; i < a.size(); i++)
+                ASSERT_TRUE(ref::same(dtype_, &out[i], &expected[i]))
+                    << shc_isa_name(static_cast<shc_isa>(isa)) << " " << shc_redop_name(redop)
+                    << std::hex << " " << +a[i] << " " << +b[i] << " gave " << +out[i];
+        }
+    }
+}
+
 std::string format_name(const testing::TestParamInfo<shc_dtype> &test)
 {
     return shc_dtype_name(test.param);
@@ -183,6 +215,10 @@ std::string format_name(const testing::TestParamInfo<shc_dtype> &test)
 INSTANTIATE_TEST_SUITE_P(Formats, EveryNarrow,
                          testing::Values(SHC_FLOAT16, SHC_BFLOAT16, SHC_FLOAT8_E4M3FN,
                                          SHC_FLOAT8_E5M2, SHC_FLOAT8_E4M3FNUZ, SHC_FLOAT8_E5M2FNUZ),
+                         format_name);
+INSTANTIATE_TEST_SUITE_P(Formats, EveryFp8,
+                         testing::Values(SHC_FLOAT8_E4M3FN, SHC_FLOAT8_E5M2, SHC_FLOAT8_E4M3FNUZ,
+                                         SHC_FLOAT8_E5M2FNUZ),
                          format_name);
 
 // What torch 2.13 gives; older ones made a NaN of it.

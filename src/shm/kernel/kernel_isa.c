@@ -8,6 +8,7 @@
 #include "shm/base/num.h"
 #include "shm/kernel/fpenv.h"
 #include "shm/kernel/ops.h"
+#include "shm/kernel/vec_x86.h"
 
 #ifdef __FAST_MATH__
 #error "the results must not depend on how they are computed"
@@ -181,28 +182,6 @@ KERNEL(bool, xor, bool_keep, shc_bool_xor, bool_keep)
 #define ACC     double
 #include "shm/kernel/reduce_tmpl.h"
 
-/* Narrow floats come as words of several: 32-bit lanes in, 32-bit lanes out, and no vector is
- * ever packed or unpacked. */
-SHC_INLINE void bf16_load(float *v, uint32_t word)
-{
-    for (int k = 0; k < 2; k++)
-        v[k] = shc_bf16_up((word >> (16 * k)) & 0xffff);
-}
-
-SHC_INLINE uint32_t bf16_store(const float *v)
-{
-    uint32_t word = 0;
-    for (int k = 0; k < 2; k++)
-        word |= shc_bf16_down(v[k]) << (16 * k);
-    return word;
-}
-
-#define NAME(x) bf16_##x
-#define MEM     uint32_t
-#define ACC     float
-#define LANES   2
-#include "shm/kernel/reduce_tmpl.h"
-
 #define FLOAT_KERNEL(type, redop, pre, op, post)                     \
     static void type##_k_##redop(const struct shc_reduce_args *args) \
     {                                                                \
@@ -221,81 +200,51 @@ SHC_INLINE uint32_t bf16_store(const float *v)
 
 FLOAT_KERNELS(f32, f32)
 FLOAT_KERNELS(f64, f64)
-FLOAT_KERNELS(bf16, f32)
 
-/* ---- fp16 and fp8 ---- */
-
-#define NARROW_KERNEL(type, redop, how, scale, average)                                      \
-    static void type##_k_##redop(const struct shc_reduce_args *args)                         \
-    {                                                                                        \
-        type##_run(args, (struct type##_op){                                                 \
-                             .combine = f32_k_##how, .scaled = scale, .averaged = average}); \
-    }
-
-#define NARROW_KERNELS(type)                            \
-    NARROW_KERNEL(type, sum, sum, false, false)         \
-    NARROW_KERNEL(type, avg, sum, false, true)          \
-    NARROW_KERNEL(type, product, product, false, false) \
-    NARROW_KERNEL(type, min, min, false, false)         \
-    NARROW_KERNEL(type, max, max, false, false)         \
-    NARROW_KERNEL(type, premul, sum, true, false)
-
-#ifdef __F16C__
-/* Eight at a time also with AVX-512: sixteen measured no faster (24 against 26 GB/s, two sources of
- * 64 KiB on Zen 4), and leave more to the tail. */
-SHC_INLINE void fp16_load(float *v, __m128i word)
-{
-    _mm256_storeu_ps(v, _mm256_cvtph_ps(word));
-}
-
-SHC_INLINE __m128i fp16_store(const float *v)
-{
-    return _mm256_cvtps_ph(_mm256_loadu_ps(v), _MM_FROUND_TO_NEAREST_INT);
-}
-
-#define NAME(x) fp16_##x
-#define MEM     __m128i
-#define ACC     float
-#define LANES   8
-#define WORD_IS_VECTOR
-#include "shm/kernel/reduce_tmpl.h"
-
-FLOAT_KERNELS(fp16, f32)
-#else
-#define NAME(x) fp16_##x
-#define FORMAT  SHC_FP16
-#define LANES   2
-#include "shm/kernel/reduce_narrow_tmpl.h"
-
-NARROW_KERNELS(fp16)
-#endif
-
-#define NAME(x) e4m3fn_##x
-#define FORMAT  SHC_E4M3FN
-#define LANES   4
-#include "shm/kernel/reduce_narrow_tmpl.h"
-
-#define NAME(x) e5m2_##x
-#define FORMAT  SHC_E5M2
-#define LANES   4
-#include "shm/kernel/reduce_narrow_tmpl.h"
-
-#define NAME(x) e4m3fnuz_##x
-#define FORMAT  SHC_E4M3FNUZ
-#define LANES   4
-#include "shm/kernel/reduce_narrow_tmpl.h"
-
-#define NAME(x) e5m2fnuz_##x
-#define FORMAT  SHC_E5M2FNUZ
-#define LANES   4
-#include "shm/kernel/reduce_narrow_tmpl.h"
-
-NARROW_KERNELS(e4m3fn)
-NARROW_KERNELS(e5m2)
-NARROW_KERNELS(e4m3fnuz)
-NARROW_KERNELS(e5m2fnuz)
+#include "shm/kernel/kernel_narrow_tmpl.h"
 
 /* ---- complex ---- */
+
+#ifdef __F16C__
+SHC_INLINE void c64_load(shc_vf *v, shc_vf word)
+{
+    v[0] = word;
+}
+
+SHC_INLINE shc_vf c64_store(const shc_vf *v)
+{
+    return v[0];
+}
+
+#define NAME(x) c64_##x
+#define MEM     shc_vf
+#define ACC     shc_vf
+#define LANES   1
+#define ELEMS   (SHC_VEC_BYTES / 8)
+#include "shm/kernel/reduce_tmpl.h"
+
+FLOAT_KERNEL(c64, product, c64_keep, shc_vec_c64_product, c64_keep)
+
+SHC_INLINE void c128_load(shc_vd *v, shc_vd word)
+{
+    v[0] = word;
+}
+
+SHC_INLINE shc_vd c128_store(const shc_vd *v)
+{
+    return v[0];
+}
+
+#define NAME(x) c128_##x
+#define MEM     shc_vd
+#define ACC     shc_vd
+#define LANES   1
+#define ELEMS   (SHC_VEC_BYTES / 16)
+#include "shm/kernel/reduce_tmpl.h"
+
+FLOAT_KERNEL(c128, product, c128_keep, shc_vec_c128_product, c128_keep)
+
+#else
 
 typedef float c64_word __attribute__((vector_size(8)));
 
@@ -336,6 +285,7 @@ SHC_INLINE c128_word c128_store(const struct shc_c128 *v)
 #include "shm/kernel/reduce_tmpl.h"
 
 FLOAT_KERNEL(c128, product, c128_keep, shc_c128_product, c128_keep)
+#endif
 
 /* A sum of complex numbers is one of twice as many parts. */
 SHC_INLINE void parts(const struct shc_reduce_args *args, shc_reduce_fn reduce)

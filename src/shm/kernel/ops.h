@@ -20,17 +20,19 @@ SHC_INLINE float shc_f32_product(float a, float b)
     return a * b;
 }
 
-/* Neither below the other: equal, and then the OR of the bits is the smaller zero; or one is a NaN,
- * which the OR keeps. */
+/* The two, each an instruction, differ where both are zeros, of which the OR is the smaller one, or
+ * one is a NaN, which the OR keeps. */
 SHC_INLINE float shc_f32_min(float a, float b)
 {
-    const float other = shc_float_of(shc_float_bits(a) | shc_float_bits(b));
-    return a < b ? a : b < a ? b : other;
+    const float x = a < b ? a : b, y = b < a ? b : a;
+    return shc_float_of(shc_float_bits(x) | shc_float_bits(y));
 }
 
+/* Here the signs are ANDed: the larger zero. */
 SHC_INLINE float shc_f32_max(float a, float b)
 {
-    return -shc_f32_min(-a, -b);
+    const uint32_t x = shc_float_bits(a > b ? a : b), y = shc_float_bits(b > a ? b : a);
+    return shc_float_of((x & y) | ((x | y) & SHC_FLOAT_MAGNITUDE));
 }
 
 SHC_INLINE float shc_f32_divide(float x, double n)
@@ -72,13 +74,15 @@ SHC_INLINE double shc_f64_product(double a, double b)
 /* As shc_f32_min. */
 SHC_INLINE double shc_f64_min(double a, double b)
 {
-    const double other = shc_double_of(shc_double_bits(a) | shc_double_bits(b));
-    return a < b ? a : b < a ? b : other;
+    const double x = a < b ? a : b, y = b < a ? b : a;
+    return shc_double_of(shc_double_bits(x) | shc_double_bits(y));
 }
 
+/* Here the signs are ANDed: the larger zero. */
 SHC_INLINE double shc_f64_max(double a, double b)
 {
-    return -shc_f64_min(-a, -b);
+    const uint64_t x = shc_double_bits(a > b ? a : b), y = shc_double_bits(b > a ? b : a);
+    return shc_double_of((x & y) | ((x | y) & (UINT64_MAX >> 1)));
 }
 
 SHC_INLINE double shc_f64_divide(double x, double n)

@@ -3,11 +3,10 @@
  * The reduction loops for one element type. Ordinary code, included once per type with
  *   NAME(x)  x with the type's prefix
  *   MEM      what one load takes from memory: an element, or a word of several narrow ones
- *   ACC      what one element is combined in
- *   LANES    elements per MEM. Undefined: one, and a cast between MEM and ACC is all there is;
+ *   ACC      what is combined: an element, or a vector of them
+ *   LANES    ACCs per MEM. Undefined: one, and a cast between MEM and ACC is all there is;
  *            else the includer defines NAME(load) and NAME(store).
- *
- *   WORD_IS_VECTOR  defined where load and store move the lanes of a MEM as one vector
+ *   ELEMS    elements per MEM. Undefined: LANES, an ACC is an element.
  * All are undefined again at the end.
  *
  * A kernel is NAME(run) with three functions, all inlined: `pre` for every source with its factor,
@@ -37,7 +36,16 @@ SHC_INLINE MEM NAME(store)(const ACC *v)
 }
 #endif
 
-#define ELEM_BYTES  (sizeof(MEM) / LANES)
+/* Accumulators of a block in memory: the lanes of a word lie a block apart, so that neighbours of a
+ * vector are neighbours in memory, or side by side where they are vectors themselves. */
+#ifdef ELEMS
+#define ACC_AT(i, k) ((i)*LANES + (k))
+#else
+#define ELEMS        LANES
+#define ACC_AT(i, k) ((k)*BLOCK_WORDS + (i))
+#endif
+
+#define ELEM_BYTES  (sizeof(MEM) / ELEMS)
 #define BLOCK_WORDS (SHC_KERNEL_BLOCK_BYTES / sizeof(MEM))
 
 struct NAME(acc) {
@@ -82,14 +90,6 @@ SHC_INLINE MEM NAME(give)(struct NAME(acc) a, double count, NAME(unary_fn) post)
         a.v[k] = post(a.v[k], count);
     return NAME(store)(a.v);
 }
-
-/* Accumulators of a block in memory. The lanes of a word lie a block apart, so that neighbours of a
- * vector are neighbours in memory, or side by side where a word is a vector itself. */
-#ifdef WORD_IS_VECTOR
-#define ACC_AT(i, k) ((i)*LANES + (k))
-#else
-#define ACC_AT(i, k) ((k)*BLOCK_WORDS + (i))
-#endif
 
 SHC_INLINE struct NAME(acc) NAME(get)(const ACC *acc, size_t i)
 {
@@ -192,9 +192,10 @@ SHC_INLINE void NAME(blocks)(const struct shc_reduce_args *args, size_t words, N
 SHC_INLINE void NAME(tail)(const struct shc_reduce_args *args, NAME(unary_fn) pre,
                            NAME(binary_fn) op, NAME(unary_fn) post)
 {
-    const size_t bytes = args->count % LANES * ELEM_BYTES;
+    const size_t bytes = args->count % ELEMS * ELEM_BYTES;
     const size_t offset = args->count * ELEM_BYTES - bytes;
-    struct NAME(acc) acc = {0};
+    struct NAME(acc) acc;
+    memset(&acc, 0, sizeof acc);
     for (int s = 0; s < args->src_count; s++) {
         MEM word = {0};
         memcpy(&word, (const char *)args->src[s] + offset, bytes);
@@ -209,7 +210,7 @@ SHC_INLINE void NAME(tail)(const struct shc_reduce_args *args, NAME(unary_fn) pr
 SHC_INLINE void NAME(run)(const struct shc_reduce_args *args, NAME(unary_fn) pre,
                           NAME(binary_fn) op, NAME(unary_fn) post)
 {
-    const size_t words = args->count / LANES;
+    const size_t words = args->count / ELEMS;
     if (args->count == 0) /* an empty tensor has no address to add to */
         return;
     if (args->src_count == 2 && args->dst_count == 1)
@@ -218,7 +219,7 @@ SHC_INLINE void NAME(run)(const struct shc_reduce_args *args, NAME(unary_fn) pre
         NAME(pair_twice)(args, words, pre, op, post);
     else
         NAME(blocks)(args, words, pre, op, post);
-    if (args->count % LANES != 0)
+    if (args->count % ELEMS != 0)
         NAME(tail)(args, pre, op, post);
 }
 
@@ -226,7 +227,7 @@ SHC_INLINE void NAME(run)(const struct shc_reduce_args *args, NAME(unary_fn) pre
 #undef MEM
 #undef ACC
 #undef LANES
+#undef ELEMS
 #undef ELEM_BYTES
 #undef BLOCK_WORDS
 #undef ACC_AT
-#undef WORD_IS_VECTOR
