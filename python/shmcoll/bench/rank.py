@@ -7,6 +7,8 @@
     time     iterations budget_ns                      -> phases: [called, returned] in ns of each
     (end of file)             leaves
 
+A point of two ranks is asked of these alone; the others go on sleeping on their sockets.
+
 An error is a reply too ("error": text, "unsupported": whether nobody is to blame), and the rank
 stays for the next request.
 """
@@ -72,9 +74,11 @@ class Rank:
 
         self._exercise = None  # frees the buffers of the last point first
         mode = self._job["mode"]
-        members = self._members[self._group]
+        pair = point["pair"]
+        members = pair or self._members[self._group]
+        line = self._line.among(pair) if pair else self._line
         place = members.index(self._rank)
-        context = calls.Context(place, members, self._line, self._how, self._over)
+        context = calls.Context(place, members, line, self._how, self._over)
         prepared = [calls.prepare(Point(**point), context) for _ in range(copies)]
         # In another order than in memory: a CPU that reads ahead meets nobody's next buffer.
         random.Random(0).shuffle(prepared)

@@ -17,9 +17,11 @@ from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.rebuild import rebuild
 
 # The file's form. Counted up when a reader of the old form would misread the new one, or when the
-# old form lacks what this reader needs: 2 has every iteration, 3 has its round with --overlap too.
+# old form lacks what this reader needs: 2 has every iteration, 3 has its round with --overlap too, 4
+# has the pair of a row.
 SCHEMA = "shmcoll.bench"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+OLDEST_READ = 3  # lacks nothing
 
 
 class Unreadable(Exception):
@@ -231,7 +233,7 @@ def _check_schema(path: Path, data: Any) -> None:
     if int(version) > SCHEMA_VERSION:
         what = f"schema {version} is newer than this shmcoll, which reads {SCHEMA_VERSION}"
         raise Unreadable(f"{path}: {what}; use a newer shmcoll")
-    if int(version) < SCHEMA_VERSION:
+    if int(version) < OLDEST_READ:
         raise Unreadable(f"{path}: schema {version} is older than this shmcoll; measure again")
 
 
@@ -266,6 +268,7 @@ def row_json(row: Row) -> dict[str, Any]:
         "dtype": row.point.dtype,
         "redop": op.redop,
         "place": row.point.place,
+        "pair": row.point.pair,
         "root": "in turn" if op.root else None,
         "world_size": row.world_size,
         "backends": {label: _cell_json(row, label) for label in row.cells},
