@@ -9,6 +9,7 @@ ops        operations and dtypes on paper: counts, bus bandwidth   (no torch)
 buffers    how many copies of the buffers, for cold caches
 calls      the same operations with buffers and checks             (ranks only)
 over_torch, over_mpi   their calls, and how a rank joins           (ranks only)
+bounds     what memory allows, for the column roof             (ranks only)
 exercise   how the calls are repeated and checked                  (ranks only)
 startline  where ranks wait for the common start                   (ranks only)
 rank       the program of one rank                                 (ranks only)

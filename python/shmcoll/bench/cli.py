@@ -70,7 +70,9 @@ def _run(report: Report, screen: table.Screen, points: list[Point], buffers: Buf
                 (MpiTeam if backend in MPIS else Team)(label, backend, settings, Path(scratch))
                 for label, backend in zip(settings.labels, settings.backends)
             ]
-            measurement = Measurement(teams, settings, buffers)
+            roof = plan.ROOF in settings.columns
+            bounds = Team(plan.BOUNDS, plan.BOUNDS, settings, Path(scratch)) if roof else None
+            measurement = Measurement(teams, settings, buffers, bounds)
             try:
                 measurement.start()
                 _tell(measurement.failures, report.unusable, {}, "cannot be used")

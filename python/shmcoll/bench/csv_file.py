@@ -44,6 +44,7 @@ COLUMNS = (
     "error",
     "from_rank",
     "to_rank",
+    "roof",
 )
 
 

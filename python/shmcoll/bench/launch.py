@@ -85,6 +85,11 @@ class Team:
         """Runs the prepared operation for a while; each rank's clock readings."""
         return self._ask({"do": "time", "iterations": iterations, "budget_ns": budget_ns})
 
+    def bounds(self, size_bytes: int) -> list[Message]:
+        """What memory allows, in ns of each turn and rank; for the ranks of BOUNDS alone."""
+        self._playing = self._all
+        return self._ask({"do": "bounds", "size_bytes": size_bytes})
+
     def stop(self, at_once: bool = False) -> None:
         """Ends the processes: kindly, or at once after a failure."""
         for channel in self._channels:

@@ -29,6 +29,9 @@ what the numbers mean:
            sendrecv and ping_pong 1; the others (n-1)/n. Their size is that of all blocks together.
   vs X     time of X / time of the first backend: above 1 the first one is faster. The backends
            take turns, A B A B; this is the median over the pairs of adjacent rounds.
+  roof     of all_reduce: the part of the time that memory needs, (x *= c of that size in place +
+           size * 2(n-1)/n / the speed at which all ranks read what another has just written).
+           Both are measured in the same rounds, by ranks of their own that are bound to CPUs.
   #wrong   elements (or early leavers of a barrier) that were not what they must be, over all
            ranks and backends, in a check before and a check after the timing.
 
@@ -102,6 +105,8 @@ def parse(argv: Sequence[str] | None, nproc: int | None = None) -> tuple[Setting
         parser.error(f"--groups {args.groups}: -g {args.nproc} is not a multiple of it")
     if args.groups > 1 and args.nproc < 2 * args.groups:
         parser.error(f"--groups {args.groups}: at least 2 ranks each, so -g {2 * args.groups}")
+    if plan.ROOF in args.columns and (problem := _no_roof(args)):
+        parser.error(problem)
     if not args.backends:
         parser.error("--backends: at least one")
     out = outputs.take(vars(args))
@@ -132,6 +137,20 @@ def _no_matrix(args: argparse.Namespace, default: Callable[[str], object]) -> st
         return f"--matrix is of one dtype, not of -d {','.join(args.dtypes)}"
     if args.nproc < 2:
         return f"--matrix is of pairs: at least 2 ranks, not -g {args.nproc}"
+    return None
+
+
+def _no_roof(args: argparse.Namespace) -> str | None:
+    """What does not go together with the column roof."""
+    if "all_reduce" not in args.ops:
+        return f"--columns roof is of all_reduce, which is not in -o {','.join(args.ops)}"
+    for option, plain in (("mode", "latency"), ("groups", 1), ("cache", "hot"), ("overlap", False)):
+        if getattr(args, option) != plain:
+            return f"--columns roof has no --{option} {getattr(args, option)}".removesuffix(" True")
+    if not 2 <= args.nproc <= machine.usable_cpus():
+        return f"--columns roof: 2 ranks and more, each with a CPU of its own, not -g {args.nproc}"
+    if plan.BOUNDS in args.backends:
+        return f"--columns roof: no backend may be called {plan.BOUNDS}"
     return None
 
 
@@ -302,7 +321,8 @@ def _add_how(add: Callable[..., object]) -> None:
         type=_checked(plan.parse_columns),
         default=(),
         metavar="C,C",
-        help=f"more columns for each backend: all, or some of {', '.join(plan.COLUMNS)}",
+        help=f"more columns for each backend: all, or some of {', '.join(plan.COLUMNS)}; roof "
+        "only by name",
     )
 
 

@@ -12,6 +12,8 @@ from shmcoll.bench.ops import DTYPE_ALIASES, DTYPES, OPS, Op
 
 OVERLAP_COLUMNS = ("op", "compute", "hidden")
 COLUMNS = ("p99", "min", "max", "cv")  # that may stand beside the median
+ROOF = "roof"  # a column too, but one that needs ranks of its own
+BOUNDS = "bounds"  # in the place of a backend: these ranks
 CACHES = ("hot", "cold")
 MODES = ("latency", "throughput", "skew")
 WINDOW = 8  # operations under way, with --mode throughput
@@ -140,7 +142,7 @@ def parse_dtypes(text: str) -> tuple[str, ...]:
 
 
 def parse_columns(text: str) -> tuple[str, ...]:
-    return _parse_names(text, COLUMNS, {})
+    return COLUMNS if text == "all" else _parse_names(text, (*COLUMNS, ROOF), {})
 
 
 def split_list(text: str) -> tuple[str, ...]:

@@ -27,11 +27,20 @@ MAX_COUNT = 0xFF  # the low bits of the start word
 _PATIENCE_NS = 600_000_000_000
 
 
+BLOCK_BYTES = 256 << 10  # for each rank, behind the line; never touched but for bounds.py
+
+
 def create(world_size: int) -> int:
     """The memory the ranks share: a file descriptor to hand on to them."""
     fd = os.memfd_create("shmcoll-bench")
-    os.ftruncate(fd, 8 * _LINE_WORDS * (2 * world_size + 1))
+    os.ftruncate(fd, blocks_at(world_size) + world_size * BLOCK_BYTES)
     return fd
+
+
+def blocks_at(world_size: int) -> int:
+    """Where the blocks begin: at a page."""
+    line_bytes = 8 * _LINE_WORDS * (2 * world_size + 1)
+    return -(-line_bytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 
 class StartLine:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from shmcoll.bench import plan
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.results import Report, Row
 
@@ -36,7 +37,7 @@ _OP_WIDTH = max(map(len, OPS))
 _TIME_WIDTH = 9
 _BUSBW_WIDTH = 7
 _WRONG_WIDTH = 6
-_SHARES = ("cv", "hidden")  # the other columns are times
+_SHARES = ("cv", "hidden", "roof")  # the other columns are times
 _NOTABLE = 1.05  # a ratio beyond this, either way, gets a colour
 
 
@@ -86,6 +87,7 @@ class Table:
             time_us, busbw = row.cells[label].p50_us, row.busbw_gbs(label)
             out.append((" " + _time(time_us).rjust(_TIME_WIDTH), ""))
             more = {**row.cells[label].spread(), **row.cells[label].overlap()}
+            more |= {plan.ROOF: roof} if (roof := row.roof(label)) is not None else {}
             for name in self._columns:
                 out.append((_format(name, more.get(name)).rjust(_TIME_WIDTH), ""))
             shown = "-" if busbw is None or not OPS[point.op].moves_data else f"{busbw:.2f}"
