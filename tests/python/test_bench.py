@@ -255,7 +255,7 @@ def test_two_backends_share_one_table_and_one_json(tmp_path: Path) -> None:
     assert all(len(row) == 12 and row[10].endswith("x") and row[11] == "0" for row in rows)
 
     report = json.loads(out.read_text())
-    assert report["schema"] == "shmcoll.bench/3"
+    assert report["schema"] == "shmcoll.bench/4"
     assert report["machine"]["cpus_usable"] >= 1
     assert report["settings"]["nproc"] == 2
     assert (report["interrupted"], report["unusable"], report["failures"]) == (False, {}, {})

@@ -62,7 +62,7 @@ def test_the_columns_of_spread_are_those_asked_for() -> None:
 def test_columns_must_be_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert options.parse(["--columns", "all"])[0].columns == ("p99", "min", "max", "cv")
     wrong = refusal(capsys, "--columns", "p99,p98")
-    assert "--columns: unknown: 'p98' (all, p99, min, max, cv)" in wrong
+    assert "--columns: unknown: 'p98' (all, p99, min, max, cv, roof)" in wrong
 
 
 # ---- --place ----

@@ -17,6 +17,7 @@ from shmcoll.bench import launcher, mpirun, options
 from shmcoll.bench.launch import Refused
 from shmcoll.bench.mpi_team import MpiTeam
 from shmcoll.bench.ops import OPS
+from shmcoll.bench.results import read
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -191,6 +192,16 @@ def test_an_mpi_is_measured_in_all_ways(tmp_path: Path, name: str, mode: str) ->
     done = run_bench(tmp_path, *args, *mode.split(), *TINY)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len([row for row in rows_of(done.stdout) if row[6] != "-"]) == len(OPS)
+
+
+@pytest.mark.parametrize("name", mpirun.MPIS)
+def test_each_pair_of_an_mpi_is_measured(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out.json"
+    args = ("--backends", here(name), "-g", "3", "--matrix", "-n", "2", "--rounds", "1")
+    done = run_bench(tmp_path, *args, "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "# wrong values: 0 OK" in done.stdout
+    assert len(read(out).rows) == 12
 
 
 @pytest.mark.parametrize("name", mpirun.MPIS)

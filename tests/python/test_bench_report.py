@@ -182,7 +182,7 @@ def damage(report: Report, path: Path, change: Callable[[dict[str, Any]], object
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda d: d.update(schema="shmcoll.bench/4"), "schema 4 is newer .* reads 3; use a newer"),
+        (lambda d: d.update(schema="shmcoll.bench/5"), "schema 5 is newer .* reads 4; use a newer"),
         (
             lambda d: d.update(schema="shmcoll.bench/2"),
             "schema 2 is older than this .* measure again",

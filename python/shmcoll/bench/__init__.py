@@ -9,6 +9,7 @@ ops        operations and dtypes on paper: counts, bus bandwidth   (no torch)
 buffers    how many copies of the buffers, for cold caches
 calls      the same operations with buffers and checks             (ranks only)
 over_torch, over_mpi   their calls, and how a rank joins           (ranks only)
+bounds     what memory allows, for the column roof             (ranks only)
 exercise   how the calls are repeated and checked                  (ranks only)
 startline  where ranks wait for the common start                   (ranks only)
 rank       the program of one rank                                 (ranks only)
@@ -21,8 +22,8 @@ rebuild    dataclasses out of JSON, checked
 table      rows as text
 outputs    which files are written, and what may keep them from it
 csv_file   rows as CSV
-curves     what the charts show; units: sizes and times as text, marks of an axis
-plot       the charts as a picture                             (matplotlib, only here)
+curves     what the charts show; grids: what --matrix shows; units: sizes and times as text, marks of an axis
+plot       the charts as a picture; plot_grids: of --matrix    (matplotlib, only here)
 page       one HTML page with table and charts; svg: a chart in it
 compare    the sub-command compare: two runs, row by row; ranktest: is it chance?
 machine    facts about the machine

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shmcoll.bench import compare, launcher, machine, options, plan, table
+from shmcoll.bench import compare, grids, launcher, machine, options, plan, table
 from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import Team
 from shmcoll.bench.machine import Machine
@@ -45,12 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = Report(settings, machine.gather(), points=len(points))
     buffers = Buffers(settings, report.machine)
     shown = table.Table(settings.labels, settings.shown_columns)
-    screen = table.make_screen(shown, outputs.quiet)
+    screen = table.make_screen(shown, outputs.quiet, rows=not settings.matrix)
     for line in _header(report.machine, settings):
         screen.note(line)
     for line in buffers.notes(points):
         screen.note(line)
     _run(report, screen, points, buffers)
+    for cells in grids.lines(report) if settings.matrix else []:
+        screen.styled(cells)
     for line in table.summary(report):
         screen.note(line)
     written = outputs.write(report)
@@ -68,7 +70,9 @@ def _run(report: Report, screen: table.Screen, points: list[Point], buffers: Buf
                 (MpiTeam if backend in MPIS else Team)(label, backend, settings, Path(scratch))
                 for label, backend in zip(settings.labels, settings.backends)
             ]
-            measurement = Measurement(teams, settings, buffers)
+            roof = plan.ROOF in settings.columns
+            bounds = Team(plan.BOUNDS, plan.BOUNDS, settings, Path(scratch)) if roof else None
+            measurement = Measurement(teams, settings, buffers, bounds)
             try:
                 measurement.start()
                 _tell(measurement.failures, report.unusable, {}, "cannot be used")
@@ -135,7 +139,12 @@ def _header(facts: Machine, settings: Settings) -> list[str]:
     ]
     if settings.ways:
         lines.append(f"# {', '.join(settings.ways)}")
-    if settings.nproc > facts.cpus_usable:
+    if settings.matrix:
+        lines.append(
+            f"# {len(plan.pairs(settings))} pairs, {1e3 * settings.point_time_s:.3g} ms for each "
+            "and size, all backends and rounds together; the other ranks sleep"
+        )
+    if (2 if settings.matrix else settings.nproc) > facts.cpus_usable:
         lines.append(
             f"# WARNING: {settings.nproc} ranks share {facts.cpus_usable} usable CPUs: ranks take "
             "turns, and the times show the scheduler more than the backend"

@@ -273,7 +273,7 @@ def _table(comparison: Comparison) -> list[str]:
     for change in comparison.changes:
         point = change.point
         lines.append(
-            f"{point.op:16} {point.place:>5} {point.size_bytes:10} {point.dtype or '-':>8} "
+            f"{point.name:16} {point.place:>5} {point.size_bytes:10} {point.dtype or '-':>8} "
             f"{_figure(change.old)} {_figure(change.new)} {_percent(change.time):>8}  "
             f"{change.verdict}"
         )

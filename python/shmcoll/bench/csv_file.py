@@ -42,6 +42,9 @@ COLUMNS = (
     "vs_first",
     "wrong",
     "error",
+    "from_rank",
+    "to_rank",
+    "roof",
 )
 
 
@@ -59,6 +62,7 @@ def _line(report: Report, row: Row, label: str) -> dict[str, Any]:
     result = row_json(row)
     cell = result["backends"][label]
     times = cell.get("time_us", {})
+    begins, answers = row.point.pair or (None, None)
     out = {name: result[name] for name in COLUMNS if name in result}
     out |= {name: getattr(report.settings, name) for name in _SETTINGS}
     out |= {name: cell[name] for name in COLUMNS if name in cell and name not in _SETTINGS}
@@ -68,5 +72,7 @@ def _line(report: Report, row: Row, label: str) -> dict[str, Any]:
         "backend": label,
         "rounds": len(cell["rounds"]),
         "vs_first": row.ratio(label),
+        "from_rank": begins,
+        "to_rank": answers,
         **{f"{name}_us": times.get(name) for name in _TIMES},
     }

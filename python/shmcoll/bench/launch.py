@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -53,6 +54,7 @@ class Team:
         self._dir = scratch / label.replace(os.sep, "_")
         self._processes: list[subprocess.Popen[bytes]] = []
         self._channels: list[socket.socket] = []
+        self._playing: Sequence[int] = ()  # the ranks of the prepared point; the others sleep
 
     def start(self) -> None:
         """Starts the processes and asks them to join; ``join`` waits for it."""
@@ -63,24 +65,30 @@ class Team:
                 self._start_rank(rank, line_fd)
         finally:
             os.close(line_fd)
-        self._send({"do": "init"})
+        self._send({"do": "init"}, self._all)
 
     def join(self) -> None:
         """Raises Refused or TeamError if the backend cannot be used."""
-        self._replies(START_TIMEOUT_S)
+        self._replies(START_TIMEOUT_S, self._all)
 
     def prepare(self, point: Point, copies: int, sweep_bytes: int) -> None:
         """Buffers for the operation, so many times, and memory that sweeps them from the caches."""
+        self._playing = point.pair or self._all
         request = {"do": "prepare", "copies": copies, "sweep_bytes": sweep_bytes}
         self._ask({**request, "point": asdict(point)})
 
     def check(self, salt: int) -> int:
-        """Wrong elements, over all ranks."""
+        """Wrong elements, over all ranks that the point is of."""
         return sum(reply["wrong"] for reply in self._ask({"do": "check", "salt": salt}))
 
     def time(self, iterations: int, budget_ns: int) -> list[Message]:
         """Runs the prepared operation for a while; each rank's clock readings."""
         return self._ask({"do": "time", "iterations": iterations, "budget_ns": budget_ns})
+
+    def bounds(self, size_bytes: int) -> list[Message]:
+        """What memory allows, in ns of each turn and rank; for the ranks of BOUNDS alone."""
+        self._playing = self._all
+        return self._ask({"do": "bounds", "size_bytes": size_bytes})
 
     def stop(self, at_once: bool = False) -> None:
         """Ends the processes: kindly, or at once after a failure."""
@@ -131,42 +139,48 @@ class Team:
             )
         self._processes.append(process)
 
-    def _ask(self, request: Message) -> list[Message]:
-        self._send(request)
-        # Longer than the group's own time-out, whose error is the better explanation.
-        return self._replies(self._settings.timeout_s + _GRACE_S)
+    @property
+    def _all(self) -> Sequence[int]:
+        return range(self._settings.nproc)
 
-    def _send(self, request: Message) -> None:
+    def _ask(self, request: Message) -> list[Message]:
+        self._send(request, self._playing)
+        # Longer than the group's own time-out, whose error is the better explanation.
+        return self._replies(self._settings.timeout_s + _GRACE_S, self._playing)
+
+    def _send(self, request: Message, ranks: Sequence[int]) -> None:
         line = json.dumps(request).encode() + b"\n"
-        for rank, channel in enumerate(self._channels):
+        for rank in ranks:
             try:
-                channel.sendall(line)
+                self._channels[rank].sendall(line)
             except OSError:
                 raise TeamError(self._death_of(rank)) from None
 
-    def _replies(self, timeout_s: float) -> list[Message]:
-        """The answers of all ranks to the last request, in rank order."""
-        answered = {rank: json.loads(line) for rank, line in self._collect(timeout_s).items()}
+    def _replies(self, timeout_s: float, ranks: Sequence[int]) -> list[Message]:
+        """The answers of these ranks to the last request, in this order."""
+        lines = self._collect(timeout_s, ranks)
+        answered = {rank: json.loads(line) for rank, line in lines.items()}
         errors = {rank: reply["error"] for rank, reply in answered.items() if "error" in reply}
-        if len(errors) == len(self._channels):
-            raise (CannotDo if answered[0].get("unsupported") else Refused)(errors[0])
+        if len(errors) == len(ranks):
+            first = ranks[0]
+            raise (CannotDo if answered[first].get("unsupported") else Refused)(errors[first])
         if errors:  # the others went ahead, or wait for ever: the group is no longer in step
             rank = min(errors)
             raise TeamError(f"{errors[rank]} (rank {rank})")
-        silent = [rank for rank in range(len(self._channels)) if rank not in answered]
+        silent = [rank for rank in ranks if rank not in answered]
         if silent:
             names = ", ".join(map(str, silent))
             last_words = self._last_words(silent[0])
             raise TeamError(f"no answer within {timeout_s:g} s from rank {names}{last_words}")
-        return [answered[rank] for rank in range(len(self._channels))]
+        return [answered[rank] for rank in ranks]
 
-    def _collect(self, timeout_s: float) -> dict[int, bytes]:
-        """The line of every rank that answers in time."""
+    def _collect(self, timeout_s: float, ranks: Sequence[int]) -> dict[int, bytes]:
+        """The line of every one of these ranks that answers in time."""
         deadline = monotonic() + timeout_s
-        lines = dict.fromkeys(range(len(self._channels)), b"")
+        lines = dict.fromkeys(ranks, b"")
         with selectors.DefaultSelector() as selector:
-            for rank, channel in enumerate(self._channels):
-                selector.register(channel, selectors.EVENT_READ, rank)
+            for rank in ranks:
+                selector.register(self._channels[rank], selectors.EVENT_READ, rank)
             while selector.get_map() and monotonic() < deadline:
                 for key, _ in selector.select(max(0.0, deadline - monotonic())):
                     part = _receive(self._channels[key.data])

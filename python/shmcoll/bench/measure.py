@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import median
 
 from shmcoll.bench import latency
 from shmcoll.bench.buffers import Buffers
@@ -20,6 +21,7 @@ from shmcoll.bench.launch import CannotDo, Refused, Team, TeamError
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.results import Cell, Row
+from shmcoll.bench.startline import BLOCK_BYTES
 
 _FOREVER_NS = 10**15
 
@@ -27,10 +29,13 @@ _FOREVER_NS = 10**15
 class Measurement:
     """The teams of a run. A team that fails is stopped and leaves a reason in ``failures``."""
 
-    def __init__(self, teams: list[Team], settings: Settings, buffers: Buffers) -> None:
+    def __init__(
+        self, teams: list[Team], settings: Settings, buffers: Buffers, bounds: Team | None = None
+    ) -> None:
         self._teams = teams
         self._settings = settings
         self._buffers = buffers
+        self._bounds = bounds
         self.failures: dict[str, str] = {}
         self._rows: list[Row] = []
         self._budget_ns = _FOREVER_NS
@@ -42,10 +47,15 @@ class Measurement:
     def alive(self) -> list[Team]:
         return [team for team in self._teams if team.label not in self.failures]
 
+    @property
+    def _starting(self) -> list[Team]:
+        bounds = [] if self._bounds is None else [self._bounds]
+        return self.alive + [team for team in bounds if team.label not in self.failures]
+
     def start(self) -> None:
         """Starts all teams; those that cannot use their backend are in ``failures`` afterwards."""
         for step in ("start", "join"):  # all start before the first is waited for
-            for team in self.alive:
+            for team in self._starting:
                 try:
                     getattr(team, step)()
                 except (Refused, TeamError) as error:
@@ -67,7 +77,7 @@ class Measurement:
         return [self._explained(row) for row in self._rows if row.measured]
 
     def stop(self, at_once: bool = False) -> None:
-        for team in self._teams:
+        for team in [*self._teams, *([self._bounds] if self._bounds else [])]:
             team.stop(at_once)
 
     def _visit(self, index: int, row: Row, first: bool, last: bool) -> None:
@@ -77,6 +87,7 @@ class Measurement:
                 team.prepare(point, self._buffers.copies(point), self._buffers.sweep_bytes)
                 if first:
                     cell.wrong += team.check(2 * index + 1)
+        self._visit_bounds(row)
         for team, cell in self._able(cells):
             with self._guard(team, cell):
                 self._round(team, point, cell)
@@ -87,6 +98,23 @@ class Measurement:
         for team, cell in self._able(cells):
             with self._guard(team, cell):
                 cell.wrong += team.check(2 * index + 2)
+
+    def _visit_bounds(self, row: Row) -> None:
+        """In the same round as the operation, for the machine's mood is that of both."""
+        team = self._bounds
+        if team is None or team.label in self.failures or row.point.op != "all_reduce":
+            return
+        try:
+            replies = team.bounds(row.point.size_bytes)
+        except (Refused, TeamError) as error:
+            self._give_up(team, str(error))
+            return
+        scale, exchange = (
+            median(map(max, zip(*(reply[name] for reply in replies))))
+            for name in ("scale", "exchange")
+        )
+        row.scale_us.append(scale / 1e3)
+        row.exchange_gbs.append(BLOCK_BYTES / exchange)
 
     def _explained(self, row: Row) -> Row:
         """A backend that has ended keeps what it had, and says why it has no more."""

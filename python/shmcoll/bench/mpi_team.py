@@ -61,7 +61,7 @@ class MpiTeam(Team):
                 meeting.send_off(channel, self.job(rank, line_fd), line_fd)
         finally:
             os.close(line_fd)
-        self._send({"do": "init"})
+        self._send({"do": "init"}, self._all)
         super().join()
 
     def _environment(self) -> dict[str, str]:

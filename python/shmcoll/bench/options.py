@@ -29,6 +29,9 @@ what the numbers mean:
            sendrecv and ping_pong 1; the others (n-1)/n. Their size is that of all blocks together.
   vs X     time of X / time of the first backend: above 1 the first one is faster. The backends
            take turns, A B A B; this is the median over the pairs of adjacent rounds.
+  roof     of all_reduce: the part of the time that memory needs, (x *= c of that size in place +
+           size * 2(n-1)/n / the speed at which all ranks read what another has just written).
+           Both are measured in the same rounds, by ranks of their own that are bound to CPUs.
   #wrong   elements (or early leavers of a barrier) that were not what they must be, over all
            ranks and backends, in a check before and a check after the timing.
 
@@ -39,6 +42,11 @@ what the numbers mean:
   --overlap        time is that of both together, op and compute of each alone; hidden is
            (op + compute - time) / the shorter one, of each round. Below 0 the two disturb one
            another.
+  --matrix         one pair of ranks at a time, the others sleep: the rank of the line begins, that
+           of the column answers, time is half of there and back. A table of the time of -b and one
+           of the bandwidth of -e for each backend; colours from the best pair of a table to the
+           worst. {matrix_s:g} s for all pairs together, so the more ranks, the less for each; --point-time
+           is that of a pair and size.
   --groups N       rank r is in group r modulo N. Sizes and busbw are those of one group; an
            iteration of each group counts.
   --cache cold     operations take turns over copies of the buffers that together are twice the
@@ -58,6 +66,7 @@ examples:
   python -m shmcoll.bench
   python -m shmcoll.bench -g 4 -o all_reduce -b 1K -e 64M -f 4 -d float32,bfloat16
   python -m shmcoll.bench --backends gloo,gloo      # how much of a ratio is noise?
+  python -m shmcoll.bench -g 4 --matrix --html out.html
   python -m shmcoll.bench --csv out.csv --html out.html --plot out.png
   python -m shmcoll.bench compare old.json new.json # has it become slower? (compare --help)
 """
@@ -68,7 +77,7 @@ def parse(argv: Sequence[str] | None, nproc: int | None = None) -> tuple[Setting
     parser = argparse.ArgumentParser(
         prog="python -m shmcoll.bench",
         description="Times collectives of torch.distributed backends side by side on this host.",
-        epilog=_EPILOG.format(window=plan.WINDOW, presets=_presets()),
+        epilog=_EPILOG.format(window=plan.WINDOW, matrix_s=plan.MATRIX_S, presets=_presets()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_what(parser.add_argument, nproc or max(2, min(machine.usable_cpus(), 8)))
@@ -78,6 +87,11 @@ def parse(argv: Sequence[str] | None, nproc: int | None = None) -> tuple[Setting
     args = parser.parse_args(argv)
     if args.preset is not None:
         parser.set_defaults(**PRESETS[args.preset].options())
+        args = parser.parse_args(argv)
+    if args.matrix:
+        if problem := _no_matrix(args, parser.get_default):
+            parser.error(problem)
+        parser.set_defaults(ops=("ping_pong",), **_matrix_defaults(args.nproc))
         args = parser.parse_args(argv)
     if args.min_bytes > args.max_bytes:
         parser.error(f"-b, {args.min_bytes} bytes, is larger than -e, {args.max_bytes}")
@@ -91,6 +105,8 @@ def parse(argv: Sequence[str] | None, nproc: int | None = None) -> tuple[Setting
         parser.error(f"--groups {args.groups}: -g {args.nproc} is not a multiple of it")
     if args.groups > 1 and args.nproc < 2 * args.groups:
         parser.error(f"--groups {args.groups}: at least 2 ranks each, so -g {2 * args.groups}")
+    if plan.ROOF in args.columns and (problem := _no_roof(args)):
+        parser.error(problem)
     if not args.backends:
         parser.error("--backends: at least one")
     out = outputs.take(vars(args))
@@ -100,6 +116,48 @@ def parse(argv: Sequence[str] | None, nproc: int | None = None) -> tuple[Setting
     if problem := out.problem():
         parser.error(problem)
     return settings, out
+
+
+def _no_matrix(args: argparse.Namespace, default: Callable[[str], object]) -> str | None:
+    """What does not go together with --matrix."""
+    if args.preset is not None:
+        return "--matrix has no --preset"
+    if args.overlap:
+        return "--matrix has no --overlap"
+    for option in ("mode", "groups", "cache", "place", "columns"):
+        value = getattr(args, option)
+        if value != default(option):
+            shown = ",".join(value) if isinstance(value, tuple) else value
+            return f"--matrix has no --{option} {shown}"
+    if args.ops not in (default("ops"), ("ping_pong",)):
+        return f"--matrix is of ping_pong, not of -o {','.join(args.ops)}"
+    if args.factor != default("factor"):
+        return f"--matrix has two sizes, -b and -e, so no -f {args.factor}"
+    if len(args.dtypes) > 1:
+        return f"--matrix is of one dtype, not of -d {','.join(args.dtypes)}"
+    if args.nproc < 2:
+        return f"--matrix is of pairs: at least 2 ranks, not -g {args.nproc}"
+    return None
+
+
+def _no_roof(args: argparse.Namespace) -> str | None:
+    """What does not go together with the column roof."""
+    if "all_reduce" not in args.ops:
+        return f"--columns roof is of all_reduce, which is not in -o {','.join(args.ops)}"
+    for option, plain in (("mode", "latency"), ("groups", 1), ("cache", "hot"), ("overlap", False)):
+        if getattr(args, option) != plain:
+            return f"--columns roof has no --{option} {getattr(args, option)}".removesuffix(" True")
+    if not 2 <= args.nproc <= machine.usable_cpus():
+        return f"--columns roof: 2 ranks and more, each with a CPU of its own, not -g {args.nproc}"
+    if plan.BOUNDS in args.backends:
+        return f"--columns roof: no backend may be called {plan.BOUNDS}"
+    return None
+
+
+def _matrix_defaults(nproc: int) -> dict[str, object]:
+    small, large = plan.MATRIX_BYTES
+    seconds = plan.matrix_point_s(nproc)
+    return {"min_bytes": small, "max_bytes": large, "point_time_s": seconds}
 
 
 def _presets() -> str:
@@ -205,6 +263,11 @@ def _add_form(add: Callable[..., object]) -> None:
         help="split the ranks into N groups that run the operation at once (default: 1)",
     )
     add(
+        "--matrix",
+        action="store_true",
+        help="ping_pong of each pair of ranks alone: time of -b (default: 8), bandwidth of -e (1M)",
+    )
+    add(
         "--overlap",
         action="store_true",
         help="the operation beside a computation of about its length: how much of it is hidden?",
@@ -218,7 +281,7 @@ def _add_how(add: Callable[..., object]) -> None:
         dest="point_time_s",
         default=0.4,
         metavar="S",
-        help="seconds for a row, all backends and rounds together (default: 0.4)",
+        help="seconds for a row, all backends and rounds together (default: 0.4; --matrix: see below)",
     )
     add(
         "--rounds",
@@ -258,7 +321,8 @@ def _add_how(add: Callable[..., object]) -> None:
         type=_checked(plan.parse_columns),
         default=(),
         metavar="C,C",
-        help=f"more columns for each backend: all, or some of {', '.join(plan.COLUMNS)}",
+        help=f"more columns for each backend: all, or some of {', '.join(plan.COLUMNS)}; roof "
+        "only by name",
     )
 
 

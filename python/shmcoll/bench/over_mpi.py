@@ -53,7 +53,8 @@ def join(job: dict[str, Any], groups: list[range], mine: int) -> dict[str, Any]:
     if (world.Get_rank(), world.Get_size()) != (job["rank"], job["world_size"]):
         raise LookupError(f"{wanted} has started {world.Get_size()} ranks, not those it was to")
     comm = world if len(groups) == 1 else world.Split(mine, job["rank"])
-    return {"comm": comm, "async_op": job["mode"] in ("throughput", "overlap")}
+    places = {rank: place for place, rank in enumerate(groups[mine])}  # in the communicator
+    return {"comm": comm, "places": places, "async_op": job["mode"] in ("throughput", "overlap")}
 
 
 def leave() -> None:
@@ -129,14 +130,15 @@ def sendrecv(
 
 def ping_pong(context: Context, given: torch.Tensor, got: torch.Tensor, peer: int) -> Run:
     comm, ours, theirs = context.how["comm"], _whole(given), _whole(got)
+    other = context.how["places"][context.members[peer]]
 
     def begin(i: int) -> None:
-        comm.Send(ours, peer)
-        comm.Recv(theirs, peer)
+        comm.Send(ours, other)
+        comm.Recv(theirs, other)
 
     def answer(i: int) -> None:
-        comm.Recv(theirs, peer)
-        comm.Send(theirs, peer)
+        comm.Recv(theirs, other)
+        comm.Send(theirs, other)
 
     return begin if context.rank < peer else answer
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from shmcoll.bench import curves, table, units
+from shmcoll.bench import curves, grids, table, units
 from shmcoll.bench.results import Report
-from shmcoll.bench.svg import COLOURS, Chart, Style
+from shmcoll.bench.svg import COLOURS, Chart, Heat, Style
 
 _TIME_HEIGHT, _RATIO_HEIGHT = 230, 150
 
@@ -61,6 +61,9 @@ svg .line {{ fill: none; stroke: var(--c); stroke-width: 1.8; }}
 svg .thick {{ stroke-width: 6; stroke-opacity: .3; }}
 svg .band {{ fill: var(--c); fill-opacity: .16; }}
 svg circle {{ fill: var(--c); }}
+svg .heat {{ fill: var(--c); stroke: var(--panel); }}
+svg .heat.wrong {{ fill: var(--bad); }}
+svg .value {{ fill: var(--ink); }}
 svg path.wrong {{ fill: none; stroke: var(--bad); stroke-width: 3; }}
 .legend {{ display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: 0 0 .8rem; padding: 0;
   list-style: none; }}
@@ -85,7 +88,7 @@ def render(report: Report) -> str:
             f'<p class="soft">shmcoll.bench, {escape(report.started)}</p>',
             *_facts(report),
             *_notes(report),
-            *_charts(report),
+            *(_heat(report) if report.settings.matrix else _charts(report)),
             *_table(report),
             "</body>\n</html>\n",
         )
@@ -147,6 +150,19 @@ def _charts(report: Report) -> Iterator[str]:
     yield "</div>"
     shade = "A shade is the middle half of the rounds."
     yield f'<p class="soft">{shade} Point at a dot for its value.</p>'
+
+
+def _heat(report: Report) -> Iterator[str]:
+    style = Style(report.settings.labels, curves.dtypes(report))
+    yield '<h2>Pairs of ranks</h2>\n<div class="charts">'
+    found = grids.grids(report)
+    for label in style.labels:
+        yield f"<figure><h3>{escape(label)}</h3>"
+        for grid in (grid for grid in found if grid.label == label):
+            yield f"<figcaption>{escape(grid.title)}</figcaption>"
+            yield Heat(grid).svg(style)
+        yield "</figure>"
+    yield f'</div>\n<p class="soft">{escape(grids.LEGEND)} Point at a square for its value.</p>'
 
 
 def _sample(colour: str, dashes: str) -> str:

@@ -5,17 +5,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import permutations
 
 from shmcoll.bench.ops import DTYPE_ALIASES, DTYPES, OPS, Op
 
 OVERLAP_COLUMNS = ("op", "compute", "hidden")
 COLUMNS = ("p99", "min", "max", "cv")  # that may stand beside the median
+ROOF = "roof"  # a column too, but one that needs ranks of its own
+BOUNDS = "bounds"  # in the place of a backend: these ranks
 CACHES = ("hot", "cold")
 MODES = ("latency", "throughput", "skew")
 WINDOW = 8  # operations under way, with --mode throughput
 DEFAULT_SKEW_US = 100.0
 MAX_ITERATIONS = 500  # per round: five rounds give 2500 samples, enough for a p99
+MATRIX_BYTES = (
+    8,
+    1 << 20,
+)  # of the messages of --matrix: the time of one, the bandwidth of the other
+MATRIX_S = 2.4  # seconds for all its points together
 PLACES = ("natural", "in", "out", "both")
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -50,6 +58,7 @@ class Settings:
     overlap: bool = False
     groups: int = 1  # that run the operation at once; rank r is in group r % groups
     skew_us: float = DEFAULT_SKEW_US  # how late a rank comes, with --mode skew
+    matrix: bool = False  # each pair of ranks alone, the others asleep
 
     @property
     def round_iterations(self) -> int:
@@ -58,8 +67,8 @@ class Settings:
 
     @property
     def world_size(self) -> int:
-        """Of an operation: the ranks of a group."""
-        return self.nproc // self.groups
+        """Of an operation: the ranks of a group, or of a pair."""
+        return 2 if self.matrix else self.nproc // self.groups
 
     @property
     def window(self) -> int:
@@ -79,7 +88,7 @@ class Settings:
     @property
     def ways(self) -> list[str]:
         """What makes the numbers others than those of a plain run."""
-        ways = []
+        ways = ["one pair at a time"] if self.matrix else []
         if self.mode == "skew":
             ways.append(f"mode skew ({self.skew_us:g} us)")
         elif self.mode != "latency":
@@ -109,6 +118,11 @@ class Point:
     count: int
     size_bytes: int
     place: str = "-"  # "in" or "out": where the result is
+    pair: tuple[int, int] | None = None  # the ranks that do it, if not all: the first one begins
+
+    @property
+    def name(self) -> str:
+        return self.op if self.pair is None else f"{self.op}:{self.pair[0]}-{self.pair[1]}"
 
 
 def parse_size(text: str) -> int:
@@ -128,7 +142,7 @@ def parse_dtypes(text: str) -> tuple[str, ...]:
 
 
 def parse_columns(text: str) -> tuple[str, ...]:
-    return _parse_names(text, COLUMNS, {})
+    return COLUMNS if text == "all" else _parse_names(text, (*COLUMNS, ROOF), {})
 
 
 def split_list(text: str) -> tuple[str, ...]:
@@ -137,7 +151,9 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 def sizes(settings: Settings) -> list[int]:
-    """min_bytes, min_bytes * factor, ... up to max_bytes."""
+    """min_bytes, min_bytes * factor, ... up to max_bytes; of a matrix these two alone."""
+    if settings.matrix:
+        return [settings.min_bytes, settings.max_bytes]
     out = []
     size = settings.min_bytes
     while size <= settings.max_bytes:
@@ -160,7 +176,19 @@ def points(settings: Settings) -> list[Point]:
             for wanted in sizes(settings):
                 for place in places:
                     out[_point(op, dtype, wanted, settings.world_size, place)] = None
-    return list(out)
+    if not settings.matrix:
+        return list(out)
+    return [replace(point, pair=pair) for pair in pairs(settings) for point in out]
+
+
+def pairs(settings: Settings) -> list[tuple[int, int]]:
+    """Of ranks, in both orders."""
+    return list(permutations(range(settings.nproc), 2))
+
+
+def matrix_point_s(nproc: int, sizes: int = len(MATRIX_BYTES)) -> float:
+    """Seconds for a point of a matrix: the more ranks, the less for each pair."""
+    return MATRIX_S / max(1, nproc * (nproc - 1) * sizes)
 
 
 def _parse_names(text: str, known: Collection[str], aliases: Mapping[str, str]) -> tuple[str, ...]:

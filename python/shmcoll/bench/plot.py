@@ -7,7 +7,6 @@ backend. A colour is a backend, a line style a dtype, a shade the middle half of
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from shmcoll.bench import curves, units
+from shmcoll.bench import curves, plot_grids, units
 from shmcoll.bench.curves import Curve, Panel
 from shmcoll.bench.results import Report
 
@@ -51,6 +50,8 @@ def write(report: Report, path: Path) -> None:
 
 
 def draw(report: Report) -> Figure:
+    if report.settings.matrix:
+        return plot_grids.draw(report)
     panels = curves.panels(report)
     lines = max(1, -(-len(panels) // _PER_LINE))
     across = max(1, -(-len(panels) // lines))
@@ -69,7 +70,7 @@ def draw(report: Report) -> Figure:
         if place == 0:
             time_axes.set_ylabel("time")
             ratio_axes.set_ylabel(f"time / time\nof {report.settings.labels[0]}")
-    _title(figure, report)
+    plot_grids.title(figure, report)
     look.legend(figure)
     return figure
 
@@ -105,14 +106,6 @@ class _Look:
         if self._wrong:
             entries.append(Line2D([], [], label="wrong values", **_WRONG))
         figure.legend(handles=entries, loc="outside lower center", ncols=6, frameon=False)
-
-
-def _title(figure: Figure, report: Report) -> None:
-    what, where = curves.title(report)
-    lines = textwrap.wrap(where, int(figure.get_figwidth() * 16))
-    figure.suptitle(what + "\n" * len(lines), fontsize=12, fontweight="bold")
-    below = 1 - 0.34 / figure.get_figheight()
-    figure.text(0.5, below, "\n".join(lines), ha="center", va="top", fontsize=8, color="#444444")
 
 
 def _draw_panel(time_axes: Axes, ratio_axes: Axes, panel: Panel, look: _Look) -> None:

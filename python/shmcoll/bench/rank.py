@@ -5,7 +5,10 @@
     prepare  point copies sweep_bytes    makes the buffers of a point
     check    salt             runs the operation once  -> wrong: elements
     time     iterations budget_ns                      -> phases: [called, returned] in ns of each
+    bounds   size_bytes                                -> scale, exchange: ns of each turn
     (end of file)             leaves
+
+A point of two ranks is asked of these alone; the others go on sleeping on their sockets.
 
 An error is a reply too ("error": text, "unsupported": whether nobody is to blame), and the rank
 stays for the next request.
@@ -28,7 +31,7 @@ from typing import Any
 
 from shmcoll.bench import exercise, meeting
 from shmcoll.bench.mpirun import MPIS
-from shmcoll.bench.plan import Point, Unsupported
+from shmcoll.bench.plan import BOUNDS, Point, Unsupported
 from shmcoll.bench.startline import StartLine
 
 Message = dict[str, Any]
@@ -51,6 +54,7 @@ class Rank:
         self._group = self._rank % groups
         self._members = [range(g, self._world_size, groups) for g in range(groups)]
         self._how: Message = {}
+        self._bounds: Callable[[int], Message]
         self._over: ModuleType | None = None  # over_torch or over_mpi
 
     def init(self) -> Message:
@@ -59,6 +63,12 @@ class Rank:
         torch.set_num_threads(1)
         for module in self._job["imports"]:
             importlib.import_module(module)
+        if self._job["backend"] == BOUNDS:
+            from shmcoll.bench import bounds
+
+            shared = (self._job["line_fd"], self._rank, self._world_size, self._line)
+            self._bounds = bounds.Bounds(*shared).measure
+            return {}
         name = "over_mpi" if self._job["backend"] in MPIS else "over_torch"
         self._over = importlib.import_module(f"shmcoll.bench.{name}")
         try:
@@ -72,9 +82,11 @@ class Rank:
 
         self._exercise = None  # frees the buffers of the last point first
         mode = self._job["mode"]
-        members = self._members[self._group]
+        pair = point["pair"]
+        members = pair or self._members[self._group]
+        line = self._line.among(pair) if pair else self._line
         place = members.index(self._rank)
-        context = calls.Context(place, members, self._line, self._how, self._over)
+        context = calls.Context(place, members, line, self._how, self._over)
         prepared = [calls.prepare(Point(**point), context) for _ in range(copies)]
         # In another order than in memory: a CPU that reads ahead meets nobody's next buffer.
         random.Random(0).shuffle(prepared)
@@ -104,6 +116,9 @@ class Rank:
         finally:
             gc.enable()
 
+    def bounds(self, size_bytes: int) -> Message:
+        return self._bounds(size_bytes)
+
     def leave(self) -> None:
         self._exercise = None
         if self._over is not None:
@@ -117,6 +132,7 @@ def serve(rank: Rank, channel: socket.socket) -> None:
         "prepare": rank.prepare,
         "check": rank.check,
         "time": rank.time,
+        "bounds": rank.bounds,
     }
     with channel.makefile("rw", encoding="utf-8") as lines:
         for line in lines:

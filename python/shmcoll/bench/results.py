@@ -17,9 +17,11 @@ from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.rebuild import rebuild
 
 # The file's form. Counted up when a reader of the old form would misread the new one, or when the
-# old form lacks what this reader needs: 2 has every iteration, 3 has its round with --overlap too.
+# old form lacks what this reader needs: 2 has every iteration, 3 has its round with --overlap too, 4
+# has the pair of a row.
 SCHEMA = "shmcoll.bench"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+OLDEST_READ = 3  # lacks nothing
 
 
 class Unreadable(Exception):
@@ -88,6 +90,9 @@ class Row:
     point: Point
     world_size: int
     cells: dict[str, Cell]
+    # What memory allowed in each round, with the column roof.
+    scale_us: list[float] = field(default_factory=list)
+    exchange_gbs: list[float] = field(default_factory=list)
 
     @property
     def wrong(self) -> int:
@@ -103,6 +108,17 @@ class Row:
         if self.cells[label].operation:
             return None  # the time is not that of the operation alone
         return None if time_us is None else busbw_gbs(self.point, time_us, self.world_size)
+
+    def roof(self, label: str) -> float | None:
+        """The part of the time that scaling and exchange alone would take: 1 cannot be beaten by
+        whoever does one after the other. What each rank sends in a ring is what it must read."""
+        times = self.cells[label].round_medians_us()
+        shared_bytes = self.point.size_bytes * OPS[self.point.op].busbw_factor(self.world_size)
+        parts = [
+            (scale + shared_bytes / exchange / 1e3) / time
+            for scale, exchange, time in zip(self.scale_us, self.exchange_gbs, times)
+        ]
+        return median(parts) if parts else None
 
     def round_ratios(self, label: str) -> list[float]:
         """Time of the backend over time of the first one, for each pair of adjacent rounds."""
@@ -231,7 +247,7 @@ def _check_schema(path: Path, data: Any) -> None:
     if int(version) > SCHEMA_VERSION:
         what = f"schema {version} is newer than this shmcoll, which reads {SCHEMA_VERSION}"
         raise Unreadable(f"{path}: {what}; use a newer shmcoll")
-    if int(version) < SCHEMA_VERSION:
+    if int(version) < OLDEST_READ:
         raise Unreadable(f"{path}: schema {version} is older than this shmcoll; measure again")
 
 
@@ -244,7 +260,10 @@ def _report(data: dict[str, Any]) -> Report:
         cells = {label: rebuild(Cell, cell) for label, cell in result["backends"].items()}
         if list(cells) != list(report.settings.labels):
             raise ValueError(f"a row has the backends {', '.join(cells)}")
-        report.rows.append(Row(point, int(result["world_size"]), cells))
+        row = Row(point, int(result["world_size"]), cells)
+        row.scale_us = list(map(float, result.get("scale_us", [])))
+        row.exchange_gbs = list(map(float, result.get("exchange_gbs", [])))
+        report.rows.append(row)
     return report
 
 
@@ -266,9 +285,12 @@ def row_json(row: Row) -> dict[str, Any]:
         "dtype": row.point.dtype,
         "redop": op.redop,
         "place": row.point.place,
+        "pair": row.point.pair,
         "root": "in turn" if op.root else None,
         "world_size": row.world_size,
         "backends": {label: _cell_json(row, label) for label in row.cells},
+        "scale_us": row.scale_us,
+        "exchange_gbs": row.exchange_gbs,
         "ratios": {
             label: {"median": row.ratio(label), "rounds": row.round_ratios(label)}
             for label in list(row.cells)[1:]
@@ -301,4 +323,5 @@ def _cell_json(row: Row, label: str) -> dict[str, Any]:
         else:
             out["algbw_gbs"] = algbw_gbs(row.point, p50_us)
             out["busbw_gbs"] = busbw_gbs(row.point, p50_us, row.world_size)
+    out["roof"] = row.roof(label)
     return out | asdict(cell)  # with every iteration, last

@@ -7,6 +7,8 @@ announces an instant of the machine's monotonic clock, some microseconds ahead; 
 when the clock has reached it. Ranks that have a CPU each start within 0.1 us of one another. With
 the instant, rank 0 says how many operations to run until the next start, 0 to stop.
 
+Some ranks may have a start of their own, while the others sleep: the first of them announces it.
+
 A rank that waits for the others gives up its CPU at every look: a rank that only spins would take
 the CPU from the helper threads of a backend that is still finishing.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
+from copy import copy
 from time import monotonic_ns
 
 _LINE_WORDS = 16  # 128 bytes: one writer each
@@ -24,11 +27,20 @@ MAX_COUNT = 0xFF  # the low bits of the start word
 _PATIENCE_NS = 600_000_000_000
 
 
+BLOCK_BYTES = 256 << 10  # for each rank, behind the line; never touched but for bounds.py
+
+
 def create(world_size: int) -> int:
     """The memory the ranks share: a file descriptor to hand on to them."""
     fd = os.memfd_create("shmcoll-bench")
-    os.ftruncate(fd, 8 * _LINE_WORDS * (2 * world_size + 1))
+    os.ftruncate(fd, blocks_at(world_size) + world_size * BLOCK_BYTES)
     return fd
+
+
+def blocks_at(world_size: int) -> int:
+    """Where the blocks begin: at a page."""
+    line_bytes = 8 * _LINE_WORDS * (2 * world_size + 1)
+    return -(-line_bytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 
 class StartLine:
@@ -38,26 +50,33 @@ class StartLine:
         self._words = memoryview(mmap.mmap(fd, 0)).cast("q")
         self._rank = rank
         self._arrived = [_LINE_WORDS * r for r in range(world_size)]
+        self._members: Sequence[int] = range(world_size)
+        self._seen = [0] * world_size  # of those words, by who announces the start
         self._entered = [_LINE_WORDS * (world_size + r) for r in range(world_size)]
         self._start = _LINE_WORDS * 2 * world_size
-        self._turn = 0
         self._visit = 0
 
+    def among(self, members: Sequence[int]) -> StartLine:
+        """The line of these ranks alone, made while no rank is on its way to a start. That of all ranks
+        has missed something then, and is not to be used again."""
+        line = copy(self)
+        line._members = members
+        line._seen = [self._words[word] for word in self._arrived]
+        return line
+
     def wait(self, count: int = 1) -> int:
-        """Returns on all ranks at the same instant, with rank 0's count (0 to MAX_COUNT)."""
-        words = self._words
-        self._turn += 1
-        if self._rank == 0:
-            for word in self._arrived[1:]:
-                self._until_not(word, self._turn - 1)
+        """Returns on all ranks at the same instant, with the first one's count (0 to MAX_COUNT)."""
+        words, mine = self._words, self._arrived[self._rank]
+        if self._rank == self._members[0]:
+            for rank in self._members[1:]:
+                self._seen[rank] = self._until_not(self._arrived[rank], self._seen[rank])
             start = (monotonic_ns() + _LEAD_NS) & ~MAX_COUNT
             words[self._start] = start | count
         else:
             last = words[self._start]
-            words[self._arrived[self._rank]] = self._turn
-            self._until_not(self._start, last)
-            count = words[self._start] & MAX_COUNT
-            start = words[self._start] & ~MAX_COUNT
+            words[mine] += 1
+            told = self._until_not(self._start, last)
+            count, start = told & MAX_COUNT, told & ~MAX_COUNT
         while monotonic_ns() < start:
             pass
         return count
@@ -71,11 +90,12 @@ class StartLine:
         """How many of them have not entered the barrier that this rank has left."""
         return sum(self._words[self._entered[rank]] < self._visit for rank in members)
 
-    def _until_not(self, word: int, old: int) -> None:
-        """Returns when the word is no longer what it was."""
+    def _until_not(self, word: int, old: int) -> int:
+        """Returns when the word is no longer what it was, with what it is."""
         words = self._words
         deadline = monotonic_ns() + _PATIENCE_NS
-        while words[word] == old:
+        while (new := words[word]) == old:
             os.sched_yield()
             if monotonic_ns() > deadline:
                 raise TimeoutError("the other ranks did not come to the start")
+        return new

@@ -10,6 +10,7 @@ from math import log
 
 from shmcoll.bench import curves, units
 from shmcoll.bench.curves import Curve, Panel, Spot
+from shmcoll.bench.grids import Grid
 
 _WIDTH = 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 8, 26  # room around the plot
@@ -31,6 +32,10 @@ class Style:
         return _DASHES[self.dtypes.index(dtype) % len(_DASHES)] if dtype else ""
 
 
+_HEAT_LEFT, _HEAT_TOP = 26, 20
+_HEAT_MARKS = 16  # numbers of ranks at an edge
+_HEAT_TEXTS = 10  # more ranks leave no room for values in the squares
+_HEAT_PALE, _HEAT_FULL = 0.06, 0.6  # text can be read on both
 COLOURS = 6  # classes c0 to c5
 
 
@@ -110,6 +115,47 @@ class Chart:
         return f"{dot}<title>{said}</title></circle>"
 
 
+@dataclass(frozen=True)
+class Heat:
+    """A square for each pair of ranks, the fuller the worse."""
+
+    grid: Grid
+
+    def svg(self, style: Style) -> str:
+        grid = self.grid
+        side = (_WIDTH - _HEAT_LEFT - _RIGHT) / grid.ranks
+        height = _HEAT_TOP + side * grid.ranks + _TOP
+        name = escape(f"{grid.label}: {grid.title}")
+        parts = [f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{name}">']
+        marked = range(0, grid.ranks, -(-grid.ranks // _HEAT_MARKS))
+        for rank in marked:
+            middle = side * (rank + 0.5)
+            parts.append(_text("middle", _HEAT_LEFT + middle, _HEAT_TOP - 5, str(rank)))
+            parts.append(_text("end", _HEAT_LEFT - 5, _HEAT_TOP + middle + 4, str(rank)))
+        for pair in grid.values:
+            parts.append(self._square(style, pair, side))
+        return "\n".join([*parts, "</svg>"])
+
+    def _square(self, style: Style, pair: tuple[int, int], side: float) -> str:
+        grid, (begins, answers) = self.grid, pair
+        x, y = _HEAT_LEFT + side * answers, _HEAT_TOP + side * begins
+        said = f"{grid.label}, {begins} to {answers}: {grid.text(pair)}"
+        wrong = pair in grid.wrong
+        kind = "heat wrong" if wrong else f"heat {style.colour(grid.label)}"
+        square = (
+            f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}" '
+            f'fill-opacity="{_HEAT_PALE + (_HEAT_FULL - _HEAT_PALE) * grid.tint(pair):.2f}">'
+        )
+        title = f"<title>{escape(said + ', WRONG VALUES' * wrong)}</title></rect>"
+        if grid.ranks > _HEAT_TEXTS:
+            return square + title
+        return (
+            square
+            + title
+            + _text("middle", x + side / 2, y + side / 2 + 4, grid.text(pair), "value")
+        )
+
+
 def _curve(
     style: Style,
     curve: Curve,
@@ -138,5 +184,6 @@ def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _text(anchor: str, x: float, y: float, text: str) -> str:
-    return f'<text text-anchor="{anchor}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+def _text(anchor: str, x: float, y: float, text: str, kind: str = "") -> str:
+    kind = f' class="{kind}"' if kind else ""
+    return f'<text{kind} text-anchor="{anchor}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'

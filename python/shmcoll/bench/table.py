@@ -9,8 +9,10 @@ else the same lines are plain text.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from shmcoll.bench import plan
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.results import Report, Row
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from shmcoll.bench.plan import Point
+
+Cells = Sequence[tuple[str, str]]  # (text, style)
 
 _POINT_COLUMNS = (
     ("size", "(B)", 10),
@@ -33,7 +37,7 @@ _OP_WIDTH = max(map(len, OPS))
 _TIME_WIDTH = 9
 _BUSBW_WIDTH = 7
 _WRONG_WIDTH = 6
-_SHARES = ("cv", "hidden")  # the other columns are times
+_SHARES = ("cv", "hidden", "roof")  # the other columns are times
 _NOTABLE = 1.05  # a ratio beyond this, either way, gets a colour
 
 
@@ -69,7 +73,7 @@ class Table:
     def cells(self, row: Row) -> list[tuple[str, str]]:
         """(text, style) of each column."""
         point = row.point
-        out = [(point.op.ljust(_OP_WIDTH), "bold")]
+        out = [(point.name.ljust(_OP_WIDTH), "bold")]
         values = (
             str(point.size_bytes),
             str(point.count),
@@ -83,6 +87,7 @@ class Table:
             time_us, busbw = row.cells[label].p50_us, row.busbw_gbs(label)
             out.append((" " + _time(time_us).rjust(_TIME_WIDTH), ""))
             more = {**row.cells[label].spread(), **row.cells[label].overlap()}
+            more |= {plan.ROOF: roof} if (roof := row.roof(label)) is not None else {}
             for name in self._columns:
                 out.append((_format(name, more.get(name)).rjust(_TIME_WIDTH), ""))
             shown = "-" if busbw is None or not OPS[point.op].moves_data else f"{busbw:.2f}"
@@ -166,31 +171,39 @@ class Screen(Protocol):
     def end(self) -> None:
         ...
 
+    def styled(self, cells: Cells) -> None:
+        """A line of another table."""
+
 
 class PlainScreen:
     """Lines on standard output."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, rows: bool = True) -> None:
         self._table = table
+        self._rows = rows  # are they to be seen?
 
     def note(self, line: str) -> None:
         print(line, flush=True)
 
     def begin(self, points: int, sweeps: int) -> None:
         if sweeps > 1:
-            print(
-                f"# {sweeps} sweeps over {points} rows, which are printed in the last", flush=True
-            )
-        print("\n".join(self._table.header()), flush=True)
+            then = ", which are printed in the last" if self._rows else ""
+            print(f"# {sweeps} sweeps over {points} rows{then}", flush=True)
+        if self._rows:
+            print("\n".join(self._table.header()), flush=True)
 
     def preview(self, row: Row) -> None:
         pass
 
     def row(self, row: Row) -> None:
-        print(self._table.line(row), flush=True)
+        if self._rows:
+            print(self._table.line(row), flush=True)
 
     def end(self) -> None:
         pass
+
+    def styled(self, cells: Cells) -> None:
+        self.note("".join(text for text, _ in cells).rstrip())
 
 
 class RowsScreen(PlainScreen):
@@ -206,9 +219,10 @@ class RowsScreen(PlainScreen):
 class RichScreen:
     """The same lines in colour, above the rows as they are now and a progress bar."""
 
-    def __init__(self, table: Table, console: Console) -> None:
+    def __init__(self, table: Table, console: Console, rows: bool = True) -> None:
         self._table = table
         self._console = console
+        self._rows = rows
         self._previews: dict[Point, Text] = {}
         self._progress: Progress | None = None
         self._live: Live | None = None
@@ -220,7 +234,7 @@ class RichScreen:
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-        for line in self._table.header():
+        for line in self._table.header() if self._rows else []:
             self._print(line, "cyan")
         columns = (BarColumn(), MofNCompleteColumn(), "rounds", TimeRemainingColumn())
         self._progress = Progress(*columns, console=self._console)
@@ -236,11 +250,17 @@ class RichScreen:
     def row(self, row: Row) -> None:
         self._previews.pop(row.point, None)
         self._advance(0)
-        self._print(self._text(row))
+        if self._rows:
+            self._print(self._text(row))
 
     def end(self) -> None:
         if self._live is not None:
             self._live.stop()
+
+    def styled(self, cells: Cells) -> None:
+        from rich.text import Text
+
+        self._print(Text.assemble(*cells))
 
     def _advance(self, index: int) -> None:
         """Shows the rows that fit on the screen, up to this one."""
@@ -264,8 +284,9 @@ class RichScreen:
         self._console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
-def make_screen(table: Table, quiet: bool) -> Screen:
-    """Colours on a terminal if rich is installed, else plain lines."""
+def make_screen(table: Table, quiet: bool, rows: bool = True) -> Screen:
+    """Colours on a terminal if rich is installed, else plain lines. Without rows, only those that
+    have more rounds to come are seen; -q prints nothing but rows."""
     if quiet:
         return RowsScreen(table)
     if sys.stdout.isatty():
@@ -274,5 +295,5 @@ def make_screen(table: Table, quiet: bool) -> Screen:
         except ImportError:
             pass
         else:
-            return RichScreen(table, Console())
-    return PlainScreen(table)
+            return RichScreen(table, Console(), rows)
+    return PlainScreen(table, rows)
