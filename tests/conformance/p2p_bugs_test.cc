@@ -279,4 +279,29 @@ TEST(P2pBugs, WindowsOfARankThatLeftComeBack)
     });
 }
 
+// A send that has been let in is measured while another thread closes the group and unmaps it.
+TEST(P2pBugs, ASendBesideTheCloseEndsAsClosed)
+{
+    run_ranks(Mode::kProcesses, 2, [](Rank &rank) {
+        if (rank.rank == 1)
+            return;
+        const int64_t none = 0, one = 1;
+        uint8_t byte = 0;
+        std::vector<shc_tensor> list(4000000, shc_tensor{&byte, 1, &none, nullptr}); // takes long
+        list.back().sizes = &one;
+        shc_op op = {};
+        op.kind = SHC_SEND;
+        op.dtype = SHC_UINT8;
+        op.peer = 1;
+        op.input = {list.data(), static_cast<uint32_t>(list.size())};
+        std::thread closer([&] {
+            shc_os_sleep_ns(3 * SHC_NS_PER_MS);
+            shc_comm_close(rank.comm);
+        });
+        const shc_status status = shc_run(rank.comm, &op);
+        EXPECT_TRUE(status == SHC_ERR_CLOSED || status == SHC_ERR_PEER_LEFT) << error_text();
+        closer.join();
+    });
+}
+
 } // namespace

@@ -180,7 +180,8 @@ static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_reques
 {
     struct shc_seat *seat = &p2p->comm->seat;
     const int peer = request->message.peer;
-    bool gone = request->op.kind == SHC_SEND && peer != seat->rank &&
+    /* Behind the close the segment may be unmapped. */
+    bool gone = !p2p->closed && request->op.kind == SHC_SEND && peer != seat->rank &&
                 shc_member_look(seat, peer) == SHC_MEMBER_LEFT;
     if (SHC_UNLIKELY(p2p->closed || shc_group_failed(seat) || gone))
         return refuse_submit(p2p, request);
