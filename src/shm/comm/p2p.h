@@ -5,9 +5,11 @@
  * lines and windows. Apart from the collectives: it never takes the runner, and no collective
  * waits for it.
  *
- * Everything is one function, shc_p2p_pass(), that moves whatever can move and never waits (receive.c,
- * send.c), and ends what cannot (judge.c). Who calls it, under the lock: every submission, once; every thread that waits for a message, until
- * that is over; and, while messages are pending that nobody waits for, the agent (agent.c).
+ * A synchronous message that can go, or is there, at once is moved at once. All else is one function,
+ * shc_p2p_pass(), that moves whatever can move and never waits (receive.c, send.c), and ends what
+ * cannot (judge.c). Who calls it, under the lock: every submission, once; every thread that waits for
+ * a message, until that is over; and, while messages are pending that nobody waits for, the agent
+ * (agent.c).
  *
  * The life of a message:
  *   send   QUEUED -> its header is in a line: all bytes went with it: done
@@ -61,7 +63,7 @@ struct shc_p2p {
     uint64_t posts, arrivals; /* counters that order receives, and strays */
     int first_peer;           /* whose lines are read first in the next pass */
     int pending;              /* requests that are not over */
-    int waiters;              /* threads inside shc_p2p_wait() */
+    int waiters;              /* threads inside shc_p2p_wait(), or looking for a line at once */
     bool closed;
     bool finished; /* in this pass something ended */
     uint64_t judged_ns, asked_ns;
@@ -140,7 +142,7 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_request *request, c
 void shc_p2p_read_lines(struct shc_p2p *p2p, int peer);
 
 /* Receives at once what lies in the oldest line of the peer, if nothing is in front of the receive
- * and it is what it wants; waits for a line as long as a rank spins. False: it must be submitted. */
+ * and it is what it wants; waits for a line for some microseconds. False: it must be submitted. */
 bool shc_p2p_receive_now(struct shc_p2p *p2p, struct shc_message *m);
 
 /* Gives the receive a stray that it takes, or lets it wait for a message. */

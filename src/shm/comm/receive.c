@@ -252,6 +252,10 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request)
 
 /* ---- at once ---- */
 
+/* Nobody looks at deadlines, members or the close meanwhile, so that it must end soon, however long
+ * ranks are to spin: tens of microseconds at most. */
+#define AT_ONCE_SPINS 1000
+
 enum receipt { RECEIVED, NOTHING_YET, NOT_AT_ONCE };
 
 /* The oldest line of the peer, if it is just what the receive wants and nothing is in front of it. */
@@ -285,7 +289,9 @@ bool shc_p2p_receive_now(struct shc_p2p *p2p, struct shc_message *m)
         p2p->waiters++;                                /* keeps the memory mapped */
         const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, m->peer);
         pthread_mutex_unlock(&p2p->lock);
-        for (uint32_t i = p2p->comm->seat.patience.spins; i > 0 && !shc_pair_news(&watch); i--)
+        uint32_t spins = p2p->comm->seat.patience.spins;
+        spins = spins < AT_ONCE_SPINS ? spins : AT_ONCE_SPINS;
+        for (; spins > 0 && !shc_pair_news(&watch); spins--)
             shc_cpu_relax();
         pthread_mutex_lock(&p2p->lock);
         p2p->waiters--;

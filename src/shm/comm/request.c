@@ -321,7 +321,8 @@ static void cancel(struct shc_request *request)
         continue; /* neither a deadline nor an interrupt: it ends with the operation */
 }
 
-/* A message, or an operation that takes its turn behind what runs or is queued. */
+/* A message that did not go at once, or an operation that takes its turn behind what runs or is
+ * queued. */
 static SHC_NOINLINE enum shc_status run_submitted(struct shc_comm *comm, const struct shc_op *op)
 {
     struct shc_request *request;
