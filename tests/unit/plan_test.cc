@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 extern "C" {
+#include "shm/coll/coll.h"
 #include "shm/coll/plan.h"
 #include "shm/coll/select.h"
 #include "shm/proto/arena.h"
@@ -114,6 +115,16 @@ TEST(Arena, BothSidesOfAUseNameTheSameCells)
         shc_exchange_swap(&low, 3, 2);
         shc_exchange_swap(&high, 1, 2);
         EXPECT_EQ(shc_exchange_write_cell(&low, 1, 3, 4, 2), theirs) << "who has read is next";
+    }
+}
+
+// What is not contiguous goes through one half of the scratch, piece by piece.
+TEST(Arena, APieceFitsHalfOfTheScratch)
+{
+    for (int world = 2; world <= SHC_MAX_WORLD; world++) {
+        shc_arena_geometry g = shc_arena_plan(world, size_t{1} << 40);
+        EXPECT_LE(g.cell_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
+        EXPECT_LE(g.shout_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
     }
 }
 

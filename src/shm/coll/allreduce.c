@@ -5,7 +5,7 @@
  *   inline   <= 40 B    in the call lines; everybody reduces all
  *   one use  <= 32 KiB, two ranks: each stores its input into the pair's cell before its call line,
  *                       and reduces behind the meeting
- *   small    <= 8 KiB   in the small slots of this epoch's parity; everybody reduces all
+ *   small    <= 8 KiB (two ranks: 256 B) in the small slots of this epoch's parity; everybody reduces all
  *   staged              two phases per chunk, in the same lines (below)
  *   no arena            through small slots as shout slots; everybody reduces all: the same bits
  *
@@ -190,7 +190,7 @@ enum shc_status shc_allreduce_run(struct shc_task *task)
     const struct shc_span all = {0, task->in.bytes};
     if (task->seat->world_size == 1)
         return shc_task_reduce_alone(task);
-    switch (shc_select(SHC_ALL_REDUCE, task->in.bytes, task->seat->world_size)) {
+    switch (shc_task_select(task, task->in.bytes)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:

@@ -9,8 +9,9 @@
  *
  *   inline     two ranks, a block of up to 16 B: behind the table in the call line
  *   staged     in chunks through the exchange cells of the pair, the first before the call line
- *   no arena   behind the table in the small slot; where they do not fit there, with everybody's
- *              whole input through small slots
+ *   packed     behind the table in the small slot, if all of a rank's fit there: more than two
+ *              ranks; two without an arena
+ *   no arena   the rest with everybody's whole input through small slots
  *
  * The turns are those of the largest block of all, so uneven blocks cost turns that move little.
  * Cost: what a rank sends stored, what it gets loaded. Edges: call/publish, progress/step.
@@ -47,12 +48,6 @@ static bool rides(const struct shc_task *task, size_t bytes)
     return task->seat->world_size == 2 && bytes <= SHC_INLINE_BYTES - table_bytes(2);
 }
 
-/* There is no arena, nor will there be: the blocks are packed behind the table where they fit. */
-static bool packs(const struct shc_task *task)
-{
-    return task->arena->tried && !task->arena->made;
-}
-
 /* Bytes in front of block `rank` of such a row. */
 static size_t sum_before(const uint64_t *row, int rank)
 {
@@ -62,9 +57,15 @@ static size_t sum_before(const uint64_t *row, int rank)
     return sum;
 }
 
-static bool fits_slot(const uint64_t *sends, int world)
+/* Are a rank's blocks packed behind its table? Two ranks do so only where there is no arena, nor will
+ * there be: a cell is as fast. */
+static bool packs(const struct shc_task *task, const uint64_t *sends)
 {
+    const int world = task->seat->world_size;
+    const bool no_arena = task->arena->tried && !task->arena->made;
     size_t total = 0, room = SHC_SMALL_SLOT_BYTES - table_bytes(world);
+    if (world == 2 && !no_arena)
+        return false;
     for (int i = 0; i < world; i++)
         if (sends[i] > room || (total += (size_t)sends[i]) > room)
             return false;
@@ -83,25 +84,26 @@ static void look_at_tensors(const struct shc_task *task, struct layout *layout, 
         layout->in_bytes[rank] = (size_t)table[rank];
         offset += layout->in_bytes[rank];
     }
+    layout->packed[task->seat->rank] = packs(task, table);
 }
 
 static void enter(struct shc_task *task, const uint64_t *table)
 {
+    const struct layout *layout = task->more;
     const int world = task->seat->world_size;
     char *slot = (char *)shc_task_table(task, task->seat->rank);
-    if (packs(task) && fits_slot(table, world))
+    if (layout->packed[task->seat->rank])
         shc_buf_read(&task->in, 0, slot + table_bytes(world), task->in.bytes);
     if (table_bytes(world) > SHC_INLINE_BYTES) {
         memcpy(slot, table, table_bytes(world));
         shc_task_enter(task, NULL, 0);
         return;
     }
-    const struct layout *layout = task->more;
-    const int peer = 1 - task->seat->rank; /* of two */
     char payload[SHC_INLINE_BYTES];
     size_t bytes = table_bytes(world);
     memcpy(payload, table, bytes);
-    if (world == 2 && rides(task, layout->in_bytes[peer])) {
+    const int peer = world == 2 ? 1 - task->seat->rank : task->seat->rank;
+    if (peer != task->seat->rank && rides(task, layout->in_bytes[peer])) {
         shc_buf_read(&task->in, layout->in_offset[peer], payload + bytes, layout->in_bytes[peer]);
         bytes += layout->in_bytes[peer];
     }
@@ -141,7 +143,7 @@ static void measure(const struct shc_task *task, struct layout *layout, size_t *
         layout->out_offset[rank] = sum_before(mine + world, rank);
         layout->its_offset[rank] = sum_before(its, me);
         layout->its_bytes[rank] = (size_t)its[me];
-        layout->packed[rank] = packs(task) && fits_slot(its, world);
+        layout->packed[rank] = packs(task, its);
         for (int to = 0; !layout->packed[rank] && to < world; to++)
             if (to != rank && its[to] > *block && !rides(task, (size_t)its[to]))
                 *block = (size_t)its[to];
@@ -168,11 +170,12 @@ static void take_inline_and_packed(struct shc_task *task, const struct layout *l
 
 /* ---- by exchange cells ---- */
 
-/* No bytes of a block that rides. Before the meeting, too: from the tensors alone. */
+/* No bytes of a block that goes with the call line. Before the meeting, too: from the tensors alone. */
 static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    const size_t bytes = rides(task, layout->in_bytes[peer]) ? 0 : layout->in_bytes[peer];
+    const bool there = layout->packed[task->seat->rank] || rides(task, layout->in_bytes[peer]);
+    const size_t bytes = there ? 0 : layout->in_bytes[peer];
     struct shc_span chunk = shc_plan_chunk(bytes, shc_task_cell_bytes(task), k);
     return (struct shc_span){layout->in_offset[peer] + chunk.offset, chunk.bytes};
 }
@@ -180,7 +183,8 @@ static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    const size_t bytes = rides(task, layout->its_bytes[peer]) ? 0 : layout->its_bytes[peer];
+    const bool here = layout->packed[peer] || rides(task, layout->its_bytes[peer]);
+    const size_t bytes = here ? 0 : layout->its_bytes[peer];
     struct shc_span chunk = shc_plan_chunk(bytes, shc_task_cell_bytes(task), k);
     return (struct shc_span){layout->out_offset[peer] + chunk.offset, chunk.bytes};
 }

@@ -2,7 +2,6 @@
 #include "shm/coll/coll.h"
 
 #include "shm/base/num.h"
-#include "shm/coll/select.h"
 
 #include <string.h>
 
@@ -98,6 +97,15 @@ void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, stru
         shc_buf_write(&task->out, got.offset + both, cell + both, got.bytes - both);
     if (given.bytes > both)
         shc_buf_read(&task->in, given.offset + both, cell + both, given.bytes - both);
+}
+
+enum shc_algorithm shc_task_select(const struct shc_task *task, size_t bytes)
+{
+    enum shc_algorithm algorithm = shc_select(task->call.kind, bytes, task->seat->world_size);
+    const bool no_arena = task->arena->tried && !task->arena->made;
+    if (SHC_UNLIKELY(no_arena && bytes <= SHC_SMALL_SLOT_BYTES && algorithm > SHC_ALGO_SMALL))
+        return SHC_ALGO_SMALL;
+    return algorithm;
 }
 
 size_t shc_task_cell_bytes(const struct shc_task *task)

@@ -14,6 +14,7 @@
  */
 
 #include "shm/coll/plan.h"
+#include "shm/coll/select.h"
 #include "shm/exec/pool.h"
 #include "shm/kernel/buf.h"
 #include "shm/kernel/copy.h"
@@ -107,6 +108,10 @@ void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, s
  */
 void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, struct shc_span given);
 
+/* shc_select() for this task. Where there is no arena, nor will there be, the small slots carry what
+ * they can; the same on all ranks. */
+enum shc_algorithm shc_task_select(const struct shc_task *task, size_t bytes);
+
 /* Makes sure that the question of an arena is settled, behind the meeting. True: there is one. */
 SHC_NODISCARD enum shc_status shc_task_arena(struct shc_task *task, bool *made);
 
@@ -160,7 +165,7 @@ struct shc_swap {
 size_t shc_task_cell_bytes(const struct shc_task *task);
 
 /* Before the call line, which then announces chunk 0: stores it, if there is an arena yet. Needs
- * given() only. The swap must be run: a cell that was filled must be taken. */
+ * given() only. The swap must be run, unless no rank gives anything: then nobody's cells change. */
 void shc_swap_begin(struct shc_swap *swap);
 
 /* pre: the ranks have met, and there is an arena. Begun: at least one chunk, maybe of no bytes. */

@@ -4,8 +4,8 @@
  * outputs and a flat one are the same vector here.
  *
  *   inline  m <= 48 B    in the call lines
- *   small   m <= 8 KiB   each rank's small slot of this epoch's parity, before its call line; not
- *                        all-gather of two ranks
+ *   small   m <= 8 KiB   each rank's small slot of this epoch's parity, before its call line;
+ *                        all-gather of two ranks: m <= 2 KiB
  *   staged               chunks through the givers' shout slots; all-gather of two ranks: through
  *                        the exchange cells of the pair, the first before the call line
  *
@@ -106,7 +106,7 @@ static enum shc_status run_staged(struct shc_task *task)
 
 enum shc_status shc_gather_run(struct shc_task *task)
 {
-    switch (shc_select(task->call.kind, task->in.bytes, task->seat->world_size)) {
+    switch (shc_task_select(task, task->in.bytes)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:

@@ -4,7 +4,7 @@
  * of all_reduce. Each rank reads and reduces only its block.
  *
  *   inline  world * m <= 40 B    in the call lines
- *   small   world * m <= 8 KiB   in the small slots of this epoch's parity; not two ranks
+ *   small   world * m <= 8 KiB   in the small slots of this epoch's parity; two ranks: 512 B
  *   staged                       chunks of each block through the exchange cells of the pair, the
  *                                first before the call line
  *   no arena                     everybody's whole input through small slots; the same bits
@@ -107,7 +107,7 @@ enum shc_status shc_reduce_scatter_run(struct shc_task *task)
     const struct shc_span where = {0, task->out.bytes};
     if (task->seat->world_size == 1)
         return shc_task_reduce_alone(task);
-    switch (shc_select(SHC_REDUCE_SCATTER, task->in.bytes, task->seat->world_size)) {
+    switch (shc_task_select(task, task->in.bytes)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:
