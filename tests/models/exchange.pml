@@ -6,6 +6,7 @@
  * src/shm/coll/flow.c, with the cells of src/shm/proto/arena.h; docs/PROTOCOL.md, section 6. Two
  * ranks make OPS operations; the first to get there chooses each: one use (a swap of one chunk that
  * was begun before the call line); longer swaps, begun or, as while there is no arena yet, late;
+ * a swap that was begun with no bytes and is not run, as where no rank gives anything;
  * out, work, back for 1, DEPTH or DEPTH + 1 chunks; or a one-way flow, which no operation of the
  * code has yet: there the giver waits for the reader's step of the slot's use before. Every read is compared with what should be in the cell, so a store that comes
  * too early shows, whether the last content was read or not.
@@ -19,6 +20,8 @@
  * FAULT_swap_early     a swap gives one chunk more than there are slots before it reads
  * FAULT_swap_unready   a swap reads without a look at the peer's out(k)
  * FAULT_swap_unmet     a swap that was begun reads chunk 0 before the meeting
+ * FAULT_begun_swaps    one side swaps the cells of a swap that is not run
+ * FAULT_begun_differs  one side begins a swap, the other is late
  * FAULT_swap_keeps     a swap stores chunk k + DEPTH into its own cell again
  */
 
@@ -36,7 +39,7 @@
 #define GIVEN DEPTH
 #endif
 
-mtype = { UNKNOWN, ONE_USE, TWO_USES, SWAPS, LATE_SWAPS, ONE_WAY };
+mtype = { UNKNOWN, ONE_USE, TWO_USES, SWAPS, LATE_SWAPS, BEGUN_ONLY, ONE_WAY };
 mtype kind[OPS + 1] = UNKNOWN;
 byte chunks[OPS + 1];
 
@@ -68,6 +71,7 @@ inline choose()
             :: kind[epoch] = TWO_USES
             :: kind[epoch] = SWAPS
             :: kind[epoch] = LATE_SWAPS
+            :: kind[epoch] = BEGUN_ONLY
             :: kind[epoch] = ONE_WAY
             fi;
             if
@@ -192,6 +196,18 @@ inline run_swap(begun)
     turn = 0
 }
 
+inline begin_only()
+{
+    enter();
+    meet();
+#ifdef FAULT_begun_swaps
+    if
+    :: me == 0 -> SWAP(0)
+    :: else
+    fi
+#endif
+}
+
 /* Rank 0 gives, rank 1 reads; both swap at every use. */
 inline run_one_way()
 {
@@ -223,8 +239,13 @@ proctype Rank(bit me)
         if
         :: kind[epoch] == ONE_USE -> run_one_use()
         :: kind[epoch] == TWO_USES -> run_exchange()
+#ifdef FAULT_begun_differs
+        :: kind[epoch] == SWAPS -> run_swap(me)
+#else
         :: kind[epoch] == SWAPS -> run_swap(1)
+#endif
         :: kind[epoch] == LATE_SWAPS -> run_swap(0)
+        :: kind[epoch] == BEGUN_ONLY -> begin_only()
         :: kind[epoch] == ONE_WAY -> run_one_way()
         fi
     }

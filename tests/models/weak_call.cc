@@ -15,6 +15,7 @@
 // FAULT_one_line          one line per rank instead of two
 // FAULT_no_meeting        a rank waits for the rank behind it alone
 // FAULT_no_seal           the words of a message are believed because the epoch is there
+// FAULT_hash_kept         a call that differs keeps the hash of the one before
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/base/atomic.h"
@@ -22,7 +23,7 @@
 namespace
 {
 
-const unsigned kRanks = 3, kWords = 2;
+const unsigned kRanks = 3, kWords = 3;
 const uint64_t kEpochs = 5;
 #ifdef FAULT_one_line
 const unsigned kLines = 1;
@@ -33,7 +34,7 @@ const unsigned kLines = 2;
 struct Line {
     shc_a64 epoch;
     shc_word hash, payload;
-    shc_a64 words[kWords]; // the last is the seal
+    shc_a64 words[kWords]; // the call, the seal, and the call's hash for the writer
 };
 
 // Epochs 1 and 3 make the same call, 5 another one.
@@ -42,9 +43,9 @@ uint64_t call_of(unsigned rank, uint64_t epoch)
     return (epoch == 3 ? 1 : epoch) * 16 + rank;
 }
 
-uint64_t seal_of(uint64_t word, uint64_t epoch)
+uint64_t hash_of(uint64_t word)
 {
-    return word * 1000 + epoch;
+    return word * 1000;
 }
 
 struct Calls {
@@ -65,10 +66,15 @@ struct Calls {
     void publish(unsigned rank, uint64_t epoch)
     {
         Line &mine = line(rank, epoch);
-        shc_word_put(&mine.hash, epoch);
-        if (shc_a64_load_relaxed(&mine.words[0]) != call_of(rank, epoch))
+        if (shc_a64_load_relaxed(&mine.words[0]) != call_of(rank, epoch)) {
+#ifdef FAULT_hash_kept
+            if (epoch <= kLines)
+#endif
+                shc_word_put(&mine.hash, hash_of(call_of(rank, epoch)));
             shc_a64_store_relaxed(&mine.words[0], call_of(rank, epoch));
-        shc_a64_store_relaxed(&mine.words[1], seal_of(call_of(rank, epoch), epoch));
+            shc_a64_store_relaxed(&mine.words[2], hash_of(call_of(rank, epoch)));
+        }
+        shc_a64_store_relaxed(&mine.words[1], shc_a64_load_relaxed(&mine.words[2]) + epoch);
         shc_word_put(&mine.payload, call_of(rank, epoch));
         shc_a64_store_release(&mine.epoch, epoch);
     }
@@ -79,7 +85,8 @@ struct Calls {
             Line &theirs = line((rank + turn) % kRanks, epoch);
             while (shc_a64_load_acquire(&theirs.epoch) < epoch)
                 rl::yield(1, $);
-            RL_ASSERT(shc_word_get(&theirs.hash) == epoch);
+            unsigned peer = (rank + turn) % kRanks;
+            RL_ASSERT(shc_word_get(&theirs.hash) == hash_of(call_of(peer, epoch)));
 #ifdef FAULT_no_meeting
             return;
 #endif
@@ -97,9 +104,9 @@ struct Calls {
         uint64_t word = shc_a64_load_relaxed(&theirs.words[0]);
         uint64_t seal = shc_a64_load_relaxed(&theirs.words[1]);
 #ifdef FAULT_no_seal
-        seal = seal_of(word, epoch);
+        seal = hash_of(word) + epoch;
 #endif
-        if (epoch != 0 && seal == seal_of(word, epoch))
+        if (epoch != 0 && seal == hash_of(word) + epoch)
             RL_ASSERT(word == call_of(rank, epoch));
         return epoch;
     }
