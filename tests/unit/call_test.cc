@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Call lines: what is kept when a call repeats, and what a reader makes of it.
+extern "C" {
+#include "shm/proto/call.h"
+}
+
+#include <algorithm>
+#include <cstdlib>
+#include <gtest/gtest.h>
+#include <memory>
+#include <string>
+
+namespace
+{
+
+const int kWorld = 2;
+
+struct Memory {
+    void operator()(char *memory) const { std::free(memory); }
+};
+
+// The seats of two ranks over memory that was never used.
+class Lines : public testing::Test
+{
+  protected:
+    Lines() : memory_(static_cast<char *>(std::aligned_alloc(SHC_PAGE_BYTES, kBytes)))
+    {
+        std::fill_n(memory_.get(), kBytes, '\0');
+        for (int rank = 0; rank < kWorld; rank++) {
+            seats_[rank] = {};
+            seats_[rank].segment.base = memory_.get();
+            seats_[rank].rank = rank;
+            seats_[rank].world_size = kWorld;
+        }
+    }
+
+    void publish(int rank, uint64_t epoch, const shc_call &call)
+    {
+        shc_call_publish(&seats_[rank], epoch, &call, nullptr, 0);
+    }
+
+    bool same(uint64_t epoch) const { return shc_call_same(&seats_[0], 1, epoch); }
+
+    // The newest call of rank 0 in words, as rank 1 reads it.
+    std::string latest() const
+    {
+        char text[160];
+        shc_call_latest_text(&seats_[1], 0, text, sizeof text);
+        return text;
+    }
+
+    static const size_t kBytes = SHC_BLOCKS_OFFSET + kWorld * SHC_BLOCK_BYTES;
+    std::unique_ptr<char, Memory> memory_;
+    shc_seat seats_[kWorld];
+};
+
+shc_call call_of(shc_op_kind kind, uint64_t count)
+{
+    shc_call call = {};
+    call.kind = kind;
+    call.dtype = SHC_FLOAT32;
+    call.elem_bytes = 4;
+    call.count = count;
+    return call;
+}
+
+// All of a barrier's words are zero, as is a line that nobody has used.
+TEST_F(Lines, ABarrierOnAnUnusedLineIsReadable)
+{
+    const shc_call barrier = {};
+    EXPECT_EQ(latest(), "no call yet");
+    publish(0, 1, barrier);
+    publish(1, 1, barrier);
+    EXPECT_TRUE(same(1));
+    EXPECT_EQ(latest(), "barrier #1");
+}
+
+TEST_F(Lines, ACallThatRepeatsIsComparedAndRead)
+{
+    const shc_call a = call_of(SHC_ALL_REDUCE, 5), b = call_of(SHC_ALL_REDUCE, 6);
+    const shc_call calls[] = {a, b, a, b, a, a, b, b, a};
+    uint64_t epoch = UINT64_MAX - 3; // epochs may wrap; 0 only says that a line is unused
+    for (const shc_call &call : calls) {
+        epoch = epoch + 1 == 0 ? 1 : epoch + 1;
+        publish(0, epoch, call);
+        publish(1, epoch, a);
+        EXPECT_EQ(same(epoch), call.count == a.count) << epoch;
+        const std::string count = "[" + std::to_string(call.count) + "]";
+        EXPECT_NE(latest().find("#" + std::to_string(epoch) + " "), std::string::npos) << latest();
+        EXPECT_NE(latest().find(count), std::string::npos) << latest();
+    }
+}
+
+// Their sizes are compared behind the meeting, in words that say more.
+TEST_F(Lines, CountsOfUnevenListsAreReadButNotCompared)
+{
+    uint64_t epoch = 0;
+    for (shc_op_kind kind : {SHC_ALL_GATHER_UNEVEN, SHC_REDUCE_SCATTER_UNEVEN}) {
+        for (int round = 0; round < 5; round++) {
+            epoch++;
+            publish(0, epoch, call_of(kind, epoch));
+            publish(1, epoch, call_of(kind, 100));
+            EXPECT_TRUE(same(epoch)) << epoch;
+            EXPECT_NE(latest().find("[" + std::to_string(epoch) + " in all]"), std::string::npos)
+                << latest();
+        }
+    }
+}
+
+// A line whose words are being rewritten belongs to no call.
+TEST_F(Lines, AnEpochWithoutItsSealIsNoCall)
+{
+    publish(0, 2, call_of(SHC_ALL_REDUCE, 5));
+    shc_call_shm *line = shc_seat_call(&seats_[0], 0, 2);
+    // relaxed: this thread alone.
+    shc_a64_store_relaxed(&line->words[1], 6);
+    EXPECT_EQ(latest(), "no call yet");
+}
+
+} // namespace
