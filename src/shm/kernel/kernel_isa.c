@@ -206,39 +206,17 @@ FLOAT_KERNELS(f64, f64)
 /* ---- complex ---- */
 
 #ifdef __F16C__
-SHC_INLINE void c64_load(shc_vf *v, shc_vf word)
-{
-    v[0] = word;
-}
-
-SHC_INLINE shc_vf c64_store(const shc_vf *v)
-{
-    return v[0];
-}
-
 #define NAME(x) c64_##x
 #define MEM     shc_vf
 #define ACC     shc_vf
-#define LANES   1
 #define ELEMS   (SHC_VEC_BYTES / 8)
 #include "shm/kernel/reduce_tmpl.h"
 
 FLOAT_KERNEL(c64, product, c64_keep, shc_vec_c64_product, c64_keep)
 
-SHC_INLINE void c128_load(shc_vd *v, shc_vd word)
-{
-    v[0] = word;
-}
-
-SHC_INLINE shc_vd c128_store(const shc_vd *v)
-{
-    return v[0];
-}
-
 #define NAME(x) c128_##x
 #define MEM     shc_vd
 #define ACC     shc_vd
-#define LANES   1
 #define ELEMS   (SHC_VEC_BYTES / 16)
 #include "shm/kernel/reduce_tmpl.h"
 
