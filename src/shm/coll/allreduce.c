@@ -5,7 +5,8 @@
  *   inline   <= 40 B    in the call lines; everybody reduces all
  *   one use  <= 32 KiB, two ranks: each stores its input into the pair's cell before its call line,
  *                       and reduces behind the meeting
- *   small    <= 8 KiB (two ranks: 256 B) in the small slots of this epoch's parity; everybody reduces all
+ *   small    <= 8 KiB, two ranks: <= 256 B; in the small slots of this epoch's parity; everybody
+ *                       reduces all
  *   staged              two phases per chunk, in the same lines (below)
  *   no arena            through small slots as shout slots; everybody reduces all: the same bits
  *
@@ -158,17 +159,10 @@ static struct shc_span all_of(const struct shc_task *task, int peer, uint64_t k)
     return (struct shc_span){0, k == 0 ? task->in.bytes : 0};
 }
 
-/* Own input from user memory, not from the cell just filled: the peer may store its next operation
- * into that once it has read. */
 static void take_all(struct shc_task *task, uint64_t k, char *const *cells)
 {
     const struct shc_span all = all_of(task, 0, k);
-    const void *src[SHC_MAX_WORLD];
-    void *dst[1];
-    for (int rank = 0; rank < task->seat->world_size; rank++)
-        src[rank] = cells[rank];
-    src[task->seat->rank] = shc_task_own(task, all);
-    shc_task_reduce_to(task, src, all, dst, 0);
+    shc_task_reduce_cells(task, cells, all, all);
 }
 
 static enum shc_status run_one_use(struct shc_task *task)

@@ -62,9 +62,8 @@ static size_t sum_before(const uint64_t *row, int rank)
 static bool packs(const struct shc_task *task, const uint64_t *sends)
 {
     const int world = task->seat->world_size;
-    const bool no_arena = task->arena->tried && !task->arena->made;
     size_t total = 0, room = SHC_SMALL_SLOT_BYTES - table_bytes(world);
-    if (world == 2 && !no_arena)
+    if (world == 2 && !shc_arena_refused(task->arena))
         return false;
     for (int i = 0; i < world; i++)
         if (sends[i] > room || (total += (size_t)sends[i]) > room)
@@ -72,17 +71,19 @@ static bool packs(const struct shc_task *task, const uint64_t *sends)
     return true;
 }
 
-/* The table of this rank, and where its own blocks lie. */
+/* The table of this rank, and where the blocks lie in its own tensors. */
 static void look_at_tensors(const struct shc_task *task, struct layout *layout, uint64_t *table)
 {
     const int world = task->seat->world_size;
-    size_t offset = 0;
+    size_t in = 0, out = 0;
     for (int rank = 0; rank < world; rank++) {
         table[rank] = shc_buf_tensor_bytes(&task->in, (uint32_t)rank);
         table[world + rank] = shc_buf_tensor_bytes(&task->out, (uint32_t)rank);
-        layout->in_offset[rank] = offset;
+        layout->in_offset[rank] = in;
         layout->in_bytes[rank] = (size_t)table[rank];
-        offset += layout->in_bytes[rank];
+        layout->out_offset[rank] = out;
+        in += (size_t)table[rank];
+        out += (size_t)table[world + rank];
     }
     layout->packed[task->seat->rank] = packs(task, table);
 }
@@ -102,8 +103,8 @@ static void enter(struct shc_task *task, const uint64_t *table)
     char payload[SHC_INLINE_BYTES];
     size_t bytes = table_bytes(world);
     memcpy(payload, table, bytes);
-    const int peer = world == 2 ? 1 - task->seat->rank : task->seat->rank;
-    if (peer != task->seat->rank && rides(task, layout->in_bytes[peer])) {
+    const int peer = (task->seat->rank + 1) % world; /* the other one of two */
+    if (rides(task, layout->in_bytes[peer])) {
         shc_buf_read(&task->in, layout->in_offset[peer], payload + bytes, layout->in_bytes[peer]);
         bytes += layout->in_bytes[peer];
     }
@@ -136,11 +137,9 @@ static void measure(const struct shc_task *task, struct layout *layout, size_t *
                     size_t *input)
 {
     const int world = task->seat->world_size, me = task->seat->rank;
-    const uint64_t *mine = table_of(task, me);
     *block = *input = 0;
     for (int rank = 0; rank < world; rank++) {
         const uint64_t *its = table_of(task, rank);
-        layout->out_offset[rank] = sum_before(mine + world, rank);
         layout->its_offset[rank] = sum_before(its, me);
         layout->its_bytes[rank] = (size_t)its[me];
         layout->packed[rank] = packs(task, its);

@@ -102,8 +102,8 @@ void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, stru
 enum shc_algorithm shc_task_select(const struct shc_task *task, size_t bytes)
 {
     enum shc_algorithm algorithm = shc_select(task->call.kind, bytes, task->seat->world_size);
-    const bool no_arena = task->arena->tried && !task->arena->made;
-    if (SHC_UNLIKELY(no_arena && bytes <= SHC_SMALL_SLOT_BYTES && algorithm > SHC_ALGO_SMALL))
+    if (SHC_UNLIKELY(shc_arena_refused(task->arena) && bytes <= SHC_SMALL_SLOT_BYTES &&
+                     algorithm > SHC_ALGO_SMALL))
         return SHC_ALGO_SMALL;
     return algorithm;
 }
@@ -237,14 +237,20 @@ enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line, size_
     return SHC_OK;
 }
 
-static void take_reduced(struct shc_task *task, struct shc_span chunk, char *const *slots)
+void shc_task_reduce_cells(struct shc_task *task, char *const *cells, struct shc_span own,
+                           struct shc_span where)
 {
     const void *src[SHC_MAX_WORLD];
     void *dst[1];
     for (int rank = 0; rank < task->seat->world_size; rank++)
-        src[rank] = slots[rank];
-    src[task->seat->rank] = shc_task_own(task, chunk);
-    shc_task_reduce_to(task, src, chunk, dst, 0);
+        src[rank] = cells[rank];
+    src[task->seat->rank] = shc_task_own(task, own);
+    shc_task_reduce_to(task, src, where, dst, 0);
+}
+
+static void take_reduced(struct shc_task *task, struct shc_span chunk, char *const *slots)
+{
+    shc_task_reduce_cells(task, slots, chunk, chunk);
 }
 
 enum shc_status shc_task_reduce_shout(struct shc_task *task, int taker)

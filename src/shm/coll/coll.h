@@ -83,6 +83,12 @@ void shc_task_reduce(struct shc_task *task, const struct shc_reduce_args *args);
 void shc_task_reduce_to(struct shc_task *task, const void *const *src, struct shc_span where,
                         void **dst, int more);
 
+/* Reduces what the other ranks have stored, in cells[rank], and that piece of this rank's own input
+ * into that piece of the output. Own input is read from user memory, not from a cell just filled:
+ * the peer may store its next operation into that once it has read. Uses the scratch. */
+void shc_task_reduce_cells(struct shc_task *task, char *const *cells, struct shc_span own,
+                           struct shc_span where);
+
 /* The whole of a reducing operation in a world of one: it still divides, scales and rounds. */
 SHC_NODISCARD enum shc_status shc_task_reduce_alone(struct shc_task *task);
 

@@ -43,13 +43,7 @@ static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 static void take_block(struct shc_task *task, uint64_t k, char *const *cells)
 {
     const int me = task->seat->rank;
-    struct shc_span chunk = chunk_of(task, block_of(task, me), k);
-    const void *src[SHC_MAX_WORLD];
-    void *dst[1];
-    for (int rank = 0; rank < task->seat->world_size; rank++)
-        src[rank] = cells[rank];
-    src[me] = shc_task_own(task, given(task, me, k));
-    shc_task_reduce_to(task, src, chunk, dst, 0);
+    shc_task_reduce_cells(task, cells, given(task, me, k), chunk_of(task, block_of(task, me), k));
 }
 
 static void take_own(struct shc_task *task, struct shc_span chunk, char *const *slots)

@@ -58,6 +58,12 @@ SHC_NODISCARD enum shc_status shc_arena_make(struct shc_arena *arena, struct shc
 
 void shc_arena_fini(struct shc_arena *arena);
 
+/* There is none, nor will there be; the same on all ranks. */
+SHC_INLINE bool shc_arena_refused(const struct shc_arena *arena)
+{
+    return arena->tried && !arena->made;
+}
+
 /* Where the pair's cells begin. */
 SHC_INLINE char *shc_arena_pair(const struct shc_arena *arena, int rank, int peer, int world_size)
 {
