@@ -227,7 +227,7 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
 }
 
 /* Not while it moves: a turn may take long then, and they are counted, not timed. */
-static bool spin(const struct shc_wait *wait, const struct shc_target *target)
+SHC_INLINE bool spin(const struct shc_wait *wait, const struct shc_target *target)
 {
     const uint64_t moves = moves_of(target);
     for (uint32_t i = 0; i < wait->patience.spins && moves_of(target) == moves; i++) {
@@ -298,19 +298,14 @@ static bool word_ready(void *arg)
 enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *word, uint64_t want)
 {
     struct word arg = {.word = word, .want = want};
-    for (uint32_t i = 0; i < wait->patience.spins; i++) {
-        if (word_ready(&arg))
-            return SHC_OK;
-        shc_cpu_relax();
-    }
-    struct shc_target target = {
+    const struct shc_target target = {
         .ready = word_ready,
         .arg = &arg,
         .bell = shc_seat_bell(wait->seat, peer),
         .peer = peer,
         .shared = true,
     };
-    return wait_longer(wait, &target);
+    return spin(wait, &target) ? SHC_OK : wait_longer(wait, &target);
 }
 
 /* The ranks behind this one, cyclically: everybody starts at another's line. */
