@@ -54,8 +54,8 @@ shc_store StoreBootstrap::view()
     // what is there: if nothing, that value. (check, and get, which waits first, are three.)
     view.get = [](void *ctx, const char *key, void *value, size_t capacity, size_t *bytes) {
         return guarded(ctx, [&](c10d::Store &store) {
-            static const std::string text = "shmcoll: nothing";
-            const std::vector<uint8_t> nothing(text.begin(), text.end());
+            static const std::string &text = *new std::string("shmcoll: nothing");
+            static const auto &nothing = *new std::vector<uint8_t>(text.begin(), text.end());
             const std::vector<uint8_t> now = store.compareSet(key, nothing, nothing);
             return now == nothing ? ENOENT : copyOut(now, value, capacity, bytes);
         });
