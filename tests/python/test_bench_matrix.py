@@ -22,7 +22,7 @@ from test_bench_report import Reader, made_up
 
 from shmcoll.bench import compare, csv_file, grids, options, page, plan, plot, startline, table
 from shmcoll.bench.launch import Team, TeamError
-from shmcoll.bench.results import Cell, Report, read
+from shmcoll.bench.results import Cell, Report, Row, read
 from shmcoll.bench.startline import StartLine
 
 pytestmark = pytest.mark.timeout(120)
@@ -41,6 +41,11 @@ def matrix(ranks: int = 3, backends: str = "shmcoll,gloo") -> Report:
         for place, label in enumerate(row.cells):
             row.cells[label] = Cell([[us * 1000 * 10**place]] * 3)
     return report
+
+
+def row_of(report: Report, pair: tuple[int, int], size: int) -> Row:
+    (row,) = (r for r in report.rows if (r.point.pair, r.point.size_bytes) == (pair, size))
+    return row
 
 
 # ---- what is measured ----
@@ -201,9 +206,9 @@ def test_a_tint_is_how_far_a_pair_is_from_the_best_one() -> None:
 
 def test_the_tables_are_lines_of_ranks() -> None:
     report = matrix()
-    (bad,) = (r for r in report.rows if (r.point.pair, r.point.size_bytes) == ((1, 2), SMALL))
+    bad = row_of(report, (1, 2), SMALL)
     bad.cells["shmcoll"].wrong = 3
-    (none,) = (r for r in report.rows if (r.point.pair, r.point.size_bytes) == ((2, 0), SMALL))
+    none = row_of(report, (2, 0), SMALL)
     none.cells["shmcoll"].error = "refused"
     text = ["".join(part for part, _ in cells).rstrip() for cells in grids.lines(report)]
     assert text[:6] == [
@@ -269,9 +274,9 @@ def test_csv_names_both_ranks(tmp_path: Path) -> None:
 
 def test_the_page_has_a_square_for_each_pair() -> None:
     report = matrix()
-    (bad,) = (r for r in report.rows if (r.point.pair, r.point.size_bytes) == ((1, 2), SMALL))
+    bad = row_of(report, (1, 2), SMALL)
     bad.cells["gloo"].wrong = 3
-    (none,) = (r for r in report.rows if (r.point.pair, r.point.size_bytes) == ((2, 0), LARGE))
+    none = row_of(report, (2, 0), LARGE)
     none.cells["gloo"].error = "refused"
     text = page.render(report)
     reader = Reader(text)

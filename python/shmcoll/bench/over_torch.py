@@ -84,26 +84,24 @@ def all_to_all(context: Context, got: torch.Tensor, given: torch.Tensor) -> Run:
     return lambda i: dist.all_to_all_single(got, given, **context.how)
 
 
-def gather(context: Context, mine: torch.Tensor, everyone: torch.Tensor) -> Run:
+def _rooted(context: Context, mine: torch.Tensor, everyone: torch.Tensor, operation: Any) -> Run:
+    """Between a rank's own tensor and the list of all, which only the root has."""
     blocks = list(everyone.chunk(context.world_size))
 
     def run(i: int) -> Any:
         root = i % context.world_size
         blocks_here = blocks if context.rank == root else None
-        return dist.gather(mine, blocks_here, context.members[root], **context.how)
+        return operation(mine, blocks_here, context.members[root], **context.how)
 
     return run
+
+
+def gather(context: Context, mine: torch.Tensor, everyone: torch.Tensor) -> Run:
+    return _rooted(context, mine, everyone, dist.gather)
 
 
 def scatter(context: Context, mine: torch.Tensor, everyone: torch.Tensor) -> Run:
-    blocks = list(everyone.chunk(context.world_size))
-
-    def run(i: int) -> Any:
-        root = i % context.world_size
-        blocks_here = blocks if context.rank == root else None
-        return dist.scatter(mine, blocks_here, context.members[root], **context.how)
-
-    return run
+    return _rooted(context, mine, everyone, dist.scatter)
 
 
 def sendrecv(
