@@ -138,18 +138,16 @@ size_t shc_buf_tensor_bytes(const struct shc_buf *buf, uint32_t index)
 }
 
 /* A contiguous tensor that is not empty, which nearly all are. False: look closer. */
-static bool is_plain(const struct shc_tensor *tensor, uint32_t elem_bytes, uint64_t *bytes)
+SHC_INLINE bool is_plain(const struct shc_tensor *tensor, uint32_t elem_bytes, uint64_t *bytes)
 {
+    const int64_t *const sizes = tensor->sizes, *const strides = tensor->strides;
     int64_t elements = 1, total;
-    if (!tensor->data || tensor->ndim < 0 || tensor->ndim > SHC_BUF_MAX_DIMS ||
-        (tensor->ndim > 0 && !tensor->sizes))
+    if (!tensor->data || (uint32_t)tensor->ndim > SHC_BUF_MAX_DIMS || (!sizes && tensor->ndim > 0))
         return false;
-    for (int d = tensor->ndim - 1; d >= 0; d--) {
-        const int64_t size = tensor->sizes[d];
-        if (size <= 0 || (tensor->strides && size != 1 && tensor->strides[d] != elements) ||
-            __builtin_mul_overflow(elements, size, &elements))
+    for (int d = tensor->ndim; d-- > 0;)
+        if (sizes[d] <= 0 || (strides && sizes[d] != 1 && strides[d] != elements) ||
+            __builtin_mul_overflow(elements, sizes[d], &elements))
             return false;
-    }
     if (__builtin_mul_overflow(elements, (int64_t)elem_bytes, &total))
         return false;
     *bytes = (uint64_t)total;
@@ -171,12 +169,14 @@ static SHC_NOINLINE enum shc_status measure(const struct shc_tensor *tensor, uin
     return SHC_OK;
 }
 
-enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tensors,
-                             uint32_t elem_bytes, bool writable)
+/* Any list. */
+static SHC_NOINLINE enum shc_status init_list(struct shc_buf *buf,
+                                              const struct shc_tensors *tensors,
+                                              uint32_t elem_bytes, bool writable)
 {
-    if (SHC_UNLIKELY(elem_bytes == 0))
+    if (elem_bytes == 0)
         return shc_fail(SHC_ERR_INVALID, "elements have no bytes");
-    if (SHC_UNLIKELY(tensors->count > 0 && !tensors->list))
+    if (tensors->count > 0 && !tensors->list)
         return shc_fail(SHC_ERR_INVALID, "%u tensors, but no list of them", tensors->count);
     uint64_t total = 0;
     char *flat = NULL;
@@ -202,6 +202,36 @@ enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tens
         .bytes = total,
     };
     return SHC_OK;
+}
+
+enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tensors,
+                             uint32_t elem_bytes, bool writable)
+{
+    const struct shc_tensor *tensor = tensors->list;
+    uint64_t bytes;
+    if (SHC_UNLIKELY(tensors->count != 1 || !tensor || elem_bytes == 0 ||
+                     !is_plain(tensor, elem_bytes, &bytes)))
+        return init_list(buf, tensors, elem_bytes, writable);
+    buf->flat = tensor->data;
+    buf->list = tensor;
+    buf->list_count = 1;
+    buf->elem_bytes = elem_bytes;
+    buf->bytes = bytes;
+    return SHC_OK;
+}
+
+bool shc_buf_repeat(struct shc_buf *buf, const struct shc_tensors *tensors)
+{
+    const struct shc_tensor *tensor = tensors->list;
+    uint64_t bytes;
+    if (!buf->list)
+        return true;
+    if (tensors->count != 1 || !tensor || !is_plain(tensor, buf->elem_bytes, &bytes) ||
+        bytes != buf->bytes)
+        return false;
+    buf->flat = tensor->data;
+    buf->list = tensor;
+    return true;
 }
 
 struct shc_buf shc_buf_of(void *data, size_t bytes)
@@ -308,14 +338,10 @@ static void move(char *dst, ptrdiff_t dst_step, const char *src, ptrdiff_t src_s
     }
 }
 
-void shc_buf_read(const struct shc_buf *buf, size_t offset, void *out, size_t bytes)
+void shc_buf_read_pieces(const struct shc_buf *buf, size_t offset, void *out, size_t bytes)
 {
     if (bytes == 0)
         return;
-    if (buf->flat) {
-        memcpy(out, buf->flat + offset, bytes);
-        return;
-    }
     const size_t elem = buf->elem_bytes;
     struct walk walk;
     walk_from(&walk, buf, offset / elem);
@@ -352,10 +378,8 @@ void shc_buf_write(const struct shc_buf *buf, size_t offset, const void *in, siz
     }
 }
 
-void *shc_buf_direct(const struct shc_buf *buf, size_t offset, size_t bytes)
+void *shc_buf_direct_piece(const struct shc_buf *buf, size_t offset, size_t bytes)
 {
-    if (buf->flat)
-        return buf->flat + offset;
     if (bytes == 0)
         return NULL;
     const size_t elem = buf->elem_bytes;

@@ -9,6 +9,8 @@
 #include "shm/base/status.h"
 #include "shm/shmcoll.h"
 
+#include <string.h>
+
 struct shc_buf {
     char *flat;                    /* the memory itself when all of it is one contiguous piece */
     const struct shc_tensor *list; /* the tensors; NULL when there are none */
@@ -27,15 +29,36 @@ struct shc_buf {
 SHC_NODISCARD enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tensors,
                                            uint32_t elem_bytes, bool writable);
 
+/* The same for a buf that holds one contiguous piece of one tensor (shc_buf_is_plain), or nothing, and
+ * is to hold as much again: false, and nothing is changed, if that is not so. A few instructions. */
+bool shc_buf_repeat(struct shc_buf *buf, const struct shc_tensors *tensors);
+
+/* Can it be repeated? */
+SHC_INLINE bool shc_buf_is_plain(const struct shc_buf *buf)
+{
+    return !buf->list || (buf->list_count == 1 && buf->flat);
+}
+
 /* Bytes of tensor number `index` of the list that the buf was made from. */
 size_t shc_buf_tensor_bytes(const struct shc_buf *buf, uint32_t index);
 
 /* A buf over plain memory. */
 struct shc_buf shc_buf_of(void *data, size_t bytes);
 
+/* For the functions below: memory that is not one contiguous piece. */
+void shc_buf_read_pieces(const struct shc_buf *buf, size_t offset, void *out, size_t bytes);
+void *shc_buf_direct_piece(const struct shc_buf *buf, size_t offset, size_t bytes);
+
 /* Copies bytes [offset, offset + bytes) of the vector out of, or into, the tensors.
  * Offsets and sizes are whole elements. */
-void shc_buf_read(const struct shc_buf *buf, size_t offset, void *out, size_t bytes);
+SHC_INLINE void shc_buf_read(const struct shc_buf *buf, size_t offset, void *out, size_t bytes)
+{
+    if (SHC_UNLIKELY(!buf->flat))
+        shc_buf_read_pieces(buf, offset, out, bytes);
+    else if (bytes > 0)
+        memcpy(out, buf->flat + offset, bytes);
+}
+
 void shc_buf_write(const struct shc_buf *buf, size_t offset, const void *in, size_t bytes);
 
 /* shc_buf_read() past the caches (shc_copy_stream) where the tensors are one contiguous piece. */
@@ -46,4 +69,7 @@ void shc_buf_stream(const struct shc_buf *buf, size_t offset, void *out, size_t 
 const void *shc_buf_peek(const struct shc_buf *buf, size_t offset, size_t bytes, void *scratch);
 
 /* Where the piece can be written directly, or NULL: then write elsewhere and shc_buf_write. */
-void *shc_buf_direct(const struct shc_buf *buf, size_t offset, size_t bytes);
+SHC_INLINE void *shc_buf_direct(const struct shc_buf *buf, size_t offset, size_t bytes)
+{
+    return SHC_LIKELY(buf->flat) ? buf->flat + offset : shc_buf_direct_piece(buf, offset, bytes);
+}
