@@ -6,9 +6,10 @@
 // Written by hand after shc_call_publish(), read_line() of src/shm/proto/call.c and shc_call_meet()
 // of wait.c: hash and payload are plain fields there, whose accesses relacy cannot see.
 // docs/PROTOCOL.md, section 2, and edge call/publish. Three ranks make as many operations as it
-// takes to use a line again; a fourth thread reads one rank's lines for a message at any
-// time. A call that the line spells out already is not stored again. Hash and payload are plain memory here too: relacy reports a race where the two-lines
-// argument does not order a rank's next store behind the others' last read.
+// takes to use a line again; a fourth thread reads one rank's lines for a message at any time. A
+// call whose hash the line has already is not stored again. Hash and payload are plain memory here
+// too: relacy reports a race where the two-lines argument does not order a rank's next store behind
+// the others' last read.
 //
 // FAULT_publish_relaxed   the epoch is stored relaxed
 // FAULT_meet_relaxed      the epoch is read relaxed
@@ -66,7 +67,8 @@ struct Calls {
     void publish(unsigned rank, uint64_t epoch)
     {
         Line &mine = line(rank, epoch);
-        if (shc_a64_load_relaxed(&mine.words[0]) != call_of(rank, epoch)) {
+        shc_word_put(&mine.payload, call_of(rank, epoch));
+        if (shc_a64_load_relaxed(&mine.words[2]) != hash_of(call_of(rank, epoch))) {
 #ifdef FAULT_hash_kept
             if (epoch <= kLines)
 #endif
@@ -74,8 +76,7 @@ struct Calls {
             shc_a64_store_relaxed(&mine.words[0], call_of(rank, epoch));
             shc_a64_store_relaxed(&mine.words[2], hash_of(call_of(rank, epoch)));
         }
-        shc_a64_store_relaxed(&mine.words[1], shc_a64_load_relaxed(&mine.words[2]) + epoch);
-        shc_word_put(&mine.payload, call_of(rank, epoch));
+        shc_a64_store_relaxed(&mine.words[1], hash_of(call_of(rank, epoch)) + epoch);
         shc_a64_store_release(&mine.epoch, epoch);
     }
 

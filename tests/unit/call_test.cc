@@ -34,9 +34,10 @@ class Lines : public testing::Test
         }
     }
 
-    void publish(int rank, uint64_t epoch, const shc_call &call)
+    void publish(int rank, uint64_t epoch, shc_call call)
     {
-        shc_call_publish(&seats_[rank], epoch, &call, nullptr, 0);
+        shc_call_settle(&call);
+        shc_call_publish(&seats_[rank], epoch, &call);
     }
 
     bool same(uint64_t epoch) const { return shc_call_same(&seats_[0], 1, epoch); }

@@ -39,7 +39,7 @@ static const uint64_t *table_of(const struct shc_task *task, int rank)
 {
     if (table_bytes(task->seat->world_size) > SHC_INLINE_BYTES)
         return shc_task_table(task, rank);
-    return (const uint64_t *)(const void *)shc_call_payload(task->seat, rank, task->wait.epoch);
+    return (const uint64_t *)(const void *)shc_task_payload(task, rank);
 }
 
 /* Does a block for the other of two ranks go behind the table in the call line? */
@@ -97,18 +97,16 @@ static void enter(struct shc_task *task, const uint64_t *table)
         shc_buf_read(&task->in, 0, slot + table_bytes(world), task->in.bytes);
     if (table_bytes(world) > SHC_INLINE_BYTES) {
         memcpy(slot, table, table_bytes(world));
-        shc_task_enter(task, NULL, 0);
+        shc_task_enter(task);
         return;
     }
-    char payload[SHC_INLINE_BYTES];
-    size_t bytes = table_bytes(world);
-    memcpy(payload, table, bytes);
+    char *payload = shc_task_payload(task, task->seat->rank);
+    memcpy(payload, table, table_bytes(world));
     const int peer = (task->seat->rank + 1) % world; /* the other one of two */
-    if (rides(task, layout->in_bytes[peer])) {
-        shc_buf_read(&task->in, layout->in_offset[peer], payload + bytes, layout->in_bytes[peer]);
-        bytes += layout->in_bytes[peer];
-    }
-    shc_task_enter(task, payload, bytes);
+    if (rides(task, layout->in_bytes[peer]))
+        shc_buf_read(&task->in, layout->in_offset[peer], payload + table_bytes(world),
+                     layout->in_bytes[peer]);
+    shc_task_enter(task);
 }
 
 static enum shc_status compare_tables(struct shc_task *task)

@@ -6,6 +6,6 @@
 
 enum shc_status shc_barrier_run(struct shc_task *task)
 {
-    shc_task_enter(task, NULL, 0);
+    shc_task_enter(task);
     return shc_task_meet(task);
 }

@@ -18,29 +18,15 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
     shc_buf_write(&task->out, chunk.offset, slots[task->call.root], chunk.bytes);
 }
 
-static enum shc_status run_inline(struct shc_task *task, size_t bytes)
-{
-    const uint64_t epoch = task->wait.epoch;
-    const int root = task->call.root;
-    bool is_root = task->seat->rank == root;
-    char payload[SHC_INLINE_BYTES];
-    if (is_root)
-        shc_buf_read(&task->in, 0, payload, bytes);
-    shc_task_enter(task, payload, is_root ? bytes : 0);
-    SHC_TRY(shc_task_meet(task));
-    if (!is_root)
-        shc_buf_write(&task->out, 0, shc_call_payload(task->seat, root, epoch), bytes);
-    return SHC_OK;
-}
-
-static enum shc_status run_small(struct shc_task *task, size_t bytes)
+static enum shc_status run_one_round(struct shc_task *task, bool in_line, size_t bytes)
 {
     const int root = task->call.root;
-    char *slot = shc_seat_small_slot(task->seat, root, task->wait.epoch);
+    char *slot = in_line ? shc_task_payload(task, root)
+                         : shc_seat_small_slot(task->seat, root, task->wait.epoch);
     bool is_root = task->seat->rank == root;
     if (is_root)
         shc_buf_read(&task->in, 0, slot, bytes);
-    shc_task_enter(task, NULL, 0);
+    shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     if (!is_root)
         shc_buf_write(&task->out, 0, slot, bytes);
@@ -49,7 +35,7 @@ static enum shc_status run_small(struct shc_task *task, size_t bytes)
 
 static enum shc_status run_staged(struct shc_task *task, size_t bytes)
 {
-    shc_task_enter(task, NULL, 0);
+    shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     if (task->seat->world_size == 1)
         return SHC_OK;
@@ -71,9 +57,9 @@ enum shc_status shc_broadcast_run(struct shc_task *task)
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:
-        return run_inline(task, bytes);
+        return run_one_round(task, true, bytes);
     case SHC_ALGO_SMALL:
-        return run_small(task, bytes);
+        return run_one_round(task, false, bytes);
     default:
         return run_staged(task, bytes);
     }

@@ -36,9 +36,9 @@ enum shc_status shc_coll_run(struct shc_task *task)
     }
 }
 
-void shc_task_enter(struct shc_task *task, const void *payload, size_t payload_bytes)
+void shc_task_enter(struct shc_task *task)
 {
-    shc_call_publish(task->seat, task->wait.epoch, &task->call, payload, payload_bytes);
+    shc_call_publish(task->seat, task->wait.epoch, &task->call);
     task->wait.published = true;
     shc_bell_ring(shc_seat_bell(task->seat, task->seat->rank), true);
 }
@@ -55,12 +55,12 @@ static size_t factor_bytes(const struct shc_task *task)
 
 void shc_task_enter_reducing(struct shc_task *task, size_t inline_bytes)
 {
-    char payload[SHC_INLINE_BYTES];
+    char *payload = shc_task_payload(task, task->seat->rank);
     size_t used = factor_bytes(task);
     if (used != 0)
         memcpy(payload, &task->factor, used);
     shc_buf_read(&task->in, 0, payload + used, inline_bytes);
-    shc_task_enter(task, payload, used + inline_bytes);
+    shc_task_enter(task);
 }
 
 void shc_task_read_factors(struct shc_task *task, double *factors)
@@ -69,8 +69,7 @@ void shc_task_read_factors(struct shc_task *task, double *factors)
     if (factor_bytes(task) == 0)
         return;
     for (int rank = 0; rank < task->seat->world_size; rank++)
-        memcpy(&factors[rank], shc_call_payload(task->seat, rank, task->wait.epoch),
-               sizeof factors[rank]);
+        memcpy(&factors[rank], shc_task_payload(task, rank), sizeof factors[rank]);
 }
 
 void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, size_t bytes)
@@ -153,14 +152,10 @@ static void reduce_part(void *arg, uint32_t index)
     parts->task->reduce(&args);
 }
 
-void shc_task_reduce(struct shc_task *task, const struct shc_reduce_args *args)
+static void reduce_in_parts(struct shc_task *task, const struct shc_reduce_args *args,
+                            size_t helpers)
 {
-    size_t helpers = (size_t)shc_pool_size(task->pool);
     size_t bytes = args->count * task->call.elem_bytes;
-    if (SHC_LIKELY(helpers == 0 || bytes < 2 * PART_BYTES)) {
-        task->reduce(args);
-        return;
-    }
     size_t count = shc_min_size(helpers + 1, bytes / PART_BYTES);
     /* Parts begin on whole lines of the slice. */
     size_t part_bytes = shc_align_up(shc_div_ceil(bytes, count), SHC_LINE_BYTES);
@@ -173,9 +168,21 @@ void shc_task_reduce(struct shc_task *task, const struct shc_reduce_args *args)
                  (uint32_t)shc_div_ceil(args->count, parts.part_elements));
 }
 
+void shc_task_reduce(struct shc_task *task, const struct shc_reduce_args *args)
+{
+    size_t helpers = 0;
+    if (SHC_UNLIKELY(args->count * task->call.elem_bytes >= 2 * PART_BYTES))
+        helpers = (size_t)shc_pool_size(task->pool);
+    if (SHC_LIKELY(helpers == 0))
+        task->reduce(args);
+    else
+        reduce_in_parts(task, args, helpers);
+}
+
 void shc_task_reduce_to(struct shc_task *task, const void *const *src, struct shc_span where,
                         void **dst, int more)
 {
+    /* (What can be reduced has 1, 2, 4, 8 or 16 bytes, and a division takes its time.) */
     void *direct = shc_buf_direct(&task->out, where.offset, where.bytes);
     dst[more] = direct ? direct : task->scratch;
     const struct shc_reduce_args args = {
@@ -183,7 +190,7 @@ void shc_task_reduce_to(struct shc_task *task, const void *const *src, struct sh
         .dst = dst,
         .src_count = task->seat->world_size,
         .dst_count = more + 1,
-        .count = where.bytes / task->call.elem_bytes,
+        .count = where.bytes >> __builtin_ctz(task->call.elem_bytes),
         .factors = task->call.redop == SHC_PREMUL_SUM ? task->factors : NULL,
     };
     shc_task_reduce(task, &args);
@@ -228,9 +235,8 @@ enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line, size_
         return SHC_OK;
     shc_task_read_factors(task, factors);
     for (int rank = 0; rank < seat->world_size; rank++) {
-        const char *all =
-            in_line ? (const char *)shc_call_payload(seat, rank, epoch) + factor_bytes(task)
-                    : shc_seat_small_slot(seat, rank, epoch);
+        const char *all = in_line ? shc_task_payload(task, rank) + factor_bytes(task)
+                                  : shc_seat_small_slot(seat, rank, epoch);
         src[rank] = all + skip;
     }
     shc_task_reduce_to(task, src, where, dst, 0);

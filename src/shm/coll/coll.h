@@ -61,8 +61,15 @@ SHC_NODISCARD enum shc_status shc_gather_uneven_run(struct shc_task *task);
 
 /* ---- steps they share (coll.c, flow.c) ---- */
 
-/* Publishes the call line and rings: from here on giving up fails the group. */
-void shc_task_enter(struct shc_task *task, const void *payload, size_t payload_bytes);
+/* The payload of a rank's call line in this operation: shc_call_payload(). */
+SHC_INLINE char *shc_task_payload(const struct shc_task *task, int rank)
+{
+    return shc_call_payload(task->seat, rank, task->wait.epoch);
+}
+
+/* Publishes the call line, with what has been stored into its payload, and rings: from here on
+ * giving up fails the group. */
+void shc_task_enter(struct shc_task *task);
 
 /* Waits until all ranks are in the same call. */
 SHC_NODISCARD enum shc_status shc_task_meet(struct shc_task *task);

@@ -45,18 +45,16 @@ static void keep_own(struct shc_task *task)
 /* All of it lies in the call lines or in the small slots. */
 static enum shc_status run_one_round(struct shc_task *task, bool in_line)
 {
-    const uint64_t epoch = task->wait.epoch;
     const struct shc_span all = {0, task->in.bytes};
-    char payload[SHC_INLINE_BYTES], *slots[SHC_MAX_WORLD];
+    char *slots[SHC_MAX_WORLD];
     for (int rank = 0; rank < task->seat->world_size; rank++)
-        slots[rank] = shc_seat_small_slot(task->seat, rank, epoch);
-    shc_buf_read(&task->in, 0, in_line ? payload : slots[task->seat->rank], all.bytes);
-    shc_task_enter(task, payload, in_line ? all.bytes : 0);
+        slots[rank] = in_line ? shc_task_payload(task, rank)
+                              : shc_seat_small_slot(task->seat, rank, task->wait.epoch);
+    shc_buf_read(&task->in, 0, slots[task->seat->rank], all.bytes);
+    shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     if (!takes(task))
         return SHC_OK;
-    for (int rank = 0; in_line && rank < task->seat->world_size; rank++)
-        slots[rank] = (char *)shc_call_payload(task->seat, rank, epoch);
     take(task, all, slots);
     keep_own(task);
     return SHC_OK;
@@ -82,7 +80,7 @@ static enum shc_status run_staged(struct shc_task *task)
     bool arena;
     if (swaps)
         shc_swap_begin(&swap);
-    shc_task_enter(task, NULL, 0);
+    shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     if (takes(task))
         keep_own(task);

@@ -48,14 +48,13 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
     const int root = task->call.root;
     const bool is_root = task->seat->rank == root;
     const struct shc_span all = {0, others_bytes(task)};
-    char payload[SHC_INLINE_BYTES] = {0}, *slots[SHC_MAX_WORLD];
-    slots[root] = shc_seat_small_slot(task->seat, root, task->wait.epoch);
+    char *slots[SHC_MAX_WORLD];
+    slots[root] = in_line ? shc_task_payload(task, root)
+                          : shc_seat_small_slot(task->seat, root, task->wait.epoch);
     if (is_root)
-        give(task, all, in_line ? payload : slots[root]);
-    shc_task_enter(task, payload, is_root && in_line ? all.bytes : 0);
+        give(task, all, slots[root]);
+    shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
-    if (in_line)
-        slots[root] = (char *)shc_call_payload(task->seat, root, task->wait.epoch);
     if (is_root)
         shc_task_keep(task, (size_t)root * task->out.bytes, 0, task->out.bytes);
     else
@@ -65,7 +64,7 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
 
 static enum shc_status run_staged(struct shc_task *task)
 {
-    shc_task_enter(task, NULL, 0);
+    shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     if (task->seat->rank == task->call.root)
         shc_task_keep(task, (size_t)task->call.root * task->out.bytes, 0, task->out.bytes);

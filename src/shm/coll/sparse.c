@@ -279,7 +279,7 @@ static enum shc_status run(struct work *work)
     task->in = shc_buf_of(work->given, block_bytes(work, count));
     fill_shape(work, count);
     shc_blocks_pack(task, sizeof(struct shape));
-    shc_task_enter(task, NULL, 0);
+    shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     SHC_TRY(compare_shapes(task));
     SHC_TRY(gather_all(work, counts, &blocks));

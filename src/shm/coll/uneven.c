@@ -136,7 +136,7 @@ enum shc_status shc_gather_uneven_run(struct shc_task *task)
     struct shc_blocks blocks;
     shc_uneven_fill_table(task, &task->out);
     shc_blocks_pack(task, table_bytes(task));
-    shc_task_enter(task, NULL, 0);
+    shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     SHC_TRY(shc_uneven_compare_tables(
         task, "sizes differ: rank %d gives %llu elements, but rank %d has room for %llu", &blocks));

@@ -11,6 +11,7 @@
 
 #include "shm/coll/coll.h"
 #include "shm/comm/engine.h"
+#include "shm/comm/op.h"
 #include "shm/comm/p2p.h"
 #include "shm/comm/process.h"
 
@@ -31,6 +32,7 @@ struct shc_comm {
     struct shc_arena arena; /* (runner) */
     uint64_t epoch;         /* (runner) the newest operation */
     char *scratch;          /* (runner) */
+    struct shc_kept kept;   /* (runner) */
     struct shc_pool *pool;  /* the process's; may be NULL */
     struct shc_engine engine;
     struct shc_p2p p2p; /* its own lock */
@@ -62,5 +64,6 @@ bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pi
 /* May this process use the group now? Takes no lock. */
 SHC_NODISCARD enum shc_status shc_comm_usable(struct shc_comm *comm);
 
-/* Runs one prepared operation: its turn in the epochs, its sticky failure. pre: runner is held. */
+/* Runs one prepared operation: its turn in the epochs, its sticky failure. pre: the group was usable
+ * a moment ago, and the runner is held (who closes it takes the runner for good). */
 SHC_NODISCARD enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task);

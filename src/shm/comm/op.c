@@ -3,6 +3,7 @@
 
 #include "shm/comm/comm.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -273,7 +274,7 @@ static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc
     const bool typed = op->kind != SHC_BARRIER;
     task->seat = &comm->seat;
     task->arena = &comm->arena;
-    task->wait = (struct shc_wait){.seat = &comm->seat, .timeout_ns = timeout_of(op, comm)};
+    shc_wait_init(&task->wait, &comm->seat, timeout_of(op, comm));
     task->call = (struct shc_call){
         .kind = op->kind,
         .dtype = typed ? op->dtype : (enum shc_dtype)0,
@@ -292,8 +293,8 @@ static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc
     task->scratch = comm->scratch;
 }
 
-enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
-                                 const struct shc_op *op)
+static enum shc_status prepare(struct shc_task *task, struct shc_comm *comm,
+                               const struct shc_op *op)
 {
     uint32_t elem_bytes = 0;
     if ((unsigned)op->kind >= SHC_OP_KIND_COUNT)
@@ -323,4 +324,49 @@ enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
     default:
         return prepare_alltoall(task, op);
     }
+}
+
+enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
+                                 const struct shc_op *op)
+{
+    SHC_TRY(prepare(task, comm, op));
+    shc_call_settle(&task->call);
+    return SHC_OK;
+}
+
+/* The fields of a descriptor that decide what the checks of a collective find, besides the tensors. */
+#define CHECKED_BYTES offsetof(struct shc_op, peer)
+
+static bool repeat_output(struct shc_task *task, const struct shc_op *op)
+{
+    if (op->output.list != op->input.list || op->output.count != op->input.count ||
+        !task->out.list || task->out.bytes != task->in.bytes)
+        return shc_buf_repeat(&task->out, &op->output);
+    task->out = task->in; /* in place */
+    return true;
+}
+
+/* Is it the kept call, on as much memory? Then it is made ready again. */
+static bool repeat(struct shc_kept *kept, struct shc_comm *comm, const struct shc_op *op)
+{
+    struct shc_task *task = &kept->task;
+    if (!kept->valid || memcmp(&kept->op, op, CHECKED_BYTES) != 0 ||
+        !shc_buf_repeat(&task->in, &op->input) || !repeat_output(task, op))
+        return false;
+    shc_wait_init(&task->wait, &comm->seat, timeout_of(op, comm));
+    task->factor = op->premul;
+    return true;
+}
+
+enum shc_status shc_task_prepare_kept(struct shc_kept *kept, struct shc_comm *comm,
+                                      const struct shc_op *op)
+{
+    struct shc_task *task = &kept->task;
+    if (SHC_LIKELY(repeat(kept, comm, op)))
+        return SHC_OK;
+    kept->valid = false;
+    SHC_TRY(shc_task_prepare(task, comm, op));
+    kept->op = *op;
+    kept->valid = !task->sparse && shc_buf_is_plain(&task->in) && shc_buf_is_plain(&task->out);
+    return SHC_OK;
 }

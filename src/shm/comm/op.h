@@ -15,6 +15,18 @@ struct shc_comm;
 SHC_NODISCARD enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
                                                const struct shc_op *op);
 
+/* The last call of shc_run(): the next one is often the same but for where its data lies, and then
+ * only that is looked at. */
+struct shc_kept {
+    struct shc_task task;
+    struct shc_op op; /* its tensors are gone, only how many bytes they had is in `task` */
+    bool valid;
+};
+
+/* Makes kept->task ready for the operation. As shc_task_prepare(). */
+SHC_NODISCARD enum shc_status shc_task_prepare_kept(struct shc_kept *kept, struct shc_comm *comm,
+                                                    const struct shc_op *op);
+
 /* The same for a point-to-point operation. */
 SHC_NODISCARD enum shc_status shc_message_prepare(struct shc_message *message,
                                                   struct shc_comm *comm, const struct shc_op *op);

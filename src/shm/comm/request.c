@@ -349,7 +349,6 @@ static SHC_NOINLINE enum shc_status run_message(struct shc_comm *comm, const str
 
 enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
 {
-    struct shc_task task;
     SHC_TRY(shc_comm_usable(comm));
     shc_engine_retire(&comm->engine);
     if (shc_is_message(op->kind))
@@ -358,13 +357,13 @@ enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
         SHC_TRY(check_not_inside(comm, shc_op_kind_name(op->kind)));
         return run_submitted(comm, op);
     }
-    enum shc_status st = shc_task_prepare(&task, comm, op);
-    if (st == SHC_OK) {
-        task.wait.patience = comm->seat.patience;
-        task.wait.interruptible = true;
+    struct shc_task *task = &comm->kept.task;
+    enum shc_status st = shc_task_prepare_kept(&comm->kept, comm, op);
+    if (SHC_LIKELY(st == SHC_OK)) {
+        task->wait.interruptible = true;
         /* relaxed: a counter of the runner's, so that nobody else stores to it. */
         shc_a64_store_relaxed(&comm->ran, shc_a64_load_relaxed(&comm->ran) + 1);
-        st = shc_comm_execute(comm, &task);
+        st = shc_comm_execute(comm, task);
     }
     shc_runner_drop(&comm->engine);
     return st;

@@ -48,47 +48,45 @@ static struct shc_call decode(const uint64_t words[CALL_WORDS])
     };
 }
 
-/* Rewrites the call in the rank's own line. Cold: a training makes the same call again and again. */
-static SHC_COLD void store_call(struct shc_call_shm *line, const struct shc_call *call,
-                                const uint64_t words[CALL_WORDS])
+static void encode(const struct shc_call *call, uint64_t words[CALL_WORDS])
 {
-    const uint64_t compared[CALL_WORDS] = {
-        words[0],
-        compares_count(call->kind) ? words[1] : 0,
-        words[2],
-    };
-    line->hash = hash_of(compared);
+    words[0] = (uint64_t)call->kind | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16 |
+               (uint64_t)(uint32_t)call->root << 32;
+    words[1] = call->count;
+    words[2] = (uint64_t)call->elem_bytes | (uint64_t)call->dtype_tag << 32;
+}
+
+void shc_call_settle(struct shc_call *call)
+{
+    uint64_t words[CALL_WORDS];
+    encode(call, words);
+    call->hash = hash_of(words);
+}
+
+/* Rewrites the call in the rank's own line. Cold: a training makes the same call again and again. */
+static SHC_COLD void store_call(struct shc_call_shm *line, const struct shc_call *call)
+{
+    uint64_t words[CALL_WORDS];
+    encode(call, words);
     for (int i = 0; i < CALL_WORDS; i++) {
         /* relaxed: for messages only; the seal shows a reader that the words belong together. */
         shc_a64_store_relaxed(&line->words[i], words[i]);
     }
     /* relaxed: only this rank reads it. */
-    shc_a64_store_relaxed(&line->words[OWN_HASH], hash_of(words));
+    shc_a64_store_relaxed(&line->words[OWN_HASH], call->hash);
+    if (!compares_count(call->kind))
+        words[1] = 0;
+    line->hash = hash_of(words);
 }
 
-void shc_call_publish(const struct shc_seat *seat, uint64_t epoch, const struct shc_call *call,
-                      const void *payload, size_t payload_bytes)
+void shc_call_publish(const struct shc_seat *seat, uint64_t epoch, const struct shc_call *call)
 {
     struct shc_call_shm *line = shc_seat_call(seat, seat->rank, epoch);
-    const uint64_t words[CALL_WORDS] = {
-        (uint64_t)call->kind | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16 |
-            (uint64_t)(uint32_t)call->root << 32,
-        call->count,
-        (uint64_t)call->elem_bytes | (uint64_t)call->dtype_tag << 32,
-    };
-    uint64_t changed = 0;
-    for (int i = 0; i < CALL_WORDS; i++) {
-        /* relaxed: only this rank stores to its line. */
-        changed |= words[i] ^ shc_a64_load_relaxed(&line->words[i]);
-    }
-    if (SHC_UNLIKELY(changed != 0))
-        store_call(line, call, words);
-    /* relaxed: only this rank stores to it. */
-    uint64_t hash = shc_a64_load_relaxed(&line->words[OWN_HASH]);
+    /* relaxed: only this rank stores to its line. */
+    if (SHC_UNLIKELY(shc_a64_load_relaxed(&line->words[OWN_HASH]) != call->hash))
+        store_call(line, call);
     /* relaxed: the seal says by itself whether it fits the words. */
-    shc_a64_store_relaxed(&line->words[SEAL], hash + epoch);
-    if (payload_bytes != 0)
-        memcpy(line->payload, payload, payload_bytes);
+    shc_a64_store_relaxed(&line->words[SEAL], call->hash + epoch);
     /* release call/publish -> acquire in shc_wait_reached(): hash, payload and small slot. */
     shc_a64_store_release(&line->epoch, epoch);
 }

@@ -21,14 +21,18 @@ struct shc_call {
     uint64_t count;
     uint32_t elem_bytes;
     uint32_t dtype_tag;
+    uint64_t hash; /* of all that: shc_call_settle() */
 };
 
-/* Fills this rank's line and releases it. Does not ring the bell. */
-void shc_call_publish(const struct shc_seat *seat, uint64_t epoch, const struct shc_call *call,
-                      const void *payload, size_t payload_bytes);
+/* Once the other fields are set. */
+void shc_call_settle(struct shc_call *call);
 
-/* The rank's line of this epoch, once it is published. */
-SHC_INLINE const uint8_t *shc_call_payload(const struct shc_seat *seat, int rank, uint64_t epoch)
+/* Says the call in this rank's line and releases it. Does not ring the bell. pre: settled. */
+void shc_call_publish(const struct shc_seat *seat, uint64_t epoch, const struct shc_call *call);
+
+/* SHC_INLINE_BYTES in the rank's line of this epoch: the own ones are filled before the line is
+ * published, the others' are read behind that. */
+SHC_INLINE char *shc_call_payload(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
     return shc_seat_call(seat, rank, epoch)->payload;
 }

@@ -109,7 +109,7 @@ struct shc_bell_shm {
 struct shc_call_shm {
     shc_a64 epoch;
     uint64_t hash;
-    uint8_t payload[SHC_INLINE_BYTES];
+    char payload[SHC_INLINE_BYTES];
     shc_a64 words[SHC_CALL_WORDS];
 };
 

@@ -170,6 +170,7 @@ static void look_at_clock(struct shc_wait *wait, uint64_t now_ns)
         wait->deadline_ns = shc_deadline_after(now_ns, wait->timeout_ns);
         wait->late_step_ns = wait->seat->late_ns;
         wait->late_ns = now_ns + wait->late_step_ns;
+        wait->forgiven = 0;
     } else if (now_ns - wait->looked_ns > SLICE_NS + OVERSLEPT_NS &&
                wait->forgiven < MAX_FORGIVEN) {
         wait->forgiven++;

@@ -29,10 +29,25 @@ struct shc_wait {
     bool published;     /* this rank's call is out: giving up fails the group */
     bool entered;       /* all ranks' calls are out */
 
-    /* Private to wait.c; zero to begin with. */
-    uint64_t begun_ns, looked_ns, deadline_ns, late_ns, late_step_ns, asked_ns;
+    /* Private to wait.c. */
+    uint64_t begun_ns; /* zero to begin with; then the others mean nothing */
+    uint64_t looked_ns, deadline_ns, late_ns, late_step_ns, asked_ns;
     uint32_t forgiven;
 };
+
+/* Field by field, and no more than need be: each operation begins with it. */
+SHC_INLINE void shc_wait_init(struct shc_wait *wait, struct shc_seat *seat, uint64_t timeout_ns)
+{
+    wait->seat = seat;
+    wait->call = NULL;
+    wait->epoch = 0;
+    wait->timeout_ns = timeout_ns;
+    wait->patience = seat->patience;
+    wait->interruptible = false;
+    wait->published = false;
+    wait->entered = false;
+    wait->begun_ns = 0;
+}
 
 /* What is waited for. */
 struct shc_target {

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A synchronous call that is made again is not checked again as a whole: every way in which the next
+// one may differ must be seen, and what is wrong with it said, whatever came before.
+#include "tests/conformance/world.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <gtest/gtest.h>
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+const size_t kCount = 12;
+
+// The call before every other: small, in place or not, of float32, contiguous, one dimension.
+struct Usual {
+    explicit Usual(Rank &r, bool in_place = false, size_t count = kCount)
+        : rank(r), in(input_of(r.rank, count)), out(in_place ? 0 : count, -1.f),
+          size(static_cast<int64_t>(count)), from{in.data(), 1, &size, nullptr},
+          to{in_place ? in.data() : out.data(), 1, &size, nullptr}, twice{},
+          op(op_of(SHC_ALL_REDUCE))
+    {
+        op.input = {&from, 1};
+        op.output = {in_place ? &from : &to, 1};
+    }
+
+    shc_status run() { return shc_run(rank.comm, &op); }
+
+    void is_right()
+    {
+        const size_t count = in.size();
+        const bool in_place = out.empty();
+        ASSERT_EQ(run(), SHC_OK) << error_text();
+        EXPECT_EQ(in_place ? in : out, sum_of(rank.world, count));
+        if (in_place)
+            return;
+        EXPECT_EQ(in, input_of(rank.rank, count)) << "the input has changed";
+    }
+
+    Rank &rank;
+    std::vector<float> in, out;
+    int64_t size;
+    shc_tensor from, to, twice[2];
+    shc_op op;
+};
+
+void usual(Rank &rank)
+{
+    Usual(rank).is_right();
+}
+
+void run_all(const Body &body)
+{
+    for (Mode mode : all_modes())
+        for (int world : {1, 2, 3})
+            run_ranks(mode, world, body);
+}
+
+TEST(Repeated, MemoryMayLieElsewhereAndInPlaceOrNot)
+{
+    run_all([](Rank &rank) {
+        for (int turn = 0; turn < 6; turn++) {
+            usual(rank);
+            Usual(rank, turn % 2 == 0).is_right();
+            Usual(rank, true).is_right();
+        }
+    });
+}
+
+TEST(Repeated, SizesMayChange)
+{
+    run_all([](Rank &rank) {
+        for (size_t count : {12, 12, 11, 12, 3000, 3000, 12, 100000, 12})
+            Usual(rank, false, count).is_right();
+        Usual nothing(rank, false, 0);
+        nothing.is_right();
+        usual(rank);
+    });
+}
+
+TEST(Repeated, OtherDimensionsOfAsManyElementsAreTheSameCall)
+{
+    run_all([](Rank &rank) {
+        usual(rank);
+        const int64_t sizes[] = {3, 1, 4}, strides[] = {4, 77, 1};
+        Usual other(rank);
+        other.from = {other.in.data(), 3, sizes, strides};
+        other.is_right();
+    });
+}
+
+// Every second element, behind a call on as many that follow one another.
+TEST(Repeated, AGapInMemoryIsSeen)
+{
+    run_all([](Rank &rank) {
+        usual(rank);
+        const int64_t stride = 2;
+        std::vector<float> in(2 * kCount, -7.f), out(2 * kCount, -7.f);
+        for (size_t i = 0; i < kCount; i++)
+            in[2 * i] = value_of(rank.rank, i);
+        Usual spread(rank);
+        spread.from = {in.data(), 1, &spread.size, &stride};
+        spread.to = {out.data(), 1, &spread.size, &stride};
+        ASSERT_EQ(spread.run(), SHC_OK) << error_text();
+        for (size_t i = 0; i < kCount; i++) {
+            EXPECT_EQ(out[2 * i], sum_of(rank.world, kCount)[i]);
+            EXPECT_EQ(out[2 * i + 1], -7.f) << "written between the elements";
+        }
+        usual(rank);
+    });
+}
+
+TEST(Repeated, DtypeAndReductionAreSeen)
+{
+    run_all([](Rank &rank) {
+        usual(rank);
+        std::vector<int32_t> values(kCount, rank.rank + 1);
+        Usual other(rank);
+        other.from.data = other.to.data = values.data();
+        other.op.dtype = SHC_INT32;
+        ASSERT_EQ(other.run(), SHC_OK) << error_text();
+        EXPECT_EQ(values, std::vector<int32_t>(kCount, rank.world * (rank.world + 1) / 2));
+
+        usual(rank);
+        Usual most(rank);
+        most.op.redop = SHC_MAX;
+        ASSERT_EQ(most.run(), SHC_OK) << error_text();
+        for (size_t i = 0; i < kCount; i++) {
+            float want = value_of(0, i);
+            for (int r = 1; r < rank.world; r++)
+                want = std::max(want, value_of(r, i));
+            EXPECT_EQ(most.out[i], want);
+        }
+        usual(rank);
+    });
+}
+
+TEST(Repeated, EveryCallHasItsOwnFactor)
+{
+    run_all([](Rank &rank) {
+        for (double factor : {2.0, 2.0, 3.0, 0.5}) {
+            Usual scaled(rank);
+            scaled.op.redop = SHC_PREMUL_SUM;
+            scaled.op.premul = factor;
+            ASSERT_EQ(scaled.run(), SHC_OK) << error_text();
+            for (size_t i = 0; i < kCount; i++)
+                EXPECT_EQ(scaled.out[i],
+                          sum_of(rank.world, kCount)[i] * static_cast<float>(factor));
+        }
+    });
+}
+
+TEST(Repeated, EveryRootIsSeen)
+{
+    run_all([](Rank &rank) {
+        for (int turn = 0; turn < 3 * rank.world; turn++) {
+            const int root = turn / 2 % rank.world;
+            Usual from_root(rank);
+            from_root.op.kind = SHC_BROADCAST;
+            from_root.op.root = root;
+            ASSERT_EQ(from_root.run(), SHC_OK) << error_text();
+            EXPECT_EQ(rank.rank == root ? from_root.in : from_root.out, input_of(root, kCount));
+            EXPECT_EQ(from_root.out[0], rank.rank == root ? -1.f : value_of(root, 0));
+        }
+    });
+}
+
+// Each is this rank's own mistake, found before anything is published: the group goes on.
+TEST(Repeated, AMistakeBehindAGoodCallIsFound)
+{
+    run_all([](Rank &rank) {
+        const auto refused = [&rank](const char *what, const std::function<void(Usual &)> &spoil) {
+            usual(rank);
+            Usual wrong(rank);
+            spoil(wrong);
+            EXPECT_EQ(wrong.run(), SHC_ERR_INVALID) << what;
+            EXPECT_EQ(wrong.out, std::vector<float>(kCount, -1.f)) << what;
+        };
+        static const int64_t zero = 0, huge = INT64_MAX, negative = -12, fewer = 11;
+        refused("no data", [](Usual &call) { call.from.data = nullptr; });
+        refused("no data to write", [](Usual &call) { call.to.data = nullptr; });
+        refused("no list", [](Usual &call) { call.op.input.list = nullptr; });
+        refused("no sizes", [](Usual &call) { call.from.sizes = nullptr; });
+        refused("expanded", [](Usual &call) { call.to.strides = &zero; });
+        refused("negative", [](Usual &call) { call.to.sizes = &negative; });
+        refused("huge", [](Usual &call) { call.from.sizes = &huge; });
+        refused("less room", [](Usual &call) { call.to.sizes = &fewer; });
+        refused("dimensions", [](Usual &call) { call.from.ndim = SHC_BUF_MAX_DIMS + 1; });
+        refused("dimensions", [](Usual &call) { call.from.ndim = -1; });
+        refused("twice", [](Usual &call) {
+            call.twice[0] = call.twice[1] = call.from;
+            call.op.input = {call.twice, 1};
+            call.op.output = {call.twice, 2};
+        });
+        usual(rank);
+    });
+}
+
+// A list with a tensor for each rank, and then one tensor of as many bytes.
+TEST(Repeated, AListIsNotOneTensor)
+{
+    run_all([](Rank &rank) {
+        const auto world = static_cast<uint32_t>(rank.world);
+        std::vector<float> in(kCount * world, 1.f), out(kCount * world, -1.f);
+        const int64_t one = kCount, all = one * rank.world;
+        std::vector<shc_tensor> from, to;
+        for (size_t r = 0; r < world; r++) {
+            from.push_back({in.data() + r * kCount, 1, &one, nullptr});
+            to.push_back({out.data() + r * kCount, 1, &one, nullptr});
+        }
+        shc_op op = op_of(SHC_ALL_TO_ALL);
+        op.input = {from.data(), world};
+        op.output = {to.data(), world};
+        ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+        EXPECT_EQ(out, in);
+        from[0].sizes = to[0].sizes = &all;
+        op.input.count = op.output.count = 1;
+        EXPECT_EQ(shc_run(rank.comm, &op), rank.world == 1 ? SHC_OK : SHC_ERR_INVALID);
+        usual(rank);
+    });
+}
+
+// A sparse tensor has one value at `index`; its descriptor also has an input, which means nothing.
+void sparse_at(Rank &rank, shc_sparse &sparse, int64_t index)
+{
+    const int64_t length = 8, one = 1, entry[] = {1, 1};
+    std::vector<int64_t> indices = {index};
+    std::vector<float> values = {1.f};
+    shc_tensor ignored = {values.data(), 1, &one, nullptr};
+    sparse.ndim = sparse.sparse_ndim = 1;
+    sparse.sizes = &length;
+    sparse.count = 1;
+    sparse.indices = {indices.data(), 2, entry, nullptr};
+    sparse.values = {values.data(), 1, &one, nullptr};
+    shc_op op = op_of(SHC_ALL_REDUCE_SPARSE);
+    op.sparse = &sparse;
+    op.input = {&ignored, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    ASSERT_EQ(sparse.sum_count, 1u);
+    EXPECT_EQ(sparse.sum_indices[0], index);
+    std::free(sparse.sum_indices);
+    std::free(sparse.sum_values);
+}
+
+TEST(Repeated, ASparseTensorIsLookedAtEachTime)
+{
+    run_all([](Rank &rank) {
+        shc_sparse first = {}, second = {};
+        sparse_at(rank, first, 3);
+        sparse_at(rank, second, 5);
+    });
+}
+
+TEST(Repeated, AWrongRankIsSeenByAll)
+{
+    Options options;
+    options.timeout_ns = 5ULL * 1000 * 1000 * 1000;
+    for (Mode mode : all_modes())
+        run_ranks(
+            mode, 2,
+            [](Rank &rank) {
+                usual(rank);
+                usual(rank);
+                Usual differs(rank, false, rank.rank == 0 ? kCount : kCount - 1);
+                EXPECT_EQ(differs.run(), SHC_ERR_MISMATCH) << error_text();
+            },
+            options);
+}
+
+} // namespace
