@@ -183,7 +183,6 @@ enum shc_status shc_comm_usable(struct shc_comm *comm)
 /* Why an operation cannot even begin. */
 static enum shc_status check_begin(struct shc_comm *comm, const struct shc_task *task)
 {
-    SHC_TRY(shc_comm_usable(comm));
     if (SHC_UNLIKELY(comm->broken != SHC_OK))
         return shc_fail(comm->broken, "%s", comm->broken_text);
     if (SHC_UNLIKELY(shc_group_failed(&comm->seat))) {

@@ -35,12 +35,6 @@ void shc_engine_fini(struct shc_engine *engine)
 
 /* ---- threads ---- */
 
-uint64_t shc_thread_number(void)
-{
-    static _Thread_local char token; /* one for the whole library */
-    return (uint64_t)(uintptr_t)&token;
-}
-
 static bool has_work(void *arg)
 {
     const struct shc_engine *engine = arg;
@@ -296,7 +290,9 @@ static void run_request(struct shc_comm *comm, struct shc_request *request, bool
         request->task.wait.interruptible = !engine_thread;
         request->task.wait.patience =
             engine_thread ? comm->seat.patience_engine : comm->seat.patience;
-        st = shc_comm_execute(comm, &request->task);
+        st = shc_comm_usable(comm);
+        if (st == SHC_OK)
+            st = shc_comm_execute(comm, &request->task);
     }
     shc_request_finish(request, st, st == SHC_OK ? "" : shc_error_text());
 }
@@ -367,15 +363,12 @@ void shc_engine_drop(struct shc_engine *engine, struct shc_request *request)
     pthread_mutex_unlock(&engine->lock);
 }
 
-void shc_engine_retire(struct shc_engine *engine)
+void shc_engine_retire_dropped(struct shc_engine *engine)
 {
-    /* relaxed: a hint; missed now, it is found at the next call. */
-    if (SHC_LIKELY(!shc_a32_load_relaxed(&engine->has_dropped)))
-        return;
     pthread_mutex_lock(&engine->lock);
     struct shc_request *request = engine->dropped;
     engine->dropped = NULL;
-    /* relaxed: as above. */
+    /* relaxed: as in shc_engine_drop(). */
     shc_a32_store_relaxed(&engine->has_dropped, 0);
     pthread_mutex_unlock(&engine->lock);
     while (request) {

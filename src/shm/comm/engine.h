@@ -67,7 +67,10 @@ void shc_engine_stop(struct shc_engine *engine);
 void shc_engine_fini(struct shc_engine *engine);
 
 /* The calling thread as a number that no other living thread has. */
-uint64_t shc_thread_number(void);
+SHC_INLINE uint64_t shc_thread_number(void)
+{
+    return (uint64_t)(uintptr_t)__builtin_thread_pointer();
+}
 
 /* Takes the word from `free` (0 or QUEUED). */
 SHC_INLINE bool shc_runner_take(struct shc_engine *engine, uint32_t free)
@@ -111,4 +114,11 @@ void shc_engine_drain(struct shc_comm *comm, enum shc_status status, const char 
 void shc_engine_drop(struct shc_engine *engine, struct shc_request *request);
 
 /* Retires what library threads have dropped. On a caller's thread only. */
-void shc_engine_retire(struct shc_engine *engine);
+void shc_engine_retire_dropped(struct shc_engine *engine);
+
+SHC_INLINE void shc_engine_retire(struct shc_engine *engine)
+{
+    /* relaxed: a hint; missed now, it is found at the next call. */
+    if (SHC_UNLIKELY(shc_a32_load_relaxed(&engine->has_dropped)))
+        shc_engine_retire_dropped(engine);
+}
