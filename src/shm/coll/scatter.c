@@ -66,10 +66,6 @@ static enum shc_status run_staged(struct shc_task *task)
 {
     shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
-    if (task->seat->rank == task->call.root)
-        shc_task_keep(task, (size_t)task->call.root * task->out.bytes, 0, task->out.bytes);
-    if (task->seat->world_size == 1)
-        return SHC_OK;
     struct shc_shout shout = {
         .task = task,
         .total_bytes = others_bytes(task),
@@ -78,7 +74,11 @@ static enum shc_status run_staged(struct shc_task *task)
         .give = give,
         .take = take,
     };
-    return shc_shout_run(&shout);
+    if (task->seat->world_size > 1)
+        SHC_TRY(shc_shout_run(&shout));
+    if (task->seat->rank == task->call.root) /* last: the others do not wait for it */
+        shc_task_keep(task, (size_t)task->call.root * task->out.bytes, 0, task->out.bytes);
+    return SHC_OK;
 }
 
 enum shc_status shc_scatter_run(struct shc_task *task)
