@@ -132,7 +132,7 @@ void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
     p2p->judged_ns = sight->now_ns;
     if (sight->now_ns - p2p->asked_ns >= ASK_NS) {
         p2p->asked_ns = sight->now_ns;
-        shc_member_look_at_processes(seat, p2p->first_peer);
+        shc_member_look_at_processes(seat, p2p->first_peer, SHC_MEMBER_LOOKS);
     }
     for (int rank = 0; rank < seat->world_size; rank++)
         sight->states[rank] =
