@@ -138,6 +138,56 @@ TEST_P(Told, ElsewhereWhileTheLifeWordIsSilent)
 
 INSTANTIATE_TEST_SUITE_P(Casts, Told, ::testing::Range(0, 6));
 
+// A survivor whose last call went well makes the next group, where neither of the two will come.
+TEST(ToldAtTheRendezvous, InTheGroupThatHasFailed)
+{
+    run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
+        const std::string who = name_of(rank.comm, 2);
+        if (rank.rank == 2)
+            die();
+        if (rank.rank == 0) { // looked at first
+            expect_death(barrier(rank.comm), who);
+            end(rank, nullptr);
+        }
+        until_gone(rank.comm, 0);
+        shc_comm *next = nullptr;
+        expect_death(rank.make_group(&next, "next"), who);
+    });
+}
+
+TEST(ToldAtTheRendezvous, InAnotherGroup)
+{
+    run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
+        const std::string who = name_of(rank.comm, 2);
+        shc_comm *other = nullptr;
+        ASSERT_EQ(rank.make_group(&other, "other"), SHC_OK) << error_text();
+        if (rank.rank == 2)
+            die();
+        if (rank.rank == 0)
+            is_told_elsewhere(rank, other, 2);
+        until_gone(rank.comm, 0);
+        shc_comm_free(other);
+        shc_comm *next = nullptr;
+        EXPECT_EQ(rank.make_group(&next, "next"), SHC_ERR_PEER_DEAD) << error_text();
+        EXPECT_EQ(error_text().find(who + "has died"), 0u) << error_text();
+    });
+}
+
+// Nobody died before the one that ended: it is the one to name, with what it did.
+TEST(ToldAtTheRendezvous, OfNobodyNamesWhoEnded)
+{
+    run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
+        if (rank.rank == 0)
+            end(rank, nullptr);
+        until_gone(rank.comm, 0);
+        shc_comm *next = nullptr;
+        EXPECT_EQ(rank.make_group(&next, "next"), SHC_ERR_PEER_DEAD) << error_text();
+        EXPECT_NE(error_text().find(name_of(rank.comm, 0) + "has died or ended, as"),
+                  std::string::npos)
+            << error_text();
+    });
+}
+
 // The one goes another way because it was told; the other must not take that for the fault.
 TEST(ToldCalls, ThatDifferAreNotTheFaultWhereSomebodyDied)
 {

@@ -120,19 +120,23 @@ enum shc_status shc_meeting_get_verdict(const struct shc_meeting *m, const char 
 
 /* ---- looking around while polling ---- */
 
-/* A rank that has not said hello: another group may have seen its process die. */
+/* A rank that has not said hello: another group may have seen its process end, and why. */
 static enum shc_status look_elsewhere(const struct shc_meeting *m, int rank)
 {
-    int32_t pid = 0;
-    char group[SHC_GROUP_NAME_BYTES];
+    struct shc_end end;
     const int32_t *global_ranks = m->config->global_ranks;
-    if (!global_ranks || !shc_process_knows_dead(global_ranks[rank], &pid, group, sizeof group))
+    if (!global_ranks || !shc_process_knows_dead(global_ranks[rank], &end))
         return SHC_OK;
+    if (end.why[0])
+        return shc_fail(SHC_ERR_PEER_DEAD,
+                        "%s; and rank %d (pid %d), which has died or ended, cannot come to the "
+                        "group \"%s\"",
+                        end.why, rank, (int)end.pid, m->seat->group);
     return shc_fail(
         SHC_ERR_PEER_DEAD,
         "rank %d (pid %d) has died or ended, as the group \"%s\" knows, and cannot come to the "
         "group \"%s\"",
-        rank, (int)pid, group, m->seat->group);
+        rank, (int)end.pid, end.group, m->seat->group);
 }
 
 static enum shc_status look_at_ranks(struct shc_meeting *m)
