@@ -188,6 +188,38 @@ TEST(ToldAtTheRendezvous, OfNobodyNamesWhoEnded)
     });
 }
 
+// Who was stopped meanwhile sees at once that its peer has left, and that the group has failed.
+TEST(ToldMessages, OfTheGroupsFailureBeforeThePeersDeparture)
+{
+    run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
+        const std::string who = name_of(rank.comm, 2);
+        const int witness = 1;
+        if (rank.rank == witness) {
+            float value = 0;
+            int64_t size = 1;
+            shc_tensor tensor = {&value, 1, &size, nullptr};
+            shc_op recv = op_of(SHC_RECV);
+            recv.output = {&tensor, 1};
+            recv.peer = 0;
+            shc_request *request = nullptr;
+            ASSERT_EQ(shc_submit(rank.comm, &recv, nullptr, &request), SHC_OK) << error_text();
+            raise(SIGSTOP);
+            expect_death(shc_request_wait(request, 0), who);
+            shc_request_release(request);
+            return;
+        }
+        until([&] { return state_of(rank.comm, witness) == 'T'; });
+        if (rank.rank == 2)
+            die();
+        expect_death(barrier(rank.comm), who);
+        pid_t pid = shc_seat_identity(&rank.comm->seat, witness)->process.pid;
+        shc_comm_free(rank.comm);
+        rank.comm = nullptr;
+        usleep(50000); // the witness's next look at the members is due
+        kill(pid, SIGCONT);
+    });
+}
+
 // The one goes another way because it was told; the other must not take that for the fault.
 TEST(ToldCalls, ThatDifferAreNotTheFaultWhereSomebodyDied)
 {

@@ -264,16 +264,23 @@ static void judge_queue(struct shc_p2p *p2p, const struct shc_queue *queue,
     }
 }
 
+static void judge_group(struct shc_p2p *p2p)
+{
+    const struct shc_seat *seat = &p2p->comm->seat;
+    if (p2p->pending == 0 || SHC_LIKELY(!shc_group_failed(seat)))
+        return;
+    char reason[SHC_REASON_BYTES + 32];
+    enum shc_status status = shc_group_reason_text(seat, reason, sizeof reason);
+    shc_p2p_finish_all(p2p, status, reason);
+}
+
 void shc_p2p_judge(struct shc_p2p *p2p, const struct shc_sight *sight)
 {
-    struct shc_seat *seat = &p2p->comm->seat;
     if (p2p->pending == 0)
         return;
+    /* Behind the states, in front of their judging: who is gone may have been told, and ended. */
+    judge_group(p2p);
     for (int i = 0; sight->due && i < shc_p2p_queue_count(p2p); i++)
         judge_queue(p2p, shc_p2p_queue(p2p, i), sight);
-    if (SHC_UNLIKELY(shc_group_failed(seat)) && p2p->pending > 0) {
-        char reason[SHC_REASON_BYTES + 32];
-        enum shc_status status = shc_group_reason_text(seat, reason, sizeof reason);
-        shc_p2p_finish_all(p2p, status, reason);
-    }
+    judge_group(p2p);
 }
