@@ -389,12 +389,16 @@ enum shc_status shc_comm_error(struct shc_comm *comm)
 {
     SHC_TRY(shc_comm_usable(comm));
     enum shc_status st = SHC_OK;
+    int dead = -1;
     pthread_mutex_lock(&comm->mapped_lock);
+    for (int rank = 0; comm->mapped && dead < 0 && rank < comm->seat.world_size; rank++)
+        if (rank != comm->seat.rank && shc_member_look(&comm->seat, rank) == SHC_MEMBER_DEAD)
+            dead = rank;
+    /* Behind the states: who is dead may have been told, and ended. */
     if (comm->mapped && shc_group_failed(&comm->seat))
         st = shc_group_reason(&comm->seat, "the group");
-    for (int rank = 0; comm->mapped && st == SHC_OK && rank < comm->seat.world_size; rank++)
-        if (rank != comm->seat.rank && shc_member_look(&comm->seat, rank) == SHC_MEMBER_DEAD)
-            st = shc_fail(SHC_ERR_PEER_DEAD, "rank %d of \"%s\" is dead", rank, comm->name);
+    else if (dead >= 0)
+        st = shc_fail(SHC_ERR_PEER_DEAD, "rank %d of \"%s\" is dead", dead, comm->name);
     pthread_mutex_unlock(&comm->mapped_lock);
     return st;
 }
