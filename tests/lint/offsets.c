@@ -30,6 +30,7 @@ int main(void)
 {
     printf("0|%zu|header\n", sizeof(struct shc_header_shm));
     printf("%d|%zu|abort\n", SHC_ABORT_OFFSET, sizeof(struct shc_abort_shm));
+    printf("%d|%zu|told\n", SHC_TOLD_OFFSET, sizeof(struct shc_told_shm));
     printf("%d|%zu * %d|member\n", SHC_MEMBERS_OFFSET, sizeof(struct shc_member_shm),
            SHC_MAX_WORLD);
     printf("%d + r * %d|%d|block\n", SHC_BLOCKS_OFFSET, SHC_BLOCK_BYTES, SHC_BLOCK_BYTES);

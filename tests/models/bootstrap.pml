@@ -7,6 +7,7 @@
  * each attempt, one rank may die at any step, and one may give up at any pause. The deadline passes
  * only where it must: for who waits for a rank that died before its hello. Then: all who end agree
  * with the decision; who has a group sits in the same file as all others; every wait ends.
+ * A good verdict is a seat in the segment; rank 0's word there hastens what the store holds.
  * Left out: generations (generations.pml), and an interrupt that finds the decision "ok": that rank
  * leaves a group that the others have.
  *
@@ -14,6 +15,9 @@
  * FAULT_follower_decides_ok   a rank whose verdict is good decides "ok"
  * FAULT_give_up_regardless    who gives up and finds "ok" goes all the same
  * FAULT_decides_early         rank 0 decides when the first good verdict is there
+ * FAULT_tells_first           rank 0 says "ok" in the segment, then decides
+ * FAULT_word_alone            who has a seat reads rank 0's word, and not the store
+ * FAULT_seat_first            a rank takes its seat, then finds out whether it can
  * FAULT_silent_failure        who cannot attach gives no verdict
  * FAULT_deaths_ignored        nobody looks at the others' processes
  * FAULT_leaves_first          who gives up leaves its seat, then decides
@@ -30,10 +34,16 @@ mtype = { NOTHING, OK, FAILED };
 /* The store. */
 bool hello[RANKS];
 bool offer[FORMS + 2];
-mtype verdict[RANKS * (FORMS + 2)] = NOTHING;
+bool bad[RANKS * (FORMS + 2)]; /* verdicts */
 mtype decision = NOTHING;
 
-#define VERDICT(a, rank) verdict[(a) * RANKS + (rank)]
+#define BAD(a, rank) bad[(a) * RANKS + (rank)]
+
+/* The segments, by attempt. */
+bool taken[RANKS * (FORMS + 2)]; /* the member's state: who leaves does not make it EMPTY again */
+mtype told[FORMS + 2] = NOTHING; /* FAILED: look at the store */
+
+#define TAKEN(a, rank) taken[(a) * RANKS + (rank)]
 
 byte seat[RANKS]; /* the attempt in whose file the rank has its block and its life word; 0: none */
 byte victim;      /* RANKS: nobody dies */
@@ -80,22 +90,24 @@ inline give_up()
 #endif
 }
 
+#define JUDGED (TAKEN(attempt, turn) || BAD(attempt, turn))
+
 inline gather_verdicts()
 {
     good = true;
     for (turn : 1 .. RANKS - 1) {
         if
-        :: VERDICT(attempt, turn) != NOTHING ->
-            good = good && VERDICT(attempt, turn) == OK;
+        :: TAKEN(attempt, turn)
 #ifdef FAULT_decides_early
-            if
+            -> if
             :: good -> break
             :: else
             fi
 #endif
-        :: VERDICT(attempt, turn) == NOTHING && NEWS -> give_up(); goto over
+        :: BAD(attempt, turn) -> good = false
+        :: !JUDGED && NEWS -> give_up(); goto over
 #ifndef FAULT_pause_is_blind
-        :: VERDICT(attempt, turn) == NOTHING && GIVEN_UP -> decided = FAILED; goto over
+        :: !JUDGED && GIVEN_UP -> decided = FAILED; goto over
 #endif
         fi
     }
@@ -119,7 +131,7 @@ proctype Leader()
                 gather_verdicts();
                 if
                 :: good -> break
-                :: else -> seat[0] = 0; attempt++
+                :: else -> told[attempt] = FAILED; seat[0] = 0; attempt++
                 fi
             :: good = false; /* not even offered */
 #ifdef FAULT_counts_unoffered
@@ -128,13 +140,27 @@ proctype Leader()
             fi
         }
         if
-        :: good -> decide(OK)
+        :: good ->
+#ifdef FAULT_tells_first
+            told[attempt] = OK;
+#endif
+            decide(OK)
         :: else -> decide(FAILED)
         fi;
 over:
+        if
+        :: seat[0] != 0 -> told[seat[0]] = decided
+        :: else
+        fi;
         atomic { result[0] = decided; ended++ }
     } unless { me == victim && killed -> dead = true; ended++ }
 }
+
+#ifdef FAULT_word_alone
+#define LOOKS (seat[me] == 0 || told[seat[me]] == FAILED)
+#else
+#define LOOKS true
+#endif
 
 proctype Follower(byte me)
 {
@@ -143,20 +169,25 @@ proctype Follower(byte me)
     {
         hello[me] = true;
         do
-        :: decision != NOTHING -> decided = decision; break /* await_news() */
+        /* await_news() */
+        :: seat[me] != 0 && told[seat[me]] == OK -> decided = OK; break
+        :: LOOKS && decision != NOTHING -> decided = decision; break
         :: decision == NOTHING && NEWS -> give_up(); break
-        :: offer[attempt] ->
+        :: LOOKS && offer[attempt] ->
             seat[me] = 0; /* leave_seat(): of the attempt before */
             if
             :: seat[me] = attempt; /* attach, check, take_seat() */
-                VERDICT(attempt, me) = OK;
+                TAKEN(attempt, me) = true;
 #ifdef FAULT_follower_decides_ok
                 decide(OK)
 #endif
 #ifdef FAULT_silent_failure
             :: skip
 #else
-            :: VERDICT(attempt, me) = FAILED
+            :: BAD(attempt, me) = true
+#endif
+#ifdef FAULT_seat_first
+            :: TAKEN(attempt, me) = true; BAD(attempt, me) = true
 #endif
             fi;
             attempt++

@@ -7,14 +7,18 @@
  * section 5. Three ranks make a broadcast, then a barrier: all publish the call line; the root
  * waits for the others' read of a chunk; they wait for its next one; all publish the next call line.
  * One rank, the VICTIM, may leave before any of its own publications (another thread closes its
- * group), or die before any store. There are no time-outs, and a rank whose call has failed makes
- * no other and does not even leave: a wait that only they would end is an invalid end state. Ranks
- * look at one another in cyclic order, so it does not matter which of them is the victim when any
- * of them may be the root. Left out: deadlines and interrupts, which fail the group in the same way,
- * and the second witness in /proc.
+ * group), die before any store, or fail the group for a reason of its own. A rank whose call has failed may leave, or end without a goodbye,
+ * and so may one that another group has told of the death: neither is ever named in its place. There
+ * are no time-outs, and a rank whose call has failed may as well do nothing: a wait that only it
+ * would end is an invalid end state. Ranks look at one another in cyclic order, so it does not matter
+ * which of them is the victim when any of them may be the root. Left out: deadlines and interrupts,
+ * which fail the group in the same way, and the second witness in /proc.
  *
  * FAULT_data_before_state      the data is looked at first, then the state of its writer
  * FAULT_left_by_old_line       of another rank than the one waited for: its line, then its state
+ * FAULT_abort_before_death     the abort word is not looked at again behind who is dead
+ * FAULT_abort_before_left      the same behind who has left
+ * FAULT_deaths_before_left     nobody looks for the dead again behind who has left
  * FAULT_dead_over_left         DEAD is stored, not swapped in for ALIVE
  * FAULT_life_ignored           nobody looks at life words
  * FAULT_left_in_silence        a rank that left in the middle does not fail the group
@@ -41,6 +45,7 @@ byte newest[RANKS]; /* the rank's newest publication; it grows, like epochs and 
 byte finder;        /* the abort word */
 bool reason[RANKS];
 bool killed;        /* VICTIM */
+bool interrupted;   /* VICTIM has failed the group for a reason of its own, and left */
 bool left_inside;   /* VICTIM has left with the broadcast's call line out, without its step */
 
 inline swap_state(rank, to)
@@ -105,7 +110,110 @@ inline group_fail()
 #define PEER  ((me + turn) % RANKS)
 #define THIRD ((me + 3 - turn) % RANKS)
 
-/* wait_asleep(): until the peer has published `at`. Whom to judge, and for what, is in `judged`. */
+inline judge_group()
+{
+    atomic {
+        if
+        :: finder != 0 ->
+            assert(reason[finder - 1]);
+            assert(killed || left_inside || interrupted); /* others harm nobody by leaving */
+            failed = true
+        :: else
+        fi
+    }
+}
+
+/* The same behind a state. */
+inline judge_group_again()
+{
+    if
+    :: finder != 0 -> failed = true
+    :: else
+    fi
+}
+
+/* Whom to judge is in `judged`: the one that died first, not one that was told and ended. */
+inline judge_deaths()
+{
+    look(PEER);
+    if
+    :: seen == DEAD -> judged = PEER
+    :: else ->
+        look(THIRD);
+        if
+        :: seen == DEAD -> judged = THIRD
+        :: else
+        fi
+    fi;
+    if
+    :: judged != RANKS ->
+#ifndef FAULT_abort_before_death
+        judge_group_again();
+#endif
+        if
+        :: !failed ->
+            assert(judged == VICTIM && killed && state[judged] == DEAD);
+            group_fail()
+        :: else
+        fi;
+        judged = RANKS
+    :: else
+    fi
+}
+
+/* The same for who has left. */
+inline judge_left()
+{
+#ifndef FAULT_deaths_before_left
+    judge_deaths();
+#endif
+#ifndef FAULT_abort_before_left
+    if
+    :: !failed -> judge_group_again()
+    :: else
+    fi;
+#endif
+    if
+    :: !failed ->
+        assert(newest[left] < at); /* it never will publish this */
+        assert(left == VICTIM && !interrupted); /* and nothing made it go */
+        if
+#ifndef FAULT_left_in_silence
+        :: ENTERED(at) -> group_fail()
+#endif
+#ifdef FAULT_left_poisons
+        :: !ENTERED(at) -> group_fail()
+#endif
+        :: else -> failed = true /* this call alone, and this rank makes no further ones */
+        fi
+    :: else
+    fi
+}
+
+/* judge_members(): first deaths, then the peer's departure, then the third rank's. */
+inline judge_members()
+{
+    judge_deaths();
+    if
+    :: !failed && left == RANKS ->
+#ifdef FAULT_left_by_old_line
+        latest = newest[THIRD];
+        look(THIRD);
+#else
+        look(THIRD);
+        latest = newest[THIRD];
+#endif
+        left = (seen == LEFT && latest < CALL_LINE(at) -> THIRD : RANKS);
+        latest = 0
+    :: else
+    fi;
+    if
+    :: !failed && left != RANKS -> judge_left()
+    :: else
+    fi
+}
+
+/* wait_asleep(): until the peer has published `at`. */
 inline look_once()
 {
 #ifdef FAULT_data_before_state
@@ -121,53 +229,13 @@ inline look_once()
     :: else
     fi;
 #endif
+    left = (seen == LEFT -> PEER : RANKS);
+    judge_group();
     if
-    :: atomic { finder != 0 -> /* judge_group() */
-            assert(reason[finder - 1]);
-            assert(killed || left_inside); /* who left between two calls harms neither */
-            failed = true
-        }
-    :: else -> /* judge_members(): first the peer, then the third rank */
-        if
-        :: seen == LEFT -> judged = PEER
-        :: else ->
-            look(PEER);
-            if
-            :: seen == DEAD -> judged = PEER
-            :: else ->
-#ifdef FAULT_left_by_old_line
-                latest = newest[THIRD];
-                look(THIRD);
-#else
-                look(THIRD);
-                latest = newest[THIRD];
-#endif
-                if
-                :: seen == DEAD || (seen == LEFT && latest < CALL_LINE(at)) -> judged = THIRD
-                :: else
-                fi;
-                latest = 0
-            fi
-        fi;
-        if
-        :: judged == RANKS
-        :: judged != RANKS && seen == LEFT ->
-            assert(newest[judged] < at); /* it never will publish this */
-            if
-#ifndef FAULT_left_in_silence
-            :: ENTERED(at) -> group_fail()
-#endif
-#ifdef FAULT_left_poisons
-            :: !ENTERED(at) -> group_fail()
-#endif
-            :: else -> failed = true /* this call alone, and this rank makes no further ones */
-            fi
-        :: judged != RANKS && seen == DEAD ->
-            assert(judged == VICTIM && killed && state[judged] == DEAD);
-            group_fail()
-        fi;
-        judged = RANKS
+    :: !failed -> judge_members()
+    :: else
     fi;
+    left = RANKS;
     seen = ALIVE
 }
 
@@ -182,7 +250,8 @@ inline look_once()
     (newest[PEER] >= at || finder != 0 || state[PEER] == LEFT || GONE(PEER) || GONE(THIRD) || \
      (state[THIRD] == LEFT && newest[THIRD] < CALL_LINE(at)))
 
-/* A death between two reads is one in front of the next store: nobody can tell them apart. */
+/* A death between two reads is one in front of the next store: nobody can tell them apart. Who is told
+ * of it in another group leaves this one, and tells nobody. */
 inline may_die()
 {
     if
@@ -191,16 +260,21 @@ inline may_die()
         :: killed = true;
             life[me] = true; /* the kernel, behind the death */
             goto gone
+        :: at == PUBLICATIONS -> /* earlier it is only more of the same */
+            interrupted = true;
+            group_fail();
+            goto told
         :: true
         fi
-    :: else
+    :: me != VICTIM && killed && life[VICTIM] -> swap_state(me, LEFT); goto over
+    :: me != VICTIM
     fi
 }
 
 proctype Rank(byte me; byte root)
 {
     byte at, turn, latest;
-    byte judged = RANKS;
+    byte judged = RANKS, left = RANKS;
     mtype seen = ALIVE;
     bool failed;
     for (at : 1 .. PUBLICATIONS) {
@@ -229,7 +303,7 @@ proctype Rank(byte me; byte root)
             fi;
             look_once();
             if
-            :: failed -> goto over
+            :: failed -> goto told
             :: else
             fi;
             NEWS; /* the ends of slices without it are left out */
@@ -237,7 +311,7 @@ proctype Rank(byte me; byte root)
                 look_once();
                 assert(failed)
             };
-            goto over;
+            goto told;
 there:
             seen = ALIVE
         }
@@ -245,13 +319,20 @@ there:
     }
     may_die();
     swap_state(me, LEFT);
+    goto over;
+told:
+    if
+    :: true -> goto gone /* nobody may need its departure to end */
+    :: swap_state(me, LEFT)
+    :: finder != 0 -> life[me] = true; goto gone /* it ends without a goodbye */
+    fi;
 over:
     if
     :: state[me] == LEFT -> life[me] = true /* the process ends some time behind its goodbye */
     :: else
     fi;
 gone:
-    skip
+    atomic { at = 0; turn = 0; failed = false; seen = ALIVE } /* fewer states */
 }
 
 init

@@ -167,7 +167,7 @@ def test_a_time_out_at_the_rendezvous_names_who_has_not_come() -> None:
 @pytest.mark.timeout(40)
 def test_who_stops_at_the_rendezvous_is_named() -> None:
     class Stopping(dist.Store):
-        """Stops its rank when it is about to give its verdict."""
+        """Stops its rank when it has the offer, and is about to give its verdict."""
 
         def __init__(self, rank: ranks.Rank) -> None:
             super().__init__()
@@ -175,8 +175,6 @@ def test_who_stops_at_the_rendezvous_is_named() -> None:
             self.inner = dist.PrefixStore("test", rank.store)
 
         def set(self, key: str, value: Any) -> None:
-            if "/v/" in key:
-                faults.stop_oneself_until_continued(self.rank)
             self.inner.set(key, value)
 
         def get(self, key: str) -> bytes:
@@ -189,7 +187,10 @@ def test_who_stops_at_the_rendezvous_is_named() -> None:
             return self.inner.check(keys)
 
         def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
-            return self.inner.compare_set(key, expected, desired)
+            now = self.inner.compare_set(key, expected, desired)
+            if key.endswith("/o") and bytes(now) != bytes(expected):
+                faults.stop_oneself_until_continued(self.rank)
+            return now
 
     def body(rank: ranks.Rank) -> None:
         if rank.rank != 1:

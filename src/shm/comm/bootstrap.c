@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Attempts: rank 0 makes a segment and offers its name; every rank opens it, checks it, reserves its
- * block, links its life word and gives one verdict; rank 0 decides, or tries the next form.
+ * block, links its life word and gives one verdict; rank 0 decides, or tries the next form. The store
+ * carries what cannot be said in the segment; docs/PROTOCOL.md, section 7.
  */
 #include "shm/comm/bootstrap.h"
 
@@ -20,7 +21,6 @@ struct arrival {
     struct shc_meeting meeting;
     struct shc_comm *comm;
     const struct shc_knobs *knobs;
-    bool linked;
 };
 
 /* ---- the segment ---- */
@@ -99,31 +99,62 @@ static enum shc_status take_seat(struct arrival *a)
                           shc_progress_value(a->comm->epoch, 0));
     struct shc_member_shm *member = shc_seat_member(seat, rank);
     shc_keeper_link(a->comm->keeper, &member->life);
-    a->linked = true;
     /* acq_rel member/state: the identity and the life word, before anybody may look at them. */
     shc_a32_cas_acq_rel(&member->state, SHC_MEMBER_EMPTY, SHC_MEMBER_ALIVE);
+    shc_os_futex_wake_all(&member->state, true); /* rank 0 sleeps on it */
+    a->meeting.seated = true;
     return SHC_OK;
+}
+
+/* Rank 0, behind what it has put into the store. */
+static void tell(const struct arrival *a, enum shc_told what)
+{
+    shc_a32 *word = &shc_seat_told(a->meeting.seat)->word;
+    /* release told/word -> acquire in await_news(): that the store holds the news. */
+    shc_a32_store_release(word, (uint32_t)what);
+    shc_os_futex_wake_all(word, true);
 }
 
 static void leave_seat(struct arrival *a)
 {
-    if (a->linked) {
-        shc_member_leave(a->meeting.seat); /* should the others have found the group fine */
-        shc_keeper_unlink(a->comm->keeper,
-                          &shc_seat_member(a->meeting.seat, a->meeting.seat->rank)->life);
+    const struct shc_seat *seat = a->meeting.seat;
+    if (a->meeting.seated) {
+        if (seat->rank == 0)
+            tell(a, SHC_TOLD_LOOK);
+        shc_member_leave(seat); /* should the others have found the group fine */
+        shc_keeper_unlink(a->comm->keeper, &shc_seat_member(seat, seat->rank)->life);
     }
-    a->linked = false;
+    a->meeting.seated = false;
     shc_segment_detach(&a->meeting.seat->segment);
 }
 
 /* ---- the attempts ---- */
 
+/* A bad one, of a rank that has no seat. */
 static enum shc_status give_verdict(const struct arrival *a, int attempt, enum shc_status status)
 {
     char key[SHC_MEETING_KEY_BYTES];
-    struct shc_verdict verdict = shc_verdict_of(status, status == SHC_OK ? "" : shc_error_text());
+    struct shc_verdict verdict = shc_verdict_of(status, shc_error_text());
     shc_meeting_key(key, a->meeting.generation, attempt, "v", a->meeting.seat->rank);
     return shc_meeting_put(&a->meeting, key, &verdict, sizeof verdict);
+}
+
+/* Rank 0: waits for the rank's seat, or its bad verdict. */
+static enum shc_status await_verdict(struct arrival *a, int attempt, int rank,
+                                     struct shc_verdict *verdict)
+{
+    shc_a32 *state = &shc_seat_member(a->meeting.seat, rank)->state;
+    uint64_t pause_ns = SHC_MEETING_WOKEN_NS;
+    char key[SHC_MEETING_KEY_BYTES];
+    bool there = false;
+    shc_meeting_key(key, a->meeting.generation, attempt, "v", rank);
+    while (!there && !shc_meeting_is_seated(&a->meeting, rank)) {
+        SHC_TRY(shc_meeting_pause(&a->meeting, &pause_ns, state, SHC_MEMBER_EMPTY));
+        SHC_TRY(shc_meeting_get_verdict(&a->meeting, key, verdict, &there));
+    }
+    if (!there)
+        *verdict = shc_verdict_of(SHC_OK, "");
+    return SHC_OK;
 }
 
 /* Rank 0: waits for all verdicts of the attempt; the first bad one, if any, with the ranks that
@@ -132,20 +163,12 @@ static enum shc_status gather_verdicts(struct arrival *a, int attempt, struct sh
 {
     static const struct shc_verdict good = {.status = SHC_OK};
     int world = a->meeting.seat->world_size;
-    char key[SHC_MEETING_KEY_BYTES], ranks[128] = "";
+    char ranks[128] = "";
     size_t used = 0;
     *worst = good;
     for (int rank = 1; rank < world; rank++) {
-        uint64_t pause_ns = SHC_MEETING_POLL_NS;
         struct shc_verdict verdict;
-        bool there = false;
-        shc_meeting_key(key, a->meeting.generation, attempt, "v", rank);
-        for (;;) {
-            SHC_TRY(shc_meeting_get_verdict(&a->meeting, key, &verdict, &there));
-            if (there)
-                break;
-            SHC_TRY(shc_meeting_pause(&a->meeting, &pause_ns));
-        }
+        SHC_TRY(await_verdict(a, attempt, rank, &verdict));
         if (verdict.status == SHC_OK)
             continue;
         if (worst->status == SHC_OK)
@@ -221,29 +244,53 @@ static enum shc_status lead(struct arrival *a)
         form = next;
     }
     SHC_TRY(shc_meeting_decide(&a->meeting, &outcome, &decided));
-    return decided.status == SHC_OK ? SHC_OK : shc_meeting_failed(&a->meeting, &decided);
+    if (decided.status != SHC_OK)
+        return shc_meeting_failed(&a->meeting, &decided);
+    tell(a, SHC_TOLD_OK);
+    return SHC_OK;
+}
+
+/* Another rank: what the store says, the decision or the offer of this attempt. */
+static enum shc_status look_for_news(struct arrival *a, int attempt, bool *decided_ok,
+                                     struct shc_segment_name *name, bool *there)
+{
+    char key[SHC_MEETING_KEY_BYTES];
+    struct shc_verdict decided;
+    shc_meeting_key(key, a->meeting.generation, attempt, "o", -1);
+    SHC_TRY(shc_meeting_get(&a->meeting, key, name, sizeof *name, there));
+    if (*there)
+        return SHC_OK;
+    shc_meeting_key(key, a->meeting.generation, 0, "d", -1);
+    SHC_TRY(shc_meeting_get_verdict(&a->meeting, key, &decided, there));
+    *decided_ok = *there && decided.status == SHC_OK;
+    return *there && !*decided_ok ? shc_meeting_failed(&a->meeting, &decided) : SHC_OK;
 }
 
 /* Another rank: waits for the decision, or for the offer of this attempt. */
 static enum shc_status await_news(struct arrival *a, int attempt, bool *decided_ok,
                                   struct shc_segment_name *name)
 {
-    char offer_key[SHC_MEETING_KEY_BYTES], decision_key[SHC_MEETING_KEY_BYTES];
-    uint64_t pause_ns = SHC_MEETING_POLL_NS;
-    shc_meeting_key(offer_key, a->meeting.generation, attempt, "o", -1);
-    shc_meeting_key(decision_key, a->meeting.generation, 0, "d", -1);
-    for (;;) {
-        struct shc_verdict decided;
-        bool there;
-        SHC_TRY(shc_meeting_get_verdict(&a->meeting, decision_key, &decided, &there));
-        *decided_ok = there && decided.status == SHC_OK;
-        if (there)
-            return *decided_ok ? SHC_OK : shc_meeting_failed(&a->meeting, &decided);
-        SHC_TRY(shc_meeting_get(&a->meeting, offer_key, name, sizeof *name, &there));
-        if (there)
+    /* In the seat of the attempt before, rank 0's word comes first. */
+    shc_a32 *word = a->meeting.seated ? &shc_seat_told(a->meeting.seat)->word : NULL;
+    uint64_t pause_ns = word ? SHC_MEETING_WOKEN_NS : SHC_MEETING_POLL_NS;
+    bool there = false;
+    *decided_ok = false;
+    if (!word)
+        SHC_TRY(look_for_news(a, attempt, decided_ok, name, &there));
+    while (!there) {
+        SHC_TRY(shc_meeting_pause(&a->meeting, &pause_ns, word, SHC_TOLD_NOTHING));
+        /* acquire told/word <- release in tell(): the store holds the news. */
+        uint32_t told = word ? shc_a32_load_acquire(word) : (uint32_t)SHC_TOLD_NOTHING;
+        *decided_ok = told == SHC_TOLD_OK;
+        if (*decided_ok)
             return SHC_OK;
-        SHC_TRY(shc_meeting_pause(&a->meeting, &pause_ns));
+        if (told == SHC_TOLD_LOOK) {
+            word = NULL;
+            pause_ns = SHC_MEETING_POLL_NS;
+        }
+        SHC_TRY(look_for_news(a, attempt, decided_ok, name, &there));
     }
+    return SHC_OK;
 }
 
 static enum shc_status follow(struct arrival *a)
@@ -262,7 +309,8 @@ static enum shc_status follow(struct arrival *a)
             st = check_header(a->meeting.seat);
         if (st == SHC_OK)
             st = take_seat(a);
-        SHC_TRY(give_verdict(a, attempt, st));
+        if (st != SHC_OK)
+            SHC_TRY(give_verdict(a, attempt, st));
     }
 }
 

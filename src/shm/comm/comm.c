@@ -306,21 +306,60 @@ void shc_comm_free(struct shc_comm *comm)
 
 /* ---- questions ---- */
 
+/* Another rank of the group, by its number in the whole job; or -1. pre: mapped_lock is held. */
+static int find_member(const struct shc_comm *comm, int32_t global_rank)
+{
+    for (int rank = 0; comm->mapped && comm->global_ranks && rank < comm->seat.world_size; rank++)
+        if (rank != comm->seat.rank && comm->global_ranks[rank] == global_rank)
+            return rank;
+    return -1;
+}
+
 bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pid)
 {
     bool dead = false;
     pthread_mutex_lock(&comm->mapped_lock);
-    for (int rank = 0; comm->mapped && comm->global_ranks && rank < comm->seat.world_size; rank++) {
-        if (rank == comm->seat.rank || comm->global_ranks[rank] != global_rank)
-            continue;
+    int rank = find_member(comm, global_rank);
+    if (rank >= 0) {
         enum shc_member_state state = shc_member_look(&comm->seat, rank);
         dead = state == SHC_MEMBER_DEAD ||
                (state != SHC_MEMBER_EMPTY && shc_member_process_gone(&comm->seat, rank));
         *pid = (int32_t)shc_seat_identity(&comm->seat, rank)->process.pid;
-        break;
     }
     pthread_mutex_unlock(&comm->mapped_lock);
     return dead;
+}
+
+/* A rank that has died, other than this one; or -1. pre: mapped_lock is held. */
+static int find_dead(const struct shc_seat *seat, int other)
+{
+    shc_member_look_at_processes(seat, 0, seat->world_size);
+    for (int rank = 0; rank < seat->world_size; rank++)
+        if (rank != seat->rank && rank != other && shc_member_look(seat, rank) == SHC_MEMBER_DEAD)
+            return rank;
+    return -1;
+}
+
+bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, size_t capacity)
+{
+    bool known = false;
+    char reason[SHC_REASON_BYTES + 32];
+    pthread_mutex_lock(&comm->mapped_lock);
+    const struct shc_seat *seat = &comm->seat;
+    int rank = find_member(comm, global_rank);
+    if (rank >= 0 && shc_group_failed(seat)) {
+        shc_group_reason_text(seat, reason, sizeof reason);
+        snprintf(text, capacity, "the group \"%s\" has failed: %s", comm->name, reason);
+        known = true;
+    } else if (rank >= 0) {
+        int dead = find_dead(seat, rank);
+        known = dead >= 0;
+        if (known)
+            snprintf(text, capacity, "rank %d (pid %d) has died, as the group \"%s\" knows", dead,
+                     (int)shc_seat_identity(seat, dead)->process.pid, comm->name);
+    }
+    pthread_mutex_unlock(&comm->mapped_lock);
+    return known;
 }
 
 int shc_comm_rank(const struct shc_comm *comm)
@@ -349,12 +388,16 @@ enum shc_status shc_comm_error(struct shc_comm *comm)
 {
     SHC_TRY(shc_comm_usable(comm));
     enum shc_status st = SHC_OK;
+    int dead = -1;
     pthread_mutex_lock(&comm->mapped_lock);
+    for (int rank = 0; comm->mapped && dead < 0 && rank < comm->seat.world_size; rank++)
+        if (rank != comm->seat.rank && shc_member_look(&comm->seat, rank) == SHC_MEMBER_DEAD)
+            dead = rank;
+    /* Behind the states: who is dead may have been told, and ended. */
     if (comm->mapped && shc_group_failed(&comm->seat))
         st = shc_group_reason(&comm->seat, "the group");
-    for (int rank = 0; comm->mapped && st == SHC_OK && rank < comm->seat.world_size; rank++)
-        if (rank != comm->seat.rank && shc_member_look(&comm->seat, rank) == SHC_MEMBER_DEAD)
-            st = shc_fail(SHC_ERR_PEER_DEAD, "rank %d of \"%s\" is dead", rank, comm->name);
+    else if (dead >= 0)
+        st = shc_fail(SHC_ERR_PEER_DEAD, "rank %d of \"%s\" is dead", dead, comm->name);
     pthread_mutex_unlock(&comm->mapped_lock);
     return st;
 }

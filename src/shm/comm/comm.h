@@ -15,8 +15,6 @@
 #include "shm/comm/p2p.h"
 #include "shm/comm/process.h"
 
-#define SHC_GROUP_NAME_BYTES 64
-
 /* For tests; all zero in a program. */
 struct shc_knobs {
     struct shc_mapping_cache *cache; /* ranks are threads that share one mapping */
@@ -60,6 +58,10 @@ void shc_comm_leave_soon(struct shc_comm *comm, uint64_t patience_ns);
 
 /* Is the process that is this rank of the job, a member of the group, gone? Any thread. */
 bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pid);
+
+/* What may have ended that rank, once it has been found gone: the group's failure, of which it was
+ * told; else another member's death. False: the group knows nothing. Any thread. */
+bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, size_t capacity);
 
 /* May this process use the group now? Takes no lock. */
 SHC_NODISCARD enum shc_status shc_comm_usable(struct shc_comm *comm);

@@ -132,7 +132,7 @@ void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
     p2p->judged_ns = sight->now_ns;
     if (sight->now_ns - p2p->asked_ns >= ASK_NS) {
         p2p->asked_ns = sight->now_ns;
-        shc_member_look_at_processes(seat, p2p->first_peer);
+        shc_member_look_at_processes(seat, p2p->first_peer, SHC_MEMBER_LOOKS);
     }
     for (int rank = 0; rank < seat->world_size; rank++)
         sight->states[rank] =
@@ -264,16 +264,23 @@ static void judge_queue(struct shc_p2p *p2p, const struct shc_queue *queue,
     }
 }
 
+static void judge_group(struct shc_p2p *p2p)
+{
+    const struct shc_seat *seat = &p2p->comm->seat;
+    if (p2p->pending == 0 || SHC_LIKELY(!shc_group_failed(seat)))
+        return;
+    char reason[SHC_REASON_BYTES + 32];
+    enum shc_status status = shc_group_reason_text(seat, reason, sizeof reason);
+    shc_p2p_finish_all(p2p, status, reason);
+}
+
 void shc_p2p_judge(struct shc_p2p *p2p, const struct shc_sight *sight)
 {
-    struct shc_seat *seat = &p2p->comm->seat;
     if (p2p->pending == 0)
         return;
+    /* Behind the states, in front of their judging: who is gone may have been told, and ended. */
+    judge_group(p2p);
     for (int i = 0; sight->due && i < shc_p2p_queue_count(p2p); i++)
         judge_queue(p2p, shc_p2p_queue(p2p, i), sight);
-    if (SHC_UNLIKELY(shc_group_failed(seat)) && p2p->pending > 0) {
-        char reason[SHC_REASON_BYTES + 32];
-        enum shc_status status = shc_group_reason_text(seat, reason, sizeof reason);
-        shc_p2p_finish_all(p2p, status, reason);
-    }
+    judge_group(p2p);
 }

@@ -120,19 +120,23 @@ enum shc_status shc_meeting_get_verdict(const struct shc_meeting *m, const char 
 
 /* ---- looking around while polling ---- */
 
-/* A rank that has not said hello: another group may have seen its process die. */
+/* A rank that has not said hello: another group may have seen its process end, and why. */
 static enum shc_status look_elsewhere(const struct shc_meeting *m, int rank)
 {
-    int32_t pid = 0;
-    char group[SHC_GROUP_NAME_BYTES];
+    struct shc_end end;
     const int32_t *global_ranks = m->config->global_ranks;
-    if (!global_ranks || !shc_process_knows_dead(global_ranks[rank], &pid, group, sizeof group))
+    if (!global_ranks || !shc_process_knows_dead(global_ranks[rank], &end))
         return SHC_OK;
+    if (end.why[0])
+        return shc_fail(SHC_ERR_PEER_DEAD,
+                        "%s; and rank %d (pid %d), which has died or ended, cannot come to the "
+                        "group \"%s\"",
+                        end.why, rank, (int)end.pid, m->seat->group);
     return shc_fail(
         SHC_ERR_PEER_DEAD,
         "rank %d (pid %d) has died or ended, as the group \"%s\" knows, and cannot come to the "
         "group \"%s\"",
-        rank, (int)pid, group, m->seat->group);
+        rank, (int)end.pid, end.group, m->seat->group);
 }
 
 static enum shc_status look_at_ranks(struct shc_meeting *m)
@@ -172,6 +176,20 @@ static bool has_key(const struct shc_meeting *m, int attempt, const char *what, 
     return m->store->check(m->store->ctx, keys, 1) == 0;
 }
 
+bool shc_meeting_is_seated(const struct shc_meeting *m, int rank)
+{
+    /* acquire member/state <- acq_rel in take_seat(): its block is reserved. */
+    return shc_a32_load_acquire(&shc_seat_member(m->seat, rank)->state) != SHC_MEMBER_EMPTY;
+}
+
+/* Has the rank given its verdict on the attempt? Who has no seat cannot tell, and waits for rank 0
+ * in any case. */
+static bool has_judged(const struct shc_meeting *m, int rank)
+{
+    return rank == 0 || !m->seated || shc_meeting_is_seated(m, rank) ||
+           has_key(m, m->attempt, "v", rank);
+}
+
 static size_t append_rank(const struct shc_meeting *m, int rank, bool here, char *text,
                           size_t capacity)
 {
@@ -196,7 +214,7 @@ static void absent_text(const struct shc_meeting *m, char *text, size_t capacity
         come = come && (rank == m->seat->rank || has_key(m, 0, "h", rank));
     for (int rank = 0; rank < m->seat->world_size && used < capacity; rank++) {
         bool here = has_key(m, 0, "h", rank);
-        bool done = come ? rank == 0 || m->attempt == 0 || has_key(m, m->attempt, "v", rank) : here;
+        bool done = come ? has_judged(m, rank) : here;
         if (rank != m->seat->rank && !done)
             used += append_rank(m, rank, here, text + used, capacity - used);
     }
@@ -231,9 +249,13 @@ static enum shc_status look_at_clock(struct shc_meeting *m, uint64_t now_ns)
     return SHC_OK;
 }
 
-enum shc_status shc_meeting_pause(struct shc_meeting *m, uint64_t *pause_ns)
+enum shc_status shc_meeting_pause(struct shc_meeting *m, uint64_t *pause_ns, shc_a32 *word,
+                                  uint32_t value)
 {
-    shc_os_sleep_ns(*pause_ns);
+    if (word)
+        shc_os_futex_wait(word, value, *pause_ns, true);
+    else
+        shc_os_sleep_ns(*pause_ns);
     if (*pause_ns < POLL_MAX_NS)
         *pause_ns += *pause_ns / 2;
     uint64_t now_ns = shc_clock_ns();

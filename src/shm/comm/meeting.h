@@ -7,13 +7,14 @@
  *   n/<rank>            counter: how many generations this rank has begun
  *   <g>/h/<rank>        hello: who the rank is, so that others can look whether it lives
  *   <g>/<a>/o           offer of attempt a, by rank 0: the segment's name
- *   <g>/<a>/v/<rank>    verdict of the rank: attached and reserved, or why not
+ *   <g>/<a>/v/<rank>    bad verdict of the rank: why it cannot attach or reserve
  *   <g>/d               decision, the first put wins: ok (rank 0 only) or why not (anyone)
  *
  * Keys carry a generation g, because prefixes meet again: destroy and init on one store, every job
  * under torchrun, re-made groups. No key is waited for inside the store: a blocking wait would hold
  * the store client's lock against another thread that makes another group. Keys are polled, and
- * between polls the others' processes and the deadline are looked at.
+ * between polls the others' processes and the deadline are looked at. Who has a seat in the offered
+ * segment says so there, and is told there to go on: faster than any poll.
  */
 
 #include "shm/comm/comm.h"
@@ -21,6 +22,7 @@
 #define SHC_MEETING_KEY_BYTES  64
 #define SHC_MEETING_TEXT_BYTES 512
 #define SHC_MEETING_POLL_NS    (50 * SHC_NS_PER_US) /* the first pause of a poll */
+#define SHC_MEETING_WOKEN_NS   (2 * SHC_NS_PER_MS)  /* the same, where the segment wakes */
 
 struct shc_verdict { /* of a rank on an attempt; also the decision */
     uint32_t status;
@@ -33,6 +35,7 @@ struct shc_meeting {
     const struct shc_store *store;
     int64_t generation; /* 0 before shc_meeting_begin() */
     int attempt;        /* on offer, or 0 */
+    bool seated;        /* this rank, in the segment of the attempt */
 
     /* Private to meeting.c. */
     uint64_t begun_ns, deadline_ns, looked_ns, late_ns, late_step_ns;
@@ -63,9 +66,14 @@ struct shc_verdict shc_verdict_of(enum shc_status status, const char *text);
 SHC_NODISCARD enum shc_status shc_meeting_get_verdict(const struct shc_meeting *m, const char *key,
                                                       struct shc_verdict *verdict, bool *there);
 
-/* One pause of a poll, growing; now and then a look at the decision, the ranks, the clock, the
+/* Has the rank a seat in the segment of this attempt? That is its good verdict. pre: seated */
+bool shc_meeting_is_seated(const struct shc_meeting *m, int rank);
+
+/* One pause of a poll, growing; over as soon as somebody wakes who sleeps on `word`, or finds it not
+ * to be `value` (NULL: a sleep). Now and then a look at the decision, the ranks, the clock, the
  * caller's interrupt. Fails when waiting on makes no sense. */
-SHC_NODISCARD enum shc_status shc_meeting_pause(struct shc_meeting *m, uint64_t *pause_ns);
+SHC_NODISCARD enum shc_status shc_meeting_pause(struct shc_meeting *m, uint64_t *pause_ns,
+                                                shc_a32 *word, uint32_t value);
 
 /* Puts a decision if there is none; *decided is what then stands. */
 SHC_NODISCARD enum shc_status shc_meeting_decide(const struct shc_meeting *m,

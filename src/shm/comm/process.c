@@ -135,15 +135,19 @@ void shc_process_unlist(struct shc_comm *comm)
     pthread_mutex_unlock(&process.lock);
 }
 
-bool shc_process_knows_dead(int32_t global_rank, int32_t *pid, char *group, size_t capacity)
+bool shc_process_knows_dead(int32_t global_rank, struct shc_end *end)
 {
-    bool dead = false;
+    bool dead = false, known = false;
     pthread_mutex_lock(&process.lock);
     for (struct shc_comm *comm = process.comms; comm && !dead; comm = comm->next) {
-        dead = shc_comm_knows_dead(comm, global_rank, pid);
+        dead = shc_comm_knows_dead(comm, global_rank, &end->pid);
         if (dead)
-            snprintf(group, capacity, "%s", comm->name);
+            snprintf(end->group, sizeof end->group, "%s", comm->name);
     }
+    /* Behind that look: what told the rank to end was there before it had ended. */
+    end->why[0] = '\0';
+    for (struct shc_comm *comm = process.comms; comm && dead && !known; comm = comm->next)
+        known = shc_comm_knows_why(comm, global_rank, end->why, sizeof end->why);
     pthread_mutex_unlock(&process.lock);
     return dead;
 }

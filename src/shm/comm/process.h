@@ -14,6 +14,8 @@
 #include "shm/exec/pool.h"
 #include "shm/proto/keeper.h"
 
+#define SHC_GROUP_NAME_BYTES 64
+
 struct shc_comm;
 struct shc_seat;
 
@@ -53,6 +55,12 @@ void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, si
 void shc_process_list(struct shc_comm *comm);
 void shc_process_unlist(struct shc_comm *comm);
 
-/* Is the process that is this rank of the job, a member of a listed group, gone? Then *pid is its
- * and `group` that group's name. */
-bool shc_process_knows_dead(int32_t global_rank, int32_t *pid, char *group, size_t capacity);
+/* What this process's groups know of a rank that is gone. */
+struct shc_end {
+    int32_t pid;
+    char group[SHC_GROUP_NAME_BYTES]; /* that has found it gone */
+    char why[320]; /* what may have ended it: a failed group's reason, another's death; or "" */
+};
+
+/* Is the process that is this rank of the job, a member of a listed group, gone? */
+bool shc_process_knows_dead(int32_t global_rank, struct shc_end *end);

@@ -10,6 +10,7 @@
  *
  *      0   struct shc_header_shm          W: rank 0, before it publishes the segment's name
  *   1024   struct shc_abort_shm           W: compare-and-swap, once
+ *   1152   struct shc_told_shm            W: rank 0, while the group is made
  *   2048   struct shc_member_shm [256]    W: compare-and-swap (life: its rank's keeper and the
  *                                            kernel)
  *   4096   block of rank 0                W: rank 0
@@ -37,7 +38,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 4u
+#define SHC_LAYOUT_VERSION 5u
 
 #define SHC_NONCE_BYTES 16
 
@@ -57,6 +58,17 @@ struct shc_header_shm {
 /* 0, or 1 + the rank that found the group broken and wrote the reason into its own block. */
 struct shc_abort_shm {
     shc_a32 finder;
+};
+
+/* What rank 0 tells who sits in the segment of its attempt. The store has it first. */
+enum shc_told {
+    SHC_TOLD_NOTHING = 0,
+    SHC_TOLD_OK,   /* the group is made */
+    SHC_TOLD_LOOK, /* this attempt is over: look at the store */
+};
+
+struct shc_told_shm {
+    shc_a32 word; /* enum shc_told */
 };
 
 /*
@@ -180,6 +192,7 @@ struct shc_ack_shm {
 #define SHC_SMALL_SLOT_BYTES 8192
 
 #define SHC_ABORT_OFFSET    1024
+#define SHC_TOLD_OFFSET     1152
 #define SHC_MEMBERS_OFFSET  2048
 #define SHC_BLOCKS_OFFSET   4096
 #define SHC_IDENTITY_OFFSET 0
@@ -199,6 +212,9 @@ struct shc_ack_shm {
 
 SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 72, "header");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) <= SHC_ABORT_OFFSET, "header in front of abort");
+SHC_LAYOUT_ASSERT(SHC_ABORT_OFFSET + SHC_LINE_BYTES <= SHC_TOLD_OFFSET &&
+                      SHC_TOLD_OFFSET + SHC_LINE_BYTES <= SHC_MEMBERS_OFFSET,
+                  "told has its own lines");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_member_shm) == 8, "member");
 SHC_LAYOUT_ASSERT(SHC_MEMBERS_OFFSET + SHC_MAX_WORLD * sizeof(struct shc_member_shm) ==
                       SHC_BLOCKS_OFFSET,

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #define MISSING_LISTED 4
-#define GONE_LOOKS     16
 
 enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank)
 {
@@ -50,9 +49,9 @@ bool shc_member_process_gone(const struct shc_seat *seat, int rank)
     return dumping_core;
 }
 
-void shc_member_look_at_processes(const struct shc_seat *seat, int first)
+void shc_member_look_at_processes(const struct shc_seat *seat, int first, int count)
 {
-    for (int i = 0; i < seat->world_size && i < GONE_LOOKS; i++) {
+    for (int i = 0; i < seat->world_size && i < count; i++) {
         int rank = (first + i) % seat->world_size;
         if (rank != seat->rank && shc_member_process_gone(seat, rank))
             shc_member_declare_dead(seat, rank);

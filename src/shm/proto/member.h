@@ -27,9 +27,11 @@ void shc_member_declare_dead(const struct shc_seat *seat, int rank);
  * back; the kernel marks the life word only after the dump). Slow: system calls. */
 bool shc_member_process_gone(const struct shc_seat *seat, int rank);
 
+#define SHC_MEMBER_LOOKS 16 /* at processes, by who waits and will look again */
+
 /* A second witness beside the life words: late for a big process, but it sees a core dump. Asks
- * /proc for some of the other ranks, from this one on, and declares dead who is gone. */
-void shc_member_look_at_processes(const struct shc_seat *seat, int first);
+ * /proc for so many ranks, from this one on, and declares dead who is gone. */
+void shc_member_look_at_processes(const struct shc_seat *seat, int first, int count);
 
 /* "rank 3 (pid 8123, stopped, last call broadcast #411 (...))" */
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);

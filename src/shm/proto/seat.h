@@ -57,6 +57,11 @@ SHC_INLINE struct shc_abort_shm *shc_seat_abort(const struct shc_seat *seat)
     return (struct shc_abort_shm *)(void *)(seat->segment.base + SHC_ABORT_OFFSET);
 }
 
+SHC_INLINE struct shc_told_shm *shc_seat_told(const struct shc_seat *seat)
+{
+    return (struct shc_told_shm *)(void *)(seat->segment.base + SHC_TOLD_OFFSET);
+}
+
 SHC_INLINE struct shc_member_shm *shc_seat_member(const struct shc_seat *seat, int rank)
 {
     return (struct shc_member_shm *)(void *)(seat->segment.base + SHC_MEMBERS_OFFSET) + rank;

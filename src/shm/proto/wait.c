@@ -58,43 +58,12 @@ static enum shc_status judge_dead(struct shc_wait *wait, int rank)
     return shc_wait_give_up(wait, SHC_ERR_PEER_DEAD, reason);
 }
 
-static enum shc_status judge_left(struct shc_wait *wait, int rank)
-{
-    char call[128], reason[320];
-    shc_call_latest_text(wait->seat, rank, call, sizeof call);
-    snprintf(reason, sizeof reason,
-             "rank %d (pid %d) has left the group (closed it, or its process ended); its last "
-             "call was %s",
-             rank, (int)shc_seat_identity(wait->seat, rank)->process.pid, call);
-    return shc_wait_give_up(wait, SHC_ERR_PEER_LEFT, reason);
-}
-
 /* A rank that has left without entering this operation never will. */
 static bool left_before(const struct shc_wait *wait, int rank)
 {
     struct shc_call call;
     uint64_t latest = shc_call_latest(wait->seat, rank, &call);
     return latest == 0 || !shc_reached(latest, wait->epoch);
-}
-
-/* The data is not there: is anybody's state a reason to give up? The peer's was read before the data
- * was looked at for the last time. */
-static enum shc_status judge_members(struct shc_wait *wait, int peer,
-                                     enum shc_member_state peer_state)
-{
-    struct shc_seat *seat = wait->seat;
-    if (peer_state == SHC_MEMBER_LEFT)
-        return judge_left(wait, peer);
-    for (int rank = 0; rank < seat->world_size; rank++) {
-        if (rank == seat->rank)
-            continue;
-        enum shc_member_state state = shc_member_look(seat, rank);
-        if (state == SHC_MEMBER_DEAD)
-            return judge_dead(wait, rank);
-        if (state == SHC_MEMBER_LEFT && rank != peer && left_before(wait, rank))
-            return judge_left(wait, rank);
-    }
-    return SHC_OK;
 }
 
 static enum shc_status judge_group(struct shc_wait *wait)
@@ -108,6 +77,53 @@ static enum shc_status judge_group(struct shc_wait *wait)
     char what[256];
     what_text(wait, what, sizeof what);
     return shc_group_reason(seat, what);
+}
+
+/* Is anybody dead? Whoever is gone may have been told why the group failed, and ended: what told him
+ * was there before he went, so behind his state the abort word is looked at again. */
+static enum shc_status judge_deaths(struct shc_wait *wait)
+{
+    struct shc_seat *seat = wait->seat;
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        if (rank == seat->rank || shc_member_look(seat, rank) != SHC_MEMBER_DEAD)
+            continue;
+        SHC_TRY(judge_group(wait));
+        return judge_dead(wait, rank);
+    }
+    return SHC_OK;
+}
+
+/* The same of who has left, perhaps told of a death by another group: so the dead, too, are looked
+ * for behind his state, also where no life word shows them yet. */
+static enum shc_status judge_left(struct shc_wait *wait, int rank)
+{
+    struct shc_seat *seat = wait->seat;
+    shc_member_look_at_processes(seat, 0, seat->world_size);
+    SHC_TRY(judge_deaths(wait));
+    SHC_TRY(judge_group(wait));
+    char call[128], reason[320];
+    shc_call_latest_text(seat, rank, call, sizeof call);
+    snprintf(reason, sizeof reason,
+             "rank %d (pid %d) has left the group (closed it, or its process ended); its last "
+             "call was %s",
+             rank, (int)shc_seat_identity(seat, rank)->process.pid, call);
+    return shc_wait_give_up(wait, SHC_ERR_PEER_LEFT, reason);
+}
+
+/* The data is not there: is anybody's state a reason to give up? The peer's was read before the data
+ * was looked at for the last time. */
+static enum shc_status judge_members(struct shc_wait *wait, int peer,
+                                     enum shc_member_state peer_state)
+{
+    const struct shc_seat *seat = wait->seat;
+    SHC_TRY(judge_deaths(wait));
+    if (peer_state == SHC_MEMBER_LEFT)
+        return judge_left(wait, peer);
+    for (int rank = 0; rank < seat->world_size; rank++)
+        if (rank != seat->rank && rank != peer && shc_member_look(seat, rank) == SHC_MEMBER_LEFT &&
+            left_before(wait, rank))
+            return judge_left(wait, rank);
+    return SHC_OK;
 }
 
 static void say_late(struct shc_wait *wait, int peer, uint64_t now_ns)
@@ -146,7 +162,7 @@ static enum shc_status judge_slowly(struct shc_wait *wait, int peer, uint64_t no
     if (due)
         wait->asked_ns = now_ns;
     if (due && peer >= 0)
-        shc_member_look_at_processes(seat, peer);
+        shc_member_look_at_processes(seat, peer, SHC_MEMBER_LOOKS);
     if (wait->interruptible && seat->interrupted && seat->interrupted(seat->interrupted_ctx))
         return shc_wait_give_up(wait, SHC_ERR_INTERRUPTED, "interrupted by a signal");
     return SHC_OK;
@@ -325,6 +341,9 @@ enum shc_status shc_progress_wait_all(struct shc_wait *wait, uint64_t step)
 
 static SHC_COLD enum shc_status judge_mismatch(struct shc_wait *wait, int rank)
 {
+    /* Who was told of a death goes another way than who was not. */
+    SHC_TRY(judge_group(wait));
+    SHC_TRY(judge_deaths(wait));
     char theirs[160], ours[160], reason[512];
     shc_call_latest_text(wait->seat, rank, theirs, sizeof theirs);
     shc_call_text(wait->call, wait->epoch, ours, sizeof ours);

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One rank dies, another is told of it, leaves and ends: a third that sees both is told of the death,
+// not of who has ended because of it. Ranks are processes.
+#include "tests/support/ranks.h"
+
+#include <atomic>
+#include <csignal>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+extern "C" {
+#include "shm/proto/keeper.h"
+#include "shm/proto/member.h"
+}
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+const int kWorld = 3;
+
+shc_op op_of(shc_op_kind kind)
+{
+    shc_op op = {};
+    op.kind = kind;
+    op.dtype = SHC_FLOAT32;
+    op.redop = SHC_SUM;
+    return op;
+}
+
+shc_status barrier(shc_comm *comm)
+{
+    shc_op op = op_of(SHC_BARRIER);
+    return shc_run(comm, &op);
+}
+
+void until(const std::function<bool()> &true_at_last)
+{
+    while (!true_at_last())
+        usleep(500); // whoever hangs here is ended by the run's limit
+}
+
+void until_gone(const shc_comm *comm, int rank)
+{
+    until([=] { return shc_member_process_gone(&comm->seat, rank); });
+}
+
+void until_left(const shc_comm *comm, int rank)
+{
+    until([=] { return shc_member_look(&comm->seat, rank) == SHC_MEMBER_LEFT; });
+}
+
+char state_of(const shc_comm *comm, int rank)
+{
+    bool dumping;
+    return shc_os_process_state(&shc_seat_identity(&comm->seat, rank)->process, &dumping);
+}
+
+std::string name_of(const shc_comm *comm, int rank)
+{
+    int pid = shc_seat_identity(&comm->seat, rank)->process.pid;
+    return "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + ") ";
+}
+
+// Without a goodbye; run_ranks() wants nobody to end by a signal.
+[[noreturn]] void die()
+{
+    _exit(0);
+}
+
+// Who is told leaves everything and ends.
+[[noreturn]] void end(Rank &rank, shc_comm *other)
+{
+    shc_comm_free(other);
+    shc_comm_free(rank.comm);
+    fflush(nullptr);
+    _exit(::testing::Test::HasFailure() ? 1 : 0);
+}
+
+void expect_death(shc_status status, const std::string &who)
+{
+    EXPECT_EQ(status, SHC_ERR_PEER_DEAD) << error_text();
+    EXPECT_NE(error_text().find(who + "died"), std::string::npos) << error_text();
+}
+
+// Rank `told` hears of the death in another group, whose failure nobody else learns: it just leaves.
+void is_told_elsewhere(Rank &rank, shc_comm *other, int victim)
+{
+    expect_death(barrier(other), name_of(other, victim));
+    end(rank, other);
+}
+
+class Told : public ::testing::TestWithParam<int>
+{
+};
+
+// All six casts, as who waits looks at the others in the order of ranks.
+TEST_P(Told, ElsewhereInTheCallThatMissesWhoHasLeft)
+{
+    const int victim = GetParam() % 3, told = (victim + 1 + GetParam() / 3) % 3;
+    run_ranks(Mode::kProcesses, kWorld, [=](Rank &rank) {
+        shc_comm *other = nullptr;
+        ASSERT_EQ(rank.make_group(&other, "other"), SHC_OK) << error_text();
+        if (rank.rank == victim)
+            die();
+        if (rank.rank == told)
+            is_told_elsewhere(rank, other, victim);
+        const std::string who = name_of(other, victim);
+        until_left(rank.comm, told);
+        shc_comm_free(other); // this rank has not looked whether it failed
+        expect_death(barrier(rank.comm), who);
+    });
+}
+
+// The same where the life word says nothing: the process writes a core dump, or has no robust list.
+TEST_P(Told, ElsewhereWhileTheLifeWordIsSilent)
+{
+    const int victim = GetParam() % 3, told = (victim + 1 + GetParam() / 3) % 3;
+    run_ranks(Mode::kProcesses, kWorld, [=](Rank &rank) {
+        shc_comm *other = nullptr;
+        ASSERT_EQ(rank.make_group(&other, "other"), SHC_OK) << error_text();
+        if (rank.rank == victim) {
+            shc_keeper_unlink(rank.comm->keeper, &shc_seat_member(&rank.comm->seat, victim)->life);
+            die();
+        }
+        if (rank.rank == told) {
+            until_gone(other, victim);
+            is_told_elsewhere(rank, other, victim);
+        }
+        const std::string who = name_of(other, victim);
+        until_left(rank.comm, told);
+        shc_comm_free(other);
+        expect_death(barrier(rank.comm), who);
+    });
+}
+
+INSTANTIATE_TEST_SUITE_P(Casts, Told, ::testing::Range(0, 6));
+
+// A survivor whose last call went well makes the next group, where neither of the two will come.
+TEST(ToldAtTheRendezvous, InTheGroupThatHasFailed)
+{
+    run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
+        const std::string who = name_of(rank.comm, 2);
+        if (rank.rank == 2)
+            die();
+        if (rank.rank == 0) { // looked at first
+            expect_death(barrier(rank.comm), who);
+            end(rank, nullptr);
+        }
+        until_gone(rank.comm, 0);
+        shc_comm *next = nullptr;
+        expect_death(rank.make_group(&next, "next"), who);
+    });
+}
+
+TEST(ToldAtTheRendezvous, InAnotherGroup)
+{
+    run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
+        const std::string who = name_of(rank.comm, 2);
+        shc_comm *other = nullptr;
+        ASSERT_EQ(rank.make_group(&other, "other"), SHC_OK) << error_text();
+        if (rank.rank == 2)
+            die();
+        if (rank.rank == 0)
+            is_told_elsewhere(rank, other, 2);
+        until_gone(rank.comm, 0);
+        shc_comm_free(other);
+        shc_comm *next = nullptr;
+        EXPECT_EQ(rank.make_group(&next, "next"), SHC_ERR_PEER_DEAD) << error_text();
+        EXPECT_EQ(error_text().find(who + "has died"), 0u) << error_text();
+    });
+}
+
+// Nobody died before the one that ended: it is the one to name, with what it did.
+TEST(ToldAtTheRendezvous, OfNobodyNamesWhoEnded)
+{
+    run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
+        if (rank.rank == 0)
+            end(rank, nullptr);
+        until_gone(rank.comm, 0);
+        shc_comm *next = nullptr;
+        EXPECT_EQ(rank.make_group(&next, "next"), SHC_ERR_PEER_DEAD) << error_text();
+        EXPECT_NE(error_text().find(name_of(rank.comm, 0) + "has died or ended, as"),
+                  std::string::npos)
+            << error_text();
+    });
+}
+
+// Who was stopped meanwhile sees at once that its peer has left, and that the group has failed.
+TEST(ToldMessages, OfTheGroupsFailureBeforeThePeersDeparture)
+{
+    run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
+        const std::string who = name_of(rank.comm, 2);
+        const int witness = 1;
+        if (rank.rank == witness) {
+            float value = 0;
+            int64_t size = 1;
+            shc_tensor tensor = {&value, 1, &size, nullptr};
+            shc_op recv = op_of(SHC_RECV);
+            recv.output = {&tensor, 1};
+            recv.peer = 0;
+            shc_request *request = nullptr;
+            ASSERT_EQ(shc_submit(rank.comm, &recv, nullptr, &request), SHC_OK) << error_text();
+            raise(SIGSTOP);
+            expect_death(shc_request_wait(request, 0), who);
+            shc_request_release(request);
+            return;
+        }
+        until([&] { return state_of(rank.comm, witness) == 'T'; });
+        if (rank.rank == 2)
+            die();
+        expect_death(barrier(rank.comm), who);
+        pid_t pid = shc_seat_identity(&rank.comm->seat, witness)->process.pid;
+        shc_comm_free(rank.comm);
+        rank.comm = nullptr;
+        usleep(50000); // the witness's next look at the members is due
+        kill(pid, SIGCONT);
+    });
+}
+
+// The one goes another way because it was told; the other must not take that for the fault.
+TEST(ToldCalls, ThatDifferAreNotTheFaultWhereSomebodyDied)
+{
+    run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
+        const std::string who = name_of(rank.comm, 0);
+        const shc_seat *seat = &rank.comm->seat;
+        if (rank.rank == 2) {
+            expect_death(barrier(rank.comm), who);
+            return;
+        }
+        struct shc_call call;
+        if (rank.rank == 0) {
+            until([&] { return state_of(rank.comm, 2) == 'T'; });
+            die();
+        }
+        until([&] { return shc_call_latest(seat, 2, &call) == 1; });
+        pid_t pid = shc_seat_identity(seat, 2)->process.pid;
+        kill(pid, SIGSTOP); // it waits for rank 0, and cannot find it dead
+        until_gone(rank.comm, 0);
+        float value = 0;
+        int64_t size = 1;
+        shc_tensor tensor = {&value, 1, &size, nullptr};
+        shc_op op = op_of(SHC_ALL_REDUCE);
+        op.input = op.output = {&tensor, 1};
+        expect_death(shc_run(rank.comm, &op), who);
+        kill(pid, SIGCONT);
+    });
+}
+
+} // namespace
