@@ -273,6 +273,7 @@ static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc
     const bool typed = op->kind != SHC_BARRIER;
     task->seat = &comm->seat;
     task->arena = &comm->arena;
+    task->tuning = &comm->tuning;
     task->wait = (struct shc_wait){.seat = &comm->seat, .timeout_ns = timeout_of(op, comm)};
     task->call = (struct shc_call){
         .kind = op->kind,
