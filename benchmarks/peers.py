@@ -3,7 +3,7 @@
 
     python benchmarks/peers.py [-n RANKS] [--mpi openmpi] [-o OPS] [-b MIN] [-e MAX] [-f FACTOR] ...
     python benchmarks/peers.py --against old/libshmcoll.so        # is the change a gain?
-    python benchmarks/peers.py --setting SHMCOLL_STREAM_KIB=256   # would that be better here?
+    python benchmarks/peers.py --setting SHMCOLL_TUNING=stream=256k  # would that be better here?
     python benchmarks/peers.py -d bfloat16,float16                # beside our own float32
 
 Debian: apt-get install libopenmpi-dev openmpi-bin libmpich-dev mpich. `ratio` is the other's time

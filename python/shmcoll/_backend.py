@@ -24,15 +24,20 @@ def _make_options(options: Any, backend_options: Any) -> _C.Options:
 
     Options of another backend are ignored: torch hands one object to all backends of a group.
     """
-    timeout = options.timeout
+    timeout, tuning = options.timeout, ""
     if isinstance(backend_options, dict):
-        unknown = set(backend_options) - {"timeout"}
+        unknown = set(backend_options) - {"timeout", "tuning"}
         if unknown:
-            raise ValueError(f"shmcoll: unknown pg_options {sorted(unknown)}; known: timeout")
+            raise ValueError(
+                f"shmcoll: unknown pg_options {sorted(unknown)}; known: timeout, tuning"
+            )
         timeout = backend_options.get("timeout", timeout)
-    elif isinstance(backend_options, _C.Options) and backend_options._timeout != _DEFAULT_TIMEOUT:
-        timeout = backend_options._timeout
-    ours = _C.Options(timeout)
+        tuning = backend_options.get("tuning", tuning)
+    elif isinstance(backend_options, _C.Options):
+        tuning = backend_options.tuning
+        if backend_options._timeout != _DEFAULT_TIMEOUT:
+            timeout = backend_options._timeout
+    ours = _C.Options(timeout, tuning)
     ours.group_name = options.group_id
     # torch says [] for the default group, which has them all.
     ours.global_ranks_in_group = options.global_ranks_in_group or list(range(options.group_size))

@@ -19,7 +19,13 @@ void bindOptions(py::module_ &m)
 {
     using shmcoll::GroupOptions;
     py::class_<GroupOptions, c10d::Backend::Options, IntrusiveClass<GroupOptions>>(m, "Options")
-        .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
+        .def(py::init([](std::chrono::milliseconds timeout, std::string tuning) {
+                 auto self = c10::make_intrusive<GroupOptions>(timeout);
+                 self->tuning = std::move(tuning);
+                 return self;
+             }),
+             py::arg("timeout") = kBackendDefaultTimeout, py::arg("tuning") = "")
+        .def_readwrite("tuning", &GroupOptions::tuning)
         // torch deep-copies options; their base class does not know how.
         .def("__copy__",
              [](const GroupOptions &self) { return c10::make_intrusive<GroupOptions>(self); })
@@ -30,7 +36,7 @@ void bindOptions(py::module_ &m)
         .def(py::pickle( // for programs that spawn their ranks
             [](const GroupOptions &self) {
                 return py::make_tuple(self.timeout, self.group_name, self.group_desc,
-                                      self.global_ranks_in_group);
+                                      self.global_ranks_in_group, self.tuning);
             },
             [](const py::tuple &state) {
                 auto self =
@@ -38,6 +44,7 @@ void bindOptions(py::module_ &m)
                 self->group_name = state[1].cast<std::string>();
                 self->group_desc = state[2].cast<std::string>();
                 self->global_ranks_in_group = state[3].cast<std::vector<uint64_t>>();
+                self->tuning = state[4].cast<std::string>();
                 return self;
             }));
 }

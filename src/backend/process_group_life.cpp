@@ -30,6 +30,7 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
     config.timeout_ns = timeoutNs(options.timeout);
     config.store = bootstrap.view();
     config.interrupted = pythonInterrupted;
+    config.tuning = options.tuning.empty() ? nullptr : options.tuning.c_str();
     shc_comm *comm = nullptr;
     shc_status status;
     {
@@ -94,7 +95,7 @@ c10::intrusive_ptr<GroupOptions> ProcessGroupShm::options() const
 
 std::string ProcessGroupShm::info() const
 {
-    char text[2048];
+    char text[8192];
     check(shc_comm_info(group_.get(), text, sizeof text));
     return text;
 }
@@ -124,6 +125,8 @@ ProcessGroupShm::split(const Store &store, const std::vector<int> &ranks,
     own->group_name = options->group_name;
     own->group_desc = options->group_desc;
     own->global_ranks_in_group = options->global_ranks_in_group;
+    auto *ours = dynamic_cast<const GroupOptions *>(options.get());
+    own->tuning = ours ? ours->tuning : options_->tuning;
     // All backends of the group get the same store, without a prefix for the device.
     auto prefixed = c10::make_intrusive<c10d::PrefixStore>(kBackendName, store);
     return c10::make_intrusive<ProcessGroupShm>(prefixed, static_cast<int>(found - ranks.begin()),

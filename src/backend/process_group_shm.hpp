@@ -26,6 +26,8 @@ struct GroupOptions : c10d::Backend::Options {
         : c10d::Backend::Options(kBackendName, timeout)
     {
     }
+
+    std::string tuning; // as SHMCOLL_TUNING says it; empty: what that variable says
 };
 
 class ProcessGroupShm : public c10d::Backend

@@ -236,6 +236,9 @@ struct shc_comm_config {
      * call up with SHC_ERR_INTERRUPTED. Never asked by the library's own threads. May be NULL. */
     bool (*interrupted)(void *ctx);
     void *interrupted_ctx;
+    /* Which algorithm and which chunks for which size, as SHMCOLL_TUNING says it (docs/PERFORMANCE.md,
+     * "Tuning"); NULL: as that variable says it. Must be the same on all ranks. */
+    const char *tuning;
 };
 
 /*

@@ -303,6 +303,103 @@ TEST(SmallArenas, ChangeNoResult)
     }
 }
 
+const char *const kExtremes[] = {
+    // the smallest cells and slots, and as few of them as there may be
+    "chunk=4k,chunk_of_many=4k,turn=2k,depth=2,shout=2k,shout_depth=2",
+    // the largest
+    "chunk=32m,chunk_of_many=32m,turn=128k,depth=4,shout=128k,shout_depth=16,all_reduce.one_use="
+    "128k",
+    // everything through the small slots that they can carry
+    "all_reduce.inline=0,all_reduce.small=8k,all_reduce.small_of_two=8k,all_gather.inline=0,"
+    "all_gather.small_of_two=8k,reduce_scatter.inline=0,reduce_scatter.small_of_two=8k,"
+    "broadcast.inline=0,gather.inline=0,scatter.inline=0,reduce.inline=0,stream=0",
+    // everything in chunks
+    "all_reduce.inline=0,all_reduce.small=0,all_reduce.small_of_two=0,all_reduce.one_use=0,"
+    "all_gather.inline=0,all_gather.small=0,all_gather.small_of_two=0,reduce_scatter.inline=0,"
+    "reduce_scatter.small=0,reduce_scatter.small_of_two=0,broadcast.inline=0,broadcast.small=0,"
+    "broadcast.small_of_two=0,gather.inline=0,gather.small=0,gather.small_of_two=0,"
+    "scatter.inline=0,scatter.small=0,scatter.small_of_two=0,reduce.inline=0,reduce.small=0,"
+    "reduce.small_of_two=0,long_turn_from=0,stream=never",
+};
+
+TEST(Tunings, ChangeNoResult)
+{
+    std::vector<Case> worlds = {{Mode::kOneMapping, 1, true}, {Mode::kOneMapping, 3, false}};
+    for (int world : {2, 3})
+        worlds.push_back({all_modes().front(), world, true});
+    for (const Case &c : worlds) {
+        for (const char *tuning : kExtremes) {
+            Options options = options_of(c);
+            options.tuning = tuning;
+            SCOPED_TRACE(tuning);
+            run_ranks(c.mode, c.world, every_operation, options);
+        }
+    }
+}
+
+// Groups of one process may differ in it.
+TEST(Tunings, AreTheGroupsOwn)
+{
+    Options options;
+    options.tuning = "depth=2";
+    run_ranks(
+        Mode::kProcesses, 2,
+        [](Rank &rank) {
+            shc_comm *other = nullptr;
+            rank.tuning = "depth=4,turn=8k";
+            ASSERT_EQ(rank.make_group(&other, "other"), SHC_OK) << error_text();
+            for (shc_comm *comm : {rank.comm, other, rank.comm}) {
+                char text[8192];
+                ASSERT_EQ(shc_comm_info(comm, text, sizeof text), SHC_OK) << error_text();
+                const char *depth = comm == other ? "\ndepth=4\n" : "\ndepth=2\n";
+                const char *turn = comm == other ? "turn=8192\n" : "turn=65536\n";
+                EXPECT_NE(strstr(text, depth), nullptr) << text;
+                EXPECT_NE(strstr(text, turn), nullptr) << text;
+                Rank same = rank;
+                same.comm = comm;
+                every_operation(same);
+            }
+            shc_comm_free(other);
+        },
+        options);
+}
+
+TEST(Tunings, ThatDifferFailOnEveryRankAndNameThem)
+{
+    Options options;
+    options.make_group = false;
+    run_ranks(
+        Mode::kProcesses, 4,
+        [](Rank &rank) {
+            rank.tuning = rank.rank % 2 ? "turn=4k,stream=1" : "stream=2";
+            EXPECT_EQ(rank.make_group(&rank.comm), SHC_ERR_MISMATCH);
+            EXPECT_NE(error_text().find("rank 1, 3: SHMCOLL_TUNING differs: turn is 4096, on rank "
+                                        "0 it is 65536"),
+                      std::string::npos)
+                << error_text();
+            rank.tuning = rank.rank % 2 ? "stream=1" : "stream=2"; // that each may decide
+            EXPECT_EQ(rank.make_group(&rank.comm), SHC_OK) << error_text();
+        },
+        options);
+}
+
+// One rank cannot read its settings: nobody waits for it.
+TEST(Tunings, ThatAreWrongOnOneRankFailOnEveryRank)
+{
+    Options options;
+    options.make_group = false;
+    run_ranks(
+        Mode::kProcesses, 3,
+        [](Rank &rank) {
+            rank.tuning = rank.rank == 2 ? "depth=9" : "depth=4";
+            EXPECT_EQ(rank.make_group(&rank.comm), SHC_ERR_INVALID);
+            EXPECT_NE(error_text().find("\"depth=9\" is not a number from 2 to 4"),
+                      std::string::npos)
+                << error_text();
+        },
+        options);
+}
+
 // What a rank sends to another is not what that one expects: all ranks are told, nothing is written.
 TEST(Splits, ThatDifferFailOnEveryRank)
 {

@@ -166,7 +166,8 @@ void run_threads(Mode mode, int world, const Body &body, const Options &options)
         std::vector<std::thread> threads;
         for (int r = 0; r < world; r++)
             threads.emplace_back([&, r] {
-                Rank rank = {r, world, mode, nullptr, store, knobs, options.timeout_ns};
+                Rank rank = {
+                    r, world, mode, nullptr, store, knobs, options.timeout_ns, options.tuning};
                 run_body(body, rank, options);
             });
         for (std::thread &thread : threads)
@@ -178,7 +179,8 @@ void run_threads(Mode mode, int world, const Body &body, const Options &options)
 [[noreturn]] void be_rank(int r, int world, const std::string &directory, const Body &body,
                           const Options &options)
 {
-    Rank rank = {r, world, Mode::kProcesses, nullptr, {}, options.knobs, options.timeout_ns};
+    Rank rank = {r,  world,         Mode::kProcesses,   nullptr,
+                 {}, options.knobs, options.timeout_ns, options.tuning};
     EXPECT_EQ(shc_store_dir_open(directory.c_str(), &rank.store), SHC_OK) << shc_error_text();
     run_body(body, rank, options);
     shc_store_dir_close(&rank.store);
@@ -251,6 +253,7 @@ shc_status Rank::make_group(shc_comm **out, const char *name) const
     config.name = name;
     config.timeout_ns = timeout_ns;
     config.store = store;
+    config.tuning = tuning.empty() ? nullptr : tuning.c_str();
     std::vector<int32_t> everybody(static_cast<size_t>(world));
     std::iota(everybody.begin(), everybody.end(), 0);
     config.global_ranks = everybody.data();

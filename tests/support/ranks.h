@@ -29,6 +29,7 @@ struct Options {
     uint64_t timeout_ns = 20ULL * 1000 * 1000 * 1000; // of the group's operations
     int limit_s = 60;                                 // of the whole run
     bool make_group = true;
+    std::string tuning; // of the group; empty: the environment's
     // Rank r's process (kProcesses) or thread starts with this, before the group is made.
     std::function<void(int rank)> before;
 };
@@ -41,6 +42,7 @@ struct Rank {
     shc_store store; // of the run, for bodies that make groups themselves
     shc_knobs knobs;
     uint64_t timeout_ns;
+    std::string tuning = {}; // of the groups it makes
 
     // Makes another group over the same store; its keys carry `name`.
     shc_status make_group(shc_comm **out, const char *name = "test") const;

@@ -54,7 +54,7 @@ TEST(Plan, SlicesCoverAChunkAndBeginOnWholeLines)
 TEST(Plan, NoSliceIsLargerThanACellOfAFullChunk)
 {
     for (int world = 2; world <= 64; world++) {
-        shc_arena_geometry g = shc_arena_plan(world, 32u << 20);
+        shc_arena_geometry g = shc_arena_plan(world, 32u << 20, &shc_tuning_preset.arena);
         if (g.depth == 0)
             continue;
         size_t chunk_bytes = g.cell_bytes * static_cast<size_t>(world);
@@ -82,7 +82,7 @@ TEST(Arena, EveryPairHasCellsOfItsOwnInsideTheRangeOfItsHost)
 {
     for (int world : {2, 3, 4, 5, 8, 17, 64}) {
         shc_arena arena = {};
-        shc_arena_init(&arena, world, size_t{256} << 20, -1);
+        shc_arena_init(&arena, world, size_t{256} << 20, &shc_tuning_preset.arena, -1);
         ASSERT_GT(arena.geometry.depth, 0u);
         std::set<char *> begins;
         size_t pair_bytes = size_t{arena.geometry.depth} * 2 * arena.geometry.cell_bytes;
@@ -104,8 +104,8 @@ TEST(Arena, EveryPairHasCellsOfItsOwnInsideTheRangeOfItsHost)
 TEST(Arena, BothSidesOfAUseNameTheSameCells)
 {
     shc_arena low = {}, high = {};
-    shc_arena_init(&low, 4, 32u << 20, -1);
-    shc_arena_init(&high, 4, 32u << 20, -1);
+    shc_arena_init(&low, 4, 32u << 20, &shc_tuning_preset.arena, -1);
+    shc_arena_init(&high, 4, 32u << 20, &shc_tuning_preset.arena, -1);
     for (int use = 0; use < 5; use++) {
         char *mine = shc_exchange_write_cell(&low, 1, 3, 4, 2);
         char *theirs = shc_exchange_read_cell(&low, 1, 3, 4, 2);
@@ -122,7 +122,7 @@ TEST(Arena, BothSidesOfAUseNameTheSameCells)
 TEST(Arena, APieceFitsHalfOfTheScratch)
 {
     for (int world = 2; world <= SHC_MAX_WORLD; world++) {
-        shc_arena_geometry g = shc_arena_plan(world, size_t{1} << 40);
+        shc_arena_geometry g = shc_arena_plan(world, size_t{1} << 40, &shc_tuning_preset.arena);
         EXPECT_LE(g.cell_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
         EXPECT_LE(g.shout_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
     }
@@ -132,7 +132,7 @@ TEST(Arena, StaysWithinItsLimitOrDoesWithout)
 {
     for (int world = 2; world <= SHC_MAX_WORLD; world++) {
         for (size_t limit : {size_t{0}, size_t{1} << 20, size_t{8} << 20, size_t{32} << 20}) {
-            shc_arena_geometry g = shc_arena_plan(world, limit);
+            shc_arena_geometry g = shc_arena_plan(world, limit, &shc_tuning_preset.arena);
             EXPECT_LE(g.range_bytes * static_cast<size_t>(world), limit);
             if (g.depth > 0) {
                 EXPECT_GE(g.depth, 2u);
@@ -147,13 +147,13 @@ TEST(Select, NothingMovesForAnEmptyMessage)
 {
     for (shc_op_kind kind : {SHC_BARRIER, SHC_BROADCAST, SHC_ALL_REDUCE, SHC_ALL_GATHER, SHC_REDUCE,
                              SHC_GATHER, SHC_SCATTER, SHC_REDUCE_SCATTER})
-        EXPECT_EQ(shc_select(kind, 0, 4), SHC_ALGO_NOTHING);
+        EXPECT_EQ(shc_select(&shc_tuning_preset, kind, 0, 4), SHC_ALGO_NOTHING);
 }
 
 TEST(Select, APayloadWithAFactorFitsTheCallLine)
 {
     for (size_t bytes = 1; bytes <= 64; bytes++) {
-        if (shc_select(SHC_ALL_REDUCE, bytes, 4) == SHC_ALGO_INLINE) {
+        if (shc_select(&shc_tuning_preset, SHC_ALL_REDUCE, bytes, 4) == SHC_ALGO_INLINE) {
             EXPECT_LE(bytes + sizeof(double), static_cast<size_t>(SHC_INLINE_BYTES));
         }
     }
@@ -162,9 +162,9 @@ TEST(Select, APayloadWithAFactorFitsTheCallLine)
 TEST(Select, OneUseIsForTwoRanksAndFitsACell)
 {
     for (size_t bytes = 1; bytes < (1u << 20); bytes += 777) {
-        EXPECT_NE(shc_select(SHC_ALL_REDUCE, bytes, 3), SHC_ALGO_ONE_USE);
-        if (shc_select(SHC_ALL_REDUCE, bytes, 2) == SHC_ALGO_ONE_USE) {
-            EXPECT_LE(bytes, shc_arena_plan(2, 32u << 20).cell_bytes);
+        EXPECT_NE(shc_select(&shc_tuning_preset, SHC_ALL_REDUCE, bytes, 3), SHC_ALGO_ONE_USE);
+        if (shc_select(&shc_tuning_preset, SHC_ALL_REDUCE, bytes, 2) == SHC_ALGO_ONE_USE) {
+            EXPECT_LE(bytes, shc_arena_plan(2, 32u << 20, &shc_tuning_preset.arena).cell_bytes);
         }
     }
 }
@@ -176,8 +176,10 @@ TEST(Select, ATurnDoesNotDependOnASizeThatRanksDoNotShare)
         for (int world : {2, 3, 8})
             for (size_t bytes = 1; bytes < (1u << 30); bytes *= 4)
                 if (kind != SHC_ALL_REDUCE) {
-                    EXPECT_EQ(shc_select_turn(static_cast<shc_op_kind>(kind), bytes, world),
-                              shc_select_turn(static_cast<shc_op_kind>(kind), 0, world));
+                    EXPECT_EQ(shc_select_turn(&shc_tuning_preset, static_cast<shc_op_kind>(kind),
+                                              bytes, world),
+                              shc_select_turn(&shc_tuning_preset, static_cast<shc_op_kind>(kind), 0,
+                                              world));
                 }
 }
 

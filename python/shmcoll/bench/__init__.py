@@ -26,5 +26,6 @@ curves     what the charts show; grids: what --matrix shows; units: sizes and ti
 plot       the charts as a picture; plot_grids: of --matrix    (matplotlib, only here)
 page       one HTML page with table and charts; svg: a chart in it
 compare    the sub-command compare: two runs, row by row; ranktest: is it chance?
+tune       the sub-command tune: settings for this machine; tunables: what it tries
 machine    facts about the machine
 """

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shmcoll.bench import compare, grids, launcher, machine, options, plan, table
+from shmcoll.bench import compare, grids, launcher, machine, options, plan, table, tune
 from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import Team
 from shmcoll.bench.machine import Machine
@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["compare"]:
         return compare.main(words[1:])
+    if words[:1] == ["tune"]:
+        return tune.main(words[1:])
     launched = launcher.find(os.environ)
     if launched is not None:
         if launched.rank > 0:

@@ -71,6 +71,13 @@ class Team:
         """Raises Refused or TeamError if the backend cannot be used."""
         self._replies(START_TIMEOUT_S, self._all)
 
+    def tune(self, text: str) -> dict[str, float]:
+        """Makes the group that the next points are measured in, with these settings of shmcoll.
+        The values of all its keys."""
+        self._playing = self._all
+        values: dict[str, float] = self._ask({"do": "tune", "text": text})[0]["values"]
+        return values
+
     def prepare(self, point: Point, copies: int, sweep_bytes: int) -> None:
         """Buffers for the operation, so many times, and memory that sweeps them from the caches."""
         self._playing = point.pair or self._all

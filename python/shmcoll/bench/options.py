@@ -69,6 +69,7 @@ examples:
   python -m shmcoll.bench -g 4 --matrix --html out.html
   python -m shmcoll.bench --csv out.csv --html out.html --plot out.png
   python -m shmcoll.bench compare old.json new.json # has it become slower? (compare --help)
+  python -m shmcoll.bench tune                      # settings for this machine (tune --help)
 """
 
 

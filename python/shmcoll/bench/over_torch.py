@@ -53,9 +53,23 @@ def join(job: dict[str, Any], groups: list[range], mine: int) -> dict[str, Any]:
     return how
 
 
-def leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
+def tuned(text: str, job: dict[str, Any]) -> Any:
+    """A group of all ranks with these settings of shmcoll."""
+    options = importlib.import_module("shmcoll").Options(tuning=text)
+    return dist.new_group(pg_options=options, timeout=timedelta(seconds=job["timeout_s"]))
+
+
+def tuning_of(group: Any) -> dict[str, float]:
+    """The values that a group of shmcoll has; infinity: never."""
+    lines = group._get_backend(torch.device("cpu"))._info().splitlines()
+    pairs = (line.removeprefix("tuning.").split("=") for line in lines if line[:7] == "tuning.")
+    return {key: float("inf") if value == "never" else float(value) for key, value in pairs}
+
+
+def leave(group: Any = None) -> None:
+    """A group, or all."""
+    if group is not None or dist.is_initialized():
+        dist.destroy_process_group(group)
 
 
 def all_reduce(context: Context, data: torch.Tensor) -> Run:

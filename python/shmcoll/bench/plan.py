@@ -175,7 +175,7 @@ def points(settings: Settings) -> list[Point]:
         for dtype in settings.dtypes:
             for wanted in sizes(settings):
                 for place in places:
-                    out[_point(op, dtype, wanted, settings.world_size, place)] = None
+                    out[point(op, dtype, wanted, settings.world_size, place)] = None
     if not settings.matrix:
         return list(out)
     return [replace(point, pair=pair) for pair in pairs(settings) for point in out]
@@ -209,7 +209,8 @@ def _places(op: Op, wanted: str) -> tuple[str, ...]:
     return tuple(place for place in op.places if wanted in ("both", place))
 
 
-def _point(op: Op, dtype: str, wanted_bytes: int, world_size: int, place: str) -> Point:
+def point(op: Op, dtype: str, wanted_bytes: int, world_size: int, place: str) -> Point:
+    """The row of an operation whose size is at most the wanted one."""
     elem_bytes = DTYPES[dtype].bytes
     count = op.count(wanted_bytes, elem_bytes, world_size)
     return Point(op.name, dtype, count, op.size(count, elem_bytes, world_size), place)

@@ -2,6 +2,7 @@
 """The program of one rank: does what the parent asks over a socket, one JSON line each way.
 
     init                      joins the group of the backend
+    tune     text             makes the group of shmcoll that is used now -> values of keys
     prepare  point copies sweep_bytes    makes the buffers of a point
     check    salt             runs the operation once  -> wrong: elements
     time     iterations budget_ns                      -> phases: [called, returned] in ns of each
@@ -77,6 +78,15 @@ class Rank:
             return {"error": str(error)}
         return {}
 
+    def tune(self, text: str) -> Message:
+        from shmcoll.bench import over_torch
+
+        self._exercise = None
+        if "group" in self._how:
+            over_torch.leave(self._how.pop("group"))
+        group = self._how["group"] = over_torch.tuned(text, self._job)
+        return {"values": over_torch.tuning_of(group)}
+
     def prepare(self, point: Message, copies: int, sweep_bytes: int) -> Message:
         from shmcoll.bench import calls
 
@@ -129,6 +139,7 @@ def serve(rank: Rank, channel: socket.socket) -> None:
     """Answers requests until the parent closes its end."""
     handlers: dict[str, Callable[..., Message]] = {
         "init": rank.init,
+        "tune": rank.tune,
         "prepare": rank.prepare,
         "check": rank.check,
         "time": rank.time,

@@ -30,10 +30,9 @@ static const struct shc_config_row rows[] = {
      "limit of the staging memory that a group makes for large messages; 0 "
      "keeps the small slots",
      NULL, 0, 1 << 22, 32768, FIELD(arena_kib)},
-    {"SHMCOLL_STREAM_KIB",
-     "messages whose lines cannot be handed over are stored past the caches from so many KiB on; "
-     "-1: never",
-     NULL, -1, 1 << 22, 32, FIELD(stream_kib)},
+    {"SHMCOLL_TUNING",
+     "which algorithm and which chunks for which size: key=value,... or the name of a file",
+     SHC_CONFIG_TEXT, 0, 0, 0, FIELD(tuning)},
 };
 
 static struct shc_config config;
@@ -71,10 +70,21 @@ static int parse(const struct shc_config_row *row, const char *text)
     return row->preset;
 }
 
+/* A copy: the program may change its environment. */
+static void read_text(const struct shc_config_row *row, const char *text)
+{
+    const char *copy = text && *text ? strdup(text) : NULL;
+    memcpy((char *)&config + row->offset, &copy, sizeof copy);
+}
+
 static void read_environment(void)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const char *text = getenv(rows[i].variable);
+        if (rows[i].values && strcmp(rows[i].values, SHC_CONFIG_TEXT) == 0) {
+            read_text(&rows[i], text);
+            continue;
+        }
         int value = text && *text ? parse(&rows[i], text) : rows[i].preset;
         memcpy((char *)&config + rows[i].offset, &value, sizeof value);
     }

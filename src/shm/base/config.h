@@ -31,25 +31,28 @@ enum shc_cpu_choice {
 };
 
 struct shc_config {
-    int log_level;  /* enum shc_log_level */
-    int segment;    /* enum shc_segment_choice */
-    int cpu;        /* enum shc_cpu_choice: the best instruction set that may be used */
-    int spin_us;    /* how long a wait spins before it yields; -1: decided per group */
-    int late_ms;    /* a wait is reported when it has taken this long */
-    int threads;    /* reduction threads per process */
-    int arena_kib;  /* limit of a group's large staging memory */
-    int stream_kib; /* what goes one way is stored past the caches from here on; -1: never */
+    int log_level;      /* enum shc_log_level */
+    int segment;        /* enum shc_segment_choice */
+    int cpu;            /* enum shc_cpu_choice: the best instruction set that may be used */
+    int spin_us;        /* how long a wait spins before it yields; -1: decided per group */
+    int late_ms;        /* a wait is reported when it has taken this long */
+    int threads;        /* reduction threads per process */
+    int arena_kib;      /* limit of a group's large staging memory */
+    const char *tuning; /* settings of coll/select, as text; NULL: not set */
 };
 
 /* The process's configuration; the first call reads the environment. */
 const struct shc_config *shc_config_get(void);
 
+/* In the place of the words: the value is text that its user reads. */
+#define SHC_CONFIG_TEXT "text"
+
 /* One row of the table, for help texts and tests; NULL when `index` is past its end. */
 struct shc_config_row {
     const char *variable;
     const char *meaning;
-    const char *values; /* the words it takes, or NULL for a number */
+    const char *values; /* the words it takes, or NULL for a number; SHC_CONFIG_TEXT: any text */
     int minimum, maximum, preset;
-    size_t offset; /* of the int in struct shc_config */
+    size_t offset; /* of the int, or the text, in struct shc_config */
 };
 const struct shc_config_row *shc_config_describe(size_t index);

@@ -53,7 +53,7 @@ static enum shc_status run_staged(struct shc_task *task, size_t bytes)
 enum shc_status shc_broadcast_run(struct shc_task *task)
 {
     size_t bytes = (size_t)task->call.count * task->call.elem_bytes;
-    switch (shc_select(SHC_BROADCAST, bytes, task->seat->world_size)) {
+    switch (shc_select(task->tuning, SHC_BROADCAST, bytes, task->seat->world_size)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:

@@ -100,7 +100,8 @@ void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, stru
 
 enum shc_algorithm shc_task_select(const struct shc_task *task, size_t bytes)
 {
-    enum shc_algorithm algorithm = shc_select(task->call.kind, bytes, task->seat->world_size);
+    enum shc_algorithm algorithm =
+        shc_select(task->tuning, task->call.kind, bytes, task->seat->world_size);
     if (SHC_UNLIKELY(shc_arena_refused(task->arena) && bytes <= SHC_SMALL_SLOT_BYTES &&
                      algorithm > SHC_ALGO_SMALL))
         return SHC_ALGO_SMALL;
@@ -109,9 +110,9 @@ enum shc_algorithm shc_task_select(const struct shc_task *task, size_t bytes)
 
 size_t shc_task_cell_bytes(const struct shc_task *task)
 {
-    const size_t cell =
-        shc_min_size(task->arena->geometry.cell_bytes,
-                     shc_select_turn(task->call.kind, task->in.bytes, task->seat->world_size));
+    const size_t turn =
+        shc_select_turn(task->tuning, task->call.kind, task->in.bytes, task->seat->world_size);
+    const size_t cell = shc_min_size(task->arena->geometry.cell_bytes, turn);
     return cell - cell % task->call.elem_bytes;
 }
 

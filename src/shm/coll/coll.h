@@ -26,6 +26,7 @@
 struct shc_task {
     struct shc_seat *seat;
     struct shc_arena *arena;
+    const struct shc_tuning *tuning;
     struct shc_wait wait; /* its epoch, deadline and patience */
     struct shc_call call;
     struct shc_buf in;  /* what this rank gives; empty where it gives nothing */
@@ -41,7 +42,7 @@ struct shc_task {
 };
 
 /* Twice the largest piece an algorithm handles at once. */
-#define SHC_SCRATCH_BYTES (256u << 10)
+#define SHC_SCRATCH_BYTES (2u * SHC_ARENA_MAX_CELL_BYTES)
 
 /* Runs the operation of task->call. SHC_OK when the output is complete. */
 SHC_NODISCARD enum shc_status shc_coll_run(struct shc_task *task);

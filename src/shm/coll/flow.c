@@ -98,7 +98,7 @@ enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count)
 
 void shc_give_piece(struct shc_task *task, struct shc_span piece, char *slot)
 {
-    if (shc_select_streams(task->in.bytes))
+    if (shc_select_streams(task->tuning, task->in.bytes))
         shc_buf_stream(&task->in, piece.offset, slot, piece.bytes);
     else
         shc_buf_read(&task->in, piece.offset, slot, piece.bytes);

@@ -84,7 +84,7 @@ static enum shc_status run_staged(struct shc_task *task)
 enum shc_status shc_scatter_run(struct shc_task *task)
 {
     size_t bytes = (size_t)task->seat->world_size * task->out.bytes;
-    switch (shc_select(SHC_SCATTER, bytes, task->seat->world_size)) {
+    switch (shc_select(task->tuning, SHC_SCATTER, bytes, task->seat->world_size)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:

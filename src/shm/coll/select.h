@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Which algorithm, for which operation, size and world: one table (select.c), and what it answers.
- * Pure: all ranks get the same answer from the same arguments.
+ * Which algorithm, for which operation, size and world: one table, and what it answers. The preset
+ * one is in select.c; tuning.h reads another one. Pure: all ranks get the same answer from the same
+ * arguments, and have the same table but for what each may decide for itself.
  */
 
 #include "shm/base/attrs.h"
+#include "shm/proto/arena.h"
 #include "shm/shmcoll.h"
 
 enum shc_algorithm {
@@ -16,14 +18,40 @@ enum shc_algorithm {
     SHC_ALGO_STAGED,  /* chunks through the arena */
 };
 
+/* How many bytes each form of an operation carries at most; the first that carries them is chosen. */
+struct shc_forms {
+    size_t inline_bytes;
+    size_t small_bytes;
+    size_t small_bytes_of_two; /* ranks; less where they can swap lines instead */
+    size_t one_use_bytes;      /* two ranks only */
+};
+
+/* A premul factor takes 8 of the inline bytes, so that what reduces ends where that still fits. */
+#define SHC_SELECT_REDUCED_INLINE (SHC_INLINE_BYTES - 8)
+
+struct shc_tuning {
+    struct shc_forms forms[SHC_OP_KIND_COUNT];
+    size_t turn_bytes;      /* of a cell that a turn of two ranks uses at most */
+    size_t long_turn_bytes; /* an all_reduce of so many and more uses the whole cell */
+    size_t stream_bytes;    /* what goes one way passes the caches from here on */
+    struct shc_arena_sizes arena;
+};
+
+extern const struct shc_tuning shc_tuning_preset;
+
 /* `bytes`: of one rank's input (broadcast: of the message; scatter: of the root's). All-to-all has no
  * row: every rank decides for the blocks it sends. */
-enum shc_algorithm shc_select(enum shc_op_kind kind, size_t bytes, int world_size);
+enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
+                              int world_size);
 
 /* How many bytes of a cell a turn uses at most, in an operation with that input on every rank (but for
  * all_reduce the size does not matter, as it may differ). */
-size_t shc_select_turn(enum shc_op_kind kind, size_t bytes, int world_size);
+size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
+                       int world_size);
 
 /* Does a message of so many bytes that goes one way pass the caches on its way into staging? Each
  * rank may decide for itself. */
-bool shc_select_streams(size_t bytes);
+SHC_INLINE bool shc_select_streams(const struct shc_tuning *tuning, size_t bytes)
+{
+    return bytes >= tuning->stream_bytes;
+}

@@ -56,13 +56,15 @@ static enum shc_status create_segment(struct arrival *a, uint32_t form)
         .arena_limit = a->knobs->no_arena ? 0 : limit,
         .first_epoch = a->knobs->first_epoch,
     };
+    shc_tuning_share(&a->comm->tuning, header->tuning);
     memcpy(header->nonce, segment->name.nonce, sizeof header->nonce);
     return SHC_OK;
 }
 
 /* Is this the memory that was offered, laid out as this build lays it out? A copy is checked. */
-static enum shc_status check_header(const struct shc_seat *seat)
+static enum shc_status check_header(const struct arrival *a)
 {
+    const struct shc_seat *seat = a->meeting.seat;
     struct shc_header_shm header = *shc_seat_header(seat);
     if (memcmp(header.nonce, seat->segment.name.nonce, sizeof header.nonce) != 0)
         return shc_fail(SHC_ERR_UNREACHABLE, "the memory behind the offered name is another one");
@@ -76,7 +78,7 @@ static enum shc_status check_header(const struct shc_seat *seat)
         header.total_bytes != segment_bytes(seat) || header.total_bytes > seat->segment.bytes)
         return shc_fail(SHC_ERR_MISMATCH, "rank 0 makes a group of %u ranks, this rank one of %d",
                         header.world_size, seat->world_size);
-    return SHC_OK;
+    return shc_tuning_compare(&a->comm->tuning, header.tuning);
 }
 
 /* Reserves this rank's block, fills what others will read of it, and links the life word. */
@@ -306,7 +308,7 @@ static enum shc_status follow(struct arrival *a)
         enum shc_status st = shc_segment_attach(&a->meeting.seat->segment, &name,
                                                 SHC_OS_ROBUST_DISTANCE, a->knobs->cache);
         if (st == SHC_OK)
-            st = check_header(a->meeting.seat);
+            st = check_header(a);
         if (st == SHC_OK)
             st = take_seat(a);
         if (st != SHC_OK)

@@ -89,6 +89,8 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     seat->interrupted = config->interrupted;
     seat->interrupted_ctx = config->interrupted_ctx;
     seat->late_ns = (uint64_t)shc_config_get()->late_ms * SHC_NS_PER_MS;
+    SHC_TRY(
+        shc_tuning_read(config->tuning ? config->tuning : shc_config_get()->tuning, &comm->tuning));
     comm->arena.segment.fd = -1;
     comm->arena.node = shc_topo_current_node();
     /* relaxed: nobody else knows the group yet. */
@@ -139,7 +141,8 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     if (st != SHC_OK)
         goto err_fini;
     shc_arena_init(&comm->arena, config->world_size,
-                   (size_t)shc_seat_header(&comm->seat)->arena_limit, comm->arena.node);
+                   (size_t)shc_seat_header(&comm->seat)->arena_limit, &comm->tuning.arena,
+                   comm->arena.node);
     set_patience(&comm->seat);
     comm->p2p.pairs.tried = knobs->no_windows;
     comm->pool = shc_process_pool(knobs->threads ? knobs->threads : shc_config_get()->threads);

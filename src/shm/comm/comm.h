@@ -10,6 +10,7 @@
  */
 
 #include "shm/coll/coll.h"
+#include "shm/coll/tuning.h"
 #include "shm/comm/engine.h"
 #include "shm/comm/op.h"
 #include "shm/comm/p2p.h"
@@ -45,6 +46,7 @@ struct shc_comm {
     char broken_text[SHC_ERROR_TEXT_BYTES];
     char name[SHC_GROUP_NAME_BYTES];
     int32_t *global_ranks; /* or NULL: unknown */
+    struct shc_tuning tuning;
     struct shc_comm *next; /* the process's list */
 };
 

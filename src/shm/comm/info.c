@@ -69,7 +69,9 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
                  g->shout_bytes, comm->seat.patience.spins, comm->seat.patience_engine.spins,
                  shc_pool_size(comm->pool), shc_keeper_marks(comm->keeper) ? "yes" : "no",
                  shc_isa_name(shc_isa_chosen()));
-    if (used < 0 || (size_t)used >= capacity)
-        return shc_fail(SHC_ERR_INVALID, "the text needs %d bytes", used + 1);
+    size_t at = shc_min_size((size_t)used, capacity);
+    size_t needed = (size_t)used + shc_tuning_print(&comm->tuning, text + at, capacity - at) + 1;
+    if (needed > capacity)
+        return shc_fail(SHC_ERR_INVALID, "the text needs %zu bytes", needed);
     return SHC_OK;
 }

@@ -274,6 +274,7 @@ static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc
     const bool typed = op->kind != SHC_BARRIER;
     task->seat = &comm->seat;
     task->arena = &comm->arena;
+    task->tuning = &comm->tuning;
     shc_wait_init(&task->wait, &comm->seat, timeout_of(op, comm));
     task->call = (struct shc_call){
         .kind = op->kind,

@@ -39,7 +39,7 @@ static void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc
                            : (char *)line->data;
     line->window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
     line->piece = (uint32_t)bytes;
-    if (window >= 0 && shc_select_streams(m->shape.bytes))
+    if (window >= 0 && shc_select_streams(&p2p->comm->tuning, m->shape.bytes))
         shc_buf_stream(&m->buf, m->moved, to, bytes);
     else if (bytes > 0)
         shc_buf_read(&m->buf, m->moved, to, bytes);

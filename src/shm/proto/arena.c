@@ -6,13 +6,7 @@
 
 #include <string.h>
 
-#define DEPTH           3u
-#define CHUNK_BYTES     (256u << 10) /* of all slices together; one cell holds one slice */
-#define CHUNK_OF_MANY   (128u << 10) /* with more ranks than four, which have many pairs */
-#define MIN_CELL_BYTES  (2u << 10)
-#define SHOUT_DEPTH     4u
-#define SHOUT_BYTES     (64u << 10)
-#define MIN_SHOUT_BYTES (8u << 10)
+#define MIN_SHOUT_BYTES (8u << 10) /* a small limit makes slots no smaller */
 
 /* verdict = attempt * 4 + outcome, growing. */
 enum outcome { RESERVED = 1, FAILED = 2 };
@@ -28,23 +22,29 @@ static void size_range(struct shc_arena_geometry *g)
     g->range_bytes = shc_align_up(pairs + g->shout_depth * g->shout_bytes, SHC_PAGE_BYTES);
 }
 
-struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes)
+static size_t cell_bytes(size_t world, const struct shc_arena_sizes *wish)
 {
-    size_t world = (size_t)world_size;
+    size_t chunk = world > 4 ? wish->chunk_of_many_bytes : wish->chunk_bytes;
+    size_t cell = shc_align_up(shc_div_ceil(chunk, world), SHC_LINE_BYTES);
+    if (cell < SHC_ARENA_MIN_CELL_BYTES)
+        return SHC_ARENA_MIN_CELL_BYTES;
+    return shc_min_size(cell, SHC_ARENA_MAX_CELL_BYTES);
+}
+
+struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
+                                         const struct shc_arena_sizes *wish)
+{
     struct shc_arena_geometry g = {
-        .depth = DEPTH,
-        .cell_bytes = shc_align_up(shc_div_ceil(world > 4 ? CHUNK_OF_MANY : CHUNK_BYTES, world),
-                                   SHC_LINE_BYTES),
+        .depth = (uint32_t)wish->depth,
+        .cell_bytes = cell_bytes((size_t)world_size, wish),
         .pairs_hosted = (uint32_t)world_size / 2,
-        .shout_depth = SHOUT_DEPTH,
-        .shout_bytes = SHOUT_BYTES,
+        .shout_depth = (uint32_t)wish->shout_depth,
+        .shout_bytes = wish->shout_bytes,
     };
-    if (g.cell_bytes < MIN_CELL_BYTES)
-        g.cell_bytes = MIN_CELL_BYTES;
     for (size_range(&g); total_bytes(&g, world_size) > limit_bytes; size_range(&g)) {
         if (g.shout_bytes > MIN_SHOUT_BYTES)
-            g.shout_bytes /= 2;
-        else if (g.cell_bytes / 2 >= MIN_CELL_BYTES)
+            g.shout_bytes = shc_align_up(g.shout_bytes / 2, SHC_LINE_BYTES);
+        else if (g.cell_bytes / 2 >= SHC_ARENA_MIN_CELL_BYTES)
             g.cell_bytes = shc_align_up(g.cell_bytes / 2, SHC_LINE_BYTES);
         else if (g.depth > 2)
             g.depth--;
@@ -54,10 +54,11 @@ struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes)
     return g;
 }
 
-void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes, int node)
+void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes,
+                    const struct shc_arena_sizes *wish, int node)
 {
     *arena = (struct shc_arena){.node = node, .segment = {.fd = -1}};
-    arena->geometry = shc_arena_plan(world_size, limit_bytes);
+    arena->geometry = shc_arena_plan(world_size, limit_bytes, wish);
     arena->tried = arena->geometry.depth == 0;
 }
 

@@ -24,9 +24,21 @@
 #include "shm/proto/seat.h"
 #include "shm/proto/wait.h"
 
-#define SHC_ARENA_MAX_DEPTH 4
+#define SHC_ARENA_MAX_DEPTH       4
+#define SHC_ARENA_MAX_SHOUT_DEPTH 16
+#define SHC_ARENA_MIN_CELL_BYTES  2048
+#define SHC_ARENA_MAX_CELL_BYTES  131072 /* of a shout slot as well */
 
-/* Sizes: the same on all ranks, from world size and limit alone. */
+/* What a group wishes for; the same on all ranks. size_t all, for a table of them (coll/tuning.c). */
+struct shc_arena_sizes {
+    size_t chunk_bytes;         /* of all slices together; one cell holds one slice */
+    size_t chunk_of_many_bytes; /* with more ranks than four, which have many pairs */
+    size_t depth;               /* exchange slots per pair: 2 to SHC_ARENA_MAX_DEPTH */
+    size_t shout_bytes;         /* whole lines */
+    size_t shout_depth;         /* shout slots per rank: 2 to SHC_ARENA_MAX_SHOUT_DEPTH */
+};
+
+/* Sizes: the same on all ranks, from world size, limit and wishes alone. */
 struct shc_arena_geometry {
     uint32_t depth;        /* exchange slots per pair */
     size_t cell_bytes;     /* a multiple of SHC_LINE_BYTES */
@@ -46,9 +58,11 @@ struct shc_arena {
 };
 
 /* The largest geometry within the limit; depth 0 when none is. */
-struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes);
+struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
+                                         const struct shc_arena_sizes *wish);
 
-void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes, int node);
+void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes,
+                    const struct shc_arena_sizes *wish, int node);
 
 /*
  * Makes the arena with the other ranks, or agrees with them that there is none: arena->made. Called

@@ -38,9 +38,10 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 5u
+#define SHC_LAYOUT_VERSION 6u
 
-#define SHC_NONCE_BYTES 16
+#define SHC_NONCE_BYTES  16
+#define SHC_TUNING_WORDS 32
 
 struct shc_header_shm {
     uint64_t magic;
@@ -53,6 +54,7 @@ struct shc_header_shm {
     uint64_t arena_limit; /* bytes; rank 0's setting holds for all */
     uint64_t first_epoch; /* the epoch in front of the first operation's */
     uint8_t nonce[SHC_NONCE_BYTES];
+    uint64_t tuning[SHC_TUNING_WORDS]; /* rank 0's settings, compared by all (coll/tuning.c) */
 };
 
 /* 0, or 1 + the rank that found the group broken and wrote the reason into its own block. */
@@ -210,7 +212,7 @@ struct shc_ack_shm {
 #define SHC_LAYOUT_ASSERT(cond, what) static_assert(cond, what)
 #endif
 
-SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 72, "header");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 328, "header");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) <= SHC_ABORT_OFFSET, "header in front of abort");
 SHC_LAYOUT_ASSERT(SHC_ABORT_OFFSET + SHC_LINE_BYTES <= SHC_TOLD_OFFSET &&
                       SHC_TOLD_OFFSET + SHC_LINE_BYTES <= SHC_MEMBERS_OFFSET,

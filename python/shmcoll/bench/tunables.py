@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What ``tune`` tries: keys of SHMCOLL_TUNING, values, and the operations that show a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from shmcoll.bench.ops import OPS
+from shmcoll.bench.plan import Point, parse_size, point
+
+Values = Mapping[str, float]  # key -> bytes (or a number), of a group
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """A key. The sizes are those of one rank's input, as the library counts them."""
+
+    name: str
+    op: str
+    sizes: str
+    tried: str
+    limit: str = (
+        ""  # "up to" or "from": the value is a size, and others than those between do not care
+    )
+    ranks: range = range(2, 1 << 30)  # the worlds in which the key means something
+
+    def values(self, preset: float) -> tuple[str, ...]:
+        """What is tried beside the preset."""
+        return tuple(text for text in self.tried.split() if number(text) != preset)
+
+    def points(self, world_size: int, preset: float, value: float) -> list[Point]:
+        """Where the value makes another choice than the preset."""
+        return [
+            _point(self.op, size, world_size)
+            for size in map(parse_size, self.sizes.split())
+            if not self.limit or self._reaches(size, preset) != self._reaches(size, value)
+        ]
+
+    def _reaches(self, size: int, value: float) -> bool:
+        return size <= value if self.limit == "up to" else size >= value
+
+
+_TWO, _MORE, _MANY = range(2, 3), range(3, 5), range(5, 1 << 30)
+_SMALL = "128 512 2k 8k"
+_LARGE = "128k 1m 4m"
+
+TUNABLES = (
+    Tunable("all_reduce.small_of_two", "all_reduce", _SMALL, "64 1k 8k", "up to", _TWO),
+    Tunable(
+        "all_reduce.one_use", "all_reduce", "16k 32k 64k 128k", "8k 16k 64k 128k", "up to", _TWO
+    ),
+    Tunable("reduce_scatter.small_of_two", "reduce_scatter", _SMALL, "64 2k 8k", "up to", _TWO),
+    Tunable("all_gather.small_of_two", "all_gather", _SMALL, "256 1k 8k", "up to", _TWO),
+    Tunable("all_reduce.small", "all_reduce", "512 2k 8k", "256 1k 4k", "up to", range(3, 1 << 30)),
+    Tunable("all_gather.small", "all_gather", "512 2k 8k", "256 1k 4k", "up to", range(3, 1 << 30)),
+    Tunable("turn", "all_reduce", _LARGE, "16k 32k 128k", "", _TWO),
+    Tunable("long_turn_from", "all_reduce", "2m 4m 8m 16m", "2m 4m never", "from", _TWO),
+    Tunable("chunk", "all_reduce", _LARGE, "64k 128k 512k", "", _MORE),
+    Tunable("chunk_of_many", "all_reduce", _LARGE, "64k 256k 512k", "", _MANY),
+    Tunable("depth", "all_reduce", _LARGE, "2 4"),
+    Tunable("shout", "broadcast", _LARGE, "16k 32k 128k"),
+    Tunable("shout_depth", "broadcast", _LARGE, "2 8"),
+    Tunable("stream", "broadcast", "16k 32k 64k 256k 1m", "16k 128k 512k never", "from"),
+)
+
+
+def of_world(world_size: int) -> tuple[Tunable, ...]:
+    return tuple(tunable for tunable in TUNABLES if world_size in tunable.ranks)
+
+
+def number(text: str) -> float:
+    """Of a value as SHMCOLL_TUNING writes it; never is beyond all sizes."""
+    return inf if text == "never" else float(parse_size(text))
+
+
+def text(value: float) -> str:
+    """The shortest way to write it."""
+    if value == inf:
+        return "never"
+    for shift, unit in ((30, "g"), (20, "m"), (10, "k")):
+        if value and value % (1 << shift) == 0:
+            return f"{int(value) >> shift}{unit}"
+    return str(int(value))
+
+
+def _point(op: str, input_bytes: int, world_size: int) -> Point:
+    size = input_bytes * world_size if op == "all_gather" else input_bytes
+    return point(OPS[op], "float32", size, world_size, OPS[op].places[0])

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""SHMCOLL_TUNING and the option ``tuning`` of a group."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import shmcoll
+from ranks import Rank, run, seconds
+
+EXTREMES = (
+    "chunk=4k,turn=2k,depth=2,shout=2k,shout_depth=2",
+    "all_reduce.inline=0,all_reduce.small_of_two=0,all_reduce.one_use=0,all_gather.inline=0,"
+    "all_gather.small_of_two=0,broadcast.inline=0,broadcast.small_of_two=0,stream=0",
+    "all_reduce.small_of_two=8k,all_gather.small_of_two=8k,reduce_scatter.small_of_two=8k",
+)
+
+
+def tuning_of(group: Any) -> dict[str, str]:
+    text = group._get_backend(torch.device("cpu"))._info()
+    pairs = (line.split("=", 1) for line in text.splitlines())
+    return {key.removeprefix("tuning."): value for key, value in pairs if "tuning." in key}
+
+
+def total(group: Any, count: int, rank: int) -> list[float]:
+    """The sum over two ranks of count elements, each of the number of the rank and its place."""
+    data = torch.arange(count, dtype=torch.float32) % 100 + rank
+    dist.all_reduce(data, group=group)
+    return list((data - 2 * (torch.arange(count) % 100)).unique().tolist())
+
+
+def test_the_variable_holds_unless_a_group_has_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "some.tuning"
+    file.write_text("# written by hand\nturn = 4k\ndepth = 2\nstream = never\n")
+
+    def body(rank: Rank) -> list[tuple[str, ...]]:
+        os.environ["SHMCOLL_TUNING"] = str(file)
+        rank.init()
+        groups = [dist.group.WORLD]
+        for options in (None, {"tuning": "turn=8k"}, shmcoll.Options(tuning="depth=4")):
+            groups.append(dist.new_group(pg_options=options))
+        seen = [tuning_of(group) for group in groups]
+        assert all(len(tuning) == 30 for tuning in seen)
+        for group in groups:
+            assert total(group, 100_000, rank.rank) == [1.0]
+        return [(t["turn"], t["depth"], t["stream"]) for t in seen]
+
+    of_file = ("4096", "2", "never")
+    seen = [of_file, of_file, ("8192", "3", "32768"), ("65536", "4", "32768")]
+    assert run(2, body) == [seen] * 2
+
+
+def test_a_group_that_is_split_off_has_the_tuning_of_its_parent() -> None:
+    def body(rank: Rank) -> str:
+        rank.init(pg_options=shmcoll.Options(tuning="turn=8k"))
+        half = dist.group.WORLD.split_group([1, 0], seconds(20), None, "half")
+        return tuning_of(half)["turn"]
+
+    assert run(2, body) == ["8192"] * 2
+
+
+@pytest.mark.parametrize(
+    ("tunings", "said"),
+    [
+        (["turns=64k"] * 2, '"turns" is not a key'),
+        (["turn=1"] * 2, '"turn=1" is not a multiple of 128 from 2048 to 131072'),
+        (["/nowhere"] * 2, "cannot read /nowhere: No such file or directory"),
+        (["depth=9", "depth=2"], '"depth=9" is not a number from 2 to 4'),
+        (["", "turn=8k"], "rank 1: SHMCOLL_TUNING differs: turn is 8192, on rank 0 it is 65536"),
+        (["turn=8k", ""], "rank 1: SHMCOLL_TUNING differs: turn is 65536, on rank 0 it is 8192"),
+    ],
+)
+def test_what_is_wrong_is_an_error_on_all_ranks(tunings: list[str], said: str) -> None:
+    def body(rank: Rank) -> str:
+        os.environ["SHMCOLL_TUNING"] = tunings[rank.rank]
+        with pytest.raises((ValueError, dist.DistBackendError)) as caught:
+            rank.init()
+        return str(caught.value)
+
+    for text in run(2, body):
+        assert said in text
+
+
+def test_options_keep_their_tuning_when_they_are_copied() -> None:
+    options = shmcoll.Options(tuning="turn=8k")
+    for twin in (copy.copy(options), copy.deepcopy(options), pickle.loads(pickle.dumps(options))):
+        assert twin.tuning == "turn=8k"
+        twin.tuning = ""
+    assert options.tuning == "turn=8k" and shmcoll.Options().tuning == ""
+
+
+@pytest.mark.parametrize("tuning", EXTREMES)
+def test_no_setting_changes_a_result(tuning: str) -> None:
+    def body(rank: Rank) -> None:
+        os.environ["SHMCOLL_TUNING"] = tuning
+        rank.init()
+        for count in (1, 8, 100, 1000, 10_000, 300_001):
+            assert total(None, count, rank.rank) == [1.0]
+            mine = torch.full((count,), float(rank.rank))
+            both = torch.empty(2 * count)
+            dist.all_gather_into_tensor(both, mine)
+            assert both.view(2, count).unique(dim=1).tolist() == [[0.0], [1.0]]
+            part = torch.empty(count)
+            dist.reduce_scatter_tensor(part, both + rank.rank)
+            assert part.unique().tolist() == [2.0 * rank.rank + 1]
+            for root in range(2):
+                moved = torch.full((count,), float(rank.rank))
+                dist.broadcast(moved, root)
+                assert moved.unique().tolist() == [float(root)]
+            if rank.rank == 0:
+                dist.send(mine + 7, 1)
+            else:
+                dist.recv(mine, 0)
+                assert mine.unique().tolist() == [7.0]
+
+    run(2, body)
