@@ -14,7 +14,7 @@ const struct shc_tuning shc_tuning_preset = {
         [SHC_GATHER]         = {MOVES,   SLOT, SLOT, 0},
         [SHC_SCATTER]        = {MOVES,   SLOT, SLOT, 0},
         [SHC_REDUCE]         = {REDUCES, SLOT, SLOT, 0},
-        [SHC_ALL_GATHER]     = {MOVES,   SLOT, 2048, 0},
+        [SHC_ALL_GATHER]     = {MOVES,   SLOT, 1024, 0},
         [SHC_REDUCE_SCATTER] = {REDUCES, SLOT,  512, 0},
         [SHC_ALL_REDUCE]     = {REDUCES, SLOT,  256, 32 << 10},
     },
