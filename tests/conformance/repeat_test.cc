@@ -153,6 +153,31 @@ TEST(Repeated, EveryCallHasItsOwnFactor)
     });
 }
 
+// In place, of the one side that a rank has.
+TEST(Repeated, NothingAndThenSomethingIsSeen)
+{
+    run_all([](Rank &rank) {
+        for (size_t count : {size_t{0}, kCount, size_t{0}, kCount}) {
+            Usual call(rank, true, count);
+            call.op.kind = SHC_BROADCAST;
+            ASSERT_EQ(call.run(), SHC_OK) << error_text();
+            EXPECT_EQ(call.in, input_of(0, count));
+        }
+    });
+}
+
+TEST(Repeated, NoTensorAndThenOneIsSeen)
+{
+    run_all([](Rank &rank) {
+        for (int turn = 0; turn < 3; turn++) {
+            Usual none(rank);
+            none.op.input.count = none.op.output.count = 0;
+            EXPECT_EQ(none.run(), SHC_OK) << error_text();
+            usual(rank);
+        }
+    });
+}
+
 TEST(Repeated, EveryRootIsSeen)
 {
     run_all([](Rank &rank) {
@@ -220,6 +245,111 @@ TEST(Repeated, AListIsNotOneTensor)
         op.input.count = op.output.count = 1;
         EXPECT_EQ(shc_run(rank.comm, &op), rank.world == 1 ? SHC_OK : SHC_ERR_INVALID);
         usual(rank);
+    });
+}
+
+// Lists of tensors, as many and of as many bytes in all as before, but cut differently.
+TEST(Repeated, AListMayBeCutDifferently)
+{
+    run_all([](Rank &rank) {
+        const auto world = static_cast<size_t>(rank.world);
+        // Alive, so that none lies where one lay.
+        std::vector<std::vector<shc_tensor>> given(4), taken(4);
+        for (size_t turn = 0; turn < 4; turn++) {
+            std::vector<shc_tensor> &from = given[turn], &to = taken[turn];
+            // What rank a sends to rank b: 1 to world elements, other ones in every turn.
+            const auto count = [&](size_t a, size_t b) { return (a + b + turn) % world + 1; };
+            const size_t me = static_cast<size_t>(rank.rank), gap = turn % 2;
+            std::vector<std::vector<float>> in(world), out(world), want(world);
+            std::vector<int64_t> in_size(world), out_size(world);
+            std::vector<float> memory(world * (world + 1), -1.f);
+            float *next = memory.data();
+            for (size_t r = 0; r < world; r++) {
+                in[r].assign(count(me, r), static_cast<float>(10 * me + r));
+                want[r].assign(count(r, me), static_cast<float>(10 * r + me));
+                from.push_back(vector_of(in[r], &in_size[r]));
+                out_size[r] = static_cast<int64_t>(count(r, me));
+                to.push_back({next, 1, &out_size[r], nullptr});
+                next += count(r, me) + gap; // one piece, or not
+            }
+            shc_op op = op_of(SHC_ALL_TO_ALL);
+            op.input = {from.data(), static_cast<uint32_t>(world)};
+            op.output = {to.data(), static_cast<uint32_t>(world)};
+            ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+            for (size_t r = 0; r < world; r++) {
+                const auto *got = static_cast<const float *>(to[r].data);
+                EXPECT_EQ(std::vector<float>(got, got + want[r].size()), want[r])
+                    << "turn " << turn;
+                EXPECT_TRUE(!gap || got[want[r].size()] == -1.f) << "written between the tensors";
+            }
+            from.assign(world, {}); // nobody may look at them again
+            to.assign(world, {});
+        }
+    });
+}
+
+TEST(Repeated, AListMayGrow)
+{
+    run_all([](Rank &rank) {
+        const auto world = static_cast<size_t>(rank.world);
+        for (int64_t each : {2, 2, 3, 500, 2}) {
+            const auto count = static_cast<size_t>(each);
+            std::vector<float> in(count * world, static_cast<float>(each)), out(in.size(), -1.f);
+            std::vector<shc_tensor> from, to;
+            for (size_t r = 0; r < world; r++) {
+                from.push_back({in.data() + r * count, 1, &each, nullptr});
+                to.push_back({out.data() + r * count, 1, &each, nullptr});
+            }
+            shc_op op = op_of(SHC_ALL_TO_ALL);
+            op.input = {from.data(), static_cast<uint32_t>(world)};
+            op.output = {to.data(), static_cast<uint32_t>(world)};
+            ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+            EXPECT_EQ(out, in);
+        }
+    });
+}
+
+// An all_gather has more to write than to read, but of one rank.
+TEST(Repeated, TheInputIsNoRoomForMore)
+{
+    run_all([](Rank &rank) {
+        std::vector<float> in = input_of(rank.rank, kCount);
+        std::vector<float> out(kCount * static_cast<size_t>(rank.world), -1.f);
+        int64_t in_size, out_size;
+        shc_tensor from = vector_of(in, &in_size), to = vector_of(out, &out_size);
+        shc_op op = op_of(SHC_ALL_GATHER);
+        op.input = {&from, 1};
+        op.output = {&to, 1};
+        ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+        op.output = op.input;
+        EXPECT_EQ(shc_run(rank.comm, &op), rank.world == 1 ? SHC_OK : SHC_ERR_INVALID);
+        EXPECT_EQ(in, input_of(rank.rank, kCount));
+        usual(rank);
+    });
+}
+
+// Of an uneven list the sizes count, not only how many bytes it has in all.
+TEST(Repeated, AnUnevenListIsCheckedEachTime)
+{
+    run_all([](Rank &rank) {
+        const auto world = static_cast<uint32_t>(rank.world);
+        const auto me = static_cast<size_t>(rank.rank);
+        std::vector<float> in(3, static_cast<float>(rank.rank)), out(6 * world, -1.f);
+        int64_t size;
+        shc_tensor from = vector_of(in, &size);
+        std::vector<int64_t> sizes(world, 3);
+        std::vector<shc_tensor> to;
+        for (size_t r = 0; r < world; r++)
+            to.push_back({out.data() + 6 * r, 1, &sizes[r], nullptr});
+        shc_op op = op_of(SHC_ALL_GATHER_UNEVEN);
+        op.input = {&from, 1};
+        op.output = {to.data(), world};
+        ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+        if (world == 1)
+            return;
+        sizes[me]--; // as many in all, but not what this rank gives
+        sizes[(me + 1) % world]++;
+        EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_INVALID) << error_text();
     });
 }
 

@@ -338,10 +338,11 @@ enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
 /* The fields of a descriptor that decide what the checks of a collective find, besides the tensors. */
 #define CHECKED_BYTES offsetof(struct shc_op, peer)
 
+/* Behind the input. */
 static bool repeat_output(struct shc_task *task, const struct shc_op *op)
 {
-    if (op->output.list != op->input.list || op->output.count != op->input.count ||
-        !task->out.list || task->out.bytes != task->in.bytes)
+    const bool both = task->in.list && task->out.list && task->in.bytes == task->out.bytes;
+    if (!both || op->output.list != op->input.list || op->output.count != op->input.count)
         return shc_buf_repeat(&task->out, &op->output);
     task->out = task->in; /* in place */
     return true;
@@ -368,6 +369,7 @@ enum shc_status shc_task_prepare_kept(struct shc_kept *kept, struct shc_comm *co
     kept->valid = false;
     SHC_TRY(shc_task_prepare(task, comm, op));
     kept->op = *op;
-    kept->valid = !task->sparse && shc_buf_is_plain(&task->in) && shc_buf_is_plain(&task->out);
+    kept->valid = op->kind != SHC_ALL_REDUCE_SPARSE && op->kind != SHC_ALL_GATHER_UNEVEN &&
+                  op->kind != SHC_REDUCE_SCATTER_UNEVEN; /* there more counts than how many bytes */
     return SHC_OK;
 }

@@ -220,17 +220,39 @@ enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tens
     return SHC_OK;
 }
 
+/* pre: as many tensors as before, and more than one. */
+static SHC_NOINLINE bool repeat_list(struct shc_buf *buf, const struct shc_tensor *list)
+{
+    uint64_t total = 0, bytes;
+    bool gap = false;
+    for (uint32_t i = 0; i < buf->list_count; i++) {
+        if (!is_plain(&list[i], buf->elem_bytes, &bytes))
+            return false;
+        gap = gap || (char *)list[i].data != (char *)list[0].data + total;
+        if (__builtin_add_overflow(total, bytes, &total))
+            return false;
+    }
+    if (total != buf->bytes)
+        return false;
+    buf->flat = gap ? NULL : list[0].data;
+    buf->list = list;
+    return true;
+}
+
 bool shc_buf_repeat(struct shc_buf *buf, const struct shc_tensors *tensors)
 {
-    const struct shc_tensor *tensor = tensors->list;
+    const struct shc_tensor *list = tensors->list;
     uint64_t bytes;
-    if (!buf->list)
+    if (buf->elem_bytes == 0)
         return true;
-    if (tensors->count != 1 || !tensor || !is_plain(tensor, buf->elem_bytes, &bytes) ||
-        bytes != buf->bytes)
+    if (SHC_UNLIKELY(tensors->count != buf->list_count || !list))
         return false;
-    buf->flat = tensor->data;
-    buf->list = tensor;
+    if (SHC_UNLIKELY(tensors->count != 1))
+        return repeat_list(buf, list);
+    if (!is_plain(list, buf->elem_bytes, &bytes) || bytes != buf->bytes)
+        return false;
+    buf->flat = list->data;
+    buf->list = list;
     return true;
 }
 

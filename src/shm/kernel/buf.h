@@ -29,15 +29,10 @@ struct shc_buf {
 SHC_NODISCARD enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tensors,
                                            uint32_t elem_bytes, bool writable);
 
-/* The same for a buf that holds one contiguous piece of one tensor (shc_buf_is_plain), or nothing, and
- * is to hold as much again: false, and nothing is changed, if that is not so. A few instructions. */
+/* The same where the new tensors are as many as those that the buf was made from, contiguous, and of as
+ * many bytes in all; a few instructions. False: they are not, and nothing is changed. A buf that was
+ * never made is in nobody's use, and stays what it is: all zero. */
 bool shc_buf_repeat(struct shc_buf *buf, const struct shc_tensors *tensors);
-
-/* Can it be repeated? */
-SHC_INLINE bool shc_buf_is_plain(const struct shc_buf *buf)
-{
-    return !buf->list || (buf->list_count == 1 && buf->flat);
-}
 
 /* Bytes of tensor number `index` of the list that the buf was made from. */
 size_t shc_buf_tensor_bytes(const struct shc_buf *buf, uint32_t index);
