@@ -30,6 +30,8 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
     config.timeout_ns = timeoutNs(options.timeout);
     config.store = bootstrap.view();
     config.interrupted = pythonInterrupted;
+    TORCH_CHECK_VALUE(options.tuning.find('\0') == std::string::npos,
+                      "shmcoll: the tuning text has a character 0 in it");
     config.tuning = options.tuning.empty() ? nullptr : options.tuning.c_str();
     shc_comm *comm = nullptr;
     shc_status status;

@@ -89,6 +89,15 @@ def test_what_is_wrong_is_an_error_on_all_ranks(tunings: list[str], said: str) -
         assert said in text
 
 
+def test_a_text_does_not_end_in_its_middle() -> None:
+    def body(rank: Rank) -> str:
+        with pytest.raises(ValueError) as caught:
+            rank.init(pg_options=shmcoll.Options(tuning="turn=8k\0,depth=9"))
+        return str(caught.value)
+
+    assert "character 0" in run(1, body)[0]
+
+
 def test_options_keep_their_tuning_when_they_are_copied() -> None:
     options = shmcoll.Options(tuning="turn=8k")
     for twin in (copy.copy(options), copy.deepcopy(options), pickle.loads(pickle.dumps(options))):

@@ -151,6 +151,8 @@ TEST(Tuning, AnErrorInAFileNamesItsLine)
     EXPECT_NE(error_of("@").find("cannot read"), std::string::npos);
     File large(std::string(20000, '\n'));
     EXPECT_NE(error_of(large.path()).find("has more than"), std::string::npos);
+    File cut(std::string("turn = 8k\n\0depth = 9\n", 22));
+    EXPECT_NE(error_of(cut.path()).find("cannot read " + cut.path()), std::string::npos);
 }
 
 TEST(Tuning, RanksCompareAllButWhatEachMayDecide)

@@ -181,7 +181,7 @@ int shc_os_cpu_current(void);
 /* Pins the calling thread. EPERM, EINVAL when that is refused. */
 SHC_NODISCARD int shc_os_thread_pin(const struct shc_os_cpus *cpus);
 
-/* The first `capacity - 1` bytes of a small file, 0-terminated. */
+/* The first `capacity - 1` bytes of a small file, 0-terminated. EILSEQ: there is a 0 in it. */
 SHC_NODISCARD int shc_os_read_text(const char *path, char *text, size_t capacity);
 
 SHC_NODISCARD int shc_os_random(void *bytes, size_t count);

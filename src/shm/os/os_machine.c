@@ -66,7 +66,7 @@ int shc_os_read_text(const char *path, char *text, size_t capacity)
     }
     close(fd);
     text[used] = '\0';
-    return error;
+    return error == 0 && memchr(text, '\0', used) ? EILSEQ : error;
 }
 
 /* CPUs granted by one cgroup directory: "max 100000" or "150000 100000"; 0 for no limit. */
