@@ -62,11 +62,12 @@ struct shc_abort_shm {
     shc_a32 finder;
 };
 
-/* What rank 0 tells who sits in the segment of its attempt. The store has it first. */
+/* What rank 0 tells who sits in the segment of its attempt. OK follows the store's decision, LOOK may
+ * come before the news. */
 enum shc_told {
     SHC_TOLD_NOTHING = 0,
     SHC_TOLD_OK,   /* the group is made */
-    SHC_TOLD_LOOK, /* this attempt is over: look at the store */
+    SHC_TOLD_LOOK, /* this attempt is over: look at the store, now and then */
 };
 
 struct shc_told_shm {
