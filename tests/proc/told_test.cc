@@ -7,6 +7,7 @@
 #include <csignal>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <thread>
 #include <unistd.h>
 
 extern "C" {
@@ -246,6 +247,104 @@ TEST(ToldCalls, ThatDifferAreNotTheFaultWhereSomebodyDied)
         op.input = op.output = {&tensor, 1};
         expect_death(shc_run(rank.comm, &op), who);
         kill(pid, SIGCONT);
+    });
+}
+
+TEST(ToldCalls, ThatDifferAreNotTheFaultWhereNoLifeWordShowsTheDeath)
+{
+    run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
+        shc_comm *other = nullptr;
+        ASSERT_EQ(rank.make_group(&other, "other"), SHC_OK) << error_text();
+        const std::string who = name_of(rank.comm, 0);
+        if (rank.rank == 0) {
+            shc_keeper_unlink(rank.comm->keeper, &shc_seat_member(&rank.comm->seat, 0)->life);
+            die();
+        }
+        if (rank.rank == 2) { // told by the other group, it goes another way
+            until_gone(other, 0);
+            expect_death(barrier(other), who);
+            float value = 0;
+            int64_t size = 1;
+            shc_tensor tensor = {&value, 1, &size, nullptr};
+            shc_op op = op_of(SHC_ALL_REDUCE);
+            op.input = op.output = {&tensor, 1};
+            expect_death(shc_run(rank.comm, &op), who);
+        } else {
+            struct shc_call call;
+            until([&] { return shc_call_latest(&rank.comm->seat, 2, &call) != 0; });
+            expect_death(barrier(rank.comm), who);
+        }
+        shc_comm_free(other);
+    });
+}
+
+TEST(ToldMessages, OfWhoWasToldElsewhereAndLeft)
+{
+    for (int peer : {2, SHC_ANY_SOURCE})
+        run_ranks(Mode::kProcesses, kWorld, [peer](Rank &rank) {
+            shc_comm *other = nullptr;
+            ASSERT_EQ(rank.make_group(&other, "other"), SHC_OK) << error_text();
+            const std::string who = name_of(rank.comm, 0);
+            if (rank.rank == 0)
+                die();
+            if (rank.rank == 2)
+                is_told_elsewhere(rank, other, 0);
+            until_left(rank.comm, 2);
+            float value = 0;
+            int64_t size = 1;
+            shc_tensor tensor = {&value, 1, &size, nullptr};
+            shc_op recv = op_of(SHC_RECV);
+            recv.output = {&tensor, 1};
+            recv.peer = peer;
+            expect_death(shc_run(rank.comm, &recv), who);
+            shc_comm_free(other);
+        });
+}
+
+// Two deaths, of which nobody knows which was first: who cannot come is named, not the other one.
+TEST(ToldAtTheRendezvous, OfTwoDeathsTheOneThatIsMissed)
+{
+    run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
+        const std::string who = name_of(rank.comm, 0);
+        if (rank.rank == 0)
+            die();
+        if (rank.rank == 2) { // as when a launcher ends what is left
+            until_gone(rank.comm, 0);
+            die();
+        }
+        until_gone(rank.comm, 2);
+        shc_comm *next = nullptr;
+        EXPECT_EQ(rank.make_group(&next, "next"), SHC_ERR_PEER_DEAD) << error_text();
+        EXPECT_EQ(error_text().find(who), 0u) << error_text();
+    });
+}
+
+// What exit() does in another thread while this one is between its look at the group and the runner.
+void leave_meanwhile(void *)
+{
+    std::thread(shc_process_leave).join();
+}
+
+TEST(Leaving, NothingIsPublishedBehindIt)
+{
+    run_ranks(Mode::kProcesses, 2, [](Rank &rank) {
+        shc_call call;
+        if (rank.rank == 1) {
+            ASSERT_EQ(barrier(rank.comm), SHC_OK) << error_text();
+            until_left(rank.comm, 0);
+            EXPECT_EQ(barrier(rank.comm), SHC_ERR_PEER_LEFT) << error_text();
+            EXPECT_EQ(shc_call_latest(&rank.comm->seat, 0, &call), 1u);
+            return;
+        }
+        const shc_op op = op_of(SHC_BARRIER);
+        const shc_request_hooks hooks = {nullptr, nullptr, leave_meanwhile};
+        shc_request *request = nullptr;
+        ASSERT_EQ(shc_submit(rank.comm, &op, &hooks, &request), SHC_OK) << error_text();
+        shc_request_release(request);
+        until([&] { return shc_a32_load_relaxed(&rank.comm->engine.has_dropped) != 0; });
+        EXPECT_EQ(barrier(rank.comm), SHC_ERR_CLOSED) << error_text(); // retires, and so leaves
+        fflush(nullptr);
+        _exit(::testing::Test::HasFailure() ? 1 : 0);
     });
 }
 

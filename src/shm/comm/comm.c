@@ -186,6 +186,8 @@ enum shc_status shc_comm_usable(struct shc_comm *comm)
 /* Why an operation cannot even begin. */
 static enum shc_status check_begin(struct shc_comm *comm, const struct shc_task *task)
 {
+    /* Behind taking the runner: a goodbye may have taken it, said LEFT and dropped it again. */
+    SHC_TRY(shc_comm_usable(comm));
     if (SHC_UNLIKELY(comm->broken != SHC_OK))
         return shc_fail(comm->broken, "%s", comm->broken_text);
     if (SHC_UNLIKELY(shc_group_failed(&comm->seat))) {
@@ -354,7 +356,8 @@ bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, 
         shc_group_reason_text(seat, reason, sizeof reason);
         snprintf(text, capacity, "the group \"%s\" has failed: %s", comm->name, reason);
         known = true;
-    } else if (rank >= 0) {
+    } else if (rank >= 0 && shc_member_look(seat, rank) != SHC_MEMBER_DEAD) {
+        /* (Of two that died, nobody knows which was first.) */
         int dead = find_dead(seat, rank);
         known = dead >= 0;
         if (known)

@@ -68,6 +68,5 @@ bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, 
 /* May this process use the group now? Takes no lock. */
 SHC_NODISCARD enum shc_status shc_comm_usable(struct shc_comm *comm);
 
-/* Runs one prepared operation: its turn in the epochs, its sticky failure. pre: the group was usable
- * a moment ago, and the runner is held (who closes it takes the runner for good). */
+/* Runs one prepared operation: its turn in the epochs, its sticky failure. pre: runner is held. */
 SHC_NODISCARD enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task);

@@ -290,9 +290,7 @@ static void run_request(struct shc_comm *comm, struct shc_request *request, bool
         request->task.wait.interruptible = !engine_thread;
         request->task.wait.patience =
             engine_thread ? comm->seat.patience_engine : comm->seat.patience;
-        st = shc_comm_usable(comm);
-        if (st == SHC_OK)
-            st = shc_comm_execute(comm, &request->task);
+        st = shc_comm_execute(comm, &request->task);
     }
     shc_request_finish(request, st, st == SHC_OK ? "" : shc_error_text());
 }

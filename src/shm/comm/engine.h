@@ -69,7 +69,7 @@ void shc_engine_fini(struct shc_engine *engine);
 /* The calling thread as a number that no other living thread has. */
 SHC_INLINE uint64_t shc_thread_number(void)
 {
-    return (uint64_t)(uintptr_t)__builtin_thread_pointer();
+    return (uint64_t)(uintptr_t)pthread_self();
 }
 
 /* Takes the word from `free` (0 or QUEUED). */

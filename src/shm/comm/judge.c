@@ -164,6 +164,21 @@ static void end_alone(struct shc_p2p *p2p, struct shc_request *request, enum shc
     shc_p2p_finish(p2p, request, status, error);
 }
 
+/* Who has left may have been told by another group of a death that shows in this one, too; it goes
+ * before a departure. False when there is one, and that has ended the request. */
+static bool judge_deaths(struct shc_p2p *p2p, const struct shc_request *request)
+{
+    const struct shc_seat *seat = &p2p->comm->seat;
+    shc_member_look_at_processes(seat, 0, seat->world_size);
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        if (rank == seat->rank || shc_member_look(seat, rank) != SHC_MEMBER_DEAD)
+            continue;
+        end_dead(p2p, request, rank);
+        return false;
+    }
+    return true;
+}
+
 /* False when that has ended the request. */
 static bool judge_named(struct shc_p2p *p2p, struct shc_request *request, int rank,
                         enum shc_member_state state)
@@ -175,6 +190,8 @@ static bool judge_named(struct shc_p2p *p2p, struct shc_request *request, int ra
     }
     if (state != SHC_MEMBER_LEFT)
         return true;
+    if (!judge_deaths(p2p, request))
+        return false;
     snprintf(reason, sizeof reason,
              "rank %d (pid %d) has left the group (closed it, or its process ended)%s", rank,
              (int)shc_seat_identity(&p2p->comm->seat, rank)->process.pid,
@@ -198,6 +215,8 @@ static bool judge_any(struct shc_p2p *p2p, struct shc_request *request,
     }
     if (left == 0 || left < seat->world_size - 1)
         return true;
+    if (!judge_deaths(p2p, request))
+        return false;
     end_alone(p2p, request, SHC_ERR_PEER_LEFT,
               "all other ranks have left the group, and sent nothing that this takes");
     return false;

@@ -342,6 +342,7 @@ enum shc_status shc_progress_wait_all(struct shc_wait *wait, uint64_t step)
 static SHC_COLD enum shc_status judge_mismatch(struct shc_wait *wait, int rank)
 {
     /* Who was told of a death goes another way than who was not. */
+    shc_member_look_at_processes(wait->seat, 0, wait->seat->world_size);
     SHC_TRY(judge_group(wait));
     SHC_TRY(judge_deaths(wait));
     char theirs[160], ours[160], reason[512];
