@@ -27,6 +27,9 @@ struct layout {
     size_t out_offset[SHC_MAX_WORLD];                           /* rank i's block in my output */
     size_t its_offset[SHC_MAX_WORLD], its_bytes[SHC_MAX_WORLD]; /* and in its own input */
     bool packed[SHC_MAX_WORLD]; /* rank i's blocks are in its slot */
+    const uint64_t
+        *tables[SHC_MAX_WORLD]; /* to be read behind the meeting, and before slots are used */
+    size_t chunk_bytes;
 };
 
 static size_t table_bytes(int world)
@@ -82,10 +85,12 @@ static void look_at_tensors(const struct shc_task *task, struct layout *layout, 
         layout->in_offset[rank] = in;
         layout->in_bytes[rank] = (size_t)table[rank];
         layout->out_offset[rank] = out;
+        layout->tables[rank] = table_of(task, rank);
         in += (size_t)table[rank];
         out += (size_t)table[world + rank];
     }
     layout->packed[task->seat->rank] = packs(task, table);
+    layout->chunk_bytes = shc_task_cell_bytes(task);
 }
 
 static void enter(struct shc_task *task, const uint64_t *table)
@@ -109,13 +114,13 @@ static void enter(struct shc_task *task, const uint64_t *table)
     shc_task_enter(task);
 }
 
-static enum shc_status compare_tables(struct shc_task *task)
+static enum shc_status compare_tables(struct shc_task *task, const struct layout *layout)
 {
     const int world = task->seat->world_size;
     const uint32_t elem = task->call.elem_bytes;
     for (int from = 0; from < world; from++) {
         for (int to = 0; to < world; to++) {
-            uint64_t sent = table_of(task, from)[to], expected = table_of(task, to)[world + from];
+            uint64_t sent = layout->tables[from][to], expected = layout->tables[to][world + from];
             if (SHC_LIKELY(sent == expected))
                 continue;
             char reason[160];
@@ -137,7 +142,7 @@ static void measure(const struct shc_task *task, struct layout *layout, size_t *
     const int world = task->seat->world_size, me = task->seat->rank;
     *block = *input = 0;
     for (int rank = 0; rank < world; rank++) {
-        const uint64_t *its = table_of(task, rank);
+        const uint64_t *its = layout->tables[rank];
         layout->its_offset[rank] = sum_before(its, me);
         layout->its_bytes[rank] = (size_t)its[me];
         layout->packed[rank] = packs(task, its);
@@ -157,7 +162,7 @@ static void take_inline_and_packed(struct shc_task *task, const struct layout *l
         if (rank == me)
             continue;
         if (rides(task, layout->its_bytes[rank]))
-            shc_buf_write(&task->out, layout->out_offset[rank], table_of(task, rank) + 2 * world,
+            shc_buf_write(&task->out, layout->out_offset[rank], layout->tables[rank] + 2 * world,
                           layout->its_bytes[rank]);
         else if (layout->packed[rank])
             shc_buf_write(&task->out, layout->out_offset[rank], blocks + layout->its_offset[rank],
@@ -173,7 +178,7 @@ static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
     const struct layout *layout = task->more;
     const bool there = layout->packed[task->seat->rank] || rides(task, layout->in_bytes[peer]);
     const size_t bytes = there ? 0 : layout->in_bytes[peer];
-    struct shc_span chunk = shc_plan_chunk(bytes, shc_task_cell_bytes(task), k);
+    struct shc_span chunk = shc_plan_chunk(bytes, layout->chunk_bytes, k);
     return (struct shc_span){layout->in_offset[peer] + chunk.offset, chunk.bytes};
 }
 
@@ -182,7 +187,7 @@ static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
     const struct layout *layout = task->more;
     const bool here = layout->packed[peer] || rides(task, layout->its_bytes[peer]);
     const size_t bytes = here ? 0 : layout->its_bytes[peer];
-    struct shc_span chunk = shc_plan_chunk(bytes, shc_task_cell_bytes(task), k);
+    struct shc_span chunk = shc_plan_chunk(bytes, layout->chunk_bytes, k);
     return (struct shc_span){layout->out_offset[peer] + chunk.offset, chunk.bytes};
 }
 
@@ -204,10 +209,11 @@ static void take_own(struct shc_task *task, struct shc_span chunk, char *const *
 static enum shc_status move(struct shc_swap *swap, size_t block, size_t input)
 {
     struct shc_task *task = swap->task;
+    const struct layout *layout = task->more;
     bool arena;
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena) {
-        swap->chunk_count = shc_plan_chunk_count(block, shc_task_cell_bytes(task));
+        swap->chunk_count = shc_plan_chunk_count(block, layout->chunk_bytes);
         return shc_swap_run(swap);
     }
     SHC_TRY(shc_small_slots_reuse(task));
@@ -235,7 +241,7 @@ enum shc_status shc_alltoall_run(struct shc_task *task)
     shc_swap_begin(&swap);
     enter(task, table);
     SHC_TRY(shc_task_meet(task));
-    SHC_TRY(compare_tables(task));
+    SHC_TRY(compare_tables(task, &layout));
     measure(task, &layout, &block, &input);
     shc_task_keep(task, layout.in_offset[me], layout.out_offset[me], layout.in_bytes[me]);
     take_inline_and_packed(task, &layout);
