@@ -29,6 +29,9 @@ struct shc_forms {
 /* A premul factor takes 8 of the inline bytes, so that what reduces ends where that still fits. */
 #define SHC_SELECT_REDUCED_INLINE (SHC_INLINE_BYTES - 8)
 
+/* A smaller part of a piece of work costs more to hand out than to do. */
+#define SHC_PART_BYTES ((size_t)32 << 10)
+
 struct shc_tuning {
     struct shc_forms forms[SHC_OP_KIND_COUNT];
     size_t turn_bytes;      /* of a cell that a turn of two ranks uses at most */
