@@ -474,24 +474,6 @@ TEST(OpaqueElements, MoveWhole)
     }
 }
 
-// Large slices are reduced in parts by a pool that all groups of the process share.
-TEST(Pools, ChangeNoResult)
-{
-    for (Mode mode : all_modes()) {
-        Options options;
-        options.knobs.threads = 3;
-        run_ranks(
-            mode, 2,
-            [](Rank &rank) {
-                for (size_t count : {16384u, 200003u, 600011u}) {
-                    all_reduce_in_place(rank, count);
-                    all_reduce_out_of_place(rank, count);
-                }
-            },
-            options);
-    }
-}
-
 INSTANTIATE_TEST_SUITE_P(All, Collectives, ::testing::ValuesIn(cases()), case_name);
 
 } // namespace

@@ -215,6 +215,32 @@ TEST(Tuning, ATurnIsAsLongAsItsKeysSay)
     EXPECT_EQ(shc_select_turn(&t, SHC_ALL_REDUCE, size_t{1} << 50, 2), 65536u);
 }
 
+// A turn, a cell and a slot have a part for each of a pool's threads and their caller, as far as they
+// can be that long; without a pool nothing changes.
+TEST(Tuning, WithAPoolEverythingIsLongEnoughForItsParts)
+{
+    for (int threads : {0, 1, 2, 3, 11, 256}) {
+        for (int world : {2, 3, 4, 5, 8}) {
+            shc_tuning t = read_good("turn=4k,chunk=64k,chunk_of_many=64k,shout=8k"), before = t;
+            shc_select_for_pool(&t, world, threads);
+            if (threads == 0) {
+                EXPECT_EQ(memcmp(&t, &before, sizeof t), 0);
+                continue;
+            }
+            const size_t parts = static_cast<size_t>(std::min(threads, 3)) + 1;
+            shc_arena_geometry g = shc_arena_plan(world, 64 << 20, &t.arena);
+            EXPECT_EQ(g.cell_bytes / SHC_PART_BYTES, parts) << threads << " " << world;
+            EXPECT_EQ(g.shout_bytes / SHC_PART_BYTES, parts) << threads << " " << world;
+            EXPECT_GE(shc_select_turn(&t, SHC_ALL_GATHER, 1, world), parts * SHC_PART_BYTES);
+        }
+    }
+    shc_tuning longer = read_good("turn=128k,shout=128k,chunk=1m");
+    shc_select_for_pool(&longer, 2, 1);
+    EXPECT_EQ(longer.turn_bytes, 131072u);
+    EXPECT_EQ(longer.arena.shout_bytes, 131072u);
+    EXPECT_EQ(longer.arena.chunk_bytes, size_t{1} << 20);
+}
+
 TEST(Tuning, StreamsFromItsKeyOn)
 {
     shc_tuning t = read_good("stream=100");

@@ -8,7 +8,8 @@
 
 #define FIELD(name) offsetof(struct shc_config, name)
 
-/* Words stand for 0, 1, 2, ... in the order given. */
+/* Words stand for the minimum, the next number, ... in the order given. Where they end before the
+ * maximum, a number behind theirs is a value as well. */
 static const struct shc_config_row rows[] = {
     {"SHMCOLL_LOG", "what is written to stderr", "off|warn|info|trace", 0, 3, SHC_LOG_WARN,
      FIELD(log_level)},
@@ -24,8 +25,10 @@ static const struct shc_config_row rows[] = {
      "milliseconds after which a wait says whom it waits for, then at twice, "
      "four times, ...",
      NULL, 1, 86400000, 5000, FIELD(late_ms)},
-    {"SHMCOLL_THREADS", "reduction threads per process, for large messages", NULL, 0, 256, 0,
-     FIELD(threads)},
+    {"SHMCOLL_THREADS",
+     "reduction threads per process, for large messages; auto: as many as the CPUs have room for "
+     "beside the ranks",
+     "auto", SHC_THREADS_AUTO, 256, 0, FIELD(threads)},
     {"SHMCOLL_ARENA_KIB",
      "limit of the staging memory that a group makes for large messages; 0 "
      "keeps the small slots",
@@ -51,22 +54,31 @@ static int word_index(const char *words, const char *text)
     return -1;
 }
 
+/* The number behind the words. */
+static int first_number(const struct shc_config_row *row)
+{
+    int words = row->values ? 1 : 0;
+    for (const char *at = row->values; at && *at; at++)
+        words += *at == '|';
+    return row->minimum + words;
+}
+
 static int parse(const struct shc_config_row *row, const char *text)
 {
-    if (row->values) {
-        int index = word_index(row->values, text);
-        if (index >= 0)
-            return index;
-        fprintf(stderr, "shmcoll: %s=%s is not one of %s; ignored\n", row->variable, text,
-                row->values);
-        return row->preset;
-    }
+    const int first = first_number(row);
+    const int index = row->values ? word_index(row->values, text) : -1;
+    if (index >= 0)
+        return row->minimum + index;
     char *end;
     long value = strtol(text, &end, 10);
-    if (end != text && *end == '\0' && value >= row->minimum && value <= row->maximum)
+    if (end != text && *end == '\0' && value >= first && value <= row->maximum)
         return (int)value;
-    fprintf(stderr, "shmcoll: %s=%s is not a number from %d to %d; ignored\n", row->variable, text,
-            row->minimum, row->maximum);
+    fprintf(stderr, "shmcoll: %s=%s is not ", row->variable, text);
+    if (row->values)
+        fprintf(stderr, "one of %s%s", row->values, first <= row->maximum ? ", nor " : "");
+    if (first <= row->maximum)
+        fprintf(stderr, "a number from %d to %d", first, row->maximum);
+    fprintf(stderr, "; ignored\n");
     return row->preset;
 }
 

@@ -30,13 +30,15 @@ enum shc_cpu_choice {
     SHC_CPU_AVX512,
 };
 
+#define SHC_THREADS_AUTO (-1) /* as many as the CPUs have room for beside the ranks */
+
 struct shc_config {
     int log_level;      /* enum shc_log_level */
     int segment;        /* enum shc_segment_choice */
     int cpu;            /* enum shc_cpu_choice: the best instruction set that may be used */
     int spin_us;        /* how long a wait spins before it yields; -1: decided per group */
     int late_ms;        /* a wait is reported when it has taken this long */
-    int threads;        /* reduction threads per process */
+    int threads;        /* reduction threads per process, or SHC_THREADS_AUTO */
     int arena_kib;      /* limit of a group's large staging memory */
     const char *tuning; /* settings of coll/select, as text; NULL: not set */
 };
@@ -52,7 +54,7 @@ struct shc_config_row {
     const char *variable;
     const char *meaning;
     const char *values; /* the words it takes, or NULL for a number; SHC_CONFIG_TEXT: any text */
-    int minimum, maximum, preset;
-    size_t offset; /* of the int, or the text, in struct shc_config */
+    int minimum, maximum, preset; /* words stand for the numbers from the minimum on */
+    size_t offset;                /* of the int, or the text, in struct shc_config */
 };
 const struct shc_config_row *shc_config_describe(size_t index);

@@ -72,7 +72,7 @@ static void stage_out(struct flow *flow, uint64_t k)
     for (int peer = 0; peer < task->seat->world_size; peer++) {
         struct shc_span slice = slice_of(flow, k, peer);
         if (peer != task->seat->rank)
-            shc_buf_read(&task->in, slice.offset, write_cell(flow, peer, k), slice.bytes);
+            shc_task_read(task, slice.offset, write_cell(flow, peer, k), slice.bytes);
     }
     shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_out(k));
 }

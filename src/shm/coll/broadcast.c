@@ -15,7 +15,7 @@
 
 static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
 {
-    shc_buf_write(&task->out, chunk.offset, slots[task->call.root], chunk.bytes);
+    shc_task_write(task, chunk.offset, slots[task->call.root], chunk.bytes);
 }
 
 static enum shc_status run_one_round(struct shc_task *task, bool in_line, size_t bytes)

@@ -77,6 +77,10 @@ void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, s
     const char *from = shc_buf_direct(&task->in, in_offset, bytes);
     if (from && from == shc_buf_direct(&task->out, out_offset, bytes))
         return; /* it is there */
+    if (from && task->pool) {
+        shc_task_write(task, out_offset, from, bytes);
+        return;
+    }
     const size_t most = SHC_SCRATCH_BYTES - SHC_SCRATCH_BYTES % task->call.elem_bytes;
     for (size_t done = 0; done < bytes; done += most) {
         size_t piece = shc_min_size(most, bytes - done);
@@ -91,11 +95,11 @@ void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, stru
     const char *input = task->in.flat;
     size_t both = user && input ? shc_min_size(got.bytes, given.bytes) : 0;
     if (both > 0)
-        shc_copy_exchange(user, cell, input + given.offset, both);
+        shc_task_exchange(task, user, cell, input + given.offset, both);
     if (got.bytes > both)
-        shc_buf_write(&task->out, got.offset + both, cell + both, got.bytes - both);
+        shc_task_write(task, got.offset + both, cell + both, got.bytes - both);
     if (given.bytes > both)
-        shc_buf_read(&task->in, given.offset + both, cell + both, given.bytes - both);
+        shc_task_read(task, given.offset + both, cell + both, given.bytes - both);
 }
 
 enum shc_algorithm shc_task_select(const struct shc_task *task, size_t bytes)
@@ -122,62 +126,6 @@ enum shc_status shc_task_arena(struct shc_task *task, bool *made)
         SHC_TRY(shc_arena_make(task->arena, &task->wait));
     *made = task->arena->made;
     return SHC_OK;
-}
-
-/* ---- reductions in parts ---- */
-
-#define PART_BYTES (32u << 10) /* a smaller part costs more to hand out than to reduce */
-
-struct parts {
-    const struct shc_task *task;
-    const struct shc_reduce_args *whole;
-    size_t part_elements;
-};
-
-static void reduce_part(void *arg, uint32_t index)
-{
-    const struct parts *parts = arg;
-    const struct shc_reduce_args *whole = parts->whole;
-    size_t first = index * parts->part_elements;
-    size_t skip = first * parts->task->call.elem_bytes;
-    const void *src[SHC_MAX_WORLD];
-    void *dst[SHC_MAX_WORLD];
-    for (int i = 0; i < whole->src_count; i++)
-        src[i] = (const char *)whole->src[i] + skip;
-    for (int i = 0; i < whole->dst_count; i++)
-        dst[i] = (char *)whole->dst[i] + skip;
-    struct shc_reduce_args args = *whole;
-    args.src = src;
-    args.dst = dst;
-    args.count = shc_min_size(parts->part_elements, whole->count - first);
-    parts->task->reduce(&args);
-}
-
-static void reduce_in_parts(struct shc_task *task, const struct shc_reduce_args *args,
-                            size_t helpers)
-{
-    size_t bytes = args->count * task->call.elem_bytes;
-    size_t count = shc_min_size(helpers + 1, bytes / PART_BYTES);
-    /* Parts begin on whole lines of the slice. */
-    size_t part_bytes = shc_align_up(shc_div_ceil(bytes, count), SHC_LINE_BYTES);
-    struct parts parts = {
-        .task = task,
-        .whole = args,
-        .part_elements = part_bytes / task->call.elem_bytes,
-    };
-    shc_pool_run(task->pool, reduce_part, &parts,
-                 (uint32_t)shc_div_ceil(args->count, parts.part_elements));
-}
-
-void shc_task_reduce(struct shc_task *task, const struct shc_reduce_args *args)
-{
-    size_t helpers = 0;
-    if (SHC_UNLIKELY(args->count * task->call.elem_bytes >= 2 * PART_BYTES))
-        helpers = (size_t)shc_pool_size(task->pool);
-    if (SHC_LIKELY(helpers == 0))
-        task->reduce(args);
-    else
-        reduce_in_parts(task, args, helpers);
 }
 
 void shc_task_reduce_to(struct shc_task *task, const void *const *src, struct shc_span where,

@@ -37,7 +37,7 @@ struct shc_task {
     double factor;             /* PREMUL_SUM */
     const double *factors;     /* the ranks', behind the meeting, while an algorithm reduces */
     const void *more;          /* what an algorithm hands to its own callbacks */
-    struct shc_pool *pool;     /* helps with large slices; may be NULL */
+    struct shc_pool *pool;     /* helps with large pieces; may be NULL */
     char *scratch;             /* SHC_SCRATCH_BYTES, for memory that is not contiguous */
 };
 
@@ -59,6 +59,33 @@ SHC_NODISCARD enum shc_status shc_reduce_scatter_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_reduce_scatter_uneven_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_alltoall_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_gather_uneven_run(struct shc_task *task);
+
+/* ---- in parts, where large, on the pool's threads as well: the same bytes (parts.c) ---- */
+
+SHC_INLINE bool shc_task_splits(const struct shc_task *task, size_t bytes)
+{
+    return SHC_UNLIKELY(bytes >= 2 * SHC_PART_BYTES && task->pool);
+}
+
+/* shc_buf_read() and shc_buf_stream() of the input, shc_buf_write() to the output. */
+void shc_task_read(const struct shc_task *task, size_t offset, void *cell, size_t bytes);
+void shc_task_stream(const struct shc_task *task, size_t offset, void *slot, size_t bytes);
+void shc_task_write(const struct shc_task *task, size_t offset, const void *cell, size_t bytes);
+
+/* shc_copy_exchange(). */
+void shc_task_exchange(const struct shc_task *task, char *out, char *cell, const char *next,
+                       size_t bytes);
+
+/* task->reduce(args). Small calls come here, too, and feel each instruction. */
+void shc_task_reduce_in_parts(const struct shc_task *task, const struct shc_reduce_args *args);
+
+SHC_INLINE void shc_task_reduce(const struct shc_task *task, const struct shc_reduce_args *args)
+{
+    if (shc_task_splits(task, args->count * task->call.elem_bytes))
+        shc_task_reduce_in_parts(task, args);
+    else
+        task->reduce(args);
+}
 
 /* ---- steps they share (coll.c, flow.c) ---- */
 
@@ -82,9 +109,6 @@ SHC_NODISCARD enum shc_status shc_task_meet(struct shc_task *task);
  */
 void shc_task_enter_reducing(struct shc_task *task, size_t inline_bytes);
 void shc_task_read_factors(struct shc_task *task, double *factors);
-
-/* task->reduce(args), large ones in parts on the pool's threads: the same bits. */
-void shc_task_reduce(struct shc_task *task, const struct shc_reduce_args *args);
 
 /* Reduces src[0..world_size-1] into that piece of the output, and into dst[0..more-1] beside it;
  * dst has room for one more. Uses the first half of the scratch. */

@@ -99,9 +99,9 @@ enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count)
 void shc_give_piece(struct shc_task *task, struct shc_span piece, char *slot)
 {
     if (shc_select_streams(task->tuning, task->in.bytes))
-        shc_buf_stream(&task->in, piece.offset, slot, piece.bytes);
+        shc_task_stream(task, piece.offset, slot, piece.bytes);
     else
-        shc_buf_read(&task->in, piece.offset, slot, piece.bytes);
+        shc_task_read(task, piece.offset, slot, piece.bytes);
 }
 
 void shc_give_input(struct shc_task *task, struct shc_span chunk, char *slot)
@@ -160,7 +160,7 @@ static void fill_cells(const struct shc_swap *swap, uint64_t k)
             continue;
         struct shc_span piece = swap->given(task, peer, k);
         char *cell = shc_exchange_write_cell(task->arena, me, peer, world, slot);
-        shc_buf_read(&task->in, piece.offset, cell, piece.bytes);
+        shc_task_read(task, piece.offset, cell, piece.bytes);
     }
 }
 

@@ -32,8 +32,8 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
 {
     for (int rank = 0; rank < task->seat->world_size; rank++)
         if (rank != task->seat->rank)
-            shc_buf_write(&task->out, (size_t)rank * task->in.bytes + chunk.offset, slots[rank],
-                          chunk.bytes);
+            shc_task_write(task, (size_t)rank * task->in.bytes + chunk.offset, slots[rank],
+                           chunk.bytes);
 }
 
 /* This rank's own block; nothing to do where the input is that block. */

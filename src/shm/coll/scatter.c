@@ -38,8 +38,8 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
     size_t own = (size_t)(me > root ? me - 1 : me) * task->out.bytes;
     struct shc_span mine = shc_plan_overlap(chunk, (struct shc_span){own, task->out.bytes});
     if (mine.bytes > 0)
-        shc_buf_write(&task->out, mine.offset - own, slots[root] + (mine.offset - chunk.offset),
-                      mine.bytes);
+        shc_task_write(task, mine.offset - own, slots[root] + (mine.offset - chunk.offset),
+                       mine.bytes);
 }
 
 /* All of it lies in the root's call line or small slot. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/coll/select.h"
 
+#include "shm/base/num.h"
 #include "shm/proto/layout.h"
 
 enum { MOVES = SHC_INLINE_BYTES, REDUCES = SHC_SELECT_REDUCED_INLINE, SLOT = SHC_SMALL_SLOT_BYTES };
@@ -53,4 +54,22 @@ size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, s
     if (world_size > 2 || (kind == SHC_ALL_REDUCE && bytes >= tuning->long_turn_bytes))
         return SIZE_MAX;
     return tuning->turn_bytes;
+}
+
+static void raise(size_t *value, size_t least)
+{
+    if (*value < least)
+        *value = least;
+}
+
+void shc_select_for_pool(struct shc_tuning *tuning, int world_size, int threads)
+{
+    if (threads == 0)
+        return;
+    const size_t parts = (size_t)threads + 1;
+    const size_t turn = shc_min_size(parts * SHC_PART_BYTES, SHC_ARENA_MAX_CELL_BYTES);
+    raise(&tuning->turn_bytes, turn);
+    raise(&tuning->arena.chunk_bytes, turn * (size_t)world_size);
+    raise(&tuning->arena.chunk_of_many_bytes, turn * (size_t)world_size);
+    raise(&tuning->arena.shout_bytes, turn);
 }

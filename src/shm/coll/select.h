@@ -29,6 +29,12 @@ struct shc_forms {
 /* A premul factor takes 8 of the inline bytes, so that what reduces ends where that still fits. */
 #define SHC_SELECT_REDUCED_INLINE (SHC_INLINE_BYTES - 8)
 
+/* A smaller part of a piece of work costs more to hand out than to do. */
+#define SHC_PART_BYTES ((size_t)32 << 10)
+
+/* So many threads beside the caller have a part of the longest turn. */
+#define SHC_SELECT_MOST_THREADS ((int)(SHC_ARENA_MAX_CELL_BYTES / SHC_PART_BYTES) - 1)
+
 struct shc_tuning {
     struct shc_forms forms[SHC_OP_KIND_COUNT];
     size_t turn_bytes;      /* of a cell that a turn of two ranks uses at most */
@@ -48,6 +54,10 @@ enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind 
  * all_reduce the size does not matter, as it may differ). */
 size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                        int world_size);
+
+/* Makes turns, cells and slots long enough that each of a pool's threads, and its caller, has a part
+ * of them. `threads`: what all ranks have at least; 0 changes nothing. */
+void shc_select_for_pool(struct shc_tuning *tuning, int world_size, int threads);
 
 /* Does a message of so many bytes that goes one way pass the caches on its way into staging? Each
  * rank may decide for itself. */

@@ -86,7 +86,7 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
         struct shc_span block = shc_blocks_at(spread->blocks, rank);
         struct shc_span its = shc_plan_overlap(chunk, (struct shc_span){0, block.bytes});
         if (rank != task->seat->rank && !shc_blocks_packed(block.bytes, spread->skip))
-            shc_buf_write(&task->out, block.offset + its.offset, slots[rank], its.bytes);
+            shc_task_write(task, block.offset + its.offset, slots[rank], its.bytes);
     }
 }
 

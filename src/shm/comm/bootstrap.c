@@ -95,6 +95,7 @@ static enum shc_status take_seat(struct arrival *a)
     identity->cpu_quota = shc_os_cpu_quota();
     if (shc_os_cpus_allowed(&identity->cpus) != 0)
         memset(&identity->cpus, 0, sizeof identity->cpus);
+    shc_crew_tell(&a->comm->crew, identity);
     a->comm->epoch = shc_seat_header(seat)->first_epoch;
     /* release progress/step -> acquire in shc_wait_reached(): the beginning of all counting. */
     shc_a64_store_release(&shc_seat_progress(seat, rank)->reached,

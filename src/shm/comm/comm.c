@@ -128,6 +128,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     if (!comm)
         return shc_fail(SHC_ERR_NOMEM, "no memory for a group");
     memset(comm, 0, sizeof *comm);
+    comm->crew.wish = knobs->threads ? knobs->threads : shc_config_get()->threads;
     enum shc_status st = shc_engine_init(&comm->engine);
     if (st != SHC_OK)
         goto err_free;
@@ -140,12 +141,13 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
         st = shc_bootstrap_refuse(comm, config, st);
     if (st != SHC_OK)
         goto err_fini;
+    shc_crew_muster(&comm->crew, &comm->seat);
+    shc_select_for_pool(&comm->tuning, config->world_size, comm->crew.agreed);
     shc_arena_init(&comm->arena, config->world_size,
                    (size_t)shc_seat_header(&comm->seat)->arena_limit, &comm->tuning.arena,
                    comm->arena.node);
     set_patience(&comm->seat);
     comm->p2p.pairs.tried = knobs->no_windows;
-    comm->pool = shc_process_pool(knobs->threads ? knobs->threads : shc_config_get()->threads);
     pthread_mutex_init(&comm->mapped_lock, NULL);
     comm->mapped = true;
     shc_process_list(comm);

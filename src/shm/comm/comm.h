@@ -11,6 +11,7 @@
 
 #include "shm/coll/coll.h"
 #include "shm/coll/tuning.h"
+#include "shm/comm/crew.h"
 #include "shm/comm/engine.h"
 #include "shm/comm/op.h"
 #include "shm/comm/p2p.h"
@@ -23,7 +24,7 @@ struct shc_knobs {
     size_t arena_limit;              /* bytes; 0: the configuration's */
     bool no_arena;                   /* small slots only */
     bool no_windows;                 /* messages go through the pair lines only */
-    int threads;                     /* reduction threads; 0: the configuration's */
+    int threads; /* reduction threads, or SHC_THREADS_AUTO; 0: the configuration's */
 };
 
 struct shc_comm {
@@ -32,7 +33,7 @@ struct shc_comm {
     uint64_t epoch;         /* (runner) the newest operation */
     char *scratch;          /* (runner) */
     struct shc_kept kept;   /* (runner) */
-    struct shc_pool *pool;  /* the process's; may be NULL */
+    struct shc_crew crew;
     struct shc_engine engine;
     struct shc_p2p p2p; /* its own lock */
     struct shc_keeper *keeper;

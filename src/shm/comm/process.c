@@ -2,6 +2,7 @@
 #include "shm/comm/process.h"
 
 #include "shm/base/clock.h"
+#include "shm/base/config.h"
 #include "shm/comm/comm.h"
 #include "shm/exec/topo.h"
 #include "shm/os/os.h"
@@ -20,6 +21,7 @@ static struct {
     uint64_t generation;
     struct shc_keeper *keeper;
     struct shc_pool *pool;
+    bool counted; /* the CPUs, to decide how large the pool is */
     struct shc_comm *comms;
     shc_a32 leaving;
     int callbacks; /* under way */
@@ -43,6 +45,7 @@ static void forget_parent(void)
     pthread_mutex_init(&process.lock, NULL);
     process.keeper = NULL;
     process.pool = NULL;
+    process.counted = false;
     process.comms = NULL;
     process.callbacks = 0;
     process.generation++;
@@ -96,7 +99,19 @@ enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process
     return st;
 }
 
-struct shc_pool *shc_process_pool(int threads)
+int shc_process_threads(int wish)
+{
+    pthread_mutex_lock(&process.lock);
+    int threads = wish;
+    if (process.pool && wish != 0)
+        threads = shc_pool_size(process.pool);
+    else if (wish == SHC_THREADS_AUTO && process.counted)
+        threads = 0;
+    pthread_mutex_unlock(&process.lock);
+    return threads;
+}
+
+struct shc_pool *shc_process_pool(int threads, bool counted)
 {
     struct shc_os_cpus cpus;
     bool near = threads > 0 && shc_topo_near_cpus(&cpus);
@@ -104,7 +119,8 @@ struct shc_pool *shc_process_pool(int threads)
     if (!process.pool && threads > 0 &&
         shc_pool_create(&process.pool, threads, near ? &cpus : NULL) != SHC_OK)
         process.pool = NULL; /* the callers do the work themselves */
-    struct shc_pool *pool = process.pool;
+    process.counted = process.counted || counted;
+    struct shc_pool *pool = threads > 0 ? process.pool : NULL;
     pthread_mutex_unlock(&process.lock);
     return pool;
 }

@@ -36,9 +36,14 @@ SHC_INLINE bool shc_process_is(const struct shc_process_mark *mark)
     return shc_a64_load_relaxed(mark->word) == mark->generation;
 }
 
+/* How many reduction threads a group that wants so many (or SHC_THREADS_AUTO) says it has: the
+ * process's own number once that is decided; 0 stays 0. */
+int shc_process_threads(int wish);
+
 /* The process's reduction threads: made by the first group that wants some, then that many for all.
- * NULL when nobody has wanted any. */
-struct shc_pool *shc_process_pool(int threads);
+ * NULL for who wants none. `counted`: by the CPUs, which is done once, because a later
+ * group may have fewer ranks than share them. */
+struct shc_pool *shc_process_pool(int threads, bool counted);
 
 /* Has shc_process_leave() been called? Then no callback is made any more. */
 bool shc_process_leaving(void);

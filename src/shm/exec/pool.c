@@ -63,6 +63,18 @@ static bool has_work(const struct shc_pool *pool)
     return tasks_left(shc_a64_load_acquire(&pool->ticket)) > 0;
 }
 
+/* The next piece of an operation comes within microseconds; to wake a sleeper takes longer than to
+ * do it. True: there is work. */
+static bool linger(const struct shc_pool *pool)
+{
+    for (int turn = 0; turn < SPIN_TURNS; turn++) {
+        if (has_work(pool))
+            return true;
+        shc_cpu_relax();
+    }
+    return false;
+}
+
 static void pool_thread(void *arg)
 {
     struct shc_pool *pool = arg;
@@ -71,6 +83,8 @@ static void pool_thread(void *arg)
     /* acquire pool/stopping <- release in shc_pool_destroy(): nothing else. */
     while (!shc_a32_load_acquire(&pool->stopping)) {
         while (work_once(pool))
+            continue;
+        if (linger(pool))
             continue;
         uint32_t heard = shc_bell_listen(&pool->bell);
         if (!has_work(pool))
@@ -112,6 +126,12 @@ void shc_pool_destroy(struct shc_pool *pool)
 int shc_pool_size(const struct shc_pool *pool)
 {
     return pool ? pool->size : 0;
+}
+
+uint64_t shc_pool_jobs(const struct shc_pool *pool)
+{
+    /* relaxed: a counter. */
+    return pool ? shc_a64_load_relaxed(&pool->ticket) >> 32 : 0;
 }
 
 /* The tasks that others have claimed are under way on threads of ours, and wait for nobody. */

@@ -26,6 +26,9 @@ void shc_pool_destroy(struct shc_pool *pool);
 
 int shc_pool_size(const struct shc_pool *pool);
 
+/* How many jobs have been handed to its threads. */
+uint64_t shc_pool_jobs(const struct shc_pool *pool);
+
 /* Runs task(arg, i) once for each i below count, in any order and on any of the threads, and
  * returns when all are done. Any thread; several at once. `pool` may be NULL. */
 void shc_pool_run(struct shc_pool *pool, void (*task)(void *arg, uint32_t index), void *arg,

@@ -86,3 +86,50 @@ bool shc_topo_near_cpus(struct shc_os_cpus *cpus)
     /* The allowed CPUs lie in one node, or there is no current node. */
     return shc_topo_current_node() >= 0 && shc_os_cpus_allowed(cpus) == 0;
 }
+
+/* The first of the CPU's siblings. */
+static int core_of(const char *root, int cpu)
+{
+    char path[PATH_MAX], list[LIST_BYTES];
+    struct shc_os_cpus siblings;
+    snprintf(path, sizeof path, "%s/devices/system/cpu/cpu%d/topology/thread_siblings_list", root,
+             cpu);
+    if (shc_os_read_text(path, list, sizeof list) != 0 || !shc_topo_parse_cpus(list, &siblings))
+        return cpu;
+    int first = 0;
+    while (first < cpu && !has_cpu(&siblings, first))
+        first++;
+    return first;
+}
+
+void shc_topo_cores(const char *root, const struct shc_os_cpus *cpus, struct shc_os_cpus *cores)
+{
+    *cores = (struct shc_os_cpus){{0}};
+    for (int cpu = 0; cpu < SHC_OS_MAX_CPUS; cpu++) {
+        if (!has_cpu(cpus, cpu))
+            continue;
+        const int core = core_of(root, cpu);
+        cores->bits[core / 64] |= 1ULL << (core % 64);
+    }
+}
+
+void shc_topo_crowd_add(struct shc_topo_crowd *crowd, const struct shc_os_cpus *cores)
+{
+    for (int core = 0; core < SHC_OS_MAX_CPUS; core++)
+        crowd->ranks[core] = (uint16_t)(crowd->ranks[core] + has_cpu(cores, core));
+}
+
+double shc_topo_share(const struct shc_topo_crowd *crowd, const struct shc_os_cpus *cores)
+{
+    double share = 0;
+    for (int core = 0; core < SHC_OS_MAX_CPUS; core++)
+        if (has_cpu(cores, core) && crowd->ranks[core] > 0)
+            share += 1.0 / crowd->ranks[core];
+    return share;
+}
+
+int shc_topo_spare(double share)
+{
+    const int whole = (int)(share + 1e-6); /* a sum of thirds may end a little below its 4 */
+    return whole > 1 ? whole - 1 : 0;
+}

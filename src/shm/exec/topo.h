@@ -29,5 +29,23 @@ int shc_topo_current_node(void);
  * its CPUs span several. */
 bool shc_topo_near_cpus(struct shc_os_cpus *cpus);
 
+/* One CPU for each core that has one of `cpus`: the first of its siblings, also if that one is not
+ * among them, so that ranks on two siblings name the same. A CPU that sysfs does not tell of is a
+ * core of its own. */
+void shc_topo_cores(const char *root, const struct shc_os_cpus *cpus, struct shc_os_cpus *cores);
+
+/* How many ranks may use each core. */
+struct shc_topo_crowd {
+    uint16_t ranks[SHC_OS_MAX_CPUS];
+};
+
+void shc_topo_crowd_add(struct shc_topo_crowd *crowd, const struct shc_os_cpus *cores);
+
+/* What of the cores falls to one of the ranks that share them: its part of each. */
+double shc_topo_share(const struct shc_topo_crowd *crowd, const struct shc_os_cpus *cores);
+
+/* How many reduction threads a share has room for, beside the rank itself. */
+int shc_topo_spare(double share);
+
 /* "0-3,8" into a set; false on anything else. */
 bool shc_topo_parse_cpus(const char *text, struct shc_os_cpus *cpus);

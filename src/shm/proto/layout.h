@@ -38,7 +38,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 6u
+#define SHC_LAYOUT_VERSION 7u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 32
@@ -96,8 +96,10 @@ struct shc_member_shm {
 
 struct shc_identity_shm {
     struct shc_os_process process;
-    struct shc_os_cpus cpus; /* the CPUs it may run on */
-    int32_t cpu_quota;       /* CPUs' worth of time its cgroup grants; 0: no limit */
+    struct shc_os_cpus cpus;  /* the CPUs it may run on */
+    int32_t cpu_quota;        /* CPUs' worth of time its cgroup grants; 0: no limit */
+    int32_t threads;          /* reduction threads of its process; -1: by the ranks' cores */
+    struct shc_os_cpus cores; /* of those CPUs, if so; else none */
 };
 
 /* P = epoch << SHC_STEP_BITS | step, modulo 2^64, compared by signed difference. P >= s means: all
@@ -225,7 +227,7 @@ SHC_LAYOUT_ASSERT(SHC_MEMBERS_OFFSET + SHC_MAX_WORLD * sizeof(struct shc_member_
 SHC_LAYOUT_ASSERT(SHC_BLOCKS_OFFSET <= SHC_OS_ROBUST_DISTANCE,
                   "a robust entry lies in the guard in front of the mapping");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_os_process) == 32, "process");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_identity_shm) == 168 &&
+SHC_LAYOUT_ASSERT(sizeof(struct shc_identity_shm) == 296 &&
                       sizeof(struct shc_identity_shm) <= SHC_PROGRESS_OFFSET,
                   "identity");
 SHC_LAYOUT_ASSERT(SHC_PROGRESS_OFFSET % SHC_LINE_BYTES == 0, "progress has its own lines");

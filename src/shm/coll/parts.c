@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Large pieces of work in parts, on the pool's threads. Parts begin on whole lines of the piece and
+ * are not smaller than SHC_PART_BYTES; who does which changes no byte. All are done when the call
+ * returns, and visible to this thread (pool/finished): a release store behind it publishes what the
+ * pool's threads have stored, too, also past the caches, because each part ends with the fence of the
+ * thread that stored it (kernel/copy.h).
+ */
+#include "shm/coll/coll.h"
+
+struct job {
+    void (*work)(const void *arg, struct shc_span part);
+    const void *arg;
+    size_t bytes, part_bytes;
+};
+
+static void run_part(void *arg, uint32_t index)
+{
+    const struct job *job = arg;
+    job->work(job->arg, shc_plan_chunk(job->bytes, job->part_bytes, index));
+}
+
+/* pre: it splits. */
+static void in_parts(const struct shc_task *task, size_t bytes,
+                     void (*work)(const void *arg, struct shc_span part), const void *arg)
+{
+    size_t hands = (size_t)shc_pool_size(task->pool) + 1;
+    size_t count = shc_min_size(hands, bytes / SHC_PART_BYTES);
+    struct job job = {
+        .work = work,
+        .arg = arg,
+        .bytes = bytes,
+        .part_bytes = shc_align_up(shc_div_ceil(bytes, count), SHC_LINE_BYTES),
+    };
+    shc_pool_run(task->pool, run_part, &job, (uint32_t)shc_div_ceil(bytes, job.part_bytes));
+}
+
+/* ---- copies ---- */
+
+struct copy {
+    void (*copy)(void *dst, const void *src, size_t bytes);
+    char *to;
+    const char *from;
+};
+
+static void copy_part(const void *arg, struct shc_span part)
+{
+    const struct copy *copy = arg;
+    copy->copy(copy->to + part.offset, copy->from + part.offset, part.bytes);
+}
+
+void shc_task_read(const struct shc_task *task, size_t offset, void *cell, size_t bytes)
+{
+    const struct copy copy = {
+        .copy = shc_copy,
+        .to = cell,
+        .from = shc_task_splits(task, bytes) ? shc_buf_direct(&task->in, offset, bytes) : NULL,
+    };
+    if (SHC_LIKELY(!copy.from))
+        shc_buf_read(&task->in, offset, cell, bytes);
+    else
+        in_parts(task, bytes, copy_part, &copy);
+}
+
+void shc_task_stream(const struct shc_task *task, size_t offset, void *slot, size_t bytes)
+{
+    const struct copy copy = {
+        .copy = shc_copy_stream,
+        .to = slot,
+        .from = shc_task_splits(task, bytes) ? shc_buf_direct(&task->in, offset, bytes) : NULL,
+    };
+    if (SHC_LIKELY(!copy.from))
+        shc_buf_stream(&task->in, offset, slot, bytes);
+    else
+        in_parts(task, bytes, copy_part, &copy);
+}
+
+void shc_task_write(const struct shc_task *task, size_t offset, const void *cell, size_t bytes)
+{
+    const struct copy copy = {
+        .copy = shc_copy,
+        .to = shc_task_splits(task, bytes) ? shc_buf_direct(&task->out, offset, bytes) : NULL,
+        .from = cell,
+    };
+    if (SHC_LIKELY(!copy.to))
+        shc_buf_write(&task->out, offset, cell, bytes);
+    else
+        in_parts(task, bytes, copy_part, &copy);
+}
+
+struct exchange {
+    char *out, *cell;
+    const char *next;
+};
+
+static void exchange_part(const void *arg, struct shc_span part)
+{
+    const struct exchange *x = arg;
+    shc_copy_exchange(x->out + part.offset, x->cell + part.offset, x->next + part.offset,
+                      part.bytes);
+}
+
+void shc_task_exchange(const struct shc_task *task, char *out, char *cell, const char *next,
+                       size_t bytes)
+{
+    const struct exchange exchange = {.out = out, .cell = cell, .next = next};
+    if (shc_task_splits(task, bytes))
+        in_parts(task, bytes, exchange_part, &exchange);
+    else
+        shc_copy_exchange(out, cell, next, bytes);
+}
+
+/* ---- reductions ---- */
+
+struct reduction {
+    const struct shc_task *task;
+    const struct shc_reduce_args *whole;
+};
+
+static void reduce_part(const void *arg, struct shc_span part)
+{
+    const struct reduction *reduction = arg;
+    const struct shc_reduce_args *whole = reduction->whole;
+    const void *src[SHC_MAX_WORLD];
+    void *dst[SHC_MAX_WORLD];
+    for (int i = 0; i < whole->src_count; i++)
+        src[i] = (const char *)whole->src[i] + part.offset;
+    for (int i = 0; i < whole->dst_count; i++)
+        dst[i] = (char *)whole->dst[i] + part.offset;
+    struct shc_reduce_args args = *whole;
+    args.src = src;
+    args.dst = dst;
+    args.count = part.bytes / reduction->task->call.elem_bytes; /* which divides a line */
+    reduction->task->reduce(&args);
+}
+
+void shc_task_reduce_in_parts(const struct shc_task *task, const struct shc_reduce_args *args)
+{
+    const struct reduction reduction = {.task = task, .whole = args};
+    in_parts(task, args->count * task->call.elem_bytes, reduce_part, &reduction);
+}

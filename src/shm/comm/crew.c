@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/comm/crew.h"
+
+#include "shm/base/log.h"
+#include "shm/coll/select.h"
+#include "shm/comm/process.h"
+#include "shm/exec/topo.h"
+
+#include <stdio.h>
+
+void shc_crew_tell(const struct shc_crew *crew, struct shc_identity_shm *identity)
+{
+    identity->threads = shc_process_threads(crew->wish);
+    if (identity->threads == SHC_THREADS_AUTO)
+        shc_topo_cores("/sys", &identity->cpus, &identity->cores);
+}
+
+/* What of all cores falls to that rank: no more than of the tightest quota. */
+static double share_of(const struct shc_seat *seat, const struct shc_topo_crowd *crowd, int rank)
+{
+    double share = shc_topo_share(crowd, &shc_seat_identity(seat, rank)->cores);
+    for (int other = 0; other < seat->world_size; other++) {
+        const double quota = shc_seat_identity(seat, other)->cpu_quota;
+        if (quota > 0 && quota / seat->world_size < share)
+            share = quota / seat->world_size;
+    }
+    return share;
+}
+
+/* Who counts takes no more than can help. */
+static int threads_of(const struct shc_seat *seat, const struct shc_topo_crowd *crowd, int rank)
+{
+    const int said = shc_seat_identity(seat, rank)->threads;
+    if (said >= 0)
+        return said;
+    const int spare = shc_topo_spare(share_of(seat, crowd, rank));
+    return spare < SHC_SELECT_MOST_THREADS ? spare : SHC_SELECT_MOST_THREADS;
+}
+
+void shc_crew_muster(struct shc_crew *crew, const struct shc_seat *seat)
+{
+    struct shc_topo_crowd crowd = {{0}};
+    for (int rank = 0; rank < seat->world_size; rank++)
+        if (shc_seat_identity(seat, rank)->threads < 0)
+            shc_topo_crowd_add(&crowd, &shc_seat_identity(seat, rank)->cores);
+    crew->agreed = SHC_POOL_MAX_THREADS;
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        const int its = threads_of(seat, &crowd, rank);
+        crew->agreed = its < crew->agreed ? its : crew->agreed;
+    }
+    const bool counts = shc_seat_identity(seat, seat->rank)->threads < 0;
+    const int mine = threads_of(seat, &crowd, seat->rank);
+    crew->pool = shc_process_pool(mine, counts);
+    if (counts)
+        snprintf(crew->from, sizeof crew->from, "auto: %.2f cores for this rank, one for itself",
+                 share_of(seat, &crowd, seat->rank));
+    else
+        snprintf(crew->from, sizeof crew->from, "%s",
+                 crew->wish == SHC_THREADS_AUTO ? "auto: counted by another group" : "set");
+    shc_log(SHC_LOG_INFO, "rank %d of \"%s\": %d reduction threads (%s); every rank has %d",
+            seat->rank, seat->group, shc_pool_size(crew->pool), crew->from, crew->agreed);
+}
