@@ -304,4 +304,25 @@ TEST(P2pBugs, ASendBesideTheCloseEndsAsClosed)
     });
 }
 
+// Lines that become free between two looks at them: a message without bytes was announced then, and
+// its receiver waited for the rest. It takes many messages until that happens.
+TEST(P2pBugs, EmptyMessagesThatFindNoLineAtFirstArrive)
+{
+    const int count = 3000, turns = 4;
+    for (Mode mode : {Mode::kOneMapping, Mode::kProcesses})
+        run_ranks(mode, 2, [](Rank &rank) {
+            for (int turn = 0; turn < turns; turn++) {
+                std::vector<std::unique_ptr<Message>> messages;
+                for (int i = 0; i < count && rank.rank == 0; i++) {
+                    messages.push_back(std::make_unique<Message>(SHC_SEND, 1, 0, 0));
+                    messages.back()->start(rank);
+                }
+                for (auto &message : messages)
+                    ASSERT_EQ(shc_request_wait(message->request, 0), SHC_OK) << error_text();
+                for (int i = 0; i < count && rank.rank == 1; i++)
+                    ASSERT_EQ(Message(SHC_RECV, 0, 0, 0).run(rank), SHC_OK) << error_text();
+            }
+        });
+}
+
 } // namespace

@@ -33,7 +33,8 @@ static bool is_sound(const struct shc_line_shm *line)
 {
     size_t room = line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : SHC_WINDOW_BYTES;
     return (line->window == SHC_NO_WINDOW || line->window < SHC_WINDOWS) && line->piece <= room &&
-           (line->kind != SHC_LINE_EAGER || line->piece == line->bytes);
+           (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
+           (line->kind != SHC_LINE_RTS || line->bytes > 0);
 }
 
 static const char *piece_of(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)

@@ -46,13 +46,10 @@ static void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc
     m->moved += bytes;
 }
 
-/* The header goes out with all the bytes. False: there is no room for them now. */
-static bool send_whole(struct shc_p2p *p2p, struct shc_message *m)
+/* The header goes out in that free line, with all the bytes. False: there is no room for them now. */
+static bool send_whole(struct shc_p2p *p2p, struct shc_message *m, struct shc_line_shm *line)
 {
     if (m->shape.bytes > SHC_WINDOW_BYTES)
-        return false;
-    struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
-    if (!line)
         return false;
     int window = -1;
     if (m->shape.bytes > SHC_LINE_DATA_BYTES) {
@@ -71,13 +68,14 @@ static bool send_whole(struct shc_p2p *p2p, struct shc_message *m)
 static bool announce(struct shc_p2p *p2p, struct shc_request *request)
 {
     struct shc_message *m = &request->message;
-    if (send_whole(p2p, m)) {
-        shc_p2p_finish_ok(p2p, request);
-        return true;
-    }
     struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
     if (!line)
         return false;
+    /* One look at the line for both: an empty message is never announced, as nothing would follow. */
+    if (send_whole(p2p, m, line)) {
+        shc_p2p_finish_ok(p2p, request);
+        return true;
+    }
     m->number = p2p->peers[m->peer].messages++;
     fill_line(line, SHC_LINE_RTS, m);
     shc_pair_post(&p2p->pairs, m->peer);
@@ -138,8 +136,10 @@ bool shc_p2p_send_now(struct shc_p2p *p2p, struct shc_message *m)
     bool sent = false;
     pthread_mutex_lock(&p2p->lock);
     if (!p2p->closed && !shc_group_failed(seat) && !p2p->peers[m->peer].sends.first &&
-        (m->peer == seat->rank || shc_member_look(seat, m->peer) == SHC_MEMBER_ALIVE))
-        sent = send_whole(p2p, m);
+        (m->peer == seat->rank || shc_member_look(seat, m->peer) == SHC_MEMBER_ALIVE)) {
+        struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
+        sent = line && send_whole(p2p, m, line);
+    }
     if (sent)
         shc_pairs_ring(&p2p->pairs);
     pthread_mutex_unlock(&p2p->lock);
