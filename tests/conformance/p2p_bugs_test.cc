@@ -309,7 +309,7 @@ TEST(P2pBugs, ASendBesideTheCloseEndsAsClosed)
 TEST(P2pBugs, EmptyMessagesThatFindNoLineAtFirstArrive)
 {
     const int count = 3000, turns = 4;
-    for (Mode mode : {Mode::kOneMapping, Mode::kProcesses})
+    for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
             for (int turn = 0; turn < turns; turn++) {
                 std::vector<std::unique_ptr<Message>> messages;
