@@ -252,7 +252,7 @@ def _add_form(add: Callable[..., object]) -> None:
     )
     add(
         "--skew-us",
-        type=_microseconds,
+        type=duration("microseconds", 1_000_000),
         metavar="US",
         help=f"how late, with --mode skew (default: {plan.DEFAULT_SKEW_US:g})",
     )
@@ -339,14 +339,17 @@ def _checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
     return convert
 
 
-def _microseconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= 1e6:
-        raise argparse.ArgumentTypeError(f"not microseconds from above 0 to 1000000: {text!r}")
-    return value
+def duration(unit: str, most: int) -> Callable[[str], float]:
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 < value <= most:
+            raise argparse.ArgumentTypeError(f"not {unit} from above 0 to {most}: {text!r}")
+        return value
+
+    return convert
 
 
 def _positive(text: str) -> int:

@@ -21,9 +21,8 @@ class Tunable:
     op: str
     sizes: str
     tried: str
-    limit: str = (
-        ""  # "up to" or "from": the value is a size, and others than those between do not care
-    )
+    # "up to" or "from": the value is a size, and others than those between do not care.
+    limit: str = ""
     ranks: range = range(2, 1 << 30)  # the worlds in which the key means something
 
     def values(self, preset: float) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import exp, inf, log
+from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
 from time import monotonic
@@ -319,7 +319,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-g", "--nproc", type=_ranks, default=2, help="ranks (default: 2)")
     parser.add_argument("-o", "--output", type=Path, default=Path("shmcoll.tuning"), metavar="FILE")
     parser.add_argument("--force", action="store_true", help="write over FILE if it exists")
-    parser.add_argument("--time", type=_seconds, default=60.0, help="seconds (default: 60)")
+    parser.add_argument(
+        "--time",
+        type=options.duration("seconds", 86400),
+        default=60.0,
+        help="seconds (default: 60)",
+    )
     parser.add_argument(
         "--keys", type=lambda text: text.split(","), metavar="KEY,...", help="(default: all)"
     )
@@ -330,13 +335,3 @@ def _ranks(text: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= 256:
         raise argparse.ArgumentTypeError(f"not a number of ranks from 2 to 256: {text!r}")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = inf
-    if not 0 < value <= 86400:
-        raise argparse.ArgumentTypeError(f"not seconds from above 0 to 86400: {text!r}")
-    return value
