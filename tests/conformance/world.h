@@ -39,15 +39,6 @@ inline shc_tensor vector_of(std::vector<float> &values, int64_t *size)
     return {values.data(), 1, size, nullptr};
 }
 
-inline shc_op op_of(shc_op_kind kind)
-{
-    shc_op op = {};
-    op.kind = kind;
-    op.dtype = SHC_FLOAT32;
-    op.redop = SHC_SUM;
-    return op;
-}
-
 struct Case {
     Mode mode;
     int world;

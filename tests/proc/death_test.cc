@@ -22,15 +22,6 @@ using namespace shmcoll::test;
 namespace
 {
 
-shc_op op_of(shc_op_kind kind)
-{
-    shc_op op = {};
-    op.kind = kind;
-    op.dtype = SHC_FLOAT32;
-    op.redop = SHC_SUM;
-    return op;
-}
-
 // Memory that all ranks of a test share, for times and pids: made before the fork.
 struct Shared {
     std::atomic<uint64_t> died_ns{0};

@@ -22,18 +22,21 @@ namespace
 
 const int kWorld = 3;
 
-shc_op op_of(shc_op_kind kind)
-{
-    shc_op op = {};
-    op.kind = kind;
-    op.dtype = SHC_FLOAT32;
-    op.redop = SHC_SUM;
-    return op;
-}
-
 shc_status barrier(shc_comm *comm)
 {
     shc_op op = op_of(SHC_BARRIER);
+    return shc_run(comm, &op);
+}
+
+// On one element; a receive from `peer`.
+shc_status run_on_one(shc_comm *comm, shc_op_kind kind, int peer = 0)
+{
+    float value = 0;
+    const int64_t size = 1;
+    shc_tensor tensor = {&value, 1, &size, nullptr};
+    shc_op op = op_of(kind);
+    op.input = op.output = {&tensor, 1};
+    op.peer = peer;
     return shc_run(comm, &op);
 }
 
@@ -240,12 +243,7 @@ TEST(ToldCalls, ThatDifferAreNotTheFaultWhereSomebodyDied)
         pid_t pid = shc_seat_identity(seat, 2)->process.pid;
         kill(pid, SIGSTOP); // it waits for rank 0, and cannot find it dead
         until_gone(rank.comm, 0);
-        float value = 0;
-        int64_t size = 1;
-        shc_tensor tensor = {&value, 1, &size, nullptr};
-        shc_op op = op_of(SHC_ALL_REDUCE);
-        op.input = op.output = {&tensor, 1};
-        expect_death(shc_run(rank.comm, &op), who);
+        expect_death(run_on_one(rank.comm, SHC_ALL_REDUCE), who);
         kill(pid, SIGCONT);
     });
 }
@@ -263,12 +261,7 @@ TEST(ToldCalls, ThatDifferAreNotTheFaultWhereNoLifeWordShowsTheDeath)
         if (rank.rank == 2) { // told by the other group, it goes another way
             until_gone(other, 0);
             expect_death(barrier(other), who);
-            float value = 0;
-            int64_t size = 1;
-            shc_tensor tensor = {&value, 1, &size, nullptr};
-            shc_op op = op_of(SHC_ALL_REDUCE);
-            op.input = op.output = {&tensor, 1};
-            expect_death(shc_run(rank.comm, &op), who);
+            expect_death(run_on_one(rank.comm, SHC_ALL_REDUCE), who);
         } else {
             struct shc_call call;
             until([&] { return shc_call_latest(&rank.comm->seat, 2, &call) != 0; });
@@ -290,13 +283,7 @@ TEST(ToldMessages, OfWhoWasToldElsewhereAndLeft)
             if (rank.rank == 2)
                 is_told_elsewhere(rank, other, 0);
             until_left(rank.comm, 2);
-            float value = 0;
-            int64_t size = 1;
-            shc_tensor tensor = {&value, 1, &size, nullptr};
-            shc_op recv = op_of(SHC_RECV);
-            recv.output = {&tensor, 1};
-            recv.peer = peer;
-            expect_death(shc_run(rank.comm, &recv), who);
+            expect_death(run_on_one(rank.comm, SHC_RECV, peer), who);
             shc_comm_free(other);
         });
 }

@@ -269,6 +269,15 @@ void run_ranks(Mode mode, int world, const Body &body, const Options &options)
     EXPECT_EQ(leftovers(), std::vector<std::string>());
 }
 
+shc_op op_of(shc_op_kind kind)
+{
+    shc_op op = {};
+    op.kind = kind;
+    op.dtype = SHC_FLOAT32;
+    op.redop = SHC_SUM;
+    return op;
+}
+
 std::string error_text()
 {
     return shc_error_text();

@@ -52,6 +52,9 @@ using Body = std::function<void(Rank &)>;
 
 void run_ranks(Mode mode, int world, const Body &body, const Options &options = {});
 
+// A descriptor of float32 and sum, without tensors.
+shc_op op_of(shc_op_kind kind);
+
 // The first line of the calling thread's error.
 std::string error_text();
 
