@@ -337,16 +337,6 @@ bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pi
     return dead;
 }
 
-/* A rank that has died, other than this one; or -1. pre: mapped_lock is held. */
-static int find_dead(const struct shc_seat *seat, int other)
-{
-    shc_member_look_at_processes(seat, 0, seat->world_size);
-    for (int rank = 0; rank < seat->world_size; rank++)
-        if (rank != seat->rank && rank != other && shc_member_look(seat, rank) == SHC_MEMBER_DEAD)
-            return rank;
-    return -1;
-}
-
 bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, size_t capacity)
 {
     bool known = false;
@@ -360,7 +350,8 @@ bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, 
         known = true;
     } else if (rank >= 0 && shc_member_look(seat, rank) != SHC_MEMBER_DEAD) {
         /* (Of two that died, nobody knows which was first.) */
-        int dead = find_dead(seat, rank);
+        shc_member_look_at_processes(seat, 0, seat->world_size);
+        int dead = shc_member_find_dead(seat, rank);
         known = dead >= 0;
         if (known)
             snprintf(text, capacity, "rank %d (pid %d) has died, as the group \"%s\" knows", dead,
@@ -396,11 +387,8 @@ enum shc_status shc_comm_error(struct shc_comm *comm)
 {
     SHC_TRY(shc_comm_usable(comm));
     enum shc_status st = SHC_OK;
-    int dead = -1;
     pthread_mutex_lock(&comm->mapped_lock);
-    for (int rank = 0; comm->mapped && dead < 0 && rank < comm->seat.world_size; rank++)
-        if (rank != comm->seat.rank && shc_member_look(&comm->seat, rank) == SHC_MEMBER_DEAD)
-            dead = rank;
+    const int dead = comm->mapped ? shc_member_find_dead(&comm->seat, -1) : -1;
     /* Behind the states: who is dead may have been told, and ended. */
     if (comm->mapped && shc_group_failed(&comm->seat))
         st = shc_group_reason(&comm->seat, "the group");

@@ -170,13 +170,10 @@ static bool judge_deaths(struct shc_p2p *p2p, const struct shc_request *request)
 {
     const struct shc_seat *seat = &p2p->comm->seat;
     shc_member_look_at_processes(seat, 0, seat->world_size);
-    for (int rank = 0; rank < seat->world_size; rank++) {
-        if (rank == seat->rank || shc_member_look(seat, rank) != SHC_MEMBER_DEAD)
-            continue;
-        end_dead(p2p, request, rank);
-        return false;
-    }
-    return true;
+    const int dead = shc_member_find_dead(seat, -1);
+    if (dead >= 0)
+        end_dead(p2p, request, dead);
+    return dead < 0;
 }
 
 /* False when that has ended the request. */

@@ -58,6 +58,14 @@ void shc_member_look_at_processes(const struct shc_seat *seat, int first, int co
     }
 }
 
+int shc_member_find_dead(const struct shc_seat *seat, int other)
+{
+    for (int rank = 0; rank < seat->world_size; rank++)
+        if (rank != seat->rank && rank != other && shc_member_look(seat, rank) == SHC_MEMBER_DEAD)
+            return rank;
+    return -1;
+}
+
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
 {
     const struct shc_os_process *process = &shc_seat_identity(seat, rank)->process;

@@ -33,6 +33,9 @@ bool shc_member_process_gone(const struct shc_seat *seat, int rank);
  * /proc for so many ranks, from this one on, and declares dead who is gone. */
 void shc_member_look_at_processes(const struct shc_seat *seat, int first, int count);
 
+/* The first rank whose state is DEAD, other than this one and `other` (-1: any); -1: none. */
+int shc_member_find_dead(const struct shc_seat *seat, int other);
+
 /* "rank 3 (pid 8123, stopped, last call broadcast #411 (...))" */
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 

@@ -83,14 +83,11 @@ static enum shc_status judge_group(struct shc_wait *wait)
  * was there before he went, so behind his state the abort word is looked at again. */
 static enum shc_status judge_deaths(struct shc_wait *wait)
 {
-    struct shc_seat *seat = wait->seat;
-    for (int rank = 0; rank < seat->world_size; rank++) {
-        if (rank == seat->rank || shc_member_look(seat, rank) != SHC_MEMBER_DEAD)
-            continue;
-        SHC_TRY(judge_group(wait));
-        return judge_dead(wait, rank);
-    }
-    return SHC_OK;
+    const int dead = shc_member_find_dead(wait->seat, -1);
+    if (dead < 0)
+        return SHC_OK;
+    SHC_TRY(judge_group(wait));
+    return judge_dead(wait, dead);
 }
 
 /* The same of who has left, perhaps told of a death by another group: so the dead, too, are looked
