@@ -21,8 +21,7 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
 static enum shc_status run_one_round(struct shc_task *task, bool in_line, size_t bytes)
 {
     const int root = task->call.root;
-    char *slot = in_line ? shc_task_payload(task, root)
-                         : shc_seat_small_slot(task->seat, root, task->wait.epoch);
+    char *slot = shc_task_round_place(task, root, in_line);
     bool is_root = task->seat->rank == root;
     if (is_root)
         shc_buf_read(&task->in, 0, slot, bytes);
@@ -53,7 +52,7 @@ static enum shc_status run_staged(struct shc_task *task, size_t bytes)
 enum shc_status shc_broadcast_run(struct shc_task *task)
 {
     size_t bytes = (size_t)task->call.count * task->call.elem_bytes;
-    switch (shc_select(task->tuning, SHC_BROADCAST, bytes, task->seat->world_size)) {
+    switch (shc_task_select(task, bytes)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:

@@ -81,6 +81,8 @@ void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, s
         shc_task_write(task, out_offset, from, bytes);
         return;
     }
+    /* In pieces, also what lies in one: libc copies much at once past the caches, which takes longer
+     * (32 MiB: 0.92 to 0.98 of the speed). */
     const size_t most = SHC_SCRATCH_BYTES - SHC_SCRATCH_BYTES % task->call.elem_bytes;
     for (size_t done = 0; done < bytes; done += most) {
         size_t piece = shc_min_size(most, bytes - done);
@@ -172,22 +174,19 @@ enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line, size_
                                       struct shc_span where)
 {
     const struct shc_seat *seat = task->seat;
-    const uint64_t epoch = task->wait.epoch;
     const void *src[SHC_MAX_WORLD];
     double factors[SHC_MAX_WORLD];
     void *dst[1];
     if (!in_line)
-        shc_buf_read(&task->in, 0, shc_seat_small_slot(seat, seat->rank, epoch), task->in.bytes);
+        shc_buf_read(&task->in, 0, shc_task_round_place(task, seat->rank, false), task->in.bytes);
     shc_task_enter_reducing(task, in_line ? task->in.bytes : 0);
     SHC_TRY(shc_task_meet(task));
     if (where.bytes == 0)
         return SHC_OK;
     shc_task_read_factors(task, factors);
-    for (int rank = 0; rank < seat->world_size; rank++) {
-        const char *all = in_line ? shc_task_payload(task, rank) + factor_bytes(task)
-                                  : shc_seat_small_slot(seat, rank, epoch);
-        src[rank] = all + skip;
-    }
+    skip += in_line ? factor_bytes(task) : 0;
+    for (int rank = 0; rank < seat->world_size; rank++)
+        src[rank] = shc_task_round_place(task, rank, in_line) + skip;
     shc_task_reduce_to(task, src, where, dst, 0);
     return SHC_OK;
 }

@@ -95,6 +95,14 @@ SHC_INLINE char *shc_task_payload(const struct shc_task *task, int rank)
     return shc_call_payload(task->seat, rank, task->wait.epoch);
 }
 
+/* Where a rank's bytes of this operation are when one round does: in its call line, or in its small
+ * slot of this epoch. */
+SHC_INLINE char *shc_task_round_place(const struct shc_task *task, int rank, bool in_line)
+{
+    return in_line ? shc_task_payload(task, rank)
+                   : shc_seat_small_slot(task->seat, rank, task->wait.epoch);
+}
+
 /* Publishes the call line, with what has been stored into its payload, and rings: from here on
  * giving up fails the group. */
 void shc_task_enter(struct shc_task *task);

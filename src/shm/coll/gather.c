@@ -48,8 +48,7 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
     const struct shc_span all = {0, task->in.bytes};
     char *slots[SHC_MAX_WORLD];
     for (int rank = 0; rank < task->seat->world_size; rank++)
-        slots[rank] = in_line ? shc_task_payload(task, rank)
-                              : shc_seat_small_slot(task->seat, rank, task->wait.epoch);
+        slots[rank] = shc_task_round_place(task, rank, in_line);
     shc_buf_read(&task->in, 0, slots[task->seat->rank], all.bytes);
     shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));

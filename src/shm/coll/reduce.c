@@ -28,7 +28,7 @@ enum shc_status shc_reduce_run(struct shc_task *task)
     const struct shc_span where = {0, task->out.bytes};
     if (task->seat->world_size == 1)
         return shc_task_reduce_alone(task);
-    switch (shc_select(task->tuning, SHC_REDUCE, task->in.bytes, task->seat->world_size)) {
+    switch (shc_task_select(task, task->in.bytes)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:

@@ -49,8 +49,7 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
     const bool is_root = task->seat->rank == root;
     const struct shc_span all = {0, others_bytes(task)};
     char *slots[SHC_MAX_WORLD];
-    slots[root] = in_line ? shc_task_payload(task, root)
-                          : shc_seat_small_slot(task->seat, root, task->wait.epoch);
+    slots[root] = shc_task_round_place(task, root, in_line);
     if (is_root)
         give(task, all, slots[root]);
     shc_task_enter(task);
@@ -84,7 +83,7 @@ static enum shc_status run_staged(struct shc_task *task)
 enum shc_status shc_scatter_run(struct shc_task *task)
 {
     size_t bytes = (size_t)task->seat->world_size * task->out.bytes;
-    switch (shc_select(task->tuning, SHC_SCATTER, bytes, task->seat->world_size)) {
+    switch (shc_task_select(task, bytes)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);
     case SHC_ALGO_INLINE:
