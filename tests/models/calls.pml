@@ -63,7 +63,7 @@ inline meet()
             assert(EPOCH_OF(seen) == epoch);
             if
 #ifdef FAULT_compares_one
-            :: turn == 1 && seen != HASH(me, epoch) -> /* shc_call_same() */
+            :: turn == 1 && seen != HASH(me, epoch) -> /* shc_call_meet() */
 #else
             :: seen != HASH(me, epoch) ->
 #endif

@@ -36,37 +36,10 @@ enum shc_status shc_coll_run(struct shc_task *task)
     }
 }
 
-void shc_task_enter(struct shc_task *task)
-{
-    shc_call_publish(task->seat, task->wait.epoch, &task->call);
-    task->wait.published = true;
-    shc_bell_ring(shc_seat_bell(task->seat, task->seat->rank), true);
-}
-
-enum shc_status shc_task_meet(struct shc_task *task)
-{
-    return shc_call_meet(&task->wait);
-}
-
-static size_t factor_bytes(const struct shc_task *task)
-{
-    return task->call.redop == SHC_PREMUL_SUM ? sizeof task->factor : 0;
-}
-
-void shc_task_enter_reducing(struct shc_task *task, size_t inline_bytes)
-{
-    char *payload = shc_task_payload(task, task->seat->rank);
-    size_t used = factor_bytes(task);
-    if (used != 0)
-        memcpy(payload, &task->factor, used);
-    shc_buf_read(&task->in, 0, payload + used, inline_bytes);
-    shc_task_enter(task);
-}
-
 void shc_task_read_factors(struct shc_task *task, double *factors)
 {
     task->factors = factors;
-    if (factor_bytes(task) == 0)
+    if (shc_task_factor_bytes(task) == 0)
         return;
     for (int rank = 0; rank < task->seat->world_size; rank++)
         memcpy(&factors[rank], shc_task_payload(task, rank), sizeof factors[rank]);
@@ -104,16 +77,6 @@ void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, stru
         shc_task_read(task, given.offset + both, cell + both, given.bytes - both);
 }
 
-enum shc_algorithm shc_task_select(const struct shc_task *task, size_t bytes)
-{
-    enum shc_algorithm algorithm =
-        shc_select(task->tuning, task->call.kind, bytes, task->seat->world_size);
-    if (SHC_UNLIKELY(shc_arena_refused(task->arena) && bytes <= SHC_SMALL_SLOT_BYTES &&
-                     algorithm > SHC_ALGO_SMALL))
-        return SHC_ALGO_SMALL;
-    return algorithm;
-}
-
 size_t shc_task_cell_bytes(const struct shc_task *task)
 {
     const size_t turn =
@@ -128,25 +91,6 @@ enum shc_status shc_task_arena(struct shc_task *task, bool *made)
         SHC_TRY(shc_arena_make(task->arena, &task->wait));
     *made = task->arena->made;
     return SHC_OK;
-}
-
-void shc_task_reduce_to(struct shc_task *task, const void *const *src, struct shc_span where,
-                        void **dst, int more)
-{
-    /* (What can be reduced has 1, 2, 4, 8 or 16 bytes, and a division takes its time.) */
-    void *direct = shc_buf_direct(&task->out, where.offset, where.bytes);
-    dst[more] = direct ? direct : task->scratch;
-    const struct shc_reduce_args args = {
-        .src = src,
-        .dst = dst,
-        .src_count = task->seat->world_size,
-        .dst_count = more + 1,
-        .count = where.bytes >> __builtin_ctz(task->call.elem_bytes),
-        .factors = task->call.redop == SHC_PREMUL_SUM ? task->factors : NULL,
-    };
-    shc_task_reduce(task, &args);
-    if (!direct)
-        shc_buf_write(&task->out, where.offset, task->scratch, where.bytes);
 }
 
 const void *shc_task_own(struct shc_task *task, struct shc_span piece)
@@ -184,7 +128,7 @@ enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line, size_
     if (where.bytes == 0)
         return SHC_OK;
     shc_task_read_factors(task, factors);
-    skip += in_line ? factor_bytes(task) : 0;
+    skip += in_line ? shc_task_factor_bytes(task) : 0;
     for (int rank = 0; rank < seat->world_size; rank++)
         src[rank] = shc_task_round_place(task, rank, in_line) + skip;
     shc_task_reduce_to(task, src, where, dst, 0);

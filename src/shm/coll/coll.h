@@ -31,6 +31,8 @@ struct shc_task {
     struct shc_call call;
     struct shc_buf in;  /* what this rank gives; empty where it gives nothing */
     struct shc_buf out; /* what it gets; may be the memory of in */
+    bool selected;      /* `algorithm` is shc_select()'s answer */
+    enum shc_algorithm algorithm;
     shc_reduce_fn reduce;
     struct shc_sparse *sparse; /* in the place of `in` and `out` */
     shc_reduce_fn add;         /* its entries that share an index */
@@ -105,23 +107,61 @@ SHC_INLINE char *shc_task_round_place(const struct shc_task *task, int rank, boo
 
 /* Publishes the call line, with what has been stored into its payload, and rings: from here on
  * giving up fails the group. */
-void shc_task_enter(struct shc_task *task);
+SHC_INLINE void shc_task_enter(struct shc_task *task)
+{
+    shc_call_publish(task->seat, task->wait.epoch, &task->call);
+    task->wait.published = true;
+    shc_bell_ring(shc_seat_bell(task->seat, task->seat->rank), true);
+}
 
 /* Waits until all ranks are in the same call. */
-SHC_NODISCARD enum shc_status shc_task_meet(struct shc_task *task);
+SHC_NODISCARD SHC_INLINE enum shc_status shc_task_meet(struct shc_task *task)
+{
+    return shc_call_meet(&task->wait);
+}
+
+SHC_INLINE size_t shc_task_factor_bytes(const struct shc_task *task)
+{
+    return task->call.redop == SHC_PREMUL_SUM ? sizeof task->factor : 0;
+}
 
 /*
  * The same for operations that reduce: enter with the rank's factor, if there is one, in front
  * of the first `inline_bytes` of its input; after the meeting, read all ranks' factors into `factors`
  * (room for each rank), for shc_task_reduce_to().
  */
-void shc_task_enter_reducing(struct shc_task *task, size_t inline_bytes);
+SHC_INLINE void shc_task_enter_reducing(struct shc_task *task, size_t inline_bytes)
+{
+    char *payload = shc_task_payload(task, task->seat->rank);
+    size_t used = shc_task_factor_bytes(task);
+    if (used != 0)
+        memcpy(payload, &task->factor, used);
+    shc_buf_read(&task->in, 0, payload + used, inline_bytes);
+    shc_task_enter(task);
+}
+
 void shc_task_read_factors(struct shc_task *task, double *factors);
 
 /* Reduces src[0..world_size-1] into that piece of the output, and into dst[0..more-1] beside it;
  * dst has room for one more. Uses the first half of the scratch. */
-void shc_task_reduce_to(struct shc_task *task, const void *const *src, struct shc_span where,
-                        void **dst, int more);
+SHC_INLINE void shc_task_reduce_to(struct shc_task *task, const void *const *src,
+                                   struct shc_span where, void **dst, int more)
+{
+    /* (What can be reduced has 1, 2, 4, 8 or 16 bytes, and a division takes its time.) */
+    void *direct = shc_buf_direct(&task->out, where.offset, where.bytes);
+    dst[more] = direct ? direct : task->scratch;
+    const struct shc_reduce_args args = {
+        .src = src,
+        .dst = dst,
+        .src_count = task->seat->world_size,
+        .dst_count = more + 1,
+        .count = where.bytes >> __builtin_ctz(task->call.elem_bytes),
+        .factors = task->call.redop == SHC_PREMUL_SUM ? task->factors : NULL,
+    };
+    shc_task_reduce(task, &args);
+    if (!direct)
+        shc_buf_write(&task->out, where.offset, task->scratch, where.bytes);
+}
 
 /* Reduces what the other ranks have stored, in cells[rank], and that piece of this rank's own input
  * into that piece of the output. Own input is read from user memory, not from a cell just filled:
@@ -154,9 +194,16 @@ void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, s
  */
 void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, struct shc_span given);
 
-/* shc_select() for this task. Where there is no arena, nor will there be, the small slots carry what
- * they can; the same on all ranks. */
-enum shc_algorithm shc_task_select(const struct shc_task *task, size_t bytes);
+/* shc_select() for this task, which asks with the same `bytes` each time that it runs. Where there is no
+ * arena, nor will there be, the small slots carry what they can; the same on all ranks. */
+SHC_INLINE enum shc_algorithm shc_task_select(struct shc_task *task, size_t bytes)
+{
+    if (SHC_UNLIKELY(!task->selected))
+        task->algorithm = shc_select(task->tuning, task->call.kind, bytes, task->seat->world_size);
+    task->selected = true;
+    const bool cannot = task->algorithm > SHC_ALGO_SMALL && shc_arena_refused(task->arena);
+    return SHC_UNLIKELY(cannot && bytes <= SHC_SMALL_SLOT_BYTES) ? SHC_ALGO_SMALL : task->algorithm;
+}
 
 /* Makes sure that the question of an arena is settled, behind the meeting. True: there is one. */
 SHC_NODISCARD enum shc_status shc_task_arena(struct shc_task *task, bool *made);

@@ -97,7 +97,7 @@ static enum shc_status take_seat(struct arrival *a)
         memset(&identity->cpus, 0, sizeof identity->cpus);
     shc_crew_tell(&a->comm->crew, identity);
     a->comm->epoch = shc_seat_header(seat)->first_epoch;
-    /* release progress/step -> acquire in shc_wait_reached(): the beginning of all counting. */
+    /* release progress/step -> acquire in shc_wait_has_reached(): the beginning of all counting. */
     shc_a64_store_release(&shc_seat_progress(seat, rank)->reached,
                           shc_progress_value(a->comm->epoch, 0));
     struct shc_member_shm *member = shc_seat_member(seat, rank);

@@ -171,18 +171,15 @@ enum shc_status shc_comm_create(const struct shc_comm_config *config, struct shc
 
 /* ---- running ---- */
 
-enum shc_status shc_comm_usable(struct shc_comm *comm)
+enum shc_status shc_comm_fail_unusable(const struct shc_comm *comm)
 {
-    if (SHC_UNLIKELY(!shc_process_is(&comm->mark)))
+    if (!shc_process_is(&comm->mark))
         return shc_fail(SHC_ERR_FORKED,
                         "the group \"%s\" belongs to the parent process; a forked child makes its "
                         "own groups",
                         comm->name);
-    /* acquire seat/closed <- acq_rel in shc_comm_close(): nothing else. */
-    if (SHC_UNLIKELY(shc_a32_load_acquire(&comm->seat.closed) || shc_process_leaving()))
-        return shc_fail(SHC_ERR_CLOSED, "rank %d: the group \"%s\" is closed", comm->seat.rank,
-                        comm->name);
-    return SHC_OK;
+    return shc_fail(SHC_ERR_CLOSED, "rank %d: the group \"%s\" is closed", comm->seat.rank,
+                    comm->name);
 }
 
 /* Why an operation cannot even begin. */

@@ -67,7 +67,16 @@ bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pi
 bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, size_t capacity);
 
 /* May this process use the group now? Takes no lock. */
-SHC_NODISCARD enum shc_status shc_comm_usable(struct shc_comm *comm);
+SHC_COLD enum shc_status shc_comm_fail_unusable(const struct shc_comm *comm);
+
+SHC_NODISCARD SHC_INLINE enum shc_status shc_comm_usable(const struct shc_comm *comm)
+{
+    /* acquire seat/closed <- acq_rel in shc_comm_close(): nothing else. */
+    if (SHC_LIKELY(shc_process_is(&comm->mark) && !shc_a32_load_acquire(&comm->seat.closed) &&
+                   !shc_process_leaving()))
+        return SHC_OK;
+    return shc_comm_fail_unusable(comm);
+}
 
 /* Runs one prepared operation: its turn in the epochs, its sticky failure. pre: runner is held. */
 SHC_NODISCARD enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task);

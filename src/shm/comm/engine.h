@@ -87,8 +87,9 @@ SHC_INLINE void shc_runner_drop(struct shc_engine *engine)
 {
     /* relaxed: as in shc_runner_take(). */
     shc_a64_store_relaxed(&engine->holder, 0);
-    /* acq_rel runner/word: to the next holder; and QUEUED as the submitter left it. */
-    if (SHC_UNLIKELY(shc_a32_and_acq_rel(&engine->runner, ~SHC_RUNNER_HELD) & SHC_RUNNER_QUEUED))
+    /* acq_rel runner/word: to the next holder; and QUEUED as the submitter left it. (The bit is set:
+     * to subtract it is one instruction where to clear it is a loop.) */
+    if (SHC_UNLIKELY(shc_a32_add_acq_rel(&engine->runner, -SHC_RUNNER_HELD) & SHC_RUNNER_QUEUED))
         shc_bell_ring(&engine->bell, false);
 }
 

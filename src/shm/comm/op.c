@@ -284,6 +284,7 @@ static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc
     };
     task->in = (struct shc_buf){0};
     task->out = (struct shc_buf){0};
+    task->selected = false;
     task->reduce = NULL;
     task->sparse = NULL;
     task->add = NULL;

@@ -23,10 +23,11 @@ static struct {
     struct shc_pool *pool;
     bool counted; /* the CPUs, to decide how large the pool is */
     struct shc_comm *comms;
-    shc_a32 leaving;
     int callbacks; /* under way */
     bool exit_registered;
 } process = {.page_once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .generation = 1};
+
+shc_a32 shc_process_left;
 
 static void make_page(void)
 {
@@ -123,12 +124,6 @@ struct shc_pool *shc_process_pool(int threads, bool counted)
     struct shc_pool *pool = threads > 0 ? process.pool : NULL;
     pthread_mutex_unlock(&process.lock);
     return pool;
-}
-
-bool shc_process_leaving(void)
-{
-    /* acquire process/leaving <- release in shc_process_leave(): nothing else. */
-    return shc_a32_load_acquire(&process.leaving) != 0;
 }
 
 void shc_process_list(struct shc_comm *comm)
@@ -252,7 +247,7 @@ void shc_process_leave(void)
         return;
     pthread_mutex_lock(&process.lock);
     /* release process/leaving -> acquire in shc_process_leaving(): nothing else. */
-    shc_a32_store_release(&process.leaving, 1);
+    shc_a32_store_release(&shc_process_left, 1);
     uint64_t until_ns = shc_clock_ns() + LEAVE_NS;
     for (struct shc_comm *comm = process.comms; comm; comm = comm->next) {
         uint64_t now_ns = shc_clock_ns();

@@ -45,8 +45,15 @@ int shc_process_threads(int wish);
  * group may have fewer ranks than share them. */
 struct shc_pool *shc_process_pool(int threads, bool counted);
 
+/* Not zero once shc_process_leave() has been called; for shc_process_leaving(). */
+extern shc_a32 shc_process_left;
+
 /* Has shc_process_leave() been called? Then no callback is made any more. */
-bool shc_process_leaving(void);
+SHC_INLINE bool shc_process_leaving(void)
+{
+    /* acquire process/leaving <- release in shc_process_leave(): nothing else. */
+    return shc_a32_load_acquire(&shc_process_left) != 0;
+}
 
 /* Around a callback: false when the process is leaving, and then the callback must not be made. */
 bool shc_process_callback_begin(void);

@@ -137,23 +137,6 @@ size_t shc_buf_tensor_bytes(const struct shc_buf *buf, uint32_t index)
     return bytes;
 }
 
-/* A contiguous tensor that is not empty, which nearly all are. False: look closer. */
-SHC_INLINE bool is_plain(const struct shc_tensor *tensor, uint32_t elem_bytes, uint64_t *bytes)
-{
-    const int64_t *const sizes = tensor->sizes, *const strides = tensor->strides;
-    int64_t elements = 1, total;
-    if (!tensor->data || (uint32_t)tensor->ndim > SHC_BUF_MAX_DIMS || (!sizes && tensor->ndim > 0))
-        return false;
-    for (int d = tensor->ndim; d-- > 0;)
-        if (sizes[d] <= 0 || (strides && sizes[d] != 1 && strides[d] != elements) ||
-            __builtin_mul_overflow(elements, sizes[d], &elements))
-            return false;
-    if (__builtin_mul_overflow(elements, (int64_t)elem_bytes, &total))
-        return false;
-    *bytes = (uint64_t)total;
-    return true;
-}
-
 /* Any tensor; dense: its elements follow one another in memory. Apart, because a view is large. */
 static SHC_NOINLINE enum shc_status measure(const struct shc_tensor *tensor, uint32_t index,
                                             uint32_t elem_bytes, bool writable, uint64_t *bytes,
@@ -185,7 +168,7 @@ static SHC_NOINLINE enum shc_status init_list(struct shc_buf *buf,
         const struct shc_tensor *tensor = &tensors->list[i];
         uint64_t bytes = 0;
         bool dense = true;
-        if (SHC_UNLIKELY(!is_plain(tensor, elem_bytes, &bytes)))
+        if (SHC_UNLIKELY(!shc_buf_is_plain(tensor, elem_bytes, &bytes)))
             SHC_TRY(measure(tensor, i, elem_bytes, writable, &bytes, &dense));
         if (bytes == 0)
             continue;
@@ -210,7 +193,7 @@ enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tens
     const struct shc_tensor *tensor = tensors->list;
     uint64_t bytes;
     if (SHC_UNLIKELY(tensors->count != 1 || !tensor || elem_bytes == 0 ||
-                     !is_plain(tensor, elem_bytes, &bytes)))
+                     !shc_buf_is_plain(tensor, elem_bytes, &bytes)))
         return init_list(buf, tensors, elem_bytes, writable);
     buf->flat = tensor->data;
     buf->list = tensor;
@@ -220,13 +203,12 @@ enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tens
     return SHC_OK;
 }
 
-/* pre: as many tensors as before, and more than one. */
-static SHC_NOINLINE bool repeat_list(struct shc_buf *buf, const struct shc_tensor *list)
+bool shc_buf_repeat_list(struct shc_buf *buf, const struct shc_tensor *list)
 {
     uint64_t total = 0, bytes;
     bool gap = false;
     for (uint32_t i = 0; i < buf->list_count; i++) {
-        if (!is_plain(&list[i], buf->elem_bytes, &bytes))
+        if (!shc_buf_is_plain(&list[i], buf->elem_bytes, &bytes))
             return false;
         gap = gap || (char *)list[i].data != (char *)list[0].data + total;
         if (__builtin_add_overflow(total, bytes, &total))
@@ -235,23 +217,6 @@ static SHC_NOINLINE bool repeat_list(struct shc_buf *buf, const struct shc_tenso
     if (total != buf->bytes)
         return false;
     buf->flat = gap ? NULL : list[0].data;
-    buf->list = list;
-    return true;
-}
-
-bool shc_buf_repeat(struct shc_buf *buf, const struct shc_tensors *tensors)
-{
-    const struct shc_tensor *list = tensors->list;
-    uint64_t bytes;
-    if (buf->elem_bytes == 0)
-        return true;
-    if (SHC_UNLIKELY(tensors->count != buf->list_count || !list))
-        return false;
-    if (SHC_UNLIKELY(tensors->count != 1))
-        return repeat_list(buf, list);
-    if (!is_plain(list, buf->elem_bytes, &bytes) || bytes != buf->bytes)
-        return false;
-    buf->flat = list->data;
     buf->list = list;
     return true;
 }

@@ -29,10 +29,46 @@ struct shc_buf {
 SHC_NODISCARD enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tensors,
                                            uint32_t elem_bytes, bool writable);
 
+/* A contiguous tensor that is not empty, which nearly all are. False: look closer. */
+SHC_INLINE bool shc_buf_is_plain(const struct shc_tensor *tensor, uint32_t elem_bytes,
+                                 uint64_t *bytes)
+{
+    const int64_t *const sizes = tensor->sizes, *const strides = tensor->strides;
+    int64_t elements = 1, total;
+    if (!tensor->data || (uint32_t)tensor->ndim > SHC_BUF_MAX_DIMS || (!sizes && tensor->ndim > 0))
+        return false;
+    for (int d = tensor->ndim; d-- > 0;)
+        if (sizes[d] <= 0 || (strides && sizes[d] != 1 && strides[d] != elements) ||
+            __builtin_mul_overflow(elements, sizes[d], &elements))
+            return false;
+    if (__builtin_mul_overflow(elements, (int64_t)elem_bytes, &total))
+        return false;
+    *bytes = (uint64_t)total;
+    return true;
+}
+
+/* shc_buf_repeat() of several tensors, as many as before. */
+bool shc_buf_repeat_list(struct shc_buf *buf, const struct shc_tensor *list);
+
 /* The same where the new tensors are as many as those that the buf was made from, contiguous, and of as
  * many bytes in all; a few instructions. False: they are not, and nothing is changed. A buf that was
  * never made is in nobody's use, and stays what it is: all zero. */
-bool shc_buf_repeat(struct shc_buf *buf, const struct shc_tensors *tensors);
+SHC_INLINE bool shc_buf_repeat(struct shc_buf *buf, const struct shc_tensors *tensors)
+{
+    const struct shc_tensor *list = tensors->list;
+    uint64_t bytes;
+    if (buf->elem_bytes == 0)
+        return true;
+    if (SHC_UNLIKELY(tensors->count != buf->list_count || !list))
+        return false;
+    if (SHC_UNLIKELY(tensors->count != 1))
+        return shc_buf_repeat_list(buf, list);
+    if (!shc_buf_is_plain(list, buf->elem_bytes, &bytes) || bytes != buf->bytes)
+        return false;
+    buf->flat = (char *)list->data;
+    buf->list = list;
+    return true;
+}
 
 /* Bytes of tensor number `index` of the list that the buf was made from. */
 size_t shc_buf_tensor_bytes(const struct shc_buf *buf, uint32_t index);

@@ -76,7 +76,7 @@ static enum shc_status create(struct shc_arena *arena, struct shc_seat *seat, ui
 
 static void publish_verdict(const struct shc_seat *seat, uint64_t attempt, enum outcome outcome)
 {
-    /* release offer/verdict -> acquire in shc_wait_reached(): the name (rank 0), the reserve. */
+    /* release offer/verdict -> acquire in shc_wait_has_reached(): the name (rank 0), the reserve. */
     shc_a64_store_release(&shc_seat_offer(seat, seat->rank)->verdict,
                           attempt * 4 + (uint64_t)outcome);
     shc_bell_ring(shc_seat_bell(seat, seat->rank), true);

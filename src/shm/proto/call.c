@@ -6,11 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/*
- * Words of a line: 0..2 the call; 3 a seal, the sum of the epoch and of a hash of the call, which
- * shows that the words belong together; 4 that hash, for the line's writer.
- */
-enum { CALL_WORDS = 3, SEAL = 3, OWN_HASH = 4, WORDS_READ = 4 };
+enum { CALL_WORDS = SHC_CALL_SEAL, WORDS_READ = SHC_CALL_SEAL + 1 };
 
 /* Two rounds of a 64-bit finalizer per word: different calls collide with probability 2^-64. */
 static uint64_t mix(uint64_t h, uint64_t word)
@@ -63,8 +59,7 @@ void shc_call_settle(struct shc_call *call)
     call->hash = hash_of(words);
 }
 
-/* Rewrites the call in the rank's own line. Cold: a training makes the same call again and again. */
-static SHC_COLD void store_call(struct shc_call_shm *line, const struct shc_call *call)
+void shc_call_rewrite(struct shc_call_shm *line, const struct shc_call *call)
 {
     uint64_t words[CALL_WORDS];
     encode(call, words);
@@ -73,22 +68,10 @@ static SHC_COLD void store_call(struct shc_call_shm *line, const struct shc_call
         shc_a64_store_relaxed(&line->words[i], words[i]);
     }
     /* relaxed: only this rank reads it. */
-    shc_a64_store_relaxed(&line->words[OWN_HASH], call->hash);
+    shc_a64_store_relaxed(&line->words[SHC_CALL_OWN_HASH], call->hash);
     if (!compares_count(call->kind))
         words[1] = 0;
     line->hash = hash_of(words);
-}
-
-void shc_call_publish(const struct shc_seat *seat, uint64_t epoch, const struct shc_call *call)
-{
-    struct shc_call_shm *line = shc_seat_call(seat, seat->rank, epoch);
-    /* relaxed: only this rank stores to its line. */
-    if (SHC_UNLIKELY(shc_a64_load_relaxed(&line->words[OWN_HASH]) != call->hash))
-        store_call(line, call);
-    /* relaxed: the seal says by itself whether it fits the words. */
-    shc_a64_store_relaxed(&line->words[SEAL], call->hash + epoch);
-    /* release call/publish -> acquire in shc_wait_reached(): hash, payload and small slot. */
-    shc_a64_store_release(&line->epoch, epoch);
 }
 
 void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size_t capacity)
@@ -127,7 +110,7 @@ static uint64_t read_line(const struct shc_call_shm *line, struct shc_call *call
         words[i] = shc_a64_load_relaxed(&line->words[i]);
     }
     *call = decode(words);
-    return words[SEAL] == hash_of(words) + epoch ? epoch : 0;
+    return words[SHC_CALL_SEAL] == hash_of(words) + epoch ? epoch : 0;
 }
 
 uint64_t shc_call_latest(const struct shc_seat *seat, int rank, struct shc_call *call)

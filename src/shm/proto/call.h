@@ -27,20 +27,32 @@ struct shc_call {
 /* Once the other fields are set. */
 void shc_call_settle(struct shc_call *call);
 
+/* Words of a line: first the call; a seal, the sum of the epoch and of a hash of the call, which shows
+ * that the words belong together; that hash, for the line's writer. */
+enum { SHC_CALL_SEAL = 3, SHC_CALL_OWN_HASH = 4 };
+
+/* The words, when they are of another call. Cold: a training makes the same call again and again. */
+SHC_COLD void shc_call_rewrite(struct shc_call_shm *line, const struct shc_call *call);
+
 /* Says the call in this rank's line and releases it. Does not ring the bell. pre: settled. */
-void shc_call_publish(const struct shc_seat *seat, uint64_t epoch, const struct shc_call *call);
+SHC_INLINE void shc_call_publish(const struct shc_seat *seat, uint64_t epoch,
+                                 const struct shc_call *call)
+{
+    struct shc_call_shm *line = shc_seat_call(seat, seat->rank, epoch);
+    /* relaxed: only this rank stores to its line. */
+    if (SHC_UNLIKELY(shc_a64_load_relaxed(&line->words[SHC_CALL_OWN_HASH]) != call->hash))
+        shc_call_rewrite(line, call);
+    /* relaxed: the seal says by itself whether it fits the words. */
+    shc_a64_store_relaxed(&line->words[SHC_CALL_SEAL], call->hash + epoch);
+    /* release call/publish -> acquire in shc_wait_has_reached(): hash, payload and small slot. */
+    shc_a64_store_release(&line->epoch, epoch);
+}
 
 /* SHC_INLINE_BYTES in the rank's line of this epoch: the own ones are filled before the line is
  * published, the others' are read behind that. */
 SHC_INLINE char *shc_call_payload(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
     return shc_seat_call(seat, rank, epoch)->payload;
-}
-
-/* Did the rank publish the same call as this one? pre: its line of this epoch is published. */
-SHC_INLINE bool shc_call_same(const struct shc_seat *seat, int rank, uint64_t epoch)
-{
-    return shc_seat_call(seat, rank, epoch)->hash == shc_seat_call(seat, seat->rank, epoch)->hash;
 }
 
 /* "all_reduce #412 (float32[1024], sum)"; without the number while epoch is 0. */

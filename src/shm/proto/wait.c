@@ -303,13 +303,12 @@ struct word {
 static bool word_ready(void *arg)
 {
     const struct word *target = arg;
-    /* acquire call/publish <- release in shc_call_publish(). */
-    /* acquire progress/step <- release in shc_progress_publish(). */
-    /* acquire offer/verdict <- release in publish_verdict(). */
-    return shc_reached(shc_a64_load_acquire(target->word), target->want);
+    return shc_wait_has_reached(target->word, target->want);
 }
 
-enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *word, uint64_t want)
+/* Behind the spinning. */
+static SHC_NOINLINE enum shc_status wait_word_longer(struct shc_wait *wait, int peer,
+                                                     const shc_a64 *word, uint64_t want)
 {
     struct word arg = {.word = word, .want = want};
     const struct shc_target target = {
@@ -319,7 +318,17 @@ enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *wo
         .peer = peer,
         .shared = true,
     };
-    return spin(wait, &target) ? SHC_OK : wait_longer(wait, &target);
+    return wait_longer(wait, &target);
+}
+
+enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *word, uint64_t want)
+{
+    for (uint32_t i = 0; i < wait->patience.spins; i++) {
+        if (shc_wait_has_reached(word, want))
+            return SHC_OK;
+        shc_cpu_relax();
+    }
+    return wait_word_longer(wait, peer, word, want);
 }
 
 /* The ranks behind this one, cyclically: everybody starts at another's line. */
@@ -354,11 +363,12 @@ static SHC_COLD enum shc_status judge_mismatch(struct shc_wait *wait, int rank)
 enum shc_status shc_call_meet(struct shc_wait *wait)
 {
     const struct shc_seat *seat = wait->seat;
+    const uint64_t epoch = wait->epoch, hash = shc_seat_call(seat, seat->rank, epoch)->hash;
     for (int turn = 1; turn < seat->world_size; turn++) {
-        int peer = peer_at(seat, turn);
-        const struct shc_call_shm *line = shc_seat_call(seat, peer, wait->epoch);
-        SHC_TRY(shc_wait_reached(wait, peer, &line->epoch, wait->epoch));
-        if (SHC_UNLIKELY(!shc_call_same(seat, peer, wait->epoch)))
+        const int peer = peer_at(seat, turn);
+        const struct shc_call_shm *line = shc_seat_call(seat, peer, epoch);
+        SHC_TRY(shc_wait_reached(wait, peer, &line->epoch, epoch));
+        if (SHC_UNLIKELY(line->hash != hash))
             return judge_mismatch(wait, peer);
     }
     wait->entered = true;

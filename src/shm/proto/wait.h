@@ -69,13 +69,18 @@ SHC_NODISCARD enum shc_status shc_wait_for(struct shc_wait *wait, const struct s
 SHC_NODISCARD enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *word,
                                             uint64_t want);
 
-SHC_INLINE enum shc_status shc_wait_reached(struct shc_wait *wait, int peer, const shc_a64 *word,
-                                            uint64_t want)
+SHC_INLINE bool shc_wait_has_reached(const shc_a64 *word, uint64_t want)
 {
     /* acquire call/publish <- release in shc_call_publish(). */
     /* acquire progress/step <- release in shc_progress_publish(). */
     /* acquire offer/verdict <- release in publish_verdict(). */
-    if (SHC_LIKELY(shc_reached(shc_a64_load_acquire(word), want)))
+    return shc_reached(shc_a64_load_acquire(word), want);
+}
+
+SHC_INLINE enum shc_status shc_wait_reached(struct shc_wait *wait, int peer, const shc_a64 *word,
+                                            uint64_t want)
+{
+    if (SHC_LIKELY(shc_wait_has_reached(word, want)))
         return SHC_OK;
     return shc_wait_word(wait, peer, word, want);
 }
@@ -98,7 +103,7 @@ SHC_INLINE uint64_t shc_progress_value(uint64_t epoch, uint64_t step)
 /* All this rank's stores and reads before this step are done. Rings. */
 SHC_INLINE void shc_progress_publish(const struct shc_seat *seat, uint64_t epoch, uint64_t step)
 {
-    /* release progress/step -> acquire in shc_wait_reached(): cells written and cells read. */
+    /* release progress/step -> acquire in shc_wait_has_reached(): cells written and cells read. */
     shc_a64_store_release(&shc_seat_progress(seat, seat->rank)->reached,
                           shc_progress_value(epoch, step));
     shc_bell_ring(shc_seat_bell(seat, seat->rank), true);
