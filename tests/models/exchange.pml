@@ -11,6 +11,9 @@
  * code has yet: there the giver waits for the reader's step of the slot's use before. Every read is compared with what should be in the cell, so a store that comes
  * too early shows, whether the last content was read or not.
  *
+ * Or rank 0 shouts: behind the meeting it fills a shout slot, which lies over both cells of the last
+ * slot, and ends without a look at the reader.
+ *
  * FAULT_no_swap        one side does not swap the cells after a one-use operation
  * FAULT_reads_own      the own cell is read again behind its publication
  * FAULT_one_way        the giver of a one-way flow does not look at the reader's step
@@ -23,6 +26,8 @@
  * FAULT_begun_swaps    one side swaps the cells of a swap that is not run
  * FAULT_begun_differs  one side begins a swap, the other is late
  * FAULT_swap_keeps     a swap stores chunk k + DEPTH into its own cell again
+ * FAULT_shout_at_zero  a shout slot lies over the cells of slot 0
+ * FAULT_shout_unmet    a shout slot is filled before the meeting
  */
 
 #define OPS   3
@@ -39,7 +44,7 @@
 #define GIVEN DEPTH
 #endif
 
-mtype = { UNKNOWN, ONE_USE, TWO_USES, SWAPS, LATE_SWAPS, BEGUN_ONLY, ONE_WAY };
+mtype = { UNKNOWN, ONE_USE, TWO_USES, SWAPS, LATE_SWAPS, BEGUN_ONLY, ONE_WAY, SHOUT };
 mtype kind[OPS + 1] = UNKNOWN;
 byte chunks[OPS + 1];
 
@@ -61,6 +66,12 @@ bit parity[2 * DEPTH];  /* private: struct shc_arena's, of rank 0 and of rank 1 
 #define SWAP(k)       parity[me * DEPTH + SLOT(k)] = !parity[me * DEPTH + SLOT(k)]
 #define PEER          (1 - me)
 
+#ifdef FAULT_shout_at_zero
+#define OVER 0
+#else
+#define OVER (DEPTH - 1)
+#endif
+
 inline choose()
 {
     atomic {
@@ -73,6 +84,7 @@ inline choose()
             :: kind[epoch] = LATE_SWAPS
             :: kind[epoch] = BEGUN_ONLY
             :: kind[epoch] = ONE_WAY
+            :: kind[epoch] = SHOUT
             fi;
             if
             :: kind[epoch] == TWO_USES -> chunks[epoch] = 1
@@ -231,6 +243,26 @@ inline run_one_way()
     turn = 0
 }
 
+/* shc_shout_run(), one chunk. */
+inline run_shout()
+{
+    enter();
+#ifndef FAULT_shout_unmet
+    meet();
+#endif
+    if
+    :: me == 0 ->
+        cell[2 * OVER] = TAG(0, 1, 0);
+        cell[2 * OVER + 1] = TAG(0, 1, 0);
+        progress[0] = P(STEP_OUT(0));
+    :: me == 1 ->
+        progress[0] >= P(STEP_OUT(0));
+        assert(cell[2 * OVER] == TAG(0, 1, 0));
+        assert(cell[2 * OVER + 1] == TAG(0, 1, 0));
+        progress[1] = P(STEP_WORK(0))
+    fi
+}
+
 proctype Rank(bit me)
 {
     byte epoch, turn;
@@ -247,6 +279,7 @@ proctype Rank(bit me)
         :: kind[epoch] == LATE_SWAPS -> run_swap(0)
         :: kind[epoch] == BEGUN_ONLY -> begin_only()
         :: kind[epoch] == ONE_WAY -> run_one_way()
+        :: kind[epoch] == SHOUT -> run_shout()
         fi
     }
 }

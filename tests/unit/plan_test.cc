@@ -83,22 +83,50 @@ TEST(Arena, EveryPairHasCellsOfItsOwnInsideTheRangeOfItsHost)
     for (int world : {2, 3, 4, 5, 8, 17, 64}) {
         shc_arena arena = {};
         shc_arena_init(&arena, world, size_t{256} << 20, &shc_tuning_preset.arena, -1);
-        ASSERT_GT(arena.geometry.depth, 0u);
+        const shc_arena_geometry &g = arena.geometry;
+        ASSERT_GT(g.depth, 0u);
         std::set<char *> begins;
-        size_t pair_bytes = size_t{arena.geometry.depth} * 2 * arena.geometry.cell_bytes;
         for (int a = 0; a < world; a++) {
             for (int b = a + 1; b < world; b++) {
-                char *begin = shc_arena_pair(&arena, a, b, world);
-                EXPECT_EQ(begin, shc_arena_pair(&arena, b, a, world)) << a << " " << b;
-                EXPECT_TRUE(begins.insert(begin).second) << "shared: " << a << " " << b;
-                size_t offset = static_cast<size_t>(begin - arena.segment.base);
-                size_t in_range = offset % arena.geometry.range_bytes;
-                EXPECT_LE(
-                    in_range + pair_bytes,
-                    static_cast<size_t>(shc_arena_shout_slot(&arena, 0, 0) - arena.segment.base));
+                for (uint32_t slot = 0; slot < g.depth; slot++) {
+                    char *begin = shc_arena_cells(&arena, a, b, world, slot);
+                    EXPECT_EQ(begin, shc_arena_cells(&arena, b, a, world, slot)) << a << " " << b;
+                    EXPECT_TRUE(begins.insert(begin).second) << "shared: " << a << " " << b;
+                    size_t offset = static_cast<size_t>(begin - arena.segment.base);
+                    EXPECT_EQ(offset % g.range_bytes % (2 * g.cell_bytes), 0u);
+                    EXPECT_LE(offset % g.range_bytes + 2 * g.cell_bytes, g.range_bytes);
+                }
             }
         }
     }
+}
+
+// Those are stored to before the ranks have met, when others may still read an earlier shout.
+TEST(Arena, NoShoutSlotLiesOverACellOfSlotZero)
+{
+    for (int world : {2, 3, 4, 5, 8, 17, 64}) {
+        shc_arena arena = {};
+        shc_arena_init(&arena, world, size_t{256} << 20, &shc_tuning_preset.arena, -1);
+        const shc_arena_geometry &g = arena.geometry;
+        for (int a = 0; a < world; a++)
+            for (int b = a + 1; b < world; b++) {
+                char *end = shc_arena_cells(&arena, a, b, world, 0) + 2 * g.cell_bytes;
+                size_t in_range = static_cast<size_t>(end - 1 - arena.segment.base) % g.range_bytes;
+                EXPECT_LT(in_range, static_cast<size_t>(shc_arena_shout_slot(&arena, 0, 0) -
+                                                        arena.segment.base));
+            }
+        char *last = shc_arena_shout_slot(&arena, 0, g.shout_depth - 1);
+        EXPECT_LE(static_cast<size_t>(last - arena.segment.base) + g.shout_bytes, g.range_bytes);
+    }
+}
+
+// docs/PERFORMANCE.md, "Start-up": with the first segment, less than 4 MiB and 64 KiB a rank.
+TEST(Arena, EightRanksStageInThreeMebibytes)
+{
+    shc_arena_geometry g = shc_arena_plan(8, size_t{256} << 20, &shc_tuning_preset.arena);
+    EXPECT_LE(8 * g.range_bytes, size_t{3} << 20);
+    EXPECT_EQ(g.cell_bytes, size_t{16} << 10) << "nothing was cut";
+    EXPECT_EQ(g.shout_bytes, size_t{64} << 10) << "nothing was cut";
 }
 
 TEST(Arena, BothSidesOfAUseNameTheSameCells)

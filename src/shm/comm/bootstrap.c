@@ -153,7 +153,8 @@ static enum shc_status await_verdict(struct arrival *a, int attempt, int rank,
     shc_meeting_key(key, a->meeting.generation, attempt, "v", rank);
     while (!there && !shc_meeting_is_seated(&a->meeting, rank)) {
         SHC_TRY(shc_meeting_pause(&a->meeting, &pause_ns, state, SHC_MEMBER_EMPTY));
-        SHC_TRY(shc_meeting_get_verdict(&a->meeting, key, verdict, &there));
+        if (!shc_meeting_is_seated(&a->meeting, rank))
+            SHC_TRY(shc_meeting_get_verdict(&a->meeting, key, verdict, &there));
     }
     if (!there)
         *verdict = shc_verdict_of(SHC_OK, "");

@@ -96,9 +96,6 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     /* relaxed: nobody else knows the group yet. */
     shc_a64_store_relaxed(&comm->timeout_ns,
                           config->timeout_ns ? config->timeout_ns : DEFAULT_TIMEOUT_NS);
-    int error = shc_os_process_self(&seat->self);
-    if (error != 0)
-        return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot read /proc/self");
     comm->scratch = aligned_alloc(SHC_LINE_BYTES, SHC_SCRATCH_BYTES);
     if (config->global_ranks) {
         size_t bytes = (size_t)config->world_size * sizeof *comm->global_ranks;
@@ -134,7 +131,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
         goto err_free;
     st = fill(comm, config);
     if (st == SHC_OK)
-        st = shc_process_enter(&comm->keeper, &comm->mark);
+        st = shc_process_enter(&comm->keeper, &comm->mark, &comm->seat.self);
     if (st == SHC_OK)
         st = shc_bootstrap(comm, config, knobs);
     else if (config->world_size > 1)

@@ -19,7 +19,8 @@ static struct {
     shc_a64 *word; /* on the page a child finds wiped; else the generation, or REBUILDING */
     pthread_mutex_t lock;
     uint64_t generation;
-    struct shc_keeper *keeper;
+    struct shc_keeper *keeper;  /* with it, `self` is known */
+    struct shc_os_process self; /* five files of /proc, read once */
     struct shc_pool *pool;
     bool counted; /* the CPUs, to decide how large the pool is */
     struct shc_comm *comms;
@@ -75,8 +76,12 @@ static enum shc_status be_this_process(void)
 /* The lock is held. */
 static enum shc_status enter_locked(void)
 {
-    if (!process.keeper)
+    if (!process.keeper) {
+        int error = shc_os_process_self(&process.self);
+        if (error != 0)
+            return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot read /proc/self");
         SHC_TRY(shc_keeper_start(&process.keeper));
+    }
     if (!process.exit_registered) {
         if (shc_os_at_exit(shc_process_leave) != 0)
             return shc_fail(SHC_ERR_NOMEM, "cannot register the goodbye at exit");
@@ -85,7 +90,8 @@ static enum shc_status enter_locked(void)
     return SHC_OK;
 }
 
-enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process_mark *mark)
+enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process_mark *mark,
+                                  struct shc_os_process *self)
 {
     SHC_TRY(be_this_process());
     if (shc_process_leaving())
@@ -94,6 +100,7 @@ enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process
     enum shc_status st = enter_locked();
     if (st == SHC_OK) {
         *keeper = process.keeper;
+        *self = process.self;
         *mark = (struct shc_process_mark){.word = process.word, .generation = process.generation};
     }
     pthread_mutex_unlock(&process.lock);

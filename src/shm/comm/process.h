@@ -25,9 +25,10 @@ struct shc_process_mark {
     uint64_t generation;
 };
 
-/* post: this process has a keeper, and *mark is its own. */
+/* post: this process has a keeper, and *mark and *self are its own. */
 SHC_NODISCARD enum shc_status shc_process_enter(struct shc_keeper **keeper,
-                                                struct shc_process_mark *mark);
+                                                struct shc_process_mark *mark,
+                                                struct shc_os_process *self);
 
 /* Is this still the process that made the mark? */
 SHC_INLINE bool shc_process_is(const struct shc_process_mark *mark)

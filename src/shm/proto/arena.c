@@ -16,10 +16,20 @@ static size_t total_bytes(const struct shc_arena_geometry *g, int world_size)
     return g->range_bytes * (size_t)world_size;
 }
 
+static size_t end_of_cells(const struct shc_arena_geometry *g)
+{
+    return (size_t)g->pairs_hosted * g->depth * 2 * g->cell_bytes;
+}
+
+static size_t end_of_shouts(const struct shc_arena_geometry *g)
+{
+    return shc_arena_shout_offset(g) + g->shout_depth * g->shout_bytes;
+}
+
 static void size_range(struct shc_arena_geometry *g)
 {
-    size_t pairs = (size_t)g->pairs_hosted * g->depth * 2 * g->cell_bytes;
-    g->range_bytes = shc_align_up(pairs + g->shout_depth * g->shout_bytes, SHC_PAGE_BYTES);
+    size_t cells = end_of_cells(g), shouts = end_of_shouts(g);
+    g->range_bytes = shc_align_up(cells > shouts ? cells : shouts, SHC_PAGE_BYTES);
 }
 
 static size_t cell_bytes(size_t world, const struct shc_arena_sizes *wish)
@@ -42,7 +52,7 @@ struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
         .shout_bytes = wish->shout_bytes,
     };
     for (size_range(&g); total_bytes(&g, world_size) > limit_bytes; size_range(&g)) {
-        if (g.shout_bytes > MIN_SHOUT_BYTES)
+        if (g.shout_bytes > MIN_SHOUT_BYTES && end_of_shouts(&g) > end_of_cells(&g))
             g.shout_bytes = shc_align_up(g.shout_bytes / 2, SHC_LINE_BYTES);
         else if (g.cell_bytes / 2 >= SHC_ARENA_MIN_CELL_BYTES)
             g.cell_bytes = shc_align_up(g.cell_bytes / 2, SHC_LINE_BYTES);

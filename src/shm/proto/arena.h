@@ -19,6 +19,10 @@
  * Shout slots, per rank: one writer, all others read. Refilled when all readers show progress past
  * their read; an operation that uses them begins when all ranks have entered it, so nothing of an
  * earlier operation is still being read.
+ *
+ * A rank's range begins with the cells of slot 0 of all pairs that lie in it; those of the other
+ * slots come behind, and its shout slots lie over these. No operation stores to both, and nothing
+ * but chunk 0, in slot 0, is stored in front of a meeting: behind it all have read what lay there.
  */
 
 #include "shm/proto/seat.h"
@@ -78,17 +82,19 @@ SHC_INLINE bool shc_arena_refused(const struct shc_arena *arena)
     return arena->tried && !arena->made;
 }
 
-/* Where the pair's cells begin. */
-SHC_INLINE char *shc_arena_pair(const struct shc_arena *arena, int rank, int peer, int world_size)
+/* Where the pair's two cells of that slot begin. */
+SHC_INLINE char *shc_arena_cells(const struct shc_arena *arena, int rank, int peer, int world_size,
+                                 uint32_t slot)
 {
     /* Each rank hosts the pairs with the next (world_size - 1) / 2 ranks; of an even world, the
      * lower rank of two opposite ones hosts theirs as its last. */
+    const struct shc_arena_geometry *g = &arena->geometry;
     int ahead = peer - rank + (peer < rank ? world_size : 0);
     bool hosted = 2 * ahead < world_size || (2 * ahead == world_size && rank < peer);
     int host = hosted ? rank : peer;
-    int index = (hosted ? ahead : world_size - ahead) - 1;
-    return arena->segment.base + (size_t)host * arena->geometry.range_bytes +
-           (size_t)index * arena->geometry.depth * 2 * arena->geometry.cell_bytes;
+    size_t index = (size_t)(hosted ? ahead : world_size - ahead) - 1;
+    return arena->segment.base + (size_t)host * g->range_bytes +
+           (slot * (size_t)g->pairs_hosted + index) * 2 * g->cell_bytes;
 }
 
 /* The cells of the present use of (peer, slot): the one `rank` stores to, the one it reads. */
@@ -96,16 +102,14 @@ SHC_INLINE char *shc_exchange_write_cell(const struct shc_arena *arena, int rank
                                          int world_size, uint32_t slot)
 {
     uint32_t cell = arena->parity[peer][slot] ^ (rank > peer);
-    return shc_arena_pair(arena, rank, peer, world_size) +
-           (2 * slot + cell) * arena->geometry.cell_bytes;
+    return shc_arena_cells(arena, rank, peer, world_size, slot) + cell * arena->geometry.cell_bytes;
 }
 
 SHC_INLINE char *shc_exchange_read_cell(const struct shc_arena *arena, int rank, int peer,
                                         int world_size, uint32_t slot)
 {
     uint32_t cell = arena->parity[peer][slot] ^ (rank < peer);
-    return shc_arena_pair(arena, rank, peer, world_size) +
-           (2 * slot + cell) * arena->geometry.cell_bytes;
+    return shc_arena_cells(arena, rank, peer, world_size, slot) + cell * arena->geometry.cell_bytes;
 }
 
 /* This rank has stored and read: what it read is what it stores to next. */
@@ -114,9 +118,15 @@ SHC_INLINE void shc_exchange_swap(struct shc_arena *arena, int peer, uint32_t sl
     arena->parity[peer][slot] ^= 1;
 }
 
+/* Of the first shout slot, in its rank's range: behind the cells of slot 0. */
+SHC_INLINE size_t shc_arena_shout_offset(const struct shc_arena_geometry *g)
+{
+    return (size_t)g->pairs_hosted * 2 * g->cell_bytes;
+}
+
 SHC_INLINE char *shc_arena_shout_slot(const struct shc_arena *arena, int rank, uint32_t slot)
 {
     const struct shc_arena_geometry *g = &arena->geometry;
-    return arena->segment.base + (size_t)rank * g->range_bytes +
-           (size_t)g->pairs_hosted * g->depth * 2 * g->cell_bytes + slot * g->shout_bytes;
+    return arena->segment.base + (size_t)rank * g->range_bytes + shc_arena_shout_offset(g) +
+           slot * g->shout_bytes;
 }

@@ -6,15 +6,17 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#define REST_NS (3600 * SHC_NS_PER_S) /* before either side looks again of its own accord */
+
 enum request { REQUEST_NONE, REQUEST_LINK, REQUEST_UNLINK };
 
+/* A futex and not a condition variable, whose mutex either side would find held when it wakes: every
+ * group's making asks, and of 8 ranks on 2 CPUs each switch counts. */
 struct shc_keeper {
     pthread_mutex_t askers; /* one at a time */
-    pthread_mutex_t lock;   /* guards what follows */
-    pthread_cond_t changed;
-    enum request request;
-    shc_a32 *life;
-    bool marks;
+    shc_a32 request;        /* enum request: the asker's, then NONE by the keeper */
+    shc_a32 *life;          /* of the request */
+    shc_a32 unmarked;       /* the kernel marks no words here */
     struct shc_os_thread thread;
     struct shc_os_robust_list list;
 };
@@ -61,18 +63,24 @@ static bool probe_marks(void)
 static void keeper_thread(void *arg)
 {
     struct shc_keeper *keeper = arg;
-    pthread_mutex_lock(&keeper->lock);
-    if (shc_os_robust_init(&keeper->list) != 0)
-        keeper->marks = false;
+    if (shc_os_robust_init(&keeper->list) != 0) {
+        /* relaxed: a word that nothing else hangs on. */
+        shc_a32_store_relaxed(&keeper->unmarked, 1);
+    }
     for (;;) {
-        while (keeper->request == REQUEST_NONE)
-            pthread_cond_wait(&keeper->changed, &keeper->lock);
-        if (keeper->request == REQUEST_LINK)
+        /* acquire keeper/request <- release in ask(): the word. */
+        uint32_t request = shc_a32_load_acquire(&keeper->request);
+        if (request == REQUEST_NONE) {
+            shc_os_futex_wait(&keeper->request, REQUEST_NONE, REST_NS, false);
+            continue;
+        }
+        if (request == REQUEST_LINK)
             shc_os_robust_link(&keeper->list, keeper->life);
         else
             shc_os_robust_unlink(&keeper->list, keeper->life);
-        keeper->request = REQUEST_NONE;
-        pthread_cond_broadcast(&keeper->changed);
+        /* release keeper/request -> acquire in ask(): that it is done. */
+        shc_a32_store_release(&keeper->request, REQUEST_NONE);
+        shc_os_futex_wake_all(&keeper->request, false);
     }
 }
 
@@ -82,13 +90,10 @@ enum shc_status shc_keeper_start(struct shc_keeper **keeper)
     if (!new_keeper)
         return shc_fail(SHC_ERR_NOMEM, "no memory for the keeper");
     pthread_mutex_init(&new_keeper->askers, NULL);
-    pthread_mutex_init(&new_keeper->lock, NULL);
-    pthread_cond_init(&new_keeper->changed, NULL);
-    new_keeper->marks = probe_marks();
+    /* relaxed: the thread does not exist yet. */
+    shc_a32_store_relaxed(&new_keeper->unmarked, !probe_marks());
     int error = shc_os_thread_start(&new_keeper->thread, "shc-keeper", keeper_thread, new_keeper);
     if (error != 0) {
-        pthread_cond_destroy(&new_keeper->changed);
-        pthread_mutex_destroy(&new_keeper->lock);
         pthread_mutex_destroy(&new_keeper->askers);
         free(new_keeper);
         return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot start the keeper thread");
@@ -99,22 +104,20 @@ enum shc_status shc_keeper_start(struct shc_keeper **keeper)
 
 bool shc_keeper_marks(struct shc_keeper *keeper)
 {
-    pthread_mutex_lock(&keeper->lock);
-    bool marks = keeper->marks;
-    pthread_mutex_unlock(&keeper->lock);
-    return marks;
+    /* relaxed: a word that nothing else hangs on. */
+    return shc_a32_load_relaxed(&keeper->unmarked) == 0;
 }
 
 static void ask(struct shc_keeper *keeper, enum request request, shc_a32 *life)
 {
     pthread_mutex_lock(&keeper->askers);
-    pthread_mutex_lock(&keeper->lock);
-    keeper->request = request;
     keeper->life = life;
-    pthread_cond_broadcast(&keeper->changed);
-    while (keeper->request != REQUEST_NONE)
-        pthread_cond_wait(&keeper->changed, &keeper->lock);
-    pthread_mutex_unlock(&keeper->lock);
+    /* release keeper/request -> acquire in keeper_thread(): the word. */
+    shc_a32_store_release(&keeper->request, (uint32_t)request);
+    shc_os_futex_wake_all(&keeper->request, false);
+    /* acquire keeper/request <- release in keeper_thread(): that it is done. */
+    while (shc_a32_load_acquire(&keeper->request) != REQUEST_NONE)
+        shc_os_futex_wait(&keeper->request, (uint32_t)request, REST_NS, false);
     pthread_mutex_unlock(&keeper->askers);
 }
 

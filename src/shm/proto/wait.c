@@ -13,6 +13,8 @@
 #define OVERSLEPT_NS  SHC_NS_PER_S
 #define MAX_FORGIVEN  100 /* a rank that is always away is late in the end */
 #define YIELDS_A_LOOK 16
+#define LOOKS         4 /* at what a turn of a spin loop takes */
+#define LOOK_TURNS    64
 #define YIELDING_NS   (2 * SHC_NS_PER_MS) /* a yield to a busy neighbour takes his whole time slice */
 
 /* "rank 0: all_reduce #412 (float32[2], sum) on group "default_pg"" */
@@ -375,13 +377,30 @@ enum shc_status shc_call_meet(struct shc_wait *wait)
     return SHC_OK;
 }
 
+/* The least of some short looks: in a longer one this thread would lose its CPU. */
+static uint64_t measure_turn_ps(void)
+{
+    uint64_t least_ns = UINT64_MAX;
+    for (int look = 0; look < LOOKS; look++) {
+        uint64_t begun_ns = shc_clock_ns();
+        for (uint32_t turn = 0; turn < LOOK_TURNS; turn++)
+            shc_cpu_relax();
+        uint64_t took_ns = shc_clock_ns() - begun_ns;
+        least_ns = took_ns < least_ns ? took_ns : least_ns;
+    }
+    return (least_ns ? least_ns : 1) * 1000 / LOOK_TURNS;
+}
+
 uint32_t shc_wait_spins_for(uint64_t ns)
 {
-    const uint32_t sample = 4096;
-    uint64_t begun_ns = shc_clock_ns();
-    for (uint32_t i = 0; i < sample; i++)
-        shc_cpu_relax();
-    uint64_t took_ns = shc_clock_ns() - begun_ns;
-    uint64_t spins = ns * sample / (took_ns ? took_ns : 1);
+    static shc_a64 known_ps; /* 0: not measured yet */
+    /* relaxed: who measures at the same time finds as good a number. */
+    uint64_t turn_ps = shc_a64_load_relaxed(&known_ps);
+    if (turn_ps == 0) {
+        turn_ps = measure_turn_ps();
+        /* relaxed: as above. */
+        shc_a64_store_relaxed(&known_ps, turn_ps);
+    }
+    uint64_t spins = ns * 1000 / turn_ps;
     return spins < UINT32_MAX ? (uint32_t)spins : UINT32_MAX;
 }

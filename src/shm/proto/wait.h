@@ -123,5 +123,5 @@ SHC_NODISCARD enum shc_status shc_progress_wait_all(struct shc_wait *wait, uint6
 /* Until all ranks have published this epoch's call, and it is the same as ours. */
 SHC_NODISCARD enum shc_status shc_call_meet(struct shc_wait *wait);
 
-/* Turns of a spin loop that take about this long on this machine. */
+/* Turns of a spin loop that take about this long on this machine; measured once. */
 uint32_t shc_wait_spins_for(uint64_t ns);
