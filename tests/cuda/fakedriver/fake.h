@@ -73,6 +73,7 @@ struct Knobs {
     int open_result = SHC_CU_SUCCESS; // of legacy handles
     size_t memory_mib = 1 << 20;
     int delay_us = 0;              // a stream write or wait value is late by up to this
+    int call_us = 0;               // a call that enqueues a wait takes this long
     int slow_us = 0;               // every piece of a stream's work takes this long
     bool alias = false;            // a GPU sees host memory at another address
     bool only_writes_wake = false; // only a stream write makes a waiting stream look again

@@ -325,6 +325,8 @@ int cuStreamWaitValue64(shc_cu_stream *stream, shc_cu_address address, uint64_t 
 {
     if (flags != SHC_CU_WAIT_GEQ || address % 8 != 0 || !is_device_visible(address, 8))
         return SHC_CU_INVALID_VALUE;
+    if (knobs().call_us > 0)
+        sleep_us(knobs().call_us);
     return submit(stream, [address, value] { wait_for_value(address, value); });
 }
 
