@@ -48,6 +48,42 @@ void shc_control_close(struct shc_control *control)
     }
 }
 
+/* ---- words ---- */
+
+/* What goes over a link once it is made. */
+enum word_kind { WORD_PARCEL = 1, WORD_LEAVING };
+
+struct word {
+    uint32_t kind;
+    uint32_t count;
+    unsigned char bytes[SHC_CONTROL_BYTES]; /* a parcel's, or why the sender leaves */
+};
+
+#define WORD_HEAD offsetof(struct word, bytes)
+
+/*
+ * A rank whose link is broken may have left because it was told of another's death: then its last
+ * word says so, and is still there to be read. So a failing send is not judged here, but by what
+ * is received. A queue of these sockets has room for many such messages, and a round begins when
+ * the one before is over: EAGAIN cannot be.
+ */
+static void tell_all(const struct shc_control *control, const struct word *word, int passed)
+{
+    for (int r = 0; r < control->world; r++)
+        if (r != control->rank && control->links[r] >= 0)
+            (void)!shc_sys_send(control->links[r], word, WORD_HEAD + word->count, passed);
+}
+
+/* Says why this rank gives up, in the words it has just recorded. */
+static void say_leaving(const struct shc_control *control)
+{
+    struct word word = {.kind = WORD_LEAVING};
+    char *text = (char *)word.bytes;
+    snprintf(text, sizeof word.bytes, "%s", shc_cuda_failure());
+    word.count = (uint32_t)strlen(text) + 1;
+    tell_all(control, &word, -1);
+}
+
 /* ---- meeting ---- */
 
 static bool is_process(int fd, const struct shc_control_address *address)
@@ -225,44 +261,12 @@ enum shc_status shc_control_meet(struct shc_control *control, const struct shc_c
     const enum shc_status st = meet(control, all, deadline_ns, &lobby);
     while (lobby.count > 0)
         turn_away(control, &lobby, 0);
+    if (st != SHC_OK)
+        say_leaving(control);
     return st;
 }
 
 /* ---- rounds ---- */
-
-/* What goes over a link once it is made. */
-enum word_kind { WORD_PARCEL = 1, WORD_LEAVING };
-
-struct word {
-    uint32_t kind;
-    uint32_t count;
-    unsigned char bytes[SHC_CONTROL_BYTES]; /* a parcel's, or why the sender leaves */
-};
-
-#define WORD_HEAD offsetof(struct word, bytes)
-
-/*
- * A rank whose link is broken may have left because it was told of another's death: then its last
- * word says so, and is still there to be read. So a failing send is not judged here, but by what
- * is received. A queue of these sockets has room for many such messages, and a round begins when
- * the one before is over: EAGAIN cannot be.
- */
-static void tell_all(const struct shc_control *control, const struct word *word, int passed)
-{
-    for (int r = 0; r < control->world; r++)
-        if (r != control->rank)
-            (void)!shc_sys_send(control->links[r], word, WORD_HEAD + word->count, passed);
-}
-
-/* Says why this rank gives up, in the words it has just recorded. */
-static void say_leaving(const struct shc_control *control)
-{
-    struct word word = {.kind = WORD_LEAVING};
-    char *text = (char *)word.bytes;
-    snprintf(text, sizeof word.bytes, "%s", shc_cuda_failure());
-    word.count = (uint32_t)strlen(text) + 1;
-    tell_all(control, &word, -1);
-}
 
 static enum shc_status accept_word(int r, const struct word *word, size_t bytes,
                                    struct shc_control_parcel *parcel)

@@ -49,7 +49,8 @@ void shc_control_close(struct shc_control *control);
 
 /*
  * Connects to all. `all` is by rank, as published. SHC_ERR_TIMEOUT names who did not come,
- * SHC_ERR_UNREACHABLE who answers under a rank's name without being it, or cannot be reached.
+ * SHC_ERR_UNREACHABLE who answers under a rank's name without being it, or cannot be reached. Those
+ * that are connected with a rank that fails here learn its reason in their first round.
  */
 SHC_NODISCARD enum shc_status shc_control_meet(struct shc_control *control,
                                                const struct shc_control_address *all,

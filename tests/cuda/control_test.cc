@@ -267,6 +267,35 @@ TEST(Control, ARankThatLeavesInARoundIsNamedByAll)
     EXPECT_EQ(open_descriptors(), before);
 }
 
+// Rank 2 takes rank 1 for somebody else, and goes; rank 0 has met both.
+TEST(Control, ARankThatFailsToMeetTellsThoseItHasMet)
+{
+    Group group(3);
+    const shc_control_address &zero = group.all[0];
+    const Hello one = {{zero.secret[0], zero.secret[1]}, 1, 3};
+    const int rank_1 = stranger(zero, &one, sizeof one); // does no more than that
+    group.run({[&](shc_control &control) {
+                   Parcels theirs(3);
+                   shc_control_parcel mine = {};
+                   mine.count = 1;
+                   mine.fd = -1;
+                   ASSERT_EQ(shc_control_meet(&control, group.all.data(), in(kPatience)), SHC_OK);
+                   EXPECT_EQ(shc_control_swap(&control, &mine, in(kPatience), theirs.data()),
+                             SHC_ERR_PEER_DEAD);
+                   EXPECT_NE(strstr(shc_cuda_failure(), "another process than rank 1"), nullptr)
+                       << shc_cuda_failure();
+               },
+               {},
+               [&](shc_control &control) {
+                   auto wrong = group.all;
+                   wrong[1].pid++;
+                   EXPECT_EQ(shc_control_meet(&control, wrong.data(), in(kPatience)),
+                             SHC_ERR_UNREACHABLE);
+                   shc_control_close(&control);
+               }});
+    close(rank_1);
+}
+
 TEST(Control, ASilentRankIsNamed)
 {
     Group group(3);
