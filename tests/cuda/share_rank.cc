@@ -85,35 +85,47 @@ bool barrier(Rank &rank)
                             theirs.data()) == SHC_OK;
 }
 
-std::vector<char> pattern(int rank)
+// Both ends of a slab are looked at.
+constexpr size_t kPart = 16 << 10;
+constexpr size_t kOffsets[] = {0, kBytes - kPart};
+
+std::vector<char> pattern(int rank, size_t offset)
 {
-    std::vector<char> bytes(kBytes);
+    std::vector<char> bytes(kPart);
     for (size_t i = 0; i < bytes.size(); i++)
-        bytes[i] = static_cast<char>(i * 7 + static_cast<size_t>(rank) * 31);
+        bytes[i] = static_cast<char>((offset + i) * 7 + static_cast<size_t>(rank) * 31);
     return bytes;
 }
 
 void copy(Rank &rank, shc_cu_address to, shc_cu_address from)
 {
-    if (rank.driver.cuMemcpyAsync(to, from, kBytes, rank.stream) != SHC_CU_SUCCESS ||
+    if (rank.driver.cuMemcpyAsync(to, from, kPart, rank.stream) != SHC_CU_SUCCESS ||
         rank.driver.cuStreamSynchronize(rank.stream) != SHC_CU_SUCCESS)
         die("a copy");
 }
 
 void fill_own(Rank &rank)
 {
-    std::vector<char> bytes = pattern(rank.control.rank);
-    copy(rank, rank.share->slabs[rank.control.rank].address,
-         reinterpret_cast<shc_cu_address>(bytes.data()));
+    for (size_t offset : kOffsets) {
+        std::vector<char> bytes = pattern(rank.control.rank, offset);
+        copy(rank, rank.share->slabs[rank.control.rank].address + offset,
+             reinterpret_cast<shc_cu_address>(bytes.data()));
+    }
 }
 
+// How many ranks' slabs hold what those ranks have written.
 int read_others(Rank &rank)
 {
     int right = 0;
     for (int r = 0; r < rank.control.world; r++) {
-        std::vector<char> bytes(kBytes);
-        copy(rank, reinterpret_cast<shc_cu_address>(bytes.data()), rank.share->slabs[r].address);
-        right += bytes == pattern(r);
+        bool same = true;
+        for (size_t offset : kOffsets) {
+            std::vector<char> bytes(kPart);
+            copy(rank, reinterpret_cast<shc_cu_address>(bytes.data()),
+                 rank.share->slabs[r].address + offset);
+            same = same && bytes == pattern(r, offset);
+        }
+        right += same;
     }
     return right;
 }
