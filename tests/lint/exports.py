@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""The public header, the symbol map and (with --library) the library name the same functions."""
+"""Public header, symbol map and (with a library) its symbols name the same functions.
+
+So it is for the core, and for its CUDA side, which is a library of its own.
+"""
 
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from common import Finding, arguments, line_of, read, report
 from csource import Source
 
 HEADER = "src/shm/shmcoll.h"
 MAP = "src/shm/shmcoll.map"
+CUDA_HEADER = "src/cuda_ipc/cuda_ipc.h"
+CUDA_MAP = "src/cuda_ipc/shmcoll_cuda.map"
 
 
 def declared(source):
@@ -34,16 +40,22 @@ def mapped(text):
     return lines
 
 
-def check(root, library=None):
-    header = declared(Source.load(root, HEADER))
-    text = read(root, MAP)
+def check(root, library=None, cuda_library=None):
+    yield from check_one(root, HEADER, MAP, library)
+    if (Path(root) / CUDA_HEADER).exists():
+        yield from check_one(root, CUDA_HEADER, CUDA_MAP, cuda_library)
+
+
+def check_one(root, path, map_path, library):
+    header = declared(Source.load(root, path))
+    text = read(root, map_path)
     exported = mapped(text)
     for name in header.keys() - exported.keys():
-        yield Finding(HEADER, header[name], f"{name}() is not exported; add it to {MAP}")
+        yield Finding(path, header[name], f"{name}() is not exported; add it to {map_path}")
     for name in exported.keys() - header.keys():
-        yield Finding(MAP, exported[name], f"{name} is not declared in {HEADER}; remove it")
+        yield Finding(map_path, exported[name], f"{name} is not declared in {path}; remove it")
     if not re.search(r"local:\s*\*\s*;", text):
-        yield Finding(MAP, 1, "other symbols are not hidden; add `local: *;`")
+        yield Finding(map_path, 1, "other symbols are not hidden; add `local: *;`")
     if library:
         yield from check_library(library, header.keys())
 
@@ -65,8 +77,9 @@ def check_library(library, functions):
 def main():
     parser = arguments(__doc__)
     parser.add_argument("--library", help="the built libshmcoll.so")
+    parser.add_argument("--cuda-library", help="the built libshmcoll_cuda.so")
     options = parser.parse_args()
-    sys.exit(report(check(options.root, options.library)))
+    sys.exit(report(check(options.root, options.library, options.cuda_library)))
 
 
 if __name__ == "__main__":

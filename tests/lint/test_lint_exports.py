@@ -30,6 +30,11 @@ class Exports(LintTest):
         bare = files[exports.MAP].replace("    *;\n", "").replace("SHMCOLL_0 {", "SHMCOLL_0 {@@")
         self.expect(exports.check, {**files, exports.MAP: bare}, files, "local")
 
+    def test_the_cuda_side(self):
+        cuda = {exports.CUDA_HEADER: "int shc_c(void);@@\n", exports.CUDA_MAP: "local: *;\n"}
+        whole = {**cuda, exports.CUDA_HEADER: "", exports.CUDA_MAP: "local: *;\n"}
+        self.expect(exports.check, {**self.files(), **cuda}, {**self.files(), **whole}, "shc_c()")
+
     def test_library(self):
         compiler = shutil.which("cc")
         if compiler is None or shutil.which("nm") is None:

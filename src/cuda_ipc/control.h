@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * The control socket: one connection between every two ranks of a group, for what a store cannot
+ * carry (file descriptors) and should not (handles). Used while a group is made, by one thread.
+ *
+ * A rank opens its end and publishes the address through the group's rendezvous; when all
+ * addresses are known, shc_control_meet connects, and each shc_control_swap is a round in which
+ * every rank sends the others one message and gets one from each.
+ *
+ * Who is there: the kernel's word on the process at the other end (SO_PEERCRED) must be the
+ * announced process and this user, and it must know the random bits of the address, which only
+ * who has read the rendezvous can. A stranger is turned away and changes nothing. The sockets'
+ * names are abstract: they are of a network namespace, and go with the process. A rank that dies
+ * before it has met the others is seen by the deadline alone: whoever makes the group watches its
+ * members.
+ */
+
+#include "cuda_ipc/sys.h"
+#include "shm/shmcoll.h"
+
+#define SHC_CONTROL_BYTES 256 /* of a message */
+
+/* What a rank publishes. Plain data. */
+struct shc_control_address {
+    char name[SHC_SYS_NAME_BYTES];
+    uint64_t secret[2];
+    int32_t pid;
+    uint32_t uid;
+};
+
+struct shc_control {
+    struct shc_control_address self;
+    int listener;
+    int rank, world;
+    int links[SHC_MAX_WORLD]; /* by rank; -1: none */
+    uint64_t strangers;       /* turned away */
+};
+
+/* One message; fd -1: none. What was received is the receiver's to close. */
+struct shc_control_parcel {
+    uint32_t count; /* <= SHC_CONTROL_BYTES */
+    int fd;
+    unsigned char bytes[SHC_CONTROL_BYTES];
+};
+
+SHC_NODISCARD enum shc_status shc_control_open(int rank, int world, struct shc_control *control);
+void shc_control_close(struct shc_control *control);
+
+/*
+ * Connects to all. `all` is by rank, as published. SHC_ERR_TIMEOUT names who did not come,
+ * SHC_ERR_UNREACHABLE who answers under a rank's name without being it, or cannot be reached. Those
+ * that are connected with a rank that fails here learn its reason in their first round.
+ */
+SHC_NODISCARD enum shc_status shc_control_meet(struct shc_control *control,
+                                               const struct shc_control_address *all,
+                                               uint64_t deadline_ns);
+
+/*
+ * A round. post: theirs[r] is rank r's parcel (one's own: no descriptor). On failure no received
+ * descriptor is left open, and the others have been told why: they give this rank's reason, not
+ * this rank, as theirs. SHC_ERR_PEER_DEAD: a rank closed its end first, or one was told so.
+ */
+SHC_NODISCARD enum shc_status shc_control_swap(struct shc_control *control,
+                                               const struct shc_control_parcel *mine,
+                                               uint64_t deadline_ns,
+                                               struct shc_control_parcel *theirs);

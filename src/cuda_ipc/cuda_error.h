@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * This library's per-thread error record (the core's own is not visible outside of it). The
+ * function that first decides what the error is records it; its callers pass the status on.
+ */
+
+#include "shm/base/attrs.h"
+#include "shm/shmcoll.h"
+#include <stdarg.h>
+
+#define SHC_CUDA_ERROR_BYTES 1024
+
+SHC_NODISCARD SHC_COLD enum shc_status shc_cuda_fail(enum shc_status status, const char *format,
+                                                     ...) SHC_PRINTF(2, 3);
+SHC_NODISCARD SHC_COLD enum shc_status shc_cuda_fail_args(enum shc_status status,
+                                                          const char *behind, const char *format,
+                                                          va_list args) SHC_PRINTF(3, 0);
+
+/* The same, with ": <strerror(error)>" behind the text. */
+SHC_NODISCARD SHC_COLD enum shc_status shc_cuda_fail_errno(enum shc_status status, int error,
+                                                           const char *format, ...)
+    SHC_PRINTF(3, 4);
+
+/* The calling thread's last failure. */
+const char *shc_cuda_failure(void);
+
+/* Nothing to undo: passes a failure on. */
+#define SHC_CUDA_TRY(call)                       \
+    do {                                         \
+        enum shc_status shc_try_st_ = (call);    \
+        if (SHC_UNLIKELY(shc_try_st_ != SHC_OK)) \
+            return shc_try_st_;                  \
+    } while (0)

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "cuda_ipc/share.h"
+#include "cuda_ipc/cuda_error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a rank says when it has tried to import all slabs. */
+struct verdict {
+    uint32_t good;
+    char reason[SHC_SHARE_REASON_BYTES];
+};
+
+_Static_assert(sizeof(struct verdict) <= SHC_CONTROL_BYTES, "a verdict fits a parcel");
+
+/* One attempt's parcels, too many for a stack. */
+struct parcels {
+    struct shc_control_parcel mine;
+    struct shc_control_parcel theirs[SHC_MAX_WORLD];
+};
+
+static void forget(struct shc_share *share)
+{
+    for (int r = 0; r < share->world; r++)
+        shc_slab_destroy(&share->slabs[r]);
+}
+
+static void close_received(struct shc_control_parcel *theirs, int world)
+{
+    for (int r = 0; r < world; r++) {
+        shc_sys_close(theirs[r].fd);
+        theirs[r].fd = -1;
+    }
+}
+
+/* Makes and shows this rank's slab. A failure is said in an empty parcel: the others wait for one. */
+static enum shc_status offer(const struct shc_gpu *gpu, enum shc_slab_kind kind, size_t bytes,
+                             struct shc_slab *slab, struct shc_control_parcel *parcel)
+{
+    enum shc_status st = shc_slab_create(gpu, kind, bytes, slab);
+    if (st == SHC_OK) {
+        st = shc_slab_show(slab, parcel);
+        if (st != SHC_OK)
+            shc_slab_destroy(slab);
+    }
+    if (st != SHC_OK) {
+        parcel->count = 1; /* no slab is that short */
+        parcel->bytes[0] = 0;
+        parcel->fd = -1;
+    }
+    return st;
+}
+
+static enum shc_status import_all(struct shc_share *share, const struct shc_gpu *gpu,
+                                  const struct shc_control_parcel *theirs)
+{
+    for (int r = 0; r < share->world; r++) {
+        if (r == share->rank)
+            continue;
+        if (theirs[r].count == 1)
+            return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "rank %d made no slab", r);
+        SHC_CUDA_TRY(shc_slab_import(gpu, &theirs[r], &share->slabs[r]));
+    }
+    return SHC_OK;
+}
+
+static void pack_verdict(enum shc_status mine, struct shc_control_parcel *parcel)
+{
+    struct verdict verdict;
+    memset(&verdict, 0, sizeof verdict);
+    verdict.good = mine == SHC_OK;
+    if (mine != SHC_OK)
+        snprintf(verdict.reason, sizeof verdict.reason, "%s", shc_cuda_failure());
+    parcel->count = sizeof verdict;
+    parcel->fd = -1;
+    memcpy(parcel->bytes, &verdict, sizeof verdict);
+}
+
+/* True when all are good; else the lowest rank's reason that is its own, not another's. */
+static bool judge(const struct shc_control_parcel *theirs, int world, const bool *offered,
+                  char *reason)
+{
+    bool good = true, own = false;
+    for (int r = 0; r < world; r++) {
+        struct verdict verdict;
+        memcpy(&verdict, theirs[r].bytes, sizeof verdict);
+        const bool fits = theirs[r].count == sizeof verdict;
+        if (fits && verdict.good)
+            continue;
+        verdict.reason[sizeof verdict.reason - 1] = 0;
+        if (good || (!own && !offered[r]))
+            snprintf(reason, SHC_SHARE_REASON_BYTES, "rank %d: %.180s", r,
+                     fits ? verdict.reason : "sent no verdict");
+        good = false;
+        own = own || !offered[r];
+    }
+    return good;
+}
+
+/* One kind. SHC_OK with share->kind still NONE: it did not hold, share->reasons says why. */
+static enum shc_status attempt(struct shc_share *share, struct shc_control *control,
+                               const struct shc_gpu *gpu, enum shc_slab_kind kind, size_t bytes,
+                               uint64_t deadline_ns, struct parcels *p)
+{
+    bool offered[SHC_MAX_WORLD];
+    struct shc_slab *own = &share->slabs[share->rank];
+    enum shc_status mine = offer(gpu, kind, bytes, own, &p->mine);
+    char failure[SHC_CUDA_ERROR_BYTES];
+    snprintf(failure, sizeof failure, "%s", shc_cuda_failure());
+
+    enum shc_status st = shc_control_swap(control, &p->mine, deadline_ns, p->theirs);
+    if (st != SHC_OK)
+        return st;
+    for (int r = 0; r < share->world; r++)
+        offered[r] = p->theirs[r].count != 1;
+    if (mine == SHC_OK)
+        mine = import_all(share, gpu, p->theirs);
+    else
+        (void)!shc_cuda_fail(mine, "%s", failure); /* the swap's is not the reason */
+    close_received(p->theirs, share->world);
+
+    pack_verdict(mine, &p->mine);
+    st = shc_control_swap(control, &p->mine, deadline_ns, p->theirs);
+    if (st != SHC_OK)
+        return st;
+    close_received(p->theirs, share->world);
+    if (judge(p->theirs, share->world, offered, share->reasons[kind])) {
+        share->kind = kind;
+        shc_sys_close(own->fd); /* all have theirs */
+        own->fd = -1;
+    }
+    return SHC_OK;
+}
+
+enum shc_status shc_share_make(struct shc_control *control, const struct shc_gpu *gpu, size_t bytes,
+                               uint64_t deadline_ns, struct shc_share *share)
+{
+    static const enum shc_slab_kind kinds[] = {SHC_SLAB_FD, SHC_SLAB_LEGACY};
+    enum shc_status st = SHC_OK;
+    struct parcels *parcels = malloc(sizeof *parcels);
+    if (parcels == NULL)
+        return shc_cuda_fail(SHC_ERR_NOMEM, "out of memory");
+    memset(share, 0, sizeof *share);
+    share->rank = control->rank;
+    share->world = control->world;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0] && st == SHC_OK; i++) {
+        st = attempt(share, control, gpu, kinds[i], bytes, deadline_ns, parcels);
+        if (share->kind != SHC_SLAB_NONE)
+            break;
+        forget(share);
+    }
+    free(parcels);
+    return st;
+}
+
+void shc_share_undo(struct shc_share *share)
+{
+    forget(share);
+    share->kind = SHC_SLAB_NONE;
+}

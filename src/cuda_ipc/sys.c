@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "cuda_ipc/sys.h"
+#include "shm/base/clock.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define NAME_PREFIX "shmcoll-cuda-"
+#define NAME_BYTES  (sizeof NAME_PREFIX - 1 + 32) /* and 128 random bits */
+
+int shc_sys_random(void *bytes, size_t count)
+{
+    return getrandom(bytes, count, 0) == (ssize_t)count ? 0 : EIO;
+}
+
+int32_t shc_sys_pid(void)
+{
+    return (int32_t)getpid();
+}
+
+uint32_t shc_sys_uid(void)
+{
+    return (uint32_t)geteuid();
+}
+
+/* An abstract name begins with a 0 byte and has no other end than its length. */
+static socklen_t address_of(const char *name, struct sockaddr_un *address)
+{
+    memset(address, 0, sizeof *address);
+    address->sun_family = AF_UNIX;
+    memcpy(address->sun_path + 1, name, NAME_BYTES);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + NAME_BYTES);
+}
+
+static int local_socket(void)
+{
+    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
+
+int shc_sys_listen(int backlog, int *fd, char name[SHC_SYS_NAME_BYTES])
+{
+    uint64_t random[2];
+    struct sockaddr_un address;
+    char made[SHC_SYS_NAME_BYTES];
+    int error = shc_sys_random(random, sizeof random);
+    if (error)
+        return error;
+    snprintf(made, sizeof made, NAME_PREFIX "%016llx%016llx", (unsigned long long)random[0],
+             (unsigned long long)random[1]);
+    const socklen_t bytes = address_of(made, &address);
+    const int opened = local_socket();
+    if (opened < 0)
+        return errno;
+    if (bind(opened, (const struct sockaddr *)&address, bytes) != 0 ||
+        listen(opened, backlog) != 0) {
+        error = errno;
+        close(opened);
+        return error;
+    }
+    memcpy(name, made, sizeof made);
+    *fd = opened;
+    return 0;
+}
+
+int shc_sys_connect(const char *name, int *fd)
+{
+    struct sockaddr_un address;
+    if (strnlen(name, SHC_SYS_NAME_BYTES) != NAME_BYTES ||
+        strncmp(name, NAME_PREFIX, sizeof NAME_PREFIX - 1) != 0)
+        return EINVAL;
+    const socklen_t bytes = address_of(name, &address);
+    const int opened = local_socket();
+    if (opened < 0)
+        return errno;
+    if (connect(opened, (const struct sockaddr *)&address, bytes) != 0) {
+        const int error = errno;
+        close(opened);
+        return error;
+    }
+    *fd = opened;
+    return 0;
+}
+
+int shc_sys_accept(int listener, int *fd)
+{
+    const int accepted = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (accepted < 0)
+        return errno == EINTR || errno == ECONNABORTED ? EAGAIN : errno;
+    *fd = accepted;
+    return 0;
+}
+
+int shc_sys_peer(int fd, int32_t *pid, uint32_t *uid)
+{
+    struct ucred credentials;
+    socklen_t bytes = sizeof credentials;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0)
+        return errno;
+    *pid = (int32_t)credentials.pid;
+    *uid = (uint32_t)credentials.uid;
+    return 0;
+}
+
+/* Room for one descriptor, aligned as the kernel writes it. */
+union passing {
+    struct cmsghdr header;
+    char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+int shc_sys_send(int fd, const void *bytes, size_t count, int passed)
+{
+    union passing passing;
+    struct iovec part = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = count};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (passed >= 0) {
+        memset(&passing, 0, sizeof passing);
+        passing.header.cmsg_level = SOL_SOCKET;
+        passing.header.cmsg_type = SCM_RIGHTS;
+        passing.header.cmsg_len = CMSG_LEN(sizeof passed);
+        memcpy(CMSG_DATA(&passing.header), &passed, sizeof passed);
+        message.msg_control = passing.bytes;
+        message.msg_controllen = sizeof passing.bytes;
+    }
+    ssize_t sent;
+    do {
+        sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    return sent < 0 ? errno : 0;
+}
+
+int shc_sys_receive(int fd, void *bytes, size_t capacity, size_t *count, int *passed)
+{
+    union passing passing;
+    struct iovec part = {.iov_base = bytes, .iov_len = capacity};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = passing.bytes,
+                             /* not its padding, in which a second descriptor would fit */
+                             .msg_controllen = CMSG_LEN(sizeof(int))};
+    ssize_t received;
+    do {
+        received = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    } while (received < 0 && errno == EINTR);
+    if (received < 0)
+        return errno;
+    int came = -1;
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+        header->cmsg_len == CMSG_LEN(sizeof came))
+        memcpy(&came, CMSG_DATA(header), sizeof came);
+    if (message.msg_flags &
+        (MSG_TRUNC | MSG_CTRUNC)) { /* the kernel has dropped what had no room */
+        shc_sys_close(came);
+        return EBADMSG;
+    }
+    *count = (size_t)received;
+    *passed = came;
+    return 0;
+}
+
+int shc_sys_poll(struct pollfd *fds, size_t count, uint64_t timeout_ns)
+{
+    const uint64_t ms = timeout_ns / SHC_NS_PER_MS + 1;
+    if (poll(fds, (nfds_t)count, ms > INT_MAX ? INT_MAX : (int)ms) < 0 && errno != EINTR)
+        return errno;
+    return 0;
+}
+
+void shc_sys_close(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+void shc_sys_sleep_ns(uint64_t ns)
+{
+    const struct timespec time = {.tv_sec = (time_t)(ns / SHC_NS_PER_S),
+                                  .tv_nsec = (long)(ns % SHC_NS_PER_S)};
+    (void)nanosleep(&time, NULL); /* a signal may end it early */
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Every system call of this library, behind one contract (the core's own is not visible from
+ * here). Functions return 0 or a positive errno and set outputs only on 0. Any thread; no state.
+ *
+ * Sockets are of the local machine, keep message boundaries, never block, and are closed on exec.
+ */
+
+#include "shm/base/attrs.h"
+#include <poll.h>
+#include <stdbool.h>
+
+#define SHC_SYS_NAME_BYTES 48
+
+SHC_NODISCARD int shc_sys_random(void *bytes, size_t count);
+int32_t shc_sys_pid(void);
+uint32_t shc_sys_uid(void);
+
+/* post: *fd listens under a random name of the abstract kind, which leaves nothing behind. */
+SHC_NODISCARD int shc_sys_listen(int backlog, int *fd, char name[SHC_SYS_NAME_BYTES]);
+
+/* EAGAIN when the listener's queue is full. EINVAL: not a name that shc_sys_listen makes. */
+SHC_NODISCARD int shc_sys_connect(const char *name, int *fd);
+
+/* EAGAIN when nobody is there. */
+SHC_NODISCARD int shc_sys_accept(int listener, int *fd);
+
+/* Who is at the other end, as the kernel saw it when the connection (or the listener) was made. */
+SHC_NODISCARD int shc_sys_peer(int fd, int32_t *pid, uint32_t *uid);
+
+/* Sends one message, and a descriptor with it unless `passed` is -1. */
+SHC_NODISCARD int shc_sys_send(int fd, const void *bytes, size_t count, int passed);
+
+/*
+ * Receives one message. post: *count is its length, 0 at the end of the connection; *passed is the
+ * descriptor that came with it, or -1. EAGAIN when there is none; EBADMSG when it is longer than
+ * `capacity` or carries more than one descriptor: then none is kept.
+ */
+SHC_NODISCARD int shc_sys_receive(int fd, void *bytes, size_t capacity, size_t *count, int *passed);
+
+/* Waits until one is ready, at most timeout_ns. 0 also when the time is over or a signal came. */
+SHC_NODISCARD int shc_sys_poll(struct pollfd *fds, size_t count, uint64_t timeout_ns);
+
+void shc_sys_close(int fd); /* -1: nothing */
+
+void shc_sys_sleep_ns(uint64_t ns);

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Words that streams of different processes wait on. A word counts up; one rank writes it, one
+ * waits for it. The rules that keep every stream releasable:
+ *
+ *   - A rank waits only on words in its own memory, or in host memory that it has registered. So
+ *     it can always write them itself, whoever else is dead.
+ *   - Values stay at or below SHC_TIMELINE_LAST. SHC_TIMELINE_POISON is above all of them in the
+ *     cyclic order of the GPU's comparison: it ends every wait.
+ *   - A wait is enqueued while the timeline is not poisoned, or not at all.
+ *   - A word that a live rank overwrites is not poisoned any more. So poison is written again and
+ *     again, until every stream that may hold a wait is idle.
+ *
+ * Each release is a stream write, or a CPU store into registered host memory; poison is both,
+ * because which of them ends a pending wait is the GPU's secret.
+ *
+ * Any thread, several at once; init and fini: one, alone.
+ */
+
+#include "cuda_ipc/gpu.h"
+#include "shm/base/atomic.h"
+
+#define SHC_TIMELINE_LAST   ((uint64_t)1 << 62)
+#define SHC_TIMELINE_POISON ((uint64_t)INT64_MAX)
+
+struct shc_timeline {
+    const struct shc_gpu *gpu;
+    shc_cu_address words; /* as the GPU sees them */
+    shc_a64 *host;        /* as the CPU sees them; NULL: in the GPU's memory */
+    uint32_t count;
+    struct shc_cu_stream *rescue; /* never waits: poison goes through it */
+    shc_a32 state;                /* bit 31: poisoned; below: threads that are enqueuing a wait */
+};
+
+/* pre: the words are this rank's, zero or already counting, and outlive the timeline. */
+SHC_NODISCARD enum shc_status shc_timeline_init(const struct shc_gpu *gpu, shc_cu_address words,
+                                                shc_a64 *host, uint32_t count,
+                                                struct shc_timeline *timeline);
+
+/* pre: drained, or no wait was ever enqueued that is not over. */
+void shc_timeline_fini(struct shc_timeline *timeline);
+
+/* Work enqueued behind it starts when the word has reached the value. SHC_ERR_ABORTED: poisoned;
+ * nothing was enqueued. */
+SHC_NODISCARD enum shc_status shc_timeline_wait(struct shc_timeline *timeline,
+                                                struct shc_cu_stream *stream, uint32_t word,
+                                                uint64_t value);
+
+/* The word at this address, another rank's, becomes this value when the work before is done. */
+SHC_NODISCARD enum shc_status shc_timeline_signal(const struct shc_gpu *gpu,
+                                                  struct shc_cu_stream *stream, shc_cu_address word,
+                                                  uint64_t value);
+
+/* No further wait is enqueued, and those that are end. Behind a wait that ended so, streams work on
+ * what is there: the group must be known as failed before. Does not wait. */
+SHC_NODISCARD enum shc_status shc_timeline_poison(struct shc_timeline *timeline);
+
+bool shc_timeline_poisoned(const struct shc_timeline *timeline);
+
+/*
+ * Poisons until all these streams are idle, whatever live ranks write meanwhile. They are all those
+ * that may hold a wait on this timeline. SHC_ERR_TIMEOUT: one still works at the deadline.
+ */
+SHC_NODISCARD enum shc_status shc_timeline_drain(struct shc_timeline *timeline,
+                                                 struct shc_cu_stream *const *streams, size_t count,
+                                                 uint64_t deadline_ns);

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// A libcuda for tests on machines without a GPU: real processes, real file descriptors, real
+// threads; a GPU of host memory. What it does is what CUDA's documentation says of the functions
+// in cuda_abi.h, errors included; what it cannot show is listed in docs/CUDA.md.
+//
+// Faults and the shape of the machine come as text, "key=value ...": from the variable FAKE_CUDA
+// when cuInit finds it set, or from fake_configure(), which starts from the presets again.
+
+#include "cuda_ipc/cuda_abi.h"
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+struct shc_cu_context {
+    int device = 0;
+    int users = 0;
+};
+
+// Work in order, on a thread of its own.
+struct shc_cu_stream {
+    int device = 0;
+    std::mutex lock;
+    std::condition_variable changed;
+    std::deque<std::function<void()>> queue;
+    uint64_t submitted = 0, finished = 0;
+    bool closing = false, ended = false;
+    std::thread thread;
+};
+
+struct shc_cu_event {
+    std::mutex lock;
+    std::condition_variable changed;
+    uint64_t recorded = 0, reached = 0;
+};
+
+// The CPU twin of a kernel. `sizes` are those of its parameters, which a launch copies.
+struct FakeKernel {
+    const char *name;
+    void (*run)(void **parameters, unsigned grid, unsigned block);
+    int count;
+    const size_t *sizes;
+};
+
+extern "C" void fake_configure(const char *text);
+extern "C" void fake_add_kernel(const FakeKernel *kernel);
+
+namespace fake
+{
+
+enum class P2p { kNone, kWorks, kLies, kHangs };
+
+struct Knobs {
+    int version = 13000;
+    int devices = 1;
+    int first_uuid = 0;        // this process's device 0 has this number in its UUID
+    int init = SHC_CU_SUCCESS; // what cuInit returns
+    int mode = SHC_CU_MODE_DEFAULT;
+    int context = SHC_CU_SUCCESS; // what cuDevicePrimaryCtxRetain returns
+    P2p p2p = P2p::kWorks;
+    bool vmm = true; // virtual memory management
+    bool fds = true; // memory as file descriptors, as the attribute tells it
+    int export_result = SHC_CU_SUCCESS;
+    int import_result = SHC_CU_SUCCESS;
+    int open_result = SHC_CU_SUCCESS; // of legacy handles
+    size_t memory_mib = 1 << 20;
+    int delay_us = 0;              // a stream write or wait value is late by up to this
+    int call_us = 0;               // a call that enqueues a wait takes this long
+    int slow_us = 0;               // every piece of a stream's work takes this long
+    bool alias = false;            // a GPU sees host memory at another address
+    bool only_writes_wake = false; // only a stream write makes a waiting stream look again
+    std::string state;             // file for what all processes see: needed by the line above
+    std::string alone;             // file whose lock is the GPU: one process's work at a time
+    int kernel_ms = 5000;          // a kernel that runs longer waits for somebody: abort
+    std::set<std::string> hidden;  // functions that this driver does not have
+};
+
+const Knobs &knobs();
+void read_environment(); // FAKE_CUDA, unless fake_configure has been called
+
+// The current context's device, or -1.
+int current_device();
+bool device_exists(int device);
+
+// Is this address range memory that work of this device may touch? Addresses that are no GPU's are
+// host memory, and anybody's.
+bool may_touch(shc_cu_address address, size_t bytes, int device);
+bool is_device_visible(shc_cu_address address, size_t bytes);
+// The number of the device whose memory this is, or -1.
+int home_of(shc_cu_address address);
+
+void synchronize_all_streams();
+// After an illegal access a context is of no use: every later call says so.
+void break_context();
+int sticky_error();
+
+#define FAKE_DECLARE(name, version, need, parameters) int name parameters;
+SHC_DRIVER_CALLS(FAKE_DECLARE)
+#undef FAKE_DECLARE
+
+} // namespace fake

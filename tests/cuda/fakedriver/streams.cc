@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A stand-in GPU's streams: each a thread and a queue. Work of one stream is done in order, work of
+// different streams in any.
+#include "tests/cuda/fakedriver/fake.h"
+
+extern "C" {
+#include "shm/base/atomic.h"
+}
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <map>
+#include <random>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+struct shc_cu_function {
+    const FakeKernel *kernel;
+};
+
+struct shc_cu_module {
+    std::map<std::string, shc_cu_function> functions;
+};
+
+namespace fake
+{
+namespace
+{
+
+struct Streams {
+    std::mutex lock;
+    std::set<shc_cu_stream *> all;
+    std::map<std::string, const FakeKernel *> kernels;
+};
+
+Streams &streams()
+{
+    static Streams *s = new Streams;
+    return *s;
+}
+
+void sleep_us(int us)
+{
+    std::this_thread::sleep_for(std::chrono::microseconds(us));
+}
+
+// Up to knobs().delay_us: what comes before and after a write or a wait is not to be relied on.
+void random_delay()
+{
+    static thread_local std::minstd_rand random(std::random_device{}());
+    if (knobs().delay_us > 0)
+        sleep_us(static_cast<int>(random() % static_cast<unsigned>(knobs().delay_us)));
+}
+
+// How many stream writes there have been, in all processes that name the same file.
+shc_a64 *write_count()
+{
+    static shc_a64 own = {0};
+    static shc_a64 *count = [] {
+        if (knobs().state.empty())
+            return &own;
+        const int fd = open(knobs().state.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        void *page = MAP_FAILED;
+        if (fd >= 0 && ftruncate(fd, 4096) == 0)
+            page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (page == MAP_FAILED)
+            abort();
+        close(fd);
+        return static_cast<shc_a64 *>(page);
+    }();
+    return count;
+}
+
+shc_a64 *word_at(shc_cu_address address)
+{
+    return reinterpret_cast<shc_a64 *>(address);
+}
+
+bool satisfied(shc_cu_address address, uint64_t value)
+{
+    return static_cast<int64_t>(shc_a64_load_acquire(word_at(address)) - value) >= 0;
+}
+
+void wait_for_value(shc_cu_address address, uint64_t value)
+{
+    random_delay();
+    for (uint64_t seen = shc_a64_load_acquire(write_count()); !satisfied(address, value);) {
+        // A GPU may look again only when a stream has written.
+        while (knobs().only_writes_wake && shc_a64_load_acquire(write_count()) == seen)
+            sleep_us(20);
+        seen = shc_a64_load_acquire(write_count());
+        sleep_us(20);
+    }
+}
+
+// While it lives, this process's work is the only work on the GPU.
+class Alone
+{
+  public:
+    Alone()
+    {
+        if (knobs().alone.empty())
+            return;
+        turn_.lock();
+        fd_ = open(knobs().alone.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (fd_ < 0 || flock(fd_, LOCK_EX) != 0)
+            abort();
+    }
+    ~Alone()
+    {
+        if (fd_ < 0)
+            return;
+        close(fd_);
+        turn_.unlock();
+    }
+
+  private:
+    static std::mutex &the_turn()
+    {
+        static std::mutex *turn = new std::mutex;
+        return *turn;
+    }
+    std::mutex &turn_ = the_turn();
+    int fd_ = -1;
+};
+
+// Ends the process when a kernel does not end: it waits for somebody who may not be running.
+class Watchdog
+{
+  public:
+    explicit Watchdog(const char *name) : thread_([this, name] { watch(name); }) {}
+    ~Watchdog()
+    {
+        {
+            std::lock_guard<std::mutex> guard(lock_);
+            over_ = true;
+        }
+        changed_.notify_all();
+        thread_.join();
+    }
+
+  private:
+    void watch(const char *name)
+    {
+        std::unique_lock<std::mutex> guard(lock_);
+        const auto limit = std::chrono::milliseconds(knobs().kernel_ms);
+        if (changed_.wait_for(guard, limit, [this] { return over_; }))
+            return;
+        fprintf(stderr, "the stand-in GPU: kernel %s waits for a peer, and holds the GPU\n", name);
+        abort();
+    }
+    std::mutex lock_;
+    std::condition_variable changed_;
+    bool over_ = false;
+    std::thread thread_;
+};
+
+void serve(shc_cu_stream *stream)
+{
+    std::unique_lock<std::mutex> guard(stream->lock);
+    for (;;) {
+        stream->changed.wait(guard, [&] { return !stream->queue.empty() || stream->closing; });
+        if (stream->queue.empty())
+            break;
+        auto work = std::move(stream->queue.front());
+        stream->queue.pop_front();
+        guard.unlock();
+        if (knobs().slow_us > 0)
+            sleep_us(knobs().slow_us);
+        if (sticky_error() == SHC_CU_SUCCESS)
+            work();
+        guard.lock();
+        stream->finished++;
+        stream->changed.notify_all();
+    }
+    stream->ended = true;
+    stream->changed.notify_all();
+}
+
+int submit(shc_cu_stream *stream, std::function<void()> work)
+{
+    if (current_device() < 0)
+        return SHC_CU_INVALID_CONTEXT;
+    if (sticky_error() != SHC_CU_SUCCESS)
+        return sticky_error();
+    {
+        std::lock_guard<std::mutex> guard(streams().lock);
+        if (streams().all.count(stream) == 0)
+            return SHC_CU_INVALID_HANDLE;
+    }
+    std::lock_guard<std::mutex> guard(stream->lock);
+    stream->queue.push_back(std::move(work));
+    stream->submitted++;
+    stream->changed.notify_all();
+    return SHC_CU_SUCCESS;
+}
+
+int synchronize(shc_cu_stream *stream)
+{
+    std::unique_lock<std::mutex> guard(stream->lock);
+    const uint64_t until = stream->submitted;
+    stream->changed.wait(guard, [&] { return stream->finished >= until; });
+    return sticky_error();
+}
+
+bool foreign(shc_cu_address address, int device)
+{
+    const int home = home_of(address);
+    return home >= 0 && home != device + knobs().first_uuid;
+}
+
+void copy(shc_cu_address to, shc_cu_address from, size_t bytes, int device)
+{
+    if (!may_touch(to, bytes, device) || !may_touch(from, bytes, device)) {
+        break_context();
+        return;
+    }
+    const bool between = foreign(to, device) || foreign(from, device);
+    while (between && knobs().p2p == P2p::kHangs)
+        sleep_us(1000);
+    Alone alone;
+    memmove(reinterpret_cast<void *>(to), reinterpret_cast<const void *>(from), bytes);
+    if (between && knobs().p2p == P2p::kLies)
+        reinterpret_cast<unsigned char *>(to)[bytes / 2] ^= 1;
+}
+
+} // namespace
+
+void synchronize_all_streams()
+{
+    std::set<shc_cu_stream *> all;
+    {
+        std::lock_guard<std::mutex> guard(streams().lock);
+        all = streams().all;
+    }
+    for (shc_cu_stream *stream : all)
+        synchronize(stream);
+}
+
+// ---- streams ----
+
+int cuStreamCreateWithPriority(shc_cu_stream **stream, unsigned flags, int)
+{
+    if (current_device() < 0)
+        return SHC_CU_INVALID_CONTEXT;
+    if ((flags & ~SHC_CU_STREAM_NON_BLOCKING) != 0)
+        return SHC_CU_INVALID_VALUE;
+    auto *made = new shc_cu_stream;
+    made->device = current_device();
+    std::lock_guard<std::mutex> guard(streams().lock);
+    streams().all.insert(made);
+    made->thread = std::thread(serve, made);
+    *stream = made;
+    return SHC_CU_SUCCESS;
+}
+
+// Does not wait for a peer: what is queued is still done, and may wait for ever, as on a GPU. Such a
+// stream stays; a thread that ends is joined, because leak checkers stumble over one that is ending.
+int cuStreamDestroy(shc_cu_stream *stream)
+{
+    {
+        std::lock_guard<std::mutex> guard(streams().lock);
+        if (streams().all.erase(stream) == 0)
+            return SHC_CU_INVALID_HANDLE;
+    }
+    std::unique_lock<std::mutex> guard(stream->lock);
+    stream->closing = true;
+    stream->changed.notify_all();
+    const bool ended = stream->changed.wait_for(guard, std::chrono::milliseconds(100),
+                                                [&] { return stream->ended; });
+    guard.unlock();
+    if (ended) {
+        stream->thread.join();
+        delete stream;
+    }
+    return SHC_CU_SUCCESS;
+}
+
+int cuStreamQuery(shc_cu_stream *stream)
+{
+    if (sticky_error() != SHC_CU_SUCCESS)
+        return sticky_error();
+    std::lock_guard<std::mutex> guard(stream->lock);
+    return stream->finished == stream->submitted ? SHC_CU_SUCCESS : SHC_CU_NOT_READY;
+}
+
+int cuStreamSynchronize(shc_cu_stream *stream)
+{
+    return current_device() < 0 ? SHC_CU_INVALID_CONTEXT : synchronize(stream);
+}
+
+int cuStreamWaitEvent(shc_cu_stream *stream, shc_cu_event *event, unsigned)
+{
+    uint64_t until;
+    {
+        std::lock_guard<std::mutex> guard(event->lock);
+        until = event->recorded; // the latest record before this call
+    }
+    return submit(stream, [event, until] {
+        std::unique_lock<std::mutex> guard(event->lock);
+        event->changed.wait(guard, [&] { return event->reached >= until; });
+    });
+}
+
+int cuStreamWriteValue64(shc_cu_stream *stream, shc_cu_address address, uint64_t value,
+                         unsigned flags)
+{
+    if (flags != SHC_CU_WRITE_DEFAULT || address % 8 != 0 || !is_device_visible(address, 8))
+        return SHC_CU_INVALID_VALUE;
+    return submit(stream, [address, value] {
+        random_delay();
+        shc_a64_store_release(word_at(address), value);
+        shc_a64_add_acq_rel(write_count(), 1);
+    });
+}
+
+int cuStreamWaitValue64(shc_cu_stream *stream, shc_cu_address address, uint64_t value,
+                        unsigned flags)
+{
+    if (flags != SHC_CU_WAIT_GEQ || address % 8 != 0 || !is_device_visible(address, 8))
+        return SHC_CU_INVALID_VALUE;
+    if (knobs().call_us > 0)
+        sleep_us(knobs().call_us);
+    return submit(stream, [address, value] { wait_for_value(address, value); });
+}
+
+// ---- events ----
+
+int cuEventCreate(shc_cu_event **event, unsigned flags)
+{
+    if (current_device() < 0)
+        return SHC_CU_INVALID_CONTEXT;
+    if (flags != SHC_CU_EVENT_DISABLE_TIMING)
+        return SHC_CU_NOT_SUPPORTED; // by the stand-in
+    *event = new shc_cu_event;
+    return SHC_CU_SUCCESS;
+}
+
+// pre: nothing that is queued refers to it.
+int cuEventDestroy(shc_cu_event *event)
+{
+    {
+        std::lock_guard<std::mutex> guard(event->lock);
+        if (event->reached != event->recorded)
+            return SHC_CU_NOT_SUPPORTED; // by the stand-in
+    }
+    delete event;
+    return SHC_CU_SUCCESS;
+}
+
+int cuEventRecord(shc_cu_event *event, shc_cu_stream *stream)
+{
+    uint64_t number;
+    {
+        std::lock_guard<std::mutex> guard(event->lock);
+        number = ++event->recorded;
+    }
+    return submit(stream, [event, number] {
+        std::lock_guard<std::mutex> guard(event->lock);
+        event->reached = std::max(event->reached, number);
+        event->changed.notify_all();
+    });
+}
+
+int cuEventQuery(shc_cu_event *event)
+{
+    std::lock_guard<std::mutex> guard(event->lock);
+    return event->reached == event->recorded ? sticky_error() : SHC_CU_NOT_READY;
+}
+
+// ---- work ----
+
+int cuMemcpyAsync(shc_cu_address to, shc_cu_address from, size_t bytes, shc_cu_stream *stream)
+{
+    const int device = current_device();
+    return submit(stream, [=] {
+        if (bytes > 0)
+            copy(to, from, bytes, device);
+    });
+}
+
+int cuMemsetD8Async(shc_cu_address to, unsigned char value, size_t bytes, shc_cu_stream *stream)
+{
+    const int device = current_device();
+    return submit(stream, [=] {
+        if (!may_touch(to, bytes, device)) {
+            break_context();
+            return;
+        }
+        Alone alone;
+        memset(reinterpret_cast<void *>(to), value, bytes);
+    });
+}
+
+int cuLaunchHostFunc(shc_cu_stream *stream, shc_cu_host_fn function, void *arg)
+{
+    return submit(stream, [=] { function(arg); });
+}
+
+// ---- kernels: their CPU twins, by name ----
+
+int cuModuleLoadData(shc_cu_module **module, const void *image)
+{
+    uint32_t magic;
+    memcpy(&magic, image, sizeof magic);
+    if (current_device() < 0)
+        return SHC_CU_INVALID_CONTEXT;
+    if (magic != 0xba55ed50u) // of a fat binary
+        return SHC_CU_INVALID_IMAGE;
+    auto *made = new shc_cu_module;
+    std::lock_guard<std::mutex> guard(streams().lock);
+    for (auto &[name, kernel] : streams().kernels)
+        made->functions[name] = {kernel};
+    *module = made;
+    return SHC_CU_SUCCESS;
+}
+
+int cuModuleUnload(shc_cu_module *module)
+{
+    delete module;
+    return SHC_CU_SUCCESS;
+}
+
+int cuModuleGetFunction(shc_cu_function **function, shc_cu_module *module, const char *name)
+{
+    auto it = module->functions.find(name);
+    if (it == module->functions.end())
+        return SHC_CU_NOT_FOUND;
+    *function = &it->second;
+    return SHC_CU_SUCCESS;
+}
+
+int cuLaunchKernel(shc_cu_function *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
+                   shc_cu_stream *stream, void **parameters, void **extra)
+{
+    const FakeKernel *kernel = function->kernel;
+    if (grid_x == 0 || block_x == 0 || block_x > 1024 || extra != nullptr)
+        return SHC_CU_INVALID_VALUE;
+    if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1)
+        return SHC_CU_NOT_SUPPORTED; // by the stand-in
+    std::vector<std::vector<char>> copies;
+    for (int i = 0; i < kernel->count; i++) {
+        const char *from = static_cast<const char *>(parameters[i]);
+        copies.emplace_back(from, from + kernel->sizes[i]);
+    }
+    return submit(stream, [=]() mutable {
+        std::vector<void *> pointers;
+        for (auto &one : copies)
+            pointers.push_back(one.data());
+        Alone alone;
+        Watchdog watchdog(kernel->name);
+        kernel->run(pointers.data(), grid_x, block_x);
+    });
+}
+
+} // namespace fake
+
+extern "C" void fake_add_kernel(const FakeKernel *kernel)
+{
+    std::lock_guard<std::mutex> guard(fake::streams().lock);
+    fake::streams().kernels[kernel->name] = kernel;
+}
