@@ -62,7 +62,7 @@ struct Mail : rl::test_suite<Mail, kRanks> {
             seats[rank].segment.base = reinterpret_cast<char *>(mailboxes);
             seats[rank].rank = rank;
             seats[rank].world_size = kRanks;
-            seats[rank].mail = {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, windows),
+            seats[rank].mail = {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, windows), 0,
                                 sizeof(Mailbox)};
             pairs[rank] = {};
             RL_ASSERT(shc_pairs_init(&pairs[rank], &seats[rank]) == SHC_OK);
@@ -116,7 +116,7 @@ struct Mail : rl::test_suite<Mail, kRanks> {
 
     static shc_word *window_of(const shc_pairs &view)
     {
-        return reinterpret_cast<shc_word *>(shc_window(&view, kSender, 0));
+        return reinterpret_cast<shc_word *>(shc_window(&view, kSender, kReceiver, 0));
     }
 
     void thread(unsigned index)

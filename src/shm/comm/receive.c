@@ -29,18 +29,19 @@ static bool same_shape(const struct shc_shape *a, const struct shc_shape *b)
 }
 
 /* A line comes from another process: nothing it says may lead outside. */
-static bool is_sound(const struct shc_line_shm *line)
+static bool is_sound(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
 {
     size_t room = line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : SHC_WINDOW_BYTES;
-    return (line->window == SHC_NO_WINDOW || line->window < SHC_WINDOWS) && line->piece <= room &&
-           (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
+    return (line->window == SHC_NO_WINDOW || shc_window_exists(&p2p->pairs, peer, line->window)) &&
+           line->piece <= room && (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
            (line->kind != SHC_LINE_RTS || line->bytes > 0);
 }
 
 static const char *piece_of(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
 {
-    return line->window == SHC_NO_WINDOW ? (const char *)line->data
-                                         : shc_window(&p2p->pairs, peer, line->window);
+    return line->window == SHC_NO_WINDOW
+               ? (const char *)line->data
+               : shc_window(&p2p->pairs, peer, p2p->comm->seat.rank, line->window);
 }
 
 static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
@@ -167,7 +168,7 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
 static bool take_line(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line, bool *kept)
 {
     *kept = true;
-    if (!is_sound(line))
+    if (!is_sound(p2p, peer, line))
         return false;
     switch (line->kind) {
     case SHC_LINE_EAGER:
@@ -270,7 +271,7 @@ static enum receipt receive_oldest(struct shc_p2p *p2p, struct shc_message *m)
     if (!line)
         return NOTHING_YET;
     const struct shc_shape theirs = shape_of(line);
-    if (line->kind != SHC_LINE_EAGER || line->tag != m->tag || !is_sound(line) ||
+    if (line->kind != SHC_LINE_EAGER || line->tag != m->tag || !is_sound(p2p, m->peer, line) ||
         !same_shape(&theirs, &m->shape))
         return NOT_AT_ONCE;
     shc_buf_write(&m->buf, 0, piece_of(p2p, m->peer, line), line->piece);

@@ -35,8 +35,9 @@ static void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc
 {
     size_t room = window >= 0 ? SHC_WINDOW_BYTES : SHC_LINE_DATA_BYTES;
     size_t bytes = shc_min_size(room - room % m->shape.elem_bytes, m->shape.bytes - m->moved);
-    char *to = window >= 0 ? shc_window(&p2p->pairs, p2p->comm->seat.rank, (uint32_t)window)
-                           : (char *)line->data;
+    const int me = p2p->comm->seat.rank;
+    char *to =
+        window >= 0 ? shc_window(&p2p->pairs, me, m->peer, (uint32_t)window) : (char *)line->data;
     line->window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
     line->piece = (uint32_t)bytes;
     if (window >= 0 && shc_select_streams(&p2p->comm->tuning, m->shape.bytes))

@@ -10,6 +10,9 @@
 #define LINES_BYTES (8u << 10) /* of lines per rank, as long as each pair has one */
 #define MAX_LINES   8u
 
+/* The two shuttles of a pair: in whose mailbox they lie, as this rank sees it. */
+enum { OURS, THEIRS };
+
 struct shc_mail_geometry shc_mail_plan(int world_size)
 {
     struct shc_mail_geometry mail = {.lines = MAX_LINES};
@@ -20,7 +23,9 @@ struct shc_mail_geometry shc_mail_plan(int world_size)
         SHC_LINE_BYTES + shc_align_up(world * sizeof(struct shc_ack_shm), SHC_LINE_BYTES);
     mail.windows_offset = shc_align_up(
         mail.lines_offset + world * mail.lines * sizeof(struct shc_line_shm), SHC_PAGE_BYTES);
-    mail.total_bytes = mail.windows_offset + (size_t)SHC_WINDOWS * SHC_WINDOW_BYTES;
+    mail.shuttles = world_size <= SHC_SHUTTLE_RANKS ? (uint32_t)world_size : 0;
+    mail.total_bytes =
+        mail.windows_offset + (size_t)(SHC_WINDOWS + mail.shuttles) * SHC_WINDOW_BYTES;
     return mail;
 }
 
@@ -55,9 +60,12 @@ enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *s
     for (int i = 0; i < SHC_WINDOWS; i++)
         pairs->leases[i].peer = -1;
     pairs->pairs = calloc((size_t)seat->world_size, sizeof *pairs->pairs);
-    return pairs->pairs
-               ? SHC_OK
-               : shc_fail(SHC_ERR_NOMEM, "no memory for %d pairs of ranks", seat->world_size);
+    if (!pairs->pairs)
+        return shc_fail(SHC_ERR_NOMEM, "no memory for %d pairs of ranks", seat->world_size);
+    for (int peer = 0; peer < (int)seat->mail.shuttles; peer++)
+        pairs->pairs[peer].holds[OURS] =
+            peer != seat->rank; /* to itself a rank hands nothing over */
+    return SHC_OK;
 }
 
 void shc_pairs_fini(struct shc_pairs *pairs)
@@ -129,11 +137,36 @@ static bool have_windows(struct shc_pairs *pairs)
 {
     if (pairs->tried)
         return pairs->usable;
+    const struct shc_mail_geometry *mail = &pairs->seat->mail;
     pairs->tried = true;
-    pairs->usable =
-        !shc_os_can_populate() || shc_os_populate(shc_window(pairs, pairs->seat->rank, 0),
-                                                  (size_t)SHC_WINDOWS * SHC_WINDOW_BYTES) == 0;
+    pairs->usable = !shc_os_can_populate() ||
+                    shc_os_populate(mailbox(pairs, pairs->seat->rank) + mail->windows_offset,
+                                    mail->total_bytes - mail->windows_offset) == 0;
     return pairs->usable;
+}
+
+/* The shuttle that is named in the next line, or -1. */
+static int hand_over(struct shc_pair *pair)
+{
+    const uint8_t which = pair->holds[pair->newest] ? pair->newest : 1 - pair->newest;
+    if (!pair->holds[which])
+        return -1;
+    pair->holds[which] = false;
+    return which == OURS ? SHC_SHUTTLE_OURS : SHC_SHUTTLE_THEIRS;
+}
+
+/* The peer calls its own what is theirs here. */
+static uint8_t shuttle_of(uint32_t name)
+{
+    return name == SHC_SHUTTLE_OURS ? THEIRS : OURS;
+}
+
+bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name)
+{
+    if (name < SHC_WINDOWS)
+        return true;
+    return name < SHC_WINDOW_NAMES && peer < (int)pairs->seat->mail.shuttles &&
+           !pairs->pairs[peer].holds[shuttle_of(name)];
 }
 
 /* Takes back what was read. */
@@ -168,6 +201,9 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
 {
     if (!have_windows(pairs))
         return -1;
+    const int shuttle = eager ? hand_over(&pairs->pairs[peer]) : -1;
+    if (shuttle >= 0)
+        return shuttle;
     int index = free_window(pairs);
     if (index < 0 || (eager && pairs->eager_count >= SHC_EAGER_WINDOWS)) {
         reclaim(pairs);
@@ -187,9 +223,15 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
     return index;
 }
 
-void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t index)
+void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name)
 {
-    shc_a32 *word = &ack_of(pairs, pairs->seat->rank, peer)->windows[index];
+    if (name >= SHC_WINDOWS) {
+        struct shc_pair *pair = &pairs->pairs[peer];
+        pair->newest = shuttle_of(name);
+        pair->holds[pair->newest] = true;
+        return; /* no word and no ring: nobody waits for it */
+    }
+    shc_a32 *word = &ack_of(pairs, pairs->seat->rank, peer)->windows[name];
     /* relaxed: only this rank writes the word. */
     uint32_t uses = shc_a32_load_relaxed(word);
     /* release window/read -> acquire in reclaim(): the window has been read. */

@@ -10,6 +10,11 @@
  * back when that receiver's word for the window has moved. Whoever holds a window keeps it as long
  * as he likes; the lines go on beside it.
  *
+ * Two ranks have two shuttles besides, windows that nobody gives back: the receiver of one fills it
+ * with its own next message. So a line is stored to by the rank that has just read it, which has it in
+ * its cache, where the owner of a window must fetch it back. At first each holds the one in its own
+ * mailbox; a line that names a shuttle hands it over. A rank that holds none uses its windows.
+ *
  * One shc_pairs per rank and group. All functions are called with its owner's lock held.
  */
 
@@ -26,6 +31,8 @@ struct shc_pair {
     uint64_t taken; /* lines from the peer */
     uint32_t lent;  /* windows that carry chunks to the peer */
     bool ring;      /* the peer is to be rung */
+    bool holds[2];  /* the pair's shuttles: the one in this rank's mailbox, and in the peer's */
+    uint8_t newest; /* of these, the one that came last: more of it is in the cache */
 };
 
 struct shc_lease {
@@ -79,20 +86,26 @@ SHC_INLINE bool shc_pair_news(const struct shc_pair_watch *watch)
 /* That line has been read. */
 void shc_pair_take(struct shc_pairs *pairs, int peer);
 
-/* A window for the peer, -1 when none is free or there are none. The next line to the peer names
- * it. */
+/* A window for the peer, or for an eager message a shuttle; -1 when none is free or there are none.
+ * The next line to the peer names it. */
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager);
 
-/* The memory of a rank's window. pre: index < SHC_WINDOWS. */
-SHC_INLINE char *shc_window(const struct shc_pairs *pairs, int rank, uint32_t index)
+/* May a line of the peer name it? Not a shuttle that this rank holds itself. */
+bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name);
+
+/* The memory that a line between the two ranks names. pre: name < SHC_WINDOW_NAMES. */
+SHC_INLINE char *shc_window(const struct shc_pairs *pairs, int sender, int receiver, uint32_t name)
 {
     const struct shc_seat *seat = pairs->seat;
-    return seat->segment.base + shc_seat_mail_offset(seat, rank) + seat->mail.windows_offset +
-           (size_t)index * SHC_WINDOW_BYTES;
+    const int owner = name == SHC_SHUTTLE_THEIRS ? receiver : sender;
+    const size_t index =
+        name < SHC_WINDOWS ? name : (size_t)(SHC_WINDOWS + (owner == sender ? receiver : sender));
+    return seat->segment.base + shc_seat_mail_offset(seat, owner) + seat->mail.windows_offset +
+           index * SHC_WINDOW_BYTES;
 }
 
-/* This rank has read the window that the peer lent to it. */
-void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t index);
+/* This rank has read the window that the peer lent to it; the shuttle is now its own to fill. */
+void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name);
 
 /* Rings everybody for whom there is something new. */
 void shc_pairs_ring(struct shc_pairs *pairs);

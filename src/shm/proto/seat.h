@@ -20,6 +20,7 @@ struct shc_mail_geometry {
     uint32_t lines;      /* per ordered pair, a power of two */
     size_t lines_offset; /* in the mailbox */
     size_t windows_offset;
+    uint32_t shuttles; /* behind the windows: one for each rank, or none */
     size_t total_bytes;
 };
 
