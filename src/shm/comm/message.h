@@ -39,3 +39,11 @@ struct shc_message {
     size_t moved;           /* bytes that have left, or are here */
     uint64_t timeout_ns, begun_ns, deadline_ns, late_ns, late_step_ns;
 };
+
+/* The last message of shc_run() one way: the next one is often the same but for its peer, its tag and
+ * where its data lies, and then nothing else is looked at. */
+struct shc_kept_message {
+    struct shc_message message;
+    struct shc_op op; /* its tensors are gone, only how many bytes they had is in `message` */
+    bool valid;
+};

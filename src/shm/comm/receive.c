@@ -277,28 +277,38 @@ static enum receipt receive_oldest(struct shc_p2p *p2p, struct shc_message *m)
     shc_buf_write(&m->buf, 0, piece_of(p2p, m->peer, line), line->piece);
     return_window(p2p, m->peer, line);
     shc_pair_take(&p2p->pairs, m->peer);
-    shc_pairs_ring(&p2p->pairs);
+    shc_pair_ring(&p2p->pairs, m->peer);
     return RECEIVED;
 }
 
-bool shc_p2p_receive_now(struct shc_p2p *p2p, struct shc_message *m)
+/* Looks for the next line of the peer for some microseconds. The lock is held before and behind it. */
+static void await_line(struct shc_p2p *p2p, int peer)
 {
-    if (m->peer == SHC_ANY_SOURCE)
-        return false;
+    p2p->waiters++; /* keeps the memory mapped */
+    const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, peer);
+    pthread_mutex_unlock(&p2p->lock);
+    uint32_t spins = p2p->comm->seat.patience.spins;
+    spins = spins < AT_ONCE_SPINS ? spins : AT_ONCE_SPINS;
+    for (; spins > 0 && !shc_pair_news(&watch); spins--)
+        shc_cpu_relax();
     pthread_mutex_lock(&p2p->lock);
-    enum receipt receipt = receive_oldest(p2p, m);
+    p2p->waiters--;
+}
+
+enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op, bool *over)
+{
+    struct shc_message *kept;
+    *over = false;
+    if (op->peer == SHC_ANY_SOURCE)
+        return SHC_OK; /* who submits it checks it */
+    SHC_TRY(shc_p2p_lock_message(p2p, &p2p->received, op, &kept));
+    enum receipt receipt = receive_oldest(p2p, kept);
     if (receipt == NOTHING_YET && p2p->pending == 0) { /* else somebody counts on our passes */
-        p2p->waiters++;                                /* keeps the memory mapped */
-        const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, m->peer);
-        pthread_mutex_unlock(&p2p->lock);
-        uint32_t spins = p2p->comm->seat.patience.spins;
-        spins = spins < AT_ONCE_SPINS ? spins : AT_ONCE_SPINS;
-        for (; spins > 0 && !shc_pair_news(&watch); spins--)
-            shc_cpu_relax();
-        pthread_mutex_lock(&p2p->lock);
-        p2p->waiters--;
-        receipt = receive_oldest(p2p, m);
+        struct shc_message m = *kept;                  /* another thread may use it meanwhile */
+        await_line(p2p, m.peer);
+        receipt = receive_oldest(p2p, &m);
     }
     pthread_mutex_unlock(&p2p->lock);
-    return receipt == RECEIVED;
+    *over = receipt == RECEIVED;
+    return SHC_OK;
 }

@@ -131,20 +131,23 @@ static bool answer(struct shc_p2p *p2p, int peer)
     return true;
 }
 
-bool shc_p2p_send_now(struct shc_p2p *p2p, struct shc_message *m)
+enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, bool *over)
 {
     const struct shc_seat *seat = &p2p->comm->seat;
+    struct shc_message *m;
     bool sent = false;
-    pthread_mutex_lock(&p2p->lock);
+    *over = false;
+    SHC_TRY(shc_p2p_lock_message(p2p, &p2p->sent, op, &m));
     if (!p2p->closed && !shc_group_failed(seat) && !p2p->peers[m->peer].sends.first &&
         (m->peer == seat->rank || shc_member_look(seat, m->peer) == SHC_MEMBER_ALIVE)) {
         struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
         sent = line && send_whole(p2p, m, line);
     }
     if (sent)
-        shc_pairs_ring(&p2p->pairs);
+        shc_pair_ring(&p2p->pairs, m->peer);
     pthread_mutex_unlock(&p2p->lock);
-    return sent;
+    *over = sent;
+    return SHC_OK;
 }
 
 void shc_p2p_write_lines(struct shc_p2p *p2p, int peer)

@@ -35,23 +35,29 @@ size_t shc_mail_reserved_bytes(const struct shc_mail_geometry *mail)
     return shc_os_can_populate() ? mail->windows_offset : mail->total_bytes;
 }
 
-static char *mailbox(const struct shc_pairs *pairs, int rank)
+/* What `receiver` says to `sender`: offset in the segment, which is not there yet. */
+static size_t ack_offset(const struct shc_seat *seat, int receiver, int sender)
 {
-    return pairs->seat->segment.base + shc_seat_mail_offset(pairs->seat, rank);
+    return shc_seat_mail_offset(seat, receiver) + SHC_LINE_BYTES +
+           (size_t)sender * sizeof(struct shc_ack_shm);
 }
 
-/* What `receiver` says to `sender`. */
-static struct shc_ack_shm *ack_of(const struct shc_pairs *pairs, int receiver, int sender)
+static size_t lines_offset(const struct shc_seat *seat, int sender, int receiver)
 {
-    return (struct shc_ack_shm *)(void *)(mailbox(pairs, receiver) + SHC_LINE_BYTES) + sender;
+    return shc_seat_mail_offset(seat, sender) + seat->mail.lines_offset +
+           (size_t)receiver * seat->mail.lines * sizeof(struct shc_line_shm);
 }
 
-static struct shc_line_shm *line_of(const struct shc_pairs *pairs, int sender, int receiver,
-                                    uint64_t number)
+static struct shc_ack_shm *ack_at(const struct shc_pairs *pairs, size_t offset)
 {
-    const struct shc_mail_geometry *mail = &pairs->seat->mail;
-    return (struct shc_line_shm *)(void *)(mailbox(pairs, sender) + mail->lines_offset) +
-           (size_t)receiver * mail->lines + (number & (mail->lines - 1));
+    return (struct shc_ack_shm *)(void *)(pairs->seat->segment.base + offset);
+}
+
+/* Of the lines that begin there, the one for this number. */
+static struct shc_line_shm *line_at(const struct shc_pairs *pairs, size_t offset, uint64_t number)
+{
+    return (struct shc_line_shm *)(void *)(pairs->seat->segment.base + offset) +
+           (number & (pairs->seat->mail.lines - 1));
 }
 
 enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *seat)
@@ -62,9 +68,15 @@ enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *s
     pairs->pairs = calloc((size_t)seat->world_size, sizeof *pairs->pairs);
     if (!pairs->pairs)
         return shc_fail(SHC_ERR_NOMEM, "no memory for %d pairs of ranks", seat->world_size);
-    for (int peer = 0; peer < (int)seat->mail.shuttles; peer++)
-        pairs->pairs[peer].holds[OURS] =
-            peer != seat->rank; /* to itself a rank hands nothing over */
+    for (int peer = 0; peer < seat->world_size; peer++) {
+        struct shc_pair *pair = &pairs->pairs[peer];
+        pair->out = lines_offset(seat, seat->rank, peer);
+        pair->in = lines_offset(seat, peer, seat->rank);
+        pair->heard = ack_offset(seat, peer, seat->rank);
+        pair->told = ack_offset(seat, seat->rank, peer);
+        /* To itself a rank hands nothing over. */
+        pair->holds[OURS] = peer < (int)seat->mail.shuttles && peer != seat->rank;
+    }
     return SHC_OK;
 }
 
@@ -79,14 +91,13 @@ void shc_pairs_fini(struct shc_pairs *pairs)
 struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    const int me = pairs->seat->rank;
     if (pair->sent - pair->freed >= pairs->seat->mail.lines) {
         /* acquire pair/taken <- release in shc_pair_take(): the line has been read. */
-        pair->freed = shc_a64_load_acquire(&ack_of(pairs, peer, me)->taken);
+        pair->freed = shc_a64_load_acquire(&ack_at(pairs, pair->heard)->taken);
         if (pair->sent - pair->freed >= pairs->seat->mail.lines)
             return NULL;
     }
-    return line_of(pairs, me, peer, pair->sent);
+    return line_at(pairs, pair->out, pair->sent);
 }
 
 static void note_news(struct shc_pairs *pairs, int peer)
@@ -99,7 +110,7 @@ static void note_news(struct shc_pairs *pairs, int peer)
 void shc_pair_post(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    struct shc_line_shm *line = line_of(pairs, pairs->seat->rank, peer, pair->sent);
+    struct shc_line_shm *line = line_at(pairs, pair->out, pair->sent);
     pair->sent++;
     /* release pair/line -> acquire in shc_pair_peek(): the line, and the window it names. */
     shc_a64_store_release(&line->number, pair->sent);
@@ -108,17 +119,16 @@ void shc_pair_post(struct shc_pairs *pairs, int peer)
 
 const struct shc_line_shm *shc_pair_peek(const struct shc_pairs *pairs, int peer)
 {
-    const uint64_t taken = pairs->pairs[peer].taken;
-    const struct shc_line_shm *line = line_of(pairs, peer, pairs->seat->rank, taken);
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    const struct shc_line_shm *line = line_at(pairs, pair->in, pair->taken);
     /* acquire pair/line <- release in shc_pair_post(): the line, and the window it names. */
-    return shc_a64_load_acquire(&line->number) == taken + 1 ? line : NULL;
+    return shc_a64_load_acquire(&line->number) == pair->taken + 1 ? line : NULL;
 }
 
 struct shc_pair_watch shc_pair_next(const struct shc_pairs *pairs, int peer)
 {
-    const uint64_t taken = pairs->pairs[peer].taken;
-    return (struct shc_pair_watch){&line_of(pairs, peer, pairs->seat->rank, taken)->number,
-                                   taken + 1};
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    return (struct shc_pair_watch){&line_at(pairs, pair->in, pair->taken)->number, pair->taken + 1};
 }
 
 void shc_pair_take(struct shc_pairs *pairs, int peer)
@@ -126,7 +136,7 @@ void shc_pair_take(struct shc_pairs *pairs, int peer)
     struct shc_pair *pair = &pairs->pairs[peer];
     pair->taken++;
     /* release pair/taken -> acquire in shc_pair_draft(): the line has been read. */
-    shc_a64_store_release(&ack_of(pairs, pairs->seat->rank, peer)->taken, pair->taken);
+    shc_a64_store_release(&ack_at(pairs, pair->told)->taken, pair->taken);
     note_news(pairs, peer);
 }
 
@@ -140,7 +150,7 @@ static bool have_windows(struct shc_pairs *pairs)
     const struct shc_mail_geometry *mail = &pairs->seat->mail;
     pairs->tried = true;
     pairs->usable = !shc_os_can_populate() ||
-                    shc_os_populate(mailbox(pairs, pairs->seat->rank) + mail->windows_offset,
+                    shc_os_populate(shc_window(pairs, pairs->seat->rank, pairs->seat->rank, 0),
                                     mail->total_bytes - mail->windows_offset) == 0;
     return pairs->usable;
 }
@@ -176,7 +186,7 @@ static void reclaim(struct shc_pairs *pairs)
         struct shc_lease *lease = &pairs->leases[i];
         if (lease->peer < 0)
             continue;
-        const struct shc_ack_shm *ack = ack_of(pairs, lease->peer, pairs->seat->rank);
+        const struct shc_ack_shm *ack = ack_at(pairs, pairs->pairs[lease->peer].heard);
         /* acquire window/read <- release in shc_window_return(): the window has been read. */
         bool read = shc_a32_load_acquire(&ack->windows[i]) == lease->due;
         if (!read && shc_member_look(pairs->seat, lease->peer) != SHC_MEMBER_LEFT)
@@ -215,7 +225,7 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
     lease->peer = peer;
     lease->eager = eager;
     /* relaxed: the peer has no window of this number now, so its word stands still. */
-    lease->due = shc_a32_load_relaxed(&ack_of(pairs, peer, pairs->seat->rank)->windows[index]) + 1;
+    lease->due = shc_a32_load_relaxed(&ack_at(pairs, pairs->pairs[peer].heard)->windows[index]) + 1;
     if (eager)
         pairs->eager_count++;
     else
@@ -231,7 +241,7 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name)
         pair->holds[pair->newest] = true;
         return; /* no word and no ring: nobody waits for it */
     }
-    shc_a32 *word = &ack_of(pairs, pairs->seat->rank, peer)->windows[name];
+    shc_a32 *word = &ack_at(pairs, pairs->pairs[peer].told)->windows[name];
     /* relaxed: only this rank writes the word. */
     uint32_t uses = shc_a32_load_relaxed(word);
     /* release window/read -> acquire in reclaim(): the window has been read. */

@@ -26,13 +26,15 @@
 #define SHC_EAGER_WINDOWS 4
 
 struct shc_pair {
-    uint64_t sent;  /* lines to the peer */
-    uint64_t freed; /* of these, taken by the peer when last looked */
-    uint64_t taken; /* lines from the peer */
-    uint32_t lent;  /* windows that carry chunks to the peer */
-    bool ring;      /* the peer is to be rung */
-    bool holds[2];  /* the pair's shuttles: the one in this rank's mailbox, and in the peer's */
-    uint8_t newest; /* of these, the one that came last: more of it is in the cache */
+    size_t out, in;     /* where the lines to the peer begin in the segment, and those from it */
+    size_t heard, told; /* where the peer says to this rank what it has read, and the other way */
+    uint64_t sent;      /* lines to the peer */
+    uint64_t freed;     /* of these, taken by the peer when last looked */
+    uint64_t taken;     /* lines from the peer */
+    uint32_t lent;      /* windows that carry chunks to the peer */
+    bool ring;          /* the peer is to be rung */
+    bool holds[2];      /* the pair's shuttles: the one in this rank's mailbox, and in the peer's */
+    uint8_t newest;     /* of these, the one that came last: more of it is in the cache */
 };
 
 struct shc_lease {
@@ -109,3 +111,12 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name);
 
 /* Rings everybody for whom there is something new. */
 void shc_pairs_ring(struct shc_pairs *pairs);
+
+/* Rings the peer if there is something new for it. */
+SHC_INLINE void shc_pair_ring(struct shc_pairs *pairs, int peer)
+{
+    if (!pairs->pairs[peer].ring)
+        return;
+    pairs->pairs[peer].ring = false;
+    shc_bell_ring(shc_seat_mail_bell(pairs->seat, peer), true);
+}
