@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Shuttles, which two ranks fill in turn: whoever sends next, and whatever is put aside meanwhile,
-// each message has its own bytes. Ranks as threads and as processes.
+// Shuttles, which two ranks fill in turn, and bulk windows, which go round: whoever sends next, and
+// whatever is put aside or given up meanwhile, each message has its own bytes. Ranks as threads and as processes.
 #include "tests/support/ranks.h"
 
 #include <cstring>
@@ -31,9 +31,9 @@ struct Message {
           size(static_cast<int64_t>(count)), tensor{bytes.data(), 1, &size, nullptr}
     {
         for (size_t i = 0; i < count; i++)
-            wanted[i] =
-                static_cast<unsigned char>(i / 64 + i * 7 + static_cast<size_t>(number) * 31 +
-                                           static_cast<size_t>(sender) * 101);
+            wanted[i] = static_cast<unsigned char>(i / 32768 * 13 + i / 64 + i * 7 +
+                                                   static_cast<size_t>(number) * 31 +
+                                                   static_cast<size_t>(sender) * 101);
         if (kind == SHC_SEND)
             bytes = wanted;
         tensor.data = bytes.data();
@@ -175,6 +175,73 @@ TEST(Shuttles, CarryTheReplyInTheLinesOfTheMessage)
             EXPECT_EQ(pair->holds[0], true) << "its own, rank " << rank.rank;
             EXPECT_EQ(pair->holds[1], false) << "the other's, rank " << rank.rank;
         }
+    });
+}
+
+const size_t kRound = size_t{SHC_BULK_WINDOWS} * SHC_BULK_BYTES;
+const int kAnnounced = 99; // tag of an empty message behind a large one
+
+// Lets a message begin and reads nothing for a while; the windows of its chunks stay with this rank.
+void begin_and_stop(Rank &rank, Message &message)
+{
+    message.start(rank); // it has been announced
+    pthread_mutex_lock(&rank.comm->p2p.lock);
+    shc_os_sleep_ns(20 * SHC_NS_PER_MS);
+    pthread_mutex_unlock(&rank.comm->p2p.lock);
+}
+
+// Several rounds of the windows to two ranks at once, of whom one stops in the middle.
+TEST(BulkWindows, GoRoundBetweenTwoReceivers)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 3, [](Rank &rank) {
+            for (int turn = 0; turn < 3; turn++) {
+                const size_t bytes = 3 * kRound + 4099 * static_cast<size_t>(turn);
+                if (rank.rank > 0) {
+                    Message in(SHC_RECV, 0, 0, turn, bytes);
+                    Message(SHC_RECV, 0, 0, kAnnounced, 0).run(rank);
+                    if (rank.rank == 1 + turn % 2) {
+                        begin_and_stop(rank, in);
+                    } else {
+                        shc_os_sleep_ns(5 * SHC_NS_PER_MS); // the other one has stopped
+                        in.start(rank);
+                    }
+                    in.end();
+                    continue;
+                }
+                Message first(SHC_SEND, 0, 1, turn, bytes), second(SHC_SEND, 0, 2, turn, bytes);
+                first.start(rank);
+                second.start(rank);
+                Message(SHC_SEND, 0, 1, kAnnounced, 0).run(rank);
+                Message(SHC_SEND, 0, 2, kAnnounced, 0).run(rank);
+                first.end();
+                second.end();
+            }
+        });
+}
+
+// Rank 2 leaves in the middle of a message: what it was lent must not be missed.
+TEST(BulkWindows, OfARankThatLeftAreLentAgain)
+{
+    run_ranks(Mode::kOwnMapping, 3, [](Rank &rank) {
+        if (rank.rank == 2) {
+            Message half(SHC_RECV, 0, 0, 1, 2 * kRound);
+            Message(SHC_RECV, 0, 0, kAnnounced, 0).run(rank);
+            begin_and_stop(rank, half);
+            shc_comm_close(rank.comm);
+            return;
+        }
+        if (rank.rank == 0) {
+            Message half(SHC_SEND, 0, 2, 1, 2 * kRound);
+            half.start(rank);
+            Message(SHC_SEND, 0, 2, kAnnounced, 0).run(rank);
+            EXPECT_EQ(shc_request_wait(half.request, 0), SHC_ERR_PEER_LEFT) << error_text();
+        }
+        for (int turn = 0; turn < 3; turn++)
+            Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, turn, 2 * kRound)
+                .run(rank);
+        for (int i = 0; rank.rank == 0 && i < SHC_BULK_WINDOWS; i++)
+            EXPECT_NE(rank.comm->p2p.pairs.bulk[i].peer, 2) << "bulk window " << i;
     });
 }
 

@@ -46,5 +46,6 @@ int main(void)
     printf("behind the acks|p * lines * %zu|line\n", sizeof(struct shc_line_shm));
     printf("next page|%d * %d|window\n", SHC_WINDOWS, SHC_WINDOW_BYTES);
     printf("behind the windows|p * %d|shuttle\n", SHC_WINDOW_BYTES);
+    printf("behind the shuttles|%d * %d|bulk\n", SHC_BULK_WINDOWS, SHC_BULK_BYTES);
     return 0;
 }

@@ -55,11 +55,12 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
                 ack.taken.v_.store(0, rl::mo_relaxed, $);
                 for (shc_a32 &word : ack.windows)
                     word.v_.store(0, rl::mo_relaxed, $);
+                ack.bulk.v_.store(0, rl::mo_relaxed, $);
             }
             seats[rank].segment.base = reinterpret_cast<char *>(mailboxes);
             seats[rank].rank = rank;
             seats[rank].world_size = kRanks;
-            seats[rank].mail = {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, windows),
+            seats[rank].mail = {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, windows), 0,
                                 kRanks, sizeof(Mailbox)};
             pairs[rank] = {};
             RL_ASSERT(shc_pairs_init(&pairs[rank], &seats[rank]) == SHC_OK);

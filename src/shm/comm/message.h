@@ -37,6 +37,8 @@ struct shc_message {
     struct shc_shape shape;
     struct shc_shape other; /* REFUSE_DUE: the sender's */
     size_t moved;           /* bytes that have left, or are here */
+    bool past_caches;       /* of a send in chunks: how they are stored */
+    uint64_t streams_ns;    /* since when */
     uint64_t timeout_ns, begun_ns, deadline_ns, late_ns, late_step_ns;
 };
 

@@ -45,6 +45,14 @@ struct shc_stray {
     struct shc_line_shm line;
 };
 
+/* How large messages to a peer are stored, and how long that takes (send.c). */
+struct shc_pace {
+    bool past_caches;
+    uint64_t placed; /* bytes, since it is so */
+    double best;     /* nanoseconds a byte, of the fastest message since then */
+    double other;    /* the same from when it was not so; 0: not known */
+};
+
 struct shc_p2p_peer {
     struct shc_queue posted;   /* receives from it that have no message yet */
     struct shc_queue incoming; /* receives whose message is on its way */
@@ -52,6 +60,7 @@ struct shc_p2p_peer {
     struct shc_stray *strays;
     struct shc_stray *last_stray;
     uint64_t messages; /* headers sent to it */
+    struct shc_pace pace;
 };
 
 struct shc_p2p {

@@ -31,7 +31,8 @@ static bool same_shape(const struct shc_shape *a, const struct shc_shape *b)
 /* A line comes from another process: nothing it says may lead outside. */
 static bool is_sound(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
 {
-    size_t room = line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : SHC_WINDOW_BYTES;
+    size_t room =
+        line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : shc_window_bytes(line->window);
     return (line->window == SHC_NO_WINDOW || shc_window_exists(&p2p->pairs, peer, line->window)) &&
            line->piece <= room && (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
            (line->kind != SHC_LINE_RTS || line->bytes > 0);
@@ -156,7 +157,7 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
     if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved ||
         line->piece % m->shape.elem_bytes != 0)
         return false;
-    shc_buf_write(&m->buf, m->moved, piece_of(p2p, peer, line), line->piece);
+    shc_buf_write_lines(&m->buf, m->moved, piece_of(p2p, peer, line), line->piece);
     return_window(p2p, peer, line);
     m->moved += line->piece;
     if (m->moved == m->shape.bytes)

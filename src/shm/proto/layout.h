@@ -33,6 +33,8 @@
  *       a page     windows [8]                            reserved by the rank when it needs them
  *   behind them    shuttles [world]                       with them; W: who holds it, of two ranks;
  *                                                         none in a world of more than 8
+ *   behind them    bulk windows [64]                      reserved by the rank when it needs them; none
+ *                                                         in a world of more than 8
  */
 
 #include "shm/base/atomic.h"
@@ -164,11 +166,15 @@ struct shc_offer_shm {
 #define SHC_LINE_DATA_BYTES 88
 #define SHC_WINDOWS         8
 #define SHC_WINDOW_BYTES    16384
-#define SHC_SHUTTLE_RANKS   8 /* a world of more has no shuttles: one a pair is too much memory */
-#define SHC_SHUTTLE_OURS    8 /* what a line calls the shuttle in its sender's mailbox */
-#define SHC_SHUTTLE_THEIRS  9 /* in its receiver's */
-#define SHC_WINDOW_NAMES    10
-#define SHC_NO_WINDOW       255
+#define SHC_SHUTTLE_RANKS \
+    8 /* a larger world has no shuttles and no bulk windows: too much memory */
+#define SHC_SHUTTLE_OURS   8  /* what a line calls the shuttle in its sender's mailbox */
+#define SHC_SHUTTLE_THEIRS 9  /* in its receiver's */
+#define SHC_BULK_NAME      10 /* and above: the bulk windows, of chunks */
+#define SHC_BULK_WINDOWS   64
+#define SHC_BULK_BYTES     32768
+#define SHC_WINDOW_NAMES   (SHC_BULK_NAME + SHC_BULK_WINDOWS)
+#define SHC_NO_WINDOW      255
 
 enum shc_line_kind {
     SHC_LINE_EAGER = 1, /* a header with all the bytes: in the line, or in one window */
@@ -196,7 +202,8 @@ struct shc_line_shm {
 struct shc_ack_shm {
     shc_a64 taken;                /* lines: all before are read */
     shc_a32 windows[SHC_WINDOWS]; /* grows by one with each use of the sender's window read */
-    uint8_t pad[24];
+    shc_a32 bulk;                 /* grows by one with each bulk window read, in their order */
+    uint8_t pad[20];
 };
 
 #define SHC_SMALL_SLOTS      2

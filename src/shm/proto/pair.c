@@ -26,13 +26,20 @@ struct shc_mail_geometry shc_mail_plan(int world_size)
     mail.shuttles = world_size <= SHC_SHUTTLE_RANKS ? (uint32_t)world_size : 0;
     mail.total_bytes =
         mail.windows_offset + (size_t)(SHC_WINDOWS + mail.shuttles) * SHC_WINDOW_BYTES;
+    if (mail.shuttles > 0) {
+        mail.bulk_offset = mail.total_bytes;
+        mail.total_bytes += (size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES;
+    }
     return mail;
 }
 
 size_t shc_mail_reserved_bytes(const struct shc_mail_geometry *mail)
 {
     /* Where a hole cannot be filled later without a signal, everything is reserved at once. */
-    return shc_os_can_populate() ? mail->windows_offset : mail->total_bytes;
+    if (shc_os_can_populate())
+        return mail->windows_offset;
+    return mail->bulk_offset > 0 ? mail->bulk_offset
+                                 : mail->total_bytes; /* the bulk stays unused */
 }
 
 /* What `receiver` says to `sender`: offset in the segment, which is not there yet. */
@@ -65,6 +72,8 @@ enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *s
     pairs->seat = seat;
     for (int i = 0; i < SHC_WINDOWS; i++)
         pairs->leases[i].peer = -1;
+    for (int i = 0; i < SHC_BULK_WINDOWS; i++)
+        pairs->bulk[i].peer = -1;
     pairs->pairs = calloc((size_t)seat->world_size, sizeof *pairs->pairs);
     if (!pairs->pairs)
         return shc_fail(SHC_ERR_NOMEM, "no memory for %d pairs of ranks", seat->world_size);
@@ -151,7 +160,7 @@ static bool have_windows(struct shc_pairs *pairs)
     pairs->tried = true;
     pairs->usable = !shc_os_can_populate() ||
                     shc_os_populate(shc_window(pairs, pairs->seat->rank, pairs->seat->rank, 0),
-                                    mail->total_bytes - mail->windows_offset) == 0;
+                                    (size_t)(SHC_WINDOWS + mail->shuttles) * SHC_WINDOW_BYTES) == 0;
     return pairs->usable;
 }
 
@@ -175,8 +184,9 @@ bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name)
 {
     if (name < SHC_WINDOWS)
         return true;
-    return name < SHC_WINDOW_NAMES && peer < (int)pairs->seat->mail.shuttles &&
-           !pairs->pairs[peer].holds[shuttle_of(name)];
+    if (name >= SHC_BULK_NAME)
+        return name < SHC_WINDOW_NAMES && pairs->seat->mail.bulk_offset > 0;
+    return peer < (int)pairs->seat->mail.shuttles && !pairs->pairs[peer].holds[shuttle_of(name)];
 }
 
 /* Takes back what was read. */
@@ -207,6 +217,51 @@ static int free_window(const struct shc_pairs *pairs)
     return -1;
 }
 
+/* The bulk windows' memory, at the first large message; without it that uses the others. */
+static bool have_bulk(struct shc_pairs *pairs)
+{
+    if (pairs->bulk_tried)
+        return pairs->bulk_usable;
+    const int me = pairs->seat->rank;
+    pairs->bulk_tried = true;
+    pairs->bulk_usable = pairs->seat->mail.bulk_offset > 0 && shc_os_can_populate() &&
+                         shc_os_populate(shc_window(pairs, me, me, SHC_BULK_NAME),
+                                         (size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES) == 0;
+    return pairs->bulk_usable;
+}
+
+/* Has the peer read all bulk windows up to that one of those it was lent? */
+static bool bulk_read(const struct shc_pairs *pairs, int peer, uint32_t due)
+{
+    const struct shc_ack_shm *ack = ack_at(pairs, pairs->pairs[peer].heard);
+    /* acquire window/read <- release in shc_window_return(): the windows have been read. */
+    return (int32_t)(shc_a32_load_acquire(&ack->bulk) - due) >= 0;
+}
+
+/* They go round, whoever gives his back first: by the time that one is stored to again, its reader's
+ * nearest caches have forgotten it, and it need not be fetched from there. */
+static int lend_bulk(struct shc_pairs *pairs, int peer)
+{
+    for (uint32_t i = 0; i < SHC_BULK_WINDOWS; i++) {
+        const uint32_t index = (pairs->next_bulk + i) % SHC_BULK_WINDOWS;
+        struct shc_bulk_lease *lease = &pairs->bulk[index];
+        if (lease->peer >= 0 && !bulk_read(pairs, lease->peer, lease->due) &&
+            shc_member_look(pairs->seat, lease->peer) != SHC_MEMBER_LEFT)
+            continue; /* who has left reads no more */
+        lease->peer = peer;
+        lease->due = ++pairs->pairs[peer].bulk_lent;
+        pairs->next_bulk = (index + 1) % SHC_BULK_WINDOWS;
+        return (int)(SHC_BULK_NAME + index);
+    }
+    return -1;
+}
+
+bool shc_window_awaited(const struct shc_pairs *pairs, int peer)
+{
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    return pair->lent > 0 || !bulk_read(pairs, peer, pair->bulk_lent);
+}
+
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
 {
     if (!have_windows(pairs))
@@ -214,6 +269,9 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
     const int shuttle = eager ? hand_over(&pairs->pairs[peer]) : -1;
     if (shuttle >= 0)
         return shuttle;
+    const int bulk = !eager && have_bulk(pairs) ? lend_bulk(pairs, peer) : -1;
+    if (bulk >= 0 || (!eager && shc_window_awaited(pairs, peer) && pairs->bulk_usable))
+        return bulk;
     int index = free_window(pairs);
     if (index < 0 || (eager && pairs->eager_count >= SHC_EAGER_WINDOWS)) {
         reclaim(pairs);
@@ -235,6 +293,13 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
 
 void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name)
 {
+    if (name >= SHC_BULK_NAME) {
+        /* release window/read -> acquire in bulk_read(): the window has been read. */
+        shc_a32_store_release(&ack_at(pairs, pairs->pairs[peer].told)->bulk,
+                              ++pairs->pairs[peer].bulk_read);
+        note_news(pairs, peer);
+        return;
+    }
     if (name >= SHC_WINDOWS) {
         struct shc_pair *pair = &pairs->pairs[peer];
         pair->newest = shuttle_of(name);

@@ -19,7 +19,10 @@ struct shc_bell_shm {
 #define SHC_SHUTTLE_RANKS  8
 #define SHC_SHUTTLE_OURS   1
 #define SHC_SHUTTLE_THEIRS 2
-#define SHC_WINDOW_NAMES   3
+#define SHC_BULK_NAME      3
+#define SHC_BULK_WINDOWS   2
+#define SHC_BULK_BYTES     sizeof(shc_word)
+#define SHC_WINDOW_NAMES   5
 
 struct shc_line_shm {
     shc_a64 number;
@@ -29,4 +32,5 @@ struct shc_line_shm {
 struct shc_ack_shm {
     shc_a64 taken;
     shc_a32 windows[SHC_WINDOWS];
+    shc_a32 bulk;
 };
