@@ -261,13 +261,14 @@ TEST(P2pBugs, WindowsOfARankThatLeftComeBack)
     run_ranks(Mode::kOwnMapping, 3, [&](Rank &rank) {
         if (rank.rank == 2) {
             EXPECT_EQ(Message(SHC_RECV, 0, 7, 0).run(rank), SHC_OK) << error_text();
-            return; // leaves, with four windows of rank 0
+            return; // leaves, with a shuttle and four windows of rank 0
         }
         if (rank.rank == 1) {
             EXPECT_TRUE(within_seconds(20, [&] { return checked.load(); }));
             return;
         }
-        for (int i = 0; i < SHC_EAGER_WINDOWS; i++)
+        EXPECT_EQ(Message(SHC_SEND, 1, 2, kOneWindow).run(rank), SHC_OK) << "the shuttle is gone";
+        for (int i = 0; i < 1 + SHC_EAGER_WINDOWS; i++)
             EXPECT_EQ(Message(SHC_SEND, 2, 1, kOneWindow).run(rank), SHC_OK) << error_text();
         EXPECT_EQ(Message(SHC_SEND, 2, 7, 0).run(rank), SHC_OK) << error_text();
         EXPECT_TRUE(within_seconds(

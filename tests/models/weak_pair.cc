@@ -4,8 +4,8 @@
 // before it has been read.
 //
 // Runs the real src/shm/proto/pair.c; docs/PROTOCOL.md, section 9, and edges pair/line, pair/taken,
-// window/read. One sender, one receiver, two lines, one window: a message takes the window, or rides
-// in its line when the window is still with the receiver. Line and window are plain memory: relacy
+// window/read. One sender, one receiver, two lines, one window and two bulk windows: an even message takes
+// the window, an odd one a bulk window, or rides in its line when these are still with the receiver. Line and window are plain memory: relacy
 // reports a race where no edge orders two accesses. Rings are weak_bell's.
 //
 // FAULT_post_relaxed      the sender's store of a line's number is relaxed
@@ -30,14 +30,14 @@ namespace
 {
 
 const uint32_t kLines = 2;
-const uint64_t kMessages = 5;
+const uint64_t kMessages = 7, kNames = SHC_WINDOW_NAMES + 1;
 const int kSender = 0, kReceiver = 1, kRanks = 2;
 
 struct Mailbox {
     char bell[SHC_LINE_BYTES];
     shc_ack_shm acks[kRanks];
     shc_line_shm lines[kRanks * kLines];
-    shc_word windows[SHC_WINDOWS];
+    shc_word windows[SHC_WINDOWS], bulk[SHC_BULK_WINDOWS];
 };
 
 const Mailbox *mailboxes_now;
@@ -58,11 +58,16 @@ struct Mail : rl::test_suite<Mail, kRanks> {
                 ack.taken.v_.store(0, rl::mo_relaxed, $);
                 for (shc_a32 &word : ack.windows)
                     word.v_.store(0, rl::mo_relaxed, $);
+                ack.bulk.v_.store(0, rl::mo_relaxed, $);
             }
             seats[rank].segment.base = reinterpret_cast<char *>(mailboxes);
             seats[rank].rank = rank;
             seats[rank].world_size = kRanks;
-            seats[rank].mail = {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, windows),
+            seats[rank].mail = {kLines,
+                                offsetof(Mailbox, lines),
+                                offsetof(Mailbox, windows),
+                                offsetof(Mailbox, bulk),
+                                0,
                                 sizeof(Mailbox)};
             pairs[rank] = {};
             RL_ASSERT(shc_pairs_init(&pairs[rank], &seats[rank]) == SHC_OK);
@@ -80,10 +85,10 @@ struct Mail : rl::test_suite<Mail, kRanks> {
         shc_line_shm *line = shc_pair_draft(&pairs[kSender], kReceiver);
         if (!line)
             return false;
-        const int window = shc_window_lend(&pairs[kSender], kReceiver, false);
+        const int window = shc_window_lend(&pairs[kSender], kReceiver, message % 2 == 0);
         if (window >= 0)
-            shc_word_put(window_of(pairs[kSender]), message);
-        shc_word_put(&line->word, message * 2 + (window >= 0));
+            shc_word_put(window_of(pairs[kSender], window), message);
+        shc_word_put(&line->word, message * kNames + static_cast<uint64_t>(window + 1));
         shc_pair_post(&pairs[kSender], kReceiver);
         return true;
     }
@@ -98,14 +103,15 @@ struct Mail : rl::test_suite<Mail, kRanks> {
         shc_pair_take(mine, kSender);
 #endif
         const uint64_t word = shc_word_get(&line->word);
-        RL_ASSERT(word / 2 == message);
-        if (word % 2 == 1) {
+        RL_ASSERT(word / kNames == message);
+        if (word % kNames > 0) {
+            const int name = static_cast<int>(word % kNames) - 1;
 #ifdef FAULT_return_early
-            shc_window_return(mine, kSender, 0);
+            shc_window_return(mine, kSender, static_cast<uint32_t>(name));
 #endif
-            RL_ASSERT(shc_word_get(window_of(*mine)) == message);
+            RL_ASSERT(shc_word_get(window_of(*mine, name)) == message);
 #ifndef FAULT_return_early
-            shc_window_return(mine, kSender, 0);
+            shc_window_return(mine, kSender, static_cast<uint32_t>(name));
 #endif
         }
 #ifndef FAULT_take_early
@@ -114,9 +120,10 @@ struct Mail : rl::test_suite<Mail, kRanks> {
         return true;
     }
 
-    static shc_word *window_of(const shc_pairs &view)
+    static shc_word *window_of(const shc_pairs &view, int name)
     {
-        return reinterpret_cast<shc_word *>(shc_window(&view, kSender, 0));
+        return reinterpret_cast<shc_word *>(
+            shc_window(&view, kSender, kReceiver, static_cast<uint32_t>(name)));
     }
 
     void thread(unsigned index)
@@ -138,7 +145,7 @@ Word word_of(const void *address)
         for (const shc_ack_shm &ack : mailboxes_now[rank].acks) {
             if (address == &ack.taken)
                 return Word::kTaken;
-            if (address == &ack.windows[0])
+            if (address == &ack.windows[0] || address == &ack.bulk)
                 return Word::kWindow;
         }
     return Word::kNumber;

@@ -37,5 +37,15 @@ struct shc_message {
     struct shc_shape shape;
     struct shc_shape other; /* REFUSE_DUE: the sender's */
     size_t moved;           /* bytes that have left, or are here */
+    bool past_caches;       /* of a send in chunks: how they are stored */
+    uint64_t streams_ns;    /* since when */
     uint64_t timeout_ns, begun_ns, deadline_ns, late_ns, late_step_ns;
+};
+
+/* The last message of shc_run() one way: the next one is often the same but for its peer, its tag and
+ * where its data lies, and then nothing else is looked at. */
+struct shc_kept_message {
+    struct shc_message message;
+    struct shc_op op; /* its tensors are gone, only how many bytes they had is in `message` */
+    bool valid;
 };

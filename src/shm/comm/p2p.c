@@ -163,6 +163,22 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
 
 /* ---- submitting ---- */
 
+enum shc_status shc_p2p_lock_message(struct shc_p2p *p2p, struct shc_kept_message *kept,
+                                     const struct shc_op *op, struct shc_message **message)
+{
+    pthread_mutex_lock(&p2p->lock);
+    *message = shc_message_repeat(kept, p2p->comm, op);
+    if (SHC_LIKELY(*message))
+        return SHC_OK;
+    pthread_mutex_unlock(&p2p->lock); /* a long list of tensors takes its time */
+    struct shc_message fresh;
+    SHC_TRY(shc_message_prepare(&fresh, p2p->comm, op));
+    pthread_mutex_lock(&p2p->lock);
+    *kept = (struct shc_kept_message){.message = fresh, .op = *op, .valid = true};
+    *message = &kept->message;
+    return SHC_OK;
+}
+
 static SHC_COLD enum shc_status refuse_submit(struct shc_p2p *p2p,
                                               const struct shc_request *request)
 {

@@ -21,6 +21,7 @@
  * A header that matches nothing is a stray, kept in the order of arrival.
  */
 
+#include "shm/comm/message.h"
 #include "shm/os/os.h"
 #include "shm/proto/pair.h"
 #include "shm/proto/wait.h"
@@ -30,7 +31,6 @@
 struct shc_comm;
 struct shc_request;
 struct shc_shape;
-struct shc_message;
 
 /* Requests in a row, linked by their `next`. */
 struct shc_queue {
@@ -45,6 +45,14 @@ struct shc_stray {
     struct shc_line_shm line;
 };
 
+/* How large messages to a peer are stored, and how long that takes (send.c). */
+struct shc_pace {
+    bool past_caches;
+    uint64_t placed; /* bytes, since it is so */
+    double best;     /* nanoseconds a byte, of the fastest message since then */
+    double other;    /* the same from when it was not so; 0: not known */
+};
+
 struct shc_p2p_peer {
     struct shc_queue posted;   /* receives from it that have no message yet */
     struct shc_queue incoming; /* receives whose message is on its way */
@@ -52,6 +60,7 @@ struct shc_p2p_peer {
     struct shc_stray *strays;
     struct shc_stray *last_stray;
     uint64_t messages; /* headers sent to it */
+    struct shc_pace pace;
 };
 
 struct shc_p2p {
@@ -60,10 +69,11 @@ struct shc_p2p {
     struct shc_pairs pairs;
     struct shc_p2p_peer *peers; /* [world_size] */
     struct shc_queue posted_any;
-    uint64_t posts, arrivals; /* counters that order receives, and strays */
-    int first_peer;           /* whose lines are read first in the next pass */
-    int pending;              /* requests that are not over */
-    int waiters;              /* threads inside shc_p2p_wait(), or looking for a line at once */
+    struct shc_kept_message sent, received; /* at once */
+    uint64_t posts, arrivals;               /* counters that order receives, and strays */
+    int first_peer;                         /* whose lines are read first in the next pass */
+    int pending;                            /* requests that are not over */
+    int waiters; /* threads inside shc_p2p_wait(), or looking for a line at once */
     bool closed;
     bool finished; /* in this pass something ended */
     uint64_t judged_ns, asked_ns;
@@ -142,21 +152,30 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_request *request, c
 void shc_p2p_read_lines(struct shc_p2p *p2p, int peer);
 
 /* Receives at once what lies in the oldest line of the peer, if nothing is in front of the receive
- * and it is what it wants; waits for a line for some microseconds. False: it must be submitted. */
-bool shc_p2p_receive_now(struct shc_p2p *p2p, struct shc_message *m);
+ * and it is what it wants; waits for a line for some microseconds. *over false: it must be submitted. */
+SHC_NODISCARD enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op,
+                                                  bool *over);
 
 /* Gives the receive a stray that it takes, or lets it wait for a message. */
 void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request);
 
 /* ---- send.c ---- */
 
-/* Sends at once what there is room for, if nothing is in front of it. False: it must be submitted. */
-bool shc_p2p_send_now(struct shc_p2p *p2p, struct shc_message *m);
+/* Sends at once what there is room for, if nothing is in front of it. *over false: it must be
+ * submitted. */
+SHC_NODISCARD enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op,
+                                               bool *over);
 
 /* Puts into the lines to the peer what there is room for. */
 void shc_p2p_write_lines(struct shc_p2p *p2p, int peer);
 
 /* ---- shared by the files of point-to-point; the lock is held ---- */
+
+/* The kept message, made ready for the operation. Takes the lock, and holds it if all is well. */
+SHC_NODISCARD enum shc_status shc_p2p_lock_message(struct shc_p2p *p2p,
+                                                   struct shc_kept_message *kept,
+                                                   const struct shc_op *op,
+                                                   struct shc_message **message);
 
 /* All queues of pending requests, in no order that matters. */
 int shc_p2p_queue_count(const struct shc_p2p *p2p);

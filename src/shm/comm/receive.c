@@ -29,18 +29,20 @@ static bool same_shape(const struct shc_shape *a, const struct shc_shape *b)
 }
 
 /* A line comes from another process: nothing it says may lead outside. */
-static bool is_sound(const struct shc_line_shm *line)
+static bool is_sound(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
 {
-    size_t room = line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : SHC_WINDOW_BYTES;
-    return (line->window == SHC_NO_WINDOW || line->window < SHC_WINDOWS) && line->piece <= room &&
-           (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
+    size_t room =
+        line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : shc_window_bytes(line->window);
+    return (line->window == SHC_NO_WINDOW || shc_window_exists(&p2p->pairs, peer, line->window)) &&
+           line->piece <= room && (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
            (line->kind != SHC_LINE_RTS || line->bytes > 0);
 }
 
 static const char *piece_of(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
 {
-    return line->window == SHC_NO_WINDOW ? (const char *)line->data
-                                         : shc_window(&p2p->pairs, peer, line->window);
+    return line->window == SHC_NO_WINDOW
+               ? (const char *)line->data
+               : shc_window(&p2p->pairs, peer, p2p->comm->seat.rank, line->window);
 }
 
 static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
@@ -155,7 +157,7 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
     if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved ||
         line->piece % m->shape.elem_bytes != 0)
         return false;
-    shc_buf_write(&m->buf, m->moved, piece_of(p2p, peer, line), line->piece);
+    shc_buf_write_lines(&m->buf, m->moved, piece_of(p2p, peer, line), line->piece);
     return_window(p2p, peer, line);
     m->moved += line->piece;
     if (m->moved == m->shape.bytes)
@@ -167,7 +169,7 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
 static bool take_line(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line, bool *kept)
 {
     *kept = true;
-    if (!is_sound(line))
+    if (!is_sound(p2p, peer, line))
         return false;
     switch (line->kind) {
     case SHC_LINE_EAGER:
@@ -270,34 +272,44 @@ static enum receipt receive_oldest(struct shc_p2p *p2p, struct shc_message *m)
     if (!line)
         return NOTHING_YET;
     const struct shc_shape theirs = shape_of(line);
-    if (line->kind != SHC_LINE_EAGER || line->tag != m->tag || !is_sound(line) ||
+    if (line->kind != SHC_LINE_EAGER || line->tag != m->tag || !is_sound(p2p, m->peer, line) ||
         !same_shape(&theirs, &m->shape))
         return NOT_AT_ONCE;
     shc_buf_write(&m->buf, 0, piece_of(p2p, m->peer, line), line->piece);
     return_window(p2p, m->peer, line);
     shc_pair_take(&p2p->pairs, m->peer);
-    shc_pairs_ring(&p2p->pairs);
+    shc_pair_ring(&p2p->pairs, m->peer);
     return RECEIVED;
 }
 
-bool shc_p2p_receive_now(struct shc_p2p *p2p, struct shc_message *m)
+/* Looks for the next line of the peer for some microseconds. The lock is held before and behind it. */
+static void await_line(struct shc_p2p *p2p, int peer)
 {
-    if (m->peer == SHC_ANY_SOURCE)
-        return false;
+    p2p->waiters++; /* keeps the memory mapped */
+    const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, peer);
+    pthread_mutex_unlock(&p2p->lock);
+    uint32_t spins = p2p->comm->seat.patience.spins;
+    spins = spins < AT_ONCE_SPINS ? spins : AT_ONCE_SPINS;
+    for (; spins > 0 && !shc_pair_news(&watch); spins--)
+        shc_cpu_relax();
     pthread_mutex_lock(&p2p->lock);
-    enum receipt receipt = receive_oldest(p2p, m);
+    p2p->waiters--;
+}
+
+enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op, bool *over)
+{
+    struct shc_message *kept;
+    *over = false;
+    if (op->peer == SHC_ANY_SOURCE)
+        return SHC_OK; /* who submits it checks it */
+    SHC_TRY(shc_p2p_lock_message(p2p, &p2p->received, op, &kept));
+    enum receipt receipt = receive_oldest(p2p, kept);
     if (receipt == NOTHING_YET && p2p->pending == 0) { /* else somebody counts on our passes */
-        p2p->waiters++;                                /* keeps the memory mapped */
-        const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, m->peer);
-        pthread_mutex_unlock(&p2p->lock);
-        uint32_t spins = p2p->comm->seat.patience.spins;
-        spins = spins < AT_ONCE_SPINS ? spins : AT_ONCE_SPINS;
-        for (; spins > 0 && !shc_pair_news(&watch); spins--)
-            shc_cpu_relax();
-        pthread_mutex_lock(&p2p->lock);
-        p2p->waiters--;
-        receipt = receive_oldest(p2p, m);
+        struct shc_message m = *kept;                  /* another thread may use it meanwhile */
+        await_line(p2p, m.peer);
+        receipt = receive_oldest(p2p, &m);
     }
     pthread_mutex_unlock(&p2p->lock);
-    return receipt == RECEIVED;
+    *over = receipt == RECEIVED;
+    return SHC_OK;
 }

@@ -340,11 +340,10 @@ static SHC_NOINLINE enum shc_status run_submitted(struct shc_comm *comm, const s
 /* Most messages go, or are there, at once: no request, and nobody else is needed. */
 static SHC_NOINLINE enum shc_status run_message(struct shc_comm *comm, const struct shc_op *op)
 {
-    struct shc_message message;
-    SHC_TRY(shc_message_prepare(&message, comm, op));
-    bool over = op->kind == SHC_SEND ? shc_p2p_send_now(&comm->p2p, &message)
-                                     : shc_p2p_receive_now(&comm->p2p, &message);
-    return over ? SHC_OK : run_submitted(comm, op);
+    bool over;
+    enum shc_status st = op->kind == SHC_SEND ? shc_p2p_send_now(&comm->p2p, op, &over)
+                                              : shc_p2p_receive_now(&comm->p2p, op, &over);
+    return over || st != SHC_OK ? st : run_submitted(comm, op);
 }
 
 enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)

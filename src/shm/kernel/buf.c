@@ -365,6 +365,22 @@ void shc_buf_write(const struct shc_buf *buf, size_t offset, const void *in, siz
     }
 }
 
+void shc_buf_read_lines(const struct shc_buf *buf, size_t offset, void *out, size_t bytes)
+{
+    if (buf->flat)
+        shc_copy_lines(out, buf->flat + offset, bytes);
+    else
+        shc_buf_read(buf, offset, out, bytes);
+}
+
+void shc_buf_write_lines(const struct shc_buf *buf, size_t offset, const void *in, size_t bytes)
+{
+    if (buf->flat)
+        shc_copy_lines(buf->flat + offset, in, bytes);
+    else
+        shc_buf_write(buf, offset, in, bytes);
+}
+
 void *shc_buf_direct_piece(const struct shc_buf *buf, size_t offset, size_t bytes)
 {
     if (bytes == 0)

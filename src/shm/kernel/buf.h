@@ -95,6 +95,10 @@ void shc_buf_write(const struct shc_buf *buf, size_t offset, const void *in, siz
 /* shc_buf_read() past the caches (shc_copy_stream) where the tensors are one contiguous piece. */
 void shc_buf_stream(const struct shc_buf *buf, size_t offset, void *out, size_t bytes);
 
+/* shc_buf_read() and shc_buf_write() by shc_copy_lines where the tensors are one contiguous piece. */
+void shc_buf_read_lines(const struct shc_buf *buf, size_t offset, void *out, size_t bytes);
+void shc_buf_write_lines(const struct shc_buf *buf, size_t offset, const void *in, size_t bytes);
+
 /* The piece as contiguous memory: the tensors' own where it is, else `scratch` filled by
  * shc_buf_read. */
 const void *shc_buf_peek(const struct shc_buf *buf, size_t offset, size_t bytes, void *scratch);

@@ -10,6 +10,12 @@
 void shc_copy(void *dst, const void *src, size_t bytes);
 
 /*
+ * The same by the widest vectors, in order: for lines that another CPU has stored or reads next. There
+ * memcpy, which leaves large copies to the processor's string instructions, is half as fast.
+ */
+void shc_copy_lines(void *dst, const void *src, size_t bytes);
+
+/*
  * The same with stores that go past the caches, where the CPU has them: for lines that another CPU
  * has in its cache and reads next. An ordinary store would fetch each of them from there first. Ends
  * with its own fence, so that a release store behind it publishes it like any other copy.

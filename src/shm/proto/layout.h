@@ -31,6 +31,10 @@
  *            128   struct shc_ack_shm [world]             of what rank s has sent here
  *            ...   struct shc_line_shm [world][lines]     to rank r
  *       a page     windows [8]                            reserved by the rank when it needs them
+ *   behind them    shuttles [world]                       with them; W: who holds it, of two ranks;
+ *                                                         none in a world of more than 8
+ *   behind them    bulk windows [64]                      reserved by the rank when it needs them; none
+ *                                                         in a world of more than 8
  */
 
 #include "shm/base/atomic.h"
@@ -162,7 +166,15 @@ struct shc_offer_shm {
 #define SHC_LINE_DATA_BYTES 88
 #define SHC_WINDOWS         8
 #define SHC_WINDOW_BYTES    16384
-#define SHC_NO_WINDOW       255
+#define SHC_SHUTTLE_RANKS \
+    8 /* a larger world has no shuttles and no bulk windows: too much memory */
+#define SHC_SHUTTLE_OURS   8  /* what a line calls the shuttle in its sender's mailbox */
+#define SHC_SHUTTLE_THEIRS 9  /* in its receiver's */
+#define SHC_BULK_NAME      10 /* and above: the bulk windows, of chunks */
+#define SHC_BULK_WINDOWS   64
+#define SHC_BULK_BYTES     32768
+#define SHC_WINDOW_NAMES   (SHC_BULK_NAME + SHC_BULK_WINDOWS)
+#define SHC_NO_WINDOW      255
 
 enum shc_line_kind {
     SHC_LINE_EAGER = 1, /* a header with all the bytes: in the line, or in one window */
@@ -177,7 +189,7 @@ struct shc_line_shm {
     uint8_t kind; /* enum shc_line_kind */
     uint8_t dtype;
     uint8_t elem_bytes;
-    uint8_t window; /* that holds the piece, or SHC_NO_WINDOW: it is in `data` */
+    uint8_t window; /* or shuttle, that holds the piece; SHC_NO_WINDOW: it is in `data` */
     uint32_t piece; /* bytes that come with this line */
     int32_t tag;
     uint32_t dtype_tag;
@@ -190,7 +202,8 @@ struct shc_line_shm {
 struct shc_ack_shm {
     shc_a64 taken;                /* lines: all before are read */
     shc_a32 windows[SHC_WINDOWS]; /* grows by one with each use of the sender's window read */
-    uint8_t pad[24];
+    shc_a32 bulk;                 /* grows by one with each bulk window read, in their order */
+    uint8_t pad[20];
 };
 
 #define SHC_SMALL_SLOTS      2
@@ -243,6 +256,7 @@ SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) <= SHC_SMALL_O
 SHC_LAYOUT_ASSERT(sizeof(struct shc_line_shm) == SHC_LINE_BYTES, "pair line");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
 SHC_LAYOUT_ASSERT(SHC_WINDOW_BYTES % SHC_PAGE_BYTES == 0, "windows are whole pages");
+SHC_LAYOUT_ASSERT(SHC_SHUTTLE_OURS == SHC_WINDOWS, "shuttles are named behind the windows");
 SHC_LAYOUT_ASSERT(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_BLOCK_BYTES &&
                       SHC_BLOCK_BYTES % SHC_PAGE_BYTES == 0,
                   "block");

@@ -10,6 +10,9 @@
 #define LINES_BYTES (8u << 10) /* of lines per rank, as long as each pair has one */
 #define MAX_LINES   8u
 
+/* The two shuttles of a pair: in whose mailbox they lie, as this rank sees it. */
+enum { OURS, THEIRS };
+
 struct shc_mail_geometry shc_mail_plan(int world_size)
 {
     struct shc_mail_geometry mail = {.lines = MAX_LINES};
@@ -20,33 +23,48 @@ struct shc_mail_geometry shc_mail_plan(int world_size)
         SHC_LINE_BYTES + shc_align_up(world * sizeof(struct shc_ack_shm), SHC_LINE_BYTES);
     mail.windows_offset = shc_align_up(
         mail.lines_offset + world * mail.lines * sizeof(struct shc_line_shm), SHC_PAGE_BYTES);
-    mail.total_bytes = mail.windows_offset + (size_t)SHC_WINDOWS * SHC_WINDOW_BYTES;
+    mail.shuttles = world_size <= SHC_SHUTTLE_RANKS ? (uint32_t)world_size : 0;
+    mail.total_bytes =
+        mail.windows_offset + (size_t)(SHC_WINDOWS + mail.shuttles) * SHC_WINDOW_BYTES;
+    if (mail.shuttles > 0) {
+        mail.bulk_offset = mail.total_bytes;
+        mail.total_bytes += (size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES;
+    }
     return mail;
 }
 
 size_t shc_mail_reserved_bytes(const struct shc_mail_geometry *mail)
 {
     /* Where a hole cannot be filled later without a signal, everything is reserved at once. */
-    return shc_os_can_populate() ? mail->windows_offset : mail->total_bytes;
+    if (shc_os_can_populate())
+        return mail->windows_offset;
+    return mail->bulk_offset > 0 ? mail->bulk_offset
+                                 : mail->total_bytes; /* the bulk stays unused */
 }
 
-static char *mailbox(const struct shc_pairs *pairs, int rank)
+/* What `receiver` says to `sender`: offset in the segment, which is not there yet. */
+static size_t ack_offset(const struct shc_seat *seat, int receiver, int sender)
 {
-    return pairs->seat->segment.base + shc_seat_mail_offset(pairs->seat, rank);
+    return shc_seat_mail_offset(seat, receiver) + SHC_LINE_BYTES +
+           (size_t)sender * sizeof(struct shc_ack_shm);
 }
 
-/* What `receiver` says to `sender`. */
-static struct shc_ack_shm *ack_of(const struct shc_pairs *pairs, int receiver, int sender)
+static size_t lines_offset(const struct shc_seat *seat, int sender, int receiver)
 {
-    return (struct shc_ack_shm *)(void *)(mailbox(pairs, receiver) + SHC_LINE_BYTES) + sender;
+    return shc_seat_mail_offset(seat, sender) + seat->mail.lines_offset +
+           (size_t)receiver * seat->mail.lines * sizeof(struct shc_line_shm);
 }
 
-static struct shc_line_shm *line_of(const struct shc_pairs *pairs, int sender, int receiver,
-                                    uint64_t number)
+static struct shc_ack_shm *ack_at(const struct shc_pairs *pairs, size_t offset)
 {
-    const struct shc_mail_geometry *mail = &pairs->seat->mail;
-    return (struct shc_line_shm *)(void *)(mailbox(pairs, sender) + mail->lines_offset) +
-           (size_t)receiver * mail->lines + (number & (mail->lines - 1));
+    return (struct shc_ack_shm *)(void *)(pairs->seat->segment.base + offset);
+}
+
+/* Of the lines that begin there, the one for this number. */
+static struct shc_line_shm *line_at(const struct shc_pairs *pairs, size_t offset, uint64_t number)
+{
+    return (struct shc_line_shm *)(void *)(pairs->seat->segment.base + offset) +
+           (number & (pairs->seat->mail.lines - 1));
 }
 
 enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *seat)
@@ -54,10 +72,21 @@ enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *s
     pairs->seat = seat;
     for (int i = 0; i < SHC_WINDOWS; i++)
         pairs->leases[i].peer = -1;
+    for (int i = 0; i < SHC_BULK_WINDOWS; i++)
+        pairs->bulk[i].peer = -1;
     pairs->pairs = calloc((size_t)seat->world_size, sizeof *pairs->pairs);
-    return pairs->pairs
-               ? SHC_OK
-               : shc_fail(SHC_ERR_NOMEM, "no memory for %d pairs of ranks", seat->world_size);
+    if (!pairs->pairs)
+        return shc_fail(SHC_ERR_NOMEM, "no memory for %d pairs of ranks", seat->world_size);
+    for (int peer = 0; peer < seat->world_size; peer++) {
+        struct shc_pair *pair = &pairs->pairs[peer];
+        pair->out = lines_offset(seat, seat->rank, peer);
+        pair->in = lines_offset(seat, peer, seat->rank);
+        pair->heard = ack_offset(seat, peer, seat->rank);
+        pair->told = ack_offset(seat, seat->rank, peer);
+        /* To itself a rank hands nothing over. */
+        pair->holds[OURS] = peer < (int)seat->mail.shuttles && peer != seat->rank;
+    }
+    return SHC_OK;
 }
 
 void shc_pairs_fini(struct shc_pairs *pairs)
@@ -71,14 +100,13 @@ void shc_pairs_fini(struct shc_pairs *pairs)
 struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    const int me = pairs->seat->rank;
     if (pair->sent - pair->freed >= pairs->seat->mail.lines) {
         /* acquire pair/taken <- release in shc_pair_take(): the line has been read. */
-        pair->freed = shc_a64_load_acquire(&ack_of(pairs, peer, me)->taken);
+        pair->freed = shc_a64_load_acquire(&ack_at(pairs, pair->heard)->taken);
         if (pair->sent - pair->freed >= pairs->seat->mail.lines)
             return NULL;
     }
-    return line_of(pairs, me, peer, pair->sent);
+    return line_at(pairs, pair->out, pair->sent);
 }
 
 static void note_news(struct shc_pairs *pairs, int peer)
@@ -91,7 +119,7 @@ static void note_news(struct shc_pairs *pairs, int peer)
 void shc_pair_post(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    struct shc_line_shm *line = line_of(pairs, pairs->seat->rank, peer, pair->sent);
+    struct shc_line_shm *line = line_at(pairs, pair->out, pair->sent);
     pair->sent++;
     /* release pair/line -> acquire in shc_pair_peek(): the line, and the window it names. */
     shc_a64_store_release(&line->number, pair->sent);
@@ -100,17 +128,16 @@ void shc_pair_post(struct shc_pairs *pairs, int peer)
 
 const struct shc_line_shm *shc_pair_peek(const struct shc_pairs *pairs, int peer)
 {
-    const uint64_t taken = pairs->pairs[peer].taken;
-    const struct shc_line_shm *line = line_of(pairs, peer, pairs->seat->rank, taken);
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    const struct shc_line_shm *line = line_at(pairs, pair->in, pair->taken);
     /* acquire pair/line <- release in shc_pair_post(): the line, and the window it names. */
-    return shc_a64_load_acquire(&line->number) == taken + 1 ? line : NULL;
+    return shc_a64_load_acquire(&line->number) == pair->taken + 1 ? line : NULL;
 }
 
 struct shc_pair_watch shc_pair_next(const struct shc_pairs *pairs, int peer)
 {
-    const uint64_t taken = pairs->pairs[peer].taken;
-    return (struct shc_pair_watch){&line_of(pairs, peer, pairs->seat->rank, taken)->number,
-                                   taken + 1};
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    return (struct shc_pair_watch){&line_at(pairs, pair->in, pair->taken)->number, pair->taken + 1};
 }
 
 void shc_pair_take(struct shc_pairs *pairs, int peer)
@@ -118,7 +145,7 @@ void shc_pair_take(struct shc_pairs *pairs, int peer)
     struct shc_pair *pair = &pairs->pairs[peer];
     pair->taken++;
     /* release pair/taken -> acquire in shc_pair_draft(): the line has been read. */
-    shc_a64_store_release(&ack_of(pairs, pairs->seat->rank, peer)->taken, pair->taken);
+    shc_a64_store_release(&ack_at(pairs, pair->told)->taken, pair->taken);
     note_news(pairs, peer);
 }
 
@@ -129,11 +156,37 @@ static bool have_windows(struct shc_pairs *pairs)
 {
     if (pairs->tried)
         return pairs->usable;
+    const struct shc_mail_geometry *mail = &pairs->seat->mail;
     pairs->tried = true;
-    pairs->usable =
-        !shc_os_can_populate() || shc_os_populate(shc_window(pairs, pairs->seat->rank, 0),
-                                                  (size_t)SHC_WINDOWS * SHC_WINDOW_BYTES) == 0;
+    pairs->usable = !shc_os_can_populate() ||
+                    shc_os_populate(shc_window(pairs, pairs->seat->rank, pairs->seat->rank, 0),
+                                    (size_t)(SHC_WINDOWS + mail->shuttles) * SHC_WINDOW_BYTES) == 0;
     return pairs->usable;
+}
+
+/* The shuttle that is named in the next line, or -1. */
+static int hand_over(struct shc_pair *pair)
+{
+    const uint8_t which = pair->holds[pair->newest] ? pair->newest : 1 - pair->newest;
+    if (!pair->holds[which])
+        return -1;
+    pair->holds[which] = false;
+    return which == OURS ? SHC_SHUTTLE_OURS : SHC_SHUTTLE_THEIRS;
+}
+
+/* The peer calls its own what is theirs here. */
+static uint8_t shuttle_of(uint32_t name)
+{
+    return name == SHC_SHUTTLE_OURS ? THEIRS : OURS;
+}
+
+bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name)
+{
+    if (name < SHC_WINDOWS)
+        return true;
+    if (name >= SHC_BULK_NAME)
+        return name < SHC_WINDOW_NAMES && pairs->seat->mail.bulk_offset > 0;
+    return peer < (int)pairs->seat->mail.shuttles && !pairs->pairs[peer].holds[shuttle_of(name)];
 }
 
 /* Takes back what was read. */
@@ -143,7 +196,7 @@ static void reclaim(struct shc_pairs *pairs)
         struct shc_lease *lease = &pairs->leases[i];
         if (lease->peer < 0)
             continue;
-        const struct shc_ack_shm *ack = ack_of(pairs, lease->peer, pairs->seat->rank);
+        const struct shc_ack_shm *ack = ack_at(pairs, pairs->pairs[lease->peer].heard);
         /* acquire window/read <- release in shc_window_return(): the window has been read. */
         bool read = shc_a32_load_acquire(&ack->windows[i]) == lease->due;
         if (!read && shc_member_look(pairs->seat, lease->peer) != SHC_MEMBER_LEFT)
@@ -164,10 +217,61 @@ static int free_window(const struct shc_pairs *pairs)
     return -1;
 }
 
+/* The bulk windows' memory, at the first large message; without it that uses the others. */
+static bool have_bulk(struct shc_pairs *pairs)
+{
+    if (pairs->bulk_tried)
+        return pairs->bulk_usable;
+    const int me = pairs->seat->rank;
+    pairs->bulk_tried = true;
+    pairs->bulk_usable = pairs->seat->mail.bulk_offset > 0 && shc_os_can_populate() &&
+                         shc_os_populate(shc_window(pairs, me, me, SHC_BULK_NAME),
+                                         (size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES) == 0;
+    return pairs->bulk_usable;
+}
+
+/* Has the peer read all bulk windows up to that one of those it was lent? */
+static bool bulk_read(const struct shc_pairs *pairs, int peer, uint32_t due)
+{
+    const struct shc_ack_shm *ack = ack_at(pairs, pairs->pairs[peer].heard);
+    /* acquire window/read <- release in shc_window_return(): the windows have been read. */
+    return (int32_t)(shc_a32_load_acquire(&ack->bulk) - due) >= 0;
+}
+
+/* They go round, whoever gives his back first: by the time that one is stored to again, its reader's
+ * nearest caches have forgotten it, and it need not be fetched from there. */
+static int lend_bulk(struct shc_pairs *pairs, int peer)
+{
+    for (uint32_t i = 0; i < SHC_BULK_WINDOWS; i++) {
+        const uint32_t index = (pairs->next_bulk + i) % SHC_BULK_WINDOWS;
+        struct shc_bulk_lease *lease = &pairs->bulk[index];
+        if (lease->peer >= 0 && !bulk_read(pairs, lease->peer, lease->due) &&
+            shc_member_look(pairs->seat, lease->peer) != SHC_MEMBER_LEFT)
+            continue; /* who has left reads no more */
+        lease->peer = peer;
+        lease->due = ++pairs->pairs[peer].bulk_lent;
+        pairs->next_bulk = (index + 1) % SHC_BULK_WINDOWS;
+        return (int)(SHC_BULK_NAME + index);
+    }
+    return -1;
+}
+
+bool shc_window_awaited(const struct shc_pairs *pairs, int peer)
+{
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    return pair->lent > 0 || !bulk_read(pairs, peer, pair->bulk_lent);
+}
+
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
 {
     if (!have_windows(pairs))
         return -1;
+    const int shuttle = eager ? hand_over(&pairs->pairs[peer]) : -1;
+    if (shuttle >= 0)
+        return shuttle;
+    const int bulk = !eager && have_bulk(pairs) ? lend_bulk(pairs, peer) : -1;
+    if (bulk >= 0 || (!eager && shc_window_awaited(pairs, peer) && pairs->bulk_usable))
+        return bulk;
     int index = free_window(pairs);
     if (index < 0 || (eager && pairs->eager_count >= SHC_EAGER_WINDOWS)) {
         reclaim(pairs);
@@ -179,7 +283,7 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
     lease->peer = peer;
     lease->eager = eager;
     /* relaxed: the peer has no window of this number now, so its word stands still. */
-    lease->due = shc_a32_load_relaxed(&ack_of(pairs, peer, pairs->seat->rank)->windows[index]) + 1;
+    lease->due = shc_a32_load_relaxed(&ack_at(pairs, pairs->pairs[peer].heard)->windows[index]) + 1;
     if (eager)
         pairs->eager_count++;
     else
@@ -187,9 +291,22 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
     return index;
 }
 
-void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t index)
+void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name)
 {
-    shc_a32 *word = &ack_of(pairs, pairs->seat->rank, peer)->windows[index];
+    if (name >= SHC_BULK_NAME) {
+        /* release window/read -> acquire in bulk_read(): the window has been read. */
+        shc_a32_store_release(&ack_at(pairs, pairs->pairs[peer].told)->bulk,
+                              ++pairs->pairs[peer].bulk_read);
+        note_news(pairs, peer);
+        return;
+    }
+    if (name >= SHC_WINDOWS) {
+        struct shc_pair *pair = &pairs->pairs[peer];
+        pair->newest = shuttle_of(name);
+        pair->holds[pair->newest] = true;
+        return; /* no word and no ring: nobody waits for it */
+    }
+    shc_a32 *word = &ack_at(pairs, pairs->pairs[peer].told)->windows[name];
     /* relaxed: only this rank writes the word. */
     uint32_t uses = shc_a32_load_relaxed(word);
     /* release window/read -> acquire in reclaim(): the window has been read. */

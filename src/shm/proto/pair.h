@@ -10,6 +10,14 @@
  * back when that receiver's word for the window has moved. Whoever holds a window keeps it as long
  * as he likes; the lines go on beside it.
  *
+ * Chunks of large messages have windows of their own, the bulk windows, larger and many. A receiver
+ * reads those of a sender in the order in which it was lent them, so that a count gives them back.
+ *
+ * Two ranks have two shuttles besides, windows that nobody gives back: the receiver of one fills it
+ * with its own next message. So a line is stored to by the rank that has just read it, which has it in
+ * its cache, where the owner of a window must fetch it back. At first each holds the one in its own
+ * mailbox; a line that names a shuttle hands it over. A rank that holds none uses its windows.
+ *
  * One shc_pairs per rank and group. All functions are called with its owner's lock held.
  */
 
@@ -21,11 +29,16 @@
 #define SHC_EAGER_WINDOWS 4
 
 struct shc_pair {
-    uint64_t sent;  /* lines to the peer */
-    uint64_t freed; /* of these, taken by the peer when last looked */
-    uint64_t taken; /* lines from the peer */
-    uint32_t lent;  /* windows that carry chunks to the peer */
-    bool ring;      /* the peer is to be rung */
+    size_t out, in;     /* where the lines to the peer begin in the segment, and those from it */
+    size_t heard, told; /* where the peer says to this rank what it has read, and the other way */
+    uint64_t sent;      /* lines to the peer */
+    uint64_t freed;     /* of these, taken by the peer when last looked */
+    uint64_t taken;     /* lines from the peer */
+    uint32_t lent;      /* windows that carry chunks to the peer */
+    uint32_t bulk_lent, bulk_read; /* bulk windows lent to the peer, and read of its own */
+    bool ring;                     /* the peer is to be rung */
+    bool holds[2];  /* the pair's shuttles: the one in this rank's mailbox, and in the peer's */
+    uint8_t newest; /* of these, the one that came last: more of it is in the cache */
 };
 
 struct shc_lease {
@@ -34,11 +47,20 @@ struct shc_lease {
     uint32_t due; /* the peer's word when it has read the window */
 };
 
+/* Free when that peer has read so many of those lent to it; -1: never lent. */
+struct shc_bulk_lease {
+    int peer;
+    uint32_t due;
+};
+
 struct shc_pairs {
     const struct shc_seat *seat;
     struct shc_pair *pairs; /* [world_size] */
     struct shc_lease leases[SHC_WINDOWS];
     uint32_t eager_count;
+    struct shc_bulk_lease bulk[SHC_BULK_WINDOWS];
+    uint32_t next_bulk; /* to be lent */
+    bool bulk_tried, bulk_usable;
     bool tried, usable; /* the windows' memory: tried to reserve it; it is there */
     bool any_ring;
     uint64_t moves; /* lines posted, lines taken, windows returned */
@@ -79,20 +101,46 @@ SHC_INLINE bool shc_pair_news(const struct shc_pair_watch *watch)
 /* That line has been read. */
 void shc_pair_take(struct shc_pairs *pairs, int peer);
 
-/* A window for the peer, -1 when none is free or there are none. The next line to the peer names
- * it. */
+/* A window for the peer, or for an eager message a shuttle; -1 when none is free or there are none.
+ * The next line to the peer names it. */
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager);
 
-/* The memory of a rank's window. pre: index < SHC_WINDOWS. */
-SHC_INLINE char *shc_window(const struct shc_pairs *pairs, int rank, uint32_t index)
+/* Is a window that carries chunks on its way back from the peer? */
+bool shc_window_awaited(const struct shc_pairs *pairs, int peer);
+
+/* May a line of the peer name it? Not a shuttle that this rank holds itself. */
+bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name);
+
+/* The memory that a line between the two ranks names. pre: name < SHC_WINDOW_NAMES. */
+SHC_INLINE char *shc_window(const struct shc_pairs *pairs, int sender, int receiver, uint32_t name)
 {
     const struct shc_seat *seat = pairs->seat;
-    return seat->segment.base + shc_seat_mail_offset(seat, rank) + seat->mail.windows_offset +
-           (size_t)index * SHC_WINDOW_BYTES;
+    const int owner = name == SHC_SHUTTLE_THEIRS ? receiver : sender;
+    char *const mailbox = seat->segment.base + shc_seat_mail_offset(seat, owner);
+    if (name >= SHC_BULK_NAME)
+        return mailbox + seat->mail.bulk_offset + (size_t)(name - SHC_BULK_NAME) * SHC_BULK_BYTES;
+    const size_t index =
+        name < SHC_WINDOWS ? name : (size_t)(SHC_WINDOWS + (owner == sender ? receiver : sender));
+    return mailbox + seat->mail.windows_offset + index * SHC_WINDOW_BYTES;
 }
 
-/* This rank has read the window that the peer lent to it. */
-void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t index);
+/* How much of it there is. */
+SHC_INLINE size_t shc_window_bytes(uint32_t name)
+{
+    return name >= SHC_BULK_NAME ? SHC_BULK_BYTES : SHC_WINDOW_BYTES;
+}
+
+/* This rank has read the window that the peer lent to it; the shuttle is now its own to fill. */
+void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name);
 
 /* Rings everybody for whom there is something new. */
 void shc_pairs_ring(struct shc_pairs *pairs);
+
+/* Rings the peer if there is something new for it. */
+SHC_INLINE void shc_pair_ring(struct shc_pairs *pairs, int peer)
+{
+    if (!pairs->pairs[peer].ring)
+        return;
+    pairs->pairs[peer].ring = false;
+    shc_bell_ring(shc_seat_mail_bell(pairs->seat, peer), true);
+}

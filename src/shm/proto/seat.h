@@ -20,6 +20,8 @@ struct shc_mail_geometry {
     uint32_t lines;      /* per ordered pair, a power of two */
     size_t lines_offset; /* in the mailbox */
     size_t windows_offset;
+    size_t bulk_offset; /* 0: there are none */
+    uint32_t shuttles;  /* behind the windows: one for each rank, or none */
     size_t total_bytes;
 };
 

@@ -12,10 +12,17 @@ struct shc_bell_shm {
 };
 
 // Of point-to-point: one window, so that it comes round soon. What rides in a line is one word.
-#define SHC_LINE_BYTES   128
-#define SHC_PAGE_BYTES   4096
-#define SHC_WINDOWS      1
-#define SHC_WINDOW_BYTES sizeof(shc_word)
+#define SHC_LINE_BYTES     128
+#define SHC_PAGE_BYTES     4096
+#define SHC_WINDOWS        1
+#define SHC_WINDOW_BYTES   sizeof(shc_word)
+#define SHC_SHUTTLE_RANKS  8
+#define SHC_SHUTTLE_OURS   1
+#define SHC_SHUTTLE_THEIRS 2
+#define SHC_BULK_NAME      3
+#define SHC_BULK_WINDOWS   2
+#define SHC_BULK_BYTES     sizeof(shc_word)
+#define SHC_WINDOW_NAMES   5
 
 struct shc_line_shm {
     shc_a64 number;
@@ -25,4 +32,5 @@ struct shc_line_shm {
 struct shc_ack_shm {
     shc_a64 taken;
     shc_a32 windows[SHC_WINDOWS];
+    shc_a32 bulk;
 };

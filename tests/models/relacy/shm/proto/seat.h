@@ -8,7 +8,9 @@
 
 struct shc_mail_geometry {
     uint32_t lines;
-    size_t lines_offset, windows_offset, total_bytes;
+    size_t lines_offset, windows_offset, bulk_offset;
+    uint32_t shuttles;
+    size_t total_bytes;
 };
 
 struct shc_seat {

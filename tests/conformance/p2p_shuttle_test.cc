@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Shuttles, which two ranks fill in turn, and bulk windows, which go round: whoever sends next, and
+// whatever is put aside or given up meanwhile, each message has its own bytes. Ranks as threads and as processes.
+#include "tests/support/ranks.h"
+
+#include <cstring>
+#include <gtest/gtest.h>
+#include <memory>
+#include <random>
+#include <vector>
+
+extern "C" {
+#include "shm/comm/comm.h"
+}
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+// One send or receive of bytes that say whose and which message they are.
+struct Message {
+    std::vector<unsigned char> bytes, wanted;
+    int64_t size;
+    shc_tensor tensor;
+    shc_op op = {};
+    shc_request *request = nullptr;
+
+    Message(shc_op_kind kind, int sender, int peer, int number, size_t count)
+        : bytes(count, 0xee), wanted(count),
+          size(static_cast<int64_t>(count)), tensor{bytes.data(), 1, &size, nullptr}
+    {
+        for (size_t i = 0; i < count; i++)
+            wanted[i] = static_cast<unsigned char>(i / 32768 * 13 + i / 64 + i * 7 +
+                                                   static_cast<size_t>(number) * 31 +
+                                                   static_cast<size_t>(sender) * 101);
+        if (kind == SHC_SEND)
+            bytes = wanted;
+        tensor.data = bytes.data();
+        op.kind = kind;
+        op.dtype = SHC_UINT8;
+        op.peer = peer;
+        op.tag = number;
+        op.input = op.output = {&tensor, 1};
+    }
+    Message(const Message &) = delete;
+    ~Message()
+    {
+        if (request)
+            shc_request_release(request);
+    }
+
+    void run(Rank &rank)
+    {
+        ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+        check();
+    }
+    void start(Rank &rank)
+    {
+        ASSERT_EQ(shc_submit(rank.comm, &op, nullptr, &request), SHC_OK) << error_text();
+    }
+    void end()
+    {
+        ASSERT_EQ(shc_request_wait(request, 0), SHC_OK) << error_text();
+        check();
+    }
+    void check() const
+    {
+        EXPECT_EQ(std::memcmp(bytes.data(), wanted.data(), wanted.size()), 0)
+            << "message " << op.tag << " of " << size << " bytes";
+    }
+};
+
+const int kTurns = 400;
+
+size_t some_bytes(std::mt19937 &random)
+{
+    static const size_t counts[] = {0, 8, 88, 89, 100, 1000, 5000, 16383, 16384, 16385, 40000};
+    return counts[random() % (sizeof counts / sizeof counts[0])];
+}
+
+void back_and_forth(Rank &rank, int peer, int number, size_t bytes)
+{
+    Message there(SHC_SEND, rank.rank, peer, number, bytes);
+    Message back(SHC_RECV, peer, peer, number, bytes);
+    if (rank.rank < peer) {
+        there.run(rank);
+        back.run(rank);
+    } else {
+        back.run(rank);
+        there.run(rank);
+    }
+}
+
+// Messages in a row, which are then received in the opposite order: each shuttle and window lies with
+// a message that was put aside.
+void burst(Rank &rank, int peer, bool sends, int number, int count, size_t bytes)
+{
+    std::vector<std::unique_ptr<Message>> messages;
+    for (int i = 0; i < count; i++) {
+        const int which = sends ? i : count - 1 - i;
+        const int sender = sends ? rank.rank : peer;
+        messages.push_back(std::make_unique<Message>(sends ? SHC_SEND : SHC_RECV, sender, peer,
+                                                     number * 16 + which, bytes));
+        messages.back()->start(rank);
+    }
+    for (auto &message : messages)
+        message->end();
+}
+
+// Both send before they receive: shuttles cross on their way.
+void swap(Rank &rank, int peer, int number, size_t bytes)
+{
+    Message there(SHC_SEND, rank.rank, peer, number, bytes);
+    there.start(rank);
+    Message(SHC_RECV, peer, peer, number, bytes).run(rank);
+    there.end();
+}
+
+void talk(Rank &rank, int peer, unsigned seed)
+{
+    std::mt19937 random(seed);
+    for (int turn = 0; turn < kTurns && !testing::Test::HasFatalFailure(); turn++) {
+        const size_t bytes = some_bytes(random);
+        const unsigned what = random() % 4;
+        const bool lower_sends = random() % 2 == 0;
+        if (what == 0)
+            burst(rank, peer, lower_sends == (rank.rank < peer), turn,
+                  1 + static_cast<int>(random() % 8), bytes);
+        else if (what == 1)
+            swap(rank, peer, turn, bytes);
+        else
+            back_and_forth(rank, peer, turn, bytes);
+    }
+}
+
+TEST(Shuttles, GoBackAndForthUnderAnyTraffic)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) { talk(rank, 1 - rank.rank, 1); });
+}
+
+TEST(Shuttles, OfEachPairAreItsOwn)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 3, [](Rank &rank) {
+            for (int low = 0; low < 3; low++) // each pair in turn
+                for (int high = low + 1; high < 3; high++)
+                    if (rank.rank == low || rank.rank == high)
+                        talk(rank, rank.rank == low ? high : low,
+                             static_cast<unsigned>(low + high));
+        });
+}
+
+// Above 8 ranks there are none.
+TEST(Shuttles, AreNotMissedWhereThereAreNone)
+{
+    for (int world : {SHC_SHUTTLE_RANKS, SHC_SHUTTLE_RANKS + 1})
+        run_ranks(Mode::kOwnMapping, world, [&](Rank &rank) {
+            EXPECT_EQ(rank.comm->seat.mail.shuttles, world > SHC_SHUTTLE_RANKS ? 0u : 8u);
+            const int peer = rank.rank ^ 1;
+            for (int turn = 0; turn < 20 && peer < world; turn++)
+                back_and_forth(rank, peer, turn, turn % 2 ? 89 : 16384);
+        });
+}
+
+// The reply lies in the memory that the message came in: that is what a shuttle is for.
+TEST(Shuttles, CarryTheReplyInTheLinesOfTheMessage)
+{
+    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        const shc_pair *pair = &rank.comm->p2p.pairs.pairs[1 - rank.rank];
+        for (int turn = 0; turn < 4; turn++) {
+            back_and_forth(rank, 1 - rank.rank, turn, 4096);
+            // Rank 0's went back and forth; rank 1 has kept its own for a message of its own accord.
+            EXPECT_EQ(pair->holds[0], true) << "its own, rank " << rank.rank;
+            EXPECT_EQ(pair->holds[1], false) << "the other's, rank " << rank.rank;
+        }
+    });
+}
+
+const size_t kRound = size_t{SHC_BULK_WINDOWS} * SHC_BULK_BYTES;
+const int kAnnounced = 99; // tag of an empty message behind a large one
+
+// Lets a message begin and reads nothing for a while; the windows of its chunks stay with this rank.
+void begin_and_stop(Rank &rank, Message &message)
+{
+    message.start(rank); // it has been announced
+    pthread_mutex_lock(&rank.comm->p2p.lock);
+    shc_os_sleep_ns(20 * SHC_NS_PER_MS);
+    pthread_mutex_unlock(&rank.comm->p2p.lock);
+}
+
+// Several rounds of the windows to two ranks at once, of whom one stops in the middle.
+TEST(BulkWindows, GoRoundBetweenTwoReceivers)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 3, [](Rank &rank) {
+            for (int turn = 0; turn < 3; turn++) {
+                const size_t bytes = 3 * kRound + 4099 * static_cast<size_t>(turn);
+                if (rank.rank > 0) {
+                    Message in(SHC_RECV, 0, 0, turn, bytes);
+                    Message(SHC_RECV, 0, 0, kAnnounced, 0).run(rank);
+                    if (rank.rank == 1 + turn % 2) {
+                        begin_and_stop(rank, in);
+                    } else {
+                        shc_os_sleep_ns(5 * SHC_NS_PER_MS); // the other one has stopped
+                        in.start(rank);
+                    }
+                    in.end();
+                    continue;
+                }
+                Message first(SHC_SEND, 0, 1, turn, bytes), second(SHC_SEND, 0, 2, turn, bytes);
+                first.start(rank);
+                second.start(rank);
+                Message(SHC_SEND, 0, 1, kAnnounced, 0).run(rank);
+                Message(SHC_SEND, 0, 2, kAnnounced, 0).run(rank);
+                first.end();
+                second.end();
+            }
+        });
+}
+
+// Rank 2 leaves in the middle of a message: what it was lent must not be missed.
+TEST(BulkWindows, OfARankThatLeftAreLentAgain)
+{
+    run_ranks(Mode::kOwnMapping, 3, [](Rank &rank) {
+        if (rank.rank == 2) {
+            Message half(SHC_RECV, 0, 0, 1, 2 * kRound);
+            Message(SHC_RECV, 0, 0, kAnnounced, 0).run(rank);
+            begin_and_stop(rank, half);
+            shc_comm_close(rank.comm);
+            return;
+        }
+        if (rank.rank == 0) {
+            Message half(SHC_SEND, 0, 2, 1, 2 * kRound);
+            half.start(rank);
+            Message(SHC_SEND, 0, 2, kAnnounced, 0).run(rank);
+            EXPECT_EQ(shc_request_wait(half.request, 0), SHC_ERR_PEER_LEFT) << error_text();
+        }
+        for (int turn = 0; turn < 3; turn++)
+            Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, turn, 2 * kRound)
+                .run(rank);
+        for (int i = 0; rank.rank == 0 && i < SHC_BULK_WINDOWS; i++)
+            EXPECT_NE(rank.comm->p2p.pairs.bulk[i].peer, 2) << "bulk window " << i;
+    });
+}
+
+} // namespace

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Shuttles under weak memory: what is read is what was placed, and a shuttle is stored to by nobody
+// but the side that holds it.
+//
+// Runs the real src/shm/proto/pair.c; docs/PROTOCOL.md, section 9, Shuttles, and edge pair/line. Two
+// ranks send to one another and receive, in any order, but never more than two messages ahead; a
+// message takes a shuttle if its sender holds one, else the only window, else its line. Lines,
+// windows and shuttles are plain memory: relacy reports a race where no edge orders two accesses.
+//
+// FAULT_post_relaxed      the store of a line's number is relaxed
+// FAULT_peek_relaxed      the load of it is relaxed
+// FAULT_held_unread       who receives a shuttle holds it before it has read it
+// FAULT_kept              who sends a shuttle goes on holding it
+// FAULT_wrong_shuttle     the receiver takes the other shuttle for the one that is named
+
+#define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
+#include "shm/proto/pair.h"
+
+#undef calloc // C allows what C++ does not
+#undef free
+#define calloc(count, bytes) static_cast<shc_pair *>(std::calloc(count, bytes))
+#define free                 std::free
+#include "shm/proto/pair.c"
+
+namespace
+{
+
+const uint32_t kLines = 2;
+const uint64_t kMessages = 4, kAhead = 2;
+const int kRanks = 2;
+
+struct Mailbox {
+    char bell[SHC_LINE_BYTES];
+    shc_ack_shm acks[kRanks];
+    shc_line_shm lines[kRanks * kLines];
+    shc_word windows[SHC_WINDOWS + kRanks];
+};
+
+const Mailbox *mailboxes_now;
+
+struct Shuttles : rl::test_suite<Shuttles, kRanks> {
+    Mailbox mailboxes[kRanks];
+    shc_seat seats[kRanks];
+    shc_pairs pairs[kRanks];
+
+    void before()
+    {
+        mailboxes_now = mailboxes;
+        for (int rank = 0; rank < kRanks; rank++) {
+            Mailbox &mailbox = mailboxes[rank];
+            for (shc_line_shm &line : mailbox.lines)
+                line.number.v_.store(0, rl::mo_relaxed, $);
+            for (shc_ack_shm &ack : mailbox.acks) {
+                ack.taken.v_.store(0, rl::mo_relaxed, $);
+                for (shc_a32 &word : ack.windows)
+                    word.v_.store(0, rl::mo_relaxed, $);
+                ack.bulk.v_.store(0, rl::mo_relaxed, $);
+            }
+            seats[rank].segment.base = reinterpret_cast<char *>(mailboxes);
+            seats[rank].rank = rank;
+            seats[rank].world_size = kRanks;
+            seats[rank].mail = {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, windows), 0,
+                                kRanks, sizeof(Mailbox)};
+            pairs[rank] = {};
+            RL_ASSERT(shc_pairs_init(&pairs[rank], &seats[rank]) == SHC_OK);
+        }
+    }
+
+    void after()
+    {
+        for (shc_pairs &each : pairs)
+            shc_pairs_fini(&each);
+    }
+
+    // The first message of each goes through the shuttle in its own mailbox; what the line carries
+    // is the message and the name.
+    bool send(int me, uint64_t message)
+    {
+        shc_pairs *mine = &pairs[me];
+        shc_line_shm *line = shc_pair_draft(mine, 1 - me);
+        if (!line)
+            return false;
+        const int name = shc_window_lend(mine, 1 - me, true);
+        RL_ASSERT(message > 0 || name == SHC_SHUTTLE_OURS);
+#ifdef FAULT_kept
+        if (name >= SHC_WINDOWS)
+            mine->pairs[1 - me].holds[name == SHC_SHUTTLE_OURS ? OURS : THEIRS] = true;
+#endif
+        if (name >= 0)
+            shc_word_put(word_of(*mine, me, 1 - me, name), message);
+        shc_word_put(&line->word, message * kNames + static_cast<uint64_t>(name + 1));
+        shc_pair_post(mine, 1 - me);
+        return true;
+    }
+
+    bool receive(int me, uint64_t message)
+    {
+        shc_pairs *mine = &pairs[me];
+        const int peer = 1 - me;
+        const shc_line_shm *line = shc_pair_peek(mine, peer);
+        if (!line)
+            return false;
+        const uint64_t word = shc_word_get(&line->word);
+        RL_ASSERT(word / kNames == message);
+        if (word % kNames > 0)
+            read(me, static_cast<uint32_t>(word % kNames) - 1, message);
+        shc_pair_take(mine, peer);
+        return true;
+    }
+
+    void read(int me, uint32_t name, uint64_t message)
+    {
+        shc_pairs *mine = &pairs[me];
+        const int peer = 1 - me;
+        RL_ASSERT(shc_window_exists(mine, peer, name));
+#ifdef FAULT_held_unread
+        shc_window_return(mine, peer, name);
+        const int next = shc_window_lend(mine, peer, true);
+        shc_word_put(word_of(*mine, me, peer, next), message + 1);
+#endif
+        RL_ASSERT(shc_word_get(word_of(*mine, peer, me, static_cast<int>(name))) == message);
+#ifdef FAULT_wrong_shuttle
+        if (name >= SHC_WINDOWS)
+            name = SHC_SHUTTLE_OURS + SHC_SHUTTLE_THEIRS - name;
+#endif
+        shc_window_return(mine, peer, name);
+    }
+
+    static const uint64_t kNames = SHC_WINDOW_NAMES + 1;
+
+    static shc_word *word_of(const shc_pairs &view, int sender, int receiver, int name)
+    {
+        return reinterpret_cast<shc_word *>(
+            shc_window(&view, sender, receiver, static_cast<uint32_t>(name)));
+    }
+
+    void thread(unsigned index)
+    {
+        const int me = static_cast<int>(index);
+        for (uint64_t sent = 0, received = 0; sent < kMessages || received < kMessages;) {
+            const bool may = sent < kMessages && sent < received + kAhead;
+            const bool sends = may && send(me, sent);
+            sent += sends;
+            const bool receives = received < kMessages && receive(me, received);
+            received += receives;
+            if (!sends && !receives)
+                rl::yield(1, $);
+        }
+    }
+};
+
+bool is_number(const void *address)
+{
+    for (int rank = 0; rank < kRanks; rank++)
+        for (const shc_line_shm &line : mailboxes_now[rank].lines)
+            if (address == &line.number)
+                return true;
+    return false;
+}
+
+} // namespace
+
+shc_status shc_fail(shc_status status, const char *, ...)
+{
+    return status;
+}
+
+ModelOrder model_order(const void *address, ModelOrder order, uint64_t)
+{
+    const bool release = order == rl::mo_release;
+    bool weak = false;
+#ifdef FAULT_post_relaxed
+    weak = is_number(address) && release;
+#endif
+#ifdef FAULT_peek_relaxed
+    weak = is_number(address) && !release;
+#endif
+    (void)release, (void)is_number;
+    return weak ? rl::mo_relaxed : order;
+}
+
+int main()
+{
+    return model_main<Shuttles>(100000);
+}
