@@ -97,17 +97,18 @@ static bool announce(struct shc_p2p *p2p, struct shc_request *request)
 #define PACE_TRIAL (3 * PACE_ROUND)
 #define PACE_STAY  (128 * PACE_ROUND)
 
-static bool goes_past_caches(const struct shc_p2p *p2p, const struct shc_message *m)
+static bool goes_past_caches(struct shc_p2p *p2p, const struct shc_message *m)
 {
     return shc_select_streams(&p2p->comm->tuning, m->shape.bytes) &&
-           (!p2p->pairs.bulk_usable || p2p->peers[m->peer].pace.past_caches);
+           (!shc_window_has_bulk(&p2p->pairs, m->peer) || p2p->peers[m->peer].pace.past_caches);
 }
 
 /* The message has gone out. */
 static void note_pace(struct shc_p2p *p2p, const struct shc_message *m)
 {
     struct shc_pace *pace = &p2p->peers[m->peer].pace;
-    if (!p2p->pairs.bulk_usable || !shc_select_streams(&p2p->comm->tuning, m->shape.bytes))
+    if (!shc_window_has_bulk(&p2p->pairs, m->peer) ||
+        !shc_select_streams(&p2p->comm->tuning, m->shape.bytes))
         return;
     const double ns = (double)(shc_clock_ns() - m->streams_ns) / (double)m->shape.bytes;
     pace->placed += m->shape.bytes;

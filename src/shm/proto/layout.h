@@ -33,7 +33,7 @@
  *       a page     windows [8]                            reserved by the rank when it needs them
  *   behind them    shuttles [world]                       with them; W: who holds it, of two ranks;
  *                                                         none in a world of more than 8
- *   behind them    bulk windows [64]                      reserved by the rank when it needs them; none
+ *   behind them    bulk windows [48]                      reserved by the rank when it needs them; none
  *                                                         in a world of more than 8
  */
 
@@ -166,15 +166,15 @@ struct shc_offer_shm {
 #define SHC_LINE_DATA_BYTES 88
 #define SHC_WINDOWS         8
 #define SHC_WINDOW_BYTES    16384
-#define SHC_SHUTTLE_RANKS \
-    8 /* a larger world has no shuttles and no bulk windows: too much memory */
-#define SHC_SHUTTLE_OURS   8  /* what a line calls the shuttle in its sender's mailbox */
-#define SHC_SHUTTLE_THEIRS 9  /* in its receiver's */
-#define SHC_BULK_NAME      10 /* and above: the bulk windows, of chunks */
-#define SHC_BULK_WINDOWS   64
-#define SHC_BULK_BYTES     32768
-#define SHC_WINDOW_NAMES   (SHC_BULK_NAME + SHC_BULK_WINDOWS)
-#define SHC_NO_WINDOW      255
+#define SHC_SHUTTLE_RANKS   4  /* a larger world has no shuttles: too much memory */
+#define SHC_SHUTTLE_OURS    8  /* what a line calls the shuttle in its sender's mailbox */
+#define SHC_SHUTTLE_THEIRS  9  /* in its receiver's */
+#define SHC_BULK_RANKS      2  /* a larger world has no bulk windows */
+#define SHC_BULK_NAME       10 /* and above: the bulk windows, of chunks */
+#define SHC_BULK_WINDOWS    48
+#define SHC_BULK_BYTES      32768
+#define SHC_WINDOW_NAMES    (SHC_BULK_NAME + SHC_BULK_WINDOWS)
+#define SHC_NO_WINDOW       255
 
 enum shc_line_kind {
     SHC_LINE_EAGER = 1, /* a header with all the bytes: in the line, or in one window */

@@ -26,7 +26,7 @@ struct shc_mail_geometry shc_mail_plan(int world_size)
     mail.shuttles = world_size <= SHC_SHUTTLE_RANKS ? (uint32_t)world_size : 0;
     mail.total_bytes =
         mail.windows_offset + (size_t)(SHC_WINDOWS + mail.shuttles) * SHC_WINDOW_BYTES;
-    if (mail.shuttles > 0) {
+    if (world_size <= SHC_BULK_RANKS) {
         mail.bulk_offset = mail.total_bytes;
         mail.total_bytes += (size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES;
     }
@@ -72,8 +72,6 @@ enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *s
     pairs->seat = seat;
     for (int i = 0; i < SHC_WINDOWS; i++)
         pairs->leases[i].peer = -1;
-    for (int i = 0; i < SHC_BULK_WINDOWS; i++)
-        pairs->bulk[i].peer = -1;
     pairs->pairs = calloc((size_t)seat->world_size, sizeof *pairs->pairs);
     if (!pairs->pairs)
         return shc_fail(SHC_ERR_NOMEM, "no memory for %d pairs of ranks", seat->world_size);
@@ -185,7 +183,8 @@ bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name)
     if (name < SHC_WINDOWS)
         return true;
     if (name >= SHC_BULK_NAME)
-        return name < SHC_WINDOW_NAMES && pairs->seat->mail.bulk_offset > 0;
+        return name < SHC_WINDOW_NAMES && pairs->seat->mail.bulk_offset > 0 &&
+               peer != pairs->seat->rank;
     return peer < (int)pairs->seat->mail.shuttles && !pairs->pairs[peer].holds[shuttle_of(name)];
 }
 
@@ -217,12 +216,13 @@ static int free_window(const struct shc_pairs *pairs)
     return -1;
 }
 
-/* The bulk windows' memory, at the first large message; without it that uses the others. */
-static bool have_bulk(struct shc_pairs *pairs)
+bool shc_window_has_bulk(struct shc_pairs *pairs, int peer)
 {
+    const int me = pairs->seat->rank;
+    if (peer == me) /* they go round for one reader */
+        return false;
     if (pairs->bulk_tried)
         return pairs->bulk_usable;
-    const int me = pairs->seat->rank;
     pairs->bulk_tried = true;
     pairs->bulk_usable = pairs->seat->mail.bulk_offset > 0 && shc_os_can_populate() &&
                          shc_os_populate(shc_window(pairs, me, me, SHC_BULK_NAME),
@@ -230,36 +230,30 @@ static bool have_bulk(struct shc_pairs *pairs)
     return pairs->bulk_usable;
 }
 
-/* Has the peer read all bulk windows up to that one of those it was lent? */
-static bool bulk_read(const struct shc_pairs *pairs, int peer, uint32_t due)
+/* How many of those it was lent has the peer not read? */
+static uint32_t bulk_out(const struct shc_pairs *pairs, int peer)
 {
-    const struct shc_ack_shm *ack = ack_at(pairs, pairs->pairs[peer].heard);
+    const struct shc_pair *pair = &pairs->pairs[peer];
     /* acquire window/read <- release in shc_window_return(): the windows have been read. */
-    return (int32_t)(shc_a32_load_acquire(&ack->bulk) - due) >= 0;
+    return pair->bulk_lent - shc_a32_load_acquire(&ack_at(pairs, pair->heard)->bulk);
 }
 
-/* They go round, whoever gives his back first: by the time that one is stored to again, its reader's
- * nearest caches have forgotten it, and it need not be fetched from there. */
+/* They go round: by the time that one is stored to again, its reader's nearest caches have forgotten
+ * it, and it need not be fetched from there. */
 static int lend_bulk(struct shc_pairs *pairs, int peer)
 {
-    for (uint32_t i = 0; i < SHC_BULK_WINDOWS; i++) {
-        const uint32_t index = (pairs->next_bulk + i) % SHC_BULK_WINDOWS;
-        struct shc_bulk_lease *lease = &pairs->bulk[index];
-        if (lease->peer >= 0 && !bulk_read(pairs, lease->peer, lease->due) &&
-            shc_member_look(pairs->seat, lease->peer) != SHC_MEMBER_LEFT)
-            continue; /* who has left reads no more */
-        lease->peer = peer;
-        lease->due = ++pairs->pairs[peer].bulk_lent;
-        pairs->next_bulk = (index + 1) % SHC_BULK_WINDOWS;
-        return (int)(SHC_BULK_NAME + index);
-    }
-    return -1;
+    if (bulk_out(pairs, peer) >= SHC_BULK_WINDOWS)
+        return -1;
+    const uint32_t index = pairs->next_bulk;
+    pairs->next_bulk = (index + 1) % SHC_BULK_WINDOWS;
+    pairs->pairs[peer].bulk_lent++;
+    return (int)(SHC_BULK_NAME + index);
 }
 
 bool shc_window_awaited(const struct shc_pairs *pairs, int peer)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
-    return pair->lent > 0 || !bulk_read(pairs, peer, pair->bulk_lent);
+    return pair->lent > 0 || bulk_out(pairs, peer) > 0;
 }
 
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
@@ -269,9 +263,8 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
     const int shuttle = eager ? hand_over(&pairs->pairs[peer]) : -1;
     if (shuttle >= 0)
         return shuttle;
-    const int bulk = !eager && have_bulk(pairs) ? lend_bulk(pairs, peer) : -1;
-    if (bulk >= 0 || (!eager && shc_window_awaited(pairs, peer) && pairs->bulk_usable))
-        return bulk;
+    if (!eager && shc_window_has_bulk(pairs, peer))
+        return lend_bulk(pairs, peer);
     int index = free_window(pairs);
     if (index < 0 || (eager && pairs->eager_count >= SHC_EAGER_WINDOWS)) {
         reclaim(pairs);
@@ -294,7 +287,7 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
 void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name)
 {
     if (name >= SHC_BULK_NAME) {
-        /* release window/read -> acquire in bulk_read(): the window has been read. */
+        /* release window/read -> acquire in bulk_out(): the window has been read. */
         shc_a32_store_release(&ack_at(pairs, pairs->pairs[peer].told)->bulk,
                               ++pairs->pairs[peer].bulk_read);
         note_news(pairs, peer);

@@ -10,8 +10,8 @@
  * back when that receiver's word for the window has moved. Whoever holds a window keeps it as long
  * as he likes; the lines go on beside it.
  *
- * Chunks of large messages have windows of their own, the bulk windows, larger and many. A receiver
- * reads those of a sender in the order in which it was lent them, so that a count gives them back.
+ * Between the two ranks of a world of two, chunks of large messages have windows of their own, the
+ * bulk windows, larger and many, which are lent and read in turn, so that a count gives them back.
  *
  * Two ranks have two shuttles besides, windows that nobody gives back: the receiver of one fills it
  * with its own next message. So a line is stored to by the rank that has just read it, which has it in
@@ -47,21 +47,14 @@ struct shc_lease {
     uint32_t due; /* the peer's word when it has read the window */
 };
 
-/* Free when that peer has read so many of those lent to it; -1: never lent. */
-struct shc_bulk_lease {
-    int peer;
-    uint32_t due;
-};
-
 struct shc_pairs {
     const struct shc_seat *seat;
     struct shc_pair *pairs; /* [world_size] */
     struct shc_lease leases[SHC_WINDOWS];
     uint32_t eager_count;
-    struct shc_bulk_lease bulk[SHC_BULK_WINDOWS];
-    uint32_t next_bulk; /* to be lent */
-    bool bulk_tried, bulk_usable;
-    bool tried, usable; /* the windows' memory: tried to reserve it; it is there */
+    uint32_t next_bulk;           /* to be lent */
+    bool bulk_tried, bulk_usable; /* as the windows' memory */
+    bool tried, usable;           /* the windows' memory: tried to reserve it; it is there */
     bool any_ring;
     uint64_t moves; /* lines posted, lines taken, windows returned */
 };
@@ -104,6 +97,9 @@ void shc_pair_take(struct shc_pairs *pairs, int peer);
 /* A window for the peer, or for an eager message a shuttle; -1 when none is free or there are none.
  * The next line to the peer names it. */
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager);
+
+/* Do chunks go to the peer in bulk windows? Reserves their memory when first asked. */
+bool shc_window_has_bulk(struct shc_pairs *pairs, int peer);
 
 /* Is a window that carries chunks on its way back from the peer? */
 bool shc_window_awaited(const struct shc_pairs *pairs, int peer);
