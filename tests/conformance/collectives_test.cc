@@ -19,7 +19,7 @@ void all_reduce_in_place(Rank &rank, size_t count)
     shc_op op = op_of(SHC_ALL_REDUCE);
     op.input = op.output = {&tensor, 1};
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
-    EXPECT_EQ(values, sum_of(rank.world, count)) << "count " << count;
+    EXPECT_TRUE(same(values, sum_of(rank.world, count))) << "count " << count;
 }
 
 void all_reduce_out_of_place(Rank &rank, size_t count)
@@ -31,8 +31,8 @@ void all_reduce_out_of_place(Rank &rank, size_t count)
     op.input = {&from, 1};
     op.output = {&to, 1};
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
-    EXPECT_EQ(out, sum_of(rank.world, count)) << "count " << count;
-    EXPECT_EQ(in, input_of(rank.rank, count)) << "the input has changed, count " << count;
+    EXPECT_TRUE(same(out, sum_of(rank.world, count))) << "count " << count;
+    EXPECT_TRUE(same(in, input_of(rank.rank, count))) << "the input has changed, count " << count;
 }
 
 void broadcast_from(Rank &rank, int root, size_t count)
@@ -45,7 +45,7 @@ void broadcast_from(Rank &rank, int root, size_t count)
     op.root = root;
     op.input = op.output = {&tensor, 1};
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
-    EXPECT_EQ(values, input_of(root, count)) << "root " << root << " count " << count;
+    EXPECT_TRUE(same(values, input_of(root, count))) << "root " << root << " count " << count;
 }
 
 std::vector<float> gathered(int world, size_t count)
@@ -73,7 +73,7 @@ void all_gather_flat(Rank &rank, size_t count, bool aliased)
     op.input = {&from, 1};
     op.output = {&to, 1};
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
-    EXPECT_EQ(out, gathered(rank.world, count)) << "count " << count;
+    EXPECT_TRUE(same(out, gathered(rank.world, count))) << "count " << count;
 }
 
 void all_gather_list(Rank &rank, size_t count)
@@ -91,7 +91,7 @@ void all_gather_list(Rank &rank, size_t count)
     op.output = {to.data(), static_cast<uint32_t>(to.size())};
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
     for (int r = 0; r < rank.world; r++)
-        EXPECT_EQ(outs[static_cast<size_t>(r)], input_of(r, count)) << "count " << count;
+        EXPECT_TRUE(same(outs[static_cast<size_t>(r)], input_of(r, count))) << "count " << count;
 }
 
 void reduce_to(Rank &rank, int root, size_t count)
@@ -104,11 +104,12 @@ void reduce_to(Rank &rank, int root, size_t count)
     op.input = {&from, 1};
     op.output = {&to, 1};
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
-    EXPECT_EQ(in, input_of(rank.rank, count)) << "the input has changed, count " << count;
+    EXPECT_TRUE(same(in, input_of(rank.rank, count))) << "the input has changed, count " << count;
     if (rank.rank == root)
-        EXPECT_EQ(out, sum_of(rank.world, count)) << "root " << root << " count " << count;
+        EXPECT_TRUE(same(out, sum_of(rank.world, count))) << "root " << root << " count " << count;
     else
-        EXPECT_EQ(out, std::vector<float>(count, -1.f)) << "root " << root << " count " << count;
+        EXPECT_TRUE(same(out, std::vector<float>(count, -1.f)))
+            << "root " << root << " count " << count;
 }
 
 void gather_to(Rank &rank, int root, size_t count)
@@ -124,7 +125,8 @@ void gather_to(Rank &rank, int root, size_t count)
         op.output = {&to, 1};
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
     if (rank.rank == root) {
-        EXPECT_EQ(out, gathered(rank.world, count)) << "root " << root << " count " << count;
+        EXPECT_TRUE(same(out, gathered(rank.world, count)))
+            << "root " << root << " count " << count;
     }
 }
 
@@ -139,7 +141,7 @@ void scatter_from(Rank &rank, int root, size_t count)
         op.input = {&from, 1};
     op.output = {&to, 1};
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
-    EXPECT_EQ(out, input_of(rank.rank, count)) << "root " << root << " count " << count;
+    EXPECT_TRUE(same(out, input_of(rank.rank, count))) << "root " << root << " count " << count;
 }
 
 void reduce_scatter(Rank &rank, size_t count)
@@ -152,10 +154,10 @@ void reduce_scatter(Rank &rank, size_t count)
     op.input = {&from, 1};
     op.output = {&to, 1};
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
-    EXPECT_EQ(in, input_of(rank.rank, all)) << "the input has changed, count " << count;
+    EXPECT_TRUE(same(in, input_of(rank.rank, all))) << "the input has changed, count " << count;
     std::vector<float> sum = sum_of(rank.world, all);
     auto begin = sum.begin() + static_cast<std::ptrdiff_t>(count) * rank.rank;
-    EXPECT_EQ(out, std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(count)))
+    EXPECT_TRUE(same(out, std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(count))))
         << "count " << count;
 }
 
@@ -186,7 +188,7 @@ void all_to_all(Rank &rank, size_t count, bool even)
     op.output = {to.data(), static_cast<uint32_t>(world)};
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
     for (size_t r = 0; r < world; r++)
-        EXPECT_EQ(outs[r], input_of(static_cast<int>(r) * 16 + rank.rank, outs[r].size()))
+        EXPECT_TRUE(same(outs[r], input_of(static_cast<int>(r) * 16 + rank.rank, outs[r].size())))
             << "from " << r << " count " << count;
 }
 
@@ -427,7 +429,7 @@ TEST(Splits, ThatDifferFailOnEveryRank)
             std::string expected = "rank 1 sends " + std::to_string(count) +
                                    " elements to rank 2, which expects " + std::to_string(less);
             EXPECT_NE(error_text().find(expected), std::string::npos) << error_text();
-            EXPECT_EQ(out, std::vector<float>(3 * count, -1.f));
+            EXPECT_TRUE(same(out, std::vector<float>(3 * count, -1.f)));
         });
     }
 }

@@ -21,7 +21,10 @@ enum class Layout {
     kLastKind, // (their number)
 };
 
-// Values whose sum depends on the order, different for every rank and index.
+// Values whose sum depends on the order, different for every rank and index; those of an index
+// repeat.
+const size_t kRoughPeriod = 4099;
+
 float rough(int rank, size_t i)
 {
     const uint32_t hash = static_cast<uint32_t>(i * 2654435761u + static_cast<size_t>(rank) * 97u);
@@ -50,8 +53,7 @@ struct Blocks {
     }
     void fill(int rank)
     {
-        for (size_t i = 0; i < memory.size(); i++)
-            memory[i] = rough(rank, i);
+        shmcoll::test::fill(memory, kRoughPeriod, [rank](size_t i) { return rough(rank, i); });
     }
     shc_tensors view() { return {list.data(), static_cast<uint32_t>(list.size())}; }
 };

@@ -3,6 +3,7 @@
 // What the conformance tests share: values that tell rank and index, descriptors, and the worlds in
 // which every operation must be right.
 #include "tests/support/ranks.h"
+#include "tests/support/values.h"
 
 #include <gtest/gtest.h>
 #include <ostream>
@@ -10,27 +11,27 @@
 namespace shmcoll::test
 {
 
-// Small integers, exact in float, different for every rank and index.
+// Small integers, exact in float, different for every rank and index; those of an index repeat.
+const size_t kPeriod = 251;
+
 inline float value_of(int rank, size_t i)
 {
-    return static_cast<float>((i * 7 + static_cast<size_t>(rank) * 13 + 1) % 251);
+    return static_cast<float>((i * 7 + static_cast<size_t>(rank) * 13 + 1) % kPeriod);
 }
 
 inline std::vector<float> input_of(int rank, size_t count)
 {
-    std::vector<float> values(count);
-    for (size_t i = 0; i < count; i++)
-        values[i] = value_of(rank, i);
-    return values;
+    return repeated(count, kPeriod, [rank](size_t i) { return value_of(rank, i); });
 }
 
 inline std::vector<float> sum_of(int world, size_t count)
 {
-    std::vector<float> sum(count, 0.f);
-    for (int r = 0; r < world; r++)
-        for (size_t i = 0; i < count; i++)
-            sum[i] += value_of(r, i);
-    return sum;
+    return repeated(count, kPeriod, [world](size_t i) {
+        float sum = 0.f;
+        for (int r = 0; r < world; r++)
+            sum += value_of(r, i);
+        return sum;
+    });
 }
 
 inline shc_tensor vector_of(std::vector<float> &values, int64_t *size)

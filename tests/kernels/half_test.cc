@@ -148,8 +148,8 @@ TEST_P(EveryNarrow, KernelsOfEveryInstructionSetRoundTheSame)
             uint32_t got = 0;
             memcpy(&got, out.data(), bytes);
             expect_down(x, got, shc_isa_name(static_cast<shc_isa>(isa)));
-            for (size_t i = 1; i < count; i++)
-                ASSERT_EQ(memcmp(&out[i * bytes], out.data(), bytes), 0) << x << " at " << i;
+            // Each is as the one before it.
+            ASSERT_EQ(memcmp(out.data() + bytes, out.data(), (count - 1) * bytes), 0) << x;
         });
     }
 }

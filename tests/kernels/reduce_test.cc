@@ -173,9 +173,9 @@ class Guarded
   public:
     Guarded(size_t bytes, size_t misalign) : bytes_(bytes), at_(kMargin + misalign)
     {
-        memory_.resize(bytes + 2 * kMargin + misalign + 1);
-        for (size_t i = 0; i < memory_.size(); i++)
-            memory_[i] = canary(i);
+        memory_.assign(at_ + bytes + kMargin + 1, 0xa5);
+        memcpy(memory_.data(), canaries(), at_);
+        memcpy(memory_.data() + at_ + bytes, canaries(), kMargin + 1);
     }
     uint8_t *data() { return memory_.data() + at_; }
     void set(const Bytes &bytes) { std::copy(bytes.begin(), bytes.end(), memory_.begin() + at_); }
@@ -185,15 +185,23 @@ class Guarded
     }
     bool margins_intact() const
     {
-        for (size_t i = 0; i < memory_.size(); i++)
-            if ((i < at_ || i >= at_ + bytes_) && memory_[i] != canary(i))
-                return false;
-        return true;
+        return memcmp(memory_.data(), canaries(), at_) == 0 &&
+               memcmp(memory_.data() + at_ + bytes_, canaries(), kMargin + 1) == 0;
     }
 
   private:
     static constexpr size_t kMargin = 80;
-    static uint8_t canary(size_t i) { return static_cast<uint8_t>(0xa5 ^ (i * 29)); }
+    // As many as the larger margin has: one and 64 bytes of misalignment.
+    static const uint8_t *canaries()
+    {
+        static const Bytes all = [] {
+            Bytes bytes(kMargin + 64);
+            for (size_t i = 0; i < bytes.size(); i++)
+                bytes[i] = static_cast<uint8_t>(0xa5 ^ (i * 29));
+            return bytes;
+        }();
+        return all.data();
+    }
     size_t bytes_, at_;
     Bytes memory_;
 };

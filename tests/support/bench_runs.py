@@ -9,8 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-from processes import processes_with
-
 TINY = ("-e", "4K", "-f", "512", "--rounds", "2", "--point-time", "0.02")
 
 
@@ -48,8 +46,16 @@ def start_bench(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
 
 
 def ranks_of(tmp_path: Path) -> list[int]:
-    """The rank processes of a run: their command line names a file in its TMPDIR."""
-    return processes_with("shmcoll.bench.rank", tmp_path)
+    """The rank processes of a run, whose TMPDIR that is."""
+    out = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if (entry / "comm").read_text().startswith("bench rank "):
+                if f"TMPDIR={tmp_path}\0" in (entry / "environ").read_text(errors="replace"):
+                    out.append(int(entry.name))
+        except OSError:
+            continue  # no process, or it has ended meanwhile
+    return sorted(out)
 
 
 def wait_until_gone(tmp_path: Path) -> None:

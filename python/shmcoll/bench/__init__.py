@@ -14,7 +14,7 @@ exercise   how the calls are repeated and checked                  (ranks only)
 startline  where ranks wait for the common start                   (ranks only)
 rank       the program of one rank                                 (ranks only)
 launcher   torchrun, mpirun or srun, if they started this
-launch     a team: the rank processes of one backend
+launch     a team: the rank processes of one backend; child: such a process, forked
 mpi_team   a team that mpirun has started; mpirun: how; meeting: how its ranks find the parent
 measure    rounds, alternating between backends
 results    rows, ratios, the JSON file and its reader

@@ -14,18 +14,21 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import shmcoll.bench
+from shmcoll.bench import rank as rank_program
 from shmcoll.bench import startline
+from shmcoll.bench.child import Child
 from shmcoll.bench.plan import Point, Settings
 
 Message = dict[str, Any]
+Process = Child | subprocess.Popen[bytes]
 
 START_TIMEOUT_S = 120.0
 _LEAVE_TIMEOUT_S = 5.0
@@ -52,7 +55,7 @@ class Team:
         self.backend = backend
         self._settings = settings
         self._dir = scratch / label.replace(os.sep, "_")
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Process] = []
         self._channels: list[socket.socket] = []
         self._playing: Sequence[int] = ()  # the ranks of the prepared point; the others sleep
 
@@ -111,7 +114,7 @@ class Team:
         self._channels.clear()
         self._processes.clear()
 
-    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+    def _kill(self, process: Process) -> None:
         process.kill()
 
     def job(self, rank: int, line_fd: int) -> Message:
@@ -132,19 +135,10 @@ class Team:
     def _start_rank(self, rank: int, line_fd: int) -> None:
         ours, theirs = socket.socketpair()
         self._channels.append(ours)
-        job = {**self.job(rank, line_fd), "channel_fd": theirs.fileno()}
-        # A session of its own: Ctrl-C is for the parent, which then ends the ranks.
-        with theirs, self._log(rank).open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "shmcoll.bench.rank", json.dumps(job)],
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(line_fd, theirs.fileno()),
-                start_new_session=True,
-            )
-        self._processes.append(process)
+        program = partial(rank_program.run, self.job(rank, line_fd), theirs)
+        with theirs:
+            keep = (line_fd, theirs.fileno())
+            self._processes.append(Child(program, environment(), self._log(rank), keep))
 
     @property
     def _all(self) -> Sequence[int]:
@@ -206,7 +200,7 @@ class Team:
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return f"rank {rank} ended {how}{self._last_words(rank)}"
 
-    def _process(self, rank: int) -> subprocess.Popen[bytes]:
+    def _process(self, rank: int) -> Process:
         return self._processes[rank]
 
     def _last_words(self, rank: int) -> str:

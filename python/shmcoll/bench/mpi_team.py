@@ -21,6 +21,7 @@ class MpiTeam(Team):
     """The same conversation with the same ranks; only their start and their end differ."""
 
     _listener: socket.socket
+    _mpirun: subprocess.Popen[bytes]
 
     def start(self) -> None:
         """Raises Refused if there is nothing to start."""
@@ -34,18 +35,18 @@ class MpiTeam(Team):
         self._dir.mkdir()
         self._listener = meeting.open_at(self._dir)
         with self._log(0).open("wb") as log:
-            process = subprocess.Popen(
-                [*command, sys.executable, "-m", "shmcoll.bench.rank", "--meet", str(self._dir)],
+            self._mpirun = subprocess.Popen(
+                [*command, sys.executable, "-m", "shmcoll.bench.rank", str(self._dir)],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        self._processes.append(process)
+        self._processes.append(self._mpirun)
 
     def join(self) -> None:
-        ranks, process = self._settings.nproc, self._processes[0]
+        ranks, process = self._settings.nproc, self._mpirun
         timeout_s = launch.START_TIMEOUT_S
         with self._listener:
             self._channels = meeting.gather(
@@ -78,15 +79,15 @@ class MpiTeam(Team):
             env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, paths))
         return env
 
-    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+    def _kill(self, process: launch.Process) -> None:
         process.terminate()
         try:
             process.wait(_GOODBYE_S)
         except subprocess.TimeoutExpired:
             process.kill()
 
-    def _process(self, rank: int) -> subprocess.Popen[bytes]:
-        return self._processes[0]
+    def _process(self, rank: int) -> launch.Process:
+        return self._mpirun
 
     def _log(self, rank: int) -> Path:
         return self._dir / "mpirun.log"

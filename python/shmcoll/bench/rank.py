@@ -38,6 +38,7 @@ from shmcoll.bench.startline import StartLine
 Message = dict[str, Any]
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _WARMUP = 10  # iterations, in at most a tenth of the budget
 
 
@@ -158,14 +159,15 @@ def serve(rank: Rank, channel: socket.socket) -> None:
             lines.flush()
 
 
-def main() -> int:
-    # The parent may be killed while this rank is inside a collective.
+def end_with_parent() -> None:
+    """It may be killed while this rank is inside a collective."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if sys.argv[1] == "--meet":
-        job, channel = meeting.come(Path(sys.argv[2]))
-    else:
-        job = json.loads(sys.argv[1])
-        channel = socket.socket(fileno=job["channel_fd"])
+
+
+def run(job: Message, channel: socket.socket) -> int:
+    """The whole life of a rank that a team has started."""
+    end_with_parent()
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, f"bench rank {job['rank']}".encode())  # for ps and top
     rank = Rank(job)
     serve(rank, channel)
     rank.leave()
@@ -177,5 +179,6 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+if __name__ == "__main__":  # mpirun has started this one
+    end_with_parent()
+    sys.exit(run(*meeting.come(Path(sys.argv[1]))))
