@@ -122,7 +122,7 @@ static enum shc_status start(struct shc_driver *driver)
 
 enum shc_status shc_driver_open(const char *library, struct shc_driver *driver)
 {
-    struct finder finder;
+    struct finder finder = {NULL, NULL};
     struct shc_driver opened;
     memset(&opened, 0, sizeof opened);
     SHC_CUDA_TRY(open_library(library, &finder));
