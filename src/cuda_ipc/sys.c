@@ -144,8 +144,15 @@ int shc_sys_receive(int fd, void *bytes, size_t capacity, size_t *count, int *pa
                              /* not its padding, in which a second descriptor would fit */
                              .msg_controllen = CMSG_LEN(sizeof(int))};
     ssize_t received;
+    bool reset = false;
     do {
         received = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+        /* Who closes with something unread resets the other end: said once, and in front of what
+         * he sent before. */
+        if (received < 0 && errno == ECONNRESET && !reset) {
+            reset = true;
+            errno = EINTR;
+        }
     } while (received < 0 && errno == EINTR);
     if (received < 0)
         return errno;
