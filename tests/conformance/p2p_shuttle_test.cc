@@ -3,7 +3,6 @@
 // whatever is put aside or given up meanwhile, each message has its own bytes. Ranks as threads and as processes.
 #include "tests/support/ranks.h"
 
-#include <cstring>
 #include <gtest/gtest.h>
 #include <memory>
 #include <random>
@@ -66,8 +65,7 @@ struct Message {
     }
     void check() const
     {
-        EXPECT_EQ(std::memcmp(bytes.data(), wanted.data(), wanted.size()), 0)
-            << "message " << op.tag << " of " << size << " bytes";
+        EXPECT_TRUE(bytes == wanted) << "message " << op.tag << " of " << size << " bytes";
     }
 };
 

@@ -19,6 +19,7 @@ struct shc_bell_shm {
 #define SHC_SHUTTLE_RANKS  8
 #define SHC_SHUTTLE_OURS   1
 #define SHC_SHUTTLE_THEIRS 2
+#define SHC_BULK_RANKS     2
 #define SHC_BULK_NAME      3
 #define SHC_BULK_WINDOWS   2
 #define SHC_BULK_BYTES     sizeof(shc_word)
