@@ -239,7 +239,7 @@ static enum shc_status meet(struct shc_control *control, const struct shc_contro
     for (;;) {
         for (int r = 0; r < control->rank; r++)
             if (control->links[r] < 0)
-                SHC_CUDA_TRY(reach(control, r, &all[r]));
+                SHC_TRY(reach(control, r, &all[r]));
         let_in(control, lobby);
         hear(control, lobby, all);
         if (all_linked(control))
@@ -250,7 +250,7 @@ static enum shc_status meet(struct shc_control *control, const struct shc_contro
             return shc_cuda_fail(SHC_ERR_TIMEOUT, "no connection with rank %s by control sockets",
                                  missing);
         }
-        SHC_CUDA_TRY(doze(control, lobby));
+        SHC_TRY(doze(control, lobby));
     }
 }
 
@@ -295,7 +295,7 @@ static enum shc_status receive_one(const struct shc_control *control, int r,
         return shc_cuda_fail(SHC_ERR_VERSION, "rank %d sent a message of another form", r);
     if (error || bytes == 0)
         return shc_cuda_fail(SHC_ERR_PEER_DEAD, "rank %d closed its control socket", r);
-    SHC_CUDA_TRY(accept_word(r, &word, bytes, parcel));
+    SHC_TRY(accept_word(r, &word, bytes, parcel));
     *there = true;
     return SHC_OK;
 }
@@ -308,7 +308,7 @@ static enum shc_status receive_all(const struct shc_control *control, uint64_t d
         size_t count = 0;
         for (int r = 0; r < control->world; r++) {
             if (!there[r])
-                SHC_CUDA_TRY(receive_one(control, r, &theirs[r], &there[r]));
+                SHC_TRY(receive_one(control, r, &theirs[r], &there[r]));
             if (!there[r])
                 fds[count++] = (struct pollfd){.fd = control->links[r], .events = POLLIN};
         }

@@ -24,11 +24,3 @@ SHC_NODISCARD SHC_COLD enum shc_status shc_cuda_fail_errno(enum shc_status statu
 
 /* The calling thread's last failure. */
 const char *shc_cuda_failure(void);
-
-/* Nothing to undo: passes a failure on. */
-#define SHC_CUDA_TRY(call)                       \
-    do {                                         \
-        enum shc_status shc_try_st_ = (call);    \
-        if (SHC_UNLIKELY(shc_try_st_ != SHC_OK)) \
-            return shc_try_st_;                  \
-    } while (0)

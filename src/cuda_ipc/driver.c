@@ -125,10 +125,10 @@ enum shc_status shc_driver_open(const char *library, struct shc_driver *driver)
     struct finder finder = {NULL, NULL};
     struct shc_driver opened;
     memset(&opened, 0, sizeof opened);
-    SHC_CUDA_TRY(open_library(library, &finder));
-    SHC_CUDA_TRY(check_version(&finder, &opened));
-    SHC_CUDA_TRY(fill(&finder, &opened));
-    SHC_CUDA_TRY(start(&opened));
+    SHC_TRY(open_library(library, &finder));
+    SHC_TRY(check_version(&finder, &opened));
+    SHC_TRY(fill(&finder, &opened));
+    SHC_TRY(start(&opened));
     *driver = opened;
     return SHC_OK;
 }

@@ -55,7 +55,7 @@ static enum shc_status refused(const struct shc_gpu *gpu, int ordinal, int resul
 enum shc_status shc_gpu_open(const struct shc_driver *driver, int ordinal, struct shc_gpu *gpu)
 {
     struct shc_gpu opened;
-    SHC_CUDA_TRY(shc_gpu_describe(driver, ordinal, &opened));
+    SHC_TRY(shc_gpu_describe(driver, ordinal, &opened));
     const int result = driver->cuDevicePrimaryCtxRetain(&opened.context, opened.device);
     if (result != SHC_CU_SUCCESS)
         return refused(&opened, ordinal, result);

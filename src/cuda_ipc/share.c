@@ -60,7 +60,7 @@ static enum shc_status import_all(struct shc_share *share, const struct shc_gpu 
             continue;
         if (theirs[r].count == 1)
             return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "rank %d made no slab", r);
-        SHC_CUDA_TRY(shc_slab_import(gpu, &theirs[r], &share->slabs[r]));
+        SHC_TRY(shc_slab_import(gpu, &theirs[r], &share->slabs[r]));
     }
     return SHC_OK;
 }

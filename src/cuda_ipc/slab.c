@@ -161,7 +161,7 @@ enum shc_status shc_slab_create(const struct shc_gpu *gpu, enum shc_slab_kind ki
                                 struct shc_slab *slab)
 {
     struct shc_slab made = {.gpu = gpu, .kind = kind, .bytes = bytes, .fd = -1};
-    SHC_CUDA_TRY(shc_gpu_enter(gpu));
+    SHC_TRY(shc_gpu_enter(gpu));
     const enum shc_status st = kind == SHC_SLAB_FD ? create_fd(&made) : create_legacy(&made);
     shc_gpu_leave(gpu);
     if (st == SHC_OK)
@@ -184,7 +184,7 @@ enum shc_status shc_slab_import(const struct shc_gpu *gpu, const struct shc_cont
                             .imported = true,
                             .bytes = (size_t)notice.bytes,
                             .fd = -1};
-    SHC_CUDA_TRY(shc_gpu_enter(gpu));
+    SHC_TRY(shc_gpu_enter(gpu));
     const enum shc_status st = made.kind == SHC_SLAB_FD ? import_fd(&made, parcel->fd)
                                                         : import_legacy(&made, &notice.legacy);
     shc_gpu_leave(gpu);
@@ -202,7 +202,7 @@ enum shc_status shc_slab_show(struct shc_slab *slab, struct shc_control_parcel *
     notice.bytes = slab->bytes;
     if (slab->kind == SHC_SLAB_LEGACY) {
         const struct shc_driver *driver = slab->gpu->driver;
-        SHC_CUDA_TRY(shc_gpu_enter(slab->gpu));
+        SHC_TRY(shc_gpu_enter(slab->gpu));
         const int result = driver->cuIpcGetMemHandle(&notice.legacy, slab->address);
         shc_gpu_leave(slab->gpu);
         if (result != SHC_CU_SUCCESS)

@@ -18,7 +18,7 @@ enum shc_status shc_timeline_init(const struct shc_gpu *gpu, shc_cu_address word
     made.words = words;
     made.host = host;
     made.count = count;
-    SHC_CUDA_TRY(shc_gpu_enter(gpu));
+    SHC_TRY(shc_gpu_enter(gpu));
     const int result =
         gpu->driver->cuStreamCreateWithPriority(&made.rescue, SHC_CU_STREAM_NON_BLOCKING, 0);
     shc_gpu_leave(gpu);
@@ -41,7 +41,7 @@ static enum shc_status enqueue_wait(const struct shc_timeline *timeline,
                                     struct shc_cu_stream *stream, uint32_t word, uint64_t value)
 {
     const struct shc_driver *driver = timeline->gpu->driver;
-    SHC_CUDA_TRY(shc_gpu_enter(timeline->gpu));
+    SHC_TRY(shc_gpu_enter(timeline->gpu));
     const int result = driver->cuStreamWaitValue64(
         stream, timeline->words + word * sizeof(uint64_t), value, SHC_CU_WAIT_GEQ);
     shc_gpu_leave(timeline->gpu);
@@ -74,7 +74,7 @@ enum shc_status shc_timeline_signal(const struct shc_gpu *gpu, struct shc_cu_str
     if (value > SHC_TIMELINE_LAST)
         return shc_cuda_fail(SHC_ERR_INVALID, "%llu is no value of a timeline",
                              (unsigned long long)value);
-    SHC_CUDA_TRY(shc_gpu_enter(gpu));
+    SHC_TRY(shc_gpu_enter(gpu));
     const int result = gpu->driver->cuStreamWriteValue64(stream, word, value, SHC_CU_WRITE_DEFAULT);
     shc_gpu_leave(gpu);
     if (result != SHC_CU_SUCCESS)
@@ -90,7 +90,7 @@ static enum shc_status write_poison(struct shc_timeline *timeline)
     for (uint32_t i = 0; timeline->host != NULL && i < timeline->count; i++)
         /* release timeline/word -> acquire in the device: nothing; it ends waits. */
         shc_a64_store_release(&timeline->host[i], SHC_TIMELINE_POISON);
-    SHC_CUDA_TRY(shc_gpu_enter(timeline->gpu));
+    SHC_TRY(shc_gpu_enter(timeline->gpu));
     for (uint32_t i = 0; i < timeline->count && result == SHC_CU_SUCCESS; i++)
         result =
             driver->cuStreamWriteValue64(timeline->rescue, timeline->words + i * sizeof(uint64_t),
@@ -136,16 +136,16 @@ enum shc_status shc_timeline_drain(struct shc_timeline *timeline,
                                    uint64_t deadline_ns)
 {
     bool idle, written = false;
-    SHC_CUDA_TRY(shc_timeline_poison(timeline));
+    SHC_TRY(shc_timeline_poison(timeline));
     for (;;) {
-        SHC_CUDA_TRY(is_idle(timeline, streams, count, &idle));
-        SHC_CUDA_TRY(is_idle(timeline, &timeline->rescue, 1, &written));
+        SHC_TRY(is_idle(timeline, streams, count, &idle));
+        SHC_TRY(is_idle(timeline, &timeline->rescue, 1, &written));
         if (idle && written)
             return SHC_OK;
         if (shc_clock_ns() >= deadline_ns)
             return shc_cuda_fail(SHC_ERR_TIMEOUT, "a stream still works, poisoned as it is");
         shc_sys_sleep_ns(POISON_AGAIN_NS);
         if (written) /* else it is on its way */
-            SHC_CUDA_TRY(write_poison(timeline));
+            SHC_TRY(write_poison(timeline));
     }
 }

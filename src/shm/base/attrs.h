@@ -16,6 +16,14 @@
 #define SHC_INLINE          static inline __attribute__((always_inline))
 #define SHC_COLD            __attribute__((cold, noinline))
 
+/* Nothing to undo: passes a failure (enum shc_status) on. */
+#define SHC_TRY(call)                            \
+    do {                                         \
+        enum shc_status shc_try_st_ = (call);    \
+        if (SHC_UNLIKELY(shc_try_st_ != SHC_OK)) \
+            return shc_try_st_;                  \
+    } while (0)
+
 /* Fields of different writers are this far apart: two 64-byte lines, because the adjacent-line
  * prefetcher pulls lines in pairs. */
 #define SHC_LINE_BYTES 128

@@ -18,14 +18,6 @@ SHC_NODISCARD enum shc_status shc_fail(enum shc_status status, const char *forma
 SHC_NODISCARD enum shc_status shc_fail_errno(enum shc_status status, int error, const char *format,
                                              ...) SHC_PRINTF(3, 4);
 
-/* Nothing to undo: passes a failure on. */
-#define SHC_TRY(call)                            \
-    do {                                         \
-        enum shc_status shc_try_st_ = (call);    \
-        if (SHC_UNLIKELY(shc_try_st_ != SHC_OK)) \
-            return shc_try_st_;                  \
-    } while (0)
-
 /* A bug of ours, never bad input: says where and aborts. Level 1 is always on, 2 and 3 cost time
  * and are on when the library is built with that SHC_DEBUG_LEVEL. */
 #define SHC_ASSERT(cond) ((cond) ? (void)0 : shc_assert_failed(#cond, __FILE__, __LINE__))
