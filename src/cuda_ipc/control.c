@@ -327,6 +327,14 @@ static enum shc_status receive_all(const struct shc_control *control, uint64_t d
     }
 }
 
+void shc_control_close_received(struct shc_control_parcel *theirs, int world)
+{
+    for (int r = 0; r < world; r++) {
+        shc_sys_close(theirs[r].fd);
+        theirs[r].fd = -1;
+    }
+}
+
 enum shc_status shc_control_swap(struct shc_control *control, const struct shc_control_parcel *mine,
                                  uint64_t deadline_ns, struct shc_control_parcel *theirs)
 {
@@ -343,9 +351,6 @@ enum shc_status shc_control_swap(struct shc_control *control, const struct shc_c
     if (st == SHC_OK)
         return SHC_OK;
     say_leaving(control);
-    for (int r = 0; r < control->world; r++) {
-        shc_sys_close(theirs[r].fd);
-        theirs[r].fd = -1;
-    }
+    shc_control_close_received(theirs, control->world);
     return st;
 }

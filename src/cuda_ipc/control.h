@@ -65,3 +65,6 @@ SHC_NODISCARD enum shc_status shc_control_swap(struct shc_control *control,
                                                const struct shc_control_parcel *mine,
                                                uint64_t deadline_ns,
                                                struct shc_control_parcel *theirs);
+
+/* The descriptors that came with a round, of a world of that size. */
+void shc_control_close_received(struct shc_control_parcel *theirs, int world);

@@ -26,14 +26,6 @@ static void forget(struct shc_share *share)
         shc_slab_destroy(&share->slabs[r]);
 }
 
-static void close_received(struct shc_control_parcel *theirs, int world)
-{
-    for (int r = 0; r < world; r++) {
-        shc_sys_close(theirs[r].fd);
-        theirs[r].fd = -1;
-    }
-}
-
 /* Makes and shows this rank's slab. A failure is said in an empty parcel: the others wait for one. */
 static enum shc_status offer(const struct shc_gpu *gpu, enum shc_slab_kind kind, size_t bytes,
                              struct shc_slab *slab, struct shc_control_parcel *parcel)
@@ -118,13 +110,13 @@ static enum shc_status attempt(struct shc_share *share, struct shc_control *cont
         mine = import_all(share, gpu, p->theirs);
     else
         (void)!shc_cuda_fail(mine, "%s", failure); /* the swap's is not the reason */
-    close_received(p->theirs, share->world);
+    shc_control_close_received(p->theirs, share->world);
 
     pack_verdict(mine, &p->mine);
     st = shc_control_swap(control, &p->mine, deadline_ns, p->theirs);
     if (st != SHC_OK)
         return st;
-    close_received(p->theirs, share->world);
+    shc_control_close_received(p->theirs, share->world);
     if (judge(p->theirs, share->world, offered, share->reasons[kind])) {
         share->kind = kind;
         shc_sys_close(own->fd); /* all have theirs */
