@@ -105,6 +105,12 @@ SHC_INLINE char *shc_task_round_place(const struct shc_task *task, int rank, boo
                    : shc_seat_small_slot(task->seat, rank, task->wait.epoch);
 }
 
+/* Bytes of the rank's factor, in front of its payload. */
+SHC_INLINE size_t shc_task_factor_bytes(const struct shc_task *task)
+{
+    return task->call.redop == SHC_PREMUL_SUM ? sizeof task->factor : 0;
+}
+
 /* Publishes the call line, with what has been stored into its payload, and rings: from here on
  * giving up fails the group. */
 SHC_INLINE void shc_task_enter(struct shc_task *task)
@@ -118,11 +124,6 @@ SHC_INLINE void shc_task_enter(struct shc_task *task)
 SHC_NODISCARD SHC_INLINE enum shc_status shc_task_meet(struct shc_task *task)
 {
     return shc_call_meet(&task->wait);
-}
-
-SHC_INLINE size_t shc_task_factor_bytes(const struct shc_task *task)
-{
-    return task->call.redop == SHC_PREMUL_SUM ? sizeof task->factor : 0;
 }
 
 /*

@@ -66,9 +66,10 @@ bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pi
  * told; else another member's death. False: the group knows nothing. Any thread. */
 bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, size_t capacity);
 
-/* May this process use the group now? Takes no lock. */
-SHC_COLD enum shc_status shc_comm_fail_unusable(const struct shc_comm *comm);
+/* Why this process may not use the group now. */
+SHC_NODISCARD SHC_COLD enum shc_status shc_comm_fail_unusable(const struct shc_comm *comm);
 
+/* May it? Takes no lock. */
 SHC_NODISCARD SHC_INLINE enum shc_status shc_comm_usable(const struct shc_comm *comm)
 {
     /* acquire seat/closed <- acq_rel in shc_comm_close(): nothing else. */
