@@ -236,22 +236,23 @@ TEST(Share, ReadsWhatTheDeadHaveWritten)
 
 // ---- streams of different processes ----
 
+void expect_all_rounds(const std::string &knobs)
+{
+    auto reports = run(std::vector<RankOptions>(3, {knobs, "hand-over"}));
+    for (Report &report : reports)
+        EXPECT_EQ(report["rounds"], "20") << knobs << "\n" << all_of(report);
+}
+
 TEST(HandOver, StreamsOfAllRanksWaitForOneAnother)
 {
-    for (const char *knobs : {"", "delay_us=500", "export=800"}) {
-        auto reports = run(std::vector<RankOptions>(3, {knobs, "hand-over"}));
-        for (Report &report : reports)
-            EXPECT_EQ(report["rounds"], "20") << all_of(report);
-    }
+    for (const char *knobs : {"", "delay_us=500", "export=800"})
+        expect_all_rounds(knobs);
 }
 
 TEST(HandOver, WorksWhereOnlyStreamWritesWake)
 {
     Folder folder;
-    const std::string knobs = "only_writes_wake=1 delay_us=200 state=" + folder.path + "/writes";
-    auto reports = run(std::vector<RankOptions>(3, {knobs, "hand-over"}));
-    for (Report &report : reports)
-        EXPECT_EQ(report["rounds"], "20") << all_of(report);
+    expect_all_rounds("only_writes_wake=1 delay_us=200 state=" + folder.path + "/writes");
 }
 
 // What an unkillable process would be made of: a stream that waits for the dead.

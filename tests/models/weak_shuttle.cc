@@ -23,6 +23,8 @@
 #define free                 std::free
 #include "shm/proto/pair.c"
 
+#include "tests/models/mailboxes.h"
+
 namespace
 {
 
@@ -47,24 +49,9 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
     void before()
     {
         mailboxes_now = mailboxes;
-        for (int rank = 0; rank < kRanks; rank++) {
-            Mailbox &mailbox = mailboxes[rank];
-            for (shc_line_shm &line : mailbox.lines)
-                line.number.v_.store(0, rl::mo_relaxed, $);
-            for (shc_ack_shm &ack : mailbox.acks) {
-                ack.taken.v_.store(0, rl::mo_relaxed, $);
-                for (shc_a32 &word : ack.windows)
-                    word.v_.store(0, rl::mo_relaxed, $);
-                ack.bulk.v_.store(0, rl::mo_relaxed, $);
-            }
-            seats[rank].segment.base = reinterpret_cast<char *>(mailboxes);
-            seats[rank].rank = rank;
-            seats[rank].world_size = kRanks;
-            seats[rank].mail = {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, windows), 0,
-                                kRanks, sizeof(Mailbox)};
-            pairs[rank] = {};
-            RL_ASSERT(shc_pairs_init(&pairs[rank], &seats[rank]) == SHC_OK);
-        }
+        begin_mailboxes(mailboxes, seats, pairs,
+                        {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, windows), 0, kRanks,
+                         sizeof(Mailbox)});
     }
 
     void after()
