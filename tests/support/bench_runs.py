@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from processes import processes_where
+
 TINY = ("-e", "4K", "-f", "512", "--rounds", "2", "--point-time", "0.02")
 
 
@@ -47,15 +49,12 @@ def start_bench(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
 
 def ranks_of(tmp_path: Path) -> list[int]:
     """The rank processes of a run, whose TMPDIR that is."""
-    out = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if (entry / "comm").read_text().startswith("bench rank "):
-                if f"TMPDIR={tmp_path}\0" in (entry / "environ").read_text(errors="replace"):
-                    out.append(int(entry.name))
-        except OSError:
-            continue  # no process, or it has ended meanwhile
-    return sorted(out)
+
+    def fits(entry: Path) -> bool:
+        is_rank = (entry / "comm").read_text().startswith("bench rank ")
+        return is_rank and f"TMPDIR={tmp_path}\0" in (entry / "environ").read_text(errors="replace")
+
+    return processes_where(fits)
 
 
 def wait_until_gone(tmp_path: Path) -> None:

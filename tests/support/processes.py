@@ -4,17 +4,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+
+def processes_where(fits: Callable[[Path], bool]) -> list[int]:
+    """Process ids whose folder in /proc fits; one that has ended meanwhile does not."""
+    out = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and fits(entry):
+                out.append(int(entry.name))
+        except OSError:
+            continue
+    return sorted(out)
 
 
 def processes_with(*words: str | Path) -> list[int]:
     """Process ids whose command line holds all of the words."""
-    out = []
-    for entry in Path("/proc").iterdir():
-        try:
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if all(os.fsencode(word) in command for word in words):
-            out.append(int(entry.name))
-    return out
+
+    def fits(entry: Path) -> bool:
+        command = (entry / "cmdline").read_bytes()
+        return all(os.fsencode(word) in command for word in words)
+
+    return processes_where(fits)
