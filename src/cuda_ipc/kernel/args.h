@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * What the CPU hands to a kernel: plain data, of the same layout for the C compiler, nvcc and the
+ * kernels' twins on the CPU. Each kernel takes one of these structs by value; pointers are as the
+ * GPU sees them. Below 4096 bytes, which every GPU takes.
+ *
+ *   shc_gate                    opens or shuts the gate of an operation: one thread block
+ *   shc_copy                    bytes from place to place, all ranks' pieces in one launch
+ *   shc_reduce_<dtype>_<redop>  reads all ranks' elements in rank order, writes each result once
+ *
+ * Nothing waits. A kernel that finds its gate shut stores nothing.
+ */
+
+#include "shm/base/attrs.h"
+#include "shm/shmcoll.h"
+
+/* What a rank's CPU writes about an operation before it enqueues anything of it. All but `factor`
+ * and `own` must be the same on all ranks. */
+#define SHC_RECORD_CALL_WORDS 12
+struct shc_cuda_record {
+    uint64_t sequence;
+    uint64_t call[SHC_RECORD_CALL_WORDS];
+    double factor;   /* SHC_PREMUL_SUM: this rank's */
+    uint64_t own[2]; /* what ranks may differ in */
+};
+
+enum shc_gate_state {
+    SHC_GATE_UNSET = 0, /* as shut */
+    SHC_GATE_OPEN,
+    SHC_GATE_MISMATCH, /* a rank made another call */
+    SHC_GATE_ABORTED,  /* the group has failed; or a wait ended that nobody fulfilled */
+};
+
+/* The first failure as the CPU sees it: 0 while there is none. */
+#define SHC_VERDICT(sequence, rank, state) ((sequence) << 16 | (uint64_t)(rank) << 4 | (state))
+#define SHC_VERDICT_SEQUENCE(verdict)      ((verdict) >> 16)
+#define SHC_VERDICT_RANK(verdict)          ((int)((verdict) >> 4 & 0xfff))
+#define SHC_VERDICT_STATE(verdict)         ((enum shc_gate_state)((verdict)&15))
+
+struct shc_gate_args {
+    uint32_t *gate;          /* of this rank, in its GPU's memory: enum shc_gate_state */
+    uint64_t *verdict;       /* of this rank, in host memory: stored when the gate is shut first */
+    const uint64_t *aborted; /* host memory: not zero once the group has failed */
+    const char *arrived;     /* this rank's words: rank r's at arrived + r * arrived_stride */
+    uint64_t arrived_stride; /* bytes */
+    uint64_t round;          /* what each of them must have reached, poison being too much */
+    uint64_t poison;
+    const char *records; /* rank r's at records + r * record_stride; NULL: not the first round */
+    uint64_t record_stride;
+    uint64_t sequence;
+    int32_t rank, world;
+};
+
+struct shc_reduce_args {
+    const uint32_t *gate;
+    void *out; /* may be one of the sources */
+    uint64_t count;
+    const char *factors; /* SHC_PREMUL_SUM: rank r's double at factors + r * factor_stride */
+    uint64_t factor_stride;
+    int32_t world;
+    const void *source[SHC_MAX_WORLD]; /* by rank */
+};
+
+#define SHC_COPY_PIECES 128
+struct shc_copy_piece {
+    void *to;
+    const void *from;
+    uint64_t bytes;
+};
+struct shc_copy_args {
+    const uint32_t *gate;
+    uint32_t count;
+    struct shc_copy_piece piece[SHC_COPY_PIECES];
+};
