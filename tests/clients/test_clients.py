@@ -9,9 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import clients
 import shmcoll
 from clients import Case, assert_same, case, compare, module, results
-from ranks import run
+from ranks import Failed, run
 
 CASES = (
     case("ddp", bucket_cap_mb=0.01),
@@ -121,6 +122,29 @@ def test_the_comparison_sees_one_wrong_element(
     else:
         with pytest.raises(AssertionError, match="rank 0, "):
             assert_same(got, want, one.tolerance)
+
+
+@pytest.mark.parametrize(
+    ("backend", "words", "runs"),
+    [
+        ("gloo", clients.GLOO_ABORT, 2),
+        ("gloo", "another failure", 1),
+        ("shmcoll", clients.GLOO_ABORT, 1),
+    ],
+)
+def test_only_the_abort_of_gloo_is_forgiven_once(
+    backend: str, words: str, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def fail(*arguments: Any) -> None:
+        asked.append(arguments)
+        raise Failed(f"rank 0: {words}")
+
+    monkeypatch.setattr(clients, "run_once", fail)
+    with pytest.raises(Failed, match=words):
+        results(backend, case("ddp"))
+    assert len(asked) == runs
 
 
 # ---- what gloo refuses: compared with gloo doing the same another way ----

@@ -23,12 +23,14 @@ import torch._dynamo  # imported once, before the forks, like what the clients i
 import torch.distributed as dist
 
 import oracle
-from ranks import Rank, run, seconds
+from ranks import Failed, Rank, run, seconds
 
 FOLDER = Path(__file__).resolve().parents[1] / "clients" / "python"
 ROUNDING = {"rtol": 1e-4, "atol": 1e-5}
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 LIMIT_S = 60.0
+# gloo's last words when one of its threads joins itself: about one run in 200 ends in that abort.
+GLOO_ABORT = "Resource deadlock avoided"
 
 Tensors = dict[str, torch.Tensor]
 
@@ -61,7 +63,17 @@ def module(case: Case) -> Any:
 
 
 def results(backend: str, case: Case, limit: float = LIMIT_S) -> list[Tensors]:
-    """What the client gives on each rank."""
+    """What the client gives on each rank. gloo is asked once more when it has aborted."""
+    try:
+        return run_once(backend, case, limit)
+    except Failed as failure:
+        if backend != "gloo" or GLOO_ABORT not in str(failure):
+            raise
+        print(f"gloo aborted under {case}, and runs again")
+        return run_once(backend, case, limit)
+
+
+def run_once(backend: str, case: Case, limit: float) -> list[Tensors]:
     client: Callable[..., Tensors] = module(case).train
 
     def body(rank: Rank) -> Tensors:
