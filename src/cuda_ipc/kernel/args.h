@@ -9,11 +9,14 @@
  *   shc_copy                    bytes from place to place, all ranks' pieces in one launch
  *   shc_reduce_<dtype>_<redop>  reads all ranks' elements in rank order, writes each result once
  *
- * Nothing waits. A kernel that finds its gate shut stores nothing.
+ * Nothing waits. A kernel that finds its gate shut, or unset, stores nothing.
  */
 
 #include "shm/base/attrs.h"
 #include "shm/shmcoll.h"
+
+#define SHC_KERNEL_THREADS 256   /* of every block */
+#define SHC_COPY_RUN_BYTES 16384 /* what a block copies at a time */
 
 /* What a rank's CPU writes about an operation before it enqueues anything of it. All but `factor`
  * and `own` must be the same on all ranks. */

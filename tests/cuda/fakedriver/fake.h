@@ -71,6 +71,8 @@ struct Knobs {
     int export_result = SHC_CU_SUCCESS;
     int import_result = SHC_CU_SUCCESS;
     int open_result = SHC_CU_SUCCESS; // of legacy handles
+    int load_result = SHC_CU_SUCCESS; // of modules
+    bool lazy = false;                // a kernel that was not loaded before is not launched
     size_t memory_mib = 1 << 20;
     int delay_us = 0;              // a stream write or wait value is late by up to this
     int call_us = 0;               // a call that enqueues a wait takes this long

@@ -22,6 +22,7 @@ extern "C" {
 
 struct shc_cu_function {
     const FakeKernel *kernel;
+    bool loaded = false;
 };
 
 struct shc_cu_module {
@@ -413,10 +414,12 @@ int cuModuleLoadData(shc_cu_module **module, const void *image)
         return SHC_CU_INVALID_CONTEXT;
     if (magic != 0xba55ed50u) // of a fat binary
         return SHC_CU_INVALID_IMAGE;
+    if (knobs().load_result != SHC_CU_SUCCESS)
+        return knobs().load_result;
     auto *made = new shc_cu_module;
     std::lock_guard<std::mutex> guard(streams().lock);
     for (auto &[name, kernel] : streams().kernels)
-        made->functions[name] = {kernel};
+        made->functions[name].kernel = kernel;
     *module = made;
     return SHC_CU_SUCCESS;
 }
@@ -436,6 +439,12 @@ int cuModuleGetFunction(shc_cu_function **function, shc_cu_module *module, const
     return SHC_CU_SUCCESS;
 }
 
+int cuFuncLoad(shc_cu_function *function)
+{
+    function->loaded = true;
+    return SHC_CU_SUCCESS;
+}
+
 int cuLaunchKernel(shc_cu_function *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
                    shc_cu_stream *stream, void **parameters, void **extra)
@@ -445,6 +454,8 @@ int cuLaunchKernel(shc_cu_function *function, unsigned grid_x, unsigned grid_y, 
         return SHC_CU_INVALID_VALUE;
     if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1)
         return SHC_CU_NOT_SUPPORTED; // by the stand-in
+    if (knobs().lazy && !function->loaded)
+        return SHC_CU_NOT_READY; // a GPU would load it, and wait for others' kernels
     std::vector<std::vector<char>> copies;
     for (int i = 0; i < kernel->count; i++) {
         const char *from = static_cast<const char *>(parameters[i]);
