@@ -17,7 +17,7 @@ struct entry {
 };
 
 #define ENTRY(dtype, dtype_name, redop, redop_name) \
-    {dtype, redop, "shc_reduce_" #dtype_name "_" #redop_name},
+    {dtype, redop, "shc_reduce_" #dtype_name #redop_name},
 static const struct entry reductions[] = {SHC_KERNEL_REDUCTIONS(ENTRY)};
 #undef ENTRY
 
