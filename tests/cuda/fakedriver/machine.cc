@@ -78,6 +78,10 @@ void set(Knobs &k, const std::string &key, const std::string &value)
         k.state = value;
     else if (key == "alone")
         k.alone = value;
+    else if (key == "image")
+        k.image = value;
+    else if (key == "without")
+        k.without = value;
     else if (key == "hide")
         k.hidden.insert(value);
     else {
