@@ -16,6 +16,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_KERNEL_THREADS 256   /* of every block */
+#define SHC_KERNEL_BLOCKS  4     /* what every multiprocessor has room for, Turing's too */
 #define SHC_COPY_RUN_BYTES 16384 /* what a block copies at a time */
 
 /* What a rank's CPU writes about an operation before it enqueues anything of it. All but `factor`

@@ -7,9 +7,6 @@
 
 #include <string.h>
 
-/* All that a multiprocessor holds of blocks of SHC_KERNEL_THREADS, whatever the GPU. */
-#define BLOCKS_PER_MULTIPROCESSOR 4
-
 struct entry {
     enum shc_dtype dtype;
     enum shc_redop redop;
@@ -74,7 +71,7 @@ static enum shc_status count_blocks(const struct shc_gpu *gpu, unsigned *blocks)
         &multiprocessors, SHC_CU_ATTRIBUTE_MULTIPROCESSORS, gpu->device);
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(gpu->driver, result, "%s does not tell its size", gpu->name);
-    *blocks = (unsigned)(multiprocessors > 0 ? multiprocessors : 1) * BLOCKS_PER_MULTIPROCESSOR;
+    *blocks = (unsigned)(multiprocessors > 0 ? multiprocessors : 1) * SHC_KERNEL_BLOCKS;
     return SHC_OK;
 }
 

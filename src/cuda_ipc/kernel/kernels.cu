@@ -22,12 +22,13 @@ SHC_DEVICE void run(const typename Kernel::Args &args)
     }
 }
 
-/* Arguments stay where the launch puts them: no thread has a copy. */
-#define SHC_ENTRY(name, Kernel)                                      \
-    extern "C" __global__ void __launch_bounds__(SHC_KERNEL_THREADS) \
-        name(const __grid_constant__ Kernel::Args args)              \
-    {                                                                \
-        run<Kernel>(args);                                           \
+/* Arguments stay where the launch puts them: no thread has a copy. Without the number of blocks the
+ * compiler goes for more of them than are launched, and spills. */
+#define SHC_ENTRY(name, Kernel)                                                         \
+    extern "C" __global__ void __launch_bounds__(SHC_KERNEL_THREADS, SHC_KERNEL_BLOCKS) \
+        name(const __grid_constant__ Kernel::Args args)                                 \
+    {                                                                                   \
+        run<Kernel>(args);                                                              \
     }
 
 #define SHC_REDUCE_ENTRY(dtype, dtype_name, redop, redop_name) \
