@@ -94,7 +94,7 @@ if(shmcoll_ptx)
   if(SHMCOLL_TESTS)
     list(APPEND shmcoll_nvcc_options -no-compress) # tests/cuda/image_test.cc reads it
   else()
-    list(APPEND shmcoll_nvcc_options -Xfatbin -compress-all) # a quarter of the size
+    list(APPEND shmcoll_nvcc_options -Xfatbin -compress-all) # an eighth of the size
   endif()
   set(includes ${PROJECT_SOURCE_DIR}/src)
   set(kernel ${CMAKE_CURRENT_SOURCE_DIR}/kernel)
