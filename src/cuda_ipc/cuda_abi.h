@@ -23,6 +23,7 @@
 #define SHC_CU_INVALID_CONTEXT        201
 #define SHC_CU_MAP_FAILED             205
 #define SHC_CU_NO_BINARY_FOR_GPU      209
+#define SHC_CU_UNSUPPORTED_PTX        222
 #define SHC_CU_INVALID_HANDLE         400
 #define SHC_CU_NOT_FOUND              500
 #define SHC_CU_NOT_READY              600
@@ -177,6 +178,7 @@ typedef uint64_t shc_cu_address;
     CALL(cuModuleUnload, 2000, NEED, (struct shc_cu_module *module))                               \
     CALL(cuModuleGetFunction, 2000, NEED,                                                          \
          (struct shc_cu_function **function, struct shc_cu_module *module, const char *name))      \
+    CALL(cuFuncLoad, 12040, MAY, (struct shc_cu_function *function))                               \
     CALL(cuLaunchKernel, 4000, NEED,                                                               \
          (struct shc_cu_function *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,     \
           unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,             \

@@ -21,6 +21,10 @@ PARTS = {
     + tuple(f"shm/base/{name}.h" for name in ("attrs", "atomic", "num", "clock")),
 }
 
+# The GPU's kernels work out what the core's do: with the same functions, which have no state.
+ARITHMETIC = tuple(f"shm/kernel/{name}.h" for name in ("half", "ops", "ops_int_tmpl"))
+FOLDERS = {"cuda_ipc/kernel": PARTS["cuda_ipc"] + ARITHMETIC}
+
 # The one include whose name is a macro: a model checker puts its own operations there.
 MACRO_INCLUDES = ("src/shm/base/atomic.h",)
 
@@ -39,8 +43,9 @@ def ours_is_wrong(includer, target):
     """Why a file of ours may not include another one, or None."""
     part, folder = part_of(includer)
     if part in PARTS:
-        allowed = ", ".join(PARTS[part])
-        return None if matches(target, PARTS[part]) else f"{part} may include only {allowed}"
+        allowed = FOLDERS.get(posixpath.dirname(includer), PARTS[part])
+        may = f"{part} may include only {', '.join(allowed)}"
+        return None if matches(target, allowed) else may
     if part != "shm" or (folder and folder not in LAYERS):
         return (
             f"src/{posixpath.dirname(includer)} has no layer; give it one in the table of layers.py"

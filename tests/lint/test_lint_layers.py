@@ -48,6 +48,11 @@ class Layers(LintTest):
         self.includes("src/cuda_ipc/x.cu", '"backend/y.hpp"', '"cuda_ipc/y.h"')
         self.includes("src/cuda_ipc/x.cu", "<torch/torch.h>", "<cuda.h>", "backend alone")
 
+    def test_gpu_kernels_share_the_arithmetic_of_the_core(self):
+        inside = '"shm/kernel/ops.h"'
+        self.includes("src/cuda_ipc/x.cu", inside, '"cuda_ipc/y.h"', "cuda_ipc may include only")
+        self.includes("src/cuda_ipc/kernel/x.cu", '"shm/kernel/kernel.h"', inside)
+
     def test_includes_are_written_from_src(self):
         for name in ("y.h", "proto/y.h", "../os/y.h"):
             self.includes("src/shm/proto/x.c", f'"{name}"', '"shm/proto/y.h"', "src/")

@@ -9,11 +9,15 @@
  *   shc_copy                    bytes from place to place, all ranks' pieces in one launch
  *   shc_reduce_<dtype>_<redop>  reads all ranks' elements in rank order, writes each result once
  *
- * Nothing waits. A kernel that finds its gate shut stores nothing.
+ * Nothing waits. A kernel that finds its gate shut, or unset, stores nothing.
  */
 
 #include "shm/base/attrs.h"
 #include "shm/shmcoll.h"
+
+#define SHC_KERNEL_THREADS 256   /* of every block */
+#define SHC_KERNEL_BLOCKS  4     /* what every multiprocessor has room for, Turing's too */
+#define SHC_COPY_RUN_BYTES 16384 /* what a block copies at a time */
 
 /* What a rank's CPU writes about an operation before it enqueues anything of it. All but `factor`
  * and `own` must be the same on all ranks. */
@@ -32,17 +36,34 @@ enum shc_gate_state {
     SHC_GATE_ABORTED,  /* the group has failed; or a wait ended that nobody fulfilled */
 };
 
-/* The first failure as the CPU sees it: 0 while there is none. */
+/* The first failure as the CPU sees it: 0 while there is none. The rank is that of the cause, see
+ * below. */
 #define SHC_VERDICT(sequence, rank, state) ((sequence) << 16 | (uint64_t)(rank) << 4 | (state))
 #define SHC_VERDICT_SEQUENCE(verdict)      ((verdict) >> 16)
 #define SHC_VERDICT_RANK(verdict)          ((int)((verdict) >> 4 & 0xfff))
 #define SHC_VERDICT_STATE(verdict)         ((enum shc_gate_state)((verdict)&15))
 
+/*
+ * What the gate finds, in this order, so that ranks that see the same decide alike:
+ *
+ *   1. a rank has not arrived: its word is below the round, or is poison. ABORTED, and the lowest
+ *      such rank. Its record is not looked at: it may still be another operation's.
+ *   2. a record has another sequence than `sequence`, or differs from rank 0's in a word of `call`.
+ *      MISMATCH, and the lowest such rank; rank 0 only where its sequence is wrong. Where all have
+ *      arrived this holds on all ranks alike, also on those that see a failed group as well.
+ *   3. `aborted` is not 0. ABORTED, and this rank.
+ *   4. OPEN.
+ *
+ * With records (the first round) that is stored, whatever the gate was. Without, a gate that is open
+ * is shut for 1 or 3, and any other is left as it is. A verdict is stored only over 0, and before
+ * the gate's stream goes on.
+ */
 struct shc_gate_args {
     uint32_t *gate;          /* of this rank, in its GPU's memory: enum shc_gate_state */
     uint64_t *verdict;       /* of this rank, in host memory: stored when the gate is shut first */
     const uint64_t *aborted; /* host memory: not zero once the group has failed */
-    const char *arrived;     /* this rank's words: rank r's at arrived + r * arrived_stride */
+    const char *arrived;     /* this rank's words: rank r's at arrived + r * arrived_stride, which
+                              * like all words here is aligned to 8 */
     uint64_t arrived_stride; /* bytes */
     uint64_t round;          /* what each of them must have reached, poison being too much */
     uint64_t poison;
@@ -54,8 +75,8 @@ struct shc_gate_args {
 
 struct shc_reduce_args {
     const uint32_t *gate;
-    void *out; /* may be one of the sources */
-    uint64_t count;
+    void *out;           /* may be one of the sources; no other overlap */
+    uint64_t count;      /* elements; pointers need no alignment, all on 16 bytes is fastest */
     const char *factors; /* SHC_PREMUL_SUM: rank r's double at factors + r * factor_stride */
     uint64_t factor_stride;
     int32_t world;
@@ -63,6 +84,8 @@ struct shc_reduce_args {
 };
 
 #define SHC_COPY_PIECES 128
+/* Pieces do not overlap what another one is copied to; a piece onto itself is fine. Equal distance
+ * of both pointers from a multiple of 16 is fastest, nothing is required. */
 struct shc_copy_piece {
     void *to;
     const void *from;

@@ -2,7 +2,7 @@
 #pragma once
 /*
  * Compiler attributes and the two sizes everything shared is aligned to.
- * Header-only, usable from C11, C++17 and CUDA host code.
+ * Header-only, usable from C11, C++17 and CUDA.
  */
 
 #include <stddef.h>
@@ -13,8 +13,12 @@
 #define SHC_LIKELY(x)       __builtin_expect(!!(x), 1)
 #define SHC_UNLIKELY(x)     __builtin_expect(!!(x), 0)
 #define SHC_NOINLINE        __attribute__((noinline))
-#define SHC_INLINE          static inline __attribute__((always_inline))
-#define SHC_COLD            __attribute__((cold, noinline))
+#ifdef __CUDACC__ /* the arithmetic of shm/kernel is the GPU's as well */
+#define SHC_INLINE static inline __attribute__((always_inline)) __host__ __device__
+#else
+#define SHC_INLINE static inline __attribute__((always_inline))
+#endif
+#define SHC_COLD __attribute__((cold, noinline))
 
 /* Nothing to undo: passes a failure (enum shc_status) on. */
 #define SHC_TRY(call)                            \
@@ -29,6 +33,7 @@
 #define SHC_LINE_BYTES 128
 #define SHC_PAGE_BYTES 4096
 
+#ifndef __CUDACC__ /* nothing spins there */
 /* One polite turn of a spin loop. */
 SHC_INLINE void shc_cpu_relax(void)
 {
@@ -40,3 +45,4 @@ SHC_INLINE void shc_cpu_relax(void)
     __asm__ __volatile__("" ::: "memory");
 #endif
 }
+#endif

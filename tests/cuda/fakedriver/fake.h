@@ -52,6 +52,7 @@ struct FakeKernel {
 
 extern "C" void fake_configure(const char *text);
 extern "C" void fake_add_kernel(const FakeKernel *kernel);
+extern "C" int fake_module_count();
 
 namespace fake
 {
@@ -71,6 +72,8 @@ struct Knobs {
     int export_result = SHC_CU_SUCCESS;
     int import_result = SHC_CU_SUCCESS;
     int open_result = SHC_CU_SUCCESS; // of legacy handles
+    int load_result = SHC_CU_SUCCESS; // of modules
+    bool lazy = false;                // a kernel that was not loaded before is not launched
     size_t memory_mib = 1 << 20;
     int delay_us = 0;              // a stream write or wait value is late by up to this
     int call_us = 0;               // a call that enqueues a wait takes this long
@@ -80,6 +83,8 @@ struct Knobs {
     std::string state;             // file for what all processes see: needed by the line above
     std::string alone;             // file whose lock is the GPU: one process's work at a time
     int kernel_ms = 5000;          // a kernel that runs longer waits for somebody: abort
+    std::string image;             // file: a module is this, to the last byte
+    std::string without;           // a kernel that modules do not have
     std::set<std::string> hidden;  // functions that this driver does not have
 };
 

@@ -47,6 +47,7 @@ void set(Knobs &k, const std::string &key, const std::string &value)
         {"export", &k.export_result},
         {"import", &k.import_result},
         {"open", &k.open_result},
+        {"load", &k.load_result},
         {"delay_us", &k.delay_us},
         {"slow_us", &k.slow_us},
         {"call_us", &k.call_us},
@@ -56,6 +57,7 @@ void set(Knobs &k, const std::string &key, const std::string &value)
         {"vmm", &k.vmm},
         {"fds", &k.fds},
         {"alias", &k.alias},
+        {"lazy", &k.lazy},
         {"only_writes_wake", &k.only_writes_wake},
     };
     for (auto &[name, to] : numbers)
@@ -76,6 +78,10 @@ void set(Knobs &k, const std::string &key, const std::string &value)
         k.state = value;
     else if (key == "alone")
         k.alone = value;
+    else if (key == "image")
+        k.image = value;
+    else if (key == "without")
+        k.without = value;
     else if (key == "hide")
         k.hidden.insert(value);
     else {
@@ -177,6 +183,8 @@ int cuGetErrorName(int result, const char **name)
         {SHC_CU_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE"},
         {SHC_CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
         {SHC_CU_MAP_FAILED, "CUDA_ERROR_MAP_FAILED"},
+        {SHC_CU_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+        {SHC_CU_UNSUPPORTED_PTX, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
         {SHC_CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
         {SHC_CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
         {SHC_CU_NOT_READY, "CUDA_ERROR_NOT_READY"},

@@ -12,6 +12,7 @@ extern "C" {
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <map>
 #include <random>
 #include <sys/file.h>
@@ -22,6 +23,7 @@ extern "C" {
 
 struct shc_cu_function {
     const FakeKernel *kernel;
+    bool loaded = false;
 };
 
 struct shc_cu_module {
@@ -37,6 +39,7 @@ struct Streams {
     std::mutex lock;
     std::set<shc_cu_stream *> all;
     std::map<std::string, const FakeKernel *> kernels;
+    int modules = 0;
 };
 
 Streams &streams()
@@ -405,24 +408,47 @@ int cuLaunchHostFunc(shc_cu_stream *stream, shc_cu_host_fn function, void *arg)
 
 // ---- kernels: their CPU twins, by name ----
 
-int cuModuleLoadData(shc_cu_module **module, const void *image)
+namespace
+{
+
+// As much of it as tells that it is one; all of it where the test says which one it must be.
+bool is_image(const void *image)
 {
     uint32_t magic;
     memcpy(&magic, image, sizeof magic);
+    if (magic != 0xba55ed50u) // of a fat binary
+        return false;
+    if (knobs().image.empty())
+        return true;
+    std::ifstream in(knobs().image, std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    return !bytes.empty() && memcmp(image, bytes.data(), bytes.size()) == 0;
+}
+
+} // namespace
+
+int cuModuleLoadData(shc_cu_module **module, const void *image)
+{
     if (current_device() < 0)
         return SHC_CU_INVALID_CONTEXT;
-    if (magic != 0xba55ed50u) // of a fat binary
+    if (!is_image(image))
         return SHC_CU_INVALID_IMAGE;
+    if (knobs().load_result != SHC_CU_SUCCESS)
+        return knobs().load_result;
     auto *made = new shc_cu_module;
     std::lock_guard<std::mutex> guard(streams().lock);
     for (auto &[name, kernel] : streams().kernels)
-        made->functions[name] = {kernel};
+        if (name != knobs().without)
+            made->functions[name].kernel = kernel;
+    streams().modules++;
     *module = made;
     return SHC_CU_SUCCESS;
 }
 
 int cuModuleUnload(shc_cu_module *module)
 {
+    std::lock_guard<std::mutex> guard(streams().lock);
+    streams().modules--;
     delete module;
     return SHC_CU_SUCCESS;
 }
@@ -436,6 +462,12 @@ int cuModuleGetFunction(shc_cu_function **function, shc_cu_module *module, const
     return SHC_CU_SUCCESS;
 }
 
+int cuFuncLoad(shc_cu_function *function)
+{
+    function->loaded = true;
+    return SHC_CU_SUCCESS;
+}
+
 int cuLaunchKernel(shc_cu_function *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
                    shc_cu_stream *stream, void **parameters, void **extra)
@@ -445,6 +477,8 @@ int cuLaunchKernel(shc_cu_function *function, unsigned grid_x, unsigned grid_y, 
         return SHC_CU_INVALID_VALUE;
     if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1)
         return SHC_CU_NOT_SUPPORTED; // by the stand-in
+    if (knobs().lazy && !function->loaded)
+        return SHC_CU_NOT_READY; // a GPU would load it, and wait for others' kernels
     std::vector<std::vector<char>> copies;
     for (int i = 0; i < kernel->count; i++) {
         const char *from = static_cast<const char *>(parameters[i]);
@@ -466,4 +500,10 @@ extern "C" void fake_add_kernel(const FakeKernel *kernel)
 {
     std::lock_guard<std::mutex> guard(fake::streams().lock);
     fake::streams().kernels[kernel->name] = kernel;
+}
+
+extern "C" int fake_module_count()
+{
+    std::lock_guard<std::mutex> guard(fake::streams().lock);
+    return fake::streams().modules;
 }

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The image that nvcc made and the library carries, read as far as that goes without a GPU: does it
+// have every kernel, and does its PTX keep to what the numbers, and the waiting, hang on? Built
+// where there is an nvcc; its PTX is not compressed where tests are built.
+#include "tests/cuda/twins.h"
+
+extern "C" {
+#include "cuda_ipc/kernel/image.h"
+}
+
+#include <cstring>
+#include <gtest/gtest.h>
+#include <regex>
+#include <string>
+
+namespace shmcoll::test
+{
+namespace
+{
+
+// Of a fat binary, as nvcc writes it: what follows the header has `bytes`.
+struct Header {
+    uint32_t magic;
+    uint16_t version, header_bytes;
+    uint64_t bytes;
+};
+
+std::string image()
+{
+    Header header;
+    memcpy(&header, shc_kernel_image, sizeof header);
+    EXPECT_EQ(header.magic, 0xba55ed50u);
+    return std::string(static_cast<const char *>(shc_kernel_image),
+                       header.header_bytes + header.bytes);
+}
+
+// The PTX as text: from its first directive to the zero, or what else is no text, behind it.
+std::string ptx()
+{
+    const std::string all = image();
+    const size_t first = all.find(".version ");
+    EXPECT_NE(first, all.npos) << "no readable PTX in the image";
+    if (first == all.npos)
+        return "";
+    size_t last = first;
+    while (last < all.size() && (all[last] >= ' ' || all[last] == '\n' || all[last] == '\t'))
+        last++;
+    return all.substr(first, last - first);
+}
+
+int count_of(const std::string &text, const std::string &word)
+{
+    int count = 0;
+    for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1))
+        count++;
+    return count;
+}
+
+// The text of one kernel.
+std::string body_of(const std::string &text, const std::string &name)
+{
+    const size_t first = text.find(".visible .entry " + name + "(");
+    const size_t next = first == text.npos ? first : text.find(".visible .entry ", first + 1);
+    return first == text.npos ? "" : text.substr(first, next - first);
+}
+
+TEST(Image, ItsPtxHasEveryKernelAndNoOther)
+{
+    const std::string text = ptx();
+    for (const FakeKernel &twin : twins())
+        EXPECT_NE(body_of(text, twin.name), "") << twin.name;
+    EXPECT_EQ(count_of(text, ".visible .entry "), static_cast<int>(twins().size()));
+}
+
+// For each GPU there is a program whose sections are named for the kernels.
+TEST(Image, EveryGpuItIsCompiledForHasEveryKernel)
+{
+    const std::string all = image();
+    for (const FakeKernel &twin : twins())
+        EXPECT_GE(count_of(all, std::string("\0.text.", 7) + twin.name + '\0'), SHC_TEST_GPUS)
+            << twin.name;
+}
+
+TEST(Image, ItsArgumentsAreWhatTheLibraryPasses)
+{
+    const std::string text = ptx();
+    for (const FakeKernel &twin : twins()) {
+        std::smatch found;
+        const std::string body = body_of(text, twin.name).substr(0, 400);
+        ASSERT_TRUE(std::regex_search(body, found, std::regex(R"(_param_0\[(\d+)\])"))) << body;
+        EXPECT_EQ(std::stoul(found[1]), twin.sizes[0]) << twin.name;
+    }
+}
+
+// Every rounding is one that IEEE 754 names, none is left out, denormals are numbers.
+TEST(Image, ItRoundsAfterEveryOperation)
+{
+    const std::string text = ptx();
+    for (const char *word :
+         {"fma.", "mad.f", "mad.rn", ".ftz", ".approx", ".full.", "rcp.", "ex2."})
+        EXPECT_EQ(count_of(text, word), 0) << word;
+    // An addition or a product without a rounding of its own may be fused later.
+    for (const char *word : {"add.f", "sub.f", "mul.f", "add.f16", "mul.f16", "div.f"})
+        EXPECT_EQ(count_of(text, word), 0) << word;
+    EXPECT_GT(count_of(body_of(text, "shc_reduce_float32_avg"), "div.rn.f32"), 0);
+    EXPECT_GT(count_of(body_of(text, "shc_reduce_float64_avg"), "div.rn.f64"), 0);
+    EXPECT_GT(count_of(body_of(text, "shc_reduce_complex64_product"), "mul.rn.f32"), 0);
+    EXPECT_GT(count_of(body_of(text, "shc_reduce_float32_premul_sum"), "add.rn.f32"), 0);
+}
+
+TEST(Image, NothingStopsOrSleepsOrIsStoredApart)
+{
+    const std::string text = ptx();
+    for (const char *word : {"trap", "brkpt", "nanosleep", "exit;", ".local", "vprintf", "malloc",
+                             "call", "membar", "fence", "atom.global", "atom.cas", "\tred."})
+        EXPECT_EQ(count_of(text, word), 0) << word;
+}
+
+TEST(Image, TheGateSeesWhatCpusWriteAndTheyWhatItStores)
+{
+    const std::string gate = body_of(ptx(), "shc_gate");
+    EXPECT_EQ(count_of(gate, "ld.acquire.sys.u64"), 2); // arrivals, the failed group
+    EXPECT_GE(count_of(gate, "ld.relaxed.sys.u64"), 3); // two records, the verdict
+    EXPECT_EQ(count_of(gate, "st.release.sys.u64"), 1); // the verdict
+    EXPECT_GE(count_of(gate, "bar.sync"), 3);           // between its steps
+    for (const char *name : {"shc_reduce_float32_premul_sum", "shc_reduce_float16_premul_sum"})
+        EXPECT_EQ(count_of(body_of(ptx(), name), "ld.relaxed.sys.u64"), 1) << name;
+}
+
+// No way round the caches' rules: data another GPU, or an earlier kernel, has written.
+TEST(Image, LoadsAreWholeWordsAndNoneIsOfReadOnlyMemory)
+{
+    const std::string text = ptx();
+    EXPECT_EQ(count_of(text, "ld.global.nc"), 0);
+    EXPECT_EQ(count_of(text, "ldu."), 0);
+    for (const FakeKernel &twin : twins()) {
+        if (std::string(twin.name) == "shc_gate")
+            continue;
+        const std::string body = body_of(text, twin.name);
+        const std::regex load(R"(ld\.global\.v(4\.[a-z]32|2\.[a-z]64))");
+        const std::regex store(R"(st\.global\.v(4\.[a-z]32|2\.[a-z]64))");
+        EXPECT_TRUE(std::regex_search(body, load)) << twin.name;
+        EXPECT_TRUE(std::regex_search(body, store)) << twin.name;
+    }
+}
+
+} // namespace
+} // namespace shmcoll::test

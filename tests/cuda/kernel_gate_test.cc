@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The gate: each cause that shuts it, each that does not, and what is told of it.
+#include "tests/cuda/launcher.h"
+
+extern "C" {
+#include "cuda_ipc/timeline.h"
+}
+
+#include <vector>
+
+namespace shmcoll::test
+{
+namespace
+{
+
+constexpr uint64_t kSequence = 41, kRound = 7;
+
+struct Outcome {
+    uint64_t gate, verdict;
+    bool operator==(const Outcome &other) const
+    {
+        return gate == other.gate && verdict == other.verdict;
+    }
+};
+
+std::ostream &operator<<(std::ostream &out, const Outcome &o)
+{
+    return out << "gate " << o.gate << ", sequence " << SHC_VERDICT_SEQUENCE(o.verdict) << ", rank "
+               << SHC_VERDICT_RANK(o.verdict) << ", state " << SHC_VERDICT_STATE(o.verdict);
+}
+
+const Outcome kOpen = {SHC_GATE_OPEN, 0};
+
+Outcome shut(shc_gate_state state, int rank)
+{
+    return {static_cast<uint64_t>(state),
+            SHC_VERDICT(kSequence, rank, static_cast<uint64_t>(state))};
+}
+
+// A group whose ranks have all arrived and made the same call.
+struct Group {
+    explicit Group(int world, int rank = 0) : arrived(world * kArrivedWords, 99), records(world)
+    {
+        for (int r = 0; r < world; r++) {
+            word(r) = kRound;
+            records[r].sequence = kSequence;
+            for (uint64_t w = 0; w < SHC_RECORD_CALL_WORDS; w++)
+                records[r].call[w] = 1000 + w;
+            records[r].factor = r; // ranks may differ in these
+            records[r].own[0] = records[r].own[1] = 50 + r;
+        }
+        args.gate = &gate;
+        args.verdict = &verdict;
+        args.aborted = &aborted;
+        args.arrived = reinterpret_cast<const char *>(arrived.data());
+        args.arrived_stride = kArrivedWords * sizeof(uint64_t);
+        args.round = kRound;
+        args.poison = SHC_TIMELINE_POISON;
+        args.records = reinterpret_cast<const char *>(records.data());
+        args.record_stride = sizeof records[0];
+        args.sequence = kSequence;
+        args.rank = rank;
+        args.world = world;
+    }
+    uint64_t &word(int rank) { return arrived[rank * kArrivedWords]; }
+    Outcome run(Launcher &l)
+    {
+        l.gate(args);
+        return {gate, verdict};
+    }
+    void later_round(uint32_t found)
+    {
+        args.records = nullptr;
+        gate = found;
+    }
+
+    static constexpr int kArrivedWords = 3;
+    uint32_t gate = SHC_GATE_UNSET;
+    uint64_t verdict = 0, aborted = 0;
+    std::vector<uint64_t> arrived;
+    std::vector<shc_cuda_record> records;
+    shc_gate_args args = {};
+};
+
+TEST(Gate, OpensWhenAllHaveArrivedWithTheSameCall)
+{
+    Launcher l;
+    for (int world : {1, 2, 3, 8, 100, SHC_MAX_WORLD})
+        for (int rank : {0, world - 1})
+            EXPECT_EQ(Group(world, rank).run(l), kOpen) << world;
+}
+
+TEST(Gate, WordsMayBeAheadOfTheRound)
+{
+    Launcher l;
+    Group g(3);
+    g.word(1) = kRound + 5;
+    g.word(2) = SHC_TIMELINE_LAST;
+    EXPECT_EQ(g.run(l), kOpen);
+}
+
+TEST(Gate, ShutsWhereAnyRankHasNotArrived)
+{
+    Launcher l;
+    for (int late = 0; late < 8; late++)
+        for (uint64_t value : {uint64_t{0}, kRound - 1}) {
+            Group g(8);
+            g.word(late) = value;
+            EXPECT_EQ(g.run(l), shut(SHC_GATE_ABORTED, late));
+        }
+}
+
+TEST(Gate, PoisonIsNoArrival)
+{
+    Launcher l;
+    Group g(3);
+    g.word(2) = SHC_TIMELINE_POISON;
+    EXPECT_EQ(g.run(l), shut(SHC_GATE_ABORTED, 2));
+    Group all(3);
+    for (int r = 0; r < 3; r++)
+        all.word(r) = SHC_TIMELINE_POISON;
+    EXPECT_EQ(all.run(l), shut(SHC_GATE_ABORTED, 0));
+}
+
+TEST(Gate, ShutsWhenTheGroupHasFailed)
+{
+    Launcher l;
+    for (uint64_t word : {uint64_t{1}, uint64_t{1} << 63}) {
+        Group g(3, 1);
+        g.aborted = word;
+        EXPECT_EQ(g.run(l), shut(SHC_GATE_ABORTED, 1));
+    }
+}
+
+TEST(Gate, ShutsForEveryWordOfACallThatDiffers)
+{
+    Launcher l;
+    for (int other = 1; other < 4; other++)
+        for (int w = 0; w < SHC_RECORD_CALL_WORDS; w++) {
+            Group g(4, 2);
+            g.records[other].call[w] ^= uint64_t{1} << (5 * w);
+            EXPECT_EQ(g.run(l), shut(SHC_GATE_MISMATCH, other)) << w;
+        }
+}
+
+TEST(Gate, ShutsForARecordOfAnotherOperation)
+{
+    Launcher l;
+    for (int other = 0; other < 4; other++)
+        for (uint64_t sequence : {kSequence - 1, kSequence + 1, uint64_t{0}}) {
+            Group g(4, 2);
+            g.records[other].sequence = sequence;
+            EXPECT_EQ(g.run(l), shut(SHC_GATE_MISMATCH, other));
+        }
+}
+
+// All ranks compare with rank 0, so all name the same one: also the one that differs.
+TEST(Gate, AllRanksNameTheSameRank)
+{
+    Launcher l;
+    for (int rank = 0; rank < 5; rank++) {
+        Group g(5, rank);
+        g.records[2].call[3]++;
+        g.records[4].call[0]++;
+        EXPECT_EQ(g.run(l), shut(SHC_GATE_MISMATCH, 2)) << rank;
+        Group lone(5, rank); // rank 0 differs from all others, of which 1 is the first
+        lone.records[0].call[11]++;
+        EXPECT_EQ(lone.run(l), shut(SHC_GATE_MISMATCH, 1)) << rank;
+    }
+}
+
+TEST(Gate, TheLastOfManyRanksIsComparedToo)
+{
+    Launcher l;
+    Group late(SHC_MAX_WORLD), other(SHC_MAX_WORLD);
+    late.word(SHC_MAX_WORLD - 1) = kRound - 1;
+    EXPECT_EQ(late.run(l), shut(SHC_GATE_ABORTED, SHC_MAX_WORLD - 1));
+    other.records[SHC_MAX_WORLD - 1].call[SHC_RECORD_CALL_WORDS - 1] = 0;
+    EXPECT_EQ(other.run(l), shut(SHC_GATE_MISMATCH, SHC_MAX_WORLD - 1));
+}
+
+// A record is looked at only when its rank has arrived: before, it is another operation's.
+TEST(Gate, WhoHasNotArrivedHasMadeNoOtherCall)
+{
+    Launcher l;
+    Group g(4);
+    g.records[1].call[0] = 0;
+    g.word(3) = kRound - 1;
+    EXPECT_EQ(g.run(l), shut(SHC_GATE_ABORTED, 3));
+}
+
+// So that a rank names the mismatch though another one has seen it first, and has failed.
+TEST(Gate, AMismatchComesBeforeTheFailedGroup)
+{
+    Launcher l;
+    Group g(3, 2);
+    g.records[1].call[4] = 0;
+    g.aborted = 1;
+    EXPECT_EQ(g.run(l), shut(SHC_GATE_MISMATCH, 1));
+}
+
+TEST(Gate, TheFirstRoundSetsItWhateverItWas)
+{
+    Launcher l;
+    for (uint32_t before : {SHC_GATE_UNSET, SHC_GATE_OPEN, SHC_GATE_MISMATCH, SHC_GATE_ABORTED}) {
+        Group g(2);
+        g.gate = before;
+        EXPECT_EQ(g.run(l), kOpen);
+        Group bad(2);
+        bad.gate = before;
+        bad.records[1].call[0] = 0;
+        EXPECT_EQ(bad.run(l), shut(SHC_GATE_MISMATCH, 1));
+    }
+}
+
+TEST(Gate, LaterRoundsLeaveItOpen)
+{
+    Launcher l;
+    Group g(3);
+    g.later_round(SHC_GATE_OPEN);
+    g.records[1].sequence = 0; // nobody looks
+    EXPECT_EQ(g.run(l), kOpen);
+}
+
+TEST(Gate, LaterRoundsShutIt)
+{
+    Launcher l;
+    Group late(3), failed(3, 2);
+    late.later_round(SHC_GATE_OPEN);
+    late.word(1) = SHC_TIMELINE_POISON;
+    EXPECT_EQ(late.run(l), shut(SHC_GATE_ABORTED, 1));
+    failed.later_round(SHC_GATE_OPEN);
+    failed.aborted = 3;
+    EXPECT_EQ(failed.run(l), shut(SHC_GATE_ABORTED, 2));
+}
+
+TEST(Gate, LaterRoundsNeverOpenItNorChangeWhyItIsShut)
+{
+    Launcher l;
+    for (uint32_t before : {SHC_GATE_UNSET, SHC_GATE_MISMATCH, SHC_GATE_ABORTED})
+        for (bool good : {true, false}) {
+            Group g(3);
+            g.later_round(before);
+            g.word(1) = good ? kRound : kRound - 1;
+            const Outcome unchanged = {before, 0};
+            EXPECT_EQ(g.run(l), unchanged);
+        }
+}
+
+TEST(Gate, TheFirstVerdictStays)
+{
+    Launcher l;
+    Group g(3);
+    g.verdict = SHC_VERDICT(uint64_t{7}, 2, SHC_GATE_MISMATCH);
+    g.word(1) = 0;
+    g.run(l);
+    EXPECT_EQ(g.gate, SHC_GATE_ABORTED);
+    EXPECT_EQ(g.verdict, SHC_VERDICT(uint64_t{7}, 2, SHC_GATE_MISMATCH));
+}
+
+TEST(Gate, AVerdictHoldsTheLargestNumbers)
+{
+    const uint64_t sequence = (uint64_t{1} << 48) - 1;
+    const uint64_t v = SHC_VERDICT(sequence, SHC_MAX_WORLD - 1, SHC_GATE_ABORTED);
+    EXPECT_EQ(SHC_VERDICT_SEQUENCE(v), sequence);
+    EXPECT_EQ(SHC_VERDICT_RANK(v), SHC_MAX_WORLD - 1);
+    EXPECT_EQ(SHC_VERDICT_STATE(v), SHC_GATE_ABORTED);
+}
+
+} // namespace
+} // namespace shmcoll::test
