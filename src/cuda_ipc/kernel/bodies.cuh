@@ -63,6 +63,9 @@ struct Gate {
     SHC_DEVICE static void decide(const Args &args, const Shared &shared)
     {
         uint64_t state = SHC_GATE_OPEN, rank = 0;
+        const uint32_t before = load<uint32_t>(args.gate);
+        if (before != SHC_GATE_UNSET && before != SHC_GATE_OPEN)
+            return; /* shut for good: what is enqueued later is of a failed group */
         if (shared.late != kNone) {
             state = SHC_GATE_ABORTED;
             rank = shared.late;
