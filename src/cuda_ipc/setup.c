@@ -64,25 +64,38 @@ static enum shc_status exchange(struct making *making)
     return SHC_OK;
 }
 
+/* Who has failed because another one had gone says so; the reason is that one's. */
+static int first_bad(const struct making *making)
+{
+    int bad = -1;
+    for (int r = 0; r < making->comm->world; r++) {
+        const uint32_t status = making->theirs[r].status;
+        if (status != SHC_OK && status != SHC_ERR_PEER_DEAD)
+            return r;
+        if (status != SHC_OK && bad < 0)
+            bad = r;
+    }
+    return bad;
+}
+
 /* How this rank's step ended; returns how the group's did. */
 static enum shc_status agree(struct making *making, enum shc_status mine)
 {
     making->mine.status = mine;
     making->mine.reason[0] = '\0';
-    if (mine != SHC_OK)
+    if (mine != SHC_OK) {
         snprintf(making->mine.reason, sizeof making->mine.reason, "%s", shc_cuda_failure());
-    SHC_TRY(exchange(making));
-    for (int r = 0; r < making->comm->world; r++) {
-        struct notice *theirs = &making->theirs[r];
-        if (theirs->status == SHC_OK)
-            continue;
-        theirs->reason[sizeof theirs->reason - 1] = '\0';
-        const bool known = theirs->status < SHC_STATUS_COUNT;
-        return shc_cuda_fail(known ? (enum shc_status)theirs->status : SHC_ERR_SYSTEM,
-                             "CUDA group \"%s\": rank %d: %s", making->comm->name, r,
-                             theirs->reason);
+        shc_control_close(&making->control); /* nobody waits for this rank's word any more */
     }
-    return SHC_OK;
+    SHC_TRY(exchange(making));
+    const int r = first_bad(making);
+    if (r < 0)
+        return SHC_OK;
+    struct notice *theirs = &making->theirs[r];
+    theirs->reason[sizeof theirs->reason - 1] = '\0';
+    return shc_cuda_fail(theirs->status < SHC_STATUS_COUNT ? (enum shc_status)theirs->status
+                                                           : SHC_ERR_SYSTEM,
+                         "CUDA group \"%s\": rank %d: %s", making->comm->name, r, theirs->reason);
 }
 
 /* ---- 1 ---- */
