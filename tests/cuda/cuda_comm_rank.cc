@@ -241,6 +241,17 @@ void chain(Rank &rank)
     report("right", right ? "yes" : "no");
 }
 
+// More operations ahead than there are records, none with bytes to hold a stream up.
+void ahead(Rank &rank)
+{
+    Call barrier;
+    barrier.op.kind = SHC_BARRIER;
+    for (int i = 0; i < 4 * SHC_RECORDS; i++)
+        enqueue(rank, rank.cuda, barrier, 0);
+    const bool right = rank.sync() && shc_cuda_comm_error(rank.cuda) == SHC_OK;
+    report("right", right ? "yes" : shc_cuda_failure());
+}
+
 // Two groups of the same ranks, each with its own buffers, in turn on streams of their own.
 void groups(Rank &rank)
 {
@@ -333,23 +344,34 @@ void differ(Rank &rank)
     report_failure(rank, shc_cuda_comm_error(rank.cuda));
 }
 
+// What element i of operation j of a turn is; no two rounds stage the same.
+static Bytes series(size_t count, uint64_t base, uint64_t step)
+{
+    Bytes bytes(count * sizeof base);
+    for (size_t i = 0; i < count; i++, base += step)
+        memcpy(&bytes[i * sizeof base], &base, sizeof base);
+    return bytes;
+}
+
 // Sums until the group fails; what is seen through without a failure must be right.
 void endless(Rank &rank)
 {
-    constexpr size_t kCount = 1500;
+    constexpr size_t kCount = 1500, kBytes = kCount * 8, kOps = 3;
     const std::string act = rank.settings.word("act", "");
     const bool actor = rank.rank == rank.world - 1;
-    const auto n = static_cast<uint64_t>(rank.world);
-    const shc_cu_address in = rank.allocate(kCount * 8), out = rank.allocate(kCount * 8);
+    const auto n = static_cast<uint64_t>(rank.world), me = static_cast<uint64_t>(rank.rank);
+    const shc_cu_address in = rank.allocate(kOps * kBytes), out = rank.allocate(kOps * kBytes);
     shc_status st = SHC_OK;
-    int wrong = 0, turn = 0;
+    uint64_t wrong = 0, turn = 0;
     for (; st == SHC_OK; turn++) {
-        rank.put(in, numbers(kCount, turn + rank.rank));
-        const auto sum = static_cast<int64_t>(n * static_cast<uint64_t>(turn) + n * (n - 1) / 2);
-        for (int i = 0; i < 3 && st == SHC_OK; i++)
-            st = shc_cuda_comm_enqueue(
-                rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_INT64, in, kCount, out, kCount).ready(),
-                rank.streams[0]);
+        for (uint64_t j = 0; j < kOps; j++)
+            rank.put(in + j * kBytes, series(kCount, 1000 * (turn * kOps + j) + me, 31));
+        for (uint64_t j = 0; j < kOps && st == SHC_OK; j++)
+            st = shc_cuda_comm_enqueue(rank.cuda,
+                                       simple_call(SHC_ALL_REDUCE, SHC_INT64, in + j * kBytes,
+                                                   kCount, out + j * kBytes, kCount)
+                                           .ready(),
+                                       rank.streams[0]);
         if (turn == 3)
             report("ready", "yes");
         if (actor && turn == 4 && act == "abort")
@@ -363,7 +385,9 @@ void endless(Rank &rank)
         rank.sync();
         if (st == SHC_OK)
             st = shc_cuda_comm_error(rank.cuda);
-        wrong += st == SHC_OK && rank.get(out, kCount * 8) != numbers(kCount, sum);
+        for (uint64_t j = 0; j < kOps && st == SHC_OK; j++)
+            wrong += rank.get(out + j * kBytes, kBytes) !=
+                     series(kCount, n * 1000 * (turn * kOps + j) + n * (n - 1) / 2, n * 31);
     }
     const uint64_t now = shc_clock_ns();
     report("failed_ns", std::to_string(now));
@@ -417,8 +441,9 @@ namespace
 int run(const std::string &folder, int number, int world, const Settings &settings)
 {
     static const std::map<std::string, void (*)(Rank &)> scenarios = {
-        {"sweep", sweep},   {"large", large},     {"chain", chain},   {"groups", groups},
-        {"differ", differ}, {"endless", endless}, {"refuse", refuse}, {"make", nullptr},
+        {"sweep", sweep},     {"large", large},   {"chain", chain},
+        {"groups", groups},   {"ahead", ahead},   {"differ", differ},
+        {"endless", endless}, {"refuse", refuse}, {"make", nullptr},
     };
     prctl(PR_SET_PDEATHSIG, SIGKILL); // of a test that was ended
     Rank rank(folder, number, world, settings);

@@ -83,6 +83,7 @@ Call simple_call(shc_op_kind kind, shc_dtype dtype, shc_cu_address in, uint64_t 
 void sweep(Rank &rank); // every operation against a plain reference (cuda_comm_sweep.cc)
 void large(Rank &rank);
 void chain(Rank &rank);   // operations that use one another's results, on several streams
+void ahead(Rank &rank);   // by more operations than there are records
 void groups(Rank &rank);  // two groups at once
 void differ(Rank &rank);  // one rank calls otherwise
 void endless(Rank &rank); // until the group fails

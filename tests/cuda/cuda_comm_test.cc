@@ -21,6 +21,13 @@ std::vector<Report> run(size_t world, const std::string &settings, const std::st
     return run_processes(CUDA_COMM_RANK, std::vector<RankOptions>(world, {knobs, settings}));
 }
 
+// Under a sanitizer a rank starts for a second.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSlow = true;
+#else
+constexpr bool kSlow = false;
+#endif
+
 // The files of this library in /dev/shm.
 std::vector<std::string> shared_files()
 {
@@ -79,9 +86,11 @@ class Results : public testing::TestWithParam<Way>
 
 TEST_P(Results, OfEveryOperationAreTheReferences)
 {
+    const std::string sizes = kSlow ? "few=1" : "";
     for (size_t world : {1, 2, 3, 5})
-        expect_all_right(world, "", "");
-    expect_all_right(8, "few=1", "");
+        expect_all_right(world, sizes, "");
+    if (!kSlow)
+        expect_all_right(8, "few=1", "");
 }
 
 TEST_P(Results, AreTheSameWhenStreamsAreLate)
@@ -181,6 +190,15 @@ TEST(CudaComm, SlabsThatAreDemandedAndNotThereAreAnError)
     }
 }
 
+// Who is ahead must not write over what a slow rank's GPU has still to read.
+TEST(CudaComm, RecordsOutlastTheSlowestRank)
+{
+    auto reports = run_processes(
+        CUDA_COMM_RANK,
+        {{"", "scenario=ahead"}, {"slow_us=1000", "scenario=ahead"}, {"", "scenario=ahead"}});
+    expect_key(reports, "right", "yes");
+}
+
 TEST(CudaComm, RefusesWhatOneRankCanSeeIsWrongAndGoesOn)
 {
     auto reports = run(2, "scenario=refuse");
@@ -198,7 +216,8 @@ TEST_P(Mismatch, FailsOnEveryRankAndChangesNothing)
 {
     const std::string settings = std::string("scenario=differ meet=0 field=") + GetParam();
     for (const char *more : {"", " route=host"})
-        for (const char *knobs : {"", "delay_us=300"}) {
+        for (const char *knobs : kSlow ? std::vector<const char *>{"delay_us=300"}
+                                       : std::vector<const char *>{"", "delay_us=300"}) {
             auto reports = run(3, settings + more, knobs);
             expect_key(reports, "changed", "no");
             expect_key(reports, "status", "mismatch");
@@ -275,7 +294,7 @@ int ms_between(uint64_t from_ns, const std::string &to_ns)
 int kills()
 {
     const char *text = getenv("SHMCOLL_CUDA_KILLS");
-    return text != nullptr ? atoi(text) : 24;
+    return text != nullptr ? atoi(text) : kSlow ? 6 : 24;
 }
 
 void print_spread(const char *what, std::vector<int> &ms)
