@@ -77,11 +77,19 @@ static bool is_child(struct shc_cuda_comm *cuda)
     return shc_comm_error(cuda->core) == SHC_ERR_FORKED;
 }
 
+static bool is_closed(struct shc_cuda_comm *cuda)
+{
+    pthread_mutex_lock(&cuda->state_lock);
+    const bool closed = cuda->closed;
+    pthread_mutex_unlock(&cuda->state_lock);
+    return closed;
+}
+
 enum shc_status shc_cuda_comm_error(struct shc_cuda_comm *cuda)
 {
     if (is_child(cuda))
         return shc_cuda_fail(SHC_ERR_FORKED, "the group belongs to the parent process");
-    if (cuda->closed)
+    if (is_closed(cuda))
         return shc_cuda_fail(SHC_ERR_CLOSED, "this rank has closed the group");
     return shc_watch_look(cuda);
 }
@@ -89,7 +97,7 @@ enum shc_status shc_cuda_comm_error(struct shc_cuda_comm *cuda)
 void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason)
 {
     char text[SHC_HOST_REASON_BYTES];
-    if (cuda->closed || is_child(cuda))
+    if (is_child(cuda) || is_closed(cuda))
         return;
     snprintf(text, sizeof text, "rank %d aborted: %s", cuda->rank, reason ? reason : "no reason");
     (void)!shc_watch_fail(cuda, SHC_ERR_ABORTED, text);
@@ -130,7 +138,7 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
     cuda->closing = true; /* ends a call that waits for other CPUs */
     pthread_mutex_unlock(&cuda->state_lock);
     pthread_mutex_lock(&cuda->order_lock);
-    if (!cuda->closed) {
+    if (!is_closed(cuda)) {
         if (!await_idle(cuda, CLOSING_NS, true)) {
             char text[SHC_HOST_REASON_BYTES];
             snprintf(text, sizeof text, "rank %d closed the group while operations were under way",
@@ -142,7 +150,9 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
         shc_a64_store_release(&shc_host_part(&cuda->host, cuda->rank)->left.word,
                               cuda->sequence + 1);
         shc_watch_stop(cuda);
+        pthread_mutex_lock(&cuda->state_lock);
         cuda->closed = true;
+        pthread_mutex_unlock(&cuda->state_lock);
     }
     pthread_mutex_unlock(&cuda->order_lock);
 }

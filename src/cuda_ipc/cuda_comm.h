@@ -59,11 +59,11 @@ struct shc_cuda_comm {
     struct shc_flight flights[SHC_RECORDS];
     enum shc_status failed; /* set once, behind `failure` */
     char failure[SHC_CUDA_ERROR_BYTES];
-    bool closing, stopping;
+    bool closing, closed, stopping;
     bool stuck; /* the driver no longer does what ends waits */
 
     struct shc_sys_thread watcher;
-    bool watched, closed;
+    bool watched;
 };
 
 /* As shc_cuda_comm_create, over this library in the place of the machine's driver. */

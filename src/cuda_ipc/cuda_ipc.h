@@ -33,9 +33,11 @@ enum shc_cuda_route {
 };
 
 struct shc_cuda_config {
-    int device;          /* the ordinal of this rank's GPU in this process; ranks may share one */
-    const char *name;    /* shows in every message about the group; may be NULL */
-    uint64_t timeout_ns; /* of making the group and of every operation; 0: 30 minutes */
+    int device;       /* the ordinal of this rank's GPU in this process; ranks may share one */
+    const char *name; /* shows in every message about the group; may be NULL */
+    /* Of making the group, and of every operation from the moment it is enqueued, also while its
+     * stream has other work; 0: 30 minutes. */
+    uint64_t timeout_ns;
     /* How much of a message one round takes, 0: 4 MiB; a rank keeps twice as much on its GPU, and
      * without slabs world_size times more. Whole lines of 128 bytes, at least one per rank. This and
      * the route must be the same on all ranks. */

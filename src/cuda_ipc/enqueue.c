@@ -390,6 +390,11 @@ static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_strea
         st = finished;
         snprintf(failure, sizeof failure, "%s", shc_cuda_failure());
     }
+    if (st == SHC_ERR_CLOSED) { /* for the others it is something else */
+        st = SHC_ERR_PEER_LEFT;
+        snprintf(failure, sizeof failure, "rank %d left the group inside operation #%llu",
+                 comm->rank, (unsigned long long)sequence);
+    }
     return shc_watch_fail(comm, st, failure);
 }
 
