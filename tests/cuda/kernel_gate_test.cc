@@ -116,10 +116,18 @@ TEST(Gate, PoisonIsNoArrival)
     Group g(3);
     g.word(2) = SHC_TIMELINE_POISON;
     EXPECT_EQ(g.run(l), shut(SHC_GATE_ABORTED, 2));
-    Group all(3);
-    for (int r = 0; r < 3; r++)
-        all.word(r) = SHC_TIMELINE_POISON;
-    EXPECT_EQ(all.run(l), shut(SHC_GATE_ABORTED, 0));
+}
+
+TEST(Gate, TheLowestOfThoseThatHaveNotArrivedIsNamed)
+{
+    Launcher l;
+    for (int world : {3, 8, 100, SHC_MAX_WORLD})
+        for (int lowest : {0, 1, world / 2}) {
+            Group g(world, world - 1);
+            for (int r = lowest; r < world; r++)
+                g.word(r) = r % 2 ? SHC_TIMELINE_POISON : kRound - 1;
+            EXPECT_EQ(g.run(l), shut(SHC_GATE_ABORTED, lowest)) << world;
+        }
 }
 
 TEST(Gate, ShutsWhenTheGroupHasFailed)

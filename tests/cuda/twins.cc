@@ -83,8 +83,8 @@ namespace shmcoll::kernel
 namespace
 {
 
-// Blocks and threads one after another; each second step backwards, so that what depends on their
-// order is seen. What the threads of a block share holds rubbish before.
+// Blocks and threads one after another, in an order that is not that of their numbers: what depends
+// on it is seen. What the threads of a block share holds rubbish before.
 template <class Kernel>
 void run(void **parameters, unsigned grid, unsigned threads)
 {
@@ -94,7 +94,8 @@ void run(void **parameters, unsigned grid, unsigned threads)
         memset(static_cast<void *>(&shared), 0xdd, sizeof shared);
         for (int step = 0; step < Kernel::kSteps; step++)
             for (unsigned i = 0; i < threads; i++) {
-                const Lane lane = {grid, block, threads, step % 2 == 0 ? i : threads - 1 - i};
+                // 77 and SHC_KERNEL_THREADS have no common divisor: each thread has its turn.
+                const Lane lane = {grid, block, threads, (i * 77 + 5 * block) % threads};
                 Kernel::step(step, lane, args, shared);
             }
     }

@@ -54,9 +54,10 @@ enum shc_gate_state {
  *   3. `aborted` is not 0. ABORTED, and this rank.
  *   4. OPEN.
  *
- * With records (the first round) that is stored, whatever the gate was. Without, a gate that is open
- * is shut for 1 or 3, and any other is left as it is. A verdict is stored only over 0, and before
- * the gate's stream goes on.
+ * A gate that is shut stays shut: what is enqueued later is a failed group's. Else, with records (an
+ * operation's first round) what was found is stored. Without, a gate that is open is shut for 1 or
+ * 3, and one that was never set is left as it is. A verdict is stored only over 0, and before the
+ * gate's stream goes on.
  */
 struct shc_gate_args {
     uint32_t *gate;          /* of this rank, in its GPU's memory: enum shc_gate_state */
