@@ -219,6 +219,11 @@ static void list_missing(const struct shc_control *control, const bool *there, c
     }
 }
 
+static enum shc_status look(const struct shc_control *control)
+{
+    return control->look != NULL ? control->look(control->look_ctx) : SHC_OK;
+}
+
 /* Sleeps until somebody connects or speaks. */
 static enum shc_status doze(const struct shc_control *control, const struct lobby *lobby)
 {
@@ -250,6 +255,7 @@ static enum shc_status meet(struct shc_control *control, const struct shc_contro
             return shc_cuda_fail(SHC_ERR_TIMEOUT, "no connection with rank %s by control sockets",
                                  missing);
         }
+        SHC_TRY(look(control));
         SHC_TRY(doze(control, lobby));
     }
 }
@@ -321,7 +327,9 @@ static enum shc_status receive_all(const struct shc_control *control, uint64_t d
             return shc_cuda_fail(SHC_ERR_TIMEOUT, "rank %s said nothing on its control socket",
                                  missing);
         }
-        const int error = shc_sys_poll(fds, count, shc_min_size(deadline_ns - now, SHC_NS_PER_S));
+        SHC_TRY(look(control));
+        const uint64_t slice_ns = control->look != NULL ? LOOK_AGAIN_NS : SHC_NS_PER_S;
+        const int error = shc_sys_poll(fds, count, shc_min_size(deadline_ns - now, slice_ns));
         if (error)
             return shc_cuda_fail_errno(SHC_ERR_SYSTEM, error, "waiting on control sockets");
     }

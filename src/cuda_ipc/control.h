@@ -12,8 +12,7 @@
  * announced process and this user, and it must know the random bits of the address, which only
  * who has read the rendezvous can. A stranger is turned away and changes nothing. The sockets'
  * names are abstract: they are of a network namespace, and go with the process. A rank that dies
- * before it has met the others is seen by the deadline alone: whoever makes the group watches its
- * members.
+ * before it has met the others is seen by the deadline, or by whoever `look` asks.
  */
 
 #include "cuda_ipc/sys.h"
@@ -34,7 +33,10 @@ struct shc_control {
     int listener;
     int rank, world;
     int links[SHC_MAX_WORLD]; /* by rank; -1: none */
-    uint64_t strangers;       /* turned away */
+    /* Asked every 10 ms of waiting: has a rank died that nobody can meet any more? May be NULL. */
+    enum shc_status (*look)(void *ctx);
+    void *look_ctx;
+    uint64_t strangers; /* turned away */
 };
 
 /* One message; fd -1: none. What was received is the receiver's to close. */

@@ -23,6 +23,74 @@ extern "C" {
  */
 enum shc_status shc_cuda_info(char *text, size_t capacity);
 
+/* ---- groups of ranks with GPUs ---- */
+
+/* Where ranks read one another's data. */
+enum shc_cuda_route {
+    SHC_CUDA_ROUTE_AUTO = 0, /* slabs where all ranks can map all others', else host memory */
+    SHC_CUDA_ROUTE_SLABS,    /* or no group */
+    SHC_CUDA_ROUTE_HOST,
+};
+
+struct shc_cuda_config {
+    int device;       /* the ordinal of this rank's GPU in this process; ranks may share one */
+    const char *name; /* shows in every message about the group; may be NULL */
+    /* Of making the group, and of every operation from the moment it is enqueued, also while its
+     * stream has other work; 0: 30 minutes. */
+    uint64_t timeout_ns;
+    /* How much of a message one round takes, 0: 4 MiB; a rank keeps twice as much on its GPU, and
+     * without slabs world_size times more. Whole lines of 128 bytes, at least one per rank. This and
+     * the route must be the same on all ranks. */
+    uint64_t half_bytes;
+    enum shc_cuda_route route;
+    /* Gets each line the group says (an operation that is late, and whom it waits for). Any thread;
+     * must not call this library. NULL: they go to standard error. */
+    void (*say)(void *ctx, const char *line);
+    void *say_ctx;
+};
+
+struct shc_cuda_comm;
+
+/*
+ * Makes a group over a CPU group of the same ranks, which stays the caller's, usable, and open until
+ * this one is freed. Collective: fails on all ranks or on none, with the first bad rank's reason.
+ * Nothing else may run on the CPU group meanwhile.
+ */
+enum shc_status shc_cuda_comm_create(struct shc_comm *comm, const struct shc_cuda_config *config,
+                                     struct shc_cuda_comm **cuda);
+
+/*
+ * Enqueues the operation on a stream (a CUstream) of the GPU and returns. Operations of a group run
+ * in the order of these calls, also on different streams. The tensors are contiguous GPU memory,
+ * valid until the stream is past the operation; the descriptor is copied. Which fields an operation
+ * uses is said at shc_op; SEND, RECV and sparse tensors are not offered.
+ * The CPU waits only when it is 64 operations ahead of the slowest GPU, and in all_to_all until all
+ * ranks have come to the call.
+ * A stream cannot fail. When the group fails, its operations end and write nothing more; whoever has
+ * synchronized asks shc_cuda_comm_error.
+ */
+enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct shc_op *op,
+                                      void *stream);
+
+/* SHC_OK: all operations that this rank's streams are past have given their results. Else why the
+ * group has failed. Any thread. */
+enum shc_status shc_cuda_comm_error(struct shc_cuda_comm *cuda);
+
+/* Fails the group, and the CPU group, for all ranks. Any thread. */
+void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason);
+
+/* Lines of `key=value`: route, why it is that one, sizes, counters. */
+enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_t capacity);
+
+/*
+ * Leaves the group. Gives what this rank's streams still have to do two seconds; if that is not
+ * enough the group fails. Needs no peer. A second call does nothing.
+ */
+void shc_cuda_comm_close(struct shc_cuda_comm *cuda);
+
+/* Closes if that was not done, and frees. What a stream may still touch stays. */
+void shc_cuda_comm_free(struct shc_cuda_comm *cuda);
+
 /* The calling thread's last failure in this library: one paragraph, no newline at its end. */
 const char *shc_cuda_error_text(void);
 

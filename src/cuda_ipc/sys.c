@@ -3,11 +3,16 @@
 #include "shm/base/clock.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -190,4 +195,88 @@ void shc_sys_sleep_ns(uint64_t ns)
     const struct timespec time = {.tv_sec = (time_t)(ns / SHC_NS_PER_S),
                                   .tv_nsec = (long)(ns % SHC_NS_PER_S)};
     (void)nanosleep(&time, NULL); /* a signal may end it early */
+}
+
+/* ---- memory that processes share ---- */
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+int shc_sys_memory_make(size_t bytes, int *fd)
+{
+    const int made = memfd_create("shmcoll-cuda", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (made < 0)
+        return errno;
+    if (ftruncate(made, (off_t)bytes) != 0 || fcntl(made, F_ADD_SEALS, SEALS) != 0) {
+        const int error = errno;
+        close(made);
+        return error;
+    }
+    *fd = made;
+    return 0;
+}
+
+int shc_sys_memory_check(int fd, size_t bytes)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return errno;
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != bytes || seals < 0 ||
+        (seals & SEALS) != SEALS)
+        return EBADMSG;
+    return 0;
+}
+
+int shc_sys_memory_reserve(int fd, size_t offset, size_t bytes)
+{
+    int error;
+    do {
+        error = posix_fallocate(fd, (off_t)offset, (off_t)bytes);
+    } while (error == EINTR);
+    return error;
+}
+
+int shc_sys_memory_map(int fd, size_t bytes, void **base)
+{
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED)
+        return errno;
+    *base = mapped;
+    return 0;
+}
+
+void shc_sys_memory_unmap(void *base, size_t bytes)
+{
+    (void)munmap(base, bytes);
+}
+
+/* ---- threads ---- */
+
+int shc_sys_thread_start(struct shc_sys_thread *thread, const char *name, void *(*entry)(void *),
+                         void *arg)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_t handle;
+    const int error = pthread_create(&handle, NULL, entry, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        return error;
+    pthread_setname_np(handle, name);
+    thread->handle = (uint64_t)handle;
+    return 0;
+}
+
+void shc_sys_thread_join(const struct shc_sys_thread *thread)
+{
+    (void)pthread_join((pthread_t)thread->handle, NULL);
+}
+
+void shc_sys_say(const char *line)
+{
+    char text[1200];
+    const int bytes = snprintf(text, sizeof text, "%s\n", line);
+    if (bytes > 0 && (size_t)bytes < sizeof text)
+        (void)!write(STDERR_FILENO, text, (size_t)bytes);
 }

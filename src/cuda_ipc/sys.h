@@ -45,3 +45,30 @@ SHC_NODISCARD int shc_sys_poll(struct pollfd *fds, size_t count, uint64_t timeou
 void shc_sys_close(int fd); /* -1: nothing */
 
 void shc_sys_sleep_ns(uint64_t ns);
+
+/* ---- memory that processes share ---- */
+
+/* post: *fd is memory of that size, without a name, which nobody can resize any more. */
+SHC_NODISCARD int shc_sys_memory_make(size_t bytes, int *fd);
+
+/* EBADMSG: not memory of that size, or somebody could still resize it. */
+SHC_NODISCARD int shc_sys_memory_check(int fd, size_t bytes);
+
+/* Takes the pages of a range now, where this thread runs. ENOSPC, ENOMEM: there are not so many. */
+SHC_NODISCARD int shc_sys_memory_reserve(int fd, size_t offset, size_t bytes);
+
+SHC_NODISCARD int shc_sys_memory_map(int fd, size_t bytes, void **base);
+void shc_sys_memory_unmap(void *base, size_t bytes);
+
+/* ---- threads of our own: they block all signals ---- */
+
+struct shc_sys_thread {
+    uint64_t handle;
+};
+
+SHC_NODISCARD int shc_sys_thread_start(struct shc_sys_thread *thread, const char *name,
+                                       void *(*entry)(void *), void *arg);
+void shc_sys_thread_join(const struct shc_sys_thread *thread);
+
+/* A line on standard error. */
+void shc_sys_say(const char *line);

@@ -10,7 +10,7 @@
 #define POISON_AGAIN_NS SHC_NS_PER_MS
 
 enum shc_status shc_timeline_init(const struct shc_gpu *gpu, shc_cu_address words, shc_a64 *host,
-                                  uint32_t count, struct shc_timeline *timeline)
+                                  uint32_t count, uint32_t stride, struct shc_timeline *timeline)
 {
     struct shc_timeline made;
     memset(&made, 0, sizeof made);
@@ -18,6 +18,7 @@ enum shc_status shc_timeline_init(const struct shc_gpu *gpu, shc_cu_address word
     made.words = words;
     made.host = host;
     made.count = count;
+    made.stride = stride;
     SHC_TRY(shc_gpu_enter(gpu));
     const int result =
         gpu->driver->cuStreamCreateWithPriority(&made.rescue, SHC_CU_STREAM_NON_BLOCKING, 0);
@@ -37,13 +38,18 @@ void shc_timeline_fini(struct shc_timeline *timeline)
     timeline->rescue = NULL;
 }
 
+static shc_cu_address address_of(const struct shc_timeline *timeline, uint32_t word)
+{
+    return timeline->words + (uint64_t)word * timeline->stride * sizeof(uint64_t);
+}
+
 static enum shc_status enqueue_wait(const struct shc_timeline *timeline,
                                     struct shc_cu_stream *stream, uint32_t word, uint64_t value)
 {
     const struct shc_driver *driver = timeline->gpu->driver;
     SHC_TRY(shc_gpu_enter(timeline->gpu));
-    const int result = driver->cuStreamWaitValue64(
-        stream, timeline->words + word * sizeof(uint64_t), value, SHC_CU_WAIT_GEQ);
+    const int result =
+        driver->cuStreamWaitValue64(stream, address_of(timeline, word), value, SHC_CU_WAIT_GEQ);
     shc_gpu_leave(timeline->gpu);
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(driver, result, "cuStreamWaitValue64");
@@ -89,12 +95,11 @@ static enum shc_status write_poison(struct shc_timeline *timeline)
     int result = SHC_CU_SUCCESS;
     for (uint32_t i = 0; timeline->host != NULL && i < timeline->count; i++)
         /* release timeline/word -> acquire in the device: nothing; it ends waits. */
-        shc_a64_store_release(&timeline->host[i], SHC_TIMELINE_POISON);
+        shc_a64_store_release(&timeline->host[(size_t)i * timeline->stride], SHC_TIMELINE_POISON);
     SHC_TRY(shc_gpu_enter(timeline->gpu));
     for (uint32_t i = 0; i < timeline->count && result == SHC_CU_SUCCESS; i++)
-        result =
-            driver->cuStreamWriteValue64(timeline->rescue, timeline->words + i * sizeof(uint64_t),
-                                         SHC_TIMELINE_POISON, SHC_CU_WRITE_DEFAULT);
+        result = driver->cuStreamWriteValue64(timeline->rescue, address_of(timeline, i),
+                                              SHC_TIMELINE_POISON, SHC_CU_WRITE_DEFAULT);
     shc_gpu_leave(timeline->gpu);
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(driver, result, "waits cannot be ended: cuStreamWriteValue64");
@@ -129,6 +134,15 @@ static enum shc_status is_idle(const struct shc_timeline *timeline,
             return shc_driver_fail(driver, result, "a stream broke");
     }
     return SHC_OK;
+}
+
+enum shc_status shc_timeline_poison_again(struct shc_timeline *timeline)
+{
+    bool written = false;
+    SHC_TRY(shc_gpu_enter(timeline->gpu)); /* a thread of ours has no context by itself */
+    const enum shc_status st = is_idle(timeline, &timeline->rescue, 1, &written);
+    shc_gpu_leave(timeline->gpu);
+    return st == SHC_OK && written ? write_poison(timeline) : st;
 }
 
 enum shc_status shc_timeline_drain(struct shc_timeline *timeline,

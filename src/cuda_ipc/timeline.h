@@ -29,13 +29,15 @@ struct shc_timeline {
     shc_cu_address words; /* as the GPU sees them */
     shc_a64 *host;        /* as the CPU sees them; NULL: in the GPU's memory */
     uint32_t count;
+    uint32_t stride;              /* in words */
     struct shc_cu_stream *rescue; /* never waits: poison goes through it */
     shc_a32 state;                /* bit 31: poisoned; below: threads that are enqueuing a wait */
 };
 
-/* pre: the words are this rank's, zero or already counting, and outlive the timeline. */
+/* `count` words, each `stride` words behind the one before. pre: they are this rank's, zero or
+ * already counting, and outlive the timeline. */
 SHC_NODISCARD enum shc_status shc_timeline_init(const struct shc_gpu *gpu, shc_cu_address words,
-                                                shc_a64 *host, uint32_t count,
+                                                shc_a64 *host, uint32_t count, uint32_t stride,
                                                 struct shc_timeline *timeline);
 
 /* pre: drained, or no wait was ever enqueued that is not over. */
@@ -55,6 +57,9 @@ SHC_NODISCARD enum shc_status shc_timeline_signal(const struct shc_gpu *gpu,
 /* No further wait is enqueued, and those that are end. Behind a wait that ended so, streams work on
  * what is there: the group must be known as failed before. Does not wait. */
 SHC_NODISCARD enum shc_status shc_timeline_poison(struct shc_timeline *timeline);
+
+/* pre: poisoned. Once more, unless the last poison is still on its way. */
+SHC_NODISCARD enum shc_status shc_timeline_poison_again(struct shc_timeline *timeline);
 
 bool shc_timeline_poisoned(const struct shc_timeline *timeline);
 

@@ -345,5 +345,23 @@ TEST(Control, AMessageOfAnotherFormLeavesNoDescriptor)
     close(pair[1]);
 }
 
+// Whoever knows that a rank has died need not wait for it.
+TEST(Control, WhoLooksEndsAMeeting)
+{
+    shc_control control;
+    ASSERT_EQ(shc_control_open(0, 2, &control), SHC_OK);
+    control.look = [](void *ctx) {
+        ++*static_cast<int *>(ctx);
+        return shc_cuda_fail(SHC_ERR_PEER_DEAD, "rank 1 is dead");
+    };
+    int looks = 0;
+    control.look_ctx = &looks;
+    const shc_control_address all[2] = {control.self, control.self};
+    EXPECT_EQ(shc_control_meet(&control, all, shc_clock_ns() + 60 * SHC_NS_PER_S),
+              SHC_ERR_PEER_DEAD);
+    EXPECT_EQ(looks, 1);
+    shc_control_close(&control);
+}
+
 } // namespace
 } // namespace shmcoll::test

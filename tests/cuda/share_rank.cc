@@ -168,7 +168,7 @@ void hand_over(Rank &rank, bool die_in_the_middle)
     rank.driver.cuMemsetD8Async(own.address, 0, 4096, rank.stream);
     rank.driver.cuStreamSynchronize(rank.stream);
     if (shc_timeline_init(&rank.gpu, own.address, nullptr,
-                          static_cast<uint32_t>(rank.control.world), &timeline) != SHC_OK)
+                          static_cast<uint32_t>(rank.control.world), 1, &timeline) != SHC_OK)
         die("timeline");
     barrier(rank);
     for (uint64_t round = 1; round <= kRounds; round++) {

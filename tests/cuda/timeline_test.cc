@@ -19,7 +19,7 @@ namespace shmcoll::test
 namespace
 {
 
-constexpr uint32_t kWords = 4;
+constexpr uint32_t kWords = 4, kStride = 16;
 constexpr size_t kPage = 4096;
 
 enum class Where { kDevice, kHost };
@@ -40,7 +40,7 @@ struct Fixture {
         }
         for (auto &stream : streams)
             EXPECT_EQ(d.cuStreamCreateWithPriority(&stream, SHC_CU_STREAM_NON_BLOCKING, 0), 0);
-        EXPECT_EQ(shc_timeline_init(&standin.gpu, words, seen, kWords, &timeline), SHC_OK);
+        EXPECT_EQ(shc_timeline_init(&standin.gpu, words, seen, kWords, kStride, &timeline), SHC_OK);
     }
     ~Fixture()
     {
@@ -60,7 +60,8 @@ struct Fixture {
     }
     shc_status signal(size_t stream, uint32_t word, uint64_t value)
     {
-        return shc_timeline_signal(&standin.gpu, streams[stream], words + word * 8, value);
+        return shc_timeline_signal(&standin.gpu, streams[stream], words + word * kStride * 8,
+                                   value);
     }
     bool idle(size_t stream) { return standin.driver.cuStreamQuery(streams[stream]) == 0; }
     shc_status drain(uint64_t ns = 20 * SHC_NS_PER_S)

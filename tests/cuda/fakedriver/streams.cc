@@ -275,7 +275,7 @@ int cuStreamDestroy(shc_cu_stream *stream)
     std::unique_lock<std::mutex> guard(stream->lock);
     stream->closing = true;
     stream->changed.notify_all();
-    const bool ended = stream->changed.wait_for(guard, std::chrono::milliseconds(100),
+    const bool ended = stream->changed.wait_for(guard, std::chrono::milliseconds(1000),
                                                 [&] { return stream->ended; });
     guard.unlock();
     if (ended) {

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "cuda_ipc/cuda_comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_TIMEOUT_NS (30 * 60 * SHC_NS_PER_S)
+#define CLOSING_NS         (2 * SHC_NS_PER_S)
+#define DRAINING_NS        SHC_NS_PER_S
+
+static enum shc_status make_locks(struct shc_cuda_comm *comm)
+{
+    pthread_condattr_t attr;
+    int error = pthread_condattr_init(&attr);
+    if (!error)
+        error = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    if (!error)
+        error = pthread_cond_init(&comm->stir, &attr);
+    if (!error)
+        error = pthread_mutex_init(&comm->order_lock, NULL);
+    if (!error)
+        error = pthread_mutex_init(&comm->state_lock, NULL);
+    if (error)
+        return shc_cuda_fail_errno(SHC_ERR_NOMEM, error, "no lock for a group");
+    (void)pthread_condattr_destroy(&attr);
+    return SHC_OK;
+}
+
+static void drop(struct shc_cuda_comm *comm)
+{
+    shc_setup_undo(comm);
+    (void)pthread_mutex_destroy(&comm->order_lock);
+    (void)pthread_mutex_destroy(&comm->state_lock);
+    (void)pthread_cond_destroy(&comm->stir);
+    free(comm);
+}
+
+enum shc_status shc_cuda_comm_create_over(const char *library, struct shc_comm *comm,
+                                          const struct shc_cuda_config *config,
+                                          struct shc_cuda_comm **cuda)
+{
+    struct shc_cuda_comm *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return shc_cuda_fail(SHC_ERR_NOMEM, "out of memory");
+    made->core = comm;
+    made->rank = shc_comm_rank(comm);
+    made->world = shc_comm_world_size(comm);
+    made->timeout_ns = config->timeout_ns ? config->timeout_ns : DEFAULT_TIMEOUT_NS;
+    made->say = config->say;
+    made->say_ctx = config->say_ctx;
+    made->host.fd = -1;
+    snprintf(made->name, sizeof made->name, "%s", config->name ? config->name : "unnamed");
+    enum shc_status st = make_locks(made);
+    if (st != SHC_OK) {
+        free(made);
+        return st;
+    }
+    st = shc_setup_make(made, library, config);
+    if (st != SHC_OK) {
+        drop(made);
+        return st;
+    }
+    *cuda = made;
+    return SHC_OK;
+}
+
+enum shc_status shc_cuda_comm_create(struct shc_comm *comm, const struct shc_cuda_config *config,
+                                     struct shc_cuda_comm **cuda)
+{
+    return shc_cuda_comm_create_over(SHC_DRIVER_LIBRARY, comm, config, cuda);
+}
+
+/* In a forked child nothing of CUDA works, and nothing is this process's. */
+static bool is_child(struct shc_cuda_comm *cuda)
+{
+    return shc_comm_error(cuda->core) == SHC_ERR_FORKED;
+}
+
+static bool is_closed(struct shc_cuda_comm *cuda)
+{
+    pthread_mutex_lock(&cuda->state_lock);
+    const bool closed = cuda->closed;
+    pthread_mutex_unlock(&cuda->state_lock);
+    return closed;
+}
+
+enum shc_status shc_cuda_comm_error(struct shc_cuda_comm *cuda)
+{
+    if (is_child(cuda))
+        return shc_cuda_fail(SHC_ERR_FORKED, "the group belongs to the parent process");
+    if (is_closed(cuda))
+        return shc_cuda_fail(SHC_ERR_CLOSED, "this rank has closed the group");
+    return shc_watch_look(cuda);
+}
+
+void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason)
+{
+    char text[SHC_HOST_REASON_BYTES];
+    if (is_child(cuda) || is_closed(cuda))
+        return;
+    snprintf(text, sizeof text, "rank %d aborted: %s", cuda->rank, reason ? reason : "no reason");
+    (void)!shc_watch_fail(cuda, SHC_ERR_ABORTED, text);
+}
+
+enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_t capacity)
+{
+    pthread_mutex_lock(&cuda->state_lock);
+    const uint64_t sequence = cuda->sequence;
+    pthread_mutex_unlock(&cuda->state_lock);
+    const int used = snprintf(
+        text, capacity, "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\noperations=%llu\n",
+        cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind), cuda->reason,
+        cuda->half_bytes, cuda->gpu.name, (unsigned long long)sequence);
+    if (used < 0 || (size_t)used >= capacity)
+        return shc_cuda_fail(SHC_ERR_INVALID, "the text needs %d bytes", used + 1);
+    return SHC_OK;
+}
+
+/* ---- leaving ---- */
+
+static bool await_idle(struct shc_cuda_comm *cuda, uint64_t patience_ns, bool while_healthy)
+{
+    const uint64_t deadline_ns = shc_clock_ns() + patience_ns;
+    while (!shc_watch_idle(cuda)) {
+        if (shc_clock_ns() >= deadline_ns || (while_healthy && shc_watch_look(cuda) != SHC_OK))
+            return false;
+        shc_sys_sleep_ns(SHC_NS_PER_MS / 5);
+    }
+    return true;
+}
+
+void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
+{
+    if (is_child(cuda))
+        return;
+    pthread_mutex_lock(&cuda->state_lock);
+    cuda->closing = true; /* ends a call that waits for other CPUs */
+    pthread_mutex_unlock(&cuda->state_lock);
+    pthread_mutex_lock(&cuda->order_lock);
+    if (!is_closed(cuda)) {
+        if (!await_idle(cuda, CLOSING_NS, true)) {
+            char text[SHC_HOST_REASON_BYTES];
+            snprintf(text, sizeof text, "rank %d closed the group while operations were under way",
+                     cuda->rank);
+            (void)!shc_watch_fail(cuda, SHC_ERR_PEER_LEFT, text);
+            (void)await_idle(cuda, DRAINING_NS, false);
+        }
+        /* release cuda/left -> acquire in look_at_leavers(): its last operation. */
+        shc_a64_store_release(&shc_host_part(&cuda->host, cuda->rank)->left.word,
+                              cuda->sequence + 1);
+        shc_watch_stop(cuda);
+        pthread_mutex_lock(&cuda->state_lock);
+        cuda->closed = true;
+        pthread_mutex_unlock(&cuda->state_lock);
+    }
+    pthread_mutex_unlock(&cuda->order_lock);
+}
+
+void shc_cuda_comm_free(struct shc_cuda_comm *cuda)
+{
+    if (cuda == NULL || is_child(cuda))
+        return;
+    shc_cuda_comm_close(cuda);
+    if (shc_watch_idle(cuda))
+        drop(cuda);
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * A group of ranks with GPUs: what setup.c makes, enqueue.c uses, watch.c keeps an eye on.
+ */
+
+#include "cuda_ipc/cuda_error.h"
+#include "cuda_ipc/cuda_ipc.h"
+#include "cuda_ipc/demand.h"
+#include "cuda_ipc/kernel/kernels.h"
+#include "cuda_ipc/share.h"
+#include "cuda_ipc/timeline.h"
+#include "shm/base/clock.h"
+
+#include <pthread.h>
+
+#define SHC_CUDA_NAME_BYTES   64
+#define SHC_CUDA_REASON_BYTES (2 * SHC_SHARE_REASON_BYTES + 64)
+#define SHC_GATE_BYTES        256 /* the gate has its own piece of the GPU's memory */
+
+/* An operation that is under way. */
+struct shc_flight {
+    uint64_t begun_ns, deadline_ns, late_ns;
+    uint64_t last_round;
+    uint64_t call[SHC_RECORD_CALL_WORDS];
+};
+
+struct shc_cuda_comm {
+    /* Constant once it is made. */
+    struct shc_comm *core;
+    char name[SHC_CUDA_NAME_BYTES];
+    int rank, world;
+    uint64_t timeout_ns;
+    size_t half_bytes;
+    bool by_slabs; /* else by host memory */
+    char reason[SHC_CUDA_REASON_BYTES];
+    void (*say)(void *ctx, const char *line);
+    void *say_ctx;
+    struct shc_driver driver;
+    struct shc_gpu gpu;
+    struct shc_kernels kernels;
+    struct shc_share share;
+    struct shc_host host;
+    struct shc_timeline timeline;
+    shc_cu_address gate;    /* this rank's */
+    shc_cu_address scratch; /* without slabs: a half of each rank */
+
+    pthread_mutex_t order_lock; /* guards what follows; held while an operation is enqueued */
+    uint64_t round, meetings;
+    struct shc_cu_event *tail; /* behind the newest operation */
+    struct shc_cu_stream *stream;
+    bool any; /* operation yet */
+    struct shc_demand demand;
+    struct shc_move moves[SHC_ROUND_MOVES];
+
+    pthread_mutex_t state_lock; /* guards what follows; held for a few instructions */
+    pthread_cond_t stir;        /* the watcher has something to look at */
+    uint64_t sequence;          /* the newest operation */
+    struct shc_flight flights[SHC_RECORDS];
+    enum shc_status failed; /* set once, behind `failure` */
+    char failure[SHC_CUDA_ERROR_BYTES];
+    bool closing, closed, stopping;
+    bool stuck; /* the driver no longer does what ends waits */
+
+    struct shc_sys_thread watcher;
+    bool watched;
+};
+
+/* As shc_cuda_comm_create, over this library in the place of the machine's driver. */
+SHC_NODISCARD enum shc_status shc_cuda_comm_create_over(const char *library, struct shc_comm *comm,
+                                                        const struct shc_cuda_config *config,
+                                                        struct shc_cuda_comm **cuda);
+
+/* ---- setup.c ---- */
+
+/* Makes all but locks and watcher. pre: core, rank, world, name, say are set, the rest is zero.
+ * Collective; on failure what was made is there for shc_setup_undo. */
+SHC_NODISCARD enum shc_status shc_setup_make(struct shc_cuda_comm *comm, const char *library,
+                                             const struct shc_cuda_config *config);
+
+/* pre: this rank's streams are past all operations. */
+void shc_setup_undo(struct shc_cuda_comm *comm);
+
+/* ---- watch.c ---- */
+
+SHC_NODISCARD enum shc_status shc_watch_start(struct shc_cuda_comm *comm);
+void shc_watch_stop(struct shc_cuda_comm *comm);
+
+/* Looks at everything that may have failed the group. SHC_OK, or the reason. Any thread. */
+SHC_NODISCARD enum shc_status shc_watch_look(struct shc_cuda_comm *comm);
+
+/* Fails the group, unless it has failed before; returns the reason that stands, recorded. */
+SHC_NODISCARD SHC_COLD enum shc_status shc_watch_fail(struct shc_cuda_comm *comm,
+                                                      enum shc_status status, const char *text);
+
+/* The same because these two made different calls as their operation of that number. */
+SHC_NODISCARD SHC_COLD enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm,
+                                                          uint64_t sequence, int a, int b);
+
+/* This operation is now the newest, and watched. */
+void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight);
+/* It takes rounds up to this one. */
+void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round);
+
+/* Is this rank's stream past all operations? */
+bool shc_watch_idle(struct shc_cuda_comm *comm);

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * What a call demands: the caller's descriptor, checked as far as one rank can, as flat memory, as
+ * rounds, and as the record that all ranks compare. No I/O; nothing of the GPU.
+ */
+
+#include "cuda_ipc/hostarena.h"
+#include "cuda_ipc/rounds.h"
+
+/* Contiguous tensors taken as one vector. Reading it keeps the place. */
+struct shc_flat {
+    const struct shc_tensor *list;
+    uint32_t count;
+    uint32_t elem_bytes;
+    uint64_t bytes;
+    uint32_t at;     /* the tensor of the last look ... */
+    uint64_t before; /* ... and the bytes in front of it */
+};
+
+struct shc_demand {
+    enum shc_dtype dtype;
+    enum shc_redop redop;
+    uint32_t elem_bytes;
+    double premul;
+    uint64_t timeout_ns; /* 0: the group's */
+    struct shc_flat in, out;
+    struct shc_rounds rounds; /* refers to what is below; the half, and `largest`, are set later */
+    uint64_t blocks[SHC_MAX_WORLD];
+    uint64_t sends[SHC_MAX_WORLD], receives[SHC_MAX_WORLD];
+    uint64_t call[SHC_RECORD_CALL_WORDS];
+};
+
+/* SHC_ERR_INVALID, SHC_ERR_UNSUPPORTED: as the core says it of the same descriptor. The tensors'
+ * arrays must outlive the demand. */
+SHC_NODISCARD enum shc_status shc_demand_make(const struct shc_op *op, int rank, int world,
+                                              struct shc_demand *demand);
+
+/* The address of byte `offset` of the vector; *run: so many bytes lie there in a row, at least one.
+ * pre: offset < flat->bytes. */
+char *shc_flat_at(struct shc_flat *flat, uint64_t offset, uint64_t *run);
+
+/* "all_reduce #5 (float32, 8 elements, sum)", from the words of a record. They may be anything. */
+void shc_call_words_text(const uint64_t call[SHC_RECORD_CALL_WORDS], uint64_t sequence, char *text,
+                         size_t capacity);

@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * An operation as work in a stream (docs/CUDA.md, "Rounds"). rounds.c says which bytes move; here is
+ * what carries them, and in which order. Nothing here waits, but await() for the CPUs of others.
+ */
+#include "cuda_ipc/cuda_comm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PAUSE_SHORTEST_NS (20 * SHC_NS_PER_US)
+#define PAUSE_LONGEST_NS  SHC_NS_PER_MS
+
+/* One operation on its way into a stream. Copies are collected, because one launch takes many. */
+struct work {
+    struct shc_cuda_comm *comm;
+    struct shc_cu_stream *stream;
+    uint64_t sequence;
+    uint64_t round; /* the group's number of the current one */
+    struct shc_copy_args copies;
+};
+
+static void *pointer(shc_cu_address address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+/* ---- where the data is ---- */
+
+/* Rank r's half of a round, as the rank that stages there writes it and peers reach it. */
+static shc_cu_address half_of(const struct shc_cuda_comm *comm, int r, uint64_t round)
+{
+    const shc_cu_address halves =
+        comm->by_slabs ? comm->share.slabs[r].address
+                       : shc_host_device(&comm->host, shc_host_halves(&comm->host, r));
+    return halves + (round & 1) * comm->half_bytes;
+}
+
+/* The same as this rank's kernels read it. */
+static shc_cu_address source_of(const struct work *work, int r)
+{
+    const struct shc_cuda_comm *comm = work->comm;
+    return comm->by_slabs ? half_of(comm, r, work->round)
+                          : comm->scratch + (size_t)r * comm->half_bytes;
+}
+
+/* ---- copies ---- */
+
+static enum shc_status flush(struct work *work)
+{
+    if (work->copies.count == 0)
+        return SHC_OK;
+    SHC_TRY(shc_kernels_copy(&work->comm->kernels, work->stream, &work->copies));
+    work->copies.count = 0;
+    return SHC_OK;
+}
+
+static enum shc_status copy(struct work *work, void *to, const void *from, uint64_t bytes)
+{
+    if (to == from)
+        return SHC_OK;
+    if (work->copies.count == SHC_COPY_PIECES)
+        SHC_TRY(flush(work));
+    work->copies.piece[work->copies.count++] =
+        (struct shc_copy_piece){.to = to, .from = from, .bytes = bytes};
+    return SHC_OK;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* From the user's memory to one's own half. */
+static enum shc_status stage(struct work *work, const struct shc_move *move)
+{
+    const shc_cu_address half = half_of(work->comm, work->comm->rank, work->round) + move->to;
+    for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
+        const char *from = shc_flat_at(&work->comm->demand.in, move->from + moved, &run);
+        run = least(run, move->bytes - moved);
+        SHC_TRY(copy(work, pointer(half + moved), from, run));
+    }
+    return SHC_OK;
+}
+
+static enum shc_status keep(struct work *work, const struct shc_move *move)
+{
+    for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
+        uint64_t room;
+        const char *from = shc_flat_at(&work->comm->demand.in, move->from + moved, &run);
+        char *to = shc_flat_at(&work->comm->demand.out, move->to + moved, &room);
+        run = least(least(run, room), move->bytes - moved);
+        SHC_TRY(copy(work, to, from, run));
+    }
+    return SHC_OK;
+}
+
+static enum shc_status fetch(struct work *work, const struct shc_move *move)
+{
+    const shc_cu_address from = source_of(work, move->rank) + move->from;
+    for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
+        char *to = shc_flat_at(&work->comm->demand.out, move->to + moved, &run);
+        run = least(run, move->bytes - moved);
+        SHC_TRY(copy(work, to, pointer(from + moved), run));
+    }
+    return SHC_OK;
+}
+
+/* Without slabs: what this move reads, into scratch memory. No user's byte, so no gate. */
+static enum shc_status pull(struct work *work, const struct shc_move *move)
+{
+    const struct shc_cuda_comm *comm = work->comm;
+    const bool all = move->kind == SHC_MOVE_SUM || move->kind == SHC_MOVE_SUM_AHEAD;
+    if (comm->by_slabs || (!all && move->kind != SHC_MOVE_FETCH))
+        return SHC_OK;
+    for (int r = all ? 0 : move->rank; r < (all ? comm->world : move->rank + 1); r++) {
+        const int result = comm->driver.cuMemcpyAsync(source_of(work, r) + move->from,
+                                                      half_of(comm, r, work->round) + move->from,
+                                                      move->bytes, work->stream);
+        if (result != SHC_CU_SUCCESS)
+            return shc_driver_fail(&comm->driver, result, "from rank %d's host memory", r);
+    }
+    return SHC_OK;
+}
+
+/* ---- reductions ---- */
+
+static enum shc_status reduce(struct work *work, void *to, uint64_t from, uint64_t bytes)
+{
+    const struct shc_cuda_comm *comm = work->comm;
+    const struct shc_demand *demand = &comm->demand;
+    const struct shc_cuda_record *record =
+        &shc_host_part(&comm->host, 0)->records[work->sequence % SHC_RECORDS];
+    struct shc_reduce_args args;
+    memset(&args, 0, sizeof args);
+    args.gate = pointer(comm->gate);
+    args.out = to;
+    args.count = bytes / demand->elem_bytes;
+    args.factors = pointer(shc_host_device(&comm->host, &record->factor));
+    args.factor_stride = comm->host.part_bytes;
+    args.world = comm->world;
+    for (int r = 0; r < comm->world; r++)
+        args.source[r] = pointer(source_of(work, r) + from);
+    return shc_kernels_reduce(&comm->kernels, work->stream, demand->dtype, demand->redop, &args);
+}
+
+static enum shc_status sum(struct work *work, const struct shc_move *move)
+{
+    if (move->kind == SHC_MOVE_SUM_AHEAD) {
+        const shc_cu_address next = half_of(work->comm, work->comm->rank, work->round + 1);
+        return reduce(work, pointer(next + move->to), move->from, move->bytes);
+    }
+    for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
+        char *to = shc_flat_at(&work->comm->demand.out, move->to + moved, &run);
+        run = least(run, move->bytes - moved);
+        SHC_TRY(reduce(work, to, move->from + moved, run));
+    }
+    return SHC_OK;
+}
+
+/* ---- a round ---- */
+
+/* Behind what this rank has staged: tells all others, then waits for all. */
+static enum shc_status meet(struct work *work)
+{
+    struct shc_cuda_comm *comm = work->comm;
+    for (int turn = 1; turn < comm->world; turn++) {
+        const int peer = (comm->rank + turn) % comm->world;
+        const struct shc_lone_shm *word = shc_host_arrival(&comm->host, peer, comm->rank);
+        SHC_TRY(shc_timeline_signal(&comm->gpu, work->stream,
+                                    shc_host_device(&comm->host, &word->word), work->round));
+    }
+    for (int turn = 1; turn < comm->world; turn++)
+        SHC_TRY(shc_timeline_wait(&comm->timeline, work->stream,
+                                  (uint32_t)((comm->rank + turn) % comm->world), work->round));
+    return SHC_OK;
+}
+
+static enum shc_status gate(struct work *work, bool first)
+{
+    const struct shc_cuda_comm *comm = work->comm;
+    const struct shc_host *host = &comm->host;
+    const struct shc_part_shm *own = shc_host_part(host, comm->rank),
+                              *part = shc_host_part(host, 0);
+    const void *records = &part->records[work->sequence % SHC_RECORDS];
+    const struct shc_gate_args args = {
+        .gate = pointer(comm->gate),
+        .verdict = pointer(shc_host_device(host, &own->verdict.word)),
+        .aborted = pointer(shc_host_device(host, &shc_host_header(host)->aborted.word)),
+        .arrived = pointer(shc_host_device(host, shc_host_arrival(host, comm->rank, 0))),
+        .arrived_stride = sizeof(struct shc_lone_shm),
+        .round = work->round,
+        .poison = SHC_TIMELINE_POISON,
+        .records = first ? pointer(shc_host_device(host, records)) : NULL,
+        .record_stride = host->part_bytes,
+        .sequence = work->sequence,
+        .rank = comm->rank,
+        .world = comm->world,
+    };
+    return shc_kernels_gate(&comm->kernels, work->stream, &args);
+}
+
+static enum shc_status consume(struct work *work, const struct shc_move *move)
+{
+    SHC_TRY(pull(work, move));
+    switch (move->kind) {
+    case SHC_MOVE_KEEP:
+        return keep(work, move);
+    case SHC_MOVE_FETCH:
+        return fetch(work, move);
+    default:
+        return sum(work, move);
+    }
+}
+
+static enum shc_status enqueue_round(struct work *work, uint64_t k)
+{
+    struct shc_cuda_comm *comm = work->comm;
+    const size_t count = shc_rounds_moves(&comm->demand.rounds, k, comm->moves);
+    size_t i = 0;
+    work->round = ++comm->round;
+    for (; i < count && comm->moves[i].kind == SHC_MOVE_STAGE; i++)
+        SHC_TRY(stage(work, &comm->moves[i]));
+    SHC_TRY(flush(work));
+    SHC_TRY(meet(work));
+    SHC_TRY(gate(work, k == 0));
+    for (; i < count; i++)
+        SHC_TRY(consume(work, &comm->moves[i]));
+    return flush(work);
+}
+
+/* ---- the CPUs of others ---- */
+
+struct awaited {
+    uint64_t sequence;
+    bool (*ready)(const struct shc_cuda_comm *comm, uint64_t sequence);
+    uint64_t deadline_ns;
+    const char *what;
+};
+
+static enum shc_status await(struct shc_cuda_comm *comm, const struct awaited *awaited)
+{
+    uint64_t pause_ns = PAUSE_SHORTEST_NS;
+    while (!awaited->ready(comm, awaited->sequence)) {
+        SHC_TRY(shc_watch_look(comm));
+        pthread_mutex_lock(&comm->state_lock);
+        const bool closing = comm->closing;
+        pthread_mutex_unlock(&comm->state_lock);
+        if (closing)
+            return shc_cuda_fail(SHC_ERR_CLOSED, "this rank has closed the group");
+        if (shc_clock_ns() >= awaited->deadline_ns)
+            return shc_watch_fail(comm, SHC_ERR_TIMEOUT, awaited->what);
+        shc_sys_sleep_ns(pause_ns);
+        pause_ns = least(2 * pause_ns, PAUSE_LONGEST_NS);
+    }
+    return SHC_OK;
+}
+
+static bool slot_is_free(const struct shc_cuda_comm *comm, uint64_t sequence)
+{
+    for (int r = 0; r < comm->world && sequence > SHC_RECORDS; r++)
+        /* acquire cuda/done <- release in the device: it has read the record. */
+        if (shc_a64_load_acquire(&shc_host_part(&comm->host, r)->done.word) <
+            sequence - SHC_RECORDS)
+            return false;
+    return true;
+}
+
+static bool all_published(const struct shc_cuda_comm *comm, uint64_t sequence)
+{
+    for (int r = 0; r < comm->world; r++)
+        /* acquire cuda/published <- release in publish(): record and counts. */
+        if (shc_a64_load_acquire(&shc_host_part(&comm->host, r)->published.word) < sequence)
+            return false;
+    return true;
+}
+
+static void publish(struct shc_cuda_comm *comm, uint64_t sequence)
+{
+    struct shc_part_shm *part = shc_host_part(&comm->host, comm->rank);
+    struct shc_cuda_record *record = &part->records[sequence % SHC_RECORDS];
+    const struct shc_demand *demand = &comm->demand;
+    memset(record, 0, sizeof *record);
+    record->sequence = sequence;
+    memcpy(record->call, demand->call, sizeof record->call);
+    record->factor = demand->premul;
+    if (demand->rounds.kind == SHC_ALL_TO_ALL) {
+        const size_t bytes = (size_t)comm->world * sizeof(uint64_t);
+        uint64_t *counts = shc_host_counts(&comm->host, comm->rank, ++comm->meetings);
+        memcpy(counts, demand->sends, bytes);
+        memcpy(counts + comm->world, demand->receives, bytes);
+    }
+    /* release cuda/published -> acquire in all_published(): record and counts. */
+    shc_a64_store_release(&part->published.word, sequence);
+}
+
+static enum shc_status fail_pair(struct shc_cuda_comm *comm, uint64_t sequence, int from, int to)
+{
+    char text[SHC_HOST_REASON_BYTES];
+    const uint64_t *sends = shc_host_counts(&comm->host, from, comm->meetings);
+    const uint64_t *receives = shc_host_counts(&comm->host, to, comm->meetings) + comm->world;
+    snprintf(text, sizeof text,
+             "all_to_all #%llu: rank %d sends rank %d %llu bytes, which has room for %llu",
+             (unsigned long long)sequence, from, to, (unsigned long long)sends[to],
+             (unsigned long long)receives[from]);
+    return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
+}
+
+/* An all_to_all: every rank learns every pair's bytes, so that all take as many rounds. */
+static enum shc_status exchange_counts(struct shc_cuda_comm *comm, uint64_t sequence,
+                                       uint64_t deadline_ns)
+{
+    const struct awaited awaited = {sequence, all_published, deadline_ns,
+                                    "Timed out waiting for all ranks to call all_to_all"};
+    SHC_TRY(await(comm, &awaited));
+    for (int r = 0; r < comm->world; r++)
+        if (memcmp(shc_host_part(&comm->host, r)->records[sequence % SHC_RECORDS].call,
+                   comm->demand.call, sizeof comm->demand.call) != 0)
+            return shc_watch_mismatch(comm, sequence, comm->rank, r);
+    for (int from = 0; from < comm->world; from++) {
+        const uint64_t *sends = shc_host_counts(&comm->host, from, comm->meetings);
+        for (int to = 0; to < comm->world; to++) {
+            const uint64_t *receives = shc_host_counts(&comm->host, to, comm->meetings);
+            if (sends[to] != receives[comm->world + from])
+                return fail_pair(comm, sequence, from, to);
+            if (from != to && sends[to] > comm->demand.rounds.largest)
+                comm->demand.rounds.largest = sends[to];
+        }
+    }
+    return SHC_OK;
+}
+
+/* ---- an operation ---- */
+
+/* Behind the group's previous operation, on whichever stream that was. */
+static enum shc_status follow(struct shc_cuda_comm *comm, struct shc_cu_stream *stream)
+{
+    if (!comm->any || comm->stream == stream)
+        return SHC_OK;
+    const int result = comm->driver.cuStreamWaitEvent(stream, comm->tail, 0);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(&comm->driver, result, "cuStreamWaitEvent");
+    return SHC_OK;
+}
+
+static enum shc_status enqueue_rounds(struct work *work, uint64_t deadline_ns)
+{
+    struct shc_cuda_comm *comm = work->comm;
+    const struct shc_rounds *rounds = &comm->demand.rounds;
+    SHC_TRY(shc_watch_look(comm)); /* has a rank left that this operation needs? */
+    SHC_TRY(follow(comm, work->stream));
+    if (rounds->kind == SHC_ALL_TO_ALL)
+        SHC_TRY(exchange_counts(comm, work->sequence, deadline_ns));
+    const uint64_t count = shc_rounds_count(rounds);
+    shc_watch_extend(comm, comm->round + count);
+    for (uint64_t k = 0; k < count; k++)
+        SHC_TRY(enqueue_round(work, k));
+    return SHC_OK;
+}
+
+/* Says "done" behind all that was enqueued, also when that was cut short: the watcher poisons until
+ * it reads this. */
+static enum shc_status finish(const struct work *work)
+{
+    struct shc_cuda_comm *comm = work->comm;
+    const struct shc_part_shm *part = shc_host_part(&comm->host, comm->rank);
+    SHC_TRY(shc_timeline_signal(&comm->gpu, work->stream,
+                                shc_host_device(&comm->host, &part->done.word), work->sequence));
+    const int result = comm->driver.cuEventRecord(comm->tail, work->stream);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(&comm->driver, result, "cuEventRecord");
+    comm->stream = work->stream;
+    comm->any = true;
+    return SHC_OK;
+}
+
+/* The operation is published: from here on a failure is the group's. */
+static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
+                                 uint64_t sequence, uint64_t deadline_ns)
+{
+    struct work work = {.comm = comm, .stream = stream, .sequence = sequence};
+    char failure[SHC_CUDA_ERROR_BYTES];
+    work.copies.gate = pointer(comm->gate);
+    enum shc_status st = enqueue_rounds(&work, deadline_ns);
+    snprintf(failure, sizeof failure, "%s", shc_cuda_failure());
+    const enum shc_status finished = finish(&work);
+    if (st == SHC_OK && finished == SHC_OK)
+        return SHC_OK;
+    if (st == SHC_OK) {
+        st = finished;
+        snprintf(failure, sizeof failure, "%s", shc_cuda_failure());
+    }
+    if (st == SHC_ERR_CLOSED) { /* for the others it is something else */
+        st = SHC_ERR_PEER_LEFT;
+        snprintf(failure, sizeof failure, "rank %d left the group inside operation #%llu",
+                 comm->rank, (unsigned long long)sequence);
+    }
+    return shc_watch_fail(comm, st, failure);
+}
+
+static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *op,
+                               struct shc_cu_stream *stream)
+{
+    struct shc_demand *demand = &comm->demand;
+    SHC_TRY(shc_watch_look(comm));
+    SHC_TRY(shc_demand_make(op, comm->rank, comm->world, demand));
+    demand->rounds.half_bytes = comm->half_bytes;
+    demand->rounds.two =
+        op->kind == SHC_ALL_REDUCE && shc_rounds_wants_two(comm->world, demand->rounds.bytes);
+    struct shc_flight flight = {.begun_ns = shc_clock_ns(), .last_round = comm->round + 1};
+    flight.deadline_ns = shc_deadline_after(flight.begun_ns, demand->timeout_ns ? demand->timeout_ns
+                                                                                : comm->timeout_ns);
+    memcpy(flight.call, demand->call, sizeof flight.call);
+    const uint64_t sequence = comm->sequence + 1; /* only who holds the order writes it */
+    const struct awaited room = {sequence, slot_is_free, flight.deadline_ns,
+                                 "Timed out waiting for the operation 64 before this one"};
+    SHC_TRY(await(comm, &room));
+    publish(comm, sequence);
+    shc_watch_begin(comm, &flight);
+    SHC_TRY(shc_gpu_enter(&comm->gpu));
+    const enum shc_status st = carry_out(comm, stream, sequence, flight.deadline_ns);
+    shc_gpu_leave(&comm->gpu);
+    return st;
+}
+
+enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct shc_op *op,
+                                      void *stream)
+{
+    if (shc_comm_error(cuda->core) == SHC_ERR_FORKED)
+        return shc_cuda_fail(SHC_ERR_FORKED, "the group belongs to the parent process");
+    pthread_mutex_lock(&cuda->order_lock);
+    pthread_mutex_lock(&cuda->state_lock);
+    const bool closing = cuda->closing;
+    pthread_mutex_unlock(&cuda->state_lock);
+    const enum shc_status st = closing
+                                   ? shc_cuda_fail(SHC_ERR_CLOSED, "this rank has closed the group")
+                                   : enqueue(cuda, op, stream);
+    pthread_mutex_unlock(&cuda->order_lock);
+    return st;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * The host arena: one piece of host memory that all ranks of a group and their GPUs see
+ * (docs/CUDA.md, "Rounds"). A part per rank, which it reserves and touches first; in a part the
+ * words that it writes or waits for, its records, and where there is no shared GPU memory its two
+ * halves. Every word has one writer and lies on lines of its own.
+ *
+ * A GPU sees the arena at another address than the CPU: shc_host_device() is the only way there.
+ */
+
+#include "cuda_ipc/control.h"
+#include "cuda_ipc/gpu.h"
+#include "cuda_ipc/kernel/args.h"
+#include "shm/base/atomic.h"
+
+#define SHC_RECORDS           64 /* a ring; how far a CPU may be ahead of the slowest GPU */
+#define SHC_HOST_REASON_BYTES 504
+
+/* A word alone on its lines. */
+struct shc_lone_shm {
+    shc_a64 word;
+    unsigned char pad[SHC_LINE_BYTES - sizeof(shc_a64)];
+};
+
+/* What a part begins with. Behind it: the arrival words, the counts, the halves. */
+struct shc_part_shm {
+    struct shc_lone_shm done;      /* its stream: the newest operation that is over */
+    struct shc_lone_shm verdict;   /* its gate: SHC_VERDICT of the first failure */
+    struct shc_lone_shm published; /* its CPU: the newest record */
+    struct shc_lone_shm left;      /* its CPU, closing: 1 + the last operation */
+    struct {
+        uint32_t status; /* enum shc_status */
+        uint32_t unused;
+        char text[SHC_HOST_REASON_BYTES];
+    } reason; /* its CPU, once, in front of the abort word */
+    struct shc_cuda_record records[SHC_RECORDS];
+};
+
+/* Where an arena begins. */
+struct shc_host_header_shm {
+    uint64_t magic;
+    uint64_t world, part_bytes;
+    unsigned char pad[SHC_LINE_BYTES - 3 * sizeof(uint64_t)];
+    struct shc_lone_shm aborted; /* 1 + the rank that failed the group: compare-and-swap, once */
+};
+
+struct shc_host {
+    const struct shc_gpu *gpu;
+    char *base;
+    shc_cu_address device; /* of the base, as this rank's GPU sees it */
+    size_t bytes, part_bytes;
+    size_t counts_offset, halves_offset; /* in a part */
+    int rank, world;
+    int fd; /* while it is being made; else -1 */
+};
+
+/*
+ * The steps, collective over the ranks of the control socket: all ranks do one, then learn whether
+ * all could, then the next. half_bytes 0: no halves.
+ */
+
+/* Rank 0 makes it, all get it, and this rank reserves its part. On failure nothing is left, and the
+ * others have been told. */
+SHC_NODISCARD enum shc_status shc_host_share(struct shc_control *control, size_t half_bytes,
+                                             uint64_t deadline_ns, struct shc_host *host);
+
+/* Writes this rank's part, and as rank 0 the header. pre: all have reserved. */
+void shc_host_begin(struct shc_host *host);
+
+/* Shows all of it to this rank's GPU. pre: all have begun. */
+SHC_NODISCARD enum shc_status shc_host_register(struct shc_host *host, const struct shc_gpu *gpu);
+
+/* pre: nothing that is enqueued touches it. */
+void shc_host_undo(struct shc_host *host);
+
+SHC_INLINE struct shc_host_header_shm *shc_host_header(const struct shc_host *host)
+{
+    return (struct shc_host_header_shm *)(void *)host->base;
+}
+
+SHC_INLINE struct shc_part_shm *shc_host_part(const struct shc_host *host, int rank)
+{
+    return (struct shc_part_shm *)(void *)(host->base + SHC_PAGE_BYTES +
+                                           (size_t)rank * host->part_bytes);
+}
+
+/* The word that rank `from` writes and rank `to` waits for. */
+SHC_INLINE struct shc_lone_shm *shc_host_arrival(const struct shc_host *host, int to, int from)
+{
+    return (struct shc_lone_shm *)(void *)(shc_host_part(host, to) + 1) + from;
+}
+
+/* How many bytes a rank sends each rank, and then what it receives of each, in its parity-th
+ * meeting. */
+SHC_INLINE uint64_t *shc_host_counts(const struct shc_host *host, int rank, uint64_t parity)
+{
+    char *counts = (char *)shc_host_part(host, rank) + host->counts_offset;
+    return (uint64_t *)(void *)counts + (parity & 1) * 2 * (size_t)host->world;
+}
+
+SHC_INLINE char *shc_host_halves(const struct shc_host *host, int rank)
+{
+    return (char *)shc_host_part(host, rank) + host->halves_offset;
+}
+
+/* What lies there, as this rank's GPU sees it. */
+SHC_INLINE shc_cu_address shc_host_device(const struct shc_host *host, const void *there)
+{
+    return host->device + (shc_cu_address)((const char *)there - host->base);
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The making of a group, step by step, all ranks together. Behind each step every rank says to all
+ * whether it could, over the CPU group; the first bad rank's reason is everybody's. So no rank goes
+ * on alone, and none is left waiting.
+ *
+ *   1. driver, GPU, kernels, the gate's memory; a control socket, whose address goes round
+ *   2. slabs, if the route allows them; the route
+ *   3. the host arena: made and reserved
+ *   4. written and registered; scratch memory; words to wait on; the watcher
+ */
+#include "cuda_ipc/cuda_comm.h"
+#include "shm/base/num.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_HALF_BYTES ((size_t)4 << 20)
+#define HALF_BYTES_MOST    ((uint64_t)1 << 32)
+
+/* What a rank tells all others behind a step. Plain data. */
+struct notice {
+    uint32_t status; /* enum shc_status */
+    uint32_t route;
+    uint64_t half_bytes;
+    uint64_t record_bytes; /* a build with another layout is another version */
+    struct shc_control_address address;
+    char reason[SHC_SHARE_REASON_BYTES];
+};
+
+/* While a group is being made. */
+struct making {
+    struct shc_cuda_comm *comm;
+    const struct shc_cuda_config *config;
+    struct shc_control control;
+    uint64_t deadline_ns;
+    struct notice mine;
+    struct notice theirs[SHC_MAX_WORLD];
+};
+
+/* ---- telling one another ---- */
+
+static uint64_t time_left(const struct making *making)
+{
+    const uint64_t now_ns = shc_clock_ns();
+    return now_ns < making->deadline_ns ? making->deadline_ns - now_ns : 1;
+}
+
+/* All ranks' notices, over the CPU group. */
+static enum shc_status exchange(struct making *making)
+{
+    const int64_t bytes = sizeof(struct notice), all = bytes * making->comm->world;
+    const struct shc_tensor in = {.data = &making->mine, .ndim = 1, .sizes = &bytes};
+    const struct shc_tensor out = {.data = making->theirs, .ndim = 1, .sizes = &all};
+    const struct shc_op op = {.kind = SHC_ALL_GATHER,
+                              .dtype = SHC_UINT8,
+                              .timeout_ns = time_left(making),
+                              .input = {&in, 1},
+                              .output = {&out, 1}};
+    const enum shc_status st = shc_run(making->comm->core, &op);
+    if (st != SHC_OK)
+        return shc_cuda_fail(st, "%s", shc_error_text());
+    return SHC_OK;
+}
+
+/* Who has failed because another one had gone says so; the reason is that one's. */
+static int first_bad(const struct making *making)
+{
+    int bad = -1;
+    for (int r = 0; r < making->comm->world; r++) {
+        const uint32_t status = making->theirs[r].status;
+        if (status != SHC_OK && status != SHC_ERR_PEER_DEAD)
+            return r;
+        if (status != SHC_OK && bad < 0)
+            bad = r;
+    }
+    return bad;
+}
+
+/* How this rank's step ended; returns how the group's did. */
+static enum shc_status agree(struct making *making, enum shc_status mine)
+{
+    making->mine.status = mine;
+    making->mine.reason[0] = '\0';
+    if (mine != SHC_OK) {
+        snprintf(making->mine.reason, sizeof making->mine.reason, "%s", shc_cuda_failure());
+        shc_control_close(&making->control); /* nobody waits for this rank's word any more */
+    }
+    SHC_TRY(exchange(making));
+    const int r = first_bad(making);
+    if (r < 0)
+        return SHC_OK;
+    struct notice *theirs = &making->theirs[r];
+    theirs->reason[sizeof theirs->reason - 1] = '\0';
+    return shc_cuda_fail(theirs->status < SHC_STATUS_COUNT ? (enum shc_status)theirs->status
+                                                           : SHC_ERR_SYSTEM,
+                         "CUDA group \"%s\": rank %d: %s", making->comm->name, r, theirs->reason);
+}
+
+/* ---- 1 ---- */
+
+static enum shc_status make_gate(struct shc_cuda_comm *comm)
+{
+    const struct shc_driver *driver = &comm->driver;
+    struct shc_cu_stream *stream;
+    SHC_TRY(shc_gpu_enter(&comm->gpu));
+    int result = driver->cuMemAlloc(&comm->gate, SHC_GATE_BYTES);
+    if (result == SHC_CU_SUCCESS)
+        result = driver->cuEventCreate(&comm->tail, SHC_CU_EVENT_DISABLE_TIMING);
+    if (result == SHC_CU_SUCCESS)
+        result = driver->cuStreamCreateWithPriority(&stream, SHC_CU_STREAM_NON_BLOCKING, 0);
+    if (result == SHC_CU_SUCCESS) {
+        /* Open, as the first operation's staging must find it: a word of value 1. */
+        result = driver->cuMemsetD8Async(comm->gate, 0, SHC_GATE_BYTES, stream);
+        if (result == SHC_CU_SUCCESS)
+            result = driver->cuMemsetD8Async(comm->gate, SHC_GATE_OPEN, 1, stream);
+        if (result == SHC_CU_SUCCESS)
+            result = driver->cuStreamSynchronize(stream);
+        (void)driver->cuStreamDestroy(stream);
+    }
+    shc_gpu_leave(&comm->gpu);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(driver, result, "a gate on %s", comm->gpu.name);
+    return SHC_OK;
+}
+
+static enum shc_status check_config(const struct shc_cuda_comm *comm,
+                                    const struct shc_cuda_config *config)
+{
+    if (config->half_bytes % SHC_LINE_BYTES != 0 || config->half_bytes > HALF_BYTES_MOST ||
+        comm->half_bytes < (size_t)comm->world * SHC_LINE_BYTES)
+        return shc_cuda_fail(SHC_ERR_INVALID,
+                             "half_bytes %llu: a multiple of %d from %d to %llu is needed",
+                             (unsigned long long)config->half_bytes, SHC_LINE_BYTES,
+                             comm->world * SHC_LINE_BYTES, (unsigned long long)HALF_BYTES_MOST);
+    if ((unsigned)config->route > SHC_CUDA_ROUTE_HOST)
+        return shc_cuda_fail(SHC_ERR_INVALID, "route %d does not exist", (int)config->route);
+    return SHC_OK;
+}
+
+/* For the control socket: the CPU group knows who has died. */
+static enum shc_status look_at_members(void *ctx)
+{
+    const enum shc_status st = shc_comm_error(ctx);
+    return st == SHC_OK ? SHC_OK : shc_cuda_fail(st, "%s", shc_error_text());
+}
+
+static enum shc_status open_gpu(struct making *making, const char *library)
+{
+    struct shc_cuda_comm *comm = making->comm;
+    SHC_TRY(check_config(comm, making->config));
+    SHC_TRY(shc_driver_open(library, &comm->driver));
+    SHC_TRY(shc_gpu_open(&comm->driver, making->config->device, &comm->gpu));
+    SHC_TRY(shc_kernels_load(&comm->gpu, &comm->kernels));
+    SHC_TRY(make_gate(comm));
+    SHC_TRY(shc_control_open(comm->rank, comm->world, &making->control));
+    making->control.look = look_at_members;
+    making->control.look_ctx = comm->core;
+    making->mine.address = making->control.self;
+    return SHC_OK;
+}
+
+/* Behind step 1: were all asked for the same? */
+static enum shc_status compare(const struct making *making)
+{
+    for (int r = 1; r < making->comm->world; r++) {
+        const struct notice *theirs = &making->theirs[r], *first = &making->theirs[0];
+        if (theirs->record_bytes != first->record_bytes)
+            return shc_cuda_fail(SHC_ERR_VERSION, "rank %d runs another build than rank 0", r);
+        if (theirs->route != first->route || theirs->half_bytes != first->half_bytes)
+            return shc_cuda_fail(SHC_ERR_INVALID,
+                                 "rank 0 asks for route %u and halves of %llu bytes, rank %d for "
+                                 "route %u and %llu bytes",
+                                 first->route, (unsigned long long)first->half_bytes, r,
+                                 theirs->route, (unsigned long long)theirs->half_bytes);
+    }
+    return SHC_OK;
+}
+
+static enum shc_status connect_all(struct making *making)
+{
+    struct shc_control_address all[SHC_MAX_WORLD];
+    for (int r = 0; r < making->comm->world; r++)
+        all[r] = making->theirs[r].address;
+    return shc_control_meet(&making->control, all, making->deadline_ns);
+}
+
+/* ---- 2 ---- */
+
+/* The one place where the route is chosen. All ranks know the same, and choose the same. */
+static enum shc_status choose_route(struct shc_cuda_comm *comm, enum shc_cuda_route asked)
+{
+    const struct shc_share *share = &comm->share;
+    comm->by_slabs = asked != SHC_CUDA_ROUTE_HOST && share->kind != SHC_SLAB_NONE;
+    if (asked == SHC_CUDA_ROUTE_HOST)
+        snprintf(comm->reason, sizeof comm->reason, "asked for");
+    else if (share->kind != SHC_SLAB_FD)
+        snprintf(comm->reason, sizeof comm->reason, "%s: %s%s%s", shc_slab_kind_name(SHC_SLAB_FD),
+                 share->reasons[SHC_SLAB_FD], comm->by_slabs ? "" : "; legacy handle: ",
+                 comm->by_slabs ? "" : share->reasons[SHC_SLAB_LEGACY]);
+    if (asked == SHC_CUDA_ROUTE_SLABS && !comm->by_slabs)
+        return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "the ranks' GPUs share no memory: %s",
+                             comm->reason);
+    return SHC_OK;
+}
+
+static enum shc_status share_slabs(struct making *making)
+{
+    struct shc_cuda_comm *comm = making->comm;
+    if (making->config->route != SHC_CUDA_ROUTE_HOST)
+        SHC_TRY(shc_share_make(&making->control, &comm->gpu, 2 * comm->half_bytes,
+                               making->deadline_ns, &comm->share));
+    return choose_route(comm, making->config->route);
+}
+
+/* ---- 3 and 4 ---- */
+
+static enum shc_status make_scratch(struct shc_cuda_comm *comm)
+{
+    const size_t bytes = (size_t)comm->world * comm->half_bytes;
+    if (comm->by_slabs)
+        return SHC_OK;
+    SHC_TRY(shc_gpu_enter(&comm->gpu));
+    const int result = comm->driver.cuMemAlloc(&comm->scratch, bytes);
+    shc_gpu_leave(&comm->gpu);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(&comm->driver, result, "%zu bytes of scratch memory on %s", bytes,
+                               comm->gpu.name);
+    return SHC_OK;
+}
+
+static enum shc_status start(struct shc_cuda_comm *comm)
+{
+    SHC_TRY(shc_host_register(&comm->host, &comm->gpu));
+    SHC_TRY(make_scratch(comm));
+    struct shc_lone_shm *words = shc_host_arrival(&comm->host, comm->rank, 0);
+    SHC_TRY(shc_timeline_init(&comm->gpu, shc_host_device(&comm->host, words), &words->word,
+                              (uint32_t)comm->world, sizeof *words / sizeof words->word,
+                              &comm->timeline));
+    return shc_watch_start(comm);
+}
+
+static enum shc_status make(struct making *making, const char *library)
+{
+    struct shc_cuda_comm *comm = making->comm;
+    SHC_TRY(agree(making, open_gpu(making, library)));
+    SHC_TRY(compare(making));
+    SHC_TRY(agree(making, connect_all(making)));
+    SHC_TRY(agree(making, share_slabs(making)));
+    SHC_TRY(agree(making, shc_host_share(&making->control, comm->by_slabs ? 0 : comm->half_bytes,
+                                         making->deadline_ns, &comm->host)));
+    shc_host_begin(&comm->host);
+    SHC_TRY(agree(making, SHC_OK));
+    return agree(making, start(comm));
+}
+
+enum shc_status shc_setup_make(struct shc_cuda_comm *comm, const char *library,
+                               const struct shc_cuda_config *config)
+{
+    struct making *making = calloc(1, sizeof *making);
+    if (making == NULL)
+        return shc_cuda_fail(SHC_ERR_NOMEM, "out of memory");
+    comm->half_bytes = config->half_bytes ? (size_t)config->half_bytes : DEFAULT_HALF_BYTES;
+    making->comm = comm;
+    making->config = config;
+    making->deadline_ns = shc_deadline_after(shc_clock_ns(), comm->timeout_ns);
+    making->mine.route = config->route;
+    making->mine.half_bytes = comm->half_bytes;
+    making->mine.record_bytes = sizeof(struct shc_part_shm);
+    making->control.listener = -1;
+    for (int r = 0; r < SHC_MAX_WORLD; r++)
+        making->control.links[r] = -1;
+    const enum shc_status st = make(making, library);
+    shc_control_close(&making->control);
+    free(making);
+    return st;
+}
+
+void shc_setup_undo(struct shc_cuda_comm *comm)
+{
+    shc_watch_stop(comm);
+    if (comm->timeline.gpu != NULL)
+        shc_timeline_fini(&comm->timeline);
+    shc_host_undo(&comm->host);
+    shc_share_undo(&comm->share);
+    if (comm->gpu.context != NULL && shc_gpu_enter(&comm->gpu) == SHC_OK) {
+        if (comm->tail != NULL)
+            (void)comm->driver.cuEventDestroy(comm->tail);
+        if (comm->gate != 0)
+            (void)comm->driver.cuMemFree(comm->gate);
+        if (comm->scratch != 0)
+            (void)comm->driver.cuMemFree(comm->scratch);
+        shc_gpu_leave(&comm->gpu);
+        shc_kernels_unload(&comm->kernels);
+        shc_gpu_close(&comm->gpu);
+    }
+}

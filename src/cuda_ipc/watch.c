@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * How a group fails, and the thread that sees it (docs/CUDA.md, "Rounds": failing).
+ */
+#include "cuda_ipc/cuda_comm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LOOK_SOONEST_NS SHC_NS_PER_MS
+#define LOOK_LATEST_NS  (10 * SHC_NS_PER_MS)
+#define LATE_NS         (5 * SHC_NS_PER_S)
+#define LISTED          8
+
+static uint64_t done_of(const struct shc_cuda_comm *comm, int rank)
+{
+    /* acquire cuda/done <- release in the device: the operation is over. */
+    return shc_a64_load_acquire(&shc_host_part(&comm->host, rank)->done.word);
+}
+
+static uint64_t sequence_of(struct shc_cuda_comm *comm)
+{
+    pthread_mutex_lock(&comm->state_lock);
+    const uint64_t sequence = comm->sequence;
+    pthread_mutex_unlock(&comm->state_lock);
+    return sequence;
+}
+
+bool shc_watch_idle(struct shc_cuda_comm *comm)
+{
+    return done_of(comm, comm->rank) >= sequence_of(comm);
+}
+
+/* ---- failing ---- */
+
+/* The group's word is set: whose reason stands? */
+static void adopt(struct shc_cuda_comm *comm, uint64_t finder)
+{
+    if (finder == 0 || finder > (uint64_t)comm->world) {
+        comm->failed = SHC_ERR_ABORTED;
+        snprintf(comm->failure, sizeof comm->failure, "the group \"%s\" is broken", comm->name);
+        return;
+    }
+    const struct shc_part_shm *part = shc_host_part(&comm->host, (int)finder - 1);
+    const uint32_t status = part->reason.status;
+    snprintf(comm->failure, sizeof comm->failure, "group \"%s\": %.*s (found by rank %u)",
+             comm->name, (int)strnlen(part->reason.text, sizeof part->reason.text),
+             part->reason.text, (unsigned)finder - 1);
+    comm->failed =
+        status > SHC_OK && status < SHC_STATUS_COUNT ? (enum shc_status)status : SHC_ERR_ABORTED;
+}
+
+/* True when it was this call that failed the group for this rank. */
+static bool fail_once(struct shc_cuda_comm *comm, enum shc_status status, const char *text)
+{
+    struct shc_part_shm *part = shc_host_part(&comm->host, comm->rank);
+    shc_a64 *aborted = &shc_host_header(&comm->host)->aborted.word;
+    pthread_mutex_lock(&comm->state_lock);
+    const bool first = comm->failed == SHC_OK;
+    if (first) {
+        part->reason.status = status;
+        snprintf(part->reason.text, sizeof part->reason.text, "%s", text);
+        /* acq_rel cuda/abort: this rank's reason before the word; only the first finder's stands. */
+        shc_a64_cas_acq_rel(aborted, 0, (uint64_t)comm->rank + 1);
+        /* acquire cuda/abort <- acq_rel in fail_once(): the finder's reason. */
+        adopt(comm, shc_a64_load_acquire(aborted));
+    }
+    pthread_cond_signal(&comm->stir);
+    pthread_mutex_unlock(&comm->state_lock);
+    return first;
+}
+
+/* The words are only ever ended, so what the driver says of it is not the reason of anything. */
+static void poison(struct shc_cuda_comm *comm, bool again)
+{
+    const enum shc_status st =
+        again ? shc_timeline_poison_again(&comm->timeline) : shc_timeline_poison(&comm->timeline);
+    if (st == SHC_OK)
+        return;
+    pthread_mutex_lock(&comm->state_lock);
+    comm->stuck = true;
+    pthread_mutex_unlock(&comm->state_lock);
+}
+
+static enum shc_status recorded(struct shc_cuda_comm *comm)
+{
+    pthread_mutex_lock(&comm->state_lock);
+    enum shc_status st = comm->failed;
+    if (st != SHC_OK)
+        st = shc_cuda_fail(st, "%s", comm->failure);
+    pthread_mutex_unlock(&comm->state_lock);
+    return st;
+}
+
+enum shc_status shc_watch_fail(struct shc_cuda_comm *comm, enum shc_status status, const char *text)
+{
+    if (fail_once(comm, status, text)) {
+        shc_comm_abort(comm->core, comm->failure); /* written once: no lock is needed */
+        poison(comm, false);
+    }
+    return recorded(comm);
+}
+
+/* ---- looking ---- */
+
+static bool group_failed(const struct shc_cuda_comm *comm)
+{
+    /* acquire cuda/abort <- acq_rel in fail_once(): the finder's reason. */
+    return shc_a64_load_acquire(&shc_host_header(&comm->host)->aborted.word) != 0;
+}
+
+/* This rank's call number `sequence`, if it is still known. */
+static bool own_call(struct shc_cuda_comm *comm, uint64_t sequence, struct shc_flight *flight)
+{
+    pthread_mutex_lock(&comm->state_lock);
+    const bool known =
+        sequence <= comm->sequence && comm->sequence - sequence < SHC_RECORDS && sequence > 0;
+    if (known)
+        *flight = comm->flights[sequence % SHC_RECORDS];
+    pthread_mutex_unlock(&comm->state_lock);
+    return known;
+}
+
+/* What rank r called as its operation of that number, as far as it is still known. */
+static void call_text(struct shc_cuda_comm *comm, int r, uint64_t sequence, char text[160])
+{
+    struct shc_flight flight;
+    snprintf(text, 160, "something else");
+    if (r == comm->rank && own_call(comm, sequence, &flight)) {
+        shc_call_words_text(flight.call, sequence, text, 160);
+    } else if (r != comm->rank && r < comm->world) {
+        const struct shc_cuda_record record =
+            shc_host_part(&comm->host, r)->records[sequence % SHC_RECORDS];
+        if (record.sequence == sequence)
+            shc_call_words_text(record.call, sequence, text, 160);
+    }
+}
+
+enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm, uint64_t sequence, int a, int b)
+{
+    char text[SHC_HOST_REASON_BYTES], one[160], other[160];
+    call_text(comm, a, sequence, one);
+    call_text(comm, b, sequence, other);
+    snprintf(text, sizeof text,
+             "ranks made different calls: rank %d called %s, but rank %d called %s", a, one, b,
+             other);
+    return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
+}
+
+static enum shc_status look_at_verdict(struct shc_cuda_comm *comm)
+{
+    /* acquire cuda/verdict <- release in the device: the gate is shut. */
+    const uint64_t verdict =
+        shc_a64_load_acquire(&shc_host_part(&comm->host, comm->rank)->verdict.word);
+    if (verdict == 0)
+        return SHC_OK;
+    /* The gate compares all with rank 0; where that one is at another operation, with this rank. */
+    const int rank = SHC_VERDICT_RANK(verdict);
+    if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
+        return shc_watch_mismatch(comm, SHC_VERDICT_SEQUENCE(verdict), rank ? 0 : comm->rank, rank);
+    return shc_watch_fail(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
+}
+
+/* The CPU group sees deaths. Who failed it may have failed this group before: that reason counts. */
+static enum shc_status look_at_members(struct shc_cuda_comm *comm)
+{
+    const enum shc_status st = shc_comm_error(comm->core);
+    if (st == SHC_OK)
+        return SHC_OK;
+    return shc_watch_fail(comm, st, shc_error_text());
+}
+
+/* A rank that has left takes part in no later operation. */
+static enum shc_status look_at_leavers(struct shc_cuda_comm *comm, uint64_t sequence)
+{
+    for (int r = 0; r < comm->world; r++) {
+        /* acquire cuda/left <- release in shc_cuda_comm_close(): its last operation. */
+        const uint64_t left = shc_a64_load_acquire(&shc_host_part(&comm->host, r)->left.word);
+        if (r == comm->rank || left == 0 || left > sequence)
+            continue;
+        char text[160];
+        snprintf(text, sizeof text, "rank %d has left the group behind operation #%llu", r,
+                 (unsigned long long)(left - 1));
+        return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
+    }
+    return SHC_OK;
+}
+
+enum shc_status shc_watch_look(struct shc_cuda_comm *comm)
+{
+    SHC_TRY(recorded(comm));
+    if (group_failed(comm))
+        return shc_watch_fail(comm, SHC_ERR_ABORTED, "told by another rank");
+    SHC_TRY(look_at_verdict(comm));
+    SHC_TRY(look_at_members(comm));
+    return look_at_leavers(comm, sequence_of(comm));
+}
+
+/* ---- whom an operation waits for ---- */
+
+/* The round in which rank r has arrived last. Nobody writes to himself: what this rank's stream has
+ * told another one counts. */
+static uint64_t arrival_of(const struct shc_cuda_comm *comm, int r)
+{
+    const int other = comm->rank == 0 ? 1 : 0;
+    const struct shc_lone_shm *word = r == comm->rank
+                                          ? shc_host_arrival(&comm->host, other, r)
+                                          : shc_host_arrival(&comm->host, comm->rank, r);
+    /* acquire cuda/arrival <- release in the device: for messages alone. */
+    return shc_a64_load_acquire(&word->word);
+}
+
+/* One of those that are behind all others. */
+static void late_text(struct shc_cuda_comm *comm, int r, uint64_t sequence, char *text,
+                      size_t capacity)
+{
+    /* acquire cuda/published <- release in publish(): for messages alone. */
+    const uint64_t called = shc_a64_load_acquire(&shc_host_part(&comm->host, r)->published.word);
+    if (r == comm->rank)
+        snprintf(text, capacity, "rank %d (this rank: its stream has other work)", r);
+    else if (called >= sequence)
+        snprintf(text, capacity, "rank %d (its stream is not there)", r);
+    else
+        snprintf(text, capacity, "rank %d (its last call is #%llu)", r, (unsigned long long)called);
+}
+
+static void whom_text(struct shc_cuda_comm *comm, const struct shc_flight *flight,
+                      uint64_t sequence, char *text, size_t capacity)
+{
+    uint64_t least = UINT64_MAX;
+    int listed = 0;
+    size_t used = 0;
+    for (int r = 0; r < comm->world && comm->world > 1; r++)
+        least = arrival_of(comm, r) < least ? arrival_of(comm, r) : least;
+    if (least >= flight->last_round) {
+        snprintf(text, capacity, "this rank's GPU: all ranks have arrived");
+        return;
+    }
+    for (int r = 0; r < comm->world && used < capacity; r++) {
+        char one[96];
+        if (arrival_of(comm, r) != least || listed++ >= LISTED)
+            continue;
+        late_text(comm, r, sequence, one, sizeof one);
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s", used ? ", " : "", one);
+    }
+    if (listed > LISTED && used < capacity)
+        snprintf(text + used, capacity - used, " and %d more", listed - LISTED);
+}
+
+static void say_late(struct shc_cuda_comm *comm, struct shc_flight *flight, uint64_t sequence,
+                     uint64_t now_ns)
+{
+    char call[160], whom[512], line[900];
+    shc_call_words_text(flight->call, sequence, call, sizeof call);
+    whom_text(comm, flight, sequence, whom, sizeof whom);
+    snprintf(line, sizeof line,
+             "shmcoll: rank %d: %s on CUDA group \"%s\" has waited %.1f s for %s", comm->rank, call,
+             comm->name, (double)(now_ns - flight->begun_ns) / (double)SHC_NS_PER_S, whom);
+    if (comm->say != NULL)
+        comm->say(comm->say_ctx, line);
+    else
+        shc_sys_say(line);
+    pthread_mutex_lock(&comm->state_lock);
+    struct shc_flight *stored = &comm->flights[sequence % SHC_RECORDS];
+    stored->late_ns = now_ns + (now_ns - stored->begun_ns); /* 5 s, 10, 20, ... */
+    pthread_mutex_unlock(&comm->state_lock);
+}
+
+/* The oldest operation that is not over. */
+static void look_at_time(struct shc_cuda_comm *comm)
+{
+    const uint64_t now_ns = shc_clock_ns(), sequence = done_of(comm, comm->rank) + 1;
+    struct shc_flight flight;
+    if (!own_call(comm, sequence, &flight))
+        return;
+    if (now_ns >= flight.deadline_ns) {
+        char call[160], whom[512], text[900];
+        shc_call_words_text(flight.call, sequence, call, sizeof call);
+        whom_text(comm, &flight, sequence, whom, sizeof whom);
+        snprintf(text, sizeof text, "Timed out after %.3f s waiting for %s; in rank %d: %s",
+                 (double)(now_ns - flight.begun_ns) / (double)SHC_NS_PER_S, whom, comm->rank, call);
+        (void)!shc_watch_fail(comm, SHC_ERR_TIMEOUT, text);
+    } else if (now_ns >= flight.late_ns) {
+        say_late(comm, &flight, sequence, now_ns);
+    }
+}
+
+/* ---- the thread ---- */
+
+void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight)
+{
+    pthread_mutex_lock(&comm->state_lock);
+    comm->sequence++;
+    comm->flights[comm->sequence % SHC_RECORDS] = *flight;
+    comm->flights[comm->sequence % SHC_RECORDS].late_ns = flight->begun_ns + LATE_NS;
+    pthread_cond_signal(&comm->stir);
+    pthread_mutex_unlock(&comm->state_lock);
+}
+
+void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round)
+{
+    pthread_mutex_lock(&comm->state_lock);
+    comm->flights[comm->sequence % SHC_RECORDS].last_round = last_round;
+    pthread_mutex_unlock(&comm->state_lock);
+}
+
+static struct timespec after(uint64_t ns)
+{
+    const uint64_t then = shc_clock_ns() + ns;
+    return (struct timespec){.tv_sec = (time_t)(then / SHC_NS_PER_S),
+                             .tv_nsec = (long)(then % SHC_NS_PER_S)};
+}
+
+/* Something is under way: one look. */
+static void turn(struct shc_cuda_comm *comm)
+{
+    if (shc_watch_look(comm) != SHC_OK)
+        poison(comm, true);
+    else
+        look_at_time(comm);
+}
+
+static void *watch(void *arg)
+{
+    struct shc_cuda_comm *comm = arg;
+    uint64_t interval_ns = LOOK_SOONEST_NS, seen = 0;
+    pthread_mutex_lock(&comm->state_lock);
+    while (!comm->stopping) {
+        const uint64_t done = done_of(comm, comm->rank);
+        if (done >= comm->sequence || comm->stuck) {
+            pthread_cond_wait(&comm->stir, &comm->state_lock);
+            interval_ns = LOOK_SOONEST_NS;
+            continue;
+        }
+        pthread_mutex_unlock(&comm->state_lock);
+        turn(comm);
+        const struct timespec next = after(interval_ns);
+        interval_ns = done != seen ? LOOK_SOONEST_NS : interval_ns * 2;
+        interval_ns = interval_ns > LOOK_LATEST_NS ? LOOK_LATEST_NS : interval_ns;
+        seen = done;
+        pthread_mutex_lock(&comm->state_lock);
+        if (comm->failed != SHC_OK)
+            interval_ns = LOOK_SOONEST_NS; /* poison is written again and again */
+        if (!comm->stopping)
+            pthread_cond_timedwait(&comm->stir, &comm->state_lock, &next);
+    }
+    pthread_mutex_unlock(&comm->state_lock);
+    return NULL;
+}
+
+enum shc_status shc_watch_start(struct shc_cuda_comm *comm)
+{
+    const int error = shc_sys_thread_start(&comm->watcher, "shc-cuda-watch", watch, comm);
+    if (error)
+        return shc_cuda_fail_errno(SHC_ERR_SYSTEM, error, "no thread to watch the group with");
+    comm->watched = true;
+    return SHC_OK;
+}
+
+void shc_watch_stop(struct shc_cuda_comm *comm)
+{
+    if (!comm->watched)
+        return;
+    pthread_mutex_lock(&comm->state_lock);
+    comm->stopping = true;
+    pthread_cond_signal(&comm->stir);
+    pthread_mutex_unlock(&comm->state_lock);
+    shc_sys_thread_join(&comm->watcher);
+    comm->watched = false;
+}

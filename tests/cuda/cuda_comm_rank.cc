@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One rank of a CUDA group over the stand-in, as a process:
+//   cuda_comm_rank <folder> <rank> <world> "scenario=... key=value ..."
+// The stand-in's knobs are in FAKE_CUDA. It prints `key=value` lines of what it saw.
+#include "tests/cuda/cuda_comm_rank.h"
+#include "tests/cuda/descriptors.h"
+#include "tests/cuda/standin.h"
+#include "tests/cuda/twins.h"
+
+#include <csignal>
+#include <fstream>
+#include <sstream>
+#include <sys/prctl.h>
+
+namespace shmcoll::test
+{
+
+Settings::Settings(const std::string &text)
+{
+    std::istringstream in(text);
+    for (std::string word; in >> word;)
+        words[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
+}
+
+std::string Settings::word(const std::string &key, const std::string &preset) const
+{
+    return words.count(key) ? words.at(key) : preset;
+}
+
+int Settings::number(const std::string &key, int preset) const
+{
+    return words.count(key) ? atoi(words.at(key).c_str()) : preset;
+}
+
+void report(const std::string &key, const std::string &value)
+{
+    printf("%s=%s\n", key.c_str(), value.c_str());
+    fflush(stdout);
+}
+
+void die(const std::string &what)
+{
+    report("failed", what + ": " + shc_cuda_failure());
+    _exit(1);
+}
+
+// ---- a rank ----
+
+Rank::Rank(const std::string &in, int number, int size, const Settings &given)
+    : rank(number), world(size), settings(given), folder(in)
+{
+    add_twins(standin_function<void (*)(const FakeKernel *)>("fake_add_kernel"));
+    if (shc_driver_open(FAKE_CUDA_LIBRARY, &driver) != SHC_OK)
+        die("driver");
+    const int device = driver.device_count > 1 ? rank % driver.device_count : 0;
+    if (shc_gpu_open(&driver, device, &gpu) != SHC_OK || shc_gpu_enter(&gpu) != SHC_OK)
+        die("gpu");
+    streams.resize(3);
+    for (auto &stream : streams)
+        driver.cuStreamCreateWithPriority(&stream, SHC_CU_STREAM_NON_BLOCKING, 0);
+}
+
+Rank::~Rank()
+{
+    for (auto &stream : streams)
+        driver.cuStreamDestroy(stream);
+    shc_gpu_leave(&gpu);
+    shc_gpu_close(&gpu);
+}
+
+void Rank::join(const std::string &name)
+{
+    shc_store store;
+    if (shc_store_dir_open((folder + "/store." + name).c_str(), &store) != SHC_OK)
+        die("store");
+    shc_comm_config config = {};
+    config.rank = rank;
+    config.world_size = world;
+    config.name = "cpu";
+    config.timeout_ns = 60 * SHC_NS_PER_S;
+    config.store = store;
+    if (shc_comm_create(&config, &core) != SHC_OK) {
+        report("failed", shc_error_text());
+        _exit(1);
+    }
+    shc_store_dir_close(&store);
+}
+
+shc_status Rank::make()
+{
+    shc_cuda_config config = {};
+    const std::string route = settings.word("route", "auto");
+    config.device = settings.number("device", gpu.device);
+    config.name = "test";
+    config.timeout_ns = static_cast<uint64_t>(settings.number("timeout_ms", 60000)) * SHC_NS_PER_MS;
+    config.half_bytes = static_cast<uint64_t>(settings.number("half", 4096));
+    config.route = route == "host"    ? SHC_CUDA_ROUTE_HOST
+                   : route == "slabs" ? SHC_CUDA_ROUTE_SLABS
+                                      : SHC_CUDA_ROUTE_AUTO;
+    config.say = [](void *, const char *line) { report("said", line); };
+    return shc_cuda_comm_create_over(FAKE_CUDA_LIBRARY, core, &config, &cuda);
+}
+
+void Rank::leave()
+{
+    shc_cuda_comm_free(cuda);
+    shc_comm_free(core);
+    cuda = nullptr;
+    core = nullptr;
+    for (shc_cu_address address : memory_)
+        driver.cuMemFree(address);
+    memory_.clear();
+}
+
+shc_cu_address Rank::allocate(size_t bytes)
+{
+    shc_cu_address address;
+    if (driver.cuMemAlloc(&address, bytes) != SHC_CU_SUCCESS)
+        die("memory");
+    memory_.push_back(address);
+    return address;
+}
+
+void Rank::put(shc_cu_address to, const Bytes &bytes)
+{
+    const auto from = reinterpret_cast<shc_cu_address>(bytes.data());
+    if (driver.cuMemcpyAsync(to, from, bytes.size(), streams[2]) != SHC_CU_SUCCESS || !sync(2))
+        die("put");
+}
+
+Bytes Rank::get(shc_cu_address from, size_t count)
+{
+    Bytes bytes(count);
+    const auto to = reinterpret_cast<shc_cu_address>(bytes.data());
+    if (driver.cuMemcpyAsync(to, from, count, streams[2]) != SHC_CU_SUCCESS || !sync(2))
+        die("get");
+    return bytes;
+}
+
+bool Rank::sync(size_t stream)
+{
+    return driver.cuStreamSynchronize(streams[stream]) == SHC_CU_SUCCESS;
+}
+
+// ---- calls ----
+
+void add_tensors(std::vector<shc_tensor> &list, std::vector<int64_t> &sizes, shc_cu_address at,
+                 const std::vector<uint64_t> &counts, size_t elem_bytes, size_t gap)
+{
+    sizes.assign(counts.begin(), counts.end());
+    list.clear();
+    for (uint64_t count : counts) {
+        list.push_back({reinterpret_cast<void *>(at), 1, nullptr, nullptr});
+        at += count * elem_bytes + gap;
+    }
+}
+
+const shc_op *Call::ready()
+{
+    for (size_t i = 0; i < in.size(); i++)
+        in[i].sizes = &in_sizes[i];
+    for (size_t i = 0; i < out.size(); i++)
+        out[i].sizes = &out_sizes[i];
+    op.input = {in.data(), static_cast<uint32_t>(in.size())};
+    op.output = {out.data(), static_cast<uint32_t>(out.size())};
+    return &op;
+}
+
+Call simple_call(shc_op_kind kind, shc_dtype dtype, shc_cu_address in, uint64_t in_count,
+                 shc_cu_address out, uint64_t out_count)
+{
+    Call call;
+    call.op.kind = kind;
+    call.op.dtype = dtype;
+    call.op.redop = SHC_SUM;
+    add_tensors(call.in, call.in_sizes, in, {in_count}, shc_dtype_bytes(dtype));
+    add_tensors(call.out, call.out_sizes, out, {out_count}, shc_dtype_bytes(dtype));
+    return call;
+}
+
+// ---- scenarios ----
+
+namespace
+{
+
+Bytes numbers(size_t count, int64_t value)
+{
+    Bytes bytes(count * sizeof value);
+    for (size_t i = 0; i < count; i++)
+        memcpy(&bytes[i * sizeof value], &value, sizeof value);
+    return bytes;
+}
+
+void enqueue(Rank &rank, shc_cuda_comm *cuda, Call call, size_t stream)
+{
+    if (shc_cuda_comm_enqueue(cuda, call.ready(), rank.streams[stream]) != SHC_OK)
+        die("enqueue");
+}
+
+void barrier_of_cpus(Rank &rank)
+{
+    shc_op op = {};
+    op.kind = SHC_BARRIER;
+    if (shc_run(rank.core, &op) != SHC_OK)
+        report("cpu_barrier", shc_error_text());
+}
+
+// How a group that must have failed says so: its status, its text, and whether streams ended.
+void report_failure(Rank &rank, shc_status st)
+{
+    report("status", shc_status_name(st));
+    report("error", shc_cuda_failure());
+    for (size_t i = 0; i < rank.streams.size(); i++)
+        rank.driver.cuStreamSynchronize(rank.streams[i]);
+    report("ended_ns", std::to_string(shc_clock_ns()));
+}
+
+} // namespace
+
+// Each operation works on what the one before has left, on another stream. 64-bit sums wrap alike.
+void chain(Rank &rank)
+{
+    constexpr size_t kCount = 700; // more than a half of 4096 bytes
+    const int turns = rank.settings.number("turns", 60);
+    const auto n = static_cast<uint64_t>(rank.world);
+    const shc_cu_address a = rank.allocate(kCount * 8), b = rank.allocate(kCount * 8 * n);
+    rank.put(a, numbers(kCount, rank.rank + 1));
+    auto expected = static_cast<uint64_t>(n * (n + 1) / 2);
+    for (int turn = 0; turn < turns; turn++) {
+        const auto s = static_cast<size_t>(turn);
+        enqueue(rank, rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_INT64, a, kCount, a, kCount),
+                s % 2);
+        enqueue(rank, rank.cuda, simple_call(SHC_ALL_GATHER, SHC_INT64, a, kCount, b, kCount * n),
+                (s / 2) % 2);
+        enqueue(rank, rank.cuda,
+                simple_call(SHC_REDUCE_SCATTER, SHC_INT64, b, kCount * n, a, kCount), (s / 3) % 2);
+        expected = turn == 0 ? expected * n : expected * n * n;
+    }
+    bool right = rank.sync(0) && rank.sync(1) && shc_cuda_comm_error(rank.cuda) == SHC_OK;
+    right = right && rank.get(a, kCount * 8) == numbers(kCount, static_cast<int64_t>(expected));
+    report("right", right ? "yes" : "no");
+}
+
+// More operations ahead than there are records, none with bytes to hold a stream up.
+void ahead(Rank &rank)
+{
+    Call barrier;
+    barrier.op.kind = SHC_BARRIER;
+    for (int i = 0; i < 4 * SHC_RECORDS; i++)
+        enqueue(rank, rank.cuda, barrier, 0);
+    const bool right = rank.sync() && shc_cuda_comm_error(rank.cuda) == SHC_OK;
+    report("right", right ? "yes" : shc_cuda_failure());
+}
+
+// Two groups of the same ranks, each with its own buffers, in turn on streams of their own.
+void groups(Rank &rank)
+{
+    constexpr size_t kCount = 900;
+    shc_comm *first_core = rank.core;
+    shc_cuda_comm *cudas[2] = {rank.cuda, nullptr};
+    rank.join("second");
+    if (rank.make() != SHC_OK)
+        die("the second group");
+    cudas[1] = rank.cuda;
+    shc_cu_address at[2];
+    uint64_t expected = 1;
+    for (auto &one : at) {
+        one = rank.allocate(kCount * 8);
+        rank.put(one, numbers(kCount, 1));
+    }
+    for (int turn = 0; turn < 20; turn++) {
+        for (size_t g : {0, 1})
+            enqueue(rank, cudas[g],
+                    simple_call(SHC_ALL_REDUCE, SHC_INT64, at[g], kCount, at[g], kCount), g);
+        expected *= static_cast<uint64_t>(rank.world);
+    }
+    bool right = rank.sync(0) && rank.sync(1);
+    for (size_t g : {0, 1})
+        right = right && shc_cuda_comm_error(cudas[g]) == SHC_OK &&
+                rank.get(at[g], kCount * 8) == numbers(kCount, static_cast<int64_t>(expected));
+    report("right", right ? "yes" : "no");
+    barrier_of_cpus(rank);
+    shc_cuda_comm_free(cudas[1]);
+    shc_comm_free(rank.core);
+    rank.core = first_core;
+    rank.cuda = cudas[0];
+}
+
+// The last rank makes another call than the others, behind some that are the same; more come behind.
+void differ(Rank &rank)
+{
+    constexpr uint64_t kCount = 64;
+    const std::string field = rank.settings.word("field", "");
+    const bool odd = rank.rank == rank.world - 1;
+    const auto n = static_cast<uint64_t>(rank.world);
+    const shc_cu_address in = rank.allocate(1 << 20), out = rank.allocate(1 << 20);
+    const Bytes before(1 << 20, 0x5a);
+    rank.put(in, before);
+    rank.put(out, before);
+    for (int i = 0; i < 3; i++)
+        enqueue(rank, rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_UINT8, in, 0, in, 0), 0);
+    Call call = simple_call(SHC_ALL_REDUCE, SHC_INT32, in, kCount, out, kCount);
+    if (field == "kind" && odd)
+        call = simple_call(SHC_BROADCAST, SHC_INT32, in, kCount, out, kCount);
+    if (field == "dtype" && odd)
+        call.op.dtype = SHC_FLOAT32;
+    if (field == "redop" && odd)
+        call.op.redop = SHC_MAX;
+    if (field == "count" && odd)
+        call = simple_call(SHC_ALL_REDUCE, SHC_INT32, in, kCount + 1, out, kCount + 1);
+    if (field == "rounds" && odd)
+        call = simple_call(SHC_ALL_REDUCE, SHC_INT32, in, 5000, out, 5000);
+    if (field == "root") {
+        call = simple_call(SHC_REDUCE, SHC_INT32, in, kCount, out, kCount);
+        call.op.root = odd ? 1 : 0;
+    }
+    if (field == "tag" || field == "elem") {
+        call = simple_call(SHC_ALL_GATHER, SHC_UINT8, in, 12 * kCount, out, 12 * kCount * n);
+        call.op.dtype = SHC_OPAQUE;
+        call.op.elem_bytes = field == "elem" && odd ? 24 : 12;
+        call.op.dtype_tag = field == "tag" && odd ? 8 : 7;
+        const auto each = static_cast<uint64_t>(kCount * 12 / call.op.elem_bytes);
+        call.in_sizes = {static_cast<int64_t>(each)};
+        call.out_sizes = {static_cast<int64_t>(each * n)};
+    }
+    if (field == "counts" || field == "pairs") {
+        std::vector<uint64_t> counts(n, 5);
+        counts[0] += odd && rank.rank != 0 ? 1 : 0;
+        call = Call();
+        call.op.kind = field == "pairs" ? SHC_ALL_TO_ALL : SHC_ALL_GATHER_UNEVEN;
+        call.op.dtype = SHC_INT32;
+        add_tensors(call.in, call.in_sizes, in,
+                    field == "pairs" ? counts : std::vector<uint64_t>{5}, 4);
+        add_tensors(call.out, call.out_sizes, out,
+                    field == "pairs" ? std::vector<uint64_t>(n, 5) : counts, 4);
+    }
+    shc_status st = shc_cuda_comm_enqueue(rank.cuda, call.ready(), rank.streams[0]);
+    for (int i = 0; i < 5 && st == SHC_OK; i++) {
+        Call more = simple_call(SHC_BROADCAST, SHC_INT32, in, kCount, out, kCount);
+        st = shc_cuda_comm_enqueue(rank.cuda, more.ready(), rank.streams[0]);
+    }
+    rank.sync();
+    report("changed", rank.get(out, 1 << 20) == before ? "no" : "yes");
+    report_failure(rank, shc_cuda_comm_error(rank.cuda));
+}
+
+// What element i of operation j of a turn is; no two rounds stage the same.
+static Bytes series(size_t count, uint64_t base, uint64_t step)
+{
+    Bytes bytes(count * sizeof base);
+    for (size_t i = 0; i < count; i++, base += step)
+        memcpy(&bytes[i * sizeof base], &base, sizeof base);
+    return bytes;
+}
+
+// Sums until the group fails; what is seen through without a failure must be right.
+void endless(Rank &rank)
+{
+    constexpr size_t kCount = 1500, kBytes = kCount * 8, kOps = 3;
+    const std::string act = rank.settings.word("act", "");
+    const bool actor = rank.rank == rank.world - 1;
+    const auto n = static_cast<uint64_t>(rank.world), me = static_cast<uint64_t>(rank.rank);
+    const shc_cu_address in = rank.allocate(kOps * kBytes), out = rank.allocate(kOps * kBytes);
+    shc_status st = SHC_OK;
+    uint64_t wrong = 0, turn = 0;
+    for (; st == SHC_OK; turn++) {
+        for (uint64_t j = 0; j < kOps; j++)
+            rank.put(in + j * kBytes, series(kCount, 1000 * (turn * kOps + j) + me, 31));
+        for (uint64_t j = 0; j < kOps && st == SHC_OK; j++)
+            st = shc_cuda_comm_enqueue(rank.cuda,
+                                       simple_call(SHC_ALL_REDUCE, SHC_INT64, in + j * kBytes,
+                                                   kCount, out + j * kBytes, kCount)
+                                           .ready(),
+                                       rank.streams[0]);
+        if (turn == 3)
+            report("ready", "yes");
+        if (actor && turn == 4 && act == "abort")
+            shc_cuda_comm_abort(rank.cuda, "enough");
+        if (actor && turn == 4 && act == "close")
+            break;
+        if (actor && turn == 4 && act == "idle") { // alive, but never comes
+            usleep(3000000);
+            break;
+        }
+        rank.sync();
+        if (st == SHC_OK)
+            st = shc_cuda_comm_error(rank.cuda);
+        for (uint64_t j = 0; j < kOps && st == SHC_OK; j++)
+            wrong += rank.get(out + j * kBytes, kBytes) !=
+                     series(kCount, n * 1000 * (turn * kOps + j) + n * (n - 1) / 2, n * 31);
+    }
+    const uint64_t now = shc_clock_ns();
+    report("failed_ns", std::to_string(now));
+    report("wrong", std::to_string(wrong));
+    report("turns", std::to_string(turn));
+    if (st != SHC_OK)
+        report_failure(rank, st);
+    const uint64_t begun = shc_clock_ns();
+    shc_cuda_comm_close(rank.cuda);
+    report("close_ms", std::to_string((shc_clock_ns() - begun) / SHC_NS_PER_MS));
+}
+
+// Each is refused, says why, and the group goes on.
+void refuse(Rank &rank)
+{
+    const shc_cu_address at = rank.allocate(4096);
+    int refused = 0;
+    auto try_one = [&](const char *name, Call call, shc_status want) {
+        const shc_status st = shc_cuda_comm_enqueue(rank.cuda, call.ready(), rank.streams[0]);
+        refused += st == want;
+        if (st != want)
+            report("not_refused", name);
+        report(name, shc_cuda_failure());
+    };
+    try_one("send", simple_call(SHC_SEND, SHC_INT8, at, 1, at, 1), SHC_ERR_UNSUPPORTED);
+    try_one("sparse", simple_call(SHC_ALL_REDUCE_SPARSE, SHC_INT8, at, 1, at, 1),
+            SHC_ERR_UNSUPPORTED);
+    try_one("room", simple_call(SHC_ALL_REDUCE, SHC_INT8, at, 8, at, 7), SHC_ERR_INVALID);
+    try_one("blocks", simple_call(SHC_ALL_GATHER, SHC_INT8, at, 8, at, 9), SHC_ERR_INVALID);
+    try_one("list", simple_call(SHC_ALL_TO_ALL, SHC_INT8, at, 8, at, 8), SHC_ERR_INVALID);
+    Call root = simple_call(SHC_BROADCAST, SHC_INT8, at, 8, at, 8);
+    root.op.root = rank.world;
+    try_one("root", root, SHC_ERR_INVALID);
+    Call strange = simple_call(SHC_ALL_REDUCE, SHC_BOOL, at, 8, at, 8);
+    strange.op.redop = SHC_AVG;
+    try_one("redop", strange, SHC_ERR_UNSUPPORTED);
+    Call strided = simple_call(SHC_BROADCAST, SHC_INT8, at, 8, at, 8);
+    const int64_t two = 2;
+    strided.in[0].strides = strided.out[0].strides = &two;
+    try_one("strided", strided, SHC_ERR_UNSUPPORTED);
+    Call huge = simple_call(SHC_BROADCAST, SHC_INT64, at, INT64_MAX, at, INT64_MAX);
+    try_one("huge", huge, SHC_ERR_INVALID);
+    report("refused", std::to_string(refused));
+    enqueue(rank, rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_INT8, at, 8, at, 8), 0);
+    report("goes_on", rank.sync() && shc_cuda_comm_error(rank.cuda) == SHC_OK ? "yes" : "no");
+}
+
+namespace
+{
+
+int run(const std::string &folder, int number, int world, const Settings &settings)
+{
+    static const std::map<std::string, void (*)(Rank &)> scenarios = {
+        {"sweep", sweep},     {"large", large},   {"chain", chain},
+        {"groups", groups},   {"ahead", ahead},   {"differ", differ},
+        {"endless", endless}, {"refuse", refuse}, {"make", nullptr},
+    };
+    prctl(PR_SET_PDEATHSIG, SIGKILL); // of a test that was ended
+    Rank rank(folder, number, world, settings);
+    const int before = open_descriptors();
+    rank.join();
+    report("joined", "yes");
+    const shc_status st = rank.make();
+    report("made", shc_status_name(st));
+    if (st != SHC_OK) {
+        report("error", shc_cuda_failure());
+    } else {
+        char info[1024];
+        if (shc_cuda_comm_info(rank.cuda, info, sizeof info) == SHC_OK)
+            printf("%s", info);
+        if (auto scenario = scenarios.at(settings.word("scenario", "make")))
+            scenario(rank);
+    }
+    if (settings.number("meet", 1)) // nobody leaves while others are at it
+        barrier_of_cpus(rank);
+    rank.leave();
+    report("leaked", std::to_string(open_descriptors() - before));
+    return 0;
+}
+
+} // namespace
+} // namespace shmcoll::test
+
+int main(int argc, char **argv)
+{
+    if (argc != 5)
+        return 2;
+    return shmcoll::test::run(argv[1], atoi(argv[2]), atoi(argv[3]),
+                              shmcoll::test::Settings(argv[4]));
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// One rank of a CUDA group as cuda_comm_rank's scenarios use it: a CPU group, a CUDA group over it on
+// the stand-in, streams, and device memory.
+
+extern "C" {
+#include "cuda_ipc/cuda_comm.h"
+}
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+namespace shmcoll::test
+{
+
+using Bytes = std::vector<uint8_t>;
+
+// key=value words of the command line.
+struct Settings {
+    explicit Settings(const std::string &text);
+    std::string word(const std::string &key, const std::string &preset) const;
+    int number(const std::string &key, int preset) const;
+    std::map<std::string, std::string> words;
+};
+
+[[noreturn]] void die(const std::string &what);
+
+// Prints a line of the report at once: a rank may be killed.
+void report(const std::string &key, const std::string &value);
+
+class Rank
+{
+  public:
+    Rank(const std::string &folder, int rank, int world, const Settings &settings);
+    ~Rank();
+    Rank(const Rank &) = delete;
+    Rank &operator=(const Rank &) = delete;
+
+    // The CPU group; false, with the reason printed, where none came about.
+    void join(const std::string &name = "group");
+    shc_status make();
+    void leave(); // both groups
+
+    shc_cu_address allocate(size_t bytes);
+    void put(shc_cu_address to, const Bytes &bytes);
+    Bytes get(shc_cu_address from, size_t bytes);
+    bool sync(size_t stream = 0); // true: the stream ended without an error of CUDA's
+
+    int rank, world;
+    Settings settings;
+    std::string folder;
+    shc_driver driver = {};
+    shc_gpu gpu = {};
+    std::vector<shc_cu_stream *> streams;
+    shc_comm *core = nullptr;
+    shc_cuda_comm *cuda = nullptr;
+
+  private:
+    std::vector<shc_cu_address> memory_;
+};
+
+// An operation whose tensors are one-dimensional pieces of device memory.
+struct Call {
+    shc_op op = {};
+    std::vector<int64_t> in_sizes, out_sizes;
+    std::vector<shc_tensor> in, out;
+    // Behind the last change.
+    const shc_op *ready();
+};
+
+// A piece of memory per count, one behind the other, `gap` bytes apart.
+void add_tensors(std::vector<shc_tensor> &list, std::vector<int64_t> &sizes, shc_cu_address at,
+                 const std::vector<uint64_t> &counts, size_t elem_bytes, size_t gap = 0);
+
+Call simple_call(shc_op_kind kind, shc_dtype dtype, shc_cu_address in, uint64_t in_count,
+                 shc_cu_address out, uint64_t out_count);
+
+// The scenarios; each prints what it saw.
+void sweep(Rank &rank); // every operation against a plain reference (cuda_comm_sweep.cc)
+void large(Rank &rank);
+void chain(Rank &rank);   // operations that use one another's results, on several streams
+void ahead(Rank &rank);   // by more operations than there are records
+void groups(Rank &rank);  // two groups at once
+void differ(Rank &rank);  // one rank calls otherwise
+void endless(Rank &rank); // until the group fails
+void refuse(Rank &rank);  // calls that are wrong on this rank alone
+
+} // namespace shmcoll::test

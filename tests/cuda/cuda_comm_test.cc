@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// CUDA collectives between real processes over the stand-in: results on every route, calls that
+// differ, ranks that die, stop, leave, abort.
+#include "tests/cuda/processes.h"
+
+extern "C" {
+#include "shm/base/clock.h"
+}
+
+#include <algorithm>
+#include <csignal>
+#include <random>
+
+namespace shmcoll::test
+{
+namespace
+{
+
+std::vector<Report> run(size_t world, const std::string &settings, const std::string &knobs = "")
+{
+    return run_processes(CUDA_COMM_RANK, std::vector<RankOptions>(world, {knobs, settings}));
+}
+
+// Under a sanitizer a rank starts for a second.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSlow = true;
+#else
+constexpr bool kSlow = false;
+#endif
+
+// The files of this library in /dev/shm.
+std::vector<std::string> shared_files()
+{
+    std::vector<std::string> names;
+    for (auto &entry : std::filesystem::directory_iterator("/dev/shm"))
+        if (entry.path().filename().string().find("shmcoll") != std::string::npos)
+            names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+// A legacy slab that was shown lives as long as its process, also where that kind did not hold.
+std::string leaks_of(Report &report)
+{
+    const bool shown = report["memory"] == "legacy handle" ||
+                       report["reason"].find("; legacy handle") != std::string::npos;
+    return shown ? "1" : "0";
+}
+
+void expect_key(std::vector<Report> &reports, const std::string &key, const std::string &value)
+{
+    for (Report &report : reports) {
+        EXPECT_EQ(report["end"], "exited 0") << all_of(report);
+        EXPECT_EQ(report[key], value) << all_of(report);
+        EXPECT_EQ(report["leaked"], leaks_of(report)) << all_of(report);
+    }
+}
+
+// ---- results ----
+
+struct Way {
+    const char *name, *settings, *knobs, *memory;
+};
+
+const Way kWays[] = {
+    {"Fd", "route=slabs", "", "file descriptor"},
+    {"Legacy", "route=slabs", "export=800", "legacy handle"},
+    {"Host", "route=host", "alias=1", "none"},
+};
+
+class Results : public testing::TestWithParam<Way>
+{
+  protected:
+    static void expect_all_right(size_t world, const std::string &settings,
+                                 const std::string &knobs)
+    {
+        const Way &way = GetParam();
+        auto reports =
+            run(world, "scenario=sweep " + settings + " " + way.settings, knobs + " " + way.knobs);
+        expect_key(reports, "wrong", "0");
+        expect_key(reports, "memory", way.memory);
+        for (Report &report : reports)
+            EXPECT_GT(atoi(report["cases"].c_str()), 100) << all_of(report);
+    }
+};
+
+TEST_P(Results, OfEveryOperationAreTheReferences)
+{
+    const std::string sizes = kSlow ? "few=1" : "";
+    for (size_t world : {1, 2, 3, 5})
+        expect_all_right(world, sizes, "");
+    if (!kSlow)
+        expect_all_right(8, "few=1", "");
+}
+
+TEST_P(Results, AreTheSameWhenStreamsAreLate)
+{
+    expect_all_right(3, "few=1", "delay_us=300");
+    expect_all_right(2, "few=1", "slow_us=100");
+    expect_all_right(3, "few=1", "delay_us=50 alias=1");
+}
+
+TEST_P(Results, AreTheSameWhereOnlyStreamWritesWake)
+{
+    expect_all_right(3, "few=1", "only_writes_wake=1 delay_us=100 state=@/writes");
+}
+
+TEST_P(Results, AreTheSameWhereContextsTakeTurns)
+{
+    expect_all_right(3, "few=1", "alone=@/gpu");
+}
+
+TEST_P(Results, OfLargeSumsAreTheReferences)
+{
+    for (size_t world : {5, 8}) {
+        auto reports = run(world, std::string("scenario=large half=65536 ") + GetParam().settings,
+                           GetParam().knobs);
+        expect_key(reports, "wrong", "0");
+        expect_key(reports, "cases", "1");
+    }
+}
+
+// Each operation needs what the one before gave, on another stream, further than the records reach.
+TEST_P(Results, GoFromOperationToOperationOverStreams)
+{
+    for (const char *knobs : {"", "delay_us=200", "slow_us=30"}) {
+        auto reports = run(3, std::string("scenario=chain ") + GetParam().settings,
+                           std::string(knobs) + " " + GetParam().knobs);
+        expect_key(reports, "right", "yes");
+    }
+}
+
+TEST_P(Results, OfTwoGroupsAreTheirOwn)
+{
+    auto reports = run(3, std::string("scenario=groups ") + GetParam().settings,
+                       std::string("delay_us=100 ") + GetParam().knobs);
+    for (Report &report : reports)
+        EXPECT_EQ(report["right"], "yes") << all_of(report);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Results, testing::ValuesIn(kWays),
+                         [](const auto &way) { return way.param.name; });
+
+TEST(CudaComm, CrossesGpusThatArePeers)
+{
+    auto reports = run(3, "scenario=sweep few=1 route=slabs", "devices=3");
+    expect_key(reports, "wrong", "0");
+}
+
+// ---- making a group ----
+
+TEST(CudaComm, GoesThroughHostMemoryWhereNoSlabIsShared)
+{
+    auto reports = run(2, "scenario=sweep few=1", "export=800 open=205");
+    expect_key(reports, "wrong", "0");
+    expect_key(reports, "route", "host");
+    EXPECT_HAS(reports[0], "reason", "CUDA_ERROR_NOT_PERMITTED");
+    EXPECT_HAS(reports[0], "reason", "CUDA_ERROR_MAP_FAILED");
+}
+
+TEST(CudaComm, IsMadeByAllRanksOrNone)
+{
+    const std::pair<RankOptions, const char *> cases[] = {
+        {{"", "route=host"}, "for route 0 and halves of 4096 bytes, rank 1 for route 2"},
+        {{"", "half=8192"}, "halves of 4096 bytes, rank 1 for route 0 and 8192"},
+        {{"", "half=100"}, "rank 1: half_bytes 100: a multiple of 128"},
+        {{"", "device=7"}, "rank 1: there is no GPU 7"},
+        {{"without=shc_gate", ""}, "rank 1: the kernel shc_gate does not load"},
+        {{"load=209", ""}, "rank 1: the kernels do not load on Stand-in GPU"},
+    };
+    for (auto &[odd, reason] : cases) {
+        auto reports = run_processes(CUDA_COMM_RANK, {{"", ""}, odd, {"", ""}});
+        for (Report &report : reports) {
+            EXPECT_EQ(report["end"], "exited 0") << all_of(report);
+            EXPECT_NE(report["made"], "ok") << all_of(report);
+            EXPECT_HAS(report, "error", reason);
+            EXPECT_EQ(report["error"], reports[0]["error"]);
+            EXPECT_EQ(report["leaked"], "0") << all_of(report);
+        }
+    }
+}
+
+TEST(CudaComm, SlabsThatAreDemandedAndNotThereAreAnError)
+{
+    auto reports = run_processes(CUDA_COMM_RANK,
+                                 {{"", "route=slabs"}, {"export=800 open=205", "route=slabs"}});
+    for (Report &report : reports) {
+        EXPECT_EQ(report["made"], "unsupported") << all_of(report);
+        EXPECT_HAS(report, "error", "the ranks' GPUs share no memory: file descriptor: rank 1");
+    }
+}
+
+// Who is ahead must not write over what a slow rank's GPU has still to read.
+TEST(CudaComm, RecordsOutlastTheSlowestRank)
+{
+    auto reports = run_processes(
+        CUDA_COMM_RANK,
+        {{"", "scenario=ahead"}, {"slow_us=1000", "scenario=ahead"}, {"", "scenario=ahead"}});
+    expect_key(reports, "right", "yes");
+}
+
+TEST(CudaComm, RefusesWhatOneRankCanSeeIsWrongAndGoesOn)
+{
+    auto reports = run(2, "scenario=refuse");
+    expect_key(reports, "refused", "9");
+    expect_key(reports, "goes_on", "yes");
+}
+
+// ---- calls that differ ----
+
+class Mismatch : public testing::TestWithParam<const char *>
+{
+};
+
+TEST_P(Mismatch, FailsOnEveryRankAndChangesNothing)
+{
+    const std::string settings = std::string("scenario=differ meet=0 field=") + GetParam();
+    for (const char *more : {"", " route=host"})
+        for (const char *knobs : kSlow ? std::vector<const char *>{"delay_us=300"}
+                                       : std::vector<const char *>{"", "delay_us=300"}) {
+            auto reports = run(3, settings + more, knobs);
+            expect_key(reports, "changed", "no");
+            expect_key(reports, "status", "mismatch");
+            EXPECT_HAS(reports[0], "error", "#4");
+            EXPECT_HAS(reports[0], "error", "rank 2");
+            for (Report &report : reports)
+                EXPECT_EQ(report["error"], reports[0]["error"]);
+        }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Mismatch,
+                         testing::Values("kind", "dtype", "redop", "count", "rounds", "root", "tag",
+                                         "elem", "counts", "pairs"),
+                         [](const auto &field) { return field.param; });
+
+// ---- ranks that die, stop, leave, abort ----
+
+// Ranks that run until something happens to one.
+class Living
+{
+  public:
+    Living(size_t world, const std::string &settings, const std::string &knobs)
+    {
+        for (size_t r = 0; r < world; r++)
+            pids.push_back(start_process(CUDA_COMM_RANK, folder.path, r, world, {knobs, settings}));
+    }
+
+    // False: one did not get so far.
+    bool await(const std::string &line)
+    {
+        for (size_t r = 0; r < pids.size(); r++) {
+            for (int tries = 0; text_of(r).find(line) == std::string::npos; tries++) {
+                if (tries > 30000)
+                    return false;
+                usleep(1000);
+            }
+        }
+        return true;
+    }
+
+    std::string text_of(size_t r)
+    {
+        std::ifstream in(folder.path + "/out." + std::to_string(r));
+        return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    }
+
+    // Whoever does not end is killed, and its end says so.
+    std::vector<Report> end(int patience_s)
+    {
+        const uint64_t deadline = shc_clock_ns() + static_cast<uint64_t>(patience_s) * SHC_NS_PER_S;
+        std::vector<Report> reports;
+        for (size_t r = 0; r < pids.size(); r++) {
+            int status = 0;
+            while (waitpid(pids[r], &status, WNOHANG) == 0) {
+                if (shc_clock_ns() >= deadline)
+                    kill(pids[r], SIGKILL);
+                usleep(1000);
+            }
+            reports.push_back(read_report(folder.path + "/out." + std::to_string(r), status));
+        }
+        return reports;
+    }
+
+    Folder folder;
+    std::vector<pid_t> pids;
+};
+
+int ms_between(uint64_t from_ns, const std::string &to_ns)
+{
+    const uint64_t to = strtoull(to_ns.c_str(), nullptr, 10);
+    return to > from_ns ? static_cast<int>((to - from_ns) / SHC_NS_PER_MS) : 0;
+}
+
+int kills()
+{
+    const char *text = getenv("SHMCOLL_CUDA_KILLS");
+    return text != nullptr ? atoi(text) : kSlow ? 6 : 24;
+}
+
+void print_spread(const char *what, std::vector<int> &ms)
+{
+    std::sort(ms.begin(), ms.end());
+    if (!ms.empty())
+        printf("%s: median %d ms, 90%% %d ms, most %d ms of %zu\n", what, ms[ms.size() / 2],
+               ms[ms.size() * 9 / 10], ms.back(), ms.size());
+}
+
+// Of one kill: survivors' ends.
+void expect_survivors(std::vector<Report> &reports, size_t victim, uint64_t killed_ns,
+                      std::vector<int> &ms)
+{
+    for (size_t r = 0; r < reports.size(); r++) {
+        Report &report = reports[r];
+        if (r == victim) {
+            EXPECT_EQ(report["end"], "killed 9");
+            continue;
+        }
+        EXPECT_EQ(report["end"], "exited 0") << all_of(report);
+        EXPECT_EQ(report["status"], "peer dead") << all_of(report);
+        EXPECT_EQ(report["wrong"], "0") << all_of(report);
+        EXPECT_EQ(report["leaked"], leaks_of(report)) << all_of(report);
+        ms.push_back(ms_between(killed_ns, report["ended_ns"]));
+        EXPECT_LT(ms.back(), 5000) << all_of(report); // a busy machine; what is promised is printed
+    }
+}
+
+const char *const kKnobs[] = {
+    "",           "delay_us=300", "only_writes_wake=1 state=@/writes", "alone=@/gpu",
+    "export=800", "slow_us=100"};
+
+// The long form: SHMCOLL_CUDA_KILLS=500.
+TEST(Death, EndsAllStreamsAndIsNamedWhereverItComes)
+{
+    const auto before = shared_files();
+    std::minstd_rand random(std::random_device{}());
+    std::vector<int> ms;
+    for (int i = 0; i < kills() && !testing::Test::HasFailure(); i++) {
+        const size_t world = 2 + random() % 3, victim = random() % world;
+        const char *route = random() % 2 ? "auto" : "host";
+        const char *knobs = kKnobs[static_cast<size_t>(i) % 6];
+        SCOPED_TRACE(std::string(route) + " " + knobs + " victim " + std::to_string(victim));
+        Living living(world, std::string("scenario=endless meet=0 route=") + route, knobs);
+        ASSERT_TRUE(living.await("ready=")) << living.text_of(0);
+        usleep(static_cast<useconds_t>(random() % 20000));
+        const uint64_t killed_ns = shc_clock_ns();
+        kill(living.pids[victim], SIGKILL);
+        auto reports = living.end(20);
+        expect_survivors(reports, victim, killed_ns, ms);
+    }
+    print_spread("from a death to idle streams", ms);
+    EXPECT_EQ(shared_files(), before);
+}
+
+// While the group is being made: no group, or one that fails; nobody waits for the deadline.
+TEST(Death, WhileAGroupIsMadeIsSeenByAll)
+{
+    const auto before = shared_files();
+    std::minstd_rand random(std::random_device{}());
+    for (int i = 0; i < std::max(6, kills() / 4) && !testing::Test::HasFailure(); i++) {
+        const size_t world = 2 + random() % 3, victim = random() % world;
+        Living living(world, "scenario=endless meet=0", kKnobs[static_cast<size_t>(i) % 6]);
+        ASSERT_TRUE(living.await("joined="));
+        usleep(static_cast<useconds_t>(random() % 8000));
+        kill(living.pids[victim], SIGKILL);
+        auto reports = living.end(20);
+        for (size_t r = 0; r < world; r++)
+            if (r != victim) {
+                EXPECT_EQ(reports[r]["end"], "exited 0") << all_of(reports[r]);
+                EXPECT_TRUE(reports[r]["made"] != "ok" || reports[r]["status"] == "peer dead")
+                    << all_of(reports[r]);
+            }
+    }
+    EXPECT_EQ(shared_files(), before);
+}
+
+TEST(Stopped, ARankIsNamedByWhoeverRunsOutOfTime)
+{
+    Living living(3, "scenario=endless meet=0 timeout_ms=6500", "");
+    ASSERT_TRUE(living.await("ready="));
+    kill(living.pids[1], SIGSTOP);
+    for (size_t r : {0, 2})
+        for (int tries = 0; tries < 30000; tries++) {
+            if (living.text_of(r).find("leaked=") != std::string::npos)
+                break;
+            usleep(1000);
+        }
+    kill(living.pids[1], SIGKILL);
+    auto reports = living.end(20);
+    for (size_t r : {0, 2}) {
+        EXPECT_EQ(reports[r]["end"], "exited 0") << all_of(reports[r]);
+        EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
+        EXPECT_HAS(reports[r], "error", "waiting for rank 1 (");
+        EXPECT_HAS(reports[r], "error", "all_reduce #");
+        EXPECT_HAS(reports[r], "said", "has waited 5.0 s for rank 1 (");
+        EXPECT_EQ(reports[r]["leaked"], "0") << all_of(reports[r]);
+    }
+}
+
+TEST(Abort, EndsAllRanksWithItsReason)
+{
+    for (const char *knobs : kKnobs) {
+        auto reports = run(3, "scenario=endless meet=0 act=abort", knobs);
+        expect_key(reports, "status", "aborted");
+        expect_key(reports, "wrong", "0");
+        for (Report &report : reports)
+            EXPECT_HAS(report, "error", "rank 2 aborted: enough");
+    }
+}
+
+TEST(Close, NeedsNoPeerAndIsNamedByThoseWhoGoOn)
+{
+    for (const char *knobs : {"", "delay_us=300"}) {
+        auto reports = run(3, "scenario=endless meet=0 act=close", knobs);
+        for (size_t r : {0, 1}) {
+            EXPECT_EQ(reports[r]["status"], "peer left") << all_of(reports[r]);
+            EXPECT_HAS(reports[r], "error", "rank 2 has left the group behind operation #15");
+            EXPECT_EQ(reports[r]["wrong"], "0") << all_of(reports[r]);
+        }
+        EXPECT_EQ(reports[2]["end"], "exited 0") << all_of(reports[2]);
+        EXPECT_LT(atoi(reports[2]["close_ms"].c_str()), 5000);
+    }
+}
+
+TEST(Timeout, NamesTheRankThatNeverComes)
+{
+    auto reports = run(3, "scenario=endless meet=0 act=idle timeout_ms=1000");
+    for (size_t r : {0, 1}) {
+        EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
+        EXPECT_HAS(reports[r], "error", "waiting for rank 2 (its last call is #15); in rank ");
+    }
+}
+
+} // namespace
+} // namespace shmcoll::test

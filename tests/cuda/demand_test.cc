@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a call demands: what is refused, flat memory, the words that ranks compare.
+extern "C" {
+#include "cuda_ipc/cuda_error.h"
+#include "cuda_ipc/demand.h"
+}
+
+#include <cstring>
+#include <gtest/gtest.h>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace shmcoll::test
+{
+namespace
+{
+
+// Tensors of these sizes, one behind the other; never looked into.
+struct List {
+    List(std::initializer_list<std::vector<int64_t>> of) : sizes(of)
+    {
+        for (auto &one : sizes) {
+            int64_t count = 1;
+            for (int64_t size : one)
+                count *= size;
+            tensors.push_back(
+                {memory.data() + used, static_cast<int32_t>(one.size()), one.data(), nullptr});
+            used += static_cast<size_t>(count > 0 ? count : 0) * 4;
+        }
+    }
+    List(const List &) = delete;
+    List &operator=(const List &) = delete;
+    shc_tensors view() const { return {tensors.data(), static_cast<uint32_t>(tensors.size())}; }
+
+    std::vector<char> memory = std::vector<char>(4096);
+    size_t used = 0;
+    std::vector<std::vector<int64_t>> sizes;
+    std::vector<shc_tensor> tensors;
+};
+
+shc_op op_of(shc_op_kind kind, const List &in, const List &out)
+{
+    shc_op op = {};
+    op.kind = kind;
+    op.dtype = SHC_FLOAT32;
+    op.input = in.view();
+    op.output = out.view();
+    return op;
+}
+
+struct Made {
+    explicit Made(const shc_op &op, int rank = 0, int world = 2)
+        : st(shc_demand_make(&op, rank, world, demand.get()))
+    {
+    }
+    std::string text(uint64_t sequence = 7) const
+    {
+        char text[200];
+        shc_call_words_text(demand->call, sequence, text, sizeof text);
+        return text;
+    }
+    std::unique_ptr<shc_demand> demand = std::make_unique<shc_demand>();
+    shc_status st;
+};
+
+TEST(Demand, AFlatVectorGoesFromTensorToTensorOverEmptyOnes)
+{
+    List list{{0}, {2, 3}, {5, 0, 2}, {}, {4}};
+    Made made(op_of(SHC_ALL_REDUCE, list, list));
+    ASSERT_EQ(made.st, SHC_OK) << shc_cuda_failure();
+    shc_flat &flat = made.demand->in;
+    ASSERT_EQ(flat.bytes, (6u + 1 + 4) * 4);
+    for (uint64_t at : {0, 4, 23, 24, 27, 28, 43, 3, 24, 0}) { // forwards, and back again
+        uint64_t run;
+        EXPECT_EQ(shc_flat_at(&flat, at, &run), list.memory.data() + at) << at;
+        EXPECT_EQ(run, at < 24 ? 24 - at : at < 28 ? 28 - at : 44 - at) << at;
+    }
+}
+
+TEST(Demand, AContiguousTensorMayHaveAnyStrideWhereThereIsOneElement)
+{
+    List list{{1, 4, 1, 2}};
+    const int64_t dense[] = {77, 2, 99, 1}, gaps[] = {8, 4, 2, 1};
+    list.tensors[0].strides = dense;
+    EXPECT_EQ(Made(op_of(SHC_ALL_REDUCE, list, list)).st, SHC_OK);
+    list.tensors[0].strides = gaps;
+    EXPECT_EQ(Made(op_of(SHC_ALL_REDUCE, list, list)).st, SHC_ERR_UNSUPPORTED);
+}
+
+TEST(Demand, WhatIsWrongIsRefused)
+{
+    const List one{{4}}, two{{8}}, pair{{4}, {4}}, negative{{-1}}, huge{{1LL << 62, 4}};
+    EXPECT_EQ(Made(op_of(SHC_ALL_REDUCE, one, two)).st, SHC_ERR_INVALID);
+    EXPECT_EQ(Made(op_of(SHC_ALL_GATHER, one, two)).st, SHC_OK);
+    EXPECT_EQ(Made(op_of(SHC_ALL_GATHER, one, two), 0, 3).st, SHC_ERR_INVALID);
+    EXPECT_EQ(Made(op_of(SHC_REDUCE_SCATTER, two, one)).st, SHC_OK);
+    EXPECT_EQ(Made(op_of(SHC_REDUCE_SCATTER, one, two)).st, SHC_ERR_INVALID);
+    EXPECT_EQ(Made(op_of(SHC_ALL_TO_ALL, pair, pair)).st, SHC_OK);
+    EXPECT_EQ(Made(op_of(SHC_ALL_TO_ALL, one, pair)).st, SHC_ERR_INVALID);
+    EXPECT_EQ(Made(op_of(SHC_ALL_GATHER_UNEVEN, one, pair)).st, SHC_OK);
+    EXPECT_EQ(Made(op_of(SHC_ALL_GATHER_UNEVEN, two, pair)).st, SHC_ERR_INVALID);
+    EXPECT_EQ(Made(op_of(SHC_ALL_REDUCE, negative, negative)).st, SHC_ERR_INVALID);
+    EXPECT_EQ(Made(op_of(SHC_ALL_REDUCE, huge, huge)).st, SHC_ERR_INVALID);
+    EXPECT_EQ(Made(op_of(SHC_SEND, one, one)).st, SHC_ERR_UNSUPPORTED);
+    EXPECT_EQ(Made(op_of(static_cast<shc_op_kind>(99), one, one)).st, SHC_ERR_INVALID);
+    shc_op op = op_of(SHC_BROADCAST, one, one);
+    op.root = 2;
+    EXPECT_EQ(Made(op).st, SHC_ERR_INVALID);
+    op = op_of(SHC_ALL_REDUCE, one, one);
+    op.dtype = SHC_DTYPE_COUNT;
+    EXPECT_EQ(Made(op).st, SHC_ERR_INVALID);
+    op.dtype = SHC_OPAQUE;
+    EXPECT_EQ(Made(op).st, SHC_ERR_INVALID); // of no bytes
+}
+
+// Only the side that a rank has is looked at.
+TEST(Demand, TheOtherSideMayBeAnything)
+{
+    const List one{{4}};
+    shc_op op = op_of(SHC_BROADCAST, one, one);
+    op.output = {nullptr, 17};
+    EXPECT_EQ(Made(op, 0).st, SHC_OK);
+    EXPECT_EQ(Made(op, 1).st, SHC_ERR_INVALID);
+}
+
+TEST(Demand, WordsAreTheSameOnAllRanksAndSayTheCall)
+{
+    const List one{{4}}, two{{8}}, three{{3}}, pair{{3}, {4}}, other_pair{{4}, {3}};
+    shc_op op = op_of(SHC_SCATTER, two, one);
+    op.root = 1;
+    for (int rank : {0, 1})
+        EXPECT_EQ(Made(op, rank).text(), "scatter #7 (float32[4], root 1)");
+    EXPECT_EQ(Made(op_of(SHC_ALL_REDUCE, one, one)).text(), "all_reduce #7 (float32[4], sum)");
+    EXPECT_EQ(Made(op_of(SHC_BARRIER, one, one)).text(), "barrier #7");
+    const Made uneven(op_of(SHC_ALL_GATHER_UNEVEN, three, pair), 0);
+    const Made other(op_of(SHC_ALL_GATHER_UNEVEN, one, other_pair), 0);
+    ASSERT_EQ(uneven.st, SHC_OK) << shc_cuda_failure();
+    ASSERT_EQ(other.st, SHC_OK) << shc_cuda_failure();
+    EXPECT_NE(memcmp(uneven.demand->call, other.demand->call, sizeof other.demand->call), 0);
+}
+
+// They come from another process.
+TEST(Demand, WildWordsHaveATextToo)
+{
+    uint64_t words[SHC_RECORD_CALL_WORDS];
+    for (auto &word : words)
+        word = UINT64_MAX;
+    char text[200];
+    shc_call_words_text(words, 1, text, sizeof text);
+    EXPECT_NE(std::string(text).find("an unknown call #1 (unknown["), std::string::npos) << text;
+}
+
+} // namespace
+} // namespace shmcoll::test
