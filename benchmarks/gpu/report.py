@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -92,21 +93,18 @@ def shown(value: Any) -> str:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """One table for rows of the same keys."""
-    keys = [key for key in rows[0] if any(shown(row[key]) for row in rows)]
+    """Of all keys that hold something in one of them."""
+    keys = [key for key in dict.fromkeys(k for row in rows for k in row)]
+    keys = [key for key in keys if any(shown(row.get(key)) for row in rows)]
     lines = [f"| {' | '.join(keys)} |", f"|{'---|' * len(keys)}"]
-    return lines + [f"| {' | '.join(shown(row[key]) for key in keys)} |" for row in rows]
+    return lines + [f"| {' | '.join(shown(row.get(key)) for key in keys)} |" for row in rows]
 
 
 def tables(rows: list[Row]) -> list[str]:
-    """Neighbours of the same keys, and of the same experiment, stand together."""
+    """Neighbours of the same kind, which is a row's first key and value, stand together."""
     lines: list[str] = []
-    group: list[Row] = []
-    for row in [*rows, {}]:
-        if group and (list(row) != list(group[0]) or row.get("op") != group[0].get("op")):
-            lines += [*table(group), ""]
-            group = []
-        group.append(row)
+    for _, group in itertools.groupby(rows, lambda row: next(iter(row.items()), None)):
+        lines += [*table(list(group)), ""]
     return lines
 
 

@@ -39,16 +39,23 @@ try:
     cuda = ctypes.CDLL(sys.argv[1])
 except OSError as error:
     sys.exit(f"no NVIDIA driver ({error})")
-for call, what in (
-    (lambda: cuda.cuInit(0), "cuInit"),
-    (lambda: cuda.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount"),
-    (lambda: cuda.cuDeviceGet(ctypes.byref(device), 0), "cuDeviceGet"),
-    (lambda: cuda.cuDeviceGetName(name, 96, device), "cuDeviceGetName"),
-    (lambda: cuda.cuDriverGetVersion(ctypes.byref(version)), "cuDriverGetVersion"),
-):
-    result = call()
+
+def call(symbol, *arguments):
+    function = getattr(cuda, symbol, None)
+    if function is None:
+        found, why = ctypes.c_void_p(), ctypes.c_int()
+        cuda.cuGetProcAddress_v2(symbol.encode(), ctypes.byref(found), 12000,
+                                 ctypes.c_uint64(0), ctypes.byref(why))
+        function = ctypes.CFUNCTYPE(ctypes.c_int)(found.value)
+    result = function(*arguments)
     if result:
-        sys.exit(f"the driver sees none ({what}: CUDA error {result})")
+        sys.exit(f"the driver sees none ({symbol}: CUDA error {result})")
+
+call("cuInit", 0)
+call("cuDeviceGetCount", ctypes.byref(count))
+call("cuDeviceGet", ctypes.byref(device), 0)
+call("cuDeviceGetName", name, 96, device)
+call("cuDriverGetVersion", ctypes.byref(version))
 print(name.value.decode(), version.value, sep="|")
 """
 
