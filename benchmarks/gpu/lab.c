@@ -445,6 +445,22 @@ static enum shc_status be_rank(struct lab *lab)
     return lab->crew->body(lab);
 }
 
+/* Says why, has the others end too, and waits while all guards poison. The exit status. */
+static int give_up(struct lab *lab, enum shc_status st)
+{
+    char *said = lab->board->seats[lab->rank].failure;
+    bool idle = true;
+    if (st != SHC_ERR_ABORTED)
+        snprintf(said, SEAT_BYTES, "%s", shc_cuda_failure());
+    /* release experiments/stop -> acquire in lab_stopped(): the order to end. */
+    shc_a32_store_release(&lab->board->stop, 1);
+    if (lab->stream != NULL && lab_idle(lab, lab->stream, GRACE_NS / 2, &idle) == SHC_OK && !idle) {
+        snprintf(said, SEAT_BYTES, "ends with a stream that waits, poisoned as everything was");
+        return RANK_LEFT;
+    }
+    return st == SHC_ERR_ABORTED ? RANK_STOPPED : 1;
+}
+
 int lab_main(const struct options *options, const struct crew *crew, struct board *board, int rank)
 {
     static struct lab lab;
@@ -457,20 +473,14 @@ int lab_main(const struct options *options, const struct crew *crew, struct boar
                        .world = crew->world,
                        .coordinator = getppid(),
                        .deadline_ns = shc_clock_ns() + options->limit_ns};
+    int status = 0;
     const enum shc_status st = be_rank(&lab);
-    if (st != SHC_OK) {
-        if (st != SHC_ERR_ABORTED)
-            snprintf(board->seats[rank].failure, SEAT_BYTES, "%s", shc_cuda_failure());
-        /* release experiments/stop -> acquire in lab_stopped(): the order to end. */
-        shc_a32_store_release(&board->stop, 1);
-        bool idle; /* the guard poisons meanwhile */
-        if (lab.stream != NULL)
-            (void)!lab_idle(&lab, lab.stream, GRACE_NS / 2, &idle);
-    }
+    if (st != SHC_OK)
+        status = give_up(&lab, st);
     /* release experiments/unbusy -> acquire in be_busy(): nothing but the word. */
     if (rank == 0)
         shc_a32_store_release(&board->unbusy, 1);
     close_guard(&lab);
     fflush(stdout);
-    return st == SHC_OK ? 0 : st == SHC_ERR_ABORTED ? RANK_STOPPED : 1;
+    return status;
 }

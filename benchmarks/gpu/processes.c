@@ -24,12 +24,24 @@ struct watch {
 };
 
 static struct board *current_board; /* for the signal's handler */
+static shc_a32 told_to_end;         /* the whole program, not this board's ranks alone */
 
 static void on_signal(int signal)
 {
     (void)signal;
-    /* release experiments/stop -> acquire in stopped(): nothing but the order to end. */
-    shc_a32_store_release(&current_board->stop, 1);
+    /* relaxed: read by this thread. */
+    shc_a32_store_relaxed(&told_to_end, 1);
+    if (current_board != NULL)
+        /* release experiments/stop -> acquire in stopped(): nothing but the order to end. */
+        shc_a32_store_release(&current_board->stop, 1);
+}
+
+/* From the first group of processes on. */
+static void hear_signals(void)
+{
+    const struct sigaction told = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGTERM, &told, NULL);
+    sigaction(SIGINT, &told, NULL);
 }
 
 static bool stopped(struct board *board)
@@ -152,14 +164,14 @@ int crew_run(const struct options *options, struct crew *crew)
         return 1;
     }
     current_board = watch.board;
-    const struct sigaction told = {.sa_handler = on_signal};
-    struct sigaction before[2];
-    sigaction(SIGTERM, &told, &before[0]);
-    sigaction(SIGINT, &told, &before[1]);
-    start(&watch, options, crew);
+    hear_signals();
+    /* relaxed: this thread's own handler writes it. */
+    if (shc_a32_load_relaxed(&told_to_end) != 0)
+        shc_a32_store_release(&watch.board->stop, 1); /* experiments/stop: nobody is there yet */
+    else
+        start(&watch, options, crew);
     see_through(&watch, options->limit_ns);
-    sigaction(SIGTERM, &before[0], NULL);
-    sigaction(SIGINT, &before[1], NULL);
+    current_board = NULL;
     if (watch.failure[0] == '\0' && stopped(watch.board))
         snprintf(watch.failure, sizeof watch.failure, "stopped from outside");
     if (watch.failure[0] != '\0') {
