@@ -195,16 +195,29 @@ def ask(backend: str, world: int, device: str, limit_s: float) -> str:
     return "" if len(said) == world else f"no answer within {limit_s:.0f} s"
 
 
-def run_world(world: int, options: argparse.Namespace, end: float) -> bool:
+def able_ones(
+    world: int, options: argparse.Namespace, refusals: dict[str, str], end: float
+) -> list[str]:
+    """Who works with so many ranks. Who refused a smaller world is not asked again, and gloo, which
+    torch's own tests have on CUDA tensors, is not asked at all: each question costs ten seconds."""
     able = []
     for backend in options.backends.split(","):
-        left = end - time.time()
-        why = (
-            ask(backend, world, options.device, min(PROBE_LIMIT_S, left)) if left > 5 else "no time"
-        )
+        left, why = end - time.time(), refusals.get(backend, "")
+        if not why and backend != "gloo":
+            why = "no time"
+            if left > 5:
+                why = ask(backend, world, options.device, min(PROBE_LIMIT_S, left))
+            refusals |= {backend: why} if why else {}
         row = {"bench": "offered", "ranks": world, "backend": backend, "works": not why, "why": why}
         print(json.dumps(row), flush=True)
         able += [] if why else [backend]
+    return able
+
+
+def run_world(
+    world: int, options: argparse.Namespace, refusals: dict[str, str], end: float
+) -> bool:
+    able = able_ones(world, options, refusals, end)
     left = end - time.time()
     if not able or left < 5:
         return True
@@ -222,10 +235,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="the rows are JSON anyway")
     options = parser.parse_args(argv)
     good, begun = True, time.time()
+    refusals: dict[str, str] = {}
     worlds = [int(world) for world in options.worlds.split(",")]
     for number, world in enumerate(worlds):
         left = begun + options.seconds - time.time()
-        good &= run_world(world, options, time.time() + left / (len(worlds) - number))
+        good &= run_world(world, options, refusals, time.time() + left / (len(worlds) - number))
     return 0 if good else 1
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -56,23 +57,30 @@ running: set[int] = set()  # leaders of process groups
 
 
 def group_is_alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    """Does any of its processes still run? Dead ones that nobody has asked for do not count: whose
+    parent is gone may stay so for a while."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            state, _, of_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(of_group) == group and state not in "ZX":
+            return True
+    return False
 
 
 def end_group(group: int, patience_s: float) -> bool:
     """Tells all of the group to end, then kills them. False: somebody is still there."""
-    for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, patience_s)):
-        end = time.monotonic() + wait_s
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        end = time.monotonic() + patience_s
+        told = 0
         while group_is_alive(group):
-            try:
-                os.killpg(group, number)
-                os.waitpid(group, os.WNOHANG)
-            except (ProcessLookupError, ChildProcessError):
-                pass
+            if told == 0 or number == signal.SIGKILL:  # a second SIGTERM would interrupt the first
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, number)
+                told += 1
             if time.monotonic() > end:
                 break
             time.sleep(0.1)
@@ -332,7 +340,7 @@ class Part:
 # not reached is run by its name.
 PARTS = {
     "build": Part(build, 120, "the C programs, from this checkout", needs=()),
-    "experiments": Part(experiments, 170, "what the GPU really does (docs/CUDA.md)"),
+    "experiments": Part(experiments, 240, "what the GPU really does (docs/CUDA.md)"),
     "package": Part(package, 180, "the Python package, against this torch", needs=()),
     "tensors": Part(
         tensors,

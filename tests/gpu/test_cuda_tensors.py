@@ -35,6 +35,8 @@ from cases import CASES, Team  # noqa: E402
 
 STALL_S = 60.0  # without a case that ends; the first one makes the contexts
 GRACE_S = 10.0
+FUTILE = 3  # new processes whose first case is their last: there is something else
+DIED = "hung or died"
 DONE_WORD = 512  # on the board: how many cases rank r is through with
 
 # What a build without CUDA tensors says; the second is torch's, where no backend is for the device.
@@ -166,7 +168,7 @@ def run_some(
         texts = [str(hang).splitlines()[0]]
     found = collect(names, folder, world)
     if len(found) < len(names):
-        what = "not run" if time.monotonic() > end else "hung or died"
+        what = "not run" if time.monotonic() > end else DIED
         found.append((what, "; ".join(texts)[:600]))
     return found
 
@@ -175,13 +177,16 @@ def run_world(names: Sequence[str], world: int, device: str, end: float, json_li
     """How many cases are not ok."""
     bad = 0
     with tempfile.TemporaryDirectory(prefix="shmcoll-gpu-") as folder:
-        while names and time.monotonic() < end:
+        futile, why = 0, "the time was over"
+        while names and time.monotonic() < end and futile < FUTILE:
             found = run_some(names, world, device, Path(folder), end)
+            futile = futile + 1 if len(found) == 1 and found[0][0] == DIED else 0
+            why = found[-1][1] if futile == FUTILE else why
             for name, (outcome, detail) in zip(names, found):
                 bad += show(name, world, outcome, detail, json_lines)
             names = names[len(found) :]
     for name in names:
-        bad += show(name, world, "not run", "the time was over", json_lines)
+        bad += show(name, world, "not run", why, json_lines)
     return bad
 
 
@@ -190,7 +195,7 @@ def run_death(world: int, device: str, json_lines: bool) -> int:
     try:
         ended = ranks.outcomes(world, die, device, limit=90)
     except ranks.Hang as hang:
-        return show(name, world, "hung or died", str(hang).splitlines()[0], json_lines)
+        return show(name, world, DIED, str(hang).splitlines()[0], json_lines)
     said = [o.text or o.value or "" for o in ended[:-1]]
     offered = not any(words in text for words in NOT_OFFERED for text in said)
     wrong = "; ".join(f"rank {r}: {text}" for r, text in enumerate(said) if text)
