@@ -153,7 +153,7 @@ def measure_size(
         else:
             last[name] = middle = statistics.median(times[name])
             row |= {"us": round(middle * 1e6, 3), "best_us": round(min(times[name]) * 1e6, 3)}
-            row |= {"gb_s": round(size / middle / 1e9, 4), "wrong": wrong[name], "why": ""}
+            row |= {"gb_s": float(f"{size / middle / 1e9:.4g}"), "wrong": wrong[name], "why": ""}
         if team.rank == 0:
             print(json.dumps(row), flush=True)
 
@@ -198,19 +198,21 @@ def ask(backend: str, world: int, device: str, limit_s: float) -> str:
 def able_ones(
     world: int, options: argparse.Namespace, refusals: dict[str, str], end: float
 ) -> list[str]:
-    """Who works with so many ranks. Who refused a smaller world is not asked again, and gloo, which
-    torch's own tests have on CUDA tensors, is not asked at all: each question costs ten seconds."""
+    """Who works with so many ranks. Who refused a smaller world is not asked again, nor is gloo, for
+    which the number makes no difference: each question costs some ten seconds."""
     able = []
     for backend in options.backends.split(","):
         left, why = end - time.time(), refusals.get(backend, "")
-        if not why and backend != "gloo":
+        if not why and not (backend == "gloo" and "asked" in refusals):
             why = "no time"
             if left > 5:
                 why = ask(backend, world, options.device, min(PROBE_LIMIT_S, left))
-            refusals |= {backend: why} if why else {}
+            if why and not why.startswith("no "):  # a machine that is slow now has refused nothing
+                refusals[backend] = why
         row = {"bench": "offered", "ranks": world, "backend": backend, "works": not why, "why": why}
         print(json.dumps(row), flush=True)
         able += [] if why else [backend]
+    refusals["asked"] = "yes"
     return able
 
 
