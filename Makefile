@@ -21,7 +21,7 @@ PACKAGES_AARCH64 := gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-
 CORE_SOURCES := $(shell find src CMakeLists.txt -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.map' \
                   -o -name CMakeLists.txt)
 
-.PHONY: help build test demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress browser
+.PHONY: help build test demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress browser gpu
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench    all benchmarks, and which of the project's goals are met: half an hour at most"
 	@echo "make bench ONLY=name    the parts whose name contains it (benchmarks/goals.py --list)"
 	@echo "              shmcoll beside gloo, nothing else: .venv/bin/python -m shmcoll bench"
+	@echo "make gpu      everything that needs a GPU, in nine minutes (docs/CUDA.md; ONLY=experiments: a part)"
 	@echo "make soak     random kills for a long time"
 	@echo "make clients  the longer programs of users: compilers, more ranks"
 	@echo "make fuzz     random programs against the oracle (SHMCOLL_FUZZ_PROGRAMS, SHMCOLL_FUZZ_SEED)"
@@ -109,6 +110,12 @@ bench-core: packages
 	@if [ -x build/bench/benchmarks/kernels ]; then \
 	    build/bench/benchmarks/kernels --benchmark_min_time=0.02; \
 	else echo "kernels: not measured, no Google Benchmark (apt-get install libbenchmark-dev)"; fi
+
+# With the Python that runs it, whose torch has CUDA: no packages, no network, no .venv. In parts, each
+# with a limit; without a GPU it says so and does nothing.
+GPU_OUT ?= benchmarks/results
+gpu:
+	@$(PYTHON) benchmarks/gpu/run.py --out $(GPU_OUT) $(if $(ONLY),--only $(ONLY))
 
 soak: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long soak

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""all_reduce of CUDA tensors between ranks that share one GPU: what each backend needs.
+
+    python benchmarks/gpu/baselines.py [--backends gloo,nccl,shmcoll] [--worlds 2,4,8] [--max 1G]
+    python benchmarks/gpu/baselines.py --device cpu --backends gloo,shmcoll --max 1M
+
+Each backend is first asked in processes of its own whether it does this at all: what it says when
+it refuses is a row (NCCL before 2.30 refuses several ranks on a GPU). Those that work then take
+turns in one run. A round is some calls in a loop, from a meeting of all ranks until the slowest
+one's GPU is done; medians over rounds. The sums are checked at every size. A backend that would
+need more time than is left is not asked for the larger sizes, and the row says so.
+
+exit code: 0; 1 if a sum was wrong or a run failed
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import multiprocessing
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 128 << 20, 1 << 30)
+ROUNDS = 7
+ROUND_S = 0.02
+PROBE_LIMIT_S = 40
+END_S = 10  # for processes whose time is over
+
+Row = dict[str, Any]
+
+
+def size_of(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([KMG]?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text}: a size is a number, with K, M or G behind it")
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
+
+
+class Rank:
+    """One process: the meeting is gloo's, on CPU tensors."""
+
+    def __init__(self, rank: int, world: int, folder: str, device: str) -> None:
+        self.rank, self.world, self.device = rank, world, torch.device(device)
+        torch.set_num_threads(1)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if "shmcoll" not in dist.Backend.backend_list:
+            try:
+                import shmcoll  # noqa: F401
+            except ImportError:
+                pass
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{folder}/store",
+            rank=rank,
+            world_size=world,
+            timeout=datetime.timedelta(seconds=120),
+        )
+
+    def group(self, backend: str) -> Any:
+        return dist.new_group(backend=backend, timeout=datetime.timedelta(seconds=30))
+
+    def done(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def worst(self, value: float) -> float:
+        t = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(t, op=dist.ReduceOp.MAX)
+        return float(t.item())
+
+    def tensor(self, count: int) -> torch.Tensor:
+        t = torch.arange(count, device=self.device, dtype=torch.float32)
+        return t.remainder_(7).add_(self.rank)
+
+    def is_wrong(self, group: Any, count: int) -> bool:
+        t, ranks = self.tensor(count), self.world * (self.world - 1) / 2
+        want = torch.arange(count, device=self.device, dtype=torch.float32)
+        want = want.remainder_(7).mul_(self.world).add_(ranks)
+        dist.all_reduce(t, group=group)
+        self.done()
+        return self.worst(float((t != want).any().item())) != 0
+
+    def seconds(self, group: Any, t: torch.Tensor, calls: int) -> float:
+        """Of one call, at the slowest rank."""
+        self.done()
+        dist.barrier()
+        begun = time.perf_counter()
+        for _ in range(calls):
+            dist.all_reduce(t, group=group)
+        self.done()
+        return self.worst((time.perf_counter() - begun) / calls)
+
+
+def probe(rank: int, world: int, folder: str, device: str, backend: str, out: Any) -> None:
+    """Says "" or why not."""
+    try:
+        team = Rank(rank, world, folder, device)
+        wrong = team.is_wrong(team.group(backend), 1000)
+        out.put((rank, "wrong sums" if wrong else ""))
+    except Exception as error:  # noqa: BLE001
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        told = [line for line in lines if "uplicate GPU" in line] or lines[:2]
+        out.put((rank, f"{type(error).__name__}: {' '.join(told)}"[:500]))
+    out.close()
+    out.join_thread()
+    os._exit(0)  # a group that has failed may not end
+
+
+def measure(
+    rank: int, world: int, folder: str, device: str, backends: Sequence[str], most: int, end: float
+) -> None:
+    team = Rank(rank, world, folder, device)
+    groups = {name: team.group(name) for name in backends}
+    last = dict.fromkeys(backends, 0.0)  # a call of the size before
+    for size in (size for size in SIZES if size <= most):
+        measure_size(team, groups, size, last, end)
+    dist.destroy_process_group()
+
+
+def measure_size(
+    team: Rank, groups: dict[str, Any], size: int, last: dict[str, float], end: float
+) -> None:
+    left = (end - time.time()) / max(len(groups), 1)
+    slow = [name for name in groups if team.worst(8 * last[name] * (ROUNDS + 3) > left)]
+    t = team.tensor(size // 4)
+    calls, times, wrong = {}, {}, {}
+    for name in (name for name in groups if name not in slow):
+        wrong[name] = team.is_wrong(groups[name], size // 4)
+        guess = team.seconds(groups[name], t, 2)
+        calls[name], times[name] = max(1, min(2000, int(ROUND_S / guess))), []
+    for turn in range(ROUNDS):
+        order = list(calls)
+        for place in range(len(order)):
+            name = order[(turn + place) % len(order)]
+            t.copy_(team.tensor(size // 4))
+            times[name].append(team.seconds(groups[name], t, calls[name]))
+    for name in groups:
+        row: Row = {"bench": "all_reduce", "ranks": team.world, "bytes": size, "backend": name}
+        if name in slow:
+            row |= {"us": None, "best_us": None, "gb_s": None, "wrong": False, "why": "no time"}
+        else:
+            last[name] = middle = statistics.median(times[name])
+            row |= {"us": round(middle * 1e6, 3), "best_us": round(min(times[name]) * 1e6, 3)}
+            row |= {"gb_s": float(f"{size / middle / 1e9:.4g}"), "wrong": wrong[name], "why": ""}
+        if team.rank == 0:
+            print(json.dumps(row), flush=True)
+
+
+def run_ranks(world: int, limit_s: float, target: Callable[..., None], *args: Any) -> bool:
+    """Did all end well in time? Whoever did not is ended."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="shmcoll-bench-") as folder:
+        ranks = [
+            context.Process(target=target, args=(rank, world, folder, *args), daemon=True)
+            for rank in range(world)
+        ]
+        for one in ranks:
+            one.start()
+        end = time.monotonic() + limit_s
+        for one in ranks:
+            one.join(max(0.0, end - time.monotonic()))
+        good = all(one.exitcode == 0 for one in ranks)
+        for stop in ("terminate", "kill"):
+            for one in ranks:
+                if one.is_alive():
+                    getattr(one, stop)()
+            for one in ranks:
+                one.join(END_S / 2)
+    return good
+
+
+def ask(backend: str, world: int, device: str, limit_s: float) -> str:
+    """Why this backend does not do it, or ""."""
+    queue = multiprocessing.get_context("spawn").Queue()
+    run_ranks(world, limit_s, probe, device, backend, queue)
+    said = {}
+    while not queue.empty():
+        rank, text = queue.get()
+        said[rank] = text
+    texts = [text for _, text in sorted(said.items()) if text]
+    if texts:
+        return max(texts, key=lambda text: "uplicate" in text)
+    return "" if len(said) == world else f"no answer within {limit_s:.0f} s"
+
+
+def able_ones(
+    world: int, options: argparse.Namespace, refusals: dict[str, str], end: float
+) -> list[str]:
+    """Who works with so many ranks. Who refused a smaller world is not asked again, nor is gloo, for
+    which the number makes no difference: each question costs some ten seconds."""
+    able = []
+    for backend in options.backends.split(","):
+        left, why = end - time.time(), refusals.get(backend, "")
+        if not why and not (backend == "gloo" and "asked" in refusals):
+            why = "no time"
+            if left > 5:
+                why = ask(backend, world, options.device, min(PROBE_LIMIT_S, left))
+            if why and not why.startswith("no "):  # a machine that is slow now has refused nothing
+                refusals[backend] = why
+        row = {"bench": "offered", "ranks": world, "backend": backend, "works": not why, "why": why}
+        print(json.dumps(row), flush=True)
+        able += [] if why else [backend]
+    refusals["asked"] = "yes"
+    return able
+
+
+def run_world(
+    world: int, options: argparse.Namespace, refusals: dict[str, str], end: float
+) -> bool:
+    able = able_ones(world, options, refusals, end)
+    left = end - time.time()
+    if not able or left < 5:
+        return True
+    arguments = (options.device, able, options.max, end - 2)
+    return run_ranks(world, left + END_S, measure, *arguments)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--backends", default="gloo,nccl,shmcoll")
+    parser.add_argument("--worlds", default="2,4,8")
+    parser.add_argument("--max", type=size_of, default=size_of("1G"), metavar="SIZE")
+    parser.add_argument("--seconds", type=float, default=120, help="for everything")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--json", action="store_true", help="the rows are JSON anyway")
+    options = parser.parse_args(argv)
+    good, begun = True, time.time()
+    refusals: dict[str, str] = {}
+    worlds = [int(world) for world in options.worlds.split(",")]
+    for number, world in enumerate(worlds):
+        left = begun + options.seconds - time.time()
+        good &= run_world(world, options, refusals, time.time() + left / (len(worlds) - number))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The parts of a run with a GPU: what is started, for how long, and what its lines amount to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+TOLD_S = 14.0  # from the signal that asks to the one that kills: poison takes its time
+PACKAGES = "cmake, gcc, g++ and make (or ninja)"
+EXPERIMENTS = ("info", "share", "release", "handoff", "copies", "register", "graph", "kill")
+
+
+class Absent(Exception):
+    """What this machine has not got."""
+
+
+class Failed(Exception):
+    """What went wrong, in a line."""
+
+
+class TimeIsUp(Exception):
+    """What still ran at its limit, and was ended."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    root: Path
+    driver: str  # the library that is libcuda
+    quick: bool
+    facts: dict[str, Any]
+
+    @property
+    def build(self) -> Path:
+        return self.root / "build" / "gpu"
+
+    def program(self, name: str) -> Path:
+        return self.build / "benchmarks" / name
+
+    def script(self, name: str) -> list[str]:
+        return [sys.executable, str(self.root / name)]
+
+
+running: set[int] = set()  # leaders of process groups
+
+
+def group_is_alive(group: int) -> bool:
+    """Does any of its processes still run? Dead ones that nobody has asked for do not count: whose
+    parent is gone may stay so for a while."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            state, _, of_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(of_group) == group and state not in "ZX":
+            return True
+    return False
+
+
+def end_group(group: int, patience_s: float) -> bool:
+    """Tells all of the group to end, then kills them. False: somebody is still there."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        end = time.monotonic() + patience_s
+        told = 0
+        while group_is_alive(group):
+            if told == 0 or number == signal.SIGKILL:  # a second SIGTERM would interrupt the first
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, number)
+                told += 1
+            if time.monotonic() > end:
+                break
+            time.sleep(0.1)
+        else:
+            return True
+    return False
+
+
+def end_running() -> None:
+    for group in list(running):
+        end_group(group, TOLD_S)
+
+
+def rows_of(text: str) -> list[Row]:
+    """The lines that are JSON objects; all others are talk."""
+    rows = []
+    for line in text.splitlines():
+        if line.startswith("{") and line.endswith("}"):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                continue
+    return rows
+
+
+class Session:
+    """One run of a part: its log, its time, the rows it has so far."""
+
+    def __init__(self, lab: Lab, part: str, limit_s: float) -> None:
+        self.lab = lab
+        self.end = time.monotonic() + limit_s
+        self.rows: list[Row] = []
+        self.leftovers: list[str] = []
+        folder = lab.build / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder / f"{part}.log"
+        self.log.unlink(missing_ok=True)
+
+    @property
+    def left_s(self) -> float:
+        return self.end - time.monotonic()
+
+    def run(
+        self,
+        command: list[str | Path],
+        limit_s: float = 1e9,
+        env: dict[str, str] | None = None,
+        told_s: float = TOLD_S,
+    ) -> int:
+        """Its exit code; its output goes to the log, and its JSON lines to the rows. At the limit
+        its whole process group is ended, and TimeIsUp raised; the rows until then are kept."""
+        limit_s = min(limit_s, self.left_s)
+        words = [str(word) for word in command]
+        with self.log.open("a+") as log:
+            log.write(f"+ {' '.join(words)}\n")
+            log.flush()
+            begin = log.tell()
+            process = subprocess.Popen(
+                words,
+                cwd=self.lab.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+            )
+            running.add(process.pid)
+            try:
+                process.wait(max(limit_s, 0.1))
+            except subprocess.TimeoutExpired:
+                pass
+            timed_out = process.returncode is None
+            self.settle(process, words, told_s)
+            log.seek(begin)
+            text = log.read()
+        new = rows_of(text)
+        self.rows += new
+        for row in new:
+            print(json.dumps(row), flush=True)
+        if timed_out:
+            raise TimeIsUp(f"{name_of(words)} did not end within {limit_s:.0f} s; {self.log}")
+        return process.returncode
+
+    def settle(self, process: subprocess.Popen[bytes], words: list[str], told_s: float) -> None:
+        """Nobody of its group stays."""
+        ended = process.returncode is not None
+        if group_is_alive(process.pid):
+            if ended:  # what it started has a moment to see that it is alone
+                time.sleep(0.5)
+            if ended and group_is_alive(process.pid):
+                self.leftovers.append(f"processes of {name_of(words)}")
+            if not end_group(process.pid, told_s):
+                self.leftovers.append(f"a process of {name_of(words)} THAT CANNOT BE KILLED")
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            pass
+        running.discard(process.pid)
+
+    def must(self, command: list[str | Path], **options: Any) -> None:
+        code = self.run(command, **options)
+        if code:
+            tail = self.log.read_text(errors="replace").strip().splitlines()[-12:]
+            print(*tail, sep="\n", flush=True)
+            raise Failed(f"{name_of([str(w) for w in command])} ended with {code}; {self.log}")
+
+
+def name_of(words: list[str]) -> str:
+    """Of a command, short."""
+    shown = [Path(word).name for word in words if not word.startswith("-")]
+    return " ".join(shown[1:3] if "python" in shown[0] else shown[:2])
+
+
+# ---- the parts ----
+
+
+def build(session: Session) -> tuple[str, str]:
+    lab, jobs = session.lab, str(os.cpu_count() or 2)
+    if shutil.which("cmake") is None:
+        raise Failed(f"no cmake on this machine; needed: {PACKAGES}")
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DSHMCOLL_BENCHMARKS=ON", "--log-level=ERROR"]
+    session.must(["cmake", "-S", lab.root, "-B", lab.build, *options])
+    targets = ["gpu_experiments", "scaling"]
+    session.must(["cmake", "--build", lab.build, "-j", jobs, "--target", *targets])
+    return "ok", ""
+
+
+def package(session: Session) -> tuple[str, str]:
+    jobs = str(os.cpu_count() or 2)
+    command = [*session.lab.script("setup.py"), "build_ext", "--inplace"]
+    session.must(command, env={"MAX_JOBS": jobs})
+    return "ok", ""
+
+
+def experiments(session: Session) -> tuple[str, str]:
+    lab, bad = session.lab, []
+    program = lab.program("gpu/gpu_experiments")
+    if not program.exists():
+        raise Failed("it was not built")
+    options = ["--driver", lab.driver, "--json", *(["--small"] if lab.quick else [])]
+    for name in EXPERIMENTS:
+        try:
+            code = session.run([program, *options, "--limit", "40", name], limit_s=90)
+        except TimeIsUp as up:
+            bad.append(str(up))
+            continue
+        if code:
+            bad.append(f"{name} ended with {code}")
+    return ("failed", "; ".join(bad)) if bad else ("ok", "")
+
+
+def with_package(lab: Lab) -> dict[str, str]:
+    """The environment in which `import shmcoll` finds what was built here."""
+    paths = [str(lab.root / "python"), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": ":".join(path for path in paths if path)}
+
+
+def tensors(session: Session) -> tuple[str, str]:
+    lab = session.lab
+    command = [*lab.script("tests/gpu/test_cuda_tensors.py"), "--json"]
+    command += ["--limit", f"{max(session.left_s - 20, 10):.0f}"]
+    command += ["--worlds", "2"] if lab.quick else []
+    code = session.run(command, env=with_package(lab))
+    counts: dict[str, int] = {}
+    for row in session.rows:
+        counts[row.get("outcome", "?")] = counts.get(row.get("outcome", "?"), 0) + 1
+    text = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    return ("ok" if code == 0 and counts.get("ok") else "failed"), text or "no test ran"
+
+
+def bench(session: Session) -> tuple[str, str]:
+    lab = session.lab
+    command = [*lab.script("benchmarks/gpu/baselines.py"), "--json"]
+    command += ["--seconds", f"{max(session.left_s - 15, 10):.0f}"]
+    command += ["--worlds", "2", "--max", "1M"] if lab.quick else []
+    code = session.run(command, env=with_package(lab))
+    wrong = [row for row in session.rows if row.get("wrong")]
+    if wrong:
+        return "failed", f"{len(wrong)} rows with wrong values"
+    return ("ok", "") if code == 0 else ("failed", f"ended with {code}; {session.log}")
+
+
+def cpu(session: Session) -> tuple[str, str]:
+    """From C, on CPU tensors: growth with the ranks, and with threads."""
+    cpus = len(os.sched_getaffinity(0))
+    program = session.lab.program("scaling")
+    quick = ["-t", "2", "-e", "64K"] if session.lab.quick else []
+    worlds = [n for n in (2, 4, 8, 16) if n <= max(cpus, 2)]
+    for world in worlds:
+        session.must([program, *quick, str(world)])
+    for threads in (0, 1, 3, 7):
+        if 2 * (threads + 1) <= cpus:
+            wide = ["-c", str(threads + 1), "-b", "64K", "-o", "all_reduce"]
+            env = {"SHMCOLL_THREADS": str(threads)}
+            session.must([program, *quick[:2], *wide, "2"], env=env)
+    return "ok", f"{cpus} CPUs"
+
+
+def ddp(session: Session) -> tuple[str, str]:
+    lab = session.lab
+    options = ["--models", "mlp", "--buckets", "4,16", "--rounds", "5"]
+    written = lab.build / "ddp.json"
+    written.unlink(missing_ok=True)
+    command = [*lab.script("benchmarks/ddp_step.py"), *options, "--json", written]
+    session.must(command, env=with_package(lab))
+    for row in json.loads(written.read_text())["rows"]:
+        ms = {side: sorted(times)[len(times) // 2] for side, times in row["step_ms"].items()}
+        kept = {key: row[key] for key in ("model", "bucket_mib", "wrong")}
+        session.rows.append({"step": "ddp, cpu", **kept, **{f"{s}_ms": ms[s] for s in ms}})
+    return "ok", ""
+
+
+def sanitizer(session: Session) -> tuple[str, str]:
+    """The experiments' kernels and copies, and the tensors' first world, under memcheck; the kernels
+    under racecheck."""
+    lab = session.lab
+    tool = shutil.which("compute-sanitizer")
+    if tool is None:
+        raise Absent("no compute-sanitizer (it comes with the CUDA toolkit)")
+    program = lab.program("gpu/gpu_experiments")
+    small = [program, "--driver", lab.driver, "--json", "--small", "--limit", "60"]
+    small += ["--patience", "5000", "--ranks", "2"]
+    bad = []
+    tensors_alone = [*lab.script("tests/gpu/test_cuda_tensors.py"), "--json", "--worlds", "2"]
+    for check, command in (
+        ("memcheck", [*small, "share", "release"]),
+        ("racecheck", [*small, "release"]),
+        ("memcheck", [*tensors_alone, "--only", "float32", "--limit", "60"]),
+    ):
+        options = ["--tool", check, "--target-processes", "all", "--error-exitcode", "9"]
+        try:
+            code = session.run([tool, *options, *command], 80, env=with_package(lab))
+        except TimeIsUp as up:
+            bad.append(str(up))
+            continue
+        if code:
+            bad.append(f"{check} of {name_of([str(w) for w in command])} ended with {code}")
+    said = [
+        line
+        for line in session.log.read_text(errors="replace").splitlines()
+        if "ERROR SUMMARY" in line or "RACECHECK SUMMARY" in line
+    ]
+    session.rows = [{"sanitizer": line.strip("= ")} for line in dict.fromkeys(said)]
+    return ("failed", "; ".join(bad)) if bad else ("ok", "")
+
+
+@dataclass(frozen=True)
+class Part:
+    run: Callable[[Session], tuple[str, str]]
+    limit_s: float
+    settles: str
+    least_s: float = 15
+    needs: tuple[str, ...] = field(default=("build",))
+
+
+# In the order of what is to be known first. Together they may ask for more than a run has: what is
+# not reached is run by its name.
+PARTS = {
+    "build": Part(build, 120, "the C programs, from this checkout", needs=()),
+    "experiments": Part(experiments, 240, "what the GPU really does (docs/CUDA.md)"),
+    "package": Part(package, 180, "the Python package, against this torch", needs=()),
+    "tensors": Part(
+        tensors,
+        150,
+        "collectives on CUDA tensors beside the same on CPU tensors",
+        needs=("package",),
+    ),
+    "bench": Part(bench, 130, "all_reduce on one GPU: gloo, NCCL, shmcoll", needs=("package",)),
+    "cpu": Part(cpu, 60, "the C library on 2 to 16 ranks, and with reduction threads"),
+    "ddp": Part(ddp, 60, "a training step on 2 ranks of the CPU, beside gloo", needs=("package",)),
+    "sanitizer": Part(
+        sanitizer, 150, "compute-sanitizer's memcheck and racecheck", needs=("build", "package")
+    ),
+}

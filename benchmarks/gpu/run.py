@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Everything that needs a GPU, in one run: `make gpu`.
+
+    python benchmarks/gpu/run.py [--only PART[,PART]] [--budget SECONDS] [--out DIR] [--quick]
+
+Builds from this checkout without network; then the parts, in the order of --list, each with its own
+limit, after which all its processes are ended (told first: they may have to poison waits). What a
+part printed is kept in build/gpu/logs, and the report in DIR is written anew after each part, so
+that a run that is cut leaves something whole. docs/CUDA.md says what each part settles.
+
+exit code: 0; 1 if a part failed, hung, or was not reached; 2 without a GPU, or after bad usage
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import parts  # noqa: E402
+import report  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+BUDGET_S = 530.0  # with the last part's end and the report: below nine minutes
+
+# Asked in a process of its own: the driver may hang, and this one is to stay without CUDA.
+PROBE = """
+import ctypes, sys
+name = ctypes.create_string_buffer(96)
+count, device, version = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+try:
+    cuda = ctypes.CDLL(sys.argv[1])
+except OSError as error:
+    sys.exit(f"no NVIDIA driver ({error})")
+
+def call(symbol, *arguments):
+    function = getattr(cuda, symbol, None)
+    if function is None:
+        found, why = ctypes.c_void_p(), ctypes.c_int()
+        cuda.cuGetProcAddress_v2(symbol.encode(), ctypes.byref(found), 12000,
+                                 ctypes.c_uint64(0), ctypes.byref(why))
+        function = ctypes.CFUNCTYPE(ctypes.c_int)(found.value)
+    result = function(*arguments)
+    if result:
+        sys.exit(f"the driver sees none ({symbol}: CUDA error {result})")
+
+call("cuInit", 0)
+call("cuDeviceGetCount", ctypes.byref(count))
+call("cuDeviceGet", ctypes.byref(device), 0)
+call("cuDeviceGetName", name, 96, device)
+call("cuDriverGetVersion", ctypes.byref(version))
+print(name.value.decode(), version.value, sep="|")
+"""
+
+
+def find_gpu(library: str, limit_s: float = 60) -> tuple[str, str]:
+    """(name and CUDA version of the first GPU, "") or ("", why there is none)."""
+    command = [sys.executable, "-c", PROBE, library]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return "", f"the driver does not answer within {limit_s:g} s"
+    said = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    text = said[-1] if said else f"the probe ended with {done.returncode} and said nothing"
+    return (text, "") if done.returncode == 0 else ("", text)
+
+
+def chosen(only: str) -> list[str]:
+    """The parts whose name contains one of the words; ValueError names a word without a part."""
+    words = [word for word in only.split(",") if word]
+    for word in words:
+        if not any(word in name for name in parts.PARTS):
+            raise ValueError(f"{word}: no part of {', '.join(parts.PARTS)} is called so")
+    return [name for name in parts.PARTS if not words or any(word in name for word in words)]
+
+
+def with_needs(names: list[str]) -> list[str]:
+    """And the parts that these need, in order."""
+    needed = {need for name in names for need in parts.PARTS[name].needs}
+    return [name for name in parts.PARTS if name in needed or name in names]
+
+
+def shared_memory() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith("shmcoll-")}
+
+
+def clear_leftovers(before: set[str]) -> list[str]:
+    """Names that a part has left in /dev/shm; they are removed."""
+    left = sorted(shared_memory() - before)
+    for name in left:
+        Path("/dev/shm", name).unlink(missing_ok=True)
+    return [f"/dev/shm/{name}" for name in left]
+
+
+def run_part(lab: parts.Lab, name: str, left_s: float) -> report.Result:
+    part = parts.PARTS[name]
+    if left_s < part.least_s:
+        return report.Result(name, "not run", f"{left_s:.0f} s are left, it needs {part.least_s}")
+    limit_s = min(part.limit_s, left_s)
+    before, begun = shared_memory(), time.monotonic()
+    session = parts.Session(lab, name, limit_s)
+    try:
+        status, why = part.run(session)
+    except parts.Absent as absent:
+        status, why = "absent", str(absent)
+    except parts.TimeIsUp as up:
+        status, why = "hung", str(up)
+    except (parts.Failed, OSError, ValueError) as error:
+        status, why = "failed", str(error) or type(error).__name__
+    left = session.leftovers + clear_leftovers(before)
+    if left:
+        status, why = "failed", f"{why}; left behind: {', '.join(left)}".removeprefix("; ")
+    return report.Result(name, status, why, time.monotonic() - begun, session.rows)
+
+
+def run_all(lab: parts.Lab, names: list[str], budget_s: float, out: Path) -> list[report.Result]:
+    end = time.monotonic() + budget_s
+    results: list[report.Result] = []
+    for name in names:
+        print(f"==== {name} ====", flush=True)
+        results.append(run_part(lab, name, end - time.monotonic()))
+        last = results[-1]
+        print(f"{name}: {last.status} after {last.seconds:.0f} s {last.why}".rstrip(), flush=True)
+        report.write(out, lab.facts, results)
+    return results
+
+
+def on_signal(number: int, frame: FrameType | None) -> None:
+    parts.end_running()
+    sys.exit(128 + number)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", metavar="PART[,PART]", help="parts of such names")
+    parser.add_argument("--list", action="store_true", help="the parts, and their limits")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, metavar="SECONDS")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR")
+    parser.add_argument("--quick", action="store_true", help="few sizes: does everything run?")
+    parser.add_argument("--driver", default="libcuda.so.1", help="the tests' stand-in, say")
+    args = parser.parse_args(argv)
+    try:
+        names = chosen(args.only)
+    except ValueError as error:
+        parser.error(f"--only {error}")
+    if args.list:
+        for name in names:
+            print(f"{name:12} {parts.PARTS[name].limit_s:4.0f} s  {parts.PARTS[name].settles}")
+        return 0
+    gpu, why = find_gpu(args.driver)
+    if not gpu:
+        print(f"no GPU: {why}; nothing was built or run", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    lab = parts.Lab(ROOT, args.driver, args.quick, report.gather(ROOT, gpu))
+    args.out.mkdir(parents=True, exist_ok=True)
+    results = run_all(lab, with_needs(names), args.budget, args.out)
+    print(*report.summary(results), report.paths(args.out, lab.facts)[0], sep="\n")
+    return 0 if all(result.good for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

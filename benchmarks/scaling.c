@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * How the C library grows with the ranks, where no MPI is there to start them and stand beside it
+ * (benchmarks/peers.py does that):
+ *
+ *   scaling [-o OP,OP] [-b MIN] [-e MAX] [-t MS] [-c CPUS] RANKS
+ *
+ * The ranks are forked, rank r on CPUs r * CPUS to r * CPUS + CPUS - 1 of those that this process may
+ * use (more than one is for SHMCOLL_THREADS). A round is MS milliseconds of one operation in a loop,
+ * at the slowest rank. A line of JSON for each row: the median and the best of the rounds, and
+ * whether the values were right.
+ */
+#include "shm/base/atomic.h"
+#include "shm/base/clock.h"
+#include "shm/shmcoll.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MOST_RANKS 64
+#define ROUNDS     7
+#define LIMIT_S    300 /* of everything */
+
+enum call { BARRIER, BROADCAST, ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, CALLS };
+static const struct {
+    const char *name;
+    enum shc_op_kind kind;
+    bool input_is_part, output_is_part; /* of the bytes: one rank's */
+} calls[CALLS] = {
+    {"barrier", SHC_BARRIER, false, false},
+    {"broadcast", SHC_BROADCAST, false, false},
+    {"all_reduce", SHC_ALL_REDUCE, false, false},
+    {"reduce_scatter", SHC_REDUCE_SCATTER, false, true},
+    {"all_gather", SHC_ALL_GATHER, true, false},
+    {"all_to_all", SHC_ALL_TO_ALL, false, false},
+};
+
+struct options {
+    const char *ops;
+    size_t min, max;
+    double ms;
+    int cpus, ranks;
+};
+
+/* What the ranks share. */
+struct board {
+    shc_a32 arrived;
+    double seconds[MOST_RANKS];
+    int wrong[MOST_RANKS];
+    char directory[64];
+};
+
+struct rank {
+    const struct options *options;
+    struct board *board;
+    struct shc_comm *comm;
+    int rank;
+    float *input, *output;
+    uint32_t meetings;
+};
+
+static void fail(const char *why)
+{
+    fprintf(stderr, "scaling: %s\n", why);
+    exit(2);
+}
+
+static size_t size_of(const char *text)
+{
+    char *end;
+    const double number = strtod(text, &end);
+    const int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+    if (end == text || number < 0 || (shift == 0 ? *end != '\0' : end[1] != '\0'))
+        fail("a size is a number, with K, M or G behind it");
+    return (size_t)(number * (double)((size_t)1 << shift));
+}
+
+static bool listed(const char *names, const char *name)
+{
+    const size_t length = strlen(name);
+    for (const char *at = names; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0'))
+            return true;
+    return names == NULL;
+}
+
+/* Not the library's: call it measures must not be call it is measured with. */
+static void meet(struct rank *me)
+{
+    const uint32_t all = ++me->meetings * (uint32_t)me->options->ranks;
+    /* acq_rel scaling/meeting: call each wrote before, all see behind. */
+    (void)shc_a32_add_acq_rel(&me->board->arrived, 1);
+    /* acquire scaling/meeting <- acq_rel above. */
+    while ((int32_t)(shc_a32_load_acquire(&me->board->arrived) - all) < 0)
+        sched_yield();
+}
+
+static void pin(int rank, int cpus)
+{
+    cpu_set_t allowed, mine;
+    int seen = 0;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 ||
+        CPU_COUNT(&allowed) < (rank + 1) * cpus)
+        return; /* more ranks than CPUs: the kernel shares them out */
+    CPU_ZERO(&mine);
+    for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &allowed)) {
+            if (seen >= rank * cpus && seen < (rank + 1) * cpus)
+                CPU_SET(cpu, &mine);
+            seen++;
+        }
+    (void)sched_setaffinity(0, sizeof mine, &mine);
+}
+
+static void run(const struct rank *me, enum call call, size_t bytes)
+{
+    const int64_t all = (int64_t)(bytes / sizeof(float)), part = all / me->options->ranks;
+    struct shc_tensor inputs[MOST_RANKS], outputs[MOST_RANKS];
+    const uint32_t count = call == ALL_TO_ALL ? (uint32_t)me->options->ranks : 1;
+    const bool in_place = call == BROADCAST || call == ALL_REDUCE;
+    for (uint32_t i = 0; i < count; i++) {
+        inputs[i] = outputs[i] = (struct shc_tensor){.ndim = 1, .sizes = count > 1 ? &part : &all};
+        inputs[i].data = me->input + i * (size_t)part;
+        outputs[i].data = me->output + i * (size_t)part;
+    }
+    if (calls[call].input_is_part)
+        inputs[0].sizes = &part;
+    if (calls[call].output_is_part)
+        outputs[0].sizes = &part;
+    struct shc_op op = {.kind = calls[call].kind, .dtype = SHC_FLOAT32, .redop = SHC_SUM};
+    if (call != BARRIER) {
+        op.input = (struct shc_tensors){in_place ? outputs : inputs, count};
+        op.output = (struct shc_tensors){outputs, count};
+    }
+    if (shc_run(me->comm, &op) != SHC_OK)
+        fail(shc_error_text());
+}
+
+/* Rank r's element i is r + i % 5; a sum or a rank's own value comes out. */
+static int is_wrong(struct rank *me, enum call call, size_t bytes)
+{
+    const int n = me->options->ranks;
+    const size_t all = bytes / sizeof(float), part = all / (size_t)n;
+    const size_t ends[] = {0, (call == REDUCE_SCATTER ? part : all) - 1};
+    for (size_t i = 0; i < all; i++)
+        me->input[i] = me->output[i] = (float)(me->rank + (int)(i % 5));
+    meet(me);
+    run(me, call, bytes);
+    for (int e = 0; e < 2 && call != BARRIER; e++) {
+        const size_t at = ends[e], from = at / part;
+        float want = (float)(n * (n - 1) / 2 + n * (int)(at % 5));
+        if (call == REDUCE_SCATTER)
+            want = (float)(n * (n - 1) / 2 + n * (int)((at + (size_t)me->rank * part) % 5));
+        else if (call == BROADCAST)
+            want = (float)(at % 5);
+        else if (call == ALL_GATHER)
+            want = (float)((int)from + (int)(at % part % 5));
+        else if (call == ALL_TO_ALL)
+            want = (float)((int)from + (int)((at % part + (size_t)me->rank * part) % 5));
+        if (me->output[at] != want)
+            return 1;
+    }
+    return 0;
+}
+
+/* Of one turn, at the slowest rank. */
+static double time_turns(struct rank *me, enum call call, size_t bytes, int turns)
+{
+    double slowest = 0;
+    memset(me->output, 0, bytes); /* sums of sums would end in infinities */
+    meet(me);
+    const uint64_t begun_ns = shc_clock_ns();
+    for (int i = 0; i < turns; i++)
+        run(me, call, bytes);
+    me->board->seconds[me->rank] = (double)(shc_clock_ns() - begun_ns) / 1e9;
+    meet(me);
+    for (int r = 0; r < me->options->ranks; r++)
+        slowest = me->board->seconds[r] > slowest ? me->board->seconds[r] : slowest;
+    meet(me);
+    return slowest / turns;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static void measure(struct rank *me, enum call call, size_t bytes)
+{
+    double seconds[ROUNDS];
+    int wrong = 0;
+    me->board->wrong[me->rank] = is_wrong(me, call, bytes);
+    const double guess = time_turns(me, call, bytes, 3);
+    const double wanted = me->options->ms / 1e3 / guess;
+    const int turns = wanted < 1 ? 1 : wanted > 1e6 ? 1000000 : (int)wanted;
+    for (int i = 0; i < ROUNDS; i++)
+        seconds[i] = time_turns(me, call, bytes, turns);
+    qsort(seconds, ROUNDS, sizeof seconds[0], by_size);
+    for (int r = 0; r < me->options->ranks; r++)
+        wrong += me->board->wrong[r];
+    if (me->rank == 0) {
+        const char *threads = getenv("SHMCOLL_THREADS");
+        printf("{\"op\": \"%s\", \"ranks\": %d, \"threads\": \"%s\", \"bytes\": %zu, "
+               "\"median_us\": %.3f, \"best_us\": %.3f, \"gb_s\": %.3f, \"wrong\": %d}\n",
+               calls[call].name, me->options->ranks, threads ? threads : "0", bytes,
+               seconds[ROUNDS / 2] * 1e6, seconds[0] * 1e6,
+               (double)bytes / seconds[ROUNDS / 2] / 1e9, wrong);
+        fflush(stdout);
+    }
+    meet(me);
+}
+
+static int be_rank(const struct options *options, struct board *board, int rank)
+{
+    struct rank me = {.options = options, .board = board, .rank = rank};
+    struct shc_comm_config config = {.rank = rank,
+                                     .world_size = options->ranks,
+                                     .name = "scaling",
+                                     .timeout_ns = 60 * SHC_NS_PER_S};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    alarm(LIMIT_S);
+    pin(rank, options->cpus);
+    me.input = aligned_alloc(SHC_PAGE_BYTES, options->max + SHC_PAGE_BYTES);
+    me.output = aligned_alloc(SHC_PAGE_BYTES, options->max + SHC_PAGE_BYTES);
+    if (me.input == NULL || me.output == NULL)
+        fail("no memory");
+    if (shc_store_dir_open(board->directory, &config.store) != SHC_OK ||
+        shc_comm_create(&config, &me.comm) != SHC_OK)
+        fail(shc_error_text());
+    shc_store_dir_close(&config.store);
+    const size_t least = (size_t)options->ranks * sizeof(float);
+    for (int call = 0; call < CALLS; call++)
+        for (size_t bytes = options->min; bytes <= options->max; bytes *= 8)
+            if (listed(options->ops, calls[call].name) &&
+                (call != BARRIER || bytes == options->min))
+                measure(&me, (enum call)call, (bytes < least ? least : bytes) / least * least);
+    shc_comm_free(me.comm);
+    free(me.input);
+    free(me.output);
+    return 0;
+}
+
+static struct options options_of(int argc, char **argv)
+{
+    struct options o = {.min = 8, .max = 64 << 20, .ms = 10, .cpus = 1};
+    for (int c; (c = getopt(argc, argv, "o:b:e:t:c:")) != -1;) {
+        if (c == 'o')
+            o.ops = optarg;
+        else if (c == 'b')
+            o.min = size_of(optarg);
+        else if (c == 'e')
+            o.max = size_of(optarg);
+        else if (c == 't')
+            o.ms = atof(optarg);
+        else if (c == 'c')
+            o.cpus = atoi(optarg);
+        else
+            fail("options: -o -b -e -t -c; see the source");
+    }
+    o.ranks = optind + 1 == argc ? atoi(argv[optind]) : 0;
+    if (o.ranks < 1 || o.ranks > MOST_RANKS || o.min < 8 || o.max < o.min || o.ms <= 0 ||
+        o.cpus < 1)
+        fail("the number of ranks is missing, or an option makes no sense");
+    if (o.max < (size_t)o.ranks * sizeof(float))
+        o.max = (size_t)o.ranks * sizeof(float);
+    return o;
+}
+
+int main(int argc, char **argv)
+{
+    const struct options options = options_of(argc, argv);
+    struct board *board =
+        mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int failed = 0;
+    if (board == MAP_FAILED)
+        fail("no shared memory");
+    snprintf(board->directory, sizeof board->directory, "/tmp/shmcoll-scaling-XXXXXX");
+    if (mkdtemp(board->directory) == NULL)
+        fail("no folder in /tmp");
+    pid_t pids[MOST_RANKS];
+    for (int rank = 0; rank < options.ranks; rank++)
+        if ((pids[rank] = fork()) == 0)
+            exit(be_rank(&options, board, rank));
+    for (int rank = 0; rank < options.ranks; rank++) {
+        int status;
+        if (wait(&status) < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+            for (int r = 0; r < options.ranks && !failed; r++)
+                kill(pids[r], SIGKILL); /* the others may wait for it */
+            failed = 1;
+        }
+    }
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", board->directory);
+    return system(command) == 0 ? failed : 1;
+}

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Collectives on CUDA tensors, all ranks on one GPU, beside the same calls on CPU tensors.
+
+    python tests/gpu/test_cuda_tensors.py [--worlds 2,4,8] [--only NAME] [--limit SECONDS] [--json]
+    python tests/gpu/test_cuda_tensors.py --device cpu     # the cases themselves, without a GPU
+
+A program, not a file for pytest: the processes of one world run all cases one behind the other, for a
+CUDA context takes most of a second. A case that hangs is ended and named, and the next ones go on in
+new processes. A case is right only if every rank says so. Where the build has no CUDA tensors every
+case fails as "not offered yet".
+
+exit code: 0 if all cases are ok; 1 if not; 2 after bad usage
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[0] / "support")]
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+import ranks  # noqa: E402
+from cases import CASES, Team  # noqa: E402
+
+STALL_S = 60.0  # without a case that ends; the first one makes the contexts
+GRACE_S = 10.0
+FUTILE = 3  # new processes whose first case is their last: there is something else
+DIED = "hung or died"
+DONE_WORD = 512  # on the board: how many cases rank r is through with
+
+# What a build without CUDA tensors says; the second is torch's, where no backend is for the device.
+NOT_OFFERED = ("this build moves CPU tensors", "No backend type associated with device type cuda")
+
+Row = dict[str, object]
+
+
+# ---- a rank ----
+
+
+def attempt(team: Team, name: str) -> tuple[str, str]:
+    """(outcome, detail) of a case, as this rank sees it."""
+    try:
+        wrong = CASES[name].run(team)
+    except Exception as error:  # noqa: BLE001
+        text = f"{type(error).__name__}: {error}".splitlines()[0][:400]
+        offered = not any(words in str(error) for words in NOT_OFFERED)
+        return ("error" if offered else "not offered yet"), text
+    if any(words in wrong for words in NOT_OFFERED):
+        return "not offered yet", wrong[:400]
+    return ("wrong", wrong[:400]) if wrong else ("ok", "")
+
+
+def agree(team: Team, bad: bool) -> bool:
+    """Was it bad on any rank?"""
+    board = team.rank.board
+    board[team.me] = bad
+    team.rank.sync(GRACE_S + STALL_S)
+    any_bad = any(board[r] for r in range(team.world))
+    team.rank.sync()
+    return any_bad
+
+
+def body(rank: ranks.Rank, names: Sequence[str], device: str, folder: str) -> None:
+    team = Team(rank, torch.device(device))
+    if device != "cpu":
+        torch.cuda.set_device(team.device)
+    team.init()
+    with open(f"{folder}/{rank.rank}", "w", buffering=1) as out:
+        for number, name in enumerate(names):
+            outcome, detail = attempt(team, name)
+            out.write(json.dumps([outcome, detail]) + "\n")
+            rank.board[DONE_WORD + rank.rank] = number + 1
+            if agree(team, outcome != "ok"):
+                team.renew()
+
+
+def die(rank: ranks.Rank, device: str) -> str:
+    """The last rank is killed, the others wait for it on their streams."""
+    team = Team(rank, torch.device(device))
+    team.init()
+    t = team.ones()
+    dist.all_reduce(t)
+    rank.sync()
+    if rank.rank == rank.world - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        dist.all_reduce(t)
+        if t.is_cuda:
+            torch.cuda.synchronize()
+        dist.barrier()
+    except dist.DistBackendError as error:
+        alive = (torch.ones(3, device=team.device) + 1).sum().item()
+        return "" if str(error) and alive == 6 else f"{error}; the GPU gives {alive}"
+    return "no error"
+
+
+# ---- the parent, which never touches CUDA ----
+
+
+def is_alive(pid: int) -> bool:
+    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return found is None
+
+
+def watch(run: ranks.Run, end: float) -> None:
+    """Kills the ranks when no case ends any more, or the time is over."""
+    seen, since = -1, time.monotonic()
+    while any(is_alive(pid) for pid in run.pids.values()):
+        done = sum(run.board[DONE_WORD + r] for r in range(run.world))
+        now = time.monotonic()
+        if done != seen:
+            seen, since = done, now
+        if now - since > STALL_S or now > end:
+            for pid in run.pids.values():
+                os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(0.05)
+
+
+def merge(said: Sequence[Sequence[str]]) -> tuple[str, str]:
+    """One outcome of what all ranks say: the worst."""
+    for outcome in ("wrong", "error", "not offered yet"):
+        for rank, (one, detail) in enumerate(said):
+            if one == outcome:
+                return outcome, f"rank {rank}: {detail}"
+    return "ok", ""
+
+
+def collect(names: Sequence[str], folder: Path, world: int) -> list[tuple[str, str]]:
+    """Of the cases that all ranks are through with."""
+    files = [folder / str(rank) for rank in range(world)]
+    said = [f.read_text().splitlines() if f.exists() else [] for f in files]
+    complete = min(len(lines) for lines in said)
+    return [merge([json.loads(lines[i]) for lines in said]) for i in range(complete)]
+
+
+def run_some(
+    names: Sequence[str], world: int, device: str, folder: Path, end: float
+) -> list[tuple[str, str]]:
+    """The outcomes of the first ones; of all, unless one hung or ended its rank."""
+    for old in folder.iterdir():
+        old.unlink()
+    left = end - time.monotonic()
+    try:
+        ended = ranks.outcomes(
+            world,
+            body,
+            names,
+            device,
+            str(folder),
+            limit=left + 2 * GRACE_S,
+            grace=GRACE_S,
+            beside=lambda run: watch(run, end),
+        )
+        texts = [f"rank {o.rank}: exit {o.exit} {o.error} {o.text}" for o in ended if not o.ok]
+    except ranks.Hang as hang:
+        texts = [str(hang).splitlines()[0]]
+    found = collect(names, folder, world)
+    if len(found) < len(names):
+        what = "not run" if time.monotonic() > end else DIED
+        found.append((what, "; ".join(texts)[:600]))
+    return found
+
+
+def run_world(names: Sequence[str], world: int, device: str, end: float, json_lines: bool) -> int:
+    """How many cases are not ok."""
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="shmcoll-gpu-") as folder:
+        futile, why = 0, "the time was over"
+        while names and time.monotonic() < end and futile < FUTILE:
+            found = run_some(names, world, device, Path(folder), end)
+            futile = futile + 1 if len(found) == 1 and found[0][0] == DIED else 0
+            why = found[-1][1] if futile == FUTILE else why
+            for name, (outcome, detail) in zip(names, found):
+                bad += show(name, world, outcome, detail, json_lines)
+            names = names[len(found) :]
+    for name in names:
+        bad += show(name, world, "not run", why, json_lines)
+    return bad
+
+
+def run_death(world: int, device: str, json_lines: bool) -> int:
+    name = "death: a rank is killed while others wait"
+    try:
+        ended = ranks.outcomes(world, die, device, limit=90)
+    except ranks.Hang as hang:
+        return show(name, world, DIED, str(hang).splitlines()[0], json_lines)
+    said = [o.text or o.value or "" for o in ended[:-1]]
+    offered = not any(words in text for words in NOT_OFFERED for text in said)
+    wrong = "; ".join(f"rank {r}: {text}" for r, text in enumerate(said) if text)
+    outcome = "ok" if not wrong else "wrong" if offered else "not offered yet"
+    return show(name, world, outcome, wrong[:400], json_lines)
+
+
+def show(name: str, world: int, outcome: str, detail: str, json_lines: bool) -> int:
+    """1 if it is not ok."""
+    row: Row = {"case": name, "ranks": world, "outcome": outcome, "detail": detail}
+    if json_lines:
+        print(json.dumps(row), flush=True)
+    elif outcome != "ok":
+        print(f"{world} ranks  {outcome:16} {name}  {detail}", flush=True)
+    return outcome != "ok"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--worlds", default="2,4,8")
+    parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains it")
+    parser.add_argument("--limit", type=float, default=540, metavar="SECONDS")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for every case")
+    args = parser.parse_args(argv)
+    names = [n for n, c in CASES.items() if args.only in n and (args.device != "cpu" or not c.cuda)]
+    if not names:
+        parser.error(f"--only {args.only}: no case is called so")
+    end, bad, ran = time.monotonic() + args.limit, 0, 0
+    for world in map(int, args.worlds.split(",")):
+        bad += run_world(names, world, args.device, end, args.json)
+        ran += len(names)
+        if not args.only:
+            bad += run_death(world, args.device, args.json)
+            ran += 1
+    print(f"{ran - bad} of {ran} cases are ok", file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`make gpu` without a GPU: its "no", its limits, what it reports; and that the tests of CUDA tensors
+can fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GPU = ROOT / "benchmarks" / "gpu"
+sys.path[:0] = [str(GPU), str(ROOT / "tests" / "gpu")]
+
+import cases  # noqa: E402
+import parts  # noqa: E402
+import report  # noqa: E402
+import run as gpu_run  # noqa: E402
+import test_cuda_tensors as tensors  # noqa: E402
+
+FACTS = {"date": "2026-01-02", "gpu": "NVIDIA H200 (SXM)"}
+
+
+def lab(folder: Path) -> parts.Lab:
+    return parts.Lab(folder, "libcuda.so.1", True, dict(FACTS))
+
+
+def session(folder: Path, limit_s: float = 30) -> parts.Session:
+    return parts.Session(lab(folder), "part", limit_s)
+
+
+def python(text: str) -> list[str | Path]:
+    return [sys.executable, "-c", text]
+
+
+def is_running(pid: int) -> bool:
+    """Not dead, even where nobody has asked how it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# ---- no GPU ----
+
+
+def test_without_a_gpu_it_says_so_and_does_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, str(GPU / "run.py"), "--driver", "/no/libcuda.so"]
+    command += ["--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("no GPU: no NVIDIA driver (/no/libcuda.so")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_library_that_is_no_driver_is_no_gpu() -> None:
+    assert gpu_run.find_gpu("libc.so.6")[0] == ""
+
+
+def test_a_driver_that_does_not_answer_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_run, "PROBE", "import time; time.sleep(60)")
+    assert gpu_run.find_gpu("x", 0.3) == ("", "the driver does not answer within 0.3 s")
+
+
+# ---- which parts ----
+
+
+def test_parts_are_chosen_by_name_and_bring_what_they_need() -> None:
+    assert gpu_run.chosen("") == list(parts.PARTS)
+    assert gpu_run.chosen("exp,cpu") == ["experiments", "cpu"]
+    assert gpu_run.with_needs(["experiments"]) == ["build", "experiments"]
+    assert gpu_run.with_needs(["tensors", "cpu"]) == ["build", "package", "tensors", "cpu"]
+    with pytest.raises(ValueError, match="wrong: no part of build"):
+        gpu_run.chosen("cpu,wrong")
+
+
+def test_every_part_fits_a_run_of_its_own() -> None:
+    for name in parts.PARTS:
+        needed = sum(parts.PARTS[one].limit_s for one in gpu_run.with_needs([name]))
+        assert needed < gpu_run.BUDGET_S, name
+
+
+# ---- one command of a part ----
+
+
+def test_json_lines_become_rows_and_talk_does_not(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    assert one.run(python('print(\'{"a": 1}\\ntalk\\n{broken}\\n{"b": 2}\')')) == 0
+    assert one.rows == [{"a": 1}, {"b": 2}]
+    assert "talk" in one.log.read_text()
+
+
+def test_a_command_that_fails_is_named(tmp_path: Path) -> None:
+    with pytest.raises(parts.Failed, match="ended with 3"):
+        session(tmp_path).must(python("raise SystemExit(3)"))
+
+
+def test_the_limit_ends_all_processes_and_keeps_the_rows(tmp_path: Path) -> None:
+    text = "import subprocess, sys, time; print('{\"a\": 1}', flush=True)\n"
+    text += "child = subprocess.Popen(['sleep', '1000']); print('{\"pid\": %d}' % child.pid)\n"
+    text += "sys.stdout.flush(); time.sleep(1000)"
+    one = session(tmp_path)
+    with pytest.raises(parts.TimeIsUp, match="did not end within 1 s"):
+        one.run(python(text), 1)
+    assert one.rows[0] == {"a": 1}
+    assert one.leftovers == []
+    assert not is_running(one.rows[1]["pid"])
+
+
+def test_who_does_not_hear_is_killed(tmp_path: Path) -> None:
+    text = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
+    begun = time.monotonic()
+    with pytest.raises(parts.TimeIsUp):
+        session(tmp_path).run(python(text), 1, told_s=0.5)
+    assert time.monotonic() - begun < 20
+
+
+def test_processes_that_stay_are_told_and_ended(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    one.run(
+        python("import subprocess; print('{\"pid\": %d}' % subprocess.Popen(['sleep', '99']).pid)")
+    )
+    assert len(one.leftovers) == 1
+    assert not is_running(one.rows[0]["pid"])
+
+
+# ---- a run ----
+
+
+def part(run: Any, **options: Any) -> parts.Part:
+    return parts.Part(run, 30, "", least_s=0, needs=(), **options)
+
+
+def test_what_parts_end_with_is_kept_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fine(one: parts.Session) -> tuple[str, str]:
+        one.rows.append({"case": "x", "ranks": 2, "outcome": "ok", "detail": ""})
+        return "ok", ""
+
+    def absent(one: parts.Session) -> tuple[str, str]:
+        raise parts.Absent("no such tool")
+
+    def hung(one: parts.Session) -> tuple[str, str]:
+        one.rows.append({"bench": "a", "us": 1.25})
+        one.run(python("import time; time.sleep(99)"), 0.2)
+        return "ok", ""
+
+    def litters(one: parts.Session) -> tuple[str, str]:
+        Path("/dev/shm/shmcoll-gpu-script-test").touch()
+        return "ok", ""
+
+    found = {"fine": fine, "absent": absent, "hung": hung, "litters": litters}
+    monkeypatch.setattr(parts, "PARTS", {name: part(run) for name, run in found.items()})
+    monkeypatch.setitem(parts.PARTS, "late", parts.Part(fine, 30, "", least_s=1e6))
+    results = gpu_run.run_all(lab(tmp_path), list(parts.PARTS), 60, tmp_path)
+    statuses = [result.status for result in results]
+    assert statuses == ["ok", "absent", "hung", "failed", "not run"]
+    assert [result.good for result in results] == [True, True, False, False, False]
+    assert "/dev/shm/shmcoll-gpu-script-test" in results[3].why
+    assert not Path("/dev/shm/shmcoll-gpu-script-test").exists()
+    text, data = report.paths(tmp_path, FACTS)
+    assert text.name == "2026-01-02-nvidia-h200-sxm.md"
+    whole = json.loads(data.read_text())
+    assert [one["status"] for one in whole["parts"]] == statuses
+    assert whole["parts"][2]["rows"] == [{"bench": "a", "us": 1.25}]
+    assert "| a | 1.25 |" in text.read_text()
+
+
+def test_a_report_has_a_table_for_each_kind_and_names_what_is_not_ok() -> None:
+    rows = [
+        {"experiment": "release", "word": "host", "us": 1.5},
+        {"experiment": "release", "word": "gpu", "reason": "a|b"},
+        {"bench": "x", "why": "", "us": None},
+        {"case": "one", "ranks": 2, "outcome": "ok", "detail": ""},
+        {"case": "two", "ranks": 2, "outcome": "not offered yet", "detail": "rank 0: no"},
+    ]
+    text = report.markdown(FACTS, [report.Result("p", "failed", "why", 1.0, rows)])
+    assert "| experiment | word | us | reason |" in text
+    assert "| release | gpu |  | a\\|b |" in text
+    assert "| bench |\n" in text  # columns without anything are left out
+    assert "| 2 | not offered yet | 1 |" in text
+    assert "- 2 ranks, two: rank 0: no" in text
+
+
+# ---- the tests of CUDA tensors ----
+
+
+def test_a_case_is_as_good_as_its_worst_rank() -> None:
+    assert tensors.merge([("ok", ""), ("ok", "")]) == ("ok", "")
+    assert tensors.merge([("ok", ""), ("error", "x")]) == ("error", "rank 1: x")
+    assert tensors.merge([("error", "x"), ("wrong", "y")]) == ("wrong", "rank 1: y")
+
+
+def test_wrong_cases_and_hanging_ones_are_told_and_the_rest_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hang(team: cases.Team) -> str:
+        time.sleep(1000 if team.me else 0)
+        return ""
+
+    def refuse(team: cases.Team) -> str:
+        raise ValueError("a tensor on cuda:0; this build moves CPU tensors")
+
+    found = {
+        "right": lambda team: team.usable(),
+        "wrong": lambda team: "no" if team.me else "",
+        "hangs": hang,
+        "refused": refuse,
+        "killed": lambda team: os.kill(os.getpid(), signal.SIGKILL) if team.me else "",
+        "bits": lambda team: cases.both(team, [team.ones(3)], lambda t: [t[0] + time.monotonic()]),
+        "last": lambda team: team.usable(),
+    }
+    monkeypatch.setattr(tensors, "CASES", {n: cases.Case(run) for n, run in found.items()})
+    monkeypatch.setattr(tensors, "STALL_S", 3.0)
+    monkeypatch.setattr(tensors, "GRACE_S", 2.0)
+    bad = tensors.run_world(list(found), 2, "cpu", time.monotonic() + 60, True)
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    outcomes = {row["case"]: row["outcome"] for row in rows}
+    assert outcomes == {
+        "right": "ok",
+        "wrong": "wrong",
+        "hangs": "hung or died",
+        "refused": "not offered yet",
+        "killed": "hung or died",
+        "bits": "wrong",
+        "last": "ok",
+    }
+    assert bad == 5
+
+
+def test_the_cases_hold_for_cpu_tensors() -> None:
+    """A few: what they ask of a device's tensors is what CPU tensors give."""
+    names = [name for name in cases.CASES if "bfloat16" in name and "large" not in name]
+    names += [
+        name for name in cases.CASES if name.startswith(("bad input: ranks", "DDP", "layouts"))
+    ]
+    names = [name for name in names if not cases.CASES[name].cuda]
+    assert len(names) == 20
+    assert tensors.run_world(names, 2, "cpu", time.monotonic() + 60, False) == 0
+
+
+def test_a_world_in_which_nothing_runs_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No device of that name: every new process ends before its first case."""
+    monkeypatch.setattr(tensors, "GRACE_S", 2.0)
+    found = {f"case {n}": cases.Case(lambda team: "") for n in range(9)}
+    monkeypatch.setattr(tensors, "CASES", found)
+    assert tensors.run_world(list(found), 2, "nonsense", time.monotonic() + 60, True) == 9
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["outcome"] for row in rows] == ["hung or died"] * 3 + ["not run"] * 6
+    assert "RuntimeError" in rows[-1]["detail"]
