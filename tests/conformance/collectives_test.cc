@@ -51,8 +51,9 @@ void broadcast_from(Rank &rank, int root, size_t count)
 std::vector<float> gathered(int world, size_t count)
 {
     std::vector<float> all;
+    all.reserve(count * static_cast<size_t>(world));
     for (int r = 0; r < world; r++) {
-        std::vector<float> one = input_of(r, count);
+        const std::vector<float> one = input_of(r, count);
         all.insert(all.end(), one.begin(), one.end());
     }
     return all;

@@ -56,10 +56,8 @@ struct Bell : rl::test_suite<Bell, 3> {
     {
         while (!ready(word, want)) {
             uint32_t heard = shc_bell_listen(&shared.bell);
-#ifndef FAULT_no_second_look
-            if (ready(word, want))
+            if (!WITH(FAULT_no_second_look) && ready(word, want))
                 break;
-#endif
             shc_bell_sleep(&shared.bell, heard, 0, true);
         }
     }
@@ -78,24 +76,14 @@ struct Bell : rl::test_suite<Bell, 3> {
 
 ModelOrder model_order(const void *word, ModelOrder order, uint64_t stores)
 {
-    (void)word;
-    (void)stores;
-#ifdef FAULT_ring_relaxed
-    if (word == &shared_now->bell.flag && stores == 0)
-        return rl::mo_relaxed;
-#endif
-#ifdef FAULT_listen_relaxed
-    if (word == &shared_now->bell.flag && stores == 1)
-        return rl::mo_relaxed;
-#endif
-#ifdef FAULT_data_relaxed
-    if (word != &shared_now->bell.flag && order == rl::mo_release)
-        return rl::mo_relaxed;
-#endif
-    return order;
+    const bool flag = word == &shared_now->bell.flag;
+    const bool weak = (WITH(FAULT_ring_relaxed) && flag && stores == 0) ||
+                      (WITH(FAULT_listen_relaxed) && flag && stores == 1) ||
+                      (WITH(FAULT_data_relaxed) && !flag && order == rl::mo_release);
+    return weak ? rl::mo_relaxed : order;
 }
 
-int main()
+int main(int argc, char **argv)
 {
-    return model_main<Bell>(200000);
+    return model_main<Bell>(argc, argv, 200000);
 }

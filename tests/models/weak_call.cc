@@ -26,11 +26,12 @@ namespace
 
 const unsigned kRanks = 3, kWords = 3;
 const uint64_t kEpochs = 5;
-#ifdef FAULT_one_line
-const unsigned kLines = 1;
-#else
 const unsigned kLines = 2;
-#endif
+
+unsigned lines_used()
+{
+    return WITH(FAULT_one_line) ? 1 : kLines;
+}
 
 struct Line {
     shc_a64 epoch;
@@ -62,16 +63,14 @@ struct Calls {
             }
     }
 
-    Line &line(unsigned rank, uint64_t epoch) { return lines[rank][epoch % kLines]; }
+    Line &line(unsigned rank, uint64_t epoch) { return lines[rank][epoch % lines_used()]; }
 
     void publish(unsigned rank, uint64_t epoch)
     {
         Line &mine = line(rank, epoch);
         shc_word_put(&mine.payload, call_of(rank, epoch));
         if (shc_a64_load_relaxed(&mine.words[2]) != hash_of(call_of(rank, epoch))) {
-#ifdef FAULT_hash_kept
-            if (epoch <= kLines)
-#endif
+            if (!WITH(FAULT_hash_kept) || epoch <= lines_used())
                 shc_word_put(&mine.hash, hash_of(call_of(rank, epoch)));
             shc_a64_store_relaxed(&mine.words[0], call_of(rank, epoch));
             shc_a64_store_relaxed(&mine.words[2], hash_of(call_of(rank, epoch)));
@@ -88,9 +87,8 @@ struct Calls {
                 rl::yield(1, $);
             unsigned peer = (rank + turn) % kRanks;
             RL_ASSERT(shc_word_get(&theirs.hash) == hash_of(call_of(peer, epoch)));
-#ifdef FAULT_no_meeting
-            return;
-#endif
+            if (WITH(FAULT_no_meeting))
+                return;
         }
         for (unsigned turn = 1; turn < kRanks; turn++) {
             unsigned peer = (rank + turn) % kRanks;
@@ -104,9 +102,8 @@ struct Calls {
         uint64_t epoch = shc_a64_load_acquire(&theirs.epoch);
         uint64_t word = shc_a64_load_relaxed(&theirs.words[0]);
         uint64_t seal = shc_a64_load_relaxed(&theirs.words[1]);
-#ifdef FAULT_no_seal
-        seal = hash_of(word) + epoch;
-#endif
+        if (WITH(FAULT_no_seal))
+            seal = hash_of(word) + epoch;
         if (epoch != 0 && seal == hash_of(word) + epoch)
             RL_ASSERT(word == call_of(rank, epoch));
         return epoch;
@@ -134,22 +131,14 @@ struct Meeting : rl::test_suite<Meeting, kRanks + 1> {
 
 } // namespace
 
-ModelOrder model_order(const void *word, ModelOrder order, uint64_t stores)
+ModelOrder model_order(const void *, ModelOrder order, uint64_t)
 {
-    (void)word;
-    (void)stores;
-#ifdef FAULT_publish_relaxed
-    if (order == rl::mo_release)
-        return rl::mo_relaxed;
-#endif
-#ifdef FAULT_meet_relaxed
-    if (order == rl::mo_acquire)
-        return rl::mo_relaxed;
-#endif
-    return order;
+    const bool weak = (WITH(FAULT_publish_relaxed) && order == rl::mo_release) ||
+                      (WITH(FAULT_meet_relaxed) && order == rl::mo_acquire);
+    return weak ? rl::mo_relaxed : order;
 }
 
-int main()
+int main(int argc, char **argv)
 {
-    return model_main<Meeting>(100000);
+    return model_main<Meeting>(argc, argv, 100000);
 }

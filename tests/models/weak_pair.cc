@@ -82,24 +82,20 @@ struct Mail : rl::test_suite<Mail, kRanks> {
         const shc_line_shm *line = shc_pair_peek(mine, kSender);
         if (!line)
             return false;
-#ifdef FAULT_take_early
-        shc_pair_take(mine, kSender);
-#endif
+        if (WITH(FAULT_take_early))
+            shc_pair_take(mine, kSender);
         const uint64_t word = shc_word_get(&line->word);
         RL_ASSERT(word / kNames == message);
         if (word % kNames > 0) {
             const int name = static_cast<int>(word % kNames) - 1;
-#ifdef FAULT_return_early
-            shc_window_return(mine, kSender, static_cast<uint32_t>(name));
-#endif
+            if (WITH(FAULT_return_early))
+                shc_window_return(mine, kSender, static_cast<uint32_t>(name));
             RL_ASSERT(shc_word_get(window_of(*mine, name)) == message);
-#ifndef FAULT_return_early
-            shc_window_return(mine, kSender, static_cast<uint32_t>(name));
-#endif
+            if (!WITH(FAULT_return_early))
+                shc_window_return(mine, kSender, static_cast<uint32_t>(name));
         }
-#ifndef FAULT_take_early
-        shc_pair_take(mine, kSender);
-#endif
+        if (!WITH(FAULT_take_early))
+            shc_pair_take(mine, kSender);
         return true;
     }
 
@@ -145,29 +141,16 @@ ModelOrder model_order(const void *address, ModelOrder order, uint64_t)
 {
     const Word word = word_of(address);
     const bool release = order == rl::mo_release;
-    bool weak = false;
-#ifdef FAULT_post_relaxed
-    weak = word == Word::kNumber && release;
-#endif
-#ifdef FAULT_peek_relaxed
-    weak = word == Word::kNumber && !release;
-#endif
-#ifdef FAULT_take_relaxed
-    weak = word == Word::kTaken && release;
-#endif
-#ifdef FAULT_draft_relaxed
-    weak = word == Word::kTaken && !release;
-#endif
-#ifdef FAULT_return_relaxed
-    weak = word == Word::kWindow && release;
-#endif
-#ifdef FAULT_reclaim_relaxed
-    weak = word == Word::kWindow && !release;
-#endif
+    const bool weak = (WITH(FAULT_post_relaxed) && word == Word::kNumber && release) ||
+                      (WITH(FAULT_peek_relaxed) && word == Word::kNumber && !release) ||
+                      (WITH(FAULT_take_relaxed) && word == Word::kTaken && release) ||
+                      (WITH(FAULT_draft_relaxed) && word == Word::kTaken && !release) ||
+                      (WITH(FAULT_return_relaxed) && word == Word::kWindow && release) ||
+                      (WITH(FAULT_reclaim_relaxed) && word == Word::kWindow && !release);
     return weak ? rl::mo_relaxed : order;
 }
 
-int main()
+int main(int argc, char **argv)
 {
-    return model_main<Mail>(100000);
+    return model_main<Mail>(argc, argv, 100000);
 }

@@ -57,23 +57,14 @@ struct Ring : rl::test_suite<Ring, 2> {
 ModelOrder model_order(const void *word, ModelOrder order, uint64_t)
 {
     bool tail = word == &memory_now->counters.tail, release = order == rl::mo_release;
-    bool weak = false;
-#ifdef FAULT_publish_relaxed
-    weak = tail && release;
-#endif
-#ifdef FAULT_retire_relaxed
-    weak = !tail && release;
-#endif
-#ifdef FAULT_seen_relaxed
-    weak = tail && !release;
-#endif
-#ifdef FAULT_room_relaxed
-    weak = !tail && !release;
-#endif
+    bool weak = (WITH(FAULT_publish_relaxed) && tail && release) ||
+                (WITH(FAULT_retire_relaxed) && !tail && release) ||
+                (WITH(FAULT_seen_relaxed) && tail && !release) ||
+                (WITH(FAULT_room_relaxed) && !tail && !release);
     return weak ? rl::mo_relaxed : order;
 }
 
-int main()
+int main(int argc, char **argv)
 {
-    return model_main<Ring>(100000);
+    return model_main<Ring>(argc, argv, 100000);
 }

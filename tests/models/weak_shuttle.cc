@@ -70,10 +70,8 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
             return false;
         const int name = shc_window_lend(mine, 1 - me, true);
         RL_ASSERT(message > 0 || name == SHC_SHUTTLE_OURS);
-#ifdef FAULT_kept
-        if (name >= SHC_WINDOWS)
+        if (WITH(FAULT_kept) && name >= SHC_WINDOWS)
             mine->pairs[1 - me].holds[name == SHC_SHUTTLE_OURS ? OURS : THEIRS] = true;
-#endif
         if (name >= 0)
             shc_word_put(word_of(*mine, me, 1 - me, name), message);
         shc_word_put(&line->word, message * kNames + static_cast<uint64_t>(name + 1));
@@ -101,16 +99,14 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
         shc_pairs *mine = &pairs[me];
         const int peer = 1 - me;
         RL_ASSERT(shc_window_exists(mine, peer, name));
-#ifdef FAULT_held_unread
-        shc_window_return(mine, peer, name);
-        const int next = shc_window_lend(mine, peer, true);
-        shc_word_put(word_of(*mine, me, peer, next), message + 1);
-#endif
+        if (WITH(FAULT_held_unread)) {
+            shc_window_return(mine, peer, name);
+            const int next = shc_window_lend(mine, peer, true);
+            shc_word_put(word_of(*mine, me, peer, next), message + 1);
+        }
         RL_ASSERT(shc_word_get(word_of(*mine, peer, me, static_cast<int>(name))) == message);
-#ifdef FAULT_wrong_shuttle
-        if (name >= SHC_WINDOWS)
+        if (WITH(FAULT_wrong_shuttle) && name >= SHC_WINDOWS)
             name = SHC_SHUTTLE_OURS + SHC_SHUTTLE_THEIRS - name;
-#endif
         shc_window_return(mine, peer, name);
     }
 
@@ -156,18 +152,12 @@ shc_status shc_fail(shc_status status, const char *, ...)
 ModelOrder model_order(const void *address, ModelOrder order, uint64_t)
 {
     const bool release = order == rl::mo_release;
-    bool weak = false;
-#ifdef FAULT_post_relaxed
-    weak = is_number(address) && release;
-#endif
-#ifdef FAULT_peek_relaxed
-    weak = is_number(address) && !release;
-#endif
-    (void)release, (void)is_number;
+    const bool weak = (WITH(FAULT_post_relaxed) && is_number(address) && release) ||
+                      (WITH(FAULT_peek_relaxed) && is_number(address) && !release);
     return weak ? rl::mo_relaxed : order;
 }
 
-int main()
+int main(int argc, char **argv)
 {
-    return model_main<Shuttles>(100000);
+    return model_main<Shuttles>(argc, argv, 100000);
 }

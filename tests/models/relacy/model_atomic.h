@@ -6,12 +6,24 @@
 // weak_*.cc models, which compile the real headers of src/shm/proto with it. There are no fences
 // here, as there are none in the code.
 //
-// Every access asks the model for its order, so that a fault can weaken one edge.
+// Every access asks the model for its order, so that a fault can weaken one edge. The program is
+// compiled once for all faults, which takes longer than all its runs: its argument says which one
+// this run has.
 
+#include <cstring>
 #include <iostream>
 #include <relacy/relacy.hpp> // behind the standard's: it redefines malloc and new
 
 #include "shm/base/attrs.h"
+
+inline const char *fault_of_run = "";
+
+// Whether this run has the fault; looked up once for each place.
+#define WITH(fault)                                                    \
+    ([] {                                                              \
+        static const bool is = std::strcmp(fault_of_run, #fault) == 0; \
+        return is;                                                     \
+    }())
 
 struct shc_a32 {
     rl::atomic<uint32_t> v_;
@@ -87,8 +99,9 @@ SHC_INLINE void shc_a64_store_release(shc_a64 *p, uint64_t v)
 
 // Runs the model and says for run.py what came of it.
 template <class Model>
-int model_main(unsigned executions)
+int model_main(int argc, char **argv, unsigned executions)
 {
+    fault_of_run = argc > 1 ? argv[1] : "";
     rl::test_params params;
     params.iteration_count = executions;
     params.execution_depth_limit = 4000;
