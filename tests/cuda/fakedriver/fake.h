@@ -36,10 +36,15 @@ struct shc_cu_stream {
     std::thread thread;
 };
 
-struct shc_cu_event {
+// What is queued keeps it: an event may be destroyed while streams still have to reach it.
+struct FakeEvent {
     std::mutex lock;
     std::condition_variable changed;
     uint64_t recorded = 0, reached = 0;
+};
+
+struct shc_cu_event {
+    std::shared_ptr<FakeEvent> state = std::make_shared<FakeEvent>();
 };
 
 // The CPU twin of a kernel. `sizes` are those of its parameters, which a launch copies.

@@ -298,8 +298,9 @@ int cuStreamSynchronize(shc_cu_stream *stream)
     return current_device() < 0 ? SHC_CU_INVALID_CONTEXT : synchronize(stream);
 }
 
-int cuStreamWaitEvent(shc_cu_stream *stream, shc_cu_event *event, unsigned)
+int cuStreamWaitEvent(shc_cu_stream *stream, shc_cu_event *handle, unsigned)
 {
+    const std::shared_ptr<FakeEvent> event = handle->state;
     uint64_t until;
     {
         std::lock_guard<std::mutex> guard(event->lock);
@@ -345,20 +346,15 @@ int cuEventCreate(shc_cu_event **event, unsigned flags)
     return SHC_CU_SUCCESS;
 }
 
-// pre: nothing that is queued refers to it.
 int cuEventDestroy(shc_cu_event *event)
 {
-    {
-        std::lock_guard<std::mutex> guard(event->lock);
-        if (event->reached != event->recorded)
-            return SHC_CU_NOT_SUPPORTED; // by the stand-in
-    }
     delete event;
     return SHC_CU_SUCCESS;
 }
 
-int cuEventRecord(shc_cu_event *event, shc_cu_stream *stream)
+int cuEventRecord(shc_cu_event *handle, shc_cu_stream *stream)
 {
+    const std::shared_ptr<FakeEvent> event = handle->state;
     uint64_t number;
     {
         std::lock_guard<std::mutex> guard(event->lock);
@@ -371,8 +367,9 @@ int cuEventRecord(shc_cu_event *event, shc_cu_stream *stream)
     });
 }
 
-int cuEventQuery(shc_cu_event *event)
+int cuEventQuery(shc_cu_event *handle)
 {
+    const std::shared_ptr<FakeEvent> event = handle->state;
     std::lock_guard<std::mutex> guard(event->lock);
     return event->reached == event->recorded ? sticky_error() : SHC_CU_NOT_READY;
 }
