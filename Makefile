@@ -5,6 +5,8 @@
 PYTHON ?= python3
 # Users have other versions: make build TORCH="torch==2.11.0 --index-url ..."
 TORCH  ?= torch==2.13.0
+# For a GPU of this kind the kernels are compiled, for others translated when they are loaded.
+export SHMCOLL_CUDA_ARCHS ?= 90
 JOBS   ?= $(shell nproc)
 ONLY   ?=
 

@@ -33,16 +33,22 @@ CORE_BUILD = ROOT / "build" / "core"
 
 
 def build_core() -> None:
-    """libshmcoll.so, into the package."""
+    """libshmcoll.so and libshmcoll_cuda.so, into the package.
+
+    Where there is an nvcc, it compiles the GPU kernels for every GPU it knows, which takes a minute;
+    SHMCOLL_CUDA_ARCHS="80 90" compiles them for those, and for others as PTX.
+    """
     jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count() or 1)
     configure = ["cmake", "-S", str(ROOT), "-B", str(CORE_BUILD), "-DCMAKE_BUILD_TYPE=Release"]
+    gpus = os.environ.get("SHMCOLL_CUDA_ARCHS", "").replace(",", " ").split()
+    configure += [f"-DSHMCOLL_CUDA_ARCHS={';'.join(gpus)}"]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
-    # What is shipped, and no more: the CUDA side takes an nvcc a minute, and nothing uses it yet.
-    build = ["cmake", "--build", str(CORE_BUILD), "--target", "shmcoll", "-j", jobs]
-    subprocess.run(build, check=True)
+    # What is shipped, and no more.
+    build = ["cmake", "--build", str(CORE_BUILD), "-j", jobs]
+    subprocess.run([*build, "--target", "shmcoll", "shmcoll_cuda"], check=True)
     shutil.rmtree(PACKAGE / "lib", ignore_errors=True)
     (PACKAGE / "lib").mkdir()
-    for library in (CORE_BUILD / "src" / "shm").glob("libshmcoll.so*"):
+    for library in (CORE_BUILD / "src").glob("*/libshmcoll*.so*"):
         shutil.copy(library, PACKAGE / "lib", follow_symlinks=False)
 
 
@@ -70,7 +76,7 @@ setup(
             sorted(str(p.relative_to(ROOT)) for p in (ROOT / "src" / "backend").glob("*.cpp")),
             include_dirs=[str(ROOT / "src")],
             library_dirs=[str(PACKAGE / "lib")],
-            libraries=["shmcoll"],
+            libraries=["shmcoll", "shmcoll_cuda"],
             extra_compile_args=[
                 "-O2",
                 "-fvisibility=hidden",

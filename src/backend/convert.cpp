@@ -61,8 +61,11 @@ shc_dtype dtypeOf(at::ScalarType dtype)
 void TensorViews::addOne(const at::Tensor &tensor, const char *op)
 {
     TORCH_CHECK_VALUE(tensor.defined(), "shmcoll: ", op, ": an undefined tensor");
-    TORCH_CHECK_VALUE(tensor.device().is_cpu(), "shmcoll: ", op, ": a tensor on ", tensor.device(),
-                      "; this build moves CPU tensors");
+    TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_cuda(), "shmcoll: ", op, ": a tensor on ",
+                      tensor.device(), "; CPU and CUDA tensors are possible");
+    TORCH_CHECK_VALUE(count_ == 0 || tensor.is_cpu() == onCpu_, "shmcoll: ", op,
+                      ": CPU and CUDA tensors in one call");
+    onCpu_ = tensor.is_cpu();
     TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, "shmcoll: ", op, ": a tensor of layout ",
                      tensor.layout(), "; dense tensors are possible");
     TORCH_CHECK_TYPE(!tensor.is_conj() && !tensor.is_neg(), "shmcoll: ", op,

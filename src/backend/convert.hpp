@@ -18,7 +18,7 @@ class TensorViews
 {
   public:
     TensorViews() = default;
-    // Checks that each tensor is on the CPU and dense. `op` names the call in messages.
+    // Checks that each tensor is dense, and that all are on the CPU or all on GPUs. `op` names the call in messages.
     TensorViews(at::TensorList tensors, const char *op) { add(tensors, op); }
     void add(at::TensorList tensors, const char *op);
     shc_tensors view() const;
@@ -28,6 +28,7 @@ class TensorViews
     shc_tensor first_{};
     std::vector<shc_tensor> rest_; // all of them, when there are several
     uint32_t count_ = 0;
+    bool onCpu_ = true;
 };
 
 // Fills dtype, elem_bytes, dtype_tag.

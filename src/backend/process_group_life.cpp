@@ -53,14 +53,15 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
 ProcessGroupShm::ProcessGroupShm(const Store &store, int rank, int size,
                                  c10::intrusive_ptr<GroupOptions> options)
     : Backend(rank, size), options_(std::move(options)),
-      group_(makeGroup(store, rank, size, *options_))
+      group_(makeGroup(store, rank, size, *options_)),
+      cuda_(group_, rank, options_->group_name, options_->timeout)
 {
     init();
 }
 
 uint64_t ProcessGroupShm::getSequenceNumberForGroup()
 {
-    return shc_comm_sequence(group_.get());
+    return shc_comm_sequence(group_.get()) + cuda_.sequence();
 }
 
 c10d::ErrorType ProcessGroupShm::getError()
@@ -81,12 +82,15 @@ void ProcessGroupShm::abort()
 {
     GilRelease release;
     shc_comm_abort(group_.get(), "abort() was called");
+    cuda_.abort("abort() was called"); // behind it: whoever makes a communicator lets go
+    cuda_.close();
     shc_comm_close(group_.get());
 }
 
 void ProcessGroupShm::shutdown()
 {
     GilRelease release;
+    cuda_.close();
     shc_comm_close(group_.get());
 }
 

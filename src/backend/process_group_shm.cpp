@@ -7,19 +7,12 @@
 #include "backend/sparse.hpp"
 
 #include <ATen/record_function.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 namespace shmcoll
 {
 
 namespace
 {
-
-// Only then may a null Work be returned: nobody will look for it.
-bool isInline(bool asyncOp)
-{
-    return !asyncOp && !c10d::allow_inflight_collective_as_graph_input();
-}
 
 // Tensors of the same number of elements: the operation for even blocks serves them.
 bool isEven(at::TensorList list)
@@ -40,26 +33,6 @@ shc_op describe(shc_op_kind kind, std::chrono::milliseconds timeout)
 
 } // namespace
 
-// One operation, ready to run; refers to what its maker keeps on the stack.
-struct ProcessGroupShm::Call {
-    const shc_op &op;
-    at::TensorList outputs; // what it writes, and Work::result() gives
-    at::TensorList inputs;  // what it reads besides
-    bool asyncOp;
-    c10d::OpType type;
-    const char *title;                 // for the profiler, as is the next
-    at::TensorList given = {};         // what the user gave, where that is not one of the lists
-    std::function<void()> finish = {}; // see Flight
-
-    // What a profile shows as inputs: an operation in place reads what it writes.
-    at::TensorList shown() const
-    {
-        if (!given.empty())
-            return given;
-        return inputs.empty() ? outputs : inputs;
-    }
-};
-
 // Begins the event of an operation that ends with this call. Marked as c10d::Work marks its own,
 // so that a profile shows a synchronous operation as it shows an asynchronous one.
 void ProcessGroupShm::record(at::RecordFunction &event, const Call &call)
@@ -75,6 +48,8 @@ void ProcessGroupShm::record(at::RecordFunction &event, const Call &call)
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::run(const Call &call)
 {
+    if (call.isOnGpu()) [[unlikely]]
+        return cuda_.run(call);
     if (isInline(call.asyncOp)) {
         at::RecordFunction event(at::RecordScope::FUNCTION);
         if (event.isActive())
@@ -89,8 +64,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::run(const Call &call)
     auto flight = std::make_shared<Flight>();
     flight->outputs = call.outputs.vec();
     flight->finish = call.finish;
-    flight->tensors = flight->outputs;
-    flight->tensors.insert(flight->tensors.end(), call.inputs.begin(), call.inputs.end());
+    flight->tensors = call.tensors();
     auto work = c10::make_intrusive<WorkShm>(group_, rank_, call.type, call.title, call.shown(),
                                              std::move(flight));
     work->submit(call.op);
@@ -431,6 +405,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::alltoall_base(at::Tensor &output, at::
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::barrier(const c10d::BarrierOptions &options)
 {
+    cuda_.settle(options.timeout);
     shc_op op = describe(SHC_BARRIER, options.timeout);
     return run({op, {}, {}, options.asyncOp, c10d::OpType::BARRIER, "shmcoll:barrier"});
 }

@@ -5,16 +5,11 @@
 // A call with asyncOp == false runs in the calling thread and returns a null Work, which Python
 // takes as done; everything else gets a Work whose operation the core's engine runs unasked.
 
+#include "backend/cuda_side.hpp"
 #include "backend/work_shm.hpp"
 
 #include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/version.h>
-
-// What a version's Backend does not have cannot be overridden.
-#define SHMCOLL_TORCH_AT_LEAST(major, minor) \
-    (TORCH_VERSION_MAJOR > (major) ||        \
-     (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
 namespace shmcoll
 {
@@ -98,7 +93,6 @@ class ProcessGroupShm : public c10d::Backend
     std::string info() const;
 
   private:
-    struct Call;
     static void record(at::RecordFunction &event, const Call &call);
     WorkPtr run(const Call &call);
     WorkPtr reduceAll(Tensors &tensors, const c10d::AllreduceOptions &options, c10d::OpType type,
@@ -124,6 +118,7 @@ class ProcessGroupShm : public c10d::Backend
 
     c10::intrusive_ptr<GroupOptions> options_;
     Group group_;
+    CudaSide cuda_;
 };
 
 } // namespace shmcoll

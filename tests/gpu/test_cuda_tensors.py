@@ -39,8 +39,8 @@ FUTILE = 3  # new processes whose first case is their last: there is something e
 DIED = "hung or died"
 DONE_WORD = 512  # on the board: how many cases rank r is through with
 
-# What a build without CUDA tensors says; the second is torch's, where no backend is for the device.
-NOT_OFFERED = ("this build moves CPU tensors", "No backend type associated with device type cuda")
+# What is said where CUDA tensors, or this call on them, are not offered; the last is torch's.
+NOT_OFFERED = ("is not offered", "not offered", "No backend type associated with device type cuda")
 
 Row = dict[str, object]
 

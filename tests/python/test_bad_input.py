@@ -190,7 +190,7 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "another device": (
         lambda: backend().allreduce([torch.zeros(3, device="meta")]),
         ValueError,
-        "all_reduce: a tensor on meta; this build moves CPU tensors",
+        "all_reduce: a tensor on meta; CPU and CUDA tensors are possible",
     ),
     "an input on another device": (
         lambda: backend()._allgather_base(torch.zeros(6), torch.zeros(3, device="meta")),
@@ -240,7 +240,7 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "sparse on another device": (
         lambda: backend().allreduce([torch.eye(3).to_sparse().to("meta")]),
         ValueError,
-        "sparse all_reduce: a tensor on meta; this build moves CPU tensors",
+        "sparse all_reduce: a tensor on meta; CPU and CUDA tensors are possible",
     ),
     "sparse": (
         lambda: backend().broadcast(torch.eye(3).to_sparse(), 0),

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// One operation between the method that describes it and the side (CPU or CUDA) that runs it.
+
+#include "shm/shmcoll.h"
+
+#include <ATen/core/Tensor.h>
+#include <functional>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/version.h>
+
+// What a version's Backend does not have cannot be overridden.
+#define SHMCOLL_TORCH_AT_LEAST(major, minor) \
+    (TORCH_VERSION_MAJOR > (major) ||        \
+     (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+
+namespace shmcoll
+{
+
+// Refers to what its maker keeps on the stack.
+struct Call {
+    const shc_op &op;
+    at::TensorList outputs; // what it writes, and Work::result() gives
+    at::TensorList inputs;  // what it reads besides
+    bool asyncOp;
+    c10d::OpType type;
+    const char *title;                 // for the profiler, as is the next
+    at::TensorList given = {};         // what the user gave, where that is not one of the lists
+    std::function<void()> finish = {}; // see Flight
+
+    // What a profile shows as inputs: an operation in place reads what it writes.
+    at::TensorList shown() const
+    {
+        if (!given.empty())
+            return given;
+        return inputs.empty() ? outputs : inputs;
+    }
+
+    // All its tensors are on the CPU, or all on GPUs: TensorViews has seen to it that a list does
+    // not mix them.
+    bool isOnGpu() const
+    {
+        return (!outputs.empty() && !outputs.front().is_cpu()) ||
+               (!inputs.empty() && !inputs.front().is_cpu());
+    }
+
+    // Everything it reads or writes.
+    std::vector<at::Tensor> tensors() const
+    {
+        std::vector<at::Tensor> all = outputs.vec();
+        all.insert(all.end(), inputs.begin(), inputs.end());
+        return all;
+    }
+};
+
+// Only then may a null Work be returned: nobody will look for it.
+inline bool isInline(bool asyncOp)
+{
+    return !asyncOp && !c10d::allow_inflight_collective_as_graph_input();
+}
+
+} // namespace shmcoll

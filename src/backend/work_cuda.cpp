@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backend/work_cuda.hpp"
+
+#include "backend/error.hpp"
+#include "backend/python.hpp"
+
+#include <c10/core/StreamGuard.h>
+#include <thread>
+
+namespace shmcoll
+{
+
+namespace
+{
+
+// A waiting host looks this often, at first and after a while.
+constexpr std::chrono::microseconds kFirstNap{20}, kLongestNap{1000};
+// Signals are looked for this often: it takes the interpreter's lock.
+constexpr std::chrono::milliseconds kBetweenSignals{50};
+
+std::vector<c10::Device> devicesOf(const c10::Stream &stream)
+{
+    return {stream.device()};
+}
+
+} // namespace
+
+void checkCuda(shc_status status)
+{
+    if (status != SHC_OK) [[unlikely]]
+        throwStatus(status, shc_cuda_error_text());
+}
+
+c10::Stream currentStream(c10::Device device)
+{
+    return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+void waitOnHost(const c10::Event &event, const CudaGroup &group, std::chrono::milliseconds timeout)
+{
+    using Clock = std::chrono::steady_clock;
+    GilRelease release;
+    const Clock::time_point begun = Clock::now();
+    Clock::time_point asked = begun;
+    std::chrono::microseconds nap = kFirstNap;
+    while (!event.query()) {
+        checkCuda(shc_cuda_comm_error(group.get()));
+        const Clock::time_point now = Clock::now();
+        if (timeout.count() > 0 && now - begun >= timeout)
+            throwStatus(SHC_ERR_TIMEOUT,
+                        c10::str("an operation on CUDA tensors has not ended after ",
+                                 timeout.count(), " ms; it is still under way"));
+        if (now - asked >= kBetweenSignals) {
+            asked = now;
+            if (pythonInterrupted(nullptr))
+                throwStatus(SHC_ERR_INTERRUPTED, "interrupted by a signal");
+        }
+        std::this_thread::sleep_for(nap);
+        nap = std::min(nap * 2, kLongestNap);
+    }
+    stayOutOfDyingPython();
+    checkCuda(shc_cuda_comm_error(group.get()));
+}
+
+void Stash::drop()
+{
+    std::vector<at::Tensor> dropped; // behind the lock: a tensor may have Python behind it
+    std::lock_guard<std::mutex> guard(lock);
+    dropped.swap(tensors);
+}
+
+WorkCuda::WorkCuda(CudaGroup group, int rank, const Call &call, c10::Stream stream,
+                   std::shared_ptr<Stash> stash, uint64_t sequence)
+    : Work(rank, call.type, call.title, call.shown().vec()), group_(std::move(group)),
+      stream_(stream), stash_(std::move(stash)), outputs_(call.outputs.vec()), sequence_(sequence)
+{
+    if (recordFunctionEndCallback_) { // for the CPU, the operation ends here
+        recordFunctionEndCallback_();
+        recordFunctionEndCallback_ = nullptr;
+    }
+}
+
+bool WorkCuda::isCompleted()
+{
+    return stash_->end.query() || shc_cuda_comm_error(group_.get()) != SHC_OK;
+}
+
+bool WorkCuda::isSuccess() const
+{
+    return stash_->end.query() && shc_cuda_comm_error(group_.get()) == SHC_OK;
+}
+
+std::exception_ptr WorkCuda::exception() const
+{
+    const shc_status status = shc_cuda_comm_error(group_.get());
+    return status == SHC_OK ? nullptr : makeException(status, shc_cuda_error_text());
+}
+
+bool WorkCuda::wait(std::chrono::milliseconds timeout)
+{
+    checkCuda(shc_cuda_comm_error(group_.get()));
+    stash_->end.block(currentStream(stream_.device()));
+    if (timeout != kNoTimeout)
+        waitOnHost(stash_->end, group_, timeout);
+    stash_->drop();
+    return true;
+}
+
+void WorkCuda::abort()
+{
+    shc_cuda_comm_abort(group_.get(), "Work.abort() was called");
+}
+
+// Completed at once, as seen from the stream: who takes the value waits on the device.
+c10::intrusive_ptr<c10::ivalue::Future> WorkCuda::getFuture()
+{
+    std::lock_guard<std::mutex> guard(lock_);
+    if (future_)
+        return future_;
+    future_ = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()), devicesOf(stream_));
+    const shc_status status = shc_cuda_comm_error(group_.get());
+    if (status == SHC_OK) {
+        c10::StreamGuard onStream(stream_);
+        future_->markCompleted(c10::IValue(outputs_));
+    } else
+        future_->setError(makeException(status, shc_cuda_error_text()));
+    return future_;
+}
+
+} // namespace shmcoll

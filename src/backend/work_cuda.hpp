@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// c10d::Work of an operation on CUDA tensors: enqueued on a stream, and over when the stream has got
+// there. No symbol of torch's CUDA libraries is used: streams and events go by torch's virtual
+// interface, so one build serves a torch with CUDA and one without.
+
+#include "backend/call.hpp"
+#include "cuda_ipc/cuda_ipc.h"
+
+#include <c10/core/Event.h>
+#include <mutex>
+
+namespace shmcoll
+{
+
+// A group's ranks on one GPU each; freed with the last who knows it.
+using CudaGroup = std::shared_ptr<shc_cuda_comm>;
+
+// Throws the calling thread's record of libshmcoll_cuda if the call failed.
+void checkCuda(shc_status status);
+
+// The stream on which the calling thread enqueues its work for this GPU.
+c10::Stream currentStream(c10::Device device);
+
+// Waits until the event has passed, at most that long (0: as long as it takes; the group's operations
+// have deadlines of their own). Throws when the group fails, or a signal's handler does.
+void waitOnHost(const c10::Event &event, const CudaGroup &group, std::chrono::milliseconds timeout);
+
+// The tensors of an operation that a stream works on: the allocator would hand their memory to the
+// caller's stream. Dropped when that stream has been made to wait, or this one has passed.
+struct Stash {
+    explicit Stash(c10::DeviceType type) : end(type) {}
+    void drop();
+
+    c10::Event end; // of the operation
+    std::mutex lock;
+    std::vector<at::Tensor> tensors; // guarded by it
+};
+
+class WorkCuda : public c10d::Work
+{
+  public:
+    // pre: the operation has been enqueued on the stream, whose device is the tensors'. The stash is
+    // kept by somebody else, too: a Work may be dropped before its operation is over.
+    WorkCuda(CudaGroup group, int rank, const Call &call, c10::Stream stream,
+             std::shared_ptr<Stash> stash, uint64_t sequence);
+
+    bool isCompleted() override;
+    bool isSuccess() const override;
+    std::exception_ptr exception() const override;
+    std::vector<at::Tensor> result() override { return outputs_; }
+    // The current stream waits, the host does not; with a time-out both do.
+    bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+    void synchronize() override { wait(); }
+#if SHMCOLL_TORCH_AT_LEAST(2, 9)
+    void blockCurrentStream() override
+    {
+        stash_->end.block(currentStream(stream_.device()));
+    }
+#endif
+    void abort() override;
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+    uint64_t getSequencenumber() const override
+    {
+        return sequence_;
+    }
+
+  private:
+    CudaGroup group_;
+    c10::Stream stream_;
+    std::shared_ptr<Stash> stash_;
+    std::vector<at::Tensor> outputs_;
+    uint64_t sequence_;
+    std::mutex lock_;
+    c10::intrusive_ptr<c10::ivalue::Future> future_; // guarded by it
+};
+
+} // namespace shmcoll

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""CUDA tensors through torch.distributed, on the stand-in for a GPU (support/faketorch.py).
+
+The C side is proved in tests/cuda. Here: what torch hands over, streams and their order, Works,
+futures, errors. What only a GPU can show is in docs/CUDA.md.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import faketorch
+from ranks import Rank, outcomes, run, seconds
+
+# Half a minute of compiling where there is no build yet.
+pytestmark = [pytest.mark.usefixtures("standin"), pytest.mark.timeout(300)]
+LATE_S = 0.4
+
+
+@pytest.fixture(scope="module")
+def standin() -> Iterator[None]:
+    faketorch.build()
+    yield
+
+
+def values(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return ((torch.arange(count) * (rank + 3)) % 17 - rank).to(dtype)
+
+
+def gpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("cuda:0")
+
+
+def on_ranks(world: int, body: Callable[[Rank, Any], Any], knobs: str = "", **more: Any) -> Any:
+    """body(rank, faketorch) on ranks with a GPU and a group."""
+
+    def enter(rank: Rank) -> Any:
+        cuda = faketorch.enter(knobs)
+        rank.init()
+        found = body(rank, cuda)
+        dist.destroy_process_group()
+        return found
+
+    return run(world, enter, **more)
+
+
+# ---- every operation gives what it gives on the CPU ----
+
+
+def all_reduce(me: int, world: int, place: Callable[..., Any]) -> list[torch.Tensor]:
+    t = place(values(me, 1000))
+    dist.all_reduce(t)
+    m = place(values(me, 77, torch.float64))
+    dist.all_reduce(m, op=dist.ReduceOp.MAX)
+    return [t, m]
+
+
+def all_reduce_coalesced(me: int, world: int, place: Callable[..., Any]) -> list[torch.Tensor]:
+    tensors = [place(values(me, count)) for count in (5, 300, 1)]
+    dist.all_reduce_coalesced(tensors)
+    return tensors
+
+
+def broadcast(me: int, world: int, place: Callable[..., Any]) -> list[torch.Tensor]:
+    t = place(values(me, 513, torch.int64))
+    dist.broadcast(t, src=world - 1)
+    return [t]
+
+
+def reduce(me: int, world: int, place: Callable[..., Any]) -> list[torch.Tensor]:
+    t = place(values(me, 99))
+    dist.reduce(t, dst=0)
+    return [t] if me == 0 else []
+
+
+def all_gather(me: int, world: int, place: Callable[..., Any]) -> list[torch.Tensor]:
+    outputs = [place(torch.empty(31)) for _ in range(world)]
+    dist.all_gather(outputs, place(values(me, 31)))
+    flat = place(torch.empty(world * 64, dtype=torch.bfloat16))
+    dist.all_gather_into_tensor(flat, place(values(me, 64, torch.bfloat16)))
+    return [*outputs, flat]
+
+
+def reduce_scatter(me: int, world: int, place: Callable[..., Any]) -> list[torch.Tensor]:
+    one, flat = place(torch.empty(12)), place(torch.empty(40, dtype=torch.float16))
+    dist.reduce_scatter(one, [place(values(me + r, 12)) for r in range(world)])
+    dist.reduce_scatter_tensor(flat, place(values(me, 40 * world, torch.float16)))
+    return [one, flat]
+
+
+def gather(me: int, world: int, place: Callable[..., Any]) -> list[torch.Tensor]:
+    outputs = [place(torch.empty(9)) for _ in range(world)] if me == 1 else None
+    dist.gather(place(values(me, 9)), outputs, dst=1)
+    return outputs or []
+
+
+def scatter(me: int, world: int, place: Callable[..., Any]) -> list[torch.Tensor]:
+    inputs = [place(values(r, 7)) for r in range(world)] if me == 0 else None
+    t = place(torch.empty(7))
+    dist.scatter(t, inputs, src=0)
+    return [t]
+
+
+def all_to_all(me: int, world: int, place: Callable[..., Any]) -> list[torch.Tensor]:
+    sent = [place(values(10 * me + r, 3 + me + r)) for r in range(world)]
+    received = [place(torch.empty(3 + me + r)) for r in range(world)]
+    dist.all_to_all(received, sent)
+    single = place(torch.empty(4 * world))
+    dist.all_to_all_single(single, place(values(me, 4 * world)))
+    return [*received, single]
+
+
+OPERATIONS = (
+    all_reduce,
+    all_reduce_coalesced,
+    broadcast,
+    reduce,
+    all_gather,
+    reduce_scatter,
+    gather,
+    scatter,
+    all_to_all,
+)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda f: f.__name__)
+def test_the_result_is_that_of_cpu_tensors(operation: Callable[..., Any], world: int) -> None:
+    def body(rank: Rank, cuda: Any) -> None:
+        want = operation(rank.rank, world, lambda tensor: tensor)
+        got = operation(rank.rank, world, gpu)
+        cuda.synchronize(0)
+        assert len(got) == len(want)
+        for mine, other in zip(got, want, strict=True):
+            assert mine.is_cuda and torch.equal(mine.cpu(), other)
+
+    on_ranks(world, body)
+
+
+# ---- streams ----
+
+
+def test_the_host_does_not_wait_for_a_late_rank() -> None:
+    def body(rank: Rank, cuda: Any) -> tuple[float, bool, list[float]]:
+        t = gpu(torch.ones(8))
+        dist.all_reduce(t)  # the ranks meet in the first operation
+        cuda.synchronize(0)
+        rank.sync()
+        if rank.rank == 1:
+            time.sleep(LATE_S)
+        begun = time.monotonic()
+        dist.all_reduce(t)
+        work = dist.all_reduce(t, async_op=True)
+        work.wait()
+        took, idle = time.monotonic() - begun, cuda.query(cuda.stream(0))
+        cuda.synchronize(0)
+        return took, idle, t.cpu().tolist()
+
+    early, late = on_ranks(2, body)
+    assert early[0] < LATE_S / 2 and not early[1], "the host waited"
+    assert early[2] == late[2] == [8.0] * 8
+
+
+def test_it_begins_behind_and_ends_before_what_the_current_stream_has() -> None:
+    """Slow streams: each step takes 20 ms, so an order that nobody keeps shows."""
+
+    def body(rank: Rank, cuda: Any) -> list[float]:
+        t, given = gpu(torch.zeros(1 << 16)), torch.full((1 << 16,), 1.0 + rank.rank)
+        t.copy_(given)
+        work = dist.all_reduce(t, async_op=True)
+        work.wait()
+        copy = torch.empty_like(t)
+        copy.copy_(t)
+        t.copy_(given)  # must not reach what the operation reads
+        return copy.cpu().unique().tolist()
+
+    assert on_ranks(2, body, "slow_us=20000") == [[3.0], [3.0]]
+
+
+def test_a_work_on_another_stream_makes_that_one_wait() -> None:
+    def body(rank: Rank, cuda: Any) -> list[float]:
+        t = gpu(torch.full((1000,), 2.0))
+        if rank.rank == 1:
+            time.sleep(LATE_S)
+        work = dist.all_reduce(t, async_op=True)
+        cuda.set_stream(cuda.new_stream(0), 0)
+        work.wait()
+        return t.cpu().unique().tolist()
+
+    assert on_ranks(2, body) == [[4.0], [4.0]]
+
+
+def test_a_dropped_work_keeps_its_memory() -> None:
+    """DDP takes the future and drops the Work at once."""
+
+    def body(rank: Rank, cuda: Any) -> list[float]:
+        dist.all_reduce(gpu(torch.ones(1)))
+        rank.sync()
+        if rank.rank == 1:
+            time.sleep(LATE_S)
+        source = gpu(torch.full((1 << 16,), 5.0))
+        target = gpu(torch.zeros(2 << 16))
+        dist.all_gather_into_tensor(target, source, async_op=True)
+        del source
+        for _ in range(8):  # would get the freed memory, and did
+            gpu(torch.full((1 << 16,), -1.0))
+        dist.barrier()
+        cuda.synchronize(0)
+        last = dist.all_reduce(gpu(torch.ones(1)), async_op=True)
+        last.wait()
+        return target.cpu().unique().tolist()
+
+    assert on_ranks(2, body) == [[5.0], [5.0]]
+
+
+# ---- Work ----
+
+
+def test_a_work_tells_what_it_is() -> None:
+    def body(rank: Rank, cuda: Any) -> tuple[bool, bool, bool]:
+        t = gpu(torch.ones(4))
+        dist.all_reduce(t)
+        rank.sync()
+        if rank.rank == 1:
+            time.sleep(LATE_S)
+        work = dist.all_reduce(t, async_op=True)
+        before = work.is_completed()
+        work.wait(seconds(20))  # with a time-out the host waits
+        assert torch.equal(work.result()[0].cpu(), t.cpu())
+        return before, work.is_completed(), work.is_success()
+
+    early, late = on_ranks(2, body)
+    assert early[0] is False
+    assert early[1:] == late[1:] == (True, True)
+
+
+def test_a_future_has_the_tensors() -> None:
+    def body(rank: Rank, cuda: Any) -> list[float]:
+        t = gpu(torch.full((4,), 3.0))
+        future = dist.all_reduce(t, async_op=True).get_future()
+        doubled = future.then(lambda done: done.value()[0].view(2, 2))
+        return doubled.wait().cpu().flatten().tolist()
+
+    assert on_ranks(2, body) == [[6.0] * 4] * 2
+
+
+def test_wait_with_a_timeout_raises_and_leaves_the_operation() -> None:
+    def body(rank: Rank, cuda: Any) -> list[float]:
+        t = gpu(torch.ones(4))
+        dist.all_reduce(t)
+        rank.sync()
+        if rank.rank == 1:
+            time.sleep(2 * LATE_S)
+        work = dist.all_reduce(t, async_op=True)
+        if rank.rank == 0:
+            with pytest.raises(dist.DistBackendError, match="not ended after 100 ms"):
+                work.wait(seconds(0.1))
+        work.wait()
+        return t.cpu().tolist()
+
+    assert on_ranks(2, body) == [[4.0] * 4] * 2
+
+
+def test_a_barrier_waits_for_the_gpu() -> None:
+    def body(rank: Rank, cuda: Any) -> bool:
+        t = gpu(torch.ones(1 << 16))
+        for _ in range(4):
+            dist.all_reduce(t)
+        dist.barrier()
+        return cuda.query(cuda.stream(0))
+
+    assert on_ranks(2, body, "slow_us=10000") == [True, True]
+
+
+# ---- bad input ----
+
+
+def test_bad_input_is_refused_before_anything_moves() -> None:
+    def body(rank: Rank, cuda: Any) -> list[float]:
+        t, cpu = gpu(torch.ones(4)), torch.ones(4)
+        with pytest.raises(ValueError, match="CPU and CUDA tensors in one call"):
+            dist.all_reduce_coalesced([t, cpu])
+        with pytest.raises(ValueError, match="on cuda:0 and on cpu"):
+            dist.distributed_c10d._get_default_group()._allgather_base(gpu(torch.empty(8)), cpu)
+        with pytest.raises(TypeError, match="not contiguous; call contiguous"):
+            dist.all_reduce(gpu(torch.ones(4, 4)).t())
+        dist.all_reduce(t)
+        return t.cpu().tolist()
+
+    assert on_ranks(2, body) == [[2.0] * 4] * 2
+
+
+def test_a_driver_that_is_too_old_is_named_and_the_cpu_goes_on() -> None:
+    def body(rank: Rank, cuda: Any) -> tuple[str, list[float]]:
+        with pytest.raises(dist.DistBackendError) as raised:
+            dist.all_reduce(gpu(torch.ones(4)))
+        t = torch.ones(4)
+        dist.all_reduce(t)
+        return str(raised.value), t.tolist()
+
+    for text, summed in on_ranks(2, body, "version=11080"):
+        assert "11.8" in text and "12.0" in text
+        assert summed == [2.0] * 4
+
+
+def test_ranks_that_call_otherwise_all_raise() -> None:
+    def body(rank: Rank, cuda: Any) -> tuple[str, list[float]]:
+        t = gpu(torch.ones(4 + rank.rank))
+        with pytest.raises(dist.DistBackendError) as raised:
+            dist.all_reduce(t)
+            dist.barrier()
+        return str(raised.value), t.cpu().unique().tolist()
+
+    for text, left in on_ranks(2, body):
+        assert "float32[4]" in text and "float32[5]" in text
+        assert left == [1.0], "memory of the user has changed"
+
+
+# ---- death ----
+
+
+def test_a_death_ends_the_stream_and_is_named() -> None:
+    def body(rank: Rank) -> str:
+        cuda = faketorch.enter()
+        rank.init()
+        t = gpu(torch.ones(4))
+        dist.all_reduce(t)
+        cuda.synchronize(0)
+        rank.sync()
+        if rank.rank == 1:
+            os._exit(3)
+        with pytest.raises(dist.DistBackendError) as raised:
+            dist.all_reduce(t, async_op=True).wait(seconds(20))
+        cuda.synchronize(0)  # no stream waits for ever
+        return str(raised.value)
+
+    survivor, dead = outcomes(2, body)
+    assert dead.exit == 3
+    assert survivor.ok and "rank 1" in survivor.value, survivor
