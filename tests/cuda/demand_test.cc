@@ -23,7 +23,8 @@ struct List {
         for (auto &one : sizes) {
             int64_t count = 1;
             for (int64_t size : one)
-                count *= size;
+                if (__builtin_mul_overflow(count, size, &count))
+                    count = 0; // more than there is memory
             tensors.push_back(
                 {memory.data() + used, static_cast<int32_t>(one.size()), one.data(), nullptr});
             used += static_cast<size_t>(count > 0 ? count : 0) * 4;
