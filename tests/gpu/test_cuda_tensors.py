@@ -40,7 +40,7 @@ DIED = "hung or died"
 DONE_WORD = 512  # on the board: how many cases rank r is through with
 
 # What is said where CUDA tensors, or this call on them, are not offered; the last is torch's.
-NOT_OFFERED = ("is not offered", "not offered", "No backend type associated with device type cuda")
+NOT_OFFERED = ("not offered", "No backend type associated with device type cuda")
 
 Row = dict[str, object]
 
