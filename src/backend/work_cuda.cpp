@@ -18,11 +18,6 @@ constexpr std::chrono::microseconds kFirstNap{20}, kLongestNap{1000};
 // Signals are looked for this often: it takes the interpreter's lock.
 constexpr std::chrono::milliseconds kBetweenSignals{50};
 
-std::vector<c10::Device> devicesOf(const c10::Stream &stream)
-{
-    return {stream.device()};
-}
-
 } // namespace
 
 void checkCuda(shc_status status)
@@ -118,7 +113,7 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkCuda::getFuture()
     if (future_)
         return future_;
     future_ = c10::make_intrusive<c10::ivalue::Future>(
-        c10::ListType::create(c10::TensorType::get()), devicesOf(stream_));
+        c10::ListType::create(c10::TensorType::get()), std::vector<c10::Device>{stream_.device()});
     const shc_status status = shc_cuda_comm_error(group_.get());
     if (status == SHC_OK) {
         c10::StreamGuard onStream(stream_);
