@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // benchmarks/gpu on the stand-in: every experiment runs and ends, says what the stand-in is known to
 // do, and leaves no process behind, whoever is killed.
+#include "tests/cuda/processes.h"
+
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -14,23 +16,7 @@
 namespace
 {
 
-class Folder
-{
-  public:
-    Folder()
-    {
-        char name[] = "/tmp/experiments_test.XXXXXX";
-        EXPECT_NE(mkdtemp(name), nullptr);
-        path = name;
-    }
-    ~Folder()
-    {
-        for (const char *name : {"/out", "/state", "/alone"})
-            unlink((path + name).c_str());
-        rmdir(path.c_str());
-    }
-    std::string path;
-};
+using shmcoll::test::Folder;
 
 struct Ran {
     int status = -1; // exit code
