@@ -3,9 +3,11 @@
 
 A round: 2 to 8 ranks make a group, run a random mix of operations on it and on groups made of it,
 destroy everything, and begin again on the same store. At a random moment one of them gets SIGKILL;
-in some rounds another one gets SIGSTOP at the same moment and goes on at the end. Every survivor
-must finish or raise; who raises does so at most PROMISE_MS after the kill, or after its call began,
-unless nobody can know: the dead rank had not yet said hello, which is looked up in the store.
+in some rounds another one gets SIGSTOP at the same moment and goes on at the end. In every 16th
+round the kill waits until the victim destroys a group: so short a phase might be missed by chance.
+Every survivor must finish or raise; who raises does so at most PROMISE_MS after the kill, or after
+its call began, unless nobody can know: the dead rank had not yet said hello, which is looked up in
+the store.
 
 A SIGKILL is a promise too: the kernel may need long to keep it. So the parent, at real-time
 priority, times when the victim became a zombie. And the machine may stand still, or one CPU of it:
@@ -51,6 +53,7 @@ class Round:
     victim: int
     stopped: int  # -1: nobody
     delay_s: float
+    destroying: bool  # the victim shall be
     victim_pid: int = 0
     asker: int = 0  # the pid of who asks the store
     board: Any = None
@@ -70,7 +73,7 @@ def plan(seed: int, with_stop: bool) -> Round:
     world = dice.randint(3 if with_stop else 2, 8)
     victim, other = dice.sample(range(world), 2)
     delay = dice.uniform(0.0, 0.06 + 0.03 * world)
-    return Round(seed, world, victim, other if with_stop else -1, delay)
+    return Round(seed, world, victim, other if with_stop else -1, delay, seed % 16 == 0)
 
 
 def enter(rank: ranks.Rank, phase: int) -> None:
@@ -205,11 +208,20 @@ def ask(run: Any) -> None:
         time.sleep(0.002)
 
 
+def await_destroying(board: Any, rank: int) -> None:
+    """Until it does, is done, or has not come so far for a second: then it is killed all the same."""
+    deadline = time.monotonic() + 1.0
+    while board[PHASE_OF + rank] not in (DESTROYING, DONE) and time.monotonic() < deadline:
+        time.sleep(0.0001)
+
+
 def attack(run: Any, attempt: Round) -> None:
     attempt.victim_pid = run.pids[attempt.victim]
     attempt.asker = start_asker(run)
     attempt.board = run.board
     time.sleep(attempt.delay_s)
+    if attempt.destroying:
+        await_destroying(run.board, attempt.victim)
     for rank, pid in run.pids.items():
         run.board[QUEUED_OF + rank] = queued_ns(pid)
         run.board[READS_OF + rank] = major_faults(pid)
