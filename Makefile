@@ -24,7 +24,7 @@ PACKAGES_AARCH64 := gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-
 CORE_SOURCES := $(shell find src CMakeLists.txt -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.map' \
                   -o -name CMakeLists.txt)
 
-.PHONY: help build test demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress browser gpu
+.PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress browser gpu
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
@@ -36,6 +36,7 @@ help:
 	@echo "make bench ONLY=name    the parts whose name contains it (benchmarks/goals.py --list)"
 	@echo "              shmcoll beside gloo, nothing else: .venv/bin/python -m shmcoll bench"
 	@echo "make gpu      everything that needs a GPU, in nine minutes (docs/CUDA.md; ONLY=experiments: a part)"
+	@echo "make sanitizers    the C tests under both sanitizers, all of them"
 	@echo "make soak     random kills for a long time"
 	@echo "make clients  the longer programs of users: compilers, more ranks"
 	@echo "make fuzz     random programs against the oracle (SHMCOLL_FUZZ_PROGRAMS, SHMCOLL_FUZZ_SEED)"
@@ -95,8 +96,19 @@ build: packages $(VENV)/.built
 
 # ---- using it ----
 
-test: packages-test build $(VENV)/.extras
+# While Python's packages are fetched, the longest of the C builds uses the processors.
+test: packages-test
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.extras $(if $(ONLY),,prepared)
+	@$(MAKE) --no-print-directory build
 	$(PY) tests/run.py --jobs $(JOBS) $(if $(ONLY),--only $(ONLY))
+
+prepared: packages-test
+	@mkdir -p build; $(PYTHON) tests/run.py --jobs $(JOBS) --prepare >build/prepared.log 2>&1 \
+	    || { cat build/prepared.log; exit 1; }
+
+# What the default lanes leave out under a sanitizer, too.
+sanitizers: packages-test build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long sanitizers
 
 demo: build $(VENV)/.extras
 	$(PY) examples/compare_backends.py

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import pathlib
 import sys
@@ -63,3 +64,11 @@ def test_a_run_without_a_report_is_no_success(runner, tmp_path):
 
 def test_a_part_of_the_tests_need_not_have_all(runner, tmp_path):
     assert complaints(runner, tmp_path, {"unit/Good": "run"}, partly=True) == []
+
+
+def test_a_longer_lane_runs_what_a_default_lane_leaves_out(runner):
+    left = [lane for lane in runner.DEFAULT_LANES if lane.without]
+    assert left
+    longer = {lane.name: lane for lane in runner.LONG_LANES["sanitizers"]}
+    for lane in left:
+        assert dataclasses.replace(lane, without="") == longer[lane.name]
