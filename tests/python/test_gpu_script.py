@@ -4,6 +4,7 @@ can fail."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -211,13 +212,14 @@ def test_wrong_cases_and_hanging_ones_are_told_and_the_rest_runs(
     def refuse(team: cases.Team) -> str:
         raise TypeError("shmcoll: send: sparse CUDA tensors are not offered")
 
+    calls = itertools.count()
     found = {
         "right": lambda team: team.usable(),
         "wrong": lambda team: "no" if team.me else "",
         "hangs": hang,
         "refused": refuse,
         "killed": lambda team: os.kill(os.getpid(), signal.SIGKILL) if team.me else "",
-        "bits": lambda team: cases.both(team, [team.ones(3)], lambda t: [t[0] + time.monotonic()]),
+        "bits": lambda team: cases.both(team, [team.ones(3)], lambda t: [t[0] + next(calls)]),
         "last": lambda team: team.usable(),
     }
     monkeypatch.setattr(tensors, "CASES", {n: cases.Case(run) for n, run in found.items()})
