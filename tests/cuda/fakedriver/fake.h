@@ -19,6 +19,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 struct shc_cu_context {
     int device = 0;
@@ -62,7 +63,11 @@ extern "C" int fake_module_count();
 namespace fake
 {
 
-enum class P2p { kNone, kWorks, kLies, kHangs };
+// What happens when this GPU reads memory that is not its own. The first two also decide what may be
+// mapped; lies, wraps, stale and hangs are of copies, the last two of what kernels load.
+//   lies   one byte of a copy is another      wraps  the second half of a region shows its first
+//   stale  what was read once is read again   hangs  it never ends
+enum class P2p { kNone, kWorks, kLies, kWraps, kStale, kHangs, kLoadsLie, kLoadsHang };
 
 struct Knobs {
     int version = 13000;
@@ -72,8 +77,10 @@ struct Knobs {
     int mode = SHC_CU_MODE_DEFAULT;
     int context = SHC_CU_SUCCESS; // what cuDevicePrimaryCtxRetain returns
     P2p p2p = P2p::kWorks;
-    bool vmm = true; // virtual memory management
-    bool fds = true; // memory as file descriptors, as the attribute tells it
+    bool p2p_inside = false; // p2p's fault is there between processes on one GPU, too
+    P2p host = P2p::kWorks;  // the fault of copies from host memory that was registered
+    bool vmm = true;         // virtual memory management
+    bool fds = true;         // memory as file descriptors, as the attribute tells it
     int export_result = SHC_CU_SUCCESS;
     int import_result = SHC_CU_SUCCESS;
     int open_result = SHC_CU_SUCCESS; // of legacy handles
@@ -104,8 +111,24 @@ bool device_exists(int device);
 // host memory, and anybody's.
 bool may_touch(shc_cu_address address, size_t bytes, int device);
 bool is_device_visible(shc_cu_address address, size_t bytes);
-// The number of the device whose memory this is, or -1.
-int home_of(shc_cu_address address);
+// What goes wrong when this device reads or writes there; *base and *bytes: the region, if any.
+P2p fault_at(shc_cu_address address, int device, shc_cu_address *base, size_t *bytes);
+
+// ---- peers.cc ----
+
+// A copy that is allowed, with the fault of either end. Its first step may take for ever.
+void await_peers(shc_cu_address to, shc_cu_address from, int device);
+void copy_between(shc_cu_address to, shc_cu_address from, size_t bytes, int device);
+
+// A kernel's parameters with every address of a peer's memory replaced by what loads there give.
+class PeerLoads
+{
+  public:
+    PeerLoads(std::vector<std::vector<char>> &parameters, int device);
+
+  private:
+    std::vector<std::vector<char>> held_;
+};
 
 void synchronize_all_streams();
 // After an illegal access a context is of no use: every later call says so.

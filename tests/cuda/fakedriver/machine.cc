@@ -27,11 +27,21 @@ thread_local std::vector<shc_cu_context *> current;
 
 P2p p2p_of(const std::string &word)
 {
-    if (word == "lies")
-        return P2p::kLies;
-    if (word == "hangs")
-        return P2p::kHangs;
-    return word == "0" ? P2p::kNone : P2p::kWorks;
+    static const std::pair<const char *, P2p> words[] = {
+        {"0", P2p::kNone},
+        {"1", P2p::kWorks},
+        {"lies", P2p::kLies},
+        {"wraps", P2p::kWraps},
+        {"stale", P2p::kStale},
+        {"hangs", P2p::kHangs},
+        {"loads_lie", P2p::kLoadsLie},
+        {"loads_hang", P2p::kLoadsHang},
+    };
+    for (auto &[name, fault] : words)
+        if (word == name)
+            return fault;
+    fprintf(stderr, "the stand-in for libcuda knows no fault \"%s\"\n", word.c_str());
+    abort();
 }
 
 void set(Knobs &k, const std::string &key, const std::string &value)
@@ -58,6 +68,7 @@ void set(Knobs &k, const std::string &key, const std::string &value)
         {"fds", &k.fds},
         {"alias", &k.alias},
         {"lazy", &k.lazy},
+        {"p2p_inside", &k.p2p_inside},
         {"only_writes_wake", &k.only_writes_wake},
     };
     for (auto &[name, to] : numbers)
@@ -72,6 +83,8 @@ void set(Knobs &k, const std::string &key, const std::string &value)
         }
     if (key == "p2p")
         k.p2p = p2p_of(value);
+    else if (key == "host")
+        k.host = p2p_of(value);
     else if (key == "memory_mib")
         k.memory_mib = static_cast<size_t>(number);
     else if (key == "state")

@@ -190,11 +190,20 @@ bool is_device_visible(shc_cu_address address, size_t bytes)
     return false;
 }
 
-int home_of(shc_cu_address address)
+P2p fault_at(shc_cu_address address, int device, shc_cu_address *base, size_t *bytes)
 {
     std::lock_guard<std::mutex> guard(memory().lock);
     auto *found = find(address, 1);
-    return found && found->second.block ? found->second.block->home : -1;
+    if (found == nullptr)
+        return P2p::kWorks;
+    const Region &region = found->second;
+    *base = found->first;
+    *bytes = region.bytes;
+    if (region.kind == Kind::kHost)
+        return knobs().host;
+    const bool own = region.block && region.block->home == uuid_number(device) &&
+                     (region.block->counted || !knobs().p2p_inside);
+    return own || !region.block ? P2p::kWorks : knobs().p2p;
 }
 
 // ---- one call, one allocation ----

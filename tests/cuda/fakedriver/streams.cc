@@ -212,25 +212,15 @@ int synchronize(shc_cu_stream *stream)
     return sticky_error();
 }
 
-bool foreign(shc_cu_address address, int device)
-{
-    const int home = home_of(address);
-    return home >= 0 && home != device + knobs().first_uuid;
-}
-
 void copy(shc_cu_address to, shc_cu_address from, size_t bytes, int device)
 {
     if (!may_touch(to, bytes, device) || !may_touch(from, bytes, device)) {
         break_context();
         return;
     }
-    const bool between = foreign(to, device) || foreign(from, device);
-    while (between && knobs().p2p == P2p::kHangs)
-        sleep_us(1000);
+    await_peers(to, from, device);
     Alone alone;
-    memmove(reinterpret_cast<void *>(to), reinterpret_cast<const void *>(from), bytes);
-    if (between && knobs().p2p == P2p::kLies)
-        reinterpret_cast<unsigned char *>(to)[bytes / 2] ^= 1;
+    copy_between(to, from, bytes, device);
 }
 
 } // namespace
@@ -482,6 +472,7 @@ int cuLaunchKernel(shc_cu_function *function, unsigned grid_x, unsigned grid_y, 
         copies.emplace_back(from, from + kernel->sizes[i]);
     }
     return submit(stream, [=]() mutable {
+        PeerLoads loads(copies, stream->device);
         std::vector<void *> pointers;
         for (auto &one : copies)
             pointers.push_back(one.data());
