@@ -33,6 +33,7 @@ struct shc_cuda_comm {
     uint64_t timeout_ns;
     size_t half_bytes;
     bool by_slabs; /* else by host memory */
+    bool hung;     /* some of the probe's work does not end: nothing on this GPU can be freed */
     char reason[SHC_CUDA_REASON_BYTES];
     void (*say)(void *ctx, const char *line);
     void *say_ctx;

@@ -5,9 +5,10 @@
  * on alone, and none is left waiting.
  *
  *   1. driver, GPU, kernels, the gate's memory; a control socket, whose address goes round
- *   2. slabs, if the route allows them; the route
+ *   2. slabs, if the route allows them: mapped, and looked at; the route
  *   3. the host arena: made and reserved
- *   4. written and registered; scratch memory; words to wait on; the watcher
+ *   4. written and registered; scratch memory
+ *   5. the arena looked at; words to wait on; the watcher
  */
 #include "cuda_ipc/cuda_comm.h"
 #include "shm/base/num.h"
@@ -34,6 +35,7 @@ struct making {
     struct shc_cuda_comm *comm;
     const struct shc_cuda_config *config;
     struct shc_control control;
+    struct shc_prober prober;
     uint64_t deadline_ns;
     struct notice mine;
     struct notice theirs[SHC_MAX_WORLD];
@@ -188,33 +190,65 @@ static enum shc_status connect_all(struct making *making)
 
 /* ---- 2 ---- */
 
+static void say(const struct shc_cuda_comm *comm, const char *line)
+{
+    if (comm->say != NULL)
+        comm->say(comm->say_ctx, line);
+    else
+        shc_sys_say(line);
+}
+
+/* Why there are no slabs, or not of the first kind. */
+static void give_reason(struct shc_cuda_comm *comm)
+{
+    const struct shc_share *share = &comm->share;
+    const char *fd = share->reasons[SHC_SLAB_FD], *legacy = share->reasons[SHC_SLAB_LEGACY];
+    const bool both = !comm->by_slabs && legacy[0] != '\0';
+    if (share->kind != SHC_SLAB_FD)
+        snprintf(comm->reason, sizeof comm->reason, "%s: %s%s%s", shc_slab_kind_name(SHC_SLAB_FD),
+                 fd, both ? "; legacy handle: " : "", both ? legacy : "");
+}
+
 /* The one place where the route is chosen. All ranks know the same, and choose the same. */
 static enum shc_status choose_route(struct shc_cuda_comm *comm, enum shc_cuda_route asked)
 {
-    const struct shc_share *share = &comm->share;
-    comm->by_slabs = asked != SHC_CUDA_ROUTE_HOST && share->kind != SHC_SLAB_NONE;
+    comm->by_slabs = asked != SHC_CUDA_ROUTE_HOST && comm->share.kind != SHC_SLAB_NONE;
     if (asked == SHC_CUDA_ROUTE_HOST)
         snprintf(comm->reason, sizeof comm->reason, "asked for");
-    else if (share->kind != SHC_SLAB_FD)
-        snprintf(comm->reason, sizeof comm->reason, "%s: %s%s%s", shc_slab_kind_name(SHC_SLAB_FD),
-                 share->reasons[SHC_SLAB_FD], comm->by_slabs ? "" : "; legacy handle: ",
-                 comm->by_slabs ? "" : share->reasons[SHC_SLAB_LEGACY]);
+    else
+        give_reason(comm);
     if (asked == SHC_CUDA_ROUTE_SLABS && !comm->by_slabs)
         return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "the ranks' GPUs share no memory: %s",
                              comm->reason);
+    if (asked == SHC_CUDA_ROUTE_AUTO && !comm->by_slabs && comm->world > 1 && comm->rank == 0) {
+        char line[sizeof comm->reason + SHC_CUDA_NAME_BYTES + 128];
+        snprintf(line, sizeof line,
+                 "shmcoll: CUDA group \"%s\" goes through host memory, which is slower: the ranks' "
+                 "GPUs share no memory: %s",
+                 comm->name, comm->reason);
+        say(comm, line);
+    }
     return SHC_OK;
 }
 
 static enum shc_status share_slabs(struct making *making)
 {
     struct shc_cuda_comm *comm = making->comm;
-    if (making->config->route != SHC_CUDA_ROUTE_HOST)
-        SHC_TRY(shc_share_make(&making->control, &comm->gpu, 2 * comm->half_bytes,
-                               making->deadline_ns, &comm->share));
+    making->prober.control = &making->control;
+    making->prober.kernels = &comm->kernels;
+    making->prober.gate = comm->gate;
+    making->prober.deadline_ns = making->deadline_ns;
+    if (making->config->route != SHC_CUDA_ROUTE_HOST) {
+        const enum shc_status st =
+            shc_share_make(&making->control, &comm->gpu, 2 * comm->half_bytes, making->deadline_ns,
+                           &making->prober, &comm->share);
+        comm->hung = making->prober.hung;
+        SHC_TRY(st);
+    }
     return choose_route(comm, making->config->route);
 }
 
-/* ---- 3 and 4 ---- */
+/* ---- 3 to 5 ---- */
 
 static enum shc_status make_scratch(struct shc_cuda_comm *comm)
 {
@@ -230,10 +264,36 @@ static enum shc_status make_scratch(struct shc_cuda_comm *comm)
     return SHC_OK;
 }
 
-static enum shc_status start(struct shc_cuda_comm *comm)
+static enum shc_status show_host(struct shc_cuda_comm *comm)
 {
     SHC_TRY(shc_host_register(&comm->host, &comm->gpu));
-    SHC_TRY(make_scratch(comm));
+    return make_scratch(comm);
+}
+
+/* Every route has its words and records in the host arena, so without it there is no group. It is
+ * looked at where the records will be: nobody uses them yet. */
+static enum shc_status look_at_host(struct making *making)
+{
+    struct shc_cuda_comm *comm = making->comm;
+    struct shc_part_shm *own = shc_host_part(&comm->host, comm->rank);
+    struct shc_probe_area area = {.bytes = sizeof own->records};
+    struct shc_probe_answer answer;
+    if (comm->world == 1)
+        return SHC_OK;
+    for (int r = 0; r < comm->world; r++)
+        area.at[r] = shc_host_device(&comm->host, shc_host_part(&comm->host, r)->records);
+    const enum shc_status st = shc_probe(&making->prober, &area, &answer);
+    comm->hung = making->prober.hung;
+    SHC_TRY(st);
+    memset(own->records, 0, sizeof own->records);
+    if (answer.outcome != SHC_PROBE_GOOD)
+        return shc_cuda_fail(SHC_ERR_SYSTEM, "the GPUs do not use host memory right: %s",
+                             answer.reason);
+    return SHC_OK;
+}
+
+static enum shc_status start(struct shc_cuda_comm *comm)
+{
     struct shc_lone_shm *words = shc_host_arrival(&comm->host, comm->rank, 0);
     SHC_TRY(shc_timeline_init(&comm->gpu, shc_host_device(&comm->host, words), &words->word,
                               (uint32_t)comm->world, sizeof *words / sizeof words->word,
@@ -252,6 +312,8 @@ static enum shc_status make(struct making *making, const char *library)
                                          making->deadline_ns, &comm->host)));
     shc_host_begin(&comm->host);
     SHC_TRY(agree(making, SHC_OK));
+    SHC_TRY(agree(making, show_host(comm)));
+    SHC_TRY(agree(making, look_at_host(making)));
     return agree(making, start(comm));
 }
 
@@ -280,6 +342,10 @@ enum shc_status shc_setup_make(struct shc_cuda_comm *comm, const char *library,
 void shc_setup_undo(struct shc_cuda_comm *comm)
 {
     shc_watch_stop(comm);
+    /* Freeing memory waits for all that the GPU has begun, and the probe's last work never ends: so
+     * all that the group has stays. Descriptors are closed, and no kernel of the group runs. */
+    if (comm->hung)
+        return;
     if (comm->timeline.gpu != NULL)
         shc_timeline_fini(&comm->timeline);
     shc_host_undo(&comm->host);

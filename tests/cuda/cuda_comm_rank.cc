@@ -7,10 +7,12 @@
 #include "tests/cuda/standin.h"
 #include "tests/cuda/twins.h"
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <sstream>
 #include <sys/prctl.h>
+#include <thread>
 
 namespace shmcoll::test
 {
@@ -97,8 +99,17 @@ shc_status Rank::make()
     config.route = route == "host"    ? SHC_CUDA_ROUTE_HOST
                    : route == "slabs" ? SHC_CUDA_ROUTE_SLABS
                                       : SHC_CUDA_ROUTE_AUTO;
-    config.say = [](void *, const char *line) { report("said", line); };
-    return shc_cuda_comm_create_over(FAKE_CUDA_LIBRARY, core, &config, &cuda);
+    config.say = [](void *, const char *line) {
+        static std::atomic<int> lines{0};
+        report("said", line);
+        report("lines_said", std::to_string(++lines));
+    };
+    const uint64_t begun = shc_clock_ns();
+    const shc_status st = shc_cuda_comm_create_over(FAKE_CUDA_LIBRARY, core, &config, &cuda);
+    const uint64_t ended = shc_clock_ns();
+    report("make_ms", std::to_string((ended - begun) / SHC_NS_PER_MS));
+    report("make_ended_ns", std::to_string(ended));
+    return st;
 }
 
 void Rank::leave()
@@ -108,7 +119,8 @@ void Rank::leave()
     cuda = nullptr;
     core = nullptr;
     for (shc_cu_address address : memory_)
-        driver.cuMemFree(address);
+        if (settings.number("free", 1)) // on a GPU that hangs it would wait for ever
+            driver.cuMemFree(address);
     memory_.clear();
 }
 
@@ -438,6 +450,20 @@ void refuse(Rank &rank)
 namespace
 {
 
+// Dies, and leaves a child that holds all that this process had open: so no socket tells of it.
+void vanish(int after_ms)
+{
+    usleep(static_cast<useconds_t>(after_ms) * 1000);
+    const pid_t child = fork();
+    if (child == 0) {
+        sleep(15);
+        _exit(0);
+    }
+    report("child", std::to_string(child));
+    report("vanished_ns", std::to_string(shc_clock_ns()));
+    raise(SIGKILL);
+}
+
 int run(const std::string &folder, int number, int world, const Settings &settings)
 {
     static const std::map<std::string, void (*)(Rank &)> scenarios = {
@@ -450,6 +476,8 @@ int run(const std::string &folder, int number, int world, const Settings &settin
     const int before = open_descriptors();
     rank.join();
     report("joined", "yes");
+    if (settings.number("vanish_ms", 0))
+        std::thread(vanish, settings.number("vanish_ms", 0)).detach();
     const shc_status st = rank.make();
     report("made", shc_status_name(st));
     if (st != SHC_OK) {

@@ -1,32 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // CUDA collectives between real processes over the stand-in: results on every route, calls that
 // differ, ranks that die, stop, leave, abort.
-#include "tests/cuda/processes.h"
-
-extern "C" {
-#include "shm/base/clock.h"
-}
+#include "tests/cuda/living.h"
 
 #include <algorithm>
-#include <csignal>
 #include <random>
 
 namespace shmcoll::test
 {
 namespace
 {
-
-std::vector<Report> run(size_t world, const std::string &settings, const std::string &knobs = "")
-{
-    return run_processes(CUDA_COMM_RANK, std::vector<RankOptions>(world, {knobs, settings}));
-}
-
-// Under a sanitizer a rank starts for a second.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kSlow = true;
-#else
-constexpr bool kSlow = false;
-#endif
 
 // The files of this library in /dev/shm.
 std::vector<std::string> shared_files()
@@ -235,62 +218,6 @@ INSTANTIATE_TEST_SUITE_P(Of, Mismatch,
 
 // ---- ranks that die, stop, leave, abort ----
 
-// Ranks that run until something happens to one.
-class Living
-{
-  public:
-    Living(size_t world, const std::string &settings, const std::string &knobs)
-    {
-        for (size_t r = 0; r < world; r++)
-            pids.push_back(start_process(CUDA_COMM_RANK, folder.path, r, world, {knobs, settings}));
-    }
-
-    // False: one did not get so far.
-    bool await(const std::string &line)
-    {
-        for (size_t r = 0; r < pids.size(); r++) {
-            for (int tries = 0; text_of(r).find(line) == std::string::npos; tries++) {
-                if (tries > 30000)
-                    return false;
-                usleep(1000);
-            }
-        }
-        return true;
-    }
-
-    std::string text_of(size_t r)
-    {
-        std::ifstream in(folder.path + "/out." + std::to_string(r));
-        return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-    }
-
-    // Whoever does not end is killed, and its end says so.
-    std::vector<Report> end(int patience_s)
-    {
-        const uint64_t deadline = shc_clock_ns() + static_cast<uint64_t>(patience_s) * SHC_NS_PER_S;
-        std::vector<Report> reports;
-        for (size_t r = 0; r < pids.size(); r++) {
-            int status = 0;
-            while (waitpid(pids[r], &status, WNOHANG) == 0) {
-                if (shc_clock_ns() >= deadline)
-                    kill(pids[r], SIGKILL);
-                usleep(1000);
-            }
-            reports.push_back(read_report(folder.path + "/out." + std::to_string(r), status));
-        }
-        return reports;
-    }
-
-    Folder folder;
-    std::vector<pid_t> pids;
-};
-
-int ms_between(uint64_t from_ns, const std::string &to_ns)
-{
-    const uint64_t to = strtoull(to_ns.c_str(), nullptr, 10);
-    return to > from_ns ? static_cast<int>((to - from_ns) / SHC_NS_PER_MS) : 0;
-}
-
 int kills()
 {
     const char *text = getenv("SHMCOLL_CUDA_KILLS");
@@ -319,7 +246,7 @@ void expect_survivors(std::vector<Report> &reports, size_t victim, uint64_t kill
         EXPECT_EQ(report["status"], "peer dead") << all_of(report);
         EXPECT_EQ(report["wrong"], "0") << all_of(report);
         EXPECT_EQ(report["leaked"], leaks_of(report)) << all_of(report);
-        ms.push_back(ms_between(killed_ns, report["ended_ns"]));
+        ms.push_back(ms_between(std::to_string(killed_ns), report["ended_ns"]));
         EXPECT_LT(ms.back(), 5000) << all_of(report); // a busy machine; what is promised is printed
     }
 }
