@@ -103,15 +103,40 @@ void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason)
     (void)!shc_watch_fail(cuda, SHC_ERR_ABORTED, text);
 }
 
+/* "0-1,4; 2-3": which ranks share a GPU. */
+static void list_ranks(const struct shc_cuda_comm *cuda, char *text, size_t capacity)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int gpu = 0; gpu < cuda->gpu_count; gpu++) {
+        const char *between = gpu > 0 ? "; " : "";
+        for (int first = 0, last; first < cuda->world && used < capacity; first = last + 1) {
+            last = first;
+            if (cuda->gpu_of[first] != gpu)
+                continue;
+            while (last + 1 < cuda->world && cuda->gpu_of[last + 1] == gpu)
+                last++;
+            const char *format = last > first ? "%s%d-%d" : "%s%d";
+            const int more = snprintf(text + used, capacity - used, format, between, first, last);
+            used += more > 0 ? (size_t)more : 0;
+            between = ",";
+        }
+    }
+}
+
 enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_t capacity)
 {
     pthread_mutex_lock(&cuda->state_lock);
     const uint64_t sequence = cuda->sequence;
     pthread_mutex_unlock(&cuda->state_lock);
+    char ranks[6 * SHC_MAX_WORLD];
+    list_ranks(cuda, ranks, sizeof ranks);
     const int used = snprintf(
-        text, capacity, "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\noperations=%llu\n",
+        text, capacity,
+        "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\ngpus=%d\ngpu_ranks=%s\n"
+        "operations=%llu\n",
         cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind), cuda->reason,
-        cuda->half_bytes, cuda->gpu.name, (unsigned long long)sequence);
+        cuda->half_bytes, cuda->gpu.name, cuda->gpu_count, ranks, (unsigned long long)sequence);
     if (used < 0 || (size_t)used >= capacity)
         return shc_cuda_fail(SHC_ERR_INVALID, "the text needs %d bytes", used + 1);
     return SHC_OK;

@@ -39,6 +39,7 @@ struct shc_cuda_comm {
     void *say_ctx;
     struct shc_driver driver;
     struct shc_gpu gpu;
+    int gpu_count, gpu_of[SHC_MAX_WORLD]; /* by rank; GPUs are numbered by their lowest rank */
     struct shc_kernels kernels;
     struct shc_share share;
     struct shc_host host;

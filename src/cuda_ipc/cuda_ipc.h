@@ -79,7 +79,8 @@ enum shc_status shc_cuda_comm_error(struct shc_cuda_comm *cuda);
 /* Fails the group, and the CPU group, for all ranks. Any thread. */
 void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason);
 
-/* Lines of `key=value`: route, why it is that one, sizes, counters. */
+/* Lines of `key=value`: route, why it is that one, how many GPUs the ranks are on and who shares one
+ * ("0-1; 2-3"), sizes, counters. */
 enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_t capacity);
 
 /*

@@ -27,6 +27,7 @@ struct notice {
     uint64_t half_bytes;
     uint64_t record_bytes; /* a build with another layout is another version */
     struct shc_control_address address;
+    struct shc_cu_uuid gpu; /* ordinals differ between ranks */
     char reason[SHC_SHARE_REASON_BYTES];
 };
 
@@ -160,6 +161,7 @@ static enum shc_status open_gpu(struct making *making, const char *library)
     making->control.look = look_at_members;
     making->control.look_ctx = comm->core;
     making->mine.address = making->control.self;
+    making->mine.gpu = comm->gpu.uuid;
     return SHC_OK;
 }
 
@@ -178,6 +180,19 @@ static enum shc_status compare(const struct making *making)
                                  theirs->route, (unsigned long long)theirs->half_bytes);
     }
     return SHC_OK;
+}
+
+/* Who is where. */
+static void place(const struct making *making)
+{
+    struct shc_cuda_comm *comm = making->comm;
+    for (int r = 0; r < comm->world; r++) {
+        int same = 0;
+        while (memcmp(&making->theirs[same].gpu, &making->theirs[r].gpu,
+                      sizeof making->theirs[r].gpu) != 0)
+            same++;
+        comm->gpu_of[r] = same < r ? comm->gpu_of[same] : comm->gpu_count++;
+    }
 }
 
 static enum shc_status connect_all(struct making *making)
@@ -306,6 +321,7 @@ static enum shc_status make(struct making *making, const char *library)
     struct shc_cuda_comm *comm = making->comm;
     SHC_TRY(agree(making, open_gpu(making, library)));
     SHC_TRY(compare(making));
+    place(making);
     SHC_TRY(agree(making, connect_all(making)));
     SHC_TRY(agree(making, share_slabs(making)));
     SHC_TRY(agree(making, shc_host_share(&making->control, comm->by_slabs ? 0 : comm->half_bytes,

@@ -132,6 +132,27 @@ TEST(CudaComm, CrossesGpusThatArePeers)
 
 // ---- making a group ----
 
+// By UUID: the ordinals are what CUDA_VISIBLE_DEVICES makes of them.
+TEST(CudaComm, TellsWhichRanksShareAGpu)
+{
+    const std::string second = "first_uuid=1";
+    const std::pair<std::vector<RankOptions>, std::pair<const char *, const char *>> cases[] = {
+        {{{}, {}, {}, {}}, {"1", "0-3"}},
+        {{{"devices=2"}, {"devices=2"}, {"devices=2"}, {"devices=2"}}, {"2", "0,2; 1,3"}},
+        {{{}, {}, {second}, {second}}, {"2", "0-1; 2-3"}},
+        {{{"devices=2"}, {"devices=2"}, {second}, {}, {}}, {"2", "0,3-4; 1-2"}},
+        {{{second}}, {"1", "0"}},
+    };
+    for (auto [ranks, want] : cases) {
+        for (RankOptions &rank : ranks)
+            rank.how = "scenario=make";
+        auto reports = run_processes(CUDA_COMM_RANK, ranks);
+        expect_key(reports, "gpus", want.first);
+        expect_key(reports, "gpu_ranks", want.second);
+        expect_key(reports, "route", "slabs");
+    }
+}
+
 TEST(CudaComm, GoesThroughHostMemoryWhereNoSlabIsShared)
 {
     auto reports = run(2, "scenario=sweep few=1", "export=800 open=205");
