@@ -60,6 +60,7 @@
 #define SHC_CU_WAIT_GEQ                    0
 #define SHC_CU_WRITE_DEFAULT               0
 #define SHC_CU_EVENT_DISABLE_TIMING        2
+#define SHC_CU_POINTER_DEVICE_ORDINAL      9
 
 /* ---- structs, with CUDA's layouts ---- */
 
@@ -126,6 +127,8 @@ typedef uint64_t shc_cu_address;
     CALL(cuCtxPopCurrent, 4000, NEED, (struct shc_cu_context **context))                           \
     CALL(cuMemAlloc, 3020, NEED, (shc_cu_address *address, size_t bytes))                          \
     CALL(cuMemFree, 3020, NEED, (shc_cu_address address))                                          \
+    CALL(cuPointerGetAttribute, 4000, MAY,                                                         \
+         (void *value, int attribute, shc_cu_address address))                                     \
     CALL(cuMemGetAllocationGranularity, 10020, MAY,                                                \
          (size_t *bytes, const struct shc_cu_allocation *allocation, int which))                   \
     CALL(cuMemCreate, 10020, MAY,                                                                  \

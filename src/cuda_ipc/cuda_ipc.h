@@ -61,9 +61,9 @@ enum shc_status shc_cuda_comm_create(struct shc_comm *comm, const struct shc_cud
 
 /*
  * Enqueues the operation on a stream (a CUstream) of the GPU and returns. Operations of a group run
- * in the order of these calls, also on different streams. The tensors are contiguous GPU memory,
- * valid until the stream is past the operation; the descriptor is copied. Which fields an operation
- * uses is said at shc_op; SEND, RECV and sparse tensors are not offered.
+ * in the order of these calls, also on different streams. The tensors are contiguous memory of the
+ * group's GPU, valid until the stream is past the operation; the descriptor is copied. Which fields
+ * an operation uses is said at shc_op; SEND, RECV and sparse tensors are not offered.
  * The CPU waits only when it is 64 operations ahead of the slowest GPU, and in all_to_all until all
  * ranks have come to the call.
  * A stream cannot fail. When the group fails, its operations end and write nothing more; whoever has

@@ -4,6 +4,7 @@
  * what carries them, and in which order. Nothing here waits, but await() for the CPUs of others.
  */
 #include "cuda_ipc/cuda_comm.h"
+#include "cuda_ipc/placement.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -404,6 +405,7 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
     struct shc_demand *demand = &comm->demand;
     SHC_TRY(shc_watch_look(comm));
     SHC_TRY(shc_demand_make(op, comm->rank, comm->world, demand));
+    SHC_TRY(shc_placement_check(&comm->gpu, demand));
     demand->rounds.half_bytes = comm->half_bytes;
     demand->rounds.two =
         op->kind == SHC_ALL_REDUCE && shc_rounds_wants_two(comm->world, demand->rounds.bytes);

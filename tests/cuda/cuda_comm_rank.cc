@@ -416,6 +416,7 @@ void endless(Rank &rank)
 void refuse(Rank &rank)
 {
     const shc_cu_address at = rank.allocate(4096);
+    const auto n = static_cast<uint64_t>(rank.world);
     int refused = 0;
     auto try_one = [&](const char *name, Call call, shc_status want) {
         const shc_status st = shc_cuda_comm_enqueue(rank.cuda, call.ready(), rank.streams[0]);
@@ -442,6 +443,20 @@ void refuse(Rank &rank)
     try_one("strided", strided, SHC_ERR_UNSUPPORTED);
     Call huge = simple_call(SHC_BROADCAST, SHC_INT64, at, INT64_MAX, at, INT64_MAX);
     try_one("huge", huge, SHC_ERR_INVALID);
+    char here[64];
+    const auto host = reinterpret_cast<shc_cu_address>(here);
+    try_one("host_in", simple_call(SHC_ALL_GATHER, SHC_INT8, host, 8, at, 8 * n), SHC_ERR_INVALID);
+    try_one("host_out", simple_call(SHC_ALL_GATHER, SHC_INT8, at, 8, host, 8 * n), SHC_ERR_INVALID);
+    if (rank.driver.device_count > 1) {
+        shc_cu_address far = 0;
+        shc_gpu other;
+        const int number = (rank.gpu.device + 1) % rank.driver.device_count;
+        if (shc_gpu_open(&rank.driver, number, &other) != SHC_OK || shc_gpu_enter(&other) != SHC_OK)
+            die("the other GPU");
+        far = rank.allocate(64);
+        shc_gpu_leave(&other);
+        try_one("far", simple_call(SHC_ALL_REDUCE, SHC_INT8, far, 8, far, 8), SHC_ERR_INVALID);
+    }
     report("refused", std::to_string(refused));
     enqueue(rank, rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_INT8, at, 8, at, 8), 0);
     report("goes_on", rank.sync() && shc_cuda_comm_error(rank.cuda) == SHC_OK ? "yes" : "no");

@@ -205,9 +205,12 @@ TEST(CudaComm, RecordsOutlastTheSlowestRank)
 
 TEST(CudaComm, RefusesWhatOneRankCanSeeIsWrongAndGoesOn)
 {
-    auto reports = run(2, "scenario=refuse");
-    expect_key(reports, "refused", "9");
+    auto reports = run(2, "scenario=refuse", "devices=2");
+    expect_key(reports, "refused", "12");
     expect_key(reports, "goes_on", "yes");
+    EXPECT_HAS(reports[1], "host_in", "input tensor 0 (at ");
+    EXPECT_HAS(reports[1], "host_out", "output tensor 0 (at ");
+    EXPECT_HAS(reports[1], "far", "input tensor 0 is on GPU 0, the group on GPU 1 (");
 }
 
 // ---- calls that differ ----

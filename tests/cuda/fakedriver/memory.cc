@@ -40,6 +40,7 @@ struct Region {
     std::set<int> devices; // that may touch it
     bool exported = false; // by a legacy handle
     void *alias = nullptr; // of kHost: where the device sees it
+    int registered_by = 0;
 };
 
 struct Memory {
@@ -227,6 +228,21 @@ int cuMemFree(shc_cu_address address)
         return SHC_CU_INVALID_CONTEXT;
     synchronize_all_streams();
     return unmap_whole(address, Kind::kAlloc);
+}
+
+int cuPointerGetAttribute(void *value, int attribute, shc_cu_address address)
+{
+    if (attribute != SHC_CU_POINTER_DEVICE_ORDINAL)
+        return SHC_CU_NOT_SUPPORTED; // by the stand-in
+    std::lock_guard<std::mutex> guard(memory().lock);
+    auto *found = find(address, 1);
+    if (found == nullptr || found->second.kind == Kind::kReserved)
+        return SHC_CU_INVALID_VALUE;
+    const Region &region = found->second;
+    const int device =
+        region.kind == Kind::kHost ? region.registered_by : region.block->home - knobs().first_uuid;
+    memcpy(value, &device, sizeof device);
+    return SHC_CU_SUCCESS;
 }
 
 // ---- virtual memory management ----
@@ -460,6 +476,7 @@ int cuMemHostRegister(void *host, size_t bytes, unsigned flags)
     Region region;
     region.bytes = bytes;
     region.kind = Kind::kHost;
+    region.registered_by = current_device();
     if (knobs().alias && (flags & SHC_CU_HOST_DEVICEMAP)) {
         region.alias = mremap(host, 0, bytes, MREMAP_MAYMOVE); // shared memory a second time
         if (region.alias == MAP_FAILED)
