@@ -136,8 +136,11 @@ void CudaSide::dropPassed(Gpu &gpu)
 void CudaSide::settle(std::chrono::milliseconds timeout)
 {
     for (Gpu *gpu : all()) {
-        c10::Event passed(gpu->stream.device_type());
-        passed.record(currentStream(gpu->stream.device()));
+        // The current stream does not know of asynchronous operations that nobody has waited for.
+        c10::Event here(gpu->stream.device_type()), passed(gpu->stream.device_type());
+        here.record(currentStream(gpu->stream.device()));
+        here.block(gpu->stream);
+        passed.record(gpu->stream);
         waitOnHost(passed, gpu->group, timeout);
     }
 }

@@ -27,7 +27,8 @@ class CudaSide
     // for the first operation on a GPU, in which the ranks meet.
     c10::intrusive_ptr<c10d::Work> run(const Call &call);
 
-    // Waits until the GPUs have done what was enqueued on their current streams.
+    // Waits until the GPUs have done what was enqueued on their current streams, and all of the
+    // group's own operations.
     void settle(std::chrono::milliseconds timeout);
 
     // How many operations have been enqueued.

@@ -279,6 +279,16 @@ def test_a_barrier_waits_for_the_gpu() -> None:
     assert on_ranks(2, body, "slow_us=10000") == [True, True]
 
 
+def test_a_barrier_waits_for_operations_that_nobody_has_waited_for() -> None:
+    def body(rank: Rank, cuda: Any) -> list[bool]:
+        t = gpu(torch.ones(1 << 16))
+        works = [dist.all_reduce(t, async_op=True) for _ in range(4)]
+        dist.barrier()
+        return [work.is_completed() for work in works]
+
+    assert on_ranks(2, body, "slow_us=10000") == [[True] * 4] * 2
+
+
 # ---- bad input ----
 
 
