@@ -100,11 +100,6 @@ c10::intrusive_ptr<c10d::Work> CudaSide::run(const Call &call)
     std::lock_guard<std::mutex> guard(order_);
     Gpu &gpu = gpuOf(device);
     const c10::Stream current = currentStream(device);
-#if SHMCOLL_TORCH_AT_LEAST(2, 13)
-    // A graph would wait for the numbers of the first time, for ever or not at all.
-    TORCH_CHECK_TYPE(!c10::impl::VirtualGuardImpl(device.type()).isStreamCapturing(current),
-                     "shmcoll: ", call.title, ": not offered while a CUDA graph is captured");
-#endif
     if (isInline(call.asyncOp)) {
         RECORD_FUNCTION(call.title, std::vector<c10::IValue>{});
         checkCuda(shc_cuda_comm_enqueue(gpu.group.get(), &call.op, nativeHandle(current)));

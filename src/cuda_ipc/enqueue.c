@@ -3,6 +3,7 @@
  * An operation as work in a stream (docs/CUDA.md, "Rounds"). rounds.c says which bytes move; here is
  * what carries them, and in which order. Nothing here waits, but await() for the CPUs of others.
  */
+#include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
 
 #include <stdio.h>
@@ -402,6 +403,11 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
                                struct shc_cu_stream *stream)
 {
     struct shc_demand *demand = &comm->demand;
+    uint64_t capture;
+    SHC_TRY(shc_capture_of(&comm->driver, stream, &capture));
+    if (capture != 0) /* a graph would wait for the numbers of the first time */
+        return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "%s: not offered while a CUDA graph is captured",
+                             shc_op_kind_name(op->kind));
     SHC_TRY(shc_watch_look(comm));
     SHC_TRY(shc_demand_make(op, comm->rank, comm->world, demand));
     demand->rounds.half_bytes = comm->half_bytes;

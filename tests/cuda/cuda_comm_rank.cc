@@ -441,9 +441,9 @@ namespace
 int run(const std::string &folder, int number, int world, const Settings &settings)
 {
     static const std::map<std::string, void (*)(Rank &)> scenarios = {
-        {"sweep", sweep},     {"large", large},   {"chain", chain},
-        {"groups", groups},   {"ahead", ahead},   {"differ", differ},
-        {"endless", endless}, {"refuse", refuse}, {"make", nullptr},
+        {"sweep", sweep},  {"large", large},       {"chain", chain},     {"groups", groups},
+        {"ahead", ahead},  {"differ", differ},     {"endless", endless}, {"refuse", refuse},
+        {"make", nullptr}, {"captured", captured},
     };
     prctl(PR_SET_PDEATHSIG, SIGKILL); // of a test that was ended
     Rank rank(folder, number, world, settings);

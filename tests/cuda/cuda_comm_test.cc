@@ -206,6 +206,15 @@ TEST(CudaComm, RefusesWhatOneRankCanSeeIsWrongAndGoesOn)
     expect_key(reports, "goes_on", "yes");
 }
 
+TEST(CudaComm, RefusesToBeCaptured)
+{
+    auto reports = run(2, "scenario=captured");
+    expect_key(reports, "status", "unsupported");
+    expect_key(reports, "ended", "0"); // the capture itself is sound
+    expect_key(reports, "goes_on", "yes");
+    EXPECT_HAS(reports[0], "error", "all_reduce: not offered while a CUDA graph is captured");
+}
+
 // ---- calls that differ ----
 
 class Mismatch : public testing::TestWithParam<const char *>

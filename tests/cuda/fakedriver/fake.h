@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -25,6 +26,11 @@ struct shc_cu_context {
     int users = 0;
 };
 
+// A capture under way: work of its streams goes here (captures.cc).
+struct FakeCapture;
+// How much of each stream's captured work something is behind.
+using FakeClock = std::map<shc_cu_stream *, uint64_t>;
+
 // Work in order, on a thread of its own.
 struct shc_cu_stream {
     int device = 0;
@@ -34,6 +40,7 @@ struct shc_cu_stream {
     uint64_t submitted = 0, finished = 0;
     bool closing = false, ended = false;
     std::thread thread;
+    std::shared_ptr<FakeCapture> capture; // guarded by the lock of captures.cc
 };
 
 // What is queued keeps it: an event may be destroyed while streams still have to reach it.
@@ -41,6 +48,8 @@ struct FakeEvent {
     std::mutex lock;
     std::condition_variable changed;
     uint64_t recorded = 0, reached = 0;
+    std::shared_ptr<FakeCapture> capture; // where it was recorded last; guarded as a stream's
+    FakeClock behind;                     // and what it is behind there
 };
 
 struct shc_cu_event {
@@ -108,6 +117,15 @@ bool is_device_visible(shc_cu_address address, size_t bytes);
 int home_of(shc_cu_address address);
 
 void synchronize_all_streams();
+int submit(shc_cu_stream *stream, std::function<void()> work);
+
+// While a stream is captured nothing is done; true: *result is the call's, and all that is to do.
+bool captured_work(shc_cu_stream *stream, const std::function<void()> &work, int *result);
+bool captured_record(FakeEvent &event, shc_cu_stream *stream, int *result);
+bool captured_wait(const FakeEvent &event, shc_cu_stream *stream, int *result);
+bool captured_event(const FakeEvent &event);
+// What a call returns that captures under way forbid, breaking them; SHC_CU_SUCCESS: go on.
+int forbidden(shc_cu_stream *stream = nullptr);
 // After an illegal access a context is of no use: every later call says so.
 void break_context();
 int sticky_error();

@@ -201,6 +201,8 @@ int home_of(shc_cu_address address)
 
 int cuMemAlloc(shc_cu_address *address, size_t bytes)
 {
+    if (const int error = forbidden())
+        return error;
     if (current_device() < 0)
         return SHC_CU_INVALID_CONTEXT;
     if (bytes == 0)
@@ -214,6 +216,8 @@ int cuMemAlloc(shc_cu_address *address, size_t bytes)
 // Waits for all streams, as CUDA does: behind a wait for a peer it waits for that peer.
 int cuMemFree(shc_cu_address address)
 {
+    if (const int error = forbidden())
+        return error;
     if (current_device() < 0)
         return SHC_CU_INVALID_CONTEXT;
     synchronize_all_streams();
@@ -440,6 +444,8 @@ int cuIpcCloseMemHandle(shc_cu_address address)
 
 int cuMemHostRegister(void *host, size_t bytes, unsigned flags)
 {
+    if (const int error = forbidden())
+        return error;
     if (current_device() < 0)
         return SHC_CU_INVALID_CONTEXT;
     if (bytes == 0 || (flags & ~(SHC_CU_HOST_PORTABLE | SHC_CU_HOST_DEVICEMAP)) != 0)
