@@ -72,8 +72,10 @@ CudaSide::Gpu &CudaSide::gpuOf(c10::Device device)
 {
     if (Gpu *found = find(device))
         return *found;
+    const c10::impl::VirtualGuardImpl streams(device.type());
     Gpu gpu{make(device),
-            c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, true),
+            streams.getStreamFromGlobalPool(device, true),
+            streams.getStreamFromGlobalPool(device, true),
             {}};
     std::lock_guard<std::mutex> guard(lock_);
     if (closed_) // while it was made
@@ -90,6 +92,15 @@ std::vector<CudaSide::Gpu *> CudaSide::all()
     return found;
 }
 
+// Is what is enqueued on the current stream captured into a graph?
+bool CudaSide::isCapturing(const Gpu *gpu, c10::Device device)
+{
+    bool capturing = false;
+    checkCuda(shc_cuda_capturing(gpu == nullptr ? nullptr : gpu->group.get(),
+                                 nativeHandle(currentStream(device)), &capturing));
+    return capturing;
+}
+
 c10::intrusive_ptr<c10d::Work> CudaSide::run(const Call &call)
 {
     const c10::Device device = deviceOf(call);
@@ -98,7 +109,12 @@ c10::intrusive_ptr<c10d::Work> CudaSide::run(const Call &call)
     c10::DeviceGuard onDevice(device);
     GilRelease release;
     std::lock_guard<std::mutex> guard(order_);
-    Gpu &gpu = gpuOf(device);
+    Gpu *known = find(device);
+    // Memory is made then, which a capture forbids; and the ranks meet, which a replay would not.
+    TORCH_CHECK_TYPE(known != nullptr || !isCapturing(nullptr, device), "shmcoll: ", call.title,
+                     ": the group's first operation on ", device,
+                     " cannot be captured; run one before the capture");
+    Gpu &gpu = known != nullptr ? *known : gpuOf(device);
     const c10::Stream current = currentStream(device);
     if (isInline(call.asyncOp)) {
         RECORD_FUNCTION(call.title, std::vector<c10::IValue>{});
@@ -106,16 +122,20 @@ c10::intrusive_ptr<c10d::Work> CudaSide::run(const Call &call)
         sequence_++;
         return nullptr;
     }
+    const bool captured = isCapturing(&gpu, device);
+    const c10::Stream stream = captured ? gpu.forked : gpu.stream;
     c10::Event begin(device.type());
     begin.record(current);
-    begin.block(gpu.stream);
-    checkCuda(shc_cuda_comm_enqueue(gpu.group.get(), &call.op, nativeHandle(gpu.stream)));
-    auto stash = std::make_shared<Stash>(device.type());
-    stash->end.record(gpu.stream);
+    begin.block(stream);
+    checkCuda(shc_cuda_comm_enqueue(gpu.group.get(), &call.op, nativeHandle(stream)));
+    auto stash = std::make_shared<Stash>(device.type(), captured);
+    stash->end.record(stream);
     stash->tensors = call.tensors();
-    dropPassed(gpu);
-    gpu.stashes.push_back(stash);
-    return c10::make_intrusive<WorkCuda>(gpu.group, rank_, call, gpu.stream, std::move(stash),
+    if (!captured) { // else nobody may ask for events, and the graph keeps the memory
+        dropPassed(gpu);
+        gpu.stashes.push_back(stash);
+    }
+    return c10::make_intrusive<WorkCuda>(gpu.group, rank_, call, stream, std::move(stash),
                                          ++sequence_);
 }
 
@@ -131,6 +151,8 @@ void CudaSide::dropPassed(Gpu &gpu)
 void CudaSide::settle(std::chrono::milliseconds timeout)
 {
     for (Gpu *gpu : all()) {
+        TORCH_CHECK_TYPE(!isCapturing(gpu, gpu->stream.device()),
+                         "shmcoll: barrier() waits on the host, and cannot be captured");
         c10::Event passed(gpu->stream.device_type());
         passed.record(currentStream(gpu->stream.device()));
         waitOnHost(passed, gpu->group, timeout);

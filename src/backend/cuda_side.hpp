@@ -41,12 +41,14 @@ class CudaSide
     struct Gpu {
         CudaGroup group;
         c10::Stream stream;                         // of asynchronous operations
+        c10::Stream forked;                         // of those that are captured
         std::deque<std::shared_ptr<Stash>> stashes; // of those that may be under way, in order
     };
     Gpu &gpuOf(c10::Device device);
     Gpu *find(c10::Device device);
     CudaGroup make(c10::Device device) const;
     std::vector<Gpu *> all();
+    static bool isCapturing(const Gpu *gpu, c10::Device device);
     static void dropPassed(Gpu &gpu);
 
     Group group_;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "cuda_ipc/cuda_comm.h"
+#include "cuda_ipc/capture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,12 +107,15 @@ void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason)
 enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_t capacity)
 {
     pthread_mutex_lock(&cuda->state_lock);
-    const uint64_t sequence = cuda->sequence;
+    const uint64_t sequence = cuda->sequence, captured = cuda->captures.count;
     pthread_mutex_unlock(&cuda->state_lock);
-    const int used = snprintf(
-        text, capacity, "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\noperations=%llu\n",
-        cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind), cuda->reason,
-        cuda->half_bytes, cuda->gpu.name, (unsigned long long)sequence);
+    const int used =
+        snprintf(text, capacity,
+                 "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\noperations=%llu\n"
+                 "captured=%llu\n",
+                 cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind),
+                 cuda->reason, cuda->half_bytes, cuda->gpu.name, (unsigned long long)sequence,
+                 (unsigned long long)captured);
     if (used < 0 || (size_t)used >= capacity)
         return shc_cuda_fail(SHC_ERR_INVALID, "the text needs %d bytes", used + 1);
     return SHC_OK;
@@ -150,6 +154,7 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
         shc_a64_store_release(&shc_host_part(&cuda->host, cuda->rank)->left.word,
                               cuda->sequence + 1);
         shc_watch_stop(cuda);
+        shc_capture_seal(cuda);
         pthread_mutex_lock(&cuda->state_lock);
         cuda->closed = true;
         pthread_mutex_unlock(&cuda->state_lock);

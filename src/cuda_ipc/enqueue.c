@@ -12,15 +12,6 @@
 #define PAUSE_SHORTEST_NS (20 * SHC_NS_PER_US)
 #define PAUSE_LONGEST_NS  SHC_NS_PER_MS
 
-/* One operation on its way into a stream. Copies are collected, because one launch takes many. */
-struct work {
-    struct shc_cuda_comm *comm;
-    struct shc_cu_stream *stream;
-    uint64_t sequence;
-    uint64_t round; /* the group's number of the current one */
-    struct shc_copy_args copies;
-};
-
 static void *pointer(shc_cu_address address)
 {
     return (void *)(uintptr_t)address;
@@ -29,25 +20,25 @@ static void *pointer(shc_cu_address address)
 /* ---- where the data is ---- */
 
 /* Rank r's half of a round, as the rank that stages there writes it and peers reach it. */
-static shc_cu_address half_of(const struct shc_cuda_comm *comm, int r, uint64_t round)
+static shc_cu_address half_of(const struct shc_work *work, int r, uint64_t round)
 {
+    const struct shc_cuda_comm *comm = work->comm;
     const shc_cu_address halves =
         comm->by_slabs ? comm->share.slabs[r].address
                        : shc_host_device(&comm->host, shc_host_halves(&comm->host, r));
-    return halves + (round & 1) * comm->half_bytes;
+    return halves + work->halves_at + (round & 1) * comm->half_bytes;
 }
 
 /* The same as this rank's kernels read it. */
-static shc_cu_address source_of(const struct work *work, int r)
+static shc_cu_address source_of(const struct shc_work *work, int r)
 {
-    const struct shc_cuda_comm *comm = work->comm;
-    return comm->by_slabs ? half_of(comm, r, work->round)
-                          : comm->scratch + (size_t)r * comm->half_bytes;
+    return work->comm->by_slabs ? half_of(work, r, work->round)
+                                : work->scratch + (size_t)r * work->comm->half_bytes;
 }
 
 /* ---- copies ---- */
 
-static enum shc_status flush(struct work *work)
+static enum shc_status flush(struct shc_work *work)
 {
     if (work->copies.count == 0)
         return SHC_OK;
@@ -56,7 +47,7 @@ static enum shc_status flush(struct work *work)
     return SHC_OK;
 }
 
-static enum shc_status copy(struct work *work, void *to, const void *from, uint64_t bytes)
+static enum shc_status copy(struct shc_work *work, void *to, const void *from, uint64_t bytes)
 {
     if (to == from)
         return SHC_OK;
@@ -73,9 +64,9 @@ static uint64_t least(uint64_t a, uint64_t b)
 }
 
 /* From the user's memory to one's own half. */
-static enum shc_status stage(struct work *work, const struct shc_move *move)
+static enum shc_status stage(struct shc_work *work, const struct shc_move *move)
 {
-    const shc_cu_address half = half_of(work->comm, work->comm->rank, work->round) + move->to;
+    const shc_cu_address half = half_of(work, work->comm->rank, work->round) + move->to;
     for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
         const char *from = shc_flat_at(&work->comm->demand.in, move->from + moved, &run);
         run = least(run, move->bytes - moved);
@@ -84,7 +75,7 @@ static enum shc_status stage(struct work *work, const struct shc_move *move)
     return SHC_OK;
 }
 
-static enum shc_status keep(struct work *work, const struct shc_move *move)
+static enum shc_status keep(struct shc_work *work, const struct shc_move *move)
 {
     for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
         uint64_t room;
@@ -96,7 +87,7 @@ static enum shc_status keep(struct work *work, const struct shc_move *move)
     return SHC_OK;
 }
 
-static enum shc_status fetch(struct work *work, const struct shc_move *move)
+static enum shc_status fetch(struct shc_work *work, const struct shc_move *move)
 {
     const shc_cu_address from = source_of(work, move->rank) + move->from;
     for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
@@ -108,7 +99,7 @@ static enum shc_status fetch(struct work *work, const struct shc_move *move)
 }
 
 /* Without slabs: what this move reads, into scratch memory. No user's byte, so no gate. */
-static enum shc_status pull(struct work *work, const struct shc_move *move)
+static enum shc_status pull(struct shc_work *work, const struct shc_move *move)
 {
     const struct shc_cuda_comm *comm = work->comm;
     const bool all = move->kind == SHC_MOVE_SUM || move->kind == SHC_MOVE_SUM_AHEAD;
@@ -116,7 +107,7 @@ static enum shc_status pull(struct work *work, const struct shc_move *move)
         return SHC_OK;
     for (int r = all ? 0 : move->rank; r < (all ? comm->world : move->rank + 1); r++) {
         const int result = comm->driver.cuMemcpyAsync(source_of(work, r) + move->from,
-                                                      half_of(comm, r, work->round) + move->from,
+                                                      half_of(work, r, work->round) + move->from,
                                                       move->bytes, work->stream);
         if (result != SHC_CU_SUCCESS)
             return shc_driver_fail(&comm->driver, result, "from rank %d's host memory", r);
@@ -126,7 +117,7 @@ static enum shc_status pull(struct work *work, const struct shc_move *move)
 
 /* ---- reductions ---- */
 
-static enum shc_status reduce(struct work *work, void *to, uint64_t from, uint64_t bytes)
+static enum shc_status reduce(struct shc_work *work, void *to, uint64_t from, uint64_t bytes)
 {
     const struct shc_cuda_comm *comm = work->comm;
     const struct shc_demand *demand = &comm->demand;
@@ -134,7 +125,7 @@ static enum shc_status reduce(struct work *work, void *to, uint64_t from, uint64
         &shc_host_part(&comm->host, 0)->records[work->sequence % SHC_RECORDS];
     struct shc_reduce_args args;
     memset(&args, 0, sizeof args);
-    args.gate = pointer(comm->gate);
+    args.gate = pointer(work->gate);
     args.out = to;
     args.count = bytes / demand->elem_bytes;
     args.factors = pointer(shc_host_device(&comm->host, &record->factor));
@@ -145,10 +136,10 @@ static enum shc_status reduce(struct work *work, void *to, uint64_t from, uint64
     return shc_kernels_reduce(&comm->kernels, work->stream, demand->dtype, demand->redop, &args);
 }
 
-static enum shc_status sum(struct work *work, const struct shc_move *move)
+static enum shc_status sum(struct shc_work *work, const struct shc_move *move)
 {
     if (move->kind == SHC_MOVE_SUM_AHEAD) {
-        const shc_cu_address next = half_of(work->comm, work->comm->rank, work->round + 1);
+        const shc_cu_address next = half_of(work, work->comm->rank, work->round + 1);
         return reduce(work, pointer(next + move->to), move->from, move->bytes);
     }
     for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
@@ -162,7 +153,7 @@ static enum shc_status sum(struct work *work, const struct shc_move *move)
 /* ---- a round ---- */
 
 /* Behind what this rank has staged: tells all others, then waits for all. */
-static enum shc_status meet(struct work *work)
+static enum shc_status meet(struct shc_work *work)
 {
     struct shc_cuda_comm *comm = work->comm;
     for (int turn = 1; turn < comm->world; turn++) {
@@ -177,7 +168,7 @@ static enum shc_status meet(struct work *work)
     return SHC_OK;
 }
 
-static enum shc_status gate(struct work *work, bool first)
+static enum shc_status gate(struct shc_work *work, bool first)
 {
     const struct shc_cuda_comm *comm = work->comm;
     const struct shc_host *host = &comm->host;
@@ -201,7 +192,7 @@ static enum shc_status gate(struct work *work, bool first)
     return shc_kernels_gate(&comm->kernels, work->stream, &args);
 }
 
-static enum shc_status consume(struct work *work, const struct shc_move *move)
+static enum shc_status consume(struct shc_work *work, const struct shc_move *move)
 {
     SHC_TRY(pull(work, move));
     switch (move->kind) {
@@ -214,17 +205,17 @@ static enum shc_status consume(struct work *work, const struct shc_move *move)
     }
 }
 
-static enum shc_status enqueue_round(struct work *work, uint64_t k)
+enum shc_status shc_work_round(struct shc_work *work, uint64_t k)
 {
     struct shc_cuda_comm *comm = work->comm;
     const size_t count = shc_rounds_moves(&comm->demand.rounds, k, comm->moves);
     size_t i = 0;
-    work->round = ++comm->round;
+    work->round = work->tag != 0 ? k : ++comm->round;
     for (; i < count && comm->moves[i].kind == SHC_MOVE_STAGE; i++)
         SHC_TRY(stage(work, &comm->moves[i]));
     SHC_TRY(flush(work));
-    SHC_TRY(meet(work));
-    SHC_TRY(gate(work, k == 0));
+    SHC_TRY(work->tag != 0 ? shc_capture_meet(work) : meet(work));
+    SHC_TRY(work->tag != 0 ? shc_capture_gate(work) : gate(work, k == 0));
     for (; i < count; i++)
         SHC_TRY(consume(work, &comm->moves[i]));
     return flush(work);
@@ -344,7 +335,7 @@ static enum shc_status follow(struct shc_cuda_comm *comm, struct shc_cu_stream *
     return SHC_OK;
 }
 
-static enum shc_status enqueue_rounds(struct work *work, uint64_t deadline_ns)
+static enum shc_status enqueue_rounds(struct shc_work *work, uint64_t deadline_ns)
 {
     struct shc_cuda_comm *comm = work->comm;
     const struct shc_rounds *rounds = &comm->demand.rounds;
@@ -355,13 +346,13 @@ static enum shc_status enqueue_rounds(struct work *work, uint64_t deadline_ns)
     const uint64_t count = shc_rounds_count(rounds);
     shc_watch_extend(comm, comm->round + count);
     for (uint64_t k = 0; k < count; k++)
-        SHC_TRY(enqueue_round(work, k));
+        SHC_TRY(shc_work_round(work, k));
     return SHC_OK;
 }
 
 /* Says "done" behind all that was enqueued, also when that was cut short: the watcher poisons until
  * it reads this. */
-static enum shc_status finish(const struct work *work)
+static enum shc_status finish(const struct shc_work *work)
 {
     struct shc_cuda_comm *comm = work->comm;
     const struct shc_part_shm *part = shc_host_part(&comm->host, comm->rank);
@@ -379,7 +370,11 @@ static enum shc_status finish(const struct work *work)
 static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
                                  uint64_t sequence, uint64_t deadline_ns)
 {
-    struct work work = {.comm = comm, .stream = stream, .sequence = sequence};
+    struct shc_work work = {.comm = comm,
+                            .stream = stream,
+                            .sequence = sequence,
+                            .gate = comm->gate,
+                            .scratch = comm->scratch};
     char failure[SHC_CUDA_ERROR_BYTES];
     work.copies.gate = pointer(comm->gate);
     enum shc_status st = enqueue_rounds(&work, deadline_ns);
@@ -399,20 +394,26 @@ static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_strea
     return shc_watch_fail(comm, st, failure);
 }
 
+enum shc_status shc_work_demand(struct shc_cuda_comm *comm, const struct shc_op *op)
+{
+    struct shc_demand *demand = &comm->demand;
+    SHC_TRY(shc_demand_make(op, comm->rank, comm->world, demand));
+    demand->rounds.half_bytes = comm->half_bytes;
+    demand->rounds.two =
+        op->kind == SHC_ALL_REDUCE && shc_rounds_wants_two(comm->world, demand->rounds.bytes);
+    return SHC_OK;
+}
+
 static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *op,
                                struct shc_cu_stream *stream)
 {
     struct shc_demand *demand = &comm->demand;
     uint64_t capture;
     SHC_TRY(shc_capture_of(&comm->driver, stream, &capture));
-    if (capture != 0) /* a graph would wait for the numbers of the first time */
-        return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "%s: not offered while a CUDA graph is captured",
-                             shc_op_kind_name(op->kind));
     SHC_TRY(shc_watch_look(comm));
-    SHC_TRY(shc_demand_make(op, comm->rank, comm->world, demand));
-    demand->rounds.half_bytes = comm->half_bytes;
-    demand->rounds.two =
-        op->kind == SHC_ALL_REDUCE && shc_rounds_wants_two(comm->world, demand->rounds.bytes);
+    SHC_TRY(shc_work_demand(comm, op));
+    if (capture != 0)
+        return shc_capture_enqueue(comm, op, stream, capture);
     struct shc_flight flight = {.begun_ns = shc_clock_ns(), .last_round = comm->round + 1};
     flight.deadline_ns = shc_deadline_after(flight.begun_ns, demand->timeout_ns ? demand->timeout_ns
                                                                                 : comm->timeout_ns);

@@ -16,10 +16,10 @@ _Static_assert(sizeof(struct shc_host_header_shm) <= SHC_PAGE_BYTES, "the header
 static void lay_out(struct shc_host *host, size_t half_bytes)
 {
     const size_t world = (size_t)host->world;
-    host->counts_offset = sizeof(struct shc_part_shm) + world * sizeof(struct shc_lone_shm);
+    host->counts_offset = sizeof(struct shc_part_shm) + 3 * world * sizeof(struct shc_lone_shm);
     const size_t counts = 2 * 2 * world * sizeof(uint64_t);
     host->halves_offset = shc_align_up(host->counts_offset + counts, SHC_PAGE_BYTES);
-    host->part_bytes = shc_align_up(host->halves_offset + 2 * half_bytes, SHC_PAGE_BYTES);
+    host->part_bytes = shc_align_up(host->halves_offset + SHC_HALVES * half_bytes, SHC_PAGE_BYTES);
     host->bytes = SHC_PAGE_BYTES + world * host->part_bytes;
 }
 

@@ -3,7 +3,7 @@
 /*
  * The host arena: one piece of host memory that all ranks of a group and their GPUs see
  * (docs/CUDA.md, "Rounds"). A part per rank, which it reserves and touches first; in a part the
- * words that it writes or waits for, its records, and where there is no shared GPU memory its two
+ * words that it writes or waits for, its records, and where there is no shared GPU memory its
  * halves. Every word has one writer and lies on lines of its own.
  *
  * A GPU sees the arena at another address than the CPU: shc_host_device() is the only way there.
@@ -15,6 +15,7 @@
 #include "shm/base/atomic.h"
 
 #define SHC_RECORDS           64 /* a ring; how far a CPU may be ahead of the slowest GPU */
+#define SHC_HALVES            4  /* of a rank: two of eager rounds, two of captured ones */
 #define SHC_HOST_REASON_BYTES 504
 
 /* A word alone on its lines. */
@@ -35,6 +36,13 @@ struct shc_part_shm {
         char text[SHC_HOST_REASON_BYTES];
     } reason; /* its CPU, once, in front of the abort word */
     struct shc_cuda_record records[SHC_RECORDS];
+    /* Of captured operations (capture.h). */
+    struct shc_lone_shm busy;   /* its stream, and its gate: SHC_BUSY of a replay, or 0 */
+    struct shc_lone_shm passed; /* its gate: rounds it has seen through */
+    struct {                    /* its gate: SHC_VERDICT of the first failure, and in front of */
+        shc_a64 word, theirs;   /* that, where ranks differ, what the other one's arrival said */
+        unsigned char pad[SHC_LINE_BYTES - 2 * sizeof(shc_a64)];
+    } graph_verdict;
 };
 
 /* Where an arena begins. */
@@ -89,6 +97,13 @@ SHC_INLINE struct shc_part_shm *shc_host_part(const struct shc_host *host, int r
 SHC_INLINE struct shc_lone_shm *shc_host_arrival(const struct shc_host *host, int to, int from)
 {
     return (struct shc_lone_shm *)(void *)(shc_host_part(host, to) + 1) + from;
+}
+
+/* The same of captured rounds of this parity: behind the eager ones, in one row with them. */
+SHC_INLINE struct shc_lone_shm *shc_host_captured(const struct shc_host *host, int to, int from,
+                                                  uint64_t parity)
+{
+    return shc_host_arrival(host, to, 0) + (1 + (parity & 1)) * (size_t)host->world + from;
 }
 
 /* How many bytes a rank sends each rank, and then what it receives of each, in its parity-th

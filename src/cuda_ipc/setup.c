@@ -109,6 +109,8 @@ static enum shc_status make_gate(struct shc_cuda_comm *comm)
     if (result == SHC_CU_SUCCESS)
         result = driver->cuEventCreate(&comm->tail, SHC_CU_EVENT_DISABLE_TIMING);
     if (result == SHC_CU_SUCCESS)
+        result = driver->cuEventCreate(&comm->captures.tail, SHC_CU_EVENT_DISABLE_TIMING);
+    if (result == SHC_CU_SUCCESS)
         result = driver->cuStreamCreateWithPriority(&stream, SHC_CU_STREAM_NON_BLOCKING, 0);
     if (result == SHC_CU_SUCCESS) {
         /* Open, as the first operation's staging must find it: a word of value 1. */
@@ -116,12 +118,15 @@ static enum shc_status make_gate(struct shc_cuda_comm *comm)
         if (result == SHC_CU_SUCCESS)
             result = driver->cuMemsetD8Async(comm->gate, SHC_GATE_OPEN, 1, stream);
         if (result == SHC_CU_SUCCESS)
+            result = driver->cuMemsetD8Async(comm->gate + SHC_GRAPH_GATE, SHC_GATE_OPEN, 1, stream);
+        if (result == SHC_CU_SUCCESS)
             result = driver->cuStreamSynchronize(stream);
         (void)driver->cuStreamDestroy(stream);
     }
     shc_gpu_leave(&comm->gpu);
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(driver, result, "a gate on %s", comm->gpu.name);
+    comm->captures.gate = comm->gate + SHC_GRAPH_GATE;
     return SHC_OK;
 }
 
@@ -209,7 +214,7 @@ static enum shc_status share_slabs(struct making *making)
 {
     struct shc_cuda_comm *comm = making->comm;
     if (making->config->route != SHC_CUDA_ROUTE_HOST)
-        SHC_TRY(shc_share_make(&making->control, &comm->gpu, 2 * comm->half_bytes,
+        SHC_TRY(shc_share_make(&making->control, &comm->gpu, SHC_HALVES * comm->half_bytes,
                                making->deadline_ns, &comm->share));
     return choose_route(comm, making->config->route);
 }
@@ -218,7 +223,7 @@ static enum shc_status share_slabs(struct making *making)
 
 static enum shc_status make_scratch(struct shc_cuda_comm *comm)
 {
-    const size_t bytes = (size_t)comm->world * comm->half_bytes;
+    const size_t one = (size_t)comm->world * comm->half_bytes, bytes = 2 * one;
     if (comm->by_slabs)
         return SHC_OK;
     SHC_TRY(shc_gpu_enter(&comm->gpu));
@@ -227,6 +232,7 @@ static enum shc_status make_scratch(struct shc_cuda_comm *comm)
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(&comm->driver, result, "%zu bytes of scratch memory on %s", bytes,
                                comm->gpu.name);
+    comm->captures.scratch = comm->scratch + one;
     return SHC_OK;
 }
 
@@ -236,7 +242,7 @@ static enum shc_status start(struct shc_cuda_comm *comm)
     SHC_TRY(make_scratch(comm));
     struct shc_lone_shm *words = shc_host_arrival(&comm->host, comm->rank, 0);
     SHC_TRY(shc_timeline_init(&comm->gpu, shc_host_device(&comm->host, words), &words->word,
-                              (uint32_t)comm->world, sizeof *words / sizeof words->word,
+                              3 * (uint32_t)comm->world, sizeof *words / sizeof words->word,
                               &comm->timeline));
     return shc_watch_start(comm);
 }
@@ -287,6 +293,8 @@ void shc_setup_undo(struct shc_cuda_comm *comm)
     if (comm->gpu.context != NULL && shc_gpu_enter(&comm->gpu) == SHC_OK) {
         if (comm->tail != NULL)
             (void)comm->driver.cuEventDestroy(comm->tail);
+        if (comm->captures.tail != NULL)
+            (void)comm->driver.cuEventDestroy(comm->captures.tail);
         if (comm->gate != 0)
             (void)comm->driver.cuMemFree(comm->gate);
         if (comm->scratch != 0)
@@ -295,4 +303,5 @@ void shc_setup_undo(struct shc_cuda_comm *comm)
         shc_kernels_unload(&comm->kernels);
         shc_gpu_close(&comm->gpu);
     }
+    free(comm->captures.list);
 }

@@ -2,6 +2,7 @@
 /*
  * How a group fails, and the thread that sees it (docs/CUDA.md, "Rounds": failing).
  */
+#include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
 
 #include <stdio.h>
@@ -28,7 +29,7 @@ static uint64_t sequence_of(struct shc_cuda_comm *comm)
 
 bool shc_watch_idle(struct shc_cuda_comm *comm)
 {
-    return done_of(comm, comm->rank) >= sequence_of(comm);
+    return done_of(comm, comm->rank) >= sequence_of(comm) && !shc_capture_busy(comm);
 }
 
 /* ---- failing ---- */
@@ -193,6 +194,7 @@ enum shc_status shc_watch_look(struct shc_cuda_comm *comm)
         return shc_watch_fail(comm, SHC_ERR_ABORTED, "told by another rank");
     SHC_TRY(look_at_verdict(comm));
     SHC_TRY(look_at_members(comm));
+    SHC_TRY(shc_capture_look(comm));
     return look_at_leavers(comm, sequence_of(comm));
 }
 
@@ -314,21 +316,35 @@ static struct timespec after(uint64_t ns)
 /* Something is under way: one look. */
 static void turn(struct shc_cuda_comm *comm)
 {
-    if (shc_watch_look(comm) != SHC_OK)
+    if (shc_watch_look(comm) != SHC_OK) {
         poison(comm, true);
+        return;
+    }
+    look_at_time(comm);
+    shc_capture_look_at_time(comm);
+}
+
+/* Until an operation comes; replays come without a word. pre: state_lock is held. */
+static void rest(struct shc_cuda_comm *comm)
+{
+    const struct timespec next = after(LOOK_LATEST_NS);
+    if (comm->captures.count == 0 || comm->stuck)
+        pthread_cond_wait(&comm->stir, &comm->state_lock);
     else
-        look_at_time(comm);
+        pthread_cond_timedwait(&comm->stir, &comm->state_lock, &next);
 }
 
 static void *watch(void *arg)
 {
     struct shc_cuda_comm *comm = arg;
     uint64_t interval_ns = LOOK_SOONEST_NS, seen = 0;
+    /* A capture of whichever thread's forbids others what this one does, and breaks by it. */
+    (void)shc_capture_exchange(&comm->driver, SHC_CU_CAPTURE_RELAXED);
     pthread_mutex_lock(&comm->state_lock);
     while (!comm->stopping) {
         const uint64_t done = done_of(comm, comm->rank);
-        if (done >= comm->sequence || comm->stuck) {
-            pthread_cond_wait(&comm->stir, &comm->state_lock);
+        if ((done >= comm->sequence && !shc_capture_stirs(comm)) || comm->stuck) {
+            rest(comm);
             interval_ns = LOOK_SOONEST_NS;
             continue;
         }

@@ -441,9 +441,19 @@ namespace
 int run(const std::string &folder, int number, int world, const Settings &settings)
 {
     static const std::map<std::string, void (*)(Rank &)> scenarios = {
-        {"sweep", sweep},  {"large", large},       {"chain", chain},     {"groups", groups},
-        {"ahead", ahead},  {"differ", differ},     {"endless", endless}, {"refuse", refuse},
-        {"make", nullptr}, {"captured", captured},
+        {"sweep", sweep},
+        {"large", large},
+        {"chain", chain},
+        {"groups", groups},
+        {"ahead", ahead},
+        {"differ", differ},
+        {"endless", endless},
+        {"refuse", refuse},
+        {"make", nullptr},
+        {"graph", graph},
+        {"graph_refuse", graph_refuse},
+        {"graph_endless", graph_endless},
+        {"graph_differ", graph_differ},
     };
     prctl(PR_SET_PDEATHSIG, SIGKILL); // of a test that was ended
     Rank rank(folder, number, world, settings);

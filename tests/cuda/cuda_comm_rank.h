@@ -82,12 +82,17 @@ Call simple_call(shc_op_kind kind, shc_dtype dtype, shc_cu_address in, uint64_t 
 // The scenarios; each prints what it saw.
 void sweep(Rank &rank); // every operation against a plain reference (cuda_comm_sweep.cc)
 void large(Rank &rank);
-void chain(Rank &rank);    // operations that use one another's results, on several streams
-void ahead(Rank &rank);    // by more operations than there are records
-void groups(Rank &rank);   // two groups at once
-void differ(Rank &rank);   // one rank calls otherwise
-void endless(Rank &rank);  // until the group fails
-void refuse(Rank &rank);   // calls that are wrong on this rank alone
-void captured(Rank &rank); // operations inside of a capture (cuda_graph_rank.cc)
+void chain(Rank &rank);   // operations that use one another's results, on several streams
+void ahead(Rank &rank);   // by more operations than there are records
+void groups(Rank &rank);  // two groups at once
+void differ(Rank &rank);  // one rank calls otherwise
+void endless(Rank &rank); // until the group fails
+void refuse(Rank &rank);  // calls that are wrong on this rank alone
+
+// Those that capture (cuda_graph_rank.cc).
+void graph(Rank &rank);         // replays beside eager operations
+void graph_refuse(Rank &rank);  // what cannot be captured
+void graph_endless(Rank &rank); // replays until the group fails, and behind that
+void graph_differ(Rank &rank);  // one rank replays something else
 
 } // namespace shmcoll::test

@@ -1,18 +1,28 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Captures and graphs of the stand-in. A graph is the captured work in the order of the calls, which
-// keeps all dependencies; its launch puts the whole of it into a stream. What a capture forbids is an
+// keeps all dependencies (or, with a knob, in any other that does); its launch puts the whole of it
+// into a stream. What a capture forbids is an
 // error here, and breaks it, also where a GPU would let some of it pass.
 #include "tests/cuda/fakedriver/fake.h"
 
 #include <algorithm>
+#include <random>
 #include <vector>
 
+// The number-th work of its stream, and how much of each stream's it is behind.
+struct FakeNode {
+    std::function<void()> work;
+    shc_cu_stream *stream;
+    uint64_t number;
+    FakeClock behind;
+};
+
 struct shc_cu_graph {
-    std::vector<std::function<void()>> works;
+    std::vector<FakeNode> nodes;
 };
 
 struct shc_cu_graph_exec {
-    std::vector<std::function<void()>> works;
+    std::vector<FakeNode> nodes;
 };
 
 struct FakeCapture {
@@ -21,7 +31,7 @@ struct FakeCapture {
     std::thread::id thread;
     shc_cu_stream *origin = nullptr;
     bool valid = true, over = false;
-    std::vector<std::function<void()>> works;
+    std::vector<FakeNode> nodes;
     std::map<shc_cu_stream *, FakeClock> streams; // those that take part, and what each is behind
 };
 
@@ -79,6 +89,30 @@ bool joined(const FakeCapture &capture)
     return true;
 }
 
+// Any order that keeps what is behind what.
+std::vector<FakeNode> launch_order(std::vector<FakeNode> nodes)
+{
+    static thread_local std::minstd_rand random(std::random_device{}());
+    std::vector<FakeNode> order;
+    FakeClock done;
+    while (knobs().shuffle && !nodes.empty()) {
+        std::vector<size_t> ready; // the first of each stream, if what it is behind is done
+        std::set<shc_cu_stream *> seen;
+        for (size_t i = 0; i < nodes.size(); i++) {
+            bool free = seen.insert(nodes[i].stream).second;
+            for (auto &[stream, count] : nodes[i].behind)
+                free = free && done[stream] >= count;
+            if (free)
+                ready.push_back(i);
+        }
+        const auto at = static_cast<ptrdiff_t>(ready[random() % ready.size()]);
+        order.push_back(nodes[static_cast<size_t>(at)]);
+        done[order.back().stream] = order.back().number;
+        nodes.erase(nodes.begin() + at);
+    }
+    return knobs().shuffle ? order : nodes;
+}
+
 int end_capture(shc_cu_stream *stream, shc_cu_graph **graph)
 {
     std::lock_guard<std::mutex> guard(captures().lock);
@@ -98,7 +132,7 @@ int end_capture(shc_cu_stream *stream, shc_cu_graph **graph)
         return SHC_CU_CAPTURE_INVALIDATED;
     if (!joined(*capture))
         return SHC_CU_CAPTURE_UNJOINED;
-    *graph = new shc_cu_graph{capture->works};
+    *graph = new shc_cu_graph{capture->nodes};
     return SHC_CU_SUCCESS;
 }
 
@@ -112,8 +146,9 @@ bool captured_work(shc_cu_stream *stream, const std::function<void()> &work, int
     FakeCapture &capture = *stream->capture;
     *result = capture.valid ? SHC_CU_SUCCESS : SHC_CU_CAPTURE_INVALIDATED;
     if (capture.valid) {
-        capture.works.push_back(work);
-        capture.streams[stream][stream]++;
+        FakeClock &clock = capture.streams[stream];
+        capture.nodes.push_back({work, stream, clock[stream] + 1, clock});
+        clock[stream]++;
     }
     return true;
 }
@@ -215,7 +250,7 @@ extern "C" int cuGraphInstantiateWithFlags(shc_cu_graph_exec **exec, shc_cu_grap
 {
     if (graph == nullptr || flags != 0)
         return SHC_CU_INVALID_VALUE;
-    *exec = new shc_cu_graph_exec{graph->works};
+    *exec = new shc_cu_graph_exec{graph->nodes};
     return SHC_CU_SUCCESS;
 }
 
@@ -226,8 +261,8 @@ extern "C" int cuGraphLaunch(shc_cu_graph_exec *exec, shc_cu_stream *stream)
         if (stream->capture)
             return SHC_CU_NOT_SUPPORTED; // by the stand-in: a graph inside of a graph
     }
-    for (auto &work : exec->works)
-        if (const int error = fake::submit(stream, work))
+    for (auto &node : fake::launch_order(exec->nodes))
+        if (const int error = fake::submit(stream, node.work))
             return error;
     return SHC_CU_SUCCESS;
 }

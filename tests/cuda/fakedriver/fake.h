@@ -94,6 +94,7 @@ struct Knobs {
     int slow_us = 0;               // every piece of a stream's work takes this long
     bool alias = false;            // a GPU sees host memory at another address
     bool only_writes_wake = false; // only a stream write makes a waiting stream look again
+    bool shuffle = false;          // a graph's branches are mixed anew with each launch
     std::string state;             // file for what all processes see: needed by the line above
     std::string alone;             // file whose lock is the GPU: one process's work at a time
     int kernel_ms = 5000;          // a kernel that runs longer waits for somebody: abort

@@ -59,6 +59,7 @@ void set(Knobs &k, const std::string &key, const std::string &value)
         {"alias", &k.alias},
         {"lazy", &k.lazy},
         {"only_writes_wake", &k.only_writes_wake},
+        {"shuffle", &k.shuffle},
     };
     for (auto &[name, to] : numbers)
         if (key == name) {
