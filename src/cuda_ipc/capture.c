@@ -21,8 +21,8 @@ static struct shc_part_shm *own_part(const struct shc_cuda_comm *comm)
 
 /* ---- of the driver ---- */
 
-enum shc_status shc_capture_of(const struct shc_driver *driver, struct shc_cu_stream *stream,
-                               uint64_t *capture)
+static enum shc_status ask(const struct shc_driver *driver, struct shc_cu_stream *stream,
+                           uint64_t *capture)
 {
     int status = SHC_CU_CAPTURE_NONE;
     uint64_t number = 0;
@@ -36,6 +36,15 @@ enum shc_status shc_capture_of(const struct shc_driver *driver, struct shc_cu_st
     if (status == SHC_CU_CAPTURE_ACTIVE)
         *capture = number + 1; /* drivers count from where they like */
     return SHC_OK;
+}
+
+enum shc_status shc_capture_of(const struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
+                               uint64_t *capture)
+{
+    SHC_TRY(shc_gpu_enter(&comm->gpu)); /* a default stream is that of a context */
+    const enum shc_status st = ask(&comm->driver, stream, capture);
+    shc_gpu_leave(&comm->gpu);
+    return st;
 }
 
 int shc_capture_exchange(const struct shc_driver *driver, int mode)
@@ -52,7 +61,7 @@ enum shc_status shc_cuda_capturing(struct shc_cuda_comm *cuda, void *stream, boo
     *capturing = false;
     if (cuda == NULL && shc_driver_open(SHC_DRIVER_LIBRARY, &opened) != SHC_OK)
         return SHC_OK; /* who makes a group hears why */
-    SHC_TRY(shc_capture_of(cuda != NULL ? &cuda->driver : &opened, stream, &capture));
+    SHC_TRY(cuda != NULL ? shc_capture_of(cuda, stream, &capture) : ask(&opened, stream, &capture));
     *capturing = capture != 0;
     return SHC_OK;
 }
@@ -436,7 +445,10 @@ static void poison_until_calm(struct shc_cuda_comm *comm)
 
 void shc_capture_seal(struct shc_cuda_comm *comm)
 {
-    if (comm->captures.count == 0 || comm->stuck || shc_gpu_enter(&comm->gpu) != SHC_OK)
+    pthread_mutex_lock(&comm->state_lock);
+    const bool needed = comm->captures.count > 0 && !comm->stuck;
+    pthread_mutex_unlock(&comm->state_lock);
+    if (!needed || shc_gpu_enter(&comm->gpu) != SHC_OK)
         return;
     const int mode = shc_capture_exchange(&comm->driver, SHC_CU_CAPTURE_RELAXED);
     /* The gate first: one that opens behind the last poison would wipe it. */

@@ -19,7 +19,7 @@ enum shc_busy_state {
 
 /* *capture: the number of the capture that the stream takes part in; 0: none. SHC_ERR_INVALID: one
  * that is already broken. */
-SHC_NODISCARD enum shc_status shc_capture_of(const struct shc_driver *driver,
+SHC_NODISCARD enum shc_status shc_capture_of(const struct shc_cuda_comm *comm,
                                              struct shc_cu_stream *stream, uint64_t *capture);
 
 /* Puts what comm->demand says into the stream's capture. Fails without failing the group. pre:

@@ -409,7 +409,7 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
 {
     struct shc_demand *demand = &comm->demand;
     uint64_t capture;
-    SHC_TRY(shc_capture_of(&comm->driver, stream, &capture));
+    SHC_TRY(shc_capture_of(comm, stream, &capture));
     SHC_TRY(shc_watch_look(comm));
     SHC_TRY(shc_work_demand(comm, op));
     if (capture != 0)

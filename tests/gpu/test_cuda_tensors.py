@@ -30,6 +30,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[0] / "support")]
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
+import graph_cases  # noqa: E402, F401
 import ranks  # noqa: E402
 from cases import CASES, Team  # noqa: E402
 

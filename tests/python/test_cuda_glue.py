@@ -7,6 +7,7 @@ futures, errors. What only a GPU can show is in docs/CUDA.md.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -277,6 +278,76 @@ def test_a_barrier_waits_for_the_gpu() -> None:
         return cuda.query(cuda.stream(0))
 
     assert on_ranks(2, body, "slow_us=10000") == [True, True]
+
+
+# ---- graphs ----
+
+
+class Capture:
+    """What is called inside of `with` becomes a graph, as with torch.cuda.graph."""
+
+    def __init__(self, cuda: Any) -> None:
+        self.driver = ctypes.CDLL(str(faketorch.STANDIN))
+        self.stream = ctypes.c_void_p(cuda.stream(0))
+        self.executable = ctypes.c_void_p()
+
+    def __enter__(self) -> Capture:
+        assert self.driver.cuStreamBeginCapture_v2(self.stream, 0) == 0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        graph, flags = ctypes.c_void_p(), ctypes.c_ulonglong(0)
+        assert self.driver.cuStreamEndCapture(self.stream, ctypes.byref(graph)) == 0
+        made = ctypes.byref(self.executable)
+        assert self.driver.cuGraphInstantiateWithFlags(made, graph, flags) == 0
+
+    def replay(self) -> None:
+        assert self.driver.cuGraphLaunch(self.executable, self.stream) == 0
+
+
+def test_captured_operations_run_with_every_replay() -> None:
+    def body(rank: Rank, cuda: Any) -> list[list[float]]:
+        a, b = gpu(torch.ones(4)), gpu(torch.ones(2000))
+        dist.all_reduce(a)  # makes the communicator
+        dist.all_reduce(b, async_op=True)  # nobody asks for its end meanwhile
+        with Capture(cuda) as graph:
+            work = dist.all_reduce(b, async_op=True)
+            dist.all_reduce(a)
+            assert work.is_completed() and work.is_success()
+            work.wait(seconds(5))
+            dist.all_reduce(b, op=dist.ReduceOp.MAX)
+        found = []
+        for turn in range(4):
+            a.copy_(torch.full((4,), float(rank.rank + turn)))
+            b.copy_(torch.full((2000,), float(10 * turn + rank.rank)))
+            graph.replay()
+            found += [[a[0].cpu().item(), *b.cpu().unique().tolist()]]
+            eager = gpu(torch.ones(3))
+            dist.all_reduce(eager, async_op=True).wait()
+            assert eager.cpu().tolist() == [2.0] * 3
+        return found
+
+    want = [[2.0 * turn + 1, 20.0 * turn + 1] for turn in range(4)]
+    assert on_ranks(2, body) == [want] * 2
+
+
+def test_what_cannot_be_captured_is_refused_and_the_capture_goes_on() -> None:
+    def body(rank: Rank, cuda: Any) -> list[float]:
+        t = gpu(torch.ones(4))
+        with Capture(cuda), pytest.raises(TypeError, match="run one before the capture"):
+            dist.all_reduce(t)
+        dist.all_reduce(t)
+        with Capture(cuda) as graph:
+            with pytest.raises(TypeError, match="waits on the host, and cannot be captured"):
+                dist.barrier()
+            with pytest.raises(TypeError, match="premul_sum is not offered while"):
+                dist.all_reduce(t, op=dist._make_nccl_premul_sum(2.0))
+            dist.all_reduce(t)
+        graph.replay()
+        dist.barrier()
+        return t.cpu().tolist()
+
+    assert on_ranks(2, body) == [[4.0] * 4] * 2
 
 
 # ---- bad input ----
