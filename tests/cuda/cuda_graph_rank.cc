@@ -291,7 +291,7 @@ void graph_endless(Rank &rank)
         rank.sync();
         st = shc_cuda_comm_error(rank.cuda);
         wrong += st == SHC_OK && !sums.right(turn);
-        if (actor && turn == 4 && act == "close")
+        if (actor && turn == 4 && (act == "close" || act == "leave"))
             break;
         if (actor && turn == 4 && act == "idle") { // alive, but never comes
             usleep(3000000);
@@ -311,7 +311,7 @@ void graph_endless(Rank &rank)
     const uint64_t begun = shc_clock_ns();
     shc_cuda_comm_close(rank.cuda);
     report("close_ms", std::to_string((shc_clock_ns() - begun) / SHC_NS_PER_MS));
-    report("closed", sums.again());
+    report("closed", actor && act == "leave" ? "left" : sums.again());
 }
 
 // The last rank replays something else than the others.

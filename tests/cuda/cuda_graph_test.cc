@@ -195,6 +195,22 @@ TEST(GraphClose, EndsLaterReplaysHereAndIsNamedByThoseWhoGoOn)
     }
 }
 
+// Who leaves and is quiet is named at once, not at the time-out.
+TEST(GraphClose, IsNamedWhileAReplayWaits)
+{
+    for (const char *knobs : {"", "delay_us=300"}) {
+        auto reports = run(3, "scenario=graph_endless meet=0 act=leave", knobs);
+        for (size_t r : {0, 1}) {
+            EXPECT_EQ(reports[r]["status"], "peer left") << all_of(reports[r]);
+            EXPECT_HAS(reports[r], "error", "rank 2 has left the group, and replays no more");
+            EXPECT_EQ(reports[r]["wrong"], "0") << all_of(reports[r]);
+            EXPECT_EQ(reports[r]["turns"], "6") << all_of(reports[r]);
+            EXPECT_EQ(reports[r]["again"], "ended") << all_of(reports[r]);
+        }
+        EXPECT_EQ(reports[2]["closed"], "left") << all_of(reports[2]);
+    }
+}
+
 TEST(GraphTimeout, NamesTheRankThatNeverComes)
 {
     auto reports = run(3, "scenario=graph_endless meet=0 act=idle timeout_ms=1000");
