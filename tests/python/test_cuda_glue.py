@@ -307,9 +307,9 @@ class Capture:
 
 def test_captured_operations_run_with_every_replay() -> None:
     def body(rank: Rank, cuda: Any) -> list[list[float]]:
-        a, b = gpu(torch.ones(4)), gpu(torch.ones(2000))
+        a, b, other = gpu(torch.ones(4)), gpu(torch.ones(2000)), gpu(torch.ones(2000))
         dist.all_reduce(a)  # makes the communicator
-        dist.all_reduce(b, async_op=True)  # nobody asks for its end meanwhile
+        dist.all_reduce(other, async_op=True)  # nobody asks for its end meanwhile
         with Capture(cuda) as graph:
             work = dist.all_reduce(b, async_op=True)
             dist.all_reduce(a)

@@ -262,7 +262,7 @@ extern "C" int cuGraphLaunch(shc_cu_graph_exec *exec, shc_cu_stream *stream)
             return SHC_CU_NOT_SUPPORTED; // by the stand-in: a graph inside of a graph
     }
     for (auto &node : fake::launch_order(exec->nodes))
-        if (const int error = fake::submit(stream, node.work))
+        if (const int error = fake::submit_anywhere(stream, node.work))
             return error;
     return SHC_CU_SUCCESS;
 }

@@ -118,7 +118,8 @@ bool is_device_visible(shc_cu_address address, size_t bytes);
 int home_of(shc_cu_address address);
 
 void synchronize_all_streams();
-int submit(shc_cu_stream *stream, std::function<void()> work);
+int submit(shc_cu_stream *stream, const std::function<void()> &work);
+int submit_anywhere(shc_cu_stream *stream, const std::function<void()> &work); // no context needed
 
 // While a stream is captured nothing is done; true: *result is the call's, and all that is to do.
 bool captured_work(shc_cu_stream *stream, const std::function<void()> &work, int *result);

@@ -217,10 +217,13 @@ void copy(shc_cu_address to, shc_cu_address from, size_t bytes, int device)
 
 } // namespace
 
-int submit(shc_cu_stream *stream, std::function<void()> work)
+int submit(shc_cu_stream *stream, const std::function<void()> &work)
 {
-    if (current_device() < 0)
-        return SHC_CU_INVALID_CONTEXT;
+    return current_device() < 0 ? SHC_CU_INVALID_CONTEXT : submit_anywhere(stream, work);
+}
+
+int submit_anywhere(shc_cu_stream *stream, const std::function<void()> &work)
+{
     if (sticky_error() != SHC_CU_SUCCESS)
         return sticky_error();
     {
@@ -232,7 +235,7 @@ int submit(shc_cu_stream *stream, std::function<void()> work)
     if (captured_work(stream, work, &result))
         return result;
     std::lock_guard<std::mutex> guard(stream->lock);
-    stream->queue.push_back(std::move(work));
+    stream->queue.push_back(work);
     stream->submitted++;
     stream->changed.notify_all();
     return SHC_CU_SUCCESS;
