@@ -21,6 +21,8 @@ static enum shc_status make_locks(struct shc_cuda_comm *comm)
         error = pthread_mutex_init(&comm->order_lock, NULL);
     if (!error)
         error = pthread_mutex_init(&comm->state_lock, NULL);
+    if (!error)
+        error = pthread_mutex_init(&comm->mail.lock, NULL);
     if (error)
         return shc_cuda_fail_errno(SHC_ERR_NOMEM, error, "no lock for a group");
     (void)pthread_condattr_destroy(&attr);
@@ -32,6 +34,7 @@ static void drop(struct shc_cuda_comm *comm)
     shc_setup_undo(comm);
     (void)pthread_mutex_destroy(&comm->order_lock);
     (void)pthread_mutex_destroy(&comm->state_lock);
+    (void)pthread_mutex_destroy(&comm->mail.lock);
     (void)pthread_cond_destroy(&comm->stir);
     free(comm);
 }
@@ -107,11 +110,15 @@ enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_
 {
     pthread_mutex_lock(&cuda->state_lock);
     const uint64_t sequence = cuda->sequence;
+    const uint64_t messages = shc_mail_count(cuda);
     pthread_mutex_unlock(&cuda->state_lock);
-    const int used = snprintf(
-        text, capacity, "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\noperations=%llu\n",
-        cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind), cuda->reason,
-        cuda->half_bytes, cuda->gpu.name, (unsigned long long)sequence);
+    const int used =
+        snprintf(text, capacity,
+                 "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\n"
+                 "operations=%llu\nmessages=%llu\n",
+                 cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind),
+                 cuda->reason, cuda->half_bytes, cuda->gpu.name, (unsigned long long)sequence,
+                 (unsigned long long)messages);
     if (used < 0 || (size_t)used >= capacity)
         return shc_cuda_fail(SHC_ERR_INVALID, "the text needs %d bytes", used + 1);
     return SHC_OK;
@@ -138,6 +145,7 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
     cuda->closing = true; /* ends a call that waits for other CPUs */
     pthread_mutex_unlock(&cuda->state_lock);
     pthread_mutex_lock(&cuda->order_lock);
+    pthread_mutex_lock(&cuda->mail.lock);
     if (!is_closed(cuda)) {
         if (!await_idle(cuda, CLOSING_NS, true)) {
             char text[SHC_HOST_REASON_BYTES];
@@ -154,6 +162,7 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
         cuda->closed = true;
         pthread_mutex_unlock(&cuda->state_lock);
     }
+    pthread_mutex_unlock(&cuda->mail.lock);
     pthread_mutex_unlock(&cuda->order_lock);
 }
 

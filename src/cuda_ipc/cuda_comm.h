@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * A group of ranks with GPUs: what setup.c makes, enqueue.c uses, watch.c keeps an eye on.
+ * A group of ranks with GPUs: what setup.c makes, enqueue.c and mail.c use, watch.c keeps an eye on.
  */
 
 #include "cuda_ipc/cuda_error.h"
 #include "cuda_ipc/cuda_ipc.h"
 #include "cuda_ipc/demand.h"
+#include "cuda_ipc/flight.h"
 #include "cuda_ipc/kernel/kernels.h"
+#include "cuda_ipc/mail.h"
 #include "cuda_ipc/share.h"
 #include "cuda_ipc/timeline.h"
 #include "shm/base/clock.h"
@@ -17,13 +19,6 @@
 #define SHC_CUDA_NAME_BYTES   64
 #define SHC_CUDA_REASON_BYTES (2 * SHC_SHARE_REASON_BYTES + 64)
 #define SHC_GATE_BYTES        256 /* the gate has its own piece of the GPU's memory */
-
-/* An operation that is under way. */
-struct shc_flight {
-    uint64_t begun_ns, deadline_ns, late_ns;
-    uint64_t last_round;
-    uint64_t call[SHC_RECORD_CALL_WORDS];
-};
 
 struct shc_cuda_comm {
     /* Constant once it is made. */
@@ -42,7 +37,7 @@ struct shc_cuda_comm {
     struct shc_share share;
     struct shc_host host;
     struct shc_timeline timeline;
-    shc_cu_address gate;    /* this rank's */
+    shc_cu_address gate;    /* this rank's; behind it those of its messages */
     shc_cu_address scratch; /* without slabs: a half of each rank */
 
     pthread_mutex_t order_lock; /* guards what follows; held while an operation is enqueued */
@@ -64,6 +59,8 @@ struct shc_cuda_comm {
 
     struct shc_sys_thread watcher;
     bool watched;
+
+    struct shc_mail mail;
 };
 
 /* As shc_cuda_comm_create, over this library in the place of the machine's driver. */
@@ -102,5 +99,8 @@ void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight
 /* It takes rounds up to this one. */
 void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round);
 
-/* Is this rank's stream past all operations? */
+/* Says a line about the group. */
+void shc_watch_say(struct shc_cuda_comm *comm, const char *line);
+
+/* Are this rank's streams past all operations? */
 bool shc_watch_idle(struct shc_cuda_comm *comm);

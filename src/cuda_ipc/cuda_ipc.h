@@ -63,9 +63,13 @@ enum shc_status shc_cuda_comm_create(struct shc_comm *comm, const struct shc_cud
  * Enqueues the operation on a stream (a CUstream) of the GPU and returns. Operations of a group run
  * in the order of these calls, also on different streams. The tensors are contiguous GPU memory,
  * valid until the stream is past the operation; the descriptor is copied. Which fields an operation
- * uses is said at shc_op; SEND, RECV and sparse tensors are not offered.
- * The CPU waits only when it is 64 operations ahead of the slowest GPU, and in all_to_all until all
- * ranks have come to the call.
+ * uses is said at shc_op; sparse tensors are not offered.
+ * SEND and RECV have an order for each pair of ranks and each direction: there the n-th SEND goes to
+ * the n-th RECV, and number of elements, dtype and tag must be the same, else the group fails. They
+ * pass the collectives and one another where their streams let them; a SEND that its receiver has not
+ * called for holds its stream, but for what little finds room. RECV names its sender.
+ * The CPU waits only when it is 64 operations ahead of the slowest GPU (64 messages, of its peer),
+ * and in all_to_all until all ranks have come to the call.
  * A stream cannot fail. When the group fails, its operations end and write nothing more; whoever has
  * synchronized asks shc_cuda_comm_error.
  */

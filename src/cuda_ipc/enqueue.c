@@ -428,6 +428,8 @@ enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct s
 {
     if (shc_comm_error(cuda->core) == SHC_ERR_FORKED)
         return shc_cuda_fail(SHC_ERR_FORKED, "the group belongs to the parent process");
+    if (op->kind == SHC_SEND || op->kind == SHC_RECV)
+        return shc_mail_enqueue(cuda, op, stream);
     pthread_mutex_lock(&cuda->order_lock);
     pthread_mutex_lock(&cuda->state_lock);
     const bool closing = cuda->closing;

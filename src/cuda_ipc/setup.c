@@ -105,14 +105,16 @@ static enum shc_status make_gate(struct shc_cuda_comm *comm)
     const struct shc_driver *driver = &comm->driver;
     struct shc_cu_stream *stream;
     SHC_TRY(shc_gpu_enter(&comm->gpu));
-    int result = driver->cuMemAlloc(&comm->gate, SHC_GATE_BYTES);
+    const size_t bytes = SHC_GATE_BYTES + shc_mail_gates_bytes(comm->world);
+    int result = driver->cuMemAlloc(&comm->gate, bytes);
     if (result == SHC_CU_SUCCESS)
         result = driver->cuEventCreate(&comm->tail, SHC_CU_EVENT_DISABLE_TIMING);
     if (result == SHC_CU_SUCCESS)
         result = driver->cuStreamCreateWithPriority(&stream, SHC_CU_STREAM_NON_BLOCKING, 0);
     if (result == SHC_CU_SUCCESS) {
-        /* Open, as the first operation's staging must find it: a word of value 1. */
-        result = driver->cuMemsetD8Async(comm->gate, 0, SHC_GATE_BYTES, stream);
+        /* Open, as the first operation's staging must find it: a word of value 1. Messages open
+         * theirs. */
+        result = driver->cuMemsetD8Async(comm->gate, 0, bytes, stream);
         if (result == SHC_CU_SUCCESS)
             result = driver->cuMemsetD8Async(comm->gate, SHC_GATE_OPEN, 1, stream);
         if (result == SHC_CU_SUCCESS)
@@ -209,8 +211,9 @@ static enum shc_status share_slabs(struct making *making)
 {
     struct shc_cuda_comm *comm = making->comm;
     if (making->config->route != SHC_CUDA_ROUTE_HOST)
-        SHC_TRY(shc_share_make(&making->control, &comm->gpu, 2 * comm->half_bytes,
-                               making->deadline_ns, &comm->share));
+        SHC_TRY(shc_share_make(&making->control, &comm->gpu,
+                               shc_data_bytes(comm->half_bytes, comm->world), making->deadline_ns,
+                               &comm->share));
     return choose_route(comm, making->config->route);
 }
 
@@ -236,7 +239,7 @@ static enum shc_status start(struct shc_cuda_comm *comm)
     SHC_TRY(make_scratch(comm));
     struct shc_lone_shm *words = shc_host_arrival(&comm->host, comm->rank, 0);
     SHC_TRY(shc_timeline_init(&comm->gpu, shc_host_device(&comm->host, words), &words->word,
-                              (uint32_t)comm->world, sizeof *words / sizeof words->word,
+                              shc_host_waited(&comm->host), sizeof *words / sizeof words->word,
                               &comm->timeline));
     return shc_watch_start(comm);
 }
@@ -285,6 +288,7 @@ void shc_setup_undo(struct shc_cuda_comm *comm)
     shc_host_undo(&comm->host);
     shc_share_undo(&comm->share);
     if (comm->gpu.context != NULL && shc_gpu_enter(&comm->gpu) == SHC_OK) {
+        shc_mail_undo(comm);
         if (comm->tail != NULL)
             (void)comm->driver.cuEventDestroy(comm->tail);
         if (comm->gate != 0)

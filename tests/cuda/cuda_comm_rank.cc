@@ -197,6 +197,8 @@ void enqueue(Rank &rank, shc_cuda_comm *cuda, Call call, size_t stream)
         die("enqueue");
 }
 
+} // namespace
+
 void barrier_of_cpus(Rank &rank)
 {
     shc_op op = {};
@@ -205,7 +207,6 @@ void barrier_of_cpus(Rank &rank)
         report("cpu_barrier", shc_error_text());
 }
 
-// How a group that must have failed says so: its status, its text, and whether streams ended.
 void report_failure(Rank &rank, shc_status st)
 {
     report("status", shc_status_name(st));
@@ -214,8 +215,6 @@ void report_failure(Rank &rank, shc_status st)
         rank.driver.cuStreamSynchronize(rank.streams[i]);
     report("ended_ns", std::to_string(shc_clock_ns()));
 }
-
-} // namespace
 
 // Each operation works on what the one before has left, on another stream. 64-bit sums wrap alike.
 void chain(Rank &rank)
@@ -412,7 +411,14 @@ void refuse(Rank &rank)
             report("not_refused", name);
         report(name, shc_cuda_failure());
     };
-    try_one("send", simple_call(SHC_SEND, SHC_INT8, at, 1, at, 1), SHC_ERR_UNSUPPORTED);
+    Call any = simple_call(SHC_RECV, SHC_INT8, at, 1, at, 1);
+    any.op.peer = SHC_ANY_SOURCE;
+    try_one("any", any, SHC_ERR_UNSUPPORTED);
+    Call nobody = simple_call(SHC_SEND, SHC_INT8, at, 1, at, 1);
+    nobody.op.peer = rank.world;
+    try_one("nobody", nobody, SHC_ERR_INVALID);
+    nobody.op.peer = SHC_ANY_SOURCE;
+    try_one("send_to_any", nobody, SHC_ERR_INVALID);
     try_one("sparse", simple_call(SHC_ALL_REDUCE_SPARSE, SHC_INT8, at, 1, at, 1),
             SHC_ERR_UNSUPPORTED);
     try_one("room", simple_call(SHC_ALL_REDUCE, SHC_INT8, at, 8, at, 7), SHC_ERR_INVALID);
@@ -441,9 +447,14 @@ namespace
 int run(const std::string &folder, int number, int world, const Settings &settings)
 {
     static const std::map<std::string, void (*)(Rank &)> scenarios = {
-        {"sweep", sweep},     {"large", large},   {"chain", chain},
-        {"groups", groups},   {"ahead", ahead},   {"differ", differ},
-        {"endless", endless}, {"refuse", refuse}, {"make", nullptr},
+        {"sweep", sweep},           {"large", large},
+        {"chain", chain},           {"groups", groups},
+        {"ahead", ahead},           {"differ", differ},
+        {"endless", endless},       {"refuse", refuse},
+        {"make", nullptr},          {"mail_sweep", mail_sweep},
+        {"mail_ring", mail_ring},   {"mail_chain", mail_chain},
+        {"mail_ahead", mail_ahead}, {"mail_differ", mail_differ},
+        {"mail_leave", mail_leave}, {"mail_endless", mail_endless},
     };
     prctl(PR_SET_PDEATHSIG, SIGKILL); // of a test that was ended
     Rank rank(folder, number, world, settings);
