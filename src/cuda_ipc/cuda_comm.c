@@ -137,6 +137,16 @@ static bool await_idle(struct shc_cuda_comm *cuda, uint64_t patience_ns, bool wh
     return true;
 }
 
+/* A legacy slab goes with its process: what lies there for others is theirs for a while. pre: the
+ * mail's lock. */
+static void linger(struct shc_cuda_comm *cuda)
+{
+    const uint64_t deadline_ns = shc_clock_ns() + CLOSING_NS;
+    while (cuda->by_slabs && cuda->share.kind == SHC_SLAB_LEGACY && !shc_mail_is_taken(cuda) &&
+           shc_clock_ns() < deadline_ns && shc_watch_look(cuda) == SHC_OK)
+        shc_sys_sleep_ns(SHC_NS_PER_MS / 5);
+}
+
 void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
 {
     if (is_child(cuda))
@@ -154,6 +164,7 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
             (void)!shc_watch_fail(cuda, SHC_ERR_PEER_LEFT, text);
             (void)await_idle(cuda, DRAINING_NS, false);
         }
+        linger(cuda);
         /* release cuda/left -> acquire in look_at_leavers(): its last operation. */
         shc_a64_store_release(&shc_host_part(&cuda->host, cuda->rank)->left.word,
                               cuda->sequence + 1);

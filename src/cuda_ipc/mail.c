@@ -252,6 +252,15 @@ static enum shc_status make_end(struct shc_cuda_comm *comm, bool sends, int peer
     return SHC_OK;
 }
 
+bool shc_mail_is_taken(const struct shc_cuda_comm *comm)
+{
+    for (int r = 0; r < comm->world; r++)
+        if (comm->mail.to[r] != NULL &&
+            shc_end_reached(comm, comm->mail.to[r]) < comm->mail.to[r]->piece)
+            return false;
+    return true;
+}
+
 void shc_mail_undo(struct shc_cuda_comm *comm)
 {
     for (int i = 0; i < comm->mail.count; i++) {

@@ -52,6 +52,9 @@ SHC_INLINE size_t shc_mail_gates_bytes(int world)
 SHC_NODISCARD enum shc_status shc_mail_enqueue(struct shc_cuda_comm *comm, const struct shc_op *op,
                                                void *stream);
 
+/* Has every piece been taken that this rank has sent? pre: the mail's lock. */
+bool shc_mail_is_taken(const struct shc_cuda_comm *comm);
+
 /* pre: this rank's streams are past all messages; the GPU is entered. */
 void shc_mail_undo(struct shc_cuda_comm *comm);
 

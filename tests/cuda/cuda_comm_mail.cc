@@ -338,7 +338,9 @@ void mail_leave(Rank &rank)
             die("send");
     }
     if (rank.rank == last) {
+        const uint64_t begun = shc_clock_ns();
         shc_cuda_comm_close(rank.cuda);
+        report("close_ms", std::to_string((shc_clock_ns() - begun) / SHC_NS_PER_MS));
         report("right", shc_cuda_comm_error(rank.cuda) == SHC_ERR_CLOSED ? "yes" : "no");
         return;
     }

@@ -246,10 +246,16 @@ TEST(MailClose, WithAMessageUnderWayFailsTheGroup)
 TEST(MailClose, LeavesWhatWasSent)
 {
     for (const char *then : {"recv", "send"})
-        for (const char *route : {"auto", "host"}) {
-            auto reports =
-                run(3, std::string("scenario=mail_leave meet=0 then=") + then + " route=" + route);
+        for (const char *how : {"auto", "host", "legacy"}) {
+            SCOPED_TRACE(how);
+            const bool legacy = how == std::string("legacy");
+            auto reports = run(3,
+                               std::string("scenario=mail_leave meet=0 then=") + then +
+                                   " route=" + (legacy ? "slabs" : how),
+                               legacy ? "export=800" : "");
             expect_key(reports, "right", "yes");
+            // A legacy slab goes with its process: its receivers have two seconds.
+            EXPECT_EQ(atoi(reports[2]["close_ms"].c_str()) >= 2000, legacy) << all_of(reports[2]);
             for (size_t r : {0, 1}) {
                 EXPECT_EQ(reports[r]["status"], "peer left") << all_of(reports[r]);
                 EXPECT_HAS(reports[r], "error",
