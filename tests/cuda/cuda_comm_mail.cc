@@ -53,7 +53,7 @@ class Box
         std::copy(bytes.begin(), bytes.end(), want.begin() + kMargin);
         return rank_.get(at_, want.size()) == want;
     }
-    bool begins_with(const Bytes &bytes) { return rank_.get(at_ + kMargin, bytes.size()) == bytes; }
+    Bytes get(size_t bytes) { return rank_.get(at_ + kMargin, bytes); }
     bool sync() { return rank_.driver.cuStreamSynchronize(stream) == SHC_CU_SUCCESS; }
 
     // As two tensors in a row.
@@ -199,7 +199,7 @@ void mail_chain(Rank &rank)
     ok = ok && box[0]->sync() && rank.sync() && shc_cuda_comm_error(rank.cuda) == SHC_OK;
     const int first = (rank.rank + kTurns * (rank.world - 1)) % rank.world;
     const bool right = ok && rank.get(sum, kBytes) == Bytes(kBytes, want) &&
-                       box[kTurns % 2]->begins_with(letter(first, 0, 0, kBytes));
+                       box[kTurns % 2]->get(kBytes) == letter(first, 0, 0, kBytes);
     report("right", right ? "yes" : ok ? "other data" : shc_cuda_failure());
 }
 
@@ -323,6 +323,48 @@ void mail_endless(Rank &rank)
     out.sync();
     in.sync();
     report("closed_ns", std::to_string(shc_clock_ns()));
+}
+
+// Rank 0 sends slow rank 1 more than finds room; rank 2 aborts when rank 1 has taken a piece and is
+// about to copy the next one: rank 0's wait ends, and must not let it write over that.
+void mail_poison(Rank &rank)
+{
+    const size_t slot = shc_mail_slot_bytes(4096, rank.world), pieces = 6, bytes = pieces * slot;
+    Box box(rank, bytes);
+    const Bytes sent = letter(0, 1, 3, bytes);
+    shc_status st = SHC_OK;
+    box.clear(bytes);
+    if (rank.rank == 0)
+        box.put(sent);
+    barrier_of_cpus(rank);
+    if (rank.rank < 2)
+        st = box.enqueue(
+            box.call(rank.rank == 0 ? SHC_SEND : SHC_RECV, 1 - rank.rank, kByte, bytes));
+    // acquire cuda/mail <- release in the device.
+    while (rank.rank == 2 &&
+           shc_a64_load_acquire(&shc_host_taken(&rank.cuda->host, 0, 1)->word) < 1)
+        usleep(100);
+    if (rank.rank == 2) {
+        usleep(static_cast<useconds_t>(rank.settings.number("after_us", 0)));
+        shc_cuda_comm_abort(rank.cuda, "enough");
+    }
+    for (int tries = 0; st == SHC_OK && tries < 30000; tries++) {
+        usleep(1000);
+        st = shc_cuda_comm_error(rank.cuda);
+    }
+    report("ended", box.sync() ? "yes" : "no");
+    int whole = 0, torn = 0;
+    const Bytes found = box.get(bytes);
+    for (size_t p = 0; p < pieces && rank.rank == 1; p++) {
+        const Bytes piece(found.begin() + static_cast<ptrdiff_t>(p * slot),
+                          found.begin() + static_cast<ptrdiff_t>((p + 1) * slot));
+        const bool right =
+            std::equal(piece.begin(), piece.end(), sent.begin() + static_cast<ptrdiff_t>(p * slot));
+        whole += right;
+        torn += !right && piece != Bytes(slot, kGuard);
+    }
+    report("whole", std::to_string(whole));
+    report("torn", std::to_string(torn));
 }
 
 // The last rank sends two messages that find room, and goes. Rank 0 receives them when it has gone,

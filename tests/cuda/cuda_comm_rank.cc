@@ -447,14 +447,23 @@ namespace
 int run(const std::string &folder, int number, int world, const Settings &settings)
 {
     static const std::map<std::string, void (*)(Rank &)> scenarios = {
-        {"sweep", sweep},           {"large", large},
-        {"chain", chain},           {"groups", groups},
-        {"ahead", ahead},           {"differ", differ},
-        {"endless", endless},       {"refuse", refuse},
-        {"make", nullptr},          {"mail_sweep", mail_sweep},
-        {"mail_ring", mail_ring},   {"mail_chain", mail_chain},
-        {"mail_ahead", mail_ahead}, {"mail_differ", mail_differ},
-        {"mail_leave", mail_leave}, {"mail_endless", mail_endless},
+        {"sweep", sweep},
+        {"large", large},
+        {"chain", chain},
+        {"groups", groups},
+        {"ahead", ahead},
+        {"differ", differ},
+        {"endless", endless},
+        {"refuse", refuse},
+        {"make", nullptr},
+        {"mail_sweep", mail_sweep},
+        {"mail_ring", mail_ring},
+        {"mail_chain", mail_chain},
+        {"mail_ahead", mail_ahead},
+        {"mail_differ", mail_differ},
+        {"mail_leave", mail_leave},
+        {"mail_endless", mail_endless},
+        {"mail_poison", mail_poison},
     };
     prctl(PR_SET_PDEATHSIG, SIGKILL); // of a test that was ended
     Rank rank(folder, number, world, settings);

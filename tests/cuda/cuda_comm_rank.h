@@ -101,6 +101,7 @@ void mail_chain(Rank &rank);   // messages that pass on what came, beside collec
 void mail_ahead(Rank &rank);   // more of them than there are records
 void mail_differ(Rank &rank);  // the ends call otherwise
 void mail_endless(Rank &rank); // until the group fails
+void mail_poison(Rank &rank);  // a wait that is ended, and a slow reader
 void mail_leave(Rank &rank);   // a sender that has gone when its message is received
 
 } // namespace shmcoll::test

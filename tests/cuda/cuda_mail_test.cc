@@ -221,6 +221,20 @@ TEST(MailAbort, EndsAllRanksWithItsReason)
     }
 }
 
+// A stream of rank 1 takes 40 ms for a step: behind taking a piece it waits, looks at its gate, copies.
+TEST(MailAbort, HarmsNothingThatASlowRankStillReads)
+{
+    for (const char *route : {" route=auto", " route=host"}) {
+        const std::string how = std::string("scenario=mail_poison meet=0 after_us=90000") + route;
+        auto reports =
+            run_processes(CUDA_COMM_RANK, {{"", how}, {"slow_us=40000", how}, {"", how}});
+        expect_key(reports, "ended", "yes");
+        expect_key(reports, "torn", "0");
+        EXPECT_GE(atoi(reports[1]["whole"].c_str()), 1) << all_of(reports[1]);
+        printf("%s pieces were whole\n", reports[1]["whole"].c_str());
+    }
+}
+
 TEST(MailClose, NeedsNoPeerAndIsNamedByThoseWhoGoOn)
 {
     for (const char *knobs : {"", "delay_us=300"}) {
