@@ -24,7 +24,7 @@ PACKAGES_AARCH64 := gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-
 CORE_SOURCES := $(shell find src CMakeLists.txt -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.map' \
                   -o -name CMakeLists.txt)
 
-.PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress browser gpu
+.PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress cuda-kills browser gpu
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
@@ -40,6 +40,7 @@ help:
 	@echo "make soak     random kills for a long time"
 	@echo "make clients  the longer programs of users: compilers, more ranks"
 	@echo "make fuzz     random programs against the oracle (SHMCOLL_FUZZ_PROGRAMS, SHMCOLL_FUZZ_SEED)"
+	@echo "make cuda-kills    ranks with a stand-in GPU are killed, 500 times (SHMCOLL_CUDA_KILLS)"
 	@echo "make stress   a million messages of up to 4 MiB between 8 ranks"
 	@echo "make browser  the page of shmcoll bench --html in a browser (needs chromium)"
 	@echo "make huge     tensors of more than 2^31 elements and 4 GiB (needs 11 GiB of memory)"
@@ -146,6 +147,11 @@ fuzz: export SHMCOLL_FUZZ_SEED ?= $(shell date +%s)
 fuzz: packages-test build $(VENV)/.extras
 	@echo "SHMCOLL_FUZZ_SEED=$$SHMCOLL_FUZZ_SEED"
 	$(PY) tests/run.py --jobs $(JOBS) --long fuzz
+
+# As many ranks with a stand-in GPU are killed, and a quarter of that while their group is made.
+cuda-kills: export SHMCOLL_CUDA_KILLS ?= 500
+cuda-kills: packages-test build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long cuda-kills
 
 stress: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long stress

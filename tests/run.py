@@ -82,7 +82,7 @@ class Lane:
     labels: str = ""  # a regular expression over ctest labels
     targets: tuple[str, ...] = ()  # what to build; all when it is empty
     files: tuple[str, ...] = ()  # for pytest
-    options: tuple[str, ...] = ()  # its options
+    options: tuple[str, ...] = ()  # its options, or ctest's
     alone: bool = False  # its tests have the machine for themselves, and its memory as users do
     exclusions: pathlib.Path | None = None  # lists tests of ctest that must fail
     at_least: int = 0  # tests, with these
@@ -129,6 +129,9 @@ LONG_LANES = {
     "soak": (Lane("soak", files=("tests/proc/soak",), alone=True),),
     "torch": (Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",)),),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),
+    "cuda-kills": (
+        Lane("cuda-kills", DEV, "^cuda-kills$", ("cuda_comm_test",), options=("-V",), alone=True),
+    ),
     "stress": (Lane("stress", DEV, "^stress$", ("tests_conformance",), alone=True),),
     "browser": (Lane("browser", files=("tests/browser",)),),
     "huge": (Lane("huge", files=("tests/huge",), alone=True),),
@@ -195,7 +198,7 @@ def run_ctest(lane: Lane, jobs: int, only: str) -> Result:
         return Result(lane.name, False, time.monotonic() - begun, "does not build", [])
     command = ["ctest", "--test-dir", str(lane.build.path), "-L", lane.labels]
     command += ["--output-on-failure", "--no-tests=error" if not only else "--no-tests=ignore"]
-    command += ["-j", "1" if lane.alone else str(TESTS_PER_JOB * jobs)]
+    command += ["-j", "1" if lane.alone else str(TESTS_PER_JOB * jobs), *lane.options]
     if lane.without:
         command += ["-E", lane.without]
     if only:

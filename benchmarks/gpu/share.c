@@ -95,7 +95,7 @@ static enum shc_status let_library_choose(struct lab *lab)
     if (share == NULL)
         return shc_cuda_fail(SHC_ERR_NOMEM, "no memory");
     const enum shc_status st =
-        shc_share_make(&lab->control, &lab->gpu, MIB, lab->deadline_ns, share);
+        shc_share_make(&lab->control, &lab->gpu, MIB, lab->deadline_ns, NULL, share);
     if (st == SHC_OK && lab->rank == 0) {
         struct line line;
         lab_line(lab, &line);

@@ -38,6 +38,16 @@ void *nativeHandle(const c10::Stream &stream)
 #endif
 }
 
+bool isMessage(const shc_op &op)
+{
+    return op.kind == SHC_SEND || op.kind == SHC_RECV;
+}
+
+c10::Stream newStream(c10::Device device)
+{
+    return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, true);
+}
+
 } // namespace
 
 CudaSide::Gpu *CudaSide::find(c10::Device device)
@@ -49,7 +59,7 @@ CudaSide::Gpu *CudaSide::find(c10::Device device)
 }
 
 // The ranks meet here.
-CudaGroup CudaSide::make(c10::Device device) const
+CudaGroup CudaSide::make(c10::Device device, const char *hint) const
 {
     shc_cuda_config config{};
     config.device = device.index();
@@ -60,7 +70,8 @@ CudaGroup CudaSide::make(c10::Device device) const
     // A machine that cannot is no mistake of the caller's type.
     TORCH_CHECK_WITH(DistBackendError, status != SHC_ERR_UNSUPPORTED,
                      "shmcoll: ", shc_cuda_error_text());
-    checkCuda(status);
+    if (status != SHC_OK)
+        throwStatus(status, c10::str(shc_cuda_error_text(), hint));
     return CudaGroup(made, [core = group_](shc_cuda_comm *old) {
         GilRelease release;
         shc_cuda_comm_free(old);
@@ -68,13 +79,11 @@ CudaGroup CudaSide::make(c10::Device device) const
 }
 
 // pre: order_ is held.
-CudaSide::Gpu &CudaSide::gpuOf(c10::Device device)
+CudaSide::Gpu &CudaSide::gpuOf(c10::Device device, const char *hint)
 {
     if (Gpu *found = find(device))
         return *found;
-    Gpu gpu{make(device),
-            c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, true),
-            {}};
+    Gpu gpu{make(device, hint), std::make_unique<Lane>(newStream(device)), newStream(device), {}};
     std::lock_guard<std::mutex> guard(lock_);
     if (closed_) // while it was made
         shc_cuda_comm_close(gpu.group.get());
@@ -90,6 +99,15 @@ std::vector<CudaSide::Gpu *> CudaSide::all()
     return found;
 }
 
+// Is what is enqueued on the current stream captured into a graph?
+bool CudaSide::isCapturing(const Gpu *gpu, c10::Device device)
+{
+    bool capturing = false;
+    checkCuda(shc_cuda_capturing(gpu == nullptr ? nullptr : gpu->group.get(),
+                                 nativeHandle(currentStream(device)), &capturing));
+    return capturing;
+}
+
 c10::intrusive_ptr<c10d::Work> CudaSide::run(const Call &call)
 {
     const c10::Device device = deviceOf(call);
@@ -97,47 +115,96 @@ c10::intrusive_ptr<c10d::Work> CudaSide::run(const Call &call)
                      ": sparse CUDA tensors are not offered");
     c10::DeviceGuard onDevice(device);
     GilRelease release;
+    if (isMessage(call.op))
+        return transfer(call, device);
     std::lock_guard<std::mutex> guard(order_);
-    Gpu &gpu = gpuOf(device);
+    Gpu *known = find(device);
+    // Memory is made then, which a capture forbids; and the ranks meet, which a replay would not.
+    TORCH_CHECK_TYPE(known != nullptr || !isCapturing(nullptr, device), "shmcoll: ", call.title,
+                     ": the group's first operation on ", device,
+                     " cannot be captured; run one before the capture");
+    Gpu &gpu = known != nullptr ? *known : gpuOf(device);
     const c10::Stream current = currentStream(device);
-#if SHMCOLL_TORCH_AT_LEAST(2, 13)
-    // A graph would wait for the numbers of the first time, for ever or not at all.
-    TORCH_CHECK_TYPE(!c10::impl::VirtualGuardImpl(device.type()).isStreamCapturing(current),
-                     "shmcoll: ", call.title, ": not offered while a CUDA graph is captured");
-#endif
     if (isInline(call.asyncOp)) {
         RECORD_FUNCTION(call.title, std::vector<c10::IValue>{});
         checkCuda(shc_cuda_comm_enqueue(gpu.group.get(), &call.op, nativeHandle(current)));
         sequence_++;
         return nullptr;
     }
+    return enqueue(gpu, *gpu.collectives, call, isCapturing(&gpu, device));
+}
+
+// A message that waits for room in its channel holds up no other channel, and no collective.
+c10::intrusive_ptr<c10d::Work> CudaSide::transfer(const Call &call, c10::Device device)
+{
+    TORCH_CHECK_TYPE(call.op.peer != SHC_ANY_SOURCE, "shmcoll: ", call.title,
+                     ": a CUDA tensor from any rank is not offered; name the sender, or receive "
+                     "into a CPU tensor");
+    Gpu *gpu = find(device);
+    TORCH_CHECK_TYPE(!isCapturing(gpu, device), "shmcoll: ", call.title,
+                     ": not offered while a CUDA graph is captured; call it beside the graph");
+    if (gpu == nullptr) {
+        std::lock_guard<std::mutex> guard(order_);
+        gpu = &gpuOf(device,
+                     " (in a group's first operation on CUDA tensors all its ranks meet, also "
+                     "where that is a message: let a collective come first)");
+    }
+    Lane &lane = laneOf(*gpu, call.op);
+    std::lock_guard<std::mutex> guard(lane.order);
+    return enqueue(*gpu, lane, call, false);
+}
+
+CudaSide::Lane &CudaSide::laneOf(Gpu &gpu, const shc_op &op)
+{
+    std::lock_guard<std::mutex> guard(lock_);
+    const auto key = std::make_pair(op.kind, op.peer);
+    auto found = gpu.ends.find(key);
+    if (found == gpu.ends.end())
+        found = gpu.ends.try_emplace(key, newStream(gpu.collectives->stream.device())).first;
+    return found->second;
+}
+
+// pre: the lane's order is held. On a stream of its own, behind what the current one has.
+c10::intrusive_ptr<c10d::Work> CudaSide::enqueue(Gpu &gpu, Lane &lane, const Call &call,
+                                                 bool captured)
+{
+    const c10::Stream stream = captured ? gpu.forked : lane.stream;
+    const c10::Device device = stream.device();
     c10::Event begin(device.type());
-    begin.record(current);
-    begin.block(gpu.stream);
-    checkCuda(shc_cuda_comm_enqueue(gpu.group.get(), &call.op, nativeHandle(gpu.stream)));
-    auto stash = std::make_shared<Stash>(device.type());
-    stash->end.record(gpu.stream);
+    begin.record(currentStream(device));
+    begin.block(stream);
+    checkCuda(shc_cuda_comm_enqueue(gpu.group.get(), &call.op, nativeHandle(stream)));
+    auto stash = std::make_shared<Stash>(device.type(), captured);
+    stash->end.record(stream);
     stash->tensors = call.tensors();
-    dropPassed(gpu);
-    gpu.stashes.push_back(stash);
-    return c10::make_intrusive<WorkCuda>(gpu.group, rank_, call, gpu.stream, std::move(stash),
+    if (!captured) { // else nobody may ask for events, and the graph keeps the memory
+        dropPassed(lane);
+        lane.stashes.push_back(stash);
+    }
+    return c10::make_intrusive<WorkCuda>(gpu.group, rank_, call, stream, std::move(stash),
                                          ++sequence_);
 }
 
 // What nobody waits for is dropped when the next operation comes.
-void CudaSide::dropPassed(Gpu &gpu)
+void CudaSide::dropPassed(Lane &lane)
 {
-    while (!gpu.stashes.empty() && gpu.stashes.front()->end.query()) {
-        gpu.stashes.front()->drop();
-        gpu.stashes.pop_front();
+    while (!lane.stashes.empty() && lane.stashes.front()->end.query()) {
+        lane.stashes.front()->drop();
+        lane.stashes.pop_front();
     }
 }
 
 void CudaSide::settle(std::chrono::milliseconds timeout)
 {
     for (Gpu *gpu : all()) {
-        c10::Event passed(gpu->stream.device_type());
-        passed.record(currentStream(gpu->stream.device()));
+        const c10::Stream own = gpu->collectives->stream;
+        TORCH_CHECK_TYPE(!isCapturing(gpu, own.device()),
+                         "shmcoll: barrier() waits on the host, and cannot be captured");
+        // The current stream does not know of asynchronous operations that nobody has waited for.
+        c10::Event here(own.device_type()), passed(own.device_type());
+        here.record(currentStream(own.device()));
+        here.block(own);
+        passed.record(own);
         waitOnHost(passed, gpu->group, timeout);
     }
 }

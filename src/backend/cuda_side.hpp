@@ -24,10 +24,12 @@ class CudaSide
 
     // Enqueues the operation: behind what the current stream has, and, where that is synchronous,
     // before what it gets next (then there is no Work). The host does not wait for other ranks, but
-    // for the first operation on a GPU, in which the ranks meet.
+    // for the first operation on a GPU, in which the ranks meet. Messages to one rank, or from one,
+    // have a stream of their own: so they wait for no other, as their callers may expect.
     c10::intrusive_ptr<c10d::Work> run(const Call &call);
 
-    // Waits until the GPUs have done what was enqueued on their current streams.
+    // Waits until the GPUs have done what was enqueued on their current streams, and all of the
+    // group's own operations.
     void settle(std::chrono::milliseconds timeout);
 
     // How many operations have been enqueued.
@@ -38,16 +40,30 @@ class CudaSide
     void close();
 
   private:
+    // Asynchronous operations that follow one another.
+    struct Lane {
+        explicit Lane(c10::Stream of) : stream(of) {}
+        c10::Stream stream;
+        std::deque<std::shared_ptr<Stash>> stashes; // of those that may be under way, in order
+        std::mutex order;                           // of messages: held while one is enqueued
+    };
     struct Gpu {
         CudaGroup group;
-        c10::Stream stream;                         // of asynchronous operations
-        std::deque<std::shared_ptr<Stash>> stashes; // of those that may be under way, in order
+        std::unique_ptr<Lane> collectives; // used with order_
+        c10::Stream forked;                // of asynchronous operations that are captured
+        // Of messages: by the operation and the peer. Grows only.
+        std::map<std::pair<shc_op_kind, int>, Lane> ends;
     };
-    Gpu &gpuOf(c10::Device device);
+    // hint: what is said behind the reason where there is no communicator.
+    Gpu &gpuOf(c10::Device device, const char *hint = "");
     Gpu *find(c10::Device device);
-    CudaGroup make(c10::Device device) const;
+    CudaGroup make(c10::Device device, const char *hint) const;
     std::vector<Gpu *> all();
-    static void dropPassed(Gpu &gpu);
+    Lane &laneOf(Gpu &gpu, const shc_op &op);
+    c10::intrusive_ptr<c10d::Work> transfer(const Call &call, c10::Device device);
+    c10::intrusive_ptr<c10d::Work> enqueue(Gpu &gpu, Lane &lane, const Call &call, bool captured);
+    static bool isCapturing(const Gpu *gpu, c10::Device device);
+    static void dropPassed(Lane &lane);
 
     Group group_;
     int rank_;
@@ -57,7 +73,7 @@ class CudaSide
     std::atomic<uint64_t> sequence_{0};
 
     std::mutex lock_;                      // guards what follows; never held for long
-    std::map<c10::DeviceIndex, Gpu> gpus_; // grows only; what it holds belongs to order_
+    std::map<c10::DeviceIndex, Gpu> gpus_; // grows only; groups are constant
     bool closed_ = false;
 };
 

@@ -77,12 +77,12 @@ WorkCuda::WorkCuda(CudaGroup group, int rank, const Call &call, c10::Stream stre
 
 bool WorkCuda::isCompleted()
 {
-    return stash_->end.query() || shc_cuda_comm_error(group_.get()) != SHC_OK;
+    return stash_->passed() || shc_cuda_comm_error(group_.get()) != SHC_OK;
 }
 
 bool WorkCuda::isSuccess() const
 {
-    return stash_->end.query() && shc_cuda_comm_error(group_.get()) == SHC_OK;
+    return stash_->passed() && shc_cuda_comm_error(group_.get()) == SHC_OK;
 }
 
 std::exception_ptr WorkCuda::exception() const
@@ -95,7 +95,7 @@ bool WorkCuda::wait(std::chrono::milliseconds timeout)
 {
     checkCuda(shc_cuda_comm_error(group_.get()));
     stash_->end.block(currentStream(stream_.device()));
-    if (timeout != kNoTimeout)
+    if (timeout != kNoTimeout && !stash_->captured)
         waitOnHost(stash_->end, group_, timeout);
     stash_->drop();
     return true;

@@ -29,10 +29,13 @@ void waitOnHost(const c10::Event &event, const CudaGroup &group, std::chrono::mi
 // The tensors of an operation that a stream works on: the allocator would hand their memory to the
 // caller's stream. Dropped when that stream has been made to wait, or this one has passed.
 struct Stash {
-    explicit Stash(c10::DeviceType type) : end(type) {}
+    Stash(c10::DeviceType type, bool inGraph) : end(type), captured(inGraph) {}
     void drop();
+    // The stream is past it; a captured one counts so at once: it has no time but in a replay.
+    bool passed() const { return captured || end.query(); }
 
-    c10::Event end; // of the operation
+    c10::Event end;      // of the operation
+    const bool captured; // then the event is of use in the capture alone, and not to be queried
     std::mutex lock;
     std::vector<at::Tensor> tensors; // guarded by it
 };

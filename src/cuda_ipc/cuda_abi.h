@@ -32,6 +32,14 @@
 #define SHC_CU_NOT_SUPPORTED          801
 #define SHC_CU_SYSTEM_NOT_READY       802
 #define SHC_CU_SYSTEM_DRIVER_MISMATCH 803
+#define SHC_CU_CAPTURE_UNSUPPORTED    900
+#define SHC_CU_CAPTURE_INVALIDATED    901
+#define SHC_CU_CAPTURE_MERGE          902
+#define SHC_CU_CAPTURE_UNMATCHED      903
+#define SHC_CU_CAPTURE_UNJOINED       904
+#define SHC_CU_CAPTURE_ISOLATION      905
+#define SHC_CU_CAPTURED_EVENT         907
+#define SHC_CU_CAPTURE_WRONG_THREAD   908
 
 /* ---- flags and attributes ---- */
 
@@ -60,6 +68,13 @@
 #define SHC_CU_WAIT_GEQ                    0
 #define SHC_CU_WRITE_DEFAULT               0
 #define SHC_CU_EVENT_DISABLE_TIMING        2
+#define SHC_CU_POINTER_DEVICE_ORDINAL      9
+#define SHC_CU_CAPTURE_NONE                0 /* of a stream */
+#define SHC_CU_CAPTURE_ACTIVE              1
+#define SHC_CU_CAPTURE_BROKEN              2
+#define SHC_CU_CAPTURE_GLOBAL              0 /* of a capture, and of a thread */
+#define SHC_CU_CAPTURE_THREAD_LOCAL        1
+#define SHC_CU_CAPTURE_RELAXED             2
 
 /* ---- structs, with CUDA's layouts ---- */
 
@@ -126,6 +141,8 @@ typedef uint64_t shc_cu_address;
     CALL(cuCtxPopCurrent, 4000, NEED, (struct shc_cu_context **context))                           \
     CALL(cuMemAlloc, 3020, NEED, (shc_cu_address *address, size_t bytes))                          \
     CALL(cuMemFree, 3020, NEED, (shc_cu_address address))                                          \
+    CALL(cuPointerGetAttribute, 4000, MAY,                                                         \
+         (void *value, int attribute, shc_cu_address address))                                     \
     CALL(cuMemGetAllocationGranularity, 10020, MAY,                                                \
          (size_t *bytes, const struct shc_cu_allocation *allocation, int which))                   \
     CALL(cuMemCreate, 10020, MAY,                                                                  \
@@ -166,6 +183,9 @@ typedef uint64_t shc_cu_address;
          (struct shc_cu_stream *stream, shc_cu_address address, uint64_t value, unsigned flags))   \
     CALL(cuStreamWaitValue64, 11070, NEED,                                                         \
          (struct shc_cu_stream *stream, shc_cu_address address, uint64_t value, unsigned flags))   \
+    CALL(cuStreamGetCaptureInfo, 10010, NEED,                                                      \
+         (struct shc_cu_stream *stream, int *status, uint64_t *capture))                           \
+    CALL(cuThreadExchangeStreamCaptureMode, 10010, MAY, (int *mode))                               \
     CALL(cuEventCreate, 2000, NEED, (struct shc_cu_event **event, unsigned flags))                 \
     CALL(cuEventDestroy, 4000, NEED, (struct shc_cu_event *event))                                 \
     CALL(cuEventRecord, 2000, NEED, (struct shc_cu_event *event, struct shc_cu_stream *stream))    \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "cuda_ipc/cuda_comm.h"
+#include "cuda_ipc/capture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,8 @@ static enum shc_status make_locks(struct shc_cuda_comm *comm)
         error = pthread_mutex_init(&comm->order_lock, NULL);
     if (!error)
         error = pthread_mutex_init(&comm->state_lock, NULL);
+    if (!error)
+        error = pthread_mutex_init(&comm->mail.lock, NULL);
     if (error)
         return shc_cuda_fail_errno(SHC_ERR_NOMEM, error, "no lock for a group");
     (void)pthread_condattr_destroy(&attr);
@@ -32,6 +35,7 @@ static void drop(struct shc_cuda_comm *comm)
     shc_setup_undo(comm);
     (void)pthread_mutex_destroy(&comm->order_lock);
     (void)pthread_mutex_destroy(&comm->state_lock);
+    (void)pthread_mutex_destroy(&comm->mail.lock);
     (void)pthread_cond_destroy(&comm->stir);
     free(comm);
 }
@@ -103,15 +107,42 @@ void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason)
     (void)!shc_watch_fail(cuda, SHC_ERR_ABORTED, text);
 }
 
+/* "0-1,4; 2-3": which ranks share a GPU. */
+static void list_ranks(const struct shc_cuda_comm *cuda, char *text, size_t capacity)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int gpu = 0; gpu < cuda->gpu_count; gpu++) {
+        const char *between = gpu > 0 ? "; " : "";
+        for (int first = 0, last; first < cuda->world && used < capacity; first = last + 1) {
+            last = first;
+            if (cuda->gpu_of[first] != gpu)
+                continue;
+            while (last + 1 < cuda->world && cuda->gpu_of[last + 1] == gpu)
+                last++;
+            const char *format = last > first ? "%s%d-%d" : "%s%d";
+            const int more = snprintf(text + used, capacity - used, format, between, first, last);
+            used += more > 0 ? (size_t)more : 0;
+            between = ",";
+        }
+    }
+}
+
 enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_t capacity)
 {
     pthread_mutex_lock(&cuda->state_lock);
-    const uint64_t sequence = cuda->sequence;
+    const uint64_t sequence = cuda->sequence, captured = cuda->captures.count;
+    const uint64_t messages = shc_mail_count(cuda);
     pthread_mutex_unlock(&cuda->state_lock);
+    char ranks[6 * SHC_MAX_WORLD];
+    list_ranks(cuda, ranks, sizeof ranks);
     const int used = snprintf(
-        text, capacity, "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\noperations=%llu\n",
+        text, capacity,
+        "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\ngpus=%d\ngpu_ranks=%s\n"
+        "operations=%llu\nmessages=%llu\ncaptured=%llu\n",
         cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind), cuda->reason,
-        cuda->half_bytes, cuda->gpu.name, (unsigned long long)sequence);
+        cuda->half_bytes, cuda->gpu.name, cuda->gpu_count, ranks, (unsigned long long)sequence,
+        (unsigned long long)messages, (unsigned long long)captured);
     if (used < 0 || (size_t)used >= capacity)
         return shc_cuda_fail(SHC_ERR_INVALID, "the text needs %d bytes", used + 1);
     return SHC_OK;
@@ -130,6 +161,16 @@ static bool await_idle(struct shc_cuda_comm *cuda, uint64_t patience_ns, bool wh
     return true;
 }
 
+/* A legacy slab goes with its process: what lies there for others is theirs for a while. pre: the
+ * mail's lock. */
+static void linger(struct shc_cuda_comm *cuda)
+{
+    const uint64_t deadline_ns = shc_clock_ns() + CLOSING_NS;
+    while (cuda->by_slabs && cuda->share.kind == SHC_SLAB_LEGACY && !shc_mail_is_taken(cuda) &&
+           shc_clock_ns() < deadline_ns && shc_watch_look(cuda) == SHC_OK)
+        shc_sys_sleep_ns(SHC_NS_PER_MS / 5);
+}
+
 void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
 {
     if (is_child(cuda))
@@ -138,6 +179,7 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
     cuda->closing = true; /* ends a call that waits for other CPUs */
     pthread_mutex_unlock(&cuda->state_lock);
     pthread_mutex_lock(&cuda->order_lock);
+    pthread_mutex_lock(&cuda->mail.lock);
     if (!is_closed(cuda)) {
         if (!await_idle(cuda, CLOSING_NS, true)) {
             char text[SHC_HOST_REASON_BYTES];
@@ -146,14 +188,17 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
             (void)!shc_watch_fail(cuda, SHC_ERR_PEER_LEFT, text);
             (void)await_idle(cuda, DRAINING_NS, false);
         }
+        linger(cuda);
         /* release cuda/left -> acquire in look_at_leavers(): its last operation. */
         shc_a64_store_release(&shc_host_part(&cuda->host, cuda->rank)->left.word,
                               cuda->sequence + 1);
         shc_watch_stop(cuda);
+        shc_capture_seal(cuda);
         pthread_mutex_lock(&cuda->state_lock);
         cuda->closed = true;
         pthread_mutex_unlock(&cuda->state_lock);
     }
+    pthread_mutex_unlock(&cuda->mail.lock);
     pthread_mutex_unlock(&cuda->order_lock);
 }
 

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * A group of ranks with GPUs: what setup.c makes, enqueue.c uses, watch.c keeps an eye on.
+ * A group of ranks with GPUs: what setup.c makes, enqueue.c and mail.c use, watch.c keeps an eye on.
  */
 
 #include "cuda_ipc/cuda_error.h"
 #include "cuda_ipc/cuda_ipc.h"
 #include "cuda_ipc/demand.h"
+#include "cuda_ipc/flight.h"
 #include "cuda_ipc/kernel/kernels.h"
+#include "cuda_ipc/mail.h"
 #include "cuda_ipc/share.h"
 #include "cuda_ipc/timeline.h"
 #include "shm/base/clock.h"
@@ -17,12 +19,28 @@
 #define SHC_CUDA_NAME_BYTES   64
 #define SHC_CUDA_REASON_BYTES (2 * SHC_SHARE_REASON_BYTES + 64)
 #define SHC_GATE_BYTES        256 /* the gate has its own piece of the GPU's memory */
+#define SHC_GRAPH_GATE        128 /* where in it that of captured operations is */
 
-/* An operation that is under way. */
-struct shc_flight {
-    uint64_t begun_ns, deadline_ns, late_ns;
-    uint64_t last_round;
+/* An operation that was captured: what its first arrival says, and what it is. */
+struct shc_captured {
+    uint64_t tag;
     uint64_t call[SHC_RECORD_CALL_WORDS];
+};
+
+/* What captured operations have of their own (capture.c). */
+struct shc_captures {
+    /* Constant once it is made. */
+    shc_cu_address gate, scratch;
+    struct shc_cu_event
+        *tail; /* behind the newest operation of `capture`; guarded as the next two */
+    /* Guarded by order_lock. */
+    uint64_t capture; /* the newest that there was an operation in */
+    struct shc_cu_stream *stream;
+    /* Guarded by state_lock; written by who holds order_lock as well. */
+    struct shc_captured *list; /* number 1 and following */
+    uint64_t count, room;
+    /* The watcher's: since when nothing has moved. */
+    uint64_t passed, since_ns, late_ns;
 };
 
 struct shc_cuda_comm {
@@ -33,17 +51,19 @@ struct shc_cuda_comm {
     uint64_t timeout_ns;
     size_t half_bytes;
     bool by_slabs; /* else by host memory */
+    bool hung;     /* some of the probe's work does not end: nothing on this GPU can be freed */
     char reason[SHC_CUDA_REASON_BYTES];
     void (*say)(void *ctx, const char *line);
     void *say_ctx;
     struct shc_driver driver;
     struct shc_gpu gpu;
+    int gpu_count, gpu_of[SHC_MAX_WORLD]; /* by rank; GPUs are numbered by their lowest rank */
     struct shc_kernels kernels;
     struct shc_share share;
     struct shc_host host;
     struct shc_timeline timeline;
-    shc_cu_address gate;    /* this rank's */
-    shc_cu_address scratch; /* without slabs: a half of each rank */
+    shc_cu_address gate;    /* this rank's; behind it those of its messages */
+    shc_cu_address scratch; /* without slabs: a half of each rank, and one for captured rounds */
 
     pthread_mutex_t order_lock; /* guards what follows; held while an operation is enqueued */
     uint64_t round, meetings;
@@ -64,6 +84,9 @@ struct shc_cuda_comm {
 
     struct shc_sys_thread watcher;
     bool watched;
+
+    struct shc_captures captures;
+    struct shc_mail mail;
 };
 
 /* As shc_cuda_comm_create, over this library in the place of the machine's driver. */
@@ -80,6 +103,28 @@ SHC_NODISCARD enum shc_status shc_setup_make(struct shc_cuda_comm *comm, const c
 
 /* pre: this rank's streams are past all operations. */
 void shc_setup_undo(struct shc_cuda_comm *comm);
+
+/* ---- enqueue.c ---- */
+
+/* One operation on its way into a stream, eager or captured. Copies are collected, because one
+ * launch takes many. */
+struct shc_work {
+    struct shc_cuda_comm *comm;
+    struct shc_cu_stream *stream;
+    uint64_t sequence; /* captured: its number */
+    uint64_t round;   /* the group's number of the current one; captured: the operation's, from 0 */
+    uint64_t tag;     /* captured: what its first arrival says; else 0 */
+    uint64_t last;    /* captured: its last round, an odd one */
+    size_t halves_at; /* where in a rank's halves the two that it uses begin */
+    shc_cu_address gate, scratch;
+    struct shc_copy_args copies;
+};
+
+/* What the call demands, as rounds, into comm->demand. pre: order_lock is held, as below. */
+SHC_NODISCARD enum shc_status shc_work_demand(struct shc_cuda_comm *comm, const struct shc_op *op);
+
+/* Enqueues round k of what is demanded. One behind the last moves nothing, and meets. */
+SHC_NODISCARD enum shc_status shc_work_round(struct shc_work *work, uint64_t k);
 
 /* ---- watch.c ---- */
 
@@ -102,5 +147,8 @@ void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight
 /* It takes rounds up to this one. */
 void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round);
 
-/* Is this rank's stream past all operations? */
+/* Says a line about the group. */
+void shc_watch_say(struct shc_cuda_comm *comm, const char *line);
+
+/* Are this rank's streams past all operations? */
 bool shc_watch_idle(struct shc_cuda_comm *comm);

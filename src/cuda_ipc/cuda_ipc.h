@@ -36,10 +36,10 @@ struct shc_cuda_config {
     int device;       /* the ordinal of this rank's GPU in this process; ranks may share one */
     const char *name; /* shows in every message about the group; may be NULL */
     /* Of making the group, and of every operation from the moment it is enqueued, also while its
-     * stream has other work; 0: 30 minutes. */
+     * stream has other work; of a replay, of each round. 0: 30 minutes. */
     uint64_t timeout_ns;
-    /* How much of a message one round takes, 0: 4 MiB; a rank keeps twice as much on its GPU, and
-     * without slabs world_size times more. Whole lines of 128 bytes, at least one per rank. This and
+    /* How much of a message one round takes, 0: 4 MiB; a rank keeps four times as much on its GPU,
+     * and without slabs 2 * world_size times more. Whole lines of 128 bytes, at least one per rank. This and
      * the route must be the same on all ranks. */
     uint64_t half_bytes;
     enum shc_cuda_route route;
@@ -61,16 +61,29 @@ enum shc_status shc_cuda_comm_create(struct shc_comm *comm, const struct shc_cud
 
 /*
  * Enqueues the operation on a stream (a CUstream) of the GPU and returns. Operations of a group run
- * in the order of these calls, also on different streams. The tensors are contiguous GPU memory,
- * valid until the stream is past the operation; the descriptor is copied. Which fields an operation
- * uses is said at shc_op; SEND, RECV and sparse tensors are not offered.
- * The CPU waits only when it is 64 operations ahead of the slowest GPU, and in all_to_all until all
- * ranks have come to the call.
+ * in the order of these calls, also on different streams. The tensors are contiguous memory of the
+ * group's GPU, valid until the stream is past the operation; the descriptor is copied. Which fields
+ * an operation uses is said at shc_op; sparse tensors are not offered.
+ * SEND and RECV have an order for each pair of ranks and each direction: there the n-th SEND goes to
+ * the n-th RECV, and number of elements, dtype and tag must be the same, else the group fails. They
+ * pass the collectives and one another where their streams let them; a SEND that its receiver has not
+ * called for holds its stream, but for what little finds room. RECV names its sender.
+ * The CPU waits only when it is 64 operations ahead of the slowest GPU (64 messages, of its peer),
+ * and in all_to_all until all ranks have come to the call.
+ * While the stream is captured the operation becomes part of the graph, and runs with every replay;
+ * all ranks must capture the same ones and replay the same graphs, in the same order, and one after
+ * another on each rank (docs/CUDA.md, "Graphs"). When that fails the graph is of no use, the group
+ * is as it was. SEND, RECV, SHC_PREMUL_SUM, and an all_to_all of different counts, cannot be
+ * captured.
  * A stream cannot fail. When the group fails, its operations end and write nothing more; whoever has
  * synchronized asks shc_cuda_comm_error.
  */
 enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct shc_op *op,
                                       void *stream);
+
+/* *capturing: does the stream take part in a capture? `cuda` may be NULL: false where there is no
+ * driver. SHC_ERR_INVALID: in one that is already broken. Any thread. */
+enum shc_status shc_cuda_capturing(struct shc_cuda_comm *cuda, void *stream, bool *capturing);
 
 /* SHC_OK: all operations that this rank's streams are past have given their results. Else why the
  * group has failed. Any thread. */
@@ -79,7 +92,8 @@ enum shc_status shc_cuda_comm_error(struct shc_cuda_comm *cuda);
 /* Fails the group, and the CPU group, for all ranks. Any thread. */
 void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason);
 
-/* Lines of `key=value`: route, why it is that one, sizes, counters. */
+/* Lines of `key=value`: route, why it is that one, how many GPUs the ranks are on and who shares one
+ * ("0-1; 2-3"), sizes, counters. */
 enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_t capacity);
 
 /*

@@ -9,7 +9,7 @@
 #define ELEM_BYTES_MOST ((uint32_t)1 << 16)
 
 /* The words of a record. */
-enum { KIND, DTYPE, ELEM_BYTES, DTYPE_TAG, REDOP, ROOT, COUNT, BLOCKS_HASH };
+enum { KIND, DTYPE, ELEM_BYTES, DTYPE_TAG, REDOP, ROOT, COUNT, BLOCKS_HASH, TAG };
 
 /* ---- tensors ---- */
 
@@ -110,9 +110,6 @@ static enum shc_status check_kind(const struct shc_op *op)
 {
     if ((unsigned)op->kind >= SHC_OP_KIND_COUNT)
         return shc_cuda_fail(SHC_ERR_INVALID, "operation %d does not exist", (int)op->kind);
-    if (op->kind == SHC_SEND || op->kind == SHC_RECV)
-        return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "%s of CUDA tensors is not offered yet",
-                             shc_op_kind_name(op->kind));
     if (op->kind == SHC_ALL_REDUCE_SPARSE)
         return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "all_reduce of sparse CUDA tensors is not "
                                                   "offered; move them to the CPU");
@@ -177,6 +174,20 @@ static enum shc_status check_root(const struct shc_op *op, struct shc_demand *de
                              shc_op_kind_name(op->kind), op->root, demand->rounds.world - 1);
     demand->rounds.root = op->root;
     demand->call[ROOT] = 1 + (uint64_t)op->root;
+    return SHC_OK;
+}
+
+static enum shc_status check_peer(const struct shc_op *op, const struct shc_demand *demand)
+{
+    if (op->kind != SHC_SEND && op->kind != SHC_RECV)
+        return SHC_OK;
+    if (op->kind == SHC_RECV && op->peer == SHC_ANY_SOURCE)
+        return shc_cuda_fail(SHC_ERR_UNSUPPORTED,
+                             "recv of a CUDA tensor from any rank is not offered; name the sender, "
+                             "or receive into a CPU tensor");
+    if (op->peer < 0 || op->peer >= demand->rounds.world)
+        return shc_cuda_fail(SHC_ERR_INVALID, "%s: the peer %d is not a rank (0 to %d)",
+                             shc_op_kind_name(op->kind), op->peer, demand->rounds.world - 1);
     return SHC_OK;
 }
 
@@ -262,6 +273,15 @@ static void of_bytes(struct shc_demand *demand, uint64_t bytes)
     demand->call[COUNT] = bytes / demand->elem_bytes;
 }
 
+/* Both ends of a message have the same words. */
+static enum shc_status shape_message(const struct shc_op *op, struct shc_demand *demand)
+{
+    of_bytes(demand, op->kind == SHC_SEND ? demand->in.bytes : demand->out.bytes);
+    demand->call[KIND] = SHC_SEND;
+    demand->call[TAG] = (uint32_t)op->tag;
+    return SHC_OK;
+}
+
 static enum shc_status shape_rooted(const struct shc_op *op, struct shc_demand *demand)
 {
     const bool is_root = demand->rounds.root == demand->rounds.rank;
@@ -302,6 +322,9 @@ static enum shc_status shape(const struct shc_op *op, struct shc_demand *demand)
         return shape_uneven(op, demand, &demand->in, &demand->out);
     case SHC_ALL_TO_ALL:
         return shape_all_to_all(op, demand);
+    case SHC_SEND:
+    case SHC_RECV:
+        return shape_message(op, demand);
     default:
         return shape_rooted(op, demand);
     }
@@ -311,7 +334,7 @@ static enum shc_status shape(const struct shc_op *op, struct shc_demand *demand)
 static bool uses_input(const struct shc_op *op, int rank)
 {
     const bool is_root = op->root == rank;
-    return op->kind != SHC_BARRIER &&
+    return op->kind != SHC_BARRIER && op->kind != SHC_RECV &&
            ((op->kind != SHC_BROADCAST && op->kind != SHC_SCATTER) || is_root);
 }
 
@@ -320,6 +343,7 @@ static bool uses_output(const struct shc_op *op, int rank)
     const bool is_root = op->root == rank;
     switch (op->kind) {
     case SHC_BARRIER:
+    case SHC_SEND:
         return false;
     case SHC_BROADCAST:
         return !is_root;
@@ -343,6 +367,7 @@ enum shc_status shc_demand_make(const struct shc_op *op, int rank, int world,
     SHC_TRY(check_dtype(op, demand));
     SHC_TRY(check_reduction(op, demand));
     SHC_TRY(check_root(op, demand));
+    SHC_TRY(check_peer(op, demand));
     if (uses_input(op, rank))
         SHC_TRY(flatten(op, &op->input, demand->elem_bytes, &demand->in));
     if (uses_output(op, rank))
@@ -350,15 +375,37 @@ enum shc_status shc_demand_make(const struct shc_op *op, int rank, int world,
     return shape(op, demand);
 }
 
+/* " type 7 of 12 bytes": what the name of the dtype leaves open. */
+static void type_text(const uint64_t call[SHC_RECORD_CALL_WORDS], char *text, size_t capacity)
+{
+    text[0] = '\0';
+    if (call[DTYPE] == SHC_OPAQUE)
+        snprintf(text, capacity, " type %u of %u bytes", (unsigned)call[DTYPE_TAG],
+                 (unsigned)call[ELEM_BYTES]);
+}
+
+static const char *dtype_text(const uint64_t call[SHC_RECORD_CALL_WORDS])
+{
+    return call[DTYPE] < SHC_DTYPE_COUNT ? shc_dtype_name((enum shc_dtype)call[DTYPE]) : "unknown";
+}
+
+void shc_message_words_text(const uint64_t call[SHC_RECORD_CALL_WORDS], bool sends, int peer,
+                            uint64_t number, char *text, size_t capacity)
+{
+    char type[48];
+    type_text(call, type, sizeof type);
+    snprintf(text, capacity, "%s #%llu %s rank %d (%s%s[%llu], tag %d)", sends ? "send" : "recv",
+             (unsigned long long)number, sends ? "to" : "from", peer, dtype_text(call), type,
+             (unsigned long long)call[COUNT], (int)(uint32_t)call[TAG]);
+}
+
 void shc_call_words_text(const uint64_t call[SHC_RECORD_CALL_WORDS], uint64_t sequence, char *text,
                          size_t capacity)
 {
-    char redop[32] = "", root[32] = "", list[32] = "", type[48] = "";
+    char redop[32] = "", root[32] = "", list[32] = "", type[48];
     const char *kind = call[KIND] < SHC_OP_KIND_COUNT
                            ? shc_op_kind_name((enum shc_op_kind)call[KIND])
                            : "an unknown call";
-    const char *dtype =
-        call[DTYPE] < SHC_DTYPE_COUNT ? shc_dtype_name((enum shc_dtype)call[DTYPE]) : "unknown";
     if (call[KIND] == SHC_BARRIER) {
         snprintf(text, capacity, "barrier #%llu", (unsigned long long)sequence);
         return;
@@ -369,9 +416,7 @@ void shc_call_words_text(const uint64_t call[SHC_RECORD_CALL_WORDS], uint64_t se
         snprintf(root, sizeof root, ", root %u", (unsigned)(call[ROOT] - 1));
     if (call[BLOCKS_HASH] != 0)
         snprintf(list, sizeof list, ", counts %04x", (unsigned)(call[BLOCKS_HASH] & 0xffff));
-    if (call[DTYPE] == SHC_OPAQUE)
-        snprintf(type, sizeof type, " type %u of %u bytes", (unsigned)call[DTYPE_TAG],
-                 (unsigned)call[ELEM_BYTES]);
+    type_text(call, type, sizeof type);
     snprintf(text, capacity, "%s #%llu (%s%s[%llu]%s%s%s)", kind, (unsigned long long)sequence,
-             dtype, type, (unsigned long long)call[COUNT], redop, root, list);
+             dtype_text(call), type, (unsigned long long)call[COUNT], redop, root, list);
 }

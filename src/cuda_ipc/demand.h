@@ -2,7 +2,7 @@
 #pragma once
 /*
  * What a call demands: the caller's descriptor, checked as far as one rank can, as flat memory, as
- * rounds, and as the record that all ranks compare. No I/O; nothing of the GPU.
+ * rounds (a message has none), and as the record that ranks compare. No I/O; nothing of the GPU.
  */
 
 #include "cuda_ipc/hostarena.h"
@@ -40,6 +40,10 @@ SHC_NODISCARD enum shc_status shc_demand_make(const struct shc_op *op, int rank,
  * pre: offset < flat->bytes. */
 char *shc_flat_at(struct shc_flat *flat, uint64_t offset, uint64_t *run);
 
-/* "all_reduce #5 (float32, 8 elements, sum)", from the words of a record. They may be anything. */
+/* The same of a message, as one of its ends sees it: "recv #5 from rank 1 (float32[8], tag 0)". */
+void shc_message_words_text(const uint64_t call[SHC_RECORD_CALL_WORDS], bool sends, int peer,
+                            uint64_t number, char *text, size_t capacity);
+
+/* "all_reduce #5 (float32[8], sum)", from the words of a record. They may be anything. */
 void shc_call_words_text(const uint64_t call[SHC_RECORD_CALL_WORDS], uint64_t sequence, char *text,
                          size_t capacity);

@@ -3,22 +3,15 @@
  * An operation as work in a stream (docs/CUDA.md, "Rounds"). rounds.c says which bytes move; here is
  * what carries them, and in which order. Nothing here waits, but await() for the CPUs of others.
  */
+#include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
+#include "cuda_ipc/placement.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define PAUSE_SHORTEST_NS (20 * SHC_NS_PER_US)
 #define PAUSE_LONGEST_NS  SHC_NS_PER_MS
-
-/* One operation on its way into a stream. Copies are collected, because one launch takes many. */
-struct work {
-    struct shc_cuda_comm *comm;
-    struct shc_cu_stream *stream;
-    uint64_t sequence;
-    uint64_t round; /* the group's number of the current one */
-    struct shc_copy_args copies;
-};
 
 static void *pointer(shc_cu_address address)
 {
@@ -28,25 +21,25 @@ static void *pointer(shc_cu_address address)
 /* ---- where the data is ---- */
 
 /* Rank r's half of a round, as the rank that stages there writes it and peers reach it. */
-static shc_cu_address half_of(const struct shc_cuda_comm *comm, int r, uint64_t round)
+static shc_cu_address half_of(const struct shc_work *work, int r, uint64_t round)
 {
+    const struct shc_cuda_comm *comm = work->comm;
     const shc_cu_address halves =
         comm->by_slabs ? comm->share.slabs[r].address
                        : shc_host_device(&comm->host, shc_host_halves(&comm->host, r));
-    return halves + (round & 1) * comm->half_bytes;
+    return halves + work->halves_at + (round & 1) * comm->half_bytes;
 }
 
 /* The same as this rank's kernels read it. */
-static shc_cu_address source_of(const struct work *work, int r)
+static shc_cu_address source_of(const struct shc_work *work, int r)
 {
-    const struct shc_cuda_comm *comm = work->comm;
-    return comm->by_slabs ? half_of(comm, r, work->round)
-                          : comm->scratch + (size_t)r * comm->half_bytes;
+    return work->comm->by_slabs ? half_of(work, r, work->round)
+                                : work->scratch + (size_t)r * work->comm->half_bytes;
 }
 
 /* ---- copies ---- */
 
-static enum shc_status flush(struct work *work)
+static enum shc_status flush(struct shc_work *work)
 {
     if (work->copies.count == 0)
         return SHC_OK;
@@ -55,7 +48,7 @@ static enum shc_status flush(struct work *work)
     return SHC_OK;
 }
 
-static enum shc_status copy(struct work *work, void *to, const void *from, uint64_t bytes)
+static enum shc_status copy(struct shc_work *work, void *to, const void *from, uint64_t bytes)
 {
     if (to == from)
         return SHC_OK;
@@ -72,9 +65,9 @@ static uint64_t least(uint64_t a, uint64_t b)
 }
 
 /* From the user's memory to one's own half. */
-static enum shc_status stage(struct work *work, const struct shc_move *move)
+static enum shc_status stage(struct shc_work *work, const struct shc_move *move)
 {
-    const shc_cu_address half = half_of(work->comm, work->comm->rank, work->round) + move->to;
+    const shc_cu_address half = half_of(work, work->comm->rank, work->round) + move->to;
     for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
         const char *from = shc_flat_at(&work->comm->demand.in, move->from + moved, &run);
         run = least(run, move->bytes - moved);
@@ -83,7 +76,7 @@ static enum shc_status stage(struct work *work, const struct shc_move *move)
     return SHC_OK;
 }
 
-static enum shc_status keep(struct work *work, const struct shc_move *move)
+static enum shc_status keep(struct shc_work *work, const struct shc_move *move)
 {
     for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
         uint64_t room;
@@ -95,7 +88,7 @@ static enum shc_status keep(struct work *work, const struct shc_move *move)
     return SHC_OK;
 }
 
-static enum shc_status fetch(struct work *work, const struct shc_move *move)
+static enum shc_status fetch(struct shc_work *work, const struct shc_move *move)
 {
     const shc_cu_address from = source_of(work, move->rank) + move->from;
     for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
@@ -107,7 +100,7 @@ static enum shc_status fetch(struct work *work, const struct shc_move *move)
 }
 
 /* Without slabs: what this move reads, into scratch memory. No user's byte, so no gate. */
-static enum shc_status pull(struct work *work, const struct shc_move *move)
+static enum shc_status pull(struct shc_work *work, const struct shc_move *move)
 {
     const struct shc_cuda_comm *comm = work->comm;
     const bool all = move->kind == SHC_MOVE_SUM || move->kind == SHC_MOVE_SUM_AHEAD;
@@ -115,7 +108,7 @@ static enum shc_status pull(struct work *work, const struct shc_move *move)
         return SHC_OK;
     for (int r = all ? 0 : move->rank; r < (all ? comm->world : move->rank + 1); r++) {
         const int result = comm->driver.cuMemcpyAsync(source_of(work, r) + move->from,
-                                                      half_of(comm, r, work->round) + move->from,
+                                                      half_of(work, r, work->round) + move->from,
                                                       move->bytes, work->stream);
         if (result != SHC_CU_SUCCESS)
             return shc_driver_fail(&comm->driver, result, "from rank %d's host memory", r);
@@ -125,7 +118,7 @@ static enum shc_status pull(struct work *work, const struct shc_move *move)
 
 /* ---- reductions ---- */
 
-static enum shc_status reduce(struct work *work, void *to, uint64_t from, uint64_t bytes)
+static enum shc_status reduce(struct shc_work *work, void *to, uint64_t from, uint64_t bytes)
 {
     const struct shc_cuda_comm *comm = work->comm;
     const struct shc_demand *demand = &comm->demand;
@@ -133,7 +126,7 @@ static enum shc_status reduce(struct work *work, void *to, uint64_t from, uint64
         &shc_host_part(&comm->host, 0)->records[work->sequence % SHC_RECORDS];
     struct shc_reduce_args args;
     memset(&args, 0, sizeof args);
-    args.gate = pointer(comm->gate);
+    args.gate = pointer(work->gate);
     args.out = to;
     args.count = bytes / demand->elem_bytes;
     args.factors = pointer(shc_host_device(&comm->host, &record->factor));
@@ -144,10 +137,10 @@ static enum shc_status reduce(struct work *work, void *to, uint64_t from, uint64
     return shc_kernels_reduce(&comm->kernels, work->stream, demand->dtype, demand->redop, &args);
 }
 
-static enum shc_status sum(struct work *work, const struct shc_move *move)
+static enum shc_status sum(struct shc_work *work, const struct shc_move *move)
 {
     if (move->kind == SHC_MOVE_SUM_AHEAD) {
-        const shc_cu_address next = half_of(work->comm, work->comm->rank, work->round + 1);
+        const shc_cu_address next = half_of(work, work->comm->rank, work->round + 1);
         return reduce(work, pointer(next + move->to), move->from, move->bytes);
     }
     for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
@@ -161,7 +154,7 @@ static enum shc_status sum(struct work *work, const struct shc_move *move)
 /* ---- a round ---- */
 
 /* Behind what this rank has staged: tells all others, then waits for all. */
-static enum shc_status meet(struct work *work)
+static enum shc_status meet(struct shc_work *work)
 {
     struct shc_cuda_comm *comm = work->comm;
     for (int turn = 1; turn < comm->world; turn++) {
@@ -176,7 +169,7 @@ static enum shc_status meet(struct work *work)
     return SHC_OK;
 }
 
-static enum shc_status gate(struct work *work, bool first)
+static enum shc_status gate(struct shc_work *work, bool first)
 {
     const struct shc_cuda_comm *comm = work->comm;
     const struct shc_host *host = &comm->host;
@@ -200,7 +193,7 @@ static enum shc_status gate(struct work *work, bool first)
     return shc_kernels_gate(&comm->kernels, work->stream, &args);
 }
 
-static enum shc_status consume(struct work *work, const struct shc_move *move)
+static enum shc_status consume(struct shc_work *work, const struct shc_move *move)
 {
     SHC_TRY(pull(work, move));
     switch (move->kind) {
@@ -213,17 +206,17 @@ static enum shc_status consume(struct work *work, const struct shc_move *move)
     }
 }
 
-static enum shc_status enqueue_round(struct work *work, uint64_t k)
+enum shc_status shc_work_round(struct shc_work *work, uint64_t k)
 {
     struct shc_cuda_comm *comm = work->comm;
     const size_t count = shc_rounds_moves(&comm->demand.rounds, k, comm->moves);
     size_t i = 0;
-    work->round = ++comm->round;
+    work->round = work->tag != 0 ? k : ++comm->round;
     for (; i < count && comm->moves[i].kind == SHC_MOVE_STAGE; i++)
         SHC_TRY(stage(work, &comm->moves[i]));
     SHC_TRY(flush(work));
-    SHC_TRY(meet(work));
-    SHC_TRY(gate(work, k == 0));
+    SHC_TRY(work->tag != 0 ? shc_capture_meet(work) : meet(work));
+    SHC_TRY(work->tag != 0 ? shc_capture_gate(work) : gate(work, k == 0));
     for (; i < count; i++)
         SHC_TRY(consume(work, &comm->moves[i]));
     return flush(work);
@@ -343,7 +336,7 @@ static enum shc_status follow(struct shc_cuda_comm *comm, struct shc_cu_stream *
     return SHC_OK;
 }
 
-static enum shc_status enqueue_rounds(struct work *work, uint64_t deadline_ns)
+static enum shc_status enqueue_rounds(struct shc_work *work, uint64_t deadline_ns)
 {
     struct shc_cuda_comm *comm = work->comm;
     const struct shc_rounds *rounds = &comm->demand.rounds;
@@ -354,13 +347,13 @@ static enum shc_status enqueue_rounds(struct work *work, uint64_t deadline_ns)
     const uint64_t count = shc_rounds_count(rounds);
     shc_watch_extend(comm, comm->round + count);
     for (uint64_t k = 0; k < count; k++)
-        SHC_TRY(enqueue_round(work, k));
+        SHC_TRY(shc_work_round(work, k));
     return SHC_OK;
 }
 
 /* Says "done" behind all that was enqueued, also when that was cut short: the watcher poisons until
  * it reads this. */
-static enum shc_status finish(const struct work *work)
+static enum shc_status finish(const struct shc_work *work)
 {
     struct shc_cuda_comm *comm = work->comm;
     const struct shc_part_shm *part = shc_host_part(&comm->host, comm->rank);
@@ -378,7 +371,11 @@ static enum shc_status finish(const struct work *work)
 static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
                                  uint64_t sequence, uint64_t deadline_ns)
 {
-    struct work work = {.comm = comm, .stream = stream, .sequence = sequence};
+    struct shc_work work = {.comm = comm,
+                            .stream = stream,
+                            .sequence = sequence,
+                            .gate = comm->gate,
+                            .scratch = comm->scratch};
     char failure[SHC_CUDA_ERROR_BYTES];
     work.copies.gate = pointer(comm->gate);
     enum shc_status st = enqueue_rounds(&work, deadline_ns);
@@ -398,15 +395,27 @@ static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_strea
     return shc_watch_fail(comm, st, failure);
 }
 
+enum shc_status shc_work_demand(struct shc_cuda_comm *comm, const struct shc_op *op)
+{
+    struct shc_demand *demand = &comm->demand;
+    SHC_TRY(shc_demand_make(op, comm->rank, comm->world, demand));
+    SHC_TRY(shc_placement_check(&comm->gpu, demand));
+    demand->rounds.half_bytes = comm->half_bytes;
+    demand->rounds.two =
+        op->kind == SHC_ALL_REDUCE && shc_rounds_wants_two(comm->world, demand->rounds.bytes);
+    return SHC_OK;
+}
+
 static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *op,
                                struct shc_cu_stream *stream)
 {
     struct shc_demand *demand = &comm->demand;
+    uint64_t capture;
+    SHC_TRY(shc_capture_of(comm, stream, &capture));
     SHC_TRY(shc_watch_look(comm));
-    SHC_TRY(shc_demand_make(op, comm->rank, comm->world, demand));
-    demand->rounds.half_bytes = comm->half_bytes;
-    demand->rounds.two =
-        op->kind == SHC_ALL_REDUCE && shc_rounds_wants_two(comm->world, demand->rounds.bytes);
+    SHC_TRY(shc_work_demand(comm, op));
+    if (capture != 0)
+        return shc_capture_enqueue(comm, op, stream, capture);
     struct shc_flight flight = {.begun_ns = shc_clock_ns(), .last_round = comm->round + 1};
     flight.deadline_ns = shc_deadline_after(flight.begun_ns, demand->timeout_ns ? demand->timeout_ns
                                                                                 : comm->timeout_ns);
@@ -428,6 +437,8 @@ enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct s
 {
     if (shc_comm_error(cuda->core) == SHC_ERR_FORKED)
         return shc_cuda_fail(SHC_ERR_FORKED, "the group belongs to the parent process");
+    if (op->kind == SHC_SEND || op->kind == SHC_RECV)
+        return shc_mail_enqueue(cuda, op, stream);
     pthread_mutex_lock(&cuda->order_lock);
     pthread_mutex_lock(&cuda->state_lock);
     const bool closing = cuda->closing;

@@ -7,19 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HOST_MAGIC 0x3161736f68636873ULL /* the layout's version is its first byte */
+#define HOST_MAGIC 0x3261736f68636873ULL /* the layout's version is its first byte */
 
 _Static_assert(sizeof(struct shc_cuda_record) == SHC_LINE_BYTES, "records fill lines");
 _Static_assert(sizeof(struct shc_part_shm) % SHC_LINE_BYTES == 0, "parts fill lines");
+_Static_assert(sizeof(struct shc_end_shm) % SHC_LINE_BYTES == 0, "ends fill lines");
 _Static_assert(sizeof(struct shc_host_header_shm) <= SHC_PAGE_BYTES, "the header fits its page");
 
 static void lay_out(struct shc_host *host, size_t half_bytes)
 {
     const size_t world = (size_t)host->world;
-    host->counts_offset = sizeof(struct shc_part_shm) + world * sizeof(struct shc_lone_shm);
+    host->ends_offset =
+        sizeof(struct shc_part_shm) + shc_host_waited(host) * sizeof(struct shc_lone_shm);
+    host->counts_offset = host->ends_offset + 2 * world * sizeof(struct shc_end_shm);
     const size_t counts = 2 * 2 * world * sizeof(uint64_t);
     host->halves_offset = shc_align_up(host->counts_offset + counts, SHC_PAGE_BYTES);
-    host->part_bytes = shc_align_up(host->halves_offset + 2 * half_bytes, SHC_PAGE_BYTES);
+    host->part_bytes =
+        shc_align_up(host->halves_offset + shc_data_bytes(half_bytes, host->world), SHC_PAGE_BYTES);
     host->bytes = SHC_PAGE_BYTES + world * host->part_bytes;
 }
 

@@ -3,8 +3,8 @@
 /*
  * The host arena: one piece of host memory that all ranks of a group and their GPUs see
  * (docs/CUDA.md, "Rounds"). A part per rank, which it reserves and touches first; in a part the
- * words that it writes or waits for, its records, and where there is no shared GPU memory its two
- * halves. Every word has one writer and lies on lines of its own.
+ * words that it writes or waits for, its records, and where there is no shared GPU memory its
+ * halves and its mail. Every word has one writer and lies on lines of its own.
  *
  * A GPU sees the arena at another address than the CPU: shc_host_device() is the only way there.
  */
@@ -15,6 +15,7 @@
 #include "shm/base/atomic.h"
 
 #define SHC_RECORDS           64 /* a ring; how far a CPU may be ahead of the slowest GPU */
+#define SHC_HALVES            4  /* of a rank: two of eager rounds, two of captured ones */
 #define SHC_HOST_REASON_BYTES 504
 
 /* A word alone on its lines. */
@@ -23,7 +24,8 @@ struct shc_lone_shm {
     unsigned char pad[SHC_LINE_BYTES - sizeof(shc_a64)];
 };
 
-/* What a part begins with. Behind it: the arrival words, the counts, the halves. */
+/* What a part begins with. Behind it, without a gap, the words that this rank waits for (of each
+ * rank: arrival, sent, taken); then the ends of its channels, the counts, the halves, the mail. */
 struct shc_part_shm {
     struct shc_lone_shm done;      /* its stream: the newest operation that is over */
     struct shc_lone_shm verdict;   /* its gate: SHC_VERDICT of the first failure */
@@ -34,6 +36,21 @@ struct shc_part_shm {
         uint32_t unused;
         char text[SHC_HOST_REASON_BYTES];
     } reason; /* its CPU, once, in front of the abort word */
+    struct shc_cuda_record records[SHC_RECORDS];
+    /* Of captured operations (capture.h). */
+    struct shc_lone_shm busy;   /* its stream, and its gate: SHC_BUSY of a replay, or 0 */
+    struct shc_lone_shm passed; /* its gate: rounds it has seen through */
+    struct {                    /* its gate: SHC_VERDICT of the first failure, and in front of */
+        shc_a64 word, theirs;   /* that, where ranks differ, what the other one's arrival said */
+        unsigned char pad[SHC_LINE_BYTES - 2 * sizeof(shc_a64)];
+    } graph_verdict;
+};
+
+/* A rank's end of a channel: of the messages from one rank to one rank (docs/CUDA.md, "Messages"). */
+struct shc_end_shm {
+    struct shc_lone_shm done;      /* its stream: the newest message that is over for this rank */
+    struct shc_lone_shm verdict;   /* its gate */
+    struct shc_lone_shm published; /* its CPU: the newest record */
     struct shc_cuda_record records[SHC_RECORDS];
 };
 
@@ -53,11 +70,24 @@ struct shc_host {
     size_t counts_offset, halves_offset; /* in a part */
     int rank, world;
     int fd; /* while it is being made; else -1 */
+    size_t ends_offset;
 };
+
+/* What one piece of a message takes. */
+SHC_INLINE size_t shc_mail_slot_bytes(size_t half_bytes, int world)
+{
+    return half_bytes / (size_t)world / SHC_LINE_BYTES * SHC_LINE_BYTES;
+}
+
+/* The halves, and behind them the mail: two slots for each rank. */
+SHC_INLINE size_t shc_data_bytes(size_t half_bytes, int world)
+{
+    return SHC_HALVES * half_bytes + 2 * (size_t)world * shc_mail_slot_bytes(half_bytes, world);
+}
 
 /*
  * The steps, collective over the ranks of the control socket: all ranks do one, then learn whether
- * all could, then the next. half_bytes 0: no halves.
+ * all could, then the next. half_bytes 0: no halves, no mail.
  */
 
 /* Rank 0 makes it, all get it, and this rank reserves its part. On failure nothing is left, and the
@@ -89,6 +119,39 @@ SHC_INLINE struct shc_part_shm *shc_host_part(const struct shc_host *host, int r
 SHC_INLINE struct shc_lone_shm *shc_host_arrival(const struct shc_host *host, int to, int from)
 {
     return (struct shc_lone_shm *)(void *)(shc_host_part(host, to) + 1) + from;
+}
+
+/* The same of captured rounds of this parity: behind the eager ones, in one row with them. */
+SHC_INLINE struct shc_lone_shm *shc_host_captured(const struct shc_host *host, int to, int from,
+                                                  uint64_t parity)
+{
+    return shc_host_arrival(host, to, 0) + (1 + (parity & 1)) * (size_t)host->world + from;
+}
+
+/* The newest piece that rank `from` has sent rank `to`, which waits for it. */
+SHC_INLINE struct shc_lone_shm *shc_host_sent(const struct shc_host *host, int to, int from)
+{
+    return shc_host_arrival(host, to, 3 * host->world + from);
+}
+
+/* The newest piece of rank `to` that rank `from` has taken: `to` waits for it. */
+SHC_INLINE struct shc_lone_shm *shc_host_taken(const struct shc_host *host, int to, int from)
+{
+    return shc_host_arrival(host, to, 4 * host->world + from);
+}
+
+/* How many words a rank waits for: in a row, in this order. */
+SHC_INLINE uint32_t shc_host_waited(const struct shc_host *host)
+{
+    return 5 * (uint32_t)host->world;
+}
+
+/* A rank's end of its channel to a peer, or from it. */
+SHC_INLINE struct shc_end_shm *shc_host_end(const struct shc_host *host, int rank, bool sends,
+                                            int peer)
+{
+    char *ends = (char *)shc_host_part(host, rank) + host->ends_offset;
+    return (struct shc_end_shm *)(void *)ends + (sends ? peer : host->world + peer);
 }
 
 /* How many bytes a rank sends each rank, and then what it receives of each, in its parity-th

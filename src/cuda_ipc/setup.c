@@ -5,9 +5,10 @@
  * on alone, and none is left waiting.
  *
  *   1. driver, GPU, kernels, the gate's memory; a control socket, whose address goes round
- *   2. slabs, if the route allows them; the route
+ *   2. slabs, if the route allows them: mapped, and looked at; the route
  *   3. the host arena: made and reserved
- *   4. written and registered; scratch memory; words to wait on; the watcher
+ *   4. written and registered; scratch memory
+ *   5. the arena looked at; words to wait on; the watcher
  */
 #include "cuda_ipc/cuda_comm.h"
 #include "shm/base/num.h"
@@ -26,6 +27,7 @@ struct notice {
     uint64_t half_bytes;
     uint64_t record_bytes; /* a build with another layout is another version */
     struct shc_control_address address;
+    struct shc_cu_uuid gpu; /* ordinals differ between ranks */
     char reason[SHC_SHARE_REASON_BYTES];
 };
 
@@ -34,6 +36,7 @@ struct making {
     struct shc_cuda_comm *comm;
     const struct shc_cuda_config *config;
     struct shc_control control;
+    struct shc_prober prober;
     uint64_t deadline_ns;
     struct notice mine;
     struct notice theirs[SHC_MAX_WORLD];
@@ -105,16 +108,22 @@ static enum shc_status make_gate(struct shc_cuda_comm *comm)
     const struct shc_driver *driver = &comm->driver;
     struct shc_cu_stream *stream;
     SHC_TRY(shc_gpu_enter(&comm->gpu));
-    int result = driver->cuMemAlloc(&comm->gate, SHC_GATE_BYTES);
+    const size_t bytes = SHC_GATE_BYTES + shc_mail_gates_bytes(comm->world);
+    int result = driver->cuMemAlloc(&comm->gate, bytes);
     if (result == SHC_CU_SUCCESS)
         result = driver->cuEventCreate(&comm->tail, SHC_CU_EVENT_DISABLE_TIMING);
     if (result == SHC_CU_SUCCESS)
+        result = driver->cuEventCreate(&comm->captures.tail, SHC_CU_EVENT_DISABLE_TIMING);
+    if (result == SHC_CU_SUCCESS)
         result = driver->cuStreamCreateWithPriority(&stream, SHC_CU_STREAM_NON_BLOCKING, 0);
     if (result == SHC_CU_SUCCESS) {
-        /* Open, as the first operation's staging must find it: a word of value 1. */
-        result = driver->cuMemsetD8Async(comm->gate, 0, SHC_GATE_BYTES, stream);
+        /* Open, as the first operation's staging must find it: a word of value 1. Messages open
+         * theirs. */
+        result = driver->cuMemsetD8Async(comm->gate, 0, bytes, stream);
         if (result == SHC_CU_SUCCESS)
             result = driver->cuMemsetD8Async(comm->gate, SHC_GATE_OPEN, 1, stream);
+        if (result == SHC_CU_SUCCESS)
+            result = driver->cuMemsetD8Async(comm->gate + SHC_GRAPH_GATE, SHC_GATE_OPEN, 1, stream);
         if (result == SHC_CU_SUCCESS)
             result = driver->cuStreamSynchronize(stream);
         (void)driver->cuStreamDestroy(stream);
@@ -122,6 +131,7 @@ static enum shc_status make_gate(struct shc_cuda_comm *comm)
     shc_gpu_leave(&comm->gpu);
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(driver, result, "a gate on %s", comm->gpu.name);
+    comm->captures.gate = comm->gate + SHC_GRAPH_GATE;
     return SHC_OK;
 }
 
@@ -158,6 +168,7 @@ static enum shc_status open_gpu(struct making *making, const char *library)
     making->control.look = look_at_members;
     making->control.look_ctx = comm->core;
     making->mine.address = making->control.self;
+    making->mine.gpu = comm->gpu.uuid;
     return SHC_OK;
 }
 
@@ -178,6 +189,19 @@ static enum shc_status compare(const struct making *making)
     return SHC_OK;
 }
 
+/* Who is where. */
+static void place(const struct making *making)
+{
+    struct shc_cuda_comm *comm = making->comm;
+    for (int r = 0; r < comm->world; r++) {
+        int same = 0;
+        while (memcmp(&making->theirs[same].gpu, &making->theirs[r].gpu,
+                      sizeof making->theirs[r].gpu) != 0)
+            same++;
+        comm->gpu_of[r] = same < r ? comm->gpu_of[same] : comm->gpu_count++;
+    }
+}
+
 static enum shc_status connect_all(struct making *making)
 {
     struct shc_control_address all[SHC_MAX_WORLD];
@@ -188,37 +212,69 @@ static enum shc_status connect_all(struct making *making)
 
 /* ---- 2 ---- */
 
+static void say(const struct shc_cuda_comm *comm, const char *line)
+{
+    if (comm->say != NULL)
+        comm->say(comm->say_ctx, line);
+    else
+        shc_sys_say(line);
+}
+
+/* Why there are no slabs, or not of the first kind. */
+static void give_reason(struct shc_cuda_comm *comm)
+{
+    const struct shc_share *share = &comm->share;
+    const char *fd = share->reasons[SHC_SLAB_FD], *legacy = share->reasons[SHC_SLAB_LEGACY];
+    const bool both = !comm->by_slabs && legacy[0] != '\0';
+    if (share->kind != SHC_SLAB_FD)
+        snprintf(comm->reason, sizeof comm->reason, "%s: %s%s%s", shc_slab_kind_name(SHC_SLAB_FD),
+                 fd, both ? "; legacy handle: " : "", both ? legacy : "");
+}
+
 /* The one place where the route is chosen. All ranks know the same, and choose the same. */
 static enum shc_status choose_route(struct shc_cuda_comm *comm, enum shc_cuda_route asked)
 {
-    const struct shc_share *share = &comm->share;
-    comm->by_slabs = asked != SHC_CUDA_ROUTE_HOST && share->kind != SHC_SLAB_NONE;
+    comm->by_slabs = asked != SHC_CUDA_ROUTE_HOST && comm->share.kind != SHC_SLAB_NONE;
     if (asked == SHC_CUDA_ROUTE_HOST)
         snprintf(comm->reason, sizeof comm->reason, "asked for");
-    else if (share->kind != SHC_SLAB_FD)
-        snprintf(comm->reason, sizeof comm->reason, "%s: %s%s%s", shc_slab_kind_name(SHC_SLAB_FD),
-                 share->reasons[SHC_SLAB_FD], comm->by_slabs ? "" : "; legacy handle: ",
-                 comm->by_slabs ? "" : share->reasons[SHC_SLAB_LEGACY]);
+    else
+        give_reason(comm);
     if (asked == SHC_CUDA_ROUTE_SLABS && !comm->by_slabs)
         return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "the ranks' GPUs share no memory: %s",
                              comm->reason);
+    if (asked == SHC_CUDA_ROUTE_AUTO && !comm->by_slabs && comm->world > 1 && comm->rank == 0) {
+        char line[sizeof comm->reason + SHC_CUDA_NAME_BYTES + 128];
+        snprintf(line, sizeof line,
+                 "shmcoll: CUDA group \"%s\" goes through host memory, which is slower: the ranks' "
+                 "GPUs share no memory: %s",
+                 comm->name, comm->reason);
+        say(comm, line);
+    }
     return SHC_OK;
 }
 
 static enum shc_status share_slabs(struct making *making)
 {
     struct shc_cuda_comm *comm = making->comm;
-    if (making->config->route != SHC_CUDA_ROUTE_HOST)
-        SHC_TRY(shc_share_make(&making->control, &comm->gpu, 2 * comm->half_bytes,
-                               making->deadline_ns, &comm->share));
+    making->prober.control = &making->control;
+    making->prober.kernels = &comm->kernels;
+    making->prober.gate = comm->gate;
+    making->prober.deadline_ns = making->deadline_ns;
+    if (making->config->route != SHC_CUDA_ROUTE_HOST) {
+        const enum shc_status st = shc_share_make(
+            &making->control, &comm->gpu, shc_data_bytes(comm->half_bytes, comm->world),
+            making->deadline_ns, &making->prober, &comm->share);
+        comm->hung = making->prober.hung;
+        SHC_TRY(st);
+    }
     return choose_route(comm, making->config->route);
 }
 
-/* ---- 3 and 4 ---- */
+/* ---- 3 to 5 ---- */
 
 static enum shc_status make_scratch(struct shc_cuda_comm *comm)
 {
-    const size_t bytes = (size_t)comm->world * comm->half_bytes;
+    const size_t one = (size_t)comm->world * comm->half_bytes, bytes = 2 * one;
     if (comm->by_slabs)
         return SHC_OK;
     SHC_TRY(shc_gpu_enter(&comm->gpu));
@@ -227,16 +283,43 @@ static enum shc_status make_scratch(struct shc_cuda_comm *comm)
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(&comm->driver, result, "%zu bytes of scratch memory on %s", bytes,
                                comm->gpu.name);
+    comm->captures.scratch = comm->scratch + one;
+    return SHC_OK;
+}
+
+static enum shc_status show_host(struct shc_cuda_comm *comm)
+{
+    SHC_TRY(shc_host_register(&comm->host, &comm->gpu));
+    return make_scratch(comm);
+}
+
+/* Every route has its words and records in the host arena, so without it there is no group. It is
+ * looked at where the records will be: nobody uses them yet. */
+static enum shc_status look_at_host(struct making *making)
+{
+    struct shc_cuda_comm *comm = making->comm;
+    struct shc_part_shm *own = shc_host_part(&comm->host, comm->rank);
+    struct shc_probe_area area = {.bytes = sizeof own->records};
+    struct shc_probe_answer answer;
+    if (comm->world == 1)
+        return SHC_OK;
+    for (int r = 0; r < comm->world; r++)
+        area.at[r] = shc_host_device(&comm->host, shc_host_part(&comm->host, r)->records);
+    const enum shc_status st = shc_probe(&making->prober, &area, &answer);
+    comm->hung = making->prober.hung;
+    SHC_TRY(st);
+    memset(own->records, 0, sizeof own->records);
+    if (answer.outcome != SHC_PROBE_GOOD)
+        return shc_cuda_fail(SHC_ERR_SYSTEM, "the GPUs do not use host memory right: %s",
+                             answer.reason);
     return SHC_OK;
 }
 
 static enum shc_status start(struct shc_cuda_comm *comm)
 {
-    SHC_TRY(shc_host_register(&comm->host, &comm->gpu));
-    SHC_TRY(make_scratch(comm));
     struct shc_lone_shm *words = shc_host_arrival(&comm->host, comm->rank, 0);
     SHC_TRY(shc_timeline_init(&comm->gpu, shc_host_device(&comm->host, words), &words->word,
-                              (uint32_t)comm->world, sizeof *words / sizeof words->word,
+                              shc_host_waited(&comm->host), sizeof *words / sizeof words->word,
                               &comm->timeline));
     return shc_watch_start(comm);
 }
@@ -246,12 +329,15 @@ static enum shc_status make(struct making *making, const char *library)
     struct shc_cuda_comm *comm = making->comm;
     SHC_TRY(agree(making, open_gpu(making, library)));
     SHC_TRY(compare(making));
+    place(making);
     SHC_TRY(agree(making, connect_all(making)));
     SHC_TRY(agree(making, share_slabs(making)));
     SHC_TRY(agree(making, shc_host_share(&making->control, comm->by_slabs ? 0 : comm->half_bytes,
                                          making->deadline_ns, &comm->host)));
     shc_host_begin(&comm->host);
     SHC_TRY(agree(making, SHC_OK));
+    SHC_TRY(agree(making, show_host(comm)));
+    SHC_TRY(agree(making, look_at_host(making)));
     return agree(making, start(comm));
 }
 
@@ -280,13 +366,20 @@ enum shc_status shc_setup_make(struct shc_cuda_comm *comm, const char *library,
 void shc_setup_undo(struct shc_cuda_comm *comm)
 {
     shc_watch_stop(comm);
+    /* Freeing memory waits for all that the GPU has begun, and the probe's last work never ends: so
+     * all that the group has stays. Descriptors are closed, and no kernel of the group runs. */
+    if (comm->hung)
+        return;
     if (comm->timeline.gpu != NULL)
         shc_timeline_fini(&comm->timeline);
     shc_host_undo(&comm->host);
     shc_share_undo(&comm->share);
     if (comm->gpu.context != NULL && shc_gpu_enter(&comm->gpu) == SHC_OK) {
+        shc_mail_undo(comm);
         if (comm->tail != NULL)
             (void)comm->driver.cuEventDestroy(comm->tail);
+        if (comm->captures.tail != NULL)
+            (void)comm->driver.cuEventDestroy(comm->captures.tail);
         if (comm->gate != 0)
             (void)comm->driver.cuMemFree(comm->gate);
         if (comm->scratch != 0)
@@ -295,4 +388,5 @@ void shc_setup_undo(struct shc_cuda_comm *comm)
         shc_kernels_unload(&comm->kernels);
         shc_gpu_close(&comm->gpu);
     }
+    free(comm->captures.list);
 }

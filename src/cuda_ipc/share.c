@@ -24,6 +24,16 @@ static void forget(struct shc_share *share)
 {
     for (int r = 0; r < share->world; r++)
         shc_slab_destroy(&share->slabs[r]);
+    share->kind = SHC_SLAB_NONE;
+}
+
+/* This rank's GPU reads somebody's slab and does not come to an end: unmapping would pull the memory
+ * from under it, or wait for it. */
+static void abandon(struct shc_share *share)
+{
+    for (int r = 0; r < share->world; r++)
+        share->slabs[r] = (struct shc_slab){.fd = -1};
+    share->kind = SHC_SLAB_NONE;
 }
 
 /* Makes and shows this rank's slab. A failure is said in an empty parcel: the others wait for one. */
@@ -90,6 +100,23 @@ static bool judge(const struct shc_control_parcel *theirs, int world, const bool
     return good;
 }
 
+/* Everybody's slab is mapped: is what is read there right? */
+static enum shc_status look(struct shc_share *share, struct shc_prober *prober,
+                            enum shc_slab_kind kind, size_t bytes)
+{
+    struct shc_probe_area area = {.bytes = bytes};
+    struct shc_probe_answer answer;
+    for (int r = 0; r < share->world; r++)
+        area.at[r] = share->slabs[r].address;
+    SHC_TRY(shc_probe(prober, &area, &answer));
+    if (answer.outcome == SHC_PROBE_GOOD)
+        return SHC_OK;
+    share->kind = SHC_SLAB_NONE;
+    share->late = answer.outcome == SHC_PROBE_LATE;
+    snprintf(share->reasons[kind], SHC_SHARE_REASON_BYTES, "%s", answer.reason);
+    return SHC_OK;
+}
+
 /* One kind. SHC_OK with share->kind still NONE: it did not hold, share->reasons says why. */
 static enum shc_status attempt(struct shc_share *share, struct shc_control *control,
                                const struct shc_gpu *gpu, enum shc_slab_kind kind, size_t bytes,
@@ -126,7 +153,8 @@ static enum shc_status attempt(struct shc_share *share, struct shc_control *cont
 }
 
 enum shc_status shc_share_make(struct shc_control *control, const struct shc_gpu *gpu, size_t bytes,
-                               uint64_t deadline_ns, struct shc_share *share)
+                               uint64_t deadline_ns, struct shc_prober *prober,
+                               struct shc_share *share)
 {
     static const enum shc_slab_kind kinds[] = {SHC_SLAB_FD, SHC_SLAB_LEGACY};
     enum shc_status st = SHC_OK;
@@ -138,9 +166,16 @@ enum shc_status shc_share_make(struct shc_control *control, const struct shc_gpu
     share->world = control->world;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0] && st == SHC_OK; i++) {
         st = attempt(share, control, gpu, kinds[i], bytes, deadline_ns, parcels);
-        if (share->kind != SHC_SLAB_NONE)
+        if (share->kind != SHC_SLAB_NONE && prober != NULL && share->world > 1)
+            st = look(share, prober, kinds[i], bytes);
+        if (st == SHC_OK && share->kind != SHC_SLAB_NONE)
             break;
-        forget(share);
+        if (prober != NULL && prober->hung)
+            abandon(share);
+        else
+            forget(share);
+        if (share->late)
+            break;
     }
     free(parcels);
     return st;
@@ -149,5 +184,4 @@ enum shc_status shc_share_make(struct shc_control *control, const struct shc_gpu
 void shc_share_undo(struct shc_share *share)
 {
     forget(share);
-    share->kind = SHC_SLAB_NONE;
 }

@@ -2,6 +2,7 @@
 /*
  * How a group fails, and the thread that sees it (docs/CUDA.md, "Rounds": failing).
  */
+#include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
 
 #include <stdio.h>
@@ -9,7 +10,6 @@
 
 #define LOOK_SOONEST_NS SHC_NS_PER_MS
 #define LOOK_LATEST_NS  (10 * SHC_NS_PER_MS)
-#define LATE_NS         (5 * SHC_NS_PER_S)
 #define LISTED          8
 
 static uint64_t done_of(const struct shc_cuda_comm *comm, int rank)
@@ -26,9 +26,18 @@ static uint64_t sequence_of(struct shc_cuda_comm *comm)
     return sequence;
 }
 
+/* But for replays. pre: state_lock. */
+static bool is_idle(const struct shc_cuda_comm *comm)
+{
+    return done_of(comm, comm->rank) >= comm->sequence && shc_mail_idle(comm);
+}
+
 bool shc_watch_idle(struct shc_cuda_comm *comm)
 {
-    return done_of(comm, comm->rank) >= sequence_of(comm);
+    pthread_mutex_lock(&comm->state_lock);
+    const bool idle = is_idle(comm) && !shc_capture_busy(comm);
+    pthread_mutex_unlock(&comm->state_lock);
+    return idle;
 }
 
 /* ---- failing ---- */
@@ -192,8 +201,11 @@ enum shc_status shc_watch_look(struct shc_cuda_comm *comm)
     if (group_failed(comm))
         return shc_watch_fail(comm, SHC_ERR_ABORTED, "told by another rank");
     SHC_TRY(look_at_verdict(comm));
+    SHC_TRY(shc_mail_look_at_verdicts(comm));
     SHC_TRY(look_at_members(comm));
-    return look_at_leavers(comm, sequence_of(comm));
+    SHC_TRY(shc_capture_look(comm));
+    SHC_TRY(look_at_leavers(comm, sequence_of(comm)));
+    return shc_mail_look_at_leavers(comm);
 }
 
 /* ---- whom an operation waits for ---- */
@@ -247,6 +259,14 @@ static void whom_text(struct shc_cuda_comm *comm, const struct shc_flight *fligh
         snprintf(text + used, capacity - used, " and %d more", listed - LISTED);
 }
 
+void shc_watch_say(struct shc_cuda_comm *comm, const char *line)
+{
+    if (comm->say != NULL)
+        comm->say(comm->say_ctx, line);
+    else
+        shc_sys_say(line);
+}
+
 static void say_late(struct shc_cuda_comm *comm, struct shc_flight *flight, uint64_t sequence,
                      uint64_t now_ns)
 {
@@ -256,10 +276,7 @@ static void say_late(struct shc_cuda_comm *comm, struct shc_flight *flight, uint
     snprintf(line, sizeof line,
              "shmcoll: rank %d: %s on CUDA group \"%s\" has waited %.1f s for %s", comm->rank, call,
              comm->name, (double)(now_ns - flight->begun_ns) / (double)SHC_NS_PER_S, whom);
-    if (comm->say != NULL)
-        comm->say(comm->say_ctx, line);
-    else
-        shc_sys_say(line);
+    shc_watch_say(comm, line);
     pthread_mutex_lock(&comm->state_lock);
     struct shc_flight *stored = &comm->flights[sequence % SHC_RECORDS];
     stored->late_ns = now_ns + (now_ns - stored->begun_ns); /* 5 s, 10, 20, ... */
@@ -292,7 +309,7 @@ void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight
     pthread_mutex_lock(&comm->state_lock);
     comm->sequence++;
     comm->flights[comm->sequence % SHC_RECORDS] = *flight;
-    comm->flights[comm->sequence % SHC_RECORDS].late_ns = flight->begun_ns + LATE_NS;
+    comm->flights[comm->sequence % SHC_RECORDS].late_ns = flight->begun_ns + SHC_LATE_NS;
     pthread_cond_signal(&comm->stir);
     pthread_mutex_unlock(&comm->state_lock);
 }
@@ -314,21 +331,36 @@ static struct timespec after(uint64_t ns)
 /* Something is under way: one look. */
 static void turn(struct shc_cuda_comm *comm)
 {
-    if (shc_watch_look(comm) != SHC_OK)
+    if (shc_watch_look(comm) != SHC_OK) {
         poison(comm, true);
+        return;
+    }
+    look_at_time(comm);
+    shc_mail_look_at_time(comm);
+    shc_capture_look_at_time(comm);
+}
+
+/* Until an operation comes; replays come without a word. pre: state_lock is held. */
+static void rest(struct shc_cuda_comm *comm)
+{
+    const struct timespec next = after(LOOK_LATEST_NS);
+    if (comm->captures.count == 0 || comm->stuck)
+        pthread_cond_wait(&comm->stir, &comm->state_lock);
     else
-        look_at_time(comm);
+        pthread_cond_timedwait(&comm->stir, &comm->state_lock, &next);
 }
 
 static void *watch(void *arg)
 {
     struct shc_cuda_comm *comm = arg;
     uint64_t interval_ns = LOOK_SOONEST_NS, seen = 0;
+    /* A capture of whichever thread's forbids others what this one does, and breaks by it. */
+    (void)shc_capture_exchange(&comm->driver, SHC_CU_CAPTURE_RELAXED);
     pthread_mutex_lock(&comm->state_lock);
     while (!comm->stopping) {
-        const uint64_t done = done_of(comm, comm->rank);
-        if (done >= comm->sequence || comm->stuck) {
-            pthread_cond_wait(&comm->stir, &comm->state_lock);
+        const uint64_t done = done_of(comm, comm->rank) + shc_mail_done(comm);
+        if ((is_idle(comm) && !shc_capture_stirs(comm)) || comm->stuck) {
+            rest(comm);
             interval_ns = LOOK_SOONEST_NS;
             continue;
         }

@@ -7,10 +7,12 @@
 #include "tests/cuda/standin.h"
 #include "tests/cuda/twins.h"
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <sstream>
 #include <sys/prctl.h>
+#include <thread>
 
 namespace shmcoll::test
 {
@@ -97,8 +99,17 @@ shc_status Rank::make()
     config.route = route == "host"    ? SHC_CUDA_ROUTE_HOST
                    : route == "slabs" ? SHC_CUDA_ROUTE_SLABS
                                       : SHC_CUDA_ROUTE_AUTO;
-    config.say = [](void *, const char *line) { report("said", line); };
-    return shc_cuda_comm_create_over(FAKE_CUDA_LIBRARY, core, &config, &cuda);
+    config.say = [](void *, const char *line) {
+        static std::atomic<int> lines{0};
+        report("said", line);
+        report("lines_said", std::to_string(++lines));
+    };
+    const uint64_t begun = shc_clock_ns();
+    const shc_status st = shc_cuda_comm_create_over(FAKE_CUDA_LIBRARY, core, &config, &cuda);
+    const uint64_t ended = shc_clock_ns();
+    report("make_ms", std::to_string((ended - begun) / SHC_NS_PER_MS));
+    report("make_ended_ns", std::to_string(ended));
+    return st;
 }
 
 void Rank::leave()
@@ -108,7 +119,8 @@ void Rank::leave()
     cuda = nullptr;
     core = nullptr;
     for (shc_cu_address address : memory_)
-        driver.cuMemFree(address);
+        if (settings.number("free", 1)) // on a GPU that hangs it would wait for ever
+            driver.cuMemFree(address);
     memory_.clear();
 }
 
@@ -197,6 +209,8 @@ void enqueue(Rank &rank, shc_cuda_comm *cuda, Call call, size_t stream)
         die("enqueue");
 }
 
+} // namespace
+
 void barrier_of_cpus(Rank &rank)
 {
     shc_op op = {};
@@ -205,7 +219,6 @@ void barrier_of_cpus(Rank &rank)
         report("cpu_barrier", shc_error_text());
 }
 
-// How a group that must have failed says so: its status, its text, and whether streams ended.
 void report_failure(Rank &rank, shc_status st)
 {
     report("status", shc_status_name(st));
@@ -214,8 +227,6 @@ void report_failure(Rank &rank, shc_status st)
         rank.driver.cuStreamSynchronize(rank.streams[i]);
     report("ended_ns", std::to_string(shc_clock_ns()));
 }
-
-} // namespace
 
 // Each operation works on what the one before has left, on another stream. 64-bit sums wrap alike.
 void chain(Rank &rank)
@@ -404,6 +415,7 @@ void endless(Rank &rank)
 void refuse(Rank &rank)
 {
     const shc_cu_address at = rank.allocate(4096);
+    const auto n = static_cast<uint64_t>(rank.world);
     int refused = 0;
     auto try_one = [&](const char *name, Call call, shc_status want) {
         const shc_status st = shc_cuda_comm_enqueue(rank.cuda, call.ready(), rank.streams[0]);
@@ -412,7 +424,14 @@ void refuse(Rank &rank)
             report("not_refused", name);
         report(name, shc_cuda_failure());
     };
-    try_one("send", simple_call(SHC_SEND, SHC_INT8, at, 1, at, 1), SHC_ERR_UNSUPPORTED);
+    Call any = simple_call(SHC_RECV, SHC_INT8, at, 1, at, 1);
+    any.op.peer = SHC_ANY_SOURCE;
+    try_one("any", any, SHC_ERR_UNSUPPORTED);
+    Call nobody = simple_call(SHC_SEND, SHC_INT8, at, 1, at, 1);
+    nobody.op.peer = rank.world;
+    try_one("nobody", nobody, SHC_ERR_INVALID);
+    nobody.op.peer = SHC_ANY_SOURCE;
+    try_one("send_to_any", nobody, SHC_ERR_INVALID);
     try_one("sparse", simple_call(SHC_ALL_REDUCE_SPARSE, SHC_INT8, at, 1, at, 1),
             SHC_ERR_UNSUPPORTED);
     try_one("room", simple_call(SHC_ALL_REDUCE, SHC_INT8, at, 8, at, 7), SHC_ERR_INVALID);
@@ -430,6 +449,20 @@ void refuse(Rank &rank)
     try_one("strided", strided, SHC_ERR_UNSUPPORTED);
     Call huge = simple_call(SHC_BROADCAST, SHC_INT64, at, INT64_MAX, at, INT64_MAX);
     try_one("huge", huge, SHC_ERR_INVALID);
+    char here[64];
+    const auto host = reinterpret_cast<shc_cu_address>(here);
+    try_one("host_in", simple_call(SHC_ALL_GATHER, SHC_INT8, host, 8, at, 8 * n), SHC_ERR_INVALID);
+    try_one("host_out", simple_call(SHC_ALL_GATHER, SHC_INT8, at, 8, host, 8 * n), SHC_ERR_INVALID);
+    if (rank.driver.device_count > 1) {
+        shc_cu_address far = 0;
+        shc_gpu other;
+        const int number = (rank.gpu.device + 1) % rank.driver.device_count;
+        if (shc_gpu_open(&rank.driver, number, &other) != SHC_OK || shc_gpu_enter(&other) != SHC_OK)
+            die("the other GPU");
+        far = rank.allocate(64);
+        shc_gpu_leave(&other);
+        try_one("far", simple_call(SHC_ALL_REDUCE, SHC_INT8, far, 8, far, 8), SHC_ERR_INVALID);
+    }
     report("refused", std::to_string(refused));
     enqueue(rank, rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_INT8, at, 8, at, 8), 0);
     report("goes_on", rank.sync() && shc_cuda_comm_error(rank.cuda) == SHC_OK ? "yes" : "no");
@@ -438,18 +471,52 @@ void refuse(Rank &rank)
 namespace
 {
 
+// Dies, and leaves a child that holds all that this process had open: so no socket tells of it.
+void vanish(int after_ms)
+{
+    usleep(static_cast<useconds_t>(after_ms) * 1000);
+    const pid_t child = fork();
+    if (child == 0) {
+        sleep(15);
+        _exit(0);
+    }
+    report("child", std::to_string(child));
+    report("vanished_ns", std::to_string(shc_clock_ns()));
+    raise(SIGKILL);
+}
+
 int run(const std::string &folder, int number, int world, const Settings &settings)
 {
     static const std::map<std::string, void (*)(Rank &)> scenarios = {
-        {"sweep", sweep},     {"large", large},   {"chain", chain},
-        {"groups", groups},   {"ahead", ahead},   {"differ", differ},
-        {"endless", endless}, {"refuse", refuse}, {"make", nullptr},
+        {"sweep", sweep},
+        {"large", large},
+        {"chain", chain},
+        {"groups", groups},
+        {"ahead", ahead},
+        {"differ", differ},
+        {"endless", endless},
+        {"refuse", refuse},
+        {"make", nullptr},
+        {"graph", graph},
+        {"graph_refuse", graph_refuse},
+        {"graph_endless", graph_endless},
+        {"graph_differ", graph_differ},
+        {"mail_sweep", mail_sweep},
+        {"mail_ring", mail_ring},
+        {"mail_chain", mail_chain},
+        {"mail_ahead", mail_ahead},
+        {"mail_differ", mail_differ},
+        {"mail_leave", mail_leave},
+        {"mail_endless", mail_endless},
+        {"mail_poison", mail_poison},
     };
     prctl(PR_SET_PDEATHSIG, SIGKILL); // of a test that was ended
     Rank rank(folder, number, world, settings);
     const int before = open_descriptors();
     rank.join();
     report("joined", "yes");
+    if (settings.number("vanish_ms", 0))
+        std::thread(vanish, settings.number("vanish_ms", 0)).detach();
     const shc_status st = rank.make();
     report("made", shc_status_name(st));
     if (st != SHC_OK) {
@@ -465,6 +532,8 @@ int run(const std::string &folder, int number, int world, const Settings &settin
         barrier_of_cpus(rank);
     rank.leave();
     report("leaked", std::to_string(open_descriptors() - before));
+    if (!settings.number("free", 1)) // what is left is left on purpose: no leak checker looks
+        _exit(0);
     return 0;
 }
 

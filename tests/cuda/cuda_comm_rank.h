@@ -79,6 +79,11 @@ void add_tensors(std::vector<shc_tensor> &list, std::vector<int64_t> &sizes, shc
 Call simple_call(shc_op_kind kind, shc_dtype dtype, shc_cu_address in, uint64_t in_count,
                  shc_cu_address out, uint64_t out_count);
 
+void barrier_of_cpus(Rank &rank);
+
+// How a group that must have failed says so: its status, its text, and that streams ended.
+void report_failure(Rank &rank, shc_status st);
+
 // The scenarios; each prints what it saw.
 void sweep(Rank &rank); // every operation against a plain reference (cuda_comm_sweep.cc)
 void large(Rank &rank);
@@ -88,5 +93,21 @@ void groups(Rank &rank);  // two groups at once
 void differ(Rank &rank);  // one rank calls otherwise
 void endless(Rank &rank); // until the group fails
 void refuse(Rank &rank);  // calls that are wrong on this rank alone
+
+// Those that capture (cuda_graph_rank.cc).
+void graph(Rank &rank);         // replays beside eager operations
+void graph_refuse(Rank &rank);  // what cannot be captured
+void graph_endless(Rank &rank); // replays until the group fails, and behind that
+void graph_differ(Rank &rank);  // one rank replays something else
+
+// Messages (cuda_comm_mail.cc).
+void mail_sweep(Rank &rank);   // all to all, sizes around the slot
+void mail_ring(Rank &rank);    // sends first, on one stream
+void mail_chain(Rank &rank);   // messages that pass on what came, beside collectives
+void mail_ahead(Rank &rank);   // more of them than there are records
+void mail_differ(Rank &rank);  // the ends call otherwise
+void mail_endless(Rank &rank); // until the group fails
+void mail_poison(Rank &rank);  // a wait that is ended, and a slow reader
+void mail_leave(Rank &rank);   // a sender that has gone when its message is received
 
 } // namespace shmcoll::test

@@ -1,60 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // CUDA collectives between real processes over the stand-in: results on every route, calls that
 // differ, ranks that die, stop, leave, abort.
-#include "tests/cuda/processes.h"
+#include "tests/cuda/living.h"
 
-extern "C" {
-#include "shm/base/clock.h"
-}
-
-#include <algorithm>
-#include <csignal>
 #include <random>
 
 namespace shmcoll::test
 {
 namespace
 {
-
-std::vector<Report> run(size_t world, const std::string &settings, const std::string &knobs = "")
-{
-    return run_processes(CUDA_COMM_RANK, std::vector<RankOptions>(world, {knobs, settings}));
-}
-
-// Under a sanitizer a rank starts for a second.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kSlow = true;
-#else
-constexpr bool kSlow = false;
-#endif
-
-// The files of this library in /dev/shm.
-std::vector<std::string> shared_files()
-{
-    std::vector<std::string> names;
-    for (auto &entry : std::filesystem::directory_iterator("/dev/shm"))
-        if (entry.path().filename().string().find("shmcoll") != std::string::npos)
-            names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-}
-
-// A legacy slab that was shown lives as long as its process, also where that kind did not hold.
-std::string leaks_of(Report &report)
-{
-    const bool shown = report["memory"] == "legacy handle" ||
-                       report["reason"].find("; legacy handle") != std::string::npos;
-    return shown ? "1" : "0";
-}
-
-void expect_key(std::vector<Report> &reports, const std::string &key, const std::string &value)
-{
-    for (Report &report : reports) {
-        EXPECT_EQ(report["end"], "exited 0") << all_of(report);
-        EXPECT_EQ(report[key], value) << all_of(report);
-        EXPECT_EQ(report["leaked"], leaks_of(report)) << all_of(report);
-    }
-}
 
 // ---- results ----
 
@@ -149,6 +103,27 @@ TEST(CudaComm, CrossesGpusThatArePeers)
 
 // ---- making a group ----
 
+// By UUID: the ordinals are what CUDA_VISIBLE_DEVICES makes of them.
+TEST(CudaComm, TellsWhichRanksShareAGpu)
+{
+    const std::string second = "first_uuid=1";
+    const std::pair<std::vector<RankOptions>, std::pair<const char *, const char *>> cases[] = {
+        {{{}, {}, {}, {}}, {"1", "0-3"}},
+        {{{"devices=2"}, {"devices=2"}, {"devices=2"}, {"devices=2"}}, {"2", "0,2; 1,3"}},
+        {{{}, {}, {second}, {second}}, {"2", "0-1; 2-3"}},
+        {{{"devices=2"}, {"devices=2"}, {second}, {}, {}}, {"2", "0,3-4; 1-2"}},
+        {{{second}}, {"1", "0"}},
+    };
+    for (auto [ranks, want] : cases) {
+        for (RankOptions &rank : ranks)
+            rank.how = "scenario=make";
+        auto reports = run_processes(CUDA_COMM_RANK, ranks);
+        expect_key(reports, "gpus", want.first);
+        expect_key(reports, "gpu_ranks", want.second);
+        expect_key(reports, "route", "slabs");
+    }
+}
+
 TEST(CudaComm, GoesThroughHostMemoryWhereNoSlabIsShared)
 {
     auto reports = run(2, "scenario=sweep few=1", "export=800 open=205");
@@ -201,9 +176,12 @@ TEST(CudaComm, RecordsOutlastTheSlowestRank)
 
 TEST(CudaComm, RefusesWhatOneRankCanSeeIsWrongAndGoesOn)
 {
-    auto reports = run(2, "scenario=refuse");
-    expect_key(reports, "refused", "9");
+    auto reports = run(2, "scenario=refuse", "devices=2");
+    expect_key(reports, "refused", "14");
     expect_key(reports, "goes_on", "yes");
+    EXPECT_HAS(reports[1], "host_in", "input tensor 0 (at ");
+    EXPECT_HAS(reports[1], "host_out", "output tensor 0 (at ");
+    EXPECT_HAS(reports[1], "far", "input tensor 0 is on GPU 0, the group on GPU 1 (");
 }
 
 // ---- calls that differ ----
@@ -235,76 +213,6 @@ INSTANTIATE_TEST_SUITE_P(Of, Mismatch,
 
 // ---- ranks that die, stop, leave, abort ----
 
-// Ranks that run until something happens to one.
-class Living
-{
-  public:
-    Living(size_t world, const std::string &settings, const std::string &knobs)
-    {
-        for (size_t r = 0; r < world; r++)
-            pids.push_back(start_process(CUDA_COMM_RANK, folder.path, r, world, {knobs, settings}));
-    }
-
-    // False: one did not get so far.
-    bool await(const std::string &line)
-    {
-        for (size_t r = 0; r < pids.size(); r++) {
-            for (int tries = 0; text_of(r).find(line) == std::string::npos; tries++) {
-                if (tries > 30000)
-                    return false;
-                usleep(1000);
-            }
-        }
-        return true;
-    }
-
-    std::string text_of(size_t r)
-    {
-        std::ifstream in(folder.path + "/out." + std::to_string(r));
-        return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-    }
-
-    // Whoever does not end is killed, and its end says so.
-    std::vector<Report> end(int patience_s)
-    {
-        const uint64_t deadline = shc_clock_ns() + static_cast<uint64_t>(patience_s) * SHC_NS_PER_S;
-        std::vector<Report> reports;
-        for (size_t r = 0; r < pids.size(); r++) {
-            int status = 0;
-            while (waitpid(pids[r], &status, WNOHANG) == 0) {
-                if (shc_clock_ns() >= deadline)
-                    kill(pids[r], SIGKILL);
-                usleep(1000);
-            }
-            reports.push_back(read_report(folder.path + "/out." + std::to_string(r), status));
-        }
-        return reports;
-    }
-
-    Folder folder;
-    std::vector<pid_t> pids;
-};
-
-int ms_between(uint64_t from_ns, const std::string &to_ns)
-{
-    const uint64_t to = strtoull(to_ns.c_str(), nullptr, 10);
-    return to > from_ns ? static_cast<int>((to - from_ns) / SHC_NS_PER_MS) : 0;
-}
-
-int kills()
-{
-    const char *text = getenv("SHMCOLL_CUDA_KILLS");
-    return text != nullptr ? atoi(text) : kSlow ? 6 : 24;
-}
-
-void print_spread(const char *what, std::vector<int> &ms)
-{
-    std::sort(ms.begin(), ms.end());
-    if (!ms.empty())
-        printf("%s: median %d ms, 90%% %d ms, most %d ms of %zu\n", what, ms[ms.size() / 2],
-               ms[ms.size() * 9 / 10], ms.back(), ms.size());
-}
-
 // Of one kill: survivors' ends.
 void expect_survivors(std::vector<Report> &reports, size_t victim, uint64_t killed_ns,
                       std::vector<int> &ms)
@@ -319,7 +227,7 @@ void expect_survivors(std::vector<Report> &reports, size_t victim, uint64_t kill
         EXPECT_EQ(report["status"], "peer dead") << all_of(report);
         EXPECT_EQ(report["wrong"], "0") << all_of(report);
         EXPECT_EQ(report["leaked"], leaks_of(report)) << all_of(report);
-        ms.push_back(ms_between(killed_ns, report["ended_ns"]));
+        ms.push_back(ms_between(std::to_string(killed_ns), report["ended_ns"]));
         EXPECT_LT(ms.back(), 5000) << all_of(report); // a busy machine; what is promised is printed
     }
 }

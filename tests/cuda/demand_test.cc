@@ -103,7 +103,6 @@ TEST(Demand, WhatIsWrongIsRefused)
     EXPECT_EQ(Made(op_of(SHC_ALL_GATHER_UNEVEN, two, pair)).st, SHC_ERR_INVALID);
     EXPECT_EQ(Made(op_of(SHC_ALL_REDUCE, negative, negative)).st, SHC_ERR_INVALID);
     EXPECT_EQ(Made(op_of(SHC_ALL_REDUCE, huge, huge)).st, SHC_ERR_INVALID);
-    EXPECT_EQ(Made(op_of(SHC_SEND, one, one)).st, SHC_ERR_UNSUPPORTED);
     EXPECT_EQ(Made(op_of(static_cast<shc_op_kind>(99), one, one)).st, SHC_ERR_INVALID);
     shc_op op = op_of(SHC_BROADCAST, one, one);
     op.root = 2;
@@ -113,6 +112,47 @@ TEST(Demand, WhatIsWrongIsRefused)
     EXPECT_EQ(Made(op).st, SHC_ERR_INVALID);
     op.dtype = SHC_OPAQUE;
     EXPECT_EQ(Made(op).st, SHC_ERR_INVALID); // of no bytes
+}
+
+TEST(Demand, AMessageNamesItsPeer)
+{
+    const List one{{4}};
+    shc_op op = op_of(SHC_SEND, one, one);
+    for (int peer : {-2, SHC_ANY_SOURCE, 2}) {
+        op.peer = peer;
+        op.kind = SHC_SEND;
+        EXPECT_EQ(Made(op).st, SHC_ERR_INVALID) << peer;
+        op.kind = SHC_RECV;
+        EXPECT_EQ(Made(op).st, peer == SHC_ANY_SOURCE ? SHC_ERR_UNSUPPORTED : SHC_ERR_INVALID)
+            << peer;
+    }
+    op.peer = 1;
+    EXPECT_EQ(Made(op).st, SHC_OK) << shc_cuda_failure();
+}
+
+// What the receiver compares: both ends have the same words where they mean the same.
+TEST(Demand, BothEndsOfAMessageHaveTheSameWords)
+{
+    const List one{{4}}, two{{8}};
+    shc_op send = op_of(SHC_SEND, one, one), receive = op_of(SHC_RECV, one, one);
+    send.output = receive.input = {nullptr, 17}; // the other side may be anything
+    send.peer = 1;
+    send.tag = receive.tag = -5;
+    auto differ = [](const Made &a, const Made &b) {
+        return memcmp(a.demand->call, b.demand->call, sizeof a.demand->call) != 0;
+    };
+    EXPECT_FALSE(differ(Made(send, 0), Made(receive, 1)));
+    receive.tag = 5;
+    EXPECT_TRUE(differ(Made(send, 0), Made(receive, 1)));
+    receive = op_of(SHC_RECV, two, two);
+    receive.tag = -5;
+    EXPECT_TRUE(differ(Made(send, 0), Made(receive, 1)));
+    char text[200];
+    const Made made(send, 0);
+    shc_message_words_text(made.demand->call, true, 1, 7, text, sizeof text);
+    EXPECT_STREQ(text, "send #7 to rank 1 (float32[4], tag -5)");
+    shc_message_words_text(made.demand->call, false, 0, 7, text, sizeof text);
+    EXPECT_STREQ(text, "recv #7 from rank 0 (float32[4], tag -5)");
 }
 
 // Only the side that a rank has is looked at.
@@ -148,6 +188,8 @@ TEST(Demand, WildWordsHaveATextToo)
     for (auto &word : words)
         word = UINT64_MAX;
     char text[200];
+    shc_message_words_text(words, true, 0, 1, text, sizeof text);
+    EXPECT_NE(std::string(text).find("(unknown["), std::string::npos) << text;
     shc_call_words_text(words, 1, text, sizeof text);
     EXPECT_NE(std::string(text).find("an unknown call #1 (unknown["), std::string::npos) << text;
 }

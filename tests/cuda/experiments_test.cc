@@ -216,9 +216,9 @@ TEST(GpuExperiments, KilledProcessesAreOutlived)
     EXPECT_EQ(count(ran, {"killed=waiter", "went at once"}), 1) << ran.text;
 }
 
-TEST(GpuExperiments, GraphsAreAbsentFromTheStandIn)
+TEST(GpuExperiments, GraphsAreReplayedAndWaitAgain)
 {
-    EXPECT_EQ(count(run("graph"), {"outcome=absent", "no functions for graphs"}), 1);
+    EXPECT_EQ(count(run("graph"), {"outcome=replayed", "replay_us="}), 1);
 }
 
 TEST(GpuExperiments, ErrorsHaveNames)

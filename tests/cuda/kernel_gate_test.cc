@@ -278,6 +278,106 @@ TEST(Gate, TheFirstVerdictStays)
     EXPECT_EQ(g.verdict, SHC_VERDICT(uint64_t{7}, 2, SHC_GATE_MISMATCH));
 }
 
+// ---- captured operations ----
+
+constexpr uint64_t kTag = 0x1234567;
+
+// A captured round: each other rank has said the same, and nobody writes this rank's own word.
+struct Captured : Group {
+    explicit Captured(int world, int rank = 0) : Group(world, rank)
+    {
+        for (int r = 0; r < world; r++)
+            word(r) = r == rank ? 0 : kTag;
+        args.records = nullptr;
+        args.verdict = verdicts;
+        args.round = kTag;
+        args.passed = &passed;
+        gate = SHC_GATE_OPEN;
+    }
+    Outcome run(Launcher &l)
+    {
+        before = arrived;
+        l.gate(args);
+        return {gate, verdicts[0]};
+    }
+    bool untouched() const { return arrived == before && passed == 5 && busy == 77; }
+
+    uint64_t passed = 5, busy = 77, verdicts[2] = {};
+    std::vector<uint64_t> before;
+};
+
+TEST(CapturedGate, SeesARoundThroughAndSetsTheOthersWordsBack)
+{
+    Launcher l;
+    for (int world : {1, 2, 3, 8, SHC_MAX_WORLD})
+        for (int rank : {0, world - 1})
+            for (bool last : {false, true}) {
+                Captured g(world, rank);
+                g.args.busy = last ? &g.busy : nullptr;
+                g.args.busy_value = 9;
+                g.word(rank) = 11; // its own, which poison fills: not looked at, not touched
+                EXPECT_EQ(g.run(l), kOpen) << world;
+                for (int r = 0; r < world; r++) {
+                    EXPECT_EQ(g.word(r), r == rank ? 11u : 0u);
+                    EXPECT_EQ(g.arrived[r * g.kArrivedWords + 1], 99u); // what is beside it
+                }
+                EXPECT_EQ(g.passed, 6u);
+                EXPECT_EQ(g.busy, last ? 9u : 77u);
+            }
+}
+
+TEST(CapturedGate, ShutsForPoisonAndKeepsTheWords)
+{
+    Launcher l;
+    for (int late = 1; late < 4; late++)
+        for (uint64_t value : {uint64_t{0}, SHC_TIMELINE_POISON}) {
+            Captured g(4);
+            g.word(late) = value;
+            g.word(3) = late == 3 ? value : kTag + 1; // nobody is called different then
+            g.args.busy = &g.busy;
+            EXPECT_EQ(g.run(l), shut(SHC_GATE_ABORTED, late));
+            EXPECT_TRUE(g.untouched());
+        }
+}
+
+TEST(CapturedGate, ShutsForAnArrivalThatSaysSomethingElse)
+{
+    Launcher l;
+    for (int other = 1; other < 4; other++)
+        for (uint64_t value : {uint64_t{1}, kTag - 1, SHC_TIMELINE_LAST}) {
+            Captured g(4);
+            g.word(other) = value;
+            EXPECT_EQ(g.run(l), shut(SHC_GATE_MISMATCH, other));
+            EXPECT_EQ(g.verdicts[1], value);
+            EXPECT_TRUE(g.untouched());
+        }
+}
+
+// Behind a failure a peer's stream runs on, and says what comes later.
+TEST(CapturedGate, AFailedGroupIsNoMismatch)
+{
+    Launcher l;
+    Captured g(3, 2), late(3, 2);
+    g.aborted = late.aborted = 1;
+    g.word(0) = kTag + 1;
+    EXPECT_EQ(g.run(l), shut(SHC_GATE_ABORTED, 2));
+    EXPECT_TRUE(g.untouched());
+    late.word(1) = 0;
+    EXPECT_EQ(late.run(l), shut(SHC_GATE_ABORTED, 1));
+}
+
+TEST(CapturedGate, OnceShutItStaysShutAndSetsNothingBack)
+{
+    Launcher l;
+    for (uint32_t found : {SHC_GATE_UNSET, SHC_GATE_MISMATCH, SHC_GATE_ABORTED}) {
+        Captured g(3);
+        g.gate = found;
+        const Outcome unchanged = {found, 0};
+        EXPECT_EQ(g.run(l), unchanged);
+        EXPECT_TRUE(g.untouched());
+    }
+}
+
 TEST(Gate, AVerdictHoldsTheLargestNumbers)
 {
     const uint64_t sequence = (uint64_t{1} << 48) - 1;

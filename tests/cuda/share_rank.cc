@@ -214,7 +214,8 @@ void run(Rank &rank, const std::string &folder, const std::string &how)
             die("round");
         vanish();
     }
-    if (shc_share_make(&rank.control, &rank.gpu, kBytes, deadline, rank.share.get()) != SHC_OK) {
+    if (shc_share_make(&rank.control, &rank.gpu, kBytes, deadline, nullptr, rank.share.get()) !=
+        SHC_OK) {
         printf("status=%s\n", shc_cuda_failure());
         return;
     }

@@ -304,6 +304,21 @@ def large(team: Team) -> str:
     return ""
 
 
+@case("messages: larger than what finds room, both ways at once")
+def large_messages(team: Team) -> str:
+    def exchange(tensors: Tensors) -> Tensors:
+        other = team.world - 1 - team.me
+        if other == team.me:
+            return []
+        out = room(tensors[0], tensors[0].numel())
+        work = dist.isend(tensors[0], other)
+        dist.recv(out, other)
+        work.wait()
+        return [out]
+
+    return both(team, [oracle.plain(torch.float32, LARGE, seed=team.me)], exchange)
+
+
 # ---- layouts and groups ----
 
 
@@ -437,6 +452,22 @@ def host_goes_on(team: Team) -> str:
     return ""
 
 
+@case("streams: a receive holds up neither the host nor a collective", cuda=True)
+def receive_waits(team: Team) -> str:
+    out, last = torch.zeros(1000, device=team.device), team.world - 1
+    waiting = dist.irecv(out, last) if team.me == 0 else None
+    wrong = team.usable()  # also waits for the GPU
+    early = waiting is not None and waiting.is_completed()
+    team.rank.sync()
+    if team.me == last:
+        dist.send(team.ones() * 5, 0)
+    if waiting is not None:
+        waiting.wait()
+    if wrong or early:
+        return wrong or "complete before anything was sent"
+    return "" if team.me != 0 or (out == 5).all() else f"{out[0].item()} instead of 5"
+
+
 @case("streams: two groups on two streams, crossing", cuda=True)
 def crossing(team: Team) -> str:
     other = dist.new_group()
@@ -538,6 +569,11 @@ def mixed(team: Team) -> str:
     out = [torch.ones(10) for _ in range(team.world)]
     call = lambda: dist.all_gather(out, team.ones(10))  # noqa: E731
     return refused((*WRONG, RuntimeError), call) or team.usable()
+
+
+@case("bad input: a message from any rank", cuda=True)
+def from_any_rank(team: Team) -> str:
+    return refused((TypeError,), lambda: dist.recv(team.ones())) or team.usable()
 
 
 @case("bad input: ranks that call different things")

@@ -30,7 +30,9 @@ sys.path[:0] = [str(HERE), str(HERE.parents[0] / "support")]
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
+import graph_cases  # noqa: E402, F401
 import ranks  # noqa: E402
+import sharded  # noqa: E402, F401
 from cases import CASES, Team  # noqa: E402
 
 STALL_S = 60.0  # without a case that ends; the first one makes the contexts

@@ -7,6 +7,7 @@ futures, errors. What only a GPU can show is in docs/CUDA.md.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -117,6 +118,38 @@ def all_to_all(me: int, world: int, place: Callable[..., Any]) -> list[torch.Ten
     return [*received, single]
 
 
+def ring(me: int, world: int, place: Callable[..., Any]) -> list[torch.Tensor]:
+    after, before = (me + 1) % world, (me - 1) % world
+    outputs = [place(torch.empty(count)) for count in (0, 1, 3000)]
+    for tag, out in enumerate(outputs):
+        work = dist.isend(place(values(me, out.numel())), after, tag=tag)
+        dist.recv(out, before, tag=tag)
+        work.wait()
+    return outputs
+
+
+def batched(me: int, world: int, place: Callable[..., Any]) -> list[torch.Tensor]:
+    peers = [r for r in range(world) if r != me]
+    outputs = [place(torch.empty(50 + r, dtype=torch.int64)) for r in peers]
+    calls = []
+    for peer, out in zip(peers, outputs, strict=True):
+        calls.append(dist.P2POp(dist.irecv, out, peer))
+        calls.append(dist.P2POp(dist.isend, place(values(me, 50 + me, torch.int64)), peer))
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    return outputs
+
+
+def one_way(me: int, world: int, place: Callable[..., Any]) -> list[torch.Tensor]:
+    dist.all_reduce(place(torch.ones(1)))  # in the first operation all ranks meet
+    t = place(values(me, 333, torch.float16))
+    if me == 0:
+        dist.send(t, world - 1, tag=4)
+    elif me == world - 1:
+        assert dist.recv(t, 0, tag=4) == 0
+    return [t]
+
+
 OPERATIONS = (
     all_reduce,
     all_reduce_coalesced,
@@ -127,6 +160,9 @@ OPERATIONS = (
     gather,
     scatter,
     all_to_all,
+    ring,
+    batched,
+    one_way,
 )
 
 
@@ -220,6 +256,130 @@ def test_a_dropped_work_keeps_its_memory() -> None:
     assert on_ranks(2, body) == [[5.0], [5.0]]
 
 
+# ---- messages ----
+
+
+def meet(rank: Rank, cuda: Any) -> None:
+    """Whatever is made with the first operation is made."""
+    dist.all_reduce(gpu(torch.ones(1)))
+    cuda.synchronize(0)
+    rank.sync()
+
+
+def test_messages_larger_than_their_memory_go_both_ways_at_once() -> None:
+    count = 3_000_001  # floats: several pieces of 2 MiB
+
+    def body(rank: Rank, cuda: Any) -> bool:
+        mine, theirs = gpu(values(rank.rank, count)), gpu(torch.zeros(count))
+        sent = dist.isend(mine, 1 - rank.rank)
+        dist.recv(theirs, 1 - rank.rank)
+        sent.wait()
+        return torch.equal(theirs.cpu(), values(1 - rank.rank, count))
+
+    assert on_ranks(2, body) == [True, True]
+
+
+def test_a_receive_holds_up_neither_the_host_nor_a_collective() -> None:
+    def body(rank: Rank, cuda: Any) -> tuple[bool, list[float], list[float]]:
+        meet(rank, cuda)
+        t, out = gpu(torch.ones(8)), gpu(torch.zeros(8))
+        waiting = dist.irecv(out, 1) if rank.rank == 0 else None
+        dist.all_reduce(t)
+        summed = t.cpu().tolist()
+        before = waiting.is_completed() if waiting else False
+        rank.sync()
+        if rank.rank == 1:
+            dist.send(gpu(torch.full((8,), 5.0)), 0)
+        if waiting:
+            waiting.wait()
+        return before, summed, out.cpu().tolist()
+
+    first, second = on_ranks(2, body)
+    assert first == (False, [2.0] * 8, [5.0] * 8)
+    assert second == (False, [2.0] * 8, [0.0] * 8)
+
+
+def test_a_message_is_sent_behind_and_received_before_what_the_current_stream_has() -> None:
+    """Slow streams: each step takes 20 ms, so an order that nobody keeps shows."""
+
+    def body(rank: Rank, cuda: Any) -> list[float]:
+        t, given = gpu(torch.zeros(1 << 16)), torch.full((1 << 16,), 4.0)
+        if rank.rank == 0:
+            t.copy_(given)
+            dist.send(t, 1)
+            t.copy_(torch.zeros(1 << 16))  # must not reach what is sent
+        else:
+            dist.recv(t, 0)
+        copy = torch.empty_like(t)
+        copy.copy_(t)
+        return copy.cpu().unique().tolist()
+
+    assert on_ranks(2, body, "slow_us=20000") == [[0.0], [4.0]]
+
+
+def test_a_message_whose_work_is_dropped_keeps_its_memory() -> None:
+    def body(rank: Rank, cuda: Any) -> list[float]:
+        meet(rank, cuda)
+        out = gpu(torch.zeros(3 << 20))  # more than finds room
+        if rank.rank == 0:
+            dist.isend(gpu(torch.full((3 << 20,), 5.0)), 1)
+            for _ in range(8):  # would get the freed memory
+                gpu(torch.full((3 << 20,), -1.0))
+        rank.sync()
+        if rank.rank == 1:
+            dist.recv(out, 0)
+        return out.cpu().unique().tolist()
+
+    assert on_ranks(2, body) == [[0.0], [5.0]]
+
+
+def test_a_message_from_any_rank_is_refused_and_the_group_goes_on() -> None:
+    def body(rank: Rank, cuda: Any) -> list[float]:
+        t = gpu(torch.ones(4))
+        with pytest.raises(TypeError, match="name the sender"):
+            dist.recv(t)
+        with pytest.raises(TypeError, match="not contiguous"):
+            dist.isend(gpu(torch.ones(4, 4)).t(), 1 - rank.rank)
+        dist.all_reduce(t)
+        return t.cpu().tolist()
+
+    assert on_ranks(2, body) == [[2.0] * 4] * 2
+
+
+def test_a_message_before_all_ranks_have_met_says_what_to_do() -> None:
+    def body(rank: Rank) -> str:
+        faketorch.enter()
+        rank.init()
+        if rank.rank == 2:
+            dist.destroy_process_group()
+            return "collective come first"
+        with pytest.raises(dist.DistBackendError) as raised:
+            (dist.send if rank.rank == 0 else dist.recv)(gpu(torch.ones(4)), 1 - rank.rank)
+        return str(raised.value)
+
+    for outcome in outcomes(3, body):
+        assert outcome.ok and "collective come first" in outcome.value, outcome
+
+
+def test_ends_that_call_otherwise_both_raise() -> None:
+    def body(rank: Rank, cuda: Any) -> tuple[str, list[float]]:
+        meet(rank, cuda)
+        t = gpu(torch.ones(4))
+        call = dist.isend if rank.rank == 0 else dist.irecv
+        work = call(t, 1 - rank.rank, tag=rank.rank)
+        with pytest.raises(dist.DistBackendError) as raised:
+            work.wait(seconds(20))
+            for _ in range(2000):  # a message that found room is over for its sender
+                time.sleep(0.01)
+                dist.all_reduce(gpu(torch.ones(0)))
+        return str(raised.value), t.cpu().tolist()
+
+    for text, left in on_ranks(2, body):
+        assert "send #1 to rank 1 (float32[4], tag 0)" in text
+        assert "recv #1 from rank 0 (float32[4], tag 1)" in text
+        assert left == [1.0] * 4, "memory of the user has changed"
+
+
 # ---- Work ----
 
 
@@ -277,6 +437,88 @@ def test_a_barrier_waits_for_the_gpu() -> None:
         return cuda.query(cuda.stream(0))
 
     assert on_ranks(2, body, "slow_us=10000") == [True, True]
+
+
+def test_a_barrier_waits_for_operations_that_nobody_has_waited_for() -> None:
+    def body(rank: Rank, cuda: Any) -> list[bool]:
+        t = gpu(torch.ones(1 << 16))
+        works = [dist.all_reduce(t, async_op=True) for _ in range(4)]
+        dist.barrier()
+        return [work.is_completed() for work in works]
+
+    assert on_ranks(2, body, "slow_us=10000") == [[True] * 4] * 2
+
+
+# ---- graphs ----
+
+
+class Capture:
+    """What is called inside of `with` becomes a graph, as with torch.cuda.graph."""
+
+    def __init__(self, cuda: Any) -> None:
+        self.driver = ctypes.CDLL(str(faketorch.STANDIN))
+        self.stream = ctypes.c_void_p(cuda.stream(0))
+        self.executable = ctypes.c_void_p()
+
+    def __enter__(self) -> Capture:
+        assert self.driver.cuStreamBeginCapture_v2(self.stream, 0) == 0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        graph, flags = ctypes.c_void_p(), ctypes.c_ulonglong(0)
+        assert self.driver.cuStreamEndCapture(self.stream, ctypes.byref(graph)) == 0
+        made = ctypes.byref(self.executable)
+        assert self.driver.cuGraphInstantiateWithFlags(made, graph, flags) == 0
+
+    def replay(self) -> None:
+        assert self.driver.cuGraphLaunch(self.executable, self.stream) == 0
+
+
+def test_captured_operations_run_with_every_replay() -> None:
+    def body(rank: Rank, cuda: Any) -> list[list[float]]:
+        a, b, other = gpu(torch.ones(4)), gpu(torch.ones(2000)), gpu(torch.ones(2000))
+        dist.all_reduce(a)  # makes the communicator
+        dist.all_reduce(other, async_op=True)  # nobody asks for its end meanwhile
+        with Capture(cuda) as graph:
+            work = dist.all_reduce(b, async_op=True)
+            dist.all_reduce(a)
+            assert work.is_completed() and work.is_success()
+            work.wait(seconds(5))
+            dist.all_reduce(b, op=dist.ReduceOp.MAX)
+        found = []
+        for turn in range(4):
+            a.copy_(torch.full((4,), float(rank.rank + turn)))
+            b.copy_(torch.full((2000,), float(10 * turn + rank.rank)))
+            graph.replay()
+            found += [[a[0].cpu().item(), *b.cpu().unique().tolist()]]
+            eager = gpu(torch.ones(3))
+            dist.all_reduce(eager, async_op=True).wait()
+            assert eager.cpu().tolist() == [2.0] * 3
+        return found
+
+    want = [[2.0 * turn + 1, 20.0 * turn + 1] for turn in range(4)]
+    assert on_ranks(2, body) == [want] * 2
+
+
+def test_what_cannot_be_captured_is_refused_and_the_capture_goes_on() -> None:
+    def body(rank: Rank, cuda: Any) -> list[float]:
+        t = gpu(torch.ones(4))
+        with Capture(cuda), pytest.raises(TypeError, match="run one before the capture"):
+            dist.all_reduce(t)
+        dist.all_reduce(t)
+        with Capture(cuda) as graph:
+            with pytest.raises(TypeError, match="waits on the host, and cannot be captured"):
+                dist.barrier()
+            with pytest.raises(TypeError, match="send: not offered while"):
+                dist.isend(t, 1 - rank.rank)
+            with pytest.raises(TypeError, match="premul_sum is not offered while"):
+                dist.all_reduce(t, op=dist._make_nccl_premul_sum(2.0))
+            dist.all_reduce(t)
+        graph.replay()
+        dist.barrier()
+        return t.cpu().tolist()
+
+    assert on_ranks(2, body) == [[4.0] * 4] * 2
 
 
 # ---- bad input ----
@@ -339,6 +581,25 @@ def test_a_death_ends_the_stream_and_is_named() -> None:
         with pytest.raises(dist.DistBackendError) as raised:
             dist.all_reduce(t, async_op=True).wait(seconds(20))
         cuda.synchronize(0)  # no stream waits for ever
+        return str(raised.value)
+
+    survivor, dead = outcomes(2, body)
+    assert dead.exit == 3
+    assert survivor.ok and "rank 1" in survivor.value, survivor
+
+
+def test_a_death_ends_a_message_and_is_named() -> None:
+    def body(rank: Rank) -> str:
+        cuda = faketorch.enter()
+        rank.init()
+        meet(rank, cuda)
+        if rank.rank == 1:
+            os._exit(3)
+        t = gpu(torch.ones(4))
+        with pytest.raises(dist.DistBackendError) as raised:
+            dist.irecv(t, 1).wait(seconds(20))
+        cuda.synchronize(0)  # no stream waits for ever
+        assert t.cpu().tolist() == [1.0] * 4
         return str(raised.value)
 
     survivor, dead = outcomes(2, body)

@@ -247,7 +247,7 @@ def test_the_cases_hold_for_cpu_tensors() -> None:
         name for name in cases.CASES if name.startswith(("bad input: ranks", "DDP", "layouts"))
     ]
     names = [name for name in names if not cases.CASES[name].cuda]
-    assert len(names) == 20
+    assert len(names) == 21
     assert tensors.run_world(names, 2, "cpu", time.monotonic() + 60, False) == 0
 
 

@@ -32,7 +32,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "faketorch"
 STANDIN = FOLDER / "libcuda.so.1"
 CUDA = ROOT / "tests" / "cuda"
-STANDIN_SOURCES = [CUDA / "fakedriver" / f"{name}.cc" for name in ("machine", "memory", "streams")]
+STANDIN_SOURCES = [
+    CUDA / "fakedriver" / f"{name}.cc"
+    for name in ("captures", "machine", "memory", "peers", "streams")
+]
 STANDIN_SOURCES += [CUDA / "twins.cc", CUDA / "faketorch" / "standin.cc"]
 INCLUDES = (str(ROOT), str(ROOT / "src"))
 

@@ -58,6 +58,13 @@ enum shc_gate_state {
  * operation's first round) what was found is stored. Without, a gate that is open is shut for 1 or
  * 3, and one that was never set is left as it is. A verdict is stored only over 0, and before the
  * gate's stream goes on.
+ *
+ * A captured operation (docs/CUDA.md, "Graphs") has no records: `passed` is there, and `round` is
+ * what each other rank's word must be. 0 or poison is 1, another value is 2, and 3 comes before 2:
+ * behind a failure a peer's stream may be rounds ahead. A gate that finds all well stays open,
+ * counts the round, and sets the words back to 0: each is written again behind this rank's next
+ * arrival. One that is shut leaves them, so that later waits for them end; with 2 it stores the
+ * value behind the verdict first.
  */
 struct shc_gate_args {
     uint32_t *gate;          /* of this rank, in its GPU's memory: enum shc_gate_state */
@@ -72,6 +79,9 @@ struct shc_gate_args {
     uint64_t record_stride;
     uint64_t sequence;
     int32_t rank, world;
+    uint64_t *passed; /* captured: how many rounds this gate has seen through; else NULL */
+    uint64_t *busy;   /* captured, an operation's last round: then this value is stored here */
+    uint64_t busy_value;
 };
 
 struct shc_reduce_args {

@@ -34,8 +34,9 @@ struct Gate {
     struct Shared {
         uint32_t late;    /* the lowest rank that has not arrived ... */
         uint32_t differs; /* ... and that made another call */
+        uint32_t passes;  /* a captured round is seen through */
     };
-    static constexpr int kSteps = 4;
+    static constexpr int kSteps = 5;
     static constexpr uint32_t kNone = UINT32_MAX;
     static constexpr uint32_t kWords = 1 + SHC_RECORD_CALL_WORDS; /* that must be the same */
 
@@ -45,6 +46,19 @@ struct Gate {
             const uint64_t round = load_acquire(args.arrived + r * args.arrived_stride);
             if (round < args.round || round >= args.poison)
                 lower(&shared.late, r);
+        }
+    }
+
+    SHC_DEVICE static void captured_arrivals(const Lane &lane, const Args &args, Shared &shared)
+    {
+        for (uint32_t r = lane.thread; r < uint32_t(args.world); r += lane.threads) {
+            if (r == uint32_t(args.rank))
+                continue;
+            const uint64_t word = load_acquire(args.arrived + r * args.arrived_stride);
+            if (word == 0 || word >= args.poison)
+                lower(&shared.late, r);
+            else if (word != args.round)
+                lower(&shared.differs, r);
         }
     }
 
@@ -60,39 +74,64 @@ struct Gate {
         }
     }
 
-    SHC_DEVICE static void decide(const Args &args, const Shared &shared)
+    SHC_DEVICE static void decide(const Args &args, Shared &shared)
     {
         uint64_t state = SHC_GATE_OPEN, rank = 0;
         const uint32_t before = load<uint32_t>(args.gate);
         if (before != SHC_GATE_UNSET && before != SHC_GATE_OPEN)
             return; /* shut for good: what is enqueued later is of a failed group */
+        const bool aborted = load_acquire(args.aborted) != 0;
         if (shared.late != kNone) {
             state = SHC_GATE_ABORTED;
             rank = shared.late;
-        } else if (shared.differs != kNone) {
+        } else if (shared.differs != kNone && (args.passed == nullptr || !aborted)) {
             state = SHC_GATE_MISMATCH;
             rank = shared.differs;
-        } else if (load_acquire(args.aborted) != 0) {
+        } else if (aborted) {
             state = SHC_GATE_ABORTED;
             rank = uint64_t(args.rank);
         }
+        shared.passes = args.passed != nullptr && state == SHC_GATE_OPEN && is_open(args.gate);
         if (args.records == nullptr && (state == SHC_GATE_OPEN || !is_open(args.gate)))
             return;
         store<uint32_t>(args.gate, uint32_t(state));
-        if (state != SHC_GATE_OPEN && load_relaxed(args.verdict) == 0)
-            store_release(args.verdict, SHC_VERDICT(args.sequence, rank, state));
+        if (state == SHC_GATE_OPEN || load_relaxed(args.verdict) != 0)
+            return;
+        if (args.passed != nullptr && state == SHC_GATE_MISMATCH)
+            store_release(args.verdict + 1,
+                          load_relaxed(args.arrived + rank * args.arrived_stride));
+        store_release(args.verdict, SHC_VERDICT(args.sequence, rank, state));
+    }
+
+    /* Who sees the count sees that the operation waits no more. */
+    SHC_DEVICE static void pass(const Lane &lane, const Args &args)
+    {
+        for (uint32_t r = lane.thread; r < uint32_t(args.world); r += lane.threads)
+            if (r != uint32_t(args.rank))
+                store_release(const_cast<char *>(args.arrived) + r * args.arrived_stride, 0);
+        if (lane.thread != 0)
+            return;
+        if (args.busy != nullptr)
+            store_release(args.busy, args.busy_value);
+        store_release(args.passed, load_relaxed(args.passed) + 1);
     }
 
     SHC_DEVICE static void step(int step, const Lane &lane, const Args &args, Shared &shared)
     {
-        if (step == 0 && lane.thread == 0)
+        if (step == 0 && lane.thread == 0) {
             shared.late = shared.differs = kNone;
-        if (step == 1)
+            shared.passes = 0;
+        }
+        if (step == 1 && args.passed == nullptr)
             arrivals(lane, args, shared);
+        if (step == 1 && args.passed != nullptr)
+            captured_arrivals(lane, args, shared);
         if (step == 2 && args.records != nullptr && shared.late == kNone)
             records(lane, args, shared);
         if (step == 3 && lane.thread == 0)
             decide(args, shared);
+        if (step == 4 && shared.passes != 0)
+            pass(lane, args);
     }
 };
 

@@ -14,16 +14,23 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 struct shc_cu_context {
     int device = 0;
     int users = 0;
 };
+
+// A capture under way: work of its streams goes here (captures.cc).
+struct FakeCapture;
+// How much of each stream's captured work something is behind.
+using FakeClock = std::map<shc_cu_stream *, uint64_t>;
 
 // Work in order, on a thread of its own.
 struct shc_cu_stream {
@@ -34,6 +41,7 @@ struct shc_cu_stream {
     uint64_t submitted = 0, finished = 0;
     bool closing = false, ended = false;
     std::thread thread;
+    std::shared_ptr<FakeCapture> capture; // guarded by the lock of captures.cc
 };
 
 // What is queued keeps it: an event may be destroyed while streams still have to reach it.
@@ -41,6 +49,8 @@ struct FakeEvent {
     std::mutex lock;
     std::condition_variable changed;
     uint64_t recorded = 0, reached = 0;
+    std::shared_ptr<FakeCapture> capture; // where it was recorded last; guarded as a stream's
+    FakeClock behind;                     // and what it is behind there
 };
 
 struct shc_cu_event {
@@ -62,7 +72,11 @@ extern "C" int fake_module_count();
 namespace fake
 {
 
-enum class P2p { kNone, kWorks, kLies, kHangs };
+// What happens when this GPU reads memory that is not its own. The first two also decide what may be
+// mapped; lies, wraps, stale and hangs are of copies, the last two of what kernels load.
+//   lies   one byte of a copy is another      wraps  the second half of a region shows its first
+//   stale  what was read once is read again   hangs  it never ends
+enum class P2p { kNone, kWorks, kLies, kWraps, kStale, kHangs, kLoadsLie, kLoadsHang };
 
 struct Knobs {
     int version = 13000;
@@ -72,8 +86,10 @@ struct Knobs {
     int mode = SHC_CU_MODE_DEFAULT;
     int context = SHC_CU_SUCCESS; // what cuDevicePrimaryCtxRetain returns
     P2p p2p = P2p::kWorks;
-    bool vmm = true; // virtual memory management
-    bool fds = true; // memory as file descriptors, as the attribute tells it
+    bool p2p_inside = false; // p2p's fault is there between processes on one GPU, too
+    P2p host = P2p::kWorks;  // the fault of copies from host memory that was registered
+    bool vmm = true;         // virtual memory management
+    bool fds = true;         // memory as file descriptors, as the attribute tells it
     int export_result = SHC_CU_SUCCESS;
     int import_result = SHC_CU_SUCCESS;
     int open_result = SHC_CU_SUCCESS; // of legacy handles
@@ -85,6 +101,7 @@ struct Knobs {
     int slow_us = 0;               // every piece of a stream's work takes this long
     bool alias = false;            // a GPU sees host memory at another address
     bool only_writes_wake = false; // only a stream write makes a waiting stream look again
+    bool shuffle = false;          // a graph's branches are mixed anew with each launch
     std::string state;             // file for what all processes see: needed by the line above
     std::string alone;             // file whose lock is the GPU: one process's work at a time
     int kernel_ms = 5000;          // a kernel that runs longer waits for somebody: abort
@@ -104,10 +121,36 @@ bool device_exists(int device);
 // host memory, and anybody's.
 bool may_touch(shc_cu_address address, size_t bytes, int device);
 bool is_device_visible(shc_cu_address address, size_t bytes);
-// The number of the device whose memory this is, or -1.
-int home_of(shc_cu_address address);
+// What goes wrong when this device reads or writes there; *base and *bytes: the region, if any.
+P2p fault_at(shc_cu_address address, int device, shc_cu_address *base, size_t *bytes);
+
+// ---- peers.cc ----
+
+// A copy that is allowed, with the fault of either end. Its first step may take for ever.
+void await_peers(shc_cu_address to, shc_cu_address from, int device);
+void copy_between(shc_cu_address to, shc_cu_address from, size_t bytes, int device);
+
+// A kernel's parameters with every address of a peer's memory replaced by what loads there give.
+class PeerLoads
+{
+  public:
+    PeerLoads(std::vector<std::vector<char>> &parameters, int device);
+
+  private:
+    std::vector<std::vector<char>> held_;
+};
 
 void synchronize_all_streams();
+int submit(shc_cu_stream *stream, const std::function<void()> &work);
+int submit_anywhere(shc_cu_stream *stream, const std::function<void()> &work); // no context needed
+
+// While a stream is captured nothing is done; true: *result is the call's, and all that is to do.
+bool captured_work(shc_cu_stream *stream, const std::function<void()> &work, int *result);
+bool captured_record(FakeEvent &event, shc_cu_stream *stream, int *result);
+bool captured_wait(const FakeEvent &event, shc_cu_stream *stream, int *result);
+bool captured_event(const FakeEvent &event);
+// What a call returns that captures under way forbid, breaking them; SHC_CU_SUCCESS: go on.
+int forbidden(shc_cu_stream *stream = nullptr);
 // After an illegal access a context is of no use: every later call says so.
 void break_context();
 int sticky_error();

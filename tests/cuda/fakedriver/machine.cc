@@ -27,11 +27,21 @@ thread_local std::vector<shc_cu_context *> current;
 
 P2p p2p_of(const std::string &word)
 {
-    if (word == "lies")
-        return P2p::kLies;
-    if (word == "hangs")
-        return P2p::kHangs;
-    return word == "0" ? P2p::kNone : P2p::kWorks;
+    static const std::pair<const char *, P2p> words[] = {
+        {"0", P2p::kNone},
+        {"1", P2p::kWorks},
+        {"lies", P2p::kLies},
+        {"wraps", P2p::kWraps},
+        {"stale", P2p::kStale},
+        {"hangs", P2p::kHangs},
+        {"loads_lie", P2p::kLoadsLie},
+        {"loads_hang", P2p::kLoadsHang},
+    };
+    for (auto &[name, fault] : words)
+        if (word == name)
+            return fault;
+    fprintf(stderr, "the stand-in for libcuda knows no fault \"%s\"\n", word.c_str());
+    abort();
 }
 
 void set(Knobs &k, const std::string &key, const std::string &value)
@@ -58,7 +68,9 @@ void set(Knobs &k, const std::string &key, const std::string &value)
         {"fds", &k.fds},
         {"alias", &k.alias},
         {"lazy", &k.lazy},
+        {"p2p_inside", &k.p2p_inside},
         {"only_writes_wake", &k.only_writes_wake},
+        {"shuffle", &k.shuffle},
     };
     for (auto &[name, to] : numbers)
         if (key == name) {
@@ -72,6 +84,8 @@ void set(Knobs &k, const std::string &key, const std::string &value)
         }
     if (key == "p2p")
         k.p2p = p2p_of(value);
+    else if (key == "host")
+        k.host = p2p_of(value);
     else if (key == "memory_mib")
         k.memory_mib = static_cast<size_t>(number);
     else if (key == "state")
@@ -192,6 +206,14 @@ int cuGetErrorName(int result, const char **name)
         {SHC_CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED"},
         {SHC_CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},
         {SHC_CU_SYSTEM_DRIVER_MISMATCH, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"},
+        {SHC_CU_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+        {SHC_CU_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
+        {SHC_CU_CAPTURE_MERGE, "CUDA_ERROR_STREAM_CAPTURE_MERGE"},
+        {SHC_CU_CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED"},
+        {SHC_CU_CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"},
+        {SHC_CU_CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION"},
+        {SHC_CU_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT"},
+        {SHC_CU_CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD"},
     };
     *name = nullptr;
     for (auto &one : names)

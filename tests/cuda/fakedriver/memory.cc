@@ -40,6 +40,7 @@ struct Region {
     std::set<int> devices; // that may touch it
     bool exported = false; // by a legacy handle
     void *alias = nullptr; // of kHost: where the device sees it
+    int registered_by = 0;
 };
 
 struct Memory {
@@ -190,17 +191,28 @@ bool is_device_visible(shc_cu_address address, size_t bytes)
     return false;
 }
 
-int home_of(shc_cu_address address)
+P2p fault_at(shc_cu_address address, int device, shc_cu_address *base, size_t *bytes)
 {
     std::lock_guard<std::mutex> guard(memory().lock);
     auto *found = find(address, 1);
-    return found && found->second.block ? found->second.block->home : -1;
+    if (found == nullptr)
+        return P2p::kWorks;
+    const Region &region = found->second;
+    *base = found->first;
+    *bytes = region.bytes;
+    if (region.kind == Kind::kHost)
+        return knobs().host;
+    const bool own = region.block && region.block->home == uuid_number(device) &&
+                     (region.block->counted || !knobs().p2p_inside);
+    return own || !region.block ? P2p::kWorks : knobs().p2p;
 }
 
 // ---- one call, one allocation ----
 
 int cuMemAlloc(shc_cu_address *address, size_t bytes)
 {
+    if (const int error = forbidden())
+        return error;
     if (current_device() < 0)
         return SHC_CU_INVALID_CONTEXT;
     if (bytes == 0)
@@ -214,10 +226,27 @@ int cuMemAlloc(shc_cu_address *address, size_t bytes)
 // Waits for all streams, as CUDA does: behind a wait for a peer it waits for that peer.
 int cuMemFree(shc_cu_address address)
 {
+    if (const int error = forbidden())
+        return error;
     if (current_device() < 0)
         return SHC_CU_INVALID_CONTEXT;
     synchronize_all_streams();
     return unmap_whole(address, Kind::kAlloc);
+}
+
+int cuPointerGetAttribute(void *value, int attribute, shc_cu_address address)
+{
+    if (attribute != SHC_CU_POINTER_DEVICE_ORDINAL)
+        return SHC_CU_NOT_SUPPORTED; // by the stand-in
+    std::lock_guard<std::mutex> guard(memory().lock);
+    auto *found = find(address, 1);
+    if (found == nullptr || found->second.kind == Kind::kReserved)
+        return SHC_CU_INVALID_VALUE;
+    const Region &region = found->second;
+    const int device =
+        region.kind == Kind::kHost ? region.registered_by : region.block->home - knobs().first_uuid;
+    memcpy(value, &device, sizeof device);
+    return SHC_CU_SUCCESS;
 }
 
 // ---- virtual memory management ----
@@ -440,6 +469,8 @@ int cuIpcCloseMemHandle(shc_cu_address address)
 
 int cuMemHostRegister(void *host, size_t bytes, unsigned flags)
 {
+    if (const int error = forbidden())
+        return error;
     if (current_device() < 0)
         return SHC_CU_INVALID_CONTEXT;
     if (bytes == 0 || (flags & ~(SHC_CU_HOST_PORTABLE | SHC_CU_HOST_DEVICEMAP)) != 0)
@@ -451,6 +482,7 @@ int cuMemHostRegister(void *host, size_t bytes, unsigned flags)
     Region region;
     region.bytes = bytes;
     region.kind = Kind::kHost;
+    region.registered_by = current_device();
     if (knobs().alias && (flags & SHC_CU_HOST_DEVICEMAP)) {
         region.alias = mremap(host, 0, bytes, MREMAP_MAYMOVE); // shared memory a second time
         if (region.alias == MAP_FAILED)

@@ -186,24 +186,6 @@ void serve(shc_cu_stream *stream)
     stream->changed.notify_all();
 }
 
-int submit(shc_cu_stream *stream, std::function<void()> work)
-{
-    if (current_device() < 0)
-        return SHC_CU_INVALID_CONTEXT;
-    if (sticky_error() != SHC_CU_SUCCESS)
-        return sticky_error();
-    {
-        std::lock_guard<std::mutex> guard(streams().lock);
-        if (streams().all.count(stream) == 0)
-            return SHC_CU_INVALID_HANDLE;
-    }
-    std::lock_guard<std::mutex> guard(stream->lock);
-    stream->queue.push_back(std::move(work));
-    stream->submitted++;
-    stream->changed.notify_all();
-    return SHC_CU_SUCCESS;
-}
-
 int synchronize(shc_cu_stream *stream)
 {
     std::unique_lock<std::mutex> guard(stream->lock);
@@ -212,28 +194,42 @@ int synchronize(shc_cu_stream *stream)
     return sticky_error();
 }
 
-bool foreign(shc_cu_address address, int device)
-{
-    const int home = home_of(address);
-    return home >= 0 && home != device + knobs().first_uuid;
-}
-
 void copy(shc_cu_address to, shc_cu_address from, size_t bytes, int device)
 {
     if (!may_touch(to, bytes, device) || !may_touch(from, bytes, device)) {
         break_context();
         return;
     }
-    const bool between = foreign(to, device) || foreign(from, device);
-    while (between && knobs().p2p == P2p::kHangs)
-        sleep_us(1000);
+    await_peers(to, from, device);
     Alone alone;
-    memmove(reinterpret_cast<void *>(to), reinterpret_cast<const void *>(from), bytes);
-    if (between && knobs().p2p == P2p::kLies)
-        reinterpret_cast<unsigned char *>(to)[bytes / 2] ^= 1;
+    copy_between(to, from, bytes, device);
 }
 
 } // namespace
+
+int submit(shc_cu_stream *stream, const std::function<void()> &work)
+{
+    return current_device() < 0 ? SHC_CU_INVALID_CONTEXT : submit_anywhere(stream, work);
+}
+
+int submit_anywhere(shc_cu_stream *stream, const std::function<void()> &work)
+{
+    if (sticky_error() != SHC_CU_SUCCESS)
+        return sticky_error();
+    {
+        std::lock_guard<std::mutex> guard(streams().lock);
+        if (streams().all.count(stream) == 0)
+            return SHC_CU_INVALID_HANDLE;
+    }
+    int result;
+    if (captured_work(stream, work, &result))
+        return result;
+    std::lock_guard<std::mutex> guard(stream->lock);
+    stream->queue.push_back(work);
+    stream->submitted++;
+    stream->changed.notify_all();
+    return SHC_CU_SUCCESS;
+}
 
 void synchronize_all_streams()
 {
@@ -289,12 +285,16 @@ int cuStreamQuery(shc_cu_stream *stream)
 {
     if (sticky_error() != SHC_CU_SUCCESS)
         return sticky_error();
+    if (const int error = forbidden(stream))
+        return error;
     std::lock_guard<std::mutex> guard(stream->lock);
     return stream->finished == stream->submitted ? SHC_CU_SUCCESS : SHC_CU_NOT_READY;
 }
 
 int cuStreamSynchronize(shc_cu_stream *stream)
 {
+    if (const int error = forbidden(stream))
+        return error;
     return current_device() < 0 ? SHC_CU_INVALID_CONTEXT : synchronize(stream);
 }
 
@@ -302,6 +302,9 @@ int cuStreamWaitEvent(shc_cu_stream *stream, shc_cu_event *handle, unsigned)
 {
     const std::shared_ptr<FakeEvent> event = handle->state;
     uint64_t until;
+    int result;
+    if (captured_wait(*event, stream, &result))
+        return result;
     {
         std::lock_guard<std::mutex> guard(event->lock);
         until = event->recorded; // the latest record before this call
@@ -356,6 +359,9 @@ int cuEventRecord(shc_cu_event *handle, shc_cu_stream *stream)
 {
     const std::shared_ptr<FakeEvent> event = handle->state;
     uint64_t number;
+    int result;
+    if (captured_record(*event, stream, &result))
+        return result;
     {
         std::lock_guard<std::mutex> guard(event->lock);
         number = ++event->recorded;
@@ -370,6 +376,10 @@ int cuEventRecord(shc_cu_event *handle, shc_cu_stream *stream)
 int cuEventQuery(shc_cu_event *handle)
 {
     const std::shared_ptr<FakeEvent> event = handle->state;
+    if (const int error = forbidden())
+        return error;
+    if (captured_event(*event))
+        return SHC_CU_CAPTURED_EVENT;
     std::lock_guard<std::mutex> guard(event->lock);
     return event->reached == event->recorded ? sticky_error() : SHC_CU_NOT_READY;
 }
@@ -426,6 +436,8 @@ bool is_image(const void *image)
 
 int cuModuleLoadData(shc_cu_module **module, const void *image)
 {
+    if (const int error = forbidden())
+        return error;
     if (current_device() < 0)
         return SHC_CU_INVALID_CONTEXT;
     if (!is_image(image))
@@ -482,6 +494,7 @@ int cuLaunchKernel(shc_cu_function *function, unsigned grid_x, unsigned grid_y, 
         copies.emplace_back(from, from + kernel->sizes[i]);
     }
     return submit(stream, [=]() mutable {
+        PeerLoads loads(copies, stream->device);
         std::vector<void *> pointers;
         for (auto &one : copies)
             pointers.push_back(one.data());

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "cuda_ipc/capture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LATE_NS    (5 * SHC_NS_PER_S)
+#define SEALING_NS SHC_NS_PER_S
+#define TEXT_BYTES 176
+
+static void *pointer(shc_cu_address address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+static struct shc_part_shm *own_part(const struct shc_cuda_comm *comm)
+{
+    return shc_host_part(&comm->host, comm->rank);
+}
+
+/* ---- of the driver ---- */
+
+static enum shc_status ask(const struct shc_driver *driver, struct shc_cu_stream *stream,
+                           uint64_t *capture)
+{
+    int status = SHC_CU_CAPTURE_NONE;
+    uint64_t number = 0;
+    *capture = 0;
+    const int result = driver->cuStreamGetCaptureInfo(stream, &status, &number);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(driver, result, "whether the stream is captured");
+    if (status == SHC_CU_CAPTURE_BROKEN)
+        return shc_cuda_fail(SHC_ERR_INVALID, "the capture of this stream has been broken before "
+                                              "this call; begin it again");
+    if (status == SHC_CU_CAPTURE_ACTIVE)
+        *capture = number + 1; /* drivers count from where they like */
+    return SHC_OK;
+}
+
+enum shc_status shc_capture_of(const struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
+                               uint64_t *capture)
+{
+    SHC_TRY(shc_gpu_enter(&comm->gpu)); /* a default stream is that of a context */
+    const enum shc_status st = ask(&comm->driver, stream, capture);
+    shc_gpu_leave(&comm->gpu);
+    return st;
+}
+
+int shc_capture_exchange(const struct shc_driver *driver, int mode)
+{
+    if (driver->cuThreadExchangeStreamCaptureMode != NULL)
+        (void)driver->cuThreadExchangeStreamCaptureMode(&mode);
+    return mode;
+}
+
+enum shc_status shc_cuda_capturing(struct shc_cuda_comm *cuda, void *stream, bool *capturing)
+{
+    struct shc_driver opened;
+    uint64_t capture = 0;
+    *capturing = false;
+    if (cuda == NULL && shc_driver_open(SHC_DRIVER_LIBRARY, &opened) != SHC_OK)
+        return SHC_OK; /* who makes a group hears why */
+    SHC_TRY(cuda != NULL ? shc_capture_of(cuda, stream, &capture) : ask(&opened, stream, &capture));
+    *capturing = capture != 0;
+    return SHC_OK;
+}
+
+/* ---- capturing ---- */
+
+static bool reduces(enum shc_op_kind kind)
+{
+    return kind == SHC_ALL_REDUCE || kind == SHC_REDUCE || kind == SHC_REDUCE_SCATTER ||
+           kind == SHC_REDUCE_SCATTER_UNEVEN;
+}
+
+/* What needs the CPU with every run. */
+static enum shc_status check_offered(struct shc_cuda_comm *comm, const struct shc_op *op)
+{
+    struct shc_demand *demand = &comm->demand;
+    if (reduces(op->kind) && op->redop == SHC_PREMUL_SUM)
+        return shc_cuda_fail(SHC_ERR_UNSUPPORTED,
+                             "%s: premul_sum is not offered while a CUDA graph is captured; scale "
+                             "the tensor, then sum",
+                             shc_op_kind_name(op->kind));
+    if (op->kind != SHC_ALL_TO_ALL)
+        return SHC_OK;
+    for (int r = 0; r < comm->world; r++)
+        if (demand->sends[r] != demand->sends[0] || demand->receives[r] != demand->sends[0])
+            return shc_cuda_fail(SHC_ERR_UNSUPPORTED,
+                                 "all_to_all: counts that differ between ranks are not offered "
+                                 "while a CUDA graph is captured");
+    demand->rounds.largest = comm->world > 1 ? demand->sends[0] : 0;
+    return SHC_OK;
+}
+
+/* What the first arrival says: the call, and which captured operation it is. Above 1, which all
+ * other arrivals say, and below all that ends waits. */
+static uint64_t tag_of(const struct shc_demand *demand, uint64_t number)
+{
+    uint64_t words[SHC_RECORD_CALL_WORDS + 2], hash = 0xcbf29ce484222325; /* FNV-1a */
+    memcpy(words, demand->call, sizeof demand->call);
+    words[SHC_RECORD_CALL_WORDS] = number;
+    words[SHC_RECORD_CALL_WORDS + 1] = demand->rounds.largest;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        for (int byte = 0; byte < 64; byte += 8)
+            hash = (hash ^ (words[i] >> byte & 0xff)) * 0x100000001b3;
+    return hash >> 2 | 2;
+}
+
+/* The next number is this operation's. */
+static enum shc_status enter(struct shc_cuda_comm *comm, struct shc_captured *one, uint64_t *number)
+{
+    struct shc_captures *captures = &comm->captures;
+    memcpy(one->call, comm->demand.call, sizeof one->call);
+    pthread_mutex_lock(&comm->state_lock);
+    if (captures->count == captures->room) {
+        const uint64_t room = captures->room ? 2 * captures->room : 16;
+        struct shc_captured *list = realloc(captures->list, room * sizeof *list);
+        if (list == NULL) {
+            pthread_mutex_unlock(&comm->state_lock);
+            return shc_cuda_fail(SHC_ERR_NOMEM, "out of memory");
+        }
+        captures->list = list;
+        captures->room = room;
+    }
+    *number = ++captures->count;
+    one->tag = tag_of(&comm->demand, *number);
+    captures->list[*number - 1] = *one;
+    pthread_cond_signal(&comm->stir); /* the watcher must begin to look */
+    pthread_mutex_unlock(&comm->state_lock);
+    return SHC_OK;
+}
+
+static enum shc_status say(const struct shc_work *work, const struct shc_lone_shm *word,
+                           uint64_t value)
+{
+    return shc_timeline_signal(&work->comm->gpu, work->stream,
+                               shc_host_device(&work->comm->host, &word->word), value);
+}
+
+enum shc_status shc_capture_meet(struct shc_work *work)
+{
+    struct shc_cuda_comm *comm = work->comm;
+    const uint64_t parity = work->round & 1, value = work->round == 0 ? work->tag : 1;
+    for (int turn = 1; turn < comm->world; turn++) {
+        const int peer = (comm->rank + turn) % comm->world;
+        SHC_TRY(say(work, shc_host_captured(&comm->host, peer, comm->rank, parity), value));
+    }
+    for (int turn = 1; turn < comm->world; turn++) {
+        const int peer = (comm->rank + turn) % comm->world;
+        const int word = (1 + (int)parity) * comm->world + peer;
+        SHC_TRY(shc_timeline_wait(&comm->timeline, work->stream, (uint32_t)word, 1));
+    }
+    return SHC_OK;
+}
+
+enum shc_status shc_capture_gate(struct shc_work *work)
+{
+    const struct shc_cuda_comm *comm = work->comm;
+    const struct shc_host *host = &comm->host;
+    const struct shc_part_shm *own = own_part(comm);
+    const bool last = work->round == work->last;
+    const struct shc_gate_args args = {
+        .gate = pointer(work->gate),
+        .verdict = pointer(shc_host_device(host, &own->graph_verdict.word)),
+        .aborted = pointer(shc_host_device(host, &shc_host_header(host)->aborted.word)),
+        .arrived =
+            pointer(shc_host_device(host, shc_host_captured(host, comm->rank, 0, work->round))),
+        .arrived_stride = sizeof(struct shc_lone_shm),
+        .round = work->round == 0 ? work->tag : 1,
+        .poison = SHC_TIMELINE_POISON,
+        .sequence = work->sequence,
+        .rank = comm->rank,
+        .world = comm->world,
+        .passed = pointer(shc_host_device(host, &own->passed.word)),
+        .busy = last ? pointer(shc_host_device(host, &own->busy.word)) : NULL,
+        .busy_value = SHC_BUSY(work->sequence, SHC_BUSY_WORKING),
+    };
+    return shc_kernels_gate(&comm->kernels, work->stream, &args);
+}
+
+/* Behind the group's previous operation in this capture, on whichever stream that was. An event from
+ * outside would break the capture. */
+static enum shc_status follow(struct shc_work *work, uint64_t capture)
+{
+    const struct shc_captures *captures = &work->comm->captures;
+    if (captures->capture != capture || captures->stream == work->stream)
+        return SHC_OK;
+    const int result = work->comm->driver.cuStreamWaitEvent(work->stream, captures->tail, 0);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(&work->comm->driver, result, "cuStreamWaitEvent in a capture");
+    return SHC_OK;
+}
+
+static enum shc_status lead(struct shc_work *work, uint64_t capture)
+{
+    struct shc_captures *captures = &work->comm->captures;
+    const int result = work->comm->driver.cuEventRecord(captures->tail, work->stream);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(&work->comm->driver, result, "cuEventRecord in a capture");
+    captures->capture = capture;
+    captures->stream = work->stream;
+    return SHC_OK;
+}
+
+/* An even number of rounds, so that words and halves go on by turns behind it, whichever graph comes
+ * next. */
+static enum shc_status carry_out(struct shc_work *work, uint64_t capture)
+{
+    struct shc_lone_shm *busy = &own_part(work->comm)->busy;
+    SHC_TRY(follow(work, capture));
+    SHC_TRY(say(work, busy, SHC_BUSY(work->sequence, SHC_BUSY_WAITING)));
+    for (uint64_t k = 0; k <= work->last; k++)
+        SHC_TRY(shc_work_round(work, k));
+    SHC_TRY(say(work, busy, 0));
+    return lead(work, capture);
+}
+
+enum shc_status shc_capture_enqueue(struct shc_cuda_comm *comm, const struct shc_op *op,
+                                    struct shc_cu_stream *stream, uint64_t capture)
+{
+    struct shc_captured one = {.tag = 0};
+    struct shc_work work = {.comm = comm,
+                            .stream = stream,
+                            .halves_at = 2 * comm->half_bytes,
+                            .gate = comm->captures.gate,
+                            .scratch = comm->captures.scratch};
+    SHC_TRY(check_offered(comm, op));
+    SHC_TRY(enter(comm, &one, &work.sequence));
+    work.tag = one.tag;
+    work.last = (shc_rounds_count(&comm->demand.rounds) - 1) | 1;
+    work.copies.gate = pointer(work.gate);
+    enum shc_status st = shc_gpu_enter(&comm->gpu);
+    if (st == SHC_OK) {
+        st = carry_out(&work, capture);
+        shc_gpu_leave(&comm->gpu);
+    }
+    if (st == SHC_OK)
+        return SHC_OK;
+    pthread_mutex_lock(&comm->state_lock);
+    comm->captures
+        .count--; /* the graph is of no use; who captures it again gets the number again */
+    pthread_mutex_unlock(&comm->state_lock);
+    return st;
+}
+
+/* ---- what has become of replays ---- */
+
+static uint64_t busy_of(const struct shc_cuda_comm *comm, int rank)
+{
+    /* acquire cuda/busy <- release in the device: what the replay has done so far. */
+    return shc_a64_load_acquire(&shc_host_part(&comm->host, rank)->busy.word);
+}
+
+static uint64_t passed_of(const struct shc_cuda_comm *comm, int rank)
+{
+    /* acquire cuda/passed <- release in the device: `busy` behind an operation's last round. */
+    return shc_a64_load_acquire(&shc_host_part(&comm->host, rank)->passed.word);
+}
+
+static uint64_t arrival_of(const struct shc_cuda_comm *comm, int rank, uint64_t parity)
+{
+    /* acquire cuda/captured <- release in the device: for messages alone. */
+    return shc_a64_load_acquire(&shc_host_captured(&comm->host, comm->rank, rank, parity)->word);
+}
+
+static uint64_t verdict_of(const struct shc_cuda_comm *comm)
+{
+    /* acquire cuda/verdict <- release in the device: the gate is shut. */
+    return shc_a64_load_acquire(&own_part(comm)->graph_verdict.word);
+}
+
+bool shc_capture_busy(const struct shc_cuda_comm *comm)
+{
+    return busy_of(comm, comm->rank) != 0;
+}
+
+bool shc_capture_stirs(const struct shc_cuda_comm *comm)
+{
+    return comm->captures.count > 0 &&
+           (shc_capture_busy(comm) || (comm->failed == SHC_OK && verdict_of(comm) != 0));
+}
+
+/* "captured all_reduce #3 (float32[8], sum)" */
+static void call_text(struct shc_cuda_comm *comm, uint64_t number, char text[TEXT_BYTES])
+{
+    struct shc_captured one;
+    pthread_mutex_lock(&comm->state_lock);
+    const bool known = number > 0 && number <= comm->captures.count;
+    if (known)
+        one = comm->captures.list[number - 1];
+    pthread_mutex_unlock(&comm->state_lock);
+    const int used = snprintf(text, TEXT_BYTES, "captured ");
+    if (known)
+        shc_call_words_text(one.call, number, text + used, TEXT_BYTES - (size_t)used);
+    else
+        snprintf(text + used, TEXT_BYTES - (size_t)used, "operation #%llu",
+                 (unsigned long long)number);
+}
+
+/* What another rank's first arrival says, as far as this rank has captured the same. */
+static void tag_text(struct shc_cuda_comm *comm, uint64_t tag, char text[TEXT_BYTES])
+{
+    uint64_t number = 0;
+    pthread_mutex_lock(&comm->state_lock);
+    for (uint64_t i = 0; i < comm->captures.count && number == 0; i++)
+        if (comm->captures.list[i].tag == tag)
+            number = i + 1;
+    pthread_mutex_unlock(&comm->state_lock);
+    if (number != 0)
+        call_text(comm, number, text);
+    else
+        snprintf(text, TEXT_BYTES, "one that rank %d has not captured so", comm->rank);
+}
+
+static bool has_left(const struct shc_cuda_comm *comm, int rank)
+{
+    /* acquire cuda/left <- release in shc_cuda_comm_close(): its last rounds. */
+    return shc_a64_load_acquire(&shc_host_part(&comm->host, rank)->left.word) != 0;
+}
+
+static enum shc_status fail_leaver(struct shc_cuda_comm *comm, int rank)
+{
+    char text[160];
+    snprintf(text, sizeof text, "rank %d has left the group, and replays no more graphs", rank);
+    return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
+}
+
+static enum shc_status fail_mismatch(struct shc_cuda_comm *comm, uint64_t verdict)
+{
+    const int rank = SHC_VERDICT_RANK(verdict);
+    if (rank < comm->world && has_left(comm, rank))
+        return fail_leaver(comm, rank);
+    char text[SHC_HOST_REASON_BYTES], ours[TEXT_BYTES], theirs[TEXT_BYTES];
+    call_text(comm, SHC_VERDICT_SEQUENCE(verdict), ours);
+    /* acquire cuda/verdict <- release in the device: behind the verdict, which was read before. */
+    tag_text(comm, shc_a64_load_acquire(&own_part(comm)->graph_verdict.theirs), theirs);
+    snprintf(text, sizeof text,
+             "ranks replay different operations: rank %d is at %s, but rank %d at %s (all must "
+             "capture and replay the same, in the same order)",
+             comm->rank, ours, rank, theirs);
+    return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
+}
+
+/* A rank that has left arrives no more: what it has seen through is all that others can. Who is past
+ * that has met a replay that was launched behind its rank's close(). */
+static enum shc_status look_at_leavers(struct shc_cuda_comm *comm)
+{
+    for (int r = 0; r < comm->world; r++) {
+        if (r == comm->rank || !has_left(comm, r))
+            continue;
+        const uint64_t theirs = passed_of(comm, r), mine = passed_of(comm, comm->rank);
+        const uint64_t busy = busy_of(comm, comm->rank);
+        if (mine > theirs || (mine == theirs && SHC_BUSY_STATE(busy) == SHC_BUSY_WAITING))
+            return fail_leaver(comm, r);
+    }
+    return SHC_OK;
+}
+
+enum shc_status shc_capture_look(struct shc_cuda_comm *comm)
+{
+    pthread_mutex_lock(&comm->state_lock);
+    const bool any = comm->captures.count > 0;
+    pthread_mutex_unlock(&comm->state_lock);
+    if (!any)
+        return SHC_OK;
+    const uint64_t verdict = verdict_of(comm);
+    if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
+        return fail_mismatch(comm, verdict);
+    if (verdict != 0)
+        return shc_watch_fail(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
+    return look_at_leavers(comm);
+}
+
+/* ---- replays that wait ---- */
+
+static void whom_text(struct shc_cuda_comm *comm, uint64_t passed, char *text, size_t capacity)
+{
+    size_t used = 0;
+    for (int r = 0; r < comm->world && used < capacity; r++) {
+        if (r == comm->rank || arrival_of(comm, r, passed) != 0)
+            continue;
+        used += (size_t)snprintf(
+            text + used, capacity - used, "%srank %d (%s)", used ? ", " : "", r,
+            busy_of(comm, r) != 0 ? "its stream is not there" : "it replays nothing");
+    }
+    if (used == 0)
+        snprintf(text, capacity, "this rank's GPU: all ranks have arrived");
+}
+
+void shc_capture_look_at_time(struct shc_cuda_comm *comm)
+{
+    struct shc_captures *captures = &comm->captures;
+    const uint64_t passed = passed_of(comm, comm->rank), busy = busy_of(comm, comm->rank);
+    const uint64_t now_ns = shc_clock_ns();
+    if (busy == 0 || passed != captures->passed || captures->since_ns == 0) {
+        captures->passed = passed;
+        captures->since_ns = busy != 0 ? now_ns : 0;
+        captures->late_ns = now_ns + LATE_NS;
+        return;
+    }
+    const uint64_t waited_ns = now_ns - captures->since_ns;
+    if (waited_ns < comm->timeout_ns && now_ns < captures->late_ns)
+        return;
+    char call[TEXT_BYTES], whom[256], text[600];
+    const double seconds = (double)waited_ns / (double)SHC_NS_PER_S;
+    call_text(comm, SHC_BUSY_NUMBER(busy), call);
+    whom_text(comm, passed, whom, sizeof whom);
+    if (waited_ns >= comm->timeout_ns) {
+        snprintf(text, sizeof text,
+                 "Timed out after %.3f s waiting for %s; in rank %d: a replay of %s", seconds, whom,
+                 comm->rank, call);
+        (void)!shc_watch_fail(comm, SHC_ERR_TIMEOUT, text);
+        return;
+    }
+    captures->late_ns = now_ns + waited_ns; /* 5 s, 10, 20, ... */
+    snprintf(text, sizeof text,
+             "shmcoll: rank %d: a replay of %s on CUDA group \"%s\" has waited %.1f s for %s",
+             comm->rank, call, comm->name, seconds, whom);
+    if (comm->say != NULL)
+        comm->say(comm->say_ctx, text);
+    else
+        shc_sys_say(text);
+}
+
+/* ---- leaving ---- */
+
+/* A gate that was open may still set a word back, over poison: so once more behind that. */
+static void poison_until_calm(struct shc_cuda_comm *comm)
+{
+    const uint64_t deadline_ns = shc_clock_ns() + SEALING_NS;
+    bool calm = false;
+    while (shc_clock_ns() < deadline_ns) {
+        if (comm->driver.cuStreamQuery(comm->timeline.rescue) == SHC_CU_SUCCESS) {
+            if (calm)
+                return;
+            calm = !shc_capture_busy(comm);
+            if (shc_timeline_poison_again(&comm->timeline) != SHC_OK)
+                return;
+        }
+        shc_sys_sleep_ns(SHC_NS_PER_MS / 5);
+    }
+}
+
+void shc_capture_seal(struct shc_cuda_comm *comm)
+{
+    pthread_mutex_lock(&comm->state_lock);
+    const bool needed = comm->captures.count > 0 && !comm->stuck;
+    pthread_mutex_unlock(&comm->state_lock);
+    if (!needed || shc_gpu_enter(&comm->gpu) != SHC_OK)
+        return;
+    const int mode = shc_capture_exchange(&comm->driver, SHC_CU_CAPTURE_RELAXED);
+    /* The gate first: one that opens behind the last poison would wipe it. */
+    if (comm->driver.cuMemsetD8Async(comm->captures.gate, SHC_GATE_ABORTED, 1,
+                                     comm->timeline.rescue) == SHC_CU_SUCCESS &&
+        shc_timeline_poison(&comm->timeline) == SHC_OK)
+        poison_until_calm(comm);
+    (void)shc_capture_exchange(&comm->driver, mode);
+    shc_gpu_leave(&comm->gpu);
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Messages: SEND and RECV of CUDA tensors (docs/CUDA.md, "Messages"). A channel is the messages from
+ * one rank to one rank, which may be the same; each of its two ends has an order, a gate and a record
+ * of what is under way of its own, so messages of different channels, of both directions, and the
+ * collectives pass one another.
+ *
+ * mail.c enqueues, mailwatch.c is the part of watch.c that knows ends.
+ */
+
+#include "cuda_ipc/flight.h"
+#include "cuda_ipc/hostarena.h"
+
+#include <pthread.h>
+
+struct shc_cuda_comm;
+
+/* This rank's end of a channel; made when it is first used. */
+struct shc_end {
+    int peer;
+    bool sends;
+    struct shc_end_shm *shm;
+
+    /* Guarded by the mail's lock. */
+    uint64_t piece;            /* the newest that is enqueued; they count up for ever */
+    struct shc_cu_event *tail; /* behind the newest message ... */
+    struct shc_cu_stream *stream;
+
+    /* Guarded by the group's state_lock. */
+    uint64_t sequence; /* the newest message */
+    struct shc_flight flights[SHC_RECORDS];
+};
+
+struct shc_mail {
+    pthread_mutex_t lock; /* held while a message is enqueued, never while a CPU waits */
+    struct shc_end *to[SHC_MAX_WORLD]; /* guarded by it, as is the next; NULL: not used yet */
+    struct shc_end *from[SHC_MAX_WORLD];
+    struct shc_end *used[2 * SHC_MAX_WORLD]; /* guarded by state_lock; grows only */
+    int count;
+};
+
+/* Of gates behind the group's own. */
+SHC_INLINE size_t shc_mail_gates_bytes(int world)
+{
+    return 2 * (size_t)world * SHC_LINE_BYTES;
+}
+
+/* ---- mail.c ---- */
+
+/* pre: op->kind is SHC_SEND or SHC_RECV; the group is this process's. */
+SHC_NODISCARD enum shc_status shc_mail_enqueue(struct shc_cuda_comm *comm, const struct shc_op *op,
+                                               void *stream);
+
+/* Has every piece been taken that this rank has sent? pre: the mail's lock. */
+bool shc_mail_is_taken(const struct shc_cuda_comm *comm);
+
+/* pre: this rank's streams are past all messages; the GPU is entered. */
+void shc_mail_undo(struct shc_cuda_comm *comm);
+
+/* ---- mailwatch.c ---- */
+
+/* This message is now the newest of its end, and watched. */
+void shc_mail_begin(struct shc_cuda_comm *comm, struct shc_end *end,
+                    const struct shc_flight *flight);
+
+/* pre of these three: state_lock. How many messages there were; how many of them are over; all? */
+uint64_t shc_mail_count(const struct shc_cuda_comm *comm);
+uint64_t shc_mail_done(const struct shc_cuda_comm *comm);
+bool shc_mail_idle(const struct shc_cuda_comm *comm);
+
+/* The newest message of this end that is over for this rank. */
+uint64_t shc_end_done(const struct shc_end *end);
+/* The newest piece that the peer has taken, or sent. */
+uint64_t shc_end_reached(const struct shc_cuda_comm *comm, const struct shc_end *end);
+
+/* SHC_OK, or the group has failed and why. */
+SHC_NODISCARD enum shc_status shc_mail_look_at_verdicts(struct shc_cuda_comm *comm);
+SHC_NODISCARD enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm);
+/* Deadlines, and messages that are late. */
+void shc_mail_look_at_time(struct shc_cuda_comm *comm);

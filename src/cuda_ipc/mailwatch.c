@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What the watcher sees of messages: ends whose gates were shut, peers that have left, time.
+ */
+#include "cuda_ipc/cuda_comm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+uint64_t shc_end_done(const struct shc_end *end)
+{
+    /* acquire cuda/mail_done <- release in the device: the message is over for this rank. */
+    return shc_a64_load_acquire(&end->shm->done.word);
+}
+
+uint64_t shc_end_reached(const struct shc_cuda_comm *comm, const struct shc_end *end)
+{
+    const struct shc_lone_shm *word = end->sends
+                                          ? shc_host_taken(&comm->host, comm->rank, end->peer)
+                                          : shc_host_sent(&comm->host, comm->rank, end->peer);
+    /* acquire cuda/mail <- release in the device: the receiver has read the record; else nothing. */
+    return shc_a64_load_acquire(&word->word);
+}
+
+/* The newest message for which the peer's CPU has called. */
+static uint64_t published_by(const struct shc_cuda_comm *comm, const struct shc_end *end)
+{
+    const struct shc_end_shm *shm = shc_host_end(&comm->host, end->peer, !end->sends, comm->rank);
+    /* acquire cuda/posted <- release in publish(): the record, for messages alone. */
+    return shc_a64_load_acquire(&shm->published.word);
+}
+
+/* ---- what there is ---- */
+
+void shc_mail_begin(struct shc_cuda_comm *comm, struct shc_end *end,
+                    const struct shc_flight *flight)
+{
+    pthread_mutex_lock(&comm->state_lock);
+    struct shc_flight *stored = &end->flights[++end->sequence % SHC_RECORDS];
+    *stored = *flight;
+    stored->late_ns = flight->begun_ns + SHC_LATE_NS;
+    pthread_cond_signal(&comm->stir);
+    pthread_mutex_unlock(&comm->state_lock);
+}
+
+uint64_t shc_mail_count(const struct shc_cuda_comm *comm)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < comm->mail.count; i++)
+        sum += comm->mail.used[i]->sequence;
+    return sum;
+}
+
+uint64_t shc_mail_done(const struct shc_cuda_comm *comm)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < comm->mail.count; i++)
+        sum += shc_end_done(comm->mail.used[i]);
+    return sum;
+}
+
+bool shc_mail_idle(const struct shc_cuda_comm *comm)
+{
+    for (int i = 0; i < comm->mail.count; i++)
+        if (shc_end_done(comm->mail.used[i]) < comm->mail.used[i]->sequence)
+            return false;
+    return true;
+}
+
+/* The i-th of the used ends; NULL: there are no more. */
+static struct shc_end *end_at(struct shc_cuda_comm *comm, int i)
+{
+    pthread_mutex_lock(&comm->state_lock);
+    struct shc_end *end = i < comm->mail.count ? comm->mail.used[i] : NULL;
+    pthread_mutex_unlock(&comm->state_lock);
+    return end;
+}
+
+/* The newest message of this end. False: it is over, and all others are. */
+static bool newest_of(struct shc_cuda_comm *comm, const struct shc_end *end, uint64_t *number,
+                      struct shc_flight *flight)
+{
+    pthread_mutex_lock(&comm->state_lock);
+    *number = end->sequence;
+    *flight = end->flights[end->sequence % SHC_RECORDS];
+    pthread_mutex_unlock(&comm->state_lock);
+    return shc_end_done(end) < *number;
+}
+
+/* The oldest message of this end that is not over, if there is one. */
+static bool oldest_of(struct shc_cuda_comm *comm, const struct shc_end *end, uint64_t *number,
+                      struct shc_flight *flight)
+{
+    *number = shc_end_done(end) + 1;
+    pthread_mutex_lock(&comm->state_lock);
+    const bool found = *number <= end->sequence;
+    if (found)
+        *flight = end->flights[*number % SHC_RECORDS];
+    pthread_mutex_unlock(&comm->state_lock);
+    return found;
+}
+
+/* ---- verdicts ---- */
+
+/* The message as this end, or the other one, was called for it. */
+static void called_text(const struct shc_cuda_comm *comm, const struct shc_end *end, bool own,
+                        uint64_t number, char *text, size_t capacity)
+{
+    const struct shc_end_shm *shm =
+        own ? end->shm : shc_host_end(&comm->host, end->peer, !end->sends, comm->rank);
+    const struct shc_cuda_record record = shm->records[number % SHC_RECORDS];
+    if (record.sequence == number)
+        shc_message_words_text(record.call, own == end->sends, own ? end->peer : comm->rank, number,
+                               text, capacity);
+    else
+        snprintf(text, capacity, "something else");
+}
+
+static enum shc_status fail_mismatch(struct shc_cuda_comm *comm, const struct shc_end *end,
+                                     uint64_t number)
+{
+    char text[SHC_HOST_REASON_BYTES], own[160], other[160];
+    called_text(comm, end, true, number, own, sizeof own);
+    called_text(comm, end, false, number, other, sizeof other);
+    snprintf(text, sizeof text,
+             "the ends of a message differ: rank %d called %s, but rank %d called %s", end->peer,
+             other, comm->rank, own);
+    return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
+}
+
+enum shc_status shc_mail_look_at_verdicts(struct shc_cuda_comm *comm)
+{
+    struct shc_end *end;
+    for (int i = 0; (end = end_at(comm, i)) != NULL; i++) {
+        /* acquire cuda/mail_verdict <- release in the device: the gate is shut. */
+        const uint64_t verdict = shc_a64_load_acquire(&end->shm->verdict.word);
+        if (verdict == 0)
+            continue;
+        if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
+            return fail_mismatch(comm, end, SHC_VERDICT_SEQUENCE(verdict));
+        return shc_watch_fail(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
+    }
+    return SHC_OK;
+}
+
+/* ---- peers that have left ---- */
+
+/* A rank that has left carried out all that it was called for: what it has not sent, or taken, by
+ * then it never will. */
+enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
+{
+    struct shc_end *end;
+    for (int i = 0; (end = end_at(comm, i)) != NULL; i++) {
+        /* acquire cuda/left <- release in shc_cuda_comm_close(): its streams' last words. */
+        const uint64_t left =
+            shc_a64_load_acquire(&shc_host_part(&comm->host, end->peer)->left.word);
+        struct shc_flight flight;
+        uint64_t number;
+        if (left == 0 || end->peer == comm->rank || !newest_of(comm, end, &number, &flight) ||
+            shc_end_reached(comm, end) >= flight.last_round)
+            continue;
+        char call[160], text[SHC_HOST_REASON_BYTES];
+        shc_message_words_text(flight.call, end->sends, end->peer, number, call, sizeof call);
+        snprintf(text, sizeof text,
+                 "rank %d has left the group, behind its %s #%llu %s rank %d; %s", end->peer,
+                 end->sends ? "recv" : "send", (unsigned long long)published_by(comm, end),
+                 end->sends ? "from" : "to", comm->rank, call);
+        return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
+    }
+    return SHC_OK;
+}
+
+/* ---- time ---- */
+
+static void whom_text(const struct shc_cuda_comm *comm, const struct shc_end *end, uint64_t number,
+                      const struct shc_flight *flight, char *text, size_t capacity)
+{
+    const uint64_t called = published_by(comm, end);
+    const uint64_t ahead = end->sends ? 2 : 0; /* pieces that nobody needs to have taken */
+    if (shc_end_reached(comm, end) + ahead >= flight->last_round)
+        snprintf(text, capacity, "this rank's GPU: rank %d has done its part", end->peer);
+    else if (called >= number)
+        snprintf(text, capacity, "rank %d (its stream is not there)", end->peer);
+    else
+        snprintf(text, capacity, "rank %d (its last %s this rank is #%llu)", end->peer,
+                 end->sends ? "recv from" : "send to", (unsigned long long)called);
+}
+
+static void say_late(struct shc_cuda_comm *comm, struct shc_end *end, uint64_t number,
+                     uint64_t now_ns, uint64_t waited_ns, const char *call, const char *whom)
+{
+    char line[600];
+    snprintf(line, sizeof line,
+             "shmcoll: rank %d: %s on CUDA group \"%s\" has waited %.1f s for %s", comm->rank, call,
+             comm->name, (double)waited_ns / (double)SHC_NS_PER_S, whom);
+    shc_watch_say(comm, line);
+    pthread_mutex_lock(&comm->state_lock);
+    end->flights[number % SHC_RECORDS].late_ns = now_ns + waited_ns; /* 5 s, 10, 20, ... */
+    pthread_mutex_unlock(&comm->state_lock);
+}
+
+static void look_at_oldest(struct shc_cuda_comm *comm, struct shc_end *end, uint64_t now_ns)
+{
+    struct shc_flight flight;
+    uint64_t number;
+    char call[160], whom[160], text[SHC_HOST_REASON_BYTES];
+    if (!oldest_of(comm, end, &number, &flight) ||
+        (now_ns < flight.deadline_ns && now_ns < flight.late_ns))
+        return;
+    const uint64_t waited_ns = now_ns - flight.begun_ns;
+    shc_message_words_text(flight.call, end->sends, end->peer, number, call, sizeof call);
+    whom_text(comm, end, number, &flight, whom, sizeof whom);
+    if (now_ns < flight.deadline_ns) {
+        say_late(comm, end, number, now_ns, waited_ns, call, whom);
+        return;
+    }
+    snprintf(text, sizeof text, "Timed out after %.3f s waiting for %s; in rank %d: %s",
+             (double)waited_ns / (double)SHC_NS_PER_S, whom, comm->rank, call);
+    (void)!shc_watch_fail(comm, SHC_ERR_TIMEOUT, text);
+}
+
+void shc_mail_look_at_time(struct shc_cuda_comm *comm)
+{
+    const uint64_t now_ns = shc_clock_ns();
+    struct shc_end *end;
+    for (int i = 0; (end = end_at(comm, i)) != NULL; i++)
+        look_at_oldest(comm, end, now_ns);
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Captured operations between real processes over the stand-in: replays beside eager operations,
+// ranks that replay something else, that die, stop, leave, abort.
+#include "tests/cuda/living.h"
+
+#include <random>
+
+namespace shmcoll::test
+{
+namespace
+{
+
+const char *const kRoutes[] = {"route=slabs", "route=host"};
+const char *const kKnobs[] = {
+    "",           "delay_us=300", "only_writes_wake=1 state=@/writes", "alone=@/gpu", "export=800",
+    "slow_us=50", "shuffle=1"};
+
+// ---- results ----
+
+class Replays : public testing::TestWithParam<const char *>
+{
+  protected:
+    static void expect_all_right(size_t world, const std::string &more, const std::string &knobs)
+    {
+        auto reports = run(world, std::string("scenario=graph ") + GetParam() + " " + more, knobs);
+        expect_key(reports, "wrong", "0");
+        for (Report &report : reports)
+            EXPECT_GE(atoi(report["cases"].c_str()), 1) << all_of(report);
+    }
+};
+
+TEST_P(Replays, GiveWhatEagerOperationsGive)
+{
+    for (size_t world : {1, 2, 3, 4})
+        expect_all_right(world, kSlow ? "turns=3" : "turns=12", "alias=1");
+}
+
+TEST_P(Replays, AreTheSameWhenStreamsAreLate)
+{
+    for (const char *knobs : {"delay_us=50", "slow_us=20", "shuffle=1",
+                              "only_writes_wake=1 delay_us=20 state=@/writes", "alone=@/gpu"})
+        expect_all_right(3, "turns=3", knobs);
+}
+
+TEST_P(Replays, OfLargeSumsBySlices)
+{
+    expect_all_right(4, "turns=4 half=65536 large=340000", "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Replays, testing::ValuesIn(kRoutes),
+                         [](const auto &way) { return way.param + strlen("route="); });
+
+TEST(Graph, SaysWhatCannotBeCaptured)
+{
+    auto reports = run(2, "scenario=graph_refuse");
+    expect_key(reports, "outside", "no");
+    expect_key(reports, "inside", "yes");
+    expect_key(reports, "ended", "0"); // a refusal does not break the capture
+    expect_key(reports, "goes_on", "yes");
+    for (Report &report : reports) {
+        EXPECT_HAS(report, "premul", "unsupported: all_reduce: premul_sum is not offered while");
+        EXPECT_HAS(report, "message", "send: not offered while a CUDA graph is captured");
+        EXPECT_HAS(report, "pairs", "unsupported: all_to_all: counts that differ");
+        EXPECT_HAS(report, "good", "ok: ");
+        EXPECT_HAS(report, "broken",
+                   "invalid argument: the capture of this stream has been broken");
+        EXPECT_HAS(report, "eager", "ok: ");
+    }
+}
+
+// ---- ranks that replay something else ----
+
+class Differing : public testing::TestWithParam<const char *>
+{
+};
+
+TEST_P(Differing, FailsOnEveryRankAndChangesNothing)
+{
+    for (const char *route : kRoutes)
+        for (const char *knobs : {"", "delay_us=300"}) {
+            auto reports = run(
+                3, std::string("scenario=graph_differ meet=0 field=") + GetParam() + " " + route,
+                knobs);
+            expect_key(reports, "changed", "no");
+            expect_key(reports, "status", "mismatch");
+            expect_key(reports, "ended", "yes");
+            EXPECT_HAS(reports[0], "error", "ranks replay different operations: rank ");
+            EXPECT_HAS(reports[0], "error", "captured all_reduce #1 (int32");
+            EXPECT_HAS(reports[0], "error", "rank 2");
+            if (std::string(GetParam()) == "twin") {
+                EXPECT_HAS(reports[0], "error", "captured all_reduce #2 (int32");
+            }
+            if (std::string(GetParam()) == "rounds") {
+                EXPECT_HAS(reports[0], "error", "captured broadcast #3 (int32");
+            }
+            for (Report &report : reports)
+                EXPECT_EQ(report["error"], reports[0]["error"]);
+        }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Differing, testing::Values("twin", "rounds", "count", "redop"),
+                         [](const auto &field) { return field.param; });
+
+// ---- ranks that die, stop, leave, abort ----
+
+void expect_survivors(std::vector<Report> &reports, size_t victim, uint64_t killed_ns,
+                      std::vector<int> &ms)
+{
+    for (size_t r = 0; r < reports.size(); r++) {
+        Report &report = reports[r];
+        if (r == victim) {
+            EXPECT_EQ(report["end"], "killed 9");
+            continue;
+        }
+        EXPECT_EQ(report["end"], "exited 0") << all_of(report);
+        EXPECT_EQ(report["status"], "peer dead") << all_of(report);
+        EXPECT_EQ(report["wrong"], "0") << all_of(report);
+        EXPECT_EQ(report["again"], "ended") << all_of(report);
+        EXPECT_EQ(report["closed"], "ended") << all_of(report);
+        ms.push_back(ms_between(std::to_string(killed_ns), report["ended_ns"]));
+        EXPECT_LT(ms.back(), 5000) << all_of(report); // a busy machine; what is promised is printed
+    }
+}
+
+// The long form: SHMCOLL_CUDA_KILLS=500.
+TEST(GraphDeath, EndsAllReplaysAndIsNamedWhereverItComes)
+{
+    std::minstd_rand random(std::random_device{}());
+    std::vector<int> ms;
+    for (int i = 0; i < kills() && !testing::Test::HasFailure(); i++) {
+        const size_t world = 2 + random() % 3, victim = random() % world;
+        const char *knobs = kKnobs[static_cast<size_t>(i) % 7];
+        const std::string route = random() % 2 ? "auto" : "host";
+        SCOPED_TRACE(route + " " + knobs + " victim " + std::to_string(victim));
+        Living living(world, "scenario=graph_endless meet=0 route=" + route, knobs);
+        ASSERT_TRUE(living.await("ready=")) << living.text_of(0);
+        usleep(static_cast<useconds_t>(random() % 20000));
+        const uint64_t killed_ns = shc_clock_ns();
+        kill(living.pids[victim], SIGKILL);
+        auto reports = living.end(20);
+        expect_survivors(reports, victim, killed_ns, ms);
+    }
+    print_spread("from a death to idle streams", ms);
+}
+
+TEST(GraphStopped, ARankIsNamedByWhoeverRunsOutOfTime)
+{
+    Living living(3, "scenario=graph_endless meet=0 timeout_ms=6500", "");
+    ASSERT_TRUE(living.await("ready="));
+    kill(living.pids[1], SIGSTOP);
+    for (size_t r : {0, 2})
+        for (int tries = 0; tries < 30000; tries++) {
+            if (living.text_of(r).find("leaked=") != std::string::npos)
+                break;
+            usleep(1000);
+        }
+    kill(living.pids[1], SIGKILL);
+    auto reports = living.end(20);
+    for (size_t r : {0, 2}) {
+        EXPECT_EQ(reports[r]["end"], "exited 0") << all_of(reports[r]);
+        EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
+        EXPECT_HAS(reports[r], "error", "waiting for rank 1 (");
+        EXPECT_HAS(reports[r], "error", "a replay of captured all_reduce #");
+        EXPECT_HAS(reports[r], "said", "has waited 5.0 s for rank 1 (");
+        EXPECT_EQ(reports[r]["again"], "ended") << all_of(reports[r]);
+    }
+}
+
+TEST(GraphAbort, EndsAllRanksWithItsReason)
+{
+    for (const char *knobs : kKnobs) {
+        auto reports = run(3, "scenario=graph_endless meet=0 act=abort", knobs);
+        expect_key(reports, "status", "aborted");
+        expect_key(reports, "wrong", "0");
+        expect_key(reports, "again", "ended");
+        expect_key(reports, "closed", "ended");
+        for (Report &report : reports)
+            EXPECT_HAS(report, "error", "rank 2 aborted: enough");
+    }
+}
+
+// What the leaver replays behind its close() may look like arrivals: then that is told.
+TEST(GraphClose, EndsLaterReplaysHereAndIsNamedByThoseWhoGoOn)
+{
+    for (const char *knobs : {"", "delay_us=300", "slow_us=50"}) {
+        auto reports = run(3, "scenario=graph_endless meet=0 act=close", knobs);
+        for (size_t r : {0, 1}) {
+            EXPECT_EQ(reports[r]["status"], "peer left") << all_of(reports[r]);
+            EXPECT_HAS(reports[r], "error", "rank 2 has left the group, and replays no more");
+            EXPECT_EQ(reports[r]["wrong"], "0") << all_of(reports[r]);
+            EXPECT_EQ(reports[r]["turns"], "6") << all_of(reports[r]);
+        }
+        EXPECT_EQ(reports[2]["end"], "exited 0") << all_of(reports[2]);
+        EXPECT_EQ(reports[2]["closed"], "ended") << all_of(reports[2]);
+        EXPECT_LT(atoi(reports[2]["close_ms"].c_str()), 2000);
+    }
+}
+
+// Who leaves and is quiet is named at once, not at the time-out.
+TEST(GraphClose, IsNamedWhileAReplayWaits)
+{
+    for (const char *knobs : {"", "delay_us=300"}) {
+        auto reports = run(3, "scenario=graph_endless meet=0 act=leave", knobs);
+        for (size_t r : {0, 1}) {
+            EXPECT_EQ(reports[r]["status"], "peer left") << all_of(reports[r]);
+            EXPECT_HAS(reports[r], "error", "rank 2 has left the group, and replays no more");
+            EXPECT_EQ(reports[r]["wrong"], "0") << all_of(reports[r]);
+            EXPECT_EQ(reports[r]["turns"], "6") << all_of(reports[r]);
+            EXPECT_EQ(reports[r]["again"], "ended") << all_of(reports[r]);
+        }
+        EXPECT_EQ(reports[2]["closed"], "left") << all_of(reports[2]);
+    }
+}
+
+TEST(GraphTimeout, NamesTheRankThatNeverComes)
+{
+    auto reports = run(3, "scenario=graph_endless meet=0 act=idle timeout_ms=1000");
+    for (size_t r : {0, 1}) {
+        EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
+        EXPECT_HAS(reports[r], "error", "waiting for rank 2 (it replays nothing); in rank ");
+    }
+}
+
+} // namespace
+} // namespace shmcoll::test

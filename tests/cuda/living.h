@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// Ranks of a CUDA group as processes of cuda_comm_rank: until they end, or until something happens to
+// one.
+
+#include "tests/cuda/processes.h"
+
+extern "C" {
+#include "shm/base/clock.h"
+}
+
+#include <algorithm>
+#include <csignal>
+
+namespace shmcoll::test
+{
+
+inline std::vector<Report> run(size_t world, const std::string &settings,
+                               const std::string &knobs = "")
+{
+    return run_processes(CUDA_COMM_RANK, std::vector<RankOptions>(world, {knobs, settings}));
+}
+
+// Under a sanitizer a rank starts for a second.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSlow = true;
+#else
+inline constexpr bool kSlow = false;
+#endif
+
+// The files of this library in /dev/shm.
+inline std::vector<std::string> shared_files()
+{
+    std::vector<std::string> names;
+    for (auto &entry : std::filesystem::directory_iterator("/dev/shm"))
+        if (entry.path().filename().string().find("shmcoll") != std::string::npos)
+            names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+// A legacy slab that was shown lives as long as its process, also where that kind did not hold.
+inline std::string leaks_of(Report &report)
+{
+    const bool shown = report["memory"] == "legacy handle" ||
+                       report["reason"].find("; legacy handle") != std::string::npos;
+    return shown ? "1" : "0";
+}
+
+inline void expect_key(std::vector<Report> &reports, const std::string &key,
+                       const std::string &value)
+{
+    for (Report &report : reports) {
+        EXPECT_EQ(report["end"], "exited 0") << all_of(report);
+        EXPECT_EQ(report[key], value) << all_of(report);
+        EXPECT_EQ(report["leaked"], leaks_of(report)) << all_of(report);
+    }
+}
+
+// Ranks that run until something happens to one.
+class Living
+{
+  public:
+    Living(size_t world, const std::string &settings, const std::string &knobs)
+        : Living(std::vector<RankOptions>(world, {knobs, settings}))
+    {
+    }
+    explicit Living(const std::vector<RankOptions> &ranks)
+    {
+        for (size_t r = 0; r < ranks.size(); r++)
+            pids.push_back(start_process(CUDA_COMM_RANK, folder.path, r, ranks.size(), ranks[r]));
+    }
+
+    // False: one did not get so far.
+    bool await(const std::string &line)
+    {
+        for (size_t r = 0; r < pids.size(); r++)
+            if (!await(line, r))
+                return false;
+        return true;
+    }
+    bool await(const std::string &line, size_t r)
+    {
+        for (int tries = 0; text_of(r).find(line) == std::string::npos; tries++) {
+            if (tries > 30000)
+                return false;
+            usleep(1000);
+        }
+        return true;
+    }
+
+    std::string text_of(size_t r)
+    {
+        std::ifstream in(folder.path + "/out." + std::to_string(r));
+        return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    }
+
+    // Whoever does not end is killed, and its end says so.
+    std::vector<Report> end(int patience_s)
+    {
+        const uint64_t deadline = shc_clock_ns() + static_cast<uint64_t>(patience_s) * SHC_NS_PER_S;
+        std::vector<Report> reports;
+        for (size_t r = 0; r < pids.size(); r++) {
+            int status = 0;
+            while (waitpid(pids[r], &status, WNOHANG) == 0) {
+                if (shc_clock_ns() >= deadline)
+                    kill(pids[r], SIGKILL);
+                usleep(1000);
+            }
+            reports.push_back(read_report(folder.path + "/out." + std::to_string(r), status));
+        }
+        return reports;
+    }
+
+    Folder folder;
+    std::vector<pid_t> pids;
+};
+
+inline int ms_between(const std::string &from_ns, const std::string &to_ns)
+{
+    const uint64_t from = strtoull(from_ns.c_str(), nullptr, 10);
+    const uint64_t to = strtoull(to_ns.c_str(), nullptr, 10);
+    return to > from ? static_cast<int>((to - from) / SHC_NS_PER_MS) : 0;
+}
+
+inline int kills()
+{
+    const char *text = getenv("SHMCOLL_CUDA_KILLS");
+    return text != nullptr ? atoi(text) : kSlow ? 6 : 24;
+}
+
+inline void print_spread(const char *what, std::vector<int> &ms)
+{
+    std::sort(ms.begin(), ms.end());
+    if (!ms.empty())
+        printf("%s: median %d ms, 90%% %d ms, most %d ms of %zu\n", what, ms[ms.size() / 2],
+               ms[ms.size() * 9 / 10], ms.back(), ms.size());
+}
+
+} // namespace shmcoll::test
