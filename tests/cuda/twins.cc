@@ -119,8 +119,9 @@ const std::vector<FakeKernel> &twins()
     using namespace shmcoll::kernel;
 #define REDUCE_TWIN(dtype, dtype_name, redop, redop_name) \
     twin<Reduce<dtype_name##redop_name>>("shc_reduce_" #dtype_name #redop_name),
-    static const std::vector<FakeKernel> all = {twin<Gate>("shc_gate"), twin<Copy>("shc_copy"),
-                                                SHC_KERNEL_REDUCTIONS(REDUCE_TWIN)};
+    // Never destructed: a stream that has not come to its end when the program does still runs them.
+    static const auto &all = *new std::vector<FakeKernel>{
+        twin<Gate>("shc_gate"), twin<Copy>("shc_copy"), SHC_KERNEL_REDUCTIONS(REDUCE_TWIN)};
 #undef REDUCE_TWIN
     return all;
 }
