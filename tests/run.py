@@ -91,7 +91,7 @@ class Lane:
 
 # What a sanitizer sees nothing new in: a slab is a peer's memory whichever way it was mapped, and two
 # tests repeat others with settings of all kinds. In the default lanes they run without a sanitizer.
-ALIKE = r"/Legacy$|/(SmallArenas|Tunings)\.ChangeNoResult$"
+ALIKE = r"/Legacy( |$)|/(SmallArenas|Tunings)\.ChangeNoResult$"
 
 DEFAULT_LANES = (
     Lane("lint", DEV, "^lint$|^headers$"),
