@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LATE_NS    (5 * SHC_NS_PER_S)
-#define SEALING_NS SHC_NS_PER_S
-#define TEXT_BYTES 176
+#define LATE_NS     (5 * SHC_NS_PER_S)
+#define SEALING_NS  SHC_NS_PER_S
+#define TEXT_BYTES  176
+#define ALL_ARRIVED "this rank's GPU: all ranks have arrived"
 
 static void *pointer(shc_cu_address address)
 {
@@ -59,6 +60,8 @@ enum shc_status shc_cuda_capturing(struct shc_cuda_comm *cuda, void *stream, boo
     struct shc_driver opened;
     uint64_t capture = 0;
     *capturing = false;
+    if (cuda == NULL && stream == NULL)
+        return SHC_OK; /* the stream that cannot be captured; and there may be no context yet */
     if (cuda == NULL && shc_driver_open(SHC_DRIVER_LIBRARY, &opened) != SHC_OK)
         return SHC_OK; /* who makes a group hears why */
     SHC_TRY(cuda != NULL ? shc_capture_of(cuda, stream, &capture) : ask(&opened, stream, &capture));
@@ -236,13 +239,7 @@ enum shc_status shc_capture_enqueue(struct shc_cuda_comm *comm, const struct shc
         st = carry_out(&work, capture);
         shc_gpu_leave(&comm->gpu);
     }
-    if (st == SHC_OK)
-        return SHC_OK;
-    pthread_mutex_lock(&comm->state_lock);
-    comm->captures
-        .count--; /* the graph is of no use; who captures it again gets the number again */
-    pthread_mutex_unlock(&comm->state_lock);
-    return st;
+    return st; /* its number is used up, as it is on ranks where it did not fail */
 }
 
 /* ---- what has become of replays ---- */
@@ -386,7 +383,7 @@ static void whom_text(struct shc_cuda_comm *comm, uint64_t passed, char *text, s
             busy_of(comm, r) != 0 ? "its stream is not there" : "it replays nothing");
     }
     if (used == 0)
-        snprintf(text, capacity, "this rank's GPU: all ranks have arrived");
+        snprintf(text, capacity, "%s", ALL_ARRIVED);
 }
 
 void shc_capture_look_at_time(struct shc_cuda_comm *comm)
@@ -406,7 +403,10 @@ void shc_capture_look_at_time(struct shc_cuda_comm *comm)
     char call[TEXT_BYTES], whom[256], text[600];
     const double seconds = (double)waited_ns / (double)SHC_NS_PER_S;
     call_text(comm, SHC_BUSY_NUMBER(busy), call);
-    whom_text(comm, passed, whom, sizeof whom);
+    if (SHC_BUSY_STATE(busy) == SHC_BUSY_WAITING)
+        whom_text(comm, passed, whom, sizeof whom);
+    else
+        snprintf(whom, sizeof whom, "%s", ALL_ARRIVED);
     if (waited_ns >= comm->timeout_ns) {
         snprintf(text, sizeof text,
                  "Timed out after %.3f s waiting for %s; in rank %d: a replay of %s", seconds, whom,

@@ -188,12 +188,15 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
             (void)!shc_watch_fail(cuda, SHC_ERR_PEER_LEFT, text);
             (void)await_idle(cuda, DRAINING_NS, false);
         }
+        (void)!shc_watch_verdicts(cuda); /* a gate may have shut in front of the last "done" */
         linger(cuda);
         /* release cuda/left -> acquire in look_at_leavers(): its last operation. */
         shc_a64_store_release(&shc_host_part(&cuda->host, cuda->rank)->left.word,
                               cuda->sequence + 1);
-        shc_watch_stop(cuda);
-        shc_capture_seal(cuda);
+        if (shc_watch_idle(cuda)) { /* else a stream still needs to be poisoned */
+            shc_watch_stop(cuda);
+            shc_capture_seal(cuda);
+        }
         pthread_mutex_lock(&cuda->state_lock);
         cuda->closed = true;
         pthread_mutex_unlock(&cuda->state_lock);

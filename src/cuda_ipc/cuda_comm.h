@@ -10,6 +10,7 @@
 #include "cuda_ipc/flight.h"
 #include "cuda_ipc/kernel/kernels.h"
 #include "cuda_ipc/mail.h"
+#include "cuda_ipc/probe.h"
 #include "cuda_ipc/share.h"
 #include "cuda_ipc/timeline.h"
 #include "shm/base/clock.h"
@@ -51,7 +52,6 @@ struct shc_cuda_comm {
     uint64_t timeout_ns;
     size_t half_bytes;
     bool by_slabs; /* else by host memory */
-    bool hung;     /* some of the probe's work does not end: nothing on this GPU can be freed */
     char reason[SHC_CUDA_REASON_BYTES];
     void (*say)(void *ctx, const char *line);
     void *say_ctx;
@@ -59,6 +59,7 @@ struct shc_cuda_comm {
     struct shc_gpu gpu;
     int gpu_count, gpu_of[SHC_MAX_WORLD]; /* by rank; GPUs are numbered by their lowest rank */
     struct shc_kernels kernels;
+    struct shc_prober prober; /* behind the making: what it has left */
     struct shc_share share;
     struct shc_host host;
     struct shc_timeline timeline;
@@ -130,6 +131,10 @@ SHC_NODISCARD enum shc_status shc_work_round(struct shc_work *work, uint64_t k);
 
 SHC_NODISCARD enum shc_status shc_watch_start(struct shc_cuda_comm *comm);
 void shc_watch_stop(struct shc_cuda_comm *comm);
+
+/* Looks at what this rank's gates have found, and at the abort word. SHC_OK, or the reason. Any
+ * thread. */
+SHC_NODISCARD enum shc_status shc_watch_verdicts(struct shc_cuda_comm *comm);
 
 /* Looks at everything that may have failed the group. SHC_OK, or the reason. Any thread. */
 SHC_NODISCARD enum shc_status shc_watch_look(struct shc_cuda_comm *comm);

@@ -19,6 +19,7 @@
 #define PLACES            3
 #define PLACE_MOST        ((size_t)SHC_PAGE_BYTES)
 #define LOOK_NS           (5 * SHC_NS_PER_S)
+#define LOOK_LEAST_NS     (200 * SHC_NS_PER_MS)
 #define PAUSE_SHORTEST_NS (20 * SHC_NS_PER_US)
 #define PAUSE_LONGEST_NS  SHC_NS_PER_MS
 
@@ -124,16 +125,19 @@ static bool find_wrong(const struct probe *probe, uint64_t key, int rank, size_t
 
 /* ---- the GPU ---- */
 
-/* Looks until the stream is done. NOT_READY: it is not, and nobody waits for it any more. */
+/* Looks until the stream is done. NOT_READY: it is not, and nobody waits for it any more. However
+ * little time is left: who asks too soon finds every GPU late, and gives its memory up. */
 static int await(const struct probe *probe)
 {
-    const uint64_t now_ns = shc_clock_ns(), deadline_ns = probe->prober->deadline_ns;
-    const uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-    const uint64_t until_ns = now_ns + shc_min_size(LOOK_NS, left_ns / 4);
+    const uint64_t begun_ns = shc_clock_ns(), deadline_ns = probe->prober->deadline_ns;
+    const uint64_t left_ns = deadline_ns > begun_ns ? deadline_ns - begun_ns : 0;
+    const uint64_t most_ns = shc_min_size(LOOK_NS, left_ns / 4);
+    const uint64_t until_ns = begun_ns + (most_ns > LOOK_LEAST_NS ? most_ns : LOOK_LEAST_NS);
     uint64_t pause_ns = PAUSE_SHORTEST_NS;
     for (;;) {
+        const uint64_t now_ns = shc_clock_ns(); /* in front of the question: a process may stand */
         const int result = probe->gpu->driver->cuStreamQuery(probe->stream);
-        if (result != SHC_CU_NOT_READY || shc_clock_ns() >= until_ns)
+        if (result != SHC_CU_NOT_READY || now_ns >= until_ns)
             return result;
         shc_sys_sleep_ns(pause_ns);
         pause_ns = shc_min_size(2 * pause_ns, PAUSE_LONGEST_NS);
@@ -357,12 +361,22 @@ static void end(struct probe *probe)
     free(probe->passed);
     if (probe->stream != NULL)
         (void)driver->cuStreamDestroy(probe->stream);
-    if (probe->own != 0)
-        (void)driver->cuMemFree(probe->own);
-    if (probe->host != NULL) {
-        (void)driver->cuMemHostUnregister(probe->host);
-        shc_sys_memory_unmap(probe->host, host_bytes(probe));
+    probe->prober->rests[probe->prober->rest_count++] =
+        (struct shc_probe_rest){.own = probe->own, .host = probe->host, .bytes = host_bytes(probe)};
+}
+
+void shc_probe_undo(struct shc_prober *prober, const struct shc_driver *driver)
+{
+    for (int i = 0; i < prober->rest_count; i++) {
+        const struct shc_probe_rest *rest = &prober->rests[i];
+        if (rest->own != 0)
+            (void)driver->cuMemFree(rest->own);
+        if (rest->host != NULL) {
+            (void)driver->cuMemHostUnregister(rest->host);
+            shc_sys_memory_unmap(rest->host, rest->bytes);
+        }
     }
+    prober->rest_count = 0;
 }
 
 enum shc_status shc_probe(struct shc_prober *prober, const struct shc_probe_area *area,

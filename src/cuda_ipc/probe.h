@@ -26,6 +26,15 @@ enum shc_probe_outcome {
     SHC_PROBE_OUTCOMES
 };
 
+/* What a probe has read into. To free it may wait for all that the GPU has to do, and that may wait
+ * for a rank that is on its way to this one's probe: so it stays until the group goes. */
+struct shc_probe_rest {
+    shc_cu_address own;
+    void *host;
+    size_t bytes;
+};
+#define SHC_PROBE_RESTS 3 /* two kinds of slab, the host arena */
+
 /* How this rank looks. */
 struct shc_prober {
     struct shc_control *control; /* has met */
@@ -34,6 +43,8 @@ struct shc_prober {
     uint64_t deadline_ns; /* the group's; a look takes a quarter of what is left, or five seconds */
     bool hung;            /* set when work of this rank's did not end: its GPU waits for it for ever
                            * wherever it waits for all, as when memory is freed */
+    struct shc_probe_rest rests[SHC_PROBE_RESTS];
+    int rest_count;
 };
 
 /* What is looked at: the same `bytes` of every rank, at least 192, as this rank's GPU sees them. */
@@ -52,3 +63,6 @@ struct shc_probe_answer {
 SHC_NODISCARD enum shc_status shc_probe(struct shc_prober *prober,
                                         const struct shc_probe_area *area,
                                         struct shc_probe_answer *answer);
+
+/* Frees what probes have left. pre: none of them hung; the GPU is entered. */
+void shc_probe_undo(struct shc_prober *prober, const struct shc_driver *driver);

@@ -36,7 +36,6 @@ struct making {
     struct shc_cuda_comm *comm;
     const struct shc_cuda_config *config;
     struct shc_control control;
-    struct shc_prober prober;
     uint64_t deadline_ns;
     struct notice mine;
     struct notice theirs[SHC_MAX_WORLD];
@@ -256,17 +255,14 @@ static enum shc_status choose_route(struct shc_cuda_comm *comm, enum shc_cuda_ro
 static enum shc_status share_slabs(struct making *making)
 {
     struct shc_cuda_comm *comm = making->comm;
-    making->prober.control = &making->control;
-    making->prober.kernels = &comm->kernels;
-    making->prober.gate = comm->gate;
-    making->prober.deadline_ns = making->deadline_ns;
-    if (making->config->route != SHC_CUDA_ROUTE_HOST) {
-        const enum shc_status st = shc_share_make(
-            &making->control, &comm->gpu, shc_data_bytes(comm->half_bytes, comm->world),
-            making->deadline_ns, &making->prober, &comm->share);
-        comm->hung = making->prober.hung;
-        SHC_TRY(st);
-    }
+    comm->prober.control = &making->control;
+    comm->prober.kernels = &comm->kernels;
+    comm->prober.gate = comm->gate;
+    comm->prober.deadline_ns = making->deadline_ns;
+    if (making->config->route != SHC_CUDA_ROUTE_HOST)
+        SHC_TRY(shc_share_make(&making->control, &comm->gpu,
+                               shc_data_bytes(comm->half_bytes, comm->world), making->deadline_ns,
+                               &comm->prober, &comm->share));
     return choose_route(comm, making->config->route);
 }
 
@@ -305,8 +301,7 @@ static enum shc_status look_at_host(struct making *making)
         return SHC_OK;
     for (int r = 0; r < comm->world; r++)
         area.at[r] = shc_host_device(&comm->host, shc_host_part(&comm->host, r)->records);
-    const enum shc_status st = shc_probe(&making->prober, &area, &answer);
-    comm->hung = making->prober.hung;
+    const enum shc_status st = shc_probe(&comm->prober, &area, &answer);
     SHC_TRY(st);
     memset(own->records, 0, sizeof own->records);
     if (answer.outcome != SHC_PROBE_GOOD)
@@ -368,14 +363,15 @@ void shc_setup_undo(struct shc_cuda_comm *comm)
     shc_watch_stop(comm);
     /* Freeing memory waits for all that the GPU has begun, and the probe's last work never ends: so
      * all that the group has stays. Descriptors are closed, and no kernel of the group runs. */
-    if (comm->hung)
+    if (comm->prober.hung)
         return;
-    if (comm->timeline.gpu != NULL)
-        shc_timeline_fini(&comm->timeline);
+    if (comm->timeline.gpu != NULL && !shc_timeline_fini(&comm->timeline))
+        return; /* what it still writes must stay */
     shc_host_undo(&comm->host);
     shc_share_undo(&comm->share);
     if (comm->gpu.context != NULL && shc_gpu_enter(&comm->gpu) == SHC_OK) {
         shc_mail_undo(comm);
+        shc_probe_undo(&comm->prober, &comm->driver);
         if (comm->tail != NULL)
             (void)comm->driver.cuEventDestroy(comm->tail);
         if (comm->captures.tail != NULL)

@@ -8,6 +8,7 @@
 
 #define POISONED        0x80000000u
 #define POISON_AGAIN_NS SHC_NS_PER_MS
+#define LAST_WRITES_NS  SHC_NS_PER_S /* poison that is still on its way */
 
 enum shc_status shc_timeline_init(const struct shc_gpu *gpu, shc_cu_address words, shc_a64 *host,
                                   uint32_t count, uint32_t stride, struct shc_timeline *timeline)
@@ -27,15 +28,6 @@ enum shc_status shc_timeline_init(const struct shc_gpu *gpu, shc_cu_address word
         return shc_driver_fail(gpu->driver, result, "no stream on %s", gpu->name);
     *timeline = made;
     return SHC_OK;
-}
-
-void shc_timeline_fini(struct shc_timeline *timeline)
-{
-    if (timeline->rescue != NULL && shc_gpu_enter(timeline->gpu) == SHC_OK) {
-        (void)timeline->gpu->driver->cuStreamDestroy(timeline->rescue);
-        shc_gpu_leave(timeline->gpu);
-    }
-    timeline->rescue = NULL;
 }
 
 static shc_cu_address address_of(const struct shc_timeline *timeline, uint32_t word)
@@ -88,14 +80,20 @@ enum shc_status shc_timeline_signal(const struct shc_gpu *gpu, struct shc_cu_str
     return SHC_OK;
 }
 
+/* By the CPU, where it sees the words. */
+static void store_poison(const struct shc_timeline *timeline)
+{
+    for (uint32_t i = 0; timeline->host != NULL && i < timeline->count; i++)
+        /* release timeline/word -> acquire in the device: nothing; it ends waits. */
+        shc_a64_store_release(&timeline->host[(size_t)i * timeline->stride], SHC_TIMELINE_POISON);
+}
+
 /* Writes poison once, both ways. */
 static enum shc_status write_poison(struct shc_timeline *timeline)
 {
     const struct shc_driver *driver = timeline->gpu->driver;
     int result = SHC_CU_SUCCESS;
-    for (uint32_t i = 0; timeline->host != NULL && i < timeline->count; i++)
-        /* release timeline/word -> acquire in the device: nothing; it ends waits. */
-        shc_a64_store_release(&timeline->host[(size_t)i * timeline->stride], SHC_TIMELINE_POISON);
+    store_poison(timeline);
     SHC_TRY(shc_gpu_enter(timeline->gpu));
     for (uint32_t i = 0; i < timeline->count && result == SHC_CU_SUCCESS; i++)
         result = driver->cuStreamWriteValue64(timeline->rescue, address_of(timeline, i),
@@ -142,7 +140,10 @@ enum shc_status shc_timeline_poison_again(struct shc_timeline *timeline)
     SHC_TRY(shc_gpu_enter(timeline->gpu)); /* a thread of ours has no context by itself */
     const enum shc_status st = is_idle(timeline, &timeline->rescue, 1, &written);
     shc_gpu_leave(timeline->gpu);
-    return st == SHC_OK && written ? write_poison(timeline) : st;
+    if (st == SHC_OK && written)
+        return write_poison(timeline);
+    store_poison(timeline); /* the rescue stream may stand behind one that waits */
+    return st;
 }
 
 enum shc_status shc_timeline_drain(struct shc_timeline *timeline,
@@ -162,4 +163,23 @@ enum shc_status shc_timeline_drain(struct shc_timeline *timeline,
         if (written) /* else it is on its way */
             SHC_TRY(write_poison(timeline));
     }
+}
+
+bool shc_timeline_fini(struct shc_timeline *timeline)
+{
+    const uint64_t deadline_ns = shc_clock_ns() + LAST_WRITES_NS;
+    bool written = timeline->rescue == NULL;
+    if (written)
+        return true;
+    if (shc_gpu_enter(timeline->gpu) != SHC_OK)
+        return false;
+    while (is_idle(timeline, &timeline->rescue, 1, &written) == SHC_OK && !written &&
+           shc_clock_ns() < deadline_ns)
+        shc_sys_sleep_ns(POISON_AGAIN_NS);
+    if (written) {
+        (void)timeline->gpu->driver->cuStreamDestroy(timeline->rescue);
+        timeline->rescue = NULL;
+    }
+    shc_gpu_leave(timeline->gpu);
+    return written;
 }

@@ -40,8 +40,9 @@ SHC_NODISCARD enum shc_status shc_timeline_init(const struct shc_gpu *gpu, shc_c
                                                 shc_a64 *host, uint32_t count, uint32_t stride,
                                                 struct shc_timeline *timeline);
 
-/* pre: drained, or no wait was ever enqueued that is not over. */
-void shc_timeline_fini(struct shc_timeline *timeline);
+/* False: poison is still on its way after a second, and what it is written to must stay. pre: drained,
+ * or no wait was ever enqueued that is not over. */
+bool shc_timeline_fini(struct shc_timeline *timeline);
 
 /* Work enqueued behind it starts when the word has reached the value. SHC_ERR_ABORTED: poisoned;
  * nothing was enqueued. */

@@ -195,13 +195,18 @@ static enum shc_status look_at_leavers(struct shc_cuda_comm *comm, uint64_t sequ
     return SHC_OK;
 }
 
-enum shc_status shc_watch_look(struct shc_cuda_comm *comm)
+enum shc_status shc_watch_verdicts(struct shc_cuda_comm *comm)
 {
     SHC_TRY(recorded(comm));
     if (group_failed(comm))
         return shc_watch_fail(comm, SHC_ERR_ABORTED, "told by another rank");
     SHC_TRY(look_at_verdict(comm));
-    SHC_TRY(shc_mail_look_at_verdicts(comm));
+    return shc_mail_look_at_verdicts(comm);
+}
+
+enum shc_status shc_watch_look(struct shc_cuda_comm *comm)
+{
+    SHC_TRY(shc_watch_verdicts(comm));
     SHC_TRY(look_at_members(comm));
     SHC_TRY(shc_capture_look(comm));
     SHC_TRY(look_at_leavers(comm, sequence_of(comm)));
@@ -328,10 +333,11 @@ static struct timespec after(uint64_t ns)
                              .tv_nsec = (long)(then % SHC_NS_PER_S)};
 }
 
-/* Something is under way: one look. */
-static void turn(struct shc_cuda_comm *comm)
+/* Something is under way, or was a moment ago: one look. */
+static void turn(struct shc_cuda_comm *comm, bool idle)
 {
-    if (shc_watch_look(comm) != SHC_OK) {
+    /* Behind the last operation others may leave and end. */
+    if ((idle ? shc_watch_verdicts(comm) : shc_watch_look(comm)) != SHC_OK) {
         poison(comm, true);
         return;
     }
@@ -354,18 +360,21 @@ static void *watch(void *arg)
 {
     struct shc_cuda_comm *comm = arg;
     uint64_t interval_ns = LOOK_SOONEST_NS, seen = 0;
+    bool settled = true; /* idle, and looked at since */
     /* A capture of whichever thread's forbids others what this one does, and breaks by it. */
     (void)shc_capture_exchange(&comm->driver, SHC_CU_CAPTURE_RELAXED);
     pthread_mutex_lock(&comm->state_lock);
     while (!comm->stopping) {
         const uint64_t done = done_of(comm, comm->rank) + shc_mail_done(comm);
-        if ((is_idle(comm) && !shc_capture_stirs(comm)) || comm->stuck) {
+        const bool idle = is_idle(comm) && !shc_capture_stirs(comm);
+        if ((idle && settled) || comm->stuck) {
             rest(comm);
             interval_ns = LOOK_SOONEST_NS;
             continue;
         }
+        settled = idle; /* once more: a gate may have shut just in front of "done" */
         pthread_mutex_unlock(&comm->state_lock);
-        turn(comm);
+        turn(comm, idle);
         const struct timespec next = after(interval_ns);
         interval_ns = done != seen ? LOOK_SOONEST_NS : interval_ns * 2;
         interval_ns = interval_ns > LOOK_LATEST_NS ? LOOK_LATEST_NS : interval_ns;
