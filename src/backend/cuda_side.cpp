@@ -7,6 +7,7 @@
 
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
+#include <unordered_set>
 
 namespace shmcoll
 {
@@ -43,9 +44,34 @@ bool isMessage(const shc_op &op)
     return op.kind == SHC_SEND || op.kind == SHC_RECV;
 }
 
-c10::Stream newStream(c10::Device device)
+// Two streams of ours that are one would wait for each other: torch gives 32 of each priority round
+// and round, to all groups of the process and to the user.
+constexpr int kPooled = 2 * 32;
+struct Taken {
+    std::mutex lock;
+    std::unordered_multiset<c10::Stream> streams;
+};
+
+Taken &taken()
 {
-    return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, true);
+    static Taken &all = *new Taken; // never destructed: threads may outlive the library
+    return all;
+}
+
+// One that no other lane has, while there is one.
+OwnStream newStream(c10::Device device)
+{
+    const c10::impl::VirtualGuardImpl pool(device.type());
+    std::lock_guard<std::mutex> guard(taken().lock);
+    c10::Stream stream = pool.getStreamFromGlobalPool(device, true);
+    for (int tries = 0; tries < kPooled && taken().streams.count(stream) > 0; tries++)
+        stream = pool.getStreamFromGlobalPool(device, tries < kPooled / 2);
+    taken().streams.insert(stream);
+    return {new c10::Stream(stream), [](const c10::Stream *old) {
+                std::lock_guard<std::mutex> guard(taken().lock);
+                taken().streams.erase(taken().streams.find(*old));
+                delete old;
+            }};
 }
 
 } // namespace
@@ -168,19 +194,27 @@ CudaSide::Lane &CudaSide::laneOf(Gpu &gpu, const shc_op &op)
 c10::intrusive_ptr<c10d::Work> CudaSide::enqueue(Gpu &gpu, Lane &lane, const Call &call,
                                                  bool captured)
 {
-    const c10::Stream stream = captured ? gpu.forked : lane.stream;
+    const c10::Stream stream = captured ? *gpu.forked : lane.stream;
     const c10::Device device = stream.device();
     c10::Event begin(device.type());
     begin.record(currentStream(device));
     begin.block(stream);
-    checkCuda(shc_cuda_comm_enqueue(gpu.group.get(), &call.op, nativeHandle(stream)));
-    auto stash = std::make_shared<Stash>(device.type(), captured);
-    stash->end.record(stream);
-    stash->tensors = call.tensors();
-    if (!captured) { // else nobody may ask for events, and the graph keeps the memory
+    if (!captured) // else nobody may ask for events, and the graph keeps the memory
         dropPassed(lane);
-        lane.stashes.push_back(stash);
+    auto stash = std::make_shared<Stash>(device.type(), captured);
+    stash->tensors = call.tensors();
+    const shc_status status =
+        shc_cuda_comm_enqueue(gpu.group.get(), &call.op, nativeHandle(stream));
+    if (status != SHC_OK && captured) { // a stream that is not joined again breaks the capture
+        const std::string text = shc_cuda_error_text();
+        stash->end.record(stream);
+        stash->end.block(currentStream(device));
+        throwStatus(status, text);
     }
+    checkCuda(status);
+    if (!captured)
+        lane.stashes.push_back(stash); // from here on the stream uses the tensors
+    stash->end.record(stream);
     return c10::make_intrusive<WorkCuda>(gpu.group, rank_, call, stream, std::move(stash),
                                          ++sequence_);
 }

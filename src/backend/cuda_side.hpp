@@ -13,6 +13,9 @@
 namespace shmcoll
 {
 
+// A stream that is this side's alone; given back with the last who knows it.
+using OwnStream = std::shared_ptr<const c10::Stream>;
+
 class CudaSide
 {
   public:
@@ -29,7 +32,7 @@ class CudaSide
     c10::intrusive_ptr<c10d::Work> run(const Call &call);
 
     // Waits until the GPUs have done what was enqueued on their current streams, and all of the
-    // group's own operations.
+    // group's own collectives.
     void settle(std::chrono::milliseconds timeout);
 
     // How many operations have been enqueued.
@@ -42,7 +45,8 @@ class CudaSide
   private:
     // Asynchronous operations that follow one another.
     struct Lane {
-        explicit Lane(c10::Stream of) : stream(of) {}
+        explicit Lane(OwnStream of) : own(std::move(of)), stream(*own) {}
+        OwnStream own;
         c10::Stream stream;
         std::deque<std::shared_ptr<Stash>> stashes; // of those that may be under way, in order
         std::mutex order;                           // of messages: held while one is enqueued
@@ -50,7 +54,7 @@ class CudaSide
     struct Gpu {
         CudaGroup group;
         std::unique_ptr<Lane> collectives; // used with order_
-        c10::Stream forked;                // of asynchronous operations that are captured
+        OwnStream forked;                  // of asynchronous operations that are captured
         // Of messages: by the operation and the peer. Grows only.
         std::map<std::pair<shc_op_kind, int>, Lane> ends;
     };
