@@ -337,7 +337,15 @@ def layouts(team: Team) -> str:
             dist.all_reduce(view(tensors[0]))
             return [tensors[0]]
 
-        wrong = both(team, [mine], call)
+        there = mine.to(team.device)
+        if there.is_cuda and not view(there).is_contiguous():  # is not offered, as with NCCL
+
+            def alone(view: Any = view, there: torch.Tensor = there) -> None:
+                dist.all_reduce(view(there))
+
+            wrong = refused((TypeError,), alone)
+        else:
+            wrong = both(team, [mine], call)
         if wrong:
             return f"view {number}: {wrong}"
     return ""

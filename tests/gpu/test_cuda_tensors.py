@@ -35,7 +35,7 @@ import ranks  # noqa: E402
 import sharded  # noqa: E402, F401
 from cases import CASES, Team  # noqa: E402
 
-STALL_S = 60.0  # without a case that ends; the first one makes the contexts
+STALL_S = 40.0  # without a case that ends; the first one makes the contexts
 GRACE_S = 10.0
 FUTILE = 3  # new processes whose first case is their last: there is something else
 DIED = "hung or died"
@@ -125,6 +125,9 @@ def watch(run: ranks.Run, end: float) -> None:
             seen, since = done, now
         if now - since > STALL_S or now > end:
             for pid in run.pids.values():
+                os.kill(pid, signal.SIGUSR2)  # prints where it stands (tests/support/ranks.py)
+            time.sleep(0.5)
+            for pid in run.pids.values():
                 os.kill(pid, signal.SIGKILL)
             return
         time.sleep(0.05)
@@ -166,13 +169,24 @@ def run_some(
             beside=lambda run: watch(run, end),
         )
         texts = [f"rank {o.rank}: exit {o.exit} {o.error} {o.text}" for o in ended if not o.ok]
+        tell(ended)
     except ranks.Hang as hang:
         texts = [str(hang).splitlines()[0]]
+        print(hang, file=sys.stderr)
     found = collect(names, folder, world)
     if len(found) < len(names):
         what = "not run" if time.monotonic() > end else DIED
         found.append((what, "; ".join(texts)[:600]))
+    elif texts:  # behind the last case: leaving the group
+        found[-1] = (DIED, "; ".join(texts)[:600])
     return found
+
+
+def tell(ended: Sequence[ranks.Outcome]) -> None:
+    """What the ranks printed, the library's own lines too, and where they stood, for the log."""
+    for o in ended:
+        if o.output.strip() or o.trace:
+            print(f"rank {o.rank}:\n{o.output}{o.trace}", file=sys.stderr, flush=True)
 
 
 def run_world(names: Sequence[str], world: int, device: str, end: float, json_lines: bool) -> int:
@@ -198,7 +212,8 @@ def run_death(world: int, device: str, json_lines: bool) -> int:
         ended = ranks.outcomes(world, die, device, limit=90)
     except ranks.Hang as hang:
         return show(name, world, DIED, str(hang).splitlines()[0], json_lines)
-    said = [o.text or o.value or "" for o in ended[:-1]]
+    tell(ended)
+    said = [o.text or o.value or (f"exit {o.exit}" if o.exit else "") for o in ended[:-1]]
     offered = not any(words in text for words in NOT_OFFERED for text in said)
     wrong = "; ".join(f"rank {r}: {text}" for r, text in enumerate(said) if text)
     outcome = "ok" if not wrong else "wrong" if offered else "not offered yet"
