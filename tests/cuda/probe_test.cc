@@ -41,7 +41,9 @@ TEST(Probe, GoodPeersShareSlabsAndNothingIsSaid)
 {
     for (const char *where : {kTwoGpus, kOneGpu, "devices=4 "})
         for (const char *knobs : {"", "export=800", "delay_us=200", "alone=@/gpu"}) {
-            auto reports = run(4, sweep(), std::string(where) + knobs);
+            if (kSlow && (where != kTwoGpus || *knobs == 'e')) // a rank starts for a second
+                continue;
+            auto reports = run(kSlow ? 2 : 4, sweep(), std::string(where) + knobs);
             for (Report &report : reports) {
                 EXPECT_EQ(report["wrong"], "0") << all_of(report);
                 EXPECT_EQ(report["route"], "slabs") << all_of(report);
