@@ -317,9 +317,7 @@ void mail_endless(Rank &rank)
     report("turns", std::to_string(turn));
     if (st != SHC_OK)
         report_failure(rank, st);
-    const uint64_t begun = shc_clock_ns();
-    shc_cuda_comm_close(rank.cuda);
-    report("close_ms", std::to_string((shc_clock_ns() - begun) / SHC_NS_PER_MS));
+    close_timed(rank);
     out.sync();
     in.sync();
     report("closed_ns", std::to_string(shc_clock_ns()));
@@ -380,9 +378,7 @@ void mail_leave(Rank &rank)
             die("send");
     }
     if (rank.rank == last) {
-        const uint64_t begun = shc_clock_ns();
-        shc_cuda_comm_close(rank.cuda);
-        report("close_ms", std::to_string((shc_clock_ns() - begun) / SHC_NS_PER_MS));
+        close_timed(rank);
         report("right", shc_cuda_comm_error(rank.cuda) == SHC_ERR_CLOSED ? "yes" : "no");
         return;
     }

@@ -211,6 +211,13 @@ void enqueue(Rank &rank, shc_cuda_comm *cuda, Call call, size_t stream)
 
 } // namespace
 
+void close_timed(Rank &rank)
+{
+    const uint64_t begun = shc_clock_ns();
+    shc_cuda_comm_close(rank.cuda);
+    report("close_ms", std::to_string((shc_clock_ns() - begun) / SHC_NS_PER_MS));
+}
+
 void barrier_of_cpus(Rank &rank)
 {
     shc_op op = {};
@@ -406,9 +413,7 @@ void endless(Rank &rank)
     report("turns", std::to_string(turn));
     if (st != SHC_OK)
         report_failure(rank, st);
-    const uint64_t begun = shc_clock_ns();
-    shc_cuda_comm_close(rank.cuda);
-    report("close_ms", std::to_string((shc_clock_ns() - begun) / SHC_NS_PER_MS));
+    close_timed(rank);
 }
 
 // Each is refused, says why, and the group goes on.

@@ -81,6 +81,9 @@ Call simple_call(shc_op_kind kind, shc_dtype dtype, shc_cu_address in, uint64_t 
 
 void barrier_of_cpus(Rank &rank);
 
+// Closes the group, and reports how long that took.
+void close_timed(Rank &rank);
+
 // How a group that must have failed says so: its status, its text, and that streams ended.
 void report_failure(Rank &rank, shc_status st);
 

@@ -213,50 +213,9 @@ INSTANTIATE_TEST_SUITE_P(Of, Mismatch,
 
 // ---- ranks that die, stop, leave, abort ----
 
-// Of one kill: survivors' ends.
-void expect_survivors(std::vector<Report> &reports, size_t victim, uint64_t killed_ns,
-                      std::vector<int> &ms)
-{
-    for (size_t r = 0; r < reports.size(); r++) {
-        Report &report = reports[r];
-        if (r == victim) {
-            EXPECT_EQ(report["end"], "killed 9");
-            continue;
-        }
-        EXPECT_EQ(report["end"], "exited 0") << all_of(report);
-        EXPECT_EQ(report["status"], "peer dead") << all_of(report);
-        EXPECT_EQ(report["wrong"], "0") << all_of(report);
-        EXPECT_EQ(report["leaked"], leaks_of(report)) << all_of(report);
-        ms.push_back(ms_between(std::to_string(killed_ns), report["ended_ns"]));
-        EXPECT_LT(ms.back(), 5000) << all_of(report); // a busy machine; what is promised is printed
-    }
-}
-
-const char *const kKnobs[] = {
-    "",           "delay_us=300", "only_writes_wake=1 state=@/writes", "alone=@/gpu",
-    "export=800", "slow_us=100"};
-
-// The long form: SHMCOLL_CUDA_KILLS=500.
 TEST(Death, EndsAllStreamsAndIsNamedWhereverItComes)
 {
-    const auto before = shared_files();
-    std::minstd_rand random(std::random_device{}());
-    std::vector<int> ms;
-    for (int i = 0; i < kills() && !testing::Test::HasFailure(); i++) {
-        const size_t world = 2 + random() % 3, victim = random() % world;
-        const char *route = random() % 2 ? "auto" : "host";
-        const char *knobs = kKnobs[static_cast<size_t>(i) % 6];
-        SCOPED_TRACE(std::string(route) + " " + knobs + " victim " + std::to_string(victim));
-        Living living(world, std::string("scenario=endless meet=0 route=") + route, knobs);
-        ASSERT_TRUE(living.await("ready=")) << living.text_of(0);
-        usleep(static_cast<useconds_t>(random() % 20000));
-        const uint64_t killed_ns = shc_clock_ns();
-        kill(living.pids[victim], SIGKILL);
-        auto reports = living.end(20);
-        expect_survivors(reports, victim, killed_ns, ms);
-    }
-    print_spread("from a death to idle streams", ms);
-    EXPECT_EQ(shared_files(), before);
+    kill_at_random("endless", kKnobs, [](Report &) {});
 }
 
 // While the group is being made: no group, or one that fails; nobody waits for the deadline.
@@ -283,23 +242,9 @@ TEST(Death, WhileAGroupIsMadeIsSeenByAll)
 
 TEST(Stopped, ARankIsNamedByWhoeverRunsOutOfTime)
 {
-    Living living(3, "scenario=endless meet=0 timeout_ms=6500", "");
-    ASSERT_TRUE(living.await("ready="));
-    kill(living.pids[1], SIGSTOP);
-    for (size_t r : {0, 2})
-        for (int tries = 0; tries < 30000; tries++) {
-            if (living.text_of(r).find("leaked=") != std::string::npos)
-                break;
-            usleep(1000);
-        }
-    kill(living.pids[1], SIGKILL);
-    auto reports = living.end(20);
+    auto reports = stop_rank_1(3, "endless");
     for (size_t r : {0, 2}) {
-        EXPECT_EQ(reports[r]["end"], "exited 0") << all_of(reports[r]);
-        EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
-        EXPECT_HAS(reports[r], "error", "waiting for rank 1 (");
         EXPECT_HAS(reports[r], "error", "all_reduce #");
-        EXPECT_HAS(reports[r], "said", "has waited 5.0 s for rank 1 (");
         EXPECT_EQ(reports[r]["leaked"], "0") << all_of(reports[r]);
     }
 }

@@ -311,9 +311,7 @@ void graph_endless(Rank &rank)
         report("ended_ns", std::to_string(shc_clock_ns()));
         report("again", sums.again());
     }
-    const uint64_t begun = shc_clock_ns();
-    shc_cuda_comm_close(rank.cuda);
-    report("close_ms", std::to_string((shc_clock_ns() - begun) / SHC_NS_PER_MS));
+    close_timed(rank);
     report("closed", actor && act == "leave" ? "left" : sums.again());
 }
 

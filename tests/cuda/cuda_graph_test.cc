@@ -3,15 +3,13 @@
 // ranks that replay something else, that die, stop, leave, abort.
 #include "tests/cuda/living.h"
 
-#include <random>
-
 namespace shmcoll::test
 {
 namespace
 {
 
 const char *const kRoutes[] = {"route=slabs", "route=host"};
-const char *const kKnobs[] = {
+const char *const kGraphKnobs[] = {
     "",           "delay_us=300", "only_writes_wake=1 state=@/writes", "alone=@/gpu", "export=800",
     "slow_us=50", "shuffle=1"};
 
@@ -104,72 +102,26 @@ INSTANTIATE_TEST_SUITE_P(Of, Differing, testing::Values("twin", "rounds", "count
 
 // ---- ranks that die, stop, leave, abort ----
 
-void expect_survivors(std::vector<Report> &reports, size_t victim, uint64_t killed_ns,
-                      std::vector<int> &ms)
-{
-    for (size_t r = 0; r < reports.size(); r++) {
-        Report &report = reports[r];
-        if (r == victim) {
-            EXPECT_EQ(report["end"], "killed 9");
-            continue;
-        }
-        EXPECT_EQ(report["end"], "exited 0") << all_of(report);
-        EXPECT_EQ(report["status"], "peer dead") << all_of(report);
-        EXPECT_EQ(report["wrong"], "0") << all_of(report);
-        EXPECT_EQ(report["again"], "ended") << all_of(report);
-        EXPECT_EQ(report["closed"], "ended") << all_of(report);
-        ms.push_back(ms_between(std::to_string(killed_ns), report["ended_ns"]));
-        EXPECT_LT(ms.back(), 5000) << all_of(report); // a busy machine; what is promised is printed
-    }
-}
-
-// The long form: SHMCOLL_CUDA_KILLS=500.
 TEST(GraphDeath, EndsAllReplaysAndIsNamedWhereverItComes)
 {
-    std::minstd_rand random(std::random_device{}());
-    std::vector<int> ms;
-    for (int i = 0; i < kills() && !testing::Test::HasFailure(); i++) {
-        const size_t world = 2 + random() % 3, victim = random() % world;
-        const char *knobs = kKnobs[static_cast<size_t>(i) % 7];
-        const std::string route = random() % 2 ? "auto" : "host";
-        SCOPED_TRACE(route + " " + knobs + " victim " + std::to_string(victim));
-        Living living(world, "scenario=graph_endless meet=0 route=" + route, knobs);
-        ASSERT_TRUE(living.await("ready=")) << living.text_of(0);
-        usleep(static_cast<useconds_t>(random() % 20000));
-        const uint64_t killed_ns = shc_clock_ns();
-        kill(living.pids[victim], SIGKILL);
-        auto reports = living.end(20);
-        expect_survivors(reports, victim, killed_ns, ms);
-    }
-    print_spread("from a death to idle streams", ms);
+    kill_at_random("graph_endless", kGraphKnobs, [](Report &report) {
+        EXPECT_EQ(report["again"], "ended") << all_of(report);
+        EXPECT_EQ(report["closed"], "ended") << all_of(report);
+    });
 }
 
 TEST(GraphStopped, ARankIsNamedByWhoeverRunsOutOfTime)
 {
-    Living living(3, "scenario=graph_endless meet=0 timeout_ms=6500", "");
-    ASSERT_TRUE(living.await("ready="));
-    kill(living.pids[1], SIGSTOP);
-    for (size_t r : {0, 2})
-        for (int tries = 0; tries < 30000; tries++) {
-            if (living.text_of(r).find("leaked=") != std::string::npos)
-                break;
-            usleep(1000);
-        }
-    kill(living.pids[1], SIGKILL);
-    auto reports = living.end(20);
+    auto reports = stop_rank_1(3, "graph_endless");
     for (size_t r : {0, 2}) {
-        EXPECT_EQ(reports[r]["end"], "exited 0") << all_of(reports[r]);
-        EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
-        EXPECT_HAS(reports[r], "error", "waiting for rank 1 (");
         EXPECT_HAS(reports[r], "error", "a replay of captured all_reduce #");
-        EXPECT_HAS(reports[r], "said", "has waited 5.0 s for rank 1 (");
         EXPECT_EQ(reports[r]["again"], "ended") << all_of(reports[r]);
     }
 }
 
 TEST(GraphAbort, EndsAllRanksWithItsReason)
 {
-    for (const char *knobs : kKnobs) {
+    for (const char *knobs : kGraphKnobs) {
         auto reports = run(3, "scenario=graph_endless meet=0 act=abort", knobs);
         expect_key(reports, "status", "aborted");
         expect_key(reports, "wrong", "0");

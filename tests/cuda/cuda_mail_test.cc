@@ -3,8 +3,6 @@
 // ranks that die, stop, leave, abort while a message is under way.
 #include "tests/cuda/living.h"
 
-#include <random>
-
 namespace shmcoll::test
 {
 namespace
@@ -116,68 +114,15 @@ TEST(Mail, SaysHowTheEndsDiffer)
 
 // ---- ranks that die, stop, leave, abort ----
 
-const char *const kKnobs[] = {
-    "",           "delay_us=300", "only_writes_wake=1 state=@/writes", "alone=@/gpu",
-    "export=800", "slow_us=100"};
-
-void expect_survivors(std::vector<Report> &reports, size_t victim, uint64_t killed_ns,
-                      std::vector<int> &ms)
-{
-    for (size_t r = 0; r < reports.size(); r++) {
-        Report &report = reports[r];
-        if (r == victim) {
-            EXPECT_EQ(report["end"], "killed 9");
-            continue;
-        }
-        EXPECT_EQ(report["end"], "exited 0") << all_of(report);
-        EXPECT_EQ(report["status"], "peer dead") << all_of(report);
-        EXPECT_EQ(report["wrong"], "0") << all_of(report);
-        EXPECT_EQ(report["leaked"], leaks_of(report)) << all_of(report);
-        ms.push_back(ms_between(std::to_string(killed_ns), report["ended_ns"]));
-        EXPECT_LT(ms.back(), 5000) << all_of(report); // a busy machine; what is promised is printed
-    }
-}
-
-// The long form: SHMCOLL_CUDA_KILLS=500.
 TEST(MailDeath, EndsAllStreamsAndIsNamedWhereverItComes)
 {
-    const auto before = shared_files();
-    std::minstd_rand random(std::random_device{}());
-    std::vector<int> ms;
-    for (int i = 0; i < kills() && !testing::Test::HasFailure(); i++) {
-        const size_t world = 2 + random() % 3, victim = random() % world;
-        const char *route = random() % 2 ? "auto" : "host";
-        const char *knobs = kKnobs[static_cast<size_t>(i) % 6];
-        SCOPED_TRACE(std::string(route) + " " + knobs + " victim " + std::to_string(victim));
-        Living living(world, std::string("scenario=mail_endless meet=0 route=") + route, knobs);
-        ASSERT_TRUE(living.await("ready=")) << living.text_of(0);
-        usleep(static_cast<useconds_t>(random() % 20000));
-        const uint64_t killed_ns = shc_clock_ns();
-        kill(living.pids[victim], SIGKILL);
-        auto reports = living.end(20);
-        expect_survivors(reports, victim, killed_ns, ms);
-    }
-    print_spread("from a death to idle streams", ms);
-    EXPECT_EQ(shared_files(), before);
+    kill_at_random("mail_endless", kKnobs, [](Report &) {});
 }
 
 TEST(MailStopped, ARankIsNamedByWhoeverRunsOutOfTime)
 {
-    Living living(2, "scenario=mail_endless meet=0 timeout_ms=6500", "");
-    ASSERT_TRUE(living.await("ready="));
-    kill(living.pids[1], SIGSTOP);
-    for (int tries = 0; tries < 30000; tries++) {
-        if (living.text_of(0).find("leaked=") != std::string::npos)
-            break;
-        usleep(1000);
-    }
-    kill(living.pids[1], SIGKILL);
-    auto reports = living.end(20);
-    EXPECT_EQ(reports[0]["end"], "exited 0") << all_of(reports[0]);
-    EXPECT_EQ(reports[0]["status"], "timeout") << all_of(reports[0]);
-    EXPECT_HAS(reports[0], "error", "waiting for rank 1 (");
+    auto reports = stop_rank_1(2, "mail_endless");
     EXPECT_HAS(reports[0], "error", "; in rank 0: ");
-    EXPECT_HAS(reports[0], "said", "has waited 5.0 s for rank 1 (");
     EXPECT_EQ(reports[0]["leaked"], "0") << all_of(reports[0]);
 }
 

@@ -11,6 +11,7 @@ extern "C" {
 
 #include <algorithm>
 #include <csignal>
+#include <random>
 
 namespace shmcoll::test
 {
@@ -135,6 +136,78 @@ inline void print_spread(const char *what, std::vector<int> &ms)
     if (!ms.empty())
         printf("%s: median %d ms, 90%% %d ms, most %d ms of %zu\n", what, ms[ms.size() / 2],
                ms[ms.size() * 9 / 10], ms.back(), ms.size());
+}
+
+// What a test of kills varies.
+inline const char *const kKnobs[] = {
+    "",           "delay_us=300", "only_writes_wake=1 state=@/writes", "alone=@/gpu",
+    "export=800", "slow_us=100"};
+
+// Of one kill: survivors' ends.
+inline void expect_survivors(std::vector<Report> &reports, size_t victim, uint64_t killed_ns,
+                             std::vector<int> &ms)
+{
+    for (size_t r = 0; r < reports.size(); r++) {
+        Report &report = reports[r];
+        if (r == victim) {
+            EXPECT_EQ(report["end"], "killed 9");
+            continue;
+        }
+        EXPECT_EQ(report["end"], "exited 0") << all_of(report);
+        EXPECT_EQ(report["status"], "peer dead") << all_of(report);
+        EXPECT_EQ(report["wrong"], "0") << all_of(report);
+        EXPECT_EQ(report["leaked"], leaks_of(report)) << all_of(report);
+        ms.push_back(ms_between(std::to_string(killed_ns), report["ended_ns"]));
+        EXPECT_LT(ms.back(), 5000) << all_of(report); // a busy machine; what is promised is printed
+    }
+}
+
+// Kills a rank of an endless scenario at a random moment, again and again (the long form:
+// SHMCOLL_CUDA_KILLS=500). more: what else survivors are asked.
+template <size_t N, class More>
+void kill_at_random(const std::string &scenario, const char *const (&knobs)[N], More more)
+{
+    const auto before = shared_files();
+    std::minstd_rand random(std::random_device{}());
+    std::vector<int> ms;
+    for (int i = 0; i < kills() && !testing::Test::HasFailure(); i++) {
+        const size_t world = 2 + random() % 3, victim = random() % world;
+        const std::string route = random() % 2 ? "auto" : "host", how = knobs[size_t(i) % N];
+        SCOPED_TRACE(route + " " + how + " victim " + std::to_string(victim));
+        Living living(world, "scenario=" + scenario + " meet=0 route=" + route, how);
+        ASSERT_TRUE(living.await("ready=")) << living.text_of(0);
+        usleep(static_cast<useconds_t>(random() % 20000));
+        const uint64_t killed_ns = shc_clock_ns();
+        kill(living.pids[victim], SIGKILL);
+        auto reports = living.end(20);
+        expect_survivors(reports, victim, killed_ns, ms);
+        for (size_t r = 0; r < world; r++)
+            if (r != victim)
+                more(reports[r]);
+    }
+    print_spread("from a death to idle streams", ms);
+    EXPECT_EQ(shared_files(), before);
+}
+
+// Stops rank 1 of an endless scenario until all others have given up.
+inline std::vector<Report> stop_rank_1(size_t world, const std::string &scenario)
+{
+    Living living(world, "scenario=" + scenario + " meet=0 timeout_ms=6500", "");
+    EXPECT_TRUE(living.await("ready="));
+    kill(living.pids[1], SIGSTOP);
+    for (size_t r = 0; r < world; r++)
+        if (r != 1)
+            living.await("leaked=", r);
+    kill(living.pids[1], SIGKILL);
+    auto reports = living.end(20);
+    for (size_t r = 0; r < world; r++)
+        if (r != 1) {
+            EXPECT_EQ(reports[r]["end"], "exited 0") << all_of(reports[r]);
+            EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
+            EXPECT_HAS(reports[r], "error", "waiting for rank 1 (");
+            EXPECT_HAS(reports[r], "said", "has waited 5.0 s for rank 1 (");
+        }
+    return reports;
 }
 
 } // namespace shmcoll::test
