@@ -294,6 +294,8 @@ void graph_endless(Rank &rank)
         rank.sync();
         st = shc_cuda_comm_error(rank.cuda);
         wrong += st == SHC_OK && !sums.right(turn);
+        if (st == SHC_OK && turn == 4 && (act == "close" || act == "leave"))
+            barrier_of_cpus(rank); // nobody may learn of the leaving inside the turn before it
         if (actor && turn == 4 && (act == "close" || act == "leave"))
             break;
         if (actor && turn == 4 && act == "idle") { // alive, but never comes
