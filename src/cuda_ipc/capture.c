@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LATE_NS     (5 * SHC_NS_PER_S)
 #define SEALING_NS  SHC_NS_PER_S
 #define TEXT_BYTES  176
 #define ALL_ARRIVED "this rank's GPU: all ranks have arrived"
@@ -394,7 +393,7 @@ void shc_capture_look_at_time(struct shc_cuda_comm *comm)
     if (busy == 0 || passed != captures->passed || captures->since_ns == 0) {
         captures->passed = passed;
         captures->since_ns = busy != 0 ? now_ns : 0;
-        captures->late_ns = now_ns + LATE_NS;
+        captures->late_ns = now_ns + SHC_LATE_NS;
         return;
     }
     const uint64_t waited_ns = now_ns - captures->since_ns;
@@ -418,10 +417,7 @@ void shc_capture_look_at_time(struct shc_cuda_comm *comm)
     snprintf(text, sizeof text,
              "shmcoll: rank %d: a replay of %s on CUDA group \"%s\" has waited %.1f s for %s",
              comm->rank, call, comm->name, seconds, whom);
-    if (comm->say != NULL)
-        comm->say(comm->say_ctx, text);
-    else
-        shc_sys_say(text);
+    shc_watch_say(comm, text);
 }
 
 /* ---- leaving ---- */

@@ -211,14 +211,6 @@ static enum shc_status connect_all(struct making *making)
 
 /* ---- 2 ---- */
 
-static void say(const struct shc_cuda_comm *comm, const char *line)
-{
-    if (comm->say != NULL)
-        comm->say(comm->say_ctx, line);
-    else
-        shc_sys_say(line);
-}
-
 /* Why there are no slabs, or not of the first kind. */
 static void give_reason(struct shc_cuda_comm *comm)
 {
@@ -247,7 +239,7 @@ static enum shc_status choose_route(struct shc_cuda_comm *comm, enum shc_cuda_ro
                  "shmcoll: CUDA group \"%s\" goes through host memory, which is slower: the ranks' "
                  "GPUs share no memory: %s",
                  comm->name, comm->reason);
-        say(comm, line);
+        shc_watch_say(comm, line);
     }
     return SHC_OK;
 }
