@@ -9,11 +9,6 @@
 #define TEXT_BYTES  176
 #define ALL_ARRIVED "this rank's GPU: all ranks have arrived"
 
-static void *pointer(shc_cu_address address)
-{
-    return (void *)(uintptr_t)address;
-}
-
 static struct shc_part_shm *own_part(const struct shc_cuda_comm *comm)
 {
     return shc_host_part(&comm->host, comm->rank);
@@ -164,19 +159,19 @@ enum shc_status shc_capture_gate(struct shc_work *work)
     const struct shc_part_shm *own = own_part(comm);
     const bool last = work->round == work->last;
     const struct shc_gate_args args = {
-        .gate = pointer(work->gate),
-        .verdict = pointer(shc_host_device(host, &own->graph_verdict.word)),
-        .aborted = pointer(shc_host_device(host, &shc_host_header(host)->aborted.word)),
-        .arrived =
-            pointer(shc_host_device(host, shc_host_captured(host, comm->rank, 0, work->round))),
+        .gate = shc_cu_pointer(work->gate),
+        .verdict = shc_cu_pointer(shc_host_device(host, &own->graph_verdict.word)),
+        .aborted = shc_cu_pointer(shc_host_device(host, &shc_host_header(host)->aborted.word)),
+        .arrived = shc_cu_pointer(
+            shc_host_device(host, shc_host_captured(host, comm->rank, 0, work->round))),
         .arrived_stride = sizeof(struct shc_lone_shm),
         .round = work->round == 0 ? work->tag : 1,
         .poison = SHC_TIMELINE_POISON,
         .sequence = work->sequence,
         .rank = comm->rank,
         .world = comm->world,
-        .passed = pointer(shc_host_device(host, &own->passed.word)),
-        .busy = last ? pointer(shc_host_device(host, &own->busy.word)) : NULL,
+        .passed = shc_cu_pointer(shc_host_device(host, &own->passed.word)),
+        .busy = last ? shc_cu_pointer(shc_host_device(host, &own->busy.word)) : NULL,
         .busy_value = SHC_BUSY(work->sequence, SHC_BUSY_WORKING),
     };
     return shc_kernels_gate(&comm->kernels, work->stream, &args);
@@ -232,7 +227,7 @@ enum shc_status shc_capture_enqueue(struct shc_cuda_comm *comm, const struct shc
     SHC_TRY(enter(comm, &one, &work.sequence));
     work.tag = one.tag;
     work.last = (shc_rounds_count(&comm->demand.rounds) - 1) | 1;
-    work.copies.gate = pointer(work.gate);
+    work.copies.gate = shc_cu_pointer(work.gate);
     enum shc_status st = shc_gpu_enter(&comm->gpu);
     if (st == SHC_OK) {
         st = carry_out(&work, capture);

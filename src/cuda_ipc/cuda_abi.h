@@ -6,8 +6,7 @@
  * tests/cuda/abi_test.c compares all of this with its cuda.h.
  */
 
-#include <stddef.h>
-#include <stdint.h>
+#include "shm/base/attrs.h"
 
 /* ---- results (enum CUresult) ---- */
 
@@ -115,6 +114,12 @@ typedef void (*shc_cu_host_fn)(void *arg);
 
 /* An address in a GPU's memory, or of host memory as a GPU sees it. */
 typedef uint64_t shc_cu_address;
+
+/* As kernels take it; of a GPU's memory nothing that the CPU may follow. */
+SHC_INLINE void *shc_cu_pointer(shc_cu_address address)
+{
+    return (void *)(uintptr_t)address;
+}
 
 /* ---- the functions ----
  *

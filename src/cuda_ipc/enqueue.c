@@ -6,17 +6,13 @@
 #include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
 #include "cuda_ipc/placement.h"
+#include "shm/base/num.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define PAUSE_SHORTEST_NS (20 * SHC_NS_PER_US)
 #define PAUSE_LONGEST_NS  SHC_NS_PER_MS
-
-static void *pointer(shc_cu_address address)
-{
-    return (void *)(uintptr_t)address;
-}
 
 /* ---- where the data is ---- */
 
@@ -59,19 +55,14 @@ static enum shc_status copy(struct shc_work *work, void *to, const void *from, u
     return SHC_OK;
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* From the user's memory to one's own half. */
 static enum shc_status stage(struct shc_work *work, const struct shc_move *move)
 {
     const shc_cu_address half = half_of(work, work->comm->rank, work->round) + move->to;
     for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
         const char *from = shc_flat_at(&work->comm->demand.in, move->from + moved, &run);
-        run = least(run, move->bytes - moved);
-        SHC_TRY(copy(work, pointer(half + moved), from, run));
+        run = shc_min_size(run, move->bytes - moved);
+        SHC_TRY(copy(work, shc_cu_pointer(half + moved), from, run));
     }
     return SHC_OK;
 }
@@ -82,7 +73,7 @@ static enum shc_status keep(struct shc_work *work, const struct shc_move *move)
         uint64_t room;
         const char *from = shc_flat_at(&work->comm->demand.in, move->from + moved, &run);
         char *to = shc_flat_at(&work->comm->demand.out, move->to + moved, &room);
-        run = least(least(run, room), move->bytes - moved);
+        run = shc_min_size(shc_min_size(run, room), move->bytes - moved);
         SHC_TRY(copy(work, to, from, run));
     }
     return SHC_OK;
@@ -93,8 +84,8 @@ static enum shc_status fetch(struct shc_work *work, const struct shc_move *move)
     const shc_cu_address from = source_of(work, move->rank) + move->from;
     for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
         char *to = shc_flat_at(&work->comm->demand.out, move->to + moved, &run);
-        run = least(run, move->bytes - moved);
-        SHC_TRY(copy(work, to, pointer(from + moved), run));
+        run = shc_min_size(run, move->bytes - moved);
+        SHC_TRY(copy(work, to, shc_cu_pointer(from + moved), run));
     }
     return SHC_OK;
 }
@@ -126,14 +117,14 @@ static enum shc_status reduce(struct shc_work *work, void *to, uint64_t from, ui
         &shc_host_part(&comm->host, 0)->records[work->sequence % SHC_RECORDS];
     struct shc_reduce_args args;
     memset(&args, 0, sizeof args);
-    args.gate = pointer(work->gate);
+    args.gate = shc_cu_pointer(work->gate);
     args.out = to;
     args.count = bytes / demand->elem_bytes;
-    args.factors = pointer(shc_host_device(&comm->host, &record->factor));
+    args.factors = shc_cu_pointer(shc_host_device(&comm->host, &record->factor));
     args.factor_stride = comm->host.part_bytes;
     args.world = comm->world;
     for (int r = 0; r < comm->world; r++)
-        args.source[r] = pointer(source_of(work, r) + from);
+        args.source[r] = shc_cu_pointer(source_of(work, r) + from);
     return shc_kernels_reduce(&comm->kernels, work->stream, demand->dtype, demand->redop, &args);
 }
 
@@ -141,11 +132,11 @@ static enum shc_status sum(struct shc_work *work, const struct shc_move *move)
 {
     if (move->kind == SHC_MOVE_SUM_AHEAD) {
         const shc_cu_address next = half_of(work, work->comm->rank, work->round + 1);
-        return reduce(work, pointer(next + move->to), move->from, move->bytes);
+        return reduce(work, shc_cu_pointer(next + move->to), move->from, move->bytes);
     }
     for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
         char *to = shc_flat_at(&work->comm->demand.out, move->to + moved, &run);
-        run = least(run, move->bytes - moved);
+        run = shc_min_size(run, move->bytes - moved);
         SHC_TRY(reduce(work, to, move->from + moved, run));
     }
     return SHC_OK;
@@ -177,14 +168,14 @@ static enum shc_status gate(struct shc_work *work, bool first)
                               *part = shc_host_part(host, 0);
     const void *records = &part->records[work->sequence % SHC_RECORDS];
     const struct shc_gate_args args = {
-        .gate = pointer(comm->gate),
-        .verdict = pointer(shc_host_device(host, &own->verdict.word)),
-        .aborted = pointer(shc_host_device(host, &shc_host_header(host)->aborted.word)),
-        .arrived = pointer(shc_host_device(host, shc_host_arrival(host, comm->rank, 0))),
+        .gate = shc_cu_pointer(comm->gate),
+        .verdict = shc_cu_pointer(shc_host_device(host, &own->verdict.word)),
+        .aborted = shc_cu_pointer(shc_host_device(host, &shc_host_header(host)->aborted.word)),
+        .arrived = shc_cu_pointer(shc_host_device(host, shc_host_arrival(host, comm->rank, 0))),
         .arrived_stride = sizeof(struct shc_lone_shm),
         .round = work->round,
         .poison = SHC_TIMELINE_POISON,
-        .records = first ? pointer(shc_host_device(host, records)) : NULL,
+        .records = first ? shc_cu_pointer(shc_host_device(host, records)) : NULL,
         .record_stride = host->part_bytes,
         .sequence = work->sequence,
         .rank = comm->rank,
@@ -244,7 +235,7 @@ static enum shc_status await(struct shc_cuda_comm *comm, const struct awaited *a
         if (shc_clock_ns() >= awaited->deadline_ns)
             return shc_watch_fail(comm, SHC_ERR_TIMEOUT, awaited->what);
         shc_sys_sleep_ns(pause_ns);
-        pause_ns = least(2 * pause_ns, PAUSE_LONGEST_NS);
+        pause_ns = shc_min_size(2 * pause_ns, PAUSE_LONGEST_NS);
     }
     return SHC_OK;
 }
@@ -377,7 +368,7 @@ static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_strea
                             .gate = comm->gate,
                             .scratch = comm->scratch};
     char failure[SHC_CUDA_ERROR_BYTES];
-    work.copies.gate = pointer(comm->gate);
+    work.copies.gate = shc_cu_pointer(comm->gate);
     enum shc_status st = enqueue_rounds(&work, deadline_ns);
     snprintf(failure, sizeof failure, "%s", shc_cuda_failure());
     const enum shc_status finished = finish(&work);

@@ -6,6 +6,7 @@
 #include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
 #include "cuda_ipc/placement.h"
+#include "shm/base/num.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,16 +26,6 @@ struct letter {
     struct shc_flight flight;
     struct shc_copy_args copies;
 };
-
-static void *pointer(shc_cu_address address)
-{
-    return (void *)(uintptr_t)address;
-}
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* ---- where things are ---- */
 
@@ -105,14 +96,14 @@ static enum shc_status gate(const struct letter *letter, uint64_t piece, bool fi
                *other = end->sends ? one : (const char *)record_of(letter, false),
                *lower = one < other ? one : other;
     const struct shc_gate_args args = {
-        .gate = pointer(gate_of(comm, end)),
-        .verdict = pointer(shc_host_device(host, &end->shm->verdict.word)),
-        .aborted = pointer(shc_host_device(host, &shc_host_header(host)->aborted.word)),
-        .arrived = pointer(shc_host_device(host, word)),
+        .gate = shc_cu_pointer(gate_of(comm, end)),
+        .verdict = shc_cu_pointer(shc_host_device(host, &end->shm->verdict.word)),
+        .aborted = shc_cu_pointer(shc_host_device(host, &shc_host_header(host)->aborted.word)),
+        .arrived = shc_cu_pointer(shc_host_device(host, word)),
         .arrived_stride = 0,
         .round = awaited_by(end, piece),
         .poison = SHC_TIMELINE_POISON,
-        .records = first ? pointer(shc_host_device(host, lower)) : NULL,
+        .records = first ? shc_cu_pointer(shc_host_device(host, lower)) : NULL,
         .record_stride = (uint64_t)(one < other ? other - one : one - other),
         .sequence = letter->number,
         .rank = 0,
@@ -136,8 +127,8 @@ static enum shc_status copy(struct letter *letter, uint64_t piece, uint64_t from
     const shc_cu_address slot = slot_of(letter->comm, letter->end, piece);
     for (uint64_t moved = 0, run; moved < bytes; moved += run) {
         char *users = shc_flat_at(letter->flat, from + moved, &run);
-        void *staged = pointer(slot + moved);
-        run = least(run, bytes - moved);
+        void *staged = shc_cu_pointer(slot + moved);
+        run = shc_min_size(run, bytes - moved);
         if (letter->copies.count == SHC_COPY_PIECES)
             SHC_TRY(flush(letter));
         letter->copies.piece[letter->copies.count++] =
@@ -177,7 +168,7 @@ static enum shc_status enqueue_pieces(struct letter *letter)
         const uint64_t from = (end->piece - before) * slot_bytes, piece = ++end->piece;
         SHC_TRY(wait_for_peer(letter, piece));
         SHC_TRY(gate(letter, piece, piece == before + 1));
-        SHC_TRY(copy(letter, piece, from, least(slot_bytes, bytes - from)));
+        SHC_TRY(copy(letter, piece, from, shc_min_size(slot_bytes, bytes - from)));
         SHC_TRY(tell(letter, piece));
     }
     return SHC_OK;
@@ -203,7 +194,7 @@ static enum shc_status finish(const struct letter *letter)
 static enum shc_status carry_out(struct letter *letter)
 {
     char failure[SHC_CUDA_ERROR_BYTES];
-    letter->copies.gate = pointer(gate_of(letter->comm, letter->end));
+    letter->copies.gate = shc_cu_pointer(gate_of(letter->comm, letter->end));
     letter->copies.count = 0;
     enum shc_status st = enqueue_pieces(letter);
     snprintf(failure, sizeof failure, "%s", shc_cuda_failure());
@@ -306,7 +297,7 @@ static enum shc_status reserve(struct letter *letter)
         pthread_mutex_unlock(&comm->mail.lock);
         shc_sys_sleep_ns(pause_ns);
         pthread_mutex_lock(&comm->mail.lock);
-        pause_ns = least(2 * pause_ns, PAUSE_LONGEST_NS);
+        pause_ns = shc_min_size(2 * pause_ns, PAUSE_LONGEST_NS);
     }
 }
 

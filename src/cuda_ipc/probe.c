@@ -51,11 +51,6 @@ struct probe {
 
 static const char *const way_names[] = {"the copy engine", "a kernel"};
 
-static void *pointer(shc_cu_address address)
-{
-    return (void *)(uintptr_t)address;
-}
-
 /* ---- what a rank has found ---- */
 
 /* The first reason stands; that something does not end counts most. */
@@ -150,11 +145,11 @@ static enum shc_status launch(const struct probe *probe, shc_cu_address places, 
 {
     struct shc_copy_args args;
     memset(&args, 0, sizeof args);
-    args.gate = pointer(probe->prober->gate);
+    args.gate = shc_cu_pointer(probe->prober->gate);
     args.count = PLACES;
     for (size_t p = 0; p < PLACES; p++) {
-        void *there = pointer(places + probe->places[p]);
-        void *here = pointer(span + p * probe->place_bytes);
+        void *there = shc_cu_pointer(places + probe->places[p]);
+        void *here = shc_cu_pointer(span + p * probe->place_bytes);
         args.piece[p].to = into_places ? there : here;
         args.piece[p].from = into_places ? here : there;
         args.piece[p].bytes = probe->place_bytes;

@@ -20,11 +20,6 @@ static void add(struct list *list, enum shc_move_kind kind, int rank, uint64_t f
             (struct shc_move){.kind = kind, .rank = rank, .from = from, .to = to, .bytes = bytes};
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 bool shc_rounds_wants_two(int world, uint64_t bytes)
 {
     const uint64_t n = (uint64_t)world;
@@ -76,8 +71,8 @@ uint64_t shc_rounds_count(const struct shc_rounds *rounds)
 /* The k-th piece of a block: *at is where it begins. */
 static uint64_t piece(const struct shc_rounds *rounds, uint64_t block, uint64_t k, uint64_t *at)
 {
-    *at = least(k * piece_bytes(rounds), block);
-    return least(piece_bytes(rounds), block - *at);
+    *at = shc_min_size(k * piece_bytes(rounds), block);
+    return shc_min_size(piece_bytes(rounds), block - *at);
 }
 
 /* ---- each operation's moves ---- */
@@ -95,8 +90,8 @@ static void reduce_in_one(const struct shc_rounds *rounds, uint64_t k, struct li
 static uint64_t slice(const struct shc_rounds *rounds, uint64_t chunk, int r, uint64_t *at)
 {
     const uint64_t each = shc_align_up(shc_div_ceil(chunk, (size_t)rounds->world), SHC_LINE_BYTES);
-    *at = least(each * (uint64_t)r, chunk);
-    return least(each, chunk - *at);
+    *at = shc_min_size(each * (uint64_t)r, chunk);
+    return shc_min_size(each, chunk - *at);
 }
 
 static void reduce_in_two(const struct shc_rounds *rounds, uint64_t k, struct list *list)
