@@ -11,9 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PAUSE_SHORTEST_NS (20 * SHC_NS_PER_US)
-#define PAUSE_LONGEST_NS  SHC_NS_PER_MS
-
 /* ---- where the data is ---- */
 
 /* Rank r's half of a round, as the rank that stages there writes it and peers reach it. */
@@ -224,7 +221,7 @@ struct awaited {
 
 static enum shc_status await(struct shc_cuda_comm *comm, const struct awaited *awaited)
 {
-    uint64_t pause_ns = PAUSE_SHORTEST_NS;
+    uint64_t pause_ns = 0;
     while (!awaited->ready(comm, awaited->sequence)) {
         SHC_TRY(shc_watch_look(comm));
         pthread_mutex_lock(&comm->state_lock);
@@ -234,8 +231,7 @@ static enum shc_status await(struct shc_cuda_comm *comm, const struct awaited *a
             return shc_cuda_fail(SHC_ERR_CLOSED, "this rank has closed the group");
         if (shc_clock_ns() >= awaited->deadline_ns)
             return shc_watch_fail(comm, SHC_ERR_TIMEOUT, awaited->what);
-        shc_sys_sleep_ns(pause_ns);
-        pause_ns = shc_min_size(2 * pause_ns, PAUSE_LONGEST_NS);
+        shc_sys_nap(&pause_ns);
     }
     return SHC_OK;
 }

@@ -12,9 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOTS             2
-#define PAUSE_SHORTEST_NS (20 * SHC_NS_PER_US)
-#define PAUSE_LONGEST_NS  SHC_NS_PER_MS
+#define SLOTS 2
 
 /* One message on its way into a stream. */
 struct letter {
@@ -280,7 +278,7 @@ static bool has_room(const struct shc_cuda_comm *comm, const struct shc_end *end
 static enum shc_status reserve(struct letter *letter)
 {
     struct shc_cuda_comm *comm = letter->comm;
-    uint64_t pause_ns = PAUSE_SHORTEST_NS;
+    uint64_t pause_ns = 0;
     for (;;) {
         letter->number = letter->end->sequence + 1; /* only who holds the mail's lock writes it */
         pthread_mutex_lock(&comm->state_lock);
@@ -295,9 +293,8 @@ static enum shc_status reserve(struct letter *letter)
             return shc_watch_fail(comm, SHC_ERR_TIMEOUT,
                                   "Timed out waiting for the message 64 before this one");
         pthread_mutex_unlock(&comm->mail.lock);
-        shc_sys_sleep_ns(pause_ns);
+        shc_sys_nap(&pause_ns);
         pthread_mutex_lock(&comm->mail.lock);
-        pause_ns = shc_min_size(2 * pause_ns, PAUSE_LONGEST_NS);
     }
 }
 

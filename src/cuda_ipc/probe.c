@@ -15,13 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOKS             2
-#define PLACES            3
-#define PLACE_MOST        ((size_t)SHC_PAGE_BYTES)
-#define LOOK_NS           (5 * SHC_NS_PER_S)
-#define LOOK_LEAST_NS     (200 * SHC_NS_PER_MS)
-#define PAUSE_SHORTEST_NS (20 * SHC_NS_PER_US)
-#define PAUSE_LONGEST_NS  SHC_NS_PER_MS
+#define LOOKS         2
+#define PLACES        3
+#define PLACE_MOST    ((size_t)SHC_PAGE_BYTES)
+#define LOOK_NS       (5 * SHC_NS_PER_S)
+#define LOOK_LEAST_NS (200 * SHC_NS_PER_MS)
 
 /* What a rank tells behind a step. */
 struct word {
@@ -128,14 +126,13 @@ static int await(const struct probe *probe)
     const uint64_t left_ns = deadline_ns > begun_ns ? deadline_ns - begun_ns : 0;
     const uint64_t most_ns = shc_min_size(LOOK_NS, left_ns / 4);
     const uint64_t until_ns = begun_ns + (most_ns > LOOK_LEAST_NS ? most_ns : LOOK_LEAST_NS);
-    uint64_t pause_ns = PAUSE_SHORTEST_NS;
+    uint64_t pause_ns = 0;
     for (;;) {
         const uint64_t now_ns = shc_clock_ns(); /* in front of the question: a process may stand */
         const int result = probe->gpu->driver->cuStreamQuery(probe->stream);
         if (result != SHC_CU_NOT_READY || now_ns >= until_ns)
             return result;
-        shc_sys_sleep_ns(pause_ns);
-        pause_ns = shc_min_size(2 * pause_ns, PAUSE_LONGEST_NS);
+        shc_sys_nap(&pause_ns);
     }
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "cuda_ipc/sys.h"
 #include "shm/base/clock.h"
+#include "shm/base/num.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +16,9 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#define NAP_SHORTEST_NS (20 * SHC_NS_PER_US)
+#define NAP_LONGEST_NS  SHC_NS_PER_MS
 
 #define NAME_PREFIX "shmcoll-cuda-"
 #define NAME_BYTES  (sizeof NAME_PREFIX - 1 + 32) /* and 128 random bits */
@@ -195,6 +199,12 @@ void shc_sys_sleep_ns(uint64_t ns)
     const struct timespec time = {.tv_sec = (time_t)(ns / SHC_NS_PER_S),
                                   .tv_nsec = (long)(ns % SHC_NS_PER_S)};
     (void)nanosleep(&time, NULL); /* a signal may end it early */
+}
+
+void shc_sys_nap(uint64_t *pause_ns)
+{
+    *pause_ns = *pause_ns == 0 ? NAP_SHORTEST_NS : shc_min_size(2 * *pause_ns, NAP_LONGEST_NS);
+    shc_sys_sleep_ns(*pause_ns);
 }
 
 /* ---- memory that processes share ---- */

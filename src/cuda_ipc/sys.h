@@ -46,6 +46,10 @@ void shc_sys_close(int fd); /* -1: nothing */
 
 void shc_sys_sleep_ns(uint64_t ns);
 
+/* Between two looks at something that nobody announces: 20 us, then twice as long with every call, up
+ * to 1 ms. *pause_ns: 0 in front of the first. */
+void shc_sys_nap(uint64_t *pause_ns);
+
 /* ---- memory that processes share ---- */
 
 /* post: *fd is memory of that size, without a name, which nobody can resize any more. */
