@@ -146,8 +146,9 @@ enum shc_status shc_capture_meet(struct shc_work *work)
     }
     for (int turn = 1; turn < comm->world; turn++) {
         const int peer = (comm->rank + turn) % comm->world;
-        const int word = (1 + (int)parity) * comm->world + peer;
-        SHC_TRY(shc_timeline_wait(&comm->timeline, work->stream, (uint32_t)word, 1));
+        const struct shc_lone_shm *word = shc_host_captured(&comm->host, comm->rank, peer, parity);
+        SHC_TRY(
+            shc_timeline_wait(&comm->timeline, work->stream, shc_host_index(&comm->host, word), 1));
     }
     return SHC_OK;
 }

@@ -151,9 +151,12 @@ static enum shc_status meet(struct shc_work *work)
         SHC_TRY(shc_timeline_signal(&comm->gpu, work->stream,
                                     shc_host_device(&comm->host, &word->word), work->round));
     }
-    for (int turn = 1; turn < comm->world; turn++)
-        SHC_TRY(shc_timeline_wait(&comm->timeline, work->stream,
-                                  (uint32_t)((comm->rank + turn) % comm->world), work->round));
+    for (int turn = 1; turn < comm->world; turn++) {
+        const int peer = (comm->rank + turn) % comm->world;
+        const struct shc_lone_shm *word = shc_host_arrival(&comm->host, comm->rank, peer);
+        SHC_TRY(shc_timeline_wait(&comm->timeline, work->stream, shc_host_index(&comm->host, word),
+                                  work->round));
+    }
     return SHC_OK;
 }
 

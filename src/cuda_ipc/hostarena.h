@@ -4,7 +4,8 @@
  * The host arena: one piece of host memory that all ranks of a group and their GPUs see
  * (docs/CUDA.md, "Rounds"). A part per rank, which it reserves and touches first; in a part the
  * words that it writes or waits for, its records, and where there is no shared GPU memory its
- * halves and its mail. Every word has one writer and lies on lines of its own.
+ * halves and its mail. Every word lies on lines of its own and has one writer, but those that are
+ * set back or poisoned: these have the rank that waits for them, too.
  *
  * A GPU sees the arena at another address than the CPU: shc_host_device() is the only way there.
  */
@@ -16,6 +17,7 @@
 
 #define SHC_RECORDS           64 /* a ring; how far a CPU may be ahead of the slowest GPU */
 #define SHC_HALVES            4  /* of a rank: two of eager rounds, two of captured ones */
+#define SHC_MAIL_SLOTS        2  /* of a channel: pieces that wait to be taken */
 #define SHC_HOST_REASON_BYTES 504
 
 /* A word alone on its lines. */
@@ -24,8 +26,9 @@ struct shc_lone_shm {
     unsigned char pad[SHC_LINE_BYTES - sizeof(shc_a64)];
 };
 
-/* What a part begins with. Behind it, without a gap, the words that this rank waits for (of each
- * rank: arrival, sent, taken); then the ends of its channels, the counts, the halves, the mail. */
+/* What a part begins with. Behind it, without a gap, the words that this rank waits for: a row for
+ * the ranks' arrivals, two for those of captured rounds, one for what they have sent, one for what
+ * they have taken. Then the ends of its channels, the counts, the halves, the mail. */
 struct shc_part_shm {
     struct shc_lone_shm done;      /* its stream: the newest operation that is over */
     struct shc_lone_shm verdict;   /* its gate: SHC_VERDICT of the first failure */
@@ -67,10 +70,9 @@ struct shc_host {
     char *base;
     shc_cu_address device; /* of the base, as this rank's GPU sees it */
     size_t bytes, part_bytes;
-    size_t counts_offset, halves_offset; /* in a part */
+    size_t ends_offset, counts_offset, halves_offset; /* in a part */
     int rank, world;
     int fd; /* while it is being made; else -1 */
-    size_t ends_offset;
 };
 
 /* What one piece of a message takes. */
@@ -79,10 +81,11 @@ SHC_INLINE size_t shc_mail_slot_bytes(size_t half_bytes, int world)
     return half_bytes / (size_t)world / SHC_LINE_BYTES * SHC_LINE_BYTES;
 }
 
-/* The halves, and behind them the mail: two slots for each rank. */
+/* The halves, and behind them the mail: the slots for each rank. */
 SHC_INLINE size_t shc_data_bytes(size_t half_bytes, int world)
 {
-    return SHC_HALVES * half_bytes + 2 * (size_t)world * shc_mail_slot_bytes(half_bytes, world);
+    const size_t slots = SHC_MAIL_SLOTS * (size_t)world;
+    return SHC_HALVES * half_bytes + slots * shc_mail_slot_bytes(half_bytes, world);
 }
 
 /*
@@ -144,6 +147,12 @@ SHC_INLINE struct shc_lone_shm *shc_host_taken(const struct shc_host *host, int 
 SHC_INLINE uint32_t shc_host_waited(const struct shc_host *host)
 {
     return 5 * (uint32_t)host->world;
+}
+
+/* Which of them this is. pre: it is one of this rank's. */
+SHC_INLINE uint32_t shc_host_index(const struct shc_host *host, const struct shc_lone_shm *word)
+{
+    return (uint32_t)(word - shc_host_arrival(host, host->rank, 0));
 }
 
 /* A rank's end of its channel to a peer, or from it. */

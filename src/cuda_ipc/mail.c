@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOTS 2
-
 /* One message on its way into a stream. */
 struct letter {
     struct shc_cuda_comm *comm;
@@ -42,7 +40,7 @@ static shc_cu_address slot_of(const struct shc_cuda_comm *comm, const struct shc
         comm->by_slabs ? comm->share.slabs[from].address
                        : shc_host_device(&comm->host, shc_host_halves(&comm->host, from));
     return data + SHC_HALVES * comm->half_bytes +
-           ((size_t)to * SLOTS + piece % SLOTS) *
+           ((size_t)to * SHC_MAIL_SLOTS + piece % SHC_MAIL_SLOTS) *
                shc_mail_slot_bytes(comm->half_bytes, comm->world);
 }
 
@@ -64,21 +62,18 @@ static uint64_t awaited_by(const struct shc_end *end, uint64_t piece)
 {
     if (!end->sends)
         return piece;
-    return piece > SLOTS ? piece - SLOTS : 0;
+    return piece > SHC_MAIL_SLOTS ? piece - SHC_MAIL_SLOTS : 0;
 }
 
 static enum shc_status wait_for_peer(const struct letter *letter, uint64_t piece)
 {
     struct shc_cuda_comm *comm = letter->comm;
     const struct shc_end *end = letter->end;
-    const struct shc_lone_shm *words = shc_host_arrival(&comm->host, comm->rank, 0);
-    const struct shc_lone_shm *word = end->sends
-                                          ? shc_host_taken(&comm->host, comm->rank, end->peer)
-                                          : shc_host_sent(&comm->host, comm->rank, end->peer);
     const uint64_t value = awaited_by(end, piece);
     if (value == 0)
         return SHC_OK;
-    return shc_timeline_wait(&comm->timeline, letter->stream, (uint32_t)(word - words), value);
+    return shc_timeline_wait(&comm->timeline, letter->stream,
+                             shc_host_index(&comm->host, shc_end_word(comm, end)), value);
 }
 
 /* The gate's ranks are the channel's ends, and one word stands for both. The receiver compares their
@@ -88,8 +83,6 @@ static enum shc_status gate(const struct letter *letter, uint64_t piece, bool fi
     const struct shc_cuda_comm *comm = letter->comm;
     const struct shc_host *host = &comm->host;
     const struct shc_end *end = letter->end;
-    const struct shc_lone_shm *word = end->sends ? shc_host_taken(host, comm->rank, end->peer)
-                                                 : shc_host_sent(host, comm->rank, end->peer);
     const char *one = (const char *)record_of(letter, true),
                *other = end->sends ? one : (const char *)record_of(letter, false),
                *lower = one < other ? one : other;
@@ -97,7 +90,7 @@ static enum shc_status gate(const struct letter *letter, uint64_t piece, bool fi
         .gate = shc_cu_pointer(gate_of(comm, end)),
         .verdict = shc_cu_pointer(shc_host_device(host, &end->shm->verdict.word)),
         .aborted = shc_cu_pointer(shc_host_device(host, &shc_host_header(host)->aborted.word)),
-        .arrived = shc_cu_pointer(shc_host_device(host, word)),
+        .arrived = shc_cu_pointer(shc_host_device(host, shc_end_word(comm, end))),
         .arrived_stride = 0,
         .round = awaited_by(end, piece),
         .poison = SHC_TIMELINE_POISON,

@@ -71,7 +71,10 @@ bool shc_mail_idle(const struct shc_cuda_comm *comm);
 
 /* The newest message of this end that is over for this rank. */
 uint64_t shc_end_done(const struct shc_end *end);
-/* The newest piece that the peer has taken, or sent. */
+/* The word that this end waits for, and what it says: the newest piece that the peer has taken, or
+ * sent. */
+const struct shc_lone_shm *shc_end_word(const struct shc_cuda_comm *comm,
+                                        const struct shc_end *end);
 uint64_t shc_end_reached(const struct shc_cuda_comm *comm, const struct shc_end *end);
 
 /* SHC_OK, or the group has failed and why. */

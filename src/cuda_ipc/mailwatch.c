@@ -13,13 +13,16 @@ uint64_t shc_end_done(const struct shc_end *end)
     return shc_a64_load_acquire(&end->shm->done.word);
 }
 
+const struct shc_lone_shm *shc_end_word(const struct shc_cuda_comm *comm, const struct shc_end *end)
+{
+    return end->sends ? shc_host_taken(&comm->host, comm->rank, end->peer)
+                      : shc_host_sent(&comm->host, comm->rank, end->peer);
+}
+
 uint64_t shc_end_reached(const struct shc_cuda_comm *comm, const struct shc_end *end)
 {
-    const struct shc_lone_shm *word = end->sends
-                                          ? shc_host_taken(&comm->host, comm->rank, end->peer)
-                                          : shc_host_sent(&comm->host, comm->rank, end->peer);
     /* acquire cuda/mail <- release in the device: the receiver has read the record; else nothing. */
-    return shc_a64_load_acquire(&word->word);
+    return shc_a64_load_acquire(&shc_end_word(comm, end)->word);
 }
 
 /* The newest message for which the peer's CPU has called. */
@@ -176,7 +179,8 @@ static void whom_text(const struct shc_cuda_comm *comm, const struct shc_end *en
                       const struct shc_flight *flight, char *text, size_t capacity)
 {
     const uint64_t called = published_by(comm, end);
-    const uint64_t ahead = end->sends ? 2 : 0; /* pieces that nobody needs to have taken */
+    /* Pieces that nobody needs to have taken. */
+    const uint64_t ahead = end->sends ? SHC_MAIL_SLOTS : 0;
     if (shc_end_reached(comm, end) + ahead >= flight->last_round)
         snprintf(text, capacity, "this rank's GPU: rank %d has done its part", end->peer);
     else if (called >= number)

@@ -293,8 +293,7 @@ static enum shc_status look_at_host(struct making *making)
         return SHC_OK;
     for (int r = 0; r < comm->world; r++)
         area.at[r] = shc_host_device(&comm->host, shc_host_part(&comm->host, r)->records);
-    const enum shc_status st = shc_probe(&comm->prober, &area, &answer);
-    SHC_TRY(st);
+    SHC_TRY(shc_probe(&comm->prober, &area, &answer));
     memset(own->records, 0, sizeof own->records);
     if (answer.outcome != SHC_PROBE_GOOD)
         return shc_cuda_fail(SHC_ERR_SYSTEM, "the GPUs do not use host memory right: %s",

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Words that streams of different processes wait on. A word counts up; one rank writes it, one
- * waits for it. The rules that keep every stream releasable:
+ * Words that streams of different processes wait on. One rank writes a word, one waits for it; it
+ * counts up, or who waited sets it back (captured rounds). The rules that keep every stream
+ * releasable:
  *
  *   - A rank waits only on words in its own memory, or in host memory that it has registered. So
  *     it can always write them itself, whoever else is dead.
