@@ -357,6 +357,18 @@ static enum shc_status finish(const struct shc_work *work)
     return SHC_OK;
 }
 
+static enum shc_status fail_inside(struct shc_cuda_comm *comm, uint64_t sequence,
+                                   enum shc_status st)
+{
+    char text[96];
+    if (st != SHC_ERR_CLOSED)
+        return shc_watch_fail(comm, st, shc_cuda_failure());
+    /* For the others it is something else. */
+    snprintf(text, sizeof text, "rank %d left the group inside operation #%llu", comm->rank,
+             (unsigned long long)sequence);
+    return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
+}
+
 /* The operation is published: from here on a failure is the group's. */
 static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
                                  uint64_t sequence, uint64_t deadline_ns)
@@ -366,23 +378,14 @@ static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_strea
                             .sequence = sequence,
                             .gate = comm->gate,
                             .scratch = comm->scratch};
-    char failure[SHC_CUDA_ERROR_BYTES];
     work.copies.gate = shc_cu_pointer(comm->gate);
-    enum shc_status st = enqueue_rounds(&work, deadline_ns);
-    snprintf(failure, sizeof failure, "%s", shc_cuda_failure());
+    const enum shc_status st = enqueue_rounds(&work, deadline_ns);
+    if (st != SHC_OK)
+        (void)!fail_inside(comm, sequence, st);
     const enum shc_status finished = finish(&work);
-    if (st == SHC_OK && finished == SHC_OK)
-        return SHC_OK;
-    if (st == SHC_OK) {
-        st = finished;
-        snprintf(failure, sizeof failure, "%s", shc_cuda_failure());
-    }
-    if (st == SHC_ERR_CLOSED) { /* for the others it is something else */
-        st = SHC_ERR_PEER_LEFT;
-        snprintf(failure, sizeof failure, "rank %d left the group inside operation #%llu",
-                 comm->rank, (unsigned long long)sequence);
-    }
-    return shc_watch_fail(comm, st, failure);
+    if (finished != SHC_OK)
+        return shc_watch_fail(comm, finished, shc_cuda_failure()); /* the first failure stands */
+    return st == SHC_OK ? SHC_OK : shc_watch_verdicts(comm);
 }
 
 enum shc_status shc_work_demand(struct shc_cuda_comm *comm, const struct shc_op *op)

@@ -184,19 +184,16 @@ static enum shc_status finish(const struct letter *letter)
 /* The message is published: from here on a failure is the group's. */
 static enum shc_status carry_out(struct letter *letter)
 {
-    char failure[SHC_CUDA_ERROR_BYTES];
-    letter->copies.gate = shc_cu_pointer(gate_of(letter->comm, letter->end));
+    struct shc_cuda_comm *comm = letter->comm;
+    letter->copies.gate = shc_cu_pointer(gate_of(comm, letter->end));
     letter->copies.count = 0;
-    enum shc_status st = enqueue_pieces(letter);
-    snprintf(failure, sizeof failure, "%s", shc_cuda_failure());
+    const enum shc_status st = enqueue_pieces(letter);
+    if (st != SHC_OK)
+        (void)!shc_watch_fail(comm, st, shc_cuda_failure());
     const enum shc_status finished = finish(letter);
-    if (st == SHC_OK && finished == SHC_OK)
-        return SHC_OK;
-    if (st == SHC_OK) {
-        st = finished;
-        snprintf(failure, sizeof failure, "%s", shc_cuda_failure());
-    }
-    return shc_watch_fail(letter->comm, st, failure);
+    if (finished != SHC_OK)
+        return shc_watch_fail(comm, finished, shc_cuda_failure()); /* the first failure stands */
+    return st == SHC_OK ? SHC_OK : shc_watch_verdicts(comm);
 }
 
 /* pre: nobody reads this message's record: has_room(). */
