@@ -16,8 +16,8 @@ static struct shc_part_shm *own_part(const struct shc_cuda_comm *comm)
 
 /* ---- of the driver ---- */
 
-static enum shc_status ask(const struct shc_driver *driver, struct shc_cu_stream *stream,
-                           uint64_t *capture)
+enum shc_status shc_capture_of(const struct shc_driver *driver, struct shc_cu_stream *stream,
+                               uint64_t *capture)
 {
     int status = SHC_CU_CAPTURE_NONE;
     uint64_t number = 0;
@@ -31,15 +31,6 @@ static enum shc_status ask(const struct shc_driver *driver, struct shc_cu_stream
     if (status == SHC_CU_CAPTURE_ACTIVE)
         *capture = number + 1; /* drivers count from where they like */
     return SHC_OK;
-}
-
-enum shc_status shc_capture_of(const struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
-                               uint64_t *capture)
-{
-    SHC_TRY(shc_gpu_enter(&comm->gpu)); /* a default stream is that of a context */
-    const enum shc_status st = ask(&comm->driver, stream, capture);
-    shc_gpu_leave(&comm->gpu);
-    return st;
 }
 
 int shc_capture_exchange(const struct shc_driver *driver, int mode)
@@ -58,9 +49,14 @@ enum shc_status shc_cuda_capturing(struct shc_cuda_comm *cuda, void *stream, boo
         return SHC_OK; /* the stream that cannot be captured; and there may be no context yet */
     if (cuda == NULL && shc_driver_open(SHC_DRIVER_LIBRARY, &opened) != SHC_OK)
         return SHC_OK; /* who makes a group hears why */
-    SHC_TRY(cuda != NULL ? shc_capture_of(cuda, stream, &capture) : ask(&opened, stream, &capture));
+    if (cuda != NULL)
+        SHC_TRY(shc_gpu_enter(&cuda->gpu));
+    const enum shc_status st =
+        shc_capture_of(cuda != NULL ? &cuda->driver : &opened, stream, &capture);
+    if (cuda != NULL)
+        shc_gpu_leave(&cuda->gpu);
     *capturing = capture != 0;
-    return SHC_OK;
+    return st;
 }
 
 /* ---- capturing ---- */
@@ -229,12 +225,7 @@ enum shc_status shc_capture_enqueue(struct shc_cuda_comm *comm, const struct shc
     work.tag = one.tag;
     work.last = (shc_rounds_count(&comm->demand.rounds) - 1) | 1;
     work.copies.gate = shc_cu_pointer(work.gate);
-    enum shc_status st = shc_gpu_enter(&comm->gpu);
-    if (st == SHC_OK) {
-        st = carry_out(&work, capture);
-        shc_gpu_leave(&comm->gpu);
-    }
-    return st; /* its number is used up, as it is on ranks where it did not fail */
+    return carry_out(&work, capture); /* a failure uses its number up, too, as other ranks' do */
 }
 
 /* ---- what has become of replays ---- */

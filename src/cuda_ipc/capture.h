@@ -18,12 +18,12 @@ enum shc_busy_state {
 #define SHC_BUSY_STATE(busy)    ((enum shc_busy_state)((busy)&3))
 
 /* *capture: the number of the capture that the stream takes part in; 0: none. SHC_ERR_INVALID: one
- * that is already broken. */
-SHC_NODISCARD enum shc_status shc_capture_of(const struct shc_cuda_comm *comm,
+ * that is already broken. pre: for a default stream, which is that of a context: the GPU is entered. */
+SHC_NODISCARD enum shc_status shc_capture_of(const struct shc_driver *driver,
                                              struct shc_cu_stream *stream, uint64_t *capture);
 
 /* Puts what comm->demand says into the stream's capture. Fails without failing the group. pre:
- * order_lock is held. */
+ * order_lock is held; the GPU is entered. */
 SHC_NODISCARD enum shc_status shc_capture_enqueue(struct shc_cuda_comm *comm,
                                                   const struct shc_op *op,
                                                   struct shc_cu_stream *stream, uint64_t capture);

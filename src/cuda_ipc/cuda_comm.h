@@ -121,7 +121,11 @@ struct shc_work {
     struct shc_copy_args copies;
 };
 
-/* What the call demands, as rounds, into comm->demand. pre: order_lock is held, as below. */
+/* SHC_ERR_CLOSED: this rank has closed the group, or begun to. Any thread. */
+SHC_NODISCARD enum shc_status shc_work_check_open(struct shc_cuda_comm *comm);
+
+/* What the call demands, as rounds, into comm->demand. pre: order_lock is held and the GPU entered, as
+ * below. */
 SHC_NODISCARD enum shc_status shc_work_demand(struct shc_cuda_comm *comm, const struct shc_op *op);
 
 /* Enqueues round k of what is demanded. One behind the last moves nothing, and meets. */

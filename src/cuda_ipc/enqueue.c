@@ -215,6 +215,14 @@ enum shc_status shc_work_round(struct shc_work *work, uint64_t k)
 
 /* ---- the CPUs of others ---- */
 
+enum shc_status shc_work_check_open(struct shc_cuda_comm *comm)
+{
+    pthread_mutex_lock(&comm->state_lock);
+    const bool closing = comm->closing;
+    pthread_mutex_unlock(&comm->state_lock);
+    return closing ? shc_cuda_fail(SHC_ERR_CLOSED, "this rank has closed the group") : SHC_OK;
+}
+
 struct awaited {
     uint64_t sequence;
     bool (*ready)(const struct shc_cuda_comm *comm, uint64_t sequence);
@@ -227,11 +235,7 @@ static enum shc_status await(struct shc_cuda_comm *comm, const struct awaited *a
     uint64_t pause_ns = 0;
     while (!awaited->ready(comm, awaited->sequence)) {
         SHC_TRY(shc_watch_look(comm));
-        pthread_mutex_lock(&comm->state_lock);
-        const bool closing = comm->closing;
-        pthread_mutex_unlock(&comm->state_lock);
-        if (closing)
-            return shc_cuda_fail(SHC_ERR_CLOSED, "this rank has closed the group");
+        SHC_TRY(shc_work_check_open(comm));
         if (shc_clock_ns() >= awaited->deadline_ns)
             return shc_watch_fail(comm, SHC_ERR_TIMEOUT, awaited->what);
         shc_sys_nap(&pause_ns);
@@ -399,12 +403,13 @@ enum shc_status shc_work_demand(struct shc_cuda_comm *comm, const struct shc_op 
     return SHC_OK;
 }
 
+/* pre: order_lock is held; the GPU is entered. */
 static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *op,
                                struct shc_cu_stream *stream)
 {
     struct shc_demand *demand = &comm->demand;
     uint64_t capture;
-    SHC_TRY(shc_capture_of(comm, stream, &capture));
+    SHC_TRY(shc_capture_of(&comm->driver, stream, &capture));
     SHC_TRY(shc_watch_look(comm));
     SHC_TRY(shc_work_demand(comm, op));
     if (capture != 0)
@@ -419,10 +424,7 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
     SHC_TRY(await(comm, &room));
     publish(comm, sequence);
     shc_watch_begin(comm, &flight);
-    SHC_TRY(shc_gpu_enter(&comm->gpu));
-    const enum shc_status st = carry_out(comm, stream, sequence, flight.deadline_ns);
-    shc_gpu_leave(&comm->gpu);
-    return st;
+    return carry_out(comm, stream, sequence, flight.deadline_ns);
 }
 
 enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct shc_op *op,
@@ -433,12 +435,13 @@ enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct s
     if (op->kind == SHC_SEND || op->kind == SHC_RECV)
         return shc_mail_enqueue(cuda, op, stream);
     pthread_mutex_lock(&cuda->order_lock);
-    pthread_mutex_lock(&cuda->state_lock);
-    const bool closing = cuda->closing;
-    pthread_mutex_unlock(&cuda->state_lock);
-    const enum shc_status st = closing
-                                   ? shc_cuda_fail(SHC_ERR_CLOSED, "this rank has closed the group")
-                                   : enqueue(cuda, op, stream);
+    enum shc_status st = shc_work_check_open(cuda);
+    if (st == SHC_OK)
+        st = shc_gpu_enter(&cuda->gpu);
+    if (st == SHC_OK) {
+        st = enqueue(cuda, op, stream);
+        shc_gpu_leave(&cuda->gpu);
+    }
     pthread_mutex_unlock(&cuda->order_lock);
     return st;
 }

@@ -24,9 +24,8 @@ struct shc_gpu {
 SHC_NODISCARD enum shc_status shc_gpu_describe(const struct shc_driver *driver, int ordinal,
                                                struct shc_gpu *gpu);
 
-/*
- * The same, and holds its primary context. SHC_ERR_UNSUPPORTED: it is in a compute mode that keeps this process out.
- */
+/* The same, and holds its primary context. SHC_ERR_UNSUPPORTED: it is in a compute mode that keeps
+ * this process out. */
 SHC_NODISCARD enum shc_status shc_gpu_open(const struct shc_driver *driver, int ordinal,
                                            struct shc_gpu *gpu);
 void shc_gpu_close(struct shc_gpu *gpu);

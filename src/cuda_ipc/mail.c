@@ -271,11 +271,7 @@ static enum shc_status reserve(struct letter *letter)
     uint64_t pause_ns = 0;
     for (;;) {
         letter->number = letter->end->sequence + 1; /* only who holds the mail's lock writes it */
-        pthread_mutex_lock(&comm->state_lock);
-        const bool closing = comm->closing;
-        pthread_mutex_unlock(&comm->state_lock);
-        if (closing)
-            return shc_cuda_fail(SHC_ERR_CLOSED, "this rank has closed the group");
+        SHC_TRY(shc_work_check_open(comm));
         SHC_TRY(shc_watch_look(comm));
         if (has_room(comm, letter->end, letter->number))
             return SHC_OK;
@@ -289,9 +285,18 @@ static enum shc_status reserve(struct letter *letter)
 }
 
 /* pre: the mail's lock; the GPU is entered. */
-static enum shc_status enqueue(struct letter *letter, const struct shc_op *op)
+static enum shc_status enqueue(struct letter *letter, const struct shc_op *op,
+                               const struct shc_demand *demand)
 {
     struct shc_cuda_comm *comm = letter->comm;
+    uint64_t capture;
+    SHC_TRY(shc_placement_check(&comm->gpu, demand));
+    SHC_TRY(shc_capture_of(&comm->driver, letter->stream, &capture));
+    if (capture != 0) /* it would send the same piece number with every replay */
+        return shc_cuda_fail(SHC_ERR_UNSUPPORTED,
+                             "%s: not offered while a CUDA graph is captured; call it beside the "
+                             "graph",
+                             shc_op_kind_name(op->kind));
     SHC_TRY(make_end(comm, op->kind == SHC_SEND, op->peer, &letter->end));
     SHC_TRY(reserve(letter));
     const size_t slot_bytes = shc_mail_slot_bytes(comm->half_bytes, comm->world);
@@ -307,15 +312,7 @@ enum shc_status shc_mail_enqueue(struct shc_cuda_comm *comm, const struct shc_op
 {
     struct shc_demand demand;
     struct letter letter = {.comm = comm, .stream = stream};
-    uint64_t capture;
     SHC_TRY(shc_demand_make(op, comm->rank, comm->world, &demand));
-    SHC_TRY(shc_placement_check(&comm->gpu, &demand));
-    SHC_TRY(shc_capture_of(comm, stream, &capture));
-    if (capture != 0) /* it would send the same piece number with every replay */
-        return shc_cuda_fail(SHC_ERR_UNSUPPORTED,
-                             "%s: not offered while a CUDA graph is captured; call it beside the "
-                             "graph",
-                             shc_op_kind_name(op->kind));
     letter.flat = op->kind == SHC_SEND ? &demand.in : &demand.out;
     letter.flight.begun_ns = shc_clock_ns();
     letter.flight.deadline_ns = shc_deadline_after(
@@ -324,7 +321,7 @@ enum shc_status shc_mail_enqueue(struct shc_cuda_comm *comm, const struct shc_op
     pthread_mutex_lock(&comm->mail.lock);
     enum shc_status st = shc_gpu_enter(&comm->gpu);
     if (st == SHC_OK) {
-        st = enqueue(&letter, op);
+        st = enqueue(&letter, op, &demand);
         shc_gpu_leave(&comm->gpu);
     }
     pthread_mutex_unlock(&comm->mail.lock);

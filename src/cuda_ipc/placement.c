@@ -37,10 +37,6 @@ enum shc_status shc_placement_check(const struct shc_gpu *gpu, const struct shc_
 {
     if (gpu->driver->cuPointerGetAttribute == NULL)
         return SHC_OK;
-    SHC_TRY(shc_gpu_enter(gpu));
-    enum shc_status st = check_list(gpu, &demand->in, "input");
-    if (st == SHC_OK)
-        st = check_list(gpu, &demand->out, "output");
-    shc_gpu_leave(gpu);
-    return st;
+    SHC_TRY(check_list(gpu, &demand->in, "input"));
+    return check_list(gpu, &demand->out, "output");
 }

@@ -7,6 +7,6 @@
 
 #include "cuda_ipc/demand.h"
 
-/* SHC_ERR_INVALID: this tensor is not. Any thread. */
+/* SHC_ERR_INVALID: this tensor is not. pre: the GPU is entered. Any thread. */
 SHC_NODISCARD enum shc_status shc_placement_check(const struct shc_gpu *gpu,
                                                   const struct shc_demand *demand);

@@ -39,10 +39,8 @@ static enum shc_status enqueue_wait(const struct shc_timeline *timeline,
                                     struct shc_cu_stream *stream, uint32_t word, uint64_t value)
 {
     const struct shc_driver *driver = timeline->gpu->driver;
-    SHC_TRY(shc_gpu_enter(timeline->gpu));
     const int result =
         driver->cuStreamWaitValue64(stream, address_of(timeline, word), value, SHC_CU_WAIT_GEQ);
-    shc_gpu_leave(timeline->gpu);
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(driver, result, "cuStreamWaitValue64");
     return SHC_OK;
@@ -72,9 +70,7 @@ enum shc_status shc_timeline_signal(const struct shc_gpu *gpu, struct shc_cu_str
     if (value > SHC_TIMELINE_LAST)
         return shc_cuda_fail(SHC_ERR_INVALID, "%llu is no value of a timeline",
                              (unsigned long long)value);
-    SHC_TRY(shc_gpu_enter(gpu));
     const int result = gpu->driver->cuStreamWriteValue64(stream, word, value, SHC_CU_WRITE_DEFAULT);
-    shc_gpu_leave(gpu);
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(gpu->driver, result, "cuStreamWriteValue64");
     return SHC_OK;

@@ -46,12 +46,13 @@ SHC_NODISCARD enum shc_status shc_timeline_init(const struct shc_gpu *gpu, shc_c
 bool shc_timeline_fini(struct shc_timeline *timeline);
 
 /* Work enqueued behind it starts when the word has reached the value. SHC_ERR_ABORTED: poisoned;
- * nothing was enqueued. */
+ * nothing was enqueued. pre: the GPU is entered. */
 SHC_NODISCARD enum shc_status shc_timeline_wait(struct shc_timeline *timeline,
                                                 struct shc_cu_stream *stream, uint32_t word,
                                                 uint64_t value);
 
-/* The word at this address, another rank's, becomes this value when the work before is done. */
+/* The word at this address, another rank's, becomes this value when the work before is done. pre: the
+ * GPU is entered. */
 SHC_NODISCARD enum shc_status shc_timeline_signal(const struct shc_gpu *gpu,
                                                   struct shc_cu_stream *stream, shc_cu_address word,
                                                   uint64_t value);

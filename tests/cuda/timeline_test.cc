@@ -56,7 +56,12 @@ struct Fixture {
     }
     shc_status wait(size_t stream, uint32_t word, uint64_t value)
     {
-        return shc_timeline_wait(&timeline, streams[stream], word, value);
+        const shc_status entered = shc_gpu_enter(&standin.gpu); // any thread calls this
+        if (entered != SHC_OK)
+            return entered;
+        const shc_status st = shc_timeline_wait(&timeline, streams[stream], word, value);
+        shc_gpu_leave(&standin.gpu);
+        return st;
     }
     shc_status signal(size_t stream, uint32_t word, uint64_t value)
     {
@@ -142,6 +147,7 @@ TEST_P(Timeline, DrainingOutlastsARankThatGoesOnWriting)
     shc_cu_stream *writer;
     ASSERT_EQ(f.standin.driver.cuStreamCreateWithPriority(&writer, 0, 0), 0);
     std::thread rank([&] {
+        ASSERT_EQ(shc_gpu_enter(&f.standin.gpu), SHC_OK);
         for (uint64_t value = 1; !over; value = value % 5 + 1) {
             EXPECT_EQ(shc_timeline_signal(&f.standin.gpu, writer, f.words, value), SHC_OK);
             usleep(50);
