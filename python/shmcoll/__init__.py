@@ -6,8 +6,8 @@
 
     dist.init_process_group("shmcoll")   # or "cpu:shmcoll,cuda:nccl"
 
-The public names are :class:`Options`, :func:`build_info`, :func:`monitored_barrier` and
-``__version__``.
+The public names are :class:`Options`, :func:`build_info`, :func:`describe`,
+:func:`monitored_barrier` and ``__version__``.
 """
 
 import _shmcoll_autoload
@@ -15,14 +15,25 @@ from shmcoll._load import load_extension
 
 _C = load_extension()
 
-from shmcoll._backend import create_backend, monitored_barrier  # noqa: E402  (need the extension)
+from shmcoll._backend import (
+    create_backend,
+    describe,
+    monitored_barrier,
+)  # noqa: E402  (need the extension)
 
 _shmcoll_autoload.register()  # torch.distributed knows "shmcoll" from here on
 
 Options = _C.Options
 
 __version__ = "0.1.0"
-__all__ = ["Options", "build_info", "create_backend", "monitored_barrier", "__version__"]
+__all__ = [
+    "Options",
+    "build_info",
+    "create_backend",
+    "describe",
+    "monitored_barrier",
+    "__version__",
+]
 
 
 def build_info() -> dict[str, str]:

@@ -80,6 +80,28 @@ def create_backend(options: Any, backend_options: Any) -> _C.ProcessGroupShm:
     )
 
 
+def describe(group: dist.ProcessGroup | None = None) -> dict[str, str]:
+    """What this rank's part of a group of shmcoll uses, and why.
+
+    Keys, among others: name, rank, world_size, segment and arena (the kinds of memory) with their
+    bytes, threads, isa, and ``tuning.<name>``. For each GPU that the group has been used on,
+    behind ``cuda:<index>.``: route (slabs: memory of the GPUs that the ranks share; host), memory,
+    reason (why it is not the first choice), gpus, gpu_ranks, operations. Waits for nobody.
+
+    Raises a ValueError where the group, the default one if none is given, is not this process's or
+    has no backend of shmcoll.
+    """
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("shmcoll: this process is not in that group")
+    pg: Any = dist.distributed_c10d._get_default_group() if group is None else group
+    for device in pg._device_types:
+        backend = pg._get_backend(device)
+        backend = getattr(backend, "wrapped_pg", backend)  # under TORCH_DISTRIBUTED_DEBUG=DETAIL
+        if isinstance(backend, _C.ProcessGroupShm):
+            return dict(line.split("=", 1) for line in backend._info().splitlines())
+    raise ValueError(f"shmcoll: the group's backend is {pg.name()}; nothing of shmcoll is in it")
+
+
 def monitored_barrier(
     group: dist.ProcessGroup | None = None,
     timeout: datetime.timedelta | None = None,

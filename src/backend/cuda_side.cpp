@@ -7,6 +7,7 @@
 
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
+#include <sstream>
 #include <unordered_set>
 
 namespace shmcoll
@@ -241,6 +242,20 @@ void CudaSide::settle(std::chrono::milliseconds timeout)
         passed.record(own);
         waitOnHost(passed, gpu->group, timeout);
     }
+}
+
+std::string CudaSide::info()
+{
+    std::string lines;
+    for (Gpu *gpu : all()) {
+        char text[8192];
+        checkCuda(shc_cuda_comm_info(gpu->group.get(), text, sizeof text));
+        std::istringstream of(text);
+        const c10::Device device = gpu->collectives->stream.device();
+        for (std::string line; std::getline(of, line);)
+            lines += c10::str(device, ".", line, "\n");
+    }
+    return lines;
 }
 
 void CudaSide::abort(const char *reason)

@@ -35,6 +35,9 @@ class CudaSide
     // group's own collectives.
     void settle(std::chrono::milliseconds timeout);
 
+    // Lines of key=value, each behind "cuda:<index>."; none before a GPU's first operation.
+    std::string info();
+
     // How many operations have been enqueued.
     uint64_t sequence() const { return sequence_; }
 

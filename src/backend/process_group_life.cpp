@@ -99,11 +99,11 @@ c10::intrusive_ptr<GroupOptions> ProcessGroupShm::options() const
     return c10::make_intrusive<GroupOptions>(*options_);
 }
 
-std::string ProcessGroupShm::info() const
+std::string ProcessGroupShm::info()
 {
     char text[8192];
     check(shc_comm_info(group_.get(), text, sizeof text));
-    return text;
+    return text + cuda_.info();
 }
 
 #if SHMCOLL_TORCH_AT_LEAST(2, 9)

@@ -89,8 +89,9 @@ class ProcessGroupShm : public c10d::Backend
     // A copy: torch writes into what it gets.
     c10::intrusive_ptr<GroupOptions> options() const;
 
-    // Lines of key=value about the group's memory, kernels and waiting.
-    std::string info() const;
+    // Lines of key=value about the group's memory, kernels and waiting; and those of each of its GPUs
+    // behind "cuda:<index>.".
+    std::string info();
 
   private:
     static void record(at::RecordFunction &event, const Call &call);

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from bench_runs import run_bench
 
+import shmcoll
 from ranks import Rank, run
 from shmcoll.bench import machine, tunables, tune
 from shmcoll.bench.plan import Point
@@ -208,8 +208,8 @@ def test_the_file_is_what_the_variable_reads(tmp_path: Path) -> None:
     def body(rank: Rank) -> tuple[str, ...]:
         os.environ["SHMCOLL_TUNING"] = str(file)
         rank.init()
-        backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore
-        return tuple(re.findall(r"tuning\.(?:turn|depth)=(\d+)", backend._info()))
+        told = shmcoll.describe()
+        return told["tuning.turn"], told["tuning.depth"]
 
     assert run(2, body) == [("131072", "3")] * 2
 

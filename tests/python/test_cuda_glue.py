@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 import faketorch
+import shmcoll
 from ranks import Rank, outcomes, run, seconds
 
 # Half a minute of compiling where there is no build yet.
@@ -522,6 +523,20 @@ def test_what_cannot_be_captured_is_refused_and_the_capture_goes_on() -> None:
 
 
 # ---- bad input ----
+
+
+def test_a_group_tells_which_way_its_tensors_go() -> None:
+    def body(rank: Rank, cuda: Any) -> tuple[dict[str, str], dict[str, str]]:
+        before = shmcoll.describe()
+        dist.all_reduce(gpu(torch.ones(5)))
+        return before, shmcoll.describe()
+
+    for knobs, route in (("", "slabs"), ("export=800 open=205", "host")):
+        for before, told in on_ranks(2, body, knobs):
+            assert not any(key.startswith("cuda") for key in before), before
+            assert told["cuda:0.route"] == route, told
+            assert told["cuda:0.operations"] == "1" and told["cuda:0.gpu_ranks"] == "0-1"
+            assert (told["cuda:0.reason"] == "") == (route == "slabs"), told
 
 
 def test_bad_input_is_refused_before_anything_moves() -> None:

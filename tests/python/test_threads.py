@@ -8,12 +8,9 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
+
+import shmcoll
 from ranks import Rank, outcomes, run
-
-
-def told(group: object = None) -> dict[str, str]:
-    backend = (group or dist.group.WORLD)._get_backend(torch.device("cpu"))  # type: ignore[attr-defined]
-    return dict(line.split("=", 1) for line in backend._info().splitlines())
 
 
 def reduced(rank: Rank) -> tuple[bool, dict[str, str]]:
@@ -24,7 +21,7 @@ def reduced(rank: Rank) -> tuple[bool, dict[str, str]]:
     dist.all_reduce(data)
     world = dist.get_world_size()
     right = torch.arange(count) % 1000 * world + world * (world - 1) // 2
-    return torch.equal(data, right), told()
+    return torch.equal(data, right), shmcoll.describe()
 
 
 def test_a_number_is_the_number_and_makes_turns_longer() -> None:
@@ -71,7 +68,7 @@ def test_what_a_smaller_group_has_is_what_the_first_one_counted() -> None:
     def body(rank: Rank) -> tuple[dict[str, str], dict[str, str] | None]:
         rank.init()
         small = dist.new_group([0])
-        return told(), told(small) if rank.rank == 0 else None
+        return shmcoll.describe(), shmcoll.describe(small) if rank.rank == 0 else None
 
     world = len(os.sched_getaffinity(0))
     (first, small), *_ = run(max(2, world), body, env={"SHMCOLL_THREADS": "auto"})
@@ -84,7 +81,7 @@ def test_what_a_smaller_group_has_is_what_the_first_one_counted() -> None:
 def test_another_value_is_ignored_and_said(value: str) -> None:
     def body(rank: Rank) -> str:
         rank.init()
-        return told()["threads"]
+        return shmcoll.describe()["threads"]
 
     for outcome in outcomes(2, body, env={"SHMCOLL_THREADS": value}):
         assert outcome.value == "0"

@@ -25,8 +25,7 @@ EXTREMES = (
 
 
 def tuning_of(group: Any) -> dict[str, str]:
-    text = group._get_backend(torch.device("cpu"))._info()
-    pairs = (line.split("=", 1) for line in text.splitlines())
+    pairs = shmcoll.describe(group).items()
     return {key.removeprefix("tuning."): value for key, value in pairs if "tuning." in key}
 
 

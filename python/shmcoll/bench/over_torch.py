@@ -61,9 +61,11 @@ def tuned(text: str, job: dict[str, Any]) -> Any:
 
 def tuning_of(group: Any) -> dict[str, float]:
     """The values that a group of shmcoll has; infinity: never."""
-    lines = group._get_backend(torch.device("cpu"))._info().splitlines()
-    pairs = (line.removeprefix("tuning.").split("=") for line in lines if line[:7] == "tuning.")
-    return {key: float("inf") if value == "never" else float(value) for key, value in pairs}
+    pairs = importlib.import_module("shmcoll").describe(group).items()
+    values = {key[7:]: value for key, value in pairs if key.startswith("tuning.")}
+    return {
+        key: float("inf") if value == "never" else float(value) for key, value in values.items()
+    }
 
 
 def leave(group: Any = None) -> None:
