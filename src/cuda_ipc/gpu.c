@@ -52,10 +52,26 @@ static enum shc_status refused(const struct shc_gpu *gpu, int ordinal, int resul
     return shc_driver_fail(gpu->driver, result, "GPU %d (%s) gives no context", ordinal, gpu->name);
 }
 
+/* Every order between ranks is such a word. A driver that does not know the question is asked by the
+ * first operation. */
+static enum shc_status check_words(const struct shc_gpu *gpu, int ordinal)
+{
+    int words = 1;
+    const int result =
+        gpu->driver->cuDeviceGetAttribute(&words, SHC_CU_ATTRIBUTE_STREAM_WORDS, gpu->device);
+    if (result == SHC_CU_SUCCESS && words == 0)
+        return shc_cuda_fail(SHC_ERR_UNSUPPORTED,
+                             "the streams of GPU %d (%s) cannot write and await 64-bit words "
+                             "(cuStreamWaitValue64), which all ranks' order rests on",
+                             ordinal, gpu->name);
+    return SHC_OK;
+}
+
 enum shc_status shc_gpu_open(const struct shc_driver *driver, int ordinal, struct shc_gpu *gpu)
 {
     struct shc_gpu opened;
     SHC_TRY(shc_gpu_describe(driver, ordinal, &opened));
+    SHC_TRY(check_words(&opened, ordinal));
     const int result = driver->cuDevicePrimaryCtxRetain(&opened.context, opened.device);
     if (result != SHC_CU_SUCCESS)
         return refused(&opened, ordinal, result);

@@ -25,7 +25,7 @@ SHC_NODISCARD enum shc_status shc_gpu_describe(const struct shc_driver *driver, 
                                                struct shc_gpu *gpu);
 
 /* The same, and holds its primary context. SHC_ERR_UNSUPPORTED: it is in a compute mode that keeps
- * this process out. */
+ * this process out, or its streams know no words. */
 SHC_NODISCARD enum shc_status shc_gpu_open(const struct shc_driver *driver, int ordinal,
                                            struct shc_gpu *gpu);
 void shc_gpu_close(struct shc_gpu *gpu);

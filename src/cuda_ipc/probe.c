@@ -68,13 +68,17 @@ static void SHC_PRINTF(3, 4)
     va_end(args);
 }
 
+/* peer -1: of some rank's. */
 static void note_result(struct probe *probe, int result, const char *doing, int peer)
 {
     const char *name = NULL;
+    char whose[32] = "a rank's";
+    if (peer >= 0)
+        snprintf(whose, sizeof whose, "rank %d's", peer);
     if (probe->gpu->driver->cuGetErrorName(result, &name) != SHC_CU_SUCCESS || name == NULL)
         name = "an unknown result";
-    note(probe, SHC_PROBE_REFUSED, "rank %d cannot %s rank %d's memory: %s (%d)", probe->rank,
-         doing, peer, name, result);
+    note(probe, SHC_PROBE_REFUSED, "rank %d cannot %s %s memory: %s (%d)", probe->rank, doing,
+         whose, name, result);
 }
 
 static bool fine(const struct probe *probe)
@@ -191,7 +195,7 @@ static int enqueue_read(struct probe *probe, int peer, int way)
     return result;
 }
 
-/* The stream is late, or broken: the first rank that it has not got past. */
+/* The stream is late: the first rank that it has not got past. */
 static int stands_at(const struct probe *probe)
 {
     int peer = 0;
@@ -220,7 +224,7 @@ static void read_all(struct probe *probe, int way, int look)
         note(probe, SHC_PROBE_LATE, "rank %d: reading rank %d's memory by %s does not end",
              probe->rank, stands_at(probe), name);
     else if (result != SHC_CU_SUCCESS)
-        note_result(probe, result, doing, stands_at(probe));
+        note_result(probe, result, doing, -1); /* a broken context no longer says where it stood */
     for (int r = 0; r < probe->world && fine(probe); r++) {
         size_t offset;
         uint64_t key;

@@ -148,6 +148,17 @@ TEST(Gpu, NamesTheComputeModeThatKeepsItOut)
     shc_gpu_close(&gpu);
 }
 
+TEST(Gpu, WhoseStreamsKnowNoWordsIsRefused)
+{
+    shc_driver driver;
+    shc_gpu gpu;
+    configure("words=0");
+    ASSERT_EQ(shc_driver_open(FAKE_CUDA_LIBRARY, &driver), SHC_OK);
+    EXPECT_EQ(shc_gpu_open(&driver, 0, &gpu), SHC_ERR_UNSUPPORTED);
+    EXPECT_HAS(std::string(shc_cuda_failure()),
+               "GPU 0 (Stand-in GPU) cannot write and await 64-bit");
+}
+
 TEST(Gpu, KnowsWhatMemoryItCanShare)
 {
     shc_driver driver;

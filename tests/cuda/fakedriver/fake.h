@@ -89,6 +89,7 @@ struct Knobs {
     bool p2p_inside = false; // p2p's fault is there between processes on one GPU, too
     P2p host = P2p::kWorks;  // the fault of copies from host memory that was registered
     bool vmm = true;         // virtual memory management
+    bool words = true;       // streams write and await 64-bit words, as the attribute tells it
     bool fds = true;         // memory as file descriptors, as the attribute tells it
     int export_result = SHC_CU_SUCCESS;
     int import_result = SHC_CU_SUCCESS;

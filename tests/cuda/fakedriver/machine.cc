@@ -65,6 +65,7 @@ void set(Knobs &k, const std::string &key, const std::string &value)
     };
     const std::pair<const char *, bool *> switches[] = {
         {"vmm", &k.vmm},
+        {"words", &k.words},
         {"fds", &k.fds},
         {"alias", &k.alias},
         {"lazy", &k.lazy},
@@ -279,6 +280,9 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
         return SHC_CU_SUCCESS;
     case SHC_CU_ATTRIBUTE_VIRTUAL_MEMORY:
         *value = knobs().vmm;
+        return SHC_CU_SUCCESS;
+    case SHC_CU_ATTRIBUTE_STREAM_WORDS:
+        *value = knobs().words;
         return SHC_CU_SUCCESS;
     case SHC_CU_ATTRIBUTE_POSIX_FD:
         *value = knobs().vmm && knobs().fds;
