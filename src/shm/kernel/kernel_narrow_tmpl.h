@@ -83,6 +83,7 @@ SHC_INLINE __m128i fp16_store(const float *v)
 FP8_WORDS(e4m3fn, SHC_E4M3FN)
 FP8_WORDS(e5m2, SHC_E5M2)
 FP8_WORDS(e4m3fnuz, SHC_E4M3FNUZ)
+FP8_WORDS(e5m2fnuz, SHC_E5M2FNUZ)
 
 #define NAME(x) e4m3fn_##x
 #define MEM     shc_v16
@@ -105,11 +106,19 @@ FP8_WORDS(e4m3fnuz, SHC_E4M3FNUZ)
 #define ELEMS   SHC_VEC_BYTES
 #include "shm/kernel/reduce_tmpl.h"
 
+#define NAME(x) e5m2fnuz_##x
+#define MEM     shc_v16
+#define ACC     shc_vf
+#define LANES   4
+#define ELEMS   SHC_VEC_BYTES
+#include "shm/kernel/reduce_tmpl.h"
+
 FLOAT_KERNELS(bf16, vec)
 FLOAT_KERNELS(fp16, f32)
 FP8_KERNELS(e4m3fn)
 FP8_KERNELS(e5m2)
 FP8_KERNELS(e4m3fnuz)
+FP8_KERNELS(e5m2fnuz)
 
 #else
 
@@ -157,15 +166,14 @@ FLOAT_KERNELS(bf16, f32)
 #define LANES   4
 #include "shm/kernel/reduce_narrow_tmpl.h"
 
-NARROW_KERNELS(fp16)
-NARROW_KERNELS(e4m3fn)
-NARROW_KERNELS(e5m2)
-NARROW_KERNELS(e4m3fnuz)
-#endif
-
 #define NAME(x) e5m2fnuz_##x
 #define FORMAT  SHC_E5M2FNUZ
 #define LANES   4
 #include "shm/kernel/reduce_narrow_tmpl.h"
 
+NARROW_KERNELS(fp16)
+NARROW_KERNELS(e4m3fn)
+NARROW_KERNELS(e5m2)
+NARROW_KERNELS(e4m3fnuz)
 NARROW_KERNELS(e5m2fnuz)
+#endif

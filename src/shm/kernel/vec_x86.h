@@ -66,6 +66,12 @@ SHC_INLINE shc_v16 shc_vec_min16(shc_v16 a, shc_v16 b)
     return (shc_v16)_mm512_min_epu16((__m512i)a, (__m512i)b);
 }
 
+/* Of signed words. */
+SHC_INLINE shc_v16 shc_vec_max16(shc_v16 a, shc_v16 b)
+{
+    return (shc_v16)_mm512_max_epi16((__m512i)a, (__m512i)b);
+}
+
 /* x + (more > 0x8000) */
 SHC_INLINE shc_v16 shc_vec_count_up(shc_v16 x, shc_v16 more)
 {
@@ -104,6 +110,11 @@ SHC_INLINE shc_vf shc_vec_more(shc_vf a, shc_vf b)
 SHC_INLINE shc_v16 shc_vec_min16(shc_v16 a, shc_v16 b)
 {
     return (shc_v16)_mm256_min_epu16((__m256i)a, (__m256i)b);
+}
+
+SHC_INLINE shc_v16 shc_vec_max16(shc_v16 a, shc_v16 b)
+{
+    return (shc_v16)_mm256_max_epi16((__m256i)a, (__m256i)b);
 }
 
 /* There is a comparison of signed words only. */
@@ -175,14 +186,19 @@ SHC_INLINE shc_v32 shc_vec_bf16_store(const shc_vf *v)
 }
 
 /*
- * ---- fp8, all but e5m2fnuz, whose exponents are too large for this ----
+ * ---- fp8 ----
  *
  * fp16 has more of everything, so the hardware's conversions do most of it, denormals included. But
  * the bias differs: values are seen over SHC_VEC_FP8_UNIT, a power of two. Sums, averages and
  * extremes do not mind; where they do, shc_vec_grow and shc_vec_shrink go there and back.
+ *
+ * float8_e5m2fnuz uses all 32 exponents, where fp16 has its inf: its exponents count one less there,
+ * and what has none to give is a denormal, half as large as its bits say.
  */
 
-#define SHC_VEC_FP8_UNIT(f) ((float)(1 << (15 - (f).bias)))
+#define SHC_VEC_FP8_UNIT(f)      ((float)(1 << (SHC_VEC_ALL_EXPONENTS(f) ? 0 : 15 - (f).bias)))
+#define SHC_VEC_ALL_EXPONENTS(f) ((f).bias > 15)
+#define SHC_VEC_FP16_ONE         0x400 /* of the exponent */
 
 SHC_INLINE shc_vf shc_vec_grow(shc_vf x, struct shc_narrow f)
 {
@@ -199,6 +215,10 @@ SHC_INLINE shc_v16 shc_vec_fp8_up(shc_v16 code, struct shc_narrow f)
 {
     if (f.kind == SHC_NARROW_IEEE)
         return code;
+    if (SHC_VEC_ALL_EXPONENTS(f)) {
+        const shc_v16 size = code & 0x7fff, nan = (shc_v16)(code == 0x8000) & 0x7e00;
+        return shc_vec_max16(size >> 1, size - SHC_VEC_FP16_ONE) | (code & 0x8000) | nan;
+    }
     const shc_v16 h = (shc_v16)((shc_v16s)code >> 1) & 0xbfff;
     if (f.kind == SHC_NARROW_FN) /* all ones carry into the exponent's top */
         return h | (((h & 0x3f80) + 0x80) & 0x4000);
@@ -234,7 +254,10 @@ SHC_INLINE shc_v16 shc_vec_fp8_round(shc_v16 h, struct shc_narrow f)
 {
     const int shift = (int)(10 - f.man_bits);
     const uint16_t half = (uint16_t)((1u << (shift - 1)) - 1);
-    const shc_v16 size = h & 0x7fff, sign = (h >> 8) & 0x80;
+    const shc_v16 sign = (h >> 8) & 0x80;
+    shc_v16 size = h & 0x7fff;
+    if (SHC_VEC_ALL_EXPONENTS(f))
+        size = shc_vec_min16(size << 1, size + SHC_VEC_FP16_ONE);
     const shc_v16 code = (size + half + ((size >> shift) & 1)) >> shift;
     /* A NaN has become 0x7e to 0x80 ... */
     if (f.kind == SHC_NARROW_IEEE)
