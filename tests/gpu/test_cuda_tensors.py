@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Collectives on CUDA tensors, all ranks on one GPU, beside the same calls on CPU tensors.
 
-    python tests/gpu/test_cuda_tensors.py [--worlds 2,4,8] [--only NAME] [--limit SECONDS] [--json]
+    python tests/gpu/test_cuda_tensors.py [--worlds 2,4,8] [--only NAME,NAME] [--limit SECONDS] [--json]
     python tests/gpu/test_cuda_tensors.py --device cpu     # the cases themselves, without a GPU
 
 A program, not a file for pytest: the processes of one world run all cases one behind the other, for a
@@ -30,6 +30,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[0] / "support")]
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
+import cases  # noqa: E402
 import graph_cases  # noqa: E402, F401
 import ranks  # noqa: E402
 import sharded  # noqa: E402, F401
@@ -230,22 +231,44 @@ def show(name: str, world: int, outcome: str, detail: str, json_lines: bool) -> 
     return outcome != "ok"
 
 
+def be_patient(factor: float) -> None:
+    """Under a tool that slows all down. The ranks are forked from this process."""
+    global STALL_S, GRACE_S
+    cases.TIMEOUT_S *= factor
+    STALL_S *= factor
+    GRACE_S *= factor
+
+
+def picked(only: str, device: str) -> list[str]:
+    """The cases whose names contain one of the words; ValueError names a word without a case."""
+    words = [word for word in only.split(",") if word]
+    for word in words:
+        if not any(word in name for name in CASES):
+            raise ValueError(f"{word}: no case is called so")
+    asked = [n for n in CASES if not words or any(word in n for word in words)]
+    return [n for n in asked if device != "cpu" or not CASES[n].cuda]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--worlds", default="2,4,8")
-    parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains it")
+    parser.add_argument("--only", default="", metavar="NAME[,NAME]", help="cases of such names")
+    parser.add_argument("--slow", type=float, default=1, metavar="FACTOR", help="more patience")
+    parser.add_argument("--no-death", action="store_true", help="no rank is killed")
     parser.add_argument("--limit", type=float, default=540, metavar="SECONDS")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--json", action="store_true", help="a line of JSON for every case")
     args = parser.parse_args(argv)
-    names = [n for n, c in CASES.items() if args.only in n and (args.device != "cpu" or not c.cuda)]
-    if not names:
-        parser.error(f"--only {args.only}: no case is called so")
+    try:
+        names = picked(args.only, args.device)
+    except ValueError as error:
+        parser.error(f"--only {error}")
+    be_patient(args.slow)
     end, bad, ran = time.monotonic() + args.limit, 0, 0
     for world in map(int, args.worlds.split(",")):
         bad += run_world(names, world, args.device, end, args.json)
         ran += len(names)
-        if not args.only:
+        if not args.only and not args.no_death:
             bad += run_death(world, args.device, args.json)
             ran += 1
     print(f"{ran - bad} of {ran} cases are ok", file=sys.stderr)

@@ -193,6 +193,62 @@ def test_a_report_has_a_table_for_each_kind_and_names_what_is_not_ok() -> None:
     assert "- 2 ranks, two: rank 0: no" in text
 
 
+# ---- compute-sanitizer ----
+
+FAKE_SANITIZER = """#!/bin/sh
+while [ "$1" != "--error-exitcode" ]; do shift; done
+found=$2; shift 2
+case "$*" in
+*gpu_experiments*share*) echo "========= ERROR SUMMARY: 0 errors"; exit 1;;
+*gpu_experiments*) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)";;
+*) echo "========= Invalid __global__ read of size 4 bytes"; echo "========= ERROR SUMMARY: 2 errors"
+   exit $found;;
+esac
+"""
+
+
+def test_what_the_sanitizer_finds_is_told_from_a_program_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(FAKE_SANITIZER)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    one = session(tmp_path)
+    status, why = parts.sanitizer(one)
+    assert status == "failed"
+    assert why == (
+        "memcheck of experiments: clean, but the program failed; "
+        "memcheck of tensors: errors found"
+    )
+    assert [row["exit"] for row in one.rows] == [1, parts.SANITIZER_FOUND, 0]
+    assert one.rows[1]["errors"] == 2
+    assert one.rows[1]["first"] == "Invalid __global__ read of size 4 bytes"
+    assert one.rows[2]["verdict"] == "clean"
+
+
+def test_a_sanitizer_that_does_not_work_is_not_clean() -> None:
+    said = "========= Error: Device not supported\n"
+    assert parts.judged("memcheck", 0, said)["verdict"] == "it said nothing"
+    assert parts.judged("memcheck", None, "")["verdict"] == "hung"
+    # A child's errors, where the status is the parent's.
+    assert parts.judged("memcheck", 0, "ERROR SUMMARY: 3 errors")["verdict"] == "errors found"
+
+
+def test_cases_under_the_sanitizer_exist_and_have_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in parts.SLOW_CASES:
+        assert name in cases.CASES
+    assert tensors.picked(",".join(parts.SLOW_CASES), "cpu")
+    with pytest.raises(ValueError, match="nonsense: no case"):
+        tensors.picked("float32,nonsense", "cpu")
+    for module, name in ((cases, "TIMEOUT_S"), (tensors, "STALL_S"), (tensors, "GRACE_S")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    tensors.be_patient(4)
+    assert (cases.TIMEOUT_S, tensors.STALL_S, tensors.GRACE_S) == (60, 160, 40)
+
+
 # ---- the tests of CUDA tensors ----
 
 
