@@ -20,7 +20,7 @@ from typing import Any
 Row = dict[str, Any]
 
 TOLD_S = 14.0  # from the signal that asks to the one that kills: poison takes its time
-PACKAGES = "cmake, gcc, g++ and make (or ninja)"
+PACKAGES = "cmake, gcc, g++ and ninja (or make)"
 EXPERIMENTS = ("info", "share", "release", "handoff", "copies", "register", "graph", "kill")
 
 
@@ -205,22 +205,71 @@ def name_of(words: list[str]) -> str:
 # ---- the parts ----
 
 
+def extend_search_path() -> None:
+    """Tools that come with this Python, or with CUDA, are not always on PATH."""
+    homes = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
+    folders = os.environ.get("PATH", os.defpath).split(":")
+    more = [str(Path(sys.executable).parent), *(f"{home}/bin" for home in homes if home)]
+    more += ["/usr/local/cuda/bin", "/usr/local/nvidia/bin"]
+    folders += [one for one in more if one not in folders and Path(one).is_dir()]
+    os.environ["PATH"] = ":".join(folders)
+
+
+def tools(lab: Lab) -> dict[str, str]:
+    """What both builds are told by the environment: by which tool, and for which GPU."""
+    needed = (("cmake",), ("cc", "gcc", "clang"), ("c++", "g++", "clang++"))
+    missing = [names[0] for names in needed if not any(map(shutil.which, names))]
+    if "CC" in os.environ and "CXX" in os.environ:
+        missing = [name for name in missing if name == "cmake"]
+    told = {"MAX_JOBS": str(os.cpu_count() or 2)}
+    if "CMAKE_GENERATOR" not in os.environ:
+        if shutil.which("ninja"):
+            told["CMAKE_GENERATOR"] = "Ninja"
+        elif shutil.which("make"):
+            told["CMAKE_GENERATOR"] = "Unix Makefiles"
+        else:
+            missing.append("ninja (or make)")
+    if missing:
+        raise Failed(f"not on this machine: {', '.join(missing)}; needed: {PACKAGES}")
+    if lab.facts.get("capability"):  # else what the environment says, or the presets
+        told["SHMCOLL_CUDA_ARCHS"] = lab.facts["capability"]
+    return told
+
+
+def fresh(folder: Path, generator: str) -> None:
+    """CMake refuses a folder that another generator has made."""
+    cache = folder / "CMakeCache.txt"
+    if cache.exists() and f"CMAKE_GENERATOR:INTERNAL={generator}\n" not in cache.read_text():
+        cache.unlink()
+        shutil.rmtree(folder / "CMakeFiles", ignore_errors=True)
+
+
 def build(session: Session) -> tuple[str, str]:
-    lab, jobs = session.lab, str(os.cpu_count() or 2)
-    if shutil.which("cmake") is None:
-        raise Failed(f"no cmake on this machine; needed: {PACKAGES}")
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DSHMCOLL_BENCHMARKS=ON", "--log-level=ERROR"]
-    session.must(["cmake", "-S", lab.root, "-B", lab.build, *options])
+    lab, env = session.lab, tools(session.lab)
+    if "CMAKE_GENERATOR" in env:
+        fresh(lab.build, env["CMAKE_GENERATOR"])
+    gpus = env.get("SHMCOLL_CUDA_ARCHS", os.environ.get("SHMCOLL_CUDA_ARCHS", ""))
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DSHMCOLL_BENCHMARKS=ON"]
+    options += [f"-DSHMCOLL_CUDA_ARCHS={';'.join(gpus.replace(',', ' ').split())}"]
+    session.must(["cmake", "-S", lab.root, "-B", lab.build, *options], env=env)
     targets = ["gpu_experiments", "scaling"]
-    session.must(["cmake", "--build", lab.build, "-j", jobs, "--target", *targets])
-    return "ok", ""
+    command = ["cmake", "--build", lab.build, "-j", env["MAX_JOBS"], "--target", *targets]
+    session.must(command, env=env)
+    return "ok", kernels_of(session)
 
 
 def package(session: Session) -> tuple[str, str]:
-    jobs = str(os.cpu_count() or 2)
-    command = [*session.lab.script("setup.py"), "build_ext", "--inplace"]
-    session.must(command, env={"MAX_JOBS": jobs})
+    env = tools(session.lab)
+    if "CMAKE_GENERATOR" in env:
+        fresh(session.lab.root / "build" / "core", env["CMAKE_GENERATOR"])
+    session.must([*session.lab.script("setup.py"), "build_ext", "--inplace"], env=env)
     return "ok", ""
+
+
+def kernels_of(session: Session) -> str:
+    """What CMake has said of the kernels: without an nvcc that works CUDA is off."""
+    said = re.findall(r"GPU kernels: (.*)", session.since(0))
+    return f"kernels: {'; '.join(said)}" if said else ""
 
 
 def experiments(session: Session) -> tuple[str, str]:

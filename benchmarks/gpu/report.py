@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -53,9 +54,10 @@ def cpu_model() -> str:
 
 
 def gather(root: Path, gpu: str) -> dict[str, Any]:
-    """Facts that a reader of the numbers needs. `gpu`: name|version, as the driver tells."""
-    name, _, version = gpu.partition("|")
+    """Facts that a reader of the numbers needs. `gpu`: name|version|capability, by the driver."""
+    name, version, capability = [*gpu.split("|"), "", ""][:3]
     memory = re.search(r"^MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text(), re.M)
+    shm, locked = os.statvfs("/dev/shm"), resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     commit = ["git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
     versions = "import torch; print(torch.__version__, torch.version.cuda)"
     return {
@@ -63,10 +65,13 @@ def gather(root: Path, gpu: str) -> dict[str, Any]:
         "started": datetime.now(timezone.utc).isoformat(" ", "seconds"),
         "gpu": name,
         "driver_cuda": version,
+        "capability": capability,
         "smi": said(["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"], root),
         "cpu": cpu_model(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_gib": round(int(memory[1]) / 2**20) if memory else 0,
+        "dev_shm_gib": round(shm.f_frsize * shm.f_blocks / 2**30, 2),
+        "memlock": locked if locked != resource.RLIM_INFINITY else "no limit",
         "kernel": platform.release(),
         "python": platform.python_version(),
         "torch": said([sys.executable, "-c", versions], root),

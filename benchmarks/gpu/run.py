@@ -13,14 +13,17 @@ exit code: 0; 1 if a part failed, hung, or was not reached; 2 without a GPU, or 
 
 from __future__ import annotations
 
-import argparse
-import os
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
-from types import FrameType
+
+BEGUN = time.monotonic()  # the budget is this process's, not its parts' alone
+
+import argparse  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+from types import FrameType  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -56,12 +59,20 @@ call("cuDeviceGetCount", ctypes.byref(count))
 call("cuDeviceGet", ctypes.byref(device), 0)
 call("cuDeviceGetName", name, 96, device)
 call("cuDriverGetVersion", ctypes.byref(version))
-print(name.value.decode(), version.value, sep="|")
+numbers = []
+try:
+    for attribute in (75, 76):  # the capability
+        number = ctypes.c_int()
+        call("cuDeviceGetAttribute", ctypes.byref(number), attribute, device)
+        numbers.append(str(number.value))
+except SystemExit:
+    numbers = []
+print(name.value.decode(), version.value, "".join(numbers), sep="|")
 """
 
 
 def find_gpu(library: str, limit_s: float = 60) -> tuple[str, str]:
-    """(name and CUDA version of the first GPU, "") or ("", why there is none)."""
+    """(name|CUDA version|capability of the first GPU, "") or ("", why there is none)."""
     command = [sys.executable, "-c", PROBE, library]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
@@ -120,8 +131,8 @@ def run_part(lab: parts.Lab, name: str, left_s: float) -> report.Result:
     return report.Result(name, status, why, time.monotonic() - begun, session.rows)
 
 
-def run_all(lab: parts.Lab, names: list[str], budget_s: float, out: Path) -> list[report.Result]:
-    end = time.monotonic() + budget_s
+def run_all(lab: parts.Lab, names: list[str], end: float, out: Path) -> list[report.Result]:
+    """Until `end`, by time.monotonic()."""
     results: list[report.Result] = []
     for name in names:
         print(f"==== {name} ====", flush=True)
@@ -154,6 +165,7 @@ def main(argv: list[str] | None = None) -> int:
         for name in names:
             print(f"{name:12} {parts.PARTS[name].limit_s:4.0f} s  {parts.PARTS[name].settles}")
         return 0
+    parts.extend_search_path()
     gpu, why = find_gpu(args.driver)
     if not gpu:
         print(f"no GPU: {why}; nothing was built or run", file=sys.stderr)
@@ -162,7 +174,7 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, on_signal)
     lab = parts.Lab(ROOT, args.driver, args.quick, report.gather(ROOT, gpu))
     args.out.mkdir(parents=True, exist_ok=True)
-    results = run_all(lab, with_needs(names), args.budget, args.out)
+    results = run_all(lab, with_needs(names), BEGUN + args.budget, args.out)
     print(*report.summary(results), report.paths(args.out, lab.facts)[0], sep="\n")
     return 0 if all(result.good for result in results) else 1
 

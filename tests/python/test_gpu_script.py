@@ -72,6 +72,75 @@ def test_a_driver_that_does_not_answer_is_no_gpu(monkeypatch: pytest.MonkeyPatch
     assert gpu_run.find_gpu("x", 0.3) == ("", "the driver does not answer within 0.3 s")
 
 
+FAKE_CUDA = """
+#include <string.h>
+int cuInit(unsigned flags) { return flags != 0; }
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetName(char *name, int bytes, int device) { strncpy(name, "A GPU", bytes); return device; }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+#ifdef CAPABLE
+int cuDeviceGetAttribute(int *value, int which, int device)
+{ *value = which == 75 ? 9 : 0; return device; }
+#else
+int cuDeviceGetAttribute(int *value, int which, int device) { return 1; }
+#endif
+"""
+
+
+@pytest.mark.parametrize("capable", [True, False])
+def test_a_gpu_is_asked_for_what_it_is(tmp_path: Path, capable: bool) -> None:
+    source, library = tmp_path / "cuda.c", tmp_path / "libcuda.so"
+    source.write_text(FAKE_CUDA)
+    define = ["-DCAPABLE"] if capable else []
+    subprocess.run(["cc", "-shared", "-fPIC", *define, "-o", library, source], check=True)
+    gpu, why = gpu_run.find_gpu(str(library))
+    assert (gpu, why) == ("A GPU|13000|90" if capable else "A GPU|13000|", "")
+    facts = report.gather(ROOT, gpu)
+    assert (facts["gpu"], facts["driver_cuda"]) == ("A GPU", "13000")
+    told = parts.tools(parts.Lab(tmp_path, "x", True, facts))
+    assert told.get("SHMCOLL_CUDA_ARCHS") == ("90" if capable else None)
+
+
+# ---- what is built with ----
+
+
+def only_tools(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CMAKE_GENERATOR", raising=False)
+
+
+def test_ninja_or_make_builds_and_what_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_tools(tmp_path / "all", monkeypatch, "cmake", "gcc", "g++", "ninja", "make")
+    assert parts.tools(lab(tmp_path))["CMAKE_GENERATOR"] == "Ninja"
+    only_tools(tmp_path / "some", monkeypatch, "cmake", "cc", "c++", "make")
+    assert parts.tools(lab(tmp_path))["CMAKE_GENERATOR"] == "Unix Makefiles"
+    only_tools(tmp_path / "few", monkeypatch, "cmake", "cc")
+    text = r"not on this machine: c\+\+, ninja \(or make\); needed: cmake"
+    for part in (parts.build, parts.package):
+        with pytest.raises(parts.Failed, match=text):
+            part(session(tmp_path))
+
+
+def test_a_build_knows_its_gpu_and_begins_anew_with_another_generator(tmp_path: Path) -> None:
+    """With the real CMake, over a project of one target."""
+    text = "cmake_minimum_required(VERSION 3.20)\nproject(x NONE)\n"
+    text += 'message(STATUS "GPU kernels: PTX 75, and code for: ${SHMCOLL_CUDA_ARCHS}")\n'
+    text += "add_custom_target(gpu_experiments)\nadd_custom_target(scaling)\n"
+    (tmp_path / "CMakeLists.txt").write_text(text)
+    one = parts.Session(parts.Lab(tmp_path, "x", True, {"capability": "90"}), "build", 60)
+    (tmp_path / "build" / "gpu" / "CMakeFiles").mkdir(parents=True)
+    cache = tmp_path / "build" / "gpu" / "CMakeCache.txt"
+    cache.write_text("CMAKE_GENERATOR:INTERNAL=Borland Makefiles\n")
+    assert parts.build(one) == ("ok", "kernels: PTX 75, and code for: 90")
+
+
 # ---- which parts ----
 
 
@@ -163,7 +232,7 @@ def test_what_parts_end_with_is_kept_each_time(
     found = {"fine": fine, "absent": absent, "hung": hung, "litters": litters}
     monkeypatch.setattr(parts, "PARTS", {name: part(run) for name, run in found.items()})
     monkeypatch.setitem(parts.PARTS, "late", parts.Part(fine, 30, "", least_s=1e6))
-    results = gpu_run.run_all(lab(tmp_path), list(parts.PARTS), 60, tmp_path)
+    results = gpu_run.run_all(lab(tmp_path), list(parts.PARTS), time.monotonic() + 60, tmp_path)
     statuses = [result.status for result in results]
     assert statuses == ["ok", "absent", "hung", "failed", "not run"]
     assert [result.good for result in results] == [True, True, False, False, False]
@@ -175,6 +244,21 @@ def test_what_parts_end_with_is_kept_each_time(
     assert [one["status"] for one in whole["parts"]] == statuses
     assert whole["parts"][2]["rows"] == [{"bench": "a", "us": 1.25}]
     assert "| a | 1.25 |" in text.read_text()
+
+
+def test_what_was_spent_before_the_first_part_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60 s of 70, and the part needs 15."""
+    monkeypatch.setattr(gpu_run, "BEGUN", time.monotonic() - 60)
+    monkeypatch.setattr(gpu_run, "find_gpu", lambda driver: ("A GPU|1|", ""))
+    monkeypatch.setattr(report, "gather", lambda root, gpu: dict(FACTS))
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    late = parts.Part(lambda one: ("ok", ""), 30, "", needs=())
+    monkeypatch.setattr(parts, "PARTS", {"late": late})
+    assert gpu_run.main(["--budget", "70", "--out", str(tmp_path)]) == 1
+    assert "| late | not run | 0 |" in report.paths(tmp_path, FACTS)[0].read_text()
+    assert gpu_run.main(["--budget", "90", "--out", str(tmp_path)]) == 0
 
 
 def test_a_report_has_a_table_for_each_kind_and_names_what_is_not_ok() -> None:
