@@ -19,8 +19,10 @@ from typing import Any
 
 Row = dict[str, Any]
 
+STACKS_S = 1.0  # for all to say where they stand
 TOLD_S = 14.0  # from the signal that asks to the one that kills: poison takes its time
 PACKAGES = "cmake, gcc, g++ and ninja (or make)"
+LEAST_S = 12.0  # for an experiment, whatever those before it took
 EXPERIMENTS = ("info", "share", "release", "handoff", "copies", "register", "graph", "kill")
 
 
@@ -34,6 +36,10 @@ class Failed(Exception):
 
 class TimeIsUp(Exception):
     """What still ran at its limit, and was ended."""
+
+
+class Stopped(BaseException):
+    """The whole run is told to end."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,10 @@ class Lab:
 running: set[int] = set()  # leaders of process groups
 
 
-def group_is_alive(group: int) -> bool:
-    """Does any of its processes still run? Dead ones that nobody has asked for do not count: whose
-    parent is gone may stay so for a while."""
+def members(group: int) -> list[int]:
+    """The processes that still run. Dead ones that nobody has asked for do not count: whose parent is
+    gone may stay so for a while."""
+    found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
@@ -68,8 +75,49 @@ def group_is_alive(group: int) -> bool:
         except (OSError, ValueError):
             continue
         if int(of_group) == group and state not in "ZX":
-            return True
-    return False
+            found.append(int(entry.name))
+    return found
+
+
+def threads_of(pid: int) -> list[str]:
+    """What the kernel tells of a process's threads: in what it waits, and for how much CPU."""
+    lines = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        try:
+            name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+            waits = (task / "wchan").read_text().strip("0 ") or "-"
+        except OSError:
+            continue
+        words = rest.split()
+        ticks = int(words[11]) + int(words[12])
+        lines.append(f"thread {task.name} {name}: {words[0]}, in {waits}, {ticks} ticks of CPU")
+    return lines
+
+
+def hears(pid: int, number: int) -> bool:
+    """Whom a signal would not end."""
+    try:
+        found = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
+    except OSError:
+        return False
+    return bool(found) and bool(int(found[1], 16) >> (number - 1) & 1)
+
+
+def stacks(group: int) -> str:
+    """Where all of the group stand, before they are ended. Python's stacks are written by the
+    processes themselves, to where they print (SIGUSR2: faulthandler)."""
+    lines = []
+    for pid in sorted(members(group)):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:160]
+        except OSError:
+            continue
+        lines += [f"---- process {pid}: {words}", *threads_of(pid)]
+        if hears(pid, signal.SIGUSR2):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR2)
+    time.sleep(STACKS_S)
+    return "\n".join(lines) + "\n"
 
 
 def end_group(group: int, patience_s: float) -> bool:
@@ -77,7 +125,7 @@ def end_group(group: int, patience_s: float) -> bool:
     for number in (signal.SIGTERM, signal.SIGKILL):
         end = time.monotonic() + patience_s
         told = 0
-        while group_is_alive(group):
+        while members(group):
             if told == 0 or number == signal.SIGKILL:  # a second SIGTERM would interrupt the first
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(group, number)
@@ -141,13 +189,16 @@ class Session:
         told_s: float = TOLD_S,
     ) -> int:
         """Its exit code; its output goes to the log, and its JSON lines to the rows. At the limit
-        its whole process group is ended, and TimeIsUp raised; the rows until then are kept."""
+        the log gets the stacks of its whole process group, which is ended, and TimeIsUp is raised;
+        the rows until then are kept."""
         limit_s = min(limit_s, self.left_s)
         words = [str(word) for word in command]
+        if limit_s < 1:
+            raise TimeIsUp(f"{name_of(words)} was not begun: no time was left")
+        begin = self.mark()
         with self.log.open("a") as log:
             log.write(f"+ {' '.join(words)}\n")
             log.flush()
-            begin = self.mark()
             process = subprocess.Popen(
                 words,
                 cwd=self.lab.root,
@@ -157,28 +208,34 @@ class Session:
                 start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
             )
-            running.add(process.pid)
-            try:
-                process.wait(max(limit_s, 0.1))
-            except subprocess.TimeoutExpired:
-                pass
-            timed_out = process.returncode is None
+        running.add(process.pid)
+        timed_out = False
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            self.note(stacks(process.pid))
+        finally:  # also where all is told to end
             self.settle(process, words, told_s)
-        new = rows_of(self.since(begin))
-        self.rows += new
+            new = rows_of(self.since(begin))
+            self.rows += new
         for row in new:
             print(json.dumps(row), flush=True)
         if timed_out:
             raise TimeIsUp(f"{name_of(words)} did not end within {limit_s:.0f} s; {self.log}")
         return process.returncode
 
+    def note(self, text: str) -> None:
+        with self.log.open("a") as log:
+            log.write(text)
+
     def settle(self, process: subprocess.Popen[bytes], words: list[str], told_s: float) -> None:
         """Nobody of its group stays."""
         ended = process.returncode is not None
-        if group_is_alive(process.pid):
+        if members(process.pid):
             if ended:  # what it started has a moment to see that it is alone
                 time.sleep(0.5)
-            if ended and group_is_alive(process.pid):
+            if ended and members(process.pid):
                 self.leftovers.append(f"processes of {name_of(words)}")
             if not end_group(process.pid, told_s):
                 self.leftovers.append(f"a process of {name_of(words)} THAT CANNOT BE KILLED")
@@ -278,9 +335,12 @@ def experiments(session: Session) -> tuple[str, str]:
     if not program.exists():
         raise Failed("it was not built")
     options = ["--driver", lab.driver, "--json", *(["--small"] if lab.quick else [])]
-    for name in EXPERIMENTS:
+    for place, name in enumerate(EXPERIMENTS):
+        behind = len(EXPERIMENTS) - 1 - place
+        limit_s = min(90.0, max(session.left_s - LEAST_S * behind, LEAST_S))
+        crew = ["--limit", f"{min(40.0, max(limit_s - TOLD_S, 5)):.0f}"]  # of one number of ranks
         try:
-            code = session.run([program, *options, "--limit", "40", name], limit_s=90)
+            code = session.run([program, *options, *crew, name], limit_s)
         except TimeIsUp as up:
             bad.append(str(up))
             continue

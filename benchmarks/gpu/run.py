@@ -22,6 +22,7 @@ import os  # noqa: E402
 import signal  # noqa: E402
 import subprocess  # noqa: E402
 import sys  # noqa: E402
+import traceback  # noqa: E402
 from pathlib import Path  # noqa: E402
 from types import FrameType  # noqa: E402
 
@@ -111,6 +112,7 @@ def clear_leftovers(before: set[str]) -> list[str]:
 
 
 def run_part(lab: parts.Lab, name: str, left_s: float) -> report.Result:
+    """Whatever it raises, the next ones run."""
     part = parts.PARTS[name]
     if left_s < part.least_s:
         return report.Result(name, "not run", f"{left_s:.0f} s are left, it needs {part.least_s}")
@@ -123,12 +125,20 @@ def run_part(lab: parts.Lab, name: str, left_s: float) -> report.Result:
         status, why = "absent", str(absent)
     except parts.TimeIsUp as up:
         status, why = "hung", str(up)
-    except (parts.Failed, OSError, ValueError) as error:
-        status, why = "failed", str(error) or type(error).__name__
+    except parts.Stopped as stop:
+        status, why = "stopped", str(stop)
+        parts.end_running()  # where the signal came while it was ending them
+    except parts.Failed as error:
+        status, why = "failed", str(error)
+    except Exception as error:  # noqa: BLE001
+        status, why = "failed", f"{type(error).__name__}: {error}"
+        session.note(traceback.format_exc())
     left = session.leftovers + clear_leftovers(before)
     if left:
         status, why = "failed", f"{why}; left behind: {', '.join(left)}".removeprefix("; ")
-    return report.Result(name, status, why, time.monotonic() - begun, session.rows)
+    result = report.Result(name, status, why, time.monotonic() - begun, session.rows)
+    result.log = session.since(0) if session.log.exists() else ""
+    return result
 
 
 def run_all(lab: parts.Lab, names: list[str], end: float, out: Path) -> list[report.Result]:
@@ -140,12 +150,15 @@ def run_all(lab: parts.Lab, names: list[str], end: float, out: Path) -> list[rep
         last = results[-1]
         print(f"{name}: {last.status} after {last.seconds:.0f} s {last.why}".rstrip(), flush=True)
         report.write(out, lab.facts, results)
+        if last.status == "stopped":
+            break
     return results
 
 
 def on_signal(number: int, frame: FrameType | None) -> None:
-    parts.end_running()
-    sys.exit(128 + number)
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, signal.SIG_IGN)
+    raise parts.Stopped(f"by signal {number}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -172,9 +185,14 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    lab = parts.Lab(ROOT, args.driver, args.quick, report.gather(ROOT, gpu))
+    facts = report.gather(ROOT, gpu) | {"only": args.only}
+    lab = parts.Lab(ROOT, args.driver, args.quick, facts)
     args.out.mkdir(parents=True, exist_ok=True)
-    results = run_all(lab, with_needs(names), BEGUN + args.budget, args.out)
+    try:
+        results = run_all(lab, with_needs(names), BEGUN + args.budget, args.out)
+    except parts.Stopped:  # between parts
+        print("stopped", file=sys.stderr)
+        return 1
     print(*report.summary(results), report.paths(args.out, lab.facts)[0], sep="\n")
     return 0 if all(result.good for result in results) else 1
 

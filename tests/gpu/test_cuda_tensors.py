@@ -15,6 +15,7 @@ exit code: 0 if all cases are ok; 1 if not; 2 after bad usage
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[0] / "support")]
@@ -36,7 +38,8 @@ import ranks  # noqa: E402
 import sharded  # noqa: E402, F401
 from cases import CASES, Team  # noqa: E402
 
-STALL_S = 40.0  # without a case that ends; the first one makes the contexts
+STALL_S = 30.0  # without a case that ends; the first one makes the contexts
+DEATH_S = 40.0  # for a rank's death, contexts included
 GRACE_S = 10.0
 FUTILE = 3  # new processes whose first case is their last: there is something else
 DIED = "hung or died"
@@ -74,11 +77,17 @@ def agree(team: Team, bad: bool) -> bool:
     return any_bad
 
 
-def body(rank: ranks.Rank, names: Sequence[str], device: str, folder: str) -> None:
+def join(rank: ranks.Rank, device: str) -> Team:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's is not for ranks
     team = Team(rank, torch.device(device))
     if device != "cpu":
         torch.cuda.set_device(team.device)
     team.init()
+    return team
+
+
+def body(rank: ranks.Rank, names: Sequence[str], device: str, folder: str) -> None:
+    team = join(rank, device)
     with open(f"{folder}/{rank.rank}", "w", buffering=1) as out:
         for number, name in enumerate(names):
             outcome, detail = attempt(team, name)
@@ -90,8 +99,7 @@ def body(rank: ranks.Rank, names: Sequence[str], device: str, folder: str) -> No
 
 def die(rank: ranks.Rank, device: str) -> str:
     """The last rank is killed, the others wait for it on their streams."""
-    team = Team(rank, torch.device(device))
-    team.init()
+    team = join(rank, device)
     t = team.ones()
     dist.all_reduce(t)
     rank.sync()
@@ -118,6 +126,8 @@ def is_alive(pid: int) -> bool:
 
 def watch(run: ranks.Run, end: float) -> None:
     """Kills the ranks when no case ends any more, or the time is over."""
+    global current
+    current = run
     seen, since = -1, time.monotonic()
     while any(is_alive(pid) for pid in run.pids.values()):
         done = sum(run.board[DONE_WORD + r] for r in range(run.world))
@@ -132,6 +142,21 @@ def watch(run: ranks.Run, end: float) -> None:
                 os.kill(pid, signal.SIGKILL)
             return
         time.sleep(0.05)
+
+
+current: ranks.Run | None = None
+
+
+def on_signal(number: int, frame: FrameType | None) -> None:
+    """What the ranks have printed lies in files that go with this process."""
+    if current is not None:
+        for rank in range(current.world):
+            print(f"rank {rank}, when told to end:\n{current.output(rank)}", file=sys.stderr)
+        sys.stderr.flush()
+        for pid in current.pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    os._exit(128 + number)
 
 
 def merge(said: Sequence[Sequence[str]]) -> tuple[str, str]:
@@ -207,14 +232,24 @@ def run_world(names: Sequence[str], world: int, device: str, end: float, json_li
     return bad
 
 
-def run_death(world: int, device: str, json_lines: bool) -> int:
+def run_death(world: int, device: str, end: float, json_lines: bool) -> int:
     name = "death: a rank is killed while others wait"
+    left = end - time.monotonic()
+    if left < DEATH_S / 4:
+        return show(name, world, "not run", "the time was over", json_lines)
+    end = min(end, time.monotonic() + DEATH_S * cases.TIMEOUT_S / 15)
     try:
-        ended = ranks.outcomes(world, die, device, limit=90)
+        ended = ranks.outcomes(
+            world, die, device, limit=left + 2 * GRACE_S, beside=lambda run: watch(run, end)
+        )
     except ranks.Hang as hang:
+        print(hang, file=sys.stderr, flush=True)
         return show(name, world, DIED, str(hang).splitlines()[0], json_lines)
     tell(ended)
-    said = [o.text or o.value or (f"exit {o.exit}" if o.exit else "") for o in ended[:-1]]
+    if any(o.exit not in (0, None) for o in ended[:-1]):
+        text = "; ".join(f"rank {o.rank}: exit {o.exit}" for o in ended[:-1])
+        return show(name, world, DIED, text, json_lines)
+    said = [o.text or o.value or "" for o in ended[:-1]]
     offered = not any(words in text for words in NOT_OFFERED for text in said)
     wrong = "; ".join(f"rank {r}: {text}" for r, text in enumerate(said) if text)
     outcome = "ok" if not wrong else "wrong" if offered else "not offered yet"
@@ -264,12 +299,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(f"--only {error}")
     be_patient(args.slow)
-    end, bad, ran = time.monotonic() + args.limit, 0, 0
-    for world in map(int, args.worlds.split(",")):
-        bad += run_world(names, world, args.device, end, args.json)
+    signal.signal(signal.SIGTERM, on_signal)
+    begun, bad, ran = time.monotonic(), 0, 0
+    worlds = [int(world) for world in args.worlds.split(",")]
+    for number, world in enumerate(worlds):
+        now = time.monotonic()  # one that hangs leaves the next ones their share
+        end = now + (begun + args.limit - now) / (len(worlds) - number)
+        dies = not args.only and not args.no_death
+        before = min(DEATH_S, args.limit / len(worlds) / 4) if dies else 0
+        bad += run_world(names, world, args.device, end - before, args.json)
         ran += len(names)
-        if not args.only and not args.no_death:
-            bad += run_death(world, args.device, args.json)
+        if dies:
+            bad += run_death(world, args.device, end, args.json)
             ran += 1
     print(f"{ran - bad} of {ran} cases are ok", file=sys.stderr)
     return 1 if bad else 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -186,6 +187,53 @@ def test_the_limit_ends_all_processes_and_keeps_the_rows(tmp_path: Path) -> None
     assert not is_running(one.rows[1]["pid"])
 
 
+def test_who_is_ended_has_said_where_it_stood(tmp_path: Path) -> None:
+    """Who registered for it by a Python stack, others by what the kernel knows, and they live on
+    until they are told to end."""
+    text = "import faulthandler, signal, subprocess, time\n"
+    text += "subprocess.Popen(['sleep', '1000'])\n"
+    text += "faulthandler.register(signal.SIGUSR2, all_threads=True)\n"
+    text += "def stands_here(): time.sleep(1000)\n"
+    text += "stands_here()"
+    one = session(tmp_path)
+    with pytest.raises(parts.TimeIsUp):
+        one.run(python(text), 1)
+    said = one.log.read_text()
+    assert "in stands_here" in said
+    assert "sleep 1000" in said
+    assert re.search(r"thread \d+ sleep: S", said)
+
+
+def test_a_hang_under_the_limit_of_a_part_leaves_what_all_ranks_said(tmp_path: Path) -> None:
+    """The ranks print to files of their own, which go when their parent ends."""
+    text = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT / "tests" / "gpu")!r})
+import test_cuda_tensors as tensors
+import cases
+def waits_for_ever(team):
+    print("rank", team.me, "is here")
+    time.sleep(1000)
+cases.CASES.clear()
+cases.CASES["hangs"] = cases.Case(waits_for_ever)
+tensors.main(["--device", "cpu", "--worlds", "2", "--limit", "900"])
+"""
+    one = session(tmp_path)
+    with pytest.raises(parts.TimeIsUp):
+        one.run(python(text), 16)
+    said = one.log.read_text()
+    assert "rank 0 is here" in said and "rank 1 is here" in said
+    assert said.count("in waits_for_ever") == 2
+    assert one.leftovers == []
+
+
+def test_who_has_no_time_left_is_not_begun(tmp_path: Path) -> None:
+    one = session(tmp_path, 0.5)
+    with pytest.raises(parts.TimeIsUp, match="was not begun"):
+        one.run(["touch", tmp_path / "file"])
+    assert not (tmp_path / "file").exists()
+
+
 def test_who_does_not_hear_is_killed(tmp_path: Path) -> None:
     text = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
     begun = time.monotonic()
@@ -244,6 +292,55 @@ def test_what_parts_end_with_is_kept_each_time(
     assert [one["status"] for one in whole["parts"]] == statuses
     assert whole["parts"][2]["rows"] == [{"bench": "a", "us": 1.25}]
     assert "| a | 1.25 |" in text.read_text()
+
+
+def test_what_fails_leaves_its_log_in_the_report_and_the_next_part_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(one: parts.Session) -> tuple[str, str]:
+        one.run(python("print('{\"a\": 1}'); print('what it said')"))
+        raise KeyError("a defect of the script")
+
+    def fine(one: parts.Session) -> tuple[str, str]:
+        return "ok", ""
+
+    monkeypatch.setattr(parts, "PARTS", {"broken": part(broken), "fine": part(fine)})
+    results = gpu_run.run_all(lab(tmp_path), ["broken", "fine"], time.monotonic() + 60, tmp_path)
+    assert [result.status for result in results] == ["failed", "ok"]
+    text = report.paths(tmp_path, FACTS)[0].read_text()
+    assert "    what it said" in text
+    assert "    KeyError: 'a defect of the script'" in text
+    assert "what it said" in report.log_path(tmp_path, FACTS).read_text()
+    alone = report.paths(tmp_path, FACTS | {"only": "tensors,cpu"})[0]
+    assert alone.name == "2026-01-02-nvidia-h200-sxm-tensors-cpu.md"
+    assert report.logs([report.Result("p", "ok", log="x" * 5_000_000)]).count("x") <= 2 << 20
+
+
+def test_a_run_that_is_told_to_end_writes_what_it_has(tmp_path: Path) -> None:
+    text = f"""
+import sys
+sys.path.insert(0, {str(GPU)!r})
+import parts, pathlib, report, run, signal
+def slow(one):
+    row = 'print(\\'{{"a": 1}}\\', flush=True)'
+    one.run([sys.executable, "-c", row + "; import time; time.sleep(1000)"])
+    return "ok", ""
+parts.PARTS = {{name: parts.Part(slow, 99, "", needs=()) for name in ("slow", "next")}}
+run.find_gpu = lambda driver: ("A GPU|1|", "")
+report.gather = lambda root, gpu: {FACTS!r}
+run.ROOT = pathlib.Path({str(tmp_path)!r})
+sys.exit(run.main(["--out", {str(tmp_path)!r}]))
+"""
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    log = tmp_path / "build" / "gpu" / "logs" / "slow.log"
+    while not log.exists() or "\n{" not in log.read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0].count("====") == 2
+    assert process.returncode == 1
+    whole = json.loads(report.paths(tmp_path, FACTS)[1].read_text())
+    assert [(one["status"], one["rows"]) for one in whole["parts"]] == [("stopped", [{"a": 1}])]
 
 
 def test_what_was_spent_before_the_first_part_counts(
@@ -330,7 +427,7 @@ def test_cases_under_the_sanitizer_exist_and_have_more_time(
     for module, name in ((cases, "TIMEOUT_S"), (tensors, "STALL_S"), (tensors, "GRACE_S")):
         monkeypatch.setattr(module, name, getattr(module, name))
     tensors.be_patient(4)
-    assert (cases.TIMEOUT_S, tensors.STALL_S, tensors.GRACE_S) == (60, 160, 40)
+    assert (cases.TIMEOUT_S, tensors.STALL_S, tensors.GRACE_S) == (60, 120, 40)
 
 
 # ---- the tests of CUDA tensors ----
