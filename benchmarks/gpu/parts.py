@@ -19,7 +19,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-STACKS_S = 1.0  # for all to say where they stand
+STACKS_S = 0.2  # for a process to say where it stands
 TOLD_S = 14.0  # from the signal that asks to the one that kills: poison takes its time
 PACKAGES = "cmake, gcc, g++ and ninja (or make)"
 LEAST_S = 12.0  # for an experiment, whatever those before it took
@@ -103,21 +103,22 @@ def hears(pid: int, number: int) -> bool:
     return bool(found) and bool(int(found[1], 16) >> (number - 1) & 1)
 
 
-def stacks(group: int) -> str:
-    """Where all of the group stand, before they are ended. Python's stacks are written by the
-    processes themselves, to where they print (SIGUSR2: faulthandler)."""
-    lines = []
-    for pid in sorted(members(group)):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:160]
-        except OSError:
-            continue
-        lines += [f"---- process {pid}: {words}", *threads_of(pid)]
-        if hears(pid, signal.SIGUSR2):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR2)
-    time.sleep(STACKS_S)
+def stands(pid: int) -> str:
+    """Where a process stands. Python's stacks it writes itself, to where it prints (SIGUSR2:
+    faulthandler), and has a moment alone to do so."""
+    lines = [f"---- process {pid}: {command_of(pid)}", *threads_of(pid)]
+    if hears(pid, signal.SIGUSR2):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR2)
+            time.sleep(STACKS_S)
     return "\n".join(lines) + "\n"
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:160]
+    except OSError:
+        return ""
 
 
 def end_group(group: int, patience_s: float) -> bool:
@@ -214,7 +215,8 @@ class Session:
             process.wait(limit_s)
         except subprocess.TimeoutExpired:
             timed_out = True
-            self.note(stacks(process.pid))
+            for pid in sorted(members(process.pid)):
+                self.note(stands(pid))
         finally:  # also where all is told to end
             self.settle(process, words, told_s)
             new = rows_of(self.since(begin))

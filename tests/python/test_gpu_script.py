@@ -430,6 +430,55 @@ def test_cases_under_the_sanitizer_exist_and_have_more_time(
     assert (cases.TIMEOUT_S, tensors.STALL_S, tensors.GRACE_S) == (60, 120, 40)
 
 
+# ---- the benchmark ----
+
+# Read again by every rank: they are spawned. `PLANTED` is what shmcoll does at 512 bytes.
+BENCH = """
+import os, sys, time
+sys.path.insert(0, GPU)
+import baselines
+import torch.distributed as dist
+honest = dist.all_reduce
+def all_reduce(t, *args, group=None, **more):
+    if group is not None and t.numel() == 128 and dist.get_backend(group) == "shmcoll":
+        if dist.get_rank() == 1:
+            PLANTED
+    return honest(t, *args, group=group, **more)
+dist.all_reduce = all_reduce
+baselines.STALL_S = 12.0
+baselines.END_S = 2
+baselines.able_ones = lambda world, options, refusals, end: ["gloo", "shmcoll"]
+if __name__ == "__main__":
+    sys.exit(baselines.main("--device cpu --worlds 2 --max 4K --backends gloo,shmcoll".split()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        ('raise RuntimeError("planted")', "rank 1: RuntimeError: planted"),
+        ("time.sleep(1000)", "no step ended in 12 s"),
+    ],
+)
+def test_a_backend_that_fails_at_a_size_is_a_row_and_the_other_goes_on(
+    tmp_path: Path, planted: str, said: str
+) -> None:
+    script = tmp_path / "bench.py"
+    script.write_text(BENCH.replace("GPU)", f"{str(GPU)!r})").replace("PLANTED", planted))
+    one = session(tmp_path, 120)
+    assert one.run([sys.executable, script]) == 1
+    rows = [row for row in one.rows if row["bench"] == "all_reduce"]
+    good = [(row["backend"], row["bytes"]) for row in rows if row["us"]]
+    assert sorted(good) == sorted(
+        [("shmcoll", size) for size in (8, 64)] + [("gloo", size) for size in (8, 64, 512, 4096)]
+    )
+    [bad] = [row for row in rows if not row["us"]]
+    assert (bad["backend"], bad["bytes"], bad["wrong"]) == ("shmcoll", 512, False)
+    assert said in bad["why"]
+    if "sleep" in planted:
+        assert 'bench.py", line 10 in all_reduce' in one.log.read_text()  # where it stood
+
+
 # ---- the tests of CUDA tensors ----
 
 
