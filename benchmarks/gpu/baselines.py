@@ -39,6 +39,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import about  # noqa: E402
 import parts  # noqa: E402
 
 SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 128 << 20, 1 << 30)
@@ -162,6 +163,8 @@ def measure(
         last = dict.fromkeys(backends, 0.0)  # a call of the size before
         for size in sizes:
             measure_size(team, groups, size, last, end)
+            if size == sizes[0] and rank == 0 and team.device.type == "cuda":
+                tell_route(groups, world)
         team.step("", 0)
     except Exception as error:  # noqa: BLE001
         traceback.print_exc()
@@ -199,6 +202,12 @@ def measure_size(
             row |= {"gb_s": float(f"{size / middle / 1e9:.4g}"), "wrong": wrong[name]}
         if team.rank == 0:
             print(json.dumps(row), flush=True)
+
+
+def tell_route(groups: dict[str, Any], world: int) -> None:
+    row = about.route_of(groups["shmcoll"], world) if "shmcoll" in groups else {}
+    if row:
+        print(json.dumps(row), flush=True)
 
 
 def row_of(world: int, size: int, backend: str) -> Row:

@@ -365,9 +365,23 @@ def tensors(session: Session) -> tuple[str, str]:
     code = session.run(command, env=with_package(lab))
     counts: dict[str, int] = {}
     for row in session.rows:
-        counts[row.get("outcome", "?")] = counts.get(row.get("outcome", "?"), 0) + 1
+        if "case" in row:
+            counts[row["outcome"]] = counts.get(row["outcome"], 0) + 1
     text = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
-    return ("ok" if code == 0 and counts.get("ok") else "failed"), text or "no test ran"
+    again = [row for row in session.rows if "again" in row]
+    if again:
+        mended = sum(row["outcome"] == "ok" for row in again)
+        text += f"; {mended} of {len(again)} tried again are ok with {again[0]['with']}"
+    text = ", ".join([text or "no test ran", *routes(session)])
+    return ("ok" if code == 0 and counts.get("ok") else "failed"), text
+
+
+def routes(session: Session) -> list[str]:
+    """The ways that groups of CUDA tensors went."""
+    rows = [row for row in session.rows if "route" in row]
+    return list(
+        dict.fromkeys(f"route {row['route']} {row.get('memory', '')}".strip() for row in rows)
+    )
 
 
 def bench(session: Session) -> tuple[str, str]:
@@ -379,7 +393,8 @@ def bench(session: Session) -> tuple[str, str]:
     wrong = [row for row in session.rows if row.get("wrong")]
     if wrong:
         return "failed", f"{len(wrong)} rows with wrong values"
-    return ("ok", "") if code == 0 else ("failed", f"ended with {code}; {session.log}")
+    text = ", ".join([*([] if code == 0 else [f"ended with {code}"]), *routes(session)])
+    return ("ok" if code == 0 else "failed"), text
 
 
 def cpu(session: Session) -> tuple[str, str]:

@@ -27,13 +27,19 @@ from pathlib import Path
 from types import FrameType
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[0] / "support")]
+sys.path[:0] = [
+    str(HERE),
+    str(HERE.parents[0] / "support"),
+    str(HERE.parents[1] / "benchmarks/gpu"),
+]
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
+import about  # noqa: E402
 import cases  # noqa: E402
 import graph_cases  # noqa: E402, F401
+import mail_cases  # noqa: E402, F401
 import ranks  # noqa: E402
 import sharded  # noqa: E402, F401
 from cases import CASES, Team  # noqa: E402
@@ -43,6 +49,8 @@ DEATH_S = 40.0  # for a rank's death, contexts included
 GRACE_S = 10.0
 FUTILE = 3  # new processes whose first case is their last: there is something else
 DIED = "hung or died"
+MORE = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}  # hardware queues; the preset is 8
+AGAIN = 3  # cases of a world that are tried again with that
 DONE_WORD = 512  # on the board: how many cases rank r is through with
 
 # What is said where CUDA tensors, or this call on them, are not offered; the last is torch's.
@@ -93,8 +101,18 @@ def body(rank: ranks.Rank, names: Sequence[str], device: str, folder: str) -> No
             outcome, detail = attempt(team, name)
             out.write(json.dumps([outcome, detail]) + "\n")
             rank.board[DONE_WORD + rank.rank] = number + 1
+            if rank.rank == 0 and device != "cpu":
+                tell_route(team, Path(folder, "route"))
             if agree(team, outcome != "ok"):
                 team.renew()
+
+
+def tell_route(team: Team, file: Path) -> None:
+    """Once, as soon as it is known."""
+    if not file.exists():
+        row = about.route_of(None, team.world)
+        if row:
+            file.write_text(json.dumps(row) + "\n")
 
 
 def die(rank: ranks.Rank, device: str) -> str:
@@ -177,7 +195,12 @@ def collect(names: Sequence[str], folder: Path, world: int) -> list[tuple[str, s
 
 
 def run_some(
-    names: Sequence[str], world: int, device: str, folder: Path, end: float
+    names: Sequence[str],
+    world: int,
+    device: str,
+    folder: Path,
+    end: float,
+    env: dict[str, str] | None = None,
 ) -> list[tuple[str, str]]:
     """The outcomes of the first ones; of all, unless one hung or ended its rank."""
     for old in folder.iterdir():
@@ -192,6 +215,7 @@ def run_some(
             str(folder),
             limit=left + 2 * GRACE_S,
             grace=GRACE_S,
+            env=env,
             beside=lambda run: watch(run, end),
         )
         texts = [f"rank {o.rank}: exit {o.exit} {o.error} {o.text}" for o in ended if not o.ok]
@@ -215,17 +239,40 @@ def tell(ended: Sequence[ranks.Outcome]) -> None:
             print(f"rank {o.rank}:\n{o.output}{o.trace}", file=sys.stderr, flush=True)
 
 
+def try_again(name: str, outcome: str, world: int, device: str, folder: Path, end: float) -> None:
+    """Do more hardware queues mend it? A row of its own, which counts as no case."""
+    [(now, detail)] = run_some([name], world, device, folder, end, MORE)
+    row: Row = {"again": name, "ranks": world, "preset": outcome}
+    row |= {"with": " ".join(f"{key}={value}" for key, value in MORE.items())}
+    print(json.dumps(row | {"outcome": now, "detail": detail}), flush=True)
+
+
+def show_route(folder: Path, routes: set[str]) -> None:
+    file = folder / "route"
+    if file.exists() and file.read_text() not in routes:
+        routes.add(file.read_text())
+        print(file.read_text(), end="", flush=True)
+
+
 def run_world(names: Sequence[str], world: int, device: str, end: float, json_lines: bool) -> int:
     """How many cases are not ok."""
-    bad = 0
-    with tempfile.TemporaryDirectory(prefix="shmcoll-gpu-") as folder:
+    bad = again = 0
+    routes: set[str] = set()
+    with tempfile.TemporaryDirectory(prefix="shmcoll-gpu-") as name_of_folder:
+        folder = Path(name_of_folder)
         futile, why = 0, "the time was over"
         while names and time.monotonic() < end and futile < FUTILE:
-            found = run_some(names, world, device, Path(folder), end)
+            found = run_some(names, world, device, folder, end)
+            show_route(folder, routes)
             futile = futile + 1 if len(found) == 1 and found[0][0] == DIED else 0
             why = found[-1][1] if futile == FUTILE else why
             for name, (outcome, detail) in zip(names, found):
                 bad += show(name, world, outcome, detail, json_lines)
+            for name, (outcome, _) in zip(names, found):
+                failed = CASES[name].waits and outcome in ("wrong", "error", DIED)
+                if failed and again < AGAIN and time.monotonic() < end:
+                    again += 1
+                    try_again(name, outcome, world, device, folder, end)
             names = names[len(found) :]
     for name in names:
         bad += show(name, world, "not run", why, json_lines)
@@ -275,13 +322,16 @@ def be_patient(factor: float) -> None:
 
 
 def picked(only: str, device: str) -> list[str]:
-    """The cases whose names contain one of the words; ValueError names a word without a case."""
+    """The cases whose names contain one of the words; ValueError names a word without a case. In the
+    order of what is to be known first: more dtypes come last."""
     words = [word for word in only.split(",") if word]
     for word in words:
         if not any(word in name for name in CASES):
             raise ValueError(f"{word}: no case is called so")
     asked = [n for n in CASES if not words or any(word in n for word in words)]
-    return [n for n in asked if device != "cpu" or not CASES[n].cuda]
+    asked = [n for n in asked if device != "cpu" or not CASES[n].cuda]
+    dtypes = {str(dtype)[6:] for dtype in cases.DTYPES} - {"float32"}
+    return sorted(asked, key=lambda n: n.split()[-1] in dtypes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -21,6 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 GPU = ROOT / "benchmarks" / "gpu"
 sys.path[:0] = [str(GPU), str(ROOT / "tests" / "gpu")]
 
+import ranks  # noqa: E402
+import shmcoll  # noqa: E402
+
+import about  # noqa: E402
 import cases  # noqa: E402
 import parts  # noqa: E402
 import report  # noqa: E402
@@ -524,6 +528,79 @@ def test_wrong_cases_and_hanging_ones_are_told_and_the_rest_runs(
         "last": "ok",
     }
     assert bad == 5
+
+
+def test_a_waiting_case_that_fails_is_tried_with_more_hardware_queues(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And says whether that mends it; others, and those that are not offered, are not tried."""
+
+    def hangs(team: cases.Team) -> str:
+        if os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") != "32" and team.me:
+            time.sleep(1000)
+        return team.usable()
+
+    def refuse(team: cases.Team) -> str:
+        raise TypeError("shmcoll: send: sparse CUDA tensors are not offered")
+
+    found = {
+        "hangs": cases.Case(hangs, waits=True),
+        "wrong": cases.Case(lambda team: "no", waits=True),
+        "right": cases.Case(lambda team: team.usable(), waits=True),
+        "refused": cases.Case(refuse, waits=True),
+        "wrong, and waits for nobody": cases.Case(lambda team: "no"),
+    }
+    monkeypatch.setattr(tensors, "CASES", found)
+    monkeypatch.setattr(tensors, "STALL_S", 3.0)
+    monkeypatch.setattr(tensors, "GRACE_S", 2.0)
+    assert tensors.run_world(list(found), 2, "cpu", time.monotonic() + 60, True) == 4
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    again = [(row["again"], row["preset"], row["outcome"]) for row in rows if "again" in row]
+    assert again == [("hangs", "hung or died", "ok"), ("wrong", "wrong", "wrong")]
+    assert sum("case" in row for row in rows) == 5
+
+
+def test_what_is_to_be_known_first_is_run_first() -> None:
+    names = tensors.picked("", "cuda:0")
+    assert sorted(names) == sorted(cases.CASES)
+    assert names[0] == "broadcast float32"
+    assert names.index("FSDP2: replicas of shards") < names.index("broadcast float64")
+    waiting = [name for name in names if cases.CASES[name].waits]
+    assert len(waiting) == 6
+
+
+def test_the_route_of_cuda_tensors_is_a_row(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {"rank": "0"}
+    monkeypatch.setattr(shmcoll, "describe", lambda group: said, raising=False)
+    assert about.route_of(None, 2) == {}  # no CUDA tensor yet
+    said |= {"cuda.route": "slabs", "cuda.memory": "fd", "cuda.reason": "", "cuda.gpus": "1"}
+    row = about.route_of(None, 2)
+    assert (row["route"], row["memory"], row["gpus"]) == ("slabs", "fd", "1")
+
+    def broken(group: object) -> dict[str, str]:
+        raise RuntimeError("it has failed")
+
+    monkeypatch.setattr(shmcoll, "describe", broken)
+    assert about.route_of(None, 2)["reason"] == "RuntimeError: it has failed"
+    monkeypatch.delattr(shmcoll, "describe")
+    assert about.route_of(None, 2)["route"] == "unknown"
+
+    team = cases.Team(ranks.Rank.__new__(ranks.Rank), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(cases.Team, "world", 2)
+    monkeypatch.setattr(about, "route_of", lambda group, world: row)
+    shown: set[str] = set()
+    for _ in range(2):
+        tensors.tell_route(team, tmp_path / "route")
+        tensors.show_route(tmp_path, shown)
+    [line] = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["memory"] == "fd"
+    one = session(tmp_path)
+    one.rows = [row, {"case": "x", "ranks": 2, "outcome": "ok", "detail": ""}]
+    assert parts.routes(one) == ["route slabs fd"]
+    text = report.markdown(FACTS, [report.Result("tensors", "ok", "", 1.0, one.rows)])
+    assert "| slabs | 2 | fd | 1 |" in text
 
 
 def test_the_cases_hold_for_cpu_tensors() -> None:
