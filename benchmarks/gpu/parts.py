@@ -494,26 +494,40 @@ class Part:
     run: Callable[[Session], tuple[str, str]]
     limit_s: float
     settles: str
-    least_s: float = 15
-    needs: tuple[str, ...] = field(default=("build",))
+    least_s: float = 15  # it is not begun with less
+    due_s: float = 20  # kept for it by those before, whatever they would like
+    needs: tuple[str, ...] = field(default=("build",))  # without these it is not run
+    wants: tuple[str, ...] = ()  # these run before it, and may fail
 
 
 # In the order of what is to be known first. Together they may ask for more than a run has: what is
 # not reached is run by its name.
 PARTS = {
     "build": Part(build, 120, "the C programs, from this checkout", needs=()),
-    "experiments": Part(experiments, 240, "what the GPU really does (docs/CUDA.md)"),
-    "package": Part(package, 180, "the Python package, against this torch", needs=()),
+    "experiments": Part(experiments, 240, "what the GPU really does (docs/CUDA.md)", due_s=60),
+    "package": Part(package, 180, "the Python package, against this torch", due_s=60, needs=()),
     "tensors": Part(
         tensors,
         150,
         "collectives on CUDA tensors beside the same on CPU tensors",
+        due_s=70,
         needs=("package",),
     ),
-    "bench": Part(bench, 130, "all_reduce on one GPU: gloo, NCCL, shmcoll", needs=("package",)),
+    "bench": Part(
+        bench,
+        130,
+        "all_reduce on one GPU: gloo, NCCL, shmcoll",
+        due_s=50,
+        needs=(),
+        wants=("package",),
+    ),
     "cpu": Part(cpu, 60, "the C library on 2 to 16 ranks, and with reduction threads"),
     "ddp": Part(ddp, 60, "a training step on 2 ranks of the CPU, beside gloo", needs=("package",)),
     "sanitizer": Part(
-        sanitizer, 180, "compute-sanitizer's memcheck and racecheck", needs=("build", "package")
+        sanitizer,
+        180,
+        "compute-sanitizer's memcheck and racecheck",
+        due_s=50,
+        wants=("package",),
     ),
 }

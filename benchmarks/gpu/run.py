@@ -95,7 +95,8 @@ def chosen(only: str) -> list[str]:
 
 def with_needs(names: list[str]) -> list[str]:
     """And the parts that these need, in order."""
-    needed = {need for name in names for need in parts.PARTS[name].needs}
+    chosen_ones = [parts.PARTS[name] for name in names]
+    needed = {need for one in chosen_ones for need in (*one.needs, *one.wants)}
     return [name for name in parts.PARTS if name in needed or name in names]
 
 
@@ -111,12 +112,12 @@ def clear_leftovers(before: set[str]) -> list[str]:
     return [f"/dev/shm/{name}" for name in left]
 
 
-def run_part(lab: parts.Lab, name: str, left_s: float) -> report.Result:
-    """Whatever it raises, the next ones run."""
+def run_part(lab: parts.Lab, name: str, left_s: float, behind_s: float = 0) -> report.Result:
+    """Whatever it raises, the next ones run, which have `behind_s` for themselves."""
     part = parts.PARTS[name]
     if left_s < part.least_s:
         return report.Result(name, "not run", f"{left_s:.0f} s are left, it needs {part.least_s}")
-    limit_s = min(part.limit_s, left_s)
+    limit_s = min(part.limit_s, max(left_s - behind_s, min(part.due_s, left_s)))
     before, begun = shared_memory(), time.monotonic()
     session = parts.Session(lab, name, limit_s)
     try:
@@ -144,9 +145,14 @@ def run_part(lab: parts.Lab, name: str, left_s: float) -> report.Result:
 def run_all(lab: parts.Lab, names: list[str], end: float, out: Path) -> list[report.Result]:
     """Until `end`, by time.monotonic()."""
     results: list[report.Result] = []
-    for name in names:
+    for place, name in enumerate(names):
         print(f"==== {name} ====", flush=True)
-        results.append(run_part(lab, name, end - time.monotonic()))
+        bad = [one.part for one in results if not one.good and one.part in parts.PARTS[name].needs]
+        if bad:  # what an earlier build has left would tell of another one
+            results.append(report.Result(name, "not run", f"it needs {bad[0]}, which is not ok"))
+        else:
+            behind_s = sum(parts.PARTS[one].due_s for one in names[place + 1 :])
+            results.append(run_part(lab, name, end - time.monotonic(), behind_s))
         last = results[-1]
         print(f"{name}: {last.status} after {last.seconds:.0f} s {last.why}".rstrip(), flush=True)
         report.write(out, lab.facts, results)
@@ -168,6 +174,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=BUDGET_S, metavar="SECONDS")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="few sizes: does everything run?")
+    parser.add_argument("--commit", default="", help="which, where git does not tell")
     parser.add_argument("--driver", default="libcuda.so.1", help="the tests' stand-in, say")
     args = parser.parse_args(argv)
     try:
@@ -186,6 +193,7 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     facts = report.gather(ROOT, gpu) | {"only": args.only}
+    facts |= {"commit": args.commit} if args.commit else {}
     lab = parts.Lab(ROOT, args.driver, args.quick, facts)
     args.out.mkdir(parents=True, exist_ok=True)
     try:

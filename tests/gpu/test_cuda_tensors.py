@@ -40,6 +40,7 @@ import about  # noqa: E402
 import cases  # noqa: E402
 import graph_cases  # noqa: E402, F401
 import mail_cases  # noqa: E402, F401
+import parts  # noqa: E402
 import ranks  # noqa: E402
 import sharded  # noqa: E402, F401
 from cases import CASES, Team  # noqa: E402
@@ -153,9 +154,8 @@ def watch(run: ranks.Run, end: float) -> None:
         if done != seen:
             seen, since = done, now
         if now - since > STALL_S or now > end:
-            for pid in run.pids.values():
-                os.kill(pid, signal.SIGUSR2)  # prints where it stands (tests/support/ranks.py)
-            time.sleep(0.5)
+            for rank, pid in run.pids.items():
+                print(f"rank {rank}: {parts.stands(pid)}", file=sys.stderr, flush=True)
             for pid in run.pids.values():
                 os.kill(pid, signal.SIGKILL)
             return

@@ -4,6 +4,7 @@ can fail."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -158,6 +159,57 @@ def test_parts_are_chosen_by_name_and_bring_what_they_need() -> None:
         gpu_run.chosen("cpu,wrong")
 
 
+def test_what_all_parts_are_due_fits_a_run() -> None:
+    """Also where each of them hangs, and takes its time to end."""
+    ending = sum(parts.TOLD_S for _ in parts.PARTS)
+    assert sum(part.due_s for part in parts.PARTS.values()) + ending < gpu_run.BUDGET_S
+
+
+def test_a_part_that_hangs_leaves_the_next_ones_their_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {}
+
+    def keep(one: parts.Session) -> tuple[str, str]:
+        limits[one.log.stem] = one.left_s
+        return "ok", ""
+
+    found = {
+        "long": parts.Part(keep, 240, "", due_s=60, needs=()),
+        "next": parts.Part(keep, 50, "", due_s=40, needs=()),
+        "last": parts.Part(keep, 50, "", due_s=30, needs=()),
+    }
+    monkeypatch.setattr(parts, "PARTS", found)
+    gpu_run.run_all(lab(tmp_path), list(found), time.monotonic() + 200, tmp_path)
+    assert [round(limits[name], -1) for name in found] == [130, 50, 50]
+    gpu_run.run_all(lab(tmp_path), list(found), time.monotonic() + 80, tmp_path)
+    assert [round(limits[name], -1) for name in found] == [60, 50, 50]
+
+
+def test_a_part_without_what_it_needs_is_not_run_and_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(one: parts.Session) -> tuple[str, str]:
+        raise parts.Failed("no compiler")
+
+    fine = parts.Part(lambda one: ("ok", ""), 30, "", needs=())
+    found = {
+        "package": part(fails),
+        "experiments": fine,
+        "tensors": dataclasses.replace(fine, needs=("package",)),
+        "bench": dataclasses.replace(fine, wants=("package",)),
+    }
+    monkeypatch.setattr(parts, "PARTS", found)
+    results = gpu_run.run_all(lab(tmp_path), list(found), time.monotonic() + 99, tmp_path)
+    assert [result.status for result in results] == ["failed", "ok", "not run", "ok"]
+    assert results[2].why == "it needs package, which is not ok"
+
+
+def test_a_failing_package_stops_neither_experiments_nor_the_others_figures() -> None:
+    for name in ("experiments", "cpu", "bench", "sanitizer"):
+        assert "package" not in parts.PARTS[name].needs
+
+
 def test_every_part_fits_a_run_of_its_own() -> None:
     for name in parts.PARTS:
         needed = sum(parts.PARTS[one].limit_s for one in gpu_run.with_needs([name]))
@@ -208,7 +260,9 @@ def test_who_is_ended_has_said_where_it_stood(tmp_path: Path) -> None:
     assert re.search(r"thread \d+ sleep: S", said)
 
 
-def test_a_hang_under_the_limit_of_a_part_leaves_what_all_ranks_said(tmp_path: Path) -> None:
+def test_a_hang_under_the_limit_of_a_part_leaves_what_all_ranks_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ranks print to files of their own, which go when their parent ends."""
     text = f"""
 import sys, time
@@ -217,14 +271,26 @@ import test_cuda_tensors as tensors
 import cases
 def waits_for_ever(team):
     print("rank", team.me, "is here")
+    open(f"{tmp_path}/{{team.me}}", "w").close()
     time.sleep(1000)
 cases.CASES.clear()
 cases.CASES["hangs"] = cases.Case(waits_for_ever)
 tensors.main(["--device", "cpu", "--worlds", "2", "--limit", "900"])
 """
-    one = session(tmp_path)
+    one = session(tmp_path, 60)
+
+    def until_all_wait() -> None:
+        while one.left_s > 0 and not all((tmp_path / str(r)).exists() for r in range(2)):
+            time.sleep(0.05)
+        raise subprocess.TimeoutExpired("it", 0)
+
+    class Watched(subprocess.Popen):  # type: ignore[type-arg]
+        def wait(self, timeout: float | None = None) -> int:
+            return until_all_wait() if timeout and timeout > 20 else super().wait(timeout)
+
+    monkeypatch.setattr(parts.subprocess, "Popen", Watched)
     with pytest.raises(parts.TimeIsUp):
-        one.run(python(text), 16)
+        one.run(python(text))
     said = one.log.read_text()
     assert "rank 0 is here" in said and "rank 1 is here" in said
     assert said.count("in waits_for_ever") == 2
