@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -317,8 +318,16 @@ def build(session: Session) -> tuple[str, str]:
     return "ok", kernels_of(session)
 
 
+def check_headers() -> None:
+    """Before minutes are spent on what needs them."""
+    folders = [sysconfig.get_paths()["include"], *os.environ.get("CPATH", "").split(":")]
+    if not any(Path(folder, "Python.h").exists() for folder in folders if folder):
+        raise Failed(f"no Python.h in {folders[0]} (python3-dev; or a folder in CPATH)")
+
+
 def package(session: Session) -> tuple[str, str]:
     env = tools(session.lab)
+    check_headers()
     if "CMAKE_GENERATOR" in env:
         fresh(session.lab.root / "build" / "core", env["CMAKE_GENERATOR"])
     session.must([*session.lab.script("setup.py"), "build_ext", "--inplace"], env=env)
@@ -354,7 +363,10 @@ def experiments(session: Session) -> tuple[str, str]:
 def with_package(lab: Lab) -> dict[str, str]:
     """The environment in which `import shmcoll` finds what was built here."""
     paths = [str(lab.root / "python"), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": ":".join(path for path in paths if path)}
+    # Else whoever asks torch whether there is CUDA, while something is imported, has called the
+    # driver, and CUDA refuses to work in the ranks that are forked.
+    asked = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    return {"PYTHONPATH": ":".join(path for path in paths if path), **asked}
 
 
 def tensors(session: Session) -> tuple[str, str]:

@@ -134,6 +134,20 @@ def test_ninja_or_make_builds_and_what_is_missing_is_named(
             part(session(tmp_path))
 
 
+def test_headers_that_are_missing_are_named_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts.check_headers()
+    monkeypatch.setattr(parts.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.delenv("CPATH", raising=False)
+    with pytest.raises(parts.Failed, match="no Python.h in"):
+        parts.package(session(tmp_path))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "Python.h").touch()
+    monkeypatch.setenv("CPATH", f":{tmp_path / 'other'}")
+    parts.check_headers()
+
+
 def test_a_build_knows_its_gpu_and_begins_anew_with_another_generator(tmp_path: Path) -> None:
     """With the real CMake, over a project of one target."""
     text = "cmake_minimum_required(VERSION 3.20)\nproject(x NONE)\n"
@@ -624,6 +638,18 @@ def test_a_waiting_case_that_fails_is_tried_with_more_hardware_queues(
     again = [(row["again"], row["preset"], row["outcome"]) for row in rows if "again" in row]
     assert again == [("hangs", "hung or died", "ok"), ("wrong", "wrong", "wrong")]
     assert sum("case" in row for row in rows) == 5
+
+
+def test_cases_that_cannot_be_imported_are_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "moved_cases.py").write_text("from torch import what_is_gone\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(cases, "CASES", {})
+    tensors.add_cases("moved_cases")
+    [name] = cases.CASES
+    assert name == "imports: moved_cases"
+    assert "what_is_gone" in cases.CASES[name].run(None)  # type: ignore[arg-type]
 
 
 def test_what_is_to_be_known_first_is_run_first() -> None:
