@@ -24,7 +24,9 @@ STACKS_S = 0.2  # for a process to say where it stands
 TOLD_S = 14.0  # from the signal that asks to the one that kills: poison takes its time
 PACKAGES = "cmake, gcc, g++ and ninja (or make)"
 LEAST_S = 12.0  # for an experiment, whatever those before it took
-EXPERIMENTS = ("info", "share", "release", "handoff", "copies", "register", "graph", "kill")
+# "kill" is the last: it may leave what cannot be ended.
+EXPERIMENTS = ("info", "share", "release", "handoff", "copies", "register", "graph")
+EXPERIMENTS += ("queues", "queues of 32", "kill")
 
 
 class Absent(Exception):
@@ -350,8 +352,13 @@ def experiments(session: Session) -> tuple[str, str]:
         behind = len(EXPERIMENTS) - 1 - place
         limit_s = min(90.0, max(session.left_s - LEAST_S * behind, LEAST_S))
         crew = ["--limit", f"{min(40.0, max(limit_s - TOLD_S, 5)):.0f}"]  # of one number of ranks
+        env = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"} if name.endswith(" of 32") else {}
+        command: list[str | Path] = [program, *options, *crew, name]
+        if name.startswith("queues"):
+            command = [*lab.script("benchmarks/gpu/queues.py"), "--driver", lab.driver]
+            limit_s = min(limit_s, 30)
         try:
-            code = session.run([program, *options, *crew, name], limit_s)
+            code = session.run(command, limit_s, env=env)
         except TimeIsUp as up:
             bad.append(str(up))
             continue
@@ -516,7 +523,7 @@ class Part:
 # not reached is run by its name.
 PARTS = {
     "build": Part(build, 120, "the C programs, from this checkout", needs=()),
-    "experiments": Part(experiments, 240, "what the GPU really does (docs/CUDA.md)", due_s=60),
+    "experiments": Part(experiments, 250, "what the GPU really does (docs/CUDA.md)", due_s=60),
     "package": Part(package, 180, "the Python package, against this torch", due_s=60, needs=()),
     "tensors": Part(
         tensors,

@@ -28,6 +28,7 @@ import shmcoll  # noqa: E402
 import about  # noqa: E402
 import cases  # noqa: E402
 import parts  # noqa: E402
+import queues  # noqa: E402
 import report  # noqa: E402
 import run as gpu_run  # noqa: E402
 import test_cuda_tensors as tensors  # noqa: E402
@@ -512,6 +513,91 @@ def test_cases_under_the_sanitizer_exist_and_have_more_time(
         monkeypatch.setattr(module, name, getattr(module, name))
     tensors.be_patient(4)
     assert (cases.TIMEOUT_S, tensors.STALL_S, tensors.GRACE_S) == (60, 120, 40)
+
+
+# ---- what waiting streams hold up ----
+
+
+class Streams:
+    """In the place of a GPU: whoever comes behind eight waiting streams is held up."""
+
+    def __init__(self) -> None:
+        self.waiting: set[int] = set()
+        self.made, self.ends = 0, True
+        self.words = self.driver = self
+
+    def set(self, word: int, value: int) -> None:
+        if value and self.ends:
+            self.waiting.clear()
+
+    def stream(self) -> int:
+        self.made += 1
+        return self.made
+
+    def wait(self, stream: int) -> None:
+        self.waiting.add(stream)
+
+    def write(self, stream: int, value: int) -> None:
+        pass
+
+    def is_idle(self, stream: int) -> bool:
+        return len(self.waiting) < 8 and stream not in self.waiting
+
+    def idle(self, streams: list[int], limit_s: float) -> float | None:
+        return 1e-6 if all(map(self.is_idle, streams)) else None
+
+    def release(self, streams: list[int]) -> bool:
+        self.set(0, 1)
+        return self.idle(streams, 1) is not None
+
+
+def test_streams_beside_waiting_ones_are_looked_at_until_one_is_held_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    assert queues.beside(Streams(), 64)  # type: ignore[arg-type]
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["waiting"], row["held_up"]) for row in rows] == [(1, 0), (2, 0), (4, 0), (8, 4)]
+    assert {row["connections"] for row in rows} == {"32"}
+    stuck = Streams()
+    stuck.ends = False
+    assert not queues.beside(stuck, 64)  # type: ignore[arg-type]
+
+
+def test_a_caller_that_the_driver_keeps_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(Streams):
+        def enter(self) -> None:
+            pass
+
+        def write(self, stream: int, value: int) -> None:
+            while value >= 100 and self.waiting:
+                time.sleep(0.01)
+
+    assert queues.behind(Full(), 200)  # type: ignore[arg-type]
+    assert queues.behind(Full(), 50)  # type: ignore[arg-type]
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["enqueued"], row["caller"]) for row in rows] == [(100, "held"), (50, "goes on")]
+
+
+def test_experiments_go_on_behind_one_that_fails_and_kill_is_last(tmp_path: Path) -> None:
+    one = session(tmp_path, 60)
+    program = one.lab.program("gpu/gpu_experiments")
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        '#!/bin/sh\nfor name; do :; done; echo "{\\"ran\\": \\"$name\\"}"\ntest $name != share\n'
+    )
+    program.chmod(0o755)
+    script = tmp_path / "benchmarks" / "gpu" / "queues.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        "import os; c = os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS', 'preset')\n"
+        'print(\'{"ran": "%s"}\' % c)'
+    )
+    assert parts.experiments(one) == ("failed", "share ended with 1")
+    ran = [row["ran"] for row in one.rows]
+    assert ran == [*parts.EXPERIMENTS[:7], "preset", "32", "kill"]
 
 
 # ---- the benchmark ----
