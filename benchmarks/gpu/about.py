@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 KEYS = ("memory", "reason", "gpus", "gpu_ranks", "half_bytes")
 
 
 def route_of(group: Any, ranks: int) -> dict[str, Any]:
-    """Of a group that has seen CUDA tensors; {} of one that has not. Never raises: what goes wrong
-    here is not what is asked about."""
+    """Of a group that has seen CUDA tensors, on its first GPU; {} of one that has not. Never raises:
+    what goes wrong here is not what is asked about."""
     row: dict[str, Any] = {"route": "unknown", "ranks": ranks}
     try:
         import shmcoll
@@ -21,6 +22,8 @@ def route_of(group: Any, ranks: int) -> dict[str, Any]:
         said = describe(group)
     except Exception as error:  # noqa: BLE001
         return row | {"reason": f"{type(error).__name__}: {error}"[:300]}
-    if "cuda.route" not in said:
+    gpus = [key.removesuffix("route") for key in said if re.fullmatch(r"cuda(:\d+)?\.route", key)]
+    if not gpus:
         return {}
-    return row | {"route": said["cuda.route"]} | {key: said.get(f"cuda.{key}", "") for key in KEYS}
+    row |= {"route": said[gpus[0] + "route"], "device": gpus[0].rstrip(".")}
+    return row | {key: said.get(gpus[0] + key, "") for key in KEYS}

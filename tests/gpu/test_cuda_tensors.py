@@ -120,8 +120,8 @@ def body(rank: ranks.Rank, names: Sequence[str], device: str, folder: str) -> No
 
 
 def tell_route(team: Team, file: Path) -> None:
-    """Once, as soon as it is known."""
-    if not file.exists():
+    """Once, as soon as it is known; till then why it is not."""
+    if not file.exists() or json.loads(file.read_text())["route"] == "unknown":
         row = about.route_of(None, team.world)
         if row:
             file.write_text(json.dumps(row) + "\n")

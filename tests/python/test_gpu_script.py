@@ -753,7 +753,8 @@ def test_the_route_of_cuda_tensors_is_a_row(
     said = {"rank": "0"}
     monkeypatch.setattr(shmcoll, "describe", lambda group: said, raising=False)
     assert about.route_of(None, 2) == {}  # no CUDA tensor yet
-    said |= {"cuda.route": "slabs", "cuda.memory": "fd", "cuda.reason": "", "cuda.gpus": "1"}
+    said |= {"cuda:0.route": "slabs", "cuda:0.memory": "fd", "cuda:0.reason": ""}
+    said |= {"cuda:0.gpus": "1", "cuda:0.gpu_ranks": "0-1"}
     row = about.route_of(None, 2)
     assert (row["route"], row["memory"], row["gpus"]) == ("slabs", "fd", "1")
 
@@ -767,9 +768,11 @@ def test_the_route_of_cuda_tensors_is_a_row(
 
     team = cases.Team(ranks.Rank.__new__(ranks.Rank), None)  # type: ignore[arg-type]
     monkeypatch.setattr(cases.Team, "world", 2)
-    monkeypatch.setattr(about, "route_of", lambda group, world: row)
+    answers = iter([{"route": "unknown", "ranks": 2, "reason": "it has failed"}, row])
+    monkeypatch.setattr(about, "route_of", lambda group, world: next(answers))
     shown: set[str] = set()
-    for _ in range(2):
+    tensors.tell_route(team, tmp_path / "route")
+    for _ in range(2):  # it is asked until it is known
         tensors.tell_route(team, tmp_path / "route")
         tensors.show_route(tmp_path, shown)
     [line] = capsys.readouterr().out.splitlines()
@@ -778,7 +781,7 @@ def test_the_route_of_cuda_tensors_is_a_row(
     one.rows = [row, {"case": "x", "ranks": 2, "outcome": "ok", "detail": ""}]
     assert parts.routes(one) == ["route slabs fd"]
     text = report.markdown(FACTS, [report.Result("tensors", "ok", "", 1.0, one.rows)])
-    assert "| slabs | 2 | fd | 1 |" in text
+    assert "| slabs | 2 | cuda:0 | fd | 1 | 0-1 |" in text
 
 
 def test_the_cases_hold_for_cpu_tensors() -> None:
