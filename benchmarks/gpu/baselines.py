@@ -8,7 +8,9 @@ Each backend is first asked in processes of its own whether it does this at all:
 it refuses is a row (NCCL before 2.30 refuses several ranks on a GPU). Those that work then take
 turns in one run. A round is some calls in a loop, from a meeting of all ranks until the slowest
 one's GPU is done; medians over rounds. The sums are checked at every size. A backend that would
-need more time than is left is not asked for the larger sizes, and the row says so.
+need more time than is left is not asked for the larger sizes, and the row says so. One that raises,
+hangs or ends its process is a row, too; the others go on without it, from that size on, in new
+processes, since nobody knows what state it has left.
 
 exit code: 0; 1 if a sum was wrong or a run failed
 """
@@ -17,25 +19,36 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import faulthandler
 import json
 import multiprocessing
 import os
 import re
+import signal
 import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import about  # noqa: E402
+import parts  # noqa: E402
+
 SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 128 << 20, 1 << 30)
 ROUNDS = 7
 ROUND_S = 0.02
 PROBE_LIMIT_S = 40
+STALL_S = 45.0  # without a step that ends; the groups' own time-out is 30 s
 END_S = 10  # for processes whose time is over
+FAILED = 3  # the status of a rank that has said why
 
 Row = dict[str, Any]
 
@@ -52,6 +65,8 @@ class Rank:
 
     def __init__(self, rank: int, world: int, folder: str, device: str) -> None:
         self.rank, self.world, self.device = rank, world, torch.device(device)
+        self.folder = Path(folder)
+        faulthandler.register(signal.SIGUSR2, all_threads=True)  # says where it stands
         torch.set_num_threads(1)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -70,6 +85,13 @@ class Rank:
 
     def group(self, backend: str) -> Any:
         return dist.new_group(backend=backend, timeout=datetime.timedelta(seconds=30))
+
+    def step(self, backend: str, size: int) -> None:
+        """What this rank does now, for the parent."""
+        if self.rank == 0:
+            new = self.folder / "step.new"
+            new.write_text(json.dumps([backend, size]))
+            new.replace(self.folder / "step")
 
     def done(self) -> None:
         if self.device.type == "cuda":
@@ -110,22 +132,44 @@ def probe(rank: int, world: int, folder: str, device: str, backend: str, out: An
         wrong = team.is_wrong(team.group(backend), 1000)
         out.put((rank, "wrong sums" if wrong else ""))
     except Exception as error:  # noqa: BLE001
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        told = [line for line in lines if "uplicate GPU" in line] or lines[:2]
-        out.put((rank, f"{type(error).__name__}: {' '.join(told)}"[:500]))
+        traceback.print_exc()
+        out.put((rank, told(error)))
     out.close()
     out.join_thread()
     os._exit(0)  # a group that has failed may not end
 
 
+def told(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if "uplicate GPU" in line] or lines[:2]
+    return f"{type(error).__name__}: {' '.join(lines)}"[:500]
+
+
 def measure(
-    rank: int, world: int, folder: str, device: str, backends: Sequence[str], most: int, end: float
+    rank: int,
+    world: int,
+    folder: str,
+    device: str,
+    backends: Sequence[str],
+    sizes: Sequence[int],
+    end: float,
 ) -> None:
-    team = Rank(rank, world, folder, device)
-    groups = {name: team.group(name) for name in backends}
-    last = dict.fromkeys(backends, 0.0)  # a call of the size before
-    for size in (size for size in SIZES if size <= most):
-        measure_size(team, groups, size, last, end)
+    try:
+        team = Rank(rank, world, folder, device)
+        groups = {}
+        for name in backends:
+            team.step(name, sizes[0])
+            groups[name] = team.group(name)
+        last = dict.fromkeys(backends, 0.0)  # a call of the size before
+        for size in sizes:
+            measure_size(team, groups, size, last, end)
+            if size == sizes[0] and rank == 0 and team.device.type == "cuda":
+                tell_route(groups, world)
+        team.step("", 0)
+    except Exception as error:  # noqa: BLE001
+        traceback.print_exc()
+        Path(folder, f"failed.{rank}").write_text(told(error))
+        os._exit(FAILED)  # leaving a group that has failed may not end
     dist.destroy_process_group()
 
 
@@ -137,6 +181,7 @@ def measure_size(
     t = team.tensor(size // 4)
     calls, times, wrong = {}, {}, {}
     for name in (name for name in groups if name not in slow):
+        team.step(name, size)
         wrong[name] = team.is_wrong(groups[name], size // 4)
         guess = team.seconds(groups[name], t, 2)
         calls[name], times[name] = max(1, min(2000, int(ROUND_S / guess))), []
@@ -144,47 +189,110 @@ def measure_size(
         order = list(calls)
         for place in range(len(order)):
             name = order[(turn + place) % len(order)]
+            team.step(name, size)
             t.copy_(team.tensor(size // 4))
             times[name].append(team.seconds(groups[name], t, calls[name]))
     for name in groups:
-        row: Row = {"bench": "all_reduce", "ranks": team.world, "bytes": size, "backend": name}
+        row = row_of(team.world, size, name)
         if name in slow:
-            row |= {"us": None, "best_us": None, "gb_s": None, "wrong": False, "why": "no time"}
+            row["why"] = "no time"
         else:
             last[name] = middle = statistics.median(times[name])
             row |= {"us": round(middle * 1e6, 3), "best_us": round(min(times[name]) * 1e6, 3)}
-            row |= {"gb_s": float(f"{size / middle / 1e9:.4g}"), "wrong": wrong[name], "why": ""}
+            row |= {"gb_s": float(f"{size / middle / 1e9:.4g}"), "wrong": wrong[name]}
         if team.rank == 0:
             print(json.dumps(row), flush=True)
 
 
-def run_ranks(world: int, limit_s: float, target: Callable[..., None], *args: Any) -> bool:
-    """Did all end well in time? Whoever did not is ended."""
+def tell_route(groups: dict[str, Any], world: int) -> None:
+    row = about.route_of(groups["shmcoll"], world) if "shmcoll" in groups else {}
+    if row:
+        print(json.dumps(row), flush=True)
+
+
+def row_of(world: int, size: int, backend: str) -> Row:
+    row: Row = {"bench": "all_reduce", "ranks": world, "bytes": size, "backend": backend}
+    return row | {"us": None, "best_us": None, "gb_s": None, "wrong": False, "why": ""}
+
+
+# ---- the parent ----
+
+
+def stamp(file: Path) -> float:
+    return file.stat().st_mtime if file.exists() else 0.0
+
+
+def await_all(ranks: Sequence[Any], folder: Path, limit_s: float) -> str:
+    """ "" when all have ended well; else why they are not waited for any more."""
+    begun = time.time()
+    first_bad = 0.0
+    while any(one.exitcode is None for one in ranks):
+        now = time.time()
+        if now > begun + limit_s:
+            return "the time was over"
+        if now > max(stamp(folder / "step"), begun) + STALL_S:
+            return f"no step ended in {STALL_S:.0f} s"
+        if any(one.exitcode for one in ranks):
+            first_bad = first_bad or now
+            if now > first_bad + END_S:
+                break
+        time.sleep(0.02)
+    return ""
+
+
+def end_all(ranks: Sequence[Any]) -> None:
+    """Who still runs says where it stands, and is ended."""
+    for one in (one for one in ranks if one.is_alive()):
+        print(parts.stands(one.pid), file=sys.stderr, flush=True)
+    for stop in ("terminate", "kill"):
+        for one in ranks:
+            if one.is_alive():
+                getattr(one, stop)()
+        end = time.monotonic() + END_S / 2
+        for one in ranks:
+            one.join(max(0.0, end - time.monotonic()))
+
+
+def reasons(ranks: Sequence[Any], folder: Path) -> str:
+    """Of all that did not end well, whoever was first in front."""
+    found = []
+    for rank, one in enumerate(ranks):
+        said = folder / f"failed.{rank}"
+        if said.exists():
+            found.append((said.stat().st_mtime, f"rank {rank}: {said.read_text()}"))
+        elif one.exitcode:
+            found.append((0.0, f"rank {rank} ended with {one.exitcode}"))
+    return "; ".join(text for _, text in sorted(found)[:3])
+
+
+def run_ranks(
+    world: int, limit_s: float, target: Callable[..., None], *args: Any
+) -> tuple[str, str, int]:
+    """("", "", 0) if all ended well in time; else why not, and the step that was the last: backend
+    and size."""
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory(prefix="shmcoll-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="shmcoll-bench-") as name:
+        folder = Path(name)
         ranks = [
-            context.Process(target=target, args=(rank, world, folder, *args), daemon=True)
+            context.Process(target=target, args=(rank, world, name, *args), daemon=True)
             for rank in range(world)
         ]
         for one in ranks:
             one.start()
-        end = time.monotonic() + limit_s
-        for one in ranks:
-            one.join(max(0.0, end - time.monotonic()))
-        good = all(one.exitcode == 0 for one in ranks)
-        for stop in ("terminate", "kill"):
-            for one in ranks:
-                if one.is_alive():
-                    getattr(one, stop)()
-            for one in ranks:
-                one.join(END_S / 2)
-    return good
+        why = await_all(ranks, folder, limit_s)
+        why = why or reasons(ranks, folder)  # before those that wait are ended
+        end_all(ranks)
+        if not why:
+            return "", "", 0
+        step = folder / "step"
+        backend, size = json.loads(step.read_text()) if step.exists() else ("", 0)
+        return why, backend, size
 
 
 def ask(backend: str, world: int, device: str, limit_s: float) -> str:
     """Why this backend does not do it, or ""."""
     queue = multiprocessing.get_context("spawn").Queue()
-    run_ranks(world, limit_s, probe, device, backend, queue)
+    why, _, _ = run_ranks(world, limit_s, probe, device, backend, queue)
     said = {}
     while not queue.empty():
         rank, text = queue.get()
@@ -192,7 +300,10 @@ def ask(backend: str, world: int, device: str, limit_s: float) -> str:
     texts = [text for _, text in sorted(said.items()) if text]
     if texts:
         return max(texts, key=lambda text: "uplicate" in text)
-    return "" if len(said) == world else f"no answer within {limit_s:.0f} s"
+    if len(said) == world:
+        return ""
+    silent = [rank for rank in range(world) if rank not in said]
+    return f"no answer of ranks {silent} within {limit_s:.0f} s: {why}"
 
 
 def able_ones(
@@ -205,9 +316,11 @@ def able_ones(
         left, why = end - time.time(), refusals.get(backend, "")
         if not why and not (backend == "gloo" and "asked" in refusals):
             why = "no time"
+            limit_s = min(PROBE_LIMIT_S, left / 2)  # those that work need time, too
             if left > 5:
-                why = ask(backend, world, options.device, min(PROBE_LIMIT_S, left))
-            if why and not why.startswith("no "):  # a machine that is slow now has refused nothing
+                why = ask(backend, world, options.device, limit_s)
+            # A machine that is slow now has refused nothing; that twice is an answer.
+            if why and (not why.startswith("no ") or limit_s > 20):
                 refusals[backend] = why
         row = {"bench": "offered", "ranks": world, "backend": backend, "works": not why, "why": why}
         print(json.dumps(row), flush=True)
@@ -219,12 +332,21 @@ def able_ones(
 def run_world(
     world: int, options: argparse.Namespace, refusals: dict[str, str], end: float
 ) -> bool:
+    """True if no run failed. Who fails is left out of the next one, which begins where this ended."""
     able = able_ones(world, options, refusals, end)
-    left = end - time.time()
-    if not able or left < 5:
-        return True
-    arguments = (options.device, able, options.max, end - 2)
-    return run_ranks(world, left + END_S, measure, *arguments)
+    sizes, good = [size for size in SIZES if size <= options.max], True
+    while able and sizes and end - time.time() > 5:
+        arguments = (options.device, able, sizes, end - 2)
+        left = end - time.time() + END_S
+        why, backend, size = run_ranks(world, left, measure, *arguments)
+        if not why:
+            return good
+        good = False
+        row = row_of(world, size or sizes[0], backend or "+".join(able)) | {"why": why}
+        print(json.dumps(row), flush=True)
+        able = [name for name in able if backend and name != backend]
+        sizes = [one for one in sizes if one >= size]
+    return good
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,9 +20,13 @@ from typing import Any
 
 Row = dict[str, Any]
 
+STACKS_S = 0.2  # for a process to say where it stands
 TOLD_S = 14.0  # from the signal that asks to the one that kills: poison takes its time
-PACKAGES = "cmake, gcc, g++ and make (or ninja)"
-EXPERIMENTS = ("info", "share", "release", "handoff", "copies", "register", "graph", "kill")
+PACKAGES = "cmake, gcc, g++ and ninja (or make)"
+LEAST_S = 12.0  # for an experiment, whatever those before it took
+# "kill" is the last: it may leave what cannot be ended.
+EXPERIMENTS = ("info", "share", "release", "handoff", "copies", "register", "graph")
+EXPERIMENTS += ("queues", "queues of 32", "kill")
 
 
 class Absent(Exception):
@@ -33,6 +39,10 @@ class Failed(Exception):
 
 class TimeIsUp(Exception):
     """What still ran at its limit, and was ended."""
+
+
+class Stopped(BaseException):
+    """The whole run is told to end."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +66,10 @@ class Lab:
 running: set[int] = set()  # leaders of process groups
 
 
-def group_is_alive(group: int) -> bool:
-    """Does any of its processes still run? Dead ones that nobody has asked for do not count: whose
-    parent is gone may stay so for a while."""
+def members(group: int) -> list[int]:
+    """The processes that still run. Dead ones that nobody has asked for do not count: whose parent is
+    gone may stay so for a while."""
+    found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
@@ -67,8 +78,50 @@ def group_is_alive(group: int) -> bool:
         except (OSError, ValueError):
             continue
         if int(of_group) == group and state not in "ZX":
-            return True
-    return False
+            found.append(int(entry.name))
+    return found
+
+
+def threads_of(pid: int) -> list[str]:
+    """What the kernel tells of a process's threads: in what it waits, and for how much CPU."""
+    lines = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        try:
+            name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+            waits = (task / "wchan").read_text().strip("0 ") or "-"
+        except OSError:
+            continue
+        words = rest.split()
+        ticks = int(words[11]) + int(words[12])
+        lines.append(f"thread {task.name} {name}: {words[0]}, in {waits}, {ticks} ticks of CPU")
+    return lines
+
+
+def hears(pid: int, number: int) -> bool:
+    """Whom a signal would not end."""
+    try:
+        found = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
+    except OSError:
+        return False
+    return bool(found) and bool(int(found[1], 16) >> (number - 1) & 1)
+
+
+def stands(pid: int) -> str:
+    """Where a process stands. Python's stacks it writes itself, to where it prints (SIGUSR2:
+    faulthandler), and has a moment alone to do so."""
+    lines = [f"---- process {pid}: {command_of(pid)}", *threads_of(pid)]
+    if hears(pid, signal.SIGUSR2):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR2)
+            time.sleep(STACKS_S)
+    return "\n".join(lines) + "\n"
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:160]
+    except OSError:
+        return ""
 
 
 def end_group(group: int, patience_s: float) -> bool:
@@ -76,7 +129,7 @@ def end_group(group: int, patience_s: float) -> bool:
     for number in (signal.SIGTERM, signal.SIGKILL):
         end = time.monotonic() + patience_s
         told = 0
-        while group_is_alive(group):
+        while members(group):
             if told == 0 or number == signal.SIGKILL:  # a second SIGTERM would interrupt the first
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(group, number)
@@ -123,6 +176,15 @@ class Session:
     def left_s(self) -> float:
         return self.end - time.monotonic()
 
+    def mark(self) -> int:
+        """Where the log ends now."""
+        return self.log.stat().st_size if self.log.exists() else 0
+
+    def since(self, mark: int) -> str:
+        with self.log.open("rb") as log:
+            log.seek(mark)
+            return log.read().decode(errors="replace")
+
     def run(
         self,
         command: list[str | Path],
@@ -131,13 +193,16 @@ class Session:
         told_s: float = TOLD_S,
     ) -> int:
         """Its exit code; its output goes to the log, and its JSON lines to the rows. At the limit
-        its whole process group is ended, and TimeIsUp raised; the rows until then are kept."""
+        the log gets the stacks of its whole process group, which is ended, and TimeIsUp is raised;
+        the rows until then are kept."""
         limit_s = min(limit_s, self.left_s)
         words = [str(word) for word in command]
-        with self.log.open("a+") as log:
+        if limit_s < 1:
+            raise TimeIsUp(f"{name_of(words)} was not begun: no time was left")
+        begin = self.mark()
+        with self.log.open("a") as log:
             log.write(f"+ {' '.join(words)}\n")
             log.flush()
-            begin = log.tell()
             process = subprocess.Popen(
                 words,
                 cwd=self.lab.root,
@@ -147,30 +212,35 @@ class Session:
                 start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
             )
-            running.add(process.pid)
-            try:
-                process.wait(max(limit_s, 0.1))
-            except subprocess.TimeoutExpired:
-                pass
-            timed_out = process.returncode is None
+        running.add(process.pid)
+        timed_out = False
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            for pid in sorted(members(process.pid)):
+                self.note(stands(pid))
+        finally:  # also where all is told to end
             self.settle(process, words, told_s)
-            log.seek(begin)
-            text = log.read()
-        new = rows_of(text)
-        self.rows += new
+            new = rows_of(self.since(begin))
+            self.rows += new
         for row in new:
             print(json.dumps(row), flush=True)
         if timed_out:
             raise TimeIsUp(f"{name_of(words)} did not end within {limit_s:.0f} s; {self.log}")
         return process.returncode
 
+    def note(self, text: str) -> None:
+        with self.log.open("a") as log:
+            log.write(text)
+
     def settle(self, process: subprocess.Popen[bytes], words: list[str], told_s: float) -> None:
         """Nobody of its group stays."""
         ended = process.returncode is not None
-        if group_is_alive(process.pid):
+        if members(process.pid):
             if ended:  # what it started has a moment to see that it is alone
                 time.sleep(0.5)
-            if ended and group_is_alive(process.pid):
+            if ended and members(process.pid):
                 self.leftovers.append(f"processes of {name_of(words)}")
             if not end_group(process.pid, told_s):
                 self.leftovers.append(f"a process of {name_of(words)} THAT CANNOT BE KILLED")
@@ -197,22 +267,79 @@ def name_of(words: list[str]) -> str:
 # ---- the parts ----
 
 
+def extend_search_path() -> None:
+    """Tools that come with this Python, or with CUDA, are not always on PATH."""
+    homes = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
+    folders = os.environ.get("PATH", os.defpath).split(":")
+    more = [str(Path(sys.executable).parent), *(f"{home}/bin" for home in homes if home)]
+    more += ["/usr/local/cuda/bin", "/usr/local/nvidia/bin"]
+    folders += [one for one in more if one not in folders and Path(one).is_dir()]
+    os.environ["PATH"] = ":".join(folders)
+
+
+def tools(lab: Lab) -> dict[str, str]:
+    """What both builds are told by the environment: by which tool, and for which GPU."""
+    needed = (("cmake",), ("cc", "gcc", "clang"), ("c++", "g++", "clang++"))
+    missing = [names[0] for names in needed if not any(map(shutil.which, names))]
+    if "CC" in os.environ and "CXX" in os.environ:
+        missing = [name for name in missing if name == "cmake"]
+    told = {"MAX_JOBS": str(os.cpu_count() or 2)}
+    if "CMAKE_GENERATOR" not in os.environ:
+        if shutil.which("ninja"):
+            told["CMAKE_GENERATOR"] = "Ninja"
+        elif shutil.which("make"):
+            told["CMAKE_GENERATOR"] = "Unix Makefiles"
+        else:
+            missing.append("ninja (or make)")
+    if missing:
+        raise Failed(f"not on this machine: {', '.join(missing)}; needed: {PACKAGES}")
+    if lab.facts.get("capability"):  # else what the environment says, or the presets
+        told["SHMCOLL_CUDA_ARCHS"] = lab.facts["capability"]
+    return told
+
+
+def fresh(folder: Path, generator: str) -> None:
+    """CMake refuses a folder that another generator has made."""
+    cache = folder / "CMakeCache.txt"
+    if cache.exists() and f"CMAKE_GENERATOR:INTERNAL={generator}\n" not in cache.read_text():
+        cache.unlink()
+        shutil.rmtree(folder / "CMakeFiles", ignore_errors=True)
+
+
 def build(session: Session) -> tuple[str, str]:
-    lab, jobs = session.lab, str(os.cpu_count() or 2)
-    if shutil.which("cmake") is None:
-        raise Failed(f"no cmake on this machine; needed: {PACKAGES}")
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DSHMCOLL_BENCHMARKS=ON", "--log-level=ERROR"]
-    session.must(["cmake", "-S", lab.root, "-B", lab.build, *options])
+    lab, env = session.lab, tools(session.lab)
+    if "CMAKE_GENERATOR" in env:
+        fresh(lab.build, env["CMAKE_GENERATOR"])
+    gpus = env.get("SHMCOLL_CUDA_ARCHS", os.environ.get("SHMCOLL_CUDA_ARCHS", ""))
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DSHMCOLL_BENCHMARKS=ON"]
+    options += [f"-DSHMCOLL_CUDA_ARCHS={';'.join(gpus.replace(',', ' ').split())}"]
+    session.must(["cmake", "-S", lab.root, "-B", lab.build, *options], env=env)
     targets = ["gpu_experiments", "scaling"]
-    session.must(["cmake", "--build", lab.build, "-j", jobs, "--target", *targets])
-    return "ok", ""
+    command = ["cmake", "--build", lab.build, "-j", env["MAX_JOBS"], "--target", *targets]
+    session.must(command, env=env)
+    return "ok", kernels_of(session)
+
+
+def check_headers() -> None:
+    """Before minutes are spent on what needs them."""
+    folders = [sysconfig.get_paths()["include"], *os.environ.get("CPATH", "").split(":")]
+    if not any(Path(folder, "Python.h").exists() for folder in folders if folder):
+        raise Failed(f"no Python.h in {folders[0]} (python3-dev; or a folder in CPATH)")
 
 
 def package(session: Session) -> tuple[str, str]:
-    jobs = str(os.cpu_count() or 2)
-    command = [*session.lab.script("setup.py"), "build_ext", "--inplace"]
-    session.must(command, env={"MAX_JOBS": jobs})
+    env = tools(session.lab)
+    check_headers()
+    if "CMAKE_GENERATOR" in env:
+        fresh(session.lab.root / "build" / "core", env["CMAKE_GENERATOR"])
+    session.must([*session.lab.script("setup.py"), "build_ext", "--inplace"], env=env)
     return "ok", ""
+
+
+def kernels_of(session: Session) -> str:
+    """What CMake has said of the kernels: without an nvcc that works CUDA is off."""
+    said = re.findall(r"GPU kernels: (.*)", session.since(0))
+    return f"kernels: {'; '.join(said)}" if said else ""
 
 
 def experiments(session: Session) -> tuple[str, str]:
@@ -221,9 +348,17 @@ def experiments(session: Session) -> tuple[str, str]:
     if not program.exists():
         raise Failed("it was not built")
     options = ["--driver", lab.driver, "--json", *(["--small"] if lab.quick else [])]
-    for name in EXPERIMENTS:
+    for place, name in enumerate(EXPERIMENTS):
+        behind = len(EXPERIMENTS) - 1 - place
+        limit_s = min(90.0, max(session.left_s - LEAST_S * behind, LEAST_S))
+        crew = ["--limit", f"{min(40.0, max(limit_s - TOLD_S, 5)):.0f}"]  # of one number of ranks
+        env = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"} if name.endswith(" of 32") else {}
+        command: list[str | Path] = [program, *options, *crew, name]
+        if name.startswith("queues"):
+            command = [*lab.script("benchmarks/gpu/queues.py"), "--driver", lab.driver]
+            limit_s = min(limit_s, 30)
         try:
-            code = session.run([program, *options, "--limit", "40", name], limit_s=90)
+            code = session.run(command, limit_s, env=env)
         except TimeIsUp as up:
             bad.append(str(up))
             continue
@@ -235,7 +370,10 @@ def experiments(session: Session) -> tuple[str, str]:
 def with_package(lab: Lab) -> dict[str, str]:
     """The environment in which `import shmcoll` finds what was built here."""
     paths = [str(lab.root / "python"), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": ":".join(path for path in paths if path)}
+    # Else whoever asks torch whether there is CUDA, while something is imported, has called the
+    # driver, and CUDA refuses to work in the ranks that are forked.
+    asked = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    return {"PYTHONPATH": ":".join(path for path in paths if path), **asked}
 
 
 def tensors(session: Session) -> tuple[str, str]:
@@ -246,9 +384,23 @@ def tensors(session: Session) -> tuple[str, str]:
     code = session.run(command, env=with_package(lab))
     counts: dict[str, int] = {}
     for row in session.rows:
-        counts[row.get("outcome", "?")] = counts.get(row.get("outcome", "?"), 0) + 1
+        if "case" in row:
+            counts[row["outcome"]] = counts.get(row["outcome"], 0) + 1
     text = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
-    return ("ok" if code == 0 and counts.get("ok") else "failed"), text or "no test ran"
+    again = [row for row in session.rows if "again" in row]
+    if again:
+        mended = sum(row["outcome"] == "ok" for row in again)
+        text += f"; {mended} of {len(again)} tried again are ok with {again[0]['with']}"
+    text = ", ".join([text or "no test ran", *routes(session)])
+    return ("ok" if code == 0 and counts.get("ok") else "failed"), text
+
+
+def routes(session: Session) -> list[str]:
+    """The ways that groups of CUDA tensors went."""
+    rows = [row for row in session.rows if "route" in row]
+    return list(
+        dict.fromkeys(f"route {row['route']} {row.get('memory', '')}".strip() for row in rows)
+    )
 
 
 def bench(session: Session) -> tuple[str, str]:
@@ -260,7 +412,8 @@ def bench(session: Session) -> tuple[str, str]:
     wrong = [row for row in session.rows if row.get("wrong")]
     if wrong:
         return "failed", f"{len(wrong)} rows with wrong values"
-    return ("ok", "") if code == 0 else ("failed", f"ended with {code}; {session.log}")
+    text = ", ".join([*([] if code == 0 else [f"ended with {code}"]), *routes(session)])
+    return ("ok" if code == 0 else "failed"), text
 
 
 def cpu(session: Session) -> tuple[str, str]:
@@ -293,6 +446,35 @@ def ddp(session: Session) -> tuple[str, str]:
     return "ok", ""
 
 
+SANITIZER_FOUND = 86  # ours: no program of ours ends so by itself
+# All ranks are slowed down, and twenty-fold is said to be common: what waits has more time.
+SLOW = 6
+SLOW_CASES = ("all_reduce float32", "all_gather float32", "reduce_scatter_flat float32")
+SLOW_CASES += ("send_recv float32", "all_to_all_single float32", "graphs: a sum")
+SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
+FINDING = re.compile(r"^=+ (Invalid|Error|Race|Potential|Program hit|Address|Out-of|Device not)")
+
+
+def judged(check: str, code: int | None, text: str) -> Row:
+    """What a run under compute-sanitizer amounts to: what it found, and apart from that how the
+    program ended. `code`: None if it was ended."""
+    lines = text.splitlines()
+    counts = [int(count) for count in SUMMARY.findall(text)]
+    found = [line.strip("= ") for line in lines if FINDING.match(line)]
+    if code == SANITIZER_FOUND or any(counts):
+        verdict = "errors found"
+    elif code is None:
+        verdict = "hung"
+    elif not counts:
+        verdict = "it said nothing"  # the tool itself did not work
+    else:
+        verdict = "clean, but the program failed" if code else "clean"
+    row: Row = {"sanitizer": check, "verdict": verdict, "exit": code, "errors": sum(counts)}
+    if verdict == "it said nothing":
+        found = found or [line for line in lines if line.strip()][-3:]
+    return row | {"first": "; ".join(dict.fromkeys(found[:5]))[:400]}
+
+
 def sanitizer(session: Session) -> tuple[str, str]:
     """The experiments' kernels and copies, and the tensors' first world, under memcheck; the kernels
     under racecheck."""
@@ -300,31 +482,30 @@ def sanitizer(session: Session) -> tuple[str, str]:
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         raise Absent("no compute-sanitizer (it comes with the CUDA toolkit)")
-    program = lab.program("gpu/gpu_experiments")
-    small = [program, "--driver", lab.driver, "--json", "--small", "--limit", "60"]
-    small += ["--patience", "5000", "--ranks", "2"]
-    bad = []
-    tensors_alone = [*lab.script("tests/gpu/test_cuda_tensors.py"), "--json", "--worlds", "2"]
-    for check, command in (
-        ("memcheck", [*small, "share", "release"]),
-        ("racecheck", [*small, "release"]),
-        ("memcheck", [*tensors_alone, "--only", "float32", "--limit", "60"]),
-    ):
-        options = ["--tool", check, "--target-processes", "all", "--error-exitcode", "9"]
-        try:
-            code = session.run([tool, *options, *command], 80, env=with_package(lab))
-        except TimeIsUp as up:
-            bad.append(str(up))
-            continue
-        if code:
-            bad.append(f"{check} of {name_of([str(w) for w in command])} ended with {code}")
-    said = [
-        line
-        for line in session.log.read_text(errors="replace").splitlines()
-        if "ERROR SUMMARY" in line or "RACECHECK SUMMARY" in line
-    ]
-    session.rows = [{"sanitizer": line.strip("= ")} for line in dict.fromkeys(said)]
-    return ("failed", "; ".join(bad)) if bad else ("ok", "")
+    small: list[str | Path] = [lab.program("gpu/gpu_experiments"), "--driver", lab.driver]
+    small += ["--json", "--small", "--limit", "40", "--patience", "5000", "--ranks", "2"]
+    script = lab.script("tests/gpu/test_cuda_tensors.py")
+    cases = [*script, "--json", "--worlds", "2", "--no-death"]
+    cases += ["--slow", str(SLOW), "--only", ",".join(SLOW_CASES)]
+    verdicts: list[Row] = []
+    programs: tuple[tuple[str, str, list[str | Path], float], ...] = (
+        ("memcheck", "experiments", [*small, "share", "release"], 50),
+        ("memcheck", "tensors", [*cases, "--limit", "60"], 70),
+        ("racecheck", "experiments", [*small, "release"], 50),
+    )
+    for check, program, command, limit_s in programs:
+        options = ["--tool", check, "--target-processes", "all"]
+        options += ["--error-exitcode", str(SANITIZER_FOUND)]
+        code: int | None = None
+        mark = session.mark()
+        with contextlib.suppress(TimeIsUp):
+            code = session.run([tool, *options, *command], limit_s, env=with_package(lab))
+        verdicts.append(judged(check, code, session.since(mark)) | {"program": program})
+    # What the experiments measure so slowed down is no answer.
+    session.rows = [row for row in session.rows if "case" in row] + verdicts
+    bad = [row for row in verdicts if row["verdict"] != "clean"]
+    texts = [f"{row['sanitizer']} of {row['program']}: {row['verdict']}" for row in bad]
+    return ("failed", "; ".join(texts)) if bad else ("ok", "")
 
 
 @dataclass(frozen=True)
@@ -332,26 +513,40 @@ class Part:
     run: Callable[[Session], tuple[str, str]]
     limit_s: float
     settles: str
-    least_s: float = 15
-    needs: tuple[str, ...] = field(default=("build",))
+    least_s: float = 15  # it is not begun with less
+    due_s: float = 20  # kept for it by those before, whatever they would like
+    needs: tuple[str, ...] = field(default=("build",))  # without these it is not run
+    wants: tuple[str, ...] = ()  # these run before it, and may fail
 
 
 # In the order of what is to be known first. Together they may ask for more than a run has: what is
 # not reached is run by its name.
 PARTS = {
     "build": Part(build, 120, "the C programs, from this checkout", needs=()),
-    "experiments": Part(experiments, 240, "what the GPU really does (docs/CUDA.md)"),
-    "package": Part(package, 180, "the Python package, against this torch", needs=()),
+    "experiments": Part(experiments, 250, "what the GPU really does (docs/CUDA.md)", due_s=60),
+    "package": Part(package, 180, "the Python package, against this torch", due_s=60, needs=()),
     "tensors": Part(
         tensors,
         150,
         "collectives on CUDA tensors beside the same on CPU tensors",
+        due_s=70,
         needs=("package",),
     ),
-    "bench": Part(bench, 130, "all_reduce on one GPU: gloo, NCCL, shmcoll", needs=("package",)),
+    "bench": Part(
+        bench,
+        130,
+        "all_reduce on one GPU: gloo, NCCL, shmcoll",
+        due_s=50,
+        needs=(),
+        wants=("package",),
+    ),
     "cpu": Part(cpu, 60, "the C library on 2 to 16 ranks, and with reduction threads"),
     "ddp": Part(ddp, 60, "a training step on 2 ranks of the CPU, beside gloo", needs=("package",)),
     "sanitizer": Part(
-        sanitizer, 150, "compute-sanitizer's memcheck and racecheck", needs=("build", "package")
+        sanitizer,
+        180,
+        "compute-sanitizer's memcheck and racecheck",
+        due_s=50,
+        wants=("package",),
     ),
 }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a run with a GPU writes down: <date>-<gpu>.md for people, .json with every row."""
+"""What a run with a GPU writes down: <date>-<gpu>.md for people, .json with every row, .log
+with all that the parts printed: what lies elsewhere on a lent machine goes with it."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import json
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -20,6 +22,8 @@ Row = dict[str, Any]
 
 SCHEMA = "shmcoll.gpu/1"
 SHOWN = 40  # of the tests that are not ok
+TAIL_LINES = 60  # of the log of a part that is not good
+LOG_CHARS = 1 << 20  # of one part, from its beginning and from its end each
 SMI = "name,uuid,driver_version,memory.total,compute_mode,mig.mode.current,pcie.link.gen.current"
 
 
@@ -28,10 +32,11 @@ class Result:
     """Of one part."""
 
     part: str
-    status: str  # ok, failed, hung, absent, not run
+    status: str  # ok, failed, hung, absent, not run, stopped
     why: str = ""
     seconds: float = 0.0
     rows: list[Row] = field(default_factory=list)
+    log: str = ""  # all that the part printed
 
     @property
     def good(self) -> bool:
@@ -53,9 +58,10 @@ def cpu_model() -> str:
 
 
 def gather(root: Path, gpu: str) -> dict[str, Any]:
-    """Facts that a reader of the numbers needs. `gpu`: name|version, as the driver tells."""
-    name, _, version = gpu.partition("|")
+    """Facts that a reader of the numbers needs. `gpu`: name|version|capability, by the driver."""
+    name, version, capability = [*gpu.split("|"), "", ""][:3]
     memory = re.search(r"^MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text(), re.M)
+    shm, locked = os.statvfs("/dev/shm"), resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     commit = ["git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
     versions = "import torch; print(torch.__version__, torch.version.cuda)"
     return {
@@ -63,10 +69,13 @@ def gather(root: Path, gpu: str) -> dict[str, Any]:
         "started": datetime.now(timezone.utc).isoformat(" ", "seconds"),
         "gpu": name,
         "driver_cuda": version,
+        "capability": capability,
         "smi": said(["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"], root),
         "cpu": cpu_model(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_gib": round(int(memory[1]) / 2**20) if memory else 0,
+        "dev_shm_gib": round(shm.f_frsize * shm.f_blocks / 2**30, 2),
+        "memlock": locked if locked != resource.RLIM_INFINITY else "no limit",
         "kernel": platform.release(),
         "python": platform.python_version(),
         "torch": said([sys.executable, "-c", versions], root),
@@ -76,9 +85,15 @@ def gather(root: Path, gpu: str) -> dict[str, Any]:
 
 
 def paths(out: Path, facts: dict[str, Any]) -> tuple[Path, Path]:
-    slug = re.sub(r"[^a-z0-9]+", "-", facts["gpu"].lower()).strip("-") or "gpu"
+    # Some parts alone: beside the report of all, not over it.
+    name = f"{facts['gpu']} {facts.get('only', '')}"
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "gpu"
     stem = out / f"{facts['date']}-{slug}"
     return stem.with_suffix(".md"), stem.with_suffix(".json")
+
+
+def log_path(out: Path, facts: dict[str, Any]) -> Path:
+    return paths(out, facts)[0].with_suffix(".log")
 
 
 def summary(results: Iterable[Result]) -> list[str]:
@@ -135,7 +150,27 @@ def of_part(result: Result) -> list[str]:
     lines.append("")
     tests = [row for row in result.rows if "case" in row]
     others = [row for row in result.rows if "case" not in row]
-    return lines + (of_tests(tests) if tests else []) + (tables(others) if others else [])
+    lines += (of_tests(tests) if tests else []) + (tables(others) if others else [])
+    return lines + ([] if result.good else tail(result.log))
+
+
+def tail(log: str) -> list[str]:
+    """Rows stand in the tables."""
+    said = [line[:240] for line in log.splitlines() if line.strip() and not line.startswith("{")]
+    if not said:
+        return []
+    head = "The end of its log:" if len(said) > TAIL_LINES else "Its log:"
+    return [head, "", *(f"    {line}" for line in said[-TAIL_LINES:]), ""]
+
+
+def cut(log: str) -> str:
+    if len(log) <= 2 * LOG_CHARS:
+        return log
+    return f"{log[:LOG_CHARS]}\n[... {len(log) - 2 * LOG_CHARS} left out ...]\n{log[-LOG_CHARS:]}"
+
+
+def logs(results: list[Result]) -> str:
+    return "".join(f"######## {r.part}: {r.status}\n{cut(r.log)}\n" for r in results)
 
 
 def markdown(facts: dict[str, Any], results: list[Result]) -> str:
@@ -151,8 +186,15 @@ def markdown(facts: dict[str, Any], results: list[Result]) -> str:
 def write(out: Path, facts: dict[str, Any], results: list[Result]) -> None:
     """Whole files at every moment."""
     text, data = paths(out, facts)
-    whole = {"schema": SCHEMA, "facts": facts, "parts": [asdict(result) for result in results]}
-    for path, content in ((text, markdown(facts, results)), (data, json.dumps(whole, indent=1))):
+    listed = [asdict(result) for result in results]
+    for one in listed:
+        del one["log"]
+    whole = {"schema": SCHEMA, "facts": facts, "parts": listed}
+    for path, content in (
+        (text, markdown(facts, results)),
+        (data, json.dumps(whole, indent=1)),
+        (log_path(out, facts), logs(results)),
+    ):
         new = path.with_name(path.name + ".new")
         new.write_text(content.rstrip() + "\n")
         new.replace(path)

@@ -13,14 +13,18 @@ exit code: 0; 1 if a part failed, hung, or was not reached; 2 without a GPU, or 
 
 from __future__ import annotations
 
-import argparse
-import os
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
-from types import FrameType
+
+BEGUN = time.monotonic()  # the budget is this process's, not its parts' alone
+
+import argparse  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+import traceback  # noqa: E402
+from pathlib import Path  # noqa: E402
+from types import FrameType  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -56,12 +60,20 @@ call("cuDeviceGetCount", ctypes.byref(count))
 call("cuDeviceGet", ctypes.byref(device), 0)
 call("cuDeviceGetName", name, 96, device)
 call("cuDriverGetVersion", ctypes.byref(version))
-print(name.value.decode(), version.value, sep="|")
+numbers = []
+try:
+    for attribute in (75, 76):  # the capability
+        number = ctypes.c_int()
+        call("cuDeviceGetAttribute", ctypes.byref(number), attribute, device)
+        numbers.append(str(number.value))
+except SystemExit:
+    numbers = []
+print(name.value.decode(), version.value, "".join(numbers), sep="|")
 """
 
 
 def find_gpu(library: str, limit_s: float = 60) -> tuple[str, str]:
-    """(name and CUDA version of the first GPU, "") or ("", why there is none)."""
+    """(name|CUDA version|capability of the first GPU, "") or ("", why there is none)."""
     command = [sys.executable, "-c", PROBE, library]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
@@ -83,7 +95,8 @@ def chosen(only: str) -> list[str]:
 
 def with_needs(names: list[str]) -> list[str]:
     """And the parts that these need, in order."""
-    needed = {need for name in names for need in parts.PARTS[name].needs}
+    chosen_ones = [parts.PARTS[name] for name in names]
+    needed = {need for one in chosen_ones for need in (*one.needs, *one.wants)}
     return [name for name in parts.PARTS if name in needed or name in names]
 
 
@@ -99,11 +112,12 @@ def clear_leftovers(before: set[str]) -> list[str]:
     return [f"/dev/shm/{name}" for name in left]
 
 
-def run_part(lab: parts.Lab, name: str, left_s: float) -> report.Result:
+def run_part(lab: parts.Lab, name: str, left_s: float, behind_s: float = 0) -> report.Result:
+    """Whatever it raises, the next ones run, which have `behind_s` for themselves."""
     part = parts.PARTS[name]
     if left_s < part.least_s:
         return report.Result(name, "not run", f"{left_s:.0f} s are left, it needs {part.least_s}")
-    limit_s = min(part.limit_s, left_s)
+    limit_s = min(part.limit_s, max(left_s - behind_s, min(part.due_s, left_s)))
     before, begun = shared_memory(), time.monotonic()
     session = parts.Session(lab, name, limit_s)
     try:
@@ -112,29 +126,45 @@ def run_part(lab: parts.Lab, name: str, left_s: float) -> report.Result:
         status, why = "absent", str(absent)
     except parts.TimeIsUp as up:
         status, why = "hung", str(up)
-    except (parts.Failed, OSError, ValueError) as error:
-        status, why = "failed", str(error) or type(error).__name__
+    except parts.Stopped as stop:
+        status, why = "stopped", str(stop)
+        parts.end_running()  # where the signal came while it was ending them
+    except parts.Failed as error:
+        status, why = "failed", str(error)
+    except Exception as error:  # noqa: BLE001
+        status, why = "failed", f"{type(error).__name__}: {error}"
+        session.note(traceback.format_exc())
     left = session.leftovers + clear_leftovers(before)
     if left:
         status, why = "failed", f"{why}; left behind: {', '.join(left)}".removeprefix("; ")
-    return report.Result(name, status, why, time.monotonic() - begun, session.rows)
+    result = report.Result(name, status, why, time.monotonic() - begun, session.rows)
+    result.log = session.since(0) if session.log.exists() else ""
+    return result
 
 
-def run_all(lab: parts.Lab, names: list[str], budget_s: float, out: Path) -> list[report.Result]:
-    end = time.monotonic() + budget_s
+def run_all(lab: parts.Lab, names: list[str], end: float, out: Path) -> list[report.Result]:
+    """Until `end`, by time.monotonic()."""
     results: list[report.Result] = []
-    for name in names:
+    for place, name in enumerate(names):
         print(f"==== {name} ====", flush=True)
-        results.append(run_part(lab, name, end - time.monotonic()))
+        bad = [one.part for one in results if not one.good and one.part in parts.PARTS[name].needs]
+        if bad:  # what an earlier build has left would tell of another one
+            results.append(report.Result(name, "not run", f"it needs {bad[0]}, which is not ok"))
+        else:
+            behind_s = sum(parts.PARTS[one].due_s for one in names[place + 1 :])
+            results.append(run_part(lab, name, end - time.monotonic(), behind_s))
         last = results[-1]
         print(f"{name}: {last.status} after {last.seconds:.0f} s {last.why}".rstrip(), flush=True)
         report.write(out, lab.facts, results)
+        if last.status == "stopped":
+            break
     return results
 
 
 def on_signal(number: int, frame: FrameType | None) -> None:
-    parts.end_running()
-    sys.exit(128 + number)
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, signal.SIG_IGN)
+    raise parts.Stopped(f"by signal {number}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -144,6 +174,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=BUDGET_S, metavar="SECONDS")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="few sizes: does everything run?")
+    parser.add_argument("--commit", default="", help="which, where git does not tell")
     parser.add_argument("--driver", default="libcuda.so.1", help="the tests' stand-in, say")
     args = parser.parse_args(argv)
     try:
@@ -154,15 +185,22 @@ def main(argv: list[str] | None = None) -> int:
         for name in names:
             print(f"{name:12} {parts.PARTS[name].limit_s:4.0f} s  {parts.PARTS[name].settles}")
         return 0
+    parts.extend_search_path()
     gpu, why = find_gpu(args.driver)
     if not gpu:
         print(f"no GPU: {why}; nothing was built or run", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    lab = parts.Lab(ROOT, args.driver, args.quick, report.gather(ROOT, gpu))
+    facts = report.gather(ROOT, gpu) | {"only": args.only}
+    facts |= {"commit": args.commit} if args.commit else {}
+    lab = parts.Lab(ROOT, args.driver, args.quick, facts)
     args.out.mkdir(parents=True, exist_ok=True)
-    results = run_all(lab, with_needs(names), args.budget, args.out)
+    try:
+        results = run_all(lab, with_needs(names), BEGUN + args.budget, args.out)
+    except parts.Stopped:  # between parts
+        print("stopped", file=sys.stderr)
+        return 1
     print(*report.summary(results), report.paths(args.out, lab.facts)[0], sep="\n")
     return 0 if all(result.good for result in results) else 1
 

@@ -68,14 +68,17 @@ class Team:
 class Case:
     run: Callable[[Team], str]
     cuda: bool = False
+    waits: bool = False  # streams of a rank wait for one another by way of other ranks
 
 
 CASES: dict[str, Case] = {}
 
 
-def case(name: str, cuda: bool = False) -> Callable[[Callable[[Team], str]], Any]:
+def case(
+    name: str, cuda: bool = False, waits: bool = False
+) -> Callable[[Callable[[Team], str]], Any]:
     def add(run: Callable[[Team], str]) -> Callable[[Team], str]:
-        CASES[name] = Case(run, cuda)
+        CASES[name] = Case(run, cuda, waits)
         return run
 
     return add
@@ -304,7 +307,7 @@ def large(team: Team) -> str:
     return ""
 
 
-@case("messages: larger than what finds room, both ways at once")
+@case("messages: larger than what finds room, both ways at once", waits=True)
 def large_messages(team: Team) -> str:
     def exchange(tensors: Tensors) -> Tensors:
         other = team.world - 1 - team.me
@@ -460,7 +463,7 @@ def host_goes_on(team: Team) -> str:
     return ""
 
 
-@case("streams: a receive holds up neither the host nor a collective", cuda=True)
+@case("streams: a receive holds up neither the host nor a collective", cuda=True, waits=True)
 def receive_waits(team: Team) -> str:
     out, last = torch.zeros(1000, device=team.device), team.world - 1
     waiting = dist.irecv(out, last) if team.me == 0 else None
@@ -476,7 +479,7 @@ def receive_waits(team: Team) -> str:
     return "" if team.me != 0 or (out == 5).all() else f"{out[0].item()} instead of 5"
 
 
-@case("streams: two groups on two streams, crossing", cuda=True)
+@case("streams: two groups on two streams, crossing", cuda=True, waits=True)
 def crossing(team: Team) -> str:
     other = dist.new_group()
     one, two = torch.cuda.Stream(), torch.cuda.Stream()

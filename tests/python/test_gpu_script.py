@@ -4,9 +4,11 @@ can fail."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,8 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 GPU = ROOT / "benchmarks" / "gpu"
 sys.path[:0] = [str(GPU), str(ROOT / "tests" / "gpu")]
 
+import ranks  # noqa: E402
+import shmcoll  # noqa: E402
+
+import about  # noqa: E402
 import cases  # noqa: E402
 import parts  # noqa: E402
+import queues  # noqa: E402
 import report  # noqa: E402
 import run as gpu_run  # noqa: E402
 import test_cuda_tensors as tensors  # noqa: E402
@@ -72,6 +79,89 @@ def test_a_driver_that_does_not_answer_is_no_gpu(monkeypatch: pytest.MonkeyPatch
     assert gpu_run.find_gpu("x", 0.3) == ("", "the driver does not answer within 0.3 s")
 
 
+FAKE_CUDA = """
+#include <string.h>
+int cuInit(unsigned flags) { return flags != 0; }
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetName(char *name, int bytes, int device) { strncpy(name, "A GPU", bytes); return device; }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+#ifdef CAPABLE
+int cuDeviceGetAttribute(int *value, int which, int device)
+{ *value = which == 75 ? 9 : 0; return device; }
+#else
+int cuDeviceGetAttribute(int *value, int which, int device) { return 1; }
+#endif
+"""
+
+
+@pytest.mark.parametrize("capable", [True, False])
+def test_a_gpu_is_asked_for_what_it_is(tmp_path: Path, capable: bool) -> None:
+    source, library = tmp_path / "cuda.c", tmp_path / "libcuda.so"
+    source.write_text(FAKE_CUDA)
+    define = ["-DCAPABLE"] if capable else []
+    subprocess.run(["cc", "-shared", "-fPIC", *define, "-o", library, source], check=True)
+    gpu, why = gpu_run.find_gpu(str(library))
+    assert (gpu, why) == ("A GPU|13000|90" if capable else "A GPU|13000|", "")
+    facts = report.gather(ROOT, gpu)
+    assert (facts["gpu"], facts["driver_cuda"]) == ("A GPU", "13000")
+    told = parts.tools(parts.Lab(tmp_path, "x", True, facts))
+    assert told.get("SHMCOLL_CUDA_ARCHS") == ("90" if capable else None)
+
+
+# ---- what is built with ----
+
+
+def only_tools(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CMAKE_GENERATOR", raising=False)
+
+
+def test_ninja_or_make_builds_and_what_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_tools(tmp_path / "all", monkeypatch, "cmake", "gcc", "g++", "ninja", "make")
+    assert parts.tools(lab(tmp_path))["CMAKE_GENERATOR"] == "Ninja"
+    only_tools(tmp_path / "some", monkeypatch, "cmake", "cc", "c++", "make")
+    assert parts.tools(lab(tmp_path))["CMAKE_GENERATOR"] == "Unix Makefiles"
+    only_tools(tmp_path / "few", monkeypatch, "cmake", "cc")
+    text = r"not on this machine: c\+\+, ninja \(or make\); needed: cmake"
+    for part in (parts.build, parts.package):
+        with pytest.raises(parts.Failed, match=text):
+            part(session(tmp_path))
+
+
+def test_headers_that_are_missing_are_named_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts.check_headers()
+    monkeypatch.setattr(parts.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.delenv("CPATH", raising=False)
+    with pytest.raises(parts.Failed, match="no Python.h in"):
+        parts.package(session(tmp_path))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "Python.h").touch()
+    monkeypatch.setenv("CPATH", f":{tmp_path / 'other'}")
+    parts.check_headers()
+
+
+def test_a_build_knows_its_gpu_and_begins_anew_with_another_generator(tmp_path: Path) -> None:
+    """With the real CMake, over a project of one target."""
+    text = "cmake_minimum_required(VERSION 3.20)\nproject(x NONE)\n"
+    text += 'message(STATUS "GPU kernels: PTX 75, and code for: ${SHMCOLL_CUDA_ARCHS}")\n'
+    text += "add_custom_target(gpu_experiments)\nadd_custom_target(scaling)\n"
+    (tmp_path / "CMakeLists.txt").write_text(text)
+    one = parts.Session(parts.Lab(tmp_path, "x", True, {"capability": "90"}), "build", 60)
+    (tmp_path / "build" / "gpu" / "CMakeFiles").mkdir(parents=True)
+    cache = tmp_path / "build" / "gpu" / "CMakeCache.txt"
+    cache.write_text("CMAKE_GENERATOR:INTERNAL=Borland Makefiles\n")
+    assert parts.build(one) == ("ok", "kernels: PTX 75, and code for: 90")
+
+
 # ---- which parts ----
 
 
@@ -82,6 +172,57 @@ def test_parts_are_chosen_by_name_and_bring_what_they_need() -> None:
     assert gpu_run.with_needs(["tensors", "cpu"]) == ["build", "package", "tensors", "cpu"]
     with pytest.raises(ValueError, match="wrong: no part of build"):
         gpu_run.chosen("cpu,wrong")
+
+
+def test_what_all_parts_are_due_fits_a_run() -> None:
+    """Also where each of them hangs, and takes its time to end."""
+    ending = sum(parts.TOLD_S for _ in parts.PARTS)
+    assert sum(part.due_s for part in parts.PARTS.values()) + ending < gpu_run.BUDGET_S
+
+
+def test_a_part_that_hangs_leaves_the_next_ones_their_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {}
+
+    def keep(one: parts.Session) -> tuple[str, str]:
+        limits[one.log.stem] = one.left_s
+        return "ok", ""
+
+    found = {
+        "long": parts.Part(keep, 240, "", due_s=60, needs=()),
+        "next": parts.Part(keep, 50, "", due_s=40, needs=()),
+        "last": parts.Part(keep, 50, "", due_s=30, needs=()),
+    }
+    monkeypatch.setattr(parts, "PARTS", found)
+    gpu_run.run_all(lab(tmp_path), list(found), time.monotonic() + 200, tmp_path)
+    assert [round(limits[name], -1) for name in found] == [130, 50, 50]
+    gpu_run.run_all(lab(tmp_path), list(found), time.monotonic() + 80, tmp_path)
+    assert [round(limits[name], -1) for name in found] == [60, 50, 50]
+
+
+def test_a_part_without_what_it_needs_is_not_run_and_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(one: parts.Session) -> tuple[str, str]:
+        raise parts.Failed("no compiler")
+
+    fine = parts.Part(lambda one: ("ok", ""), 30, "", needs=())
+    found = {
+        "package": part(fails),
+        "experiments": fine,
+        "tensors": dataclasses.replace(fine, needs=("package",)),
+        "bench": dataclasses.replace(fine, wants=("package",)),
+    }
+    monkeypatch.setattr(parts, "PARTS", found)
+    results = gpu_run.run_all(lab(tmp_path), list(found), time.monotonic() + 99, tmp_path)
+    assert [result.status for result in results] == ["failed", "ok", "not run", "ok"]
+    assert results[2].why == "it needs package, which is not ok"
+
+
+def test_a_failing_package_stops_neither_experiments_nor_the_others_figures() -> None:
+    for name in ("experiments", "cpu", "bench", "sanitizer"):
+        assert "package" not in parts.PARTS[name].needs
 
 
 def test_every_part_fits_a_run_of_its_own() -> None:
@@ -115,6 +256,67 @@ def test_the_limit_ends_all_processes_and_keeps_the_rows(tmp_path: Path) -> None
     assert one.rows[0] == {"a": 1}
     assert one.leftovers == []
     assert not is_running(one.rows[1]["pid"])
+
+
+def test_who_is_ended_has_said_where_it_stood(tmp_path: Path) -> None:
+    """Who registered for it by a Python stack, others by what the kernel knows, and they live on
+    until they are told to end."""
+    text = "import faulthandler, signal, subprocess, time\n"
+    text += "subprocess.Popen(['sleep', '1000'])\n"
+    text += "faulthandler.register(signal.SIGUSR2, all_threads=True)\n"
+    text += "def stands_here(): time.sleep(1000)\n"
+    text += "stands_here()"
+    one = session(tmp_path)
+    with pytest.raises(parts.TimeIsUp):
+        one.run(python(text), 1)
+    said = one.log.read_text()
+    assert "in stands_here" in said
+    assert "sleep 1000" in said
+    assert re.search(r"thread \d+ sleep: S", said)
+
+
+def test_a_hang_under_the_limit_of_a_part_leaves_what_all_ranks_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks print to files of their own, which go when their parent ends."""
+    text = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT / "tests" / "gpu")!r})
+import test_cuda_tensors as tensors
+import cases
+def waits_for_ever(team):
+    print("rank", team.me, "is here")
+    open(f"{tmp_path}/{{team.me}}", "w").close()
+    time.sleep(1000)
+cases.CASES.clear()
+cases.CASES["hangs"] = cases.Case(waits_for_ever)
+tensors.main(["--device", "cpu", "--worlds", "2", "--limit", "900"])
+"""
+    one = session(tmp_path, 60)
+
+    def until_all_wait() -> None:
+        while one.left_s > 0 and not all((tmp_path / str(r)).exists() for r in range(2)):
+            time.sleep(0.05)
+        raise subprocess.TimeoutExpired("it", 0)
+
+    class Watched(subprocess.Popen):  # type: ignore[type-arg]
+        def wait(self, timeout: float | None = None) -> int:
+            return until_all_wait() if timeout and timeout > 20 else super().wait(timeout)
+
+    monkeypatch.setattr(parts.subprocess, "Popen", Watched)
+    with pytest.raises(parts.TimeIsUp):
+        one.run(python(text))
+    said = one.log.read_text()
+    assert "rank 0 is here" in said and "rank 1 is here" in said
+    assert said.count("in waits_for_ever") == 2
+    assert one.leftovers == []
+
+
+def test_who_has_no_time_left_is_not_begun(tmp_path: Path) -> None:
+    one = session(tmp_path, 0.5)
+    with pytest.raises(parts.TimeIsUp, match="was not begun"):
+        one.run(["touch", tmp_path / "file"])
+    assert not (tmp_path / "file").exists()
 
 
 def test_who_does_not_hear_is_killed(tmp_path: Path) -> None:
@@ -163,7 +365,7 @@ def test_what_parts_end_with_is_kept_each_time(
     found = {"fine": fine, "absent": absent, "hung": hung, "litters": litters}
     monkeypatch.setattr(parts, "PARTS", {name: part(run) for name, run in found.items()})
     monkeypatch.setitem(parts.PARTS, "late", parts.Part(fine, 30, "", least_s=1e6))
-    results = gpu_run.run_all(lab(tmp_path), list(parts.PARTS), 60, tmp_path)
+    results = gpu_run.run_all(lab(tmp_path), list(parts.PARTS), time.monotonic() + 60, tmp_path)
     statuses = [result.status for result in results]
     assert statuses == ["ok", "absent", "hung", "failed", "not run"]
     assert [result.good for result in results] == [True, True, False, False, False]
@@ -175,6 +377,70 @@ def test_what_parts_end_with_is_kept_each_time(
     assert [one["status"] for one in whole["parts"]] == statuses
     assert whole["parts"][2]["rows"] == [{"bench": "a", "us": 1.25}]
     assert "| a | 1.25 |" in text.read_text()
+
+
+def test_what_fails_leaves_its_log_in_the_report_and_the_next_part_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(one: parts.Session) -> tuple[str, str]:
+        one.run(python("print('{\"a\": 1}'); print('what it said')"))
+        raise KeyError("a defect of the script")
+
+    def fine(one: parts.Session) -> tuple[str, str]:
+        return "ok", ""
+
+    monkeypatch.setattr(parts, "PARTS", {"broken": part(broken), "fine": part(fine)})
+    results = gpu_run.run_all(lab(tmp_path), ["broken", "fine"], time.monotonic() + 60, tmp_path)
+    assert [result.status for result in results] == ["failed", "ok"]
+    text = report.paths(tmp_path, FACTS)[0].read_text()
+    assert "    what it said" in text
+    assert "    KeyError: 'a defect of the script'" in text
+    assert "what it said" in report.log_path(tmp_path, FACTS).read_text()
+    alone = report.paths(tmp_path, FACTS | {"only": "tensors,cpu"})[0]
+    assert alone.name == "2026-01-02-nvidia-h200-sxm-tensors-cpu.md"
+    assert report.logs([report.Result("p", "ok", log="x" * 5_000_000)]).count("x") <= 2 << 20
+
+
+def test_a_run_that_is_told_to_end_writes_what_it_has(tmp_path: Path) -> None:
+    text = f"""
+import sys
+sys.path.insert(0, {str(GPU)!r})
+import parts, pathlib, report, run, signal
+def slow(one):
+    row = 'print(\\'{{"a": 1}}\\', flush=True)'
+    one.run([sys.executable, "-c", row + "; import time; time.sleep(1000)"])
+    return "ok", ""
+parts.PARTS = {{name: parts.Part(slow, 99, "", needs=()) for name in ("slow", "next")}}
+run.find_gpu = lambda driver: ("A GPU|1|", "")
+report.gather = lambda root, gpu: {FACTS!r}
+run.ROOT = pathlib.Path({str(tmp_path)!r})
+sys.exit(run.main(["--out", {str(tmp_path)!r}]))
+"""
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    log = tmp_path / "build" / "gpu" / "logs" / "slow.log"
+    while not log.exists() or "\n{" not in log.read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0].count("====") == 2
+    assert process.returncode == 1
+    whole = json.loads(report.paths(tmp_path, FACTS)[1].read_text())
+    assert [(one["status"], one["rows"]) for one in whole["parts"]] == [("stopped", [{"a": 1}])]
+
+
+def test_what_was_spent_before_the_first_part_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60 s of 70, and the part needs 15."""
+    monkeypatch.setattr(gpu_run, "BEGUN", time.monotonic() - 60)
+    monkeypatch.setattr(gpu_run, "find_gpu", lambda driver: ("A GPU|1|", ""))
+    monkeypatch.setattr(report, "gather", lambda root, gpu: dict(FACTS))
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    late = parts.Part(lambda one: ("ok", ""), 30, "", needs=())
+    monkeypatch.setattr(parts, "PARTS", {"late": late})
+    assert gpu_run.main(["--budget", "70", "--out", str(tmp_path)]) == 1
+    assert "| late | not run | 0 |" in report.paths(tmp_path, FACTS)[0].read_text()
+    assert gpu_run.main(["--budget", "90", "--out", str(tmp_path)]) == 0
 
 
 def test_a_report_has_a_table_for_each_kind_and_names_what_is_not_ok() -> None:
@@ -191,6 +457,196 @@ def test_a_report_has_a_table_for_each_kind_and_names_what_is_not_ok() -> None:
     assert "| bench |\n" in text  # columns without anything are left out
     assert "| 2 | not offered yet | 1 |" in text
     assert "- 2 ranks, two: rank 0: no" in text
+
+
+# ---- compute-sanitizer ----
+
+FAKE_SANITIZER = """#!/bin/sh
+while [ "$1" != "--error-exitcode" ]; do shift; done
+found=$2; shift 2
+case "$*" in
+*gpu_experiments*share*) echo "========= ERROR SUMMARY: 0 errors"; exit 1;;
+*gpu_experiments*) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)";;
+*) echo "========= Invalid __global__ read of size 4 bytes"; echo "========= ERROR SUMMARY: 2 errors"
+   exit $found;;
+esac
+"""
+
+
+def test_what_the_sanitizer_finds_is_told_from_a_program_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(FAKE_SANITIZER)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    one = session(tmp_path)
+    status, why = parts.sanitizer(one)
+    assert status == "failed"
+    assert why == (
+        "memcheck of experiments: clean, but the program failed; "
+        "memcheck of tensors: errors found"
+    )
+    assert [row["exit"] for row in one.rows] == [1, parts.SANITIZER_FOUND, 0]
+    assert one.rows[1]["errors"] == 2
+    assert one.rows[1]["first"] == "Invalid __global__ read of size 4 bytes"
+    assert one.rows[2]["verdict"] == "clean"
+
+
+def test_a_sanitizer_that_does_not_work_is_not_clean() -> None:
+    said = "========= Error: Device not supported\n"
+    assert parts.judged("memcheck", 0, said)["verdict"] == "it said nothing"
+    assert parts.judged("memcheck", None, "")["verdict"] == "hung"
+    # A child's errors, where the status is the parent's.
+    assert parts.judged("memcheck", 0, "ERROR SUMMARY: 3 errors")["verdict"] == "errors found"
+
+
+def test_cases_under_the_sanitizer_exist_and_have_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in parts.SLOW_CASES:
+        assert name in cases.CASES
+    assert tensors.picked(",".join(parts.SLOW_CASES), "cpu")
+    with pytest.raises(ValueError, match="nonsense: no case"):
+        tensors.picked("float32,nonsense", "cpu")
+    for module, name in ((cases, "TIMEOUT_S"), (tensors, "STALL_S"), (tensors, "GRACE_S")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    tensors.be_patient(4)
+    assert (cases.TIMEOUT_S, tensors.STALL_S, tensors.GRACE_S) == (60, 120, 40)
+
+
+# ---- what waiting streams hold up ----
+
+
+class Streams:
+    """In the place of a GPU: whoever comes behind eight waiting streams is held up."""
+
+    def __init__(self) -> None:
+        self.waiting: set[int] = set()
+        self.made, self.ends = 0, True
+        self.words = self.driver = self
+
+    def set(self, word: int, value: int) -> None:
+        if value and self.ends:
+            self.waiting.clear()
+
+    def stream(self) -> int:
+        self.made += 1
+        return self.made
+
+    def wait(self, stream: int) -> None:
+        self.waiting.add(stream)
+
+    def write(self, stream: int, value: int) -> None:
+        pass
+
+    def is_idle(self, stream: int) -> bool:
+        return len(self.waiting) < 8 and stream not in self.waiting
+
+    def idle(self, streams: list[int], limit_s: float) -> float | None:
+        return 1e-6 if all(map(self.is_idle, streams)) else None
+
+    def release(self, streams: list[int]) -> bool:
+        self.set(0, 1)
+        return self.idle(streams, 1) is not None
+
+
+def test_streams_beside_waiting_ones_are_looked_at_until_one_is_held_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    assert queues.beside(Streams(), 64)  # type: ignore[arg-type]
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["waiting"], row["held_up"]) for row in rows] == [(1, 0), (2, 0), (4, 0), (8, 4)]
+    assert {row["connections"] for row in rows} == {"32"}
+    stuck = Streams()
+    stuck.ends = False
+    assert not queues.beside(stuck, 64)  # type: ignore[arg-type]
+
+
+def test_a_caller_that_the_driver_keeps_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(Streams):
+        def enter(self) -> None:
+            pass
+
+        def write(self, stream: int, value: int) -> None:
+            while value >= 100 and self.waiting:
+                time.sleep(0.01)
+
+    assert queues.behind(Full(), 200)  # type: ignore[arg-type]
+    assert queues.behind(Full(), 50)  # type: ignore[arg-type]
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["enqueued"], row["caller"]) for row in rows] == [(100, "held"), (50, "goes on")]
+
+
+def test_experiments_go_on_behind_one_that_fails_and_kill_is_last(tmp_path: Path) -> None:
+    one = session(tmp_path, 60)
+    program = one.lab.program("gpu/gpu_experiments")
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        '#!/bin/sh\nfor name; do :; done; echo "{\\"ran\\": \\"$name\\"}"\ntest $name != share\n'
+    )
+    program.chmod(0o755)
+    script = tmp_path / "benchmarks" / "gpu" / "queues.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        "import os; c = os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS', 'preset')\n"
+        'print(\'{"ran": "%s"}\' % c)'
+    )
+    assert parts.experiments(one) == ("failed", "share ended with 1")
+    ran = [row["ran"] for row in one.rows]
+    assert ran == [*parts.EXPERIMENTS[:7], "preset", "32", "kill"]
+
+
+# ---- the benchmark ----
+
+# Read again by every rank: they are spawned. `PLANTED` is what shmcoll does at 512 bytes.
+BENCH = """
+import os, sys, time
+sys.path.insert(0, GPU)
+import baselines
+import torch.distributed as dist
+honest = dist.all_reduce
+def all_reduce(t, *args, group=None, **more):
+    if group is not None and t.numel() == 128 and dist.get_backend(group) == "shmcoll":
+        if dist.get_rank() == 1:
+            PLANTED
+    return honest(t, *args, group=group, **more)
+dist.all_reduce = all_reduce
+baselines.STALL_S = 12.0
+baselines.END_S = 2
+baselines.able_ones = lambda world, options, refusals, end: ["gloo", "shmcoll"]
+if __name__ == "__main__":
+    sys.exit(baselines.main("--device cpu --worlds 2 --max 4K --backends gloo,shmcoll".split()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        ('raise RuntimeError("planted")', "rank 1: RuntimeError: planted"),
+        ("time.sleep(1000)", "no step ended in 12 s"),
+    ],
+)
+def test_a_backend_that_fails_at_a_size_is_a_row_and_the_other_goes_on(
+    tmp_path: Path, planted: str, said: str
+) -> None:
+    script = tmp_path / "bench.py"
+    script.write_text(BENCH.replace("GPU)", f"{str(GPU)!r})").replace("PLANTED", planted))
+    one = session(tmp_path, 120)
+    assert one.run([sys.executable, script]) == 1
+    rows = [row for row in one.rows if row["bench"] == "all_reduce"]
+    good = [(row["backend"], row["bytes"]) for row in rows if row["us"]]
+    assert sorted(good) == sorted(
+        [("shmcoll", size) for size in (8, 64)] + [("gloo", size) for size in (8, 64, 512, 4096)]
+    )
+    [bad] = [row for row in rows if not row["us"]]
+    assert (bad["backend"], bad["bytes"], bad["wrong"]) == ("shmcoll", 512, False)
+    assert said in bad["why"]
+    if "sleep" in planted:
+        assert 'bench.py", line 10 in all_reduce' in one.log.read_text()  # where it stood
 
 
 # ---- the tests of CUDA tensors ----
@@ -238,6 +694,94 @@ def test_wrong_cases_and_hanging_ones_are_told_and_the_rest_runs(
         "last": "ok",
     }
     assert bad == 5
+
+
+def test_a_waiting_case_that_fails_is_tried_with_more_hardware_queues(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And says whether that mends it; others, and those that are not offered, are not tried."""
+
+    def hangs(team: cases.Team) -> str:
+        if os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") != "32" and team.me:
+            time.sleep(1000)
+        return team.usable()
+
+    def refuse(team: cases.Team) -> str:
+        raise TypeError("shmcoll: send: sparse CUDA tensors are not offered")
+
+    found = {
+        "hangs": cases.Case(hangs, waits=True),
+        "wrong": cases.Case(lambda team: "no", waits=True),
+        "right": cases.Case(lambda team: team.usable(), waits=True),
+        "refused": cases.Case(refuse, waits=True),
+        "wrong, and waits for nobody": cases.Case(lambda team: "no"),
+    }
+    monkeypatch.setattr(tensors, "CASES", found)
+    monkeypatch.setattr(tensors, "STALL_S", 3.0)
+    monkeypatch.setattr(tensors, "GRACE_S", 2.0)
+    assert tensors.run_world(list(found), 2, "cpu", time.monotonic() + 60, True) == 4
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    again = [(row["again"], row["preset"], row["outcome"]) for row in rows if "again" in row]
+    assert again == [("hangs", "hung or died", "ok"), ("wrong", "wrong", "wrong")]
+    assert sum("case" in row for row in rows) == 5
+
+
+def test_cases_that_cannot_be_imported_are_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "moved_cases.py").write_text("from torch import what_is_gone\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(cases, "CASES", {})
+    tensors.add_cases("moved_cases")
+    [name] = cases.CASES
+    assert name == "imports: moved_cases"
+    assert "what_is_gone" in cases.CASES[name].run(None)  # type: ignore[arg-type]
+
+
+def test_what_is_to_be_known_first_is_run_first() -> None:
+    names = tensors.picked("", "cuda:0")
+    assert sorted(names) == sorted(cases.CASES)
+    assert names[0] == "broadcast float32"
+    assert names.index("FSDP2: replicas of shards") < names.index("broadcast float64")
+    waiting = [name for name in names if cases.CASES[name].waits]
+    assert len(waiting) == 6
+
+
+def test_the_route_of_cuda_tensors_is_a_row(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {"rank": "0"}
+    monkeypatch.setattr(shmcoll, "describe", lambda group: said, raising=False)
+    assert about.route_of(None, 2) == {}  # no CUDA tensor yet
+    said |= {"cuda:0.route": "slabs", "cuda:0.memory": "fd", "cuda:0.reason": ""}
+    said |= {"cuda:0.gpus": "1", "cuda:0.gpu_ranks": "0-1"}
+    row = about.route_of(None, 2)
+    assert (row["route"], row["memory"], row["gpus"]) == ("slabs", "fd", "1")
+
+    def broken(group: object) -> dict[str, str]:
+        raise RuntimeError("it has failed")
+
+    monkeypatch.setattr(shmcoll, "describe", broken)
+    assert about.route_of(None, 2)["reason"] == "RuntimeError: it has failed"
+    monkeypatch.delattr(shmcoll, "describe")
+    assert about.route_of(None, 2)["route"] == "unknown"
+
+    team = cases.Team(ranks.Rank.__new__(ranks.Rank), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(cases.Team, "world", 2)
+    answers = iter([{"route": "unknown", "ranks": 2, "reason": "it has failed"}, row])
+    monkeypatch.setattr(about, "route_of", lambda group, world: next(answers))
+    shown: set[str] = set()
+    tensors.tell_route(team, tmp_path / "route")
+    for _ in range(2):  # it is asked until it is known
+        tensors.tell_route(team, tmp_path / "route")
+        tensors.show_route(tmp_path, shown)
+    [line] = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["memory"] == "fd"
+    one = session(tmp_path)
+    one.rows = [row, {"case": "x", "ranks": 2, "outcome": "ok", "detail": ""}]
+    assert parts.routes(one) == ["route slabs fd"]
+    text = report.markdown(FACTS, [report.Result("tensors", "ok", "", 1.0, one.rows)])
+    assert "| slabs | 2 | cuda:0 | fd | 1 | 0-1 |" in text
 
 
 def test_the_cases_hold_for_cpu_tensors() -> None:
