@@ -234,24 +234,35 @@ TEST(P2pBugs, ATimedWaitReadsTheMessageUnderItsLock)
 }
 
 // At the process's end a pass under way was not waited for: LEFT was said, and lines came behind it.
+// It is waited for a while only, so a thread that had no CPU for that long says nothing.
 TEST(P2pBugs, NothingIsPlacedBehindLeftAtTheEndOfTheProcess)
 {
-    run_ranks(Mode::kOwnMapping, 1, [](Rank &rank) {
-        std::atomic<bool> held{false};
-        std::thread other([&] {
-            pthread_mutex_lock(&rank.comm->p2p.lock); // a pass
-            held = true;
-            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    bool seen = false;
+    for (int tries = 0; tries < 50 && !seen; tries++)
+        run_ranks(Mode::kOwnMapping, 1, [&seen](Rank &rank) {
+            std::atomic<bool> held{false};
+            std::atomic<uint64_t> begun{0}, ended{0};
+            std::thread other([&] {
+                pthread_mutex_lock(&rank.comm->p2p.lock); // a pass
+                begun = shc_clock_ns();
+                held = true;
+                std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                pthread_mutex_unlock(&rank.comm->p2p.lock);
+                ended = shc_clock_ns();
+            });
+            EXPECT_TRUE(within_seconds(20, [&] { return held.load(); }));
+            shc_comm_leave_soon(rank.comm, 0); // an earlier group has used up the time
+            const uint64_t left = shc_clock_ns();
+            EXPECT_EQ(shc_member_look(&rank.comm->seat, 0), SHC_MEMBER_LEFT);
+            other.join();
+            if (std::max<uint64_t>(left, ended) - begun > 15 * SHC_NS_PER_MS)
+                return;
+            seen = true;
+            pthread_mutex_lock(&rank.comm->p2p.lock);
+            EXPECT_TRUE(rank.comm->p2p.closed);
             pthread_mutex_unlock(&rank.comm->p2p.lock);
         });
-        EXPECT_TRUE(within_seconds(20, [&] { return held.load(); }));
-        shc_comm_leave_soon(rank.comm, 0); // an earlier group has used up the time
-        EXPECT_EQ(shc_member_look(&rank.comm->seat, 0), SHC_MEMBER_LEFT);
-        pthread_mutex_lock(&rank.comm->p2p.lock);
-        EXPECT_TRUE(rank.comm->p2p.closed);
-        pthread_mutex_unlock(&rank.comm->p2p.lock);
-        other.join();
-    });
+    EXPECT_TRUE(seen);
 }
 
 // Windows lent to a rank that left did not come back: everybody else's messages went without.
