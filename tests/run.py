@@ -130,7 +130,7 @@ LONG_LANES = {
     "torch": (Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",)),),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),
     "cuda-kills": (
-        Lane("cuda-kills", DEV, "^cuda-kills$", ("cuda_comm_test",), options=("-V",), alone=True),
+        Lane("cuda-kills", DEV, "^cuda-kills$", ("tests_cuda",), options=("-V",), alone=True),
     ),
     "stress": (Lane("stress", DEV, "^stress$", ("tests_conformance",), alone=True),),
     "browser": (Lane("browser", files=("tests/browser",)),),
