@@ -185,7 +185,8 @@ TEST(GpuExperiments, TokensGoRoundWhereContextsTakeTurns)
     EXPECT_EQ(count(ran, {"answered by a cpu", "rounds=16"}), 1) << ran.text;
 }
 
-// The CPU's store wakes nobody here: the token does not come back, and poison ends all.
+// The CPU's store wakes nobody here: the token does not come back, and poison ends all. A wait
+// that begins behind the store is over at once, so how far the token came is left to the machine.
 TEST(GpuExperiments, TokenThatIsLostFailsAndEnds)
 {
     Folder folder;
@@ -193,7 +194,7 @@ TEST(GpuExperiments, TokenThatIsLostFailsAndEnds)
     const Ran ran = two.end();
     EXPECT_EQ(ran.status, 1) << ran.text;
     EXPECT_EQ(count(ran, {"hop_us="}), 4) << ran.text;
-    EXPECT_EQ(count(ran, {"failed=", "the token does not come back: 0 of 8"}), 1) << ran.text;
+    EXPECT_EQ(count(ran, {"failed=", "the token does not come back: ", " of 8"}), 1) << ran.text;
     EXPECT_TRUE(two.gone(1));
 }
 
