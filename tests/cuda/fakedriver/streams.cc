@@ -7,12 +7,14 @@ extern "C" {
 #include "shm/base/atomic.h"
 }
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
+#include <list>
 #include <map>
 #include <random>
 #include <sys/file.h>
@@ -93,12 +95,17 @@ bool satisfied(shc_cu_address address, uint64_t value)
 void wait_for_value(shc_cu_address address, uint64_t value)
 {
     random_delay();
+    int us = 20;
+    const auto nap = [&us] { // longer each time: those that are waited for need the CPU
+        sleep_us(us);
+        us = std::min(us + us / 2, 500);
+    };
     for (uint64_t seen = shc_a64_load_acquire(write_count()); !satisfied(address, value);) {
         // A GPU may look again only when a stream has written.
         while (knobs().only_writes_wake && shc_a64_load_acquire(write_count()) == seen)
-            sleep_us(20);
+            nap();
         seen = shc_a64_load_acquire(write_count());
-        sleep_us(20);
+        nap();
     }
 }
 
@@ -133,35 +140,58 @@ class Alone
     int fd_ = -1;
 };
 
-// Ends the process when a kernel does not end: it waits for somebody who may not be running.
+// Ends the process when a kernel does not end: it waits for somebody who may not be running. One
+// thread looks after all kernels of the process, and ends with it.
 class Watchdog
 {
   public:
-    explicit Watchdog(const char *name) : thread_([this, name] { watch(name); }) {}
+    explicit Watchdog(const char *name)
+    {
+        const auto limit = Clock::now() + std::chrono::milliseconds(knobs().kernel_ms);
+        std::lock_guard<std::mutex> guard(all().lock);
+        at_ = all().running.insert(all().running.end(), {name, limit});
+    }
     ~Watchdog()
     {
-        {
-            std::lock_guard<std::mutex> guard(lock_);
-            over_ = true;
-        }
-        changed_.notify_all();
-        thread_.join();
+        std::lock_guard<std::mutex> guard(all().lock);
+        all().running.erase(at_);
     }
 
   private:
-    void watch(const char *name)
+    using Clock = std::chrono::steady_clock;
+    struct Running {
+        const char *name;
+        Clock::time_point limit;
+    };
+    struct All {
+        std::mutex lock;
+        std::list<Running> running;
+    };
+    static All &all()
     {
-        std::unique_lock<std::mutex> guard(lock_);
-        const auto limit = std::chrono::milliseconds(knobs().kernel_ms);
-        if (changed_.wait_for(guard, limit, [this] { return over_; }))
-            return;
+        static All *one = [] {
+            All *made = new All;
+            std::thread(watch, made).detach();
+            return made;
+        }();
+        return *one;
+    }
+    static void watch(All *all)
+    {
+        for (;;) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            std::lock_guard<std::mutex> guard(all->lock);
+            for (const Running &kernel : all->running)
+                if (Clock::now() >= kernel.limit)
+                    give_up(kernel.name);
+        }
+    }
+    [[noreturn]] static void give_up(const char *name)
+    {
         fprintf(stderr, "the stand-in GPU: kernel %s waits for a peer, and holds the GPU\n", name);
         abort();
     }
-    std::mutex lock_;
-    std::condition_variable changed_;
-    bool over_ = false;
-    std::thread thread_;
+    std::list<Running>::iterator at_;
 };
 
 void serve(shc_cu_stream *stream)
