@@ -135,7 +135,7 @@ bool same_bytes(const Result &a, const Result &b)
 }
 
 // Of the smaller one a quarter is still done in parts: a slice of one of four ranks.
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 const size_t kCounts[] = {70001};
 #else
 const size_t kCounts[] = {70001, 300007};

@@ -3,7 +3,6 @@
 #include "tests/conformance/world.h"
 
 #include <gtest/gtest.h>
-#include <map>
 #include <memory>
 
 using namespace shmcoll::test;
@@ -70,24 +69,40 @@ std::vector<std::pair<int64_t, int64_t>> places(int rank, size_t count)
     return at;
 }
 
-using Entries = std::map<std::pair<int64_t, int64_t>, std::vector<float>>;
+// As the result has them: in ascending order, first all rows, then all columns.
+struct Entries {
+    std::vector<int64_t> indices;
+    std::vector<float> values;
+};
 
-Entries expected(int world, size_t count, int64_t dense, bool average)
+Entries expected(int world, size_t count, size_t dense, bool average)
 {
-    Entries sum;
+    const size_t columns = static_cast<size_t>(kColumns);
+    const size_t cells = static_cast<size_t>(kRows) * columns;
+    std::vector<float> sums(cells * dense);
+    std::vector<char> present(cells);
     for (int rank = 0; rank < world; rank++) {
         size_t i = 0;
         for (auto &at : places(rank, count)) {
-            std::vector<float> &value = sum[at];
-            value.resize(static_cast<size_t>(dense), 0.f);
-            for (float &one : value)
-                one += value_of(rank, i++);
+            const size_t cell = static_cast<size_t>(at.first * kColumns + at.second);
+            present[cell] = 1;
+            for (size_t k = 0; k < dense; k++)
+                sums[cell * dense + k] += value_of(rank, i++);
         }
     }
-    for (auto &entry : sum)
-        for (float &one : entry.second)
-            one = average ? one / static_cast<float>(world) : one;
-    return sum;
+    Entries all;
+    for (size_t cell = 0; cell < cells; cell++) {
+        if (!present[cell])
+            continue;
+        all.indices.push_back(static_cast<int64_t>(cell / columns));
+        for (size_t k = 0; k < dense; k++)
+            all.values.push_back(average ? sums[cell * dense + k] / static_cast<float>(world)
+                                         : sums[cell * dense + k]);
+    }
+    for (size_t cell = 0; cell < cells; cell++)
+        if (present[cell])
+            all.indices.push_back(static_cast<int64_t>(cell % columns));
+    return all;
 }
 
 void sum_up(Rank &rank, size_t count, int64_t dense, shc_redop redop)
@@ -100,18 +115,14 @@ void sum_up(Rank &rank, size_t count, int64_t dense, shc_redop redop)
     op.sparse = mine.view();
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
     EXPECT_EQ(mine.values, old) << "the input has changed";
-    const Entries want = expected(rank.world, count, dense, redop == SHC_AVG);
-    ASSERT_EQ(mine.tensor.sum_count, want.size()) << "count " << count;
-    const float *values = static_cast<const float *>(mine.tensor.sum_values);
-    size_t i = 0;
-    for (auto &entry : want) { // ascending, as the result
-        ASSERT_EQ(mine.tensor.sum_indices[i], entry.first.first) << i;
-        ASSERT_EQ(mine.tensor.sum_indices[want.size() + i], entry.first.second) << i;
-        for (size_t k = 0; k < entry.second.size(); k++)
-            ASSERT_EQ(values[i * entry.second.size() + k], entry.second[k])
-                << "count " << count << " dense " << dense << " entry " << i;
-        i++;
-    }
+    const Entries want = expected(rank.world, count, static_cast<size_t>(dense), redop == SHC_AVG);
+    const shc_sparse &got = mine.tensor;
+    ASSERT_EQ(2 * got.sum_count, want.indices.size()) << "count " << count;
+    const auto *values = static_cast<const float *>(got.sum_values);
+    const std::vector<int64_t> indices(got.sum_indices, got.sum_indices + want.indices.size());
+    EXPECT_EQ(indices, want.indices) << "count " << count << " dense " << dense;
+    EXPECT_EQ(std::vector<float>(values, values + want.values.size()), want.values)
+        << "count " << count << " dense " << dense;
 }
 
 #ifdef __SANITIZE_THREAD__
