@@ -13,7 +13,7 @@ import pytest
 import ranks
 
 SCRIPT = Path(__file__).with_name("exit_ranks.py")
-ROUNDS = 9  # of two ranks: more than 200 exits in all ways together
+ROUNDS = 5  # of two ranks: more than 100 exits in all ways together
 LIMIT_S = 300
 
 CODES = {
