@@ -26,7 +26,7 @@ import torch.multiprocessing as mp
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SIZES = tuple(8 << shift for shift in range(10))  # bytes
-CALLS = {"shmcoll": 6000, "null": 6000, "core": 20000, "gloo": 200}
+CALLS = {"shmcoll": 6000, "null": 6000, "bare": 6000, "core": 20000, "gloo": 200}
 
 
 def load_floor() -> Any:
@@ -65,10 +65,16 @@ class Rank:
         dist.Backend.register_backend(
             "null", lambda store, rank, size, timeout: floor.NullBackend(rank, size), devices="cpu"
         )
+        dist.Backend.register_backend(
+            "bare",
+            lambda store, rank, size, timeout: floor.BareBackend(rank, size, f"{folder}/bare"),
+            devices="cpu",
+        )
         dist.init_process_group(
             "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
         )
-        self.groups = {name: dist.new_group(backend=name) for name in ("shmcoll", "null", "gloo")}
+        names = [name for name in CALLS if name != "core"]
+        self.groups = {name: dist.new_group(backend=name) for name in names}
         self.core = floor.Core(rank, 2, f"{folder}/core")
 
     def median_us(self, name: str, tensor: torch.Tensor) -> float:
@@ -119,8 +125,14 @@ def print_row(size: int, us: dict[str, list[float]]) -> None:
     ours = us["shmcoll"]
     floor = [null + core for null, core in zip(us["null"], us["core"])]
     over = statistics.median(a / b for a, b in zip(ours, floor))
-    gloo = statistics.median(b / a for a, b in zip(ours, us["gloo"]))
-    print(f"{size:6} bytes  us: {medians}  over floor {over:.2f}  gloo {gloo:.0f}x", flush=True)
+    bare, gloo = (
+        statistics.median(b / a for a, b in zip(ours, us[name])) for name in ("bare", "gloo")
+    )
+    print(
+        f"{size:6} bytes  us: {medians}  over floor {over:.2f}, over bare {1 / bare:.2f}"
+        f"  gloo {gloo:.0f}x",
+        flush=True,
+    )
 
 
 def main() -> None:
