@@ -80,9 +80,9 @@ bool within_seconds(int seconds, const Condition &condition)
 
 int pending(Rank &rank)
 {
-    pthread_mutex_lock(&rank.comm->p2p.lock);
+    shc_lock_take(&rank.comm->p2p.lock);
     int count = rank.comm->p2p.pending;
-    pthread_mutex_unlock(&rank.comm->p2p.lock);
+    shc_lock_drop(&rank.comm->p2p.lock);
     return count;
 }
 
@@ -215,9 +215,9 @@ TEST(P2pBugs, ATimedWaitReadsTheMessageUnderItsLock)
         rank.comm->seat.patience = {}; // waits that are mostly at their end
         std::thread other([&] {
             while (!over) { // an agent that never rests
-                pthread_mutex_lock(&rank.comm->p2p.lock);
+                shc_lock_take(&rank.comm->p2p.lock);
                 shc_p2p_pass(&rank.comm->p2p, false);
-                pthread_mutex_unlock(&rank.comm->p2p.lock);
+                shc_lock_drop(&rank.comm->p2p.lock);
             }
         });
         for (int round = 0; round < rounds; round++) {
@@ -243,11 +243,11 @@ TEST(P2pBugs, NothingIsPlacedBehindLeftAtTheEndOfTheProcess)
             std::atomic<bool> held{false};
             std::atomic<uint64_t> begun{0}, ended{0};
             std::thread other([&] {
-                pthread_mutex_lock(&rank.comm->p2p.lock); // a pass
+                shc_lock_take(&rank.comm->p2p.lock); // a pass
                 begun = shc_clock_ns();
                 held = true;
                 std::this_thread::sleep_for(std::chrono::milliseconds(5));
-                pthread_mutex_unlock(&rank.comm->p2p.lock);
+                shc_lock_drop(&rank.comm->p2p.lock);
                 ended = shc_clock_ns();
             });
             EXPECT_TRUE(within_seconds(20, [&] { return held.load(); }));
@@ -258,9 +258,9 @@ TEST(P2pBugs, NothingIsPlacedBehindLeftAtTheEndOfTheProcess)
             if (std::max<uint64_t>(left, ended) - begun > 15 * SHC_NS_PER_MS)
                 return;
             seen = true;
-            pthread_mutex_lock(&rank.comm->p2p.lock);
+            shc_lock_take(&rank.comm->p2p.lock);
             EXPECT_TRUE(rank.comm->p2p.closed);
-            pthread_mutex_unlock(&rank.comm->p2p.lock);
+            shc_lock_drop(&rank.comm->p2p.lock);
         });
     EXPECT_TRUE(seen);
 }

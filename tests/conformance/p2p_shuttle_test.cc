@@ -183,9 +183,9 @@ const int kAnnounced = 99; // tag of an empty message behind a large one
 void begin_and_stop(Rank &rank, Message &message)
 {
     message.start(rank); // it has been announced
-    pthread_mutex_lock(&rank.comm->p2p.lock);
+    shc_lock_take(&rank.comm->p2p.lock);
     shc_os_sleep_ns(20 * SHC_NS_PER_MS);
-    pthread_mutex_unlock(&rank.comm->p2p.lock);
+    shc_lock_drop(&rank.comm->p2p.lock);
 }
 
 // Several rounds of the windows, whose receiver stops in the middle; both ways at once.

@@ -38,13 +38,13 @@ static bool somebody_waits(const struct shc_p2p *p2p)
 static bool agent_relieved(void *arg)
 {
     struct shc_p2p *p2p = arg;
-    pthread_mutex_lock(&p2p->lock);
+    shc_lock_take(&p2p->lock);
     bool relieved = p2p->closed || somebody_waits(p2p);
     if (!relieved) {
         shc_p2p_pass(p2p, false);
         relieved = p2p->pending == 0;
     }
-    pthread_mutex_unlock(&p2p->lock);
+    shc_lock_drop(&p2p->lock);
     return relieved;
 }
 
@@ -65,10 +65,10 @@ static void drive(struct shc_p2p *p2p)
 
 static bool anything_to_do(struct shc_p2p *p2p, bool *closed)
 {
-    pthread_mutex_lock(&p2p->lock);
+    shc_lock_take(&p2p->lock);
     *closed = p2p->closed;
     bool pending = p2p->pending > 0;
-    pthread_mutex_unlock(&p2p->lock);
+    shc_lock_drop(&p2p->lock);
     return pending || *closed;
 }
 
@@ -87,9 +87,9 @@ static void agent_thread(void *arg)
     uint64_t nap_ns = NAP_MIN_NS;
     int idle = 0;
     for (;;) {
-        pthread_mutex_lock(&p2p->lock);
+        shc_lock_take(&p2p->lock);
         bool closed = p2p->closed, pending = p2p->pending > 0, alone = !somebody_waits(p2p);
-        pthread_mutex_unlock(&p2p->lock);
+        shc_lock_drop(&p2p->lock);
         if (closed)
             return;
         idle = pending ? 0 : idle + 1;
@@ -141,12 +141,12 @@ static bool message_done(void *arg)
     enum shc_status status;
     if (shc_request_done(waiting->request, &status))
         return true;
-    pthread_mutex_lock(&p2p->lock);
+    shc_lock_take(&p2p->lock);
     const uint64_t before = p2p->pairs.moves;
     if (!p2p->closed)
         shc_p2p_pass(p2p, true);
     waiting->moves += p2p->pairs.moves - before;
-    pthread_mutex_unlock(&p2p->lock);
+    shc_lock_drop(&p2p->lock);
     return shc_request_done(waiting->request, &status);
 }
 
@@ -160,11 +160,11 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
         .patience = seat->patience,
         .interruptible = true,
     };
-    pthread_mutex_lock(&p2p->lock);
+    shc_lock_take(&p2p->lock);
     bool closed = p2p->closed;
     if (!closed)
         p2p->waiters++; /* keeps the memory mapped */
-    pthread_mutex_unlock(&p2p->lock);
+    shc_lock_drop(&p2p->lock);
     if (closed)
         return SHC_OK;
     const struct shc_target target = {
@@ -176,9 +176,9 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
         .moves = &waiting.moves,
     };
     enum shc_status st = shc_wait_for(&wait, &target);
-    pthread_mutex_lock(&p2p->lock);
+    shc_lock_take(&p2p->lock);
     p2p->waiters--;
-    pthread_mutex_unlock(&p2p->lock);
+    shc_lock_drop(&p2p->lock);
     return st;
 }
 
@@ -187,7 +187,7 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
 bool shc_p2p_silence(struct shc_p2p *p2p, uint64_t patience_ns)
 {
     const uint64_t deadline_ns = shc_clock_ns() + patience_ns;
-    while (pthread_mutex_trylock(&p2p->lock) != 0) {
+    while (!shc_lock_try(&p2p->lock)) {
         if (shc_clock_ns() > deadline_ns)
             return false;
         shc_os_sleep_ns(50 * SHC_NS_PER_US);
@@ -197,16 +197,16 @@ bool shc_p2p_silence(struct shc_p2p *p2p, uint64_t patience_ns)
         shc_p2p_finish_all(p2p, SHC_ERR_CLOSED, "this rank has closed the group");
         shc_bell_ring(shc_seat_mail_bell(&p2p->comm->seat, p2p->comm->seat.rank), true);
     }
-    pthread_mutex_unlock(&p2p->lock);
+    shc_lock_drop(&p2p->lock);
     shc_bell_ring(&p2p->agent_bell, false);
     return true;
 }
 
 static bool nobody_inside(struct shc_p2p *p2p)
 {
-    pthread_mutex_lock(&p2p->lock);
+    shc_lock_take(&p2p->lock);
     bool nobody = p2p->waiters == 0;
-    pthread_mutex_unlock(&p2p->lock);
+    shc_lock_drop(&p2p->lock);
     return nobody;
 }
 

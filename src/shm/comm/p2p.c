@@ -166,14 +166,14 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
 enum shc_status shc_p2p_lock_message(struct shc_p2p *p2p, struct shc_kept_message *kept,
                                      const struct shc_op *op, struct shc_message **message)
 {
-    pthread_mutex_lock(&p2p->lock);
+    shc_lock_take(&p2p->lock);
     *message = shc_message_repeat(kept, p2p->comm, op);
     if (SHC_LIKELY(*message))
         return SHC_OK;
-    pthread_mutex_unlock(&p2p->lock); /* a long list of tensors takes its time */
+    shc_lock_drop(&p2p->lock); /* a long list of tensors takes its time */
     struct shc_message fresh;
     SHC_TRY(shc_message_prepare(&fresh, p2p->comm, op));
-    pthread_mutex_lock(&p2p->lock);
+    shc_lock_take(&p2p->lock);
     *kept = (struct shc_kept_message){.message = fresh, .op = *op, .valid = true};
     *message = &kept->message;
     return SHC_OK;
@@ -219,7 +219,7 @@ static void begin_clock(struct shc_p2p *p2p, struct shc_message *m)
 enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
 {
     struct shc_message *m = &request->message;
-    pthread_mutex_lock(&p2p->lock);
+    shc_lock_take(&p2p->lock);
     enum shc_status st = check_submit(p2p, request);
     if (st == SHC_OK) {
         begin_clock(p2p, m);
@@ -234,7 +234,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
         shc_p2p_pass(p2p, false);
     }
     bool call = st == SHC_OK && p2p->pending > 0; /* who waits now may leave before this is over */
-    pthread_mutex_unlock(&p2p->lock);
+    shc_lock_drop(&p2p->lock);
     if (call)
         shc_agent_call(p2p);
     return st;
@@ -243,7 +243,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
 void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request)
 {
     enum shc_status status;
-    pthread_mutex_lock(&p2p->lock);
+    shc_lock_take(&p2p->lock);
     const struct shc_message *m = &request->message;
     if (shc_request_done(request, &status)) {
         /* it ended meanwhile */
@@ -257,7 +257,7 @@ void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request)
         shc_p2p_break(p2p, SHC_ERR_INTERRUPTED, reason);
     }
     p2p->finished = false;
-    pthread_mutex_unlock(&p2p->lock);
+    shc_lock_drop(&p2p->lock);
 }
 
 /* ---- making one ---- */
@@ -274,7 +274,6 @@ enum shc_status shc_p2p_init(struct shc_p2p *p2p, struct shc_comm *comm)
         p2p->peers = NULL;
         return st;
     }
-    pthread_mutex_init(&p2p->lock, NULL);
     return SHC_OK;
 }
 
@@ -289,5 +288,4 @@ void shc_p2p_fini(struct shc_p2p *p2p)
     }
     shc_pairs_fini(&p2p->pairs);
     free(p2p->peers);
-    pthread_mutex_destroy(&p2p->lock);
 }

@@ -22,11 +22,9 @@
  */
 
 #include "shm/comm/message.h"
-#include "shm/os/os.h"
+#include "shm/os/lock.h"
 #include "shm/proto/pair.h"
 #include "shm/proto/wait.h"
-
-#include <pthread.h>
 
 struct shc_comm;
 struct shc_request;
@@ -65,7 +63,7 @@ struct shc_p2p_peer {
 
 struct shc_p2p {
     struct shc_comm *comm;
-    pthread_mutex_t lock; /* guards what follows, and this rank's mailbox */
+    struct shc_lock lock; /* guards what follows, and this rank's mailbox */
     struct shc_pairs pairs;
     struct shc_p2p_peer *peers; /* [world_size] */
     struct shc_queue posted_any;

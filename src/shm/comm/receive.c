@@ -287,12 +287,12 @@ static void await_line(struct shc_p2p *p2p, int peer)
 {
     p2p->waiters++; /* keeps the memory mapped */
     const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, peer);
-    pthread_mutex_unlock(&p2p->lock);
+    shc_lock_drop(&p2p->lock);
     uint32_t spins = p2p->comm->seat.patience.spins;
     spins = spins < AT_ONCE_SPINS ? spins : AT_ONCE_SPINS;
     for (; spins > 0 && !shc_pair_news(&watch); spins--)
         shc_cpu_relax();
-    pthread_mutex_lock(&p2p->lock);
+    shc_lock_take(&p2p->lock);
     p2p->waiters--;
 }
 
@@ -309,7 +309,7 @@ enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op
         await_line(p2p, m.peer);
         receipt = receive_oldest(p2p, &m);
     }
-    pthread_mutex_unlock(&p2p->lock);
+    shc_lock_drop(&p2p->lock);
     *over = receipt == RECEIVED;
     return SHC_OK;
 }

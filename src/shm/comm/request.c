@@ -209,11 +209,11 @@ static enum shc_status fail_timed_message(struct shc_request *request, uint64_t 
     struct shc_comm *comm = request->comm;
     char what[256], whom[512] = "";
     enum shc_status status;
-    pthread_mutex_lock(&comm->p2p.lock);
+    shc_lock_take(&comm->p2p.lock);
     shc_p2p_text(request, what, sizeof what);
     if (!comm->p2p.closed && !shc_request_done(request, &status))
         shc_p2p_whom_text(&comm->p2p, request, whom, sizeof whom);
-    pthread_mutex_unlock(&comm->p2p.lock);
+    shc_lock_drop(&comm->p2p.lock);
     return shc_fail(SHC_ERR_TIMEOUT,
                     "%s: a wait for it Timed out after %.3f s waiting for %s; the operation stays "
                     "in flight",

@@ -187,7 +187,7 @@ enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, b
     }
     if (sent)
         shc_pair_ring(&p2p->pairs, m->peer);
-    pthread_mutex_unlock(&p2p->lock);
+    shc_lock_drop(&p2p->lock);
     *over = sent;
     return SHC_OK;
 }

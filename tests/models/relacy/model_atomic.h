@@ -77,6 +77,11 @@ SHC_INLINE uint32_t shc_a32_add_acq_rel(shc_a32 *p, uint32_t v)
     return p->v_.fetch_add(v, model_order(p, rl::mo_acq_rel, v), $);
 }
 
+SHC_INLINE bool shc_a32_cas_acq_rel(shc_a32 *p, uint32_t from, uint32_t to)
+{
+    return p->v_.compare_exchange_strong(from, to, model_order(p, rl::mo_acq_rel, to), $);
+}
+
 SHC_INLINE uint64_t shc_a64_load_relaxed(const shc_a64 *p)
 {
     return p->v_.load(rl::mo_relaxed, $);
