@@ -266,21 +266,6 @@ enum shc_status shc_message_prepare(struct shc_message *message, struct shc_comm
     return SHC_OK;
 }
 
-struct shc_message *shc_message_repeat(struct shc_kept_message *kept, const struct shc_comm *comm,
-                                       const struct shc_op *op)
-{
-    const struct shc_tensors *tensors = op->kind == SHC_SEND ? &op->input : &op->output;
-    struct shc_message *message = &kept->message;
-    if (!kept->valid || memcmp(&kept->op, op, offsetof(struct shc_op, redop)) != 0 ||
-        (unsigned)op->peer >= (unsigned)comm->seat.world_size || tensors->count != 1 ||
-        !shc_buf_repeat(&message->buf, tensors))
-        return NULL;
-    message->peer = op->peer;
-    message->tag = op->tag;
-    message->moved = 0;
-    return message;
-}
-
 /* Field by field: the compiler clears a large struct with a string instruction, which takes longer
  * than all that follows for a small message. */
 static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc_op *op,

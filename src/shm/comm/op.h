@@ -31,11 +31,6 @@ SHC_NODISCARD enum shc_status shc_task_prepare_kept(struct shc_kept *kept, struc
 SHC_NODISCARD enum shc_status shc_message_prepare(struct shc_message *message,
                                                   struct shc_comm *comm, const struct shc_op *op);
 
-/* The kept message made ready for the operation, if it is the same but for its peer, its tag and where
- * its one contiguous tensor lies; else NULL. A few instructions. The clock's fields stay as they are. */
-struct shc_message *shc_message_repeat(struct shc_kept_message *kept, const struct shc_comm *comm,
-                                       const struct shc_op *op);
-
 SHC_INLINE bool shc_is_message(enum shc_op_kind kind)
 {
     return kind == SHC_SEND || kind == SHC_RECV;

@@ -163,13 +163,9 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
 
 /* ---- submitting ---- */
 
-enum shc_status shc_p2p_lock_message(struct shc_p2p *p2p, struct shc_kept_message *kept,
-                                     const struct shc_op *op, struct shc_message **message)
+enum shc_status shc_p2p_lock_other_message(struct shc_p2p *p2p, struct shc_kept_message *kept,
+                                           const struct shc_op *op, struct shc_message **message)
 {
-    shc_lock_take(&p2p->lock);
-    *message = shc_message_repeat(kept, p2p->comm, op);
-    if (SHC_LIKELY(*message))
-        return SHC_OK;
     shc_lock_drop(&p2p->lock); /* a long list of tensors takes its time */
     struct shc_message fresh;
     SHC_TRY(shc_message_prepare(&fresh, p2p->comm, op));

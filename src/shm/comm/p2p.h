@@ -169,11 +169,23 @@ void shc_p2p_write_lines(struct shc_p2p *p2p, int peer);
 
 /* ---- shared by the files of point-to-point; the lock is held ---- */
 
+/* The message is not the kept one: the second half of the next. Lets go of the lock, and takes it again
+ * if all is well. */
+SHC_NODISCARD SHC_COLD enum shc_status shc_p2p_lock_other_message(struct shc_p2p *p2p,
+                                                                  struct shc_kept_message *kept,
+                                                                  const struct shc_op *op,
+                                                                  struct shc_message **message);
+
 /* The kept message, made ready for the operation. Takes the lock, and holds it if all is well. */
-SHC_NODISCARD enum shc_status shc_p2p_lock_message(struct shc_p2p *p2p,
-                                                   struct shc_kept_message *kept,
-                                                   const struct shc_op *op,
-                                                   struct shc_message **message);
+SHC_NODISCARD SHC_INLINE enum shc_status shc_p2p_lock_message(struct shc_p2p *p2p,
+                                                              struct shc_kept_message *kept,
+                                                              const struct shc_op *op,
+                                                              struct shc_message **message)
+{
+    shc_lock_take(&p2p->lock);
+    *message = shc_message_repeat(kept, p2p->pairs.seat->world_size, op);
+    return SHC_LIKELY(*message) ? SHC_OK : shc_p2p_lock_other_message(p2p, kept, op, message);
+}
 
 /* All queues of pending requests, in no order that matters. */
 int shc_p2p_queue_count(const struct shc_p2p *p2p);

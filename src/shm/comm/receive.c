@@ -29,7 +29,7 @@ static bool same_shape(const struct shc_shape *a, const struct shc_shape *b)
 }
 
 /* A line comes from another process: nothing it says may lead outside. */
-static bool is_sound(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+static inline bool is_sound(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
 {
     size_t room =
         line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : shc_window_bytes(line->window);
@@ -38,7 +38,8 @@ static bool is_sound(const struct shc_p2p *p2p, int peer, const struct shc_line_
            (line->kind != SHC_LINE_RTS || line->bytes > 0);
 }
 
-static const char *piece_of(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+static inline const char *piece_of(const struct shc_p2p *p2p, int peer,
+                                   const struct shc_line_shm *line)
 {
     return line->window == SHC_NO_WINDOW
                ? (const char *)line->data
@@ -261,8 +262,16 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request)
 
 enum receipt { RECEIVED, NOTHING_YET, NOT_AT_ONCE };
 
+/* A whole message that the receive fits. */
+static inline bool is_whole(const struct shc_line_shm *line, const struct shc_message *m)
+{
+    return line->kind == SHC_LINE_EAGER && line->tag == m->tag &&
+           line->dtype == (uint8_t)m->shape.dtype && line->elem_bytes == m->shape.elem_bytes &&
+           line->dtype_tag == m->shape.dtype_tag && line->bytes == m->shape.bytes;
+}
+
 /* The oldest line of the peer, if it is just what the receive wants and nothing is in front of it. */
-static enum receipt receive_oldest(struct shc_p2p *p2p, struct shc_message *m)
+static inline enum receipt receive_oldest(struct shc_p2p *p2p, struct shc_message *m)
 {
     const struct shc_p2p_peer *from = &p2p->peers[m->peer];
     if (p2p->closed || shc_group_failed(&p2p->comm->seat) || from->posted.first || from->strays ||
@@ -271,11 +280,9 @@ static enum receipt receive_oldest(struct shc_p2p *p2p, struct shc_message *m)
     const struct shc_line_shm *line = shc_pair_peek(&p2p->pairs, m->peer);
     if (!line)
         return NOTHING_YET;
-    const struct shc_shape theirs = shape_of(line);
-    if (line->kind != SHC_LINE_EAGER || line->tag != m->tag || !is_sound(p2p, m->peer, line) ||
-        !same_shape(&theirs, &m->shape))
+    if (!is_whole(line, m) || !is_sound(p2p, m->peer, line))
         return NOT_AT_ONCE;
-    shc_buf_write(&m->buf, 0, piece_of(p2p, m->peer, line), line->piece);
+    shc_buf_write(&m->buf, 0, piece_of(p2p, m->peer, line), m->shape.bytes);
     return_window(p2p, m->peer, line);
     shc_pair_take(&p2p->pairs, m->peer);
     shc_pair_ring(&p2p->pairs, m->peer);

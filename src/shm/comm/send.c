@@ -19,8 +19,8 @@ static void put_shape(struct shc_line_shm *line, const struct shc_shape *shape)
     line->bytes = shape->bytes;
 }
 
-static void fill_line(struct shc_line_shm *line, enum shc_line_kind kind,
-                      const struct shc_message *m)
+static inline void fill_line(struct shc_line_shm *line, enum shc_line_kind kind,
+                             const struct shc_message *m)
 {
     line->kind = (uint8_t)kind;
     line->window = SHC_NO_WINDOW;
@@ -30,13 +30,11 @@ static void fill_line(struct shc_line_shm *line, enum shc_line_kind kind,
     put_shape(line, &m->shape);
 }
 
-/* Copies the message's next bytes into the line or into the window. */
-static void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m,
-                      int window)
+/* Copies the message's next bytes, which fit there, into the line or into the window. */
+static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m,
+                             int window, size_t bytes)
 {
-    size_t room = window >= 0 ? shc_window_bytes((uint32_t)window) : SHC_LINE_DATA_BYTES;
-    size_t bytes = shc_min_size(room - room % m->shape.elem_bytes, m->shape.bytes - m->moved);
-    const int me = p2p->comm->seat.rank;
+    const int me = p2p->pairs.seat->rank;
     char *to =
         window >= 0 ? shc_window(&p2p->pairs, me, m->peer, (uint32_t)window) : (char *)line->data;
     line->window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
@@ -50,8 +48,15 @@ static void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc
     m->moved += bytes;
 }
 
+/* How many bytes come next: whole elements, as many as there is room for. */
+static size_t next_piece(const struct shc_message *m, int window)
+{
+    const size_t room = window >= 0 ? shc_window_bytes((uint32_t)window) : SHC_LINE_DATA_BYTES;
+    return shc_min_size(room - room % m->shape.elem_bytes, m->shape.bytes - m->moved);
+}
+
 /* The header goes out in that free line, with all the bytes. False: there is no room for them now. */
-static bool send_whole(struct shc_p2p *p2p, struct shc_message *m, struct shc_line_shm *line)
+static inline bool send_whole(struct shc_p2p *p2p, struct shc_message *m, struct shc_line_shm *line)
 {
     if (m->shape.bytes > SHC_WINDOW_BYTES)
         return false;
@@ -63,7 +68,7 @@ static bool send_whole(struct shc_p2p *p2p, struct shc_message *m, struct shc_li
     }
     m->number = p2p->peers[m->peer].messages++;
     fill_line(line, SHC_LINE_EAGER, m);
-    put_piece(p2p, line, m, window);
+    put_piece(p2p, line, m, window, m->shape.bytes);
     shc_pair_post(&p2p->pairs, m->peer);
     return true;
 }
@@ -140,7 +145,7 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
             return true;
         fill_line(line, SHC_LINE_CHUNK, m);
         line->bytes = m->moved;
-        put_piece(p2p, line, m, window);
+        put_piece(p2p, line, m, window, next_piece(m, window));
         shc_pair_post(&p2p->pairs, m->peer);
     }
     note_pace(p2p, m);

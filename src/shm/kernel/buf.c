@@ -347,14 +347,10 @@ void shc_buf_stream(const struct shc_buf *buf, size_t offset, void *out, size_t 
         shc_buf_read(buf, offset, out, bytes);
 }
 
-void shc_buf_write(const struct shc_buf *buf, size_t offset, const void *in, size_t bytes)
+void shc_buf_write_pieces(const struct shc_buf *buf, size_t offset, const void *in, size_t bytes)
 {
     if (bytes == 0)
         return;
-    if (buf->flat) {
-        memcpy(buf->flat + offset, in, bytes);
-        return;
-    }
     const size_t elem = buf->elem_bytes;
     struct walk walk;
     walk_from(&walk, buf, offset / elem);

@@ -78,6 +78,7 @@ struct shc_buf shc_buf_of(void *data, size_t bytes);
 
 /* For the functions below: memory that is not one contiguous piece. */
 void shc_buf_read_pieces(const struct shc_buf *buf, size_t offset, void *out, size_t bytes);
+void shc_buf_write_pieces(const struct shc_buf *buf, size_t offset, const void *in, size_t bytes);
 void *shc_buf_direct_piece(const struct shc_buf *buf, size_t offset, size_t bytes);
 
 /* Copies bytes [offset, offset + bytes) of the vector out of, or into, the tensors.
@@ -90,7 +91,14 @@ SHC_INLINE void shc_buf_read(const struct shc_buf *buf, size_t offset, void *out
         memcpy(out, buf->flat + offset, bytes);
 }
 
-void shc_buf_write(const struct shc_buf *buf, size_t offset, const void *in, size_t bytes);
+SHC_INLINE void shc_buf_write(const struct shc_buf *buf, size_t offset, const void *in,
+                              size_t bytes)
+{
+    if (SHC_UNLIKELY(!buf->flat))
+        shc_buf_write_pieces(buf, offset, in, bytes);
+    else if (bytes > 0)
+        memcpy(buf->flat + offset, in, bytes);
+}
 
 /* shc_buf_read() past the caches (shc_copy_stream) where the tensors are one contiguous piece. */
 void shc_buf_stream(const struct shc_buf *buf, size_t offset, void *out, size_t bytes);

@@ -55,18 +55,6 @@ static size_t lines_offset(const struct shc_seat *seat, int sender, int receiver
            (size_t)receiver * seat->mail.lines * sizeof(struct shc_line_shm);
 }
 
-static struct shc_ack_shm *ack_at(const struct shc_pairs *pairs, size_t offset)
-{
-    return (struct shc_ack_shm *)(void *)(pairs->seat->segment.base + offset);
-}
-
-/* Of the lines that begin there, the one for this number. */
-static struct shc_line_shm *line_at(const struct shc_pairs *pairs, size_t offset, uint64_t number)
-{
-    return (struct shc_line_shm *)(void *)(pairs->seat->segment.base + offset) +
-           (number & (pairs->seat->mail.lines - 1));
-}
-
 enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *seat)
 {
     pairs->seat = seat;
@@ -91,60 +79,6 @@ void shc_pairs_fini(struct shc_pairs *pairs)
 {
     free(pairs->pairs);
     pairs->pairs = NULL;
-}
-
-/* ---- lines ---- */
-
-struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer)
-{
-    struct shc_pair *pair = &pairs->pairs[peer];
-    if (pair->sent - pair->freed >= pairs->seat->mail.lines) {
-        /* acquire pair/taken <- release in shc_pair_take(): the line has been read. */
-        pair->freed = shc_a64_load_acquire(&ack_at(pairs, pair->heard)->taken);
-        if (pair->sent - pair->freed >= pairs->seat->mail.lines)
-            return NULL;
-    }
-    return line_at(pairs, pair->out, pair->sent);
-}
-
-static void note_news(struct shc_pairs *pairs, int peer)
-{
-    pairs->pairs[peer].ring = true;
-    pairs->any_ring = true;
-    pairs->moves++;
-}
-
-void shc_pair_post(struct shc_pairs *pairs, int peer)
-{
-    struct shc_pair *pair = &pairs->pairs[peer];
-    struct shc_line_shm *line = line_at(pairs, pair->out, pair->sent);
-    pair->sent++;
-    /* release pair/line -> acquire in shc_pair_peek(): the line, and the window it names. */
-    shc_a64_store_release(&line->number, pair->sent);
-    note_news(pairs, peer);
-}
-
-const struct shc_line_shm *shc_pair_peek(const struct shc_pairs *pairs, int peer)
-{
-    const struct shc_pair *pair = &pairs->pairs[peer];
-    const struct shc_line_shm *line = line_at(pairs, pair->in, pair->taken);
-    /* acquire pair/line <- release in shc_pair_post(): the line, and the window it names. */
-    return shc_a64_load_acquire(&line->number) == pair->taken + 1 ? line : NULL;
-}
-
-struct shc_pair_watch shc_pair_next(const struct shc_pairs *pairs, int peer)
-{
-    const struct shc_pair *pair = &pairs->pairs[peer];
-    return (struct shc_pair_watch){&line_at(pairs, pair->in, pair->taken)->number, pair->taken + 1};
-}
-
-void shc_pair_take(struct shc_pairs *pairs, int peer)
-{
-    struct shc_pair *pair = &pairs->pairs[peer];
-    pair->taken++;
-    /* release pair/taken -> acquire in shc_pair_draft(): the line has been read. */
-    shc_a64_store_release(&ack_at(pairs, pair->told)->taken, pair->taken);
-    note_news(pairs, peer);
 }
 
 /* ---- windows ---- */
@@ -195,7 +129,7 @@ static void reclaim(struct shc_pairs *pairs)
         struct shc_lease *lease = &pairs->leases[i];
         if (lease->peer < 0)
             continue;
-        const struct shc_ack_shm *ack = ack_at(pairs, pairs->pairs[lease->peer].heard);
+        const struct shc_ack_shm *ack = shc_pair_ack(pairs, pairs->pairs[lease->peer].heard);
         /* acquire window/read <- release in shc_window_return(): the window has been read. */
         bool read = shc_a32_load_acquire(&ack->windows[i]) == lease->due;
         if (!read && shc_member_look(pairs->seat, lease->peer) != SHC_MEMBER_LEFT)
@@ -235,7 +169,7 @@ static uint32_t bulk_out(const struct shc_pairs *pairs, int peer)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
     /* acquire window/read <- release in shc_window_return(): the windows have been read. */
-    return pair->bulk_lent - shc_a32_load_acquire(&ack_at(pairs, pair->heard)->bulk);
+    return pair->bulk_lent - shc_a32_load_acquire(&shc_pair_ack(pairs, pair->heard)->bulk);
 }
 
 /* They go round: by the time that one is stored to again, its reader's nearest caches have forgotten
@@ -276,7 +210,8 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
     lease->peer = peer;
     lease->eager = eager;
     /* relaxed: the peer has no window of this number now, so its word stands still. */
-    lease->due = shc_a32_load_relaxed(&ack_at(pairs, pairs->pairs[peer].heard)->windows[index]) + 1;
+    lease->due =
+        shc_a32_load_relaxed(&shc_pair_ack(pairs, pairs->pairs[peer].heard)->windows[index]) + 1;
     if (eager)
         pairs->eager_count++;
     else
@@ -288,9 +223,9 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name)
 {
     if (name >= SHC_BULK_NAME) {
         /* release window/read -> acquire in bulk_out(): the window has been read. */
-        shc_a32_store_release(&ack_at(pairs, pairs->pairs[peer].told)->bulk,
+        shc_a32_store_release(&shc_pair_ack(pairs, pairs->pairs[peer].told)->bulk,
                               ++pairs->pairs[peer].bulk_read);
-        note_news(pairs, peer);
+        shc_pair_note_news(pairs, peer);
         return;
     }
     if (name >= SHC_WINDOWS) {
@@ -299,12 +234,12 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name)
         pair->holds[pair->newest] = true;
         return; /* no word and no ring: nobody waits for it */
     }
-    shc_a32 *word = &ack_at(pairs, pairs->pairs[peer].told)->windows[name];
+    shc_a32 *word = &shc_pair_ack(pairs, pairs->pairs[peer].told)->windows[name];
     /* relaxed: only this rank writes the word. */
     uint32_t uses = shc_a32_load_relaxed(word);
     /* release window/read -> acquire in reclaim(): the window has been read. */
     shc_a32_store_release(word, uses + 1);
-    note_news(pairs, peer);
+    shc_pair_note_news(pairs, peer);
 }
 
 void shc_pairs_ring(struct shc_pairs *pairs)

@@ -67,14 +67,60 @@ size_t shc_mail_reserved_bytes(const struct shc_mail_geometry *mail);
 SHC_NODISCARD enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *seat);
 void shc_pairs_fini(struct shc_pairs *pairs);
 
+/* What one of the two says to the other, at that offset. */
+SHC_INLINE struct shc_ack_shm *shc_pair_ack(const struct shc_pairs *pairs, size_t offset)
+{
+    return (struct shc_ack_shm *)(void *)(pairs->seat->segment.base + offset);
+}
+
+/* Of the lines that begin at that offset, the one for this number. */
+SHC_INLINE struct shc_line_shm *shc_pair_line(const struct shc_pairs *pairs, size_t offset,
+                                              uint64_t number)
+{
+    return (struct shc_line_shm *)(void *)(pairs->seat->segment.base + offset) +
+           (number & (pairs->seat->mail.lines - 1));
+}
+
+/* The peer is to be rung. */
+SHC_INLINE void shc_pair_note_news(struct shc_pairs *pairs, int peer)
+{
+    pairs->pairs[peer].ring = true;
+    pairs->any_ring = true;
+    pairs->moves++;
+}
+
 /* The line to fill next for the peer, or NULL while it still holds something. */
-struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer);
+SHC_INLINE struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    if (pair->sent - pair->freed >= pairs->seat->mail.lines) {
+        /* acquire pair/taken <- release in shc_pair_take(): the line has been read. */
+        pair->freed = shc_a64_load_acquire(&shc_pair_ack(pairs, pair->heard)->taken);
+        if (pair->sent - pair->freed >= pairs->seat->mail.lines)
+            return NULL;
+    }
+    return shc_pair_line(pairs, pair->out, pair->sent);
+}
 
 /* Releases the line that was filled. The peer is rung by shc_pairs_ring(). */
-void shc_pair_post(struct shc_pairs *pairs, int peer);
+SHC_INLINE void shc_pair_post(struct shc_pairs *pairs, int peer)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    struct shc_line_shm *line = shc_pair_line(pairs, pair->out, pair->sent);
+    pair->sent++;
+    /* release pair/line -> acquire in shc_pair_peek(): the line, and the window it names. */
+    shc_a64_store_release(&line->number, pair->sent);
+    shc_pair_note_news(pairs, peer);
+}
 
 /* The oldest line from the peer that was not taken, or NULL. Its fields come from another process. */
-const struct shc_line_shm *shc_pair_peek(const struct shc_pairs *pairs, int peer);
+SHC_INLINE const struct shc_line_shm *shc_pair_peek(const struct shc_pairs *pairs, int peer)
+{
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    const struct shc_line_shm *line = shc_pair_line(pairs, pair->in, pair->taken);
+    /* acquire pair/line <- release in shc_pair_post(): the line, and the window it names. */
+    return shc_a64_load_acquire(&line->number) == pair->taken + 1 ? line : NULL;
+}
 
 /* The word that changes when the next line of a peer comes; may be looked at without the lock, while
  * the segment is mapped. */
@@ -83,7 +129,12 @@ struct shc_pair_watch {
     uint64_t want;
 };
 
-struct shc_pair_watch shc_pair_next(const struct shc_pairs *pairs, int peer);
+SHC_INLINE struct shc_pair_watch shc_pair_next(const struct shc_pairs *pairs, int peer)
+{
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    return (struct shc_pair_watch){&shc_pair_line(pairs, pair->in, pair->taken)->number,
+                                   pair->taken + 1};
+}
 
 SHC_INLINE bool shc_pair_news(const struct shc_pair_watch *watch)
 {
@@ -91,8 +142,15 @@ SHC_INLINE bool shc_pair_news(const struct shc_pair_watch *watch)
     return shc_a64_load_relaxed(watch->number) == watch->want;
 }
 
-/* That line has been read. */
-void shc_pair_take(struct shc_pairs *pairs, int peer);
+/* The oldest line has been read. */
+SHC_INLINE void shc_pair_take(struct shc_pairs *pairs, int peer)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    pair->taken++;
+    /* release pair/taken -> acquire in shc_pair_draft(): the line has been read. */
+    shc_a64_store_release(&shc_pair_ack(pairs, pair->told)->taken, pair->taken);
+    shc_pair_note_news(pairs, peer);
+}
 
 /* A window for the peer, or for an eager message a shuttle; -1 when none is free or there are none.
  * The next line to the peer names it. */
