@@ -41,7 +41,7 @@ class Results : public testing::TestWithParam<Way>
 TEST_P(Results, OfEveryOperationAreTheReferences)
 {
     const std::string sizes = kSlow ? "few=1" : "";
-    for (size_t world : {1, 2, 3, 5})
+    for (size_t world : kSlow ? std::vector<size_t>{1, 3} : std::vector<size_t>{1, 2, 3, 5})
         expect_all_right(world, sizes, "");
     if (!kSlow)
         expect_all_right(8, "few=1", "");
