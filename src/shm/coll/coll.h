@@ -13,6 +13,7 @@
  * Run by the one thread that holds the group's runner word.
  */
 
+#include "shm/coll/pace.h"
 #include "shm/coll/plan.h"
 #include "shm/coll/select.h"
 #include "shm/exec/pool.h"
@@ -39,6 +40,7 @@ struct shc_task {
     double factor;             /* PREMUL_SUM */
     const double *factors;     /* the ranks', behind the meeting, while an algorithm reduces */
     const void *more;          /* what an algorithm hands to its own callbacks */
+    struct shc_pace *paces;    /* SHC_PACES of its kind: how it stores what goes one way */
     struct shc_pool *pool;     /* helps with large pieces; may be NULL */
     char *scratch;             /* SHC_SCRATCH_BYTES, for memory that is not contiguous */
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/coll/coll.h"
 
+#include "shm/base/clock.h"
 #include "shm/coll/select.h"
 
 /*
@@ -21,7 +22,23 @@ struct shout_flow {
     size_t slot_bytes;
     uint64_t chunk_count;
     bool gives, takes;
+    struct shc_pace *pace; /* of what this rank gives; or NULL */
+    uint64_t noted_ns;     /* since when */
 };
+
+static struct shc_pace *pace_of(const struct shc_task *task)
+{
+    return shc_select_streams(task->tuning, task->in.bytes)
+               ? shc_pace_for(task->paces, task->in.bytes)
+               : NULL;
+}
+
+static void note_pace(struct shout_flow *flow, uint64_t bytes)
+{
+    const uint64_t now_ns = shc_clock_ns();
+    shc_pace_note(flow->pace, bytes, now_ns - flow->noted_ns);
+    flow->noted_ns = now_ns;
+}
 
 static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
 {
@@ -63,13 +80,16 @@ static enum shc_status wait_taken(const struct shout_flow *flow, uint64_t k)
     return SHC_OK;
 }
 
-static enum shc_status give_chunk(const struct shout_flow *flow, uint64_t k)
+static enum shc_status give_chunk(struct shout_flow *flow, uint64_t k)
 {
     struct shc_task *task = flow->shout->task;
+    const struct shc_span chunk = chunk_of(flow, k);
     if (k >= flow->depth)
         SHC_TRY(wait_taken(flow, k - flow->depth));
-    flow->shout->give(task, chunk_of(flow, k), slot_of(flow, task->seat->rank, k));
+    flow->shout->give(task, chunk, slot_of(flow, task->seat->rank, k));
     shc_progress_publish(task->seat, task->wait.epoch, step(flow, shc_plan_step_out(k)));
+    if (flow->pace)
+        note_pace(flow, chunk.bytes);
     return SHC_OK;
 }
 
@@ -98,7 +118,8 @@ enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count)
 
 void shc_give_piece(struct shc_task *task, struct shc_span piece, char *slot)
 {
-    if (shc_select_streams(task->tuning, task->in.bytes))
+    const struct shc_pace *pace = pace_of(task);
+    if (pace && !pace->into_caches)
         shc_task_stream(task, piece.offset, slot, piece.bytes);
     else
         shc_task_read(task, piece.offset, slot, piece.bytes);
@@ -132,6 +153,8 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
     flow.slot_bytes -= flow.slot_bytes % task->call.elem_bytes; /* opaque ones may not divide it */
     uint64_t n = flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.slot_bytes);
     SHC_TRY(shc_check_length(task, n));
+    if (flow.gives && (flow.pace = pace_of(task)))
+        flow.noted_ns = shc_clock_ns();
     for (uint64_t k = 0; k <= n; k++) {
         if (k < n && flow.gives)
             SHC_TRY(give_chunk(&flow, k));

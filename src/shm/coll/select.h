@@ -39,7 +39,7 @@ struct shc_tuning {
     struct shc_forms forms[SHC_OP_KIND_COUNT];
     size_t turn_bytes;      /* of a cell that a turn of two ranks uses at most */
     size_t long_turn_bytes; /* an all_reduce of so many and more uses the whole cell */
-    size_t stream_bytes;    /* what goes one way passes the caches from here on */
+    size_t stream_bytes;    /* what goes one way may pass the caches from here on */
     struct shc_arena_sizes arena;
 };
 

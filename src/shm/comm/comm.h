@@ -29,10 +29,11 @@ struct shc_knobs {
 
 struct shc_comm {
     struct shc_seat seat;
-    struct shc_arena arena; /* (runner) */
-    uint64_t epoch;         /* (runner) the newest operation */
-    char *scratch;          /* (runner) */
-    struct shc_kept kept;   /* (runner) */
+    struct shc_arena arena;                              /* (runner) */
+    uint64_t epoch;                                      /* (runner) the newest operation */
+    char *scratch;                                       /* (runner) */
+    struct shc_kept kept;                                /* (runner) */
+    struct shc_pace paces[SHC_OP_KIND_COUNT][SHC_PACES]; /* (runner) of each collective */
     struct shc_crew crew;
     struct shc_engine engine;
     struct shc_p2p p2p; /* its own lock */

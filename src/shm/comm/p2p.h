@@ -21,6 +21,7 @@
  * A header that matches nothing is a stray, kept in the order of arrival.
  */
 
+#include "shm/coll/pace.h"
 #include "shm/comm/message.h"
 #include "shm/os/lock.h"
 #include "shm/proto/pair.h"
@@ -43,22 +44,14 @@ struct shc_stray {
     struct shc_line_shm line;
 };
 
-/* How large messages to a peer are stored, and how long that takes (send.c). */
-struct shc_pace {
-    bool past_caches;
-    uint64_t placed; /* bytes, since it is so */
-    double best;     /* nanoseconds a byte, of the fastest message since then */
-    double other;    /* the same from when it was not so; 0: not known */
-};
-
 struct shc_p2p_peer {
     struct shc_queue posted;   /* receives from it that have no message yet */
     struct shc_queue incoming; /* receives whose message is on its way */
     struct shc_queue sends;    /* to it; headers go out in this order */
     struct shc_stray *strays;
     struct shc_stray *last_stray;
-    uint64_t messages; /* headers sent to it */
-    struct shc_pace pace;
+    uint64_t messages;    /* headers sent to it */
+    struct shc_pace pace; /* of large messages to it */
 };
 
 struct shc_p2p {

@@ -92,38 +92,23 @@ static bool announce(struct shc_p2p *p2p, struct shc_request *request)
     return true;
 }
 
-/*
- * Stores past the caches, or into them? Which is faster depends on whether the two CPUs share a cache,
- * which a virtual machine does not tell, and by a factor of two either way. So both are tried, one
- * behind the other, and now and then what was slower is tried again. What the first round of the
- * windows takes is left out: it meets the lines as the other way has left them.
- */
-#define PACE_ROUND ((uint64_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES)
-#define PACE_TRIAL (3 * PACE_ROUND)
-#define PACE_STAY  (128 * PACE_ROUND)
+static bool is_paced(struct shc_p2p *p2p, const struct shc_message *m)
+{
+    return shc_select_streams(&p2p->comm->tuning, m->shape.bytes) &&
+           shc_window_has_bulk(&p2p->pairs, m->peer);
+}
 
 static bool goes_past_caches(struct shc_p2p *p2p, const struct shc_message *m)
 {
-    return shc_select_streams(&p2p->comm->tuning, m->shape.bytes) &&
-           (!shc_window_has_bulk(&p2p->pairs, m->peer) || p2p->peers[m->peer].pace.past_caches);
+    return is_paced(p2p, m) ? !p2p->peers[m->peer].pace.into_caches
+                            : shc_select_streams(&p2p->comm->tuning, m->shape.bytes);
 }
 
 /* The message has gone out. */
 static void note_pace(struct shc_p2p *p2p, const struct shc_message *m)
 {
-    struct shc_pace *pace = &p2p->peers[m->peer].pace;
-    if (!shc_window_has_bulk(&p2p->pairs, m->peer) ||
-        !shc_select_streams(&p2p->comm->tuning, m->shape.bytes))
-        return;
-    const double ns = (double)(shc_clock_ns() - m->streams_ns) / (double)m->shape.bytes;
-    pace->placed += m->shape.bytes;
-    if (pace->placed > PACE_ROUND && (pace->best == 0 || ns < pace->best))
-        pace->best = ns; /* the others may have had to wait */
-    if (pace->placed < PACE_TRIAL)
-        return;
-    if (pace->other > 0 && pace->best <= pace->other && pace->placed < PACE_STAY)
-        return;
-    *pace = (struct shc_pace){.past_caches = !pace->past_caches, .other = pace->best};
+    if (is_paced(p2p, m))
+        shc_pace_note(&p2p->peers[m->peer].pace, m->shape.bytes, shc_clock_ns() - m->streams_ns);
 }
 
 /* Chunks go out while there are lines and windows. With no window to be had, and none on its way

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-3-Clause
+extern "C" {
+#include "shm/coll/pace.h"
+}
+
+#include <gtest/gtest.h>
+
+namespace
+{
+
+const uint64_t kChunk = 64 << 10, kChunks = 16384; // a GiB
+
+// What the machine takes for a chunk stored past the caches, and into them.
+struct Machine {
+    uint64_t past_ns, into_ns;
+};
+
+// Of a GiB stored at that pace, the part that went into the caches.
+double into_caches(shc_pace &pace, Machine machine)
+{
+    uint64_t into = 0;
+    for (uint64_t k = 0; k < kChunks; k++) {
+        into += pace.into_caches;
+        shc_pace_note(&pace, kChunk, pace.into_caches ? machine.into_ns : machine.past_ns);
+    }
+    return static_cast<double>(into) / kChunks;
+}
+
+TEST(Pace, StaysWithTheFasterWay)
+{
+    for (bool begins_into : {false, true}) {
+        shc_pace pace = {};
+        pace.into_caches = begins_into;
+        EXPECT_GT(into_caches(pace, {6000, 4000}), 0.95);
+        pace = {};
+        pace.into_caches = begins_into;
+        EXPECT_LT(into_caches(pace, {6000, 15000}), 0.05);
+    }
+}
+
+TEST(Pace, TriesTheOtherWayNowAndThen)
+{
+    shc_pace pace = {};
+    EXPECT_GT(into_caches(pace, {6000, 15000}), 0.01);
+}
+
+// A virtual machine's CPUs move: what was the faster way is not for ever.
+TEST(Pace, LeavesAWayThatHasBecomeTheSlowerOne)
+{
+    shc_pace pace = {};
+    into_caches(pace, {6000, 4000});
+    ASSERT_TRUE(pace.into_caches);
+    EXPECT_LT(into_caches(pace, {6000, 15000}), 0.05);
+    EXPECT_FALSE(pace.into_caches);
+    EXPECT_GT(into_caches(pace, {6000, 4000}), 0.75) << "waits for the next trial";
+}
+
+// One chunk in a hundred takes a time slice: the reader had no CPU.
+TEST(Pace, IsNotMisledByWaits)
+{
+    shc_pace pace = {};
+    uint64_t into = 0;
+    for (uint64_t k = 0; k < kChunks; k++) {
+        into += pace.into_caches;
+        shc_pace_note(&pace, kChunk, k % 100 == 99 ? 4000000 : pace.into_caches ? 4000 : 6000);
+    }
+    EXPECT_GT(into, kChunks * 8 / 10);
+}
+
+TEST(Pace, IsOfASize)
+{
+    shc_pace paces[SHC_PACES] = {};
+    EXPECT_EQ(shc_pace_for(paces, 1), &paces[0]);
+    EXPECT_EQ(shc_pace_for(paces, 512 << 10), &paces[0]);
+    EXPECT_EQ(shc_pace_for(paces, (512 << 10) + 1), &paces[1]);
+    EXPECT_EQ(shc_pace_for(paces, 8 << 20), &paces[1]);
+    EXPECT_EQ(shc_pace_for(paces, SIZE_MAX), &paces[2]);
+}
+
+} // namespace
