@@ -10,7 +10,7 @@
 
 #define BLOCK_BYTES  ((size_t)256 << 10)
 #define BLOCK_ROUNDS MEDIAN_ROOM
-#define HOPS         20000
+#define HOPS         4000
 #define HOPS_SECONDS 0.2
 
 /* Two blocks and two flags that all ranks see; made once, freed by MPI_Finalize's process end. */

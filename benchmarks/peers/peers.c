@@ -186,8 +186,7 @@ static void bound_round(const struct world *world, struct row *row, int r)
     row->exchange[r] = bound_exchange(world);
     if (row->scaled)
         row->scale[r] = bound_scale(world, row->bytes);
-    if (row->hopped)
-        row->hop[r] = bound_hop(world);
+    row->hop[r] = bound_hop(world);
 }
 
 static void measure(const struct world *world, const struct options *o, struct call *call,

@@ -87,7 +87,7 @@ struct row {
     size_t bytes;
     int rounds;
     bool right;
-    bool scaled, hopped; /* is there something in `scale`, in `hop`? */
+    bool scaled, hopped; /* is there something in `scale`; is `hop` a bound of it? */
     double seconds[2][MAX_ROUNDS];
     double exchange[MAX_ROUNDS]; /* bytes per second */
     double scale[MAX_ROUNDS], hop[MAX_ROUNDS];

@@ -36,8 +36,7 @@ static void add_json(const struct row *row, FILE *json)
     print_json(json, "exchange_gbs", row->exchange, row->rounds, 1e-9);
     if (row->scaled)
         print_json(json, "scale_us", row->scale, row->rounds, 1e6);
-    if (row->hopped)
-        print_json(json, "hop_us", row->hop, row->rounds, 1e6);
+    print_json(json, "hop_us", row->hop, row->rounds, 1e6);
     fputs("}\n", json);
     fflush(json);
 }

@@ -76,12 +76,12 @@ class Lab:
         self.run([sys.executable, *arguments, "--json", str(written)], cpus)
         return json.loads(written.read_text())
 
-    def exchange_gbs(self) -> tuple[float, ...]:
-        """How fast lines change hands now; empty where that cannot be asked."""
+    def hop_ns(self) -> tuple[float, ...]:
+        """How long a flag takes one way now; empty where that cannot be asked."""
         if not mpis():
             return ()
         options = ("--mpi", mpis()[0], "-o", "barrier", "-r", "1", "-t", "1")
-        return (self.script("peers.py", *options)["runs"][0]["exchange_gbs"],)
+        return (self.script("peers.py", *options)["runs"][0]["hop_ns"],)
 
     def choose(self, full: tuple[str, ...], quick: tuple[str, ...]) -> tuple[str, ...]:
         return quick if self.quick else full
@@ -109,7 +109,7 @@ def c_rows(data: dict[str, Any]) -> list[Row]:
 def c_row(one: dict[str, Any], ranks: int, other: str) -> list[Row]:
     ours, exchange = one["ours_us"], one["exchange_gbs"]
     # Of more than two, the first two may share a CPU.
-    modes = tuple(mode_of([gbs]) for gbs in exchange) if ranks == 2 else ()
+    modes = tuple(mode_of([us * 1e3]) for us in one["hop_us"]) if ranks == 2 else ()
 
     def row(metric: str, values: Iterable[float], rival: str = "", kind: str = "") -> Row:
         wrong = "" if one["right"] else "wrong values"
@@ -120,7 +120,7 @@ def c_row(one: dict[str, Any], ranks: int, other: str) -> list[Row]:
     if other == "itself":
         return [row("of float32", ratios, kind=f"{one['dtype']} {one['redop']}")]
     rows = [row("ratio", ratios, other)]
-    if "hop_us" in one:
+    if one["op"] == "barrier":
         rows.append(row("hops", (mine / hop for mine, hop in zip(ours, one["hop_us"]))))
     if "scale_us" in one:
         bounds = [s + one["bytes"] / gbs / 1e3 for s, gbs in zip(one["scale_us"], exchange)]
@@ -197,12 +197,12 @@ def c_8_ranks(lab: Lab) -> list[Row]:
 # ---- from Python ----
 
 
-def around(exchange: tuple[float, ...], values: tuple[float, ...]) -> tuple[str, ...]:
+def around(hops: tuple[float, ...], values: tuple[float, ...]) -> tuple[str, ...]:
     """The mode of rounds, of which only before and after them was looked at."""
-    return (mode_of(exchange),) * len(values)
+    return (mode_of(hops),) * len(values)
 
 
-def bench_rows(data: dict[str, Any], exchange: tuple[float, ...]) -> list[Row]:
+def bench_rows(data: dict[str, Any], hops: tuple[float, ...]) -> list[Row]:
     """Of what `python -m shmcoll.bench --json` writes. A backend that has not got an operation
     gives no row."""
     rows = []
@@ -212,14 +212,14 @@ def bench_rows(data: dict[str, Any], exchange: tuple[float, ...]) -> list[Row]:
         error = one["backends"]["shmcoll"]["error"]
         why = f"{wrong} wrong elements" if wrong else error or ""
         values = tuple(one["ratios"]["gloo"]["rounds"])
-        rows.append(Row(*place, values=values, modes=around(exchange, values), wrong=why))
+        rows.append(Row(*place, values=values, modes=around(hops, values), wrong=why))
     return rows
 
 
 def beside_gloo(lab: Lab, *options: str) -> list[Row]:
-    before = lab.exchange_gbs()
+    before = lab.hop_ns()
     data = lab.python("-m", "shmcoll.bench", "-q", "-g", "2", *options)
-    return bench_rows(data, before + lab.exchange_gbs())
+    return bench_rows(data, before + lab.hop_ns())
 
 
 def python_all_reduce(lab: Lab) -> list[Row]:
@@ -243,13 +243,13 @@ def python_operations(lab: Lab) -> list[Row]:
 
 def python_copies(lab: Lab) -> list[Row]:
     how = lab.choose(("--rounds", "9"), ("--rounds", "2", "--sizes", "8"))
-    before = lab.exchange_gbs()
+    before = lab.hop_ns()
     data = lab.script("copy_bound.py", *how)
-    exchange = before + lab.exchange_gbs()
-    return [copy_row(one, exchange) for one in data["rows"]]
+    hops = before + lab.hop_ns()
+    return [copy_row(one, hops) for one in data["rows"]]
 
 
-def copy_row(one: dict[str, Any], exchange: tuple[float, ...]) -> Row:
+def copy_row(one: dict[str, Any], hops: tuple[float, ...]) -> Row:
     values = tuple(ours / copy for ours, copy in zip(one["ours_us"], one["copy_us"]))
     wrong = f"{one['wrong']} wrong elements" if one["wrong"] else ""
     return Row(
@@ -257,7 +257,7 @@ def copy_row(one: dict[str, Any], exchange: tuple[float, ...]) -> Row:
         one["op"],
         one["bytes"],
         values=values,
-        modes=around(exchange, values),
+        modes=around(hops, values),
         wrong=wrong,
     )
 
@@ -281,19 +281,19 @@ def floor_row(one: dict[str, Any]) -> Row:
 def ddp(lab: Lab) -> list[Row]:
     few = ("--rounds", "2", "--buckets", "4", "--models", "digits")
     how = lab.choose(("--rounds", "7"), few)
-    before = lab.exchange_gbs()
+    before = lab.hop_ns()
     data = lab.script("ddp_step.py", *how)
-    exchange = before + lab.exchange_gbs()
-    return [row for one in data["rows"] for row in ddp_rows(one, exchange)]
+    hops = before + lab.hop_ns()
+    return [row for one in data["rows"] for row in ddp_rows(one, hops)]
 
 
-def ddp_rows(one: dict[str, Any], exchange: tuple[float, ...]) -> list[Row]:
+def ddp_rows(one: dict[str, Any], hops: tuple[float, ...]) -> list[Row]:
     ms = one["step_ms"]
     wrong = f"{one['wrong']} parameters differ from gloo's" if one["wrong"] else ""
     place = ("DDP step", one["bucket_mib"] * MIB, 2, "", one["model"])
     over_gloo = tuple(gloo / ours for ours, gloo in zip(ms["shmcoll"], ms["gloo"]))
     over_compute = tuple(ours / alone for ours, alone in zip(ms["shmcoll"], ms["compute"]))
-    modes = around(exchange, over_gloo)
+    modes = around(hops, over_gloo)
     return [
         Row("gloo step", *place, over_gloo, modes, wrong),
         Row("over compute", *place, over_compute, modes, wrong),

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from scores.judge import FAILED, MET, NOT_MEASURED, NOT_MET, Judgement
-from scores.rows import NEAR_GBS, Row
+from scores.rows import NEAR_HOP_NS, Row
 
 SCHEMA = "shmcoll.goals/1"
 SHOWN_MISSES = 4
@@ -133,8 +133,7 @@ def markdown(report: Report) -> str:
         f"Commit `{report.commits()}`, torch {facts['torch']}, Linux {facts['kernel']}. "
         f"{report.counts()}. Each line is the goal's worst point: the median over the rounds of one "
         "run in which the two sides take turns, and in brackets its quartiles. `near`: the CPUs "
-        f"shared an L3 (lines of the other CPU were read at {NEAR_GBS:.0f} GB/s or more), `far`: "
-        "they did not; `near/far`: it changed between the rounds.",
+        f"shared an L3 (a flag took {NEAR_HOP_NS:.0f} ns or less one way), `far`: they did not; `near/far`: it changed between the rounds.",
         "",
         "    python benchmarks/goals.py",
         "",

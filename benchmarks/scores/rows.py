@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# How fast a core reads lines that another one has just stored. Above, the two share an L3: 50 GB/s
-# and more were seen then, and 20 to 25 without one.
-NEAR_GBS = 40.0
+# One way of a flag between two CPUs, in nanoseconds. Below, the two share an L3, or a core: 27 to 90
+# were seen then, and 230 to 300 without one. How fast lines are read tells less: with an L3 50 GB/s
+# on one machine and 21 on another, which reads 11 without.
+NEAR_HOP_NS = 150.0
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,11 @@ class Row:
         return (self.metric, self.op, self.size_bytes, self.ranks, self.rival, self.kind)
 
 
-def mode_of(exchange_gbs: Sequence[float]) -> str:
+def mode_of(hop_ns: Sequence[float]) -> str:
     """near: the CPUs share an L3; far: they do not; mixed: that changed meanwhile."""
-    if not exchange_gbs:
+    if not hop_ns:
         return "unknown"
-    near = [gbs >= NEAR_GBS for gbs in exchange_gbs]
+    near = [ns <= NEAR_HOP_NS for ns in hop_ns]
     return "near" if all(near) else "mixed" if any(near) else "far"
 
 

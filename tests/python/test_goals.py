@@ -218,7 +218,7 @@ def near_rows(modes: str, *values: float) -> list[Row]:
 
 
 def test_modes() -> None:
-    assert [mode_of(x) for x in ([50, 60], [20, 25], [50, 20], [])] == [
+    assert [mode_of(x) for x in ([60, 28], [240, 300], [60, 240], [])] == [
         "near",
         "far",
         "mixed",
@@ -247,12 +247,12 @@ def test_a_mode_that_nobody_looked_at_is_not_near() -> None:
 
 
 @pytest.mark.parametrize(
-    "exchange, mode", [((50.0, 60.0), "near"), ((50.0, 20.0), "mixed"), ((), "unknown")]
+    "hops, mode", [((70.0, 30.0), "near"), ((70.0, 260.0), "mixed"), ((), "unknown")]
 )
 def test_what_was_seen_before_and_after_is_the_mode_of_all_rounds(
-    exchange: tuple[float, ...], mode: str
+    hops: tuple[float, ...], mode: str
 ) -> None:
-    assert parts.around(exchange, (1.0, 2.0)) == (mode, mode)
+    assert parts.around(hops, (1.0, 2.0)) == (mode, mode)
 
 
 def test_of_several_runs_only_the_near_ones_count() -> None:
@@ -299,7 +299,7 @@ PEERS = {
                     "theirs_us": [30.0, 20.0],
                     "exchange_gbs": [50.0, 20.0],
                     "scale_us": [5.0, 5.0],
-                    "hop_us": [4.0, 4.0],
+                    "hop_us": [0.06, 0.26],
                 }
                 for size, scale in ((100_000, 1), (200_000, 2))
             ],
@@ -319,9 +319,16 @@ def test_rows_of_the_peers() -> None:
     assert chosen(found, "scale").values == (0.5, 0.25)
     # 100 kB at 50 GB/s take 2 us, at 20 GB/s 5 us.
     assert chosen(found, "roof").values == pytest.approx((0.7, 0.5))
-    assert chosen(found, "hops").values == (2.5, 5.0)
+    assert not [row for row in found if row.metric == "hops"]
     growth = chosen(found, "growth")
     assert (growth.size_bytes, growth.values) == (200_000, (2.0, 1.0))
+
+
+def test_a_barrier_is_told_in_ways_of_a_flag() -> None:
+    data = json.loads(json.dumps(PEERS))
+    data["runs"][0]["rows"] = data["runs"][0]["rows"][:1]
+    data["runs"][0]["rows"][0] |= {"op": "barrier", "ours_us": [0.09, 0.39]}
+    assert chosen(parts.c_rows(data), "hops").values == pytest.approx((1.5, 1.5))
 
 
 def test_more_ranks_do_not_tell_whether_an_l3_is_shared() -> None:
