@@ -23,7 +23,8 @@ struct shout_flow {
     uint64_t chunk_count;
     bool gives, takes;
     struct shc_pace *pace; /* of what this rank gives; or NULL */
-    uint64_t noted_ns;     /* since when */
+    uint64_t since_ns; /* the clock in front of the `placed` bytes, which it does not know yet */
+    uint64_t placed;
 };
 
 static struct shc_pace *pace_of(const struct shc_task *task)
@@ -33,11 +34,12 @@ static struct shc_pace *pace_of(const struct shc_task *task)
                : NULL;
 }
 
-static void note_pace(struct shout_flow *flow, uint64_t bytes)
+static void note_pace(struct shout_flow *flow)
 {
     const uint64_t now_ns = shc_clock_ns();
-    shc_pace_note(flow->pace, bytes, now_ns - flow->noted_ns);
-    flow->noted_ns = now_ns;
+    shc_pace_note(flow->pace, flow->placed, now_ns - flow->since_ns);
+    flow->since_ns = now_ns;
+    flow->placed = 0;
 }
 
 static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
@@ -88,8 +90,9 @@ static enum shc_status give_chunk(struct shout_flow *flow, uint64_t k)
         SHC_TRY(wait_taken(flow, k - flow->depth));
     flow->shout->give(task, chunk, slot_of(flow, task->seat->rank, k));
     shc_progress_publish(task->seat, task->wait.epoch, step(flow, shc_plan_step_out(k)));
-    if (flow->pace)
-        note_pace(flow, chunk.bytes);
+    flow->placed += chunk.bytes;
+    if (flow->pace && (flow->placed >= SHC_PACE_ROUND || k + 1 == flow->chunk_count))
+        note_pace(flow);
     return SHC_OK;
 }
 
@@ -154,7 +157,7 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
     uint64_t n = flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.slot_bytes);
     SHC_TRY(shc_check_length(task, n));
     if (flow.gives && (flow.pace = pace_of(task)))
-        flow.noted_ns = shc_clock_ns();
+        flow.since_ns = shc_clock_ns();
     for (uint64_t k = 0; k <= n; k++) {
         if (k < n && flow.gives)
             SHC_TRY(give_chunk(&flow, k));

@@ -13,12 +13,14 @@
 
 struct shc_pace {
     bool into_caches; /* the way that is taken; its owner says with which to begin */
-    uint32_t rounds;  /* of this way, that are over */
-    uint32_t worse;   /* of these, the last in a row that the other way would have been faster in */
-    uint64_t bytes, ns; /* of the round under way */
-    double best;        /* nanoseconds a byte of the fastest round but the first */
-    double other;       /* the same of the other way; 0: not known */
+    uint64_t bytes;   /* stored in this way, since it was taken */
+    uint64_t worse; /* of these, the last in a row that the other way would have been faster with */
+    double best;    /* nanoseconds a byte of what went fastest, but for the first round */
+    double other;   /* the same of the other way; 0: not known */
 };
+
+/* A round goes at least once through all memory that is stored to. */
+#define SHC_PACE_ROUND ((uint64_t)1536 << 10)
 
 /* What fits into the nearest caches, what fits into the last, and what does not may differ. */
 #define SHC_PACES 3
@@ -28,5 +30,5 @@ static inline struct shc_pace *shc_pace_for(struct shc_pace paces[SHC_PACES], si
     return &paces[bytes <= (512u << 10) ? 0 : bytes <= (8u << 20) ? 1 : 2];
 }
 
-/* So many bytes were stored in that way, waits for readers included. */
+/* So many bytes, a message or a round of one, were stored in that way, waits for readers included. */
 void shc_pace_note(struct shc_pace *pace, uint64_t bytes, uint64_t ns);
