@@ -67,6 +67,20 @@ TEST(Pace, IsNotMisledByWaits)
     EXPECT_GT(into, kChunks * 8 / 10);
 }
 
+// A large message is noted as one: its receiver may have been late.
+TEST(Pace, IsNotMisledByOneSlowMessage)
+{
+    shc_pace pace = {};
+    const uint64_t bytes = 16 << 20;
+    uint64_t into = 0;
+    for (int k = 0; k < 1000; k++) {
+        const uint64_t ns = pace.into_caches ? bytes / 12 : bytes / 18;
+        into += pace.into_caches;
+        shc_pace_note(&pace, bytes, k % 10 == 9 ? 4 * ns : ns);
+    }
+    EXPECT_LT(into, 200u) << "364 when one message may turn the way";
+}
+
 TEST(Pace, IsOfASize)
 {
     shc_pace paces[SHC_PACES] = {};

@@ -230,7 +230,8 @@ struct shc_shout {
     void (*take)(struct shc_task *task, struct shc_span chunk, char *const *slots);
 };
 
-/* That piece of this rank's input into its shout slot: past the caches where it is a large one. */
+/* That piece of this rank's input into its shout slot: past the caches where it is a large one
+ * and that is faster. */
 void shc_give_piece(struct shc_task *task, struct shc_span piece, char *slot);
 
 /* The usual `give`: the chunk of this rank's input, which may end before it. */

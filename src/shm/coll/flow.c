@@ -34,8 +34,15 @@ static struct shc_pace *pace_of(const struct shc_task *task)
                : NULL;
 }
 
-static void note_pace(struct shout_flow *flow)
+/* This rank's input may end before the flow, whose other chunks it only takes. */
+static void note_pace(struct shout_flow *flow, struct shc_span chunk, bool last)
 {
+    const size_t input = flow->shout->task->in.bytes;
+    const size_t own = shc_plan_overlap(chunk, (struct shc_span){0, input}).bytes;
+    flow->placed += own;
+    last = last || chunk.offset + chunk.bytes >= input;
+    if (own == 0 || (flow->placed < SHC_PACE_ROUND && !last))
+        return;
     const uint64_t now_ns = shc_clock_ns();
     shc_pace_note(flow->pace, flow->placed, now_ns - flow->since_ns);
     flow->since_ns = now_ns;
@@ -90,9 +97,8 @@ static enum shc_status give_chunk(struct shout_flow *flow, uint64_t k)
         SHC_TRY(wait_taken(flow, k - flow->depth));
     flow->shout->give(task, chunk, slot_of(flow, task->seat->rank, k));
     shc_progress_publish(task->seat, task->wait.epoch, step(flow, shc_plan_step_out(k)));
-    flow->placed += chunk.bytes;
-    if (flow->pace && (flow->placed >= SHC_PACE_ROUND || k + 1 == flow->chunk_count))
-        note_pace(flow);
+    if (flow->pace)
+        note_pace(flow, chunk, k + 1 == flow->chunk_count);
     return SHC_OK;
 }
 

@@ -21,7 +21,9 @@ void shc_pace_note(struct shc_pace *pace, uint64_t bytes, uint64_t ns)
     /* The first round meets the lines as the other way has left them. */
     if (pace->bytes > SHC_PACE_ROUND && (pace->best == 0 || took < pace->best))
         pace->best = took; /* the others may have had to wait */
-    pace->worse = pace->other > 0 && took > WORSE_FACTOR * pace->other ? pace->worse + bytes : 0;
+    pace->worse = pace->other > 0 && took > WORSE_FACTOR * pace->other
+                      ? pace->worse + (bytes < SHC_PACE_ROUND ? bytes : SHC_PACE_ROUND)
+                      : 0; /* a message may wait for its receiver */
     if (pace->bytes < TRIAL_BYTES)
         return;
     if (pace->worse >= WORSE_BYTES)

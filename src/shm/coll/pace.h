@@ -15,11 +15,11 @@ struct shc_pace {
     bool into_caches; /* the way that is taken; its owner says with which to begin */
     uint64_t bytes;   /* stored in this way, since it was taken */
     uint64_t worse; /* of these, the last in a row that the other way would have been faster with */
-    double best;    /* nanoseconds a byte of what went fastest, but for the first round */
+    double best;    /* nanoseconds a byte of what went fastest, behind the first round */
     double other;   /* the same of the other way; 0: not known */
 };
 
-/* A round goes at least once through all memory that is stored to. */
+/* A round goes at least once through all memory that is stored to (bulk windows, preset shout slots). */
 #define SHC_PACE_ROUND ((uint64_t)1536 << 10)
 
 /* What fits into the nearest caches, what fits into the last, and what does not may differ. */

@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static struct shc_shape shape_of(const struct shc_line_shm *line)
 {
@@ -28,6 +29,13 @@ static bool same_shape(const struct shc_shape *a, const struct shc_shape *b)
            a->bytes == b->bytes;
 }
 
+/* The header, by one look: its sender is another process, and what was checked is what is used. The
+ * bytes behind it stay where they are. */
+static inline void look_at_header(struct shc_line_shm *header, const struct shc_line_shm *line)
+{
+    memcpy(header, line, offsetof(struct shc_line_shm, data));
+}
+
 /* A line comes from another process: nothing it says may lead outside. */
 static inline bool is_sound(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
 {
@@ -38,11 +46,12 @@ static inline bool is_sound(const struct shc_p2p *p2p, int peer, const struct sh
            (line->kind != SHC_LINE_RTS || line->bytes > 0);
 }
 
+/* The bytes that came with the header: `data`, behind it in its line, or what it names. */
 static inline const char *piece_of(const struct shc_p2p *p2p, int peer,
-                                   const struct shc_line_shm *line)
+                                   const struct shc_line_shm *line, const uint8_t *data)
 {
     return line->window == SHC_NO_WINDOW
-               ? (const char *)line->data
+               ? (const char *)data
                : shc_window(&p2p->pairs, peer, p2p->comm->seat.rank, line->window);
 }
 
@@ -54,7 +63,7 @@ static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_s
 
 /* The withdrawn receive gets this header. */
 static void take_message(struct shc_p2p *p2p, struct shc_request *request, int peer,
-                         const struct shc_line_shm *line)
+                         const struct shc_line_shm *line, const uint8_t *data)
 {
     struct shc_message *m = &request->message;
     const struct shc_shape theirs = shape_of(line);
@@ -68,7 +77,7 @@ static void take_message(struct shc_p2p *p2p, struct shc_request *request, int p
         return;
     }
     if (fits)
-        shc_buf_write(&m->buf, 0, piece_of(p2p, peer, line), line->piece);
+        shc_buf_write(&m->buf, 0, piece_of(p2p, peer, line, data), line->piece);
     return_window(p2p, peer, line);
     if (fits)
         shc_p2p_finish(p2p, request, SHC_OK, "");
@@ -95,7 +104,8 @@ static struct shc_request *match(struct shc_p2p *p2p, int peer, int32_t tag)
 }
 
 /* False when there is no memory to keep it: it stays in its line. */
-static bool keep_stray(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+static bool keep_stray(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
+                       const uint8_t *data)
 {
     struct shc_p2p_peer *from = &p2p->peers[peer];
     struct shc_stray *stray = malloc(sizeof *stray);
@@ -103,7 +113,8 @@ static bool keep_stray(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
         return false;
     stray->next = NULL;
     stray->arrival = p2p->arrivals++;
-    stray->line = *line;
+    look_at_header(&stray->line, line);
+    memcpy(stray->line.data, data, sizeof stray->line.data);
     if (from->last_stray)
         from->last_stray->next = stray;
     else
@@ -112,13 +123,14 @@ static bool keep_stray(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
     return true;
 }
 
-static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
+                        const uint8_t *data)
 {
     struct shc_request *request = match(p2p, peer, line->tag);
     if (!request)
-        return keep_stray(p2p, peer, line);
+        return keep_stray(p2p, peer, line, data);
     shc_p2p_withdraw(p2p, request);
-    take_message(p2p, request, peer, line);
+    take_message(p2p, request, peer, line, data);
     return true;
 }
 
@@ -148,7 +160,8 @@ static bool take_word(struct shc_p2p *p2p, int peer, const struct shc_line_shm *
     return true;
 }
 
-static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
+                       const uint8_t *data)
 {
     struct shc_request *request =
         find_number(&p2p->peers[peer].incoming, line->message, SHC_MESSAGE_FILLING);
@@ -158,7 +171,7 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
     if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved ||
         line->piece % m->shape.elem_bytes != 0)
         return false;
-    shc_buf_write_lines(&m->buf, m->moved, piece_of(p2p, peer, line), line->piece);
+    shc_buf_write_lines(&m->buf, m->moved, piece_of(p2p, peer, line, data), line->piece);
     return_window(p2p, peer, line);
     m->moved += line->piece;
     if (m->moved == m->shape.bytes)
@@ -167,7 +180,8 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
 }
 
 /* False when the line makes no sense here. */
-static bool take_line(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line, bool *kept)
+static bool take_line(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
+                      const uint8_t *data, bool *kept)
 {
     *kept = true;
     if (!is_sound(p2p, peer, line))
@@ -175,13 +189,13 @@ static bool take_line(struct shc_p2p *p2p, int peer, const struct shc_line_shm *
     switch (line->kind) {
     case SHC_LINE_EAGER:
     case SHC_LINE_RTS:
-        *kept = take_header(p2p, peer, line);
+        *kept = take_header(p2p, peer, line, data);
         return true;
     case SHC_LINE_CTS:
     case SHC_LINE_REFUSE:
         return take_word(p2p, peer, line);
     case SHC_LINE_CHUNK:
-        return take_chunk(p2p, peer, line);
+        return take_chunk(p2p, peer, line, data);
     default:
         return false;
     }
@@ -192,15 +206,17 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
 {
     for (uint32_t i = 0; i < p2p->comm->seat.mail.lines; i++) {
         const struct shc_line_shm *line = shc_pair_peek(&p2p->pairs, peer);
+        struct shc_line_shm header;
         bool kept;
         if (!line)
             return;
-        if (!take_line(p2p, peer, line, &kept)) {
+        look_at_header(&header, line);
+        if (!take_line(p2p, peer, &header, line->data, &kept)) {
             char reason[160];
             snprintf(reason, sizeof reason,
                      "rank %d found a line of rank %d that no message explains (kind %u): the "
                      "shared memory is damaged",
-                     p2p->comm->seat.rank, peer, line->kind);
+                     p2p->comm->seat.rank, peer, header.kind);
             shc_p2p_break(p2p, SHC_ERR_ABORTED, reason);
             return;
         }
@@ -247,7 +263,7 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request)
     struct shc_stray *stray = take_stray(p2p, m, &from);
     m->state = SHC_MESSAGE_POSTED;
     if (stray)
-        take_message(p2p, request, from, &stray->line);
+        take_message(p2p, request, from, &stray->line, stray->line.data);
     else
         shc_queue_append(m->peer == SHC_ANY_SOURCE ? &p2p->posted_any : &p2p->peers[m->peer].posted,
                          request);
@@ -280,10 +296,12 @@ static inline enum receipt receive_oldest(struct shc_p2p *p2p, struct shc_messag
     const struct shc_line_shm *line = shc_pair_peek(&p2p->pairs, m->peer);
     if (!line)
         return NOTHING_YET;
-    if (!is_whole(line, m) || !is_sound(p2p, m->peer, line))
+    struct shc_line_shm header;
+    look_at_header(&header, line);
+    if (!is_whole(&header, m) || !is_sound(p2p, m->peer, &header))
         return NOT_AT_ONCE;
-    shc_buf_write(&m->buf, 0, piece_of(p2p, m->peer, line), m->shape.bytes);
-    return_window(p2p, m->peer, line);
+    shc_buf_write(&m->buf, 0, piece_of(p2p, m->peer, &header, line->data), header.piece);
+    return_window(p2p, m->peer, &header);
     shc_pair_take(&p2p->pairs, m->peer);
     shc_pair_ring(&p2p->pairs, m->peer);
     return RECEIVED;

@@ -92,6 +92,9 @@ static bool announce(struct shc_p2p *p2p, struct shc_request *request)
     return true;
 }
 
+_Static_assert((uint64_t)SHC_BULK_WINDOWS *SHC_BULK_BYTES <= SHC_PACE_ROUND,
+               "a round goes through all bulk windows");
+
 static bool is_paced(struct shc_p2p *p2p, const struct shc_message *m)
 {
     return shc_select_streams(&p2p->comm->tuning, m->shape.bytes) &&
