@@ -32,7 +32,12 @@ SETTINGS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("SHMCOLL_ARENA_KIB", "200"),),
     (("SHMCOLL_THREADS", "2"),),
     (("SHMCOLL_TUNING", "stream=0"),),
-    (("SHMCOLL_TUNING", "chunk=4k,chunk_of_many=4k,turn=2k,depth=2,shout=2k,shout_depth=2"),),
+    (
+        (
+            "SHMCOLL_TUNING",
+            "chunk=4k,chunk_of_many=4k,turn=2k,depth=2,shout=2k,shout_depth=2,flag=1",
+        ),
+    ),
     (("SHMCOLL_TUNING", "all_reduce.inline=0,all_reduce.small=0,all_reduce.small_of_two=0"),),
 )
 NAMES = tuple(KINDS)

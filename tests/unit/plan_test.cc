@@ -112,11 +112,12 @@ TEST(Arena, NoShoutSlotLiesOverACellOfSlotZero)
             for (int b = a + 1; b < world; b++) {
                 char *end = shc_arena_cells(&arena, a, b, world, 0) + 2 * g.cell_bytes;
                 size_t in_range = static_cast<size_t>(end - 1 - arena.segment.base) % g.range_bytes;
-                EXPECT_LT(in_range, static_cast<size_t>(shc_arena_shout_slot(&arena, 0, 0) -
-                                                        arena.segment.base));
+                EXPECT_LT(in_range,
+                          static_cast<size_t>(shc_arena_shouts(&arena, 0) - arena.segment.base));
             }
-        char *last = shc_arena_shout_slot(&arena, 0, g.shout_depth - 1);
-        EXPECT_LE(static_cast<size_t>(last - arena.segment.base) + g.shout_bytes, g.range_bytes);
+        EXPECT_LE(static_cast<size_t>(shc_arena_shouts(&arena, 0) - arena.segment.base) +
+                      g.shout_depth * g.shout_bytes,
+                  g.range_bytes);
     }
 }
 

@@ -78,7 +78,7 @@ TEST(Tuning, NothingSaidIsThePreset)
 TEST(Tuning, EveryKeyIsReadAndShownAndLeavesTheOthersAlone)
 {
     const auto preset = shown(shc_tuning_preset);
-    EXPECT_EQ(preset.size(), 30u);
+    EXPECT_EQ(preset.size(), 32u);
     for (const auto &[key, value] : preset) {
         std::string other = key.find(".inline") != std::string::npos ? "7"
                             : key.find("depth") != std::string::npos ? "2"
@@ -119,7 +119,7 @@ TEST(Tuning, WhatIsWrongIsNamed)
         {"turn=17179869185g", "is not a multiple"}, // times 2^30 it wraps
         {"depth=1", "\"depth=1\" is not a number from 2 to 4"},
         {"depth=5", "\"depth=5\" is not a number from 2 to 4"},
-        {"shout_depth=1", "is not a number from 2 to 16"},
+        {"shout_depth=1", "is not a number from 2 to 32"},
         {"all_reduce.inline=41", "is not a number from 0 to 40"},
         {"all_gather.inline=49", "is not a number from 0 to 48"},
         {"all_reduce.small=8193", "is not a number from 0 to 8192"},
@@ -232,6 +232,9 @@ TEST(Tuning, WithAPoolEverythingIsLongEnoughForItsParts)
             EXPECT_EQ(g.cell_bytes / SHC_PART_BYTES, parts) << threads << " " << world;
             EXPECT_EQ(g.shout_bytes / SHC_PART_BYTES, parts) << threads << " " << world;
             EXPECT_GE(shc_select_turn(&t, SHC_ALL_GATHER, 1, world), parts * SHC_PART_BYTES);
+            for (size_t bytes : {size_t{32} << 10, size_t{64} << 10, size_t{1} << 20})
+                EXPECT_GE(shc_select_piece(&t, bytes, g.shout_bytes, world),
+                          std::min(bytes, g.shout_bytes));
         }
     }
     shc_tuning longer = read_good("turn=128k,shout=128k,chunk=1m");
@@ -239,6 +242,28 @@ TEST(Tuning, WithAPoolEverythingIsLongEnoughForItsParts)
     EXPECT_EQ(longer.turn_bytes, 131072u);
     EXPECT_EQ(longer.arena.shout_bytes, 131072u);
     EXPECT_EQ(longer.arena.chunk_bytes, size_t{1} << 20);
+}
+
+TEST(Tuning, APieceHasAboutTheRootOfTheBytesThatWouldPassMeanwhile)
+{
+    const shc_tuning t = read_good("flag=2k");
+    auto piece = [&t](size_t bytes, size_t slot) { return shc_select_piece(&t, bytes, slot, 2); };
+    EXPECT_EQ(piece(32 << 10, 64 << 10), 8u << 10);
+    EXPECT_EQ(piece((32 << 10) + 1, 64 << 10), 16u << 10);
+    EXPECT_EQ(piece(512 << 10, 64 << 10), 32u << 10);
+    EXPECT_EQ(piece((512 << 10) + 1, 64 << 10), 64u << 10);
+    EXPECT_EQ(piece(size_t{1} << 50, 64 << 10), 64u << 10);
+    EXPECT_EQ(piece(1, 64 << 10), 2u << 10) << "there is a shortest";
+    EXPECT_EQ(piece(1, 2 << 10), 2u << 10);
+    EXPECT_EQ(shc_select_piece(&t, 1, 64 << 10, 3), 64u << 10) << "a wait may take a time slice";
+    for (size_t slot : {size_t{2176}, size_t{65664}, size_t{131072}})
+        for (size_t bytes = 1; bytes < size_t{1} << 24; bytes = 3 * bytes + 1) {
+            EXPECT_EQ(piece(bytes, slot) % SHC_LINE_BYTES, 0u) << slot;
+            EXPECT_LE(piece(bytes, slot), slot);
+        }
+    const shc_tuning least = read_good("flag=1"), most = read_good("flag=131072");
+    EXPECT_EQ(shc_select_piece(&least, 4 << 20, 64 << 10, 2), 2u << 10);
+    EXPECT_EQ(shc_select_piece(&most, 32 << 10, 64 << 10, 2), 64u << 10);
 }
 
 TEST(Tuning, StreamsFromItsKeyOn)
@@ -268,11 +293,13 @@ TEST(Tuning, TheArenaHasTheSizesThatItsKeysSay)
     EXPECT_EQ(plan_of("depth=4", 2).depth, 4u);
     EXPECT_EQ(plan_of("shout=16k", 3).shout_bytes, 16384u);
     EXPECT_EQ(plan_of("shout_depth=16", 3).shout_depth, 16u);
+    EXPECT_EQ(plan_of("shout_depth=16", 5).shout_depth, plan_of("", 5).shout_depth);
+    EXPECT_EQ(plan_of("shout_depth_of_many=16", 5).shout_depth, 16u);
 }
 
 TEST(Tuning, AnArenaOfAnySizesStaysWithinItsLimit)
 {
-    for (const char *text : {"chunk=32m,shout=128k,depth=4,shout_depth=16", "shout=65664",
+    for (const char *text : {"chunk=32m,shout=128k,depth=4,shout_depth=32", "shout=65664",
                              "chunk=4k,shout=2k,depth=2,shout_depth=2"}) {
         shc_tuning t = read_good(text);
         for (int world : {2, 3, 8, 64})

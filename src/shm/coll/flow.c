@@ -9,8 +9,9 @@
  *
  * Cost: givers store S, takers load S per giver; one flag per chunk and side. Order at a rank:
  *     give 0, give 1, take 0, give 2, take 1, ..., take n-1
- * so that a taker finds the next chunk already there. Slot k mod depth is refilled when all takers
- * have published take(k - depth). Edges: progress/step both ways.
+ * so that a taker finds the next chunk already there. A chunk fills a slot, or of a short message a
+ * half, a quarter, ...: a place. Place k mod depth is refilled when all takers have published
+ * take(k - depth). Edges: progress/step both ways.
  *
  * The small slots serve other operations by parity of the epoch, without a look: an operation that
  * cuts a message through them ends only when all have taken the last chunk.
@@ -18,8 +19,9 @@
 struct shout_flow {
     const struct shc_shout *shout;
     bool small;
-    uint32_t depth;
-    size_t slot_bytes;
+    uint32_t depth;     /* in places, of which a slot may have some */
+    size_t place_bytes; /* whole lines */
+    size_t chunk_bytes; /* whole elements */
     uint64_t chunk_count;
     bool gives, takes;
     struct shc_pace *pace; /* of what this rank gives; or NULL */
@@ -54,12 +56,12 @@ static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
     const struct shc_task *task = flow->shout->task;
     if (flow->small)
         return shc_seat_small_slot(task->seat, rank, k);
-    return shc_arena_shout_slot(task->arena, rank, (uint32_t)(k % flow->depth));
+    return shc_arena_shouts(task->arena, rank) + k % flow->depth * flow->place_bytes;
 }
 
 static struct shc_span chunk_of(const struct shout_flow *flow, uint64_t k)
 {
-    return shc_plan_chunk(flow->shout->total_bytes, flow->slot_bytes, k);
+    return shc_plan_chunk(flow->shout->total_bytes, flow->chunk_bytes, k);
 }
 
 static uint64_t step(const struct shout_flow *flow, uint64_t number)
@@ -145,22 +147,33 @@ enum shc_status shc_small_slots_reuse(struct shc_task *task)
     return shc_progress_wait_all(&task->wait, 1);
 }
 
+static void cut_slots(struct shout_flow *flow)
+{
+    const struct shc_task *task = flow->shout->task;
+    const struct shc_arena_geometry *g = &task->arena->geometry;
+    flow->place_bytes = shc_select_piece(task->tuning, flow->shout->total_bytes, g->shout_bytes,
+                                         task->seat->world_size);
+    flow->depth = (uint32_t)(g->shout_depth * g->shout_bytes / flow->place_bytes);
+}
+
 enum shc_status shc_shout_run(const struct shc_shout *shout)
 {
     struct shc_task *task = shout->task;
     bool arena;
     SHC_TRY(shc_task_arena(task, &arena));
-    const struct shc_arena_geometry *geometry = &task->arena->geometry;
     struct shout_flow flow = {
         .shout = shout,
         .small = !arena,
-        .depth = arena ? geometry->shout_depth : SHC_SMALL_SLOTS,
-        .slot_bytes = arena ? geometry->shout_bytes : SHC_SMALL_SLOT_BYTES,
+        .depth = SHC_SMALL_SLOTS,
+        .place_bytes = SHC_SMALL_SLOT_BYTES,
         .gives = is_giver(shout, task->seat->rank),
         .takes = is_taker(shout, task->seat->rank),
     };
-    flow.slot_bytes -= flow.slot_bytes % task->call.elem_bytes; /* opaque ones may not divide it */
-    uint64_t n = flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.slot_bytes);
+    if (arena)
+        cut_slots(&flow);
+    /* Opaque elements may not divide it. */
+    flow.chunk_bytes = flow.place_bytes - flow.place_bytes % task->call.elem_bytes;
+    uint64_t n = flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.chunk_bytes);
     SHC_TRY(shc_check_length(task, n));
     if (flow.gives && (flow.pace = pace_of(task)))
         flow.since_ns = shc_clock_ns();

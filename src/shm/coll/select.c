@@ -23,13 +23,15 @@ const struct shc_tuning shc_tuning_preset = {
      * is larger than that anyway; then fewer flags count. */
     .turn_bytes      = 64 << 10,
     .long_turn_bytes = 8 << 20,
+    .flag_bytes      = 2 << 10,
     .stream_bytes    = 32 << 10,
     .arena = {
         .chunk_bytes         = 256 << 10,
         .chunk_of_many_bytes = 128 << 10,
         .depth               = 3,
         .shout_bytes         = 64 << 10,
-        .shout_depth         = 4,
+        .shout_depth         = 8,
+        .shout_depth_of_many = 4,
     },
 };
 /* clang-format on */
@@ -56,6 +58,25 @@ size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, s
     return tuning->turn_bytes;
 }
 
+/*
+ * A taker begins when the first piece is there, so that it ends a piece behind the giver; each piece
+ * costs a flag. The sum of both is least with pieces of sqrt(bytes * flag_bytes).
+ */
+size_t shc_select_piece(const struct shc_tuning *tuning, size_t bytes, size_t slot_bytes,
+                        int world_size)
+{
+    /* As for a turn. */
+    if (world_size > 2)
+        return slot_bytes;
+    size_t piece = slot_bytes;
+    for (;;) {
+        const size_t half = shc_align_up(piece / 2, SHC_LINE_BYTES);
+        if (half < SHC_ARENA_MIN_CELL_BYTES || half * half / tuning->flag_bytes < bytes)
+            return piece;
+        piece = half;
+    }
+}
+
 static void raise(size_t *value, size_t least)
 {
     if (*value < least)
@@ -72,4 +93,5 @@ void shc_select_for_pool(struct shc_tuning *tuning, int world_size, int threads)
     raise(&tuning->arena.chunk_bytes, turn * (size_t)world_size);
     raise(&tuning->arena.chunk_of_many_bytes, turn * (size_t)world_size);
     raise(&tuning->arena.shout_bytes, turn);
+    raise(&tuning->flag_bytes, SHC_ARENA_MAX_CELL_BYTES); /* no shorter than message or slot */
 }

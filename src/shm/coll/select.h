@@ -39,6 +39,7 @@ struct shc_tuning {
     struct shc_forms forms[SHC_OP_KIND_COUNT];
     size_t turn_bytes;      /* of a cell that a turn of two ranks uses at most */
     size_t long_turn_bytes; /* an all_reduce of so many and more uses the whole cell */
+    size_t flag_bytes;      /* that are copied in the time that a flag costs */
     size_t stream_bytes;    /* what goes one way may pass the caches from here on */
     struct shc_arena_sizes arena;
 };
@@ -54,6 +55,11 @@ enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind 
  * all_reduce the size does not matter, as it may differ). */
 size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                        int world_size);
+
+/* How long the pieces are in which two ranks pass `bytes` through a slot of that size: a half, a
+ * quarter, ... of it (whole lines), or all of it. */
+size_t shc_select_piece(const struct shc_tuning *tuning, size_t bytes, size_t slot_bytes,
+                        int world_size);
 
 /* Makes turns, cells and slots long enough that each of a pool's threads, and its caller, has a part
  * of them. `threads`: what all ranks have at least; 0 changes nothing. */

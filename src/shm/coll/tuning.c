@@ -48,6 +48,9 @@ static const struct key keys[] = {
     {"depth",          AT(arena.depth),       2, SHC_ARENA_MAX_DEPTH,     1,    false, false},
     {"shout",          AT(arena.shout_bytes), LEAST, CELL,                LINE, false, false},
     {"shout_depth",    AT(arena.shout_depth), 2, SHC_ARENA_MAX_SHOUT_DEPTH, 1,  false, false},
+    {"shout_depth_of_many", AT(arena.shout_depth_of_many), 2, SHC_ARENA_MAX_SHOUT_DEPTH, 1, false,
+     false},
+    {"flag",           AT(flag_bytes),        1,     CELL,                1,    false, false},
     {"stream",         AT(stream_bytes),      0,     MANY,                1,    true,  true},
 };
 /* clang-format on */

@@ -48,7 +48,7 @@ struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
         .depth = (uint32_t)wish->depth,
         .cell_bytes = cell_bytes((size_t)world_size, wish),
         .pairs_hosted = (uint32_t)world_size / 2,
-        .shout_depth = (uint32_t)wish->shout_depth,
+        .shout_depth = (uint32_t)(world_size > 4 ? wish->shout_depth_of_many : wish->shout_depth),
         .shout_bytes = wish->shout_bytes,
     };
     for (size_range(&g); total_bytes(&g, world_size) > limit_bytes; size_range(&g)) {

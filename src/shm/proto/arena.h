@@ -29,7 +29,7 @@
 #include "shm/proto/wait.h"
 
 #define SHC_ARENA_MAX_DEPTH       4
-#define SHC_ARENA_MAX_SHOUT_DEPTH 16
+#define SHC_ARENA_MAX_SHOUT_DEPTH 32
 #define SHC_ARENA_MIN_CELL_BYTES  2048
 #define SHC_ARENA_MAX_CELL_BYTES  131072 /* of a shout slot as well */
 
@@ -40,6 +40,7 @@ struct shc_arena_sizes {
     size_t depth;               /* exchange slots per pair: 2 to SHC_ARENA_MAX_DEPTH */
     size_t shout_bytes;         /* whole lines */
     size_t shout_depth;         /* shout slots per rank: 2 to SHC_ARENA_MAX_SHOUT_DEPTH */
+    size_t shout_depth_of_many; /* with more ranks than four */
 };
 
 /* Sizes: the same on all ranks, from world size, limit and wishes alone. */
@@ -124,9 +125,9 @@ SHC_INLINE size_t shc_arena_shout_offset(const struct shc_arena_geometry *g)
     return (size_t)g->pairs_hosted * 2 * g->cell_bytes;
 }
 
-SHC_INLINE char *shc_arena_shout_slot(const struct shc_arena *arena, int rank, uint32_t slot)
+/* The first of the rank's shout slots, which lie one behind the other. */
+SHC_INLINE char *shc_arena_shouts(const struct shc_arena *arena, int rank)
 {
     const struct shc_arena_geometry *g = &arena->geometry;
-    return arena->segment.base + (size_t)rank * g->range_bytes + shc_arena_shout_offset(g) +
-           slot * g->shout_bytes;
+    return arena->segment.base + (size_t)rank * g->range_bytes + shc_arena_shout_offset(g);
 }
