@@ -32,27 +32,28 @@ struct layout {
     size_t chunk_bytes;
 };
 
-static size_t table_bytes(int world)
+/* In line, with `world` as an argument: for two ranks it is a constant, and no loop is left. */
+SHC_INLINE size_t table_bytes(int world)
 {
     return 2 * (size_t)world * sizeof(uint64_t);
 }
 
 /* Bytes the rank sends to each rank, and behind that what it expects of each. */
-static const uint64_t *table_of(const struct shc_task *task, int rank)
+SHC_INLINE const uint64_t *table_of(const struct shc_task *task, int world, int rank)
 {
-    if (table_bytes(task->seat->world_size) > SHC_INLINE_BYTES)
+    if (table_bytes(world) > SHC_INLINE_BYTES)
         return shc_task_table(task, rank);
     return (const uint64_t *)(const void *)shc_task_payload(task, rank);
 }
 
 /* Does a block for the other of two ranks go behind the table in the call line? */
-static bool rides(const struct shc_task *task, size_t bytes)
+SHC_INLINE bool rides(int world, size_t bytes)
 {
-    return task->seat->world_size == 2 && bytes <= SHC_INLINE_BYTES - table_bytes(2);
+    return world == 2 && bytes <= SHC_INLINE_BYTES - table_bytes(2);
 }
 
 /* Bytes in front of block `rank` of such a row. */
-static size_t sum_before(const uint64_t *row, int rank)
+SHC_INLINE size_t sum_before(const uint64_t *row, int rank)
 {
     size_t sum = 0;
     for (int i = 0; i < rank; i++)
@@ -62,9 +63,8 @@ static size_t sum_before(const uint64_t *row, int rank)
 
 /* Are a rank's blocks packed behind its table? Two ranks do so only where there is no arena, nor will
  * there be: a cell is as fast. */
-static bool packs(const struct shc_task *task, const uint64_t *sends)
+SHC_INLINE bool packs(const struct shc_task *task, int world, const uint64_t *sends)
 {
-    const int world = task->seat->world_size;
     size_t total = 0, room = SHC_SMALL_SLOT_BYTES - table_bytes(world);
     if (world == 2 && !shc_arena_refused(task->arena))
         return false;
@@ -75,9 +75,9 @@ static bool packs(const struct shc_task *task, const uint64_t *sends)
 }
 
 /* The table of this rank, and where the blocks lie in its own tensors. */
-static void look_at_tensors(const struct shc_task *task, struct layout *layout, uint64_t *table)
+SHC_INLINE void look_at_tensors(const struct shc_task *task, int world, struct layout *layout,
+                                uint64_t *table)
 {
-    const int world = task->seat->world_size;
     size_t in = 0, out = 0;
     for (int rank = 0; rank < world; rank++) {
         table[rank] = shc_buf_tensor_bytes(&task->in, (uint32_t)rank);
@@ -85,18 +85,17 @@ static void look_at_tensors(const struct shc_task *task, struct layout *layout, 
         layout->in_offset[rank] = in;
         layout->in_bytes[rank] = (size_t)table[rank];
         layout->out_offset[rank] = out;
-        layout->tables[rank] = table_of(task, rank);
+        layout->tables[rank] = table_of(task, world, rank);
         in += (size_t)table[rank];
         out += (size_t)table[world + rank];
     }
-    layout->packed[task->seat->rank] = packs(task, table);
+    layout->packed[task->seat->rank] = packs(task, world, table);
     layout->chunk_bytes = shc_task_cell_bytes(task);
 }
 
-static void enter(struct shc_task *task, const uint64_t *table)
+SHC_INLINE void enter(struct shc_task *task, int world, const struct layout *layout,
+                      const uint64_t *table)
 {
-    const struct layout *layout = task->more;
-    const int world = task->seat->world_size;
     char *slot = (char *)shc_task_table(task, task->seat->rank);
     if (layout->packed[task->seat->rank])
         shc_buf_read(&task->in, 0, slot + table_bytes(world), task->in.bytes);
@@ -108,15 +107,15 @@ static void enter(struct shc_task *task, const uint64_t *table)
     char *payload = shc_task_payload(task, task->seat->rank);
     memcpy(payload, table, table_bytes(world));
     const int peer = (task->seat->rank + 1) % world; /* the other one of two */
-    if (rides(task, layout->in_bytes[peer]))
+    if (rides(world, layout->in_bytes[peer]))
         shc_buf_read(&task->in, layout->in_offset[peer], payload + table_bytes(world),
                      layout->in_bytes[peer]);
     shc_task_enter(task);
 }
 
-static enum shc_status compare_tables(struct shc_task *task, const struct layout *layout)
+SHC_INLINE enum shc_status compare_tables(struct shc_task *task, int world,
+                                          const struct layout *layout)
 {
-    const int world = task->seat->world_size;
     const uint32_t elem = task->call.elem_bytes;
     for (int from = 0; from < world; from++) {
         for (int to = 0; to < world; to++) {
@@ -136,32 +135,33 @@ static enum shc_status compare_tables(struct shc_task *task, const struct layout
 
 /* The largest block that is not packed, and the largest input of a rank that is not: the same on all
  * ranks. */
-static void measure(const struct shc_task *task, struct layout *layout, size_t *block,
-                    size_t *input)
+SHC_INLINE void measure(const struct shc_task *task, int world, struct layout *layout,
+                        size_t *block, size_t *input)
 {
-    const int world = task->seat->world_size, me = task->seat->rank;
+    const int me = task->seat->rank;
     *block = *input = 0;
     for (int rank = 0; rank < world; rank++) {
         const uint64_t *its = layout->tables[rank];
         layout->its_offset[rank] = sum_before(its, me);
         layout->its_bytes[rank] = (size_t)its[me];
-        layout->packed[rank] = packs(task, its);
+        layout->packed[rank] = packs(task, world, its);
         for (int to = 0; !layout->packed[rank] && to < world; to++)
-            if (to != rank && its[to] > *block && !rides(task, (size_t)its[to]))
+            if (to != rank && its[to] > *block && !rides(world, (size_t)its[to]))
                 *block = (size_t)its[to];
         if (!layout->packed[rank] && sum_before(its, world) > *input)
             *input = sum_before(its, world);
     }
 }
 
-static void take_inline_and_packed(struct shc_task *task, const struct layout *layout)
+SHC_INLINE void take_inline_and_packed(struct shc_task *task, int world,
+                                       const struct layout *layout)
 {
-    const int world = task->seat->world_size, me = task->seat->rank;
+    const int me = task->seat->rank;
     for (int rank = 0; rank < world; rank++) {
         const char *blocks = (const char *)shc_task_table(task, rank) + table_bytes(world);
         if (rank == me)
             continue;
-        if (rides(task, layout->its_bytes[rank]))
+        if (rides(world, layout->its_bytes[rank]))
             shc_buf_write(&task->out, layout->out_offset[rank], layout->tables[rank] + 2 * world,
                           layout->its_bytes[rank]);
         else if (layout->packed[rank])
@@ -176,7 +176,8 @@ static void take_inline_and_packed(struct shc_task *task, const struct layout *l
 static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    const bool there = layout->packed[task->seat->rank] || rides(task, layout->in_bytes[peer]);
+    const int world = task->seat->world_size;
+    const bool there = layout->packed[task->seat->rank] || rides(world, layout->in_bytes[peer]);
     const size_t bytes = there ? 0 : layout->in_bytes[peer];
     struct shc_span chunk = shc_plan_chunk(bytes, layout->chunk_bytes, k);
     return (struct shc_span){layout->in_offset[peer] + chunk.offset, chunk.bytes};
@@ -185,7 +186,8 @@ static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    const bool here = layout->packed[peer] || rides(task, layout->its_bytes[peer]);
+    const int world = task->seat->world_size;
+    const bool here = layout->packed[peer] || rides(world, layout->its_bytes[peer]);
     const size_t bytes = here ? 0 : layout->its_bytes[peer];
     struct shc_span chunk = shc_plan_chunk(bytes, layout->chunk_bytes, k);
     return (struct shc_span){layout->out_offset[peer] + chunk.offset, chunk.bytes};
@@ -229,21 +231,27 @@ static enum shc_status move(struct shc_swap *swap, size_t block, size_t input)
     return shc_shout_run(&shout);
 }
 
-enum shc_status shc_alltoall_run(struct shc_task *task)
+SHC_INLINE enum shc_status run(struct shc_task *task, int world)
 {
     const int me = task->seat->rank;
     uint64_t table[2 * SHC_MAX_WORLD];
     struct layout layout;
     struct shc_swap swap = {.task = task, .given = given, .got = got};
     size_t block, input;
-    look_at_tensors(task, &layout, table);
+    look_at_tensors(task, world, &layout, table);
     task->more = &layout;
     shc_swap_begin(&swap);
-    enter(task, table);
+    enter(task, world, &layout, table);
     SHC_TRY(shc_task_meet(task));
-    SHC_TRY(compare_tables(task, &layout));
-    measure(task, &layout, &block, &input);
+    SHC_TRY(compare_tables(task, world, &layout));
+    measure(task, world, &layout, &block, &input);
     shc_task_keep(task, layout.in_offset[me], layout.out_offset[me], layout.in_bytes[me]);
-    take_inline_and_packed(task, &layout);
+    take_inline_and_packed(task, world, &layout);
     return block > 0 ? move(&swap, block, input) : SHC_OK;
+}
+
+enum shc_status shc_alltoall_run(struct shc_task *task)
+{
+    const int world = task->seat->world_size;
+    return world == 2 ? run(task, 2) : run(task, world);
 }
