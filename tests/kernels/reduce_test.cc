@@ -347,6 +347,43 @@ TEST(KernelNumbers, ANanWinsFromAnyRank)
     }
 }
 
+// Every code beside every other one, or of 16 bits beside those where something changes, both ways
+// round; through the vectors and, at the end, through what is left over.
+TEST(KernelNumbers, ExtremesOfNarrowFloatsAreThoseOfTheirValues)
+{
+    for (shc_dtype dtype : {SHC_FLOAT16, SHC_BFLOAT16, SHC_FLOAT8_E4M3FN, SHC_FLOAT8_E5M2,
+                            SHC_FLOAT8_E4M3FNUZ, SHC_FLOAT8_E5M2FNUZ}) {
+        const size_t bytes = shc_dtype_bytes(dtype), codes = size_t{1} << (8 * bytes);
+        const size_t inf = dtype == SHC_FLOAT16 ? 0x7c00 : 0x7f80, sign = codes / 2;
+        std::vector<size_t> others = {0, 1, inf - 1, inf, inf + 1, sign - 1};
+        if (bytes == 1) {
+            others.clear();
+            for (size_t code = 0; code < sign; code++)
+                others.push_back(code);
+        }
+        for (size_t minus : {size_t{0}, sign}) {
+            Bytes x, y;
+            for (size_t other : others)
+                for (size_t code = 0; code < codes; code++)
+                    for (size_t byte = 0; byte < bytes; byte++) {
+                        x.push_back(static_cast<uint8_t>(code >> (8 * byte)));
+                        y.push_back(static_cast<uint8_t>((other | minus) >> (8 * byte)));
+                    }
+            const size_t length = x.size() / bytes - 1; // not whole vectors
+            x.resize(length * bytes);
+            y.resize(length * bytes);
+            for (shc_redop redop : {SHC_MIN, SHC_MAX})
+                for (const auto &sources : {std::vector<Bytes>{x, y}, std::vector<Bytes>{y, x}}) {
+                    const Combination what = {dtype, redop};
+                    const Bytes expected = expected_of(what, sources, {}, length);
+                    for (shc_isa isa : usable_isas())
+                        run_and_check(isa, {what, length, {-1}}, sources, {}, expected);
+                    ASSERT_FALSE(HasFatalFailure());
+                }
+        }
+    }
+}
+
 TEST(KernelNumbers, ProductsAndSumsAreNotFused)
 {
     // a * b rounds to 1; fused, the sum would show the 2^-46 that was rounded away.

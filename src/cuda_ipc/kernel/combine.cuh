@@ -160,23 +160,23 @@ using bool_band = Bool<shc_bool_and>;
 using bool_bor = Bool<shc_bool_or>;
 using bool_bxor = Bool<shc_bool_xor>;
 
-#define NARROW(name, mem)                                                           \
+#define NARROW(name, mem, type, code)                                               \
     template <float (*op)(float, float), float (*pre)(float, double) = keep<float>, \
               float (*post)(float, double) = keep<float>>                           \
     using name##_how = How<mem, float, name##_up, name##_down, op, pre, post>;      \
     using name##_sum = name##_how<shc_f32_sum>;                                     \
     using name##_avg = name##_how<shc_f32_sum, keep<float>, shc_f32_divide>;        \
     using name##_product = name##_how<shc_f32_product>;                             \
-    using name##_min = name##_how<shc_f32_min>;                                     \
-    using name##_max = name##_how<shc_f32_max>;                                     \
+    using name##_min = Plain<code, shc_##type##_min>;                               \
+    using name##_max = Plain<code, shc_##type##_max>;                               \
     using name##_premul_sum = name##_how<shc_f32_sum, shc_f32_scale>;
 
-NARROW(float16, uint16_t)
-NARROW(bfloat16, uint16_t)
-NARROW(float8_e4m3fn, uint8_t)
-NARROW(float8_e5m2, uint8_t)
-NARROW(float8_e4m3fnuz, uint8_t)
-NARROW(float8_e5m2fnuz, uint8_t)
+NARROW(float16, uint16_t, fp16, int16_t)
+NARROW(bfloat16, uint16_t, bf16, int16_t)
+NARROW(float8_e4m3fn, uint8_t, e4m3fn, int8_t)
+NARROW(float8_e5m2, uint8_t, e5m2, int8_t)
+NARROW(float8_e4m3fnuz, uint8_t, e4m3fnuz, int8_t)
+NARROW(float8_e5m2fnuz, uint8_t, e5m2fnuz, int8_t)
 #undef NARROW
 
 /* A sum of complex numbers is one of twice as many parts. */

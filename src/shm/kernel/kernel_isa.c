@@ -190,13 +190,16 @@ KERNEL(bool, xor, bool_keep, shc_bool_xor, bool_keep)
         shc_fpenv_leave(mode);                                       \
     }
 
-#define FLOAT_KERNELS(type, acc)                                               \
+#define FLOAT_SUM_KERNELS(type, acc)                                           \
     FLOAT_KERNEL(type, sum, type##_keep, shc_##acc##_sum, type##_keep)         \
     FLOAT_KERNEL(type, avg, type##_keep, shc_##acc##_sum, shc_##acc##_divide)  \
     FLOAT_KERNEL(type, product, type##_keep, shc_##acc##_product, type##_keep) \
-    FLOAT_KERNEL(type, min, type##_keep, shc_##acc##_min, type##_keep)         \
-    FLOAT_KERNEL(type, max, type##_keep, shc_##acc##_max, type##_keep)         \
     FLOAT_KERNEL(type, premul, shc_##acc##_scale, shc_##acc##_sum, type##_keep)
+
+#define FLOAT_KERNELS(type, acc)                                       \
+    FLOAT_SUM_KERNELS(type, acc)                                       \
+    FLOAT_KERNEL(type, min, type##_keep, shc_##acc##_min, type##_keep) \
+    FLOAT_KERNEL(type, max, type##_keep, shc_##acc##_max, type##_keep)
 
 FLOAT_KERNELS(f32, f32)
 FLOAT_KERNELS(f64, f64)

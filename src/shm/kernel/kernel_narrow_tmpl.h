@@ -15,8 +15,6 @@
     NARROW_KERNEL(type, sum, sum, false, false)         \
     NARROW_KERNEL(type, avg, sum, false, true)          \
     NARROW_KERNEL(type, product, product, false, false) \
-    NARROW_KERNEL(type, min, min, false, false)         \
-    NARROW_KERNEL(type, max, max, false, false)         \
     NARROW_KERNEL(type, premul, sum, true, false)
 
 #ifdef __F16C__
@@ -76,8 +74,6 @@ SHC_INLINE __m128i fp16_store(const float *v)
     FLOAT_KERNEL(type, sum, type##_keep, shc_vec_sum, type##_keep)           \
     FLOAT_KERNEL(type, avg, type##_keep, shc_vec_sum, shc_vec_divide)        \
     FLOAT_KERNEL(type, product, type##_grow, shc_vec_product, type##_shrink) \
-    FLOAT_KERNEL(type, min, type##_keep, shc_vec_min, type##_keep)           \
-    FLOAT_KERNEL(type, max, type##_keep, shc_vec_max, type##_keep)           \
     FLOAT_KERNEL(type, premul, type##_scale, shc_vec_sum, type##_shrink)
 
 FP8_WORDS(e4m3fn, SHC_E4M3FN)
@@ -113,8 +109,8 @@ FP8_WORDS(e5m2fnuz, SHC_E5M2FNUZ)
 #define ELEMS   SHC_VEC_BYTES
 #include "shm/kernel/reduce_tmpl.h"
 
-FLOAT_KERNELS(bf16, vec)
-FLOAT_KERNELS(fp16, f32)
+FLOAT_SUM_KERNELS(bf16, vec)
+FLOAT_SUM_KERNELS(fp16, f32)
 FP8_KERNELS(e4m3fn)
 FP8_KERNELS(e5m2)
 FP8_KERNELS(e4m3fnuz)
@@ -144,7 +140,7 @@ SHC_INLINE uint32_t bf16_store(const float *v)
 #define LANES   2
 #include "shm/kernel/reduce_tmpl.h"
 
-FLOAT_KERNELS(bf16, f32)
+FLOAT_SUM_KERNELS(bf16, f32)
 
 #define NAME(x) fp16_##x
 #define FORMAT  SHC_FP16
@@ -177,3 +173,21 @@ NARROW_KERNELS(e5m2)
 NARROW_KERNELS(e4m3fnuz)
 NARROW_KERNELS(e5m2fnuz)
 #endif
+
+/* By the loops for integers. */
+#define ORDER_KERNEL(type, codes, redop)                                     \
+    static void type##_k_##redop(const struct shc_reduce_args *args)         \
+    {                                                                        \
+        codes##_run(args, codes##_keep, shc_##type##_##redop, codes##_keep); \
+    }
+
+#define NARROW_ORDER_KERNELS(type, codes) \
+    ORDER_KERNEL(type, codes, min)        \
+    ORDER_KERNEL(type, codes, max)
+
+NARROW_ORDER_KERNELS(bf16, i16)
+NARROW_ORDER_KERNELS(fp16, i16)
+NARROW_ORDER_KERNELS(e4m3fn, i8)
+NARROW_ORDER_KERNELS(e5m2, i8)
+NARROW_ORDER_KERNELS(e4m3fnuz, i8)
+NARROW_ORDER_KERNELS(e5m2fnuz, i8)

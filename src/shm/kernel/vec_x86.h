@@ -50,17 +50,6 @@ SHC_INLINE shc_v16 shc_vec_join(shc_h16 low, shc_h16 high)
 #define SHC_VEC_SECONDD(v) ((shc_vd)_mm512_permute_pd((__m512d)(v), 0xff))
 #define SHC_VEC_SWAPD(v)   ((shc_vd)_mm512_permute_pd((__m512d)(v), 0x55))
 
-/* The second one if either is a NaN, or both are zeros. */
-SHC_INLINE shc_vf shc_vec_less(shc_vf a, shc_vf b)
-{
-    return (shc_vf)_mm512_min_ps((__m512)a, (__m512)b);
-}
-
-SHC_INLINE shc_vf shc_vec_more(shc_vf a, shc_vf b)
-{
-    return (shc_vf)_mm512_max_ps((__m512)a, (__m512)b);
-}
-
 SHC_INLINE shc_v16 shc_vec_min16(shc_v16 a, shc_v16 b)
 {
     return (shc_v16)_mm512_min_epu16((__m512i)a, (__m512i)b);
@@ -97,16 +86,6 @@ SHC_INLINE shc_v16 shc_vec_join(shc_h16 low, shc_h16 high)
 #define SHC_VEC_SECONDD(v) ((shc_vd)_mm256_permute_pd((__m256d)(v), 0xf))
 #define SHC_VEC_SWAPD(v)   ((shc_vd)_mm256_permute_pd((__m256d)(v), 0x5))
 
-SHC_INLINE shc_vf shc_vec_less(shc_vf a, shc_vf b)
-{
-    return (shc_vf)_mm256_min_ps((__m256)a, (__m256)b);
-}
-
-SHC_INLINE shc_vf shc_vec_more(shc_vf a, shc_vf b)
-{
-    return (shc_vf)_mm256_max_ps((__m256)a, (__m256)b);
-}
-
 SHC_INLINE shc_v16 shc_vec_min16(shc_v16 a, shc_v16 b)
 {
     return (shc_v16)_mm256_min_epu16((__m256i)a, (__m256i)b);
@@ -135,20 +114,6 @@ SHC_INLINE shc_vf shc_vec_sum(shc_vf a, shc_vf b)
 SHC_INLINE shc_vf shc_vec_product(shc_vf a, shc_vf b)
 {
     return a * b;
-}
-
-/* Where the two orders give different bits, both are zeros or one is a NaN: the OR of them is the
- * smaller zero, and keeps the NaN. */
-SHC_INLINE shc_vf shc_vec_min(shc_vf a, shc_vf b)
-{
-    return (shc_vf)((shc_v32)shc_vec_less(a, b) | (shc_v32)shc_vec_less(b, a));
-}
-
-/* Here the signs are ANDed. */
-SHC_INLINE shc_vf shc_vec_max(shc_vf a, shc_vf b)
-{
-    const shc_v32 x = (shc_v32)shc_vec_more(a, b), y = (shc_v32)shc_vec_more(b, a);
-    return (shc_vf)((x & y) | ((x | y) & SHC_FLOAT_MAGNITUDE));
 }
 
 SHC_INLINE shc_vf shc_vec_divide(shc_vf x, double n)
@@ -189,8 +154,8 @@ SHC_INLINE shc_v32 shc_vec_bf16_store(const shc_vf *v)
  * ---- fp8 ----
  *
  * fp16 has more of everything, so the hardware's conversions do most of it, denormals included. But
- * the bias differs: values are seen over SHC_VEC_FP8_UNIT, a power of two. Sums, averages and
- * extremes do not mind; where they do, shc_vec_grow and shc_vec_shrink go there and back.
+ * the bias differs: values are seen over SHC_VEC_FP8_UNIT, a power of two. Sums and averages
+ * do not mind; where they do, shc_vec_grow and shc_vec_shrink go there and back.
  *
  * float8_e5m2fnuz uses all 32 exponents, where fp16 has its inf: its exponents count one less there,
  * and what has none to give is a denormal, half as large as its bits say.
