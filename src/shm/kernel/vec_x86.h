@@ -61,12 +61,11 @@ SHC_INLINE shc_v16 shc_vec_max16(shc_v16 a, shc_v16 b)
     return (shc_v16)_mm512_max_epi16((__m512i)a, (__m512i)b);
 }
 
-/* x + (more > 0x8000) */
-SHC_INLINE shc_v16 shc_vec_count_up(shc_v16 x, shc_v16 more)
-{
-    const __mmask32 up = _mm512_cmpgt_epu16_mask((__m512i)more, _mm512_set1_epi16(-0x8000));
-    return (shc_v16)_mm512_mask_sub_epi16((__m512i)x, up, (__m512i)x, _mm512_set1_epi16(-1));
-}
+/* Every first word of `a` and every second one of `b`. */
+#define SHC_VEC_ZIP16(a, b) ((shc_v16)(((a)&0xffff) | ((b)&0xffff0000))) /* an instruction */
+
+/* Of unsigned words, no less than 0. */
+#define SHC_VEC_MINUS16(a, b) ((shc_v16)_mm512_subs_epu16((__m512i)(a), (__m512i)(b)))
 
 #else
 
@@ -96,11 +95,9 @@ SHC_INLINE shc_v16 shc_vec_max16(shc_v16 a, shc_v16 b)
     return (shc_v16)_mm256_max_epi16((__m256i)a, (__m256i)b);
 }
 
-/* There is a comparison of signed words only. */
-SHC_INLINE shc_v16 shc_vec_count_up(shc_v16 x, shc_v16 more)
-{
-    return x - (shc_v16)((shc_v16s)(more ^ 0x8000) > 0);
-}
+#define SHC_VEC_ZIP16(a, b) ((shc_v16)_mm256_blend_epi16((__m256i)(a), (__m256i)(b), 0xaa))
+
+#define SHC_VEC_MINUS16(a, b) ((shc_v16)_mm256_subs_epu16((__m256i)(a), (__m256i)(b)))
 
 #endif
 
@@ -138,16 +135,15 @@ SHC_INLINE void shc_vec_bf16_load(shc_vf *v, shc_v32 word)
 
 /*
  * Rounds by halves of the floats: `high` is what remains, and `low` above a half, or at a half with
- * `high` odd, counts one up. A NaN comes out as one because its lower half is 0: sources have
- * nothing there, operations pass on the NaN of an operand or make 0xffc00000, and a factor's is
- * seen to by shc_vec_scale.
+ * `high` odd, counts one up: it has its top bit, less one where `high` is even. A NaN comes out as one
+ * because its lower half is 0: sources have nothing there, operations pass on the NaN of an operand or
+ * make 0xffc00000, and a factor's is seen to by shc_vec_scale.
  */
 SHC_INLINE shc_v32 shc_vec_bf16_store(const shc_vf *v)
 {
     const shc_v32 even = (shc_v32)v[0], odd = (shc_v32)v[1];
-    const shc_v16 high = (shc_v16)((even >> 16) | (odd & 0xffff0000));
-    const shc_v16 low = (shc_v16)((even & 0xffff) | (odd << 16)) | (high & 1);
-    return (shc_v32)shc_vec_count_up(high, low);
+    const shc_v16 high = SHC_VEC_ZIP16(even >> 16, odd), low = SHC_VEC_ZIP16(even, odd << 16);
+    return (shc_v32)(high + (SHC_VEC_MINUS16(low, ~high & 1) >> 15));
 }
 
 /*
