@@ -312,8 +312,6 @@ TEST(SmallArenas, ChangeNoResult)
 const char *const kExtremes[] = {
     // the smallest cells and slots, and as few of them as there may be
     "chunk=4k,chunk_of_many=4k,turn=2k,depth=2,shout=2k,shout_depth=2,shout_depth_of_many=2",
-    // the shortest pieces of the longest slots
-    "flag=1,shout=128k,shout_depth=2",
     // the largest
     "chunk=32m,chunk_of_many=32m,turn=128k,depth=4,shout=128k,shout_depth=16,flag=128k,"
     "all_reduce.one_use=128k",
@@ -328,6 +326,8 @@ const char *const kExtremes[] = {
     "broadcast.small_of_two=0,gather.inline=0,gather.small=0,gather.small_of_two=0,"
     "scatter.inline=0,scatter.small=0,scatter.small_of_two=0,reduce.inline=0,reduce.small=0,"
     "reduce.small_of_two=0,long_turn_from=0,stream=never",
+    // the shortest pieces of the longest slots, which two ranks have
+    "flag=1,shout=128k,shout_depth=2",
 };
 
 // Each with two or three ranks, in turns; one rank, or no arena, makes little use of it.

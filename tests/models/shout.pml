@@ -5,7 +5,7 @@
  * Mirrors shc_shout_run() of src/shm/coll/flow.c with an arena; docs/PROTOCOL.md, section 6. Three
  * ranks make OPS operations, which follow one another without a look: the next begins while readers
  * may be at the end of the last. The first rank to get there chooses what it is, a broadcast from
- * rank 0 or an all-gather, and its length. Two slots stand for the arena's four. Call lines are
+ * rank 0 or an all-gather, and its length. Two slots stand for the arena's. Call lines are
  * plain epochs here: calls.pml has them.
  *
  * FAULT_waits_for_one   a slot is refilled when the first reader has taken its chunk

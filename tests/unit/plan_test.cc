@@ -172,6 +172,24 @@ TEST(Arena, StaysWithinItsLimitOrDoesWithout)
     }
 }
 
+// Fewer slots first, then shorter ones, then shorter cells.
+TEST(Arena, MakesTheMostOfASmallLimit)
+{
+    const struct {
+        int world;
+        size_t limit_kib, cell_bytes, shout_kib;
+        uint32_t shout_depth;
+    } cases[] = {{2, 1536, 131072, 64, 8}, {2, 1024, 65536, 64, 4}, {2, 150, 8192, 8, 4},
+                 {2, 72, 2048, 8, 4},      {3, 120, 2816, 8, 4},    {4, 160, 2048, 8, 4}};
+    for (const auto &c : cases) {
+        shc_arena_geometry g = shc_arena_plan(c.world, c.limit_kib << 10, &shc_tuning_preset.arena);
+        SCOPED_TRACE(c.limit_kib);
+        EXPECT_EQ(g.cell_bytes, c.cell_bytes);
+        EXPECT_EQ(g.shout_bytes, c.shout_kib << 10);
+        EXPECT_EQ(g.shout_depth, c.shout_depth);
+    }
+}
+
 TEST(Select, NothingMovesForAnEmptyMessage)
 {
     for (shc_op_kind kind : {SHC_BARRIER, SHC_BROADCAST, SHC_ALL_REDUCE, SHC_ALL_GATHER, SHC_REDUCE,

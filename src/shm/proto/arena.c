@@ -6,7 +6,9 @@
 
 #include <string.h>
 
-#define MIN_SHOUT_BYTES (8u << 10) /* a small limit makes slots no smaller */
+/* A small limit makes slots no smaller, and not fewer. */
+#define MIN_SHOUT_BYTES (8u << 10)
+#define MIN_SHOUT_DEPTH 4
 
 /* verdict = attempt * 4 + outcome, growing. */
 enum outcome { RESERVED = 1, FAILED = 2 };
@@ -52,7 +54,10 @@ struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
         .shout_bytes = wish->shout_bytes,
     };
     for (size_range(&g); total_bytes(&g, world_size) > limit_bytes; size_range(&g)) {
-        if (g.shout_bytes > MIN_SHOUT_BYTES && end_of_shouts(&g) > end_of_cells(&g))
+        const bool shouts = end_of_shouts(&g) > end_of_cells(&g);
+        if (shouts && g.shout_depth >= 2 * MIN_SHOUT_DEPTH)
+            g.shout_depth /= 2;
+        else if (shouts && g.shout_bytes > MIN_SHOUT_BYTES)
             g.shout_bytes = shc_align_up(g.shout_bytes / 2, SHC_LINE_BYTES);
         else if (g.cell_bytes / 2 >= SHC_ARENA_MIN_CELL_BYTES)
             g.cell_bytes = shc_align_up(g.cell_bytes / 2, SHC_LINE_BYTES);
