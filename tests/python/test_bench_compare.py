@@ -246,6 +246,13 @@ def test_a_drift_of_the_machine_is_taken_out_only_by_a_reference() -> None:
     assert compared.time == pytest.approx(3, rel=0.01)
 
 
+def test_the_ruler_is_the_reference_if_both_runs_have_it() -> None:
+    first, second = steady("--backends", "shmcoll,ruler,gloo"), steady("--backends", "shmcoll,gloo")
+    assert compare.compare(first, first).reference == "ruler"
+    assert compare.compare(first, second).reference == "gloo"
+    assert compare.compare(first, first, "gloo").reference == "gloo"
+
+
 def test_a_build_that_is_broken_now_is_slower() -> None:
     old = steady()
     for spoil in (lambda cell: setattr(cell, "wrong", 1), lambda cell: setattr(cell, "error", "x")):

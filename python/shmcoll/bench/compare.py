@@ -25,7 +25,7 @@ from math import exp, log
 from pathlib import Path
 from statistics import median, quantiles
 
-from shmcoll.bench.plan import Point, Settings
+from shmcoll.bench.plan import RULER, Point, Settings
 from shmcoll.bench.ranktest import holm, p_value
 from shmcoll.bench.results import Report, Row, Unreadable, read
 
@@ -51,6 +51,9 @@ verdict of a row: faster or slower if a rank test over the rounds says that chan
 (all rows together: {LEVEL:.0%} risk of calling anything changed) and the medians differ by more than
 {EFFECT:.0%}; else equal. BROKEN: wrong values or an error where the old run had none; counts as slower.
 The whole is slower if any row is.
+
+reference: measure both runs with --backends shmcoll,gloo,{RULER}. The {RULER} always does the same work;
+another backend's time may change for reasons of its own.
 
 rounds: the runs need --rounds {MIN_ROUNDS} or more; with fewer, this says "too few rounds".
 {MIN_ROUNDS} rounds find a row that is 20 % slower where the rounds vary by 10 %, in 19 of 20 runs.
@@ -192,7 +195,7 @@ def _labels(old: Report, new: Report, reference: str | None) -> tuple[str, str |
         raise Incomparable(f"the first backends differ: {first} and {labels[1][0]}")
     common = [label for label in labels[1][1:] if label in labels[0][1:]]
     if reference is None:
-        return first, common[-1] if common else None
+        return first, RULER if RULER in common else common[-1] if common else None
     if reference not in common:
         known = ", ".join(common) or "none"
         raise Incomparable(
@@ -236,7 +239,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--reference",
         metavar="LABEL",
-        help="the backend to measure by (default: the last one that both runs have)",
+        help=f"the backend to measure by (default: {RULER}, or the last one that both runs have)",
     )
     return parser
 
@@ -252,7 +255,7 @@ def _header(old: Report, new: Report, comparison: Comparison) -> list[str]:
             f"# WARNING: no backend beside {comparison.first} in both files: times are compared as "
             "they are,",
             "# and the drift of the machine between the runs is NOT taken out. Measure with "
-            "--backends A,B.",
+            f"--backends {comparison.first},{RULER}.",
         ]
     elif old.machine.cpu != new.machine.cpu:
         lines.append("# WARNING: the CPUs differ; their ratios may differ for that alone")

@@ -68,6 +68,7 @@ examples:
   python -m shmcoll.bench --backends gloo,gloo      # how much of a ratio is noise?
   python -m shmcoll.bench -g 4 --matrix --html out.html
   python -m shmcoll.bench --csv out.csv --html out.html --plot out.png
+  python -m shmcoll.bench --backends shmcoll,ruler --rounds 40 --json new.json
   python -m shmcoll.bench compare old.json new.json # has it become slower? (compare --help)
   python -m shmcoll.bench tune                      # settings for this machine (tune --help)
 """
@@ -176,8 +177,9 @@ def _add_what(add: Callable[..., object], nproc: int) -> None:
         type=plan.split_list,
         default=("shmcoll", "gloo"),
         metavar="A,B",
-        help="any backend names, openmpi and mpich (through mpi4py) among them; the first is "
-        "compared to the others (default: shmcoll,gloo)",
+        help="any backend names, openmpi and mpich (through mpi4py) among them, and ruler, which is "
+        "none but always does the same work, for compare; the first is compared to the others "
+        "(default: shmcoll,gloo)",
     )
     add(
         "-g",

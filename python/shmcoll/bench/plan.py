@@ -13,6 +13,7 @@ from shmcoll.bench.ops import DTYPE_ALIASES, DTYPES, OPS, Op
 OVERLAP_COLUMNS = ("op", "compute", "hidden")
 COLUMNS = ("p99", "min", "max", "cv")  # that may stand beside the median
 ROOF = "roof"  # a column too, but one that needs ranks of its own
+RULER = "ruler"  # a backend that is none (ruler.py)
 BOUNDS = "bounds"  # in the place of a backend: these ranks
 CACHES = ("hot", "cold")
 MODES = ("latency", "throughput", "skew")

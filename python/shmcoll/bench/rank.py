@@ -32,7 +32,7 @@ from typing import Any
 
 from shmcoll.bench import exercise, meeting
 from shmcoll.bench.mpirun import MPIS
-from shmcoll.bench.plan import BOUNDS, Point, Unsupported
+from shmcoll.bench.plan import BOUNDS, RULER, Point, Unsupported
 from shmcoll.bench.startline import StartLine
 
 Message = dict[str, Any]
@@ -57,6 +57,7 @@ class Rank:
         self._members = [range(g, self._world_size, groups) for g in range(groups)]
         self._how: Message = {}
         self._bounds: Callable[[int], Message]
+        self._prepare: Callable[[Point, Any], Any]
         self._over: ModuleType | None = None  # over_torch or over_mpi
 
     def init(self) -> Message:
@@ -71,6 +72,14 @@ class Rank:
             shared = (self._job["line_fd"], self._rank, self._world_size, self._line)
             self._bounds = bounds.Bounds(*shared).measure
             return {}
+        if self._job["backend"] == RULER:
+            from shmcoll.bench import ruler
+
+            self._prepare = ruler.Ruler(self._job["line_fd"], self._rank, self._world_size).prepare
+            return {}
+        from shmcoll.bench import calls
+
+        self._prepare = calls.prepare
         name = "over_mpi" if self._job["backend"] in MPIS else "over_torch"
         self._over = importlib.import_module(f"shmcoll.bench.{name}")
         try:
@@ -98,7 +107,7 @@ class Rank:
         line = self._line.among(pair) if pair else self._line
         place = members.index(self._rank)
         context = calls.Context(place, members, line, self._how, self._over)
-        prepared = [calls.prepare(Point(**point), context) for _ in range(copies)]
+        prepared = [self._prepare(Point(**point), context) for _ in range(copies)]
         # In another order than in memory: a CPU that reads ahead meets nobody's next buffer.
         random.Random(0).shuffle(prepared)
         if mode == "skew":
