@@ -24,7 +24,7 @@ from scores.table import KIB, MIB, MPIS, OTHERS
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-PATIENCE_S = 900
+PATIENCE_S = 1800
 CROWD_CPUS = 2  # that 4 and 8 ranks share
 LARGE_RUNS = 3
 
@@ -321,6 +321,18 @@ def bench_time(lab: Lab) -> list[Row]:
     return [] if lab.quick else [Row("seconds", values=(seconds,))]
 
 
+def verdicts(lab: Lab) -> list[Row]:
+    few = ("--pairs", "1", "--", "-o", "barrier")
+    data = lab.script("verdicts.py", *lab.choose((), few))
+    if lab.quick:
+        return []
+    wanted = {"one build": "equal", "planted": "slower"}
+    return [
+        Row("right verdicts", kind=kind, values=(data[kind].count(right) / len(data[kind]),))
+        for kind, right in wanted.items()
+    ]
+
+
 PARTS: dict[str, Callable[[Lab], list[Row]]] = {
     "c-all_reduce": c_all_reduce,
     "c-dtypes": c_dtypes,
@@ -335,4 +347,5 @@ PARTS: dict[str, Callable[[Lab], list[Row]]] = {
     "ddp": ddp,
     "start": start,
     "bench-time": bench_time,
+    "verdicts": verdicts,
 }

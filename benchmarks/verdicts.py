@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Does `shmcoll bench compare` call two runs of one build equal, and a build that is a fifth slower
+slower?
+
+    python benchmarks/verdicts.py [--json out.json] [--pairs 20] [-- options of the bench]
+
+Runs of the bench as it is, and with planted_slowdown, take turns; each is compared with the run as it
+is that came before it. A pair counts as equal if `compare` does not say slower or faster of the whole,
+and as found if it says slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from shmcoll.bench.compare import EQUAL, SLOWER, compare
+from shmcoll.bench.results import read
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def bench(written: pathlib.Path, *options: str) -> None:
+    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    subprocess.run(
+        [sys.executable, "-m", "shmcoll.bench", "-q", "--backends", "shmcoll,ruler"]
+        + ["--rounds", "40", *options, "--json", str(written)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--pairs", type=int, default=20, metavar="N")
+    parser.add_argument("options", nargs="*", help="of the bench, behind a --")
+    args = parser.parse_args()
+    same: list[str] = []
+    planted: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        old, new, slow = (pathlib.Path(folder) / f"{name}.json" for name in ("old", "new", "slow"))
+        bench(old, *args.options)
+        for _ in range(args.pairs):
+            bench(slow, "--import", "planted_slowdown", *args.options)
+            bench(new, *args.options)
+            before, after = read(old), read(new)
+            for verdicts, other in ((planted, read(slow)), (same, after)):
+                found = compare(before, other)
+                verdicts.append(found.verdict)
+                rows = " ".join(change.verdict for change in found.changes)
+                print(f"{found.verdict:7} time x{found.time or 0:.3f}: {rows}", flush=True)
+            new.rename(old)
+    print(f"one build: {same.count(EQUAL)} of {len(same)} equal")
+    print(f"a fifth slower: {planted.count(SLOWER)} of {len(planted)} found")
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps({"one build": same, "planted": planted}))
+
+
+if __name__ == "__main__":
+    main()
