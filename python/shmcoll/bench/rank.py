@@ -57,7 +57,7 @@ class Rank:
         self._members = [range(g, self._world_size, groups) for g in range(groups)]
         self._how: Message = {}
         self._bounds: Callable[[int], Message]
-        self._prepare: Callable[[Point, Any], Any]
+        self._ruler: Callable[[Point, Any], Any] | None = None
         self._over: ModuleType | None = None  # over_torch or over_mpi
 
     def init(self) -> Message:
@@ -75,11 +75,8 @@ class Rank:
         if self._job["backend"] == RULER:
             from shmcoll.bench import ruler
 
-            self._prepare = ruler.Ruler(self._job["line_fd"], self._rank, self._world_size).prepare
+            self._ruler = ruler.Ruler(self._job["line_fd"], self._rank, self._world_size).prepare
             return {}
-        from shmcoll.bench import calls
-
-        self._prepare = calls.prepare
         name = "over_mpi" if self._job["backend"] in MPIS else "over_torch"
         self._over = importlib.import_module(f"shmcoll.bench.{name}")
         try:
@@ -107,7 +104,8 @@ class Rank:
         line = self._line.among(pair) if pair else self._line
         place = members.index(self._rank)
         context = calls.Context(place, members, line, self._how, self._over)
-        prepared = [self._prepare(Point(**point), context) for _ in range(copies)]
+        make = self._ruler or calls.prepare
+        prepared = [make(Point(**point), context) for _ in range(copies)]
         # In another order than in memory: a CPU that reads ahead meets nobody's next buffer.
         random.Random(0).shuffle(prepared)
         if mode == "skew":
