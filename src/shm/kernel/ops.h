@@ -100,49 +100,42 @@ SHC_INLINE double shc_f64_scale(double x, double factor)
  *
  * By their codes, as signed integers: no conversion, and as many to a vector as there is room for. Those
  * without a sign order like the floats, those with one the other way round, and -0 lies below +0. A NaN
- * wins, and comes out as `nan`: where it is above all numbers without a sign, `most` is the largest of
- * these; else it is the sign alone, the least of all integers.
+ * wins, and comes out as `nan`; `is_nan` tells whether one of two codes is one.
  */
-#define SHC_NARROW_ORDER(name, type, most, nan)                        \
-    SHC_INLINE bool shc_##name##_any_nan(type a, type b)               \
-    {                                                                  \
-        const type size = (type) ~((type)1 << (8 * sizeof(type) - 1)); \
-        const type x = (type)(a & size), y = (type)(b & size);         \
-        return (x > y ? x : y) > (most);                               \
-    }                                                                  \
-    SHC_INLINE type shc_##name##_min(type a, type b)                   \
-    {                                                                  \
-        const type low = a < b ? a : b, high = a > b ? a : b;          \
-        const type out = (type)(a & b) < 0 ? high : low;               \
-        return shc_##name##_any_nan(a, b) ? (nan) : out;               \
-    }                                                                  \
-    SHC_INLINE type shc_##name##_max(type a, type b)                   \
-    {                                                                  \
-        const type low = a < b ? a : b, high = a > b ? a : b;          \
-        const type out = (type)(a & b) < 0 ? low : high;               \
-        return shc_##name##_any_nan(a, b) ? (nan) : out;               \
+#define SHC_NARROW_ORDER(name, type, is_nan, nan)             \
+    SHC_INLINE type shc_##name##_min(type a, type b)          \
+    {                                                         \
+        const type low = a < b ? a : b, high = a > b ? a : b; \
+        const type out = (type)(a & b) < 0 ? high : low;      \
+        return is_nan ? (nan) : out;                          \
+    }                                                         \
+    SHC_INLINE type shc_##name##_max(type a, type b)          \
+    {                                                         \
+        const type low = a < b ? a : b, high = a > b ? a : b; \
+        const type out = (type)(a & b) < 0 ? low : high;      \
+        return is_nan ? (nan) : out;                          \
     }
 
-#define SHC_NARROW_ORDER_FNUZ(name)                             \
-    SHC_INLINE int8_t shc_##name##_min(int8_t a, int8_t b)      \
-    {                                                           \
-        const int8_t low = a < b ? a : b, high = a > b ? a : b; \
-        const int8_t out = (int8_t)(a & b) < 0 ? high : low;    \
-        return low == INT8_MIN ? low : out;                     \
-    }                                                           \
-    SHC_INLINE int8_t shc_##name##_max(int8_t a, int8_t b)      \
-    {                                                           \
-        const int8_t low = a < b ? a : b, high = a > b ? a : b; \
-        const int8_t out = (int8_t)(a & b) < 0 ? low : high;    \
-        return low == INT8_MIN ? low : out;                     \
-    }
+/* Above all numbers without a sign, of which `most` is the largest. */
+SHC_INLINE bool shc_code16_above(int16_t a, int16_t b, int16_t most)
+{
+    const int16_t x = (int16_t)(a & INT16_MAX), y = (int16_t)(b & INT16_MAX);
+    return (x > y ? x : y) > most;
+}
 
-SHC_NARROW_ORDER(bf16, int16_t, 0x7f80, 0x7fc0)
-SHC_NARROW_ORDER(fp16, int16_t, 0x7c00, 0x7e00)
-SHC_NARROW_ORDER(e5m2, int8_t, 0x7c, 0x7f)
-SHC_NARROW_ORDER(e4m3fn, int8_t, 0x7e, 0x7f)
-SHC_NARROW_ORDER_FNUZ(e4m3fnuz)
-SHC_NARROW_ORDER_FNUZ(e5m2fnuz)
+SHC_INLINE bool shc_code8_above(int8_t a, int8_t b, int8_t most)
+{
+    const int8_t x = (int8_t)(a & INT8_MAX), y = (int8_t)(b & INT8_MAX);
+    return (x > y ? x : y) > most;
+}
+
+SHC_NARROW_ORDER(bf16, int16_t, shc_code16_above(a, b, 0x7f80), 0x7fc0)
+SHC_NARROW_ORDER(fp16, int16_t, shc_code16_above(a, b, 0x7c00), 0x7e00)
+SHC_NARROW_ORDER(e5m2, int8_t, shc_code8_above(a, b, 0x7c), 0x7f)
+SHC_NARROW_ORDER(e4m3fn, int8_t, shc_code8_above(a, b, 0x7e), 0x7f)
+/* The sign alone, the least of all integers. */
+SHC_NARROW_ORDER(e4m3fnuz, int8_t, low == INT8_MIN, INT8_MIN)
+SHC_NARROW_ORDER(e5m2fnuz, int8_t, low == INT8_MIN, INT8_MIN)
 
 /* ---- complex: sums work on the parts as floats, only the product sees the pair ---- */
 
