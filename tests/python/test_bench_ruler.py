@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import json
-import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 from bench_runs import run_bench
+from threads import in_threads
 
 from shmcoll.bench import options, plan, startline
 from shmcoll.bench.calls import Call, Context
@@ -36,11 +37,7 @@ def run_all(calls: list[Call], times: int = 1) -> None:
         for i in range(times):
             call.run(i)
 
-    threads = [threading.Thread(target=be, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(be, call) for call in calls))
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])

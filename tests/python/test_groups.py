@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ import torch.distributed as dist
 
 import ranks
 from ranks import Rank, run, seconds
+from threads import in_threads
 
 
 def total(group: dist.ProcessGroup | None, value: float, count: int = 4) -> float:
@@ -21,24 +20,6 @@ def total(group: dist.ProcessGroup | None, value: float, count: int = 4) -> floa
     dist.all_reduce(mine, group=group)
     assert (mine == mine[0]).all()
     return mine[0].item()
-
-
-def in_threads(*calls: Callable[[], None]) -> None:
-    errors: list[BaseException] = []
-
-    def guarded(call: Callable[[], None]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_a_group_reaches_its_members_and_no_one_else() -> None:

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Calls beside one another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+def in_threads(*calls: Callable[[], None]) -> None:
+    """Each in a thread of its own; raises what the first of them to fail has raised."""
+    errors: list[BaseException] = []
+
+    def guarded(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
