@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 
-from shmcoll.bench.compare import EQUAL, SLOWER, compare
+from shmcoll.bench.compare import EQUAL, MIN_ROUNDS, SLOWER, compare
+from shmcoll.bench.plan import RULER
 from shmcoll.bench.results import read
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -28,8 +29,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 def bench(written: pathlib.Path, *options: str) -> None:
     path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     subprocess.run(
-        [sys.executable, "-m", "shmcoll.bench", "-q", "--backends", "shmcoll,ruler"]
-        + ["--rounds", "40", *options, "--json", str(written)],
+        [sys.executable, "-m", "shmcoll.bench", "-q", "--backends", f"shmcoll,{RULER}"]
+        + ["--rounds", str(MIN_ROUNDS), *options, "--json", str(written)],
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.DEVNULL,
         check=True,
