@@ -301,6 +301,54 @@ TEST(KernelNumbers, IntegerAveragesDoNotOverflowAndTruncateTowardZero)
     expect_reduced<uint64_t>(SHC_UINT64, SHC_AVG, {UINT64_MAX, 3}, 1); // wraps in 64 bits
 }
 
+// Quotients that are integers, and those just beside one, where a float's rounding would show.
+template <class T>
+void expect_hard_averages(shc_dtype dtype)
+{
+    using Limits = std::numeric_limits<T>;
+    for (int count : {1, 2, 3, 5, 7, 49, 127, 128, 129, 253, 254, 255, 256})
+        for (T most : {Limits::max(), Limits::min(), static_cast<T>(Limits::max() / 2), T(1)})
+            for (int less = 0; less <= 2; less++) {
+                std::vector<T> sources(count, most);
+                int64_t sum = int64_t(most) * count;
+                for (int i = 0; i < less && i < count; i++) { // toward zero
+                    sources[i] = static_cast<T>(most > 0 ? most - 1 : most + 1);
+                    sum += int64_t(sources[i]) - int64_t(most);
+                }
+                expect_reduced<T>(dtype, SHC_AVG, sources, static_cast<T>(sum / count));
+            }
+}
+
+TEST(KernelNumbers, IntegerAveragesAreCutOffWhereAFloatWouldRound)
+{
+    expect_hard_averages<int8_t>(SHC_INT8);
+    expect_hard_averages<uint8_t>(SHC_UINT8);
+    expect_hard_averages<int16_t>(SHC_INT16);
+    expect_hard_averages<uint16_t>(SHC_UINT16);
+    expect_hard_averages<int32_t>(SHC_INT32);
+    expect_hard_averages<uint32_t>(SHC_UINT32);
+}
+
+template <class T>
+void expect_all_averages_of_two(shc_dtype dtype)
+{
+    Bytes a, b, expected;
+    for (int x = 0; x < 256; x++)
+        for (int y = 0; y < 256; y++) {
+            a.push_back(static_cast<uint8_t>(x));
+            b.push_back(static_cast<uint8_t>(y));
+            expected.push_back(static_cast<uint8_t>((static_cast<T>(x) + static_cast<T>(y)) / 2));
+        }
+    for (shc_isa isa : usable_isas())
+        run_and_check(isa, {{dtype, SHC_AVG}, a.size(), {-1}}, {a, b}, {}, expected);
+}
+
+TEST(KernelNumbers, EveryAverageOfTwoBytes)
+{
+    expect_all_averages_of_two<int8_t>(SHC_INT8);
+    expect_all_averages_of_two<uint8_t>(SHC_UINT8);
+}
+
 TEST(KernelNumbers, IntegerSumsAndProductsWrap)
 {
     expect_reduced<int8_t>(SHC_INT8, SHC_SUM, {127, 1}, -128);

@@ -76,20 +76,21 @@
 #include "shm/kernel/ops_int_tmpl.h"
 #include "shm/kernel/reduce_tmpl.h"
 
-/* ... and the average, which is taken in 64 bits. */
+/* ... and the average. That of two needs no other type; of more, what is narrower than 64 bits is
+ * summed and divided in floats that hold all sums exactly (ops.h). */
 #define NAME(x) u8_avg_##x
 #define MEM     uint8_t
-#define ACC     uint64_t
+#define ACC     float
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) u16_avg_##x
 #define MEM     uint16_t
-#define ACC     uint64_t
+#define ACC     float
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) u32_avg_##x
 #define MEM     uint32_t
-#define ACC     uint64_t
+#define ACC     double
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) u64_avg_##x
@@ -99,17 +100,17 @@
 
 #define NAME(x) i8_avg_##x
 #define MEM     int8_t
-#define ACC     uint64_t
+#define ACC     float
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) i16_avg_##x
 #define MEM     int16_t
-#define ACC     uint64_t
+#define ACC     float
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) i32_avg_##x
 #define MEM     int32_t
-#define ACC     uint64_t
+#define ACC     double
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) i64_avg_##x
@@ -130,23 +131,50 @@
     KERNEL(type, bor, type##_keep, type##_bor, type##_keep)         \
     KERNEL(type, bxor, type##_keep, type##_bxor, type##_keep)
 
-#define ORDER_KERNELS(type, divide)                         \
+#define ORDER_KERNELS(type)                                 \
     KERNEL(type, min, type##_keep, type##_min, type##_keep) \
-    KERNEL(type, max, type##_keep, type##_max, type##_keep) \
-    KERNEL(type##_avg, avg, type##_avg_keep, shc_wide_sum, divide)
+    KERNEL(type, max, type##_keep, type##_max, type##_keep)
+
+/* Floats in the default mode, in which they do not trap. */
+#define AVERAGE_KERNEL(type, acc)                                                   \
+    static void type##_k_avg(const struct shc_reduce_args *args)                    \
+    {                                                                               \
+        if (args->src_count == 2) {                                                 \
+            type##_run(args, type##_keep, type##_mean, type##_keep);                \
+            return;                                                                 \
+        }                                                                           \
+        const shc_fpenv mode = shc_fpenv_enter();                                   \
+        type##_avg_run(args, type##_avg_keep, shc_##acc##_sum, shc_##acc##_divide); \
+        shc_fpenv_leave(mode);                                                      \
+    }
 
 WRAPPING_KERNELS(u8)
 WRAPPING_KERNELS(u16)
 WRAPPING_KERNELS(u32)
 WRAPPING_KERNELS(u64)
-ORDER_KERNELS(u8, shc_wide_divide)
-ORDER_KERNELS(u16, shc_wide_divide)
-ORDER_KERNELS(u32, shc_wide_divide)
-ORDER_KERNELS(u64, shc_wide_divide)
-ORDER_KERNELS(i8, shc_wide_divide_signed)
-ORDER_KERNELS(i16, shc_wide_divide_signed)
-ORDER_KERNELS(i32, shc_wide_divide_signed)
-ORDER_KERNELS(i64, shc_wide_divide_signed)
+ORDER_KERNELS(u8)
+ORDER_KERNELS(u16)
+ORDER_KERNELS(u32)
+ORDER_KERNELS(u64)
+ORDER_KERNELS(i8)
+ORDER_KERNELS(i16)
+ORDER_KERNELS(i32)
+ORDER_KERNELS(i64)
+AVERAGE_KERNEL(u8, f32)
+AVERAGE_KERNEL(u16, f32)
+AVERAGE_KERNEL(u32, f64)
+AVERAGE_KERNEL(i8, f32)
+AVERAGE_KERNEL(i16, f32)
+AVERAGE_KERNEL(i32, f64)
+
+#define WIDE_KERNEL(type, divide)                                    \
+    static void type##_k_avg(const struct shc_reduce_args *args)     \
+    {                                                                \
+        type##_avg_run(args, type##_avg_keep, shc_wide_sum, divide); \
+    }
+
+WIDE_KERNEL(u64, shc_wide_divide)
+WIDE_KERNEL(i64, shc_wide_divide_signed)
 
 /* ---- bool ---- */
 
@@ -382,11 +410,11 @@ static void lines(void *dst, const void *src, size_t bytes)
 
 /* ---- the table ---- */
 
-#define INT_ROW(u, t)                                                                    \
-    {                                                                                    \
-        [SHC_SUM] = u##_k_sum, [SHC_AVG] = t##_avg_k_avg, [SHC_PRODUCT] = u##_k_product, \
-        [SHC_MIN] = t##_k_min, [SHC_MAX] = t##_k_max, [SHC_BAND] = u##_k_band,           \
-        [SHC_BOR] = u##_k_bor, [SHC_BXOR] = u##_k_bxor,                                  \
+#define INT_ROW(u, t)                                                                \
+    {                                                                                \
+        [SHC_SUM] = u##_k_sum, [SHC_AVG] = t##_k_avg, [SHC_PRODUCT] = u##_k_product, \
+        [SHC_MIN] = t##_k_min, [SHC_MAX] = t##_k_max, [SHC_BAND] = u##_k_band,       \
+        [SHC_BOR] = u##_k_bor, [SHC_BXOR] = u##_k_bxor,                              \
     }
 
 #define FLOAT_ROW(t)                                                                   \

@@ -176,7 +176,13 @@ SHC_INLINE uint8_t shc_bool_xor(uint8_t a, uint8_t b)
     return (uint8_t)(a ^ b);
 }
 
-/* ---- the average of integers: a sum in 64 bits that may wrap, divided toward zero ---- */
+/*
+ * ---- the average of integers: a sum in 64 bits that may wrap, divided toward zero ----
+ *
+ * Of 2^8 integers (SHC_MAX_WORLD) of up to 16 bits the sum is exact in a float, of 32 in a double. And
+ * the quotient is cut off right: what lies below an integer k, lies 2^-8 or more below it, and k - 2^-8
+ * has as many bits as there are, so that no rounding leads past it.
+ */
 
 SHC_INLINE uint64_t shc_wide_sum(uint64_t a, uint64_t b)
 {

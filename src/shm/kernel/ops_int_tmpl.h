@@ -41,3 +41,13 @@ SHC_INLINE ACC NAME(bxor)(ACC a, ACC b)
 {
     return (ACC)(a ^ b);
 }
+
+/* The average of two, toward zero: what they share, and half of where they differ, is the floor; where
+ * that is negative and not exact, one more. */
+SHC_INLINE ACC NAME(mean)(ACC a, ACC b)
+{
+    const ACC differ = (ACC)(a ^ b);
+    const ACC low = (ACC)((a & b) + (differ >> 1));
+    const bool with_sign = (ACC)-1 < 1;
+    return (ACC)(low + (with_sign ? (low >> (8 * sizeof(ACC) - 1)) & differ & 1 : 0));
+}
