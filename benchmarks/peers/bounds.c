@@ -8,10 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK_BYTES  ((size_t)256 << 10)
-#define BLOCK_ROUNDS MEDIAN_ROOM
-#define HOPS         4000
-#define HOPS_SECONDS 0.2
+#define BLOCK_BYTES     ((size_t)256 << 10)
+#define BARE_CELL_BYTES ((size_t)64 << 10)
+#define BLOCK_ROUNDS    MEDIAN_ROOM
+#define HOPS            4000
+#define HOPS_SECONDS    0.2
 
 /* Two blocks and two flags that all ranks see; made once, freed by MPI_Finalize's process end. */
 struct shared {
@@ -108,6 +109,69 @@ double bound_exchange(const struct world *world)
 double bound_rewrite(const struct world *world)
 {
     return (double)BLOCK_BYTES / time_blocks(world, false, false);
+}
+
+/* Not inlined, as above. */
+static __attribute__((noinline)) void reduce_cell(float *restrict x, float *restrict cell,
+                                                  size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        x[i] = cell[i] = x[i] + cell[i];
+}
+
+static __attribute__((noinline)) void trade_cell(float *restrict x, float *restrict cell,
+                                                 const float *restrict next, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const float theirs = cell[i];
+        cell[i] = next[i];
+        x[i] = theirs;
+    }
+}
+
+static double since_met(double *met)
+{
+    const double spent = MPI_Wtime() - *met;
+    MPI_Barrier(MPI_COMM_WORLD);
+    *met = MPI_Wtime();
+    return spent;
+}
+
+/* One all_reduce in place: what of it this rank does, without the time in which it meets the other. */
+static double bare_turn(const struct world *world, size_t cell, size_t cells)
+{
+    struct shared *both = shared();
+    float *mine = (float *)(void *)both->block[world->rank];
+    float *theirs = (float *)(void *)both->block[1 - world->rank];
+    float *own = world->got + (size_t)world->rank * cell * cells;
+    float *others = world->got + (size_t)(1 - world->rank) * cell * cells;
+    MPI_Barrier(MPI_COMM_WORLD);
+    double met = MPI_Wtime(), spent;
+    memcpy(mine, others, cell * sizeof(float));
+    spent = since_met(&met);
+    for (size_t k = 0; k < cells; k++) {
+        reduce_cell(own + k * cell, theirs, cell);
+        spent += since_met(&met);
+        if (k + 1 < cells)
+            trade_cell(others + k * cell, mine, others + (k + 1) * cell, cell);
+        else
+            memcpy(others + k * cell, mine, cell * sizeof(float));
+        spent += since_met(&met);
+    }
+    return spent;
+}
+
+double bound_bare(const struct world *world, size_t bytes)
+{
+    enum { TURNS = 9 };
+    const size_t half = bytes / 2 < BARE_CELL_BYTES ? bytes / 2 : BARE_CELL_BYTES;
+    double seconds[TURNS];
+    for (int turn = -1; turn < TURNS; turn++) {
+        double spent = bare_turn(world, half / sizeof(float), bytes / 2 / half);
+        if (turn >= 0)
+            seconds[turn] = spent;
+    }
+    return median_of_slowest(seconds, TURNS);
 }
 
 /* The last hop: rank 0 has had enough of them, or has waited long enough. */

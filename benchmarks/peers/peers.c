@@ -186,6 +186,8 @@ static void bound_round(const struct world *world, struct row *row, int r)
     row->exchange[r] = bound_exchange(world);
     if (row->scaled)
         row->scale[r] = bound_scale(world, row->bytes);
+    if (row->bared)
+        row->bare[r] = bound_bare(world, row->bytes);
     row->hop[r] = bound_hop(world);
 }
 
@@ -218,6 +220,7 @@ static void measure_size(const struct world *world, const struct options *o, con
         return;
     struct row row = {.op = name, .numbers = world->numbers[OURS], .bytes = bytes};
     row.scaled = strcmp(name, "all_reduce") == 0 && bytes >= (64u << 10) && !world->renumbered;
+    row.bared = row.scaled && world->size == 2 && (bytes & (bytes - 1)) == 0;
     row.hopped = strcmp(name, "barrier") == 0 && world->size == 2;
     measure(world, o, call, &row);
     if (world->rank == 0)

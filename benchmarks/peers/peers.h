@@ -87,10 +87,11 @@ struct row {
     size_t bytes;
     int rounds;
     bool right;
-    bool scaled, hopped; /* is there something in `scale`; is `hop` a bound of it? */
+    bool scaled, bared,
+        hopped; /* is there something in `scale`, in `bare`; is `hop` a bound of it? */
     double seconds[2][MAX_ROUNDS];
     double exchange[MAX_ROUNDS]; /* bytes per second */
-    double scale[MAX_ROUNDS], hop[MAX_ROUNDS];
+    double scale[MAX_ROUNDS], bare[MAX_ROUNDS], hop[MAX_ROUNDS];
 };
 
 /* What stands in front of the rows. */
@@ -110,6 +111,10 @@ void rows_add(const struct row *row, FILE *json);
 
 /* All ranks at once: x *= c over `bytes` of floats, in place. */
 double bound_scale(const struct world *world, size_t bytes);
+
+/* An all_reduce of two ranks by bare loops: each element into the other's cell, reduced there, and out
+ * again; what the one who takes longer does, less all waiting. A size that is a power of two. */
+double bound_bare(const struct world *world, size_t bytes);
 
 /* Rank 0 and rank 1 at once read what the other has just stored: bytes per second, one way. */
 double bound_exchange(const struct world *world);

@@ -10,9 +10,9 @@ double row_roof(const struct row *row, int round)
 void rows_begin(const struct world *world, const struct head *head, FILE *json)
 {
     printf("# %d ranks; a flag one way %.0f ns; fresh lines of the other read at %.0f GB/s, "
-           "stored to again at %.0f GB/s\n# %-12s %10s  %10s  %7s us  %7s  %5s  %7s  %7s\n",
+           "stored to again at %.0f GB/s\n# %-12s %10s  %10s  %7s us  %7s  %5s  %7s  %7s  %7s\n",
            world->size, head->hop * 1e9, head->exchange / 1e9, head->rewrite / 1e9, "operation",
-           "bytes", "shmcoll us", head->other, "ratio", "GB/s", "roof", "scale");
+           "bytes", "shmcoll us", head->other, "ratio", "GB/s", "roof", "scale", "bare");
     if (json)
         fprintf(json, "{\"ranks\": %d, \"hop_ns\": %.1f, \"exchange_gbs\": %.2f}\n", world->size,
                 head->hop * 1e9, head->exchange / 1e9);
@@ -36,6 +36,8 @@ static void add_json(const struct row *row, FILE *json)
     print_json(json, "exchange_gbs", row->exchange, row->rounds, 1e-9);
     if (row->scaled)
         print_json(json, "scale_us", row->scale, row->rounds, 1e6);
+    if (row->bared)
+        print_json(json, "bare_us", row->bare, row->rounds, 1e6);
     print_json(json, "hop_us", row->hop, row->rounds, 1e6);
     fputs("}\n", json);
     fflush(json);
@@ -43,11 +45,13 @@ static void add_json(const struct row *row, FILE *json)
 
 void rows_add(const struct row *row, FILE *json)
 {
-    double ratios[MAX_ROUNDS], roof[MAX_ROUNDS], scale[MAX_ROUNDS], hops[MAX_ROUNDS];
+    double ratios[MAX_ROUNDS], roof[MAX_ROUNDS], scale[MAX_ROUNDS], bare[MAX_ROUNDS];
+    double hops[MAX_ROUNDS];
     for (int r = 0; r < row->rounds; r++) {
         ratios[r] = row->seconds[THEIRS][r] / row->seconds[OURS][r];
         roof[r] = row_roof(row, r);
         scale[r] = row->scale[r] / row->seconds[OURS][r];
+        bare[r] = row->bare[r] / row->seconds[OURS][r];
         hops[r] = row->seconds[OURS][r] / row->hop[r];
     }
     printf("%-14s %10zu  %10.2f  %10.2f  %6.2fx  %5.0f", row->op, row->bytes,
@@ -57,6 +61,8 @@ void rows_add(const struct row *row, FILE *json)
     if (row->scaled)
         printf("  %5.0f %%  %5.0f %%", 100 * median(roof, row->rounds),
                100 * median(scale, row->rounds));
+    if (row->bared)
+        printf("  %5.0f %%", 100 * median(bare, row->rounds));
     if (row->hopped)
         printf("  %.2f hops", median(hops, row->rounds));
     if (row->numbers.dtype != SHC_FLOAT32 || row->numbers.redop != SHC_SUM)

@@ -38,6 +38,8 @@ class Goal:
     kinds: tuple[str, ...] = ()  # patterns
     other_kinds: tuple[str, ...] = ()  # patterns of what belongs to another goal
     reasons: Mapping[str, str] = field(default_factory=dict)  # kind (pattern) -> why it may miss
+    limit: str = ""  # metric of rows of the same places: the most that can be had
+    limit_of: str = ""  # what was measured there
     over_sizes: str = "every"  # or "median"
     near: bool = False  # only rounds in which the CPUs shared an L3
     rounds: int = 1  # as many at least
@@ -91,6 +93,7 @@ class Judgement:
     missed: tuple[Point, ...] = ()
     excused: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()  # of the missed: what is out of reach, and what the limit is
 
     @property
     def measured(self) -> str:
@@ -114,7 +117,21 @@ def judge(
     if not enough:
         why = (absent or {}).get(goal.part) or _why_none(goal, chosen, counting, missing)
         return Judgement(goal, NOT_MEASURED, why)
-    return _verdict(goal, enough, missing)
+    judgement = _verdict(goal, enough, missing)
+    return replace(judgement, beyond=_beyond(goal, judgement.missed, rows))
+
+
+def _beyond(goal: Goal, missed: Iterable[Point], rows: Sequence[Row]) -> tuple[str, ...]:
+    """Of the missed points, those at which what limits them misses the goal as well."""
+    limits = _merged(row for row in rows if row.metric == goal.limit)
+    kept = [cut for row in limits if (cut := _counting(goal, row)).values]
+    at = {row.place[1:]: _point(row) for row in kept}
+    out = []
+    for point in missed:
+        limit = at.get(point.row.place[1:])
+        if limit and not goal.holds(limit.value):
+            out.append(f"{limit.text(goal.unit)} for {goal.limit_of}")
+    return tuple(out)
 
 
 def _counting(goal: Goal, row: Row) -> Row:

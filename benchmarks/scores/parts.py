@@ -126,6 +126,10 @@ def c_row(one: dict[str, Any], ranks: int, other: str) -> list[Row]:
         bounds = [s + one["bytes"] / gbs / 1e3 for s, gbs in zip(one["scale_us"], exchange)]
         rows.append(row("scale", (s / mine for mine, s in zip(ours, one["scale_us"]))))
         rows.append(row("roof", (bound / mine for mine, bound in zip(ours, bounds))))
+    if "bare_us" in one:
+        bare = one["bare_us"]
+        rows.append(row("scale limit", (s / least for least, s in zip(bare, one["scale_us"]))))
+        rows.append(row("roof limit", (bound / least for least, bound in zip(bare, bounds))))
     return rows
 
 
@@ -264,15 +268,23 @@ def copy_row(one: dict[str, Any], hops: tuple[float, ...]) -> Row:
 
 def python_floor(lab: Lab) -> list[Row]:
     how = lab.choose(("--rounds", "9"), ("--rounds", "2", "--step", "9"))
-    return [floor_row(one) for one in lab.script("python_floor.py", *how)["rows"]]
+    return [row for one in lab.script("python_floor.py", *how)["rows"] for row in floor_rows(one)]
 
 
-def floor_row(one: dict[str, Any]) -> Row:
+def floor_rows(one: dict[str, Any]) -> list[Row]:
     us = one["us"]
-    rounds = zip(us["shmcoll"], us["null"], us["core"])
-    values = tuple(ours / (null + core) for ours, null, core in rounds)
+    floor = [null + core for null, core in zip(us["null"], us["core"])]
     wrong = f"{one['wrong']} wrong elements" if one["wrong"] else ""
-    return Row("over floor", "all_reduce", one["bytes"], values=values, wrong=wrong)
+
+    def row(metric: str, above: Iterable[float], below: Iterable[float]) -> Row:
+        values = tuple(a / b for a, b in zip(above, below))
+        return Row(metric, "all_reduce", one["bytes"], values=values, wrong=wrong)
+
+    return [
+        row("over floor", us["shmcoll"], floor),
+        row("over floor limit", us["bare"], floor),
+        row("gloo limit", us["gloo"], floor),
+    ]
 
 
 # ---- whole programs ----

@@ -79,7 +79,17 @@ def misses(judgement: Judgement) -> str:
 
 def notes(judgement: Judgement) -> list[str]:
     excused = [f"excused: {text}" for text in judgement.excused]
-    return [text for text in (misses(judgement), judgement.why, *excused) if text]
+    return [
+        text for text in (misses(judgement), beyond(judgement), judgement.why, *excused) if text
+    ]
+
+
+def beyond(judgement: Judgement) -> str:
+    if not judgement.beyond:
+        return ""
+    shown = "; ".join(judgement.beyond[:SHOWN_MISSES])
+    more = "; ..." if len(judgement.beyond) > SHOWN_MISSES else ""
+    return f"{len(judgement.beyond)} of {len(judgement.missed)} out of reach here: {shown}{more}"
 
 
 def terminal(report: Report) -> Iterable[str]:
@@ -121,6 +131,7 @@ def _goal_json(one: Judgement) -> dict[str, Any]:
         "measured": one.measured,
         "points": one.points,
         "missed": [point.text(one.goal.unit) for point in one.missed],
+        "out_of_reach": list(one.beyond),
         "modes": list(one.modes),
     }
 

@@ -13,6 +13,10 @@ OTHERS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "
 HALVES = ("bfloat16 sum", "float16 sum")
 
 
+# The same all_reduce without a library: each element to the other rank, reduced, and back.
+BARE = "bare loops, waiting not counted"
+
+
 def powers(first: int, last: int, factor: int = 2) -> tuple[int, ...]:
     out = [first]
     while out[-1] * factor <= last:
@@ -53,6 +57,8 @@ C_GOALS = (
         unit="%",
         ops=("all_reduce",),
         sizes=powers(128 * KIB, 64 * MIB),
+        limit="roof limit",
+        limit_of=BARE,
     ),
     Goal(
         "C: all_reduce, part of scaling in place, 64 MiB, shared L3",
@@ -64,6 +70,8 @@ C_GOALS = (
         sizes=(64 * MIB,),
         near=True,
         rounds=10,
+        limit="scale limit",
+        limit_of=BARE,
     ),
     Goal(
         "C: bytes/s of bfloat16 and float16 sums, of float32's",
@@ -170,6 +178,8 @@ def _gloo(first: int, last: int, bound: float, what: str, near: bool = False) ->
         ops=("all_reduce",),
         sizes=powers(first, last),
         near=near,
+        limit="gloo limit",
+        limit_of="a backend that does nothing, and the C library",
     )
 
 
@@ -182,6 +192,8 @@ PYTHON_GOALS = (
         at_most=True,
         ops=("all_reduce",),
         sizes=powers(8, 4 * KIB),
+        limit="over floor limit",
+        limit_of="a backend that checks nothing and calls the C library",
     ),
     _gloo(8, 8 * KIB, 50, "to 8 KiB"),
     _gloo(16 * KIB, 64 * KIB, 30, "to 64 KiB"),

@@ -208,6 +208,42 @@ def test_wrong_values_of_one_run_stay_wrong_beside_a_right_one() -> None:
     assert verdict([*right, dataclasses.replace(right[0], wrong="x")]).verdict == FAILED
 
 
+# ---- what is out of reach ----
+
+LIMITED = dataclasses.replace(GOAL, rivals=(), limit="most", limit_of="a bare loop")
+
+
+def limited(at_8: float, most_at_8: float, **fields: Any) -> Judgement:
+    points = [Row("ratio", "sum", size, values=(value,)) for size, value in ((8, at_8), (16, 3.0))]
+    return verdict([*points, Row("most", "sum", 8, values=(most_at_8,), **fields)], LIMITED)
+
+
+def test_a_missed_point_tells_what_is_out_of_reach_and_stays_missed() -> None:
+    found = limited(1.5, 1.8)
+    assert (found.verdict, found.points) == (NOT_MET, 2)
+    assert found.beyond == ("1.8x sum at 8 B for a bare loop",)
+    assert "1 of 1 out of reach here: 1.8x sum at 8 B for a bare loop" in report.notes(found)
+
+
+def test_a_limit_that_allows_more_excuses_nothing() -> None:
+    found = limited(1.5, 2.5)
+    assert (found.verdict, found.beyond) == (NOT_MET, ())
+
+
+def test_a_limit_of_another_place_or_of_a_point_that_holds_says_nothing() -> None:
+    assert limited(2.5, 1.8).beyond == ()
+    assert limited(1.5, 1.8, kind="other").beyond == ()
+    assert limited(1.5, 1.8, ranks=4).beyond == ()
+
+
+def test_a_limit_counts_in_the_same_rounds_as_its_goal() -> None:
+    goal = dataclasses.replace(NEAR_GOAL, rounds=1, limit="most", limit_of="a bare loop")
+    most = [Row("most", "sum", values=(0.5, 0.9), modes=("far", "near"))]
+    assert judge(goal, near_rows("near near", 0.8, 0.8) + most, 2).beyond == ()
+    most = [Row("most", "sum", values=(0.9, 0.84), modes=("far", "near"))]
+    assert judge(goal, near_rows("near near", 0.8, 0.8) + most, 2).beyond != ()
+
+
 # ---- the machine's modes ----
 
 NEAR_GOAL = Goal("near", "part", "scale", 0.85, ops=("sum",), near=True, rounds=2)
@@ -299,6 +335,7 @@ PEERS = {
                     "theirs_us": [30.0, 20.0],
                     "exchange_gbs": [50.0, 20.0],
                     "scale_us": [5.0, 5.0],
+                    "bare_us": [8.0, 10.0],
                     "hop_us": [0.06, 0.26],
                 }
                 for size, scale in ((100_000, 1), (200_000, 2))
@@ -319,6 +356,8 @@ def test_rows_of_the_peers() -> None:
     assert chosen(found, "scale").values == (0.5, 0.25)
     # 100 kB at 50 GB/s take 2 us, at 20 GB/s 5 us.
     assert chosen(found, "roof").values == pytest.approx((0.7, 0.5))
+    assert chosen(found, "roof limit").values == pytest.approx((7 / 8, 1.0))
+    assert chosen(found, "scale limit").values == pytest.approx((5 / 8, 0.5))
     assert not [row for row in found if row.metric == "hops"]
     growth = chosen(found, "growth")
     assert (growth.size_bytes, growth.values) == (200_000, (2.0, 1.0))
@@ -364,9 +403,11 @@ def test_rows_of_the_bench() -> None:
 
 
 def test_rows_of_the_floor_the_copies_and_ddp() -> None:
-    us = {"shmcoll": [6.0], "null": [3.0], "core": [1.0], "gloo": [99.0]}
-    floor = parts.floor_row({"bytes": 8, "us": us, "wrong": 0})
+    us = {"shmcoll": [6.0], "null": [3.0], "bare": [5.0], "core": [1.0], "gloo": [100.0]}
+    floor, bare, gloo = parts.floor_rows({"bytes": 8, "us": us, "wrong": 0})
     assert (floor.values, floor.wrong) == ((1.5,), "")
+    assert (bare.metric, bare.values) == ("over floor limit", (1.25,))
+    assert (gloo.metric, gloo.values) == ("gloo limit", (25.0,))
     copy = parts.copy_row(
         {"op": "x", "bytes": 8, "ours_us": [3.0], "copy_us": [2.0], "wrong": 1}, ()
     )
