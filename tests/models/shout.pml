@@ -6,12 +6,14 @@
  * ranks make OPS operations, which follow one another without a look: the next begins while readers
  * may be at the end of the last. The first rank to get there chooses what it is, a broadcast from
  * rank 0 or an all-gather, and its length. Two slots stand for the arena's. Call lines are
- * plain epochs here: calls.pml has them.
+ * plain epochs here: calls.pml has them. An operation begins in the slot behind those of the last one. A
+ * giver may wait, at the end, until all is taken.
  *
  * FAULT_waits_for_one   a slot is refilled when the first reader has taken its chunk
  * FAULT_does_not_wait   a slot is refilled when its turn comes
  * FAULT_begins_early    the first slot is filled before the meeting
  * FAULT_step_early      a reader shows its step before it has read
+ * FAULT_own_slots       only who gives goes on to the slot behind those of this operation
  */
 
 #define RANKS 3
@@ -30,7 +32,7 @@ byte slot[RANKS * DEPTH]; /* epoch * 8 + chunk of what is in it */
 #define STEP_OUT(k)  ((k) == 0 -> 1 : 2 * (k))
 #define STEP_WORK(k) (2 * (k) + 3)
 
-#define SLOT(rank, k) slot[(rank) * DEPTH + (k) % DEPTH]
+#define SLOT(rank, k) slot[(rank) * DEPTH + (first + (k)) % DEPTH]
 #define GIVES(rank)   (kind[epoch] == ALL_GATHER || (kind[epoch] == BROADCAST) == ((rank) == 0))
 #define TAKES(rank)   (kind[epoch] == ALL_GATHER || (kind[epoch] == TO_ROOT) == ((rank) == 0))
 #define NEXT(n)       ((me + (n)) % RANKS) /* the n-th rank behind this one */
@@ -105,12 +107,18 @@ inline run_shout()
         :: else
         fi
     }
+    if
+    :: GIVES(me) -> /* flow.timed_whole */
+        !TAKES(NEXT(1)) || progress[NEXT(1)] >= P(STEP_WORK(chunks[epoch] - 1));
+        !TAKES(NEXT(2)) || progress[NEXT(2)] >= P(STEP_WORK(chunks[epoch] - 1))
+    :: true
+    fi;
     chunk = 0
 }
 
 proctype Rank(byte me)
 {
-    byte epoch, chunk;
+    byte epoch, chunk, first;
     for (epoch : 1 .. OPS) {
         choose();
         call[me] = epoch; /* shc_task_enter() */
@@ -121,7 +129,15 @@ proctype Rank(byte me)
         fi;
 #endif
         meet();
-        run_shout()
+        run_shout();
+#ifdef FAULT_own_slots
+        if
+        :: GIVES(me) -> first = (first + chunks[epoch]) % DEPTH
+        :: else
+        fi
+#else
+        first = (first + chunks[epoch]) % DEPTH
+#endif
     }
 }
 

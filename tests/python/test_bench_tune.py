@@ -36,7 +36,7 @@ PRESETS = {
     "chunk_of_many": 131072.0,
     "depth": 3.0,
     "shout": 65536.0,
-    "shout_depth": 8.0,
+    "shout_depth": 24.0,
     "shout_depth_of_many": 4.0,
     "flag": 2048.0,
     "stream": 32768.0,

@@ -44,6 +44,22 @@ TEST(Pace, TriesTheOtherWayNowAndThen)
     EXPECT_GT(into_caches(pace, {6000, 15000}), 0.01);
 }
 
+// Without a shared cache one way is five times as slow: that shows soon.
+TEST(Pace, DoesNotTryForLongWhatIsMuchSlower)
+{
+    shc_pace pace = {};
+    EXPECT_LT(into_caches(pace, {6000, 30000}), 0.005) << "0.023 when it tries to the end";
+    pace = {};
+    pace.into_caches = true;
+    uint64_t into = 0;
+    for (int k = 0; k < 1000; k++) { // one that is much slower may have waited
+        into += pace.into_caches;
+        const bool waits = k % 5 == 0;
+        shc_pace_note(&pace, 1 << 20, waits ? 500000 : pace.into_caches ? 40000 : 60000);
+    }
+    EXPECT_GT(into, 900u);
+}
+
 // A virtual machine's CPUs move: what was the faster way is not for ever.
 TEST(Pace, LeavesAWayThatHasBecomeTheSlowerOne)
 {
@@ -85,10 +101,13 @@ TEST(Pace, IsOfASize)
 {
     shc_pace paces[SHC_PACES] = {};
     EXPECT_EQ(shc_pace_for(paces, 1), &paces[0]);
-    EXPECT_EQ(shc_pace_for(paces, 512 << 10), &paces[0]);
-    EXPECT_EQ(shc_pace_for(paces, (512 << 10) + 1), &paces[1]);
-    EXPECT_EQ(shc_pace_for(paces, 8 << 20), &paces[1]);
-    EXPECT_EQ(shc_pace_for(paces, SIZE_MAX), &paces[2]);
+    EXPECT_EQ(shc_pace_for(paces, (128 << 10) - 1), &paces[0]);
+    EXPECT_EQ(shc_pace_for(paces, 128 << 10), &paces[1]);
+    EXPECT_EQ(shc_pace_for(paces, 256 << 10), &paces[1]);
+    EXPECT_EQ(shc_pace_for(paces, 512 << 10), &paces[2]);
+    EXPECT_EQ(shc_pace_for(paces, 16 << 20), &paces[4]);
+    EXPECT_EQ(shc_pace_for(paces, 32 << 20), &paces[5]);
+    EXPECT_EQ(shc_pace_for(paces, SIZE_MAX), &paces[5]);
 }
 
 } // namespace

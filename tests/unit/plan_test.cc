@@ -179,8 +179,9 @@ TEST(Arena, MakesTheMostOfASmallLimit)
         int world;
         size_t limit_kib, cell_bytes, shout_kib;
         uint32_t shout_depth;
-    } cases[] = {{2, 1536, 131072, 64, 8}, {2, 1024, 65536, 64, 4}, {2, 150, 8192, 8, 4},
-                 {2, 72, 2048, 8, 4},      {3, 120, 2816, 8, 4},    {4, 160, 2048, 8, 4}};
+    } cases[] = {{2, 3000, 131072, 64, 19}, {2, 1536, 131072, 64, 8}, {2, 1024, 65536, 64, 6},
+                 {2, 150, 8192, 8, 4},      {2, 72, 2048, 8, 4},      {3, 120, 2816, 8, 4},
+                 {4, 160, 2048, 8, 4}};
     for (const auto &c : cases) {
         shc_arena_geometry g = shc_arena_plan(c.world, c.limit_kib << 10, &shc_tuning_preset.arena);
         SCOPED_TRACE(c.limit_kib);

@@ -292,7 +292,9 @@ TEST(Tuning, TheArenaHasTheSizesThatItsKeysSay)
     EXPECT_EQ(plan_of("chunk=4100", 2).cell_bytes % SHC_LINE_BYTES, 0u);
     EXPECT_EQ(plan_of("depth=4", 2).depth, 4u);
     EXPECT_EQ(plan_of("shout=16k", 3).shout_bytes, 16384u);
-    EXPECT_EQ(plan_of("shout_depth=16", 3).shout_depth, 16u);
+    EXPECT_EQ(plan_of("shout_depth=16", 2).shout_depth, 16u);
+    EXPECT_EQ(plan_of("shout_depth=16", 3).shout_depth, 11u) << "as many in all, or more";
+    EXPECT_EQ(plan_of("shout_depth=2", 4).shout_depth, 2u) << "with one, all wait for all";
     EXPECT_EQ(plan_of("shout_depth=16", 5).shout_depth, plan_of("", 5).shout_depth);
     EXPECT_EQ(plan_of("shout_depth_of_many=16", 5).shout_depth, 16u);
 }

@@ -60,7 +60,7 @@ TUNABLES = (
     Tunable("chunk_of_many", "all_reduce", _LARGE, "64k 256k 512k", "", _MANY),
     Tunable("depth", "all_reduce", _LARGE, "2 4"),
     Tunable("shout", "broadcast", _LARGE, "16k 32k 128k"),
-    Tunable("shout_depth", "broadcast", _LARGE, "2 4 16", "", range(2, 5)),
+    Tunable("shout_depth", "broadcast", _LARGE, "4 8 16 32", "", range(2, 5)),
     Tunable("shout_depth_of_many", "broadcast", _LARGE, "2 8", "", _MANY),
     Tunable("flag", "broadcast", "32k 64k 256k 1m", "512 1k 8k 128k", "", _TWO),
     Tunable("stream", "broadcast", "16k 32k 64k 256k 1m", "16k 128k 512k never", "from"),

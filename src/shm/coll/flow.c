@@ -20,6 +20,7 @@ struct shout_flow {
     const struct shc_shout *shout;
     bool small;
     uint32_t depth;     /* in places, of which a slot may have some */
+    uint32_t first;     /* place of chunk 0 */
     size_t place_bytes; /* whole lines */
     size_t chunk_bytes; /* whole elements */
     uint64_t chunk_count;
@@ -27,6 +28,8 @@ struct shout_flow {
     struct shc_pace *pace; /* of what this rank gives; or NULL */
     uint64_t since_ns; /* the clock in front of the `placed` bytes, which it does not know yet */
     uint64_t placed;
+    uint64_t first_noted; /* the first chunk whose bytes count */
+    bool timed_whole;     /* all of them, once they have been read */
 };
 
 static struct shc_pace *pace_of(const struct shc_task *task)
@@ -36,19 +39,48 @@ static struct shc_pace *pace_of(const struct shc_task *task)
                : NULL;
 }
 
-/* This rank's input may end before the flow, whose other chunks it only takes. */
-static void note_pace(struct shout_flow *flow, struct shc_span chunk, bool last)
+static void note_pace(struct shout_flow *flow)
 {
-    const size_t input = flow->shout->task->in.bytes;
-    const size_t own = shc_plan_overlap(chunk, (struct shc_span){0, input}).bytes;
-    flow->placed += own;
-    last = last || chunk.offset + chunk.bytes >= input;
-    if (own == 0 || (flow->placed < SHC_PACE_ROUND && !last))
-        return;
     const uint64_t now_ns = shc_clock_ns();
     shc_pace_note(flow->pace, flow->placed, now_ns - flow->since_ns);
     flow->since_ns = now_ns;
     flow->placed = 0;
+}
+
+/* Behind chunk k: rounds, and the rest of this rank's input, which may end before the flow. */
+static void note_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chunk)
+{
+    const size_t input = flow->shout->task->in.bytes;
+    const size_t own = shc_plan_overlap(chunk, (struct shc_span){0, input}).bytes;
+    if (k < flow->first_noted) {
+        flow->since_ns = shc_clock_ns();
+        return;
+    }
+    flow->placed += own;
+    const bool last = chunk.offset + chunk.bytes >= input;
+    if (own > 0 && (flow->placed >= SHC_PACE_ROUND || last) && !flow->timed_whole)
+        note_pace(flow);
+}
+
+/*
+ * A writer that fills empty slots does not feel its readers. So when it tries a way of storing, a message
+ * that hardly needs a slot twice is timed as a whole, until it has been read; of a longer one what
+ * fills the slots does not count.
+ */
+static void watch_pace(struct shout_flow *flow)
+{
+    const struct shc_task *task = flow->shout->task;
+    const uint64_t n = flow->chunk_count;
+    flow->pace = pace_of(task);
+    if (!flow->pace)
+        return;
+    flow->since_ns = shc_clock_ns();
+    if (!shc_pace_tries(flow->pace))
+        return;
+    if (n >= 3 * flow->depth)
+        flow->first_noted = flow->depth;
+    else if (task->in.bytes > (n - 1) * flow->chunk_bytes)
+        flow->timed_whole = true;
 }
 
 static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
@@ -56,7 +88,8 @@ static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
     const struct shc_task *task = flow->shout->task;
     if (flow->small)
         return shc_seat_small_slot(task->seat, rank, k);
-    return shc_arena_shouts(task->arena, rank) + k % flow->depth * flow->place_bytes;
+    return shc_arena_shouts(task->arena, rank) +
+           (flow->first + k) % flow->depth * flow->place_bytes;
 }
 
 static struct shc_span chunk_of(const struct shout_flow *flow, uint64_t k)
@@ -100,7 +133,7 @@ static enum shc_status give_chunk(struct shout_flow *flow, uint64_t k)
     flow->shout->give(task, chunk, slot_of(flow, task->seat->rank, k));
     shc_progress_publish(task->seat, task->wait.epoch, step(flow, shc_plan_step_out(k)));
     if (flow->pace)
-        note_pace(flow, chunk, k + 1 == flow->chunk_count);
+        note_chunk(flow, k, chunk);
     return SHC_OK;
 }
 
@@ -154,6 +187,8 @@ static void cut_slots(struct shout_flow *flow)
     flow->place_bytes = shc_select_piece(task->tuning, flow->shout->total_bytes, g->shout_bytes,
                                          task->seat->world_size);
     flow->depth = (uint32_t)(g->shout_depth * g->shout_bytes / flow->place_bytes);
+    const uint64_t first = shc_div_ceil(task->arena->shouted_bytes, flow->place_bytes);
+    flow->first = (uint32_t)(first % flow->depth);
 }
 
 enum shc_status shc_shout_run(const struct shc_shout *shout)
@@ -175,15 +210,20 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
     flow.chunk_bytes = flow.place_bytes - flow.place_bytes % task->call.elem_bytes;
     uint64_t n = flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.chunk_bytes);
     SHC_TRY(shc_check_length(task, n));
-    if (flow.gives && (flow.pace = pace_of(task)))
-        flow.since_ns = shc_clock_ns();
+    task->arena->shouted_bytes = (flow.first + n) % flow.depth * flow.place_bytes;
+    if (flow.gives)
+        watch_pace(&flow);
     for (uint64_t k = 0; k <= n; k++) {
         if (k < n && flow.gives)
             SHC_TRY(give_chunk(&flow, k));
         if (k > 0 && flow.takes)
             SHC_TRY(take_chunk(&flow, k - 1));
     }
-    return flow.small ? wait_taken(&flow, n - 1) : SHC_OK;
+    if (flow.small || flow.timed_whole)
+        SHC_TRY(wait_taken(&flow, n - 1));
+    if (flow.timed_whole)
+        note_pace(&flow);
+    return SHC_OK;
 }
 
 /*

@@ -12,23 +12,32 @@
 #include <stdint.h>
 
 struct shc_pace {
-    bool into_caches; /* the way that is taken; its owner says with which to begin */
-    uint64_t bytes;   /* stored in this way, since it was taken */
+    bool into_caches;  /* the way that is taken; its owner says with which to begin */
+    unsigned hopeless; /* messages, the last in a row that took much longer than in the other way */
+    uint64_t bytes;    /* stored in this way, since it was taken */
     uint64_t worse; /* of these, the last in a row that the other way would have been faster with */
-    double best;    /* nanoseconds a byte of what went fastest, behind the first round */
-    double other;   /* the same of the other way; 0: not known */
+    double best;  /* nanoseconds a byte of what went fastest, in its trial behind the first round */
+    double other; /* the same of the other way; 0: not known */
 };
 
 /* A round goes at least once through all memory that is stored to (bulk windows, preset shout slots). */
 #define SHC_PACE_ROUND ((uint64_t)1536 << 10)
 
-/* What fits into the nearest caches, what fits into the last, and what does not may differ. */
-#define SHC_PACES 3
+/* Sizes up to four times as large share one: what a byte takes, and which way is faster, depends on
+ * how much of a message is waiting, and on what fits into which cache. */
+#define SHC_PACES 6
 
 static inline struct shc_pace *shc_pace_for(struct shc_pace paces[SHC_PACES], size_t bytes)
 {
-    return &paces[bytes <= (512u << 10) ? 0 : bytes <= (8u << 20) ? 1 : 2];
+    int i = 0;
+    while (i < SHC_PACES - 1 && bytes >= (size_t)128 << 10 << (2 * i))
+        i++;
+    return &paces[i];
 }
+
+/* Is it trying this way? Then the time of a message counts until its readers have read it, too: the way
+ * of storing that is faster for the writer alone may be slower for them. */
+bool shc_pace_tries(const struct shc_pace *pace);
 
 /* So many bytes, a message or a round of one, were stored in that way, waits for readers included. */
 void shc_pace_note(struct shc_pace *pace, uint64_t bytes, uint64_t ns);

@@ -30,7 +30,7 @@ const struct shc_tuning shc_tuning_preset = {
         .chunk_of_many_bytes = 128 << 10,
         .depth               = 3,
         .shout_bytes         = 64 << 10,
-        .shout_depth         = 8,
+        .shout_depth         = 24,
         .shout_depth_of_many = 4,
     },
 };

@@ -43,6 +43,14 @@ static size_t cell_bytes(size_t world, const struct shc_arena_sizes *wish)
     return shc_min_size(cell, SHC_ARENA_MAX_CELL_BYTES);
 }
 
+/* Up to four ranks share as many slots as two of them have. With one each, all would wait for all to
+ * take the first chunk before they take it. */
+static size_t shout_depth(size_t world, const struct shc_arena_sizes *wish)
+{
+    const size_t shared = shc_div_ceil(2 * wish->shout_depth, world);
+    return world > 4 ? wish->shout_depth_of_many : shared < 2 ? 2 : shared;
+}
+
 struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
                                          const struct shc_arena_sizes *wish)
 {
@@ -50,13 +58,13 @@ struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
         .depth = (uint32_t)wish->depth,
         .cell_bytes = cell_bytes((size_t)world_size, wish),
         .pairs_hosted = (uint32_t)world_size / 2,
-        .shout_depth = (uint32_t)(world_size > 4 ? wish->shout_depth_of_many : wish->shout_depth),
+        .shout_depth = (uint32_t)shout_depth((size_t)world_size, wish),
         .shout_bytes = wish->shout_bytes,
     };
     for (size_range(&g); total_bytes(&g, world_size) > limit_bytes; size_range(&g)) {
         const bool shouts = end_of_shouts(&g) > end_of_cells(&g);
-        if (shouts && g.shout_depth >= 2 * MIN_SHOUT_DEPTH)
-            g.shout_depth /= 2;
+        if (shouts && g.shout_depth > MIN_SHOUT_DEPTH)
+            g.shout_depth--;
         else if (shouts && g.shout_bytes > MIN_SHOUT_BYTES)
             g.shout_bytes = shc_align_up(g.shout_bytes / 2, SHC_LINE_BYTES);
         else if (g.cell_bytes / 2 >= SHC_ARENA_MIN_CELL_BYTES)

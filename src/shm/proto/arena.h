@@ -18,7 +18,8 @@
  *
  * Shout slots, per rank: one writer, all others read. Refilled when all readers show progress past
  * their read; an operation that uses them begins when all ranks have entered it, so nothing of an
- * earlier operation is still being read.
+ * earlier operation is still being read. It begins behind the slots of the last one, so that all are
+ * used in turn: a line that is stored to again has then left its readers' nearest caches.
  *
  * A rank's range begins with the cells of slot 0 of all pairs that lie in it; those of the other
  * slots come behind, and its shout slots lie over these. No operation stores to both, and nothing
@@ -39,7 +40,7 @@ struct shc_arena_sizes {
     size_t chunk_of_many_bytes; /* with more ranks than four, which have many pairs */
     size_t depth;               /* exchange slots per pair: 2 to SHC_ARENA_MAX_DEPTH */
     size_t shout_bytes;         /* whole lines */
-    size_t shout_depth;         /* shout slots per rank: 2 to SHC_ARENA_MAX_SHOUT_DEPTH */
+    size_t shout_depth; /* shout slots of each of two ranks: 2 to SHC_ARENA_MAX_SHOUT_DEPTH */
     size_t shout_depth_of_many; /* with more ranks than four */
 };
 
@@ -56,7 +57,9 @@ struct shc_arena_geometry {
 struct shc_arena {
     struct shc_arena_geometry geometry;
     struct shc_segment segment;
-    bool tried; /* the ranks have agreed on whether it exists */
+    size_t
+        shouted_bytes; /* where in a rank's shout slots the last operation ended; the same for all */
+    bool tried;        /* the ranks have agreed on whether it exists */
     bool made;
     int node; /* where this rank's range should be; -1: anywhere */
     uint8_t parity[SHC_MAX_WORLD][SHC_ARENA_MAX_DEPTH];
