@@ -313,7 +313,7 @@ const char *const kExtremes[] = {
     // the smallest cells and slots, and as few of them as there may be
     "chunk=4k,chunk_of_many=4k,turn=2k,depth=2,shout=2k,shout_depth=2,shout_depth_of_many=2",
     // the largest
-    "chunk=32m,chunk_of_many=32m,turn=128k,depth=4,shout=128k,shout_depth=16,flag=128k,"
+    "chunk=32m,chunk_of_many=32m,turn=128k,depth=4,shout=128k,shout_depth=32,flag=128k,"
     "all_reduce.one_use=128k",
     // everything through the small slots that they can carry
     "all_reduce.inline=0,all_reduce.small=8k,all_reduce.small_of_two=8k,all_gather.inline=0,"

@@ -10,8 +10,9 @@
  * Cost: givers store S, takers load S per giver; one flag per chunk and side. Order at a rank:
  *     give 0, give 1, take 0, give 2, take 1, ..., take n-1
  * so that a taker finds the next chunk already there. A chunk fills a slot, or of a short message a
- * half, a quarter, ...: a place. Place k mod depth is refilled when all takers have published
- * take(k - depth). Edges: progress/step both ways.
+ * half, a quarter, ...: a place. Chunk 0 goes into the place behind those of the last flow, and chunk k
+ * into the k-th behind that one, which is refilled when all takers have published take(k - depth).
+ * Edges: progress/step both ways.
  *
  * The small slots serve other operations by parity of the epoch, without a look: an operation that
  * cuts a message through them ends only when all have taken the last chunk.
@@ -57,7 +58,7 @@ static void note_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chun
         return;
     }
     flow->placed += own;
-    const bool last = chunk.offset + chunk.bytes >= input;
+    const bool last = k + 1 == flow->chunk_count || chunk.offset + chunk.bytes >= input;
     if (own > 0 && (flow->placed >= SHC_PACE_ROUND || last) && !flow->timed_whole)
         note_pace(flow);
 }
@@ -65,21 +66,23 @@ static void note_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chun
 /*
  * A writer that fills empty slots does not feel its readers. So when it tries a way of storing, a message
  * that hardly needs a slot twice is timed as a whole, until it has been read; of a longer one what
- * fills the slots does not count.
+ * fills the slots does not count. Not so a short input that ends before others': it would wait for
+ * these as well.
  */
 static void watch_pace(struct shout_flow *flow)
 {
     const struct shc_task *task = flow->shout->task;
-    const uint64_t n = flow->chunk_count;
+    const size_t input = shc_min_size(task->in.bytes, flow->shout->total_bytes);
+    const uint64_t own = shc_plan_chunk_count(input, flow->chunk_bytes);
     flow->pace = pace_of(task);
     if (!flow->pace)
         return;
     flow->since_ns = shc_clock_ns();
     if (!shc_pace_tries(flow->pace))
         return;
-    if (n >= 3 * flow->depth)
+    if (own >= 3 * flow->depth)
         flow->first_noted = flow->depth;
-    else if (task->in.bytes > (n - 1) * flow->chunk_bytes)
+    else if (own == flow->chunk_count)
         flow->timed_whole = true;
 }
 

@@ -12,12 +12,13 @@
 #include <stdint.h>
 
 struct shc_pace {
-    bool into_caches;  /* the way that is taken; its owner says with which to begin */
-    unsigned hopeless; /* messages, the last in a row that took much longer than in the other way */
-    uint64_t bytes;    /* stored in this way, since it was taken */
-    uint64_t worse; /* of these, the last in a row that the other way would have been faster with */
-    double best;  /* nanoseconds a byte of what went fastest, in its trial behind the first round */
-    double other; /* the same of the other way; 0: not known */
+    bool into_caches; /* the way that is taken; its owner says with which to begin */
+    unsigned notes;   /* messages and rounds, since it was taken */
+    uint64_t bytes;   /* of these */
+    uint64_t worse;   /* and of these the last ones, in a row slower than the other way */
+    double least;     /* nanoseconds a byte of what went fastest */
+    double best;      /* the same in its trial, behind the first round */
+    double other;     /* `best` of the other way; 0: not known */
 };
 
 /* A round goes at least once through all memory that is stored to (bulk windows, preset shout slots). */
@@ -35,8 +36,8 @@ static inline struct shc_pace *shc_pace_for(struct shc_pace paces[SHC_PACES], si
     return &paces[i];
 }
 
-/* Is it trying this way? Then the time of a message counts until its readers have read it, too: the way
- * of storing that is faster for the writer alone may be slower for them. */
+/* Is it trying this way? Then a collective's message is timed until its readers have read it: the way of
+ * storing that is faster for the writer alone may be slower for them. */
 bool shc_pace_tries(const struct shc_pace *pace);
 
 /* So many bytes, a message or a round of one, were stored in that way, waits for readers included. */
