@@ -5,14 +5,18 @@ Times of two runs cannot be compared: a machine is three times slower a minute l
 compared is how much faster than another backend of the same run it was, round by round, because
 both had the machine as it was then. So for each row the ratios reference / first of the rounds of
 both runs meet in a rank test (ranktest), and a row has changed if chance hardly does this AND the
-medians are further apart than EFFECT. The level is shared by all rows (Holm), so that a table of a
+medians are further apart than ROW_EFFECT. The level is shared by all rows (Holm), so that a table of a
 hundred rows of the same build is not called changed because of its number of rows.
+
+What is the same in all rows shows sooner in all of them together: a round's geometric mean over the
+rows has much less noise than one of them. So these meet in a test as well, and what differs by more
+than ALL_EFFECT is a change of the whole even if no row alone is sure.
 
 One slower row makes the whole slower: gains elsewhere do not pay for it.
 
 What no test on one pair of runs can see is luck that a whole run has and each of its rounds shares:
-which CPUs its ranks got, say. EFFECT is there for that; where it is not enough, compare two runs
-of the same build first, and see.
+which CPUs its ranks got, say. The effects are there for that: the means of two runs of one build were up
+to 6 % apart. Where they are not enough, compare two runs of the same build first, and see.
 """
 
 from __future__ import annotations
@@ -23,14 +27,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import exp, log
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
 
 from shmcoll.bench.plan import RULER, Point, Settings
 from shmcoll.bench.ranktest import holm, p_value
 from shmcoll.bench.results import Report, Row, Unreadable, read
 
 MIN_ROUNDS = 40  # 30 find a fifth in one of 22 rows in 9 of 10 simulated runs, 40 in 19 of 20
-EFFECT = 0.05  # a smaller change of the median is no news
+ROW_EFFECT = 0.10  # a smaller change of a row's median is no news
+ALL_EFFECT = 0.08  # nor of all rows together
 BUSY = 0.5  # a spread beyond this says that the machine was doing something else; 10 % make 0.15
 LEVEL = 0.01  # of calling anything changed when nothing has, all rows together
 
@@ -49,8 +54,8 @@ _FREE_SETTINGS = frozenset(
 _EPILOG = f"""\
 verdict of a row: faster or slower if a rank test over the rounds says that chance does not do this
 (all rows together: {LEVEL:.0%} risk of calling anything changed) and the medians differ by more than
-{EFFECT:.0%}; else equal. BROKEN: wrong values or an error where the old run had none; counts as slower.
-The whole is slower if any row is.
+{ROW_EFFECT:.0%}; else equal. BROKEN: wrong values or an error where the old run had none; counts as slower.
+The whole is slower if any row is, or if the rounds' means over all rows are and differ by {ALL_EFFECT:.0%}.
 
 reference: measure both runs with --backends shmcoll,gloo,{RULER}. The {RULER} always does the same work;
 another backend's time may change for reasons of its own.
@@ -88,11 +93,12 @@ class Comparison:
     first: str
     reference: str | None  # None: times were compared as they are
     changes: list[Change]
+    together: str  # the verdict of all rows that have one
     spread: float  # of a row's rounds in one run: middle half / median, the median over rows
 
     @property
     def verdict(self) -> str:
-        found = {change.verdict for change in self.changes}
+        found = {change.verdict for change in self.changes} | {self.together}
         for verdict in (BROKEN, SLOWER, TOO_FEW, FASTER, EQUAL):
             if verdict in found:
                 return SLOWER if verdict == BROKEN else verdict
@@ -121,7 +127,8 @@ def compare(old: Report, new: Report, reference: str | None = None) -> Compariso
     judged = [pair for pair in pairs if pair.settled is None]
     p_values = [p_value(pair.old, pair.new) for pair in judged]
     verdicts = {
-        pair.point: _verdict(pair, strong) for pair, strong in zip(judged, holm(p_values, LEVEL))
+        pair.point: _verdict(median(pair.new) / median(pair.old), ROW_EFFECT) if strong else EQUAL
+        for pair, strong in zip(judged, holm(p_values, LEVEL))
     }
     spreads = [_spread(rounds) for pair in pairs for rounds in (pair.old, pair.new) if rounds]
     return Comparison(
@@ -136,6 +143,7 @@ def compare(old: Report, new: Report, reference: str | None = None) -> Compariso
             )
             for pair in pairs
         ],
+        _together(judged),
         median(spreads) if spreads else 0.0,
     )
 
@@ -180,11 +188,25 @@ def _spread(rounds: Sequence[float]) -> float:
     return (high - low) / middle
 
 
-def _verdict(pair: _Pair, strong: bool) -> str:
-    gain = median(pair.new) / median(pair.old)
-    if not strong or 1 / (1 + EFFECT) < gain < 1 + EFFECT:
+def _verdict(gain: float, effect: float) -> str:
+    if 1 / (1 + effect) < gain < 1 + effect:
         return EQUAL
     return FASTER if gain > 1 else SLOWER
+
+
+def _together(pairs: Sequence[_Pair]) -> str:
+    if not pairs:
+        return UNKNOWN
+    old = _means([pair.old for pair in pairs])
+    new = _means([pair.new for pair in pairs])
+    if p_value(old, new) > LEVEL:
+        return EQUAL
+    return _verdict(exp(median(new) - median(old)), ALL_EFFECT)
+
+
+def _means(rows: Sequence[Sequence[float]]) -> list[float]:
+    """Of each round: the logarithm of the geometric mean over the rows."""
+    return [fmean(map(log, ratios)) for ratios in zip(*rows)]
 
 
 def _labels(old: Report, new: Report, reference: str | None) -> tuple[str, str | None]:
@@ -290,7 +312,9 @@ def _summary(old: Report, new: Report, comparison: Comparison) -> list[str]:
         if (count := sum(change.verdict == verdict for change in comparison.changes))
     ]
     alone = len(old.rows) + len(new.rows) - 2 * len(comparison.changes)
-    lines = [f"# rows: {', '.join(counts) or 'none with a verdict'}"]
+    lines = [
+        f"# rows: {', '.join(counts) or 'none with a verdict'}; together: {comparison.together}"
+    ]
     if alone:
         lines.append(f"# {alone} rows are in one file only")
     if comparison.verdict == TOO_FEW:

@@ -25,7 +25,7 @@ from statistics import fmean, median
 from time import monotonic
 
 from shmcoll.bench import latency, machine, options, tunables
-from shmcoll.bench.compare import EFFECT, LEVEL
+from shmcoll.bench.compare import LEVEL
 from shmcoll.bench.launch import Refused, Team, TeamError
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.plan import MAX_ITERATIONS, Point
@@ -36,6 +36,7 @@ VARIABLE = "SHMCOLL_TUNING"
 PRESET, AGAIN = "", " "  # two names of the same
 MIN_ROUNDS = 10  # fewer have no say in a rank test
 WANTED_ROUNDS = 24
+EFFECT = 0.05  # a smaller gain is none
 _SHARE_OF_CHECK = 0.2  # of the time, for what was chosen together
 _MIN_TURN_S, _MAX_TURN_S = 0.001, 0.02
 _AROUND_S = 0.007  # a turn beside its timing: group, buffers, messages
