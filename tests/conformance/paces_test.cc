@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What goes one way may be stored past the caches or into them, whichever is faster: whoever stores
+// must go on noting what it takes, with every message. src/shm/coll/pace.h has the choice itself.
+#include "tests/conformance/world.h"
+
+#include <gtest/gtest.h>
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+const int kRoot = 0;
+
+// All that this rank has noted of the operation, and which way it takes.
+std::vector<double> noted(const Rank &rank, shc_op_kind kind)
+{
+    std::vector<double> all;
+    for (const shc_pace &pace : rank.comm->paces[kind]) {
+        all.push_back(pace.into_caches);
+        all.push_back(static_cast<double>(pace.bytes));
+    }
+    return all;
+}
+
+bool stores(const Rank &rank, shc_op_kind kind)
+{
+    const bool to_root = kind == SHC_REDUCE || kind == SHC_GATHER;
+    return (rank.rank == kRoot) != to_root;
+}
+
+// A block is what each rank gives to the root, or gets.
+void run_one(Rank &rank, shc_op_kind kind, size_t block)
+{
+    const size_t all =
+        kind == SHC_GATHER || kind == SHC_SCATTER ? block * static_cast<size_t>(rank.world) : block;
+    std::vector<float> of_root(all, 1.f), of_each(block, 1.f);
+    int64_t root_size, each_size;
+    shc_tensor at_root = vector_of(of_root, &root_size), each = vector_of(of_each, &each_size);
+    shc_op op = op_of(kind);
+    op.root = kRoot;
+    const bool to_root = kind == SHC_REDUCE || kind == SHC_GATHER;
+    shc_tensors &there = to_root ? op.output : op.input, &here = to_root ? op.input : op.output;
+    if (rank.rank == kRoot)
+        there = {&at_root, 1};
+    here = {&each, 1};
+    if (kind == SHC_BROADCAST)
+        op.input = op.output = {&each, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+}
+
+void note_every_message(Rank &rank, shc_op_kind kind, size_t bytes, int messages)
+{
+    for (int i = 0; i < messages; i++) {
+        const std::vector<double> before = noted(rank, kind);
+        run_one(rank, kind, bytes / sizeof(float));
+        EXPECT_EQ(noted(rank, kind) != before, stores(rank, kind))
+            << "message " << i << " of " << bytes << " bytes, operation " << kind << ", rank "
+            << rank.rank << " of " << rank.world;
+    }
+}
+
+TEST(Paces, AreNotedWithEveryMessage)
+{
+    for (int world : {2, 3, 5})
+        run_ranks(all_modes().front(), world, [](Rank &rank) {
+            for (shc_op_kind kind : {SHC_BROADCAST, SHC_REDUCE, SHC_GATHER, SHC_SCATTER}) {
+                note_every_message(rank, kind, 256 << 10, 40); // a trial each way, and beyond
+                note_every_message(rank, kind, 2 << 20, 5);
+                note_every_message(rank, kind, 6 << 20, 3); // fills the slots again and again
+            }
+        });
+}
+
+} // namespace
