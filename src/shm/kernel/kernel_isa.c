@@ -137,7 +137,7 @@
 
 /* Floats in the default mode, in which they do not trap. */
 #define AVERAGE_KERNEL(type, acc)                                                   \
-    static void type##_k_avg(const struct shc_reduce_args *args)                    \
+    static void type##_avg_k_avg(const struct shc_reduce_args *args)                \
     {                                                                               \
         if (args->src_count == 2) {                                                 \
             type##_run(args, type##_keep, type##_mean, type##_keep);                \
@@ -166,15 +166,8 @@ AVERAGE_KERNEL(u32, f64)
 AVERAGE_KERNEL(i8, f32)
 AVERAGE_KERNEL(i16, f32)
 AVERAGE_KERNEL(i32, f64)
-
-#define WIDE_KERNEL(type, divide)                                    \
-    static void type##_k_avg(const struct shc_reduce_args *args)     \
-    {                                                                \
-        type##_avg_run(args, type##_avg_keep, shc_wide_sum, divide); \
-    }
-
-WIDE_KERNEL(u64, shc_wide_divide)
-WIDE_KERNEL(i64, shc_wide_divide_signed)
+KERNEL(u64_avg, avg, u64_avg_keep, shc_wide_sum, shc_wide_divide)
+KERNEL(i64_avg, avg, i64_avg_keep, shc_wide_sum, shc_wide_divide_signed)
 
 /* ---- bool ---- */
 
@@ -410,11 +403,11 @@ static void lines(void *dst, const void *src, size_t bytes)
 
 /* ---- the table ---- */
 
-#define INT_ROW(u, t)                                                                \
-    {                                                                                \
-        [SHC_SUM] = u##_k_sum, [SHC_AVG] = t##_k_avg, [SHC_PRODUCT] = u##_k_product, \
-        [SHC_MIN] = t##_k_min, [SHC_MAX] = t##_k_max, [SHC_BAND] = u##_k_band,       \
-        [SHC_BOR] = u##_k_bor, [SHC_BXOR] = u##_k_bxor,                              \
+#define INT_ROW(u, t)                                                                    \
+    {                                                                                    \
+        [SHC_SUM] = u##_k_sum, [SHC_AVG] = t##_avg_k_avg, [SHC_PRODUCT] = u##_k_product, \
+        [SHC_MIN] = t##_k_min, [SHC_MAX] = t##_k_max, [SHC_BAND] = u##_k_band,           \
+        [SHC_BOR] = u##_k_bor, [SHC_BXOR] = u##_k_bxor,                                  \
     }
 
 #define FLOAT_ROW(t)                                                                   \
