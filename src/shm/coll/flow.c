@@ -190,8 +190,14 @@ static void cut_slots(struct shout_flow *flow)
     flow->place_bytes = shc_select_piece(task->tuning, flow->shout->total_bytes, g->shout_bytes,
                                          task->seat->world_size);
     flow->depth = (uint32_t)(g->shout_depth * g->shout_bytes / flow->place_bytes);
-    const uint64_t first = shc_div_ceil(task->arena->shouted_bytes, flow->place_bytes);
-    flow->first = (uint32_t)(first % flow->depth);
+}
+
+/* Behind the places of the last flow; the next one will begin behind those of this one. */
+static void take_places(struct shout_flow *flow)
+{
+    size_t *used = &flow->shout->task->arena->shouted_bytes;
+    flow->first = (uint32_t)(shc_div_ceil(*used, flow->place_bytes) % flow->depth);
+    *used = (flow->first + flow->chunk_count) % flow->depth * flow->place_bytes;
 }
 
 enum shc_status shc_shout_run(const struct shc_shout *shout)
@@ -213,7 +219,8 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
     flow.chunk_bytes = flow.place_bytes - flow.place_bytes % task->call.elem_bytes;
     uint64_t n = flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.chunk_bytes);
     SHC_TRY(shc_check_length(task, n));
-    task->arena->shouted_bytes = (flow.first + n) % flow.depth * flow.place_bytes;
+    if (arena)
+        take_places(&flow);
     if (flow.gives)
         watch_pace(&flow);
     for (uint64_t k = 0; k <= n; k++) {

@@ -40,7 +40,7 @@ struct shc_arena_sizes {
     size_t chunk_of_many_bytes; /* with more ranks than four, which have many pairs */
     size_t depth;               /* exchange slots per pair: 2 to SHC_ARENA_MAX_DEPTH */
     size_t shout_bytes;         /* whole lines */
-    size_t shout_depth; /* shout slots of each of two ranks: 2 to SHC_ARENA_MAX_SHOUT_DEPTH */
+    size_t shout_depth;         /* of each of two ranks: 2 to SHC_ARENA_MAX_SHOUT_DEPTH */
     size_t shout_depth_of_many; /* with more ranks than four */
 };
 
@@ -57,9 +57,9 @@ struct shc_arena_geometry {
 struct shc_arena {
     struct shc_arena_geometry geometry;
     struct shc_segment segment;
-    size_t
-        shouted_bytes; /* where in a rank's shout slots the last operation ended; the same for all */
-    bool tried;        /* the ranks have agreed on whether it exists */
+    /* Where in each rank's shout slots the last operation ended: the same for all. */
+    size_t shouted_bytes;
+    bool tried; /* the ranks have agreed on whether it exists */
     bool made;
     int node; /* where this rank's range should be; -1: anywhere */
     uint8_t parity[SHC_MAX_WORLD][SHC_ARENA_MAX_DEPTH];
