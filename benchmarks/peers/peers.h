@@ -87,8 +87,8 @@ struct row {
     size_t bytes;
     int rounds;
     bool right;
-    bool scaled, bared,
-        hopped; /* is there something in `scale`, in `bare`; is `hop` a bound of it? */
+    bool scaled, bared; /* is there something in `scale`, in `bare`? */
+    bool hopped;        /* is `hop` a bound of it? */
     double seconds[2][MAX_ROUNDS];
     double exchange[MAX_ROUNDS]; /* bytes per second */
     double scale[MAX_ROUNDS], bare[MAX_ROUNDS], hop[MAX_ROUNDS];

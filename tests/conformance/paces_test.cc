@@ -23,10 +23,14 @@ std::vector<double> noted(const Rank &rank, shc_op_kind kind)
     return all;
 }
 
+bool goes_to_root(shc_op_kind kind)
+{
+    return kind == SHC_REDUCE || kind == SHC_GATHER;
+}
+
 bool stores(const Rank &rank, shc_op_kind kind)
 {
-    const bool to_root = kind == SHC_REDUCE || kind == SHC_GATHER;
-    return (rank.rank == kRoot) != to_root;
+    return (rank.rank == kRoot) != goes_to_root(kind);
 }
 
 // A block is what each rank gives to the root, or gets.
@@ -39,7 +43,7 @@ void run_one(Rank &rank, shc_op_kind kind, size_t block)
     shc_tensor at_root = vector_of(of_root, &root_size), each = vector_of(of_each, &each_size);
     shc_op op = op_of(kind);
     op.root = kRoot;
-    const bool to_root = kind == SHC_REDUCE || kind == SHC_GATHER;
+    const bool to_root = goes_to_root(kind);
     shc_tensors &there = to_root ? op.output : op.input, &here = to_root ? op.input : op.output;
     if (rank.rank == kRoot)
         there = {&at_root, 1};
