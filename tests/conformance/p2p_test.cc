@@ -456,6 +456,36 @@ TEST_P(Messages, ThatNobodyTakesKeepNobodyElseWaiting)
     });
 }
 
+// A window that holds a head is lent until a receive has taken it, or refused it. Were one of the few
+// lost, a message of its size would wait for its receiver in the end.
+TEST_P(Messages, GiveTheWindowsOfTheirHeadsBack)
+{
+    run([](Rank &rank) {
+        const size_t headed = 5000, whole = 3000;
+        for (int round = 0; round < 12 && rank.rank < 2; round++) {
+            const bool fits = round % 3 > 0;
+            std::vector<Handle> messages;
+            for (int i = 0; i < 6; i++) {
+                const int tag = rank.rank == 0 ? i : 5 - i;
+                messages.push_back(rank.rank == 0 ? isend(rank, 1, tag, headed)
+                                                  : irecv(rank, 0, tag, headed + !fits));
+            }
+            for (const Handle &m : messages)
+                EXPECT_EQ(wait(m), fits ? SHC_OK : SHC_ERR_MISMATCH) << error_text();
+            for (int i = 0; i < 6 && fits && rank.rank == 1; i++)
+                expect_content(messages[static_cast<size_t>(i)], 0, 5 - i);
+        }
+        Handle sent;
+        if (rank.rank == 0 && GetParam().windows) {
+            sent = isend(rank, 1, 7, whole);
+            EXPECT_EQ(wait(sent), SHC_OK) << error_text();
+        }
+        barrier(rank);
+        if (rank.rank == 1 && GetParam().windows)
+            expect_content(irecv(rank, 0, 7, whole), 0, 7);
+    });
+}
+
 TEST_P(Messages, AreReceivedIntoAnyLayout)
 {
     run([](Rank &rank) {

@@ -7,10 +7,11 @@
  * judge.c; docs/PROTOCOL.md, section 9. Three ranks, each with at most three sends and receives,
  * some of which it waits for before it posts the next. A pair has one line, so that it is always
  * full; a rank two windows, one of them for eager messages. A line holds one unit of a message, a
- * window two; messages have one to three. One rank may stop for ever, one may leave early. A rank
- * makes passes while something of its own pends; in what order they look at the peers is left open.
- * A message is known by its sender's request, which stands for tag, size and number. Left out:
- * self messages (the same lines), sleeping (mail.pml), deaths and time-outs (they fail the group).
+ * window two; messages have one to three, of which three are announced, with a head of two if a window
+ * is free. One rank may stop for ever, one may leave early. A rank makes passes while something of its
+ * own pends; in what order they look at the peers is left open. A message is known by its sender's
+ * request, which stands for tag, size and number. Left out: self messages (the same lines), sleeping
+ * (mail.pml), deaths and time-outs (they fail the group).
  *
  * FAULT_windows_alone       a stream never goes through the lines
  * FAULT_eager_takes_all     all windows may hold messages that nobody has asked for
@@ -153,7 +154,9 @@ inline take_message()
         assert(k >= send || matched[k] || !SENDS(k) || PEER(k) != me || TAG(k) != TAG(send))
     }
     if
-    :: kind == RTS && SIZE(send) == SIZE(r) -> state[r] = GRANT_DUE
+    :: kind == RTS && SIZE(send) == SIZE(r) ->
+        state[r] = GRANT_DUE;
+        moved[r] = (w < WINDOWS -> 2 : 0) /* and is read behind the word: read_head() */
     :: kind == RTS && SIZE(send) != SIZE(r) -> state[r] = REFUSE_DUE
     :: kind == EAGER ->
         if
@@ -227,6 +230,26 @@ inline read_line(p)
     }
 }
 
+/* The word to the sender goes out, if there is a line, then the head is read. */
+inline read_head(p)
+{
+    if
+    :: kind == RTS && w < WINDOWS ->
+        atomic { head = UNIT(send, 0); held = w };
+        if
+        :: ANSWERS(p) && !FULL(me, p) -> write(p)
+        :: else
+        fi;
+        atomic {
+            assert(window[p * WINDOWS + held] == head);
+            w = held;
+            head = 0;
+            held = 0
+        }
+    :: else
+    fi
+}
+
 /* shc_window_return() */
 inline return_window(owner)
 {
@@ -249,6 +272,7 @@ inline read(p)
     taken[PAIR(p, me)] = 1 - taken[PAIR(p, me)];
 #else
     read_line(p);
+    read_head(p);
     return_window(p);
     taken[PAIR(p, me)] = 1 - taken[PAIR(p, me)]; /* shc_pair_take() */
 #endif
@@ -333,10 +357,10 @@ inline write(p)
         :: state[send] == REFUSE_DUE -> kind = REFUSE
         :: state[send] == QUEUED ->
             if
-            :: SIZE(send) == 2 -> lend(p, true)
+            :: SIZE(send) >= 2 -> lend(p, true)
             :: else
             fi;
-            kind = (SIZE(send) == 1 || w < WINDOWS -> EAGER : RTS)
+            kind = (SIZE(send) == 1 || (SIZE(send) == 2 && w < WINDOWS) -> EAGER : RTS)
         :: state[send] == STREAMING ->
             lend(p, false);
             kind = CHUNK;
@@ -361,7 +385,9 @@ inline write(p)
         :: kind == CTS -> state[send] = FILLING
         :: kind == REFUSE -> state[send] = MISFIT
         :: kind == EAGER -> state[send] = OVER
-        :: kind == RTS -> state[send] = ANNOUNCED
+        :: kind == RTS ->
+            state[send] = ANNOUNCED;
+            moved[send] = (w < WINDOWS -> 2 : 0) /* put_head() */
         :: kind == CHUNK ->
             moved[send] = moved[send] + (w < WINDOWS -> 2 : 1);
             if
@@ -434,23 +460,28 @@ inline post()
                    (PEER(r) == RANK(send) || PEER(r) == ANY) ->
                     take_message();
                     returns = w;
-                    owner = RANK(send)
+                    owner = RANK(send);
+                    came = kind;
+                    from = send
                 :: else -> strays[me]!kind,send,w
                 fi
             }
             i = 0;
             w = returns;
+            kind = came;
+            send = from;
             returns = WINDOWS
 #endif
         fi
     };
+    read_head(owner);
     return_window(owner);
-    atomic { owner = 0; kind = 0; send = 0; w = 0; r = 0; k = 0 }
+    atomic { owner = 0; came = 0; from = 0; kind = 0; send = 0; w = 0; r = 0; k = 0 }
 }
 
 proctype Rank(byte me)
 {
-    byte next, kind, send, w, r, k, i, owner;
+    byte next, kind, send, w, r, k, i, owner, came, from, head, held;
     byte returns = WINDOWS;
     byte emptied = NOTHING;
     do
@@ -507,6 +538,9 @@ init
            :: RUN(1, SEND(0, 0, z), RECV(0, t, y) | SYNC, RECV(0, 0, x))
            :: RUN(1, RECV(0, 0, x) | SYNC, RECV(0, t, y) | SYNC, SEND(0, 0, z))
            fi
+        :: /* both have more to send than a line holds, and nobody takes the second */
+           RUN(0, SEND(1, 0, x), SEND(1, 1, 1), RECV(1, 0, y));
+           RUN(1, SEND(0, 0, y), SEND(0, 1, 1), RECV(0, 0, x))
         :: /* 1 wants 2 first, 2 wants 0 first */
            RUN(0, SEND(1, 0, x), SEND(2, 0, y), 0);
            RUN(1, RECV(2, 0, 1 + t) | SYNC, RECV(0, 0, x), 0);

@@ -37,8 +37,11 @@ struct shc_message {
     struct shc_shape shape;
     struct shc_shape other; /* REFUSE_DUE: the sender's */
     size_t moved;           /* bytes that have left, or are here */
-    bool past_caches;       /* of a send in chunks: how they are stored */
-    uint64_t streams_ns;    /* since when */
+    /* Of a send in chunks: */
+    bool past_caches;    /* how they are stored */
+    size_t chunk_bytes;  /* how long each is in a bulk window at most */
+    size_t head_bytes;   /* went in front of them */
+    uint64_t streams_ns; /* since when they go */
     uint64_t timeout_ns, begun_ns, deadline_ns, late_ns, late_step_ns;
 };
 

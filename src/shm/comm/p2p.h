@@ -13,7 +13,8 @@
  *
  * The life of a message:
  *   send   QUEUED -> its header is in a line: all bytes went with it: done
- *                    else ANNOUNCED -> the receiver wants it -> STREAMING -> all is placed: done
+ *                    else ANNOUNCED, its head perhaps with it -> the receiver wants it -> STREAMING
+ *                    -> all is placed: done
  *   recv   POSTED -> a header fits: its bytes were there: done
  *                    else GRANT_DUE -> FILLING -> all is here: done
  *                    or REFUSE_DUE: the header's type or size is another: both sides raise
@@ -156,6 +157,10 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request);
  * submitted. */
 SHC_NODISCARD enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op,
                                                bool *over);
+
+/* The receiver's words to the peer on what it has announced. False: no line is free. A receive that is
+ * of another type or size is over behind it. */
+bool shc_p2p_answer(struct shc_p2p *p2p, int peer);
 
 /* Puts into the lines to the peer what there is room for. */
 void shc_p2p_write_lines(struct shc_p2p *p2p, int peer);

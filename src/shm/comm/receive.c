@@ -43,7 +43,8 @@ static inline bool is_sound(const struct shc_p2p *p2p, int peer, const struct sh
         line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : shc_window_bytes(line->window);
     return (line->window == SHC_NO_WINDOW || shc_window_exists(&p2p->pairs, peer, line->window)) &&
            line->piece <= room && (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
-           (line->kind != SHC_LINE_RTS || line->bytes > 0);
+           (line->kind != SHC_LINE_RTS || (line->piece < line->bytes && line->elem_bytes > 0 &&
+                                           line->piece % line->elem_bytes == 0));
 }
 
 /* The bytes that came with the header: `data`, behind it in its line, or what it names. */
@@ -73,12 +74,16 @@ static void take_message(struct shc_p2p *p2p, struct shc_request *request, int p
     if (line->kind == SHC_LINE_RTS) {
         m->state = fits ? SHC_MESSAGE_GRANT_DUE : SHC_MESSAGE_REFUSE_DUE;
         m->other = theirs;
+        m->moved = fits ? line->piece : 0;
         shc_queue_append(&p2p->peers[peer].incoming, request);
-        return;
+        shc_p2p_answer(p2p, peer); /* so that the sender goes on while the head is copied */
     }
+    /* A request that does not fit may be over by now. */
     if (fits)
         shc_buf_write(&m->buf, 0, piece_of(p2p, peer, line, data), line->piece);
     return_window(p2p, peer, line);
+    if (line->kind == SHC_LINE_RTS)
+        return;
     if (fits)
         shc_p2p_finish(p2p, request, SHC_OK, "");
     else

@@ -49,10 +49,17 @@ static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, str
 }
 
 /* How many bytes come next: whole elements, as many as there is room for. */
-static size_t next_piece(const struct shc_message *m, int window)
+static size_t next_piece(const struct shc_message *m, size_t room)
 {
-    const size_t room = window >= 0 ? shc_window_bytes((uint32_t)window) : SHC_LINE_DATA_BYTES;
     return shc_min_size(room - room % m->shape.elem_bytes, m->shape.bytes - m->moved);
+}
+
+/* The longest chunk of the message there. */
+static size_t chunk_room(const struct shc_message *m, int window)
+{
+    if (window < 0)
+        return SHC_LINE_DATA_BYTES;
+    return window >= SHC_BULK_NAME ? m->chunk_bytes : SHC_WINDOW_BYTES;
 }
 
 /* The header goes out in that free line, with all the bytes. False: there is no room for them now. */
@@ -73,6 +80,17 @@ static inline bool send_whole(struct shc_p2p *p2p, struct shc_message *m, struct
     return true;
 }
 
+/* The first bytes of a message that no window holds go with its header, if one is to be had: they are
+ * on their way while the receiver is still busy with something else. */
+static void put_head(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m)
+{
+    if (m->shape.bytes <= SHC_WINDOW_BYTES)
+        return;
+    const int window = shc_window_lend(&p2p->pairs, m->peer, true);
+    if (window >= 0)
+        put_piece(p2p, line, m, window, next_piece(m, SHC_WINDOW_BYTES));
+}
+
 /* The header goes out, with all the bytes if they fit somewhere now. False: no line is free. */
 static bool announce(struct shc_p2p *p2p, struct shc_request *request)
 {
@@ -87,6 +105,7 @@ static bool announce(struct shc_p2p *p2p, struct shc_request *request)
     }
     m->number = p2p->peers[m->peer].messages++;
     fill_line(line, SHC_LINE_RTS, m);
+    put_head(p2p, line, m);
     shc_pair_post(&p2p->pairs, m->peer);
     m->state = SHC_MESSAGE_ANNOUNCED;
     return true;
@@ -111,7 +130,8 @@ static bool goes_past_caches(struct shc_p2p *p2p, const struct shc_message *m)
 static void note_pace(struct shc_p2p *p2p, const struct shc_message *m)
 {
     if (is_paced(p2p, m))
-        shc_pace_note(&p2p->peers[m->peer].pace, m->shape.bytes, shc_clock_ns() - m->streams_ns);
+        shc_pace_note(&p2p->peers[m->peer].pace, m->shape.bytes - m->head_bytes,
+                      shc_clock_ns() - m->streams_ns);
 }
 
 /* Chunks go out while there are lines and windows. With no window to be had, and none on its way
@@ -122,6 +142,9 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
     struct shc_message *m = &request->message;
     if (m->streams_ns == 0) {
         m->past_caches = goes_past_caches(p2p, m);
+        m->head_bytes = m->moved;
+        m->chunk_bytes = shc_select_piece(&p2p->comm->tuning, m->shape.bytes - m->moved,
+                                          SHC_BULK_BYTES, p2p->comm->seat.world_size);
         m->streams_ns = shc_clock_ns();
     }
     while (m->moved < m->shape.bytes) {
@@ -133,7 +156,7 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
             return true;
         fill_line(line, SHC_LINE_CHUNK, m);
         line->bytes = m->moved;
-        put_piece(p2p, line, m, window, next_piece(m, window));
+        put_piece(p2p, line, m, window, next_piece(m, chunk_room(m, window)));
         shc_pair_post(&p2p->pairs, m->peer);
     }
     note_pace(p2p, m);
@@ -141,8 +164,7 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
     return true;
 }
 
-/* The receiver's words to the senders of what it wants. False: no line is free. */
-static bool answer(struct shc_p2p *p2p, int peer)
+bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
 {
     struct shc_request *request = p2p->peers[peer].incoming.first, *next;
     for (; request; request = next) {
@@ -187,7 +209,7 @@ enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, b
 
 void shc_p2p_write_lines(struct shc_p2p *p2p, int peer)
 {
-    if (!answer(p2p, peer))
+    if (!shc_p2p_answer(p2p, peer))
         return;
     struct shc_request *request = p2p->peers[peer].sends.first, *next;
     for (; request; request = next) {

@@ -42,7 +42,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 10u
+#define SHC_LAYOUT_VERSION 11u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 32
@@ -178,7 +178,8 @@ struct shc_offer_shm {
 
 enum shc_line_kind {
     SHC_LINE_EAGER = 1, /* a header with all the bytes: in the line, or in one window */
-    SHC_LINE_RTS,       /* ready to send: a header; the bytes wait for the receiver's word */
+    SHC_LINE_RTS,       /* ready to send: a header, or that and the head in one window; the rest
+                         * waits for the receiver's word */
     SHC_LINE_CTS,       /* clear to send: the receive is posted, send the bytes of `message` */
     SHC_LINE_REFUSE,    /* the receive does not fit: the message is dropped; what it wanted */
     SHC_LINE_CHUNK,     /* bytes of `message`, from offset `bytes` on */

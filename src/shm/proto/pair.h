@@ -24,8 +24,8 @@
 #include "shm/proto/bell.h"
 #include "shm/proto/seat.h"
 
-/* Of the windows, so many may hold messages that nobody has asked for. The others serve receives
- * that are posted, so that these never wait for those. */
+/* Of the windows, so many may hold messages, or heads of them, that nobody has asked for. The others
+ * serve receives that are posted, so that these never wait for those. */
 #define SHC_EAGER_WINDOWS 4
 
 struct shc_pair {
@@ -152,7 +152,7 @@ SHC_INLINE void shc_pair_take(struct shc_pairs *pairs, int peer)
     shc_pair_note_news(pairs, peer);
 }
 
-/* A window for the peer, or for an eager message a shuttle; -1 when none is free or there are none.
+/* A window for the peer, or for an eager message or a head a shuttle; -1 when none is free or there are none.
  * The next line to the peer names it. */
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager);
 
