@@ -17,7 +17,7 @@ std::vector<double> noted(const Rank &rank, shc_op_kind kind)
 {
     std::vector<double> all;
     for (const shc_pace &pace : rank.comm->paces[kind]) {
-        all.push_back(pace.into_caches);
+        all.push_back(pace.way);
         all.push_back(static_cast<double>(pace.bytes));
     }
     return all;

@@ -16,39 +16,50 @@ struct Machine {
     uint64_t past_ns, into_ns;
 };
 
+// As a collective has it, or messages, which have a third way.
+shc_pace pace_of(enum shc_way way, unsigned ways = 2)
+{
+    shc_pace paces[SHC_PACES];
+    shc_paces_init(paces, ways, way);
+    return paces[0];
+}
+
+bool goes_into(const shc_pace &pace)
+{
+    return pace.way != SHC_WAY_PAST;
+}
+
 // Of a GiB stored at that pace, the part that went into the caches.
 double into_caches(shc_pace &pace, Machine machine)
 {
     uint64_t into = 0;
     for (uint64_t k = 0; k < kChunks; k++) {
-        into += pace.into_caches;
-        shc_pace_note(&pace, kChunk, pace.into_caches ? machine.into_ns : machine.past_ns);
+        into += goes_into(pace);
+        shc_pace_note(&pace, kChunk, goes_into(pace) ? machine.into_ns : machine.past_ns);
     }
     return static_cast<double>(into) / kChunks;
 }
 
 TEST(Pace, StaysWithTheFasterWay)
 {
-    for (bool begins_into : {false, true}) {
-        shc_pace pace = {};
-        pace.into_caches = begins_into;
+    for (enum shc_way begin : {SHC_WAY_PLAIN, SHC_WAY_PAST}) {
+        shc_pace pace = pace_of(begin);
         EXPECT_GT(into_caches(pace, {6000, 4000}), 0.95);
-        pace = {};
-        pace.into_caches = begins_into;
+        pace = pace_of(begin);
         EXPECT_LT(into_caches(pace, {6000, 15000}), 0.05);
     }
 }
 
 TEST(Pace, TriesTheOtherWayNowAndThen)
 {
-    shc_pace pace = {};
+    shc_pace pace = pace_of(SHC_WAY_PAST);
     EXPECT_GT(into_caches(pace, {6000, 15000}), 0.01);
 }
 
 // Without a shared cache one way is five times as slow: that shows soon.
 TEST(Pace, DoesNotTryForLongWhatIsMuchSlower)
 {
-    shc_pace pace = {};
+    shc_pace pace = pace_of(SHC_WAY_PAST);
     EXPECT_LT(into_caches(pace, {6000, 30000}), 0.012) << "0.023 when it tries to the end";
 }
 
@@ -56,29 +67,28 @@ TEST(Pace, DoesNotTryForLongWhatIsMuchSlower)
 TEST(Pace, IsNotMisledByManyLateReaders)
 {
     for (unsigned late_of_16 : {2, 5, 8})
-        for (bool begins_into : {false, true}) {
-            shc_pace pace = {};
-            pace.into_caches = begins_into;
+        for (enum shc_way begin : {SHC_WAY_PLAIN, SHC_WAY_PAST}) {
+            shc_pace pace = pace_of(begin);
             std::mt19937 random(late_of_16);
             uint64_t into = 0;
             const uint64_t bytes = 256 << 10, messages = 20000;
             for (uint64_t k = 0; k < messages; k++) {
-                into += pace.into_caches;
-                const uint64_t ns = pace.into_caches ? 10000 : 20000;
+                into += goes_into(pace);
+                const uint64_t ns = goes_into(pace) ? 10000 : 20000;
                 shc_pace_note(&pace, bytes, random() % 16 < late_of_16 ? 8 * ns : ns);
             }
-            EXPECT_GT(into, messages * 9 / 10) << late_of_16 << begins_into;
+            EXPECT_GT(into, messages * 9 / 10) << late_of_16 << " " << begin;
         }
 }
 
 TEST(Pace, DoesNotTryTheOtherWayWithEveryLargeMessage)
 {
-    shc_pace pace = {};
+    shc_pace pace = pace_of(SHC_WAY_PAST);
     unsigned into = 0;
     for (int k = 0; k < 1000; k++) {
-        into += pace.into_caches;
+        into += goes_into(pace);
         const uint64_t bytes = 256 << 20;
-        shc_pace_note(&pace, bytes, pace.into_caches ? bytes / 10 : bytes / 20);
+        shc_pace_note(&pace, bytes, goes_into(pace) ? bytes / 10 : bytes / 20);
     }
     EXPECT_LT(into, 50u);
 }
@@ -86,22 +96,22 @@ TEST(Pace, DoesNotTryTheOtherWayWithEveryLargeMessage)
 // A virtual machine's CPUs move: what was the faster way is not for ever.
 TEST(Pace, LeavesAWayThatHasBecomeTheSlowerOne)
 {
-    shc_pace pace = {};
+    shc_pace pace = pace_of(SHC_WAY_PAST);
     into_caches(pace, {6000, 4000});
-    ASSERT_TRUE(pace.into_caches);
+    ASSERT_TRUE(goes_into(pace));
     EXPECT_LT(into_caches(pace, {6000, 15000}), 0.05);
-    EXPECT_FALSE(pace.into_caches);
+    EXPECT_FALSE(goes_into(pace));
     EXPECT_GT(into_caches(pace, {6000, 4000}), 0.75) << "waits for the next trial";
 }
 
 // One chunk in a hundred takes a time slice: the reader had no CPU.
 TEST(Pace, IsNotMisledByWaits)
 {
-    shc_pace pace = {};
+    shc_pace pace = pace_of(SHC_WAY_PAST);
     uint64_t into = 0;
     for (uint64_t k = 0; k < kChunks; k++) {
-        into += pace.into_caches;
-        shc_pace_note(&pace, kChunk, k % 100 == 99 ? 4000000 : pace.into_caches ? 4000 : 6000);
+        into += goes_into(pace);
+        shc_pace_note(&pace, kChunk, k % 100 == 99 ? 4000000 : goes_into(pace) ? 4000 : 6000);
     }
     EXPECT_GT(into, kChunks * 8 / 10);
 }
@@ -109,15 +119,47 @@ TEST(Pace, IsNotMisledByWaits)
 // A large message is noted as one: its receiver may have been late.
 TEST(Pace, IsNotMisledByOneSlowMessage)
 {
-    shc_pace pace = {};
+    shc_pace pace = pace_of(SHC_WAY_PAST);
     const uint64_t bytes = 16 << 20;
     uint64_t into = 0;
     for (int k = 0; k < 1000; k++) {
-        const uint64_t ns = pace.into_caches ? bytes / 12 : bytes / 18;
-        into += pace.into_caches;
+        const uint64_t ns = goes_into(pace) ? bytes / 12 : bytes / 18;
+        into += goes_into(pace);
         shc_pace_note(&pace, bytes, k % 10 == 9 ? 4 * ns : ns);
     }
     EXPECT_LT(into, 200u) << "364 when one message may turn the way";
+}
+
+// Messages have a third way.
+TEST(Pace, FindsTheFastestOfThreeWays)
+{
+    const uint64_t bytes = 64 << 10, messages = 40000;
+    for (unsigned fastest = 0; fastest < SHC_WAYS; fastest++)
+        for (unsigned begin = 0; begin < SHC_WAYS; begin++) {
+            shc_pace pace = pace_of(static_cast<enum shc_way>(begin), SHC_WAYS);
+            uint64_t by[SHC_WAYS] = {};
+            for (uint64_t k = 0; k < messages; k++) {
+                by[pace.way] += 1;
+                shc_pace_note(&pace, bytes, pace.way == fastest ? 4000 : 5000 + 1000 * pace.way);
+            }
+            EXPECT_GT(by[fastest], messages * 9 / 10) << fastest << " " << begin;
+            for (uint64_t tried : by)
+                EXPECT_GT(tried, messages / 100) << fastest << " " << begin;
+        }
+}
+
+// The one that was second is the first one to take its place.
+TEST(Pace, TurnsToTheNextBestOfThreeWays)
+{
+    shc_pace pace = pace_of(SHC_WAY_PLAIN, SHC_WAYS);
+    uint64_t ns[SHC_WAYS] = {4000, 9000, 5000};
+    for (int k = 0; k < 2000; k++)
+        shc_pace_note(&pace, kChunk, ns[pace.way]);
+    ASSERT_EQ(pace.way, SHC_WAY_PLAIN);
+    ns[SHC_WAY_PLAIN] = 12000;
+    for (int k = 0; k < 400 && pace.way == SHC_WAY_PLAIN; k++)
+        shc_pace_note(&pace, kChunk, ns[pace.way]);
+    EXPECT_EQ(pace.way, SHC_WAY_LINES);
 }
 
 TEST(Pace, IsOfASize)

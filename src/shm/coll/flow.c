@@ -166,7 +166,7 @@ enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count)
 void shc_give_piece(struct shc_task *task, struct shc_span piece, char *slot)
 {
     const struct shc_pace *pace = pace_of(task);
-    if (pace && !pace->into_caches)
+    if (pace && pace->way == SHC_WAY_PAST)
         shc_task_stream(task, piece.offset, slot, piece.bytes);
     else
         shc_task_read(task, piece.offset, slot, piece.bytes);

@@ -3,11 +3,11 @@
 
 #define TRIAL_BYTES (3 * SHC_PACE_ROUND)
 
-/* Until the other way is tried again. Few large messages are not often enough to tell. */
+/* Until another way is tried again. Few large messages are not often enough to tell. */
 #define STAY_BYTES (128 * SHC_PACE_ROUND)
 #define STAY_NOTES 32
 
-/* So much in a row, by so much slower than the other way once was: the machine has changed. */
+/* So much in a row, by so much slower than another way once was: the machine has changed. */
 #define WORSE_BYTES  (4 * SHC_PACE_ROUND)
 #define WORSE_FACTOR 1.25
 
@@ -16,10 +16,49 @@
 #define HOPELESS_NOTES  4
 #define HOPELESS_FACTOR 2.5
 
-/* The other way; this one took so long at last. */
-static void turn(struct shc_pace *pace, double took)
+void shc_paces_init(struct shc_pace paces[SHC_PACES], unsigned ways, enum shc_way way)
 {
-    *pace = (struct shc_pace){.into_caches = !pace->into_caches, .other = took};
+    for (int i = 0; i < SHC_PACES; i++)
+        paces[i] = (struct shc_pace){.way = way, .ways = ways};
+}
+
+/* The fastest of the other ways that are known; or this one, where none is. */
+static unsigned best_other(const struct shc_pace *pace)
+{
+    unsigned best = pace->way;
+    for (unsigned way = 0; way < pace->ways; way++)
+        if (way != pace->way && pace->took[way] > 0 &&
+            (best == pace->way || pace->took[way] < pace->took[best]))
+            best = way;
+    return best;
+}
+
+/* Another way; this one took so long at last. */
+static void turn(struct shc_pace *pace, double took, unsigned way)
+{
+    pace->took[pace->way] = took;
+    pace->way = (enum shc_way)way;
+    pace->notes = 0;
+    pace->bytes = pace->worse = 0;
+    pace->least = pace->best = 0;
+}
+
+/* A way that was never tried, or else the fastest other one. */
+static unsigned untried_or_best(const struct shc_pace *pace)
+{
+    for (unsigned way = 0; way < pace->ways; way++)
+        if (way != pace->way && pace->took[way] == 0)
+            return way;
+    return best_other(pace);
+}
+
+/* The others take turns, too. */
+static unsigned next_retry(struct shc_pace *pace)
+{
+    do
+        pace->retry = (pace->retry + 1) % pace->ways;
+    while (pace->retry == pace->way);
+    return pace->retry;
 }
 
 bool shc_pace_tries(const struct shc_pace *pace)
@@ -27,10 +66,10 @@ bool shc_pace_tries(const struct shc_pace *pace)
     return pace->bytes < TRIAL_BYTES;
 }
 
-static bool is_hopeless(const struct shc_pace *pace)
+static bool is_hopeless(const struct shc_pace *pace, double other)
 {
-    return pace->other > 0 && pace->least > HOPELESS_FACTOR * pace->other &&
-           pace->notes >= HOPELESS_NOTES && pace->bytes >= SHC_PACE_ROUND;
+    return other > 0 && pace->least > HOPELESS_FACTOR * other && pace->notes >= HOPELESS_NOTES &&
+           pace->bytes >= SHC_PACE_ROUND;
 }
 
 static bool has_stayed(const struct shc_pace *pace)
@@ -42,22 +81,27 @@ void shc_pace_note(struct shc_pace *pace, uint64_t bytes, uint64_t ns)
 {
     const double took = (double)ns / (double)bytes;
     const bool tries = shc_pace_tries(pace);
+    const unsigned best_way = best_other(pace);
+    const double other = best_way == pace->way ? 0 : pace->took[best_way];
     pace->notes++;
     pace->bytes += bytes;
     if (pace->least == 0 || took < pace->least)
         pace->least = took; /* the others may have had to wait */
-    /* The first round meets the lines as the other way has left them. */
+    /* The first round meets the lines as the way before has left them. */
     if (tries && pace->bytes > SHC_PACE_ROUND && (pace->best == 0 || took < pace->best))
         pace->best = took;
-    pace->worse = pace->other > 0 && took > WORSE_FACTOR * pace->other
+    pace->worse = other > 0 && took > WORSE_FACTOR * other
                       ? pace->worse + (bytes < SHC_PACE_ROUND ? bytes : SHC_PACE_ROUND)
                       : 0; /* a message may wait for its receiver */
-    if (tries && is_hopeless(pace))
-        turn(pace, pace->least);
+    const unsigned next = untried_or_best(pace);
+    if (tries && is_hopeless(pace, other))
+        turn(pace, pace->least, next);
     else if (shc_pace_tries(pace))
         return;
     else if (pace->worse >= WORSE_BYTES)
-        turn(pace, took);
-    else if (pace->other == 0 || pace->best > pace->other || has_stayed(pace))
-        turn(pace, pace->best);
+        turn(pace, took, best_way);
+    else if (pace->took[next] == 0 || pace->best > pace->took[next])
+        turn(pace, pace->best, next);
+    else if (has_stayed(pace))
+        turn(pace, pace->best, next_retry(pace));
 }

@@ -1,32 +1,46 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Stores past the caches, or into them? Which is faster depends on whether the CPUs of writer and
- * reader share a cache, which a virtual machine does not tell and may change, and by a factor of two
- * either way. So whoever stores tries both, one behind the other, stays with the faster one, and tries
- * the other again now and then. Every rank chooses for itself: nobody else sees how it stores.
+ * How to copy what another CPU reads next: past the caches or into them, and those by which
+ * instructions? Which is fastest depends on the processor and on whether the CPUs of writer and reader
+ * share a cache, which a virtual machine does not tell and may change, and by a factor of two either
+ * way. So whoever stores tries all ways, one behind the other, stays with the fastest one, and tries
+ * another one again now and then. Every rank chooses for itself, and who reads is told how, where that
+ * matters to it.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+enum shc_way {
+    SHC_WAY_PLAIN, /* shc_copy(): the C library's, often the processor's string instructions */
+    SHC_WAY_PAST,  /* shc_copy_stream() */
+    SHC_WAY_LINES, /* shc_copy_lines() */
+    SHC_WAYS
+};
+
 struct shc_pace {
-    bool into_caches; /* the way that is taken; its owner says with which to begin */
-    unsigned notes;   /* messages and rounds, since it was taken */
-    uint64_t bytes;   /* of these */
-    uint64_t worse;   /* and of these the last ones, in a row slower than the other way */
-    double least;     /* nanoseconds a byte of what went fastest */
-    double best;      /* the same in its trial, behind the first round */
-    double other;     /* `best` of the other way; 0: not known */
+    enum shc_way way;      /* that is taken */
+    unsigned ways;         /* so many there are, the first ones */
+    unsigned retry;        /* which one is tried again next */
+    unsigned notes;        /* messages and rounds, since `way` was taken */
+    uint64_t bytes;        /* of these */
+    uint64_t worse;        /* and of these the last ones, in a row slower than another way */
+    double least;          /* nanoseconds a byte of what went fastest */
+    double best;           /* the same in its trial, behind the first round */
+    double took[SHC_WAYS]; /* `best` of each way when it was taken last; 0: not known */
 };
 
 /* A round goes at least once through all memory that is stored to (bulk windows, preset shout slots). */
 #define SHC_PACE_ROUND ((uint64_t)1536 << 10)
 
-/* Sizes up to four times as large share one: what a byte takes, and which way is faster, depends on
+/* Sizes up to four times as large share one: what a byte takes, and which way is fastest, depends on
  * how much of a message is waiting, and on what fits into which cache. */
 #define SHC_PACES 6
+
+/* The first `ways` of them are there, at least two; that one is tried first. */
+void shc_paces_init(struct shc_pace paces[SHC_PACES], unsigned ways, enum shc_way way);
 
 static inline struct shc_pace *shc_pace_for(struct shc_pace paces[SHC_PACES], size_t bytes)
 {
@@ -36,8 +50,8 @@ static inline struct shc_pace *shc_pace_for(struct shc_pace paces[SHC_PACES], si
     return &paces[i];
 }
 
-/* Is it trying this way? Then a collective's message is timed until its readers have read it: the way of
- * storing that is faster for the writer alone may be slower for them. */
+/* Is it trying this way? Then a message is timed until its readers have read it: what is faster for
+ * the writer alone may be slower for them. */
 bool shc_pace_tries(const struct shc_pace *pace);
 
 /* So many bytes, a message or a round of one, were stored in that way, waits for readers included. */

@@ -106,6 +106,8 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     bool complete = comm->scratch && (comm->global_ranks || !config->global_ranks);
     if (!complete)
         return shc_fail(SHC_ERR_NOMEM, "no memory for a group");
+    for (int kind = 0; kind < SHC_OP_KIND_COUNT; kind++)
+        shc_paces_init(comm->paces[kind], SHC_WAY_PAST + 1, SHC_WAY_PAST);
     return shc_p2p_init(&comm->p2p, comm);
 }
 

@@ -4,6 +4,7 @@
  * A message as its sender or its receiver sees it: the point-to-point part of a request.
  */
 
+#include "shm/coll/pace.h"
 #include "shm/kernel/buf.h"
 #include "shm/shmcoll.h"
 
@@ -38,10 +39,13 @@ struct shc_message {
     struct shc_shape other; /* REFUSE_DUE: the sender's */
     size_t moved;           /* bytes that have left, or are here */
     /* Of a send in chunks: */
-    bool past_caches;    /* how they are stored */
-    size_t chunk_bytes;  /* how long each is in a bulk window at most */
-    size_t head_bytes;   /* went in front of them */
-    uint64_t streams_ns; /* since when they go */
+    enum shc_way way;      /* how they are copied */
+    bool waits_for_reader; /* it is over when they are read */
+    uint32_t bulk_lent;    /* bulk windows, up to its last one */
+    size_t chunk_bytes;    /* how long each is in a bulk window at most */
+    size_t head_bytes;     /* went in front of them */
+    uint64_t streams_ns;   /* since when they go */
+    struct shc_pace *pace; /* where that is noted; or NULL */
     uint64_t timeout_ns, begun_ns, deadline_ns, late_ns, late_step_ns;
 };
 

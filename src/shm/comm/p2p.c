@@ -264,8 +264,7 @@ enum shc_status shc_p2p_init(struct shc_p2p *p2p, struct shc_comm *comm)
     p2p->peers = calloc((size_t)comm->seat.world_size, sizeof *p2p->peers);
     if (!p2p->peers)
         return shc_fail(SHC_ERR_NOMEM, "no memory for %d peers", comm->seat.world_size);
-    for (int peer = 0; peer < comm->seat.world_size; peer++)
-        p2p->peers[peer].pace.into_caches = true;
+    shc_paces_init(p2p->paces, SHC_WAYS, SHC_WAY_LINES);
     enum shc_status st = shc_pairs_init(&p2p->pairs, &comm->seat);
     if (st != SHC_OK) {
         free(p2p->peers);

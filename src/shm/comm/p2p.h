@@ -51,8 +51,7 @@ struct shc_p2p_peer {
     struct shc_queue sends;    /* to it; headers go out in this order */
     struct shc_stray *strays;
     struct shc_stray *last_stray;
-    uint64_t messages;    /* headers sent to it */
-    struct shc_pace pace; /* of large messages to it */
+    uint64_t messages; /* headers sent to it */
 };
 
 struct shc_p2p {
@@ -62,6 +61,7 @@ struct shc_p2p {
     struct shc_p2p_peer *peers; /* [world_size] */
     struct shc_queue posted_any;
     struct shc_kept_message sent, received; /* at once */
+    struct shc_pace paces[SHC_PACES];       /* of what goes through bulk windows */
     uint64_t posts, arrivals;               /* counters that order receives, and strays */
     int first_peer;                         /* whose lines are read first in the next pass */
     int pending;                            /* requests that are not over */

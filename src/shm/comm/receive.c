@@ -176,7 +176,11 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
     if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved ||
         line->piece % m->shape.elem_bytes != 0)
         return false;
-    shc_buf_write_lines(&m->buf, m->moved, piece_of(p2p, peer, line, data), line->piece);
+    const char *piece = piece_of(p2p, peer, line, data);
+    if (line->dtype == SHC_WAY_PLAIN)
+        shc_buf_write(&m->buf, m->moved, piece, line->piece);
+    else
+        shc_buf_write_lines(&m->buf, m->moved, piece, line->piece);
     return_window(p2p, peer, line);
     m->moved += line->piece;
     if (m->moved == m->shape.bytes)

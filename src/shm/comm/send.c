@@ -39,9 +39,9 @@ static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, str
         window >= 0 ? shc_window(&p2p->pairs, me, m->peer, (uint32_t)window) : (char *)line->data;
     line->window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
     line->piece = (uint32_t)bytes;
-    if (window >= 0 && m->past_caches)
+    if (window >= 0 && m->way == SHC_WAY_PAST)
         shc_buf_stream(&m->buf, m->moved, to, bytes);
-    else if (window >= SHC_BULK_NAME)
+    else if (window >= SHC_BULK_NAME && m->way == SHC_WAY_LINES)
         shc_buf_read_lines(&m->buf, m->moved, to, bytes);
     else if (bytes > 0)
         shc_buf_read(&m->buf, m->moved, to, bytes);
@@ -114,24 +114,29 @@ static bool announce(struct shc_p2p *p2p, struct shc_request *request)
 _Static_assert((uint64_t)SHC_BULK_WINDOWS *SHC_BULK_BYTES <= SHC_PACE_ROUND,
                "a round goes through all bulk windows");
 
-static bool is_paced(struct shc_p2p *p2p, const struct shc_message *m)
+static void begin_stream(struct shc_p2p *p2p, struct shc_message *m)
 {
-    return shc_select_streams(&p2p->comm->tuning, m->shape.bytes) &&
-           shc_window_has_bulk(&p2p->pairs, m->peer);
+    const struct shc_tuning *tuning = &p2p->comm->tuning;
+    const bool streams = shc_select_streams(tuning, m->shape.bytes);
+    const bool paced = streams && shc_window_has_bulk(&p2p->pairs, m->peer);
+    m->pace = paced ? shc_pace_for(p2p->paces, m->shape.bytes) : NULL;
+    m->way = paced ? m->pace->way : streams ? SHC_WAY_PAST : SHC_WAY_LINES;
+    m->waits_for_reader = paced && shc_pace_tries(m->pace);
+    m->head_bytes = m->moved;
+    m->chunk_bytes = shc_select_piece(tuning, m->shape.bytes - m->moved, SHC_BULK_BYTES,
+                                      p2p->comm->seat.world_size);
+    m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer); /* all its bytes may be in lines */
+    m->streams_ns = shc_clock_ns();
 }
 
-static bool goes_past_caches(struct shc_p2p *p2p, const struct shc_message *m)
+/* Its bytes have left. False: it is to be timed until they are read, and that is to come. */
+static bool end_stream(struct shc_p2p *p2p, struct shc_message *m)
 {
-    return is_paced(p2p, m) ? !p2p->peers[m->peer].pace.into_caches
-                            : shc_select_streams(&p2p->comm->tuning, m->shape.bytes);
-}
-
-/* The message has gone out. */
-static void note_pace(struct shc_p2p *p2p, const struct shc_message *m)
-{
-    if (is_paced(p2p, m))
-        shc_pace_note(&p2p->peers[m->peer].pace, m->shape.bytes - m->head_bytes,
-                      shc_clock_ns() - m->streams_ns);
+    if (m->waits_for_reader && !shc_window_bulk_was_read(&p2p->pairs, m->peer, m->bulk_lent))
+        return false;
+    if (m->pace)
+        shc_pace_note(m->pace, m->shape.bytes - m->head_bytes, shc_clock_ns() - m->streams_ns);
+    return true;
 }
 
 /* Chunks go out while there are lines and windows. With no window to be had, and none on its way
@@ -140,13 +145,8 @@ static void note_pace(struct shc_p2p *p2p, const struct shc_message *m)
 static bool stream(struct shc_p2p *p2p, struct shc_request *request)
 {
     struct shc_message *m = &request->message;
-    if (m->streams_ns == 0) {
-        m->past_caches = goes_past_caches(p2p, m);
-        m->head_bytes = m->moved;
-        m->chunk_bytes = shc_select_piece(&p2p->comm->tuning, m->shape.bytes - m->moved,
-                                          SHC_BULK_BYTES, p2p->comm->seat.world_size);
-        m->streams_ns = shc_clock_ns();
-    }
+    if (m->streams_ns == 0)
+        begin_stream(p2p, m);
     while (m->moved < m->shape.bytes) {
         struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
         if (!line)
@@ -156,11 +156,13 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
             return true;
         fill_line(line, SHC_LINE_CHUNK, m);
         line->bytes = m->moved;
+        line->dtype = (uint8_t)m->way;
         put_piece(p2p, line, m, window, next_piece(m, chunk_room(m, window)));
         shc_pair_post(&p2p->pairs, m->peer);
+        m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer);
     }
-    note_pace(p2p, m);
-    shc_p2p_finish_ok(p2p, request);
+    if (end_stream(p2p, m))
+        shc_p2p_finish_ok(p2p, request);
     return true;
 }
 

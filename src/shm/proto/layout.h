@@ -42,7 +42,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 11u
+#define SHC_LAYOUT_VERSION 12u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 32
@@ -187,8 +187,8 @@ enum shc_line_kind {
 
 struct shc_line_shm {
     shc_a64 number;
-    uint8_t kind; /* enum shc_line_kind */
-    uint8_t dtype;
+    uint8_t kind;  /* enum shc_line_kind */
+    uint8_t dtype; /* CHUNK: enum shc_way, how it was copied, and is best copied on */
     uint8_t elem_bytes;
     uint8_t window; /* or shuttle, that holds the piece; SHC_NO_WINDOW: it is in `data` */
     uint32_t piece; /* bytes that come with this line */

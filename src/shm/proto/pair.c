@@ -190,6 +190,11 @@ bool shc_window_awaited(const struct shc_pairs *pairs, int peer)
     return pair->lent > 0 || bulk_out(pairs, peer) > 0;
 }
 
+bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t lent)
+{
+    return bulk_out(pairs, peer) <= pairs->pairs[peer].bulk_lent - lent;
+}
+
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
 {
     if (!have_windows(pairs))

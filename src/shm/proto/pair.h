@@ -162,6 +162,13 @@ bool shc_window_has_bulk(struct shc_pairs *pairs, int peer);
 /* Is a window that carries chunks on its way back from the peer? */
 bool shc_window_awaited(const struct shc_pairs *pairs, int peer);
 
+/* How many bulk windows the peer was lent up to now; and has it read so many of them? */
+SHC_INLINE uint32_t shc_window_bulk_lent(const struct shc_pairs *pairs, int peer)
+{
+    return pairs->pairs[peer].bulk_lent;
+}
+bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t lent);
+
 /* May a line of the peer name it? Not a shuttle that this rank holds itself. */
 bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name);
 
