@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -163,3 +165,40 @@ def test_splits_that_differ_are_told_on_every_rank() -> None:
 
     ended = outcomes(3, body)
     assert [(outcome.error, outcome.exit) for outcome in ended] == [("", 0)] * 3, ended
+
+
+def test_blocks_of_two_ranks_may_need_more_than_32_bits() -> None:
+    """The tables of two ranks are narrower in their call lines while that is enough."""
+
+    def body(rank: Rank) -> None:
+        rank.init()
+        huge = torch.zeros(1, dtype=torch.uint8).expand(2**32 + rank.rank)
+        inputs = [torch.zeros(1, dtype=torch.uint8)] * 2
+        inputs[rank.rank] = huge
+        with pytest.raises(dist.DistBackendError) as error:
+            dist.all_to_all([torch.zeros(1, dtype=torch.uint8) for _ in range(2)], inputs)
+        assert "rank 0 sends 4294967296 elements to rank 0, which expects 1" in str(error.value)
+
+    ended = outcomes(2, body)
+    assert [(outcome.error, outcome.exit) for outcome in ended] == [("", 0)] * 2, ended
+
+
+def test_blocks_around_the_size_that_goes_with_the_call() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        me, other = rank.rank, 1 - rank.rank
+        for sizes in itertools.product((0, 1, 31, 32, 33, 64), repeat=2):
+            sent = [5, 5]
+            sent[other] = sizes[me]
+            got = [5, 5]
+            got[other] = sizes[other]
+            output = torch.zeros(sum(got), dtype=torch.uint8)
+            source = torch.arange(sum(sent), dtype=torch.uint8) + 100 * me
+            dist.all_to_all_single(output, source, got, sent)
+            begin = 0 if other == 1 else 5  # of what the other one sends to me
+            theirs = torch.arange(begin, begin + sizes[other], dtype=torch.uint8) + 100 * other
+            mine = source[:5] if me == 0 else source[sizes[me] :]
+            want = torch.cat((mine, theirs) if me == 0 else (theirs, mine))
+            assert torch.equal(output, want), sizes
+
+    run(2, body)

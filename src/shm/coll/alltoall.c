@@ -7,7 +7,8 @@
  * line, if that table fits (up to three ranks), else in its small slot of this epoch's parity.
  * Behind the meeting every rank compares all tables. The blocks go
  *
- *   inline     two ranks, a block of up to 16 B: behind the table in the call line
+ *   inline     two ranks, a block of up to 32 B: behind the table in the call line, whose numbers have
+ *              32 bits there unless one of them needs more
  *   staged     in chunks through the exchange cells of the pair, the first before the call line
  *   packed     behind the table in the small slot, if all of a rank's fit there: more than two
  *              ranks; two without an arena
@@ -29,6 +30,7 @@ struct layout {
     bool packed[SHC_MAX_WORLD]; /* rank i's blocks are in its slot */
     const uint64_t
         *tables[SHC_MAX_WORLD]; /* to be read behind the meeting, and before slots are used */
+    uint64_t read_table[4];     /* two ranks: the other's */
     size_t chunk_bytes;
 };
 
@@ -46,10 +48,46 @@ SHC_INLINE const uint64_t *table_of(const struct shc_task *task, int world, int 
     return (const uint64_t *)(const void *)shc_task_payload(task, rank);
 }
 
-/* Does a block for the other of two ranks go behind the table in the call line? */
-SHC_INLINE bool rides(int world, size_t bytes)
+/* A table of two ranks in a call line: four numbers of 32 bits, and a block behind them; or WIDE, and
+ * the numbers as they are from WIDE_OFFSET on. */
+#define NARROW_BYTES (4 * sizeof(uint32_t))
+#define WIDE         UINT32_MAX
+#define WIDE_OFFSET  sizeof(uint64_t)
+
+SHC_INLINE bool is_narrow(const uint64_t *table)
 {
-    return world == 2 && bytes <= SHC_INLINE_BYTES - table_bytes(2);
+    return (table[0] | table[1] | table[2] | table[3]) < WIDE;
+}
+
+static void write_table(char *payload, const uint64_t *table)
+{
+    uint32_t narrow[4] = {WIDE};
+    if (SHC_UNLIKELY(!is_narrow(table))) {
+        memcpy(payload, narrow, sizeof narrow[0]);
+        memcpy(payload + WIDE_OFFSET, table, table_bytes(2));
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        narrow[i] = (uint32_t)table[i];
+    memcpy(payload, narrow, NARROW_BYTES);
+}
+
+static void read_table(uint64_t *table, const char *payload)
+{
+    uint32_t narrow[4];
+    memcpy(narrow, payload, NARROW_BYTES);
+    if (SHC_UNLIKELY(narrow[0] == WIDE)) {
+        memcpy(table, payload + WIDE_OFFSET, table_bytes(2));
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        table[i] = narrow[i];
+}
+
+/* Does a block for the other of two ranks go behind this table in the call line? */
+SHC_INLINE bool rides(int world, const uint64_t *table, size_t bytes)
+{
+    return world == 2 && bytes <= SHC_INLINE_BYTES - NARROW_BYTES && is_narrow(table);
 }
 
 /* Bytes in front of block `rank` of such a row. */
@@ -85,7 +123,9 @@ SHC_INLINE void look_at_tensors(const struct shc_task *task, int world, struct l
         layout->in_offset[rank] = in;
         layout->in_bytes[rank] = (size_t)table[rank];
         layout->out_offset[rank] = out;
-        layout->tables[rank] = table_of(task, world, rank);
+        layout->tables[rank] = rank == task->seat->rank ? table
+                               : world == 2             ? layout->read_table
+                                                        : table_of(task, world, rank);
         in += (size_t)table[rank];
         out += (size_t)table[world + rank];
     }
@@ -105,10 +145,13 @@ SHC_INLINE void enter(struct shc_task *task, int world, const struct layout *lay
         return;
     }
     char *payload = shc_task_payload(task, task->seat->rank);
-    memcpy(payload, table, table_bytes(world));
     const int peer = (task->seat->rank + 1) % world; /* the other one of two */
-    if (rides(world, layout->in_bytes[peer]))
-        shc_buf_read(&task->in, layout->in_offset[peer], payload + table_bytes(world),
+    if (world == 2)
+        write_table(payload, table);
+    else
+        memcpy(payload, table, table_bytes(world));
+    if (rides(world, table, layout->in_bytes[peer]))
+        shc_buf_read(&task->in, layout->in_offset[peer], payload + NARROW_BYTES,
                      layout->in_bytes[peer]);
     shc_task_enter(task);
 }
@@ -146,7 +189,7 @@ SHC_INLINE void measure(const struct shc_task *task, int world, struct layout *l
         layout->its_bytes[rank] = (size_t)its[me];
         layout->packed[rank] = packs(task, world, its);
         for (int to = 0; !layout->packed[rank] && to < world; to++)
-            if (to != rank && its[to] > *block && !rides(world, (size_t)its[to]))
+            if (to != rank && its[to] > *block && !rides(world, its, (size_t)its[to]))
                 *block = (size_t)its[to];
         if (!layout->packed[rank] && sum_before(its, world) > *input)
             *input = sum_before(its, world);
@@ -161,9 +204,9 @@ SHC_INLINE void take_inline_and_packed(struct shc_task *task, int world,
         const char *blocks = (const char *)shc_task_table(task, rank) + table_bytes(world);
         if (rank == me)
             continue;
-        if (rides(world, layout->its_bytes[rank]))
-            shc_buf_write(&task->out, layout->out_offset[rank], layout->tables[rank] + 2 * world,
-                          layout->its_bytes[rank]);
+        if (rides(world, layout->tables[rank], layout->its_bytes[rank]))
+            shc_buf_write(&task->out, layout->out_offset[rank],
+                          shc_task_payload(task, rank) + NARROW_BYTES, layout->its_bytes[rank]);
         else if (layout->packed[rank])
             shc_buf_write(&task->out, layout->out_offset[rank], blocks + layout->its_offset[rank],
                           layout->its_bytes[rank]);
@@ -177,7 +220,8 @@ static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
     const int world = task->seat->world_size;
-    const bool there = layout->packed[task->seat->rank] || rides(world, layout->in_bytes[peer]);
+    const bool there = layout->packed[task->seat->rank] ||
+                       rides(world, layout->tables[task->seat->rank], layout->in_bytes[peer]);
     const size_t bytes = there ? 0 : layout->in_bytes[peer];
     struct shc_span chunk = shc_plan_chunk(bytes, layout->chunk_bytes, k);
     return (struct shc_span){layout->in_offset[peer] + chunk.offset, chunk.bytes};
@@ -187,7 +231,8 @@ static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
     const int world = task->seat->world_size;
-    const bool here = layout->packed[peer] || rides(world, layout->its_bytes[peer]);
+    const bool here =
+        layout->packed[peer] || rides(world, layout->tables[peer], layout->its_bytes[peer]);
     const size_t bytes = here ? 0 : layout->its_bytes[peer];
     struct shc_span chunk = shc_plan_chunk(bytes, layout->chunk_bytes, k);
     return (struct shc_span){layout->out_offset[peer] + chunk.offset, chunk.bytes};
@@ -243,6 +288,8 @@ SHC_INLINE enum shc_status run(struct shc_task *task, int world)
     shc_swap_begin(&swap);
     enter(task, world, &layout, table);
     SHC_TRY(shc_task_meet(task));
+    if (world == 2)
+        read_table(layout.read_table, shc_task_payload(task, 1 - me));
     SHC_TRY(compare_tables(task, world, &layout));
     measure(task, world, &layout, &block, &input);
     shc_task_keep(task, layout.in_offset[me], layout.out_offset[me], layout.in_bytes[me]);
