@@ -242,25 +242,39 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
     }
 }
 
-/* Not while it moves: a turn may take long then, and they are counted, not timed. */
-SHC_INLINE bool spin(const struct shc_wait *wait, const struct shc_target *target)
+/* Until it has moved: a turn may take long then, and they are counted, not timed. */
+SHC_INLINE bool spin(const struct shc_wait *wait, const struct shc_target *target, bool *moved)
 {
     const uint64_t moves = moves_of(target);
-    for (uint32_t i = 0; i < wait->patience.spins && moves_of(target) == moves; i++) {
+    *moved = false;
+    for (uint32_t i = 0; i < wait->patience.spins && !*moved; i++) {
         if (target->ready(target->arg))
             return true;
         shc_cpu_relax();
+        *moved = moves_of(target) != moves;
     }
+    return false;
+}
+
+/* It has moved. As long as it does, spinning begins anew, until that time. */
+static bool spin_on(const struct shc_wait *wait, const struct shc_target *target, uint64_t until_ns)
+{
+    bool moved = true;
+    while (moved && shc_clock_ns() < until_ns)
+        if (spin(wait, target, &moved))
+            return true;
     return false;
 }
 
 /* As long as it moves, patience begins anew, until the next look is due. */
 static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_target *target,
-                                    bool *ready)
+                                    bool moved, bool *ready)
 {
-    uint64_t now_ns = shc_clock_ns(), until_ns = now_ns + YIELDING_NS, moves = moves_of(target);
+    uint64_t now_ns = shc_clock_ns(), until_ns = now_ns + YIELDING_NS;
     const uint64_t look_ns = now_ns + SLICE_NS - YIELDING_NS;
-    for (uint32_t i = 0; i < wait->patience.yields && now_ns < until_ns; i++) {
+    *ready = moved && spin_on(wait, target, look_ns);
+    uint64_t moves = moves_of(target);
+    for (uint32_t i = 0; i < wait->patience.yields && now_ns < until_ns && !*ready; i++) {
         shc_os_thread_yield();
         /* Behind the yield, which may last: what has come meanwhile counts more than what others
          * have found since. */
@@ -271,8 +285,9 @@ static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_targ
             SHC_TRY(judge_group(wait));
         now_ns = shc_clock_ns();
         if (moves_of(target) != moves && now_ns < look_ns) {
+            *ready = spin_on(wait, target, look_ns);
             moves = moves_of(target);
-            until_ns = now_ns + YIELDING_NS;
+            until_ns = shc_clock_ns() + YIELDING_NS;
             i = 0;
         }
     }
@@ -280,12 +295,13 @@ static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_targ
 }
 
 /* Behind the spinning. */
-static enum shc_status wait_longer(struct shc_wait *wait, const struct shc_target *target)
+static enum shc_status wait_longer(struct shc_wait *wait, const struct shc_target *target,
+                                   bool moved)
 {
     bool ready = false;
-    while (!ready) {
+    for (; !ready; moved = false) {
         const uint64_t moves = moves_of(target);
-        SHC_TRY(yield_awhile(wait, target, &ready));
+        SHC_TRY(yield_awhile(wait, target, moved, &ready));
         if (!ready)
             SHC_TRY(wait_asleep(wait, target, moves, &ready));
     }
@@ -294,7 +310,8 @@ static enum shc_status wait_longer(struct shc_wait *wait, const struct shc_targe
 
 enum shc_status shc_wait_for(struct shc_wait *wait, const struct shc_target *target)
 {
-    return spin(wait, target) ? SHC_OK : wait_longer(wait, target);
+    bool moved;
+    return spin(wait, target, &moved) ? SHC_OK : wait_longer(wait, target, moved);
 }
 
 struct word {
@@ -320,7 +337,7 @@ static SHC_NOINLINE enum shc_status wait_word_longer(struct shc_wait *wait, int 
         .peer = peer,
         .shared = true,
     };
-    return wait_longer(wait, &target);
+    return wait_longer(wait, &target, false);
 }
 
 enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *word, uint64_t want)
