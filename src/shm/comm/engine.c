@@ -323,7 +323,8 @@ void shc_request_finish(struct shc_request *request, enum shc_status status, con
 {
     struct shc_engine *engine = &request->comm->engine;
     request->status = status;
-    snprintf(request->error, sizeof request->error, "%s", error);
+    if (status != SHC_OK)
+        snprintf(request->error, sizeof request->error, "%s", error);
     pthread_mutex_lock(&engine->lock);
     bool notify = request->notify;
     /* release request/done -> acquire in shc_request_done(): status, error, the output. */

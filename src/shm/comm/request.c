@@ -52,9 +52,10 @@ static enum shc_status request_create(struct shc_comm *comm, const struct shc_op
         return shc_fail(SHC_ERR_INVALID, "%s: tensors, but no list of them",
                         shc_op_kind_name(op->kind));
     size_t bytes = copy_bytes(&op->input) + copy_bytes(&op->output);
-    struct shc_request *request = calloc(1, sizeof *request + bytes);
+    struct shc_request *request = malloc(sizeof *request + bytes);
     if (!request)
         return shc_fail(SHC_ERR_NOMEM, "no memory for a request");
+    memset(request, 0, offsetof(struct shc_request, error) + 1);
     char *at = (char *)(request + 1);
     request->comm = comm;
     request->op = *op;

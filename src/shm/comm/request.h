@@ -30,8 +30,8 @@ struct shc_request {
     struct shc_message message; /* of a send or a receive; guarded by the lock of comm->p2p */
     bool notify;                /* guarded by the engine's lock until done */
     enum shc_status status;
-    char error[SHC_ERROR_TEXT_BYTES];
     struct shc_request *next; /* of the engine's lists; before it is done, of point-to-point's */
+    char error[SHC_ERROR_TEXT_BYTES]; /* last: but for its first byte it is not cleared */
 };
 
 /* Has the operation ended, and its `complete` returned if there is one? A thread that waits inside
