@@ -10,7 +10,7 @@ Debian: apt-get install libopenmpi-dev openmpi-bin libmpich-dev mpich. `ratio` i
 over ours. GB/s is how fast two ranks read lines that the other has just written, in the same
 rounds: it tells whether the ranks share a cache. `roof` is the part of the time that scaling in
 place and that exchange would take, `scale` that of the scaling alone, `bare` that of the loops of such
-an all_reduce without a library around them. --json keeps every round.
+an all_reduce, or of such a stream, without a library around them. --json keeps every round.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ static void bound_round(const struct world *world, struct row *row, int r)
     if (row->scaled)
         row->scale[r] = bound_scale(world, row->bytes);
     if (row->bared)
-        row->bare[r] = bound_bare(world, row->bytes);
+        row->bare[r] = row->scaled ? bound_bare(world, row->bytes) : bound_ring(world, row->bytes);
     row->hop[r] = bound_hop(world);
 }
 
@@ -220,7 +220,8 @@ static void measure_size(const struct world *world, const struct options *o, con
         return;
     struct row row = {.op = name, .numbers = world->numbers[OURS], .bytes = bytes};
     row.scaled = strcmp(name, "all_reduce") == 0 && bytes >= (64u << 10) && !world->renumbered;
-    row.bared = row.scaled && world->size == 2 && (bytes & (bytes - 1)) == 0;
+    row.bared = world->size == 2 && (bytes & (bytes - 1)) == 0 &&
+                (row.scaled || (strcmp(name, "stream") == 0 && bytes >= (64u << 10)));
     row.hopped = strcmp(name, "barrier") == 0 && world->size == 2;
     measure(world, o, call, &row);
     if (world->rank == 0)

@@ -62,7 +62,8 @@ void rows_add(const struct row *row, FILE *json)
         printf("  %5.0f %%  %5.0f %%", 100 * median(roof, row->rounds),
                100 * median(scale, row->rounds));
     if (row->bared)
-        printf("  %5.0f %%", 100 * median(bare, row->rounds));
+        printf(row->scaled ? "  %5.0f %%" : "                    %5.0f %%",
+               100 * median(bare, row->rounds));
     if (row->hopped)
         printf("  %.2f hops", median(hops, row->rounds));
     if (row->numbers.dtype != SHC_FLOAT32 || row->numbers.redop != SHC_SUM)

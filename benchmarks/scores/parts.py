@@ -126,8 +126,11 @@ def c_row(one: dict[str, Any], ranks: int, other: str) -> list[Row]:
         bounds = [s + one["bytes"] / gbs / 1e3 for s, gbs in zip(one["scale_us"], exchange)]
         rows.append(row("scale", (s / mine for mine, s in zip(ours, one["scale_us"]))))
         rows.append(row("roof", (bound / mine for mine, bound in zip(ours, bounds))))
-    if "bare_us" in one:
-        bare = one["bare_us"]
+    bare = one.get("bare_us", [])
+    if one["op"] == "stream" and bare:
+        limit = (theirs / least for least, theirs in zip(bare, one["theirs_us"]))
+        rows.append(row("ratio limit", limit, other))
+    elif bare:
         rows.append(row("scale limit", (s / least for least, s in zip(bare, one["scale_us"]))))
         rows.append(row("roof limit", (bound / least for least, bound in zip(bare, bounds))))
     return rows

@@ -131,6 +131,8 @@ C_GOALS = (
         ops=("stream",),
         sizes=powers(64 * KIB, 32 * MIB),
         rivals=MPIS,
+        limit="ratio limit",
+        limit_of="a bare ring",
     ),
 )
 

@@ -363,6 +363,16 @@ def test_rows_of_the_peers() -> None:
     assert (growth.size_bytes, growth.values) == (200_000, (2.0, 1.0))
 
 
+def test_a_stream_is_limited_by_a_bare_ring() -> None:
+    data = json.loads(json.dumps(PEERS))
+    data["runs"][0]["rows"] = data["runs"][0]["rows"][:1]
+    one = data["runs"][0]["rows"][0]
+    del one["scale_us"]
+    one |= {"op": "stream", "bare_us": [12.0, 10.0]}
+    limit = chosen(parts.c_rows(data), "ratio limit")
+    assert (limit.rival, limit.values) == ("mpich", (2.5, 2.0))
+
+
 def test_a_barrier_is_told_in_ways_of_a_flag() -> None:
     data = json.loads(json.dumps(PEERS))
     data["runs"][0]["rows"] = data["runs"][0]["rows"][:1]
