@@ -77,6 +77,14 @@ static bool has_stayed(const struct shc_pace *pace)
     return pace->bytes >= STAY_BYTES && pace->notes >= STAY_NOTES;
 }
 
+void shc_pace_count(struct shc_pace *pace, uint64_t bytes)
+{
+    pace->notes++;
+    pace->bytes += bytes;
+    if (has_stayed(pace))
+        turn(pace, pace->best, next_retry(pace));
+}
+
 void shc_pace_note(struct shc_pace *pace, uint64_t bytes, uint64_t ns)
 {
     const double took = (double)ns / (double)bytes;

@@ -56,3 +56,6 @@ bool shc_pace_tries(const struct shc_pace *pace);
 
 /* So many bytes, a message or a round of one, were stored in that way, waits for readers included. */
 void shc_pace_note(struct shc_pace *pace, uint64_t bytes, uint64_t ns);
+
+/* So many more, of which nobody knows how long they took. pre: not while it tries. */
+void shc_pace_count(struct shc_pace *pace, uint64_t bytes);

@@ -280,7 +280,7 @@ void shc_p2p_fini(struct shc_p2p *p2p)
         struct shc_stray *stray = p2p->peers[peer].strays, *next;
         for (; stray; stray = next) {
             next = stray->next;
-            free(stray);
+            shc_stray_free(stray);
         }
     }
     shc_pairs_fini(&p2p->pairs);

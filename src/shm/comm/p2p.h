@@ -43,6 +43,7 @@ struct shc_stray {
     struct shc_stray *next;
     uint64_t arrival; /* among those of all peers */
     struct shc_line_shm line;
+    uint8_t *piece; /* out of bulk windows, which are read in their order; or NULL */
 };
 
 struct shc_p2p_peer {
@@ -147,6 +148,9 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer);
  * and it is what it wants; waits for a line for some microseconds. *over false: it must be submitted. */
 SHC_NODISCARD enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op,
                                                   bool *over);
+
+/* With what was put aside of it; or NULL. */
+void shc_stray_free(struct shc_stray *stray);
 
 /* Gives the receive a stray that it takes, or lets it wait for a message. */
 void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request);

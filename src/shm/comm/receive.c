@@ -39,7 +39,7 @@ static inline void look_at_header(struct shc_line_shm *header, const struct shc_
 /* A line comes from another process: nothing it says may lead outside. */
 static inline bool is_sound(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
 {
-    size_t room =
+    const size_t room =
         line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : shc_window_bytes(line->window);
     return (line->window == SHC_NO_WINDOW || shc_window_exists(&p2p->pairs, peer, line->window)) &&
            line->piece <= room && (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
@@ -56,10 +56,29 @@ static inline const char *piece_of(const struct shc_p2p *p2p, int peer,
                : shc_window(&p2p->pairs, peer, p2p->comm->seat.rank, line->window);
 }
 
+static bool is_in_bulk(const struct shc_line_shm *line)
+{
+    return line->window != SHC_NO_WINDOW && line->window >= SHC_BULK_NAME;
+}
+
+/* A receive has taken the piece. */
 static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
 {
-    if (line->window != SHC_NO_WINDOW)
-        shc_window_return(&p2p->pairs, peer, line->window);
+    if (line->window == SHC_NO_WINDOW)
+        return;
+    if (line->kind == SHC_LINE_EAGER && is_in_bulk(line))
+        shc_window_take_whole(&p2p->pairs, peer, line->piece);
+    shc_window_return(&p2p->pairs, peer, line->window, line->piece);
+}
+
+/* Copied on as it was copied there. */
+static void write_piece(struct shc_message *m, const struct shc_line_shm *line, const char *piece)
+{
+    if (line->way == SHC_WAY_PLAIN)
+        shc_buf_write(&m->buf, m->moved, piece, line->piece);
+    else
+        shc_buf_write_lines(&m->buf, m->moved, piece, line->piece);
+    m->moved += line->piece;
 }
 
 /* The withdrawn receive gets this header. */
@@ -74,13 +93,13 @@ static void take_message(struct shc_p2p *p2p, struct shc_request *request, int p
     if (line->kind == SHC_LINE_RTS) {
         m->state = fits ? SHC_MESSAGE_GRANT_DUE : SHC_MESSAGE_REFUSE_DUE;
         m->other = theirs;
-        m->moved = fits ? line->piece : 0;
+        m->moved = 0;
         shc_queue_append(&p2p->peers[peer].incoming, request);
         shc_p2p_answer(p2p, peer); /* so that the sender goes on while the head is copied */
     }
     /* A request that does not fit may be over by now. */
     if (fits)
-        shc_buf_write(&m->buf, 0, piece_of(p2p, peer, line, data), line->piece);
+        write_piece(m, line, piece_of(p2p, peer, line, data));
     return_window(p2p, peer, line);
     if (line->kind == SHC_LINE_RTS)
         return;
@@ -108,6 +127,29 @@ static struct shc_request *match(struct shc_p2p *p2p, int peer, int32_t tag)
     return named;
 }
 
+/* Bulk windows are read in their order: what is in them is put aside. False: no memory. */
+static bool put_aside(struct shc_p2p *p2p, int peer, struct shc_stray *stray)
+{
+    struct shc_line_shm *line = &stray->line;
+    stray->piece = NULL;
+    if (!is_in_bulk(line))
+        return true;
+    stray->piece = malloc(line->piece ? line->piece : 1);
+    if (!stray->piece)
+        return false;
+    memcpy(stray->piece, piece_of(p2p, peer, line, NULL), line->piece);
+    shc_window_return(&p2p->pairs, peer, line->window, line->piece);
+    line->window = SHC_NO_WINDOW;
+    return true;
+}
+
+void shc_stray_free(struct shc_stray *stray)
+{
+    if (stray)
+        free(stray->piece);
+    free(stray);
+}
+
 /* False when there is no memory to keep it: it stays in its line. */
 static bool keep_stray(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
                        const uint8_t *data)
@@ -117,9 +159,13 @@ static bool keep_stray(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
     if (!stray)
         return false;
     stray->next = NULL;
-    stray->arrival = p2p->arrivals++;
     look_at_header(&stray->line, line);
     memcpy(stray->line.data, data, sizeof stray->line.data);
+    if (!put_aside(p2p, peer, stray)) {
+        shc_stray_free(stray);
+        return false;
+    }
+    stray->arrival = p2p->arrivals++;
     if (from->last_stray)
         from->last_stray->next = stray;
     else
@@ -176,13 +222,8 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
     if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved ||
         line->piece % m->shape.elem_bytes != 0)
         return false;
-    const char *piece = piece_of(p2p, peer, line, data);
-    if (line->dtype == SHC_WAY_PLAIN)
-        shc_buf_write(&m->buf, m->moved, piece, line->piece);
-    else
-        shc_buf_write_lines(&m->buf, m->moved, piece, line->piece);
+    write_piece(m, line, piece_of(p2p, peer, line, data));
     return_window(p2p, peer, line);
-    m->moved += line->piece;
     if (m->moved == m->shape.bytes)
         shc_p2p_finish_ok(p2p, request);
     return true;
@@ -217,7 +258,8 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
         const struct shc_line_shm *line = shc_pair_peek(&p2p->pairs, peer);
         struct shc_line_shm header;
         bool kept;
-        if (!line)
+        /* While nothing pends, whoever comes next may want just this, and it is not put aside. */
+        if (!line || p2p->pending == 0)
             return;
         look_at_header(&header, line);
         if (!take_line(p2p, peer, &header, line->data, &kept)) {
@@ -271,12 +313,15 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request)
     int from = -1;
     struct shc_stray *stray = take_stray(p2p, m, &from);
     m->state = SHC_MESSAGE_POSTED;
+    if (stray && stray->piece && stray->line.kind == SHC_LINE_EAGER)
+        shc_window_take_whole(&p2p->pairs, from, stray->line.piece);
     if (stray)
-        take_message(p2p, request, from, &stray->line, stray->line.data);
+        take_message(p2p, request, from, &stray->line,
+                     stray->piece ? stray->piece : stray->line.data);
     else
         shc_queue_append(m->peer == SHC_ANY_SOURCE ? &p2p->posted_any : &p2p->peers[m->peer].posted,
                          request);
-    free(stray);
+    shc_stray_free(stray);
 }
 
 /* ---- at once ---- */
@@ -309,7 +354,7 @@ static inline enum receipt receive_oldest(struct shc_p2p *p2p, struct shc_messag
     look_at_header(&header, line);
     if (!is_whole(&header, m) || !is_sound(p2p, m->peer, &header))
         return NOT_AT_ONCE;
-    shc_buf_write(&m->buf, 0, piece_of(p2p, m->peer, &header, line->data), header.piece);
+    write_piece(m, &header, piece_of(p2p, m->peer, &header, line->data));
     return_window(p2p, m->peer, &header);
     shc_pair_take(&p2p->pairs, m->peer);
     shc_pair_ring(&p2p->pairs, m->peer);

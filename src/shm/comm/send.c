@@ -25,6 +25,7 @@ static inline void fill_line(struct shc_line_shm *line, enum shc_line_kind kind,
     line->kind = (uint8_t)kind;
     line->window = SHC_NO_WINDOW;
     line->piece = 0;
+    line->way = SHC_WAY_PLAIN;
     line->tag = m->tag;
     line->message = m->number;
     put_shape(line, &m->shape);
@@ -38,7 +39,8 @@ static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, str
     char *to =
         window >= 0 ? shc_window(&p2p->pairs, me, m->peer, (uint32_t)window) : (char *)line->data;
     line->window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
-    line->piece = (uint32_t)bytes;
+    line->piece = (uint32_t)bytes & 0xffffff;
+    line->way = (uint32_t)m->way & 0xff;
     if (window >= 0 && m->way == SHC_WAY_PAST)
         shc_buf_stream(&m->buf, m->moved, to, bytes);
     else if (window >= SHC_BULK_NAME && m->way == SHC_WAY_LINES)
@@ -62,14 +64,55 @@ static size_t chunk_room(const struct shc_message *m, int window)
     return window >= SHC_BULK_NAME ? m->chunk_bytes : SHC_WINDOW_BYTES;
 }
 
+/* Below stream_bytes nothing is timed: the shortest messages that are have chosen. */
+static void choose_way(struct shc_p2p *p2p, struct shc_message *m)
+{
+    const bool streams = shc_select_streams(&p2p->comm->tuning, m->shape.bytes);
+    const bool bulk = shc_window_has_bulk(&p2p->pairs, m->peer);
+    struct shc_pace *pace = shc_pace_for(p2p->paces, m->shape.bytes);
+    m->pace = bulk && streams ? pace : NULL;
+    if (!bulk)
+        m->way = streams ? SHC_WAY_PAST : SHC_WAY_PLAIN;
+    else
+        m->way = !streams && pace->way == SHC_WAY_PAST ? SHC_WAY_LINES : pace->way;
+}
+
+/* Does the peer still read what it was lent? Then it keeps nobody waiting to fill more before that is
+ * said. */
+static bool is_reading(struct shc_p2p *p2p, int peer)
+{
+    return !shc_window_bulk_was_read(&p2p->pairs, peer, shc_window_bulk_lent(&p2p->pairs, peer));
+}
+
+/* Bulk windows for all of the message, or -1. While ways to copy are tried there are none, since nobody
+ * would know how long it takes until it has been read. */
+static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
+{
+    size_t room = m->shape.bytes;
+    choose_way(p2p, m);
+    if ((m->pace && shc_pace_tries(m->pace)) || !shc_window_has_bulk(&p2p->pairs, m->peer) ||
+        !shc_window_may_send_whole(&p2p->pairs, m->peer, room) ||
+        (room > SHC_HEAD_BYTES && !is_reading(p2p, m->peer)))
+        return -1;
+    const int window = shc_window_lend_run(&p2p->pairs, m->peer, m->shape.bytes, &room);
+    if (window < 0)
+        return -1;
+    shc_window_note_whole(&p2p->pairs, m->peer, m->shape.bytes);
+    if (m->pace)
+        shc_pace_count(m->pace, m->shape.bytes);
+    return window;
+}
+
 /* The header goes out in that free line, with all the bytes. False: there is no room for them now. */
 static inline bool send_whole(struct shc_p2p *p2p, struct shc_message *m, struct shc_line_shm *line)
 {
-    if (m->shape.bytes > SHC_WINDOW_BYTES)
+    if (m->shape.bytes > SHC_WHOLE_BYTES)
         return false;
     int window = -1;
+    m->way = SHC_WAY_PLAIN;
     if (m->shape.bytes > SHC_LINE_DATA_BYTES) {
-        window = shc_window_lend(&p2p->pairs, m->peer, true);
+        window = m->shape.bytes > SHC_WINDOW_BYTES ? lend_for_all(p2p, m)
+                                                   : shc_window_lend(&p2p->pairs, m->peer, true);
         if (window < 0)
             return false;
     }
@@ -80,15 +123,37 @@ static inline bool send_whole(struct shc_p2p *p2p, struct shc_message *m, struct
     return true;
 }
 
-/* The first bytes of a message that no window holds go with its header, if one is to be had: they are
- * on their way while the receiver is still busy with something else. */
+/* Only one at a time is on its way, as its receiver may have to put it aside; and none while ways to
+ * copy are tried. */
+static bool may_send_long_head(struct shc_p2p *p2p, const struct shc_message *m)
+{
+    if (!m->pace || shc_pace_tries(m->pace) || m->shape.bytes <= SHC_HEAD_BYTES)
+        return false;
+    const struct shc_request *request = p2p->peers[m->peer].sends.first;
+    for (; request && request->message.state != SHC_MESSAGE_QUEUED; request = request->next)
+        if (request->message.state == SHC_MESSAGE_ANNOUNCED)
+            return false; /* behind the first that is queued they all are */
+    return is_reading(p2p, m->peer);
+}
+
+/* The first bytes of a message that no window holds go with its header, if there is room for them:
+ * they are on their way while the receiver is still busy with something else. */
 static void put_head(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m)
 {
+    size_t room = SHC_HEAD_BYTES;
+    int window = -1;
     if (m->shape.bytes <= SHC_WINDOW_BYTES)
         return;
-    const int window = shc_window_lend(&p2p->pairs, m->peer, true);
+    choose_way(p2p, m);
+    if (may_send_long_head(p2p, m)) {
+        window = shc_window_lend_run(&p2p->pairs, m->peer, 1, &room);
+    } else {
+        m->way = SHC_WAY_PLAIN; /* as any message in a window */
+        window = shc_window_lend(&p2p->pairs, m->peer, true);
+        room = SHC_WINDOW_BYTES;
+    }
     if (window >= 0)
-        put_piece(p2p, line, m, window, next_piece(m, SHC_WINDOW_BYTES));
+        put_piece(p2p, line, m, window, next_piece(m, room));
 }
 
 /* The header goes out, with all the bytes if they fit somewhere now. False: no line is free. */
@@ -116,14 +181,10 @@ _Static_assert((uint64_t)SHC_BULK_WINDOWS *SHC_BULK_BYTES <= SHC_PACE_ROUND,
 
 static void begin_stream(struct shc_p2p *p2p, struct shc_message *m)
 {
-    const struct shc_tuning *tuning = &p2p->comm->tuning;
-    const bool streams = shc_select_streams(tuning, m->shape.bytes);
-    const bool paced = streams && shc_window_has_bulk(&p2p->pairs, m->peer);
-    m->pace = paced ? shc_pace_for(p2p->paces, m->shape.bytes) : NULL;
-    m->way = paced ? m->pace->way : streams ? SHC_WAY_PAST : SHC_WAY_LINES;
-    m->waits_for_reader = paced && shc_pace_tries(m->pace);
+    choose_way(p2p, m);
+    m->waits_for_reader = m->pace && shc_pace_tries(m->pace);
     m->head_bytes = m->moved;
-    m->chunk_bytes = shc_select_piece(tuning, m->shape.bytes - m->moved, SHC_BULK_BYTES,
+    m->chunk_bytes = shc_select_piece(&p2p->comm->tuning, m->shape.bytes - m->moved, SHC_BULK_BYTES,
                                       p2p->comm->seat.world_size);
     m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer); /* all its bytes may be in lines */
     m->streams_ns = shc_clock_ns();
@@ -156,7 +217,6 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
             return true;
         fill_line(line, SHC_LINE_CHUNK, m);
         line->bytes = m->moved;
-        line->dtype = (uint8_t)m->way;
         put_piece(p2p, line, m, window, next_piece(m, chunk_room(m, window)));
         shc_pair_post(&p2p->pairs, m->peer);
         m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer);

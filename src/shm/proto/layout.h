@@ -42,7 +42,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 13u
+#define SHC_LAYOUT_VERSION 14u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 32
@@ -173,13 +173,17 @@ struct shc_offer_shm {
 #define SHC_BULK_NAME       10 /* and above: the bulk windows, of chunks */
 #define SHC_BULK_WINDOWS    48
 #define SHC_BULK_BYTES      32768
+#define SHC_HEAD_BYTES      65536  /* of an announced message, with its header, in bulk windows */
+#define SHC_WHOLE_BYTES     262144 /* of one that is not announced there */
+#define SHC_ASIDE_WINDOWS   16     /* so many such windows the receiver may have to put aside */
 #define SHC_WINDOW_NAMES    (SHC_BULK_NAME + SHC_BULK_WINDOWS)
 #define SHC_NO_WINDOW       255
 
 enum shc_line_kind {
-    SHC_LINE_EAGER = 1, /* a header with all the bytes: in the line, or in one window */
-    SHC_LINE_RTS,       /* ready to send: a header, or that and the head in one window; the rest
-                         * waits for the receiver's word */
+    SHC_LINE_EAGER = 1, /* a header with all the bytes: in the line, in one window, or in bulk
+                         * windows side by side */
+    SHC_LINE_RTS,       /* ready to send: a header, or that and the head, in a window or in bulk
+                         * windows side by side; the rest waits for the receiver's word */
     SHC_LINE_CTS,       /* clear to send: the receive is posted, send the bytes of `message` */
     SHC_LINE_REFUSE,    /* the receive does not fit: the message is dropped; what it wanted */
     SHC_LINE_CHUNK,     /* bytes of `message`, from offset `bytes` on */
@@ -187,11 +191,12 @@ enum shc_line_kind {
 
 struct shc_line_shm {
     shc_a64 number;
-    uint8_t kind;  /* enum shc_line_kind */
-    uint8_t dtype; /* CHUNK: enum shc_way, how it was copied, and is best copied on */
+    uint8_t kind; /* enum shc_line_kind */
+    uint8_t dtype;
     uint8_t elem_bytes;
-    uint8_t window; /* or shuttle, that holds the piece; SHC_NO_WINDOW: it is in `data` */
-    uint32_t piece; /* bytes that come with this line */
+    uint8_t window;      /* or shuttle, that holds the piece; SHC_NO_WINDOW: it is in `data` */
+    uint32_t piece : 24; /* bytes that come with this line */
+    uint32_t way : 8;    /* enum shc_way: how they were copied there, and are best copied on */
     int32_t tag;
     uint32_t dtype_tag;
     uint64_t message; /* the sender's number of the message, per pair */
@@ -204,7 +209,8 @@ struct shc_ack_shm {
     shc_a64 taken;                /* lines: all before are read */
     shc_a32 windows[SHC_WINDOWS]; /* grows by one with each use of the sender's window read */
     shc_a32 bulk;                 /* grows by one with each bulk window read, in their order */
-    uint8_t pad[20];
+    shc_a32 whole;                /* and with each that held a whole message a receive took */
+    uint8_t pad[16];
 };
 
 #define SHC_SMALL_SLOTS      2

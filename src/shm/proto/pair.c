@@ -172,15 +172,26 @@ static uint32_t bulk_out(const struct shc_pairs *pairs, int peer)
     return pair->bulk_lent - shc_a32_load_acquire(&shc_pair_ack(pairs, pair->heard)->bulk);
 }
 
+static uint32_t bulk_windows_for(size_t bytes)
+{
+    return bytes <= SHC_BULK_BYTES ? 1 : (uint32_t)((bytes - 1) / SHC_BULK_BYTES + 1);
+}
+
 /* They go round: by the time that one is stored to again, its reader's nearest caches have forgotten
  * it, and it need not be fetched from there. */
-static int lend_bulk(struct shc_pairs *pairs, int peer)
+int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t *bytes)
 {
-    if (bulk_out(pairs, peer) >= SHC_BULK_WINDOWS)
+    const uint32_t index = pairs->next_bulk, to_end = SHC_BULK_WINDOWS - index;
+    const uint32_t out = bulk_out(pairs, peer);
+    const uint32_t back = out < SHC_BULK_WINDOWS ? SHC_BULK_WINDOWS - out : 0;
+    uint32_t count = bulk_windows_for(*bytes);
+    count = count < to_end ? count : to_end;
+    count = count < back ? count : back;
+    if (count < bulk_windows_for(least))
         return -1;
-    const uint32_t index = pairs->next_bulk;
-    pairs->next_bulk = (index + 1) % SHC_BULK_WINDOWS;
-    pairs->pairs[peer].bulk_lent++;
+    *bytes = (size_t)count * SHC_BULK_BYTES;
+    pairs->next_bulk = (index + count) % SHC_BULK_WINDOWS;
+    pairs->pairs[peer].bulk_lent += count;
     return (int)(SHC_BULK_NAME + index);
 }
 
@@ -188,6 +199,27 @@ bool shc_window_awaited(const struct shc_pairs *pairs, int peer)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
     return pair->lent > 0 || bulk_out(pairs, peer) > 0;
+}
+
+bool shc_window_may_send_whole(const struct shc_pairs *pairs, int peer, size_t bytes)
+{
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    /* relaxed: a number that grows, and by which nothing is published. */
+    const uint32_t taken = shc_a32_load_relaxed(&shc_pair_ack(pairs, pair->heard)->whole);
+    return pair->whole_sent - taken + bulk_windows_for(bytes) <= SHC_ASIDE_WINDOWS;
+}
+
+void shc_window_note_whole(struct shc_pairs *pairs, int peer, size_t bytes)
+{
+    pairs->pairs[peer].whole_sent += bulk_windows_for(bytes);
+}
+
+void shc_window_take_whole(struct shc_pairs *pairs, int peer, size_t bytes)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    pair->whole_taken += bulk_windows_for(bytes);
+    /* relaxed: as in shc_window_may_send_whole(). */
+    shc_a32_store_relaxed(&shc_pair_ack(pairs, pair->told)->whole, pair->whole_taken);
 }
 
 bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t lent)
@@ -202,8 +234,9 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
     const int shuttle = eager ? hand_over(&pairs->pairs[peer]) : -1;
     if (shuttle >= 0)
         return shuttle;
+    size_t bulk_bytes = SHC_BULK_BYTES;
     if (!eager && shc_window_has_bulk(pairs, peer))
-        return lend_bulk(pairs, peer);
+        return shc_window_lend_run(pairs, peer, 1, &bulk_bytes);
     int index = free_window(pairs);
     if (index < 0 || (eager && pairs->eager_count >= SHC_EAGER_WINDOWS)) {
         reclaim(pairs);
@@ -224,12 +257,13 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
     return index;
 }
 
-void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name)
+void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t bytes)
 {
     if (name >= SHC_BULK_NAME) {
+        pairs->pairs[peer].bulk_read += bulk_windows_for(bytes);
         /* release window/read -> acquire in bulk_out(): the window has been read. */
         shc_a32_store_release(&shc_pair_ack(pairs, pairs->pairs[peer].told)->bulk,
-                              ++pairs->pairs[peer].bulk_read);
+                              pairs->pairs[peer].bulk_read);
         shc_pair_note_news(pairs, peer);
         return;
     }

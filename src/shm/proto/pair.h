@@ -12,6 +12,8 @@
  *
  * Between the two ranks of a world of two, chunks of large messages have windows of their own, the
  * bulk windows, larger and many, which are lent and read in turn, so that a count gives them back.
+ * Heads and whole messages may go there, too: nobody keeps a window by not asking for them, as the
+ * receiver puts them aside.
  *
  * Two ranks have two shuttles besides, windows that nobody gives back: the receiver of one fills it
  * with its own next message. So a line is stored to by the rank that has just read it, which has it in
@@ -36,9 +38,11 @@ struct shc_pair {
     uint64_t taken;     /* lines from the peer */
     uint32_t lent;      /* windows that carry chunks to the peer */
     uint32_t bulk_lent, bulk_read; /* bulk windows lent to the peer, and read of its own */
-    bool ring;                     /* the peer is to be rung */
-    bool holds[2];  /* the pair's shuttles: the one in this rank's mailbox, and in the peer's */
-    uint8_t newest; /* of these, the one that came last: more of it is in the cache */
+    uint32_t whole_sent,
+        whole_taken; /* of these, with whole messages: sent, and taken by receives */
+    bool ring;       /* the peer is to be rung */
+    bool holds[2];   /* the pair's shuttles: the one in this rank's mailbox, and in the peer's */
+    uint8_t newest;  /* of these, the one that came last: more of it is in the cache */
 };
 
 struct shc_lease {
@@ -156,13 +160,26 @@ SHC_INLINE void shc_pair_take(struct shc_pairs *pairs, int peer)
  * The next line to the peer names it. */
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager);
 
+/* As many bulk windows side by side as *bytes need, or fewer, but enough for `least`: the next line
+ * names the first. -1 when so many are not free there. *bytes: how much of it there is.
+ * pre: shc_window_has_bulk(). */
+int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t *bytes);
+
+/* A message that goes to the peer in bulk windows before anybody has asked for it may have to be put
+ * aside there. May one of so many bytes, before receives have taken those that were sent? */
+bool shc_window_may_send_whole(const struct shc_pairs *pairs, int peer, size_t bytes);
+
+/* It is sent; and a receive has taken one of the peer's. */
+void shc_window_note_whole(struct shc_pairs *pairs, int peer, size_t bytes);
+void shc_window_take_whole(struct shc_pairs *pairs, int peer, size_t bytes);
+
 /* Do chunks go to the peer in bulk windows? Reserves their memory when first asked. */
 bool shc_window_has_bulk(struct shc_pairs *pairs, int peer);
 
 /* Is a window that carries chunks on its way back from the peer? */
 bool shc_window_awaited(const struct shc_pairs *pairs, int peer);
 
-/* How many bulk windows the peer was lent up to now; and has it read so many of them? */
+/* How many bulk windows the peer was lent up to now; and has it read so many of them, or all? */
 SHC_INLINE uint32_t shc_window_bulk_lent(const struct shc_pairs *pairs, int peer)
 {
     return pairs->pairs[peer].bulk_lent;
@@ -185,14 +202,16 @@ SHC_INLINE char *shc_window(const struct shc_pairs *pairs, int sender, int recei
     return mailbox + seat->mail.windows_offset + index * SHC_WINDOW_BYTES;
 }
 
-/* How much of it there is. */
+/* How much of it there is; of bulk windows, with all those behind it. */
 SHC_INLINE size_t shc_window_bytes(uint32_t name)
 {
-    return name >= SHC_BULK_NAME ? SHC_BULK_BYTES : SHC_WINDOW_BYTES;
+    return name >= SHC_BULK_NAME ? (size_t)(SHC_WINDOW_NAMES - name) * SHC_BULK_BYTES
+                                 : SHC_WINDOW_BYTES;
 }
 
-/* This rank has read the window that the peer lent to it; the shuttle is now its own to fill. */
-void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name);
+/* This rank has read the window that the peer lent to it, or those that held so many bytes; the
+ * shuttle is now its own to fill. */
+void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t bytes);
 
 /* Rings everybody for whom there is something new. */
 void shc_pairs_ring(struct shc_pairs *pairs);
