@@ -22,8 +22,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 SKIPS = ROOT / "tests" / "skips.txt"
 
 
-# C tests at once for each job: ranks wait for one another, and leave the CPU idle meanwhile.
+# Tests at once for each job: ranks wait for one another, and leave the CPU idle meanwhile. Of those in
+# Python each has half a gigabyte of memory.
 TESTS_PER_JOB = 3
+PYTHON_TESTS_PER_JOB = 1.5
 
 
 @dataclasses.dataclass
@@ -88,6 +90,7 @@ class Lane:
     files: tuple[str, ...] = ()  # for pytest
     options: tuple[str, ...] = ()  # its options, or ctest's
     alone: bool = False  # its tests have the machine for themselves, and its memory as users do
+    calm: bool = False  # one of its tests for each job; others' tests have short time-outs
     exclusions: pathlib.Path | None = None  # lists tests of ctest that must fail
     at_least: int = 0  # tests, with these
     without: str = ""  # tests that a longer lane runs: a regular expression over names
@@ -119,7 +122,7 @@ DEFAULT_LANES = (
     Lane("cuda", DEV, "^cuda$", ("tests_cuda",)),
     Lane("bare", BARE, "^unit$", ("tests_unit",)),
     Lane("python", files=("tests/python",)),
-    Lane("torch", files=("tests/torch_suite",)),
+    Lane("torch", files=("tests/torch_suite",), calm=True),
     Lane("clients-python", files=("tests/clients",)),
     Lane("fuzz", files=("tests/fuzz",)),
     Lane("proc", DEV, "^proc$", alone=True),
@@ -132,7 +135,7 @@ LONG_LANES = {
     ),
     "fuzz": (Lane("fuzz", files=("tests/fuzz/test_fuzz.py",)),),
     "soak": (Lane("soak", files=("tests/proc/soak",), alone=True),),
-    "torch": (Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",)),),
+    "torch": (Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",), calm=True),),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),
     "cuda-kills": (
         Lane("cuda-kills", DEV, "^cuda-kills$", ("tests_cuda",), options=("-V",), alone=True),
@@ -253,7 +256,7 @@ def run_pytest(lane: Lane, jobs: int, only: str) -> Result:
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "--durations=5"]
     command += [*lane.options, *lane.files]
     if not lane.alone:
-        command += ["-n", str(jobs)]
+        command += ["-n", str(jobs if lane.calm else round(PYTHON_TESTS_PER_JOB * jobs))]
     if only:
         command += ["-k", only]
     status, output = run(command)
