@@ -106,6 +106,14 @@ def c_rows(data: dict[str, Any]) -> list[Row]:
     return rows
 
 
+# The time of so many bytes is mostly that in which a line gets from one CPU to the other.
+FLAGGED = 8192
+
+
+def over(these: Iterable[float], those: Iterable[float]) -> Iterable[float]:
+    return (this / that for this, that in zip(these, those))
+
+
 def c_row(one: dict[str, Any], ranks: int, other: str) -> list[Row]:
     ours, exchange = one["ours_us"], one["exchange_gbs"]
     # Of more than two, the first two may share a CPU.
@@ -127,9 +135,10 @@ def c_row(one: dict[str, Any], ranks: int, other: str) -> list[Row]:
         rows.append(row("scale", (s / mine for mine, s in zip(ours, one["scale_us"]))))
         rows.append(row("roof", (bound / mine for mine, bound in zip(ours, bounds))))
     bare = one.get("bare_us", [])
-    if one["op"] == "stream" and bare:
-        limit = (theirs / least for least, theirs in zip(bare, one["theirs_us"]))
-        rows.append(row("ratio limit", limit, other))
+    if bare and "scale_us" not in one:  # a message of this size
+        rows.append(row("ratio limit", over(one["theirs_us"], bare), other))
+    elif one["op"] != "stream" and one["bytes"] <= FLAGGED and ranks == 2:
+        rows.append(row("ratio limit", over(one["theirs_us"], one["hop_us"]), other))
     elif bare:
         rows.append(row("scale limit", (s / least for least, s in zip(bare, one["scale_us"]))))
         rows.append(row("roof limit", (bound / least for least, bound in zip(bare, bounds))))

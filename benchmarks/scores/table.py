@@ -15,6 +15,7 @@ HALVES = ("bfloat16 sum", "float16 sum")
 
 # The same all_reduce without a library: each element to the other rank, reduced, and back.
 BARE = "bare loops, waiting not counted"
+HOP = "one way of a flag"
 
 
 def powers(first: int, last: int, factor: int = 2) -> tuple[int, ...]:
@@ -33,6 +34,8 @@ def _c_all_reduce(first: int, last: int, bound: float) -> Goal:
         ops=("all_reduce",),
         sizes=powers(first, last),
         rivals=MPIS,
+        limit="ratio limit",
+        limit_of=HOP,
     )
 
 
@@ -103,6 +106,8 @@ C_GOALS = (
         ops=OTHERS,
         sizes=powers(8, 32 * MIB),
         rivals=MPIS,
+        limit="ratio limit",
+        limit_of=HOP,
     ),
     Goal(
         "C: other operations beside the better MPI, the median size",
@@ -122,6 +127,8 @@ C_GOALS = (
         ops=("ping",),
         sizes=powers(8, 8 * KIB),
         rivals=MPIS,
+        limit="ratio limit",
+        limit_of=HOP,
     ),
     Goal(
         "C: stream beside the better MPI, from 64 KiB",

@@ -373,6 +373,16 @@ def test_a_stream_is_limited_by_a_bare_ring() -> None:
     assert (limit.rival, limit.values) == ("mpich", (2.5, 2.0))
 
 
+def test_what_is_short_is_limited_by_the_way_of_a_flag() -> None:
+    data = json.loads(json.dumps(PEERS))
+    one = data["runs"][0]["rows"][0]
+    for key in ("scale_us", "bare_us"):
+        del one[key]
+    one |= {"bytes": 256, "theirs_us": [0.12, 0.52]}
+    limit = next(row for row in parts.c_rows(data) if row.metric == "ratio limit")
+    assert (limit.size_bytes, limit.values) == (256, pytest.approx((2.0, 2.0)))
+
+
 def test_a_barrier_is_told_in_ways_of_a_flag() -> None:
     data = json.loads(json.dumps(PEERS))
     data["runs"][0]["rows"] = data["runs"][0]["rows"][:1]
