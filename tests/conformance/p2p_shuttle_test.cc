@@ -211,6 +211,35 @@ TEST(BulkWindows, GoRoundWhileTheirReceiverStops)
         });
 }
 
+// Messages of two windows behind one of a single window: at the end one is left empty in each round.
+TEST(BulkWindows, LeaveThoseAtTheEndEmptyThatAreTooFew)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            shc_p2p &p2p = rank.comm->p2p;
+            for (shc_pace &pace : p2p.paces) { // as if all ways had been tried
+                pace.bytes = 3 * SHC_PACE_ROUND;
+                pace.best = 1;
+                for (double &took : pace.took)
+                    took = 2;
+            }
+            const int messages = 120;
+            for (int number = 0; number < messages; number++) {
+                const size_t bytes = number == 0 ? SHC_BULK_BYTES : 2 * SHC_BULK_BYTES;
+                Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, number, bytes)
+                    .run(rank);
+            }
+            Message(rank.rank == 0 ? SHC_RECV : SHC_SEND, 1, 1 - rank.rank, kAnnounced, 0)
+                .run(rank);
+            const shc_pair &pair = p2p.pairs.pairs[1 - rank.rank];
+            if (rank.rank == 0) {
+                EXPECT_GT(pair.whole_sent, 100u) << "most of them went through the lines";
+                EXPECT_TRUE(shc_window_bulk_was_read(&p2p.pairs, 1, pair.bulk_lent));
+                EXPECT_GT(pair.bulk_lent, pair.whole_sent);
+            }
+        });
+}
+
 // They go round for one reader: a rank's messages to itself take others.
 TEST(BulkWindows, AreNotForMessagesToOneself)
 {

@@ -146,7 +146,8 @@ static bool message_done(void *arg)
     if (!p2p->closed)
         shc_p2p_pass(p2p, true);
     waiting->moves += p2p->pairs.moves - before;
-    shc_lock_drop(&p2p->lock);
+    if (shc_lock_drop(&p2p->lock))
+        shc_os_thread_yield(); /* another thread of this rank has a message, too */
     return shc_request_done(waiting->request, &status);
 }
 

@@ -149,7 +149,7 @@ static void put_head(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_
         window = shc_window_lend_run(&p2p->pairs, m->peer, 1, &room);
     } else {
         m->way = SHC_WAY_PLAIN; /* as any message in a window */
-        window = shc_window_lend(&p2p->pairs, m->peer, true);
+        window = shc_window_lend_for_head(&p2p->pairs, m->peer);
         room = SHC_WINDOW_BYTES;
     }
     if (window >= 0)
@@ -269,8 +269,22 @@ enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, b
     return SHC_OK;
 }
 
+/* Messages that only wait to be read: they need no line. */
+static void end_streams(struct shc_p2p *p2p, int peer)
+{
+    struct shc_request *request = p2p->peers[peer].sends.first, *next;
+    for (; request && request->message.state != SHC_MESSAGE_QUEUED; request = next) {
+        struct shc_message *m = &request->message;
+        next = request->next;
+        if (m->state == SHC_MESSAGE_STREAMING && m->streams_ns != 0 && m->moved == m->shape.bytes &&
+            end_stream(p2p, m))
+            shc_p2p_finish_ok(p2p, request);
+    }
+}
+
 void shc_p2p_write_lines(struct shc_p2p *p2p, int peer)
 {
+    end_streams(p2p, peer);
     if (!shc_p2p_answer(p2p, peer))
         return;
     struct shc_request *request = p2p->peers[peer].sends.first, *next;

@@ -40,9 +40,13 @@ SHC_INLINE void shc_lock_take(struct shc_lock *lock)
         shc_os_futex_wait(&lock->word, SHC_LOCK_AWAITED, SHC_NS_PER_S, false);
 }
 
-SHC_INLINE void shc_lock_drop(struct shc_lock *lock)
+/* True: somebody may have slept for it. Who takes it again and again should yield then, as whoever has
+ * slept is not yet there. */
+SHC_INLINE bool shc_lock_drop(struct shc_lock *lock)
 {
     /* acq_rel lock/word: what was done under the lock. */
-    if (SHC_UNLIKELY(shc_a32_exchange_acq_rel(&lock->word, SHC_LOCK_FREE) == SHC_LOCK_AWAITED))
-        shc_os_futex_wake_all(&lock->word, false);
+    if (SHC_LIKELY(shc_a32_exchange_acq_rel(&lock->word, SHC_LOCK_FREE) != SHC_LOCK_AWAITED))
+        return false;
+    shc_os_futex_wake_all(&lock->word, false);
+    return true;
 }

@@ -42,7 +42,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 14u
+#define SHC_LAYOUT_VERSION 15u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 32
@@ -170,7 +170,7 @@ struct shc_offer_shm {
 #define SHC_SHUTTLE_OURS    8  /* what a line calls the shuttle in its sender's mailbox */
 #define SHC_SHUTTLE_THEIRS  9  /* in its receiver's */
 #define SHC_BULK_RANKS      2  /* a larger world has no bulk windows */
-#define SHC_BULK_NAME       10 /* and above: the bulk windows, of chunks */
+#define SHC_BULK_NAME       10 /* and above: the bulk windows */
 #define SHC_BULK_WINDOWS    48
 #define SHC_BULK_BYTES      32768
 #define SHC_HEAD_BYTES      65536  /* of an announced message, with its header, in bulk windows */
@@ -262,6 +262,7 @@ SHC_LAYOUT_ASSERT(sizeof(struct shc_segment_name) == 144, "segment name");
 SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) <= SHC_SMALL_OFFSET, "offer");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_line_shm) == SHC_LINE_BYTES, "pair line");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
+SHC_LAYOUT_ASSERT(SHC_BULK_WINDOWS *SHC_BULK_BYTES < 1 << 24, "a piece is told in 24 bits");
 SHC_LAYOUT_ASSERT(SHC_WINDOW_BYTES % SHC_PAGE_BYTES == 0, "windows are whole pages");
 SHC_LAYOUT_ASSERT(SHC_SHUTTLE_OURS == SHC_WINDOWS, "shuttles are named behind the windows");
 SHC_LAYOUT_ASSERT(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_BLOCK_BYTES &&

@@ -181,10 +181,16 @@ static uint32_t bulk_windows_for(size_t bytes)
  * it, and it need not be fetched from there. */
 int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t *bytes)
 {
-    const uint32_t index = pairs->next_bulk, to_end = SHC_BULK_WINDOWS - index;
+    uint32_t index = pairs->next_bulk, to_end = SHC_BULK_WINDOWS - index;
     const uint32_t out = bulk_out(pairs, peer);
-    const uint32_t back = out < SHC_BULK_WINDOWS ? SHC_BULK_WINDOWS - out : 0;
+    uint32_t back = out < SHC_BULK_WINDOWS ? SHC_BULK_WINDOWS - out : 0;
     uint32_t count = bulk_windows_for(*bytes);
+    if (to_end < bulk_windows_for(least) && back >= to_end + bulk_windows_for(least)) {
+        pairs->pairs[peer].bulk_lent += to_end; /* the last ones stay empty */
+        back -= to_end;
+        index = pairs->next_bulk = 0;
+        to_end = SHC_BULK_WINDOWS;
+    }
     count = count < to_end ? count : to_end;
     count = count < back ? count : back;
     if (count < bulk_windows_for(least))
@@ -227,22 +233,15 @@ bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t 
     return bulk_out(pairs, peer) <= pairs->pairs[peer].bulk_lent - lent;
 }
 
-int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
+/* A window of the eight; `eager`: not if so many are eager ones already. */
+static int lend_window(struct shc_pairs *pairs, int peer, bool eager, uint32_t most)
 {
-    if (!have_windows(pairs))
-        return -1;
-    const int shuttle = eager ? hand_over(&pairs->pairs[peer]) : -1;
-    if (shuttle >= 0)
-        return shuttle;
-    size_t bulk_bytes = SHC_BULK_BYTES;
-    if (!eager && shc_window_has_bulk(pairs, peer))
-        return shc_window_lend_run(pairs, peer, 1, &bulk_bytes);
     int index = free_window(pairs);
-    if (index < 0 || (eager && pairs->eager_count >= SHC_EAGER_WINDOWS)) {
+    if (index < 0 || (eager && pairs->eager_count >= most)) {
         reclaim(pairs);
         index = free_window(pairs);
     }
-    if (index < 0 || (eager && pairs->eager_count >= SHC_EAGER_WINDOWS))
+    if (index < 0 || (eager && pairs->eager_count >= most))
         return -1;
     struct shc_lease *lease = &pairs->leases[index];
     lease->peer = peer;
@@ -257,13 +256,37 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
     return index;
 }
 
+int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
+{
+    if (!have_windows(pairs))
+        return -1;
+    const int shuttle = eager ? hand_over(&pairs->pairs[peer]) : -1;
+    if (shuttle >= 0)
+        return shuttle;
+    size_t bulk_bytes = SHC_BULK_BYTES;
+    if (!eager && shc_window_has_bulk(pairs, peer))
+        return shc_window_lend_run(pairs, peer, 1, &bulk_bytes);
+    return lend_window(pairs, peer, eager, SHC_EAGER_WINDOWS);
+}
+
+int shc_window_lend_for_head(struct shc_pairs *pairs, int peer)
+{
+    if (!have_windows(pairs))
+        return -1;
+    const int shuttle = hand_over(&pairs->pairs[peer]);
+    return shuttle >= 0 ? shuttle : lend_window(pairs, peer, true, SHC_HEAD_WINDOWS);
+}
+
 void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t bytes)
 {
     if (name >= SHC_BULK_NAME) {
-        pairs->pairs[peer].bulk_read += bulk_windows_for(bytes);
+        struct shc_pair *pair = &pairs->pairs[peer];
+        const uint32_t index = name - SHC_BULK_NAME, count = bulk_windows_for(bytes);
+        /* With those at the end that were too few for this piece. */
+        pair->bulk_read += (index + SHC_BULK_WINDOWS - pair->bulk_at) % SHC_BULK_WINDOWS + count;
+        pair->bulk_at = (index + count) % SHC_BULK_WINDOWS;
         /* release window/read -> acquire in bulk_out(): the window has been read. */
-        shc_a32_store_release(&shc_pair_ack(pairs, pairs->pairs[peer].told)->bulk,
-                              pairs->pairs[peer].bulk_read);
+        shc_a32_store_release(&shc_pair_ack(pairs, pair->told)->bulk, pair->bulk_read);
         shc_pair_note_news(pairs, peer);
         return;
     }

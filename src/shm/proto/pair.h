@@ -27,8 +27,10 @@
 #include "shm/proto/seat.h"
 
 /* Of the windows, so many may hold messages, or heads of them, that nobody has asked for. The others
- * serve receives that are posted, so that these never wait for those. */
+ * serve receives that are posted, so that these never wait for those. Heads leave some to messages, which
+ * go at once with them. */
 #define SHC_EAGER_WINDOWS 4
+#define SHC_HEAD_WINDOWS  2
 
 struct shc_pair {
     size_t out, in;     /* where the lines to the peer begin in the segment, and those from it */
@@ -38,6 +40,7 @@ struct shc_pair {
     uint64_t taken;     /* lines from the peer */
     uint32_t lent;      /* windows that carry chunks to the peer */
     uint32_t bulk_lent, bulk_read; /* bulk windows lent to the peer, and read of its own */
+    uint32_t bulk_at;              /* which of the peer's comes next */
     uint32_t whole_sent,
         whole_taken; /* of these, with whole messages: sent, and taken by receives */
     bool ring;       /* the peer is to be rung */
@@ -156,9 +159,12 @@ SHC_INLINE void shc_pair_take(struct shc_pairs *pairs, int peer)
     shc_pair_note_news(pairs, peer);
 }
 
-/* A window for the peer, or for an eager message or a head a shuttle; -1 when none is free or there are none.
+/* A window for the peer, or for an eager message a shuttle; -1 when none is free or there are none.
  * The next line to the peer names it. */
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager);
+
+/* The same for the head of a message. */
+int shc_window_lend_for_head(struct shc_pairs *pairs, int peer);
 
 /* As many bulk windows side by side as *bytes need, or fewer, but enough for `least`: the next line
  * names the first. -1 when so many are not free there. *bytes: how much of it there is.
