@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Bulk windows: what goes through them arrives whole and once, whoever asks for it in whatever order;
+ * nobody waits for ever, and no more is put aside than is allowed.
+ *
+ * Mirrors the bulk windows of src/shm/proto/pair.c, and what src/shm/comm/send.c and receive.c do with
+ * them; docs/PROTOCOL.md, section 9. One sender with three messages, one receiver that asks for them in
+ * any order, one after the other or all at once. Three windows, two of which may hold whole messages that
+ * no receive has taken. Messages have one to three windows; those of up to two go whole if they may,
+ * else they are announced, with a head of one window or without. The receiver reads while something of
+ * its own pends. Left out: matching, which is p2p.pml's, with lines that are full; windows that are no
+ * bulk windows; pieces in lines.
+ *
+ * FAULT_windows_kept        who reads what no receive takes keeps its windows
+ * FAULT_no_credit           whole messages go whenever there are windows
+ * FAULT_credit_too_early    what is put aside counts as taken
+ * FAULT_end_forgotten       windows left empty at the end of the round are not given back
+ * FAULT_count_before_read   the count of windows read moves, then they are read
+ * FAULT_round_forgotten     a window is stored to again without a look at the count
+ */
+
+#define MESSAGES 3
+#define WINDOWS  3
+#define ASIDE    2
+#define NONE     7
+
+mtype = { QUEUED, ANNOUNCED, STREAMING, OVER, EAGER, RTS, CHUNK };
+
+byte size[MESSAGES];  /* in windows */
+byte order[MESSAGES]; /* in which they are asked for */
+bool at_once;         /* all of them; else each when the one before has come */
+
+/* ---- what is shared ---- */
+
+#define PIECE(m, i) ((m) * 4 + (i) + 1)
+byte window[WINDOWS]; /* which message's which piece lies there */
+byte bulk_read;       /* the receiver's words */
+byte whole_taken;
+byte lent; /* the sender's own, for a look at the end */
+chan lines = [2] of { mtype, byte, byte, byte }; /* kind, message, first window, how many */
+chan words = [MESSAGES] of { byte };             /* CTS */
+
+/* ---- the sender ---- */
+
+#ifdef FAULT_round_forgotten
+#define FREE WINDOWS
+#else
+#define FREE (WINDOWS - (lent - bulk_read))
+#endif
+#ifdef FAULT_no_credit
+#define MAY_GO_WHOLE(n) true
+#else
+#define MAY_GO_WHOLE(n) (whole_sent - whole_taken + (n) <= ASIDE)
+#endif
+
+/* shc_window_lend_run(): `first`, or NONE. */
+inline lend(n)
+{
+    atomic {
+        if
+        :: WINDOWS - at < n && FREE >= WINDOWS - at + n ->
+            lent = lent + WINDOWS - at;
+            at = 0
+        :: else
+        fi;
+        if
+        :: n <= FREE && n <= WINDOWS - at ->
+            first = at;
+            lent = lent + n;
+            at = (at + n) % WINDOWS
+        :: else -> first = NONE
+        fi
+    }
+}
+
+inline fill(m, n)
+{
+    i = 0;
+    do
+    :: i < n ->
+        window[first + i] = PIECE(m, sent[m]);
+        sent[m]++;
+        i++
+    :: else -> break
+    od;
+    i = 0
+}
+
+inline announce(m)
+{
+    first = NONE;
+    if
+    :: size[m] <= ASIDE && MAY_GO_WHOLE(size[m]) -> lend(size[m])
+    :: else
+    fi;
+    if
+    :: first != NONE ->
+        whole_sent = whole_sent + size[m];
+        fill(m, size[m]);
+        lines!EAGER,m,first,size[m];
+        state[m] = OVER
+    :: else ->
+        if
+        :: size[m] > 1 && !waits -> lend(1)
+        :: true
+        fi;
+        if
+        :: first != NONE -> fill(m, 1)
+        :: else
+        fi;
+        lines!RTS,m,first,sent[m];
+        state[m] = ANNOUNCED;
+        waits = true /* for its word: no other head till then */
+    fi;
+    next++;
+    first = 0
+}
+
+inline send_chunk(m)
+{
+    lend(1);
+    if
+    :: first != NONE ->
+        fill(m, 1);
+        lines!CHUNK,m,first,1;
+        if
+        :: sent[m] == size[m] -> state[m] = OVER
+        :: else
+        fi
+    :: else
+    fi;
+    first = 0
+}
+
+#define STREAMS(m) (state[m] == STREAMING && FREE > 0)
+
+proctype Sender()
+{
+    mtype state[MESSAGES] = QUEUED;
+    byte sent[MESSAGES];
+    byte next, at, whole_sent, first, i, m;
+    bool waits;
+    do
+    :: next < MESSAGES && nfull(lines) -> announce(next)
+    :: words?m ->
+        atomic {
+            assert(state[m] == ANNOUNCED);
+            state[m] = STREAMING;
+            waits = state[0] == ANNOUNCED || state[1] == ANNOUNCED || state[2] == ANNOUNCED;
+            m = 0
+        }
+    :: STREAMS(0) && nfull(lines) -> send_chunk(0)
+    :: STREAMS(1) && nfull(lines) -> send_chunk(1)
+    :: STREAMS(2) && nfull(lines) -> send_chunk(2)
+    :: next == MESSAGES && state[0] == OVER && state[1] == OVER && state[2] == OVER -> break
+    od
+}
+
+/* ---- the receiver ---- */
+
+#define HERE(m)  (got[m] == size[m])
+#define PENDS(m) (posted[m] && !HERE(m))
+#define PENDING  (PENDS(0) || PENDS(1) || PENDS(2))
+
+/* shc_window_return() */
+inline give_back()
+{
+    atomic {
+        if
+        :: n > 0 ->
+#ifdef FAULT_end_forgotten
+            bulk_read = bulk_read + n;
+#else
+            bulk_read = bulk_read + (first + WINDOWS - at) % WINDOWS + n;
+#endif
+            at = (first + n) % WINDOWS
+        :: else
+        fi
+    }
+}
+
+/* Their pieces behind the first `from` ones. */
+inline read_windows(from)
+{
+    i = 0;
+    do
+    :: i < n ->
+        assert(window[first + i] == PIECE(m, from + i));
+        i++
+    :: else -> break
+    od;
+    i = 0
+}
+
+inline take(m)
+{
+    if
+    :: kind == EAGER -> whole_taken = whole_taken + size[m]
+    :: kind == RTS -> words!m
+    :: else
+    fi
+}
+
+inline put_aside()
+{
+    came[m] = kind;
+    aside[m] = n;
+    held = held + n;
+    assert(held <= ASIDE + 1); /* and one head */
+#ifdef FAULT_credit_too_early
+    if
+    :: kind == EAGER -> whole_taken = whole_taken + size[m]
+    :: else
+    fi
+#endif
+}
+
+inline read_line()
+{
+    lines?<kind,m,first,n>;
+    if
+    :: kind == CHUNK || posted[m] ->
+        if
+        :: kind == RTS -> words!m
+        :: else
+        fi;
+#ifdef FAULT_count_before_read
+        give_back();
+        read_windows(got[m]);
+#else
+        read_windows(got[m]);
+        give_back();
+#endif
+        assert(posted[m]);
+        got[m] = got[m] + n;
+        if
+        :: kind == EAGER -> whole_taken = whole_taken + size[m]
+        :: else
+        fi
+    :: else ->
+        read_windows(0);
+        put_aside();
+#ifndef FAULT_windows_kept
+        give_back()
+#endif
+    fi;
+    atomic {
+        lines?_,_,_,_;
+        kind = 0;
+        m = 0;
+        n = 0;
+        first = 0
+    }
+}
+
+inline post()
+{
+    atomic {
+        m = order[asked];
+        asked++;
+        posted[m] = true;
+        if
+        :: came[m] != 0 ->
+            got[m] = aside[m];
+            held = held - aside[m];
+            aside[m] = 0;
+            kind = came[m];
+            came[m] = 0;
+#ifdef FAULT_credit_too_early
+            if
+            :: kind == RTS -> words!m
+            :: else
+            fi;
+#else
+            take(m);
+#endif
+            kind = 0
+        :: else
+        fi;
+        m = 0
+    }
+}
+
+proctype Receiver()
+{
+    bool posted[MESSAGES];
+    byte got[MESSAGES], aside[MESSAGES];
+    mtype came[MESSAGES]; /* the kind of a header that was put aside */
+    mtype kind;
+    byte asked, held, at, m, first, n, i;
+    do
+    :: asked < MESSAGES && (at_once || !PENDING) -> post()
+    :: PENDING && nempty(lines) -> read_line()
+    :: asked == MESSAGES && !PENDING -> break
+    od;
+    assert(held == 0)
+}
+
+init
+{
+    byte k;
+    atomic {
+        select(k : 1 .. 3);
+        size[0] = k;
+        select(k : 1 .. 3);
+        size[1] = k;
+        select(k : 1 .. 3);
+        size[2] = k;
+        if
+        :: order[0] = 0; order[1] = 1; order[2] = 2
+        :: order[0] = 0; order[1] = 2; order[2] = 1
+        :: order[0] = 1; order[1] = 0; order[2] = 2
+        :: order[0] = 1; order[1] = 2; order[2] = 0
+        :: order[0] = 2; order[1] = 0; order[2] = 1
+        :: order[0] = 2; order[1] = 1; order[2] = 0
+        fi;
+        select(k : 0 .. 1);
+        at_once = k;
+        k = 0;
+        run Sender();
+        run Receiver()
+    }
+    _nr_pr == 1; /* both have ended */
+    assert(bulk_read == lent)
+}
