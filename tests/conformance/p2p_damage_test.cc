@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Lines that no rank writes: whoever finds one says that the memory is damaged and fails the group. It
+// reads and stores nothing outside of what is there, whatever the line says.
+#include "tests/support/ranks.h"
+
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <vector>
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+const uint32_t kBytes = 64;
+
+struct Damage {
+    const char *name;
+    void (*harm)(shc_line_shm &line);
+};
+
+void PrintTo(const Damage &damage, std::ostream *out)
+{
+    *out << damage.name;
+}
+
+void in_window(shc_line_shm &line, unsigned window, uint32_t bytes)
+{
+    line.window = static_cast<uint8_t>(window);
+    line.piece = bytes & 0xffffff;
+    line.bytes = bytes;
+}
+
+void of_kind(shc_line_shm &line, shc_line_kind kind)
+{
+    line.kind = static_cast<uint8_t>(kind);
+}
+
+const Damage kDamages[] = {
+    {"NoKind", [](shc_line_shm &line) { line.kind = 99; }},
+    {"PartOfAWhole", [](shc_line_shm &line) { line.piece = kBytes - 1; }},
+    {"MoreThanALine",
+     [](shc_line_shm &line) { in_window(line, SHC_NO_WINDOW, SHC_LINE_DATA_BYTES + 1); }},
+    {"MoreThanAWindow", [](shc_line_shm &line) { in_window(line, 0, SHC_WINDOW_BYTES + 1); }},
+    {"BehindTheLastBulkWindow",
+     [](shc_line_shm &line) { in_window(line, SHC_WINDOW_NAMES - 1, SHC_BULK_BYTES + 1); }},
+    {"NoWindow", [](shc_line_shm &line) { in_window(line, SHC_WINDOW_NAMES, kBytes); }},
+    {"AShuttleThatTheReaderHolds",
+     [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_THEIRS, kBytes); }},
+    {"AHeadThatIsAll",
+     [](shc_line_shm &line) {
+         of_kind(line, SHC_LINE_RTS);
+         in_window(line, 0, kBytes);
+     }},
+    {"AHeadOfPartsOfElements",
+     [](shc_line_shm &line) {
+         of_kind(line, SHC_LINE_RTS);
+         line.elem_bytes = 7;
+         line.piece = 8;
+     }},
+    {"ElementsOfNoBytes",
+     [](shc_line_shm &line) {
+         of_kind(line, SHC_LINE_RTS);
+         line.elem_bytes = 0;
+         line.piece = 8;
+     }},
+    {"AnAnnouncementOfNothing",
+     [](shc_line_shm &line) {
+         of_kind(line, SHC_LINE_RTS);
+         line.piece = 0;
+         line.bytes = 0;
+     }},
+    {"AWordForNoMessage", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CTS); }},
+    {"ARefusalOfNoMessage", [](shc_line_shm &line) { of_kind(line, SHC_LINE_REFUSE); }},
+    {"AChunkOfNoMessage", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CHUNK); }},
+};
+
+// A whole message of kBytes in its line, but for the harm.
+void post_line(Rank &rank, const Damage *damage)
+{
+    shc_p2p &p2p = rank.comm->p2p;
+    shc_lock_take(&p2p.lock);
+    shc_line_shm *line = shc_pair_draft(&p2p.pairs, 1);
+    line->kind = SHC_LINE_EAGER;
+    line->dtype = SHC_UINT8;
+    line->elem_bytes = 1;
+    line->window = SHC_NO_WINDOW;
+    line->piece = kBytes;
+    line->way = SHC_WAY_PLAIN;
+    line->tag = 0;
+    line->dtype_tag = 0;
+    line->message = 0;
+    line->bytes = kBytes;
+    std::fill(std::begin(line->data), std::end(line->data), static_cast<uint8_t>(7));
+    if (damage)
+        damage->harm(*line);
+    shc_pair_post(&p2p.pairs, 1);
+    shc_pair_ring(&p2p.pairs, 1);
+    shc_lock_drop(&p2p.lock);
+}
+
+// What the receive ends with, and what its memory holds then.
+void receive_line(Rank &rank, shc_status want, unsigned char byte)
+{
+    std::vector<unsigned char> bytes(kBytes, 0xee);
+    int64_t size = kBytes;
+    const shc_tensor tensor = {bytes.data(), 1, &size, nullptr};
+    shc_op op = {};
+    op.kind = SHC_RECV;
+    op.dtype = SHC_UINT8;
+    op.output = {&tensor, 1};
+    EXPECT_EQ(shc_run(rank.comm, &op), want) << error_text();
+    if (want != SHC_OK) {
+        EXPECT_NE(error_text().find("no message explains"), std::string::npos) << error_text();
+    }
+    EXPECT_EQ(bytes, std::vector<unsigned char>(kBytes, byte));
+}
+
+class DamagedLines : public testing::TestWithParam<Damage>
+{
+};
+
+TEST_P(DamagedLines, FailTheGroupAndTouchNothing)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            if (rank.rank == 1) {
+                receive_line(rank, SHC_ERR_ABORTED, 0xee);
+                return;
+            }
+            post_line(rank, &GetParam());
+            shc_op op = op_of(SHC_BARRIER);
+            EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_ABORTED) << error_text();
+        });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DamagedLines, testing::ValuesIn(kDamages),
+                         [](const auto &tested) { return std::string(tested.param.name); });
+
+// So that it is the harm that is found.
+TEST(UndamagedLines, AreReceived)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            if (rank.rank == 1)
+                receive_line(rank, SHC_OK, 7);
+            else
+                post_line(rank, nullptr);
+            shc_op op = op_of(SHC_BARRIER);
+            EXPECT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+        });
+}
+
+} // namespace
