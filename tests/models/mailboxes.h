@@ -16,6 +16,7 @@ void begin_mailboxes(Mailbox (&mailboxes)[kRanks], shc_seat (&seats)[kRanks],
             for (shc_a32 &word : ack.windows)
                 word.v_.store(0, rl::mo_relaxed, $);
             ack.bulk.v_.store(0, rl::mo_relaxed, $);
+            ack.whole.v_.store(0, rl::mo_relaxed, $);
         }
         seats[rank].segment.base = reinterpret_cast<char *>(mailboxes);
         seats[rank].rank = rank;

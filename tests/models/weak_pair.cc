@@ -89,10 +89,10 @@ struct Mail : rl::test_suite<Mail, kRanks> {
         if (word % kNames > 0) {
             const int name = static_cast<int>(word % kNames) - 1;
             if (WITH(FAULT_return_early))
-                shc_window_return(mine, kSender, static_cast<uint32_t>(name));
+                shc_window_return(mine, kSender, static_cast<uint32_t>(name), sizeof(shc_word));
             RL_ASSERT(shc_word_get(window_of(*mine, name)) == message);
             if (!WITH(FAULT_return_early))
-                shc_window_return(mine, kSender, static_cast<uint32_t>(name));
+                shc_window_return(mine, kSender, static_cast<uint32_t>(name), sizeof(shc_word));
         }
         if (!WITH(FAULT_take_early))
             shc_pair_take(mine, kSender);

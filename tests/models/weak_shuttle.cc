@@ -100,14 +100,14 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
         const int peer = 1 - me;
         RL_ASSERT(shc_window_exists(mine, peer, name));
         if (WITH(FAULT_held_unread)) {
-            shc_window_return(mine, peer, name);
+            shc_window_return(mine, peer, name, sizeof(shc_word));
             const int next = shc_window_lend(mine, peer, true);
             shc_word_put(word_of(*mine, me, peer, next), message + 1);
         }
         RL_ASSERT(shc_word_get(word_of(*mine, peer, me, static_cast<int>(name))) == message);
         if (WITH(FAULT_wrong_shuttle) && name >= SHC_WINDOWS)
             name = SHC_SHUTTLE_OURS + SHC_SHUTTLE_THEIRS - name;
-        shc_window_return(mine, peer, name);
+        shc_window_return(mine, peer, name, sizeof(shc_word));
     }
 
     static const uint64_t kNames = SHC_WINDOW_NAMES + 1;

@@ -62,6 +62,11 @@ SHC_INLINE uint32_t shc_a32_load_acquire(const shc_a32 *p)
     return p->v_.load(model_order(p, rl::mo_acquire, 0), $);
 }
 
+SHC_INLINE void shc_a32_store_relaxed(shc_a32 *p, uint32_t v)
+{
+    p->v_.store(v, rl::mo_relaxed, $);
+}
+
 SHC_INLINE void shc_a32_store_release(shc_a32 *p, uint32_t v)
 {
     p->v_.store(v, model_order(p, rl::mo_release, v), $);

@@ -24,6 +24,7 @@ struct shc_bell_shm {
 #define SHC_BULK_WINDOWS   2
 #define SHC_BULK_BYTES     sizeof(shc_word)
 #define SHC_WINDOW_NAMES   5
+#define SHC_ASIDE_WINDOWS  1
 
 struct shc_line_shm {
     shc_a64 number;
@@ -34,4 +35,5 @@ struct shc_ack_shm {
     shc_a64 taken;
     shc_a32 windows[SHC_WINDOWS];
     shc_a32 bulk;
+    shc_a32 whole;
 };
