@@ -124,24 +124,24 @@ def c_row(one: dict[str, Any], ranks: int, other: str) -> list[Row]:
         place = (metric, one["op"], one["bytes"], ranks, rival, kind)
         return Row(*place, tuple(values), modes, wrong)
 
-    ratios = [theirs / mine for mine, theirs in zip(ours, one["theirs_us"])]
+    ratios = list(over(one["theirs_us"], ours))
     if other == "itself":
         return [row("of float32", ratios, kind=f"{one['dtype']} {one['redop']}")]
     rows = [row("ratio", ratios, other)]
     if one["op"] == "barrier":
-        rows.append(row("hops", (mine / hop for mine, hop in zip(ours, one["hop_us"]))))
+        rows.append(row("hops", over(ours, one["hop_us"])))
     if "scale_us" in one:
         bounds = [s + one["bytes"] / gbs / 1e3 for s, gbs in zip(one["scale_us"], exchange)]
-        rows.append(row("scale", (s / mine for mine, s in zip(ours, one["scale_us"]))))
-        rows.append(row("roof", (bound / mine for mine, bound in zip(ours, bounds))))
+        rows.append(row("scale", over(one["scale_us"], ours)))
+        rows.append(row("roof", over(bounds, ours)))
     bare = one.get("bare_us", [])
     if bare and "scale_us" not in one:  # a message of this size
         rows.append(row("ratio limit", over(one["theirs_us"], bare), other))
     elif one["op"] != "stream" and one["bytes"] <= FLAGGED and ranks == 2:
         rows.append(row("ratio limit", over(one["theirs_us"], one["hop_us"]), other))
     elif bare:
-        rows.append(row("scale limit", (s / least for least, s in zip(bare, one["scale_us"]))))
-        rows.append(row("roof limit", (bound / least for least, bound in zip(bare, bounds))))
+        rows.append(row("scale limit", over(one["scale_us"], bare)))
+        rows.append(row("roof limit", over(bounds, bare)))
     return rows
 
 

@@ -11,8 +11,8 @@
  * is free. One rank may stop for ever, one may leave early. A rank makes passes while something of its
  * own pends; in what order they look at the peers is left open. A message is known by its sender's
  * request, which stands for tag, size and number. Left out: self messages (the same lines), sleeping
- * (mail.pml), deaths and time-outs (they fail the group), bulk windows
- * (bulk.pml) and sends that wait until they are read.
+ * (mail.pml), deaths and time-outs (they fail the group), bulk windows (bulk.pml) and sends that wait
+ * until they are read.
  *
  * FAULT_windows_alone       a stream never goes through the lines
  * FAULT_eager_takes_all     all windows may hold messages that nobody has asked for

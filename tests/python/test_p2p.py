@@ -242,9 +242,8 @@ def test_a_wait_ends_in_time_while_its_message_moves(spin_us: str) -> None:
             return
         work = dist.irecv(data, 1)
         with pytest.raises(dist.DistBackendError, match="Timed out after 0.01"):
-            work.wait(
-                seconds(0.01)
-            )  # found with the next look, every 8 ms; all of it takes 20 or more
+            # Found with the next look, every 8 ms; all of it takes 20 or more.
+            work.wait(seconds(0.01))
         assert data[0] == 7 and data[-1] == 0, "it did not time out in the middle"
         work.wait()
         assert torch.all(data == 7)

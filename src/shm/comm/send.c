@@ -88,18 +88,19 @@ static bool is_reading(struct shc_p2p *p2p, int peer)
  * would know how long it takes until it has been read. */
 static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
 {
-    size_t room = m->shape.bytes;
+    const size_t bytes = m->shape.bytes;
     choose_way(p2p, m);
     if ((m->pace && shc_pace_tries(m->pace)) || !shc_window_has_bulk(&p2p->pairs, m->peer) ||
-        !shc_window_may_send_whole(&p2p->pairs, m->peer, room) ||
-        (room > SHC_HEAD_BYTES && !is_reading(p2p, m->peer)))
+        !shc_window_may_send_whole(&p2p->pairs, m->peer, bytes) ||
+        (bytes > SHC_HEAD_BYTES && !is_reading(p2p, m->peer)))
         return -1;
-    const int window = shc_window_lend_run(&p2p->pairs, m->peer, m->shape.bytes, &room);
+    size_t room = bytes;
+    const int window = shc_window_lend_run(&p2p->pairs, m->peer, bytes, &room);
     if (window < 0)
         return -1;
-    shc_window_note_whole(&p2p->pairs, m->peer, m->shape.bytes);
+    shc_window_note_whole(&p2p->pairs, m->peer, bytes);
     if (m->pace)
-        shc_pace_count(m->pace, m->shape.bytes);
+        shc_pace_count(m->pace, bytes);
     return window;
 }
 

@@ -256,25 +256,26 @@ static int lend_window(struct shc_pairs *pairs, int peer, bool eager, uint32_t m
     return index;
 }
 
+static int lend_eager(struct shc_pairs *pairs, int peer, uint32_t most)
+{
+    const int shuttle = hand_over(&pairs->pairs[peer]);
+    return shuttle >= 0 ? shuttle : lend_window(pairs, peer, true, most);
+}
+
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
 {
     if (!have_windows(pairs))
         return -1;
-    const int shuttle = eager ? hand_over(&pairs->pairs[peer]) : -1;
-    if (shuttle >= 0)
-        return shuttle;
-    size_t bulk_bytes = SHC_BULK_BYTES;
-    if (!eager && shc_window_has_bulk(pairs, peer))
-        return shc_window_lend_run(pairs, peer, 1, &bulk_bytes);
-    return lend_window(pairs, peer, eager, SHC_EAGER_WINDOWS);
+    if (eager)
+        return lend_eager(pairs, peer, SHC_EAGER_WINDOWS);
+    size_t bytes = SHC_BULK_BYTES;
+    return shc_window_has_bulk(pairs, peer) ? shc_window_lend_run(pairs, peer, 1, &bytes)
+                                            : lend_window(pairs, peer, false, 0);
 }
 
 int shc_window_lend_for_head(struct shc_pairs *pairs, int peer)
 {
-    if (!have_windows(pairs))
-        return -1;
-    const int shuttle = hand_over(&pairs->pairs[peer]);
-    return shuttle >= 0 ? shuttle : lend_window(pairs, peer, true, SHC_HEAD_WINDOWS);
+    return have_windows(pairs) ? lend_eager(pairs, peer, SHC_HEAD_WINDOWS) : -1;
 }
 
 void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t bytes)

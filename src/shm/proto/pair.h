@@ -40,12 +40,12 @@ struct shc_pair {
     uint64_t taken;     /* lines from the peer */
     uint32_t lent;      /* windows that carry chunks to the peer */
     uint32_t bulk_lent, bulk_read; /* bulk windows lent to the peer, and read of its own */
-    uint32_t bulk_at;              /* which of the peer's comes next */
-    uint32_t whole_sent,
-        whole_taken; /* of these, with whole messages: sent, and taken by receives */
-    bool ring;       /* the peer is to be rung */
-    bool holds[2];   /* the pair's shuttles: the one in this rank's mailbox, and in the peer's */
-    uint8_t newest;  /* of these, the one that came last: more of it is in the cache */
+    uint32_t bulk_at; /* which of the peer's comes next; the counts wrap in the middle of a round */
+    /* Windows of whole messages among these: sent, and of the peer's taken by receives. */
+    uint32_t whole_sent, whole_taken;
+    bool ring;      /* the peer is to be rung */
+    bool holds[2];  /* the pair's shuttles: the one in this rank's mailbox, and in the peer's */
+    uint8_t newest; /* of these, the one that came last: more of it is in the cache */
 };
 
 struct shc_lease {
