@@ -5,12 +5,13 @@
     python benchmarks/peers.py --against old/libshmcoll.so        # is the change a gain?
     python benchmarks/peers.py --setting SHMCOLL_TUNING=stream=256k  # would that be better here?
     python benchmarks/peers.py -d bfloat16,float16                # beside our own float32
+    python benchmarks/peers.py -w -o stream                       # of data that has just been stored
 
 Debian: apt-get install libopenmpi-dev openmpi-bin libmpich-dev mpich. `ratio` is the other's time
 over ours. GB/s is how fast two ranks read lines that the other has just written, in the same
 rounds: it tells whether the ranks share a cache. `roof` is the part of the time that scaling in
-place and that exchange would take, `scale` that of the scaling alone, `bare` that of the loops of such
-an all_reduce, or of such a stream, without a library around them. --json keeps every round.
+place and that exchange would take, `scale` that of the scaling alone, `bare` that of the flags and
+copies of such an operation with no library around them. --json keeps every round.
 """
 
 from __future__ import annotations

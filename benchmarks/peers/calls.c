@@ -28,6 +28,7 @@ struct kind {
     void (*theirs)(struct call *call, int root);
     void (*both)(struct call *call, enum side side, int i); /* in the place of one operation */
     float (*expected)(const struct call *call, int root, size_t i);
+    double (*bare)(const struct world *world, size_t bytes);
 };
 
 static void demand(bool good, const char *what, const char *why)
@@ -223,18 +224,21 @@ static float expect_peer(const struct call *call, int root, size_t i)
 /* ---- all of them ---- */
 
 static const struct kind kinds[] = {
-    {"barrier", NOTHING, false, SHC_BARRIER, mpi_barrier, NULL, NULL},
-    {"all_reduce", ONE, false, SHC_ALL_REDUCE, mpi_all_reduce, NULL, expect_sum},
-    {"broadcast", ONE, true, SHC_BROADCAST, mpi_broadcast, NULL, expect_root},
-    {"reduce", ONE, true, SHC_REDUCE, mpi_reduce, NULL, expect_sum},
-    {"all_gather", ALL_GOT, false, SHC_ALL_GATHER, mpi_all_gather, NULL, expect_blocks},
+    {"barrier", NOTHING, false, SHC_BARRIER, mpi_barrier, NULL, NULL, NULL},
+    {"all_reduce", ONE, false, SHC_ALL_REDUCE, mpi_all_reduce, NULL, expect_sum, bare_all_reduce},
+    {"broadcast", ONE, true, SHC_BROADCAST, mpi_broadcast, NULL, expect_root, bare_one_way},
+    {"reduce", ONE, true, SHC_REDUCE, mpi_reduce, NULL, expect_sum, bare_one_way},
+    {"all_gather", ALL_GOT, false, SHC_ALL_GATHER, mpi_all_gather, NULL, expect_blocks,
+     bare_both_ways},
     {"reduce_scatter", ALL_GIVEN, false, SHC_REDUCE_SCATTER, mpi_reduce_scatter, NULL,
-     expect_block_of_sum},
-    {"all_to_all", ALL_BOTH, false, SHC_ALL_TO_ALL, mpi_all_to_all, NULL, expect_my_blocks},
-    {"gather", ALL_GOT, true, SHC_GATHER, mpi_gather, NULL, expect_blocks},
-    {"scatter", ALL_GIVEN, true, SHC_SCATTER, mpi_scatter, NULL, expect_block_of_root},
-    {"ping", ONE, false, SHC_SEND, NULL, ping, expect_peer},
-    {"stream", ONE, false, SHC_SEND, NULL, stream, expect_peer},
+     expect_block_of_sum, bare_reduce_scatter},
+    {"all_to_all", ALL_BOTH, false, SHC_ALL_TO_ALL, mpi_all_to_all, NULL, expect_my_blocks,
+     bare_both_ways},
+    {"gather", ALL_GOT, true, SHC_GATHER, mpi_gather, NULL, expect_blocks, bare_gather},
+    {"scatter", ALL_GIVEN, true, SHC_SCATTER, mpi_scatter, NULL, expect_block_of_root,
+     bare_scatter},
+    {"ping", ONE, false, SHC_SEND, NULL, ping, expect_peer, bare_pass},
+    {"stream", ONE, false, SHC_SEND, NULL, stream, expect_peer, bare_stream},
 };
 
 #define KINDS (sizeof kinds / sizeof kinds[0])
@@ -297,6 +301,13 @@ struct call *call_make(const struct world *world, const char *op, size_t bytes)
     return call;
 }
 
+double call_bare(const struct call *call)
+{
+    const size_t bytes = (size_t)call->count * sizeof(float);
+    const bool known = call->kind->bare && call->world->size == 2 && !call->world->renumbered;
+    return known && (bytes & (bytes - 1)) == 0 ? call->kind->bare(call->world, bytes) : 0;
+}
+
 void call_free(struct call *call)
 {
     free(call);
@@ -334,6 +345,28 @@ void call_run(struct call *call, enum side side, int i)
         call->kind->theirs(call, root);
 }
 
+/* Does this rank send in turn i of messages? */
+static bool sends(const struct call *call, int i)
+{
+    return call->world->rank == (call->kind->both == ping ? i % 2 : 0);
+}
+
+/* Does this rank give something in turn i that it does not give in place? */
+static bool gives(const struct call *call, int i)
+{
+    const struct kind *kind = call->kind;
+    if (kind->both)
+        return call->world->rank < 2 && sends(call, i);
+    const bool root_gives = kind->ours == SHC_SCATTER;
+    return !in_place(kind) && (!root_gives || call->world->rank == i % call->world->size);
+}
+
+void call_rewrite(const struct call *call, int i)
+{
+    if (gives(call, i))
+        memset(call->world->given, 0, blocks(call, true) * (size_t)call->count * sizeof(float));
+}
+
 /* Has this rank a result in turn i? */
 static bool ends_with_data(const struct call *call, int i)
 {
@@ -341,7 +374,7 @@ static bool ends_with_data(const struct call *call, int i)
     if (call->kind->shape == NOTHING)
         return false;
     if (call->kind->both)
-        return rank < 2 && rank != (call->kind->both == ping ? i % 2 : 0);
+        return rank < 2 && !sends(call, i);
     return (call->kind->ours != SHC_REDUCE && call->kind->ours != SHC_GATHER) || rank == root;
 }
 

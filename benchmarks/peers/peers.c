@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  *   mpirun -n 2 peers DIRECTORY [-o OP,OP] [-b MIN] [-e MAX] [-f FACTOR] [-r ROUNDS] [-t MS]
- *                               [-a LIBRARY] [-s NAME=VALUE] [-d DTYPE,DTYPE] [-i] [-j FILE]
+ *                               [-a LIBRARY] [-s NAME=VALUE] [-d DTYPE,DTYPE] [-i] [-w] [-j FILE]
  *
  * DIRECTORY: an empty one, where the ranks meet. LIBRARY: another libshmcoll.so, in the place of MPI,
  * with that variable in its environment. -d (or all): all_reduce of these dtypes with each reduction
  * that they have; the second side is our own sum of as many bytes of float32. -i: also the sizes half
- * way to the next one. -j: a line of JSON per row, with every round.
+ * way to the next one. -w: in front of each operation whoever gives something stores to all of it, which
+ * counts. -j: a line of JSON per row, with every round.
  * benchmarks/peers.py compiles and starts this.
  *
  * In each round both sides run the same operation for MS milliseconds in one loop, the first side
@@ -32,6 +33,7 @@ struct options {
     double factor, ms;
     int rounds;
     bool between; /* also the sizes half way to the next one */
+    bool rewrite; /* what is given, each time */
     FILE *json;   /* rank 0's */
 };
 
@@ -62,7 +64,7 @@ static FILE *open_json(const char *path)
 static struct options options_of(int argc, char **argv, int rank)
 {
     struct options o = {.min = 8, .max = 32 << 20, .factor = 4, .ms = 20, .rounds = 7};
-    for (int c; (c = getopt(argc, argv, "o:b:e:f:r:t:a:s:d:ij:")) != -1;) {
+    for (int c; (c = getopt(argc, argv, "o:b:e:f:r:t:a:s:d:iwj:")) != -1;) {
         if (c == 'o')
             o.ops = optarg;
         else if (c == 'b')
@@ -83,10 +85,12 @@ static struct options options_of(int argc, char **argv, int rank)
             o.dtypes = optarg;
         else if (c == 'i')
             o.between = true;
+        else if (c == 'w')
+            o.rewrite = true;
         else if (c == 'j')
             o.json = rank == 0 ? open_json(optarg) : NULL;
         else
-            fail("options: -o -b -e -f -r -t -a -s -d -i -j; see the source");
+            fail("options: -o -b -e -f -r -t -a -s -d -i -w -j; see the source");
     }
     o.directory = argv[optind];
     if (!o.directory || o.min < 1 || o.max < o.min || o.factor <= 1 || o.rounds < 1 ||
@@ -147,22 +151,25 @@ static float *make_buffer(size_t bytes)
 }
 
 /* Seconds for each turn, at the slowest rank. */
-static double time_turns(struct call *call, enum side side, int turns)
+static double time_turns(struct call *call, enum side side, int turns, bool rewrite)
 {
     MPI_Barrier(MPI_COMM_WORLD);
     double begun = MPI_Wtime();
-    for (int i = 0; i < turns; i++)
+    for (int i = 0; i < turns; i++) {
+        if (rewrite)
+            call_rewrite(call, i);
         call_run(call, side, i);
+    }
     double seconds = (MPI_Wtime() - begun) / turns;
     MPI_Allreduce(MPI_IN_PLACE, &seconds, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return seconds;
 }
 
 /* Turns that take about that long; the same on all ranks, whole rounds of roots and streams. */
-static int turns_for(struct call *call, enum side side, double seconds, int step)
+static int turns_for(struct call *call, enum side side, const struct options *o, int step)
 {
-    time_turns(call, side, step);
-    double turns = seconds / time_turns(call, side, step);
+    time_turns(call, side, step, o->rewrite);
+    double turns = o->ms / 1e3 / time_turns(call, side, step, o->rewrite);
     return turns < step ? step : turns > 1e6 ? 1000000 / step * step : (int)turns / step * step;
 }
 
@@ -181,13 +188,12 @@ double median(const double *values, int count)
 }
 
 /* In each round of the same row: how fast lines change hands, and what the bounds are then. */
-static void bound_round(const struct world *world, struct row *row, int r)
+static void bound_round(const struct world *world, const struct call *call, struct row *row, int r)
 {
     row->exchange[r] = bound_exchange(world);
     if (row->scaled)
         row->scale[r] = bound_scale(world, row->bytes);
-    if (row->bared)
-        row->bare[r] = row->scaled ? bound_bare(world, row->bytes) : bound_ring(world, row->bytes);
+    row->bare[r] = call_bare(call);
     row->hop[r] = bound_hop(world);
 }
 
@@ -202,13 +208,13 @@ static void measure(const struct world *world, const struct options *o, struct c
     row->rounds = o->rounds;
     int turns[2];
     for (int side = OURS; side <= THEIRS; side++)
-        turns[side] = turns_for(call, (enum side)side, o->ms / 1e3, step);
+        turns[side] = turns_for(call, (enum side)side, o, step);
     for (int r = 0; r < o->rounds; r++) {
         for (int turn = 0; turn < 2; turn++) {
             enum side side = (turn + r) % 2 ? THEIRS : OURS;
-            row->seconds[side][r] = time_turns(call, side, turns[side]);
+            row->seconds[side][r] = time_turns(call, side, turns[side], o->rewrite);
         }
-        bound_round(world, row, r);
+        bound_round(world, call, row, r);
     }
 }
 
@@ -220,8 +226,6 @@ static void measure_size(const struct world *world, const struct options *o, con
         return;
     struct row row = {.op = name, .numbers = world->numbers[OURS], .bytes = bytes};
     row.scaled = strcmp(name, "all_reduce") == 0 && bytes >= (64u << 10) && !world->renumbered;
-    row.bared = world->size == 2 && (bytes & (bytes - 1)) == 0 &&
-                (row.scaled || (strcmp(name, "stream") == 0 && bytes >= (64u << 10)));
     row.hopped = strcmp(name, "barrier") == 0 && world->size == 2;
     measure(world, o, call, &row);
     if (world->rank == 0)

@@ -8,6 +8,7 @@
  *   calls.c     every operation, through libshmcoll and through MPI, and what it must give
  *   numbers.c   dtypes and reductions other than the sum of float32
  *   bounds.c    what the machine could do: in-place scaling, lines that change hands, flags
+ *   bare.c      what an operation could take: its flags and copies with no library around them
  *   rows.c      what was measured, as a table and as JSON
  */
 #include <stdbool.h>
@@ -52,8 +53,14 @@ void call_free(struct call *call);
 /* The i-th time; roots take turns. Ends the program when it fails. */
 void call_run(struct call *call, enum side side, int i);
 
+/* Stores to what this rank gives the i-th time, as who computes it does. */
+void call_rewrite(const struct call *call, int i);
+
 /* Runs it once with numbers that tell ranks and places apart. False: the result is wrong. */
 bool call_right(struct call *call, enum side side, int i);
+
+/* Seconds that its flags and copies take with no library around them; 0: nobody knows. */
+double call_bare(const struct call *call);
 
 /* The k-th operation's name; NULL behind the last. */
 const char *call_name(size_t k);
@@ -87,11 +94,12 @@ struct row {
     size_t bytes;
     int rounds;
     bool right;
-    bool scaled, bared; /* is there something in `scale`, in `bare`? */
-    bool hopped;        /* is `hop` a bound of it? */
+    bool scaled; /* is there something in `scale`? */
+    bool hopped; /* is `hop` a bound of it? */
     double seconds[2][MAX_ROUNDS];
     double exchange[MAX_ROUNDS]; /* bytes per second */
-    double scale[MAX_ROUNDS], bare[MAX_ROUNDS], hop[MAX_ROUNDS];
+    double scale[MAX_ROUNDS], hop[MAX_ROUNDS];
+    double bare[MAX_ROUNDS]; /* 0: nobody knows */
 };
 
 /* What stands in front of the rows. */
@@ -112,14 +120,6 @@ void rows_add(const struct row *row, FILE *json);
 /* All ranks at once: x *= c over `bytes` of floats, in place. */
 double bound_scale(const struct world *world, size_t bytes);
 
-/* An all_reduce of two ranks by bare loops: each element into the other's cell, reduced there, and out
- * again; what the one who takes longer does, less all waiting. A size that is a power of two. */
-double bound_bare(const struct world *world, size_t bytes);
-
-/* A message from rank 0 to rank 1, one of many in a row, through a bare ring in shared memory: the
- * fastest of some ways to copy it, in pieces of 16 or 32 KiB. A multiple of 32 KiB. */
-double bound_ring(const struct world *world, size_t bytes);
-
 /* Rank 0 and rank 1 at once read what the other has just stored: bytes per second, one way. */
 double bound_exchange(const struct world *world);
 
@@ -128,3 +128,17 @@ double bound_rewrite(const struct world *world);
 
 /* One way of a ping-pong between rank 0 and rank 1 over one line. */
 double bound_hop(const struct world *world);
+
+/* ---- bare loops of two ranks: seconds, the slowest rank's median; 0: there is no such loop ---- */
+
+/* Of `bytes` that a rank gives to the other, a power of two: with a flag and a copy on each side. */
+double bare_pass(const struct world *world, size_t bytes);    /* and back next time; up to 16 KiB */
+double bare_one_way(const struct world *world, size_t bytes); /* longer ones through a ring */
+double bare_gather(const struct world *world, size_t bytes);  /* and a copy of the receiver's own */
+double bare_scatter(const struct world *world, size_t bytes); /* and one of the sender's own */
+double bare_stream(const struct world *world, size_t bytes);  /* many in a row, from 32 KiB on */
+
+/* Longer ones through lines that change hands; what the one who takes longer does, less all waiting. */
+double bare_both_ways(const struct world *world, size_t bytes); /* and a copy of what is kept */
+double bare_reduce_scatter(const struct world *world, size_t bytes);
+double bare_all_reduce(const struct world *world, size_t bytes); /* from 64 KiB on: in two halves */

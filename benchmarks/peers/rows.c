@@ -36,7 +36,7 @@ static void add_json(const struct row *row, FILE *json)
     print_json(json, "exchange_gbs", row->exchange, row->rounds, 1e-9);
     if (row->scaled)
         print_json(json, "scale_us", row->scale, row->rounds, 1e6);
-    if (row->bared)
+    if (row->bare[0] > 0)
         print_json(json, "bare_us", row->bare, row->rounds, 1e6);
     print_json(json, "hop_us", row->hop, row->rounds, 1e6);
     fputs("}\n", json);
@@ -61,7 +61,7 @@ void rows_add(const struct row *row, FILE *json)
     if (row->scaled)
         printf("  %5.0f %%  %5.0f %%", 100 * median(roof, row->rounds),
                100 * median(scale, row->rounds));
-    if (row->bared)
+    if (row->bare[0] > 0)
         printf(row->scaled ? "  %5.0f %%" : "                    %5.0f %%",
                100 * median(bare, row->rounds));
     if (row->hopped)

@@ -123,15 +123,21 @@ def judge(
 
 def _beyond(goal: Goal, missed: Iterable[Point], rows: Sequence[Row]) -> tuple[str, ...]:
     """Of the missed points, those at which what limits them misses the goal as well."""
-    limits = _merged(row for row in rows if row.metric == goal.limit)
+    limiting = replace(goal, metric=goal.limit)
+    limits = _merged(row for row in rows if limiting.picks(row))
     kept = [cut for row in limits if (cut := _counting(goal, row)).values]
-    at = {row.place[1:]: _point(row) for row in kept}
-    out = []
-    for point in missed:
-        limit = at.get(point.row.place[1:])
-        if limit and not goal.holds(limit.value):
-            out.append(f"{limit.text(goal.unit)} for {goal.limit_of}")
-    return tuple(out)
+    if goal.over_sizes == "every":
+        at = {row.place[1:]: _point(row) for row in kept}
+        pairs = [(point, at.get(point.row.place[1:])) for point in missed]
+    else:  # a median of some sizes would be that of other ones
+        whole = [] if _missing(goal, kept) else _points(goal, kept)
+        of = {point.row.op: point for point in whole}
+        pairs = [(point, of.get(point.row.op)) for point in missed]
+    return tuple(
+        f"{limit.text(goal.unit)} for {goal.limit_of}"
+        for _, limit in pairs
+        if limit and not goal.holds(limit.value)
+    )
 
 
 def _counting(goal: Goal, row: Row) -> Row:

@@ -106,10 +106,6 @@ def c_rows(data: dict[str, Any]) -> list[Row]:
     return rows
 
 
-# The time of so many bytes is mostly that in which a line gets from one CPU to the other.
-FLAGGED = 8192
-
-
 def over(these: Iterable[float], those: Iterable[float]) -> Iterable[float]:
     return (this / that for this, that in zip(these, those))
 
@@ -135,11 +131,9 @@ def c_row(one: dict[str, Any], ranks: int, other: str) -> list[Row]:
         rows.append(row("scale", over(one["scale_us"], ours)))
         rows.append(row("roof", over(bounds, ours)))
     bare = one.get("bare_us", [])
-    if bare and "scale_us" not in one:  # a message of this size
+    if bare:
         rows.append(row("ratio limit", over(one["theirs_us"], bare), other))
-    elif one["op"] != "stream" and one["bytes"] <= FLAGGED and ranks == 2:
-        rows.append(row("ratio limit", over(one["theirs_us"], one["hop_us"]), other))
-    elif bare:
+    if bare and "scale_us" in one:
         rows.append(row("scale limit", over(one["scale_us"], bare)))
         rows.append(row("roof limit", over(bounds, bare)))
     return rows

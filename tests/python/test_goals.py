@@ -236,6 +236,18 @@ def test_a_limit_of_another_place_or_of_a_point_that_holds_says_nothing() -> Non
     assert limited(1.5, 1.8, ranks=4).beyond == ()
 
 
+def test_a_median_has_the_median_of_all_limits() -> None:
+    goal = dataclasses.replace(
+        GOAL, rivals=("one",), over_sizes="median", limit="most", limit_of="a bare loop"
+    )
+    points = [row for row in rows(1.0, 2.0) if row.rival == "one"]
+    most = [dataclasses.replace(row, metric="most", values=(1.9,)) for row in points]
+    assert verdict([*points, *most], goal).beyond == ("1.9x sum at 8 B beside one for a bare loop",)
+    assert verdict([*points, most[0]], goal).beyond == ()
+    wide = dataclasses.replace(most[0], values=(2.5,))
+    assert verdict([*points, wide, most[1]], goal).beyond == ()
+
+
 def test_a_limit_counts_in_the_same_rounds_as_its_goal() -> None:
     goal = dataclasses.replace(NEAR_GOAL, rounds=1, limit="most", limit_of="a bare loop")
     most = [Row("most", "sum", values=(0.5, 0.9), modes=("far", "near"))]
@@ -363,24 +375,13 @@ def test_rows_of_the_peers() -> None:
     assert (growth.size_bytes, growth.values) == (200_000, (2.0, 1.0))
 
 
-def test_a_stream_is_limited_by_a_bare_ring() -> None:
+def test_bare_loops_limit_the_ratio() -> None:
     data = json.loads(json.dumps(PEERS))
-    data["runs"][0]["rows"] = data["runs"][0]["rows"][:1]
-    one = data["runs"][0]["rows"][0]
-    del one["scale_us"]
+    one, other = data["runs"][0]["rows"]
+    del one["scale_us"], other["bare_us"]
     one |= {"op": "stream", "bare_us": [12.0, 10.0]}
-    limit = chosen(parts.c_rows(data), "ratio limit")
-    assert (limit.rival, limit.values) == ("mpich", (2.5, 2.0))
-
-
-def test_what_is_short_is_limited_by_the_way_of_a_flag() -> None:
-    data = json.loads(json.dumps(PEERS))
-    one = data["runs"][0]["rows"][0]
-    for key in ("scale_us", "bare_us"):
-        del one[key]
-    one |= {"bytes": 256, "theirs_us": [0.12, 0.52]}
-    limit = next(row for row in parts.c_rows(data) if row.metric == "ratio limit")
-    assert (limit.size_bytes, limit.values) == (256, pytest.approx((2.0, 2.0)))
+    limits = [row for row in parts.c_rows(data) if row.metric == "ratio limit"]
+    assert [(row.op, row.rival, row.values) for row in limits] == [("stream", "mpich", (2.5, 2.0))]
 
 
 def test_a_barrier_is_told_in_ways_of_a_flag() -> None:
