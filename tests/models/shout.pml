@@ -7,17 +7,18 @@
  * may be at the end of the last. The first rank to get there chooses what it is, a broadcast from
  * rank 0 or an all-gather, and its length. Two slots stand for the arena's. Call lines are
  * plain epochs here: calls.pml has them. An operation begins in the slot behind those of the last one. A
- * giver may wait, at the end, until all is taken.
+ * giver may wait, at the end, until all is taken. One that does not take may begin before the meeting, if
+ * it has stored nothing in the operation in front of this one.
  *
  * FAULT_waits_for_one   a slot is refilled when the first reader has taken its chunk
  * FAULT_does_not_wait   a slot is refilled when its turn comes
- * FAULT_begins_early    the first slot is filled before the meeting
+ * FAULT_begins_early    who does not take begins before the meeting whatever it has stored in the last one
  * FAULT_step_early      a reader shows its step before it has read
  * FAULT_own_slots       only who gives goes on to the slot behind those of this operation
  */
 
 #define RANKS 3
-#define OPS   2
+#define OPS   3
 #define DEPTH 2
 
 mtype = { UNKNOWN, BROADCAST, TO_ROOT, ALL_GATHER };
@@ -43,9 +44,9 @@ inline choose()
         if
         :: kind[epoch] == UNKNOWN ->
             if
-            :: kind[epoch] = BROADCAST; select(chunk : 1 .. DEPTH + 2)
-            :: kind[epoch] = TO_ROOT; select(chunk : 1 .. DEPTH + 2)
-            :: kind[epoch] = ALL_GATHER; select(chunk : DEPTH .. DEPTH + 1)
+            :: kind[epoch] = BROADCAST; select(chunk : DEPTH - 1 .. DEPTH + 1)
+            :: kind[epoch] = TO_ROOT; select(chunk : DEPTH - 1 .. DEPTH)
+            :: kind[epoch] = ALL_GATHER; chunk = DEPTH + 1
             fi;
             chunks[epoch] = chunk;
             chunk = 0
@@ -91,15 +92,36 @@ inline take_chunk(k)
 }
 
 /* shc_shout_run() */
+/* shc_shout_begin() */
+inline begin()
+{
+    if
+#ifdef FAULT_begins_early
+    :: GIVES(me) && !TAKES(me) ->
+#else
+    :: GIVES(me) && !TAKES(me) && epoch > stored + 1 ->
+#endif
+        do
+        :: begun < chunks[epoch] && begun < DEPTH ->
+            atomic {
+                SLOT(me, begun) = epoch * 8 + begun;
+                begun++
+            }
+        :: break
+        od
+    :: else
+    fi
+}
+
 inline run_shout()
 {
+    if
+    :: begun > 0 -> progress[me] = P(STEP_OUT(begun - 1))
+    :: else
+    fi;
     for (chunk : 0 .. chunks[epoch]) {
         if
-#ifdef FAULT_begins_early
-        :: chunk > 0 && chunk < chunks[epoch] && GIVES(me) -> give_chunk(chunk)
-#else
-        :: chunk < chunks[epoch] && GIVES(me) -> give_chunk(chunk)
-#endif
+        :: chunk >= begun && chunk < chunks[epoch] && GIVES(me) -> give_chunk(chunk)
         :: else
         fi;
         if
@@ -113,23 +135,23 @@ inline run_shout()
         !TAKES(NEXT(2)) || progress[NEXT(2)] >= P(STEP_WORK(chunks[epoch] - 1))
     :: true
     fi;
+    begun = 0;
     chunk = 0
 }
 
 proctype Rank(byte me)
 {
-    byte epoch, chunk, first;
+    byte epoch, chunk, first, begun, stored;
     for (epoch : 1 .. OPS) {
         choose();
         call[me] = epoch; /* shc_task_enter() */
-#ifdef FAULT_begins_early
-        if
-        :: GIVES(me) -> give_chunk(0)
-        :: else
-        fi;
-#endif
+        begin();
         meet();
         run_shout();
+        if
+        :: GIVES(me) -> stored = epoch
+        :: else
+        fi;
 #ifdef FAULT_own_slots
         if
         :: GIVES(me) -> first = (first + chunks[epoch]) % DEPTH

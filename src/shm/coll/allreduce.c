@@ -69,6 +69,7 @@ static char *read_cell(const struct flow *flow, int peer, uint64_t k)
 static void stage_out(struct flow *flow, uint64_t k)
 {
     struct shc_task *task = flow->task;
+    task->arena->stored_epoch = task->wait.epoch;
     for (int peer = 0; peer < task->seat->world_size; peer++) {
         struct shc_span slice = slice_of(flow, k, peer);
         if (peer != task->seat->rank)

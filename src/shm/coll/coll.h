@@ -226,6 +226,7 @@ struct shc_shout {
     int giver;           /* the one rank that gives; -1: all, but the one taker */
     int taker;           /* the one rank that takes; -1: all, but the one giver */
     uint64_t first_step; /* steps the operation has published before */
+    uint64_t begun;      /* chunks that shc_shout_begin() has stored */
     void (*give)(struct shc_task *task, struct shc_span chunk, char *slot);
     void (*take)(struct shc_task *task, struct shc_span chunk, char *const *slots);
 };
@@ -239,6 +240,10 @@ void shc_give_input(struct shc_task *task, struct shc_span chunk, char *slot);
 
 /* A number of chunks that the steps of an operation cannot count fails the group. */
 SHC_NODISCARD enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count);
+
+/* Between entering and meeting, where this rank gives and does not take: stores the first chunks while
+ * others are not here yet, where that does not hurt what they may still be reading. */
+void shc_shout_begin(struct shc_shout *shout);
 
 /* pre: the ranks have met. */
 SHC_NODISCARD enum shc_status shc_shout_run(const struct shc_shout *shout);

@@ -4,6 +4,8 @@
 #include "shm/base/clock.h"
 #include "shm/coll/select.h"
 
+#define BEGIN_BYTES ((size_t)64 << 10) /* less of it is there in no time, and may not be late */
+
 /*
  * Chunks through shout slots.
  *
@@ -75,6 +77,10 @@ static void watch_pace(struct shout_flow *flow)
     const size_t input = shc_min_size(task->in.bytes, flow->shout->total_bytes);
     const uint64_t own = shc_plan_chunk_count(input, flow->chunk_bytes);
     flow->pace = pace_of(task);
+    if (flow->pace && flow->shout->begun > 0) { /* nobody knows how long that took */
+        shc_pace_count(flow->pace, input);
+        flow->pace = NULL;
+    }
     if (!flow->pace)
         return;
     flow->since_ns = shc_clock_ns();
@@ -183,6 +189,7 @@ enum shc_status shc_small_slots_reuse(struct shc_task *task)
     return shc_progress_wait_all(&task->wait, 1);
 }
 
+/* Chunk 0 goes behind the places of the last flow. */
 static void cut_slots(struct shout_flow *flow)
 {
     const struct shc_task *task = flow->shout->task;
@@ -190,21 +197,22 @@ static void cut_slots(struct shout_flow *flow)
     flow->place_bytes = shc_select_piece(task->tuning, flow->shout->total_bytes, g->shout_bytes,
                                          task->seat->world_size);
     flow->depth = (uint32_t)(g->shout_depth * g->shout_bytes / flow->place_bytes);
+    flow->first =
+        (uint32_t)(shc_div_ceil(task->arena->shouted_bytes, flow->place_bytes) % flow->depth);
 }
 
-/* Behind the places of the last flow; the next one will begin behind those of this one. */
-static void take_places(struct shout_flow *flow)
+/* The next flow will begin behind the places of this one. */
+static void leave_places(const struct shout_flow *flow)
 {
-    size_t *used = &flow->shout->task->arena->shouted_bytes;
-    flow->first = (uint32_t)(shc_div_ceil(*used, flow->place_bytes) % flow->depth);
-    *used = (flow->first + flow->chunk_count) % flow->depth * flow->place_bytes;
+    struct shc_arena *arena = flow->shout->task->arena;
+    arena->shouted_bytes = (flow->first + flow->chunk_count) % flow->depth * flow->place_bytes;
+    if (flow->gives)
+        arena->stored_epoch = flow->shout->task->wait.epoch;
 }
 
-enum shc_status shc_shout_run(const struct shc_shout *shout)
+static struct shout_flow flow_of(const struct shc_shout *shout, bool arena)
 {
     struct shc_task *task = shout->task;
-    bool arena;
-    SHC_TRY(shc_task_arena(task, &arena));
     struct shout_flow flow = {
         .shout = shout,
         .small = !arena,
@@ -217,14 +225,50 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
         cut_slots(&flow);
     /* Opaque elements may not divide it. */
     flow.chunk_bytes = flow.place_bytes - flow.place_bytes % task->call.elem_bytes;
-    uint64_t n = flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.chunk_bytes);
+    flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.chunk_bytes);
+    return flow;
+}
+
+/* Who has met the others in an operation behind the one in which it stored something knows that they
+ * have read it. While a way of storing is tried, its time counts. */
+static bool may_begin(const struct shc_task *task, size_t bytes)
+{
+    const struct shc_pace *pace = pace_of(task);
+    return bytes >= BEGIN_BYTES && task->arena->made &&
+           task->wait.epoch - task->arena->stored_epoch > 1 && !(pace && shc_pace_tries(pace));
+}
+
+void shc_shout_begin(struct shc_shout *shout)
+{
+    struct shc_task *task = shout->task;
+    if (!may_begin(task, shout->total_bytes))
+        return;
+    const struct shout_flow flow = flow_of(shout, true);
+    for (uint64_t k = 0; k < flow.chunk_count && k < flow.depth; k++) {
+        if (shc_call_all_here(&task->wait))
+            break;
+        shout->give(task, chunk_of(&flow, k), slot_of(&flow, task->seat->rank, k));
+        shout->begun++;
+    }
+}
+
+enum shc_status shc_shout_run(const struct shc_shout *shout)
+{
+    struct shc_task *task = shout->task;
+    bool arena;
+    SHC_TRY(shc_task_arena(task, &arena));
+    struct shout_flow flow = flow_of(shout, arena);
+    const uint64_t n = flow.chunk_count;
     SHC_TRY(shc_check_length(task, n));
     if (arena)
-        take_places(&flow);
+        leave_places(&flow);
     if (flow.gives)
         watch_pace(&flow);
+    if (shout->begun > 0)
+        shc_progress_publish(task->seat, task->wait.epoch,
+                             step(&flow, shc_plan_step_out(shout->begun - 1)));
     for (uint64_t k = 0; k <= n; k++) {
-        if (k < n && flow.gives)
+        if (k < n && flow.gives && k >= shout->begun)
             SHC_TRY(give_chunk(&flow, k));
         if (k > 0 && flow.takes)
             SHC_TRY(take_chunk(&flow, k - 1));
@@ -250,6 +294,7 @@ static void fill_cells(const struct shc_swap *swap, uint64_t k)
     struct shc_task *task = swap->task;
     const int me = task->seat->rank, world = task->seat->world_size;
     const uint32_t slot = (uint32_t)(k % task->arena->geometry.depth);
+    task->arena->stored_epoch = task->wait.epoch;
     for (int peer = 0; peer < world; peer++) {
         if (peer == me)
             continue;

@@ -63,8 +63,7 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
 
 static enum shc_status run_staged(struct shc_task *task)
 {
-    shc_task_enter(task);
-    SHC_TRY(shc_task_meet(task));
+    const bool is_root = task->seat->rank == task->call.root;
     struct shc_shout shout = {
         .task = task,
         .total_bytes = others_bytes(task),
@@ -73,9 +72,13 @@ static enum shc_status run_staged(struct shc_task *task)
         .give = give,
         .take = take,
     };
+    shc_task_enter(task);
+    if (is_root)
+        shc_shout_begin(&shout);
+    SHC_TRY(shc_task_meet(task));
     if (task->seat->world_size > 1)
         SHC_TRY(shc_shout_run(&shout));
-    if (task->seat->rank == task->call.root) /* last: the others do not wait for it */
+    if (is_root) /* last: the others do not wait for it */
         shc_task_keep(task, (size_t)task->call.root * task->out.bytes, 0, task->out.bytes);
     return SHC_OK;
 }

@@ -59,6 +59,8 @@ struct shc_arena {
     struct shc_segment segment;
     /* Where in each rank's shout slots the last operation ended: the same for all. */
     size_t shouted_bytes;
+    /* The last operation in which this rank stored something here that others read behind its meeting. */
+    uint64_t stored_epoch;
     bool tried; /* the ranks have agreed on whether it exists */
     bool made;
     int node; /* where this rank's range should be; -1: anywhere */

@@ -379,6 +379,17 @@ static SHC_COLD enum shc_status judge_mismatch(struct shc_wait *wait, int rank)
     return shc_wait_give_up(wait, SHC_ERR_MISMATCH, reason);
 }
 
+bool shc_call_all_here(const struct shc_wait *wait)
+{
+    for (int turn = 1; turn < wait->seat->world_size; turn++) {
+        const int peer = peer_at(wait->seat, turn);
+        const struct shc_call_shm *line = shc_seat_call(wait->seat, peer, wait->epoch);
+        if (!shc_wait_has_reached(&line->epoch, wait->epoch))
+            return false;
+    }
+    return true;
+}
+
 enum shc_status shc_call_meet(struct shc_wait *wait)
 {
     const struct shc_seat *seat = wait->seat;

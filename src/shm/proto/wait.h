@@ -120,6 +120,9 @@ SHC_NODISCARD SHC_INLINE enum shc_status shc_progress_wait(struct shc_wait *wait
 /* Until all other ranks have, own rank + 1 first. */
 SHC_NODISCARD enum shc_status shc_progress_wait_all(struct shc_wait *wait, uint64_t step);
 
+/* Have all ranks published this epoch's call? */
+bool shc_call_all_here(const struct shc_wait *wait);
+
 /* Until all ranks have published this epoch's call, and it is the same as ours. */
 SHC_NODISCARD enum shc_status shc_call_meet(struct shc_wait *wait);
 

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A scatter's root stores what it gives while it waits for the others, where nobody may still be
+// reading what lay there; and what comes out is right either way.
+#include "tests/conformance/world.h"
+
+extern "C" {
+#include "shm/proto/arena.h"
+#include "shm/proto/call.h"
+}
+
+#include <cstring>
+#include <gtest/gtest.h>
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+const size_t kCount = 300000; // of floats to each rank: some chunks, fewer than there are slots
+
+enum class Early { kBegins, kWaits };
+
+uint64_t newest_epoch(const Rank &rank, int of)
+{
+    shc_call call;
+    return shc_call_latest(&rank.comm->seat, of, &call);
+}
+
+// What the root's next chunk 0 begins with, where that will lie.
+float next_place(const Rank &rank, int root)
+{
+    const shc_arena &arena = rank.comm->arena;
+    float value;
+    memcpy(&value, shc_arena_shouts(&arena, root) + arena.shouted_bytes, sizeof value);
+    return value;
+}
+
+// Before this rank calls anything: the root is in the next call, and has stored something, or has not.
+void watch_root(const Rank &rank, int root, float value, Early early)
+{
+    const uint64_t begun_ns = shc_clock_ns(), mine = newest_epoch(rank, rank.rank);
+    const uint64_t limit_ns = 10 * SHC_NS_PER_S;
+    while (newest_epoch(rank, root) == mine && shc_clock_ns() - begun_ns < limit_ns)
+        shc_os_sleep_ns(SHC_NS_PER_MS);
+    ASSERT_NE(newest_epoch(rank, root), mine) << "the root is late";
+    if (early == Early::kWaits)
+        shc_os_sleep_ns(20 * SHC_NS_PER_MS);
+    while (early == Early::kBegins && next_place(rank, root) != value &&
+           shc_clock_ns() - begun_ns < limit_ns)
+        shc_os_sleep_ns(SHC_NS_PER_MS);
+    EXPECT_EQ(next_place(rank, root) == value, early == Early::kBegins) << "value " << value;
+}
+
+// `value` first; no chunk is like another.
+std::vector<float> values_from(float value, size_t count)
+{
+    std::vector<float> values(count);
+    for (size_t i = 0; i < count; i++)
+        values[i] = value + 100.f * static_cast<float>(i / 1000);
+    return values;
+}
+
+void scatter(const Rank &rank, int root, float value)
+{
+    std::vector<float> in = values_from(value, kCount), out(kCount, -1.f);
+    const std::vector<float> expected = in;
+    in.insert(in.end(), expected.begin(), expected.end());
+    int64_t in_size, out_size;
+    shc_tensor from = vector_of(in, &in_size), to = vector_of(out, &out_size);
+    shc_op op = op_of(SHC_SCATTER);
+    op.root = root;
+    if (rank.rank == root)
+        op.input = {&from, 1};
+    op.output = {&to, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    EXPECT_TRUE(same(out, expected));
+}
+
+void scatter_to_late_rank(const Rank &rank, int root, float value, Early early)
+{
+    if (rank.rank != root)
+        watch_root(rank, root, value, early);
+    scatter(rank, root, value);
+}
+
+void all_reduce(const Rank &rank, size_t count)
+{
+    std::vector<float> values(count, 1.f);
+    int64_t size;
+    shc_tensor tensor = vector_of(values, &size);
+    shc_op op = op_of(SHC_ALL_REDUCE);
+    op.input = op.output = {&tensor, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+}
+
+void barrier(const Rank &rank)
+{
+    shc_op op = op_of(SHC_BARRIER);
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+}
+
+void run_two(const std::string &tuning, const Body &body)
+{
+    Options options;
+    options.tuning = tuning;
+    run_ranks(Mode::kOwnMapping, 2, body, options);
+}
+
+TEST(EarlyRoots, BeginOnceTheOthersHaveReadWhatTheyStoredBefore)
+{
+    run_two("stream=never", [](Rank &rank) {
+        scatter(rank, 0, 1.f); // makes the arena
+        scatter_to_late_rank(rank, 0, 2.f, Early::kWaits);
+        barrier(rank);
+        scatter_to_late_rank(rank, 0, 3.f, Early::kBegins);
+        scatter_to_late_rank(rank, 1, 4.f, Early::kBegins);
+        scatter_to_late_rank(rank, 0, 5.f, Early::kBegins);
+    });
+}
+
+TEST(EarlyRoots, DoNotBeginWhereExchangeCellsMayStillBeRead)
+{
+    for (size_t count : {kCount, size_t{4000}}) { // in chunks, and in one use of a cell
+        run_two("stream=never", [count](Rank &rank) {
+            scatter(rank, 1, 1.f);
+            all_reduce(rank, count);
+            scatter_to_late_rank(rank, 0, 2.f, Early::kWaits);
+            barrier(rank);
+            scatter_to_late_rank(rank, 0, 3.f, Early::kBegins);
+        });
+    }
+}
+
+// What it takes to store is measured then, until it has been read.
+TEST(EarlyRoots, DoNotBeginWhileTheyTryAWayOfStoring)
+{
+    run_two("stream=32k", [](Rank &rank) {
+        scatter(rank, 1, 1.f);
+        barrier(rank);
+        scatter_to_late_rank(rank, 0, 2.f, Early::kWaits);
+    });
+}
+
+TEST(EarlyRoots, DoNotBeginWithWhatIsShort)
+{
+    run_two("stream=never,scatter.small=0,scatter.small_of_two=0", [](Rank &rank) {
+        scatter(rank, 0, 1.f);
+        barrier(rank);
+        std::vector<float> in(2000, 2.f), out(1000, -1.f);
+        int64_t in_size, out_size;
+        shc_tensor from = vector_of(in, &in_size), to = vector_of(out, &out_size);
+        shc_op op = op_of(SHC_SCATTER);
+        if (rank.rank == 0)
+            op.input = {&from, 1};
+        else
+            watch_root(rank, 0, 2.f, Early::kWaits);
+        op.output = {&to, 1};
+        ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+        EXPECT_TRUE(same(out, std::vector<float>(1000, 2.f)));
+    });
+}
+
+// As many chunks as there are slots, and more, from roots that take turns and may be late.
+TEST(EarlyRoots, GiveTheRightResultWhateverTheyHaveBegun)
+{
+    for (const char *tuning : {"stream=never", "stream=never,shout_depth=2", "shout=16k"}) {
+        run_two(tuning, [](Rank &rank) {
+            unsigned seed = 77u + static_cast<unsigned>(rank.rank), shared = 5u;
+            for (int round = 0; round < 60 && !::testing::Test::HasFailure(); round++) {
+                if (rand_r(&seed) % 2 == 0)
+                    shc_os_sleep_ns(static_cast<uint64_t>(rand_r(&seed) % 1000) * 1000);
+                const int what = rand_r(&shared) % 4;
+                if (what == 0)
+                    all_reduce(rank, kCount);
+                else if (what == 1)
+                    barrier(rank);
+                else
+                    scatter(rank, rand_r(&shared) % 2, static_cast<float>(round));
+            }
+        });
+    }
+}
+
+} // namespace
