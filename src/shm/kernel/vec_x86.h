@@ -61,8 +61,19 @@ SHC_INLINE shc_v16 shc_vec_max16(shc_v16 a, shc_v16 b)
     return (shc_v16)_mm512_max_epi16((__m512i)a, (__m512i)b);
 }
 
-/* Every first word of `a` and every second one of `b`. */
-#define SHC_VEC_ZIP16(a, b) ((shc_v16)(((a)&0xffff) | ((b)&0xffff0000))) /* an instruction */
+/* Of pairs of words: both the second ones, both the first ones; the even one's in front. An instruction
+ * each: a shuffle of bytes that leaves half of them. */
+SHC_INLINE shc_v16 shc_vec_seconds16(shc_v32 even, shc_v32 odd)
+{
+    const __m512i down = _mm512_set4_epi32(0x0f0e0f0e, 0x0b0a0b0a, 0x07060706, 0x03020302);
+    return (shc_v16)_mm512_mask_shuffle_epi8((__m512i)odd, 0x3333333333333333, (__m512i)even, down);
+}
+
+SHC_INLINE shc_v16 shc_vec_firsts16(shc_v32 even, shc_v32 odd)
+{
+    const __m512i up = _mm512_set4_epi32(0x0d0c0d0c, 0x09080908, 0x05040504, 0x01000100);
+    return (shc_v16)_mm512_mask_shuffle_epi8((__m512i)even, 0xcccccccccccccccc, (__m512i)odd, up);
+}
 
 /* Of unsigned words, no less than 0. */
 #define SHC_VEC_MINUS16(a, b) ((shc_v16)_mm512_subs_epu16((__m512i)(a), (__m512i)(b)))
@@ -95,7 +106,15 @@ SHC_INLINE shc_v16 shc_vec_max16(shc_v16 a, shc_v16 b)
     return (shc_v16)_mm256_max_epi16((__m256i)a, (__m256i)b);
 }
 
-#define SHC_VEC_ZIP16(a, b) ((shc_v16)_mm256_blend_epi16((__m256i)(a), (__m256i)(b), 0xaa))
+SHC_INLINE shc_v16 shc_vec_seconds16(shc_v32 even, shc_v32 odd)
+{
+    return (shc_v16)_mm256_blend_epi16((__m256i)(even >> 16), (__m256i)odd, 0xaa);
+}
+
+SHC_INLINE shc_v16 shc_vec_firsts16(shc_v32 even, shc_v32 odd)
+{
+    return (shc_v16)_mm256_blend_epi16((__m256i)even, (__m256i)(odd << 16), 0xaa);
+}
 
 #define SHC_VEC_MINUS16(a, b) ((shc_v16)_mm256_subs_epu16((__m256i)(a), (__m256i)(b)))
 
@@ -142,7 +161,7 @@ SHC_INLINE void shc_vec_bf16_load(shc_vf *v, shc_v32 word)
 SHC_INLINE shc_v32 shc_vec_bf16_store(const shc_vf *v)
 {
     const shc_v32 even = (shc_v32)v[0], odd = (shc_v32)v[1];
-    const shc_v16 high = SHC_VEC_ZIP16(even >> 16, odd), low = SHC_VEC_ZIP16(even, odd << 16);
+    const shc_v16 high = shc_vec_seconds16(even, odd), low = shc_vec_firsts16(even, odd);
     return (shc_v32)(high + (SHC_VEC_MINUS16(low, ~high & 1) >> 15));
 }
 
