@@ -211,9 +211,20 @@ KERNEL(bool, xor, bool_keep, shc_bool_xor, bool_keep)
         shc_fpenv_leave(mode);                                       \
     }
 
+#define FLOAT_AVG_KERNEL(type, acc)                                             \
+    static void type##_k_avg(const struct shc_reduce_args *args)                \
+    {                                                                           \
+        const shc_fpenv mode = shc_fpenv_enter();                               \
+        if ((args->src_count & (args->src_count - 1)) == 0)                     \
+            type##_run(args, type##_keep, shc_##acc##_sum, shc_##acc##_part);   \
+        else                                                                    \
+            type##_run(args, type##_keep, shc_##acc##_sum, shc_##acc##_divide); \
+        shc_fpenv_leave(mode);                                                  \
+    }
+
 #define FLOAT_SUM_KERNELS(type, acc)                                           \
     FLOAT_KERNEL(type, sum, type##_keep, shc_##acc##_sum, type##_keep)         \
-    FLOAT_KERNEL(type, avg, type##_keep, shc_##acc##_sum, shc_##acc##_divide)  \
+    FLOAT_AVG_KERNEL(type, acc)                                                \
     FLOAT_KERNEL(type, product, type##_keep, shc_##acc##_product, type##_keep) \
     FLOAT_KERNEL(type, premul, shc_##acc##_scale, shc_##acc##_sum, type##_keep)
 

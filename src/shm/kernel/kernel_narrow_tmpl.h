@@ -71,7 +71,7 @@ SHC_INLINE shc_h16 fp16_store(const shc_vf *v)
 
 #define FP8_KERNELS(type)                                                    \
     FLOAT_KERNEL(type, sum, type##_keep, shc_vec_sum, type##_keep)           \
-    FLOAT_KERNEL(type, avg, type##_keep, shc_vec_sum, shc_vec_divide)        \
+    FLOAT_AVG_KERNEL(type, vec)                                              \
     FLOAT_KERNEL(type, product, type##_grow, shc_vec_product, type##_shrink) \
     FLOAT_KERNEL(type, premul, type##_scale, shc_vec_sum, type##_shrink)
 

@@ -137,6 +137,12 @@ SHC_INLINE shc_vf shc_vec_divide(shc_vf x, double n)
     return x / (float)n;
 }
 
+/* As shc_f32_part(). */
+SHC_INLINE shc_vf shc_vec_part(shc_vf x, double n)
+{
+    return x * (float)(1 / n);
+}
+
 /* A NaN of the caller's may have any payload, and shc_vec_bf16_store wants none. */
 SHC_INLINE shc_vf shc_vec_scale(shc_vf x, double factor)
 {
