@@ -60,11 +60,13 @@ std::vector<float> values_from(float value, size_t count)
     return values;
 }
 
+// Every rank's share begins with `value`.
 void scatter(const Rank &rank, int root, float value)
 {
-    std::vector<float> in = values_from(value, kCount), out(kCount, -1.f);
-    const std::vector<float> expected = in;
-    in.insert(in.end(), expected.begin(), expected.end());
+    const std::vector<float> expected = values_from(value, kCount);
+    std::vector<float> in, out(kCount, -1.f);
+    for (int r = 0; r < rank.world; r++)
+        in.insert(in.end(), expected.begin(), expected.end());
     int64_t in_size, out_size;
     shc_tensor from = vector_of(in, &in_size), to = vector_of(out, &out_size);
     shc_op op = op_of(SHC_SCATTER);
@@ -78,9 +80,41 @@ void scatter(const Rank &rank, int root, float value)
 
 void scatter_to_late_rank(const Rank &rank, int root, float value, Early early)
 {
-    if (rank.rank != root)
+    if (rank.rank == (root + 1) % rank.world)
         watch_root(rank, root, value, early);
     scatter(rank, root, value);
+}
+
+void broadcast(const Rank &rank, int root, float value)
+{
+    const std::vector<float> expected = values_from(value, kCount);
+    std::vector<float> values = rank.rank == root ? expected : std::vector<float>(kCount, -1.f);
+    int64_t size;
+    shc_tensor tensor = vector_of(values, &size);
+    shc_op op = op_of(SHC_BROADCAST);
+    op.root = root;
+    op.input = op.output = {&tensor, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    EXPECT_TRUE(same(values, expected));
+}
+
+void gather(const Rank &rank, int root, float value)
+{
+    std::vector<float> in = values_from(value, kCount),
+                       out(kCount * static_cast<size_t>(rank.world)), expected;
+    for (int r = 0; r < rank.world; r++)
+        expected.insert(expected.end(), in.begin(), in.end());
+    int64_t in_size, out_size;
+    shc_tensor from = vector_of(in, &in_size), to = vector_of(out, &out_size);
+    shc_op op = op_of(SHC_GATHER);
+    op.root = root;
+    op.input = {&from, 1};
+    if (rank.rank == root)
+        op.output = {&to, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    if (rank.rank == root) {
+        EXPECT_TRUE(same(out, expected));
+    }
 }
 
 void all_reduce(const Rank &rank, size_t count)
@@ -99,11 +133,16 @@ void barrier(const Rank &rank)
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
 }
 
-void run_two(const std::string &tuning, const Body &body)
+void run(int world, const std::string &tuning, const Body &body)
 {
     Options options;
     options.tuning = tuning;
-    run_ranks(Mode::kOwnMapping, 2, body, options);
+    run_ranks(Mode::kOwnMapping, world, body, options);
+}
+
+void run_two(const std::string &tuning, const Body &body)
+{
+    run(2, tuning, body);
 }
 
 TEST(EarlyRoots, BeginOnceTheOthersHaveReadWhatTheyStoredBefore)
@@ -160,25 +199,74 @@ TEST(EarlyRoots, DoNotBeginWithWhatIsShort)
     });
 }
 
+// One of the others is late; the third is there before the root or behind it.
+TEST(EarlyRoots, BeginAmongThreeRanks)
+{
+    run(3, "stream=never", [](Rank &rank) {
+        scatter(rank, 0, 1.f);
+        scatter_to_late_rank(rank, 0, 2.f, Early::kWaits);
+        barrier(rank);
+        for (int round = 0; round < 4; round++)
+            scatter_to_late_rank(rank, round % 3, static_cast<float>(3 + round), Early::kBegins);
+    });
+}
+
+// What has been stored early is in the way of nobody who makes another call.
+TEST(EarlyRoots, ChangeNoOutputWhereCallsDiffer)
+{
+    for (bool other_op : {false, true}) {
+        run_two("stream=never", [other_op](Rank &rank) {
+            scatter(rank, 1, 1.f);
+            barrier(rank);
+            const size_t count = rank.rank == 0 ? kCount : kCount - 1;
+            std::vector<float> in(2 * count, 2.f), out(2 * count, -1.f);
+            int64_t in_size, out_size = static_cast<int64_t>(other_op ? 2 * count : count);
+            shc_tensor from = vector_of(in, &in_size), to = {out.data(), 1, &out_size, nullptr};
+            shc_op op = op_of(SHC_SCATTER);
+            if (rank.rank == 0) {
+                out_size = static_cast<int64_t>(kCount);
+                op.input = {&from, 1};
+            } else {
+                watch_root(rank, 0, 2.f, Early::kBegins);
+                if (other_op) {
+                    op = op_of(SHC_ALL_REDUCE);
+                    op.input = {&from, 1};
+                }
+            }
+            op.output = {&to, 1};
+            EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_MISMATCH);
+            EXPECT_NE(error_text().find("scatter"), std::string::npos) << error_text();
+            EXPECT_TRUE(same(out, std::vector<float>(2 * count, -1.f)));
+            EXPECT_TRUE(same(in, std::vector<float>(2 * count, 2.f)));
+        });
+    }
+}
+
 // As many chunks as there are slots, and more, from roots that take turns and may be late.
 TEST(EarlyRoots, GiveTheRightResultWhateverTheyHaveBegun)
 {
-    for (const char *tuning : {"stream=never", "stream=never,shout_depth=2", "shout=16k"}) {
-        run_two(tuning, [](Rank &rank) {
-            unsigned seed = 77u + static_cast<unsigned>(rank.rank), shared = 5u;
-            for (int round = 0; round < 60 && !::testing::Test::HasFailure(); round++) {
-                if (rand_r(&seed) % 2 == 0)
-                    shc_os_sleep_ns(static_cast<uint64_t>(rand_r(&seed) % 1000) * 1000);
-                const int what = rand_r(&shared) % 4;
-                if (what == 0)
-                    all_reduce(rank, kCount);
-                else if (what == 1)
-                    barrier(rank);
-                else
-                    scatter(rank, rand_r(&shared) % 2, static_cast<float>(round));
-            }
-        });
-    }
+    for (int world : {2, 3})
+        for (const char *tuning : {"stream=never", "stream=never,shout_depth=2", "shout=16k"}) {
+            run(world, tuning, [](Rank &rank) {
+                unsigned seed = 77u + static_cast<unsigned>(rank.rank), shared = 5u;
+                for (int round = 0; round < 40 && !::testing::Test::HasFailure(); round++) {
+                    if (rand_r(&seed) % 2 == 0)
+                        shc_os_sleep_ns(static_cast<uint64_t>(rand_r(&seed) % 1000) * 1000);
+                    const int what = rand_r(&shared) % 8, root = rand_r(&shared) % rank.world;
+                    const float value = static_cast<float>(round);
+                    if (what == 0)
+                        all_reduce(rank, kCount);
+                    else if (what == 1)
+                        barrier(rank);
+                    else if (what == 2)
+                        broadcast(rank, root, value);
+                    else if (what == 3)
+                        gather(rank, root, value);
+                    else
+                        scatter(rank, root, value);
+                }
+            });
+        }
 }
 
 } // namespace

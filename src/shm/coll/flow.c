@@ -3,6 +3,7 @@
 
 #include "shm/base/clock.h"
 #include "shm/coll/select.h"
+#include "shm/proto/member.h"
 
 #define BEGIN_BYTES ((size_t)64 << 10) /* less of it is there in no time, and may not be late */
 
@@ -245,7 +246,7 @@ void shc_shout_begin(struct shc_shout *shout)
         return;
     const struct shout_flow flow = flow_of(shout, true);
     for (uint64_t k = 0; k < flow.chunk_count && k < flow.depth; k++) {
-        if (shc_call_all_here(&task->wait))
+        if (shc_call_all_here(&task->wait) || shc_group_failed(task->seat))
             break;
         shout->give(task, chunk_of(&flow, k), slot_of(&flow, task->seat->rank, k));
         shout->begun++;

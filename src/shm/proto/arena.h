@@ -22,8 +22,11 @@
  * used in turn: a line that is stored to again has then left its readers' nearest caches.
  *
  * A rank's range begins with the cells of slot 0 of all pairs that lie in it; those of the other
- * slots come behind, and its shout slots lie over these. No operation stores to both, and nothing
- * but chunk 0, in slot 0, is stored in front of a meeting: behind it all have read what lay there.
+ * slots come behind, and its shout slots lie over these. No operation stores to both, and behind a
+ * meeting all have read what lay there. In front of one only two things are stored: chunk 0 into cells
+ * of slot 0, and shout slots by a rank that stored nothing in the operation before (`stored_epoch`;
+ * shc_shout_begin()). The latter holds because nobody else touches that part of its range either,
+ * in an operation in which it stores nothing itself: the cells there are its own and its peer's.
  */
 
 #include "shm/proto/seat.h"
@@ -59,7 +62,8 @@ struct shc_arena {
     struct shc_segment segment;
     /* Where in each rank's shout slots the last operation ended: the same for all. */
     size_t shouted_bytes;
-    /* The last operation in which this rank stored something here that others read behind its meeting. */
+    /* The last operation in which this rank stored something here that others read behind its meeting:
+     * set in front of every such store, also where all its pieces are empty. */
     uint64_t stored_epoch;
     bool tried; /* the ranks have agreed on whether it exists */
     bool made;
