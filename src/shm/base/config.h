@@ -37,6 +37,7 @@ struct shc_config {
     int segment;        /* enum shc_segment_choice */
     int cpu;            /* enum shc_cpu_choice: the best instruction set that may be used */
     int spin_us;        /* how long a wait spins before it yields; -1: decided per group */
+    int move;           /* a waiting thread may leave a CPU that it shares with another rank */
     int late_ms;        /* a wait is reported when it has taken this long */
     int threads;        /* reduction threads per process, or SHC_THREADS_AUTO */
     int arena_kib;      /* limit of a group's large staging memory */

@@ -4,6 +4,7 @@
 #include "shm/base/config.h"
 #include "shm/comm/bootstrap.h"
 #include "shm/comm/request.h"
+#include "shm/exec/place.h"
 #include "shm/exec/topo.h"
 #include "shm/proto/member.h"
 
@@ -17,6 +18,7 @@
 #define SPIN_NS            (5 * SHC_NS_PER_US)
 #define SPIN_CROWDED_NS    (1 * SHC_NS_PER_US)
 #define YIELDS             100u
+#define AWAKE_NS           (200 * SHC_NS_PER_US) /* what going to sleep and being woken may cost */
 
 /* ---- making ---- */
 
@@ -40,16 +42,39 @@ static int usable_cpus(const struct shc_seat *seat)
 
 /* Spinning pays only while every spinner has a CPU of its own; else it takes the CPU from the very
  * rank that is waited for. It covers the skew of ranks that run side by side; behind that, yielding
- * polls almost as fast and costs nobody a CPU he wants (docs/PERFORMANCE.md, "Waiting"). */
+ * polls almost as fast and costs nobody a CPU he wants (docs/PERFORMANCE.md, "Waiting"). Who sleeps is
+ * woken late, and perhaps on the CPU of who woke it. */
 static struct shc_patience patience_for(int threads, int cpus)
 {
-    struct shc_patience patience = {.yields = YIELDS};
-    int spin_us = shc_config_get()->spin_us;
-    if (spin_us >= 0)
-        patience.spins = shc_wait_spins_for((uint64_t)spin_us * SHC_NS_PER_US);
-    else
-        patience.spins = shc_wait_spins_for(threads <= cpus ? SPIN_NS : SPIN_CROWDED_NS);
-    return patience;
+    const int spin_us = shc_config_get()->spin_us;
+    const bool room = threads <= cpus;
+    const uint64_t spin_ns = spin_us >= 0 ? (uint64_t)spin_us * SHC_NS_PER_US
+                             : room       ? SPIN_NS
+                                          : SPIN_CROWDED_NS;
+    return (struct shc_patience){
+        .spins = shc_wait_spins_for(spin_ns),
+        .yields = YIELDS,
+        .awake_ns = room ? AWAKE_NS : 0,
+        .moves = room && shc_config_get()->move,
+    };
+}
+
+/* A seat's `move_away`. A rank is where its process's first thread is: most call from there. */
+static bool move_away(const struct shc_seat *seat)
+{
+    const int here = shc_os_cpu_current();
+    struct shc_os_cpus taken = {{0}};
+    bool shared = false;
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        const struct shc_os_process *process = &shc_seat_identity(seat, rank)->process;
+        if (process->pid == seat->self.pid) /* a thread like this one; nobody knows which */
+            continue;
+        const int cpu = shc_os_process_cpu(&seat->self, process);
+        shared = shared || cpu == here;
+        if (cpu >= 0 && cpu < SHC_OS_MAX_CPUS)
+            taken.bits[cpu / 64] |= 1ULL << (cpu % 64);
+    }
+    return shared && shc_place_move(here, &taken);
 }
 
 static void set_patience(struct shc_seat *seat)
@@ -86,6 +111,7 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     seat->group = comm->name;
     seat->segment.fd = -1;
     seat->elsewhere = shc_process_elsewhere;
+    seat->move_away = move_away;
     seat->interrupted = config->interrupted;
     seat->interrupted_ctx = config->interrupted_ctx;
     seat->late_ns = (uint64_t)shc_config_get()->late_ms * SHC_NS_PER_MS;

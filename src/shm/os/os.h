@@ -100,6 +100,9 @@ char shc_os_process_state(const struct shc_os_process *process, bool *dumping_co
 /* The letter in words: 'T' is "stopped". */
 const char *shc_os_state_word(char state);
 
+/* The CPU on which the process's first thread runs, or ran last; -1 where that cannot be seen. */
+int shc_os_process_cpu(const struct shc_os_process *self, const struct shc_os_process *process);
+
 /* Opens the file that process holds as `its_fd`, if it is the very file described; ESTALE if it is
  * another one, ENOENT, EACCES, EPERM if it cannot be reached. Never opens a stranger's file. */
 SHC_NODISCARD int shc_os_process_open_fd(const struct shc_os_process *process, int its_fd,

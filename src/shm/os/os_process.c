@@ -14,6 +14,7 @@ struct stat_line {
     char state; /* of the first thread */
     long threads;
     uint64_t start_time;
+    int cpu; /* of the first thread */
 };
 
 /* /proc/<pid>/stat from its third field on. The second, the command name, may hold anything, blanks
@@ -38,6 +39,11 @@ static int read_stat(const char *path, struct stat_line *line)
         at++;
     }
     line->start_time = strtoull(at, NULL, 10);
+    for (int field = 22; field < 39 && at; field++) {
+        at = strchr(at, ' ');
+        at += at != NULL;
+    }
+    line->cpu = at ? (int)strtol(at, NULL, 10) : -1;
     return 0;
 }
 
@@ -90,6 +96,12 @@ static int stat_of(const struct shc_os_process *process, struct stat_line *line)
     if (error != 0)
         return error;
     return line->start_time == process->start_time ? 0 : ESRCH;
+}
+
+int shc_os_process_cpu(const struct shc_os_process *self, const struct shc_os_process *process)
+{
+    struct stat_line line;
+    return is_visible(self, process) && stat_of(process, &line) == 0 ? line.cpu : -1;
 }
 
 /* The state is the first thread's: one that has ended before the others is a zombie beside them. */

@@ -11,8 +11,20 @@
 
 /* How long a wait keeps its CPU. */
 struct shc_patience {
-    uint32_t spins;  /* turns with a pause between them */
-    uint32_t yields; /* then turns that give the CPU to whoever wants it; then sleep */
+    uint32_t spins;    /* turns with a pause between them */
+    uint32_t yields;   /* then turns that give the CPU to whoever wants it; then sleep */
+    uint64_t awake_ns; /* but not before it has kept on for so long */
+    bool moves;        /* may leave a CPU that is another rank's, too */
+};
+
+/* Does another rank run on the CPU on which this one waits? A scheduler that has put two there may
+ * take tens of milliseconds to notice. What several waiting threads of a process note here at the same
+ * time may get lost: that is a look later, or one too many. */
+struct shc_company {
+    shc_a32 taken;    /* yields in a row during which somebody else ran */
+    shc_a32 parted;   /* so often a thread of this rank has moved */
+    shc_a64 again_ns; /* no look before that */
+    shc_a64 pause_ns; /* between the last look and that; 0: it parted the two */
 };
 
 /* Of one rank's mailbox (proto/pair.h): the same on all ranks, from the world size alone. */
@@ -34,6 +46,9 @@ struct shc_seat {
     struct shc_os_process self;
     struct shc_patience patience; /* of the application's threads */
     struct shc_patience patience_engine;
+    struct shc_company company;
+    /* Moves the calling thread to another CPU, if a rank of the group is on this one. */
+    bool (*move_away)(const struct shc_seat *seat);
     uint64_t late_ns; /* a wait is reported after this long */
     /* Writes what that rank's process does in another group that this process is in too, or "". May
      * be NULL. */

@@ -8,14 +8,18 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SLICE_NS      (10 * SHC_NS_PER_MS)
-#define ASK_NS        (50 * SHC_NS_PER_MS)
-#define OVERSLEPT_NS  SHC_NS_PER_S
-#define MAX_FORGIVEN  100 /* a rank that is always away is late in the end */
-#define YIELDS_A_LOOK 16
-#define LOOKS         4 /* at what a turn of a spin loop takes */
-#define LOOK_TURNS    64
-#define YIELDING_NS   (2 * SHC_NS_PER_MS) /* a yield to a busy neighbour takes his whole time slice */
+#define SLICE_NS       (10 * SHC_NS_PER_MS)
+#define ASK_NS         (50 * SHC_NS_PER_MS)
+#define OVERSLEPT_NS   SHC_NS_PER_S
+#define MAX_FORGIVEN   100 /* a rank that is always away is late in the end */
+#define YIELDS_A_LOOK  16
+#define LOOKS          4 /* at what a turn of a spin loop takes */
+#define LOOK_TURNS     64
+#define YIELDING_NS    (2 * SHC_NS_PER_MS) /* a yield to a busy neighbour takes his whole time slice */
+#define TAKEN_NS       (2 * SHC_NS_PER_US) /* a yield that nobody takes is over by then */
+#define TAKEN_YIELDS   3
+#define LEAST_PAUSE_NS (4 * SHC_NS_PER_MS)
+#define MOST_PAUSE_NS  (32 * SHC_NS_PER_MS)
 
 /* "rank 0: all_reduce #412 (float32[2], sum) on group "default_pg"" */
 static void what_text(const struct shc_wait *wait, char *text, size_t capacity)
@@ -266,24 +270,75 @@ static bool spin_on(const struct shc_wait *wait, const struct shc_target *target
     return false;
 }
 
+static uint64_t next_pause_ns(uint64_t pause_ns)
+{
+    if (pause_ns == 0)
+        return LEAST_PAUSE_NS;
+    return 2 * pause_ns < MOST_PAUSE_NS ? 2 * pause_ns : MOST_PAUSE_NS;
+}
+
+bool shc_company_note(struct shc_company *company, uint64_t now_ns, uint64_t took_ns)
+{
+    /* relaxed: a hint, of this process alone. */
+    const uint32_t taken = took_ns < TAKEN_NS ? 0 : shc_a32_load_relaxed(&company->taken) + 1;
+    /* relaxed: as above. */
+    const bool due = taken >= TAKEN_YIELDS && now_ns >= shc_a64_load_relaxed(&company->again_ns);
+    /* relaxed: as above. */
+    shc_a32_store_relaxed(&company->taken, due ? 0 : taken);
+    if (!due)
+        return false;
+    /* relaxed: as above. */
+    const uint64_t pause_ns = next_pause_ns(shc_a64_load_relaxed(&company->pause_ns));
+    /* relaxed: as above. */
+    shc_a64_store_relaxed(&company->pause_ns, pause_ns);
+    /* relaxed: as above. */
+    shc_a64_store_relaxed(&company->again_ns, now_ns + pause_ns);
+    return true;
+}
+
+void shc_company_parted(struct shc_company *company)
+{
+    /* relaxed: as above. */
+    shc_a64_store_relaxed(&company->pause_ns, 0);
+    /* relaxed: a number for people, where one more or less does not matter. */
+    const uint32_t parted = shc_a32_load_relaxed(&company->parted) + 1;
+    /* relaxed: likewise. */
+    shc_a32_store_relaxed(&company->parted, parted);
+}
+
+/* Gives the CPU to whoever wants it, and goes to another one where that is the rank waited for. */
+static bool yield_once(struct shc_wait *wait, const struct shc_target *target, uint64_t *now_ns)
+{
+    struct shc_seat *seat = wait->seat;
+    const uint64_t before_ns = *now_ns;
+    shc_os_thread_yield();
+    /* Behind the yield, which may last: what has come meanwhile counts more than what others have
+     * found since. */
+    const bool ready = target->ready(target->arg);
+    *now_ns = shc_clock_ns();
+    if (wait->patience.moves && shc_company_note(&seat->company, *now_ns, *now_ns - before_ns) &&
+        seat->move_away(seat))
+        shc_company_parted(&seat->company);
+    return ready;
+}
+
 /* As long as it moves, patience begins anew, until the next look is due. */
 static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_target *target,
                                     bool moved, bool *ready)
 {
     uint64_t now_ns = shc_clock_ns(), until_ns = now_ns + YIELDING_NS;
     const uint64_t look_ns = now_ns + SLICE_NS - YIELDING_NS;
+    const uint64_t awake_ns = now_ns + wait->patience.awake_ns;
     *ready = moved && spin_on(wait, target, look_ns);
     uint64_t moves = moves_of(target);
-    for (uint32_t i = 0; i < wait->patience.yields && now_ns < until_ns && !*ready; i++) {
-        shc_os_thread_yield();
-        /* Behind the yield, which may last: what has come meanwhile counts more than what others
-         * have found since. */
-        *ready = target->ready(target->arg);
+    for (uint32_t i = 0; !*ready && now_ns < until_ns; i++) {
+        if (i >= wait->patience.yields && now_ns >= awake_ns)
+            break;
+        *ready = yield_once(wait, target, &now_ns);
         if (*ready)
             return SHC_OK;
         if (i % YIELDS_A_LOOK == 0 && target->peer >= 0)
             SHC_TRY(judge_group(wait));
-        now_ns = shc_clock_ns();
         if (moves_of(target) != moves && now_ns < look_ns) {
             *ready = spin_on(wait, target, look_ns);
             moves = moves_of(target);

@@ -126,5 +126,10 @@ bool shc_call_all_here(const struct shc_wait *wait);
 /* Until all ranks have published this epoch's call, and it is the same as ours. */
 SHC_NODISCARD enum shc_status shc_call_meet(struct shc_wait *wait);
 
+/* A yield ended now and took so long. True: it is time to look whether another rank is on this CPU;
+ * behind a look that changes nothing only after twice the time, up to 32 ms. */
+bool shc_company_note(struct shc_company *company, uint64_t now_ns, uint64_t took_ns);
+void shc_company_parted(struct shc_company *company); /* the look has changed something */
+
 /* Turns of a spin loop that take about this long on this machine; measured once. */
 uint32_t shc_wait_spins_for(uint64_t ns);

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Where a thread runs that found another rank on its CPU. The scheduler would part the two as well, but
+ * only after milliseconds, in which each waits for the other's time slices. Any thread; no state.
+ */
+
+#include "shm/exec/topo.h"
+
+/* The CPUs to choose from: those that the thread may use, but for the one where it is and those that
+ * are taken; of its own node, if there are any. False: there is none. */
+bool shc_place_choose(const struct shc_topo *topo, const struct shc_os_cpus *allowed, int here,
+                      const struct shc_os_cpus *taken, struct shc_os_cpus *free);
+
+/* Moves the calling thread to one of these. It may use the same CPUs as before afterwards. False: there
+ * is none, or the system does not let it. */
+bool shc_place_move(int here, const struct shc_os_cpus *taken);

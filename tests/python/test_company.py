@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Two ranks that the scheduler has put on one CPU part, and may use the same CPUs as before."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import shmcoll
+import torch
+import torch.distributed as dist
+from ranks import Rank, run
+
+ROUNDS = 200  # each puts both on one CPU again
+CALLS = 300
+
+needs_two_cpus = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="ranks without a second CPU cannot part"
+)
+
+
+def moves() -> int:
+    """Of all ranks."""
+    count = torch.tensor([int(shmcoll.describe()["parted"])])
+    dist.all_reduce(count)
+    return int(count[0])
+
+
+def put_on_one_cpu_and_call(rank: Rank, rounds: int) -> tuple[int, bool]:
+    """How often a rank has moved, and whether this one may use what it could use before."""
+    rank.init()
+    before = os.sched_getaffinity(0)
+    tensor = torch.ones(8)
+    moved = 0
+    for _ in range(rounds):
+        os.sched_setaffinity(0, {min(before)})
+        dist.barrier()
+        os.sched_setaffinity(0, before)
+        for _ in range(CALLS):
+            dist.all_reduce(tensor)
+        moved = moves()
+        if moved:
+            break
+    return moved, os.sched_getaffinity(0) == before
+
+
+@needs_two_cpus
+def test_ranks_on_one_cpu_part() -> None:
+    outcome = run(2, put_on_one_cpu_and_call, ROUNDS)
+    assert all(moved > 0 for moved, _ in outcome), outcome
+    assert all(unchanged for _, unchanged in outcome), outcome
+
+
+@needs_two_cpus
+def test_they_stay_where_that_is_asked_for() -> None:
+    assert run(2, put_on_one_cpu_and_call, 10, env={"SHMCOLL_MOVE": "off"}) == [(0, True)] * 2
+
+
+@needs_two_cpus
+def test_who_is_pinned_to_one_cpu_stays_there() -> None:
+    def body(rank: Rank) -> tuple[int, bool]:
+        mine = {min(os.sched_getaffinity(0))}
+        rank.init()  # with both CPUs: the group has room
+        os.sched_setaffinity(0, mine)
+        for _ in range(CALLS):
+            dist.barrier()
+        return moves(), os.sched_getaffinity(0) == mine
+
+    assert run(2, body) == [(0, True)] * 2
+
+
+def test_more_ranks_than_cpus_do_not_move() -> None:
+    ranks = len(os.sched_getaffinity(0)) + 1
+
+    def body(rank: Rank) -> int:
+        rank.init()
+        for _ in range(CALLS):
+            dist.barrier()
+        return moves()
+
+    assert run(ranks, body) == [0] * ranks
