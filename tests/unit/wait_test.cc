@@ -68,6 +68,18 @@ TEST(Company, LooksThatChangeNothingBecomeRare)
     }
 }
 
+TEST(Company, IsBusyForAWhileBehindAYieldThatSomebodyKeeps)
+{
+    shc_company company = {};
+    shc_company_note(&company, 1000 * ms, 499 * us);
+    EXPECT_FALSE(shc_company_is_busy(&company, 1000 * ms));
+    shc_company_note(&company, 1000 * ms, 500 * us);
+    EXPECT_TRUE(shc_company_is_busy(&company, 1000 * ms));
+    shc_company_note(&company, 1010 * ms, 1 * us);
+    EXPECT_TRUE(shc_company_is_busy(&company, 1029 * ms));
+    EXPECT_FALSE(shc_company_is_busy(&company, 1030 * ms));
+}
+
 TEST(Company, ALookThatPartedTheTwoDoesNot)
 {
     shc_company company = {};

@@ -17,14 +17,18 @@ struct shc_patience {
     bool moves;        /* may leave a CPU that is another rank's, too */
 };
 
-/* Does another rank run on the CPU on which this one waits? A scheduler that has put two there may
- * take tens of milliseconds to notice. What several waiting threads of a process note here at the same
- * time may get lost: that is a look later, or one too many. */
+/*
+ * Who else runs on the CPU on which this rank waits? Perhaps another rank: a scheduler that has put two
+ * there may take tens of milliseconds to notice. Or somebody who computes, and keeps each time slice
+ * that a yield gives him. What several waiting threads of a process note here at the same time may get
+ * lost: that is a look later, or one too many.
+ */
 struct shc_company {
     shc_a32 taken;    /* yields in a row during which somebody else ran */
     shc_a32 parted;   /* so often a thread of this rank has moved */
-    shc_a64 again_ns; /* no look before that */
+    shc_a64 again_ns; /* no look for other ranks before that */
     shc_a64 pause_ns; /* between the last look and that; 0: it parted the two */
+    shc_a64 busy_ns;  /* until then no yields: who sleeps is woken sooner than he gets a slice */
 };
 
 /* Of one rank's mailbox (proto/pair.h): the same on all ranks, from the world size alone. */

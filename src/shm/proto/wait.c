@@ -18,6 +18,8 @@
 #define YIELDING_NS    (2 * SHC_NS_PER_MS) /* a yield to a busy neighbour takes his whole time slice */
 #define TAKEN_NS       (2 * SHC_NS_PER_US) /* a yield that nobody takes is over by then */
 #define TAKEN_YIELDS   3
+#define KEPT_NS        (500 * SHC_NS_PER_US) /* by whom? Not by a rank that waits as well */
+#define BUSY_NS        (30 * SHC_NS_PER_MS)
 #define LEAST_PAUSE_NS (4 * SHC_NS_PER_MS)
 #define MOST_PAUSE_NS  (32 * SHC_NS_PER_MS)
 
@@ -285,6 +287,10 @@ bool shc_company_note(struct shc_company *company, uint64_t now_ns, uint64_t too
     const bool due = taken >= TAKEN_YIELDS && now_ns >= shc_a64_load_relaxed(&company->again_ns);
     /* relaxed: as above. */
     shc_a32_store_relaxed(&company->taken, due ? 0 : taken);
+    if (took_ns >= KEPT_NS) {
+        /* relaxed: as above. */
+        shc_a64_store_relaxed(&company->busy_ns, now_ns + BUSY_NS);
+    }
     if (!due)
         return false;
     /* relaxed: as above. */
@@ -294,6 +300,12 @@ bool shc_company_note(struct shc_company *company, uint64_t now_ns, uint64_t too
     /* relaxed: as above. */
     shc_a64_store_relaxed(&company->again_ns, now_ns + pause_ns);
     return true;
+}
+
+bool shc_company_is_busy(const struct shc_company *company, uint64_t now_ns)
+{
+    /* relaxed: as above. */
+    return now_ns < shc_a64_load_relaxed(&company->busy_ns);
 }
 
 void shc_company_parted(struct shc_company *company)
@@ -316,7 +328,7 @@ static bool yield_once(struct shc_wait *wait, const struct shc_target *target, u
      * found since. */
     const bool ready = target->ready(target->arg);
     *now_ns = shc_clock_ns();
-    if (wait->patience.moves && shc_company_note(&seat->company, *now_ns, *now_ns - before_ns) &&
+    if (shc_company_note(&seat->company, *now_ns, *now_ns - before_ns) && wait->patience.moves &&
         seat->move_away(seat))
         shc_company_parted(&seat->company);
     return ready;
@@ -333,6 +345,8 @@ static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_targ
     uint64_t moves = moves_of(target);
     for (uint32_t i = 0; !*ready && now_ns < until_ns; i++) {
         if (i >= wait->patience.yields && now_ns >= awake_ns)
+            break;
+        if (shc_company_is_busy(&wait->seat->company, now_ns))
             break;
         *ready = yield_once(wait, target, &now_ns);
         if (*ready)

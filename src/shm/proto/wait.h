@@ -130,6 +130,7 @@ SHC_NODISCARD enum shc_status shc_call_meet(struct shc_wait *wait);
  * behind a look that changes nothing only after twice the time, up to 32 ms. */
 bool shc_company_note(struct shc_company *company, uint64_t now_ns, uint64_t took_ns);
 void shc_company_parted(struct shc_company *company); /* the look has changed something */
+bool shc_company_is_busy(const struct shc_company *company, uint64_t now_ns); /* better sleep */
 
 /* Turns of a spin loop that take about this long on this machine; measured once. */
 uint32_t shc_wait_spins_for(uint64_t ns);
