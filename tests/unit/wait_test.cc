@@ -4,6 +4,8 @@ extern "C" {
 }
 
 #include <gtest/gtest.h>
+#include <initializer_list>
+#include <memory>
 
 namespace
 {
@@ -29,7 +31,7 @@ TEST(SpinsFor, GrowsWithTheTime)
 
 constexpr uint64_t us = 1000, ms = 1000 * us;
 
-// The first look that a company asks for from `now` on, when each yield ends `turn` behind the last one.
+// When a company that yields for `turn` again and again from `now` on asks for a look.
 uint64_t next_look(shc_company *company, uint64_t now, uint64_t turn)
 {
     for (int yields = 0; yields < 1000 * 1000; yields++, now += turn)
@@ -44,6 +46,8 @@ TEST(Company, ThreeYieldsInARowThatSomebodyTakesAskForALook)
     EXPECT_FALSE(shc_company_note(&company, 1000 * ms, 5 * us));
     EXPECT_FALSE(shc_company_note(&company, 1001 * ms, 5 * us));
     EXPECT_TRUE(shc_company_note(&company, 1002 * ms, 5 * us));
+    shc_company_looked(&company, 1002 * ms, 0, false);
+    EXPECT_FALSE(shc_company_note(&company, 2000 * ms, 5 * us)) << "they count from the look on";
 }
 
 TEST(Company, AYieldThatNobodyTakesBeginsAnew)
@@ -56,42 +60,99 @@ TEST(Company, AYieldThatNobodyTakesBeginsAnew)
     }
 }
 
-TEST(Company, LooksThatChangeNothingBecomeRare)
+// Pauses between looks, of which each takes `took` and has parted the two or not.
+void expect_pauses(std::initializer_list<uint64_t> pauses, uint64_t took, bool parted)
 {
     shc_company company = {};
     uint64_t last = next_look(&company, 1000 * ms, 10 * us);
-    for (uint64_t pause : {4, 8, 16, 32, 32, 32}) {
+    for (uint64_t pause : pauses) {
+        shc_company_looked(&company, last, took, parted);
         const uint64_t look = next_look(&company, last + 10 * us, 10 * us);
-        EXPECT_GE(look - last, pause * ms);
-        EXPECT_LE(look - last, pause * ms + 20 * us);
+        EXPECT_GE(look - last, pause);
+        EXPECT_LE(look - last, pause + 30 * us);
         last = look;
     }
+    const uint32_t moves = parted ? static_cast<uint32_t>(pauses.size()) : 0;
+    EXPECT_EQ(shc_a32_load_relaxed(&company.parted), moves);
+}
+
+TEST(Company, LooksThatChangeNothingBecomeRare)
+{
+    expect_pauses({4 * ms, 8 * ms, 16 * ms, 32 * ms, 32 * ms, 32 * ms}, 20 * us, false);
+}
+
+TEST(Company, LooksThatPartedTheTwoDoNot)
+{
+    expect_pauses({4 * ms, 4 * ms, 4 * ms}, 20 * us, true);
+}
+
+TEST(Company, LooksTakeATwentiethOfTheTimeAtMost)
+{
+    expect_pauses({40 * ms, 40 * ms}, 2 * ms, true);
+    expect_pauses({60 * ms, 60 * ms}, 3 * ms, false);
 }
 
 TEST(Company, IsBusyForAWhileBehindAYieldThatSomebodyKeeps)
 {
     shc_company company = {};
-    shc_company_note(&company, 1000 * ms, 499 * us);
+    EXPECT_FALSE(shc_company_note(&company, 1000 * ms, 499 * us));
     EXPECT_FALSE(shc_company_is_busy(&company, 1000 * ms));
-    shc_company_note(&company, 1000 * ms, 500 * us);
+    EXPECT_TRUE(shc_company_note(&company, 1000 * ms, 500 * us)) << "is that another rank?";
+    shc_company_looked(&company, 1000 * ms, 20 * us, false);
     EXPECT_TRUE(shc_company_is_busy(&company, 1000 * ms));
-    shc_company_note(&company, 1010 * ms, 1 * us);
+    EXPECT_FALSE(shc_company_note(&company, 1010 * ms, 1 * us));
     EXPECT_TRUE(shc_company_is_busy(&company, 1029 * ms));
     EXPECT_FALSE(shc_company_is_busy(&company, 1030 * ms));
 }
 
-TEST(Company, ALookThatPartedTheTwoDoesNot)
+TEST(Company, IsNotBusyOnAnotherCpu)
 {
     shc_company company = {};
-    uint64_t last = next_look(&company, 1000 * ms, 10 * us);
-    for (int again = 0; again < 5; again++) {
-        shc_company_parted(&company);
-        const uint64_t look = next_look(&company, last + 10 * us, 10 * us);
-        EXPECT_GE(look - last, 4 * ms);
-        EXPECT_LE(look - last, 4 * ms + 20 * us);
-        last = look;
+    shc_company_note(&company, 1000 * ms, 500 * us);
+    shc_company_looked(&company, 1000 * ms, 20 * us, true);
+    EXPECT_FALSE(shc_company_is_busy(&company, 1001 * ms));
+}
+
+// A pass over messages that takes its time, and moves something on each second time.
+struct slow_passes {
+    uint64_t moves;
+    int count;
+};
+
+bool pass_slowly(void *arg)
+{
+    auto *passes = static_cast<slow_passes *>(arg);
+    const uint64_t until = shc_clock_ns() + ms;
+    while (shc_clock_ns() < until)
+        continue;
+    passes->moves += passes->count % 2 == 0;
+    return ++passes->count == 12;
+}
+
+// (Beside others that want this CPU a yield does take long, now and then.)
+TEST(WaitFor, DoesNotTakeItsOwnPassesForSomebodyElse)
+{
+    int idle = 0;
+    for (int again = 0; again < 50 && idle == 0; again++) {
+        auto seat = std::make_unique<shc_seat>();
+        shc_bell_shm bell = {};
+        shc_wait wait;
+        shc_wait_init(&wait, seat.get(), SHC_NO_DEADLINE);
+        wait.patience = {};
+        wait.patience.spins = 1;
+        wait.patience.yields = 100;
+        slow_passes passes = {};
+        shc_target target = {};
+        target.ready = pass_slowly;
+        target.arg = &passes;
+        target.bell = &bell;
+        target.peer = -1;
+        target.moves = &passes.moves;
+        ASSERT_EQ(shc_wait_for(&wait, &target), SHC_OK);
+        ASSERT_EQ(passes.count, 12);
+        idle += !shc_company_is_busy(&seat->company, shc_clock_ns());
     }
-    EXPECT_EQ(shc_a32_load_relaxed(&company.parted), 5u);
+    EXPECT_GT(idle, 0);
 }
 
 } // namespace

@@ -22,9 +22,8 @@ static const struct shc_config_row rows[] = {
      "CPUs at hand",
      NULL, -1, 1000000, -1, FIELD(spin_us)},
     {"SHMCOLL_MOVE",
-     "whether a waiting thread that finds another rank on its CPU goes to a free one of those that "
-     "it "
-     "may use",
+     "whether a waiting thread that finds another rank on its CPU goes to another one that it may "
+     "use",
      "off|on", 0, 1, 1, FIELD(move)},
     {"SHMCOLL_LATE_MS",
      "milliseconds after which a wait says whom it waits for, then at twice, "

@@ -59,20 +59,25 @@ static struct shc_patience patience_for(int threads, int cpus)
     };
 }
 
-/* A seat's `move_away`. A rank is where its process's first thread is: most call from there. */
+/* A seat's `move_away`. A rank is where its process's first thread is: most call from there. Ranks
+ * that are threads of this process are nobody knows where. */
 static bool move_away(const struct shc_seat *seat)
 {
     const int here = shc_os_cpu_current();
     struct shc_os_cpus taken = {{0}};
     bool shared = false;
+    if (!shc_place_has_choice())
+        return false;
     for (int rank = 0; rank < seat->world_size; rank++) {
         const struct shc_os_process *process = &shc_seat_identity(seat, rank)->process;
-        if (process->pid == seat->self.pid) /* a thread like this one; nobody knows which */
+        const bool ours = process->pid == seat->self.pid;
+        if (ours && (rank != seat->rank || shc_os_thread_id() == process->pid))
             continue;
         const int cpu = shc_os_process_cpu(&seat->self, process);
-        shared = shared || cpu == here;
-        if (cpu >= 0 && cpu < SHC_OS_MAX_CPUS)
-            taken.bits[cpu / 64] |= 1ULL << (cpu % 64);
+        if (cpu < 0 || cpu >= SHC_OS_MAX_CPUS)
+            continue;
+        shared = shared || (cpu == here && !ours);
+        taken.bits[cpu / 64] |= 1ULL << (cpu % 64);
     }
     return shared && shc_place_move(here, &taken);
 }

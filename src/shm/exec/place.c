@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/exec/place.h"
 
-#include <string.h>
-
 enum { WORDS = SHC_OS_MAX_CPUS / 64 };
 
 static bool any(const struct shc_os_cpus *cpus)
@@ -30,16 +28,35 @@ bool shc_place_choose(const struct shc_topo *topo, const struct shc_os_cpus *all
     return any(free);
 }
 
+bool shc_place_has_choice(void)
+{
+    struct shc_os_cpus allowed;
+    int cpus = 0;
+    if (shc_os_cpus_allowed(&allowed) != 0)
+        return false;
+    for (int i = 0; i < WORDS; i++)
+        cpus += __builtin_popcountll(allowed.bits[i]);
+    return cpus > 1;
+}
+
+static bool within(const struct shc_os_cpus *inner, const struct shc_os_cpus *outer)
+{
+    for (int i = 0; i < WORDS; i++)
+        if (inner->bits[i] & ~outer->bits[i])
+            return false;
+    return true;
+}
+
 bool shc_place_move(int here, const struct shc_os_cpus *taken)
 {
     struct shc_topo topo;
     struct shc_os_cpus before, free, after;
-    if (shc_os_cpus_allowed(&before) != 0)
+    shc_topo_read(&topo, "/sys"); /* first: it takes its time */
+    if (shc_os_cpus_allowed(&before) != 0 ||
+        !shc_place_choose(&topo, &before, here, taken, &free) || shc_os_thread_pin(&free) != 0)
         return false;
-    shc_topo_read(&topo, "/sys");
-    if (!shc_place_choose(&topo, &before, here, taken, &free) || shc_os_thread_pin(&free) != 0)
-        return false;
-    /* Somebody else may have pinned it meanwhile, and means that. */
-    const bool ours = shc_os_cpus_allowed(&after) == 0 && memcmp(&after, &free, sizeof free) == 0;
-    return !ours || shc_os_thread_pin(&before) == 0;
+    /* A CPU beyond those: somebody else has pinned it meanwhile, and means that. */
+    if (shc_os_cpus_allowed(&after) == 0 && !within(&after, &free))
+        return true;
+    return shc_os_thread_pin(&before) == 0;
 }

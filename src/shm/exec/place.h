@@ -12,6 +12,9 @@
 bool shc_place_choose(const struct shc_topo *topo, const struct shc_os_cpus *allowed, int here,
                       const struct shc_os_cpus *taken, struct shc_os_cpus *free);
 
+/* May the calling thread run on more than one CPU? */
+bool shc_place_has_choice(void);
+
 /* Moves the calling thread to one of these. It may use the same CPUs as before afterwards. False: there
  * is none, or the system does not let it. */
 bool shc_place_move(int here, const struct shc_os_cpus *taken);

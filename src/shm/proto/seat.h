@@ -27,7 +27,7 @@ struct shc_company {
     shc_a32 taken;    /* yields in a row during which somebody else ran */
     shc_a32 parted;   /* so often a thread of this rank has moved */
     shc_a64 again_ns; /* no look for other ranks before that */
-    shc_a64 pause_ns; /* between the last look and that; 0: it parted the two */
+    shc_a64 pause_ns; /* between the last look and that; 0: there was none, or it parted the two */
     shc_a64 busy_ns;  /* until then no yields: who sleeps is woken sooner than he gets a slice */
 };
 

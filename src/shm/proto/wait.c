@@ -18,10 +18,11 @@
 #define YIELDING_NS    (2 * SHC_NS_PER_MS) /* a yield to a busy neighbour takes his whole time slice */
 #define TAKEN_NS       (2 * SHC_NS_PER_US) /* a yield that nobody takes is over by then */
 #define TAKEN_YIELDS   3
-#define KEPT_NS        (500 * SHC_NS_PER_US) /* by whom? Not by a rank that waits as well */
+#define KEPT_NS        (500 * SHC_NS_PER_US) /* one that somebody does not give back takes longer */
 #define BUSY_NS        (30 * SHC_NS_PER_MS)
 #define LEAST_PAUSE_NS (4 * SHC_NS_PER_MS)
 #define MOST_PAUSE_NS  (32 * SHC_NS_PER_MS)
+#define LOOK_PART      20 /* of the time may go into looks */
 
 /* "rank 0: all_reduce #412 (float32[2], sum) on group "default_pg"" */
 static void what_text(const struct shc_wait *wait, char *text, size_t capacity)
@@ -272,34 +273,19 @@ static bool spin_on(const struct shc_wait *wait, const struct shc_target *target
     return false;
 }
 
-static uint64_t next_pause_ns(uint64_t pause_ns)
-{
-    if (pause_ns == 0)
-        return LEAST_PAUSE_NS;
-    return 2 * pause_ns < MOST_PAUSE_NS ? 2 * pause_ns : MOST_PAUSE_NS;
-}
-
 bool shc_company_note(struct shc_company *company, uint64_t now_ns, uint64_t took_ns)
 {
     /* relaxed: a hint, of this process alone. */
     const uint32_t taken = took_ns < TAKEN_NS ? 0 : shc_a32_load_relaxed(&company->taken) + 1;
     /* relaxed: as above. */
-    const bool due = taken >= TAKEN_YIELDS && now_ns >= shc_a64_load_relaxed(&company->again_ns);
-    /* relaxed: as above. */
-    shc_a32_store_relaxed(&company->taken, due ? 0 : taken);
+    shc_a32_store_relaxed(&company->taken, taken);
     if (took_ns >= KEPT_NS) {
         /* relaxed: as above. */
         shc_a64_store_relaxed(&company->busy_ns, now_ns + BUSY_NS);
     }
-    if (!due)
-        return false;
     /* relaxed: as above. */
-    const uint64_t pause_ns = next_pause_ns(shc_a64_load_relaxed(&company->pause_ns));
-    /* relaxed: as above. */
-    shc_a64_store_relaxed(&company->pause_ns, pause_ns);
-    /* relaxed: as above. */
-    shc_a64_store_relaxed(&company->again_ns, now_ns + pause_ns);
-    return true;
+    const bool again = now_ns >= shc_a64_load_relaxed(&company->again_ns);
+    return again && (taken >= TAKEN_YIELDS || took_ns >= KEPT_NS);
 }
 
 bool shc_company_is_busy(const struct shc_company *company, uint64_t now_ns)
@@ -308,29 +294,47 @@ bool shc_company_is_busy(const struct shc_company *company, uint64_t now_ns)
     return now_ns < shc_a64_load_relaxed(&company->busy_ns);
 }
 
-void shc_company_parted(struct shc_company *company)
+void shc_company_looked(struct shc_company *company, uint64_t now_ns, uint64_t took_ns, bool parted)
 {
     /* relaxed: as above. */
-    shc_a64_store_relaxed(&company->pause_ns, 0);
+    uint64_t pause_ns = parted ? 0 : 2 * shc_a64_load_relaxed(&company->pause_ns);
+    pause_ns = pause_ns < LEAST_PAUSE_NS ? LEAST_PAUSE_NS : pause_ns;
+    pause_ns = pause_ns > MOST_PAUSE_NS ? MOST_PAUSE_NS : pause_ns;
+    if (pause_ns < took_ns * LOOK_PART)
+        pause_ns = took_ns * LOOK_PART;
+    /* relaxed: as above. */
+    shc_a64_store_relaxed(&company->pause_ns, parted ? 0 : pause_ns);
+    /* relaxed: as above. */
+    shc_a64_store_relaxed(&company->again_ns, now_ns + pause_ns);
+    /* relaxed: as above. */
+    shc_a32_store_relaxed(&company->taken, 0);
+    if (!parted)
+        return;
+    /* relaxed: as above. */
+    shc_a64_store_relaxed(&company->busy_ns, 0);
     /* relaxed: a number for people, where one more or less does not matter. */
-    const uint32_t parted = shc_a32_load_relaxed(&company->parted) + 1;
+    const uint32_t times = shc_a32_load_relaxed(&company->parted) + 1;
     /* relaxed: likewise. */
-    shc_a32_store_relaxed(&company->parted, parted);
+    shc_a32_store_relaxed(&company->parted, times);
 }
 
-/* Gives the CPU to whoever wants it, and goes to another one where that is the rank waited for. */
+/* Gives the CPU to whoever wants it, and leaves it where that is another rank of the group. */
 static bool yield_once(struct shc_wait *wait, const struct shc_target *target, uint64_t *now_ns)
 {
     struct shc_seat *seat = wait->seat;
-    const uint64_t before_ns = *now_ns;
+    const uint64_t before_ns = shc_clock_ns();
     shc_os_thread_yield();
+    *now_ns = shc_clock_ns();
+    const bool look = shc_company_note(&seat->company, *now_ns, *now_ns - before_ns);
     /* Behind the yield, which may last: what has come meanwhile counts more than what others have
      * found since. */
     const bool ready = target->ready(target->arg);
+    if (!look || !wait->patience.moves || !target->shared) /* else it may be unmapped meanwhile */
+        return ready;
+    const uint64_t begun_ns = shc_clock_ns();
+    const bool parted = seat->move_away(seat);
     *now_ns = shc_clock_ns();
-    if (shc_company_note(&seat->company, *now_ns, *now_ns - before_ns) && wait->patience.moves &&
-        seat->move_away(seat))
-        shc_company_parted(&seat->company);
+    shc_company_looked(&seat->company, *now_ns, *now_ns - begun_ns, parted);
     return ready;
 }
 
@@ -368,11 +372,12 @@ static enum shc_status wait_longer(struct shc_wait *wait, const struct shc_targe
                                    bool moved)
 {
     bool ready = false;
-    for (; !ready; moved = false) {
+    while (!ready) {
         const uint64_t moves = moves_of(target);
         SHC_TRY(yield_awhile(wait, target, moved, &ready));
         if (!ready)
             SHC_TRY(wait_asleep(wait, target, moves, &ready));
+        moved = moves_of(target) != moves;
     }
     return SHC_OK;
 }

@@ -126,11 +126,16 @@ bool shc_call_all_here(const struct shc_wait *wait);
 /* Until all ranks have published this epoch's call, and it is the same as ours. */
 SHC_NODISCARD enum shc_status shc_call_meet(struct shc_wait *wait);
 
-/* A yield ended now and took so long. True: it is time to look whether another rank is on this CPU;
- * behind a look that changes nothing only after twice the time, up to 32 ms. */
+/* A yield ended now and took so long. True: it is time to look whether another rank is on this CPU. */
 bool shc_company_note(struct shc_company *company, uint64_t now_ns, uint64_t took_ns);
-void shc_company_parted(struct shc_company *company); /* the look has changed something */
-bool shc_company_is_busy(const struct shc_company *company, uint64_t now_ns); /* better sleep */
+
+/* That look has ended, and took so long. Behind one that changed nothing the next one comes after twice
+ * the time, up to 32 ms; and never sooner than after 20 times what it took. */
+void shc_company_looked(struct shc_company *company, uint64_t now_ns, uint64_t took_ns,
+                        bool parted);
+
+/* Is it better to sleep than to yield? */
+bool shc_company_is_busy(const struct shc_company *company, uint64_t now_ns);
 
 /* Turns of a spin loop that take about this long on this machine; measured once. */
 uint32_t shc_wait_spins_for(uint64_t ns);
