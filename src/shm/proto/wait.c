@@ -22,7 +22,8 @@
 #define BUSY_NS        (30 * SHC_NS_PER_MS)
 #define LEAST_PAUSE_NS (4 * SHC_NS_PER_MS)
 #define MOST_PAUSE_NS  (32 * SHC_NS_PER_MS)
-#define LOOK_PART      20 /* of the time may go into looks */
+#define LOOK_PART      20           /* of the time may go into looks, */
+#define LONG_PAUSE_NS  SHC_NS_PER_S /* but this rank may have been away in the middle of one */
 
 /* "rank 0: all_reduce #412 (float32[2], sum) on group "default_pg"" */
 static void what_text(const struct shc_wait *wait, char *text, size_t capacity)
@@ -300,8 +301,9 @@ void shc_company_looked(struct shc_company *company, uint64_t now_ns, uint64_t t
     uint64_t pause_ns = parted ? 0 : 2 * shc_a64_load_relaxed(&company->pause_ns);
     pause_ns = pause_ns < LEAST_PAUSE_NS ? LEAST_PAUSE_NS : pause_ns;
     pause_ns = pause_ns > MOST_PAUSE_NS ? MOST_PAUSE_NS : pause_ns;
-    if (pause_ns < took_ns * LOOK_PART)
-        pause_ns = took_ns * LOOK_PART;
+    const uint64_t part_ns = took_ns * LOOK_PART;
+    if (pause_ns < part_ns)
+        pause_ns = part_ns < LONG_PAUSE_NS ? part_ns : LONG_PAUSE_NS;
     /* relaxed: as above. */
     shc_a64_store_relaxed(&company->pause_ns, parted ? 0 : pause_ns);
     /* relaxed: as above. */

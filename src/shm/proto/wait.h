@@ -130,7 +130,7 @@ SHC_NODISCARD enum shc_status shc_call_meet(struct shc_wait *wait);
 bool shc_company_note(struct shc_company *company, uint64_t now_ns, uint64_t took_ns);
 
 /* That look has ended, and took so long. Behind one that changed nothing the next one comes after twice
- * the time, up to 32 ms; and never sooner than after 20 times what it took. */
+ * the time, up to 32 ms; and never sooner than after 20 times what it took, or a second. */
 void shc_company_looked(struct shc_company *company, uint64_t now_ns, uint64_t took_ns,
                         bool parted);
 
