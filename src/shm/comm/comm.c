@@ -34,9 +34,7 @@ static int usable_cpus(const struct shc_seat *seat)
         if (identity->cpu_quota > 0 && (quota == 0 || identity->cpu_quota < quota))
             quota = identity->cpu_quota;
     }
-    int cpus = 0;
-    for (size_t i = 0; i < sizeof all.bits / sizeof all.bits[0]; i++)
-        cpus += __builtin_popcountll(all.bits[i]);
+    const int cpus = shc_os_cpus_count(&all);
     return quota > 0 && quota < cpus ? quota : cpus;
 }
 
@@ -74,10 +72,8 @@ static bool move_away(const struct shc_seat *seat)
         if (ours && (rank != seat->rank || shc_os_thread_id() == process->pid))
             continue;
         const int cpu = shc_os_process_cpu(&seat->self, process);
-        if (cpu < 0 || cpu >= SHC_OS_MAX_CPUS)
-            continue;
-        shared = shared || (cpu == here && !ours);
-        taken.bits[cpu / 64] |= 1ULL << (cpu % 64);
+        shared = shared || (cpu >= 0 && cpu == here && !ours);
+        shc_os_cpus_add(&taken, cpu);
     }
     return shared && shc_place_move(here, &taken);
 }

@@ -25,17 +25,12 @@ bool shc_topo_parse_cpus(const char *text, struct shc_os_cpus *cpus)
         if (first < 0 || last < first || last >= SHC_OS_MAX_CPUS)
             return false;
         for (long cpu = first; cpu <= last; cpu++)
-            cpus->bits[cpu / 64] |= 1ULL << (cpu % 64);
+            shc_os_cpus_add(cpus, (int)cpu);
         text = *end == ',' ? end + 1 : end;
         if (*end && *end != ',' && *end != '\n')
             return false;
     }
     return true;
-}
-
-static bool has_cpu(const struct shc_os_cpus *cpus, int cpu)
-{
-    return cpu >= 0 && cpu < SHC_OS_MAX_CPUS && (cpus->bits[cpu / 64] >> (cpu % 64) & 1) != 0;
 }
 
 void shc_topo_read(struct shc_topo *topo, const char *root)
@@ -47,7 +42,7 @@ void shc_topo_read(struct shc_topo *topo, const char *root)
     if (shc_os_read_text(path, list, sizeof list) != 0 || !shc_topo_parse_cpus(list, &nodes))
         nodes = (struct shc_os_cpus){{0}};
     for (int node = 0; node < SHC_OS_MAX_CPUS && topo->node_count < SHC_TOPO_MAX_NODES; node++) {
-        if (!has_cpu(&nodes, node))
+        if (!shc_os_cpus_have(&nodes, node))
             continue;
         snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", root, node);
         if (shc_os_read_text(path, list, sizeof list) != 0 ||
@@ -62,7 +57,7 @@ void shc_topo_read(struct shc_topo *topo, const char *root)
 int shc_topo_node_of(const struct shc_topo *topo, int cpu)
 {
     for (int i = 0; i < topo->node_count; i++)
-        if (has_cpu(&topo->node_cpus[i], cpu))
+        if (shc_os_cpus_have(&topo->node_cpus[i], cpu))
             return topo->node_ids[i];
     return -1;
 }
@@ -76,7 +71,7 @@ int shc_topo_current_node(void)
     if (topo.node_count < 2 || node < 0 || shc_os_cpus_allowed(&allowed) != 0)
         return -1;
     for (int cpu = 0; cpu < SHC_OS_MAX_CPUS; cpu++)
-        if (has_cpu(&allowed, cpu) && shc_topo_node_of(&topo, cpu) != node)
+        if (shc_os_cpus_have(&allowed, cpu) && shc_topo_node_of(&topo, cpu) != node)
             return -1; /* the scheduler may move it anywhere */
     return node;
 }
@@ -97,7 +92,7 @@ static int core_of(const char *root, int cpu)
     if (shc_os_read_text(path, list, sizeof list) != 0 || !shc_topo_parse_cpus(list, &siblings))
         return cpu;
     int first = 0;
-    while (first < cpu && !has_cpu(&siblings, first))
+    while (first < cpu && !shc_os_cpus_have(&siblings, first))
         first++;
     return first;
 }
@@ -105,25 +100,22 @@ static int core_of(const char *root, int cpu)
 void shc_topo_cores(const char *root, const struct shc_os_cpus *cpus, struct shc_os_cpus *cores)
 {
     *cores = (struct shc_os_cpus){{0}};
-    for (int cpu = 0; cpu < SHC_OS_MAX_CPUS; cpu++) {
-        if (!has_cpu(cpus, cpu))
-            continue;
-        const int core = core_of(root, cpu);
-        cores->bits[core / 64] |= 1ULL << (core % 64);
-    }
+    for (int cpu = 0; cpu < SHC_OS_MAX_CPUS; cpu++)
+        if (shc_os_cpus_have(cpus, cpu))
+            shc_os_cpus_add(cores, core_of(root, cpu));
 }
 
 void shc_topo_crowd_add(struct shc_topo_crowd *crowd, const struct shc_os_cpus *cores)
 {
     for (int core = 0; core < SHC_OS_MAX_CPUS; core++)
-        crowd->ranks[core] = (uint16_t)(crowd->ranks[core] + has_cpu(cores, core));
+        crowd->ranks[core] = (uint16_t)(crowd->ranks[core] + shc_os_cpus_have(cores, core));
 }
 
 double shc_topo_share(const struct shc_topo_crowd *crowd, const struct shc_os_cpus *cores)
 {
     double share = 0;
     for (int core = 0; core < SHC_OS_MAX_CPUS; core++)
-        if (has_cpu(cores, core) && crowd->ranks[core] > 0)
+        if (shc_os_cpus_have(cores, core) && crowd->ranks[core] > 0)
             share += 1.0 / crowd->ranks[core];
     return share;
 }

@@ -172,6 +172,26 @@ struct shc_os_cpus {
     uint64_t bits[SHC_OS_MAX_CPUS / 64];
 };
 
+/* Numbers out of range are in no set, and not added to one. */
+SHC_INLINE bool shc_os_cpus_have(const struct shc_os_cpus *cpus, int cpu)
+{
+    return cpu >= 0 && cpu < SHC_OS_MAX_CPUS && (cpus->bits[cpu / 64] >> (cpu % 64) & 1) != 0;
+}
+
+SHC_INLINE void shc_os_cpus_add(struct shc_os_cpus *cpus, int cpu)
+{
+    if (cpu >= 0 && cpu < SHC_OS_MAX_CPUS)
+        cpus->bits[cpu / 64] |= UINT64_C(1) << (cpu % 64);
+}
+
+SHC_INLINE int shc_os_cpus_count(const struct shc_os_cpus *cpus)
+{
+    int count = 0;
+    for (int i = 0; i < SHC_OS_MAX_CPUS / 64; i++)
+        count += __builtin_popcountll(cpus->bits[i]);
+    return count;
+}
+
 /* The CPUs this process may run on. */
 SHC_NODISCARD int shc_os_cpus_allowed(struct shc_os_cpus *cpus);
 

@@ -26,9 +26,9 @@ int shc_os_cpus_allowed(struct shc_os_cpus *cpus)
     if (sched_getaffinity(0, sizeof set, &set) != 0)
         return errno;
     *cpus = (struct shc_os_cpus){{0}};
-    for (size_t cpu = 0; cpu < SHC_OS_MAX_CPUS && cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &set))
-            cpus->bits[cpu / 64] |= 1ULL << (cpu % 64);
+    for (int cpu = 0; cpu < SHC_OS_MAX_CPUS && cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET((size_t)cpu, &set))
+            shc_os_cpus_add(cpus, cpu);
     return 0;
 }
 
@@ -36,9 +36,9 @@ int shc_os_thread_pin(const struct shc_os_cpus *cpus)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
-    for (size_t cpu = 0; cpu < SHC_OS_MAX_CPUS && cpu < CPU_SETSIZE; cpu++)
-        if (cpus->bits[cpu / 64] >> (cpu % 64) & 1)
-            CPU_SET(cpu, &set);
+    for (int cpu = 0; cpu < SHC_OS_MAX_CPUS && cpu < CPU_SETSIZE; cpu++)
+        if (shc_os_cpus_have(cpus, cpu))
+            CPU_SET((size_t)cpu, &set);
     return sched_setaffinity(0, sizeof set, &set) == 0 ? 0 : errno;
 }
 
