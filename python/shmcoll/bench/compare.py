@@ -4,13 +4,21 @@
 Times of two runs cannot be compared: a machine is three times slower a minute later. What can be
 compared is how much faster than another backend of the same run it was, round by round, because
 both had the machine as it was then. So for each row the ratios reference / first of the rounds of
-both runs meet in a rank test (ranktest), and a row has changed if chance hardly does this AND the
-medians are further apart than ROW_EFFECT. The level is shared by all rows (Holm), so that a table of a
+both runs meet in a rank test (ranktest). The level is shared by all rows (Holm), so that a table of a
 hundred rows of the same build is not called changed because of its number of rows.
 
-What is the same in all rows shows sooner in all of them together: a round's geometric mean over the
-rows has much less noise than one of them. So these meet in a test as well, and what differs by more
-than ALL_EFFECT is a change of the whole even if no row alone is sure.
+A mood of the machine that hits the two backends differently is not taken out by their ratio, and lasts
+for some rounds of a row: these are not as many witnesses. So MOOD_ROUNDS in a row count once, by
+their median. And two runs may have had more or less of a mood: that moves the median and not the
+other quartiles, or moves it by less than the rounds of a run differ among themselves. A build that is
+slower is so in each mood. So a row has changed if chance hardly does this, AND the medians are further
+apart than ROW_EFFECT and than SPREAD_SHARE of the middle half of a run's rounds, AND the quartiles beside
+them are half of ROW_EFFECT apart, the same way.
+
+What is the same in all rows shows sooner in all of them together: a round's median over the rows, each
+in units of its own median, has much less noise than one of them, and no mood of some rows. So these
+meet in a rank test as well, each round for itself, and what differs by more than ALL_EFFECT is a change
+of the whole even if no row alone is sure.
 
 One slower row makes the whole slower: gains elsewhere do not pay for it.
 
@@ -33,7 +41,11 @@ from shmcoll.bench.plan import RULER, Point, Settings
 from shmcoll.bench.ranktest import holm, p_value
 from shmcoll.bench.results import Report, Row, Unreadable, read
 
-MIN_ROUNDS = 40  # 30 find a fifth in one of 22 rows in 9 of 10 simulated runs, 40 in 19 of 20
+MIN_ROUNDS = 60  # 50 find a fifth in one of 22 rows in 18 of 20 simulated runs, 60 in 19 of 20
+MOOD_ROUNDS = 5  # of a row, in which a machine has one mood
+SPREAD_SHARE = (
+    0.8  # of the middle half of a run's rounds: what is less is no news on such a machine
+)
 ROW_EFFECT = 0.10  # a smaller change of a row's median is no news
 ALL_EFFECT = 0.08  # nor of all rows together
 BUSY = 0.5  # a spread beyond this says that the machine was doing something else; 10 % make 0.15
@@ -52,10 +64,11 @@ _FREE_SETTINGS = frozenset(
 
 
 _EPILOG = f"""\
-verdict of a row: faster or slower if a rank test over the rounds says that chance does not do this
-(all rows together: {LEVEL:.0%} risk of calling anything changed) and the medians differ by more than
+verdict of a row: faster or slower if a rank test over the rounds, {MOOD_ROUNDS} in a row counted once, says that
+chance does not do this (all rows together: {LEVEL:.0%} risk of calling anything changed) and the medians differ
+by more than {ROW_EFFECT:.0%} and than {SPREAD_SHARE:.0%} of a run's middle half of rounds, the other quartiles by half of
 {ROW_EFFECT:.0%}; else equal. BROKEN: wrong values or an error where the old run had none; counts as slower.
-The whole is slower if any row is, or if the rounds' means over all rows are and differ by {ALL_EFFECT:.0%}.
+The whole is slower if any row is, or if all rows together are and differ by {ALL_EFFECT:.0%}.
 
 reference: measure both runs with --backends shmcoll,gloo,{RULER}. The {RULER} always does the same work;
 another backend's time may change for reasons of its own.
@@ -125,9 +138,9 @@ def compare(old: Report, new: Report, reference: str | None = None) -> Compariso
         raise Incomparable("the two files have no row (operation, size, dtype) in common")
     # A row that gets no verdict must not cost the others their share of the level.
     judged = [pair for pair in pairs if pair.settled is None]
-    p_values = [p_value(pair.old, pair.new) for pair in judged]
+    p_values = [p_value(_by_moods(pair.old), _by_moods(pair.new)) for pair in judged]
     verdicts = {
-        pair.point: _verdict(median(pair.new) / median(pair.old), ROW_EFFECT) if strong else EQUAL
+        pair.point: _verdict(_logs(pair.old), _logs(pair.new)) if strong else EQUAL
         for pair, strong in zip(judged, holm(p_values, LEVEL))
     }
     spreads = [_spread(rounds) for pair in pairs for rounds in (pair.old, pair.new) if rounds]
@@ -188,25 +201,43 @@ def _spread(rounds: Sequence[float]) -> float:
     return (high - low) / middle
 
 
-def _verdict(gain: float, effect: float) -> str:
-    if 1 / (1 + effect) < gain < 1 + effect:
+def _logs(rounds: Sequence[float]) -> list[float]:
+    return [log(ratio) for ratio in rounds]
+
+
+def _by_moods(rounds: Sequence[float]) -> list[float]:
+    """What is left behind the last whole mood does not count."""
+    ends = range(MOOD_ROUNDS, len(rounds) + 1, MOOD_ROUNDS)
+    return [median(rounds[end - MOOD_ROUNDS : end]) for end in ends]
+
+
+def _verdict(old: Sequence[float], new: Sequence[float]) -> str:
+    """Of logarithms, of which it is known that they differ: by enough, and all of them?"""
+    before, after = (quantiles(side, n=4, method="inclusive") for side in (old, new))
+    low, gain, high = (b - a for a, b in zip(before, after))
+    spread = fmean(side[2] - side[0] for side in (before, after))
+    wanted = log(1 + ROW_EFFECT)
+    if abs(gain) < max(wanted, SPREAD_SHARE * spread):
         return EQUAL
-    return FASTER if gain > 1 else SLOWER
+    if gain > 0:
+        return FASTER if min(low, high) > wanted / 2 else EQUAL
+    return SLOWER if max(low, high) < -wanted / 2 else EQUAL
 
 
 def _together(pairs: Sequence[_Pair]) -> str:
     if not pairs:
         return UNKNOWN
-    old = _means([pair.old for pair in pairs])
-    new = _means([pair.new for pair in pairs])
-    if p_value(old, new) > LEVEL:
+    usual = [median(_logs(pair.old + pair.new)) for pair in pairs]
+    old, new = _over_rows([p.old for p in pairs], usual), _over_rows([p.new for p in pairs], usual)
+    gain = median(new) - median(old)
+    if p_value(old, new) > LEVEL or abs(gain) < log(1 + ALL_EFFECT):
         return EQUAL
-    return _verdict(exp(median(new) - median(old)), ALL_EFFECT)
+    return FASTER if gain > 0 else SLOWER
 
 
-def _means(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Of each round: the logarithm of the geometric mean over the rows."""
-    return [fmean(map(log, ratios)) for ratios in zip(*rows)]
+def _over_rows(rows: Sequence[Sequence[float]], usual: Sequence[float]) -> list[float]:
+    """Of each round: the median over the rows of their logarithms, beside what is usual for each."""
+    return [median(log(r) - u for r, u in zip(ratios, usual)) for ratios in zip(*rows)]
 
 
 def _labels(old: Report, new: Report, reference: str | None) -> tuple[str, str | None]:

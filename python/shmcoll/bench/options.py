@@ -68,7 +68,7 @@ examples:
   python -m shmcoll.bench --backends gloo,gloo      # how much of a ratio is noise?
   python -m shmcoll.bench -g 4 --matrix --html out.html
   python -m shmcoll.bench --csv out.csv --html out.html --plot out.png
-  python -m shmcoll.bench --backends shmcoll,ruler --rounds 40 --json new.json
+  python -m shmcoll.bench --backends shmcoll,ruler --rounds 60 --json new.json
   python -m shmcoll.bench compare old.json new.json # has it become slower? (compare --help)
   python -m shmcoll.bench tune                      # settings for this machine (tune --help)
 """
