@@ -358,7 +358,7 @@ double bare_all_reduce(const struct world *world, size_t bytes)
     return bytes > LONG_BYTES ? time_cells(world, sum_in_cells, bytes / 2) : 0;
 }
 
-double bare_reduce_scatter(const struct world *world, size_t bytes)
+double bare_trade(const struct world *world, size_t bytes)
 {
     return bytes <= SHORT_BYTES ? least_short(world, swap_short, bytes)
                                 : time_cells(world, trade_in_cells, bytes);

@@ -162,6 +162,31 @@ static void stream(struct call *call, enum side side, int i)
     }
 }
 
+/* There and back at once. */
+static void sendrecv(struct call *call, enum side side, int i)
+{
+    const struct world *world = call->world;
+    const struct build *build = build_of(call, side);
+    const int peer = 1 - world->rank;
+    (void)i;
+    if (world->rank >= 2)
+        return;
+    if (!build) {
+        mpi(MPI_Sendrecv(world->given, call->count, MPI_FLOAT, peer, 0, world->got, call->count,
+                         MPI_FLOAT, peer, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE),
+            "MPI_Sendrecv");
+        return;
+    }
+    struct shc_request *sent;
+    call->op.kind = SHC_SEND;
+    call->op.peer = peer;
+    demand(build->submit(build->comm, &call->op, NULL, &sent) == SHC_OK, "a send", build->error());
+    call->op.kind = SHC_RECV;
+    run_op(call, build);
+    demand(build->wait(sent, 0) == SHC_OK, "a send", build->error());
+    build->release(sent);
+}
+
 /* ---- what must come out ---- */
 
 /* Small whole numbers: their sums are exact. */
@@ -231,7 +256,7 @@ static const struct kind kinds[] = {
     {"all_gather", ALL_GOT, false, SHC_ALL_GATHER, mpi_all_gather, NULL, expect_blocks,
      bare_both_ways},
     {"reduce_scatter", ALL_GIVEN, false, SHC_REDUCE_SCATTER, mpi_reduce_scatter, NULL,
-     expect_block_of_sum, bare_reduce_scatter},
+     expect_block_of_sum, bare_trade},
     {"all_to_all", ALL_BOTH, false, SHC_ALL_TO_ALL, mpi_all_to_all, NULL, expect_my_blocks,
      bare_both_ways},
     {"gather", ALL_GOT, true, SHC_GATHER, mpi_gather, NULL, expect_blocks, bare_gather},
@@ -239,6 +264,7 @@ static const struct kind kinds[] = {
      bare_scatter},
     {"ping", ONE, false, SHC_SEND, NULL, ping, expect_peer, bare_pass},
     {"stream", ONE, false, SHC_SEND, NULL, stream, expect_peer, bare_stream},
+    {"sendrecv", ONE, false, SHC_SEND, NULL, sendrecv, expect_peer, bare_trade},
 };
 
 #define KINDS (sizeof kinds / sizeof kinds[0])
@@ -345,10 +371,11 @@ void call_run(struct call *call, enum side side, int i)
         call->kind->theirs(call, root);
 }
 
-/* Does this rank send in turn i of messages? */
-static bool sends(const struct call *call, int i)
+/* Does this rank send, or get, in turn i of messages? */
+static bool passes(const struct call *call, int i, bool sends)
 {
-    return call->world->rank == (call->kind->both == ping ? i % 2 : 0);
+    const int sender = call->kind->both == ping ? i % 2 : 0;
+    return call->kind->both == sendrecv || (call->world->rank == sender) == sends;
 }
 
 /* Does this rank give something in turn i that it does not give in place? */
@@ -356,7 +383,7 @@ static bool gives(const struct call *call, int i)
 {
     const struct kind *kind = call->kind;
     if (kind->both)
-        return call->world->rank < 2 && sends(call, i);
+        return call->world->rank < 2 && passes(call, i, true);
     const bool root_gives = kind->ours == SHC_SCATTER;
     return !in_place(kind) && (!root_gives || call->world->rank == i % call->world->size);
 }
@@ -374,7 +401,7 @@ static bool ends_with_data(const struct call *call, int i)
     if (call->kind->shape == NOTHING)
         return false;
     if (call->kind->both)
-        return rank < 2 && !sends(call, i);
+        return rank < 2 && passes(call, i, false);
     return (call->kind->ours != SHC_REDUCE && call->kind->ours != SHC_GATHER) || rank == root;
 }
 

@@ -128,15 +128,19 @@ static void meet(struct world *world, struct build *build, const char *name, con
 /* Its symbols stay its own. */
 static struct build load(const char *path)
 {
-    struct build build = {NULL, NULL, NULL, NULL, NULL};
+    struct build build = {.comm = NULL};
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
     if (!library)
         fail(dlerror());
     *(void **)&build.create = dlsym(library, "shc_comm_create");
     *(void **)&build.run = dlsym(library, "shc_run");
+    *(void **)&build.submit = dlsym(library, "shc_submit");
+    *(void **)&build.wait = dlsym(library, "shc_request_wait");
+    *(void **)&build.release = dlsym(library, "shc_request_release");
     *(void **)&build.free = dlsym(library, "shc_comm_free");
     *(void **)&build.error = dlsym(library, "shc_error_text");
-    if (!build.create || !build.run || !build.free || !build.error)
+    if (!build.create || !build.run || !build.submit || !build.wait || !build.release ||
+        !build.free || !build.error)
         fail("that is no libshmcoll");
     return build;
 }
@@ -273,8 +277,15 @@ static void measure_numbers(struct world *world, const struct options *o)
 
 static void make_groups(struct world *world, const struct options *o)
 {
-    static const struct build linked = {NULL, shc_comm_create, shc_run, shc_comm_free,
-                                        shc_error_text};
+    static const struct build linked = {
+        .create = shc_comm_create,
+        .run = shc_run,
+        .submit = shc_submit,
+        .wait = shc_request_wait,
+        .release = shc_request_release,
+        .free = shc_comm_free,
+        .error = shc_error_text,
+    };
     world->builds[OURS] = linked;
     meet(world, &world->builds[OURS], "ours", o->directory);
     if (!o->against && !o->dtypes)

@@ -24,6 +24,10 @@ struct build {
     struct shc_comm *comm; /* NULL: none; this side is MPI */
     enum shc_status (*create)(const struct shc_comm_config *config, struct shc_comm **comm);
     enum shc_status (*run)(struct shc_comm *comm, const struct shc_op *op);
+    enum shc_status (*submit)(struct shc_comm *comm, const struct shc_op *op,
+                              const struct shc_request_hooks *hooks, struct shc_request **request);
+    enum shc_status (*wait)(struct shc_request *request, uint64_t timeout_ns);
+    void (*release)(struct shc_request *request);
     void (*free)(struct shc_comm *comm);
     const char *(*error)(void);
 };
@@ -140,5 +144,5 @@ double bare_stream(const struct world *world, size_t bytes);  /* many in a row, 
 
 /* Longer ones through lines that change hands; what the one who takes longer does, less all waiting. */
 double bare_both_ways(const struct world *world, size_t bytes); /* and a copy of what is kept */
-double bare_reduce_scatter(const struct world *world, size_t bytes);
+double bare_trade(const struct world *world, size_t bytes);
 double bare_all_reduce(const struct world *world, size_t bytes); /* from 64 KiB on: in two halves */
