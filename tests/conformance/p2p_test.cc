@@ -291,6 +291,61 @@ TEST_P(Messages, AtOnceOfAnotherSizeIsAMismatch)
     });
 }
 
+// A send that is submitted while nothing pends is over when shc_submit() returns: nobody completes it, and
+// whose memory it was learns of its end from the release.
+TEST_P(Messages, SubmittedAtOnceAreOverFromTheBeginning)
+{
+    run([](Rank &rank) {
+        if (rank.rank == 0) {
+            int retired = 0, completed = 0;
+            int *counts[] = {&retired, &completed};
+            shc_request_hooks hooks = {};
+            hooks.ctx = counts;
+            hooks.retire = [](void *ctx) { ++*static_cast<int **>(ctx)[0]; };
+            hooks.complete = [](void *ctx, shc_status, const char *) {
+                ++*static_cast<int **>(ctx)[1];
+            };
+            for (int i = 0; i < 3; i++) {
+                Handle m = describe(SHC_SEND, 1, i, content(0, i, 22));
+                shc_status status = SHC_ERR_INVALID;
+                ASSERT_EQ(shc_submit(rank.comm, &m->op, &hooks, &m->request), SHC_OK);
+                EXPECT_TRUE(shc_request_done(m->request, &status));
+                EXPECT_EQ(status, SHC_OK);
+                EXPECT_STREQ(shc_request_error(m->request), "");
+                EXPECT_FALSE(shc_request_notify(m->request));
+                EXPECT_EQ(wait(m), SHC_OK);
+                EXPECT_EQ(retired, i);
+                shc_request_release(m->request);
+                m->request = nullptr;
+                EXPECT_EQ(retired, i + 1);
+            }
+            EXPECT_EQ(completed, 0);
+        }
+        barrier(rank);
+        for (int i = 2; i >= 0 && rank.rank == 1; i--)
+            expect_content(irecv(rank, 0, i, 22), 0, i);
+    });
+}
+
+// Beside what pends it takes its turn, and its pass moves what is there.
+TEST_P(Messages, SubmittedBesideAReceiveMoveItOn)
+{
+    run([](Rank &rank) {
+        if (rank.rank > 1) {
+            barrier(rank);
+            return;
+        }
+        const int peer = 1 - rank.rank;
+        Handle in = irecv(rank, peer, 0, 22);
+        Handle out = isend(rank, peer, 0, 22), more = isend(rank, peer, 1, 22);
+        expect_content(in, peer, 0);
+        expect_content(irecv(rank, peer, 1, 22), peer, 1);
+        EXPECT_EQ(wait(out), SHC_OK) << error_text();
+        EXPECT_EQ(wait(more), SHC_OK) << error_text();
+        barrier(rank);
+    });
+}
+
 TEST_P(Messages, FromAnySourceComeFromEverybodyInOrder)
 {
     run([](Rank &rank) {

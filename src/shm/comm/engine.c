@@ -324,7 +324,7 @@ void shc_request_finish(struct shc_request *request, enum shc_status status, con
     struct shc_engine *engine = &request->comm->engine;
     request->status = status;
     if (status != SHC_OK)
-        snprintf(request->error, sizeof request->error, "%s", error);
+        request->error = strdup(error);
     pthread_mutex_lock(&engine->lock);
     bool notify = request->notify;
     /* release request/done -> acquire in shc_request_done(): status, error, the output. */
@@ -337,12 +337,20 @@ void shc_request_finish(struct shc_request *request, enum shc_status status, con
         shc_engine_drop(engine, request);
 }
 
+void shc_request_born_done(struct shc_request *request)
+{
+    /* relaxed: nobody else knows the request yet; who hands it to another thread orders that. */
+    shc_a32_store_relaxed(&request->done, 1);
+    /* relaxed: as above; the caller's handle is left. */
+    shc_a32_store_relaxed(&request->references, 1);
+}
+
 void shc_request_complete(struct shc_request *request)
 {
     struct shc_engine *engine = &request->comm->engine;
     /* relaxed: only the thread that finds its own number acts on it. */
     shc_a64_store_relaxed(&request->completer, shc_thread_number());
-    request->hooks.complete(request->hooks.ctx, request->status, request->error);
+    request->hooks.complete(request->hooks.ctx, request->status, shc_request_reason(request));
     /* release request/completed -> acquire in shc_request_over(): what the callback did. */
     shc_a32_store_release(&request->completed, 1);
     shc_bell_ring(&engine->bell, false);

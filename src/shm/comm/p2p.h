@@ -157,8 +157,11 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request);
 
 /* ---- send.c ---- */
 
-/* Sends at once what there is room for, if nothing is in front of it. *over false: it must be
- * submitted. */
+/* Sends the message at once, if there is room for all of it and nothing is in front of it. The lock is
+ * held. False: it must be submitted, or refused. */
+bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m);
+
+/* The same without a request. *over false: it must be submitted. */
 SHC_NODISCARD enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op,
                                                bool *over);
 

@@ -55,7 +55,7 @@ static enum shc_status request_create(struct shc_comm *comm, const struct shc_op
     struct shc_request *request = malloc(sizeof *request + bytes);
     if (!request)
         return shc_fail(SHC_ERR_NOMEM, "no memory for a request");
-    memset(request, 0, offsetof(struct shc_request, error) + 1);
+    memset(request, 0, sizeof *request);
     char *at = (char *)(request + 1);
     request->comm = comm;
     request->op = *op;
@@ -223,7 +223,8 @@ static enum shc_status fail_timed_message(struct shc_request *request, uint64_t 
 
 static enum shc_status result_of(const struct shc_request *request)
 {
-    return request->status == SHC_OK ? SHC_OK : shc_fail(request->status, "%s", request->error);
+    return request->status == SHC_OK ? SHC_OK
+                                     : shc_fail(request->status, "%s", shc_request_reason(request));
 }
 
 enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_ns)
@@ -251,7 +252,7 @@ bool shc_request_done(struct shc_request *request, enum shc_status *status)
 const char *shc_request_error(struct shc_request *request)
 {
     enum shc_status status;
-    return shc_request_done(request, &status) ? request->error : "";
+    return shc_request_done(request, &status) ? shc_request_reason(request) : "";
 }
 
 int shc_request_source(struct shc_request *request)
@@ -282,6 +283,7 @@ void shc_request_retire(struct shc_request *request)
 {
     if (request->hooks.retire)
         request->hooks.retire(request->hooks.ctx);
+    free(request->error);
     free(request);
 }
 

@@ -31,7 +31,7 @@ struct shc_request {
     bool notify;                /* guarded by the engine's lock until done */
     enum shc_status status;
     struct shc_request *next; /* of the engine's lists; before it is done, of point-to-point's */
-    char error[SHC_ERROR_TEXT_BYTES]; /* last: but for its first byte it is not cleared */
+    char *error;              /* of one that failed, its own; NULL: none, or no memory for it */
 };
 
 /* Has the operation ended, and its `complete` returned if there is one? A thread that waits inside
@@ -42,8 +42,19 @@ bool shc_request_over(const struct shc_request *request);
  * for; gives the engine's reference back otherwise. On the runner's thread. */
 void shc_request_finish(struct shc_request *request, enum shc_status status, const char *error);
 
+/* The same for one that nobody else knows yet, and that ended well. */
+void shc_request_born_done(struct shc_request *request);
+
 /* Calls the hook and gives the engine's reference back. On an engine thread that holds nothing. */
 void shc_request_complete(struct shc_request *request);
+
+/* Why it failed, or "". pre: it is done. */
+SHC_INLINE const char *shc_request_reason(const struct shc_request *request)
+{
+    if (request->error || request->status == SHC_OK)
+        return request->error ? request->error : "";
+    return "(no memory for the reason)";
+}
 
 /* Calls the hook and frees. On a caller's thread. */
 void shc_request_retire(struct shc_request *request);

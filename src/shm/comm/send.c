@@ -251,22 +251,26 @@ bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
     return true;
 }
 
-enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, bool *over)
+bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m)
 {
     const struct shc_seat *seat = &p2p->comm->seat;
+    if (p2p->closed || shc_group_failed(seat) || p2p->peers[m->peer].sends.first ||
+        (m->peer != seat->rank && shc_member_look(seat, m->peer) != SHC_MEMBER_ALIVE))
+        return false;
+    struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
+    if (!line || !send_whole(p2p, m, line))
+        return false;
+    shc_pair_ring(&p2p->pairs, m->peer);
+    return true;
+}
+
+enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, bool *over)
+{
     struct shc_message *m;
-    bool sent = false;
     *over = false;
     SHC_TRY(shc_p2p_lock_message(p2p, &p2p->sent, op, &m));
-    if (!p2p->closed && !shc_group_failed(seat) && !p2p->peers[m->peer].sends.first &&
-        (m->peer == seat->rank || shc_member_look(seat, m->peer) == SHC_MEMBER_ALIVE)) {
-        struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
-        sent = line && send_whole(p2p, m, line);
-    }
-    if (sent)
-        shc_pair_ring(&p2p->pairs, m->peer);
+    *over = shc_p2p_place(p2p, m);
     shc_lock_drop(&p2p->lock);
-    *over = sent;
     return SHC_OK;
 }
 
