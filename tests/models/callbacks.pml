@@ -11,7 +11,8 @@
  * FAULT_no_second_thread       nobody looks whether another thread is able to go on
  * FAULT_holds_the_runner       a callback runs while its thread still holds the runner
  * FAULT_complete_without_ring  nobody rings when a callback has returned
- * FAULT_finish_without_ring    nobody rings when a callback is due
+ * FAULT_finish_without_ring    nobody rings for who waits when a request is done
+ * FAULT_due_rings_waiters_alone  nobody rings for engine threads when a callback is due
  * FAULT_done_is_over           a wait ends before the callback has run
  */
 
@@ -30,7 +31,8 @@ byte able;    /* engine threads that are not inside a callback */
 byte threads; /* that have been made */
 bool done[REQUESTS + 1], completed[REQUESTS + 1];
 
-bool flag;
+bool flag, work; /* the bells of who waits for a request, and of engine threads with nothing to do */
+bool idle[THREADS]; /* it listens to the second */
 bool moved[THREADS], asleep[THREADS];
 
 #define NOTIFIES(request) ((request) != REQUESTS)
@@ -50,8 +52,24 @@ inline ring_bell()
         :: flag ->
             flag = false;
             for (i : 0 .. THREADS - 1) {
-                moved[i] = true;
-                asleep[i] = false
+                moved[i] = moved[i] || !idle[i];
+                asleep[i] = asleep[i] && idle[i]
+            }
+            i = 0
+        :: else
+        fi
+    }
+}
+
+inline ring_work()
+{
+    d_step {
+        if
+        :: work ->
+            work = false;
+            for (i : 0 .. THREADS - 1) {
+                moved[i] = moved[i] || idle[i];
+                asleep[i] = asleep[i] && !idle[i]
             }
             i = 0
         :: else
@@ -61,7 +79,12 @@ inline ring_bell()
 
 inline listen()
 {
-    atomic { moved[me] = false; flag = true }
+    atomic { moved[me] = false; idle[me] = false; flag = true }
+}
+
+inline listen_for_work()
+{
+    atomic { moved[me] = false; idle[me] = true; work = true }
 }
 
 inline fall_asleep()
@@ -91,6 +114,7 @@ inline start_thread()
 inline submit(request)
 {
     atomic { start_thread(); ring!request; runner = runner | QUEUED };
+    ring_work();
     ring_bell()
 }
 
@@ -106,15 +130,21 @@ inline finish(request)
         fi
     };
 #ifndef FAULT_finish_without_ring
-    ring_bell()
+    ring_bell();
 #endif
+    if
+#ifndef FAULT_due_rings_waiters_alone
+    :: NOTIFIES(request) -> ring_work()
+#endif
+    :: else
+    fi
 }
 
 inline drop()
 {
     atomic { before = runner; runner = runner & ~HELD };
     if
-    :: before & QUEUED -> ring_bell()
+    :: before & QUEUED -> ring_work(); ring_bell()
     :: else
     fi;
     before = 0
@@ -217,7 +247,7 @@ end:
 #endif
             drop()
         :: runner != QUEUED ->
-            listen(); /* park() */
+            listen_for_work(); /* park() */
             if
             :: HAS_WORK
             :: else ->

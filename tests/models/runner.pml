@@ -15,6 +15,7 @@
  * FAULT_clear_unlocked        the second look is under the lock, the clearing is not
  * FAULT_drop_without_ring     who drops HELD does not look whether something was queued
  * FAULT_submit_without_ring   a submitter never rings
+ * FAULT_queued_rings_waiters_alone  nobody rings for the engine's thread when something is queued
  * FAULT_close_without_reject  requests can be submitted behind the end
  * FAULT_close_without_runner  the memory goes without a look whether somebody is inside
  * FAULT_close_without_drain   what is still queued is forgotten
@@ -35,7 +36,7 @@ byte runner;
 chan ring = [4] of { byte };
 bool lock;
 bool done[8];
-bit flag; /* the engine's bell: bell.pml has it in full */
+bit flag, work; /* the bells of waiters and of the engine: bell.pml has one in full */
 bool moved[THREADS]; /* the bell's count, since this thread read it */
 bool asleep[THREADS];
 
@@ -57,18 +58,43 @@ inline ring_bell()
             flag = 0;
             moved[0] = true;
             moved[1] = true;
-            moved[2] = true;
             asleep[0] = false;
-            asleep[1] = false;
-            asleep[2] = false
+            asleep[1] = false
         :: else
         fi
     }
 }
 
+inline ring_work()
+{
+    d_step {
+        if
+        :: work ->
+            work = 0;
+            moved[ENGINE] = true;
+            asleep[ENGINE] = false
+        :: else
+        fi
+    }
+}
+
+inline ring_queued() /* shc_engine_ring_queued() */
+{
+#ifndef FAULT_queued_rings_waiters_alone
+    ring_work();
+#endif
+    ring_bell()
+}
+
 inline listen()
 {
-    atomic { moved[me] = false; flag = 1 }
+    atomic {
+        moved[me] = false;
+        if
+        :: me == ENGINE -> work = 1
+        :: else -> flag = 1
+        fi
+    }
 }
 
 inline fall_asleep()
@@ -111,9 +137,9 @@ inline drop()
 #ifndef FAULT_drop_without_ring
     if
 #ifdef FAULT_no_queued
-    :: len(ring) > 0 -> ring_bell()
+    :: len(ring) > 0 -> ring_queued()
 #else
-    :: before & QUEUED -> ring_bell()
+    :: before & QUEUED -> ring_queued()
 #endif
     :: else
     fi;
@@ -134,7 +160,7 @@ inline push(request)
             lock = false
         }
 #ifndef FAULT_submit_without_ring
-        ring_bell()
+        ring_queued()
 #endif
     fi
 }
@@ -313,7 +339,7 @@ active proctype Closer()
     od;
 #endif
     stopping = true;
-    ring_bell();
+    ring_work();
     engine_ended;
     unmapped = true;
 over:

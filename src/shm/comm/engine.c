@@ -52,9 +52,9 @@ static bool has_work(void *arg)
 static void park(struct shc_comm *comm)
 {
     struct shc_engine *engine = &comm->engine;
-    uint32_t heard = shc_bell_listen(&engine->bell);
+    uint32_t heard = shc_bell_listen(&engine->work);
     if (!has_work(engine))
-        shc_bell_sleep(&engine->bell, heard, IDLE_SLICE_NS, false);
+        shc_bell_sleep(&engine->work, heard, IDLE_SLICE_NS, false);
 }
 
 /* The process is going away under us: never run anything again. */
@@ -179,7 +179,7 @@ void shc_engine_stop(struct shc_engine *engine)
     /* release engine/stopping -> acquire in has_work(): nothing else. */
     shc_a32_store_release(&engine->stopping, 1);
     pthread_mutex_unlock(&engine->lock);
-    shc_bell_ring(&engine->bell, false);
+    shc_bell_ring(&engine->work, false);
     uint64_t deadline_ns = shc_clock_ns() + STOP_NS;
     /* A thread that is joined here may have started another one on its last turns. */
     for (int i = 0; i < thread_count(engine); i++) {
@@ -255,7 +255,7 @@ enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *req
                             "same group (a signal handler?)");
         SHC_TRY(wait_for_room(comm, request));
     }
-    shc_bell_ring(&engine->bell, false);
+    shc_engine_ring_queued(engine);
     return SHC_OK;
 }
 
@@ -333,7 +333,9 @@ void shc_request_finish(struct shc_request *request, enum shc_status status, con
         list_append(&engine->finished, &engine->has_finished, request);
     pthread_mutex_unlock(&engine->lock);
     shc_bell_ring(&engine->bell, false);
-    if (!notify)
+    if (notify)
+        shc_bell_ring(&engine->work, false);
+    else
         shc_engine_drop(engine, request);
 }
 

@@ -8,7 +8,7 @@
  *   - an engine thread, or a waiter, if something is queued:    QUEUED -> QUEUED | HELD
  * Submitting pushes into the ring and sets QUEUED under the lock; the holder that finds the ring
  * empty clears it under the lock. So a synchronous call never overtakes what was queued before it,
- * and QUEUED without HELD always has a thread parked on the bell, or on its way.
+ * and QUEUED without HELD always has a thread parked on a bell, or on its way.
  *
  * Engine threads are made on first need. A thread that calls `complete` holds nothing, and another
  * thread is there to go on: the callback may submit to this group and wait.
@@ -33,7 +33,9 @@ struct shc_request;
 struct shc_engine {
     shc_a32 runner;
     shc_a64 holder;           /* a number of the holding thread, 0 when there is none */
-    struct shc_bell_shm bell; /* engine threads and waiters sleep here */
+    struct shc_bell_shm bell; /* who waits for a request sleeps here */
+    struct shc_bell_shm
+        work; /* and here engine threads: the end of a request does not concern them */
     void *ring_memory;
     struct shc_ring popper; /* (runner) */
     shc_a32 queued;         /* requests in the ring */
@@ -72,6 +74,13 @@ SHC_INLINE uint64_t shc_thread_number(void)
     return (uint64_t)(uintptr_t)pthread_self();
 }
 
+/* Something is queued: an engine thread runs it, or a waiter. */
+SHC_INLINE void shc_engine_ring_queued(struct shc_engine *engine)
+{
+    shc_bell_ring(&engine->work, false);
+    shc_bell_ring(&engine->bell, false);
+}
+
 /* Takes the word from `free` (0 or QUEUED). */
 SHC_INLINE bool shc_runner_take(struct shc_engine *engine, uint32_t free)
 {
@@ -90,7 +99,7 @@ SHC_INLINE void shc_runner_drop(struct shc_engine *engine)
     /* acq_rel runner/word: to the next holder; and QUEUED as the submitter left it. (The bit is set:
      * to subtract it is one instruction where to clear it is a loop.) */
     if (SHC_UNLIKELY(shc_a32_add_acq_rel(&engine->runner, -SHC_RUNNER_HELD) & SHC_RUNNER_QUEUED))
-        shc_bell_ring(&engine->bell, false);
+        shc_engine_ring_queued(engine);
 }
 
 /* Does the calling thread hold the runner already (a signal handler inside a call)? */
