@@ -298,6 +298,24 @@ def moody(report: Report, draw: random.Random) -> Report:
     return report
 
 
+def test_what_is_slow_in_most_rounds_only_is_no_mood() -> None:
+    """A row that takes a hundred times as long in two rounds of three: a wake-up that gets lost, say."""
+    old = simulate(Noise(seed=10))
+    new = with_time(old, 1)
+    cell = new.rows[3].cells["shmcoll"]
+    cell.rounds[:] = [[ns * (100 if i % 3 else 1) for ns in r] for i, r in enumerate(cell.rounds)]
+    compared = compare.compare(old, new)
+    assert compared.verdict == compared.changes[3].verdict == SLOWER
+
+
+def test_few_rows_are_not_judged_together() -> None:
+    """Their median feels each mood that one of them has."""
+    old = steady("-o", "barrier")
+    assert compare.compare(old, with_time(old, 1.09)).together == UNKNOWN
+    assert compare.compare(old, with_time(old, 1.09)).verdict == EQUAL
+    assert compare.compare(old, with_time(old, 1.2)).verdict == SLOWER
+
+
 def test_one_slower_row_makes_the_whole_slower() -> None:
     old = steady()
     new = with_time(with_time(old, 0.5), 3, slice(4, 5))

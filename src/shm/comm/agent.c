@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Who keeps the messages of a group moving when no call does: the agent, one thread per group, made
- * by the first send or receive.
+ * by the first message that does not go at once.
  *
  * While somebody waits for a message, that thread makes the passes, and the agent only naps: woken
  * by every message it would take the CPU from the very thread that wants it. While messages are

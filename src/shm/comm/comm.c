@@ -303,7 +303,7 @@ void shc_comm_close(struct shc_comm *comm)
         return;
     shc_process_unlist(comm);
     shc_engine_reject(&comm->engine);
-    /* Wakes our own sleepers, wherever they sleep: each looks at `closed` within a slice anyway. */
+    /* Wakes who waits for a request of ours: each looks at `closed` within a slice anyway. */
     shc_bell_ring(&comm->engine.bell, false);
     bool silent = shc_p2p_close(&comm->p2p, CLOSE_NS);
     bool alone = !shc_process_leaving() && take_runner(&comm->engine, CLOSE_NS);

@@ -5,11 +5,11 @@
  * lines and windows. Apart from the collectives: it never takes the runner, and no collective
  * waits for it.
  *
- * A synchronous message that can go, or is there, at once is moved at once. All else is one function,
- * shc_p2p_pass(), that moves whatever can move and never waits (receive.c, send.c), and ends what
- * cannot (judge.c). Who calls it, under the lock: every submission, once; every thread that waits for
- * a message, until that is over; and, while messages are pending that nobody waits for, the agent
- * (agent.c).
+ * A send that can go at once, and a synchronous receive of what is there, is moved at once. All else is
+ * one function, shc_p2p_pass(), that moves whatever can move and never waits (receive.c, send.c), and
+ * ends what cannot (judge.c). Who calls it, under the lock: every other submission, once; every thread
+ * that waits for a message, until that is over; and, while messages are pending that nobody waits for,
+ * the agent (agent.c).
  *
  * The life of a message:
  *   send   QUEUED -> its header is in a line: all bytes went with it: done
