@@ -313,7 +313,9 @@ def test_pairs_are_compared_each_with_itself() -> None:
     for report in (old, new):
         for row in report.rows:
             for cell in row.cells.values():
-                cell.rounds = [[one[0] + k * 10] for k, one in enumerate(cell.rounds[:1] * 40)]
+                cell.rounds = [
+                    [one[0] + k * 10] for k, one in enumerate(cell.rounds[:1] * compare.MIN_ROUNDS)
+                ]
     for row in new.rows:
         if row.point.pair == (2, 1):
             row.cells["shmcoll"].rounds = [[2 * one[0]] for one in row.cells["shmcoll"].rounds]
