@@ -45,9 +45,7 @@ from shmcoll.bench.results import Report, Row, Unreadable, read
 
 MIN_ROUNDS = 60  # 50 find a fifth in one of 22 rows in 18 of 20 simulated runs, 60 in 19 of 20
 MOOD_ROUNDS = 5  # of a row, in which a machine has one mood
-SPREAD_SHARE = (
-    0.8  # of the middle half of a run's rounds: what is less is no news on such a machine
-)
+SPREAD_SHARE = 0.8  # of the middle half of a run's rounds; less is no news on such a machine
 MOST_MOOD = 4.0  # times as fast; none was seen to change a ratio by more than 3.5
 ENOUGH_ROWS = 8  # whose median no mood of two or three rows moves
 ROW_EFFECT = 0.10  # a smaller change of a row's median is no news

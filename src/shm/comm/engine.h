@@ -34,8 +34,7 @@ struct shc_engine {
     shc_a32 runner;
     shc_a64 holder;           /* a number of the holding thread, 0 when there is none */
     struct shc_bell_shm bell; /* who waits for a request sleeps here */
-    struct shc_bell_shm
-        work; /* and here engine threads: the end of a request does not concern them */
+    struct shc_bell_shm work; /* and here engine threads, which the end of one does not concern */
     void *ring_memory;
     struct shc_ring popper; /* (runner) */
     shc_a32 queued;         /* requests in the ring */
