@@ -125,7 +125,7 @@ static void meet(struct world *world, struct build *build, const char *name, con
     shc_store_dir_close(&config.store);
 }
 
-/* Its symbols stay its own. */
+/* NULL: the library that this program is linked with. Another one's symbols stay its own. */
 static struct build load(const char *path)
 {
     struct build build = {.comm = NULL};
@@ -277,22 +277,13 @@ static void measure_numbers(struct world *world, const struct options *o)
 
 static void make_groups(struct world *world, const struct options *o)
 {
-    static const struct build linked = {
-        .create = shc_comm_create,
-        .run = shc_run,
-        .submit = shc_submit,
-        .wait = shc_request_wait,
-        .release = shc_request_release,
-        .free = shc_comm_free,
-        .error = shc_error_text,
-    };
-    world->builds[OURS] = linked;
+    world->builds[OURS] = load(NULL);
     meet(world, &world->builds[OURS], "ours", o->directory);
     if (!o->against && !o->dtypes)
         return;
     if (o->setting) /* each build reads its environment when it makes its first group */
         putenv(o->setting);
-    world->builds[THEIRS] = o->against ? load(o->against) : linked;
+    world->builds[THEIRS] = load(o->against);
     meet(world, &world->builds[THEIRS], "theirs", o->directory);
 }
 

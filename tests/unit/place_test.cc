@@ -40,7 +40,7 @@ std::string chosen(const std::string &allowed, int here, const std::string &take
         return "none";
     std::string list;
     for (int cpu = 0; cpu < SHC_OS_MAX_CPUS; cpu++)
-        if (free.bits[cpu / 64] >> (cpu % 64) & 1)
+        if (shc_os_cpus_have(&free, cpu))
             list += (list.empty() ? "" : ",") + std::to_string(cpu);
     return list;
 }
@@ -78,7 +78,7 @@ TEST(Choose, WhereNodesAreNotKnownAnyCpu)
 shc_os_cpus only(int cpu)
 {
     shc_os_cpus one = {};
-    one.bits[cpu / 64] = 1ULL << (cpu % 64);
+    shc_os_cpus_add(&one, cpu);
     return one;
 }
 

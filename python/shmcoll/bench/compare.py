@@ -219,8 +219,8 @@ def _verdict(old: Sequence[float], new: Sequence[float]) -> str:
     low, gain, high = (b - a for a, b in zip(before, after))
     spread = fmean(side[2] - side[0] for side in (before, after))
     wanted = log(1 + ROW_EFFECT)
-    moody = abs(gain) < SPREAD_SHARE * spread or min(abs(low), abs(high)) < wanted / 2
-    moody = moody or low * gain < 0 or high * gain < 0
+    along = min(low, high) if gain > 0 else -max(low, high)  # the quartile that moved least
+    moody = abs(gain) < SPREAD_SHARE * spread or along < wanted / 2
     if abs(gain) < wanted or (moody and abs(gain) < log(MOST_MOOD)):
         return EQUAL
     return FASTER if gain > 0 else SLOWER

@@ -216,7 +216,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
 {
     struct shc_message *m = &request->message;
     shc_lock_take(&p2p->lock);
-    /* Else the pass of this submission may move what pends. */
+    /* Where something pends, the pass of this submission moves that on, too. */
     if (p2p->pending == 0 && request->op.kind == SHC_SEND && shc_p2p_place(p2p, m)) {
         shc_lock_drop(&p2p->lock);
         shc_request_born_done(request);

@@ -51,9 +51,9 @@ void shc_request_complete(struct shc_request *request);
 /* Why it failed, or "". pre: it is done. */
 SHC_INLINE const char *shc_request_reason(const struct shc_request *request)
 {
-    if (request->error || request->status == SHC_OK)
-        return request->error ? request->error : "";
-    return "(no memory for the reason)";
+    if (request->status == SHC_OK)
+        return "";
+    return request->error ? request->error : "(no memory for the reason)";
 }
 
 /* Calls the hook and frees. On a caller's thread. */

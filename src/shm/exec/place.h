@@ -15,6 +15,6 @@ bool shc_place_choose(const struct shc_topo *topo, const struct shc_os_cpus *all
 /* May the calling thread run on more than one CPU? */
 bool shc_place_has_choice(void);
 
-/* Moves the calling thread to one of those that shc_place_choose() leaves. It may use the same CPUs as before afterwards. False: there
- * is none, or the system does not let it. */
+/* Moves the calling thread to one of those that shc_place_choose() leaves. It may use the same CPUs as
+ * before afterwards. False: there is none, or the system does not let it. */
 bool shc_place_move(int here, const struct shc_os_cpus *taken);
