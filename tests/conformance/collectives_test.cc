@@ -330,6 +330,27 @@ const char *const kExtremes[] = {
     "flag=1,shout=128k,shout_depth=2",
 };
 
+// Blocks of any size are copied by the kernel, out of the root's memory.
+TEST(Pulls, ChangeNoResult)
+{
+    for (Mode mode : all_modes()) {
+        for (int world : {3, 4}) {
+            Options options = options_of({mode, world, world == 3}, world == 4);
+            options.tuning = std::string(kExtremes[3]) + ",scatter.cma=1";
+            run_ranks(
+                mode, world,
+                [](Rank &rank) {
+                    every_operation(rank);
+                    char text[8192];
+                    ASSERT_EQ(shc_comm_info(rank.comm, text, sizeof text), SHC_OK) << error_text();
+                    EXPECT_NE(strstr(text, "\ncma=on\ncma_reaches=all ranks\n"), nullptr) << text;
+                    EXPECT_EQ(strstr(text, "\npulled=0\n"), nullptr) << text;
+                },
+                options);
+        }
+    }
+}
+
 // Each with two or three ranks, in turns; one rank, or no arena, makes little use of it.
 TEST(Tunings, ChangeNoResult)
 {

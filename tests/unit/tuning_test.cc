@@ -78,7 +78,7 @@ TEST(Tuning, NothingSaidIsThePreset)
 TEST(Tuning, EveryKeyIsReadAndShownAndLeavesTheOthersAlone)
 {
     const auto preset = shown(shc_tuning_preset);
-    EXPECT_EQ(preset.size(), 32u);
+    EXPECT_EQ(preset.size(), 33u);
     for (const auto &[key, value] : preset) {
         std::string other = key.find(".inline") != std::string::npos ? "7"
                             : key.find("depth") != std::string::npos ? "2"

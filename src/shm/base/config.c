@@ -25,6 +25,10 @@ static const struct shc_config_row rows[] = {
      "whether a waiting thread that finds another rank on its CPU goes to another one that it may "
      "use",
      "off|on", 0, 1, 1, FIELD(move)},
+    {"SHMCOLL_CMA",
+     "whether large blocks are copied by the kernel out of another rank's memory (cross-memory "
+     "attach), where it lets all ranks of a group do so",
+     "off|on", 0, 1, 1, FIELD(cma)},
     {"SHMCOLL_LATE_MS",
      "milliseconds after which a wait says whom it waits for, then at twice, "
      "four times, ...",

@@ -21,6 +21,7 @@
 #include "shm/kernel/copy.h"
 #include "shm/kernel/kernel.h"
 #include "shm/proto/arena.h"
+#include "shm/proto/cma.h"
 #include "shm/proto/wait.h"
 
 /* One collective under way. */
@@ -41,6 +42,7 @@ struct shc_task {
     const double *factors;     /* the ranks', behind the meeting, while an algorithm reduces */
     const void *more;          /* what an algorithm hands to its own callbacks */
     struct shc_pace *paces;    /* SHC_PACES of its kind: how it stores what goes one way */
+    bool cma;                  /* the kernel may copy out of this rank's memory, or others' */
     struct shc_pool *pool;     /* helps with large pieces; may be NULL */
     char *scratch;             /* SHC_SCRATCH_BYTES, for memory that is not contiguous */
 };

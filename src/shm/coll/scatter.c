@@ -6,9 +6,12 @@
  *   small   world * m <= 8 KiB   in the root's small slot of this epoch's parity
  *   staged                       chunks through the root's shout slots; a rank copies what of a
  *                                chunk is its own
+ *   pulled  (world - 1) m        by each rank out of the root's memory, all at the same time, if
+ *           >= 8 MiB, world > 2  the kernel lets all do so
  *
- * Cost: (world - 1) m stored by the root, m loaded by each other rank. Edges: call/publish (inline,
- * small), progress/step (staged).
+ * Cost: (world - 1) m stored by the root, m loaded by each other rank; pulled: m loaded by each.
+ * Edges: call/publish (inline, small; pulled: where the blocks lie), progress/step (staged; pulled: that
+ * a block has been taken), cma/withdrawn (pulled).
  */
 #include "shm/coll/coll.h"
 
@@ -42,6 +45,12 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
                        mine.bytes);
 }
 
+/* The root's own block. */
+static void keep_own(struct shc_task *task)
+{
+    shc_task_keep(task, (size_t)task->seat->rank * task->out.bytes, 0, task->out.bytes);
+}
+
 /* All of it lies in the root's call line or small slot. */
 static enum shc_status run_one_round(struct shc_task *task, bool in_line)
 {
@@ -55,15 +64,84 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
     shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     if (is_root)
-        shc_task_keep(task, (size_t)root * task->out.bytes, 0, task->out.bytes);
+        keep_own(task);
     else
         take(task, all, slots);
     return SHC_OK;
 }
 
-static enum shc_status run_staged(struct shc_task *task)
+/* ---- pulled ---- */
+
+#define TAKEN_STEP 1
+
+/* What all ranks know. */
+static bool may_pull(const struct shc_task *task)
+{
+    const int world = task->seat->world_size;
+    return world > 2 && world <= SHC_CMA_RANKS &&
+           others_bytes(task) >= task->tuning->scatter_cma_bytes;
+}
+
+/* Where each block lies. False: not in one piece, or not where the kernel can copy it from. */
+static bool offer_blocks(const struct shc_task *task, struct shc_cma_shm *offer)
+{
+    const size_t bytes = task->out.bytes;
+    for (int rank = 0; rank < task->seat->world_size; rank++) {
+        const void *block = shc_buf_direct(&task->in, (size_t)rank * bytes, bytes);
+        if (rank != task->seat->rank && (!block || !shc_cma_is_readable(block, bytes)))
+            return false;
+        offer->address[rank] = (uint64_t)(uintptr_t)block;
+    }
+    return true;
+}
+
+/* Before the call line. */
+static bool offer(const struct shc_task *task)
+{
+    struct shc_cma_shm *mine = shc_seat_cma(task->seat, task->seat->rank, task->wait.epoch);
+    bool able = task->cma && shc_cma_reaches_all(task->seat);
+    if (task->seat->rank == task->call.root)
+        able = able && offer_blocks(task, mine);
+    else
+        able = able && shc_buf_direct(&task->out, 0, task->out.bytes);
+    mine->able = able;
+    return able;
+}
+
+/* Behind the meeting: the same on all ranks. */
+static bool all_are_able(const struct shc_task *task)
+{
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        if (!shc_seat_cma(task->seat, rank, task->wait.epoch)->able)
+            return false;
+    return true;
+}
+
+/* The root's blocks must stay as they are until all have been taken. */
+static enum shc_status run_pulled(struct shc_task *task)
+{
+    const int root = task->call.root;
+    /* relaxed: a number for people. */
+    const uint64_t pulled = shc_a64_load_relaxed(&task->seat->pulled);
+    /* relaxed: likewise. */
+    shc_a64_store_relaxed(&task->seat->pulled, pulled + 1);
+    if (task->seat->rank == root) {
+        keep_own(task);
+        shc_progress_publish(task->seat, task->wait.epoch, TAKEN_STEP);
+        return shc_progress_wait_all(&task->wait, TAKEN_STEP);
+    }
+    void *to = shc_buf_direct(&task->out, 0, task->out.bytes);
+    SHC_TRY(shc_cma_copy(&task->wait, root, to, task->out.bytes));
+    shc_progress_publish(task->seat, task->wait.epoch, TAKEN_STEP);
+    return SHC_OK;
+}
+
+/* ---- in chunks, or pulled ---- */
+
+static enum shc_status run_long(struct shc_task *task)
 {
     const bool is_root = task->seat->rank == task->call.root;
+    const bool offers = may_pull(task);
     struct shc_shout shout = {
         .task = task,
         .total_bytes = others_bytes(task),
@@ -72,14 +150,17 @@ static enum shc_status run_staged(struct shc_task *task)
         .give = give,
         .take = take,
     };
+    const bool able = offers && offer(task);
     shc_task_enter(task);
-    if (is_root)
+    if (is_root && !able)
         shc_shout_begin(&shout);
     SHC_TRY(shc_task_meet(task));
+    if (offers && all_are_able(task))
+        return run_pulled(task);
     if (task->seat->world_size > 1)
         SHC_TRY(shc_shout_run(&shout));
     if (is_root) /* last: the others do not wait for it */
-        shc_task_keep(task, (size_t)task->call.root * task->out.bytes, 0, task->out.bytes);
+        keep_own(task);
     return SHC_OK;
 }
 
@@ -94,6 +175,6 @@ enum shc_status shc_scatter_run(struct shc_task *task)
     case SHC_ALGO_SMALL:
         return run_one_round(task, false);
     default:
-        return run_staged(task);
+        return run_long(task);
     }
 }

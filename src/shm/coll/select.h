@@ -37,10 +37,11 @@ struct shc_forms {
 
 struct shc_tuning {
     struct shc_forms forms[SHC_OP_KIND_COUNT];
-    size_t turn_bytes;      /* of a cell that a turn of two ranks uses at most */
-    size_t long_turn_bytes; /* an all_reduce of so many and more uses the whole cell */
-    size_t flag_bytes;      /* that are copied in the time that a flag costs */
-    size_t stream_bytes;    /* what goes one way may pass the caches from here on */
+    size_t turn_bytes;        /* of a cell that a turn of two ranks uses at most */
+    size_t long_turn_bytes;   /* an all_reduce of so many and more uses the whole cell */
+    size_t flag_bytes;        /* that are copied in the time that a flag costs */
+    size_t stream_bytes;      /* what goes one way may pass the caches from here on */
+    size_t scatter_cma_bytes; /* more than two ranks: so many for others are copied by them */
     struct shc_arena_sizes arena;
 };
 

@@ -96,6 +96,7 @@ static enum shc_status take_seat(struct arrival *a)
     if (shc_os_cpus_allowed(&identity->cpus) != 0)
         memset(&identity->cpus, 0, sizeof identity->cpus);
     shc_crew_tell(&a->comm->crew, identity);
+    shc_cma_tell(seat, identity);
     a->comm->epoch = shc_seat_header(seat)->first_epoch;
     /* release progress/step -> acquire in shc_wait_has_reached(): the beginning of all counting. */
     shc_a64_store_release(&shc_seat_progress(seat, rank)->reached,

@@ -154,6 +154,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     if (!comm)
         return shc_fail(SHC_ERR_NOMEM, "no memory for a group");
     memset(comm, 0, sizeof *comm);
+    comm->cma = shc_config_get()->cma && !knobs->no_cma;
     comm->crew.wish = knobs->threads ? knobs->threads : shc_config_get()->threads;
     enum shc_status st = shc_engine_init(&comm->engine);
     if (st != SHC_OK)
@@ -234,6 +235,7 @@ enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
         comm->epoch = task->wait.epoch;
     /* A rank that has given up in the middle cannot go on: another may still be reading its line. */
     if (SHC_UNLIKELY(st != SHC_OK && task->wait.published)) {
+        shc_cma_withdraw(&comm->seat, task->wait.epoch); /* and others may be copying its blocks */
         comm->broken = st;
         snprintf(comm->broken_text, sizeof comm->broken_text, "%s", shc_error_text());
     }

@@ -25,6 +25,7 @@ struct shc_knobs {
     bool no_arena;                   /* small slots only */
     bool no_windows;                 /* messages go through the pair lines only */
     int threads; /* reduction threads, or SHC_THREADS_AUTO; 0: the configuration's */
+    bool no_cma;
 };
 
 struct shc_comm {
@@ -34,6 +35,7 @@ struct shc_comm {
     char *scratch;                                       /* (runner) */
     struct shc_kept kept;                                /* (runner) */
     struct shc_pace paces[SHC_OP_KIND_COUNT][SHC_PACES]; /* (runner) of each collective */
+    bool cma; /* the kernel may copy blocks out of this rank's memory, or others' */
     struct shc_crew crew;
     struct shc_engine engine;
     struct shc_p2p p2p; /* its own lock */

@@ -292,6 +292,7 @@ static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc
     task->factors = NULL;
     task->more = NULL;
     task->paces = comm->paces[op->kind];
+    task->cma = comm->cma;
     task->pool = comm->crew.pool;
     task->scratch = comm->scratch;
 }

@@ -103,6 +103,10 @@ const char *shc_os_state_word(char state);
 /* The CPU on which the process's first thread runs, or ran last; -1 where that cannot be seen. */
 int shc_os_process_cpu(const struct shc_os_process *self, const struct shc_os_process *process);
 
+/* Copies memory of the process that has that thread, this one too. ESRCH: there is none; EPERM: this
+ * process may not; EFAULT: not memory that the kernel can copy from, or to; ENOSYS. */
+SHC_NODISCARD int shc_os_process_read(int32_t thread, uint64_t address, void *to, size_t bytes);
+
 /* Opens the file that process holds as `its_fd`, if it is the very file described; ESTALE if it is
  * another one, ENOENT, EACCES, EPERM if it cannot be reached. Never opens a stranger's file. */
 SHC_NODISCARD int shc_os_process_open_fd(const struct shc_os_process *process, int its_fd,

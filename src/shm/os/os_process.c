@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 struct stat_line {
@@ -163,6 +164,19 @@ const char *shc_os_state_word(char state)
 static bool is_file(const struct stat *st, const struct shc_os_file_id *id)
 {
     return st->st_dev == id->device && st->st_ino == id->inode;
+}
+
+int shc_os_process_read(int32_t thread, uint64_t address, void *to, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        struct iovec here = {(char *)to + done, bytes - done};
+        struct iovec there = {(void *)(uintptr_t)(address + done), bytes - done}; /* NOLINT */
+        const ssize_t copied = process_vm_readv(thread, &here, 1, &there, 1, 0);
+        if (copied <= 0)
+            return copied < 0 ? errno : EFAULT;
+        done += (size_t)copied;
+    }
+    return 0;
 }
 
 int shc_os_process_open_fd(const struct shc_os_process *process, int its_fd,

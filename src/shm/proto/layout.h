@@ -23,6 +23,7 @@
  *            896   struct shc_reason_shm      before it sets the abort word
  *           1664   struct shc_offer_shm       lazy arena: name (rank 0) and verdict
  *           2048   small slots [2]            by parity of the epoch
+ *          18432   struct shc_cma_shm [2]     by parity of the epoch
  *
  * Behind the blocks, one mailbox per rank for point-to-point, written by that rank; its sizes
  * depend on the world size (struct shc_mail_geometry in proto/pair.h):
@@ -42,10 +43,10 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 16u
+#define SHC_LAYOUT_VERSION 17u
 
 #define SHC_NONCE_BYTES  16
-#define SHC_TUNING_WORDS 32
+#define SHC_TUNING_WORDS 40
 
 struct shc_header_shm {
     uint64_t magic;
@@ -104,6 +105,8 @@ struct shc_identity_shm {
     int32_t cpu_quota;        /* CPUs' worth of time its cgroup grants; 0: no limit */
     int32_t threads;          /* reduction threads of its process; -1: by the ranks' cores */
     struct shc_os_cpus cores; /* of those CPUs, if so; else none */
+    uint64_t key;             /* a number of this rank alone, */
+    uint64_t key_address;     /* and where its process has it: who finds it there can read that */
 };
 
 /* P = epoch << SHC_STEP_BITS | step, modulo 2^64, compared by signed difference. P >= s means: all
@@ -213,6 +216,18 @@ struct shc_ack_shm {
     uint8_t pad[16];
 };
 
+/*
+ * Of an operation whose blocks may be copied straight out of this rank's memory (proto/cma.h): what
+ * lies where for each rank.
+ */
+#define SHC_CMA_RANKS 126 /* a larger world does not copy so */
+
+struct shc_cma_shm {
+    shc_a64 withdrawn; /* the epoch in which this rank has given up: its memory may have changed */
+    uint64_t able;     /* this rank can take part */
+    uint64_t address[SHC_CMA_RANKS]; /* in this rank's process, of what that rank takes */
+};
+
 #define SHC_SMALL_SLOTS      2
 #define SHC_SMALL_SLOT_BYTES 8192
 
@@ -227,6 +242,7 @@ struct shc_ack_shm {
 #define SHC_REASON_OFFSET   896
 #define SHC_OFFER_OFFSET    1664
 #define SHC_SMALL_OFFSET    2048
+#define SHC_CMA_OFFSET      18432
 #define SHC_BLOCK_BYTES     20480 /* whole pages */
 
 #define SHC_LAYOUT_ASSERT(cond, what) _Static_assert(cond, what)
@@ -235,7 +251,7 @@ struct shc_ack_shm {
 #define SHC_LAYOUT_ASSERT(cond, what) static_assert(cond, what)
 #endif
 
-SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 328, "header");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 392, "header");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) <= SHC_ABORT_OFFSET, "header in front of abort");
 SHC_LAYOUT_ASSERT(SHC_ABORT_OFFSET + SHC_LINE_BYTES <= SHC_TOLD_OFFSET &&
                       SHC_TOLD_OFFSET + SHC_LINE_BYTES <= SHC_MEMBERS_OFFSET,
@@ -247,7 +263,7 @@ SHC_LAYOUT_ASSERT(SHC_MEMBERS_OFFSET + SHC_MAX_WORLD * sizeof(struct shc_member_
 SHC_LAYOUT_ASSERT(SHC_BLOCKS_OFFSET <= SHC_OS_ROBUST_DISTANCE,
                   "a robust entry lies in the guard in front of the mapping");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_os_process) == 32, "process");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_identity_shm) == 296 &&
+SHC_LAYOUT_ASSERT(sizeof(struct shc_identity_shm) == 312 &&
                       sizeof(struct shc_identity_shm) <= SHC_PROGRESS_OFFSET,
                   "identity");
 SHC_LAYOUT_ASSERT(SHC_PROGRESS_OFFSET % SHC_LINE_BYTES == 0, "progress has its own lines");
@@ -265,6 +281,11 @@ SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
 SHC_LAYOUT_ASSERT(SHC_BULK_WINDOWS *SHC_BULK_BYTES < 1 << 24, "a piece is told in 24 bits");
 SHC_LAYOUT_ASSERT(SHC_WINDOW_BYTES % SHC_PAGE_BYTES == 0, "windows are whole pages");
 SHC_LAYOUT_ASSERT(SHC_SHUTTLE_OURS == SHC_WINDOWS, "shuttles are named behind the windows");
-SHC_LAYOUT_ASSERT(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_BLOCK_BYTES &&
+SHC_LAYOUT_ASSERT(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_CMA_OFFSET,
+                  "small slots");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_cma_shm) % SHC_LINE_BYTES == 0 &&
+                      SHC_CMA_OFFSET % SHC_LINE_BYTES == 0,
+                  "what is offered has its own lines");
+SHC_LAYOUT_ASSERT(SHC_CMA_OFFSET + 2 * sizeof(struct shc_cma_shm) <= SHC_BLOCK_BYTES &&
                       SHC_BLOCK_BYTES % SHC_PAGE_BYTES == 0,
                   "block");

@@ -41,6 +41,9 @@ struct shc_mail_geometry {
     size_t total_bytes;
 };
 
+/* Can this rank copy from the memory of all others? The kernel is asked once (proto/cma.h). */
+enum shc_reach { SHC_REACH_UNKNOWN = 0, SHC_REACH_ALL, SHC_REACH_NOT_ALL };
+
 struct shc_seat {
     struct shc_segment segment;
     int rank;
@@ -54,6 +57,9 @@ struct shc_seat {
     /* Moves the calling thread to another CPU, if a rank of the group is on this one. */
     bool (*move_away)(const struct shc_seat *seat);
     uint64_t late_ns; /* a wait is reported after this long */
+    uint64_t key;     /* others look for it in this process's memory (struct shc_identity_shm) */
+    shc_a32 reach;    /* enum shc_reach; stored to by the runner, */
+    shc_a64 pulled;   /* as are the operations whose blocks were copied so */
     /* Writes what that rank's process does in another group that this process is in too, or "". May
      * be NULL. */
     void (*elsewhere)(const struct shc_seat *seat, int rank, char *text, size_t capacity);
@@ -122,6 +128,12 @@ SHC_INLINE struct shc_offer_shm *shc_seat_offer(const struct shc_seat *seat, int
 SHC_INLINE char *shc_seat_small_slot(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
     return shc_seat_block(seat, rank) + SHC_SMALL_OFFSET + (epoch & 1) * SHC_SMALL_SLOT_BYTES;
+}
+
+SHC_INLINE struct shc_cma_shm *shc_seat_cma(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    return (struct shc_cma_shm *)(void *)(shc_seat_block(seat, rank) + SHC_CMA_OFFSET) +
+           (epoch & 1);
 }
 
 SHC_INLINE size_t shc_seat_mail_offset(const struct shc_seat *seat, int rank)

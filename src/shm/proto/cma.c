@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/proto/cma.h"
+
+#include "shm/proto/member.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* So much at once: between two of them a failure of the group is seen. */
+#define PIECE_BYTES ((size_t)1 << 20)
+
+void shc_cma_tell(struct shc_seat *seat, struct shc_identity_shm *identity)
+{
+    const bool known = shc_os_random(&seat->key, sizeof seat->key) == 0;
+    identity->key = seat->key;
+    identity->key_address = known ? (uint64_t)(uintptr_t)&seat->key : 0;
+}
+
+/* A thread of the rank's process that lives as long as that. */
+static int32_t thread_of(const struct shc_seat *seat, int rank)
+{
+    /* acquire life/own <- release in shc_os_robust_link(): the keeper's thread id; 0: it has ended. */
+    const uint32_t life = shc_a32_load_acquire(&shc_seat_member(seat, rank)->life);
+    return (int32_t)(life & SHC_OS_OWNER_MASK);
+}
+
+/* In another pid namespace that number is a stranger's, so what is there must be the rank's. */
+static bool reaches(const struct shc_seat *seat, int rank)
+{
+    const struct shc_identity_shm *identity = shc_seat_identity(seat, rank);
+    uint64_t found = 0;
+    return identity->key_address != 0 &&
+           shc_os_process_read(thread_of(seat, rank), identity->key_address, &found,
+                               sizeof found) == 0 &&
+           found == identity->key;
+}
+
+bool shc_cma_reaches_all(struct shc_seat *seat)
+{
+    /* relaxed: this thread's own, or those of who held the runner before. */
+    uint32_t reach = shc_a32_load_relaxed(&seat->reach);
+    if (reach != SHC_REACH_UNKNOWN)
+        return reach == SHC_REACH_ALL;
+    reach = SHC_REACH_ALL;
+    for (int rank = 0; rank < seat->world_size && reach == SHC_REACH_ALL; rank++)
+        if (rank != seat->rank && !reaches(seat, rank))
+            reach = SHC_REACH_NOT_ALL;
+    /* relaxed: others look at it for people only. */
+    shc_a32_store_relaxed(&seat->reach, reach);
+    return reach == SHC_REACH_ALL;
+}
+
+bool shc_cma_is_readable(const void *memory, size_t bytes)
+{
+    const uint64_t address = (uint64_t)(uintptr_t)memory;
+    const int32_t self = shc_os_thread_id();
+    char byte;
+    return bytes == 0 || (shc_os_process_read(self, address, &byte, 1) == 0 &&
+                          shc_os_process_read(self, address + bytes - 1, &byte, 1) == 0);
+}
+
+struct giver {
+    const struct shc_wait *wait;
+    int rank;
+    bool in_vain; /* its process could not be found, or the group has failed */
+};
+
+/* Has that rank's memory been what it offered, up to now? The copy before it is over: the system call
+ * ends with a barrier (it drops a reference to that process's memory). */
+static bool has_kept(void *arg)
+{
+    const struct giver *giver = arg;
+    const struct shc_seat *seat = giver->wait->seat;
+    const struct shc_cma_shm *offer = shc_seat_cma(seat, giver->rank, giver->wait->epoch);
+    /* acquire cma/withdrawn <- acq_rel in shc_cma_withdraw(): that it may change its memory. */
+    const bool withdrawn = shc_a64_load_acquire(&offer->withdrawn) == giver->wait->epoch;
+    return !giver->in_vain && !withdrawn && shc_member_look(seat, giver->rank) == SHC_MEMBER_ALIVE;
+}
+
+/* It has, or the wait finds out what has become of that rank. */
+static enum shc_status confirm(struct shc_wait *wait, struct giver *giver)
+{
+    const struct shc_target target = {
+        .ready = has_kept,
+        .arg = giver,
+        .bell = shc_seat_bell(wait->seat, giver->rank),
+        .peer = giver->rank,
+        .shared = true,
+    };
+    return shc_wait_for(wait, &target);
+}
+
+/* What has become of the rank, or of the group. */
+static enum shc_status find_out(struct shc_wait *wait, int giver)
+{
+    struct giver lost = {.wait = wait, .rank = giver, .in_vain = true};
+    return confirm(wait, &lost);
+}
+
+static enum shc_status fail_copy(struct shc_wait *wait, int giver, int error)
+{
+    struct giver whole = {.wait = wait, .rank = giver};
+    char reason[256];
+    /* Who has given up may have unmapped its memory. */
+    if (error == ESRCH || !has_kept(&whole) || shc_group_failed(wait->seat))
+        return find_out(wait, giver);
+    snprintf(reason, sizeof reason,
+             "rank %d could not copy from the memory of rank %d (process_vm_readv: %s); with "
+             "SHMCOLL_CMA=off it does not try to",
+             wait->seat->rank, giver, strerror(error));
+    return shc_wait_give_up(wait, SHC_ERR_SYSTEM, reason);
+}
+
+enum shc_status shc_cma_copy(struct shc_wait *wait, int giver, void *to, size_t bytes)
+{
+    const struct shc_seat *seat = wait->seat;
+    const uint64_t from = shc_seat_cma(seat, giver, wait->epoch)->address[seat->rank];
+    struct giver whole = {.wait = wait, .rank = giver};
+    for (size_t done = 0; done < bytes; done += PIECE_BYTES) {
+        if (shc_group_failed(seat))
+            return find_out(wait, giver);
+        const int error =
+            shc_os_process_read(thread_of(seat, giver), from + done, (char *)to + done,
+                                shc_min_size(PIECE_BYTES, bytes - done));
+        if (error != 0)
+            return fail_copy(wait, giver, error);
+    }
+    return confirm(wait, &whole);
+}
+
+void shc_cma_withdraw(const struct shc_seat *seat, uint64_t epoch)
+{
+    /* acq_rel cma/withdrawn: before the caller has its memory again. */
+    (void)shc_a64_cas_acq_rel(&shc_seat_cma(seat, seat->rank, epoch)->withdrawn, 0, epoch);
+}

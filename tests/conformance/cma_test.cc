@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Blocks that the kernel copies out of the root's memory: who cannot take part, and a root that gives
+// up while others copy. That results are right is in collectives_test.
+#include "tests/conformance/world.h"
+
+#include <cstring>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sstream>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <thread>
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+const size_t kCount = 100001; // of floats, a block
+
+Options pulling(const char *from = "1")
+{
+    Options options;
+    options.tuning = std::string("scatter.cma=") + from;
+    return options;
+}
+
+uint64_t pulled_of(const Rank &rank)
+{
+    return shc_a64_load_relaxed(&rank.comm->seat.pulled);
+}
+
+// From rank 0, which gives `from`.
+shc_status scatter(const Rank &rank, const shc_tensors &from, const shc_tensor &to)
+{
+    shc_op op = op_of(SHC_SCATTER);
+    if (rank.rank == 0)
+        op.input = from;
+    op.output = {&to, 1};
+    return shc_run(rank.comm, &op);
+}
+
+// With `gaps` this rank has its values in every second place.
+void scatter_vectors(const Rank &rank, size_t count = kCount, bool gaps = false)
+{
+    const size_t step = gaps ? 2 : 1;
+    const int64_t size = static_cast<int64_t>(count), stride = static_cast<int64_t>(step);
+    std::vector<std::vector<float>> blocks;
+    std::vector<shc_tensor> from;
+    for (int r = 0; rank.rank == 0 && r < rank.world; r++) {
+        const std::vector<float> values = input_of(r, count);
+        blocks.emplace_back(count * step, -1.f);
+        for (size_t i = 0; i < count; i++)
+            blocks.back()[i * step] = values[i];
+        from.push_back({blocks.back().data(), 1, &size, &stride});
+    }
+    std::vector<float> out(count * step, -1.f);
+    const shc_tensor to = {out.data(), 1, &size, &stride};
+    ASSERT_EQ(scatter(rank, {from.data(), static_cast<uint32_t>(from.size())}, to), SHC_OK)
+        << error_text();
+    const std::vector<float> wanted = input_of(rank.rank, count);
+    size_t wrong = 0;
+    for (size_t i = 0; i < out.size(); i++)
+        wrong += out[i] != (i % step == 0 ? wanted[i / step] : -1.f);
+    EXPECT_EQ(wrong, 0u);
+}
+
+TEST(Pulls, AreNotForMemoryWithGapsOnAnyRank)
+{
+    for (Mode mode : all_modes())
+        run_ranks(
+            mode, 3,
+            [](Rank &rank) {
+                scatter_vectors(rank);
+                EXPECT_EQ(pulled_of(rank), 1u);
+                scatter_vectors(rank, kCount, rank.rank == 0);
+                scatter_vectors(rank, kCount, rank.rank == 2);
+                EXPECT_EQ(pulled_of(rank), 1u);
+                scatter_vectors(rank);
+                EXPECT_EQ(pulled_of(rank), 2u);
+            },
+            pulling());
+}
+
+TEST(Pulls, BeginWhereTheTuningSaysSo)
+{
+    run_ranks(
+        all_modes().front(), 3,
+        [](Rank &rank) {
+            for (size_t count : {12799u, 12800u, 12799u}) // two others
+                scatter_vectors(rank, count);
+            EXPECT_EQ(pulled_of(rank), 1u);
+        },
+        pulling("100k"));
+}
+
+TEST(Pulls, AreLeftAloneWhereTheyAreNotWanted)
+{
+    for (int why = 0; why < 3; why++) {
+        Options options = pulling(why == 0 ? "never" : "1");
+        options.knobs.no_cma = why == 1;
+        run_ranks(
+            all_modes().front(), why == 2 ? 2 : 3,
+            [](Rank &rank) {
+                scatter_vectors(rank);
+                EXPECT_EQ(pulled_of(rank), 0u);
+                EXPECT_EQ(shc_a32_load_relaxed(&rank.comm->seat.reach), SHC_REACH_UNKNOWN);
+            },
+            options);
+    }
+}
+
+// One rank is told not to: all keep to staging memory.
+TEST(Pulls, NeedEveryRankToBeAble)
+{
+    Options options = pulling();
+    options.make_group = false;
+    run_ranks(
+        all_modes().front(), 3,
+        [](Rank &rank) {
+            rank.knobs.no_cma = rank.rank == 1;
+            ASSERT_EQ(rank.make_group(&rank.comm), SHC_OK) << error_text();
+            scatter_vectors(rank);
+            EXPECT_EQ(pulled_of(rank), 0u);
+        },
+        options);
+}
+
+// The pages of the kernel's clock, which it maps into every process and copies for nobody.
+std::pair<uintptr_t, size_t> memory_of_the_kernel()
+{
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        if (line.find("[vvar]") == std::string::npos)
+            continue;
+        std::istringstream fields(line);
+        uintptr_t begin, end;
+        char dash;
+        fields >> std::hex >> begin >> dash >> end;
+        return {begin, end - begin};
+    }
+    return {0, 0};
+}
+
+// Memory that a driver has mapped (pinned for a GPU, say) is read by its process alone.
+TEST(Pulls, AreNotForMemoryThatTheKernelDoesNotCopy)
+{
+    char byte;
+    const auto [address, bytes] = memory_of_the_kernel();
+    if (bytes == 0 || shc_os_process_read(shc_os_thread_id(), address, &byte, 1) != EFAULT)
+        GTEST_SKIP() << "no such memory here";
+    Options options = pulling();
+    options.tuning += ",scatter.inline=0,scatter.small=0";
+    run_ranks(
+        Mode::kOwnMapping, 3,
+        [](Rank &rank) {
+            const int64_t size = 8;
+            float values[3][8] = {}, out[8];
+            std::vector<shc_tensor> from;
+            for (float *block : values)
+                from.push_back({block, 1, &size, nullptr});
+            const shc_tensor to = {out, 1, &size, nullptr};
+            from[1].data = reinterpret_cast<void *>(memory_of_the_kernel().first); // NOLINT
+            ASSERT_EQ(scatter(rank, {from.data(), 3}, to), SHC_OK) << error_text();
+            EXPECT_EQ(pulled_of(rank), 0u);
+            from[1].data = values[1];
+            ASSERT_EQ(scatter(rank, {from.data(), 3}, to), SHC_OK) << error_text();
+            EXPECT_EQ(pulled_of(rank), 1u);
+        },
+        options);
+}
+
+// As containers do, and where a process may not look into its siblings.
+void forbid_reading_others()
+{
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter = {sizeof program / sizeof program[0], program};
+    ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+TEST(Pulls, NeedEveryRankToReachAllOthers)
+{
+    Options options = pulling();
+    options.before = [](int rank) {
+        if (rank == 2)
+            forbid_reading_others();
+    };
+    for (Mode mode : all_modes()) {
+        if (mode != Mode::kProcesses)
+            continue;
+        run_ranks(
+            mode, 3,
+            [](Rank &rank) {
+                scatter_vectors(rank);
+                scatter_vectors(rank);
+                EXPECT_EQ(pulled_of(rank), 0u);
+                EXPECT_EQ(shc_a32_load_relaxed(&rank.comm->seat.reach),
+                          rank.rank == 2 ? SHC_REACH_NOT_ALL : SHC_REACH_ALL);
+            },
+            options);
+    }
+}
+
+// In another pid namespace a thread's number is a stranger's, whose memory is not what the rank says.
+TEST(Pulls, AreNotOutOfAStrangersMemory)
+{
+    run_ranks(
+        Mode::kOwnMapping, 3,
+        [](Rank &rank) {
+            shc_op barrier = op_of(SHC_BARRIER);
+            if (rank.rank == 1)
+                shc_seat_identity(&rank.comm->seat, 1)->key ^= 1;
+            ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+            scatter_vectors(rank);
+            EXPECT_EQ(pulled_of(rank), 0u);
+            EXPECT_EQ(shc_a32_load_relaxed(&rank.comm->seat.reach),
+                      rank.rank == 1 ? SHC_REACH_ALL : SHC_REACH_NOT_ALL);
+        },
+        pulling());
+}
+
+// ---- who gives up ----
+
+const size_t kLong = size_t{2} << 20; // a block takes milliseconds
+
+// The root gives up at some time, and has its memory again at once: nobody may call that the result.
+void give_and_give_up(Rank &rank, uint64_t after_ns, bool close)
+{
+    const size_t world = static_cast<size_t>(rank.world);
+    std::vector<float> blocks(rank.rank == 0 ? world * kLong : 0, 1.f), out(kLong, 0.f);
+    int64_t all, size;
+    const shc_tensor from = vector_of(blocks, &all), to = vector_of(out, &size);
+    std::thread quitter;
+    if (rank.rank == 0)
+        quitter = std::thread([&] {
+            shc_os_sleep_ns(after_ns);
+            if (close)
+                shc_comm_close(rank.comm);
+            else
+                shc_comm_abort(rank.comm, "enough");
+        });
+    const shc_status status = scatter(rank, {&from, 1}, to);
+    if (rank.rank == 0) {
+        std::fill(blocks.begin(), blocks.end(), 2.f);
+        quitter.join();
+    } else if (status == SHC_OK) {
+        EXPECT_TRUE(same(out, std::vector<float>(kLong, 1.f)));
+    } else {
+        EXPECT_TRUE(status == SHC_ERR_ABORTED || status == SHC_ERR_PEER_LEFT) << error_text();
+    }
+}
+
+TEST(Pulls, OfARootThatGivesUpAreRightOrFail)
+{
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    const uint64_t rounds = 8;
+#else
+    const uint64_t rounds = 50;
+#endif
+    for (Mode mode : all_modes()) {
+        if (mode == Mode::kOneMapping)
+            continue; // a thread that closes its group unmaps it for all
+        for (uint64_t round = 0; round < rounds; round++)
+            run_ranks(
+                mode, 3,
+                [round](Rank &rank) {
+                    scatter_vectors(rank); // the kernel has been asked, threads are awake
+                    give_and_give_up(rank, round * 40 * SHC_NS_PER_US, round % 4 != 0);
+                },
+                pulling());
+    }
+}
+
+// Memory that is not there is the caller's fault, unless its rank has given up.
+TEST(Pulls, SayWhatBecameOfTheMemory)
+{
+    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        shc_seat *seat = &rank.comm->seat;
+        shc_op barrier = op_of(SHC_BARRIER);
+        struct shc_wait wait;
+        char byte;
+        shc_wait_init(&wait, seat, 20 * SHC_NS_PER_S);
+        wait.epoch = 100;
+        shc_seat_cma(seat, rank.rank, wait.epoch)->address[1] = 64; // never mapped
+        ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+        if (rank.rank == 1) {
+            EXPECT_EQ(shc_cma_copy(&wait, 0, &byte, 1), SHC_ERR_SYSTEM);
+            EXPECT_NE(error_text().find("could not copy from the memory of rank 0"),
+                      std::string::npos)
+                << error_text();
+        }
+        ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+        if (rank.rank == 0)
+            shc_cma_withdraw(seat, wait.epoch);
+        ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+        if (rank.rank == 0)
+            shc_comm_abort(rank.comm, "enough");
+        else
+            EXPECT_EQ(shc_cma_copy(&wait, 0, &byte, 1), SHC_ERR_ABORTED) << error_text();
+    });
+}
+
+// One stays away: the root keeps its memory, and says whom it waits for.
+TEST(Pulls, WaitForWhoStaysAway)
+{
+    Options options = pulling();
+    options.timeout_ns = 300 * SHC_NS_PER_MS;
+    run_ranks(
+        Mode::kOwnMapping, 3,
+        [](Rank &rank) {
+            scatter_vectors(rank);
+            std::vector<float> blocks(3 * kCount), out(kCount);
+            int64_t all, size;
+            const shc_tensor from = vector_of(blocks, &all), to = vector_of(out, &size);
+            if (rank.rank == 2)
+                shc_os_sleep_ns(600 * SHC_NS_PER_MS);
+            EXPECT_EQ(scatter(rank, {&from, 1}, to), SHC_ERR_TIMEOUT);
+            EXPECT_NE(error_text().find("waiting for rank 2"), std::string::npos) << error_text();
+        },
+        options);
+}
+
+} // namespace
