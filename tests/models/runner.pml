@@ -16,6 +16,7 @@
  * FAULT_drop_without_ring     who drops HELD does not look whether something was queued
  * FAULT_submit_without_ring   a submitter never rings
  * FAULT_queued_rings_waiters_alone  nobody rings for the engine's thread when something is queued
+ * FAULT_endless_nap           a nap of the engine's thread ends only when somebody rings
  * FAULT_close_without_reject  requests can be submitted behind the end
  * FAULT_close_without_runner  the memory goes without a look whether somebody is inside
  * FAULT_close_without_drain   what is still queued is forgotten
@@ -39,6 +40,8 @@ bool done[8];
 bit flag, work; /* the bells of waiters and of the engine: bell.pml has one in full */
 bool moved[THREADS]; /* the bell's count, since this thread read it */
 bool asleep[THREADS];
+
+bool napping; /* the engine's thread, which looks again by itself */
 
 /* What the properties need. */
 bool busy;     /* an operation is running */
@@ -196,6 +199,19 @@ inline pop()
     fi
 }
 
+/* QUEUED is cleared where nothing is queued, also by who has run what it waits for. */
+inline settle()
+{
+    if
+    :: nempty(ring)
+    :: empty(ring) ->
+        if
+        :: atomic { !lock && nempty(ring) }
+        :: atomic { !lock && empty(ring) -> runner = runner & ~QUEUED }
+        fi
+    fi
+}
+
 inline finish(request) /* shc_request_finish() */
 {
     atomic { !lock -> assert(!done[request]); done[request] = true };
@@ -214,7 +230,7 @@ inline run_queue(until)
         execute(request);
         finish(request);
         if
-        :: request == until -> request = NOBODY; break
+        :: request == until -> request = NOBODY; settle(); break
         :: else -> request = NOBODY
         fi
     od
@@ -289,15 +305,27 @@ active proctype Engine()
 {
     byte before, request;
     byte me = ENGINE;
+    bool napped;
 end:
     do
     :: stopping -> break
     :: !stopping ->
         if
+        :: !napped -> /* nap(): as long as anything moves, and nobody needs to ring */
+            napped = true;
+            napping = true;
+#ifdef FAULT_endless_nap
+            false;
+#else
+            timeout;
+#endif
+            napping = false
         :: atomic { CAN_TAKE_QUEUED -> take() }
+            napped = false;
             run_queue(NOBODY);
             drop()
         :: !CAN_TAKE_QUEUED ->
+            napped = false;
             listen(); /* park() */
             if
             :: HAS_WORK
@@ -349,5 +377,9 @@ over:
 /* When nothing moves any more, all five operations have run, or were refused. */
 active proctype Watch()
 {
+#ifdef FAULT_endless_nap
     timeout -> assert(ran + refused == 5)
+#else
+    timeout && !napping -> assert(ran + refused == 5)
+#endif
 }

@@ -73,6 +73,105 @@ TEST_P(Engine, ProceedsWithoutAWaiter)
     });
 }
 
+#ifdef __SANITIZE_THREAD__
+const int kMany = 4000;
+#else
+const int kMany = 30000;
+#endif
+
+bool naps(const Rank &rank)
+{
+    return shc_a32_load_acquire(&rank.comm->engine.napping) > 0;
+}
+
+void wait_at_once(Rank &rank)
+{
+    Sum sum(2, 1.f);
+    ASSERT_EQ(shc_submit(rank.comm, &sum.op, nullptr, &sum.request), SHC_OK) << error_text();
+    ASSERT_EQ(shc_request_wait(sum.request, 0), SHC_OK) << error_text();
+    EXPECT_EQ(sum.values[1], static_cast<float>(rank.world));
+    shc_request_release(sum.request);
+}
+
+// All ranks make as many operations; of those that were waited for at once enough came in a row.
+void get_the_engine_to_nap(Rank &rank)
+{
+    bool napped = false;
+    for (int i = 0; i < kMany; i++) {
+        wait_at_once(rank);
+        napped = napped || naps(rank);
+    }
+    EXPECT_TRUE(napped);
+}
+
+// Then nobody needs to wake it, and what nobody waits for is run all the same, callbacks come.
+TEST_P(Engine, NapsWhereEverybodyWaitsAtOnce)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        std::atomic<int> completed{0};
+        const auto complete = [](void *ctx, shc_status, const char *) {
+            ++*static_cast<std::atomic<int> *>(ctx);
+        };
+        const shc_request_hooks hooks = {&completed, complete, nullptr};
+        get_the_engine_to_nap(rank);
+        for (size_t count : {2u, 100000u}) {
+            Sum sum(count, 1.f);
+            shc_status status = SHC_ERR_SYSTEM;
+            ASSERT_EQ(shc_submit(rank.comm, &sum.op, nullptr, &sum.request), SHC_OK);
+            while (!shc_request_done(sum.request, &status))
+                shc_os_thread_yield();
+            EXPECT_EQ(status, SHC_OK) << error_text();
+            shc_request_release(sum.request);
+        }
+        EXPECT_EQ(shc_a32_load_relaxed(&rank.comm->engine.hasty), 0u); // the first was left alone
+        get_the_engine_to_nap(rank);
+        Sum sum(2, 1.f);
+        ASSERT_EQ(shc_submit(rank.comm, &sum.op, &hooks, &sum.request), SHC_OK);
+        if (shc_request_notify(sum.request)) {
+            while (completed == 0)
+                shc_os_thread_yield();
+        }
+        EXPECT_EQ(shc_request_wait(sum.request, 0), SHC_OK) << error_text();
+        shc_request_release(sum.request);
+    });
+}
+
+// What comes all the time, and is waited for only behind it, is run meanwhile.
+TEST_P(Engine, RunsWhatComesWhileItNaps)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        get_the_engine_to_nap(rank);
+        std::vector<std::unique_ptr<Sum>> sums;
+        for (int i = 0; i < 60; i++) {
+            sums.push_back(std::make_unique<Sum>(2, 1.f));
+            ASSERT_EQ(shc_submit(rank.comm, &sums.back()->op, nullptr, &sums.back()->request),
+                      SHC_OK);
+            shc_os_sleep_ns(200 * SHC_NS_PER_US);
+        }
+        shc_status status;
+        EXPECT_TRUE(shc_request_done(sums[0]->request, &status));
+        for (auto &sum : sums) {
+            EXPECT_EQ(shc_request_wait(sum->request, 0), SHC_OK) << error_text();
+            shc_request_release(sum->request);
+        }
+    });
+}
+
+// It naps only as long as something comes.
+TEST_P(Engine, SleepsBehindSomeNapsInWhichNothingCame)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        get_the_engine_to_nap(rank);
+        uint64_t seen = 0;
+        for (int i = 0; i < 50; i++) {
+            shc_os_sleep_ns(2 * SHC_NS_PER_MS);
+            seen += i >= 10 && naps(rank);
+        }
+        EXPECT_EQ(seen, 0u);
+        wait_at_once(rank); // who comes wakes it
+    });
+}
+
 TEST_P(Engine, ASynchronousCallTakesItsTurnBehindWhatIsQueued)
 {
     run_ranks(GetParam(), 2, [](Rank &rank) {

@@ -5,6 +5,7 @@
 #include "shm/comm/comm.h"
 #include "shm/comm/request.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,12 @@
  * debugger session or a lost signal heals. */
 #define IDLE_SLICE_NS (10 * SHC_NS_PER_S)
 #define STOP_NS       SHC_NS_PER_S
+
+#define NAP_NS      (400 * SHC_NS_PER_US)
+#define IDLE_NAPS   2u
+#define HASTY_NS    (200 * SHC_NS_PER_US)
+#define HASTY_WAITS 8u
+#define SMALL_BYTES ((size_t)32 << 10) /* more takes longer than a wake-up */
 
 enum shc_status shc_engine_init(struct shc_engine *engine)
 {
@@ -35,17 +42,107 @@ void shc_engine_fini(struct shc_engine *engine)
 
 /* ---- threads ---- */
 
-static bool has_work(void *arg)
+/* Has an engine thread something to do but to run what is queued? */
+static bool is_due(const struct shc_engine *engine)
 {
-    const struct shc_engine *engine = arg;
     /* acquire engine/finished <- release in list_append(): something to complete. */
     if (shc_a32_load_acquire(&engine->has_finished))
         return true;
     /* acquire engine/stopping <- release in shc_engine_stop(): nothing else. */
-    if (shc_a32_load_acquire(&engine->stopping))
-        return true;
+    return shc_a32_load_acquire(&engine->stopping) != 0;
+}
+
+static bool is_queued(const struct shc_engine *engine)
+{
     /* acquire runner/word <- acq_rel in push_locked(): a request is in the ring. */
     return shc_a32_load_acquire(&engine->runner) == SHC_RUNNER_QUEUED;
+}
+
+static bool has_work(const struct shc_engine *engine)
+{
+    return is_due(engine) || is_queued(engine);
+}
+
+/* Who waits for a request so soon does nothing else meanwhile. */
+static void note_wait(struct shc_engine *engine, uint64_t after_ns)
+{
+    if (after_ns >= HASTY_NS) {
+        shc_engine_not_awaited(engine);
+        return;
+    }
+    /* relaxed: a hint, also where two threads wait at once. */
+    const uint32_t hasty = shc_a32_load_relaxed(&engine->hasty);
+    if (hasty < HASTY_WAITS) {
+        /* relaxed: as above. */
+        shc_a32_store_relaxed(&engine->hasty, hasty + 1);
+    }
+}
+
+void shc_engine_awaited(struct shc_engine *engine, struct shc_request *request)
+{
+    /* relaxed: of this request's waiters, one more or less does not matter. */
+    if (request->submitted_ns == 0 || shc_a32_load_relaxed(&request->awaited))
+        return;
+    /* relaxed: as above. */
+    shc_a32_store_relaxed(&request->awaited, 1);
+    note_wait(engine, shc_clock_ns() - request->submitted_ns);
+}
+
+/* Of an engine thread. */
+struct naps {
+    unsigned idle;              /* in a row, in which nothing was submitted */
+    uint64_t submitted, popped; /* so much had been at the last one's end */
+};
+
+static bool may_nap(const struct shc_engine *engine, const struct naps *naps)
+{
+    /* relaxed: a hint. */
+    return shc_a32_load_relaxed(&engine->hasty) == HASTY_WAITS && naps->idle < IDLE_NAPS;
+}
+
+/* Sleeps for a moment, and asks nobody to ring. True: what is queued was so before that, too, so that
+ * nobody is just about to run it; or does not wait. The lock is not held. */
+static bool nap(struct shc_comm *comm, struct naps *naps)
+{
+    struct shc_engine *engine = &comm->engine;
+    const bool queued = is_queued(engine);
+    /* acquire bell/count <- acq_rel in shc_bell_rouse(): read before the look. */
+    const uint32_t heard = shc_a32_load_acquire(&engine->work.count);
+    /* acq_rel engine/napping: a hint; who misses it lets the nap end by itself. */
+    shc_a32_add_acq_rel(&engine->napping, 1);
+    int error = 0;
+    if (!is_due(engine))
+        error = shc_os_futex_wait(&engine->work.count, heard, NAP_NS, false);
+    /* acq_rel engine/napping: as above. */
+    shc_a32_add_acq_rel(&engine->napping, (uint32_t)-1);
+    /* relaxed: counters. */
+    const uint64_t submitted = shc_a64_load_relaxed(&comm->submitted);
+    /* relaxed: likewise. */
+    const uint64_t popped = shc_a64_load_relaxed(&engine->popped);
+    const bool stuck = queued && popped == naps->popped;
+    naps->idle = submitted == naps->submitted ? naps->idle + 1 : 0;
+    naps->submitted = submitted;
+    naps->popped = popped;
+    return stuck || error != ETIMEDOUT;
+}
+
+/* For what does not wait for the end of a nap. */
+static void ring_now(struct shc_engine *engine)
+{
+    /* acquire engine/napping <- acq_rel in nap(): nothing else. */
+    if (shc_a32_load_acquire(&engine->napping) > 0)
+        shc_bell_rouse(&engine->work, false);
+    else
+        shc_bell_ring(&engine->work, false);
+}
+
+void shc_engine_asked(struct shc_engine *engine)
+{
+    /* relaxed: a hint. */
+    if (shc_a32_load_relaxed(&engine->hasty) == 0)
+        return;
+    shc_engine_not_awaited(engine);
+    ring_now(engine);
 }
 
 /* Sleeps until there may be something to do. The lock is not held. */
@@ -70,7 +167,7 @@ static void list_append(struct shc_request **list, shc_a32 *filled, struct shc_r
         list = &(*list)->next;
     request->next = NULL;
     *list = request;
-    /* release engine/finished -> acquire in has_work(): the list, for who then takes the lock. */
+    /* release engine/finished -> acquire in is_due(): the list, for who then takes the lock. */
     shc_a32_store_release(filled, 1);
 }
 
@@ -110,6 +207,7 @@ static void engine_thread(void *arg)
 {
     struct shc_comm *comm = arg;
     struct shc_engine *engine = &comm->engine;
+    struct naps naps = {0};
     pthread_mutex_lock(&engine->lock);
     for (;;) {
         /* `able` counts this thread while it is not inside a callback. */
@@ -125,11 +223,14 @@ static void engine_thread(void *arg)
         pthread_mutex_unlock(&engine->lock);
         if (shc_process_leaving())
             park_for_ever();
-        if (shc_runner_take(engine, SHC_RUNNER_QUEUED)) {
+        if (may_nap(engine, &naps) && !nap(comm, &naps)) {
+            /* looks again */
+        } else if (shc_runner_take(engine, SHC_RUNNER_QUEUED)) {
             shc_engine_run_queue(comm, NULL, true);
             shc_runner_drop(engine);
         } else {
             park(comm);
+            naps.idle = 0;
         }
         pthread_mutex_lock(&engine->lock);
     }
@@ -176,7 +277,7 @@ static int thread_count(struct shc_engine *engine)
 void shc_engine_stop(struct shc_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    /* release engine/stopping -> acquire in has_work(): nothing else. */
+    /* release engine/stopping -> acquire in is_due(): nothing else. */
     shc_a32_store_release(&engine->stopping, 1);
     pthread_mutex_unlock(&engine->lock);
     shc_bell_ring(&engine->work, false);
@@ -241,6 +342,9 @@ static enum shc_status wait_for_room(struct shc_comm *comm, const struct shc_req
 enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *request)
 {
     struct shc_engine *engine = &comm->engine;
+    const bool small = request->task.in.bytes + request->task.out.bytes <= SMALL_BYTES;
+    if (small)
+        request->submitted_ns = shc_clock_ns();
     for (;;) {
         bool full;
         pthread_mutex_lock(&engine->lock);
@@ -256,25 +360,36 @@ enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *req
         SHC_TRY(wait_for_room(comm, request));
     }
     shc_engine_ring_queued(engine);
+    if (!small)
+        ring_now(engine);
     return SHC_OK;
+}
+
+/* Clears QUEUED if nothing is queued. Else who drops the runner wakes somebody for nothing, and the next
+ * synchronous call takes its turn behind it. (runner) */
+static void settle(struct shc_engine *engine)
+{
+    if (!shc_ring_empty(&engine->popper))
+        return;
+    pthread_mutex_lock(&engine->lock);
+    if (shc_ring_empty(&engine->popper)) {
+        /* acq_rel runner/word: under the lock of those who set it. */
+        shc_a32_and_acq_rel(&engine->runner, ~SHC_RUNNER_QUEUED);
+    }
+    pthread_mutex_unlock(&engine->lock);
 }
 
 /* The next request, or NULL when the ring is empty; then QUEUED is cleared. (runner) */
 static struct shc_request *pop(struct shc_engine *engine)
 {
     uint64_t word;
-    bool found = shc_ring_pop(&engine->popper, &word);
-    if (!found) {
-        pthread_mutex_lock(&engine->lock);
-        found = shc_ring_pop(&engine->popper, &word);
-        if (!found) {
-            /* acq_rel runner/word: under the lock of those who set it. */
-            shc_a32_and_acq_rel(&engine->runner, ~SHC_RUNNER_QUEUED);
-        }
-        pthread_mutex_unlock(&engine->lock);
-    }
-    if (!found)
+    settle(engine);
+    if (!shc_ring_pop(&engine->popper, &word))
         return NULL;
+    /* relaxed: the runner alone stores to it. */
+    const uint64_t popped = shc_a64_load_relaxed(&engine->popped);
+    /* relaxed: for an engine thread that naps. */
+    shc_a64_store_relaxed(&engine->popped, popped + 1);
     /* acq_rel engine/queued: a count. */
     shc_a32_add_acq_rel(&engine->queued, (uint32_t)-1);
     return (struct shc_request *)(uintptr_t)word;
@@ -302,8 +417,10 @@ void shc_engine_run_queue(struct shc_comm *comm, struct shc_request *until, bool
     while ((request = pop(engine)) != NULL) {
         bool last = request == until; /* it may be freed by its owner once it is done */
         run_request(comm, request, engine_thread);
-        if (last)
+        if (last) {
+            settle(engine);
             return;
+        }
         /* acquire engine/finished <- release in list_append(): a callback is due. */
         if (engine_thread && shc_a32_load_acquire(&engine->has_finished))
             return;
@@ -334,7 +451,7 @@ void shc_request_finish(struct shc_request *request, enum shc_status status, con
     pthread_mutex_unlock(&engine->lock);
     shc_bell_ring(&engine->bell, false);
     if (notify)
-        shc_bell_ring(&engine->work, false);
+        ring_now(engine);
     else
         shc_engine_drop(engine, request);
 }

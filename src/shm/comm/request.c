@@ -161,6 +161,8 @@ static enum shc_status wait_until_over(struct shc_request *request, uint64_t tim
         .bell = &comm->engine.bell,
         .peer = -1,
     };
+    if (may_run)
+        shc_engine_awaited(&comm->engine, request);
     while (!shc_request_over(request)) {
         SHC_TRY(check_not_inside(comm, "a wait"));
         if (may_run && shc_runner_take(&comm->engine, SHC_RUNNER_QUEUED)) {
@@ -243,8 +245,11 @@ enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_n
 bool shc_request_done(struct shc_request *request, enum shc_status *status)
 {
     /* acquire request/done <- release in shc_request_finish(): status, error, the output. */
-    if (!shc_a32_load_acquire(&request->done))
+    if (!shc_a32_load_acquire(&request->done)) {
+        if (request->submitted_ns != 0)
+            shc_engine_asked(&request->comm->engine);
         return false;
+    }
     *status = request->status;
     return true;
 }
@@ -275,6 +280,7 @@ bool shc_request_notify(struct shc_request *request)
                 request->comm->seat.rank, request->comm->name, shc_error_text());
     if (in_time)
         request->notify = true;
+    shc_engine_not_awaited(engine);
     pthread_mutex_unlock(&engine->lock);
     return in_time;
 }
@@ -291,6 +297,9 @@ void shc_request_release(struct shc_request *request)
 {
     if (!shc_process_is(&request->comm->mark))
         return; /* a forked child: the parent's engine has the other reference */
+    /* relaxed: a hint. */
+    if (request->submitted_ns != 0 && !shc_a32_load_relaxed(&request->awaited))
+        shc_engine_not_awaited(&request->comm->engine);
     /* acq_rel request/references: the engine's last use comes before the retirement. */
     if (shc_a32_add_acq_rel(&request->references, (uint32_t)-1) == 1)
         shc_request_retire(request);

@@ -19,10 +19,12 @@ enum shc_request_state {
 
 struct shc_request {
     shc_a32 references;
-    shc_a32 done;      /* 1 behind status and error */
-    shc_a32 completed; /* 1 when `complete` has returned */
-    shc_a32 state;     /* enum shc_request_state */
-    shc_a64 completer; /* number of the thread that is inside `complete` */
+    shc_a32 done;          /* 1 behind status and error */
+    shc_a32 completed;     /* 1 when `complete` has returned */
+    shc_a32 state;         /* enum shc_request_state */
+    shc_a64 completer;     /* number of the thread that is inside `complete` */
+    uint64_t submitted_ns; /* a small collective; else 0 */
+    shc_a32 awaited;       /* a thread that may run it has begun to wait for it */
     struct shc_comm *comm;
     struct shc_request_hooks hooks;
     struct shc_op op;

@@ -31,6 +31,14 @@ SHC_INLINE void shc_bell_ring(struct shc_bell_shm *bell, bool shared)
     shc_os_futex_wake_all(&bell->count, shared);
 }
 
+/* Also wakes who sleeps without having raised the flag. */
+SHC_INLINE void shc_bell_rouse(struct shc_bell_shm *bell, bool shared)
+{
+    /* acq_rel bell/count: as above. */
+    shc_a32_add_acq_rel(&bell->count, 1);
+    shc_os_futex_wake_all(&bell->count, shared);
+}
+
 /* First half of going to sleep: what comes before the last look at the data. */
 SHC_INLINE uint32_t shc_bell_listen(struct shc_bell_shm *bell)
 {
