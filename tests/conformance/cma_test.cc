@@ -3,6 +3,8 @@
 // up while others copy. That results are right is in collectives_test.
 #include "tests/conformance/world.h"
 
+#include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -11,7 +13,9 @@
 #include <sstream>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 
 using namespace shmcoll::test;
 
@@ -106,7 +110,6 @@ TEST(Pulls, AreLeftAloneWhereTheyAreNotWanted)
             [](Rank &rank) {
                 scatter_vectors(rank);
                 EXPECT_EQ(pulled_of(rank), 0u);
-                EXPECT_EQ(shc_a32_load_relaxed(&rank.comm->seat.reach), SHC_REACH_UNKNOWN);
             },
             options);
     }
@@ -186,7 +189,7 @@ void forbid_reading_others()
     ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
 }
 
-TEST(Pulls, NeedEveryRankToReachAllOthers)
+TEST(Pulls, NeedEveryRankToReachTheRoot)
 {
     Options options = pulling();
     options.before = [](int rank) {
@@ -202,8 +205,6 @@ TEST(Pulls, NeedEveryRankToReachAllOthers)
                 scatter_vectors(rank);
                 scatter_vectors(rank);
                 EXPECT_EQ(pulled_of(rank), 0u);
-                EXPECT_EQ(shc_a32_load_relaxed(&rank.comm->seat.reach),
-                          rank.rank == 2 ? SHC_REACH_NOT_ALL : SHC_REACH_ALL);
             },
             options);
     }
@@ -216,13 +217,11 @@ TEST(Pulls, AreNotOutOfAStrangersMemory)
         Mode::kOwnMapping, 3,
         [](Rank &rank) {
             shc_op barrier = op_of(SHC_BARRIER);
-            if (rank.rank == 1)
-                shc_seat_identity(&rank.comm->seat, 1)->key ^= 1;
+            if (rank.rank == 0)
+                shc_seat_identity(&rank.comm->seat, 0)->key ^= 1;
             ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
             scatter_vectors(rank);
             EXPECT_EQ(pulled_of(rank), 0u);
-            EXPECT_EQ(shc_a32_load_relaxed(&rank.comm->seat.reach),
-                      rank.rank == 1 ? SHC_REACH_ALL : SHC_REACH_NOT_ALL);
         },
         pulling());
 }
@@ -279,53 +278,168 @@ TEST(Pulls, OfARootThatGivesUpAreRightOrFail)
     }
 }
 
+// A wait for an operation that never was, in which rank 0 offers that memory to rank 1.
+struct shc_wait offer_memory(Rank &rank, uint64_t address)
+{
+    struct shc_wait wait;
+    shc_wait_init(&wait, &rank.comm->seat, 20 * SHC_NS_PER_S);
+    wait.epoch = 100;
+    if (rank.rank == 0)
+        shc_seat_cma(&rank.comm->seat, 0, wait.epoch)->address[1] = address;
+    return wait;
+}
+
+void meet(const Rank &rank)
+{
+    shc_op barrier = op_of(SHC_BARRIER);
+    ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+}
+
 // Memory that is not there is the caller's fault, unless its rank has given up.
 TEST(Pulls, SayWhatBecameOfTheMemory)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
-        shc_seat *seat = &rank.comm->seat;
-        shc_op barrier = op_of(SHC_BARRIER);
-        struct shc_wait wait;
+        struct shc_wait wait = offer_memory(rank, 64); // never mapped
         char byte;
-        shc_wait_init(&wait, seat, 20 * SHC_NS_PER_S);
-        wait.epoch = 100;
-        shc_seat_cma(seat, rank.rank, wait.epoch)->address[1] = 64; // never mapped
-        ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+        meet(rank);
         if (rank.rank == 1) {
             EXPECT_EQ(shc_cma_copy(&wait, 0, &byte, 1), SHC_ERR_SYSTEM);
-            EXPECT_NE(error_text().find("could not copy from the memory of rank 0"),
+            EXPECT_NE(error_text().find("could not copy its block from the memory of rank 0"),
                       std::string::npos)
                 << error_text();
         }
-        ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+        meet(rank);
         if (rank.rank == 0)
-            shc_cma_withdraw(seat, wait.epoch);
-        ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
-        if (rank.rank == 0)
+            shc_cma_withdraw(&rank.comm->seat, wait.epoch);
+        meet(rank);
+        if (rank.rank == 0) {
+            shc_os_sleep_ns(50 * SHC_NS_PER_MS); // it is not the abort that rank 1 finds first
             shc_comm_abort(rank.comm, "enough");
-        else
+        } else {
             EXPECT_EQ(shc_cma_copy(&wait, 0, &byte, 1), SHC_ERR_ABORTED) << error_text();
+        }
     });
 }
 
-// One stays away: the root keeps its memory, and says whom it waits for.
-TEST(Pulls, WaitForWhoStaysAway)
+// Behind a death the thread's number may be a stranger's, whose memory can be copied as well.
+TEST(Pulls, OutOfTheMemoryOfADeadRankAreNoResult)
+{
+    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        static const char given = 'g';
+        struct shc_wait wait = offer_memory(rank, reinterpret_cast<uint64_t>(&given));
+        char byte = 0;
+        meet(rank);
+        if (rank.rank == 1) {
+            EXPECT_EQ(shc_cma_copy(&wait, 0, &byte, 1), SHC_OK) << error_text();
+            EXPECT_EQ(byte, 'g');
+            shc_a32_or_acq_rel(&shc_seat_member(&rank.comm->seat, 0)->life, SHC_OS_OWNER_DIED);
+            EXPECT_EQ(shc_cma_copy(&wait, 0, &byte, 1), SHC_ERR_PEER_DEAD);
+        }
+    });
+}
+
+// In the place of a rank that stops behind its call line: others see the call, and no more of it.
+void only_enter(Rank &rank)
+{
+    shc_comm *comm = rank.comm;
+    struct shc_call call = {};
+    call.kind = SHC_SCATTER;
+    call.dtype = SHC_FLOAT32;
+    call.elem_bytes = sizeof(float);
+    call.count = kCount;
+    shc_call_settle(&call);
+    shc_seat_cma(&comm->seat, rank.rank, comm->epoch + 1)->able = 1;
+    shc_call_publish(&comm->seat, comm->epoch + 1, &call);
+    shc_bell_ring(shc_seat_bell(&comm->seat, rank.rank), true);
+}
+
+// The root keeps its memory until all have taken, and says whom it waits for.
+TEST(Pulls, WaitForWhoDoesNotTakeItsBlock)
 {
     Options options = pulling();
-    options.timeout_ns = 300 * SHC_NS_PER_MS;
+    options.timeout_ns = 400 * SHC_NS_PER_MS;
     run_ranks(
         Mode::kOwnMapping, 3,
         [](Rank &rank) {
             scatter_vectors(rank);
+            if (rank.rank == 1)
+                scatter_vectors(rank);
+            if (rank.rank == 2) {
+                only_enter(rank);
+                shc_os_sleep_ns(600 * SHC_NS_PER_MS);
+            }
+            if (rank.rank != 0)
+                return;
             std::vector<float> blocks(3 * kCount), out(kCount);
+            for (int r = 0; r < 3; r++) {
+                const std::vector<float> block = input_of(r, kCount);
+                std::copy(block.begin(), block.end(),
+                          blocks.begin() + r * static_cast<std::ptrdiff_t>(kCount));
+            }
             int64_t all, size;
             const shc_tensor from = vector_of(blocks, &all), to = vector_of(out, &size);
-            if (rank.rank == 2)
-                shc_os_sleep_ns(600 * SHC_NS_PER_MS);
             EXPECT_EQ(scatter(rank, {&from, 1}, to), SHC_ERR_TIMEOUT);
             EXPECT_NE(error_text().find("waiting for rank 2"), std::string::npos) << error_text();
         },
         options);
+}
+
+// Takes its block of a root that is killed at some time: 0 if what it is told is true.
+int take_from_the_killed(const char *directory, int r, useconds_t after_us)
+{
+    Rank rank = {r, 3, Mode::kProcesses, nullptr, {}, {}, 20 * SHC_NS_PER_S, "scatter.cma=1"};
+    if (shc_store_dir_open(directory, &rank.store) != SHC_OK ||
+        rank.make_group(&rank.comm, "killed") != SHC_OK)
+        return 2;
+    const std::vector<float> right(kLong, 1.f);
+    std::vector<float> blocks(r == 0 ? 3 * kLong : 0, 1.f), out(kLong, 0.f);
+    int64_t all, size;
+    const shc_tensor from = vector_of(blocks, &all), to = vector_of(out, &size);
+    scatter_vectors(rank);
+    std::thread killer;
+    if (r == 0)
+        killer = std::thread([after_us] {
+            usleep(after_us);
+            kill(getpid(), SIGKILL);
+        });
+    shc_status status = SHC_OK;
+    for (int i = 0; i < 1000 && status == SHC_OK; i++) {
+        std::fill(out.begin(), out.end(), 0.f);
+        status = scatter(rank, {&from, 1}, to);
+        if (status == SHC_OK && out != right)
+            return 3;
+    }
+    if (status != SHC_ERR_PEER_DEAD)
+        fprintf(stderr, "rank %d: %s: %s\n", r, shc_status_name(status), shc_error_text());
+    return status == SHC_ERR_PEER_DEAD ? 0 : 4;
+}
+
+TEST(Pulls, OfAKilledRootAreRightOrFail)
+{
+    if (std::find(all_modes().begin(), all_modes().end(), Mode::kProcesses) == all_modes().end())
+        GTEST_SKIP() << "this sanitizer does not follow fork";
+    for (useconds_t round = 0; round < 20; round++) {
+        char directory[] = "/tmp/shmcoll-test-XXXXXX";
+        ASSERT_NE(mkdtemp(directory), nullptr);
+        std::vector<pid_t> pids;
+        for (int r = 0; r < 3; r++) {
+            const pid_t pid = fork();
+            ASSERT_GE(pid, 0);
+            if (pid == 0)
+                _exit(take_from_the_killed(directory, r, 5000 + round * 731));
+            pids.push_back(pid);
+        }
+        for (int r = 0; r < 3; r++) {
+            int status = 0;
+            ASSERT_EQ(waitpid(pids[static_cast<size_t>(r)], &status, 0),
+                      pids[static_cast<size_t>(r)]);
+            if (r > 0) {
+                EXPECT_EQ(status, 0) << "rank " << r << ", round " << round;
+            }
+        }
+        EXPECT_EQ(system((std::string("rm -r ") + directory).c_str()), 0);
+    }
+    EXPECT_EQ(leftovers(), std::vector<std::string>());
 }
 
 } // namespace

@@ -99,11 +99,13 @@ static bool offer_blocks(const struct shc_task *task, struct shc_cma_shm *offer)
 static bool offer(const struct shc_task *task)
 {
     struct shc_cma_shm *mine = shc_seat_cma(task->seat, task->seat->rank, task->wait.epoch);
-    bool able = task->cma && shc_cma_reaches_all(task->seat);
-    if (task->seat->rank == task->call.root)
+    const int root = task->call.root;
+    bool able = task->cma;
+    if (task->seat->rank == root)
         able = able && offer_blocks(task, mine);
     else
-        able = able && shc_buf_direct(&task->out, 0, task->out.bytes);
+        able = able && shc_buf_direct(&task->out, 0, task->out.bytes) &&
+               shc_cma_reaches(task->seat, root);
     mine->able = able;
     return able;
 }

@@ -154,7 +154,6 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     if (!comm)
         return shc_fail(SHC_ERR_NOMEM, "no memory for a group");
     memset(comm, 0, sizeof *comm);
-    comm->cma = shc_config_get()->cma && !knobs->no_cma;
     comm->crew.wish = knobs->threads ? knobs->threads : shc_config_get()->threads;
     enum shc_status st = shc_engine_init(&comm->engine);
     if (st != SHC_OK)
@@ -162,6 +161,9 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     st = fill(comm, config);
     if (st == SHC_OK)
         st = shc_process_enter(&comm->keeper, &comm->mark, &comm->seat.self);
+    /* Where deaths are not marked at once, who copies could not tell a dead rank from a stranger. */
+    comm->cma =
+        st == SHC_OK && shc_config_get()->cma && !knobs->no_cma && shc_keeper_marks(comm->keeper);
     if (st == SHC_OK)
         st = shc_bootstrap(comm, config, knobs);
     else if (config->world_size > 1)

@@ -10,6 +10,10 @@
 /* So much at once: between two of them a failure of the group is seen. */
 #define PIECE_BYTES ((size_t)1 << 20)
 
+/* Who is killed for want of memory loses that a little before its death shows. */
+#define GRACE_LOOKS 10
+#define GRACE_NS    (5 * SHC_NS_PER_MS)
+
 void shc_cma_tell(struct shc_seat *seat, struct shc_identity_shm *identity)
 {
     const bool known = shc_os_random(&seat->key, sizeof seat->key) == 0;
@@ -25,8 +29,7 @@ static int32_t thread_of(const struct shc_seat *seat, int rank)
     return (int32_t)(life & SHC_OS_OWNER_MASK);
 }
 
-/* In another pid namespace that number is a stranger's, so what is there must be the rank's. */
-static bool reaches(const struct shc_seat *seat, int rank)
+bool shc_cma_reaches(const struct shc_seat *seat, int rank)
 {
     const struct shc_identity_shm *identity = shc_seat_identity(seat, rank);
     uint64_t found = 0;
@@ -34,21 +37,6 @@ static bool reaches(const struct shc_seat *seat, int rank)
            shc_os_process_read(thread_of(seat, rank), identity->key_address, &found,
                                sizeof found) == 0 &&
            found == identity->key;
-}
-
-bool shc_cma_reaches_all(struct shc_seat *seat)
-{
-    /* relaxed: this thread's own, or those of who held the runner before. */
-    uint32_t reach = shc_a32_load_relaxed(&seat->reach);
-    if (reach != SHC_REACH_UNKNOWN)
-        return reach == SHC_REACH_ALL;
-    reach = SHC_REACH_ALL;
-    for (int rank = 0; rank < seat->world_size && reach == SHC_REACH_ALL; rank++)
-        if (rank != seat->rank && !reaches(seat, rank))
-            reach = SHC_REACH_NOT_ALL;
-    /* relaxed: others look at it for people only. */
-    shc_a32_store_relaxed(&seat->reach, reach);
-    return reach == SHC_REACH_ALL;
 }
 
 bool shc_cma_is_readable(const void *memory, size_t bytes)
@@ -98,16 +86,28 @@ static enum shc_status find_out(struct shc_wait *wait, int giver)
     return confirm(wait, &lost);
 }
 
+/* Or this rank is to end. */
+static bool has_failed(const struct shc_seat *seat)
+{
+    /* acquire seat/closed <- acq_rel in shc_comm_close(): nothing else. */
+    return shc_group_failed(seat) || shc_a32_load_acquire(&seat->closed);
+}
+
 static enum shc_status fail_copy(struct shc_wait *wait, int giver, int error)
 {
     struct giver whole = {.wait = wait, .rank = giver};
     char reason[256];
-    /* Who has given up may have unmapped its memory. */
-    if (error == ESRCH || !has_kept(&whole) || shc_group_failed(wait->seat))
+    bool over = false;
+    for (int look = 0; !over && look < GRACE_LOOKS; look++) {
+        over = !has_kept(&whole) || has_failed(wait->seat);
+        if (!over)
+            shc_os_sleep_ns(GRACE_NS);
+    }
+    if (over)
         return find_out(wait, giver);
     snprintf(reason, sizeof reason,
-             "rank %d could not copy from the memory of rank %d (process_vm_readv: %s); with "
-             "SHMCOLL_CMA=off it does not try to",
+             "rank %d could not copy its block from the memory of rank %d to its own output "
+             "(process_vm_readv: %s); with SHMCOLL_CMA=off it does not try to",
              wait->seat->rank, giver, strerror(error));
     return shc_wait_give_up(wait, SHC_ERR_SYSTEM, reason);
 }
@@ -118,7 +118,7 @@ enum shc_status shc_cma_copy(struct shc_wait *wait, int giver, void *to, size_t 
     const uint64_t from = shc_seat_cma(seat, giver, wait->epoch)->address[seat->rank];
     struct giver whole = {.wait = wait, .rank = giver};
     for (size_t done = 0; done < bytes; done += PIECE_BYTES) {
-        if (shc_group_failed(seat))
+        if (has_failed(seat))
             return find_out(wait, giver);
         const int error =
             shc_os_process_read(thread_of(seat, giver), from + done, (char *)to + done,

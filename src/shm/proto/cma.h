@@ -16,8 +16,9 @@
 /* Fills in what others need to find out whether they can read this process's memory. */
 void shc_cma_tell(struct shc_seat *seat, struct shc_identity_shm *identity);
 
-/* Can this rank read the memory of all others? Asks the kernel, once. pre: the group is made. */
-bool shc_cma_reaches_all(struct shc_seat *seat);
+/* Can this rank read that rank's memory now? In another pid namespace its thread's number is a
+ * stranger's, so what is there must be what the rank says. pre: the group is made. */
+bool shc_cma_reaches(const struct shc_seat *seat, int rank);
 
 /* Could others read that memory of this process, if they can read any? Not what a driver has mapped
  * there. Looks at the first and the last byte. */

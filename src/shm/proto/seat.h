@@ -41,9 +41,6 @@ struct shc_mail_geometry {
     size_t total_bytes;
 };
 
-/* Can this rank copy from the memory of all others? The kernel is asked once (proto/cma.h). */
-enum shc_reach { SHC_REACH_UNKNOWN = 0, SHC_REACH_ALL, SHC_REACH_NOT_ALL };
-
 struct shc_seat {
     struct shc_segment segment;
     int rank;
@@ -58,8 +55,7 @@ struct shc_seat {
     bool (*move_away)(const struct shc_seat *seat);
     uint64_t late_ns; /* a wait is reported after this long */
     uint64_t key;     /* others look for it in this process's memory (struct shc_identity_shm) */
-    shc_a32 reach;    /* enum shc_reach; stored to by the runner, */
-    shc_a64 pulled;   /* as are the operations whose blocks were copied so */
+    shc_a64 pulled;   /* stored to by the runner: operations whose blocks were copied so */
     /* Writes what that rank's process does in another group that this process is in too, or "". May
      * be NULL. */
     void (*elsewhere)(const struct shc_seat *seat, int rank, char *text, size_t capacity);
