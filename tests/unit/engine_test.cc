@@ -2,6 +2,10 @@
 // Asynchronous operations: order, waiting, callbacks, ends.
 #include "tests/support/ranks.h"
 
+extern "C" {
+#include "shm/comm/request.h"
+}
+
 #include <atomic>
 #include <gtest/gtest.h>
 #include <memory>
@@ -73,15 +77,15 @@ TEST_P(Engine, ProceedsWithoutAWaiter)
     });
 }
 
-#ifdef __SANITIZE_THREAD__
-const int kMany = 4000;
-#else
-const int kMany = 30000;
-#endif
-
 bool naps(const Rank &rank)
 {
     return shc_a32_load_acquire(&rank.comm->engine.napping) > 0;
+}
+
+bool has_habit(const Rank &rank)
+{
+    const shc_engine &engine = rank.comm->engine;
+    return shc_a32_load_relaxed(&engine.hasty) >= shc_a32_load_relaxed(&engine.habit);
 }
 
 void wait_at_once(Rank &rank)
@@ -93,45 +97,105 @@ void wait_at_once(Rank &rank)
     shc_request_release(sum.request);
 }
 
-// All ranks make as many operations; of those that were waited for at once enough came in a row.
-void get_the_engine_to_nap(Rank &rank)
+// Until small requests have been waited for at once often enough on all ranks, and their engines nap,
+// whatever the machine does meanwhile.
+void get_the_habit(Rank &rank, bool and_nap = false)
 {
-    bool napped = false;
-    for (int i = 0; i < kMany; i++) {
+    for (int i = 0; i < 100000; i++) {
         wait_at_once(rank);
-        napped = napped || naps(rank);
+        Sum all(1, has_habit(rank) && (naps(rank) || !and_nap) ? 1.f : 0.f);
+        ASSERT_EQ(shc_run(rank.comm, &all.op), SHC_OK) << error_text();
+        if (all.values[0] == static_cast<float>(rank.world))
+            return;
     }
-    EXPECT_TRUE(napped);
+    FAIL() << "the engine does not get to nap";
 }
 
-// Then nobody needs to wake it, and what nobody waits for is run all the same, callbacks come.
-TEST_P(Engine, NapsWhereEverybodyWaitsAtOnce)
+// A nap would last for hours: who waits for the end of one waits too long.
+void let_it_nap_for_hours(Rank &rank)
+{
+    rank.comm->engine.nap_ns = 10000 * SHC_NS_PER_S;
+    get_the_habit(rank, true);
+}
+
+const shc_request_hooks counting(std::atomic<int> *completed)
+{
+    const auto complete = [](void *ctx, shc_status, const char *) {
+        ++*static_cast<std::atomic<int> *>(ctx);
+    };
+    return {completed, complete, nullptr};
+}
+
+enum class Need { kPolled, kTimed, kCallback, kLarge, kCount };
+
+// What somebody needs without running it himself wakes an engine that naps.
+TEST_P(Engine, NapsEndForWhatIsPressing)
+{
+    for (int need = 0; need < static_cast<int>(Need::kCount); need++)
+        run_ranks(GetParam(), 2, [need](Rank &rank) {
+            std::atomic<int> completed{0};
+            const shc_request_hooks hooks = counting(&completed);
+            const bool large = need == static_cast<int>(Need::kLarge);
+            Sum sum(large ? 100000 : 2, 1.f);
+            shc_status status = SHC_ERR_SYSTEM;
+            shc_op barrier = barrier_op();
+            let_it_nap_for_hours(rank);
+            ASSERT_EQ(shc_submit(rank.comm, &sum.op, &hooks, &sum.request), SHC_OK);
+            switch (static_cast<Need>(need)) {
+            case Need::kPolled:
+                while (!shc_request_done(sum.request, &status))
+                    shc_os_thread_yield();
+                break;
+            case Need::kTimed:
+                EXPECT_EQ(shc_request_wait(sum.request, 10 * SHC_NS_PER_S), SHC_OK) << error_text();
+                break;
+            case Need::kCallback:
+                if (shc_request_notify(sum.request)) {
+                    while (completed == 0)
+                        shc_os_thread_yield();
+                }
+                break;
+            default: // nobody asks for it
+                while (shc_a32_load_acquire(&sum.request->done) == 0)
+                    shc_os_thread_yield();
+            }
+            EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+            EXPECT_EQ(sum.values[1], 2.f);
+            shc_request_release(sum.request);
+        });
+}
+
+// A large one, where the engine sleeps because nothing has come, and would nap when it is woken.
+TEST_P(Engine, DoesNotNapBesideWhatIsPressing)
 {
     run_ranks(GetParam(), 2, [](Rank &rank) {
-        std::atomic<int> completed{0};
-        const auto complete = [](void *ctx, shc_status, const char *) {
-            ++*static_cast<std::atomic<int> *>(ctx);
-        };
-        const shc_request_hooks hooks = {&completed, complete, nullptr};
-        get_the_engine_to_nap(rank);
-        for (size_t count : {2u, 100000u}) {
-            Sum sum(count, 1.f);
-            shc_status status = SHC_ERR_SYSTEM;
-            ASSERT_EQ(shc_submit(rank.comm, &sum.op, nullptr, &sum.request), SHC_OK);
-            while (!shc_request_done(sum.request, &status))
-                shc_os_thread_yield();
-            EXPECT_EQ(status, SHC_OK) << error_text();
-            shc_request_release(sum.request);
-        }
-        EXPECT_EQ(shc_a32_load_relaxed(&rank.comm->engine.hasty), 0u); // the first was left alone
-        get_the_engine_to_nap(rank);
+        get_the_habit(rank);
+        while (naps(rank))
+            shc_os_sleep_ns(SHC_NS_PER_MS);
+        shc_os_sleep_ns(5 * SHC_NS_PER_MS);
+        rank.comm->engine.nap_ns = 10000 * SHC_NS_PER_S;
+        Sum sum(100000, 1.f);
+        ASSERT_EQ(shc_submit(rank.comm, &sum.op, nullptr, &sum.request), SHC_OK);
+        while (shc_a32_load_acquire(&sum.request->done) == 0)
+            shc_os_thread_yield();
+        EXPECT_EQ(sum.values[1], 2.f);
+        shc_request_release(sum.request);
+    });
+}
+
+// What nobody waits for is run all the same, and twice as many have to come before it naps again.
+TEST_P(Engine, NapsNoLongerWhereSomethingIsNotWaitedFor)
+{
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        const shc_engine &engine = rank.comm->engine;
+        get_the_habit(rank);
+        const uint32_t habit = shc_a32_load_relaxed(&engine.habit);
         Sum sum(2, 1.f);
-        ASSERT_EQ(shc_submit(rank.comm, &sum.op, &hooks, &sum.request), SHC_OK);
-        if (shc_request_notify(sum.request)) {
-            while (completed == 0)
-                shc_os_thread_yield();
-        }
-        EXPECT_EQ(shc_request_wait(sum.request, 0), SHC_OK) << error_text();
+        ASSERT_EQ(shc_submit(rank.comm, &sum.op, nullptr, &sum.request), SHC_OK);
+        while (shc_a32_load_acquire(&sum.request->done) == 0)
+            shc_os_thread_yield();
+        EXPECT_EQ(shc_a32_load_relaxed(&engine.hasty), 0u);
+        EXPECT_GT(shc_a32_load_relaxed(&engine.habit), habit);
         shc_request_release(sum.request);
     });
 }
@@ -140,7 +204,7 @@ TEST_P(Engine, NapsWhereEverybodyWaitsAtOnce)
 TEST_P(Engine, RunsWhatComesWhileItNaps)
 {
     run_ranks(GetParam(), 2, [](Rank &rank) {
-        get_the_engine_to_nap(rank);
+        get_the_habit(rank);
         std::vector<std::unique_ptr<Sum>> sums;
         for (int i = 0; i < 60; i++) {
             sums.push_back(std::make_unique<Sum>(2, 1.f));
@@ -161,7 +225,7 @@ TEST_P(Engine, RunsWhatComesWhileItNaps)
 TEST_P(Engine, SleepsBehindSomeNapsInWhichNothingCame)
 {
     run_ranks(GetParam(), 2, [](Rank &rank) {
-        get_the_engine_to_nap(rank);
+        get_the_habit(rank);
         uint64_t seen = 0;
         for (int i = 0; i < 50; i++) {
             shc_os_sleep_ns(2 * SHC_NS_PER_MS);

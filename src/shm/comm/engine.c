@@ -17,8 +17,11 @@
 
 #define NAP_NS      (400 * SHC_NS_PER_US)
 #define IDLE_NAPS   2u
-#define HASTY_NS    (200 * SHC_NS_PER_US)
-#define HASTY_WAITS 8u
+#define HASTY_NS    (50 * SHC_NS_PER_US)
+#define LATE_NS     (200 * SHC_NS_PER_US)
+#define FIRST_HABIT 8u
+#define LAST_HABIT  128u               /* so many wake-ups take as long as two naps */
+#define PROVEN      64u                /* so many more, and half of it will do next time */
 #define SMALL_BYTES ((size_t)32 << 10) /* more takes longer than a wake-up */
 
 enum shc_status shc_engine_init(struct shc_engine *engine)
@@ -30,6 +33,9 @@ enum shc_status shc_engine_init(struct shc_engine *engine)
     memset(engine->ring_memory, 0, bytes);
     engine->popper = shc_ring_view(engine->ring_memory, SHC_ENGINE_RING_SLOTS, 1);
     engine->pusher = engine->popper;
+    engine->nap_ns = NAP_NS;
+    /* relaxed: nobody else knows the engine yet. */
+    shc_a32_store_relaxed(&engine->habit, FIRST_HABIT);
     pthread_mutex_init(&engine->lock, NULL);
     return SHC_OK;
 }
@@ -63,18 +69,45 @@ static bool has_work(const struct shc_engine *engine)
     return is_due(engine) || is_queued(engine);
 }
 
+/* Have enough been waited for at once? */
+static bool has_habit(const struct shc_engine *engine)
+{
+    /* relaxed: hints, as all that decides whether there are naps. */
+    return shc_a32_load_relaxed(&engine->hasty) >= shc_a32_load_relaxed(&engine->habit);
+}
+
+void shc_engine_not_awaited(struct shc_engine *engine)
+{
+    if (has_habit(engine)) {
+        /* relaxed: as above. */
+        const uint32_t habit = shc_a32_load_relaxed(&engine->habit);
+        /* relaxed: as above. */
+        shc_a32_store_relaxed(&engine->habit, habit < LAST_HABIT ? 2 * habit : habit);
+    }
+    /* relaxed: as above. */
+    shc_a32_store_relaxed(&engine->hasty, 0);
+}
+
 /* Who waits for a request so soon does nothing else meanwhile. */
 static void note_wait(struct shc_engine *engine, uint64_t after_ns)
 {
-    if (after_ns >= HASTY_NS) {
+    if (after_ns >= LATE_NS) {
         shc_engine_not_awaited(engine);
-        return;
-    }
-    /* relaxed: a hint, also where two threads wait at once. */
-    const uint32_t hasty = shc_a32_load_relaxed(&engine->hasty);
-    if (hasty < HASTY_WAITS) {
+    } else if (after_ns >= HASTY_NS) {
         /* relaxed: as above. */
-        shc_a32_store_relaxed(&engine->hasty, hasty + 1);
+        shc_a32_store_relaxed(&engine->hasty, 0);
+    } else {
+        /* relaxed: as above; where two threads wait at once one more or less does not matter. */
+        const uint32_t hasty = shc_a32_load_relaxed(&engine->hasty) + 1;
+        /* relaxed: as above. */
+        const uint32_t habit = shc_a32_load_relaxed(&engine->habit);
+        const bool proven = hasty >= habit + PROVEN;
+        /* relaxed: as above; it need not grow for ever. */
+        shc_a32_store_relaxed(&engine->hasty, proven ? habit : hasty);
+        if (proven && habit > FIRST_HABIT) {
+            /* relaxed: as above. */
+            shc_a32_store_relaxed(&engine->habit, habit / 2);
+        }
     }
 }
 
@@ -94,10 +127,16 @@ struct naps {
     uint64_t submitted, popped; /* so much had been at the last one's end */
 };
 
+/* Is something queued that nobody else would run soon? */
+static bool is_pressing(const struct shc_engine *engine)
+{
+    /* acquire engine/pressing <- acq_rel in shc_engine_press(): nothing else. */
+    return shc_a32_load_acquire(&engine->pressing) != 0;
+}
+
 static bool may_nap(const struct shc_engine *engine, const struct naps *naps)
 {
-    /* relaxed: a hint. */
-    return shc_a32_load_relaxed(&engine->hasty) == HASTY_WAITS && naps->idle < IDLE_NAPS;
+    return has_habit(engine) && naps->idle < IDLE_NAPS;
 }
 
 /* Sleeps for a moment, and asks nobody to ring. True: what is queued was so before that, too, so that
@@ -111,8 +150,8 @@ static bool nap(struct shc_comm *comm, struct naps *naps)
     /* acq_rel engine/napping: a hint; who misses it lets the nap end by itself. */
     shc_a32_add_acq_rel(&engine->napping, 1);
     int error = 0;
-    if (!is_due(engine))
-        error = shc_os_futex_wait(&engine->work.count, heard, NAP_NS, false);
+    if (!is_due(engine) && !is_pressing(engine))
+        error = shc_os_futex_wait(&engine->work.count, heard, engine->nap_ns, false);
     /* acq_rel engine/napping: as above. */
     shc_a32_add_acq_rel(&engine->napping, (uint32_t)-1);
     /* relaxed: counters. */
@@ -120,6 +159,8 @@ static bool nap(struct shc_comm *comm, struct naps *naps)
     /* relaxed: likewise. */
     const uint64_t popped = shc_a64_load_relaxed(&engine->popped);
     const bool stuck = queued && popped == naps->popped;
+    if (stuck)
+        shc_engine_not_awaited(engine);
     naps->idle = submitted == naps->submitted ? naps->idle + 1 : 0;
     naps->submitted = submitted;
     naps->popped = popped;
@@ -136,12 +177,12 @@ static void ring_now(struct shc_engine *engine)
         shc_bell_ring(&engine->work, false);
 }
 
-void shc_engine_asked(struct shc_engine *engine)
+void shc_engine_press(struct shc_engine *engine)
 {
-    /* relaxed: a hint. */
-    if (shc_a32_load_relaxed(&engine->hasty) == 0)
+    if (is_pressing(engine))
         return;
-    shc_engine_not_awaited(engine);
+    /* acq_rel engine/pressing: in front of the look for who naps, which looks for it behind that. */
+    (void)shc_a32_exchange_acq_rel(&engine->pressing, 1);
     ring_now(engine);
 }
 
@@ -280,7 +321,7 @@ void shc_engine_stop(struct shc_engine *engine)
     /* release engine/stopping -> acquire in is_due(): nothing else. */
     shc_a32_store_release(&engine->stopping, 1);
     pthread_mutex_unlock(&engine->lock);
-    shc_bell_ring(&engine->work, false);
+    ring_now(engine);
     uint64_t deadline_ns = shc_clock_ns() + STOP_NS;
     /* A thread that is joined here may have started another one on its last turns. */
     for (int i = 0; i < thread_count(engine); i++) {
@@ -339,10 +380,18 @@ static enum shc_status wait_for_room(struct shc_comm *comm, const struct shc_req
     return shc_wait_for(&wait, &target);
 }
 
+/* Does it take less time than a wake-up, on all ranks? */
+static bool is_small(const struct shc_task *task)
+{
+    const bool rooted = task->call.kind == SHC_GATHER || task->call.kind == SHC_SCATTER;
+    const size_t blocks = rooted ? (size_t)task->seat->world_size : 1;
+    return !task->sparse && (task->in.bytes + task->out.bytes) * blocks <= SMALL_BYTES;
+}
+
 enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *request)
 {
     struct shc_engine *engine = &comm->engine;
-    const bool small = request->task.in.bytes + request->task.out.bytes <= SMALL_BYTES;
+    const bool small = is_small(&request->task);
     if (small)
         request->submitted_ns = shc_clock_ns();
     for (;;) {
@@ -359,9 +408,9 @@ enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *req
                             "same group (a signal handler?)");
         SHC_TRY(wait_for_room(comm, request));
     }
-    shc_engine_ring_queued(engine);
     if (!small)
-        ring_now(engine);
+        shc_engine_press(engine);
+    shc_engine_ring_queued(engine);
     return SHC_OK;
 }
 
@@ -375,6 +424,8 @@ static void settle(struct shc_engine *engine)
     if (shc_ring_empty(&engine->popper)) {
         /* acq_rel runner/word: under the lock of those who set it. */
         shc_a32_and_acq_rel(&engine->runner, ~SHC_RUNNER_QUEUED);
+        /* acq_rel engine/pressing: nothing is queued. */
+        (void)shc_a32_exchange_acq_rel(&engine->pressing, 0);
     }
     pthread_mutex_unlock(&engine->lock);
 }

@@ -8,12 +8,14 @@
  *   - an engine thread, or a waiter, if something is queued:    QUEUED -> QUEUED | HELD
  * Submitting pushes into the ring and sets QUEUED under the lock; the holder that finds the ring
  * empty clears it under the lock. So a synchronous call never overtakes what was queued before it,
- * and QUEUED without HELD always has a thread parked on a bell, or on its way.
+ * and QUEUED without HELD always has a thread parked on a bell, in a nap, or on its way.
  *
  * To wake a thread takes longer than a small operation, which its submitter could run as well when it
- * waits. So where small requests have been waited for at once, some times in a row, engine threads do
- * not ask to be woken: they nap, and look again every 100 us, until nothing has come for a while.
- * One small request that is waited for later, or never, or has a callback, ends that.
+ * waits. So where small requests have been waited for at once, many times in a row, engine threads do
+ * not ask to be woken: they nap, and look again every nap_ns, until nothing has come for a while.
+ * What somebody needs without running it is pressing: a large request, one that is polled, waited for
+ * with a time-out, or has a callback; it wakes them. A small one that is waited for late, or never,
+ * ends the naps, and twice as many have to come in a row before they begin again.
  *
  * Engine threads are made on first need. A thread that calls `complete` holds nothing, and another
  * thread is there to go on: the callback may submit to this group and wait.
@@ -40,7 +42,10 @@ struct shc_engine {
     shc_a64 holder;           /* a number of the holding thread, 0 when there is none */
     struct shc_bell_shm bell; /* who waits for a request sleeps here */
     struct shc_bell_shm work; /* and here engine threads, which the end of one does not concern */
-    shc_a32 hasty;            /* small requests in a row that were waited for at once */
+    shc_a32 hasty;            /* small requests in a row that were waited for at once, */
+    shc_a32 habit;            /* of which so many let engine threads nap */
+    shc_a32 pressing;         /* 1: something queued is not to wait for the end of a nap */
+    uint64_t nap_ns;          /* set once */
     shc_a32 napping;          /* so many engine threads sleep for a moment, without `work`'s flag */
     void *ring_memory;
     struct shc_ring popper; /* (runner) */
@@ -91,18 +96,11 @@ SHC_INLINE void shc_engine_ring_queued(struct shc_engine *engine)
 /* A thread that may run the request itself begins to wait for it. */
 void shc_engine_awaited(struct shc_engine *engine, struct shc_request *request);
 
-/* Nobody has waited for it so, or there is a callback. */
-SHC_INLINE void shc_engine_not_awaited(struct shc_engine *engine)
-{
-    /* relaxed: a hint; who naps on looks again soon. */
-    if (shc_a32_load_relaxed(&engine->hasty) != 0) {
-        /* relaxed: as above. */
-        shc_a32_store_relaxed(&engine->hasty, 0);
-    }
-}
+/* A small request was not waited for at once. */
+void shc_engine_not_awaited(struct shc_engine *engine);
 
-/* Somebody asks for the end of a request, instead of waiting for it. */
-void shc_engine_asked(struct shc_engine *engine);
+/* Somebody needs what is queued, and will not run it. */
+void shc_engine_press(struct shc_engine *engine);
 
 /* Takes the word from `free` (0 or QUEUED). */
 SHC_INLINE bool shc_runner_take(struct shc_engine *engine, uint32_t free)

@@ -163,6 +163,8 @@ static enum shc_status wait_until_over(struct shc_request *request, uint64_t tim
     };
     if (may_run)
         shc_engine_awaited(&comm->engine, request);
+    else if (!shc_is_message(request->op.kind) && !shc_request_over(request))
+        shc_engine_press(&comm->engine);
     while (!shc_request_over(request)) {
         SHC_TRY(check_not_inside(comm, "a wait"));
         if (may_run && shc_runner_take(&comm->engine, SHC_RUNNER_QUEUED)) {
@@ -246,8 +248,8 @@ bool shc_request_done(struct shc_request *request, enum shc_status *status)
 {
     /* acquire request/done <- release in shc_request_finish(): status, error, the output. */
     if (!shc_a32_load_acquire(&request->done)) {
-        if (request->submitted_ns != 0)
-            shc_engine_asked(&request->comm->engine);
+        if (!shc_is_message(request->op.kind))
+            shc_engine_press(&request->comm->engine);
         return false;
     }
     *status = request->status;
@@ -280,8 +282,9 @@ bool shc_request_notify(struct shc_request *request)
                 request->comm->seat.rank, request->comm->name, shc_error_text());
     if (in_time)
         request->notify = true;
-    shc_engine_not_awaited(engine);
     pthread_mutex_unlock(&engine->lock);
+    if (in_time && !shc_is_message(request->op.kind))
+        shc_engine_press(engine);
     return in_time;
 }
 
@@ -339,6 +342,8 @@ static SHC_NOINLINE enum shc_status run_submitted(struct shc_comm *comm, const s
 {
     struct shc_request *request;
     SHC_TRY(submit(comm, op, NULL, &request));
+    /* relaxed: a hint; that it took its turn says nothing of what is queued. */
+    shc_a32_store_relaxed(&request->awaited, 1);
     enum shc_status st = wait_for(request, 0);
     if (st == SHC_OK)
         st = result_of(request);
