@@ -20,29 +20,27 @@
 #include "shm/os/os.h"
 #include "shm/proto/layout.h"
 
+/* Wakes who sleeps, also without having raised the flag. */
+SHC_INLINE void shc_bell_rouse(struct shc_bell_shm *bell, bool shared)
+{
+    /* acq_rel bell/count: only its change matters, to the futex that compares it. */
+    shc_a32_add_acq_rel(&bell->count, 1);
+    shc_os_futex_wake_all(&bell->count, shared);
+}
+
 /* Once after any number of release stores. Any thread. */
 SHC_INLINE void shc_bell_ring(struct shc_bell_shm *bell, bool shared)
 {
     /* acq_rel bell/flag: hinge (a); what was stored before is visible to who finds our 0. */
     if (SHC_LIKELY(shc_a32_exchange_acq_rel(&bell->flag, 0) == 0))
         return;
-    /* acq_rel bell/count: only its change matters, to the futex that compares it. */
-    shc_a32_add_acq_rel(&bell->count, 1);
-    shc_os_futex_wake_all(&bell->count, shared);
-}
-
-/* Also wakes who sleeps without having raised the flag. */
-SHC_INLINE void shc_bell_rouse(struct shc_bell_shm *bell, bool shared)
-{
-    /* acq_rel bell/count: as above. */
-    shc_a32_add_acq_rel(&bell->count, 1);
-    shc_os_futex_wake_all(&bell->count, shared);
+    shc_bell_rouse(bell, shared);
 }
 
 /* First half of going to sleep: what comes before the last look at the data. */
 SHC_INLINE uint32_t shc_bell_listen(struct shc_bell_shm *bell)
 {
-    /* acquire bell/count <- acq_rel in shc_bell_ring(): read before the flag is raised. */
+    /* acquire bell/count <- acq_rel in shc_bell_rouse(): read before the flag is raised. */
     uint32_t heard = shc_a32_load_acquire(&bell->count);
     /* acq_rel bell/flag: hinge (b); the look at the data comes behind it. */
     shc_a32_exchange_acq_rel(&bell->flag, 1);
