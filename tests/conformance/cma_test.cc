@@ -27,7 +27,7 @@ const size_t kCount = 100001; // of floats, a block
 Options pulling(const char *from = "1")
 {
     Options options;
-    options.tuning = std::string("scatter.cma=") + from;
+    options.tuning = std::string("scatter.cma=") + from + ",scatter.cma_of_many=" + from;
     return options;
 }
 

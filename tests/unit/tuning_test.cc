@@ -78,7 +78,7 @@ TEST(Tuning, NothingSaidIsThePreset)
 TEST(Tuning, EveryKeyIsReadAndShownAndLeavesTheOthersAlone)
 {
     const auto preset = shown(shc_tuning_preset);
-    EXPECT_EQ(preset.size(), 33u);
+    EXPECT_EQ(preset.size(), 34u);
     for (const auto &[key, value] : preset) {
         std::string other = key.find(".inline") != std::string::npos ? "7"
                             : key.find("depth") != std::string::npos ? "2"
@@ -213,6 +213,17 @@ TEST(Tuning, ATurnIsAsLongAsItsKeysSay)
     EXPECT_EQ(shc_select_turn(&t, SHC_ALL_REDUCE, 1, 3), SIZE_MAX);
     t = read_good("long_turn_from=never");
     EXPECT_EQ(shc_select_turn(&t, SHC_ALL_REDUCE, size_t{1} << 50, 2), 65536u);
+}
+
+TEST(Tuning, AScatterIsPulledFromWhereItsKeysSay)
+{
+    const shc_tuning t = read_good("scatter.cma=1m,scatter.cma_of_many=64k");
+    EXPECT_FALSE(shc_select_pulls(&t, size_t{1} << 50, 2));
+    for (int world : {3, 4, 5, 126}) {
+        const size_t from = world > 4 ? 64 << 10 : 1 << 20;
+        EXPECT_FALSE(shc_select_pulls(&t, from - 1, world)) << world;
+        EXPECT_TRUE(shc_select_pulls(&t, from, world)) << world;
+    }
 }
 
 // A turn, a cell and a slot have a part for each of a pool's threads and their caller, as far as they

@@ -78,8 +78,7 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
 static bool may_pull(const struct shc_task *task)
 {
     const int world = task->seat->world_size;
-    return world > 2 && world <= SHC_CMA_RANKS &&
-           others_bytes(task) >= task->tuning->scatter_cma_bytes;
+    return world <= SHC_CMA_RANKS && shc_select_pulls(task->tuning, others_bytes(task), world);
 }
 
 /* Where each block lies. False: not in one piece, or not where the kernel can copy it from. */

@@ -26,8 +26,9 @@ const struct shc_tuning shc_tuning_preset = {
     .flag_bytes      = 2 << 10,
     .stream_bytes    = 32 << 10,
     /* The root no longer copies all of it; blocks that the caches still have come to the others
-     * faster through staging memory. */
-    .scatter_cma_bytes = 8 << 20,
+     * faster through staging memory, where few wait for them. */
+    .scatter_cma_bytes         = 8 << 20,
+    .scatter_cma_of_many_bytes = 512 << 10,
     .arena = {
         .chunk_bytes         = 256 << 10,
         .chunk_of_many_bytes = 128 << 10,
@@ -59,6 +60,15 @@ size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, s
     if (world_size > 2 || (kind == SHC_ALL_REDUCE && bytes >= tuning->long_turn_bytes))
         return SIZE_MAX;
     return tuning->turn_bytes;
+}
+
+bool shc_select_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size)
+{
+    /* Two ranks copy at the same time anyway, the one what the other has just stored. */
+    if (world_size < 3)
+        return false;
+    return others_bytes >=
+           (world_size > 4 ? tuning->scatter_cma_of_many_bytes : tuning->scatter_cma_bytes);
 }
 
 /*

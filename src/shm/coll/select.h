@@ -42,6 +42,7 @@ struct shc_tuning {
     size_t flag_bytes;        /* that are copied in the time that a flag costs */
     size_t stream_bytes;      /* what goes one way may pass the caches from here on */
     size_t scatter_cma_bytes; /* more than two ranks: so many for others are copied by them */
+    size_t scatter_cma_of_many_bytes; /* likewise with more ranks than four */
     struct shc_arena_sizes arena;
 };
 
@@ -65,6 +66,9 @@ size_t shc_select_piece(const struct shc_tuning *tuning, size_t bytes, size_t sl
 /* Makes turns, cells and slots long enough that each of a pool's threads, and its caller, has a part
  * of them. `threads`: what all ranks have at least; 0 changes nothing. */
 void shc_select_for_pool(struct shc_tuning *tuning, int world_size, int threads);
+
+/* Does every rank copy its block of a scatter out of the root's memory, with so many bytes for others? */
+bool shc_select_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size);
 
 /* Does a message of so many bytes that goes one way pass the caches on its way into staging? Each
  * rank may decide for itself. */
