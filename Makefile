@@ -97,9 +97,10 @@ build: packages $(VENV)/.built
 
 # ---- using it ----
 
-# While Python's packages are fetched, the longest of the C builds uses the processors.
-test: packages-test
-	@$(MAKE) --no-print-directory -j2 $(VENV)/.extras $(if $(ONLY),,prepared)
+# While Python's packages are fetched, the system's are, too, and the longest of the C builds uses the
+# processors.
+test:
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.extras $(if $(ONLY),packages-test,prepared)
 	@$(MAKE) --no-print-directory build
 	$(PY) tests/run.py --jobs $(JOBS) $(if $(ONLY),--only $(ONLY))
 
