@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median, quantiles
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scores.rows import Row, size_text
 
@@ -167,9 +167,24 @@ def _verdict(goal: Goal, rows: list[Row], missing: list[str]) -> Judgement:
         goal.worst(judged) if judged else None,
         len(judged),
         missed,
-        tuple(f"{point.text(goal.unit)}: {excused[point.row.place]}" for point in late),
+        _excused(goal, late, excused),
         modes,
     )
+
+
+def _excused(
+    goal: Goal, late: list[Point], reasons: Mapping[tuple[Any, ...], str]
+) -> tuple[str, ...]:
+    """A line for each reason: its worst point, how many others have it, and the best of them."""
+    texts = []
+    for reason in dict.fromkeys(reasons[point.row.place] for point in late):
+        alike = [point for point in late if reasons[point.row.place] == reason]
+        alike.sort(key=lambda point: point.value, reverse=goal.at_most)
+        more = ""
+        if len(alike) > 1:
+            more = f", and {len(alike) - 1} more, {figure(alike[-1].value, goal.unit)} at best"
+        texts.append(f"{alike[0].text(goal.unit)}{more}: {reason}")
+    return tuple(texts)
 
 
 def _points(goal: Goal, rows: list[Row]) -> list[Point]:

@@ -144,6 +144,10 @@ def test_a_kind_with_a_reason_may_miss_and_is_told() -> None:
     assert found.excused == ("0.5x sum float8 sum at 8 B: converted one by one",)
     other = dataclasses.replace(slow, kind="int8 sum")
     assert verdict([*rows(), other], goal).verdict == NOT_MET
+    also = [dataclasses.replace(slow, size_bytes=n, values=(n / 100,)) for n in (12, 16)]
+    assert verdict([*rows(), slow, *also], goal).excused == (
+        "0.12x sum float8 sum at 12 B, and 2 more, 0.5x at best: converted one by one",
+    )
 
 
 def test_a_goal_whose_points_are_all_excused_is_not_met_by_them() -> None:
