@@ -4,6 +4,7 @@
 #include "tests/conformance/world.h"
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <fstream>
@@ -324,7 +325,8 @@ TEST(Pulls, SayWhatBecameOfTheMemory)
 // Behind a death the thread's number may be a stranger's, whose memory can be copied as well.
 TEST(Pulls, OutOfTheMemoryOfADeadRankAreNoResult)
 {
-    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+    std::atomic<bool> over{false};
+    run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
         static const char given = 'g';
         struct shc_wait wait = offer_memory(rank, reinterpret_cast<uint64_t>(&given));
         char byte = 0;
@@ -334,7 +336,10 @@ TEST(Pulls, OutOfTheMemoryOfADeadRankAreNoResult)
             EXPECT_EQ(byte, 'g');
             shc_a32_or_acq_rel(&shc_seat_member(&rank.comm->seat, 0)->life, SHC_OS_OWNER_DIED);
             EXPECT_EQ(shc_cma_copy(&wait, 0, &byte, 1), SHC_ERR_PEER_DEAD);
+            over = true;
         }
+        while (!over) // else it would have left
+            shc_os_sleep_ns(SHC_NS_PER_MS);
     });
 }
 
