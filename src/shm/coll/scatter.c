@@ -7,7 +7,7 @@
  *   staged                       chunks through the root's shout slots; a rank copies what of a
  *                                chunk is its own
  *   pulled  (world - 1) m        by each rank out of the root's memory, all at the same time, if
- *           >= 8 MiB, world > 2  the kernel lets all do so
+ *           (shc_select_pulls)   the kernel lets all do so
  *
  * Cost: (world - 1) m stored by the root, m loaded by each other rank; pulled: m loaded by each.
  * Edges: call/publish (inline, small; pulled: where the blocks lie), progress/step (staged; pulled: that
