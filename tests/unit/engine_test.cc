@@ -114,7 +114,7 @@ void get_the_habit(Rank &rank, bool and_nap = false)
 // A nap would last for hours: who waits for the end of one waits too long.
 void let_it_nap_for_hours(Rank &rank)
 {
-    rank.comm->engine.nap_ns = 10000 * SHC_NS_PER_S;
+    shc_a64_store_relaxed(&rank.comm->engine.nap_ns, 10000 * SHC_NS_PER_S);
     get_the_habit(rank, true);
 }
 
@@ -173,7 +173,7 @@ TEST_P(Engine, DoesNotNapBesideWhatIsPressing)
         while (naps(rank))
             shc_os_sleep_ns(SHC_NS_PER_MS);
         shc_os_sleep_ns(5 * SHC_NS_PER_MS);
-        rank.comm->engine.nap_ns = 10000 * SHC_NS_PER_S;
+        shc_a64_store_relaxed(&rank.comm->engine.nap_ns, 10000 * SHC_NS_PER_S);
         Sum sum(100000, 1.f);
         ASSERT_EQ(shc_submit(rank.comm, &sum.op, nullptr, &sum.request), SHC_OK);
         while (shc_a32_load_acquire(&sum.request->done) == 0)

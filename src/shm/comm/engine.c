@@ -33,8 +33,9 @@ enum shc_status shc_engine_init(struct shc_engine *engine)
     memset(engine->ring_memory, 0, bytes);
     engine->popper = shc_ring_view(engine->ring_memory, SHC_ENGINE_RING_SLOTS, 1);
     engine->pusher = engine->popper;
-    engine->nap_ns = NAP_NS;
     /* relaxed: nobody else knows the engine yet. */
+    shc_a64_store_relaxed(&engine->nap_ns, NAP_NS);
+    /* relaxed: as above. */
     shc_a32_store_relaxed(&engine->habit, FIRST_HABIT);
     pthread_mutex_init(&engine->lock, NULL);
     return SHC_OK;
@@ -149,9 +150,11 @@ static bool nap(struct shc_comm *comm, struct naps *naps)
     const uint32_t heard = shc_a32_load_acquire(&engine->work.count);
     /* acq_rel engine/napping: a hint; who misses it lets the nap end by itself. */
     shc_a32_add_acq_rel(&engine->napping, 1);
+    /* relaxed: nothing else comes with it. */
+    const uint64_t nap_ns = shc_a64_load_relaxed(&engine->nap_ns);
     int error = 0;
     if (!is_due(engine) && !is_pressing(engine))
-        error = shc_os_futex_wait(&engine->work.count, heard, engine->nap_ns, false);
+        error = shc_os_futex_wait(&engine->work.count, heard, nap_ns, false);
     /* acq_rel engine/napping: as above. */
     shc_a32_add_acq_rel(&engine->napping, (uint32_t)-1);
     /* relaxed: counters. */

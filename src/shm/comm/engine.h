@@ -45,7 +45,7 @@ struct shc_engine {
     shc_a32 hasty;            /* small requests in a row that were waited for at once, */
     shc_a32 habit;            /* of which so many let engine threads nap */
     shc_a32 pressing;         /* 1: something queued is not to wait for the end of a nap */
-    uint64_t nap_ns;          /* set once */
+    shc_a64 nap_ns;           /* only tests change it */
     shc_a32 napping;          /* so many engine threads sleep for a moment, without `work`'s flag */
     void *ring_memory;
     struct shc_ring popper; /* (runner) */
