@@ -164,6 +164,7 @@ class Result:
     seconds: float
     totals: str
     skipped: list[str]
+    failed: list[str] = dataclasses.field(default_factory=list)  # each with what it said, in short
     cpus: float = 0.0  # used, on average
 
 
@@ -186,6 +187,42 @@ def run(command: list[str], environment: dict[str, str] | None = None) -> tuple[
         sys.stdout.flush()
         lines.append(line)
     return process.wait(), "".join(lines)
+
+
+# What a failed test prints that tells why; of all else only the end is repeated behind the lanes.
+TELLING = re.compile(
+    r": Failure$|^SUMMARY: |^==\d+==ERROR|^WARNING: ThreadSanitizer|^E  |Assertion"
+)
+LINES_OF_A_FAILURE = 10
+
+
+def in_short(text: str) -> str:
+    """The telling lines, with what follows gtest's, or the last ones where none tells anything."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    kept = []
+    for at, line in enumerate(lines):
+        if TELLING.search(line):
+            kept += lines[at : at + (4 if line.endswith(": Failure") else 1)]
+    return "\n".join((kept or lines[-LINES_OF_A_FAILURE:])[:LINES_OF_A_FAILURE])
+
+
+def failures_of_ctest(output: str) -> list[str]:
+    blocks = re.findall(
+        r"^ *\d+/\d+ Test +#\d+: (\S+) \.*[^*\n]*\*\*\*(\w+).*\n"
+        r"((?:(?! +Start +\d+:| *\d+/\d+ Test +#|\d+% tests passed).*\n)*)",
+        output,
+        re.M,
+    )
+    return [
+        f"{name} ({how})\n{in_short(text)}"
+        for name, how, text in blocks
+        if how not in ("Skipped", "Disabled", "Not")
+    ]
+
+
+def failures_of_pytest(output: str) -> list[str]:
+    blocks = re.findall(r"^_{3,} (.*?) _{3,}\n((?:(?!_{3,} .* _{3,}$|={3,} ).*\n)*)", output, re.M)
+    return [f"{name}\n{in_short(text)}" for name, text in blocks]
 
 
 def build(target: Build, jobs: int, targets: tuple[str, ...]) -> bool:
@@ -223,12 +260,14 @@ def run_ctest(lane: Lane, jobs: int, only: str) -> Result:
     skipped = re.findall(r"^\s+\d+ - (\S+) \((?:Skipped|Disabled|Not Run)\)$", output, re.M)
     total = totals[-1] if totals else "no tests"
     ok = status == 0
+    failed = failures_of_ctest(output)
     if lane.exclusions:
         complaints, excluded = judge(lane, report, bool(only))
+        failed = complaints
         print("\n".join(complaints))
         total += f"; {excluded} excluded, {len(complaints)} complaints"
         ok = not complaints
-    return Result(lane.name, ok, time.monotonic() - begun, total, skipped)
+    return Result(lane.name, ok, time.monotonic() - begun, total, skipped, failed)
 
 
 def judge(lane: Lane, report: pathlib.Path, partly: bool) -> tuple[list[str], int]:
@@ -267,7 +306,9 @@ def run_pytest(lane: Lane, jobs: int, only: str) -> Result:
     nothing = only and status == 5
     total = totals[-1] if totals else "no tests"
     total += "".join(f"; {own}" for own in re.findall(r"^totals: (.*)$", output, re.M))
-    return Result(lane.name, status == 0 or bool(nothing), time.monotonic() - begun, total, skipped)
+    ok = status == 0 or bool(nothing)
+    failed = failures_of_pytest(output)
+    return Result(lane.name, ok, time.monotonic() - begun, total, skipped, failed)
 
 
 def cpu_seconds() -> float:
@@ -319,6 +360,11 @@ def main() -> int:
             print(f"{result.lane}: {skip}")
     for surprise in surprises:
         print(f"not on tests/skips.txt: {surprise}")
+    if any(result.failed for result in results):
+        print("\n==== failed ====")
+    for result in results:
+        for failure in result.failed:
+            print(f"{result.lane}: {failure}")
     print("\n==== totals ====")
     for result in results:
         mark = "ok  " if result.ok else "FAIL"
