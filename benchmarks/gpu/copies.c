@@ -142,8 +142,7 @@ static enum shc_status copies(struct lab *lab)
     for (int way = 0; way < WAYS; way++)
         SHC_TRY(together(lab, &e, (enum way)way));
     lab_pinned_free(lab, &host);
-    lab_slabs_undo(lab);
-    return SHC_OK;
+    return lab_slabs_undo(lab);
 }
 
 int experiment_copies(const struct options *options)

@@ -127,8 +127,7 @@ static enum shc_status graphs(struct lab *lab)
     SHC_TRY(lab_slabs(lab, MIB));
     SHC_TRY(use_graphs(lab));
     SHC_TRY(lab_meet(lab));
-    lab_slabs_undo(lab);
-    return SHC_OK;
+    return lab_slabs_undo(lab);
 }
 
 int experiment_graph(const struct options *options)

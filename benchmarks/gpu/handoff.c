@@ -178,8 +178,7 @@ static enum shc_status handoff(struct lab *lab)
         SHC_TRY(go_round(lab, DEVICE_WORDS));
         SHC_TRY(go_round(lab, HOST_WORDS));
     }
-    lab_slabs_undo(lab);
-    return SHC_OK;
+    return lab_slabs_undo(lab);
 }
 
 int experiment_handoff(const struct options *options)

@@ -97,7 +97,7 @@ static enum shc_status outlive_exporter(struct lab *lab, struct lab_pinned *host
     const double poison_us = NS_TO_US(shc_clock_ns() - begun_ns);
     if (!idle)
         return shc_cuda_fail(SHC_ERR_TIMEOUT, "poison does not end the wait");
-    lab_slabs_undo(lab);
+    SHC_TRY(lab_slabs_undo(lab));
     report(lab, gone_ms, right ? "lives" : "WRONG DATA",
            ended_early ? "ended by itself" : "ended by poison", poison_us,
            extras_free_mib(&lab->extras) - free_before);
@@ -124,7 +124,7 @@ static enum shc_status outlive_waiter(struct lab *lab, struct lab_pinned *host)
     }
     bool right;
     SHC_TRY(use_mapping(lab, host, &right));
-    lab_slabs_undo(lab);
+    SHC_TRY(lab_slabs_undo(lab));
     report(lab, gone_ms, right ? "lives" : "WRONG DATA", pending, poison_us, NAN);
     return SHC_OK;
 }

@@ -145,13 +145,16 @@ static void destroy_slabs(struct lab *lab)
     shc_slab_destroy(&lab->slabs[lab->rank]);
 }
 
-/* Poison that is on its way must arrive before the words go. */
-void lab_slabs_undo(struct lab *lab)
+/* What is on its way must arrive before the memory goes: copies, writes, poison. While a stream may
+ * still wait for a word here, the guard keeps the words. */
+enum shc_status lab_slabs_undo(struct lab *lab)
 {
-    bool idle;
+    SHC_TRY(lab_drain(lab, lab->stream));
+    SHC_TRY(lab_drain(lab, lab->second));
     guard_slabs(lab, false);
-    if (lab_idle(lab, lab->guard.stream, SHC_NS_PER_S, &idle) == SHC_OK && idle)
-        destroy_slabs(lab);
+    SHC_TRY(lab_drain(lab, lab->guard.stream));
+    destroy_slabs(lab);
+    return SHC_OK;
 }
 
 /* Makes, shows and imports. */

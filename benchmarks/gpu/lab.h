@@ -69,7 +69,9 @@ SHC_NODISCARD enum shc_status lab_slabs_try(struct lab *lab, enum shc_slab_kind 
                                             char why[SEAT_BYTES]);
 /* Slabs of the kind that the library chooses; a failure where no kind holds. Words are zero. */
 SHC_NODISCARD enum shc_status lab_slabs(struct lab *lab, size_t bytes);
-void lab_slabs_undo(struct lab *lab); /* views first; collective where nobody is dead */
+/* Behind all that this rank's streams have to do; views first; collective where nobody is dead. A
+ * failure leaves the memory as it is. */
+SHC_NODISCARD enum shc_status lab_slabs_undo(struct lab *lab);
 
 shc_cu_address lab_word(const struct lab *lab, int rank, int word);      /* in a slab */
 shc_cu_address lab_data(const struct lab *lab, int rank);                /* behind the words */
@@ -99,7 +101,8 @@ SHC_NODISCARD enum shc_status lab_wait(const struct lab *lab, struct shc_cu_stre
                                        shc_cu_address word, uint64_t value);
 SHC_NODISCARD enum shc_status lab_copy(const struct lab *lab, struct shc_cu_stream *stream,
                                        shc_cu_address to, shc_cu_address from, size_t bytes);
-/* Poison into the word, by a stream and with `host` by the CPU too, until the stream is idle. */
+/* Poison into the word, by the second stream and with `host` by the CPU too, until the stream is
+ * idle. The last poison may still be on its way then. */
 SHC_NODISCARD enum shc_status lab_end_wait(const struct lab *lab, struct shc_cu_stream *stream,
                                            shc_cu_address word, shc_a64 *host, bool *ended);
 

@@ -128,8 +128,7 @@ static enum shc_status registers(struct lab *lab)
         tell_data(lab, 5);
     }
     SHC_TRY(lab_meet(lab));
-    lab_slabs_undo(lab);
-    return SHC_OK;
+    return lab_slabs_undo(lab);
 }
 
 int experiment_register(const struct options *options)

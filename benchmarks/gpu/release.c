@@ -201,8 +201,7 @@ static enum shc_status releases(struct lab *lab)
                 SHC_TRY(lab_meet(lab));
                 SHC_TRY(run_test(lab, &test));
             }
-    lab_slabs_undo(lab);
-    return SHC_OK;
+    return lab_slabs_undo(lab);
 }
 
 int experiment_release(const struct options *options)

@@ -71,7 +71,7 @@ static enum shc_status try_kind(struct lab *lab, enum shc_slab_kind kind)
         SHC_TRY(check_data(lab, bytes, &wrong));
         lab->board->seats[lab->rank].numbers[0] = (double)wrong;
         SHC_TRY(lab_meet(lab));
-        lab_slabs_undo(lab);
+        SHC_TRY(lab_slabs_undo(lab));
     }
     if (lab->rank != 0)
         return SHC_OK;

@@ -217,6 +217,15 @@ TEST(GpuExperiments, KilledProcessesAreOutlived)
     EXPECT_EQ(count(ran, {"killed=waiter", "went at once"}), 1) << ran.text;
 }
 
+// Poison is written until the wait ends, here some of it in vain and behind that end; the call that
+// unmaps lasts until the next of it is due.
+TEST(GpuExperiments, MemoryGoesBehindWhatIsOnItsWay)
+{
+    const Ran ran = run("kill", "slow_us=30000 unmap_us=25000");
+    EXPECT_EQ(count(ran, {"exporter, file descriptor", "mapping=lives", "ended by poison"}), 1)
+        << ran.text;
+}
+
 TEST(GpuExperiments, GraphsAreReplayedAndWaitAgain)
 {
     EXPECT_EQ(count(run("graph"), {"outcome=replayed", "replay_us="}), 1);

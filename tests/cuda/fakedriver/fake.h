@@ -100,6 +100,7 @@ struct Knobs {
     int delay_us = 0;              // a stream write or wait value is late by up to this
     int call_us = 0;               // a call that enqueues a wait takes this long
     int slow_us = 0;               // every piece of a stream's work takes this long
+    int unmap_us = 0;              // a call that unmaps memory comes back this much later
     bool alias = false;            // a GPU sees host memory at another address
     bool only_writes_wake = false; // only a stream write makes a waiting stream look again
     bool shuffle = false;          // a graph's branches are mixed anew with each launch

@@ -61,6 +61,7 @@ void set(Knobs &k, const std::string &key, const std::string &value)
         {"delay_us", &k.delay_us},
         {"slow_us", &k.slow_us},
         {"call_us", &k.call_us},
+        {"unmap_us", &k.unmap_us},
         {"kernel_ms", &k.kernel_ms},
     };
     const std::pair<const char *, bool *> switches[] = {

@@ -3,6 +3,7 @@
 // a legacy handle says where /proc shows it. The name of a file tells whose memory it is.
 #include "tests/cuda/fakedriver/fake.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include <map>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <thread>
 #include <unistd.h>
 
 namespace fake
@@ -374,9 +376,10 @@ int cuMemMap(shc_cu_address address, size_t bytes, size_t offset, uint64_t handl
     return SHC_CU_SUCCESS;
 }
 
+// Waits for no stream: work that comes behind it and touches the memory ends the process.
 int cuMemUnmap(shc_cu_address address, size_t bytes)
 {
-    std::lock_guard<std::mutex> guard(memory().lock);
+    std::unique_lock<std::mutex> guard(memory().lock);
     auto it = memory().regions.find(address);
     if (it == memory().regions.end() || it->second.kind != Kind::kMapped ||
         it->second.bytes != bytes)
@@ -386,6 +389,9 @@ int cuMemUnmap(shc_cu_address address, size_t bytes)
     it->second.kind = Kind::kReserved;
     it->second.block.reset();
     it->second.devices.clear();
+    guard.unlock();
+    if (knobs().unmap_us > 0)
+        std::this_thread::sleep_for(std::chrono::microseconds(knobs().unmap_us));
     return SHC_CU_SUCCESS;
 }
 
