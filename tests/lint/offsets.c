@@ -40,6 +40,7 @@ int main(void)
     block_row(SHC_CALLS_OFFSET, times(2, sizeof(struct shc_call_shm)), "call");
     block_row(SHC_REASON_OFFSET, number(sizeof(struct shc_reason_shm)), "reason");
     block_row(SHC_OFFER_OFFSET, number(sizeof(struct shc_offer_shm)), "offer");
+    block_row(SHC_SAID_OFFSET, times(2, sizeof(struct shc_said_shm)), "said");
     block_row(SHC_SMALL_OFFSET, times(SHC_SMALL_SLOTS, SHC_SMALL_SLOT_BYTES), "small");
     block_row(SHC_CMA_OFFSET, times(2, sizeof(struct shc_cma_shm)), "cma");
     printf("mailbox + 0|%zu|mail bell\n", sizeof(struct shc_bell_shm));

@@ -4,8 +4,8 @@
  * no output changes in an operation that the ranks have called differently.
  *
  * Mirrors src/shm/proto/call.c, shc_call_meet() of src/shm/proto/wait.c and the stickiness of a
- * failed call in shc_comm_execute(); docs/PROTOCOL.md, sections 2 and 5. Three ranks make EPOCHS
- * operations, each: publish, meet, read the payloads, change the output. One rank may leave in
+ * failed call in shc_comm_execute(); docs/PROTOCOL.md, sections 2 and 5. Two or three ranks make
+ * EPOCHS operations, each: publish, meet, read the payloads, change the output. One rank may leave in
  * front of any of them; the others then give up with PEER_LEFT and make no further calls. One rank
  * may make another call than the others, once: then no rank's output changes, and all end. Left
  * out: death (members.pml), memory order and the seal (weak_call.cc).
@@ -14,6 +14,7 @@
  * FAULT_root_is_early         rank 0 returns from an operation (a broadcast's root) without meeting
  * FAULT_goes_on               a rank that gave up with PEER_LEFT makes its next call
  * FAULT_compares_one          a rank compares its call with its neighbour's alone
+ * FAULT_turns_alone           of two ranks' lines only one's change hands
  * FAULT_output_before_meeting the output changes as each line comes in
  */
 
@@ -23,15 +24,24 @@
 typedef Line {
     byte epoch;
     byte hash; /* stands for hash, payload and words: twice the epoch, + 1 for the other call */
+    byte writer;
 }
 
-#ifdef FAULT_one_line
-#define LINE(rank, e) line[(rank) * 2]
+/* shc_seat_host() */
+#ifdef FAULT_turns_alone
+#define HOST(rank, e) ((ranks == 2 && (rank) == 0) -> ((e) >> 1 & 1) : (rank))
 #else
-#define LINE(rank, e) line[(rank) * 2 + ((e) & 1)]
+#define HOST(rank, e) (ranks == 2 -> ((rank) ^ ((e) >> 1 & 1)) : (rank))
+#endif
+#ifdef FAULT_one_line
+#define LINE(rank, e) line[HOST(rank, e) * 2]
+#else
+#define LINE(rank, e) line[HOST(rank, e) * 2 + ((e) & 1)]
 #endif
 
+byte ranks = RANKS; /* of them */
 Line line[RANKS * 2];
+byte said[RANKS]; /* the newest epoch that the rank has said */
 bool left[RANKS];
 bool leaver;
 bool failed;     /* the abort word */
@@ -42,8 +52,8 @@ byte stray_rank; /* by whom */
 #define EPOCH_OF(hash) ((hash) / 2)
 
 /* shc_call_latest() < epoch of a rank that has left: it never will publish this epoch. */
-#define LEFT_BEFORE(rank, e) \
-    (left[rank] && line[(rank) * 2].epoch < (e) && line[(rank) * 2 + 1].epoch < (e))
+#define LEFT_BEFORE(rank, e) (left[rank] && said[rank] < (e))
+#define NEXT(n)              ((me + (n)) % ranks) /* the n-th rank behind this one */
 #define REACHED(rank, e) (LINE(rank, e).epoch >= (e))
 
 inline change_output()
@@ -55,12 +65,12 @@ inline change_output()
 inline meet()
 {
     met = true;
-    for (turn : 1 .. RANKS - 1) {
-        peer = (me + turn) % RANKS;
+    for (turn : 1 .. ranks - 1) {
+        peer = NEXT(turn);
         if
         :: REACHED(peer, epoch) -> /* shc_wait_reached() */
             seen = LINE(peer, epoch).hash;
-            assert(EPOCH_OF(seen) == epoch);
+            assert(EPOCH_OF(seen) == epoch && LINE(peer, epoch).writer == peer);
             if
 #ifdef FAULT_compares_one
             :: turn == 1 && seen != HASH(me, epoch) -> /* shc_call_meet() */
@@ -79,8 +89,7 @@ inline meet()
 #ifdef FAULT_output_before_meeting
             change_output()
 #endif
-        :: !REACHED(peer, epoch) && (failed || LEFT_BEFORE((me + 1) % RANKS, epoch) ||
-                                     LEFT_BEFORE((me + 2) % RANKS, epoch)) ->
+        :: !REACHED(peer, epoch) && (failed || LEFT_BEFORE(NEXT(1), epoch) || LEFT_BEFORE(NEXT(2), epoch)) ->
             met = false;
             break
         fi
@@ -100,7 +109,9 @@ proctype Rank(byte me)
             goto over
         :: true
         fi;
-        LINE(me, epoch).hash = HASH(me, epoch); /* shc_call_publish() */
+        said[me] = epoch; /* shc_call_publish() */
+        LINE(me, epoch).hash = HASH(me, epoch);
+        LINE(me, epoch).writer = me;
         LINE(me, epoch).epoch = epoch;
 #ifdef FAULT_root_is_early
         if
@@ -115,9 +126,10 @@ proctype Rank(byte me)
         :: else
         fi;
 #endif
-        for (turn : 1 .. RANKS - 1) { /* the payloads, behind the meeting */
+        for (turn : 0 .. ranks - 1) { /* the payloads, its own as well, behind the meeting */
             if
-            :: met -> assert(EPOCH_OF(LINE((me + turn) % RANKS, epoch).hash) == epoch)
+            :: met -> assert(EPOCH_OF(LINE(NEXT(turn), epoch).hash) == epoch);
+                assert(LINE(NEXT(turn), epoch).writer == NEXT(turn))
             :: else
             fi
         }
@@ -132,13 +144,17 @@ over:
 init
 {
     atomic {
+        select(ranks : 2 .. RANKS);
         select(stray : 0 .. EPOCHS);
         if
-        :: stray != 0 -> select(stray_rank : 0 .. RANKS - 1)
+        :: stray != 0 -> select(stray_rank : 0 .. ranks - 1)
         :: else
         fi;
         run Rank(0);
         run Rank(1);
-        run Rank(2)
+        if
+        :: ranks == RANKS -> run Rank(2)
+        :: else
+        fi
     }
 }

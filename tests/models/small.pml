@@ -3,35 +3,50 @@
  * Small slots by parity: filled without a look, and yet never while somebody still reads them.
  *
  * Mirrors run_small() of src/shm/coll/ and shc_shout_run() without an arena; docs/PROTOCOL.md,
- * sections 2 and 6. Three ranks make EPOCHS operations. The first rank to get there chooses what
- * the operation is: one slot per rank filled before the call line; or a message cut into 2 or 3
+ * sections 2 and 6. Two or three ranks make EPOCHS operations. The first rank to get there chooses
+ * what the operation is: one slot per rank filled before the call line, or one by rank 0 alone, which is
+ * always the same one; or a message cut into 2 or 3
  * chunks, given by all or by rank 0 alone. Call lines are plain epochs here: calls.pml has them.
  *
  * FAULT_no_trailing_wait    a chunked operation ends without waiting for the others' last read
  * FAULT_fill_before_meeting a chunked operation fills its first slots before the meeting
  * FAULT_one_slot            one slot per rank instead of two
+ * FAULT_turns_alone         of two ranks' slots only one's change hands
  */
 
 #define RANKS  3
 #define EPOCHS 3
 
-mtype = { UNKNOWN, SMALL, ALL_GIVE, ROOT_GIVES, ROOT_TAKES };
+mtype = { UNKNOWN, SMALL, ROOT_SMALL, ALL_GIVE, ROOT_GIVES, ROOT_TAKES };
 mtype kind[EPOCHS + 1] = UNKNOWN;
 byte chunks[EPOCHS + 1];
 
 byte call[RANKS];     /* the newest epoch published */
 byte progress[RANKS]; /* epoch * 16 + step */
-byte slot[RANKS * 2]; /* epoch * 4 + chunk of what is in it */
+byte slot[RANKS * 2]; /* what is in it: FILLED() */
+byte ranks = RANKS;   /* of them */
 
 #define P(step)     (epoch * 16 + (step))
 #define STEP_OUT(k)  ((k) == 0 -> 1 : 2 * (k))
 #define STEP_WORK(k) (2 * (k) + 3)
 
+#define FILLED(rank, k) ((epoch * 4 + (k)) * 4 + (rank))
+
+/* shc_seat_slot_in() */
 #ifdef FAULT_one_slot
-#define SLOT(rank, parity) slot[(rank) * 2]
+#define SLOT_IN(host, k) slot[(host) * 2]
 #else
-#define SLOT(rank, parity) slot[(rank) * 2 + ((parity) & 1)]
+#define SLOT_IN(host, k) slot[(host) * 2 + ((k) & 1)]
 #endif
+/* shc_seat_host(): the number is an epoch, or that of a chunk */
+#ifdef FAULT_turns_alone
+#define HOST(rank, k) ((ranks == 2 && (rank) == 0) -> ((k) >> 1 & 1) : (rank))
+#else
+#define HOST(rank, k) (ranks == 2 -> ((rank) ^ ((k) >> 1 & 1)) : (rank))
+#endif
+#define SLOT(rank, k) SLOT_IN(HOST(rank, k), k)
+
+#define CHUNKED (kind[epoch] != SMALL && kind[epoch] != ROOT_SMALL)
 
 inline choose()
 {
@@ -40,14 +55,15 @@ inline choose()
         :: kind[epoch] == UNKNOWN ->
             if
             :: kind[epoch] = SMALL
+            :: kind[epoch] = ROOT_SMALL
             :: kind[epoch] = ALL_GIVE
             :: kind[epoch] = ROOT_GIVES
             :: kind[epoch] = ROOT_TAKES
             fi;
             if
-            :: kind[epoch] != SMALL -> chunks[epoch] = 3
-            :: kind[epoch] != SMALL -> chunks[epoch] = 2
-            :: kind[epoch] == SMALL
+            :: CHUNKED -> chunks[epoch] = 3
+            :: CHUNKED -> chunks[epoch] = 2
+            :: !CHUNKED
             fi
         :: else
         fi
@@ -56,7 +72,7 @@ inline choose()
 
 #define GIVES(rank) (kind[epoch] == ALL_GIVE || (kind[epoch] == ROOT_GIVES) == ((rank) == 0))
 #define TAKES(rank) (kind[epoch] == ALL_GIVE || (kind[epoch] == ROOT_TAKES) == ((rank) == 0))
-#define NEXT(n)     ((me + (n)) % RANKS) /* the n-th rank behind this one */
+#define NEXT(n)     ((me + (n)) % ranks) /* the n-th rank behind this one */
 
 inline meet()
 {
@@ -68,7 +84,7 @@ inline meet()
 inline wait_taken(k)
 {
     !TAKES(NEXT(1)) || progress[NEXT(1)] >= P(STEP_WORK(k));
-    !TAKES(NEXT(2)) || progress[NEXT(2)] >= P(STEP_WORK(k))
+    NEXT(2) == me || !TAKES(NEXT(2)) || progress[NEXT(2)] >= P(STEP_WORK(k))
 }
 
 inline give_chunk(k)
@@ -77,16 +93,16 @@ inline give_chunk(k)
     :: k >= 2 -> wait_taken(k - 2)
     :: else
     fi;
-    SLOT(me, k) = epoch * 4 + k;
+    SLOT(me, k) = FILLED(me, k);
     progress[me] = P(STEP_OUT(k))
 }
 
 inline take_chunk(k)
 {
     !GIVES(NEXT(1)) || progress[NEXT(1)] >= P(STEP_OUT(k));
-    !GIVES(NEXT(2)) || progress[NEXT(2)] >= P(STEP_OUT(k));
-    assert(!GIVES(NEXT(1)) || SLOT(NEXT(1), k) == epoch * 4 + k);
-    assert(!GIVES(NEXT(2)) || SLOT(NEXT(2), k) == epoch * 4 + k);
+    NEXT(2) == me || !GIVES(NEXT(2)) || progress[NEXT(2)] >= P(STEP_OUT(k));
+    assert(!GIVES(NEXT(1)) || SLOT(NEXT(1), k) == FILLED(NEXT(1), k));
+    assert(NEXT(2) == me || !GIVES(NEXT(2)) || SLOT(NEXT(2), k) == FILLED(NEXT(2), k));
     progress[me] = P(STEP_WORK(k))
 }
 
@@ -119,9 +135,10 @@ proctype Rank(byte me)
     for (epoch : 1 .. EPOCHS) {
         choose();
         if
-        :: kind[epoch] == SMALL -> SLOT(me, epoch) = epoch * 4
+        :: kind[epoch] == SMALL -> SLOT(me, epoch) = FILLED(me, 0)
+        :: kind[epoch] == ROOT_SMALL && me == 0 -> SLOT_IN(0, epoch) = FILLED(0, 0)
 #ifdef FAULT_fill_before_meeting
-        :: kind[epoch] != SMALL && GIVES(me) -> SLOT(me, 0) = epoch * 4; progress[me] = P(1)
+        :: CHUNKED && GIVES(me) -> SLOT(me, 0) = FILLED(me, 0); progress[me] = P(1)
 #endif
         :: else
         fi;
@@ -129,8 +146,9 @@ proctype Rank(byte me)
         meet();
         if
         :: kind[epoch] == SMALL ->
-            assert(SLOT(NEXT(1), epoch) == epoch * 4);
-            assert(SLOT(NEXT(2), epoch) == epoch * 4)
+            assert(SLOT(NEXT(1), epoch) == FILLED(NEXT(1), 0));
+            assert(SLOT(NEXT(2), epoch) == FILLED(NEXT(2), 0))
+        :: kind[epoch] == ROOT_SMALL -> assert(SLOT_IN(0, epoch) == FILLED(0, 0))
         :: else -> chunked()
         fi
     }
@@ -139,8 +157,12 @@ proctype Rank(byte me)
 init
 {
     atomic {
+        select(ranks : 2 .. RANKS);
         run Rank(0);
         run Rank(1);
-        run Rank(2)
+        if
+        :: ranks == RANKS -> run Rank(2)
+        :: else
+        fi
     }
 }

@@ -3,11 +3,11 @@
 // Call lines under weak memory: who meets reads what was published, and who writes a message reads
 // words that belong together, or none.
 //
-// Written by hand after shc_call_publish(), read_line() of src/shm/proto/call.c and shc_call_meet()
+// Written by hand after shc_call_publish(), read_said() of src/shm/proto/call.c and shc_call_meet()
 // of wait.c: hash and payload are plain fields there, whose accesses relacy cannot see.
 // docs/PROTOCOL.md, section 2, and edge call/publish. Three ranks make as many operations as it
-// takes to use a line again; a fourth thread reads one rank's lines for a message at any time. A
-// call whose hash the line has already is not stored again. Hash and payload are plain memory here
+// takes to use a line again; a fourth thread reads what one rank has said, for a message, at any time.
+// Words that are there already are not stored again. Two ranks: weak_hands.cc. Hash and payload are plain memory here
 // too: relacy reports a race where the two-lines argument does not order a rank's next store behind
 // the others' last read.
 //
@@ -16,7 +16,8 @@
 // FAULT_one_line          one line per rank instead of two
 // FAULT_no_meeting        a rank waits for the rank behind it alone
 // FAULT_no_seal           the words of a message are believed because the epoch is there
-// FAULT_hash_kept         a call that differs keeps the hash of the one before
+// FAULT_words_kept        a call that differs keeps the words of the one before
+// FAULT_said_late         a line is published in front of what is said of it
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/base/atomic.h"
@@ -36,6 +37,10 @@ unsigned lines_used()
 struct Line {
     shc_a64 epoch;
     shc_word hash, payload;
+};
+
+struct Said {
+    shc_a64 epoch;
     shc_a64 words[kWords]; // the call, the seal, and the call's hash for the writer
 };
 
@@ -52,31 +57,44 @@ uint64_t hash_of(uint64_t word)
 
 struct Calls {
     Line lines[kRanks][kLines];
+    Said saids[kRanks][kLines];
 
     void clear()
     {
-        for (auto &rank : lines)
-            for (Line &line : rank) {
-                line.epoch.v_.store(0, rl::mo_relaxed, $);
-                for (shc_a64 &word : line.words)
+        for (unsigned rank = 0; rank < kRanks; rank++)
+            for (unsigned parity = 0; parity < kLines; parity++) {
+                lines[rank][parity].epoch.v_.store(0, rl::mo_relaxed, $);
+                saids[rank][parity].epoch.v_.store(0, rl::mo_relaxed, $);
+                for (shc_a64 &word : saids[rank][parity].words)
                     word.v_.store(0, rl::mo_relaxed, $);
             }
     }
 
     Line &line(unsigned rank, uint64_t epoch) { return lines[rank][epoch % lines_used()]; }
+    Said &said(unsigned rank, uint64_t epoch) { return saids[rank][epoch % kLines]; }
 
-    void publish(unsigned rank, uint64_t epoch)
+    void say(unsigned rank, uint64_t epoch)
     {
-        Line &mine = line(rank, epoch);
-        shc_word_put(&mine.payload, call_of(rank, epoch));
-        if (shc_a64_load_relaxed(&mine.words[2]) != hash_of(call_of(rank, epoch))) {
-            if (!WITH(FAULT_hash_kept) || epoch <= lines_used())
-                shc_word_put(&mine.hash, hash_of(call_of(rank, epoch)));
+        Said &mine = said(rank, epoch);
+        const bool other = shc_a64_load_relaxed(&mine.words[2]) != hash_of(call_of(rank, epoch));
+        if (other && (!WITH(FAULT_words_kept) || epoch <= kLines)) {
             shc_a64_store_relaxed(&mine.words[0], call_of(rank, epoch));
             shc_a64_store_relaxed(&mine.words[2], hash_of(call_of(rank, epoch)));
         }
         shc_a64_store_relaxed(&mine.words[1], hash_of(call_of(rank, epoch)) + epoch);
         shc_a64_store_release(&mine.epoch, epoch);
+    }
+
+    void publish(unsigned rank, uint64_t epoch)
+    {
+        Line &mine = line(rank, epoch);
+        shc_word_put(&mine.payload, call_of(rank, epoch));
+        if (!WITH(FAULT_said_late))
+            say(rank, epoch);
+        shc_word_put(&mine.hash, hash_of(call_of(rank, epoch)));
+        shc_a64_store_release(&mine.epoch, epoch);
+        if (WITH(FAULT_said_late))
+            say(rank, epoch);
     }
 
     void meet(unsigned rank, uint64_t epoch)
@@ -87,6 +105,7 @@ struct Calls {
                 rl::yield(1, $);
             unsigned peer = (rank + turn) % kRanks;
             RL_ASSERT(shc_word_get(&theirs.hash) == hash_of(call_of(peer, epoch)));
+            RL_ASSERT(read_said(peer, epoch)); // shc_call_latest() finds it
             if (WITH(FAULT_no_meeting))
                 return;
         }
@@ -96,17 +115,24 @@ struct Calls {
         }
     }
 
-    uint64_t read_line(unsigned rank, uint64_t parity)
+    // Is there a call of this parity? Then it is the one of its epoch.
+    bool read_said(unsigned rank, uint64_t parity)
     {
-        Line &theirs = line(rank, parity);
+        Said &theirs = said(rank, parity);
         uint64_t epoch = shc_a64_load_acquire(&theirs.epoch);
         uint64_t word = shc_a64_load_relaxed(&theirs.words[0]);
         uint64_t seal = shc_a64_load_relaxed(&theirs.words[1]);
         if (WITH(FAULT_no_seal))
             seal = hash_of(word) + epoch;
-        if (epoch != 0 && seal == hash_of(word) + epoch)
-            RL_ASSERT(word == call_of(rank, epoch));
-        return epoch;
+        if (epoch == 0 || seal != hash_of(word) + epoch)
+            return false;
+        RL_ASSERT(word == call_of(rank, epoch));
+        return true;
+    }
+
+    bool is_over(unsigned rank)
+    {
+        return shc_a64_load_acquire(&line(rank, kEpochs).epoch) == kEpochs;
     }
 };
 
@@ -118,7 +144,8 @@ struct Meeting : rl::test_suite<Meeting, kRanks + 1> {
     void thread(unsigned index)
     {
         while (index == kRanks) {
-            if (calls.read_line(0, 1) == kEpochs)
+            calls.read_said(0, 1);
+            if (calls.is_over(0))
                 return;
             rl::yield(1, $);
         }

@@ -117,10 +117,42 @@ TEST_F(Lines, CountsOfUnevenListsAreReadButNotCompared)
 TEST_F(Lines, AnEpochWithoutItsSealIsNoCall)
 {
     publish(0, 2, call_of(SHC_ALL_REDUCE, 5));
-    shc_call_shm *line = shc_seat_call(&seats_[0], 0, 2);
+    shc_said_shm *said = shc_seat_said(&seats_[0], 0, 2);
     // relaxed: this thread alone.
-    shc_a64_store_relaxed(&line->words[1], 6);
+    shc_a64_store_relaxed(&said->words[1], 6);
     EXPECT_EQ(latest(), "no call yet");
+}
+
+// Of two ranks, who reads a line is its next writer, in the same parity; with more nothing changes hands.
+TEST_F(Lines, OfTwoRanksChangeHands)
+{
+    for (uint64_t epoch : {uint64_t(0), uint64_t(1), uint64_t(2), UINT64_MAX - 2, UINT64_MAX})
+        for (int rank = 0; rank < kWorld; rank++) {
+            shc_seat &seat = seats_[rank];
+            EXPECT_EQ(shc_seat_call(&seat, rank, epoch + 2), shc_seat_call(&seat, 1 - rank, epoch));
+            EXPECT_EQ(shc_seat_small_slot(&seat, rank, epoch + 2),
+                      shc_seat_small_slot(&seat, 1 - rank, epoch));
+            EXPECT_NE(shc_seat_call(&seat, rank, epoch), shc_seat_call(&seat, rank, epoch + 1));
+            EXPECT_NE(shc_seat_call(&seat, rank, epoch), shc_seat_call(&seat, 1 - rank, epoch));
+        }
+    shc_seat of_three = seats_[0];
+    of_three.world_size = 3;
+    for (uint64_t epoch = 0; epoch < 5; epoch++)
+        for (int rank = 0; rank < of_three.world_size; rank++)
+            EXPECT_EQ(shc_seat_host(&of_three, rank, epoch), rank);
+}
+
+// What a rank has said stays readable when its line is the other's.
+TEST_F(Lines, TheLatestCallIsKnownWhoeverHasTheLine)
+{
+    const shc_call a = call_of(SHC_ALL_REDUCE, 5), b = call_of(SHC_ALL_REDUCE, 6);
+    publish(0, 1, a);
+    publish(1, 1, a);
+    publish(0, 2, b);
+    publish(1, 2, b);
+    publish(1, 3, a); // to rank 0's line of operation 1
+    EXPECT_NE(latest().find("#2 "), std::string::npos) << latest();
+    EXPECT_NE(latest().find("[6]"), std::string::npos) << latest();
 }
 
 } // namespace

@@ -45,4 +45,14 @@ SHC_INLINE void shc_cpu_relax(void)
     __asm__ __volatile__("" ::: "memory");
 #endif
 }
+
+/* What is loaded behind it is not fetched before. A processor guesses ahead, and a look that comes too
+ * early takes the line away from the CPU that is about to store to it. Orders nothing that the language
+ * knows of. */
+SHC_INLINE void shc_cpu_hold_loads(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __asm__ __volatile__("lfence" ::: "memory");
+#endif
+}
 #endif

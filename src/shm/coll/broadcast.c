@@ -20,9 +20,8 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
 
 static enum shc_status run_one_round(struct shc_task *task, bool in_line, size_t bytes)
 {
-    const int root = task->call.root;
-    char *slot = shc_task_round_place(task, root, in_line);
-    bool is_root = task->seat->rank == root;
+    char *slot = shc_task_root_place(task, in_line);
+    bool is_root = task->seat->rank == task->call.root;
     if (is_root)
         shc_buf_read(&task->in, 0, slot, bytes);
     shc_task_enter(task);

@@ -109,6 +109,14 @@ SHC_INLINE char *shc_task_round_place(const struct shc_task *task, int rank, boo
                    : shc_seat_small_slot(task->seat, rank, task->wait.epoch);
 }
 
+/* The same where the root alone stores: always in its own block, so that fewer lines go round. */
+SHC_INLINE char *shc_task_root_place(const struct shc_task *task, bool in_line)
+{
+    const int root = task->call.root;
+    return in_line ? shc_task_payload(task, root)
+                   : shc_seat_slot_in(task->seat, root, task->wait.epoch);
+}
+
 /* Bytes of the rank's factor, in front of its payload. */
 SHC_INLINE size_t shc_task_factor_bytes(const struct shc_task *task)
 {

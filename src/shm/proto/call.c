@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CALL_WORDS = SHC_CALL_SEAL, WORDS_READ = SHC_CALL_SEAL + 1 };
+enum { CALL_WORDS = SHC_SAID_SEAL, WORDS_READ = SHC_SAID_SEAL + 1 };
 
 /* Two rounds of a 64-bit finalizer per word: different calls collide with probability 2^-64. */
 static uint64_t mix(uint64_t h, uint64_t word)
@@ -57,21 +57,21 @@ void shc_call_settle(struct shc_call *call)
     uint64_t words[CALL_WORDS];
     encode(call, words);
     call->hash = hash_of(words);
+    if (!compares_count(call->kind))
+        words[1] = 0;
+    call->agreed = hash_of(words);
 }
 
-void shc_call_rewrite(struct shc_call_shm *line, const struct shc_call *call)
+void shc_call_rewrite(struct shc_said_shm *said, const struct shc_call *call)
 {
     uint64_t words[CALL_WORDS];
     encode(call, words);
     for (int i = 0; i < CALL_WORDS; i++) {
         /* relaxed: for messages only; the seal shows a reader that the words belong together. */
-        shc_a64_store_relaxed(&line->words[i], words[i]);
+        shc_a64_store_relaxed(&said->words[i], words[i]);
     }
     /* relaxed: only this rank reads it. */
-    shc_a64_store_relaxed(&line->words[SHC_CALL_OWN_HASH], call->hash);
-    if (!compares_count(call->kind))
-        words[1] = 0;
-    line->hash = hash_of(words);
+    shc_a64_store_relaxed(&said->words[SHC_SAID_HASH], call->hash);
 }
 
 void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size_t capacity)
@@ -99,25 +99,25 @@ void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size
                  kind == SHC_ALL_TO_ALL ? "" : count, reduction, root);
 }
 
-/* One line as it is now; 0 when it is empty or being rewritten. */
-static uint64_t read_line(const struct shc_call_shm *line, struct shc_call *call)
+/* One call as it is now; 0 when there is none, or it is being rewritten. */
+static uint64_t read_said(const struct shc_said_shm *said, struct shc_call *call)
 {
     uint64_t words[WORDS_READ];
-    /* acquire call/publish <- release in shc_call_publish(). */
-    uint64_t epoch = shc_a64_load_acquire(&line->epoch);
+    /* acquire call/said <- release in shc_call_publish(). */
+    uint64_t epoch = shc_a64_load_acquire(&said->epoch);
     for (int i = 0; i < WORDS_READ; i++) {
         /* relaxed: words that do not belong together, or to this epoch, do not fit the seal. */
-        words[i] = shc_a64_load_relaxed(&line->words[i]);
+        words[i] = shc_a64_load_relaxed(&said->words[i]);
     }
     *call = decode(words);
-    return words[SHC_CALL_SEAL] == hash_of(words) + epoch ? epoch : 0;
+    return words[SHC_SAID_SEAL] == hash_of(words) + epoch ? epoch : 0;
 }
 
 uint64_t shc_call_latest(const struct shc_seat *seat, int rank, struct shc_call *call)
 {
     struct shc_call other;
-    uint64_t even = read_line(shc_seat_call(seat, rank, 0), call);
-    uint64_t odd = read_line(shc_seat_call(seat, rank, 1), &other);
+    uint64_t even = read_said(shc_seat_said(seat, rank, 0), call);
+    uint64_t odd = read_said(shc_seat_said(seat, rank, 1), &other);
     if (odd == 0 || (even != 0 && shc_reached(even, odd)))
         return even;
     *call = other;

@@ -6,7 +6,10 @@
  * Two lines per rank, by parity of the epoch. A rank leaves operation k-1 only after all ranks have
  * published it, and a rank that has published k-1 has read all of k-2: so line k & 1 is free when k
  * begins. (With one line a rank that returns from k and publishes k+1 overwrites a k that another
- * has not read yet.) The same holds for the small slots.
+ * has not read yet.) The same holds for the small slots. It holds for everybody, so that in a world of
+ * two the one that has read a line stores to it next (shc_seat_host()).
+ *
+ * What a call is in words lies elsewhere, always with the rank: it is read for messages alone.
  */
 
 #include "shm/base/status.h"
@@ -21,29 +24,35 @@ struct shc_call {
     uint64_t count;
     uint32_t elem_bytes;
     uint32_t dtype_tag;
-    uint64_t hash; /* of all that: shc_call_settle() */
+    uint64_t hash;   /* of all that: shc_call_settle() */
+    uint64_t agreed; /* of what ranks compare when they meet: likewise */
 };
 
 /* Once the other fields are set. */
 void shc_call_settle(struct shc_call *call);
 
-/* Words of a line: first the call; a seal, the sum of the epoch and of a hash of the call, which shows
- * that the words belong together; that hash, for the line's writer. */
-enum { SHC_CALL_SEAL = 3, SHC_CALL_OWN_HASH = 4 };
+/* Words of what is said: first the call; a seal, the sum of the epoch and of a hash of the call, which
+ * shows that the words belong together; that hash, for their writer. */
+enum { SHC_SAID_SEAL = 3, SHC_SAID_HASH = 4 };
 
 /* The words, when they are of another call. Cold: a training makes the same call again and again. */
-SHC_COLD void shc_call_rewrite(struct shc_call_shm *line, const struct shc_call *call);
+SHC_COLD void shc_call_rewrite(struct shc_said_shm *said, const struct shc_call *call);
 
-/* Says the call in this rank's line and releases it. Does not ring the bell. pre: settled. */
+/* Says the call, and releases this rank's line. Does not ring the bell. pre: settled. */
 SHC_INLINE void shc_call_publish(const struct shc_seat *seat, uint64_t epoch,
                                  const struct shc_call *call)
 {
+    struct shc_said_shm *said = shc_seat_said(seat, seat->rank, epoch);
     struct shc_call_shm *line = shc_seat_call(seat, seat->rank, epoch);
-    /* relaxed: only this rank stores to its line. */
-    if (SHC_UNLIKELY(shc_a64_load_relaxed(&line->words[SHC_CALL_OWN_HASH]) != call->hash))
-        shc_call_rewrite(line, call);
+    /* relaxed: only this rank stores to it. */
+    if (SHC_UNLIKELY(shc_a64_load_relaxed(&said->words[SHC_SAID_HASH]) != call->hash))
+        shc_call_rewrite(said, call);
     /* relaxed: the seal says by itself whether it fits the words. */
-    shc_a64_store_relaxed(&line->words[SHC_CALL_SEAL], call->hash + epoch);
+    shc_a64_store_relaxed(&said->words[SHC_SAID_SEAL], call->hash + epoch);
+    /* release call/said -> acquire in read_said(): the words. In front of the line: who sees that
+     * finds the call here, too. */
+    shc_a64_store_release(&said->epoch, epoch);
+    line->hash = call->agreed;
     /* release call/publish -> acquire in shc_wait_has_reached(): hash, payload and small slot. */
     shc_a64_store_release(&line->epoch, epoch);
 }

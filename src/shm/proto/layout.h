@@ -19,9 +19,10 @@
  *              0   struct shc_identity_shm    before the rank's verdict
  *            384   struct shc_progress_shm
  *            512   struct shc_bell_shm        flag: exchanges by anyone
- *            640   struct shc_call_shm [2]    by parity of the epoch
+ *            640   struct shc_call_shm [2]    by parity of the epoch; of two ranks in turn
  *            896   struct shc_reason_shm      before it sets the abort word
  *           1664   struct shc_offer_shm       lazy arena: name (rank 0) and verdict
+ *           1920   struct shc_said_shm [2]    by parity of the epoch
  *           2048   small slots [2]            by parity of the epoch
  *          18432   struct shc_cma_shm [2]     by parity of the epoch
  *
@@ -43,7 +44,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 18u
+#define SHC_LAYOUT_VERSION 19u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 40
@@ -122,19 +123,23 @@ struct shc_bell_shm {
     shc_a32 count;
 };
 
-/*
- * One call. The first 64 bytes are all that a healthy operation reads; the words spell the call in
- * full for messages. They may be read while they are being rewritten: a seal over the words and the
- * epoch tells.
- */
+/* One call, as far as a healthy operation reads it: 64 bytes. */
 #define SHC_INLINE_BYTES 48
-#define SHC_CALL_WORDS   8
 
 struct shc_call_shm {
     shc_a64 epoch;
     uint64_t hash;
     char payload[SHC_INLINE_BYTES];
-    shc_a64 words[SHC_CALL_WORDS];
+    char unused[SHC_LINE_BYTES - 16 - SHC_INLINE_BYTES];
+};
+
+/* The same call in full, for messages. It may be read while it is being rewritten: a seal over the
+ * words and the epoch tells. */
+#define SHC_SAID_WORDS 7
+
+struct shc_said_shm {
+    shc_a64 epoch;
+    shc_a64 words[SHC_SAID_WORDS];
 };
 
 /* Why the group is broken, in words that make sense on every rank. */
@@ -241,6 +246,7 @@ struct shc_cma_shm {
 #define SHC_CALLS_OFFSET    640
 #define SHC_REASON_OFFSET   896
 #define SHC_OFFER_OFFSET    1664
+#define SHC_SAID_OFFSET     1920
 #define SHC_SMALL_OFFSET    2048
 #define SHC_CMA_OFFSET      18432
 #define SHC_BLOCK_BYTES     20480 /* whole pages */
@@ -275,7 +281,9 @@ SHC_LAYOUT_ASSERT(SHC_CALLS_OFFSET + 2 * sizeof(struct shc_call_shm) == SHC_REAS
 SHC_LAYOUT_ASSERT(sizeof(struct shc_reason_shm) == SHC_REASON_BYTES, "reason");
 SHC_LAYOUT_ASSERT(SHC_REASON_OFFSET + SHC_REASON_BYTES == SHC_OFFER_OFFSET, "offer behind reason");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_segment_name) == 144, "segment name");
-SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) <= SHC_SMALL_OFFSET, "offer");
+SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) <= SHC_SAID_OFFSET, "offer");
+SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET % SHC_LINE_BYTES == 0, "what is said has its own lines");
+SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET + 2 * sizeof(struct shc_said_shm) == SHC_SMALL_OFFSET, "said");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_line_shm) == SHC_LINE_BYTES, "pair line");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
 SHC_LAYOUT_ASSERT(SHC_BULK_WINDOWS *SHC_BULK_BYTES < 1 << 24, "a piece is told in 24 bits");

@@ -105,9 +105,23 @@ SHC_INLINE struct shc_bell_shm *shc_seat_bell(const struct shc_seat *seat, int r
     return (struct shc_bell_shm *)(void *)(shc_seat_block(seat, rank) + SHC_BELL_OFFSET);
 }
 
+/* In whose block the rank stores its call line, and its small slot, for the operation of that epoch.
+ * Those of two ranks change hands: who has read one in an operation is its writer two operations on,
+ * and finds it in its own cache. */
+SHC_INLINE int shc_seat_host(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    return seat->world_size == 2 ? rank ^ (int)(epoch >> 1 & 1) : rank;
+}
+
 SHC_INLINE struct shc_call_shm *shc_seat_call(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
-    return (struct shc_call_shm *)(void *)(shc_seat_block(seat, rank) + SHC_CALLS_OFFSET) +
+    char *const block = shc_seat_block(seat, shc_seat_host(seat, rank, epoch));
+    return (struct shc_call_shm *)(void *)(block + SHC_CALLS_OFFSET) + (epoch & 1);
+}
+
+SHC_INLINE struct shc_said_shm *shc_seat_said(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    return (struct shc_said_shm *)(void *)(shc_seat_block(seat, rank) + SHC_SAID_OFFSET) +
            (epoch & 1);
 }
 
@@ -121,9 +135,16 @@ SHC_INLINE struct shc_offer_shm *shc_seat_offer(const struct shc_seat *seat, int
     return (struct shc_offer_shm *)(void *)(shc_seat_block(seat, rank) + SHC_OFFER_OFFSET);
 }
 
+/* The small slot in that block. */
+SHC_INLINE char *shc_seat_slot_in(const struct shc_seat *seat, int host, uint64_t epoch)
+{
+    return shc_seat_block(seat, host) + SHC_SMALL_OFFSET + (epoch & 1) * SHC_SMALL_SLOT_BYTES;
+}
+
+/* The rank's. */
 SHC_INLINE char *shc_seat_small_slot(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
-    return shc_seat_block(seat, rank) + SHC_SMALL_OFFSET + (epoch & 1) * SHC_SMALL_SLOT_BYTES;
+    return shc_seat_slot_in(seat, shc_seat_host(seat, rank, epoch), epoch);
 }
 
 SHC_INLINE struct shc_cma_shm *shc_seat_cma(const struct shc_seat *seat, int rank, uint64_t epoch)

@@ -469,7 +469,10 @@ bool shc_call_all_here(const struct shc_wait *wait)
 enum shc_status shc_call_meet(struct shc_wait *wait)
 {
     const struct shc_seat *seat = wait->seat;
-    const uint64_t epoch = wait->epoch, hash = shc_seat_call(seat, seat->rank, epoch)->hash;
+    /* Not this rank's own line's: the others are fetching that. */
+    const uint64_t epoch = wait->epoch, hash = wait->call->agreed;
+    if (seat->world_size == 2)
+        shc_cpu_hold_loads(); /* the other may not have stored to the line yet, which is in its cache */
     for (int turn = 1; turn < seat->world_size; turn++) {
         const int peer = peer_at(seat, turn);
         const struct shc_call_shm *line = shc_seat_call(seat, peer, epoch);
