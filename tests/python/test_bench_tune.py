@@ -24,10 +24,10 @@ from shmcoll.bench.tune import Study, Trial, Tuner, Wrong
 pytestmark = pytest.mark.timeout(120)
 
 PRESETS = {
-    "all_reduce.small_of_two": 256.0,
+    "all_reduce.small_of_two": 4096.0,
     "all_reduce.one_use": 32768.0,
-    "reduce_scatter.small_of_two": 512.0,
-    "all_gather.small_of_two": 2048.0,
+    "reduce_scatter.small_of_two": 2048.0,
+    "all_gather.small_of_two": 4096.0,
     "all_reduce.small": 8192.0,
     "all_gather.small": 8192.0,
     "turn": 65536.0,

@@ -42,16 +42,16 @@ class Tunable:
 
 
 _TWO, _MORE, _MANY = range(2, 3), range(3, 5), range(5, 1 << 30)
-_SMALL = "128 512 2k 8k"
+_SMALL = "1k 2k 4k 8k"
 _LARGE = "128k 1m 4m"
 
 TUNABLES = (
-    Tunable("all_reduce.small_of_two", "all_reduce", _SMALL, "64 1k 8k", "up to", _TWO),
+    Tunable("all_reduce.small_of_two", "all_reduce", _SMALL, "512 2k 8k", "up to", _TWO),
     Tunable(
         "all_reduce.one_use", "all_reduce", "16k 32k 64k 128k", "8k 16k 64k 128k", "up to", _TWO
     ),
-    Tunable("reduce_scatter.small_of_two", "reduce_scatter", _SMALL, "64 2k 8k", "up to", _TWO),
-    Tunable("all_gather.small_of_two", "all_gather", _SMALL, "256 2k 8k", "up to", _TWO),
+    Tunable("reduce_scatter.small_of_two", "reduce_scatter", _SMALL, "512 1k 4k 8k", "up to", _TWO),
+    Tunable("all_gather.small_of_two", "all_gather", _SMALL, "512 2k 8k", "up to", _TWO),
     Tunable("all_reduce.small", "all_reduce", "512 2k 8k", "256 1k 4k", "up to", range(3, 1 << 30)),
     Tunable("all_gather.small", "all_gather", "512 2k 8k", "256 1k 4k", "up to", range(3, 1 << 30)),
     Tunable("turn", "all_reduce", _LARGE, "16k 32k 128k", "", _TWO),

@@ -5,7 +5,7 @@
  *   inline   <= 40 B    in the call lines; everybody reduces all
  *   one use  <= 32 KiB, two ranks: each stores its input into the pair's cell before its call line,
  *                       and reduces behind the meeting
- *   small    <= 8 KiB, two ranks: <= 256 B; in the small slots of this epoch's parity; everybody
+ *   small    <= 8 KiB, two ranks: <= 4 KiB; in the small slots of this epoch's parity; everybody
  *                       reduces all
  *   staged              two phases per chunk, in the same lines (below)
  *   no arena            through small slots as shout slots; everybody reduces all: the same bits

@@ -4,7 +4,7 @@
  * of all_reduce. Each rank reads and reduces only its block.
  *
  *   inline  world * m <= 40 B    in the call lines
- *   small   world * m <= 8 KiB   in the small slots of this epoch's parity; two ranks: 512 B
+ *   small   world * m <= 8 KiB   in the small slots of this epoch's parity; two ranks: 2 KiB
  *   staged                       chunks of each block through the exchange cells of the pair, the
  *                                first before the call line
  *   no arena                     everybody's whole input through small slots; the same bits

@@ -11,13 +11,13 @@ enum { MOVES = SHC_INLINE_BYTES, REDUCES = SHC_SELECT_REDUCED_INLINE, SLOT = SHC
 /* clang-format off */
 const struct shc_tuning shc_tuning_preset = {
     .forms = {
-        [SHC_BROADCAST]      = {MOVES,   SLOT, SLOT, 0},
-        [SHC_GATHER]         = {MOVES,   SLOT, SLOT, 0},
-        [SHC_SCATTER]        = {MOVES,   SLOT, SLOT, 0},
-        [SHC_REDUCE]         = {REDUCES, SLOT, SLOT, 0},
-        [SHC_ALL_GATHER]     = {MOVES,   SLOT, 1024, 0},
-        [SHC_REDUCE_SCATTER] = {REDUCES, SLOT,  512, 0},
-        [SHC_ALL_REDUCE]     = {REDUCES, SLOT,  256, 32 << 10},
+        [SHC_BROADCAST]      = {MOVES,   SLOT, SLOT,    0},
+        [SHC_GATHER]         = {MOVES,   SLOT, SLOT,    0},
+        [SHC_SCATTER]        = {MOVES,   SLOT, SLOT,    0},
+        [SHC_REDUCE]         = {REDUCES, SLOT, SLOT,    0},
+        [SHC_ALL_GATHER]     = {MOVES,   SLOT, 4 << 10, 0},
+        [SHC_REDUCE_SCATTER] = {REDUCES, SLOT, 2 << 10, 0},
+        [SHC_ALL_REDUCE]     = {REDUCES, SLOT, 4 << 10, 32 << 10},
     },
     /* A turn ends soon, so that the next one finds its lines in the nearest cache, until the input
      * is larger than that anyway; then fewer flags count. */
