@@ -201,13 +201,14 @@ void barrier(Rank &rank)
 
 // Around every bound between algorithms: inline, small slot, one use, one chunk, many chunks.
 #ifdef __SANITIZE_THREAD__ // one of each algorithm: what it sees does not grow with the size
-const size_t kCounts[] = {0, 1, 11, 13, 100, 2049, 8193, 32769, 70000};
+const size_t kCounts[] = {0, 1, 11, 13, 100, 257, 1025, 2049, 8193, 32769, 70000};
 #elif defined(__SANITIZE_ADDRESS__) // the last two have no bound of their own
-const size_t kCounts[] = {0,    1,    2,    10,   11,    12,    13,    100,   2047,
-                          2048, 2049, 8192, 8193, 16384, 32767, 32768, 32769, 70000};
+const size_t kCounts[] = {0,    1,    2,    10,   11,   12,   13,    100,   256,   257,   1024,
+                          1025, 2047, 2048, 2049, 8192, 8193, 16384, 32767, 32768, 32769, 70000};
 #else
-const size_t kCounts[] = {0,    1,    2,    10,    11,    12,    13,    100,   2047,   2048,
-                          2049, 8192, 8193, 16384, 32767, 32768, 32769, 70000, 200003, 600011};
+const size_t kCounts[] = {0,    1,     2,     10,    11,    12,    13,     100,   255,
+                          256,  257,   1023,  1024,  1025,  2047,  2048,   2049,  8192,
+                          8193, 16384, 32767, 32768, 32769, 70000, 200003, 600011};
 #endif
 
 void every_operation(Rank &rank)

@@ -20,7 +20,24 @@ MOST_ELEMENTS = 300_000
 MOST_ENTRIES = 6000
 CHUNK_BYTES = 128 << 10  # of all cells of an exchange slot; a cell has 1/n of it, in whole lines
 # Where one way of doing things ends and the next begins (coll/select.c, proto/arena.c, layout.h).
-EDGES = (0, 6, 12, 16, 40, 48, 64, 88, 2048, 8192, 16384, 32768, 65536, CHUNK_BYTES, 4 * 65536)
+EDGES = (
+    0,
+    6,
+    12,
+    16,
+    40,
+    48,
+    64,
+    88,
+    2048,
+    4096,
+    8192,
+    16384,
+    32768,
+    65536,
+    CHUNK_BYTES,
+    4 * 65536,
+)
 
 REDUCIBLE = tuple(str(dtype).removeprefix("torch.") for dtype in oracle.REDUCIBLE)
 OPAQUE = ("complex32", "float8_e8m0fnu", "bits8", "bits16")

@@ -23,7 +23,7 @@
 
 typedef Line {
     byte epoch;
-    byte hash; /* stands for hash, payload and words: twice the epoch, + 1 for the other call */
+    byte hash; /* stands for hash and payload: twice the epoch, + 1 for the other call */
     byte writer;
 }
 
@@ -120,12 +120,14 @@ proctype Rank(byte me)
         fi;
 #endif
         meet();
-#ifndef FAULT_goes_on
         if
+#ifdef FAULT_goes_on
+        :: !met && failed -> goto over
+#else
         :: !met -> goto over /* comm->broken */
+#endif
         :: else
         fi;
-#endif
         for (turn : 0 .. ranks - 1) { /* the payloads, its own as well, behind the meeting */
             if
             :: met -> assert(EPOCH_OF(LINE(NEXT(turn), epoch).hash) == epoch);
@@ -133,7 +135,10 @@ proctype Rank(byte me)
             :: else
             fi
         }
-        change_output();
+        if
+        :: met -> change_output()
+        :: else
+        fi;
 next:
         turn = 0
     }

@@ -10,6 +10,7 @@
  *
  * FAULT_no_trailing_wait    a chunked operation ends without waiting for the others' last read
  * FAULT_fill_before_meeting a chunked operation fills its first slots before the meeting
+ * FAULT_refills_early       a chunk goes into a slot that the one before it has not been taken from
  * FAULT_one_slot            one slot per rank instead of two
  * FAULT_turns_alone         of two ranks' slots only one's change hands
  */
@@ -38,13 +39,13 @@ byte ranks = RANKS;   /* of them */
 #else
 #define SLOT_IN(host, k) slot[(host) * 2 + ((k) & 1)]
 #endif
-/* shc_seat_host(): the number is an epoch, or that of a chunk */
+/* shc_seat_host(); chunks stay in the own block */
 #ifdef FAULT_turns_alone
-#define HOST(rank, k) ((ranks == 2 && (rank) == 0) -> ((k) >> 1 & 1) : (rank))
+#define HOST(rank) ((ranks == 2 && (rank) == 0) -> (epoch >> 1 & 1) : (rank))
 #else
-#define HOST(rank, k) (ranks == 2 -> ((rank) ^ ((k) >> 1 & 1)) : (rank))
+#define HOST(rank) (ranks == 2 -> ((rank) ^ (epoch >> 1 & 1)) : (rank))
 #endif
-#define SLOT(rank, k) SLOT_IN(HOST(rank, k), k)
+#define SLOT(rank) SLOT_IN(HOST(rank), epoch)
 
 #define CHUNKED (kind[epoch] != SMALL && kind[epoch] != ROOT_SMALL)
 
@@ -89,11 +90,13 @@ inline wait_taken(k)
 
 inline give_chunk(k)
 {
+#ifndef FAULT_refills_early
     if
     :: k >= 2 -> wait_taken(k - 2)
     :: else
     fi;
-    SLOT(me, k) = FILLED(me, k);
+#endif
+    SLOT_IN(me, k) = FILLED(me, k);
     progress[me] = P(STEP_OUT(k))
 }
 
@@ -101,8 +104,9 @@ inline take_chunk(k)
 {
     !GIVES(NEXT(1)) || progress[NEXT(1)] >= P(STEP_OUT(k));
     NEXT(2) == me || !GIVES(NEXT(2)) || progress[NEXT(2)] >= P(STEP_OUT(k));
-    assert(!GIVES(NEXT(1)) || SLOT(NEXT(1), k) == FILLED(NEXT(1), k));
-    assert(NEXT(2) == me || !GIVES(NEXT(2)) || SLOT(NEXT(2), k) == FILLED(NEXT(2), k));
+    assert(!GIVES(me) || SLOT_IN(me, k) == FILLED(me, k));
+    assert(!GIVES(NEXT(1)) || SLOT_IN(NEXT(1), k) == FILLED(NEXT(1), k));
+    assert(NEXT(2) == me || !GIVES(NEXT(2)) || SLOT_IN(NEXT(2), k) == FILLED(NEXT(2), k));
     progress[me] = P(STEP_WORK(k))
 }
 
@@ -135,10 +139,10 @@ proctype Rank(byte me)
     for (epoch : 1 .. EPOCHS) {
         choose();
         if
-        :: kind[epoch] == SMALL -> SLOT(me, epoch) = FILLED(me, 0)
+        :: kind[epoch] == SMALL -> SLOT(me) = FILLED(me, 0)
         :: kind[epoch] == ROOT_SMALL && me == 0 -> SLOT_IN(0, epoch) = FILLED(0, 0)
 #ifdef FAULT_fill_before_meeting
-        :: CHUNKED && GIVES(me) -> SLOT(me, 0) = FILLED(me, 0); progress[me] = P(1)
+        :: CHUNKED && GIVES(me) -> SLOT_IN(me, 0) = FILLED(me, 0); progress[me] = P(1)
 #endif
         :: else
         fi;
@@ -146,8 +150,9 @@ proctype Rank(byte me)
         meet();
         if
         :: kind[epoch] == SMALL ->
-            assert(SLOT(NEXT(1), epoch) == FILLED(NEXT(1), 0));
-            assert(SLOT(NEXT(2), epoch) == FILLED(NEXT(2), 0))
+            assert(SLOT(me) == FILLED(me, 0));
+            assert(SLOT(NEXT(1)) == FILLED(NEXT(1), 0));
+            assert(SLOT(NEXT(2)) == FILLED(NEXT(2), 0))
         :: kind[epoch] == ROOT_SMALL -> assert(SLOT_IN(0, epoch) == FILLED(0, 0))
         :: else -> chunked()
         fi

@@ -7,9 +7,9 @@
 // of wait.c: hash and payload are plain fields there, whose accesses relacy cannot see.
 // docs/PROTOCOL.md, section 2, and edge call/publish. Three ranks make as many operations as it
 // takes to use a line again; a fourth thread reads what one rank has said, for a message, at any time.
-// Words that are there already are not stored again. Two ranks: weak_hands.cc. Hash and payload are plain memory here
-// too: relacy reports a race where the two-lines argument does not order a rank's next store behind
-// the others' last read.
+// Words that are there already are not stored again. Two ranks: weak_hands.cc. Hash and payload are
+// plain memory here too: relacy reports a race where the two-lines argument does not order a rank's
+// next store behind the others' last read.
 //
 // FAULT_publish_relaxed   the epoch is stored relaxed
 // FAULT_meet_relaxed      the epoch is read relaxed

@@ -96,8 +96,8 @@ static void watch_pace(struct shout_flow *flow)
 static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
 {
     const struct shc_task *task = flow->shout->task;
-    if (flow->small)
-        return shc_seat_small_slot(task->seat, rank, k);
+    if (flow->small) /* one behind the other in one operation: nothing changes hands */
+        return shc_seat_slot_in(task->seat, rank, k);
     return shc_arena_shouts(task->arena, rank) +
            (flow->first + k) % flow->depth * flow->place_bytes;
 }

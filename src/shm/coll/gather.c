@@ -5,7 +5,7 @@
  *
  *   inline  m <= 48 B    in the call lines
  *   small   m <= 8 KiB   each rank's small slot of this epoch's parity, before its call line;
- *                        all-gather of two ranks: m <= 1 KiB
+ *                        all-gather of two ranks: m <= 4 KiB
  *   staged               chunks through the givers' shout slots; all-gather of two ranks: through
  *                        the exchange cells of the pair, the first before the call line
  *

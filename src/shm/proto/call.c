@@ -18,7 +18,7 @@ static uint64_t mix(uint64_t h, uint64_t word)
     return h ^ h >> 29;
 }
 
-/* A barrier's words are all zero, as is a line that was never used: its hash must be 0, too. */
+/* A barrier's words are all zero, as is what nobody has said yet: its hash must be 0, too. */
 static uint64_t hash_of(const uint64_t words[CALL_WORDS])
 {
     return mix(mix(mix(0, words[0]), words[1]), words[2]);

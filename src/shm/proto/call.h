@@ -9,7 +9,8 @@
  * has not read yet.) The same holds for the small slots. It holds for everybody, so that in a world of
  * two the one that has read a line stores to it next (shc_seat_host()).
  *
- * What a call is in words lies elsewhere, always with the rank: it is read for messages alone.
+ * What a call is in words lies elsewhere, always with the rank: it is read for messages, and to know
+ * whether a rank that has left had made the call.
  */
 
 #include "shm/base/status.h"

@@ -19,11 +19,12 @@
  *              0   struct shc_identity_shm    before the rank's verdict
  *            384   struct shc_progress_shm
  *            512   struct shc_bell_shm        flag: exchanges by anyone
- *            640   struct shc_call_shm [2]    by parity of the epoch; of two ranks in turn
+ *            640   struct shc_call_shm [2]    by parity of the epoch; W: of two ranks
+ *                                           both in turn
  *            896   struct shc_reason_shm      before it sets the abort word
  *           1664   struct shc_offer_shm       lazy arena: name (rank 0) and verdict
  *           1920   struct shc_said_shm [2]    by parity of the epoch
- *           2048   small slots [2]            by parity of the epoch
+ *           2048   small slots [2]            as struct shc_call_shm
  *          18432   struct shc_cma_shm [2]     by parity of the epoch
  *
  * Behind the blocks, one mailbox per rank for point-to-point, written by that rank; its sizes
@@ -133,8 +134,8 @@ struct shc_call_shm {
     char unused[SHC_LINE_BYTES - 16 - SHC_INLINE_BYTES];
 };
 
-/* The same call in full, for messages. It may be read while it is being rewritten: a seal over the
- * words and the epoch tells. */
+/* The same call in full, for messages, and for whether a rank that has left had made it. It may be
+ * read while it is being rewritten: a seal over the words and the epoch tells. */
 #define SHC_SAID_WORDS 7
 
 struct shc_said_shm {

@@ -135,13 +135,13 @@ SHC_INLINE struct shc_offer_shm *shc_seat_offer(const struct shc_seat *seat, int
     return (struct shc_offer_shm *)(void *)(shc_seat_block(seat, rank) + SHC_OFFER_OFFSET);
 }
 
-/* The small slot in that block. */
+/* The small slot in that rank's block, whoever stores to it. */
 SHC_INLINE char *shc_seat_slot_in(const struct shc_seat *seat, int host, uint64_t epoch)
 {
     return shc_seat_block(seat, host) + SHC_SMALL_OFFSET + (epoch & 1) * SHC_SMALL_SLOT_BYTES;
 }
 
-/* The rank's. */
+/* The rank's own in an operation that all ranks fill theirs for: where its call line is. */
 SHC_INLINE char *shc_seat_small_slot(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
     return shc_seat_slot_in(seat, shc_seat_host(seat, rank, epoch), epoch);
