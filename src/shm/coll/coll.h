@@ -239,6 +239,7 @@ struct shc_shout {
     uint64_t begun;      /* chunks that shc_shout_begin() has stored */
     void (*give)(struct shc_task *task, struct shc_span chunk, char *slot);
     void (*take)(struct shc_task *task, struct shc_span chunk, char *const *slots);
+    void (*keep)(struct shc_task *task, struct shc_span chunk); /* as in struct shc_swap */
 };
 
 /* That piece of this rank's input into its shout slot: past the caches where it is a large one
@@ -270,6 +271,9 @@ struct shc_swap {
     struct shc_span (*given)(const struct shc_task *task, int peer, uint64_t k);
     struct shc_span (*got)(const struct shc_task *task, int peer, uint64_t k);
     void (*take)(struct shc_task *task, uint64_t k, char *const *cells); /* NULL: got() */
+    /* Behind the publication of chunk k, while the caches have it: what this rank keeps of it. Or
+     * NULL. */
+    void (*keep)(struct shc_task *task, uint64_t k);
     bool begun; /* set by shc_swap_begin() */
 };
 

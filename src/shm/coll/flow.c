@@ -144,6 +144,8 @@ static enum shc_status give_chunk(struct shout_flow *flow, uint64_t k)
     shc_progress_publish(task->seat, task->wait.epoch, step(flow, shc_plan_step_out(k)));
     if (flow->pace)
         note_chunk(flow, k, chunk);
+    if (flow->shout->keep)
+        flow->shout->keep(task, chunk);
     return SHC_OK;
 }
 
@@ -317,12 +319,19 @@ static void publish_out(const struct shc_swap *swap, uint64_t k)
     shc_progress_publish(swap->task->seat, swap->task->wait.epoch, shc_plan_step_out(k));
 }
 
+static void keep_chunk(const struct shc_swap *swap, uint64_t k)
+{
+    if (swap->keep)
+        swap->keep(swap->task, k);
+}
+
 static void give_cells(const struct shc_swap *swap, uint64_t k)
 {
     if (k >= swap->chunk_count)
         return;
     fill_cells(swap, k);
     publish_out(swap, k);
+    keep_chunk(swap, k);
 }
 
 /* Until the peer's chunk k is there. */
@@ -365,8 +374,10 @@ static enum shc_status trade_cells(const struct shc_swap *swap, uint64_t k)
                        swap->got(task, peer, k), swap->given(task, peer, k + depth));
         shc_exchange_swap(task->arena, peer, slot);
     }
-    if (k + depth < swap->chunk_count)
+    if (k + depth < swap->chunk_count) {
         publish_out(swap, k + depth);
+        keep_chunk(swap, k + depth);
+    }
     return SHC_OK;
 }
 
@@ -387,6 +398,8 @@ static enum shc_status trade_one(const struct shc_swap *swap)
 
 enum shc_status shc_swap_run(const struct shc_swap *swap)
 {
+    if (swap->begun)
+        keep_chunk(swap, 0);
     if (swap->begun && swap->chunk_count == 1 && !swap->take)
         return trade_one(swap);
     SHC_TRY(shc_check_length(swap->task, swap->chunk_count));

@@ -36,10 +36,16 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
                            chunk.bytes);
 }
 
-/* This rank's own block; nothing to do where the input is that block. */
+/* That piece of this rank's own block; nothing to do where the input is that block. */
+static void keep(struct shc_task *task, struct shc_span piece)
+{
+    const size_t own = (size_t)task->seat->rank * task->in.bytes;
+    shc_task_keep(task, piece.offset, own + piece.offset, piece.bytes);
+}
+
 static void keep_own(struct shc_task *task)
 {
-    shc_task_keep(task, 0, (size_t)task->seat->rank * task->in.bytes, task->in.bytes);
+    keep(task, (struct shc_span){0, task->in.bytes});
 }
 
 /* All of it lies in the call lines or in the small slots. */
@@ -71,17 +77,22 @@ static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
     return (struct shc_span){(size_t)peer * task->in.bytes + chunk.offset, chunk.bytes};
 }
 
+static void keep_chunk(struct shc_task *task, uint64_t k)
+{
+    keep(task, given(task, -1, k));
+}
+
 static enum shc_status run_staged(struct shc_task *task)
 {
     /* All-gather of two: what one has read is where it stores next. */
     const bool swaps = task->seat->world_size == 2 && task->call.kind == SHC_ALL_GATHER;
-    struct shc_swap swap = {.task = task, .given = given, .got = got};
+    struct shc_swap swap = {.task = task, .given = given, .got = got, .keep = keep_chunk};
     bool arena;
     if (swaps)
         shc_swap_begin(&swap);
     shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
-    if (takes(task))
+    if (task->seat->world_size == 1 || taker_of(task) == task->seat->rank)
         keep_own(task);
     if (task->seat->world_size == 1)
         return SHC_OK;
@@ -97,6 +108,7 @@ static enum shc_status run_staged(struct shc_task *task)
         .taker = taker_of(task),
         .give = shc_give_input,
         .take = take,
+        .keep = taker_of(task) < 0 ? keep : NULL,
     };
     return shc_shout_run(&shout);
 }

@@ -90,6 +90,14 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
     }
 }
 
+static void keep(struct shc_task *task, struct shc_span chunk)
+{
+    const struct spread *spread = task->more;
+    const struct shc_span own = shc_blocks_at(spread->blocks, task->seat->rank);
+    const struct shc_span piece = shc_plan_overlap(chunk, (struct shc_span){0, own.bytes});
+    shc_task_keep(task, piece.offset, own.offset + piece.offset, piece.bytes);
+}
+
 /* Takes the blocks that came with the call lines; gives back the largest of those that did not. */
 static size_t take_packed(struct shc_task *task, const struct spread *spread)
 {
@@ -109,13 +117,13 @@ enum shc_status shc_blocks_spread(struct shc_task *task, const struct shc_blocks
                                   size_t skip)
 {
     const struct spread spread = {.blocks = blocks, .skip = skip};
-    const struct shc_span own = shc_blocks_at(blocks, task->seat->rank);
     bool arena;
     task->more = &spread;
-    shc_task_keep(task, 0, own.offset, own.bytes);
     size_t largest = take_packed(task, &spread);
-    if (largest == 0 || task->seat->world_size == 1)
+    if (largest == 0 || task->seat->world_size == 1) {
+        keep(task, (struct shc_span){0, task->in.bytes});
         return SHC_OK;
+    }
     SHC_TRY(shc_task_arena(task, &arena));
     if (!arena) /* the packed blocks lie in the slots that are about to be filled */
         SHC_TRY(shc_small_slots_reuse(task));
@@ -127,6 +135,7 @@ enum shc_status shc_blocks_spread(struct shc_task *task, const struct shc_blocks
         .first_step = arena ? 0 : 1,
         .give = shc_give_input,
         .take = take,
+        .keep = keep,
     };
     return shc_shout_run(&shout);
 }
