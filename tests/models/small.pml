@@ -4,8 +4,8 @@
  *
  * Mirrors run_small() of src/shm/coll/ and shc_shout_run() without an arena; docs/PROTOCOL.md,
  * sections 2 and 6. Two or three ranks make EPOCHS operations. The first rank to get there chooses
- * what the operation is: one slot per rank filled before the call line, or one by rank 0 alone, which is
- * always the same one; or a message cut into 2 or 3
+ * what the operation is: one slot per rank filled before the call line; or, always in their own
+ * blocks, one by rank 0 alone, or by everybody else for rank 0 alone; or a message cut into 2 or 3
  * chunks, given by all or by rank 0 alone. Call lines are plain epochs here: calls.pml has them.
  *
  * FAULT_no_trailing_wait    a chunked operation ends without waiting for the others' last read
@@ -18,7 +18,7 @@
 #define RANKS  3
 #define EPOCHS 3
 
-mtype = { UNKNOWN, SMALL, ROOT_SMALL, ALL_GIVE, ROOT_GIVES, ROOT_TAKES };
+mtype = { UNKNOWN, SMALL, ROOT_SMALL, OTHERS_SMALL, ALL_GIVE, ROOT_GIVES, ROOT_TAKES };
 mtype kind[EPOCHS + 1] = UNKNOWN;
 byte chunks[EPOCHS + 1];
 
@@ -47,7 +47,7 @@ byte ranks = RANKS;   /* of them */
 #endif
 #define SLOT(rank) SLOT_IN(HOST(rank), epoch)
 
-#define CHUNKED (kind[epoch] != SMALL && kind[epoch] != ROOT_SMALL)
+#define CHUNKED (kind[epoch] != SMALL && kind[epoch] != ROOT_SMALL && kind[epoch] != OTHERS_SMALL)
 
 inline choose()
 {
@@ -57,6 +57,7 @@ inline choose()
             if
             :: kind[epoch] = SMALL
             :: kind[epoch] = ROOT_SMALL
+            :: kind[epoch] = OTHERS_SMALL
             :: kind[epoch] = ALL_GIVE
             :: kind[epoch] = ROOT_GIVES
             :: kind[epoch] = ROOT_TAKES
@@ -141,6 +142,7 @@ proctype Rank(byte me)
         if
         :: kind[epoch] == SMALL -> SLOT(me) = FILLED(me, 0)
         :: kind[epoch] == ROOT_SMALL && me == 0 -> SLOT_IN(0, epoch) = FILLED(0, 0)
+        :: kind[epoch] == OTHERS_SMALL && me != 0 -> SLOT_IN(me, epoch) = FILLED(me, 0)
 #ifdef FAULT_fill_before_meeting
         :: CHUNKED && GIVES(me) -> SLOT_IN(me, 0) = FILLED(me, 0); progress[me] = P(1)
 #endif
@@ -154,6 +156,10 @@ proctype Rank(byte me)
             assert(SLOT(NEXT(1)) == FILLED(NEXT(1), 0));
             assert(SLOT(NEXT(2)) == FILLED(NEXT(2), 0))
         :: kind[epoch] == ROOT_SMALL -> assert(SLOT_IN(0, epoch) == FILLED(0, 0))
+        :: kind[epoch] == OTHERS_SMALL && me == 0 ->
+            assert(SLOT_IN(1, epoch) == FILLED(1, 0));
+            assert(ranks == 2 || SLOT_IN(2, epoch) == FILLED(2, 0))
+        :: kind[epoch] == OTHERS_SMALL && me != 0
         :: else -> chunked()
         fi
     }

@@ -2,6 +2,7 @@
 // Call lines: what is kept when a call repeats, and what a reader makes of it.
 extern "C" {
 #include "shm/proto/call.h"
+#include "shm/proto/wait.h"
 }
 
 #include <algorithm>
@@ -153,6 +154,32 @@ TEST_F(Lines, TheLatestCallIsKnownWhoeverHasTheLine)
     publish(1, 3, a); // to rank 0's line of operation 1
     EXPECT_NE(latest().find("#2 "), std::string::npos) << latest();
     EXPECT_NE(latest().find("[6]"), std::string::npos) << latest();
+}
+
+// What a rank has filled alone it asks for again behind the next meeting, and no sooner: its readers have
+// it until then.
+TEST_F(Lines, ASmallSlotIsTakenBackBehindTheNextMeeting)
+{
+    shc_call call = call_of(SHC_BROADCAST, 100);
+    shc_call_settle(&call);
+    shc_wait wait;
+    shc_wait_init(&wait, &seats_[0], SHC_NO_DEADLINE);
+    wait.call = &call;
+    const auto meet = [&](uint64_t epoch) {
+        for (int rank = 0; rank < kWorld; rank++)
+            publish(rank, epoch, call);
+        wait.epoch = epoch;
+        return shc_call_meet(&wait);
+    };
+    seats_[0].lent[1] = 400; // in operation 1
+    ASSERT_EQ(meet(1), SHC_OK);
+    EXPECT_EQ(seats_[0].lent[1], 400u);
+    seats_[0].lent[0] = 100; // in operation 2
+    ASSERT_EQ(meet(2), SHC_OK);
+    EXPECT_EQ(seats_[0].lent[1], 0u);
+    EXPECT_EQ(seats_[0].lent[0], 100u);
+    ASSERT_EQ(meet(3), SHC_OK);
+    EXPECT_EQ(seats_[0].lent[0], 0u);
 }
 
 } // namespace

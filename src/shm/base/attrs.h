@@ -31,7 +31,10 @@
 /* Fields of different writers are this far apart: two 64-byte lines, because the adjacent-line
  * prefetcher pulls lines in pairs. */
 #define SHC_LINE_BYTES 128
-#define SHC_PAGE_BYTES 4096
+
+/* What a CPU fetches at once, or less. */
+#define SHC_CPU_LINE_BYTES 64
+#define SHC_PAGE_BYTES     4096
 
 #ifndef __CUDACC__ /* nothing spins there */
 /* One polite turn of a spin loop. */
@@ -54,5 +57,18 @@ SHC_INLINE void shc_cpu_hold_loads(void)
 #if defined(__x86_64__) || defined(__i386__)
     __asm__ __volatile__("lfence" ::: "memory");
 #endif
+}
+
+/* Will be stored to: asks for the lines now. Whole ones. (gcc has a hint for that, but leaves out that
+ * it is for writing unless it is told of the processor; one that does not know it skips it.) */
+SHC_INLINE void shc_cpu_will_store(const char *memory, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += SHC_CPU_LINE_BYTES) {
+#if defined(__x86_64__)
+        __asm__ __volatile__("prefetchw %0" ::"m"(memory[at]));
+#else
+        __builtin_prefetch(memory + at, 1);
+#endif
+    }
 }
 #endif

@@ -121,8 +121,13 @@ enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line, size_
     const void *src[SHC_MAX_WORLD];
     double factors[SHC_MAX_WORLD];
     void *dst[1];
-    if (!in_line)
-        shc_buf_read(&task->in, 0, shc_task_round_place(task, seat->rank, false), task->in.bytes);
+    const bool one_way = task->call.kind == SHC_REDUCE;
+    if (!in_line && !(one_way && task->call.root == seat->rank)) {
+        shc_buf_read(&task->in, 0, shc_task_round_place(task, seat->rank, false, one_way),
+                     task->in.bytes);
+        if (one_way)
+            shc_task_lend(task, task->in.bytes);
+    }
     shc_task_enter_reducing(task, in_line ? task->in.bytes : 0);
     SHC_TRY(shc_task_meet(task));
     if (where.bytes == 0)
@@ -130,7 +135,7 @@ enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line, size_
     shc_task_read_factors(task, factors);
     const size_t ahead = in_line ? shc_task_factor_bytes(task) : 0;
     for (int rank = 0; rank < seat->world_size; rank++)
-        src[rank] = shc_task_round_place(task, rank, in_line) + ahead + skip;
+        src[rank] = shc_task_round_place(task, rank, in_line, one_way) + ahead + skip;
     /* The other ranks have fetched the lines that this one has stored to. (By shc_task_reduce_cells(),
      * which has a second table of places, 8 and 64 bytes take 1.07 to 1.2 times as long.) */
     src[seat->rank] = shc_task_own(task, (struct shc_span){skip, where.bytes});

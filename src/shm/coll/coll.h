@@ -102,19 +102,24 @@ SHC_INLINE char *shc_task_payload(const struct shc_task *task, int rank)
 }
 
 /* Where a rank's bytes of this operation are when one round does: in its call line, or in its small
- * slot of this epoch. */
-SHC_INLINE char *shc_task_round_place(const struct shc_task *task, int rank, bool in_line)
+ * slot of this epoch. Not all store `one_way`: who does stays in its own block then, so that fewer
+ * lines go round, and tells of it (shc_task_lend()). */
+SHC_INLINE char *shc_task_round_place(const struct shc_task *task, int rank, bool in_line,
+                                      bool one_way)
 {
-    return in_line ? shc_task_payload(task, rank)
+    if (in_line)
+        return shc_task_payload(task, rank);
+    return one_way ? shc_seat_slot_in(task->seat, rank, task->wait.epoch)
                    : shc_seat_small_slot(task->seat, rank, task->wait.epoch);
 }
 
-/* The same where the root alone stores: always in its own block, so that fewer lines go round. */
-SHC_INLINE char *shc_task_root_place(const struct shc_task *task, bool in_line)
+/* The others read so many bytes of the small slot in this rank's block, and nobody stores there but this
+ * rank. They will have done so when all meet in the next operation: then this rank asks for the
+ * lines, before it stores to them in the one after that. */
+SHC_INLINE void shc_task_lend(struct shc_task *task, size_t bytes)
 {
-    const int root = task->call.root;
-    return in_line ? shc_task_payload(task, root)
-                   : shc_seat_slot_in(task->seat, root, task->wait.epoch);
+    task->seat->lent[task->wait.epoch & 1] =
+        (uint32_t)shc_min_size(bytes, task->tuning->take_back_bytes);
 }
 
 /* Bytes of the rank's factor, in front of its payload. */

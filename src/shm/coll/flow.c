@@ -255,6 +255,26 @@ void shc_shout_begin(struct shc_shout *shout)
     }
 }
 
+/*
+ * Who gives alone has nothing to do until the others have taken it. The places that the next such
+ * message goes to were last read in some operation before: it asks for their lines meanwhile, which its
+ * stores would have to fetch from those readers one behind the other. Not beyond the places of this
+ * operation: those are being read.
+ */
+static void take_back(const struct shout_flow *flow)
+{
+    const struct shc_task *task = flow->shout->task;
+    const struct shc_pace *pace = pace_of(task);
+    const size_t bytes = shc_min_size(flow->shout->total_bytes, task->tuning->take_back_bytes);
+    if (flow->small || flow->takes || (pace && pace->way == SHC_WAY_PAST) ||
+        flow->chunk_count + shc_div_ceil(bytes, flow->place_bytes) > flow->depth)
+        return;
+    for (size_t done = 0; done < bytes; done += flow->place_bytes)
+        shc_cpu_will_store(
+            slot_of(flow, task->seat->rank, flow->chunk_count + done / flow->place_bytes),
+            shc_min_size(flow->place_bytes, bytes - done));
+}
+
 enum shc_status shc_shout_run(const struct shc_shout *shout)
 {
     struct shc_task *task = shout->task;
@@ -280,6 +300,8 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
         SHC_TRY(wait_taken(&flow, n - 1));
     if (flow.timed_whole)
         note_pace(&flow);
+    if (flow.gives)
+        take_back(&flow);
     return SHC_OK;
 }
 

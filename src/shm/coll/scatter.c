@@ -58,9 +58,12 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
     const bool is_root = task->seat->rank == root;
     const struct shc_span all = {0, others_bytes(task)};
     char *slots[SHC_MAX_WORLD];
-    slots[root] = shc_task_root_place(task, in_line);
-    if (is_root)
+    slots[root] = shc_task_round_place(task, root, in_line, true);
+    if (is_root) {
         give(task, all, slots[root]);
+        if (!in_line)
+            shc_task_lend(task, all.bytes);
+    }
     shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     if (is_root)

@@ -56,6 +56,8 @@ struct shc_seat {
     uint64_t late_ns; /* a wait is reported after this long */
     uint64_t key;     /* others look for it in this process's memory (struct shc_identity_shm) */
     shc_a64 pulled;   /* stored to by the runner: operations whose blocks were copied so */
+    uint32_t
+        lent[SHC_SMALL_SLOTS]; /* the runner's: bytes of its own small slots that others read */
     /* Writes what that rank's process does in another group that this process is in too, or "". May
      * be NULL. */
     void (*elsewhere)(const struct shc_seat *seat, int rank, char *text, size_t capacity);

@@ -466,9 +466,16 @@ bool shc_call_all_here(const struct shc_wait *wait)
     return true;
 }
 
+/* All have read the small slot that this rank has filled alone in the operation before. */
+static SHC_NOINLINE void take_back(struct shc_seat *seat, uint64_t before)
+{
+    shc_cpu_will_store(shc_seat_slot_in(seat, seat->rank, before), seat->lent[before & 1]);
+    seat->lent[before & 1] = 0;
+}
+
 enum shc_status shc_call_meet(struct shc_wait *wait)
 {
-    const struct shc_seat *seat = wait->seat;
+    struct shc_seat *seat = wait->seat;
     /* Not this rank's own line's: the others are fetching that. */
     const uint64_t epoch = wait->epoch, hash = wait->call->agreed;
     if (seat->world_size == 2)
@@ -481,6 +488,8 @@ enum shc_status shc_call_meet(struct shc_wait *wait)
             return judge_mismatch(wait, peer);
     }
     wait->entered = true;
+    if (SHC_UNLIKELY(seat->lent[(epoch - 1) & 1] != 0))
+        take_back(seat, epoch - 1);
     return SHC_OK;
 }
 
