@@ -244,12 +244,17 @@ static void copy_past(void *restrict to, const void *restrict from, size_t bytes
 
 typedef void (*copy_fn)(void *restrict to, const void *restrict from, size_t bytes);
 
-/* A way through the ring: how the writer copies, and the reader, and in what pieces; and which rank
- * copies as many bytes of its own each time (-1: none). */
+/* Who copies as many bytes of its own each time. */
+enum keeper { NOBODY, WRITER, READER };
+
+/* A way through the ring: how the writer copies, and the reader, and in what pieces. A writer that is
+ * always the same runs ahead of its reader, as in a stream; the root of an operation is another one
+ * each time, as in calls.c. */
 struct ring {
     copy_fn write, read;
     size_t piece;
-    int keeper;
+    bool in_turns;
+    enum keeper keeper;
 };
 
 static const copy_fn ring_copies[][2] = {
@@ -258,22 +263,22 @@ static const copy_fn ring_copies[][2] = {
     {copy_past, copy_vectors},
 };
 
-static void keep(const struct world *world, int keeper, size_t bytes)
+static void keep(const struct world *world, size_t bytes)
 {
-    if (world->rank == keeper)
-        memcpy((char *)world->got + bytes, (char *)world->given + bytes, bytes);
+    memcpy((char *)world->got + bytes, (char *)world->given + bytes, bytes);
 }
 
-/* `bytes` from rank 0's memory into rank 1's; `done` pieces were there before. */
+/* `bytes` from one rank's memory into the other's; `done` pieces were there before. */
 static uint64_t run_ring(const struct world *world, const struct ring *ring, size_t bytes,
                          uint64_t done)
 {
     shc_a64 *stored = &shared()->flag[0][0], *read = &shared()->flag[1][0];
-    const uint64_t slots = RING_BYTES / ring->piece;
-    char *mine = (char *)(world->rank == 0 ? world->given : world->got);
+    const uint64_t slots = RING_BYTES / ring->piece, pass = done / (bytes / ring->piece);
+    const bool writes = (uint64_t)world->rank == (ring->in_turns ? pass % 2 : 0);
+    char *mine = (char *)(writes ? world->given : world->got);
     for (size_t at = 0; at < bytes; at += ring->piece, done++) {
         char *slot = shared()->ring + done % slots * ring->piece;
-        if (world->rank == 0) {
+        if (writes) {
             await_count(read, done < slots ? 0 : done + 1 - slots);
             ring->write(slot, mine + at, ring->piece);
         } else {
@@ -281,9 +286,10 @@ static uint64_t run_ring(const struct world *world, const struct ring *ring, siz
             ring->read(mine + at, slot, ring->piece);
         }
         /* release bare -> acquire in await_count(): as there. */
-        shc_a64_store_release(world->rank == 0 ? stored : read, done + 1);
+        shc_a64_store_release(writes ? stored : read, done + 1);
     }
-    keep(world, ring->keeper, bytes);
+    if (ring->keeper == (writes ? WRITER : READER))
+        keep(world, bytes);
     return done;
 }
 
@@ -306,11 +312,11 @@ static double time_ring(const struct world *world, const struct ring *ring, size
     return median_of_slowest(seconds, TURNS);
 }
 
-static double least_ring(const struct world *world, size_t bytes, int keeper)
+static double least_ring(const struct world *world, size_t bytes, bool in_turns, enum keeper keeper)
 {
     double least = 0;
     for (size_t way = 0; way < sizeof ring_copies / sizeof *ring_copies; way++) {
-        struct ring ring = {ring_copies[way][0], ring_copies[way][1], 0, keeper};
+        struct ring ring = {ring_copies[way][0], ring_copies[way][1], 0, in_turns, keeper};
         for (ring.piece = (size_t)16 << 10; ring.piece <= LONG_BYTES; ring.piece *= 2) {
             const double seconds = time_ring(world, &ring, bytes);
             least = least == 0 ? seconds : lesser(least, seconds);
@@ -328,27 +334,27 @@ double bare_pass(const struct world *world, size_t bytes)
 
 double bare_stream(const struct world *world, size_t bytes)
 {
-    return bytes >= LONG_BYTES ? least_ring(world, bytes, -1) : 0;
+    return bytes >= LONG_BYTES ? least_ring(world, bytes, false, NOBODY) : 0;
 }
 
-static double one_way(const struct world *world, size_t bytes, int keeper)
+static double one_way(const struct world *world, size_t bytes, enum keeper keeper)
 {
-    return bytes <= SHORT_BYTES ? bare_pass(world, bytes) : least_ring(world, bytes, keeper);
+    return bytes <= SHORT_BYTES ? bare_pass(world, bytes) : least_ring(world, bytes, true, keeper);
 }
 
 double bare_one_way(const struct world *world, size_t bytes)
 {
-    return one_way(world, bytes, -1);
+    return one_way(world, bytes, NOBODY);
 }
 
 double bare_gather(const struct world *world, size_t bytes)
 {
-    return one_way(world, bytes, 1);
+    return one_way(world, bytes, READER);
 }
 
 double bare_scatter(const struct world *world, size_t bytes)
 {
-    return one_way(world, bytes, 0);
+    return one_way(world, bytes, WRITER);
 }
 
 double bare_all_reduce(const struct world *world, size_t bytes)
