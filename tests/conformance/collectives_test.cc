@@ -233,6 +233,34 @@ void every_operation(Rank &rank)
     }
 }
 
+// One of them, from a seed that is the same on all ranks.
+void any_operation(Rank &rank, unsigned seed, size_t count)
+{
+    const int root = rand_r(&seed) % rank.world;
+    const bool other = rand_r(&seed) % 2 == 0;
+    switch (rand_r(&seed) % 11) {
+    case 0:
+        return broadcast_from(rank, root, count);
+    case 1:
+        return all_gather_flat(rank, count, other);
+    case 2:
+        return barrier(rank);
+    case 3:
+        return reduce_to(rank, root, count);
+    case 4:
+        return gather_to(rank, root, count);
+    case 5:
+        return scatter_from(rank, root, count);
+    case 6:
+        return reduce_scatter(rank, count);
+    case 7:
+    case 8:
+        return all_to_all(rank, count, other);
+    default:
+        return all_reduce_in_place(rank, count);
+    }
+}
+
 class Collectives : public ::testing::TestWithParam<Case>
 {
 };
@@ -263,37 +291,23 @@ TEST_P(Collectives, GiveTheRightResultWhenRanksAreLateAtRandom)
                 unsigned shared_seed = 99u + static_cast<unsigned>(round);
                 size_t count = kCounts[static_cast<size_t>(rand_r(&shared_seed)) %
                                        (sizeof kCounts / sizeof kCounts[0] - 1)];
-                int root = rand_r(&shared_seed) % rank.world;
-                switch (rand_r(&shared_seed) % 11) {
-                case 0:
-                    broadcast_from(rank, root, count);
-                    break;
-                case 1:
-                    all_gather_flat(rank, count, round % 2 == 0);
-                    break;
-                case 2:
-                    barrier(rank);
-                    break;
-                case 3:
-                    reduce_to(rank, root, count);
-                    break;
-                case 4:
-                    gather_to(rank, root, count);
-                    break;
-                case 5:
-                    scatter_from(rank, root, count);
-                    break;
-                case 6:
-                    reduce_scatter(rank, count);
-                    break;
-                case 7:
-                case 8:
-                    all_to_all(rank, count, round % 2 == 0);
-                    break;
-                default:
-                    all_reduce_in_place(rank, count);
-                }
+                any_operation(rank, shared_seed, count);
             }
+        },
+        options);
+}
+
+// Small slots change hands in some operations and stay in others: each kind behind each other one, in
+// every place of the turn.
+TEST_P(Collectives, GiveTheRightResultWhenSmallOnesFollowInAnyOrder)
+{
+    const Options options = options_of(GetParam());
+    run_ranks(
+        GetParam().mode, GetParam().world,
+        [](Rank &rank) {
+            const size_t counts[] = {1, 20, 100, 513, 1100};
+            for (unsigned round = 0; round < 600 && !::testing::Test::HasFailure(); round++)
+                any_operation(rank, 7 * round, counts[round / 3 % std::size(counts)]);
         },
         options);
 }
@@ -312,10 +326,11 @@ TEST(SmallArenas, ChangeNoResult)
 
 const char *const kExtremes[] = {
     // the smallest cells and slots, and as few of them as there may be
-    "chunk=4k,chunk_of_many=4k,turn=2k,depth=2,shout=2k,shout_depth=2,shout_depth_of_many=2",
+    "chunk=4k,chunk_of_many=4k,turn=2k,depth=2,shout=2k,shout_depth=2,shout_depth_of_many=2,"
+    "ask_ahead=never",
     // the largest
     "chunk=32m,chunk_of_many=32m,turn=128k,depth=4,shout=128k,shout_depth=32,flag=128k,"
-    "all_reduce.one_use=128k",
+    "all_reduce.one_use=128k,ask_ahead=0",
     // everything through the small slots that they can carry
     "all_reduce.inline=0,all_reduce.small=8k,all_reduce.small_of_two=8k,all_gather.inline=0,"
     "all_gather.small_of_two=8k,reduce_scatter.inline=0,reduce_scatter.small_of_two=8k,"

@@ -13,6 +13,7 @@
  * FAULT_refills_early       a chunk goes into a slot that the one before it has not been taken from
  * FAULT_one_slot            one slot per rank instead of two
  * FAULT_turns_alone         of two ranks' slots only one's change hands
+ * FAULT_one_way_turns       who reads what some alone have filled looks where all would have
  */
 
 #define RANKS  3
@@ -157,7 +158,11 @@ proctype Rank(byte me)
             assert(SLOT(NEXT(2)) == FILLED(NEXT(2), 0))
         :: kind[epoch] == ROOT_SMALL -> assert(SLOT_IN(0, epoch) == FILLED(0, 0))
         :: kind[epoch] == OTHERS_SMALL && me == 0 ->
+#ifdef FAULT_one_way_turns
+            assert(SLOT(1) == FILLED(1, 0));
+#else
             assert(SLOT_IN(1, epoch) == FILLED(1, 0));
+#endif
             assert(ranks == 2 || SLOT_IN(2, epoch) == FILLED(2, 0))
         :: kind[epoch] == OTHERS_SMALL && me != 0
         :: else -> chunked()

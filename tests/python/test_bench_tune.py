@@ -40,7 +40,7 @@ PRESETS = {
     "shout_depth_of_many": 4.0,
     "flag": 2048.0,
     "stream": 32768.0,
-    "take_back": 32768.0,
+    "ask_ahead": 32768.0,
 }
 
 Cost = Callable[[str, Point], float]  # of a setting and a point, beside 1 for the preset

@@ -32,6 +32,18 @@ TEST(Plan, ChunksCoverTheMessageWithoutOverlap)
     }
 }
 
+TEST(Plan, FreePlacesAreThoseThatNoChunkHasComeRoundTo)
+{
+    EXPECT_EQ(shc_plan_free_bytes(1, 4, 100, 1000), 300u);
+    EXPECT_EQ(shc_plan_free_bytes(3, 4, 100, 1000), 100u);
+    EXPECT_EQ(shc_plan_free_bytes(3, 4, 100, SIZE_MAX), 100u);
+    EXPECT_EQ(shc_plan_free_bytes(3, 4, 100, 99), 99u);
+    EXPECT_EQ(shc_plan_free_bytes(4, 4, 100, 1000), 0u);
+    EXPECT_EQ(shc_plan_free_bytes(5, 4, 100, SIZE_MAX), 0u);
+    EXPECT_EQ(shc_plan_free_bytes(UINT64_MAX, 4, 100, 1000), 0u);
+    EXPECT_EQ(shc_plan_free_bytes(1, 2, 100, 0), 0u);
+}
+
 TEST(Plan, SlicesCoverAChunkAndBeginOnWholeLines)
 {
     for (int world : {1, 2, 3, 7, 64}) {

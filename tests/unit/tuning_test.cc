@@ -165,7 +165,7 @@ TEST(Tuning, RanksCompareAllButWhatEachMayDecide)
                             : key.find(".inline") != std::string::npos ? "8"
                                                                        : "6k";
         shc_tuning mine = read_good(key + "=" + other);
-        if (key == "stream" || key == "take_back") {
+        if (key == "stream" || key == "ask_ahead") {
             EXPECT_EQ(shc_tuning_compare(&mine, words), SHC_OK);
             continue;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Compiler attributes and the two sizes everything shared is aligned to.
+ * Compiler attributes and the sizes that everything shared is aligned to.
  * Header-only, usable from C11, C++17 and CUDA.
  */
 
@@ -32,9 +32,10 @@
  * prefetcher pulls lines in pairs. */
 #define SHC_LINE_BYTES 128
 
+#define SHC_PAGE_BYTES 4096
+
 /* What a CPU fetches at once, or less. */
 #define SHC_CPU_LINE_BYTES 64
-#define SHC_PAGE_BYTES     4096
 
 #ifndef __CUDACC__ /* nothing spins there */
 /* One polite turn of a spin loop. */
@@ -59,8 +60,8 @@ SHC_INLINE void shc_cpu_hold_loads(void)
 #endif
 }
 
-/* Will be stored to: asks for the lines now. Whole ones. (gcc has a hint for that, but leaves out that
- * it is for writing unless it is told of the processor; one that does not know it skips it.) */
+/* That memory will be stored to: asks for its lines now. (gcc's own hint says nothing of writing unless
+ * gcc may assume a newer processor; an old one skips the instruction.) */
 SHC_INLINE void shc_cpu_will_store(const char *memory, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += SHC_CPU_LINE_BYTES) {

@@ -113,13 +113,14 @@ SHC_INLINE char *shc_task_round_place(const struct shc_task *task, int rank, boo
                    : shc_seat_small_slot(task->seat, rank, task->wait.epoch);
 }
 
-/* The others read so many bytes of the small slot in this rank's block, and nobody stores there but this
- * rank. They will have done so when all meet in the next operation: then this rank asks for the
- * lines, before it stores to them in the one after that. */
+/* The others read so many bytes of the small slot in this rank's block in this operation, in which it is
+ * this rank that stores there, and takes nothing itself. The others have read them when all meet in
+ * the next operation: then this rank asks for the lines, as it is likely to store to them in the one
+ * after that. */
 SHC_INLINE void shc_task_lend(struct shc_task *task, size_t bytes)
 {
     task->seat->lent[task->wait.epoch & 1] =
-        (uint32_t)shc_min_size(bytes, task->tuning->take_back_bytes);
+        (uint32_t)shc_min_size(bytes, task->tuning->ask_ahead_bytes);
 }
 
 /* Bytes of the rank's factor, in front of its payload. */
@@ -191,7 +192,8 @@ void shc_task_reduce_cells(struct shc_task *task, char *const *cells, struct shc
 SHC_NODISCARD enum shc_status shc_task_reduce_alone(struct shc_task *task);
 
 /* The whole of one in one round: everybody's input lies in the call lines (in_line) or in the small
- * slots. `skip` bytes into it begins what this rank reduces into that piece of its output. */
+ * slots, but for that of a reduce's root, which stays in the root's memory. `skip` bytes into it
+ * begins what this rank reduces into that piece of its output. */
 SHC_NODISCARD enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line,
                                                     size_t skip, struct shc_span where);
 
@@ -244,7 +246,9 @@ struct shc_shout {
     uint64_t begun;      /* chunks that shc_shout_begin() has stored */
     void (*give)(struct shc_task *task, struct shc_span chunk, char *slot);
     void (*take)(struct shc_task *task, struct shc_span chunk, char *const *slots);
-    void (*keep)(struct shc_task *task, struct shc_span chunk); /* as in struct shc_swap */
+    /* Where this rank gives: behind the publication of a chunk, while the caches have it, what it keeps
+     * of that; the chunk may reach beyond its input. Or NULL. Not with shc_shout_begin(). */
+    void (*keep)(struct shc_task *task, struct shc_span chunk);
 };
 
 /* That piece of this rank's input into its shout slot: past the caches where it is a large one
@@ -276,8 +280,7 @@ struct shc_swap {
     struct shc_span (*given)(const struct shc_task *task, int peer, uint64_t k);
     struct shc_span (*got)(const struct shc_task *task, int peer, uint64_t k);
     void (*take)(struct shc_task *task, uint64_t k, char *const *cells); /* NULL: got() */
-    /* Behind the publication of chunk k, while the caches have it: what this rank keeps of it. Or
-     * NULL. */
+    /* Likewise what this rank keeps of chunk k. Or NULL. */
     void (*keep)(struct shc_task *task, uint64_t k);
     bool begun; /* set by shc_swap_begin() */
 };

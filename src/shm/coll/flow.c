@@ -51,7 +51,8 @@ static void note_pace(struct shout_flow *flow)
     flow->placed = 0;
 }
 
-/* Behind chunk k: rounds, and the rest of this rank's input, which may end before the flow. */
+/* Behind chunk k: rounds, and the rest of this rank's input, which may end before the flow. What was
+ * kept of the chunks before takes its part of the time, whatever the way. */
 static void note_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chunk)
 {
     const size_t input = flow->shout->task->in.bytes;
@@ -256,19 +257,20 @@ void shc_shout_begin(struct shc_shout *shout)
 }
 
 /*
- * Who gives alone has nothing to do until the others have taken it. The places that the next such
- * message goes to were last read in some operation before: it asks for their lines meanwhile, which its
- * stores would have to fetch from those readers one behind the other. Not beyond the places of this
+ * Who gives and takes nothing is done while the others still take. The places that its next message
+ * goes to were last read in some operation before: it asks for their lines now, which its stores would
+ * have to fetch from those readers, and is done some instructions later. Not beyond the places of this
  * operation: those are being read.
  */
-static void take_back(const struct shout_flow *flow)
+static void ask_ahead(const struct shout_flow *flow)
 {
     const struct shc_task *task = flow->shout->task;
     const struct shc_pace *pace = pace_of(task);
-    const size_t bytes = shc_min_size(flow->shout->total_bytes, task->tuning->take_back_bytes);
-    if (flow->small || flow->takes || (pace && pace->way == SHC_WAY_PAST) ||
-        flow->chunk_count + shc_div_ceil(bytes, flow->place_bytes) > flow->depth)
+    if (flow->small || flow->takes || (pace && pace->way == SHC_WAY_PAST))
         return;
+    const size_t wanted = shc_min_size(flow->shout->total_bytes, task->tuning->ask_ahead_bytes);
+    const size_t bytes =
+        shc_plan_free_bytes(flow->chunk_count, flow->depth, flow->place_bytes, wanted);
     for (size_t done = 0; done < bytes; done += flow->place_bytes)
         shc_cpu_will_store(
             slot_of(flow, task->seat->rank, flow->chunk_count + done / flow->place_bytes),
@@ -301,7 +303,7 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
     if (flow.timed_whole)
         note_pace(&flow);
     if (flow.gives)
-        take_back(&flow);
+        ask_ahead(&flow);
     return SHC_OK;
 }
 

@@ -4,7 +4,8 @@
  * outputs and a flat one are the same vector here.
  *
  *   inline  m <= 48 B    in the call lines
- *   small   m <= 8 KiB   each rank's small slot of this epoch's parity, before its call line;
+ *   small   m <= 8 KiB   each rank's small slot of this epoch's parity, before its call line (a
+ *                        gather's root needs none);
  *                        all-gather of two ranks: m <= 4 KiB
  *   staged               chunks through the givers' shout slots; all-gather of two ranks: through
  *                        the exchange cells of the pair, the first before the call line

@@ -44,6 +44,15 @@ SHC_INLINE struct shc_span shc_plan_overlap(struct shc_span a, struct shc_span b
     return (struct shc_span){begin, end > begin ? end - begin : 0};
 }
 
+/* How many of the bytes wanted fit into those of `depth` places that `chunk_count` chunks, a place each
+ * and one behind the other, have not come round to. */
+SHC_INLINE size_t shc_plan_free_bytes(uint64_t chunk_count, uint32_t depth, size_t place_bytes,
+                                      size_t wanted)
+{
+    return chunk_count < depth ? shc_min_size((size_t)(depth - chunk_count) * place_bytes, wanted)
+                               : 0;
+}
+
 /*
  * Step numbers of a pipeline in which a rank first hands chunk k out and, one chunk later, works on
  * what the others handed out: out(0), out(1), work(0), out(2), work(1), ... The same on all ranks,

@@ -25,7 +25,7 @@ const struct shc_tuning shc_tuning_preset = {
     .long_turn_bytes = 8 << 20,
     .flag_bytes      = 2 << 10,
     .stream_bytes    = 32 << 10,
-    .take_back_bytes = 32 << 10,
+    .ask_ahead_bytes = 32 << 10,
     /* The root no longer copies all of it; blocks that the caches still have come to the others
      * faster through staging memory, where few wait for them. */
     .scatter_cma_bytes         = 8 << 20,

@@ -41,7 +41,7 @@ struct shc_tuning {
     size_t long_turn_bytes;   /* an all_reduce of so many and more uses the whole cell */
     size_t flag_bytes;        /* that are copied in the time that a flag costs */
     size_t stream_bytes;      /* what goes one way may pass the caches from here on */
-    size_t take_back_bytes;   /* of what others have read, who stores there next asks for so much */
+    size_t ask_ahead_bytes;   /* of what others have read, who stores there next asks for so much */
     size_t scatter_cma_bytes; /* more than two ranks: so many for others are copied by them */
     size_t scatter_cma_of_many_bytes; /* likewise with more ranks than four */
     struct shc_arena_sizes arena;

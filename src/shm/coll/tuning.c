@@ -52,7 +52,7 @@ static const struct key keys[] = {
      false},
     {"flag",           AT(flag_bytes),        1,     CELL,                1,    false, false},
     {"stream",         AT(stream_bytes),      0,     MANY,                1,    true,  true},
-    {"take_back",      AT(take_back_bytes),   0,     MANY,                1,    true,  true},
+    {"ask_ahead",      AT(ask_ahead_bytes),   0,     MANY,                1,    true,  true},
     {"scatter.cma",    AT(scatter_cma_bytes), 1,     MANY,                1,    true,  false},
     {"scatter.cma_of_many", AT(scatter_cma_of_many_bytes), 1, MANY,       1,    true,  false},
 };

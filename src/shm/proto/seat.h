@@ -56,8 +56,8 @@ struct shc_seat {
     uint64_t late_ns; /* a wait is reported after this long */
     uint64_t key;     /* others look for it in this process's memory (struct shc_identity_shm) */
     shc_a64 pulled;   /* stored to by the runner: operations whose blocks were copied so */
-    uint32_t
-        lent[SHC_SMALL_SLOTS]; /* the runner's: bytes of its own small slots that others read */
+    /* The runner's: bytes of the small slots in its block that it alone has stored, for others. */
+    uint32_t lent[SHC_SMALL_SLOTS];
     /* Writes what that rank's process does in another group that this process is in too, or "". May
      * be NULL. */
     void (*elsewhere)(const struct shc_seat *seat, int rank, char *text, size_t capacity);
@@ -107,8 +107,8 @@ SHC_INLINE struct shc_bell_shm *shc_seat_bell(const struct shc_seat *seat, int r
     return (struct shc_bell_shm *)(void *)(shc_seat_block(seat, rank) + SHC_BELL_OFFSET);
 }
 
-/* In whose block the rank stores its call line, and its small slot, for the operation of that epoch.
- * Those of two ranks change hands: who has read one in an operation is its writer two operations on,
+/* In whose block the rank stores its call line for the operation of that epoch, and its small slot where
+ * all ranks fill theirs. Those of two ranks change hands: who has read one in an operation is its writer two operations on,
  * and finds it in its own cache. */
 SHC_INLINE int shc_seat_host(const struct shc_seat *seat, int rank, uint64_t epoch)
 {

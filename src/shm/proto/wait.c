@@ -466,8 +466,8 @@ bool shc_call_all_here(const struct shc_wait *wait)
     return true;
 }
 
-/* All have read the small slot that this rank has filled alone in the operation before. */
-static SHC_NOINLINE void take_back(struct shc_seat *seat, uint64_t before)
+/* The others have read the small slot that this rank has filled for them in the operation before. */
+static SHC_NOINLINE void ask_ahead(struct shc_seat *seat, uint64_t before)
 {
     shc_cpu_will_store(shc_seat_slot_in(seat, seat->rank, before), seat->lent[before & 1]);
     seat->lent[before & 1] = 0;
@@ -489,7 +489,7 @@ enum shc_status shc_call_meet(struct shc_wait *wait)
     }
     wait->entered = true;
     if (SHC_UNLIKELY(seat->lent[(epoch - 1) & 1] != 0))
-        take_back(seat, epoch - 1);
+        ask_ahead(seat, epoch - 1);
     return SHC_OK;
 }
 
