@@ -158,7 +158,7 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
     struct shc_wait wait = {
         .seat = seat,
         .timeout_ns = timeout_ns ? timeout_ns : SHC_NO_DEADLINE,
-        .patience = seat->patience,
+        .patience = seat->patience_p2p,
         .interruptible = true,
     };
     shc_lock_take(&p2p->lock);

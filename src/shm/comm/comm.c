@@ -42,13 +42,13 @@ static int usable_cpus(const struct shc_seat *seat)
  * rank that is waited for. It covers the skew of ranks that run side by side; behind that, yielding
  * polls almost as fast and costs nobody a CPU he wants (docs/PERFORMANCE.md, "Waiting"). Who sleeps is
  * woken late, and perhaps on the CPU of who woke it. */
-static struct shc_patience patience_for(int threads, int cpus)
+static struct shc_patience patience_for(int threads, int cpus, uint64_t crowded_ns)
 {
     const int spin_us = shc_config_get()->spin_us;
     const bool room = threads <= cpus;
     const uint64_t spin_ns = spin_us >= 0 ? (uint64_t)spin_us * SHC_NS_PER_US
                              : room       ? SPIN_NS
-                                          : SPIN_CROWDED_NS;
+                                          : crowded_ns;
     return (struct shc_patience){
         .spins = shc_wait_spins_for(spin_ns),
         .yields = YIELDS,
@@ -81,9 +81,12 @@ static bool move_away(const struct shc_seat *seat)
 static void set_patience(struct shc_seat *seat)
 {
     int cpus = usable_cpus(seat);
-    seat->patience = patience_for(seat->world_size, cpus);
+    /* Some rank that a crowded collective waits for has no CPU; the other side of a message may well have
+     * one. */
+    seat->patience = patience_for(seat->world_size, cpus, 0);
+    seat->patience_p2p = patience_for(seat->world_size, cpus, SPIN_CROWDED_NS);
     /* Beside an engine the application's own thread wants to run. */
-    seat->patience_engine = patience_for(2 * seat->world_size, cpus);
+    seat->patience_engine = patience_for(2 * seat->world_size, cpus, SPIN_CROWDED_NS);
 }
 
 static enum shc_status check_config(const struct shc_comm_config *config)

@@ -367,7 +367,7 @@ static void await_line(struct shc_p2p *p2p, int peer)
     p2p->waiters++; /* keeps the memory mapped */
     const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, peer);
     shc_lock_drop(&p2p->lock);
-    uint32_t spins = p2p->comm->seat.patience.spins;
+    uint32_t spins = p2p->comm->seat.patience_p2p.spins;
     spins = spins < AT_ONCE_SPINS ? spins : AT_ONCE_SPINS;
     for (; spins > 0 && !shc_pair_news(&watch); spins--)
         shc_cpu_relax();

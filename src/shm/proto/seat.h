@@ -48,7 +48,8 @@ struct shc_seat {
     struct shc_mail_geometry mail;
     const char *group; /* its name, for messages */
     struct shc_os_process self;
-    struct shc_patience patience; /* of the application's threads */
+    struct shc_patience patience;     /* of the application's threads, in collectives */
+    struct shc_patience patience_p2p; /* and in messages */
     struct shc_patience patience_engine;
     struct shc_company company;
     /* Moves the calling thread to another CPU, if a rank of the group is on this one. */
