@@ -52,7 +52,8 @@ SETTINGS: tuple[tuple[tuple[str, str], ...], ...] = (
     (
         (
             "SHMCOLL_TUNING",
-            "chunk=4k,chunk_of_many=4k,turn=2k,depth=2,shout=2k,shout_depth=2,flag=1,ask_ahead=never",
+            "chunk=4k,chunk_of_many=4k,turn=2k,depth=2,shout=2k,shout_depth=2,flag=1,"
+            "ask_ahead=never",
         ),
     ),
     (("SHMCOLL_TUNING", "all_reduce.inline=0,all_reduce.small=0,all_reduce.small_of_two=0"),),

@@ -137,8 +137,8 @@ enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line, size_
     for (int rank = 0; rank < seat->world_size; rank++)
         src[rank] = shc_task_round_place(task, rank, in_line, one_way) + ahead + skip;
     /* The other ranks have fetched the lines that this one has stored to, and a reduce's root has stored
-     * to none: there lies an older operation's. (By shc_task_reduce_cells(),
-     * which has a second table of places, 8 and 64 bytes take 1.07 to 1.2 times as long.) */
+     * to none: there lies an older operation's. (By shc_task_reduce_cells(), which has a second table of
+     * places, 8 and 64 bytes take 1.07 to 1.2 times as long.) */
     src[seat->rank] = shc_task_own(task, (struct shc_span){skip, where.bytes});
     shc_task_reduce_to(task, src, where, dst, 0);
     return SHC_OK;

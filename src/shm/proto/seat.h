@@ -108,9 +108,9 @@ SHC_INLINE struct shc_bell_shm *shc_seat_bell(const struct shc_seat *seat, int r
     return (struct shc_bell_shm *)(void *)(shc_seat_block(seat, rank) + SHC_BELL_OFFSET);
 }
 
-/* In whose block the rank stores its call line for the operation of that epoch, and its small slot where
- * all ranks fill theirs. Those of two ranks change hands: who has read one in an operation is its writer two operations on,
- * and finds it in its own cache. */
+/* In whose block the rank stores its call line for the operation of that epoch, and its small slot
+ * where all ranks fill theirs. Those of two ranks change hands: who has read one in an operation is
+ * its writer two operations on, and finds it in its own cache. */
 SHC_INLINE int shc_seat_host(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
     return seat->world_size == 2 ? rank ^ (int)(epoch >> 1 & 1) : rank;
