@@ -118,18 +118,28 @@
 #define ACC     uint64_t
 #include "shm/kernel/reduce_tmpl.h"
 
+/* Compilers find no better product of bytes than one in words, spread and put together again. */
+#ifdef __F16C__
+#define NAME(x) u8s_##x
+#define MEM     shc_v16
+#define ACC     shc_v16
+#define ELEMS   SHC_VEC_BYTES
+#include "shm/kernel/reduce_tmpl.h"
+#endif
+
 #define KERNEL(type, redop, pre, op, post)                           \
     static void type##_k_##redop(const struct shc_reduce_args *args) \
     {                                                                \
         type##_run(args, pre, op, post);                             \
     }
 
-#define WRAPPING_KERNELS(type)                                      \
-    KERNEL(type, sum, type##_keep, type##_sum, type##_keep)         \
-    KERNEL(type, product, type##_keep, type##_product, type##_keep) \
-    KERNEL(type, band, type##_keep, type##_band, type##_keep)       \
-    KERNEL(type, bor, type##_keep, type##_bor, type##_keep)         \
+#define WRAPPING_KERNELS(type)                                \
+    KERNEL(type, sum, type##_keep, type##_sum, type##_keep)   \
+    KERNEL(type, band, type##_keep, type##_band, type##_keep) \
+    KERNEL(type, bor, type##_keep, type##_bor, type##_keep)   \
     KERNEL(type, bxor, type##_keep, type##_bxor, type##_keep)
+
+#define PRODUCT_KERNEL(type) KERNEL(type, product, type##_keep, type##_product, type##_keep)
 
 #define ORDER_KERNELS(type)                                 \
     KERNEL(type, min, type##_keep, type##_min, type##_keep) \
@@ -152,6 +162,17 @@ WRAPPING_KERNELS(u8)
 WRAPPING_KERNELS(u16)
 WRAPPING_KERNELS(u32)
 WRAPPING_KERNELS(u64)
+#ifdef __F16C__
+static void u8_k_product(const struct shc_reduce_args *args)
+{
+    u8s_run(args, u8s_keep, shc_vec_u8_product, u8s_keep);
+}
+#else
+PRODUCT_KERNEL(u8)
+#endif
+PRODUCT_KERNEL(u16)
+PRODUCT_KERNEL(u32)
+PRODUCT_KERNEL(u64)
 ORDER_KERNELS(u8)
 ORDER_KERNELS(u16)
 ORDER_KERNELS(u32)

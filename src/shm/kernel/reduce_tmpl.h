@@ -40,12 +40,15 @@ SHC_INLINE MEM NAME(store)(const ACC *v)
  * vector are neighbours in memory, or side by side where they are vectors themselves. */
 #ifdef ELEMS
 #define ACC_AT(i, k) ((i)*LANES + (k))
+#define AHEAD_WORDS  (1536 / sizeof(MEM))
 #else
 #define ELEMS        LANES
 #define ACC_AT(i, k) ((k)*BLOCK_WORDS + (i))
+#define AHEAD_WORDS  0
 #endif
 
 #define ELEM_BYTES  (sizeof(MEM) / ELEMS)
+#define LINE_WORDS  (SHC_CPU_LINE_BYTES / sizeof(MEM))
 #define BLOCK_WORDS (SHC_KERNEL_BLOCK_BYTES / sizeof(MEM))
 
 struct NAME(acc) {
@@ -105,6 +108,18 @@ SHC_INLINE void NAME(put)(ACC *acc, size_t i, struct NAME(acc) a)
         acc[ACC_AT(i, k)] = a.v[k];
 }
 
+/*
+ * Asks for word i of `words` and AHEAD_WORDS. The other ranks' lines come from their caches, and a CPU
+ * holds only so many instructions that wait for them: where a line takes a dozen, as it does where words
+ * are vectors, no more than a few lines' worth. The other loops have as many lines on their way as there
+ * can be without. No word behind the last one: another rank may be about to store there.
+ */
+SHC_INLINE void NAME(ask)(const NAME(mem) * x, size_t i, size_t words)
+{
+    if (AHEAD_WORDS > 0 && i % LINE_WORDS == 0)
+        __builtin_prefetch(x + shc_min_size(i + AHEAD_WORDS, words - 1));
+}
+
 /* Two sources, one destination: straight through. */
 SHC_INLINE void NAME(pair)(const struct shc_reduce_args *args, size_t first, size_t words,
                            NAME(unary_fn) pre, NAME(binary_fn) op, NAME(unary_fn) post)
@@ -113,9 +128,12 @@ SHC_INLINE void NAME(pair)(const struct shc_reduce_args *args, size_t first, siz
     const NAME(mem) *x = NAME(source)(args, 0, first), *y = NAME(source)(args, 1, first);
     const double fx = NAME(factor)(args, 0), fy = NAME(factor)(args, 1);
     SHC_NO_CARRY
-    for (size_t i = 0; i < words; i++)
+    for (size_t i = 0; i < words; i++) {
+        NAME(ask)(x, i, words);
+        NAME(ask)(y, i, words);
         d[i] = NAME(give)(NAME(join)(NAME(take)(x[i], fx, pre), NAME(take)(y[i], fy, pre), op), 2,
                           post);
+    }
 }
 
 /* Two sources, two destinations: two ranks, where the result goes to the user and to the staging
@@ -127,9 +145,12 @@ SHC_INLINE void NAME(pair_twice)(const struct shc_reduce_args *args, size_t word
     const NAME(mem) *x = NAME(source)(args, 0, 0), *y = NAME(source)(args, 1, 0);
     const double fx = NAME(factor)(args, 0), fy = NAME(factor)(args, 1);
     SHC_NO_CARRY
-    for (size_t i = 0; i < words; i++)
+    for (size_t i = 0; i < words; i++) {
+        NAME(ask)(x, i, words);
+        NAME(ask)(y, i, words);
         d[i] = e[i] = NAME(give)(
             NAME(join)(NAME(take)(x[i], fx, pre), NAME(take)(y[i], fy, pre), op), 2, post);
+    }
 }
 
 SHC_INLINE void NAME(single)(const struct shc_reduce_args *args, size_t first, size_t words,
@@ -231,3 +252,5 @@ SHC_INLINE void NAME(run)(const struct shc_reduce_args *args, NAME(unary_fn) pre
 #undef ELEM_BYTES
 #undef BLOCK_WORDS
 #undef ACC_AT
+#undef AHEAD_WORDS
+#undef LINE_WORDS

@@ -262,6 +262,13 @@ SHC_INLINE shc_v16 shc_vec_fp8_store(const shc_vf *v, struct shc_narrow f)
     return even | odd << 8;
 }
 
+/* ---- products of bytes: the even ones and the odd ones, each in a word of its own ---- */
+
+SHC_INLINE shc_v16 shc_vec_u8_product(shc_v16 a, shc_v16 b)
+{
+    return ((a * b) & 0xff) | (a >> 8) * (b & 0xff00);
+}
+
 /* ---- products of complex numbers: the steps of shc_c64_product, a part in each lane ---- */
 
 SHC_INLINE shc_vf shc_vec_c64_product(shc_vf a, shc_vf b)
