@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a small synchronous all_reduce costs from Python: shmcoll beside what it cannot be without,
-and beside gloo, in one alternating run on two ranks.
+"""What a synchronous all_reduce costs from Python: shmcoll beside what it cannot be without, and
+beside gloo, in one alternating run on two ranks.
 
     python benchmarks/python_floor.py [--pin] [--json out.json]
 
@@ -25,8 +25,14 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-SIZES = tuple(8 << shift for shift in range(10))  # bytes
+SIZES = tuple(8 << shift for shift in range(18))  # bytes
 CALLS = {"shmcoll": 6000, "null": 6000, "bare": 6000, "core": 20000, "gloo": 200}
+LEAST_CALLS = 50
+LONG_FROM = 16384  # bytes; the more there are, the fewer calls
+
+
+def calls_of(name: str, size: int) -> int:
+    return max(LEAST_CALLS, CALLS[name] * LONG_FROM // max(LONG_FROM, size))
 
 
 def load_floor() -> Any:
@@ -79,11 +85,12 @@ class Rank:
 
     def median_us(self, name: str, tensor: torch.Tensor) -> float:
         """Of the slower rank."""
+        calls = calls_of(name, tensor.nbytes)
         dist.barrier(group=self.groups["gloo"])
         if name == "core":
-            us = self.core.median_us(tensor, CALLS[name])
+            us = self.core.median_us(tensor, calls)
         else:
-            us = median_call_us(self.groups[name], tensor, CALLS[name])
+            us = median_call_us(self.groups[name], tensor, calls)
         mine = torch.tensor([us], dtype=torch.float64)
         dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=self.groups["gloo"])
         return mine.item()
@@ -129,7 +136,7 @@ def print_row(size: int, us: dict[str, list[float]]) -> None:
         statistics.median(b / a for a, b in zip(ours, us[name])) for name in ("bare", "gloo")
     )
     print(
-        f"{size:6} bytes  us: {medians}  over floor {over:.2f}, over bare {1 / bare:.2f}"
+        f"{size:7} bytes  us: {medians}  over floor {over:.2f}, over bare {1 / bare:.2f}"
         f"  gloo {gloo:.0f}x",
         flush=True,
     )

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -212,24 +213,50 @@ def around(hops: tuple[float, ...], values: tuple[float, ...]) -> tuple[str, ...
     return (mode_of(hops),) * len(values)
 
 
-def bench_rows(data: dict[str, Any], hops: tuple[float, ...]) -> list[Row]:
+# Of an operation and its bytes: what bare loops of it take, in us.
+Bare = dict[tuple[str, int], float]
+
+
+def bare_times(lab: Lab, first: int, last: int) -> Bare:
+    """Of everything but all_reduce. Empty where they cannot be had."""
+    if not mpis():
+        return {}
+    how = lab.choose(("-r", "3", "-t", "2"), ("-r", "1", "-t", "1"))
+    sizes = ("-b", str(first), "-e", str(last), "-f", "2")
+    ops = ",".join((*OTHERS, "sendrecv"))
+    data = lab.script("peers.py", "--mpi", mpis()[0], "-o", ops, *sizes, *how)
+    return {
+        (one["op"], one["bytes"]): statistics.median(one["bare_us"])
+        for run in data["runs"]
+        for one in run["rows"]
+        if one.get("bare_us")
+    }
+
+
+def bench_rows(data: dict[str, Any], hops: tuple[float, ...], bare: Bare) -> list[Row]:
     """Of what `python -m shmcoll.bench --json` writes. A backend that has not got an operation
     gives no row."""
     rows = []
     for one in data["results"]:
-        place = ("gloo ratio", one["op"], one["size_bytes"], one["world_size"])
+        place = (one["op"], one["size_bytes"], one["world_size"])
         wrong = one["backends"]["shmcoll"]["wrong"]
         error = one["backends"]["shmcoll"]["error"]
         why = f"{wrong} wrong elements" if wrong else error or ""
         values = tuple(one["ratios"]["gloo"]["rounds"])
-        rows.append(Row(*place, values=values, modes=around(hops, values), wrong=why))
+        modes = around(hops, values)
+        rows.append(Row("gloo ratio", *place, values=values, modes=modes, wrong=why))
+        least = bare.get(place[:2])
+        if least and values:
+            gloo = tuple(one["backends"]["gloo"]["time_us"]["round_p50"])
+            most = tuple(us / least for us in gloo)
+            rows.append(Row("gloo bare limit", *place, values=most, modes=around(hops, most)))
     return rows
 
 
-def beside_gloo(lab: Lab, *options: str) -> list[Row]:
+def beside_gloo(lab: Lab, *options: str, bare: Bare | None = None) -> list[Row]:
     before = lab.hop_ns()
     data = lab.python("-m", "shmcoll.bench", "-q", "-g", "2", *options)
-    return bench_rows(data, before + lab.hop_ns())
+    return bench_rows(data, before + lab.hop_ns(), bare or {})
 
 
 def python_all_reduce(lab: Lab) -> list[Row]:
@@ -248,7 +275,8 @@ def python_operations(lab: Lab) -> list[Row]:
     few = ("-f", "2048", "--rounds", "2", "--point-time", "0.1")
     how = lab.choose(("-f", "2", "--rounds", "5", "--point-time", "0.3"), few)
     ops = ",".join((*OTHERS, "sendrecv", "barrier"))
-    return beside_gloo(lab, "-o", ops, "-b", "8", "-e", "4M", *how)
+    bare = bare_times(lab, *lab.choose((64 * KIB, 4 * MIB), (4 * MIB, 4 * MIB)))
+    return beside_gloo(lab, "-o", ops, "-b", "8", "-e", "4M", *how, bare=bare)
 
 
 def python_copies(lab: Lab) -> list[Row]:
@@ -256,20 +284,21 @@ def python_copies(lab: Lab) -> list[Row]:
     before = lab.hop_ns()
     data = lab.script("copy_bound.py", *how)
     hops = before + lab.hop_ns()
-    return [copy_row(one, hops) for one in data["rows"]]
+    bare = bare_times(lab, *lab.choose((8 * MIB, 32 * MIB), (8 * MIB, 8 * MIB)))
+    return [row for one in data["rows"] for row in copy_rows(one, hops, bare)]
 
 
-def copy_row(one: dict[str, Any], hops: tuple[float, ...]) -> Row:
-    values = tuple(ours / copy for ours, copy in zip(one["ours_us"], one["copy_us"]))
+def copy_rows(one: dict[str, Any], hops: tuple[float, ...], bare: Bare) -> list[Row]:
+    place = (one["op"], one["bytes"])
+    values = tuple(over(one["ours_us"], one["copy_us"]))
+    modes = around(hops, values)
     wrong = f"{one['wrong']} wrong elements" if one["wrong"] else ""
-    return Row(
-        "over copy",
-        one["op"],
-        one["bytes"],
-        values=values,
-        modes=around(hops, values),
-        wrong=wrong,
-    )
+    rows = [Row("over copy", *place, values=values, modes=modes, wrong=wrong)]
+    least = bare.get(place)
+    if least:
+        values = tuple(least / copy for copy in one["copy_us"])
+        rows.append(Row("over copy limit", *place, values=values, modes=modes))
+    return rows
 
 
 def python_floor(lab: Lab) -> list[Row]:

@@ -217,6 +217,8 @@ PYTHON_GOALS = (
         5,
         ops=MESSAGES_TOO,
         sizes=powers(8, 4 * MIB),
+        limit="gloo bare limit",
+        limit_of=f"{BARE} in C",
     ),
     Goal("Python: barrier beside gloo", "python-operations", "gloo ratio", 5, ops=("barrier",)),
     Goal(
@@ -227,6 +229,8 @@ PYTHON_GOALS = (
         at_most=True,
         ops=MESSAGES_TOO,
         sizes=powers(8 * MIB, 32 * MIB),
+        limit="over copy limit",
+        limit_of=f"{BARE} in C",
     ),
 )
 

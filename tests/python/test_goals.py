@@ -419,12 +419,32 @@ def test_rows_beside_ourselves_are_of_dtypes() -> None:
 def test_rows_of_the_bench() -> None:
     cell = {"wrong": 0, "error": None}
     one = {"op": "barrier", "size_bytes": 0, "world_size": 2, "ratios": {"gloo": {"rounds": [2.0]}}}
-    good = parts.bench_rows({"results": [{**one, "backends": {"shmcoll": cell}}]}, (50.0,))
-    assert good == [Row("gloo ratio", "barrier", values=(2.0,), modes=("near",))]
+    gloo = {"time_us": {"round_p50": [12.0]}}
+    good = {"results": [{**one, "backends": {"shmcoll": cell, "gloo": gloo}}]}
+    rows = [Row("gloo ratio", "barrier", values=(2.0,), modes=("near",))]
+    assert parts.bench_rows(good, (50.0,), {("barrier", 8): 4.0}) == rows
+    rows.append(Row("gloo bare limit", "barrier", values=(3.0,), modes=("near",)))
+    assert parts.bench_rows(good, (50.0,), {("barrier", 0): 4.0}) == rows
     bad = parts.bench_rows(
-        {"results": [{**one, "backends": {"shmcoll": {**cell, "wrong": 3}}}]}, ()
+        {"results": [{**one, "backends": {"shmcoll": {**cell, "wrong": 3}}}]}, (), {}
     )
     assert bad[0].wrong == "3 wrong elements"
+
+
+def test_bare_times_are_medians_of_what_has_any(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = [
+        {"op": "broadcast", "bytes": 4, "bare_us": [9.0, 1.0, 2.0]},
+        {"op": "reduce", "bytes": 4, "bare_us": []},
+        {"op": "gather", "bytes": 4},
+    ]
+    monkeypatch.setattr(parts.Lab, "script", lambda *_, **__: {"runs": [{"rows": rows}]})
+    lab = parts.Lab(tmp_path, "part")
+    monkeypatch.setattr(parts, "mpis", lambda: ["mpich"])
+    assert parts.bare_times(lab, 4, 4) == {("broadcast", 4): 2.0}
+    monkeypatch.setattr(parts, "mpis", lambda: [])
+    assert parts.bare_times(lab, 4, 4) == {}
 
 
 def test_rows_of_the_floor_the_copies_and_ddp() -> None:
@@ -433,10 +453,11 @@ def test_rows_of_the_floor_the_copies_and_ddp() -> None:
     assert (floor.values, floor.wrong) == ((1.5,), "")
     assert (bare.metric, bare.values) == ("over floor limit", (1.25,))
     assert (gloo.metric, gloo.values) == ("gloo limit", (25.0,))
-    copy = parts.copy_row(
-        {"op": "x", "bytes": 8, "ours_us": [3.0], "copy_us": [2.0], "wrong": 1}, ()
-    )
+    copies = {"op": "x", "bytes": 8, "ours_us": [3.0], "copy_us": [2.0], "wrong": 1}
+    copy, least = parts.copy_rows(copies, (), {("x", 8): 1.0})
     assert (copy.values, copy.wrong) == ((1.5,), "1 wrong elements")
+    assert (least.metric, least.values) == ("over copy limit", (0.5,))
+    assert parts.copy_rows(copies, (), {}) == [copy]
     step_ms = {"shmcoll": [2.0], "gloo": [3.0], "compute": [1.0]}
     one = {"model": "m", "bucket_mib": 4, "step_ms": step_ms, "wrong": 0}
     over_gloo, over_compute = parts.ddp_rows(one, ())
