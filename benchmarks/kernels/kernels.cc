@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The reductions of two sources, every instruction set x dtype x operation, beside a plain copy.
+// The reductions, every instruction set x dtype x operation, beside a plain copy.
 //
-//   build/bench/benchmarks/kernels [--benchmark_filter='avx2/bfloat16/.*'] [--kib=256]
+//   build/bench/benchmarks/kernels [--benchmark_filter='avx2/bfloat16/.*'] [--kib=256] [--sources=2]
+//                                  [--remote]
+//
+// --remote: a thread on another CPU stores all sources but the first one before each run, as the other
+// ranks do, and only the run is timed.
 //
 // bytes_per_second are those of the result. `of_copy` is that rate over memcpy's of as many bytes,
 // measured just before in the same benchmark: the machine's speed drifts. A result is checked first.
@@ -12,21 +16,28 @@ extern "C" {
 #include "shm/kernel/kernel.h"
 }
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include <sched.h>
 
 namespace
 {
 
-const int kSources = 2;
+const size_t kMostSources = 64;
+size_t source_count = 2;
 size_t bytes = 256 << 10; // of each; all three in a second level cache
+bool remote;
 bool wrong;
 
 struct Memory {
-    Memory() : sources(kSources, std::vector<char>(bytes)), result(bytes) {}
+    Memory() : sources(source_count, std::vector<char>(bytes)), result(bytes) {}
     std::vector<std::vector<char>> sources;
     std::vector<char> result;
 };
@@ -60,15 +71,17 @@ struct Kernel {
 
 void run(const Kernel &kernel, Memory *memory)
 {
-    const void *src[kSources];
-    for (int i = 0; i < kSources; i++)
+    const void *src[kMostSources];
+    double factors[kMostSources];
+    for (size_t i = 0; i < source_count; i++) {
         src[i] = memory->sources[i].data();
+        factors[i] = 1;
+    }
     void *dst[] = {memory->result.data()};
-    const double factors[kSources] = {1, 1};
     shc_reduce_args args = {};
     args.src = src;
     args.dst = dst;
-    args.src_count = kSources;
+    args.src_count = static_cast<int>(source_count);
     args.dst_count = 1;
     args.count = bytes / shc_dtype_bytes(kernel.dtype);
     args.factors = kernel.redop == SHC_PREMUL_SUM ? factors : nullptr;
@@ -83,6 +96,61 @@ bool is_right(const Kernel &kernel, Memory *memory)
     return memory->result == std::vector<char>(bytes);
 }
 
+cpu_set_t allowed; // before anybody stays anywhere
+
+// Of those that this process may use; the calling thread stays there.
+void stay_on_cpu(int number)
+{
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &allowed) || number-- > 0)
+            continue;
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        sched_setaffinity(0, sizeof one, &one);
+        return;
+    }
+}
+
+// Another rank: stores its sources whenever it is told to.
+class Writer
+{
+  public:
+    explicit Writer(Memory *memory) : memory_(memory), thread_([this] { work(); }) {}
+
+    ~Writer()
+    {
+        end_ = true;
+        thread_.join();
+    }
+
+    void store()
+    {
+        const int turn = ++wanted_;
+        while (stored_ != turn)
+            ;
+    }
+
+  private:
+    void work()
+    {
+        stay_on_cpu(1);
+        for (int turn = 1; !end_; turn++) {
+            while (wanted_ != turn)
+                if (end_)
+                    return;
+            for (size_t i = 1; i < source_count; i++)
+                memset(memory_->sources[i].data(), 0, bytes);
+            stored_ = turn;
+        }
+    }
+
+    Memory *memory_;
+    std::atomic<int> wanted_{0}, stored_{0};
+    std::atomic<bool> end_{false};
+    std::thread thread_; // uses all of the above
+};
+
 void measure(benchmark::State &state, const Kernel &kernel)
 {
     Memory memory;
@@ -92,14 +160,25 @@ void measure(benchmark::State &state, const Kernel &kernel)
         return;
     }
     const double copy = seconds_of_copy(&memory);
-    const auto begun = std::chrono::steady_clock::now();
+    const auto writer = remote ? std::make_unique<Writer>(&memory) : nullptr;
+    double seconds = 0;
+    const auto first = std::chrono::steady_clock::now();
     for (auto _ : state) {
+        if (writer)
+            writer->store();
+        const auto begun = writer ? std::chrono::steady_clock::now() : first;
         run(kernel, &memory);
         benchmark::ClobberMemory();
+        if (!writer) // no clock within the loop
+            continue;
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+        state.SetIterationTime(took.count());
+        seconds += took.count();
     }
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+    if (!writer)
+        seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - first).count();
     state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(bytes));
-    state.counters["of_copy"] = copy * static_cast<double>(state.iterations()) / took.count();
+    state.counters["of_copy"] = copy * static_cast<double>(state.iterations()) / seconds;
 }
 
 void copy(benchmark::State &state)
@@ -123,10 +202,36 @@ void register_all()
                 if (!shc_isa_usable(kernel.isa) ||
                     !shc_reduction_supported(kernel.dtype, kernel.redop))
                     continue;
-                benchmark::RegisterBenchmark(
+                auto *one = benchmark::RegisterBenchmark(
                     kernel.name().c_str(),
                     [kernel](benchmark::State &state) { measure(state, kernel); });
+                if (remote)
+                    one->UseManualTime();
             }
+}
+
+bool is_option(const char *argument, const char *name, size_t *value)
+{
+    const size_t length = strlen(name);
+    if (strncmp(argument, name, length) != 0)
+        return false;
+    *value = strtoul(argument + length, nullptr, 10);
+    return true;
+}
+
+// What of the arguments is ours.
+bool read_options(int count, char **arguments)
+{
+    size_t kib = bytes >> 10;
+    for (int i = 1; i < count; i++) {
+        if (strcmp(arguments[i], "--remote") == 0)
+            remote = true;
+        else if (!is_option(arguments[i], "--kib=", &kib) &&
+                 !is_option(arguments[i], "--sources=", &source_count))
+            return false;
+    }
+    bytes = kib << 10;
+    return bytes > 0 && source_count > 0 && source_count <= kMostSources;
 }
 
 } // namespace
@@ -134,14 +239,18 @@ void register_all()
 int main(int argc, char **argv)
 {
     benchmark::Initialize(&argc, argv);
-    if (argc > 1 && strncmp(argv[1], "--kib=", 6) == 0) {
-        bytes = strtoul(argv[1] + 6, nullptr, 10) << 10;
-        argc--;
-    }
-    if (argc > 1 || bytes == 0) {
-        fprintf(stderr, "kernels: [--benchmark_...] [--kib=SIZE]\n");
+    if (!read_options(argc, argv)) {
+        fprintf(stderr, "kernels: [--benchmark_...] [--kib=SIZE] [--sources=1..%zu] [--remote]\n",
+                kMostSources);
         return 2;
     }
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    if (remote && CPU_COUNT(&allowed) < 2) {
+        fprintf(stderr, "kernels: --remote needs two CPUs\n");
+        return 2;
+    }
+    if (remote)
+        stay_on_cpu(0);
     register_all();
     benchmark::RunSpecifiedBenchmarks();
     return wrong ? 1 : 0;

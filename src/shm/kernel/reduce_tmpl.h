@@ -171,25 +171,33 @@ SHC_INLINE void NAME(block)(const struct shc_reduce_args *args, size_t first, si
 {
     ACC acc[BLOCK_WORDS * LANES] __attribute__((aligned(64)));
     const int last = args->src_count - 1;
+    const size_t left = args->count / ELEMS - first;
     const NAME(mem) *x = NAME(source)(args, 0, first), *y = NAME(source)(args, 1, first);
     double fx = NAME(factor)(args, 0), fy = NAME(factor)(args, 1);
     SHC_NO_CARRY
-    for (size_t i = 0; i < words; i++)
+    for (size_t i = 0; i < words; i++) {
+        NAME(ask)(x, i, left);
+        NAME(ask)(y, i, left);
         NAME(put)(acc, i, NAME(join)(NAME(take)(x[i], fx, pre), NAME(take)(y[i], fy, pre), op));
+    }
     for (int s = 2; s < last; s++) {
         x = NAME(source)(args, s, first);
         fx = NAME(factor)(args, s);
         SHC_NO_CARRY
-        for (size_t i = 0; i < words; i++)
+        for (size_t i = 0; i < words; i++) {
+            NAME(ask)(x, i, left);
             NAME(put)(acc, i, NAME(join)(NAME(get)(acc, i), NAME(take)(x[i], fx, pre), op));
+        }
     }
     NAME(mem) *d = (NAME(mem) *)args->dst[0] + first;
     x = NAME(source)(args, last, first);
     fx = NAME(factor)(args, last);
     SHC_NO_CARRY
-    for (size_t i = 0; i < words; i++)
+    for (size_t i = 0; i < words; i++) {
+        NAME(ask)(x, i, left);
         d[i] = NAME(give)(NAME(join)(NAME(get)(acc, i), NAME(take)(x[i], fx, pre), op), last + 1,
                           post);
+    }
 }
 
 SHC_INLINE void NAME(blocks)(const struct shc_reduce_args *args, size_t words, NAME(unary_fn) pre,
