@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -27,11 +28,13 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from shmcoll.bench.mpirun import TUNABLES
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "examples"))
 
 BACKENDS = ("shmcoll", "gloo")
 CONTENDERS = (*BACKENDS, "compute")
-WARMUP_STEPS = 3  # DDP orders its buckets anew, and buffers are allocated
+WARMUP_STEPS = 5  # DDP orders its buckets anew, and the heap grows
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,8 @@ def measure(
 ) -> dict[str, Any]:
     sides = {side: Contender(JOBS[name](rank), bucket_mb, groups.get(side)) for side in CONTENDERS}
     ms: dict[str, list[float]] = {side: [] for side in CONTENDERS}
-    for side in sides.values():
-        for _ in range(WARMUP_STEPS):
+    for _ in range(WARMUP_STEPS):
+        for side in sides.values():
             side.step()
     for turn in range(rounds):
         for place in range(len(CONTENDERS)):
@@ -165,6 +168,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
+    # Else each step has its gradients' pages anew from the kernel, which, in a virtual machine, may
+    # have to ask its host for them: 60 or 250 ms for a step, whoever takes it.
+    os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(run_rank, (folder, options), nprocs=2)
 
