@@ -310,11 +310,15 @@ static enum shc_status fail_leaver(struct shc_cuda_comm *comm, int rank)
     return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
 }
 
+/* Whoever has left had an open gate in all that it saw through, so this is a round without it. What it
+ * replayed behind its close() shut a gate, here or at another rank, which then ran on and arrived too
+ * early: whom this rank's verdict names may be that one. */
 static enum shc_status fail_mismatch(struct shc_cuda_comm *comm, uint64_t verdict)
 {
     const int rank = SHC_VERDICT_RANK(verdict);
-    if (rank < comm->world && has_left(comm, rank))
-        return fail_leaver(comm, rank);
+    for (int r = 0; r < comm->world; r++)
+        if (r != comm->rank && has_left(comm, r))
+            return fail_leaver(comm, r);
     char text[SHC_HOST_REASON_BYTES], ours[TEXT_BYTES], theirs[TEXT_BYTES];
     call_text(comm, SHC_VERDICT_SEQUENCE(verdict), ours);
     /* acquire cuda/verdict <- release in the device: behind the verdict, which was read before. */
