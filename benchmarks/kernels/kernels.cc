@@ -5,8 +5,9 @@
 //   build/bench/benchmarks/kernels [--benchmark_filter='avx2/bfloat16/.*'] [--kib=256] [--sources=2]
 //                                  [--remote]
 //
-// --remote: a thread on another CPU stores all sources but the first one before each run, as the other
-// ranks do, and only the run is timed.
+// --remote: before each run a thread on the second CPU that this process may use (no thread of the first
+// one's core, or the figures mean nothing) stores all sources but the first one, as other ranks do; only
+// the run is timed.
 //
 // bytes_per_second are those of the result. `of_copy` is that rate over memcpy's of as many bytes,
 // measured just before in the same benchmark: the machine's speed drifts. A result is checked first.
@@ -16,8 +17,11 @@ extern "C" {
 #include "shm/kernel/kernel.h"
 }
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -36,10 +40,27 @@ size_t bytes = 256 << 10; // of each; all three in a second level cache
 bool remote;
 bool wrong;
 
+// Zeros that begin with a page, as staging memory does.
+class Buffer
+{
+  public:
+    Buffer() : memory_(bytes + kPage) {}
+
+    char *data()
+    {
+        const auto address = reinterpret_cast<uintptr_t>(memory_.data());
+        return memory_.data() + (kPage - address % kPage) % kPage;
+    }
+
+  private:
+    static constexpr size_t kPage = 4096;
+    std::vector<char> memory_;
+};
+
 struct Memory {
-    Memory() : sources(source_count, std::vector<char>(bytes)), result(bytes) {}
-    std::vector<std::vector<char>> sources;
-    std::vector<char> result;
+    Memory() : sources(source_count) {}
+    std::vector<Buffer> sources;
+    Buffer result;
 };
 
 double seconds_of_copy(Memory *memory)
@@ -93,7 +114,8 @@ bool is_right(const Kernel &kernel, Memory *memory)
 {
     memset(memory->result.data(), 1, bytes);
     run(kernel, memory);
-    return memory->result == std::vector<char>(bytes);
+    const char *result = memory->result.data();
+    return std::all_of(result, result + bytes, [](char byte) { return byte == 0; });
 }
 
 cpu_set_t allowed; // before anybody stays anywhere
@@ -107,8 +129,10 @@ void stay_on_cpu(int number)
         cpu_set_t one;
         CPU_ZERO(&one);
         CPU_SET(cpu, &one);
-        sched_setaffinity(0, sizeof one, &one);
-        return;
+        if (sched_setaffinity(0, sizeof one, &one) == 0)
+            return;
+        perror("kernels: sched_setaffinity");
+        exit(2);
     }
 }
 

@@ -111,8 +111,9 @@ SHC_INLINE void NAME(put)(ACC *acc, size_t i, struct NAME(acc) a)
 /*
  * Asks for word i of `words` and AHEAD_WORDS. The other ranks' lines come from their caches, and a CPU
  * holds only so many instructions that wait for them: where a line takes a dozen, as it does where words
- * are vectors, no more than a few lines' worth. The other loops have as many lines on their way as there
- * can be without. No word behind the last one: another rank may be about to store there.
+ * are vectors, no more than a few lines' worth. Loops that the compiler makes into vectors do not ask: in
+ * bursts, as they would have to, float32 gained nothing. No word behind the last one: another rank may
+ * be about to store there.
  */
 SHC_INLINE void NAME(ask)(const NAME(mem) * x, size_t i, size_t words)
 {
@@ -127,10 +128,11 @@ SHC_INLINE void NAME(pair)(const struct shc_reduce_args *args, size_t first, siz
     NAME(mem) *d = (NAME(mem) *)args->dst[0] + first;
     const NAME(mem) *x = NAME(source)(args, 0, first), *y = NAME(source)(args, 1, first);
     const double fx = NAME(factor)(args, 0), fy = NAME(factor)(args, 1);
+    const size_t left = args->count / ELEMS - first;
     SHC_NO_CARRY
     for (size_t i = 0; i < words; i++) {
-        NAME(ask)(x, i, words);
-        NAME(ask)(y, i, words);
+        NAME(ask)(x, i, left);
+        NAME(ask)(y, i, left);
         d[i] = NAME(give)(NAME(join)(NAME(take)(x[i], fx, pre), NAME(take)(y[i], fy, pre), op), 2,
                           post);
     }

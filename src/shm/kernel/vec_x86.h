@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Narrow floats by whole vectors, for AVX2 with F16C and for AVX-512: what a compiler does not find
- * by itself. A word (MEM in reduce_tmpl.h) is one vector of codes, an accumulator one of floats, and
+ * Narrow floats, products of bytes and of complex numbers by whole vectors, for AVX2 with F16C and for
+ * AVX-512: what a compiler does not find by itself. A word (MEM in reduce_tmpl.h) is one vector of codes, an accumulator one of floats, and
  * a word fills two or four. Elements meet only those of the same place in other sources, so which
  * accumulator holds which is free: the even ones and the odd ones, and no element is moved singly.
  *
