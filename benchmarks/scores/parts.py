@@ -11,14 +11,13 @@ import itertools
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scores.rows import Row, mode_of
 from scores.table import KIB, MIB, MPIS, OTHERS
@@ -28,6 +27,8 @@ BENCHMARKS = ROOT / "benchmarks"
 PATIENCE_S = 1800
 CROWD_CPUS = 2  # that 4 and 8 ranks share
 LARGE_RUNS = 3
+
+T = TypeVar("T")
 
 
 class Absent(Exception):
@@ -84,7 +85,7 @@ class Lab:
         options = ("--mpi", mpis()[0], "-o", "barrier", "-r", "1", "-t", "1")
         return (self.script("peers.py", *options)["runs"][0]["hop_ns"],)
 
-    def choose(self, full: tuple[str, ...], quick: tuple[str, ...]) -> tuple[str, ...]:
+    def choose(self, full: T, quick: T) -> T:
         return quick if self.quick else full
 
 
@@ -213,24 +214,29 @@ def around(hops: tuple[float, ...], values: tuple[float, ...]) -> tuple[str, ...
     return (mode_of(hops),) * len(values)
 
 
-# Of an operation and its bytes: what bare loops of it take, in us.
-Bare = dict[tuple[str, int], float]
+@dataclass
+class Bare:
+    """What bare loops of an operation take at least: of its name and bytes, in us. And how long a
+    flag took meanwhile."""
 
+    least_us: dict[tuple[str, int], float] = field(default_factory=dict)
+    hops: tuple[float, ...] = ()
 
-def bare_times(lab: Lab, first: int, last: int) -> Bare:
-    """Of everything but all_reduce. Empty where they cannot be had."""
-    if not mpis():
-        return {}
-    how = lab.choose(("-r", "3", "-t", "2"), ("-r", "1", "-t", "1"))
-    sizes = ("-b", str(first), "-e", str(last), "-f", "2")
-    ops = ",".join((*OTHERS, "sendrecv"))
-    data = lab.script("peers.py", "--mpi", mpis()[0], "-o", ops, *sizes, *how)
-    return {
-        (one["op"], one["bytes"]): statistics.median(one["bare_us"])
-        for run in data["runs"]
-        for one in run["rows"]
-        if one.get("bare_us")
-    }
+    def look(self, lab: Lab, first: int, last: int) -> None:
+        """At everything but all_reduce, once more; at nothing where there is no MPI."""
+        if not mpis():
+            return
+        how = lab.choose(("-r", "3", "-t", "2"), ("-r", "1", "-t", "1"))
+        sizes = ("-b", str(first), "-e", str(last), "-f", "2")
+        ops = ",".join((*OTHERS, "sendrecv"))
+        data = lab.script("peers.py", "--mpi", mpis()[0], "-o", ops, *sizes, *how)
+        for run in data["runs"]:
+            self.hops += (run["hop_ns"],)
+            for one in run["rows"]:
+                place = (one["op"], one["bytes"])
+                known = [self.least_us[place]] if place in self.least_us else []
+                if one.get("bare_us"):
+                    self.least_us[place] = min(one["bare_us"] + known)
 
 
 def bench_rows(data: dict[str, Any], hops: tuple[float, ...], bare: Bare) -> list[Row]:
@@ -245,18 +251,26 @@ def bench_rows(data: dict[str, Any], hops: tuple[float, ...], bare: Bare) -> lis
         values = tuple(one["ratios"]["gloo"]["rounds"])
         modes = around(hops, values)
         rows.append(Row("gloo ratio", *place, values=values, modes=modes, wrong=why))
-        least = bare.get(place[:2])
+        least = bare.least_us.get(place[:2])
         if least and values:
             gloo = tuple(one["backends"]["gloo"]["time_us"]["round_p50"])
             most = tuple(us / least for us in gloo)
-            rows.append(Row("gloo bare limit", *place, values=most, modes=around(hops, most)))
+            modes = around(hops + bare.hops, most)
+            rows.append(Row("gloo bare limit", *place, values=most, modes=modes))
     return rows
 
 
-def beside_gloo(lab: Lab, *options: str, bare: Bare | None = None) -> list[Row]:
+def beside_gloo(lab: Lab, *options: str, bare_sizes: tuple[int, int] | None = None) -> list[Row]:
+    """The first and the last size of which there are to be bare loops, too."""
+    bare = Bare()
+    if bare_sizes:
+        bare.look(lab, *bare_sizes)
     before = lab.hop_ns()
     data = lab.python("-m", "shmcoll.bench", "-q", "-g", "2", *options)
-    return bench_rows(data, before + lab.hop_ns(), bare or {})
+    hops = before + lab.hop_ns()
+    if bare_sizes:
+        bare.look(lab, *bare_sizes)
+    return bench_rows(data, hops, bare)
 
 
 def python_all_reduce(lab: Lab) -> list[Row]:
@@ -275,16 +289,19 @@ def python_operations(lab: Lab) -> list[Row]:
     few = ("-f", "2048", "--rounds", "2", "--point-time", "0.1")
     how = lab.choose(("-f", "2", "--rounds", "5", "--point-time", "0.3"), few)
     ops = ",".join((*OTHERS, "sendrecv", "barrier"))
-    bare = bare_times(lab, *lab.choose((64 * KIB, 4 * MIB), (4 * MIB, 4 * MIB)))
-    return beside_gloo(lab, "-o", ops, "-b", "8", "-e", "4M", *how, bare=bare)
+    sizes = lab.choose((64 * KIB, 4 * MIB), (16 * KIB, 16 * KIB))
+    return beside_gloo(lab, "-o", ops, "-b", "8", "-e", "4M", *how, bare_sizes=sizes)
 
 
 def python_copies(lab: Lab) -> list[Row]:
     how = lab.choose(("--rounds", "9"), ("--rounds", "2", "--sizes", "8"))
+    sizes = lab.choose((8 * MIB, 32 * MIB), (8 * MIB, 8 * MIB))
+    bare = Bare()
+    bare.look(lab, *sizes)
     before = lab.hop_ns()
     data = lab.script("copy_bound.py", *how)
     hops = before + lab.hop_ns()
-    bare = bare_times(lab, *lab.choose((8 * MIB, 32 * MIB), (8 * MIB, 8 * MIB)))
+    bare.look(lab, *sizes)
     return [row for one in data["rows"] for row in copy_rows(one, hops, bare)]
 
 
@@ -294,9 +311,10 @@ def copy_rows(one: dict[str, Any], hops: tuple[float, ...], bare: Bare) -> list[
     modes = around(hops, values)
     wrong = f"{one['wrong']} wrong elements" if one["wrong"] else ""
     rows = [Row("over copy", *place, values=values, modes=modes, wrong=wrong)]
-    least = bare.get(place)
+    least = bare.least_us.get(place)
     if least:
         values = tuple(least / copy for copy in one["copy_us"])
+        modes = around(hops + bare.hops, values)
         rows.append(Row("over copy limit", *place, values=values, modes=modes))
     return rows
 

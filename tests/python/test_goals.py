@@ -422,29 +422,45 @@ def test_rows_of_the_bench() -> None:
     gloo = {"time_us": {"round_p50": [12.0]}}
     good = {"results": [{**one, "backends": {"shmcoll": cell, "gloo": gloo}}]}
     rows = [Row("gloo ratio", "barrier", values=(2.0,), modes=("near",))]
-    assert parts.bench_rows(good, (50.0,), {("barrier", 8): 4.0}) == rows
-    rows.append(Row("gloo bare limit", "barrier", values=(3.0,), modes=("near",)))
-    assert parts.bench_rows(good, (50.0,), {("barrier", 0): 4.0}) == rows
+    assert parts.bench_rows(good, (50.0,), parts.Bare({("barrier", 8): 4.0})) == rows
+    rows.append(Row("gloo bare limit", "barrier", values=(3.0,), modes=("mixed",)))
+    bare = parts.Bare({("barrier", 0): 4.0}, (300.0,))
+    assert parts.bench_rows(good, (50.0,), bare) == rows
     bad = parts.bench_rows(
-        {"results": [{**one, "backends": {"shmcoll": {**cell, "wrong": 3}}}]}, (), {}
+        {"results": [{**one, "backends": {"shmcoll": {**cell, "wrong": 3}}}]}, (), parts.Bare()
     )
     assert bad[0].wrong == "3 wrong elements"
 
 
-def test_bare_times_are_medians_of_what_has_any(
+def test_bare_times_are_the_least_of_what_has_any(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    rows = [
+    asked: list[tuple[str, ...]] = []
+
+    def script(lab: parts.Lab, *options: str) -> dict[str, Any]:
+        asked.append(options)
+        return {"runs": [{"hop_ns": 50.0 * len(asked), "rows": rows}]}
+
+    rows: list[dict[str, Any]] = [
         {"op": "broadcast", "bytes": 4, "bare_us": [9.0, 1.0, 2.0]},
         {"op": "reduce", "bytes": 4, "bare_us": []},
         {"op": "gather", "bytes": 4},
     ]
-    monkeypatch.setattr(parts.Lab, "script", lambda *_, **__: {"runs": [{"rows": rows}]})
-    lab = parts.Lab(tmp_path, "part")
-    monkeypatch.setattr(parts, "mpis", lambda: ["mpich"])
-    assert parts.bare_times(lab, 4, 4) == {("broadcast", 4): 2.0}
+    monkeypatch.setattr(parts.Lab, "script", script)
+    lab, bare = parts.Lab(tmp_path, "part"), parts.Bare()
     monkeypatch.setattr(parts, "mpis", lambda: [])
-    assert parts.bare_times(lab, 4, 4) == {}
+    bare.look(lab, 4, 16)
+    assert (bare, asked) == (parts.Bare(), [])
+    monkeypatch.setattr(parts, "mpis", lambda: ["mpich"])
+    bare.look(lab, 4, 16)
+    rows[0]["bare_us"] = [3.0]
+    bare.look(lab, 4, 16)
+    assert bare == parts.Bare({("broadcast", 4): 1.0}, (50.0, 100.0))
+    ops = ",".join(table.MESSAGES_TOO)
+    assert asked[0][:11] == (
+        *("peers.py", "--mpi", "mpich", "-o", ops),
+        *("-b", "4", "-e", "16", "-f", "2"),
+    )
 
 
 def test_rows_of_the_floor_the_copies_and_ddp() -> None:
@@ -454,15 +470,34 @@ def test_rows_of_the_floor_the_copies_and_ddp() -> None:
     assert (bare.metric, bare.values) == ("over floor limit", (1.25,))
     assert (gloo.metric, gloo.values) == ("gloo limit", (25.0,))
     copies = {"op": "x", "bytes": 8, "ours_us": [3.0], "copy_us": [2.0], "wrong": 1}
-    copy, least = parts.copy_rows(copies, (), {("x", 8): 1.0})
+    copy, least = parts.copy_rows(copies, (), parts.Bare({("x", 8): 1.0}))
     assert (copy.values, copy.wrong) == ((1.5,), "1 wrong elements")
     assert (least.metric, least.values) == ("over copy limit", (0.5,))
-    assert parts.copy_rows(copies, (), {}) == [copy]
+    assert parts.copy_rows(copies, (), parts.Bare()) == [copy]
     step_ms = {"shmcoll": [2.0], "gloo": [3.0], "compute": [1.0]}
     one = {"model": "m", "bucket_mib": 4, "step_ms": step_ms, "wrong": 0}
     over_gloo, over_compute = parts.ddp_rows(one, ())
     assert (over_gloo.values, over_compute.values) == ((1.5,), (2.0,))
     assert (over_gloo.size_bytes, over_gloo.kind) == (4 << 20, "m")
+
+
+def test_every_limit_is_something_that_parts_measure() -> None:
+    bare = parts.Bare({("x", 8): 1.0})
+    us = {"shmcoll": [6.0], "null": [3.0], "bare": [5.0], "core": [1.0], "gloo": [100.0]}
+    cell = {"wrong": 0, "error": None, "time_us": {"round_p50": [12.0]}}
+    ratios = {"gloo": {"rounds": [2.0]}}
+    one = {"op": "x", "size_bytes": 8, "world_size": 2, "ratios": ratios}
+    copies = {"op": "x", "bytes": 8, "ours_us": [3.0], "copy_us": [2.0], "wrong": 0}
+    rows = [
+        *parts.c_rows(PEERS),
+        *parts.floor_rows({"bytes": 8, "us": us, "wrong": 0}),
+        *parts.bench_rows(
+            {"results": [{**one, "backends": {"shmcoll": cell, "gloo": cell}}]}, (), bare
+        ),
+        *parts.copy_rows(copies, (), bare),
+    ]
+    wanted = {goal.limit for goal in table.GOALS if goal.limit}
+    assert wanted <= {row.metric for row in rows}
 
 
 # ---- a run ----
