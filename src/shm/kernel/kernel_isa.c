@@ -118,11 +118,18 @@
 #define ACC     uint64_t
 #include "shm/kernel/reduce_tmpl.h"
 
-/* Compilers find no better product of bytes than one in words, spread and put together again. */
+/* Of bytes compilers find no better product than one in words, spread and put together again, and no
+ * average of two with a sign. */
 #ifdef __F16C__
 #define NAME(x) u8s_##x
 #define MEM     shc_v16
 #define ACC     shc_v16
+#define ELEMS   SHC_VEC_BYTES
+#include "shm/kernel/reduce_tmpl.h"
+
+#define NAME(x) i8s_##x
+#define MEM     shc_v8s
+#define ACC     shc_v8s
 #define ELEMS   SHC_VEC_BYTES
 #include "shm/kernel/reduce_tmpl.h"
 #endif
@@ -145,12 +152,12 @@
     KERNEL(type, min, type##_keep, type##_min, type##_keep) \
     KERNEL(type, max, type##_keep, type##_max, type##_keep)
 
-/* Floats in the default mode, in which they do not trap. */
-#define AVERAGE_KERNEL(type, acc)                                                   \
+/* Of two by `pair`, of more in floats, in the default mode, in which they do not trap. */
+#define AVERAGE_KERNEL(type, pair, mean, acc)                                       \
     static void type##_avg_k_avg(const struct shc_reduce_args *args)                \
     {                                                                               \
         if (args->src_count == 2) {                                                 \
-            type##_run(args, type##_keep, type##_mean, type##_keep);                \
+            pair##_run(args, pair##_keep, mean, pair##_keep);                       \
             return;                                                                 \
         }                                                                           \
         const shc_fpenv mode = shc_fpenv_enter();                                   \
@@ -181,12 +188,16 @@ ORDER_KERNELS(i8)
 ORDER_KERNELS(i16)
 ORDER_KERNELS(i32)
 ORDER_KERNELS(i64)
-AVERAGE_KERNEL(u8, f32)
-AVERAGE_KERNEL(u16, f32)
-AVERAGE_KERNEL(u32, f64)
-AVERAGE_KERNEL(i8, f32)
-AVERAGE_KERNEL(i16, f32)
-AVERAGE_KERNEL(i32, f64)
+AVERAGE_KERNEL(u8, u8, u8_mean, f32)
+AVERAGE_KERNEL(u16, u16, u16_mean, f32)
+AVERAGE_KERNEL(u32, u32, u32_mean, f64)
+#ifdef __F16C__
+AVERAGE_KERNEL(i8, i8s, shc_vec_i8_mean, f32)
+#else
+AVERAGE_KERNEL(i8, i8, i8_mean, f32)
+#endif
+AVERAGE_KERNEL(i16, i16, i16_mean, f32)
+AVERAGE_KERNEL(i32, i32, i32_mean, f64)
 KERNEL(u64_avg, avg, u64_avg_keep, shc_wide_sum, shc_wide_divide)
 KERNEL(i64_avg, avg, i64_avg_keep, shc_wide_sum, shc_wide_divide_signed)
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Narrow floats, products of bytes and of complex numbers by whole vectors, for AVX2 with F16C and for
- * AVX-512: what a compiler does not find by itself. A word (MEM in reduce_tmpl.h) is one vector of codes, an accumulator one of floats, and
- * a word fills two or four. Elements meet only those of the same place in other sources, so which
- * accumulator holds which is free: the even ones and the odd ones, and no element is moved singly.
+ * By whole vectors, for AVX2 with F16C and for AVX-512, what a compiler does not find by itself: narrow
+ * floats, products and averages of bytes, products of complex numbers. Of narrow floats a word (MEM in
+ * reduce_tmpl.h) is one vector of codes, an accumulator one of floats, and a word fills two or four.
+ * Elements meet only those of the same place in other sources, so which accumulator holds which is
+ * free: the even ones and the odd ones, and no element is moved singly.
  *
  * The bits are those of half.h, but for a NaN's payload.
  */
@@ -27,6 +28,8 @@ typedef uint16_t shc_v16 __attribute__((vector_size(SHC_VEC_BYTES)));
 typedef uint16_t shc_h16 __attribute__((vector_size(SHC_VEC_BYTES / 2)));
 typedef uint64_t shc_v64 __attribute__((vector_size(SHC_VEC_BYTES)));
 typedef int16_t shc_v16s __attribute__((vector_size(SHC_VEC_BYTES)));
+typedef uint8_t shc_v8 __attribute__((vector_size(SHC_VEC_BYTES)));
+typedef int8_t shc_v8s __attribute__((vector_size(SHC_VEC_BYTES)));
 
 /* ---- what the two instruction sets call differently ---- */
 
@@ -78,6 +81,8 @@ SHC_INLINE shc_v16 shc_vec_firsts16(shc_v32 even, shc_v32 odd)
 /* Of unsigned words, no less than 0. */
 #define SHC_VEC_MINUS16(a, b) ((shc_v16)_mm512_subs_epu16((__m512i)(a), (__m512i)(b)))
 
+#define SHC_VEC_AVG8(a, b) ((shc_v8)_mm512_avg_epu8((__m512i)(a), (__m512i)(b)))
+
 #else
 
 #define SHC_VEC_FROM_FP16(h)         ((shc_vf)_mm256_cvtph_ps((__m128i)(h)))
@@ -117,6 +122,8 @@ SHC_INLINE shc_v16 shc_vec_firsts16(shc_v32 even, shc_v32 odd)
 }
 
 #define SHC_VEC_MINUS16(a, b) ((shc_v16)_mm256_subs_epu16((__m256i)(a), (__m256i)(b)))
+
+#define SHC_VEC_AVG8(a, b) ((shc_v8)_mm256_avg_epu8((__m256i)(a), (__m256i)(b)))
 
 #endif
 
@@ -262,11 +269,21 @@ SHC_INLINE shc_v16 shc_vec_fp8_store(const shc_vf *v, struct shc_narrow f)
     return even | odd << 8;
 }
 
-/* ---- products of bytes: the even ones and the odd ones, each in a word of its own ---- */
+/* ---- bytes ---- */
 
+/* The even ones and the odd ones, each in a word of its own. */
 SHC_INLINE shc_v16 shc_vec_u8_product(shc_v16 a, shc_v16 b)
 {
     return ((a * b) & 0xff) | (a >> 8) * (b & 0xff00);
+}
+
+/* Toward zero. The processor's average is of unsigned ones, and rounds up: one less where the sum is odd
+ * and the average above zero. */
+SHC_INLINE shc_v8s shc_vec_i8_mean(shc_v8s a, shc_v8s b)
+{
+    const shc_v8 top = (shc_v8){0} + 0x80, x = (shc_v8)a, y = (shc_v8)b;
+    const shc_v8 up = SHC_VEC_AVG8(x ^ top, y ^ top) ^ top;
+    return (shc_v8s)(up - ((shc_v8)((shc_v8s)up > 0) & (x ^ y) & 1));
 }
 
 /* ---- products of complex numbers: the steps of shc_c64_product, a part in each lane ---- */
