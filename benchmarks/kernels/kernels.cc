@@ -63,18 +63,24 @@ struct Memory {
     Buffer result;
 };
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begun)
+{
+    return std::chrono::duration<double>(Clock::now() - begun).count();
+}
+
 double seconds_of_copy(Memory *memory)
 {
     const int passes = 20;
     double best = 1e9;
     for (int turn = 0; turn < 5; turn++) {
-        const auto begun = std::chrono::steady_clock::now();
+        const auto begun = Clock::now();
         for (int i = 0; i < passes; i++) {
             memcpy(memory->result.data(), memory->sources[0].data(), bytes);
             benchmark::ClobberMemory();
         }
-        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-        best = std::min(best, took.count() / passes);
+        best = std::min(best, seconds_since(begun) / passes);
     }
     return best;
 }
@@ -175,6 +181,32 @@ class Writer
     std::thread thread_; // uses all of the above
 };
 
+double seconds_here(benchmark::State &state, const Kernel &kernel, Memory *memory)
+{
+    const auto begun = Clock::now();
+    for (auto _ : state) {
+        run(kernel, memory);
+        benchmark::ClobberMemory();
+    }
+    return seconds_since(begun);
+}
+
+double seconds_remote(benchmark::State &state, const Kernel &kernel, Memory *memory)
+{
+    Writer writer(memory);
+    double sum = 0;
+    for (auto _ : state) {
+        writer.store();
+        const auto begun = Clock::now();
+        run(kernel, memory);
+        benchmark::ClobberMemory();
+        const double seconds = seconds_since(begun);
+        state.SetIterationTime(seconds);
+        sum += seconds;
+    }
+    return sum;
+}
+
 void measure(benchmark::State &state, const Kernel &kernel)
 {
     Memory memory;
@@ -184,23 +216,8 @@ void measure(benchmark::State &state, const Kernel &kernel)
         return;
     }
     const double copy = seconds_of_copy(&memory);
-    const auto writer = remote ? std::make_unique<Writer>(&memory) : nullptr;
-    double seconds = 0;
-    const auto first = std::chrono::steady_clock::now();
-    for (auto _ : state) {
-        if (writer)
-            writer->store();
-        const auto begun = writer ? std::chrono::steady_clock::now() : first;
-        run(kernel, &memory);
-        benchmark::ClobberMemory();
-        if (!writer) // no clock within the loop
-            continue;
-        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-        state.SetIterationTime(took.count());
-        seconds += took.count();
-    }
-    if (!writer)
-        seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - first).count();
+    const double seconds =
+        remote ? seconds_remote(state, kernel, &memory) : seconds_here(state, kernel, &memory);
     state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(bytes));
     state.counters["of_copy"] = copy * static_cast<double>(state.iterations()) / seconds;
 }

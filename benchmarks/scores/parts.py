@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from scores.rows import Row, mode_of
-from scores.table import KIB, MIB, MPIS, OTHERS
+from scores.table import KIB, MESSAGES_TOO, MIB, MPIS, OTHERS
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -228,7 +228,7 @@ class Bare:
             return
         how = lab.choose(("-r", "3", "-t", "2"), ("-r", "1", "-t", "1"))
         sizes = ("-b", str(first), "-e", str(last), "-f", "2")
-        ops = ",".join((*OTHERS, "sendrecv"))
+        ops = ",".join(MESSAGES_TOO)
         data = lab.script("peers.py", "--mpi", mpis()[0], "-o", ops, *sizes, *how)
         for run in data["runs"]:
             self.hops += (run["hop_ns"],)
@@ -260,17 +260,25 @@ def bench_rows(data: dict[str, Any], hops: tuple[float, ...], bare: Bare) -> lis
     return rows
 
 
-def beside_gloo(lab: Lab, *options: str, bare_sizes: tuple[int, int] | None = None) -> list[Row]:
-    """The first and the last size of which there are to be bare loops, too."""
+def between(
+    lab: Lab, measure: Callable[[], Any], bare_sizes: tuple[int, int] | None
+) -> tuple[Any, tuple[float, ...], Bare]:
+    """What it measures; how long a flag took before and behind it, and bare loops there, of the sizes
+    from the first to the last."""
     bare = Bare()
     if bare_sizes:
         bare.look(lab, *bare_sizes)
     before = lab.hop_ns()
-    data = lab.python("-m", "shmcoll.bench", "-q", "-g", "2", *options)
+    data = measure()
     hops = before + lab.hop_ns()
     if bare_sizes:
         bare.look(lab, *bare_sizes)
-    return bench_rows(data, hops, bare)
+    return data, hops, bare
+
+
+def beside_gloo(lab: Lab, *options: str, bare_sizes: tuple[int, int] | None = None) -> list[Row]:
+    command = ("-m", "shmcoll.bench", "-q", "-g", "2", *options)
+    return bench_rows(*between(lab, lambda: lab.python(*command), bare_sizes))
 
 
 def python_all_reduce(lab: Lab) -> list[Row]:
@@ -288,7 +296,7 @@ def python_all_reduce(lab: Lab) -> list[Row]:
 def python_operations(lab: Lab) -> list[Row]:
     few = ("-f", "2048", "--rounds", "2", "--point-time", "0.1")
     how = lab.choose(("-f", "2", "--rounds", "5", "--point-time", "0.3"), few)
-    ops = ",".join((*OTHERS, "sendrecv", "barrier"))
+    ops = ",".join((*MESSAGES_TOO, "barrier"))
     sizes = lab.choose((64 * KIB, 4 * MIB), (16 * KIB, 16 * KIB))
     return beside_gloo(lab, "-o", ops, "-b", "8", "-e", "4M", *how, bare_sizes=sizes)
 
@@ -296,12 +304,7 @@ def python_operations(lab: Lab) -> list[Row]:
 def python_copies(lab: Lab) -> list[Row]:
     how = lab.choose(("--rounds", "9"), ("--rounds", "2", "--sizes", "8"))
     sizes = lab.choose((8 * MIB, 32 * MIB), (8 * MIB, 8 * MIB))
-    bare = Bare()
-    bare.look(lab, *sizes)
-    before = lab.hop_ns()
-    data = lab.script("copy_bound.py", *how)
-    hops = before + lab.hop_ns()
-    bare.look(lab, *sizes)
+    data, hops, bare = between(lab, lambda: lab.script("copy_bound.py", *how), sizes)
     return [row for one in data["rows"] for row in copy_rows(one, hops, bare)]
 
 
@@ -346,9 +349,7 @@ def floor_rows(one: dict[str, Any]) -> list[Row]:
 def ddp(lab: Lab) -> list[Row]:
     few = ("--rounds", "2", "--buckets", "4", "--models", "digits")
     how = lab.choose(("--rounds", "7"), few)
-    before = lab.hop_ns()
-    data = lab.script("ddp_step.py", *how)
-    hops = before + lab.hop_ns()
+    data, hops, _ = between(lab, lambda: lab.script("ddp_step.py", *how), None)
     return [row for one in data["rows"] for row in ddp_rows(one, hops)]
 
 

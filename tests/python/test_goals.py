@@ -416,6 +416,14 @@ def test_rows_beside_ourselves_are_of_dtypes() -> None:
     assert parts.c_rows(data)[0].metric == "of float32"
 
 
+FLOOR = {
+    "bytes": 8,
+    "us": {"shmcoll": [6.0], "null": [3.0], "bare": [5.0], "core": [1.0], "gloo": [100.0]},
+    "wrong": 0,
+}
+COPIES = {"op": "x", "bytes": 8, "ours_us": [3.0], "copy_us": [2.0], "wrong": 1}
+
+
 def test_rows_of_the_bench() -> None:
     cell = {"wrong": 0, "error": None}
     one = {"op": "barrier", "size_bytes": 0, "world_size": 2, "ratios": {"gloo": {"rounds": [2.0]}}}
@@ -464,16 +472,14 @@ def test_bare_times_are_the_least_of_what_has_any(
 
 
 def test_rows_of_the_floor_the_copies_and_ddp() -> None:
-    us = {"shmcoll": [6.0], "null": [3.0], "bare": [5.0], "core": [1.0], "gloo": [100.0]}
-    floor, bare, gloo = parts.floor_rows({"bytes": 8, "us": us, "wrong": 0})
+    floor, bare, gloo = parts.floor_rows(FLOOR)
     assert (floor.values, floor.wrong) == ((1.5,), "")
     assert (bare.metric, bare.values) == ("over floor limit", (1.25,))
     assert (gloo.metric, gloo.values) == ("gloo limit", (25.0,))
-    copies = {"op": "x", "bytes": 8, "ours_us": [3.0], "copy_us": [2.0], "wrong": 1}
-    copy, least = parts.copy_rows(copies, (), parts.Bare({("x", 8): 1.0}))
+    copy, least = parts.copy_rows(COPIES, (), parts.Bare({("x", 8): 1.0}))
     assert (copy.values, copy.wrong) == ((1.5,), "1 wrong elements")
     assert (least.metric, least.values) == ("over copy limit", (0.5,))
-    assert parts.copy_rows(copies, (), parts.Bare()) == [copy]
+    assert parts.copy_rows(COPIES, (), parts.Bare()) == [copy]
     step_ms = {"shmcoll": [2.0], "gloo": [3.0], "compute": [1.0]}
     one = {"model": "m", "bucket_mib": 4, "step_ms": step_ms, "wrong": 0}
     over_gloo, over_compute = parts.ddp_rows(one, ())
@@ -483,18 +489,16 @@ def test_rows_of_the_floor_the_copies_and_ddp() -> None:
 
 def test_every_limit_is_something_that_parts_measure() -> None:
     bare = parts.Bare({("x", 8): 1.0})
-    us = {"shmcoll": [6.0], "null": [3.0], "bare": [5.0], "core": [1.0], "gloo": [100.0]}
     cell = {"wrong": 0, "error": None, "time_us": {"round_p50": [12.0]}}
     ratios = {"gloo": {"rounds": [2.0]}}
     one = {"op": "x", "size_bytes": 8, "world_size": 2, "ratios": ratios}
-    copies = {"op": "x", "bytes": 8, "ours_us": [3.0], "copy_us": [2.0], "wrong": 0}
     rows = [
         *parts.c_rows(PEERS),
-        *parts.floor_rows({"bytes": 8, "us": us, "wrong": 0}),
+        *parts.floor_rows(FLOOR),
         *parts.bench_rows(
             {"results": [{**one, "backends": {"shmcoll": cell, "gloo": cell}}]}, (), bare
         ),
-        *parts.copy_rows(copies, (), bare),
+        *parts.copy_rows(COPIES, (), bare),
     ]
     wanted = {goal.limit for goal in table.GOALS if goal.limit}
     assert wanted <= {row.metric for row in rows}
