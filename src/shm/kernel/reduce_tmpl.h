@@ -117,9 +117,23 @@ SHC_INLINE void NAME(put)(ACC *acc, size_t i, struct NAME(acc) a)
  */
 SHC_INLINE void NAME(ask)(const NAME(mem) * x, size_t i, size_t words)
 {
-    if (AHEAD_WORDS > 0 && i % LINE_WORDS == 0)
-        __builtin_prefetch(x + shc_min_size(i + AHEAD_WORDS, words - 1));
+    __builtin_prefetch(x + shc_min_size(i + AHEAD_WORDS, words - 1));
 }
+
+/* `step` for each i below `words`. Loops that ask do so in front of each whole line, by `asks`: to look in
+ * each step whether a line begins there takes as long as the step (float16 with AVX2). */
+#define EACH_WORD(words, asks, step)                                \
+    do {                                                            \
+        size_t i = 0;                                               \
+        while (AHEAD_WORDS > 0 && (words)-i >= LINE_WORDS) {        \
+            asks;                                                   \
+            for (const size_t line = i + LINE_WORDS; i < line; i++) \
+                step;                                               \
+        }                                                           \
+        SHC_NO_CARRY                                                \
+        for (; i < (words); i++)                                    \
+            step;                                                   \
+    } while (0)
 
 /* Two sources, one destination: straight through. */
 SHC_INLINE void NAME(pair)(const struct shc_reduce_args *args, size_t first, size_t words,
@@ -129,13 +143,9 @@ SHC_INLINE void NAME(pair)(const struct shc_reduce_args *args, size_t first, siz
     const NAME(mem) *x = NAME(source)(args, 0, first), *y = NAME(source)(args, 1, first);
     const double fx = NAME(factor)(args, 0), fy = NAME(factor)(args, 1);
     const size_t left = args->count / ELEMS - first;
-    SHC_NO_CARRY
-    for (size_t i = 0; i < words; i++) {
-        NAME(ask)(x, i, left);
-        NAME(ask)(y, i, left);
-        d[i] = NAME(give)(NAME(join)(NAME(take)(x[i], fx, pre), NAME(take)(y[i], fy, pre), op), 2,
-                          post);
-    }
+    EACH_WORD(words, (NAME(ask)(x, i, left), NAME(ask)(y, i, left)),
+              d[i] = NAME(give)(
+                  NAME(join)(NAME(take)(x[i], fx, pre), NAME(take)(y[i], fy, pre), op), 2, post));
 }
 
 /* Two sources, two destinations: two ranks, where the result goes to the user and to the staging
@@ -146,13 +156,9 @@ SHC_INLINE void NAME(pair_twice)(const struct shc_reduce_args *args, size_t word
     NAME(mem) *d = args->dst[0], *e = args->dst[1];
     const NAME(mem) *x = NAME(source)(args, 0, 0), *y = NAME(source)(args, 1, 0);
     const double fx = NAME(factor)(args, 0), fy = NAME(factor)(args, 1);
-    SHC_NO_CARRY
-    for (size_t i = 0; i < words; i++) {
-        NAME(ask)(x, i, words);
-        NAME(ask)(y, i, words);
-        d[i] = e[i] = NAME(give)(
-            NAME(join)(NAME(take)(x[i], fx, pre), NAME(take)(y[i], fy, pre), op), 2, post);
-    }
+    EACH_WORD(words, (NAME(ask)(x, i, words), NAME(ask)(y, i, words)),
+              d[i] = e[i] = NAME(give)(
+                  NAME(join)(NAME(take)(x[i], fx, pre), NAME(take)(y[i], fy, pre), op), 2, post));
 }
 
 SHC_INLINE void NAME(single)(const struct shc_reduce_args *args, size_t first, size_t words,
@@ -176,30 +182,21 @@ SHC_INLINE void NAME(block)(const struct shc_reduce_args *args, size_t first, si
     const size_t left = args->count / ELEMS - first;
     const NAME(mem) *x = NAME(source)(args, 0, first), *y = NAME(source)(args, 1, first);
     double fx = NAME(factor)(args, 0), fy = NAME(factor)(args, 1);
-    SHC_NO_CARRY
-    for (size_t i = 0; i < words; i++) {
-        NAME(ask)(x, i, left);
-        NAME(ask)(y, i, left);
-        NAME(put)(acc, i, NAME(join)(NAME(take)(x[i], fx, pre), NAME(take)(y[i], fy, pre), op));
-    }
+    EACH_WORD(
+        words, (NAME(ask)(x, i, left), NAME(ask)(y, i, left)),
+        NAME(put)(acc, i, NAME(join)(NAME(take)(x[i], fx, pre), NAME(take)(y[i], fy, pre), op)));
     for (int s = 2; s < last; s++) {
         x = NAME(source)(args, s, first);
         fx = NAME(factor)(args, s);
-        SHC_NO_CARRY
-        for (size_t i = 0; i < words; i++) {
-            NAME(ask)(x, i, left);
-            NAME(put)(acc, i, NAME(join)(NAME(get)(acc, i), NAME(take)(x[i], fx, pre), op));
-        }
+        EACH_WORD(words, NAME(ask)(x, i, left),
+                  NAME(put)(acc, i, NAME(join)(NAME(get)(acc, i), NAME(take)(x[i], fx, pre), op)));
     }
     NAME(mem) *d = (NAME(mem) *)args->dst[0] + first;
     x = NAME(source)(args, last, first);
     fx = NAME(factor)(args, last);
-    SHC_NO_CARRY
-    for (size_t i = 0; i < words; i++) {
-        NAME(ask)(x, i, left);
-        d[i] = NAME(give)(NAME(join)(NAME(get)(acc, i), NAME(take)(x[i], fx, pre), op), last + 1,
-                          post);
-    }
+    EACH_WORD(words, NAME(ask)(x, i, left),
+              d[i] = NAME(give)(NAME(join)(NAME(get)(acc, i), NAME(take)(x[i], fx, pre), op),
+                                last + 1, post));
 }
 
 SHC_INLINE void NAME(blocks)(const struct shc_reduce_args *args, size_t words, NAME(unary_fn) pre,
@@ -263,4 +260,5 @@ SHC_INLINE void NAME(run)(const struct shc_reduce_args *args, NAME(unary_fn) pre
 #undef BLOCK_WORDS
 #undef ACC_AT
 #undef AHEAD_WORDS
+#undef EACH_WORD
 #undef LINE_WORDS
