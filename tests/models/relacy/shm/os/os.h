@@ -29,7 +29,7 @@ SHC_INLINE void shc_os_futex_wake_all(shc_a32 *word, bool)
 
 SHC_INLINE bool shc_os_can_populate()
 {
-    return false;
+    return true;
 }
 
 SHC_INLINE int shc_os_populate(void *, size_t)
