@@ -47,6 +47,10 @@ const Damage kDamages[] = {
     {"NoWindow", [](shc_line_shm &line) { in_window(line, SHC_WINDOW_NAMES, kBytes); }},
     {"AShuttleThatTheReaderHolds",
      [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_THEIRS, kBytes); }},
+    {"AFerryThatTheReaderHolds",
+     [](shc_line_shm &line) { in_window(line, SHC_FERRY_THEIRS, kBytes); }},
+    {"MoreThanAFerry",
+     [](shc_line_shm &line) { in_window(line, SHC_FERRY_OURS, SHC_FERRY_BYTES + 1); }},
     {"AHeadThatIsAll",
      [](shc_line_shm &line) {
          of_kind(line, SHC_LINE_RTS);

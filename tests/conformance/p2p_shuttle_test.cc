@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Shuttles, which two ranks fill in turn, and bulk windows, which go round: whoever sends next, and
-// whatever is put aside or given up meanwhile, each message has its own bytes. Ranks as threads and as processes.
+// Shuttles and ferries, which two ranks fill in turn, and bulk windows, which go round: whoever sends next,
+// and whatever is put aside or given up meanwhile, each message has its own bytes. Ranks as threads and as
+// processes.
 #include "tests/support/ranks.h"
 
+#include <atomic>
 #include <gtest/gtest.h>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 extern "C" {
@@ -73,7 +76,8 @@ const int kTurns = 400;
 
 size_t some_bytes(std::mt19937 &random)
 {
-    static const size_t counts[] = {0, 8, 88, 89, 100, 1000, 5000, 16383, 16384, 16385, 40000};
+    static const size_t counts[] = {0,     8,     88,    89,     100,    1000,   5000,  16383,
+                                    16384, 16385, 40000, 131072, 131073, 200001, 400000};
     return counts[random() % (sizeof counts / sizeof counts[0])];
 }
 
@@ -170,8 +174,8 @@ TEST(Shuttles, CarryTheReplyInTheLinesOfTheMessage)
         for (int turn = 0; turn < 4; turn++) {
             back_and_forth(rank, 1 - rank.rank, turn, 4096);
             // Rank 0's went back and forth; rank 1 has kept its own for a message of its own accord.
-            EXPECT_EQ(pair->holds[0], true) << "its own, rank " << rank.rank;
-            EXPECT_EQ(pair->holds[1], false) << "the other's, rank " << rank.rank;
+            EXPECT_EQ(pair->shuttles.holds[0], true) << "its own, rank " << rank.rank;
+            EXPECT_EQ(pair->shuttles.holds[1], false) << "the other's, rank " << rank.rank;
         }
     });
 }
@@ -211,7 +215,8 @@ TEST(BulkWindows, GoRoundWhileTheirReceiverStops)
         });
 }
 
-// Messages of two windows behind one of a single window: at the end one is left empty in each round.
+// Messages of two windows behind one of a single window, and one that takes the ferry along: at the end one
+// is left empty in each round.
 TEST(BulkWindows, LeaveThoseAtTheEndEmptyThatAreTooFew)
 {
     for (Mode mode : all_modes())
@@ -225,7 +230,7 @@ TEST(BulkWindows, LeaveThoseAtTheEndEmptyThatAreTooFew)
             }
             const int messages = 120;
             for (int number = 0; number < messages; number++) {
-                const size_t bytes = number == 0 ? SHC_BULK_BYTES : 2 * SHC_BULK_BYTES;
+                const size_t bytes = number < 2 ? SHC_BULK_BYTES : 2 * SHC_BULK_BYTES;
                 Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, number, bytes)
                     .run(rank);
             }
@@ -244,15 +249,186 @@ TEST(BulkWindows, LeaveThoseAtTheEndEmptyThatAreTooFew)
 TEST(BulkWindows, AreNotForMessagesToOneself)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
-        for (int turn = 0; turn < 2; turn++) {
-            const int peer = turn == 0 ? rank.rank : 1 - rank.rank;
-            Message in(SHC_RECV, peer, peer, turn, kRound);
-            in.start(rank);
-            Message(SHC_SEND, rank.rank, peer, turn, kRound).run(rank);
-            in.end();
+        Message in(SHC_RECV, rank.rank, rank.rank, 0, kRound);
+        in.start(rank);
+        Message(SHC_SEND, rank.rank, rank.rank, 0, kRound).run(rank);
+        in.end();
+        Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, 1, kRound).run(rank);
+        const shc_pairs &pairs = rank.comm->p2p.pairs;
+        EXPECT_EQ(pairs.pairs[rank.rank].bulk_lent, 0u);
+        if (rank.rank == 0) {
+            EXPECT_EQ(pairs.pairs[1].bulk_lent, SHC_BULK_WINDOWS - SHC_HEAD_BYTES / SHC_BULK_BYTES)
+                << "its head goes by ferry";
         }
-        EXPECT_EQ(rank.comm->p2p.pairs.pairs[rank.rank].bulk_lent, 0u);
-        EXPECT_EQ(rank.comm->p2p.pairs.pairs[1 - rank.rank].bulk_lent, SHC_BULK_WINDOWS);
+    });
+}
+
+// What passes between them while both wait for it: so many bytes from the lower rank, and from the other.
+void pass_one_another(Rank &rank, int number, size_t lower, size_t upper)
+{
+    const int peer = 1 - rank.rank;
+    Message in(SHC_RECV, peer, peer, number, rank.rank == 0 ? upper : lower);
+    in.start(rank);
+    Message(SHC_SEND, rank.rank, peer, kAnnounced, 0).run(rank); // both have asked for theirs
+    Message(SHC_RECV, peer, peer, kAnnounced, 0).run(rank);
+    Message out(SHC_SEND, rank.rank, peer, number, rank.rank == 0 ? lower : upper);
+    out.start(rank);
+    in.end();
+    out.end();
+}
+
+uint32_t bulk_lent(shc_comm *const (&comms)[2])
+{
+    return comms[0]->p2p.pairs.pairs[1].bulk_lent + comms[1]->p2p.pairs.pairs[0].bulk_lent;
+}
+
+// One thread makes the passes of both ranks, in turn, so that both messages are announced before either goes
+// on. How many bulk windows that took: none, unless this takes so long that the agents make passes, too.
+uint32_t pass_one_another_in_turns(Rank rank, shc_comm *const (&comms)[2], size_t bytes)
+{
+    const uint32_t before = bulk_lent(comms);
+    std::vector<std::unique_ptr<Message>> messages;
+    for (shc_comm *comm : comms) {
+        shc_lock_take(&comm->p2p.lock);
+        comm->p2p.waiters++;
+        comm->p2p.waited_ns = shc_clock_ns();
+        shc_lock_drop(&comm->p2p.lock);
+    }
+    for (shc_op_kind kind : {SHC_RECV, SHC_SEND})
+        for (int me : {0, 1}) {
+            messages.push_back(
+                std::make_unique<Message>(kind, kind == SHC_SEND ? me : 1 - me, 1 - me, 0, bytes));
+            rank.comm = comms[me];
+            messages.back()->start(rank);
+        }
+    for (int passes = 0; passes < 100; passes++) {
+        shc_p2p &p2p = comms[passes % 2]->p2p;
+        shc_lock_take(&p2p.lock);
+        shc_p2p_pass(&p2p, true);
+        shc_lock_drop(&p2p.lock);
+    }
+    for (auto &message : messages)
+        message->end();
+    for (shc_comm *comm : comms) {
+        shc_lock_take(&comm->p2p.lock);
+        comm->p2p.waiters--;
+        shc_lock_drop(&comm->p2p.lock);
+    }
+    return bulk_lent(comms) - before;
+}
+
+// Each chunk goes back where the other rank's has come from.
+TEST(Ferries, CarryLargeMessagesThatPassOneAnother)
+{
+    static shc_comm *comms[2];
+    static std::atomic<int> there, over;
+    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        comms[rank.rank] = rank.comm;
+        for (there++; there < 2;)
+            std::this_thread::yield();
+        for (size_t bytes : {SHC_FERRY_BYTES + 1, 3 * SHC_HEAD_BYTES - 7, 1000000}) {
+            const int attempts = rank.rank == 0 ? 30 : 0;
+            int attempt = 0;
+            while (attempt < attempts && pass_one_another_in_turns(rank, comms, bytes) > 0)
+                attempt++;
+            EXPECT_TRUE(attempt < attempts || rank.rank == 1) << bytes << " bytes";
+        }
+        for (over++; over < 2;)
+            std::this_thread::yield();
+    });
+}
+
+TEST(Ferries, CarryMessagesOfAnySize)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            std::mt19937 random(3); // the same on both ranks
+            for (int turn = 0; turn < 60 && !testing::Test::HasFatalFailure(); turn++) {
+                const size_t lower = random() % 600000, upper = random() % 600000;
+                pass_one_another(rank, turn, lower, upper);
+            }
+        });
+}
+
+// The reply lies where the message came in, and a stream one way does not wait for a ferry.
+TEST(Ferries, ComeBackWithTheReply)
+{
+    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        const shc_pair *pair = &rank.comm->p2p.pairs.pairs[1 - rank.rank];
+        for (int turn = 0; turn < 4; turn++) {
+            back_and_forth(rank, 1 - rank.rank, turn, SHC_FERRY_BYTES);
+            EXPECT_EQ(pair->ferries.holds[0], true) << "its own, rank " << rank.rank;
+            EXPECT_EQ(pair->ferries.holds[1], false) << "the other's, rank " << rank.rank;
+        }
+        EXPECT_EQ(pair->bulk_lent, 0u);
+        for (int turn = 0; turn < 20; turn++)
+            Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, turn, kRound).run(rank);
+        EXPECT_EQ(pair->ferries.holds[0], rank.rank == 1);
+        EXPECT_EQ(pair->ferries.holds[1], rank.rank == 1);
+    });
+}
+
+// One of two that pass one another stops for a while, in the middle of its own chunks.
+TEST(Ferries, WaitForWhoStops)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            const int peer = 1 - rank.rank;
+            for (int turn = 0; turn < 4; turn++) {
+                const size_t bytes = 2000000 + 4099 * static_cast<size_t>(turn);
+                Message out(SHC_SEND, rank.rank, peer, turn, bytes);
+                Message in(SHC_RECV, peer, peer, turn, bytes);
+                in.start(rank);
+                out.start(rank);
+                if (rank.rank == turn % 2) {
+                    shc_lock_take(&rank.comm->p2p.lock);
+                    shc_os_sleep_ns(5 * SHC_NS_PER_MS);
+                    shc_lock_drop(&rank.comm->p2p.lock);
+                }
+                in.end();
+                out.end();
+            }
+        });
+}
+
+// Tensors in pieces are not traded in one pass; everything arrives all the same.
+TEST(Ferries, CarryTensorsInPieces)
+{
+    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        const int peer = 1 - rank.rank;
+        const int64_t sizes[] = {100000, 3}, strides[] = {4, 1};
+        for (int turn = 0; turn < 4; turn++) {
+            std::vector<unsigned char> given(400000), got(400000, 0xee);
+            for (size_t i = 0; i < given.size(); i++)
+                given[i] = static_cast<unsigned char>(i * 7 + static_cast<size_t>(rank.rank) * 31);
+            const bool pieces = turn / 2 == rank.rank; // of one rank, then of the other
+            const int64_t flat = 300000;
+            shc_tensor from = {given.data(), 1, &flat, nullptr};
+            shc_tensor to = {got.data(), pieces ? 2 : 1, pieces ? sizes : &flat,
+                             pieces ? strides : nullptr};
+            shc_op op = {};
+            op.kind = SHC_RECV;
+            op.dtype = SHC_UINT8;
+            op.peer = peer;
+            op.tag = turn;
+            op.output = {&to, 1};
+            shc_request *in = nullptr, *out = nullptr;
+            ASSERT_EQ(shc_submit(rank.comm, &op, nullptr, &in), SHC_OK) << error_text();
+            op.kind = SHC_SEND;
+            op.input = {&from, 1};
+            ASSERT_EQ(shc_submit(rank.comm, &op, nullptr, &out), SHC_OK) << error_text();
+            ASSERT_EQ(shc_request_wait(in, 0), SHC_OK) << error_text();
+            ASSERT_EQ(shc_request_wait(out, 0), SHC_OK) << error_text();
+            shc_request_release(in);
+            shc_request_release(out);
+            size_t wrong = 0;
+            for (size_t i = 0; i < 300000; i++) {
+                const size_t at = pieces ? i / 3 * 4 + i % 3 : i;
+                wrong +=
+                    got[at] != static_cast<unsigned char>(i * 7 + static_cast<size_t>(peer) * 31);
+            }
+            EXPECT_EQ(wrong, 0u) << "turn " << turn;
+        }
     });
 }
 

@@ -49,5 +49,6 @@ int main(void)
     printf("next page|%d * %d|window\n", SHC_WINDOWS, SHC_WINDOW_BYTES);
     printf("behind the windows|p * %d|shuttle\n", SHC_WINDOW_BYTES);
     printf("behind the shuttles|%d * %d|bulk\n", SHC_BULK_WINDOWS, SHC_BULK_BYTES);
+    printf("behind the bulk windows|%d|ferry\n", SHC_FERRY_BYTES);
     return 0;
 }

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Shuttles under weak memory: what is read is what was placed, and a shuttle is stored to by nobody
+// Shuttles and ferries under weak memory: what is read is what was placed, and one is stored to by nobody
 // but the side that holds it.
 //
-// Runs the real src/shm/proto/pair.c; docs/PROTOCOL.md, section 9, Shuttles, and edge pair/line. Two
-// ranks send to one another and receive, in any order, but never more than two messages ahead; a
-// message takes a shuttle if its sender holds one, else the only window, else its line. Lines,
-// windows and shuttles are plain memory: relacy reports a race where no edge orders two accesses.
+// Runs the real src/shm/proto/pair.c; docs/PROTOCOL.md, section 9, Shuttles, Ferries, and edge pair/line.
+// Two ranks send to one another and receive, in any order, but never more than three messages ahead; an odd
+// message takes a ferry if its sender holds one, an even one, or one that finds none, a shuttle, else the
+// only window, else its line. What a chunk by ferry takes back with it is the receiver's next message.
+// All are plain memory: relacy reports a race where no edge orders two accesses.
 //
 // FAULT_post_relaxed      the store of a line's number is relaxed
 // FAULT_peek_relaxed      the load of it is relaxed
-// FAULT_held_unread       who receives a shuttle holds it before it has read it
-// FAULT_kept              who sends a shuttle goes on holding it
-// FAULT_wrong_shuttle     the receiver takes the other shuttle for the one that is named
+// FAULT_held_unread       who receives a shuttle or a ferry holds it before it has read it
+// FAULT_kept              who sends one goes on holding it
+// FAULT_wrong_shuttle     the receiver takes the other one of its kind for the one that is named
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/proto/pair.h"
@@ -29,14 +30,14 @@ namespace
 {
 
 const uint32_t kLines = 2;
-const uint64_t kMessages = 4, kAhead = 2;
+const uint64_t kMessages = 8, kAhead = 3;
 const int kRanks = 2;
 
 struct Mailbox {
     char bell[SHC_LINE_BYTES];
     shc_ack_shm acks[kRanks];
     shc_line_shm lines[kRanks * kLines];
-    shc_word windows[SHC_WINDOWS + kRanks];
+    shc_word windows[SHC_WINDOWS + kRanks], bulk[SHC_BULK_WINDOWS], ferry;
 };
 
 const Mailbox *mailboxes_now;
@@ -50,8 +51,8 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
     {
         mailboxes_now = mailboxes;
         begin_mailboxes(mailboxes, seats, pairs,
-                        {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, windows), 0, kRanks,
-                         sizeof(Mailbox)});
+                        {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, windows),
+                         offsetof(Mailbox, bulk), kRanks, sizeof(Mailbox)});
     }
 
     void after()
@@ -60,18 +61,26 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
             shc_pairs_fini(&each);
     }
 
-    // The first message of each goes through the shuttle in its own mailbox; what the line carries
-    // is the message and the name.
+    static int lend(shc_pairs *mine, int peer, uint64_t message)
+    {
+        const int ferry = message % 2 == 1 ? shc_ferry_lend(mine, peer) : -1;
+        return ferry >= 0 ? ferry : shc_window_lend(mine, peer, true);
+    }
+
+    // The first message of each goes through the shuttle in its own mailbox, the second through the ferry;
+    // what the line carries is the message and the name.
     bool send(int me, uint64_t message)
     {
         shc_pairs *mine = &pairs[me];
         shc_line_shm *line = shc_pair_draft(mine, 1 - me);
         if (!line)
             return false;
-        const int name = shc_window_lend(mine, 1 - me, true);
+        const int name = lend(mine, 1 - me, message);
         RL_ASSERT(message > 0 || name == SHC_SHUTTLE_OURS);
-        if (WITH(FAULT_kept) && name >= SHC_WINDOWS)
-            mine->pairs[1 - me].holds[name == SHC_SHUTTLE_OURS ? OURS : THEIRS] = true;
+        RL_ASSERT(message != 1 || shc_window_is_ferry(static_cast<uint32_t>(name)));
+        if (WITH(FAULT_kept) && name >= SHC_WINDOWS) // the peer calls it by the other name
+            shc_window_return(mine, 1 - me, other_name(static_cast<uint32_t>(name)),
+                              sizeof(shc_word));
         if (name >= 0)
             shc_word_put(word_of(*mine, me, 1 - me, name), message);
         shc_word_put(&line->word, message * kNames + static_cast<uint64_t>(name + 1));
@@ -101,16 +110,23 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
         RL_ASSERT(shc_window_exists(mine, peer, name));
         if (WITH(FAULT_held_unread)) {
             shc_window_return(mine, peer, name, sizeof(shc_word));
-            const int next = shc_window_lend(mine, peer, true);
+            const int next = lend(mine, peer, message);
             shc_word_put(word_of(*mine, me, peer, next), message + 1);
         }
         RL_ASSERT(shc_word_get(word_of(*mine, peer, me, static_cast<int>(name))) == message);
         if (WITH(FAULT_wrong_shuttle) && name >= SHC_WINDOWS)
-            name = SHC_SHUTTLE_OURS + SHC_SHUTTLE_THEIRS - name;
+            name = other_name(name);
         shc_window_return(mine, peer, name, sizeof(shc_word));
     }
 
     static const uint64_t kNames = SHC_WINDOW_NAMES + 1;
+
+    static uint32_t other_name(uint32_t name)
+    {
+        return (shc_window_is_ferry(name) ? SHC_FERRY_OURS + SHC_FERRY_THEIRS
+                                          : SHC_SHUTTLE_OURS + SHC_SHUTTLE_THEIRS) -
+               name;
+    }
 
     static shc_word *word_of(const shc_pairs &view, int sender, int receiver, int name)
     {

@@ -169,6 +169,12 @@ SHC_NODISCARD enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct
  * of another type or size is over behind it. */
 bool shc_p2p_answer(struct shc_p2p *p2p, int peer);
 
+/* A chunk of `in` has come by ferry: brings it to where it belongs and, in the same pass over the ferry's
+ * lines, the next chunk that is to go to the peer into them, which goes out. False, and nothing is done:
+ * there is none, or no line for it, or it was no ferry, or tensors are in pieces. */
+bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_shm *came,
+                   struct shc_message *in);
+
 /* Puts into the lines to the peer what there is room for. */
 void shc_p2p_write_lines(struct shc_p2p *p2p, int peer);
 

@@ -222,8 +222,10 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
     if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved ||
         line->piece % m->shape.elem_bytes != 0)
         return false;
-    write_piece(m, line, piece_of(p2p, peer, line, data));
-    return_window(p2p, peer, line);
+    if (!shc_p2p_trade(p2p, peer, line, m)) {
+        write_piece(m, line, piece_of(p2p, peer, line, data));
+        return_window(p2p, peer, line);
+    }
     if (m->moved == m->shape.bytes)
         shc_p2p_finish_ok(p2p, request);
     return true;

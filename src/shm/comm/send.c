@@ -9,6 +9,7 @@
 #include "shm/comm/comm.h"
 #include "shm/comm/p2p.h"
 #include "shm/comm/request.h"
+#include "shm/kernel/copy.h"
 #include "shm/proto/member.h"
 
 static void put_shape(struct shc_line_shm *line, const struct shc_shape *shape)
@@ -31,7 +32,13 @@ static inline void fill_line(struct shc_line_shm *line, enum shc_line_kind kind,
     put_shape(line, &m->shape);
 }
 
-/* Copies the message's next bytes, which fit there, into the line or into the window. */
+static bool is_ferry(int window)
+{
+    return window >= 0 && shc_window_is_ferry((uint32_t)window);
+}
+
+/* Copies the message's next bytes, which fit there, into the line or into the window. Into a ferry by
+ * whole lines: whoever fills it has just read them. */
 static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m,
                              int window, size_t bytes)
 {
@@ -40,10 +47,11 @@ static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, str
         window >= 0 ? shc_window(&p2p->pairs, me, m->peer, (uint32_t)window) : (char *)line->data;
     line->window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
     line->piece = (uint32_t)bytes & 0xffffff;
-    line->way = (uint32_t)m->way & 0xff;
-    if (window >= 0 && m->way == SHC_WAY_PAST)
+    const enum shc_way way = is_ferry(window) ? SHC_WAY_LINES : m->way;
+    line->way = (uint32_t)way & 0xff;
+    if (window >= 0 && way == SHC_WAY_PAST)
         shc_buf_stream(&m->buf, m->moved, to, bytes);
-    else if (window >= SHC_BULK_NAME && m->way == SHC_WAY_LINES)
+    else if (window >= SHC_FERRY_OURS && way == SHC_WAY_LINES)
         shc_buf_read_lines(&m->buf, m->moved, to, bytes);
     else if (bytes > 0)
         shc_buf_read(&m->buf, m->moved, to, bytes);
@@ -61,6 +69,8 @@ static size_t chunk_room(const struct shc_message *m, int window)
 {
     if (window < 0)
         return SHC_LINE_DATA_BYTES;
+    if (is_ferry(window))
+        return SHC_HEAD_BYTES; /* what its reader puts in its place is still in its cache */
     return window >= SHC_BULK_NAME ? m->chunk_bytes : SHC_WINDOW_BYTES;
 }
 
@@ -84,11 +94,14 @@ static bool is_reading(struct shc_p2p *p2p, int peer)
     return !shc_window_bulk_was_read(&p2p->pairs, peer, shc_window_bulk_lent(&p2p->pairs, peer));
 }
 
-/* Bulk windows for all of the message, or -1. While ways to copy are tried there are none, since nobody
- * would know how long it takes until it has been read. */
+/* A ferry or bulk windows for all of the message, or -1. While ways to copy are tried there are no bulk
+ * windows, since nobody would know how long it takes until it has been read. */
 static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
 {
     const size_t bytes = m->shape.bytes;
+    const int ferry = bytes <= SHC_FERRY_BYTES ? shc_ferry_lend(&p2p->pairs, m->peer) : -1;
+    if (ferry >= 0)
+        return ferry;
     choose_way(p2p, m);
     if ((m->pace && shc_pace_tries(m->pace)) || !shc_window_has_bulk(&p2p->pairs, m->peer) ||
         !shc_window_may_send_whole(&p2p->pairs, m->peer, bytes) ||
@@ -142,13 +155,13 @@ static bool may_send_long_head(struct shc_p2p *p2p, const struct shc_message *m)
 static void put_head(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m)
 {
     size_t room = SHC_HEAD_BYTES;
-    int window = -1;
     if (m->shape.bytes <= SHC_WINDOW_BYTES)
         return;
     choose_way(p2p, m);
-    if (may_send_long_head(p2p, m)) {
+    int window = shc_ferry_lend(&p2p->pairs, m->peer);
+    if (window < 0 && may_send_long_head(p2p, m)) {
         window = shc_window_lend_run(&p2p->pairs, m->peer, 1, &room);
-    } else {
+    } else if (window < 0) {
         m->way = SHC_WAY_PLAIN; /* as any message in a window */
         window = shc_window_lend_for_head(&p2p->pairs, m->peer);
         room = SHC_WINDOW_BYTES;
@@ -201,7 +214,69 @@ static bool end_stream(struct shc_p2p *p2p, struct shc_message *m)
     return true;
 }
 
-/* Chunks go out while there are lines and windows. With no window to be had, and none on its way
+/* Is there more to come from the peer, of a message that this rank has asked for? */
+static bool is_owed(const struct shc_p2p *p2p, int peer)
+{
+    const struct shc_request *request = p2p->peers[peer].incoming.first;
+    return request && request->message.state != SHC_MESSAGE_REFUSE_DUE;
+}
+
+/* A chunk goes by ferry: no measure of how to copy into bulk windows. */
+static void note_ferry(struct shc_message *m)
+{
+    m->pace = NULL;
+    m->waits_for_reader = false;
+}
+
+/* The next message to the peer that has chunks to send, and can go by ferry in the pass in which the
+ * ferry's lines are read. */
+static struct shc_request *first_to_trade(const struct shc_p2p *p2p, int peer)
+{
+    struct shc_request *request = p2p->peers[peer].sends.first;
+    for (; request; request = request->next) {
+        const struct shc_message *m = &request->message;
+        if (m->state == SHC_MESSAGE_STREAMING && m->moved < m->shape.bytes)
+            return m->buf.flat ? request : NULL;
+    }
+    return NULL;
+}
+
+bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_shm *came,
+                   struct shc_message *in)
+{
+    struct shc_request *request =
+        shc_window_is_ferry(came->window) && in->buf.flat ? first_to_trade(p2p, peer) : NULL;
+    struct shc_line_shm *line = request ? shc_pair_draft(&p2p->pairs, peer) : NULL;
+    if (!line)
+        return false;
+    struct shc_message *m = &request->message;
+    if (m->streams_ns == 0)
+        begin_stream(p2p, m);
+    char *const ferry = shc_window(&p2p->pairs, peer, p2p->pairs.seat->rank, came->window);
+    char *const out = in->buf.flat + in->moved;
+    const char *const next = m->buf.flat + m->moved;
+    const size_t taken = came->piece, given = next_piece(m, SHC_HEAD_BYTES);
+    const size_t both = shc_min_size(taken, given);
+    shc_copy_exchange(out, ferry, next, both);
+    shc_copy_lines(out + both, ferry + both, taken - both);
+    shc_copy_lines(ferry + both, next + both, given - both);
+    in->moved += taken;
+    shc_window_return(&p2p->pairs, peer, came->window, taken);
+    fill_line(line, SHC_LINE_CHUNK, m);
+    line->bytes = m->moved;
+    line->window = (uint8_t)shc_ferry_lend(&p2p->pairs, peer); /* this one: it came last */
+    line->piece = (uint32_t)given & 0xffffff;
+    line->way = SHC_WAY_LINES;
+    m->moved += given;
+    note_ferry(m);
+    shc_pair_post(&p2p->pairs, peer);
+    if (m->moved == m->shape.bytes)
+        shc_p2p_finish_ok(p2p, request);
+    return true;
+}
+
+/* Chunks go out while there are lines and windows: by ferry while large messages come from the peer, too,
+ * and then none as long as the peer has still to read a ferry, which may bring more of them. With no window to be had, and none on its way
  * back from this peer, the bytes go in the lines themselves: slow, but never stuck behind a window
  * that somebody else keeps. False: no line is free. */
 static bool stream(struct shc_p2p *p2p, struct shc_request *request)
@@ -213,7 +288,14 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
         struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
         if (!line)
             return false;
-        int window = shc_window_lend(&p2p->pairs, m->peer, false);
+        const bool owed = is_owed(p2p, m->peer);
+        if (owed && shc_ferry_is_out(&p2p->pairs, m->peer))
+            return true;
+        int window = owed ? shc_ferry_lend(&p2p->pairs, m->peer) : -1;
+        if (window >= 0)
+            note_ferry(m);
+        else
+            window = shc_window_lend(&p2p->pairs, m->peer, false);
         if (window < 0 && shc_window_awaited(&p2p->pairs, m->peer))
             return true;
         fill_line(line, SHC_LINE_CHUNK, m);
@@ -221,6 +303,9 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
         put_piece(p2p, line, m, window, next_piece(m, chunk_room(m, window)));
         shc_pair_post(&p2p->pairs, m->peer);
         m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer);
+        /* It may announce a message that passes this one: the rest can go by ferry. */
+        if (shc_pair_peek(&p2p->pairs, m->peer) && m->moved < m->shape.bytes)
+            return true;
     }
     if (end_stream(p2p, m))
         shc_p2p_finish_ok(p2p, request);

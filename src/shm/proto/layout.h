@@ -35,9 +35,10 @@
  *            ...   struct shc_line_shm [world][lines]     to rank r
  *       a page     windows [8]                            reserved by the rank when it needs them
  *   behind them    shuttles [world]                       with them; W: who holds it, of two ranks;
- *                                                         none in a world of more than 8
+ *                                                         none in a world of more than 4
  *   behind them    bulk windows [48]                      reserved by the rank when it needs them; none
- *                                                         in a world of more than 8
+ *                                                         in a world of more than 2
+ *   behind them    a ferry                                with them; W: who holds it
  */
 
 #include "shm/base/atomic.h"
@@ -45,7 +46,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 20u
+#define SHC_LAYOUT_VERSION 21u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 40
@@ -178,24 +179,28 @@ struct shc_offer_shm {
 #define SHC_SHUTTLE_RANKS   4  /* a larger world has no shuttles: too much memory */
 #define SHC_SHUTTLE_OURS    8  /* what a line calls the shuttle in its sender's mailbox */
 #define SHC_SHUTTLE_THEIRS  9  /* in its receiver's */
-#define SHC_BULK_RANKS      2  /* a larger world has no bulk windows */
-#define SHC_BULK_NAME       10 /* and above: the bulk windows */
+#define SHC_BULK_RANKS      2  /* a larger world has no bulk windows, and no ferries */
+#define SHC_FERRY_OURS      10 /* likewise, the ferry in its sender's mailbox */
+#define SHC_FERRY_THEIRS    11
+#define SHC_FERRY_BYTES     131072
+#define SHC_BULK_NAME       12 /* and above: the bulk windows */
 #define SHC_BULK_WINDOWS    48
 #define SHC_BULK_BYTES      32768
-#define SHC_HEAD_BYTES      65536  /* of an announced message, with its header, in bulk windows */
+#define SHC_HEAD_BYTES      65536  /* of an announced message, with its header, there or by ferry */
 #define SHC_WHOLE_BYTES     262144 /* of one that is not announced there */
 #define SHC_ASIDE_WINDOWS   16     /* so many such windows the receiver may have to put aside */
 #define SHC_WINDOW_NAMES    (SHC_BULK_NAME + SHC_BULK_WINDOWS)
 #define SHC_NO_WINDOW       255
 
 enum shc_line_kind {
-    SHC_LINE_EAGER = 1, /* a header with all the bytes: in the line, in one window, or in bulk
-                         * windows side by side */
-    SHC_LINE_RTS,       /* ready to send: a header, or that and the head, in a window or in bulk
-                         * windows side by side; the rest waits for the receiver's word */
-    SHC_LINE_CTS,       /* clear to send: the receive is posted, send the bytes of `message` */
-    SHC_LINE_REFUSE,    /* the receive does not fit: the message is dropped; what it wanted */
-    SHC_LINE_CHUNK,     /* bytes of `message`, from offset `bytes` on */
+    SHC_LINE_EAGER =
+        1,           /* a header with all the bytes: in the line, in one window, shuttle or ferry,
+                         * or in bulk windows side by side */
+    SHC_LINE_RTS,    /* ready to send: a header, or that and the head, likewise; the rest waits for
+                         * the receiver's word */
+    SHC_LINE_CTS,    /* clear to send: the receive is posted, send the bytes of `message` */
+    SHC_LINE_REFUSE, /* the receive does not fit: the message is dropped; what it wanted */
+    SHC_LINE_CHUNK,  /* bytes of `message`, from offset `bytes` on */
 };
 
 struct shc_line_shm {
@@ -203,7 +208,7 @@ struct shc_line_shm {
     uint8_t kind; /* enum shc_line_kind */
     uint8_t dtype;
     uint8_t elem_bytes;
-    uint8_t window;      /* or shuttle, that holds the piece; SHC_NO_WINDOW: it is in `data` */
+    uint8_t window; /* or shuttle, or ferry, that holds the piece; SHC_NO_WINDOW: it is in `data` */
     uint32_t piece : 24; /* bytes that come with this line */
     uint32_t way : 8;    /* enum shc_way: how they were copied there, and are best copied on */
     int32_t tag;
@@ -290,6 +295,8 @@ SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
 SHC_LAYOUT_ASSERT(SHC_BULK_WINDOWS *SHC_BULK_BYTES < 1 << 24, "a piece is told in 24 bits");
 SHC_LAYOUT_ASSERT(SHC_WINDOW_BYTES % SHC_PAGE_BYTES == 0, "windows are whole pages");
 SHC_LAYOUT_ASSERT(SHC_SHUTTLE_OURS == SHC_WINDOWS, "shuttles are named behind the windows");
+SHC_LAYOUT_ASSERT(SHC_HEAD_BYTES <= SHC_FERRY_BYTES && SHC_FERRY_BYTES <= SHC_WHOLE_BYTES,
+                  "a ferry holds a head, and what it holds is never announced");
 SHC_LAYOUT_ASSERT(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_CMA_OFFSET,
                   "small slots");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_cma_shm) % SHC_LINE_BYTES == 0 &&

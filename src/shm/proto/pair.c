@@ -10,8 +10,10 @@
 #define LINES_BYTES (8u << 10) /* of lines per rank, as long as each pair has one */
 #define MAX_LINES   8u
 
-/* The two shuttles of a pair: in whose mailbox they lie, as this rank sees it. */
+/* The two shuttles of a pair, and its two ferries: in whose mailbox they lie, as this rank sees it. */
 enum { OURS, THEIRS };
+
+#define BULK_TOTAL ((size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES + SHC_FERRY_BYTES)
 
 struct shc_mail_geometry shc_mail_plan(int world_size)
 {
@@ -28,7 +30,7 @@ struct shc_mail_geometry shc_mail_plan(int world_size)
         mail.windows_offset + (size_t)(SHC_WINDOWS + mail.shuttles) * SHC_WINDOW_BYTES;
     if (world_size <= SHC_BULK_RANKS) {
         mail.bulk_offset = mail.total_bytes;
-        mail.total_bytes += (size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES;
+        mail.total_bytes += BULK_TOTAL;
     }
     return mail;
 }
@@ -70,7 +72,8 @@ enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *s
         pair->heard = ack_offset(seat, peer, seat->rank);
         pair->told = ack_offset(seat, seat->rank, peer);
         /* To itself a rank hands nothing over. */
-        pair->holds[OURS] = peer < (int)seat->mail.shuttles && peer != seat->rank;
+        pair->shuttles.holds[OURS] = peer < (int)seat->mail.shuttles && peer != seat->rank;
+        pair->ferries.holds[OURS] = seat->mail.bulk_offset > 0 && peer != seat->rank;
     }
     return SHC_OK;
 }
@@ -96,30 +99,37 @@ static bool have_windows(struct shc_pairs *pairs)
     return pairs->usable;
 }
 
-/* The shuttle that is named in the next line, or -1. */
-static int hand_over(struct shc_pair *pair)
+/* Which of them the next line names, or -1. */
+static int hand_over(struct shc_hold *hold)
 {
-    const uint8_t which = pair->holds[pair->newest] ? pair->newest : 1 - pair->newest;
-    if (!pair->holds[which])
+    const uint8_t which = hold->holds[hold->newest] ? hold->newest : 1 - hold->newest;
+    if (!hold->holds[which])
         return -1;
-    pair->holds[which] = false;
-    return which == OURS ? SHC_SHUTTLE_OURS : SHC_SHUTTLE_THEIRS;
+    hold->holds[which] = false;
+    return which;
+}
+
+/* Those of the pair among which it is that the peer names so. */
+static struct shc_hold *hold_of(struct shc_pair *pair, uint32_t name)
+{
+    return shc_window_is_ferry(name) ? &pair->ferries : &pair->shuttles;
 }
 
 /* The peer calls its own what is theirs here. */
-static uint8_t shuttle_of(uint32_t name)
+static uint8_t which_of(uint32_t name)
 {
-    return name == SHC_SHUTTLE_OURS ? THEIRS : OURS;
+    return name == SHC_SHUTTLE_OURS || name == SHC_FERRY_OURS ? THEIRS : OURS;
 }
 
 bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name)
 {
     if (name < SHC_WINDOWS)
         return true;
+    const bool bulk = pairs->seat->mail.bulk_offset > 0 && peer != pairs->seat->rank;
     if (name >= SHC_BULK_NAME)
-        return name < SHC_WINDOW_NAMES && pairs->seat->mail.bulk_offset > 0 &&
-               peer != pairs->seat->rank;
-    return peer < (int)pairs->seat->mail.shuttles && !pairs->pairs[peer].holds[shuttle_of(name)];
+        return bulk && name < SHC_WINDOW_NAMES;
+    return (shc_window_is_ferry(name) ? bulk : peer < (int)pairs->seat->mail.shuttles) &&
+           !hold_of(&pairs->pairs[peer], name)->holds[which_of(name)];
 }
 
 /* Takes back what was read. */
@@ -159,8 +169,7 @@ bool shc_window_has_bulk(struct shc_pairs *pairs, int peer)
         return pairs->bulk_usable;
     pairs->bulk_tried = true;
     pairs->bulk_usable = pairs->seat->mail.bulk_offset > 0 && shc_os_can_populate() &&
-                         shc_os_populate(shc_window(pairs, me, me, SHC_BULK_NAME),
-                                         (size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES) == 0;
+                         shc_os_populate(shc_window(pairs, me, me, SHC_BULK_NAME), BULK_TOTAL) == 0;
     return pairs->bulk_usable;
 }
 
@@ -199,6 +208,23 @@ int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t 
     pairs->next_bulk = (index + count) % SHC_BULK_WINDOWS;
     pairs->pairs[peer].bulk_lent += count;
     return (int)(SHC_BULK_NAME + index);
+}
+
+int shc_ferry_lend(struct shc_pairs *pairs, int peer)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    const int which = shc_window_has_bulk(pairs, peer) ? hand_over(&pair->ferries) : -1;
+    if (which < 0)
+        return -1;
+    pair->ferried = pair->sent + 1;
+    return SHC_FERRY_OURS + which;
+}
+
+bool shc_ferry_is_out(const struct shc_pairs *pairs, int peer)
+{
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    /* relaxed: what is known by it is only whether to wait; a ferry comes back in a line. */
+    return shc_a64_load_relaxed(&shc_pair_ack(pairs, pair->heard)->taken) < pair->ferried;
 }
 
 bool shc_window_awaited(const struct shc_pairs *pairs, int peer)
@@ -258,8 +284,8 @@ static int lend_window(struct shc_pairs *pairs, int peer, bool eager, uint32_t m
 
 static int lend_eager(struct shc_pairs *pairs, int peer, uint32_t most)
 {
-    const int shuttle = hand_over(&pairs->pairs[peer]);
-    return shuttle >= 0 ? shuttle : lend_window(pairs, peer, true, most);
+    const int which = hand_over(&pairs->pairs[peer].shuttles);
+    return which >= 0 ? SHC_SHUTTLE_OURS + which : lend_window(pairs, peer, true, most);
 }
 
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
@@ -292,9 +318,9 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t 
         return;
     }
     if (name >= SHC_WINDOWS) {
-        struct shc_pair *pair = &pairs->pairs[peer];
-        pair->newest = shuttle_of(name);
-        pair->holds[pair->newest] = true;
+        struct shc_hold *hold = hold_of(&pairs->pairs[peer], name);
+        hold->newest = which_of(name);
+        hold->holds[hold->newest] = true;
         return; /* no word and no ring: nobody waits for it */
     }
     shc_a32 *word = &shc_pair_ack(pairs, pairs->pairs[peer].told)->windows[name];

@@ -20,6 +20,10 @@
  * its cache, where the owner of a window must fetch it back. At first each holds the one in its own
  * mailbox; a line that names a shuttle hands it over. A rank that holds none uses its windows.
  *
+ * Ferries are the same for what is larger, between the two ranks of a world of two: whole messages, heads,
+ * and chunks while large messages go both ways at once. Then each rank reads what a ferry has brought and
+ * stores its own next bytes in the same pass over its lines.
+ *
  * One shc_pairs per rank and group. All functions are called with its owner's lock held.
  */
 
@@ -32,6 +36,12 @@
 #define SHC_EAGER_WINDOWS 4
 #define SHC_HEAD_WINDOWS  2
 
+/* Of the two windows of a pair that change hands, which lie in this rank's mailbox and in the peer's. */
+struct shc_hold {
+    bool holds[2];  /* are they this rank's to fill? */
+    uint8_t newest; /* the one that came last: more of it is in the cache */
+};
+
 struct shc_pair {
     size_t out, in;     /* where the lines to the peer begin in the segment, and those from it */
     size_t heard, told; /* where the peer says to this rank what it has read, and the other way */
@@ -43,9 +53,9 @@ struct shc_pair {
     uint32_t bulk_at; /* which of the peer's comes next; the counts wrap in the middle of a round */
     /* Windows of whole messages among these: sent, and of the peer's taken by receives. */
     uint32_t whole_sent, whole_taken;
-    bool ring;      /* the peer is to be rung */
-    bool holds[2];  /* the pair's shuttles: the one in this rank's mailbox, and in the peer's */
-    uint8_t newest; /* of these, the one that came last: more of it is in the cache */
+    bool ring; /* the peer is to be rung */
+    struct shc_hold shuttles, ferries;
+    uint64_t ferried; /* the number of the newest line that named a ferry */
 };
 
 struct shc_lease {
@@ -192,15 +202,30 @@ SHC_INLINE uint32_t shc_window_bulk_lent(const struct shc_pairs *pairs, int peer
 }
 bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t lent);
 
-/* May a line of the peer name it? Not a shuttle that this rank holds itself. */
+/* The ferry that came last of those that this rank holds: the next line to the peer names it. -1: it
+ * holds none, or there are none. */
+int shc_ferry_lend(struct shc_pairs *pairs, int peer);
+
+/* Has the peer still to read a line that named a ferry? */
+bool shc_ferry_is_out(const struct shc_pairs *pairs, int peer);
+
+SHC_INLINE bool shc_window_is_ferry(uint32_t name)
+{
+    return name == SHC_FERRY_OURS || name == SHC_FERRY_THEIRS;
+}
+
+/* May a line of the peer name it? Not a shuttle or a ferry that this rank holds itself. */
 bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name);
 
 /* The memory that a line between the two ranks names. pre: name < SHC_WINDOW_NAMES. */
 SHC_INLINE char *shc_window(const struct shc_pairs *pairs, int sender, int receiver, uint32_t name)
 {
     const struct shc_seat *seat = pairs->seat;
-    const int owner = name == SHC_SHUTTLE_THEIRS ? receiver : sender;
+    const bool theirs = name == SHC_SHUTTLE_THEIRS || name == SHC_FERRY_THEIRS;
+    const int owner = theirs ? receiver : sender;
     char *const mailbox = seat->segment.base + shc_seat_mail_offset(seat, owner);
+    if (shc_window_is_ferry(name))
+        return mailbox + seat->mail.bulk_offset + (size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES;
     if (name >= SHC_BULK_NAME)
         return mailbox + seat->mail.bulk_offset + (size_t)(name - SHC_BULK_NAME) * SHC_BULK_BYTES;
     const size_t index =
@@ -211,12 +236,13 @@ SHC_INLINE char *shc_window(const struct shc_pairs *pairs, int sender, int recei
 /* How much of it there is; of bulk windows, with all those behind it. */
 SHC_INLINE size_t shc_window_bytes(uint32_t name)
 {
-    return name >= SHC_BULK_NAME ? (size_t)(SHC_WINDOW_NAMES - name) * SHC_BULK_BYTES
-                                 : SHC_WINDOW_BYTES;
+    if (name >= SHC_BULK_NAME)
+        return (size_t)(SHC_WINDOW_NAMES - name) * SHC_BULK_BYTES;
+    return shc_window_is_ferry(name) ? SHC_FERRY_BYTES : SHC_WINDOW_BYTES;
 }
 
 /* This rank has read the window that the peer lent to it, or those that held so many bytes; the
- * shuttle is now its own to fill. */
+ * shuttle or the ferry is now its own to fill. */
 void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t bytes);
 
 /* Rings everybody for whom there is something new. */

@@ -20,10 +20,13 @@ struct shc_bell_shm {
 #define SHC_SHUTTLE_OURS   1
 #define SHC_SHUTTLE_THEIRS 2
 #define SHC_BULK_RANKS     2
-#define SHC_BULK_NAME      3
+#define SHC_FERRY_OURS     3
+#define SHC_FERRY_THEIRS   4
+#define SHC_FERRY_BYTES    sizeof(shc_word)
+#define SHC_BULK_NAME      5
 #define SHC_BULK_WINDOWS   2
 #define SHC_BULK_BYTES     sizeof(shc_word)
-#define SHC_WINDOW_NAMES   5
+#define SHC_WINDOW_NAMES   7
 #define SHC_ASIDE_WINDOWS  1
 
 struct shc_line_shm {

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Ferries: large messages that pass one another between two ranks arrive whole and in order, a ferry is
+ * stored to by nobody but who holds it, and nobody waits for ever.
+ *
+ * Mirrors the ferries of src/shm/proto/pair.c, and what src/shm/comm/send.c and receive.c do with them;
+ * docs/PROTOCOL.md, section 9. Each rank sends one message of up to four pieces to the other, or none: the
+ * head goes with the announcement, by ferry; the rest behind the receiver's word, which comes when it has
+ * asked for the message, at any time. While more is to come from the other side a chunk goes by ferry, and
+ * none goes while a ferry has still to be read there; else through the only bulk window. A chunk that
+ * comes by ferry takes the next one back with it, if there is one and a line is free. Left out: matching
+ * (p2p.pml), whole messages (they come and go like heads), more bulk windows (bulk.pml).
+ *
+ * FAULT_waits_unowed   who has sent by ferry goes on when one comes back, also when nothing is to come
+ * FAULT_reads_nothing  who waits until a ferry has been read does not read
+ * FAULT_kept           who sends a ferry goes on holding it
+ * FAULT_held_unread    a ferry is stored to, and goes out, before it has been read
+ * FAULT_held_by_stray  who has a head by ferry holds that before anybody has asked for the message
+ */
+
+#define LINES 2
+#define NONE  3 /* ferries are named by the rank in whose mailbox they lie */
+#define BULK  2 /* the sender's bulk window */
+
+mtype = { RTS, CTS, CHUNK };
+
+/* ---- what is shared ---- */
+
+#define PIECE(rank, i) ((rank) * 4 + (i) + 1)
+byte ferry[2]; /* which rank's which piece lies there */
+byte bulk[2];
+bool bulk_back[2] = true;
+byte posted[2], taken[2]; /* lines to rank r, and those that it has read */
+chan line_to_0 = [LINES] of { mtype, byte, byte }; /* kind, window, piece */
+chan line_to_1 = [LINES] of { mtype, byte, byte };
+
+/* ---- private, for all to look at in assertions ---- */
+
+#define HOLDS(rank, f) holds[(rank) * 2 + (f)]
+bool holds[4];
+byte size[2]; /* pieces that rank r sends */
+
+#define ROOM   (posted[1 - me] - taken[1 - me] < LINES)
+#define OWED   (asked && got < size[1 - me])
+#define IS_OUT (taken[1 - me] < ferried)
+#define HELD   (HOLDS(me, 0) || HOLDS(me, 1))
+
+#ifdef FAULT_waits_unowed
+#define HOLDS_BACK (ferried > 0 && !HELD)
+#else
+#define HOLDS_BACK (OWED && IS_OUT)
+#endif
+
+#define STREAMS (wanted && sent < size[me])
+
+#ifdef FAULT_reads_nothing
+#define READS !(STREAMS && HOLDS_BACK)
+#else
+#define READS true
+#endif
+
+/* shc_pair_post() */
+inline post(kind, window, piece)
+{
+    out!kind,window,piece;
+    posted[1 - me]++
+}
+
+/* shc_ferry_lend(): `w`, the one that came last. */
+inline hand_over()
+{
+    w = (HOLDS(me, newest) -> newest : 1 - newest);
+    assert(HOLDS(me, w) && !HOLDS(1 - me, w));
+    ferry[w] = PIECE(me, sent);
+#ifndef FAULT_kept
+    HOLDS(me, w) = false;
+#endif
+    ferried = posted[1 - me] + 1
+}
+
+inline announce()
+{
+    atomic {
+        announced = true;
+        hand_over();
+        post(RTS, w, sent);
+        sent++;
+        w = 0
+    }
+}
+
+inline send_chunk()
+{
+    atomic {
+        if
+        :: OWED && HELD ->
+            hand_over();
+            post(CHUNK, w, sent);
+            sent++
+        :: else ->
+            if
+            :: bulk_back[me] ->
+                bulk_back[me] = false;
+                bulk[me] = PIECE(me, sent);
+                post(CHUNK, BULK, sent);
+                sent++
+            :: else
+            fi
+        fi;
+        w = 0
+    }
+}
+
+inline hold(f)
+{
+    HOLDS(me, f) = true;
+    newest = f
+}
+
+inline read_piece()
+{
+    assert(at == got);
+    if
+    :: where == BULK ->
+        assert(bulk[1 - me] == PIECE(1 - me, at));
+        bulk_back[1 - me] = true
+    :: else -> assert(ferry[where] == PIECE(1 - me, at))
+    fi;
+    got++
+}
+
+/* The head is read when somebody has asked for the message. */
+inline take_head()
+{
+    atomic { read_piece(); hold(where); head = NONE }
+}
+
+/* shc_p2p_trade(), or the chunk alone. */
+inline take_chunk()
+{
+    if
+    :: atomic { where != BULK && STREAMS && ROOM ->
+#ifdef FAULT_held_unread
+            hold(where);
+            hand_over();
+            read_piece();
+#else
+            read_piece();
+            hold(where);
+            hand_over();
+#endif
+            assert(w == where);
+            post(CHUNK, w, sent);
+            sent++;
+            w = 0
+        }
+    :: atomic { else ->
+            read_piece();
+            if
+            :: where != BULK -> hold(where)
+            :: else
+            fi
+        }
+    fi
+}
+
+proctype Rank(byte me; chan in, out)
+{
+    mtype kind;
+    byte sent, got, ferried, where, at, w;
+    byte newest = me;
+    byte head = NONE; /* of a message that was announced and that nobody has asked for */
+    bool announced, wanted, asked;
+    do
+    :: sent == 0 && size[me] > 0 && ROOM && HELD -> announce()
+    :: atomic { !asked && size[1 - me] > 0 -> asked = true } /* the receive is posted */
+    :: atomic { asked && head != NONE && ROOM ->
+            where = head;
+            at = 0;
+            post(CTS, NONE, 0)
+        };
+        take_head()
+    :: STREAMS && ROOM && !HOLDS_BACK && (bulk_back[me] || (OWED && HELD)) -> send_chunk()
+    :: READS && nempty(in) ->
+        atomic { in?<kind,where,at> };
+        if
+        :: kind == RTS -> atomic {
+                assert(head == NONE);
+                head = where;
+#ifdef FAULT_held_by_stray
+                hold(where)
+#endif
+            }
+        :: kind == CTS -> assert(announced); wanted = true
+        :: kind == CHUNK -> assert(asked); take_chunk()
+        fi;
+        atomic { in?kind,where,at; taken[me]++; kind = 0; where = 0; at = 0 } /* shc_pair_take() */
+    :: sent == size[me] && got == size[1 - me] && empty(in) -> break
+    od
+}
+
+init
+{
+    byte x, y;
+    atomic {
+        select(x : 1 .. 4); /* what one piece holds is never announced */
+        select(y : 1 .. 4);
+        size[0] = (x == 1 -> 0 : x);
+        size[1] = (y == 1 -> 0 : y);
+        x = 0;
+        y = 0;
+        HOLDS(0, 0) = true;
+        HOLDS(1, 1) = true;
+        run Rank(0, line_to_0, line_to_1);
+        run Rank(1, line_to_1, line_to_0)
+    }
+}
