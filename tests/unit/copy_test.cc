@@ -51,6 +51,35 @@ TEST(Copy, MovesEveryByteAndNoOther)
     check_copy(shc_copy);
 }
 
+// 1 to 63 bytes ahead of the source, in any page.
+TEST(Copy, KnowsWhereStringInstructionsMayCrawl)
+{
+    std::vector<char> memory(size_t{4} << 12);
+    for (size_t from : {0, 1, 64, 4000, 4095, 8191})
+        for (size_t ahead = 0; ahead < 4096; ahead++) {
+            const char *src = memory.data() + from, *dst = memory.data() + from + ahead;
+            ASSERT_EQ(shc_copy_may_crawl(dst, src), ahead >= 1 && ahead <= 63) << ahead;
+            ASSERT_EQ(shc_copy_may_crawl(src, dst), ahead >= 4033) << ahead;
+            ASSERT_EQ(shc_copy_may_crawl(dst + 4096, src), ahead >= 1 && ahead <= 63) << ahead;
+        }
+}
+
+TEST(Copy, MovesEveryByteThereToo)
+{
+    for (size_t ahead : {1, 16, 31, 63})
+        for (size_t bytes : {2047, 2048, 2049, 2111, 2112, 5000, 70001}) {
+            const std::vector<uint8_t> from = random_bytes(bytes + 4096);
+            std::vector<uint8_t> to = random_bytes(bytes + 3 * 4096);
+            const uint8_t *src = from.data() + (-reinterpret_cast<uintptr_t>(from.data()) % 4096);
+            uint8_t *dst = to.data() + (-reinterpret_cast<uintptr_t>(to.data()) % 4096) + ahead;
+            std::vector<uint8_t> expected = to;
+            std::copy(src, src + bytes, expected.begin() + (dst - to.data()));
+            ASSERT_TRUE(shc_copy_may_crawl(dst, src));
+            shc_copy(dst, src, bytes);
+            ASSERT_EQ(to, expected) << bytes;
+        }
+}
+
 TEST(Copy, PastTheCachesMovesEveryByteAndNoOther)
 {
     check_copy(shc_copy_stream);

@@ -137,7 +137,7 @@ static bool put_aside(struct shc_p2p *p2p, int peer, struct shc_stray *stray)
     stray->piece = malloc(line->piece ? line->piece : 1);
     if (!stray->piece)
         return false;
-    memcpy(stray->piece, piece_of(p2p, peer, line, NULL), line->piece);
+    shc_copy(stray->piece, piece_of(p2p, peer, line, NULL), line->piece);
     shc_window_return(&p2p->pairs, peer, line->window, line->piece);
     line->window = SHC_NO_WINDOW;
     return true;

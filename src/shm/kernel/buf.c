@@ -301,7 +301,7 @@ static void move(char *dst, ptrdiff_t dst_step, const char *src, ptrdiff_t src_s
                  size_t bytes)
 {
     if (dst_step == src_step && dst_step == (ptrdiff_t)bytes) {
-        memcpy(dst, src, count * bytes);
+        shc_copy(dst, src, count * bytes);
         return;
     }
     switch (bytes) {

@@ -7,6 +7,7 @@
  */
 
 #include "shm/base/status.h"
+#include "shm/kernel/copy.h"
 #include "shm/shmcoll.h"
 
 #include <string.h>
@@ -87,8 +88,8 @@ SHC_INLINE void shc_buf_read(const struct shc_buf *buf, size_t offset, void *out
 {
     if (SHC_UNLIKELY(!buf->flat))
         shc_buf_read_pieces(buf, offset, out, bytes);
-    else if (bytes > 0)
-        memcpy(out, buf->flat + offset, bytes);
+    else
+        shc_copy(out, buf->flat + offset, bytes);
 }
 
 SHC_INLINE void shc_buf_write(const struct shc_buf *buf, size_t offset, const void *in,
@@ -96,8 +97,8 @@ SHC_INLINE void shc_buf_write(const struct shc_buf *buf, size_t offset, const vo
 {
     if (SHC_UNLIKELY(!buf->flat))
         shc_buf_write_pieces(buf, offset, in, bytes);
-    else if (bytes > 0)
-        memcpy(buf->flat + offset, in, bytes);
+    else
+        shc_copy(buf->flat + offset, in, bytes);
 }
 
 /* shc_buf_read() past the caches (shc_copy_stream) where the tensors are one contiguous piece. */

@@ -3,14 +3,6 @@
 
 #include "shm/kernel/kernel_isa.h"
 
-#include <string.h>
-
-void shc_copy(void *dst, const void *src, size_t bytes)
-{
-    if (bytes > 0) /* an empty tensor has no address */
-        memcpy(dst, src, bytes);
-}
-
 void shc_copy_stream(void *dst, const void *src, size_t bytes)
 {
     shc_kernel_set_chosen()->stream(dst, src, bytes);

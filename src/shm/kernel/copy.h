@@ -6,14 +6,36 @@
 
 #include "shm/base/attrs.h"
 
-/* dst and src do not overlap. */
-void shc_copy(void *dst, const void *src, size_t bytes);
+#include <stdbool.h>
+#include <string.h>
 
 /*
- * The same by the widest vectors, in order: for lines that another CPU has stored or reads next. There
- * memcpy, which leaves large copies to the processor's string instructions, is half as fast.
+ * By the widest vectors, in order: for lines that another CPU has stored or reads next. There memcpy,
+ * which leaves large copies to the processor's string instructions, can be half as fast. dst and src do
+ * not overlap, here and below.
  */
 void shc_copy_lines(void *dst, const void *src, size_t bytes);
+
+/* Until here memcpy uses vectors everywhere. */
+#define SHC_COPY_SHORT_BYTES 2048
+
+/* Beyond, glibc leaves it to the processor's string instructions, by which some processors move 2 GB/s
+ * instead of 60 where the destination is a few bytes ahead of the source, modulo the page (Zen 3: 1 to
+ * 31). Staging memory begins with a page, and large blocks of malloc's 16 bytes behind one. */
+SHC_INLINE bool shc_copy_may_crawl(const void *dst, const void *src)
+{
+    const size_t ahead = ((uintptr_t)dst - (uintptr_t)src) % SHC_PAGE_BYTES;
+    return ahead > 0 && ahead < SHC_CPU_LINE_BYTES;
+}
+
+/* By memcpy, unless that may crawl. */
+SHC_INLINE void shc_copy(void *dst, const void *src, size_t bytes)
+{
+    if (SHC_UNLIKELY(bytes > SHC_COPY_SHORT_BYTES && shc_copy_may_crawl(dst, src)))
+        shc_copy_lines(dst, src, bytes);
+    else if (bytes > 0) /* an empty tensor has no address */
+        memcpy(dst, src, bytes);
+}
 
 /*
  * The same with stores that go past the caches, where the CPU has them: for lines that another CPU
