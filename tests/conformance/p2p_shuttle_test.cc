@@ -4,6 +4,7 @@
 // processes.
 #include "tests/support/ranks.h"
 
+#include <algorithm>
 #include <atomic>
 #include <gtest/gtest.h>
 #include <memory>
@@ -368,19 +369,20 @@ TEST(Ferries, ComeBackWithTheReply)
     });
 }
 
-// One of two that pass one another stops for a while, in the middle of its own chunks.
+// One of two that pass one another moves nothing for a while, somewhere on the way.
 TEST(Ferries, WaitForWhoStops)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
             const int peer = 1 - rank.rank;
-            for (int turn = 0; turn < 4; turn++) {
+            for (int turn = 0; turn < 10; turn++) {
                 const size_t bytes = 2000000 + 4099 * static_cast<size_t>(turn);
                 Message out(SHC_SEND, rank.rank, peer, turn, bytes);
                 Message in(SHC_RECV, peer, peer, turn, bytes);
                 in.start(rank);
                 out.start(rank);
                 if (rank.rank == turn % 2) {
+                    shc_os_sleep_ns(static_cast<uint64_t>(turn) * 30000);
                     shc_lock_take(&rank.comm->p2p.lock);
                     shc_os_sleep_ns(5 * SHC_NS_PER_MS);
                     shc_lock_drop(&rank.comm->p2p.lock);
@@ -391,21 +393,24 @@ TEST(Ferries, WaitForWhoStops)
         });
 }
 
-// Tensors in pieces are not traded in one pass; everything arrives all the same.
-TEST(Ferries, CarryTensorsInPieces)
+// Tensors in pieces do not go by ferry, but for their heads; everything arrives all the same.
+TEST(Ferries, LeaveTensorsInPiecesToOtherWindows)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
         const int peer = 1 - rank.rank;
-        const int64_t sizes[] = {100000, 3}, strides[] = {4, 1};
-        for (int turn = 0; turn < 4; turn++) {
-            std::vector<unsigned char> given(400000), got(400000, 0xee);
-            for (size_t i = 0; i < given.size(); i++)
-                given[i] = static_cast<unsigned char>(i * 7 + static_cast<size_t>(rank.rank) * 31);
-            const bool pieces = turn / 2 == rank.rank; // of one rank, then of the other
-            const int64_t flat = 300000;
-            shc_tensor from = {given.data(), 1, &flat, nullptr};
-            shc_tensor to = {got.data(), pieces ? 2 : 1, pieces ? sizes : &flat,
-                             pieces ? strides : nullptr};
+        const int64_t rows[] = {100000, 3}, steps[] = {4, 1}, flat = 300000;
+        const auto place = [](bool pieces, size_t i) { return pieces ? i / 3 * 4 + i % 3 : i; };
+        const auto byte = [](int sender, size_t i) {
+            return static_cast<unsigned char>(i * 7 + static_cast<size_t>(sender) * 31);
+        };
+        for (int turn = 0; turn < 16; turn++) { // what rank 0 gives and gets, and rank 1
+            const bool gives = turn >> (2 * rank.rank) & 1, gets = turn >> (2 * rank.rank + 1) & 1;
+            std::vector<unsigned char> given(400000, 0xdd), got(400000, 0xee);
+            for (size_t i = 0; i < 300000; i++)
+                given[place(gives, i)] = byte(rank.rank, i);
+            shc_tensor from = {given.data(), gives ? 2 : 1, gives ? rows : &flat,
+                               gives ? steps : nullptr};
+            shc_tensor to = {got.data(), gets ? 2 : 1, gets ? rows : &flat, gets ? steps : nullptr};
             shc_op op = {};
             op.kind = SHC_RECV;
             op.dtype = SHC_UINT8;
@@ -422,14 +427,93 @@ TEST(Ferries, CarryTensorsInPieces)
             shc_request_release(in);
             shc_request_release(out);
             size_t wrong = 0;
-            for (size_t i = 0; i < 300000; i++) {
-                const size_t at = pieces ? i / 3 * 4 + i % 3 : i;
-                wrong +=
-                    got[at] != static_cast<unsigned char>(i * 7 + static_cast<size_t>(peer) * 31);
-            }
+            for (size_t i = 0; i < 300000; i++)
+                wrong += got[place(gets, i)] != byte(peer, i);
             EXPECT_EQ(wrong, 0u) << "turn " << turn;
         }
     });
+}
+
+// A message that does not fit is dropped, and the ferry that it came by is its receiver's.
+TEST(Ferries, AreHeldByWhoDropsTheMessage)
+{
+    for (size_t bytes : {100000, 300000}) // whole, and its head
+        run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
+            const int peer = 1 - rank.rank;
+            if (rank.rank == 0) {
+                Message out(SHC_SEND, 0, 1, 0, bytes);
+                out.start(rank);
+                shc_request_wait(out.request, 0); // refused, or gone before that was known
+                Message(SHC_RECV, 1, 1, 1, SHC_FERRY_BYTES).run(rank);
+            } else {
+                Message in(SHC_RECV, 0, 0, 0, bytes + 4);
+                in.start(rank);
+                EXPECT_EQ(shc_request_wait(in.request, 0), SHC_ERR_MISMATCH);
+                const shc_pair &pair = rank.comm->p2p.pairs.pairs[peer];
+                EXPECT_TRUE(pair.ferries.holds[0]);
+                EXPECT_TRUE(pair.ferries.holds[1]);
+                Message(SHC_SEND, 1, 0, 1, SHC_FERRY_BYTES).run(rank);
+                EXPECT_TRUE(pair.ferries.holds[0]);
+                EXPECT_FALSE(pair.ferries.holds[1]) << "the one that came last goes first";
+            }
+        });
+}
+
+// Where only one of the two could have the memory there is one ferry, which both of them fill.
+TEST(Ferries, NeedTheMemoryOfOneRank)
+{
+    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        shc_pairs &pairs = rank.comm->p2p.pairs;
+        const int peer = 1 - rank.rank, unasked = 7;
+        if (rank.rank == 1)
+            pairs.bulk_tried = true; // and had none
+        for (int turn = 0; turn < 10; turn++)
+            pass_one_another(rank, turn, 400000, 500001);
+        // Rank 0 keeps its ferry while all windows hold what nobody has asked for, and gets something large.
+        Message in(SHC_RECV, peer, peer, 20, rank.rank == 0 ? 4000000 : 1);
+        in.start(rank);
+        std::vector<std::unique_ptr<Message>> small;
+        for (int i = 0; i < unasked; i++)
+            small.push_back(std::make_unique<Message>(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, peer,
+                                                      30 + i, 16000));
+        if (rank.rank == 0)
+            for (auto &message : small)
+                message->start(rank);
+        Message out(SHC_SEND, rank.rank, peer, 20, rank.rank == 0 ? 1 : 4000000);
+        out.start(rank);
+        if (rank.rank == 1)
+            for (auto &message : small)
+                message->start(rank);
+        for (auto &message : small)
+            message->end();
+        in.end();
+        out.end();
+        EXPECT_FALSE(pairs.pairs[peer].ferries.holds[0] && pairs.pairs[peer].ferries.holds[1]);
+    });
+}
+
+// Messages of all kinds both ways at once, posted and waited for in any order.
+TEST(Ferries, LetMessagesPassOneAnotherInAnyOrder)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            const int peer = 1 - rank.rank;
+            std::mt19937 both(11), own(static_cast<unsigned>(rank.rank));
+            for (int round = 0; round < 40 && !testing::Test::HasFatalFailure(); round++) {
+                std::vector<std::unique_ptr<Message>> messages;
+                for (int sender : {0, 1})
+                    for (int tag = 0, count = 1 + static_cast<int>(both() % 5); tag < count; tag++)
+                        messages.push_back(
+                            std::make_unique<Message>(sender == rank.rank ? SHC_SEND : SHC_RECV,
+                                                      sender, peer, tag, both() % 500000));
+                std::shuffle(messages.begin(), messages.end(), own);
+                for (auto &message : messages)
+                    message->start(rank);
+                std::shuffle(messages.begin(), messages.end(), own);
+                for (auto &message : messages)
+                    message->end();
+            }
+        });
 }
 
 } // namespace

@@ -5,14 +5,16 @@
  *
  * Mirrors the ferries of src/shm/proto/pair.c, and what src/shm/comm/send.c and receive.c do with them;
  * docs/PROTOCOL.md, section 9. Each rank sends one message of up to four pieces to the other, or none: the
- * head goes with the announcement, by ferry; the rest behind the receiver's word, which comes when it has
- * asked for the message, at any time. While more is to come from the other side a chunk goes by ferry, and
- * none goes while a ferry has still to be read there; else through the only bulk window. A chunk that
- * comes by ferry takes the next one back with it, if there is one and a line is free. Left out: matching
- * (p2p.pml), whole messages (they come and go like heads), more bulk windows (bulk.pml).
+ * head, if there is one, goes with the announcement, by ferry; the rest behind the receiver's word, which
+ * comes when it has asked for the message, at any time. While more is to come from the other side a chunk
+ * goes by ferry, and none goes while a ferry has still to be read there; else through the only bulk window.
+ * A chunk that comes by ferry takes the next one back with it, if there is one and a line is free. Lines are
+ * read while something of the rank's own pends. Left out: matching (p2p.pml), whole messages (they come and
+ * go like heads), several messages one way, more bulk windows (bulk.pml).
  *
  * FAULT_waits_unowed   who has sent by ferry goes on when one comes back, also when nothing is to come
  * FAULT_reads_nothing  who waits until a ferry has been read does not read
+ * FAULT_sender_reads   lines are read only while the rank's own send pends
  * FAULT_kept           who sends a ferry goes on holding it
  * FAULT_held_unread    a ferry is stored to, and goes out, before it has been read
  * FAULT_held_by_stray  who has a head by ferry holds that before anybody has asked for the message
@@ -53,10 +55,13 @@ byte size[2]; /* pieces that rank r sends */
 
 #define STREAMS (wanted && sent < size[me])
 
-#ifdef FAULT_reads_nothing
+/* Something pends. */
+#if defined(FAULT_reads_nothing)
 #define READS !(STREAMS && HOLDS_BACK)
+#elif defined(FAULT_sender_reads)
+#define READS (sent < size[me])
 #else
-#define READS true
+#define READS (sent < size[me] || (asked && got < size[1 - me]))
 #endif
 
 /* shc_pair_post() */
@@ -78,13 +83,18 @@ inline hand_over()
     ferried = posted[1 - me] + 1
 }
 
+/* With the head or without it. */
 inline announce()
 {
     atomic {
         announced = true;
-        hand_over();
-        post(RTS, w, sent);
-        sent++;
+        if
+        :: HELD ->
+            hand_over();
+            post(RTS, w, sent);
+            sent++
+        :: post(RTS, NONE, 0)
+        fi;
         w = 0
     }
 }
@@ -132,7 +142,14 @@ inline read_piece()
 /* The head is read when somebody has asked for the message. */
 inline take_head()
 {
-    atomic { read_piece(); hold(where); head = NONE }
+    atomic {
+        if
+        :: where != NONE -> read_piece(); hold(where)
+        :: else
+        fi;
+        has_come = false;
+        head = NONE
+    }
 }
 
 /* shc_p2p_trade(), or the chunk alone. */
@@ -169,12 +186,12 @@ proctype Rank(byte me; chan in, out)
     mtype kind;
     byte sent, got, ferried, where, at, w;
     byte newest = me;
-    byte head = NONE; /* of a message that was announced and that nobody has asked for */
-    bool announced, wanted, asked;
+    byte head = NONE; /* where it is, of a message that was announced and that nobody has asked for */
+    bool announced, wanted, asked, has_come;
     do
-    :: sent == 0 && size[me] > 0 && ROOM && HELD -> announce()
+    :: !announced && size[me] > 0 && ROOM -> announce()
     :: atomic { !asked && size[1 - me] > 0 -> asked = true } /* the receive is posted */
-    :: atomic { asked && head != NONE && ROOM ->
+    :: atomic { asked && has_come && ROOM ->
             where = head;
             at = 0;
             post(CTS, NONE, 0)
@@ -185,10 +202,14 @@ proctype Rank(byte me; chan in, out)
         atomic { in?<kind,where,at> };
         if
         :: kind == RTS -> atomic {
-                assert(head == NONE);
+                assert(!has_come);
+                has_come = true;
                 head = where;
 #ifdef FAULT_held_by_stray
-                hold(where)
+                if
+                :: where != NONE -> hold(where)
+                :: else
+                fi
 #endif
             }
         :: kind == CTS -> assert(announced); wanted = true

@@ -179,7 +179,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
                    (size_t)shc_seat_header(&comm->seat)->arena_limit, &comm->tuning.arena,
                    comm->arena.node);
     set_patience(&comm->seat);
-    comm->p2p.pairs.tried = knobs->no_windows;
+    comm->p2p.pairs.tried = comm->p2p.pairs.bulk_tried = knobs->no_windows;
     pthread_mutex_init(&comm->mapped_lock, NULL);
     comm->mapped = true;
     shc_process_list(comm);

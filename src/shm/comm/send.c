@@ -37,6 +37,14 @@ static bool is_ferry(int window)
     return window >= 0 && shc_window_is_ferry((uint32_t)window);
 }
 
+/* So many bytes come with the line: in that window, or behind the header. */
+static inline void name_piece(struct shc_line_shm *line, int window, size_t bytes, enum shc_way way)
+{
+    line->window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
+    line->piece = (uint32_t)bytes & 0xffffff;
+    line->way = (uint32_t)way & 0xff;
+}
+
 /* Copies the message's next bytes, which fit there, into the line or into the window. Into a ferry by
  * whole lines: whoever fills it has just read them. */
 static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m,
@@ -45,10 +53,8 @@ static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, str
     const int me = p2p->pairs.seat->rank;
     char *to =
         window >= 0 ? shc_window(&p2p->pairs, me, m->peer, (uint32_t)window) : (char *)line->data;
-    line->window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
-    line->piece = (uint32_t)bytes & 0xffffff;
     const enum shc_way way = is_ferry(window) ? SHC_WAY_LINES : m->way;
-    line->way = (uint32_t)way & 0xff;
+    name_piece(line, window, bytes, way);
     if (window >= 0 && way == SHC_WAY_PAST)
         shc_buf_stream(&m->buf, m->moved, to, bytes);
     else if (window >= SHC_FERRY_OURS && way == SHC_WAY_LINES)
@@ -214,14 +220,16 @@ static bool end_stream(struct shc_p2p *p2p, struct shc_message *m)
     return true;
 }
 
-/* Is there more to come from the peer, of a message that this rank has asked for? */
-static bool is_owed(const struct shc_p2p *p2p, int peer)
+/* Is more to come from the peer, of a message that this rank has asked for, and might a ferry that brings it
+ * take the message's next chunk back? Behind shc_p2p_answer(): what is left there is FILLING. */
+static bool is_owed(const struct shc_p2p *p2p, const struct shc_message *m)
 {
-    const struct shc_request *request = p2p->peers[peer].incoming.first;
-    return request && request->message.state != SHC_MESSAGE_REFUSE_DUE;
+    const struct shc_request *in = p2p->peers[m->peer].incoming.first;
+    return m->buf.flat && in && in->message.buf.flat;
 }
 
-/* A chunk goes by ferry: no measure of how to copy into bulk windows. */
+/* A chunk goes by ferry: no measure of how to copy into bulk windows. (Between ranks whose messages all pass
+ * one another no way is ever chosen, so that what is too long for a ferry is always announced.) */
 static void note_ferry(struct shc_message *m)
 {
     m->pace = NULL;
@@ -257,16 +265,13 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_shm *cam
     const char *const next = m->buf.flat + m->moved;
     const size_t taken = came->piece, given = next_piece(m, SHC_HEAD_BYTES);
     const size_t both = shc_min_size(taken, given);
+    fill_line(line, SHC_LINE_CHUNK, m);
+    line->bytes = m->moved;
+    name_piece(line, shc_ferry_turn(&p2p->pairs, peer, came->window), given, SHC_WAY_LINES);
     shc_copy_exchange(out, ferry, next, both);
     shc_copy_lines(out + both, ferry + both, taken - both);
     shc_copy_lines(ferry + both, next + both, given - both);
     in->moved += taken;
-    shc_window_return(&p2p->pairs, peer, came->window, taken);
-    fill_line(line, SHC_LINE_CHUNK, m);
-    line->bytes = m->moved;
-    line->window = (uint8_t)shc_ferry_lend(&p2p->pairs, peer); /* this one: it came last */
-    line->piece = (uint32_t)given & 0xffffff;
-    line->way = SHC_WAY_LINES;
     m->moved += given;
     note_ferry(m);
     shc_pair_post(&p2p->pairs, peer);
@@ -276,9 +281,9 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_shm *cam
 }
 
 /* Chunks go out while there are lines and windows: by ferry while large messages come from the peer, too,
- * and then none as long as the peer has still to read a ferry, which may bring more of them. With no window to be had, and none on its way
- * back from this peer, the bytes go in the lines themselves: slow, but never stuck behind a window
- * that somebody else keeps. False: no line is free. */
+ * and then none as long as the peer has still to read a ferry, which may bring more of them. With no window
+ * to be had, and none on its way back from this peer, the bytes go in the lines themselves: slow, but never
+ * stuck behind a window that somebody else keeps. False: no line is free. */
 static bool stream(struct shc_p2p *p2p, struct shc_request *request)
 {
     struct shc_message *m = &request->message;
@@ -288,7 +293,7 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
         struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
         if (!line)
             return false;
-        const bool owed = is_owed(p2p, m->peer);
+        const bool owed = is_owed(p2p, m);
         if (owed && shc_ferry_is_out(&p2p->pairs, m->peer))
             return true;
         int window = owed ? shc_ferry_lend(&p2p->pairs, m->peer) : -1;
@@ -303,8 +308,10 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
         put_piece(p2p, line, m, window, next_piece(m, chunk_room(m, window)));
         shc_pair_post(&p2p->pairs, m->peer);
         m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer);
-        /* It may announce a message that passes this one: the rest can go by ferry. */
-        if (shc_pair_peek(&p2p->pairs, m->peer) && m->moved < m->shape.bytes)
+        /* Something has come, perhaps the header of a message that passes this one: the rest can go by
+         * ferry. The next pass reads it. */
+        if (!owed && m->moved < m->shape.bytes && shc_pair_peek(&p2p->pairs, m->peer) &&
+            shc_window_has_bulk(&p2p->pairs, m->peer))
             return true;
     }
     if (end_stream(p2p, m))

@@ -213,11 +213,24 @@ int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t 
 int shc_ferry_lend(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    const int which = shc_window_has_bulk(pairs, peer) ? hand_over(&pair->ferries) : -1;
+    int which = THEIRS;
+    if (shc_window_has_bulk(pairs, peer))
+        which = hand_over(&pair->ferries);
+    else if (!pair->ferries.holds[THEIRS])
+        which = -1;
+    else
+        pair->ferries.holds[THEIRS] = false;
     if (which < 0)
         return -1;
     pair->ferried = pair->sent + 1;
     return SHC_FERRY_OURS + which;
+}
+
+int shc_ferry_turn(struct shc_pairs *pairs, int peer, uint32_t name)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    pair->ferried = pair->sent + 1;
+    return SHC_FERRY_OURS + which_of(name);
 }
 
 bool shc_ferry_is_out(const struct shc_pairs *pairs, int peer)
@@ -321,7 +334,7 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t 
         struct shc_hold *hold = hold_of(&pairs->pairs[peer], name);
         hold->newest = which_of(name);
         hold->holds[hold->newest] = true;
-        return; /* no word and no ring: nobody waits for it */
+        return; /* no word and no ring: who waits for it waits for its line to be taken */
     }
     shc_a32 *word = &shc_pair_ack(pairs, pairs->pairs[peer].told)->windows[name];
     /* relaxed: only this rank writes the word. */

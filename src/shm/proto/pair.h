@@ -203,8 +203,11 @@ SHC_INLINE uint32_t shc_window_bulk_lent(const struct shc_pairs *pairs, int peer
 bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t lent);
 
 /* The ferry that came last of those that this rank holds: the next line to the peer names it. -1: it
- * holds none, or there are none. */
+ * holds none, or none but its own, which there is no memory for. */
 int shc_ferry_lend(struct shc_pairs *pairs, int peer);
+
+/* The same for the one that a line of the peer has just named so: it goes back at once. */
+int shc_ferry_turn(struct shc_pairs *pairs, int peer, uint32_t name);
 
 /* Has the peer still to read a line that named a ferry? */
 bool shc_ferry_is_out(const struct shc_pairs *pairs, int peer);
