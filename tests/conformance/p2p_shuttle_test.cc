@@ -75,10 +75,13 @@ struct Message {
 
 const int kTurns = 400;
 
-size_t some_bytes(std::mt19937 &random)
+// What goes through lines, shuttles and windows; between two ranks alone now and then by ferry, too.
+size_t some_bytes(std::mt19937 &random, int world)
 {
-    static const size_t counts[] = {0,     8,     88,    89,     100,    1000,   5000,  16383,
-                                    16384, 16385, 40000, 131072, 131073, 200001, 400000};
+    static const size_t counts[] = {0, 8, 88, 89, 100, 1000, 5000, 16383, 16384, 16385, 40000};
+    static const size_t large[] = {131072, 131073, 200001, 400000};
+    if (world == 2 && random() % 16 == 0)
+        return large[random() % (sizeof large / sizeof large[0])];
     return counts[random() % (sizeof counts / sizeof counts[0])];
 }
 
@@ -124,7 +127,7 @@ void talk(Rank &rank, int peer, unsigned seed)
 {
     std::mt19937 random(seed);
     for (int turn = 0; turn < kTurns && !testing::Test::HasFatalFailure(); turn++) {
-        const size_t bytes = some_bytes(random);
+        const size_t bytes = some_bytes(random, rank.world);
         const unsigned what = random() % 4;
         const bool lower_sends = random() % 2 == 0;
         if (what == 0)
@@ -278,23 +281,11 @@ void pass_one_another(Rank &rank, int number, size_t lower, size_t upper)
     out.end();
 }
 
-uint32_t bulk_lent(shc_comm *const (&comms)[2])
-{
-    return comms[0]->p2p.pairs.pairs[1].bulk_lent + comms[1]->p2p.pairs.pairs[0].bulk_lent;
-}
-
 // One thread makes the passes of both ranks, in turn, so that both messages are announced before either goes
-// on. How many bulk windows that took: none, unless this takes so long that the agents make passes, too.
-uint32_t pass_one_another_in_turns(Rank rank, shc_comm *const (&comms)[2], size_t bytes)
+// on. There are no agents, who might make some, too.
+void pass_one_another_in_turns(Rank rank, shc_comm *const (&comms)[2], size_t bytes)
 {
-    const uint32_t before = bulk_lent(comms);
     std::vector<std::unique_ptr<Message>> messages;
-    for (shc_comm *comm : comms) {
-        shc_lock_take(&comm->p2p.lock);
-        comm->p2p.waiters++;
-        comm->p2p.waited_ns = shc_clock_ns();
-        shc_lock_drop(&comm->p2p.lock);
-    }
     for (shc_op_kind kind : {SHC_RECV, SHC_SEND})
         for (int me : {0, 1}) {
             messages.push_back(
@@ -308,14 +299,11 @@ uint32_t pass_one_another_in_turns(Rank rank, shc_comm *const (&comms)[2], size_
         shc_p2p_pass(&p2p, true);
         shc_lock_drop(&p2p.lock);
     }
-    for (auto &message : messages)
+    for (auto &message : messages) {
+        shc_status status;
+        ASSERT_TRUE(shc_request_done(message->request, &status));
         message->end();
-    for (shc_comm *comm : comms) {
-        shc_lock_take(&comm->p2p.lock);
-        comm->p2p.waiters--;
-        shc_lock_drop(&comm->p2p.lock);
     }
-    return bulk_lent(comms) - before;
 }
 
 // Each chunk goes back where the other rank's has come from.
@@ -324,18 +312,22 @@ TEST(Ferries, CarryLargeMessagesThatPassOneAnother)
     static shc_comm *comms[2];
     static std::atomic<int> there, over;
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        shc_p2p &p2p = rank.comm->p2p;
         comms[rank.rank] = rank.comm;
+        p2p.agent_started = true; // as if, so that nobody starts it
         for (there++; there < 2;)
             std::this_thread::yield();
-        for (size_t bytes : {SHC_FERRY_BYTES + 1, 3 * SHC_HEAD_BYTES - 7, 1000000}) {
-            const int attempts = rank.rank == 0 ? 30 : 0;
-            int attempt = 0;
-            while (attempt < attempts && pass_one_another_in_turns(rank, comms, bytes) > 0)
-                attempt++;
-            EXPECT_TRUE(attempt < attempts || rank.rank == 1) << bytes << " bytes";
-        }
+        for (size_t bytes : {SHC_FERRY_BYTES + 1, 3 * SHC_HEAD_BYTES - 7, 1000000})
+            if (rank.rank == 0)
+                pass_one_another_in_turns(rank, comms, bytes);
         for (over++; over < 2;)
             std::this_thread::yield();
+        p2p.agent_started = false;
+        const shc_pair &pair = p2p.pairs.pairs[1 - rank.rank];
+        if (shc_window_has_bulk(&p2p.pairs, 1 - rank.rank)) {
+            EXPECT_EQ(pair.bulk_lent, 0u);
+            EXPECT_GT(pair.ferried, 0u);
+        }
     });
 }
 
@@ -344,7 +336,7 @@ TEST(Ferries, CarryMessagesOfAnySize)
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
             std::mt19937 random(3); // the same on both ranks
-            for (int turn = 0; turn < 60 && !testing::Test::HasFatalFailure(); turn++) {
+            for (int turn = 0; turn < 30 && !testing::Test::HasFatalFailure(); turn++) {
                 const size_t lower = random() % 600000, upper = random() % 600000;
                 pass_one_another(rank, turn, lower, upper);
             }
@@ -362,7 +354,7 @@ TEST(Ferries, ComeBackWithTheReply)
             EXPECT_EQ(pair->ferries.holds[1], false) << "the other's, rank " << rank.rank;
         }
         EXPECT_EQ(pair->bulk_lent, 0u);
-        for (int turn = 0; turn < 20; turn++)
+        for (int turn = 0; turn < 5; turn++)
             Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, turn, kRound).run(rank);
         EXPECT_EQ(pair->ferries.holds[0], rank.rank == 1);
         EXPECT_EQ(pair->ferries.holds[1], rank.rank == 1);
@@ -376,7 +368,7 @@ TEST(Ferries, WaitForWhoStops)
         run_ranks(mode, 2, [](Rank &rank) {
             const int peer = 1 - rank.rank;
             for (int turn = 0; turn < 10; turn++) {
-                const size_t bytes = 2000000 + 4099 * static_cast<size_t>(turn);
+                const size_t bytes = 1000000 + 4099 * static_cast<size_t>(turn);
                 Message out(SHC_SEND, rank.rank, peer, turn, bytes);
                 Message in(SHC_RECV, peer, peer, turn, bytes);
                 in.start(rank);
@@ -488,7 +480,9 @@ TEST(Ferries, NeedTheMemoryOfOneRank)
             message->end();
         in.end();
         out.end();
-        EXPECT_FALSE(pairs.pairs[peer].ferries.holds[0] && pairs.pairs[peer].ferries.holds[1]);
+        if (shc_os_can_populate()) {
+            EXPECT_GT(pairs.pairs[peer].ferried, 0u) << "rank " << rank.rank;
+        }
     });
 }
 
@@ -499,7 +493,7 @@ TEST(Ferries, LetMessagesPassOneAnotherInAnyOrder)
         run_ranks(mode, 2, [](Rank &rank) {
             const int peer = 1 - rank.rank;
             std::mt19937 both(11), own(static_cast<unsigned>(rank.rank));
-            for (int round = 0; round < 40 && !testing::Test::HasFatalFailure(); round++) {
+            for (int round = 0; round < 16 && !testing::Test::HasFatalFailure(); round++) {
                 std::vector<std::unique_ptr<Message>> messages;
                 for (int sender : {0, 1})
                     for (int tag = 0, count = 1 + static_cast<int>(both() % 5); tag < count; tag++)
