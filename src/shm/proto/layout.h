@@ -295,6 +295,9 @@ SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
 SHC_LAYOUT_ASSERT(SHC_BULK_WINDOWS *SHC_BULK_BYTES < 1 << 24, "a piece is told in 24 bits");
 SHC_LAYOUT_ASSERT(SHC_WINDOW_BYTES % SHC_PAGE_BYTES == 0, "windows are whole pages");
 SHC_LAYOUT_ASSERT(SHC_SHUTTLE_OURS == SHC_WINDOWS, "shuttles are named behind the windows");
+SHC_LAYOUT_ASSERT(SHC_SHUTTLE_THEIRS == SHC_SHUTTLE_OURS + 1 &&
+                      SHC_FERRY_THEIRS == SHC_FERRY_OURS + 1,
+                  "what changes hands is named by whose it is: hand_over() in pair.c");
 SHC_LAYOUT_ASSERT(SHC_HEAD_BYTES <= SHC_FERRY_BYTES && SHC_FERRY_BYTES <= SHC_WHOLE_BYTES,
                   "a ferry holds a head, and what it holds is never announced");
 SHC_LAYOUT_ASSERT(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_CMA_OFFSET,
