@@ -38,9 +38,11 @@ uint64_t pulled_of(const Rank &rank)
 }
 
 // From rank 0, which gives `from`.
-shc_status scatter(const Rank &rank, const shc_tensors &from, const shc_tensor &to)
+shc_status scatter(const Rank &rank, const shc_tensors &from, const shc_tensor &to,
+                   uint64_t timeout_ns = 0)
 {
     shc_op op = op_of(SHC_SCATTER);
+    op.timeout_ns = timeout_ns;
     if (rank.rank == 0)
         op.input = from;
     op.output = {&to, 1};
@@ -361,17 +363,17 @@ void only_enter(Rank &rank)
 // The root keeps its memory until all have taken, and says whom it waits for.
 TEST(Pulls, WaitForWhoDoesNotTakeItsBlock)
 {
-    Options options = pulling();
-    options.timeout_ns = 400 * SHC_NS_PER_MS;
+    std::atomic<bool> over{false};
     run_ranks(
         Mode::kOwnMapping, 3,
-        [](Rank &rank) {
+        [&](Rank &rank) {
             scatter_vectors(rank);
             if (rank.rank == 1)
                 scatter_vectors(rank);
             if (rank.rank == 2) {
                 only_enter(rank);
-                shc_os_sleep_ns(600 * SHC_NS_PER_MS);
+                while (!over) // else it would have left
+                    shc_os_sleep_ns(SHC_NS_PER_MS);
             }
             if (rank.rank != 0)
                 return;
@@ -383,10 +385,12 @@ TEST(Pulls, WaitForWhoDoesNotTakeItsBlock)
             }
             int64_t all, size;
             const shc_tensor from = vector_of(blocks, &all), to = vector_of(out, &size);
-            EXPECT_EQ(scatter(rank, {&from, 1}, to), SHC_ERR_TIMEOUT);
+            // Time for rank 1, which has to be done before the root gives up.
+            EXPECT_EQ(scatter(rank, {&from, 1}, to, 2 * SHC_NS_PER_S), SHC_ERR_TIMEOUT);
             EXPECT_NE(error_text().find("waiting for rank 2"), std::string::npos) << error_text();
+            over = true;
         },
-        options);
+        pulling());
 }
 
 // Takes its block of a root that is killed at some time: 0 if what it is told is true.
