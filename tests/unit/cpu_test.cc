@@ -4,7 +4,9 @@ extern "C" {
 #include "shm/kernel/cpu.h"
 }
 
+#include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <string>
 
@@ -24,6 +26,22 @@ TEST(Cpu, EveryMachineHasTheBaseline)
 TEST(Cpu, Avx512ComesWithAvx2)
 {
     EXPECT_TRUE(!(shc_cpu_isas() & kAvx512) || (shc_cpu_isas() & kAvx2));
+}
+
+// As the kernel names it.
+TEST(Cpu, AnAmdHasAFamily)
+{
+    std::ifstream info("/proc/cpuinfo");
+    std::string line, vendor;
+    unsigned family = 0;
+    while (std::getline(info, line) && !line.empty()) { // of the first CPU
+        const std::string value = line.substr(std::min(line.size(), line.find(':') + 2));
+        if (line.rfind("vendor_id", 0) == 0)
+            vendor = value;
+        if (line.rfind("cpu family", 0) == 0)
+            family = static_cast<unsigned>(std::stoul(value));
+    }
+    EXPECT_EQ(shc_cpu_amd_family(), vendor == "AuthenticAMD" ? family : 0u);
 }
 
 TEST(Cpu, TheVariableOnlyEverTakesAway)

@@ -12,6 +12,8 @@ extern "C" {
 namespace
 {
 
+const shc_tuning kPreset = shc_tuning_preset(0);
+
 TEST(Plan, ChunksCoverTheMessageWithoutOverlap)
 {
     for (size_t total : {1u, 100u, 4096u, 4097u, 100000u}) {
@@ -66,7 +68,7 @@ TEST(Plan, SlicesCoverAChunkAndBeginOnWholeLines)
 TEST(Plan, NoSliceIsLargerThanACellOfAFullChunk)
 {
     for (int world = 2; world <= 64; world++) {
-        shc_arena_geometry g = shc_arena_plan(world, 32u << 20, &shc_tuning_preset.arena);
+        shc_arena_geometry g = shc_arena_plan(world, 32u << 20, &kPreset.arena);
         if (g.depth == 0)
             continue;
         size_t chunk_bytes = g.cell_bytes * static_cast<size_t>(world);
@@ -94,7 +96,7 @@ TEST(Arena, EveryPairHasCellsOfItsOwnInsideTheRangeOfItsHost)
 {
     for (int world : {2, 3, 4, 5, 8, 17, 64}) {
         shc_arena arena = {};
-        shc_arena_init(&arena, world, size_t{256} << 20, &shc_tuning_preset.arena, -1);
+        shc_arena_init(&arena, world, size_t{256} << 20, &kPreset.arena, -1);
         const shc_arena_geometry &g = arena.geometry;
         ASSERT_GT(g.depth, 0u);
         std::set<char *> begins;
@@ -118,7 +120,7 @@ TEST(Arena, NoShoutSlotLiesOverACellOfSlotZero)
 {
     for (int world : {2, 3, 4, 5, 8, 17, 64}) {
         shc_arena arena = {};
-        shc_arena_init(&arena, world, size_t{256} << 20, &shc_tuning_preset.arena, -1);
+        shc_arena_init(&arena, world, size_t{256} << 20, &kPreset.arena, -1);
         const shc_arena_geometry &g = arena.geometry;
         for (int a = 0; a < world; a++)
             for (int b = a + 1; b < world; b++) {
@@ -136,7 +138,7 @@ TEST(Arena, NoShoutSlotLiesOverACellOfSlotZero)
 // docs/PERFORMANCE.md, "Start-up": with the first segment, less than 4 MiB and 64 KiB a rank.
 TEST(Arena, EightRanksStageInThreeMebibytes)
 {
-    shc_arena_geometry g = shc_arena_plan(8, size_t{256} << 20, &shc_tuning_preset.arena);
+    shc_arena_geometry g = shc_arena_plan(8, size_t{256} << 20, &kPreset.arena);
     EXPECT_LE(8 * g.range_bytes, size_t{3} << 20);
     EXPECT_EQ(g.cell_bytes, size_t{16} << 10) << "nothing was cut";
     EXPECT_EQ(g.shout_bytes, size_t{64} << 10) << "nothing was cut";
@@ -145,8 +147,8 @@ TEST(Arena, EightRanksStageInThreeMebibytes)
 TEST(Arena, BothSidesOfAUseNameTheSameCells)
 {
     shc_arena low = {}, high = {};
-    shc_arena_init(&low, 4, 32u << 20, &shc_tuning_preset.arena, -1);
-    shc_arena_init(&high, 4, 32u << 20, &shc_tuning_preset.arena, -1);
+    shc_arena_init(&low, 4, 32u << 20, &kPreset.arena, -1);
+    shc_arena_init(&high, 4, 32u << 20, &kPreset.arena, -1);
     for (int use = 0; use < 5; use++) {
         char *mine = shc_exchange_write_cell(&low, 1, 3, 4, 2);
         char *theirs = shc_exchange_read_cell(&low, 1, 3, 4, 2);
@@ -163,7 +165,7 @@ TEST(Arena, BothSidesOfAUseNameTheSameCells)
 TEST(Arena, APieceFitsHalfOfTheScratch)
 {
     for (int world = 2; world <= SHC_MAX_WORLD; world++) {
-        shc_arena_geometry g = shc_arena_plan(world, size_t{1} << 40, &shc_tuning_preset.arena);
+        shc_arena_geometry g = shc_arena_plan(world, size_t{1} << 40, &kPreset.arena);
         EXPECT_LE(g.cell_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
         EXPECT_LE(g.shout_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
     }
@@ -173,7 +175,7 @@ TEST(Arena, StaysWithinItsLimitOrDoesWithout)
 {
     for (int world = 2; world <= SHC_MAX_WORLD; world++) {
         for (size_t limit : {size_t{0}, size_t{1} << 20, size_t{8} << 20, size_t{32} << 20}) {
-            shc_arena_geometry g = shc_arena_plan(world, limit, &shc_tuning_preset.arena);
+            shc_arena_geometry g = shc_arena_plan(world, limit, &kPreset.arena);
             EXPECT_LE(g.range_bytes * static_cast<size_t>(world), limit);
             if (g.depth > 0) {
                 EXPECT_GE(g.depth, 2u);
@@ -195,7 +197,7 @@ TEST(Arena, MakesTheMostOfASmallLimit)
                  {2, 150, 8192, 8, 4},      {2, 72, 2048, 8, 4},      {3, 120, 2816, 8, 4},
                  {4, 160, 2048, 8, 4}};
     for (const auto &c : cases) {
-        shc_arena_geometry g = shc_arena_plan(c.world, c.limit_kib << 10, &shc_tuning_preset.arena);
+        shc_arena_geometry g = shc_arena_plan(c.world, c.limit_kib << 10, &kPreset.arena);
         SCOPED_TRACE(c.limit_kib);
         EXPECT_EQ(g.cell_bytes, c.cell_bytes);
         EXPECT_EQ(g.shout_bytes, c.shout_kib << 10);
@@ -207,13 +209,13 @@ TEST(Select, NothingMovesForAnEmptyMessage)
 {
     for (shc_op_kind kind : {SHC_BARRIER, SHC_BROADCAST, SHC_ALL_REDUCE, SHC_ALL_GATHER, SHC_REDUCE,
                              SHC_GATHER, SHC_SCATTER, SHC_REDUCE_SCATTER})
-        EXPECT_EQ(shc_select(&shc_tuning_preset, kind, 0, 4), SHC_ALGO_NOTHING);
+        EXPECT_EQ(shc_select(&kPreset, kind, 0, 4), SHC_ALGO_NOTHING);
 }
 
 TEST(Select, APayloadWithAFactorFitsTheCallLine)
 {
     for (size_t bytes = 1; bytes <= 64; bytes++) {
-        if (shc_select(&shc_tuning_preset, SHC_ALL_REDUCE, bytes, 4) == SHC_ALGO_INLINE) {
+        if (shc_select(&kPreset, SHC_ALL_REDUCE, bytes, 4) == SHC_ALGO_INLINE) {
             EXPECT_LE(bytes + sizeof(double), static_cast<size_t>(SHC_INLINE_BYTES));
         }
     }
@@ -222,9 +224,9 @@ TEST(Select, APayloadWithAFactorFitsTheCallLine)
 TEST(Select, OneUseIsForTwoRanksAndFitsACell)
 {
     for (size_t bytes = 1; bytes < (1u << 20); bytes += 777) {
-        EXPECT_NE(shc_select(&shc_tuning_preset, SHC_ALL_REDUCE, bytes, 3), SHC_ALGO_ONE_USE);
-        if (shc_select(&shc_tuning_preset, SHC_ALL_REDUCE, bytes, 2) == SHC_ALGO_ONE_USE) {
-            EXPECT_LE(bytes, shc_arena_plan(2, 32u << 20, &shc_tuning_preset.arena).cell_bytes);
+        EXPECT_NE(shc_select(&kPreset, SHC_ALL_REDUCE, bytes, 3), SHC_ALGO_ONE_USE);
+        if (shc_select(&kPreset, SHC_ALL_REDUCE, bytes, 2) == SHC_ALGO_ONE_USE) {
+            EXPECT_LE(bytes, shc_arena_plan(2, 32u << 20, &kPreset.arena).cell_bytes);
         }
     }
 }
@@ -236,10 +238,9 @@ TEST(Select, ATurnDoesNotDependOnASizeThatRanksDoNotShare)
         for (int world : {2, 3, 8})
             for (size_t bytes = 1; bytes < (1u << 30); bytes *= 4)
                 if (kind != SHC_ALL_REDUCE) {
-                    EXPECT_EQ(shc_select_turn(&shc_tuning_preset, static_cast<shc_op_kind>(kind),
-                                              bytes, world),
-                              shc_select_turn(&shc_tuning_preset, static_cast<shc_op_kind>(kind), 0,
-                                              world));
+                    EXPECT_EQ(
+                        shc_select_turn(&kPreset, static_cast<shc_op_kind>(kind), bytes, world),
+                        shc_select_turn(&kPreset, static_cast<shc_op_kind>(kind), 0, world));
                 }
 }
 

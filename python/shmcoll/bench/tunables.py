@@ -64,7 +64,7 @@ TUNABLES = (
     Tunable("shout_depth_of_many", "broadcast", _LARGE, "2 8", "", _MANY),
     Tunable("flag", "broadcast", "32k 64k 256k 1m", "512 1k 8k 128k", "", _TWO),
     Tunable("stream", "broadcast", "16k 32k 64k 256k 1m", "16k 128k 512k never", "from"),
-    Tunable("ask_ahead", "broadcast", "256 2k 16k 64k", "0 4k 16k 64k", "", _TWO),
+    Tunable("ask_ahead", "broadcast", "256 2k 16k 64k", "0 512 4k 64k", "up to", _TWO),
 )
 
 

@@ -120,7 +120,7 @@ SHC_INLINE char *shc_task_round_place(const struct shc_task *task, int rank, boo
 SHC_INLINE void shc_task_lend(struct shc_task *task, size_t bytes)
 {
     task->seat->lent[task->wait.epoch & 1] =
-        (uint32_t)shc_min_size(bytes, task->tuning->ask_ahead_bytes);
+        bytes <= task->tuning->ask_ahead_bytes ? (uint32_t)bytes : 0;
 }
 
 /* Bytes of the rank's factor, in front of its payload. */

@@ -266,9 +266,10 @@ static void ask_ahead(const struct shout_flow *flow)
 {
     const struct shc_task *task = flow->shout->task;
     const struct shc_pace *pace = pace_of(task);
-    if (flow->small || flow->takes || (pace && pace->way == SHC_WAY_PAST))
+    if (flow->small || flow->takes || (pace && pace->way == SHC_WAY_PAST) ||
+        flow->shout->total_bytes > task->tuning->ask_ahead_bytes)
         return;
-    const size_t wanted = shc_min_size(flow->shout->total_bytes, task->tuning->ask_ahead_bytes);
+    const size_t wanted = flow->shout->total_bytes;
     const size_t bytes =
         shc_plan_free_bytes(flow->chunk_count, flow->depth, flow->place_bytes, wanted);
     for (size_t done = 0; done < bytes; done += flow->place_bytes)

@@ -9,7 +9,7 @@ enum { MOVES = SHC_INLINE_BYTES, REDUCES = SHC_SELECT_REDUCED_INLINE, SLOT = SHC
 /* Where one form ends, and the rest, is measured (docs/PERFORMANCE.md): the one policy that is near
  * the best whether the CPUs share a cache or not. */
 /* clang-format off */
-const struct shc_tuning shc_tuning_preset = {
+static const struct shc_tuning preset = {
     .forms = {
         [SHC_BROADCAST]      = {MOVES,   SLOT, SLOT,    0},
         [SHC_GATHER]         = {MOVES,   SLOT, SLOT,    0},
@@ -40,6 +40,18 @@ const struct shc_tuning shc_tuning_preset = {
     },
 };
 /* clang-format on */
+
+/* Its string instructions, which memcpy uses for more than 2 KiB, take lines over without reading them. */
+#define ZEN_5            0x1a
+#define ZEN_5_ASKS_UP_TO ((size_t)512)
+
+struct shc_tuning shc_tuning_preset(unsigned amd_family)
+{
+    struct shc_tuning tuning = preset;
+    if (amd_family >= ZEN_5)
+        tuning.ask_ahead_bytes = ZEN_5_ASKS_UP_TO;
+    return tuning;
+}
 
 enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                               int world_size)

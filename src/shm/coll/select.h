@@ -41,13 +41,14 @@ struct shc_tuning {
     size_t long_turn_bytes;   /* an all_reduce of so many and more uses the whole cell */
     size_t flag_bytes;        /* that are copied in the time that a flag costs */
     size_t stream_bytes;      /* what goes one way may pass the caches from here on */
-    size_t ask_ahead_bytes;   /* of what others have read, who stores there next asks for so much */
+    size_t ask_ahead_bytes;   /* up to here, who stores where others have read asks for the lines */
     size_t scatter_cma_bytes; /* more than two ranks: so many for others are copied by them */
     size_t scatter_cma_of_many_bytes; /* likewise with more ranks than four */
     struct shc_arena_sizes arena;
 };
 
-extern const struct shc_tuning shc_tuning_preset;
+/* On an AMD processor of that family (shc_cpu_amd_family()), or on another one: 0. */
+struct shc_tuning shc_tuning_preset(unsigned amd_family);
 
 /* `bytes`: of one rank's input (broadcast: of the message; scatter: of the root's). All-to-all has no
  * row: every rank decides for the blocks it sends. */

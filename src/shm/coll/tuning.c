@@ -3,6 +3,7 @@
 
 #include "shm/base/num.h"
 #include "shm/base/status.h"
+#include "shm/kernel/cpu.h"
 #include "shm/os/os.h"
 
 #include <stdio.h>
@@ -183,7 +184,7 @@ static enum shc_status read_text(struct shc_tuning *tuning, struct source *sourc
 enum shc_status shc_tuning_read(const char *text, struct shc_tuning *tuning)
 {
     struct source source = {0};
-    *tuning = shc_tuning_preset;
+    *tuning = shc_tuning_preset(shc_cpu_amd_family());
     if (!text)
         return SHC_OK;
     if (*text != '/' && *text != '@')

@@ -49,11 +49,26 @@ unsigned shc_cpu_isas(void)
     return isas;
 }
 
+unsigned shc_cpu_amd_family(void)
+{
+    uint32_t most, a, b, c, d;
+    if (!__get_cpuid(0, &most, &b, &c, &d) || b != signature_AMD_ebx || c != signature_AMD_ecx ||
+        d != signature_AMD_edx || !__get_cpuid(1, &a, &b, &c, &d))
+        return 0;
+    const uint32_t base = a >> 8 & 0xf, extended = a >> 20 & 0xff;
+    return base == 0xf ? base + extended : base;
+}
+
 #else
 
 unsigned shc_cpu_isas(void)
 {
     return 1u << SHC_ISA_BASE;
+}
+
+unsigned shc_cpu_amd_family(void)
+{
+    return 0;
 }
 
 #endif
