@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A scatter's root stores what it gives while it waits for the others, where nobody may still be
-// reading what lay there; and what comes out is right either way.
+// Who gives stores its first chunk before its call line, and more of them while it waits for the others,
+// where nobody may still be reading what lay there; and what comes out is right either way.
 #include "tests/conformance/world.h"
 
 extern "C" {
@@ -26,12 +26,16 @@ uint64_t newest_epoch(const Rank &rank, int of)
     return shc_call_latest(&rank.comm->seat, of, &call);
 }
 
-// What the root's next chunk 0 begins with, where that will lie.
-float next_place(const Rank &rank, int root)
+const size_t kSlot = 65536; // bytes: of a long message a chunk
+
+// What the root's next chunk of that number begins with, where that will lie.
+float next_place(const Rank &rank, int root, size_t chunk = 0)
 {
     const shc_arena &arena = rank.comm->arena;
     float value;
-    memcpy(&value, shc_arena_shouts(&arena, root) + arena.shouted_bytes, sizeof value);
+    memcpy(&value,
+           shc_arena_shouts(&arena, root) + shc_arena_places_end(&arena.shouted) + chunk * kSlot,
+           sizeof value);
     return value;
 }
 
@@ -61,10 +65,10 @@ std::vector<float> values_from(float value, size_t count)
 }
 
 // Every rank's share begins with `value`.
-void scatter(const Rank &rank, int root, float value)
+void scatter(const Rank &rank, int root, float value, size_t count = kCount)
 {
-    const std::vector<float> expected = values_from(value, kCount);
-    std::vector<float> in, out(kCount, -1.f);
+    const std::vector<float> expected = values_from(value, count);
+    std::vector<float> in, out(count, -1.f);
     for (int r = 0; r < rank.world; r++)
         in.insert(in.end(), expected.begin(), expected.end());
     int64_t in_size, out_size;
@@ -85,10 +89,10 @@ void scatter_to_late_rank(const Rank &rank, int root, float value, Early early)
     scatter(rank, root, value);
 }
 
-void broadcast(const Rank &rank, int root, float value)
+void broadcast(const Rank &rank, int root, float value, size_t count = kCount)
 {
-    const std::vector<float> expected = values_from(value, kCount);
-    std::vector<float> values = rank.rank == root ? expected : std::vector<float>(kCount, -1.f);
+    const std::vector<float> expected = values_from(value, count);
+    std::vector<float> values = rank.rank == root ? expected : std::vector<float>(count, -1.f);
     int64_t size;
     shc_tensor tensor = vector_of(values, &size);
     shc_op op = op_of(SHC_BROADCAST);
@@ -98,23 +102,41 @@ void broadcast(const Rank &rank, int root, float value)
     EXPECT_TRUE(same(values, expected));
 }
 
-void gather(const Rank &rank, int root, float value)
+// To the root, or (-1) to all.
+void gather(const Rank &rank, int root, float value, size_t count)
 {
-    std::vector<float> in = values_from(value, kCount),
-                       out(kCount * static_cast<size_t>(rank.world)), expected;
+    std::vector<float> in = values_from(value, count), out(count * static_cast<size_t>(rank.world)),
+                       expected;
     for (int r = 0; r < rank.world; r++)
         expected.insert(expected.end(), in.begin(), in.end());
     int64_t in_size, out_size;
     shc_tensor from = vector_of(in, &in_size), to = vector_of(out, &out_size);
-    shc_op op = op_of(SHC_GATHER);
-    op.root = root;
+    shc_op op = op_of(root < 0 ? SHC_ALL_GATHER : SHC_GATHER);
+    op.root = root < 0 ? 0 : root;
     op.input = {&from, 1};
-    if (rank.rank == root)
+    if (root < 0 || rank.rank == root)
         op.output = {&to, 1};
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
-    if (rank.rank == root) {
+    if (root < 0 || rank.rank == root) {
         EXPECT_TRUE(same(out, expected));
     }
+}
+
+void reduce(const Rank &rank, int root, float value, size_t count)
+{
+    const std::vector<float> mine = values_from(value, count);
+    std::vector<float> values = mine, expected;
+    for (float one : mine)
+        expected.push_back(one * static_cast<float>(rank.world));
+    int64_t size;
+    shc_tensor tensor = vector_of(values, &size);
+    shc_op op = op_of(SHC_REDUCE);
+    op.root = root;
+    op.input = {&tensor, 1};
+    if (rank.rank == root)
+        op.output = {&tensor, 1};
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    EXPECT_TRUE(same(values, rank.rank == root ? expected : mine));
 }
 
 void all_reduce(const Rank &rank, size_t count)
@@ -133,11 +155,12 @@ void barrier(const Rank &rank)
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
 }
 
-void run(int world, const std::string &tuning, const Body &body)
+// Through mappings of their own: some look at what others are storing, of which a sanitizer would tell.
+void run(int world, const std::string &tuning, const Body &body, Mode mode = Mode::kOwnMapping)
 {
     Options options;
     options.tuning = tuning;
-    run_ranks(Mode::kOwnMapping, world, body, options);
+    run_ranks(mode, world, body, options);
 }
 
 void run_two(const std::string &tuning, const Body &body)
@@ -145,10 +168,21 @@ void run_two(const std::string &tuning, const Body &body)
     run(2, tuning, body);
 }
 
-TEST(EarlyRoots, BeginOnceTheOthersHaveReadWhatTheyStoredBefore)
+TEST(EarlyRoots, BeginBehindTheSlotsOfTheOperationBefore)
 {
-    run_two("stream=never", [](Rank &rank) {
-        scatter(rank, 0, 1.f); // makes the arena
+    run_two("stream=never", [](Rank &rank) { // 19 chunks, 24 slots
+        scatter(rank, 0, 1.f);               // makes the arena
+        scatter_to_late_rank(rank, 0, 2.f, Early::kBegins);
+        scatter_to_late_rank(rank, 1, 3.f, Early::kBegins);
+        broadcast(rank, 1, 4.f);
+        scatter_to_late_rank(rank, 1, 5.f, Early::kBegins);
+    });
+}
+
+TEST(EarlyRoots, BeginInFullSlotsOnceTheOthersHaveReadWhatTheyStoredBefore)
+{
+    run_two("stream=never,shout_depth=16", [](Rank &rank) { // all of which are used each time
+        scatter(rank, 0, 1.f);
         scatter_to_late_rank(rank, 0, 2.f, Early::kWaits);
         barrier(rank);
         scatter_to_late_rank(rank, 0, 3.f, Early::kBegins);
@@ -171,20 +205,26 @@ TEST(EarlyRoots, DoNotBeginWhereExchangeCellsMayStillBeRead)
 }
 
 // What it takes to store is measured then, until it has been read.
-TEST(EarlyRoots, DoNotBeginWhileTheyTryAWayOfStoring)
+TEST(EarlyRoots, StoreOneChunkWhileTheyTryAWayOfStoring)
 {
-    run_two("stream=32k", [](Rank &rank) {
-        scatter(rank, 1, 1.f);
-        barrier(rank);
-        scatter_to_late_rank(rank, 0, 2.f, Early::kWaits);
-    });
+    for (const char *tuning : {"stream=32k", "stream=never"})
+        run_two(tuning, [tuning](Rank &rank) {
+            scatter(rank, 1, 1.f);
+            barrier(rank);
+            const float second = 2.f + 100.f * static_cast<float>(kSlot / sizeof(float) / 1000);
+            if (rank.rank == 1) {
+                watch_root(rank, 0, 2.f, Early::kBegins);
+                shc_os_sleep_ns(20 * SHC_NS_PER_MS);
+                EXPECT_EQ(next_place(rank, 0, 1) == second, std::string(tuning) == "stream=never");
+            }
+            scatter(rank, 0, 2.f);
+        });
 }
 
-TEST(EarlyRoots, DoNotBeginWithWhatIsShort)
+TEST(EarlyRoots, BeginWithWhatIsShort)
 {
     run_two("stream=never,scatter.small=0,scatter.small_of_two=0", [](Rank &rank) {
         scatter(rank, 0, 1.f);
-        barrier(rank);
         std::vector<float> in(2000, 2.f), out(1000, -1.f);
         int64_t in_size, out_size;
         shc_tensor from = vector_of(in, &in_size), to = vector_of(out, &out_size);
@@ -192,7 +232,7 @@ TEST(EarlyRoots, DoNotBeginWithWhatIsShort)
         if (rank.rank == 0)
             op.input = {&from, 1};
         else
-            watch_root(rank, 0, 2.f, Early::kWaits);
+            watch_root(rank, 0, 2.f, Early::kBegins);
         op.output = {&to, 1};
         ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
         EXPECT_TRUE(same(out, std::vector<float>(1000, 2.f)));
@@ -202,7 +242,7 @@ TEST(EarlyRoots, DoNotBeginWithWhatIsShort)
 // One of the others is late; the third is there before the root or behind it.
 TEST(EarlyRoots, BeginAmongThreeRanks)
 {
-    run(3, "stream=never", [](Rank &rank) {
+    run(3, "stream=never", [](Rank &rank) { // 37 chunks, 16 slots
         scatter(rank, 0, 1.f);
         scatter_to_late_rank(rank, 0, 2.f, Early::kWaits);
         barrier(rank);
@@ -242,31 +282,43 @@ TEST(EarlyRoots, ChangeNoOutputWhereCallsDiffer)
     }
 }
 
-// As many chunks as there are slots, and more, from roots that take turns and may be late.
+// As many chunks as there are slots, fewer and more, of slots that do not halve evenly, from roots that
+// take turns and may be late; the counts make pieces of all sizes.
+void call_this_and_that(Rank &rank)
+{
+    unsigned seed = 77u + static_cast<unsigned>(rank.rank), shared = 5u;
+    for (int round = 0; round < 40 && !::testing::Test::HasFailure(); round++) {
+        if (rand_r(&seed) % 2 == 0)
+            shc_os_sleep_ns(static_cast<uint64_t>(rand_r(&seed) % 1000) * 1000);
+        const int what = rand_r(&shared) % 12, root = rand_r(&shared) % rank.world;
+        const size_t counts[] = {2049, 3000, 5000, 12000, 40000, kCount};
+        const size_t count = counts[rand_r(&shared) % 6];
+        const float value = static_cast<float>(round);
+        if (what == 0)
+            all_reduce(rank, count);
+        else if (what == 1)
+            barrier(rank);
+        else if (what < 5)
+            broadcast(rank, root, value, count);
+        else if (what < 7)
+            gather(rank, root, value, count);
+        else if (what < 9)
+            reduce(rank, root, value, count);
+        else if (what == 9)
+            gather(rank, -1, value, count);
+        else
+            scatter(rank, root, value, count);
+    }
+}
+
 TEST(EarlyRoots, GiveTheRightResultWhateverTheyHaveBegun)
 {
-    for (int world : {2, 3})
-        for (const char *tuning : {"stream=never", "stream=never,shout_depth=2", "shout=16k"}) {
-            run(world, tuning, [](Rank &rank) {
-                unsigned seed = 77u + static_cast<unsigned>(rank.rank), shared = 5u;
-                for (int round = 0; round < 40 && !::testing::Test::HasFailure(); round++) {
-                    if (rand_r(&seed) % 2 == 0)
-                        shc_os_sleep_ns(static_cast<uint64_t>(rand_r(&seed) % 1000) * 1000);
-                    const int what = rand_r(&shared) % 8, root = rand_r(&shared) % rank.world;
-                    const float value = static_cast<float>(round);
-                    if (what == 0)
-                        all_reduce(rank, kCount);
-                    else if (what == 1)
-                        barrier(rank);
-                    else if (what == 2)
-                        broadcast(rank, root, value);
-                    else if (what == 3)
-                        gather(rank, root, value);
-                    else
-                        scatter(rank, root, value);
-                }
-            });
-        }
+    for (Mode mode : all_modes())
+        for (int world : {2, 3})
+            for (const char *tuning : {"stream=never", "stream=never,shout_depth=2", "shout=16k",
+                                       "stream=never,shout=6272,shout_depth=3"})
+                run(world, tuning, call_this_and_that, mode);
+    run(5, "stream=never", call_this_and_that, all_modes().front());
 }
 
 } // namespace

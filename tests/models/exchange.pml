@@ -12,7 +12,8 @@
  * too early shows, whether the last content was read or not.
  *
  * Or rank 0 shouts: behind the meeting it fills a shout slot, which lies over both cells of the last
- * slot, and ends without a look at the reader.
+ * slot, and ends without a look at the reader. (Before the meeting it may only where no cells were used in
+ * the operation before: shout.pml.)
  *
  * FAULT_no_swap        one side does not swap the cells after a one-use operation
  * FAULT_reads_own      the own cell is read again behind its publication

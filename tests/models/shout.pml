@@ -5,15 +5,21 @@
  * Mirrors shc_shout_run() of src/shm/coll/flow.c with an arena; docs/PROTOCOL.md, section 6. Three
  * ranks make OPS operations, which follow one another without a look: the next begins while readers
  * may be at the end of the last. The first rank to get there chooses what it is, a broadcast from
- * rank 0, its reverse, an all-gather or an exchange, and its length. Two slots stand for the arena's. Call
+ * rank 0, its reverse, an all-gather, an exchange or a barrier, and its length. Two slots stand for the arena's. Call
  * lines are plain epochs here: calls.pml has them. An operation begins in the slot behind those of the last
- * one. A giver may wait, at the end, until all is taken. One that does not take may begin before the
- * meeting, if it has stored nothing in the operation in front of this one. An exchange uses a cell that lies
- * over each rank's first slot: here its host stores and the next rank reads (exchange.pml has the rest).
+ * one. A giver may wait, at the end, until all is taken. Chunk 0 is stored in front of the call line, which
+ * announces it, where the operation before has left its slot alone: all ranks know. Who does not take may
+ * store more before the meeting, into slots that it left alone, or that this rank stored nothing to in it.
+ * An exchange uses a cell that lies over each rank's first slot: here its host stores and the next rank
+ * reads (exchange.pml has the rest).
  *
  * FAULT_waits_for_one   a slot is refilled when the first reader has taken its chunk
  * FAULT_does_not_wait   a slot is refilled when its turn comes
  * FAULT_begins_early    who does not take begins before the meeting whatever it has stored in the last one
+ * FAULT_announces_all   chunk 0 is stored in front of the call line wherever its slot is
+ * FAULT_announces_cells likewise where only cells were used
+ * FAULT_not_announced   the readers take chunk 0 for announced where it is not
+ * FAULT_announced_late  chunk 0 is announced, and stored behind the call line
  * FAULT_step_early      a reader shows its step before it has read
  * FAULT_own_slots       only who gives goes on to the slot behind those of this operation
  * FAULT_forgets_cells   what a rank stores into an exchange cell does not count as stored
@@ -23,7 +29,7 @@
 #define OPS   3
 #define DEPTH 2
 
-mtype = { UNKNOWN, BROADCAST, TO_ROOT, ALL_GATHER, EXCHANGE };
+mtype = { UNKNOWN, BROADCAST, TO_ROOT, ALL_GATHER, EXCHANGE, BARRIER };
 mtype kind[OPS + 1] = UNKNOWN;
 byte chunks[OPS + 1];
 
@@ -39,7 +45,25 @@ byte slot[RANKS * DEPTH]; /* epoch * 8 + chunk of what is in it */
 #define CELL(rank)    slot[(rank) * DEPTH]
 #define GIVES(rank)   (kind[epoch] == ALL_GATHER || (kind[epoch] == BROADCAST) == ((rank) == 0))
 #define TAKES(rank)   (kind[epoch] == ALL_GATHER || (kind[epoch] == TO_ROOT) == ((rank) == 0))
+#define SHOUTS        (kind[epoch] != EXCHANGE && kind[epoch] != BARRIER)
 #define NEXT(n)       ((me + (n)) % RANKS) /* the n-th rank behind this one */
+
+/* shc_arena_is_free(): the slot of chunk k lies behind those of the last operation. */
+#ifdef FAULT_announces_all
+#define FREE(k) ((k) < DEPTH)
+#else
+#ifdef FAULT_announces_cells
+#define FREE(k) (chunks[epoch - 1] + (k) < DEPTH)
+#else
+#define FREE(k) (kind[epoch - 1] != EXCHANGE && chunks[epoch - 1] + (k) < DEPTH)
+#endif
+#endif
+
+#ifdef FAULT_not_announced
+#define ANNOUNCED true
+#else
+#define ANNOUNCED announced
+#endif
 
 inline choose()
 {
@@ -47,15 +71,18 @@ inline choose()
         if
         :: kind[epoch] == UNKNOWN ->
             if
-            :: kind[epoch] = BROADCAST; select(chunk : DEPTH - 1 .. DEPTH + 1)
-            :: kind[epoch] = TO_ROOT; select(chunk : DEPTH - 1 .. DEPTH)
+            :: kind[epoch] = BROADCAST; chunk = DEPTH - 1
+            :: kind[epoch] = BROADCAST; chunk = DEPTH + 1
+            :: kind[epoch] = TO_ROOT; chunk = DEPTH
             :: kind[epoch] = ALL_GATHER; chunk = DEPTH + 1
             :: kind[epoch] = EXCHANGE /* of no chunks */
+            :: kind[epoch] = BARRIER
             fi;
             chunks[epoch] = chunk;
             chunk = 0
         :: else
-        fi
+        fi;
+        announced = SHOUTS && FREE(0) /* shc_shout_begin() */
     }
 }
 
@@ -83,8 +110,8 @@ inline give_chunk(k)
 
 inline take_chunk(k)
 {
-    !GIVES(NEXT(1)) || progress[NEXT(1)] >= P(STEP_OUT(k));
-    !GIVES(NEXT(2)) || progress[NEXT(2)] >= P(STEP_OUT(k));
+    ((k) == 0 && ANNOUNCED) || !GIVES(NEXT(1)) || progress[NEXT(1)] >= P(STEP_OUT(k));
+    ((k) == 0 && ANNOUNCED) || !GIVES(NEXT(2)) || progress[NEXT(2)] >= P(STEP_OUT(k));
 #ifdef FAULT_step_early
     progress[me] = P(STEP_WORK(k));
 #endif
@@ -95,20 +122,31 @@ inline take_chunk(k)
 #endif
 }
 
-/* shc_shout_run() */
 /* shc_shout_begin() */
 inline begin()
 {
     if
-#ifdef FAULT_begins_early
-    :: GIVES(me) && !TAKES(me) ->
-#else
-    :: GIVES(me) && !TAKES(me) && epoch > stored + 1 ->
-#endif
+    :: announced && GIVES(me) ->
+        SLOT(me, 0) = epoch * 8;
+        begun = 1
+    :: else
+    fi
+}
+
+/* shc_shout_go_on() */
+inline go_on()
+{
+    if
+    :: SHOUTS && GIVES(me) && !TAKES(me) ->
         do
+#ifdef FAULT_begins_early
         :: begun < chunks[epoch] && begun < DEPTH ->
+#else
+        :: begun < chunks[epoch] && begun < DEPTH && (epoch > stored + 1 || FREE(begun)) ->
+#endif
             atomic {
                 SLOT(me, begun) = epoch * 8 + begun;
+                progress[me] = P(STEP_OUT(begun));
                 begun++
             }
         :: break
@@ -117,12 +155,9 @@ inline begin()
     fi
 }
 
+/* shc_shout_run() */
 inline run_shout()
 {
-    if
-    :: begun > 0 -> progress[me] = P(STEP_OUT(begun - 1))
-    :: else
-    fi;
     for (chunk : 0 .. chunks[epoch]) {
         if
         :: chunk >= begun && chunk < chunks[epoch] && GIVES(me) -> give_chunk(chunk)
@@ -140,6 +175,7 @@ inline run_shout()
     :: true
     fi;
     begun = 0;
+    announced = false;
     chunk = 0
 }
 
@@ -158,13 +194,21 @@ inline run_exchange()
 proctype Rank(byte me)
 {
     byte epoch, chunk, first, begun, stored;
+    bool announced;
     for (epoch : 1 .. OPS) {
         choose();
-        call[me] = epoch; /* shc_task_enter() */
+#ifdef FAULT_announced_late
+        call[me] = epoch;
         begin();
+#else
+        begin();
+        call[me] = epoch; /* shc_task_enter() */
+#endif
+        go_on();
         meet();
         if
         :: kind[epoch] == EXCHANGE -> run_exchange()
+        :: kind[epoch] == BARRIER
         :: else ->
             run_shout();
             if

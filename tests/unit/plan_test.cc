@@ -115,6 +115,42 @@ TEST(Arena, EveryPairHasCellsOfItsOwnInsideTheRangeOfItsHost)
     }
 }
 
+// Byte by byte: what the operation before has used, and where the next ones may store early.
+TEST(Arena, APlaceIsFreeWhereTheOperationBeforeUsedNoByteOfIt)
+{
+    const uint64_t epoch = 7;
+    for (size_t ring = 1; ring <= 6; ring++)
+        for (size_t first = 0; first < ring; first++)
+            for (size_t used = 1; used <= 2 * ring; used++) {
+                shc_arena arena = {};
+                arena.shouted = {epoch - 1, first, used, ring};
+                std::set<size_t> bytes;
+                for (size_t i = 0; i < used; i++)
+                    bytes.insert((first + i) % ring);
+                EXPECT_EQ(shc_arena_places_end(&arena.shouted), (first + used) % ring);
+                for (size_t at = 0; at < 8; at++)
+                    for (size_t size = 1; size <= 3; size++) {
+                        bool clear = used < ring;
+                        for (size_t i = at; i < at + size; i++)
+                            clear = clear && bytes.count(i) == 0;
+                        EXPECT_EQ(shc_arena_is_free(&arena, epoch, at, size), clear)
+                            << ring << " " << first << " " << used << " " << at << " " << size;
+                        EXPECT_TRUE(shc_arena_is_free(&arena, epoch + 1, at, size));
+                    }
+            }
+}
+
+TEST(Arena, NoPlaceIsFreeBehindAnExchange)
+{
+    shc_arena arena = {};
+    shc_exchange_note(&arena, 6);
+    EXPECT_FALSE(shc_arena_is_free(&arena, 6, 0, 64));
+    EXPECT_FALSE(shc_arena_is_free(&arena, 7, 0, 64));
+    EXPECT_TRUE(shc_arena_is_free(&arena, 8, 0, 64));
+    EXPECT_EQ(arena.stored_epoch, 6u);
+    EXPECT_EQ(shc_arena_places_end(&arena.shouted), 0u) << "nobody has shouted";
+}
+
 // Those are stored to before the ranks have met, when others may still read an earlier shout.
 TEST(Arena, NoShoutSlotLiesOverACellOfSlotZero)
 {

@@ -69,7 +69,7 @@ static char *read_cell(const struct flow *flow, int peer, uint64_t k)
 static void stage_out(struct flow *flow, uint64_t k)
 {
     struct shc_task *task = flow->task;
-    task->arena->stored_epoch = task->wait.epoch;
+    shc_exchange_note(task->arena, task->wait.epoch);
     for (int peer = 0; peer < task->seat->world_size; peer++) {
         struct shc_span slice = slice_of(flow, k, peer);
         if (peer != task->seat->rank)
@@ -151,7 +151,10 @@ static enum shc_status run_staged(struct shc_task *task)
         return run_exchange(task);
     SHC_TRY(shc_task_meet(task));
     SHC_TRY(shc_task_arena(task, &arena));
-    return arena ? run_exchange(task) : shc_task_reduce_shout(task, -1);
+    if (arena)
+        return run_exchange(task);
+    struct shc_shout shout = shc_task_reduce_shout(task, -1);
+    return shc_task_run_reduce_shout(&shout);
 }
 
 static struct shc_span all_of(const struct shc_task *task, int peer, uint64_t k)

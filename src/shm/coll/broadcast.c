@@ -7,7 +7,7 @@
  *                      call line; the others copy it out behind the meeting   S loaded by each
  *   staged             chunks through the root's shout slots                  the same, pipelined
  *
- * Edges: call/publish (inline, small), progress/step (staged).
+ * Edges: call/publish (inline, small; staged: chunk 0), progress/step (staged).
  */
 #include "shm/coll/coll.h"
 
@@ -36,10 +36,6 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line, size_t
 
 static enum shc_status run_staged(struct shc_task *task, size_t bytes)
 {
-    shc_task_enter(task);
-    SHC_TRY(shc_task_meet(task));
-    if (task->seat->world_size == 1)
-        return SHC_OK;
     struct shc_shout shout = {
         .task = task,
         .total_bytes = bytes,
@@ -48,7 +44,11 @@ static enum shc_status run_staged(struct shc_task *task, size_t bytes)
         .give = shc_give_input,
         .take = take,
     };
-    return shc_shout_run(&shout);
+    shc_shout_begin(&shout);
+    shc_task_enter(task);
+    shc_shout_go_on(&shout);
+    SHC_TRY(shc_task_meet(task));
+    return task->seat->world_size > 1 ? shc_shout_run(&shout) : SHC_OK;
 }
 
 enum shc_status shc_broadcast_run(struct shc_task *task)

@@ -160,11 +160,9 @@ static void take_reduced(struct shc_task *task, struct shc_span chunk, char *con
     shc_task_reduce_cells(task, slots, chunk, chunk);
 }
 
-enum shc_status shc_task_reduce_shout(struct shc_task *task, int taker)
+struct shc_shout shc_task_reduce_shout(struct shc_task *task, int taker)
 {
-    double factors[SHC_MAX_WORLD];
-    shc_task_read_factors(task, factors);
-    struct shc_shout shout = {
+    return (struct shc_shout){
         .task = task,
         .total_bytes = task->in.bytes,
         .giver = -1,
@@ -172,5 +170,11 @@ enum shc_status shc_task_reduce_shout(struct shc_task *task, int taker)
         .give = shc_give_input,
         .take = take_reduced,
     };
-    return shc_shout_run(&shout);
+}
+
+enum shc_status shc_task_run_reduce_shout(const struct shc_shout *shout)
+{
+    double factors[SHC_MAX_WORLD];
+    shc_task_read_factors(shout->task, factors);
+    return shc_shout_run(shout);
 }

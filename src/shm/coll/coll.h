@@ -197,8 +197,10 @@ SHC_NODISCARD enum shc_status shc_task_reduce_alone(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line,
                                                     size_t skip, struct shc_span where);
 
-/* The rest of one behind its meeting, through shout slots: the taker, or all (-1), reduce all. */
-SHC_NODISCARD enum shc_status shc_task_reduce_shout(struct shc_task *task, int taker);
+/* One through shout slots, whose inputs the taker reduces, or (-1) all ranks; and the rest of it behind
+ * its meeting. */
+struct shc_shout shc_task_reduce_shout(struct shc_task *task, int taker);
+SHC_NODISCARD enum shc_status shc_task_run_reduce_shout(const struct shc_shout *shout);
 
 /* That piece of this rank's own input, as a source of a reduction. Uses the second half of the
  * scratch. */
@@ -232,6 +234,15 @@ SHC_NODISCARD enum shc_status shc_task_arena(struct shc_task *task, bool *made);
  * call line: takes step 1 to know that all ranks have read them. The flow's steps begin behind. */
 SHC_NODISCARD enum shc_status shc_small_slots_reuse(struct shc_task *task);
 
+/* How a message is cut, and into which places: the same on all ranks. */
+struct shc_cut {
+    size_t place_bytes; /* whole lines: a slot, or a part of one */
+    size_t chunk_bytes; /* whole elements */
+    uint32_t depth;     /* in places */
+    uint32_t first;     /* place of chunk 0 */
+    uint64_t chunk_count;
+};
+
 /*
  * Chunks through shout slots, arena or not. In turn k, `give` fills this rank's slot with its
  * chunk k (givers only), and `take` works on the slots that hold chunk k (takers only). The one taker
@@ -243,11 +254,15 @@ struct shc_shout {
     int giver;           /* the one rank that gives; -1: all, but the one taker */
     int taker;           /* the one rank that takes; -1: all, but the one giver */
     uint64_t first_step; /* steps the operation has published before */
-    uint64_t begun;      /* chunks that shc_shout_begin() has stored */
+    bool announces;      /* shc_shout_begin() was called, and there is an arena */
+    bool announced;      /* chunk 0 is, if `cut` */
+    struct shc_cut cut;  /* for shout slots, if this rank has begun: else depth 0 */
+    uint64_t begun;      /* chunks that this rank has stored before the meeting */
+    uint64_t begun_ns;   /* that took, where that matters */
     void (*give)(struct shc_task *task, struct shc_span chunk, char *slot);
     void (*take)(struct shc_task *task, struct shc_span chunk, char *const *slots);
     /* Where this rank gives: behind the publication of a chunk, while the caches have it, what it keeps
-     * of that; the chunk may reach beyond its input. Or NULL. Not with shc_shout_begin(). */
+     * of that; the chunk may reach beyond its input. Or NULL. */
     void (*keep)(struct shc_task *task, struct shc_span chunk);
 };
 
@@ -261,9 +276,13 @@ void shc_give_input(struct shc_task *task, struct shc_span chunk, char *slot);
 /* A number of chunks that the steps of an operation cannot count fails the group. */
 SHC_NODISCARD enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count);
 
-/* Between entering and meeting, where this rank gives and does not take: stores the first chunks while
- * others are not here yet, where that does not hurt what they may still be reading. */
+/* Before the call line, which then announces chunk 0: stores it, where nobody may still be reading what
+ * lies there. All ranks call it, or none. The flow must be run, or what it has stored is read by nobody. */
 void shc_shout_begin(struct shc_shout *shout);
+
+/* Between entering and meeting: who gives and does not take stores more chunks likewise, a few, or what
+ * it can while others are not here yet. Each rank may call it or not. */
+void shc_shout_go_on(struct shc_shout *shout);
 
 /* pre: the ranks have met. */
 SHC_NODISCARD enum shc_status shc_shout_run(const struct shc_shout *shout);

@@ -5,17 +5,19 @@
 #include "shm/coll/select.h"
 #include "shm/proto/member.h"
 
-#define BEGIN_BYTES ((size_t)64 << 10) /* less of it is there in no time, and may not be late */
+#define EAGER_BYTES ((size_t)64 << 10) /* so much is stored before the others are here */
 
 /*
  * Chunks through shout slots.
  *
- * Cost: givers store S, takers load S per giver; one flag per chunk and side. Order at a rank:
+ * Cost: givers store S, takers load S per giver; one flag per chunk and side, none for a chunk 0 that the
+ * call line announces. Order at a rank:
  *     give 0, give 1, take 0, give 2, take 1, ..., take n-1
  * so that a taker finds the next chunk already there. A chunk fills a slot, or of a short message a
  * half, a quarter, ...: a place. Chunk 0 goes into the place behind those of the last flow, and chunk k
  * into the k-th behind that one, which is refilled when all takers have published take(k - depth).
- * Edges: progress/step both ways.
+ * Where that place is free for sure, give 0 is before the call line, and a few more may be behind it.
+ * Edges: call/publish (chunk 0, announced), progress/step both ways.
  *
  * The small slots serve other operations by parity of the epoch, without a look: an operation that
  * cuts a message through them ends only when all have taken the last chunk.
@@ -23,18 +25,20 @@
 struct shout_flow {
     const struct shc_shout *shout;
     bool small;
-    uint32_t depth;     /* in places, of which a slot may have some */
-    uint32_t first;     /* place of chunk 0 */
-    size_t place_bytes; /* whole lines */
-    size_t chunk_bytes; /* whole elements */
-    uint64_t chunk_count;
+    struct shc_cut cut;
     bool gives, takes;
+    bool announced;        /* chunk 0, by the givers' call lines */
     struct shc_pace *pace; /* of what this rank gives; or NULL */
     uint64_t since_ns; /* the clock in front of the `placed` bytes, which it does not know yet */
     uint64_t placed;
     uint64_t first_noted; /* the first chunk whose bytes count */
     bool timed_whole;     /* all of them, once they have been read */
 };
+
+static struct shc_span chunk_of(const struct shout_flow *flow, uint64_t k)
+{
+    return shc_plan_chunk(flow->shout->total_bytes, flow->cut.chunk_bytes, k);
+}
 
 static struct shc_pace *pace_of(const struct shc_task *task)
 {
@@ -62,7 +66,7 @@ static void note_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chun
         return;
     }
     flow->placed += own;
-    const bool last = k + 1 == flow->chunk_count || chunk.offset + chunk.bytes >= input;
+    const bool last = k + 1 == flow->cut.chunk_count || chunk.offset + chunk.bytes >= input;
     if (own > 0 && (flow->placed >= SHC_PACE_ROUND || last) && !flow->timed_whole)
         note_pace(flow);
 }
@@ -77,21 +81,28 @@ static void watch_pace(struct shout_flow *flow)
 {
     const struct shc_task *task = flow->shout->task;
     const size_t input = shc_min_size(task->in.bytes, flow->shout->total_bytes);
-    const uint64_t own = shc_plan_chunk_count(input, flow->chunk_bytes);
+    const uint64_t own = shc_plan_chunk_count(input, flow->cut.chunk_bytes);
     flow->pace = pace_of(task);
-    if (flow->pace && flow->shout->begun > 0) { /* nobody knows how long that took */
-        shc_pace_count(flow->pace, input);
-        flow->pace = NULL;
-    }
     if (!flow->pace)
         return;
+    const bool tries = shc_pace_tries(flow->pace);
     flow->since_ns = shc_clock_ns();
-    if (!shc_pace_tries(flow->pace))
+    if (tries && own >= 3 * flow->cut.depth) {
+        flow->first_noted = flow->cut.depth;
         return;
-    if (own >= 3 * flow->depth)
-        flow->first_noted = flow->depth;
-    else if (own == flow->chunk_count)
-        flow->timed_whole = true;
+    }
+    const uint64_t begun = flow->shout->begun;
+    flow->since_ns -= flow->shout->begun_ns;
+    flow->placed = shc_min_size((size_t)begun * flow->cut.chunk_bytes, input);
+    flow->timed_whole = tries && own == flow->cut.chunk_count;
+    if (begun > 0 && begun >= own && !flow->timed_whole)
+        note_pace(flow);
+}
+
+static char *shout_place(const struct shc_task *task, const struct shc_cut *cut, int rank,
+                         uint64_t k)
+{
+    return shc_arena_shouts(task->arena, rank) + (cut->first + k) % cut->depth * cut->place_bytes;
 }
 
 static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
@@ -99,13 +110,7 @@ static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
     const struct shc_task *task = flow->shout->task;
     if (flow->small) /* one behind the other in one operation: nothing changes hands */
         return shc_seat_slot_in(task->seat, rank, k);
-    return shc_arena_shouts(task->arena, rank) +
-           (flow->first + k) % flow->depth * flow->place_bytes;
-}
-
-static struct shc_span chunk_of(const struct shout_flow *flow, uint64_t k)
-{
-    return shc_plan_chunk(flow->shout->total_bytes, flow->chunk_bytes, k);
+    return shout_place(task, &flow->cut, rank, k);
 }
 
 static uint64_t step(const struct shout_flow *flow, uint64_t number)
@@ -135,18 +140,25 @@ static enum shc_status wait_taken(const struct shout_flow *flow, uint64_t k)
     return SHC_OK;
 }
 
-static enum shc_status give_chunk(struct shout_flow *flow, uint64_t k)
+static enum shc_status store_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chunk)
 {
     struct shc_task *task = flow->shout->task;
-    const struct shc_span chunk = chunk_of(flow, k);
-    if (k >= flow->depth)
-        SHC_TRY(wait_taken(flow, k - flow->depth));
+    if (k >= flow->cut.depth)
+        SHC_TRY(wait_taken(flow, k - flow->cut.depth));
     flow->shout->give(task, chunk, slot_of(flow, task->seat->rank, k));
     shc_progress_publish(task->seat, task->wait.epoch, step(flow, shc_plan_step_out(k)));
     if (flow->pace)
         note_chunk(flow, k, chunk);
+    return SHC_OK;
+}
+
+static enum shc_status give_chunk(struct shout_flow *flow, uint64_t k)
+{
+    const struct shc_span chunk = chunk_of(flow, k);
+    if (k >= flow->shout->begun)
+        SHC_TRY(store_chunk(flow, k, chunk));
     if (flow->shout->keep)
-        flow->shout->keep(task, chunk);
+        flow->shout->keep(flow->shout->task, chunk);
     return SHC_OK;
 }
 
@@ -156,7 +168,7 @@ static enum shc_status take_chunk(const struct shout_flow *flow, uint64_t k)
     char *slots[SHC_MAX_WORLD];
     for (int rank = 0; rank < task->seat->world_size; rank++) {
         slots[rank] = slot_of(flow, rank, k);
-        if (rank != task->seat->rank && is_giver(flow->shout, rank))
+        if (rank != task->seat->rank && is_giver(flow->shout, rank) && !(k == 0 && flow->announced))
             SHC_TRY(shc_progress_wait(&task->wait, rank, step(flow, shc_plan_step_out(k))));
     }
     flow->shout->take(task, chunk_of(flow, k), slots);
@@ -193,67 +205,126 @@ enum shc_status shc_small_slots_reuse(struct shc_task *task)
     return shc_progress_wait_all(&task->wait, 1);
 }
 
-/* Chunk 0 goes behind the places of the last flow. */
-static void cut_slots(struct shout_flow *flow)
+/* Opaque elements may not divide a place. */
+static void cut_places(struct shc_cut *cut, const struct shc_shout *shout)
 {
-    const struct shc_task *task = flow->shout->task;
+    cut->chunk_bytes = cut->place_bytes - cut->place_bytes % shout->task->call.elem_bytes;
+    cut->chunk_count = shc_plan_chunk_count(shout->total_bytes, cut->chunk_bytes);
+}
+
+/* Chunk 0 goes behind the places of the last flow. */
+static struct shc_cut cut_shouts(const struct shc_shout *shout)
+{
+    const struct shc_task *task = shout->task;
     const struct shc_arena_geometry *g = &task->arena->geometry;
-    flow->place_bytes = shc_select_piece(task->tuning, flow->shout->total_bytes, g->shout_bytes,
-                                         task->seat->world_size);
-    flow->depth = (uint32_t)(g->shout_depth * g->shout_bytes / flow->place_bytes);
-    flow->first =
-        (uint32_t)(shc_div_ceil(task->arena->shouted_bytes, flow->place_bytes) % flow->depth);
+    struct shc_cut cut = {.place_bytes = shc_select_piece(task->tuning, shout->total_bytes,
+                                                          g->shout_bytes, task->seat->world_size)};
+    cut.depth = (uint32_t)(g->shout_depth * g->shout_bytes / cut.place_bytes);
+    const size_t end = shc_arena_places_end(&task->arena->shouted);
+    cut.first = (uint32_t)(shc_div_ceil(end, cut.place_bytes) % cut.depth);
+    cut_places(&cut, shout);
+    return cut;
+}
+
+static struct shc_cut cut_small(const struct shc_shout *shout)
+{
+    struct shc_cut cut = {.place_bytes = SHC_SMALL_SLOT_BYTES, .depth = SHC_SMALL_SLOTS};
+    cut_places(&cut, shout);
+    return cut;
 }
 
 /* The next flow will begin behind the places of this one. */
 static void leave_places(const struct shout_flow *flow)
 {
     struct shc_arena *arena = flow->shout->task->arena;
-    arena->shouted_bytes = (flow->first + flow->chunk_count) % flow->depth * flow->place_bytes;
+    arena->shouted = (struct shc_arena_places){
+        .epoch = flow->shout->task->wait.epoch,
+        .first = flow->cut.first * flow->cut.place_bytes,
+        .bytes = (size_t)flow->cut.chunk_count * flow->cut.place_bytes,
+        .ring = flow->cut.depth * flow->cut.place_bytes,
+    };
     if (flow->gives)
         arena->stored_epoch = flow->shout->task->wait.epoch;
 }
 
+/* `cut` for shout slots. */
+static bool is_free(const struct shc_task *task, const struct shc_cut *cut, uint64_t k)
+{
+    const size_t place = (cut->first + k) % cut->depth * cut->place_bytes;
+    return k < cut->depth &&
+           shc_arena_is_free(task->arena, task->wait.epoch, place, cut->place_bytes);
+}
+
+/* Behind the meeting, before the places are left. */
 static struct shout_flow flow_of(const struct shc_shout *shout, bool arena)
 {
-    struct shc_task *task = shout->task;
+    const struct shc_task *task = shout->task;
     struct shout_flow flow = {
         .shout = shout,
         .small = !arena,
-        .depth = SHC_SMALL_SLOTS,
-        .place_bytes = SHC_SMALL_SLOT_BYTES,
+        .cut = shout->cut,
         .gives = is_giver(shout, task->seat->rank),
         .takes = is_taker(shout, task->seat->rank),
+        .announced = shout->announced,
     };
-    if (arena)
-        cut_slots(&flow);
-    /* Opaque elements may not divide it. */
-    flow.chunk_bytes = flow.place_bytes - flow.place_bytes % task->call.elem_bytes;
-    flow.chunk_count = shc_plan_chunk_count(shout->total_bytes, flow.chunk_bytes);
+    if (shout->cut.depth > 0)
+        return flow;
+    flow.cut = arena ? cut_shouts(shout) : cut_small(shout);
+    flow.announced = shout->announces && is_free(task, &flow.cut, 0);
     return flow;
 }
 
-/* Who has met the others in an operation behind the one in which it stored something knows that they
- * have read it. While a way of storing is tried, its time counts. */
-static bool may_begin(const struct shc_task *task, size_t bytes)
+/* Who stored nothing in the operation before has met all behind their reading of its memory. */
+static bool may_store(const struct shc_shout *shout, uint64_t k)
 {
-    const struct shc_pace *pace = pace_of(task);
-    return bytes >= BEGIN_BYTES && task->arena->made &&
-           task->wait.epoch - task->arena->stored_epoch > 1 && !(pace && shc_pace_tries(pace));
+    const struct shc_task *task = shout->task;
+    const bool rested = task->arena->stored_epoch + 1 < task->wait.epoch;
+    return (rested && k < shout->cut.depth) || is_free(task, &shout->cut, k);
+}
+
+static void begin_chunk(struct shc_shout *shout)
+{
+    struct shc_task *task = shout->task;
+    const uint64_t k = shout->begun++;
+    shout->give(task, shc_plan_chunk(shout->total_bytes, shout->cut.chunk_bytes, k),
+                shout_place(task, &shout->cut, task->seat->rank, k));
 }
 
 void shc_shout_begin(struct shc_shout *shout)
 {
     struct shc_task *task = shout->task;
-    if (!may_begin(task, shout->total_bytes))
+    shout->announces = task->arena->made;
+    /* Who only takes finds out behind its call line. */
+    if (!shout->announces || !is_giver(shout, task->seat->rank))
         return;
-    const struct shout_flow flow = flow_of(shout, true);
-    for (uint64_t k = 0; k < flow.chunk_count && k < flow.depth; k++) {
-        if (shc_call_all_here(&task->wait) || shc_group_failed(task->seat))
+    const bool timed = pace_of(task) != NULL;
+    const uint64_t since_ns = timed ? shc_clock_ns() : 0;
+    shout->cut = cut_shouts(shout);
+    shout->announced = is_free(task, &shout->cut, 0);
+    if (shout->announced)
+        begin_chunk(shout);
+    shout->begun_ns = timed ? shc_clock_ns() - since_ns : 0;
+}
+
+void shc_shout_go_on(struct shc_shout *shout)
+{
+    struct shc_task *task = shout->task;
+    const struct shc_pace *pace = pace_of(task);
+    if (!task->arena->made || !is_giver(shout, task->seat->rank) ||
+        is_taker(shout, task->seat->rank) || (pace && shc_pace_tries(pace)))
+        return;
+    const uint64_t since_ns = pace ? shc_clock_ns() : 0;
+    if (shout->cut.depth == 0)
+        shout->cut = cut_shouts(shout);
+    const bool eager = shout->total_bytes <= EAGER_BYTES;
+    while (shout->begun < shout->cut.chunk_count && may_store(shout, shout->begun)) {
+        if ((!eager && shc_call_all_here(&task->wait)) || shc_group_failed(task->seat))
             break;
-        shout->give(task, chunk_of(&flow, k), slot_of(&flow, task->seat->rank, k));
-        shout->begun++;
+        begin_chunk(shout);
+        shc_progress_publish(task->seat, task->wait.epoch,
+                             shout->first_step + shc_plan_step_out(shout->begun - 1));
     }
+    shout->begun_ns += pace ? shc_clock_ns() - since_ns : 0;
 }
 
 /*
@@ -271,11 +342,11 @@ static void ask_ahead(const struct shout_flow *flow)
         return;
     const size_t wanted = flow->shout->total_bytes;
     const size_t bytes =
-        shc_plan_free_bytes(flow->chunk_count, flow->depth, flow->place_bytes, wanted);
-    for (size_t done = 0; done < bytes; done += flow->place_bytes)
+        shc_plan_free_bytes(flow->cut.chunk_count, flow->cut.depth, flow->cut.place_bytes, wanted);
+    for (size_t done = 0; done < bytes; done += flow->cut.place_bytes)
         shc_cpu_will_store(
-            slot_of(flow, task->seat->rank, flow->chunk_count + done / flow->place_bytes),
-            shc_min_size(flow->place_bytes, bytes - done));
+            slot_of(flow, task->seat->rank, flow->cut.chunk_count + done / flow->cut.place_bytes),
+            shc_min_size(flow->cut.place_bytes, bytes - done));
 }
 
 enum shc_status shc_shout_run(const struct shc_shout *shout)
@@ -284,17 +355,14 @@ enum shc_status shc_shout_run(const struct shc_shout *shout)
     bool arena;
     SHC_TRY(shc_task_arena(task, &arena));
     struct shout_flow flow = flow_of(shout, arena);
-    const uint64_t n = flow.chunk_count;
+    const uint64_t n = flow.cut.chunk_count;
     SHC_TRY(shc_check_length(task, n));
     if (arena)
         leave_places(&flow);
     if (flow.gives)
         watch_pace(&flow);
-    if (shout->begun > 0)
-        shc_progress_publish(task->seat, task->wait.epoch,
-                             step(&flow, shc_plan_step_out(shout->begun - 1)));
     for (uint64_t k = 0; k <= n; k++) {
-        if (k < n && flow.gives && k >= shout->begun)
+        if (k < n && flow.gives)
             SHC_TRY(give_chunk(&flow, k));
         if (k > 0 && flow.takes)
             SHC_TRY(take_chunk(&flow, k - 1));
@@ -322,7 +390,7 @@ static void fill_cells(const struct shc_swap *swap, uint64_t k)
     struct shc_task *task = swap->task;
     const int me = task->seat->rank, world = task->seat->world_size;
     const uint32_t slot = (uint32_t)(k % task->arena->geometry.depth);
-    task->arena->stored_epoch = task->wait.epoch;
+    shc_exchange_note(task->arena, task->wait.epoch);
     for (int peer = 0; peer < world; peer++) {
         if (peer == me)
             continue;

@@ -11,8 +11,8 @@
  *                        the exchange cells of the pair, the first before the call line
  *
  * Cost: m stored by each giver (the root of a gather is none), (world - 1) m loaded by each taker,
- * and m copied in place. Edges:
- * call/publish (inline, small), progress/step (staged).
+ * and m copied in place. Edges: call/publish (inline, small; staged all-gather: chunk 0), progress/step
+ * (staged).
  */
 #include "shm/coll/coll.h"
 
@@ -94,9 +94,22 @@ static enum shc_status run_staged(struct shc_task *task)
     const bool swaps = task->seat->world_size == 2 && task->call.kind == SHC_ALL_GATHER;
     struct shc_swap swap = {.task = task, .given = given, .got = got, .keep = keep_chunk};
     bool arena;
+    struct shc_shout shout = {
+        .task = task,
+        .total_bytes = task->in.bytes,
+        .giver = -1,
+        .taker = taker_of(task),
+        .give = shc_give_input,
+        .take = take,
+        .keep = taker_of(task) < 0 ? keep : NULL,
+    };
     if (swaps)
         shc_swap_begin(&swap);
+    else if (taker_of(task) < 0) /* a gather's root has its own block to copy until then */
+        shc_shout_begin(&shout);
     shc_task_enter(task);
+    if (!swaps)
+        shc_shout_go_on(&shout);
     SHC_TRY(shc_task_meet(task));
     if (task->seat->world_size == 1 || taker_of(task) == task->seat->rank)
         keep_own(task);
@@ -107,15 +120,6 @@ static enum shc_status run_staged(struct shc_task *task)
         swap.chunk_count = shc_plan_chunk_count(task->in.bytes, shc_task_cell_bytes(task));
         return shc_swap_run(&swap);
     }
-    struct shc_shout shout = {
-        .task = task,
-        .total_bytes = task->in.bytes,
-        .giver = -1,
-        .taker = taker_of(task),
-        .give = shc_give_input,
-        .take = take,
-        .keep = taker_of(task) < 0 ? keep : NULL,
-    };
     return shc_shout_run(&shout);
 }
 

@@ -9,7 +9,7 @@
  *                      its input. Without an arena they are the small slots
  *
  * Cost: S stored by each other rank, (world - 1) S loaded by the root. Edges: call/publish (inline,
- * small), progress/step (staged).
+ * small; staged: chunk 0), progress/step (staged).
  */
 #include "shm/coll/coll.h"
 
@@ -17,9 +17,12 @@
 
 static enum shc_status run_staged(struct shc_task *task)
 {
+    struct shc_shout shout = shc_task_reduce_shout(task, task->call.root);
+    shc_shout_begin(&shout);
     shc_task_enter_reducing(task, 0);
+    shc_shout_go_on(&shout);
     SHC_TRY(shc_task_meet(task));
-    return shc_task_reduce_shout(task, task->call.root);
+    return shc_task_run_reduce_shout(&shout);
 }
 
 enum shc_status shc_reduce_run(struct shc_task *task)

@@ -2,16 +2,16 @@
 /*
  * Scatter: block r of the root's input, m bytes, to rank r.
  *
- *   inline  world * m <= 48 B    in the root's call line
- *   small   world * m <= 8 KiB   in the root's small slot of this epoch's parity
- *   staged                       chunks through the root's shout slots; a rank copies what of a
- *                                chunk is its own
- *   pulled  (world - 1) m        by each rank out of the root's memory, all at the same time, if
- *           (shc_select_pulls)   the kernel lets all do so
+ *   inline  (world - 1) m <= 48 B    in the root's call line
+ *   small   (world - 1) m <= 8 KiB   in the root's small slot of this epoch's parity
+ *   staged                           chunks through the root's shout slots; a rank copies what of a
+ *                                    chunk is its own
+ *   pulled  (world - 1) m            by each rank out of the root's memory, all at the same time, if
+ *           (shc_select_pulls)       the kernel lets all do so
  *
  * Cost: (world - 1) m stored by the root, m loaded by each other rank; pulled: m loaded by each.
- * Edges: call/publish (inline, small; pulled: where the blocks lie), progress/step (staged; pulled: that
- * a block has been taken), cma/withdrawn (pulled).
+ * Edges: call/publish (inline, small; staged: chunk 0; pulled: where the blocks lie), progress/step (staged;
+ * pulled: that a block has been taken), cma/withdrawn (pulled).
  */
 #include "shm/coll/coll.h"
 
@@ -155,9 +155,11 @@ static enum shc_status run_long(struct shc_task *task)
         .take = take,
     };
     const bool able = offers && offer(task);
-    shc_task_enter(task);
-    if (is_root && !able)
+    if (!offers)
         shc_shout_begin(&shout);
+    shc_task_enter(task);
+    if (!able) /* a rank that is not lets no other one pull */
+        shc_shout_go_on(&shout);
     SHC_TRY(shc_task_meet(task));
     if (offers && all_are_able(task))
         return run_pulled(task);
@@ -170,7 +172,7 @@ static enum shc_status run_long(struct shc_task *task)
 
 enum shc_status shc_scatter_run(struct shc_task *task)
 {
-    size_t bytes = (size_t)task->seat->world_size * task->out.bytes;
+    const size_t bytes = task->seat->world_size == 1 ? task->out.bytes : others_bytes(task);
     switch (shc_task_select(task, bytes)) {
     case SHC_ALGO_NOTHING:
         return shc_barrier_run(task);

@@ -48,7 +48,7 @@ static const struct shc_tuning preset = {
 struct shc_tuning shc_tuning_preset(unsigned amd_family)
 {
     struct shc_tuning tuning = preset;
-    if (amd_family >= ZEN_5)
+    if (amd_family == ZEN_5)
         tuning.ask_ahead_bytes = ZEN_5_ASKS_UP_TO;
     return tuning;
 }

@@ -50,8 +50,8 @@ struct shc_tuning {
 /* On an AMD processor of that family (shc_cpu_amd_family()), or on another one: 0. */
 struct shc_tuning shc_tuning_preset(unsigned amd_family);
 
-/* `bytes`: of one rank's input (broadcast: of the message; scatter: of the root's). All-to-all has no
- * row: every rank decides for the blocks it sends. */
+/* `bytes`: of one rank's input (broadcast: of the message; scatter: of the root's, without its own block).
+ * All-to-all has no row: every rank decides for the blocks it sends. */
 enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                               int world_size);
 

@@ -17,16 +17,17 @@
  * they store for use m+1. All operations here are (empty slices take part too).
  *
  * Shout slots, per rank: one writer, all others read. Refilled when all readers show progress past
- * their read; an operation that uses them begins when all ranks have entered it, so nothing of an
- * earlier operation is still being read. It begins behind the slots of the last one, so that all are
- * used in turn: a line that is stored to again has then left its readers' nearest caches.
+ * their read. An operation begins behind the slots of the last one, so that all are used in turn: a
+ * line that is stored to again has then left its readers' nearest caches. Behind its meeting nothing
+ * of an earlier operation is still being read.
  *
  * A rank's range begins with the cells of slot 0 of all pairs that lie in it; those of the other
  * slots come behind, and its shout slots lie over these. No operation stores to both, and behind a
  * meeting all have read what lay there. In front of one only two things are stored: chunk 0 into cells
- * of slot 0, and shout slots by a rank that stored nothing in the operation before (`stored_epoch`;
- * shc_shout_begin()). The latter holds because nobody else touches that part of its range either,
- * in an operation in which it stores nothing itself: the cells there are its own and its peer's.
+ * of slot 0, and shout slots (shc_shout_begin(), shc_shout_go_on()) that the operation before left alone, or all by a rank that
+ * stored nothing in it (`stored_epoch`). The latter holds because nobody else touches that part of its
+ * range either, in an operation in which it stores nothing itself: the cells there are its own and its
+ * peer's.
  */
 
 #include "shm/proto/seat.h"
@@ -57,13 +58,22 @@ struct shc_arena_geometry {
     size_t range_bytes;    /* one rank's share of the segment, whole pages */
 };
 
+/* Bytes of every rank's shout slots that an operation used, or may have used: so many from there on,
+ * and behind `ring` from the first one on again. */
+struct shc_arena_places {
+    uint64_t epoch;
+    size_t first, bytes, ring;
+};
+
 struct shc_arena {
     struct shc_arena_geometry geometry;
     struct shc_segment segment;
-    /* Where in each rank's shout slots the last operation ended: the same for all. */
-    size_t shouted_bytes;
-    /* The last operation in which this rank stored something here that others read behind its meeting:
-     * set in front of every such store, also where all its pieces are empty. */
+    /* Of the last operation that used shout slots, and of the last one that used exchange cells: the
+     * same for all ranks. */
+    struct shc_arena_places shouted;
+    uint64_t swapped_epoch;
+    /* The last operation in which this rank stored something here that others read behind its meeting,
+     * also where all its pieces were empty. */
     uint64_t stored_epoch;
     bool tried; /* the ranks have agreed on whether it exists */
     bool made;
@@ -126,6 +136,37 @@ SHC_INLINE char *shc_exchange_read_cell(const struct shc_arena *arena, int rank,
 SHC_INLINE void shc_exchange_swap(struct shc_arena *arena, int peer, uint32_t slot)
 {
     arena->parity[peer][slot] ^= 1;
+}
+
+/* All ranks store to cells in this operation. */
+SHC_INLINE void shc_exchange_note(struct shc_arena *arena, uint64_t epoch)
+{
+    arena->swapped_epoch = arena->stored_epoch = epoch;
+}
+
+/* Where the next operation begins, in each rank's shout slots. */
+SHC_INLINE size_t shc_arena_places_end(const struct shc_arena_places *places)
+{
+    return places->ring > 0 ? (places->first + places->bytes) % places->ring : 0;
+}
+
+/*
+ * May a rank store to so many bytes of its shout slots from there on before it has met the others in
+ * this operation? They may still be in the one before, which it has met them in: what is older has been
+ * read. The same answer on all ranks.
+ */
+SHC_INLINE bool shc_arena_is_free(const struct shc_arena *arena, uint64_t epoch, size_t first,
+                                  size_t bytes)
+{
+    const struct shc_arena_places *last = &arena->shouted;
+    if (arena->swapped_epoch + 1 >= epoch)
+        return false;
+    if (last->epoch + 1 < epoch)
+        return true;
+    const size_t end = last->first + last->bytes;
+    const size_t again = end > last->ring ? end - last->ring : 0; /* bytes from the first slot on */
+    return last->bytes < last->ring && (first + bytes <= last->first || first >= end - again) &&
+           first >= again;
 }
 
 /* Of the first shout slot, in its rank's range: behind the cells of slot 0. */
