@@ -305,7 +305,7 @@ TEST_P(Collectives, GiveTheRightResultWhenSmallOnesFollowInAnyOrder)
     run_ranks(
         GetParam().mode, GetParam().world,
         [](Rank &rank) {
-            const size_t counts[] = {1, 20, 100, 513, 1100};
+            const size_t counts[] = {1, 20, 100, 513, 1100, 4096, 8192};
             for (unsigned round = 0; round < 600 && !::testing::Test::HasFailure(); round++)
                 any_operation(rank, 7 * round, counts[round / 3 % std::size(counts)]);
         },
@@ -334,7 +334,9 @@ const char *const kExtremes[] = {
     // everything through the small slots that they can carry
     "all_reduce.inline=0,all_reduce.small=8k,all_reduce.small_of_two=8k,all_gather.inline=0,"
     "all_gather.small_of_two=8k,reduce_scatter.inline=0,reduce_scatter.small_of_two=8k,"
-    "broadcast.inline=0,gather.inline=0,scatter.inline=0,reduce.inline=0,stream=0",
+    "broadcast.inline=0,gather.inline=0,scatter.inline=0,reduce.inline=0,stream=0,"
+    "broadcast.small_of_two=32k,gather.small_of_two=32k,scatter.small_of_two=32k,"
+    "reduce.small_of_two=32k",
     // everything in chunks
     "all_reduce.inline=0,all_reduce.small=0,all_reduce.small_of_two=0,all_reduce.one_use=0,"
     "all_gather.inline=0,all_gather.small=0,all_gather.small_of_two=0,reduce_scatter.inline=0,"

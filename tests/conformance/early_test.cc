@@ -282,6 +282,25 @@ TEST(EarlyRoots, ChangeNoOutputWhereCallsDiffer)
     }
 }
 
+// Both take themselves for the root, and store to one relay slot: nobody takes anything.
+TEST(EarlyRoots, WhoAreTwoChangeNoOutput)
+{
+    run_two("", [](Rank &rank) {
+        const float mine = static_cast<float>(7 + rank.rank);
+        for (int round = 0; round < 3; round++)
+            broadcast(rank, round % 2, static_cast<float>(round), 4096);
+        std::vector<float> values(4096, mine);
+        int64_t size;
+        shc_tensor tensor = vector_of(values, &size);
+        shc_op op = op_of(SHC_BROADCAST);
+        op.root = rank.rank;
+        op.input = op.output = {&tensor, 1};
+        EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_MISMATCH);
+        EXPECT_NE(error_text().find("root"), std::string::npos) << error_text();
+        EXPECT_TRUE(same(values, std::vector<float>(4096, mine)));
+    });
+}
+
 // As many chunks as there are slots, fewer and more, of slots that do not halve evenly, from roots that
 // take turns and may be late; the counts make pieces of all sizes.
 void call_this_and_that(Rank &rank)
@@ -311,12 +330,16 @@ void call_this_and_that(Rank &rank)
     }
 }
 
+// Two ranks' short ones, too.
+const char *const kChunks = "stream=never,broadcast.small_of_two=0,reduce.small_of_two=0,"
+                            "gather.small_of_two=0,scatter.small_of_two=0";
+
 TEST(EarlyRoots, GiveTheRightResultWhateverTheyHaveBegun)
 {
     for (Mode mode : all_modes())
         for (int world : {2, 3})
             for (const char *tuning : {"stream=never", "stream=never,shout_depth=2", "shout=16k",
-                                       "stream=never,shout=6272,shout_depth=3"})
+                                       "stream=never,shout=6272,shout_depth=3", kChunks})
                 run(world, tuning, call_this_and_that, mode);
     run(5, "stream=never", call_this_and_that, all_modes().front());
 }

@@ -50,5 +50,6 @@ int main(void)
     printf("behind the windows|p * %d|shuttle\n", SHC_WINDOW_BYTES);
     printf("behind the shuttles|%d * %d|bulk\n", SHC_BULK_WINDOWS, SHC_BULK_BYTES);
     printf("behind the bulk windows|%d|ferry\n", SHC_FERRY_BYTES);
+    printf("behind the mailboxes|%d * %d|relay\n", SHC_RELAY_SLOTS, SHC_RELAY_BYTES);
     return 0;
 }

@@ -5,15 +5,18 @@
  * Mirrors run_small() of src/shm/coll/ and shc_shout_run() without an arena; docs/PROTOCOL.md,
  * sections 2 and 6. Two or three ranks make EPOCHS operations. The first rank to get there chooses
  * what the operation is: one slot per rank filled before the call line; or, always in their own
- * blocks, one by rank 0 alone, or by everybody else for rank 0 alone; or a message cut into 2 or 3
- * chunks, given by all or by rank 0 alone. Call lines are plain epochs here: calls.pml has them.
+ * blocks, one by rank 0 alone, or by everybody else for rank 0 alone, of two ranks in a relay slot; or a
+ * message cut into 2 or 3 chunks, given by all or by rank 0 alone. Call lines are plain epochs here:
+ * calls.pml has them.
  *
  * FAULT_no_trailing_wait    a chunked operation ends without waiting for the others' last read
  * FAULT_fill_before_meeting a chunked operation fills its first slots before the meeting
  * FAULT_refills_early       a chunk goes into a slot that the one before it has not been taken from
  * FAULT_one_slot            one slot per rank instead of two
  * FAULT_turns_alone         of two ranks' slots only one's change hands
- * FAULT_one_way_turns       who reads what some alone have filled looks where all would have
+ * FAULT_relay_stays         who gives again at once stores to the relay slot that it gave in
+ * FAULT_relay_unseen        who reads does not note who gave
+ * FAULT_relay_own           who gives reads it again behind the meeting
  */
 
 #define RANKS  3
@@ -26,6 +29,7 @@ byte chunks[EPOCHS + 1];
 byte call[RANKS];     /* the newest epoch published */
 byte progress[RANKS]; /* epoch * 16 + step */
 byte slot[RANKS * 2]; /* what is in it: FILLED() */
+byte relay[2];        /* likewise */
 byte ranks = RANKS;   /* of them */
 
 #define P(step)     (epoch * 16 + (step))
@@ -47,6 +51,32 @@ byte ranks = RANKS;   /* of them */
 #define HOST(rank) (ranks == 2 -> ((rank) ^ (epoch >> 1 & 1)) : (rank))
 #endif
 #define SLOT(rank) SLOT_IN(HOST(rank), epoch)
+
+/* shc_relay_pass(): of two ranks, in an operation in which one gives */
+#define GIVER (kind[epoch] == OTHERS_SMALL)
+
+#ifdef FAULT_relay_own
+#define RELAY_READER true
+#else
+#define RELAY_READER (me == 1)
+#endif
+
+inline pass()
+{
+    if
+#ifdef FAULT_relay_unseen
+    :: ranks == 2 && me == GIVER ->
+#else
+    :: ranks == 2 ->
+#endif
+#ifndef FAULT_relay_stays
+        relay_slot = (relay_giver == GIVER && relay_epoch + 1 == epoch -> 1 - relay_slot : relay_slot);
+#endif
+        relay_giver = GIVER;
+        relay_epoch = epoch
+    :: else
+    fi
+}
 
 #define CHUNKED (kind[epoch] != SMALL && kind[epoch] != ROOT_SMALL && kind[epoch] != OTHERS_SMALL)
 
@@ -137,13 +167,19 @@ inline chunked()
 
 proctype Rank(byte me)
 {
-    byte epoch, chunk;
+    byte epoch, chunk, relay_epoch;
+    bit relay_slot, relay_giver;
     for (epoch : 1 .. EPOCHS) {
         choose();
         if
         :: kind[epoch] == SMALL -> SLOT(me) = FILLED(me, 0)
-        :: kind[epoch] == ROOT_SMALL && me == 0 -> SLOT_IN(0, epoch) = FILLED(0, 0)
-        :: kind[epoch] == OTHERS_SMALL && me != 0 -> SLOT_IN(me, epoch) = FILLED(me, 0)
+        :: kind[epoch] == ROOT_SMALL || kind[epoch] == OTHERS_SMALL ->
+            pass();
+            if
+            :: GIVER != (me != 0)
+            :: GIVER == (me != 0) && ranks == 2 -> relay[relay_slot] = FILLED(me, 0)
+            :: GIVER == (me != 0) && ranks > 2 -> SLOT_IN(me, epoch) = FILLED(me, 0)
+            fi
 #ifdef FAULT_fill_before_meeting
         :: CHUNKED && GIVES(me) -> SLOT_IN(me, 0) = FILLED(me, 0); progress[me] = P(1)
 #endif
@@ -156,14 +192,15 @@ proctype Rank(byte me)
             assert(SLOT(me) == FILLED(me, 0));
             assert(SLOT(NEXT(1)) == FILLED(NEXT(1), 0));
             assert(SLOT(NEXT(2)) == FILLED(NEXT(2), 0))
-        :: kind[epoch] == ROOT_SMALL -> assert(SLOT_IN(0, epoch) == FILLED(0, 0))
-        :: kind[epoch] == OTHERS_SMALL && me == 0 ->
-#ifdef FAULT_one_way_turns
-            assert(SLOT(1) == FILLED(1, 0));
-#else
+        :: kind[epoch] == ROOT_SMALL && ranks > 2 -> assert(SLOT_IN(0, epoch) == FILLED(0, 0))
+        :: kind[epoch] == OTHERS_SMALL && me == 0 && ranks > 2 ->
             assert(SLOT_IN(1, epoch) == FILLED(1, 0));
-#endif
-            assert(ranks == 2 || SLOT_IN(2, epoch) == FILLED(2, 0))
+            assert(SLOT_IN(2, epoch) == FILLED(2, 0))
+        :: kind[epoch] == ROOT_SMALL && ranks == 2 && RELAY_READER ->
+            assert(relay[relay_slot] == FILLED(0, 0))
+        :: kind[epoch] == OTHERS_SMALL && me == 0 && ranks == 2 ->
+            assert(relay[relay_slot] == FILLED(1, 0))
+        :: kind[epoch] == ROOT_SMALL && ranks == 2 && !RELAY_READER
         :: kind[epoch] == OTHERS_SMALL && me != 0
         :: else -> chunked()
         fi

@@ -3,17 +3,18 @@
 // Call lines and small slots that change hands between two ranks, under weak memory: no look, no
 // wait, and yet nobody stores to what somebody still reads.
 //
-// Written by hand after shc_seat_host(), shc_call_publish() and shc_call_meet(), with the places of
-// src/shm/coll/: docs/PROTOCOL.md, section 2, and edge call/publish. Two ranks make as many operations
-// as it takes to have each line back twice. A slot is rank 0's own in some of them (a broadcast). All
-// that is not an epoch is plain memory: relacy reports a race where the argument leaves a gap. A rank
-// reads its own line and slot, too, until the operation ends.
+// Written by hand after shc_seat_host(), shc_relay_pass(), shc_call_publish() and shc_call_meet(), with the
+// places of src/shm/coll/: docs/PROTOCOL.md, section 2, and edge call/publish. Two ranks make as many
+// operations as it takes to have each line back twice. In some of them one rank alone gives, in a relay
+// slot. All that is not an epoch is plain memory: relacy reports a race where the argument leaves a gap.
+// A rank reads its own line and small slot, too, until the operation ends.
 //
 // FAULT_publish_relaxed   the epoch is stored relaxed
 // FAULT_meet_relaxed      the epoch is read relaxed
 // FAULT_one_pair          one line of each rank instead of two, which changes hands in each operation
 // FAULT_no_meeting        a root returns without having met
 // FAULT_turns_alone       one rank's lines change hands an operation later than the other's
+// FAULT_relay_stays       who gives again at once stores to the relay slot that it gave in
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/base/atomic.h"
@@ -29,9 +30,17 @@ struct Line {
     shc_word payload;
 };
 
-bool is_broadcast(uint64_t epoch)
+/* Of each operation, from the first one on: who gives; -1: both. */
+const int kGivers[kEpochs] = {-1, 0, 0, 1, 1, -1, 1, 0, 1};
+
+int giver_of(uint64_t epoch)
 {
-    return epoch % 3 == 2;
+    return kGivers[epoch - 1];
+}
+
+bool gives(unsigned rank, uint64_t epoch)
+{
+    return giver_of(epoch) == static_cast<int>(rank);
 }
 
 uint64_t said_by(unsigned rank, uint64_t epoch)
@@ -42,6 +51,7 @@ uint64_t said_by(unsigned rank, uint64_t epoch)
 struct Hands : rl::test_suite<Hands, kRanks> {
     Line lines[kRanks][kLines];
     shc_word slots[kRanks][kLines];
+    shc_word relays[2];
 
     void before()
     {
@@ -64,20 +74,39 @@ struct Hands : rl::test_suite<Hands, kRanks> {
 
     shc_word &slot(unsigned rank, uint64_t epoch)
     {
-        return slots[is_broadcast(epoch) ? rank : host(rank, epoch)][parity(epoch)];
+        return slots[host(rank, epoch)][parity(epoch)];
+    }
+
+    // As both ranks count.
+    shc_word &relay(uint64_t epoch)
+    {
+        unsigned slot = 0;
+        int giver = -1;
+        uint64_t last = 0;
+        for (uint64_t e = 1; e <= epoch; e++) {
+            if (giver_of(e) < 0)
+                continue;
+            if (!WITH(FAULT_relay_stays) && giver == giver_of(e) && last + 1 == e)
+                slot ^= 1;
+            giver = giver_of(e);
+            last = e;
+        }
+        return relays[slot];
     }
 
     void publish(unsigned rank, uint64_t epoch)
     {
-        if (!is_broadcast(epoch) || rank == 0)
+        if (giver_of(epoch) < 0)
             shc_word_put(&slot(rank, epoch), said_by(rank, epoch));
+        else if (gives(rank, epoch))
+            shc_word_put(&relay(epoch), said_by(rank, epoch));
         shc_word_put(&line(rank, epoch).payload, said_by(rank, epoch));
         shc_a64_store_release(&line(rank, epoch).epoch, epoch);
     }
 
     void meet(unsigned rank, uint64_t epoch)
     {
-        if (WITH(FAULT_no_meeting) && is_broadcast(epoch) && rank == 0)
+        if (WITH(FAULT_no_meeting) && gives(rank, epoch))
             return;
         while (shc_a64_load_acquire(&line(1 - rank, epoch).epoch) < epoch)
             rl::yield(1, $);
@@ -86,11 +115,13 @@ struct Hands : rl::test_suite<Hands, kRanks> {
     void read(unsigned rank, uint64_t epoch)
     {
         for (unsigned of = 0; of < kRanks; of++) {
-            if (WITH(FAULT_no_meeting) && is_broadcast(epoch) && rank == 0)
+            if (WITH(FAULT_no_meeting) && gives(rank, epoch))
                 return;
             RL_ASSERT(shc_word_get(&line(of, epoch).payload) == said_by(of, epoch));
-            if (!is_broadcast(epoch) || of == 0)
+            if (giver_of(epoch) < 0)
                 RL_ASSERT(shc_word_get(&slot(of, epoch)) == said_by(of, epoch));
+            else if (of != rank && gives(of, epoch))
+                RL_ASSERT(shc_word_get(&relay(epoch)) == said_by(of, epoch));
         }
     }
 

@@ -223,7 +223,7 @@ def test_a_run_writes_a_file_and_says_how_to_use_it(tmp_path: Path) -> None:
     done = run_bench(tmp_path, *args)
     assert done.returncode == 0, done.stderr
     assert f"export SHMCOLL_TUNING={file}" in done.stdout
-    assert re.search(r"^  stream +32k +\S+  16k \d+\.\d\d  128k ", done.stdout, re.M), done.stdout
+    assert re.search(r"^  stream +32k +\S+  128k \d+\.\d\d  512k ", done.stdout, re.M), done.stdout
     assert re.search(r"^  depth +3 +\S+  2 \d+\.\d\d  4 \d+\.\d\d$", done.stdout, re.M), done.stdout
     first = file.read_text()
     assert "stream = " in first and "depth = " in first

@@ -56,7 +56,9 @@ class Lines : public testing::Test
         return text;
     }
 
-    static const size_t kBytes = SHC_BLOCKS_OFFSET + kWorld * SHC_BLOCK_BYTES;
+    // With no mailboxes: the relay slots lie behind the blocks.
+    static const size_t kBytes =
+        SHC_BLOCKS_OFFSET + kWorld * SHC_BLOCK_BYTES + SHC_RELAY_SLOTS * SHC_RELAY_BYTES;
     std::unique_ptr<char, Memory> memory_;
     shc_seat seats_[kWorld];
 };
@@ -158,7 +160,7 @@ TEST_F(Lines, TheLatestCallIsKnownWhoeverHasTheLine)
 
 // What a rank has filled alone it asks for again behind the next meeting, and no sooner: its readers have
 // it until then.
-TEST_F(Lines, ASmallSlotIsTakenBackBehindTheNextMeeting)
+TEST_F(Lines, ASlotIsTakenBackBehindTheNextMeeting)
 {
     shc_call call = call_of(SHC_BROADCAST, 100);
     shc_call_settle(&call);
@@ -171,15 +173,59 @@ TEST_F(Lines, ASmallSlotIsTakenBackBehindTheNextMeeting)
         wait.epoch = epoch;
         return shc_call_meet(&wait);
     };
-    seats_[0].lent[1] = 400; // in operation 1
+    const auto give = [&](uint64_t epoch, uint32_t bytes) {
+        for (shc_seat &seat : seats_)
+            shc_relay_pass(&seat, 0, epoch);
+        seats_[0].lent[epoch & 1] = bytes;
+    };
+    give(1, 400);
     ASSERT_EQ(meet(1), SHC_OK);
     EXPECT_EQ(seats_[0].lent[1], 400u);
-    seats_[0].lent[0] = 100; // in operation 2
+    give(2, 100);
     ASSERT_EQ(meet(2), SHC_OK);
     EXPECT_EQ(seats_[0].lent[1], 0u);
     EXPECT_EQ(seats_[0].lent[0], 100u);
     ASSERT_EQ(meet(3), SHC_OK);
     EXPECT_EQ(seats_[0].lent[0], 0u);
+}
+
+// Who gave, and when, to which slot; both ranks count alike.
+TEST_F(Lines, ARelaySlotIsPassedOnByWhoHasReadIt)
+{
+    struct {
+        int giver;
+        uint64_t epoch;
+        bool other; // slot than the time before
+    } const turns[] = {
+        {0, 7, false},  {1, 8, false},  {0, 9, false}, // in turns: always the same one
+        {0, 10, true},  {0, 11, true},  {0, 12, true}, // one alone: both
+        {0, 15, false}, {0, 17, false},                // they have met since
+        {1, 20, false}, {1, 21, true},  {0, 22, false}, {0, 23, true}, {1, 30, false},
+    };
+    int last = 0;
+    for (const auto &turn : turns) {
+        for (shc_seat &seat : seats_)
+            shc_relay_pass(&seat, turn.giver, turn.epoch);
+        EXPECT_EQ(seats_[0].relay.slot, seats_[1].relay.slot);
+        EXPECT_EQ(seats_[0].relay.slot != last, turn.other) << turn.epoch;
+        last = seats_[0].relay.slot;
+    }
+}
+
+// Its lines are asked for if this rank stores to it next, and not if the other one does now.
+TEST_F(Lines, ARelaySlotIsTakenBackIfTheOtherDoesNotStoreToIt)
+{
+    shc_seat &seat = seats_[0];
+    shc_relay_pass(&seat, 0, 7);
+    const char *slot = shc_seat_relay(&seat, seat.relay.slot);
+    EXPECT_EQ(shc_call_lent_slot(&seat, 7), slot) << "behind a barrier";
+    shc_relay_pass(&seat, 0, 8);
+    EXPECT_EQ(shc_call_lent_slot(&seat, 7), slot) << "it gives in the other one";
+    EXPECT_NE(shc_call_lent_slot(&seat, 8), slot);
+    shc_relay_pass(&seat, 1, 9);
+    EXPECT_EQ(shc_call_lent_slot(&seat, 8), nullptr) << "the other rank gives there";
+    seat.world_size = 3;
+    EXPECT_EQ(shc_call_lent_slot(&seat, 8), shc_seat_slot_in(&seat, 0, 8));
 }
 
 } // namespace

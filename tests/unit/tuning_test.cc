@@ -140,6 +140,8 @@ TEST(Tuning, WhatIsWrongIsNamed)
         {"all_reduce.inline=41", "is not a number from 0 to 40"},
         {"all_gather.inline=49", "is not a number from 0 to 48"},
         {"all_reduce.small=8193", "is not a number from 0 to 8192"},
+        {"all_gather.small_of_two=8193", "is not a number from 0 to 8192"},
+        {"broadcast.small_of_two=32769", "is not a number from 0 to 32768"},
         {"stream=2000g", "is not a number from 0 to 1099511627776, nor never"},
         {"broadcast.one_use=1", "\"broadcast.one_use\" is not a key"},
         {std::string(100, 'x') + "=1", "a word that is too long"},

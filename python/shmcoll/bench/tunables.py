@@ -62,8 +62,10 @@ TUNABLES = (
     Tunable("shout", "broadcast", _LARGE, "16k 32k 128k"),
     Tunable("shout_depth", "broadcast", _LARGE, "4 8 16 32", "", range(2, 5)),
     Tunable("shout_depth_of_many", "broadcast", _LARGE, "2 8", "", _MANY),
-    Tunable("flag", "broadcast", "32k 64k 256k 1m", "512 1k 8k 128k", "", _TWO),
-    Tunable("stream", "broadcast", "16k 32k 64k 256k 1m", "16k 128k 512k never", "from"),
+    Tunable("flag", "broadcast", "64k 256k 1m", "512 1k 8k 128k", "", _TWO),
+    Tunable("stream", "broadcast", "64k 256k 1m", "128k 512k never", "from", _TWO),
+    Tunable("stream", "broadcast", "16k 32k 64k 256k 1m", "16k 128k 512k never", "from", _MORE),
+    Tunable("stream", "broadcast", "16k 32k 64k 256k 1m", "16k 128k 512k never", "from", _MANY),
     Tunable("ask_ahead", "broadcast", "256 2k 16k 64k", "0 512 4k 64k", "up to", _TWO),
 )
 

@@ -5,6 +5,7 @@
  *   inline  <= 48 B    in the root's call line                                one line read
  *   small   <= 8 KiB   root's small slot of this epoch's parity, before its   S stored by the root,
  *                      call line; the others copy it out behind the meeting   S loaded by each
+ *                      (two ranks: <= 32 KiB, in a relay slot)
  *   staged             chunks through the root's shout slots                  the same, pipelined
  *
  * Edges: call/publish (inline, small; staged: chunk 0), progress/step (staged).
@@ -20,6 +21,8 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
 
 static enum shc_status run_one_round(struct shc_task *task, bool in_line, size_t bytes)
 {
+    if (!in_line)
+        shc_task_pass_relay(task);
     char *slot = shc_task_round_place(task, task->call.root, in_line, true);
     bool is_root = task->seat->rank == task->call.root;
     if (is_root) {

@@ -122,6 +122,8 @@ enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line, size_
     double factors[SHC_MAX_WORLD];
     void *dst[1];
     const bool one_way = task->call.kind == SHC_REDUCE;
+    if (one_way && !in_line)
+        shc_task_pass_relay(task);
     if (!in_line && !(one_way && task->call.root == seat->rank)) {
         shc_buf_read(&task->in, 0, shc_task_round_place(task, seat->rank, false, one_way),
                      task->in.bytes);

@@ -5,7 +5,7 @@
  * An algorithm sees bytes and one erased reduce function, never a dtype, a device or an atomic.
  *
  * Every operation has the same outline:
- *   enter   publish the call line, with the payload or the small slot filled before it
+ *   enter   publish the call line, with the payload, or a slot or cell, filled before it
  *   meet    wait for all ranks' call lines and compare them
  *   move    only now may user memory change
  * Staging cells may be filled before the meeting; they are not user memory.
@@ -101,22 +101,36 @@ SHC_INLINE char *shc_task_payload(const struct shc_task *task, int rank)
     return shc_call_payload(task->seat, rank, task->wait.epoch);
 }
 
+/*
+ * In front of shc_task_round_place(), on all ranks, in an operation in which not all of them store `one_way`:
+ * notes whose turn the relay slots are. Nothing fails between here and the call line.
+ */
+SHC_INLINE void shc_task_pass_relay(const struct shc_task *task)
+{
+    const bool root_takes = task->call.kind == SHC_GATHER || task->call.kind == SHC_REDUCE;
+    if (task->seat->world_size == SHC_RELAY_RANKS)
+        shc_relay_pass(task->seat, root_takes ? 1 - task->call.root : task->call.root,
+                       task->wait.epoch);
+}
+
 /* Where a rank's bytes of this operation are when one round does: in its call line, or in its small
- * slot of this epoch. Not all store `one_way`: who does stays in its own block then, so that fewer
- * lines go round, and tells of it (shc_task_lend()). */
+ * slot of this epoch. Not all store `one_way`: of two ranks who does uses a relay slot; else it stays in
+ * its own block, so that fewer lines go round. Either way it tells of it (shc_task_lend()). */
 SHC_INLINE char *shc_task_round_place(const struct shc_task *task, int rank, bool in_line,
                                       bool one_way)
 {
     if (in_line)
         return shc_task_payload(task, rank);
-    return one_way ? shc_seat_slot_in(task->seat, rank, task->wait.epoch)
-                   : shc_seat_small_slot(task->seat, rank, task->wait.epoch);
+    if (!one_way)
+        return shc_seat_small_slot(task->seat, rank, task->wait.epoch);
+    if (task->seat->world_size == SHC_RELAY_RANKS)
+        return shc_seat_relay(task->seat, task->seat->relay.slot);
+    return shc_seat_slot_in(task->seat, rank, task->wait.epoch);
 }
 
-/* The others read so many bytes of the small slot in this rank's block in this operation, in which it is
- * this rank that stores there, and takes nothing itself. The others have read them when all meet in
- * the next operation: then this rank asks for the lines, as it is likely to store to them in the one
- * after that. */
+/* The others read so many bytes of what this rank stores in this operation, in which it takes nothing
+ * itself. They have read them when all meet in the next operation: then this rank asks for the lines,
+ * if it is likely to store to them in the one after that. */
 SHC_INLINE void shc_task_lend(struct shc_task *task, size_t bytes)
 {
     task->seat->lent[task->wait.epoch & 1] =
@@ -191,7 +205,7 @@ void shc_task_reduce_cells(struct shc_task *task, char *const *cells, struct shc
 /* The whole of a reducing operation in a world of one: it still divides, scales and rounds. */
 SHC_NODISCARD enum shc_status shc_task_reduce_alone(struct shc_task *task);
 
-/* The whole of one in one round: everybody's input lies in the call lines (in_line) or in the small
+/* The whole of one in one round: everybody's input lies in the call lines (in_line) or in small or relay
  * slots, but for that of a reduce's root, which stays in the root's memory. `skip` bytes into it
  * begins what this rank reduces into that piece of its output. */
 SHC_NODISCARD enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line,

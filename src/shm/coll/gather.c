@@ -5,8 +5,8 @@
  *
  *   inline  m <= 48 B    in the call lines
  *   small   m <= 8 KiB   each rank's small slot of this epoch's parity, before its call line (a
- *                        gather's root needs none);
- *                        all-gather of two ranks: m <= 4 KiB
+ *                        gather's root needs none); gather of two ranks: m <= 32 KiB, in a relay
+ *                        slot; all-gather of two ranks: m <= 4 KiB
  *   staged               chunks through the givers' shout slots; all-gather of two ranks: through
  *                        the exchange cells of the pair, the first before the call line
  *
@@ -49,12 +49,14 @@ static void keep_own(struct shc_task *task)
     keep(task, (struct shc_span){0, task->in.bytes});
 }
 
-/* All of it lies in the call lines or in the small slots. */
+/* All of it lies in the call lines, or in small or relay slots. */
 static enum shc_status run_one_round(struct shc_task *task, bool in_line)
 {
     const struct shc_span all = {0, task->in.bytes};
     const bool one_way = taker_of(task) >= 0;
     char *slots[SHC_MAX_WORLD];
+    if (one_way && !in_line)
+        shc_task_pass_relay(task);
     for (int rank = 0; rank < task->seat->world_size; rank++)
         slots[rank] = shc_task_round_place(task, rank, in_line, one_way);
     if (taker_of(task) != task->seat->rank) {

@@ -4,7 +4,8 @@
  * all_reduce. Nobody else's output is touched.
  *
  *   inline  <= 40 B    in the call lines; the root reduces
- *   small   <= 8 KiB   in the others' small slots of this epoch's parity; the root reduces
+ *   small   <= 8 KiB   in the others' small slots of this epoch's parity; the root reduces (two
+ *                      ranks: <= 32 KiB, in a relay slot)
  *   staged             chunks through the others' shout slots; the root reduces, its own addend from
  *                      its input. Without an arena they are the small slots
  *

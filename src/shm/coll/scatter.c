@@ -3,7 +3,8 @@
  * Scatter: block r of the root's input, m bytes, to rank r.
  *
  *   inline  (world - 1) m <= 48 B    in the root's call line
- *   small   (world - 1) m <= 8 KiB   in the root's small slot of this epoch's parity
+ *   small   (world - 1) m <= 8 KiB   in the root's small slot of this epoch's parity (two ranks:
+ *                                    <= 32 KiB, in a relay slot)
  *   staged                           chunks through the root's shout slots; a rank copies what of a
  *                                    chunk is its own
  *   pulled  (world - 1) m            by each rank out of the root's memory, all at the same time, if
@@ -23,15 +24,26 @@ static size_t others_bytes(const struct shc_task *task)
     return (size_t)(task->seat->world_size - 1) * task->out.bytes;
 }
 
+typedef void (*put_fn)(struct shc_task *task, struct shc_span piece, char *slot);
+
 /* Bytes [chunk) of the blocks that travel, from the root's input. */
-static void give(struct shc_task *task, struct shc_span chunk, char *slot)
+static void put_chunk(struct shc_task *task, struct shc_span chunk, char *slot, put_fn put)
 {
     size_t own = (size_t)task->seat->rank * task->out.bytes;
     size_t before = chunk.offset < own ? shc_min_size(chunk.bytes, own - chunk.offset) : 0;
-    shc_give_piece(task, (struct shc_span){chunk.offset, before}, slot);
-    shc_give_piece(task,
-                   (struct shc_span){chunk.offset + before + task->out.bytes, chunk.bytes - before},
-                   slot + before);
+    put(task, (struct shc_span){chunk.offset, before}, slot);
+    put(task, (struct shc_span){chunk.offset + before + task->out.bytes, chunk.bytes - before},
+        slot + before);
+}
+
+static void give(struct shc_task *task, struct shc_span chunk, char *slot)
+{
+    put_chunk(task, chunk, slot, shc_give_piece);
+}
+
+static void read_piece(struct shc_task *task, struct shc_span piece, char *slot)
+{
+    shc_buf_read(&task->in, piece.offset, slot, piece.bytes);
 }
 
 /* What of the chunk is this rank's. */
@@ -51,16 +63,18 @@ static void keep_own(struct shc_task *task)
     shc_task_keep(task, (size_t)task->seat->rank * task->out.bytes, 0, task->out.bytes);
 }
 
-/* All of it lies in the root's call line or small slot. */
+/* All of it lies in the root's call line, or its small slot or a relay slot. */
 static enum shc_status run_one_round(struct shc_task *task, bool in_line)
 {
     const int root = task->call.root;
     const bool is_root = task->seat->rank == root;
     const struct shc_span all = {0, others_bytes(task)};
     char *slots[SHC_MAX_WORLD];
+    if (!in_line)
+        shc_task_pass_relay(task);
     slots[root] = shc_task_round_place(task, root, in_line, true);
     if (is_root) {
-        give(task, all, slots[root]);
+        put_chunk(task, all, slots[root], read_piece);
         if (!in_line)
             shc_task_lend(task, all.bytes);
     }

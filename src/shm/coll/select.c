@@ -4,17 +4,18 @@
 #include "shm/base/num.h"
 #include "shm/proto/layout.h"
 
-enum { MOVES = SHC_INLINE_BYTES, REDUCES = SHC_SELECT_REDUCED_INLINE, SLOT = SHC_SMALL_SLOT_BYTES };
+enum { MOVES = SHC_INLINE_BYTES, REDUCES = SHC_SELECT_REDUCED_INLINE };
+enum { SLOT = SHC_SMALL_SLOT_BYTES, RELAY = SHC_RELAY_BYTES };
 
 /* Where one form ends, and the rest, is measured (docs/PERFORMANCE.md): the one policy that is near
  * the best whether the CPUs share a cache or not. */
 /* clang-format off */
 static const struct shc_tuning preset = {
     .forms = {
-        [SHC_BROADCAST]      = {MOVES,   SLOT, SLOT,    0},
-        [SHC_GATHER]         = {MOVES,   SLOT, SLOT,    0},
-        [SHC_SCATTER]        = {MOVES,   SLOT, SLOT,    0},
-        [SHC_REDUCE]         = {REDUCES, SLOT, SLOT,    0},
+        [SHC_BROADCAST]      = {MOVES,   SLOT, RELAY,   0},
+        [SHC_GATHER]         = {MOVES,   SLOT, RELAY,   0},
+        [SHC_SCATTER]        = {MOVES,   SLOT, RELAY,   0},
+        [SHC_REDUCE]         = {REDUCES, SLOT, RELAY,   0},
         [SHC_ALL_GATHER]     = {MOVES,   SLOT, 4 << 10, 0},
         [SHC_REDUCE_SCATTER] = {REDUCES, SLOT, 2 << 10, 0},
         [SHC_ALL_REDUCE]     = {REDUCES, SLOT, 4 << 10, 32 << 10},

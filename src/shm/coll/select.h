@@ -13,7 +13,7 @@
 enum shc_algorithm {
     SHC_ALGO_NOTHING, /* no byte moves */
     SHC_ALGO_INLINE,  /* the payload rides in the call line */
-    SHC_ALGO_SMALL,   /* one round over the small slots */
+    SHC_ALGO_SMALL,   /* one round over the small slots, or a relay slot */
     SHC_ALGO_ONE_USE, /* one use of an exchange slot per pair (two ranks) */
     SHC_ALGO_STAGED,  /* chunks through the arena */
 };
@@ -22,7 +22,7 @@ enum shc_algorithm {
 struct shc_forms {
     size_t inline_bytes;
     size_t small_bytes;
-    size_t small_bytes_of_two; /* ranks; less where they can swap lines instead */
+    size_t small_bytes_of_two; /* ranks, which have relay slots, or can swap cells */
     size_t one_use_bytes;      /* two ranks only */
 };
 

@@ -22,25 +22,26 @@ struct key {
     bool own;   /* a rank may decide for itself */
 };
 
-enum { MOVES = SHC_INLINE_BYTES, REDUCES = SHC_SELECT_REDUCED_INLINE, SLOT = SHC_SMALL_SLOT_BYTES };
+enum { MOVES = SHC_INLINE_BYTES, REDUCES = SHC_SELECT_REDUCED_INLINE };
+enum { SLOT = SHC_SMALL_SLOT_BYTES, RELAY = SHC_RELAY_BYTES };
 enum { CELL = SHC_ARENA_MAX_CELL_BYTES, LEAST = SHC_ARENA_MIN_CELL_BYTES, LINE = SHC_LINE_BYTES };
 #define MANY ((size_t)1 << 40)
 
 /* clang-format off */
 #define AT(field) offsetof(struct shc_tuning, field)
-#define FORMS(op, kind, most)                                                                \
+#define FORMS(op, kind, most, most_of_two)                                                   \
     {op ".inline",       AT(forms[kind].inline_bytes),       0, most, 1, false, false},      \
     {op ".small",        AT(forms[kind].small_bytes),        0, SLOT, 1, false, false},      \
-    {op ".small_of_two", AT(forms[kind].small_bytes_of_two), 0, SLOT, 1, false, false}
+    {op ".small_of_two", AT(forms[kind].small_bytes_of_two), 0, most_of_two, 1, false, false}
 
 static const struct key keys[] = {
-    FORMS("broadcast",      SHC_BROADCAST,      MOVES),
-    FORMS("gather",         SHC_GATHER,         MOVES),
-    FORMS("scatter",        SHC_SCATTER,        MOVES),
-    FORMS("reduce",         SHC_REDUCE,         REDUCES),
-    FORMS("all_gather",     SHC_ALL_GATHER,     MOVES),
-    FORMS("reduce_scatter", SHC_REDUCE_SCATTER, REDUCES),
-    FORMS("all_reduce",     SHC_ALL_REDUCE,     REDUCES),
+    FORMS("broadcast",      SHC_BROADCAST,      MOVES,   RELAY),
+    FORMS("gather",         SHC_GATHER,         MOVES,   RELAY),
+    FORMS("scatter",        SHC_SCATTER,        MOVES,   RELAY),
+    FORMS("reduce",         SHC_REDUCE,         REDUCES, RELAY),
+    FORMS("all_gather",     SHC_ALL_GATHER,     MOVES,   SLOT),
+    FORMS("reduce_scatter", SHC_REDUCE_SCATTER, REDUCES, SLOT),
+    FORMS("all_reduce",     SHC_ALL_REDUCE,     REDUCES, SLOT),
     {"all_reduce.one_use", AT(forms[SHC_ALL_REDUCE].one_use_bytes), 0, CELL, 1, false, false},
     {"turn",           AT(turn_bytes),        LEAST, CELL,                LINE, false, false},
     {"long_turn_from", AT(long_turn_bytes),   0,     MANY,                1,    true,  false},

@@ -27,7 +27,7 @@ struct arrival {
 
 static size_t segment_bytes(const struct shc_seat *seat)
 {
-    return shc_seat_mail_offset(seat, seat->world_size); /* behind the last mailbox */
+    return shc_seat_relay_offset(seat, seat->world_size == SHC_RELAY_RANKS ? SHC_RELAY_SLOTS : 0);
 }
 
 /* Rank 0: the only writer of the first page, before it offers the segment. */
@@ -90,6 +90,9 @@ static enum shc_status take_seat(struct arrival *a)
     SHC_TRY(shc_segment_reserve(&seat->segment, offset, SHC_BLOCK_BYTES, a->comm->arena.node));
     SHC_TRY(shc_segment_reserve(&seat->segment, shc_seat_mail_offset(seat, rank),
                                 shc_mail_reserved_bytes(&seat->mail), a->comm->arena.node));
+    if (seat->world_size == SHC_RELAY_RANKS)
+        SHC_TRY(shc_segment_reserve(&seat->segment, shc_seat_relay_offset(seat, rank),
+                                    SHC_RELAY_BYTES, a->comm->arena.node));
     struct shc_identity_shm *identity = shc_seat_identity(seat, rank);
     identity->process = seat->self;
     identity->cpu_quota = shc_os_cpu_quota();
@@ -98,6 +101,7 @@ static enum shc_status take_seat(struct arrival *a)
     shc_crew_tell(&a->comm->crew, identity);
     shc_cma_tell(seat, identity);
     a->comm->epoch = shc_seat_header(seat)->first_epoch;
+    seat->relay = (struct shc_relay){.epoch = a->comm->epoch, .giver = -1}; /* nobody yet */
     /* release progress/step -> acquire in shc_wait_has_reached(): the beginning of all counting. */
     shc_a64_store_release(&shc_seat_progress(seat, rank)->reached,
                           shc_progress_value(a->comm->epoch, 0));

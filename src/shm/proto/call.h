@@ -6,7 +6,7 @@
  * Two lines per rank, by parity of the epoch. A rank leaves operation k-1 only after all ranks have
  * published it, and a rank that has published k-1 has read all of k-2: so line k & 1 is free when k
  * begins. (With one line a rank that returns from k and publishes k+1 overwrites a k that another
- * has not read yet.) The same holds for the small slots. It holds for everybody, so that in a world of
+ * has not read yet.) The same holds for the small slots, and for relay slots. It holds for everybody, so that in a world of
  * two the one that has read a line stores to it next (shc_seat_host()).
  *
  * What a call is in words lies elsewhere, always with the rank: it is read for messages, and to know
@@ -54,7 +54,8 @@ SHC_INLINE void shc_call_publish(const struct shc_seat *seat, uint64_t epoch,
      * finds the call here, too. */
     shc_a64_store_release(&said->epoch, epoch);
     line->hash = call->agreed;
-    /* release call/publish -> acquire in shc_wait_has_reached(): hash, payload and small slot. */
+    /* release call/publish -> acquire in shc_wait_has_reached(): hash, payload, and the slot or
+     * cell filled before; that all slots of the operation before have been read. */
     shc_a64_store_release(&line->epoch, epoch);
 }
 

@@ -39,6 +39,8 @@
  *   behind them    bulk windows [48]                      reserved by the rank when it needs them; none
  *                                                         in a world of more than 2
  *   behind them    a ferry                                with them; W: who holds it
+ *
+ * Behind the mailboxes, in a world of two, relay slots [2], of which each rank reserves one; W: who gives
  */
 
 #include "shm/base/atomic.h"
@@ -46,7 +48,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 22u
+#define SHC_LAYOUT_VERSION 23u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 40
@@ -241,6 +243,9 @@ struct shc_cma_shm {
 
 #define SHC_SMALL_SLOTS      2
 #define SHC_SMALL_SLOT_BYTES 8192
+#define SHC_RELAY_RANKS      2 /* a larger world has no relay slots */
+#define SHC_RELAY_SLOTS      2
+#define SHC_RELAY_BYTES      32768
 
 #define SHC_ABORT_OFFSET    1024
 #define SHC_TOLD_OFFSET     1152
@@ -300,6 +305,9 @@ SHC_LAYOUT_ASSERT(SHC_SHUTTLE_THEIRS == SHC_SHUTTLE_OURS + 1 &&
                   "what changes hands is named by whose it is: hand_over() in pair.c");
 SHC_LAYOUT_ASSERT(SHC_HEAD_BYTES <= SHC_FERRY_BYTES && SHC_FERRY_BYTES <= SHC_WHOLE_BYTES,
                   "a ferry holds a head, and what it holds is never announced");
+SHC_LAYOUT_ASSERT(SHC_RELAY_RANKS == 2 && SHC_RELAY_SLOTS == 2 &&
+                      SHC_RELAY_BYTES % SHC_PAGE_BYTES == 0,
+                  "each rank reserves a relay slot, in whole pages");
 SHC_LAYOUT_ASSERT(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_CMA_OFFSET,
                   "small slots");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_cma_shm) % SHC_LINE_BYTES == 0 &&

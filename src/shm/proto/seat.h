@@ -41,6 +41,14 @@ struct shc_mail_geometry {
     size_t total_bytes;
 };
 
+/* Of two ranks: who gave in the last operation in which one of them alone stored to a relay slot, for the
+ * other one, and to which. The same on both. */
+struct shc_relay {
+    uint64_t epoch;
+    int giver;
+    int slot;
+};
+
 struct shc_seat {
     struct shc_segment segment;
     int rank;
@@ -57,8 +65,10 @@ struct shc_seat {
     uint64_t late_ns; /* a wait is reported after this long */
     uint64_t key;     /* others look for it in this process's memory (struct shc_identity_shm) */
     shc_a64 pulled;   /* stored to by the runner: operations whose blocks were copied so */
-    /* The runner's: bytes of the small slots in its block that it alone has stored, for others. */
+    /* The runner's: bytes of the small slots in its block that it alone has stored, for others; of two
+     * ranks, of a relay slot. */
     uint32_t lent[SHC_SMALL_SLOTS];
+    struct shc_relay relay; /* the runner's */
     /* Writes what that rank's process does in another group that this process is in too, or "". May
      * be NULL. */
     void (*elsewhere)(const struct shc_seat *seat, int rank, char *text, size_t capacity);
@@ -148,6 +158,33 @@ SHC_INLINE char *shc_seat_slot_in(const struct shc_seat *seat, int host, uint64_
 SHC_INLINE char *shc_seat_small_slot(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
     return shc_seat_slot_in(seat, shc_seat_host(seat, rank, epoch), epoch);
+}
+
+/* Behind the last mailbox. */
+SHC_INLINE size_t shc_seat_relay_offset(const struct shc_seat *seat, int slot)
+{
+    return SHC_BLOCKS_OFFSET +
+           (size_t)seat->world_size * (SHC_BLOCK_BYTES + seat->mail.total_bytes) +
+           (size_t)slot * SHC_RELAY_BYTES;
+}
+
+SHC_INLINE char *shc_seat_relay(const struct shc_seat *seat, int slot)
+{
+    return seat->segment.base + shc_seat_relay_offset(seat, slot);
+}
+
+/*
+ * That rank of two alone gives in this operation. It stores where the other one gave last, what it has
+ * read itself; else where it gave last itself, once both have met since, or in the other slot.
+ * pre: both ranks call it, in each such operation, before their call lines, and nothing fails in between.
+ */
+SHC_INLINE void shc_relay_pass(struct shc_seat *seat, int giver, uint64_t epoch)
+{
+    struct shc_relay *relay = &seat->relay;
+    if (relay->giver == giver && relay->epoch + 1 == epoch)
+        relay->slot = 1 - relay->slot;
+    relay->giver = giver;
+    relay->epoch = epoch;
 }
 
 SHC_INLINE struct shc_cma_shm *shc_seat_cma(const struct shc_seat *seat, int rank, uint64_t epoch)

@@ -466,10 +466,22 @@ bool shc_call_all_here(const struct shc_wait *wait)
     return true;
 }
 
-/* The others have read the small slot that this rank has filled for them in the operation before. */
+const char *shc_call_lent_slot(const struct shc_seat *seat, uint64_t before)
+{
+    const struct shc_relay *relay = &seat->relay;
+    if (seat->world_size != SHC_RELAY_RANKS)
+        return shc_seat_slot_in(seat, seat->rank, before);
+    if (relay->epoch == before)
+        return shc_seat_relay(seat, relay->slot);
+    return relay->giver == seat->rank ? shc_seat_relay(seat, !relay->slot) : NULL;
+}
+
+/* Behind the meeting. */
 static SHC_NOINLINE void ask_ahead(struct shc_seat *seat, uint64_t before)
 {
-    shc_cpu_will_store(shc_seat_slot_in(seat, seat->rank, before), seat->lent[before & 1]);
+    const char *slot = shc_call_lent_slot(seat, before);
+    if (slot)
+        shc_cpu_will_store(slot, seat->lent[before & 1]);
     seat->lent[before & 1] = 0;
 }
 

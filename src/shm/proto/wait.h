@@ -123,6 +123,10 @@ SHC_NODISCARD enum shc_status shc_progress_wait_all(struct shc_wait *wait, uint6
 /* Have all ranks published this epoch's call? */
 bool shc_call_all_here(const struct shc_wait *wait);
 
+/* What this rank alone filled in the operation before, where it will fill it again. NULL: in a relay slot
+ * that the other one of two ranks stores to in this operation. */
+const char *shc_call_lent_slot(const struct shc_seat *seat, uint64_t before);
+
 /* Until all ranks have published this epoch's call, and it is the same as ours. */
 SHC_NODISCARD enum shc_status shc_call_meet(struct shc_wait *wait);
 
