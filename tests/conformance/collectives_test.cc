@@ -330,7 +330,7 @@ const char *const kExtremes[] = {
     "ask_ahead=never",
     // the largest
     "chunk=32m,chunk_of_many=32m,turn=128k,depth=4,shout=128k,shout_depth=32,flag=128k,"
-    "all_reduce.one_use=128k,ask_ahead=0",
+    "all_reduce.one_use=128k,ask_ahead=0,stream_out=0",
     // everything through the small slots that they can carry
     "all_reduce.inline=0,all_reduce.small=8k,all_reduce.small_of_two=8k,all_gather.inline=0,"
     "all_gather.small_of_two=8k,reduce_scatter.inline=0,reduce_scatter.small_of_two=8k,"

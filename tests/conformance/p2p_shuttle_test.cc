@@ -486,28 +486,34 @@ TEST(Ferries, NeedTheMemoryOfOneRank)
     });
 }
 
-// Messages of all kinds both ways at once, posted and waited for in any order.
+// Messages of all kinds both ways at once, posted and waited for in any order; also if what they bring
+// passes the caches.
 TEST(Ferries, LetMessagesPassOneAnotherInAnyOrder)
 {
+    const auto body = [](Rank &rank) {
+        const int peer = 1 - rank.rank;
+        std::mt19937 both(11), own(static_cast<unsigned>(rank.rank));
+        for (int round = 0; round < 16 && !testing::Test::HasFatalFailure(); round++) {
+            std::vector<std::unique_ptr<Message>> messages;
+            for (int sender : {0, 1})
+                for (int tag = 0, count = 1 + static_cast<int>(both() % 5); tag < count; tag++)
+                    messages.push_back(
+                        std::make_unique<Message>(sender == rank.rank ? SHC_SEND : SHC_RECV, sender,
+                                                  peer, tag, both() % 500000));
+            std::shuffle(messages.begin(), messages.end(), own);
+            for (auto &message : messages)
+                message->start(rank);
+            std::shuffle(messages.begin(), messages.end(), own);
+            for (auto &message : messages)
+                message->end();
+        }
+    };
     for (Mode mode : all_modes())
-        run_ranks(mode, 2, [](Rank &rank) {
-            const int peer = 1 - rank.rank;
-            std::mt19937 both(11), own(static_cast<unsigned>(rank.rank));
-            for (int round = 0; round < 16 && !testing::Test::HasFatalFailure(); round++) {
-                std::vector<std::unique_ptr<Message>> messages;
-                for (int sender : {0, 1})
-                    for (int tag = 0, count = 1 + static_cast<int>(both() % 5); tag < count; tag++)
-                        messages.push_back(
-                            std::make_unique<Message>(sender == rank.rank ? SHC_SEND : SHC_RECV,
-                                                      sender, peer, tag, both() % 500000));
-                std::shuffle(messages.begin(), messages.end(), own);
-                for (auto &message : messages)
-                    message->start(rank);
-                std::shuffle(messages.begin(), messages.end(), own);
-                for (auto &message : messages)
-                    message->end();
-            }
-        });
+        for (const char *tuning : {"", "stream_out=0"}) {
+            Options options;
+            options.tuning = tuning;
+            run_ranks(mode, 2, body, options);
+        }
 }
 
 } // namespace

@@ -40,6 +40,7 @@ PRESETS = {
     "shout_depth_of_many": 4.0,
     "flag": 2048.0,
     "stream": 32768.0,
+    "stream_out": 16777216.0,
     "ask_ahead": 32768.0,
 }
 

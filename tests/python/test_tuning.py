@@ -19,7 +19,8 @@ from ranks import Rank, run, seconds
 EXTREMES = (
     "chunk=4k,turn=2k,depth=2,shout=2k,shout_depth=2,flag=1,ask_ahead=never",
     "all_reduce.inline=0,all_reduce.small_of_two=0,all_reduce.one_use=0,all_gather.inline=0,"
-    "all_gather.small_of_two=0,broadcast.inline=0,broadcast.small_of_two=0,stream=0,ask_ahead=0",
+    "all_gather.small_of_two=0,broadcast.inline=0,broadcast.small_of_two=0,stream=0,stream_out=0,"
+    "ask_ahead=0",
     "all_reduce.small_of_two=8k,all_gather.small_of_two=8k,reduce_scatter.small_of_two=8k",
 )
 
@@ -47,7 +48,7 @@ def test_the_variable_holds_unless_a_group_has_its_own(tmp_path: Path) -> None:
         for options in (None, {"tuning": "turn=8k"}, shmcoll.Options(tuning="depth=4")):
             groups.append(dist.new_group(pg_options=options))
         seen = [tuning_of(group) for group in groups]
-        assert all(len(tuning) == 35 for tuning in seen)
+        assert all(len(tuning) == 36 for tuning in seen)
         for group in groups:
             assert total(group, 100_000, rank.rank) == [1.0]
         return [(t["turn"], t["depth"], t["stream"]) for t in seen]

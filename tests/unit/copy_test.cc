@@ -109,13 +109,16 @@ void check_exchange(Exchange exchange)
 TEST(Copy, AnExchangeReadsTheCellBeforeItRefillsIt)
 {
     check_exchange(shc_copy_exchange);
+    check_exchange(shc_copy_exchange_past);
 }
 
 TEST(Copy, AnExchangeIsTheSameOnEveryInstructionSet)
 {
     for (int isa = 0; isa < SHC_ISA_COUNT; isa++)
-        if (const shc_kernel_set *set = shc_kernel_set_of(static_cast<shc_isa>(isa)))
+        if (const shc_kernel_set *set = shc_kernel_set_of(static_cast<shc_isa>(isa))) {
             check_exchange(set->exchange);
+            check_exchange(set->exchange_past);
+        }
 }
 
 } // namespace

@@ -12,7 +12,7 @@ extern "C" {
 namespace
 {
 
-const shc_tuning kPreset = shc_tuning_preset(0);
+const shc_tuning kPreset = shc_tuning_preset(0, 0);
 
 TEST(Plan, ChunksCoverTheMessageWithoutOverlap)
 {

@@ -3,6 +3,7 @@ extern "C" {
 #include "shm/base/status.h"
 #include "shm/coll/tuning.h"
 #include "shm/kernel/cpu.h"
+#include "shm/os/os.h"
 }
 
 #include <cstdio>
@@ -19,7 +20,7 @@ namespace
 
 shc_tuning preset_here()
 {
-    return shc_tuning_preset(shc_cpu_amd_family());
+    return shc_tuning_preset(shc_cpu_amd_family(), shc_os_shared_cache_bytes());
 }
 
 shc_tuning read_good(const std::string &text)
@@ -83,19 +84,34 @@ TEST(Tuning, NothingSaidIsThePreset)
 
 TEST(Tuning, OnAZen5OnlyShortMessagesAskAhead)
 {
-    auto zen_5 = shown(shc_tuning_preset(0x1a)), other = shown(shc_tuning_preset(0));
+    auto zen_5 = shown(shc_tuning_preset(0x1a, 0)), other = shown(shc_tuning_preset(0, 0));
     EXPECT_EQ(zen_5["ask_ahead"], "512");
     EXPECT_EQ(other["ask_ahead"], "32768");
-    EXPECT_EQ(shown(shc_tuning_preset(0x19)), other);
+    EXPECT_EQ(shown(shc_tuning_preset(0x19, 0)), other);
     zen_5.erase("ask_ahead");
     other.erase("ask_ahead");
     EXPECT_EQ(zen_5, other);
 }
 
+TEST(Tuning, LongOutputsPassACacheThatDoesNotHoldThem)
+{
+    const size_t mib = size_t{1} << 20;
+    const shc_tuning known = shc_tuning_preset(0, 64 * mib), unknown = shc_tuning_preset(0, 0);
+    EXPECT_EQ(shown(known).at("stream_out"), std::to_string(32 * mib));
+    EXPECT_EQ(shown(unknown).at("stream_out"), std::to_string(16 * mib));
+    EXPECT_TRUE(shc_select_streams_out(&known, 32 * mib, true));
+    EXPECT_FALSE(shc_select_streams_out(&known, 32 * mib - 1, true));
+    EXPECT_TRUE(shc_select_streams_out(&known, 64 * mib, false));
+    EXPECT_FALSE(shc_select_streams_out(&known, 64 * mib - 1, false));
+    const shc_tuning never = read_good("stream_out=never");
+    EXPECT_FALSE(shc_select_streams_out(&never, SIZE_MAX - 1, true));
+    EXPECT_FALSE(shc_select_streams_out(&never, SIZE_MAX, false));
+}
+
 TEST(Tuning, EveryKeyIsReadAndShownAndLeavesTheOthersAlone)
 {
     const auto preset = shown(preset_here());
-    EXPECT_EQ(preset.size(), 35u);
+    EXPECT_EQ(preset.size(), 36u);
     for (const auto &[key, value] : preset) {
         std::string other = key.find(".inline") != std::string::npos ? "7"
                             : key.find("depth") != std::string::npos ? "2"
@@ -185,7 +201,7 @@ TEST(Tuning, RanksCompareAllButWhatEachMayDecide)
                             : key.find(".inline") != std::string::npos ? "8"
                                                                        : "6k";
         shc_tuning mine = read_good(key + "=" + other);
-        if (key == "stream" || key == "ask_ahead") {
+        if (key == "stream" || key == "stream_out" || key == "ask_ahead") {
             EXPECT_EQ(shc_tuning_compare(&mine, words), SHC_OK);
             continue;
         }

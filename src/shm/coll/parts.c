@@ -77,18 +77,23 @@ void shc_task_stream(const struct shc_task *task, size_t offset, void *slot, siz
 
 void shc_task_write(const struct shc_task *task, size_t offset, const void *cell, size_t bytes)
 {
+    const bool past = shc_select_streams_out(task->tuning, task->out.bytes, false);
+    const bool splits = shc_task_splits(task, bytes);
     const struct copy copy = {
-        .copy = shc_copy,
-        .to = shc_task_splits(task, bytes) ? shc_buf_direct(&task->out, offset, bytes) : NULL,
+        .copy = past ? shc_copy_stream : shc_copy,
+        .to = splits || past ? shc_buf_direct(&task->out, offset, bytes) : NULL,
         .from = cell,
     };
     if (SHC_LIKELY(!copy.to))
         shc_buf_write(&task->out, offset, cell, bytes);
-    else
+    else if (splits)
         in_parts(task, bytes, copy_part, &copy);
+    else
+        copy.copy(copy.to, cell, bytes);
 }
 
 struct exchange {
+    void (*exchange)(void *out, void *cell, const void *next, size_t bytes);
     char *out, *cell;
     const char *next;
 };
@@ -96,18 +101,25 @@ struct exchange {
 static void exchange_part(const void *arg, struct shc_span part)
 {
     const struct exchange *x = arg;
-    shc_copy_exchange(x->out + part.offset, x->cell + part.offset, x->next + part.offset,
-                      part.bytes);
+    x->exchange(x->out + part.offset, x->cell + part.offset, x->next + part.offset, part.bytes);
 }
 
 void shc_task_exchange(const struct shc_task *task, char *out, char *cell, const char *next,
                        size_t bytes)
 {
-    const struct exchange exchange = {.out = out, .cell = cell, .next = next};
+    /* What an all_reduce in place stores to it has just read. */
+    const bool past = task->call.kind != SHC_ALL_REDUCE &&
+                      shc_select_streams_out(task->tuning, task->out.bytes, true);
+    const struct exchange exchange = {
+        .exchange = past ? shc_copy_exchange_past : shc_copy_exchange,
+        .out = out,
+        .cell = cell,
+        .next = next,
+    };
     if (shc_task_splits(task, bytes))
         in_parts(task, bytes, exchange_part, &exchange);
     else
-        shc_copy_exchange(out, cell, next, bytes);
+        exchange.exchange(out, cell, next, bytes);
 }
 
 /* ---- reductions ---- */

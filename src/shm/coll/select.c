@@ -26,6 +26,7 @@ static const struct shc_tuning preset = {
     .long_turn_bytes = 8 << 20,
     .flag_bytes      = 2 << 10,
     .stream_bytes    = 32 << 10,
+    .stream_out_bytes = 16 << 20,
     .ask_ahead_bytes = 32 << 10,
     /* The root no longer copies all of it; blocks that the caches still have come to the others
      * faster through staging memory, where few wait for them. */
@@ -46,9 +47,12 @@ static const struct shc_tuning preset = {
 #define ZEN_5            0x1a
 #define ZEN_5_ASKS_UP_TO ((size_t)512)
 
-struct shc_tuning shc_tuning_preset(unsigned amd_family)
+struct shc_tuning shc_tuning_preset(unsigned amd_family, size_t cache_bytes)
 {
     struct shc_tuning tuning = preset;
+    if (cache_bytes > 0)
+        tuning.stream_out_bytes =
+            cache_bytes / 2; /* beside an input, and what the other rank has */
     if (amd_family == ZEN_5)
         tuning.ask_ahead_bytes = ZEN_5_ASKS_UP_TO;
     return tuning;

@@ -41,14 +41,16 @@ struct shc_tuning {
     size_t long_turn_bytes;   /* an all_reduce of so many and more uses the whole cell */
     size_t flag_bytes;        /* that are copied in the time that a flag costs */
     size_t stream_bytes;      /* what goes one way may pass the caches from here on */
+    size_t stream_out_bytes;  /* an output of so many passes the caches: shc_select_streams_out() */
     size_t ask_ahead_bytes;   /* up to here, who stores where others have read asks for the lines */
     size_t scatter_cma_bytes; /* more than two ranks: so many for others are copied by them */
     size_t scatter_cma_of_many_bytes; /* likewise with more ranks than four */
     struct shc_arena_sizes arena;
 };
 
-/* On an AMD processor of that family (shc_cpu_amd_family()), or on another one: 0. */
-struct shc_tuning shc_tuning_preset(unsigned amd_family);
+/* On an AMD processor of that family (shc_cpu_amd_family()), or on another one: 0; with CPUs that share a
+ * cache of so many bytes, or 0: not known. */
+struct shc_tuning shc_tuning_preset(unsigned amd_family, size_t cache_bytes);
 
 /* `bytes`: of one rank's input (broadcast: of the message; scatter: of the root's, without its own block).
  * All-to-all has no row: every rank decides for the blocks it sends. */
@@ -77,4 +79,13 @@ bool shc_select_pulls(const struct shc_tuning *tuning, size_t others_bytes, int 
 SHC_INLINE bool shc_select_streams(const struct shc_tuning *tuning, size_t bytes)
 {
     return bytes >= tuning->stream_bytes;
+}
+
+/* Is an output of so many bytes stored past the caches? Where a cell is exchanged each of its lines would
+ * be fetched first; else only what is twice as long, and finds no room in the caches whatever happens.
+ * Each rank may decide for itself. */
+SHC_INLINE bool shc_select_streams_out(const struct shc_tuning *tuning, size_t bytes,
+                                       bool exchanged)
+{
+    return (exchanged ? bytes : bytes / 2) >= tuning->stream_out_bytes;
 }

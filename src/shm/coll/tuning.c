@@ -54,6 +54,7 @@ static const struct key keys[] = {
      false},
     {"flag",           AT(flag_bytes),        1,     CELL,                1,    false, false},
     {"stream",         AT(stream_bytes),      0,     MANY,                1,    true,  true},
+    {"stream_out",     AT(stream_out_bytes),  0,     MANY,                1,    true,  true},
     {"ask_ahead",      AT(ask_ahead_bytes),   0,     MANY,                1,    true,  true},
     {"scatter.cma",    AT(scatter_cma_bytes), 1,     MANY,                1,    true,  false},
     {"scatter.cma_of_many", AT(scatter_cma_of_many_bytes), 1, MANY,       1,    true,  false},
@@ -185,7 +186,7 @@ static enum shc_status read_text(struct shc_tuning *tuning, struct source *sourc
 enum shc_status shc_tuning_read(const char *text, struct shc_tuning *tuning)
 {
     struct source source = {0};
-    *tuning = shc_tuning_preset(shc_cpu_amd_family());
+    *tuning = shc_tuning_preset(shc_cpu_amd_family(), shc_os_shared_cache_bytes());
     if (!text)
         return SHC_OK;
     if (*text != '/' && *text != '@')

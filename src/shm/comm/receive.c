@@ -71,10 +71,13 @@ static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_s
     shc_window_return(&p2p->pairs, peer, line->window, line->piece);
 }
 
-/* Copied on as it was copied there. */
-static void write_piece(struct shc_message *m, const struct shc_line_shm *line, const char *piece)
+/* Copied on as it was copied there, unless it is too long for the caches. */
+static void write_piece(const struct shc_p2p *p2p, struct shc_message *m,
+                        const struct shc_line_shm *line, const char *piece)
 {
-    if (line->way == SHC_WAY_PLAIN)
+    if (m->buf.flat && shc_select_streams_out(&p2p->comm->tuning, m->shape.bytes, false))
+        shc_copy_stream(m->buf.flat + m->moved, piece, line->piece);
+    else if (line->way == SHC_WAY_PLAIN)
         shc_buf_write(&m->buf, m->moved, piece, line->piece);
     else
         shc_buf_write_lines(&m->buf, m->moved, piece, line->piece);
@@ -99,7 +102,7 @@ static void take_message(struct shc_p2p *p2p, struct shc_request *request, int p
     }
     /* A request that does not fit may be over by now. */
     if (fits)
-        write_piece(m, line, piece_of(p2p, peer, line, data));
+        write_piece(p2p, m, line, piece_of(p2p, peer, line, data));
     return_window(p2p, peer, line);
     if (line->kind == SHC_LINE_RTS)
         return;
@@ -223,7 +226,7 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
         line->piece % m->shape.elem_bytes != 0)
         return false;
     if (!shc_p2p_trade(p2p, peer, line, m)) {
-        write_piece(m, line, piece_of(p2p, peer, line, data));
+        write_piece(p2p, m, line, piece_of(p2p, peer, line, data));
         return_window(p2p, peer, line);
     }
     if (m->moved == m->shape.bytes)
@@ -356,7 +359,7 @@ static inline enum receipt receive_oldest(struct shc_p2p *p2p, struct shc_messag
     look_at_header(&header, line);
     if (!is_whole(&header, m) || !is_sound(p2p, m->peer, &header))
         return NOT_AT_ONCE;
-    write_piece(m, &header, piece_of(p2p, m->peer, &header, line->data));
+    write_piece(p2p, m, &header, piece_of(p2p, m->peer, &header, line->data));
     return_window(p2p, m->peer, &header);
     shc_pair_take(&p2p->pairs, m->peer);
     shc_pair_ring(&p2p->pairs, m->peer);

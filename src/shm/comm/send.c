@@ -268,7 +268,10 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_shm *cam
     fill_line(line, SHC_LINE_CHUNK, m);
     line->bytes = m->moved;
     name_piece(line, shc_ferry_turn(&p2p->pairs, peer, came->window), given, SHC_WAY_LINES);
-    shc_copy_exchange(out, ferry, next, both);
+    if (shc_select_streams_out(&p2p->comm->tuning, in->shape.bytes, true))
+        shc_copy_exchange_past(out, ferry, next, both);
+    else
+        shc_copy_exchange(out, ferry, next, both);
     shc_copy_lines(out + both, ferry + both, taken - both);
     shc_copy_lines(ferry + both, next + both, given - both);
     in->moved += taken;

@@ -49,3 +49,7 @@ void shc_copy_stream(void *dst, const void *src, size_t bytes);
  * `out`, and `next` goes into the lines just read, while they are ours. The three do not overlap.
  */
 void shc_copy_exchange(void *out, void *cell, const void *next, size_t bytes);
+
+/* The same, with stores to `out` that go past the caches: an ordinary one would fetch the line from memory
+ * first. For an output that the caches do not hold. Ends with its own fence. */
+void shc_copy_exchange_past(void *out, void *cell, const void *next, size_t bytes);

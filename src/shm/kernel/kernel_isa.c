@@ -404,6 +404,33 @@ SHC_INLINE void stream_line(char *to, const char *from)
 #endif
 }
 
+SHC_INLINE void pass_line(char *out, char *cell, const char *next)
+{
+#if defined(__AVX512F__)
+    const __m512i theirs = _mm512_loadu_si512(cell);
+    _mm512_storeu_si512(cell, _mm512_loadu_si512(next));
+    _mm512_stream_si512((__m512i *)(void *)out, theirs);
+#else
+    char theirs[STREAM_BYTES];
+    memcpy(theirs, cell, sizeof theirs);
+    memcpy(cell, next, STREAM_BYTES);
+    stream_line(out, theirs);
+#endif
+}
+
+static void exchange_past(void *out, void *cell, const void *next, size_t bytes)
+{
+    char *o = out, *c = cell;
+    const char *n = next;
+    const size_t head = shc_min_size(-(uintptr_t)o % STREAM_BYTES, bytes);
+    exchange(o, c, n, head);
+    size_t done = head;
+    for (; bytes - done >= STREAM_BYTES; done += STREAM_BYTES)
+        pass_line(o + done, c + done, n + done);
+    exchange(o + done, c + done, n + done, bytes - done);
+    _mm_sfence();
+}
+
 static void stream(void *dst, const void *src, size_t bytes)
 {
     char *to = dst;
@@ -423,6 +450,11 @@ static void stream(void *dst, const void *src, size_t bytes)
 {
     if (bytes > 0) /* as above */
         memcpy(dst, src, bytes);
+}
+
+static void exchange_past(void *out, void *cell, const void *next, size_t bytes)
+{
+    exchange(out, cell, next, bytes);
 }
 #endif
 
@@ -495,6 +527,7 @@ const struct shc_kernel_set SHC_KERNEL_SET = {
             [SHC_COMPLEX128] = COMPLEX_ROW(c128),
         },
     .exchange = exchange,
+    .exchange_past = exchange_past,
     .stream = stream,
     .lines = lines,
 };

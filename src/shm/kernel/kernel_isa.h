@@ -10,6 +10,7 @@
 struct shc_kernel_set {
     shc_reduce_fn reduce[SHC_DTYPE_COUNT][SHC_REDOP_COUNT]; /* NULL: does not exist */
     void (*exchange)(void *out, void *cell, const void *next, size_t bytes);
+    void (*exchange_past)(void *out, void *cell, const void *next, size_t bytes);
     void (*lines)(void *dst, const void *src, size_t bytes);
     void (*stream)(void *dst, const void *src, size_t bytes);
 };

@@ -202,6 +202,10 @@ SHC_NODISCARD int shc_os_cpus_allowed(struct shc_os_cpus *cpus);
 /* CPUs' worth of time the cgroup grants, rounded up; 0 when it sets no limit. */
 int shc_os_cpu_quota(void);
 
+/* Of the cache that the first CPU shares with others; 0: not known. (What sysconf says is that of all
+ * such caches together, on some machines.) */
+size_t shc_os_shared_cache_bytes(void);
+
 /* The CPU the calling thread runs on. */
 int shc_os_cpu_current(void);
 

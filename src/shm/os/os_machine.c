@@ -117,6 +117,16 @@ int shc_os_cpu_quota(void)
     return least;
 }
 
+size_t shc_os_shared_cache_bytes(void)
+{
+    char text[32];
+    if (shc_os_read_text("/sys/devices/system/cpu/cpu0/cache/index3/size", text, sizeof text) != 0)
+        return 0;
+    char *end;
+    const unsigned long size = strtoul(text, &end, 10);
+    return *end == 'K' ? (size_t)size << 10 : *end == 'M' ? (size_t)size << 20 : 0;
+}
+
 int shc_os_random(void *bytes, size_t count)
 {
     for (size_t done = 0; done < count;) {
