@@ -25,15 +25,17 @@ shc_tuning preset_here()
 
 shc_tuning read_good(const std::string &text)
 {
+    const shc_tuning preset = preset_here();
     shc_tuning tuning;
-    EXPECT_EQ(shc_tuning_read(text.c_str(), &tuning), SHC_OK) << shc_error_text();
+    EXPECT_EQ(shc_tuning_read(text.c_str(), &preset, &tuning), SHC_OK) << shc_error_text();
     return tuning;
 }
 
 std::string error_of(const std::string &text)
 {
+    const shc_tuning preset = preset_here();
     shc_tuning tuning;
-    EXPECT_EQ(shc_tuning_read(text.c_str(), &tuning), SHC_ERR_INVALID) << text;
+    EXPECT_EQ(shc_tuning_read(text.c_str(), &preset, &tuning), SHC_ERR_INVALID) << text;
     return shc_error_text();
 }
 
@@ -75,8 +77,9 @@ class File
 
 TEST(Tuning, NothingSaidIsThePreset)
 {
+    const shc_tuning preset = preset_here();
     shc_tuning tuning;
-    ASSERT_EQ(shc_tuning_read(nullptr, &tuning), SHC_OK);
+    ASSERT_EQ(shc_tuning_read(nullptr, &preset, &tuning), SHC_OK);
     EXPECT_EQ(shown(tuning), shown(preset_here()));
     EXPECT_EQ(shown(read_good("")), shown(preset_here()));
     EXPECT_EQ(shown(read_good(" , \n# nothing\n")), shown(preset_here()));
@@ -196,7 +199,7 @@ TEST(Tuning, RanksCompareAllButWhatEachMayDecide)
     const shc_tuning preset = preset_here();
     shc_tuning_share(&preset, words);
     EXPECT_EQ(shc_tuning_compare(&preset, words), SHC_OK);
-    for (const auto &[key, value] : shown(preset_here())) {
+    for (const auto &[key, value] : shown(preset)) {
         std::string other = key.find("depth") != std::string::npos     ? "2"
                             : key.find(".inline") != std::string::npos ? "8"
                                                                        : "6k";

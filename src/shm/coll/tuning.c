@@ -3,7 +3,6 @@
 
 #include "shm/base/num.h"
 #include "shm/base/status.h"
-#include "shm/kernel/cpu.h"
 #include "shm/os/os.h"
 
 #include <stdio.h>
@@ -183,10 +182,11 @@ static enum shc_status read_text(struct shc_tuning *tuning, struct source *sourc
     return SHC_OK;
 }
 
-enum shc_status shc_tuning_read(const char *text, struct shc_tuning *tuning)
+enum shc_status shc_tuning_read(const char *text, const struct shc_tuning *preset,
+                                struct shc_tuning *tuning)
 {
     struct source source = {0};
-    *tuning = shc_tuning_preset(shc_cpu_amd_family(), shc_os_shared_cache_bytes());
+    *tuning = *preset;
     if (!text)
         return SHC_OK;
     if (*text != '/' && *text != '@')

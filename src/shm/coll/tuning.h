@@ -12,7 +12,8 @@
  * The preset values with those of `text` in their places. NULL or "": the presets. A text that
  * begins with '/' names a file, and so does what follows a '@'. Errors name key, value and range.
  */
-SHC_NODISCARD enum shc_status shc_tuning_read(const char *text, struct shc_tuning *tuning);
+SHC_NODISCARD enum shc_status shc_tuning_read(const char *text, const struct shc_tuning *preset,
+                                              struct shc_tuning *tuning);
 
 /* What ranks must have alike, word by word, for the segment's header. */
 void shc_tuning_share(const struct shc_tuning *tuning, uint64_t words[SHC_TUNING_WORDS]);

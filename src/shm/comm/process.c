@@ -5,6 +5,7 @@
 #include "shm/base/config.h"
 #include "shm/comm/comm.h"
 #include "shm/exec/topo.h"
+#include "shm/kernel/cpu.h"
 #include "shm/os/os.h"
 
 #include <pthread.h>
@@ -105,6 +106,20 @@ enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process
     }
     pthread_mutex_unlock(&process.lock);
     return st;
+}
+
+static struct shc_tuning preset;
+
+static void look_at_machine(void)
+{
+    preset = shc_tuning_preset(shc_cpu_amd_family(), shc_os_shared_cache_bytes());
+}
+
+const struct shc_tuning *shc_process_preset(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, look_at_machine); /* 20 us */
+    return &preset;
 }
 
 int shc_process_threads(int wish)

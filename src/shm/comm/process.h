@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What a process has one of: its keeper, its reduction threads, the list of its groups, and the
- * word that tells a forked child from its parent. Any thread. Never destructed: threads of ours may
- * outlive every destructor.
+ * What a process has one of: its keeper, its reduction threads, the list of its groups, the machine's
+ * presets, and the word that tells a forked child from its parent. Any thread. Never destructed:
+ * threads of ours may outlive every destructor.
  *
  * Fork: the word lies on a page that the kernel wipes in a child. There every call on a group of
  * the parent fails (the test is one load, takes no lock), and the first group the child makes
@@ -11,6 +11,7 @@
  */
 
 #include "shm/base/status.h"
+#include "shm/coll/select.h"
 #include "shm/exec/pool.h"
 #include "shm/proto/keeper.h"
 
@@ -36,6 +37,9 @@ SHC_INLINE bool shc_process_is(const struct shc_process_mark *mark)
     /* relaxed: the word is set before the first group exists, and wiped by the kernel in fork. */
     return shc_a64_load_relaxed(mark->word) == mark->generation;
 }
+
+/* The machine's (shc_tuning_preset()), at which the process looks once. */
+const struct shc_tuning *shc_process_preset(void);
 
 /* How many reduction threads a group that wants so many (or SHC_THREADS_AUTO) says it has: the
  * process's own number once that is decided; 0 stays 0. */
