@@ -64,8 +64,14 @@ TUNABLES = (
     Tunable("shout_depth_of_many", "broadcast", _LARGE, "2 8", "", _MANY),
     Tunable("flag", "broadcast", "64k 256k 1m", "512 1k 8k 128k", "", _TWO),
     Tunable("stream", "broadcast", "64k 256k 1m", "128k 512k never", "from", _TWO),
-    Tunable("stream", "broadcast", "16k 32k 64k 256k 1m", "16k 128k 512k never", "from", _MORE),
-    Tunable("stream", "broadcast", "16k 32k 64k 256k 1m", "16k 128k 512k never", "from", _MANY),
+    Tunable(
+        "stream",
+        "broadcast",
+        "16k 32k 64k 256k 1m",
+        "16k 128k 512k never",
+        "from",
+        range(3, 1 << 30),
+    ),
     Tunable("stream_out", "all_to_all", "8m 16m 32m", "4m 8m 32m never", "from", _TWO),
     Tunable("ask_ahead", "broadcast", "256 2k 16k 64k", "0 512 4k 64k", "up to", _TWO),
 )

@@ -174,7 +174,7 @@ struct shc_shout shc_task_reduce_shout(struct shc_task *task, int taker)
     };
 }
 
-enum shc_status shc_task_run_reduce_shout(const struct shc_shout *shout)
+enum shc_status shc_task_run_reduce_shout(struct shc_shout *shout)
 {
     double factors[SHC_MAX_WORLD];
     shc_task_read_factors(shout->task, factors);

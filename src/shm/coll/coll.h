@@ -214,7 +214,7 @@ SHC_NODISCARD enum shc_status shc_task_reduce_round(struct shc_task *task, bool 
 /* One through shout slots, whose inputs the taker reduces, or (-1) all ranks; and the rest of it behind
  * its meeting. */
 struct shc_shout shc_task_reduce_shout(struct shc_task *task, int taker);
-SHC_NODISCARD enum shc_status shc_task_run_reduce_shout(const struct shc_shout *shout);
+SHC_NODISCARD enum shc_status shc_task_run_reduce_shout(struct shc_shout *shout);
 
 /* That piece of this rank's own input, as a source of a reduction. Uses the second half of the
  * scratch. */
@@ -268,11 +268,10 @@ struct shc_shout {
     int giver;           /* the one rank that gives; -1: all, but the one taker */
     int taker;           /* the one rank that takes; -1: all, but the one giver */
     uint64_t first_step; /* steps the operation has published before */
-    bool announces;      /* shc_shout_begin() was called, and there is an arena */
-    bool announced;      /* chunk 0 is, if `cut` */
-    struct shc_cut cut;  /* for shout slots, if this rank has begun: else depth 0 */
-    uint64_t begun;      /* chunks that this rank has stored before the meeting */
-    uint64_t begun_ns;   /* that took, where that matters */
+    bool announced; /* chunk 0, by the givers' call lines; not `cut` yet: if its place is free */
+    struct shc_cut cut; /* depth 0: not yet */
+    uint64_t begun;     /* chunks that this rank has stored before the meeting */
+    uint64_t begun_ns;  /* that took, where that matters */
     void (*give)(struct shc_task *task, struct shc_span chunk, char *slot);
     void (*take)(struct shc_task *task, struct shc_span chunk, char *const *slots);
     /* Where this rank gives: behind the publication of a chunk, while the caches have it, what it keeps
@@ -299,7 +298,7 @@ void shc_shout_begin(struct shc_shout *shout);
 void shc_shout_go_on(struct shc_shout *shout);
 
 /* pre: the ranks have met. */
-SHC_NODISCARD enum shc_status shc_shout_run(const struct shc_shout *shout);
+SHC_NODISCARD enum shc_status shc_shout_run(struct shc_shout *shout);
 
 /*
  * Chunks through exchange cells: in turn k every rank stores given(peer, k), a piece of its input,

@@ -25,9 +25,7 @@
 struct shout_flow {
     const struct shc_shout *shout;
     bool small;
-    struct shc_cut cut;
     bool gives, takes;
-    bool announced;        /* chunk 0, by the givers' call lines */
     struct shc_pace *pace; /* of what this rank gives; or NULL */
     uint64_t since_ns; /* the clock in front of the `placed` bytes, which it does not know yet */
     uint64_t placed;
@@ -35,9 +33,9 @@ struct shout_flow {
     bool timed_whole;     /* all of them, once they have been read */
 };
 
-static struct shc_span chunk_of(const struct shout_flow *flow, uint64_t k)
+static struct shc_span chunk_of(const struct shc_shout *shout, uint64_t k)
 {
-    return shc_plan_chunk(flow->shout->total_bytes, flow->cut.chunk_bytes, k);
+    return shc_plan_chunk(shout->total_bytes, shout->cut.chunk_bytes, k);
 }
 
 static struct shc_pace *pace_of(const struct shc_task *task)
@@ -66,7 +64,7 @@ static void note_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chun
         return;
     }
     flow->placed += own;
-    const bool last = k + 1 == flow->cut.chunk_count || chunk.offset + chunk.bytes >= input;
+    const bool last = k + 1 == flow->shout->cut.chunk_count || chunk.offset + chunk.bytes >= input;
     if (own > 0 && (flow->placed >= SHC_PACE_ROUND || last) && !flow->timed_whole)
         note_pace(flow);
 }
@@ -81,28 +79,29 @@ static void watch_pace(struct shout_flow *flow)
 {
     const struct shc_task *task = flow->shout->task;
     const size_t input = shc_min_size(task->in.bytes, flow->shout->total_bytes);
-    const uint64_t own = shc_plan_chunk_count(input, flow->cut.chunk_bytes);
+    const uint64_t own = shc_plan_chunk_count(input, flow->shout->cut.chunk_bytes);
     flow->pace = pace_of(task);
     if (!flow->pace)
         return;
     const bool tries = shc_pace_tries(flow->pace);
     flow->since_ns = shc_clock_ns();
-    if (tries && own >= 3 * flow->cut.depth) {
-        flow->first_noted = flow->cut.depth;
+    if (tries && own >= 3 * flow->shout->cut.depth) {
+        flow->first_noted = flow->shout->cut.depth;
         return;
     }
     const uint64_t begun = flow->shout->begun;
     flow->since_ns -= flow->shout->begun_ns;
-    flow->placed = shc_min_size((size_t)begun * flow->cut.chunk_bytes, input);
-    flow->timed_whole = tries && own == flow->cut.chunk_count;
+    flow->placed = shc_min_size((size_t)begun * flow->shout->cut.chunk_bytes, input);
+    flow->timed_whole = tries && own == flow->shout->cut.chunk_count;
     if (begun > 0 && begun >= own && !flow->timed_whole)
         note_pace(flow);
 }
 
-static char *shout_place(const struct shc_task *task, const struct shc_cut *cut, int rank,
-                         uint64_t k)
+/* Bytes of a rank's shout slots in front of chunk k's place. */
+static size_t place_of(const struct shc_shout *shout, uint64_t k)
 {
-    return shc_arena_shouts(task->arena, rank) + (cut->first + k) % cut->depth * cut->place_bytes;
+    const struct shc_cut *cut = &shout->cut;
+    return (cut->first + k) % cut->depth * cut->place_bytes;
 }
 
 static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
@@ -110,12 +109,12 @@ static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
     const struct shc_task *task = flow->shout->task;
     if (flow->small) /* one behind the other in one operation: nothing changes hands */
         return shc_seat_slot_in(task->seat, rank, k);
-    return shout_place(task, &flow->cut, rank, k);
+    return shc_arena_shouts(task->arena, rank) + place_of(flow->shout, k);
 }
 
-static uint64_t step(const struct shout_flow *flow, uint64_t number)
+static uint64_t step(const struct shc_shout *shout, uint64_t number)
 {
-    return flow->shout->first_step + number;
+    return shout->first_step + number;
 }
 
 /* The one giver of a flow takes nothing, and its one taker gives nothing: each has what it would
@@ -136,17 +135,17 @@ static enum shc_status wait_taken(const struct shout_flow *flow, uint64_t k)
     struct shc_wait *wait = &flow->shout->task->wait;
     for (int rank = 0; rank < wait->seat->world_size; rank++)
         if (rank != wait->seat->rank && is_taker(flow->shout, rank))
-            SHC_TRY(shc_progress_wait(wait, rank, step(flow, shc_plan_step_work(k))));
+            SHC_TRY(shc_progress_wait(wait, rank, step(flow->shout, shc_plan_step_work(k))));
     return SHC_OK;
 }
 
 static enum shc_status store_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chunk)
 {
     struct shc_task *task = flow->shout->task;
-    if (k >= flow->cut.depth)
-        SHC_TRY(wait_taken(flow, k - flow->cut.depth));
+    if (k >= flow->shout->cut.depth)
+        SHC_TRY(wait_taken(flow, k - flow->shout->cut.depth));
     flow->shout->give(task, chunk, slot_of(flow, task->seat->rank, k));
-    shc_progress_publish(task->seat, task->wait.epoch, step(flow, shc_plan_step_out(k)));
+    shc_progress_publish(task->seat, task->wait.epoch, step(flow->shout, shc_plan_step_out(k)));
     if (flow->pace)
         note_chunk(flow, k, chunk);
     return SHC_OK;
@@ -154,7 +153,7 @@ static enum shc_status store_chunk(struct shout_flow *flow, uint64_t k, struct s
 
 static enum shc_status give_chunk(struct shout_flow *flow, uint64_t k)
 {
-    const struct shc_span chunk = chunk_of(flow, k);
+    const struct shc_span chunk = chunk_of(flow->shout, k);
     if (k >= flow->shout->begun)
         SHC_TRY(store_chunk(flow, k, chunk));
     if (flow->shout->keep)
@@ -168,11 +167,12 @@ static enum shc_status take_chunk(const struct shout_flow *flow, uint64_t k)
     char *slots[SHC_MAX_WORLD];
     for (int rank = 0; rank < task->seat->world_size; rank++) {
         slots[rank] = slot_of(flow, rank, k);
-        if (rank != task->seat->rank && is_giver(flow->shout, rank) && !(k == 0 && flow->announced))
-            SHC_TRY(shc_progress_wait(&task->wait, rank, step(flow, shc_plan_step_out(k))));
+        if (rank != task->seat->rank && is_giver(flow->shout, rank) &&
+            !(k == 0 && flow->shout->announced))
+            SHC_TRY(shc_progress_wait(&task->wait, rank, step(flow->shout, shc_plan_step_out(k))));
     }
-    flow->shout->take(task, chunk_of(flow, k), slots);
-    shc_progress_publish(task->seat, task->wait.epoch, step(flow, shc_plan_step_work(k)));
+    flow->shout->take(task, chunk_of(flow->shout, k), slots);
+    shc_progress_publish(task->seat, task->wait.epoch, step(flow->shout, shc_plan_step_work(k)));
     return SHC_OK;
 }
 
@@ -205,31 +205,22 @@ enum shc_status shc_small_slots_reuse(struct shc_task *task)
     return shc_progress_wait_all(&task->wait, 1);
 }
 
-/* Opaque elements may not divide a place. */
-static void cut_places(struct shc_cut *cut, const struct shc_shout *shout)
-{
-    cut->chunk_bytes = cut->place_bytes - cut->place_bytes % shout->task->call.elem_bytes;
-    cut->chunk_count = shc_plan_chunk_count(shout->total_bytes, cut->chunk_bytes);
-}
-
-/* Chunk 0 goes behind the places of the last flow. */
-static struct shc_cut cut_shouts(const struct shc_shout *shout)
+/* Into places of shout slots, chunk 0 behind those of the last flow; or into small slots. */
+static struct shc_cut cut_for(const struct shc_shout *shout, bool arena)
 {
     const struct shc_task *task = shout->task;
-    const struct shc_arena_geometry *g = &task->arena->geometry;
-    struct shc_cut cut = {.place_bytes = shc_select_piece(task->tuning, shout->total_bytes,
-                                                          g->shout_bytes, task->seat->world_size)};
-    cut.depth = (uint32_t)(g->shout_depth * g->shout_bytes / cut.place_bytes);
-    const size_t end = shc_arena_places_end(&task->arena->shouted);
-    cut.first = (uint32_t)(shc_div_ceil(end, cut.place_bytes) % cut.depth);
-    cut_places(&cut, shout);
-    return cut;
-}
-
-static struct shc_cut cut_small(const struct shc_shout *shout)
-{
     struct shc_cut cut = {.place_bytes = SHC_SMALL_SLOT_BYTES, .depth = SHC_SMALL_SLOTS};
-    cut_places(&cut, shout);
+    if (arena) {
+        const struct shc_arena_geometry *g = &task->arena->geometry;
+        cut.place_bytes = shc_select_piece(task->tuning, shout->total_bytes, g->shout_bytes,
+                                           task->seat->world_size);
+        cut.depth = (uint32_t)(g->shout_depth * g->shout_bytes / cut.place_bytes);
+        const size_t end = shc_arena_places_end(&task->arena->shouted);
+        cut.first = (uint32_t)(shc_div_ceil(end, cut.place_bytes) % cut.depth);
+    }
+    /* Opaque elements may not divide it. */
+    cut.chunk_bytes = cut.place_bytes - cut.place_bytes % task->call.elem_bytes;
+    cut.chunk_count = shc_plan_chunk_count(shout->total_bytes, cut.chunk_bytes);
     return cut;
 }
 
@@ -239,39 +230,29 @@ static void leave_places(const struct shout_flow *flow)
     struct shc_arena *arena = flow->shout->task->arena;
     arena->shouted = (struct shc_arena_places){
         .epoch = flow->shout->task->wait.epoch,
-        .first = flow->cut.first * flow->cut.place_bytes,
-        .bytes = (size_t)flow->cut.chunk_count * flow->cut.place_bytes,
-        .ring = flow->cut.depth * flow->cut.place_bytes,
+        .first = flow->shout->cut.first * flow->shout->cut.place_bytes,
+        .bytes = (size_t)flow->shout->cut.chunk_count * flow->shout->cut.place_bytes,
+        .ring = flow->shout->cut.depth * flow->shout->cut.place_bytes,
     };
     if (flow->gives)
         arena->stored_epoch = flow->shout->task->wait.epoch;
 }
 
-/* `cut` for shout slots. */
-static bool is_free(const struct shc_task *task, const struct shc_cut *cut, uint64_t k)
-{
-    const size_t place = (cut->first + k) % cut->depth * cut->place_bytes;
-    return k < cut->depth &&
-           shc_arena_is_free(task->arena, task->wait.epoch, place, cut->place_bytes);
-}
-
-/* Behind the meeting, before the places are left. */
-static struct shout_flow flow_of(const struct shc_shout *shout, bool arena)
+/* pre: cut for shout slots. */
+static bool is_free(const struct shc_shout *shout, uint64_t k)
 {
     const struct shc_task *task = shout->task;
-    struct shout_flow flow = {
-        .shout = shout,
-        .small = !arena,
-        .cut = shout->cut,
-        .gives = is_giver(shout, task->seat->rank),
-        .takes = is_taker(shout, task->seat->rank),
-        .announced = shout->announced,
-    };
+    return k < shout->cut.depth && shc_arena_is_free(task->arena, task->wait.epoch,
+                                                     place_of(shout, k), shout->cut.place_bytes);
+}
+
+/* Once, before the places of this flow are left. Without an arena nothing is announced. */
+static void cut_once(struct shc_shout *shout, bool arena)
+{
     if (shout->cut.depth > 0)
-        return flow;
-    flow.cut = arena ? cut_shouts(shout) : cut_small(shout);
-    flow.announced = shout->announces && is_free(task, &flow.cut, 0);
-    return flow;
+        return;
+    shout->cut = cut_for(shout, arena);
+    shout->announced = shout->announced && is_free(shout, 0);
 }
 
 /* Who stored nothing in the operation before has met all behind their reading of its memory. */
@@ -279,28 +260,27 @@ static bool may_store(const struct shc_shout *shout, uint64_t k)
 {
     const struct shc_task *task = shout->task;
     const bool rested = task->arena->stored_epoch + 1 < task->wait.epoch;
-    return (rested && k < shout->cut.depth) || is_free(task, &shout->cut, k);
+    return (rested && k < shout->cut.depth) || is_free(shout, k);
 }
 
 static void begin_chunk(struct shc_shout *shout)
 {
     struct shc_task *task = shout->task;
     const uint64_t k = shout->begun++;
-    shout->give(task, shc_plan_chunk(shout->total_bytes, shout->cut.chunk_bytes, k),
-                shout_place(task, &shout->cut, task->seat->rank, k));
+    shout->give(task, chunk_of(shout, k),
+                shc_arena_shouts(task->arena, task->seat->rank) + place_of(shout, k));
 }
 
 void shc_shout_begin(struct shc_shout *shout)
 {
     struct shc_task *task = shout->task;
-    shout->announces = task->arena->made;
+    shout->announced = task->arena->made;
     /* Who only takes finds out behind its call line. */
-    if (!shout->announces || !is_giver(shout, task->seat->rank))
+    if (!shout->announced || !is_giver(shout, task->seat->rank))
         return;
     const bool timed = pace_of(task) != NULL;
     const uint64_t since_ns = timed ? shc_clock_ns() : 0;
-    shout->cut = cut_shouts(shout);
-    shout->announced = is_free(task, &shout->cut, 0);
+    cut_once(shout, true);
     if (shout->announced)
         begin_chunk(shout);
     shout->begun_ns = timed ? shc_clock_ns() - since_ns : 0;
@@ -314,15 +294,14 @@ void shc_shout_go_on(struct shc_shout *shout)
         is_taker(shout, task->seat->rank) || (pace && shc_pace_tries(pace)))
         return;
     const uint64_t since_ns = pace ? shc_clock_ns() : 0;
-    if (shout->cut.depth == 0)
-        shout->cut = cut_shouts(shout);
+    cut_once(shout, true);
     const bool eager = shout->total_bytes <= EAGER_BYTES;
     while (shout->begun < shout->cut.chunk_count && may_store(shout, shout->begun)) {
         if ((!eager && shc_call_all_here(&task->wait)) || shc_group_failed(task->seat))
             break;
         begin_chunk(shout);
         shc_progress_publish(task->seat, task->wait.epoch,
-                             shout->first_step + shc_plan_step_out(shout->begun - 1));
+                             step(shout, shc_plan_step_out(shout->begun - 1)));
     }
     shout->begun_ns += pace ? shc_clock_ns() - since_ns : 0;
 }
@@ -340,22 +319,29 @@ static void ask_ahead(const struct shout_flow *flow)
     if (flow->small || flow->takes || (pace && pace->way == SHC_WAY_PAST) ||
         flow->shout->total_bytes > task->tuning->ask_ahead_bytes)
         return;
-    const size_t wanted = flow->shout->total_bytes;
     const size_t bytes =
-        shc_plan_free_bytes(flow->cut.chunk_count, flow->cut.depth, flow->cut.place_bytes, wanted);
-    for (size_t done = 0; done < bytes; done += flow->cut.place_bytes)
+        shc_plan_free_bytes(flow->shout->cut.chunk_count, flow->shout->cut.depth,
+                            flow->shout->cut.place_bytes, flow->shout->total_bytes);
+    for (size_t done = 0; done < bytes; done += flow->shout->cut.place_bytes)
         shc_cpu_will_store(
-            slot_of(flow, task->seat->rank, flow->cut.chunk_count + done / flow->cut.place_bytes),
-            shc_min_size(flow->cut.place_bytes, bytes - done));
+            slot_of(flow, task->seat->rank,
+                    flow->shout->cut.chunk_count + done / flow->shout->cut.place_bytes),
+            shc_min_size(flow->shout->cut.place_bytes, bytes - done));
 }
 
-enum shc_status shc_shout_run(const struct shc_shout *shout)
+enum shc_status shc_shout_run(struct shc_shout *shout)
 {
     struct shc_task *task = shout->task;
     bool arena;
     SHC_TRY(shc_task_arena(task, &arena));
-    struct shout_flow flow = flow_of(shout, arena);
-    const uint64_t n = flow.cut.chunk_count;
+    cut_once(shout, arena);
+    struct shout_flow flow = {
+        .shout = shout,
+        .small = !arena,
+        .gives = is_giver(shout, task->seat->rank),
+        .takes = is_taker(shout, task->seat->rank),
+    };
+    const uint64_t n = shout->cut.chunk_count;
     SHC_TRY(shc_check_length(task, n));
     if (arena)
         leave_places(&flow);

@@ -22,12 +22,12 @@ static const struct shc_tuning preset = {
     },
     /* A turn ends soon, so that the next one finds its lines in the nearest cache, until the input
      * is larger than that anyway; then fewer flags count. */
-    .turn_bytes      = 64 << 10,
-    .long_turn_bytes = 8 << 20,
-    .flag_bytes      = 2 << 10,
-    .stream_bytes    = 32 << 10,
+    .turn_bytes       = 64 << 10,
+    .long_turn_bytes  = 8 << 20,
+    .flag_bytes       = 2 << 10,
+    .stream_bytes     = 32 << 10,
     .stream_out_bytes = 16 << 20,
-    .ask_ahead_bytes = 32 << 10,
+    .ask_ahead_bytes  = 32 << 10,
     /* The root no longer copies all of it; blocks that the caches still have come to the others
      * faster through staging memory, where few wait for them. */
     .scatter_cma_bytes         = 8 << 20,
@@ -52,7 +52,7 @@ struct shc_tuning shc_tuning_preset(unsigned amd_family, size_t cache_bytes)
     struct shc_tuning tuning = preset;
     if (cache_bytes > 0)
         tuning.stream_out_bytes =
-            cache_bytes / 2; /* beside an input, and what the other rank has */
+            cache_bytes / 2; /* an input, and the other rank's, are there, too */
     if (amd_family == ZEN_5)
         tuning.ask_ahead_bytes = ZEN_5_ASKS_UP_TO;
     return tuning;

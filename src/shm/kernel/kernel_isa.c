@@ -406,16 +406,10 @@ SHC_INLINE void stream_line(char *to, const char *from)
 
 SHC_INLINE void pass_line(char *out, char *cell, const char *next)
 {
-#if defined(__AVX512F__)
-    const __m512i theirs = _mm512_loadu_si512(cell);
-    _mm512_storeu_si512(cell, _mm512_loadu_si512(next));
-    _mm512_stream_si512((__m512i *)(void *)out, theirs);
-#else
     char theirs[STREAM_BYTES];
     memcpy(theirs, cell, sizeof theirs);
     memcpy(cell, next, STREAM_BYTES);
     stream_line(out, theirs);
-#endif
 }
 
 static void exchange_past(void *out, void *cell, const void *next, size_t bytes)

@@ -24,10 +24,10 @@
  * A rank's range begins with the cells of slot 0 of all pairs that lie in it; those of the other
  * slots come behind, and its shout slots lie over these. No operation stores to both, and behind a
  * meeting all have read what lay there. In front of one only two things are stored: chunk 0 into cells
- * of slot 0, and shout slots (shc_shout_begin(), shc_shout_go_on()) that the operation before left alone, or all by a rank that
- * stored nothing in it (`stored_epoch`). The latter holds because nobody else touches that part of its
- * range either, in an operation in which it stores nothing itself: the cells there are its own and its
- * peer's.
+ * of slot 0, and shout slots that the operation before left alone, or all by a rank that stored nothing
+ * in it (`stored_epoch`; shc_shout_begin(), shc_shout_go_on()). The latter holds because nobody else
+ * touches that part of its range either, in an operation in which it stores nothing itself: the cells
+ * there are its own and its peer's.
  */
 
 #include "shm/proto/seat.h"

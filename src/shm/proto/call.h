@@ -6,8 +6,8 @@
  * Two lines per rank, by parity of the epoch. A rank leaves operation k-1 only after all ranks have
  * published it, and a rank that has published k-1 has read all of k-2: so line k & 1 is free when k
  * begins. (With one line a rank that returns from k and publishes k+1 overwrites a k that another
- * has not read yet.) The same holds for the small slots, and for relay slots. It holds for everybody, so that in a world of
- * two the one that has read a line stores to it next (shc_seat_host()).
+ * has not read yet.) The same holds for the small slots, and for relay slots. It holds for everybody, so
+ * that in a world of two the one that has read a line stores to it next (shc_seat_host()).
  *
  * What a call is in words lies elsewhere, always with the rank: it is read for messages, and to know
  * whether a rank that has left had made the call.

@@ -160,12 +160,22 @@ SHC_INLINE char *shc_seat_small_slot(const struct shc_seat *seat, int rank, uint
     return shc_seat_slot_in(seat, shc_seat_host(seat, rank, epoch), epoch);
 }
 
+SHC_INLINE struct shc_cma_shm *shc_seat_cma(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    return (struct shc_cma_shm *)(void *)(shc_seat_block(seat, rank) + SHC_CMA_OFFSET) +
+           (epoch & 1);
+}
+
+SHC_INLINE size_t shc_seat_mail_offset(const struct shc_seat *seat, int rank)
+{
+    return SHC_BLOCKS_OFFSET + (size_t)seat->world_size * SHC_BLOCK_BYTES +
+           (size_t)rank * seat->mail.total_bytes;
+}
+
 /* Behind the last mailbox. */
 SHC_INLINE size_t shc_seat_relay_offset(const struct shc_seat *seat, int slot)
 {
-    return SHC_BLOCKS_OFFSET +
-           (size_t)seat->world_size * (SHC_BLOCK_BYTES + seat->mail.total_bytes) +
-           (size_t)slot * SHC_RELAY_BYTES;
+    return shc_seat_mail_offset(seat, seat->world_size) + (size_t)slot * SHC_RELAY_BYTES;
 }
 
 SHC_INLINE char *shc_seat_relay(const struct shc_seat *seat, int slot)
@@ -185,18 +195,6 @@ SHC_INLINE void shc_relay_pass(struct shc_seat *seat, int giver, uint64_t epoch)
         relay->slot = 1 - relay->slot;
     relay->giver = giver;
     relay->epoch = epoch;
-}
-
-SHC_INLINE struct shc_cma_shm *shc_seat_cma(const struct shc_seat *seat, int rank, uint64_t epoch)
-{
-    return (struct shc_cma_shm *)(void *)(shc_seat_block(seat, rank) + SHC_CMA_OFFSET) +
-           (epoch & 1);
-}
-
-SHC_INLINE size_t shc_seat_mail_offset(const struct shc_seat *seat, int rank)
-{
-    return SHC_BLOCKS_OFFSET + (size_t)seat->world_size * SHC_BLOCK_BYTES +
-           (size_t)rank * seat->mail.total_bytes;
 }
 
 /* The bell of a rank's mailbox: rung by everybody who has something for it. */

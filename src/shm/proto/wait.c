@@ -473,7 +473,7 @@ const char *shc_call_lent_slot(const struct shc_seat *seat, uint64_t before)
         return shc_seat_slot_in(seat, seat->rank, before);
     if (relay->epoch == before)
         return shc_seat_relay(seat, relay->slot);
-    return relay->giver == seat->rank ? shc_seat_relay(seat, !relay->slot) : NULL;
+    return relay->giver == seat->rank ? shc_seat_relay(seat, 1 - relay->slot) : NULL;
 }
 
 /* Behind the meeting. */
