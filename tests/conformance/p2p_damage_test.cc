@@ -17,6 +17,7 @@ const uint32_t kBytes = 64;
 struct Damage {
     const char *name;
     void (*harm)(shc_line_shm &line);
+    bool by_shuttle = false; // it is a shuttle's line
 };
 
 void PrintTo(const Damage &damage, std::ostream *out)
@@ -27,7 +28,7 @@ void PrintTo(const Damage &damage, std::ostream *out)
 void in_window(shc_line_shm &line, unsigned window, uint32_t bytes)
 {
     line.window = static_cast<uint8_t>(window);
-    line.piece = bytes & 0xffffff;
+    line.piece = bytes;
     line.bytes = bytes;
 }
 
@@ -47,6 +48,17 @@ const Damage kDamages[] = {
     {"NoWindow", [](shc_line_shm &line) { in_window(line, SHC_WINDOW_NAMES, kBytes); }},
     {"AShuttleThatTheReaderHolds",
      [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_THEIRS, kBytes); }},
+    {"AShuttleWhoseLineItIsNot",
+     [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_OURS, kBytes); }},
+    {"NotTheShuttleWhoseLineItIs",
+     [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_THEIRS, kBytes); }, true},
+    {"AWindowInAShuttlesLine", [](shc_line_shm &line) { in_window(line, 0, kBytes); }, true},
+    {"NothingInAShuttlesLine", [](shc_line_shm &line) { in_window(line, SHC_NO_WINDOW, kBytes); },
+     true},
+    {"MoreThanAShuttle",
+     [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_OURS, SHC_WINDOW_BYTES + 1); }, true},
+    {"AWordByShuttle", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CTS); }, true},
+    {"AChunkByShuttle", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CHUNK); }, true},
     {"AFerryThatTheReaderHolds",
      [](shc_line_shm &line) { in_window(line, SHC_FERRY_THEIRS, kBytes); }},
     {"MoreThanAFerry",
@@ -80,15 +92,18 @@ const Damage kDamages[] = {
 };
 
 // A whole message of kBytes in its line, but for the harm.
-void post_line(Rank &rank, const Damage *damage)
+void post_line(Rank &rank, bool by_shuttle, const Damage *damage)
 {
     shc_p2p &p2p = rank.comm->p2p;
     shc_lock_take(&p2p.lock);
-    shc_line_shm *line = shc_pair_draft(&p2p.pairs, 1);
+    const int window = by_shuttle ? shc_shuttle_lend(&p2p.pairs, 1, kBytes) : -1;
+    ASSERT_EQ(window, by_shuttle ? SHC_SHUTTLE_OURS : -1);
+    shc_line_shm *line =
+        by_shuttle ? shc_shuttle_line(&p2p.pairs, 1, window) : shc_pair_draft(&p2p.pairs, 1);
     line->kind = SHC_LINE_EAGER;
     line->dtype = SHC_UINT8;
     line->elem_bytes = 1;
-    line->window = SHC_NO_WINDOW;
+    line->window = by_shuttle ? SHC_SHUTTLE_OURS : SHC_NO_WINDOW;
     line->piece = kBytes;
     line->way = SHC_WAY_PLAIN;
     line->tag = 0;
@@ -96,9 +111,11 @@ void post_line(Rank &rank, const Damage *damage)
     line->message = 0;
     line->bytes = kBytes;
     std::fill(std::begin(line->data), std::end(line->data), static_cast<uint8_t>(7));
+    if (by_shuttle)
+        std::fill_n(shc_window(&p2p.pairs, 0, 1, SHC_SHUTTLE_OURS), kBytes, char{7});
     if (damage)
         damage->harm(*line);
-    shc_pair_post(&p2p.pairs, 1);
+    shc_pair_post(&p2p.pairs, 1, line, window);
     shc_pair_ring(&p2p.pairs, 1);
     shc_lock_drop(&p2p.lock);
 }
@@ -132,7 +149,7 @@ TEST_P(DamagedLines, FailTheGroupAndTouchNothing)
                 receive_line(rank, SHC_ERR_ABORTED, 0xee);
                 return;
             }
-            post_line(rank, &GetParam());
+            post_line(rank, GetParam().by_shuttle, &GetParam());
             shc_op op = op_of(SHC_BARRIER);
             EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_ABORTED) << error_text();
         });
@@ -145,14 +162,15 @@ INSTANTIATE_TEST_SUITE_P(All, DamagedLines, testing::ValuesIn(kDamages),
 TEST(UndamagedLines, AreReceived)
 {
     for (Mode mode : all_modes())
-        run_ranks(mode, 2, [](Rank &rank) {
-            if (rank.rank == 1)
-                receive_line(rank, SHC_OK, 7);
-            else
-                post_line(rank, nullptr);
-            shc_op op = op_of(SHC_BARRIER);
-            EXPECT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
-        });
+        for (bool by_shuttle : {false, true})
+            run_ranks(mode, 2, [&](Rank &rank) {
+                if (rank.rank == 1)
+                    receive_line(rank, SHC_OK, 7);
+                else
+                    post_line(rank, by_shuttle, nullptr);
+                shc_op op = op_of(SHC_BARRIER);
+                EXPECT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+            });
 }
 
 } // namespace

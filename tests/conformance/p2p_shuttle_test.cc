@@ -170,18 +170,74 @@ TEST(Shuttles, AreNotMissedWhereThereAreNone)
         });
 }
 
-// The reply lies in the memory that the message came in: that is what a shuttle is for.
+// The reply lies in the memory that the message came in, whatever its size: that is what a shuttle is for.
+// Nothing else is stored to: no line in turn, and no word of what was read.
 TEST(Shuttles, CarryTheReplyInTheLinesOfTheMessage)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
         const shc_pair *pair = &rank.comm->p2p.pairs.pairs[1 - rank.rank];
-        for (int turn = 0; turn < 4; turn++) {
-            back_and_forth(rank, 1 - rank.rank, turn, 4096);
+        const size_t counts[] = {0, 24, 25, 88, 89, 4096, 16384};
+        for (int turn = 0; turn < 14; turn++) {
+            back_and_forth(rank, 1 - rank.rank, turn, counts[turn % 7]);
             // Rank 0's went back and forth; rank 1 has kept its own for a message of its own accord.
-            EXPECT_EQ(pair->shuttles.holds[0], true) << "its own, rank " << rank.rank;
-            EXPECT_EQ(pair->shuttles.holds[1], false) << "the other's, rank " << rank.rank;
+            EXPECT_EQ(pair->shuttles.where[0], SHC_HERE) << "its own, rank " << rank.rank;
+            EXPECT_EQ(pair->shuttles.where[1], SHC_AWAY) << "the other's, rank " << rank.rank;
+        }
+        EXPECT_EQ(pair->sent, 14u);
+        EXPECT_EQ(pair->turns_out, 0u);
+        EXPECT_EQ(pair->turns_in, 0u);
+    });
+}
+
+// A message by shuttle, and those in lines in turn behind and in front of it, are received in their order.
+TEST(Shuttles, ComeInTurnWithTheLines)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            const shc_pair *pair = &rank.comm->p2p.pairs.pairs[1 - rank.rank];
+            for (int turn = 0; turn < 200; turn++) {
+                const int count = 1 + turn % 5;
+                for (int sender : {0, 1})
+                    for (int i = 0; i < count; i++)
+                        Message(sender == rank.rank ? SHC_SEND : SHC_RECV, sender, 1 - rank.rank,
+                                turn * 8 + i, i % 2 ? 100 : 8)
+                            .run(rank);
+            }
+            EXPECT_GT(pair->turns_out, 0u);
+            EXPECT_LT(pair->turns_out, pair->sent);
+        });
+}
+
+// Many short messages in a row do not go by shuttle, but the first ones, before that is known.
+TEST(Shuttles, AreLeftToMessagesThatAreAnswered)
+{
+    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        const shc_pair *pair = &rank.comm->p2p.pairs.pairs[1 - rank.rank];
+        for (int turn = 0; turn < 4; turn++) {
+            for (int i = 0; i < 5; i++)
+                Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, i, 8).run(rank);
+            Message(rank.rank == 1 ? SHC_SEND : SHC_RECV, 1, 1 - rank.rank, 5, 8).run(rank);
+        }
+        if (rank.rank == 0) {
+            EXPECT_EQ(pair->sent - pair->turns_out, 1u);
         }
     });
+}
+
+// A second thread wants the lock while the first one looks for its answer: it gets it, and both go on.
+TEST(Shuttles, LeaveTheLockToWhoWantsIt)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            const auto pass = [&](int tag) {
+                for (int turn = 0; turn < 300; turn++)
+                    back_and_forth(rank, 1 - rank.rank, tag,
+                                   8 + 90 * static_cast<size_t>(turn % 2));
+            };
+            std::thread other([&] { pass(1); });
+            pass(2);
+            other.join();
+        });
 }
 
 const size_t kRound = size_t{SHC_BULK_WINDOWS} * SHC_BULK_BYTES;
@@ -350,14 +406,14 @@ TEST(Ferries, ComeBackWithTheReply)
         const shc_pair *pair = &rank.comm->p2p.pairs.pairs[1 - rank.rank];
         for (int turn = 0; turn < 4; turn++) {
             back_and_forth(rank, 1 - rank.rank, turn, SHC_FERRY_BYTES);
-            EXPECT_EQ(pair->ferries.holds[0], true) << "its own, rank " << rank.rank;
-            EXPECT_EQ(pair->ferries.holds[1], false) << "the other's, rank " << rank.rank;
+            EXPECT_EQ(pair->ferries.where[0], SHC_HERE) << "its own, rank " << rank.rank;
+            EXPECT_EQ(pair->ferries.where[1], SHC_AWAY) << "the other's, rank " << rank.rank;
         }
         EXPECT_EQ(pair->bulk_lent, 0u);
         for (int turn = 0; turn < 5; turn++)
             Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, turn, kRound).run(rank);
-        EXPECT_EQ(pair->ferries.holds[0], rank.rank == 1);
-        EXPECT_EQ(pair->ferries.holds[1], rank.rank == 1);
+        for (uint8_t where : pair->ferries.where)
+            EXPECT_EQ(where, rank.rank == 1 ? SHC_HERE : SHC_AWAY);
     });
 }
 
@@ -442,11 +498,11 @@ TEST(Ferries, AreHeldByWhoDropsTheMessage)
                 in.start(rank);
                 EXPECT_EQ(shc_request_wait(in.request, 0), SHC_ERR_MISMATCH);
                 const shc_pair &pair = rank.comm->p2p.pairs.pairs[peer];
-                EXPECT_TRUE(pair.ferries.holds[0]);
-                EXPECT_TRUE(pair.ferries.holds[1]);
+                EXPECT_EQ(pair.ferries.where[0], SHC_HERE);
+                EXPECT_EQ(pair.ferries.where[1], SHC_HERE);
                 Message(SHC_SEND, 1, 0, 1, SHC_FERRY_BYTES).run(rank);
-                EXPECT_TRUE(pair.ferries.holds[0]);
-                EXPECT_FALSE(pair.ferries.holds[1]) << "the one that came last goes first";
+                EXPECT_EQ(pair.ferries.where[0], SHC_HERE);
+                EXPECT_EQ(pair.ferries.where[1], SHC_AWAY) << "the one that came last goes first";
             }
         });
 }

@@ -46,6 +46,7 @@ int main(void)
     printf("mailbox + 0|%zu|mail bell\n", sizeof(struct shc_bell_shm));
     printf("mailbox + %d|p * %zu|ack\n", SHC_LINE_BYTES, sizeof(struct shc_ack_shm));
     printf("behind the acks|p * lines * %zu|line\n", sizeof(struct shc_line_shm));
+    printf("behind the lines|p * %zu|shuttle line\n", sizeof(struct shc_line_shm));
     printf("next page|%d * %d|window\n", SHC_WINDOWS, SHC_WINDOW_BYTES);
     printf("behind the windows|p * %d|shuttle\n", SHC_WINDOW_BYTES);
     printf("behind the shuttles|%d * %d|bulk\n", SHC_BULK_WINDOWS, SHC_BULK_BYTES);

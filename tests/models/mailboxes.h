@@ -11,6 +11,8 @@ void begin_mailboxes(Mailbox (&mailboxes)[kRanks], shc_seat (&seats)[kRanks],
         Mailbox &mailbox = mailboxes[rank];
         for (shc_line_shm &line : mailbox.lines)
             line.number.v_.store(0, rl::mo_relaxed, $);
+        for (shc_line_shm &line : mailbox.shuttle_lines)
+            line.number.v_.store(0, rl::mo_relaxed, $);
         for (shc_ack_shm &ack : mailbox.acks) {
             ack.taken.v_.store(0, rl::mo_relaxed, $);
             for (shc_a32 &word : ack.windows)

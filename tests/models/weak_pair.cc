@@ -39,7 +39,7 @@ const int kSender = 0, kReceiver = 1, kRanks = 2;
 struct Mailbox {
     char bell[SHC_LINE_BYTES];
     shc_ack_shm acks[kRanks];
-    shc_line_shm lines[kRanks * kLines];
+    shc_line_shm lines[kRanks * kLines], shuttle_lines[kRanks]; // no shuttles
     shc_word windows[SHC_WINDOWS], bulk[SHC_BULK_WINDOWS];
 };
 
@@ -55,7 +55,8 @@ struct Mail : rl::test_suite<Mail, kRanks> {
         mailboxes_now = mailboxes;
         begin_mailboxes(mailboxes, seats, pairs,
                         {rl::rand(2) ? kLines : kFewLines, offsetof(Mailbox, lines),
-                         offsetof(Mailbox, windows), offsetof(Mailbox, bulk), 0, sizeof(Mailbox)});
+                         offsetof(Mailbox, shuttle_lines), offsetof(Mailbox, windows),
+                         offsetof(Mailbox, bulk), 0, sizeof(Mailbox)});
     }
 
     void after()
@@ -73,18 +74,18 @@ struct Mail : rl::test_suite<Mail, kRanks> {
         if (window >= 0)
             shc_word_put(window_of(pairs[kSender], window), message);
         shc_word_put(&line->word, message * kNames + static_cast<uint64_t>(window + 1));
-        shc_pair_post(&pairs[kSender], kReceiver);
+        shc_pair_post(&pairs[kSender], kReceiver, line, window);
         return true;
     }
 
     bool receive(uint64_t message)
     {
         shc_pairs *mine = &pairs[kReceiver];
-        const shc_line_shm *line = shc_pair_peek(mine, kSender);
+        const shc_line_shm *line = shc_pair_peek(mine, kSender).line;
         if (!line)
             return false;
         if (WITH(FAULT_take_early))
-            shc_pair_take(mine, kSender);
+            shc_pair_take(mine, kSender, SHC_NO_WINDOW);
         const uint64_t word = shc_word_get(&line->word);
         RL_ASSERT(word / kNames == message);
         if (word % kNames > 0) {
@@ -96,7 +97,7 @@ struct Mail : rl::test_suite<Mail, kRanks> {
                 shc_window_return(mine, kSender, static_cast<uint32_t>(name), sizeof(shc_word));
         }
         if (!WITH(FAULT_take_early))
-            shc_pair_take(mine, kSender);
+            shc_pair_take(mine, kSender, SHC_NO_WINDOW);
         return true;
     }
 

@@ -5,17 +5,23 @@
 //
 // Runs the real src/shm/proto/pair.c; docs/PROTOCOL.md, section 9, Shuttles, Ferries, and edge pair/line.
 // Two ranks send to one another and receive, in any order, but never more than three messages ahead; an odd
-// message takes a ferry if its sender holds one, an even one, or one that finds none, a shuttle, else the
-// only window, else its line. What a chunk by ferry takes back with it is the receiver's next message.
-// All are plain memory: relacy reports a race where no edge orders two accesses.
+// message takes a ferry if its sender holds one, an even one, or one that finds none, a shuttle and its line,
+// else the next line in turn and the only window, or none. What a chunk by ferry takes back with it is the
+// receiver's next message. All are plain memory: relacy reports a race where no edge orders two accesses.
 //
 // FAULT_post_relaxed      the store of a line's number is relaxed
 // FAULT_peek_relaxed      the load of it is relaxed
 // FAULT_held_unread       who receives a shuttle or a ferry holds it before it has read it
 // FAULT_kept              who sends one goes on holding it
 // FAULT_wrong_shuttle     the receiver takes the other one of its kind for the one that is named
+// FAULT_whosever          a line's number does not say whose message it is
+// FAULT_any_order         a shuttle's line is taken although one in turn is in front of it
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
+#include "shm/proto/layout.h"
+const uint64_t kOfHigher = SHC_LINE_OF_HIGHER;
+#undef SHC_LINE_OF_HIGHER
+#define SHC_LINE_OF_HIGHER (WITH(FAULT_whosever) ? 0 : kOfHigher)
 #include "shm/proto/pair.h"
 
 #undef calloc // C allows what C++ does not
@@ -36,7 +42,7 @@ const int kRanks = 2;
 struct Mailbox {
     char bell[SHC_LINE_BYTES];
     shc_ack_shm acks[kRanks];
-    shc_line_shm lines[kRanks * kLines];
+    shc_line_shm lines[kRanks * kLines], shuttle_lines[kRanks];
     shc_word windows[SHC_WINDOWS + kRanks], bulk[SHC_BULK_WINDOWS], ferry;
 };
 
@@ -51,8 +57,9 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
     {
         mailboxes_now = mailboxes;
         begin_mailboxes(mailboxes, seats, pairs,
-                        {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, windows),
-                         offsetof(Mailbox, bulk), kRanks, sizeof(Mailbox)});
+                        {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, shuttle_lines),
+                         offsetof(Mailbox, windows), offsetof(Mailbox, bulk), kRanks,
+                         sizeof(Mailbox)});
     }
 
     void after()
@@ -61,10 +68,19 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
             shc_pairs_fini(&each);
     }
 
-    static int lend(shc_pairs *mine, int peer, uint64_t message)
+    // An odd message leaves the shuttles alone if a line in turn is free.
+    static int lend(shc_pairs *mine, int peer, uint64_t message, bool in_turn)
     {
-        const int ferry = message % 2 == 1 ? shc_ferry_lend(mine, peer) : -1;
-        return ferry >= 0 ? ferry : shc_window_lend(mine, peer, true);
+        int name = message % 2 == 1 && in_turn ? shc_ferry_lend(mine, peer) : -1;
+        if (name < 0)
+            name = shc_shuttle_lend(mine, peer, sizeof(shc_line_shm));
+        return name < 0 && in_turn ? shc_window_lend(mine, peer, true) : name;
+    }
+
+    // Of each rank: no two words that are the same.
+    static uint64_t word_for(int sender, uint64_t message)
+    {
+        return message * kRanks + static_cast<uint64_t>(sender);
     }
 
     // The first message of each goes through the shuttle in its own mailbox, the second through the ferry;
@@ -73,18 +89,20 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
     {
         shc_pairs *mine = &pairs[me];
         shc_line_shm *line = shc_pair_draft(mine, 1 - me);
+        const int name = lend(mine, 1 - me, message, line != nullptr);
+        if (name >= 0 && shc_window_is_shuttle(static_cast<uint32_t>(name)))
+            line = shc_shuttle_line(mine, 1 - me, name);
         if (!line)
             return false;
-        const int name = lend(mine, 1 - me, message);
         RL_ASSERT(message > 0 || name == SHC_SHUTTLE_OURS);
         RL_ASSERT(message != 1 || shc_window_is_ferry(static_cast<uint32_t>(name)));
         if (WITH(FAULT_kept) && name >= SHC_WINDOWS) // the peer calls it by the other name
             shc_window_return(mine, 1 - me, other_name(static_cast<uint32_t>(name)),
                               sizeof(shc_word));
         if (name >= 0)
-            shc_word_put(word_of(*mine, me, 1 - me, name), message);
-        shc_word_put(&line->word, message * kNames + static_cast<uint64_t>(name + 1));
-        shc_pair_post(mine, 1 - me);
+            shc_word_put(word_of(*mine, me, 1 - me, name), word_for(me, message));
+        shc_word_put(&line->word, word_for(me, message) * kNames + static_cast<uint64_t>(name + 1));
+        shc_pair_post(mine, 1 - me, line, name);
         return true;
     }
 
@@ -92,28 +110,45 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
     {
         shc_pairs *mine = &pairs[me];
         const int peer = 1 - me;
-        const shc_line_shm *line = shc_pair_peek(mine, peer);
-        if (!line)
+        const shc_pair_found found = look(*mine, peer);
+        if (!found.line)
             return false;
-        const uint64_t word = shc_word_get(&line->word);
-        RL_ASSERT(word / kNames == message);
+        const uint64_t word = shc_word_get(&found.line->word);
+        RL_ASSERT(word / kNames == word_for(peer, message));
+        const uint32_t name = static_cast<uint32_t>(word % kNames) - 1;
+        RL_ASSERT(found.shuttle ==
+                  (shc_window_is_shuttle(name) ? name : static_cast<uint32_t>(SHC_NO_WINDOW)));
         if (word % kNames > 0)
-            read(me, static_cast<uint32_t>(word % kNames) - 1, message);
-        shc_pair_take(mine, peer);
+            read(me, name, message);
+        shc_pair_take(mine, peer, found.shuttle);
         return true;
+    }
+
+    static shc_pair_found look(const shc_pairs &mine, int peer)
+    {
+        shc_pair_watch watch = shc_pair_next(&mine, peer);
+        for (uint64_t ahead = 1; WITH(FAULT_any_order) && ahead < kAhead; ahead++) {
+            shc_pair_watch later = watch;
+            later.want += ahead;
+            const shc_pair_found found = shc_pair_look(&later);
+            if (found.shuttle != SHC_NO_WINDOW)
+                return found;
+        }
+        return shc_pair_look(&watch);
     }
 
     void read(int me, uint32_t name, uint64_t message)
     {
         shc_pairs *mine = &pairs[me];
         const int peer = 1 - me;
-        RL_ASSERT(shc_window_exists(mine, peer, name));
+        RL_ASSERT(shc_window_is_shuttle(name) || shc_window_exists(mine, peer, name));
         if (WITH(FAULT_held_unread)) {
             shc_window_return(mine, peer, name, sizeof(shc_word));
-            const int next = lend(mine, peer, message);
-            shc_word_put(word_of(*mine, me, peer, next), message + 1);
+            const int next = lend(mine, peer, message, true);
+            shc_word_put(word_of(*mine, me, peer, next), word_for(me, message + 1));
         }
-        RL_ASSERT(shc_word_get(word_of(*mine, peer, me, static_cast<int>(name))) == message);
+        RL_ASSERT(shc_word_get(word_of(*mine, peer, me, static_cast<int>(name))) ==
+                  word_for(peer, message));
         if (WITH(FAULT_wrong_shuttle) && name >= SHC_WINDOWS)
             name = other_name(name);
         shc_window_return(mine, peer, name, sizeof(shc_word));
@@ -151,10 +186,14 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
 
 bool is_number(const void *address)
 {
-    for (int rank = 0; rank < kRanks; rank++)
+    for (int rank = 0; rank < kRanks; rank++) {
         for (const shc_line_shm &line : mailboxes_now[rank].lines)
             if (address == &line.number)
                 return true;
+        for (const shc_line_shm &line : mailboxes_now[rank].shuttle_lines)
+            if (address == &line.number)
+                return true;
+    }
     return false;
 }
 

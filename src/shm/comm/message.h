@@ -33,7 +33,7 @@ struct shc_message {
     int source; /* of a receive: who sent it, once that is known; else -1 */
     int32_t tag;
     uint64_t post;   /* the order of posting on this rank */
-    uint64_t number; /* of the pair's messages, once it is announced or matched */
+    uint32_t number; /* of the pair's messages, once it is announced or matched; goes round */
     struct shc_buf buf;
     struct shc_shape shape;
     struct shc_shape other; /* REFUSE_DUE: the sender's */

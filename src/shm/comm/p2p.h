@@ -52,7 +52,7 @@ struct shc_p2p_peer {
     struct shc_queue sends;    /* to it; headers go out in this order */
     struct shc_stray *strays;
     struct shc_stray *last_stray;
-    uint64_t messages; /* headers sent to it */
+    uint32_t messages; /* headers sent to it */
 };
 
 struct shc_p2p {
@@ -67,6 +67,7 @@ struct shc_p2p {
     int first_peer;                         /* whose lines are read first in the next pass */
     int pending;                            /* requests that are not over */
     int waiters; /* threads inside shc_p2p_wait(), or looking for a line at once */
+    int crowded; /* so many receives at once do not look for their line under the lock */
     bool closed;
     bool finished; /* in this pass something ended */
     uint64_t judged_ns, asked_ns;

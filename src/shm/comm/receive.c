@@ -36,13 +36,23 @@ static inline void look_at_header(struct shc_line_shm *header, const struct shc_
     memcpy(header, line, offsetof(struct shc_line_shm, data));
 }
 
+/* Does it name what its bytes can be in? A shuttle's line itself, and no other that. */
+static inline bool is_there(const struct shc_p2p *p2p, int peer, uint32_t shuttle,
+                            const struct shc_line_shm *line)
+{
+    if (shuttle != SHC_NO_WINDOW)
+        return line->window == shuttle && line->kind <= SHC_LINE_RTS;
+    return line->window == SHC_NO_WINDOW || shc_window_exists(&p2p->pairs, peer, line->window);
+}
+
 /* A line comes from another process: nothing it says may lead outside. */
-static inline bool is_sound(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+static inline bool is_sound(const struct shc_p2p *p2p, int peer, uint32_t shuttle,
+                            const struct shc_line_shm *line)
 {
     const size_t room =
         line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : shc_window_bytes(line->window);
-    return (line->window == SHC_NO_WINDOW || shc_window_exists(&p2p->pairs, peer, line->window)) &&
-           line->piece <= room && (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
+    return is_there(p2p, peer, shuttle, line) && line->piece <= room &&
+           (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
            (line->kind != SHC_LINE_RTS || (line->piece < line->bytes && line->elem_bytes > 0 &&
                                            line->piece % line->elem_bytes == 0));
 }
@@ -51,7 +61,7 @@ static inline bool is_sound(const struct shc_p2p *p2p, int peer, const struct sh
 static inline const char *piece_of(const struct shc_p2p *p2p, int peer,
                                    const struct shc_line_shm *line, const uint8_t *data)
 {
-    return line->window == SHC_NO_WINDOW
+    return line->window == SHC_NO_WINDOW || shc_window_spares(line->window, line->piece)
                ? (const char *)data
                : shc_window(&p2p->pairs, peer, p2p->comm->seat.rank, line->window);
 }
@@ -130,11 +140,16 @@ static struct shc_request *match(struct shc_p2p *p2p, int peer, int32_t tag)
     return named;
 }
 
-/* Bulk windows are read in their order: what is in them is put aside. False: no memory. */
+/* Bulk windows are read in their order: what is in them is put aside. False: no memory. What a shuttle's
+ * line holds is aside already. */
 static bool put_aside(struct shc_p2p *p2p, int peer, struct shc_stray *stray)
 {
     struct shc_line_shm *line = &stray->line;
     stray->piece = NULL;
+    if (shc_window_spares(line->window, line->piece)) {
+        shc_shuttle_keep(&p2p->pairs, peer, line->window);
+        line->window = SHC_NO_WINDOW;
+    }
     if (!is_in_bulk(line))
         return true;
     stray->piece = malloc(line->piece ? line->piece : 1);
@@ -188,7 +203,7 @@ static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_shm
     return true;
 }
 
-static struct shc_request *find_number(const struct shc_queue *queue, uint64_t number,
+static struct shc_request *find_number(const struct shc_queue *queue, uint32_t number,
                                        enum shc_message_state state)
 {
     struct shc_request *request = queue->first;
@@ -235,22 +250,24 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
 }
 
 /* False when the line makes no sense here. */
-static bool take_line(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
-                      const uint8_t *data, bool *kept)
+static bool take_line(struct shc_p2p *p2p, int peer, struct shc_pair_found found, bool *kept)
 {
+    const uint8_t *data = found.line->data;
+    struct shc_line_shm line;
+    look_at_header(&line, found.line);
     *kept = true;
-    if (!is_sound(p2p, peer, line))
+    if (!is_sound(p2p, peer, found.shuttle, &line))
         return false;
-    switch (line->kind) {
+    switch (line.kind) {
     case SHC_LINE_EAGER:
     case SHC_LINE_RTS:
-        *kept = take_header(p2p, peer, line, data);
+        *kept = take_header(p2p, peer, &line, data);
         return true;
     case SHC_LINE_CTS:
     case SHC_LINE_REFUSE:
-        return take_word(p2p, peer, line);
+        return take_word(p2p, peer, &line);
     case SHC_LINE_CHUNK:
-        return take_chunk(p2p, peer, line, data);
+        return take_chunk(p2p, peer, &line, data);
     default:
         return false;
     }
@@ -260,25 +277,23 @@ static bool take_line(struct shc_p2p *p2p, int peer, const struct shc_line_shm *
 void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
 {
     for (uint32_t i = 0; i < p2p->comm->seat.mail.lines; i++) {
-        const struct shc_line_shm *line = shc_pair_peek(&p2p->pairs, peer);
-        struct shc_line_shm header;
+        const struct shc_pair_found found = shc_pair_peek(&p2p->pairs, peer);
         bool kept;
         /* While nothing pends, whoever comes next may want just this, and it is not put aside. */
-        if (!line || p2p->pending == 0)
+        if (!found.line || p2p->pending == 0)
             return;
-        look_at_header(&header, line);
-        if (!take_line(p2p, peer, &header, line->data, &kept)) {
+        if (!take_line(p2p, peer, found, &kept)) {
             char reason[160];
             snprintf(reason, sizeof reason,
                      "rank %d found a line of rank %d that no message explains (kind %u): the "
                      "shared memory is damaged",
-                     p2p->comm->seat.rank, peer, header.kind);
+                     p2p->comm->seat.rank, peer, found.line->kind);
             shc_p2p_break(p2p, SHC_ERR_ABORTED, reason);
             return;
         }
         if (!kept)
             return;
-        shc_pair_take(&p2p->pairs, peer);
+        shc_pair_take(&p2p->pairs, peer, found.shuttle);
     }
 }
 
@@ -332,10 +347,14 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request)
 /* ---- at once ---- */
 
 /* Nobody looks at deadlines, members or the close meanwhile, so that it must end soon, however long
- * ranks are to spin: tens of microseconds at most. */
+ * ranks are to spin: tens of microseconds at most. The first of them under the lock, so that between a
+ * line's coming and the reading of its bytes there is no instruction that waits for it to be there: a
+ * processor that guesses its coming asks for both at once. */
 #define AT_ONCE_SPINS 1000
+#define LOCKED_SPINS  100
 
-enum receipt { RECEIVED, NOTHING_YET, NOT_AT_ONCE };
+/* Whoever wants the lock meanwhile gets it, and so many receives behind that look without. */
+#define CROWDED_RECEIVES 1000
 
 /* A whole message that the receive fits. */
 static inline bool is_whole(const struct shc_line_shm *line, const struct shc_message *m)
@@ -345,39 +364,128 @@ static inline bool is_whole(const struct shc_line_shm *line, const struct shc_me
            line->dtype_tag == m->shape.dtype_tag && line->bytes == m->shape.bytes;
 }
 
-/* The oldest line of the peer, if it is just what the receive wants and nothing is in front of it. */
-static inline enum receipt receive_oldest(struct shc_p2p *p2p, struct shc_message *m)
+/* Is nothing in front of the receive? */
+static inline bool is_first(const struct shc_p2p *p2p, int peer)
 {
-    const struct shc_p2p_peer *from = &p2p->peers[m->peer];
-    if (p2p->closed || shc_group_failed(&p2p->comm->seat) || from->posted.first || from->strays ||
-        p2p->posted_any.first)
-        return NOT_AT_ONCE;
-    const struct shc_line_shm *line = shc_pair_peek(&p2p->pairs, m->peer);
-    if (!line)
-        return NOTHING_YET;
-    struct shc_line_shm header;
-    look_at_header(&header, line);
-    if (!is_whole(&header, m) || !is_sound(p2p, m->peer, &header))
-        return NOT_AT_ONCE;
-    write_piece(p2p, m, &header, piece_of(p2p, m->peer, &header, line->data));
-    return_window(p2p, m->peer, &header);
-    shc_pair_take(&p2p->pairs, m->peer);
-    shc_pair_ring(&p2p->pairs, m->peer);
-    return RECEIVED;
+    const struct shc_p2p_peer *from = &p2p->peers[peer];
+    return !p2p->closed && !shc_group_failed(&p2p->comm->seat) && !from->posted.first &&
+           !from->strays && !p2p->posted_any.first;
 }
 
-/* Looks for the next line of the peer for some microseconds. The lock is held before and behind it. */
-static void await_line(struct shc_p2p *p2p, int peer)
+/* Are its bytes in the line, or in the shuttle whose line it is, and is it the whole message that the receive
+ * wants? Each of its fields is looked at once, and found to be what this rank knows by itself. */
+static inline bool is_plain(struct shc_pair_found found, const struct shc_message *m)
+{
+    const size_t room = found.shuttle == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : SHC_WINDOW_BYTES;
+    return is_whole(found.line, m) && found.line->window == found.shuttle &&
+           found.line->piece == m->shape.bytes && m->shape.bytes <= room;
+}
+
+/* Where they are: a processor need not wait for the line to know. */
+static inline const char *plain_piece(const struct shc_p2p *p2p, struct shc_pair_found found,
+                                      const struct shc_message *m)
+{
+    if (found.shuttle == SHC_NO_WINDOW || shc_window_spares(found.shuttle, m->shape.bytes))
+        return (const char *)found.line->data;
+    return shc_window(&p2p->pairs, m->peer, p2p->comm->seat.rank, found.shuttle);
+}
+
+/* The same, whatever the line names. */
+static SHC_NOINLINE bool receive_window(struct shc_p2p *p2p, struct shc_message *m,
+                                        struct shc_pair_found found)
+{
+    struct shc_line_shm line;
+    look_at_header(&line, found.line);
+    if (!is_whole(&line, m) || !is_sound(p2p, m->peer, found.shuttle, &line))
+        return false;
+    write_piece(p2p, m, &line, piece_of(p2p, m->peer, &line, found.line->data));
+    return_window(p2p, m->peer, &line);
+    return true;
+}
+
+/* The oldest line of the peer is this one, and nothing is in front of the receive. */
+static inline bool receive_line(struct shc_p2p *p2p, struct shc_message *m,
+                                struct shc_pair_found found)
+{
+    if (SHC_LIKELY(is_plain(found, m))) {
+        shc_buf_write(&m->buf, 0, plain_piece(p2p, found, m), m->shape.bytes);
+        if (found.shuttle != SHC_NO_WINDOW)
+            shc_shuttle_keep(&p2p->pairs, m->peer, found.shuttle);
+    } else if (!receive_window(p2p, m, found)) {
+        return false;
+    }
+    shc_pair_take(&p2p->pairs, m->peer, found.shuttle);
+    shc_pair_ring(&p2p->pairs, m->peer);
+    return true;
+}
+
+/* So many looks at the peer's next line are worth it. */
+static inline uint32_t spins_of(const struct shc_p2p *p2p, uint32_t most)
+{
+    const uint32_t spins = p2p->comm->seat.patience_p2p.spins;
+    return spins < most ? spins : most;
+}
+
+/* Looks for the next line of the peer for some microseconds under the lock, as long as nobody else wants it. */
+static inline struct shc_pair_found await_locked(struct shc_p2p *p2p,
+                                                 const struct shc_pair_watch *watch)
+{
+    struct shc_pair_found found = shc_pair_look(watch);
+    for (uint32_t spins = spins_of(p2p, LOCKED_SPINS); !found.line && spins > 0; spins--) {
+        if (shc_lock_is_awaited(&p2p->lock)) {
+            p2p->crowded = CROWDED_RECEIVES;
+            break;
+        }
+        shc_cpu_relax();
+        found = shc_pair_look(watch);
+    }
+    return found;
+}
+
+/* The same for longer, without the lock, which is held before and behind it. */
+static SHC_NOINLINE void await_unlocked(struct shc_p2p *p2p, const struct shc_pair_watch *watch)
 {
     p2p->waiters++; /* keeps the memory mapped */
-    const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, peer);
     shc_lock_drop(&p2p->lock);
-    uint32_t spins = p2p->comm->seat.patience_p2p.spins;
-    spins = spins < AT_ONCE_SPINS ? spins : AT_ONCE_SPINS;
-    for (; spins > 0 && !shc_pair_news(&watch); spins--)
+    uint32_t spins = spins_of(p2p, AT_ONCE_SPINS);
+    for (; spins > 0 && !shc_pair_look(watch).line; spins--)
         shc_cpu_relax();
     shc_lock_take(&p2p->lock);
     p2p->waiters--;
+}
+
+/* Is what comes from the peer an answer, and are the looks for it under the lock in nobody's way? Who receives
+ * one message after the other had better not look at the next one's line while it is filled. */
+static inline bool may_await_locked(struct shc_p2p *p2p, int peer)
+{
+    if (p2p->crowded > 0) {
+        p2p->crowded--;
+        return false;
+    }
+    return p2p->pairs.pairs[peer].run > 0;
+}
+
+/* The oldest line of the peer, if it is just what the receive wants and nothing is in front of it. False: the
+ * receive must be submitted. */
+static bool receive_oldest(struct shc_p2p *p2p, struct shc_message *kept)
+{
+    if (!is_first(p2p, kept->peer))
+        return false;
+    const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, kept->peer);
+    const bool alone = p2p->pending == 0; /* else somebody counts on our passes */
+    struct shc_pair_found found = alone && may_await_locked(p2p, kept->peer)
+                                      ? await_locked(p2p, &watch)
+                                      : shc_pair_look(&watch);
+    if (found.line)
+        return receive_line(p2p, kept, found);
+    if (!alone)
+        return false;
+    struct shc_message m = *kept; /* another thread may use it meanwhile */
+    await_unlocked(p2p, &watch);
+    if (!is_first(p2p, m.peer))
+        return false;
+    found = shc_pair_peek(&p2p->pairs, m.peer);
+    return found.line && receive_line(p2p, &m, found);
 }
 
 enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op, bool *over)
@@ -387,13 +495,7 @@ enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op
     if (op->peer == SHC_ANY_SOURCE)
         return SHC_OK; /* who submits it checks it */
     SHC_TRY(shc_p2p_lock_message(p2p, &p2p->received, op, &kept));
-    enum receipt receipt = receive_oldest(p2p, kept);
-    if (receipt == NOTHING_YET && p2p->pending == 0) { /* else somebody counts on our passes */
-        struct shc_message m = *kept;                  /* another thread may use it meanwhile */
-        await_line(p2p, m.peer);
-        receipt = receive_oldest(p2p, &m);
-    }
+    *over = receive_oldest(p2p, kept);
     shc_lock_drop(&p2p->lock);
-    *over = receipt == RECEIVED;
     return SHC_OK;
 }

@@ -20,13 +20,11 @@ static void put_shape(struct shc_line_shm *line, const struct shc_shape *shape)
     line->bytes = shape->bytes;
 }
 
+/* All but what name_piece() says. */
 static inline void fill_line(struct shc_line_shm *line, enum shc_line_kind kind,
                              const struct shc_message *m)
 {
     line->kind = (uint8_t)kind;
-    line->window = SHC_NO_WINDOW;
-    line->piece = 0;
-    line->way = SHC_WAY_PLAIN;
     line->tag = m->tag;
     line->message = m->number;
     put_shape(line, &m->shape);
@@ -37,12 +35,12 @@ static bool is_ferry(int window)
     return window >= 0 && shc_window_is_ferry((uint32_t)window);
 }
 
-/* So many bytes come with the line: in that window, or behind the header. */
+/* So many bytes come with the line: in that window, or behind the header if it is -1. */
 static inline void name_piece(struct shc_line_shm *line, int window, size_t bytes, enum shc_way way)
 {
     line->window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
-    line->piece = (uint32_t)bytes & 0xffffff;
-    line->way = (uint32_t)way & 0xff;
+    line->piece = (uint32_t)bytes;
+    line->way = (uint32_t)way;
 }
 
 /* Copies the message's next bytes, which fit there, into the line or into the window. Into a ferry by
@@ -51,8 +49,9 @@ static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, str
                              int window, size_t bytes)
 {
     const int me = p2p->pairs.seat->rank;
-    char *to =
-        window >= 0 ? shc_window(&p2p->pairs, me, m->peer, (uint32_t)window) : (char *)line->data;
+    char *to = window < 0 || shc_window_spares((uint32_t)window, bytes)
+                   ? (char *)line->data
+                   : shc_window(&p2p->pairs, me, m->peer, (uint32_t)window);
     const enum shc_way way = is_ferry(window) ? SHC_WAY_LINES : m->way;
     name_piece(line, window, bytes, way);
     if (window >= 0 && way == SHC_WAY_PAST)
@@ -123,24 +122,34 @@ static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
     return window;
 }
 
-/* The header goes out in that free line, with all the bytes. False: there is no room for them now. */
-static inline bool send_whole(struct shc_p2p *p2p, struct shc_message *m, struct shc_line_shm *line)
+enum sending { SENT, NO_LINE, NO_ROOM };
+
+/* The header goes out, with all the bytes: in a shuttle, or else in the next line in turn, if that is
+ * free and there is room for them now. */
+static inline enum sending send_whole(struct shc_p2p *p2p, struct shc_message *m)
 {
-    if (m->shape.bytes > SHC_WHOLE_BYTES)
-        return false;
-    int window = -1;
+    const size_t bytes = m->shape.bytes;
+    struct shc_line_shm *line;
+    int window = bytes <= SHC_WINDOW_BYTES ? shc_shuttle_lend(&p2p->pairs, m->peer, bytes) : -1;
     m->way = SHC_WAY_PLAIN;
-    if (m->shape.bytes > SHC_LINE_DATA_BYTES) {
-        window = m->shape.bytes > SHC_WINDOW_BYTES ? lend_for_all(p2p, m)
-                                                   : shc_window_lend(&p2p->pairs, m->peer, true);
-        if (window < 0)
-            return false;
+    if (window >= 0) {
+        line = shc_shuttle_line(&p2p->pairs, m->peer, window);
+    } else {
+        line = shc_pair_draft(&p2p->pairs, m->peer);
+        if (!line)
+            return NO_LINE;
+        if (bytes > SHC_WINDOW_BYTES)
+            window = bytes > SHC_WHOLE_BYTES ? -1 : lend_for_all(p2p, m);
+        else if (bytes > SHC_LINE_DATA_BYTES)
+            window = shc_window_lend(&p2p->pairs, m->peer, true);
+        if (window < 0 && bytes > SHC_LINE_DATA_BYTES)
+            return NO_ROOM;
     }
     m->number = p2p->peers[m->peer].messages++;
     fill_line(line, SHC_LINE_EAGER, m);
-    put_piece(p2p, line, m, window, m->shape.bytes);
-    shc_pair_post(&p2p->pairs, m->peer);
-    return true;
+    put_piece(p2p, line, m, window, bytes);
+    shc_pair_post(&p2p->pairs, m->peer, line, window);
+    return SENT;
 }
 
 /* Only one at a time is on its way, as its receiver may have to put it aside; and none while ways to
@@ -157,41 +166,46 @@ static bool may_send_long_head(struct shc_p2p *p2p, const struct shc_message *m)
 }
 
 /* The first bytes of a message that no window holds go with its header, if there is room for them:
- * they are on their way while the receiver is still busy with something else. */
-static void put_head(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m)
+ * they are on their way while the receiver is still busy with something else. Where, or -1. */
+static int lend_for_head(struct shc_p2p *p2p, struct shc_message *m, size_t *room)
 {
-    size_t room = SHC_HEAD_BYTES;
+    *room = SHC_HEAD_BYTES;
     if (m->shape.bytes <= SHC_WINDOW_BYTES)
-        return;
+        return -1;
     choose_way(p2p, m);
     int window = shc_ferry_lend(&p2p->pairs, m->peer);
-    if (window < 0 && may_send_long_head(p2p, m)) {
-        window = shc_window_lend_run(&p2p->pairs, m->peer, 1, &room);
-    } else if (window < 0) {
-        m->way = SHC_WAY_PLAIN; /* as any message in a window */
-        window = shc_window_lend_for_head(&p2p->pairs, m->peer);
-        room = SHC_WINDOW_BYTES;
-    }
     if (window >= 0)
-        put_piece(p2p, line, m, window, next_piece(m, room));
+        return window;
+    if (may_send_long_head(p2p, m))
+        return shc_window_lend_run(&p2p->pairs, m->peer, 1, room);
+    m->way = SHC_WAY_PLAIN; /* as any message in a window */
+    *room = SHC_WINDOW_BYTES;
+    window = shc_shuttle_lend(&p2p->pairs, m->peer, SHC_WINDOW_BYTES);
+    return window >= 0 ? window : shc_window_lend_for_head(&p2p->pairs, m->peer);
 }
 
 /* The header goes out, with all the bytes if they fit somewhere now. False: no line is free. */
 static bool announce(struct shc_p2p *p2p, struct shc_request *request)
 {
     struct shc_message *m = &request->message;
-    struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
-    if (!line)
-        return false;
-    /* One look at the line for both: an empty message is never announced, as nothing would follow. */
-    if (send_whole(p2p, m, line)) {
+    /* One look for both: an empty message is never announced, as nothing would follow. */
+    const enum sending sending = send_whole(p2p, m);
+    if (sending == SENT)
         shc_p2p_finish_ok(p2p, request);
-        return true;
-    }
+    if (sending != NO_ROOM)
+        return sending == SENT;
+    size_t room;
+    const int window = lend_for_head(p2p, m, &room);
+    struct shc_line_shm *line = window >= 0 && shc_window_is_shuttle((uint32_t)window)
+                                    ? shc_shuttle_line(&p2p->pairs, m->peer, window)
+                                    : shc_pair_draft(&p2p->pairs, m->peer); /* it was free above */
     m->number = p2p->peers[m->peer].messages++;
     fill_line(line, SHC_LINE_RTS, m);
-    put_head(p2p, line, m);
-    shc_pair_post(&p2p->pairs, m->peer);
+    if (window >= 0)
+        put_piece(p2p, line, m, window, next_piece(m, room));
+    else
+        name_piece(line, -1, 0, SHC_WAY_PLAIN);
+    shc_pair_post(&p2p->pairs, m->peer, line, window);
     m->state = SHC_MESSAGE_ANNOUNCED;
     return true;
 }
@@ -277,7 +291,7 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_shm *cam
     in->moved += taken;
     m->moved += given;
     note_ferry(m);
-    shc_pair_post(&p2p->pairs, peer);
+    shc_pair_post(&p2p->pairs, peer, line, came->window);
     if (m->moved == m->shape.bytes)
         shc_p2p_finish_ok(p2p, request);
     return true;
@@ -309,11 +323,11 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
         fill_line(line, SHC_LINE_CHUNK, m);
         line->bytes = m->moved;
         put_piece(p2p, line, m, window, next_piece(m, chunk_room(m, window)));
-        shc_pair_post(&p2p->pairs, m->peer);
+        shc_pair_post(&p2p->pairs, m->peer, line, window);
         m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer);
         /* Something has come, perhaps the header of a message that passes this one: the rest can go by
          * ferry. The next pass reads it. */
-        if (!owed && m->moved < m->shape.bytes && shc_pair_peek(&p2p->pairs, m->peer) &&
+        if (!owed && m->moved < m->shape.bytes && shc_pair_peek(&p2p->pairs, m->peer).line &&
             shc_window_has_bulk(&p2p->pairs, m->peer))
             return true;
     }
@@ -335,7 +349,8 @@ bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
             return false;
         bool grant = m->state == SHC_MESSAGE_GRANT_DUE;
         fill_line(line, grant ? SHC_LINE_CTS : SHC_LINE_REFUSE, m);
-        shc_pair_post(&p2p->pairs, peer);
+        name_piece(line, -1, 0, SHC_WAY_PLAIN);
+        shc_pair_post(&p2p->pairs, peer, line, -1);
         if (grant) {
             m->state = SHC_MESSAGE_FILLING;
         } else {
@@ -352,8 +367,7 @@ bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m)
     if (p2p->closed || shc_group_failed(seat) || p2p->peers[m->peer].sends.first ||
         (m->peer != seat->rank && shc_member_look(seat, m->peer) != SHC_MEMBER_ALIVE))
         return false;
-    struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
-    if (!line || !send_whole(p2p, m, line))
+    if (send_whole(p2p, m) != SENT)
         return false;
     shc_pair_ring(&p2p->pairs, m->peer);
     return true;

@@ -40,6 +40,13 @@ SHC_INLINE void shc_lock_take(struct shc_lock *lock)
         shc_os_futex_wait(&lock->word, SHC_LOCK_AWAITED, SHC_NS_PER_S, false);
 }
 
+/* Does somebody wait for the lock, which is held? A hint. */
+SHC_INLINE bool shc_lock_is_awaited(const struct shc_lock *lock)
+{
+    /* relaxed: nothing follows from it but when the lock is let go of. */
+    return shc_a32_load_relaxed(&lock->word) == SHC_LOCK_AWAITED;
+}
+
 /* True: somebody may have slept for it. Who takes it again and again should yield then, as whoever has
  * slept is not yet there. */
 SHC_INLINE bool shc_lock_drop(struct shc_lock *lock)

@@ -33,6 +33,7 @@
  *              0   struct shc_bell_shm                    flag: exchanges by anyone
  *            128   struct shc_ack_shm [world]             of what rank s has sent here
  *            ...   struct shc_line_shm [world][lines]     to rank r
+ *            ...   struct shc_line_shm [world]            of shuttles; W: who holds the shuttle
  *       a page     windows [8]                            reserved by the rank when it needs them
  *   behind them    shuttles [world]                       with them; W: who holds it, of two ranks;
  *                                                         none in a world of more than 4
@@ -48,7 +49,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 23u
+#define SHC_LAYOUT_VERSION 24u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 40
@@ -173,8 +174,11 @@ struct shc_offer_shm {
 
 /*
  * Point-to-point. A pair line is one message from its sender to one receiver: a header, and up to
- * 88 bytes of payload. `number` is one more than the line's place among all that the pair has had.
+ * 88 bytes of payload. `number` is one more than the line's place among all that its sender has put into
+ * lines to this receiver, with SHC_LINE_OF_HIGHER if that is the higher rank: a shuttle's line is written
+ * by one side after the other.
  */
+#define SHC_LINE_OF_HIGHER  (UINT64_C(1) << 63)
 #define SHC_LINE_DATA_BYTES 88
 #define SHC_WINDOWS         8
 #define SHC_WINDOW_BYTES    16384
@@ -194,6 +198,10 @@ struct shc_offer_shm {
 #define SHC_WINDOW_NAMES    (SHC_BULK_NAME + SHC_BULK_WINDOWS)
 #define SHC_NO_WINDOW       255
 
+/* What is longer lies behind a shuttle's line: who looks at its first half has the other one read ahead, away
+ * from whoever stores to it. */
+#define SHC_SHUTTLE_LINE_BYTES 24
+
 enum shc_line_kind {
     SHC_LINE_EAGER =
         1,           /* a header with all the bytes: in the line, in one window, shuttle or ferry,
@@ -210,19 +218,21 @@ struct shc_line_shm {
     uint8_t kind; /* enum shc_line_kind */
     uint8_t dtype;
     uint8_t elem_bytes;
-    uint8_t window; /* or shuttle, or ferry, that holds the piece; SHC_NO_WINDOW: it is in `data` */
-    uint32_t piece : 24; /* bytes that come with this line */
-    uint32_t way : 8;    /* enum shc_way: how they were copied there, and are best copied on */
+    /* Or ferry, that holds the piece; SHC_NO_WINDOW: it is in `data`; in a shuttle's line that shuttle, which
+     * holds what is too long for the line. */
+    uint8_t window;
+    uint32_t piece; /* bytes that come with this line */
     int32_t tag;
     uint32_t dtype_tag;
-    uint64_t message; /* the sender's number of the message, per pair */
+    uint32_t message; /* the sender's number of the message, per pair */
+    uint32_t way;     /* enum shc_way: how the piece was copied there, and is best copied on */
     uint64_t bytes;   /* of the whole message; CHUNK: where the piece begins in it */
     uint8_t data[SHC_LINE_DATA_BYTES];
 };
 
 /* What a receiver says to one sender. */
 struct shc_ack_shm {
-    shc_a64 taken;                /* lines: all before are read */
+    shc_a64 taken;                /* lines used in turn: all before are read */
     shc_a32 windows[SHC_WINDOWS]; /* grows by one with each use of the sender's window read */
     shc_a32 bulk;                 /* grows by one with each bulk window read, in their order */
     shc_a32 whole;                /* and with each that held a whole message a receive took */
@@ -296,6 +306,9 @@ SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) <= SHC_SAID_OF
 SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET % SHC_LINE_BYTES == 0, "what is said has its own lines");
 SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET + 2 * sizeof(struct shc_said_shm) == SHC_SMALL_OFFSET, "said");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_line_shm) == SHC_LINE_BYTES, "pair line");
+SHC_LAYOUT_ASSERT(offsetof(struct shc_line_shm, data) + SHC_SHUTTLE_LINE_BYTES ==
+                      SHC_CPU_LINE_BYTES,
+                  "of a shuttle's line one half is used");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
 SHC_LAYOUT_ASSERT(SHC_BULK_WINDOWS *SHC_BULK_BYTES < 1 << 24, "a piece is told in 24 bits");
 SHC_LAYOUT_ASSERT(SHC_WINDOW_BYTES % SHC_PAGE_BYTES == 0, "windows are whole pages");

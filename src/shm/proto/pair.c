@@ -23,9 +23,11 @@ struct shc_mail_geometry shc_mail_plan(int world_size)
         mail.lines /= 2;
     mail.lines_offset =
         SHC_LINE_BYTES + shc_align_up(world * sizeof(struct shc_ack_shm), SHC_LINE_BYTES);
-    mail.windows_offset = shc_align_up(
-        mail.lines_offset + world * mail.lines * sizeof(struct shc_line_shm), SHC_PAGE_BYTES);
+    mail.shuttle_lines_offset =
+        mail.lines_offset + world * mail.lines * sizeof(struct shc_line_shm);
     mail.shuttles = world_size <= SHC_SHUTTLE_RANKS ? (uint32_t)world_size : 0;
+    mail.windows_offset = shc_align_up(
+        mail.shuttle_lines_offset + mail.shuttles * sizeof(struct shc_line_shm), SHC_PAGE_BYTES);
     mail.total_bytes =
         mail.windows_offset + (size_t)(SHC_WINDOWS + mail.shuttles) * SHC_WINDOW_BYTES;
     if (world_size <= SHC_BULK_RANKS) {
@@ -57,6 +59,12 @@ static size_t lines_offset(const struct shc_seat *seat, int sender, int receiver
            (size_t)receiver * seat->mail.lines * sizeof(struct shc_line_shm);
 }
 
+static size_t shuttle_line_offset(const struct shc_seat *seat, int owner, int other)
+{
+    return shc_seat_mail_offset(seat, owner) + seat->mail.shuttle_lines_offset +
+           (size_t)other * sizeof(struct shc_line_shm);
+}
+
 enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *seat)
 {
     pairs->seat = seat;
@@ -71,9 +79,14 @@ enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *s
         pair->in = lines_offset(seat, peer, seat->rank);
         pair->heard = ack_offset(seat, peer, seat->rank);
         pair->told = ack_offset(seat, seat->rank, peer);
-        /* To itself a rank hands nothing over. */
-        pair->shuttles.holds[OURS] = peer < (int)seat->mail.shuttles && peer != seat->rank;
-        pair->ferries.holds[OURS] = seat->mail.bulk_offset > 0 && peer != seat->rank;
+        pair->shuttle_line[OURS] = shuttle_line_offset(seat, seat->rank, peer);
+        pair->shuttle_line[THEIRS] = shuttle_line_offset(seat, peer, seat->rank);
+        if (peer == seat->rank) /* to itself a rank hands nothing over */
+            continue;
+        if (peer < (int)seat->mail.shuttles)
+            pair->shuttles = (struct shc_hold){.where = {SHC_HERE, SHC_AWAY}};
+        if (seat->mail.bulk_offset > 0)
+            pair->ferries = (struct shc_hold){.where = {SHC_HERE, SHC_AWAY}};
     }
     return SHC_OK;
 }
@@ -86,8 +99,7 @@ void shc_pairs_fini(struct shc_pairs *pairs)
 
 /* ---- windows ---- */
 
-/* The windows' memory, at their first use. Without it everything goes through the lines. */
-static bool have_windows(struct shc_pairs *pairs)
+bool shc_pairs_have_windows(struct shc_pairs *pairs)
 {
     if (pairs->tried)
         return pairs->usable;
@@ -99,26 +111,10 @@ static bool have_windows(struct shc_pairs *pairs)
     return pairs->usable;
 }
 
-/* Which of them the next line names, or -1. */
-static int hand_over(struct shc_hold *hold)
-{
-    const uint8_t which = hold->holds[hold->newest] ? hold->newest : 1 - hold->newest;
-    if (!hold->holds[which])
-        return -1;
-    hold->holds[which] = false;
-    return which;
-}
-
-/* Those of the pair among which it is that the peer names so. */
-static struct shc_hold *hold_of(struct shc_pair *pair, uint32_t name)
-{
-    return shc_window_is_ferry(name) ? &pair->ferries : &pair->shuttles;
-}
-
 /* The peer calls its own what is theirs here. */
-static uint8_t which_of(uint32_t name)
+static uint8_t ferry_of(uint32_t name)
 {
-    return name == SHC_SHUTTLE_OURS || name == SHC_FERRY_OURS ? THEIRS : OURS;
+    return name == SHC_FERRY_OURS ? THEIRS : OURS;
 }
 
 bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name)
@@ -128,8 +124,8 @@ bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name)
     const bool bulk = pairs->seat->mail.bulk_offset > 0 && peer != pairs->seat->rank;
     if (name >= SHC_BULK_NAME)
         return bulk && name < SHC_WINDOW_NAMES;
-    return (shc_window_is_ferry(name) ? bulk : peer < (int)pairs->seat->mail.shuttles) &&
-           !hold_of(&pairs->pairs[peer], name)->holds[which_of(name)];
+    return shc_window_is_ferry(name) &&
+           pairs->pairs[peer].ferries.where[ferry_of(name)] == SHC_AWAY;
 }
 
 /* Takes back what was read. */
@@ -213,24 +209,21 @@ int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t 
 int shc_ferry_lend(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    int which = THEIRS;
-    if (shc_window_has_bulk(pairs, peer))
-        which = hand_over(&pair->ferries);
-    else if (!pair->ferries.holds[THEIRS])
-        which = -1;
-    else
-        pair->ferries.holds[THEIRS] = false;
+    int which = shc_hold_newest(&pair->ferries);
+    if (!shc_window_has_bulk(pairs, peer)) /* what lies in its own mailbox has no memory */
+        which = pair->ferries.where[THEIRS] == SHC_HERE ? THEIRS : -1;
     if (which < 0)
         return -1;
-    pair->ferried = pair->sent + 1;
+    pair->ferries.where[which] = SHC_AWAY;
+    pair->ferried = pair->turns_out + 1;
     return SHC_FERRY_OURS + which;
 }
 
 int shc_ferry_turn(struct shc_pairs *pairs, int peer, uint32_t name)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    pair->ferried = pair->sent + 1;
-    return SHC_FERRY_OURS + which_of(name);
+    pair->ferried = pair->turns_out + 1;
+    return SHC_FERRY_OURS + ferry_of(name);
 }
 
 bool shc_ferry_is_out(const struct shc_pairs *pairs, int peer)
@@ -295,18 +288,12 @@ static int lend_window(struct shc_pairs *pairs, int peer, bool eager, uint32_t m
     return index;
 }
 
-static int lend_eager(struct shc_pairs *pairs, int peer, uint32_t most)
-{
-    const int which = hand_over(&pairs->pairs[peer].shuttles);
-    return which >= 0 ? SHC_SHUTTLE_OURS + which : lend_window(pairs, peer, true, most);
-}
-
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
 {
-    if (!have_windows(pairs))
+    if (!shc_pairs_have_windows(pairs))
         return -1;
     if (eager)
-        return lend_eager(pairs, peer, SHC_EAGER_WINDOWS);
+        return lend_window(pairs, peer, true, SHC_EAGER_WINDOWS);
     size_t bytes = SHC_BULK_BYTES;
     return shc_window_has_bulk(pairs, peer) ? shc_window_lend_run(pairs, peer, 1, &bytes)
                                             : lend_window(pairs, peer, false, 0);
@@ -314,7 +301,7 @@ int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
 
 int shc_window_lend_for_head(struct shc_pairs *pairs, int peer)
 {
-    return have_windows(pairs) ? lend_eager(pairs, peer, SHC_HEAD_WINDOWS) : -1;
+    return shc_pairs_have_windows(pairs) ? lend_window(pairs, peer, true, SHC_HEAD_WINDOWS) : -1;
 }
 
 void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t bytes)
@@ -330,10 +317,14 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t 
         shc_pair_note_news(pairs, peer);
         return;
     }
-    if (name >= SHC_WINDOWS) {
-        struct shc_hold *hold = hold_of(&pairs->pairs[peer], name);
-        hold->newest = which_of(name);
-        hold->holds[hold->newest] = true;
+    if (shc_window_is_shuttle(name)) {
+        shc_shuttle_keep(pairs, peer, name);
+        return;
+    }
+    if (shc_window_is_ferry(name)) {
+        struct shc_hold *hold = &pairs->pairs[peer].ferries;
+        hold->newest = ferry_of(name);
+        hold->where[hold->newest] = SHC_HERE;
         return; /* no word and no ring: who waits for it waits for its line to be taken */
     }
     shc_a32 *word = &shc_pair_ack(pairs, pairs->pairs[peer].told)->windows[name];

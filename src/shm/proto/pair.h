@@ -15,10 +15,12 @@
  * Heads and whole messages may go there, too: nobody keeps a window by not asking for them, as the
  * receiver puts them aside.
  *
- * Two ranks have two shuttles besides, windows that nobody gives back: the receiver of one fills it
- * with its own next message. So a line is stored to by the rank that has just read it, which has it in
- * its cache, where the owner of a window must fetch it back. At first each holds the one in its own
- * mailbox; a line that names a shuttle hands it over. A rank that holds none uses its windows.
+ * Two ranks have two shuttles besides, each a line and a window that nobody gives back: the receiver of
+ * one fills it with its own next message. So what is stored to is in the cache of the rank that has just
+ * read it, where the owner of a line or window must fetch it back. At first each holds the one in its own
+ * mailbox; its line hands it over. A receiver looks at the next line in turn and at those of the shuttles
+ * that the sender may have; the numbers tell which comes first. A rank that holds none uses its own lines
+ * and windows.
  *
  * Ferries are the same for what is larger, between the two ranks of a world of two: whole messages, heads,
  * and chunks while large messages go both ways at once. Then each rank reads what a ferry has brought and
@@ -36,26 +38,32 @@
 #define SHC_EAGER_WINDOWS 4
 #define SHC_HEAD_WINDOWS  2
 
-/* Of the two windows of a pair that change hands, which lie in this rank's mailbox and in the peer's. */
+/* Of two shuttles or ferries, which lie in this rank's mailbox and in the peer's, where each is: there is none,
+ * it is this rank's to fill, or with the peer, or on its way. */
+enum shc_whereabouts { SHC_NOWHERE, SHC_HERE, SHC_AWAY };
+
 struct shc_hold {
-    bool holds[2];  /* are they this rank's to fill? */
-    uint8_t newest; /* the one that came last: more of it is in the cache */
+    uint8_t where[2]; /* enum shc_whereabouts */
+    uint8_t newest;   /* the one that came last: more of it is in the cache */
 };
 
 struct shc_pair {
-    size_t out, in;     /* where the lines to the peer begin in the segment, and those from it */
-    size_t heard, told; /* where the peer says to this rank what it has read, and the other way */
-    uint64_t sent;      /* lines to the peer */
-    uint64_t freed;     /* of these, taken by the peer when last looked */
-    uint64_t taken;     /* lines from the peer */
-    uint32_t lent;      /* windows that carry chunks to the peer */
+    size_t out, in; /* where the lines to the peer begin in the segment, and those from it */
+    size_t shuttle_line[2]; /* and the shuttles' */
+    size_t heard, told;   /* where the peer says to this rank what it has read, and the other way */
+    uint64_t sent, taken; /* numbers of the last lines to the peer, and from it */
+    uint64_t turns_out;   /* of the lines to the peer those used in turn, no shuttles' */
+    uint64_t freed;       /* of these, taken by the peer when last looked */
+    uint64_t turns_in;    /* of the lines from the peer */
+    uint64_t run, last_run; /* lines to the peer since one came from it, and in front of that one */
+    uint32_t lent;          /* windows that carry chunks to the peer */
     uint32_t bulk_lent, bulk_read; /* bulk windows lent to the peer, and read of its own */
     uint32_t bulk_at; /* which of the peer's comes next; the counts wrap in the middle of a round */
     /* Windows of whole messages among these: sent, and of the peer's taken by receives. */
     uint32_t whole_sent, whole_taken;
     bool ring; /* the peer is to be rung */
     struct shc_hold shuttles, ferries;
-    uint64_t ferried; /* the number of the newest line that named a ferry */
+    uint64_t ferried; /* of turns_out, with the newest line that named a ferry */
 };
 
 struct shc_lease {
@@ -106,71 +114,164 @@ SHC_INLINE void shc_pair_note_news(struct shc_pairs *pairs, int peer)
     pairs->moves++;
 }
 
-/* The line to fill next for the peer, or NULL while it still holds something. */
+/* The next one in turn to fill for the peer, or NULL while it still holds something. */
 SHC_INLINE struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    if (pair->sent - pair->freed >= pairs->seat->mail.lines) {
+    if (pair->turns_out - pair->freed >= pairs->seat->mail.lines) {
         /* acquire pair/taken <- release in shc_pair_take(): the line has been read. */
         pair->freed = shc_a64_load_acquire(&shc_pair_ack(pairs, pair->heard)->taken);
-        if (pair->sent - pair->freed >= pairs->seat->mail.lines)
+        if (pair->turns_out - pair->freed >= pairs->seat->mail.lines)
             return NULL;
     }
-    return shc_pair_line(pairs, pair->out, pair->sent);
+    return shc_pair_line(pairs, pair->out, pair->turns_out);
 }
 
-/* Releases the line that was filled. The peer is rung by shc_pairs_ring(). */
-SHC_INLINE void shc_pair_post(struct shc_pairs *pairs, int peer)
+/* Of the two the one that came last of those that are here, or -1. */
+SHC_INLINE int shc_hold_newest(const struct shc_hold *hold)
+{
+    const int which = hold->where[hold->newest] == SHC_HERE ? hold->newest : 1 - hold->newest;
+    return hold->where[which] == SHC_HERE ? which : -1;
+}
+
+/* The windows' memory, at their first use; a shuttle's among it, so that it is there before the peer has the
+ * shuttle. False: there is none, and everything goes through the lines. */
+bool shc_pairs_have_windows(struct shc_pairs *pairs);
+
+/* A shuttle: the next message to the peer, of so many bytes, is put there and into its line, which names it. -1:
+ * none is here; or it finds room in a line, and this rank sends more in a row than there are shuttles: lines
+ * that lie side by side are faster than one now and then that does not. */
+SHC_INLINE int shc_shuttle_lend(struct shc_pairs *pairs, int peer, size_t bytes)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    struct shc_line_shm *line = shc_pair_line(pairs, pair->out, pair->sent);
+    const int which = shc_hold_newest(&pair->shuttles);
+    const bool in_a_row = pair->run >= 2 || pair->last_run > 2;
+    if (which < 0 || (in_a_row && bytes <= SHC_LINE_DATA_BYTES) ||
+        (!pairs->usable && !shc_pairs_have_windows(pairs)))
+        return -1;
+    pair->shuttles.where[which] = SHC_AWAY;
+    return SHC_SHUTTLE_OURS + which;
+}
+
+SHC_INLINE bool shc_window_is_shuttle(uint32_t name)
+{
+    return name == SHC_SHUTTLE_OURS || name == SHC_SHUTTLE_THEIRS;
+}
+
+/* Are these bytes in the line that names it, although it is a shuttle? */
+SHC_INLINE bool shc_window_spares(uint32_t name, size_t bytes)
+{
+    return bytes <= SHC_SHUTTLE_LINE_BYTES && shc_window_is_shuttle(name);
+}
+
+/* The line of a shuttle, by the name that this rank has for it. */
+SHC_INLINE struct shc_line_shm *shc_shuttle_line(const struct shc_pairs *pairs, int peer, int name)
+{
+    return shc_pair_line(pairs, pairs->pairs[peer].shuttle_line[name - SHC_SHUTTLE_OURS], 0);
+}
+
+/* What stands in a line, of the so many that this rank has sent to the other one. */
+SHC_INLINE uint64_t shc_pair_number(int sender, int receiver, uint64_t count)
+{
+    return sender > receiver ? count | SHC_LINE_OF_HIGHER : count;
+}
+
+/* Releases the line that was filled: `window` is the shuttle whose line it is, or anything else for the next
+ * one in turn. The peer is rung by shc_pairs_ring(). */
+SHC_INLINE void shc_pair_post(struct shc_pairs *pairs, int peer, struct shc_line_shm *line,
+                              int window)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    pair->turns_out += !shc_window_is_shuttle((uint32_t)window);
     pair->sent++;
-    /* release pair/line -> acquire in shc_pair_peek(): the line, and the window it names. */
-    shc_a64_store_release(&line->number, pair->sent);
+    pair->run++;
+    /* release pair/line -> acquire in shc_line_is(): the line, and the window it names. */
+    shc_a64_store_release(&line->number, shc_pair_number(pairs->seat->rank, peer, pair->sent));
     shc_pair_note_news(pairs, peer);
 }
 
-/* The oldest line from the peer that was not taken, or NULL. Its fields come from another process. */
-SHC_INLINE const struct shc_line_shm *shc_pair_peek(const struct shc_pairs *pairs, int peer)
-{
-    const struct shc_pair *pair = &pairs->pairs[peer];
-    const struct shc_line_shm *line = shc_pair_line(pairs, pair->in, pair->taken);
-    /* acquire pair/line <- release in shc_pair_post(): the line, and the window it names. */
-    return shc_a64_load_acquire(&line->number) == pair->taken + 1 ? line : NULL;
-}
-
-/* The word that changes when the next line of a peer comes; may be looked at without the lock, while
- * the segment is mapped. */
+/* Where the next line of a peer may come, and its number; may be looked at without the lock, while the
+ * segment is mapped. */
 struct shc_pair_watch {
-    const shc_a64 *number;
+    const struct shc_line_shm *turn, *shuttle[2]; /* NULL: it is not away */
     uint64_t want;
 };
+
+SHC_INLINE const struct shc_line_shm *shc_shuttle_awaited(const struct shc_pairs *pairs,
+                                                          const struct shc_pair *pair, int which)
+{
+    return pair->shuttles.where[which] == SHC_AWAY
+               ? shc_pair_line(pairs, pair->shuttle_line[which], 0)
+               : NULL;
+}
 
 SHC_INLINE struct shc_pair_watch shc_pair_next(const struct shc_pairs *pairs, int peer)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
-    return (struct shc_pair_watch){&shc_pair_line(pairs, pair->in, pair->taken)->number,
-                                   pair->taken + 1};
+    return (struct shc_pair_watch){
+        .turn = shc_pair_line(pairs, pair->in, pair->turns_in),
+        .shuttle = {shc_shuttle_awaited(pairs, pair, 0), shc_shuttle_awaited(pairs, pair, 1)},
+        .want = shc_pair_number(peer, pairs->seat->rank, pair->taken + 1),
+    };
 }
 
-SHC_INLINE bool shc_pair_news(const struct shc_pair_watch *watch)
+/* A line of the peer. Its fields come from another process. */
+struct shc_pair_found {
+    const struct shc_line_shm *line; /* or NULL */
+    uint32_t shuttle; /* the one whose line it is, as the peer calls it, or SHC_NO_WINDOW */
+};
+
+SHC_INLINE bool shc_line_is(const struct shc_line_shm *line, uint64_t number)
 {
-    /* relaxed: who finds news looks at the line again, by shc_pair_peek(). */
-    return shc_a64_load_relaxed(watch->number) == watch->want;
+    /* acquire pair/line <- release in shc_pair_post(): the line, and the window it names. */
+    return shc_a64_load_acquire(&line->number) == number;
 }
 
-/* The oldest line has been read. */
-SHC_INLINE void shc_pair_take(struct shc_pairs *pairs, int peer)
+SHC_INLINE struct shc_pair_found shc_pair_look(const struct shc_pair_watch *watch)
+{
+    if (watch->shuttle[0] && shc_line_is(watch->shuttle[0], watch->want))
+        return (struct shc_pair_found){watch->shuttle[0], SHC_SHUTTLE_THEIRS};
+    if (watch->shuttle[1] && shc_line_is(watch->shuttle[1], watch->want))
+        return (struct shc_pair_found){watch->shuttle[1], SHC_SHUTTLE_OURS};
+    if (shc_line_is(watch->turn, watch->want))
+        return (struct shc_pair_found){watch->turn, SHC_NO_WINDOW};
+    return (struct shc_pair_found){NULL, SHC_NO_WINDOW};
+}
+
+/* The oldest line from the peer that was not taken. */
+SHC_INLINE struct shc_pair_found shc_pair_peek(const struct shc_pairs *pairs, int peer)
+{
+    const struct shc_pair_watch watch = shc_pair_next(pairs, peer);
+    return shc_pair_look(&watch);
+}
+
+/* The oldest line, `shuttle`'s or the next one in turn, has been read. No word and no ring for a shuttle's:
+ * nobody waits for it. */
+SHC_INLINE void shc_pair_take(struct shc_pairs *pairs, int peer, uint32_t shuttle)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
     pair->taken++;
+    pair->last_run = pair->run > 0 ? pair->run : pair->last_run;
+    pair->run = 0;
+    if (shuttle != SHC_NO_WINDOW) {
+        pairs->moves++;
+        return;
+    }
+    pair->turns_in++;
     /* release pair/taken -> acquire in shc_pair_draft(): the line has been read. */
-    shc_a64_store_release(&shc_pair_ack(pairs, pair->told)->taken, pair->taken);
+    shc_a64_store_release(&shc_pair_ack(pairs, pair->told)->taken, pair->turns_in);
     shc_pair_note_news(pairs, peer);
 }
 
-/* A window for the peer, or for an eager message a shuttle; -1 when none is free or there are none.
- * The next line to the peer names it. */
+/* What that shuttle of the peer brought has been read: it is this rank's to fill. */
+SHC_INLINE void shc_shuttle_keep(struct shc_pairs *pairs, int peer, uint32_t name)
+{
+    struct shc_hold *hold = &pairs->pairs[peer].shuttles;
+    hold->newest = name == SHC_SHUTTLE_OURS; /* the peer calls its own what is theirs here */
+    hold->where[hold->newest] = SHC_HERE;
+}
+
+/* A window for the peer, -1 when none is free or there are none. The next line in turn to the peer names it. */
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager);
 
 /* The same for the head of a message. */
@@ -217,7 +318,7 @@ SHC_INLINE bool shc_window_is_ferry(uint32_t name)
     return name == SHC_FERRY_OURS || name == SHC_FERRY_THEIRS;
 }
 
-/* May a line of the peer name it? Not a shuttle or a ferry that this rank holds itself. */
+/* May a line in turn of the peer name it? No shuttle, nor a ferry that this rank holds itself. */
 bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name);
 
 /* The memory that a line between the two ranks names. pre: name < SHC_WINDOW_NAMES. */

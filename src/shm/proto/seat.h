@@ -35,9 +35,10 @@ struct shc_company {
 struct shc_mail_geometry {
     uint32_t lines;      /* per ordered pair, a power of two */
     size_t lines_offset; /* in the mailbox */
+    size_t shuttle_lines_offset;
     size_t windows_offset;
     size_t bulk_offset; /* 0: there are none */
-    uint32_t shuttles;  /* behind the windows: one for each rank, or none */
+    uint32_t shuttles;  /* one for each rank, or none: a line, and a window behind the others */
     size_t total_bytes;
 };
 

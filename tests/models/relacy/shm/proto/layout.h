@@ -28,6 +28,11 @@ struct shc_bell_shm {
 #define SHC_BULK_BYTES     sizeof(shc_word)
 #define SHC_WINDOW_NAMES   7
 #define SHC_ASIDE_WINDOWS  1
+#define SHC_NO_WINDOW      255
+
+#define SHC_LINE_OF_HIGHER     (UINT64_C(1) << 63)
+#define SHC_LINE_DATA_BYTES    sizeof(shc_word)
+#define SHC_SHUTTLE_LINE_BYTES 0
 
 struct shc_line_shm {
     shc_a64 number;
