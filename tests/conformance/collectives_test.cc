@@ -4,6 +4,7 @@
 #include "tests/conformance/world.h"
 
 #include <cstring>
+#include <functional>
 #include <gtest/gtest.h>
 
 using namespace shmcoll::test;
@@ -168,8 +169,8 @@ size_t block_of(int from, int to, size_t count)
     return count * static_cast<size_t>((from * 3 + to * 5) % 4) / 2;
 }
 
-// Even blocks, or uneven ones of which some are empty.
-void all_to_all(Rank &rank, size_t count, bool even)
+// From each rank to each other one so many elements.
+void all_to_all_of(Rank &rank, const std::function<size_t(int from, int to)> &count_of)
 {
     const size_t world = static_cast<size_t>(rank.world);
     std::vector<std::vector<float>> ins(world), outs(world);
@@ -177,10 +178,8 @@ void all_to_all(Rank &rank, size_t count, bool even)
     std::vector<shc_tensor> from, to;
     for (size_t r = 0; r < world; r++) {
         int other = static_cast<int>(r);
-        size_t sent = even ? count : block_of(rank.rank, other, count);
-        size_t got = even ? count : block_of(other, rank.rank, count);
-        ins[r] = input_of(rank.rank * 16 + other, sent);
-        outs[r].assign(got, -1.f);
+        ins[r] = input_of(rank.rank * 16 + other, count_of(rank.rank, other));
+        outs[r].assign(count_of(other, rank.rank), -1.f);
         from.push_back(vector_of(ins[r], &in_sizes[r]));
         to.push_back(vector_of(outs[r], &out_sizes[r]));
     }
@@ -190,7 +189,13 @@ void all_to_all(Rank &rank, size_t count, bool even)
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
     for (size_t r = 0; r < world; r++)
         EXPECT_TRUE(same(outs[r], input_of(static_cast<int>(r) * 16 + rank.rank, outs[r].size())))
-            << "from " << r << " count " << count;
+            << "from " << r << " count " << outs[r].size();
+}
+
+// Even blocks, or uneven ones of which some are empty.
+void all_to_all(Rank &rank, size_t count, bool even)
+{
+    all_to_all_of(rank, [&](int from, int to) { return even ? count : block_of(from, to, count); });
 }
 
 void barrier(Rank &rank)
@@ -336,14 +341,14 @@ const char *const kExtremes[] = {
     "all_gather.small_of_two=8k,reduce_scatter.inline=0,reduce_scatter.small_of_two=8k,"
     "broadcast.inline=0,gather.inline=0,scatter.inline=0,reduce.inline=0,stream=0,"
     "broadcast.small_of_two=32k,gather.small_of_two=32k,scatter.small_of_two=32k,"
-    "reduce.small_of_two=32k",
+    "reduce.small_of_two=32k,all_to_all.small_of_two=8k",
     // everything in chunks
     "all_reduce.inline=0,all_reduce.small=0,all_reduce.small_of_two=0,all_reduce.one_use=0,"
     "all_gather.inline=0,all_gather.small=0,all_gather.small_of_two=0,reduce_scatter.inline=0,"
     "reduce_scatter.small=0,reduce_scatter.small_of_two=0,broadcast.inline=0,broadcast.small=0,"
     "broadcast.small_of_two=0,gather.inline=0,gather.small=0,gather.small_of_two=0,"
     "scatter.inline=0,scatter.small=0,scatter.small_of_two=0,reduce.inline=0,reduce.small=0,"
-    "reduce.small_of_two=0,long_turn_from=0,stream=never",
+    "reduce.small_of_two=0,all_to_all.small_of_two=0,long_turn_from=0,stream=never",
     // the shortest pieces of the longest slots, which two ranks have
     "flag=1,shout=128k,shout_depth=2",
 };
@@ -452,6 +457,30 @@ TEST(Tunings, ThatAreWrongOnOneRankFailOnEveryRank)
 }
 
 // What a rank sends to another is not what that one expects: all ranks are told, nothing is written.
+// With the call line, in small slots, or staged: each of the two in its own way, one operation after the other.
+TEST(Splits, OfTwoGoEachInItsWay)
+{
+    const size_t counts[] = {0, 1, 8, 9, 1024, 1025, 2048, 2049, 5000};
+    for (Mode mode : all_modes())
+        for (bool arena : {true, false}) {
+            Options options;
+            options.knobs.no_arena = !arena;
+            run_ranks(
+                mode, 2,
+                [&](Rank &rank) {
+                    for (size_t lower : counts)
+                        for (size_t upper : counts) {
+                            all_to_all_of(rank, [&](int from, int to) {
+                                return from == to ? 3 : from == 0 ? lower : upper;
+                            });
+                            if (lower % 2 == 1)
+                                all_reduce_in_place(rank, 20); // its slots are the same
+                        }
+                },
+                options);
+        }
+}
+
 TEST(Splits, ThatDifferFailOnEveryRank)
 {
     for (size_t count : {10u, 100000u}) {

@@ -19,9 +19,10 @@ from ranks import Rank, run, seconds
 EXTREMES = (
     "chunk=4k,turn=2k,depth=2,shout=2k,shout_depth=2,flag=1,ask_ahead=never",
     "all_reduce.inline=0,all_reduce.small_of_two=0,all_reduce.one_use=0,all_gather.inline=0,"
-    "all_gather.small_of_two=0,broadcast.inline=0,broadcast.small_of_two=0,stream=0,stream_out=0,"
+    "all_gather.small_of_two=0,all_to_all.small_of_two=0,broadcast.inline=0,broadcast.small_of_two=0,stream=0,stream_out=0,"
     "ask_ahead=0",
-    "all_reduce.small_of_two=8k,all_gather.small_of_two=8k,reduce_scatter.small_of_two=8k",
+    "all_reduce.small_of_two=8k,all_gather.small_of_two=8k,reduce_scatter.small_of_two=8k,"
+    "all_to_all.small_of_two=8k",
 )
 
 

@@ -9,9 +9,9 @@
  *
  *   inline     two ranks, a block of up to 32 B: behind the table in the call line, whose numbers have
  *              32 bits there unless one of them needs more
+ *   packed     two ranks, a block of up to `small_of_two`, or a slot where there is no arena: in the
+ *              small slot; more ranks, if all of one fit: behind the table there
  *   staged     in chunks through the exchange cells of the pair, the first before the call line
- *   packed     behind the table in the small slot, if all of a rank's fit there: more than two
- *              ranks; two without an arena
  *   no arena   the rest with everybody's whole input through small slots
  *
  * The turns are those of the largest block of all, so uneven blocks cost turns that move little.
@@ -22,12 +22,15 @@
 #include <stdio.h>
 #include <string.h>
 
+/* How a rank's blocks for others go. */
+enum way { STAGED, PACKED, INLINE };
+
 /* What this rank needs to know. Copies of the tables' numbers: the slots may be used again. */
 struct layout {
     size_t in_offset[SHC_MAX_WORLD], in_bytes[SHC_MAX_WORLD];   /* my block for rank j */
     size_t out_offset[SHC_MAX_WORLD];                           /* rank i's block in my output */
     size_t its_offset[SHC_MAX_WORLD], its_bytes[SHC_MAX_WORLD]; /* and in its own input */
-    bool packed[SHC_MAX_WORLD]; /* rank i's blocks are in its slot */
+    enum way way[SHC_MAX_WORLD];                                /* of rank i's blocks */
     const uint64_t
         *tables[SHC_MAX_WORLD]; /* to be read behind the meeting, and before slots are used */
     uint64_t read_table[4];     /* two ranks: the other's */
@@ -84,12 +87,6 @@ static void read_table(uint64_t *table, const char *payload)
         table[i] = narrow[i];
 }
 
-/* Does a block for the other of two ranks go behind this table in the call line? */
-SHC_INLINE bool rides(int world, const uint64_t *table, size_t bytes)
-{
-    return world == 2 && bytes <= SHC_INLINE_BYTES - NARROW_BYTES && is_narrow(table);
-}
-
 /* Bytes in front of block `rank` of such a row. */
 SHC_INLINE size_t sum_before(const uint64_t *row, int rank)
 {
@@ -99,17 +96,33 @@ SHC_INLINE size_t sum_before(const uint64_t *row, int rank)
     return sum;
 }
 
-/* Are a rank's blocks packed behind its table? Two ranks do so only where there is no arena, nor will
- * there be: a cell is as fast. */
-SHC_INLINE bool packs(const struct shc_task *task, int world, const uint64_t *sends)
+/* Of two ranks the one for the other, `bytes` of it. */
+SHC_INLINE enum way way_of_two(const struct shc_task *task, const uint64_t *table, uint64_t bytes)
+{
+    const size_t small = SHC_UNLIKELY(shc_arena_refused(task->arena))
+                             ? SHC_SMALL_SLOT_BYTES
+                             : task->tuning->forms[SHC_ALL_TO_ALL].small_bytes_of_two;
+    if (bytes <= SHC_INLINE_BYTES - NARROW_BYTES && is_narrow(table))
+        return INLINE;
+    return bytes <= small ? PACKED : STAGED;
+}
+
+/* By its table, so that all ranks find the same. */
+SHC_INLINE enum way way_of(const struct shc_task *task, int world, int rank, const uint64_t *table)
 {
     size_t total = 0, room = SHC_SMALL_SLOT_BYTES - table_bytes(world);
-    if (world == 2 && !shc_arena_refused(task->arena))
-        return false;
+    if (world == 2)
+        return way_of_two(task, table, table[1 - rank]);
     for (int i = 0; i < world; i++)
-        if (sends[i] > room || (total += (size_t)sends[i]) > room)
-            return false;
-    return true;
+        if (table[i] > room || (total += (size_t)table[i]) > room)
+            return STAGED;
+    return PACKED;
+}
+
+/* Where they lie in its small slot. */
+SHC_INLINE char *packed_at(const struct shc_task *task, int world, int rank)
+{
+    return (char *)shc_task_table(task, rank) + (world == 2 ? 0 : table_bytes(world));
 }
 
 /* The table of this rank, and where the blocks lie in its own tensors. */
@@ -129,30 +142,28 @@ SHC_INLINE void look_at_tensors(const struct shc_task *task, int world, struct l
         in += (size_t)table[rank];
         out += (size_t)table[world + rank];
     }
-    layout->packed[task->seat->rank] = packs(task, world, table);
+    layout->way[task->seat->rank] = way_of(task, world, task->seat->rank, table);
     layout->chunk_bytes = shc_task_cell_bytes(task);
 }
 
 SHC_INLINE void enter(struct shc_task *task, int world, const struct layout *layout,
                       const uint64_t *table)
 {
-    char *slot = (char *)shc_task_table(task, task->seat->rank);
-    if (layout->packed[task->seat->rank])
-        shc_buf_read(&task->in, 0, slot + table_bytes(world), task->in.bytes);
-    if (table_bytes(world) > SHC_INLINE_BYTES) {
-        memcpy(slot, table, table_bytes(world));
-        shc_task_enter(task);
-        return;
-    }
-    char *payload = shc_task_payload(task, task->seat->rank);
-    const int peer = (task->seat->rank + 1) % world; /* the other one of two */
-    if (world == 2)
+    const int me = task->seat->rank;
+    const enum way way = layout->way[me];
+    char *payload = shc_task_payload(task, me);
+    if (world == 2) {
+        if (way != STAGED)
+            shc_buf_read(&task->in, layout->in_offset[1 - me],
+                         way == INLINE ? payload + NARROW_BYTES : packed_at(task, 2, me),
+                         layout->in_bytes[1 - me]);
         write_table(payload, table);
-    else
-        memcpy(payload, table, table_bytes(world));
-    if (rides(world, table, layout->in_bytes[peer]))
-        shc_buf_read(&task->in, layout->in_offset[peer], payload + NARROW_BYTES,
-                     layout->in_bytes[peer]);
+    } else {
+        if (way == PACKED)
+            shc_buf_read(&task->in, 0, packed_at(task, world, me), task->in.bytes);
+        memcpy(table_bytes(world) > SHC_INLINE_BYTES ? (char *)shc_task_table(task, me) : payload,
+               table, table_bytes(world));
+    }
     shc_task_enter(task);
 }
 
@@ -176,7 +187,7 @@ SHC_INLINE enum shc_status compare_tables(struct shc_task *task, int world,
     return SHC_OK;
 }
 
-/* The largest block that is not packed, and the largest input of a rank that is not: the same on all
+/* The largest block that is staged, and the largest input of a rank that stages any: the same on all
  * ranks. */
 SHC_INLINE void measure(const struct shc_task *task, int world, struct layout *layout,
                         size_t *block, size_t *input)
@@ -187,11 +198,13 @@ SHC_INLINE void measure(const struct shc_task *task, int world, struct layout *l
         const uint64_t *its = layout->tables[rank];
         layout->its_offset[rank] = sum_before(its, me);
         layout->its_bytes[rank] = (size_t)its[me];
-        layout->packed[rank] = packs(task, world, its);
-        for (int to = 0; !layout->packed[rank] && to < world; to++)
-            if (to != rank && its[to] > *block && !rides(world, its, (size_t)its[to]))
+        layout->way[rank] = way_of(task, world, rank, its);
+        if (layout->way[rank] != STAGED)
+            continue;
+        for (int to = 0; to < world; to++)
+            if (to != rank && its[to] > *block)
                 *block = (size_t)its[to];
-        if (!layout->packed[rank] && sum_before(its, world) > *input)
+        if (sum_before(its, world) > *input)
             *input = sum_before(its, world);
     }
 }
@@ -199,30 +212,24 @@ SHC_INLINE void measure(const struct shc_task *task, int world, struct layout *l
 SHC_INLINE void take_inline_and_packed(struct shc_task *task, int world,
                                        const struct layout *layout)
 {
-    const int me = task->seat->rank;
     for (int rank = 0; rank < world; rank++) {
-        const char *blocks = (const char *)shc_task_table(task, rank) + table_bytes(world);
-        if (rank == me)
+        const char *block =
+            packed_at(task, world, rank) + (world == 2 ? 0 : layout->its_offset[rank]);
+        if (rank == task->seat->rank || layout->way[rank] == STAGED)
             continue;
-        if (rides(world, layout->tables[rank], layout->its_bytes[rank]))
-            shc_buf_write(&task->out, layout->out_offset[rank],
-                          shc_task_payload(task, rank) + NARROW_BYTES, layout->its_bytes[rank]);
-        else if (layout->packed[rank])
-            shc_buf_write(&task->out, layout->out_offset[rank], blocks + layout->its_offset[rank],
-                          layout->its_bytes[rank]);
+        if (world == 2 && layout->way[rank] == INLINE)
+            block = shc_task_payload(task, rank) + NARROW_BYTES;
+        shc_buf_write(&task->out, layout->out_offset[rank], block, layout->its_bytes[rank]);
     }
 }
 
 /* ---- by exchange cells ---- */
 
-/* No bytes of a block that goes with the call line. Before the meeting, too: from the tensors alone. */
+/* Before the meeting, too: from the tensors alone. */
 static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    const int world = task->seat->world_size;
-    const bool there = layout->packed[task->seat->rank] ||
-                       rides(world, layout->tables[task->seat->rank], layout->in_bytes[peer]);
-    const size_t bytes = there ? 0 : layout->in_bytes[peer];
+    const size_t bytes = layout->way[task->seat->rank] == STAGED ? layout->in_bytes[peer] : 0;
     struct shc_span chunk = shc_plan_chunk(bytes, layout->chunk_bytes, k);
     return (struct shc_span){layout->in_offset[peer] + chunk.offset, chunk.bytes};
 }
@@ -230,10 +237,7 @@ static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    const int world = task->seat->world_size;
-    const bool here =
-        layout->packed[peer] || rides(world, layout->tables[peer], layout->its_bytes[peer]);
-    const size_t bytes = here ? 0 : layout->its_bytes[peer];
+    const size_t bytes = layout->way[peer] == STAGED ? layout->its_bytes[peer] : 0;
     struct shc_span chunk = shc_plan_chunk(bytes, layout->chunk_bytes, k);
     return (struct shc_span){layout->out_offset[peer] + chunk.offset, chunk.bytes};
 }
@@ -285,7 +289,10 @@ SHC_INLINE enum shc_status run(struct shc_task *task, int world)
     size_t block, input;
     look_at_tensors(task, world, &layout, table);
     task->more = &layout;
-    shc_swap_begin(&swap);
+    if (layout.way[me] == STAGED)
+        shc_swap_begin(&swap);
+    else
+        shc_swap_begin_empty(&swap);
     enter(task, world, &layout, table);
     SHC_TRY(shc_task_meet(task));
     if (world == 2)

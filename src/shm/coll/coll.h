@@ -324,6 +324,12 @@ size_t shc_task_cell_bytes(const struct shc_task *task);
  * given() only. The swap must be run, unless no rank gives anything: then nobody's cells change. */
 void shc_swap_begin(struct shc_swap *swap);
 
+/* The same for a rank whose chunk 0 is empty: others may begin with something. */
+SHC_INLINE void shc_swap_begin_empty(struct shc_swap *swap)
+{
+    swap->begun = swap->task->arena->made;
+}
+
 /* pre: the ranks have met, and there is an arena. Begun: at least one chunk, maybe of no bytes. */
 SHC_NODISCARD enum shc_status shc_swap_run(const struct shc_swap *swap);
 

@@ -376,7 +376,6 @@ static void fill_cells(const struct shc_swap *swap, uint64_t k)
     struct shc_task *task = swap->task;
     const int me = task->seat->rank, world = task->seat->world_size;
     const uint32_t slot = (uint32_t)(k % task->arena->geometry.depth);
-    shc_exchange_note(task->arena, task->wait.epoch);
     for (int peer = 0; peer < world; peer++) {
         if (peer == me)
             continue;
@@ -477,6 +476,8 @@ static enum shc_status trade_one(const struct shc_swap *swap)
 
 enum shc_status shc_swap_run(const struct shc_swap *swap)
 {
+    /* Here, where all ranks come: who had nothing to begin with has to know of it, too. */
+    shc_exchange_note(swap->task->arena, swap->task->wait.epoch);
     if (swap->begun)
         keep_chunk(swap, 0);
     if (swap->begun && swap->chunk_count == 1 && !swap->take)

@@ -19,6 +19,7 @@ static const struct shc_tuning preset = {
         [SHC_ALL_GATHER]     = {MOVES,   SLOT, 4 << 10, 0},
         [SHC_REDUCE_SCATTER] = {REDUCES, SLOT, 2 << 10, 0},
         [SHC_ALL_REDUCE]     = {REDUCES, SLOT, 4 << 10, 32 << 10},
+        [SHC_ALL_TO_ALL]     = {0,       0,    4 << 10, 0}, /* of a block */
     },
     /* A turn ends soon, so that the next one finds its lines in the nearest cache, until the input
      * is larger than that anyway; then fewer flags count. */

@@ -41,6 +41,7 @@ static const struct key keys[] = {
     FORMS("all_gather",     SHC_ALL_GATHER,     MOVES,   SLOT),
     FORMS("reduce_scatter", SHC_REDUCE_SCATTER, REDUCES, SLOT),
     FORMS("all_reduce",     SHC_ALL_REDUCE,     REDUCES, SLOT),
+    {"all_to_all.small_of_two", AT(forms[SHC_ALL_TO_ALL].small_bytes_of_two), 0, SLOT, 1, false, false},
     {"all_reduce.one_use", AT(forms[SHC_ALL_REDUCE].one_use_bytes), 0, CELL, 1, false, false},
     {"turn",           AT(turn_bytes),        LEAST, CELL,                LINE, false, false},
     {"long_turn_from", AT(long_turn_bytes),   0,     MANY,                1,    true,  false},
