@@ -6,6 +6,7 @@
  */
 #include "bounds.h"
 
+#include <float.h>
 #include <mpi.h>
 #include <stdint.h>
 #include <string.h>
@@ -19,11 +20,13 @@
 #define CELL_BYTES      ((size_t)64 << 10)
 #define RING_PASS_BYTES ((size_t)4 << 20)
 
-static void await_count(const shc_a64 *count, uint64_t least)
+/* With a pause between two looks, or without: a look takes the line away from who stores to it. */
+static void await_count(const shc_a64 *count, uint64_t least, bool pauses)
 {
     /* acquire bare <- release in send_short(), run_ring(): bytes, or that they have been read. */
     while (shc_a64_load_acquire(count) < least)
-        ;
+        if (pauses)
+            shc_cpu_relax();
 }
 
 static double lesser(double a, double b)
@@ -36,6 +39,12 @@ static double lesser(double a, double b)
 /* Behind a flag in lines that always the same rank stores to, four such places in turn; in lines that
  * the receiver stores to next, with the flag or without it. */
 enum place { OWN_LINES, SAME_LINES, HANDED_OVER, PLACES };
+
+/* One way to send short letters. */
+struct post {
+    enum place place;
+    bool pauses;
+};
 
 struct letter {
     shc_a64 *flag;
@@ -63,33 +72,34 @@ static void send_short(const struct world *world, struct letter to, size_t bytes
 }
 
 static void receive_short(const struct world *world, struct letter from, size_t bytes,
-                          uint64_t number)
+                          uint64_t number, bool pauses)
 {
-    await_count(from.flag, number);
+    await_count(from.flag, number, pauses);
     memcpy(world->got, from.data, bytes);
 }
 
 /* One way, there in even turns and back in odd ones. */
-static void pass_short(const struct world *world, enum place place, size_t bytes, uint64_t i)
+static void pass_short(const struct world *world, struct post post, size_t bytes, uint64_t i)
 {
-    const struct letter letter = letter_at(place, (int)(i % 2), i / 2, 0);
+    const struct letter letter = letter_at(post.place, (int)(i % 2), i / 2, 0);
     if ((uint64_t)world->rank == i % 2)
         send_short(world, letter, bytes, i + 1);
     else
-        receive_short(world, letter, bytes, i + 1);
+        receive_short(world, letter, bytes, i + 1, post.pauses);
 }
 
 /* Both ways at once. */
-static void swap_short(const struct world *world, enum place place, size_t bytes, uint64_t i)
+static void swap_short(const struct world *world, struct post post, size_t bytes, uint64_t i)
 {
     const uint64_t mine = (uint64_t)world->rank, theirs = 1 - mine;
-    send_short(world, letter_at(place, (int)mine, i, (mine + i) % 2), bytes, i + 1);
-    receive_short(world, letter_at(place, (int)theirs, i, (theirs + i) % 2), bytes, i + 1);
+    send_short(world, letter_at(post.place, (int)mine, i, (mine + i) % 2), bytes, i + 1);
+    receive_short(world, letter_at(post.place, (int)theirs, i, (theirs + i) % 2), bytes, i + 1,
+                  post.pauses);
 }
 
-typedef void (*short_fn)(const struct world *world, enum place place, size_t bytes, uint64_t i);
+typedef void (*short_fn)(const struct world *world, struct post post, size_t bytes, uint64_t i);
 
-static double time_short(const struct world *world, short_fn run, enum place place, size_t bytes)
+static double time_short(const struct world *world, short_fn run, struct post post, size_t bytes)
 {
     enum { TURNS = 5, RUNS = 400 };
     double seconds[TURNS];
@@ -101,7 +111,7 @@ static double time_short(const struct world *world, short_fn run, enum place pla
         MPI_Barrier(MPI_COMM_WORLD);
         double begun = MPI_Wtime();
         for (const uint64_t end = i + RUNS; i < end; i++)
-            run(world, place, bytes, i);
+            run(world, post, bytes, i);
         seconds[turn] = (MPI_Wtime() - begun) / RUNS;
     }
     return median_of_slowest(seconds, TURNS);
@@ -109,9 +119,10 @@ static double time_short(const struct world *world, short_fn run, enum place pla
 
 static double least_short(const struct world *world, short_fn run, size_t bytes)
 {
-    double least = time_short(world, run, OWN_LINES, bytes);
-    for (enum place place = SAME_LINES; place < PLACES; place++)
-        least = lesser(least, time_short(world, run, place, bytes));
+    double least = DBL_MAX;
+    for (enum place place = OWN_LINES; place < PLACES; place++)
+        for (int pauses = 0; pauses < 2; pauses++)
+            least = lesser(least, time_short(world, run, (struct post){place, pauses == 1}, bytes));
     return least;
 }
 
@@ -279,10 +290,10 @@ static uint64_t run_ring(const struct world *world, const struct ring *ring, siz
     for (size_t at = 0; at < bytes; at += ring->piece, done++) {
         char *slot = shared()->ring + done % slots * ring->piece;
         if (writes) {
-            await_count(read, done < slots ? 0 : done + 1 - slots);
+            await_count(read, done < slots ? 0 : done + 1 - slots, false);
             ring->write(slot, mine + at, ring->piece);
         } else {
-            await_count(stored, done + 1);
+            await_count(stored, done + 1, false);
             ring->read(mine + at, slot, ring->piece);
         }
         /* release bare -> acquire in await_count(): as there. */
