@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <memory>
 #include <thread>
+#include <vector>
 
 extern "C" {
 #include "shm/comm/request.h"
@@ -196,6 +197,43 @@ TEST(P2pBugs, ATimeOutBesideAnotherFailureJudgesNothingThatIsOver)
         EXPECT_EQ(shc_request_wait(queued.request, 0), SHC_ERR_TIMEOUT);
         over = true;
     });
+}
+
+// A pass read as many lines as there are in turn, and a pair has two more with those of its shuttles: what a rank
+// had sent before it left was called missing by who had been held up.
+TEST(P2pBugs, OnePassReadsAllThatWhoHasLeftHasSent)
+{
+    for (int shuttles : {1, 2}) {
+        std::atomic<bool> posted{false}, left{false};
+        run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
+            const int peer = 1 - rank.rank;
+            const int count = static_cast<int>(rank.comm->seat.mail.lines) + shuttles;
+            if (shuttles == 2) { // rank 1's is with rank 0 then
+                EXPECT_EQ(Message(rank.rank == 1 ? SHC_SEND : SHC_RECV, peer, 99, kSmall).run(rank),
+                          SHC_OK);
+            }
+            if (rank.rank == 0) {
+                EXPECT_TRUE(within_seconds(20, [&] { return posted.load(); }));
+                for (int i = 0; i < count; i++)
+                    EXPECT_EQ(Message(SHC_SEND, 1, i, kSmall).run(rank), SHC_OK) << error_text();
+                shc_comm_close(rank.comm);
+                left = true;
+                return;
+            }
+            std::vector<std::unique_ptr<Message>> in;
+            for (int i = 0; i < count; i++) {
+                in.push_back(std::make_unique<Message>(SHC_RECV, 0, i, kSmall));
+                in.back()->start(rank);
+            }
+            shc_lock_take(&rank.comm->p2p.lock); // as if it were stopped
+            posted = true;
+            EXPECT_TRUE(within_seconds(20, [&] { return left.load(); }));
+            shc_os_sleep_ns(kSecond / 50);
+            shc_lock_drop(&rank.comm->p2p.lock);
+            for (auto &message : in)
+                EXPECT_EQ(shc_request_wait(message->request, 0), SHC_OK) << error_text();
+        });
+    }
 }
 
 // The text of a wait's own time-out read who the sender is while another thread wrote it (seen by a

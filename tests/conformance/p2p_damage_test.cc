@@ -57,8 +57,10 @@ const Damage kDamages[] = {
      true},
     {"MoreThanAShuttle",
      [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_OURS, SHC_WINDOW_BYTES + 1); }, true},
-    {"AWordByShuttle", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CTS); }, true},
-    {"AChunkByShuttle", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CHUNK); }, true},
+    {"PartOfAWholeByShuttle", [](shc_line_shm &line) { line.piece = kBytes - 1; }, true},
+    {"LittleOfAWholeByShuttle", [](shc_line_shm &line) { line.piece = 8; }, true},
+    {"AHeadByShuttleThatIsAll", [](shc_line_shm &line) { of_kind(line, SHC_LINE_RTS); }, true},
+    {"AWordForNoMessageByShuttle", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CTS); }, true},
     {"AFerryThatTheReaderHolds",
      [](shc_line_shm &line) { in_window(line, SHC_FERRY_THEIRS, kBytes); }},
     {"MoreThanAFerry",
@@ -98,8 +100,7 @@ void post_line(Rank &rank, bool by_shuttle, const Damage *damage)
     shc_lock_take(&p2p.lock);
     const int window = by_shuttle ? shc_shuttle_lend(&p2p.pairs, 1, kBytes) : -1;
     ASSERT_EQ(window, by_shuttle ? SHC_SHUTTLE_OURS : -1);
-    shc_line_shm *line =
-        by_shuttle ? shc_shuttle_line(&p2p.pairs, 1, window) : shc_pair_draft(&p2p.pairs, 1);
+    shc_line_shm *line = shc_pair_line_for(&p2p.pairs, 1, window);
     line->kind = SHC_LINE_EAGER;
     line->dtype = SHC_UINT8;
     line->elem_bytes = 1;

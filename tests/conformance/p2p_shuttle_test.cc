@@ -75,6 +75,25 @@ struct Message {
 
 const int kTurns = 400;
 
+// To the other rank and back.
+uint64_t told(Rank &rank, int tag, uint64_t mine)
+{
+    uint64_t theirs = 0;
+    int64_t size = sizeof mine;
+    const shc_tensor given = {&mine, 1, &size, nullptr}, got = {&theirs, 1, &size, nullptr};
+    shc_op op = {};
+    op.dtype = SHC_UINT8;
+    op.peer = 1 - rank.rank;
+    op.tag = tag;
+    op.input = {&given, 1};
+    op.output = {&got, 1};
+    for (int step = 0; step < 2; step++) {
+        op.kind = (step == 0) == (rank.rank == 0) ? SHC_SEND : SHC_RECV;
+        EXPECT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+    }
+    return theirs;
+}
+
 // What goes through lines, shuttles and windows; between two ranks alone now and then by ferry, too.
 size_t some_bytes(std::mt19937 &random, int world)
 {
@@ -189,20 +208,25 @@ TEST(Shuttles, CarryTheReplyInTheLinesOfTheMessage)
     });
 }
 
+// One of many that only their order tells apart.
+void of_one_tag(Rank &rank, int sender, int number, size_t bytes)
+{
+    Message message(sender == rank.rank ? SHC_SEND : SHC_RECV, sender, 1 - rank.rank, number,
+                    bytes);
+    message.op.tag = 0;
+    message.run(rank);
+}
+
 // A message by shuttle, and those in lines in turn behind and in front of it, are received in their order.
 TEST(Shuttles, ComeInTurnWithTheLines)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
             const shc_pair *pair = &rank.comm->p2p.pairs.pairs[1 - rank.rank];
-            for (int turn = 0; turn < 200; turn++) {
-                const int count = 1 + turn % 5;
+            for (int turn = 0; turn < 200; turn++)
                 for (int sender : {0, 1})
-                    for (int i = 0; i < count; i++)
-                        Message(sender == rank.rank ? SHC_SEND : SHC_RECV, sender, 1 - rank.rank,
-                                turn * 8 + i, i % 2 ? 100 : 8)
-                            .run(rank);
-            }
+                    for (int i = 0; i < 1 + turn % 5; i++)
+                        of_one_tag(rank, sender, turn * 8 + i, i % 2 ? 100 : 8);
             EXPECT_GT(pair->turns_out, 0u);
             EXPECT_LT(pair->turns_out, pair->sent);
         });
@@ -224,15 +248,23 @@ TEST(Shuttles, AreLeftToMessagesThatAreAnswered)
     });
 }
 
-// A second thread wants the lock while the first one looks for its answer: it gets it, and both go on.
+// A second thread wants the lock while the first one looks for its answer under it: that one sees it, and looks
+// without. They go on until it has happened to both ranks.
 TEST(Shuttles, LeaveTheLockToWhoWantsIt)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
+            shc_p2p &p2p = rank.comm->p2p;
+            rank.comm->seat.patience_p2p.spins = 100; // also where there is one CPU
             const auto pass = [&](int tag) {
-                for (int turn = 0; turn < 300; turn++)
-                    back_and_forth(rank, 1 - rank.rank, tag,
-                                   8 + 90 * static_cast<size_t>(turn % 2));
+                uint64_t crowded = 0, both = 0;
+                for (int turn = 0; !both && turn < 100000; turn++) {
+                    shc_lock_take(&p2p.lock);
+                    crowded = crowded || p2p.crowded > 0;
+                    shc_lock_drop(&p2p.lock);
+                    both = crowded & told(rank, tag, crowded);
+                }
+                EXPECT_TRUE(both) << "thread " << tag;
             };
             std::thread other([&] { pass(1); });
             pass(2);

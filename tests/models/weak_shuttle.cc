@@ -88,12 +88,11 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
     bool send(int me, uint64_t message)
     {
         shc_pairs *mine = &pairs[me];
-        shc_line_shm *line = shc_pair_draft(mine, 1 - me);
-        const int name = lend(mine, 1 - me, message, line != nullptr);
-        if (name >= 0 && shc_window_is_shuttle(static_cast<uint32_t>(name)))
-            line = shc_shuttle_line(mine, 1 - me, name);
-        if (!line)
+        const bool in_turn = shc_pair_draft(mine, 1 - me) != nullptr;
+        const int name = lend(mine, 1 - me, message, in_turn);
+        if (!in_turn && name < 0)
             return false;
+        shc_line_shm *line = shc_pair_line_for(mine, 1 - me, name);
         RL_ASSERT(message > 0 || name == SHC_SHUTTLE_OURS);
         RL_ASSERT(message != 1 || shc_window_is_ferry(static_cast<uint32_t>(name)));
         if (WITH(FAULT_kept) && name >= SHC_WINDOWS) // the peer calls it by the other name

@@ -187,12 +187,8 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
 
 bool shc_p2p_silence(struct shc_p2p *p2p, uint64_t patience_ns)
 {
-    const uint64_t deadline_ns = shc_clock_ns() + patience_ns;
-    while (!shc_lock_try(&p2p->lock)) {
-        if (shc_clock_ns() > deadline_ns)
-            return false;
-        shc_os_sleep_ns(50 * SHC_NS_PER_US);
-    }
+    if (!shc_lock_take_within(&p2p->lock, patience_ns))
+        return false;
     if (!p2p->closed) {
         p2p->closed = true;
         shc_p2p_finish_all(p2p, SHC_ERR_CLOSED, "this rank has closed the group");

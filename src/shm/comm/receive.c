@@ -41,7 +41,7 @@ static inline bool is_there(const struct shc_p2p *p2p, int peer, uint32_t shuttl
                             const struct shc_line_shm *line)
 {
     if (shuttle != SHC_NO_WINDOW)
-        return line->window == shuttle && line->kind <= SHC_LINE_RTS;
+        return line->window == shuttle;
     return line->window == SHC_NO_WINDOW || shc_window_exists(&p2p->pairs, peer, line->window);
 }
 
@@ -262,6 +262,8 @@ static bool take_line(struct shc_p2p *p2p, int peer, struct shc_pair_found found
     case SHC_LINE_EAGER:
     case SHC_LINE_RTS:
         *kept = take_header(p2p, peer, &line, data);
+        if (*kept)
+            shc_pair_note_answer(&p2p->pairs, peer);
         return true;
     case SHC_LINE_CTS:
     case SHC_LINE_REFUSE:
@@ -273,10 +275,11 @@ static bool take_line(struct shc_p2p *p2p, int peer, struct shc_pair_found found
     }
 }
 
-/* At most as many lines as a pair has: then it is the next peer's turn. */
+/* At most as many lines as a pair has: then it is the next peer's turn. Who has left has no more, so that one pass
+ * finds all that it has sent (judge.c). */
 void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
 {
-    for (uint32_t i = 0; i < p2p->comm->seat.mail.lines; i++) {
+    for (uint32_t i = 0; i < shc_pair_capacity(&p2p->pairs); i++) {
         const struct shc_pair_found found = shc_pair_peek(&p2p->pairs, peer);
         bool kept;
         /* While nothing pends, whoever comes next may want just this, and it is not put aside. */
@@ -390,7 +393,7 @@ static inline const char *plain_piece(const struct shc_p2p *p2p, struct shc_pair
     return shc_window(&p2p->pairs, m->peer, p2p->comm->seat.rank, found.shuttle);
 }
 
-/* The same, whatever the line names. */
+/* Takes it from where the line says. False: it is not what the receive wants. */
 static SHC_NOINLINE bool receive_window(struct shc_p2p *p2p, struct shc_message *m,
                                         struct shc_pair_found found)
 {
@@ -414,6 +417,7 @@ static inline bool receive_line(struct shc_p2p *p2p, struct shc_message *m,
     } else if (!receive_window(p2p, m, found)) {
         return false;
     }
+    shc_pair_note_answer(&p2p->pairs, m->peer);
     shc_pair_take(&p2p->pairs, m->peer, found.shuttle);
     shc_pair_ring(&p2p->pairs, m->peer);
     return true;
@@ -462,7 +466,7 @@ static inline bool may_await_locked(struct shc_p2p *p2p, int peer)
         p2p->crowded--;
         return false;
     }
-    return p2p->pairs.pairs[peer].run > 0;
+    return shc_pair_awaits_answer(&p2p->pairs, peer);
 }
 
 /* The oldest line of the peer, if it is just what the receive wants and nothing is in front of it. False: the

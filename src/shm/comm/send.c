@@ -122,33 +122,39 @@ static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
     return window;
 }
 
+/* The message's header, with its first bytes: in that window, or behind it (-1). */
+static inline void post_header(struct shc_p2p *p2p, enum shc_line_kind kind, struct shc_message *m,
+                               int window, size_t bytes)
+{
+    struct shc_line_shm *line = shc_pair_line_for(&p2p->pairs, m->peer, window);
+    m->number = p2p->peers[m->peer].messages++;
+    fill_line(line, kind, m);
+    put_piece(p2p, line, m, window, bytes);
+    shc_pair_note_message(&p2p->pairs, m->peer);
+    shc_pair_post(&p2p->pairs, m->peer, line, window);
+}
+
 enum sending { SENT, NO_LINE, NO_ROOM };
 
 /* The header goes out, with all the bytes: in a shuttle, or else in the next line in turn, if that is
  * free and there is room for them now. */
 static inline enum sending send_whole(struct shc_p2p *p2p, struct shc_message *m)
 {
+    struct shc_pairs *pairs = &p2p->pairs;
     const size_t bytes = m->shape.bytes;
-    struct shc_line_shm *line;
-    int window = bytes <= SHC_WINDOW_BYTES ? shc_shuttle_lend(&p2p->pairs, m->peer, bytes) : -1;
+    int window = bytes <= SHC_WINDOW_BYTES ? shc_shuttle_lend(pairs, m->peer, bytes) : -1;
     m->way = SHC_WAY_PLAIN;
-    if (window >= 0) {
-        line = shc_shuttle_line(&p2p->pairs, m->peer, window);
-    } else {
-        line = shc_pair_draft(&p2p->pairs, m->peer);
-        if (!line)
+    if (window < 0) {
+        if (!shc_pair_draft(pairs, m->peer))
             return NO_LINE;
         if (bytes > SHC_WINDOW_BYTES)
             window = bytes > SHC_WHOLE_BYTES ? -1 : lend_for_all(p2p, m);
         else if (bytes > SHC_LINE_DATA_BYTES)
-            window = shc_window_lend(&p2p->pairs, m->peer, true);
+            window = shc_window_lend(pairs, m->peer, true);
         if (window < 0 && bytes > SHC_LINE_DATA_BYTES)
             return NO_ROOM;
     }
-    m->number = p2p->peers[m->peer].messages++;
-    fill_line(line, SHC_LINE_EAGER, m);
-    put_piece(p2p, line, m, window, bytes);
-    shc_pair_post(&p2p->pairs, m->peer, line, window);
+    post_header(p2p, SHC_LINE_EAGER, m, window, bytes);
     return SENT;
 }
 
@@ -196,16 +202,7 @@ static bool announce(struct shc_p2p *p2p, struct shc_request *request)
         return sending == SENT;
     size_t room;
     const int window = lend_for_head(p2p, m, &room);
-    struct shc_line_shm *line = window >= 0 && shc_window_is_shuttle((uint32_t)window)
-                                    ? shc_shuttle_line(&p2p->pairs, m->peer, window)
-                                    : shc_pair_draft(&p2p->pairs, m->peer); /* it was free above */
-    m->number = p2p->peers[m->peer].messages++;
-    fill_line(line, SHC_LINE_RTS, m);
-    if (window >= 0)
-        put_piece(p2p, line, m, window, next_piece(m, room));
-    else
-        name_piece(line, -1, 0, SHC_WAY_PLAIN);
-    shc_pair_post(&p2p->pairs, m->peer, line, window);
+    post_header(p2p, SHC_LINE_RTS, m, window, window < 0 ? 0 : next_piece(m, room));
     m->state = SHC_MESSAGE_ANNOUNCED;
     return true;
 }

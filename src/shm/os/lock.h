@@ -40,6 +40,22 @@ SHC_INLINE void shc_lock_take(struct shc_lock *lock)
         shc_os_futex_wait(&lock->word, SHC_LOCK_AWAITED, SHC_NS_PER_S, false);
 }
 
+/* The same for so long at most. False: it could not be had. */
+static inline bool shc_lock_take_within(struct shc_lock *lock, uint64_t patience_ns)
+{
+    if (SHC_LIKELY(shc_lock_try(lock)))
+        return true;
+    const uint64_t end_ns = shc_deadline_after(shc_clock_ns(), patience_ns);
+    /* acq_rel lock/word: as above. Who gives up leaves it AWAITED: one wake-up too many. */
+    while (shc_a32_exchange_acq_rel(&lock->word, SHC_LOCK_AWAITED) != SHC_LOCK_FREE) {
+        const uint64_t now_ns = shc_clock_ns();
+        if (now_ns >= end_ns)
+            return false;
+        shc_os_futex_wait(&lock->word, SHC_LOCK_AWAITED, end_ns - now_ns, false);
+    }
+    return true;
+}
+
 /* Does somebody wait for the lock, which is held? A hint. */
 SHC_INLINE bool shc_lock_is_awaited(const struct shc_lock *lock)
 {

@@ -310,12 +310,11 @@ SHC_LAYOUT_ASSERT(offsetof(struct shc_line_shm, data) + SHC_SHUTTLE_LINE_BYTES =
                       SHC_CPU_LINE_BYTES,
                   "of a shuttle's line one half is used");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
-SHC_LAYOUT_ASSERT(SHC_BULK_WINDOWS *SHC_BULK_BYTES < 1 << 24, "a piece is told in 24 bits");
 SHC_LAYOUT_ASSERT(SHC_WINDOW_BYTES % SHC_PAGE_BYTES == 0, "windows are whole pages");
 SHC_LAYOUT_ASSERT(SHC_SHUTTLE_OURS == SHC_WINDOWS, "shuttles are named behind the windows");
 SHC_LAYOUT_ASSERT(SHC_SHUTTLE_THEIRS == SHC_SHUTTLE_OURS + 1 &&
                       SHC_FERRY_THEIRS == SHC_FERRY_OURS + 1,
-                  "what changes hands is named by whose it is: hand_over() in pair.c");
+                  "what changes hands is named by whose it is: shc_hold_newest()");
 SHC_LAYOUT_ASSERT(SHC_HEAD_BYTES <= SHC_FERRY_BYTES && SHC_FERRY_BYTES <= SHC_WHOLE_BYTES,
                   "a ferry holds a head, and what it holds is never announced");
 SHC_LAYOUT_ASSERT(SHC_RELAY_RANKS == 2 && SHC_RELAY_SLOTS == 2 &&

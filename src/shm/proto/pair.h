@@ -55,8 +55,9 @@ struct shc_pair {
     uint64_t turns_out;   /* of the lines to the peer those used in turn, no shuttles' */
     uint64_t freed;       /* of these, taken by the peer when last looked */
     uint64_t turns_in;    /* of the lines from the peer */
-    uint64_t run, last_run; /* lines to the peer since one came from it, and in front of that one */
-    uint32_t lent;          /* windows that carry chunks to the peer */
+    uint64_t run;         /* messages to the peer since one came from it */
+    uint64_t last_run;    /* and in front of that one, since another did */
+    uint32_t lent;        /* windows that carry chunks to the peer */
     uint32_t bulk_lent, bulk_read; /* bulk windows lent to the peer, and read of its own */
     uint32_t bulk_at; /* which of the peer's comes next; the counts wrap in the middle of a round */
     /* Windows of whole messages among these: sent, and of the peer's taken by receives. */
@@ -139,16 +140,19 @@ SHC_INLINE int shc_hold_newest(const struct shc_hold *hold)
 bool shc_pairs_have_windows(struct shc_pairs *pairs);
 
 /* A shuttle: the next message to the peer, of so many bytes, is put there and into its line, which names it. -1:
- * none is here; or it finds room in a line, and this rank sends more in a row than there are shuttles: lines
- * that lie side by side are faster than one now and then that does not. */
+ * none is here; or it finds room in a line, and this rank sent more in a row than there are shuttles, before
+ * the peer last answered: lines that lie side by side are faster than one now and then that does not. */
 SHC_INLINE int shc_shuttle_lend(struct shc_pairs *pairs, int peer, size_t bytes)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    const int which = shc_hold_newest(&pair->shuttles);
-    const bool in_a_row = pair->run >= 2 || pair->last_run > 2;
-    if (which < 0 || (in_a_row && bytes <= SHC_LINE_DATA_BYTES) ||
-        (!pairs->usable && !shc_pairs_have_windows(pairs)))
+    int which = shc_hold_newest(&pair->shuttles);
+    if (which < 0 || (bytes <= SHC_LINE_DATA_BYTES && pair->last_run > 2))
         return -1;
+    if (SHC_UNLIKELY(!pairs->usable) && !shc_pairs_have_windows(pairs)) {
+        if (pair->shuttles.where[1] != SHC_HERE)
+            return -1;
+        which = 1; /* what lies in the peer's mailbox has memory */
+    }
     pair->shuttles.where[which] = SHC_AWAY;
     return SHC_SHUTTLE_OURS + which;
 }
@@ -164,10 +168,15 @@ SHC_INLINE bool shc_window_spares(uint32_t name, size_t bytes)
     return bytes <= SHC_SHUTTLE_LINE_BYTES && shc_window_is_shuttle(name);
 }
 
-/* The line of a shuttle, by the name that this rank has for it. */
-SHC_INLINE struct shc_line_shm *shc_shuttle_line(const struct shc_pairs *pairs, int peer, int name)
+/* The line that goes out with that window, or with none (-1): the shuttle's own, else the next one in turn,
+ * which shc_pair_draft() has found free. */
+SHC_INLINE struct shc_line_shm *shc_pair_line_for(const struct shc_pairs *pairs, int peer,
+                                                  int window)
 {
-    return shc_pair_line(pairs, pairs->pairs[peer].shuttle_line[name - SHC_SHUTTLE_OURS], 0);
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    if (shc_window_is_shuttle((uint32_t)window)) /* -1 is none */
+        return shc_pair_line(pairs, pair->shuttle_line[window - SHC_SHUTTLE_OURS], 0);
+    return shc_pair_line(pairs, pair->out, pair->turns_out);
 }
 
 /* What stands in a line, of the so many that this rank has sent to the other one. */
@@ -176,41 +185,59 @@ SHC_INLINE uint64_t shc_pair_number(int sender, int receiver, uint64_t count)
     return sender > receiver ? count | SHC_LINE_OF_HIGHER : count;
 }
 
-/* Releases the line that was filled: `window` is the shuttle whose line it is, or anything else for the next
- * one in turn. The peer is rung by shc_pairs_ring(). */
+/* Releases that line, which goes with that window. The peer is rung by shc_pairs_ring(). */
 SHC_INLINE void shc_pair_post(struct shc_pairs *pairs, int peer, struct shc_line_shm *line,
                               int window)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
     pair->turns_out += !shc_window_is_shuttle((uint32_t)window);
     pair->sent++;
-    pair->run++;
     /* release pair/line -> acquire in shc_line_is(): the line, and the window it names. */
     shc_a64_store_release(&line->number, shc_pair_number(pairs->seat->rank, peer, pair->sent));
     shc_pair_note_news(pairs, peer);
 }
 
+/* What is in such a line is a message, or the beginning of one, to the peer; and from it. */
+SHC_INLINE void shc_pair_note_message(struct shc_pairs *pairs, int peer)
+{
+    pairs->pairs[peer].run++;
+}
+
+SHC_INLINE void shc_pair_note_answer(struct shc_pairs *pairs, int peer)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    pair->last_run = pair->run > 0 ? pair->run : pair->last_run;
+    pair->run = 0;
+}
+
+/* Is the peer's next message an answer? */
+SHC_INLINE bool shc_pair_awaits_answer(const struct shc_pairs *pairs, int peer)
+{
+    return pairs->pairs[peer].run > 0;
+}
+
+/* So many lines of the peer may be there that were not taken. */
+SHC_INLINE uint32_t shc_pair_capacity(const struct shc_pairs *pairs)
+{
+    return pairs->seat->mail.lines + (pairs->seat->mail.shuttles > 0 ? 2 : 0);
+}
+
 /* Where the next line of a peer may come, and its number; may be looked at without the lock, while the
- * segment is mapped. */
+ * segment is mapped. The line of a shuttle that is here never has that number: of the peer's it has an older
+ * one, or none. */
 struct shc_pair_watch {
-    const struct shc_line_shm *turn, *shuttle[2]; /* NULL: it is not away */
+    const struct shc_line_shm *turn, *shuttle[2]; /* NULL: there is none */
     uint64_t want;
 };
-
-SHC_INLINE const struct shc_line_shm *shc_shuttle_awaited(const struct shc_pairs *pairs,
-                                                          const struct shc_pair *pair, int which)
-{
-    return pair->shuttles.where[which] == SHC_AWAY
-               ? shc_pair_line(pairs, pair->shuttle_line[which], 0)
-               : NULL;
-}
 
 SHC_INLINE struct shc_pair_watch shc_pair_next(const struct shc_pairs *pairs, int peer)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
+    const bool shuttles = pair->shuttles.where[0] != SHC_NOWHERE;
     return (struct shc_pair_watch){
         .turn = shc_pair_line(pairs, pair->in, pair->turns_in),
-        .shuttle = {shc_shuttle_awaited(pairs, pair, 0), shc_shuttle_awaited(pairs, pair, 1)},
+        .shuttle = {shuttles ? shc_pair_line(pairs, pair->shuttle_line[0], 0) : NULL,
+                    shuttles ? shc_pair_line(pairs, pair->shuttle_line[1], 0) : NULL},
         .want = shc_pair_number(peer, pairs->seat->rank, pair->taken + 1),
     };
 }
@@ -251,8 +278,6 @@ SHC_INLINE void shc_pair_take(struct shc_pairs *pairs, int peer, uint32_t shuttl
 {
     struct shc_pair *pair = &pairs->pairs[peer];
     pair->taken++;
-    pair->last_run = pair->run > 0 ? pair->run : pair->last_run;
-    pair->run = 0;
     if (shuttle != SHC_NO_WINDOW) {
         pairs->moves++;
         return;
