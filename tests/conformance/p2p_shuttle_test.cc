@@ -256,13 +256,16 @@ TEST(Shuttles, LeaveTheLockToWhoWantsIt)
         run_ranks(mode, 2, [](Rank &rank) {
             shc_p2p &p2p = rank.comm->p2p;
             rank.comm->seat.patience_p2p.spins = 100; // also where there is one CPU
+            std::atomic<bool> crowded{false};         // seen by either thread
             const auto pass = [&](int tag) {
-                uint64_t crowded = 0, both = 0;
+                bool both = false;
                 for (int turn = 0; !both && turn < 100000; turn++) {
                     shc_lock_take(&p2p.lock);
-                    crowded = crowded || p2p.crowded > 0;
+                    if (p2p.crowded > 0)
+                        crowded = true;
                     shc_lock_drop(&p2p.lock);
-                    both = crowded & told(rank, tag, crowded);
+                    const bool mine = crowded; // as it is told: both ranks end in the same turn
+                    both = told(rank, tag, mine) != 0 && mine;
                 }
                 EXPECT_TRUE(both) << "thread " << tag;
             };
