@@ -456,7 +456,6 @@ TEST(Tunings, ThatAreWrongOnOneRankFailOnEveryRank)
         options);
 }
 
-// What a rank sends to another is not what that one expects: all ranks are told, nothing is written.
 // With the call line, in small slots, or staged: each of the two in its own way, one operation after the other.
 TEST(Splits, OfTwoGoEachInItsWay)
 {
@@ -481,6 +480,7 @@ TEST(Splits, OfTwoGoEachInItsWay)
         }
 }
 
+// What a rank sends to another is not what that one expects: all ranks are told, nothing is written.
 TEST(Splits, ThatDifferFailOnEveryRank)
 {
     for (size_t count : {10u, 100000u}) {

@@ -314,7 +314,7 @@ struct shc_swap {
     void (*take)(struct shc_task *task, uint64_t k, char *const *cells); /* NULL: got() */
     /* Likewise what this rank keeps of chunk k. Or NULL. */
     void (*keep)(struct shc_task *task, uint64_t k);
-    bool begun; /* set by shc_swap_begin() */
+    bool begun; /* set by shc_swap_begin(), or _empty() */
 };
 
 /* How many bytes of whole elements a turn puts into a cell: opaque ones may not divide it. */

@@ -18,8 +18,8 @@
  * Two ranks have two shuttles besides, each a line and a window that nobody gives back: the receiver of
  * one fills it with its own next message. So what is stored to is in the cache of the rank that has just
  * read it, where the owner of a line or window must fetch it back. At first each holds the one in its own
- * mailbox; its line hands it over. A receiver looks at the next line in turn and at those of the shuttles
- * that the sender may have; the numbers tell which comes first. A rank that holds none uses its own lines
+ * mailbox; its line hands it over. A receiver looks at the next line in turn and at those of both
+ * shuttles; the numbers tell which comes first. A rank that holds none uses its own lines
  * and windows.
  *
  * Ferries are the same for what is larger, between the two ranks of a world of two: whole messages, heads,
