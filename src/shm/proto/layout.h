@@ -313,8 +313,9 @@ SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
 SHC_LAYOUT_ASSERT(SHC_WINDOW_BYTES % SHC_PAGE_BYTES == 0, "windows are whole pages");
 SHC_LAYOUT_ASSERT(SHC_SHUTTLE_OURS == SHC_WINDOWS, "shuttles are named behind the windows");
 SHC_LAYOUT_ASSERT(SHC_SHUTTLE_THEIRS == SHC_SHUTTLE_OURS + 1 &&
+                      SHC_FERRY_OURS == SHC_SHUTTLE_THEIRS + 1 &&
                       SHC_FERRY_THEIRS == SHC_FERRY_OURS + 1,
-                  "what changes hands is named by whose it is: shc_hold_newest()");
+                  "what changes hands is named by whose it is: shc_hold_which()");
 SHC_LAYOUT_ASSERT(SHC_HEAD_BYTES <= SHC_FERRY_BYTES && SHC_FERRY_BYTES <= SHC_WHOLE_BYTES,
                   "a ferry holds a head, and what it holds is never announced");
 SHC_LAYOUT_ASSERT(SHC_RELAY_RANKS == 2 && SHC_RELAY_SLOTS == 2 &&

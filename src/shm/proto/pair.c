@@ -10,9 +10,6 @@
 #define LINES_BYTES (8u << 10) /* of lines per rank, as long as each pair has one */
 #define MAX_LINES   8u
 
-/* The two shuttles of a pair, and its two ferries: in whose mailbox they lie, as this rank sees it. */
-enum { OURS, THEIRS };
-
 #define BULK_TOTAL ((size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES + SHC_FERRY_BYTES)
 
 struct shc_mail_geometry shc_mail_plan(int world_size)
@@ -79,8 +76,8 @@ enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *s
         pair->in = lines_offset(seat, peer, seat->rank);
         pair->heard = ack_offset(seat, peer, seat->rank);
         pair->told = ack_offset(seat, seat->rank, peer);
-        pair->shuttle_line[OURS] = shuttle_line_offset(seat, seat->rank, peer);
-        pair->shuttle_line[THEIRS] = shuttle_line_offset(seat, peer, seat->rank);
+        pair->shuttle_line[SHC_OURS] = shuttle_line_offset(seat, seat->rank, peer);
+        pair->shuttle_line[SHC_THEIRS] = shuttle_line_offset(seat, peer, seat->rank);
         if (peer == seat->rank) /* to itself a rank hands nothing over */
             continue;
         if (peer < (int)seat->mail.shuttles)
@@ -111,12 +108,6 @@ bool shc_pairs_have_windows(struct shc_pairs *pairs)
     return pairs->usable;
 }
 
-/* The peer calls its own what is theirs here. */
-static uint8_t ferry_of(uint32_t name)
-{
-    return name == SHC_FERRY_OURS ? THEIRS : OURS;
-}
-
 bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name)
 {
     if (name < SHC_WINDOWS)
@@ -125,7 +116,7 @@ bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name)
     if (name >= SHC_BULK_NAME)
         return bulk && name < SHC_WINDOW_NAMES;
     return shc_window_is_ferry(name) &&
-           pairs->pairs[peer].ferries.where[ferry_of(name)] == SHC_AWAY;
+           pairs->pairs[peer].ferries.where[shc_hold_which(name)] == SHC_AWAY;
 }
 
 /* Takes back what was read. */
@@ -209,12 +200,9 @@ int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t 
 int shc_ferry_lend(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    int which = shc_hold_newest(&pair->ferries);
-    if (!shc_window_has_bulk(pairs, peer)) /* what lies in its own mailbox has no memory */
-        which = pair->ferries.where[THEIRS] == SHC_HERE ? THEIRS : -1;
+    const int which = shc_hold_hand_over(&pair->ferries, shc_window_has_bulk(pairs, peer));
     if (which < 0)
         return -1;
-    pair->ferries.where[which] = SHC_AWAY;
     pair->ferried = pair->turns_out + 1;
     return SHC_FERRY_OURS + which;
 }
@@ -223,7 +211,7 @@ int shc_ferry_turn(struct shc_pairs *pairs, int peer, uint32_t name)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
     pair->ferried = pair->turns_out + 1;
-    return SHC_FERRY_OURS + ferry_of(name);
+    return SHC_FERRY_OURS + shc_hold_which(name);
 }
 
 bool shc_ferry_is_out(const struct shc_pairs *pairs, int peer)
@@ -322,9 +310,7 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t 
         return;
     }
     if (shc_window_is_ferry(name)) {
-        struct shc_hold *hold = &pairs->pairs[peer].ferries;
-        hold->newest = ferry_of(name);
-        hold->where[hold->newest] = SHC_HERE;
+        shc_hold_keep(&pairs->pairs[peer].ferries, shc_hold_which(name));
         return; /* no word and no ring: who waits for it waits for its line to be taken */
     }
     shc_a32 *word = &shc_pair_ack(pairs, pairs->pairs[peer].told)->windows[name];

@@ -41,6 +41,7 @@
 /* Of two shuttles or ferries, which lie in this rank's mailbox and in the peer's, where each is: there is none,
  * it is this rank's to fill, or with the peer, or on its way. */
 enum shc_whereabouts { SHC_NOWHERE, SHC_HERE, SHC_AWAY };
+enum { SHC_OURS, SHC_THEIRS }; /* in whose mailbox it lies, as this rank sees it */
 
 struct shc_hold {
     uint8_t where[2]; /* enum shc_whereabouts */
@@ -128,11 +129,24 @@ SHC_INLINE struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer
     return shc_pair_line(pairs, pair->out, pair->turns_out);
 }
 
-/* Of the two the one that came last of those that are here, or -1. */
-SHC_INLINE int shc_hold_newest(const struct shc_hold *hold)
+/* Which of the two the next line names: the one that came last of those that are here, or -1. Not this rank's
+ * own if there is no memory for what lies in its mailbox. */
+SHC_INLINE int shc_hold_hand_over(struct shc_hold *hold, bool own_usable)
 {
-    const int which = hold->where[hold->newest] == SHC_HERE ? hold->newest : 1 - hold->newest;
-    return hold->where[which] == SHC_HERE ? which : -1;
+    int which = hold->where[hold->newest] == SHC_HERE ? hold->newest : 1 - hold->newest;
+    if (SHC_UNLIKELY(!own_usable))
+        which = SHC_THEIRS;
+    if (hold->where[which] != SHC_HERE)
+        return -1;
+    hold->where[which] = SHC_AWAY;
+    return which;
+}
+
+/* What it brought has been read: it is this rank's to fill. */
+SHC_INLINE void shc_hold_keep(struct shc_hold *hold, uint8_t which)
+{
+    hold->newest = which;
+    hold->where[which] = SHC_HERE;
 }
 
 /* The windows' memory, at their first use; a shuttle's among it, so that it is there before the peer has the
@@ -145,16 +159,12 @@ bool shc_pairs_have_windows(struct shc_pairs *pairs);
 SHC_INLINE int shc_shuttle_lend(struct shc_pairs *pairs, int peer, size_t bytes)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    int which = shc_hold_newest(&pair->shuttles);
-    if (which < 0 || (bytes <= SHC_LINE_DATA_BYTES && pair->last_run > 2))
+    if (pair->shuttles.where[SHC_OURS] == SHC_NOWHERE ||
+        (bytes <= SHC_LINE_DATA_BYTES && pair->last_run > 2))
         return -1;
-    if (SHC_UNLIKELY(!pairs->usable) && !shc_pairs_have_windows(pairs)) {
-        if (pair->shuttles.where[1] != SHC_HERE)
-            return -1;
-        which = 1; /* what lies in the peer's mailbox has memory */
-    }
-    pair->shuttles.where[which] = SHC_AWAY;
-    return SHC_SHUTTLE_OURS + which;
+    const int which =
+        shc_hold_hand_over(&pair->shuttles, pairs->usable || shc_pairs_have_windows(pairs));
+    return which < 0 ? -1 : SHC_SHUTTLE_OURS + which;
 }
 
 SHC_INLINE bool shc_window_is_shuttle(uint32_t name)
@@ -288,12 +298,15 @@ SHC_INLINE void shc_pair_take(struct shc_pairs *pairs, int peer, uint32_t shuttl
     shc_pair_note_news(pairs, peer);
 }
 
-/* What that shuttle of the peer brought has been read: it is this rank's to fill. */
+/* A shuttle of the peer, or a ferry, by its name there: the peer calls its own what is theirs here. */
+SHC_INLINE uint8_t shc_hold_which(uint32_t name)
+{
+    return (name - SHC_SHUTTLE_OURS) % 2 == SHC_OURS ? SHC_THEIRS : SHC_OURS;
+}
+
 SHC_INLINE void shc_shuttle_keep(struct shc_pairs *pairs, int peer, uint32_t name)
 {
-    struct shc_hold *hold = &pairs->pairs[peer].shuttles;
-    hold->newest = name == SHC_SHUTTLE_OURS; /* the peer calls its own what is theirs here */
-    hold->where[hold->newest] = SHC_HERE;
+    shc_hold_keep(&pairs->pairs[peer].shuttles, shc_hold_which(name));
 }
 
 /* A window for the peer, -1 when none is free or there are none. The next line in turn to the peer names it. */
