@@ -42,6 +42,7 @@ class Tunable:
 
 
 _TWO, _MORE, _MANY = range(2, 3), range(3, 5), range(5, 1 << 30)
+_NOT_TWO = range(3, 1 << 30)
 _SMALL = "1k 2k 4k 8k"
 _LARGE = "128k 1m 4m"
 
@@ -52,8 +53,8 @@ TUNABLES = (
     ),
     Tunable("reduce_scatter.small_of_two", "reduce_scatter", _SMALL, "512 1k 4k 8k", "up to", _TWO),
     Tunable("all_gather.small_of_two", "all_gather", _SMALL, "512 2k 8k", "up to", _TWO),
-    Tunable("all_reduce.small", "all_reduce", "512 2k 8k", "256 1k 4k", "up to", range(3, 1 << 30)),
-    Tunable("all_gather.small", "all_gather", "512 2k 8k", "256 1k 4k", "up to", range(3, 1 << 30)),
+    Tunable("all_reduce.small", "all_reduce", "512 2k 8k", "256 1k 4k", "up to", _NOT_TWO),
+    Tunable("all_gather.small", "all_gather", "512 2k 8k", "256 1k 4k", "up to", _NOT_TWO),
     Tunable("turn", "all_reduce", _LARGE, "16k 32k 128k", "", _TWO),
     Tunable("long_turn_from", "all_reduce", "2m 4m 8m 16m", "2m 4m never", "from", _TWO),
     Tunable("chunk", "all_reduce", _LARGE, "64k 128k 512k", "", _MORE),
@@ -64,14 +65,7 @@ TUNABLES = (
     Tunable("shout_depth_of_many", "broadcast", _LARGE, "2 8", "", _MANY),
     Tunable("flag", "broadcast", "64k 256k 1m", "512 1k 8k 128k", "", _TWO),
     Tunable("stream", "broadcast", "64k 256k 1m", "128k 512k never", "from", _TWO),
-    Tunable(
-        "stream",
-        "broadcast",
-        "16k 32k 64k 256k 1m",
-        "16k 128k 512k never",
-        "from",
-        range(3, 1 << 30),
-    ),
+    Tunable("stream", "broadcast", "16k 32k 64k 256k 1m", "16k 128k 512k never", "from", _NOT_TWO),
     Tunable("stream_out", "all_to_all", "8m 16m 32m", "4m 8m 32m never", "from", _TWO),
     Tunable("ask_ahead", "broadcast", "256 2k 16k 64k", "0 512 4k 64k", "up to", _TWO),
 )

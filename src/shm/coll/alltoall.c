@@ -119,10 +119,10 @@ SHC_INLINE enum way way_of(const struct shc_task *task, int world, int rank, con
     return PACKED;
 }
 
-/* Where they lie in its small slot. */
-SHC_INLINE char *packed_at(const struct shc_task *task, int world, int rank)
+/* Where they lie in its small slot, that many bytes into them; of two ranks one alone is there. */
+SHC_INLINE char *packed_at(const struct shc_task *task, int world, int rank, size_t offset)
 {
-    return (char *)shc_task_table(task, rank) + (world == 2 ? 0 : table_bytes(world));
+    return (char *)shc_task_table(task, rank) + (world == 2 ? 0 : table_bytes(world) + offset);
 }
 
 /* The table of this rank, and where the blocks lie in its own tensors. */
@@ -155,12 +155,12 @@ SHC_INLINE void enter(struct shc_task *task, int world, const struct layout *lay
     if (world == 2) {
         if (way != STAGED)
             shc_buf_read(&task->in, layout->in_offset[1 - me],
-                         way == INLINE ? payload + NARROW_BYTES : packed_at(task, 2, me),
+                         way == INLINE ? payload + NARROW_BYTES : packed_at(task, 2, me, 0),
                          layout->in_bytes[1 - me]);
         write_table(payload, table);
     } else {
         if (way == PACKED)
-            shc_buf_read(&task->in, 0, packed_at(task, world, me), task->in.bytes);
+            shc_buf_read(&task->in, 0, packed_at(task, world, me, 0), task->in.bytes);
         memcpy(table_bytes(world) > SHC_INLINE_BYTES ? (char *)shc_task_table(task, me) : payload,
                table, table_bytes(world));
     }
@@ -213,8 +213,7 @@ SHC_INLINE void take_inline_and_packed(struct shc_task *task, int world,
                                        const struct layout *layout)
 {
     for (int rank = 0; rank < world; rank++) {
-        const char *block =
-            packed_at(task, world, rank) + (world == 2 ? 0 : layout->its_offset[rank]);
+        const char *block = packed_at(task, world, rank, layout->its_offset[rank]);
         if (rank == task->seat->rank || layout->way[rank] == STAGED)
             continue;
         if (world == 2 && layout->way[rank] == INLINE)
@@ -250,7 +249,7 @@ static void take_own(struct shc_task *task, struct shc_span chunk, char *const *
     for (int rank = 0; rank < task->seat->world_size; rank++) {
         struct shc_span block = {layout->its_offset[rank], layout->its_bytes[rank]};
         struct shc_span mine = shc_plan_overlap(chunk, block);
-        if (rank != task->seat->rank && mine.bytes > 0)
+        if (rank != task->seat->rank && layout->way[rank] == STAGED && mine.bytes > 0)
             shc_buf_write(&task->out, layout->out_offset[rank] + (mine.offset - block.offset),
                           slots[rank] + (mine.offset - chunk.offset), mine.bytes);
     }

@@ -227,15 +227,16 @@ static struct shc_cut cut_for(const struct shc_shout *shout, bool arena)
 /* The next flow will begin behind the places of this one. */
 static void leave_places(const struct shout_flow *flow)
 {
-    struct shc_arena *arena = flow->shout->task->arena;
-    arena->shouted = (struct shc_arena_places){
-        .epoch = flow->shout->task->wait.epoch,
-        .first = flow->shout->cut.first * flow->shout->cut.place_bytes,
-        .bytes = (size_t)flow->shout->cut.chunk_count * flow->shout->cut.place_bytes,
-        .ring = flow->shout->cut.depth * flow->shout->cut.place_bytes,
+    const struct shc_task *task = flow->shout->task;
+    const struct shc_cut *cut = &flow->shout->cut;
+    task->arena->shouted = (struct shc_arena_places){
+        .epoch = task->wait.epoch,
+        .first = cut->first * cut->place_bytes,
+        .bytes = (size_t)cut->chunk_count * cut->place_bytes,
+        .ring = cut->depth * cut->place_bytes,
     };
     if (flow->gives)
-        arena->stored_epoch = flow->shout->task->wait.epoch;
+        task->arena->stored_epoch = task->wait.epoch;
 }
 
 /* pre: cut for shout slots. */
@@ -315,18 +316,17 @@ void shc_shout_go_on(struct shc_shout *shout)
 static void ask_ahead(const struct shout_flow *flow)
 {
     const struct shc_task *task = flow->shout->task;
+    const struct shc_cut *cut = &flow->shout->cut;
     const struct shc_pace *pace = pace_of(task);
     if (flow->small || flow->takes || (pace && pace->way == SHC_WAY_PAST) ||
         flow->shout->total_bytes > task->tuning->ask_ahead_bytes)
         return;
-    const size_t bytes =
-        shc_plan_free_bytes(flow->shout->cut.chunk_count, flow->shout->cut.depth,
-                            flow->shout->cut.place_bytes, flow->shout->total_bytes);
-    for (size_t done = 0; done < bytes; done += flow->shout->cut.place_bytes)
+    const size_t bytes = shc_plan_free_bytes(cut->chunk_count, cut->depth, cut->place_bytes,
+                                             flow->shout->total_bytes);
+    for (size_t done = 0; done < bytes; done += cut->place_bytes)
         shc_cpu_will_store(
-            slot_of(flow, task->seat->rank,
-                    flow->shout->cut.chunk_count + done / flow->shout->cut.place_bytes),
-            shc_min_size(flow->shout->cut.place_bytes, bytes - done));
+            slot_of(flow, task->seat->rank, cut->chunk_count + done / cut->place_bytes),
+            shc_min_size(cut->place_bytes, bytes - done));
 }
 
 enum shc_status shc_shout_run(struct shc_shout *shout)
