@@ -474,10 +474,23 @@ TEST(Splits, OfTwoGoEachInItsWay)
                             });
                             if (lower % 2 == 1)
                                 all_reduce_in_place(rank, 20); // its slots are the same
+                            else // chunk 0 is announced, or not: both know who used which memory
+                                broadcast_from(rank, lower < upper, 25000);
                         }
                 },
                 options);
         }
+}
+
+// Staging memory is made for what needs it, by both, and not before.
+TEST(Splits, OfTwoThatAreShortNeedNoArena)
+{
+    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        all_to_all_of(rank, [](int, int) { return 1024; });
+        EXPECT_FALSE(rank.comm->arena.tried);
+        all_to_all_of(rank, [](int from, int) { return from == 0 ? 1025 : 1024; });
+        EXPECT_TRUE(rank.comm->arena.made);
+    });
 }
 
 // What a rank sends to another is not what that one expects: all ranks are told, nothing is written.
