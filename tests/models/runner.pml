@@ -3,11 +3,11 @@
  * Runner word, ring and engine: no synchronous call overtakes what its own thread queued before it,
  * one operation runs at a time, and no request is forgotten, also when the group is closed.
  *
- * Mirrors src/shm/comm/engine.c, shc_runner_take() and shc_runner_drop() of engine.h, shc_run() and
+ * Mirrors src/shm/comm/engine.c, shc_runner_take() and shc_runner_drop() of runner.h, shc_run() and
  * wait_until_over() of request.c, and shc_comm_close() of comm.c; docs/PROTOCOL.md, section 8. Two
  * callers, one engine thread, and a closer that comes at any time or never. Caller 0: submit 1,
  * run 2, submit 3, wait for 3. Caller 1: run 1, submit 2, and never wait for it. Left out:
- * callbacks, time-outs of a sleep, cancelling, a full ring, and what happens inside an operation
+ * the bias (bias.pml), callbacks, time-outs of a sleep, cancelling, a full ring, and what happens inside an operation
  * (close ends that in reality).
  *
  * FAULT_no_queued             the word is HELD alone; who finds it 0 and the ring filled takes it

@@ -24,8 +24,16 @@ enum class Mode { kOneMapping, kOwnMapping, kProcesses };
 std::vector<Mode> all_modes();
 std::string mode_name(Mode mode);
 
-struct Options {
+// Every few calls of one thread its group's runner is biased towards it.
+inline shc_knobs soon_biased()
+{
     shc_knobs knobs = {};
+    knobs.bias_pay = 4;
+    return knobs;
+}
+
+struct Options {
+    shc_knobs knobs = soon_biased();
     uint64_t timeout_ns = 20ULL * 1000 * 1000 * 1000; // of the group's operations
     int limit_s = 60;                                 // of the whole run
     bool make_group = true;

@@ -188,7 +188,7 @@ TEST_P(Engine, NapsNoLongerWhereSomethingIsNotWaitedFor)
 {
     run_ranks(GetParam(), 2, [](Rank &rank) {
         const shc_engine &engine = rank.comm->engine;
-        get_the_habit(rank);
+        get_the_habit(rank, true);
         const uint32_t habit = shc_a32_load_relaxed(&engine.habit);
         Sum sum(2, 1.f);
         ASSERT_EQ(shc_submit(rank.comm, &sum.op, nullptr, &sum.request), SHC_OK);
@@ -523,6 +523,182 @@ TEST_P(Engine, SeveralThreadsMayCallOneGroup)
         for (std::thread &thread : threads)
             thread.join();
     });
+}
+
+// Until the process can end a bias: a thread prepares that when the first one is earned.
+void await_fences()
+{
+    while (!shc_process_has_fences())
+        shc_os_sleep_ns(100 * 1000);
+}
+
+#define SKIP_WITHOUT_BIAS()      \
+    if (!shc_os_fence_prepare()) \
+    GTEST_SKIP() << "no membarrier here: no bias"
+
+bool is_biased(const Rank &rank)
+{
+    return shc_a64_load_acquire(&rank.comm->engine.runner.bias) != 0;
+}
+
+void expect_sum(const Rank &rank)
+{
+    Sum sum(7, 1.f);
+    ASSERT_EQ(shc_run(rank.comm, &sum.op), SHC_OK) << error_text();
+    ASSERT_EQ(sum.values[6], static_cast<float>(rank.world));
+}
+
+TEST_P(Engine, AThreadThatCallsManyTimesIsBiasedUntilAnotherOneComes)
+{
+    SKIP_WITHOUT_BIAS();
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        await_fences();
+        const uint32_t pay = rank.comm->engine.runner.pay;
+        auto calls = [&](uint32_t count) {
+            for (uint32_t i = 0; i < count; i++) {
+                EXPECT_FALSE(is_biased(rank)) << i;
+                expect_sum(rank);
+            }
+            EXPECT_TRUE(is_biased(rank));
+        };
+        calls(pay);
+        expect_sum(rank);
+        std::thread([&] { expect_sum(rank); }).join();
+        calls(2 * pay);
+        // What is queued comes first, and then whoever waits runs it.
+        Sum queued(7, 2.f);
+        ASSERT_EQ(shc_submit(rank.comm, &queued.op, nullptr, &queued.request), SHC_OK);
+        expect_sum(rank);
+        ASSERT_EQ(shc_request_wait(queued.request, 0), SHC_OK) << error_text();
+        EXPECT_EQ(queued.values[6], 4.f);
+        shc_request_release(queued.request);
+        EXPECT_FALSE(is_biased(rank));
+    });
+}
+
+// All make the same calls, so any order of the threads fits any other.
+TEST_P(Engine, ABiasedThreadAndOthersTakeTurns)
+{
+    SKIP_WITHOUT_BIAS();
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        await_fences();
+        const uint32_t pay = rank.comm->engine.runner.pay;
+        std::thread other([&] {
+            for (int i = 0; i < 40; i++) {
+                Sum sum(7, 1.f);
+                ASSERT_EQ(shc_submit(rank.comm, &sum.op, nullptr, &sum.request), SHC_OK);
+                shc_os_sleep_ns(i * 10 * 1000);
+                ASSERT_EQ(shc_request_wait(sum.request, 0), SHC_OK) << error_text();
+                EXPECT_EQ(sum.values[6], 2.f);
+                shc_request_release(sum.request);
+                expect_sum(rank);
+            }
+        });
+        for (int i = 0; i < 4000; i++)
+            expect_sum(rank);
+        other.join();
+        EXPECT_GT(rank.comm->engine.runner.pay, pay); // some have ended
+    });
+}
+
+// A close is such another one, also while the biased thread is inside.
+TEST_P(Engine, ClosingEndsABias)
+{
+    SKIP_WITHOUT_BIAS();
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        await_fences();
+        while (!is_biased(rank))
+            expect_sum(rank);
+        if (rank.rank == 1) {
+            shc_os_sleep_ns(100 * SHC_NS_PER_MS);
+            return; // never calls again
+        }
+        std::thread closer([&] {
+            shc_os_sleep_ns(20 * SHC_NS_PER_MS);
+            EXPECT_EQ(shc_a32_load_acquire(&rank.comm->engine.runner.inside), 1u);
+            shc_comm_close(rank.comm);
+        });
+        Sum sum(7, 1.f);
+        EXPECT_EQ(shc_run(rank.comm, &sum.op), SHC_ERR_CLOSED) << error_text();
+        closer.join();
+        EXPECT_FALSE(is_biased(rank));
+        EXPECT_EQ(shc_a32_load_acquire(&rank.comm->engine.runner.inside), 0u);
+    });
+}
+
+// What a handler's call inside a call is told; it must not wait for what is beneath it.
+struct Nested {
+    shc_comm *comm;
+    Sum sum{7, 1.f};
+    shc_status status = SHC_OK;
+    std::string error;
+
+    static bool call(void *ctx)
+    {
+        Nested *nested = static_cast<Nested *>(ctx);
+        if (nested->status == SHC_OK) {
+            nested->status = shc_run(nested->comm, &nested->sum.op);
+            nested->error = error_text();
+        }
+        return false;
+    }
+};
+
+TEST_P(Engine, ACallFromInsideACallIsRefused)
+{
+    SKIP_WITHOUT_BIAS();
+    run_ranks(GetParam(), 2, [](Rank &rank) {
+        await_fences();
+        for (bool biased : {false, true}) {
+            Nested nested;
+            nested.comm = rank.comm;
+            while (biased && !is_biased(rank))
+                expect_sum(rank);
+            if (rank.rank == 0) {
+                rank.comm->seat.interrupted_ctx = &nested;
+                rank.comm->seat.interrupted = Nested::call;
+            } else { // long enough for rank 0 to ask
+                shc_os_sleep_ns(200 * SHC_NS_PER_MS);
+            }
+            expect_sum(rank);
+            rank.comm->seat.interrupted = nullptr;
+            EXPECT_EQ(is_biased(rank), biased);
+            if (rank.rank == 0) {
+                EXPECT_EQ(nested.status, SHC_ERR_INVALID);
+                EXPECT_NE(nested.error.find("from inside another call"), std::string::npos)
+                    << nested.error;
+            }
+        }
+    });
+}
+
+// A handler inside a call on one group may call another one, and a handler in there the first again.
+TEST(EngineThreads, FindThemselvesInsideBelowOtherCalls)
+{
+    shc_engine one = {}, two = {};
+    ASSERT_EQ(shc_engine_init(&one), SHC_OK);
+    ASSERT_EQ(shc_engine_init(&two), SHC_OK);
+    shc_inside in_one, in_two, other;
+    ASSERT_TRUE(shc_engine_enter(&one, &in_one));
+    EXPECT_FALSE(shc_engine_is_inside(&two));
+    ASSERT_TRUE(shc_engine_enter(&two, &in_two));
+    EXPECT_TRUE(shc_engine_is_inside(&one));
+    EXPECT_FALSE(shc_engine_enter(&one, &other));
+    EXPECT_FALSE(shc_engine_take(&one, &other, 0));
+    std::thread([&] {
+        EXPECT_FALSE(shc_engine_is_inside(&one));
+        EXPECT_FALSE(shc_engine_enter(&one, &other));
+        EXPECT_FALSE(shc_engine_is_inside(&one));
+    }).join();
+    shc_engine_leave(&in_two);
+    EXPECT_FALSE(shc_engine_is_inside(&two));
+    EXPECT_TRUE(shc_engine_is_inside(&one));
+    shc_engine_leave(&in_one);
+    EXPECT_FALSE(shc_engine_is_inside(&one));
+    EXPECT_TRUE(shc_engine_take(&one, &other, 0));
+    shc_engine_leave(&other);
+    shc_engine_fini(&one);
+    shc_engine_fini(&two);
 }
 
 std::string name_of(const ::testing::TestParamInfo<Mode> &info)

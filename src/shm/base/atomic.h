@@ -6,7 +6,8 @@
  * order in its name; the call site says which edge of docs/PROTOCOL.md it is
  * (tests/lint/orders.py).
  *
- * There are no fences here on purpose: thread sanitizers do not model them.
+ * There are no fences here on purpose: thread sanitizers do not model them. But for the light half of
+ * an asymmetric one, which is none to the processor.
  *
  * SHC_ATOMIC_MODEL replaces this file's operations by those of a model checker (tests/models/).
  */
@@ -124,6 +125,13 @@ SHC_INLINE bool shc_a64_cas_acq_rel(shc_a64 *p, uint64_t from, uint64_t to)
 SHC_INLINE uint64_t shc_a64_add_acq_rel(shc_a64 *p, uint64_t v)
 {
     return __atomic_fetch_add(&p->v_, v, __ATOMIC_ACQ_REL);
+}
+
+/* Keeps the compiler from moving accesses across it. Of two threads, one with this between its store and
+ * its load, the other with shc_os_fence_heavy() between its own, one at least sees the other's store. */
+SHC_INLINE void shc_fence_light(void)
+{
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
 #endif

@@ -29,6 +29,11 @@ static const struct shc_config_row rows[] = {
      "whether large blocks are copied by the kernel out of another rank's memory (cross-memory "
      "attach), where it lets all ranks of a group do so",
      "off|on", 0, 1, 1, FIELD(cma)},
+    {"SHMCOLL_BIAS",
+     "whether a thread that makes all of a group's calls needs no locked instruction for them, "
+     "with the "
+     "kernel's help (membarrier) when another one comes",
+     "off|on", 0, 1, 1, FIELD(bias)},
     {"SHMCOLL_LATE_MS",
      "milliseconds after which a wait says whom it waits for, then at twice, "
      "four times, ...",

@@ -180,6 +180,8 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
                    comm->arena.node);
     set_patience(&comm->seat);
     comm->p2p.pairs.tried = comm->p2p.pairs.bulk_tried = knobs->no_windows;
+    if (knobs->bias_pay)
+        comm->engine.runner.pay = knobs->bias_pay;
     pthread_mutex_init(&comm->mapped_lock, NULL);
     comm->mapped = true;
     shc_process_list(comm);
@@ -270,10 +272,11 @@ void shc_comm_abort(struct shc_comm *comm, const char *reason)
 }
 
 /* Takes the runner for good: whoever is inside an operation ends it, because the group is closed. */
-static bool take_runner(struct shc_engine *engine, uint64_t patience_ns)
+static bool take_runner(struct shc_engine *engine, struct shc_inside *inside, uint64_t patience_ns)
 {
     uint64_t deadline_ns = shc_clock_ns() + patience_ns;
-    while (!shc_runner_take(engine, 0) && !shc_runner_take(engine, SHC_RUNNER_QUEUED)) {
+    while (!shc_engine_take(engine, inside, 0) &&
+           !shc_engine_take(engine, inside, SHC_RUNNER_QUEUED)) {
         if (shc_clock_ns() > deadline_ns)
             return false;
         shc_os_sleep_ns(50 * SHC_NS_PER_US);
@@ -283,11 +286,12 @@ static bool take_runner(struct shc_engine *engine, uint64_t patience_ns)
 
 void shc_comm_leave_soon(struct shc_comm *comm, uint64_t patience_ns)
 {
-    bool alone = take_runner(&comm->engine, patience_ns);
+    struct shc_inside inside;
+    bool alone = take_runner(&comm->engine, &inside, patience_ns);
     shc_p2p_silence(&comm->p2p, patience_ns > PASS_NS ? patience_ns : PASS_NS);
     say_left(comm);
     if (alone)
-        shc_runner_drop(&comm->engine);
+        shc_engine_leave(&inside);
 }
 
 static void unmap(struct shc_comm *comm)
@@ -313,14 +317,14 @@ void shc_comm_close(struct shc_comm *comm)
     /* Wakes who waits for a request of ours: each looks at `closed` within a slice anyway. */
     shc_bell_ring(&comm->engine.bell, false);
     bool silent = shc_p2p_close(&comm->p2p, CLOSE_NS);
-    bool alone = !shc_process_leaving() && take_runner(&comm->engine, CLOSE_NS);
+    struct shc_inside inside;
+    bool alone = !shc_process_leaving() && take_runner(&comm->engine, &inside, CLOSE_NS);
     /* Only now, because behind LEFT nothing may be published: a rank that saw LEFT and no call, and
      * one that saw the call, would judge differently. */
     say_left(comm);
     if (!alone)
         return; /* somebody is inside for ever: leave him the memory */
-    /* relaxed: the runner is taken for good, but this thread is not inside a call. */
-    shc_a64_store_relaxed(&comm->engine.holder, 0);
+    shc_engine_keep(&inside);
     shc_engine_drain(comm, SHC_ERR_CLOSED, "this rank has closed the group");
     shc_engine_stop(&comm->engine);
     if (silent) /* else a thread sleeps on the mailbox's bell */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/comm/engine.h"
 
+#include "shm/base/config.h"
 #include "shm/base/log.h"
 #include "shm/comm/comm.h"
 #include "shm/comm/request.h"
@@ -37,6 +38,7 @@ enum shc_status shc_engine_init(struct shc_engine *engine)
     shc_a64_store_relaxed(&engine->nap_ns, NAP_NS);
     /* relaxed: as above. */
     shc_a32_store_relaxed(&engine->habit, FIRST_HABIT);
+    shc_runner_init(&engine->runner, SHC_RUNNER_FIRST_PAY);
     pthread_mutex_init(&engine->lock, NULL);
     return SHC_OK;
 }
@@ -45,6 +47,40 @@ void shc_engine_fini(struct shc_engine *engine)
 {
     pthread_mutex_destroy(&engine->lock);
     free(engine->ring_memory);
+}
+
+/* ---- the runner ---- */
+
+__thread struct shc_inside *shc_inside_now;
+
+bool shc_engine_take(struct shc_engine *engine, struct shc_inside *inside, uint32_t from)
+{
+    if (shc_engine_is_inside(engine))
+        return false;
+    *inside = (struct shc_inside){.engine = engine, .below = shc_inside_now};
+    shc_fence_light(); /* of this thread and its handlers */
+    shc_inside_now = inside;
+    shc_fence_light();
+    if (shc_runner_take(&engine->runner, from, shc_thread_number()))
+        return true;
+    shc_inside_now = inside->below;
+    return false;
+}
+
+bool shc_engine_enter_by_word(struct shc_engine *engine, struct shc_inside *inside, bool ring)
+{
+    const uint64_t me = shc_thread_number();
+    bool paid = false;
+    inside->by_bias = false;
+    if (SHC_UNLIKELY(ring))
+        shc_engine_ring_queued(engine);
+    if (!shc_runner_enter(&engine->runner, me, &paid)) {
+        shc_inside_now = inside->below;
+        return false;
+    }
+    if (SHC_UNLIKELY(paid) && shc_config_get()->bias && shc_process_has_fences())
+        shc_runner_bias(&engine->runner, me);
+    return true;
 }
 
 /* ---- threads ---- */
@@ -59,15 +95,9 @@ static bool is_due(const struct shc_engine *engine)
     return shc_a32_load_acquire(&engine->stopping) != 0;
 }
 
-static bool is_queued(const struct shc_engine *engine)
-{
-    /* acquire runner/word <- acq_rel in push_locked(): a request is in the ring. */
-    return shc_a32_load_acquire(&engine->runner) == SHC_RUNNER_QUEUED;
-}
-
 static bool has_work(const struct shc_engine *engine)
 {
-    return is_due(engine) || is_queued(engine);
+    return is_due(engine) || shc_runner_is_queued(&engine->runner);
 }
 
 /* Have enough been waited for at once? */
@@ -145,7 +175,7 @@ static bool may_nap(const struct shc_engine *engine, const struct naps *naps)
 static bool nap(struct shc_comm *comm, struct naps *naps)
 {
     struct shc_engine *engine = &comm->engine;
-    const bool queued = is_queued(engine);
+    const bool queued = shc_runner_is_queued(&engine->runner);
     /* acquire bell/count <- acq_rel in shc_bell_rouse(): read before the look. */
     const uint32_t heard = shc_a32_load_acquire(&engine->work.count);
     /* acq_rel engine/napping: a hint; who misses it lets the nap end by itself. */
@@ -252,6 +282,7 @@ static void engine_thread(void *arg)
     struct shc_comm *comm = arg;
     struct shc_engine *engine = &comm->engine;
     struct naps naps = {0};
+    struct shc_inside inside;
     pthread_mutex_lock(&engine->lock);
     for (;;) {
         /* `able` counts this thread while it is not inside a callback. */
@@ -269,9 +300,9 @@ static void engine_thread(void *arg)
             park_for_ever();
         if (may_nap(engine, &naps) && !nap(comm, &naps)) {
             /* looks again */
-        } else if (shc_runner_take(engine, SHC_RUNNER_QUEUED)) {
+        } else if (shc_engine_take(engine, &inside, SHC_RUNNER_QUEUED)) {
             shc_engine_run_queue(comm, NULL, true);
-            shc_runner_drop(engine);
+            shc_engine_leave(&inside);
         } else {
             park(comm);
             naps.idle = 0;
@@ -352,8 +383,7 @@ static enum shc_status push_locked(struct shc_comm *comm, struct shc_request *re
     if (!*full) {
         /* acq_rel engine/queued: a count. */
         shc_a32_add_acq_rel(&engine->queued, 1);
-        /* acq_rel runner/word: the request in the ring, before a taker of QUEUED looks. */
-        shc_a32_or_acq_rel(&engine->runner, SHC_RUNNER_QUEUED);
+        shc_runner_note_queued(&engine->runner);
     }
     return SHC_OK;
 }
@@ -405,7 +435,7 @@ enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *req
         SHC_TRY(st);
         if (!full)
             break;
-        if (shc_runner_mine(engine))
+        if (shc_engine_is_inside(engine))
             return shc_fail(SHC_ERR_INVALID,
                             "too many operations in flight for one more from inside a call on the "
                             "same group (a signal handler?)");
@@ -425,8 +455,7 @@ static void settle(struct shc_engine *engine)
         return;
     pthread_mutex_lock(&engine->lock);
     if (shc_ring_empty(&engine->popper)) {
-        /* acq_rel runner/word: under the lock of those who set it. */
-        shc_a32_and_acq_rel(&engine->runner, ~SHC_RUNNER_QUEUED);
+        shc_runner_note_empty(&engine->runner);
         /* acq_rel engine/pressing: nothing is queued. */
         (void)shc_a32_exchange_acq_rel(&engine->pressing, 0);
     }

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Who runs the operations of a group: one at a time, in the order of submission.
+ * The queue of a group's operations, and who runs them: one at a time, in the order of submission.
  *
- * The runner word (private to the process) is HELD | QUEUED. Whoever holds it runs:
- *   - a synchronous caller, if nobody runs and nothing is queued:    0 -> HELD
- *   - an engine thread, or a waiter, if something is queued:    QUEUED -> QUEUED | HELD
+ * Whoever holds the runner (comm/runner.h) runs: a synchronous caller, an engine thread, or a waiter.
  * Submitting pushes into the ring and sets QUEUED under the lock; the holder that finds the ring
  * empty clears it under the lock. So a synchronous call never overtakes what was queued before it,
  * and QUEUED without HELD always has a thread parked on a bell, in a nap, or on its way.
@@ -22,6 +20,7 @@
  */
 
 #include "shm/base/atomic.h"
+#include "shm/comm/runner.h"
 #include "shm/os/os.h"
 #include "shm/proto/bell.h"
 #include "shm/proto/ring.h"
@@ -31,15 +30,11 @@
 struct shc_comm;
 struct shc_request;
 
-#define SHC_RUNNER_HELD   1u
-#define SHC_RUNNER_QUEUED 2u
-
 #define SHC_ENGINE_MAX_THREADS 64
 #define SHC_ENGINE_RING_SLOTS  1024u
 
 struct shc_engine {
-    shc_a32 runner;
-    shc_a64 holder;           /* a number of the holding thread, 0 when there is none */
+    struct shc_runner runner;
     struct shc_bell_shm bell; /* who waits for a request sleeps here */
     struct shc_bell_shm work; /* and here engine threads, which the end of one does not concern */
     shc_a32 hasty;            /* small requests in a row that were waited for at once, */
@@ -102,32 +97,67 @@ void shc_engine_not_awaited(struct shc_engine *engine);
 /* Somebody needs what is queued, and will not run it. */
 void shc_engine_press(struct shc_engine *engine);
 
-/* Takes the word from `free` (0 or QUEUED). */
-SHC_INLINE bool shc_runner_take(struct shc_engine *engine, uint32_t free)
+/* A thread takes, holds or drops a runner: on its stack, from before that until behind it, so that a signal
+ * handler that makes a call on the same group finds it. */
+struct shc_inside {
+    struct shc_engine *engine;
+    struct shc_inside *below; /* in which a handler has made this call, on another group */
+    bool by_bias;
+};
+
+/* The calling thread's; NULL: none. */
+extern __thread struct shc_inside *shc_inside_now __attribute__((tls_model("initial-exec")));
+
+/* Is the calling thread inside already? What it submitted would run when that call has ended, and not
+ * before. */
+SHC_INLINE bool shc_engine_is_inside(const struct shc_engine *engine)
 {
-    /* acq_rel runner/word: what the holder before us left: epochs, arena, the ring's read side. */
-    if (!shc_a32_cas_acq_rel(&engine->runner, free, free | SHC_RUNNER_HELD))
-        return false;
-    /* relaxed: only a thread that finds its own number acts on it. */
-    shc_a64_store_relaxed(&engine->holder, shc_thread_number());
-    return true;
+    const struct shc_inside *inside = shc_inside_now;
+    while (SHC_UNLIKELY(inside != NULL && inside->engine != engine))
+        inside = inside->below;
+    return inside != NULL;
 }
 
-SHC_INLINE void shc_runner_drop(struct shc_engine *engine)
+/* Takes the runner from 0, or for what is queued. False: it is not so, or the thread is inside already. */
+bool shc_engine_take(struct shc_engine *engine, struct shc_inside *inside, uint32_t from);
+
+/* The same from 0, for a synchronous call that its thread's bias does not let in. `ring`: it is still to be
+ * rung. */
+bool shc_engine_enter_by_word(struct shc_engine *engine, struct shc_inside *inside, bool ring);
+
+/* Takes it for a synchronous call. As shc_engine_take(). */
+SHC_INLINE bool shc_engine_enter(struct shc_engine *engine, struct shc_inside *inside)
 {
-    /* relaxed: as in shc_runner_take(). */
-    shc_a64_store_relaxed(&engine->holder, 0);
-    /* acq_rel runner/word: to the next holder; and QUEUED as the submitter left it. (The bit is set:
-     * to subtract it is one instruction where to clear it is a loop.) */
-    if (SHC_UNLIKELY(shc_a32_add_acq_rel(&engine->runner, -SHC_RUNNER_HELD) & SHC_RUNNER_QUEUED))
+    if (SHC_UNLIKELY(shc_engine_is_inside(engine)))
+        return false;
+    inside->engine = engine;
+    inside->below = shc_inside_now;
+    inside->by_bias = true;
+    shc_fence_light(); /* of this thread and its handlers */
+    shc_inside_now = inside;
+    shc_fence_light();
+    bool ring = false;
+    return SHC_LIKELY(shc_runner_enter_biased(&engine->runner, shc_thread_number(), &ring)) ||
+           shc_engine_enter_by_word(engine, inside, ring);
+}
+
+/* Lets go of it. */
+SHC_INLINE void shc_engine_leave(struct shc_inside *inside)
+{
+    struct shc_engine *engine = inside->engine;
+    const bool ring = SHC_LIKELY(inside->by_bias)
+                          ? shc_runner_leave_biased(&engine->runner, shc_thread_number())
+                          : shc_runner_drop(&engine->runner);
+    shc_fence_light();
+    shc_inside_now = inside->below;
+    if (SHC_UNLIKELY(ring))
         shc_engine_ring_queued(engine);
 }
 
-/* Does the calling thread hold the runner already (a signal handler inside a call)? */
-SHC_INLINE bool shc_runner_mine(const struct shc_engine *engine)
+/* Keeps it for good, and is not inside any more. */
+SHC_INLINE void shc_engine_keep(struct shc_inside *inside)
 {
-    /* relaxed: nobody else stores our number. */
-    return shc_a64_load_relaxed(&engine->holder) == shc_thread_number();
+    shc_inside_now = inside->below;
 }
 
 /* Queues the request; makes a thread if there is none. With SHC_ENGINE_RING_SLOTS requests queued it

@@ -31,6 +31,10 @@ static struct {
 
 shc_a32 shc_process_left;
 
+enum fences { FENCES_UNASKED, FENCES_ASKED, FENCES_READY };
+static shc_a32
+    fences; /* enum fences; ASKED for good where there are none, or no thread to prepare them */
+
 static void make_page(void)
 {
     void *page;
@@ -52,6 +56,8 @@ static void forget_parent(void)
     process.comms = NULL;
     process.callbacks = 0;
     process.generation++;
+    /* relaxed: the child has one thread. */
+    shc_a32_store_relaxed(&fences, FENCES_UNASKED);
     /* release process/generation -> acquire in be_this_process(): the state it stands for. */
     shc_a64_store_release(process.word, process.generation);
 }
@@ -106,6 +112,30 @@ enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process
     }
     pthread_mutex_unlock(&process.lock);
     return st;
+}
+
+static void prepare_fences(void *arg)
+{
+    (void)arg;
+    if (shc_os_fence_prepare()) {
+        /* release process/fences -> acquire in shc_process_has_fences(): nothing else. */
+        shc_a32_store_release(&fences, FENCES_READY);
+    }
+}
+
+bool shc_process_has_fences(void)
+{
+    /* acquire process/fences <- release in prepare_fences(): nothing else. */
+    const uint32_t now = shc_a32_load_acquire(&fences);
+    if (now != FENCES_UNASKED)
+        return now == FENCES_READY;
+    /* acq_rel process/fences: the first one that asks. */
+    if (!shc_a32_cas_acq_rel(&fences, FENCES_UNASKED, FENCES_ASKED))
+        return false;
+    struct shc_os_thread thread;
+    if (shc_os_thread_start(&thread, "shc-fences", prepare_fences, NULL) == 0)
+        shc_os_thread_detach(&thread);
+    return false;
 }
 
 static struct shc_tuning preset;

@@ -38,6 +38,10 @@ SHC_INLINE bool shc_process_is(const struct shc_process_mark *mark)
     return shc_a64_load_relaxed(mark->word) == mark->generation;
 }
 
+/* Are there heavy fences (shc_os_fence_heavy())? False as well while they are not ready: the first time that
+ * somebody asks, a thread goes to prepare them, which takes longer than a call may. */
+bool shc_process_has_fences(void);
+
 /* The machine's (shc_tuning_preset()), at which the process looks once. */
 const struct shc_tuning *shc_process_preset(void);
 

@@ -123,9 +123,7 @@ bool shc_request_over(const struct shc_request *request)
 static bool is_over_or_queued(void *arg)
 {
     const struct shc_request *request = arg;
-    /* acquire runner/word <- acq_rel in push_locked(): a request is in the ring. */
-    return shc_request_over(request) ||
-           shc_a32_load_acquire(&request->comm->engine.runner) == SHC_RUNNER_QUEUED;
+    return shc_request_over(request) || shc_runner_is_queued(&request->comm->engine.runner);
 }
 
 static bool is_over_target(void *arg)
@@ -137,7 +135,7 @@ static bool is_over_target(void *arg)
  * run when that call has ended. */
 static enum shc_status check_not_inside(struct shc_comm *comm, const char *call)
 {
-    if (SHC_LIKELY(!shc_runner_mine(&comm->engine)))
+    if (SHC_LIKELY(!shc_engine_is_inside(&comm->engine)))
         return SHC_OK;
     return shc_fail(SHC_ERR_INVALID,
                     "%s called from inside another call on the same group (a signal handler?)",
@@ -165,11 +163,12 @@ static enum shc_status wait_until_over(struct shc_request *request, uint64_t tim
         shc_engine_awaited(&comm->engine, request);
     else if (!shc_is_message(request->op.kind) && !shc_request_over(request))
         shc_engine_press(&comm->engine);
+    struct shc_inside inside;
     while (!shc_request_over(request)) {
         SHC_TRY(check_not_inside(comm, "a wait"));
-        if (may_run && shc_runner_take(&comm->engine, SHC_RUNNER_QUEUED)) {
+        if (may_run && shc_engine_take(&comm->engine, &inside, SHC_RUNNER_QUEUED)) {
             shc_engine_run_queue(comm, request, false);
-            shc_runner_drop(&comm->engine);
+            shc_engine_leave(&inside);
         } else {
             SHC_TRY(shc_wait_for(&wait, &target));
         }
@@ -369,7 +368,8 @@ enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
     shc_engine_retire(&comm->engine);
     if (shc_is_message(op->kind))
         return run_message(comm, op);
-    if (!shc_runner_take(&comm->engine, 0)) {
+    struct shc_inside inside;
+    if (!shc_engine_enter(&comm->engine, &inside)) {
         SHC_TRY(check_not_inside(comm, shc_op_kind_name(op->kind)));
         return run_submitted(comm, op);
     }
@@ -381,6 +381,6 @@ enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
         shc_a64_store_relaxed(&comm->ran, shc_a64_load_relaxed(&comm->ran) + 1);
         st = shc_comm_execute(comm, task);
     }
-    shc_runner_drop(&comm->engine);
+    shc_engine_leave(&inside);
     return st;
 }

@@ -135,6 +135,14 @@ int32_t shc_os_thread_id(void);
 void shc_os_thread_yield(void);
 void shc_os_sleep_ns(uint64_t ns);
 
+/* Once in a process, before its first heavy fence; takes 15 ms where it has several threads. False: there
+ * are none here (an old kernel, or a container's filter). */
+SHC_NODISCARD bool shc_os_fence_prepare(void);
+
+/* A full fence in every thread of the process, wherever that is between two instructions; some 10 us
+ * where others run. The other side of shc_fence_light(). pre: prepared. */
+void shc_os_fence_heavy(void);
+
 /* Sleeps while *word == expected, at most timeout_ns. 0 after a wake-up, EAGAIN when the word
  * differed, ETIMEDOUT, EINTR. `shared`: the word is in memory that processes share. */
 int shc_os_futex_wait(shc_a32 *word, uint32_t expected, uint64_t timeout_ns, bool shared);

@@ -5,12 +5,17 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+/* No memory for the fence, or a filter that came behind its preparation. Nothing promises it, but no
+ * processor keeps a store to itself for so long. */
+#define SETTLE_NS (20 * SHC_NS_PER_MS)
 
 /* Shared by the thread and its handle; the last of the two frees it. */
 struct shc_os_thread_control {
@@ -114,6 +119,20 @@ void shc_os_sleep_ns(uint64_t ns)
 {
     struct timespec time = timespec_of(ns);
     clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
+}
+
+bool shc_os_fence_prepare(void)
+{
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+void shc_os_fence_heavy(void)
+{
+    if (SHC_LIKELY(syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0))
+        return;
+    const uint64_t end_ns = shc_clock_ns() + SETTLE_NS;
+    while (shc_clock_ns() < end_ns)
+        shc_os_thread_yield();
 }
 
 int shc_os_futex_wait(shc_a32 *word, uint32_t expected, uint64_t timeout_ns, bool shared)

@@ -3,8 +3,8 @@
 //
 // The operations of shm/base/atomic.h as relacy's: a load returns any value that its order allows,
 // and a shc_word that no edge covers is a data race. This file is the SHC_ATOMIC_MODEL of the
-// weak_*.cc models, which compile the real headers of src/shm/proto with it. There are no fences
-// here, as there are none in the code.
+// weak_*.cc models, which compile the real headers of src/shm with it. An asymmetric fence is a full one on
+// either side here: between a thread that has the light half and one that has the heavy one, that is what it is.
 //
 // Every access asks the model for its order, so that a fault can weaken one edge. The program is
 // compiled once for all faults, which takes longer than all its runs: its argument says which one
@@ -82,6 +82,16 @@ SHC_INLINE uint32_t shc_a32_add_acq_rel(shc_a32 *p, uint32_t v)
     return p->v_.fetch_add(v, model_order(p, rl::mo_acq_rel, v), $);
 }
 
+SHC_INLINE uint32_t shc_a32_or_acq_rel(shc_a32 *p, uint32_t v)
+{
+    return p->v_.fetch_or(v, model_order(p, rl::mo_acq_rel, v), $);
+}
+
+SHC_INLINE uint32_t shc_a32_and_acq_rel(shc_a32 *p, uint32_t v)
+{
+    return p->v_.fetch_and(v, model_order(p, rl::mo_acq_rel, v), $);
+}
+
 SHC_INLINE bool shc_a32_cas_acq_rel(shc_a32 *p, uint32_t from, uint32_t to)
 {
     return p->v_.compare_exchange_strong(from, to, model_order(p, rl::mo_acq_rel, to), $);
@@ -105,6 +115,15 @@ SHC_INLINE void shc_a64_store_relaxed(shc_a64 *p, uint64_t v)
 SHC_INLINE void shc_a64_store_release(shc_a64 *p, uint64_t v)
 {
     p->v_.store(v, model_order(p, rl::mo_release, v), $);
+}
+
+// The model's, if it has any: whether there is one.
+bool model_fence(bool heavy);
+
+SHC_INLINE void shc_fence_light()
+{
+    if (model_fence(false))
+        rl::atomic_thread_fence(rl::mo_seq_cst, $);
 }
 
 // Runs the model and says for run.py what came of it.

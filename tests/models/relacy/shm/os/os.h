@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 //
-// Stands for shm/os/os.h in the weak_*.cc models: the futex alone. The kernel compares and queues
+// Stands for shm/os/os.h in the weak_*.cc models: the futex, and the heavy fence. The kernel compares and queues
 // under one lock, which waking takes too: so the comparison reads the newest value. There are no
 // time-outs and no spurious ends, which would hide a lost wake-up.
 
@@ -35,4 +35,10 @@ SHC_INLINE bool shc_os_can_populate()
 SHC_INLINE int shc_os_populate(void *, size_t)
 {
     return 0;
+}
+
+SHC_INLINE void shc_os_fence_heavy()
+{
+    if (model_fence(true))
+        rl::atomic_thread_fence(rl::mo_seq_cst, $);
 }

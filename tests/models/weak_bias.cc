@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// A biased runner under weak memory: one thread inside at a time, who sees what the one before did.
+//
+// Runs the real src/shm/comm/runner.h and runner.c; docs/PROTOCOL.md, section 8, edges runner/word and
+// runner/inside. One thread earns a bias with each call by the word; another one calls some times. Both
+// count in plain memory. bias.pml has what is queued, and who sleeps.
+//
+// FAULT_no_light_fence     the biased thread looks in front of its store
+// FAULT_no_heavy_fence     who revokes looks in front of its store
+// FAULT_leave_relaxed      the biased thread leaves by a relaxed store
+// FAULT_look_relaxed       who revokes sees by a relaxed load that it has left
+// FAULT_take_relaxed       the word is taken by a relaxed compare-and-set
+// FAULT_drop_relaxed       it is dropped by a relaxed subtraction
+
+#define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
+#include "shm/comm/runner.c"
+
+namespace
+{
+
+const uint64_t kHome = 8, kOther = 16, kHomeTurns = 3, kOtherTurns = 2;
+const shc_runner *the_runner;
+
+struct Bias : rl::test_suite<Bias, 2> {
+    shc_runner runner;
+    shc_word count;
+
+    void before()
+    {
+        the_runner = &runner;
+        runner.word.v_.store(0, rl::mo_relaxed, $);
+        runner.bias.v_.store(0, rl::mo_relaxed, $);
+        runner.inside.v_.store(0, rl::mo_relaxed, $);
+        runner.lock.word.v_.store(SHC_LOCK_FREE, rl::mo_relaxed, $);
+        runner.home = runner.last = 0;
+        runner.in_a_row = 0;
+        runner.pay = 0; // so that each call by the word has earned it
+        runner.left = false;
+        shc_word_put(&count, 0);
+    }
+
+    void call(uint64_t me)
+    {
+        bool paid = false, biased, ring;
+        while (!(biased = shc_runner_enter_biased(&runner, me, &ring)) &&
+               !shc_runner_enter(&runner, me, &paid))
+            rl::yield(1, $);
+        shc_word_put(&count, shc_word_get(&count) + 1);
+        if (paid && me == kHome)
+            shc_runner_bias(&runner, me);
+        if (biased)
+            shc_runner_leave_biased(&runner, me);
+        else
+            shc_runner_drop(&runner);
+    }
+
+    void thread(unsigned index)
+    {
+        for (uint64_t turn = 0; turn < (index == 0 ? kHomeTurns : kOtherTurns); turn++)
+            call(index == 0 ? kHome : kOther);
+    }
+
+    void after()
+    {
+        RL_ASSERT(shc_word_get(&count) == kHomeTurns + kOtherTurns);
+        RL_ASSERT(runner.word.v_.load(rl::mo_relaxed, $) == 0 && !runner.left);
+    }
+};
+
+} // namespace
+
+ModelOrder model_order(const void *word, ModelOrder order, uint64_t stores)
+{
+    const bool inside = word == &the_runner->inside, of_word = word == &the_runner->word;
+    const bool weak = (WITH(FAULT_leave_relaxed) && inside && order == rl::mo_release) ||
+                      (WITH(FAULT_look_relaxed) && inside && order == rl::mo_acquire) ||
+                      (WITH(FAULT_take_relaxed) && of_word && stores == SHC_RUNNER_HELD) ||
+                      (WITH(FAULT_drop_relaxed) && of_word && stores == (uint32_t)-SHC_RUNNER_HELD);
+    return weak ? rl::mo_relaxed : order;
+}
+
+bool model_fence(bool heavy)
+{
+    return heavy ? !WITH(FAULT_no_heavy_fence) : !WITH(FAULT_no_light_fence);
+}
+
+int main(int argc, char **argv)
+{
+    return model_main<Bias>(argc, argv, 200000);
+}
