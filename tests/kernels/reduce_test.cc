@@ -9,9 +9,12 @@ extern "C" {
 #include "tests/support/elements.h"
 
 #include <cfenv>
+#include <cmath>
 #include <gtest/gtest.h>
+#include <limits>
 #include <random>
 #include <string>
+#include <sys/mman.h>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -503,6 +506,63 @@ TEST(KernelNumbers, FlushedDenormalsOfTheCallerAreNotUsedAndAreGivenBack)
         _mm_setcsr(before);
         EXPECT_EQ(after & 0xffc0, (before | flush) & 0xffc0);
     }
+}
+
+// A signal would end the process in the middle of a collective.
+TEST(KernelNumbers, NothingTrapsWhateverTheCallerWantsTrapped)
+{
+    const unsigned before = _mm_getcsr();
+    const float inf = std::numeric_limits<float>::infinity();
+    const float most = std::numeric_limits<float>::max();
+    for (shc_isa isa : usable_isas())
+        for (shc_redop redop : {SHC_SUM, SHC_AVG})
+            for (size_t count : {1, 2, 7, 16, 33, 128, 129, 1000}) {
+                const std::vector<float> x(count, inf), y(count, -inf), a(count, most), b(a);
+                std::vector<float> none(count), over(count);
+                const void *sources[][2] = {{x.data(), y.data()}, {a.data(), b.data()}};
+                void *results[] = {none.data(), over.data()};
+                const shc_reduce_fn reduce = shc_kernel_reduce_isa(isa, SHC_FLOAT32, redop);
+                for (int i = 0; i < 2; i++) {
+                    const shc_reduce_args args = {sources[i], &results[i], 2, 1, count, nullptr};
+                    _mm_setcsr(before & ~0x1f80u);
+                    reduce(&args);
+                    EXPECT_EQ(_mm_getcsr() & 0xffc0, before & ~0x1f80u & 0xffc0);
+                    _mm_setcsr(before);
+                }
+                EXPECT_TRUE(std::isnan(none.back())) << count;
+                EXPECT_EQ(over.back(), inf) << count;
+            }
+}
+
+// Nothing is read or written behind the last element, wherever that is.
+TEST(KernelNumbers, ThePageBehindMayBeMissing)
+{
+    const size_t page = 4096, most = 130;
+    char *memory[3];
+    for (char *&one : memory) {
+        one = static_cast<char *>(
+            mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        ASSERT_NE(one, MAP_FAILED);
+        ASSERT_EQ(mprotect(one + page, page, PROT_NONE), 0);
+    }
+    for (shc_isa isa : usable_isas())
+        for (size_t count = 1; count <= most; count++) {
+            float *at[3];
+            for (int i = 0; i < 3; i++)
+                at[i] = reinterpret_cast<float *>(memory[i] + page) - count;
+            for (size_t i = 0; i < count; i++) {
+                at[0][i] = static_cast<float>(i);
+                at[1][i] = 1;
+            }
+            const void *sources[] = {at[0], at[1]};
+            void *result = at[2];
+            const shc_reduce_args args = {sources, &result, 2, 1, count, nullptr};
+            shc_kernel_reduce_isa(isa, SHC_FLOAT32, SHC_SUM)(&args);
+            for (size_t i = 0; i < count; i++)
+                ASSERT_EQ(at[2][i], static_cast<float>(i + 1)) << count;
+        }
+    for (char *one : memory)
+        munmap(one, 2 * page);
 }
 #endif
 

@@ -8,6 +8,7 @@
 #include "shm/base/num.h"
 #include "shm/kernel/fpenv.h"
 #include "shm/kernel/ops.h"
+#include "shm/kernel/short_x86.h"
 #include "shm/kernel/vec_x86.h"
 
 #ifdef __FAST_MATH__
@@ -268,6 +269,26 @@ KERNEL(bool, xor, bool_keep, shc_bool_xor, bool_keep)
 FLOAT_KERNELS(f32, f32)
 FLOAT_KERNELS(f64, f64)
 
+/* In front of those: see short_x86.h. */
+#ifdef __AVX512VL__
+#define SHORT_KERNEL(type, elem, redop, half)                                 \
+    static void type##_k_short_##redop(const struct shc_reduce_args *args)    \
+    {                                                                         \
+        if (!shc_short_sum(args, sizeof(elem), half, shc_##type##_short_sum)) \
+            type##_k_##redop(args);                                           \
+    }
+
+SHORT_KERNEL(f32, float, sum, false)
+SHORT_KERNEL(f32, float, avg, true)
+SHORT_KERNEL(f64, double, sum, false)
+SHORT_KERNEL(f64, double, avg, true)
+#else
+#define f32_k_short_sum f32_k_sum
+#define f32_k_short_avg f32_k_avg
+#define f64_k_short_sum f64_k_sum
+#define f64_k_short_avg f64_k_avg
+#endif
+
 #include "shm/kernel/kernel_narrow_tmpl.h"
 
 /* ---- complex ---- */
@@ -479,11 +500,14 @@ static void lines(void *dst, const void *src, size_t bytes)
         [SHC_BOR] = u##_k_bor, [SHC_BXOR] = u##_k_bxor,                                  \
     }
 
-#define FLOAT_ROW(t)                                                                   \
+#define FLOAT_ROW_OF(t, sum, avg)                                                      \
     {                                                                                  \
-        [SHC_SUM] = t##_k_sum, [SHC_AVG] = t##_k_avg, [SHC_PRODUCT] = t##_k_product,   \
+        [SHC_SUM] = (sum), [SHC_AVG] = (avg), [SHC_PRODUCT] = t##_k_product,           \
         [SHC_MIN] = t##_k_min, [SHC_MAX] = t##_k_max, [SHC_PREMUL_SUM] = t##_k_premul, \
     }
+
+#define FLOAT_ROW(t)       FLOAT_ROW_OF(t, t##_k_sum, t##_k_avg)
+#define SHORT_FLOAT_ROW(t) FLOAT_ROW_OF(t, t##_k_short_sum, t##_k_short_avg)
 
 #define COMPLEX_ROW(t)                                                               \
     {                                                                                \
@@ -515,8 +539,8 @@ const struct shc_kernel_set SHC_KERNEL_SET = {
             [SHC_FLOAT8_E5M2] = FLOAT_ROW(e5m2),
             [SHC_FLOAT8_E4M3FNUZ] = FLOAT_ROW(e4m3fnuz),
             [SHC_FLOAT8_E5M2FNUZ] = FLOAT_ROW(e5m2fnuz),
-            [SHC_FLOAT32] = FLOAT_ROW(f32),
-            [SHC_FLOAT64] = FLOAT_ROW(f64),
+            [SHC_FLOAT32] = SHORT_FLOAT_ROW(f32),
+            [SHC_FLOAT64] = SHORT_FLOAT_ROW(f64),
             [SHC_COMPLEX64] = COMPLEX_ROW(c64),
             [SHC_COMPLEX128] = COMPLEX_ROW(c128),
         },
