@@ -5,6 +5,7 @@ extern "C" {
 
 #include <gtest/gtest.h>
 #include <random>
+#include <vector>
 
 namespace
 {
@@ -61,6 +62,27 @@ TEST(Pace, DoesNotTryForLongWhatIsMuchSlower)
 {
     shc_pace pace = pace_of(SHC_WAY_PAST);
     EXPECT_LT(into_caches(pace, {6000, 30000}), 0.012) << "0.023 when it tries to the end";
+}
+
+// Nor, where messages are long, for more than one round what was so the last time.
+TEST(Pace, TriesForOneRoundWhatWasMuchSlowerBefore)
+{
+    shc_pace pace = pace_of(SHC_WAY_PAST);
+    const uint64_t bytes = 1 << 20;
+    std::vector<int> trials;
+    for (int k = 0, run = 0; k < 2000; k++) {
+        const bool into = goes_into(pace);
+        run += into;
+        if (!into && run > 0) {
+            trials.push_back(run);
+            run = 0;
+        }
+        shc_pace_note(&pace, bytes, into ? bytes : bytes / 5);
+    }
+    ASSERT_GT(trials.size(), 3u);
+    EXPECT_EQ(trials[0], 4);
+    for (size_t i = 1; i < trials.size(); i++)
+        EXPECT_EQ(trials[i], 2) << i;
 }
 
 // With more ranks than CPUs a reader often has none: such messages take eight times as long.
