@@ -208,6 +208,34 @@ TEST(Shuttles, CarryTheReplyInTheLinesOfTheMessage)
     });
 }
 
+// A rank that has no memory for what lies in its own mailbox answers in what the other one has sent, and says the
+// rest in lines.
+TEST(Shuttles, NeedTheMemoryOfOneRank)
+{
+    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
+        shc_pairs &pairs = rank.comm->p2p.pairs;
+        const shc_pair *pair = &pairs.pairs[1 - rank.rank];
+        if (rank.rank == 1)
+            pairs.tried = true; // and had none
+        const size_t counts[] = {0, 24, 25, 4096, 16384};
+        for (int turn = 0; turn < 10; turn++)
+            back_and_forth(rank, 1 - rank.rank, turn, counts[turn % 5]);
+        EXPECT_EQ(pair->turns_out, 0u);
+        for (int turn = 10; turn < 20; turn++) { // of its own accord
+            Message first(rank.rank == 1 ? SHC_SEND : SHC_RECV, 1, 1 - rank.rank, turn,
+                          counts[turn % 5]);
+            first.run(rank);
+            EXPECT_EQ(pair->shuttles.where[0], SHC_HERE) << rank.rank << " " << turn;
+            EXPECT_EQ(pair->shuttles.where[1], SHC_AWAY) << rank.rank << " " << turn;
+        }
+        if (rank.rank == 1) {
+            EXPECT_GE(pair->turns_out, 10u);
+        }
+        for (int turn = 20; turn < 30; turn++)
+            back_and_forth(rank, 1 - rank.rank, turn, counts[turn % 5]);
+    });
+}
+
 // One of many that only their order tells apart.
 void of_one_tag(Rank &rank, int sender, int number, size_t bytes)
 {
