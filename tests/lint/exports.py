@@ -18,6 +18,8 @@ MAP = "src/shm/shmcoll.map"
 CUDA_HEADER = "src/cuda_ipc/cuda_ipc.h"
 CUDA_MAP = "src/cuda_ipc/shmcoll_cuda.map"
 
+MOST_TLS = 64
+
 
 def declared(source):
     """The lines of the functions a header declares; inline ones are not exported."""
@@ -72,6 +74,18 @@ def check_library(library, functions):
         yield Finding(str(library), 1, f"exports {name}; hide it")
     for name in functions - symbols:
         yield Finding(str(library), 1, f"does not export {name}(); define it, and visibly")
+    yield from check_tls(library)
+
+
+def check_tls(library):
+    """Where a library asks for its thread-local memory at once, all of it comes out of a small reserve
+    that every library loaded late shares."""
+    command = ["readelf", "--wide", "--program-headers", "--dynamic", library]
+    listing = subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
+    segment = re.search(r"^\s*TLS\s+(?:0x\w+\s+){4}(0x\w+)", listing, re.M)
+    size = int(segment.group(1), 16) if segment else 0
+    if "STATIC_TLS" in listing and size > MOST_TLS:
+        yield Finding(str(library), 1, f"{size} bytes of static thread-local memory; point to them")
 
 
 def main():

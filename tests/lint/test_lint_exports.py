@@ -9,6 +9,10 @@ import exports
 from planting import LintTest, run_lint
 
 
+TLS = """static __thread char x[{}] __attribute__((tls_model("initial-exec")));
+int shc_a(void) {{ return x[0]; }}"""
+
+
 class Exports(LintTest):
     header = '#ifdef __cplusplus\nextern "C" {{\n#endif\nstruct s {{ int (*shc_x)(void); }};\n'
     header += (
@@ -44,6 +48,8 @@ class Exports(LintTest):
             ("int shc_a(void) { return 0; }", ""),
             ("int shc_a(void) { return 0; } int shc_q(void) { return 0; }", "exports shc_q"),
             ("int other(void) { return 0; }", "does not export shc_a()"),
+            (TLS.format(64), ""),
+            (TLS.format(65), "65 bytes of static thread-local"),
         ):
             script = root / "v.map"
             script.write_text("SHMCOLL_0 { global: *; };\n")

@@ -1,12 +1,44 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/base/status.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static _Thread_local char error_text[SHC_ERROR_TEXT_BYTES];
+/* The calling thread's, made with its first error: what a library has in thread-local memory itself comes out
+ * of a small reserve when it is loaded late, and engine.h's share of it must be there. */
+static _Thread_local char *error_text;
+static pthread_key_t error_key; /* frees it at the thread's end */
+static bool has_error_key;
+
+static void free_error_text(void *text)
+{
+    free(text);
+    error_text = NULL;
+}
+
+static void make_error_key(void)
+{
+    has_error_key = pthread_key_create(&error_key, free_error_text) == 0;
+}
+
+/* NULL: no memory for it. */
+static char *room_for_error(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (error_text)
+        return error_text;
+    pthread_once(&once, make_error_key);
+    char *text = has_error_key ? calloc(1, SHC_ERROR_TEXT_BYTES) : NULL;
+    if (text && pthread_setspecific(error_key, text) != 0) {
+        free(text);
+        text = NULL;
+    }
+    error_text = text;
+    return text;
+}
 
 static const char *const status_names[SHC_STATUS_COUNT] = {
     [SHC_OK] = "ok",
@@ -117,27 +149,29 @@ size_t shc_dtype_bytes(enum shc_dtype dtype)
 
 const char *shc_error_text(void)
 {
-    return error_text;
+    return error_text ? error_text : "";
 }
 
 enum shc_status shc_fail(enum shc_status status, const char *format, ...)
 {
+    char *text = room_for_error();
     va_list args;
     va_start(args, format);
-    vsnprintf(error_text, sizeof error_text, format, args);
+    if (text)
+        vsnprintf(text, SHC_ERROR_TEXT_BYTES, format, args);
     va_end(args);
     return status;
 }
 
 enum shc_status shc_fail_errno(enum shc_status status, int error, const char *format, ...)
 {
+    char *text = room_for_error();
     va_list args;
     va_start(args, format);
-    int used = vsnprintf(error_text, sizeof error_text, format, args);
+    int used = text ? vsnprintf(text, SHC_ERROR_TEXT_BYTES, format, args) : -1;
     va_end(args);
-    if (used >= 0 && (size_t)used < sizeof error_text)
-        snprintf(error_text + used, sizeof error_text - (size_t)used, ": %s",
-                 strerrordesc_np(error));
+    if (used >= 0 && (size_t)used < SHC_ERROR_TEXT_BYTES)
+        snprintf(text + used, SHC_ERROR_TEXT_BYTES - (size_t)used, ": %s", strerrordesc_np(error));
     return status;
 }
 
