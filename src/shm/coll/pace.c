@@ -12,7 +12,7 @@
 #define WORSE_FACTOR 1.25
 
 /* A trial of a round that never once was less slow than that need not go on. Some messages wait for a
- * reader that has no CPU: not all of so many, nor just the one behind a trial that ended so. */
+ * reader that has no CPU: not all of so many, nor two of them behind a trial that ended so. */
 #define HOPELESS_NOTES  4
 #define HOPELESS_FACTOR 2.5
 
@@ -70,7 +70,7 @@ static bool is_hopeless(const struct shc_pace *pace, double other)
 {
     const double slow = HOPELESS_FACTOR * other;
     const bool as_before = pace->took[pace->way] > slow;
-    return other > 0 && pace->least > slow && (as_before || pace->notes >= HOPELESS_NOTES) &&
+    return other > 0 && pace->least > slow && pace->notes >= (as_before ? 2 : HOPELESS_NOTES) &&
            pace->bytes >= SHC_PACE_ROUND;
 }
 
