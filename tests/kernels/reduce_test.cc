@@ -469,6 +469,9 @@ TEST(KernelNumbers, TheRoundingModeOfTheCallerIsNotUsedAndIsGivenBack)
     ASSERT_EQ(fesetround(FE_UPWARD), 0);
     expect_reduced<float>(SHC_FLOAT32, SHC_SUM, {1, 0x1p-30f}, 1);
     expect_reduced<float>(SHC_FLOAT32, SHC_SUM, {1, 0x1p-30f, 0x1p-30f}, 1);
+    expect_reduced<float>(SHC_FLOAT32, SHC_AVG, {0x1p-149f, 0}, 0);
+    expect_reduced<double>(SHC_FLOAT64, SHC_SUM, {1, 0x1p-60}, 1);
+    expect_reduced<double>(SHC_FLOAT64, SHC_AVG, {0x1p-1074, 0}, 0);
     expect_reduced<uint16_t>(SHC_BFLOAT16, SHC_SUM, {0x3f80, 0x0001}, 0x3f80);
     expect_reduced<uint16_t>(SHC_FLOAT16, SHC_SUM, {0x3c00, 0x0001}, 0x3c00);
     expect_reduced<uint8_t>(SHC_FLOAT8_E5M2, SHC_SUM, {0x3c, 0x01}, 0x3c);
@@ -513,16 +516,18 @@ TEST(KernelNumbers, NothingTrapsWhateverTheCallerWantsTrapped)
 {
     const unsigned before = _mm_getcsr();
     const float inf = std::numeric_limits<float>::infinity();
-    const float most = std::numeric_limits<float>::max();
+    const float most = std::numeric_limits<float>::max(), least = 0x1p-149f;
     for (shc_isa isa : usable_isas())
         for (shc_redop redop : {SHC_SUM, SHC_AVG})
             for (size_t count : {1, 2, 7, 16, 33, 128, 129, 1000}) {
                 const std::vector<float> x(count, inf), y(count, -inf), a(count, most), b(a);
-                std::vector<float> none(count), over(count);
-                const void *sources[][2] = {{x.data(), y.data()}, {a.data(), b.data()}};
-                void *results[] = {none.data(), over.data()};
+                const std::vector<float> c(count, least), d(count, 0);
+                std::vector<float> none(count), over(count), under(count);
+                const void *sources[][2] = {
+                    {x.data(), y.data()}, {a.data(), b.data()}, {c.data(), d.data()}};
+                void *results[] = {none.data(), over.data(), under.data()};
                 const shc_reduce_fn reduce = shc_kernel_reduce_isa(isa, SHC_FLOAT32, redop);
-                for (int i = 0; i < 2; i++) {
+                for (int i = 0; i < 3; i++) {
                     const shc_reduce_args args = {sources[i], &results[i], 2, 1, count, nullptr};
                     _mm_setcsr(before & ~0x1f80u);
                     reduce(&args);
@@ -531,6 +536,7 @@ TEST(KernelNumbers, NothingTrapsWhateverTheCallerWantsTrapped)
                 }
                 EXPECT_TRUE(std::isnan(none.back())) << count;
                 EXPECT_EQ(over.back(), inf) << count;
+                EXPECT_EQ(under.back(), redop == SHC_SUM ? least : 0) << count;
             }
 }
 
