@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Two ranks that the scheduler has put on one CPU part, and may use the same CPUs as before."""
+"""Two ranks that the scheduler has put on one CPU part, and may use the same CPUs as before; a thread that
+makes all calls alone has its turn without a locked instruction."""
 
 from __future__ import annotations
 
@@ -43,6 +44,21 @@ def put_on_one_cpu_and_call(rank: Rank, rounds: int) -> tuple[int, bool]:
         if moved:
             break
     return moved, os.sched_getaffinity(0) == before
+
+
+def call_many_times(rank: Rank) -> str:
+    rank.init()
+    tensor = torch.ones(8)
+    for _ in range(20000):
+        dist.all_reduce(tensor)
+        if shmcoll.describe()["biased"] == "yes":
+            break
+    return str(shmcoll.describe()["biased"])
+
+
+def test_a_thread_that_calls_many_times_has_a_bias() -> None:
+    assert run(2, call_many_times) == ["yes"] * 2
+    assert run(2, call_many_times, env={"SHMCOLL_BIAS": "off"}) == ["no"] * 2
 
 
 @needs_two_cpus

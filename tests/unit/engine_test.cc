@@ -3,10 +3,12 @@
 #include "tests/support/ranks.h"
 
 extern "C" {
+#include "shm/base/config.h"
 #include "shm/comm/request.h"
 }
 
 #include <atomic>
+#include <csignal>
 #include <gtest/gtest.h>
 #include <memory>
 #include <thread>
@@ -532,9 +534,9 @@ void await_fences()
         shc_os_sleep_ns(100 * 1000);
 }
 
-#define SKIP_WITHOUT_BIAS()      \
-    if (!shc_os_fence_prepare()) \
-    GTEST_SKIP() << "no membarrier here: no bias"
+#define SKIP_WITHOUT_BIAS()                                 \
+    if (!shc_config_get()->bias || !shc_os_fence_prepare()) \
+    GTEST_SKIP() << "no bias here: SHMCOLL_BIAS=off, or no membarrier"
 
 bool is_biased(const Rank &rank)
 {
@@ -614,8 +616,9 @@ TEST_P(Engine, ClosingEndsABias)
             return; // never calls again
         }
         std::thread closer([&] {
-            shc_os_sleep_ns(20 * SHC_NS_PER_MS);
-            EXPECT_EQ(shc_a32_load_acquire(&rank.comm->engine.runner.inside), 1u);
+            while (shc_a32_load_acquire(&rank.comm->engine.runner.inside) == 0)
+                shc_os_thread_yield();
+            shc_os_sleep_ns(5 * SHC_NS_PER_MS);
             shc_comm_close(rank.comm);
         });
         Sum sum(7, 1.f);
@@ -671,6 +674,69 @@ TEST_P(Engine, ACallFromInsideACallIsRefused)
         }
     });
 }
+
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+// What a signal handler sees behind each single instruction of a call.
+struct Steps {
+    static shc_engine *engine;
+    static std::atomic<int> held, unseen;
+
+    static void see(int)
+    {
+        const shc_runner &runner = engine->runner;
+        if (shc_a32_load_relaxed(&runner.inside) == 0 && shc_a32_load_relaxed(&runner.word) == 0)
+            return;
+        held++;
+        unseen += !shc_engine_is_inside(engine);
+    }
+    static void begin()
+    {
+        __asm__ __volatile__("pushfq; orq $0x100, (%%rsp); popfq" ::: "memory", "cc");
+    }
+    static void end()
+    {
+        __asm__ __volatile__("pushfq; andq $~0x100, (%%rsp); popfq" ::: "memory", "cc");
+    }
+};
+shc_engine *Steps::engine;
+std::atomic<int> Steps::held, Steps::unseen;
+
+// Whatever a thread holds, it finds itself inside, by whichever way it came in.
+TEST(EngineThreads, FindThemselvesInsideBehindEveryInstruction)
+{
+    SKIP_WITHOUT_BIAS();
+    await_fences();
+    shc_engine engine = {};
+    ASSERT_EQ(shc_engine_init(&engine), SHC_OK);
+    engine.runner.pay = 2;
+    Steps::engine = &engine;
+    struct sigaction action = {}, before;
+    action.sa_handler = Steps::see;
+    ASSERT_EQ(sigaction(SIGTRAP, &action, &before), 0);
+    shc_inside inside;
+    for (int i = 0; i < 6; i++) {
+        Steps::held = 0;
+        Steps::begin();
+        const bool entered = shc_engine_enter(&engine, &inside);
+        if (entered)
+            shc_engine_leave(&inside);
+        Steps::end();
+        EXPECT_TRUE(entered);
+        EXPECT_EQ(inside.by_bias, i >= 2);
+        EXPECT_GT(Steps::held, 5);
+    }
+    Steps::begin();
+    const bool taken = shc_engine_take(&engine, &inside, 0);
+    if (taken)
+        shc_engine_leave(&inside);
+    Steps::end();
+    EXPECT_TRUE(taken);
+    sigaction(SIGTRAP, &before, nullptr);
+    EXPECT_EQ(Steps::unseen, 0);
+    EXPECT_FALSE(shc_engine_is_inside(&engine));
+    shc_engine_fini(&engine);
+}
+#endif
 
 // A handler inside a call on one group may call another one, and a handler in there the first again.
 TEST(EngineThreads, FindThemselvesInsideBelowOtherCalls)

@@ -150,8 +150,8 @@ TEST_F(Runner, DoesNotOvertakeWhatIsQueued)
     EXPECT_EQ(runner.pay, 3u);
 }
 
-// One thread calls again and again, another one now and then. That calls by bias were among them, and
-// that some were ended from inside, is checked, too.
+// One thread calls again and again, another one now and then. That calls by bias were among them is
+// checked, too.
 TEST_F(Runner, HasOneHolder)
 {
     const int kCalls = 300;

@@ -10,7 +10,7 @@
  *   move    only now may user memory change
  * Staging cells may be filled before the meeting; they are not user memory.
  *
- * Run by the one thread that holds the group's runner word.
+ * Run by the one thread that holds the group's runner.
  */
 
 #include "shm/coll/pace.h"

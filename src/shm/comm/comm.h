@@ -5,7 +5,7 @@
  * public functions of shmcoll.h are here and in request.c.
  *
  * Who touches what: shared memory and everything marked (runner) belong to the thread that holds
- * the engine's runner word; the rest says its own rule. close() takes the runner for good before it
+ * the engine's runner; the rest says its own rule. close() takes the runner for good before it
  * unmaps, so nobody can be inside.
  */
 

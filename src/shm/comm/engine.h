@@ -97,11 +97,15 @@ void shc_engine_not_awaited(struct shc_engine *engine);
 /* Somebody needs what is queued, and will not run it. */
 void shc_engine_press(struct shc_engine *engine);
 
-/* A thread takes, holds or drops a runner: on its stack, from before that until behind it, so that a signal
- * handler that makes a call on the same group finds it. */
+/*
+ * A thread takes, holds or drops a runner: on its stack, from before that until behind it, so that the interrupt
+ * callback, when it makes a call on the same group, is told so instead of waiting for what lies beneath it; a
+ * signal handler likewise, wherever it comes. (Not what such a handler may find outside: the queue has a lock, and
+ * who submits asks for memory.)
+ */
 struct shc_inside {
     struct shc_engine *engine;
-    struct shc_inside *below; /* in which a handler has made this call, on another group */
+    struct shc_inside *below; /* in which this call was made, on another group */
     bool by_bias;
 };
 

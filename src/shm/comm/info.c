@@ -59,13 +59,15 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
     const uint32_t parted = shc_a32_load_relaxed(&comm->seat.company.parted);
     /* relaxed: as above. */
     const uint64_t pulled = shc_a64_load_relaxed(&comm->seat.pulled);
+    /* relaxed: as above. */
+    const bool biased = shc_a64_load_relaxed(&comm->engine.runner.bias) != 0;
     int used = snprintf(
         text, capacity,
         "name=%s\nrank=%d\nworld_size=%d\nsegment=%s\nsegment_bytes=%zu\n"
         "arena=%s\narena_bytes=%zu\ncell_bytes=%zu\ndepth=%u\nshout_bytes=%zu\n"
         "spins=%u\nspins_engine=%u\nparted=%u\nthreads=%d\nthreads_jobs=%llu\n"
         "threads_of_all=%d\nthreads_from=%s\nlife_words=%s\nisa=%s\n"
-        "cma=%s\npulled=%llu\n",
+        "cma=%s\npulled=%llu\nbiased=%s\n",
         comm->name, comm->seat.rank, comm->seat.world_size,
         shc_segment_form_name(comm->seat.segment.name.form), comm->seat.segment.bytes,
         comm->arena.made    ? shc_segment_form_name(comm->arena.segment.name.form)
@@ -75,7 +77,8 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
         g->shout_bytes, comm->seat.patience.spins, comm->seat.patience_engine.spins, parted,
         shc_pool_size(comm->crew.pool), (unsigned long long)shc_pool_jobs(comm->crew.pool),
         comm->crew.agreed, comm->crew.from, shc_keeper_marks(comm->keeper) ? "yes" : "no",
-        shc_isa_name(shc_isa_chosen()), comm->cma ? "on" : "off", (unsigned long long)pulled);
+        shc_isa_name(shc_isa_chosen()), comm->cma ? "on" : "off", (unsigned long long)pulled,
+        biased ? "yes" : "no");
     size_t at = shc_min_size((size_t)used, capacity);
     size_t needed = (size_t)used + shc_tuning_print(&comm->tuning, text + at, capacity - at) + 1;
     if (needed > capacity)

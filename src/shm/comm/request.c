@@ -131,8 +131,8 @@ static bool is_over_target(void *arg)
     return shc_request_over(arg);
 }
 
-/* A signal handler that ran inside a call of this thread on the same group: what it submits can only
- * run when that call has ended. */
+/* A call of the interrupt callback, or of a signal handler, inside a call of this thread on the same group: it
+ * would wait for what lies beneath it. */
 static enum shc_status check_not_inside(struct shc_comm *comm, const char *call)
 {
     if (SHC_LIKELY(!shc_engine_is_inside(&comm->engine)))
@@ -365,9 +365,10 @@ static SHC_NOINLINE enum shc_status run_message(struct shc_comm *comm, const str
 enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
 {
     SHC_TRY(shc_comm_usable(comm));
-    shc_engine_retire(&comm->engine);
-    if (shc_is_message(op->kind))
+    if (shc_is_message(op->kind)) {
+        shc_engine_retire(&comm->engine);
         return run_message(comm, op);
+    }
     struct shc_inside inside;
     if (!shc_engine_enter(&comm->engine, &inside)) {
         SHC_TRY(check_not_inside(comm, shc_op_kind_name(op->kind)));
@@ -382,5 +383,6 @@ enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
         st = shc_comm_execute(comm, task);
     }
     shc_engine_leave(&inside);
+    shc_engine_retire(&comm->engine);
     return st;
 }

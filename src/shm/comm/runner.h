@@ -34,8 +34,8 @@
  * Each revocation takes some 10 us, and so many calls in a row must come before the next bias as pay for it;
  * twice as many each time.
  *
- * No signal handler's call gets here while its thread is between the begin of a take and the end of a drop:
- * the engine sees to that (shc_engine_enter()).
+ * No call gets here from inside another one of its thread, between the begin of a take and the end of a drop:
+ * the engine sees to that (struct shc_inside).
  */
 
 #include "shm/os/lock.h"

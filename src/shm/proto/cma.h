@@ -8,7 +8,7 @@
  *
  * A rank only ever reads the others' memory. So who gives up does no harm to those who go on, but may
  * change memory that they are reading: it says so before its caller has it again, and whoever has
- * copied looks behind the copy. Run by the thread that holds the group's runner word.
+ * copied looks behind the copy. Run by the thread that holds the group's runner.
  */
 
 #include "shm/proto/wait.h"
