@@ -365,10 +365,10 @@ static SHC_NOINLINE enum shc_status run_message(struct shc_comm *comm, const str
 enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
 {
     SHC_TRY(shc_comm_usable(comm));
-    if (shc_is_message(op->kind)) {
+    if (SHC_LIKELY(!shc_engine_is_inside(&comm->engine))) /* it may hold the queue's lock there */
         shc_engine_retire(&comm->engine);
+    if (shc_is_message(op->kind))
         return run_message(comm, op);
-    }
     struct shc_inside inside;
     if (!shc_engine_enter(&comm->engine, &inside)) {
         SHC_TRY(check_not_inside(comm, shc_op_kind_name(op->kind)));
@@ -383,6 +383,5 @@ enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
         st = shc_comm_execute(comm, task);
     }
     shc_engine_leave(&inside);
-    shc_engine_retire(&comm->engine);
     return st;
 }
