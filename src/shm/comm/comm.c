@@ -323,8 +323,8 @@ void shc_comm_close(struct shc_comm *comm)
      * one that saw the call, would judge differently. */
     say_left(comm);
     if (!alone)
-        return; /* somebody is inside for ever: leave him the memory */
-    shc_engine_keep(&inside);
+        return;              /* somebody is inside for ever: leave him the memory */
+    shc_inside_end(&inside); /* the runner is kept for good */
     shc_engine_drain(comm, SHC_ERR_CLOSED, "this rank has closed the group");
     shc_engine_stop(&comm->engine);
     if (silent) /* else a thread sleeps on the mailbox's bell */

@@ -55,15 +55,11 @@ __thread struct shc_inside *shc_inside_now;
 
 bool shc_engine_take(struct shc_engine *engine, struct shc_inside *inside, uint32_t from)
 {
-    if (shc_engine_is_inside(engine))
+    if (!shc_inside_begin(inside, engine))
         return false;
-    *inside = (struct shc_inside){.engine = engine, .below = shc_inside_now};
-    shc_fence_light(); /* of this thread and its handlers */
-    shc_inside_now = inside;
-    shc_fence_light();
     if (shc_runner_take(&engine->runner, from, shc_thread_number()))
         return true;
-    shc_inside_now = inside->below;
+    shc_inside_end(inside);
     return false;
 }
 
@@ -71,11 +67,10 @@ bool shc_engine_enter_by_word(struct shc_engine *engine, struct shc_inside *insi
 {
     const uint64_t me = shc_thread_number();
     bool paid = false;
-    inside->by_bias = false;
     if (SHC_UNLIKELY(ring))
         shc_engine_ring_queued(engine);
     if (!shc_runner_enter(&engine->runner, me, &paid)) {
-        shc_inside_now = inside->below;
+        shc_inside_end(inside);
         return false;
     }
     if (SHC_UNLIKELY(paid) && shc_config_get()->bias && shc_process_has_fences())

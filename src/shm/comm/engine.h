@@ -122,6 +122,27 @@ SHC_INLINE bool shc_engine_is_inside(const struct shc_engine *engine)
     return inside != NULL;
 }
 
+/* From here on a call inside finds this one. False: it is one itself. */
+SHC_INLINE bool shc_inside_begin(struct shc_inside *inside, struct shc_engine *engine)
+{
+    if (SHC_UNLIKELY(shc_engine_is_inside(engine)))
+        return false;
+    inside->engine = engine;
+    inside->below = shc_inside_now;
+    inside->by_bias = false;
+    shc_fence_light(); /* of this thread and its handlers */
+    shc_inside_now = inside;
+    shc_fence_light();
+    return true;
+}
+
+/* Behind all that the thread did about the runner. */
+SHC_INLINE void shc_inside_end(struct shc_inside *inside)
+{
+    shc_fence_light();
+    shc_inside_now = inside->below;
+}
+
 /* Takes the runner from 0, or for what is queued. False: it is not so, or the thread is inside already. */
 bool shc_engine_take(struct shc_engine *engine, struct shc_inside *inside, uint32_t from);
 
@@ -132,17 +153,11 @@ bool shc_engine_enter_by_word(struct shc_engine *engine, struct shc_inside *insi
 /* Takes it for a synchronous call. As shc_engine_take(). */
 SHC_INLINE bool shc_engine_enter(struct shc_engine *engine, struct shc_inside *inside)
 {
-    if (SHC_UNLIKELY(shc_engine_is_inside(engine)))
+    if (SHC_UNLIKELY(!shc_inside_begin(inside, engine)))
         return false;
-    inside->engine = engine;
-    inside->below = shc_inside_now;
-    inside->by_bias = true;
-    shc_fence_light(); /* of this thread and its handlers */
-    shc_inside_now = inside;
-    shc_fence_light();
     bool ring = false;
-    return SHC_LIKELY(shc_runner_enter_biased(&engine->runner, shc_thread_number(), &ring)) ||
-           shc_engine_enter_by_word(engine, inside, ring);
+    inside->by_bias = shc_runner_enter_biased(&engine->runner, shc_thread_number(), &ring);
+    return SHC_LIKELY(inside->by_bias) || shc_engine_enter_by_word(engine, inside, ring);
 }
 
 /* Lets go of it. */
@@ -152,16 +167,9 @@ SHC_INLINE void shc_engine_leave(struct shc_inside *inside)
     const bool ring = SHC_LIKELY(inside->by_bias)
                           ? shc_runner_leave_biased(&engine->runner, shc_thread_number())
                           : shc_runner_drop(&engine->runner);
-    shc_fence_light();
-    shc_inside_now = inside->below;
+    shc_inside_end(inside);
     if (SHC_UNLIKELY(ring))
         shc_engine_ring_queued(engine);
-}
-
-/* Keeps it for good, and is not inside any more. */
-SHC_INLINE void shc_engine_keep(struct shc_inside *inside)
-{
-    shc_inside_now = inside->below;
 }
 
 /* Queues the request; makes a thread if there is none. With SHC_ENGINE_RING_SLOTS requests queued it

@@ -49,10 +49,9 @@
 struct shc_runner {
     shc_a32 word;
     shc_a32 inside; /* stored to by the biased thread: it runs, and has not got HELD */
-    shc_a64
-        bias; /* a number of the thread towards which it is biased; stored to by who holds HELD */
-    uint64_t home;        /* (HELD) the only thread that may have a bias */
-    uint64_t last;        /* (HELD) the thread whose synchronous calls these are, */
+    shc_a64 bias;   /* the number of the thread that it is biased towards; who holds HELD stores */
+    uint64_t home;  /* (HELD) the only thread that may have a bias */
+    uint64_t last;  /* (HELD) the thread whose synchronous calls these are, */
     uint32_t in_a_row;    /* (HELD) so many, */
     uint32_t pay;         /* (HELD) and so many are worth a bias */
     struct shc_lock lock; /* guards what follows */

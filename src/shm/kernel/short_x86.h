@@ -3,8 +3,9 @@
 /*
  * Short sums of two sources, whatever the thread's floating-point mode: by AVX-512 instructions that carry
  * their rounding and raise nothing. To read the mode takes 6 ns of a small all_reduce of two ranks, which
- * takes 60 on a Zen 5. What these instructions still take from it is whether denormals count as zeros, so one is added
- * first: where it is lost, this is not the way. The bits are those of the kernels that it stands in for.
+ * takes 60 on a Zen 5. What these instructions still take from it is whether denormals count as zeros, so one
+ * is added first: where it is lost, this is not the way. The bits are those of the kernels that it stands in
+ * for.
  */
 
 #include "shm/kernel/kernel.h"
