@@ -4,7 +4,7 @@
  * while; whoever else takes the word revokes that first. One is inside at a time, no synchronous call
  * overtakes what its own thread queued, and nothing stays queued while its engine sleeps.
  *
- * Mirrors src/shm/comm/runner.h and runner.c; docs/PROTOCOL.md, section 8. The owner makes some calls, and
+ * Mirrors src/shm/comm/runner.h, os/bias.h and bias.c; docs/PROTOCOL.md, section 8. The owner makes some calls, and
  * submits in between; a second caller calls or submits at any time; an engine thread runs what is queued. A call that
  * finds the runner taken is not made (in reality it is queued: runner.pml has that, and the engine).
  * What a thread does with a locked instruction, or a lock, lets its stores out first. Left out: signal handlers'
@@ -67,7 +67,7 @@ inline operate(mine)
     busy = false
 }
 
-/* shc_runner_revoke(); HELD is held. `got`: it still is. */
+/* shc_bias_revoke(); HELD is held. `got`: it still is. */
 inline revoke(me)
 {
     atomic { !lock -> lock = true };
@@ -114,7 +114,7 @@ inline drop_word()
     before = 0
 }
 
-/* shc_runner_drop() of who entered by its bias. */
+/* shc_runner_leave_biased() */
 inline leave(me)
 {
     buffer[me]!0;

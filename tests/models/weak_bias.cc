@@ -2,8 +2,8 @@
 //
 // A biased runner under weak memory: one thread inside at a time, who sees what the one before did.
 //
-// Runs the real src/shm/comm/runner.h and runner.c; docs/PROTOCOL.md, section 8, edges runner/word and
-// runner/inside. One thread earns a bias with each call by the word; another one calls some times. Both
+// Runs the real src/shm/comm/runner.h, os/bias.h and bias.c; docs/PROTOCOL.md, section 8, edges runner/word and
+// bias/inside. One thread earns a bias with each call by the word; another one calls some times. Both
 // count in plain memory. bias.pml has what is queued, and who sleeps.
 //
 // FAULT_no_light_fence     the biased thread looks in front of its store
@@ -14,7 +14,8 @@
 // FAULT_drop_relaxed       it is dropped by a relaxed subtraction
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
-#include "shm/comm/runner.c"
+#include "shm/comm/runner.h"
+#include "shm/os/bias.c"
 
 namespace
 {
@@ -30,13 +31,13 @@ struct Bias : rl::test_suite<Bias, 2> {
     {
         the_runner = &runner;
         runner.word.v_.store(0, rl::mo_relaxed, $);
-        runner.bias.v_.store(0, rl::mo_relaxed, $);
-        runner.inside.v_.store(0, rl::mo_relaxed, $);
-        runner.lock.word.v_.store(SHC_LOCK_FREE, rl::mo_relaxed, $);
-        runner.home = runner.last = 0;
-        runner.in_a_row = 0;
-        runner.pay = 0; // so that each call by the word has earned it
-        runner.left = false;
+        runner.bias.whose.v_.store(0, rl::mo_relaxed, $);
+        runner.bias.inside.v_.store(0, rl::mo_relaxed, $);
+        runner.bias.lock.word.v_.store(SHC_LOCK_FREE, rl::mo_relaxed, $);
+        runner.bias.home = runner.bias.last = 0;
+        runner.bias.in_a_row = 0;
+        runner.bias.pay = 0; // so that each call by the word has earned it
+        runner.bias.left = false;
         shc_word_put(&count, 0);
     }
 
@@ -48,7 +49,7 @@ struct Bias : rl::test_suite<Bias, 2> {
             rl::yield(1, $);
         shc_word_put(&count, shc_word_get(&count) + 1);
         if (paid && me == kHome)
-            shc_runner_bias(&runner, me);
+            shc_bias_give(&runner.bias, me);
         if (biased)
             shc_runner_leave_biased(&runner, me);
         else
@@ -64,7 +65,7 @@ struct Bias : rl::test_suite<Bias, 2> {
     void after()
     {
         RL_ASSERT(shc_word_get(&count) == kHomeTurns + kOtherTurns);
-        RL_ASSERT(runner.word.v_.load(rl::mo_relaxed, $) == 0 && !runner.left);
+        RL_ASSERT(runner.word.v_.load(rl::mo_relaxed, $) == 0 && !runner.bias.left);
     }
 };
 
@@ -72,7 +73,7 @@ struct Bias : rl::test_suite<Bias, 2> {
 
 ModelOrder model_order(const void *word, ModelOrder order, uint64_t stores)
 {
-    const bool inside = word == &the_runner->inside, of_word = word == &the_runner->word;
+    const bool inside = word == &the_runner->bias.inside, of_word = word == &the_runner->word;
     const bool weak = (WITH(FAULT_leave_relaxed) && inside && order == rl::mo_release) ||
                       (WITH(FAULT_look_relaxed) && inside && order == rl::mo_acquire) ||
                       (WITH(FAULT_take_relaxed) && of_word && stores == SHC_RUNNER_HELD) ||

@@ -540,7 +540,7 @@ void await_fences()
 
 bool is_biased(const Rank &rank)
 {
-    return shc_a64_load_acquire(&rank.comm->engine.runner.bias) != 0;
+    return shc_a64_load_acquire(&rank.comm->engine.runner.bias.whose) != 0;
 }
 
 void expect_sum(const Rank &rank)
@@ -555,7 +555,7 @@ TEST_P(Engine, AThreadThatCallsManyTimesIsBiasedUntilAnotherOneComes)
     SKIP_WITHOUT_BIAS();
     run_ranks(GetParam(), 2, [](Rank &rank) {
         await_fences();
-        const uint32_t pay = rank.comm->engine.runner.pay;
+        const uint32_t pay = rank.comm->engine.runner.bias.pay;
         auto calls = [&](uint32_t count) {
             for (uint32_t i = 0; i < count; i++) {
                 EXPECT_FALSE(is_biased(rank)) << i;
@@ -584,7 +584,7 @@ TEST_P(Engine, ABiasedThreadAndOthersTakeTurns)
     SKIP_WITHOUT_BIAS();
     run_ranks(GetParam(), 2, [](Rank &rank) {
         await_fences();
-        const uint32_t pay = rank.comm->engine.runner.pay;
+        const uint32_t pay = rank.comm->engine.runner.bias.pay;
         std::thread other([&] {
             for (int i = 0; i < 40; i++) {
                 Sum sum(7, 1.f);
@@ -599,7 +599,7 @@ TEST_P(Engine, ABiasedThreadAndOthersTakeTurns)
         for (int i = 0; i < 4000; i++)
             expect_sum(rank);
         other.join();
-        EXPECT_GT(rank.comm->engine.runner.pay, pay); // some have ended
+        EXPECT_GT(rank.comm->engine.runner.bias.pay, pay); // some have ended
     });
 }
 
@@ -616,7 +616,7 @@ TEST_P(Engine, ClosingEndsABias)
             return; // never calls again
         }
         std::thread closer([&] {
-            while (shc_a32_load_acquire(&rank.comm->engine.runner.inside) == 0)
+            while (shc_a32_load_acquire(&rank.comm->engine.runner.bias.inside) == 0)
                 shc_os_thread_yield();
             shc_os_sleep_ns(5 * SHC_NS_PER_MS);
             shc_comm_close(rank.comm);
@@ -625,7 +625,7 @@ TEST_P(Engine, ClosingEndsABias)
         EXPECT_EQ(shc_run(rank.comm, &sum.op), SHC_ERR_CLOSED) << error_text();
         closer.join();
         EXPECT_FALSE(is_biased(rank));
-        EXPECT_EQ(shc_a32_load_acquire(&rank.comm->engine.runner.inside), 0u);
+        EXPECT_EQ(shc_a32_load_acquire(&rank.comm->engine.runner.bias.inside), 0u);
     });
 }
 
@@ -684,7 +684,8 @@ struct Steps {
     static void see(int)
     {
         const shc_runner &runner = engine->runner;
-        if (shc_a32_load_relaxed(&runner.inside) == 0 && shc_a32_load_relaxed(&runner.word) == 0)
+        if (shc_a32_load_relaxed(&runner.bias.inside) == 0 &&
+            shc_a32_load_relaxed(&runner.word) == 0)
             return;
         held++;
         unseen += !shc_engine_is_inside(engine);
@@ -708,7 +709,7 @@ TEST(EngineThreads, FindThemselvesInsideBehindEveryInstruction)
     await_fences();
     shc_engine engine = {};
     ASSERT_EQ(shc_engine_init(&engine), SHC_OK);
-    engine.runner.pay = 2;
+    engine.runner.bias.pay = 2;
     Steps::engine = &engine;
     struct sigaction action = {}, before;
     action.sa_handler = Steps::see;

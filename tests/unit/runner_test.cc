@@ -21,10 +21,10 @@ class Runner : public ::testing::Test
     {
         if (!shc_os_fence_prepare())
             GTEST_SKIP() << "no membarrier here: no bias";
-        shc_runner_init(&runner, 3);
+        shc_bias_init(&runner.bias, 3);
     }
     uint32_t word() const { return shc_a32_load_acquire(&runner.word); }
-    uint64_t bias() const { return shc_a64_load_acquire(&runner.bias); }
+    uint64_t bias() const { return shc_a64_load_acquire(&runner.bias.whose); }
 
     enum How { kNot, kByWord, kByBias };
 
@@ -38,7 +38,7 @@ class Runner : public ::testing::Test
         if (!shc_runner_enter(&runner, me, &paid))
             return kNot;
         if (paid)
-            shc_runner_bias(&runner, me);
+            shc_bias_give(&runner.bias, me);
         return kByWord;
     }
     // As shc_engine_leave(). True: it is to ring.
@@ -147,7 +147,7 @@ TEST_F(Runner, DoesNotOvertakeWhatIsQueued)
     EXPECT_EQ(word(), SHC_RUNNER_QUEUED);
     ASSERT_TRUE(shc_runner_take(&runner, SHC_RUNNER_QUEUED, kMe)); // one's own bias costs no fence
     EXPECT_EQ(bias(), 0u);
-    EXPECT_EQ(runner.pay, 3u);
+    EXPECT_EQ(runner.bias.pay, 3u);
 }
 
 // One thread calls again and again, another one now and then. That calls by bias were among them is
@@ -165,7 +165,7 @@ TEST_F(Runner, HasOneHolder)
         calls++;
         inside--;
         if (how == kByWord)
-            runner.pay = 3; // else biases would soon be over
+            runner.bias.pay = 3; // else biases would soon be over
         leave(me, how);
         return how;
     };
@@ -184,7 +184,7 @@ TEST_F(Runner, HasOneHolder)
     EXPECT_EQ(calls, homes + kCalls);
     EXPECT_GT(biased, 0);
     EXPECT_EQ(word(), 0u);
-    EXPECT_FALSE(runner.left);
+    EXPECT_FALSE(runner.bias.left);
 }
 
 } // namespace

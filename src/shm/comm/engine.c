@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/comm/engine.h"
 
-#include "shm/base/config.h"
 #include "shm/base/log.h"
 #include "shm/comm/comm.h"
 #include "shm/comm/request.h"
@@ -38,7 +37,7 @@ enum shc_status shc_engine_init(struct shc_engine *engine)
     shc_a64_store_relaxed(&engine->nap_ns, NAP_NS);
     /* relaxed: as above. */
     shc_a32_store_relaxed(&engine->habit, FIRST_HABIT);
-    shc_runner_init(&engine->runner, SHC_RUNNER_FIRST_PAY);
+    shc_bias_init(&engine->runner.bias, SHC_BIAS_FIRST_PAY);
     pthread_mutex_init(&engine->lock, NULL);
     return SHC_OK;
 }
@@ -73,8 +72,8 @@ bool shc_engine_enter_by_word(struct shc_engine *engine, struct shc_inside *insi
         shc_inside_end(inside);
         return false;
     }
-    if (SHC_UNLIKELY(paid) && shc_config_get()->bias && shc_process_has_fences())
-        shc_runner_bias(&engine->runner, me);
+    if (SHC_UNLIKELY(paid) && shc_process_may_bias())
+        shc_bias_give(&engine->runner.bias, me);
     return true;
 }
 

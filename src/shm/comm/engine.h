@@ -75,12 +75,6 @@ void shc_engine_stop(struct shc_engine *engine);
 /* pre: stopped, and no thread strays. */
 void shc_engine_fini(struct shc_engine *engine);
 
-/* The calling thread as a number that no other living thread has. */
-SHC_INLINE uint64_t shc_thread_number(void)
-{
-    return (uint64_t)(uintptr_t)pthread_self();
-}
-
 /* Something is queued: an engine thread runs it, or a waiter. */
 SHC_INLINE void shc_engine_ring_queued(struct shc_engine *engine)
 {
@@ -111,6 +105,12 @@ struct shc_inside {
 
 /* The calling thread's; NULL: none. */
 extern __thread struct shc_inside *shc_inside_now __attribute__((tls_model("initial-exec")));
+
+/* The calling thread as a number that no other living thread has. */
+SHC_INLINE uint64_t shc_thread_number(void)
+{
+    return (uint64_t)(uintptr_t)&shc_inside_now;
+}
 
 /* Is the calling thread inside already? What it submitted would run when that call has ended, and not
  * before. */

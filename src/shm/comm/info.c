@@ -60,7 +60,7 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
     /* relaxed: as above. */
     const uint64_t pulled = shc_a64_load_relaxed(&comm->seat.pulled);
     /* relaxed: as above. */
-    const bool biased = shc_a64_load_relaxed(&comm->engine.runner.bias) != 0;
+    const bool biased = shc_a64_load_relaxed(&comm->engine.runner.bias.whose) != 0;
     int used = snprintf(
         text, capacity,
         "name=%s\nrank=%d\nworld_size=%d\nsegment=%s\nsegment_bytes=%zu\n"

@@ -138,6 +138,11 @@ bool shc_process_has_fences(void)
     return false;
 }
 
+bool shc_process_may_bias(void)
+{
+    return shc_config_get()->bias && shc_process_has_fences();
+}
+
 static struct shc_tuning preset;
 
 static void look_at_machine(void)

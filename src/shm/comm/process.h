@@ -42,6 +42,9 @@ SHC_INLINE bool shc_process_is(const struct shc_process_mark *mark)
  * somebody asks, a thread goes to prepare them, which takes longer than a call may. */
 bool shc_process_has_fences(void);
 
+/* May a thread that has earned a bias get it (os/bias.h)? */
+bool shc_process_may_bias(void);
+
 /* The machine's (shc_tuning_preset()), at which the process looks once. */
 const struct shc_tuning *shc_process_preset(void);
 
