@@ -81,9 +81,9 @@ bool within_seconds(int seconds, const Condition &condition)
 
 int pending(Rank &rank)
 {
-    shc_lock_take(&rank.comm->p2p.lock);
-    int count = rank.comm->p2p.pending;
-    shc_lock_drop(&rank.comm->p2p.lock);
+    shc_p2p_lock(&rank.comm->p2p);
+    int count = (int)shc_p2p_pending(&rank.comm->p2p);
+    shc_p2p_unlock(&rank.comm->p2p);
     return count;
 }
 
@@ -225,11 +225,11 @@ TEST(P2pBugs, OnePassReadsAllThatWhoHasLeftHasSent)
                 in.push_back(std::make_unique<Message>(SHC_RECV, 0, i, kSmall));
                 in.back()->start(rank);
             }
-            shc_lock_take(&rank.comm->p2p.lock); // as if it were stopped
+            shc_p2p_lock(&rank.comm->p2p); // as if it were stopped
             posted = true;
             EXPECT_TRUE(within_seconds(20, [&] { return left.load(); }));
             shc_os_sleep_ns(kSecond / 50);
-            shc_lock_drop(&rank.comm->p2p.lock);
+            shc_p2p_unlock(&rank.comm->p2p);
             for (auto &message : in)
                 EXPECT_EQ(shc_request_wait(message->request, 0), SHC_OK) << error_text();
         });
@@ -253,9 +253,9 @@ TEST(P2pBugs, ATimedWaitReadsTheMessageUnderItsLock)
         rank.comm->seat.patience = {}; // waits that are mostly at their end
         std::thread other([&] {
             while (!over) { // an agent that never rests
-                shc_lock_take(&rank.comm->p2p.lock);
+                shc_p2p_lock(&rank.comm->p2p);
                 shc_p2p_pass(&rank.comm->p2p, false);
-                shc_lock_drop(&rank.comm->p2p.lock);
+                shc_p2p_unlock(&rank.comm->p2p);
             }
         });
         for (int round = 0; round < rounds; round++) {
@@ -281,11 +281,11 @@ TEST(P2pBugs, NothingIsPlacedBehindLeftAtTheEndOfTheProcess)
             std::atomic<bool> held{false};
             std::atomic<uint64_t> begun{0}, ended{0};
             std::thread other([&] {
-                shc_lock_take(&rank.comm->p2p.lock); // a pass
+                shc_p2p_lock(&rank.comm->p2p); // a pass
                 begun = shc_clock_ns();
                 held = true;
                 std::this_thread::sleep_for(std::chrono::milliseconds(5));
-                shc_lock_drop(&rank.comm->p2p.lock);
+                shc_p2p_unlock(&rank.comm->p2p);
                 ended = shc_clock_ns();
             });
             EXPECT_TRUE(within_seconds(20, [&] { return held.load(); }));
@@ -296,9 +296,9 @@ TEST(P2pBugs, NothingIsPlacedBehindLeftAtTheEndOfTheProcess)
             if (std::max<uint64_t>(left, ended) - begun > 15 * SHC_NS_PER_MS)
                 return;
             seen = true;
-            shc_lock_take(&rank.comm->p2p.lock);
-            EXPECT_TRUE(rank.comm->p2p.closed);
-            shc_lock_drop(&rank.comm->p2p.lock);
+            shc_p2p_lock(&rank.comm->p2p);
+            EXPECT_TRUE(shc_p2p_is_closed(&rank.comm->p2p));
+            shc_p2p_unlock(&rank.comm->p2p);
         });
     EXPECT_TRUE(seen);
 }

@@ -97,7 +97,7 @@ const Damage kDamages[] = {
 void post_line(Rank &rank, bool by_shuttle, const Damage *damage)
 {
     shc_p2p &p2p = rank.comm->p2p;
-    shc_lock_take(&p2p.lock);
+    shc_p2p_lock(&p2p);
     const int window = by_shuttle ? shc_shuttle_lend(&p2p.pairs, 1, kBytes) : -1;
     ASSERT_EQ(window, by_shuttle ? SHC_SHUTTLE_OURS : -1);
     shc_line_shm *line = shc_pair_line_for(&p2p.pairs, 1, window);
@@ -118,7 +118,7 @@ void post_line(Rank &rank, bool by_shuttle, const Damage *damage)
         damage->harm(*line);
     shc_pair_post(&p2p.pairs, 1, line, window);
     shc_pair_ring(&p2p.pairs, 1);
-    shc_lock_drop(&p2p.lock);
+    shc_p2p_unlock(&p2p);
 }
 
 // What the receive ends with, and what its memory holds then.

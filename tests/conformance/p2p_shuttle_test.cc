@@ -13,6 +13,7 @@
 #include <vector>
 
 extern "C" {
+#include "shm/base/config.h"
 #include "shm/comm/comm.h"
 }
 
@@ -288,10 +289,10 @@ TEST(Shuttles, LeaveTheLockToWhoWantsIt)
             const auto pass = [&](int tag) {
                 bool both = false;
                 for (int turn = 0; !both && turn < 100000; turn++) {
-                    shc_lock_take(&p2p.lock);
+                    shc_p2p_lock(&p2p);
                     if (p2p.crowded > 0)
                         crowded = true;
-                    shc_lock_drop(&p2p.lock);
+                    shc_p2p_unlock(&p2p);
                     const bool mine = crowded; // as it is told: both ranks end in the same turn
                     both = told(rank, tag, mine) != 0 && mine;
                 }
@@ -303,6 +304,118 @@ TEST(Shuttles, LeaveTheLockToWhoWantsIt)
         });
 }
 
+// Whether the lock is biased, and towards whom matters not.
+bool lock_is_biased(const Rank &rank)
+{
+    return shc_a64_load_acquire(&rank.comm->p2p.lock.bias.whose) != 0;
+}
+
+// Both ranks tell the other one until both locks are biased.
+void tell_until_biased(Rank &rank)
+{
+    while (!shc_process_has_fences())
+        shc_os_sleep_ns(100 * 1000);
+    bool both = false;
+    for (int turn = 0; !both && turn < 100000; turn++)
+        both = told(rank, 1, lock_is_biased(rank)) != 0 && lock_is_biased(rank);
+    EXPECT_TRUE(both);
+}
+
+#define SKIP_WITHOUT_BIAS()                                 \
+    if (!shc_config_get()->bias || !shc_os_fence_prepare()) \
+    GTEST_SKIP() << "no bias here: SHMCOLL_BIAS=off, or no membarrier"
+
+// It naps for a while when it has been called, and looks for what it is to do.
+TEST(P2pBias, OutlivesTheAgentsNaps)
+{
+    SKIP_WITHOUT_BIAS();
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            shc_p2p &p2p = rank.comm->p2p;
+            shc_p2p_lock(&p2p);
+            EXPECT_EQ(shc_agent_start(&p2p), SHC_OK);
+            shc_p2p_unlock(&p2p);
+            int outlived = 0;
+            // An agent that was called for a message may take its last look just now.
+            for (int turn = 0; turn < 6; turn++) {
+                tell_until_biased(rank);
+                shc_agent_call(&p2p);
+                shc_os_sleep_ns(60 * SHC_NS_PER_MS); // all its naps, and into its sleep
+                outlived += lock_is_biased(rank);
+            }
+            EXPECT_GT(outlived, 0);
+        });
+}
+
+// A second thread's messages, and those that pend: each has its own bytes, whoever has the lock how.
+TEST(P2pBias, EndsWhereAnotherThreadComes)
+{
+    SKIP_WITHOUT_BIAS();
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            const int peer = 1 - rank.rank;
+            shc_p2p &p2p = rank.comm->p2p;
+            const uint32_t pay = p2p.lock.bias.pay;
+            uint32_t then = 0;
+            tell_until_biased(rank);
+            std::thread other([&] {
+                for (int turn = 0; turn < 60; turn++) {
+                    Message out(SHC_SEND, rank.rank, peer, 1000 + turn, 40);
+                    Message in(SHC_RECV, peer, peer, 1000 + turn, 40);
+                    in.start(rank);
+                    shc_os_sleep_ns(static_cast<uint64_t>(turn) * 5 * 1000);
+                    out.run(rank);
+                    in.end();
+                }
+                shc_p2p_lock(&p2p); // by the word: it is not this thread's bias
+                then = p2p.lock.bias.pay;
+                shc_p2p_unlock(&p2p);
+            });
+            for (int turn = 0; turn < 4000; turn++)
+                EXPECT_EQ(told(rank, 2, static_cast<uint64_t>(turn)), static_cast<uint64_t>(turn));
+            other.join();
+            EXPECT_GT(then, pay); // one has ended
+        });
+}
+
+// The mailbox is closed by such another one, as at the process's end: nothing is sent behind it, although this thread
+// sends on by its bias.
+TEST(P2pBias, EndsWithTheMailbox)
+{
+    SKIP_WITHOUT_BIAS();
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            shc_p2p &p2p = rank.comm->p2p;
+            tell_until_biased(rank);
+            std::atomic<bool> closed{false};
+            std::atomic<uint64_t> sent{0};
+            std::thread closer([&] {
+                shc_os_sleep_ns(2 * SHC_NS_PER_MS);
+                EXPECT_TRUE(shc_p2p_silence(&p2p, SHC_NS_PER_S));
+                shc_p2p_lock(&p2p);
+                sent = p2p.pairs.pairs[1 - rank.rank].sent;
+                shc_p2p_unlock(&p2p);
+                closed = true;
+            });
+            shc_status status = SHC_OK;
+            std::vector<std::unique_ptr<Message>> messages;
+            for (bool last = false; !last;) {
+                last = closed;
+                messages.push_back(
+                    std::make_unique<Message>(SHC_SEND, rank.rank, 1 - rank.rank, 7, 8));
+                Message &message = *messages.back();
+                status = shc_submit(rank.comm, &message.op, nullptr, &message.request);
+                if (status != SHC_OK || messages.size() > 1000)
+                    shc_os_thread_yield();
+                if (messages.size() > 1000)
+                    messages.clear();
+            }
+            closer.join();
+            EXPECT_EQ(status, SHC_ERR_CLOSED);
+            EXPECT_EQ(p2p.pairs.pairs[1 - rank.rank].sent, sent);
+        });
+}
+
 const size_t kRound = size_t{SHC_BULK_WINDOWS} * SHC_BULK_BYTES;
 const int kAnnounced = 99; // tag of an empty message behind a large one
 
@@ -310,9 +423,9 @@ const int kAnnounced = 99; // tag of an empty message behind a large one
 void begin_and_stop(Rank &rank, Message &message)
 {
     message.start(rank); // it has been announced
-    shc_lock_take(&rank.comm->p2p.lock);
+    shc_p2p_lock(&rank.comm->p2p);
     shc_os_sleep_ns(20 * SHC_NS_PER_MS);
-    shc_lock_drop(&rank.comm->p2p.lock);
+    shc_p2p_unlock(&rank.comm->p2p);
 }
 
 // Several rounds of the windows, whose receiver stops in the middle; both ways at once.
@@ -414,9 +527,9 @@ void pass_one_another_in_turns(Rank rank, shc_comm *const (&comms)[2], size_t by
         }
     for (int passes = 0; passes < 100; passes++) {
         shc_p2p &p2p = comms[passes % 2]->p2p;
-        shc_lock_take(&p2p.lock);
+        shc_p2p_lock(&p2p);
         shc_p2p_pass(&p2p, true);
-        shc_lock_drop(&p2p.lock);
+        shc_p2p_unlock(&p2p);
     }
     for (auto &message : messages) {
         shc_status status;
@@ -494,9 +607,9 @@ TEST(Ferries, WaitForWhoStops)
                 out.start(rank);
                 if (rank.rank == turn % 2) {
                     shc_os_sleep_ns(static_cast<uint64_t>(turn) * 30000);
-                    shc_lock_take(&rank.comm->p2p.lock);
+                    shc_p2p_lock(&rank.comm->p2p);
                     shc_os_sleep_ns(5 * SHC_NS_PER_MS);
-                    shc_lock_drop(&rank.comm->p2p.lock);
+                    shc_p2p_unlock(&rank.comm->p2p);
                 }
                 in.end();
                 out.end();

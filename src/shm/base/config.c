@@ -30,8 +30,8 @@ static const struct shc_config_row rows[] = {
      "attach), where it lets all ranks of a group do so",
      "off|on", 0, 1, 1, FIELD(cma)},
     {"SHMCOLL_BIAS",
-     "whether a thread that makes all of a group's calls has its turn without a locked "
-     "instruction; when another one comes the kernel helps (membarrier)",
+     "whether a thread that makes all of a group's calls has its turn, and the lock of its "
+     "messages, without a locked instruction; when another one comes the kernel helps (membarrier)",
      "off|on", 0, 1, 1, FIELD(bias)},
     {"SHMCOLL_LATE_MS",
      "milliseconds after which a wait says whom it waits for, then at twice, "

@@ -38,7 +38,7 @@ struct shc_config {
     int cpu;            /* enum shc_cpu_choice: the best instruction set that may be used */
     int spin_us;        /* how long a wait spins before it yields; -1: decided per group */
     int move;           /* a waiting thread may leave a CPU that it shares with another rank */
-    int bias;           /* a group's runner may be biased towards a thread */
+    int bias;           /* a group's runner and lock may be biased towards a thread */
     int cma;            /* large blocks may be copied by the kernel out of another rank's memory */
     int late_ms;        /* a wait is reported when it has taken this long */
     int threads;        /* reduction threads per process, or SHC_THREADS_AUTO */

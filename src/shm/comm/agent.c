@@ -31,20 +31,22 @@
  * an interpreter whose lock another thread keeps. */
 static bool somebody_waits(const struct shc_p2p *p2p)
 {
-    return p2p->waiters > 0 && shc_clock_ns() - p2p->waited_ns < HELD_UP_NS;
+    /* relaxed: as shc_p2p_waiters(). */
+    const uint64_t waited_ns = shc_a64_load_relaxed(&p2p->waited_ns);
+    return shc_p2p_waiters(p2p) > 0 && shc_clock_ns() - waited_ns < HELD_UP_NS;
 }
 
 /* Is it the agent's turn no more? Makes a pass to find out. */
 static bool agent_relieved(void *arg)
 {
     struct shc_p2p *p2p = arg;
-    shc_lock_take(&p2p->lock);
-    bool relieved = p2p->closed || somebody_waits(p2p);
+    shc_p2p_lock(p2p);
+    bool relieved = shc_p2p_is_closed(p2p) || somebody_waits(p2p);
     if (!relieved) {
         shc_p2p_pass(p2p, false);
-        relieved = p2p->pending == 0;
+        relieved = shc_p2p_pending(p2p) == 0;
     }
-    shc_lock_drop(&p2p->lock);
+    shc_p2p_unlock(p2p);
     return relieved;
 }
 
@@ -63,21 +65,11 @@ static void drive(struct shc_p2p *p2p)
         continue; /* neither a deadline nor an interrupt */
 }
 
-static bool anything_to_do(struct shc_p2p *p2p, bool *closed)
-{
-    shc_lock_take(&p2p->lock);
-    *closed = p2p->closed;
-    bool pending = p2p->pending > 0;
-    shc_lock_drop(&p2p->lock);
-    return pending || *closed;
-}
-
-/* Nothing is pending: until the agent is called. */
+/* Nothing is pending: until the agent is called. Who calls has stored what it is called for before. */
 static void sleep_idle(struct shc_p2p *p2p)
 {
-    bool closed;
     uint32_t heard = shc_bell_listen(&p2p->agent_bell);
-    if (!anything_to_do(p2p, &closed))
+    if (shc_p2p_pending(p2p) == 0 && !shc_p2p_is_closed(p2p))
         shc_bell_sleep(&p2p->agent_bell, heard, IDLE_NS, false);
 }
 
@@ -87,13 +79,11 @@ static void agent_thread(void *arg)
     uint64_t nap_ns = NAP_MIN_NS;
     int idle = 0;
     for (;;) {
-        shc_lock_take(&p2p->lock);
-        bool closed = p2p->closed, pending = p2p->pending > 0, alone = !somebody_waits(p2p);
-        shc_lock_drop(&p2p->lock);
-        if (closed)
+        const bool pending = shc_p2p_pending(p2p) > 0;
+        if (shc_p2p_is_closed(p2p))
             return;
         idle = pending ? 0 : idle + 1;
-        if (pending && alone) {
+        if (pending && !somebody_waits(p2p)) {
             drive(p2p);
             nap_ns = NAP_MIN_NS;
         } else if (idle > IDLE_NAPS) {
@@ -141,12 +131,12 @@ static bool message_done(void *arg)
     enum shc_status status;
     if (shc_request_done(waiting->request, &status))
         return true;
-    shc_lock_take(&p2p->lock);
+    shc_p2p_lock(p2p);
     const uint64_t before = p2p->pairs.moves;
-    if (!p2p->closed)
+    if (!shc_p2p_is_closed(p2p))
         shc_p2p_pass(p2p, true);
     waiting->moves += p2p->pairs.moves - before;
-    if (shc_lock_drop(&p2p->lock))
+    if (shc_p2p_unlock(p2p))
         shc_os_thread_yield(); /* another thread of this rank has a message, too */
     return shc_request_done(waiting->request, &status);
 }
@@ -161,11 +151,11 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
         .patience = seat->patience_p2p,
         .interruptible = true,
     };
-    shc_lock_take(&p2p->lock);
-    bool closed = p2p->closed;
+    shc_p2p_lock(p2p);
+    bool closed = shc_p2p_is_closed(p2p);
     if (!closed)
-        p2p->waiters++; /* keeps the memory mapped */
-    shc_lock_drop(&p2p->lock);
+        shc_p2p_add(&p2p->waiters, 1); /* keeps the memory mapped */
+    shc_p2p_unlock(p2p);
     if (closed)
         return SHC_OK;
     const struct shc_target target = {
@@ -177,9 +167,9 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
         .moves = &waiting.moves,
     };
     enum shc_status st = shc_wait_for(&wait, &target);
-    shc_lock_take(&p2p->lock);
-    p2p->waiters--;
-    shc_lock_drop(&p2p->lock);
+    shc_p2p_lock(p2p);
+    shc_p2p_add(&p2p->waiters, -1);
+    shc_p2p_unlock(p2p);
     return st;
 }
 
@@ -187,23 +177,24 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
 
 bool shc_p2p_silence(struct shc_p2p *p2p, uint64_t patience_ns)
 {
-    if (!shc_lock_take_within(&p2p->lock, patience_ns))
+    if (!shc_biased_lock_take_within(&p2p->lock, shc_thread_number(), patience_ns))
         return false;
-    if (!p2p->closed) {
-        p2p->closed = true;
+    if (!shc_p2p_is_closed(p2p)) {
+        /* relaxed: as shc_p2p_is_closed(). */
+        shc_a32_store_relaxed(&p2p->closed, 1);
         shc_p2p_finish_all(p2p, SHC_ERR_CLOSED, "this rank has closed the group");
         shc_bell_ring(shc_seat_mail_bell(&p2p->comm->seat, p2p->comm->seat.rank), true);
     }
-    shc_lock_drop(&p2p->lock);
+    shc_p2p_unlock(p2p);
     shc_bell_ring(&p2p->agent_bell, false);
     return true;
 }
 
 static bool nobody_inside(struct shc_p2p *p2p)
 {
-    shc_lock_take(&p2p->lock);
-    bool nobody = p2p->waiters == 0;
-    shc_lock_drop(&p2p->lock);
+    shc_p2p_lock(p2p);
+    bool nobody = shc_p2p_waiters(p2p) == 0;
+    shc_p2p_unlock(p2p);
     return nobody;
 }
 

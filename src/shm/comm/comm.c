@@ -181,7 +181,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     set_patience(&comm->seat);
     comm->p2p.pairs.tried = comm->p2p.pairs.bulk_tried = knobs->no_windows;
     if (knobs->bias_pay)
-        comm->engine.runner.bias.pay = knobs->bias_pay;
+        comm->engine.runner.bias.pay = comm->p2p.lock.bias.pay = knobs->bias_pay;
     pthread_mutex_init(&comm->mapped_lock, NULL);
     comm->mapped = true;
     shc_process_list(comm);

@@ -61,13 +61,15 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
     const uint64_t pulled = shc_a64_load_relaxed(&comm->seat.pulled);
     /* relaxed: as above. */
     const bool biased = shc_a64_load_relaxed(&comm->engine.runner.bias.whose) != 0;
+    /* relaxed: as above. */
+    const bool lock_biased = shc_a64_load_relaxed(&comm->p2p.lock.bias.whose) != 0;
     int used = snprintf(
         text, capacity,
         "name=%s\nrank=%d\nworld_size=%d\nsegment=%s\nsegment_bytes=%zu\n"
         "arena=%s\narena_bytes=%zu\ncell_bytes=%zu\ndepth=%u\nshout_bytes=%zu\n"
         "spins=%u\nspins_engine=%u\nparted=%u\nthreads=%d\nthreads_jobs=%llu\n"
         "threads_of_all=%d\nthreads_from=%s\nlife_words=%s\nisa=%s\n"
-        "cma=%s\npulled=%llu\nbiased=%s\n",
+        "cma=%s\npulled=%llu\nbiased=%s\nbiased_messages=%s\n",
         comm->name, comm->seat.rank, comm->seat.world_size,
         shc_segment_form_name(comm->seat.segment.name.form), comm->seat.segment.bytes,
         comm->arena.made    ? shc_segment_form_name(comm->arena.segment.name.form)
@@ -78,7 +80,7 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
         shc_pool_size(comm->crew.pool), (unsigned long long)shc_pool_jobs(comm->crew.pool),
         comm->crew.agreed, comm->crew.from, shc_keeper_marks(comm->keeper) ? "yes" : "no",
         shc_isa_name(shc_isa_chosen()), comm->cma ? "on" : "off", (unsigned long long)pulled,
-        biased ? "yes" : "no");
+        biased ? "yes" : "no", lock_biased ? "yes" : "no");
     size_t at = shc_min_size((size_t)used, capacity);
     size_t needed = (size_t)used + shc_tuning_print(&comm->tuning, text + at, capacity - at) + 1;
     if (needed > capacity)

@@ -121,7 +121,7 @@ void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
 {
     const struct shc_seat *seat = &p2p->comm->seat;
     sight->due = false;
-    if (p2p->pending == 0)
+    if (shc_p2p_pending(p2p) == 0)
         return;
     sight->now_ns = shc_clock_ns();
     sight->due = sight->now_ns - p2p->judged_ns >= JUDGE_NS;
@@ -274,7 +274,7 @@ static void judge_queue(struct shc_p2p *p2p, const struct shc_queue *queue,
         judge_request(p2p, request, sight);
         /* The group's failure is over all requests, the next one too: also while another thread of
          * this rank is just about to set the abort word. */
-        if (p2p->pending == 0 || shc_group_failed(&p2p->comm->seat))
+        if (shc_p2p_pending(p2p) == 0 || shc_group_failed(&p2p->comm->seat))
             return;
         request = next;
     }
@@ -283,7 +283,7 @@ static void judge_queue(struct shc_p2p *p2p, const struct shc_queue *queue,
 static void judge_group(struct shc_p2p *p2p)
 {
     const struct shc_seat *seat = &p2p->comm->seat;
-    if (p2p->pending == 0 || SHC_LIKELY(!shc_group_failed(seat)))
+    if (shc_p2p_pending(p2p) == 0 || SHC_LIKELY(!shc_group_failed(seat)))
         return;
     char reason[SHC_REASON_BYTES + 32];
     enum shc_status status = shc_group_reason_text(seat, reason, sizeof reason);
@@ -292,7 +292,7 @@ static void judge_group(struct shc_p2p *p2p)
 
 void shc_p2p_judge(struct shc_p2p *p2p, const struct shc_sight *sight)
 {
-    if (p2p->pending == 0)
+    if (shc_p2p_pending(p2p) == 0)
         return;
     /* Behind the states, in front of their judging: who is gone may have been told, and ended. */
     judge_group(p2p);

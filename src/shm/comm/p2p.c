@@ -75,7 +75,7 @@ void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_request *request)
 void shc_p2p_finish(struct shc_p2p *p2p, struct shc_request *request, enum shc_status status,
                     const char *error)
 {
-    p2p->pending--;
+    shc_p2p_add(&p2p->pending, -1);
     p2p->finished = true;
     shc_request_finish(request, status, error);
 }
@@ -143,8 +143,10 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
     const int world = p2p->comm->seat.world_size;
     struct shc_sight sight;
     shc_p2p_look(p2p, &sight);
-    if (waiter && p2p->pending > 0)
-        p2p->waited_ns = sight.now_ns;
+    if (waiter && shc_p2p_pending(p2p) > 0) {
+        /* relaxed: as shc_p2p_waiters(). */
+        shc_a64_store_relaxed(&p2p->waited_ns, sight.now_ns);
+    }
     const bool works = !shc_group_failed(&p2p->comm->seat);
     for (int i = 0, peer = p2p->first_peer; works && i < world; i++) {
         shc_p2p_read_lines(p2p, peer);
@@ -155,10 +157,20 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
     p2p->first_peer = p2p->first_peer + 1 < world ? p2p->first_peer + 1 : 0;
     shc_p2p_judge(p2p, &sight);
     /* Whose message ended here may sleep on this rank's own bell. */
-    if (p2p->finished && p2p->waiters > (waiter ? 1 : 0))
+    if (p2p->finished && shc_p2p_waiters(p2p) > (waiter ? 1 : 0))
         shc_bell_ring(shc_seat_mail_bell(&p2p->comm->seat, p2p->comm->seat.rank), true);
     p2p->finished = false;
     shc_pairs_ring(&p2p->pairs);
+}
+
+/* ---- the lock ---- */
+
+void shc_p2p_count_call(struct shc_p2p *p2p)
+{
+    struct shc_bias *bias = &p2p->lock.bias;
+    const uint64_t me = shc_thread_number();
+    if (SHC_UNLIKELY(shc_bias_count(bias, me)) && shc_process_may_bias())
+        shc_bias_give(bias, me);
 }
 
 /* ---- submitting ---- */
@@ -166,10 +178,10 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
 enum shc_status shc_p2p_lock_other_message(struct shc_p2p *p2p, struct shc_kept_message *kept,
                                            const struct shc_op *op, struct shc_message **message)
 {
-    shc_lock_drop(&p2p->lock); /* a long list of tensors takes its time */
+    shc_p2p_unlock(p2p); /* a long list of tensors takes its time */
     struct shc_message fresh;
     SHC_TRY(shc_message_prepare(&fresh, p2p->comm, op));
-    shc_lock_take(&p2p->lock);
+    shc_p2p_lock(p2p);
     *kept = (struct shc_kept_message){.message = fresh, .op = *op, .valid = true};
     *message = &kept->message;
     return SHC_OK;
@@ -180,7 +192,7 @@ static SHC_COLD enum shc_status refuse_submit(struct shc_p2p *p2p,
 {
     char what[256];
     shc_p2p_text(request, what, sizeof what);
-    if (p2p->closed)
+    if (shc_p2p_is_closed(p2p))
         return shc_fail(SHC_ERR_CLOSED, "%s failed: this rank has closed the group", what);
     if (shc_group_failed(&p2p->comm->seat))
         return shc_group_reason(&p2p->comm->seat, what);
@@ -193,9 +205,9 @@ static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_reques
     struct shc_seat *seat = &p2p->comm->seat;
     const int peer = request->message.peer;
     /* Behind the close the segment may be unmapped. */
-    bool gone = !p2p->closed && request->op.kind == SHC_SEND && peer != seat->rank &&
+    bool gone = !shc_p2p_is_closed(p2p) && request->op.kind == SHC_SEND && peer != seat->rank &&
                 shc_member_look(seat, peer) == SHC_MEMBER_LEFT;
-    if (SHC_UNLIKELY(p2p->closed || shc_group_failed(seat) || gone))
+    if (SHC_UNLIKELY(shc_p2p_is_closed(p2p) || shc_group_failed(seat) || gone))
         return refuse_submit(p2p, request);
     return shc_agent_start(p2p);
 }
@@ -206,7 +218,7 @@ static void begin_clock(struct shc_p2p *p2p, struct shc_message *m)
     m->deadline_ns = shc_deadline_after(m->begun_ns, m->timeout_ns);
     m->late_step_ns = p2p->comm->seat.late_ns;
     m->late_ns = m->begun_ns + m->late_step_ns;
-    if (p2p->pending == 0) {
+    if (shc_p2p_pending(p2p) == 0) {
         p2p->judged_ns = p2p->asked_ns = m->begun_ns; /* nobody has looked, and nobody needed to */
         p2p->forgiven = 0;
     }
@@ -215,10 +227,10 @@ static void begin_clock(struct shc_p2p *p2p, struct shc_message *m)
 enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
 {
     struct shc_message *m = &request->message;
-    shc_lock_take(&p2p->lock);
+    shc_p2p_lock(p2p);
     /* Where something pends, the pass of this submission moves that on, too. */
-    if (p2p->pending == 0 && request->op.kind == SHC_SEND && shc_p2p_place(p2p, m)) {
-        shc_lock_drop(&p2p->lock);
+    if (shc_p2p_pending(p2p) == 0 && request->op.kind == SHC_SEND && shc_p2p_place(p2p, m)) {
+        shc_p2p_unlock(p2p);
         shc_request_born_done(request);
         return SHC_OK;
     }
@@ -226,7 +238,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
     if (st == SHC_OK) {
         begin_clock(p2p, m);
         m->post = p2p->posts++;
-        p2p->pending++;
+        shc_p2p_add(&p2p->pending, 1);
         if (request->op.kind == SHC_RECV) {
             shc_p2p_post_receive(p2p, request);
         } else {
@@ -235,8 +247,9 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
         }
         shc_p2p_pass(p2p, false);
     }
-    bool call = st == SHC_OK && p2p->pending > 0; /* who waits now may leave before this is over */
-    shc_lock_drop(&p2p->lock);
+    bool call =
+        st == SHC_OK && shc_p2p_pending(p2p) > 0; /* who waits now may leave before this is over */
+    shc_p2p_unlock(p2p);
     if (call)
         shc_agent_call(p2p);
     return st;
@@ -245,7 +258,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
 void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request)
 {
     enum shc_status status;
-    shc_lock_take(&p2p->lock);
+    shc_p2p_lock(p2p);
     const struct shc_message *m = &request->message;
     if (shc_request_done(request, &status)) {
         /* it ended meanwhile */
@@ -259,7 +272,7 @@ void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request)
         shc_p2p_break(p2p, SHC_ERR_INTERRUPTED, reason);
     }
     p2p->finished = false;
-    shc_lock_drop(&p2p->lock);
+    shc_p2p_unlock(p2p);
 }
 
 /* ---- making one ---- */
@@ -270,6 +283,7 @@ enum shc_status shc_p2p_init(struct shc_p2p *p2p, struct shc_comm *comm)
     p2p->peers = calloc((size_t)comm->seat.world_size, sizeof *p2p->peers);
     if (!p2p->peers)
         return shc_fail(SHC_ERR_NOMEM, "no memory for %d peers", comm->seat.world_size);
+    shc_biased_lock_init(&p2p->lock, SHC_BIAS_FIRST_PAY);
     shc_paces_init(p2p->paces, SHC_WAYS, SHC_WAY_LINES);
     enum shc_status st = shc_pairs_init(&p2p->pairs, &comm->seat);
     if (st != SHC_OK) {

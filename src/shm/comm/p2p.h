@@ -23,8 +23,9 @@
  */
 
 #include "shm/coll/pace.h"
+#include "shm/comm/engine.h"
 #include "shm/comm/message.h"
-#include "shm/os/lock.h"
+#include "shm/os/biased_lock.h"
 #include "shm/proto/pair.h"
 #include "shm/proto/wait.h"
 
@@ -57,7 +58,7 @@ struct shc_p2p_peer {
 
 struct shc_p2p {
     struct shc_comm *comm;
-    struct shc_lock lock; /* guards what follows, and this rank's mailbox */
+    struct shc_biased_lock lock; /* guards what follows, and this rank's mailbox */
     struct shc_pairs pairs;
     struct shc_p2p_peer *peers; /* [world_size] */
     struct shc_queue posted_any;
@@ -65,14 +66,15 @@ struct shc_p2p {
     struct shc_pace paces[SHC_PACES];       /* of what goes through bulk windows */
     uint64_t posts, arrivals;               /* counters that order receives, and strays */
     int first_peer;                         /* whose lines are read first in the next pass */
-    int pending;                            /* requests that are not over */
-    int waiters; /* threads inside shc_p2p_wait(), or looking for a line at once */
-    int crowded; /* so many receives at once do not look for their line under the lock */
-    bool closed;
+    int crowded;   /* so many receives at once do not look for their line under the lock */
     bool finished; /* in this pass something ended */
     uint64_t judged_ns, asked_ns;
-    uint64_t waited_ns; /* the newest pass of a thread that waits */
     uint32_t forgiven;
+    /* The agent looks at these without the lock, too, or its naps would end a bias. */
+    shc_a32 pending; /* requests that are not over */
+    shc_a32 waiters; /* threads inside shc_p2p_wait(), or looking for a line at once */
+    shc_a32 closed;
+    shc_a64 waited_ns; /* the newest pass of a thread that waits */
 
     /* The agent (agent.c). */
     struct shc_os_thread agent;
@@ -84,6 +86,47 @@ SHC_NODISCARD enum shc_status shc_p2p_init(struct shc_p2p *p2p, struct shc_comm 
 
 /* pre: closed. */
 void shc_p2p_fini(struct shc_p2p *p2p);
+
+SHC_INLINE void shc_p2p_lock(struct shc_p2p *p2p)
+{
+    shc_biased_lock_take(&p2p->lock, shc_thread_number());
+}
+
+/* As shc_lock_drop(). */
+SHC_INLINE bool shc_p2p_unlock(struct shc_p2p *p2p)
+{
+    return shc_biased_lock_drop(&p2p->lock, shc_thread_number());
+}
+
+SHC_INLINE uint32_t shc_p2p_pending(const struct shc_p2p *p2p)
+{
+    /* relaxed: the lock has the edges; without it a hint. */
+    return shc_a32_load_relaxed(&p2p->pending);
+}
+
+SHC_INLINE uint32_t shc_p2p_waiters(const struct shc_p2p *p2p)
+{
+    /* relaxed: as above. */
+    return shc_a32_load_relaxed(&p2p->waiters);
+}
+
+SHC_INLINE bool shc_p2p_is_closed(const struct shc_p2p *p2p)
+{
+    /* relaxed: as above. */
+    return shc_a32_load_relaxed(&p2p->closed) != 0;
+}
+
+/* One more, or one less. The lock is held. */
+SHC_INLINE void shc_p2p_add(shc_a32 *count, int32_t change)
+{
+    /* relaxed: under the lock. */
+    const uint32_t before = shc_a32_load_relaxed(count);
+    /* relaxed: as above. */
+    shc_a32_store_relaxed(count, before + (uint32_t)change);
+}
+
+/* A call that moves a message at once has the lock, and not by a bias: is it worth one? */
+void shc_p2p_count_call(struct shc_p2p *p2p);
 
 /* Moves what can move. pre: the lock is held, the group is not closed. `waiter`: the calling thread
  * is inside shc_p2p_wait(). */
@@ -194,7 +237,9 @@ SHC_NODISCARD SHC_INLINE enum shc_status shc_p2p_lock_message(struct shc_p2p *p2
                                                               const struct shc_op *op,
                                                               struct shc_message **message)
 {
-    shc_lock_take(&p2p->lock);
+    shc_p2p_lock(p2p);
+    if (!p2p->lock.by_bias)
+        shc_p2p_count_call(p2p);
     *message = shc_message_repeat(kept, p2p->pairs.seat->world_size, op);
     return SHC_LIKELY(*message) ? SHC_OK : shc_p2p_lock_other_message(p2p, kept, op, message);
 }

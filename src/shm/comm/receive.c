@@ -283,7 +283,7 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
         const struct shc_pair_found found = shc_pair_peek(&p2p->pairs, peer);
         bool kept;
         /* While nothing pends, whoever comes next may want just this, and it is not put aside. */
-        if (!found.line || p2p->pending == 0)
+        if (!found.line || shc_p2p_pending(p2p) == 0)
             return;
         if (!take_line(p2p, peer, found, &kept)) {
             char reason[160];
@@ -371,7 +371,7 @@ static inline bool is_whole(const struct shc_line_shm *line, const struct shc_me
 static inline bool is_first(const struct shc_p2p *p2p, int peer)
 {
     const struct shc_p2p_peer *from = &p2p->peers[peer];
-    return !p2p->closed && !shc_group_failed(&p2p->comm->seat) && !from->posted.first &&
+    return !shc_p2p_is_closed(p2p) && !shc_group_failed(&p2p->comm->seat) && !from->posted.first &&
            !from->strays && !p2p->posted_any.first;
 }
 
@@ -436,7 +436,7 @@ static inline struct shc_pair_found await_locked(struct shc_p2p *p2p,
 {
     struct shc_pair_found found = shc_pair_look(watch);
     for (uint32_t spins = spins_of(p2p, LOCKED_SPINS); !found.line && spins > 0; spins--) {
-        if (shc_lock_is_awaited(&p2p->lock)) {
+        if (shc_biased_lock_is_awaited(&p2p->lock)) {
             p2p->crowded = CROWDED_RECEIVES;
             break;
         }
@@ -449,13 +449,13 @@ static inline struct shc_pair_found await_locked(struct shc_p2p *p2p,
 /* The same for longer, without the lock, which is held before and behind it. */
 static SHC_NOINLINE void await_unlocked(struct shc_p2p *p2p, const struct shc_pair_watch *watch)
 {
-    p2p->waiters++; /* keeps the memory mapped */
-    shc_lock_drop(&p2p->lock);
+    shc_p2p_add(&p2p->waiters, 1); /* keeps the memory mapped */
+    shc_p2p_unlock(p2p);
     uint32_t spins = spins_of(p2p, AT_ONCE_SPINS);
     for (; spins > 0 && !shc_pair_look(watch).line; spins--)
         shc_cpu_relax();
-    shc_lock_take(&p2p->lock);
-    p2p->waiters--;
+    shc_p2p_lock(p2p);
+    shc_p2p_add(&p2p->waiters, -1);
 }
 
 /* Is what comes from the peer an answer, and are the looks for it under the lock in nobody's way? Who receives
@@ -476,7 +476,7 @@ static bool receive_oldest(struct shc_p2p *p2p, struct shc_message *kept)
     if (!is_first(p2p, kept->peer))
         return false;
     const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, kept->peer);
-    const bool alone = p2p->pending == 0; /* else somebody counts on our passes */
+    const bool alone = shc_p2p_pending(p2p) == 0; /* else somebody counts on our passes */
     struct shc_pair_found found = alone && may_await_locked(p2p, kept->peer)
                                       ? await_locked(p2p, &watch)
                                       : shc_pair_look(&watch);
@@ -500,6 +500,6 @@ enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op
         return SHC_OK; /* who submits it checks it */
     SHC_TRY(shc_p2p_lock_message(p2p, &p2p->received, op, &kept));
     *over = receive_oldest(p2p, kept);
-    shc_lock_drop(&p2p->lock);
+    shc_p2p_unlock(p2p);
     return SHC_OK;
 }

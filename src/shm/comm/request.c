@@ -213,11 +213,11 @@ static enum shc_status fail_timed_message(struct shc_request *request, uint64_t 
     struct shc_comm *comm = request->comm;
     char what[256], whom[512] = "";
     enum shc_status status;
-    shc_lock_take(&comm->p2p.lock);
+    shc_p2p_lock(&comm->p2p);
     shc_p2p_text(request, what, sizeof what);
-    if (!comm->p2p.closed && !shc_request_done(request, &status))
+    if (!shc_p2p_is_closed(&comm->p2p) && !shc_request_done(request, &status))
         shc_p2p_whom_text(&comm->p2p, request, whom, sizeof whom);
-    shc_lock_drop(&comm->p2p.lock);
+    shc_p2p_unlock(&comm->p2p);
     return shc_fail(SHC_ERR_TIMEOUT,
                     "%s: a wait for it Timed out after %.3f s waiting for %s; the operation stays "
                     "in flight",

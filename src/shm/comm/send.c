@@ -361,7 +361,7 @@ bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
 bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m)
 {
     const struct shc_seat *seat = &p2p->comm->seat;
-    if (p2p->closed || shc_group_failed(seat) || p2p->peers[m->peer].sends.first ||
+    if (shc_p2p_is_closed(p2p) || shc_group_failed(seat) || p2p->peers[m->peer].sends.first ||
         (m->peer != seat->rank && shc_member_look(seat, m->peer) != SHC_MEMBER_ALIVE))
         return false;
     if (send_whole(p2p, m) != SENT)
@@ -376,7 +376,7 @@ enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, b
     *over = false;
     SHC_TRY(shc_p2p_lock_message(p2p, &p2p->sent, op, &m));
     *over = shc_p2p_place(p2p, m);
-    shc_lock_drop(&p2p->lock);
+    shc_p2p_unlock(p2p);
     return SHC_OK;
 }
 
