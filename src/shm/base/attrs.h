@@ -60,6 +60,17 @@ SHC_INLINE void shc_cpu_hold_loads(void)
 #endif
 }
 
+/* In the place of a pause, and about as long where that is short, but no look runs ahead of it. */
+SHC_INLINE void shc_cpu_relax_in_order(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    for (int i = 0; i < 8; i++) /* 23 to 29 ns on a Zen 5, where a pause is 24 */
+        shc_cpu_hold_loads();
+#else
+    shc_cpu_relax();
+#endif
+}
+
 /* That memory will be stored to: asks for its lines now. (gcc's own hint says nothing of writing unless
  * gcc may assume a newer processor; an old one skips the instruction.) */
 SHC_INLINE void shc_cpu_will_store(const char *memory, size_t bytes)

@@ -54,6 +54,9 @@ struct shc_p2p_peer {
     struct shc_stray *strays;
     struct shc_stray *last_stray;
     uint32_t messages; /* headers sent to it */
+    /* Receives that looked for an answer under the lock, and of those timed so many in a row found that a line
+     * takes long to come. */
+    uint32_t answers, distant;
 };
 
 struct shc_p2p {

@@ -3,6 +3,7 @@
  * Point-to-point, what comes in: reading the lines of the peers, matching headers with receives, and
  * the bytes on their way into the user's memory.
  */
+#include "shm/base/clock.h"
 #include "shm/base/num.h"
 #include "shm/comm/comm.h"
 #include "shm/comm/p2p.h"
@@ -359,6 +360,10 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request)
 /* Whoever wants the lock meanwhile gets it, and so many receives behind that look without. */
 #define CROWDED_RECEIVES 1000
 
+/* One of so many of these is timed; and a line that takes longer is not in a cache that both CPUs share. */
+#define TIMED_ANSWERS 256
+#define DISTANT_NS    150
+
 /* A whole message that the receive fits. */
 static inline bool is_whole(const struct shc_line_shm *line, const struct shc_message *m)
 {
@@ -430,18 +435,42 @@ static inline uint32_t spins_of(const struct shc_p2p *p2p, uint32_t most)
     return spins < most ? spins : most;
 }
 
-/* Looks for the next line of the peer for some microseconds under the lock, as long as nobody else wants it. */
-static inline struct shc_pair_found await_locked(struct shc_p2p *p2p,
+/* Looks at the peer's next line, and how long that took if it was there. */
+static SHC_NOINLINE struct shc_pair_found look_timed(const struct shc_pair_watch *watch,
+                                                     struct shc_p2p_peer *from)
+{
+    const uint64_t early_ns = shc_clock_ns(), begun_ns = shc_clock_ns();
+    const struct shc_pair_found found = shc_pair_look(watch);
+    const uint64_t ended_ns = shc_clock_ns(), clock_ns = begun_ns - early_ns;
+    if (found.line)
+        from->distant = ended_ns - begun_ns > clock_ns + DISTANT_NS ? from->distant + 1 : 0;
+    return found;
+}
+
+/* Looks for the next line of the peer for some microseconds under the lock, as long as nobody else wants it. A
+ * look that comes between the peer's reading of a line and its answer there takes the line away from it: so
+ * none runs ahead of its turn. But where a line takes long to come only the first one is kept from that, as what
+ * runs ahead of the others asks for the bytes, too, and that is worth more. */
+static inline struct shc_pair_found await_locked(struct shc_p2p *p2p, int peer,
                                                  const struct shc_pair_watch *watch)
 {
-    struct shc_pair_found found = shc_pair_look(watch);
+    struct shc_p2p_peer *from = &p2p->peers[peer];
+    const bool timed = from->answers++ % TIMED_ANSWERS == 0, distant = from->distant > 1;
+    if (distant)
+        shc_cpu_relax();
+    shc_cpu_hold_loads();
+    struct shc_pair_found found =
+        SHC_UNLIKELY(timed) ? look_timed(watch, from) : shc_pair_look(watch);
     for (uint32_t spins = spins_of(p2p, LOCKED_SPINS); !found.line && spins > 0; spins--) {
         if (shc_biased_lock_is_awaited(&p2p->lock)) {
             p2p->crowded = CROWDED_RECEIVES;
             break;
         }
-        shc_cpu_relax();
-        found = shc_pair_look(watch);
+        if (distant)
+            shc_cpu_relax();
+        else
+            shc_cpu_relax_in_order();
+        found = SHC_UNLIKELY(timed) ? look_timed(watch, from) : shc_pair_look(watch);
     }
     return found;
 }
@@ -478,7 +507,7 @@ static bool receive_oldest(struct shc_p2p *p2p, struct shc_message *kept)
     const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, kept->peer);
     const bool alone = shc_p2p_pending(p2p) == 0; /* else somebody counts on our passes */
     struct shc_pair_found found = alone && may_await_locked(p2p, kept->peer)
-                                      ? await_locked(p2p, &watch)
+                                      ? await_locked(p2p, kept->peer, &watch)
                                       : shc_pair_look(&watch);
     if (found.line)
         return receive_line(p2p, kept, found);
