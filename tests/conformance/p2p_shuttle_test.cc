@@ -13,7 +13,6 @@
 #include <vector>
 
 extern "C" {
-#include "shm/base/config.h"
 #include "shm/comm/comm.h"
 }
 
@@ -313,17 +312,12 @@ bool lock_is_biased(const Rank &rank)
 // Both ranks tell the other one until both locks are biased.
 void tell_until_biased(Rank &rank)
 {
-    while (!shc_process_has_fences())
-        shc_os_sleep_ns(100 * 1000);
+    await_fences();
     bool both = false;
     for (int turn = 0; !both && turn < 100000; turn++)
         both = told(rank, 1, lock_is_biased(rank)) != 0 && lock_is_biased(rank);
     EXPECT_TRUE(both);
 }
-
-#define SKIP_WITHOUT_BIAS()                                 \
-    if (!shc_config_get()->bias || !shc_os_fence_prepare()) \
-    GTEST_SKIP() << "no bias here: SHMCOLL_BIAS=off, or no membarrier"
 
 // It naps for a while when it has been called, and looks for what it is to do.
 TEST(P2pBias, OutlivesTheAgentsNaps)

@@ -15,7 +15,7 @@
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/comm/runner.h"
-#include "shm/os/bias.c"
+#include "tests/models/relacy/model_bias.h"
 
 namespace
 {
@@ -31,13 +31,7 @@ struct Bias : rl::test_suite<Bias, 2> {
     {
         the_runner = &runner;
         runner.word.v_.store(0, rl::mo_relaxed, $);
-        runner.bias.whose.v_.store(0, rl::mo_relaxed, $);
-        runner.bias.inside.v_.store(0, rl::mo_relaxed, $);
-        runner.bias.lock.word.v_.store(SHC_LOCK_FREE, rl::mo_relaxed, $);
-        runner.bias.home = runner.bias.last = 0;
-        runner.bias.in_a_row = 0;
-        runner.bias.pay = 0; // so that each call by the word has earned it
-        runner.bias.left = false;
+        model_no_bias(&runner.bias);
         shc_word_put(&count, 0);
     }
 

@@ -16,8 +16,8 @@
 // FAULT_word_ignored       who has the word does not look at the bias
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
-#include "shm/os/bias.c"
 #include "shm/os/biased_lock.h"
+#include "tests/models/relacy/model_bias.h"
 
 namespace
 {
@@ -34,13 +34,8 @@ struct BiasedLock : rl::test_suite<BiasedLock, 3> {
     {
         the_lock = &lock;
         lock.lock.word.v_.store(SHC_LOCK_FREE, rl::mo_relaxed, $);
-        lock.bias.whose.v_.store(0, rl::mo_relaxed, $);
-        lock.bias.inside.v_.store(0, rl::mo_relaxed, $);
-        lock.bias.lock.word.v_.store(SHC_LOCK_FREE, rl::mo_relaxed, $);
-        lock.bias.home = lock.bias.last = 0;
-        lock.bias.in_a_row = 0;
-        lock.bias.pay = 0; // so that each time by the word has earned it
-        lock.bias.left = lock.by_bias = false;
+        model_no_bias(&lock.bias);
+        lock.by_bias = false;
         shc_word_put(&count, 0);
         turns = 0;
     }

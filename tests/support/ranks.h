@@ -8,6 +8,7 @@
 // the time limit the stacks of all ranks are printed and the ranks are killed.
 
 extern "C" {
+#include "shm/base/config.h"
 #include "shm/comm/comm.h"
 }
 
@@ -31,6 +32,17 @@ inline shc_knobs soon_biased()
     knobs.bias_pay = 4;
     return knobs;
 }
+
+// Until the process can end a bias: a thread prepares that when the first one is earned.
+inline void await_fences()
+{
+    while (!shc_process_has_fences())
+        shc_os_sleep_ns(100 * 1000);
+}
+
+#define SKIP_WITHOUT_BIAS()                                 \
+    if (!shc_config_get()->bias || !shc_os_fence_prepare()) \
+    GTEST_SKIP() << "no bias here: SHMCOLL_BIAS=off, or no membarrier"
 
 struct Options {
     shc_knobs knobs = soon_biased();

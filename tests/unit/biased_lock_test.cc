@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A lock that is biased towards a thread. tests/models/weak_biased_lock.cc has its orders, runner_test.cc when a
 // bias is earned.
+#include "tests/support/steps.h"
+
 extern "C" {
 #include "shm/os/biased_lock.h"
 }
@@ -10,6 +12,8 @@ extern "C" {
 #include <csignal>
 #include <gtest/gtest.h>
 #include <thread>
+
+using namespace shmcoll::test;
 
 namespace
 {
@@ -182,7 +186,7 @@ TEST_F(BiasedLock, HasOneHolder)
     EXPECT_FALSE(lock.bias.left);
 }
 
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#ifdef SHMCOLL_SINGLE_STEPS
 // A signal handler that wants the lock behind one instruction of its own thread's turn.
 struct Handler {
     static shc_biased_lock *lock;
@@ -199,14 +203,6 @@ struct Handler {
             return;
         held = critical;
         shc_biased_lock_drop(lock, kMe);
-    }
-    static void begin()
-    {
-        __asm__ __volatile__("pushfq; orq $0x100, (%%rsp); popfq" ::: "memory", "cc");
-    }
-    static void end()
-    {
-        __asm__ __volatile__("pushfq; andq $~0x100, (%%rsp); popfq" ::: "memory", "cc");
     }
 };
 shc_biased_lock *Handler::lock;
@@ -230,7 +226,7 @@ TEST_F(BiasedLock, IsNotHadTwiceByAHandler)
                 earn(kMe);
             Handler::step = 0;
             Handler::came = Handler::held = false;
-            Handler::begin();
+            begin_steps();
             shc_biased_lock_take(&lock, kMe);
             Handler::critical = true;
             const int begun = Handler::step;
@@ -238,7 +234,7 @@ TEST_F(BiasedLock, IsNotHadTwiceByAHandler)
             const int ended = Handler::step;
             Handler::critical = false;
             shc_biased_lock_drop(&lock, kMe);
-            Handler::end();
+            end_steps();
             inside += Handler::at >= begun && Handler::at < ended;
             // Who came in the middle of a biased turn's beginning has ended the bias.
             EXPECT_TRUE(by_bias == biased || (biased && Handler::at < begun)) << Handler::at;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Asynchronous operations: order, waiting, callbacks, ends.
 #include "tests/support/ranks.h"
+#include "tests/support/steps.h"
 
 extern "C" {
 #include "shm/base/config.h"
@@ -527,17 +528,6 @@ TEST_P(Engine, SeveralThreadsMayCallOneGroup)
     });
 }
 
-// Until the process can end a bias: a thread prepares that when the first one is earned.
-void await_fences()
-{
-    while (!shc_process_has_fences())
-        shc_os_sleep_ns(100 * 1000);
-}
-
-#define SKIP_WITHOUT_BIAS()                                 \
-    if (!shc_config_get()->bias || !shc_os_fence_prepare()) \
-    GTEST_SKIP() << "no bias here: SHMCOLL_BIAS=off, or no membarrier"
-
 bool is_biased(const Rank &rank)
 {
     return shc_a64_load_acquire(&rank.comm->engine.runner.bias.whose) != 0;
@@ -675,7 +665,7 @@ TEST_P(Engine, ACallFromInsideACallIsRefused)
     });
 }
 
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#ifdef SHMCOLL_SINGLE_STEPS
 // What a signal handler sees behind each single instruction of a call.
 struct Steps {
     static shc_engine *engine;
@@ -689,14 +679,6 @@ struct Steps {
             return;
         held++;
         unseen += !shc_engine_is_inside(engine);
-    }
-    static void begin()
-    {
-        __asm__ __volatile__("pushfq; orq $0x100, (%%rsp); popfq" ::: "memory", "cc");
-    }
-    static void end()
-    {
-        __asm__ __volatile__("pushfq; andq $~0x100, (%%rsp); popfq" ::: "memory", "cc");
     }
 };
 shc_engine *Steps::engine;
@@ -717,20 +699,20 @@ TEST(EngineThreads, FindThemselvesInsideBehindEveryInstruction)
     shc_inside inside;
     for (int i = 0; i < 6; i++) {
         Steps::held = 0;
-        Steps::begin();
+        begin_steps();
         const bool entered = shc_engine_enter(&engine, &inside);
         if (entered)
             shc_engine_leave(&inside);
-        Steps::end();
+        end_steps();
         EXPECT_TRUE(entered);
         EXPECT_EQ(inside.by_bias, i >= 2);
         EXPECT_GT(Steps::held, 5);
     }
-    Steps::begin();
+    begin_steps();
     const bool taken = shc_engine_take(&engine, &inside, 0);
     if (taken)
         shc_engine_leave(&inside);
-    Steps::end();
+    end_steps();
     EXPECT_TRUE(taken);
     sigaction(SIGTRAP, &before, nullptr);
     EXPECT_EQ(Steps::unseen, 0);
