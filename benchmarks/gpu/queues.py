@@ -4,9 +4,10 @@
     python benchmarks/gpu/queues.py [--driver LIBRARY] [--most STREAMS] [--depth OPERATIONS]
 
 Streams of a process share hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, preset 8). First: beside
-how many streams that wait for a word does one that waits for nothing go on? Then: how many
-operations can be enqueued behind a wait, before the driver keeps the caller? Both decide how many
-messages a rank may have under way. Lines are JSON.
+how many streams that wait for a word does one that waits for nothing go on, or is its caller kept
+by the driver? The same with streams of the highest priority beside ordinary ones that wait. Then:
+how many operations can be enqueued behind a wait, before the driver keeps the caller? They decide
+how many messages a rank may have under way. Lines are JSON.
 
 exit code: 0; 1 if a wait could not be ended
 """
@@ -15,15 +16,19 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import faulthandler
 import json
 import mmap
 import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 PRESET = "preset"
+COUNTS = (1, 2, 4, 6, 7, 8, 12, 15, 16, 24, 31, 32, 48, 64)  # of waiting streams
 HELD_UP_S = 0.5  # so long without an end is held up
 END_S = 5.0
 LINE = 128  # bytes between words
@@ -98,9 +103,15 @@ class Machine:
     def enter(self) -> None:
         self.driver.cuCtxPushCurrent_v2(self.context)
 
-    def stream(self) -> ctypes.c_void_p:
+    def highest(self) -> int:
+        """Priority: the lower the number the higher."""
+        least, most = ctypes.c_int(), ctypes.c_int()
+        self.driver.cuCtxGetStreamPriorityRange(ctypes.byref(least), ctypes.byref(most))
+        return most.value
+
+    def stream(self, priority: int = 0) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
-        self.driver.cuStreamCreateWithPriority(ctypes.byref(made), NON_BLOCKING, 0)
+        self.driver.cuStreamCreateWithPriority(ctypes.byref(made), NON_BLOCKING, priority)
         return made
 
     def wait(self, stream: ctypes.c_void_p) -> None:
@@ -128,53 +139,95 @@ def show(what: str, **facts: Any) -> None:
     print(json.dumps({"queues": what, "connections": queues, **facts}), flush=True)
 
 
-def beside(machine: Machine, most: int) -> bool:
-    """Doubles the waiting streams until one that does not wait is held up."""
-    waiting, count = [], 1
-    while count <= most:
+class Caller:
+    """Calls the driver from a thread of its own, since the driver may keep it until a wait ends."""
+
+    def __init__(self, machine: Machine, body: Callable[[], None]) -> None:
+        self.machine, self.body = machine, body
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self) -> None:
+        try:
+            self.machine.enter()
+            self.body()
+        except Exception as error:  # noqa: BLE001
+            self.error = error
+
+    def is_kept(self, steps: Callable[[], int]) -> bool:
+        """Once it has ended, or no step was done in HELD_UP_S."""
+        seen, since = -1, time.monotonic()
+        while self.thread.is_alive() and time.monotonic() - since < HELD_UP_S:
+            if steps() != seen:
+                seen, since = steps(), time.monotonic()
+            time.sleep(0.001)
+        return self.thread.is_alive()
+
+    def ends(self) -> bool:
+        self.thread.join(END_S)
+        if self.error:
+            raise self.error
+        return not self.thread.is_alive()
+
+
+def beside(machine: Machine, most: int, priority: int = 0) -> bool:
+    """More and more waiting streams, until one that does not wait, or its caller, is held up."""
+    what = "four streams beside waiting ones"
+    what += f", of priority {priority}" if priority else ""
+    waiting: list[Any] = []
+    for count in (count for count in COUNTS if count <= most):
         waiting += [machine.stream() for _ in range(count - len(waiting))]
         machine.words.set(0, 0)
-        for stream in waiting:
-            machine.wait(stream)
-        others = [machine.stream() for _ in range(4)]
-        for number, stream in enumerate(others):
-            machine.write(stream, number)
+        steps: list[str] = []
+        others: list[Any] = []
+
+        def enqueue() -> None:
+            for number, stream in enumerate(waiting):
+                machine.wait(stream)
+                steps.append(f"wait {number}")
+            for number in range(4):
+                others.append(machine.stream(priority))
+                steps.append(f"stream {number}")
+            for number, stream in enumerate(others):
+                machine.write(stream, number)
+                steps.append(f"write {number}")
+
+        caller = Caller(machine, enqueue)
+        if caller.is_kept(lambda: len(steps)):
+            last = steps[-1] if steps else "nothing"
+            show(what, waiting=count, held_up=4, us=None, caller=f"held behind {last}")
+            machine.words.set(0, 1)
+            return caller.ends() and machine.release([*waiting, *others])
+        if not caller.ends():
+            return False
         took = machine.idle(others, HELD_UP_S)
         held = sum(not machine.driver.is_idle(stream) for stream in others)
         us = None if took is None else round(took * 1e6)
-        show("four streams beside waiting ones", waiting=count, held_up=held, us=us)
+        show(what, waiting=count, held_up=held, us=us, caller="goes on")
         if not machine.release([*waiting, *others]):
             return False
         if held:
             break
-        count *= 2
     return True
 
 
 def behind(machine: Machine, depth: int) -> bool:
-    """Enqueues behind a wait, from another thread, until that thread stands still."""
+    """Enqueues behind a wait until the caller stands still."""
     stream, done = machine.stream(), [0]
     machine.words.set(0, 0)
     machine.wait(stream)
 
     def enqueue() -> None:
-        machine.enter()
         for number in range(depth):
             machine.write(stream, number)
             done[0] = number + 1
 
-    thread = threading.Thread(target=enqueue, daemon=True)
-    thread.start()
-    seen, since = -1, time.monotonic()
-    while thread.is_alive() and time.monotonic() - since < HELD_UP_S:
-        if done[0] != seen:
-            seen, since = done[0], time.monotonic()
-        time.sleep(0.01)
-    held = thread.is_alive()
+    caller = Caller(machine, enqueue)
+    held = caller.is_kept(lambda: done[0])
     show("word writes behind a wait", enqueued=done[0], caller="held" if held else "goes on")
     machine.words.set(0, 1)
-    thread.join(END_S)
-    return not thread.is_alive() and machine.release([stream])
+    return caller.ends() and machine.release([stream])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -183,8 +236,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--most", type=int, default=64, metavar="STREAMS")
     parser.add_argument("--depth", type=int, default=8192, metavar="OPERATIONS")
     options = parser.parse_args(argv)
+    faulthandler.register(signal.SIGUSR2, all_threads=True)  # says where it stands
     machine = Machine(options.driver)
-    ended = beside(machine, options.most) and behind(machine, options.depth)
+    ended = behind(machine, options.depth) and beside(machine, options.most)
+    ended = ended and beside(machine, options.most, machine.highest())
     if not ended:
         show("a wait that the CPU's store did not end: this process leaves")
     sys.stdout.flush()

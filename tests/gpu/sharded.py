@@ -175,8 +175,8 @@ def tensor_parallel(team: Team) -> str:
     plan: dict[str, Any] = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     split = parallelize_module(copy.deepcopy(lone), mesh_of(team, team.device), plan)
     begun, inputs = copies(lone), sample(32 * 24, seed=5).reshape(32, 24).to(team.device)
-    for model in (lone, split):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for model in (lone, split):  # not split as a whole: on a GPU one call would take all parameters
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
         for _ in range(STEPS):
             optimizer.zero_grad()
             model(inputs / 100).square().mean().backward()

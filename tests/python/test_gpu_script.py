@@ -530,7 +530,10 @@ class Streams:
         if value and self.ends:
             self.waiting.clear()
 
-    def stream(self) -> int:
+    def enter(self) -> None:
+        pass
+
+    def stream(self, priority: int = 0) -> int:
         self.made += 1
         return self.made
 
@@ -557,7 +560,9 @@ def test_streams_beside_waiting_ones_are_looked_at_until_one_is_held_up(
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     assert queues.beside(Streams(), 64)  # type: ignore[arg-type]
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(row["waiting"], row["held_up"]) for row in rows] == [(1, 0), (2, 0), (4, 0), (8, 4)]
+    free = [(count, 0, "goes on") for count in (1, 2, 4, 6, 7)]
+    found = [(row["waiting"], row["held_up"], row["caller"]) for row in rows]
+    assert found == [*free, (8, 4, "goes on")]
     assert {row["connections"] for row in rows} == {"32"}
     stuck = Streams()
     stuck.ends = False
@@ -568,9 +573,6 @@ def test_a_caller_that_the_driver_keeps_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full(Streams):
-        def enter(self) -> None:
-            pass
-
         def write(self, stream: int, value: int) -> None:
             while value >= 100 and self.waiting:
                 time.sleep(0.01)
@@ -579,6 +581,27 @@ def test_a_caller_that_the_driver_keeps_is_told(
     assert queues.behind(Full(), 50)  # type: ignore[arg-type]
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["enqueued"], row["caller"]) for row in rows] == [(100, "held"), (50, "goes on")]
+
+
+def test_a_caller_that_is_kept_beside_waiting_streams_is_told_and_released(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Keeps(Streams):
+        def write(self, stream: int, value: int) -> None:
+            while len(self.waiting) == 2 and value == 3:
+                time.sleep(0.01)
+
+    monkeypatch.setattr(queues, "HELD_UP_S", 0.1)
+    assert queues.beside(Keeps(), 64, -5)  # type: ignore[arg-type]
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["queues"] for row in rows} == {"four streams beside waiting ones, of priority -5"}
+    found = [(row["waiting"], row["held_up"], row["caller"]) for row in rows]
+    assert found == [(1, 0, "goes on"), (2, 4, "held behind write 2")]
+    stuck = Keeps()
+    stuck.ends = False
+    monkeypatch.setattr(queues, "END_S", 0.1)
+    assert not queues.beside(stuck, 64)  # type: ignore[arg-type]
+    stuck.waiting.clear()
 
 
 def test_experiments_go_on_behind_one_that_fails_and_kill_is_last(tmp_path: Path) -> None:
