@@ -147,6 +147,7 @@ SHC_INLINE void *shc_cu_pointer(shc_cu_address address)
     CALL(cuCtxPopCurrent, 4000, NEED, (struct shc_cu_context **context))                           \
     CALL(cuMemAlloc, 3020, NEED, (shc_cu_address *address, size_t bytes))                          \
     CALL(cuMemFree, 3020, NEED, (shc_cu_address address))                                          \
+    CALL(cuMemGetInfo, 3020, NEED, (size_t *free, size_t *total))                                  \
     CALL(cuPointerGetAttribute, 4000, MAY,                                                         \
          (void *value, int attribute, shc_cu_address address))                                     \
     CALL(cuMemGetAllocationGranularity, 10020, MAY,                                                \

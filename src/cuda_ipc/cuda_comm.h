@@ -58,6 +58,7 @@ struct shc_cuda_comm {
     struct shc_driver driver;
     struct shc_gpu gpu;
     int gpu_count, gpu_of[SHC_MAX_WORLD]; /* by rank; GPUs are numbered by their lowest rank */
+    int sharing;                          /* so many ranks, at most, are on one GPU */
     struct shc_kernels kernels;
     struct shc_prober prober; /* behind the making: what it has left */
     struct shc_share share;

@@ -38,8 +38,9 @@ struct shc_cuda_config {
     /* Of making the group, and of every operation from the moment it is enqueued, also while its
      * stream has other work; of a replay, of each round. 0: 30 minutes. */
     uint64_t timeout_ns;
-    /* How much of a message one round takes, 0: 4 MiB; a rank keeps six times as much on its GPU,
-     * and without slabs 2 * world_size times more. Whole lines of 128 bytes, at least one per rank. This and
+    /* How much of a message one round takes. 0: 4 MiB, and where ranks share a GPU up to 32 MiB, as
+     * far as 1/100 of what is free there suffices. A rank keeps six times as much on its GPU, and
+     * without slabs 2 * world_size times more. Whole lines of 128 bytes, at least one per rank. This and
      * the route must be the same on all ranks. */
     uint64_t half_bytes;
     enum shc_cuda_route route;

@@ -399,7 +399,7 @@ enum shc_status shc_work_demand(struct shc_cuda_comm *comm, const struct shc_op 
     SHC_TRY(shc_placement_check(&comm->gpu, demand));
     demand->rounds.half_bytes = comm->half_bytes;
     demand->rounds.two =
-        op->kind == SHC_ALL_REDUCE && shc_rounds_wants_two(comm->world, demand->rounds.bytes);
+        op->kind == SHC_ALL_REDUCE && shc_rounds_wants_two(&demand->rounds, comm->sharing);
     return SHC_OK;
 }
 

@@ -2,9 +2,11 @@
 #include "cuda_ipc/rounds.h"
 #include "shm/base/num.h"
 
-/* What a round costs besides its bytes, in bytes that a GPU's memory moves meanwhile: a hand-over
- * between contexts takes some microseconds (docs/adr/0011-rounds.md has the traffic). */
+/* What a round costs besides its bytes, in bytes that a GPU's memory moves meanwhile
+ * (docs/adr/0011-rounds.md has the traffic): between GPUs a hand-over takes some microseconds; where
+ * contexts share one each of the others has its turn first, which is 0.18 ms on an H100. */
 #define ROUND_WORTH_BYTES ((uint64_t)8 << 20)
+#define TURN_WORTH_BYTES  ((uint64_t)240 << 20)
 
 /* Moves as they are found. */
 struct list {
@@ -20,11 +22,13 @@ static void add(struct list *list, enum shc_move_kind kind, int rank, uint64_t f
             (struct shc_move){.kind = kind, .rank = rank, .from = from, .to = to, .bytes = bytes};
 }
 
-bool shc_rounds_wants_two(int world, uint64_t bytes)
+bool shc_rounds_wants_two(const struct shc_rounds *rounds, int sharing)
 {
-    const uint64_t n = (uint64_t)world;
+    const uint64_t n = (uint64_t)rounds->world;
+    const uint64_t worth =
+        sharing > 1 ? (uint64_t)(sharing - 1) * TURN_WORTH_BYTES : ROUND_WORTH_BYTES;
     /* (n*n + 3n) S against (5n + 1) S: below three ranks one round moves less. */
-    return world > 2 && bytes > ROUND_WORTH_BYTES / (n * n - 2 * n - 1);
+    return n > 2 && shc_min_size(rounds->bytes, rounds->half_bytes) > worth / (n * n - 2 * n - 1);
 }
 
 /* ---- pieces of a half, and how many rounds they take ---- */

@@ -45,8 +45,8 @@ struct shc_move {
 /* Of one round: a stage and a fetch per rank, and one more. */
 #define SHC_ROUND_MOVES (2 * SHC_MAX_WORLD + 1)
 
-/* Is an all_reduce of so many bytes better done by slices? */
-bool shc_rounds_wants_two(int world, uint64_t bytes);
+/* Is this all_reduce better done by slices? `sharing`: so many ranks, at most, are on one GPU. */
+bool shc_rounds_wants_two(const struct shc_rounds *rounds, int sharing);
 
 /* At least one: an operation without bytes is a meeting, too. */
 uint64_t shc_rounds_count(const struct shc_rounds *rounds);

@@ -20,12 +20,18 @@
 #define DEFAULT_HALF_BYTES ((size_t)4 << 20)
 #define HALF_BYTES_MOST    ((uint64_t)1 << 32)
 
+/* Ranks that share a GPU: each round costs them a turn of every context, so that longer ones are
+ * faster up to here (docs/CUDA.md, "Rounds"), if their slabs take no more of what is free there. */
+#define SHARED_HALF_BYTES ((size_t)32 << 20)
+#define SHARE_OF_FREE     100
+
 /* What a rank tells all others behind a step. Plain data. */
 struct notice {
     uint32_t status; /* enum shc_status */
     uint32_t route;
     uint64_t half_bytes;
     uint64_t record_bytes; /* a build with another layout is another version */
+    uint64_t free_bytes;   /* of the GPU's memory */
     struct shc_control_address address;
     struct shc_cu_uuid gpu; /* ordinals differ between ranks */
     char reason[SHC_SHARE_REASON_BYTES];
@@ -155,6 +161,19 @@ static enum shc_status look_at_members(void *ctx)
     return st == SHC_OK ? SHC_OK : shc_cuda_fail(st, "%s", shc_error_text());
 }
 
+static enum shc_status look_at_memory(struct making *making)
+{
+    const struct shc_cuda_comm *comm = making->comm;
+    size_t free_bytes, total_bytes;
+    SHC_TRY(shc_gpu_enter(&comm->gpu));
+    const int result = comm->driver.cuMemGetInfo(&free_bytes, &total_bytes);
+    shc_gpu_leave(&comm->gpu);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(&comm->driver, result, "the free memory of %s", comm->gpu.name);
+    making->mine.free_bytes = free_bytes;
+    return SHC_OK;
+}
+
 static enum shc_status open_gpu(struct making *making, const char *library)
 {
     struct shc_cuda_comm *comm = making->comm;
@@ -163,6 +182,7 @@ static enum shc_status open_gpu(struct making *making, const char *library)
     SHC_TRY(shc_gpu_open(&comm->driver, making->config->device, &comm->gpu));
     SHC_TRY(shc_kernels_load(&comm->gpu, &comm->kernels));
     SHC_TRY(make_gate(comm));
+    SHC_TRY(look_at_memory(making));
     SHC_TRY(shc_control_open(comm->rank, comm->world, &making->control));
     making->control.look = look_at_members;
     making->control.look_ctx = comm->core;
@@ -199,6 +219,26 @@ static void place(const struct making *making)
             same++;
         comm->gpu_of[r] = same < r ? comm->gpu_of[same] : comm->gpu_count++;
     }
+    int ranks[SHC_MAX_WORLD] = {0};
+    for (int r = 0; r < comm->world; r++)
+        if (++ranks[comm->gpu_of[r]] > comm->sharing)
+            comm->sharing = ranks[comm->gpu_of[r]];
+}
+
+/* All ranks know the same, and choose the same. */
+static void choose_half(const struct making *making)
+{
+    struct shc_cuda_comm *comm = making->comm;
+    if (making->config->half_bytes != 0 || making->config->route == SHC_CUDA_ROUTE_HOST ||
+        comm->sharing == 1)
+        return;
+    uint64_t least = UINT64_MAX;
+    for (int r = 0; r < comm->world; r++)
+        least = shc_min_size(least, making->theirs[r].free_bytes);
+    while (comm->half_bytes < SHARED_HALF_BYTES &&
+           shc_data_bytes(2 * comm->half_bytes, comm->world) * (size_t)comm->sharing <=
+               least / SHARE_OF_FREE)
+        comm->half_bytes *= 2;
 }
 
 static enum shc_status connect_all(struct making *making)
@@ -255,7 +295,10 @@ static enum shc_status share_slabs(struct making *making)
         SHC_TRY(shc_share_make(&making->control, &comm->gpu,
                                shc_data_bytes(comm->half_bytes, comm->world), making->deadline_ns,
                                &comm->prober, &comm->share));
-    return choose_route(comm, making->config->route);
+    SHC_TRY(choose_route(comm, making->config->route));
+    if (!comm->by_slabs && making->config->half_bytes == 0)
+        comm->half_bytes = DEFAULT_HALF_BYTES; /* of host memory, and of scratch memory n times */
+    return SHC_OK;
 }
 
 /* ---- 3 to 5 ---- */
@@ -316,6 +359,7 @@ static enum shc_status make(struct making *making, const char *library)
     SHC_TRY(agree(making, open_gpu(making, library)));
     SHC_TRY(compare(making));
     place(making);
+    choose_half(making);
     SHC_TRY(agree(making, connect_all(making)));
     SHC_TRY(agree(making, share_slabs(making)));
     SHC_TRY(agree(making, shc_host_share(&making->control, comm->by_slabs ? 0 : comm->half_bytes,

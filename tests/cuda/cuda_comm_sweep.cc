@@ -348,15 +348,16 @@ void sweep(Rank &rank)
     report("wrong", std::to_string(sweep.wrong));
 }
 
-// In two rounds a chunk, as large sums go: past the bound of rounds.c for this world.
+// In two rounds a chunk, as large sums go where each rank has a GPU of its own; a chunk is a half, and
+// there are three, of which the last one is short.
 void large(Rank &rank)
 {
-    const auto n = static_cast<uint64_t>(rank.world);
-    const uint64_t bytes = (9 << 20) / (n * n - 2 * n - 1) / 4 * 4;
+    const uint64_t half = rank.cuda->half_bytes, bytes = 2 * half + half / 8;
     Sweep sweep{rank, rank.allocate(bytes), rank.allocate(bytes + 2 * kGuardBytes)};
     sweep.one({SHC_ALL_REDUCE, {SHC_INT32, SHC_SUM, 0}, 0, bytes / 4});
     report("cases", std::to_string(sweep.cases));
     report("wrong", std::to_string(sweep.wrong));
+    report("rounds", std::to_string(rank.cuda->round));
 }
 
 } // namespace shmcoll::test

@@ -66,11 +66,15 @@ TEST_P(Results, AreTheSameWhereContextsTakeTurns)
 
 TEST_P(Results, OfLargeSumsAreTheReferences)
 {
-    for (size_t world : {5, 8}) {
-        auto reports = run(world, std::string("scenario=large half=65536 ") + GetParam().settings,
-                           GetParam().knobs);
-        expect_key(reports, "wrong", "0");
-        expect_key(reports, "cases", "1");
+    for (auto [world, half] : {std::pair(5, 640 << 10), std::pair(8, 192 << 10)}) {
+        const std::string how = "scenario=large half=" + std::to_string(half) + " ";
+        for (auto [devices, rounds] : {std::pair(world, "6"), std::pair(1, "3")}) {
+            auto reports = run(world, how + GetParam().settings,
+                               "devices=" + std::to_string(devices) + " " + GetParam().knobs);
+            expect_key(reports, "wrong", "0");
+            expect_key(reports, "cases", "1");
+            expect_key(reports, "rounds", rounds);
+        }
     }
 }
 
@@ -121,6 +125,30 @@ TEST(CudaComm, TellsWhichRanksShareAGpu)
         expect_key(reports, "gpus", want.first);
         expect_key(reports, "gpu_ranks", want.second);
         expect_key(reports, "route", "slabs");
+    }
+}
+
+// Each round costs a turn of every context; a rank keeps six halves on the GPU.
+TEST(CudaComm, RanksOfOneGpuHaveLongRoundsAsFarAsThereIsRoom)
+{
+    const std::string small = "memory_mib=10000", second = "first_uuid=1",
+                      refused = "export=800 open=205 memory_mib=10000", host = "route=host half=0";
+    const std::pair<std::vector<RankOptions>, const char *> cases[] = {
+        {{{}, {}}, "33554432"},
+        {{{small}, {small}}, "8388608"},
+        {{{}, {small}, {}, {}}, "4194304"},
+        {{{"memory_mib=600"}, {"memory_mib=600"}}, "4194304"},
+        {{{}, {second}}, "4194304"},
+        {{{}, {}, {second}}, "33554432"},
+        {{{small}}, "4194304"},
+        {{{refused}, {refused}}, "4194304"},
+        {{{"", host}, {"", host}}, "4194304"},
+    };
+    for (auto [ranks, want] : cases) {
+        for (RankOptions &rank : ranks)
+            rank.how += " half=0 scenario=make";
+        auto reports = run_processes(CUDA_COMM_RANK, ranks);
+        expect_key(reports, "half_bytes", want);
     }
 }
 

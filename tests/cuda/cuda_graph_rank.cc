@@ -176,6 +176,7 @@ void graph(Rank &rank)
     const int wrong = replay(rank, cases, graphs, rank.settings.number("turns", 9));
     report("cases", std::to_string(cases.size()));
     report("wrong", std::to_string(wrong));
+    report("slices", rank.cuda->demand.rounds.two ? "yes" : "no"); // of the last one
 }
 
 // What cannot be captured says so; the group goes on, and so may the capture.

@@ -330,12 +330,27 @@ TEST(Rounds, TheLargestWorldFits)
 // The bound is where the bytes that one round moves more outweigh a second round.
 TEST(Rounds, SmallAllReducesTakeOneRound)
 {
-    EXPECT_FALSE(shc_rounds_wants_two(1, UINT64_MAX));
-    EXPECT_FALSE(shc_rounds_wants_two(2, UINT64_MAX));
-    EXPECT_FALSE(shc_rounds_wants_two(3, 4 << 20));
-    EXPECT_TRUE(shc_rounds_wants_two(3, (4 << 20) + 1));
-    EXPECT_FALSE(shc_rounds_wants_two(8, 100 << 10));
-    EXPECT_TRUE(shc_rounds_wants_two(8, 1 << 20));
+    const auto two = [](int world, uint64_t bytes, int sharing, size_t half = size_t{1} << 32) {
+        shc_rounds rounds{};
+        rounds.world = world;
+        rounds.bytes = bytes;
+        rounds.half_bytes = half;
+        return shc_rounds_wants_two(&rounds, sharing);
+    };
+    EXPECT_FALSE(two(1, UINT64_MAX, 1));
+    EXPECT_FALSE(two(2, UINT64_MAX, 1));
+    EXPECT_FALSE(two(2, UINT64_MAX, 2));
+    EXPECT_FALSE(two(3, 4 << 20, 1));
+    EXPECT_TRUE(two(3, (4 << 20) + 1, 1));
+    EXPECT_FALSE(two(8, 100 << 10, 1));
+    EXPECT_TRUE(two(8, 1 << 20, 1));
+    // Contexts that share a GPU take turns in each round, whatever it carries.
+    EXPECT_FALSE(two(8, 32 << 20, 8));
+    EXPECT_TRUE(two(8, 40 << 20, 8));
+    EXPECT_TRUE(two(8, 6 << 20, 2));
+    // A round carries a half at most.
+    EXPECT_FALSE(two(8, UINT64_MAX, 8, 32 << 20));
+    EXPECT_FALSE(two(8, UINT64_MAX, 1, 64 << 10));
 }
 
 } // namespace

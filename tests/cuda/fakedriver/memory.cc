@@ -225,6 +225,16 @@ int cuMemAlloc(shc_cu_address *address, size_t bytes)
     return result == SHC_CU_SUCCESS ? map_whole(block, Kind::kAlloc, address) : result;
 }
 
+int cuMemGetInfo(size_t *free, size_t *total)
+{
+    if (current_device() < 0)
+        return SHC_CU_INVALID_CONTEXT;
+    std::lock_guard<std::mutex> guard(memory().lock);
+    *total = knobs().memory_mib << 20;
+    *free = *total - memory().used;
+    return SHC_CU_SUCCESS;
+}
+
 // Waits for all streams, as CUDA does: behind a wait for a peer it waits for that peer.
 int cuMemFree(shc_cu_address address)
 {
