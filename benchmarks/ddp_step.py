@@ -4,9 +4,12 @@
     python benchmarks/ddp_step.py [--json out.json] [--models digits,mlp] [--buckets 1,4,16,64]
 
 Two ranks; the network of examples/digits_ddp.py and one of linear layers with 20 million
-parameters; gradients in buckets of so many MiB. The three take turns in one run, with the same
+parameters; gradients in buckets of so many MiB. All take turns in one run, with the same
 data: a step lasts until the slower rank has updated its parameters. Afterwards the parameters of
-the two backends must have the same bits.
+the two backends must have the same bits. `alone` is DistributedDataParallel whose ranks do not
+communicate: its buckets, hooks and divisions, which no backend can be faster than. `last` is an
+all_reduce of the last bucket by shmcoll, with nothing beside it: its gradients are there when the
+computation ends, so that no backend can hide it.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from shmcoll.bench.mpirun import TUNABLES
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "examples"))
 
 BACKENDS = ("shmcoll", "gloo")
-CONTENDERS = (*BACKENDS, "compute")
+CONTENDERS = (*BACKENDS, "compute", "alone")
 WARMUP_STEPS = 5  # DDP orders its buckets anew, and the heap grows
 
 
@@ -72,10 +75,25 @@ def mlp(rank: int) -> Job:
 JOBS = {"digits": digits, "mlp": mlp}
 
 
+def keep_to_oneself(
+    sizes: list[int], bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """In the place of an all_reduce: what DistributedDataParallel does around it."""
+    if bucket.index() == 0:
+        sizes.clear()
+    sizes.append(bucket.buffer().numel())
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer().div_(dist.get_world_size()))
+    return done
+
+
 class Contender:
     """A copy of the job's model that trains on its own."""
 
-    def __init__(self, job: Job, bucket_mb: int, group: dist.ProcessGroup | None) -> None:
+    def __init__(
+        self, job: Job, bucket_mb: int, group: dist.ProcessGroup | None, alone: bool = False
+    ) -> None:
+        self.sizes: list[int] = []  # of the buckets, in their order
         self.job = job
         if group is None:
             self.model: nn.Module = job.model
@@ -86,6 +104,11 @@ class Contender:
                 bucket_cap_mb=bucket_mb,
                 gradient_as_bucket_view=True,
             )
+            if alone:
+                # Annotations, which here are strings, would be refused.
+                self.model.register_comm_hook(
+                    self.sizes, lambda sizes, bucket: keep_to_oneself(sizes, bucket)
+                )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
 
     def step(self) -> None:
@@ -108,7 +131,9 @@ class Contender:
 def measure(
     name: str, bucket_mb: int, rounds: int, rank: int, groups: dict[str, Any]
 ) -> dict[str, Any]:
-    sides = {side: Contender(JOBS[name](rank), bucket_mb, groups.get(side)) for side in CONTENDERS}
+    sides = {side: Contender(JOBS[name](rank), bucket_mb, groups.get(side)) for side in BACKENDS}
+    sides["compute"] = Contender(JOBS[name](rank), bucket_mb, None)
+    sides["alone"] = Contender(JOBS[name](rank), bucket_mb, groups["everyone"], alone=True)
     ms: dict[str, list[float]] = {side: [] for side in CONTENDERS}
     for _ in range(WARMUP_STEPS):
         for side in sides.values():
@@ -117,6 +142,7 @@ def measure(
         for place in range(len(CONTENDERS)):
             side = CONTENDERS[(turn + place) % len(CONTENDERS)]
             ms[side].append(sides[side].step_ms(groups["everyone"]))
+    last = last_ms(sides["alone"].sizes[-1], rounds, groups)
     trained = [list(sides[backend].model.parameters()) for backend in BACKENDS]
     wrong = torch.tensor([sum(int((a != b).sum()) for a, b in zip(*trained))])
     dist.all_reduce(wrong, group=groups["everyone"])
@@ -127,8 +153,23 @@ def measure(
         "parameters": parameters,
         "bucket_mib": bucket_mb,
         "step_ms": ms,
+        "last_ms": last,
         "wrong": int(wrong.item()),
     }
+
+
+def last_ms(count: int, rounds: int, groups: dict[str, Any]) -> list[float]:
+    """Of an all_reduce of the last bucket, at the slower rank."""
+    bucket, found = torch.ones(count), []
+    for _ in range(rounds):
+        bucket.fill_(1)
+        dist.barrier(group=groups["everyone"])
+        begun = time.perf_counter()
+        dist.all_reduce(bucket, group=groups["shmcoll"])
+        took = torch.tensor([(time.perf_counter() - begun) * 1e3])
+        dist.all_reduce(took, op=dist.ReduceOp.MAX, group=groups["everyone"])
+        found.append(took.item())
+    return found
 
 
 def print_row(row: dict[str, Any]) -> None:
@@ -136,6 +177,7 @@ def print_row(row: dict[str, Any]) -> None:
     over_gloo = statistics.median(b / a for a, b in zip(ms["shmcoll"], ms["gloo"]))
     over_compute = statistics.median(a / b for a, b in zip(ms["shmcoll"], ms["compute"]))
     times = "  ".join(f"{side} {statistics.median(ms[side]):7.2f}" for side in CONTENDERS)
+    times += f"  last {statistics.median(row['last_ms']):5.2f}"
     text = f"{row['model']:12} buckets of {row['bucket_mib']:2} MiB   ms a step: {times}"
     wrong = f"  {row['wrong']} parameters WRONG" if row["wrong"] else ""
     print(f"{text}   gloo/shmcoll {over_gloo:.2f}  shmcoll/compute {over_compute:.2f}{wrong}")
