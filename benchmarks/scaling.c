@@ -3,7 +3,7 @@
  * How the C library grows with the ranks, where no MPI is there to start them and stand beside it
  * (benchmarks/peers.py does that):
  *
- *   scaling [-o OP,OP] [-b MIN] [-e MAX] [-t MS] [-c CPUS] RANKS
+ *   scaling [-o OP,OP] [-b MIN] [-e MAX] [-f FACTOR] [-t MS] [-c CPUS] RANKS
  *
  * The ranks are forked, rank r on CPUs r * CPUS to r * CPUS + CPUS - 1 of those that this process may
  * use (more than one is for SHMCOLL_THREADS). A round is MS milliseconds of one operation in a loop,
@@ -44,7 +44,7 @@ static const struct {
 
 struct options {
     const char *ops;
-    size_t min, max;
+    size_t min, max, factor;
     double ms;
     int cpus, ranks;
 };
@@ -238,7 +238,7 @@ static int be_rank(const struct options *options, struct board *board, int rank)
     shc_store_dir_close(&config.store);
     const size_t least = (size_t)options->ranks * sizeof(float);
     for (int call = 0; call < CALLS; call++)
-        for (size_t bytes = options->min; bytes <= options->max; bytes *= 8)
+        for (size_t bytes = options->min; bytes <= options->max; bytes *= options->factor)
             if (listed(options->ops, calls[call].name) &&
                 (call != BARRIER || bytes == options->min))
                 measure(&me, (enum call)call, (bytes < least ? least : bytes) / least * least);
@@ -250,24 +250,26 @@ static int be_rank(const struct options *options, struct board *board, int rank)
 
 static struct options options_of(int argc, char **argv)
 {
-    struct options o = {.min = 8, .max = 64 << 20, .ms = 10, .cpus = 1};
-    for (int c; (c = getopt(argc, argv, "o:b:e:t:c:")) != -1;) {
+    struct options o = {.min = 8, .max = 64 << 20, .factor = 8, .ms = 10, .cpus = 1};
+    for (int c; (c = getopt(argc, argv, "o:b:e:f:t:c:")) != -1;) {
         if (c == 'o')
             o.ops = optarg;
         else if (c == 'b')
             o.min = size_of(optarg);
         else if (c == 'e')
             o.max = size_of(optarg);
+        else if (c == 'f')
+            o.factor = size_of(optarg);
         else if (c == 't')
             o.ms = atof(optarg);
         else if (c == 'c')
             o.cpus = atoi(optarg);
         else
-            fail("options: -o -b -e -t -c; see the source");
+            fail("options: -o -b -e -f -t -c; see the source");
     }
     o.ranks = optind + 1 == argc ? atoi(argv[optind]) : 0;
-    if (o.ranks < 1 || o.ranks > MOST_RANKS || o.min < 8 || o.max < o.min || o.ms <= 0 ||
-        o.cpus < 1)
+    if (o.ranks < 1 || o.ranks > MOST_RANKS || o.min < 8 || o.max < o.min || o.factor < 2 ||
+        o.ms <= 0 || o.cpus < 1)
         fail("the number of ranks is missing, or an option makes no sense");
     if (o.max < (size_t)o.ranks * sizeof(float))
         o.max = (size_t)o.ranks * sizeof(float);

@@ -70,10 +70,10 @@ static void stage_out(struct flow *flow, uint64_t k)
 {
     struct shc_task *task = flow->task;
     shc_exchange_note(task->arena, task->wait.epoch);
-    for (int peer = 0; peer < task->seat->world_size; peer++) {
+    for (int turn = 1; turn < task->seat->world_size; turn++) {
+        const int peer = shc_seat_peer(task->seat, turn);
         struct shc_span slice = slice_of(flow, k, peer);
-        if (peer != task->seat->rank)
-            shc_task_read(task, slice.offset, write_cell(flow, peer, k), slice.bytes);
+        shc_task_read(task, slice.offset, write_cell(flow, peer, k), slice.bytes);
     }
     shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_out(k));
 }
@@ -104,9 +104,8 @@ static enum shc_status take_back(struct flow *flow, uint64_t k)
 {
     struct shc_task *task = flow->task;
     uint64_t next = k + flow->depth;
-    for (int peer = 0; peer < task->seat->world_size; peer++) {
-        if (peer == task->seat->rank)
-            continue;
+    for (int turn = 1; turn < task->seat->world_size; turn++) {
+        const int peer = shc_seat_peer(task->seat, turn);
         SHC_TRY(shc_progress_wait(&task->wait, peer, shc_plan_step_work(k)));
         shc_task_trade(task, read_cell(flow, peer, k), slice_of(flow, k, peer),
                        slice_of(flow, next, peer)); /* empty behind the last chunk */

@@ -376,9 +376,8 @@ static void fill_cells(const struct shc_swap *swap, uint64_t k)
     struct shc_task *task = swap->task;
     const int me = task->seat->rank, world = task->seat->world_size;
     const uint32_t slot = (uint32_t)(k % task->arena->geometry.depth);
-    for (int peer = 0; peer < world; peer++) {
-        if (peer == me)
-            continue;
+    for (int turn = 1; turn < world; turn++) {
+        const int peer = shc_seat_peer(task->seat, turn);
         struct shc_span piece = swap->given(task, peer, k);
         char *cell = shc_exchange_write_cell(task->arena, me, peer, world, slot);
         shc_task_read(task, piece.offset, cell, piece.bytes);
@@ -429,7 +428,7 @@ static enum shc_status take_cells(const struct shc_swap *swap, uint64_t k)
     char *cells[SHC_MAX_WORLD];
     cells[me] = NULL;
     for (int turn = 1; turn < world; turn++) {
-        const int peer = (me + turn) % world;
+        const int peer = shc_seat_peer(task->seat, turn);
         SHC_TRY(wait_given(swap, peer, k));
         cells[peer] = shc_exchange_read_cell(task->arena, me, peer, world, slot);
         shc_exchange_swap(task->arena, peer, slot);
@@ -446,7 +445,7 @@ static enum shc_status trade_cells(const struct shc_swap *swap, uint64_t k)
     const int me = task->seat->rank, world = task->seat->world_size;
     const uint32_t depth = task->arena->geometry.depth, slot = (uint32_t)(k % depth);
     for (int turn = 1; turn < world; turn++) {
-        const int peer = (me + turn) % world;
+        const int peer = shc_seat_peer(task->seat, turn);
         SHC_TRY(wait_given(swap, peer, k));
         shc_task_trade(task, shc_exchange_read_cell(task->arena, me, peer, world, slot),
                        swap->got(task, peer, k), swap->given(task, peer, k + depth));
@@ -465,7 +464,7 @@ static enum shc_status trade_one(const struct shc_swap *swap)
     struct shc_task *task = swap->task;
     const int me = task->seat->rank, world = task->seat->world_size;
     for (int turn = 1; turn < world; turn++) {
-        const int peer = (me + turn) % world;
+        const int peer = shc_seat_peer(task->seat, turn);
         const struct shc_span got = swap->got(task, peer, 0);
         shc_task_write(task, got.offset, shc_exchange_read_cell(task->arena, me, peer, world, 0),
                        got.bytes);

@@ -127,6 +127,15 @@ SHC_INLINE int shc_seat_host(const struct shc_seat *seat, int rank, uint64_t epo
     return seat->world_size == 2 ? rank ^ (int)(epoch >> 1 & 1) : rank;
 }
 
+/* The ranks behind this one, cyclically, turn 1 to world_size - 1: each begins with another's memory.
+ * Where all took the lines of rank 0 first, and then those of rank 1, they would wait for one
+ * another (docs/PERFORMANCE.md, "Many ranks"). */
+SHC_INLINE int shc_seat_peer(const struct shc_seat *seat, int turn)
+{
+    const int peer = seat->rank + turn;
+    return peer < seat->world_size ? peer : peer - seat->world_size;
+}
+
 SHC_INLINE struct shc_call_shm *shc_seat_call(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
     char *const block = shc_seat_block(seat, shc_seat_host(seat, rank, epoch));

@@ -426,17 +426,10 @@ enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *wo
     return wait_word_longer(wait, peer, word, want);
 }
 
-/* The ranks behind this one, cyclically: everybody starts at another's line. */
-static int peer_at(const struct shc_seat *seat, int turn)
-{
-    int peer = seat->rank + turn;
-    return peer < seat->world_size ? peer : peer - seat->world_size;
-}
-
 enum shc_status shc_progress_wait_all(struct shc_wait *wait, uint64_t step)
 {
     for (int turn = 1; turn < wait->seat->world_size; turn++)
-        SHC_TRY(shc_progress_wait(wait, peer_at(wait->seat, turn), step));
+        SHC_TRY(shc_progress_wait(wait, shc_seat_peer(wait->seat, turn), step));
     return SHC_OK;
 }
 
@@ -458,7 +451,7 @@ static SHC_COLD enum shc_status judge_mismatch(struct shc_wait *wait, int rank)
 bool shc_call_all_here(const struct shc_wait *wait)
 {
     for (int turn = 1; turn < wait->seat->world_size; turn++) {
-        const int peer = peer_at(wait->seat, turn);
+        const int peer = shc_seat_peer(wait->seat, turn);
         const struct shc_call_shm *line = shc_seat_call(wait->seat, peer, wait->epoch);
         if (!shc_wait_has_reached(&line->epoch, wait->epoch))
             return false;
@@ -493,7 +486,7 @@ enum shc_status shc_call_meet(struct shc_wait *wait)
     if (seat->world_size == 2)
         shc_cpu_hold_loads(); /* the other may not have stored to the line yet, which is in its cache */
     for (int turn = 1; turn < seat->world_size; turn++) {
-        const int peer = peer_at(seat, turn);
+        const int peer = shc_seat_peer(seat, turn);
         const struct shc_call_shm *line = shc_seat_call(seat, peer, epoch);
         SHC_TRY(shc_wait_reached(wait, peer, &line->epoch, epoch));
         if (SHC_UNLIKELY(line->hash != hash))
