@@ -374,6 +374,19 @@ TEST(Pulls, ChangeNoResult)
     }
 }
 
+// By slices through the small slots, however many CPUs there are: of lines, a part of one, or none.
+TEST(Tunings, SumsBySlicesChangeNoResult)
+{
+    for (Mode mode : all_modes()) {
+        for (int world : {3, 4, 7}) {
+            Options options = options_of({mode, world, true});
+            options.tuning = "all_reduce.inline=0,all_reduce.sliced_from=0,"
+                             "all_reduce.sliced_from_crowded=0";
+            run_ranks(mode, world, every_operation, options);
+        }
+    }
+}
+
 // Each with two or three ranks, in turns; one rank, or no arena, makes little use of it.
 TEST(Tunings, ChangeNoResult)
 {

@@ -29,6 +29,7 @@ PRESETS = {
     "reduce_scatter.small_of_two": 2048.0,
     "all_gather.small_of_two": 4096.0,
     "all_reduce.small": 8192.0,
+    "all_reduce.sliced_from": 3072.0,
     "all_gather.small": 8192.0,
     "turn": 65536.0,
     "long_turn_from": 8388608.0,
@@ -201,8 +202,8 @@ def test_the_file_is_what_the_variable_reads(tmp_path: Path) -> None:
     file = tmp_path / "some.tuning"
     trial = Trial("turn=128k", [], "128k", [[2.0]], [[2.0]], [[1.0]])
     studies = [
-        Study(tunables.TUNABLES[6], PRESETS["turn"], [trial], trial),
-        Study(tunables.TUNABLES[10], PRESETS["depth"], [Trial("depth=2", [], "2")]),
+        Study(tunables.TUNABLES[7], PRESETS["turn"], [trial], trial),
+        Study(tunables.TUNABLES[11], PRESETS["depth"], [Trial("depth=2", [], "2")]),
     ]
     text = tune.file_text(studies, machine.gather(), 2, file)
     file.write_text(text)

@@ -114,7 +114,7 @@ TEST(Tuning, LongOutputsPassACacheThatDoesNotHoldThem)
 TEST(Tuning, EveryKeyIsReadAndShownAndLeavesTheOthersAlone)
 {
     const auto preset = shown(preset_here());
-    EXPECT_EQ(preset.size(), 37u);
+    EXPECT_EQ(preset.size(), 39u);
     for (const auto &[key, value] : preset) {
         std::string other = key.find(".inline") != std::string::npos ? "7"
                             : key.find("depth") != std::string::npos ? "2"
@@ -241,6 +241,26 @@ TEST(Tuning, AFormEndsWhereItsKeySays)
                   kind == SHC_ALL_REDUCE ? SHC_ALGO_ONE_USE : SHC_ALGO_STAGED);
         EXPECT_EQ(shc_select(&t, kind, 71, 2), SHC_ALGO_STAGED);
     }
+}
+
+// What each rank need not read counts; ranks that share CPUs have a limit of their own, which is never.
+TEST(Tuning, SumsOfManyRanksAreSlicedFromALimitOn)
+{
+    shc_tuning t = read_good("all_reduce.sliced_from=3k");
+    EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 2047, 4), SHC_ALGO_SMALL);
+    EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 2048, 4), SHC_ALGO_SLICED);
+    EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 4607, 3), SHC_ALGO_SMALL);
+    EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 4608, 3), SHC_ALGO_SLICED);
+    EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 256, 16), SHC_ALGO_SLICED);
+    EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 8192, 4), SHC_ALGO_SLICED);
+    EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 8193, 4), SHC_ALGO_STAGED);
+    EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 4096, 2), SHC_ALGO_SMALL);
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE, 8192, 4), SHC_ALGO_SMALL);
+    t.crowded = true;
+    EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 8192, 64), SHC_ALGO_SMALL);
+    t = read_good("all_reduce.sliced_from_crowded=0");
+    t.crowded = true;
+    EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 41, 3), SHC_ALGO_SLICED);
 }
 
 TEST(Tuning, ATurnIsAsLongAsItsKeysSay)

@@ -54,6 +54,7 @@ TUNABLES = (
     Tunable("reduce_scatter.small_of_two", "reduce_scatter", _SMALL, "512 1k 4k 8k", "up to", _TWO),
     Tunable("all_gather.small_of_two", "all_gather", _SMALL, "512 2k 8k", "up to", _TWO),
     Tunable("all_reduce.small", "all_reduce", "512 2k 8k", "256 1k 4k", "up to", _NOT_TWO),
+    Tunable("all_reduce.sliced_from", "all_reduce", "512 2k 8k", "1k 2k 8k never", "", _NOT_TWO),
     Tunable("all_gather.small", "all_gather", "512 2k 8k", "256 1k 4k", "up to", _NOT_TWO),
     Tunable("turn", "all_reduce", _LARGE, "16k 32k 128k", "", _TWO),
     Tunable("long_turn_from", "all_reduce", "2m 4m 8m 16m", "2m 4m never", "from", _TWO),

@@ -7,8 +7,18 @@
  *                       and reduces behind the meeting
  *   small    <= 8 KiB, two ranks: <= 4 KiB; in the small slots of this epoch's parity; everybody
  *                       reduces all
+ *   sliced   <= 8 KiB, more ranks, if there is a CPU for each: all inputs in the small slots, each rank
+ *                       reduces its slice of all and puts the result into its own slot (below)
  *   staged              two phases per chunk, in the same lines (below)
  *   no arena            through small slots as shout slots; everybody reduces all: the same bits
+ *
+ * Sliced. Rank r alone reads slice r, of whole lines, of all small slots of this epoch, so that slice of
+ * its own slot is free for what becomes of it:
+ *
+ *   store my input into my slot, call line, meeting, reduce my slice, step 1, take the others' slices
+ *
+ * Cost per rank: stores S and S/p, loads 2S (1 - 1/p), where everybody who reduces all loads S (p - 1), and
+ * the same lines at the same time; one flag more.
  *
  * Staged. A chunk has one slice per rank; rank r owns slice r and alone reduces it. For chunk k,
  * in exchange slot k mod depth of every pair:
@@ -182,6 +192,52 @@ static enum shc_status run_one_use(struct shc_task *task)
     return shc_swap_run(&swap);
 }
 
+/* ---- sliced ---- */
+
+static struct shc_span small_slice(const struct shc_task *task, int rank)
+{
+    return shc_plan_slice((struct shc_span){0, task->in.bytes}, task->seat->world_size, rank);
+}
+
+static char *small_slot(const struct shc_task *task, int rank)
+{
+    return shc_seat_small_slot(task->seat, rank, task->wait.epoch);
+}
+
+static void reduce_slice(struct shc_task *task)
+{
+    const int me = task->seat->rank;
+    const struct shc_span slice = small_slice(task, me);
+    const void *src[SHC_MAX_WORLD];
+    void *dst[2] = {small_slot(task, me) + slice.offset};
+    if (slice.bytes == 0)
+        return;
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        src[rank] = small_slot(task, rank) + slice.offset;
+    src[me] = shc_task_own(task, slice);
+    shc_task_reduce_to(task, src, slice, dst, 1);
+}
+
+static enum shc_status run_sliced(struct shc_task *task)
+{
+    double factors[SHC_MAX_WORLD];
+    shc_buf_read(&task->in, 0, small_slot(task, task->seat->rank), task->in.bytes);
+    shc_task_enter_reducing(task, 0);
+    SHC_TRY(shc_task_meet(task));
+    shc_task_read_factors(task, factors);
+    reduce_slice(task);
+    shc_progress_publish(task->seat, task->wait.epoch, 1);
+    for (int turn = 1; turn < task->seat->world_size; turn++) {
+        const int peer = shc_seat_peer(task->seat, turn);
+        const struct shc_span slice = small_slice(task, peer);
+        if (slice.bytes == 0)
+            continue;
+        SHC_TRY(shc_progress_wait(&task->wait, peer, 1));
+        shc_buf_write(&task->out, slice.offset, small_slot(task, peer) + slice.offset, slice.bytes);
+    }
+    return SHC_OK;
+}
+
 enum shc_status shc_allreduce_run(struct shc_task *task)
 {
     const struct shc_span all = {0, task->in.bytes};
@@ -194,6 +250,8 @@ enum shc_status shc_allreduce_run(struct shc_task *task)
         return shc_task_reduce_round(task, true, 0, all);
     case SHC_ALGO_SMALL:
         return shc_task_reduce_round(task, false, 0, all);
+    case SHC_ALGO_SLICED:
+        return run_sliced(task);
     case SHC_ALGO_ONE_USE:
         return run_one_use(task);
     default:

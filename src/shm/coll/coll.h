@@ -237,7 +237,7 @@ SHC_INLINE enum shc_algorithm shc_task_select(struct shc_task *task, size_t byte
     if (SHC_UNLIKELY(!task->selected))
         task->algorithm = shc_select(task->tuning, task->call.kind, bytes, task->seat->world_size);
     task->selected = true;
-    const bool cannot = task->algorithm > SHC_ALGO_SMALL && shc_arena_refused(task->arena);
+    const bool cannot = task->algorithm > SHC_ALGO_SLICED && shc_arena_refused(task->arena);
     return SHC_UNLIKELY(cannot && bytes <= SHC_SMALL_SLOT_BYTES) ? SHC_ALGO_SMALL : task->algorithm;
 }
 

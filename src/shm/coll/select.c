@@ -21,6 +21,8 @@ static const struct shc_tuning preset = {
         [SHC_ALL_REDUCE]     = {REDUCES, SLOT, 4 << 10, 32 << 10},
         [SHC_ALL_TO_ALL]     = {0,       0,    4 << 10, 0}, /* of a block */
     },
+    .sliced_bytes         = 3 << 10,
+    .sliced_bytes_crowded = SIZE_MAX,
     /* A turn ends soon, so that the next one finds its lines in the nearest cache, until the input
      * is larger than that anyway; then fewer flags count. */
     .turn_bytes       = 64 << 10,
@@ -59,6 +61,16 @@ struct shc_tuning shc_tuning_preset(unsigned amd_family, size_t cache_bytes)
     return tuning;
 }
 
+/* Who reduces all reads (p - 1) S, who reduces a slice and takes the others' 2 S (1 - 1/p), and waits once
+ * more. */
+static bool slices(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
+                   int world_size)
+{
+    const size_t least = tuning->crowded ? tuning->sliced_bytes_crowded : tuning->sliced_bytes;
+    const size_t p = (size_t)world_size;
+    return kind == SHC_ALL_REDUCE && p > 2 && bytes * (p - 1) * (p - 2) / p >= least;
+}
+
 enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                               int world_size)
 {
@@ -68,7 +80,7 @@ enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind 
     if (bytes <= forms->inline_bytes)
         return SHC_ALGO_INLINE;
     if (bytes <= (world_size == 2 ? forms->small_bytes_of_two : forms->small_bytes))
-        return SHC_ALGO_SMALL;
+        return slices(tuning, kind, bytes, world_size) ? SHC_ALGO_SLICED : SHC_ALGO_SMALL;
     return world_size == 2 && bytes <= forms->one_use_bytes ? SHC_ALGO_ONE_USE : SHC_ALGO_STAGED;
 }
 

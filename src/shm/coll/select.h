@@ -14,6 +14,7 @@ enum shc_algorithm {
     SHC_ALGO_NOTHING, /* no byte moves */
     SHC_ALGO_INLINE,  /* the payload rides in the call line */
     SHC_ALGO_SMALL,   /* one round over the small slots, or a relay slot */
+    SHC_ALGO_SLICED,  /* two over the small slots: each rank reduces its slice for all */
     SHC_ALGO_ONE_USE, /* one use of an exchange slot per pair (two ranks) */
     SHC_ALGO_STAGED,  /* chunks through the arena */
 };
@@ -37,6 +38,9 @@ struct shc_forms {
 
 struct shc_tuning {
     struct shc_forms forms[SHC_OP_KIND_COUNT];
+    bool crowded; /* there are more ranks than CPUs: each wait is a context switch */
+    /* More ranks than two: an all_reduce is sliced where each rank reads so many bytes less then. */
+    size_t sliced_bytes, sliced_bytes_crowded;
     size_t turn_bytes;        /* of a cell that a turn of two ranks uses at most */
     size_t long_turn_bytes;   /* an all_reduce of so many and more uses the whole cell */
     size_t flag_bytes;        /* that are copied in the time that a flag costs */

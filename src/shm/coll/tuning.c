@@ -44,6 +44,8 @@ static const struct key keys[] = {
     {"all_to_all.small_of_two", AT(forms[SHC_ALL_TO_ALL].small_bytes_of_two), 0, SLOT, 1, false,
      false},
     {"all_reduce.one_use", AT(forms[SHC_ALL_REDUCE].one_use_bytes), 0, CELL, 1, false, false},
+    {"all_reduce.sliced_from", AT(sliced_bytes), 0, MANY, 1, true, false},
+    {"all_reduce.sliced_from_crowded", AT(sliced_bytes_crowded), 0, MANY, 1, true, false},
     {"turn",           AT(turn_bytes),        LEAST, CELL,                LINE, false, false},
     {"long_turn_from", AT(long_turn_bytes),   0,     MANY,                1,    true,  false},
     {"chunk",          AT(arena.chunk_bytes),         2 * LEAST, 256 * CELL, 1, false, false},
