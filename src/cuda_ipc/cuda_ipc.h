@@ -82,6 +82,19 @@ enum shc_status shc_cuda_comm_create(struct shc_comm *comm, const struct shc_cud
 enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct shc_op *op,
                                       void *stream);
 
+/*
+ * Enqueues messages (SEND and RECV alone) on one stream, so that they do not wait for one another's
+ * turn: piece by piece, in each round first one of every channel that this rank sends through, then
+ * one of every channel that it receives from. What each of them is, is said above. All ranks may send
+ * to all and receive from all in one batch each, whatever the order; several messages of a channel
+ * keep theirs. A message of a batch goes to one of a batch, or to a single call on a stream of its own;
+ * batches that meet must meet whole, and in the same order on all ranks (docs/CUDA.md, "Messages").
+ * What is wrong with a descriptor, or the stream, is found before anything is enqueued. The CPU waits
+ * as above; of more than 64 messages of a channel, until the first ones are over.
+ */
+enum shc_status shc_cuda_comm_enqueue_batch(struct shc_cuda_comm *cuda, const struct shc_op *ops,
+                                            int count, void *stream);
+
 /* *capturing: does the stream take part in a capture? `cuda` may be NULL: false where there is no
  * driver. SHC_ERR_INVALID: in one that is already broken. Any thread. */
 enum shc_status shc_cuda_capturing(struct shc_cuda_comm *cuda, void *stream, bool *capturing);

@@ -433,7 +433,7 @@ enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct s
     if (shc_comm_error(cuda->core) == SHC_ERR_FORKED)
         return shc_cuda_fail(SHC_ERR_FORKED, "the group belongs to the parent process");
     if (op->kind == SHC_SEND || op->kind == SHC_RECV)
-        return shc_mail_enqueue(cuda, op, stream);
+        return shc_mail_enqueue(cuda, op, 1, stream);
     pthread_mutex_lock(&cuda->order_lock);
     enum shc_status st = shc_work_check_open(cuda);
     if (st == SHC_OK)
@@ -444,4 +444,16 @@ enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct s
     }
     pthread_mutex_unlock(&cuda->order_lock);
     return st;
+}
+
+enum shc_status shc_cuda_comm_enqueue_batch(struct shc_cuda_comm *cuda, const struct shc_op *ops,
+                                            int count, void *stream)
+{
+    if (shc_comm_error(cuda->core) == SHC_ERR_FORKED)
+        return shc_cuda_fail(SHC_ERR_FORKED, "the group belongs to the parent process");
+    for (int i = 0; i < count; i++)
+        if (ops[i].kind != SHC_SEND && ops[i].kind != SHC_RECV)
+            return shc_cuda_fail(SHC_ERR_INVALID, "%s: a batch takes send and recv alone",
+                                 shc_op_kind_name(ops[i].kind));
+    return count > 0 ? shc_mail_enqueue(cuda, ops, count, stream) : SHC_OK;
 }

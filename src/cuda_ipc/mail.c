@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A message as work in a stream (docs/CUDA.md, "Messages"): by pieces, through two slots of the
- * sender's memory. Nothing here waits, but reserve() for a record that is still to be read.
+ * Messages as work in a stream (docs/CUDA.md, "Messages"): by pieces, through two slots of the
+ * sender's memory. Nothing here waits, but reserve() for records that are still to be read.
  */
 #include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
@@ -14,14 +14,51 @@
 
 /* One message on its way into a stream. */
 struct letter {
-    struct shc_cuda_comm *comm;
     struct shc_end *end;
-    struct shc_cu_stream *stream;
-    uint64_t number; /* of the channel */
-    struct shc_flat *flat;
+    struct shc_flat flat;
     struct shc_flight flight;
+    int part; /* of the batch */
+    /* Set when it is that one's turn. */
+    uint64_t number; /* of the channel */
+    uint64_t before; /* the newest piece of the end in front of its own */
+    uint64_t behind; /* rounds of the part that are its end's earlier messages' */
+    bool finished;
+};
+
+/*
+ * Messages that share a stream; a single one is a batch of one. In each round every end that sends
+ * takes one step, the next piece of its messages, and behind those every end that receives: then a
+ * stream waits for steps alone that are earlier ones for all ranks, and no batch blocks itself.
+ *
+ * A record is used again when the message 64 before it is over, which must not be one of those that
+ * it is published with. So a batch is carried out in parts, one behind the other, each with at most
+ * 64 messages of an end.
+ */
+struct batch {
+    struct shc_cuda_comm *comm;
+    struct shc_cu_stream *stream;
+    const struct shc_op *ops;
+    struct letter *letters; /* one for each operation */
+    int count;
+    int part, parts; /* the one whose turn it is, of so many */
+    uint64_t rounds; /* of that part */
+    uint64_t deadline_ns;
     struct shc_copy_args copies;
 };
+
+/* The first message of the part whose turn it is, from this one on; NULL: there are no more. */
+static struct letter *of_part(const struct batch *batch, struct letter *letter)
+{
+    for (; letter < batch->letters + batch->count; letter++)
+        if (letter->part == batch->part)
+            return letter;
+    return NULL;
+}
+
+static struct letter *first_of(const struct batch *batch)
+{
+    return of_part(batch, batch->letters);
+}
 
 /* ---- where things are ---- */
 
@@ -45,9 +82,9 @@ static shc_cu_address slot_of(const struct shc_cuda_comm *comm, const struct shc
 }
 
 /* Records of this message: one's own, and the other end's. */
-static const struct shc_cuda_record *record_of(const struct letter *letter, bool own)
+static const struct shc_cuda_record *record_of(const struct shc_cuda_comm *comm,
+                                               const struct letter *letter, bool own)
 {
-    const struct shc_cuda_comm *comm = letter->comm;
     const struct shc_end *end = letter->end;
     const struct shc_end_shm *shm =
         own ? end->shm : shc_host_end(&comm->host, end->peer, !end->sends, comm->rank);
@@ -65,26 +102,27 @@ static uint64_t awaited_by(const struct shc_end *end, uint64_t piece)
     return piece > SHC_MAIL_SLOTS ? piece - SHC_MAIL_SLOTS : 0;
 }
 
-static enum shc_status wait_for_peer(const struct letter *letter, uint64_t piece)
+static enum shc_status wait_for_peer(const struct batch *batch, const struct shc_end *end,
+                                     uint64_t piece)
 {
-    struct shc_cuda_comm *comm = letter->comm;
-    const struct shc_end *end = letter->end;
+    struct shc_cuda_comm *comm = batch->comm;
     const uint64_t value = awaited_by(end, piece);
     if (value == 0)
         return SHC_OK;
-    return shc_timeline_wait(&comm->timeline, letter->stream,
+    return shc_timeline_wait(&comm->timeline, batch->stream,
                              shc_host_index(&comm->host, shc_end_word(comm, end)), value);
 }
 
 /* The gate's ranks are the channel's ends, and one word stands for both. The receiver compares their
  * records; the sender, whose receiver may not have come, has its own alone. */
-static enum shc_status gate(const struct letter *letter, uint64_t piece, bool first)
+static enum shc_status gate(const struct batch *batch, const struct letter *letter, uint64_t piece,
+                            bool first)
 {
-    const struct shc_cuda_comm *comm = letter->comm;
+    const struct shc_cuda_comm *comm = batch->comm;
     const struct shc_host *host = &comm->host;
     const struct shc_end *end = letter->end;
-    const char *one = (const char *)record_of(letter, true),
-               *other = end->sends ? one : (const char *)record_of(letter, false),
+    const char *one = (const char *)record_of(comm, letter, true),
+               *other = end->sends ? one : (const char *)record_of(comm, letter, false),
                *lower = one < other ? one : other;
     const struct shc_gate_args args = {
         .gate = shc_cu_pointer(gate_of(comm, end)),
@@ -100,100 +138,130 @@ static enum shc_status gate(const struct letter *letter, uint64_t piece, bool fi
         .rank = 0,
         .world = end->sends ? 1 : 2,
     };
-    return shc_kernels_gate(&comm->kernels, letter->stream, &args);
+    return shc_kernels_gate(&comm->kernels, batch->stream, &args);
 }
 
-static enum shc_status flush(struct letter *letter)
+static enum shc_status flush(struct batch *batch)
 {
-    if (letter->copies.count == 0)
+    if (batch->copies.count == 0)
         return SHC_OK;
-    SHC_TRY(shc_kernels_copy(&letter->comm->kernels, letter->stream, &letter->copies));
-    letter->copies.count = 0;
+    SHC_TRY(shc_kernels_copy(&batch->comm->kernels, batch->stream, &batch->copies));
+    batch->copies.count = 0;
     return SHC_OK;
 }
 
 /* Between the user's memory, from this byte on, and the piece's slot. */
-static enum shc_status copy(struct letter *letter, uint64_t piece, uint64_t from, uint64_t bytes)
+static enum shc_status copy(struct batch *batch, struct letter *letter, uint64_t piece,
+                            uint64_t from, uint64_t bytes)
 {
-    const shc_cu_address slot = slot_of(letter->comm, letter->end, piece);
+    struct shc_copy_args *copies = &batch->copies;
+    const shc_cu_address slot = slot_of(batch->comm, letter->end, piece);
+    copies->gate = shc_cu_pointer(gate_of(batch->comm, letter->end));
     for (uint64_t moved = 0, run; moved < bytes; moved += run) {
-        char *users = shc_flat_at(letter->flat, from + moved, &run);
+        char *users = shc_flat_at(&letter->flat, from + moved, &run);
         void *staged = shc_cu_pointer(slot + moved);
         run = shc_min_size(run, bytes - moved);
-        if (letter->copies.count == SHC_COPY_PIECES)
-            SHC_TRY(flush(letter));
-        letter->copies.piece[letter->copies.count++] =
+        if (copies->count == SHC_COPY_PIECES)
+            SHC_TRY(flush(batch));
+        copies->piece[copies->count++] =
             letter->end->sends ? (struct shc_copy_piece){.to = staged, .from = users, .bytes = run}
                                : (struct shc_copy_piece){.to = users, .from = staged, .bytes = run};
     }
-    return flush(letter);
+    return flush(batch);
 }
 
 /* Tells the peer. */
-static enum shc_status tell(const struct letter *letter, uint64_t piece)
+static enum shc_status tell(const struct batch *batch, const struct shc_end *end, uint64_t piece)
 {
-    const struct shc_cuda_comm *comm = letter->comm;
-    const struct shc_end *end = letter->end;
+    const struct shc_cuda_comm *comm = batch->comm;
     const struct shc_lone_shm *word = end->sends
                                           ? shc_host_sent(&comm->host, end->peer, comm->rank)
                                           : shc_host_taken(&comm->host, end->peer, comm->rank);
-    return shc_timeline_signal(&comm->gpu, letter->stream,
-                               shc_host_device(&comm->host, &word->word), piece);
+    return shc_timeline_signal(&comm->gpu, batch->stream, shc_host_device(&comm->host, &word->word),
+                               piece);
 }
 
 /* ---- a message ---- */
 
-static enum shc_status enqueue_pieces(struct letter *letter)
+/* Messages of an end follow one another, whatever streams they are on. */
+static enum shc_status follow(const struct batch *batch, const struct shc_end *end)
 {
-    struct shc_cuda_comm *comm = letter->comm;
-    struct shc_end *end = letter->end;
-    const size_t slot_bytes = shc_mail_slot_bytes(comm->half_bytes, comm->world);
-    const uint64_t bytes = letter->flat->bytes, before = end->piece;
-    SHC_TRY(shc_watch_look(comm)); /* has the peer left? */
-    if (end->stream != NULL && end->stream != letter->stream) {
-        const int result = comm->driver.cuStreamWaitEvent(letter->stream, end->tail, 0);
-        if (result != SHC_CU_SUCCESS)
-            return shc_driver_fail(&comm->driver, result, "cuStreamWaitEvent");
-    }
-    while (end->piece < letter->flight.last_round) {
-        const uint64_t from = (end->piece - before) * slot_bytes, piece = ++end->piece;
-        SHC_TRY(wait_for_peer(letter, piece));
-        SHC_TRY(gate(letter, piece, piece == before + 1));
-        SHC_TRY(copy(letter, piece, from, shc_min_size(slot_bytes, bytes - from)));
-        SHC_TRY(tell(letter, piece));
-    }
-    return SHC_OK;
+    const struct shc_driver *driver = &batch->comm->driver;
+    if (end->stream == NULL || end->stream == batch->stream)
+        return SHC_OK;
+    const int result = driver->cuStreamWaitEvent(batch->stream, end->tail, 0);
+    return result == SHC_CU_SUCCESS ? SHC_OK : shc_driver_fail(driver, result, "cuStreamWaitEvent");
 }
 
-/* Says "done" behind all that was enqueued, also when that was cut short: the watcher poisons until
- * it reads this. */
-static enum shc_status finish(const struct letter *letter)
+/* Says "done" behind all of the message that was enqueued, also when that was cut short: the watcher
+ * poisons until it reads this. */
+static enum shc_status finish(const struct batch *batch, struct letter *letter)
 {
-    struct shc_cuda_comm *comm = letter->comm;
+    struct shc_cuda_comm *comm = batch->comm;
     struct shc_end *end = letter->end;
-    SHC_TRY(shc_timeline_signal(&comm->gpu, letter->stream,
+    letter->finished = true;
+    SHC_TRY(shc_timeline_signal(&comm->gpu, batch->stream,
                                 shc_host_device(&comm->host, &end->shm->done.word),
                                 letter->number));
-    const int result = comm->driver.cuEventRecord(end->tail, letter->stream);
+    const int result = comm->driver.cuEventRecord(end->tail, batch->stream);
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(&comm->driver, result, "cuEventRecord");
-    end->stream = letter->stream;
+    end->stream = batch->stream;
     return SHC_OK;
 }
 
-/* The message is published: from here on a failure is the group's. */
-static enum shc_status carry_out(struct letter *letter)
+static enum shc_status enqueue_piece(struct batch *batch, struct letter *letter, uint64_t piece)
 {
-    struct shc_cuda_comm *comm = letter->comm;
-    letter->copies.gate = shc_cu_pointer(gate_of(comm, letter->end));
-    letter->copies.count = 0;
-    const enum shc_status st = enqueue_pieces(letter);
+    struct shc_end *end = letter->end;
+    const size_t slot_bytes = shc_mail_slot_bytes(batch->comm->half_bytes, batch->comm->world);
+    const uint64_t from = (piece - letter->before - 1) * slot_bytes;
+    const bool first = piece == letter->before + 1, last = piece == letter->flight.last_round;
+    end->piece = piece;
+    if (first)
+        SHC_TRY(follow(batch, end));
+    SHC_TRY(wait_for_peer(batch, end, piece));
+    SHC_TRY(gate(batch, letter, piece, first));
+    SHC_TRY(copy(batch, letter, piece, from, shc_min_size(slot_bytes, letter->flat.bytes - from)));
+    SHC_TRY(tell(batch, end, piece));
+    return last ? finish(batch, letter) : SHC_OK;
+}
+
+/* ---- a part of a batch ---- */
+
+/* One step of every end that sends, or that receives. */
+static enum shc_status enqueue_side(struct batch *batch, uint64_t round, bool sends)
+{
+    for (struct letter *letter = first_of(batch); letter; letter = of_part(batch, letter + 1)) {
+        if (letter->end->sends != sends || round <= letter->behind)
+            continue;
+        const uint64_t piece = letter->before + round - letter->behind;
+        if (piece <= letter->flight.last_round)
+            SHC_TRY(enqueue_piece(batch, letter, piece));
+    }
+    return SHC_OK;
+}
+
+static enum shc_status enqueue_rounds(struct batch *batch)
+{
+    SHC_TRY(shc_watch_look(batch->comm)); /* has a peer left? */
+    for (uint64_t round = 1; round <= batch->rounds; round++) {
+        SHC_TRY(enqueue_side(batch, round, true));
+        SHC_TRY(enqueue_side(batch, round, false));
+    }
+    return SHC_OK;
+}
+
+/* The messages are published: from here on a failure is the group's. */
+static enum shc_status carry_out(struct batch *batch)
+{
+    const enum shc_status st = enqueue_rounds(batch);
     if (st != SHC_OK)
-        (void)!shc_watch_fail(comm, st, shc_cuda_failure());
-    const enum shc_status finished = finish(letter);
-    if (finished != SHC_OK)
-        return shc_watch_fail(comm, finished, shc_cuda_failure()); /* the first failure stands */
-    return st == SHC_OK ? SHC_OK : shc_watch_verdicts(comm);
+        (void)!shc_watch_fail(batch->comm, st, shc_cuda_failure());
+    for (struct letter *letter = first_of(batch); letter; letter = of_part(batch, letter + 1))
+        if (!letter->finished && finish(batch, letter) != SHC_OK)
+            break; /* the driver does nothing more */
+    /* The first failure stands. */
+    return shc_watch_verdicts(batch->comm);
 }
 
 /* pre: nobody reads this message's record: has_room(). */
@@ -264,18 +332,44 @@ static bool has_room(const struct shc_cuda_comm *comm, const struct shc_end *end
            (!end->sends || shc_end_reached(comm, end) >= old->last_round);
 }
 
-/* The end's next number, when there is a record for it. Others may enqueue meanwhile. */
-static enum shc_status reserve(struct letter *letter)
+/* The part's messages follow what their ends have; true: there is a record for each. */
+static bool lay_out(struct batch *batch)
 {
-    struct shc_cuda_comm *comm = letter->comm;
+    const struct shc_cuda_comm *comm = batch->comm;
+    const size_t slot_bytes = shc_mail_slot_bytes(comm->half_bytes, comm->world);
+    struct letter *letter;
+    for (letter = first_of(batch); letter; letter = of_part(batch, letter + 1)) {
+        letter->end->next_number = letter->end->sequence; /* only who holds the lock writes it */
+        letter->end->next_piece = letter->end->piece;
+    }
+    batch->rounds = 0;
+    for (letter = first_of(batch); letter; letter = of_part(batch, letter + 1)) {
+        struct shc_end *end = letter->end;
+        const uint64_t bytes = letter->flat.bytes;
+        letter->number = ++end->next_number;
+        letter->before = end->next_piece;
+        letter->behind = letter->before - end->piece;
+        end->next_piece += bytes == 0 ? 1 : (bytes + slot_bytes - 1) / slot_bytes;
+        letter->flight.last_round = end->next_piece;
+        if (batch->rounds < end->next_piece - end->piece)
+            batch->rounds = end->next_piece - end->piece;
+        if (!has_room(comm, end, letter->number))
+            return false;
+    }
+    return true;
+}
+
+/* The part's numbers, when there are records for them. Others may enqueue meanwhile. */
+static enum shc_status reserve(struct batch *batch)
+{
+    struct shc_cuda_comm *comm = batch->comm;
     uint64_t pause_ns = 0;
     for (;;) {
-        letter->number = letter->end->sequence + 1; /* only who holds the mail's lock writes it */
         SHC_TRY(shc_work_check_open(comm));
         SHC_TRY(shc_watch_look(comm));
-        if (has_room(comm, letter->end, letter->number))
+        if (lay_out(batch))
             return SHC_OK;
-        if (shc_clock_ns() >= letter->flight.deadline_ns)
+        if (shc_clock_ns() >= batch->deadline_ns)
             return shc_watch_fail(comm, SHC_ERR_TIMEOUT,
                                   "Timed out waiting for the message 64 before this one");
         pthread_mutex_unlock(&comm->mail.lock);
@@ -284,46 +378,94 @@ static enum shc_status reserve(struct letter *letter)
     }
 }
 
-/* pre: the mail's lock; the GPU is entered. */
-static enum shc_status enqueue(struct letter *letter, const struct shc_op *op,
-                               const struct shc_demand *demand)
+static enum shc_status enqueue_part(struct batch *batch)
 {
-    struct shc_cuda_comm *comm = letter->comm;
+    SHC_TRY(reserve(batch));
+    for (struct letter *letter = first_of(batch); letter; letter = of_part(batch, letter + 1)) {
+        publish(letter);
+        shc_mail_begin(batch->comm, letter->end, &letter->flight);
+    }
+    return carry_out(batch);
+}
+
+/* ---- a batch ---- */
+
+/* What can be wrong with a message on this rank alone. */
+static enum shc_status check(const struct batch *batch, const struct shc_op *op,
+                             struct letter *letter)
+{
+    const struct shc_cuda_comm *comm = batch->comm;
+    struct shc_demand demand;
+    SHC_TRY(shc_demand_make(op, comm->rank, comm->world, &demand));
+    SHC_TRY(shc_placement_check(&comm->gpu, &demand));
+    letter->flat = op->kind == SHC_SEND ? demand.in : demand.out;
+    letter->flight.begun_ns = shc_clock_ns();
+    letter->flight.deadline_ns = shc_deadline_after(
+        letter->flight.begun_ns, demand.timeout_ns ? demand.timeout_ns : comm->timeout_ns);
+    memcpy(letter->flight.call, demand.call, sizeof letter->flight.call);
+    return SHC_OK;
+}
+
+/* Checks all before anything is enqueued. pre: the GPU is entered. */
+static enum shc_status prepare(struct batch *batch)
+{
+    const struct shc_driver *driver = &batch->comm->driver;
+    int seen[2][SHC_MAX_WORLD] = {{0}}; /* messages of each end */
     uint64_t capture;
-    SHC_TRY(shc_placement_check(&comm->gpu, demand));
-    SHC_TRY(shc_capture_of(&comm->driver, letter->stream, &capture));
+    batch->deadline_ns = UINT64_MAX;
+    for (int i = 0; i < batch->count; i++) {
+        const struct shc_op *op = &batch->ops[i];
+        struct letter *letter = &batch->letters[i];
+        SHC_TRY(check(batch, op, letter));
+        letter->part = seen[op->kind == SHC_SEND][op->peer]++ / SHC_RECORDS;
+        if (batch->parts <= letter->part)
+            batch->parts = letter->part + 1;
+        if (batch->deadline_ns > letter->flight.deadline_ns)
+            batch->deadline_ns = letter->flight.deadline_ns;
+    }
+    SHC_TRY(shc_capture_of(driver, batch->stream, &capture));
     if (capture != 0) /* it would send the same piece number with every replay */
         return shc_cuda_fail(SHC_ERR_UNSUPPORTED,
                              "%s: not offered while a CUDA graph is captured; call it beside the "
                              "graph",
-                             shc_op_kind_name(op->kind));
-    SHC_TRY(make_end(comm, op->kind == SHC_SEND, op->peer, &letter->end));
-    SHC_TRY(reserve(letter));
-    const size_t slot_bytes = shc_mail_slot_bytes(comm->half_bytes, comm->world);
-    const uint64_t bytes = letter->flat->bytes;
-    letter->flight.last_round =
-        letter->end->piece + (bytes == 0 ? 1 : (bytes + slot_bytes - 1) / slot_bytes);
-    publish(letter);
-    shc_mail_begin(comm, letter->end, &letter->flight);
-    return carry_out(letter);
+                             shc_op_kind_name(batch->ops[0].kind));
+    return SHC_OK;
 }
 
-enum shc_status shc_mail_enqueue(struct shc_cuda_comm *comm, const struct shc_op *op, void *stream)
+/* pre: the mail's lock; the GPU is entered. */
+static enum shc_status enqueue(struct batch *batch)
 {
-    struct shc_demand demand;
-    struct letter letter = {.comm = comm, .stream = stream};
-    SHC_TRY(shc_demand_make(op, comm->rank, comm->world, &demand));
-    letter.flat = op->kind == SHC_SEND ? &demand.in : &demand.out;
-    letter.flight.begun_ns = shc_clock_ns();
-    letter.flight.deadline_ns = shc_deadline_after(
-        letter.flight.begun_ns, demand.timeout_ns ? demand.timeout_ns : comm->timeout_ns);
-    memcpy(letter.flight.call, demand.call, sizeof letter.flight.call);
-    pthread_mutex_lock(&comm->mail.lock);
+    for (int i = 0; i < batch->count; i++) {
+        const struct shc_op *op = &batch->ops[i];
+        SHC_TRY(make_end(batch->comm, op->kind == SHC_SEND, op->peer, &batch->letters[i].end));
+    }
+    for (batch->part = 0; batch->part < batch->parts; batch->part++)
+        SHC_TRY(enqueue_part(batch));
+    return SHC_OK;
+}
+
+enum shc_status shc_mail_enqueue(struct shc_cuda_comm *comm, const struct shc_op *ops, int count,
+                                 void *stream)
+{
+    struct letter one = {0}, *many = NULL;
+    struct batch batch = {
+        .comm = comm, .stream = stream, .ops = ops, .letters = &one, .count = count};
+    if (count > 1) {
+        many = calloc((size_t)count, sizeof *many);
+        if (many == NULL)
+            return shc_cuda_fail(SHC_ERR_NOMEM, "out of memory");
+        batch.letters = many;
+    }
     enum shc_status st = shc_gpu_enter(&comm->gpu);
     if (st == SHC_OK) {
-        st = enqueue(&letter, op, &demand);
+        st = prepare(&batch);
+        if (st == SHC_OK) {
+            pthread_mutex_lock(&comm->mail.lock);
+            st = enqueue(&batch);
+            pthread_mutex_unlock(&comm->mail.lock);
+        }
         shc_gpu_leave(&comm->gpu);
     }
-    pthread_mutex_unlock(&comm->mail.lock);
+    free(many);
     return st;
 }

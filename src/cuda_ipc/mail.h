@@ -23,8 +23,9 @@ struct shc_end {
     struct shc_end_shm *shm;
 
     /* Guarded by the mail's lock. */
-    uint64_t piece;            /* the newest that is enqueued; they count up for ever */
-    struct shc_cu_event *tail; /* behind the newest message ... */
+    uint64_t piece;                   /* the newest that is enqueued; they count up for ever */
+    uint64_t next_number, next_piece; /* the newest of a batch that is laid out */
+    struct shc_cu_event *tail;        /* behind the newest message ... */
     struct shc_cu_stream *stream;
 
     /* Guarded by the group's state_lock. */
@@ -48,9 +49,10 @@ SHC_INLINE size_t shc_mail_gates_bytes(int world)
 
 /* ---- mail.c ---- */
 
-/* pre: op->kind is SHC_SEND or SHC_RECV; the group is this process's. */
-SHC_NODISCARD enum shc_status shc_mail_enqueue(struct shc_cuda_comm *comm, const struct shc_op *op,
-                                               void *stream);
+/* One message, or several as a batch. pre: each is SHC_SEND or SHC_RECV, and there is one; the group
+ * is this process's. */
+SHC_NODISCARD enum shc_status shc_mail_enqueue(struct shc_cuda_comm *comm, const struct shc_op *ops,
+                                               int count, void *stream);
 
 /* Has every piece been taken that this rank has sent? pre: the mail's lock. */
 bool shc_mail_is_taken(const struct shc_cuda_comm *comm);

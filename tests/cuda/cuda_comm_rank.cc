@@ -514,6 +514,12 @@ int run(const std::string &folder, int number, int world, const Settings &settin
         {"mail_leave", mail_leave},
         {"mail_endless", mail_endless},
         {"mail_poison", mail_poison},
+        {"batch_all", batch_all},
+        {"batch_many", batch_many},
+        {"batch_differ", batch_differ},
+        {"batch_endless", batch_endless},
+        {"batch_refuse", batch_refuse},
+        {"batch_broken", batch_broken},
     };
     prctl(PR_SET_PDEATHSIG, SIGKILL); // of a test that was ended
     Rank rank(folder, number, world, settings);

@@ -113,4 +113,12 @@ void mail_endless(Rank &rank); // until the group fails
 void mail_poison(Rank &rank);  // a wait that is ended, and a slow reader
 void mail_leave(Rank &rank);   // a sender that has gone when its message is received
 
+// Messages in batches (cuda_comm_batch.cc).
+void batch_all(Rank &rank);     // all to all, beside single calls
+void batch_many(Rank &rank);    // more on a channel than there are records
+void batch_differ(Rank &rank);  // one of many messages differs
+void batch_endless(Rank &rank); // until the group fails
+void batch_refuse(Rank &rank);  // one message is wrong on this rank alone
+void batch_broken(Rank &rank);  // the driver breaks off in the middle
+
 } // namespace shmcoll::test
