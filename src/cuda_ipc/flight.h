@@ -12,5 +12,6 @@
 struct shc_flight {
     uint64_t begun_ns, deadline_ns, late_ns;
     uint64_t last_round; /* a message's: its last piece */
+    const void *stream;  /* a message's */
     uint64_t call[SHC_RECORD_CALL_WORDS];
 };

@@ -399,6 +399,7 @@ static enum shc_status check(const struct batch *batch, const struct shc_op *op,
     SHC_TRY(shc_demand_make(op, comm->rank, comm->world, &demand));
     SHC_TRY(shc_placement_check(&comm->gpu, &demand));
     letter->flat = op->kind == SHC_SEND ? demand.in : demand.out;
+    letter->flight.stream = batch->stream;
     letter->flight.begun_ns = shc_clock_ns();
     letter->flight.deadline_ns = shc_deadline_after(
         letter->flight.begun_ns, demand.timeout_ns ? demand.timeout_ns : comm->timeout_ns);

@@ -7,6 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Beside so many streams that wait another one goes on, with the 8 hardware queues that a process has
+ * by preset (an H100). */
+#define WAITING_APART 5
+
 uint64_t shc_end_done(const struct shc_end *end)
 {
     /* acquire cuda/mail_done <- release in the device: the message is over for this rank. */
@@ -190,13 +194,41 @@ static void whom_text(const struct shc_cuda_comm *comm, const struct shc_end *en
                  end->sends ? "recv from" : "send to", (unsigned long long)called);
 }
 
+/* Do messages wait on so many streams that these may hold one another up? */
+static bool is_crowded(struct shc_cuda_comm *comm)
+{
+    const void *streams[WAITING_APART];
+    int count = 0;
+    bool crowded = false;
+    pthread_mutex_lock(&comm->state_lock);
+    for (int i = 0; i < comm->mail.count && !crowded; i++) {
+        const struct shc_end *end = comm->mail.used[i];
+        const uint64_t oldest = shc_end_done(end) + 1;
+        const void *stream = end->flights[oldest % SHC_RECORDS].stream;
+        int known = 0;
+        while (known < count && streams[known] != stream)
+            known++;
+        if (oldest > end->sequence || known < count)
+            continue;
+        crowded = count == WAITING_APART;
+        if (!crowded)
+            streams[count++] = stream;
+    }
+    pthread_mutex_unlock(&comm->state_lock);
+    return crowded;
+}
+
 static void say_late(struct shc_cuda_comm *comm, struct shc_end *end, uint64_t number,
                      uint64_t now_ns, uint64_t waited_ns, const char *call, const char *whom)
 {
-    char line[600];
+    char line[700];
+    const char *hint =
+        "; messages wait on more than 5 streams, which share hardware queues: use "
+        "batch_isend_irecv, or set CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA starts";
     snprintf(line, sizeof line,
-             "shmcoll: rank %d: %s on CUDA group \"%s\" has waited %.1f s for %s", comm->rank, call,
-             comm->name, (double)waited_ns / (double)SHC_NS_PER_S, whom);
+             "shmcoll: rank %d: %s on CUDA group \"%s\" has waited %.1f s for %s%s", comm->rank,
+             call, comm->name, (double)waited_ns / (double)SHC_NS_PER_S, whom,
+             is_crowded(comm) ? hint : "");
     shc_watch_say(comm, line);
     pthread_mutex_lock(&comm->state_lock);
     end->flights[number % SHC_RECORDS].late_ns = now_ns + waited_ns; /* 5 s, 10, 20, ... */

@@ -104,5 +104,21 @@ TEST(BatchDeath, EndsTheStreamAndIsNamedWhereverItComes)
     kill_at_random("batch_endless", kKnobs, [](Report &) {});
 }
 
+TEST(BatchLate, SaysThatManyStreamsHoldOneAnotherUp)
+{
+    auto reports = run(7, "scenario=batch_late");
+    expect_key(reports, "right", "yes");
+    EXPECT_HAS(reports[0], "said", "has waited 5.0 s for rank ");
+    EXPECT_HAS(reports[0], "said", "CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA starts");
+}
+
+TEST(BatchLate, SaysNothingOfStreamsWhereThereIsOne)
+{
+    auto reports = run(7, "scenario=batch_late batched=1");
+    expect_key(reports, "right", "yes");
+    EXPECT_HAS(reports[0], "said", "has waited 5.0 s for rank ");
+    EXPECT_EQ(reports[0]["said"].find("streams"), std::string::npos) << reports[0]["said"];
+}
+
 } // namespace
 } // namespace shmcoll::test

@@ -288,4 +288,29 @@ void batch_broken(Rank &rank)
     close_timed(rank);
 }
 
+// Rank 0 receives from all, each on a stream of its own or in a batch, and the others come late.
+void batch_late(Rank &rank)
+{
+    const auto n = static_cast<size_t>(rank.world);
+    Boxes in = boxes(rank, n, 64);
+    Batch batch;
+    bool right = true;
+    if (rank.rank != 0)
+        usleep(6000000);
+    for (int peer = 1; peer < rank.world && rank.rank == 0; peer++) {
+        Box &box = *in[static_cast<size_t>(peer)];
+        Call call = box.call(SHC_RECV, peer, kByte, 64);
+        if (rank.settings.number("batched", 0))
+            batch.add(call);
+        else
+            right = right && box.enqueue(call) == SHC_OK;
+    }
+    if (rank.rank != 0)
+        right = in[0]->enqueue(in[0]->call(SHC_SEND, 0, kByte, 64)) == SHC_OK && in[0]->sync();
+    right = right && batch.enqueue(rank, rank.streams[0]) == SHC_OK && rank.sync();
+    for (auto &box : in)
+        right = right && box->sync();
+    report("right", right && shc_cuda_comm_error(rank.cuda) == SHC_OK ? "yes" : shc_cuda_failure());
+}
+
 } // namespace shmcoll::test

@@ -520,6 +520,7 @@ int run(const std::string &folder, int number, int world, const Settings &settin
         {"batch_endless", batch_endless},
         {"batch_refuse", batch_refuse},
         {"batch_broken", batch_broken},
+        {"batch_late", batch_late},
     };
     prctl(PR_SET_PDEATHSIG, SIGKILL); // of a test that was ended
     Rank rank(folder, number, world, settings);

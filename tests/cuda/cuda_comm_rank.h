@@ -120,5 +120,6 @@ void batch_differ(Rank &rank);  // one of many messages differs
 void batch_endless(Rank &rank); // until the group fails
 void batch_refuse(Rank &rank);  // one message is wrong on this rank alone
 void batch_broken(Rank &rank);  // the driver breaks off in the middle
+void batch_late(Rank &rank);    // what is said of messages that wait
 
 } // namespace shmcoll::test
