@@ -27,6 +27,7 @@ struct Call {
     const char *title;                 // for the profiler, as is the next
     at::TensorList given = {};         // what the user gave, where that is not one of the lists
     std::function<void()> finish = {}; // see Flight
+    int count = 1;                     // op is the first of so many in a row, all messages
 
     // What a profile shows as inputs: an operation in place reads what it writes.
     at::TensorList shown() const

@@ -77,6 +77,13 @@ OwnStream newStream(c10::Device device)
 
 } // namespace
 
+bool CudaSide::isPossible()
+{
+    constexpr auto type = c10::DeviceType::CUDA;
+    return c10::impl::hasDeviceGuardImpl(type) &&
+           c10::impl::getDeviceGuardImpl(type)->deviceCount() > 0;
+}
+
 CudaSide::Gpu *CudaSide::find(c10::Device device)
 {
     std::lock_guard<std::mutex> guard(lock_);
@@ -110,7 +117,8 @@ CudaSide::Gpu &CudaSide::gpuOf(c10::Device device, const char *hint)
 {
     if (Gpu *found = find(device))
         return *found;
-    Gpu gpu{make(device, hint), std::make_unique<Lane>(newStream(device)), newStream(device), {}};
+    Gpu gpu{
+        make(device, hint), std::make_unique<Lane>(newStream(device)), newStream(device), {}, {}};
     std::lock_guard<std::mutex> guard(lock_);
     if (closed_) // while it was made
         shc_cuda_comm_close(gpu.group.get());
@@ -161,24 +169,81 @@ c10::intrusive_ptr<c10d::Work> CudaSide::run(const Call &call)
     return enqueue(gpu, *gpu.collectives, call, isCapturing(&gpu, device));
 }
 
-// A message that waits for room in its channel holds up no other channel, and no collective.
-c10::intrusive_ptr<c10d::Work> CudaSide::transfer(const Call &call, c10::Device device)
+void CudaSide::checkMessage(const Call &call, c10::Device device)
 {
     TORCH_CHECK_TYPE(call.op.peer != SHC_ANY_SOURCE, "shmcoll: ", call.title,
                      ": a CUDA tensor from any rank is not offered; name the sender, or receive "
                      "into a CPU tensor");
-    Gpu *gpu = find(device);
-    TORCH_CHECK_TYPE(!isCapturing(gpu, device), "shmcoll: ", call.title,
+    TORCH_CHECK_TYPE(!isCapturing(find(device), device), "shmcoll: ", call.title,
                      ": not offered while a CUDA graph is captured; call it beside the graph");
-    if (gpu == nullptr) {
-        std::lock_guard<std::mutex> guard(order_);
-        gpu = &gpuOf(device,
-                     " (in a group's first operation on CUDA tensors all its ranks meet, also "
-                     "where that is a message: let a collective come first)");
-    }
-    Lane &lane = laneOf(*gpu, call.op);
+}
+
+CudaSide::Gpu &CudaSide::gpuOfMessage(c10::Device device)
+{
+    if (Gpu *found = find(device))
+        return *found;
+    std::lock_guard<std::mutex> guard(order_);
+    return gpuOf(
+        device,
+        " (in a group's first operation on CUDA tensors all its ranks meet, also where that "
+        "is a message: let a collective come first)");
+}
+
+// A message that waits for room in its channel holds up no other channel, and no collective.
+c10::intrusive_ptr<c10d::Work> CudaSide::transfer(const Call &call, c10::Device device)
+{
+    checkMessage(call, device);
+    Gpu &gpu = gpuOfMessage(device);
+    Lane &lane = laneOf(gpu, call.op);
     std::lock_guard<std::mutex> guard(lane.order);
-    return enqueue(*gpu, lane, call, false);
+    return enqueue(gpu, lane, call, false);
+}
+
+void CudaSide::collect(const Call &call, Batch &batch)
+{
+    const c10::Device device = deviceOf(call);
+    const at::Tensor &tensor = call.shown().front();
+    TORCH_CHECK_VALUE(batch.messages.empty() || batch.messages.front().tensor.device() == device,
+                      "shmcoll: ", call.title, ": messages of one batch are on ",
+                      batch.messages.front().tensor.device(), " and on ", device);
+    c10::DeviceGuard onDevice(device);
+    GilRelease release;
+    checkMessage(call, device);
+    const c10::Stream current = currentStream(device);
+    if (std::find(batch.behind.begin(), batch.behind.end(), current) == batch.behind.end())
+        batch.behind.push_back(current);
+    batch.messages.push_back({tensor, call.op});
+}
+
+c10::intrusive_ptr<c10d::Work> CudaSide::run(const Batch &batch)
+{
+    const size_t count = batch.messages.size();
+    std::vector<TensorViews> views(count);
+    std::vector<shc_op> ops;
+    std::vector<at::Tensor> sent, received;
+    for (size_t i = 0; i < count; i++) {
+        const auto &[tensor, described] = batch.messages[i];
+        views[i].add(tensor, shc_op_kind_name(described.kind));
+        ops.push_back(described);
+        const bool sends = described.kind == SHC_SEND;
+        (sends ? ops[i].input : ops[i].output) = views[i].view();
+        (sends ? sent : received).push_back(tensor);
+    }
+    Call call{ops.front(), received, sent, true, c10d::OpType::COALESCED, "shmcoll:coalesced"};
+    call.count = static_cast<int>(count);
+    const c10::Device device = batch.messages.front().tensor.device();
+    c10::DeviceGuard onDevice(device);
+    GilRelease release;
+    checkMessage(call, device); // it may be another stream that is current now
+    Gpu &gpu = gpuOfMessage(device);
+    Lane &lane = count == 1 ? laneOf(gpu, call.op) : laneOfBatches(gpu);
+    std::lock_guard<std::mutex> guard(lane.order);
+    for (const c10::Stream &before : batch.behind) {
+        c10::Event called(device.type());
+        called.record(before);
+        called.block(lane.stream);
+    }
+    return enqueue(gpu, lane, call, false);
 }
 
 CudaSide::Lane &CudaSide::laneOf(Gpu &gpu, const shc_op &op)
@@ -189,6 +254,14 @@ CudaSide::Lane &CudaSide::laneOf(Gpu &gpu, const shc_op &op)
     if (found == gpu.ends.end())
         found = gpu.ends.try_emplace(key, newStream(gpu.collectives->stream.device())).first;
     return found->second;
+}
+
+CudaSide::Lane &CudaSide::laneOfBatches(Gpu &gpu)
+{
+    std::lock_guard<std::mutex> guard(lock_);
+    if (!gpu.batches)
+        gpu.batches = std::make_unique<Lane>(newStream(gpu.collectives->stream.device()));
+    return *gpu.batches;
 }
 
 // pre: the lane's order is held. On a stream of its own, behind what the current one has.
@@ -205,7 +278,9 @@ c10::intrusive_ptr<c10d::Work> CudaSide::enqueue(Gpu &gpu, Lane &lane, const Cal
     auto stash = std::make_shared<Stash>(device.type(), captured);
     stash->tensors = call.tensors();
     const shc_status status =
-        shc_cuda_comm_enqueue(gpu.group.get(), &call.op, nativeHandle(stream));
+        call.count > 1 ? shc_cuda_comm_enqueue_batch(gpu.group.get(), &call.op, call.count,
+                                                     nativeHandle(stream))
+                       : shc_cuda_comm_enqueue(gpu.group.get(), &call.op, nativeHandle(stream));
     if (status != SHC_OK && captured) { // a stream that is not joined again breaks the capture
         const std::string text = shc_cuda_error_text();
         stash->end.record(stream);

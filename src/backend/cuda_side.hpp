@@ -16,6 +16,16 @@ namespace shmcoll
 // A stream that is this side's alone; given back with the last who knows it.
 using OwnStream = std::shared_ptr<const c10::Stream>;
 
+// Messages that are enqueued together, all on one GPU.
+struct Batch {
+    struct Message {
+        at::Tensor tensor;
+        shc_op op; // but for the tensor
+    };
+    std::vector<Message> messages;
+    std::vector<c10::Stream> behind; // the streams that were current when they were called
+};
+
 class CudaSide
 {
   public:
@@ -25,11 +35,21 @@ class CudaSide
     {
     }
 
+    // Has this process a GPU that torch knows? (To ask starts the driver.)
+    static bool isPossible();
+
     // Enqueues the operation: behind what the current stream has, and, where that is synchronous,
     // before what it gets next (then there is no Work). The host does not wait for other ranks, but
     // for the first operation on a GPU, in which the ranks meet. Messages to one rank, or from one,
     // have a stream of their own: so they wait for no other, as their callers may expect.
     c10::intrusive_ptr<c10d::Work> run(const Call &call);
+
+    // Adds a message to a batch; nothing is enqueued. Refuses what run() would refuse.
+    void collect(const Call &call, Batch &batch);
+
+    // Enqueues the messages on one stream of the group's, interleaved so that they do not wait for
+    // one another's turn. pre: there is one.
+    c10::intrusive_ptr<c10d::Work> run(const Batch &batch);
 
     // Waits until the GPUs have done what was enqueued on their current streams, and all of the
     // group's own collectives.
@@ -60,13 +80,17 @@ class CudaSide
         OwnStream forked;                  // of asynchronous operations that are captured
         // Of messages: by the operation and the peer. Grows only.
         std::map<std::pair<shc_op_kind, int>, Lane> ends;
+        std::unique_ptr<Lane> batches; // made with the first
     };
     // hint: what is said behind the reason where there is no communicator.
     Gpu &gpuOf(c10::Device device, const char *hint = "");
     Gpu *find(c10::Device device);
     CudaGroup make(c10::Device device, const char *hint) const;
     std::vector<Gpu *> all();
+    Gpu &gpuOfMessage(c10::Device device);
     Lane &laneOf(Gpu &gpu, const shc_op &op);
+    Lane &laneOfBatches(Gpu &gpu);
+    void checkMessage(const Call &call, c10::Device device);
     c10::intrusive_ptr<c10d::Work> transfer(const Call &call, c10::Device device);
     c10::intrusive_ptr<c10d::Work> enqueue(Gpu &gpu, Lane &lane, const Call &call, bool captured);
     static bool isCapturing(const Gpu *gpu, c10::Device device);

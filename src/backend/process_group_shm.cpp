@@ -7,6 +7,7 @@
 #include "backend/sparse.hpp"
 
 #include <ATen/record_function.h>
+#include <cxxabi.h>
 
 namespace shmcoll
 {
@@ -47,6 +48,47 @@ void ProcessGroupShm::record(at::RecordFunction &event, const Call &call)
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::run(const Call &call)
+{
+    if (Section *section = sections_.current()) [[unlikely]]
+        return startInside(*section, call);
+    return start(call);
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::startInside(Section &section, const Call &call)
+{
+    const bool isMessage = call.op.kind == SHC_SEND || call.op.kind == SHC_RECV;
+    if (isMessage && call.isOnGpu()) {
+        cuda_.collect(call, section.batch);
+        return nullptr;
+    }
+    WorkPtr work;
+    try {
+        work = start(call);
+    } catch (...) {
+        if (!isMessage)
+            sections_.end(); // who leaves by this exception does not come to its end
+        throw;
+    }
+    if (work)
+        section.works.push_back(work);
+    return work;
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::endCoalescing()
+{
+    const std::unique_ptr<Section> section = sections_.end();
+    TORCH_CHECK_WITH(DistBackendError, section,
+                     "shmcoll: endCoalescing: there is no start, or a call since then has failed");
+    if (section->error)
+        std::rethrow_exception(section->error);
+    if (!section->batch.messages.empty())
+        section->works.push_back(cuda_.run(section->batch));
+    if (section->works.size() > 1)
+        return c10::make_intrusive<WorkAll>(rank_, section->works);
+    return section->works.empty() ? nullptr : section->works.front();
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
 {
     if (call.isOnGpu()) [[unlikely]]
         return cuda_.run(call);
@@ -425,14 +467,34 @@ void ProcessGroupShm::monitoredBarrier(const c10d::BarrierOptions &options, bool
     check(status);
 }
 
-// There are no options, so nobody says that the call is synchronous: the Work is always a real one.
+// What is refused in a section is refused at its end.
 ProcessGroupShm::WorkPtr ProcessGroupShm::transfer(shc_op_kind kind, Tensors &tensors, int peer,
                                                    int tag, c10d::OpType type, const char *title)
+{
+    Section *section = sections_.current();
+    if (section == nullptr) [[likely]]
+        return message(kind, tensors, peer, tag, type, title);
+    if (!section->error)
+        try {
+            return message(kind, tensors, peer, tag, type, title);
+        } catch (abi::__forced_unwind &) { // the thread is being ended
+            throw;
+        } catch (...) {
+            section->error = std::current_exception();
+        }
+    return nullptr;
+}
+
+// There are no options, so nobody says that the call is synchronous: the Work is always a real one.
+ProcessGroupShm::WorkPtr ProcessGroupShm::message(shc_op_kind kind, Tensors &tensors, int peer,
+                                                  int tag, c10d::OpType type, const char *title)
 {
     const char *name = shc_op_kind_name(kind);
     TORCH_CHECK_VALUE(tensors.size() == 1, "shmcoll: ", name, " takes one tensor, not ",
                       tensors.size());
     TORCH_CHECK_VALUE(tag >= 0, "shmcoll: ", name, ": tag ", tag, "; tags begin at 0");
+    TORCH_CHECK_VALUE(type != c10d::OpType::RECV || peer >= 0, "shmcoll: recv: the peer ", peer,
+                      " is not a rank");
     TensorViews views(tensors, name);
     shc_op op = describe(kind, c10d::kUnsetTimeout);
     setDtype(op, tensors[0].scalar_type());
@@ -451,7 +513,6 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::send(Tensors &tensors, int peer, int t
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::recv(Tensors &tensors, int peer, int tag)
 {
-    TORCH_CHECK_VALUE(peer >= 0, "shmcoll: recv: the peer ", peer, " is not a rank");
     return transfer(SHC_RECV, tensors, peer, tag, c10d::OpType::RECV, "shmcoll:recv");
 }
 

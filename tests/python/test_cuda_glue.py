@@ -381,6 +381,152 @@ def test_ends_that_call_otherwise_both_raise() -> None:
         assert left == [1.0] * 4, "memory of the user has changed"
 
 
+# ---- batches ----
+
+
+def batch_of_all(me: int, world: int, counts: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
+    """Two messages from each rank to each other one: calls, and what is received beside what should."""
+    calls, found = [], []
+    for step in range(1, world):
+        to, of = (me + step) % world, (me - step) % world
+        for k, count in enumerate(counts):
+            sent = gpu(values(10 * me + to + k, count))
+            got = gpu(torch.zeros(count))
+            calls.append(dist.P2POp(dist.isend, sent, to, tag=k))
+            calls.append(dist.P2POp(dist.irecv, got, of, tag=k))
+            found.append((got, values(10 * of + me + k, count)))
+    return calls, found
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("order", ["receives", "sends", "mixed"])
+def test_a_batch_of_all_to_all_is_one_work_on_one_stream(order: str, world: int) -> None:
+    def body(rank: Rank, cuda: Any) -> list[str]:
+        meet(rank, cuda)
+        # Larger than finds room: several pieces of 2 MiB or less.
+        calls, found = batch_of_all(rank.rank, world, (7, 2_000_003))
+        if order != "mixed":
+            calls.sort(key=lambda call: (call.op is dist.isend) == (order == "receives"))
+        works = dist.batch_isend_irecv(calls)
+        assert len(works) == 1
+        works[0].wait()
+        for got, want in found:
+            assert torch.equal(got.cpu(), want)
+        assert len(works[0].result()) == len(found)
+        return shmcoll.describe()["cuda:0.messages"]
+
+    assert on_ranks(world, body) == [str(4 * (world - 1))] * world
+
+
+def test_a_batch_meets_single_calls() -> None:
+    def body(rank: Rank, cuda: Any) -> None:
+        meet(rank, cuda)
+        calls, found = batch_of_all(rank.rank, 2, (2_000_003, 5))
+        if rank.rank == 0:
+            works = dist.batch_isend_irecv(calls)
+        else:
+            works = [call.op(call.tensor, call.peer, tag=call.tag) for call in calls]
+        for work in works:
+            work.wait()
+        for got, want in found:
+            assert torch.equal(got.cpu(), want)
+
+    on_ranks(2, body)
+
+
+def test_a_batch_that_is_refused_sends_nothing_and_the_group_goes_on() -> None:
+    """Collectives, too: torch leaves a section open that an exception leaves."""
+
+    def body(rank: Rank, cuda: Any) -> tuple[str, list[float], list[float]]:
+        meet(rank, cuda)
+        peer, t, got = 1 - rank.rank, gpu(torch.ones(4)), gpu(torch.zeros(4))
+        skewed = gpu(torch.ones(4, 4)).t()
+        good = [dist.P2POp(dist.isend, t, peer), dist.P2POp(dist.irecv, got, peer)]
+        with pytest.raises(TypeError, match="not contiguous"):
+            dist.batch_isend_irecv([*good, dist.P2POp(dist.isend, skewed, peer)])
+        with pytest.raises(ValueError, match="tags begin at 0"):
+            dist.batch_isend_irecv([*good, dist.P2POp(dist.isend, t, peer, tag=-1)])
+        with Capture(cuda), pytest.raises(TypeError, match="send: not offered while"):
+            dist.batch_isend_irecv(good)
+        sent = shmcoll.describe()["cuda:0.messages"]
+        dist.all_reduce(t)
+        dist.batch_isend_irecv(good)[0].wait()
+        return sent, t.cpu().tolist(), got.cpu().tolist()
+
+    assert on_ranks(2, body) == [("0", [2.0] * 4, [2.0] * 4)] * 2
+
+
+def test_a_batch_has_cpu_tensors_and_collectives_beside_its_messages() -> None:
+    def body(rank: Rank, cuda: Any) -> None:
+        meet(rank, cuda)
+        peer, group = 1 - rank.rank, dist.group.WORLD
+        mine, got = gpu(torch.full((9,), 1.0 + rank.rank)), gpu(torch.zeros(9))
+        cpu, cpu_got = torch.full((50_000,), 5.0 + rank.rank), torch.zeros(50_000)
+        summed, shared = gpu(torch.ones(3)), torch.full((3,), float(rank.rank))
+        manager = dist.distributed_c10d._coalescing_manager(group, mine.device, async_ops=True)
+        with manager as section:
+            dist.irecv(got, peer)
+            dist.irecv(cpu_got, peer)
+            dist.isend(cpu, peer)
+            dist.isend(mine, peer)
+            dist.broadcast(shared, src=1, async_op=True)
+            dist.all_reduce(summed)  # torch keeps it for the end, and one kind only
+        (work,) = section.works
+        assert work.wait(seconds(30)) and work.is_completed() and work.is_success()
+        section.wait()
+        assert got.cpu().tolist() == [2.0 - rank.rank] * 9
+        assert torch.all(cpu_got == 6 - rank.rank)
+        assert shared.tolist() == [1.0] * 3
+        assert summed.cpu().tolist() == [2.0] * 3
+        assert len(work.get_future().wait()) == len(work.result()) == 4
+
+    on_ranks(2, body)
+
+
+def test_a_batch_is_behind_the_streams_that_its_messages_were_called_on() -> None:
+    """Slow streams: each step takes 20 ms, so an order that nobody keeps shows."""
+
+    def body(rank: Rank, cuda: Any) -> list[list[float]]:
+        meet(rank, cuda)
+        group, peer = dist.group.WORLD, 1 - rank.rank
+        sent = [gpu(torch.zeros(1 << 16)) for _ in range(2)]
+        got = [gpu(torch.zeros(1 << 16)) for _ in range(2)]
+        streams = [cuda.new_stream(0) for _ in range(2)]
+        manager = dist.distributed_c10d._coalescing_manager(
+            group, torch.device("cuda:0"), async_ops=True
+        )
+        with manager as section:
+            for k, stream in enumerate(streams):
+                cuda.set_stream(stream, 0)
+                sent[k].copy_(torch.full((1 << 16,), 3.0 + k))
+                dist.isend(sent[k], peer)
+                dist.irecv(got[k], peer)
+            cuda.set_stream(streams[1], 0)
+        section.wait()
+        return [one.cpu().unique().tolist() for one in got]
+
+    assert on_ranks(2, body, "slow_us=20000") == [[[3.0], [4.0]]] * 2
+
+
+def test_a_batch_whose_peer_dies_ends_and_names_it() -> None:
+    def body(rank: Rank) -> str:
+        cuda = faketorch.enter()
+        rank.init()
+        meet(rank, cuda)
+        if rank.rank == 1:
+            os._exit(3)
+        calls, _ = batch_of_all(rank.rank, rank.world, (2_000_003,))
+        with pytest.raises(dist.DistBackendError) as raised:
+            for work in dist.batch_isend_irecv(calls):
+                work.wait(seconds(20))
+        cuda.synchronize(0)  # no stream waits for ever
+        return str(raised.value)
+
+    *survivors, _ = sorted(outcomes(3, body), key=lambda outcome: not outcome.ok)
+    for survivor in survivors:
+        assert survivor.ok and "rank 1" in survivor.value, survivor
+
+
 # ---- Work ----
 
 

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// What torch calls coalescing: calls between startCoalescing() and endCoalescing(), as
+// batch_isend_irecv makes them. Messages of CUDA tensors are collected, and enqueued at the end as
+// one batch; all else begins when it is called. The end has one Work for all of them.
+
+#include "backend/cuda_side.hpp"
+
+#include <atomic>
+#include <thread>
+
+namespace shmcoll
+{
+
+// The calls of one thread since its start.
+struct Section {
+    std::vector<c10::intrusive_ptr<c10d::Work>> works; // of what has begun
+    Batch batch;
+    // Of the first message that was refused: no later one begins, and the end raises it. An exception
+    // between start and end would leave torch with a group whose collectives do nothing (its
+    // _coalescing_manager notes the section, and does not clean up).
+    std::exception_ptr error;
+};
+
+// Sections of a group: one for each thread that has one open.
+class Sections
+{
+  public:
+    // Anew, where this thread has left one open.
+    void begin();
+
+    // The calling thread's; null: there is none.
+    Section *current() { return open_ == 0 ? nullptr : find(); }
+
+    // Takes the calling thread's away; null: there is none.
+    std::unique_ptr<Section> end();
+
+  private:
+    Section *find();
+
+    std::atomic<int> open_{0}; // most calls look here alone
+    std::mutex lock_;          // guards what follows; a section is used by its thread alone
+    std::map<std::thread::id, std::unique_ptr<Section>> sections_;
+};
+
+// Several works as one. Its tensors and its future are those of all of them, in order.
+class WorkAll : public c10d::Work
+{
+  public:
+    // pre: there is one, at least.
+    WorkAll(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
+        : Work(rank, c10d::OpType::COALESCED), works_(std::move(works))
+    {
+    }
+
+    bool isCompleted() override;
+    bool isSuccess() const override;
+    std::exception_ptr exception() const override; // the first
+    std::vector<at::Tensor> result() override;
+    // For one after the other, all in this time; raises the first error.
+    bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+    void synchronize() override { wait(); }
+#if SHMCOLL_TORCH_AT_LEAST(2, 9)
+    void blockCurrentStream() override;
+#endif
+    void abort() override
+    {
+        works_.front()->abort();
+    }
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+    uint64_t getSequencenumber() const override
+    {
+        return works_.back()->getSequencenumber();
+    }
+
+  private:
+    std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+    std::mutex lock_;
+    c10::intrusive_ptr<c10::ivalue::Future> future_; // guarded by it
+};
+
+} // namespace shmcoll
