@@ -61,6 +61,29 @@ def sends_first(team: Team) -> str:
     return exchange(team, own_streams=False)
 
 
+@case("messages: all ranks to all, one batch")
+def one_batch(team: Team) -> str:
+    """On one stream of each rank: so eight hardware queues are enough for it."""
+    others = [(team.me + step) % team.world for step in range(1, team.world)]
+    team.usable()  # in the first operation all meet
+    for turn in range(TURNS):
+        for count in COUNTS:
+            calls, got = [], {}
+            for peer in others:
+                value = float(team.me * 100 + peer * 10 + turn)
+                sent = torch.full((count,), value, device=team.device)
+                got[peer] = torch.zeros(count, device=team.device)
+                calls.append(dist.P2POp(dist.isend, sent, peer))
+                calls.append(dist.P2POp(dist.irecv, got[peer], peer))
+            calls.sort(key=lambda call: (call.op is dist.isend) == (turn % 2 == 1))
+            for work in dist.batch_isend_irecv(calls):
+                work.wait()
+            for peer, one in got.items():
+                if (one != peer * 100 + team.me * 10 + turn).any():
+                    return f"turn {turn}, {count} elements of rank {peer}: {one[0].item()}"
+    return team.usable()
+
+
 @case("messages: both ways, each on a stream of the caller's", cuda=True, waits=True)
 def many_streams(team: Team) -> str:
     return exchange(team, own_streams=True)
