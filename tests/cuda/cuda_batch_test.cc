@@ -40,6 +40,13 @@ TEST_P(Batches, OfAllRanksToAllNeedOneStreamEach)
         expect_right(3, "scenario=batch_all", "wrong", knobs);
 }
 
+// Single calls stand there (below).
+TEST_P(Batches, NeedOneHardwareQueue)
+{
+    for (const char *knobs : {"queues=1", "queues=2 delay_us=100"})
+        expect_right(kSlow ? 3 : 4, "scenario=batch_all", "wrong", knobs);
+}
+
 TEST_P(Batches, MeetSingleCallsThatHaveStreamsOfTheirOwn)
 {
     for (size_t world : {2, 3})
@@ -54,6 +61,17 @@ TEST_P(Batches, HaveMoreMessagesOfAChannelThanRecords)
 
 INSTANTIATE_TEST_SUITE_P(Ways, Batches, testing::ValuesIn(kWays),
                          [](const auto &way) { return way.param.name; });
+
+// What batches are for: receives in front of the sends that other ranks wait for.
+TEST(SingleCalls, StandWhereTheirStreamsShareHardwareQueues)
+{
+    auto reports = run(4, "scenario=mail_sweep meet=0 timeout_ms=2000", "queues=2");
+    for (Report &report : reports) {
+        EXPECT_EQ(report["end"], "exited 0") << all_of(report);
+        EXPECT_HAS(report, "what", "Timed out after 2.0");
+        EXPECT_NE(report["wrong"], "0") << all_of(report);
+    }
+}
 
 TEST(Batch, IsRefusedWholeForOneBadMessage)
 {

@@ -35,6 +35,7 @@ using FakeClock = std::map<shc_cu_stream *, uint64_t>;
 // Work in order, on a thread of its own.
 struct shc_cu_stream {
     int device = 0;
+    unsigned number = 0; // in order of creation
     std::mutex lock;
     std::condition_variable changed;
     std::deque<std::function<void()>> queue;
@@ -98,6 +99,7 @@ struct Knobs {
     bool lazy = false;                // a kernel that was not loaded before is not launched
     size_t memory_mib = 1 << 20;
     int delay_us = 0;              // a stream write or wait value is late by up to this
+    int queues = 0;                // a process's streams share so many, in turns; 0: none shares
     int call_us = 0;               // a call that enqueues a wait takes this long
     int slow_us = 0;               // every piece of a stream's work takes this long
     int unmap_us = 0;              // a call that unmaps memory comes back this much later

@@ -60,6 +60,7 @@ void set(Knobs &k, const std::string &key, const std::string &value)
         {"load", &k.load_result},
         {"delay_us", &k.delay_us},
         {"slow_us", &k.slow_us},
+        {"queues", &k.queues},
         {"call_us", &k.call_us},
         {"unmap_us", &k.unmap_us},
         {"kernel_ms", &k.kernel_ms},

@@ -8,6 +8,7 @@ extern "C" {
 }
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -216,6 +217,33 @@ void serve(shc_cu_stream *stream)
     stream->changed.notify_all();
 }
 
+// A hardware queue: what is in it is done in the order in which it was submitted, whatever streams
+// it is of.
+struct Hardware {
+    std::mutex lock;
+    std::condition_variable changed;
+    uint64_t submitted = 0, finished = 0;
+};
+
+std::function<void()> in_hardware_queue(const shc_cu_stream *stream, std::function<void()> work)
+{
+    if (knobs().queues == 0)
+        return work;
+    static Hardware *const all = new Hardware[static_cast<size_t>(knobs().queues)];
+    Hardware &queue = all[stream->number % static_cast<unsigned>(knobs().queues)];
+    std::lock_guard<std::mutex> guard(queue.lock);
+    return [&queue, turn = queue.submitted++, work = std::move(work)] {
+        {
+            std::unique_lock<std::mutex> waiting(queue.lock);
+            queue.changed.wait(waiting, [&] { return queue.finished == turn; });
+        }
+        work();
+        std::lock_guard<std::mutex> done(queue.lock);
+        queue.finished++;
+        queue.changed.notify_all();
+    };
+}
+
 int synchronize(shc_cu_stream *stream)
 {
     std::unique_lock<std::mutex> guard(stream->lock);
@@ -255,7 +283,7 @@ int submit_anywhere(shc_cu_stream *stream, const std::function<void()> &work)
     if (captured_work(stream, work, &result))
         return result;
     std::lock_guard<std::mutex> guard(stream->lock);
-    stream->queue.push_back(work);
+    stream->queue.push_back(in_hardware_queue(stream, work));
     stream->submitted++;
     stream->changed.notify_all();
     return SHC_CU_SUCCESS;
@@ -280,8 +308,10 @@ int cuStreamCreateWithPriority(shc_cu_stream **stream, unsigned flags, int)
         return SHC_CU_INVALID_CONTEXT;
     if ((flags & ~SHC_CU_STREAM_NON_BLOCKING) != 0)
         return SHC_CU_INVALID_VALUE;
+    static std::atomic<unsigned> streams_made{0};
     auto *made = new shc_cu_stream;
     made->device = current_device();
+    made->number = streams_made++;
     std::lock_guard<std::mutex> guard(streams().lock);
     streams().all.insert(made);
     made->thread = std::thread(serve, made);
