@@ -212,14 +212,13 @@ SHC_INLINE void measure(const struct shc_task *task, int world, struct layout *l
 SHC_INLINE void take_inline_and_packed(struct shc_task *task, int world,
                                        const struct layout *layout)
 {
-    for (int turn = 1; turn < world; turn++) {
-        const int peer = shc_seat_peer(task->seat, turn);
-        const char *block = packed_at(task, world, peer, layout->its_offset[peer]);
-        if (layout->way[peer] == STAGED)
+    for (int rank = 0; rank < world; rank++) {
+        const char *block = packed_at(task, world, rank, layout->its_offset[rank]);
+        if (rank == task->seat->rank || layout->way[rank] == STAGED)
             continue;
-        if (world == 2 && layout->way[peer] == INLINE)
-            block = shc_task_payload(task, peer) + NARROW_BYTES;
-        shc_buf_write(&task->out, layout->out_offset[peer], block, layout->its_bytes[peer]);
+        if (world == 2 && layout->way[rank] == INLINE)
+            block = shc_task_payload(task, rank) + NARROW_BYTES;
+        shc_buf_write(&task->out, layout->out_offset[rank], block, layout->its_bytes[rank]);
     }
 }
 
@@ -247,13 +246,12 @@ static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
 static void take_own(struct shc_task *task, struct shc_span chunk, char *const *slots)
 {
     const struct layout *layout = task->more;
-    for (int turn = 1; turn < task->seat->world_size; turn++) {
-        const int peer = shc_seat_peer(task->seat, turn);
-        struct shc_span block = {layout->its_offset[peer], layout->its_bytes[peer]};
+    for (int rank = 0; rank < task->seat->world_size; rank++) {
+        struct shc_span block = {layout->its_offset[rank], layout->its_bytes[rank]};
         struct shc_span mine = shc_plan_overlap(chunk, block);
-        if (layout->way[peer] == STAGED && mine.bytes > 0)
-            shc_buf_write(&task->out, layout->out_offset[peer] + (mine.offset - block.offset),
-                          slots[peer] + (mine.offset - chunk.offset), mine.bytes);
+        if (rank != task->seat->rank && layout->way[rank] == STAGED && mine.bytes > 0)
+            shc_buf_write(&task->out, layout->out_offset[rank] + (mine.offset - block.offset),
+                          slots[rank] + (mine.offset - chunk.offset), mine.bytes);
     }
 }
 

@@ -376,8 +376,9 @@ static void fill_cells(const struct shc_swap *swap, uint64_t k)
     struct shc_task *task = swap->task;
     const int me = task->seat->rank, world = task->seat->world_size;
     const uint32_t slot = (uint32_t)(k % task->arena->geometry.depth);
-    for (int turn = 1; turn < world; turn++) {
-        const int peer = shc_seat_peer(task->seat, turn);
+    for (int peer = 0; peer < world; peer++) {
+        if (peer == me)
+            continue;
         struct shc_span piece = swap->given(task, peer, k);
         char *cell = shc_exchange_write_cell(task->arena, me, peer, world, slot);
         shc_task_read(task, piece.offset, cell, piece.bytes);

@@ -31,11 +31,10 @@ static bool takes(const struct shc_task *task)
 
 static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
 {
-    for (int turn = 1; turn < task->seat->world_size; turn++) {
-        const int peer = shc_seat_peer(task->seat, turn);
-        shc_task_write(task, (size_t)peer * task->in.bytes + chunk.offset, slots[peer],
-                       chunk.bytes);
-    }
+    for (int rank = 0; rank < task->seat->world_size; rank++)
+        if (rank != task->seat->rank)
+            shc_task_write(task, (size_t)rank * task->in.bytes + chunk.offset, slots[rank],
+                           chunk.bytes);
 }
 
 /* That piece of this rank's own block; nothing to do where the input is that block. */

@@ -82,12 +82,11 @@ struct spread {
 static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
 {
     const struct spread *spread = task->more;
-    for (int turn = 1; turn < task->seat->world_size; turn++) {
-        const int peer = shc_seat_peer(task->seat, turn);
-        struct shc_span block = shc_blocks_at(spread->blocks, peer);
+    for (int rank = 0; rank < task->seat->world_size; rank++) {
+        struct shc_span block = shc_blocks_at(spread->blocks, rank);
         struct shc_span its = shc_plan_overlap(chunk, (struct shc_span){0, block.bytes});
-        if (!shc_blocks_packed(block.bytes, spread->skip))
-            shc_task_write(task, block.offset + its.offset, slots[peer], its.bytes);
+        if (rank != task->seat->rank && !shc_blocks_packed(block.bytes, spread->skip))
+            shc_task_write(task, block.offset + its.offset, slots[rank], its.bytes);
     }
 }
 
