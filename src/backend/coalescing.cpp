@@ -8,11 +8,25 @@ namespace shmcoll
 
 // ---- sections ----
 
+namespace
+{
+
+// A number that no other thread has had: the system's are used again, and a section that an ended thread
+// has left open is nobody's.
+uint64_t thisThread()
+{
+    static std::atomic<uint64_t> last{0};
+    thread_local const uint64_t mine = ++last;
+    return mine;
+}
+
+} // namespace
+
 void Sections::begin()
 {
     std::unique_ptr<Section> left; // behind the lock: a tensor may have Python behind it
     std::lock_guard<std::mutex> guard(lock_);
-    std::unique_ptr<Section> &mine = sections_[std::this_thread::get_id()];
+    std::unique_ptr<Section> &mine = sections_[thisThread()];
     left = std::exchange(mine, std::make_unique<Section>());
     open_ = static_cast<int>(sections_.size());
 }
@@ -20,14 +34,14 @@ void Sections::begin()
 Section *Sections::find()
 {
     std::lock_guard<std::mutex> guard(lock_);
-    auto found = sections_.find(std::this_thread::get_id());
+    auto found = sections_.find(thisThread());
     return found == sections_.end() ? nullptr : found->second.get();
 }
 
 std::unique_ptr<Section> Sections::end()
 {
     std::lock_guard<std::mutex> guard(lock_);
-    auto found = sections_.find(std::this_thread::get_id());
+    auto found = sections_.find(thisThread());
     if (found == sections_.end())
         return nullptr;
     std::unique_ptr<Section> mine = std::move(found->second);

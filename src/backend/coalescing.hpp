@@ -7,7 +7,9 @@
 #include "backend/cuda_side.hpp"
 
 #include <atomic>
-#include <thread>
+#include <exception>
+#include <map>
+#include <mutex>
 
 namespace shmcoll
 {
@@ -40,7 +42,25 @@ class Sections
 
     std::atomic<int> open_{0}; // most calls look here alone
     std::mutex lock_;          // guards what follows; a section is used by its thread alone
-    std::map<std::thread::id, std::unique_ptr<Section>> sections_;
+    std::map<uint64_t, std::unique_ptr<Section>> sections_; // by thisThread()
+};
+
+// In a call that torch makes behind a section's last one: where it is refused nobody comes to the end.
+class SectionsLastCall
+{
+  public:
+    explicit SectionsLastCall(Sections &sections) : sections_(sections) {}
+    ~SectionsLastCall()
+    {
+        if (std::uncaught_exceptions() > before_)
+            sections_.end();
+    }
+    SectionsLastCall(const SectionsLastCall &) = delete;
+    SectionsLastCall &operator=(const SectionsLastCall &) = delete;
+
+  private:
+    Sections &sections_;
+    const int before_ = std::uncaught_exceptions();
 };
 
 // Several works as one. Its tensors and its future are those of all of them, in order.

@@ -174,6 +174,7 @@ ProcessGroupShm::WorkPtr
 ProcessGroupShm::allreduce_coalesced(Tensors &tensors,
                                      const c10d::AllreduceCoalescedOptions &options)
 {
+    const SectionsLastCall guard(sections_);
     return reduceAll(tensors, options, c10d::OpType::ALLREDUCE_COALESCED,
                      "shmcoll:all_reduce_coalesced");
 }
@@ -240,6 +241,7 @@ ProcessGroupShm::WorkPtr
 ProcessGroupShm::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                  const c10d::AllgatherOptions &options)
 {
+    const SectionsLastCall guard(sections_);
     TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
                       "shmcoll: all_gather_into_tensor_coalesced: ", inputs.size(), " inputs, but ",
                       outputs.size(), " outputs");
@@ -369,6 +371,7 @@ ProcessGroupShm::WorkPtr
 ProcessGroupShm::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                  const c10d::ReduceScatterOptions &options)
 {
+    const SectionsLastCall guard(sections_);
     TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
                       "shmcoll: reduce_scatter_tensor_coalesced: ", inputs.size(), " inputs, but ",
                       outputs.size(), " outputs");

@@ -439,6 +439,56 @@ def test_a_refused_section_leaves_a_group_that_works() -> None:
     run(2, body)
 
 
+def test_a_section_ends_with_a_coalesced_collective_that_is_refused() -> None:
+    """torch calls these behind the last call of a section, and does not come to its end then."""
+
+    def body(rank: Rank) -> None:
+        rank.init()
+        group, cpu = dist.group.WORLD, torch.device("cpu")
+        manager, peer = dist.distributed_c10d._coalescing_manager, 1 - rank.rank
+        mixed = [torch.ones(2), torch.ones(2, dtype=torch.int32)]
+        with pytest.raises(TypeError):
+            with manager(group, cpu):
+                for tensor in mixed:
+                    dist.all_reduce(tensor)
+        with pytest.raises(ValueError, match="tags begin at 0"):
+            dist.isend(torch.ones(4), peer, tag=-1)
+        got = torch.zeros(4)
+        for work in (dist.isend(torch.ones(4), peer), dist.irecv(got, peer)):
+            work.wait()
+        assert got.tolist() == [1.0] * 4
+
+    run(2, body)
+
+
+def test_a_section_is_not_that_of_a_later_thread_of_the_same_name() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        peer, got = 1 - rank.rank, torch.zeros(4)
+
+        def leave_open() -> None:
+            backend._start_coalescing()
+            dist.isend(torch.ones(4), peer, tag=-1)
+
+        works: list[dist.Work | None] = []
+
+        def go_on() -> None:
+            works.append(dist.isend(torch.ones(4), peer))
+            works.append(dist.irecv(got, peer))
+
+        for action in (leave_open, go_on):  # the second has the first one's identifier, as a rule
+            thread = threading.Thread(target=action)
+            thread.start()
+            thread.join()
+        for work in works:
+            assert work is not None
+            work.wait()
+        assert got.tolist() == [1.0] * 4
+
+    run(2, body)
+
+
 def test_collectives_in_a_section_begin_in_order_and_are_waited_for() -> None:
     def body(rank: Rank) -> None:
         rank.init()
