@@ -29,7 +29,7 @@
 struct notice {
     uint32_t status; /* enum shc_status */
     uint32_t route;
-    uint64_t half_bytes;
+    uint64_t half_bytes;   /* as asked for */
     uint64_t record_bytes; /* a build with another layout is another version */
     uint64_t free_bytes;   /* of the GPU's memory */
     struct shc_control_address address;
@@ -382,7 +382,7 @@ enum shc_status shc_setup_make(struct shc_cuda_comm *comm, const char *library,
     making->config = config;
     making->deadline_ns = shc_deadline_after(shc_clock_ns(), comm->timeout_ns);
     making->mine.route = config->route;
-    making->mine.half_bytes = comm->half_bytes;
+    making->mine.half_bytes = config->half_bytes; /* what 0 means is chosen by all alike */
     making->mine.record_bytes = sizeof(struct shc_part_shm);
     making->control.listener = -1;
     for (int r = 0; r < SHC_MAX_WORLD; r++)

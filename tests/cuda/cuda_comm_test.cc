@@ -166,6 +166,7 @@ TEST(CudaComm, IsMadeByAllRanksOrNone)
     const std::pair<RankOptions, const char *> cases[] = {
         {{"", "route=host"}, "for route 0 and halves of 4096 bytes, rank 1 for route 2"},
         {{"", "half=8192"}, "halves of 4096 bytes, rank 1 for route 0 and 8192"},
+        {{"", "half=0"}, "halves of 4096 bytes, rank 1 for route 0 and 0 bytes"},
         {{"", "half=100"}, "rank 1: half_bytes 100: a multiple of 128"},
         {{"", "device=7"}, "rank 1: there is no GPU 7"},
         {{"without=shc_gate", ""}, "rank 1: the kernel shc_gate does not load"},
