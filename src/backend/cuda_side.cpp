@@ -287,10 +287,10 @@ c10::intrusive_ptr<c10d::Work> CudaSide::enqueue(Gpu &gpu, Lane &lane, const Cal
         stash->end.block(currentStream(device));
         throwStatus(status, text);
     }
-    checkCuda(status);
-    if (!captured)
-        lane.stashes.push_back(stash); // from here on the stream uses the tensors
+    if (!captured) // the stream may use the tensors, also where a part was enqueued and then all failed
+        lane.stashes.push_back(stash);
     stash->end.record(stream);
+    checkCuda(status);
     return c10::make_intrusive<WorkCuda>(gpu.group, rank_, call, stream, std::move(stash),
                                          ++sequence_);
 }

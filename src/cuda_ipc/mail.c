@@ -260,8 +260,7 @@ static enum shc_status carry_out(struct batch *batch)
     for (struct letter *letter = first_of(batch); letter; letter = of_part(batch, letter + 1))
         if (!letter->finished && finish(batch, letter) != SHC_OK)
             break; /* the driver does nothing more */
-    /* The first failure stands. */
-    return shc_watch_verdicts(batch->comm);
+    return st == SHC_OK ? SHC_OK : shc_watch_verdicts(batch->comm); /* the first failure stands */
 }
 
 /* pre: nobody reads this message's record: has_room(). */
