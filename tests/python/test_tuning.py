@@ -59,6 +59,52 @@ def test_the_variable_holds_unless_a_group_has_its_own(tmp_path: Path) -> None:
     assert run(2, body) == [seen] * 2
 
 
+SLICED = "all_reduce.inline=0,all_reduce.sliced_from={0},all_reduce.sliced_from_crowded={0}"
+SUMS: list[tuple[torch.dtype, Any]] = [
+    (torch.float32, dist.ReduceOp.SUM),
+    (torch.float32, dist._make_nccl_premul_sum(0.3)),
+    (torch.float16, dist.ReduceOp.AVG),
+    (torch.bfloat16, dist.ReduceOp.SUM),
+    (torch.int8, dist.ReduceOp.PRODUCT),
+    (torch.float64, dist.ReduceOp.MIN),
+    (torch.complex128, dist.ReduceOp.SUM),
+]
+
+
+def test_sums_by_slices_have_the_bits_of_whole_ones() -> None:
+    """Of all layouts, and with a factor of each rank's own."""
+
+    def body(rank: Rank) -> int:
+        rank.init()
+        sliced, whole = [
+            dist.new_group(pg_options=shmcoll.Options(tuning=SLICED.format(value)))
+            for value in ("0", "never")
+        ]
+        torch.manual_seed(rank.rank)
+        different = 0
+        for dtype, op in SUMS:
+            if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT):
+                op = op if op == dist.ReduceOp.MIN else dist._make_nccl_premul_sum(0.3 + rank.rank)
+            for count in (1, 3, 65, 500):
+                given = (torch.randn(2 * count, dtype=torch.float64) * 10).to(dtype)
+                for make in (
+                    lambda t: [t[:count].clone()],
+                    lambda t: [t.clone()[::2]],
+                    lambda t: [t[: count // 2].clone(), t[count:].clone()],
+                ):
+                    one, two = make(given), make(given)
+                    for tensors, group in ((one, sliced), (two, whole)):
+                        if len(tensors) == 1:
+                            dist.all_reduce(tensors[0], op=op, group=group)
+                        else:
+                            dist.all_reduce_coalesced(tensors, op=op, group=group)
+                    different += sum(not torch.equal(a, b) for a, b in zip(one, two))
+                    different += sum(not torch.isfinite(a).all() for a in one)
+        return different
+
+    assert run(3, body) == [0] * 3
+
+
 def test_a_group_that_is_split_off_has_the_tuning_of_its_parent() -> None:
     def body(rank: Rank) -> str:
         rank.init(pg_options=shmcoll.Options(tuning="turn=8k"))
