@@ -59,6 +59,11 @@ TEST_P(Batches, HaveMoreMessagesOfAChannelThanRecords)
         expect_right(world, "scenario=batch_many", "right", "");
 }
 
+TEST_P(Batches, LetOtherThreadsSendWhileTheyWaitForRecords)
+{
+    expect_right(2, "scenario=batch_beside", "right", "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Ways, Batches, testing::ValuesIn(kWays),
                          [](const auto &way) { return way.param.name; });
 

@@ -5,6 +5,7 @@
 #include "tests/cuda/graphs.h"
 
 #include <atomic>
+#include <thread>
 
 namespace shmcoll::test
 {
@@ -162,6 +163,49 @@ void batch_many(Rank &rank)
                  shc_cuda_comm_error(rank.cuda) == SHC_OK;
     for (uint64_t i = 0; i < kMessages; i++)
         right = right && in[i]->holds(letter(last, rank.rank, i, bytes));
+    report("right", right ? "yes" : shc_cuda_failure());
+}
+
+// A batch waits for records while another thread sends on the same channel: it takes its numbers anew.
+void batch_beside(Rank &rank)
+{
+    constexpr uint64_t kMessages = 2 * SHC_RECORDS + 30, kSingle = 40;
+    const size_t bytes = 96;
+    const Bytes all_alike = letter(0, 1, 0, bytes);
+    Boxes boxes_used = boxes(rank, kMessages + kSingle, bytes);
+    bool right = true;
+    if (rank.rank == 0) {
+        Batch batch;
+        for (auto &box : boxes_used)
+            box->put(all_alike);
+        for (uint64_t i = 0; i < kMessages; i++)
+            batch.add(boxes_used[i]->call(SHC_SEND, 1, kByte, bytes));
+        std::atomic<bool> singles_right{true};
+        std::thread singles([&] {
+            rank.driver.cuCtxPushCurrent(rank.gpu.context);
+            for (uint64_t i = 0; i < kSingle; i++) {
+                Box &box = *boxes_used[kMessages + i];
+                if (box.enqueue(box.call(SHC_SEND, 1, kByte, bytes)) != SHC_OK)
+                    singles_right = false;
+                usleep(1000);
+            }
+        });
+        right = batch.enqueue(rank, rank.streams[0]) == SHC_OK;
+        singles.join();
+        right = right && singles_right;
+    } else {
+        usleep(20000); // the records are used up
+        for (auto &box : boxes_used) {
+            box->clear(bytes);
+            Call call = box->call(SHC_RECV, 0, kByte, bytes);
+            right =
+                right && shc_cuda_comm_enqueue(rank.cuda, call.ready(), rank.streams[0]) == SHC_OK;
+            usleep(500);
+        }
+    }
+    right = rank.sync() && right && shc_cuda_comm_error(rank.cuda) == SHC_OK;
+    for (auto &box : boxes_used)
+        right = right && box->sync() && (rank.rank == 0 || box->holds(all_alike));
     report("right", right ? "yes" : shc_cuda_failure());
 }
 

@@ -516,6 +516,7 @@ int run(const std::string &folder, int number, int world, const Settings &settin
         {"mail_poison", mail_poison},
         {"batch_all", batch_all},
         {"batch_many", batch_many},
+        {"batch_beside", batch_beside},
         {"batch_differ", batch_differ},
         {"batch_endless", batch_endless},
         {"batch_refuse", batch_refuse},

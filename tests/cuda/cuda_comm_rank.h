@@ -116,6 +116,7 @@ void mail_leave(Rank &rank);   // a sender that has gone when its message is rec
 // Messages in batches (cuda_comm_batch.cc).
 void batch_all(Rank &rank);     // all to all, beside single calls
 void batch_many(Rank &rank);    // more on a channel than there are records
+void batch_beside(Rank &rank);  // likewise, while another thread sends on it
 void batch_differ(Rank &rank);  // one of many messages differs
 void batch_endless(Rank &rank); // until the group fails
 void batch_refuse(Rank &rank);  // one message is wrong on this rank alone
