@@ -413,6 +413,41 @@ def test_a_busy_machine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "WARNING: the rounds of a row vary by " in capsys.readouterr().out
 
 
+def in_mode(report: Report, *speeds: float) -> Report:
+    """The same run, had its rounds by turns found lines of another rank to come so fast."""
+
+    def placed(row: Row) -> Row:
+        if row.point.op != "all_reduce":
+            return row
+        rounds = len(row.cells["shmcoll"].rounds)
+        return dataclasses.replace(
+            row, exchange_gbs=[speeds[i % len(speeds)] for i in range(rounds)]
+        )
+
+    return dataclasses.replace(report, rows=[placed(row) for row in report.rows])
+
+
+def test_runs_in_different_modes_of_the_machine_get_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calm = simulate(Noise(seed=6))
+    slower = with_time(calm, 1.3)
+    near, far = in_mode(calm, 75.0, 70.0, 80.0), in_mode(slower, 36.0, 34.0, 75.0)
+    assert run(tmp_path, near, far) == 2
+    out = capsys.readouterr().out
+    assert "at 75 GB/s, then at 36; measure both again" in out and "overall: no verdict" in out
+    assert {change.verdict for change in compare.compare(near, far).changes} == {UNKNOWN}
+    # One mode, or nobody has looked.
+    for before in (in_mode(calm, 70.0, 75.0, 80.0), calm):
+        for mode in ((), (65.0, 70.0, 36.0)):
+            after = in_mode(slower, *mode) if mode else slower
+            assert run(tmp_path, before, after) == 1
+            assert "overall: slower" in capsys.readouterr().out
+    # What is wrong is so in every mode.
+    far.rows[3].cells["shmcoll"].wrong = 1
+    assert run(tmp_path, near, far) == 1
+
+
 @pytest.mark.parametrize(
     ("other", "args", "said"),
     [

@@ -24,6 +24,12 @@ that, of simulated ones with such moods for a tenth to six tenths of a run 26 of
 
 One slower row makes the whole slower: gains elsewhere do not pay for it.
 
+A machine may also have another mode for the whole of a run: virtual CPUs that share a cache, then two that
+do not, or threads of one core. The ratios are other ones there (by a tenth in all rows, on a Zen 5), and
+no test on them can tell that from another build. What tells is how fast lines of another rank are read,
+which a run with --columns roof measures in each round: where that differs by more than MODE_EFFECT between
+the runs, there is no verdict.
+
 What no test on one pair of runs can see is luck that a whole run has and each of its rounds shares:
 which CPUs its ranks got, say. The effects are there for that: the means of two runs of one build were up
 to 6 % apart. Where they are not enough, compare two runs of the same build first, and see.
@@ -50,11 +56,12 @@ MOST_MOOD = 4.0  # times as fast; none was seen to change a ratio by more than 3
 ENOUGH_ROWS = 8  # whose median no mood of two or three rows moves
 ROW_EFFECT = 0.10  # a smaller change of a row's median is no news
 ALL_EFFECT = 0.08  # nor of all rows together
+MODE_EFFECT = 0.20  # runs of one mode were 0 to 8 % apart, modes 30 % and more
 BUSY = 0.5  # a spread beyond this says that the machine was doing something else; 10 % make 0.15
 LEVEL = 0.01  # of calling anything changed when nothing has, all rows together
 
 FASTER, SLOWER, EQUAL, BROKEN = "faster", "slower", "equal", "BROKEN"
-TOO_FEW, UNKNOWN = "too few rounds", "-"
+TOO_FEW, UNKNOWN, MOVED = "too few rounds", "-", "no verdict"
 
 EXIT_GOOD, EXIT_SLOWER, EXIT_NO_VERDICT = 0, 1, 2
 
@@ -71,6 +78,9 @@ chance does not do this (all rows together: {LEVEL:.0%} risk of calling anything
 by more than {ROW_EFFECT:.0%} and than {SPREAD_SHARE:.0%} of a run's middle half of rounds, the other quartiles by half of
 {ROW_EFFECT:.0%}; else equal. BROKEN: wrong values or an error where the old run had none; counts as slower.
 The whole is slower if any row is, or if {ENOUGH_ROWS} rows and more together are and differ by {ALL_EFFECT:.0%}.
+
+no verdict: the machine was in different modes. Runs with --columns roof measure how fast lines of another
+rank come; if that differs by more than {MODE_EFFECT:.0%}, measure both again, one behind the other.
 
 reference: measure both runs with --backends shmcoll,gloo,{RULER}. The {RULER} always does the same work;
 another backend's time may change for reasons of its own.
@@ -110,11 +120,12 @@ class Comparison:
     changes: list[Change]
     together: str  # the verdict of all rows that have one; UNKNOWN: they are too few
     spread: float  # of a row's rounds in one run: middle half / median, the median over rows
+    modes: tuple[float, float] | None = None  # GB/s of each run's exchange; None: not measured
 
     @property
     def verdict(self) -> str:
         found = {change.verdict for change in self.changes} | {self.together}
-        for verdict in (BROKEN, SLOWER, TOO_FEW, FASTER, EQUAL):
+        for verdict in (BROKEN, MOVED, SLOWER, TOO_FEW, FASTER, EQUAL):
             if verdict in found:
                 return SLOWER if verdict == BROKEN else verdict
         return UNKNOWN
@@ -138,8 +149,10 @@ def compare(old: Report, new: Report, reference: str | None = None) -> Compariso
     ]
     if not pairs:
         raise Incomparable("the two files have no row (operation, size, dtype) in common")
+    modes = _modes(old, new)
+    moved = modes is not None and max(modes) > (1 + MODE_EFFECT) * min(modes)
     # A row that gets no verdict must not cost the others their share of the level.
-    judged = [pair for pair in pairs if pair.settled is None]
+    judged = [pair for pair in pairs if pair.settled is None and not moved]
     p_values = [p_value(_by_moods(pair.old), _by_moods(pair.new)) for pair in judged]
     verdicts = {
         pair.point: _verdict(_logs(pair.old), _logs(pair.new)) if strong else EQUAL
@@ -154,12 +167,13 @@ def compare(old: Report, new: Report, reference: str | None = None) -> Compariso
                 pair.point,
                 median(pair.old) if pair.old else None,
                 median(pair.new) if pair.new else None,
-                pair.settled or verdicts[pair.point],
+                pair.settled or (UNKNOWN if moved else verdicts[pair.point]),
             )
             for pair in pairs
         ],
-        _together(judged),
+        MOVED if moved else _together(judged),
         median(spreads) if spreads else 0.0,
+        modes,
     )
 
 
@@ -194,6 +208,12 @@ class _Pair:
         if not self.old or not self.new:
             return UNKNOWN
         return TOO_FEW if min(len(self.old), len(self.new)) < MIN_ROUNDS else None
+
+
+def _modes(old: Report, new: Report) -> tuple[float, float] | None:
+    """GB/s at which each run read lines of another rank, in its middle round."""
+    found = [[speed for row in report.rows for speed in row.exchange_gbs] for report in (old, new)]
+    return (median(found[0]), median(found[1])) if all(found) else None
 
 
 def _spread(rounds: Sequence[float]) -> float:
@@ -276,7 +296,7 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_NO_VERDICT
     for line in _header(old, new, comparison) + _table(comparison) + _summary(old, new, comparison):
         print(line)
-    if comparison.verdict in (TOO_FEW, UNKNOWN):
+    if comparison.verdict in (TOO_FEW, UNKNOWN, MOVED):
         return EXIT_NO_VERDICT
     return EXIT_SLOWER if comparison.verdict == SLOWER else EXIT_GOOD
 
@@ -353,6 +373,12 @@ def _summary(old: Report, new: Report, comparison: Comparison) -> list[str]:
     if comparison.verdict == TOO_FEW:
         lines.append(
             f"# a verdict needs {MIN_ROUNDS} rounds: measure both with --rounds {MIN_ROUNDS}"
+        )
+    if comparison.verdict == MOVED and comparison.modes:
+        before, after = comparison.modes
+        lines.append(
+            f"# the machine was in another mode: ranks read one another's lines at {before:.0f} GB/s, "
+            f"then at {after:.0f}; measure both again"
         )
     return [
         *lines,
