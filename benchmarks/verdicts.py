@@ -7,7 +7,7 @@ slower?
 Runs of the bench as it is, and with planted_slowdown, take turns; each is compared with the run as it
 is that came before it. A pair counts as equal if `compare` says so of the whole, and as found if it says
 slower. Where it says that the machine has changed its mode, the pair is measured again, as it asks for;
-half as many again at most, and the rest count as what they are: no verdict.
+as many again at most, and the rest count as what they are: no verdict.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def bench(written: pathlib.Path, *options: str) -> None:
-    if not options or options[0] == "--import":
-        options = ("--columns", "roof", *options)  # in which mode is the machine?
     path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     subprocess.run(
         [sys.executable, "-m", "shmcoll.bench", "-q", "--backends", f"shmcoll,{RULER}"]
@@ -46,19 +44,20 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20, metavar="N")
     parser.add_argument("options", nargs="*", help="of the bench, behind a --")
     args = parser.parse_args()
+    options = args.options or ["--columns", "roof"]  # in which mode is the machine?
     same: list[str] = []
     planted: list[str] = []
     again = 0
     with tempfile.TemporaryDirectory() as folder:
         old, new, slow = (pathlib.Path(folder) / f"{name}.json" for name in ("old", "new", "slow"))
-        bench(old, *args.options)
+        bench(old, *options)
         while min(len(same), len(planted)) < args.pairs:
-            bench(slow, "--import", "planted_slowdown", *args.options)
-            bench(new, *args.options)
+            bench(slow, "--import", "planted_slowdown", *options)
+            bench(new, *options)
             before, after = read(old), read(new)
             for verdicts, other in ((planted, read(slow)), (same, after)):
                 found = compare(before, other)
-                if found.verdict == MOVED and again < args.pairs / 2:
+                if found.verdict == MOVED and again < 2 * args.pairs:
                     again += 1
                 elif len(verdicts) < args.pairs:
                     verdicts.append(found.verdict)
