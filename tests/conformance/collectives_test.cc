@@ -374,6 +374,18 @@ TEST(Pulls, ChangeNoResult)
     }
 }
 
+// What ranks do that have a CPU each, however many CPUs there are.
+TEST(Room, ChangesNoResult)
+{
+    for (Mode mode : all_modes()) {
+        for (int world : {3, 4}) {
+            Options options = options_of({mode, world, true});
+            options.knobs.roomy = true;
+            run_ranks(mode, world, every_operation, options);
+        }
+    }
+}
+
 // By slices through the small slots, however many CPUs there are: of lines, a part of one, or none.
 TEST(Tunings, SumsBySlicesChangeNoResult)
 {

@@ -110,12 +110,23 @@ static enum shc_status work(struct flow *flow, uint64_t k)
     return SHC_OK;
 }
 
+/* The other ranks, turn 1 to world_size - 1, in the order in which their results are taken. Each rank
+ * begins with another one's, which all would ask for at the same time else. Ranks that share CPUs run one
+ * after the other anyway, and go by number: 256 KiB and 2 MiB of 4 ranks on 2 CPUs take 1.05 times as long
+ * in the other order. */
+static int back_from(const struct shc_task *task, int turn)
+{
+    if (task->tuning->crowded)
+        return turn <= task->seat->rank ? turn - 1 : turn;
+    return shc_seat_peer(task->seat, turn);
+}
+
 static enum shc_status take_back(struct flow *flow, uint64_t k)
 {
     struct shc_task *task = flow->task;
     uint64_t next = k + flow->depth;
     for (int turn = 1; turn < task->seat->world_size; turn++) {
-        const int peer = shc_seat_peer(task->seat, turn);
+        const int peer = back_from(task, turn);
         SHC_TRY(shc_progress_wait(&task->wait, peer, shc_plan_step_work(k)));
         shc_task_trade(task, read_cell(flow, peer, k), slice_of(flow, k, peer),
                        slice_of(flow, next, peer)); /* empty behind the last chunk */

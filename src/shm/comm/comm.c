@@ -178,7 +178,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     shc_arena_init(&comm->arena, config->world_size,
                    (size_t)shc_seat_header(&comm->seat)->arena_limit, &comm->tuning.arena,
                    comm->arena.node);
-    comm->tuning.crowded = config->world_size > usable_cpus(&comm->seat);
+    comm->tuning.crowded = !knobs->roomy && config->world_size > usable_cpus(&comm->seat);
     set_patience(&comm->seat);
     comm->p2p.pairs.tried = comm->p2p.pairs.bulk_tried = knobs->no_windows;
     if (knobs->bias_pay)

@@ -26,6 +26,7 @@ struct shc_knobs {
     bool no_windows;                 /* messages go through the pair lines only */
     int threads; /* reduction threads, or SHC_THREADS_AUTO; 0: the configuration's */
     bool no_cma;
+    bool roomy;        /* what is done where each rank has a CPU; alike on all ranks */
     uint32_t bias_pay; /* calls of one thread in a row before a bias; 0: as ever */
 };
 
