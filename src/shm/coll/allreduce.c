@@ -215,28 +215,12 @@ static char *small_slot(const struct shc_task *task, int rank)
     return shc_seat_small_slot(task->seat, rank, task->wait.epoch);
 }
 
-static void reduce_slice(struct shc_task *task)
-{
-    const int me = task->seat->rank;
-    const struct shc_span slice = small_slice(task, me);
-    const void *src[SHC_MAX_WORLD];
-    void *dst[2] = {small_slot(task, me) + slice.offset};
-    if (slice.bytes == 0)
-        return;
-    for (int rank = 0; rank < task->seat->world_size; rank++)
-        src[rank] = small_slot(task, rank) + slice.offset;
-    src[me] = shc_task_own(task, slice);
-    shc_task_reduce_to(task, src, slice, dst, 1);
-}
-
 static enum shc_status run_sliced(struct shc_task *task)
 {
-    double factors[SHC_MAX_WORLD];
-    shc_buf_read(&task->in, 0, small_slot(task, task->seat->rank), task->in.bytes);
-    shc_task_enter_reducing(task, 0);
-    SHC_TRY(shc_task_meet(task));
-    shc_task_read_factors(task, factors);
-    reduce_slice(task);
+    const int me = task->seat->rank;
+    const struct shc_span own = small_slice(task, me);
+    SHC_TRY(shc_task_reduce_round(task, false, own.offset, own));
+    shc_buf_read(&task->out, own.offset, small_slot(task, me) + own.offset, own.bytes);
     shc_progress_publish(task->seat, task->wait.epoch, 1);
     for (int turn = 1; turn < task->seat->world_size; turn++) {
         const int peer = shc_seat_peer(task->seat, turn);
