@@ -37,6 +37,8 @@ struct Call {
         return inputs.empty() ? outputs : inputs;
     }
 
+    bool isMessage() const { return op.kind == SHC_SEND || op.kind == SHC_RECV; }
+
     // All its tensors are on the CPU, or all on GPUs: TensorViews has seen to it that a list does
     // not mix them.
     bool isOnGpu() const

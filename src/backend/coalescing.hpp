@@ -10,6 +10,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 
 namespace shmcoll
 {
@@ -45,18 +46,19 @@ class Sections
     std::map<uint64_t, std::unique_ptr<Section>> sections_; // by thisThread()
 };
 
-// In a call that torch makes behind a section's last one: where it is refused nobody comes to the end.
-class SectionsLastCall
+// Ends the thread's section where an exception leaves what this stands in: a collective in the section, or
+// one that torch calls behind the last call. Nobody comes to the end then.
+class SectionGuard
 {
   public:
-    explicit SectionsLastCall(Sections &sections) : sections_(sections) {}
-    ~SectionsLastCall()
+    explicit SectionGuard(Sections &sections) : sections_(sections) {}
+    ~SectionGuard()
     {
         if (std::uncaught_exceptions() > before_)
             sections_.end();
     }
-    SectionsLastCall(const SectionsLastCall &) = delete;
-    SectionsLastCall &operator=(const SectionsLastCall &) = delete;
+    SectionGuard(const SectionGuard &) = delete;
+    SectionGuard &operator=(const SectionGuard &) = delete;
 
   private:
     Sections &sections_;

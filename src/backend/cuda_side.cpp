@@ -40,11 +40,6 @@ void *nativeHandle(const c10::Stream &stream)
 #endif
 }
 
-bool isMessage(const shc_op &op)
-{
-    return op.kind == SHC_SEND || op.kind == SHC_RECV;
-}
-
 // Two streams of ours that are one would wait for each other: torch gives 32 of each priority round
 // and round, to all groups of the process and to the user.
 constexpr int kPooled = 2 * 32;
@@ -150,7 +145,7 @@ c10::intrusive_ptr<c10d::Work> CudaSide::run(const Call &call)
                      ": sparse CUDA tensors are not offered");
     c10::DeviceGuard onDevice(device);
     GilRelease release;
-    if (isMessage(call.op))
+    if (call.isMessage())
         return transfer(call, device);
     std::lock_guard<std::mutex> guard(order_);
     Gpu *known = find(device);

@@ -56,19 +56,15 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::run(const Call &call)
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::startInside(Section &section, const Call &call)
 {
-    const bool isMessage = call.op.kind == SHC_SEND || call.op.kind == SHC_RECV;
+    const bool isMessage = call.isMessage();
     if (isMessage && call.isOnGpu()) {
         cuda_.collect(call, section.batch);
         return nullptr;
     }
-    WorkPtr work;
-    try {
-        work = start(call);
-    } catch (...) {
-        if (!isMessage)
-            sections_.end(); // who leaves by this exception does not come to its end
-        throw;
-    }
+    std::optional<SectionGuard> guard;
+    if (!isMessage) // whose refusal waits for the section's end
+        guard.emplace(sections_);
+    WorkPtr work = start(call);
     if (work)
         section.works.push_back(work);
     return work;
@@ -174,7 +170,7 @@ ProcessGroupShm::WorkPtr
 ProcessGroupShm::allreduce_coalesced(Tensors &tensors,
                                      const c10d::AllreduceCoalescedOptions &options)
 {
-    const SectionsLastCall guard(sections_);
+    const SectionGuard guard(sections_);
     return reduceAll(tensors, options, c10d::OpType::ALLREDUCE_COALESCED,
                      "shmcoll:all_reduce_coalesced");
 }
@@ -241,7 +237,7 @@ ProcessGroupShm::WorkPtr
 ProcessGroupShm::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                  const c10d::AllgatherOptions &options)
 {
-    const SectionsLastCall guard(sections_);
+    const SectionGuard guard(sections_);
     TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
                       "shmcoll: all_gather_into_tensor_coalesced: ", inputs.size(), " inputs, but ",
                       outputs.size(), " outputs");
@@ -371,7 +367,7 @@ ProcessGroupShm::WorkPtr
 ProcessGroupShm::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                  const c10d::ReduceScatterOptions &options)
 {
-    const SectionsLastCall guard(sections_);
+    const SectionGuard guard(sections_);
     TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
                       "shmcoll: reduce_scatter_tensor_coalesced: ", inputs.size(), " inputs, but ",
                       outputs.size(), " outputs");
