@@ -10,16 +10,6 @@ namespace
 // A batch that blocks itself stands until then.
 const std::string kSoon = " timeout_ms=20000";
 
-struct Way {
-    const char *name, *settings, *knobs;
-};
-
-const Way kWays[] = {
-    {"Fd", " route=slabs", ""},
-    {"Legacy", " route=slabs", "export=800 "},
-    {"Host", " route=host", "alias=1 "},
-};
-
 class Batches : public testing::TestWithParam<Way>
 {
   protected:

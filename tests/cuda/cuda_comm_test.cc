@@ -12,16 +12,6 @@ namespace
 
 // ---- results ----
 
-struct Way {
-    const char *name, *settings, *knobs, *memory;
-};
-
-const Way kWays[] = {
-    {"Fd", "route=slabs", "", "file descriptor"},
-    {"Legacy", "route=slabs", "export=800", "legacy handle"},
-    {"Host", "route=host", "alias=1", "none"},
-};
-
 class Results : public testing::TestWithParam<Way>
 {
   protected:

@@ -8,16 +8,6 @@ namespace shmcoll::test
 namespace
 {
 
-struct Way {
-    const char *name, *settings, *knobs;
-};
-
-const Way kWays[] = {
-    {"Fd", " route=slabs", ""},
-    {"Legacy", " route=slabs", "export=800 "},
-    {"Host", " route=host", "alias=1 "},
-};
-
 class Messages : public testing::TestWithParam<Way>
 {
   protected:

@@ -22,6 +22,17 @@ inline std::vector<Report> run(size_t world, const std::string &settings,
     return run_processes(CUDA_COMM_RANK, std::vector<RankOptions>(world, {knobs, settings}));
 }
 
+// How data goes from rank to rank.
+struct Way {
+    const char *name, *settings, *knobs, *memory;
+};
+
+inline constexpr Way kWays[] = {
+    {"Fd", " route=slabs", "", "file descriptor"},
+    {"Legacy", " route=slabs", "export=800 ", "legacy handle"},
+    {"Host", " route=host", "alias=1 ", "none"},
+};
+
 // Under a sanitizer a rank starts for a second.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kSlow = true;
