@@ -3,8 +3,10 @@
 
 #define TRIAL_BYTES (3 * SHC_PACE_ROUND)
 
-/* Until another way is tried again. Few large messages are not often enough to tell. */
+/* Until another way is tried again: twice as many whenever that has changed nothing, up to 3 GiB.
+ * Few large messages are not often enough to tell. */
 #define STAY_BYTES (128 * SHC_PACE_ROUND)
+#define STAY_TWICE 4
 #define STAY_NOTES 32
 
 /* So much in a row, by so much slower than another way once was: the machine has changed. */
@@ -19,7 +21,7 @@
 void shc_paces_init(struct shc_pace paces[SHC_PACES], unsigned ways, enum shc_way way)
 {
     for (int i = 0; i < SHC_PACES; i++)
-        paces[i] = (struct shc_pace){.way = way, .ways = ways};
+        paces[i] = (struct shc_pace){.way = way, .ways = ways, .settled = SHC_WAYS};
 }
 
 /* The fastest of the other ways that are known; or this one, where none is. */
@@ -41,6 +43,13 @@ static void turn(struct shc_pace *pace, double took, unsigned way)
     pace->notes = 0;
     pace->bytes = pace->worse = 0;
     pace->least = pace->best = 0;
+}
+
+/* It has become slow: what was found of the others, too, may be so no more. */
+static void leave(struct shc_pace *pace, double took, unsigned way)
+{
+    pace->stays = 0;
+    turn(pace, took, way);
 }
 
 /* A way that was never tried, or else the fastest other one. */
@@ -76,7 +85,19 @@ static bool is_hopeless(const struct shc_pace *pace, double other)
 
 static bool has_stayed(const struct shc_pace *pace)
 {
-    return pace->bytes >= STAY_BYTES && pace->notes >= STAY_NOTES;
+    const unsigned twice = pace->way == pace->settled ? pace->stays : 0;
+    return pace->bytes >= STAY_BYTES << twice && pace->notes >= STAY_NOTES;
+}
+
+/* It was long enough. */
+static void retry(struct shc_pace *pace)
+{
+    if (pace->way != pace->settled)
+        pace->stays = 1;
+    else if (pace->stays < STAY_TWICE)
+        pace->stays++;
+    pace->settled = pace->way;
+    turn(pace, pace->best, next_retry(pace));
 }
 
 void shc_pace_count(struct shc_pace *pace, uint64_t bytes)
@@ -84,7 +105,7 @@ void shc_pace_count(struct shc_pace *pace, uint64_t bytes)
     pace->notes++;
     pace->bytes += bytes;
     if (has_stayed(pace))
-        turn(pace, pace->best, next_retry(pace));
+        retry(pace);
 }
 
 void shc_pace_note(struct shc_pace *pace, uint64_t bytes, uint64_t ns)
@@ -109,9 +130,9 @@ void shc_pace_note(struct shc_pace *pace, uint64_t bytes, uint64_t ns)
     else if (shc_pace_tries(pace))
         return;
     else if (pace->worse >= WORSE_BYTES)
-        turn(pace, took, best_way);
+        leave(pace, took, best_way);
     else if (pace->took[next] == 0 || pace->best > pace->took[next])
         turn(pace, pace->best, next);
     else if (has_stayed(pace))
-        turn(pace, pace->best, next_retry(pace));
+        retry(pace);
 }

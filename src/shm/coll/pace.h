@@ -5,7 +5,7 @@
  * instructions? Which is fastest depends on the processor and on whether the CPUs of writer and reader
  * share a cache, which a virtual machine does not tell and may change, and by a factor of two either
  * way. So whoever stores tries all ways, one behind the other, stays with the fastest one, and tries
- * another one again now and then. Every rank chooses for itself, and who reads is told how, where that
+ * another one again now and then: the more seldom the more often that was in vain. Every rank chooses for itself, and who reads is told how, where that
  * matters to it.
  */
 
@@ -26,6 +26,8 @@ struct shc_pace {
     unsigned retry;        /* which one is tried again next */
     unsigned notes;        /* messages and rounds, since `way` was taken */
     uint64_t bytes;        /* of these */
+    enum shc_way settled;  /* the way that stayed last */
+    unsigned stays;        /* so often in a row */
     uint64_t worse;        /* and of these the last ones, in a row slower than another way */
     double least;          /* nanoseconds a byte of what went fastest */
     double best;           /* the same in its trial, behind the first round */
