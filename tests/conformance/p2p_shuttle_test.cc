@@ -6,13 +6,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
+#include <cstring>
 #include <gtest/gtest.h>
 #include <memory>
 #include <random>
+#include <sys/mman.h>
 #include <thread>
 #include <vector>
 
 extern "C" {
+#include "shm/base/clock.h"
 #include "shm/comm/comm.h"
 }
 
@@ -341,6 +345,73 @@ TEST(P2pBias, OutlivesTheAgentsNaps)
             }
             EXPECT_GT(outlived, 0);
         });
+}
+
+// A receive stores to a page that is locked: what the handler sees is the middle of a submission.
+struct Locked {
+    shc_p2p *p2p;
+    void *page;
+    size_t bytes;
+    uint32_t waiters;
+    bool recent;
+    int times;
+} locked;
+
+void unlock_page(int)
+{
+    locked.waiters = shc_p2p_waiters(locked.p2p);
+    locked.recent =
+        shc_clock_ns() - shc_a64_load_relaxed(&locked.p2p->waited_ns) < 20 * SHC_NS_PER_S;
+    locked.times++;
+    mprotect(locked.page, locked.bytes, PROT_READ | PROT_WRITE);
+}
+
+// The agent leaves the lock to who waits and makes passes: so does whoever submits, as long as it copies, be it
+// what was put aside or what it finds in its pass.
+TEST(P2pAgent, LeavesASubmissionAlone)
+{
+    const int aside = 5, there = 6, last = 7;
+    const size_t bytes = 9000;
+    struct sigaction caught = {}, before;
+    caught.sa_handler = unlock_page;
+    ASSERT_EQ(sigaction(SIGSEGV, &caught, &before), 0);
+    run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
+        if (rank.rank == 0) {
+            Message(SHC_SEND, 0, 1, aside, bytes).run(rank);
+            Message(SHC_SEND, 0, 1, last, 8).run(rank);
+            Message(SHC_SEND, 0, 1, there, bytes).run(rank);
+            Message(SHC_RECV, 1, 1, last, 8).run(rank);
+            return;
+        }
+        Message(SHC_RECV, 0, 0, last, 8).run(rank); // the first one is aside now
+        shc_p2p *p2p = &rank.comm->p2p;
+        locked = {p2p, nullptr, 16384, 0, false, 0};
+        locked.page =
+            mmap(nullptr, locked.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        ASSERT_NE(locked.page, MAP_FAILED);
+        for (bool came = false; !came;) {
+            shc_p2p_lock(p2p);
+            came = shc_pair_peek(&p2p->pairs, 0).line != nullptr;
+            shc_p2p_unlock(p2p);
+        }
+        for (int tag : {aside, there}) {
+            Message in(SHC_RECV, 0, 0, tag, bytes);
+            in.tensor.data = locked.page;
+            mprotect(locked.page, locked.bytes, PROT_NONE);
+            locked.times = 0;
+            shc_a64_store_relaxed(&p2p->waited_ns, 0);
+            in.start(rank);
+            EXPECT_EQ(shc_request_wait(in.request, 0), SHC_OK) << error_text();
+            EXPECT_EQ(memcmp(locked.page, in.wanted.data(), bytes), 0);
+            EXPECT_EQ(locked.times, 1);
+            EXPECT_EQ(locked.waiters, 1u) << tag;
+            EXPECT_TRUE(locked.recent) << tag;
+            EXPECT_EQ(shc_p2p_waiters(p2p), 0u);
+        }
+        munmap(locked.page, locked.bytes);
+        Message(SHC_SEND, 1, 0, last, 8).run(rank);
+    });
+    ASSERT_EQ(sigaction(SIGSEGV, &before, nullptr), 0);
 }
 
 // A second thread's messages, and those that pend: each has its own bytes, whoever has the lock how.

@@ -75,7 +75,7 @@ struct shc_p2p {
     uint32_t forgiven;
     /* The agent looks at these without the lock, too, or its naps would end a bias. */
     shc_a32 pending; /* requests that are not over */
-    shc_a32 waiters; /* threads inside shc_p2p_wait(), or looking for a line at once */
+    shc_a32 waiters; /* threads inside shc_p2p_wait(), submitting, or looking for a line at once */
     shc_a32 closed;
     shc_a64 waited_ns; /* the newest pass of a thread that waits */
 
