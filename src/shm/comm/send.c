@@ -182,6 +182,7 @@ static int lend_for_head(struct shc_p2p *p2p, struct shc_message *m, size_t *roo
     int window = shc_ferry_lend(&p2p->pairs, m->peer);
     if (window >= 0)
         return window;
+    *room = SHC_BULK_BYTES; /* a longer one keeps its reader waiting for its line */
     if (may_send_long_head(p2p, m))
         return shc_window_lend_run(&p2p->pairs, m->peer, 1, room);
     m->way = SHC_WAY_PLAIN; /* as any message in a window */

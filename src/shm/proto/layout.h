@@ -192,7 +192,7 @@ struct shc_offer_shm {
 #define SHC_BULK_NAME       12 /* and above: the bulk windows */
 #define SHC_BULK_WINDOWS    48
 #define SHC_BULK_BYTES      32768
-#define SHC_HEAD_BYTES      65536  /* of an announced message, with its header, there or by ferry */
+#define SHC_HEAD_BYTES      65536  /* of an announced message, with its header, by ferry */
 #define SHC_WHOLE_BYTES     262144 /* of one that is not announced there */
 #define SHC_ASIDE_WINDOWS   16     /* so many such windows the receiver may have to put aside */
 #define SHC_WINDOW_NAMES    (SHC_BULK_NAME + SHC_BULK_WINDOWS)
