@@ -224,7 +224,8 @@ static void say_late(struct shc_cuda_comm *comm, struct shc_end *end, uint64_t n
     char line[700];
     const char *hint =
         "; messages wait on more than 5 streams, which share hardware queues: use "
-        "batch_isend_irecv, or set CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA starts";
+        "batch_isend_irecv, or CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA starts, if "
+        "it is not set";
     snprintf(line, sizeof line,
              "shmcoll: rank %d: %s on CUDA group \"%s\" has waited %.1f s for %s%s", comm->rank,
              call, comm->name, (double)waited_ns / (double)SHC_NS_PER_S, whom,
