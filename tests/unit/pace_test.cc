@@ -182,6 +182,37 @@ TEST(Pace, IsNotMisledByOneSlowMessage)
     EXPECT_LT(into, 200u) << "364 when one message may turn the way";
 }
 
+// Short messages are timed while ways are tried, and one now and then: a way that has become slow is left although
+// it has stayed for long.
+TEST(Pace, LeavesAWayThatHasBecomeSlowWhereNobodyTimesIt)
+{
+    const uint64_t bytes = 64 << 10;
+    shc_pace pace = pace_of(SHC_WAY_PAST);
+    uint64_t timed = 0;
+    const auto send = [&](Machine machine, int messages, bool stops_when_left) {
+        for (int k = 0; k < messages && !(stops_when_left && goes_into(pace)); k++) {
+            const bool tries = shc_pace_tries(&pace);
+            timed += tries;
+            if (tries)
+                shc_pace_note(&pace, bytes, goes_into(pace) ? machine.into_ns : machine.past_ns);
+            else
+                shc_pace_count(&pace, bytes);
+        }
+    };
+    send({3000, 6000}, 200000, false); // 12 GiB: it has stayed again and again
+    ASSERT_GT(pace.stays, 3u);
+    EXPECT_LT(timed, 200000u / 100);
+    while (pace.way != SHC_WAY_PAST || pace.bytes != uint64_t{64} << 20)
+        send({3000, 6000}, 1, false); // it has just begun to stay for 3 GiB
+    timed = 0;
+    send({3000, 6000}, 31 << 10, false);
+    ASSERT_EQ(pace.way, SHC_WAY_PAST);
+    EXPECT_EQ(timed, 10u) << "one in 192 MiB";
+    send({12000, 6000}, 200 << 4, true); // 200 MiB
+    ASSERT_TRUE(goes_into(pace));
+    EXPECT_EQ(pace.stays, 0u) << "it was left, not tried beside another one";
+}
+
 // Messages have a third way.
 TEST(Pace, FindsTheFastestOfThreeWays)
 {

@@ -3,8 +3,8 @@
 
 #define TRIAL_BYTES (3 * SHC_PACE_ROUND)
 
-/* Until another way is tried again: twice as many whenever that has changed nothing, up to 3 GiB.
- * Few large messages are not often enough to tell. */
+/* Until another way is tried again: twice as many whenever that has changed nothing, up to 3 GiB. Few
+ * large messages are not often enough to tell. And until one is timed where nobody does that. */
 #define STAY_BYTES (128 * SHC_PACE_ROUND)
 #define STAY_TWICE 4
 #define STAY_NOTES 32
@@ -41,7 +41,7 @@ static void turn(struct shc_pace *pace, double took, unsigned way)
     pace->took[pace->way] = took;
     pace->way = (enum shc_way)way;
     pace->notes = 0;
-    pace->bytes = pace->worse = 0;
+    pace->bytes = pace->looked = pace->worse = 0;
     pace->least = pace->best = 0;
 }
 
@@ -70,9 +70,14 @@ static unsigned next_retry(struct shc_pace *pace)
     return pace->retry;
 }
 
-bool shc_pace_tries(const struct shc_pace *pace)
+static bool is_trial(const struct shc_pace *pace)
 {
     return pace->bytes < TRIAL_BYTES;
+}
+
+bool shc_pace_tries(const struct shc_pace *pace)
+{
+    return is_trial(pace) || pace->bytes - pace->looked >= STAY_BYTES;
 }
 
 static bool is_hopeless(const struct shc_pace *pace, double other)
@@ -111,7 +116,7 @@ void shc_pace_count(struct shc_pace *pace, uint64_t bytes)
 void shc_pace_note(struct shc_pace *pace, uint64_t bytes, uint64_t ns)
 {
     const double took = (double)ns / (double)bytes;
-    const bool tries = shc_pace_tries(pace);
+    const bool tries = is_trial(pace);
     const unsigned best_way = best_other(pace);
     const double other = best_way == pace->way ? 0 : pace->took[best_way];
     pace->notes++;
@@ -124,10 +129,12 @@ void shc_pace_note(struct shc_pace *pace, uint64_t bytes, uint64_t ns)
     pace->worse = other > 0 && took > WORSE_FACTOR * other
                       ? pace->worse + (bytes < SHC_PACE_ROUND ? bytes : SHC_PACE_ROUND)
                       : 0; /* a message may wait for its receiver */
+    if (pace->worse == 0)
+        pace->looked = pace->bytes;
     const unsigned next = untried_or_best(pace);
     if (tries && is_hopeless(pace, other))
         turn(pace, pace->least, next);
-    else if (shc_pace_tries(pace))
+    else if (is_trial(pace))
         return;
     else if (pace->worse >= WORSE_BYTES)
         leave(pace, took, best_way);

@@ -28,6 +28,7 @@ struct shc_pace {
     uint64_t bytes;        /* of these */
     enum shc_way settled;  /* the way that stayed last */
     unsigned stays;        /* so often in a row */
+    uint64_t looked;       /* as many of them as there were when one was timed, and not slow */
     uint64_t worse;        /* and of these the last ones, in a row slower than another way */
     double least;          /* nanoseconds a byte of what went fastest */
     double best;           /* the same in its trial, behind the first round */
@@ -52,8 +53,8 @@ static inline struct shc_pace *shc_pace_for(struct shc_pace paces[SHC_PACES], si
     return &paces[i];
 }
 
-/* Is it trying this way? Then a message is timed until its readers have read it: what is faster for
- * the writer alone may be slower for them. */
+/* Is it trying this way, or looking whether it has become slow, as those that nobody times do not tell? Then a
+ * message is timed until its readers have read it: what is faster for the writer alone may be slower for them. */
 bool shc_pace_tries(const struct shc_pace *pace);
 
 /* So many bytes, a message or a round of one, were stored in that way, waits for readers included. */
