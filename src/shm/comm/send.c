@@ -162,7 +162,7 @@ static inline enum sending send_whole(struct shc_p2p *p2p, struct shc_message *m
  * copy are tried. */
 static bool may_send_long_head(struct shc_p2p *p2p, const struct shc_message *m)
 {
-    if (!m->pace || shc_pace_tries(m->pace) || m->shape.bytes <= SHC_HEAD_BYTES)
+    if (!m->pace || shc_pace_tries(m->pace) || m->shape.bytes <= SHC_BULK_BYTES)
         return false;
     const struct shc_request *request = p2p->peers[m->peer].sends.first;
     for (; request && request->message.state != SHC_MESSAGE_QUEUED; request = request->next)
@@ -295,6 +295,17 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_shm *cam
     return true;
 }
 
+/* So much of a message goes out in one pass at most: its receiver may take it as fast as it comes, and meanwhile
+ * nobody looks at anything else. */
+#define PASS_BYTES ((size_t)1 << 20)
+
+/* One chunk at least, and no more where another thread of this rank wants the lock, or to close the group. */
+static bool has_sent_enough(const struct shc_p2p *p2p, size_t bytes)
+{
+    return bytes >= PASS_BYTES ||
+           (bytes > 0 && (shc_biased_lock_is_awaited(&p2p->lock) || shc_p2p_is_closed(p2p)));
+}
+
 /* Chunks go out while there are lines and windows: by ferry while large messages come from the peer, too,
  * and then none as long as the peer has still to read a ferry, which may bring more of them. With no window
  * to be had, and none on its way back from this peer, the bytes go in the lines themselves: slow, but never
@@ -304,7 +315,10 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
     struct shc_message *m = &request->message;
     if (m->streams_ns == 0)
         begin_stream(p2p, m);
+    const size_t begun = m->moved;
     while (m->moved < m->shape.bytes) {
+        if (has_sent_enough(p2p, m->moved - begun))
+            return true;
         struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
         if (!line)
             return false;

@@ -49,7 +49,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 25u
+#define SHC_LAYOUT_VERSION 26u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 40
@@ -192,7 +192,7 @@ struct shc_offer_shm {
 #define SHC_BULK_NAME       12 /* and above: the bulk windows */
 #define SHC_BULK_WINDOWS    48
 #define SHC_BULK_BYTES      32768
-#define SHC_HEAD_BYTES      65536  /* of an announced message, with its header, by ferry */
+#define SHC_HEAD_BYTES      65536  /* by ferry: the head of a message, and each chunk */
 #define SHC_WHOLE_BYTES     262144 /* of one that is not announced there */
 #define SHC_ASIDE_WINDOWS   16     /* so many such windows the receiver may have to put aside */
 #define SHC_WINDOW_NAMES    (SHC_BULK_NAME + SHC_BULK_WINDOWS)
