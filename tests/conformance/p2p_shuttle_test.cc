@@ -18,6 +18,7 @@
 extern "C" {
 #include "shm/base/clock.h"
 #include "shm/comm/comm.h"
+#include "shm/comm/request.h"
 }
 
 using namespace shmcoll::test;
@@ -401,6 +402,8 @@ TEST(P2pAgent, LeavesASubmissionAlone)
             locked.times = 0;
             shc_a64_store_relaxed(&p2p->waited_ns, 0);
             in.start(rank);
+            EXPECT_EQ(shc_a64_load_relaxed(&p2p->waited_ns), 0u)
+                << "a waiter that is held up would seem to be there again";
             EXPECT_EQ(shc_request_wait(in.request, 0), SHC_OK) << error_text();
             EXPECT_EQ(memcmp(locked.page, in.wanted.data(), bytes), 0);
             EXPECT_EQ(locked.times, 1);
@@ -483,6 +486,54 @@ TEST(P2pBias, EndsWithTheMailbox)
         });
 }
 
+// The lock cannot be had while the group is closed: whoever has it next ends what pends, be it in a wait or not.
+TEST(P2pClose, EndsWhatPendsAlsoWhereTheLockIsKept)
+{
+    void *shared = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(shared, MAP_FAILED);
+    std::atomic<bool> *over = new (shared) std::atomic<bool>(false);
+    run_ranks(all_modes().front(), 2, [over](Rank &rank) {
+        while (rank.rank == 1 && !*over) // it does not leave before: that would end them, too
+            shc_os_sleep_ns(SHC_NS_PER_MS);
+        if (rank.rank == 1)
+            return;
+        shc_p2p *p2p = &rank.comm->p2p;
+        Message awaited(SHC_RECV, 1, 1, 1, 8), other(SHC_RECV, 1, 1, 2, 8);
+        awaited.start(rank);
+        other.start(rank);
+        std::atomic<int> step{0};
+        std::thread keeper([&] {
+            while (shc_p2p_waiters(p2p) == 0)
+                shc_os_thread_yield();
+            shc_p2p_lock(p2p);
+            step = 1;
+            while (step == 1)
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+            shc_p2p_unlock(p2p);
+        });
+        std::thread waiter([&] {
+            EXPECT_EQ(shc_request_wait(awaited.request, 0), SHC_ERR_CLOSED) << error_text();
+        });
+        while (step == 0)
+            shc_os_sleep_ns(SHC_NS_PER_MS);
+        shc_comm_close(rank.comm); // in vain for a second
+        const uint64_t begun_ns = shc_clock_ns();
+        step = 2;
+        waiter.join();
+        shc_status status = SHC_OK;
+        while (!shc_request_done(other.request, &status) &&
+               shc_clock_ns() - begun_ns < 10 * SHC_NS_PER_S)
+            shc_os_sleep_ns(SHC_NS_PER_MS);
+        EXPECT_EQ(status, SHC_ERR_CLOSED);
+        EXPECT_LT(shc_clock_ns() - begun_ns, 10 * SHC_NS_PER_S);
+        keeper.join();
+        Message late(SHC_SEND, 0, 1, 3, 8);
+        EXPECT_EQ(shc_run(rank.comm, &late.op), SHC_ERR_CLOSED);
+        *over = true;
+    });
+    munmap(shared, 4096);
+}
+
 const size_t kRound = size_t{SHC_BULK_WINDOWS} * SHC_BULK_BYTES;
 const int kAnnounced = 99; // tag of an empty message behind a large one
 
@@ -493,6 +544,99 @@ void begin_and_stop(Rank &rank, Message &message)
     shc_p2p_lock(&rank.comm->p2p);
     shc_os_sleep_ns(20 * SHC_NS_PER_MS);
     shc_p2p_unlock(&rank.comm->p2p);
+}
+
+// How much of a message one pass sends, as this thread sees it: it has the lock.
+size_t sent_by_a_pass(shc_p2p *p2p, const shc_request *request)
+{
+    const size_t before = request->message.moved;
+    shc_p2p_pass(p2p, false);
+    return request->message.moved - before;
+}
+
+const int64_t kLong = 8 << 20;
+
+// What lies in every other byte is sent more slowly than it is received.
+struct Slow {
+    std::vector<unsigned char> bytes = std::vector<unsigned char>(2 * kLong);
+    int64_t size = kLong, step = 2;
+    shc_tensor tensor = {bytes.data(), 1, &size, &step};
+    shc_op op = {};
+    shc_request *request = nullptr;
+
+    explicit Slow(Rank &rank)
+    {
+        op.kind = SHC_SEND;
+        op.dtype = SHC_UINT8;
+        op.peer = 1 - rank.rank;
+        op.input = {&tensor, 1};
+        EXPECT_EQ(shc_submit(rank.comm, &op, nullptr, &request), SHC_OK) << error_text();
+    }
+    Slow(const Slow &) = delete;
+    ~Slow()
+    {
+        EXPECT_EQ(shc_request_wait(request, 0), SHC_OK) << error_text();
+        shc_request_release(request);
+    }
+};
+
+void receive_slow(Rank &rank)
+{
+    std::vector<unsigned char> bytes(kLong);
+    shc_tensor tensor = {bytes.data(), 1, &kLong, nullptr};
+    shc_op op = {};
+    op.kind = SHC_RECV;
+    op.dtype = SHC_UINT8;
+    op.peer = 1 - rank.rank;
+    op.output = {&tensor, 1};
+    EXPECT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+}
+
+// Its receiver takes it as fast as it comes: a pass ends all the same, so that deadlines, members, other peers and
+// threads have their turn.
+TEST(Passes, EndBehindAMebibyte)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            if (rank.rank == 1)
+                return receive_slow(rank);
+            shc_p2p *p2p = &rank.comm->p2p;
+            size_t most = 0;
+            Slow message(rank);
+            for (shc_status status; !shc_request_done(message.request, &status);) {
+                shc_p2p_lock(p2p);
+                if (!shc_request_done(message.request, &status))
+                    most = std::max(most, sent_by_a_pass(p2p, message.request));
+                shc_p2p_unlock(p2p);
+            }
+            EXPECT_LE(most, (size_t{1} << 20) + SHC_HEAD_BYTES);
+        });
+}
+
+// And earlier where another thread of the rank wants the lock.
+TEST(Passes, EndBehindAChunkWhereTheLockIsWanted)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            if (rank.rank == 1)
+                return receive_slow(rank);
+            shc_p2p *p2p = &rank.comm->p2p;
+            Slow message(rank);
+            for (shc_status status; !shc_request_done(message.request, &status);) {
+                shc_p2p_lock(p2p);
+                std::thread other([&] {
+                    shc_p2p_lock(p2p);
+                    shc_p2p_unlock(p2p);
+                });
+                while (!shc_biased_lock_is_awaited(&p2p->lock))
+                    shc_os_thread_yield();
+                if (!shc_request_done(message.request, &status)) {
+                    EXPECT_LE(sent_by_a_pass(p2p, message.request), SHC_HEAD_BYTES);
+                }
+                shc_p2p_unlock(p2p);
+                other.join();
+            }
+        });
 }
 
 // Several rounds of the windows, whose receiver stops in the middle; both ways at once.

@@ -9,7 +9,8 @@
  * mail bell; message 2 takes a word of this rank in between, so it needs passes at two moments.
  * The waiter may be held up for ever in the interrupt callback. What is done under the rank's lock
  * is one step; rings are steps of their own. Left out: the bell itself (bell.pml), the ends of
- * slices and of the idle sleep, which would hide what is lost. A nap ends when it must: one that
+ * slices and of the idle sleep, which would hide what is lost, and that who submits counts as one who
+ * waits meanwhile, since that is under the lock; it ends with the submission. A nap ends when it must: one that
  * changes nothing is no step.
  *
  * FAULT_ring_before_store      a peer rings, then stores
@@ -19,6 +20,7 @@
  * FAULT_no_second_look         the agent does not look again before its idle sleep
  * FAULT_called_unless_waited   a submission beside a waiter leaves the agent asleep
  * FAULT_trusts_the_waiter      the agent leaves the passes to a waiter that is held up
+ * FAULT_forgives_the_waiter    behind a submission a waiter that is held up counts again
  * FAULT_close_without_call     who closes does not ring for the agent
  * FAULT_close_without_look     the memory goes without a look whether somebody is inside
  */
@@ -132,6 +134,9 @@ inline submit(n)
         submitted[n] = true;
         pends[n] = true;
         pass(0, false);
+#ifdef FAULT_forgives_the_waiter
+        held_up = false;
+#endif
 #ifdef FAULT_called_unless_waited
         call = PENDING && waiters == 0
 #else
@@ -224,9 +229,13 @@ proctype Peer(byte m)
 /* agent_relieved() */
 inline relieve()
 {
+    if /* without the lock */
+    :: atomic { closed || WAITED || !PENDING -> moved[AGENT] = true; break }
+    :: else
+    fi;
     atomic {
         if
-        :: closed || WAITED -> moved[AGENT] = true; break
+        :: closed || WAITED || !PENDING -> moved[AGENT] = true; break
         :: else -> pass(0, false)
         fi;
         if

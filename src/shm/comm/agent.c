@@ -36,12 +36,33 @@ static bool somebody_waits(const struct shc_p2p *p2p)
     return shc_p2p_waiters(p2p) > 0 && shc_clock_ns() - waited_ns < HELD_UP_NS;
 }
 
+/* Nothing is placed behind this, and what pends fails. The lock is held. */
+static void shut(struct shc_p2p *p2p)
+{
+    /* relaxed: as shc_p2p_is_closed(). */
+    if (shc_a32_load_relaxed(&p2p->closed) == SHC_P2P_CLOSED)
+        return;
+    /* relaxed: as above. */
+    shc_a32_store_relaxed(&p2p->closed, SHC_P2P_CLOSED);
+    shc_p2p_finish_all(p2p, SHC_ERR_CLOSED, "this rank has closed the group");
+    shc_bell_ring(shc_seat_mail_bell(&p2p->comm->seat, p2p->comm->seat.rank), true);
+}
+
+/* Is it the agent's turn? */
+static bool has_turn(const struct shc_p2p *p2p)
+{
+    return !shc_p2p_is_closed(p2p) && shc_p2p_pending(p2p) > 0 && !somebody_waits(p2p);
+}
+
 /* Is it the agent's turn no more? Makes a pass to find out. */
 static bool agent_relieved(void *arg)
 {
     struct shc_p2p *p2p = arg;
+    /* Without the lock first: what it saw pending may be over, and to want the lock ends a bias. */
+    if (!has_turn(p2p))
+        return true;
     shc_p2p_lock(p2p);
-    bool relieved = shc_p2p_is_closed(p2p) || somebody_waits(p2p);
+    bool relieved = !has_turn(p2p);
     if (!relieved) {
         shc_p2p_pass(p2p, false);
         relieved = shc_p2p_pending(p2p) == 0;
@@ -80,8 +101,12 @@ static void agent_thread(void *arg)
     int idle = 0;
     for (;;) {
         const bool pending = shc_p2p_pending(p2p) > 0;
-        if (shc_p2p_is_closed(p2p))
+        if (shc_p2p_is_closed(p2p)) {
+            shc_p2p_lock(p2p);
+            shut(p2p);
+            shc_p2p_unlock(p2p);
             return;
+        }
         idle = pending ? 0 : idle + 1;
         if (pending && !somebody_waits(p2p)) {
             drive(p2p);
@@ -133,7 +158,9 @@ static bool message_done(void *arg)
         return true;
     shc_p2p_lock(p2p);
     const uint64_t before = p2p->pairs.moves;
-    if (!shc_p2p_is_closed(p2p))
+    if (shc_p2p_is_closed(p2p))
+        shut(p2p);
+    else
         shc_p2p_pass(p2p, true);
     waiting->moves += p2p->pairs.moves - before;
     if (shc_p2p_unlock(p2p))
@@ -153,7 +180,9 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
     };
     shc_p2p_lock(p2p);
     bool closed = shc_p2p_is_closed(p2p);
-    if (!closed)
+    if (closed)
+        shut(p2p);
+    else
         shc_p2p_add(&p2p->waiters, 1); /* keeps the memory mapped */
     shc_p2p_unlock(p2p);
     if (closed)
@@ -177,17 +206,17 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
 
 bool shc_p2p_silence(struct shc_p2p *p2p, uint64_t patience_ns)
 {
-    if (!shc_biased_lock_take_within(&p2p->lock, shc_thread_number(), patience_ns))
-        return false;
-    if (!shc_p2p_is_closed(p2p)) {
-        /* relaxed: as shc_p2p_is_closed(). */
-        shc_a32_store_relaxed(&p2p->closed, 1);
-        shc_p2p_finish_all(p2p, SHC_ERR_CLOSED, "this rank has closed the group");
+    const bool taken = shc_biased_lock_take_within(&p2p->lock, shc_thread_number(), patience_ns);
+    if (taken) {
+        shut(p2p);
+        shc_p2p_unlock(p2p);
+    } else {
+        /* acq_rel p2p/closed: only from open; it publishes nothing. */
+        shc_a32_cas_acq_rel(&p2p->closed, SHC_P2P_OPEN, SHC_P2P_CLOSING);
         shc_bell_ring(shc_seat_mail_bell(&p2p->comm->seat, p2p->comm->seat.rank), true);
     }
-    shc_p2p_unlock(p2p);
     shc_bell_ring(&p2p->agent_bell, false);
-    return true;
+    return taken;
 }
 
 static bool nobody_inside(struct shc_p2p *p2p)
@@ -203,17 +232,14 @@ bool shc_p2p_close(struct shc_p2p *p2p, uint64_t patience_ns)
     const uint64_t deadline_ns = shc_clock_ns() + patience_ns;
     if (!shc_p2p_silence(p2p, patience_ns))
         return false;
-    while (!nobody_inside(p2p)) {
-        if (shc_clock_ns() > deadline_ns)
-            return false;
+    bool alone = nobody_inside(p2p);
+    for (; !alone && shc_clock_ns() <= deadline_ns; alone = nobody_inside(p2p))
         shc_os_sleep_ns(50 * SHC_NS_PER_US);
-    }
     if (!p2p->agent_started)
-        return true;
-    if (shc_os_thread_join(&p2p->agent, patience_ns) != 0) {
-        shc_os_thread_detach(&p2p->agent);
-        return false;
-    }
+        return alone;
     p2p->agent_started = false;
-    return true;
+    if (alone && shc_os_thread_join(&p2p->agent, patience_ns) == 0)
+        return true;
+    shc_os_thread_detach(&p2p->agent);
+    return false;
 }

@@ -224,13 +224,24 @@ static void begin_clock(struct shc_p2p *p2p, struct shc_message *m)
     }
 }
 
-/* It copies what is there already: as long as that takes it counts as one who waits, or the agent would want the
- * lock for a pass of its own, and end its bias. */
-static void begin_turn(struct shc_p2p *p2p, uint64_t now_ns)
+/* A submission copies what is there already. As long as that takes it counts as one who waits, or the agent would
+ * want the lock for a pass of its own, and end its bias. Returns when somebody waited last, for end_turn(): a waiter
+ * who is held up is so as long as before. */
+static uint64_t begin_turn(struct shc_p2p *p2p, uint64_t now_ns)
 {
-    shc_p2p_add(&p2p->waiters, 1);
     /* relaxed: as shc_p2p_waiters(). */
+    const uint64_t waited_ns = shc_a64_load_relaxed(&p2p->waited_ns);
+    shc_p2p_add(&p2p->waiters, 1);
+    /* relaxed: as above. */
     shc_a64_store_relaxed(&p2p->waited_ns, now_ns);
+    return waited_ns;
+}
+
+static void end_turn(struct shc_p2p *p2p, uint64_t waited_ns)
+{
+    shc_p2p_add(&p2p->waiters, -1);
+    /* relaxed: as above. */
+    shc_a64_store_relaxed(&p2p->waited_ns, waited_ns);
 }
 
 enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
@@ -247,7 +258,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
     if (st == SHC_OK) {
         begin_clock(p2p, m);
         m->post = p2p->posts++;
-        begin_turn(p2p, m->begun_ns);
+        const uint64_t waited_ns = begin_turn(p2p, m->begun_ns);
         shc_p2p_add(&p2p->pending, 1);
         if (request->op.kind == SHC_RECV) {
             shc_p2p_post_receive(p2p, request);
@@ -256,7 +267,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
             shc_queue_append(&p2p->peers[m->peer].sends, request);
         }
         shc_p2p_pass(p2p, true);
-        shc_p2p_add(&p2p->waiters, -1);
+        end_turn(p2p, waited_ns);
     }
     bool call =
         st == SHC_OK && shc_p2p_pending(p2p) > 0; /* who waits now may leave before this is over */

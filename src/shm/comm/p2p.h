@@ -59,6 +59,9 @@ struct shc_p2p_peer {
     uint32_t answers, distant;
 };
 
+/* Closing: who closes could not have the lock, and whoever has it next does the rest. */
+enum shc_p2p_end { SHC_P2P_OPEN, SHC_P2P_CLOSING, SHC_P2P_CLOSED };
+
 struct shc_p2p {
     struct shc_comm *comm;
     struct shc_biased_lock lock; /* guards what follows, and this rank's mailbox */
@@ -76,8 +79,8 @@ struct shc_p2p {
     /* The agent looks at these without the lock, too, or its naps would end a bias. */
     shc_a32 pending; /* requests that are not over */
     shc_a32 waiters; /* threads inside shc_p2p_wait(), submitting, or looking for a line at once */
-    shc_a32 closed;
-    shc_a64 waited_ns; /* the newest pass of a thread that waits */
+    shc_a32 closed;  /* enum shc_p2p_end */
+    shc_a64 waited_ns; /* the newest pass of a thread that waits; while one submits, that */
 
     /* The agent (agent.c). */
     struct shc_os_thread agent;
@@ -116,7 +119,7 @@ SHC_INLINE uint32_t shc_p2p_waiters(const struct shc_p2p *p2p)
 SHC_INLINE bool shc_p2p_is_closed(const struct shc_p2p *p2p)
 {
     /* relaxed: as above. */
-    return shc_a32_load_relaxed(&p2p->closed) != 0;
+    return shc_a32_load_relaxed(&p2p->closed) != SHC_P2P_OPEN;
 }
 
 /* One more, or one less. The lock is held. */
@@ -132,7 +135,7 @@ SHC_INLINE void shc_p2p_add(shc_a32 *count, int32_t change)
 void shc_p2p_count_call(struct shc_p2p *p2p);
 
 /* Moves what can move. pre: the lock is held, the group is not closed. `waiter`: the calling thread
- * is inside shc_p2p_wait(). */
+ * counts among the waiters. */
 void shc_p2p_pass(struct shc_p2p *p2p, bool waiter);
 
 /* Takes the request; the sender's bytes may be gone when it returns, and a message that is here may
