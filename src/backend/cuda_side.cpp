@@ -328,6 +328,23 @@ std::string CudaSide::info()
     return lines;
 }
 
+std::exception_ptr CudaSide::finish()
+{
+    std::exception_ptr unfinished;
+    for (Gpu *gpu : all()) {
+        bool pending;
+        if (shc_cuda_comm_pending(gpu->group.get(), &pending) != SHC_OK)
+            continue; // as one is that another GPU's has failed
+        const shc_status status = waitUntilIdle(gpu->group);
+        if (status != SHC_OK)
+            unfinished =
+                makeException(status, c10::str("shutdown: what was under way on ",
+                                               gpu->collectives->stream.device(),
+                                               " has not been finished: ", shc_cuda_error_text()));
+    }
+    return unfinished;
+}
+
 void CudaSide::abort(const char *reason)
 {
     for (Gpu *gpu : all())

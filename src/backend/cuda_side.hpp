@@ -61,6 +61,11 @@ class CudaSide
     // How many operations have been enqueued.
     uint64_t sequence() const { return sequence_; }
 
+    // Waits until this rank's streams are past all that was enqueued. Null, or why that will not be; a
+    // group that had failed or been closed before is not waited for, and nothing new. Throws when a
+    // signal's handler does: the group is as it was then.
+    std::exception_ptr finish();
+
     // Needs no peer and none of this rank's threads that are inside run().
     void abort(const char *reason);
     void close();

@@ -87,11 +87,15 @@ void ProcessGroupShm::abort()
     shc_comm_close(group_.get());
 }
 
+// As with NCCL, what was enqueued is seen through: nobody may ever have waited for it.
 void ProcessGroupShm::shutdown()
 {
     GilRelease release;
+    const std::exception_ptr unfinished = cuda_.finish();
     cuda_.close();
     shc_comm_close(group_.get());
+    if (unfinished)
+        std::rethrow_exception(unfinished);
 }
 
 c10::intrusive_ptr<GroupOptions> ProcessGroupShm::options() const

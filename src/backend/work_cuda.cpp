@@ -18,6 +18,30 @@ constexpr std::chrono::microseconds kFirstNap{20}, kLongestNap{1000};
 // Signals are looked for this often: it takes the interpreter's lock.
 constexpr std::chrono::milliseconds kBetweenSignals{50};
 
+using Clock = std::chrono::steady_clock;
+
+// What a waiting host does between two looks.
+class Naps
+{
+  public:
+    // Throws when a signal's handler does.
+    void take()
+    {
+        const Clock::time_point now = Clock::now();
+        if (now - asked_ >= kBetweenSignals) {
+            asked_ = now;
+            if (pythonInterrupted(nullptr))
+                throwStatus(SHC_ERR_INTERRUPTED, "interrupted by a signal");
+        }
+        std::this_thread::sleep_for(nap_);
+        nap_ = std::min(nap_ * 2, kLongestNap);
+    }
+
+  private:
+    Clock::time_point asked_ = Clock::now();
+    std::chrono::microseconds nap_ = kFirstNap;
+};
+
 } // namespace
 
 void checkCuda(shc_status status)
@@ -33,28 +57,30 @@ c10::Stream currentStream(c10::Device device)
 
 void waitOnHost(const c10::Event &event, const CudaGroup &group, std::chrono::milliseconds timeout)
 {
-    using Clock = std::chrono::steady_clock;
     GilRelease release;
     const Clock::time_point begun = Clock::now();
-    Clock::time_point asked = begun;
-    std::chrono::microseconds nap = kFirstNap;
-    while (!event.query()) {
+    for (Naps naps; !event.query(); naps.take()) {
         checkCuda(shc_cuda_comm_error(group.get()));
-        const Clock::time_point now = Clock::now();
-        if (timeout.count() > 0 && now - begun >= timeout)
+        if (timeout.count() > 0 && Clock::now() - begun >= timeout)
             throwStatus(SHC_ERR_TIMEOUT,
                         c10::str("an operation on CUDA tensors has not ended after ",
                                  timeout.count(), " ms; it is still under way"));
-        if (now - asked >= kBetweenSignals) {
-            asked = now;
-            if (pythonInterrupted(nullptr))
-                throwStatus(SHC_ERR_INTERRUPTED, "interrupted by a signal");
-        }
-        std::this_thread::sleep_for(nap);
-        nap = std::min(nap * 2, kLongestNap);
     }
     stayOutOfDyingPython();
     checkCuda(shc_cuda_comm_error(group.get()));
+}
+
+shc_status waitUntilIdle(const CudaGroup &group)
+{
+    GilRelease release;
+    bool pending = false;
+    shc_status status = shc_cuda_comm_pending(group.get(), &pending);
+    for (Naps naps; status == SHC_OK && pending;) {
+        naps.take();
+        status = shc_cuda_comm_pending(group.get(), &pending);
+    }
+    stayOutOfDyingPython();
+    return status;
 }
 
 void Stash::drop()

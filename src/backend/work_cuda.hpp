@@ -26,6 +26,10 @@ c10::Stream currentStream(c10::Device device);
 // have deadlines of their own). Throws when the group fails, or a signal's handler does.
 void waitOnHost(const c10::Event &event, const CudaGroup &group, std::chrono::milliseconds timeout);
 
+// Waits until this rank's streams are past all that was enqueued; the operations have deadlines. SHC_OK,
+// or why the group has failed, as shc_cuda_error_text() says it. Throws when a signal's handler does.
+shc_status waitUntilIdle(const CudaGroup &group);
+
 // The tensors of an operation that a stream works on: the allocator would hand their memory to the
 // caller's stream. Dropped when that stream has been made to wait, or this one has passed.
 struct Stash {

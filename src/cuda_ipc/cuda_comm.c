@@ -89,13 +89,30 @@ static bool is_closed(struct shc_cuda_comm *cuda)
     return closed;
 }
 
-enum shc_status shc_cuda_comm_error(struct shc_cuda_comm *cuda)
+/* Is the group still this process's, and open? */
+static enum shc_status check_here(struct shc_cuda_comm *cuda)
 {
     if (is_child(cuda))
         return shc_cuda_fail(SHC_ERR_FORKED, "the group belongs to the parent process");
     if (is_closed(cuda))
         return shc_cuda_fail(SHC_ERR_CLOSED, "this rank has closed the group");
+    return SHC_OK;
+}
+
+enum shc_status shc_cuda_comm_error(struct shc_cuda_comm *cuda)
+{
+    SHC_TRY(check_here(cuda));
     return shc_watch_look(cuda);
+}
+
+enum shc_status shc_cuda_comm_pending(struct shc_cuda_comm *cuda, bool *pending)
+{
+    *pending = false;
+    SHC_TRY(check_here(cuda));
+    *pending = !shc_watch_idle(cuda);
+    /* The watcher looks at all else while something is under way, and behind that others may leave and
+     * end. But a gate may have shut just in front of the last "done". */
+    return shc_watch_verdicts(cuda);
 }
 
 void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason)

@@ -110,9 +110,16 @@ void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason);
  * ("0-1; 2-3"), sizes, counters. */
 enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_t capacity);
 
+/* *pending: does a stream of this rank's still work on what was enqueued, or on a replay? Whoever
+ * closes when it does not loses nothing; each operation's deadline sees to it that this comes. SHC_OK:
+ * all that the streams are past has given its results. Else why the group has failed, or
+ * SHC_ERR_CLOSED. Does not wait. Any thread. */
+enum shc_status shc_cuda_comm_pending(struct shc_cuda_comm *cuda, bool *pending);
+
 /*
  * Leaves the group. Gives what this rank's streams still have to do two seconds; if that is not
- * enough the group fails. Needs no peer. A second call does nothing.
+ * enough the group fails (shc_cuda_comm_pending tells whether it is). Needs no peer. A second call
+ * does nothing.
  */
 void shc_cuda_comm_close(struct shc_cuda_comm *cuda);
 

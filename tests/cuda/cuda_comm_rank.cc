@@ -416,6 +416,40 @@ void endless(Rank &rank)
     close_timed(rank);
 }
 
+// An operation waits for the last rank: what is told of it until that one comes, dies, or leaves, and
+// behind that.
+void pending(Rank &rank)
+{
+    const std::string act = rank.settings.word("act", "");
+    const shc_cu_address at = rank.allocate(64);
+    const auto told = [&rank](const char *key) {
+        bool pending = true;
+        const shc_status st = shc_cuda_comm_pending(rank.cuda, &pending);
+        report(key, std::string(shc_status_name(st)) + (pending ? ", pending" : ""));
+        return st == SHC_OK && pending;
+    };
+    told("before");
+    if (rank.rank == rank.world - 1) {
+        usleep(300000);
+        if (act == "die")
+            raise(SIGKILL);
+        if (act == "leave")
+            return;
+    }
+    enqueue(rank, rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_INT8, at, 8, at, 8), 0);
+    told("first");
+    while (told("last"))
+        usleep(1000);
+    report("error", shc_cuda_failure());
+    barrier_of_cpus(rank);
+    if (rank.rank == rank.world - 1 && act == "die_behind")
+        raise(SIGKILL);
+    if (rank.rank == rank.world - 1)
+        shc_cuda_comm_close(rank.cuda);
+    barrier_of_cpus(rank); // which says who has died
+    told("behind");
+}
+
 // Each is refused, says why, and the group goes on.
 void refuse(Rank &rank)
 {
@@ -501,6 +535,7 @@ int run(const std::string &folder, int number, int world, const Settings &settin
         {"differ", differ},
         {"endless", endless},
         {"refuse", refuse},
+        {"pending", pending},
         {"make", nullptr},
         {"graph", graph},
         {"graph_refuse", graph_refuse},

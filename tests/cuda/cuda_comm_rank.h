@@ -95,6 +95,7 @@ void ahead(Rank &rank);   // by more operations than there are records
 void groups(Rank &rank);  // two groups at once
 void differ(Rank &rank);  // one rank calls otherwise
 void endless(Rank &rank); // until the group fails
+void pending(Rank &rank); // what is under way, and how it ends
 void refuse(Rank &rank);  // calls that are wrong on this rank alone
 
 // Those that capture (cuda_graph_rank.cc).

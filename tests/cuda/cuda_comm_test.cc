@@ -293,6 +293,37 @@ TEST(Close, NeedsNoPeerAndIsNamedByThoseWhoGoOn)
     }
 }
 
+TEST(Pending, IsTrueUntilAllRanksHaveComeAndNothingBehindThat)
+{
+    auto reports = run(3, "scenario=pending");
+    expect_key(reports, "before", "ok");
+    expect_key(reports, "last", "ok");
+    EXPECT_EQ(reports[2]["behind"], "closed") << all_of(reports[2]);
+    // What becomes of others behind it is no failure of it.
+    auto bereaved = run(3, "scenario=pending meet=0 act=die_behind");
+    for (auto *seen : {&reports, &bereaved})
+        for (size_t r : {0, 1}) {
+            EXPECT_EQ((*seen)[r]["first"], "ok, pending") << all_of((*seen)[r]);
+            EXPECT_EQ((*seen)[r]["behind"], "ok") << all_of((*seen)[r]);
+        }
+}
+
+TEST(Pending, SaysWhoDoesNotCome)
+{
+    const std::pair<const char *, std::pair<const char *, const char *>> ends[] = {
+        {"die", {"peer dead", "rank 2"}},
+        {"leave", {"peer left", "rank 2 has left the group behind operation #0"}},
+    };
+    for (auto [act, want] : ends) {
+        auto reports = run(3, std::string("scenario=pending meet=0 act=") + act);
+        for (size_t r : {0, 1}) {
+            EXPECT_EQ(reports[r]["first"], "ok, pending") << all_of(reports[r]);
+            EXPECT_EQ(reports[r]["last"].substr(0, 9), want.first) << all_of(reports[r]);
+            EXPECT_HAS(reports[r], "error", want.second);
+        }
+    }
+}
+
 TEST(Timeout, NamesTheRankThatNeverComes)
 {
     auto reports = run(3, "scenario=endless meet=0 act=idle timeout_ms=1000");

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -768,3 +770,126 @@ def test_a_death_ends_a_message_and_is_named() -> None:
     survivor, dead = outcomes(2, body)
     assert dead.exit == 3
     assert survivor.ok and "rank 1" in survivor.value, survivor
+
+
+# ---- shutdown ----
+
+
+def left_early(rank: Rank, cuda: Any, act: Callable[[], None], timeout: float = 20) -> str:
+    """Rank 0 shuts down while an operation waits for rank 1, which acts: what rank 0 is told."""
+    rank.init(timeout=seconds(timeout))
+    t = gpu(torch.ones(4))
+    dist.all_reduce(t)
+    cuda.synchronize(0)
+    rank.sync()
+    if rank.rank == 1:
+        time.sleep(LATE_S)
+        act()
+        return ""
+    dist.all_reduce(t)
+    group, begun = dist.distributed_c10d._get_default_group(), time.monotonic()
+    with pytest.raises(dist.DistBackendError) as raised:
+        dist.destroy_process_group()
+    assert LATE_S / 2 < time.monotonic() - begun < 10
+    cuda.synchronize(0)
+    assert t.cpu().tolist() == [2.0] * 4, "half an operation has written"
+    begun = time.monotonic()
+    group.shutdown()  # has been, and says nothing more
+    assert time.monotonic() - begun < 1
+    return str(raised.value)
+
+
+def test_a_shutdown_sees_through_what_is_under_way() -> None:
+    def body(rank: Rank) -> list[list[float]]:
+        cuda = faketorch.enter()
+        rank.init()
+        t, m = gpu(torch.ones(4)), gpu(torch.full((3,), float(rank.rank)))
+        dist.all_reduce(t)
+        cuda.synchronize(0)
+        rank.sync()
+        if rank.rank == 1:
+            time.sleep(2.6)  # longer than close() waits
+            dist.send(m, 0)
+        else:
+            dist.irecv(m, 1)
+        dist.all_reduce(t)
+        dist.destroy_process_group()
+        return [t.cpu().tolist(), m.cpu().tolist()]
+
+    assert run(2, body) == [[[4.0] * 4, [1.0] * 3]] * 2
+
+
+def test_a_shutdown_ends_with_a_peer_that_dies() -> None:
+    def body(rank: Rank) -> str:
+        return left_early(rank, faketorch.enter(), lambda: os._exit(3))
+
+    survivor, dead = outcomes(2, body)
+    assert dead.exit == 3
+    assert survivor.ok and "shutdown: what was under way on cuda:0" in survivor.value, survivor
+    assert "rank 1" in survivor.value, survivor
+
+
+def test_a_shutdown_ends_with_a_peer_that_has_left() -> None:
+    def body(rank: Rank) -> str:
+        return left_early(rank, faketorch.enter(), dist.destroy_process_group)
+
+    assert "rank 1 has left the group behind operation #1" in run(2, body)[0]
+
+
+def test_a_shutdown_runs_out_of_time_and_says_for_whom_it_waited() -> None:
+    def body(rank: Rank) -> str:
+        told = left_early(rank, faketorch.enter(), lambda: time.sleep(3), 1)
+        dist.destroy_process_group()
+        return told
+
+    told = run(2, body)[0]
+    assert "waiting for rank 1 (its last call is #1); in rank 0: all_reduce #2" in told, told
+
+
+def test_a_shutdown_can_be_interrupted_and_called_again() -> None:
+    def body(rank: Rank) -> list[float]:
+        cuda = faketorch.enter()
+        rank.init()
+        t = gpu(torch.ones(4))
+        dist.all_reduce(t)
+        cuda.synchronize(0)
+        rank.sync()
+        if rank.rank == 1:
+            while rank.board[0] == 0:
+                time.sleep(0.01)
+        dist.all_reduce(t)
+        if rank.rank == 0:
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, LATE_S)
+            with pytest.raises(KeyboardInterrupt):
+                dist.destroy_process_group()
+
+            def let_go() -> None:  # runs only where a shutdown that waits lets other threads run
+                time.sleep(LATE_S)
+                rank.board[0] = 1
+
+            threading.Thread(target=let_go).start()
+        dist.destroy_process_group()
+        return t.cpu().tolist()
+
+    assert run(2, body) == [[4.0] * 4] * 2
+
+
+def test_a_shutdown_of_a_group_that_has_failed_is_quick_and_quiet() -> None:
+    def body(rank: Rank) -> float:
+        cuda = faketorch.enter()
+        rank.init()
+        t = gpu(torch.ones(4))
+        dist.all_reduce(t)
+        cuda.synchronize(0)
+        rank.sync()
+        if rank.rank == 1:
+            dist.distributed_c10d._get_default_group().abort()
+        else:
+            with pytest.raises(dist.DistBackendError, match="rank 1 aborted"):
+                dist.all_reduce(t, async_op=True).wait(seconds(20))
+        begun = time.monotonic()
+        dist.destroy_process_group()
+        return time.monotonic() - begun
+
+    assert max(run(2, body)) < 1.5
