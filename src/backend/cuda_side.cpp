@@ -286,8 +286,9 @@ c10::intrusive_ptr<c10d::Work> CudaSide::enqueue(Gpu &gpu, Lane &lane, const Cal
         lane.stashes.push_back(stash);
     stash->end.record(stream);
     checkCuda(status);
+    const uint64_t sequence = call.isMessage() ? sequence_.load() : ++sequence_;
     return c10::make_intrusive<WorkCuda>(gpu.group, rank_, call, stream, std::move(stash),
-                                         ++sequence_);
+                                         sequence);
 }
 
 // What nobody waits for is dropped when the next operation comes.

@@ -58,7 +58,8 @@ class CudaSide
     // Lines of key=value, each behind "cuda:<index>."; none before a GPU's first operation.
     std::string info();
 
-    // How many operations have been enqueued.
+    // How many collectives have been enqueued. No messages, as with CPU tensors: ranks send and receive
+    // different numbers of them, and torch's debug wrapper compares this over all ranks.
     uint64_t sequence() const { return sequence_; }
 
     // Waits until this rank's streams are past all that was enqueued. Null, or why that will not be; a

@@ -282,6 +282,44 @@ def test_messages_larger_than_their_memory_go_both_ways_at_once() -> None:
     assert on_ranks(2, body) == [True, True]
 
 
+def test_messages_count_in_no_sequence() -> None:
+    def body(rank: Rank, cuda: Any) -> None:
+        meet(rank, cuda)
+        backend = dist.group.WORLD._get_backend(torch.device("cuda"))
+        before = backend._get_sequence_number_for_group()
+        t, peer = gpu(torch.ones(2)), 1 - rank.rank
+        dist.isend(t, peer)
+        dist.recv(t, peer)
+        for one in dist.batch_isend_irecv([dist.P2POp(dist.isend, t, peer) for _ in range(2)]):
+            one.wait()
+        for _ in range(2):
+            dist.recv(t, peer)
+        assert backend._get_sequence_number_for_group() == before
+        dist.all_reduce(t)
+        dist.all_reduce(t, async_op=True).wait()
+        assert backend._get_sequence_number_for_group() == before + 2
+
+    on_ranks(2, body)
+
+
+def test_the_debug_wrapper_passes_a_pipeline_whose_middle_sends_more() -> None:
+    def body(rank: Rank) -> list[float]:
+        cuda = faketorch.enter()
+        dist.set_debug_level(dist.DebugLevel.DETAIL)
+        rank.init()
+        meet(rank, cuda)
+        t = gpu(torch.full((4,), 1.0 + rank.rank))
+        if rank.rank > 0:
+            dist.recv(t, rank.rank - 1)
+        if rank.rank < 2:
+            dist.send(t, rank.rank + 1)
+        dist.all_reduce(t)
+        dist.destroy_process_group()
+        return t.cpu().tolist()
+
+    assert run(3, body) == [[3.0] * 4] * 3
+
+
 def test_a_receive_holds_up_neither_the_host_nor_a_collective() -> None:
     def body(rank: Rank, cuda: Any) -> tuple[bool, list[float], list[float]]:
         meet(rank, cuda)
