@@ -88,12 +88,15 @@ CudaSide::Gpu *CudaSide::find(c10::Device device)
 }
 
 // The ranks meet here.
-CudaGroup CudaSide::make(c10::Device device, const char *hint) const
+CudaGroup CudaSide::make(c10::Device device, const char *hint)
 {
     shc_cuda_config config{};
     config.device = device.index();
     config.name = name_.c_str();
-    config.timeout_ns = timeoutNs(timeout_);
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        config.timeout_ns = timeoutNs(timeout_);
+    }
     shc_cuda_comm *made = nullptr;
     const shc_status status = shc_cuda_comm_create(group_.get(), &config, &made);
     // A machine that cannot is no mistake of the caller's type.
@@ -115,7 +118,8 @@ CudaSide::Gpu &CudaSide::gpuOf(c10::Device device, const char *hint)
     Gpu gpu{
         make(device, hint), std::make_unique<Lane>(newStream(device)), newStream(device), {}, {}};
     std::lock_guard<std::mutex> guard(lock_);
-    if (closed_) // while it was made
+    shc_cuda_comm_set_timeout(gpu.group.get(), timeoutNs(timeout_)); // it may be another by now
+    if (closed_)                                                     // while it was made
         shc_cuda_comm_close(gpu.group.get());
     return gpus_.emplace(device.index(), std::move(gpu)).first->second;
 }
@@ -344,6 +348,14 @@ std::exception_ptr CudaSide::finish()
                                                " has not been finished: ", shc_cuda_error_text()));
     }
     return unfinished;
+}
+
+void CudaSide::setTimeout(std::chrono::milliseconds timeout)
+{
+    std::lock_guard<std::mutex> guard(lock_);
+    timeout_ = timeout;
+    for (auto &[index, gpu] : gpus_)
+        shc_cuda_comm_set_timeout(gpu.group.get(), timeoutNs(timeout));
 }
 
 void CudaSide::abort(const char *reason)

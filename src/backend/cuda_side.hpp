@@ -67,6 +67,9 @@ class CudaSide
     // signal's handler does: the group is as it was then.
     std::exception_ptr finish();
 
+    // Of the operations that are called from now on.
+    void setTimeout(std::chrono::milliseconds timeout);
+
     // Needs no peer and none of this rank's threads that are inside run().
     void abort(const char *reason);
     void close();
@@ -91,7 +94,7 @@ class CudaSide
     // hint: what is said behind the reason where there is no communicator.
     Gpu &gpuOf(c10::Device device, const char *hint = "");
     Gpu *find(c10::Device device);
-    CudaGroup make(c10::Device device, const char *hint) const;
+    CudaGroup make(c10::Device device, const char *hint);
     std::vector<Gpu *> all();
     Gpu &gpuOfMessage(c10::Device device);
     Lane &laneOf(Gpu &gpu, const shc_op &op);
@@ -105,12 +108,12 @@ class CudaSide
     Group group_;
     int rank_;
     std::string name_;
-    std::chrono::milliseconds timeout_;
     std::mutex order_; // held while an operation is enqueued, or a communicator made: may take long
     std::atomic<uint64_t> sequence_{0};
 
     std::mutex lock_;                      // guards what follows; never held for long
     std::map<c10::DeviceIndex, Gpu> gpus_; // grows only; groups are constant
+    std::chrono::milliseconds timeout_;
     bool closed_ = false;
 };
 

@@ -121,6 +121,7 @@ void ProcessGroupShm::setTimeout(std::chrono::milliseconds timeout)
 {
     options_->timeout = timeout;
     shc_comm_set_timeout(group_.get(), timeoutNs(timeout));
+    cuda_.setTimeout(timeout);
 }
 
 c10::intrusive_ptr<c10d::Backend>

@@ -387,8 +387,8 @@ void shc_capture_look_at_time(struct shc_cuda_comm *comm)
         captures->late_ns = now_ns + SHC_LATE_NS;
         return;
     }
-    const uint64_t waited_ns = now_ns - captures->since_ns;
-    if (waited_ns < comm->timeout_ns && now_ns < captures->late_ns)
+    const uint64_t waited_ns = now_ns - captures->since_ns, timeout_ns = shc_cuda_timeout_ns(comm);
+    if (waited_ns < timeout_ns && now_ns < captures->late_ns)
         return;
     char call[TEXT_BYTES], whom[256], text[600];
     const double seconds = (double)waited_ns / (double)SHC_NS_PER_S;
@@ -397,7 +397,7 @@ void shc_capture_look_at_time(struct shc_cuda_comm *comm)
         whom_text(comm, passed, whom, sizeof whom);
     else
         snprintf(whom, sizeof whom, "%s", ALL_ARRIVED);
-    if (waited_ns >= comm->timeout_ns) {
+    if (waited_ns >= timeout_ns) {
         snprintf(text, sizeof text,
                  "Timed out after %.3f s waiting for %s; in rank %d: a replay of %s", seconds, whom,
                  comm->rank, call);

@@ -50,7 +50,7 @@ enum shc_status shc_cuda_comm_create_over(const char *library, struct shc_comm *
     made->core = comm;
     made->rank = shc_comm_rank(comm);
     made->world = shc_comm_world_size(comm);
-    made->timeout_ns = config->timeout_ns ? config->timeout_ns : DEFAULT_TIMEOUT_NS;
+    shc_cuda_comm_set_timeout(made, config->timeout_ns);
     made->say = config->say;
     made->say_ctx = config->say_ctx;
     made->host.fd = -1;
@@ -73,6 +73,12 @@ enum shc_status shc_cuda_comm_create(struct shc_comm *comm, const struct shc_cud
                                      struct shc_cuda_comm **cuda)
 {
     return shc_cuda_comm_create_over(SHC_DRIVER_LIBRARY, comm, config, cuda);
+}
+
+void shc_cuda_comm_set_timeout(struct shc_cuda_comm *cuda, uint64_t timeout_ns)
+{
+    /* relaxed: concerns the operations that start behind it. */
+    shc_a64_store_relaxed(&cuda->timeout_ns, timeout_ns ? timeout_ns : DEFAULT_TIMEOUT_NS);
 }
 
 /* In a forked child nothing of CUDA works, and nothing is this process's. */

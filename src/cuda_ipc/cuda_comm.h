@@ -49,7 +49,6 @@ struct shc_cuda_comm {
     struct shc_comm *core;
     char name[SHC_CUDA_NAME_BYTES];
     int rank, world;
-    uint64_t timeout_ns;
     size_t half_bytes;
     bool by_slabs; /* else by host memory */
     char reason[SHC_CUDA_REASON_BYTES];
@@ -66,6 +65,8 @@ struct shc_cuda_comm {
     struct shc_timeline timeline;
     shc_cu_address gate;    /* this rank's; behind it those of its messages */
     shc_cu_address scratch; /* without slabs: a half of each rank, and one for captured rounds */
+
+    shc_a64 timeout_ns; /* any thread */
 
     pthread_mutex_t order_lock; /* guards what follows; held while an operation is enqueued */
     uint64_t round, meetings;
@@ -95,6 +96,13 @@ struct shc_cuda_comm {
 SHC_NODISCARD enum shc_status shc_cuda_comm_create_over(const char *library, struct shc_comm *comm,
                                                         const struct shc_cuda_config *config,
                                                         struct shc_cuda_comm **cuda);
+
+/* Of what begins now and names none of its own. */
+SHC_INLINE uint64_t shc_cuda_timeout_ns(const struct shc_cuda_comm *comm)
+{
+    /* relaxed: concerns the operations that start behind its change. */
+    return shc_a64_load_relaxed(&comm->timeout_ns);
+}
 
 /* ---- setup.c ---- */
 

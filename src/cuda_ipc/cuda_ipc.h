@@ -106,6 +106,10 @@ enum shc_status shc_cuda_comm_error(struct shc_cuda_comm *cuda);
 /* Fails the group, and the CPU group, for all ranks. Any thread. */
 void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason);
 
+/* The time-out of the operations that are enqueued from now on, and of replays' rounds; of this rank.
+ * 0: 30 minutes. Any thread. */
+void shc_cuda_comm_set_timeout(struct shc_cuda_comm *cuda, uint64_t timeout_ns);
+
 /* Lines of `key=value`: route, why it is that one, how many GPUs the ranks are on and who shares one
  * ("0-1; 2-3"), sizes, counters. */
 enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_t capacity);

@@ -415,8 +415,8 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
     if (capture != 0)
         return shc_capture_enqueue(comm, op, stream, capture);
     struct shc_flight flight = {.begun_ns = shc_clock_ns(), .last_round = comm->round + 1};
-    flight.deadline_ns = shc_deadline_after(flight.begun_ns, demand->timeout_ns ? demand->timeout_ns
-                                                                                : comm->timeout_ns);
+    flight.deadline_ns = shc_deadline_after(
+        flight.begun_ns, demand->timeout_ns ? demand->timeout_ns : shc_cuda_timeout_ns(comm));
     memcpy(flight.call, demand->call, sizeof flight.call);
     const uint64_t sequence = comm->sequence + 1; /* only who holds the order writes it */
     const struct awaited room = {sequence, slot_is_free, flight.deadline_ns,

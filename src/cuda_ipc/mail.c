@@ -401,7 +401,7 @@ static enum shc_status check(const struct batch *batch, const struct shc_op *op,
     letter->flight.stream = batch->stream;
     letter->flight.begun_ns = shc_clock_ns();
     letter->flight.deadline_ns = shc_deadline_after(
-        letter->flight.begun_ns, demand.timeout_ns ? demand.timeout_ns : comm->timeout_ns);
+        letter->flight.begun_ns, demand.timeout_ns ? demand.timeout_ns : shc_cuda_timeout_ns(comm));
     memcpy(letter->flight.call, demand.call, sizeof letter->flight.call);
     return SHC_OK;
 }

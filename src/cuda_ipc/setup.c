@@ -380,7 +380,7 @@ enum shc_status shc_setup_make(struct shc_cuda_comm *comm, const char *library,
     comm->half_bytes = config->half_bytes ? (size_t)config->half_bytes : DEFAULT_HALF_BYTES;
     making->comm = comm;
     making->config = config;
-    making->deadline_ns = shc_deadline_after(shc_clock_ns(), comm->timeout_ns);
+    making->deadline_ns = shc_deadline_after(shc_clock_ns(), shc_cuda_timeout_ns(comm));
     making->mine.route = config->route;
     making->mine.half_bytes = config->half_bytes; /* what 0 means is chosen by all alike */
     making->mine.record_bytes = sizeof(struct shc_part_shm);

@@ -107,6 +107,9 @@ shc_status Rank::make()
     const uint64_t begun = shc_clock_ns();
     const shc_status st = shc_cuda_comm_create_over(FAKE_CUDA_LIBRARY, core, &config, &cuda);
     const uint64_t ended = shc_clock_ns();
+    const int later_ms = settings.number("later_timeout_ms", 0);
+    if (st == SHC_OK && later_ms > 0)
+        shc_cuda_comm_set_timeout(cuda, static_cast<uint64_t>(later_ms) * SHC_NS_PER_MS);
     report("make_ms", std::to_string((ended - begun) / SHC_NS_PER_MS));
     report("make_ended_ns", std::to_string(ended));
     return st;

@@ -326,10 +326,12 @@ TEST(Pending, SaysWhoDoesNotCome)
 
 TEST(Timeout, NamesTheRankThatNeverComes)
 {
-    auto reports = run(3, "scenario=endless meet=0 act=idle timeout_ms=1000");
-    for (size_t r : {0, 1}) {
-        EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
-        EXPECT_HAS(reports[r], "error", "waiting for rank 2 (its last call is #15); in rank ");
+    for (const char *key : {"timeout_ms", "later_timeout_ms"}) {
+        auto reports = run(3, std::string("scenario=endless meet=0 act=idle ") + key + "=1000");
+        for (size_t r : {0, 1}) {
+            EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
+            EXPECT_HAS(reports[r], "error", "waiting for rank 2 (its last call is #15); in rank ");
+        }
     }
 }
 

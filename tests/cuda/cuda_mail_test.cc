@@ -118,13 +118,16 @@ TEST(MailStopped, ARankIsNamedByWhoeverRunsOutOfTime)
 
 TEST(MailTimeout, NamesTheRankThatNeverComesAndItsLastCall)
 {
-    auto reports = run(2, "scenario=mail_endless meet=0 act=idle timeout_ms=1000");
-    EXPECT_EQ(reports[0]["status"], "timeout") << all_of(reports[0]);
-    EXPECT_NE(
-        reports[0]["error"].find("waiting for rank 1 (its last recv from this rank is #4); in "
-                                 "rank 0: send #5 to rank 1 (uint8["),
-        std::string::npos)
-        << all_of(reports[0]);
+    for (const char *key : {"timeout_ms", "later_timeout_ms"}) {
+        auto reports =
+            run(2, std::string("scenario=mail_endless meet=0 act=idle ") + key + "=1000");
+        EXPECT_EQ(reports[0]["status"], "timeout") << all_of(reports[0]);
+        EXPECT_NE(
+            reports[0]["error"].find("waiting for rank 1 (its last recv from this rank is #4); in "
+                                     "rank 0: send #5 to rank 1 (uint8["),
+            std::string::npos)
+            << all_of(reports[0]);
+    }
 }
 
 TEST(MailAbort, EndsAllRanksWithItsReason)

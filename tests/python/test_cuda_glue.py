@@ -617,6 +617,29 @@ def test_wait_with_a_timeout_raises_and_leaves_the_operation() -> None:
     assert on_ranks(2, body) == [[4.0] * 4] * 2
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["before", "behind"])
+def test_set_timeout_reaches_what_is_called_behind_it(known: bool) -> None:
+    """Before the group's first operation on the GPU, and behind it."""
+
+    def body(rank: Rank) -> str:
+        cuda = faketorch.enter()
+        rank.init()
+        if known:
+            meet(rank, cuda)
+        dist.group.WORLD.set_timeout(seconds(1))
+        if not known:
+            meet(rank, cuda)
+        if rank.rank == 1:
+            rank.sync()
+            return ""
+        with pytest.raises(dist.DistBackendError) as raised:
+            dist.all_reduce(gpu(torch.ones(4)), async_op=True).wait(seconds(10))
+        rank.sync()
+        return str(raised.value)
+
+    assert "Timed out after 1.0" in run(2, body)[0]
+
+
 def test_a_barrier_waits_for_the_gpu() -> None:
     def body(rank: Rank, cuda: Any) -> bool:
         t = gpu(torch.ones(1 << 16))
