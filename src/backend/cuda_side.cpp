@@ -273,7 +273,7 @@ c10::intrusive_ptr<c10d::Work> CudaSide::enqueue(Gpu &gpu, Lane &lane, const Cal
     begin.record(currentStream(device));
     begin.block(stream);
     if (!captured) // else nobody may ask for events, and the graph keeps the memory
-        dropPassed(lane);
+        dropPassed(gpu, lane);
     auto stash = std::make_shared<Stash>(device.type(), captured);
     stash->tensors = call.tensors();
     const shc_status status =
@@ -295,13 +295,45 @@ c10::intrusive_ptr<c10d::Work> CudaSide::enqueue(Gpu &gpu, Lane &lane, const Cal
                                          sequence);
 }
 
-// What nobody waits for is dropped when the next operation comes.
-void CudaSide::dropPassed(Lane &lane)
+// What nobody waits for is dropped when the next operation comes. pre: the lane's order is held.
+void CudaSide::dropPassed(const Gpu &gpu, Lane &lane)
 {
-    while (!lane.stashes.empty() && lane.stashes.front()->end.query()) {
+    size_t passed = 0;
+    while (passed < lane.stashes.size() && lane.stashes[passed]->end.query())
+        passed++;
+    const bool right = passed > 0 && groupIsRight(gpu.group); // behind the events
+    for (; passed > 0; passed--) {
+        if (right)
+            lane.stashes.front()->right = true;
         lane.stashes.front()->drop();
         lane.stashes.pop_front();
     }
+}
+
+// Nobody may have asked the Works before the group is closed, and afterwards they cannot be told apart.
+void CudaSide::markRight(const Gpu &gpu, Lane &lane, std::mutex &order)
+{
+    bool pending;
+    std::unique_lock<std::mutex> guard(order, std::try_to_lock);
+    if (!guard || shc_cuda_comm_pending(gpu.group.get(), &pending) != SHC_OK || pending)
+        return; // a call that is made beside shutdown()
+    for (const std::shared_ptr<Stash> &stash : lane.stashes)
+        stash->right = true;
+}
+
+void CudaSide::markRight(Gpu &gpu)
+{
+    std::vector<Lane *> lanes;
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        for (auto &[end, lane] : gpu.ends)
+            lanes.push_back(&lane);
+        if (gpu.batches)
+            lanes.push_back(gpu.batches.get());
+    }
+    markRight(gpu, *gpu.collectives, order_);
+    for (Lane *lane : lanes)
+        markRight(gpu, *lane, lane->order);
 }
 
 void CudaSide::settle(std::chrono::milliseconds timeout)
@@ -341,7 +373,9 @@ std::exception_ptr CudaSide::finish()
         if (shc_cuda_comm_pending(gpu->group.get(), &pending) != SHC_OK)
             continue; // as one is that another GPU's has failed
         const shc_status status = waitUntilIdle(gpu->group);
-        if (status != SHC_OK)
+        if (status == SHC_OK)
+            markRight(*gpu);
+        else
             unfinished =
                 makeException(status, c10::str("shutdown: what was under way on ",
                                                gpu->collectives->stream.device(),

@@ -103,7 +103,9 @@ class CudaSide
     c10::intrusive_ptr<c10d::Work> transfer(const Call &call, c10::Device device);
     c10::intrusive_ptr<c10d::Work> enqueue(Gpu &gpu, Lane &lane, const Call &call, bool captured);
     static bool isCapturing(const Gpu *gpu, c10::Device device);
-    static void dropPassed(Lane &lane);
+    static void dropPassed(const Gpu &gpu, Lane &lane);
+    static void markRight(const Gpu &gpu, Lane &lane, std::mutex &order);
+    void markRight(Gpu &gpu);
 
     Group group_;
     int rank_;

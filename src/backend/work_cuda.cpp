@@ -83,6 +83,12 @@ shc_status waitUntilIdle(const CudaGroup &group)
     return status;
 }
 
+bool groupIsRight(const CudaGroup &group)
+{
+    bool pending;
+    return shc_cuda_comm_pending(group.get(), &pending) == SHC_OK;
+}
+
 void Stash::drop()
 {
     std::vector<at::Tensor> dropped; // behind the lock: a tensor may have Python behind it
@@ -101,28 +107,49 @@ WorkCuda::WorkCuda(CudaGroup group, int rank, const Call &call, c10::Stream stre
     }
 }
 
+shc_status WorkCuda::failure() const
+{
+    return stash_->right ? SHC_OK : shc_cuda_comm_error(group_.get());
+}
+
+shc_status WorkCuda::look(bool *ended) const
+{
+    *ended = stash_->right || stash_->passed();
+    if (*ended && !stash_->captured && groupIsRight(group_)) // behind the event
+        stash_->right = true;
+    return failure();
+}
+
 bool WorkCuda::isCompleted()
 {
-    return stash_->passed() || shc_cuda_comm_error(group_.get()) != SHC_OK;
+    bool ended;
+    return look(&ended) != SHC_OK || ended;
 }
 
 bool WorkCuda::isSuccess() const
 {
-    return stash_->passed() && shc_cuda_comm_error(group_.get()) == SHC_OK;
+    bool ended;
+    return look(&ended) == SHC_OK && ended;
 }
 
 std::exception_ptr WorkCuda::exception() const
 {
-    const shc_status status = shc_cuda_comm_error(group_.get());
+    bool ended;
+    const shc_status status = look(&ended);
     return status == SHC_OK ? nullptr : makeException(status, shc_cuda_error_text());
 }
 
+// Without a time-out no event is asked for: a capture of this thread's would forbid it.
 bool WorkCuda::wait(std::chrono::milliseconds timeout)
 {
-    checkCuda(shc_cuda_comm_error(group_.get()));
-    stash_->end.block(currentStream(stream_.device()));
-    if (timeout != kNoTimeout && !stash_->captured)
-        waitOnHost(stash_->end, group_, timeout);
+    checkCuda(failure());
+    if (!stash_->right) {
+        stash_->end.block(currentStream(stream_.device()));
+        if (timeout != kNoTimeout && !stash_->captured) {
+            waitOnHost(stash_->end, group_, timeout);
+            stash_->right = true;
+        }
+    }
     stash_->drop();
     return true;
 }
@@ -140,7 +167,7 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkCuda::getFuture()
         return future_;
     future_ = c10::make_intrusive<c10::ivalue::Future>(
         c10::ListType::create(c10::TensorType::get()), std::vector<c10::Device>{stream_.device()});
-    const shc_status status = shc_cuda_comm_error(group_.get());
+    const shc_status status = failure();
     if (status == SHC_OK) {
         c10::StreamGuard onStream(stream_);
         future_->markCompleted(c10::IValue(outputs_));

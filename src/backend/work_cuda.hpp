@@ -7,6 +7,7 @@
 #include "backend/call.hpp"
 #include "cuda_ipc/cuda_ipc.h"
 
+#include <atomic>
 #include <c10/core/Event.h>
 #include <mutex>
 
@@ -30,6 +31,9 @@ void waitOnHost(const c10::Event &event, const CudaGroup &group, std::chrono::mi
 // or why the group has failed, as shc_cuda_error_text() says it. Throws when a signal's handler does.
 shc_status waitUntilIdle(const CudaGroup &group);
 
+// Have all operations that this rank's streams are past given their results?
+bool groupIsRight(const CudaGroup &group);
+
 // The tensors of an operation that a stream works on: the allocator would hand their memory to the
 // caller's stream. Dropped when that stream has been made to wait, or this one has passed.
 struct Stash {
@@ -40,6 +44,9 @@ struct Stash {
 
     c10::Event end;      // of the operation
     const bool captured; // then the event is of use in the capture alone, and not to be queried
+    // It has ended, and the group had not failed by then: so its results are right, whatever becomes of
+    // the group. Set once; never for a captured one.
+    std::atomic<bool> right{false};
     std::mutex lock;
     std::vector<at::Tensor> tensors; // guarded by it
 };
@@ -73,6 +80,11 @@ class WorkCuda : public c10d::Work
     }
 
   private:
+    // Has it ended? SHC_OK, or why it has no results, as shc_cuda_error_text() says it.
+    shc_status look(bool *ended) const;
+    // The second alone, as far as it can be told without asking for the event.
+    shc_status failure() const;
+
     CudaGroup group_;
     c10::Stream stream_;
     std::shared_ptr<Stash> stash_;

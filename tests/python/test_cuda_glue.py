@@ -590,6 +590,72 @@ def test_a_work_tells_what_it_is() -> None:
     assert early[1:] == late[1:] == (True, True)
 
 
+def expect_right(works: list[dist.Work]) -> None:
+    for work in works:
+        assert work.is_completed() and work.is_success() and work.exception() is None
+        work.wait()
+        work.wait(seconds(1))
+        assert all(t.is_cuda for t in work.get_future().wait())
+
+
+def test_a_work_that_was_right_is_so_behind_a_shutdown() -> None:
+    def body(rank: Rank) -> None:
+        cuda = faketorch.enter("slow_us=2000")
+        rank.init()
+        peer, tensors = 1 - rank.rank, [gpu(torch.ones(4)) for _ in range(7)]
+        works = [dist.all_reduce(t, async_op=True) for t in tensors[:3]]
+        works += [dist.isend(tensors[3], peer), dist.irecv(tensors[4], peer)]
+        calls = [(dist.isend, tensors[5]), (dist.irecv, tensors[6])]
+        works += dist.batch_isend_irecv([dist.P2POp(call, t, peer) for call, t in calls])
+        dist.destroy_process_group()
+        expect_right(works)
+        assert [t.cpu()[0].item() for t in tensors] == [2.0] * 3 + [1.0] * 4
+
+    run(2, body)
+
+
+def test_a_work_has_its_own_end_where_the_group_fails_behind_it() -> None:
+    def body(rank: Rank) -> None:
+        cuda = faketorch.enter()
+        rank.init()
+        meet(rank, cuda)
+        peer, t = 1 - rank.rank, gpu(torch.ones(4))
+        dist.isend(t, peer)
+        asked = [dist.all_reduce(gpu(torch.ones(4)), async_op=True), dist.irecv(t, peer)]
+        for work in asked:
+            work.wait()
+        cuda.synchronize(0)
+        assert all(work.is_completed() for work in asked)
+        timed, passed, last = (dist.all_reduce(gpu(torch.ones(4)), async_op=True) for _ in "123")
+        timed.wait(seconds(20))
+        passed.wait()
+        last.wait()
+        cuda.synchronize(0)
+        rank.sync()
+        if rank.rank == 1:  # behind what the other one has seen to the end
+            while rank.board[0] == 0:
+                time.sleep(0.01)
+            dist.distributed_c10d._get_default_group().abort()
+        else:
+            # It sees that some have passed.
+            poisoned = dist.all_reduce(gpu(torch.ones(4)), async_op=True)
+            expect_right([passed])
+            rank.board[0] = 1
+            with pytest.raises(dist.DistBackendError, match="rank 1 aborted"):
+                poisoned.wait(seconds(20))
+            cuda.synchronize(0)
+            for _ in range(2):  # its stream has passed it
+                assert poisoned.is_completed() and not poisoned.is_success()
+                assert "rank 1 aborted" in str(poisoned.exception())
+                with pytest.raises(dist.DistBackendError, match="rank 1 aborted"):
+                    poisoned.wait()
+                time.sleep(0.05)
+            expect_right([last])
+        expect_right([*asked, timed])
+
+    run(2, body)
+
+
 def test_a_future_has_the_tensors() -> None:
     def body(rank: Rank, cuda: Any) -> list[float]:
         t = gpu(torch.full((4,), 3.0))
