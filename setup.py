@@ -6,6 +6,7 @@ fits only the very minor version it was compiled against. Install torch first, t
 ``pip install --no-build-isolation .``.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import subprocess
 import sys
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 try:
     import torch
@@ -62,10 +64,32 @@ def write_build_info() -> None:
     (PACKAGE / "_build_info.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
+@functools.cache
+def prepare() -> None:
+    """What both commands below need: one links with it, the other copies it. Once."""
+    build_core()
+    write_build_info()
+
+
 class Build(BuildExtension):
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        # Objects of another torch look up to date: its headers may be older than they.
+        self.build_temp = os.path.join(self.build_temp, f"torch-{torch.__version__}")
+        self.force = True  # then ninja decides, and where there is none, all is compiled
+
     def run(self) -> None:
-        build_core()
-        write_build_info()
+        prepare()
+        super().run()
+
+
+class BuildPackage(build_py):
+    """Runs before build_ext, and copies the package's data as it finds them."""
+
+    def run(self) -> None:
+        # Of an editable installation nothing is copied, and what failed here would be a warning.
+        if not self.editable_mode:
+            prepare()
         super().run()
 
 
@@ -88,5 +112,5 @@ setup(
             extra_link_args=["-Wl,-rpath,$ORIGIN/lib"],
         )
     ],
-    cmdclass={"build_ext": Build},
+    cmdclass={"build_ext": Build, "build_py": BuildPackage},
 )

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What setup.py puts where, and in which order. Nothing is compiled: torch's part of it and cmake are
+stand-ins that write a word where the real ones write a library. `make wheel` builds a real one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILT = shutil.ignore_patterns("lib", "_build_info.json", "*.so", "__pycache__", "*.egg-info")
+
+TORCH = """
+import os
+__version__ = os.environ["STAND_IN_TORCH"]
+def compiled_with_cxx11_abi(): return True
+"""
+CPP_EXTENSION = """
+import pathlib
+from setuptools import Extension as CppExtension
+from setuptools.command.build_ext import build_ext
+
+class BuildExtension(build_ext):
+    def build_extension(self, ext):
+        for name in ext.libraries:  # the linker's view
+            (pathlib.Path(ext.library_dirs[0]) / f"lib{name}.so").read_text()
+        path = pathlib.Path(self.get_ext_fullpath(ext.name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"of the objects in {self.build_temp}, {self.force=}")
+"""
+CMAKE = """#!/bin/sh
+echo "$@" >>"$STAND_IN_LOG"
+[ "$1" = --build ] || exit 0
+for library in shm/libshmcoll cuda_ipc/libshmcoll_cuda; do
+    mkdir -p "$2/src/${library%/*}"
+    echo "$STAND_IN_CORE" >"$2/src/$library.so.0"
+    ln -sf "${library##*/}.so.0" "$2/src/$library.so"
+done
+"""
+LIBRARIES = {
+    f"shmcoll/lib/lib{name}.so{end}" for name in ("shmcoll", "shmcoll_cuda") for end in ("", ".0")
+}
+
+
+class Tree:
+    """A checkout in which nothing has been built."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.tools = path / "tree", path / "tools"
+        self.tree_files()
+        for file, text in {
+            "torch/__init__.py": TORCH,
+            "torch/utils/__init__.py": "",
+            "torch/utils/cpp_extension.py": CPP_EXTENSION,
+            "bin/cmake": CMAKE,
+        }.items():
+            (self.tools / file).parent.mkdir(parents=True, exist_ok=True)
+            (self.tools / file).write_text(text)
+        (self.tools / "bin/cmake").chmod(0o755)
+        self.log = self.tools / "log"
+
+    def tree_files(self) -> None:
+        self.path.mkdir()
+        for folder in ("python", "src/backend"):
+            shutil.copytree(ROOT / folder, self.path / folder, ignore=BUILT)
+        for file in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / file, self.path)
+
+    def python(
+        self, *arguments: str, core: str = "core", torch: str = "9.8.0", **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        self.log.write_text("")
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.path,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(self.tools),
+                "PATH": f"{self.tools / 'bin'}{os.pathsep}{os.environ['PATH']}",
+                "STAND_IN_CORE": core,
+                "STAND_IN_TORCH": torch,
+                "STAND_IN_LOG": str(self.log),
+                **env,
+            },
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    def wheel(self, core: str = "core", torch: str = "9.8.0") -> dict[str, str]:
+        """The files of a wheel that is built now."""
+        shutil.rmtree(self.path / "dist", ignore_errors=True)
+        done = self.python("setup.py", "-q", "bdist_wheel", core=core, torch=torch)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (file,) = (self.path / "dist").iterdir()
+        with zipfile.ZipFile(file) as wheel:
+            return {name: wheel.read(name).decode() for name in wheel.namelist()}
+
+    def built(self) -> None:
+        """Asserts that the tree itself has been built, once."""
+        package = self.path / "python/shmcoll"
+        assert {f"shmcoll/lib/{file.name}" for file in (package / "lib").iterdir()} == LIBRARIES
+        assert json.loads((package / "_build_info.json").read_text())["torch"] == "9.8.0"
+        assert len(list(package.glob("_C.*.so"))) == 1
+        assert self.log.read_text().count("--build") == 1
+
+
+@pytest.fixture()
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_a_wheel_has_the_libraries_that_were_built_for_it(tree: Tree) -> None:
+    for core, torch in (("first", "9.8.0"), ("second", "9.9.0")):  # in a tree that was built before
+        files = tree.wheel(core, torch)
+        assert LIBRARIES <= files.keys(), sorted(files)
+        assert {files[name] for name in LIBRARIES} == {core + "\n"}
+        assert json.loads(files["shmcoll/_build_info.json"])["torch"] == torch
+        extensions = [name for name in files if name.startswith("shmcoll/_C.") and "py" in name]
+        assert "shmcoll/_C.pyi" in extensions and len(extensions) == 2, extensions
+        assert {"_shmcoll_autoload.py", "shmcoll/py.typed", "shmcoll/bench/cli.py"} <= files.keys()
+        assert tree.log.read_text().count("--build") == 1
+
+
+def test_objects_of_another_torch_are_not_used_again(tree: Tree) -> None:
+    def extension(torch: str) -> str:
+        files = tree.wheel(torch=torch)
+        return next(files[name] for name in files if name.startswith("shmcoll/_C.cpython"))
+
+    first, second = extension("9.8.0"), extension("9.9.0")
+    assert first != second and first == extension("9.8.0")
+    assert "force=True" in first and "torch-9.8.0" in first, first
+
+
+def test_in_place_and_editable_builds_leave_everything_in_the_tree(tree: Tree) -> None:
+    done = tree.python("setup.py", "-q", "build_ext", "--inplace")
+    assert done.returncode == 0, done.stdout + done.stderr
+    tree.built()
+    for file in (tree.path / "python/shmcoll").glob("_C.*.so"):
+        file.unlink()
+    build = "import setuptools.build_meta as b; print(b.build_editable('.'))"
+    done = tree.python("-c", build)
+    assert done.returncode == 0, done.stdout + done.stderr
+    tree.built()
