@@ -12,7 +12,11 @@ import types
 from typing import Any
 
 _HERE = pathlib.Path(__file__).parent
-_REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps shmcoll"
+# In the folder of the sources: there is no package of this name to fetch.
+_REBUILD = (
+    "in the folder of shmcoll's sources run `make clean build` (for its .venv) or "
+    "`pip install --no-build-isolation --force-reinstall --no-deps .`"
+)
 
 
 def build_facts() -> dict[str, str]:
@@ -20,8 +24,7 @@ def build_facts() -> dict[str, str]:
     path = _HERE / "_build_info.json"
     if not path.exists():
         raise ImportError(
-            "shmcoll is not built here (no _build_info.json beside its modules). In a checkout run "
-            "`make build`; else reinstall: " + _REBUILD
+            f"shmcoll is not built here ({_HERE} has no _build_info.json). Build it: {_REBUILD}"
         )
     facts: dict[str, str] = json.loads(path.read_text())
     return facts

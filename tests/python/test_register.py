@@ -27,7 +27,7 @@ from ranks import Rank, run
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(shmcoll.__file__).parent
-COMMAND = "pip install --no-build-isolation --force-reinstall --no-deps shmcoll"
+COMMAND = "pip install --no-build-isolation --force-reinstall --no-deps ."
 
 INIT = """
 dist.init_process_group("shmcoll", store=dist.HashStore(), rank=0, world_size=1)
@@ -221,7 +221,7 @@ def test_a_package_that_is_not_built_says_how_to_build_it(
     from shmcoll import _load
 
     monkeypatch.setattr(_load, "_HERE", tmp_path)
-    with pytest.raises(ImportError, match="(?s)not built.*make build.*" + re.escape(COMMAND)):
+    with pytest.raises(ImportError, match="(?s)not built.*make clean build.*" + re.escape(COMMAND)):
         _load.load_extension()
 
 
