@@ -3,8 +3,11 @@
 # The front door. `make help` says what there is. Everything is built into .venv and build/.
 
 PYTHON ?= python3
-# Users have other versions: make build TORCH="torch==2.11.0 --index-url ..."
-TORCH  ?= torch==2.13.0
+# Users have other versions: make build TORCH="torch==2.11.0 --index-url ..."; it stays until another
+# one is asked for.
+ifndef TORCH
+TORCH  := $(or $(shell cat .venv/.wanted 2>/dev/null),torch==2.13.0)
+endif
 # For a GPU of this kind the kernels are compiled, for others translated when they are loaded.
 export SHMCOLL_CUDA_ARCHS ?= 90
 JOBS   ?= $(shell nproc)
@@ -21,10 +24,9 @@ PACKAGES_TEST  := libgtest-dev spin relacy-dev tcc clang-format codespell gdb
 PACKAGES_AARCH64 := gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user \
                     googletest
 
-CORE_SOURCES := $(shell find src CMakeLists.txt -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.map' \
-                  -o -name CMakeLists.txt)
+CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress cuda-kills browser gpu
+.PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress cuda-kills browser gpu FORCE
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
@@ -76,7 +78,14 @@ packages-aarch64: packages-test
 
 # ---- the virtual environment ----
 
-$(VENV)/.torch: | packages
+# These two are looked at each time, and touched only where something else is to be done now.
+$(VENV)/.wanted: FORCE
+	@mkdir -p $(VENV); echo '$(TORCH)' | cmp -s - $@ || echo '$(TORCH)' >$@
+
+$(VENV)/.built-for: $(VENV)/.torch FORCE
+	@$(PY) tests/support/built_for.py && [ -e $@ ] || touch $@
+
+$(VENV)/.torch: $(VENV)/.wanted | packages
 	$(PYTHON) -m venv $(VENV) || { echo "no venv: apt-get install python3-venv"; exit 1; }
 	$(PY) -m pip install -q --upgrade "pip>=23" wheel "setuptools>=64" ninja
 	$(PY) -m pip install -q $(TORCH) numpy
@@ -86,7 +95,7 @@ $(VENV)/.extras: $(VENV)/.torch pyproject.toml
 	$(PY) -m pip install -q $$($(PY) tests/support/extras.py dev examples)
 	touch $@
 
-$(VENV)/.built: $(VENV)/.torch $(CORE_SOURCES) setup.py pyproject.toml python/_shmcoll_autoload.py
+$(VENV)/.built: $(VENV)/.built-for $(CORE_SOURCES) setup.py pyproject.toml python/_shmcoll_autoload.py
 	@mkdir -p build; echo "building shmcoll (about a minute; build/pip.log)"
 	@$(PY) -m pip install --no-build-isolation --no-deps -e . >build/pip.log 2>&1 \
 	    || { cat build/pip.log; exit 1; }
