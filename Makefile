@@ -87,7 +87,7 @@ $(VENV)/.built-for: $(VENV)/.torch FORCE
 
 $(VENV)/.torch: $(VENV)/.wanted | packages
 	$(PYTHON) -m venv $(VENV) || { echo "no venv: apt-get install python3-venv"; exit 1; }
-	$(PY) -m pip install -q --upgrade "pip>=23" wheel "setuptools>=64" ninja
+	$(PY) -m pip install -q --upgrade "pip>=23" wheel "setuptools>=77" ninja
 	$(PY) -m pip install -q $(TORCH) numpy
 	touch $@
 
