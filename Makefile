@@ -24,6 +24,10 @@ PACKAGES_TEST  := libgtest-dev spin relacy-dev tcc clang-format codespell gdb
 PACKAGES_AARCH64 := gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user \
                     googletest
 
+# Of the system's Python only, which may not be there yet.
+PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/support/python_lacks.py; \
+                 else echo $(PYTHON)-dev $(PYTHON)-venv; fi)
+
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
 .PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress cuda-kills browser gpu FORCE
@@ -68,7 +72,7 @@ define install_packages
 endef
 
 packages:
-	$(call install_packages,$(PACKAGES_BUILD))
+	$(call install_packages,$(PACKAGES_BUILD) $(PYTHON_LACKS))
 
 packages-test: packages
 	$(call install_packages,$(PACKAGES_TEST))
@@ -86,7 +90,7 @@ $(VENV)/.built-for: $(VENV)/.torch FORCE
 	@$(PY) tests/support/built_for.py && [ -e $@ ] || touch $@
 
 $(VENV)/.torch: $(VENV)/.wanted | packages
-	$(PYTHON) -m venv $(VENV) || { echo "no venv: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) makes no venv: see above"; exit 1; }
 	$(PY) -m pip install -q --upgrade "pip>=23" wheel "setuptools>=77" ninja
 	$(PY) -m pip install -q $(TORCH) numpy
 	touch $@

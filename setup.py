@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 
 import setuptools
 from setuptools import setup
@@ -38,6 +39,21 @@ except ImportError as error:
 ROOT = pathlib.Path(__file__).parent.resolve()
 PACKAGE = ROOT / "python" / "shmcoll"
 CORE_BUILD = ROOT / "build" / "core"
+
+
+def check_tools() -> None:
+    """Before minutes are spent on what needs them. A compiler that is missing is named by CMake."""
+    if shutil.which("cmake") is None:
+        sys.exit(
+            "shmcoll's setup.py: there is no cmake. Install 3.20 or later, and compilers for C and C++:\n"
+            "    apt-get install cmake build-essential      (or: pip install cmake)"
+        )
+    folders = [sysconfig.get_path("include"), *os.environ.get("CPATH", "").split(os.pathsep)]
+    if not any(pathlib.Path(folder, "Python.h").exists() for folder in folders if folder):
+        sys.exit(
+            f"shmcoll's setup.py: there is no Python.h in {folders[0]}. Install Python's headers:\n"
+            "    apt-get install python3-dev      (or name their folder in CPATH)"
+        )
 
 
 def build_core() -> None:
@@ -73,6 +89,7 @@ def write_build_info() -> None:
 @functools.cache
 def prepare() -> None:
     """What both commands below need: one links with it, the other copies it. Once."""
+    check_tools()
     build_core()
     write_build_info()
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import python_lacks
+
 ROOT = Path(__file__).parents[2]
 
 # $GIVEN: the version that `pip install` gives. It makes its own copy in .venv, as venv does.
@@ -111,3 +113,31 @@ def test_another_torch_that_somebody_has_installed_is_built_for(tree: Tree) -> N
     assert tree.build() == []
     (tree.path / "python/shmcoll/_build_info.json").unlink()
     assert kinds(tree.build()) == [BUILD]
+
+
+@pytest.mark.parametrize("prefix", ["/usr", "/opt/python"])
+def test_what_debians_python_lacks_is_asked_for(tree: Tree, prefix: str) -> None:
+    poor = f"""#!/bin/sh
+exec {sys.executable} -c 'import importlib.util, runpy, sys, sysconfig
+sys.base_prefix = "{prefix}"
+sys.version_info = type("V", (), dict(major=3, minor=77))
+sysconfig.get_path = lambda name: "/nowhere"
+importlib.util.find_spec = lambda name: None
+runpy.run_path(sys.argv[1], run_name="__main__")' "$@"
+"""
+    tree.tool("python3", poor)
+    tree.tool("dpkg-query", "#!/bin/sh\nexit 1\n")
+    tree.tool("id", "#!/bin/sh\necho 1000\n")
+    tree.tool("sudo", "#!/bin/sh\nexit 1\n")
+    done = tree.make("packages")
+    assert done.returncode != 0
+    lacks = "python3.77-dev python3.77-venv"
+    assert "apt-get install build-essential cmake " in done.stdout, done.stdout
+    assert (lacks in done.stdout) == (prefix == "/usr"), done.stdout
+    assert "python3-dev python3-venv" not in done.stdout
+    done = tree.make("packages", "PYTHON=python3-of-nobody")
+    assert "python3-of-nobody-dev python3-of-nobody-venv" in done.stdout
+
+
+def test_the_python_that_shmcoll_was_built_with_lacks_nothing() -> None:
+    assert python_lacks.lacking() == []

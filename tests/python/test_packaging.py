@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Iterable
@@ -187,3 +188,17 @@ def test_a_setuptools_that_is_too_old_is_told_first(tree: Tree) -> None:
     done = tree.python("setup.py", "build_ext")
     assert done.returncode != 0 and "Traceback" not in done.stderr
     assert "setuptools 76.1.0 is too old" in done.stderr and ">=77" in done.stderr
+
+
+def test_without_cmake_or_headers_a_build_says_what_to_install(tree: Tree) -> None:
+    done = tree.python("setup.py", "build_ext", PATH=str(tree.path))
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert "no cmake" in done.stderr and "3.20" in done.stderr and "apt-get" in done.stderr
+    elsewhere = "import sysconfig; sysconfig.get_path = lambda *_, **__: '/nowhere'\n"
+    (tree.path / "elsewhere.py").write_text(elsewhere + (tree.path / "setup.py").read_text())
+    done = tree.python("elsewhere.py", "build_ext")
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert "no Python.h in /nowhere" in done.stderr and "python3-dev" in done.stderr
+    assert "--build" not in tree.log.read_text(), "it is said before anything is built"
+    done = tree.python("elsewhere.py", "build_ext", CPATH=sysconfig.get_path("include"))
+    assert done.returncode == 0, done.stdout + done.stderr
