@@ -30,7 +30,7 @@ PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress cuda-kills browser gpu FORCE
+.PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress cuda-kills browser wheel gpu FORCE
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
@@ -49,6 +49,7 @@ help:
 	@echo "make cuda-kills    ranks with a stand-in GPU are killed, 500 times (SHMCOLL_CUDA_KILLS)"
 	@echo "make stress   a million messages of up to 4 MiB between 8 ranks"
 	@echo "make browser  the page of shmcoll bench --html in a browser (needs chromium)"
+	@echo "make wheel    an archive of the sources, a wheel of it, and a sum of two ranks with that"
 	@echo "make huge     tensors of more than 2^31 elements and 4 GiB (needs 11 GiB of memory)"
 	@echo "make aarch64  the C and C++ tests built for AArch64, under qemu"
 	@echo "make fmt      formats all sources"
@@ -172,6 +173,9 @@ stress: packages-test build $(VENV)/.extras
 
 browser: build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long browser
+
+wheel: packages build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long wheel
 
 huge: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long huge

@@ -142,6 +142,7 @@ LONG_LANES = {
     ),
     "stress": (Lane("stress", DEV, "^stress$", ("tests_conformance",), alone=True),),
     "browser": (Lane("browser", files=("tests/browser",)),),
+    "wheel": (Lane("wheel", files=("tests/wheel",), alone=True),),
     "huge": (Lane("huge", files=("tests/huge",), alone=True),),
     "aarch64": (
         Lane(
