@@ -92,7 +92,7 @@ $(VENV)/.built-for: $(VENV)/.torch FORCE
 
 $(VENV)/.torch: $(VENV)/.wanted | packages
 	$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) makes no venv: see above"; exit 1; }
-	$(PY) -m pip install -q --upgrade "pip>=23" wheel "setuptools>=77" ninja
+	$(PY) -m pip install -q --upgrade "pip>=23" wheel "setuptools>=64" ninja
 	$(PY) -m pip install -q $(TORCH) numpy
 	touch $@
 

@@ -16,15 +16,9 @@ import subprocess
 import sys
 import sysconfig
 
-import setuptools
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-if int(setuptools.__version__.split(".")[0]) < 77:  # it does not understand pyproject.toml
-    sys.exit(
-        f"shmcoll's setup.py: setuptools {setuptools.__version__} is too old to read pyproject.toml. Run:\n"
-        '    pip install "setuptools>=77"'
-    )
 try:
     import torch
     from torch.utils.cpp_extension import BuildExtension, CppExtension
@@ -117,6 +111,7 @@ class BuildPackage(build_py):
 
 
 setup(
+    license="BSD-3-Clause",
     ext_modules=[
         CppExtension(
             "shmcoll._C",
