@@ -110,6 +110,24 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
     return work;
 }
 
+// Of several operations in one call the first begins when all are known to be right: else a call
+// that raises ValueError or TypeError would have published some. Of CUDA tensors what
+// CudaSide::run() demands besides.
+ProcessGroupShm::WorkPtr ProcessGroupShm::examine(const Call &call)
+{
+    check(shc_check(group_.get(), &call.op));
+    if (!call.isOnGpu())
+        return nullptr;
+    for (const at::Tensor &tensor : call.tensors()) {
+        TORCH_CHECK_VALUE(tensor.device() == call.outputs.front().device(), "shmcoll: ", call.title,
+                          ": tensors of one call are on ", call.outputs.front().device(),
+                          " and on ", tensor.device());
+        TORCH_CHECK_TYPE(tensor.is_contiguous(), "shmcoll: ", call.title,
+                         ": a CUDA tensor that is not contiguous; call contiguous() first");
+    }
+    return nullptr;
+}
+
 ProcessGroupShm::WorkPtr ProcessGroupShm::broadcast(Tensors &tensors,
                                                     const c10d::BroadcastOptions &options)
 {
@@ -178,7 +196,7 @@ ProcessGroupShm::allreduce_coalesced(Tensors &tensors,
 ProcessGroupShm::WorkPtr ProcessGroupShm::gatherAll(at::TensorList outputs, at::TensorList inputs,
                                                     const c10d::AllgatherOptions &options,
                                                     c10d::OpType type, const char *title,
-                                                    shc_op_kind kind)
+                                                    shc_op_kind kind, Step step)
 {
     at::ScalarType dtype = commonDtype(outputs, "all_gather");
     at::ScalarType given = commonDtype(inputs, "all_gather");
@@ -189,7 +207,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::gatherAll(at::TensorList outputs, at::
     setDtype(op, dtype);
     op.input = in.view();
     op.output = out.view();
-    return run({op, outputs, inputs, options.asyncOp, type, title});
+    return (this->*step)({op, outputs, inputs, options.asyncOp, type, title});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::allgather(std::vector<Tensors> &outputs, Tensors &inputs,
@@ -242,9 +260,10 @@ ProcessGroupShm::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inpu
                       "shmcoll: all_gather_into_tensor_coalesced: ", inputs.size(), " inputs, but ",
                       outputs.size(), " outputs");
     WorkPtr last;
-    for (size_t i = 0; i < inputs.size(); i++)
-        last = gatherAll(outputs[i], inputs[i], options, c10d::OpType::COALESCED,
-                         "shmcoll:all_gather_into_tensor_coalesced");
+    for (Step step : {&ProcessGroupShm::examine, &ProcessGroupShm::run})
+        for (size_t i = 0; i < inputs.size(); i++)
+            last = gatherAll(outputs[i], inputs[i], options, c10d::OpType::COALESCED,
+                             "shmcoll:all_gather_into_tensor_coalesced", SHC_ALL_GATHER, step);
     return last;
 }
 
@@ -328,7 +347,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::scatter(Tensors &outputs, std::vector<
 ProcessGroupShm::WorkPtr
 ProcessGroupShm::reduceAndScatter(const at::Tensor &output, at::TensorList inputs,
                                   const c10d::ReduceScatterOptions &options, c10d::OpType type,
-                                  const char *title, shc_op_kind kind)
+                                  const char *title, shc_op_kind kind, Step step)
 {
     at::ScalarType dtype = commonDtype(inputs, "reduce_scatter");
     TORCH_CHECK_TYPE(dtype == output.scalar_type(), "shmcoll: reduce_scatter: the input is ", dtype,
@@ -339,7 +358,7 @@ ProcessGroupShm::reduceAndScatter(const at::Tensor &output, at::TensorList input
     setReduceOp(op, options.reduceOp);
     op.input = in.view();
     op.output = out.view();
-    return run({op, output, inputs, options.asyncOp, type, title});
+    return (this->*step)({op, output, inputs, options.asyncOp, type, title});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::reduce_scatter(Tensors &outputs,
@@ -372,9 +391,11 @@ ProcessGroupShm::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inpu
                       "shmcoll: reduce_scatter_tensor_coalesced: ", inputs.size(), " inputs, but ",
                       outputs.size(), " outputs");
     WorkPtr last; // operations end in order
-    for (size_t i = 0; i < inputs.size(); i++)
-        last = reduceAndScatter(outputs[i], inputs[i], options, c10d::OpType::COALESCED,
-                                "shmcoll:reduce_scatter_tensor_coalesced");
+    for (Step step : {&ProcessGroupShm::examine, &ProcessGroupShm::run})
+        for (size_t i = 0; i < inputs.size(); i++)
+            last = reduceAndScatter(outputs[i], inputs[i], options, c10d::OpType::COALESCED,
+                                    "shmcoll:reduce_scatter_tensor_coalesced", SHC_REDUCE_SCATTER,
+                                    step);
     return last;
 }
 

@@ -102,18 +102,21 @@ class ProcessGroupShm : public c10d::Backend
 
   private:
     static void record(at::RecordFunction &event, const Call &call);
+    // What the methods below do with the call that they have described: run() or examine().
+    using Step = WorkPtr (ProcessGroupShm::*)(const Call &);
     WorkPtr run(const Call &call);
+    WorkPtr examine(const Call &call);
     WorkPtr start(const Call &call);
     WorkPtr startInside(Section &section, const Call &call);
     WorkPtr reduceAll(Tensors &tensors, const c10d::AllreduceOptions &options, c10d::OpType type,
                       const char *title);
     WorkPtr gatherAll(at::TensorList outputs, at::TensorList inputs,
                       const c10d::AllgatherOptions &options, c10d::OpType type, const char *title,
-                      shc_op_kind kind = SHC_ALL_GATHER);
-
+                      shc_op_kind kind = SHC_ALL_GATHER, Step step = &ProcessGroupShm::run);
     WorkPtr reduceAndScatter(const at::Tensor &output, at::TensorList inputs,
                              const c10d::ReduceScatterOptions &options, c10d::OpType type,
-                             const char *title, shc_op_kind kind = SHC_REDUCE_SCATTER);
+                             const char *title, shc_op_kind kind = SHC_REDUCE_SCATTER,
+                             Step step = &ProcessGroupShm::run);
     WorkPtr exchangeAll(at::TensorList outputs, at::TensorList inputs,
                         const c10d::AllToAllOptions &options, c10d::OpType type, const char *title,
                         at::TensorList given);

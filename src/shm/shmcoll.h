@@ -329,6 +329,12 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
 enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op);
 
 /*
+ * Checks what can be wrong with the operation on this rank alone, as both of the others do before they
+ * publish anything. Any thread; waits for nobody.
+ */
+enum shc_status shc_check(struct shc_comm *comm, const struct shc_op *op);
+
+/*
  * Starts the operation and returns. Operations of one group run in the order of submission on all
  * ranks. The tensors' memory must stay valid until `retire`, or, without hooks, until the request
  * is done; the descriptor is copied. The request proceeds without being waited for.

@@ -277,6 +277,47 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         TypeError,
         "send: a tensor of layout Sparse",
     ),
+    **{
+        f"coalesced, the second of two pairs: {what}": (call, kind, text)
+        for what, call, kind, text in (
+            (
+                "a gather's types",
+                lambda: second_gathered(torch.zeros(6), torch.zeros(3).int()),
+                TypeError,
+                "all_gather: the input is Int, the output Float",
+            ),
+            (
+                "a gather's sizes",
+                lambda: second_gathered(torch.zeros(5), torch.zeros(3)),
+                ValueError,
+                "2 ranks with 3 elements each, but room for 5 out",
+            ),
+            (
+                "a gather's output",
+                lambda: second_gathered(torch.zeros(1).expand(6), torch.zeros(3)),
+                ValueError,
+                "overlap",
+            ),
+            (
+                "a scatter's types",
+                lambda: second_scattered(torch.zeros(3), torch.zeros(6).int()),
+                TypeError,
+                "reduce_scatter: the input is Int, the output Float",
+            ),
+            (
+                "a scatter's sizes",
+                lambda: second_scattered(torch.zeros(3), torch.zeros(7)),
+                ValueError,
+                "2 ranks get 3 elements each, but there are 7 in",
+            ),
+            (
+                "a scatter's reduction",
+                lambda: second_scattered(torch.zeros(3), torch.zeros(6), Op.BXOR),
+                TypeError,
+                "bxor of float32 does not exist",
+            ),
+        )
+    },
     "recv: no rank": (
         lambda: backend().recv([torch.zeros(1)], -1, 0),
         ValueError,
@@ -299,6 +340,26 @@ def root_0() -> dist.GatherOptions:
     options = dist.GatherOptions()
     options.rootRank = 0
     return options
+
+
+def second_gathered(output: torch.Tensor, given: torch.Tensor) -> None:
+    first = torch.zeros(6)
+    try:
+        dist.group.WORLD.allgather_into_tensor_coalesced([first, output], [torch.ones(3), given])
+    finally:
+        assert first.sum() == 0
+
+
+def second_scattered(output: torch.Tensor, given: torch.Tensor, op: Op = Op.SUM) -> None:
+    first = torch.zeros(3, dtype=torch.int32)
+    options = dist.ReduceScatterOptions()
+    options.reduceOp = op
+    try:
+        dist.group.WORLD.reduce_scatter_tensor_coalesced(
+            [first, output], [torch.ones(6, dtype=torch.int32), given], options
+        )
+    finally:
+        assert first.sum() == 0
 
 
 def backend() -> dist.Backend:

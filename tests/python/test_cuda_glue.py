@@ -823,8 +823,15 @@ def test_bad_input_is_refused_before_anything_moves() -> None:
             dist.all_reduce_coalesced([t, cpu])
         with pytest.raises(ValueError, match="on cuda:0 and on cpu"):
             dist.distributed_c10d._get_default_group()._allgather_base(gpu(torch.empty(8)), cpu)
+        skewed = gpu(torch.ones(4, 4)).t()
         with pytest.raises(TypeError, match="not contiguous; call contiguous"):
-            dist.all_reduce(gpu(torch.ones(4, 4)).t())
+            dist.all_reduce(skewed)
+        gather = dist.distributed_c10d._get_default_group().allgather_into_tensor_coalesced
+        with pytest.raises(TypeError, match="not contiguous; call contiguous"):
+            gather([gpu(torch.zeros(8)), gpu(torch.zeros(32))], [t, skewed])
+        with pytest.raises(ValueError, match="on cuda:0 and on cpu"):
+            gather([gpu(torch.zeros(8)), gpu(torch.zeros(8))], [t, cpu])
+        assert "cuda:0.operations" not in shmcoll.describe()
         dist.all_reduce(t)
         return t.cpu().tolist()
 

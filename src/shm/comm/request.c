@@ -103,6 +103,14 @@ enum shc_status shc_submit(struct shc_comm *comm, const struct shc_op *op,
     return submit(comm, op, hooks, request);
 }
 
+enum shc_status shc_check(struct shc_comm *comm, const struct shc_op *op)
+{
+    SHC_TRY(shc_comm_usable(comm));
+    struct shc_request scratch;
+    return shc_is_message(op->kind) ? shc_message_prepare(&scratch.message, comm, op)
+                                    : shc_task_prepare(&scratch.task, comm, op);
+}
+
 /* ---- waiting for one ---- */
 
 bool shc_request_over(const struct shc_request *request)
