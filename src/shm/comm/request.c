@@ -106,7 +106,7 @@ enum shc_status shc_submit(struct shc_comm *comm, const struct shc_op *op,
 enum shc_status shc_check(struct shc_comm *comm, const struct shc_op *op)
 {
     SHC_TRY(shc_comm_usable(comm));
-    struct shc_request scratch;
+    struct shc_request scratch = {.comm = comm}; /* zeros, as a request's */
     return shc_is_message(op->kind) ? shc_message_prepare(&scratch.message, comm, op)
                                     : shc_task_prepare(&scratch.task, comm, op);
 }
