@@ -13,10 +13,6 @@
 namespace shmcoll
 {
 
-namespace
-{
-
-// The one GPU that all tensors of the call are on.
 c10::Device deviceOf(const Call &call)
 {
     const c10::Device device =
@@ -30,6 +26,9 @@ c10::Device deviceOf(const Call &call)
         }
     return device;
 }
+
+namespace
+{
 
 void *nativeHandle(const c10::Stream &stream)
 {

@@ -13,6 +13,9 @@
 namespace shmcoll
 {
 
+// The one GPU that all tensors of the call are on. Throws where they are on several, or not contiguous.
+c10::Device deviceOf(const Call &call);
+
 // A stream that is this side's alone; given back with the last who knows it.
 using OwnStream = std::shared_ptr<const c10::Stream>;
 

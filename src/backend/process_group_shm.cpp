@@ -116,15 +116,8 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
 ProcessGroupShm::WorkPtr ProcessGroupShm::examine(const Call &call)
 {
     check(shc_check(group_.get(), &call.op));
-    if (!call.isOnGpu())
-        return nullptr;
-    for (const at::Tensor &tensor : call.tensors()) {
-        TORCH_CHECK_VALUE(tensor.device() == call.outputs.front().device(), "shmcoll: ", call.title,
-                          ": tensors of one call are on ", call.outputs.front().device(),
-                          " and on ", tensor.device());
-        TORCH_CHECK_TYPE(tensor.is_contiguous(), "shmcoll: ", call.title,
-                         ": a CUDA tensor that is not contiguous; call contiguous() first");
-    }
+    if (call.isOnGpu())
+        deviceOf(call);
     return nullptr;
 }
 
