@@ -5,8 +5,8 @@
  * instructions? Which is fastest depends on the processor and on whether the CPUs of writer and reader
  * share a cache, which a virtual machine does not tell and may change, and by a factor of two either
  * way. So whoever stores tries all ways, one behind the other, stays with the fastest one, and tries
- * another one again now and then: the more seldom the more often that was in vain. Every rank chooses for itself, and who reads is told how, where that
- * matters to it.
+ * another one again now and then: the more seldom the more often that was in vain. Every rank chooses
+ * for itself, and who reads is told how, where that matters to it.
  */
 
 #include <stdbool.h>

@@ -108,7 +108,7 @@ static void agent_thread(void *arg)
             return;
         }
         idle = pending ? 0 : idle + 1;
-        if (pending && !somebody_waits(p2p)) {
+        if (has_turn(p2p)) {
             drive(p2p);
             nap_ns = NAP_MIN_NS;
         } else if (idle > IDLE_NAPS) {

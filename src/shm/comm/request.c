@@ -43,6 +43,14 @@ static void copy_tensors(struct shc_tensors *tensors, char **at)
     tensors->list = list;
 }
 
+/* Checks the operation. pre: zeros, but for what request_create() has set; op lives as long. */
+static enum shc_status prepare(struct shc_request *request, struct shc_comm *comm,
+                               const struct shc_op *op)
+{
+    return shc_is_message(op->kind) ? shc_message_prepare(&request->message, comm, op)
+                                    : shc_task_prepare(&request->task, comm, op);
+}
+
 /* A request with its own copy of the descriptor, behind it in the same block. */
 static enum shc_status request_create(struct shc_comm *comm, const struct shc_op *op,
                                       const struct shc_request_hooks *hooks,
@@ -61,9 +69,7 @@ static enum shc_status request_create(struct shc_comm *comm, const struct shc_op
     request->op = *op;
     copy_tensors(&request->op.input, &at);
     copy_tensors(&request->op.output, &at);
-    enum shc_status st = shc_is_message(op->kind)
-                             ? shc_message_prepare(&request->message, comm, &request->op)
-                             : shc_task_prepare(&request->task, comm, &request->op);
+    enum shc_status st = prepare(request, comm, &request->op);
     if (st != SHC_OK) {
         free(request);
         return st;
@@ -107,8 +113,7 @@ enum shc_status shc_check(struct shc_comm *comm, const struct shc_op *op)
 {
     SHC_TRY(shc_comm_usable(comm));
     struct shc_request scratch = {.comm = comm}; /* zeros, as a request's */
-    return shc_is_message(op->kind) ? shc_message_prepare(&scratch.message, comm, op)
-                                    : shc_task_prepare(&scratch.task, comm, op);
+    return prepare(&scratch, comm, op);
 }
 
 /* ---- waiting for one ---- */
