@@ -871,10 +871,8 @@ def test_a_death_ends_the_stream_and_is_named() -> None:
     def body(rank: Rank) -> str:
         cuda = faketorch.enter()
         rank.init()
-        t = gpu(torch.ones(4))
-        dist.all_reduce(t)
-        cuda.synchronize(0)
-        rank.sync()
+        meet(rank, cuda)
+        t = gpu(torch.full((4,), 2.0))
         if rank.rank == 1:
             os._exit(3)
         with pytest.raises(dist.DistBackendError) as raised:
@@ -912,10 +910,8 @@ def test_a_death_ends_a_message_and_is_named() -> None:
 def left_early(rank: Rank, cuda: Any, act: Callable[[], None], timeout: float = 20) -> str:
     """Rank 0 shuts down while an operation waits for rank 1, which acts: what rank 0 is told."""
     rank.init(timeout=seconds(timeout))
-    t = gpu(torch.ones(4))
-    dist.all_reduce(t)
-    cuda.synchronize(0)
-    rank.sync()
+    meet(rank, cuda)
+    t = gpu(torch.full((4,), 2.0))
     if rank.rank == 1:
         time.sleep(LATE_S)
         act()
@@ -937,10 +933,8 @@ def test_a_shutdown_sees_through_what_is_under_way() -> None:
     def body(rank: Rank) -> list[list[float]]:
         cuda = faketorch.enter()
         rank.init()
-        t, m = gpu(torch.ones(4)), gpu(torch.full((3,), float(rank.rank)))
-        dist.all_reduce(t)
-        cuda.synchronize(0)
-        rank.sync()
+        meet(rank, cuda)
+        t, m = gpu(torch.full((4,), 2.0)), gpu(torch.full((3,), float(rank.rank)))
         if rank.rank == 1:
             time.sleep(2.6)  # longer than close() waits
             dist.send(m, 0)
@@ -984,10 +978,8 @@ def test_a_shutdown_can_be_interrupted_and_called_again() -> None:
     def body(rank: Rank) -> list[float]:
         cuda = faketorch.enter()
         rank.init()
-        t = gpu(torch.ones(4))
-        dist.all_reduce(t)
-        cuda.synchronize(0)
-        rank.sync()
+        meet(rank, cuda)
+        t = gpu(torch.full((4,), 2.0))
         if rank.rank == 1:
             while rank.board[0] == 0:
                 time.sleep(0.01)
@@ -1013,10 +1005,8 @@ def test_a_shutdown_of_a_group_that_has_failed_is_quick_and_quiet() -> None:
     def body(rank: Rank) -> float:
         cuda = faketorch.enter()
         rank.init()
-        t = gpu(torch.ones(4))
-        dist.all_reduce(t)
-        cuda.synchronize(0)
-        rank.sync()
+        meet(rank, cuda)
+        t = gpu(torch.full((4,), 2.0))
         if rank.rank == 1:
             dist.distributed_c10d._get_default_group().abort()
         else:
