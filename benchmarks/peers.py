@@ -6,6 +6,7 @@
     python benchmarks/peers.py --setting SHMCOLL_TUNING=stream=256k  # would that be better here?
     python benchmarks/peers.py -d bfloat16,float16                # beside our own float32
     python benchmarks/peers.py -w -o stream                       # of data that has just been stored
+    python benchmarks/peers.py -w -u -o sendrecv                  # and what came is read, which counts, too
 
 Debian: apt-get install libopenmpi-dev openmpi-bin libmpich-dev mpich. `ratio` is the other's time
 over ours. GB/s is how fast two ranks read lines that the other has just written, in the same

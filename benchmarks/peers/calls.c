@@ -405,6 +405,18 @@ static bool ends_with_data(const struct call *call, int i)
     return (call->kind->ours != SHC_REDUCE && call->kind->ours != SHC_GATHER) || rank == root;
 }
 
+uint32_t call_use(const struct call *call, int i)
+{
+    if (!ends_with_data(call, i))
+        return 0;
+    const uint32_t *got = (const uint32_t *)call->world->got;
+    const size_t words = blocks(call, false) * (size_t)call->count;
+    uint32_t all = 0;
+    for (size_t k = 0; k < words; k++)
+        all |= got[k];
+    return all;
+}
+
 static bool numbers_come_out(struct call *call, enum side side)
 {
     const struct world *world = call->world;

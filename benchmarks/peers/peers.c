@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  *   mpirun -n 2 peers DIRECTORY [-o OP,OP] [-b MIN] [-e MAX] [-f FACTOR] [-r ROUNDS] [-t MS]
- *                               [-a LIBRARY] [-s NAME=VALUE] [-d DTYPE,DTYPE] [-i] [-w] [-j FILE]
+ *                               [-a LIBRARY] [-s NAME=VALUE] [-d DTYPE,DTYPE] [-i] [-w] [-u] [-j FILE]
  *
  * DIRECTORY: an empty one, where the ranks meet. LIBRARY: another libshmcoll.so, in the place of MPI,
  * with that variable in its environment. -d (or all): all_reduce of these dtypes with each reduction
  * that they have; the second side is our own sum of as many bytes of float32. -i: also the sizes half
  * way to the next one. -w: in front of each operation whoever gives something stores to all of it, which
- * counts. -j: a line of JSON per row, with every round.
+ * counts. -u: behind each operation whoever got something reads all of it, which counts, too. -j: a line of
+ * JSON per row, with every round.
  * benchmarks/peers.py compiles and starts this.
  *
  * In each round both sides run the same operation for MS milliseconds in one loop, the first side
@@ -34,6 +35,7 @@ struct options {
     int rounds;
     bool between; /* also the sizes half way to the next one */
     bool rewrite; /* what is given, each time */
+    bool use;     /* what was got, each time */
     FILE *json;   /* rank 0's */
 };
 
@@ -64,7 +66,7 @@ static FILE *open_json(const char *path)
 static struct options options_of(int argc, char **argv, int rank)
 {
     struct options o = {.min = 8, .max = 32 << 20, .factor = 4, .ms = 20, .rounds = 7};
-    for (int c; (c = getopt(argc, argv, "o:b:e:f:r:t:a:s:d:iwj:")) != -1;) {
+    for (int c; (c = getopt(argc, argv, "o:b:e:f:r:t:a:s:d:iwuj:")) != -1;) {
         if (c == 'o')
             o.ops = optarg;
         else if (c == 'b')
@@ -87,10 +89,12 @@ static struct options options_of(int argc, char **argv, int rank)
             o.between = true;
         else if (c == 'w')
             o.rewrite = true;
+        else if (c == 'u')
+            o.use = true;
         else if (c == 'j')
             o.json = rank == 0 ? open_json(optarg) : NULL;
         else
-            fail("options: -o -b -e -f -r -t -a -s -d -i -w -j; see the source");
+            fail("options: -o -b -e -f -r -t -a -s -d -i -w -u -j; see the source");
     }
     o.directory = argv[optind];
     if (!o.directory || o.min < 1 || o.max < o.min || o.factor <= 1 || o.rounds < 1 ||
@@ -155,14 +159,16 @@ static float *make_buffer(size_t bytes)
 }
 
 /* Seconds for each turn, at the slowest rank. */
-static double time_turns(struct call *call, enum side side, int turns, bool rewrite)
+static double time_turns(struct call *call, enum side side, int turns, const struct options *o)
 {
     MPI_Barrier(MPI_COMM_WORLD);
     double begun = MPI_Wtime();
     for (int i = 0; i < turns; i++) {
-        if (rewrite)
+        if (o->rewrite)
             call_rewrite(call, i);
         call_run(call, side, i);
+        if (o->use)
+            (void)call_use(call, i);
     }
     double seconds = (MPI_Wtime() - begun) / turns;
     MPI_Allreduce(MPI_IN_PLACE, &seconds, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
@@ -172,8 +178,8 @@ static double time_turns(struct call *call, enum side side, int turns, bool rewr
 /* Turns that take about that long; the same on all ranks, whole rounds of roots and streams. */
 static int turns_for(struct call *call, enum side side, const struct options *o, int step)
 {
-    time_turns(call, side, step, o->rewrite);
-    double turns = o->ms / 1e3 / time_turns(call, side, step, o->rewrite);
+    time_turns(call, side, step, o);
+    double turns = o->ms / 1e3 / time_turns(call, side, step, o);
     return turns < step ? step : turns > 1e6 ? 1000000 / step * step : (int)turns / step * step;
 }
 
@@ -216,7 +222,7 @@ static void measure(const struct world *world, const struct options *o, struct c
     for (int r = 0; r < o->rounds; r++) {
         for (int turn = 0; turn < 2; turn++) {
             enum side side = (turn + r) % 2 ? THEIRS : OURS;
-            row->seconds[side][r] = time_turns(call, side, turns[side], o->rewrite);
+            row->seconds[side][r] = time_turns(call, side, turns[side], o);
         }
         bound_round(world, call, row, r);
     }

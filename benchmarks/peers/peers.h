@@ -60,6 +60,10 @@ void call_run(struct call *call, enum side side, int i);
 /* Stores to what this rank gives the i-th time, as who computes it does. */
 void call_rewrite(const struct call *call, int i);
 
+/* Reads what this rank got the i-th time, as who goes on with it does. Returns its bits, or nothing would
+ * have to be read. */
+uint32_t call_use(const struct call *call, int i);
+
 /* Runs it once with numbers that tell ranks and places apart. False: the result is wrong. */
 bool call_right(struct call *call, enum side side, int i);
 
