@@ -6,10 +6,10 @@
 Two ranks; the network of examples/digits_ddp.py and one of linear layers with 20 million
 parameters; gradients in buckets of so many MiB. All take turns in one run, with the same
 data: a step lasts until the slower rank has updated its parameters. Afterwards the parameters of
-the two backends must have the same bits. `alone` is DistributedDataParallel whose ranks do not
-communicate: its buckets, hooks and divisions, which no backend can be faster than. `last` is an
-all_reduce of the last bucket by shmcoll, with nothing beside it: its gradients are there when the
-computation ends, so that no backend can hide it.
+the two backends must have the same bits. `alone` is DistributedDataParallel over a process group
+that does nothing: its buckets, hooks and divisions, which no backend can be faster than. `last` is
+an all_reduce of the last bucket by shmcoll, with nothing beside it: its gradients are there when
+the computation ends, so that no backend can hide it.
 """
 
 from __future__ import annotations
@@ -75,25 +75,39 @@ def mlp(rank: int) -> Job:
 JOBS = {"digits": digits, "mlp": mlp}
 
 
-def keep_to_oneself(
-    sizes: list[int], bucket: dist.GradBucket
-) -> torch.futures.Future[torch.Tensor]:
-    """In the place of an all_reduce: what DistributedDataParallel does around it."""
-    if bucket.index() == 0:
-        sizes.clear()
-    sizes.append(bucket.buffer().numel())
-    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    done.set_result(bucket.buffer().div_(dist.get_world_size()))
-    return done
+def done(tensors: Any) -> dist.Work:
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(tensors)
+    return torch._C._distributed_c10d._create_work_from_future(future)
+
+
+class NoBackend(dist.ProcessGroup):
+    """Each rank keeps what it has."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__(rank, world_size)
+        self.sizes: list[int] = []  # elements of what was reduced
+
+    def allreduce(self, tensors: list[Tensor], options: Any) -> dist.Work:
+        self.sizes += [tensor.numel() for tensor in tensors]
+        return done(tensors)
+
+    def broadcast(self, tensors: list[Tensor], options: Any) -> dist.Work:
+        return done(tensors)
+
+    def allgather(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any
+    ) -> dist.Work:
+        for parts, mine in zip(outputs, inputs):
+            for part in parts:
+                part.copy_(mine)
+        return done(outputs)
 
 
 class Contender:
     """A copy of the job's model that trains on its own."""
 
-    def __init__(
-        self, job: Job, bucket_mb: int, group: dist.ProcessGroup | None, alone: bool = False
-    ) -> None:
-        self.sizes: list[int] = []  # of the buckets, in their order
+    def __init__(self, job: Job, bucket_mb: int, group: dist.ProcessGroup | None) -> None:
         self.job = job
         if group is None:
             self.model: nn.Module = job.model
@@ -104,11 +118,6 @@ class Contender:
                 bucket_cap_mb=bucket_mb,
                 gradient_as_bucket_view=True,
             )
-            if alone:
-                # Annotations, which here are strings, would be refused.
-                self.model.register_comm_hook(
-                    self.sizes, lambda sizes, bucket: keep_to_oneself(sizes, bucket)
-                )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
 
     def step(self) -> None:
@@ -133,7 +142,8 @@ def measure(
 ) -> dict[str, Any]:
     sides = {side: Contender(JOBS[name](rank), bucket_mb, groups.get(side)) for side in BACKENDS}
     sides["compute"] = Contender(JOBS[name](rank), bucket_mb, None)
-    sides["alone"] = Contender(JOBS[name](rank), bucket_mb, groups["everyone"], alone=True)
+    nobody = NoBackend(rank, 2)
+    sides["alone"] = Contender(JOBS[name](rank), bucket_mb, nobody)
     ms: dict[str, list[float]] = {side: [] for side in CONTENDERS}
     for _ in range(WARMUP_STEPS):
         for side in sides.values():
@@ -142,7 +152,7 @@ def measure(
         for place in range(len(CONTENDERS)):
             side = CONTENDERS[(turn + place) % len(CONTENDERS)]
             ms[side].append(sides[side].step_ms(groups["everyone"]))
-    last = last_ms(sides["alone"].sizes[-1], rounds, groups)
+    last = last_ms(nobody.sizes[-1], rounds, groups)
     trained = [list(sides[backend].model.parameters()) for backend in BACKENDS]
     wrong = torch.tensor([sum(int((a != b).sum()) for a, b in zip(*trained))])
     dist.all_reduce(wrong, group=groups["everyone"])
