@@ -10,7 +10,7 @@ shmcoll. ``SHMCOLL_AUTOLOAD=0`` turns the second one off.
 import os
 
 
-def create(options, backend_options):
+def create(options: object, backend_options: object) -> object:
     """The creator torch calls: loads shmcoll on first use."""
     import shmcoll
 

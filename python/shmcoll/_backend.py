@@ -91,7 +91,8 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, str]:
     Raises a ValueError where the group, the default one if none is given, is not this process's or
     has no backend of shmcoll.
     """
-    if group == dist.GroupMember.NON_GROUP_MEMBER:
+    outsider: Any = dist.GroupMember.NON_GROUP_MEMBER  # a number, where a group is expected
+    if group == outsider:
         raise ValueError("shmcoll: this process is not in that group")
     pg: Any = dist.distributed_c10d._get_default_group() if group is None else group
     for device in pg._device_types:
