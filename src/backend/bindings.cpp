@@ -26,6 +26,10 @@ void bindOptions(py::module_ &m)
              }),
              py::arg("timeout") = kBackendDefaultTimeout, py::arg("tuning") = "")
         .def_readwrite("tuning", &GroupOptions::tuning)
+        // Ours or torch's, by its version.
+        .def_readwrite("group_name", &GroupOptions::group_name)
+        .def_readwrite("group_desc", &GroupOptions::group_desc)
+        .def_readwrite("global_ranks_in_group", &GroupOptions::global_ranks_in_group)
         // torch deep-copies options; their base class does not know how.
         .def("__copy__",
              [](const GroupOptions &self) { return c10::make_intrusive<GroupOptions>(self); })

@@ -134,7 +134,9 @@ ProcessGroupShm::split(const Store &store, const std::vector<int> &ranks,
     // The options may be another backend's: a mixed group splits all its backends with one's.
     auto own = c10::make_intrusive<GroupOptions>(options->timeout);
     own->group_name = options->group_name;
+#if SHMCOLL_TORCH_AT_LEAST(2, 11)
     own->group_desc = options->group_desc;
+#endif
     own->global_ranks_in_group = options->global_ranks_in_group;
     auto *ours = dynamic_cast<const GroupOptions *>(options.get());
     own->tuning = ours ? ours->tuning : options_->tuning;

@@ -23,6 +23,15 @@ struct GroupOptions : c10d::Backend::Options {
     }
 
     std::string tuning; // as SHMCOLL_TUNING says it; empty: what that variable says
+
+// From then on torch's own options have them.
+#if !SHMCOLL_TORCH_AT_LEAST(2, 9)
+    std::string group_name;
+    std::vector<uint64_t> global_ranks_in_group;
+#endif
+#if !SHMCOLL_TORCH_AT_LEAST(2, 11)
+    std::string group_desc;
+#endif
 };
 
 class ProcessGroupShm : public c10d::Backend
