@@ -20,9 +20,11 @@ _ABOUT_THE_NAME = re.compile(
 SKIPS = {
     r"Need at least \d CUDA devices|CUDA is not available": "its tensors are on GPUs",
     r"Only N(ccl|CCL) (supports|backend supports) |NCCL (Batch )?Send Recv Only"
-    r"|one of \{'nccl'\}|tests with NCCL only": "NCCL's, on GPUs",
-    r"^https://github.com/pytorch/pytorch/issues/\d+$|^Test is failing, see https://github.com/"
-    r"|^Skipped due to flakiness$": "torch does not run it for any backend",
+    r"|one of \{'nccl'\}|tests with NCCL only|^Tests nccl metadata primarily\.$": "NCCL's, on GPUs",
+    r"^https://github.com/pytorch/pytorch/issues/\d+$"
+    r"|^Test is failing, (see|tracking issue at) https://github.com/"
+    r"|^Skipped due to flakiness$"
+    r"|^Currently failing in NVIDIA internal CI$": "torch does not run it for any backend",
     r"^no torchvision$": "wants a package that nothing else here needs",
     r"^Skipped due to small world size": "the gates let it through with 8 ranks only",
     r"^Test requires (a world|an exact world|world) size": "wants another number of ranks",
