@@ -469,12 +469,16 @@ def reductions_table(cells: Cells, name: str) -> str:
     return "\n\n".join(f"{name}: {', '.join(forms)}\n\n{text}" for text, forms in by_row.items())
 
 
-def page_part(cells: Cells) -> str:
+def run_with() -> str:
     version = ".".join(torch.__version__.split("+")[0].split(".")[:2])
+    return f"Run with torch {version} on {WORLD} ranks"
+
+
+def page_part(cells: Cells) -> str:
     dtypes = all_dtypes()
     return f"""{BEGIN}
 
-Run with torch {version} on {WORLD} ranks, CPU tensors; of a cell without "yes" the exception is named. MPI and NCCL (CUDA tensors): from torch's documentation and sources, not run.
+{run_with()}, CPU tensors; of a cell without "yes" the exception is named. MPI and NCCL (CUDA tensors): from torch's documentation and sources, not run.
 
 ### Operations
 
@@ -504,6 +508,18 @@ def generated() -> str:
 def current() -> str:
     found = re.search(re.escape(BEGIN) + ".*?" + re.escape(END), PAGE.read_text(), re.S)
     return found.group(0) if found else ""
+
+
+def ours(page: str) -> list[str]:
+    """The lines about shmcoll alone: another torch has another gloo."""
+    operations, moved, reductions = page.split("\n### ")[1:]
+    lines = [" | ".join(row.split(" | ")[:3]) for row in operations.splitlines()]
+    lines += [row for row in moved.splitlines() if row.startswith("| shmcoll ")]
+    blocks = reductions.split("\n\n")
+    for title, rows in zip(blocks, blocks[1:]):
+        if title.startswith("shmcoll: "):
+            lines += [title, *rows.splitlines()]
+    return lines
 
 
 if __name__ == "__main__":
