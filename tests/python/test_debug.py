@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import oracle
 import shmcoll
+from features import needs_wrapped_ends
 from ranks import Rank, run, seconds
 
 pytestmark = pytest.mark.timeout(180)
@@ -92,6 +93,7 @@ def test_every_other_operation_passes_the_debug_wrapper() -> None:
     run(3, body)
 
 
+@needs_wrapped_ends
 def test_the_group_behind_the_debug_wrapper_can_be_ruled() -> None:
     """Time-outs, shutdown and abort reach it."""
 

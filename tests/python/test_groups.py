@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
+from features import needs_set_timeout, needs_split_group
 from ranks import Rank, run, seconds
 from threads import in_threads
 
@@ -319,6 +320,7 @@ def test_two_groups_in_one_store_do_not_mix() -> None:
     assert run(2, body, store="file") == [(3.0, 21.0)] * 2
 
 
+@needs_split_group
 def test_a_split_gives_a_group_to_its_members() -> None:
     def body(rank: Rank) -> list[float]:
         rank.init()
@@ -375,6 +377,7 @@ def test_options_may_be_given_for_each_group() -> None:
     assert run(2, body) == [[66.0, 44.0, 55.0, 66.0]] * 2
 
 
+@needs_set_timeout
 def test_a_new_time_out_holds_for_the_calls_that_follow() -> None:
     def body(rank: Rank) -> str:
         rank.init()

@@ -80,8 +80,7 @@ def test_a_group_says_how_it_is() -> None:
         found = [ours().get_error()]
         with pytest.raises(dist.DistBackendError):
             if rank.rank == 0:
-                ours(late).set_timeout(seconds(0.2))
-                dist.barrier(late)
+                shmcoll.monitored_barrier(late, seconds(0.2))
             else:
                 rank.sync()
                 dist.barrier(late)

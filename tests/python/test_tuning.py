@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import shmcoll
+from features import needs_split_group
 from ranks import Rank, run, seconds
 
 EXTREMES = (
@@ -105,6 +106,7 @@ def test_sums_by_slices_have_the_bits_of_whole_ones() -> None:
     assert run(3, body) == [0] * 3
 
 
+@needs_split_group
 def test_a_group_that_is_split_off_has_the_tuning_of_its_parent() -> None:
     def body(rank: Rank) -> str:
         rank.init(pg_options=shmcoll.Options(tuning="turn=8k"))

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from features import needs_work_exception
 from ranks import Rank, run, seconds
 
 
@@ -179,6 +180,7 @@ def test_a_failed_work_says_why_wherever_it_is_asked() -> None:
         assert "different calls" in text and "float32[4]" in text and "float32[5]" in text
 
 
+@needs_work_exception
 def test_the_exception_of_a_work_is_none_until_it_fails() -> None:
     def body(rank: Rank) -> str:
         rank.init()

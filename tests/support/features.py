@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What older versions of torch lack: a test of that alone is skipped, and says so."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+import torch
+import torch.distributed as dist
+
+# A group's methods, from torch 2.9 on.
+SET_TIMEOUT = hasattr(dist.ProcessGroup, "set_timeout")
+SPLIT_GROUP = hasattr(dist.ProcessGroup, "split_group")
+# From torch 2.11 on; without it shmcoll takes no CUDA tensors.
+STREAM_HANDLES = hasattr(torch.Stream, "native_handle")
+# Older ones have the method, which always raises a TypeError: they cannot convert what it returns.
+WORK_EXCEPTION = "exception_ptr" not in (dist.Work.exception.__doc__ or "")
+
+# The debug wrapper's set_timeout, shutdown and abort, which older ones keep from what is behind it.
+_WRAPPER = "include/torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp"
+WRAPPED_ENDS = "shutdown()" in (pathlib.Path(torch.__file__).parent / _WRAPPER).read_text()
+
+
+def needs(there: bool, what: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not there, reason=f"this torch has no {what}")
+
+
+needs_set_timeout = needs(SET_TIMEOUT, "ProcessGroup.set_timeout")
+needs_split_group = needs(SPLIT_GROUP, "ProcessGroup.split_group")
+needs_stream_handles = needs(STREAM_HANDLES, "Stream.native_handle")
+needs_work_exception = needs(WORK_EXCEPTION, "Work.exception that works")
+needs_wrapped_ends = needs(WRAPPED_ENDS, "shutdown in its debug wrapper")
