@@ -54,8 +54,8 @@ def test_the_demo_trains_and_writes_its_figures(tmp_path: Path) -> None:
     args = ("--backend", "gloo", "--epochs", "2", "--json", "new/out.json")
     done = run(*torchrun, demo, *args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    # torch 2.8's gloo says on stdout whom it has connected.
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo] ")]
+    # An older torch's gloo says on stdout whom it has connected, each rank in the other's lines.
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("epoch ", "gloo: "))]
     assert [line.split()[:2] for line in lines[:2]] == [["epoch", "1/2"], ["epoch", "2/2"]]
     assert lines[2].startswith("gloo: 44 steps, ")
 
