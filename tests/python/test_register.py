@@ -180,7 +180,7 @@ def test_a_hook_that_fails_inside_does_not_break_torch() -> None:
 def test_a_build_for_another_torch_is_one_error_before_anything_is_loaded(site: Site) -> None:
     package = site.link("_build_info.json")
     (package / "_build_info.json").write_text(
-        json.dumps({"torch": "2.11.0+cu130", "python": "3.11.7", "cxx11_abi": "True"})
+        json.dumps({"torch": "2.7.1+cu126", "python": "3.11.7", "cxx11_abi": "True"})
     )
     script = """
 import sys, torch, torch.distributed as dist
@@ -195,7 +195,7 @@ for attempt in (lambda: __import__("shmcoll"), lambda: dist.init_process_group(
 """
     lines = succeed(site.python(script)).splitlines()
     assert len(lines) == 2 and lines[0] == lines[1]
-    assert "built for torch 2.11 " in lines[0] and "2.11.0+cu130" in lines[0]
+    assert "built for torch 2.7 " in lines[0] and "2.7.1+cu126" in lines[0]
     assert f"torch {torch.__version__} is installed" in lines[0] and COMMAND in lines[0]
 
 
