@@ -308,19 +308,46 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::reduce(Tensors &tensors,
     return run({op, tensors, {}, options.asyncOp, c10d::OpType::REDUCE, "shmcoll:reduce"});
 }
 
-ProcessGroupShm::WorkPtr ProcessGroupShm::gather(std::vector<Tensors> &outputs, Tensors &inputs,
-                                                 const c10d::GatherOptions &options)
+// The outputs are the root's; the others have none.
+ProcessGroupShm::WorkPtr ProcessGroupShm::gatherToRoot(at::TensorList outputs,
+                                                       at::TensorList inputs,
+                                                       const c10d::GatherOptions &options,
+                                                       const char *title)
 {
-    TORCH_CHECK_VALUE(inputs.size() == 1, "shmcoll: gather takes one input, not ", inputs.size());
-    at::TensorList list = rootsList(outputs, inputs[0], options.rootRank, "gather");
-    TensorViews in(inputs, "gather"), out(list, "gather");
+    TensorViews in(inputs, "gather"), out(outputs, "gather");
     shc_op op = describe(SHC_GATHER, options.timeout);
     setDtype(op, inputs[0].scalar_type());
     op.root = static_cast<int>(options.rootRank);
     op.input = in.view();
     op.output = out.view();
-    return run({op, list, inputs, options.asyncOp, c10d::OpType::GATHER, "shmcoll:gather"});
+    return run({op, outputs, inputs, options.asyncOp, c10d::OpType::GATHER, title});
 }
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::gather(std::vector<Tensors> &outputs, Tensors &inputs,
+                                                 const c10d::GatherOptions &options)
+{
+    TORCH_CHECK_VALUE(inputs.size() == 1, "shmcoll: gather takes one input, not ", inputs.size());
+    at::TensorList list = rootsList(outputs, inputs[0], options.rootRank, "gather");
+    return gatherToRoot(list, inputs, options, "shmcoll:gather");
+}
+
+#if SHMCOLL_TORCH_AT_LEAST(2, 14)
+
+// Where this is not the root, torch has no output to pass, and passes an empty tensor.
+ProcessGroupShm::WorkPtr ProcessGroupShm::gather_single(at::Tensor &output, at::Tensor &input,
+                                                        const c10d::GatherOptions &options)
+{
+    at::TensorList list, one(output);
+    if (options.rootRank == rank_) {
+        TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(),
+                         "shmcoll: gather_single: the input is ", input.scalar_type(),
+                         ", the output ", output.scalar_type());
+        list = one;
+    }
+    return gatherToRoot(list, input, options, "shmcoll:gather_single");
+}
+
+#endif
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::scatter(Tensors &outputs, std::vector<Tensors> &inputs,
                                                   const c10d::ScatterOptions &options)

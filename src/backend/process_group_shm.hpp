@@ -66,6 +66,10 @@ class ProcessGroupShm : public c10d::Backend
     split(const Store &store, const std::vector<int> &ranks,
           const c10::intrusive_ptr<c10d::Backend::Options> &options) override;
 #endif
+#if SHMCOLL_TORCH_AT_LEAST(2, 14)
+    WorkPtr gather_single(at::Tensor &output, at::Tensor &input,
+                          const c10d::GatherOptions &options) override;
+#endif
 
     WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &options) override;
     WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &options) override;
@@ -126,6 +130,8 @@ class ProcessGroupShm : public c10d::Backend
                              const c10d::ReduceScatterOptions &options, c10d::OpType type,
                              const char *title, shc_op_kind kind = SHC_REDUCE_SCATTER,
                              Step step = &ProcessGroupShm::run);
+    WorkPtr gatherToRoot(at::TensorList outputs, at::TensorList inputs,
+                         const c10d::GatherOptions &options, const char *title);
     WorkPtr exchangeAll(at::TensorList outputs, at::TensorList inputs,
                         const c10d::AllToAllOptions &options, c10d::OpType type, const char *title,
                         at::TensorList given);
