@@ -22,6 +22,14 @@ struct GroupOptions : c10d::Backend::Options {
     {
     }
 
+#if SHMCOLL_TORCH_AT_LEAST(2, 14)
+    // torch gives the parts of a group that is split a copy of their parent's.
+    c10::intrusive_ptr<Options> clone() const override
+    {
+        return c10::make_intrusive<GroupOptions>(*this);
+    }
+#endif
+
     std::string tuning; // as SHMCOLL_TUNING says it; empty: what that variable says
 
 // From then on torch's own options have them.

@@ -34,7 +34,7 @@ SYSTEM_CALLS = calls(
     fallocate posix_fallocate posix_madvise posix_fadvise shm_open shm_unlink memfd_create linkat
     symlink unlink unlinkat renameat mkdir mkdirat rmdir mkstemp mkdtemp [fl]stat fstatat statx
     f?statfs readlink readlinkat faccessat f?chmod f?chown fopen fdopen opendir fdopendir fcntl
-    flock ioctl dup dup2 dup3 pipe2? futex syscall v?fork clone3? exec[lv]p?e? fexecve posix_spawn
+    flock ioctl dup dup2 dup3 pipe2? futex syscall v?fork clone3 exec[lv]p?e? fexecve posix_spawn
     waitpid waitid kill tgkill pidfd_\w+ process_vm_\w+ pthread_create pthread_kill
     pthread_[gs]etaffinity_np sched_\w+ getcpu [gs]etpriority [gs]etrlimit prlimit prctl ppoll
     pselect epoll_\w+ eventfd timerfd_\w+ signalfd inotify_\w+ u?sleep nanosleep clock_nanosleep
@@ -45,7 +45,7 @@ SYSTEM_CALLS = calls(
 # Names that methods of C++ classes have too.
 SYSTEM_CALLS_OF_C = calls(
     "open close read write link rename access stat poll select send recv bind listen connect "
-    "accept shutdown"
+    "accept shutdown clone"
 )
 OS = ("src/shm/os/*", "src/cuda_ipc/sys.*")  # the two libraries do not see each other's inside
 HOME_OF_ATOMICS = ("src/shm/base/atomic.h",)
