@@ -103,6 +103,11 @@ class Build(BuildExtension):
 class BuildPackage(build_py):
     """Runs before build_ext, and copies the package's data as it finds them."""
 
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        # Older setuptools compare whole seconds: what was built again in the same one would look old.
+        self.force = True
+
     def run(self) -> None:
         # Of an editable installation nothing is copied, and what failed here would be a warning.
         if not self.editable_mode:
