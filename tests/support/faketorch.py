@@ -80,6 +80,9 @@ def build() -> None:
 
 def enter(knobs: str = "") -> Any:
     """This process has GPUs from here on; `knobs` as tests/cuda/fakedriver/fake.h has them."""
+    # A torch with CUDA keeps the answer. Its runtime would take the stand-in for a driver otherwise,
+    # which does not have what it calls.
+    torch.cuda.is_available()
     if knobs:
         os.environ["FAKE_CUDA"] = knobs
     spec = importlib.util.spec_from_file_location("faketorch", FOLDER / "faketorch.so")
