@@ -75,6 +75,8 @@ def build() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "building").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        # torch 2.14 leaves its own lock's file behind; an older one would wait until it is gone.
+        (FOLDER / "lock").unlink(missing_ok=True)
         subprocess.run([sys.executable, __file__], check=True)
 
 
