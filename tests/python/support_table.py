@@ -510,11 +510,24 @@ def current() -> str:
     return found.group(0) if found else ""
 
 
-def ours(page: str) -> list[str]:
-    """The lines about shmcoll alone: another torch has another gloo."""
+def dtypes_of(page: str) -> set[str]:
+    found = re.search(r"^\d+ dtypes: (.*)\.$", page, re.M)
+    return set(found.group(1).split(", ")) if found else set()
+
+
+def only(dtypes: set[str], row: str) -> str:
+    """Of what a row says of types, which it lists behind each answer, what it says of these."""
+    *before, said = row.removesuffix(" |").split(" | ")
+    answers = [answer.partition(": ") for answer in said.split("; ")]
+    kept = [(how, [one for one in names.split(", ") if one in dtypes]) for how, _, names in answers]
+    return " | ".join([*before, *(f"{how}: {', '.join(names)}" for how, names in kept if names)])
+
+
+def ours(page: str, dtypes: set[str]) -> list[str]:
+    """The lines about shmcoll alone, and of these types: another torch has another gloo, and others."""
     operations, moved, reductions = page.split("\n### ")[1:]
     lines = [" | ".join(row.split(" | ")[:3]) for row in operations.splitlines()]
-    lines += [row for row in moved.splitlines() if row.startswith("| shmcoll ")]
+    lines += [only(dtypes, row) for row in moved.splitlines() if row.startswith("| shmcoll ")]
     blocks = reductions.split("\n\n")
     for title, rows in zip(blocks, blocks[1:]):
         if title.startswith("shmcoll: "):
