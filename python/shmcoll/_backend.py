@@ -108,7 +108,7 @@ def monitored_barrier(
     timeout: datetime.timedelta | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """torch.distributed.monitored_barrier, which torch keeps for gloo.
+    """torch.distributed.monitored_barrier, which torch before 2.14 keeps for gloo.
 
     A barrier; if not all ranks come within the time-out (the group's, if none is given) the error
     names those that are missing, all of them whatever ``wait_all_ranks`` says, and the group has
