@@ -64,6 +64,9 @@ void bindBackend(py::module_ &m)
              py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"))
         .def_property_readonly("options", &ProcessGroupShm::options)
         .def("get_error", &ProcessGroupShm::getError) // torch has no binding for it
+        // Where a group has a device_id, torch calls this on those that are not in a new group, if its
+        // backend can split. With NCCL they take part; ours is made by its members alone.
+        .def("perform_nocolor_split", [](const ProcessGroupShm &, const c10::Device &) {})
         .def("_info", &ProcessGroupShm::info);
 }
 

@@ -74,6 +74,13 @@ class ProcessGroupShm : public c10d::Backend
     split(const Store &store, const std::vector<int> &ranks,
           const c10::intrusive_ptr<c10d::Backend::Options> &options) override;
 #endif
+#if SHMCOLL_TORCH_AT_LEAST(2, 15)
+    // For torch.distributed.split_group, which wanted a GPU before.
+    bool supportsSplitting() const override
+    {
+        return true;
+    }
+#endif
 #if SHMCOLL_TORCH_AT_LEAST(2, 14)
     WorkPtr gather_single(at::Tensor &output, at::Tensor &input,
                           const c10d::GatherOptions &options) override;

@@ -346,6 +346,21 @@ def test_a_split_gives_a_group_to_its_members() -> None:
     assert run(4, body) == [4.0] * 4
 
 
+def test_torchs_function_splits_a_group_too_which_may_be_bound_to_a_device() -> None:
+    """Before torch 2.15 it wanted a GPU, and so did a device_id."""
+
+    def body(rank: Rank) -> list[float]:
+        rank.init(device_id=torch.device("cpu:0"))
+        groups = [dist.split_group(split_ranks=[[0, 2]]), dist.new_group([0, 2])]
+        if rank.rank == 1:
+            assert all(map(is_for_others, groups))
+            return []
+        return [total(group, 1.0) for group in groups]
+
+    if run(1, lambda rank: rank.group().supports_splitting) == [True]:
+        assert run(3, body) == [[2.0, 2.0], [], [2.0, 2.0]]
+
+
 def test_a_group_of_one_rank_has_every_operation() -> None:
     def body(rank: Rank) -> None:
         rank.init()
