@@ -91,10 +91,9 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, str]:
     Raises a ValueError where the group, the default one if none is given, is not this process's or
     has no backend of shmcoll.
     """
-    outsider: Any = dist.GroupMember.NON_GROUP_MEMBER  # a number, where a group is expected
-    if group == outsider:
-        raise ValueError("shmcoll: this process is not in that group")
     pg: Any = dist.distributed_c10d._get_default_group() if group is None else group
+    if pg == dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("shmcoll: this process is not in that group")
     for device in pg._device_types:
         backend = pg._get_backend(device)
         backend = getattr(backend, "wrapped_pg", backend)  # under TORCH_DISTRIBUTED_DEBUG=DETAIL
