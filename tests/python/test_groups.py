@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
-from features import needs_set_timeout, needs_split_group
+from features import SPLITS_IN_ORDER, needs_set_timeout, needs_split_group
 from ranks import Rank, run, seconds
 from threads import in_threads
 
@@ -328,6 +328,7 @@ def test_two_groups_in_one_store_do_not_mix() -> None:
 @needs_split_group
 def test_a_split_gives_a_group_to_its_members() -> None:
     """torch before 2.14 sorts the members."""
+    members = [3, 1, 0] if SPLITS_IN_ORDER else [0, 1, 3]
 
     def body(rank: Rank) -> list[float]:
         rank.init()
@@ -338,8 +339,7 @@ def test_a_split_gives_a_group_to_its_members() -> None:
                 continue
             pieces = [torch.zeros(1) for _ in range(3)]
             part.allgather([pieces], [torch.tensor([float(rank.rank)])]).wait()
-            members = [t.item() for t in pieces]
-            assert members in ([0.0, 1.0, 3.0], [3.0, 1.0, 0.0])
+            assert [t.item() for t in pieces] == members
             assert part.rank() == members.index(rank.rank) and part.size() == 3
         return total(None, 1.0)
 
@@ -357,8 +357,9 @@ def test_torchs_function_splits_a_group_too_which_may_be_bound_to_a_device() -> 
             return []
         return [total(group, 1.0) for group in groups]
 
-    if run(1, lambda rank: rank.group().supports_splitting) == [True]:
-        assert run(3, body) == [[2.0, 2.0], [], [2.0, 2.0]]
+    if run(1, lambda rank: rank.group().supports_splitting) != [True]:
+        pytest.skip("this torch has no split_group for CPU tensors")
+    assert run(3, body) == [[2.0, 2.0], [], [2.0, 2.0]]
 
 
 def test_a_group_of_one_rank_has_every_operation() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import features
 import oracle
 from ranks import Rank, run
 
@@ -33,7 +34,7 @@ def check_move(rank: Rank, dtype: torch.dtype, count: int, root: int) -> None:
     dist.gather(mine, outputs, root)
     for output, piece in zip(outputs or [], pieces):
         assert torch.equal(output.view(torch.uint8), piece), (dtype, count, root)
-    if hasattr(dist, "gather_single"):  # since torch 2.14
+    if features.GATHER_SINGLE:
         flat = torch.zeros_like(torch.cat(pieces)).view(dtype) if rank.rank == root else None
         dist.gather_single(mine, flat, root)
         assert flat is None or torch.equal(flat.view(torch.uint8), torch.cat(pieces))
@@ -86,6 +87,7 @@ def test_asynchronous_calls_give_their_results() -> None:
     run(3, body)
 
 
+@features.needs_gather_single
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_flat_gather_checks_its_root_and_leaves_the_others_alone(asynchronous: bool) -> None:
     """By the group's backend: what torch's function checks before it calls it is not seen."""
@@ -117,8 +119,7 @@ def test_a_flat_gather_checks_its_root_and_leaves_the_others_alone(asynchronous:
         dist.all_reduce(total)
         assert total.item() == 2
 
-    if hasattr(dist, "gather_single"):
-        run(2, body)
+    run(2, body)
 
 
 def test_layouts_are_the_callers_own() -> None:

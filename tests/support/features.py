@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pathlib
 
 import pytest
@@ -16,6 +17,11 @@ SPLIT_GROUP = hasattr(dist.ProcessGroup, "split_group")
 STREAM_HANDLES = hasattr(torch.Stream, "native_handle")
 # Older ones have the method, which always raises a TypeError: they cannot convert what it returns.
 WORK_EXCEPTION = "exception_ptr" not in (dist.Work.exception.__doc__ or "")
+# From torch 2.14 on: the flat gather, monitored_barrier for every backend, and members of a part in the order in
+# which they are named.
+GATHER_SINGLE = hasattr(dist, "gather_single")
+MONITORS_ALL = "only implemented for GLOO" not in inspect.getsource(dist.monitored_barrier)
+SPLITS_IN_ORDER = torch.__version__ >= "2.14"
 
 # The debug wrapper's set_timeout, shutdown and abort, which older ones keep from what is behind it.
 _WRAPPER = "include/torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp"
@@ -29,5 +35,6 @@ def needs(there: bool, what: str) -> pytest.MarkDecorator:
 needs_set_timeout = needs(SET_TIMEOUT, "ProcessGroup.set_timeout")
 needs_split_group = needs(SPLIT_GROUP, "ProcessGroup.split_group")
 needs_stream_handles = needs(STREAM_HANDLES, "Stream.native_handle")
+needs_gather_single = needs(GATHER_SINGLE, "gather_single")
 needs_work_exception = needs(WORK_EXCEPTION, "Work.exception that works")
 needs_wrapped_ends = needs(WRAPPED_ENDS, "shutdown in its debug wrapper")
