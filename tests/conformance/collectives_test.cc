@@ -282,24 +282,23 @@ TEST_P(Collectives, GiveTheRightResultWhenCountersWrap)
     run_ranks(GetParam().mode, GetParam().world, every_operation, options);
 }
 
+void late_at_random(Rank &rank)
+{
+    unsigned seed = 12345u + static_cast<unsigned>(rank.rank);
+    for (int round = 0; round < 150 && !::testing::Test::HasFailure(); round++) {
+        if (rand_r(&seed) % 8 == 0)
+            shc_os_sleep_ns(static_cast<uint64_t>(rand_r(&seed) % 300) * 1000);
+        unsigned shared_seed = 99u + static_cast<unsigned>(round);
+        size_t count = kCounts[static_cast<size_t>(rand_r(&shared_seed)) %
+                               (sizeof kCounts / sizeof kCounts[0] - 1)];
+        any_operation(rank, shared_seed, count);
+    }
+}
+
 // A rank that is late at random finds lines and cells as they should be.
 TEST_P(Collectives, GiveTheRightResultWhenRanksAreLateAtRandom)
 {
-    const Options options = options_of(GetParam());
-    run_ranks(
-        GetParam().mode, GetParam().world,
-        [](Rank &rank) {
-            unsigned seed = 12345u + static_cast<unsigned>(rank.rank);
-            for (int round = 0; round < 150 && !::testing::Test::HasFailure(); round++) {
-                if (rand_r(&seed) % 8 == 0)
-                    shc_os_sleep_ns(static_cast<uint64_t>(rand_r(&seed) % 300) * 1000);
-                unsigned shared_seed = 99u + static_cast<unsigned>(round);
-                size_t count = kCounts[static_cast<size_t>(rand_r(&shared_seed)) %
-                                       (sizeof kCounts / sizeof kCounts[0] - 1)];
-                any_operation(rank, shared_seed, count);
-            }
-        },
-        options);
+    run_ranks(GetParam().mode, GetParam().world, late_at_random, options_of(GetParam()));
 }
 
 // Small slots change hands in some operations and stay in others: each kind behind each other one, in
@@ -325,6 +324,21 @@ TEST(SmallArenas, ChangeNoResult)
             Options options;
             options.knobs.arena_limit = limit_kib << 10;
             run_ranks(mode, 2, every_operation, options);
+        }
+    }
+}
+
+// A chunk at a time, in cells from small ones on, followed by what takes all slots in turn.
+TEST(Lockstep, ChangesNoResult)
+{
+    for (Mode mode : all_modes()) {
+        for (size_t limit_kib : {64u, 300u, 4096u}) {
+            Options options;
+            options.knobs.roomy = true;
+            options.knobs.arena_limit = limit_kib << 10;
+            options.tuning = "lockstep_from=0";
+            run_ranks(mode, 2, every_operation, options);
+            run_ranks(mode, 2, late_at_random, options);
         }
     }
 }

@@ -2,14 +2,15 @@
 /*
  * Exchange slots of a pair: the reader of a cell is its next writer, and no flag says so.
  *
- * Mirrors run_exchange() of src/shm/coll/allreduce.c, and shc_swap_begin() and shc_swap_run() of
- * src/shm/coll/flow.c, with the cells of src/shm/proto/arena.h; docs/PROTOCOL.md, section 6. Two
- * ranks make OPS operations; the first to get there chooses each: one use (a swap of one chunk that
- * was begun before the call line); longer swaps, begun or, as while there is no arena yet, late;
- * a swap that was begun with no bytes and is not run, as where no rank gives anything;
- * out, work, back for 1, DEPTH or DEPTH + 1 chunks; or a one-way flow, which no operation of the
- * code has yet: there the giver waits for the reader's step of the slot's use before. Every read is compared with what should be in the cell, so a store that comes
- * too early shows, whether the last content was read or not.
+ * Mirrors run_pipeline() and run_lockstep() of src/shm/coll/allreduce.c, and shc_swap_begin() and
+ * shc_swap_run() of src/shm/coll/flow.c, with the cells of src/shm/proto/arena.h; docs/PROTOCOL.md,
+ * section 6. Two ranks make OPS operations; the first to get there chooses each: one use (a swap of one
+ * chunk that was begun before the call line); longer swaps, begun or, as while there is no arena yet,
+ * late; a swap that was begun with no bytes and is not run, as where no rank gives anything; out, work,
+ * back for 1, DEPTH or DEPTH + 1 chunks, or in lockstep for 1 or 3; or a one-way flow, which no operation
+ * of the code has yet: there the giver waits for the reader's step of the slot's use before. Every read is
+ * compared with what should be in the cell, so a store that comes too early shows, whether the last
+ * content was read or not.
  *
  * Or rank 0 shouts: behind the meeting it fills a shout slot, which lies over both cells of the last
  * slot, and ends without a look at the reader. (Before the meeting it may only where no cells were used in
@@ -21,6 +22,7 @@
  * FAULT_early_reuse    out(k) runs one chunk further ahead than there are slots
  * FAULT_work_unready   work(k) does not wait for the peer's out(k)
  * FAULT_back_unready   back(k) does not wait for the peer's work(k)
+ * FAULT_lockstep_steps lockstep has the pipeline's numbers of steps
  * FAULT_swap_early     a swap gives one chunk more than there are slots before it reads
  * FAULT_swap_unready   a swap reads without a look at the peer's out(k)
  * FAULT_swap_unmet     a swap that was begun reads chunk 0 before the meeting
@@ -45,7 +47,7 @@
 #define GIVEN DEPTH
 #endif
 
-mtype = { UNKNOWN, ONE_USE, TWO_USES, SWAPS, LATE_SWAPS, BEGUN_ONLY, ONE_WAY, SHOUT };
+mtype = { UNKNOWN, ONE_USE, TWO_USES, LOCKSTEP, SWAPS, LATE_SWAPS, BEGUN_ONLY, ONE_WAY, SHOUT };
 mtype kind[OPS + 1] = UNKNOWN;
 byte chunks[OPS + 1];
 
@@ -55,13 +57,19 @@ byte cell[DEPTH * 2];   /* TAG of what is in it */
 bit parity[2 * DEPTH];  /* private: struct shc_arena's, of rank 0 and of rank 1 */
 
 #define P(step)      (epoch * 32 + (step))
-#define STEP_OUT(k)  ((k) == 0 -> 1 : 2 * (k))
-#define STEP_WORK(k) (2 * (k) + 3)
+#ifdef FAULT_lockstep_steps
+#define LOCKED       false
+#else
+#define LOCKED       (kind[epoch] == LOCKSTEP)
+#endif
+#define STEP_OUT(k)  (LOCKED -> 2 * (k) + 1 : ((k) == 0 -> 1 : 2 * (k)))
+#define STEP_WORK(k) (LOCKED -> 2 * (k) + 2 : 2 * (k) + 3)
 
 /* What is in a cell: input (use 1) or result (use 2) of a chunk, by whom. */
 #define TAG(k, use, who) (epoch * 64 + (k) * 4 + ((use) - 1) * 2 + (who))
 
-#define SLOT(k)       ((k) % DEPTH)
+#define SLOT(k)       (kind[epoch] == LOCKSTEP -> 0 : (k) % DEPTH)
+#define NEXT(k)       ((k) + (kind[epoch] == LOCKSTEP -> 1 : AHEAD))
 #define WRITE_CELL(k) cell[2 * SLOT(k) + (parity[me * DEPTH + SLOT(k)] ^ (me == 1))]
 #define READ_CELL(k)  cell[2 * SLOT(k) + (parity[me * DEPTH + SLOT(k)] ^ (me == 0))]
 #define SWAP(k)       parity[me * DEPTH + SLOT(k)] = !parity[me * DEPTH + SLOT(k)]
@@ -81,6 +89,7 @@ inline choose()
             if
             :: kind[epoch] = ONE_USE
             :: kind[epoch] = TWO_USES
+            :: kind[epoch] = LOCKSTEP
             :: kind[epoch] = SWAPS
             :: kind[epoch] = LATE_SWAPS
             :: kind[epoch] = BEGUN_ONLY
@@ -91,6 +100,8 @@ inline choose()
             :: kind[epoch] == TWO_USES -> chunks[epoch] = 1
             :: kind[epoch] == TWO_USES -> chunks[epoch] = DEPTH
             :: kind[epoch] == TWO_USES -> chunks[epoch] = DEPTH + 1
+            :: kind[epoch] == LOCKSTEP -> chunks[epoch] = 1
+            :: kind[epoch] == LOCKSTEP -> chunks[epoch] = 3
             :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = 1
             :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = DEPTH + 1
             :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = 2 * DEPTH + 1
@@ -141,7 +152,7 @@ inline work(k)
     progress[me] = P(STEP_WORK(k))
 }
 
-/* back(k), and in the same pass out(k + AHEAD) into the cell just read. */
+/* back(k), and in the same pass out(NEXT(k)) into the cell just read. */
 inline take_back(k)
 {
 #ifndef FAULT_back_unready
@@ -150,14 +161,14 @@ inline take_back(k)
     assert(READ_CELL(k) == TAG(k, 2, PEER));
     SWAP(k);
     if
-    :: k + AHEAD < chunks[epoch] ->
-        WRITE_CELL(k) = TAG(k + AHEAD, 1, me);
-        progress[me] = P(STEP_OUT(k + AHEAD))
+    :: NEXT(k) < chunks[epoch] ->
+        WRITE_CELL(k) = TAG(NEXT(k), 1, me);
+        progress[me] = P(STEP_OUT(NEXT(k)))
     :: else
     fi
 }
 
-inline run_exchange()
+inline run_pipeline()
 {
     enter();
     for (turn : 0 .. chunks[epoch] + AHEAD - 1) {
@@ -171,6 +182,18 @@ inline run_exchange()
         :: turn > 0 && turn <= chunks[epoch] -> work(turn - 1)
         :: else
         fi
+    }
+    turn = 0
+}
+
+inline run_lockstep()
+{
+    enter();
+    stage_out(0);
+    meet();
+    for (turn : 0 .. chunks[epoch] - 1) {
+        work(turn);
+        take_back(turn)
     }
     turn = 0
 }
@@ -271,7 +294,8 @@ proctype Rank(bit me)
         choose();
         if
         :: kind[epoch] == ONE_USE -> run_one_use()
-        :: kind[epoch] == TWO_USES -> run_exchange()
+        :: kind[epoch] == TWO_USES -> run_pipeline()
+        :: kind[epoch] == LOCKSTEP -> run_lockstep()
 #ifdef FAULT_begun_differs
         :: kind[epoch] == SWAPS -> run_swap(me)
 #else

@@ -33,6 +33,7 @@ PRESETS = {
     "all_gather.small": 8192.0,
     "turn": 65536.0,
     "long_turn_from": 8388608.0,
+    "lockstep_from": 8388608.0,
     "chunk": 262144.0,
     "chunk_of_many": 131072.0,
     "depth": 3.0,
@@ -201,9 +202,10 @@ def test_wrong_values_end_the_run() -> None:
 def test_the_file_is_what_the_variable_reads(tmp_path: Path) -> None:
     file = tmp_path / "some.tuning"
     trial = Trial("turn=128k", [], "128k", [[2.0]], [[2.0]], [[1.0]])
+    of_name = {tunable.name: tunable for tunable in tunables.TUNABLES}
     studies = [
-        Study(tunables.TUNABLES[7], PRESETS["turn"], [trial], trial),
-        Study(tunables.TUNABLES[11], PRESETS["depth"], [Trial("depth=2", [], "2")]),
+        Study(of_name["turn"], PRESETS["turn"], [trial], trial),
+        Study(of_name["depth"], PRESETS["depth"], [Trial("depth=2", [], "2")]),
     ]
     text = tune.file_text(studies, machine.gather(), 2, file)
     file.write_text(text)

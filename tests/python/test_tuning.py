@@ -50,7 +50,7 @@ def test_the_variable_holds_unless_a_group_has_its_own(tmp_path: Path) -> None:
         for options in (None, {"tuning": "turn=8k"}, shmcoll.Options(tuning="depth=4")):
             groups.append(dist.new_group(pg_options=options))
         seen = [tuning_of(group) for group in groups]
-        assert all(len(tuning) == 39 for tuning in seen)
+        assert all(len(tuning) == 40 for tuning in seen)
         for group in groups:
             assert total(group, 100_000, rank.rank) == [1.0]
         return [(t["turn"], t["depth"], t["stream"]) for t in seen]

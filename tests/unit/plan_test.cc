@@ -90,6 +90,12 @@ TEST(Plan, StepsGrowInProgramOrder)
             last = shc_plan_step_work(k - 1);
         }
     }
+    last = 0;
+    for (uint64_t k = 0; k < 1000; k++) {
+        EXPECT_GT(shc_plan_lockstep_out(k), last);
+        EXPECT_GT(shc_plan_lockstep_work(k), shc_plan_lockstep_out(k));
+        last = shc_plan_lockstep_work(k);
+    }
 }
 
 TEST(Arena, EveryPairHasCellsOfItsOwnInsideTheRangeOfItsHost)

@@ -114,7 +114,7 @@ TEST(Tuning, LongOutputsPassACacheThatDoesNotHoldThem)
 TEST(Tuning, EveryKeyIsReadAndShownAndLeavesTheOthersAlone)
 {
     const auto preset = shown(preset_here());
-    EXPECT_EQ(preset.size(), 39u);
+    EXPECT_EQ(preset.size(), 40u);
     for (const auto &[key, value] : preset) {
         std::string other = key.find(".inline") != std::string::npos ? "7"
                             : key.find("depth") != std::string::npos ? "2"
@@ -274,6 +274,18 @@ TEST(Tuning, ATurnIsAsLongAsItsKeysSay)
     EXPECT_EQ(shc_select_turn(&t, SHC_ALL_REDUCE, size_t{1} << 50, 2), 65536u);
 }
 
+TEST(Tuning, TwoRanksGoInLockstepFromWhereTheKeySays)
+{
+    shc_tuning t = read_good("lockstep_from=1m");
+    EXPECT_FALSE(shc_select_lockstep(&t, (1 << 20) - 1, 2));
+    EXPECT_TRUE(shc_select_lockstep(&t, 1 << 20, 2));
+    EXPECT_FALSE(shc_select_lockstep(&t, 1 << 20, 3));
+    t.crowded = true;
+    EXPECT_FALSE(shc_select_lockstep(&t, size_t{1} << 50, 2));
+    t = read_good("lockstep_from=never");
+    EXPECT_FALSE(shc_select_lockstep(&t, size_t{1} << 50, 2));
+}
+
 TEST(Tuning, AScatterIsPulledFromWhereItsKeysSay)
 {
     const shc_tuning t = read_good("scatter.cma=1m,scatter.cma_of_many=64k");
@@ -297,6 +309,7 @@ TEST(Tuning, WithAPoolEverythingIsLongEnoughForItsParts)
                 EXPECT_EQ(memcmp(&t, &before, sizeof t), 0);
                 continue;
             }
+            EXPECT_FALSE(shc_select_lockstep(&t, size_t{1} << 50, 2));
             const size_t parts = static_cast<size_t>(std::min(threads, 3)) + 1;
             shc_arena_geometry g = shc_arena_plan(world, 64 << 20, &t.arena);
             EXPECT_EQ(g.cell_bytes / SHC_PART_BYTES, parts) << threads << " " << world;

@@ -58,6 +58,7 @@ TUNABLES = (
     Tunable("all_gather.small", "all_gather", "512 2k 8k", "256 1k 4k", "up to", _NOT_TWO),
     Tunable("turn", "all_reduce", _LARGE, "16k 32k 128k", "", _TWO),
     Tunable("long_turn_from", "all_reduce", "2m 4m 8m 16m", "2m 4m never", "from", _TWO),
+    Tunable("lockstep_from", "all_reduce", "2m 4m 8m 16m 32m", "2m 16m never", "from", _TWO),
     Tunable("chunk", "all_reduce", _LARGE, "64k 128k 512k", "", _MORE),
     Tunable("chunk_of_many", "all_reduce", _LARGE, "64k 256k 512k", "", _MANY),
     Tunable("depth", "all_reduce", _LARGE, "2 4"),

@@ -33,6 +33,11 @@
  * work(k) finds chunk k staged and back(k) finds it reduced. No flag says that a cell is free: who
  * has read it is the one who stores to it next.
  *
+ * In lockstep, two ranks and long messages: out(0), work(0), back(0)+out(1), work(1), ... in slot 0 alone.
+ * Each rank waits for the other twice per chunk, but finds all of the chunk, its user memory as well, in
+ * the nearest cache that holds more than a few cells, which the pipeline has left for two other chunks
+ * meanwhile.
+ *
  * Cost per rank: stores 2S (1 - 1/p) to cells and S to the output, loads as many; two flags per
  * chunk. Edges: call/publish, progress/step.
  */
@@ -46,7 +51,7 @@ struct flow {
     struct shc_task *task;
     size_t chunk_bytes;
     uint64_t chunk_count;
-    uint32_t depth;
+    uint32_t depth; /* chunks under way: exchange slots in turn; or 1, in lockstep */
     double factors[SHC_MAX_WORLD];
 };
 
@@ -60,6 +65,16 @@ static struct shc_span slice_of(const struct flow *flow, uint64_t k, int rank)
 static uint32_t slot_of(const struct flow *flow, uint64_t k)
 {
     return (uint32_t)(k % flow->depth);
+}
+
+static uint64_t step_out(const struct flow *flow, uint64_t k)
+{
+    return flow->depth == 1 ? shc_plan_lockstep_out(k) : shc_plan_step_out(k);
+}
+
+static uint64_t step_work(const struct flow *flow, uint64_t k)
+{
+    return flow->depth == 1 ? shc_plan_lockstep_work(k) : shc_plan_step_work(k);
 }
 
 static char *write_cell(const struct flow *flow, int peer, uint64_t k)
@@ -85,7 +100,7 @@ static void stage_out(struct flow *flow, uint64_t k)
         struct shc_span slice = slice_of(flow, k, peer);
         shc_task_read(task, slice.offset, write_cell(flow, peer, k), slice.bytes);
     }
-    shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_out(k));
+    shc_progress_publish(task->seat, task->wait.epoch, step_out(flow, k));
 }
 
 static enum shc_status work(struct flow *flow, uint64_t k)
@@ -96,7 +111,7 @@ static enum shc_status work(struct flow *flow, uint64_t k)
     const void *src[SHC_MAX_WORLD];
     void *dst[SHC_MAX_WORLD];
     int cells = 0;
-    SHC_TRY(shc_progress_wait_all(&task->wait, shc_plan_step_out(k)));
+    SHC_TRY(shc_progress_wait_all(&task->wait, step_out(flow, k)));
     for (int peer = 0; peer < task->seat->world_size; peer++) {
         if (peer == me) {
             src[me] = shc_task_own(task, slice);
@@ -106,7 +121,7 @@ static enum shc_status work(struct flow *flow, uint64_t k)
         }
     }
     shc_task_reduce_to(task, src, slice, dst, cells);
-    shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_work(k));
+    shc_progress_publish(task->seat, task->wait.epoch, step_work(flow, k));
     return SHC_OK;
 }
 
@@ -127,40 +142,65 @@ static enum shc_status take_back(struct flow *flow, uint64_t k)
     uint64_t next = k + flow->depth;
     for (int turn = 1; turn < task->seat->world_size; turn++) {
         const int peer = back_from(task, turn);
-        SHC_TRY(shc_progress_wait(&task->wait, peer, shc_plan_step_work(k)));
+        SHC_TRY(shc_progress_wait(&task->wait, peer, step_work(flow, k)));
         shc_task_trade(task, read_cell(flow, peer, k), slice_of(flow, k, peer),
                        slice_of(flow, next, peer)); /* empty behind the last chunk */
         shc_exchange_swap(task->arena, peer, slot_of(flow, k));
     }
     if (next < flow->chunk_count)
-        shc_progress_publish(task->seat, task->wait.epoch, shc_plan_step_out(next));
+        shc_progress_publish(task->seat, task->wait.epoch, step_out(flow, next));
+    return SHC_OK;
+}
+
+/* The first cells may be filled before the meeting, user memory not. */
+static enum shc_status meet(struct flow *flow)
+{
+    SHC_TRY(shc_task_meet(flow->task));
+    shc_task_read_factors(flow->task, flow->factors);
+    return SHC_OK;
+}
+
+static enum shc_status run_pipeline(struct flow *flow)
+{
+    const uint64_t n = flow->chunk_count, depth = flow->depth;
+    for (uint64_t turn = 0; turn < n + depth; turn++) {
+        if (turn >= depth)
+            SHC_TRY(take_back(flow, turn - depth));
+        else if (turn < n)
+            stage_out(flow, turn);
+        if (turn == 0)
+            SHC_TRY(meet(flow));
+        if (turn > 0 && turn <= n)
+            SHC_TRY(work(flow, turn - 1));
+    }
+    return SHC_OK;
+}
+
+static enum shc_status run_lockstep(struct flow *flow)
+{
+    flow->depth = 1;
+    stage_out(flow, 0);
+    SHC_TRY(meet(flow));
+    for (uint64_t k = 0; k < flow->chunk_count; k++) {
+        SHC_TRY(work(flow, k));
+        SHC_TRY(take_back(flow, k));
+    }
     return SHC_OK;
 }
 
 static enum shc_status run_exchange(struct shc_task *task)
 {
-    const struct shc_arena_geometry *geometry = &task->arena->geometry;
+    const int world = task->seat->world_size;
     struct flow flow = {
         .task = task,
-        .chunk_bytes = shc_task_cell_bytes(task) * (size_t)task->seat->world_size,
-        .depth = geometry->depth,
+        .chunk_bytes = shc_task_cell_bytes(task) * (size_t)world,
+        .depth = task->arena->geometry.depth,
     };
     flow.chunk_count = shc_plan_chunk_count(task->in.bytes, flow.chunk_bytes);
-    uint64_t n = flow.chunk_count, depth = flow.depth;
-    SHC_TRY(shc_check_length(task, n));
-    for (uint64_t turn = 0; turn < n + depth; turn++) {
-        if (turn >= depth)
-            SHC_TRY(take_back(&flow, turn - depth));
-        else if (turn < n)
-            stage_out(&flow, turn);
-        if (turn == 0) { /* the first cells may be filled before the meeting, user memory not */
-            SHC_TRY(shc_task_meet(task));
-            shc_task_read_factors(task, flow.factors);
-        }
-        if (turn > 0 && turn <= n)
-            SHC_TRY(work(&flow, turn - 1));
-    }
-    return SHC_OK;
+    SHC_TRY(shc_check_length(task, flow.chunk_count));
+    if (shc_select_lockstep(task->tuning, task->in.bytes, world))
+        return run_lockstep(&flow);
+    return run_pipeline(&flow);
 }
 
 static enum shc_status run_staged(struct shc_task *task)

@@ -68,5 +68,16 @@ SHC_INLINE uint64_t shc_plan_step_work(uint64_t k)
     return 2 * k + 3;
 }
 
+/* Likewise where each chunk is worked on before the next one is handed out: out(0), work(0), out(1), ... */
+SHC_INLINE uint64_t shc_plan_lockstep_out(uint64_t k)
+{
+    return 2 * k + 1;
+}
+
+SHC_INLINE uint64_t shc_plan_lockstep_work(uint64_t k)
+{
+    return 2 * k + 2;
+}
+
 /* The largest number of chunks whose steps fit the progress word. */
 #define SHC_PLAN_MAX_CHUNKS ((1ULL << 23) - 4)

@@ -27,6 +27,7 @@ static const struct shc_tuning preset = {
      * is larger than that anyway; then fewer flags count. */
     .turn_bytes       = 64 << 10,
     .long_turn_bytes  = 8 << 20,
+    .lockstep_bytes   = 8 << 20,
     .flag_bytes       = 2 << 10,
     .stream_bytes     = 32 << 10,
     .stream_out_bytes = 16 << 20,
@@ -93,6 +94,13 @@ size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, s
     return tuning->turn_bytes;
 }
 
+bool shc_select_lockstep(const struct shc_tuning *tuning, size_t bytes, int world_size)
+{
+    /* Where each wait is a context switch a rank should get far with each one. Not tried with more ranks
+     * that have a CPU each. */
+    return world_size == 2 && !tuning->crowded && bytes >= tuning->lockstep_bytes;
+}
+
 bool shc_select_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size)
 {
     /* Two ranks copy at the same time anyway, the one what the other has just stored. */
@@ -138,4 +146,5 @@ void shc_select_for_pool(struct shc_tuning *tuning, int world_size, int threads)
     raise(&tuning->arena.chunk_of_many_bytes, turn * (size_t)world_size);
     raise(&tuning->arena.shout_bytes, turn);
     raise(&tuning->flag_bytes, SHC_ARENA_MAX_CELL_BYTES); /* no shorter than message or slot */
+    raise(&tuning->lockstep_bytes, SIZE_MAX); /* not tried: each has a part in its cache */
 }

@@ -43,6 +43,7 @@ struct shc_tuning {
     size_t sliced_bytes, sliced_bytes_crowded;
     size_t turn_bytes;        /* of a cell that a turn of two ranks uses at most */
     size_t long_turn_bytes;   /* an all_reduce of so many and more uses the whole cell */
+    size_t lockstep_bytes;    /* one of two ranks of so many and more: shc_select_lockstep() */
     size_t flag_bytes;        /* that are copied in the time that a flag costs */
     size_t stream_bytes;      /* what goes one way may pass the caches from here on */
     size_t stream_out_bytes;  /* an output of so many passes the caches: shc_select_streams_out() */
@@ -65,6 +66,9 @@ enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind 
  * all_reduce the size does not matter, as it may differ). */
 size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                        int world_size);
+
+/* Has an all_reduce one chunk under way at a time? The same on all ranks. */
+bool shc_select_lockstep(const struct shc_tuning *tuning, size_t bytes, int world_size);
 
 /* How long the pieces are in which two ranks pass `bytes` through a slot of that size: a half, a
  * quarter, ... of it (whole lines), or all of it. */

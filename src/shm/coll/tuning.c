@@ -48,6 +48,7 @@ static const struct key keys[] = {
     {"all_reduce.sliced_from_crowded", AT(sliced_bytes_crowded), 0, MANY, 1, true, false},
     {"turn",           AT(turn_bytes),        LEAST, CELL,                LINE, false, false},
     {"long_turn_from", AT(long_turn_bytes),   0,     MANY,                1,    true,  false},
+    {"lockstep_from",  AT(lockstep_bytes),    0,     MANY,                1,    true,  false},
     {"chunk",          AT(arena.chunk_bytes),         2 * LEAST, 256 * CELL, 1, false, false},
     {"chunk_of_many",  AT(arena.chunk_of_many_bytes), 2 * LEAST, 256 * CELL, 1, false, false},
     {"depth",          AT(arena.depth),       2, SHC_ARENA_MAX_DEPTH,     1,    false, false},
