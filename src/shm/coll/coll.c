@@ -45,13 +45,22 @@ void shc_task_read_factors(struct shc_task *task, double *factors)
         memcpy(&factors[rank], shc_task_payload(task, rank), sizeof factors[rank]);
 }
 
+/* What a gather keeps it copies first, and what comes then drives it out of the caches. */
+static bool keeps_past(const struct shc_task *task)
+{
+    return task->call.kind == SHC_GATHER
+               ? shc_select_streams_out(task->tuning, task->out.bytes, true)
+               : shc_task_streams_out(task);
+}
+
 void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, size_t bytes)
 {
     const char *from = shc_buf_direct(&task->in, in_offset, bytes);
     if (from && from == shc_buf_direct(&task->out, out_offset, bytes))
         return; /* it is there */
-    if (from && task->pool) {
-        shc_task_write(task, out_offset, from, bytes);
+    const bool past = keeps_past(task);
+    if (from && (task->pool || past)) {
+        shc_task_put(task, out_offset, from, bytes, past);
         return;
     }
     /* In pieces, also what lies in one: libc copies much at once past the caches, which takes longer

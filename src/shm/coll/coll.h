@@ -78,6 +78,13 @@ void shc_task_read(const struct shc_task *task, size_t offset, void *cell, size_
 void shc_task_stream(const struct shc_task *task, size_t offset, void *slot, size_t bytes);
 void shc_task_write(const struct shc_task *task, size_t offset, const void *cell, size_t bytes);
 
+/* Does what shc_task_write() copies pass the caches? */
+bool shc_task_streams_out(const struct shc_task *task);
+
+/* The same copy, past them or not. */
+void shc_task_put(const struct shc_task *task, size_t offset, const void *from, size_t bytes,
+                  bool past);
+
 /* shc_copy_exchange(). */
 void shc_task_exchange(const struct shc_task *task, char *out, char *cell, const char *next,
                        size_t bytes);

@@ -75,21 +75,33 @@ void shc_task_stream(const struct shc_task *task, size_t offset, void *slot, siz
         in_parts(task, bytes, copy_part, &copy);
 }
 
-void shc_task_write(const struct shc_task *task, size_t offset, const void *cell, size_t bytes)
+void shc_task_put(const struct shc_task *task, size_t offset, const void *from, size_t bytes,
+                  bool past)
 {
-    const bool past = shc_select_streams_out(task->tuning, task->out.bytes, false);
     const bool splits = shc_task_splits(task, bytes);
     const struct copy copy = {
         .copy = past ? shc_copy_stream : shc_copy,
         .to = splits || past ? shc_buf_direct(&task->out, offset, bytes) : NULL,
-        .from = cell,
+        .from = from,
     };
     if (SHC_LIKELY(!copy.to))
-        shc_buf_write(&task->out, offset, cell, bytes);
+        shc_buf_write(&task->out, offset, from, bytes);
     else if (splits)
         in_parts(task, bytes, copy_part, &copy);
     else
-        copy.copy(copy.to, cell, bytes);
+        copy.copy(copy.to, from, bytes);
+}
+
+bool shc_task_streams_out(const struct shc_task *task)
+{
+    /* A scatter's blocks, and the root's input, find no room together. */
+    const int blocks = task->call.kind == SHC_SCATTER ? task->seat->world_size : 1;
+    return shc_select_streams_out(task->tuning, (size_t)blocks * task->out.bytes, false);
+}
+
+void shc_task_write(const struct shc_task *task, size_t offset, const void *cell, size_t bytes)
+{
+    shc_task_put(task, offset, cell, bytes, shc_task_streams_out(task));
 }
 
 struct exchange {

@@ -89,7 +89,7 @@ SHC_INLINE bool shc_select_streams(const struct shc_tuning *tuning, size_t bytes
     return bytes >= tuning->stream_bytes;
 }
 
-/* Is an output of so many bytes stored past the caches? Where a cell is exchanged each of its lines would
+/* Is an output of so many bytes (of a scatter: of all ranks) stored past the caches? Where a cell is exchanged each of its lines would
  * be fetched first; else only what is twice as long, and finds no room in the caches whatever happens.
  * Each rank may decide for itself. */
 SHC_INLINE bool shc_select_streams_out(const struct shc_tuning *tuning, size_t bytes,
