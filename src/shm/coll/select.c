@@ -26,8 +26,8 @@ static const struct shc_tuning preset = {
     /* A turn ends soon, so that the next one finds its lines in the nearest cache, until the input
      * is larger than that anyway; then fewer flags count. */
     .turn_bytes       = 64 << 10,
-    .long_turn_bytes  = 8 << 20,
-    .lockstep_bytes   = 8 << 20,
+    .long_turn_bytes  = 3 << 20,
+    .lockstep_bytes   = 3 << 20,
     .flag_bytes       = 2 << 10,
     .stream_bytes     = 32 << 10,
     .stream_out_bytes = 16 << 20,
