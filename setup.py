@@ -33,6 +33,7 @@ except ImportError as error:
 ROOT = pathlib.Path(__file__).parent.resolve()
 PACKAGE = ROOT / "python" / "shmcoll"
 CORE_BUILD = ROOT / "build" / "core"
+LIBRARY_FOLDERS = [CORE_BUILD / "src" / "shm", CORE_BUILD / "src" / "cuda_ipc"]
 
 
 def check_tools() -> None:
@@ -51,7 +52,10 @@ def check_tools() -> None:
 
 
 def build_core() -> None:
-    """libshmcoll.so and libshmcoll_cuda.so, into the package.
+    """libshmcoll.so.N and libshmcoll_cuda.so.N, into the package.
+
+    Under that name alone, which programs that were linked with them look for: in a wheel a link to a
+    library would be another one.
 
     Where there is an nvcc, it compiles the GPU kernels for every GPU it knows, which takes a minute;
     SHMCOLL_CUDA_ARCHS="80 90" compiles them for those, and for others as PTX.
@@ -66,8 +70,10 @@ def build_core() -> None:
     subprocess.run([*build, "--target", "shmcoll", "shmcoll_cuda"], check=True)
     shutil.rmtree(PACKAGE / "lib", ignore_errors=True)
     (PACKAGE / "lib").mkdir()
-    for library in (CORE_BUILD / "src").glob("*/libshmcoll*.so*"):
-        shutil.copy(library, PACKAGE / "lib", follow_symlinks=False)
+    for folder in LIBRARY_FOLDERS:
+        for library in folder.glob("libshmcoll*.so.*"):
+            if len(library.suffixes) == 2:
+                shutil.copy(library, PACKAGE / "lib")
 
 
 def write_build_info() -> None:
@@ -122,7 +128,7 @@ setup(
             "shmcoll._C",
             sorted(str(p.relative_to(ROOT)) for p in (ROOT / "src" / "backend").glob("*.cpp")),
             include_dirs=[str(ROOT / "src")],
-            library_dirs=[str(PACKAGE / "lib")],
+            library_dirs=list(map(str, LIBRARY_FOLDERS)),
             libraries=["shmcoll", "shmcoll_cuda"],
             extra_compile_args=[
                 "-O2",

@@ -40,14 +40,14 @@ def load_floor() -> Any:
     import shmcoll
     from torch.utils.cpp_extension import load
 
-    library = pathlib.Path(shmcoll.__file__).parent / "lib"
+    (library,) = (pathlib.Path(shmcoll.__file__).parent / "lib").glob("libshmcoll.so.*")
     folder = ROOT / "build" / "floor"
     folder.mkdir(parents=True, exist_ok=True)
     return load(
         "shmcoll_floor",
         [str(ROOT / "benchmarks" / "floor.cpp")],
         extra_include_paths=[str(ROOT / "src")],
-        extra_ldflags=[f"-L{library}", "-lshmcoll", f"-Wl,-rpath,{library}"],
+        extra_ldflags=[str(library), f"-Wl,-rpath,{library.parent}"],
         build_directory=str(folder),
     )
 

@@ -40,7 +40,7 @@ from setuptools.command.build_ext import build_ext
 class BuildExtension(build_ext):
     def build_extension(self, ext):
         for name in ext.libraries:  # the linker's view
-            (pathlib.Path(ext.library_dirs[0]) / f"lib{name}.so").read_text()
+            assert any((pathlib.Path(d) / f"lib{name}.so").exists() for d in ext.library_dirs)
         path = pathlib.Path(self.get_ext_fullpath(ext.name))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"of the objects in {self.build_temp}, {self.force=}")
@@ -50,13 +50,12 @@ echo "$@" >>"$STAND_IN_LOG"
 [ "$1" = --build ] || exit 0
 for library in shm/libshmcoll cuda_ipc/libshmcoll_cuda; do
     mkdir -p "$2/src/${library%/*}"
-    echo "$STAND_IN_CORE" >"$2/src/$library.so.0"
+    echo "$STAND_IN_CORE" >"$2/src/$library.so.0.1"
+    ln -sf "${library##*/}.so.0.1" "$2/src/$library.so.0"
     ln -sf "${library##*/}.so.0" "$2/src/$library.so"
 done
 """
-LIBRARIES = {
-    f"shmcoll/lib/lib{name}.so{end}" for name in ("shmcoll", "shmcoll_cuda") for end in ("", ".0")
-}
+LIBRARIES = {f"shmcoll/lib/lib{name}.so.0" for name in ("shmcoll", "shmcoll_cuda")}
 
 
 class Tree:
@@ -167,7 +166,7 @@ def test_an_archive_of_the_sources_has_every_file_of_the_tree_and_nothing_built(
     tree.copy(FILES)
     package = tree.path / "python/shmcoll"
     (package / "lib").mkdir()
-    for built in ("lib/libshmcoll.so.0.1.0", "_build_info.json", "_C.cpython.so", "lib/notes"):
+    for built in ("lib/libshmcoll.so.0", "_build_info.json", "_C.cpython.so", "lib/notes"):
         (package / built).touch()
     done = tree.python("setup.py", "-q", "sdist")
     assert done.returncode == 0, done.stdout + done.stderr
