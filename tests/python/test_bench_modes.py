@@ -19,7 +19,7 @@ import torch.distributed as dist
 from bench_runs import TINY, rows_of, run_bench
 
 from shmcoll.bench import rank as bench_rank
-from shmcoll.bench import calls, exercise, machine, options, plan, startline, table
+from shmcoll.bench import calls, exercise, machine, options, over_torch, plan, startline, table
 from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.calls import Call, Context
 from shmcoll.bench.launch import Team
@@ -115,8 +115,8 @@ def test_in_place_the_own_block_lies_in_the_large_tensor(
         parts = [calls.pattern(r, 300, 7, DTYPES["float32"], addends=3) for r in range(3)]
         mine.copy_(sum(parts)[100:200])
 
-    monkeypatch.setattr("torch.distributed.all_gather_into_tensor", all_gather)
-    monkeypatch.setattr("torch.distributed.reduce_scatter_tensor", reduce_scatter)
+    monkeypatch.setattr(f"torch.distributed.{over_torch.ALL_GATHER}", all_gather)
+    monkeypatch.setattr(f"torch.distributed.{over_torch.REDUCE_SCATTER}", reduce_scatter)
     for op in ("all_gather", "reduce_scatter"):
         point = Point(op, "float32", 100, 1200, place)
         context = Context(1, range(3), StartLine(startline.create(3), 1, 3))
@@ -329,8 +329,8 @@ FUNCTIONS = {
     "all_reduce": "all_reduce",
     "broadcast": "broadcast",
     "reduce": "reduce",
-    "all_gather": "all_gather_into_tensor",
-    "reduce_scatter": "reduce_scatter_tensor",
+    "all_gather": over_torch.ALL_GATHER,
+    "reduce_scatter": over_torch.REDUCE_SCATTER,
     "all_to_all": "all_to_all_single",
     "gather": "gather",
     "scatter": "scatter",

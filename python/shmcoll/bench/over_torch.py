@@ -88,12 +88,24 @@ def reduce(context: Context, data: torch.Tensor) -> Run:
     return lambda i: dist.reduce(data, members[i % len(members)], **how)
 
 
+# Newer torches warn of the older name in each call, which takes a quarter of an all_gather of 8 bytes.
+ALL_GATHER, REDUCE_SCATTER = (
+    new if hasattr(dist, new) else old
+    for new, old in (
+        ("all_gather_single", "all_gather_into_tensor"),
+        ("reduce_scatter_single", "reduce_scatter_tensor"),
+    )
+)
+
+
 def all_gather(context: Context, mine: torch.Tensor, everyone: torch.Tensor) -> Run:
-    return lambda i: dist.all_gather_into_tensor(everyone, mine, **context.how)
+    call = getattr(dist, ALL_GATHER)
+    return lambda i: call(everyone, mine, **context.how)
 
 
 def reduce_scatter(context: Context, mine: torch.Tensor, everyone: torch.Tensor) -> Run:
-    return lambda i: dist.reduce_scatter_tensor(mine, everyone, **context.how)
+    call = getattr(dist, REDUCE_SCATTER)
+    return lambda i: call(mine, everyone, **context.how)
 
 
 def all_to_all(context: Context, got: torch.Tensor, given: torch.Tensor) -> Run:
