@@ -328,19 +328,63 @@ TEST(SmallArenas, ChangeNoResult)
     }
 }
 
+Options in_lockstep(const char *tuning, bool wrap = false)
+{
+    Options options = options_of({all_modes().front(), 2, true}, wrap);
+    options.knobs.roomy = true;
+    options.tuning = tuning;
+    return options;
+}
+
 // A chunk at a time, in cells from small ones on, followed by what takes all slots in turn.
 TEST(Lockstep, ChangesNoResult)
 {
     for (Mode mode : all_modes()) {
         for (size_t limit_kib : {64u, 300u, 4096u}) {
-            Options options;
-            options.knobs.roomy = true;
+            Options options = in_lockstep("lockstep_from=0");
             options.knobs.arena_limit = limit_kib << 10;
-            options.tuning = "lockstep_from=0";
             run_ranks(mode, 2, every_operation, options);
             run_ranks(mode, 2, late_at_random, options);
         }
     }
+}
+
+// Shorter sums through all slots in turn, longer ones in lockstep and by whole cells; and counters wrap.
+TEST(Lockstep, GoesWithThePipelineInOneGroup)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, every_operation,
+                  in_lockstep("lockstep_from=200k,long_turn_from=0,stream_out=0", true));
+}
+
+// Behind the meeting are the factors, and the first store to user memory.
+TEST(Lockstep, MeetsFirst)
+{
+    const auto body = [](Rank &rank) {
+        const size_t count = 100000;
+        const int64_t sizes[] = {100000, rank.rank == 0 ? 100000 : 99999};
+        std::vector<float> values = input_of(rank.rank, count), expected(count, 0.f);
+        for (int r = 0; r < rank.world; r++) {
+            const std::vector<float> one = input_of(r, count);
+            for (size_t i = 0; i < count; i++)
+                expected[i] += static_cast<float>(r + 2) * one[i];
+        }
+        shc_op op = op_of(SHC_ALL_REDUCE);
+        op.redop = SHC_PREMUL_SUM;
+        op.premul = rank.rank + 2;
+        shc_tensor tensor = {
+            .data = values.data(), .ndim = 1, .sizes = &sizes[0], .strides = nullptr};
+        op.input = op.output = {&tensor, 1};
+        ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+        EXPECT_TRUE(same(values, expected));
+        tensor.sizes = &sizes[1];
+        EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_MISMATCH) << error_text();
+        EXPECT_TRUE(same(values, expected)) << "changed by a call that failed";
+    };
+    Options options = in_lockstep("lockstep_from=0");
+    options.timeout_ns = 5ULL * 1000 * 1000 * 1000;
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, body, options);
 }
 
 const char *const kExtremes[] = {

@@ -310,6 +310,7 @@ TEST(Tuning, WithAPoolEverythingIsLongEnoughForItsParts)
                 continue;
             }
             EXPECT_FALSE(shc_select_lockstep(&t, size_t{1} << 50, 2));
+            EXPECT_EQ(t.long_turn_bytes, 8u << 20);
             const size_t parts = static_cast<size_t>(std::min(threads, 3)) + 1;
             shc_arena_geometry g = shc_arena_plan(world, 64 << 20, &t.arena);
             EXPECT_EQ(g.cell_bytes / SHC_PART_BYTES, parts) << threads << " " << world;

@@ -33,10 +33,10 @@
  * work(k) finds chunk k staged and back(k) finds it reduced. No flag says that a cell is free: who
  * has read it is the one who stores to it next.
  *
- * In lockstep, two ranks and long messages: out(0), work(0), back(0)+out(1), work(1), ... in slot 0 alone.
- * Each rank waits for the other twice per chunk, but finds all of the chunk, its user memory as well, in
- * the nearest cache that holds more than a few cells, which the pipeline has left for two other chunks
- * meanwhile.
+ * In lockstep (shc_select_lockstep(): two ranks, long messages): out(0), work(0), back(0)+out(1), work(1),
+ * ... in slot 0 alone. Nothing is under way while a rank waits for the other one. But between out(k) and
+ * back(k) the pipeline moves two other chunks, and the user memory that out(k) has read, and back(k) stores
+ * to, has left the second-level cache; here it is still there.
  *
  * Cost per rank: stores 2S (1 - 1/p) to cells and S to the output, loads as many; two flags per
  * chunk. Edges: call/publish, progress/step.
@@ -51,7 +51,8 @@ struct flow {
     struct shc_task *task;
     size_t chunk_bytes;
     uint64_t chunk_count;
-    uint32_t depth; /* chunks under way: exchange slots in turn; or 1, in lockstep */
+    uint32_t depth; /* chunks under way, and exchange slots in turn */
+    bool lockstep;
     double factors[SHC_MAX_WORLD];
 };
 
@@ -69,12 +70,12 @@ static uint32_t slot_of(const struct flow *flow, uint64_t k)
 
 static uint64_t step_out(const struct flow *flow, uint64_t k)
 {
-    return flow->depth == 1 ? shc_plan_lockstep_out(k) : shc_plan_step_out(k);
+    return flow->lockstep ? shc_plan_lockstep_out(k) : shc_plan_step_out(k);
 }
 
 static uint64_t step_work(const struct flow *flow, uint64_t k)
 {
-    return flow->depth == 1 ? shc_plan_lockstep_work(k) : shc_plan_step_work(k);
+    return flow->lockstep ? shc_plan_lockstep_work(k) : shc_plan_step_work(k);
 }
 
 static char *write_cell(const struct flow *flow, int peer, uint64_t k)
@@ -178,7 +179,6 @@ static enum shc_status run_pipeline(struct flow *flow)
 
 static enum shc_status run_lockstep(struct flow *flow)
 {
-    flow->depth = 1;
     stage_out(flow, 0);
     SHC_TRY(meet(flow));
     for (uint64_t k = 0; k < flow->chunk_count; k++) {
@@ -191,16 +191,16 @@ static enum shc_status run_lockstep(struct flow *flow)
 static enum shc_status run_exchange(struct shc_task *task)
 {
     const int world = task->seat->world_size;
+    const bool lockstep = shc_select_lockstep(task->tuning, task->in.bytes, world);
     struct flow flow = {
         .task = task,
         .chunk_bytes = shc_task_cell_bytes(task) * (size_t)world,
-        .depth = task->arena->geometry.depth,
+        .depth = lockstep ? 1 : task->arena->geometry.depth,
+        .lockstep = lockstep,
     };
     flow.chunk_count = shc_plan_chunk_count(task->in.bytes, flow.chunk_bytes);
     SHC_TRY(shc_check_length(task, flow.chunk_count));
-    if (shc_select_lockstep(task->tuning, task->in.bytes, world))
-        return run_lockstep(&flow);
-    return run_pipeline(&flow);
+    return lockstep ? run_lockstep(&flow) : run_pipeline(&flow);
 }
 
 static enum shc_status run_staged(struct shc_task *task)

@@ -63,8 +63,7 @@ void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, s
         shc_task_put(task, out_offset, from, bytes, past);
         return;
     }
-    /* In pieces, also what lies in one: libc copies much at once past the caches, which takes longer
-     * (32 MiB: 0.92 to 0.98 of the speed). */
+    /* Into the caches, and so in pieces, also what lies in one: libc copies much at once past them. */
     const size_t most = SHC_SCRATCH_BYTES - SHC_SCRATCH_BYTES % task->call.elem_bytes;
     for (size_t done = 0; done < bytes; done += most) {
         size_t piece = shc_min_size(most, bytes - done);

@@ -96,7 +96,9 @@ bool shc_task_streams_out(const struct shc_task *task)
 {
     /* A scatter's blocks, and the root's input, find no room together. */
     const int blocks = task->call.kind == SHC_SCATTER ? task->seat->world_size : 1;
-    return shc_select_streams_out(task->tuning, (size_t)blocks * task->out.bytes, false);
+    /* What an all_reduce in place stores to it has just read. */
+    return task->call.kind != SHC_ALL_REDUCE &&
+           shc_select_streams_out(task->tuning, (size_t)blocks * task->out.bytes, false);
 }
 
 void shc_task_write(const struct shc_task *task, size_t offset, const void *cell, size_t bytes)
@@ -119,7 +121,7 @@ static void exchange_part(const void *arg, struct shc_span part)
 void shc_task_exchange(const struct shc_task *task, char *out, char *cell, const char *next,
                        size_t bytes)
 {
-    /* What an all_reduce in place stores to it has just read. */
+    /* As in shc_task_streams_out(). */
     const bool past = task->call.kind != SHC_ALL_REDUCE &&
                       shc_select_streams_out(task->tuning, task->out.bytes, true);
     const struct exchange exchange = {

@@ -23,8 +23,8 @@ static const struct shc_tuning preset = {
     },
     .sliced_bytes         = 3 << 10,
     .sliced_bytes_crowded = SIZE_MAX,
-    /* A turn ends soon, so that the next one finds its lines in the nearest cache, until the input
-     * is larger than that anyway; then fewer flags count. */
+    /* A turn ends soon, so that the next one finds its lines in the nearest cache. In lockstep it does so
+     * anyway, and long turns have fewer flags. */
     .turn_bytes       = 64 << 10,
     .long_turn_bytes  = 3 << 20,
     .lockstep_bytes   = 3 << 20,
@@ -129,6 +129,10 @@ size_t shc_select_piece(const struct shc_tuning *tuning, size_t bytes, size_t sl
     }
 }
 
+/* Not tried with a pool's threads, each of which has its part of a turn in its own caches: no lockstep,
+ * and long turns where they paid without it. */
+#define POOL_LONG_TURN_BYTES ((size_t)8 << 20)
+
 static void raise(size_t *value, size_t least)
 {
     if (*value < least)
@@ -146,5 +150,6 @@ void shc_select_for_pool(struct shc_tuning *tuning, int world_size, int threads)
     raise(&tuning->arena.chunk_of_many_bytes, turn * (size_t)world_size);
     raise(&tuning->arena.shout_bytes, turn);
     raise(&tuning->flag_bytes, SHC_ARENA_MAX_CELL_BYTES); /* no shorter than message or slot */
-    raise(&tuning->lockstep_bytes, SIZE_MAX); /* not tried: each has a part in its cache */
+    raise(&tuning->lockstep_bytes, SIZE_MAX);
+    raise(&tuning->long_turn_bytes, POOL_LONG_TURN_BYTES);
 }

@@ -38,7 +38,8 @@ struct shc_forms {
 
 struct shc_tuning {
     struct shc_forms forms[SHC_OP_KIND_COUNT];
-    bool crowded; /* there are more ranks than CPUs: each wait is a context switch */
+    bool
+        crowded; /* on all ranks: there are more of them than CPUs, each wait is a context switch */
     /* More ranks than two: an all_reduce is sliced where each rank reads so many bytes less then. */
     size_t sliced_bytes, sliced_bytes_crowded;
     size_t turn_bytes;        /* of a cell that a turn of two ranks uses at most */
@@ -89,9 +90,9 @@ SHC_INLINE bool shc_select_streams(const struct shc_tuning *tuning, size_t bytes
     return bytes >= tuning->stream_bytes;
 }
 
-/* Is an output of so many bytes (of a scatter: of all ranks) stored past the caches? Where a cell is exchanged each of its lines would
- * be fetched first; else only what is twice as long, and finds no room in the caches whatever happens.
- * Each rank may decide for itself. */
+/* Is an output of so many bytes (of a scatter: of all ranks) stored past the caches? Where a cell is
+ * exchanged each of its lines would be fetched first; else only what is twice as long, and finds no room
+ * in the caches whatever happens. Each rank may decide for itself. */
 SHC_INLINE bool shc_select_streams_out(const struct shc_tuning *tuning, size_t bytes,
                                        bool exchanged)
 {
