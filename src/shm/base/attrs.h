@@ -60,12 +60,17 @@ SHC_INLINE void shc_cpu_hold_loads(void)
 #endif
 }
 
-/* In the place of a pause, and about as long where that is short, but no look runs ahead of it. */
+/* In the place of a pause, and about as long where that is short (24 ns on a Zen 5), but no look runs ahead of
+ * it. A loop that the compiler must not unroll: two processes that answer each other fall into step, and with
+ * these instructions in a row every other pair into one in which the answer just misses a look
+ * (docs/PERFORMANCE.md, "Messages"). */
 SHC_INLINE void shc_cpu_relax_in_order(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
-    for (int i = 0; i < 8; i++) /* 23 to 29 ns on a Zen 5, where a pause is 24 */
+    for (int i = 0; i < 7; i++) {
         shc_cpu_hold_loads();
+        __asm__ __volatile__("" : "+r"(i));
+    }
 #else
     shc_cpu_relax();
 #endif
