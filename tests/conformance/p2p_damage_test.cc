@@ -88,6 +88,24 @@ const Damage kDamages[] = {
          line.piece = 0;
          line.bytes = 0;
      }},
+    {"AnOpenOneThatIsAll", [](shc_line_shm &line) { of_kind(line, SHC_LINE_OPEN); }},
+    {"AnOpenOneThatIsTooLong",
+     [](shc_line_shm &line) {
+         of_kind(line, SHC_LINE_OPEN);
+         line.bytes = SHC_OPEN_BYTES + 1;
+     }},
+    {"AnOpenOneInAWindow",
+     [](shc_line_shm &line) {
+         in_window(line, 0, kBytes);
+         of_kind(line, SHC_LINE_OPEN);
+         line.bytes = 2 * kBytes;
+     }},
+    {"AnOpenOneByShuttle",
+     [](shc_line_shm &line) {
+         of_kind(line, SHC_LINE_OPEN);
+         line.bytes = 2 * kBytes;
+     },
+     true},
     {"AWordForNoMessage", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CTS); }},
     {"ARefusalOfNoMessage", [](shc_line_shm &line) { of_kind(line, SHC_LINE_REFUSE); }},
     {"AChunkOfNoMessage", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CHUNK); }},
@@ -158,6 +176,91 @@ TEST_P(DamagedLines, FailTheGroupAndTouchNothing)
 
 INSTANTIATE_TEST_SUITE_P(All, DamagedLines, testing::ValuesIn(kDamages),
                          [](const auto &tested) { return std::string(tested.param.name); });
+
+// What comes behind a message that nobody has asked for, and whose rest is to come.
+void post_open_line(shc_line_shm &line)
+{
+    of_kind(line, SHC_LINE_OPEN);
+    line.tag = 1;
+    line.elem_bytes = 2;
+    line.bytes = 2 * kBytes;
+}
+
+void of_its_rest(shc_line_shm &line)
+{
+    of_kind(line, SHC_LINE_CHUNK);
+    line.bytes = kBytes;
+}
+
+const Damage kOpenOne = {"", post_open_line};
+const Damage kItsRest = {"", of_its_rest};
+
+const Damage kDamagedRests[] = {
+    {"AnotherOpenOne", post_open_line},
+    {"OfAnotherMessage",
+     [](shc_line_shm &line) {
+         of_its_rest(line);
+         line.message = 1;
+     }},
+    {"NotWhereItEnds",
+     [](shc_line_shm &line) {
+         of_its_rest(line);
+         line.bytes = kBytes - 1;
+     }},
+    {"APartOfAnElement",
+     [](shc_line_shm &line) {
+         of_its_rest(line);
+         line.piece = kBytes - 1;
+     }},
+    {"MoreThanItsRest",
+     [](shc_line_shm &line) {
+         of_its_rest(line);
+         line.piece = kBytes + 1;
+     }},
+};
+
+class DamagedRests : public testing::TestWithParam<Damage>
+{
+};
+
+TEST_P(DamagedRests, FailTheGroupAndTouchNothing)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            if (rank.rank == 1) {
+                receive_line(rank, SHC_ERR_ABORTED, 0xee);
+                return;
+            }
+            post_line(rank, false, &kOpenOne);
+            post_line(rank, false, &GetParam());
+            post_line(rank, false, nullptr);
+            shc_op op = op_of(SHC_BARRIER);
+            EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_ABORTED) << error_text();
+        });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DamagedRests, testing::ValuesIn(kDamagedRests),
+                         [](const auto &tested) { return std::string(tested.param.name); });
+
+TEST(UndamagedRests, AreKept)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            if (rank.rank == 0) {
+                post_line(rank, false, &kOpenOne);
+                post_line(rank, false, &kItsRest);
+                post_line(rank, false, nullptr);
+            } else {
+                receive_line(rank, SHC_OK, 7);
+                EXPECT_FALSE(rank.comm->p2p.peers[0].open.comes);
+                ASSERT_NE(rank.comm->p2p.peers[0].strays, nullptr);
+                const uint8_t *piece = rank.comm->p2p.peers[0].strays->piece;
+                EXPECT_TRUE(std::all_of(piece, piece + 2 * kBytes, [](int b) { return b == 7; }));
+            }
+            shc_op op = op_of(SHC_BARRIER);
+            EXPECT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+        });
+}
 
 // So that it is the harm that is found.
 TEST(UndamagedLines, AreReceived)

@@ -573,12 +573,13 @@ TEST_P(Messages, LetOthersPassThatWereAskedForFirst)
 }
 
 // Between two ranks, what is sent whole through bulk windows and not asked for yet is put aside by its
-// receiver: 512 KiB of it at most, and as much again when that has been received.
+// receiver: 1 MiB of it at most, and as much again when that has been received.
 TEST_P(Messages, ArePutAsideWithinBounds)
 {
     run([](Rank &rank) {
         const size_t count = 5000; // a window of 32 KiB each
-        const int messages = 40, whole = rank.world == 2 && GetParam().windows ? 16 : 0;
+        const int messages = 60;
+        const int whole = rank.world == 2 && GetParam().windows ? SHC_ASIDE_WINDOWS : 0;
         if (rank.rank == 0 && rank.world == 2) { // takes the ferry along, which stays there
             EXPECT_EQ(wait(isend(rank, 1, 98, count)), SHC_OK) << error_text();
         }

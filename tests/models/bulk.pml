@@ -5,11 +5,12 @@
  *
  * Mirrors the bulk windows of src/shm/proto/pair.c, and what src/shm/comm/send.c and receive.c do with
  * them; docs/PROTOCOL.md, section 9. One sender with three messages, one receiver that asks for them in
- * any order, one after the other or all at once. Three windows, two of which may hold whole messages that
- * no receive has taken. Messages have one to three windows; those of up to two go whole if they may,
- * else they are announced, with a head of one window or without. The receiver reads while something of
- * its own pends. Left out: matching, which is p2p.pml's, with lines that are full; windows that are no
- * bulk windows; pieces in lines.
+ * any order, one after the other or all at once, one of them perhaps by a receive of another type. Three
+ * windows, two of which may hold messages that no receive has taken. Messages have one to three windows;
+ * those of up to two go whole if they may, or open (the rest follows the header unasked), else they are
+ * announced, with a head of one window or without. The receiver reads while something of its own pends.
+ * Left out: matching, which is p2p.pml's, with lines that are full; windows that are no bulk windows;
+ * pieces in lines; that who finds no line for a refusal waits for one, or for the rest.
  *
  * FAULT_windows_kept        who reads what no receive takes keeps its windows
  * FAULT_no_credit           whole messages go whenever there are windows
@@ -17,6 +18,9 @@
  * FAULT_end_forgotten       windows left empty at the end of the round are not given back
  * FAULT_count_before_read   the count of windows read moves, then they are read
  * FAULT_round_forgotten     a window is stored to again without a look at the count
+ * FAULT_two_open            a message goes open while another one's rest is to come
+ * FAULT_open_uncounted      open ones go whenever there are windows
+ * FAULT_rest_forgotten      of one that is dropped nobody expects the rest
  */
 
 #define MESSAGES 3
@@ -24,11 +28,12 @@
 #define ASIDE    2
 #define NONE     7
 
-mtype = { QUEUED, ANNOUNCED, STREAMING, OVER, EAGER, RTS, CHUNK };
+mtype = { QUEUED, ANNOUNCED, STREAMING, OPENED, OVER, EAGER, RTS, OPEN, CHUNK };
 
 byte size[MESSAGES];  /* in windows */
 byte order[MESSAGES]; /* in which they are asked for */
 bool at_once;         /* all of them; else each when the one before has come */
+byte misfit;          /* the one that is asked for as another type; or NONE */
 
 /* ---- what is shared ---- */
 
@@ -38,7 +43,7 @@ byte bulk_read;       /* the receiver's words */
 byte whole_taken;
 byte lent; /* the sender's own, for a look at the end */
 chan lines = [2] of { mtype, byte, byte, byte }; /* kind, message, first window, how many */
-chan words = [MESSAGES] of { byte };             /* CTS */
+chan words = [MESSAGES] of { byte, bool };       /* CTS; or REFUSE */
 
 /* ---- the sender ---- */
 
@@ -86,15 +91,40 @@ inline fill(m, n)
     i = 0
 }
 
+#ifdef FAULT_two_open
+#define MAY_OPEN true
+#else
+#define MAY_OPEN (state[0] != OPENED && state[1] != OPENED && state[2] != OPENED)
+#endif
+#ifdef FAULT_open_uncounted
+#define MAY_GO_OPEN(n) true
+#else
+#define MAY_GO_OPEN(n) MAY_GO_WHOLE(n)
+#endif
+
 inline announce(m)
 {
     first = NONE;
+    opens = false;
     if
     :: size[m] <= ASIDE && MAY_GO_WHOLE(size[m]) -> lend(size[m])
+    :: size[m] > 1 && size[m] <= ASIDE && MAY_GO_OPEN(size[m]) && MAY_OPEN ->
+        lend(1); /* or none now */
+        opens = true
     :: else
     fi;
     if
-    :: first != NONE ->
+    :: opens ->
+#ifndef FAULT_open_uncounted
+        whole_sent = whole_sent + size[m];
+#endif
+        if
+        :: first != NONE -> fill(m, 1)
+        :: else
+        fi;
+        lines!OPEN,m,first,sent[m];
+        state[m] = OPENED
+    :: !opens && first != NONE ->
         whole_sent = whole_sent + size[m];
         fill(m, size[m]);
         lines!EAGER,m,first,size[m];
@@ -113,6 +143,7 @@ inline announce(m)
         waits = true /* for its word: no other head till then */
     fi;
     next++;
+    opens = false;
     first = 0
 }
 
@@ -132,20 +163,24 @@ inline send_chunk(m)
     first = 0
 }
 
-#define STREAMS(m) (state[m] == STREAMING && FREE > 0)
+#define STREAMS(m) ((state[m] == STREAMING || state[m] == OPENED) && FREE > 0)
 
 proctype Sender()
 {
     mtype state[MESSAGES] = QUEUED;
     byte sent[MESSAGES];
     byte next, at, whole_sent, first, i, m;
-    bool waits;
+    bool waits, opens, fits;
     do
     :: next < MESSAGES && nfull(lines) -> announce(next)
-    :: words?m ->
+    :: words?m,fits ->
         atomic {
-            assert(state[m] == ANNOUNCED);
-            state[m] = STREAMING;
+            assert(state[m] == ANNOUNCED || (!fits && state[m] != QUEUED));
+            if
+            :: fits -> state[m] = STREAMING
+            :: else -> state[m] = OVER /* an open one may be it already */
+            fi;
+            fits = false;
             waits = state[0] == ANNOUNCED || state[1] == ANNOUNCED || state[2] == ANNOUNCED;
             m = 0
         }
@@ -158,7 +193,7 @@ proctype Sender()
 
 /* ---- the receiver ---- */
 
-#define HERE(m)  (got[m] == size[m])
+#define HERE(m)  (got[m] == size[m] || raised[m])
 #define PENDS(m) (posted[m] && !HERE(m))
 #define PENDING  (PENDS(0) || PENDS(1) || PENDS(2))
 
@@ -192,12 +227,37 @@ inline read_windows(from)
     i = 0
 }
 
-inline take(m)
+/* A receive takes the message, of which so many windows came: or is of another type. */
+inline take(m, came_with)
 {
     if
     :: kind == EAGER -> whole_taken = whole_taken + size[m]
-    :: kind == RTS -> words!m
+#ifndef FAULT_open_uncounted
+    :: kind == OPEN -> whole_taken = whole_taken + size[m]
+#endif
+    :: kind == RTS -> words!m,(m != misfit)
     :: else
+    fi;
+    if
+    :: m == misfit ->
+        raised[m] = true;
+        got[m] = came_with;
+        if
+        :: kind == OPEN ->
+            words!m,false;
+#ifdef FAULT_rest_forgotten
+            open = NONE
+#else
+            open = m
+#endif
+        :: else
+        fi
+    :: else ->
+        got[m] = came_with;
+        if
+        :: kind == OPEN && open == m -> open = NONE
+        :: else
+        fi
     fi
 }
 
@@ -206,6 +266,12 @@ inline put_aside()
     came[m] = kind;
     aside[m] = n;
     held = held + n;
+    if
+    :: kind == OPEN ->
+        held = held + size[m] - n; /* room for all of it */
+        open = m
+    :: else
+    fi;
     assert(held <= ASIDE + 1); /* and one head */
 #ifdef FAULT_credit_too_early
     if
@@ -218,12 +284,29 @@ inline put_aside()
 inline read_line()
 {
     lines?<kind,m,first,n>;
+    assert(kind != OPEN || open == NONE || raised[open]);
     if
-    :: kind == CHUNK || posted[m] ->
+    :: kind == CHUNK && (!posted[m] || raised[m]) -> /* aside, or nowhere */
+        assert(open == m);
         if
-        :: kind == RTS -> words!m
-        :: else
+        :: posted[m] ->
+            read_windows(got[m]);
+            got[m] = got[m] + n
+        :: else ->
+            read_windows(aside[m]);
+            aside[m] = aside[m] + n
         fi;
+        give_back();
+        if
+        :: got[m] + aside[m] == size[m] ->
+            open = NONE;
+            if
+            :: posted[m]
+            :: else -> came[m] = EAGER
+            fi
+        :: else
+        fi
+    :: kind == CHUNK && posted[m] && !raised[m] ->
 #ifdef FAULT_count_before_read
         give_back();
         read_windows(got[m]);
@@ -231,12 +314,11 @@ inline read_line()
         read_windows(got[m]);
         give_back();
 #endif
-        assert(posted[m]);
-        got[m] = got[m] + n;
-        if
-        :: kind == EAGER -> whole_taken = whole_taken + size[m]
-        :: else
-        fi
+        got[m] = got[m] + n
+    :: kind != CHUNK && posted[m] ->
+        read_windows(0);
+        give_back();
+        take(m, n)
     :: else ->
         read_windows(0);
         put_aside();
@@ -261,19 +343,20 @@ inline post()
         posted[m] = true;
         if
         :: came[m] != 0 ->
-            got[m] = aside[m];
-            held = held - aside[m];
-            aside[m] = 0;
             kind = came[m];
             came[m] = 0;
+            if
+            :: kind == OPEN -> held = held - size[m]
+            :: else -> held = held - aside[m]
+            fi;
 #ifdef FAULT_credit_too_early
             if
-            :: kind == RTS -> words!m
+            :: kind == EAGER -> whole_taken = whole_taken - size[m] /* counted before */
             :: else
             fi;
-#else
-            take(m);
 #endif
+            take(m, aside[m]);
+            aside[m] = 0;
             kind = 0
         :: else
         fi;
@@ -283,10 +366,11 @@ inline post()
 
 proctype Receiver()
 {
-    bool posted[MESSAGES];
+    bool posted[MESSAGES], raised[MESSAGES];
     byte got[MESSAGES], aside[MESSAGES];
     mtype came[MESSAGES]; /* the kind of a header that was put aside */
     mtype kind;
+    byte open = NONE; /* whose rest is to come, to be put aside or dropped */
     byte asked, held, at, m, first, n, i;
     do
     :: asked < MESSAGES && (at_once || !PENDING) -> post()
@@ -314,12 +398,18 @@ init
         :: order[0] = 2; order[1] = 0; order[2] = 1
         :: order[0] = 2; order[1] = 1; order[2] = 0
         fi;
-        select(k : 0 .. 1);
-        at_once = k;
+        if
+        :: order[1] == 1 -> at_once = true /* in two of the orders */
+        :: at_once = false
+        fi;
+        if
+        :: misfit = 1
+        :: misfit = NONE
+        fi;
         k = 0;
         run Sender();
         run Receiver()
     }
     _nr_pr == 1; /* both have ended */
-    assert(bulk_read == lent)
+    assert(bulk_read == lent || misfit != NONE) /* who has been refused nothing more reads no more */
 }

@@ -189,10 +189,14 @@ static bool judge_named(struct shc_p2p *p2p, struct shc_request *request, int ra
         return true;
     if (!judge_deaths(p2p, request))
         return false;
+    const char *sent = "";
+    if (request->message.state == SHC_MESSAGE_FILLING)
+        sent = ", and sent a part of this";
+    else if (request->op.kind == SHC_RECV)
+        sent = ", and sent nothing that this takes";
     snprintf(reason, sizeof reason,
              "rank %d (pid %d) has left the group (closed it, or its process ended)%s", rank,
-             (int)shc_seat_identity(&p2p->comm->seat, rank)->process.pid,
-             request->op.kind == SHC_RECV ? ", and sent nothing that this takes" : "");
+             (int)shc_seat_identity(&p2p->comm->seat, rank)->process.pid, sent);
     end_alone(p2p, request, SHC_ERR_PEER_LEFT, reason);
     return false;
 }

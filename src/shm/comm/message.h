@@ -38,6 +38,7 @@ struct shc_message {
     struct shc_shape shape;
     struct shc_shape other; /* REFUSE_DUE: the sender's */
     size_t moved;           /* bytes that have left, or are here */
+    bool open;              /* in chunks that follow the header unasked */
     /* Of a send in chunks: */
     enum shc_way way;      /* how they are copied */
     bool waits_for_reader; /* it is over when they are read */

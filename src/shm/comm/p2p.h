@@ -14,10 +14,12 @@
  * The life of a message:
  *   send   QUEUED -> its header is in a line: all bytes went with it: done
  *                    else ANNOUNCED, its head perhaps with it -> the receiver wants it -> STREAMING
+ *                    or open: STREAMING at once, as the rest may follow unasked
  *                    -> all is placed: done
  *   recv   POSTED -> a header fits: its bytes were there: done
  *                    else GRANT_DUE -> FILLING -> all is here: done
  *                    or REFUSE_DUE: the header's type or size is another: both sides raise
+ *                    (an open one is FILLING at once; if it is refused its sender raises, too, unless all has left)
  * A header matches the receive posted first among those from its sender, or from any, with its tag.
  * A header that matches nothing is a stray, kept in the order of arrival.
  */
@@ -44,7 +46,16 @@ struct shc_stray {
     struct shc_stray *next;
     uint64_t arrival; /* among those of all peers */
     struct shc_line_shm line;
-    uint8_t *piece; /* out of bulk windows, which are read in their order; or NULL */
+    uint8_t *
+        piece; /* out of bulk windows, which are read in their order, with room for what follows; or NULL */
+};
+
+/* What a peer sends unasked and no receive has taken, while the rest of it is to come. One at a time. */
+struct shc_open {
+    bool comes;
+    uint32_t number, elem_bytes;
+    uint64_t bytes, moved;   /* it has, and are here */
+    struct shc_stray *stray; /* has them; NULL: its receive is of another type, and it is dropped */
 };
 
 struct shc_p2p_peer {
@@ -53,7 +64,9 @@ struct shc_p2p_peer {
     struct shc_queue sends;    /* to it; headers go out in this order */
     struct shc_stray *strays;
     struct shc_stray *last_stray;
+    struct shc_open open;
     uint32_t messages; /* headers sent to it */
+    uint32_t open_end; /* behind the number of the last open one among them */
     /* Receives that looked for an answer under the lock, and of those timed so many in a row found that a line
      * takes long to come. */
     uint32_t answers, distant;
@@ -199,11 +212,29 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer);
 SHC_NODISCARD enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op,
                                                   bool *over);
 
+/* Gives the receive a stray that it takes, or lets it wait for a message. */
+void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request);
+
+/* ---- stray.c ---- */
+
+/* Keeps a header that no receive takes, with its bytes, `data` if they are in the line. False when there is no
+ * memory: it stays in its line. */
+bool shc_stray_keep(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
+                    const uint8_t *data);
+
+/* The one that came first among those the receive takes, out of its peer's list; or NULL. It is the caller's. */
+struct shc_stray *shc_stray_take(struct shc_p2p *p2p, const struct shc_message *m, int *from);
+
 /* With what was put aside of it; or NULL. */
 void shc_stray_free(struct shc_stray *stray);
 
-/* Gives the receive a stray that it takes, or lets it wait for a message. */
-void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request);
+/* What comes behind the header of an open message is for the stray; NULL: it is dropped. */
+void shc_open_begin(struct shc_open *open, const struct shc_line_shm *line,
+                    struct shc_stray *stray);
+
+/* The next bytes of it. False: they are of no such message. */
+bool shc_open_take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
+                         const uint8_t *data);
 
 /* ---- send.c ---- */
 
@@ -248,6 +279,20 @@ SHC_NODISCARD SHC_INLINE enum shc_status shc_p2p_lock_message(struct shc_p2p *p2
         shc_p2p_count_call(p2p);
     *message = shc_message_repeat(kept, p2p->pairs.seat->world_size, op);
     return SHC_LIKELY(*message) ? SHC_OK : shc_p2p_lock_other_message(p2p, kept, op, message);
+}
+
+/* The bytes that came with a line: `data`, behind its header, or what it names. */
+SHC_INLINE const char *shc_p2p_piece(const struct shc_p2p *p2p, int peer,
+                                     const struct shc_line_shm *line, const uint8_t *data)
+{
+    return line->window == SHC_NO_WINDOW || shc_window_spares(line->window, line->piece)
+               ? (const char *)data
+               : shc_window(&p2p->pairs, peer, p2p->pairs.seat->rank, line->window);
+}
+
+SHC_INLINE bool shc_line_is_in_bulk(const struct shc_line_shm *line)
+{
+    return line->window != SHC_NO_WINDOW && line->window >= SHC_BULK_NAME;
 }
 
 /* All queues of pending requests, in no order that matters. */

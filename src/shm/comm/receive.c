@@ -11,7 +11,6 @@
 #include "shm/proto/member.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static struct shc_shape shape_of(const struct shc_line_shm *line)
@@ -46,6 +45,20 @@ static inline bool is_there(const struct shc_p2p *p2p, int peer, uint32_t shuttl
     return line->window == SHC_NO_WINDOW || shc_window_exists(&p2p->pairs, peer, line->window);
 }
 
+/* Less than the message, and whole elements. */
+static inline bool is_beginning(const struct shc_line_shm *line)
+{
+    return line->piece < line->bytes && line->elem_bytes > 0 && line->piece % line->elem_bytes == 0;
+}
+
+/* One at a time, but of one that is dropped the sender may have sent no more; in bulk windows, or none yet. */
+static inline bool may_be_open(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+{
+    const struct shc_open *open = &p2p->peers[peer].open;
+    return (!open->comes || !open->stray) && line->bytes <= SHC_OPEN_BYTES &&
+           (line->window == SHC_NO_WINDOW || shc_line_is_in_bulk(line));
+}
+
 /* A line comes from another process: nothing it says may lead outside. */
 static inline bool is_sound(const struct shc_p2p *p2p, int peer, uint32_t shuttle,
                             const struct shc_line_shm *line)
@@ -54,30 +67,14 @@ static inline bool is_sound(const struct shc_p2p *p2p, int peer, uint32_t shuttl
         line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : shc_window_bytes(line->window);
     return is_there(p2p, peer, shuttle, line) && line->piece <= room &&
            (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
-           (line->kind != SHC_LINE_RTS || (line->piece < line->bytes && line->elem_bytes > 0 &&
-                                           line->piece % line->elem_bytes == 0));
-}
-
-/* The bytes that came with the header: `data`, behind it in its line, or what it names. */
-static inline const char *piece_of(const struct shc_p2p *p2p, int peer,
-                                   const struct shc_line_shm *line, const uint8_t *data)
-{
-    return line->window == SHC_NO_WINDOW || shc_window_spares(line->window, line->piece)
-               ? (const char *)data
-               : shc_window(&p2p->pairs, peer, p2p->comm->seat.rank, line->window);
-}
-
-static bool is_in_bulk(const struct shc_line_shm *line)
-{
-    return line->window != SHC_NO_WINDOW && line->window >= SHC_BULK_NAME;
+           (line->kind != SHC_LINE_RTS || is_beginning(line)) &&
+           (line->kind != SHC_LINE_OPEN || (is_beginning(line) && may_be_open(p2p, peer, line)));
 }
 
 /* A receive has taken the piece. */
 static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
 {
-    if (line->window == SHC_NO_WINDOW)
-        return;
-    if (line->kind == SHC_LINE_EAGER && is_in_bulk(line))
+    if (line->kind == SHC_LINE_EAGER && shc_line_is_in_bulk(line))
         shc_window_take_whole(&p2p->pairs, peer, line->piece);
     shc_window_return(&p2p->pairs, peer, line->window, line->piece);
 }
@@ -95,10 +92,39 @@ static void write_piece(const struct shc_p2p *p2p, struct shc_message *m,
     m->moved += line->piece;
 }
 
+/* The withdrawn receive gets this header, and what is here of a message whose rest follows; or that is
+ * dropped as it comes. */
+static void take_open(struct shc_p2p *p2p, struct shc_request *request, int peer,
+                      const struct shc_line_shm *line, const uint8_t *data)
+{
+    struct shc_message *m = &request->message;
+    struct shc_p2p_peer *from = &p2p->peers[peer];
+    const struct shc_shape theirs = shape_of(line);
+    const bool fits = same_shape(&theirs, &m->shape);
+    if (fits)
+        from->open = (struct shc_open){.comes = false};
+    else
+        shc_open_begin(&from->open, line, NULL);
+    m->source = peer;
+    m->number = line->message;
+    shc_window_take_whole(&p2p->pairs, peer, line->bytes);
+    if (fits)
+        write_piece(p2p, m, line, shc_p2p_piece(p2p, peer, line, data));
+    return_window(p2p, peer, line);
+    m->open = true;
+    m->other = theirs;
+    m->state = fits ? SHC_MESSAGE_FILLING : SHC_MESSAGE_REFUSE_DUE;
+    shc_queue_append(&from->incoming, request);
+}
+
 /* The withdrawn receive gets this header. */
 static void take_message(struct shc_p2p *p2p, struct shc_request *request, int peer,
                          const struct shc_line_shm *line, const uint8_t *data)
 {
+    if (line->kind == SHC_LINE_OPEN) {
+        take_open(p2p, request, peer, line, data);
+        return;
+    }
     struct shc_message *m = &request->message;
     const struct shc_shape theirs = shape_of(line);
     const bool fits = same_shape(&theirs, &m->shape);
@@ -113,7 +139,7 @@ static void take_message(struct shc_p2p *p2p, struct shc_request *request, int p
     }
     /* A request that does not fit may be over by now. */
     if (fits)
-        write_piece(p2p, m, line, piece_of(p2p, peer, line, data));
+        write_piece(p2p, m, line, shc_p2p_piece(p2p, peer, line, data));
     return_window(p2p, peer, line);
     if (line->kind == SHC_LINE_RTS)
         return;
@@ -141,64 +167,12 @@ static struct shc_request *match(struct shc_p2p *p2p, int peer, int32_t tag)
     return named;
 }
 
-/* Bulk windows are read in their order: what is in them is put aside. False: no memory. What a shuttle's
- * line holds is aside already. */
-static bool put_aside(struct shc_p2p *p2p, int peer, struct shc_stray *stray)
-{
-    struct shc_line_shm *line = &stray->line;
-    stray->piece = NULL;
-    if (shc_window_spares(line->window, line->piece)) {
-        shc_shuttle_keep(&p2p->pairs, peer, line->window);
-        line->window = SHC_NO_WINDOW;
-    }
-    if (!is_in_bulk(line))
-        return true;
-    stray->piece = malloc(line->piece ? line->piece : 1);
-    if (!stray->piece)
-        return false;
-    shc_copy(stray->piece, piece_of(p2p, peer, line, NULL), line->piece);
-    shc_window_return(&p2p->pairs, peer, line->window, line->piece);
-    line->window = SHC_NO_WINDOW;
-    return true;
-}
-
-void shc_stray_free(struct shc_stray *stray)
-{
-    if (stray)
-        free(stray->piece);
-    free(stray);
-}
-
-/* False when there is no memory to keep it: it stays in its line. */
-static bool keep_stray(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
-                       const uint8_t *data)
-{
-    struct shc_p2p_peer *from = &p2p->peers[peer];
-    struct shc_stray *stray = malloc(sizeof *stray);
-    if (!stray)
-        return false;
-    stray->next = NULL;
-    look_at_header(&stray->line, line);
-    memcpy(stray->line.data, data, sizeof stray->line.data);
-    if (!put_aside(p2p, peer, stray)) {
-        shc_stray_free(stray);
-        return false;
-    }
-    stray->arrival = p2p->arrivals++;
-    if (from->last_stray)
-        from->last_stray->next = stray;
-    else
-        from->strays = stray;
-    from->last_stray = stray;
-    return true;
-}
-
 static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
                         const uint8_t *data)
 {
     struct shc_request *request = match(p2p, peer, line->tag);
     if (!request)
-        return keep_stray(p2p, peer, line, data);
+        return shc_stray_keep(p2p, peer, line, data);
     shc_p2p_withdraw(p2p, request);
     take_message(p2p, request, peer, line, data);
     return true;
@@ -213,12 +187,17 @@ static struct shc_request *find_number(const struct shc_queue *queue, uint32_t n
     return request;
 }
 
-/* The receiver's word on a message that was announced. */
+/* The receiver's word on a message that was announced; or on an open one, of which all may have gone. */
 static bool take_word(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
 {
-    struct shc_request *request =
-        find_number(&p2p->peers[peer].sends, line->message, SHC_MESSAGE_ANNOUNCED);
+    const struct shc_p2p_peer *to = &p2p->peers[peer];
+    const bool refused = line->kind == SHC_LINE_REFUSE;
+    struct shc_request *request = find_number(&to->sends, line->message, SHC_MESSAGE_ANNOUNCED);
+    if (!request && refused)
+        request = find_number(&to->sends, line->message, SHC_MESSAGE_STREAMING);
     if (!request)
+        return refused && (int32_t)(to->open_end - line->message) > 0;
+    if (request->message.state == SHC_MESSAGE_STREAMING && !request->message.open)
         return false;
     if (line->kind == SHC_LINE_CTS) {
         request->message.state = SHC_MESSAGE_STREAMING;
@@ -236,13 +215,13 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
     struct shc_request *request =
         find_number(&p2p->peers[peer].incoming, line->message, SHC_MESSAGE_FILLING);
     if (!request)
-        return false;
+        return shc_open_take_chunk(p2p, peer, line, data);
     struct shc_message *m = &request->message;
     if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved ||
         line->piece % m->shape.elem_bytes != 0)
         return false;
     if (!shc_p2p_trade(p2p, peer, line, m)) {
-        write_piece(p2p, m, line, piece_of(p2p, peer, line, data));
+        write_piece(p2p, m, line, shc_p2p_piece(p2p, peer, line, data));
         return_window(p2p, peer, line);
     }
     if (m->moved == m->shape.bytes)
@@ -262,6 +241,7 @@ static bool take_line(struct shc_p2p *p2p, int peer, struct shc_pair_found found
     switch (line.kind) {
     case SHC_LINE_EAGER:
     case SHC_LINE_RTS:
+    case SHC_LINE_OPEN:
         *kept = take_header(p2p, peer, &line, data);
         if (*kept)
             shc_pair_note_answer(&p2p->pairs, peer);
@@ -301,41 +281,11 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
     }
 }
 
-/* ---- strays ---- */
-
-/* The stray that came first among those the receive takes, out of its peer's list. */
-static struct shc_stray *take_stray(struct shc_p2p *p2p, const struct shc_message *m, int *from)
-{
-    const int world = p2p->comm->seat.world_size;
-    const bool any = m->peer == SHC_ANY_SOURCE;
-    struct shc_stray *best = NULL, *best_before = NULL;
-    for (int peer = any ? 0 : m->peer; peer < (any ? world : m->peer + 1); peer++) {
-        struct shc_stray *before = NULL, *stray = p2p->peers[peer].strays;
-        for (; stray && stray->line.tag != m->tag; stray = stray->next)
-            before = stray;
-        if (!stray || (best && best->arrival < stray->arrival))
-            continue;
-        best = stray;
-        best_before = before;
-        *from = peer;
-    }
-    if (!best)
-        return NULL;
-    struct shc_p2p_peer *peer = &p2p->peers[*from];
-    if (best_before)
-        best_before->next = best->next;
-    else
-        peer->strays = best->next;
-    if (peer->last_stray == best)
-        peer->last_stray = best_before;
-    return best;
-}
-
 void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request)
 {
     struct shc_message *m = &request->message;
     int from = -1;
-    struct shc_stray *stray = take_stray(p2p, m, &from);
+    struct shc_stray *stray = shc_stray_take(p2p, m, &from);
     m->state = SHC_MESSAGE_POSTED;
     if (stray && stray->piece && stray->line.kind == SHC_LINE_EAGER)
         shc_window_take_whole(&p2p->pairs, from, stray->line.piece);
@@ -406,7 +356,7 @@ static SHC_NOINLINE bool receive_window(struct shc_p2p *p2p, struct shc_message 
     look_at_header(&line, found.line);
     if (!is_whole(&line, m) || !is_sound(p2p, m->peer, found.shuttle, &line))
         return false;
-    write_piece(p2p, m, &line, piece_of(p2p, m->peer, &line, found.line->data));
+    write_piece(p2p, m, &line, shc_p2p_piece(p2p, m->peer, &line, found.line->data));
     return_window(p2p, m->peer, &line);
     return true;
 }

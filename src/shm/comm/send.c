@@ -171,6 +171,36 @@ static bool may_send_long_head(struct shc_p2p *p2p, const struct shc_message *m)
     return is_reading(p2p, m->peer);
 }
 
+/* May all of it follow its header unasked? One message at a time, so that the receiver knows which one a
+ * chunk is of; and none while ways to copy are tried. */
+static bool may_open(struct shc_p2p *p2p, const struct shc_message *m)
+{
+    if (m->shape.bytes > SHC_OPEN_BYTES || (m->pace && shc_pace_tries(m->pace)) ||
+        !shc_window_has_bulk(&p2p->pairs, m->peer) ||
+        !shc_window_may_send_whole(&p2p->pairs, m->peer, m->shape.bytes))
+        return false;
+    const struct shc_p2p_peer *to = &p2p->peers[m->peer];
+    if (to->incoming.first || to->posted.first)
+        return false; /* what passes one another goes by ferry, if it is announced */
+    const struct shc_request *request = to->sends.first;
+    for (; request && request->message.state != SHC_MESSAGE_QUEUED; request = request->next)
+        if (request->message.open && request->message.state == SHC_MESSAGE_STREAMING)
+            return false;
+    return shc_pair_may_open(&p2p->pairs, m->peer);
+}
+
+/* Its chunks are not timed: the receiver may let them lie. */
+static void begin_open(struct shc_p2p *p2p, struct shc_message *m)
+{
+    m->open = true;
+    m->chunk_bytes = SHC_BULK_BYTES;
+    m->waits_for_reader = false;
+    shc_window_note_whole(&p2p->pairs, m->peer, m->shape.bytes);
+    if (m->pace)
+        shc_pace_count(m->pace, m->shape.bytes);
+    m->pace = NULL;
+}
+
 /* The first bytes of a message that no window holds go with its header, if there is room for them:
  * they are on their way while the receiver is still busy with something else. Where, or -1. */
 static int lend_for_head(struct shc_p2p *p2p, struct shc_message *m, size_t *room)
@@ -182,6 +212,11 @@ static int lend_for_head(struct shc_p2p *p2p, struct shc_message *m, size_t *roo
     int window = shc_ferry_lend(&p2p->pairs, m->peer);
     if (window >= 0)
         return window;
+    if (m->shape.bytes > SHC_WHOLE_BYTES && may_open(p2p, m)) {
+        begin_open(p2p, m);
+        *room = SHC_BULK_BYTES;
+        return shc_window_lend_run(&p2p->pairs, m->peer, 1, room);
+    }
     *room = SHC_BULK_BYTES; /* a longer one keeps its reader waiting for its line */
     if (may_send_long_head(p2p, m))
         return shc_window_lend_run(&p2p->pairs, m->peer, 1, room);
@@ -189,23 +224,6 @@ static int lend_for_head(struct shc_p2p *p2p, struct shc_message *m, size_t *roo
     *room = SHC_WINDOW_BYTES;
     window = shc_shuttle_lend(&p2p->pairs, m->peer, SHC_WINDOW_BYTES);
     return window >= 0 ? window : shc_window_lend_for_head(&p2p->pairs, m->peer);
-}
-
-/* The header goes out, with all the bytes if they fit somewhere now. False: no line is free. */
-static bool announce(struct shc_p2p *p2p, struct shc_request *request)
-{
-    struct shc_message *m = &request->message;
-    /* One look for both: an empty message is never announced, as nothing would follow. */
-    const enum sending sending = send_whole(p2p, m);
-    if (sending == SENT)
-        shc_p2p_finish_ok(p2p, request);
-    if (sending != NO_ROOM)
-        return sending == SENT;
-    size_t room;
-    const int window = lend_for_head(p2p, m, &room);
-    post_header(p2p, SHC_LINE_RTS, m, window, window < 0 ? 0 : next_piece(m, room));
-    m->state = SHC_MESSAGE_ANNOUNCED;
-    return true;
 }
 
 _Static_assert((uint64_t)SHC_BULK_WINDOWS *SHC_BULK_BYTES <= SHC_PACE_ROUND,
@@ -237,7 +255,7 @@ static bool end_stream(struct shc_p2p *p2p, struct shc_message *m)
 static bool is_owed(const struct shc_p2p *p2p, const struct shc_message *m)
 {
     const struct shc_request *in = p2p->peers[m->peer].incoming.first;
-    return m->buf.flat && in && in->message.buf.flat;
+    return m->buf.flat && in && in->message.buf.flat && !in->message.open;
 }
 
 /* A chunk goes by ferry: no measure of how to copy into bulk windows. (Between ranks whose messages all pass
@@ -256,7 +274,7 @@ static struct shc_request *first_to_trade(const struct shc_p2p *p2p, int peer)
     for (; request; request = request->next) {
         const struct shc_message *m = &request->message;
         if (m->state == SHC_MESSAGE_STREAMING && m->moved < m->shape.bytes)
-            return m->buf.flat ? request : NULL;
+            return m->buf.flat && !m->open ? request : NULL;
     }
     return NULL;
 }
@@ -313,7 +331,7 @@ static bool has_sent_enough(const struct shc_p2p *p2p, size_t bytes)
 static bool stream(struct shc_p2p *p2p, struct shc_request *request)
 {
     struct shc_message *m = &request->message;
-    if (m->streams_ns == 0)
+    if (m->streams_ns == 0 && !m->open)
         begin_stream(p2p, m);
     const size_t begun = m->moved;
     while (m->moved < m->shape.bytes) {
@@ -322,7 +340,7 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
         struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
         if (!line)
             return false;
-        const bool owed = is_owed(p2p, m);
+        const bool owed = !m->open && is_owed(p2p, m);
         if (owed && shc_ferry_is_out(&p2p->pairs, m->peer))
             return true;
         int window = owed ? shc_ferry_lend(&p2p->pairs, m->peer) : -1;
@@ -339,13 +357,43 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
         m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer);
         /* Something has come, perhaps the header of a message that passes this one: the rest can go by
          * ferry. The next pass reads it. */
-        if (!owed && m->moved < m->shape.bytes && shc_pair_peek(&p2p->pairs, m->peer).line &&
-            shc_window_has_bulk(&p2p->pairs, m->peer))
+        if (!owed && !m->open && m->moved < m->shape.bytes &&
+            shc_pair_peek(&p2p->pairs, m->peer).line && shc_window_has_bulk(&p2p->pairs, m->peer))
             return true;
     }
     if (end_stream(p2p, m))
         shc_p2p_finish_ok(p2p, request);
     return true;
+}
+
+/* The header goes out, with all the bytes if they fit somewhere now. False: no line is free. */
+static bool announce(struct shc_p2p *p2p, struct shc_request *request)
+{
+    struct shc_message *m = &request->message;
+    /* One look for both: an empty message is never announced, as nothing would follow. */
+    const enum sending sending = send_whole(p2p, m);
+    if (sending == SENT)
+        shc_p2p_finish_ok(p2p, request);
+    if (sending != NO_ROOM)
+        return sending == SENT;
+    size_t room;
+    const int window = lend_for_head(p2p, m, &room);
+    post_header(p2p, m->open ? SHC_LINE_OPEN : SHC_LINE_RTS, m, window,
+                window < 0 ? 0 : next_piece(m, room));
+    if (!m->open) {
+        m->state = SHC_MESSAGE_ANNOUNCED;
+        return true;
+    }
+    p2p->peers[m->peer].open_end = m->number + 1;
+    m->state = SHC_MESSAGE_STREAMING;
+    return stream(p2p, request);
+}
+
+/* Of an open message that is to be refused: is there a rest? Else its sender counts on no word, and reads none. */
+static bool is_to_come(const struct shc_p2p *p2p, int peer, const struct shc_message *m)
+{
+    const struct shc_open *open = &p2p->peers[peer].open;
+    return open->comes && open->number == m->number;
 }
 
 bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
@@ -356,6 +404,11 @@ bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
         next = request->next;
         if (m->state == SHC_MESSAGE_FILLING)
             continue;
+        if (m->open && !is_to_come(p2p, peer, m)) {
+            shc_p2p_withdraw(p2p, request);
+            shc_p2p_finish_misfit(p2p, request, &m->other);
+            continue;
+        }
         struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, peer);
         if (!line)
             return false;

@@ -49,7 +49,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 27u
+#define SHC_LAYOUT_VERSION 28u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 40
@@ -193,10 +193,13 @@ struct shc_offer_shm {
 #define SHC_BULK_WINDOWS    48
 #define SHC_BULK_BYTES      32768
 #define SHC_HEAD_BYTES      65536  /* by ferry: the head of a message, and each chunk */
-#define SHC_WHOLE_BYTES     262144 /* of one that is not announced there */
-#define SHC_ASIDE_WINDOWS   16     /* so many such windows the receiver may have to put aside */
-#define SHC_WINDOW_NAMES    (SHC_BULK_NAME + SHC_BULK_WINDOWS)
-#define SHC_NO_WINDOW       255
+#define SHC_WHOLE_BYTES     131072 /* of one that goes there with its header, or not at all */
+#define SHC_ASIDE_WINDOWS   32     /* so many such windows the receiver may have to put aside */
+#define SHC_OPEN_BYTES \
+    (SHC_ASIDE_WINDOWS * SHC_BULK_BYTES) /* and so long a message may be, behind its header */
+#define SHC_ASIDE_PAUSE  256 /* messages that are announced behind one that was put aside */
+#define SHC_WINDOW_NAMES (SHC_BULK_NAME + SHC_BULK_WINDOWS)
+#define SHC_NO_WINDOW    255
 
 /* What is longer lies behind a shuttle's line: who looks at its first half has the other one read ahead, away
  * from whoever stores to it. */
@@ -211,6 +214,8 @@ enum shc_line_kind {
     SHC_LINE_CTS,    /* clear to send: the receive is posted, send the bytes of `message` */
     SHC_LINE_REFUSE, /* the receive does not fit: the message is dropped; what it wanted */
     SHC_LINE_CHUNK,  /* bytes of `message`, from offset `bytes` on */
+    SHC_LINE_OPEN, /* a header, and perhaps the first bytes; the rest follows, whether there is a receive
+                      * or not */
 };
 
 struct shc_line_shm {
@@ -235,8 +240,9 @@ struct shc_ack_shm {
     shc_a64 taken;                /* lines used in turn: all before are read */
     shc_a32 windows[SHC_WINDOWS]; /* grows by one with each use of the sender's window read */
     shc_a32 bulk;                 /* grows by one with each bulk window read, in their order */
-    shc_a32 whole;                /* and with each that held a whole message a receive took */
-    uint8_t pad[16];
+    shc_a32 whole; /* and with those that hold a message which came unasked and a receive took */
+    shc_a32 aside; /* grows by one with each open message that no receive was there for */
+    uint8_t pad[12];
 };
 
 /*

@@ -9,13 +9,14 @@
 
 #define LINES_BYTES (8u << 10) /* of lines per rank, as long as each pair has one */
 #define MAX_LINES   8u
+#define TWO_LINES   16u /* two ranks, whose chunks need no windows, so that these are never all out */
 
 #define BULK_TOTAL ((size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES + SHC_FERRY_BYTES)
 
 struct shc_mail_geometry shc_mail_plan(int world_size)
 {
-    struct shc_mail_geometry mail = {.lines = MAX_LINES};
     const size_t world = (size_t)world_size;
+    struct shc_mail_geometry mail = {.lines = world_size <= SHC_BULK_RANKS ? TWO_LINES : MAX_LINES};
     while (mail.lines > 1 && world * mail.lines * SHC_LINE_BYTES > LINES_BYTES)
         mail.lines /= 2;
     mail.lines_offset =
@@ -248,6 +249,28 @@ void shc_window_take_whole(struct shc_pairs *pairs, int peer, size_t bytes)
     shc_a32_store_relaxed(&shc_pair_ack(pairs, pair->told)->whole, pair->whole_taken);
 }
 
+void shc_pair_tell_aside(struct shc_pairs *pairs, int peer)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    /* relaxed: a number that grows, and by which nothing is published. */
+    shc_a32_store_relaxed(&shc_pair_ack(pairs, pair->told)->aside, ++pair->aside_told);
+}
+
+bool shc_pair_may_open(struct shc_pairs *pairs, int peer)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    /* relaxed: as above. */
+    const uint32_t aside = shc_a32_load_relaxed(&shc_pair_ack(pairs, pair->heard)->aside);
+    if (aside != pair->aside_seen) {
+        pair->aside_seen = aside;
+        pair->announces = SHC_ASIDE_PAUSE;
+    }
+    if (pair->announces == 0)
+        return true;
+    pair->announces--;
+    return false;
+}
+
 bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t lent)
 {
     return bulk_out(pairs, peer) <= pairs->pairs[peer].bulk_lent - lent;
@@ -294,6 +317,8 @@ int shc_window_lend_for_head(struct shc_pairs *pairs, int peer)
 
 void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t bytes)
 {
+    if (name == SHC_NO_WINDOW)
+        return;
     if (name >= SHC_BULK_NAME) {
         struct shc_pair *pair = &pairs->pairs[peer];
         const uint32_t index = name - SHC_BULK_NAME, count = bulk_windows_for(bytes);

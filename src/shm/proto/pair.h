@@ -61,9 +61,11 @@ struct shc_pair {
     uint32_t lent;        /* windows that carry chunks to the peer */
     uint32_t bulk_lent, bulk_read; /* bulk windows lent to the peer, and read of its own */
     uint32_t bulk_at; /* which of the peer's comes next; the counts wrap in the middle of a round */
-    /* Windows of whole messages among these: sent, and of the peer's taken by receives. */
+    /* Windows of messages that go unasked among these: sent, and of the peer's taken by receives. */
     uint32_t whole_sent, whole_taken;
-    bool ring; /* the peer is to be rung */
+    uint32_t aside_seen, aside_told; /* open messages put aside by the peer, and by this rank */
+    uint32_t announces;              /* so many messages to the peer do not go open */
+    bool ring;                       /* the peer is to be rung */
     struct shc_hold shuttles, ferries;
     uint64_t ferried; /* of turns_out, with the newest line that named a ferry */
 };
@@ -328,6 +330,13 @@ bool shc_window_may_send_whole(const struct shc_pairs *pairs, int peer, size_t b
 void shc_window_note_whole(struct shc_pairs *pairs, int peer, size_t bytes);
 void shc_window_take_whole(struct shc_pairs *pairs, int peer, size_t bytes);
 
+/* No receive was there for an open message of the peer, which costs more than a word to it: for a while it had
+ * better announce them. */
+void shc_pair_tell_aside(struct shc_pairs *pairs, int peer);
+
+/* Is there a message to the peer that may go open, for all that it has told? Counts them. */
+bool shc_pair_may_open(struct shc_pairs *pairs, int peer);
+
 /* Do chunks go to the peer in bulk windows? Reserves their memory when first asked. */
 bool shc_window_has_bulk(struct shc_pairs *pairs, int peer);
 
@@ -383,7 +392,7 @@ SHC_INLINE size_t shc_window_bytes(uint32_t name)
     return shc_window_is_ferry(name) ? SHC_FERRY_BYTES : SHC_WINDOW_BYTES;
 }
 
-/* This rank has read the window that the peer lent to it, or those that held so many bytes; the
+/* This rank has read the window that the peer lent to it, or those that held so many bytes, or none; the
  * shuttle or the ferry is now its own to fill. */
 void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t bytes);
 

@@ -28,6 +28,7 @@ struct shc_bell_shm {
 #define SHC_BULK_BYTES     sizeof(shc_word)
 #define SHC_WINDOW_NAMES   7
 #define SHC_ASIDE_WINDOWS  1
+#define SHC_ASIDE_PAUSE    1
 #define SHC_NO_WINDOW      255
 
 #define SHC_LINE_OF_HIGHER     (UINT64_C(1) << 63)
@@ -44,4 +45,5 @@ struct shc_ack_shm {
     shc_a32 windows[SHC_WINDOWS];
     shc_a32 bulk;
     shc_a32 whole;
+    shc_a32 aside;
 };

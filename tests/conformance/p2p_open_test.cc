@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Messages of more than 128 KiB one way between two ranks, whose bytes follow the header unasked: whenever
+// the receive comes, and whatever it wants.
+#include "tests/support/ranks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <gtest/gtest.h>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+extern "C" {
+#include "shm/comm/comm.h"
+#include "shm/comm/request.h"
+}
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+const size_t kOpen = SHC_OPEN_BYTES - 1001; // more chunks than there are lines
+const int kGo = 1000;                       // a tag of no message
+
+struct Message {
+    std::vector<unsigned char> bytes;
+    int64_t size;
+    shc_tensor tensor;
+    shc_op op = {};
+    shc_request *request = nullptr;
+
+    Message(shc_op_kind kind, int peer, int tag, size_t count)
+        : bytes(kind == SHC_SEND ? content(tag, count) : std::vector<unsigned char>(count, 0xee)),
+          size(static_cast<int64_t>(count)), tensor{bytes.data(), 1, &size, nullptr}
+    {
+        op.kind = kind;
+        op.dtype = SHC_UINT8;
+        op.peer = peer;
+        op.tag = tag;
+        op.input = op.output = {&tensor, 1};
+    }
+    Message(const Message &) = delete;
+    ~Message()
+    {
+        if (request)
+            shc_request_release(request);
+    }
+
+    static std::vector<unsigned char> content(int tag, size_t count)
+    {
+        std::vector<unsigned char> bytes(count);
+        for (size_t i = 0; i < count; i++)
+            bytes[i] = static_cast<unsigned char>(i / 32768 * 13 + i / 64 + i * 7 +
+                                                  static_cast<size_t>(tag) * 31);
+        return bytes;
+    }
+    void start(shc_comm *comm)
+    {
+        ASSERT_EQ(shc_submit(comm, &op, nullptr, &request), SHC_OK) << error_text();
+    }
+    shc_status run(Rank &rank)
+    {
+        start(rank.comm);
+        return shc_request_wait(request, 0);
+    }
+    bool done() const
+    {
+        shc_status status;
+        return shc_request_done(request, &status);
+    }
+    // It has ended, and so.
+    void expect_ended(shc_status want) const
+    {
+        shc_status status = SHC_OK;
+        ASSERT_TRUE(shc_request_done(request, &status));
+        EXPECT_EQ(status, want);
+    }
+    void expect_content() const
+    {
+        EXPECT_TRUE(bytes == content(op.tag, bytes.size())) << "message " << op.tag;
+    }
+};
+
+// As if all ways to copy had been tried.
+void settle(shc_p2p &p2p)
+{
+    for (shc_pace &pace : p2p.paces) {
+        pace.bytes = 3 * SHC_PACE_ROUND;
+        pace.best = 1;
+        for (double &took : pace.took)
+            took = 2;
+    }
+}
+
+void pass(shc_comm *comm)
+{
+    shc_p2p_lock(&comm->p2p);
+    shc_p2p_pass(&comm->p2p, true);
+    shc_p2p_unlock(&comm->p2p);
+}
+
+void pass_in_turns(shc_comm *const (&comms)[2])
+{
+    for (int passes = 0; passes < 40; passes++)
+        pass(comms[passes % 2]);
+}
+
+// As if no message had been put aside for long.
+void forget_aside(shc_comm *const (&comms)[2])
+{
+    shc_pair &pair = comms[0]->p2p.pairs.pairs[1];
+    pair.aside_seen = comms[1]->p2p.pairs.pairs[0].aside_told;
+    pair.announces = 0;
+}
+
+// The ferry of rank 0 goes to rank 1, and stays there.
+void give_ferry_away(shc_comm *const (&comms)[2])
+{
+    Message in(SHC_RECV, 0, kGo, SHC_FERRY_BYTES), out(SHC_SEND, 1, kGo, SHC_FERRY_BYTES);
+    in.start(comms[1]);
+    out.start(comms[0]);
+    pass_in_turns(comms);
+    in.expect_ended(SHC_OK);
+    in.expect_content();
+}
+
+// One thread submits for both ranks, and makes their passes. There are no agents, who might make some, too.
+template <typename Body>
+void by_one_thread(Body body)
+{
+    static shc_comm *comms[2];
+    static std::atomic<int> there, over;
+    there = over = 0;
+    run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
+        shc_p2p &p2p = rank.comm->p2p;
+        comms[rank.rank] = rank.comm;
+        p2p.agent_started = true; // as if, so that nobody starts it
+        settle(p2p);
+        for (there++; there < 2;)
+            std::this_thread::yield();
+        if (rank.rank == 0) {
+            ASSERT_TRUE(shc_window_has_bulk(&p2p.pairs, 1));
+            give_ferry_away(comms);
+            body(comms);
+            EXPECT_EQ(p2p.pairs.pairs[1].whole_sent, comms[1]->p2p.pairs.pairs[0].whole_taken);
+            EXPECT_TRUE(
+                shc_window_bulk_was_read(&p2p.pairs, 1, shc_window_bulk_lent(&p2p.pairs, 1)));
+            EXPECT_FALSE(comms[1]->p2p.peers[0].open.comes);
+        }
+        for (over++; over < 2;)
+            std::this_thread::yield();
+        p2p.agent_started = false;
+    });
+}
+
+// A message of rank 0, behind it another one, and a receive of rank 1 that wants the second one only: so the
+// first one is put aside, as far as the lines hold it.
+struct Aside {
+    shc_comm *const (&comms)[2];
+    Message out, second, in_second;
+
+    explicit Aside(shc_comm *const (&both)[2])
+        : comms(both), out(SHC_SEND, 1, 1, kOpen), second(SHC_SEND, 1, 2, 100),
+          in_second(SHC_RECV, 0, 2, 100)
+    {
+        out.start(comms[0]);
+        const shc_message &m = out.request->message;
+        EXPECT_EQ(m.state, SHC_MESSAGE_STREAMING);
+        EXPECT_TRUE(m.open);
+        EXPECT_GT(m.moved, SHC_OPEN_BYTES / 4);
+        in_second.start(comms[1]);
+        EXPECT_EQ(comms[1]->p2p.peers[0].open.moved, m.moved);
+    }
+
+    void end()
+    {
+        second.start(comms[0]);
+        pass_in_turns(comms);
+        out.expect_ended(SHC_OK);
+        in_second.expect_ended(SHC_OK);
+        in_second.expect_content();
+    }
+};
+
+TEST(OpenMessages, AreReceivedWhenTheirReceiveIsPosted)
+{
+    by_one_thread([](shc_comm *const(&comms)[2]) {
+        Message in(SHC_RECV, 0, 1, kOpen), out(SHC_SEND, 1, 1, kOpen);
+        in.start(comms[1]);
+        out.start(comms[0]);
+        EXPECT_TRUE(out.request->message.open);
+        pass(comms[1]);
+        EXPECT_EQ(in.request->message.state, SHC_MESSAGE_FILLING);
+        pass_in_turns(comms);
+        out.expect_ended(SHC_OK);
+        in.expect_ended(SHC_OK);
+        in.expect_content();
+    });
+}
+
+TEST(OpenMessages, AreReceivedWhenAPartIsHere)
+{
+    by_one_thread([](shc_comm *const(&comms)[2]) {
+        Aside aside(comms);
+        Message in(SHC_RECV, 0, 1, kOpen);
+        in.start(comms[1]);
+        EXPECT_EQ(in.request->message.state, SHC_MESSAGE_FILLING);
+        EXPECT_GT(in.request->message.moved, SHC_OPEN_BYTES / 4);
+        aside.end();
+        in.expect_ended(SHC_OK);
+        in.expect_content();
+    });
+}
+
+TEST(OpenMessages, AreReceivedWhenAllIsHere)
+{
+    by_one_thread([](shc_comm *const(&comms)[2]) {
+        Aside aside(comms);
+        aside.end();
+        Message in(SHC_RECV, SHC_ANY_SOURCE, 1, kOpen);
+        in.start(comms[1]);
+        in.expect_ended(SHC_OK);
+        in.expect_content();
+    });
+}
+
+// Both sides are told, and what comes behind is another message.
+TEST(OpenMessages, AreRefusedWhenTheirReceiveIsAnother)
+{
+    by_one_thread([](shc_comm *const(&comms)[2]) {
+        for (bool early : {true, false}) {
+            Message in(SHC_RECV, 0, 1, kOpen + 1);
+            if (early)
+                in.start(comms[1]);
+            Message out(SHC_SEND, 1, 1, kOpen), next(SHC_SEND, 1, 3, kOpen);
+            Message in_next(SHC_RECV, 0, 3, kOpen);
+            out.start(comms[0]);
+            next.start(comms[0]);
+            in_next.start(comms[1]);
+            if (!early) { // a part is put aside
+                EXPECT_TRUE(comms[1]->p2p.peers[0].open.comes);
+                in.start(comms[1]);
+            }
+            forget_aside(comms);
+            in.expect_ended(SHC_ERR_MISMATCH);
+            EXPECT_FALSE(out.done());
+            EXPECT_TRUE(comms[1]->p2p.peers[0].open.comes);
+            pass_in_turns(comms);
+            out.expect_ended(SHC_ERR_MISMATCH);
+            next.expect_ended(SHC_OK);
+            in_next.expect_ended(SHC_OK);
+            in_next.expect_content();
+            EXPECT_TRUE(next.request->message.open);
+        }
+    });
+}
+
+// It has left before it is refused: only the receive is told, and the word finds nobody.
+TEST(OpenMessages, AreDroppedWhenAllHasLeft)
+{
+    by_one_thread([](shc_comm *const(&comms)[2]) {
+        Message out(SHC_SEND, 1, 1, 300000), in(SHC_RECV, 0, 1, 299999);
+        out.start(comms[0]);
+        out.expect_ended(SHC_OK);
+        EXPECT_TRUE(out.request->message.open);
+        in.start(comms[1]);
+        in.expect_ended(SHC_ERR_MISMATCH);
+        for (int tag : {2, 3}) {
+            Message next(SHC_SEND, 1, tag, 300000), in_next(SHC_RECV, 0, tag, 300000);
+            in_next.start(comms[1]);
+            next.start(comms[0]);
+            pass_in_turns(comms);
+            next.expect_ended(SHC_OK);
+            in_next.expect_ended(SHC_OK);
+            in_next.expect_content();
+        }
+    });
+}
+
+// Fills the lines from `rank` to the other, so that what is sent then stays in its queue until these are read.
+struct Filled {
+    const int peer;
+    std::vector<std::unique_ptr<Message>> out, in;
+
+    Filled(shc_comm *comm, int rank) : peer(1 - rank)
+    {
+        while (shc_pair_draft(&comm->p2p.pairs, peer)) {
+            out.push_back(std::make_unique<Message>(SHC_SEND, peer, 50, 8));
+            out.back()->start(comm);
+        }
+    }
+    void receive(shc_comm *comm)
+    {
+        for (size_t i = 0; i < out.size(); i++) {
+            in.push_back(std::make_unique<Message>(SHC_RECV, 1 - peer, 50, 8));
+            in.back()->start(comm);
+        }
+        for (const auto &message : in)
+            message->expect_ended(SHC_OK);
+    }
+};
+
+// There is no line for the word, and its sender, on which nothing pends, reads none.
+TEST(OpenMessages, AreDroppedWhenNobodyReadsThatTheyAreRefused)
+{
+    by_one_thread([](shc_comm *const(&comms)[2]) {
+        Message out(SHC_SEND, 1, 1, 300000), in(SHC_RECV, 0, 1, 299999);
+        out.start(comms[0]);
+        out.expect_ended(SHC_OK);
+        Filled filled(comms[1], 1);
+        in.start(comms[1]);
+        for (int passes = 0; passes < 3; passes++)
+            pass(comms[1]);
+        in.expect_ended(SHC_ERR_MISMATCH);
+        EXPECT_FALSE(comms[1]->p2p.peers[0].open.comes);
+        filled.receive(comms[0]);
+    });
+}
+
+// One that is put aside whole, and then wanted otherwise.
+TEST(OpenMessages, AreDroppedWhenAllIsHere)
+{
+    by_one_thread([](shc_comm *const(&comms)[2]) {
+        Aside aside(comms);
+        aside.end();
+        Message in(SHC_RECV, 0, 1, kOpen - 1);
+        in.start(comms[1]);
+        in.expect_ended(SHC_ERR_MISMATCH);
+    });
+}
+
+// The receiver keeps in mind one that is on its way: the next one is announced, though there is room for it.
+TEST(OpenMessages, GoOneAtATime)
+{
+    by_one_thread([](shc_comm *const(&comms)[2]) {
+        shc_p2p *p2p = &comms[0]->p2p;
+        Message out(SHC_SEND, 1, 1, kOpen / 2), next(SHC_SEND, 1, 2, kOpen / 4);
+        Message in(SHC_RECV, 0, 1, kOpen / 2), in_next(SHC_RECV, 0, 2, kOpen / 4);
+        Filled filled(comms[0], 0);
+        out.start(comms[0]);
+        next.start(comms[0]);
+        EXPECT_EQ(next.request->message.state, SHC_MESSAGE_QUEUED);
+        filled.receive(comms[1]);
+        shc_p2p_lock(p2p);
+        std::thread other(
+            [&] { // wants the lock, so that a pass sends no more of the first one than it must
+                shc_p2p_lock(p2p);
+                shc_p2p_unlock(p2p);
+            });
+        while (!shc_biased_lock_is_awaited(&p2p->lock))
+            shc_os_thread_yield();
+        shc_p2p_pass(p2p, true);
+        EXPECT_TRUE(out.request->message.open);
+        EXPECT_EQ(out.request->message.state, SHC_MESSAGE_STREAMING);
+        EXPECT_FALSE(next.request->message.open);
+        EXPECT_EQ(next.request->message.state, SHC_MESSAGE_ANNOUNCED);
+        shc_p2p_unlock(p2p);
+        other.join();
+        in_next.start(comms[1]);
+        in.start(comms[1]);
+        pass_in_turns(comms);
+        for (Message *message : {&out, &next, &in, &in_next})
+            message->expect_ended(SHC_OK);
+        in.expect_content();
+        in_next.expect_content();
+    });
+}
+
+// 1 MiB at most: the next one is announced, until that has been received.
+TEST(OpenMessages, ArePutAsideWithinBounds)
+{
+    by_one_thread([](shc_comm *const(&comms)[2]) {
+        std::vector<std::unique_ptr<Message>> out, in;
+        Message in_last(SHC_RECV, 0, 99, 100), last(SHC_SEND, 1, 99, 100);
+        in_last.start(comms[1]);
+        for (int tag = 0; tag < 7; tag++) {
+            forget_aside(comms);
+            out.push_back(std::make_unique<Message>(SHC_SEND, 1, tag, 200000));
+            out.back()->start(comms[0]);
+            pass_in_turns(comms);
+            EXPECT_EQ(out.back()->done(), tag < 4) << tag; // 7 windows each
+        }
+        for (int tag = 6; tag >= 0; tag--) {
+            in.push_back(std::make_unique<Message>(SHC_RECV, 0, tag, 200000));
+            in.back()->start(comms[1]);
+            pass_in_turns(comms);
+            in.back()->expect_ended(SHC_OK);
+            in.back()->expect_content();
+        }
+        forget_aside(comms);
+        Message again(SHC_SEND, 1, 7, 200000), in_again(SHC_RECV, 0, 7, 200000);
+        again.start(comms[0]);
+        EXPECT_TRUE(again.done() && again.request->message.open);
+        in_again.start(comms[1]);
+        in_again.expect_ended(SHC_OK);
+        in_again.expect_content();
+        last.start(comms[0]);
+        pass_in_turns(comms);
+        in_last.expect_ended(SHC_OK);
+    });
+}
+
+// To put a message aside costs more than to ask: behind one for which no receive was there, messages are announced
+// for a while.
+TEST(OpenMessages, AreAnnouncedBehindOneThatWasPutAside)
+{
+    by_one_thread([](shc_comm *const(&comms)[2]) {
+        Aside(comms).end();
+        Message in_aside(SHC_RECV, 0, 1, kOpen);
+        in_aside.start(comms[1]);
+        in_aside.expect_ended(SHC_OK);
+        for (int i = 0; i <= SHC_ASIDE_PAUSE && !testing::Test::HasFatalFailure(); i++) {
+            Message in(SHC_RECV, 0, 3, 200000), out(SHC_SEND, 1, 3, 200000);
+            in.start(comms[1]);
+            out.start(comms[0]);
+            EXPECT_EQ(out.request->message.open, i == SHC_ASIDE_PAUSE) << i;
+            for (int passes = 0; passes < 4 && !in.done(); passes++)
+                pass(comms[1 - passes % 2]);
+            out.expect_ended(SHC_OK);
+            in.expect_ended(SHC_OK);
+        }
+    });
+}
+
+// What passes one another goes by ferry, if it is announced.
+TEST(OpenMessages, AreNoneWhereSomethingIsExpectedFromThere)
+{
+    by_one_thread([](shc_comm *const(&comms)[2]) {
+        Message from(SHC_RECV, 1, 1, kOpen), to(SHC_SEND, 0, 1, kOpen);
+        Message in(SHC_RECV, 0, 2, kOpen), out(SHC_SEND, 1, 2, kOpen);
+        from.start(comms[0]);
+        in.start(comms[1]);
+        out.start(comms[0]);
+        EXPECT_FALSE(out.request->message.open);
+        to.start(comms[1]);
+        pass_in_turns(comms);
+        for (Message *message : {&from, &to, &in, &out})
+            message->expect_ended(SHC_OK);
+        from.expect_content();
+        in.expect_content();
+    });
+}
+
+// The word on a refused one stays in its line while its sender only sends at once.
+TEST(OpenMessages, AreRefusedHoweverMuchHasBeenSentBehindThem)
+{
+    by_one_thread([](shc_comm *const(&comms)[2]) {
+        Message out(SHC_SEND, 1, 1, 300000), in(SHC_RECV, 0, 1, 299999);
+        out.start(comms[0]);
+        out.expect_ended(SHC_OK);
+        in.start(comms[1]);
+        in.expect_ended(SHC_ERR_MISMATCH);
+        comms[0]->p2p.peers[1].messages += UINT32_C(1) << 31;
+        Message back(SHC_SEND, 0, 2, 10), in_back(SHC_RECV, 1, 2, 10);
+        back.start(comms[1]);
+        in_back.start(comms[0]);
+        in_back.expect_ended(SHC_OK);
+        in_back.expect_content();
+    });
+}
+
+// A line that no rank writes: what is asked for and on its way is not refused, nor what went at once.
+TEST(OpenMessages, AreNotWhatIsRefusedOtherwise)
+{
+    for (size_t bytes : {size_t{4} << 20, size_t{100}}) {
+        static shc_comm *comms[2];
+        static std::atomic<int> there, over;
+        there = over = 0;
+        run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
+            shc_p2p &p2p = rank.comm->p2p;
+            comms[rank.rank] = rank.comm;
+            p2p.agent_started = true;
+            for (there++; there < 2;)
+                std::this_thread::yield();
+            if (rank.rank == 0) {
+                Message in(SHC_RECV, 0, 1, bytes), out(SHC_SEND, 1, 1, bytes);
+                Message pends(SHC_RECV, 1, 2, 1);
+                in.start(comms[1]);
+                out.start(comms[0]);
+                pass(comms[1]);
+                pass(comms[0]);
+                shc_pairs &pairs = comms[1]->p2p.pairs;
+                shc_line_shm *line = shc_pair_draft(&pairs, 0);
+                ASSERT_NE(line, nullptr);
+                line->kind = SHC_LINE_REFUSE;
+                line->window = SHC_NO_WINDOW;
+                line->piece = 0;
+                line->message = out.request->message.number;
+                shc_pair_post(&pairs, 0, line, -1);
+                pends.start(comms[0]);
+                pends.expect_ended(SHC_ERR_ABORTED);
+                pass(comms[1]);
+                EXPECT_TRUE(in.done() && out.done());
+            }
+            for (over++; over < 2;)
+                std::this_thread::yield();
+            p2p.agent_started = false;
+        });
+    }
+}
+
+// Sizes on both sides of every limit, asked for in any order, now and then with another size.
+TEST(OpenMessages, ArriveInWhateverOrderTheyAreAskedFor)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [](Rank &rank) {
+            const int peer = 1 - rank.rank;
+            std::mt19937 random(7); // the same on both ranks
+            settle(rank.comm->p2p);
+            for (int turn = 0; turn < 25 && !testing::Test::HasFatalFailure(); turn++) {
+                const int messages = 6, sender = turn / 5 % 2;
+                std::vector<size_t> sizes;
+                std::vector<int> order;
+                for (int tag = 0; tag < messages; tag++) {
+                    sizes.push_back(100000 + random() % 1100000);
+                    order.push_back(tag);
+                }
+                std::shuffle(order.begin(), order.end(), random);
+                const int other =
+                    static_cast<int>(random() % 12); // wanted otherwise, if there is one
+                std::vector<std::unique_ptr<Message>> all;
+                for (int i = 0; i < messages; i++) {
+                    const int tag = rank.rank == sender ? i : order[static_cast<size_t>(i)];
+                    const bool odd = rank.rank != sender && tag == other;
+                    all.push_back(
+                        std::make_unique<Message>(rank.rank == sender ? SHC_SEND : SHC_RECV, peer,
+                                                  tag, sizes[static_cast<size_t>(tag)] + odd));
+                    all.back()->start(rank.comm);
+                    if (i == messages / 2 && rank.rank != sender) // the others come meanwhile
+                        shc_request_wait(all.front()->request, 0);
+                }
+                for (const auto &m : all) {
+                    const shc_status status = shc_request_wait(m->request, 0);
+                    const bool odd = m->op.tag == other;
+                    if (odd && rank.rank == sender) {
+                        EXPECT_TRUE(status == SHC_OK || status == SHC_ERR_MISMATCH);
+                    } else {
+                        EXPECT_EQ(status, odd ? SHC_ERR_MISMATCH : SHC_OK) << error_text();
+                    }
+                    if (!odd)
+                        m->expect_content();
+                }
+            }
+        });
+}
+
+} // namespace
