@@ -92,7 +92,7 @@ C_GOALS = (
         unit="%",
         ops=("all_reduce",),
         other_kinds=(*HALVES, "float32 sum"),
-        reasons={  # docs/PERFORMANCE.md, "Kernels"
+        reasons={  # docs/performance/kernels.md
             f"float8_* {redop}": "each element passes through 32 bits: 70 to 100 instructions for 64"
             for redop in ("sum", "avg", "product", "premul_sum")
         },

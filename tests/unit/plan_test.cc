@@ -177,7 +177,7 @@ TEST(Arena, NoShoutSlotLiesOverACellOfSlotZero)
     }
 }
 
-// docs/PERFORMANCE.md, "Start-up": with the first segment, less than 4 MiB and 64 KiB a rank.
+// docs/performance/waiting-and-start-up.md: with the first segment, less than 4 MiB and 64 KiB a rank.
 TEST(Arena, EightRanksStageInThreeMebibytes)
 {
     shc_arena_geometry g = shc_arena_plan(8, size_t{256} << 20, &kPreset.arena);
