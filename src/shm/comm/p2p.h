@@ -46,8 +46,8 @@ struct shc_stray {
     struct shc_stray *next;
     uint64_t arrival; /* among those of all peers */
     struct shc_line_shm line;
-    uint8_t *
-        piece; /* out of bulk windows, which are read in their order, with room for what follows; or NULL */
+    /* Out of bulk windows, which are read in their order, with room for what follows; or NULL. */
+    uint8_t *piece;
 };
 
 /* What a peer sends unasked and no receive has taken, while the rest of it is to come. One at a time. */

@@ -192,14 +192,13 @@ struct shc_offer_shm {
 #define SHC_BULK_NAME       12 /* and above: the bulk windows */
 #define SHC_BULK_WINDOWS    48
 #define SHC_BULK_BYTES      32768
-#define SHC_HEAD_BYTES      65536  /* by ferry: the head of a message, and each chunk */
-#define SHC_WHOLE_BYTES     131072 /* of one that goes there with its header, or not at all */
-#define SHC_ASIDE_WINDOWS   32     /* so many such windows the receiver may have to put aside */
-#define SHC_OPEN_BYTES \
-    (SHC_ASIDE_WINDOWS * SHC_BULK_BYTES) /* and so long a message may be, behind its header */
-#define SHC_ASIDE_PAUSE  256 /* messages that are announced behind one that was put aside */
-#define SHC_WINDOW_NAMES (SHC_BULK_NAME + SHC_BULK_WINDOWS)
-#define SHC_NO_WINDOW    255
+#define SHC_HEAD_BYTES      65536      /* by ferry: the head of a message, and each chunk */
+#define SHC_WHOLE_BYTES     131072     /* of one that goes there with its header, or not at all */
+#define SHC_ASIDE_WINDOWS   32         /* so many such windows the receiver may have to put aside */
+#define SHC_OPEN_BYTES      (1u << 20) /* and so long a message may be, behind its header */
+#define SHC_ASIDE_PAUSE     256 /* messages that are announced behind one that was put aside */
+#define SHC_WINDOW_NAMES    (SHC_BULK_NAME + SHC_BULK_WINDOWS)
+#define SHC_NO_WINDOW       255
 
 /* What is longer lies behind a shuttle's line: who looks at its first half has the other one read ahead, away
  * from whoever stores to it. */
@@ -324,6 +323,8 @@ SHC_LAYOUT_ASSERT(SHC_SHUTTLE_THEIRS == SHC_SHUTTLE_OURS + 1 &&
                   "what changes hands is named by whose it is: shc_hold_which()");
 SHC_LAYOUT_ASSERT(SHC_HEAD_BYTES <= SHC_FERRY_BYTES && SHC_FERRY_BYTES <= SHC_WHOLE_BYTES,
                   "a ferry holds a head, and what it holds is never announced");
+SHC_LAYOUT_ASSERT(SHC_OPEN_BYTES == SHC_ASIDE_WINDOWS * SHC_BULK_BYTES,
+                  "an open message may have to be put aside");
 SHC_LAYOUT_ASSERT(SHC_RELAY_RANKS == 2 && SHC_RELAY_SLOTS == 2 &&
                       SHC_RELAY_BYTES % SHC_PAGE_BYTES == 0,
                   "each rank reserves a relay slot, in whole pages");
