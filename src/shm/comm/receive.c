@@ -92,56 +92,43 @@ static void write_piece(const struct shc_p2p *p2p, struct shc_message *m,
     m->moved += line->piece;
 }
 
-/* The withdrawn receive gets this header, and what is here of a message whose rest follows; or that is
- * dropped as it comes. */
-static void take_open(struct shc_p2p *p2p, struct shc_request *request, int peer,
-                      const struct shc_line_shm *line, const uint8_t *data)
+/* A receive takes an open message: what follows comes to it, or is dropped as it comes. */
+static void take_open(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line, bool fits)
 {
-    struct shc_message *m = &request->message;
-    struct shc_p2p_peer *from = &p2p->peers[peer];
-    const struct shc_shape theirs = shape_of(line);
-    const bool fits = same_shape(&theirs, &m->shape);
+    struct shc_open *open = &p2p->peers[peer].open;
     if (fits)
-        from->open = (struct shc_open){.comes = false};
+        *open = (struct shc_open){.comes = false};
     else
-        shc_open_begin(&from->open, line, NULL);
-    m->source = peer;
-    m->number = line->message;
+        shc_open_begin(open, line, NULL);
     shc_window_take_whole(&p2p->pairs, peer, line->bytes);
-    if (fits)
-        write_piece(p2p, m, line, shc_p2p_piece(p2p, peer, line, data));
-    return_window(p2p, peer, line);
-    m->open = true;
-    m->other = theirs;
-    m->state = fits ? SHC_MESSAGE_FILLING : SHC_MESSAGE_REFUSE_DUE;
-    shc_queue_append(&from->incoming, request);
 }
 
-/* The withdrawn receive gets this header. */
+/* The withdrawn receive gets this header, and the bytes that came with it. */
 static void take_message(struct shc_p2p *p2p, struct shc_request *request, int peer,
                          const struct shc_line_shm *line, const uint8_t *data)
 {
-    if (line->kind == SHC_LINE_OPEN) {
-        take_open(p2p, request, peer, line, data);
-        return;
-    }
     struct shc_message *m = &request->message;
     const struct shc_shape theirs = shape_of(line);
-    const bool fits = same_shape(&theirs, &m->shape);
+    const bool fits = same_shape(&theirs, &m->shape), open = line->kind == SHC_LINE_OPEN;
     m->source = peer;
     m->number = line->message;
-    if (line->kind == SHC_LINE_RTS) {
-        m->state = fits ? SHC_MESSAGE_GRANT_DUE : SHC_MESSAGE_REFUSE_DUE;
+    if (open)
+        take_open(p2p, peer, line, fits);
+    if (line->kind != SHC_LINE_EAGER) {
+        const enum shc_message_state wanted = open ? SHC_MESSAGE_FILLING : SHC_MESSAGE_GRANT_DUE;
+        m->state = fits ? wanted : SHC_MESSAGE_REFUSE_DUE;
         m->other = theirs;
+        m->open = open;
         m->moved = 0;
         shc_queue_append(&p2p->peers[peer].incoming, request);
-        shc_p2p_answer(p2p, peer); /* so that the sender goes on while the head is copied */
+        if (!open)
+            shc_p2p_answer(p2p, peer); /* so that the sender goes on while the head is copied */
     }
     /* A request that does not fit may be over by now. */
     if (fits)
         write_piece(p2p, m, line, shc_p2p_piece(p2p, peer, line, data));
     return_window(p2p, peer, line);
-    if (line->kind == SHC_LINE_RTS)
+    if (line->kind != SHC_LINE_EAGER)
         return;
     if (fits)
         shc_p2p_finish(p2p, request, SHC_OK, "");

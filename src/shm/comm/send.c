@@ -255,7 +255,7 @@ static bool end_stream(struct shc_p2p *p2p, struct shc_message *m)
 static bool is_owed(const struct shc_p2p *p2p, const struct shc_message *m)
 {
     const struct shc_request *in = p2p->peers[m->peer].incoming.first;
-    return m->buf.flat && in && in->message.buf.flat && !in->message.open;
+    return m->buf.flat && !m->open && in && in->message.buf.flat && !in->message.open;
 }
 
 /* A chunk goes by ferry: no measure of how to copy into bulk windows. (Between ranks whose messages all pass
@@ -340,7 +340,7 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
         struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, m->peer);
         if (!line)
             return false;
-        const bool owed = !m->open && is_owed(p2p, m);
+        const bool owed = is_owed(p2p, m);
         if (owed && shc_ferry_is_out(&p2p->pairs, m->peer))
             return true;
         int window = owed ? shc_ferry_lend(&p2p->pairs, m->peer) : -1;
@@ -389,11 +389,25 @@ static bool announce(struct shc_p2p *p2p, struct shc_request *request)
     return stream(p2p, request);
 }
 
-/* Of an open message that is to be refused: is there a rest? Else its sender counts on no word, and reads none. */
-static bool is_to_come(const struct shc_p2p *p2p, int peer, const struct shc_message *m)
+/* Does the sender count on a word? Not on one that refuses an open message of which no rest is to come: it may be
+ * over there, and nobody read it. */
+static bool is_word_due(const struct shc_p2p *p2p, int peer, const struct shc_message *m)
 {
     const struct shc_open *open = &p2p->peers[peer].open;
-    return open->comes && open->number == m->number;
+    return !m->open || (open->comes && open->number == m->number);
+}
+
+/* False: no line is free. */
+static bool post_word(struct shc_p2p *p2p, int peer, enum shc_line_kind kind,
+                      const struct shc_message *m)
+{
+    struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, peer);
+    if (!line)
+        return false;
+    fill_line(line, kind, m);
+    name_piece(line, -1, 0, SHC_WAY_PLAIN);
+    shc_pair_post(&p2p->pairs, peer, line, -1);
+    return true;
 }
 
 bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
@@ -404,18 +418,10 @@ bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
         next = request->next;
         if (m->state == SHC_MESSAGE_FILLING)
             continue;
-        if (m->open && !is_to_come(p2p, peer, m)) {
-            shc_p2p_withdraw(p2p, request);
-            shc_p2p_finish_misfit(p2p, request, &m->other);
-            continue;
-        }
-        struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, peer);
-        if (!line)
+        const bool grant = m->state == SHC_MESSAGE_GRANT_DUE;
+        if (is_word_due(p2p, peer, m) &&
+            !post_word(p2p, peer, grant ? SHC_LINE_CTS : SHC_LINE_REFUSE, m))
             return false;
-        bool grant = m->state == SHC_MESSAGE_GRANT_DUE;
-        fill_line(line, grant ? SHC_LINE_CTS : SHC_LINE_REFUSE, m);
-        name_piece(line, -1, 0, SHC_WAY_PLAIN);
-        shc_pair_post(&p2p->pairs, peer, line, -1);
         if (grant) {
             m->state = SHC_MESSAGE_FILLING;
         } else {
