@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Point-to-point where it was wrong once: each case is a bug that was found, with the moment it
 // needs made by hand.
-#include "tests/support/ranks.h"
+#include "tests/support/messages.h"
 
 #include <atomic>
 #include <chrono>
@@ -24,42 +24,16 @@ const size_t kSmall = 8, kOneWindow = 16000, kBig = 1 << 20;
 const uint64_t kSecond = 1000ULL * 1000 * 1000;
 
 // One send or receive of bytes.
-struct Message {
-    std::vector<unsigned char> bytes;
-    int64_t size;
-    shc_tensor tensor;
-    shc_op op = {};
-    shc_request *request = nullptr;
-
+struct Message : ByteMessage {
     Message(shc_op_kind kind, int peer, int tag, size_t count, uint64_t timeout_ns = 0)
-        : bytes(count, kind == SHC_SEND ? static_cast<unsigned char>(tag) : 0xee),
-          size(static_cast<int64_t>(count)), tensor{bytes.data(), 1, &size, nullptr}
+        : ByteMessage(kind, peer, tag,
+                      std::vector<unsigned char>(
+                          count, kind == SHC_SEND ? static_cast<unsigned char>(tag) : 0xee))
     {
-        op.kind = kind;
-        op.dtype = SHC_UINT8;
-        op.peer = peer;
-        op.tag = tag;
         op.timeout_ns = timeout_ns;
-        op.input = op.output = {&tensor, 1};
-    }
-    Message(const Message &) = delete;
-    ~Message()
-    {
-        if (request)
-            shc_request_release(request);
     }
 
-    Message &start(Rank &rank)
-    {
-        EXPECT_EQ(shc_submit(rank.comm, &op, nullptr, &request), SHC_OK) << error_text();
-        return *this;
-    }
     shc_status run(Rank &rank) { return shc_run(rank.comm, &op); }
-    bool done()
-    {
-        shc_status status;
-        return shc_request_done(request, &status);
-    }
     bool arrived() const
     {
         return bytes ==

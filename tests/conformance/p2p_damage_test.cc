@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <gtest/gtest.h>
+#include <initializer_list>
 #include <vector>
 
 using namespace shmcoll::test;
@@ -156,22 +157,29 @@ void receive_line(Rank &rank, shc_status want, unsigned char byte)
     EXPECT_EQ(bytes, std::vector<unsigned char>(kBytes, byte));
 }
 
+// Rank 0 posts lines of which one is damaged (none at all: nullptr), and rank 1 finds that.
+void expect_found(std::initializer_list<const Damage *> lines)
+{
+    for (Mode mode : all_modes())
+        run_ranks(mode, 2, [&](Rank &rank) {
+            if (rank.rank == 1) {
+                receive_line(rank, SHC_ERR_ABORTED, 0xee);
+                return;
+            }
+            for (const Damage *damage : lines)
+                post_line(rank, damage && damage->by_shuttle, damage);
+            shc_op op = op_of(SHC_BARRIER);
+            EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_ABORTED) << error_text();
+        });
+}
+
 class DamagedLines : public testing::TestWithParam<Damage>
 {
 };
 
 TEST_P(DamagedLines, FailTheGroupAndTouchNothing)
 {
-    for (Mode mode : all_modes())
-        run_ranks(mode, 2, [](Rank &rank) {
-            if (rank.rank == 1) {
-                receive_line(rank, SHC_ERR_ABORTED, 0xee);
-                return;
-            }
-            post_line(rank, GetParam().by_shuttle, &GetParam());
-            shc_op op = op_of(SHC_BARRIER);
-            EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_ABORTED) << error_text();
-        });
+    expect_found({&GetParam()});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DamagedLines, testing::ValuesIn(kDamages),
@@ -225,18 +233,7 @@ class DamagedRests : public testing::TestWithParam<Damage>
 
 TEST_P(DamagedRests, FailTheGroupAndTouchNothing)
 {
-    for (Mode mode : all_modes())
-        run_ranks(mode, 2, [](Rank &rank) {
-            if (rank.rank == 1) {
-                receive_line(rank, SHC_ERR_ABORTED, 0xee);
-                return;
-            }
-            post_line(rank, false, &kOpenOne);
-            post_line(rank, false, &GetParam());
-            post_line(rank, false, nullptr);
-            shc_op op = op_of(SHC_BARRIER);
-            EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_ABORTED) << error_text();
-        });
+    expect_found({&kOpenOne, &GetParam(), nullptr});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DamagedRests, testing::ValuesIn(kDamagedRests),

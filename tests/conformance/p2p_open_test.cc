@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Messages of more than 128 KiB one way between two ranks, whose bytes follow the header unasked: whenever
 // the receive comes, and whatever it wants.
-#include "tests/support/ranks.h"
+#include "tests/support/messages.h"
 
 #include <algorithm>
-#include <atomic>
 #include <gtest/gtest.h>
 #include <memory>
 #include <random>
@@ -24,28 +23,12 @@ namespace
 const size_t kOpen = SHC_OPEN_BYTES - 1001; // more chunks than there are lines
 const int kGo = 1000;                       // a tag of no message
 
-struct Message {
-    std::vector<unsigned char> bytes;
-    int64_t size;
-    shc_tensor tensor;
-    shc_op op = {};
-    shc_request *request = nullptr;
-
+struct Message : ByteMessage {
     Message(shc_op_kind kind, int peer, int tag, size_t count)
-        : bytes(kind == SHC_SEND ? content(tag, count) : std::vector<unsigned char>(count, 0xee)),
-          size(static_cast<int64_t>(count)), tensor{bytes.data(), 1, &size, nullptr}
+        : ByteMessage(kind, peer, tag,
+                      kind == SHC_SEND ? content(tag, count)
+                                       : std::vector<unsigned char>(count, 0xee))
     {
-        op.kind = kind;
-        op.dtype = SHC_UINT8;
-        op.peer = peer;
-        op.tag = tag;
-        op.input = op.output = {&tensor, 1};
-    }
-    Message(const Message &) = delete;
-    ~Message()
-    {
-        if (request)
-            shc_request_release(request);
     }
 
     static std::vector<unsigned char> content(int tag, size_t count)
@@ -55,20 +38,6 @@ struct Message {
             bytes[i] = static_cast<unsigned char>(i / 32768 * 13 + i / 64 + i * 7 +
                                                   static_cast<size_t>(tag) * 31);
         return bytes;
-    }
-    void start(shc_comm *comm)
-    {
-        ASSERT_EQ(shc_submit(comm, &op, nullptr, &request), SHC_OK) << error_text();
-    }
-    shc_status run(Rank &rank)
-    {
-        start(rank.comm);
-        return shc_request_wait(request, 0);
-    }
-    bool done() const
-    {
-        shc_status status;
-        return shc_request_done(request, &status);
     }
     // It has ended, and so.
     void expect_ended(shc_status want) const
@@ -83,32 +52,8 @@ struct Message {
     }
 };
 
-// As if all ways to copy had been tried.
-void settle(shc_p2p &p2p)
-{
-    for (shc_pace &pace : p2p.paces) {
-        pace.bytes = 3 * SHC_PACE_ROUND;
-        pace.best = 1;
-        for (double &took : pace.took)
-            took = 2;
-    }
-}
-
-void pass(shc_comm *comm)
-{
-    shc_p2p_lock(&comm->p2p);
-    shc_p2p_pass(&comm->p2p, true);
-    shc_p2p_unlock(&comm->p2p);
-}
-
-void pass_in_turns(shc_comm *const (&comms)[2])
-{
-    for (int passes = 0; passes < 40; passes++)
-        pass(comms[passes % 2]);
-}
-
 // As if no message had been put aside for long.
-void forget_aside(shc_comm *const (&comms)[2])
+void forget_aside(const Comms &comms)
 {
     shc_pair &pair = comms[0]->p2p.pairs.pairs[1];
     pair.aside_seen = comms[1]->p2p.pairs.pairs[0].aside_told;
@@ -116,52 +61,39 @@ void forget_aside(shc_comm *const (&comms)[2])
 }
 
 // The ferry of rank 0 goes to rank 1, and stays there.
-void give_ferry_away(shc_comm *const (&comms)[2])
+void give_ferry_away(const Comms &comms)
 {
     Message in(SHC_RECV, 0, kGo, SHC_FERRY_BYTES), out(SHC_SEND, 1, kGo, SHC_FERRY_BYTES);
     in.start(comms[1]);
     out.start(comms[0]);
-    pass_in_turns(comms);
+    pass_in_turns(comms, 40);
     in.expect_ended(SHC_OK);
     in.expect_content();
 }
 
-// One thread submits for both ranks, and makes their passes. There are no agents, who might make some, too.
+// Rank 0 has no ferry, and knows how to copy: so messages go open. What has been sent must be over in the end.
 template <typename Body>
-void by_one_thread(Body body)
+void where_messages_go_open(Body body)
 {
-    static shc_comm *comms[2];
-    static std::atomic<int> there, over;
-    there = over = 0;
-    run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
-        shc_p2p &p2p = rank.comm->p2p;
-        comms[rank.rank] = rank.comm;
-        p2p.agent_started = true; // as if, so that nobody starts it
-        settle(p2p);
-        for (there++; there < 2;)
-            std::this_thread::yield();
-        if (rank.rank == 0) {
-            ASSERT_TRUE(shc_window_has_bulk(&p2p.pairs, 1));
-            give_ferry_away(comms);
-            body(comms);
-            EXPECT_EQ(p2p.pairs.pairs[1].whole_sent, comms[1]->p2p.pairs.pairs[0].whole_taken);
-            EXPECT_TRUE(
-                shc_window_bulk_was_read(&p2p.pairs, 1, shc_window_bulk_lent(&p2p.pairs, 1)));
-            EXPECT_FALSE(comms[1]->p2p.peers[0].open.comes);
-        }
-        for (over++; over < 2;)
-            std::this_thread::yield();
-        p2p.agent_started = false;
+    by_one_thread([&](const Comms &comms) {
+        shc_p2p &p2p = comms[0]->p2p;
+        settle_paces(p2p);
+        ASSERT_TRUE(shc_window_has_bulk(&p2p.pairs, 1));
+        give_ferry_away(comms);
+        body(comms);
+        EXPECT_EQ(p2p.pairs.pairs[1].whole_sent, comms[1]->p2p.pairs.pairs[0].whole_taken);
+        EXPECT_TRUE(shc_window_bulk_was_read(&p2p.pairs, 1, shc_window_bulk_lent(&p2p.pairs, 1)));
+        EXPECT_FALSE(comms[1]->p2p.peers[0].open.comes);
     });
 }
 
 // A message of rank 0, behind it another one, and a receive of rank 1 that wants the second one only: so the
 // first one is put aside, as far as the lines hold it.
 struct Aside {
-    shc_comm *const (&comms)[2];
+    const Comms &comms;
     Message out, second, in_second;
 
-    explicit Aside(shc_comm *const (&both)[2])
+    explicit Aside(const Comms &both)
         : comms(both), out(SHC_SEND, 1, 1, kOpen), second(SHC_SEND, 1, 2, 100),
           in_second(SHC_RECV, 0, 2, 100)
     {
@@ -177,7 +109,7 @@ struct Aside {
     void end()
     {
         second.start(comms[0]);
-        pass_in_turns(comms);
+        pass_in_turns(comms, 40);
         out.expect_ended(SHC_OK);
         in_second.expect_ended(SHC_OK);
         in_second.expect_content();
@@ -186,14 +118,14 @@ struct Aside {
 
 TEST(OpenMessages, AreReceivedWhenTheirReceiveIsPosted)
 {
-    by_one_thread([](shc_comm *const(&comms)[2]) {
+    where_messages_go_open([](const Comms &comms) {
         Message in(SHC_RECV, 0, 1, kOpen), out(SHC_SEND, 1, 1, kOpen);
         in.start(comms[1]);
         out.start(comms[0]);
         EXPECT_TRUE(out.request->message.open);
         pass(comms[1]);
         EXPECT_EQ(in.request->message.state, SHC_MESSAGE_FILLING);
-        pass_in_turns(comms);
+        pass_in_turns(comms, 40);
         out.expect_ended(SHC_OK);
         in.expect_ended(SHC_OK);
         in.expect_content();
@@ -202,7 +134,7 @@ TEST(OpenMessages, AreReceivedWhenTheirReceiveIsPosted)
 
 TEST(OpenMessages, AreReceivedWhenAPartIsHere)
 {
-    by_one_thread([](shc_comm *const(&comms)[2]) {
+    where_messages_go_open([](const Comms &comms) {
         Aside aside(comms);
         Message in(SHC_RECV, 0, 1, kOpen);
         in.start(comms[1]);
@@ -216,7 +148,7 @@ TEST(OpenMessages, AreReceivedWhenAPartIsHere)
 
 TEST(OpenMessages, AreReceivedWhenAllIsHere)
 {
-    by_one_thread([](shc_comm *const(&comms)[2]) {
+    where_messages_go_open([](const Comms &comms) {
         Aside aside(comms);
         aside.end();
         Message in(SHC_RECV, SHC_ANY_SOURCE, 1, kOpen);
@@ -229,7 +161,7 @@ TEST(OpenMessages, AreReceivedWhenAllIsHere)
 // Both sides are told, and what comes behind is another message.
 TEST(OpenMessages, AreRefusedWhenTheirReceiveIsAnother)
 {
-    by_one_thread([](shc_comm *const(&comms)[2]) {
+    where_messages_go_open([](const Comms &comms) {
         for (bool early : {true, false}) {
             Message in(SHC_RECV, 0, 1, kOpen + 1);
             if (early)
@@ -247,7 +179,7 @@ TEST(OpenMessages, AreRefusedWhenTheirReceiveIsAnother)
             in.expect_ended(SHC_ERR_MISMATCH);
             EXPECT_FALSE(out.done());
             EXPECT_TRUE(comms[1]->p2p.peers[0].open.comes);
-            pass_in_turns(comms);
+            pass_in_turns(comms, 40);
             out.expect_ended(SHC_ERR_MISMATCH);
             next.expect_ended(SHC_OK);
             in_next.expect_ended(SHC_OK);
@@ -260,7 +192,7 @@ TEST(OpenMessages, AreRefusedWhenTheirReceiveIsAnother)
 // It has left before it is refused: only the receive is told, and the word finds nobody.
 TEST(OpenMessages, AreDroppedWhenAllHasLeft)
 {
-    by_one_thread([](shc_comm *const(&comms)[2]) {
+    where_messages_go_open([](const Comms &comms) {
         Message out(SHC_SEND, 1, 1, 300000), in(SHC_RECV, 0, 1, 299999);
         out.start(comms[0]);
         out.expect_ended(SHC_OK);
@@ -271,7 +203,7 @@ TEST(OpenMessages, AreDroppedWhenAllHasLeft)
             Message next(SHC_SEND, 1, tag, 300000), in_next(SHC_RECV, 0, tag, 300000);
             in_next.start(comms[1]);
             next.start(comms[0]);
-            pass_in_turns(comms);
+            pass_in_turns(comms, 40);
             next.expect_ended(SHC_OK);
             in_next.expect_ended(SHC_OK);
             in_next.expect_content();
@@ -305,7 +237,7 @@ struct Filled {
 // There is no line for the word, and its sender, on which nothing pends, reads none.
 TEST(OpenMessages, AreDroppedWhenNobodyReadsThatTheyAreRefused)
 {
-    by_one_thread([](shc_comm *const(&comms)[2]) {
+    where_messages_go_open([](const Comms &comms) {
         Message out(SHC_SEND, 1, 1, 300000), in(SHC_RECV, 0, 1, 299999);
         out.start(comms[0]);
         out.expect_ended(SHC_OK);
@@ -322,7 +254,7 @@ TEST(OpenMessages, AreDroppedWhenNobodyReadsThatTheyAreRefused)
 // One that is put aside whole, and then wanted otherwise.
 TEST(OpenMessages, AreDroppedWhenAllIsHere)
 {
-    by_one_thread([](shc_comm *const(&comms)[2]) {
+    where_messages_go_open([](const Comms &comms) {
         Aside aside(comms);
         aside.end();
         Message in(SHC_RECV, 0, 1, kOpen - 1);
@@ -334,7 +266,7 @@ TEST(OpenMessages, AreDroppedWhenAllIsHere)
 // The receiver keeps in mind one that is on its way: the next one is announced, though there is room for it.
 TEST(OpenMessages, GoOneAtATime)
 {
-    by_one_thread([](shc_comm *const(&comms)[2]) {
+    where_messages_go_open([](const Comms &comms) {
         shc_p2p *p2p = &comms[0]->p2p;
         Message out(SHC_SEND, 1, 1, kOpen / 2), next(SHC_SEND, 1, 2, kOpen / 4);
         Message in(SHC_RECV, 0, 1, kOpen / 2), in_next(SHC_RECV, 0, 2, kOpen / 4);
@@ -360,7 +292,7 @@ TEST(OpenMessages, GoOneAtATime)
         other.join();
         in_next.start(comms[1]);
         in.start(comms[1]);
-        pass_in_turns(comms);
+        pass_in_turns(comms, 40);
         for (Message *message : {&out, &next, &in, &in_next})
             message->expect_ended(SHC_OK);
         in.expect_content();
@@ -371,7 +303,7 @@ TEST(OpenMessages, GoOneAtATime)
 // 1 MiB at most: the next one is announced, until that has been received.
 TEST(OpenMessages, ArePutAsideWithinBounds)
 {
-    by_one_thread([](shc_comm *const(&comms)[2]) {
+    where_messages_go_open([](const Comms &comms) {
         std::vector<std::unique_ptr<Message>> out, in;
         Message in_last(SHC_RECV, 0, 99, 100), last(SHC_SEND, 1, 99, 100);
         in_last.start(comms[1]);
@@ -379,13 +311,13 @@ TEST(OpenMessages, ArePutAsideWithinBounds)
             forget_aside(comms);
             out.push_back(std::make_unique<Message>(SHC_SEND, 1, tag, 200000));
             out.back()->start(comms[0]);
-            pass_in_turns(comms);
+            pass_in_turns(comms, 40);
             EXPECT_EQ(out.back()->done(), tag < 4) << tag; // 7 windows each
         }
         for (int tag = 6; tag >= 0; tag--) {
             in.push_back(std::make_unique<Message>(SHC_RECV, 0, tag, 200000));
             in.back()->start(comms[1]);
-            pass_in_turns(comms);
+            pass_in_turns(comms, 40);
             in.back()->expect_ended(SHC_OK);
             in.back()->expect_content();
         }
@@ -397,7 +329,7 @@ TEST(OpenMessages, ArePutAsideWithinBounds)
         in_again.expect_ended(SHC_OK);
         in_again.expect_content();
         last.start(comms[0]);
-        pass_in_turns(comms);
+        pass_in_turns(comms, 40);
         in_last.expect_ended(SHC_OK);
     });
 }
@@ -406,7 +338,7 @@ TEST(OpenMessages, ArePutAsideWithinBounds)
 // for a while.
 TEST(OpenMessages, AreAnnouncedBehindOneThatWasPutAside)
 {
-    by_one_thread([](shc_comm *const(&comms)[2]) {
+    where_messages_go_open([](const Comms &comms) {
         Aside(comms).end();
         Message in_aside(SHC_RECV, 0, 1, kOpen);
         in_aside.start(comms[1]);
@@ -427,7 +359,7 @@ TEST(OpenMessages, AreAnnouncedBehindOneThatWasPutAside)
 // What passes one another goes by ferry, if it is announced.
 TEST(OpenMessages, AreNoneWhereSomethingIsExpectedFromThere)
 {
-    by_one_thread([](shc_comm *const(&comms)[2]) {
+    where_messages_go_open([](const Comms &comms) {
         Message from(SHC_RECV, 1, 1, kOpen), to(SHC_SEND, 0, 1, kOpen);
         Message in(SHC_RECV, 0, 2, kOpen), out(SHC_SEND, 1, 2, kOpen);
         from.start(comms[0]);
@@ -435,7 +367,7 @@ TEST(OpenMessages, AreNoneWhereSomethingIsExpectedFromThere)
         out.start(comms[0]);
         EXPECT_FALSE(out.request->message.open);
         to.start(comms[1]);
-        pass_in_turns(comms);
+        pass_in_turns(comms, 40);
         for (Message *message : {&from, &to, &in, &out})
             message->expect_ended(SHC_OK);
         from.expect_content();
@@ -443,15 +375,29 @@ TEST(OpenMessages, AreNoneWhereSomethingIsExpectedFromThere)
     });
 }
 
+// By rank 1.
+void post_refusal(const Comms &comms, uint32_t number)
+{
+    shc_pairs &pairs = comms[1]->p2p.pairs;
+    shc_line_shm *line = shc_pair_draft(&pairs, 0);
+    ASSERT_NE(line, nullptr);
+    line->kind = SHC_LINE_REFUSE;
+    line->window = SHC_NO_WINDOW;
+    line->piece = 0;
+    line->message = number;
+    shc_pair_post(&pairs, 0, line, -1);
+}
+
 // The word on a refused one stays in its line while its sender only sends at once.
 TEST(OpenMessages, AreRefusedHoweverMuchHasBeenSentBehindThem)
 {
-    by_one_thread([](shc_comm *const(&comms)[2]) {
+    where_messages_go_open([](const Comms &comms) {
         Message out(SHC_SEND, 1, 1, 300000), in(SHC_RECV, 0, 1, 299999);
         out.start(comms[0]);
         out.expect_ended(SHC_OK);
         in.start(comms[1]);
         in.expect_ended(SHC_ERR_MISMATCH);
+        post_refusal(comms, out.request->message.number);
         comms[0]->p2p.peers[1].messages += UINT32_C(1) << 31;
         Message back(SHC_SEND, 0, 2, 10), in_back(SHC_RECV, 1, 2, 10);
         back.start(comms[1]);
@@ -464,41 +410,20 @@ TEST(OpenMessages, AreRefusedHoweverMuchHasBeenSentBehindThem)
 // A line that no rank writes: what is asked for and on its way is not refused, nor what went at once.
 TEST(OpenMessages, AreNotWhatIsRefusedOtherwise)
 {
-    for (size_t bytes : {size_t{4} << 20, size_t{100}}) {
-        static shc_comm *comms[2];
-        static std::atomic<int> there, over;
-        there = over = 0;
-        run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
-            shc_p2p &p2p = rank.comm->p2p;
-            comms[rank.rank] = rank.comm;
-            p2p.agent_started = true;
-            for (there++; there < 2;)
-                std::this_thread::yield();
-            if (rank.rank == 0) {
-                Message in(SHC_RECV, 0, 1, bytes), out(SHC_SEND, 1, 1, bytes);
-                Message pends(SHC_RECV, 1, 2, 1);
-                in.start(comms[1]);
-                out.start(comms[0]);
-                pass(comms[1]);
-                pass(comms[0]);
-                shc_pairs &pairs = comms[1]->p2p.pairs;
-                shc_line_shm *line = shc_pair_draft(&pairs, 0);
-                ASSERT_NE(line, nullptr);
-                line->kind = SHC_LINE_REFUSE;
-                line->window = SHC_NO_WINDOW;
-                line->piece = 0;
-                line->message = out.request->message.number;
-                shc_pair_post(&pairs, 0, line, -1);
-                pends.start(comms[0]);
-                pends.expect_ended(SHC_ERR_ABORTED);
-                pass(comms[1]);
-                EXPECT_TRUE(in.done() && out.done());
-            }
-            for (over++; over < 2;)
-                std::this_thread::yield();
-            p2p.agent_started = false;
+    for (size_t bytes : {size_t{4} << 20, size_t{100}})
+        by_one_thread([&](const Comms &comms) {
+            Message in(SHC_RECV, 0, 1, bytes), out(SHC_SEND, 1, 1, bytes);
+            Message pends(SHC_RECV, 1, 2, 1);
+            in.start(comms[1]);
+            out.start(comms[0]);
+            pass(comms[1]);
+            pass(comms[0]);
+            post_refusal(comms, out.request->message.number);
+            pends.start(comms[0]);
+            pends.expect_ended(SHC_ERR_ABORTED);
+            pass(comms[1]);
+            EXPECT_TRUE(in.done() && out.done());
         });
-    }
 }
 
 // Sizes on both sides of every limit, asked for in any order, now and then with another size.
@@ -508,7 +433,7 @@ TEST(OpenMessages, ArriveInWhateverOrderTheyAreAskedFor)
         run_ranks(mode, 2, [](Rank &rank) {
             const int peer = 1 - rank.rank;
             std::mt19937 random(7); // the same on both ranks
-            settle(rank.comm->p2p);
+            settle_paces(rank.comm->p2p);
             for (int turn = 0; turn < 25 && !testing::Test::HasFatalFailure(); turn++) {
                 const int messages = 6, sender = turn / 5 % 2;
                 std::vector<size_t> sizes;

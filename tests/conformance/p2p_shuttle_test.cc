@@ -2,7 +2,7 @@
 // Shuttles and ferries, which two ranks fill in turn, and bulk windows, which go round: whoever sends next,
 // and whatever is put aside or given up meanwhile, each message has its own bytes. Ranks as threads and as
 // processes.
-#include "tests/support/ranks.h"
+#include "tests/support/messages.h"
 
 #include <algorithm>
 #include <atomic>
@@ -28,45 +28,24 @@ namespace
 {
 
 // One send or receive of bytes that say whose and which message they are.
-struct Message {
-    std::vector<unsigned char> bytes, wanted;
-    int64_t size;
-    shc_tensor tensor;
-    shc_op op = {};
-    shc_request *request = nullptr;
+struct Message : ByteMessage {
+    std::vector<unsigned char> wanted;
 
     Message(shc_op_kind kind, int sender, int peer, int number, size_t count)
-        : bytes(count, 0xee), wanted(count),
-          size(static_cast<int64_t>(count)), tensor{bytes.data(), 1, &size, nullptr}
+        : ByteMessage(kind, peer, number, std::vector<unsigned char>(count, 0xee)), wanted(count)
     {
         for (size_t i = 0; i < count; i++)
             wanted[i] = static_cast<unsigned char>(i / 32768 * 13 + i / 64 + i * 7 +
                                                    static_cast<size_t>(number) * 31 +
                                                    static_cast<size_t>(sender) * 101);
         if (kind == SHC_SEND)
-            bytes = wanted;
-        tensor.data = bytes.data();
-        op.kind = kind;
-        op.dtype = SHC_UINT8;
-        op.peer = peer;
-        op.tag = number;
-        op.input = op.output = {&tensor, 1};
-    }
-    Message(const Message &) = delete;
-    ~Message()
-    {
-        if (request)
-            shc_request_release(request);
+            std::copy(wanted.begin(), wanted.end(), bytes.begin());
     }
 
     void run(Rank &rank)
     {
         ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
         check();
-    }
-    void start(Rank &rank)
-    {
-        ASSERT_EQ(shc_submit(rank.comm, &op, nullptr, &request), SHC_OK) << error_text();
     }
     void end()
     {
@@ -676,12 +655,7 @@ TEST(BulkWindows, LeaveThoseAtTheEndEmptyThatAreTooFew)
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
             shc_p2p &p2p = rank.comm->p2p;
-            for (shc_pace &pace : p2p.paces) { // as if all ways had been tried
-                pace.bytes = 3 * SHC_PACE_ROUND;
-                pace.best = 1;
-                for (double &took : pace.took)
-                    took = 2;
-            }
+            settle_paces(p2p);
             const int messages = 120;
             for (int number = 0; number < messages; number++) {
                 const size_t bytes = number < 2 ? SHC_BULK_BYTES : 2 * SHC_BULK_BYTES;
@@ -731,24 +705,17 @@ void pass_one_another(Rank &rank, int number, size_t lower, size_t upper)
     out.end();
 }
 
-// One thread makes the passes of both ranks, in turn, so that both messages are announced before either goes
-// on. There are no agents, who might make some, too.
-void pass_one_another_in_turns(Rank rank, shc_comm *const (&comms)[2], size_t bytes)
+// By passes in turn, so that both messages are announced before either goes on.
+void pass_one_another_in_turns(const Comms &comms, size_t bytes)
 {
     std::vector<std::unique_ptr<Message>> messages;
     for (shc_op_kind kind : {SHC_RECV, SHC_SEND})
         for (int me : {0, 1}) {
             messages.push_back(
                 std::make_unique<Message>(kind, kind == SHC_SEND ? me : 1 - me, 1 - me, 0, bytes));
-            rank.comm = comms[me];
-            messages.back()->start(rank);
+            messages.back()->start(comms[me]);
         }
-    for (int passes = 0; passes < 100; passes++) {
-        shc_p2p &p2p = comms[passes % 2]->p2p;
-        shc_p2p_lock(&p2p);
-        shc_p2p_pass(&p2p, true);
-        shc_p2p_unlock(&p2p);
-    }
+    pass_in_turns(comms, 100);
     for (auto &message : messages) {
         shc_status status;
         ASSERT_TRUE(shc_request_done(message->request, &status));
@@ -759,24 +726,16 @@ void pass_one_another_in_turns(Rank rank, shc_comm *const (&comms)[2], size_t by
 // Each chunk goes back where the other rank's has come from.
 TEST(Ferries, CarryLargeMessagesThatPassOneAnother)
 {
-    static shc_comm *comms[2];
-    static std::atomic<int> there, over;
-    run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
-        shc_p2p &p2p = rank.comm->p2p;
-        comms[rank.rank] = rank.comm;
-        p2p.agent_started = true; // as if, so that nobody starts it
-        for (there++; there < 2;)
-            std::this_thread::yield();
+    by_one_thread([](const Comms &comms) {
         for (size_t bytes : {SHC_FERRY_BYTES + 1, 3 * SHC_HEAD_BYTES - 7, 1000000})
-            if (rank.rank == 0)
-                pass_one_another_in_turns(rank, comms, bytes);
-        for (over++; over < 2;)
-            std::this_thread::yield();
-        p2p.agent_started = false;
-        const shc_pair &pair = p2p.pairs.pairs[1 - rank.rank];
-        if (shc_window_has_bulk(&p2p.pairs, 1 - rank.rank)) {
-            EXPECT_EQ(pair.bulk_lent, 0u);
-            EXPECT_GT(pair.ferried, 0u);
+            pass_one_another_in_turns(comms, bytes);
+        for (int rank : {0, 1}) {
+            shc_pairs &pairs = comms[rank]->p2p.pairs;
+            const shc_pair &pair = pairs.pairs[1 - rank];
+            if (shc_window_has_bulk(&pairs, 1 - rank)) {
+                EXPECT_EQ(pair.bulk_lent, 0u);
+                EXPECT_GT(pair.ferried, 0u);
+            }
         }
     });
 }

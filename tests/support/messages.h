@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Messages of bytes; and two ranks whose passes one thread makes, so that what is where at each step is known.
+#pragma once
+
+#include "tests/support/ranks.h"
+
+#include <atomic>
+#include <gtest/gtest.h>
+#include <thread>
+#include <utility>
+#include <vector>
+
+extern "C" {
+#include "shm/comm/request.h"
+}
+
+namespace shmcoll::test
+{
+
+// One send or receive of bytes, with its memory.
+struct ByteMessage {
+    std::vector<unsigned char> bytes;
+    int64_t size;
+    shc_tensor tensor;
+    shc_op op = {};
+    shc_request *request = nullptr;
+
+    ByteMessage(shc_op_kind kind, int peer, int tag, std::vector<unsigned char> content)
+        : bytes(std::move(content)),
+          size(static_cast<int64_t>(bytes.size())), tensor{bytes.data(), 1, &size, nullptr}
+    {
+        op.kind = kind;
+        op.dtype = SHC_UINT8;
+        op.peer = peer;
+        op.tag = tag;
+        op.input = op.output = {&tensor, 1};
+    }
+    ByteMessage(const ByteMessage &) = delete;
+    ~ByteMessage()
+    {
+        if (request)
+            shc_request_release(request);
+    }
+
+    void start(shc_comm *comm)
+    {
+        ASSERT_EQ(shc_submit(comm, &op, nullptr, &request), SHC_OK) << error_text();
+    }
+    void start(Rank &rank) { start(rank.comm); }
+    bool done() const
+    {
+        shc_status status;
+        return shc_request_done(request, &status);
+    }
+};
+
+using Comms = shc_comm *[2];
+
+// As if all ways to copy had been tried.
+inline void settle_paces(shc_p2p &p2p)
+{
+    for (shc_pace &pace : p2p.paces) {
+        pace.bytes = 3 * SHC_PACE_ROUND;
+        pace.best = 1;
+        for (double &took : pace.took)
+            took = 2;
+    }
+}
+
+inline void pass(shc_comm *comm)
+{
+    shc_p2p_lock(&comm->p2p);
+    shc_p2p_pass(&comm->p2p, true);
+    shc_p2p_unlock(&comm->p2p);
+}
+
+inline void pass_in_turns(const Comms &comms, int passes)
+{
+    for (int i = 0; i < passes; i++)
+        pass(comms[i % 2]);
+}
+
+// The body has the groups of both ranks, which have no agents: these might make passes, too.
+template <typename Body>
+void by_one_thread(Body body)
+{
+    static Comms comms;
+    static std::atomic<int> there, over;
+    there = over = 0;
+    run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
+        comms[rank.rank] = rank.comm;
+        rank.comm->p2p.agent_started = true; // as if, so that nobody starts it
+        for (there++; there < 2;)
+            std::this_thread::yield();
+        if (rank.rank == 0)
+            body(comms);
+        for (over++; over < 2;)
+            std::this_thread::yield();
+        rank.comm->p2p.agent_started = false;
+    });
+}
+
+} // namespace shmcoll::test
