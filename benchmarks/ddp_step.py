@@ -2,12 +2,14 @@
 """A training step under DistributedDataParallel: shmcoll, gloo, and its computation alone.
 
     python benchmarks/ddp_step.py [--json out.json] [--models digits,mlp] [--buckets 1,4,16,64]
+                                  [--hook]
 
 Two ranks; the network of examples/digits_ddp.py and one of linear layers with 20 million
 parameters; gradients in buckets of so many MiB. All take turns in one run, with the same
 data: a step lasts until the slower rank has updated its parameters. Afterwards the parameters of
 the two backends must have the same bits. `alone` is DistributedDataParallel over a process group
-that does nothing: its buckets, hooks and divisions, which no backend can be faster than. `last` is
+that does nothing: its buckets, hooks and divisions, which no backend can be faster than. `hook` is
+shmcoll behind a communication hook whose all_reduce averages, which spares the divisions. `last` is
 an all_reduce of the last bucket by shmcoll, with nothing beside it: its gradients are there when
 the computation ends, so that no backend can hide it.
 """
@@ -36,7 +38,7 @@ from shmcoll.bench.mpirun import TUNABLES
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "examples"))
 
 BACKENDS = ("shmcoll", "gloo")
-CONTENDERS = (*BACKENDS, "compute", "alone")
+CONTENDERS = (*BACKENDS, "compute", "alone")  # and "hook" where it is asked for
 WARMUP_STEPS = 5  # DDP orders its buckets anew, and the heap grows
 
 
@@ -104,10 +106,18 @@ class NoBackend(dist.ProcessGroup):
         return done(outputs)
 
 
+def averaged(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """The gradients' average, by one all_reduce and no division before it."""
+    work = dist.all_reduce(bucket.buffer(), dist.ReduceOp.AVG, group=group, async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
+
+
 class Contender:
     """A copy of the job's model that trains on its own."""
 
-    def __init__(self, job: Job, bucket_mb: int, group: dist.ProcessGroup | None) -> None:
+    def __init__(
+        self, job: Job, bucket_mb: int, group: dist.ProcessGroup | None, hook: Any = None
+    ) -> None:
         self.job = job
         if group is None:
             self.model: nn.Module = job.model
@@ -118,6 +128,9 @@ class Contender:
                 bucket_cap_mb=bucket_mb,
                 gradient_as_bucket_view=True,
             )
+            if hook:
+                # torch wants the annotation as a class, and here it is a string: a lambda has none.
+                self.model.register_comm_hook(group, lambda group, bucket: hook(group, bucket))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
 
     def step(self) -> None:
@@ -138,19 +151,22 @@ class Contender:
 
 
 def measure(
-    name: str, bucket_mb: int, rounds: int, rank: int, groups: dict[str, Any]
+    name: str, bucket_mb: int, rounds: int, rank: int, groups: dict[str, Any], hook: bool
 ) -> dict[str, Any]:
     sides = {side: Contender(JOBS[name](rank), bucket_mb, groups.get(side)) for side in BACKENDS}
     sides["compute"] = Contender(JOBS[name](rank), bucket_mb, None)
     nobody = NoBackend(rank, 2)
     sides["alone"] = Contender(JOBS[name](rank), bucket_mb, nobody)
-    ms: dict[str, list[float]] = {side: [] for side in CONTENDERS}
+    if hook:
+        sides["hook"] = Contender(JOBS[name](rank), bucket_mb, groups["shmcoll"], averaged)
+    contenders = (*CONTENDERS, "hook") if hook else CONTENDERS
+    ms: dict[str, list[float]] = {side: [] for side in contenders}
     for _ in range(WARMUP_STEPS):
         for side in sides.values():
             side.step()
     for turn in range(rounds):
-        for place in range(len(CONTENDERS)):
-            side = CONTENDERS[(turn + place) % len(CONTENDERS)]
+        for place in range(len(contenders)):
+            side = contenders[(turn + place) % len(contenders)]
             ms[side].append(sides[side].step_ms(groups["everyone"]))
     last = last_ms(nobody.sizes[-1], rounds, groups)
     trained = [list(sides[backend].model.parameters()) for backend in BACKENDS]
@@ -186,7 +202,7 @@ def print_row(row: dict[str, Any]) -> None:
     ms = row["step_ms"]
     over_gloo = statistics.median(b / a for a, b in zip(ms["shmcoll"], ms["gloo"]))
     over_compute = statistics.median(a / b for a, b in zip(ms["shmcoll"], ms["compute"]))
-    times = "  ".join(f"{side} {statistics.median(ms[side]):7.2f}" for side in CONTENDERS)
+    times = "  ".join(f"{side} {statistics.median(ms[side]):7.2f}" for side in ms)
     times += f"  last {statistics.median(row['last_ms']):5.2f}"
     text = f"{row['model']:12} buckets of {row['bucket_mib']:2} MiB   ms a step: {times}"
     wrong = f"  {row['wrong']} parameters WRONG" if row["wrong"] else ""
@@ -204,7 +220,7 @@ def run_rank(rank: int, folder: str, options: argparse.Namespace) -> None:
     rows = []
     for name in options.models.split(","):
         for bucket in options.buckets.split(","):
-            row = measure(name, int(bucket), options.rounds, rank, groups)
+            row = measure(name, int(bucket), options.rounds, rank, groups, options.hook)
             rows.append(row)
             if rank == 0:
                 print_row(row)
@@ -218,6 +234,7 @@ def main() -> None:
     parser.add_argument("--models", default="digits,mlp", help="default: digits,mlp")
     parser.add_argument("--buckets", default="1,4,16,64", help="MiB (default: 1,4,16,64)")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--hook", action="store_true", help="also shmcoll behind an averaging hook")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     # Else each step has its gradients' pages anew from the kernel, which, in a virtual machine, may

@@ -358,11 +358,13 @@ def ddp_rows(one: dict[str, Any], hops: tuple[float, ...]) -> list[Row]:
     wrong = f"{one['wrong']} parameters differ from gloo's" if one["wrong"] else ""
     place = ("DDP step", one["bucket_mib"] * MIB, 2, "", one["model"])
     over_gloo = tuple(gloo / ours for ours, gloo in zip(ms["shmcoll"], ms["gloo"]))
-    over_compute = tuple(ours / alone for ours, alone in zip(ms["shmcoll"], ms["compute"]))
+    over_compute = tuple(ours / compute for ours, compute in zip(ms["shmcoll"], ms["compute"]))
+    nobody = tuple(alone / compute for alone, compute in zip(ms["alone"], ms["compute"]))
     modes = around(hops, over_gloo)
     return [
         Row("gloo step", *place, over_gloo, modes, wrong),
         Row("over compute", *place, over_compute, modes, wrong),
+        Row("over compute limit", *place, nobody, modes),
     ]
 
 

@@ -261,6 +261,8 @@ PROGRAM_GOALS = (
         sizes=powers(MIB, 64 * MIB, 4),
         kinds=MODELS,
         cpus=16,
+        limit="over compute limit",
+        limit_of="a process group that does nothing",
     ),
     Goal(
         "start: init_process_group of 8 ranks, beyond the Store's time",

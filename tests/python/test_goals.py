@@ -471,6 +471,14 @@ def test_bare_times_are_the_least_of_what_has_any(
     )
 
 
+STEP = {
+    "model": "m",
+    "bucket_mib": 4,
+    "step_ms": {"shmcoll": [2.0], "gloo": [3.0], "compute": [1.0], "alone": [1.75]},
+    "wrong": 0,
+}
+
+
 def test_rows_of_the_floor_the_copies_and_ddp() -> None:
     floor, bare, gloo = parts.floor_rows(FLOOR)
     assert (floor.values, floor.wrong) == ((1.5,), "")
@@ -480,10 +488,9 @@ def test_rows_of_the_floor_the_copies_and_ddp() -> None:
     assert (copy.values, copy.wrong) == ((1.5,), "1 wrong elements")
     assert (least.metric, least.values) == ("over copy limit", (0.5,))
     assert parts.copy_rows(COPIES, (), parts.Bare()) == [copy]
-    step_ms = {"shmcoll": [2.0], "gloo": [3.0], "compute": [1.0]}
-    one = {"model": "m", "bucket_mib": 4, "step_ms": step_ms, "wrong": 0}
-    over_gloo, over_compute = parts.ddp_rows(one, ())
+    over_gloo, over_compute, nobody = parts.ddp_rows(STEP, ())
     assert (over_gloo.values, over_compute.values) == ((1.5,), (2.0,))
+    assert (nobody.metric, nobody.values) == ("over compute limit", (1.75,))
     assert (over_gloo.size_bytes, over_gloo.kind) == (4 << 20, "m")
 
 
@@ -499,6 +506,7 @@ def test_every_limit_is_something_that_parts_measure() -> None:
             {"results": [{**one, "backends": {"shmcoll": cell, "gloo": cell}}]}, (), bare
         ),
         *parts.copy_rows(COPIES, (), bare),
+        *parts.ddp_rows(STEP, ()),
     ]
     wanted = {goal.limit for goal in table.GOALS if goal.limit}
     assert wanted <= {row.metric for row in rows}
