@@ -28,7 +28,18 @@
 #define ROUNDS     7
 #define LIMIT_S    300 /* of everything */
 
-enum call { BARRIER, BROADCAST, ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, CALLS };
+enum call {
+    BARRIER,
+    BROADCAST,
+    ALL_REDUCE,
+    REDUCE,
+    REDUCE_SCATTER,
+    ALL_GATHER,
+    ALL_TO_ALL,
+    PING,     /* between ranks 0 and 1: a message there, and one back */
+    SENDRECV, /* likewise, both at once */
+    CALLS
+};
 static const struct {
     const char *name;
     enum shc_op_kind kind;
@@ -37,9 +48,12 @@ static const struct {
     {"barrier", SHC_BARRIER, false, false},
     {"broadcast", SHC_BROADCAST, false, false},
     {"all_reduce", SHC_ALL_REDUCE, false, false},
+    {"reduce", SHC_REDUCE, false, false},
     {"reduce_scatter", SHC_REDUCE_SCATTER, false, true},
     {"all_gather", SHC_ALL_GATHER, true, false},
     {"all_to_all", SHC_ALL_TO_ALL, false, false},
+    {"ping", SHC_SEND, false, false},
+    {"sendrecv", SHC_SEND, false, false},
 };
 
 struct options {
@@ -119,8 +133,40 @@ static void pin(int rank, int cpus)
     (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
+static void demand(enum shc_status status)
+{
+    if (status != SHC_OK)
+        fail(shc_error_text());
+}
+
+static void pass(const struct rank *me, enum call call, size_t bytes)
+{
+    const int64_t all = (int64_t)(bytes / sizeof(float));
+    struct shc_tensor given = {.data = me->input, .ndim = 1, .sizes = &all};
+    struct shc_tensor got = {.data = me->output, .ndim = 1, .sizes = &all};
+    struct shc_op send = {.kind = SHC_SEND, .dtype = SHC_FLOAT32, .peer = 1 - me->rank};
+    struct shc_op receive = {.kind = SHC_RECV, .dtype = SHC_FLOAT32, .peer = 1 - me->rank};
+    struct shc_request *sent;
+    send.input = (struct shc_tensors){&given, 1};
+    receive.output = (struct shc_tensors){&got, 1};
+    if (call == PING) {
+        demand(shc_run(me->comm, me->rank == 0 ? &send : &receive));
+        demand(shc_run(me->comm, me->rank == 0 ? &receive : &send));
+    } else {
+        demand(shc_submit(me->comm, &send, NULL, &sent));
+        demand(shc_run(me->comm, &receive));
+        demand(shc_request_wait(sent, 0));
+        shc_request_release(sent);
+    }
+}
+
 static void run(const struct rank *me, enum call call, size_t bytes)
 {
+    if (call == PING || call == SENDRECV) {
+        if (me->rank < 2)
+            pass(me, call, bytes);
+        return;
+    }
     const int64_t all = (int64_t)(bytes / sizeof(float)), part = all / me->options->ranks;
     struct shc_tensor inputs[MOST_RANKS], outputs[MOST_RANKS];
     const uint32_t count = call == ALL_TO_ALL ? (uint32_t)me->options->ranks : 1;
@@ -137,10 +183,9 @@ static void run(const struct rank *me, enum call call, size_t bytes)
     struct shc_op op = {.kind = calls[call].kind, .dtype = SHC_FLOAT32, .redop = SHC_SUM};
     if (call != BARRIER) {
         op.input = (struct shc_tensors){in_place ? outputs : inputs, count};
-        op.output = (struct shc_tensors){outputs, count};
+        op.output = (struct shc_tensors){outputs, call == REDUCE && me->rank > 0 ? 0 : count};
     }
-    if (shc_run(me->comm, &op) != SHC_OK)
-        fail(shc_error_text());
+    demand(shc_run(me->comm, &op));
 }
 
 /* Rank r's element i is r + i % 5; a sum or a rank's own value comes out. */
@@ -153,11 +198,14 @@ static int is_wrong(struct rank *me, enum call call, size_t bytes)
         me->input[i] = me->output[i] = (float)(me->rank + (int)(i % 5));
     meet(me);
     run(me, call, bytes);
-    for (int e = 0; e < 2 && call != BARRIER; e++) {
+    const int knowing = call == REDUCE ? 1 : call == PING || call == SENDRECV ? 2 : n;
+    for (int e = 0; e < 2 && call != BARRIER && me->rank < knowing; e++) {
         const size_t at = ends[e], from = at / part;
         float want = (float)(n * (n - 1) / 2 + n * (int)(at % 5));
         if (call == REDUCE_SCATTER)
             want = (float)(n * (n - 1) / 2 + n * (int)((at + (size_t)me->rank * part) % 5));
+        else if (call == PING || call == SENDRECV)
+            want = (float)(1 - me->rank + (int)(at % 5));
         else if (call == BROADCAST)
             want = (float)(at % 5);
         else if (call == ALL_GATHER)
