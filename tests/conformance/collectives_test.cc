@@ -457,6 +457,27 @@ TEST(Tunings, SumsBySlicesChangeNoResult)
     }
 }
 
+// By slices through the small slots, through cells in few and in many chunks, and where there is no arena.
+TEST(Tunings, ReducesThatAreSpreadChangeNoResult)
+{
+    const std::string spread = "reduce.inline=0,reduce.sliced_from=0,reduce.sliced_from_crowded=0,"
+                               "reduce.spread_from=0,reduce.spread_from_crowded=0";
+    for (Mode mode : all_modes()) {
+        for (int world : {3, 4, 7}) {
+            for (const char *more :
+                 {"", ",reduce.small=0", ",reduce.small=0,chunk=4k,chunk_of_many=4k,depth=2"}) {
+                SCOPED_TRACE(more);
+                Options options = options_of({mode, world, true});
+                options.tuning = spread + more;
+                run_ranks(mode, world, every_operation, options);
+            }
+        }
+        Options options = options_of({mode, 4, false});
+        options.tuning = spread;
+        run_ranks(mode, 4, every_operation, options);
+    }
+}
+
 // Each with two or three ranks, in turns; one rank, or no arena, makes little use of it.
 TEST(Tunings, ChangeNoResult)
 {

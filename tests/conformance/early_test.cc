@@ -344,4 +344,29 @@ TEST(EarlyRoots, GiveTheRightResultWhateverTheyHaveBegun)
     run(5, "stream=never", call_this_and_that, all_modes().front());
 }
 
+const char *const kSpread = "stream=never,reduce.sliced_from=0,reduce.sliced_from_crowded=0,"
+                            "reduce.spread_from=0,reduce.spread_from_crowded=0";
+
+TEST(EarlyRoots, DoNotBeginWhereCellsOfASpreadReduceMayStillBeRead)
+{
+    run(4, kSpread, [](Rank &rank) {
+        scatter(rank, 1, 1.f);
+        for (int root : {0, 3}) {
+            reduce(rank, root, 1.f, kCount);
+            scatter_to_late_rank(rank, 0, 2.f, Early::kWaits);
+        }
+        barrier(rank);
+        scatter_to_late_rank(rank, 0, 3.f, Early::kBegins);
+    });
+}
+
+// Cells change hands otherwise in a reduce that is spread than in an all_reduce, and slots lie over them.
+TEST(EarlyRoots, GiveTheRightResultBesideReducesThatAreSpread)
+{
+    for (Mode mode : all_modes())
+        for (int world : {4, 5})
+            for (const char *more : {"", ",chunk=16k,chunk_of_many=16k,depth=2", ",depth=4"})
+                run(world, std::string(kSpread) + more, call_this_and_that, mode);
+}
+
 } // namespace

@@ -2,12 +2,13 @@
 /*
  * Exchange slots of a pair: the reader of a cell is its next writer, and no flag says so.
  *
- * Mirrors run_pipeline() and run_lockstep() of src/shm/coll/allreduce.c, and shc_swap_begin() and
- * shc_swap_run() of src/shm/coll/flow.c, with the cells of src/shm/proto/arena.h; docs/PROTOCOL.md,
- * section 6. Two ranks make OPS operations; the first to get there chooses each: one use (a swap of one
+ * Mirrors run_pipeline() and run_lockstep() of src/shm/coll/allreduce.c, run_root() and run_owner() of
+ * src/shm/coll/reduce.c, and shc_swap_begin() and shc_swap_run() of src/shm/coll/flow.c, with the cells of
+ * src/shm/proto/arena.h; docs/PROTOCOL.md, section 6. Two ranks make OPS operations; the first to get there chooses each: one use (a swap of one
  * chunk that was begun before the call line); longer swaps, begun or, as while there is no arena yet,
  * late; a swap that was begun with no bytes and is not run, as where no rank gives anything; out, work,
- * back for 1, DEPTH or DEPTH + 1 chunks, or in lockstep for 1 or 3; or a one-way flow, which no operation
+ * back for 1, DEPTH or DEPTH + 1 chunks, or in lockstep for 1 or 3; what a spread reduce's
+ * root, rank 1, and an owner do with their cells (two owners swap); or a one-way flow, which no operation
  * of the code has yet: there the giver waits for the reader's step of the slot's use before. Every read is
  * compared with what should be in the cell, so a store that comes too early shows, whether the last
  * content was read or not.
@@ -23,6 +24,10 @@
  * FAULT_work_unready   work(k) does not wait for the peer's out(k)
  * FAULT_back_unready   back(k) does not wait for the peer's work(k)
  * FAULT_lockstep_steps lockstep has the pipeline's numbers of steps
+ * FAULT_spread_swaps   an owner swaps its cells with the root as it does with other owners
+ * FAULT_spread_unready the root takes results without a look at the owner's work(k)
+ * FAULT_spread_unasked an owner works without a look at the root's out(k)
+ * FAULT_spread_early   the root gives one chunk more than there are slots before it takes
  * FAULT_swap_early     a swap gives one chunk more than there are slots before it reads
  * FAULT_swap_unready   a swap reads without a look at the peer's out(k)
  * FAULT_swap_unmet     a swap that was begun reads chunk 0 before the meeting
@@ -47,7 +52,7 @@
 #define GIVEN DEPTH
 #endif
 
-mtype = { UNKNOWN, ONE_USE, TWO_USES, LOCKSTEP, SWAPS, LATE_SWAPS, BEGUN_ONLY, ONE_WAY, SHOUT };
+mtype = { UNKNOWN, ONE_USE, TWO_USES, LOCKSTEP, SPREAD, SWAPS, LATE_SWAPS, BEGUN_ONLY, ONE_WAY, SHOUT };
 mtype kind[OPS + 1] = UNKNOWN;
 byte chunks[OPS + 1];
 
@@ -90,6 +95,7 @@ inline choose()
             :: kind[epoch] = ONE_USE
             :: kind[epoch] = TWO_USES
             :: kind[epoch] = LOCKSTEP
+            :: kind[epoch] = SPREAD
             :: kind[epoch] = SWAPS
             :: kind[epoch] = LATE_SWAPS
             :: kind[epoch] = BEGUN_ONLY
@@ -102,6 +108,8 @@ inline choose()
             :: kind[epoch] == TWO_USES -> chunks[epoch] = DEPTH + 1
             :: kind[epoch] == LOCKSTEP -> chunks[epoch] = 1
             :: kind[epoch] == LOCKSTEP -> chunks[epoch] = 3
+            :: kind[epoch] == SPREAD -> chunks[epoch] = 1
+            :: kind[epoch] == SPREAD -> chunks[epoch] = DEPTH + 1
             :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = 1
             :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = DEPTH + 1
             :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = 2 * DEPTH + 1
@@ -196,6 +204,71 @@ inline run_lockstep()
         take_back(turn)
     }
     turn = 0
+}
+
+/* An owner shows out(k) for the other owners; between it and the root only the root's cell is used. */
+inline spread_own()
+{
+    for (turn : 0 .. chunks[epoch]) {
+        if
+        :: turn < chunks[epoch] -> progress[0] = P(STEP_OUT(turn))
+        :: else
+        fi;
+        if
+        :: turn == 0 -> meet()
+        :: else ->
+#ifndef FAULT_spread_unasked
+            progress[1] >= P(STEP_OUT(turn - 1));
+#endif
+            assert(READ_CELL(turn - 1) == TAG(turn - 1, 1, 1));
+            READ_CELL(turn - 1) = TAG(turn - 1, 2, 0);
+#ifdef FAULT_spread_swaps
+            SWAP(turn - 1);
+#endif
+            progress[0] = P(STEP_WORK(turn - 1))
+        fi
+    }
+    turn = 0
+}
+
+#ifdef FAULT_spread_early
+#define SPREAD_AHEAD (DEPTH + 1)
+#else
+#define SPREAD_AHEAD DEPTH
+#endif
+
+inline spread_root()
+{
+    for (turn : 0 .. SPREAD_AHEAD - 1) {
+        if
+        :: turn < chunks[epoch] -> stage_out(turn)
+        :: else
+        fi;
+        if
+        :: turn == 0 -> meet()
+        :: else
+        fi
+    }
+    for (turn : 0 .. chunks[epoch] - 1) {
+#ifndef FAULT_spread_unready
+        progress[0] >= P(STEP_WORK(turn));
+#endif
+        assert(WRITE_CELL(turn) == TAG(turn, 2, 0));
+        if
+        :: turn + SPREAD_AHEAD < chunks[epoch] -> stage_out(turn + SPREAD_AHEAD)
+        :: else
+        fi
+    }
+    turn = 0
+}
+
+inline run_spread()
+{
+    enter();
+    if
+    :: me == 0 -> spread_own()
+    :: else -> spread_root()
+    fi
 }
 
 /* shc_swap_run(): chunk k + DEPTH goes into the cell that chunk k was read from. Begun: the call
@@ -296,6 +369,7 @@ proctype Rank(bit me)
         :: kind[epoch] == ONE_USE -> run_one_use()
         :: kind[epoch] == TWO_USES -> run_pipeline()
         :: kind[epoch] == LOCKSTEP -> run_lockstep()
+        :: kind[epoch] == SPREAD -> run_spread()
 #ifdef FAULT_begun_differs
         :: kind[epoch] == SWAPS -> run_swap(me)
 #else

@@ -50,7 +50,7 @@ def test_the_variable_holds_unless_a_group_has_its_own(tmp_path: Path) -> None:
         for options in (None, {"tuning": "turn=8k"}, shmcoll.Options(tuning="depth=4")):
             groups.append(dist.new_group(pg_options=options))
         seen = [tuning_of(group) for group in groups]
-        assert all(len(tuning) == 40 for tuning in seen)
+        assert all(len(tuning) == 44 for tuning in seen)
         for group in groups:
             assert total(group, 100_000, rank.rank) == [1.0]
         return [(t["turn"], t["depth"], t["stream"]) for t in seen]
@@ -61,6 +61,10 @@ def test_the_variable_holds_unless_a_group_has_its_own(tmp_path: Path) -> None:
 
 
 SLICED = "all_reduce.inline=0,all_reduce.sliced_from={0},all_reduce.sliced_from_crowded={0}"
+SPREAD = (
+    "reduce.inline=0,reduce.sliced_from={0},reduce.sliced_from_crowded={0},"
+    "reduce.spread_from={0},reduce.spread_from_crowded={0}"
+)
 SUMS: list[tuple[torch.dtype, Any]] = [
     (torch.float32, dist.ReduceOp.SUM),
     (torch.float32, dist._make_nccl_premul_sum(0.3)),
@@ -72,20 +76,30 @@ SUMS: list[tuple[torch.dtype, Any]] = [
 ]
 
 
+def two_groups(settings: str) -> list[Any]:
+    """With that limit of 0, and never."""
+    return [
+        dist.new_group(pg_options=shmcoll.Options(tuning=settings.format(value)))
+        for value in ("0", "never")
+    ]
+
+
+def of_rank(op: Any, rank: int) -> Any:
+    """A factor of each rank's own."""
+    plain = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN)
+    return op if op in plain else dist._make_nccl_premul_sum(0.3 + rank)
+
+
 def test_sums_by_slices_have_the_bits_of_whole_ones() -> None:
     """Of all layouts, and with a factor of each rank's own."""
 
     def body(rank: Rank) -> int:
         rank.init()
-        sliced, whole = [
-            dist.new_group(pg_options=shmcoll.Options(tuning=SLICED.format(value)))
-            for value in ("0", "never")
-        ]
+        groups = two_groups(SLICED)
         torch.manual_seed(rank.rank)
         different = 0
         for dtype, op in SUMS:
-            if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT):
-                op = op if op == dist.ReduceOp.MIN else dist._make_nccl_premul_sum(0.3 + rank.rank)
+            op = of_rank(op, rank.rank)
             for count in (1, 3, 65, 500):
                 given = (torch.randn(2 * count, dtype=torch.float64) * 10).to(dtype)
                 for make in (
@@ -94,7 +108,7 @@ def test_sums_by_slices_have_the_bits_of_whole_ones() -> None:
                     lambda t: [t[: count // 2].clone(), t[count:].clone()],
                 ):
                     one, two = make(given), make(given)
-                    for tensors, group in ((one, sliced), (two, whole)):
+                    for tensors, group in zip((one, two), groups):
                         if len(tensors) == 1:
                             dist.all_reduce(tensors[0], op=op, group=group)
                         else:
@@ -104,6 +118,30 @@ def test_sums_by_slices_have_the_bits_of_whole_ones() -> None:
         return different
 
     assert run(3, body) == [0] * 3
+
+
+def test_reduces_that_are_spread_have_the_bits_of_others() -> None:
+    """Over small slots and cells, to each root, which alone has a result."""
+
+    def body(rank: Rank) -> int:
+        rank.init()
+        groups = two_groups(SPREAD)
+        torch.manual_seed(rank.rank)
+        different = 0
+        for dtype, op in SUMS:
+            op = of_rank(op, rank.rank)
+            for root, count in enumerate((3, 500, 20_000, 200_001)):
+                given = (torch.randn(2 * count, dtype=torch.float64) * 10).to(dtype)
+                for make in (lambda t: t[:count].clone(), lambda t: t.clone()[::2]):
+                    results = [make(given), make(given)]
+                    for tensor, group in zip(results, groups):
+                        dist.reduce(tensor, root, op=op, group=group)
+                    different += not torch.equal(*results)
+                    if rank.rank != root:
+                        different += not torch.equal(results[0], make(given))
+        return different
+
+    assert run(4, body) == [0] * 4
 
 
 @needs_split_group

@@ -114,7 +114,7 @@ TEST(Tuning, LongOutputsPassACacheThatDoesNotHoldThem)
 TEST(Tuning, EveryKeyIsReadAndShownAndLeavesTheOthersAlone)
 {
     const auto preset = shown(preset_here());
-    EXPECT_EQ(preset.size(), 40u);
+    EXPECT_EQ(preset.size(), 44u);
     for (const auto &[key, value] : preset) {
         std::string other = key.find(".inline") != std::string::npos ? "7"
                             : key.find("depth") != std::string::npos ? "2"
@@ -255,12 +255,33 @@ TEST(Tuning, SumsOfManyRanksAreSlicedFromALimitOn)
     EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 8192, 4), SHC_ALGO_SLICED);
     EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 8193, 4), SHC_ALGO_STAGED);
     EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 4096, 2), SHC_ALGO_SMALL);
-    EXPECT_EQ(shc_select(&t, SHC_REDUCE, 8192, 4), SHC_ALGO_SMALL);
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE_SCATTER, 8192, 4), SHC_ALGO_SMALL);
     t.crowded = true;
     EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 8192, 64), SHC_ALGO_SMALL);
     t = read_good("all_reduce.sliced_from_crowded=0");
     t.crowded = true;
     EXPECT_EQ(shc_select(&t, SHC_ALL_REDUCE, 41, 3), SHC_ALGO_SLICED);
+}
+
+// What the root need not move counts.
+TEST(Tuning, ReducesOfManyRanksAreSpreadFromALimitOn)
+{
+    shc_tuning t = read_good("reduce.sliced_from=9k,reduce.spread_from=9k");
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE, 6143, 4), SHC_ALGO_SMALL);
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE, 6144, 4), SHC_ALGO_SLICED);
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE, 9215, 4), SHC_ALGO_STAGED);
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE, 9216, 4), SHC_ALGO_SPREAD);
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE, 8200, 5), SHC_ALGO_SPREAD);
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE, size_t{1} << 40, 3), SHC_ALGO_STAGED);
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE, size_t{1} << 40, 2), SHC_ALGO_STAGED);
+    EXPECT_EQ(shc_select(&t, SHC_BROADCAST, 9216, 4), SHC_ALGO_STAGED);
+    t.crowded = true;
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE, 9216, 4), SHC_ALGO_STAGED);
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE, 8192, 4), SHC_ALGO_SMALL);
+    t = read_good("reduce.sliced_from_crowded=0,reduce.spread_from_crowded=0");
+    t.crowded = true;
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE, 41, 3), SHC_ALGO_SLICED);
+    EXPECT_EQ(shc_select(&t, SHC_REDUCE, 8193, 4), SHC_ALGO_SPREAD);
 }
 
 TEST(Tuning, ATurnIsAsLongAsItsKeysSay)

@@ -55,6 +55,8 @@ TUNABLES = (
     Tunable("all_gather.small_of_two", "all_gather", _SMALL, "512 2k 8k", "up to", _TWO),
     Tunable("all_reduce.small", "all_reduce", "512 2k 8k", "256 1k 4k", "up to", _NOT_TWO),
     Tunable("all_reduce.sliced_from", "all_reduce", "512 2k 8k", "1k 2k 8k never", "", _NOT_TWO),
+    Tunable("reduce.sliced_from", "reduce", "512 2k 8k", "4k 32k never", "", _NOT_TWO),
+    Tunable("reduce.spread_from", "reduce", "16k 64k 256k 1m", "16k 128k never", "", _NOT_TWO),
     Tunable("all_gather.small", "all_gather", "512 2k 8k", "256 1k 4k", "up to", _NOT_TWO),
     Tunable("turn", "all_reduce", _LARGE, "16k 32k 128k", "", _TWO),
     Tunable("long_turn_from", "all_reduce", "2m 4m 8m 16m", "2m 8m never", "from", _TWO),

@@ -7,18 +7,10 @@
  *                       and reduces behind the meeting
  *   small    <= 8 KiB, two ranks: <= 4 KiB; in the small slots of this epoch's parity; everybody
  *                       reduces all
- *   sliced   <= 8 KiB, more ranks, if there is a CPU for each: all inputs in the small slots, each rank
- *                       reduces its slice of all and puts the result into its own slot (below)
+ *   sliced   <= 8 KiB, more ranks, if there is a CPU for each: in the small slots, each rank reduces its
+ *                       slice for all (sliced.c)
  *   staged              two phases per chunk, in the same lines (below)
  *   no arena            through small slots as shout slots; everybody reduces all: the same bits
- *
- * Sliced. Rank r alone reads slice r, of whole lines, of all small slots of this epoch, so that slice of
- * its own slot is free for what becomes of it:
- *
- *   store my input into my slot, call line, meeting, reduce my slice, step 1, take the others' slices
- *
- * Cost per rank: stores S and S/p, loads 2S (1 - 1/p), where everybody who reduces all loads S (p - 1), and
- * the same lines at the same time; one flag more.
  *
  * Staged. A chunk has one slice per rank; rank r owns slice r and alone reduces it. For chunk k,
  * in exchange slot k mod depth of every pair:
@@ -78,20 +70,6 @@ static uint64_t step_work(const struct flow *flow, uint64_t k)
     return flow->lockstep ? shc_plan_lockstep_work(k) : shc_plan_step_work(k);
 }
 
-static char *write_cell(const struct flow *flow, int peer, uint64_t k)
-{
-    const struct shc_task *task = flow->task;
-    return shc_exchange_write_cell(task->arena, task->seat->rank, peer, task->seat->world_size,
-                                   slot_of(flow, k));
-}
-
-static char *read_cell(const struct flow *flow, int peer, uint64_t k)
-{
-    const struct shc_task *task = flow->task;
-    return shc_exchange_read_cell(task->arena, task->seat->rank, peer, task->seat->world_size,
-                                  slot_of(flow, k));
-}
-
 static void stage_out(struct flow *flow, uint64_t k)
 {
     struct shc_task *task = flow->task;
@@ -99,7 +77,8 @@ static void stage_out(struct flow *flow, uint64_t k)
     for (int turn = 1; turn < task->seat->world_size; turn++) {
         const int peer = shc_seat_peer(task->seat, turn);
         struct shc_span slice = slice_of(flow, k, peer);
-        shc_task_read(task, slice.offset, write_cell(flow, peer, k), slice.bytes);
+        shc_task_read(task, slice.offset, shc_task_write_cell(task, peer, slot_of(flow, k)),
+                      slice.bytes);
     }
     shc_progress_publish(task->seat, task->wait.epoch, step_out(flow, k));
 }
@@ -117,7 +96,7 @@ static enum shc_status work(struct flow *flow, uint64_t k)
         if (peer == me) {
             src[me] = shc_task_own(task, slice);
         } else {
-            src[peer] = dst[cells++] = read_cell(flow, peer, k);
+            src[peer] = dst[cells++] = shc_task_read_cell(task, peer, slot_of(flow, k));
             shc_exchange_swap(task->arena, peer, slot_of(flow, k));
         }
     }
@@ -144,7 +123,8 @@ static enum shc_status take_back(struct flow *flow, uint64_t k)
     for (int turn = 1; turn < task->seat->world_size; turn++) {
         const int peer = back_from(task, turn);
         SHC_TRY(shc_progress_wait(&task->wait, peer, step_work(flow, k)));
-        shc_task_trade(task, read_cell(flow, peer, k), slice_of(flow, k, peer),
+        shc_task_trade(task, shc_task_read_cell(task, peer, slot_of(flow, k)),
+                       slice_of(flow, k, peer),
                        slice_of(flow, next, peer)); /* empty behind the last chunk */
         shc_exchange_swap(task->arena, peer, slot_of(flow, k));
     }
@@ -243,36 +223,6 @@ static enum shc_status run_one_use(struct shc_task *task)
     return shc_swap_run(&swap);
 }
 
-/* ---- sliced ---- */
-
-static struct shc_span small_slice(const struct shc_task *task, int rank)
-{
-    return shc_plan_slice((struct shc_span){0, task->in.bytes}, task->seat->world_size, rank);
-}
-
-static char *small_slot(const struct shc_task *task, int rank)
-{
-    return shc_seat_small_slot(task->seat, rank, task->wait.epoch);
-}
-
-static enum shc_status run_sliced(struct shc_task *task)
-{
-    const int me = task->seat->rank;
-    const struct shc_span own = small_slice(task, me);
-    SHC_TRY(shc_task_reduce_round(task, false, own.offset, own));
-    shc_buf_read(&task->out, own.offset, small_slot(task, me) + own.offset, own.bytes);
-    shc_progress_publish(task->seat, task->wait.epoch, 1);
-    for (int turn = 1; turn < task->seat->world_size; turn++) {
-        const int peer = shc_seat_peer(task->seat, turn);
-        const struct shc_span slice = small_slice(task, peer);
-        if (slice.bytes == 0)
-            continue;
-        SHC_TRY(shc_progress_wait(&task->wait, peer, 1));
-        shc_buf_write(&task->out, slice.offset, small_slot(task, peer) + slice.offset, slice.bytes);
-    }
-    return SHC_OK;
-}
-
 enum shc_status shc_allreduce_run(struct shc_task *task)
 {
     const struct shc_span all = {0, task->in.bytes};
@@ -286,7 +236,7 @@ enum shc_status shc_allreduce_run(struct shc_task *task)
     case SHC_ALGO_SMALL:
         return shc_task_reduce_round(task, false, 0, all);
     case SHC_ALGO_SLICED:
-        return run_sliced(task);
+        return shc_task_run_sliced(task);
     case SHC_ALGO_ONE_USE:
         return run_one_use(task);
     default:

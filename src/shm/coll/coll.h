@@ -182,23 +182,30 @@ SHC_INLINE void shc_task_enter_reducing(struct shc_task *task, size_t inline_byt
 
 void shc_task_read_factors(struct shc_task *task, double *factors);
 
+/* Reduces so many bytes of each of src[0..world_size-1] into dst[0..dst_count-1]. */
+SHC_INLINE void shc_task_reduce_into(struct shc_task *task, const void *const *src, size_t bytes,
+                                     void *const *dst, int dst_count)
+{
+    /* (What can be reduced has 1, 2, 4, 8 or 16 bytes, and a division takes its time.) */
+    const struct shc_reduce_args args = {
+        .src = src,
+        .dst = dst,
+        .src_count = task->seat->world_size,
+        .dst_count = dst_count,
+        .count = bytes >> __builtin_ctz(task->call.elem_bytes),
+        .factors = task->call.redop == SHC_PREMUL_SUM ? task->factors : NULL,
+    };
+    shc_task_reduce(task, &args);
+}
+
 /* Reduces src[0..world_size-1] into that piece of the output, and into dst[0..more-1] beside it;
  * dst has room for one more. Uses the first half of the scratch. */
 SHC_INLINE void shc_task_reduce_to(struct shc_task *task, const void *const *src,
                                    struct shc_span where, void **dst, int more)
 {
-    /* (What can be reduced has 1, 2, 4, 8 or 16 bytes, and a division takes its time.) */
     void *direct = shc_buf_direct(&task->out, where.offset, where.bytes);
     dst[more] = direct ? direct : task->scratch;
-    const struct shc_reduce_args args = {
-        .src = src,
-        .dst = dst,
-        .src_count = task->seat->world_size,
-        .dst_count = more + 1,
-        .count = where.bytes >> __builtin_ctz(task->call.elem_bytes),
-        .factors = task->call.redop == SHC_PREMUL_SUM ? task->factors : NULL,
-    };
-    shc_task_reduce(task, &args);
+    shc_task_reduce_into(task, src, where.bytes, dst, more + 1);
     if (!direct)
         shc_buf_write(&task->out, where.offset, task->scratch, where.bytes);
 }
@@ -222,6 +229,23 @@ SHC_NODISCARD enum shc_status shc_task_reduce_round(struct shc_task *task, bool 
  * its meeting. */
 struct shc_shout shc_task_reduce_shout(struct shc_task *task, int taker);
 SHC_NODISCARD enum shc_status shc_task_run_reduce_shout(struct shc_shout *shout);
+
+/* The cells of the present use of an exchange slot by this rank and a peer: the one that it stores to, and
+ * the one that it reads. */
+SHC_INLINE char *shc_task_write_cell(const struct shc_task *task, int peer, uint32_t slot)
+{
+    return shc_exchange_write_cell(task->arena, task->seat->rank, peer, task->seat->world_size,
+                                   slot);
+}
+
+SHC_INLINE char *shc_task_read_cell(const struct shc_task *task, int peer, uint32_t slot)
+{
+    return shc_exchange_read_cell(task->arena, task->seat->rank, peer, task->seat->world_size,
+                                  slot);
+}
+
+/* An all_reduce, or a reduce, of more than two ranks over the small slots in two steps (sliced.c). */
+SHC_NODISCARD enum shc_status shc_task_run_sliced(struct shc_task *task);
 
 /* That piece of this rank's own input, as a source of a reduction. Uses the second half of the
  * scratch. */

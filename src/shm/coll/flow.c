@@ -380,8 +380,7 @@ static void fill_cells(const struct shc_swap *swap, uint64_t k)
         if (peer == me)
             continue;
         struct shc_span piece = swap->given(task, peer, k);
-        char *cell = shc_exchange_write_cell(task->arena, me, peer, world, slot);
-        shc_task_read(task, piece.offset, cell, piece.bytes);
+        shc_task_read(task, piece.offset, shc_task_write_cell(task, peer, slot), piece.bytes);
     }
 }
 
@@ -431,7 +430,7 @@ static enum shc_status take_cells(const struct shc_swap *swap, uint64_t k)
     for (int turn = 1; turn < world; turn++) {
         const int peer = shc_seat_peer(task->seat, turn);
         SHC_TRY(wait_given(swap, peer, k));
-        cells[peer] = shc_exchange_read_cell(task->arena, me, peer, world, slot);
+        cells[peer] = shc_task_read_cell(task, peer, slot);
         shc_exchange_swap(task->arena, peer, slot);
     }
     swap->take(task, k, cells);
@@ -443,13 +442,13 @@ static enum shc_status take_cells(const struct shc_swap *swap, uint64_t k)
 static enum shc_status trade_cells(const struct shc_swap *swap, uint64_t k)
 {
     struct shc_task *task = swap->task;
-    const int me = task->seat->rank, world = task->seat->world_size;
+    const int world = task->seat->world_size;
     const uint32_t depth = task->arena->geometry.depth, slot = (uint32_t)(k % depth);
     for (int turn = 1; turn < world; turn++) {
         const int peer = shc_seat_peer(task->seat, turn);
         SHC_TRY(wait_given(swap, peer, k));
-        shc_task_trade(task, shc_exchange_read_cell(task->arena, me, peer, world, slot),
-                       swap->got(task, peer, k), swap->given(task, peer, k + depth));
+        shc_task_trade(task, shc_task_read_cell(task, peer, slot), swap->got(task, peer, k),
+                       swap->given(task, peer, k + depth));
         shc_exchange_swap(task->arena, peer, slot);
     }
     if (k + depth < swap->chunk_count) {
@@ -463,12 +462,11 @@ static enum shc_status trade_cells(const struct shc_swap *swap, uint64_t k)
 static enum shc_status trade_one(const struct shc_swap *swap)
 {
     struct shc_task *task = swap->task;
-    const int me = task->seat->rank, world = task->seat->world_size;
+    const int world = task->seat->world_size;
     for (int turn = 1; turn < world; turn++) {
         const int peer = shc_seat_peer(task->seat, turn);
         const struct shc_span got = swap->got(task, peer, 0);
-        shc_task_write(task, got.offset, shc_exchange_read_cell(task->arena, me, peer, world, 0),
-                       got.bytes);
+        shc_task_write(task, got.offset, shc_task_read_cell(task, peer, 0), got.bytes);
         shc_exchange_swap(task->arena, peer, 0);
     }
     return SHC_OK;

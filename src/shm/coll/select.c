@@ -23,6 +23,10 @@ static const struct shc_tuning preset = {
     },
     .sliced_bytes         = 3 << 10,
     .sliced_bytes_crowded = SIZE_MAX,
+    .spread_bytes         = 48 << 10,
+    .spread_bytes_crowded = 1 << 20,
+    .sliced_reduce_bytes  = 13 << 10,
+    .sliced_reduce_bytes_crowded = SIZE_MAX,
     /* A turn ends soon, so that the next one finds its lines in the nearest cache. In lockstep it does so
      * anyway, and long turns have fewer flags. */
     .turn_bytes       = 64 << 10,
@@ -67,9 +71,22 @@ struct shc_tuning shc_tuning_preset(unsigned amd_family, size_t cache_bytes)
 static bool slices(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                    int world_size)
 {
-    const size_t least = tuning->crowded ? tuning->sliced_bytes_crowded : tuning->sliced_bytes;
-    const size_t p = (size_t)world_size;
-    return kind == SHC_ALL_REDUCE && p > 2 && bytes * (p - 1) * (p - 2) / p >= least;
+    const size_t p = (size_t)world_size, less = bytes * (p - 1) * (p - 2) / p;
+    if (p < 3)
+        return false;
+    if (kind == SHC_REDUCE)
+        return less >= (tuning->crowded ? tuning->sliced_reduce_bytes_crowded
+                                        : tuning->sliced_reduce_bytes);
+    return kind == SHC_ALL_REDUCE &&
+           less >= (tuning->crowded ? tuning->sliced_bytes_crowded : tuning->sliced_bytes);
+}
+
+/* A root that reduces all reads (p - 1) S; else it stores S, and reads the results where that was. */
+static bool spreads(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
+                    int world_size)
+{
+    const size_t least = tuning->crowded ? tuning->spread_bytes_crowded : tuning->spread_bytes;
+    return kind == SHC_REDUCE && world_size > 3 && bytes * (size_t)(world_size - 3) >= least;
 }
 
 enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
@@ -82,7 +99,9 @@ enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind 
         return SHC_ALGO_INLINE;
     if (bytes <= (world_size == 2 ? forms->small_bytes_of_two : forms->small_bytes))
         return slices(tuning, kind, bytes, world_size) ? SHC_ALGO_SLICED : SHC_ALGO_SMALL;
-    return world_size == 2 && bytes <= forms->one_use_bytes ? SHC_ALGO_ONE_USE : SHC_ALGO_STAGED;
+    if (world_size == 2 && bytes <= forms->one_use_bytes)
+        return SHC_ALGO_ONE_USE;
+    return spreads(tuning, kind, bytes, world_size) ? SHC_ALGO_SPREAD : SHC_ALGO_STAGED;
 }
 
 size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,

@@ -17,6 +17,7 @@ enum shc_algorithm {
     SHC_ALGO_SLICED,  /* two over the small slots: each rank reduces its slice for all */
     SHC_ALGO_ONE_USE, /* one use of an exchange slot per pair (two ranks) */
     SHC_ALGO_STAGED,  /* chunks through the arena */
+    SHC_ALGO_SPREAD,  /* likewise; of a reduce the ranks that have no output do the work */
 };
 
 /* How many bytes each form of an operation carries at most; the first that carries them is chosen. */
@@ -40,8 +41,11 @@ struct shc_tuning {
     struct shc_forms forms[SHC_OP_KIND_COUNT];
     bool
         crowded; /* on all ranks: there are more of them than CPUs, each wait is a context switch */
-    /* More ranks than two: an all_reduce is sliced where each rank reads so many bytes less then. */
+    /* More ranks than two: an all_reduce is sliced where each rank, a reduce where its root moves so many
+     * bytes less then; and a reduce is spread likewise. */
     size_t sliced_bytes, sliced_bytes_crowded;
+    size_t sliced_reduce_bytes, sliced_reduce_bytes_crowded;
+    size_t spread_bytes, spread_bytes_crowded;
     size_t turn_bytes;        /* of a cell that a turn of two ranks uses at most */
     size_t long_turn_bytes;   /* an all_reduce of so many and more uses the whole cell */
     size_t lockstep_bytes;    /* one of two ranks of so many and more: shc_select_lockstep() */
