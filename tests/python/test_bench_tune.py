@@ -30,7 +30,7 @@ PRESETS = {
     "all_gather.small_of_two": 4096.0,
     "all_reduce.small": 8192.0,
     "all_reduce.sliced_from": 3072.0,
-    "reduce.sliced_from": 13312.0,
+    "reduce.sliced_from": 20480.0,
     "reduce.spread_from": 49152.0,
     "all_gather.small": 8192.0,
     "turn": 65536.0,

@@ -21,11 +21,11 @@ static const struct shc_tuning preset = {
         [SHC_ALL_REDUCE]     = {REDUCES, SLOT, 4 << 10, 32 << 10},
         [SHC_ALL_TO_ALL]     = {0,       0,    4 << 10, 0}, /* of a block */
     },
-    .sliced_bytes         = 3 << 10,
-    .sliced_bytes_crowded = SIZE_MAX,
-    .spread_bytes         = 48 << 10,
-    .spread_bytes_crowded = 1 << 20,
-    .sliced_reduce_bytes  = 13 << 10,
+    .sliced_bytes                = 3 << 10,
+    .sliced_bytes_crowded        = SIZE_MAX,
+    .spread_bytes                = 48 << 10,
+    .spread_bytes_crowded        = 1 << 20,
+    .sliced_reduce_bytes         = 20 << 10,
     .sliced_reduce_bytes_crowded = SIZE_MAX,
     /* A turn ends soon, so that the next one finds its lines in the nearest cache. In lockstep it does so
      * anyway, and long turns have fewer flags. */
