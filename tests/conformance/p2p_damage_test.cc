@@ -158,16 +158,17 @@ void receive_line(Rank &rank, shc_status want, unsigned char byte)
 }
 
 // Rank 0 posts lines of which one is damaged (none at all: nullptr), and rank 1 finds that.
-void expect_found(std::initializer_list<const Damage *> lines)
+void expect_found(std::initializer_list<const Damage *> lines, int world = 2)
 {
     for (Mode mode : all_modes())
-        run_ranks(mode, 2, [&](Rank &rank) {
+        run_ranks(mode, world, [&](Rank &rank) {
             if (rank.rank == 1) {
                 receive_line(rank, SHC_ERR_ABORTED, 0xee);
                 return;
             }
             for (const Damage *damage : lines)
-                post_line(rank, damage && damage->by_shuttle, damage);
+                if (rank.rank == 0)
+                    post_line(rank, damage && damage->by_shuttle, damage);
             shc_op op = op_of(SHC_BARRIER);
             EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_ABORTED) << error_text();
         });
@@ -184,6 +185,13 @@ TEST_P(DamagedLines, FailTheGroupAndTouchNothing)
 
 INSTANTIATE_TEST_SUITE_P(All, DamagedLines, testing::ValuesIn(kDamages),
                          [](const auto &tested) { return std::string(tested.param.name); });
+
+TEST(DamagedLines, OfShortShuttlesFailTheGroupAndTouchNothing)
+{
+    const Damage damage = {
+        "", [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_OURS, 2048 + 1); }, true};
+    expect_found({&damage}, 8); // ranks, whose shuttles are 2 KiB
+}
 
 // What comes behind a message that nobody has asked for, and whose rest is to come.
 void post_open_line(shc_line_shm &line)

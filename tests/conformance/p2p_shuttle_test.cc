@@ -162,16 +162,43 @@ TEST(Shuttles, OfEachPairAreItsOwn)
         });
 }
 
+// A message that is too long for one goes through lines and windows, the next one that is not does not.
+TEST(Shuttles, OfManyRanksAreShort)
+{
+    for (const auto &[world, bytes] : {std::pair{4, 16384u}, {5, 4096u}, {8, 2048u}, {16, 512u}}) {
+        run_ranks(Mode::kOwnMapping, world, [&](Rank &rank) {
+            const shc_mail_geometry &mail = rank.comm->seat.mail;
+            EXPECT_EQ(static_cast<int>(mail.shuttles), world);
+            EXPECT_EQ(mail.shuttle_bytes, bytes);
+            const shc_pairs &pairs = rank.comm->p2p.pairs;
+            const char *mailbox =
+                rank.comm->seat.segment.base + shc_seat_mail_offset(&rank.comm->seat, rank.rank);
+            for (int other = 0; other < world; other++) // as many as there are, side by side
+                EXPECT_EQ(shc_window(&pairs, rank.rank, other, SHC_SHUTTLE_OURS) + bytes,
+                          mailbox + mail.total_bytes - (world - 1 - other) * bytes);
+            const int peer = rank.rank ^ 1;
+            if (peer >= world)
+                return;
+            const shc_pair &pair = pairs.pairs[peer];
+            const size_t counts[] = {8, bytes, 89, bytes - 1};
+            for (int turn = 0; turn < 16; turn++)
+                back_and_forth(rank, peer, turn, counts[turn % 4]);
+            EXPECT_EQ(pair.turns_out, 0u);
+            for (int turn = 16; turn < 32; turn++)
+                back_and_forth(rank, peer, turn, counts[turn % 4] + bytes);
+            EXPECT_GE(pair.turns_out, 16u);
+        });
+    }
+}
+
 TEST(Shuttles, AreNotMissedWhereThereAreNone)
 {
-    for (int world : {SHC_SHUTTLE_RANKS, SHC_SHUTTLE_RANKS + 1})
-        run_ranks(Mode::kOwnMapping, world, [&](Rank &rank) {
-            EXPECT_EQ(static_cast<int>(rank.comm->seat.mail.shuttles),
-                      world > SHC_SHUTTLE_RANKS ? 0 : world);
-            const int peer = rank.rank ^ 1;
-            for (int turn = 0; turn < 20 && peer < world; turn++)
-                back_and_forth(rank, peer, turn, turn % 2 ? 89 : 16384);
-        });
+    const int world = SHC_SHUTTLE_RANKS + 1;
+    run_ranks(Mode::kOwnMapping, world, [&](Rank &rank) {
+        EXPECT_EQ(rank.comm->seat.mail.shuttles, 0u);
+        for (int turn = 0; turn < 20 && rank.rank < 2; turn++)
+            back_and_forth(rank, 1 - rank.rank, turn, turn % 2 ? 89 : 16384);
+    });
 }
 
 // The reply lies in the memory that the message came in, whatever its size: that is what a shuttle is for.

@@ -59,7 +59,7 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
         begin_mailboxes(mailboxes, seats, pairs,
                         {kLines, offsetof(Mailbox, lines), offsetof(Mailbox, shuttle_lines),
                          offsetof(Mailbox, windows), offsetof(Mailbox, bulk), kRanks,
-                         sizeof(Mailbox)});
+                         SHC_WINDOW_BYTES, sizeof(Mailbox)});
     }
 
     void after()
@@ -73,7 +73,7 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
     {
         int name = message % 2 == 1 && in_turn ? shc_ferry_lend(mine, peer) : -1;
         if (name < 0)
-            name = shc_shuttle_lend(mine, peer, sizeof(shc_line_shm));
+            name = shc_shuttle_lend(mine, peer, sizeof(shc_word));
         return name < 0 && in_turn ? shc_window_lend(mine, peer, true) : name;
     }
 

@@ -63,8 +63,8 @@ static inline bool may_be_open(const struct shc_p2p *p2p, int peer, const struct
 static inline bool is_sound(const struct shc_p2p *p2p, int peer, uint32_t shuttle,
                             const struct shc_line_shm *line)
 {
-    const size_t room =
-        line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : shc_window_bytes(line->window);
+    const size_t room = line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES
+                                                      : shc_window_bytes(&p2p->pairs, line->window);
     return is_there(p2p, peer, shuttle, line) && line->piece <= room &&
            (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
            (line->kind != SHC_LINE_RTS || is_beginning(line)) &&
@@ -319,9 +319,11 @@ static inline bool is_first(const struct shc_p2p *p2p, int peer)
 
 /* Are its bytes in the line, or in the shuttle whose line it is, and is it the whole message that the receive
  * wants? Each of its fields is looked at once, and found to be what this rank knows by itself. */
-static inline bool is_plain(struct shc_pair_found found, const struct shc_message *m)
+static inline bool is_plain(const struct shc_p2p *p2p, struct shc_pair_found found,
+                            const struct shc_message *m)
 {
-    const size_t room = found.shuttle == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : SHC_WINDOW_BYTES;
+    const size_t room =
+        found.shuttle == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : p2p->comm->seat.mail.shuttle_bytes;
     return is_whole(found.line, m) && found.line->window == found.shuttle &&
            found.line->piece == m->shape.bytes && m->shape.bytes <= room;
 }
@@ -352,7 +354,7 @@ static SHC_NOINLINE bool receive_window(struct shc_p2p *p2p, struct shc_message 
 static inline bool receive_line(struct shc_p2p *p2p, struct shc_message *m,
                                 struct shc_pair_found found)
 {
-    if (SHC_LIKELY(is_plain(found, m))) {
+    if (SHC_LIKELY(is_plain(p2p, found, m))) {
         shc_buf_write(&m->buf, 0, plain_piece(p2p, found, m), m->shape.bytes);
         if (found.shuttle != SHC_NO_WINDOW)
             shc_shuttle_keep(&p2p->pairs, m->peer, found.shuttle);

@@ -142,7 +142,7 @@ static inline enum sending send_whole(struct shc_p2p *p2p, struct shc_message *m
 {
     struct shc_pairs *pairs = &p2p->pairs;
     const size_t bytes = m->shape.bytes;
-    int window = bytes <= SHC_WINDOW_BYTES ? shc_shuttle_lend(pairs, m->peer, bytes) : -1;
+    int window = shc_shuttle_lend(pairs, m->peer, bytes);
     m->way = SHC_WAY_PLAIN;
     if (window < 0) {
         if (!shc_pair_draft(pairs, m->peer))

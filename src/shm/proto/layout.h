@@ -33,10 +33,10 @@
  *              0   struct shc_bell_shm                    flag: exchanges by anyone
  *            128   struct shc_ack_shm [world]             of what rank s has sent here
  *            ...   struct shc_line_shm [world][lines]     to rank r
- *            ...   struct shc_line_shm [world]            of shuttles; W: who holds the shuttle
+ *            ...   struct shc_line_shm [world]            of shuttles, likewise; W: who holds the shuttle
  *       a page     windows [8]                            reserved by the rank when it needs them
  *   behind them    shuttles [world]                       with them; W: who holds it, of two ranks;
- *                                                         none in a world of more than 4
+ *                                                         none in a world of more than 32
  *   behind them    bulk windows [48]                      reserved by the rank when it needs them; none
  *                                                         in a world of more than 2
  *   behind them    a ferry                                with them; W: who holds it
@@ -182,7 +182,7 @@ struct shc_offer_shm {
 #define SHC_LINE_DATA_BYTES 88
 #define SHC_WINDOWS         8
 #define SHC_WINDOW_BYTES    16384
-#define SHC_SHUTTLE_RANKS   4  /* a larger world has no shuttles: too much memory */
+#define SHC_SHUTTLE_RANKS   32 /* a larger world has no shuttles: too much memory */
 #define SHC_SHUTTLE_OURS    8  /* what a line calls the shuttle in its sender's mailbox */
 #define SHC_SHUTTLE_THEIRS  9  /* in its receiver's */
 #define SHC_BULK_RANKS      2  /* a larger world has no bulk windows, and no ferries */

@@ -11,7 +11,18 @@
 #define MAX_LINES   8u
 #define TWO_LINES   16u /* two ranks, whose chunks need no windows, so that these are never all out */
 
+/* Of up to 4 ranks a shuttle is as long as a window; of more, all of a group's take so many bytes at most. */
+#define LONG_SHUTTLE_RANKS 4
+#define SHORT_SHUTTLES     ((size_t)128 << 10)
+
 #define BULK_TOTAL ((size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES + SHC_FERRY_BYTES)
+
+/* With the shuttles; whole pages. */
+static size_t windows_bytes(const struct shc_mail_geometry *mail)
+{
+    return SHC_WINDOWS * SHC_WINDOW_BYTES +
+           shc_align_up(mail->shuttles * (size_t)mail->shuttle_bytes, SHC_PAGE_BYTES);
+}
 
 struct shc_mail_geometry shc_mail_plan(int world_size)
 {
@@ -24,10 +35,12 @@ struct shc_mail_geometry shc_mail_plan(int world_size)
     mail.shuttle_lines_offset =
         mail.lines_offset + world * mail.lines * sizeof(struct shc_line_shm);
     mail.shuttles = world_size <= SHC_SHUTTLE_RANKS ? (uint32_t)world_size : 0;
+    mail.shuttle_bytes = SHC_WINDOW_BYTES;
+    while (world > LONG_SHUTTLE_RANKS && world * world * mail.shuttle_bytes > SHORT_SHUTTLES)
+        mail.shuttle_bytes /= 2;
     mail.windows_offset = shc_align_up(
         mail.shuttle_lines_offset + mail.shuttles * sizeof(struct shc_line_shm), SHC_PAGE_BYTES);
-    mail.total_bytes =
-        mail.windows_offset + (size_t)(SHC_WINDOWS + mail.shuttles) * SHC_WINDOW_BYTES;
+    mail.total_bytes = mail.windows_offset + windows_bytes(&mail);
     if (world_size <= SHC_BULK_RANKS) {
         mail.bulk_offset = mail.total_bytes;
         mail.total_bytes += BULK_TOTAL;
@@ -105,7 +118,7 @@ bool shc_pairs_have_windows(struct shc_pairs *pairs)
     pairs->tried = true;
     pairs->usable = !shc_os_can_populate() ||
                     shc_os_populate(shc_window(pairs, pairs->seat->rank, pairs->seat->rank, 0),
-                                    (size_t)(SHC_WINDOWS + mail->shuttles) * SHC_WINDOW_BYTES) == 0;
+                                    windows_bytes(mail)) == 0;
     return pairs->usable;
 }
 

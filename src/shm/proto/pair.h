@@ -156,12 +156,12 @@ SHC_INLINE void shc_hold_keep(struct shc_hold *hold, uint8_t which)
 bool shc_pairs_have_windows(struct shc_pairs *pairs);
 
 /* A shuttle: the next message to the peer, of so many bytes, is put there and into its line, which names it. -1:
- * none is here; or it finds room in a line, and this rank sent more in a row than there are shuttles, before
+ * none is here, or they are too short; or it finds room in a line, and this rank sent more in a row than there are shuttles, before
  * the peer last answered: lines that lie side by side are faster than one now and then that does not. */
 SHC_INLINE int shc_shuttle_lend(struct shc_pairs *pairs, int peer, size_t bytes)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    if (pair->shuttles.where[SHC_OURS] == SHC_NOWHERE ||
+    if (bytes > pairs->seat->mail.shuttle_bytes || pair->shuttles.where[SHC_OURS] == SHC_NOWHERE ||
         (bytes <= SHC_LINE_DATA_BYTES && pair->last_run > 2))
         return -1;
     const int which =
@@ -379,17 +379,21 @@ SHC_INLINE char *shc_window(const struct shc_pairs *pairs, int sender, int recei
         return mailbox + seat->mail.bulk_offset + (size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES;
     if (name >= SHC_BULK_NAME)
         return mailbox + seat->mail.bulk_offset + (size_t)(name - SHC_BULK_NAME) * SHC_BULK_BYTES;
-    const size_t index =
-        name < SHC_WINDOWS ? name : (size_t)(SHC_WINDOWS + (owner == sender ? receiver : sender));
-    return mailbox + seat->mail.windows_offset + index * SHC_WINDOW_BYTES;
+    char *const windows = mailbox + seat->mail.windows_offset;
+    if (name < SHC_WINDOWS)
+        return windows + name * (size_t)SHC_WINDOW_BYTES;
+    const size_t other = (size_t)(owner == sender ? receiver : sender);
+    return windows + SHC_WINDOWS * SHC_WINDOW_BYTES + other * seat->mail.shuttle_bytes;
 }
 
 /* How much of it there is; of bulk windows, with all those behind it. */
-SHC_INLINE size_t shc_window_bytes(uint32_t name)
+SHC_INLINE size_t shc_window_bytes(const struct shc_pairs *pairs, uint32_t name)
 {
     if (name >= SHC_BULK_NAME)
         return (size_t)(SHC_WINDOW_NAMES - name) * SHC_BULK_BYTES;
-    return shc_window_is_ferry(name) ? SHC_FERRY_BYTES : SHC_WINDOW_BYTES;
+    if (shc_window_is_ferry(name))
+        return SHC_FERRY_BYTES;
+    return shc_window_is_shuttle(name) ? pairs->seat->mail.shuttle_bytes : SHC_WINDOW_BYTES;
 }
 
 /* This rank has read the window that the peer lent to it, or those that held so many bytes, or none; the

@@ -38,7 +38,8 @@ struct shc_mail_geometry {
     size_t shuttle_lines_offset;
     size_t windows_offset;
     size_t bulk_offset; /* 0: there are none */
-    uint32_t shuttles;  /* one for each rank, or none: a line, and a window behind the others */
+    uint32_t shuttles;  /* one for each rank, or none: a line, and a place behind the windows */
+    size_t shuttle_bytes;
     size_t total_bytes;
 };
 

@@ -32,7 +32,7 @@ struct shc_bell_shm {
 #define SHC_NO_WINDOW      255
 
 #define SHC_LINE_OF_HIGHER     (UINT64_C(1) << 63)
-#define SHC_LINE_DATA_BYTES    sizeof(shc_word)
+#define SHC_LINE_DATA_BYTES    (sizeof(shc_word) - 1) // so that no message is short
 #define SHC_SHUTTLE_LINE_BYTES 0
 
 struct shc_line_shm {

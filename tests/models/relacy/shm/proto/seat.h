@@ -10,6 +10,7 @@ struct shc_mail_geometry {
     uint32_t lines;
     size_t lines_offset, shuttle_lines_offset, windows_offset, bulk_offset;
     uint32_t shuttles;
+    size_t shuttle_bytes;
     size_t total_bytes;
 };
 
