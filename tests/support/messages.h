@@ -59,11 +59,13 @@ using Comms = shc_comm *[2];
 // As if all ways to copy had been tried.
 inline void settle_paces(shc_p2p &p2p)
 {
-    for (shc_pace &pace : p2p.paces) {
-        pace.bytes = 3 * SHC_PACE_ROUND;
-        pace.best = 1;
-        for (double &took : pace.took)
-            took = 2;
+    for (int peer = 0; peer < p2p.comm->seat.world_size; peer++) {
+        for (shc_pace &pace : p2p.paces[peer]) {
+            pace.bytes = 3 * SHC_PACE_ROUND;
+            pace.best = 1;
+            for (double &took : pace.took)
+                took = 2;
+        }
     }
 }
 
@@ -80,21 +82,23 @@ inline void pass_in_turns(const Comms &comms, int passes)
         pass(comms[i % 2]);
 }
 
-// The body has the groups of both ranks, which have no agents: these might make passes, too.
+// The body has the groups of ranks 0 and 1, which have no agents: these might make passes, too. Others do
+// nothing.
 template <typename Body>
-void by_one_thread(Body body)
+void by_one_thread(Body body, int world = 2)
 {
     static Comms comms;
     static std::atomic<int> there, over;
     there = over = 0;
-    run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
-        comms[rank.rank] = rank.comm;
+    run_ranks(Mode::kOwnMapping, world, [&](Rank &rank) {
+        if (rank.rank < 2)
+            comms[rank.rank] = rank.comm;
         rank.comm->p2p.agent_started = true; // as if, so that nobody starts it
-        for (there++; there < 2;)
+        for (there++; there < world;)
             std::this_thread::yield();
         if (rank.rank == 0)
             body(comms);
-        for (over++; over < 2;)
+        for (over++; over < world;)
             std::this_thread::yield();
         rank.comm->p2p.agent_started = false;
     });

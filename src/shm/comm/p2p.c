@@ -299,21 +299,31 @@ void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request)
 
 /* ---- making one ---- */
 
+static void free_peers(struct shc_p2p *p2p)
+{
+    free(p2p->paces);
+    free(p2p->peers);
+    p2p->paces = NULL;
+    p2p->peers = NULL;
+}
+
 enum shc_status shc_p2p_init(struct shc_p2p *p2p, struct shc_comm *comm)
 {
+    const size_t world = (size_t)comm->seat.world_size;
     p2p->comm = comm;
-    p2p->peers = calloc((size_t)comm->seat.world_size, sizeof *p2p->peers);
-    if (!p2p->peers)
-        return shc_fail(SHC_ERR_NOMEM, "no memory for %d peers", comm->seat.world_size);
-    shc_biased_lock_init(&p2p->lock, SHC_BIAS_FIRST_PAY);
-    shc_paces_init(p2p->paces, SHC_WAYS, SHC_WAY_LINES);
-    enum shc_status st = shc_pairs_init(&p2p->pairs, &comm->seat);
-    if (st != SHC_OK) {
-        free(p2p->peers);
-        p2p->peers = NULL;
-        return st;
+    p2p->peers = calloc(world, sizeof *p2p->peers);
+    p2p->paces = calloc(world, sizeof *p2p->paces);
+    if (!p2p->peers || !p2p->paces) {
+        free_peers(p2p);
+        return shc_fail(SHC_ERR_NOMEM, "no memory for %zu peers", world);
     }
-    return SHC_OK;
+    for (size_t peer = 0; peer < world; peer++)
+        shc_paces_init(p2p->paces[peer], SHC_WAYS, SHC_WAY_LINES);
+    shc_biased_lock_init(&p2p->lock, SHC_BIAS_FIRST_PAY);
+    enum shc_status st = shc_pairs_init(&p2p->pairs, &comm->seat);
+    if (st != SHC_OK)
+        free_peers(p2p);
+    return st;
 }
 
 void shc_p2p_fini(struct shc_p2p *p2p)
@@ -326,5 +336,5 @@ void shc_p2p_fini(struct shc_p2p *p2p)
         }
     }
     shc_pairs_fini(&p2p->pairs);
-    free(p2p->peers);
+    free_peers(p2p);
 }

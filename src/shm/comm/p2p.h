@@ -80,9 +80,10 @@ struct shc_p2p {
     struct shc_biased_lock lock; /* guards what follows, and this rank's mailbox */
     struct shc_pairs pairs;
     struct shc_p2p_peer *peers; /* [world_size] */
+    /* [world_size]: of what goes through windows to that rank, but for short messages. */
+    struct shc_pace (*paces)[SHC_PACES];
     struct shc_queue posted_any;
     struct shc_kept_message sent, received; /* at once */
-    struct shc_pace paces[SHC_PACES];       /* of what goes through bulk windows */
     uint64_t posts, arrivals;               /* counters that order receives, and strays */
     int first_peer;                         /* whose lines are read first in the next pass */
     int crowded;   /* so many receives at once do not look for their line under the lock */

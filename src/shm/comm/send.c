@@ -56,7 +56,7 @@ static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, str
     name_piece(line, window, bytes, way);
     if (window >= 0 && way == SHC_WAY_PAST)
         shc_buf_stream(&m->buf, m->moved, to, bytes);
-    else if (window >= SHC_FERRY_OURS && way == SHC_WAY_LINES)
+    else if (window >= 0 && way == SHC_WAY_LINES)
         shc_buf_read_lines(&m->buf, m->moved, to, bytes);
     else if (bytes > 0)
         shc_buf_read(&m->buf, m->moved, to, bytes);
@@ -83,13 +83,9 @@ static size_t chunk_room(const struct shc_message *m, int window)
 static void choose_way(struct shc_p2p *p2p, struct shc_message *m)
 {
     const bool streams = shc_select_streams(&p2p->comm->tuning, m->shape.bytes);
-    const bool bulk = shc_window_has_bulk(&p2p->pairs, m->peer);
-    struct shc_pace *pace = shc_pace_for(p2p->paces, m->shape.bytes);
-    m->pace = bulk && streams ? pace : NULL;
-    if (!bulk)
-        m->way = streams ? SHC_WAY_PAST : SHC_WAY_PLAIN;
-    else
-        m->way = !streams && pace->way == SHC_WAY_PAST ? SHC_WAY_LINES : pace->way;
+    struct shc_pace *pace = shc_pace_for(p2p->paces[m->peer], m->shape.bytes);
+    m->pace = streams ? pace : NULL;
+    m->way = !streams && pace->way == SHC_WAY_PAST ? SHC_WAY_LINES : pace->way;
 }
 
 /* Does the peer still read what it was lent? Then it keeps nobody waiting to fill more before that is
@@ -162,7 +158,8 @@ static inline enum sending send_whole(struct shc_p2p *p2p, struct shc_message *m
  * copy are tried. */
 static bool may_send_long_head(struct shc_p2p *p2p, const struct shc_message *m)
 {
-    if (!m->pace || shc_pace_tries(m->pace) || m->shape.bytes <= SHC_BULK_BYTES)
+    if (!m->pace || shc_pace_tries(m->pace) || m->shape.bytes <= SHC_BULK_BYTES ||
+        !shc_window_has_bulk(&p2p->pairs, m->peer))
         return false;
     const struct shc_request *request = p2p->peers[m->peer].sends.first;
     for (; request && request->message.state != SHC_MESSAGE_QUEUED; request = request->next)
@@ -229,9 +226,23 @@ static int lend_for_head(struct shc_p2p *p2p, struct shc_message *m, size_t *roo
 _Static_assert((uint64_t)SHC_BULK_WINDOWS *SHC_BULK_BYTES <= SHC_PACE_ROUND,
                "a round goes through all bulk windows");
 
+/* A message that passes another one of the peer is not timed where it cannot go by ferry: it takes as long as this
+ * rank reads that one. */
+static void time_no_passing(struct shc_p2p *p2p, struct shc_message *m)
+{
+    const struct shc_p2p_peer *to = &p2p->peers[m->peer];
+    if (!m->pace || (!to->incoming.first && !to->posted.first) ||
+        shc_window_has_bulk(&p2p->pairs, m->peer))
+        return;
+    if (shc_pace_tries(m->pace))
+        m->way = SHC_WAY_LINES;
+    m->pace = NULL;
+}
+
 static void begin_stream(struct shc_p2p *p2p, struct shc_message *m)
 {
     choose_way(p2p, m);
+    time_no_passing(p2p, m);
     m->waits_for_reader = m->pace && shc_pace_tries(m->pace);
     m->head_bytes = m->moved;
     m->chunk_bytes = shc_select_piece(&p2p->comm->tuning, m->shape.bytes - m->moved, SHC_BULK_BYTES,
@@ -243,7 +254,7 @@ static void begin_stream(struct shc_p2p *p2p, struct shc_message *m)
 /* Its bytes have left. False: it is to be timed until they are read, and that is to come. */
 static bool end_stream(struct shc_p2p *p2p, struct shc_message *m)
 {
-    if (m->waits_for_reader && !shc_window_bulk_was_read(&p2p->pairs, m->peer, m->bulk_lent))
+    if (m->waits_for_reader && !shc_window_chunks_were_read(&p2p->pairs, m->peer, m->bulk_lent))
         return false;
     if (m->pace)
         shc_pace_note(m->pace, m->shape.bytes - m->head_bytes, shc_clock_ns() - m->streams_ns);

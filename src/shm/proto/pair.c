@@ -289,6 +289,13 @@ bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t 
     return bulk_out(pairs, peer) <= pairs->pairs[peer].bulk_lent - lent;
 }
 
+bool shc_window_chunks_were_read(struct shc_pairs *pairs, int peer, uint32_t lent)
+{
+    if (pairs->pairs[peer].lent > 0)
+        reclaim(pairs);
+    return pairs->pairs[peer].lent == 0 && shc_window_bulk_was_read(pairs, peer, lent);
+}
+
 /* A window of the eight; `eager`: not if so many are eager ones already. */
 static int lend_window(struct shc_pairs *pairs, int peer, bool eager, uint32_t most)
 {

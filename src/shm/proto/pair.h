@@ -350,6 +350,9 @@ SHC_INLINE uint32_t shc_window_bulk_lent(const struct shc_pairs *pairs, int peer
 }
 bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t lent);
 
+/* And all other windows that carried chunks to it? */
+bool shc_window_chunks_were_read(struct shc_pairs *pairs, int peer, uint32_t lent);
+
 /* The ferry that came last of those that this rank holds: the next line to the peer names it. -1: it
  * holds none, or none but its own, which there is no memory for. */
 int shc_ferry_lend(struct shc_pairs *pairs, int peer);

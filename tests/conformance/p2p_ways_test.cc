@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Which way messages are copied through the windows of more ranks than two, which have no bulk windows.
+#include "tests/support/messages.h"
+
+#include <gtest/gtest.h>
+#include <vector>
+
+extern "C" {
+#include "shm/comm/comm.h"
+#include "shm/comm/request.h"
+}
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+const size_t kBytes = 64 << 10; // through a part of the windows
+const size_t kClass = 0;        // of paces
+
+std::vector<unsigned char> content(int tag)
+{
+    std::vector<unsigned char> bytes(kBytes);
+    for (size_t i = 0; i < kBytes; i++)
+        bytes[i] = static_cast<unsigned char>(i / 1000 + i * 3 + static_cast<size_t>(tag) * 31);
+    return bytes;
+}
+
+// Is the message over for its sender although nobody has read its rest?
+bool ends_unread(const Comms &comms, int tag)
+{
+    ByteMessage sent(SHC_SEND, 1, tag, content(tag));
+    ByteMessage got(SHC_RECV, 0, tag, std::vector<unsigned char>(kBytes, 0xee));
+    sent.start(comms[0]); // the header goes out,
+    got.start(comms[1]);  // and the word that asks for the rest
+    for (int i = 0; i < 5; i++)
+        pass(comms[0]);
+    const bool ended = sent.done();
+    EXPECT_FALSE(got.done());
+    for (int i = 0; i < 4; i++)
+        pass_in_turns(comms, 2);
+    EXPECT_TRUE(sent.done());
+    EXPECT_TRUE(got.done());
+    EXPECT_TRUE(got.bytes == content(tag));
+    return ended;
+}
+
+TEST(Ways, AreTriedWithMessagesThatEndWhenTheyHaveBeenRead)
+{
+    by_one_thread(
+        [](const Comms &comms) {
+            const shc_pace &pace = comms[0]->p2p.paces[1][kClass];
+            EXPECT_FALSE(ends_unread(comms, 1));
+            EXPECT_GT(pace.bytes, kBytes / 2);
+            EXPECT_EQ(pace.notes, 1u);
+            settle_paces(comms[0]->p2p);
+            EXPECT_TRUE(ends_unread(comms, 2));
+        },
+        3);
+}
+
+// Some ranks may share a cache, and others not.
+TEST(Ways, AreChosenForEachPeer)
+{
+    by_one_thread(
+        [](const Comms &comms) {
+            ends_unread(comms, 1);
+            EXPECT_GT(comms[0]->p2p.paces[1][kClass].bytes, 0u);
+            EXPECT_EQ(comms[0]->p2p.paces[2][kClass].bytes, 0u);
+            EXPECT_EQ(comms[1]->p2p.paces[0][kClass].bytes, 0u);
+        },
+        3);
+}
+
+// Whoever reads a message meanwhile is slow to store another one, in whatever way.
+TEST(Ways, AreNotTriedWithMessagesThatPassOneAnother)
+{
+    by_one_thread(
+        [](const Comms &comms) {
+            ByteMessage other(SHC_RECV, 1, 7, std::vector<unsigned char>(kBytes, 0xee));
+            other.start(comms[0]);
+            const shc_pace &pace = comms[0]->p2p.paces[1][kClass];
+            EXPECT_TRUE(ends_unread(comms, 1));
+            EXPECT_EQ(pace.notes, 0u);
+            ByteMessage back(SHC_SEND, 0, 7, content(7));
+            back.start(comms[1]);
+            pass_in_turns(comms, 6);
+            EXPECT_TRUE(other.done());
+            EXPECT_TRUE(other.bytes == content(7));
+            EXPECT_EQ(comms[1]->p2p.paces[0][kClass].notes, 1u);
+        },
+        3);
+}
+
+// Each of them brings what was sent.
+TEST(Ways, AllBringTheBytes)
+{
+    by_one_thread(
+        [](const Comms &comms) {
+            shc_pace &pace = comms[0]->p2p.paces[1][kClass];
+            settle_paces(comms[0]->p2p);
+            for (int way = 0; way < SHC_WAYS; way++) {
+                pace.way = static_cast<shc_way>(way);
+                EXPECT_TRUE(ends_unread(comms, way));
+                EXPECT_EQ(pace.way, static_cast<shc_way>(way));
+            }
+        },
+        3);
+}
+
+} // namespace
