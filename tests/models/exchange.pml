@@ -4,13 +4,13 @@
  *
  * Mirrors run_pipeline() and run_lockstep() of src/shm/coll/allreduce.c, run_root() and run_owner() of
  * src/shm/coll/reduce.c, and shc_swap_begin() and shc_swap_run() of src/shm/coll/flow.c, with the cells of
- * src/shm/proto/arena.h; docs/PROTOCOL.md, section 6. Two ranks make OPS operations; the first to get there chooses each: one use (a swap of one
- * chunk that was begun before the call line); longer swaps, begun or, as while there is no arena yet,
- * late; a swap that was begun with no bytes and is not run, as where no rank gives anything; out, work,
- * back for 1, DEPTH or DEPTH + 1 chunks, or in lockstep for 1 or 3; what a spread reduce's
- * root, rank 1, and an owner do with their cells (two owners swap); or a one-way flow, which no operation
- * of the code has yet: there the giver waits for the reader's step of the slot's use before. Every read is
- * compared with what should be in the cell, so a store that comes too early shows, whether the last
+ * src/shm/proto/arena.h; docs/PROTOCOL.md, section 6. Two ranks make OPS operations; the first to get there
+ * chooses each: one use (a swap of one chunk that was begun before the call line); longer swaps, begun or,
+ * as while there is no arena yet, late; a swap that was begun with no bytes and is not run, as where no rank
+ * gives anything; out, work, back for 1, DEPTH or DEPTH + 1 chunks, or in lockstep for 1 or 3; a reduce that
+ * is spread, for 1 or DEPTH + 1, whose root is either of them, or a third rank; or a one-way flow, which no
+ * operation of the code has yet: there the giver waits for the reader's step of the slot's use before. Every
+ * read is compared with what should be in the cell, so a store that comes too early shows, whether the last
  * content was read or not.
  *
  * Or rank 0 shouts: behind the meeting it fills a shout slot, which lies over both cells of the last
@@ -52,7 +52,9 @@
 #define GIVEN DEPTH
 #endif
 
-mtype = { UNKNOWN, ONE_USE, TWO_USES, LOCKSTEP, SPREAD, SWAPS, LATE_SWAPS, BEGUN_ONLY, ONE_WAY, SHOUT };
+mtype = { UNKNOWN, ONE_USE, TWO_USES, LOCKSTEP, SPREAD_1, SPREAD_0, OWNERS, SWAPS, LATE_SWAPS, BEGUN_ONLY,
+          ONE_WAY, SHOUT };
+#define IS_SPREAD (kind[epoch] == SPREAD_0 || kind[epoch] == SPREAD_1) /* the rank that is the root */
 mtype kind[OPS + 1] = UNKNOWN;
 byte chunks[OPS + 1];
 
@@ -95,7 +97,9 @@ inline choose()
             :: kind[epoch] = ONE_USE
             :: kind[epoch] = TWO_USES
             :: kind[epoch] = LOCKSTEP
-            :: kind[epoch] = SPREAD
+            :: kind[epoch] = SPREAD_1
+            :: kind[epoch] = SPREAD_0
+            :: kind[epoch] = OWNERS
             :: kind[epoch] = SWAPS
             :: kind[epoch] = LATE_SWAPS
             :: kind[epoch] = BEGUN_ONLY
@@ -108,8 +112,8 @@ inline choose()
             :: kind[epoch] == TWO_USES -> chunks[epoch] = DEPTH + 1
             :: kind[epoch] == LOCKSTEP -> chunks[epoch] = 1
             :: kind[epoch] == LOCKSTEP -> chunks[epoch] = 3
-            :: kind[epoch] == SPREAD -> chunks[epoch] = 1
-            :: kind[epoch] == SPREAD -> chunks[epoch] = DEPTH + 1
+            :: IS_SPREAD || kind[epoch] == OWNERS -> chunks[epoch] = 1
+            :: IS_SPREAD || kind[epoch] == OWNERS -> chunks[epoch] = DEPTH + 1
             :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = 1
             :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = DEPTH + 1
             :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = 2 * DEPTH + 1
@@ -211,21 +215,21 @@ inline spread_own()
 {
     for (turn : 0 .. chunks[epoch]) {
         if
-        :: turn < chunks[epoch] -> progress[0] = P(STEP_OUT(turn))
+        :: turn < chunks[epoch] -> progress[me] = P(STEP_OUT(turn))
         :: else
         fi;
         if
         :: turn == 0 -> meet()
         :: else ->
 #ifndef FAULT_spread_unasked
-            progress[1] >= P(STEP_OUT(turn - 1));
+            progress[PEER] >= P(STEP_OUT(turn - 1));
 #endif
-            assert(READ_CELL(turn - 1) == TAG(turn - 1, 1, 1));
-            READ_CELL(turn - 1) = TAG(turn - 1, 2, 0);
+            assert(READ_CELL(turn - 1) == TAG(turn - 1, 1, PEER));
+            READ_CELL(turn - 1) = TAG(turn - 1, 2, me);
 #ifdef FAULT_spread_swaps
             SWAP(turn - 1);
 #endif
-            progress[0] = P(STEP_WORK(turn - 1))
+            progress[me] = P(STEP_WORK(turn - 1))
         fi
     }
     turn = 0
@@ -251,12 +255,33 @@ inline spread_root()
     }
     for (turn : 0 .. chunks[epoch] - 1) {
 #ifndef FAULT_spread_unready
-        progress[0] >= P(STEP_WORK(turn));
+        progress[PEER] >= P(STEP_WORK(turn));
 #endif
-        assert(WRITE_CELL(turn) == TAG(turn, 2, 0));
+        assert(WRITE_CELL(turn) == TAG(turn, 2, PEER));
         if
         :: turn + SPREAD_AHEAD < chunks[epoch] -> stage_out(turn + SPREAD_AHEAD)
         :: else
+        fi
+    }
+    turn = 0
+}
+
+/* Two of the owners: a use for each chunk, and the next one is on its way. */
+inline run_owners()
+{
+    enter();
+    for (turn : 0 .. chunks[epoch]) {
+        if
+        :: turn < chunks[epoch] -> stage_out(turn)
+        :: else
+        fi;
+        if
+        :: turn == 0 -> meet()
+        :: else ->
+            progress[PEER] >= P(STEP_OUT(turn - 1));
+            assert(READ_CELL(turn - 1) == TAG(turn - 1, 1, PEER));
+            SWAP(turn - 1);
+            progress[me] = P(STEP_WORK(turn - 1))
         fi
     }
     turn = 0
@@ -266,7 +291,7 @@ inline run_spread()
 {
     enter();
     if
-    :: me == 0 -> spread_own()
+    :: me == (kind[epoch] == SPREAD_0) -> spread_own()
     :: else -> spread_root()
     fi
 }
@@ -369,7 +394,8 @@ proctype Rank(bit me)
         :: kind[epoch] == ONE_USE -> run_one_use()
         :: kind[epoch] == TWO_USES -> run_pipeline()
         :: kind[epoch] == LOCKSTEP -> run_lockstep()
-        :: kind[epoch] == SPREAD -> run_spread()
+        :: IS_SPREAD -> run_spread()
+        :: kind[epoch] == OWNERS -> run_owners()
 #ifdef FAULT_begun_differs
         :: kind[epoch] == SWAPS -> run_swap(me)
 #else

@@ -41,8 +41,8 @@ struct shc_tuning {
     struct shc_forms forms[SHC_OP_KIND_COUNT];
     bool
         crowded; /* on all ranks: there are more of them than CPUs, each wait is a context switch */
-    /* More ranks than two: an all_reduce is sliced where each rank, a reduce where its root moves so many
-     * bytes less then; and a reduce is spread likewise. */
+    /* More ranks than two: an all_reduce is sliced where each rank reads so many bytes less then, a reduce
+     * where its root does; of more than three it is spread where its root moves so many less. */
     size_t sliced_bytes, sliced_bytes_crowded;
     size_t sliced_reduce_bytes, sliced_reduce_bytes_crowded;
     size_t spread_bytes, spread_bytes_crowded;

@@ -14,7 +14,9 @@
  * stores into the cell it has just read, whose lines are in its cache already, and which the peer
  * is done with by construction. So a use needs no flag beyond the peer's step that was waited for
  * to read, provided every use is two-way: both sides wait for each other's store of use m before
- * they store for use m+1. All operations here are (empty slices take part too).
+ * they store for use m+1. All operations here are (empty slices take part too), but for the root and an
+ * owner of a spread reduce, who swap nothing: the owner stores its result where the root's input was, and
+ * the root reads it, and stores there next.
  *
  * Shout slots, per rank: one writer, all others read. Refilled when all readers show progress past
  * their read. An operation begins behind the slots of the last one, so that all are used in turn: a
