@@ -83,7 +83,7 @@ uint64_t told(Rank &rank, int tag, uint64_t mine)
 size_t some_bytes(std::mt19937 &random, int world)
 {
     static const size_t counts[] = {0, 8, 88, 89, 100, 1000, 5000, 16383, 16384, 16385, 40000};
-    static const size_t large[] = {131072, 131073, 200001, 400000};
+    static const size_t large[] = {131072, 131073, 200001, 400000, 524289, 700000};
     if (world == 2 && random() % 16 == 0)
         return large[random() % (sizeof large / sizeof large[0])];
     return counts[random() % (sizeof counts / sizeof counts[0])];
@@ -773,7 +773,7 @@ TEST(Ferries, CarryMessagesOfAnySize)
         run_ranks(mode, 2, [](Rank &rank) {
             std::mt19937 random(3); // the same on both ranks
             for (int turn = 0; turn < 30 && !testing::Test::HasFatalFailure(); turn++) {
-                const size_t lower = random() % 600000, upper = random() % 600000;
+                const size_t lower = random() % 1200000, upper = random() % 1200000;
                 pass_one_another(rank, turn, lower, upper);
             }
         });
@@ -865,7 +865,7 @@ TEST(Ferries, LeaveTensorsInPiecesToOtherWindows)
 // A message that does not fit is dropped, and the ferry that it came by is its receiver's.
 TEST(Ferries, AreHeldByWhoDropsTheMessage)
 {
-    for (size_t bytes : {100000, 300000}) // whole, and its head
+    for (size_t bytes : {100000, 600000}) // whole, and its head
         run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
             const int peer = 1 - rank.rank;
             if (rank.rank == 0) {
@@ -935,7 +935,7 @@ TEST(Ferries, LetMessagesPassOneAnotherInAnyOrder)
                 for (int tag = 0, count = 1 + static_cast<int>(both() % 5); tag < count; tag++)
                     messages.push_back(
                         std::make_unique<Message>(sender == rank.rank ? SHC_SEND : SHC_RECV, sender,
-                                                  peer, tag, both() % 500000));
+                                                  peer, tag, both() % 900000));
             std::shuffle(messages.begin(), messages.end(), own);
             for (auto &message : messages)
                 message->start(rank);

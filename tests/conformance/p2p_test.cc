@@ -228,7 +228,7 @@ TEST_P(Messages, AtOnceOvertakeNothingOnTheWay)
 {
     run([](Rank &rank) {
         if (rank.rank == 0) {
-            Handle large = isend(rank, 1, 0, 90000); // waits for its receive
+            Handle large = isend(rank, 1, 0, 290000); // waits for its receive
             send_number(rank, 1, 0, 1);
             send_number(rank, 1, 7, 2); // put aside, as tag 0 is taken before
             send_number(rank, 1, 0, 3);
@@ -239,7 +239,7 @@ TEST_P(Messages, AtOnceOvertakeNothingOnTheWay)
             return;
         }
         if (rank.rank == 1) {
-            expect_content(irecv(rank, 0, 0, 90000), 0, 0);
+            expect_content(irecv(rank, 0, 0, 290000), 0, 0);
             EXPECT_EQ(receive_number(rank, 0, 0), 1);
             EXPECT_EQ(receive_number(rank, 0, 0), 3);
         }
@@ -424,12 +424,12 @@ TEST_P(Messages, OfAnotherSizeOrTypeAreDroppedAndTheGroupGoesOn)
     run([](Rank &rank) {
         if (rank.rank > 1)
             return;
-        for (size_t count : {10, 3000, 50000}) { // in a line, in a window, announced
+        for (size_t count : {10, 3000, 300000}) { // in a line, in a window, announced
             if (rank.rank == 0) {
                 Handle out = isend(rank, 1, 2, count);
                 shc_status status = wait(out);
                 EXPECT_TRUE(status == SHC_OK || status == SHC_ERR_MISMATCH) << error_text();
-                if (count == 50000) {
+                if (count == 300000) {
                     EXPECT_EQ(status, SHC_ERR_MISMATCH);
                 }
                 EXPECT_EQ(wait(isend(rank, 1, 2, count)), SHC_OK) << error_text();
@@ -516,7 +516,7 @@ TEST_P(Messages, ThatNobodyTakesKeepNobodyElseWaiting)
 TEST_P(Messages, GiveTheWindowsOfTheirHeadsBack)
 {
     run([](Rank &rank) {
-        const size_t whole = 3000, longer = GetParam().windows ? 70000 : 20000;
+        const size_t whole = 3000, longer = 300000;
         const int rounds = GetParam().windows ? 24 : 6;
         for (int round = 0; round < rounds && rank.rank < 2; round++) {
             const bool fits = round % 3 > 0;
@@ -552,7 +552,7 @@ TEST_P(Messages, GiveTheWindowsOfTheirHeadsBack)
 TEST_P(Messages, LetOthersPassThatWereAskedForFirst)
 {
     run([](Rank &rank) {
-        const size_t counts[] = {100000, 30001, 50000}; // the second one is wanted last
+        const size_t counts[] = {300000, 30001, 270000}; // the second one is wanted last
         const int rounds = GetParam().windows ? 40 : 4;
         for (int round = 0; round < rounds && rank.rank < 2; round++) {
             std::vector<Handle> messages;
@@ -715,7 +715,7 @@ TEST_P(Messages, ASendThatTimesOutNamesTheReceiveAndFailsTheGroup)
 {
     run([](Rank &rank) {
         if (rank.rank == 0) {
-            Handle out = describe(SHC_SEND, 1, 9, content(0, 9, 50000));
+            Handle out = describe(SHC_SEND, 1, 9, content(0, 9, 300000));
             out->op.timeout_ns = 50 * SHC_NS_PER_MS;
             EXPECT_EQ(shc_run(rank.comm, &out->op), SHC_ERR_TIMEOUT);
             std::string text = error_text();
