@@ -107,6 +107,47 @@ const Damage kDamages[] = {
          line.bytes = 2 * kBytes;
      },
      true},
+    {"AheadInItsLine",
+     [](shc_line_shm &line) {
+         of_kind(line, SHC_LINE_AHEAD);
+         line.piece = kBytes / 2;
+     }},
+    {"AheadInAWindow",
+     [](shc_line_shm &line) {
+         in_window(line, 0, kBytes / 2);
+         of_kind(line, SHC_LINE_AHEAD);
+         line.bytes = kBytes;
+     }},
+    {"AheadThatIsAll",
+     [](shc_line_shm &line) {
+         in_window(line, SHC_FERRY_OURS, kBytes);
+         of_kind(line, SHC_LINE_AHEAD);
+     }},
+    {"AheadOfPartsOfElements",
+     [](shc_line_shm &line) {
+         in_window(line, SHC_FERRY_OURS, kBytes / 2 + 1);
+         of_kind(line, SHC_LINE_AHEAD);
+         line.elem_bytes = 2;
+         line.bytes = kBytes;
+     }},
+    {"AheadInAFerryThatTheReaderHolds",
+     [](shc_line_shm &line) {
+         in_window(line, SHC_FERRY_THEIRS, kBytes / 2);
+         of_kind(line, SHC_LINE_AHEAD);
+         line.bytes = kBytes;
+     }},
+    {"MoreAheadThanAFerry",
+     [](shc_line_shm &line) {
+         in_window(line, SHC_FERRY_OURS, SHC_FERRY_BYTES + 1);
+         of_kind(line, SHC_LINE_AHEAD);
+         line.bytes = SHC_FERRY_BYTES + 2;
+     }},
+    {"AheadByShuttle",
+     [](shc_line_shm &line) {
+         of_kind(line, SHC_LINE_AHEAD);
+         line.piece = kBytes / 2;
+     },
+     true},
     {"AWordForNoMessage", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CTS); }},
     {"ARefusalOfNoMessage", [](shc_line_shm &line) { of_kind(line, SHC_LINE_REFUSE); }},
     {"AChunkOfNoMessage", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CHUNK); }},

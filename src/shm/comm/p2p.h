@@ -58,6 +58,14 @@ struct shc_open {
     struct shc_stray *stray; /* has them; NULL: its receive is of another type, and it is dropped */
 };
 
+/* Bytes that a receive which is posted has of a message whose EAGER line is to come. That takes no other receive's
+ * word for them, and no other message's. */
+struct shc_ahead {
+    uint64_t post;   /* the receive's */
+    uint32_t number; /* the message's */
+    uint32_t bytes;
+};
+
 struct shc_p2p_peer {
     struct shc_queue posted;   /* receives from it that have no message yet */
     struct shc_queue incoming; /* receives whose message is on its way */
@@ -85,9 +93,10 @@ struct shc_p2p {
     struct shc_queue posted_any;
     struct shc_kept_message sent, received; /* at once */
     uint64_t posts, arrivals;               /* counters that order receives, and strays */
-    int first_peer;                         /* whose lines are read first in the next pass */
-    int crowded;   /* so many receives at once do not look for their line under the lock */
-    bool finished; /* in this pass something ended */
+    struct shc_ahead ahead; /* of the other one of two ranks: more have no ferries */
+    int first_peer;         /* whose lines are read first in the next pass */
+    int crowded;            /* so many receives at once do not look for their line under the lock */
+    bool finished;          /* in this pass something ended */
     uint64_t judged_ns, asked_ns;
     uint32_t forgiven;
     /* The agent looks at these without the lock, too, or its naps would end a bias. */

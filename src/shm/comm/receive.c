@@ -68,6 +68,8 @@ static inline bool is_sound(const struct shc_p2p *p2p, int peer, uint32_t shuttl
     return is_there(p2p, peer, shuttle, line) && line->piece <= room &&
            (line->kind != SHC_LINE_EAGER || line->piece == line->bytes) &&
            (line->kind != SHC_LINE_RTS || is_beginning(line)) &&
+           (line->kind != SHC_LINE_AHEAD ||
+            (is_beginning(line) && shc_window_is_ferry(line->window))) &&
            (line->kind != SHC_LINE_OPEN || (is_beginning(line) && may_be_open(p2p, peer, line)));
 }
 
@@ -81,15 +83,35 @@ static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_s
 
 /* Copied on as it was copied there, unless it is too long for the caches. */
 static void write_piece(const struct shc_p2p *p2p, struct shc_message *m,
-                        const struct shc_line_shm *line, const char *piece)
+                        const struct shc_line_shm *line, const char *piece, size_t bytes)
 {
     if (m->buf.flat && shc_select_streams_out(&p2p->comm->tuning, m->shape.bytes, false))
-        shc_copy_stream(m->buf.flat + m->moved, piece, line->piece);
+        shc_copy_stream(m->buf.flat + m->moved, piece, bytes);
     else if (line->way == SHC_WAY_PLAIN)
-        shc_buf_write(&m->buf, m->moved, piece, line->piece);
+        shc_buf_write(&m->buf, m->moved, piece, bytes);
     else
-        shc_buf_write_lines(&m->buf, m->moved, piece, line->piece);
-    m->moved += line->piece;
+        shc_buf_write_lines(&m->buf, m->moved, piece, bytes);
+    m->moved += bytes;
+}
+
+/* Of a message whose bytes are there from the first one on: those that this rank has not copied yet. */
+static void write_rest(const struct shc_p2p *p2p, struct shc_message *m,
+                       const struct shc_line_shm *line, const char *whole)
+{
+    if (line->piece > m->moved)
+        write_piece(p2p, m, line, whole + m->moved, line->piece - m->moved);
+}
+
+/* So many bytes of that message are in the receive's memory already. Only one by ferry is of the rank that sends
+ * so: this rank numbers its messages to itself, too. */
+static size_t copied_ahead(const struct shc_p2p *p2p, const struct shc_message *m,
+                           const struct shc_line_shm *line)
+{
+    const struct shc_ahead *ahead = &p2p->ahead;
+    return shc_window_is_ferry(line->window) && ahead->post == m->post &&
+                   ahead->number == line->message
+               ? ahead->bytes
+               : 0;
 }
 
 /* A receive takes an open message: what follows comes to it, or is dropped as it comes. */
@@ -125,8 +147,11 @@ static void take_message(struct shc_p2p *p2p, struct shc_request *request, int p
             shc_p2p_answer(p2p, peer); /* so that the sender goes on while the head is copied */
     }
     /* A request that does not fit may be over by now. */
-    if (fits)
-        write_piece(p2p, m, line, shc_p2p_piece(p2p, peer, line, data));
+    if (fits) {
+        if (line->kind == SHC_LINE_EAGER)
+            m->moved = copied_ahead(p2p, m, line);
+        write_rest(p2p, m, line, shc_p2p_piece(p2p, peer, line, data));
+    }
     return_window(p2p, peer, line);
     if (line->kind != SHC_LINE_EAGER)
         return;
@@ -154,6 +179,14 @@ static struct shc_request *match(struct shc_p2p *p2p, int peer, int32_t tag)
     return named;
 }
 
+/* A header has been taken, or put aside. */
+static inline void note_message(struct shc_p2p *p2p, int peer, uint32_t window)
+{
+    shc_pair_note_answer(&p2p->pairs, peer);
+    if (shc_window_is_ferry(window))
+        shc_ferry_note_message(&p2p->pairs, peer, window);
+}
+
 static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
                         const uint8_t *data)
 {
@@ -163,6 +196,21 @@ static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_shm
     shc_p2p_withdraw(p2p, request);
     take_message(p2p, request, peer, line, data);
     return true;
+}
+
+/* A message by ferry is on its way, and so many of its bytes are there: the receive that would take it now has them
+ * already when its EAGER line comes. That line alone takes the message, for whichever receive comes first then. */
+static void take_ahead(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+{
+    struct shc_request *request = match(p2p, peer, line->tag);
+    const struct shc_shape theirs = shape_of(line);
+    if (!request || !same_shape(&theirs, &request->message.shape))
+        return;
+    struct shc_message *m = &request->message;
+    m->moved = copied_ahead(p2p, m, line);
+    write_rest(p2p, m, line, shc_p2p_piece(p2p, peer, line, NULL));
+    p2p->ahead =
+        (struct shc_ahead){.post = m->post, .number = line->message, .bytes = (uint32_t)m->moved};
 }
 
 static struct shc_request *find_number(const struct shc_queue *queue, uint32_t number,
@@ -208,7 +256,7 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
         line->piece % m->shape.elem_bytes != 0)
         return false;
     if (!shc_p2p_trade(p2p, peer, line, m)) {
-        write_piece(p2p, m, line, shc_p2p_piece(p2p, peer, line, data));
+        write_piece(p2p, m, line, shc_p2p_piece(p2p, peer, line, data), line->piece);
         return_window(p2p, peer, line);
     }
     if (m->moved == m->shape.bytes)
@@ -231,7 +279,10 @@ static bool take_line(struct shc_p2p *p2p, int peer, struct shc_pair_found found
     case SHC_LINE_OPEN:
         *kept = take_header(p2p, peer, &line, data);
         if (*kept)
-            shc_pair_note_answer(&p2p->pairs, peer);
+            note_message(p2p, peer, line.window);
+        return true;
+    case SHC_LINE_AHEAD:
+        take_ahead(p2p, peer, &line);
         return true;
     case SHC_LINE_CTS:
     case SHC_LINE_REFUSE:
@@ -337,15 +388,55 @@ static inline const char *plain_piece(const struct shc_p2p *p2p, struct shc_pair
     return shc_window(&p2p->pairs, m->peer, p2p->comm->seat.rank, found.shuttle);
 }
 
-/* Takes it from where the line says. False: it is not what the receive wants. */
+/* So many looks at the peer's next line are worth it. */
+static inline uint32_t spins_of(const struct shc_p2p *p2p, uint32_t most)
+{
+    const uint32_t spins = p2p->comm->seat.patience_p2p.spins;
+    return spins < most ? spins : most;
+}
+
+/* Copies what is there of a message by ferry, piece by piece, as long as the next line comes soon: its sender is
+ * storing what that line speaks of. The one behind these, or none. */
+static struct shc_pair_found receive_ahead(struct shc_p2p *p2p, struct shc_message *m,
+                                           struct shc_pair_found found, struct shc_line_shm *line)
+{
+    const uint32_t message = line->message;
+    while (line->kind == SHC_LINE_AHEAD && line->message == message && line->tag == m->tag &&
+           is_sound(p2p, m->peer, found.shuttle, line)) {
+        const struct shc_shape theirs = shape_of(line);
+        if (!same_shape(&theirs, &m->shape))
+            break;
+        write_rest(p2p, m, line, shc_p2p_piece(p2p, m->peer, line, NULL));
+        shc_pair_take(&p2p->pairs, m->peer, found.shuttle);
+        const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, m->peer);
+        found = shc_pair_look(&watch);
+        uint32_t spins = spins_of(p2p, LOCKED_SPINS);
+        for (; !found.line && spins > 0 && !shc_biased_lock_is_awaited(&p2p->lock); spins--) {
+            shc_cpu_relax_in_order();
+            found = shc_pair_look(&watch);
+        }
+        if (!found.line)
+            return found;
+        look_at_header(line, found.line);
+    }
+    if (line->message != message)
+        m->moved = 0;
+    return found;
+}
+
+/* Takes it from where the line says. False: it is not what the receive wants, or not all of it is here. */
 static SHC_NOINLINE bool receive_window(struct shc_p2p *p2p, struct shc_message *m,
                                         struct shc_pair_found found)
 {
     struct shc_line_shm line;
     look_at_header(&line, found.line);
-    if (!is_whole(&line, m) || !is_sound(p2p, m->peer, found.shuttle, &line))
+    if (line.kind == SHC_LINE_AHEAD)
+        found = receive_ahead(p2p, m, found, &line);
+    if (!found.line || !is_whole(&line, m) || !is_sound(p2p, m->peer, found.shuttle, &line))
         return false;
-    write_piece(p2p, m, &line, shc_p2p_piece(p2p, m->peer, &line, found.line->data));
+    write_rest(p2p, m, &line, shc_p2p_piece(p2p, m->peer, &line, found.line->data));
+    if (shc_window_is_ferry(line.window))
+        shc_ferry_note_message(&p2p->pairs, m->peer, line.window);
     return_window(p2p, m->peer, &line);
     return true;
 }
@@ -365,13 +456,6 @@ static inline bool receive_line(struct shc_p2p *p2p, struct shc_message *m,
     shc_pair_take(&p2p->pairs, m->peer, found.shuttle);
     shc_pair_ring(&p2p->pairs, m->peer);
     return true;
-}
-
-/* So many looks at the peer's next line are worth it. */
-static inline uint32_t spins_of(const struct shc_p2p *p2p, uint32_t most)
-{
-    const uint32_t spins = p2p->comm->seat.patience_p2p.spins;
-    return spins < most ? spins : most;
 }
 
 /* Looks at the peer's next line, and how long that took if it was there. */

@@ -63,6 +63,16 @@ static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, str
     m->moved += bytes;
 }
 
+/* The next bytes of a message that is in the ferry whole, behind those that are there. */
+static void put_by_ferry(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m,
+                         int window, size_t bytes)
+{
+    char *const ferry = shc_window(&p2p->pairs, p2p->pairs.seat->rank, m->peer, (uint32_t)window);
+    shc_buf_read_lines(&m->buf, m->moved, ferry + m->moved, bytes);
+    m->moved += bytes;
+    name_piece(line, window, m->moved, SHC_WAY_LINES);
+}
+
 /* How many bytes come next: whole elements, as many as there is room for. */
 static size_t next_piece(const struct shc_message *m, size_t room)
 {
@@ -95,13 +105,33 @@ static bool is_reading(struct shc_p2p *p2p, int peer)
     return !shc_window_bulk_was_read(&p2p->pairs, peer, shc_window_bulk_lent(&p2p->pairs, peer));
 }
 
-/* A ferry or bulk windows for all of the message, or -1. While ways to copy are tried there are no bulk
- * windows, since nobody would know how long it takes until it has been read. */
+/* So much of a message by ferry is stored before it is read, while more is stored; of a longer one more, as its lines
+ * must not be too many. */
+#define AHEAD_BYTES      ((size_t)8 << 10)
+#define LONG_AHEAD_BYTES ((size_t)16 << 10)
+#define LONG_BYTES       ((size_t)64 << 10)
+
+/* Does another thread of this rank want the lock, or to close the group? */
+static bool is_pressed(const struct shc_p2p *p2p)
+{
+    return shc_biased_lock_is_awaited(&p2p->lock) || shc_p2p_is_closed(p2p);
+}
+
+/* Is it read while it is stored? Not where messages pass one another, as both ranks store at the same time. */
+static bool goes_ahead(const struct shc_p2p *p2p, const struct shc_message *m)
+{
+    return m->buf.flat && !p2p->pairs.pairs[m->peer].crosses;
+}
+
+/* A ferry or bulk windows for all of the message, or -1. A long one goes so only if it is read meanwhile. While ways
+ * to copy are tried there are no bulk windows, since nobody would know how long it takes until it has been
+ * read. */
 static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
 {
     const size_t bytes = m->shape.bytes;
-    const int ferry = bytes <= SHC_FERRY_BYTES ? shc_ferry_lend(&p2p->pairs, m->peer) : -1;
-    if (ferry >= 0)
+    const bool may = bytes <= SHC_WHOLE_BYTES || (goes_ahead(p2p, m) && !is_pressed(p2p));
+    const int ferry = may ? shc_ferry_lend(&p2p->pairs, m->peer) : -1;
+    if (ferry >= 0 || bytes > SHC_WHOLE_BYTES)
         return ferry;
     choose_way(p2p, m);
     if ((m->pace && shc_pace_tries(m->pace)) || !shc_window_has_bulk(&p2p->pairs, m->peer) ||
@@ -130,22 +160,67 @@ static inline void post_header(struct shc_p2p *p2p, enum shc_line_kind kind, str
     shc_pair_post(&p2p->pairs, m->peer, line, window);
 }
 
+/* Lines that say how much of the message is in the ferry by now, as long as one is left for its header. Nothing but
+ * its speed depends on them. */
+static void post_ahead(struct shc_p2p *p2p, struct shc_message *m, int window)
+{
+    struct shc_pairs *pairs = &p2p->pairs;
+    const size_t step = m->shape.bytes > LONG_BYTES ? LONG_AHEAD_BYTES : AHEAD_BYTES;
+    while (m->shape.bytes - m->moved > step && shc_pair_has_another(pairs, m->peer)) {
+        struct shc_line_shm *line = shc_pair_line_for(pairs, m->peer, window);
+        fill_line(line, SHC_LINE_AHEAD, m);
+        put_by_ferry(p2p, line, m, window, next_piece(m, step));
+        shc_pair_post(pairs, m->peer, line, window);
+        shc_ferry_name_again(pairs, m->peer);
+    }
+}
+
+/* The header, with all the bytes. */
+static SHC_NOINLINE void post_by_ferry(struct shc_p2p *p2p, struct shc_message *m, int window)
+{
+    struct shc_pairs *pairs = &p2p->pairs;
+    m->number = p2p->peers[m->peer].messages++;
+    if (goes_ahead(p2p, m))
+        post_ahead(p2p, m, window);
+    struct shc_line_shm *line = shc_pair_line_for(pairs, m->peer, window);
+    fill_line(line, SHC_LINE_EAGER, m);
+    put_by_ferry(p2p, line, m, window, m->shape.bytes - m->moved);
+    shc_pair_note_message(pairs, m->peer);
+    shc_pair_post(pairs, m->peer, line, window);
+}
+
 enum sending { SENT, NO_LINE, NO_ROOM };
+
+/* As below, of more than a window holds. */
+static SHC_NOINLINE enum sending send_whole_long(struct shc_p2p *p2p, struct shc_message *m)
+{
+    m->way = SHC_WAY_PLAIN;
+    if (!shc_pair_draft(&p2p->pairs, m->peer))
+        return NO_LINE;
+    const int window = m->shape.bytes > SHC_FERRY_BYTES ? -1 : lend_for_all(p2p, m);
+    if (window < 0)
+        return NO_ROOM;
+    if (is_ferry(window))
+        post_by_ferry(p2p, m, window);
+    else
+        post_header(p2p, SHC_LINE_EAGER, m, window, m->shape.bytes);
+    return SENT;
+}
 
 /* The header goes out, with all the bytes: in a shuttle, or else in the next line in turn, if that is
  * free and there is room for them now. */
-static inline enum sending send_whole(struct shc_p2p *p2p, struct shc_message *m)
+static SHC_NOINLINE enum sending send_whole(struct shc_p2p *p2p, struct shc_message *m)
 {
     struct shc_pairs *pairs = &p2p->pairs;
     const size_t bytes = m->shape.bytes;
+    if (bytes > SHC_WINDOW_BYTES)
+        return send_whole_long(p2p, m);
     int window = shc_shuttle_lend(pairs, m->peer, bytes);
     m->way = SHC_WAY_PLAIN;
     if (window < 0) {
         if (!shc_pair_draft(pairs, m->peer))
             return NO_LINE;
-        if (bytes > SHC_WINDOW_BYTES)
-            window = bytes > SHC_WHOLE_BYTES ? -1 : lend_for_all(p2p, m);
-        else if (bytes > SHC_LINE_DATA_BYTES)
+        if (bytes > SHC_LINE_DATA_BYTES)
             window = shc_window_lend(pairs, m->peer, true);
         if (window < 0 && bytes > SHC_LINE_DATA_BYTES)
             return NO_ROOM;
@@ -331,8 +406,7 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_shm *cam
 /* One chunk at least, and no more where another thread of this rank wants the lock, or to close the group. */
 static bool has_sent_enough(const struct shc_p2p *p2p, size_t bytes)
 {
-    return bytes >= PASS_BYTES ||
-           (bytes > 0 && (shc_biased_lock_is_awaited(&p2p->lock) || shc_p2p_is_closed(p2p)));
+    return bytes >= PASS_BYTES || (bytes > 0 && is_pressed(p2p));
 }
 
 /* Chunks go out while there are lines and windows: by ferry while large messages come from the peer, too,

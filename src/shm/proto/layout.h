@@ -49,7 +49,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 29u
+#define SHC_LAYOUT_VERSION 30u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 48
@@ -188,13 +188,13 @@ struct shc_offer_shm {
 #define SHC_BULK_RANKS      2  /* a larger world has no bulk windows, and no ferries */
 #define SHC_FERRY_OURS      10 /* likewise, the ferry in its sender's mailbox */
 #define SHC_FERRY_THEIRS    11
-#define SHC_FERRY_BYTES     131072
+#define SHC_FERRY_BYTES     524288
 #define SHC_BULK_NAME       12 /* and above: the bulk windows */
 #define SHC_BULK_WINDOWS    48
 #define SHC_BULK_BYTES      32768
-#define SHC_HEAD_BYTES      65536      /* by ferry: the head of a message, and each chunk */
-#define SHC_WHOLE_BYTES     131072     /* of one that goes there with its header, or not at all */
-#define SHC_ASIDE_WINDOWS   32         /* so many such windows the receiver may have to put aside */
+#define SHC_HEAD_BYTES      65536  /* by ferry: the head of a message, and each chunk */
+#define SHC_WHOLE_BYTES     131072 /* of one that goes behind one line; a longer one only ahead */
+#define SHC_ASIDE_WINDOWS   32     /* so many such windows the receiver may have to put aside */
 #define SHC_OPEN_BYTES      (1u << 20) /* and so long a message may be, behind its header */
 #define SHC_ASIDE_PAUSE     256 /* messages that are announced behind one that was put aside */
 #define SHC_WINDOW_NAMES    (SHC_BULK_NAME + SHC_BULK_WINDOWS)
@@ -215,6 +215,7 @@ enum shc_line_kind {
     SHC_LINE_CHUNK,  /* bytes of `message`, from offset `bytes` on */
     SHC_LINE_OPEN, /* a header, and perhaps the first bytes; the rest follows, whether there is a receive
                       * or not */
+    SHC_LINE_AHEAD, /* a header, in front of the EAGER one: so many of its bytes are in that ferry by now */
 };
 
 struct shc_line_shm {
@@ -225,7 +226,7 @@ struct shc_line_shm {
     /* Or ferry, that holds the piece; SHC_NO_WINDOW: it is in `data`; in a shuttle's line that shuttle, which
      * holds what is too long for the line. */
     uint8_t window;
-    uint32_t piece; /* bytes that come with this line */
+    uint32_t piece; /* bytes that come with this line; AHEAD: that are there by now */
     int32_t tag;
     uint32_t dtype_tag;
     uint32_t message; /* the sender's number of the message, per pair */
@@ -321,8 +322,8 @@ SHC_LAYOUT_ASSERT(SHC_SHUTTLE_THEIRS == SHC_SHUTTLE_OURS + 1 &&
                       SHC_FERRY_OURS == SHC_SHUTTLE_THEIRS + 1 &&
                       SHC_FERRY_THEIRS == SHC_FERRY_OURS + 1,
                   "what changes hands is named by whose it is: shc_hold_which()");
-SHC_LAYOUT_ASSERT(SHC_HEAD_BYTES <= SHC_FERRY_BYTES && SHC_FERRY_BYTES <= SHC_WHOLE_BYTES,
-                  "a ferry holds a head, and what it holds is never announced");
+SHC_LAYOUT_ASSERT(SHC_HEAD_BYTES <= SHC_WHOLE_BYTES && SHC_WHOLE_BYTES <= SHC_FERRY_BYTES,
+                  "a ferry holds a head, and all that goes whole");
 SHC_LAYOUT_ASSERT(SHC_OPEN_BYTES == SHC_ASIDE_WINDOWS * SHC_BULK_BYTES,
                   "an open message may have to be put aside");
 SHC_LAYOUT_ASSERT(SHC_RELAY_RANKS == 2 && SHC_RELAY_SLOTS == 2 &&

@@ -98,6 +98,7 @@ enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *s
             pair->shuttles = (struct shc_hold){.where = {SHC_HERE, SHC_AWAY}};
         if (seat->mail.bulk_offset > 0)
             pair->ferries = (struct shc_hold){.where = {SHC_HERE, SHC_AWAY}};
+        pair->ferry_lent = SHC_THEIRS; /* as if, so that the first one that comes is an answer */
     }
     return SHC_OK;
 }
@@ -217,14 +218,14 @@ int shc_ferry_lend(struct shc_pairs *pairs, int peer)
     const int which = shc_hold_hand_over(&pair->ferries, shc_window_has_bulk(pairs, peer));
     if (which < 0)
         return -1;
-    pair->ferried = pair->turns_out + 1;
+    pair->ferry_lent = (uint8_t)which;
+    shc_ferry_name_again(pairs, peer);
     return SHC_FERRY_OURS + which;
 }
 
 int shc_ferry_turn(struct shc_pairs *pairs, int peer, uint32_t name)
 {
-    struct shc_pair *pair = &pairs->pairs[peer];
-    pair->ferried = pair->turns_out + 1;
+    shc_ferry_name_again(pairs, peer);
     return SHC_FERRY_OURS + shc_hold_which(name);
 }
 

@@ -24,7 +24,8 @@
  *
  * Ferries are the same for what is larger, between the two ranks of a world of two: whole messages, heads,
  * and chunks while large messages go both ways at once. Then each rank reads what a ferry has brought and
- * stores its own next bytes in the same pass over its lines.
+ * stores its own next bytes in the same pass over its lines. A whole message is read while it is stored: lines
+ * say how much of it is there by now, in front of the one that hands the ferry over.
  *
  * One shc_pairs per rank and group. All functions are called with its owner's lock held.
  */
@@ -67,7 +68,9 @@ struct shc_pair {
     uint32_t announces;              /* so many messages to the peer do not go open */
     bool ring;                       /* the peer is to be rung */
     struct shc_hold shuttles, ferries;
-    uint64_t ferried; /* of turns_out, with the newest line that named a ferry */
+    uint8_t ferry_lent; /* the ferry that was handed over last */
+    bool crosses;       /* the last message that came by ferry passed one of this rank's */
+    uint64_t ferried;   /* of turns_out, with the newest line that named a ferry */
 };
 
 struct shc_lease {
@@ -129,6 +132,18 @@ SHC_INLINE struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer
             return NULL;
     }
     return shc_pair_line(pairs, pair->out, pair->turns_out);
+}
+
+/* Is there one more behind it? pre: shc_pair_draft() has found it free. */
+SHC_INLINE bool shc_pair_has_another(struct shc_pairs *pairs, int peer)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    const uint64_t behind = pair->turns_out + 1, lines = pairs->seat->mail.lines;
+    if (behind - pair->freed >= lines) {
+        /* acquire pair/taken <- release in shc_pair_take(): the lines have been read. */
+        pair->freed = shc_a64_load_acquire(&shc_pair_ack(pairs, pair->heard)->taken);
+    }
+    return behind - pair->freed < lines;
 }
 
 /* Which of the two the next line names: the one that came last of those that are here, or -1. Not this rank's
@@ -359,6 +374,20 @@ int shc_ferry_lend(struct shc_pairs *pairs, int peer);
 
 /* The same for the one that a line of the peer has just named so: it goes back at once. */
 int shc_ferry_turn(struct shc_pairs *pairs, int peer, uint32_t name);
+
+/* One more line names the ferry that this rank has lent: the next one. */
+SHC_INLINE void shc_ferry_name_again(struct shc_pairs *pairs, int peer)
+{
+    pairs->pairs[peer].ferried = pairs->pairs[peer].turns_out + 1;
+}
+
+/* A message has come from the peer, or its beginning, by the ferry of that name: in the one that this rank has
+ * handed over last, or did the two pass one another? */
+SHC_INLINE void shc_ferry_note_message(struct shc_pairs *pairs, int peer, uint32_t name)
+{
+    struct shc_pair *pair = &pairs->pairs[peer];
+    pair->crosses = shc_hold_which(name) != pair->ferry_lent;
+}
 
 /* Has the peer still to read a line that named a ferry? */
 bool shc_ferry_is_out(const struct shc_pairs *pairs, int peer);
