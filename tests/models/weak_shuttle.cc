@@ -16,6 +16,8 @@
 // FAULT_wrong_shuttle     the receiver takes the other one of its kind for the one that is named
 // FAULT_whosever          a line's number does not say whose message it is
 // FAULT_any_order         a shuttle's line is taken although one in turn is in front of it
+// FAULT_held_ahead        who finds a line that says how much is in a ferry holds it
+// FAULT_no_line_left      that line goes out though the one behind it is not free
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/proto/layout.h"
@@ -43,7 +45,7 @@ struct Mailbox {
     char bell[SHC_LINE_BYTES];
     shc_ack_shm acks[kRanks];
     shc_line_shm lines[kRanks * kLines], shuttle_lines[kRanks];
-    shc_word windows[SHC_WINDOWS + kRanks], bulk[SHC_BULK_WINDOWS], ferry;
+    shc_word windows[SHC_WINDOWS + kRanks], bulk[SHC_BULK_WINDOWS], ferry[2];
 };
 
 const Mailbox *mailboxes_now;
@@ -100,9 +102,39 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
                               sizeof(shc_word));
         if (name >= 0)
             shc_word_put(word_of(*mine, me, 1 - me, name), word_for(me, message));
+        if (name >= 0 && shc_window_is_ferry(static_cast<uint32_t>(name))) {
+            if (shc_pair_has_another(mine, 1 - me) || WITH(FAULT_no_line_left))
+                line = post_ahead(me, message, line, name);
+            shc_word_put(word_of(*mine, me, 1 - me, name) + 1, word_for(me, message));
+        }
         shc_word_put(&line->word, word_for(me, message) * kNames + static_cast<uint64_t>(name + 1));
         shc_pair_post(mine, 1 - me, line, name);
         return true;
+    }
+
+    // The first of the ferry's two words is there. The next line.
+    shc_line_shm *post_ahead(int me, uint64_t message, shc_line_shm *line, int name)
+    {
+        shc_pairs *mine = &pairs[me];
+        shc_word_put(&line->word,
+                     kItIsAhead + word_for(me, message) * kNames + static_cast<uint64_t>(name + 1));
+        shc_pair_post(mine, 1 - me, line, name);
+        shc_ferry_name_again(mine, 1 - me);
+        return shc_pair_line_for(mine, 1 - me, name);
+    }
+
+    // False: the message is still to come.
+    bool read_ahead(int me, uint64_t word, uint64_t message)
+    {
+        const uint32_t name = static_cast<uint32_t>(word % kNames) - 1;
+        RL_ASSERT(word / kNames == word_for(1 - me, message));
+        RL_ASSERT(shc_window_is_ferry(name) && shc_window_exists(&pairs[me], 1 - me, name));
+        RL_ASSERT(shc_word_get(word_of(pairs[me], 1 - me, me, static_cast<int>(name))) ==
+                  word_for(1 - me, message));
+        if (WITH(FAULT_held_ahead))
+            shc_window_return(&pairs[me], 1 - me, name, sizeof(shc_word));
+        shc_pair_take(&pairs[me], 1 - me, SHC_NO_WINDOW);
+        return false;
     }
 
     bool receive(int me, uint64_t message)
@@ -113,6 +145,8 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
         if (!found.line)
             return false;
         const uint64_t word = shc_word_get(&found.line->word);
+        if (word >= kItIsAhead)
+            return read_ahead(me, word - kItIsAhead, message);
         RL_ASSERT(word / kNames == word_for(peer, message));
         const uint32_t name = static_cast<uint32_t>(word % kNames) - 1;
         RL_ASSERT(found.shuttle ==
@@ -148,12 +182,15 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
         }
         RL_ASSERT(shc_word_get(word_of(*mine, peer, me, static_cast<int>(name))) ==
                   word_for(peer, message));
+        if (shc_window_is_ferry(name))
+            RL_ASSERT(shc_word_get(word_of(*mine, peer, me, static_cast<int>(name)) + 1) ==
+                      word_for(peer, message));
         if (WITH(FAULT_wrong_shuttle) && name >= SHC_WINDOWS)
             name = other_name(name);
         shc_window_return(mine, peer, name, sizeof(shc_word));
     }
 
-    static const uint64_t kNames = SHC_WINDOW_NAMES + 1;
+    static const uint64_t kNames = SHC_WINDOW_NAMES + 1, kItIsAhead = 1 << 20;
 
     static uint32_t other_name(uint32_t name)
     {

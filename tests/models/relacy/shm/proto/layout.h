@@ -22,7 +22,7 @@ struct shc_bell_shm {
 #define SHC_BULK_RANKS     2
 #define SHC_FERRY_OURS     3
 #define SHC_FERRY_THEIRS   4
-#define SHC_FERRY_BYTES    sizeof(shc_word)
+#define SHC_FERRY_BYTES    (2 * sizeof(shc_word))
 #define SHC_BULK_NAME      5
 #define SHC_BULK_WINDOWS   2
 #define SHC_BULK_BYTES     sizeof(shc_word)
