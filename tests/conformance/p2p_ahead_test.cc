@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 extern "C" {
@@ -480,6 +481,41 @@ TEST(Ahead, IsNotLongWhereTheLockIsWanted)
         in.expect_ended(SHC_OK);
         in.expect_content();
     });
+}
+
+// In the middle of it: its receiver waits for the rest, with a request and without, and is told.
+TEST(Ahead, LeavesNobodyWaitingWhenItsSenderIsGone)
+{
+    for (Mode mode : all_modes())
+        for (bool dies : {false, true})
+            for (bool at_once : {false, true}) {
+                if (dies && mode != Mode::kProcesses)
+                    continue;
+                run_ranks(mode, 2, [&](Rank &rank) {
+                    if (!shc_window_has_bulk(&rank.comm->p2p.pairs, 1 - rank.rank))
+                        return;
+                    if (rank.rank == 0) {
+                        const Comms comms = {rank.comm, nullptr};
+                        shc_p2p_lock(&rank.comm->p2p);
+                        ByHand out(comms, 1);
+                        out.ahead(kPiece);
+                        shc_pairs_ring(&rank.comm->p2p.pairs);
+                        shc_p2p_unlock(&rank.comm->p2p);
+                        shc_os_sleep_ns(20 * SHC_NS_PER_MS);
+                        if (dies)
+                            _exit(0);
+                        return;
+                    }
+                    Message in(SHC_RECV, 0, 1, kWhole);
+                    const shc_status want = dies ? SHC_ERR_PEER_DEAD : SHC_ERR_PEER_LEFT;
+                    if (at_once) {
+                        EXPECT_EQ(shc_run(rank.comm, &in.op), want) << error_text();
+                    } else {
+                        in.start(rank);
+                        EXPECT_EQ(shc_request_wait(in.request, 0), want) << error_text();
+                    }
+                });
+            }
 }
 
 // There and back, with and without requests, sometimes wanted otherwise.
