@@ -299,7 +299,7 @@ TEST(Shuttles, LeaveTheLockToWhoWantsIt)
             std::atomic<bool> crowded{false};         // seen by either thread
             const auto pass = [&](int tag) {
                 bool both = false;
-                for (int turn = 0; !both && turn < 100000; turn++) {
+                for (int turn = 0; !both && turn < 10000000; turn++) {
                     shc_p2p_lock(&p2p);
                     if (p2p.crowded > 0)
                         crowded = true;

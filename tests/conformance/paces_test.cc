@@ -75,7 +75,8 @@ TEST(Paces, AreNotedWithEveryMessage)
 {
     Options options;
     options.knobs.no_cma = true; // what others copy out of its memory, a root does not store
-    options.tuning = "reduce.spread_from=never"; // nor go cells past the caches
+    options.tuning =
+        "reduce.spread_from=never,reduce.spread_from_crowded=never"; // nor go cells past the caches
     for (int world : kWorlds)
         run_ranks(
             all_modes().front(), world,
