@@ -24,7 +24,7 @@ static const struct shc_tuning preset = {
     .sliced_bytes                = 3 << 10,
     .sliced_bytes_crowded        = SIZE_MAX,
     .spread_bytes                = 48 << 10,
-    .spread_bytes_crowded        = 1 << 20,
+    .spread_bytes_crowded        = SIZE_MAX,
     .sliced_reduce_bytes         = 20 << 10,
     .sliced_reduce_bytes_crowded = SIZE_MAX,
     /* A turn ends soon, so that the next one finds its lines in the nearest cache. In lockstep it does so
