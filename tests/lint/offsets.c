@@ -48,7 +48,7 @@ int main(void)
     printf("behind the acks|p * lines * %zu|line\n", sizeof(struct shc_line_shm));
     printf("behind the lines|p * %zu|shuttle line\n", sizeof(struct shc_line_shm));
     printf("next page|%d * %d|window\n", SHC_WINDOWS, SHC_WINDOW_BYTES);
-    printf("behind the windows|p * %d|shuttle\n", SHC_WINDOW_BYTES);
+    printf("behind the windows|p * s|shuttle\n"); /* s: in words there */
     printf("behind the shuttles|%d * %d|bulk\n", SHC_BULK_WINDOWS, SHC_BULK_BYTES);
     printf("behind the bulk windows|%d|ferry\n", SHC_FERRY_BYTES);
     printf("behind the mailboxes|%d * %d|relay\n", SHC_RELAY_SLOTS, SHC_RELAY_BYTES);

@@ -257,9 +257,9 @@ def test_what_does_not_fit_raises_on_both_sides_and_the_group_works_on() -> None
         rank.init()
         with pytest.raises(dist.DistBackendError) as caught:
             if rank.rank == 0:
-                dist.send(torch.zeros(50_000), 1)
+                dist.send(torch.zeros(500_000), 1)
             else:
-                dist.recv(torch.zeros(50_000, dtype=torch.int32), 0)
+                dist.recv(torch.zeros(500_000, dtype=torch.int32), 0)
         with pytest.raises(dist.DistBackendError) if rank.rank == 1 else contextlib.nullcontext():
             if rank.rank == 0:
                 dist.send(torch.zeros(5), 1)  # it finds room, and is over
@@ -271,8 +271,10 @@ def test_what_does_not_fit_raises_on_both_sides_and_the_group_works_on() -> None
         return str(caught.value)
 
     sender, receiver = run(2, body)
-    assert "send (float32[50000]) to rank 1" in sender and "int32[50000]" in sender, sender
-    assert "recv (int32[50000]) from rank 0" in receiver and "float32[50000]" in receiver, receiver
+    assert "send (float32[500000]) to rank 1" in sender and "int32[500000]" in sender, sender
+    assert (
+        "recv (int32[500000]) from rank 0" in receiver and "float32[500000]" in receiver
+    ), receiver
 
 
 def test_point_to_point_counts_in_no_sequence_and_shows_in_the_profile() -> None:
