@@ -59,6 +59,28 @@ TEST(Ways, AreTriedWithMessagesThatEndWhenTheyHaveBeenRead)
         3);
 }
 
+// It does not matter whether those of messages behind it, or to others, have been read.
+TEST(Ways, LetAMessageEndWhenItsOwnWindowsHaveBeenRead)
+{
+    by_one_thread(
+        [](const Comms &comms) {
+            shc_pairs &mine = comms[0]->p2p.pairs, &theirs = comms[1]->p2p.pairs;
+            const int other = shc_window_lend(&mine, 2, false);
+            const int first = shc_window_lend(&mine, 1, false);
+            const uint32_t behind_first = mine.chunks;
+            const int second = shc_window_lend(&mine, 1, false);
+            const uint32_t behind_second = mine.chunks;
+            ASSERT_TRUE(other >= 0 && first >= 0 && second >= 0);
+            EXPECT_FALSE(shc_window_chunks_were_read(&mine, 1, 0, behind_first));
+            shc_window_return(&theirs, 0, static_cast<uint32_t>(first), kBytes);
+            EXPECT_TRUE(shc_window_chunks_were_read(&mine, 1, 0, behind_first));
+            EXPECT_FALSE(shc_window_chunks_were_read(&mine, 1, 0, behind_second));
+            shc_window_return(&theirs, 0, static_cast<uint32_t>(second), kBytes);
+            EXPECT_TRUE(shc_window_chunks_were_read(&mine, 1, 0, behind_second));
+        },
+        3);
+}
+
 // Some ranks may share a cache, and others not.
 TEST(Ways, AreChosenForEachPeer)
 {

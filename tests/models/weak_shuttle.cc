@@ -103,7 +103,7 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
         if (name >= 0)
             shc_word_put(word_of(*mine, me, 1 - me, name), word_for(me, message));
         if (name >= 0 && shc_window_is_ferry(static_cast<uint32_t>(name))) {
-            if (shc_pair_has_another(mine, 1 - me) || WITH(FAULT_no_line_left))
+            if (shc_pair_has_half(mine, 1 - me) || WITH(FAULT_no_line_left))
                 line = post_ahead(me, message, line, name);
             shc_word_put(word_of(*mine, me, 1 - me, name) + 1, word_for(me, message));
         }

@@ -43,6 +43,7 @@ struct shc_message {
     enum shc_way way;      /* how they are copied */
     bool waits_for_reader; /* it is over when they are read */
     uint32_t bulk_lent;    /* bulk windows, up to its last one */
+    uint32_t chunks_lent;  /* other windows, likewise */
     size_t chunk_bytes;    /* how long each is in a bulk window at most */
     size_t head_bytes;     /* went in front of them */
     uint64_t streams_ns;   /* since when they go */

@@ -402,7 +402,7 @@ static struct shc_pair_found receive_ahead(struct shc_p2p *p2p, struct shc_messa
 {
     const uint32_t message = line->message;
     while (line->kind == SHC_LINE_AHEAD && line->message == message && line->tag == m->tag &&
-           is_sound(p2p, m->peer, found.shuttle, line)) {
+           line->piece > m->moved && is_sound(p2p, m->peer, found.shuttle, line)) {
         const struct shc_shape theirs = shape_of(line);
         if (!same_shape(&theirs, &m->shape))
             break;
@@ -424,19 +424,22 @@ static struct shc_pair_found receive_ahead(struct shc_p2p *p2p, struct shc_messa
     return found;
 }
 
-/* Takes it from where the line says. False: it is not what the receive wants, or not all of it is here. */
+/* Takes it from where the line says, or the one behind what came ahead of it. False: it is not what the receive
+ * wants, or not all of it is here. */
 static SHC_NOINLINE bool receive_window(struct shc_p2p *p2p, struct shc_message *m,
-                                        struct shc_pair_found found)
+                                        struct shc_pair_found *found)
 {
     struct shc_line_shm line;
-    look_at_header(&line, found.line);
+    look_at_header(&line, found->line);
     if (line.kind == SHC_LINE_AHEAD)
-        found = receive_ahead(p2p, m, found, &line);
-    if (!found.line || !is_whole(&line, m) || !is_sound(p2p, m->peer, found.shuttle, &line))
+        *found = receive_ahead(p2p, m, *found, &line);
+    if (!found->line || !is_whole(&line, m) || !is_sound(p2p, m->peer, found->shuttle, &line))
         return false;
-    write_rest(p2p, m, &line, shc_p2p_piece(p2p, m->peer, &line, found.line->data));
     if (shc_window_is_ferry(line.window))
         shc_ferry_note_message(&p2p->pairs, m->peer, line.window);
+    else
+        m->moved = 0; /* whatever came ahead */
+    write_rest(p2p, m, &line, shc_p2p_piece(p2p, m->peer, &line, found->line->data));
     return_window(p2p, m->peer, &line);
     return true;
 }
@@ -449,7 +452,7 @@ static inline bool receive_line(struct shc_p2p *p2p, struct shc_message *m,
         shc_buf_write(&m->buf, 0, plain_piece(p2p, found, m), m->shape.bytes);
         if (found.shuttle != SHC_NO_WINDOW)
             shc_shuttle_keep(&p2p->pairs, m->peer, found.shuttle);
-    } else if (!receive_window(p2p, m, found)) {
+    } else if (!receive_window(p2p, m, &found)) {
         return false;
     }
     shc_pair_note_answer(&p2p->pairs, m->peer);

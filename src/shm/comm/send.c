@@ -160,13 +160,13 @@ static inline void post_header(struct shc_p2p *p2p, enum shc_line_kind kind, str
     shc_pair_post(&p2p->pairs, m->peer, line, window);
 }
 
-/* Lines that say how much of the message is in the ferry by now, as long as one is left for its header. Nothing but
- * its speed depends on them. */
+/* Lines that say how much of the message is in the ferry by now. Nothing but its speed depends on them: half of
+ * them are left for its header, and for what is sent behind it while its receiver reads nothing. */
 static void post_ahead(struct shc_p2p *p2p, struct shc_message *m, int window)
 {
     struct shc_pairs *pairs = &p2p->pairs;
     const size_t step = m->shape.bytes > LONG_BYTES ? LONG_AHEAD_BYTES : AHEAD_BYTES;
-    while (m->shape.bytes - m->moved > step && shc_pair_has_another(pairs, m->peer)) {
+    while (m->shape.bytes - m->moved > step && shc_pair_has_half(pairs, m->peer)) {
         struct shc_line_shm *line = shc_pair_line_for(pairs, m->peer, window);
         fill_line(line, SHC_LINE_AHEAD, m);
         put_by_ferry(p2p, line, m, window, next_piece(m, step));
@@ -323,15 +323,18 @@ static void begin_stream(struct shc_p2p *p2p, struct shc_message *m)
     m->chunk_bytes = shc_select_piece(&p2p->comm->tuning, m->shape.bytes - m->moved, SHC_BULK_BYTES,
                                       p2p->comm->seat.world_size);
     m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer); /* all its bytes may be in lines */
+    m->chunks_lent = p2p->pairs.chunks;
     m->streams_ns = shc_clock_ns();
 }
 
 /* Its bytes have left. False: it is to be timed until they are read, and that is to come. */
 static bool end_stream(struct shc_p2p *p2p, struct shc_message *m)
 {
-    if (m->waits_for_reader && !shc_window_chunks_were_read(&p2p->pairs, m->peer, m->bulk_lent))
+    if (m->waits_for_reader &&
+        !shc_window_chunks_were_read(&p2p->pairs, m->peer, m->bulk_lent, m->chunks_lent))
         return false;
-    if (m->pace)
+    if (m->pace &&
+        m->pace->way == m->way) /* which the end of a message before it may have turned */
         shc_pace_note(m->pace, m->shape.bytes - m->head_bytes, shc_clock_ns() - m->streams_ns);
     return true;
 }
@@ -440,6 +443,7 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
         put_piece(p2p, line, m, window, next_piece(m, chunk_room(m, window)));
         shc_pair_post(&p2p->pairs, m->peer, line, window);
         m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer);
+        m->chunks_lent = p2p->pairs.chunks;
         /* Something has come, perhaps the header of a message that passes this one: the rest can go by
          * ferry. The next pass reads it. */
         if (!owed && !m->open && m->moved < m->shape.bytes &&

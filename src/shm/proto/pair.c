@@ -290,11 +290,16 @@ bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t 
     return bulk_out(pairs, peer) <= pairs->pairs[peer].bulk_lent - lent;
 }
 
-bool shc_window_chunks_were_read(struct shc_pairs *pairs, int peer, uint32_t lent)
+bool shc_window_chunks_were_read(struct shc_pairs *pairs, int peer, uint32_t lent, uint32_t chunks)
 {
     if (pairs->pairs[peer].lent > 0)
         reclaim(pairs);
-    return pairs->pairs[peer].lent == 0 && shc_window_bulk_was_read(pairs, peer, lent);
+    for (int i = 0; pairs->pairs[peer].lent > 0 && i < SHC_WINDOWS; i++) {
+        const struct shc_lease *lease = &pairs->leases[i];
+        if (lease->peer == peer && !lease->eager && (int32_t)(chunks - lease->chunk) >= 0)
+            return false; /* the others are of messages behind it */
+    }
+    return shc_window_bulk_was_read(pairs, peer, lent);
 }
 
 /* A window of the eight; `eager`: not if so many are eager ones already. */
@@ -313,10 +318,12 @@ static int lend_window(struct shc_pairs *pairs, int peer, bool eager, uint32_t m
     /* relaxed: the peer has no window of this number now, so its word stands still. */
     lease->due =
         shc_a32_load_relaxed(&shc_pair_ack(pairs, pairs->pairs[peer].heard)->windows[index]) + 1;
-    if (eager)
+    if (eager) {
         pairs->eager_count++;
-    else
+    } else {
         pairs->pairs[peer].lent++;
+        lease->chunk = ++pairs->chunks;
+    }
     return index;
 }
 

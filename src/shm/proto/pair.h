@@ -76,7 +76,8 @@ struct shc_pair {
 struct shc_lease {
     int peer; /* -1: the window is free */
     bool eager;
-    uint32_t due; /* the peer's word when it has read the window */
+    uint32_t due;   /* the peer's word when it has read the window */
+    uint32_t chunk; /* of one that carries chunks: which of all these */
 };
 
 struct shc_pairs {
@@ -84,6 +85,7 @@ struct shc_pairs {
     struct shc_pair *pairs; /* [world_size] */
     struct shc_lease leases[SHC_WINDOWS];
     uint32_t eager_count;
+    uint32_t chunks;              /* windows lent for chunks, to whomever; goes round */
     uint32_t next_bulk;           /* to be lent */
     bool bulk_tried, bulk_usable; /* as the windows' memory */
     bool tried, usable;           /* the windows' memory: tried to reserve it; it is there */
@@ -134,16 +136,16 @@ SHC_INLINE struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer
     return shc_pair_line(pairs, pair->out, pair->turns_out);
 }
 
-/* Is there one more behind it? pre: shc_pair_draft() has found it free. */
-SHC_INLINE bool shc_pair_has_another(struct shc_pairs *pairs, int peer)
+/* Is less than half of them in use? Then there is one more behind it. pre: shc_pair_draft() has found it free. */
+SHC_INLINE bool shc_pair_has_half(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    const uint64_t behind = pair->turns_out + 1, lines = pairs->seat->mail.lines;
-    if (behind - pair->freed >= lines) {
+    const uint64_t half = pairs->seat->mail.lines / 2;
+    if (pair->turns_out - pair->freed >= half) {
         /* acquire pair/taken <- release in shc_pair_take(): the lines have been read. */
         pair->freed = shc_a64_load_acquire(&shc_pair_ack(pairs, pair->heard)->taken);
     }
-    return behind - pair->freed < lines;
+    return pair->turns_out - pair->freed < half;
 }
 
 /* Which of the two the next line names: the one that came last of those that are here, or -1. Not this rank's
@@ -365,8 +367,8 @@ SHC_INLINE uint32_t shc_window_bulk_lent(const struct shc_pairs *pairs, int peer
 }
 bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t lent);
 
-/* And all other windows that carried chunks to it? */
-bool shc_window_chunks_were_read(struct shc_pairs *pairs, int peer, uint32_t lent);
+/* And of the other windows that carried chunks to it those among so many of all these? */
+bool shc_window_chunks_were_read(struct shc_pairs *pairs, int peer, uint32_t lent, uint32_t chunks);
 
 /* The ferry that came last of those that this rank holds: the next line to the peer names it. -1: it
  * holds none, or none but its own, which there is no memory for. */
