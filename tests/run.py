@@ -110,7 +110,7 @@ DEFAULT_LANES = (
         ASAN,
         "^unit$|^kernels$|^conformance$|^cuda$",
         ("tests_unit", "tests_kernels", "tests_conformance", "tests_cuda"),
-        without=f"{ALIKE}|OwnMapping",
+        without=ALIKE,
     ),
     Lane(
         "tsan",

@@ -444,6 +444,21 @@ TEST(Room, ChangesNoResult)
     }
 }
 
+// Reduces among what uses the same cells, slots and lines otherwise.
+void reduces(Rank &rank)
+{
+    for (size_t count : kCounts) {
+        const int root = static_cast<int>(count) % rank.world;
+        reduce_to(rank, root, count);
+        reduce_to(rank, (root + 1) % rank.world, count);
+        all_reduce_in_place(rank, count);
+        reduce_to(rank, root, count);
+        scatter_from(rank, root, count);
+        if (::testing::Test::HasFailure())
+            return;
+    }
+}
+
 // By slices through the small slots, however many CPUs there are: of lines, a part of one, or none.
 TEST(Tunings, SumsBySlicesChangeNoResult)
 {
@@ -462,19 +477,19 @@ TEST(Tunings, ReducesThatAreSpreadChangeNoResult)
 {
     const std::string spread = "reduce.inline=0,reduce.sliced_from=0,reduce.sliced_from_crowded=0,"
                                "reduce.spread_from=0,reduce.spread_from_crowded=0";
+    const std::string cells = ",reduce.small=0", chunks = ",chunk=4k,chunk_of_many=4k,depth=2";
     for (Mode mode : all_modes()) {
-        for (int world : {3, 4, 7}) {
-            for (const char *more :
-                 {"", ",reduce.small=0", ",reduce.small=0,chunk=4k,chunk_of_many=4k,depth=2"}) {
-                SCOPED_TRACE(more);
-                Options options = options_of({mode, world, true});
-                options.tuning = spread + more;
-                run_ranks(mode, world, every_operation, options);
-            }
-        }
-        Options options = options_of({mode, 4, false});
-        options.tuning = spread;
-        run_ranks(mode, 4, every_operation, options);
+        const auto run = [&](int world, bool arena, const std::string &more) {
+            SCOPED_TRACE(more);
+            Options options = options_of({mode, world, arena});
+            options.tuning = spread + more;
+            run_ranks(mode, world, reduces, options);
+        };
+        for (int world : {3, 4, 7})
+            run(world, true, world == 3 ? cells : "");
+        for (int world : {4, 7})
+            run(world, true, cells + chunks);
+        run(4, false, "");
     }
 }
 

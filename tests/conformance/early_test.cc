@@ -364,9 +364,9 @@ TEST(EarlyRoots, DoNotBeginWhereCellsOfASpreadReduceMayStillBeRead)
 TEST(EarlyRoots, GiveTheRightResultBesideReducesThatAreSpread)
 {
     for (Mode mode : all_modes())
-        for (int world : {4, 5})
-            for (const char *more : {"", ",chunk=16k,chunk_of_many=16k,depth=2", ",depth=4"})
-                run(world, std::string(kSpread) + more, call_this_and_that, mode);
+        for (const auto &[world, more] : std::initializer_list<std::pair<int, const char *>>{
+                 {4, ",chunk=16k,chunk_of_many=16k,depth=2"}, {4, ",depth=4"}, {5, ""}})
+            run(world, std::string(kSpread) + more, call_this_and_that, mode);
 }
 
 } // namespace

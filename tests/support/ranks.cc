@@ -227,6 +227,8 @@ std::vector<Mode> all_modes()
 {
 #if defined(__SANITIZE_THREAD__)
     return {Mode::kOneMapping}; // it sees nothing through two mappings, and does not follow fork
+#elif defined(__SANITIZE_ADDRESS__)
+    return {Mode::kProcesses, Mode::kOneMapping}; // another mapping shows it nothing new
 #else
     // Processes first: a test with all modes then forks before it has threads, which qemu wants.
     return {Mode::kProcesses, Mode::kOneMapping, Mode::kOwnMapping};
