@@ -133,7 +133,7 @@ void WorkShm::submit(const shc_op &op)
     if (flight_->recordEnd) {
         flight_->notified = shc_request_notify(request_);
         if (!flight_->notified)
-            flight_->recordEnd(); // it has ended already
+            flight_->recordEnd(); // it has ended already, or nobody could say when it does
     }
 }
 
@@ -198,15 +198,14 @@ void WorkShm::abort()
     shc_comm_abort(group_.get(), "Work.abort() was called");
 }
 
-// Nobody calls back any more: the future is born settled.
-void WorkShm::settle(c10::ivalue::Future &future) const
+// Nobody calls back: the future is born settled. `why` not, where the operation has not ended.
+void WorkShm::settle(c10::ivalue::Future &future, const std::string &why) const
 {
     shc_status status = SHC_OK;
-    if (!shc_request_done(request_, &status)) { // a forked child, or the process is leaving
-        status = shc_comm_error(group_.get());
-        future.setError(
-            makeException(status == SHC_OK ? SHC_ERR_CLOSED : status,
-                          status == SHC_OK ? "the process is ending" : shc_error_text()));
+    if (!shc_request_done(request_, &status)) {
+        status = shc_comm_error(group_.get()); // a forked child, or the process is leaving
+        future.setError(makeException(status == SHC_OK ? SHC_ERR_SYSTEM : status,
+                                      status == SHC_OK ? why : shc_error_text()));
     } else if (status == SHC_OK)
         succeed(*flight_, future);
     else
@@ -223,7 +222,8 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkShm::getFuture()
     if (!flight_->notified && !flight_->ended)
         flight_->notified = shc_request_notify(request_);
     if (flight_->ended || !flight_->notified)
-        settle(*flight_->future); // nobody can be attached yet: no callback runs here
+        settle(*flight_->future,
+               shc_error_text()); // nobody can be attached yet: no callback runs here
     else
         remember(flight_);
     return flight_->future;

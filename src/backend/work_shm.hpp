@@ -59,7 +59,7 @@ class WorkShm : public c10d::Work
     uint64_t getSequencenumber() const override { return sequence_; }
 
   private:
-    void settle(c10::ivalue::Future &future) const;
+    void settle(c10::ivalue::Future &future, const std::string &why) const;
 
     Group group_;
     std::shared_ptr<Flight> flight_;

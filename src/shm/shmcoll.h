@@ -358,8 +358,9 @@ const char *shc_request_error(struct shc_request *request);
 /* The rank whose message a SHC_RECV got. pre: done, SHC_OK. */
 int shc_request_source(struct shc_request *request);
 
-/* Asks for hooks.complete. False: complete will not come, because the operation has already ended,
- * or the process is leaving, or this is a forked child. */
+/* Asks for hooks.complete. False: complete will not come, because the operation has already ended
+ * (then shc_request_done() says so); or the process is leaving, or this is a forked child, or there is
+ * no thread that could call it, as shc_error_text() says. */
 bool shc_request_notify(struct shc_request *request);
 
 /* The caller is done with the handle. The operation itself goes on. */

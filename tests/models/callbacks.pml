@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Callbacks: one may submit to its own group and wait, as deep as it likes, and every callback runs.
+ * Callbacks: one may submit to its own group and wait, as deep as it likes; one of a message waits for no
+ * operation; and every callback runs.
  *
- * Mirrors engine_thread(), complete_one() and shc_engine_run_queue() of src/shm/comm/engine.c, and
- * wait_until_over() of request.c; docs/PROTOCOL.md, section 8, "Callbacks". A caller submits
- * requests 1 and 2 and waits for 1, or does not. The callback of 1 waits for 2; that of 2 submits 3
- * and waits for it; 3 has none. Engine threads are made on need. Left out: the ring and its lock
- * (runner.pml), the bell (bell.pml), time-outs, close, and what happens inside an operation.
+ * Mirrors engine_thread(), have_threads(), complete_one() and shc_engine_run_queue() of
+ * src/shm/comm/engine.c, and wait_until_ended() and wait_for_callback() of request.c; docs/PROTOCOL.md,
+ * section 8, "Callbacks". Either they are nested: a caller submits requests 1 and 2 and waits for 1, or does
+ * not; the callback of 1 waits for 2; that of 2 submits 3 and waits for it; 3 has none. Or they return at
+ * once, and 2 waits inside for another rank, which comes when the caller has waited for 1, if that was
+ * submitted, and for a message, which has a callback and ends in a pass of the caller's. Engine threads
+ * are made on need. Left out: the ring and its lock (runner.pml), the bell (bell.pml), naps, time-outs and
+ * close.
  *
  * FAULT_no_second_thread       nobody looks whether another thread is able to go on
+ * FAULT_who_runs_is_free       nor whether all that are so are inside an operation
+ * FAULT_runs_beside_due        an engine thread does not look behind taking the runner whether one is due
+ * FAULT_waiter_runs_on         who waits for a callback runs what lies behind its operation
+ * FAULT_waiter_comes_late      likewise who has the runner only when that has ended
  * FAULT_holds_the_runner       a callback runs while its thread still holds the runner
  * FAULT_complete_without_ring  nobody rings when a callback has returned
  * FAULT_finish_without_ring    nobody rings for who waits when a request is done
@@ -16,7 +24,9 @@
  * FAULT_done_is_over           a wait ends before the callback has run
  */
 
-#define REQUESTS 3
+#define REQUESTS 4
+#define LAST     3 /* has no callback */
+#define MESSAGE  4
 #define CALLER   0 /* the threads: the caller, and engine threads from 1 on */
 #define THREADS  5
 
@@ -28,19 +38,27 @@ byte runner;
 chan ring = [REQUESTS] of { byte };
 chan finished = [REQUESTS] of { byte }; /* waiting for their callback */
 byte able;    /* engine threads that are not inside a callback */
+byte running; /* of these, inside what they run of the queue */
 byte threads; /* that have been made */
 bool done[REQUESTS + 1], completed[REQUESTS + 1];
+bool nested, released; /* 2 may end */
 
 bool flag, work; /* the bells of who waits for a request, and of engine threads with nothing to do */
 bool idle[THREADS]; /* it listens to the second */
 bool moved[THREADS], asleep[THREADS];
 
-#define NOTIFIES(request) ((request) != REQUESTS)
+#define NOTIFIES(request) ((request) != LAST)
 
 #ifdef FAULT_done_is_over
 #define IS_OVER(request) done[request]
 #else
 #define IS_OVER(request) (done[request] && (!NOTIFIES(request) || completed[request]))
+#endif
+
+#ifdef FAULT_waiter_runs_on
+#define HAS_ENDED(request) IS_OVER(request)
+#else
+#define HAS_ENDED(request) done[request]
 #endif
 
 #define HAS_WORK (nempty(finished) || runner == QUEUED)
@@ -97,11 +115,17 @@ inline fall_asleep()
     }
 }
 
+#ifdef FAULT_who_runs_is_free
+#define ALL_RUN false
+#else
+#define ALL_RUN (len(finished) > 0 && able == running)
+#endif
+
 /* The lock is held: the caller is in an atomic step. */
-inline start_thread()
+inline have_threads(too_few)
 {
     if
-    :: able == 0 ->
+    :: too_few ->
         assert(threads < THREADS - 1);
         threads++;
         able++;
@@ -113,12 +137,12 @@ inline start_thread()
 /* shc_engine_submit() */
 inline submit(request)
 {
-    atomic { start_thread(); ring!request; runner = runner | QUEUED };
+    atomic { have_threads(able == 0); ring!request; runner = runner | QUEUED };
     ring_work();
     ring_bell()
 }
 
-/* run_request() and shc_request_finish() */
+/* shc_request_finish() */
 inline finish(request)
 {
     atomic {
@@ -126,6 +150,10 @@ inline finish(request)
         done[request] = true;
         if
         :: NOTIFIES(request) -> finished!request
+        :: else
+        fi;
+        if
+        :: request == MESSAGE -> have_threads(able == 0 || ALL_RUN)
         :: else
         fi
     };
@@ -155,6 +183,7 @@ inline run_queue(until)
 {
     do
     :: atomic { ring?request };
+        request != 2 || nested || released;
         finish(request);
         if
         :: request == until || (me != CALLER && depth == 0 && nempty(finished)) ->
@@ -167,22 +196,43 @@ inline run_queue(until)
     od
 }
 
-/* wait_until_over() */
-inline wait_until_over(mine)
+/* wait_until_ended() and wait_for_callback() */
+inline wait_for(mine)
 {
     do
-    :: IS_OVER(mine) -> break
+    :: HAS_ENDED(mine) -> break
     :: else ->
         if
         :: atomic { runner == QUEUED -> runner = QUEUED | HELD };
+#ifndef FAULT_waiter_comes_late
+            if
+            :: !HAS_ENDED(mine) -> run_queue(mine)
+            :: else
+            fi;
+#else
             run_queue(mine);
+#endif
             drop()
         :: runner != QUEUED ->
             listen();
             if
-            :: IS_OVER(mine) || runner == QUEUED
+            :: HAS_ENDED(mine) || runner == QUEUED
             :: else -> fall_asleep(); !asleep[me]
             fi
+        fi
+    od;
+    wait_for_callback(mine)
+}
+
+inline wait_for_callback(mine)
+{
+    do
+    :: IS_OVER(mine) -> break
+    :: else ->
+        listen();
+        if
+        :: IS_OVER(mine)
+        :: else -> fall_asleep(); !asleep[me]
         fi
     od;
     assert(!NOTIFIES(mine) || completed[mine])
@@ -193,10 +243,14 @@ inline complete()
 {
     depth = 1;
     if
-    :: callback == 1
-    :: callback == 2 -> submit(3)
+    :: nested ->
+        if
+        :: callback == 1
+        :: callback == 2 -> submit(LAST)
+        fi;
+        wait_for(callback + 1)
+    :: else
     fi;
-    wait_until_over(callback + 1);
     depth = 0;
     completed[callback] = true;
 #ifndef FAULT_complete_without_ring
@@ -211,7 +265,7 @@ inline take_callback()
     able--;
     finished?callback;
 #ifndef FAULT_no_second_thread
-    start_thread()
+    have_threads(able == 0 || ALL_RUN)
 #endif
 }
 
@@ -219,11 +273,22 @@ active proctype Caller()
 {
     byte i, before, request, depth;
     byte me = CALLER;
-    submit(1);
-    submit(2);
-    if
-    :: wait_until_over(1)
-    :: true
+    if /* (the smaller half of the states first: most faults are there) */
+    :: true ->
+        if
+        :: submit(1); submit(2); wait_for(1)
+        :: d_step { done[1] = true; completed[1] = true }; submit(2)
+        fi;
+        finish(MESSAGE);
+        wait_for_callback(MESSAGE);
+        released = true
+    :: nested = true;
+        submit(1);
+        submit(2);
+        if
+        :: wait_for(1)
+        :: true
+        fi
     fi
 }
 
@@ -237,7 +302,18 @@ end:
     :: empty(finished) ->
         if
         :: atomic { runner == QUEUED -> runner = QUEUED | HELD };
-            run_queue(NOBODY);
+            if
+#ifndef FAULT_runs_beside_due
+            :: atomic { empty(finished) -> running++ };
+#else
+            :: atomic { true -> running++ };
+#endif
+                run_queue(NOBODY);
+                running--
+#ifndef FAULT_runs_beside_due
+            :: nempty(finished)
+#endif
+            fi;
 #ifdef FAULT_holds_the_runner
             if
             :: atomic { nempty(finished) -> take_callback() };
@@ -262,5 +338,7 @@ end_asleep:
 /* When nothing moves any more, all has run. */
 active proctype Watch()
 {
-    timeout -> assert(done[1] && done[2] && done[3] && completed[1] && completed[2])
+    timeout ->
+    assert(done[1] && done[2] && completed[1] && completed[2]);
+    assert(nested -> done[LAST] : completed[MESSAGE])
 }

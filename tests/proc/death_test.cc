@@ -306,6 +306,33 @@ TEST(Late, AStoppedRankIsNamedAsStoppedAndTheCallEndsWhenItGoesOn)
     munmap(memory, sizeof(Shared));
 }
 
+// The operation itself says nothing any more.
+TEST(Late, ACallbackThatDoesNotReturnIsNamed)
+{
+    Options options;
+    options.before = [](int) { setenv("SHMCOLL_LATE_MS", "100", 1); };
+    run_ranks(
+        Mode::kProcesses, 2,
+        [](Rank &rank) {
+            const shc_request_hooks slow = {
+                nullptr, [](void *, shc_status, const char *) { usleep(500000); }, nullptr};
+            shc_op barrier = op_of(SHC_BARRIER);
+            if (rank.rank == 1)
+                usleep(50000); // until the other one has asked for its callback
+            shc_request *request;
+            ASSERT_EQ(shc_submit(rank.comm, &barrier, rank.rank == 0 ? &slow : nullptr, &request),
+                      SHC_OK);
+            EXPECT_TRUE(rank.rank == 1 || shc_request_notify(request));
+            const std::string log = captured_log(
+                [&] { EXPECT_EQ(shc_request_wait(request, 0), SHC_OK) << error_text(); });
+            EXPECT_EQ(log.find("the callback of barrier, which has ended") != std::string::npos,
+                      rank.rank == 0)
+                << log;
+            shc_request_release(request);
+        },
+        options);
+}
+
 TEST(Late, TheTimeOutNamesWhoIsMissingAndPoisonsTheGroup)
 {
     Options options;

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
-from ranks import Rank, run
+from ranks import Rank, run, seconds
 
 
 def start(rank: Rank, value: float = 1.0, count: int = 4) -> dist.Work:
@@ -145,6 +146,47 @@ def test_a_future_with_the_profiler_on_is_completed_once() -> None:
                     pass
                 work.is_completed()
                 assert work.get_future().wait()[0] is not None
+
+    run(2, body)
+
+
+@pytest.mark.parametrize("how", ["profiler", "future"])
+def test_a_wait_runs_nothing_that_may_want_this_ranks_next_call(how: str) -> None:
+    """What has a callback: it ran the operation behind its own, and a message's waited for one."""
+
+    def body(rank: Rank) -> None:
+        rank.init(timeout=seconds(6))
+        mine, theirs = torch.ones(4), torch.zeros(4)
+
+        def asked(work: dist.Work | None) -> dist.Work:
+            assert work is not None
+            if how == "future":
+                work.get_future()
+            return work
+
+        def give() -> None:
+            dist.send(mine, 1 - rank.rank)
+
+        def get() -> None:
+            dist.recv(theirs, 1 - rank.rank)
+
+        profiler = profile(activities=[ProfilerActivity.CPU])
+        with profiler if how == "profiler" else contextlib.nullcontext():
+            for _ in range(20):
+                if rank.rank == 0:
+                    first = asked(dist.all_reduce(torch.ones(4), async_op=True))
+                    second = asked(dist.all_reduce(torch.ones(4), async_op=True))
+                    first.wait()
+                    give()
+                    asked(dist.irecv(theirs, 1)).wait()
+                    give()
+                    second.wait()
+                else:
+                    dist.all_reduce(torch.ones(4))
+                    get()
+                    give()
+                    get()
+                    dist.all_reduce(torch.ones(4))
 
     run(2, body)
 

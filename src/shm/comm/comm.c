@@ -327,9 +327,10 @@ void shc_comm_close(struct shc_comm *comm)
         return;              /* somebody is inside for ever: leave him the memory */
     shc_inside_end(&inside); /* the runner is kept for good */
     shc_engine_drain(comm, SHC_ERR_CLOSED, "this rank has closed the group");
+    if (!silent) /* who is inside point-to-point ends what pends, and its callbacks want a thread */
+        return;
     shc_engine_stop(&comm->engine);
-    if (silent) /* else a thread sleeps on the mailbox's bell */
-        unmap(comm);
+    unmap(comm);
 }
 
 void shc_comm_free(struct shc_comm *comm)

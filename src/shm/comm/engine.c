@@ -194,8 +194,7 @@ static bool nap(struct shc_comm *comm, struct naps *naps)
     return stuck || error != ETIMEDOUT;
 }
 
-/* For what does not wait for the end of a nap. */
-static void ring_now(struct shc_engine *engine)
+void shc_engine_ring_now(struct shc_engine *engine)
 {
     /* acquire engine/napping <- acq_rel in nap(): nothing else. */
     if (shc_a32_load_acquire(&engine->napping) > 0)
@@ -210,7 +209,7 @@ void shc_engine_press(struct shc_engine *engine)
         return;
     /* acq_rel engine/pressing: in front of the look for who naps, which looks for it behind that. */
     (void)shc_a32_exchange_acq_rel(&engine->pressing, 1);
-    ring_now(engine);
+    shc_engine_ring_now(engine);
 }
 
 /* Sleeps until there may be something to do. The lock is not held. */
@@ -250,25 +249,56 @@ static struct shc_request *list_take(struct shc_request **list, shc_a32 *filled)
     return request;
 }
 
+/* The lock is held. */
 static enum shc_status start_thread(struct shc_comm *comm);
 
-/* Calls one `complete`. The lock is held, and given up for the callback. A second thread keeps the
- * queue going meanwhile, because the callback may wait for it. */
+/* Somebody is there for the queue, and for the next callback, whatever the others wait for in
+ * operations and in callbacks. The lock is held. */
+static void have_threads(struct shc_comm *comm)
+{
+    const struct shc_engine *engine = &comm->engine;
+    const int wanted = engine->finished ? engine->running + 1 : 1;
+    if (engine->able < wanted && start_thread(comm) != SHC_OK)
+        shc_log(
+            SHC_LOG_WARN,
+            "rank %d of \"%s\": no further engine thread (%s); what waits for a callback of this "
+            "group waits until another one, or an operation, is over",
+            comm->seat.rank, comm->seat.group, shc_error_text());
+}
+
+void shc_engine_call_back(struct shc_request *request)
+{
+    struct shc_engine *engine = &request->comm->engine;
+    list_append(&engine->finished, &engine->has_finished, request);
+    /* (Behind an operation an engine thread is here, and looks at once, or is free.) */
+    if (shc_is_message(request->op.kind))
+        have_threads(request->comm);
+}
+
+/* Calls one `complete`. The lock is held, and given up for the callback, which may wait for the queue
+ * or for another callback. */
 static void complete_one(struct shc_comm *comm)
 {
     struct shc_engine *engine = &comm->engine;
     struct shc_request *request = list_take(&engine->finished, &engine->has_finished);
-    if (engine->able == 0 && start_thread(comm) != SHC_OK)
-        shc_log(SHC_LOG_WARN,
-                "rank %d of \"%s\": no second engine thread (%s); a callback that "
-                "waits for this group would not return",
-                comm->seat.rank, comm->seat.group, shc_error_text());
+    have_threads(comm);
     pthread_mutex_unlock(&engine->lock);
     if (!shc_process_callback_begin())
         park_for_ever();
     shc_request_complete(request);
     shc_process_callback_end();
     pthread_mutex_lock(&engine->lock);
+}
+
+/* The lock is held, and given up meanwhile. */
+static void run_awhile(struct shc_comm *comm)
+{
+    struct shc_engine *engine = &comm->engine;
+    engine->running++;
+    pthread_mutex_unlock(&engine->lock);
+    shc_engine_run_queue(comm, NULL, true);
+    pthread_mutex_lock(&engine->lock);
+    engine->running--;
 }
 
 static void engine_thread(void *arg)
@@ -295,7 +325,10 @@ static void engine_thread(void *arg)
         if (may_nap(engine, &naps) && !nap(comm, &naps)) {
             /* looks again */
         } else if (shc_engine_take(engine, &inside, SHC_RUNNER_QUEUED)) {
-            shc_engine_run_queue(comm, NULL, true);
+            pthread_mutex_lock(&engine->lock);
+            if (!engine->finished) /* whoever appended to it since counts on this thread */
+                run_awhile(comm);
+            pthread_mutex_unlock(&engine->lock);
             shc_engine_leave(&inside);
         } else {
             park(comm);
@@ -307,7 +340,6 @@ static void engine_thread(void *arg)
     pthread_mutex_unlock(&engine->lock);
 }
 
-/* The lock is held. */
 static enum shc_status start_thread(struct shc_comm *comm)
 {
     struct shc_engine *engine = &comm->engine;
@@ -349,7 +381,7 @@ void shc_engine_stop(struct shc_engine *engine)
     /* release engine/stopping -> acquire in is_due(): nothing else. */
     shc_a32_store_release(&engine->stopping, 1);
     pthread_mutex_unlock(&engine->lock);
-    ring_now(engine);
+    shc_engine_ring_now(engine);
     uint64_t deadline_ns = shc_clock_ns() + STOP_NS;
     /* A thread that is joined here may have started another one on its last turns. */
     for (int i = 0; i < thread_count(engine); i++) {
@@ -511,47 +543,7 @@ void shc_engine_drain(struct shc_comm *comm, enum shc_status status, const char 
         shc_request_finish(request, status, error);
 }
 
-/* ---- the ends of requests ---- */
-
-void shc_request_finish(struct shc_request *request, enum shc_status status, const char *error)
-{
-    struct shc_engine *engine = &request->comm->engine;
-    request->status = status;
-    if (status != SHC_OK)
-        request->error = strdup(error);
-    pthread_mutex_lock(&engine->lock);
-    bool notify = request->notify;
-    /* release request/done -> acquire in shc_request_done(): status, error, the output. */
-    shc_a32_store_release(&request->done, 1);
-    if (notify)
-        list_append(&engine->finished, &engine->has_finished, request);
-    pthread_mutex_unlock(&engine->lock);
-    shc_bell_ring(&engine->bell, false);
-    if (notify)
-        ring_now(engine);
-    else
-        shc_engine_drop(engine, request);
-}
-
-void shc_request_born_done(struct shc_request *request)
-{
-    /* relaxed: nobody else knows the request yet; who hands it to another thread orders that. */
-    shc_a32_store_relaxed(&request->done, 1);
-    /* relaxed: as above; the caller's handle is left. */
-    shc_a32_store_relaxed(&request->references, 1);
-}
-
-void shc_request_complete(struct shc_request *request)
-{
-    struct shc_engine *engine = &request->comm->engine;
-    /* relaxed: only the thread that finds its own number acts on it. */
-    shc_a64_store_relaxed(&request->completer, shc_thread_number());
-    request->hooks.complete(request->hooks.ctx, request->status, shc_request_reason(request));
-    /* release request/completed -> acquire in shc_request_over(): what the callback did. */
-    shc_a32_store_release(&request->completed, 1);
-    shc_bell_ring(&engine->bell, false);
-    shc_engine_drop(engine, request);
-}
+/* ---- what is left of requests ---- */
 
 void shc_engine_drop(struct shc_engine *engine, struct shc_request *request)
 {

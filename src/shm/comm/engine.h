@@ -16,7 +16,8 @@
  * ends the naps, and twice as many have to come in a row before they begin again.
  *
  * Engine threads are made on first need. A thread that calls `complete` holds nothing, and another
- * thread is there to go on: the callback may submit to this group and wait.
+ * thread is there to go on: the callback may submit to this group and wait. Nor does the callback of a
+ * message wait for an operation: where all other threads are inside one, or a callback, another is made.
  */
 
 #include "shm/base/atomic.h"
@@ -52,6 +53,7 @@ struct shc_engine {
     struct shc_os_thread threads[SHC_ENGINE_MAX_THREADS];
     int thread_count;
     int able;       /* threads that are not inside a callback: they get back to the queue */
+    int running;    /* of these, inside what they run of it, which may last */
     bool rejecting; /* nothing can be submitted any more */
     bool straying;  /* a thread did not end in time, and may still touch this memory */
     struct shc_request *finished; /* waiting for their `complete`, oldest first */
@@ -62,7 +64,7 @@ struct shc_engine {
 
 SHC_NODISCARD enum shc_status shc_engine_init(struct shc_engine *engine);
 
-/* Makes a thread if none is able to call `complete`. The lock is held. */
+/* Makes a thread if none is able to run what is queued. The lock is held. */
 SHC_NODISCARD enum shc_status shc_engine_need_thread(struct shc_comm *comm);
 
 /* From now on every submission fails with SHC_ERR_CLOSED. */
@@ -175,6 +177,13 @@ SHC_INLINE void shc_engine_leave(struct shc_inside *inside)
 /* Queues the request; makes a thread if there is none. With SHC_ENGINE_RING_SLOTS requests queued it
  * waits for one to begin, and asks for interrupts meanwhile. */
 SHC_NODISCARD enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *request);
+
+/* The request has ended, and an engine thread is to call its `complete`. The lock is held; who gives it up
+ * rings behind that. */
+void shc_engine_call_back(struct shc_request *request);
+
+/* Wakes an engine thread also from a nap. */
+void shc_engine_ring_now(struct shc_engine *engine);
 
 /* Runs queued requests until the queue is empty, `until` is done, or, on an engine thread, a
  * `complete` is due. pre: the runner is held. */

@@ -256,8 +256,9 @@ enum shc_status shc_meeting_pause(struct shc_meeting *m, uint64_t *pause_ns, shc
         shc_os_futex_wait(word, value, *pause_ns, true);
     else
         shc_os_sleep_ns(*pause_ns);
-    if (*pause_ns < POLL_MAX_NS)
-        *pause_ns += *pause_ns / 2;
+    *pause_ns += *pause_ns / 2;
+    if (*pause_ns > POLL_MAX_NS)
+        *pause_ns = POLL_MAX_NS;
     uint64_t now_ns = shc_clock_ns();
     if (now_ns - m->looked_ns < LOOK_NS)
         return SHC_OK;

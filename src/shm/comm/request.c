@@ -116,12 +116,59 @@ enum shc_status shc_check(struct shc_comm *comm, const struct shc_op *op)
     return prepare(&scratch, comm, op);
 }
 
+/* ---- its end ---- */
+
+void shc_request_finish(struct shc_request *request, enum shc_status status, const char *error)
+{
+    struct shc_engine *engine = &request->comm->engine;
+    request->status = status;
+    if (status != SHC_OK)
+        request->error = strdup(error);
+    pthread_mutex_lock(&engine->lock);
+    bool notify = request->notify;
+    /* release request/done -> acquire in shc_request_done(): status, error, the output. */
+    shc_a32_store_release(&request->done, 1);
+    if (notify)
+        shc_engine_call_back(request);
+    pthread_mutex_unlock(&engine->lock);
+    shc_bell_ring(&engine->bell, false);
+    if (notify)
+        shc_engine_ring_now(engine);
+    else
+        shc_engine_drop(engine, request);
+}
+
+void shc_request_born_done(struct shc_request *request)
+{
+    /* relaxed: nobody else knows the request yet; who hands it to another thread orders that. */
+    shc_a32_store_relaxed(&request->done, 1);
+    /* relaxed: as above; the caller's handle is left. */
+    shc_a32_store_relaxed(&request->references, 1);
+}
+
+void shc_request_complete(struct shc_request *request)
+{
+    struct shc_engine *engine = &request->comm->engine;
+    /* relaxed: only the thread that finds its own number acts on it. */
+    shc_a64_store_relaxed(&request->completer, shc_thread_number());
+    request->hooks.complete(request->hooks.ctx, request->status, shc_request_reason(request));
+    /* release request/completed -> acquire in shc_request_over(): what the callback did. */
+    shc_a32_store_release(&request->completed, 1);
+    shc_bell_ring(&engine->bell, false);
+    shc_engine_drop(engine, request);
+}
+
 /* ---- waiting for one ---- */
+
+static bool has_ended(const struct shc_request *request)
+{
+    /* acquire request/done <- release in shc_request_finish(): status, error, the output. */
+    return shc_a32_load_acquire(&request->done) != 0;
+}
 
 bool shc_request_over(const struct shc_request *request)
 {
-    /* acquire request/done <- release in shc_request_finish(): status, error, the output. */
-    if (!shc_a32_load_acquire(&request->done))
+    if (!has_ended(request))
         return false;
     if (!request->notify || shc_process_leaving()) /* then nobody calls `complete` any more */
         return true;
@@ -132,11 +179,16 @@ bool shc_request_over(const struct shc_request *request)
     return shc_a32_load_acquire(&request->completed) != 0;
 }
 
-/* Over, or there is something to run meanwhile. */
-static bool is_over_or_queued(void *arg)
+static bool has_ended_target(void *arg)
+{
+    return has_ended(arg);
+}
+
+/* Ended, or there is something to run meanwhile. */
+static bool has_ended_or_queued(void *arg)
 {
     const struct shc_request *request = arg;
-    return shc_request_over(request) || shc_runner_is_queued(&request->comm->engine.runner);
+    return has_ended(request) || shc_runner_is_queued(&request->comm->engine.runner);
 }
 
 static bool is_over_target(void *arg)
@@ -153,48 +205,6 @@ static enum shc_status check_not_inside(struct shc_comm *comm, const char *call)
     return shc_fail(SHC_ERR_INVALID,
                     "%s called from inside another call on the same group (a signal handler?)",
                     call);
-}
-
-static enum shc_status wait_until_over(struct shc_request *request, uint64_t timeout_ns)
-{
-    struct shc_comm *comm = request->comm;
-    bool may_run = timeout_ns == 0;
-    struct shc_wait wait = {
-        .seat = &comm->seat,
-        .call = &request->task.call,
-        .timeout_ns = timeout_ns ? timeout_ns : SHC_NO_DEADLINE,
-        .patience = comm->seat.patience_engine,
-        .interruptible = true,
-    };
-    const struct shc_target target = {
-        .ready = may_run ? is_over_or_queued : is_over_target,
-        .arg = request,
-        .bell = &comm->engine.bell,
-        .peer = -1,
-    };
-    if (may_run)
-        shc_engine_awaited(&comm->engine, request);
-    else if (!shc_is_message(request->op.kind) && !shc_request_over(request))
-        shc_engine_press(&comm->engine);
-    struct shc_inside inside;
-    while (!shc_request_over(request)) {
-        SHC_TRY(check_not_inside(comm, "a wait"));
-        if (may_run && shc_engine_take(&comm->engine, &inside, SHC_RUNNER_QUEUED)) {
-            shc_engine_run_queue(comm, request, false);
-            shc_engine_leave(&inside);
-        } else {
-            SHC_TRY(shc_wait_for(&wait, &target));
-        }
-    }
-    return SHC_OK;
-}
-
-/* The same for any request: a message is done first, and then its callback may be before it. */
-static enum shc_status wait_for(struct shc_request *request, uint64_t timeout_ns)
-{
-    if (shc_is_message(request->op.kind) && !shc_request_over(request))
-        SHC_TRY(shc_p2p_wait(&request->comm->p2p, request, timeout_ns));
-    return wait_until_over(request, timeout_ns);
 }
 
 /* A wait with a time-out of its own is over: says what the operation itself waits for. */
@@ -224,7 +234,7 @@ static enum shc_status fail_timed_wait(struct shc_request *request, uint64_t tim
 static enum shc_status fail_timed_message(struct shc_request *request, uint64_t timeout_ns)
 {
     struct shc_comm *comm = request->comm;
-    char what[256], whom[512] = "";
+    char what[256], whom[512] = "its end, which has just come";
     enum shc_status status;
     shc_p2p_lock(&comm->p2p);
     shc_p2p_text(request, what, sizeof what);
@@ -237,6 +247,88 @@ static enum shc_status fail_timed_message(struct shc_request *request, uint64_t 
                     what, (double)timeout_ns / (double)SHC_NS_PER_S, whom);
 }
 
+/* Until a collective has ended. Who waits without a time-out runs what is queued up to it, and nothing
+ * behind it, which may wait for what this thread does next. */
+static enum shc_status wait_until_ended(struct shc_request *request, uint64_t timeout_ns)
+{
+    struct shc_comm *comm = request->comm;
+    const bool may_run = timeout_ns == SHC_NO_DEADLINE;
+    struct shc_wait wait = {
+        .seat = &comm->seat,
+        .call = &request->task.call,
+        .timeout_ns = timeout_ns,
+        .patience = comm->seat.patience_engine,
+        .interruptible = true,
+    };
+    const struct shc_target target = {
+        .ready = may_run ? has_ended_or_queued : has_ended_target,
+        .arg = request,
+        .bell = &comm->engine.bell,
+        .peer = -1,
+    };
+    if (may_run)
+        shc_engine_awaited(&comm->engine, request);
+    else if (!has_ended(request))
+        shc_engine_press(&comm->engine);
+    struct shc_inside inside;
+    while (!has_ended(request)) {
+        SHC_TRY(check_not_inside(comm, "a wait"));
+        if (may_run && shc_engine_take(&comm->engine, &inside, SHC_RUNNER_QUEUED)) {
+            if (!has_ended(request)) /* it may have, before the runner was had */
+                shc_engine_run_queue(comm, request, false);
+            shc_engine_leave(&inside);
+        } else {
+            SHC_TRY(shc_wait_for(&wait, &target));
+        }
+    }
+    return SHC_OK;
+}
+
+/* Until its callback, too, is over, if it has one. pre: it has ended. */
+static enum shc_status wait_for_callback(struct shc_request *request, uint64_t timeout_ns)
+{
+    struct shc_comm *comm = request->comm;
+    char whom[96];
+    if (shc_request_over(request))
+        return SHC_OK;
+    SHC_TRY(check_not_inside(comm, "a wait"));
+    snprintf(whom, sizeof whom, "the callback of %s, which has ended",
+             shc_op_kind_name(request->op.kind));
+    struct shc_wait wait = {
+        .seat = &comm->seat,
+        .timeout_ns = timeout_ns,
+        .patience = comm->seat.patience_engine,
+        .interruptible = true,
+    };
+    const struct shc_target target = {
+        .ready = is_over_target,
+        .arg = request,
+        .bell = &comm->engine.bell,
+        .peer = -1,
+        .whom = whom,
+    };
+    return shc_wait_for(&wait, &target);
+}
+
+static enum shc_status wait_for(struct shc_request *request, uint64_t timeout_ns)
+{
+    const bool message = shc_is_message(request->op.kind);
+    const uint64_t begun_ns = timeout_ns ? shc_clock_ns() : 0;
+    enum shc_status st = SHC_OK;
+    if (!message)
+        st = wait_until_ended(request, timeout_ns ? timeout_ns : SHC_NO_DEADLINE);
+    else if (!shc_request_over(request))
+        st = shc_p2p_wait(&request->comm->p2p, request, timeout_ns);
+    if (st == SHC_ERR_TIMEOUT)
+        return message ? fail_timed_message(request, timeout_ns)
+                       : fail_timed_wait(request, timeout_ns);
+    SHC_TRY(st);
+    if (timeout_ns == 0)
+        return wait_for_callback(request, SHC_NO_DEADLINE);
+    const uint64_t took_ns = shc_clock_ns() - begun_ns;
+    return wait_for_callback(request, took_ns < timeout_ns ? timeout_ns - took_ns : 1);
+}
+
 static enum shc_status result_of(const struct shc_request *request)
 {
     return request->status == SHC_OK ? SHC_OK
@@ -247,11 +339,7 @@ enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_n
 {
     if (!shc_process_is(&request->comm->mark))
         return shc_comm_usable(request->comm);
-    enum shc_status st = wait_for(request, timeout_ns);
-    if (st == SHC_ERR_TIMEOUT)
-        return shc_is_message(request->op.kind) ? fail_timed_message(request, timeout_ns)
-                                                : fail_timed_wait(request, timeout_ns);
-    SHC_TRY(st);
+    SHC_TRY(wait_for(request, timeout_ns));
     shc_engine_retire(&request->comm->engine);
     return result_of(request);
 }
@@ -282,22 +370,20 @@ int shc_request_source(struct shc_request *request)
 bool shc_request_notify(struct shc_request *request)
 {
     struct shc_engine *engine = &request->comm->engine;
-    if (!shc_process_is(&request->comm->mark))
-        return false; /* a forked child: the lock may be held by a thread that is not here */
-    if (shc_process_leaving())
+    enum shc_status st = SHC_OK;
+    /* (In a forked child the lock may be held by a thread that is not here.) */
+    if (!shc_process_is(&request->comm->mark) || shc_process_leaving())
+        st = shc_comm_fail_unusable(request->comm);
+    if (st != SHC_OK)
         return false;
     pthread_mutex_lock(&engine->lock);
-    /* relaxed: stored under the lock that is held here. */
-    bool in_time = !shc_a32_load_relaxed(&request->done);
-    if (in_time && shc_engine_need_thread(request->comm) != SHC_OK)
-        shc_log(SHC_LOG_WARN, "rank %d of \"%s\": no engine thread (%s); a callback will not come",
-                request->comm->seat.rank, request->comm->name, shc_error_text());
-    if (in_time)
+    const bool comes = !has_ended(request) && shc_engine_need_thread(request->comm) == SHC_OK;
+    if (comes)
         request->notify = true;
     pthread_mutex_unlock(&engine->lock);
-    if (in_time && !shc_is_message(request->op.kind))
+    if (comes && !shc_is_message(request->op.kind))
         shc_engine_press(engine);
-    return in_time;
+    return comes;
 }
 
 void shc_request_retire(struct shc_request *request)

@@ -36,13 +36,14 @@ static void what_text(const struct shc_wait *wait, char *text, size_t capacity)
 }
 
 /* Whom this call waits for: the ranks that have not entered it, else the peer that is behind. */
-static void whom_text(const struct shc_wait *wait, int peer, char *text, size_t capacity)
+static void whom_text(const struct shc_wait *wait, const struct shc_target *target, char *text,
+                      size_t capacity)
 {
     text[0] = '\0';
-    if (peer < 0)
-        snprintf(text, capacity, "this process");
+    if (target->peer < 0)
+        snprintf(text, capacity, "%s", target->whom ? target->whom : "this process");
     else if (shc_member_missing_text(wait->seat, wait->epoch, text, capacity) == 0)
-        shc_member_text(wait->seat, peer, text, capacity);
+        shc_member_text(wait->seat, target->peer, text, capacity);
 }
 
 enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status, const char *reason)
@@ -133,28 +134,29 @@ static enum shc_status judge_members(struct shc_wait *wait, int peer,
     return SHC_OK;
 }
 
-static void say_late(struct shc_wait *wait, int peer, uint64_t now_ns)
+static void say_late(struct shc_wait *wait, const struct shc_target *target, uint64_t now_ns)
 {
     char what[256], whom[1024];
     what_text(wait, what, sizeof what);
-    whom_text(wait, peer, whom, sizeof whom);
+    whom_text(wait, target, whom, sizeof whom);
     shc_log(SHC_LOG_WARN, "%s has waited %.1f s for %s", what,
             (double)(now_ns - wait->begun_ns) / (double)SHC_NS_PER_S, whom);
     wait->late_ns += wait->late_step_ns;
     wait->late_step_ns *= 2;
 }
 
-static enum shc_status judge_time(struct shc_wait *wait, int peer, uint64_t now_ns)
+static enum shc_status judge_time(struct shc_wait *wait, const struct shc_target *target,
+                                  uint64_t now_ns)
 {
     if (now_ns >= wait->deadline_ns) {
         char whom[1024], reason[1200];
-        whom_text(wait, peer, whom, sizeof whom);
+        whom_text(wait, target, whom, sizeof whom);
         snprintf(reason, sizeof reason, "Timed out after %.3f s waiting for %s",
                  (double)(now_ns - wait->begun_ns) / (double)SHC_NS_PER_S, whom);
         return shc_wait_give_up(wait, SHC_ERR_TIMEOUT, reason);
     }
-    if (now_ns >= wait->late_ns && peer >= 0)
-        say_late(wait, peer, now_ns);
+    if (now_ns >= wait->late_ns && (target->peer >= 0 || target->whom))
+        say_late(wait, target, now_ns);
     return SHC_OK;
 }
 
@@ -242,7 +244,7 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
         }
         uint64_t now_ns = shc_clock_ns();
         look_at_clock(wait, now_ns);
-        SHC_TRY(judge_time(wait, target->peer, now_ns));
+        SHC_TRY(judge_time(wait, target, now_ns));
         SHC_TRY(judge_slowly(wait, target->peer, now_ns, signalled));
         if (moves_of(target) != moves)
             return SHC_OK;

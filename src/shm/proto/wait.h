@@ -57,6 +57,8 @@ struct shc_target {
     struct shc_bell_shm *bell;
     int peer;    /* whose store it is; -1: many, or this process's own; no member is looked at */
     bool shared; /* the bell is in the segment */
+    /* Of this process, for messages; NULL: somebody else says aloud what is waited for. */
+    const char *whom;
     /* Grows in ready() when that has moved something on: then patience begins anew, and only who
      * waits in vain goes to sleep. NULL: there is no such number. */
     const uint64_t *moves;

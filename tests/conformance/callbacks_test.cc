@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Callbacks beside operations that wait for other ranks: neither they nor who waits for them get stuck
+// behind what only a later call of this rank sets free.
+#include "tests/conformance/world.h"
+#include "tests/support/messages.h"
+
+#include <atomic>
+#include <functional>
+#include <gtest/gtest.h>
+#include <random>
+#include <thread>
+
+extern "C" {
+#include "shm/comm/comm.h"
+#include "shm/proto/call.h"
+}
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+// A request with a callback.
+struct Called {
+    std::atomic<int> times{0};
+    std::function<void()> body;
+    shc_request *request = nullptr;
+
+    shc_status submit(shc_comm *comm, const shc_op &op)
+    {
+        const shc_request_hooks hooks = {this,
+                                         [](void *ctx, shc_status, const char *) {
+                                             auto *self = static_cast<Called *>(ctx);
+                                             if (self->body)
+                                                 self->body();
+                                             self->times++;
+                                         },
+                                         nullptr};
+        return shc_submit(comm, &op, &hooks, &request);
+    }
+    void wait(uint64_t timeout_ns = 0)
+    {
+        EXPECT_EQ(shc_request_wait(request, timeout_ns), SHC_OK) << error_text();
+        shc_request_release(request);
+        request = nullptr;
+    }
+};
+
+struct Received : Called {
+    ByteMessage message;
+
+    Received(int peer, int tag) : message(SHC_RECV, peer, tag, std::vector<unsigned char>(8)) {}
+    void start(Rank &rank) { ASSERT_EQ(submit(rank.comm, message.op), SHC_OK) << error_text(); }
+};
+
+void exchange(Rank &rank, shc_op_kind kind, int tag)
+{
+    ByteMessage message(kind, 1 - rank.rank, tag, std::vector<unsigned char>(8));
+    ASSERT_EQ(shc_run(rank.comm, &message.op), SHC_OK) << error_text();
+}
+
+void send(Rank &rank, int tag)
+{
+    exchange(rank, SHC_SEND, tag);
+}
+
+void receive(Rank &rank, int tag)
+{
+    exchange(rank, SHC_RECV, tag);
+}
+
+void barrier(Rank &rank)
+{
+    const shc_op op = op_of(SHC_BARRIER);
+    ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
+}
+
+// An engine thread is inside it, and stays there until the other rank comes.
+void begin_barrier(Rank &rank, Called &blocked)
+{
+    shc_call call;
+    const uint64_t before = shc_call_latest(&rank.comm->seat, rank.rank, &call);
+    ASSERT_EQ(blocked.submit(rank.comm, op_of(SHC_BARRIER)), SHC_OK) << error_text();
+    while (shc_call_latest(&rank.comm->seat, rank.rank, &call) == before)
+        shc_os_sleep_ns(SHC_NS_PER_MS);
+}
+
+void both_ranks(const Body &zero, const Body &one)
+{
+    Options options;
+    options.timeout_ns = 6 * SHC_NS_PER_S;
+    for (Mode mode : all_modes())
+        run_ranks(
+            mode, 2, [&](Rank &rank) { (rank.rank == 0 ? zero : one)(rank); }, options);
+}
+
+// What lies behind it may want this thread's next call first.
+TEST(Callbacks, AWaitForOneRunsNothingBehindItsOperation)
+{
+    const int rounds = 60;
+    both_ranks(
+        [](Rank &rank) {
+            for (int round = 0; round < rounds && !testing::Test::HasFailure(); round++) {
+                Called first, second;
+                first.body = [round] { shc_os_sleep_ns(round % 5 * 200 * SHC_NS_PER_US); };
+                ASSERT_EQ(first.submit(rank.comm, op_of(SHC_BARRIER)), SHC_OK) << error_text();
+                const bool comes = shc_request_notify(first.request);
+                ASSERT_EQ(second.submit(rank.comm, op_of(SHC_BARRIER)), SHC_OK) << error_text();
+                first.wait();
+                EXPECT_EQ(first.times, comes);
+                send(rank, round);
+                second.wait();
+            }
+        },
+        [](Rank &rank) {
+            for (int round = 0; round < rounds && !testing::Test::HasFailure(); round++) {
+                barrier(rank);
+                receive(rank, round);
+                barrier(rank);
+            }
+        });
+}
+
+TEST(Callbacks, OfMessagesComeBesideAnOperationThatBlocks)
+{
+    both_ranks(
+        [](Rank &rank) {
+            Called blocked;
+            begin_barrier(rank, blocked);
+            Received answer(1, 2);
+            answer.start(rank);
+            ASSERT_TRUE(shc_request_notify(answer.request));
+            send(rank, 1);
+            answer.wait();
+            EXPECT_EQ(answer.times, 1);
+            send(rank, 3);
+            blocked.wait();
+        },
+        [](Rank &rank) {
+            receive(rank, 1);
+            send(rank, 2);
+            receive(rank, 3);
+            barrier(rank);
+        });
+}
+
+TEST(Callbacks, OfMessagesMayWaitForOneAnotherThere)
+{
+    both_ranks(
+        [](Rank &rank) {
+            Called blocked;
+            begin_barrier(rank, blocked);
+            Received outer(1, 2), inner(1, 3);
+            outer.body = [&] { inner.wait(); };
+            outer.start(rank);
+            inner.start(rank);
+            ASSERT_TRUE(shc_request_notify(outer.request));
+            ASSERT_TRUE(shc_request_notify(inner.request));
+            send(rank, 1);
+            outer.wait();
+            EXPECT_EQ(inner.times, 1);
+            send(rank, 4);
+            blocked.wait();
+        },
+        [](Rank &rank) {
+            receive(rank, 1);
+            send(rank, 2);
+            send(rank, 3);
+            receive(rank, 4);
+            barrier(rank);
+        });
+}
+
+// The one engine thread naps beside a queued operation: it wakes for the callback, and not for that.
+TEST(Callbacks, OfAMessageEndsANap)
+{
+    both_ranks(
+        [](Rank &rank) {
+            shc_engine *engine = &rank.comm->engine;
+            shc_a64_store_relaxed(&engine->nap_ns, 1000 * SHC_NS_PER_S);
+            shc_a32_store_relaxed(&engine->hasty, shc_a32_load_relaxed(&engine->habit));
+            Called queued;
+            ASSERT_EQ(queued.submit(rank.comm, op_of(SHC_BARRIER)), SHC_OK) << error_text();
+            while (shc_a32_load_acquire(&engine->napping) == 0)
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+            Received answer(1, 2);
+            answer.start(rank);
+            ASSERT_TRUE(shc_request_notify(answer.request));
+            send(rank, 1);
+            answer.wait();
+            EXPECT_EQ(answer.times, 1);
+            send(rank, 3);
+            queued.wait();
+        },
+        [](Rank &rank) {
+            receive(rank, 1);
+            send(rank, 2);
+            receive(rank, 3);
+            barrier(rank);
+        });
+}
+
+// The thread that could call it is about to begin the operation.
+TEST(Callbacks, OfAMessageComeWheneverAnOperationBegins)
+{
+    const int rounds = 300;
+    both_ranks(
+        [](Rank &rank) {
+            for (int round = 0; round < rounds && !testing::Test::HasFailure(); round++) {
+                Received answer(1, round);
+                answer.start(rank);
+                const bool comes = shc_request_notify(answer.request);
+                Called blocked;
+                ASSERT_EQ(blocked.submit(rank.comm, op_of(SHC_BARRIER)), SHC_OK) << error_text();
+                answer.wait();
+                EXPECT_EQ(answer.times, comes);
+                send(rank, round);
+                blocked.wait();
+            }
+        },
+        [](Rank &rank) {
+            std::mt19937 random(11);
+            for (int round = 0; round < rounds && !testing::Test::HasFailure(); round++) {
+                shc_os_sleep_ns(random() % 100 * SHC_NS_PER_US);
+                send(rank, round);
+                receive(rank, round);
+                barrier(rank);
+            }
+        });
+}
+
+// As if no further thread could be had.
+struct NoThreads {
+    shc_engine *engine;
+    int had;
+
+    explicit NoThreads(Rank &rank) : engine(&rank.comm->engine)
+    {
+        pthread_mutex_lock(&engine->lock);
+        had = engine->thread_count;
+        engine->thread_count = SHC_ENGINE_MAX_THREADS;
+        pthread_mutex_unlock(&engine->lock);
+    }
+    ~NoThreads()
+    {
+        pthread_mutex_lock(&engine->lock);
+        engine->thread_count = had;
+        pthread_mutex_unlock(&engine->lock);
+    }
+};
+
+TEST(Callbacks, AreRefusedWhereNoThreadCanBeHad)
+{
+    both_ranks(
+        [](Rank &rank) {
+            Received answer(1, 2);
+            answer.start(rank);
+            {
+                NoThreads none(rank);
+                ASSERT_EQ(none.had, 0); // made on first need
+                EXPECT_FALSE(shc_request_notify(answer.request));
+                EXPECT_NE(error_text().find("deep"), std::string::npos) << error_text();
+            }
+            send(rank, 1);
+            answer.wait();
+            EXPECT_EQ(answer.times, 0);
+        },
+        [](Rank &rank) {
+            receive(rank, 1);
+            send(rank, 2);
+        });
+}
+
+TEST(Callbacks, ComeBehindTheOperationWhereNoFurtherThreadCanBeHad)
+{
+    both_ranks(
+        [](Rank &rank) {
+            Called blocked;
+            begin_barrier(rank, blocked);
+            Received answer(1, 2);
+            answer.start(rank);
+            ASSERT_TRUE(shc_request_notify(answer.request));
+            {
+                NoThreads none(rank);
+                send(rank, 1);
+                EXPECT_EQ(shc_request_wait(answer.request, 50 * SHC_NS_PER_MS), SHC_ERR_TIMEOUT);
+                EXPECT_NE(error_text().find("the callback of recv"), std::string::npos)
+                    << error_text();
+                EXPECT_TRUE(answer.message.bytes == std::vector<unsigned char>(8));
+                EXPECT_EQ(answer.times, 0);
+            }
+            send(rank, 3);
+            answer.wait();
+            EXPECT_EQ(answer.times, 1);
+            blocked.wait();
+        },
+        [](Rank &rank) {
+            receive(rank, 1);
+            send(rank, 2);
+            receive(rank, 3);
+            barrier(rank);
+        });
+}
+
+// Both take of the same time.
+TEST(Callbacks, AreWithinTheTimeOfAWait)
+{
+    run_ranks(all_modes().front(), 2, [](Rank &rank) {
+        if (rank.rank == 1) {
+            receive(rank, 1);
+            shc_os_sleep_ns(500 * SHC_NS_PER_MS);
+            send(rank, 2);
+            return;
+        }
+        std::atomic<bool> over{false};
+        Received answer(1, 2);
+        answer.body = [&over] {
+            while (!over)
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+        };
+        answer.start(rank);
+        ASSERT_TRUE(shc_request_notify(answer.request));
+        send(rank, 1);
+        const uint64_t begun_ns = shc_clock_ns();
+        EXPECT_EQ(shc_request_wait(answer.request, SHC_NS_PER_S), SHC_ERR_TIMEOUT);
+        EXPECT_LT(shc_clock_ns() - begun_ns, 1400 * SHC_NS_PER_MS);
+        EXPECT_NE(error_text().find("the callback of recv"), std::string::npos) << error_text();
+        over = true;
+        answer.wait();
+    });
+}
+
+// Whoever has the lock next ends what pends, and its callbacks come.
+TEST(Callbacks, ComeAlsoWhereTheLockOfMessagesIsKeptWhileTheGroupIsClosed)
+{
+    for (Mode mode : all_modes()) {
+        if (mode == Mode::kProcesses)
+            continue;
+        std::atomic<bool> over{false};
+        run_ranks(mode, 2, [&over](Rank &rank) {
+            while (rank.rank == 1 && !over) // it does not leave before: that would end it, too
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+            if (rank.rank == 1)
+                return;
+            Received answer(1, 2);
+            answer.start(rank);
+            ASSERT_TRUE(shc_request_notify(answer.request));
+            std::atomic<int> step{0};
+            std::thread keeper([&] {
+                shc_p2p_lock(&rank.comm->p2p);
+                for (step = 1; step == 1;)
+                    shc_os_sleep_ns(SHC_NS_PER_MS);
+                shc_p2p_unlock(&rank.comm->p2p);
+            });
+            while (step == 0)
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+            shc_comm_close(rank.comm); // in vain for a second
+            EXPECT_EQ(answer.times, 0);
+            step = 2;
+            EXPECT_EQ(shc_request_wait(answer.request, 10 * SHC_NS_PER_S), SHC_ERR_CLOSED)
+                << error_text();
+            EXPECT_EQ(answer.times, 1);
+            keeper.join();
+            shc_request_release(answer.request);
+            over = true;
+        });
+    }
+}
+
+} // namespace
