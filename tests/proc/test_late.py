@@ -234,5 +234,33 @@ def test_crossed_groups_are_both_named_while_waiting_and_at_the_time_out() -> No
         assert outcome.ok, ranks.describe(outcome)
         for said in (outcome.value, *outcome.output.splitlines()):
             assert f'on group "{own_group}"' in said, said
-            assert f'in group "{other_group}" it is in {other}, which this rank has not' in said
+            told = re.search(
+                f'in group "{other_group}"( it is in|, which has failed, its last call was) (.*), '
+                "which this rank has not",
+                said,
+            )
+            assert told and told[2] == other, said
         assert len(outcome.output.splitlines()) >= 2
+
+
+@pytest.mark.timeout(40)
+def test_who_has_gone_on_from_a_group_that_failed_is_not_looked_for_there() -> None:
+    def body(rank: ranks.Rank) -> str:
+        faults.meet(rank, timeout=ranks.seconds(4))
+        first = dist.new_group(timeout=ranks.seconds(0.3))
+        second = dist.new_group(timeout=ranks.seconds(1.2))
+        if rank.rank == 1:
+            time.sleep(0.6)
+            return faults.told(lambda: dist.barrier(group=second))
+        faults.told(lambda: dist.all_reduce(torch.ones(3), group=first))
+        if rank.world == 3:  # it goes on to another group
+            return faults.told(dist.barrier)
+        time.sleep(1.5)
+        return ""
+
+    for world, where in (
+        (2, 'in group "1", which has failed, its last call was all_reduce #1'),
+        (3, 'in group "0" it is in barrier #2'),
+    ):
+        said = ranks.run(world, body, limit=LIMIT_S)[1]
+        assert where in said, said

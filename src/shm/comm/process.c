@@ -7,6 +7,7 @@
 #include "shm/exec/topo.h"
 #include "shm/kernel/cpu.h"
 #include "shm/os/os.h"
+#include "shm/proto/member.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -232,14 +233,15 @@ static int find_process(const struct shc_seat *seat, const struct shc_os_process
     return -1;
 }
 
-/* Is that process in a call on the group that this rank has not entered? */
-static bool ahead_text(const struct shc_comm *comm, const struct shc_os_process *them, char *text,
-                       size_t capacity)
+/* Is that process in a call on the group that this rank has not entered? Or was: where a group has failed
+ * it has been told so, and may have gone on. */
+static bool ahead_text(const struct shc_comm *comm, bool failed, const struct shc_os_process *them,
+                       char *text, size_t capacity)
 {
     const struct shc_seat *seat = &comm->seat;
     struct shc_call theirs, ours;
     int rank = find_process(seat, them);
-    if (rank < 0)
+    if (rank < 0 || shc_group_failed(seat) != failed)
         return false;
     uint64_t entered = shc_call_latest(seat, seat->rank, &ours);
     uint64_t epoch = shc_call_latest(seat, rank, &theirs);
@@ -247,8 +249,8 @@ static bool ahead_text(const struct shc_comm *comm, const struct shc_os_process 
         return false;
     char call[128];
     shc_call_text(&theirs, epoch, call, sizeof call);
-    snprintf(text, capacity, ", in group \"%s\" it is in %s, which this rank has not called",
-             comm->name, call);
+    snprintf(text, capacity, ", in group \"%s\"%s %s, which this rank has not called", comm->name,
+             failed ? ", which has failed, its last call was" : " it is in", call);
     return true;
 }
 
@@ -259,11 +261,13 @@ void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, si
     text[0] = '\0';
     if (pthread_mutex_trylock(&process.lock) != 0)
         return;
-    for (struct shc_comm *comm = process.comms; comm && !found; comm = comm->next) {
-        if (&comm->seat == seat || pthread_mutex_trylock(&comm->mapped_lock) != 0)
-            continue;
-        found = comm->mapped && ahead_text(comm, them, text, capacity);
-        pthread_mutex_unlock(&comm->mapped_lock);
+    for (int failed = 0; failed < 2; failed++) { /* a call that it is in says more */
+        for (struct shc_comm *comm = process.comms; comm && !found; comm = comm->next) {
+            if (&comm->seat == seat || pthread_mutex_trylock(&comm->mapped_lock) != 0)
+                continue;
+            found = comm->mapped && ahead_text(comm, failed, them, text, capacity);
+            pthread_mutex_unlock(&comm->mapped_lock);
+        }
     }
     pthread_mutex_unlock(&process.lock);
 }

@@ -72,7 +72,7 @@ bool shc_process_callback_begin(void);
 void shc_process_callback_end(void);
 
 /* A seat's `elsewhere`: ", in group "dp" it is in broadcast #3 (...), which this rank has not
- * called". Waits for no lock: it may have nothing to say. */
+ * called"; of a group that has failed, what its last call was. Waits for no lock: it may have nothing to say. */
 void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 
 /* The list of groups. A group is listed from creation to its close. */
