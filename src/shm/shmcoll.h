@@ -345,7 +345,9 @@ enum shc_status shc_submit(struct shc_comm *comm, const struct shc_op *op,
 /*
  * Waits for the end of the operation and returns its status. timeout_ns 0: as long as the operation
  * itself may take. A wait with a time-out of its own fails with SHC_ERR_TIMEOUT and leaves the
- * operation in flight. Any thread, several at once.
+ * operation in flight. SHC_ERR_INTERRUPTED takes a message back of which the peer knows nothing yet
+ * (its request ends with that, too), fails the group where this thread was running a collective, and
+ * leaves all else in flight. Any thread, several at once.
  */
 enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_ns);
 

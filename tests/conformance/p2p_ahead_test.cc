@@ -176,7 +176,7 @@ TEST(Ahead, IsNothingToAReceiveThatComesLater)
         out.ahead(2 * kPiece);
         pass(comms[1]);
         gone.expect_beginning(2 * kPiece);
-        shc_p2p_cancel(&comms[1]->p2p, gone.request);
+        shc_p2p_cancel(&comms[1]->p2p, gone.request, true);
         gone.expect_ended(SHC_ERR_INTERRUPTED);
         in.start(comms[1]);
         out.ahead(3 * kPiece);
@@ -197,7 +197,7 @@ TEST(Ahead, IsNothingToAReceiveThatComesBehindIt)
         gone.start(comms[1]);
         out.ahead(2 * kPiece);
         pass(comms[1]);
-        shc_p2p_cancel(&comms[1]->p2p, gone.request);
+        shc_p2p_cancel(&comms[1]->p2p, gone.request, true);
         in.start(comms[1]);
         in.expect_beginning(0);
         out.end();

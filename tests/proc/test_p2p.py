@@ -277,3 +277,31 @@ def test_a_forked_child_sends_and_receives_nothing() -> None:
         work.wait()
 
     ranks.run(2, body, limit=LIMIT_S)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("way", ["recv", "recv from any", "irecv"])
+def test_an_interrupted_receive_takes_no_later_message(way: str) -> None:
+    def body(rank: ranks.Rank) -> None:
+        faults.meet(rank)
+        if rank.rank == 1:
+            faults.wait_for(rank, faults.FREE)
+            dist.send(torch.full((3,), 42.0), 0)
+            return
+        lost, got = torch.zeros(5), torch.zeros(3)
+
+        def press() -> None:
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=press).start()
+        with pytest.raises(KeyboardInterrupt) as caught:  # whose traceback keeps the work alive
+            if way == "irecv":
+                dist.irecv(lost, 1).wait()
+            else:
+                dist.recv(lost, 1 if way == "recv" else None)
+        rank.board[faults.FREE] = 1
+        dist.recv(got, 1)
+        assert torch.all(got == 42) and torch.all(lost == 0), (got, lost, caught)
+
+    ranks.run(2, body, limit=LIMIT_S)

@@ -111,9 +111,10 @@ void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reas
     shc_p2p_finish_all(p2p, status, reason);
 }
 
-static void shape_text(const struct shc_shape *shape, char *text, size_t capacity)
+static void shape_text(enum shc_op_kind kind, const struct shc_shape *shape, char *text,
+                       size_t capacity)
 {
-    struct shc_call call = {.kind = SHC_SEND,
+    struct shc_call call = {.kind = kind,
                             .dtype = shape->dtype,
                             .elem_bytes = shape->elem_bytes,
                             .dtype_tag = shape->dtype_tag};
@@ -125,14 +126,15 @@ void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_request *request,
                            const struct shc_shape *theirs)
 {
     char what[256], other[128], error[SHC_ERROR_TEXT_BYTES];
-    const char *side = request->op.kind == SHC_SEND ? "recv" : "send";
-    int rank = request->op.kind == SHC_SEND ? request->message.peer : request->message.source;
+    const bool sends = request->op.kind == SHC_SEND;
+    const int rank = sends ? request->message.peer : request->message.source;
+    const enum shc_op_kind side = sends ? SHC_RECV : SHC_SEND;
     shc_p2p_text(request, what, sizeof what);
-    shape_text(theirs, other, sizeof other);
+    shape_text(side, theirs, other, sizeof other);
     snprintf(error, sizeof error,
              "%s failed: the %s of rank %d that matches it is of another "
              "type or size: %s; the message is dropped",
-             what, side, rank, other);
+             what, shc_op_kind_name(side), rank, other);
     shc_p2p_finish(p2p, request, SHC_ERR_MISMATCH, error);
 }
 
@@ -277,7 +279,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
     return st;
 }
 
-void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request)
+void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request, bool for_good)
 {
     enum shc_status status;
     shc_p2p_lock(p2p);
@@ -287,7 +289,7 @@ void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request)
     } else if (m->state == SHC_MESSAGE_POSTED || m->state == SHC_MESSAGE_QUEUED) {
         shc_p2p_withdraw(p2p, request);
         shc_p2p_finish(p2p, request, SHC_ERR_INTERRUPTED, "interrupted before it began");
-    } else {
+    } else if (for_good) {
         char what[256], reason[320];
         shc_p2p_text(request, what, sizeof what);
         snprintf(reason, sizeof reason, "%s was interrupted", what);

@@ -165,9 +165,9 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter);
  * have been received. SHC_ERR_CLOSED, SHC_ERR_PEER_LEFT, the group's failure. */
 SHC_NODISCARD enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request);
 
-/* The caller's memory is about to go: takes the request back, or, when the peer knows of it already,
- * fails the group. post: the request is done. */
-void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request);
+/* Takes the request back, unless the peer knows of it already: then it goes on, or, where the caller's memory is
+ * about to go (`for_good`), the group fails. post: for good, the request is done. */
+void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request, bool for_good);
 
 /* ---- agent.c ---- */
 

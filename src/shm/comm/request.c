@@ -339,7 +339,11 @@ enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_n
 {
     if (!shc_process_is(&request->comm->mark))
         return shc_comm_usable(request->comm);
-    SHC_TRY(wait_for(request, timeout_ns));
+    enum shc_status st = wait_for(request, timeout_ns);
+    /* Nobody will ask for it any more, most likely: it must not take what the next one is to get. */
+    if (st == SHC_ERR_INTERRUPTED && shc_is_message(request->op.kind))
+        shc_p2p_cancel(&request->comm->p2p, request, false);
+    SHC_TRY(st);
     shc_engine_retire(&request->comm->engine);
     return result_of(request);
 }
@@ -413,7 +417,7 @@ void shc_request_release(struct shc_request *request)
 static void cancel(struct shc_request *request)
 {
     if (shc_is_message(request->op.kind)) {
-        shc_p2p_cancel(&request->comm->p2p, request);
+        shc_p2p_cancel(&request->comm->p2p, request, true);
         return;
     }
     /* acq_rel request/state: against the runner that begins it. */
