@@ -305,3 +305,26 @@ def test_an_interrupted_receive_takes_no_later_message(way: str) -> None:
         assert torch.all(got == 42) and torch.all(lost == 0), (got, lost, caught)
 
     ranks.run(2, body, limit=LIMIT_S)
+
+
+@pytest.mark.timeout(60)
+def test_many_that_wait_for_the_same_rank_are_late_in_one_line() -> None:
+    def body(rank: ranks.Rank) -> None:
+        faults.meet(rank)
+        if rank.rank == 0:
+            works = [dist.isend(torch.zeros(1 << 20), 1, tag=i) for i in range(20)]
+            for work in works:
+                assert work is not None
+                work.wait()
+            return
+        time.sleep(0.7)
+        got = torch.zeros(1 << 20)
+        for i in range(20):
+            dist.recv(got, 0, tag=i)
+
+    outcomes = ranks.outcomes(2, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": "200"})
+    for outcome in outcomes:
+        assert outcome.ok, ranks.describe(outcome)
+    lines = outcomes[0].output.splitlines()
+    assert 1 <= len(lines) <= 4, outcomes[0].output
+    assert re.search(r"send .* tag 0, .*waited 0\.\d s .*; behind it: 19 more$", lines[0]), lines[0]

@@ -241,16 +241,25 @@ static void end_late(struct shc_p2p *p2p, struct shc_request *request, uint64_t 
     shc_p2p_break(p2p, SHC_ERR_TIMEOUT, reason);
 }
 
+/* One line for all that wait in the queue by now, or thousands of sends would say the same. */
 static void say_late(struct shc_p2p *p2p, struct shc_request *request, uint64_t now_ns)
 {
     struct shc_message *m = &request->message;
-    char what[256], whom[512];
-    shc_p2p_text(request, what, sizeof what);
-    shc_p2p_whom_text(p2p, request, whom, sizeof whom);
-    shc_log(SHC_LOG_WARN, "%s has waited %.1f s for %s", what,
-            (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S, whom);
+    char what[256], whom[512], more[64] = "";
+    unsigned behind = 0;
     m->late_ns += m->late_step_ns;
     m->late_step_ns *= 2;
+    for (struct shc_request *next = request->next; next; next = next->next) {
+        behind++;
+        next->message.late_ns = m->late_ns;
+        next->message.late_step_ns = m->late_step_ns;
+    }
+    if (behind > 0)
+        snprintf(more, sizeof more, "; behind it: %u more", behind);
+    shc_p2p_text(request, what, sizeof what);
+    shc_p2p_whom_text(p2p, request, whom, sizeof whom);
+    shc_log(SHC_LOG_WARN, "%s has waited %.1f s for %s%s", what,
+            (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S, whom, more);
 }
 
 static void judge_request(struct shc_p2p *p2p, struct shc_request *request,
