@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <gtest/gtest.h>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -232,19 +233,13 @@ TEST(Callbacks, OfAMessageComeWheneverAnOperationBegins)
 // As if no further thread could be had.
 struct NoThreads {
     shc_engine *engine;
-    int had;
 
-    explicit NoThreads(Rank &rank) : engine(&rank.comm->engine)
+    explicit NoThreads(Rank &rank) : engine(&rank.comm->engine) { set(0); }
+    ~NoThreads() { set(SHC_ENGINE_MAX_THREADS); }
+    void set(int most)
     {
         pthread_mutex_lock(&engine->lock);
-        had = engine->thread_count;
-        engine->thread_count = SHC_ENGINE_MAX_THREADS;
-        pthread_mutex_unlock(&engine->lock);
-    }
-    ~NoThreads()
-    {
-        pthread_mutex_lock(&engine->lock);
-        engine->thread_count = had;
+        engine->most_threads = most;
         pthread_mutex_unlock(&engine->lock);
     }
 };
@@ -257,9 +252,9 @@ TEST(Callbacks, AreRefusedWhereNoThreadCanBeHad)
             answer.start(rank);
             {
                 NoThreads none(rank);
-                ASSERT_EQ(none.had, 0); // made on first need
                 EXPECT_FALSE(shc_request_notify(answer.request));
-                EXPECT_NE(error_text().find("deep"), std::string::npos) << error_text();
+                EXPECT_NE(error_text().find("cannot start an engine thread"), std::string::npos)
+                    << error_text();
             }
             send(rank, 1);
             answer.wait();
@@ -284,7 +279,7 @@ TEST(Callbacks, ComeBehindTheOperationWhereNoFurtherThreadCanBeHad)
                 NoThreads none(rank);
                 send(rank, 1);
                 EXPECT_EQ(shc_request_wait(answer.request, 50 * SHC_NS_PER_MS), SHC_ERR_TIMEOUT);
-                EXPECT_NE(error_text().find("the callback of recv"), std::string::npos)
+                EXPECT_NE(error_text().find("its callback to return"), std::string::npos)
                     << error_text();
                 EXPECT_TRUE(answer.message.bytes == std::vector<unsigned char>(8));
                 EXPECT_EQ(answer.times, 0);
@@ -298,6 +293,80 @@ TEST(Callbacks, ComeBehindTheOperationWhereNoFurtherThreadCanBeHad)
             receive(rank, 1);
             send(rank, 2);
             receive(rank, 3);
+            barrier(rank);
+        });
+}
+
+int threads_of(Rank &rank)
+{
+    shc_engine *engine = &rank.comm->engine;
+    pthread_mutex_lock(&engine->lock);
+    const int count = engine->thread_count;
+    pthread_mutex_unlock(&engine->lock);
+    return count;
+}
+
+// Each comes once; most wait for the threads that are there.
+TEST(Callbacks, OfManyMessagesMakeFewThreads)
+{
+    const int messages = 200;
+    both_ranks(
+        [](Rank &rank) {
+            Called blocked;
+            begin_barrier(rank, blocked);
+            std::vector<std::unique_ptr<Received>> all;
+            for (int i = 0; i < messages; i++) {
+                all.push_back(std::make_unique<Received>(1, i));
+                all.back()->body = [] { shc_os_sleep_ns(2 * SHC_NS_PER_MS); };
+                all.back()->start(rank);
+                ASSERT_TRUE(shc_request_notify(all.back()->request)) << error_text();
+            }
+            send(rank, messages);
+            for (const auto &one : all) {
+                one->wait();
+                EXPECT_EQ(one->times, 1);
+            }
+            EXPECT_LT(threads_of(rank), 40);
+            send(rank, messages + 1);
+            blocked.wait();
+        },
+        [](Rank &rank) {
+            receive(rank, messages);
+            for (int i = 0; i < messages; i++)
+                send(rank, i);
+            receive(rank, messages + 1);
+            barrier(rank);
+        });
+}
+
+// Where no thread could be made before, the next one that is needed is.
+TEST(Callbacks, OfAnOperationThatACallbackRunsComesWhenAThreadCanBeHadAgain)
+{
+    both_ranks(
+        [](Rank &rank) {
+            Called first, second;
+            std::atomic<bool> had{false};
+            first.body = [&] {
+                while (!had)
+                    shc_os_sleep_ns(SHC_NS_PER_MS);
+                second.wait();
+            };
+            auto none = std::make_unique<NoThreads>(rank);
+            none->set(1);
+            ASSERT_EQ(first.submit(rank.comm, op_of(SHC_BARRIER)), SHC_OK) << error_text();
+            ASSERT_EQ(second.submit(rank.comm, op_of(SHC_BARRIER)), SHC_OK) << error_text();
+            ASSERT_TRUE(shc_request_notify(first.request));
+            ASSERT_TRUE(shc_request_notify(second.request));
+            send(rank, 1);
+            shc_os_sleep_ns(20 * SHC_NS_PER_MS); // the first one's is in it
+            none.reset();
+            had = true;
+            first.wait();
+            EXPECT_EQ(second.times, 1);
+        },
+        [](Rank &rank) {
+            receive(rank, 1);
+            barrier(rank);
             barrier(rank);
         });
 }
@@ -324,7 +393,7 @@ TEST(Callbacks, AreWithinTheTimeOfAWait)
         const uint64_t begun_ns = shc_clock_ns();
         EXPECT_EQ(shc_request_wait(answer.request, SHC_NS_PER_S), SHC_ERR_TIMEOUT);
         EXPECT_LT(shc_clock_ns() - begun_ns, 1400 * SHC_NS_PER_MS);
-        EXPECT_NE(error_text().find("the callback of recv"), std::string::npos) << error_text();
+        EXPECT_NE(error_text().find("its callback to return"), std::string::npos) << error_text();
         over = true;
         answer.wait();
     });

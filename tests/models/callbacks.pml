@@ -5,15 +5,18 @@
  *
  * Mirrors engine_thread(), have_threads(), complete_one() and shc_engine_run_queue() of
  * src/shm/comm/engine.c, and wait_until_ended() and wait_for_callback() of request.c; docs/PROTOCOL.md,
- * section 8, "Callbacks". Either they are nested: a caller submits requests 1 and 2 and waits for 1, or does
- * not; the callback of 1 waits for 2; that of 2 submits 3 and waits for it; 3 has none. Or they return at
- * once, and 2 waits inside for another rank, which comes when the caller has waited for 1, if that was
- * submitted, and for a message, which has a callback and ends in a pass of the caller's. Engine threads
- * are made on need. Left out: the ring and its lock (runner.pml), the bell (bell.pml), naps, time-outs and
- * close.
+ * section 8, "Callbacks". Three programs. (1) Callbacks are nested: a caller submits requests 1 and 2 and
+ * waits for 1, or does not; the callback of 1 waits for 2; that of 2 submits 3 and waits for it; 3 has none.
+ * (2) They return at once: a caller submits 1 and 2 and waits for 1, then for a message with a callback;
+ * only then comes another rank, for which 2 waits inside. (3) A caller submits 2 alone and waits for a
+ * message, whose callback waits for another message's; then the other rank comes. A message ends in a pass of
+ * the caller's. Engine threads are made on need. Left out: the ring and its lock (runner.pml), the bell
+ * (bell.pml), naps, how long a thread leaves a callback to others, time-outs, close, and that no thread can
+ * be had.
  *
  * FAULT_no_second_thread       nobody looks whether another thread is able to go on
  * FAULT_who_runs_is_free       nor whether all that are so are inside an operation
+ * FAULT_next_callback_waits    nor, when one begins a callback, whether another one is due
  * FAULT_runs_beside_due        an engine thread does not look behind taking the runner whether one is due
  * FAULT_waiter_runs_on         who waits for a callback runs what lies behind its operation
  * FAULT_waiter_comes_late      likewise who has the runner only when that has ended
@@ -24,9 +27,10 @@
  * FAULT_done_is_over           a wait ends before the callback has run
  */
 
-#define REQUESTS 4
+#define REQUESTS 5
 #define LAST     3 /* has no callback */
 #define MESSAGE  4
+#define OTHER    5 /* likewise */
 #define CALLER   0 /* the threads: the caller, and engine threads from 1 on */
 #define THREADS  5
 
@@ -41,7 +45,8 @@ byte able;    /* engine threads that are not inside a callback */
 byte running; /* of these, inside what they run of the queue */
 byte threads; /* that have been made */
 bool done[REQUESTS + 1], completed[REQUESTS + 1];
-bool nested, released; /* 2 may end */
+bool nested, paired; /* programs 1 and 3 */
+bool released;       /* 2 may end */
 
 bool flag, work; /* the bells of who waits for a request, and of engine threads with nothing to do */
 bool idle[THREADS]; /* it listens to the second */
@@ -153,7 +158,8 @@ inline finish(request)
         :: else
         fi;
         if
-        :: request == MESSAGE -> have_threads(able == 0 || ALL_RUN)
+        :: request >= MESSAGE -> have_threads(able == 0 || ALL_RUN)
+        :: NOTIFIES(request) && request < MESSAGE -> have_threads(able == 0)
         :: else
         fi
     };
@@ -249,6 +255,7 @@ inline complete()
         :: callback == 2 -> submit(LAST)
         fi;
         wait_for(callback + 1)
+    :: paired && callback == MESSAGE -> wait_for_callback(OTHER)
     :: else
     fi;
     depth = 0;
@@ -265,7 +272,14 @@ inline take_callback()
     able--;
     finished?callback;
 #ifndef FAULT_no_second_thread
-    have_threads(able == 0 || ALL_RUN)
+    if
+#ifndef FAULT_next_callback_waits
+    :: nempty(finished) -> have_threads(able == 0 || ALL_RUN)
+#else
+    :: nempty(finished) -> have_threads(able == 0)
+#endif
+    :: empty(finished) -> have_threads(able == 0 && (runner & QUEUED))
+    fi
 #endif
 }
 
@@ -273,13 +287,19 @@ active proctype Caller()
 {
     byte i, before, request, depth;
     byte me = CALLER;
-    if /* (the smaller half of the states first: most faults are there) */
+    if /* (those with few states first: most faults are there) */
     :: true ->
-        if
-        :: submit(1); submit(2); wait_for(1)
-        :: d_step { done[1] = true; completed[1] = true }; submit(2)
-        fi;
+        submit(1);
+        submit(2);
+        wait_for(1);
         finish(MESSAGE);
+        wait_for_callback(MESSAGE);
+        released = true
+    :: paired = true;
+        d_step { done[1] = true; completed[1] = true };
+        submit(2);
+        finish(MESSAGE);
+        finish(OTHER);
         wait_for_callback(MESSAGE);
         released = true
     :: nested = true;
@@ -340,5 +360,6 @@ active proctype Watch()
 {
     timeout ->
     assert(done[1] && done[2] && completed[1] && completed[2]);
-    assert(nested -> done[LAST] : completed[MESSAGE])
+    assert(nested -> done[LAST] : completed[MESSAGE]);
+    assert(!paired || completed[OTHER])
 }

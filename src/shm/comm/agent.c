@@ -230,8 +230,6 @@ static bool nobody_inside(struct shc_p2p *p2p)
 bool shc_p2p_close(struct shc_p2p *p2p, uint64_t patience_ns)
 {
     const uint64_t deadline_ns = shc_clock_ns() + patience_ns;
-    if (!shc_p2p_silence(p2p, patience_ns))
-        return false;
     bool alone = nobody_inside(p2p);
     for (; !alone && shc_clock_ns() <= deadline_ns; alone = nobody_inside(p2p))
         shc_os_sleep_ns(50 * SHC_NS_PER_US);

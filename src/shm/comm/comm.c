@@ -317,7 +317,8 @@ void shc_comm_close(struct shc_comm *comm)
     shc_engine_reject(&comm->engine);
     /* Wakes who waits for a request of ours: each looks at `closed` within a slice anyway. */
     shc_bell_ring(&comm->engine.bell, false);
-    bool silent = shc_p2p_close(&comm->p2p, CLOSE_NS);
+    const bool silent = shc_p2p_silence(&comm->p2p, CLOSE_NS);
+    const bool left = silent && shc_p2p_close(&comm->p2p, CLOSE_NS);
     struct shc_inside inside;
     bool alone = !shc_process_leaving() && take_runner(&comm->engine, &inside, CLOSE_NS);
     /* Only now, because behind LEFT nothing may be published: a rank that saw LEFT and no call, and
@@ -327,10 +328,10 @@ void shc_comm_close(struct shc_comm *comm)
         return;              /* somebody is inside for ever: leave him the memory */
     shc_inside_end(&inside); /* the runner is kept for good */
     shc_engine_drain(comm, SHC_ERR_CLOSED, "this rank has closed the group");
-    if (!silent) /* who is inside point-to-point ends what pends, and its callbacks want a thread */
-        return;
-    shc_engine_stop(&comm->engine);
-    unmap(comm);
+    if (silent) /* else somebody has yet to end what pends, whose callbacks want a thread */
+        shc_engine_stop(&comm->engine);
+    if (left) /* else a thread sleeps on the mailbox's bell */
+        unmap(comm);
 }
 
 void shc_comm_free(struct shc_comm *comm)

@@ -15,13 +15,11 @@
 #define IDLE_SLICE_NS (10 * SHC_NS_PER_S)
 #define STOP_NS       SHC_NS_PER_S
 
+#define CALL_NS      SHC_NS_PER_MS /* most callbacks are shorter */
+#define CALL_DOUBLES 4
+
 #define NAP_NS      (400 * SHC_NS_PER_US)
 #define IDLE_NAPS   2u
-#define HASTY_NS    (50 * SHC_NS_PER_US)
-#define LATE_NS     (200 * SHC_NS_PER_US)
-#define FIRST_HABIT 8u
-#define LAST_HABIT  128u               /* so many wake-ups take as long as two naps */
-#define PROVEN      64u                /* so many more, and half of it will do next time */
 #define SMALL_BYTES ((size_t)32 << 10) /* more takes longer than a wake-up */
 
 enum shc_status shc_engine_init(struct shc_engine *engine)
@@ -36,7 +34,8 @@ enum shc_status shc_engine_init(struct shc_engine *engine)
     /* relaxed: nobody else knows the engine yet. */
     shc_a64_store_relaxed(&engine->nap_ns, NAP_NS);
     /* relaxed: as above. */
-    shc_a32_store_relaxed(&engine->habit, FIRST_HABIT);
+    shc_a32_store_relaxed(&engine->habit, SHC_FIRST_HABIT);
+    engine->most_threads = SHC_ENGINE_MAX_THREADS;
     shc_bias_init(&engine->runner.bias, SHC_BIAS_FIRST_PAY);
     pthread_mutex_init(&engine->lock, NULL);
     return SHC_OK;
@@ -94,58 +93,6 @@ static bool has_work(const struct shc_engine *engine)
     return is_due(engine) || shc_runner_is_queued(&engine->runner);
 }
 
-/* Have enough been waited for at once? */
-static bool has_habit(const struct shc_engine *engine)
-{
-    /* relaxed: hints, as all that decides whether there are naps. */
-    return shc_a32_load_relaxed(&engine->hasty) >= shc_a32_load_relaxed(&engine->habit);
-}
-
-void shc_engine_not_awaited(struct shc_engine *engine)
-{
-    if (has_habit(engine)) {
-        /* relaxed: as above. */
-        const uint32_t habit = shc_a32_load_relaxed(&engine->habit);
-        /* relaxed: as above. */
-        shc_a32_store_relaxed(&engine->habit, habit < LAST_HABIT ? 2 * habit : habit);
-    }
-    /* relaxed: as above. */
-    shc_a32_store_relaxed(&engine->hasty, 0);
-}
-
-/* Who waits for a request so soon does nothing else meanwhile. */
-static void note_wait(struct shc_engine *engine, uint64_t after_ns)
-{
-    if (after_ns >= LATE_NS) {
-        shc_engine_not_awaited(engine);
-    } else if (after_ns >= HASTY_NS) {
-        /* relaxed: as above. */
-        shc_a32_store_relaxed(&engine->hasty, 0);
-    } else {
-        /* relaxed: as above; where two threads wait at once one more or less does not matter. */
-        const uint32_t hasty = shc_a32_load_relaxed(&engine->hasty) + 1;
-        /* relaxed: as above. */
-        const uint32_t habit = shc_a32_load_relaxed(&engine->habit);
-        const bool proven = hasty >= habit + PROVEN;
-        /* relaxed: as above; it need not grow for ever. */
-        shc_a32_store_relaxed(&engine->hasty, proven ? habit : hasty);
-        if (proven && habit > FIRST_HABIT) {
-            /* relaxed: as above. */
-            shc_a32_store_relaxed(&engine->habit, habit / 2);
-        }
-    }
-}
-
-void shc_engine_awaited(struct shc_engine *engine, struct shc_request *request)
-{
-    /* relaxed: of this request's waiters, one more or less does not matter. */
-    if (request->submitted_ns == 0 || shc_a32_load_relaxed(&request->awaited))
-        return;
-    /* relaxed: as above. */
-    shc_a32_store_relaxed(&request->awaited, 1);
-    note_wait(engine, shc_clock_ns() - request->submitted_ns);
-}
-
 /* Of an engine thread. */
 struct naps {
     unsigned idle;              /* in a row, in which nothing was submitted */
@@ -161,7 +108,7 @@ static bool is_pressing(const struct shc_engine *engine)
 
 static bool may_nap(const struct shc_engine *engine, const struct naps *naps)
 {
-    return has_habit(engine) && naps->idle < IDLE_NAPS;
+    return shc_engine_has_habit(engine) && naps->idle < IDLE_NAPS;
 }
 
 /* Sleeps for a moment, and asks nobody to ring. True: what is queued was so before that, too, so that
@@ -249,30 +196,37 @@ static struct shc_request *list_take(struct shc_request **list, shc_a32 *filled)
     return request;
 }
 
-/* The lock is held. */
-static enum shc_status start_thread(struct shc_comm *comm);
+/* 0, or an error; EAGAIN also where there are as many as there may be. The lock is held. */
+static int start_thread(struct shc_comm *comm);
 
-/* Somebody is there for the queue, and for the next callback, whatever the others wait for in
- * operations and in callbacks. The lock is held. */
-static void have_threads(struct shc_comm *comm)
+/* Makes a thread where fewer are able than that. The lock is held. */
+static void have_threads(struct shc_comm *comm, int wanted)
 {
-    const struct shc_engine *engine = &comm->engine;
-    const int wanted = engine->finished ? engine->running + 1 : 1;
-    if (engine->able < wanted && start_thread(comm) != SHC_OK)
-        shc_log(
-            SHC_LOG_WARN,
-            "rank %d of \"%s\": no further engine thread (%s); what waits for a callback of this "
-            "group waits until another one, or an operation, is over",
-            comm->seat.rank, comm->seat.group, shc_error_text());
+    struct shc_engine *engine = &comm->engine;
+    if (SHC_LIKELY(engine->able >= wanted) || shc_process_leaving())
+        return;
+    const int error = start_thread(comm);
+    if (error != 0 && !engine->short_of_threads)
+        shc_log(SHC_LOG_WARN,
+                "rank %d of \"%s\": no further engine thread (%s), and %d are busy; callbacks wait "
+                "until one of them is free",
+                comm->seat.rank, comm->seat.group, strerrordesc_np(error), engine->thread_count);
+    engine->short_of_threads = error != 0;
+}
+
+/* Somebody for the next callback, whatever the others wait for in operations and in callbacks. */
+static int wanted_for_callbacks(const struct shc_engine *engine)
+{
+    return engine->running + 1;
 }
 
 void shc_engine_call_back(struct shc_request *request)
 {
     struct shc_engine *engine = &request->comm->engine;
     list_append(&engine->finished, &engine->has_finished, request);
-    /* (Behind an operation an engine thread is here, and looks at once, or is free.) */
-    if (shc_is_message(request->op.kind))
-        have_threads(request->comm);
+    /* (Behind an operation the engine thread that runs, if one does, looks at once.) */
+    have_threads(request->comm,
+                 shc_is_message(request->op.kind) ? wanted_for_callbacks(engine) : 1);
 }
 
 /* Calls one `complete`. The lock is held, and given up for the callback, which may wait for the queue
@@ -281,12 +235,42 @@ static void complete_one(struct shc_comm *comm)
 {
     struct shc_engine *engine = &comm->engine;
     struct shc_request *request = list_take(&engine->finished, &engine->has_finished);
-    have_threads(comm);
+    engine->called_ns = shc_clock_ns();
+    if (engine->finished)
+        have_threads(comm, wanted_for_callbacks(engine));
+    else if (shc_runner_is_queued(&engine->runner)) /* later the submission looks */
+        have_threads(comm, 1);
     pthread_mutex_unlock(&engine->lock);
     if (!shc_process_callback_begin())
         park_for_ever();
     shc_request_complete(request);
     shc_process_callback_end();
+    pthread_mutex_lock(&engine->lock);
+}
+
+/*
+ * A callback is due, others are inside theirs, and most likely about to come back for it: how long it is left
+ * to them. Twice as long for each more of them, or a thousand short ones would make a thread each. (Not where
+ * something is queued, which would wait as long.)
+ */
+static uint64_t patience_ns(const struct shc_engine *engine)
+{
+    const int calling = engine->thread_count - engine->able;
+    if (calling == 0 || shc_runner_is_queued(&engine->runner))
+        return 0;
+    const uint64_t patience_ns = CALL_NS << (calling < CALL_DOUBLES ? calling - 1 : CALL_DOUBLES);
+    const uint64_t begun_ns = engine->called_ns, now_ns = shc_clock_ns();
+    return now_ns - begun_ns < patience_ns ? begun_ns + patience_ns - now_ns : 0;
+}
+
+/* The lock is held, and given up meanwhile. */
+static void leave_it(struct shc_comm *comm, uint64_t for_ns)
+{
+    struct shc_engine *engine = &comm->engine;
+    pthread_mutex_unlock(&engine->lock);
+    const uint32_t heard = shc_bell_listen(&engine->work);
+    if (!shc_runner_is_queued(&engine->runner))
+        shc_bell_sleep(&engine->work, heard, for_ns, false);
     pthread_mutex_lock(&engine->lock);
 }
 
@@ -307,15 +291,23 @@ static void engine_thread(void *arg)
     struct shc_engine *engine = &comm->engine;
     struct naps naps = {0};
     struct shc_inside inside;
+    bool came_back = false;
     pthread_mutex_lock(&engine->lock);
     for (;;) {
         /* `able` counts this thread while it is not inside a callback. */
+        const uint64_t left_ns = engine->finished && !came_back ? patience_ns(engine) : 0;
+        if (left_ns > 0) {
+            leave_it(comm, left_ns);
+            continue;
+        }
         if (engine->finished) {
             engine->able--;
             complete_one(comm);
             engine->able++;
+            came_back = true;
             continue;
         }
+        came_back = false;
         /* relaxed: stored under the lock that is held here. */
         if (shc_a32_load_relaxed(&engine->stopping))
             break;
@@ -340,24 +332,31 @@ static void engine_thread(void *arg)
     pthread_mutex_unlock(&engine->lock);
 }
 
-static enum shc_status start_thread(struct shc_comm *comm)
+static int start_thread(struct shc_comm *comm)
 {
     struct shc_engine *engine = &comm->engine;
-    if (engine->thread_count == SHC_ENGINE_MAX_THREADS)
-        return shc_fail(SHC_ERR_SYSTEM, "callbacks wait inside one another %d deep",
-                        SHC_ENGINE_MAX_THREADS);
-    int error = shc_os_thread_start(&engine->threads[engine->thread_count], "shc-engine",
-                                    engine_thread, comm);
+    if (engine->thread_count >= engine->most_threads)
+        return EAGAIN;
+    const int error = shc_os_thread_start(&engine->threads[engine->thread_count], "shc-engine",
+                                          engine_thread, comm);
     if (error != 0)
-        return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot start an engine thread");
+        return error;
     engine->thread_count++;
     engine->able++; /* on its way */
-    return SHC_OK;
+    return 0;
 }
 
-enum shc_status shc_engine_need_thread(struct shc_comm *comm)
+enum shc_status shc_engine_need_thread(struct shc_comm *comm, bool able)
 {
-    return comm->engine.able > 0 ? SHC_OK : start_thread(comm);
+    const struct shc_engine *engine = &comm->engine;
+    if ((able ? engine->able : engine->thread_count) > 0)
+        return SHC_OK;
+    const int error = start_thread(comm);
+    if (error == 0)
+        return SHC_OK;
+    return shc_fail_errno(SHC_ERR_SYSTEM, error,
+                          "cannot start an engine thread behind %d that are inside callbacks",
+                          engine->thread_count);
 }
 
 void shc_engine_reject(struct shc_engine *engine)
@@ -404,7 +403,7 @@ static enum shc_status push_locked(struct shc_comm *comm, struct shc_request *re
     *full = false;
     if (engine->rejecting)
         return shc_fail(SHC_ERR_CLOSED, "this rank has closed the group");
-    SHC_TRY(shc_engine_need_thread(comm));
+    SHC_TRY(shc_engine_need_thread(comm, true));
     *full = !shc_ring_push(&engine->pusher, &word);
     if (!*full) {
         /* acq_rel engine/queued: a count. */

@@ -17,7 +17,8 @@
  *
  * Engine threads are made on first need. A thread that calls `complete` holds nothing, and another
  * thread is there to go on: the callback may submit to this group and wait. Nor does the callback of a
- * message wait for an operation: where all other threads are inside one, or a callback, another is made.
+ * message wait for an operation, nor any one for another: where all other threads are inside these, and do
+ * not come back within some milliseconds, another thread calls it.
  */
 
 #include "shm/base/atomic.h"
@@ -33,6 +34,7 @@ struct shc_request;
 
 #define SHC_ENGINE_MAX_THREADS 64
 #define SHC_ENGINE_RING_SLOTS  1024u
+#define SHC_FIRST_HABIT        8u
 
 struct shc_engine {
     struct shc_runner runner;
@@ -51,11 +53,13 @@ struct shc_engine {
     pthread_mutex_t lock; /* guards what follows */
     struct shc_ring pusher;
     struct shc_os_thread threads[SHC_ENGINE_MAX_THREADS];
-    int thread_count;
-    int able;       /* threads that are not inside a callback: they get back to the queue */
-    int running;    /* of these, inside what they run of it, which may last */
-    bool rejecting; /* nothing can be submitted any more */
-    bool straying;  /* a thread did not end in time, and may still touch this memory */
+    int thread_count, most_threads; /* only tests change that */
+    int able;              /* threads that are not inside a callback: they get back to the queue */
+    int running;           /* of these, inside what they run of it, which may last */
+    bool short_of_threads; /* one could not be made, and that has been said */
+    uint64_t called_ns;    /* when the newest callback began */
+    bool rejecting;        /* nothing can be submitted any more */
+    bool straying;         /* a thread did not end in time, and may still touch this memory */
     struct shc_request *finished; /* waiting for their `complete`, oldest first */
     struct shc_request *dropped;  /* waiting for a caller's thread to retire them */
     /* Written under the lock, looked at without it. */
@@ -64,8 +68,8 @@ struct shc_engine {
 
 SHC_NODISCARD enum shc_status shc_engine_init(struct shc_engine *engine);
 
-/* Makes a thread if none is able to run what is queued. The lock is held. */
-SHC_NODISCARD enum shc_status shc_engine_need_thread(struct shc_comm *comm);
+/* Makes a thread if there is none (`able`: none that is outside a callback). The lock is held. */
+SHC_NODISCARD enum shc_status shc_engine_need_thread(struct shc_comm *comm, bool able);
 
 /* From now on every submission fails with SHC_ERR_CLOSED. */
 void shc_engine_reject(struct shc_engine *engine);
@@ -86,6 +90,9 @@ SHC_INLINE void shc_engine_ring_queued(struct shc_engine *engine)
 
 /* A thread that may run the request itself begins to wait for it. */
 void shc_engine_awaited(struct shc_engine *engine, struct shc_request *request);
+
+/* Have enough been waited for at once? */
+bool shc_engine_has_habit(const struct shc_engine *engine);
 
 /* A small request was not waited for at once. */
 void shc_engine_not_awaited(struct shc_engine *engine);

@@ -186,8 +186,7 @@ void shc_agent_call(struct shc_p2p *p2p);
  * could not be had in time. */
 bool shc_p2p_silence(struct shc_p2p *p2p, uint64_t patience_ns);
 
-/* Silences, and waits for the threads that are inside. False when one is still there: the memory
- * must stay. */
+/* Waits for the threads that are inside. False when one is still there: the memory must stay. pre: silenced. */
 bool shc_p2p_close(struct shc_p2p *p2p, uint64_t patience_ns);
 
 /* ---- judge.c ---- */

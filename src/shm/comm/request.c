@@ -310,6 +310,17 @@ static enum shc_status wait_for_callback(struct shc_request *request, uint64_t t
     return shc_wait_for(&wait, &target);
 }
 
+/* As the other two: it has ended, but its callback has not returned. */
+static enum shc_status fail_timed_callback(const struct shc_request *request, uint64_t timeout_ns)
+{
+    const struct shc_comm *comm = request->comm;
+    return shc_fail(SHC_ERR_TIMEOUT,
+                    "rank %d: a wait for %s on group \"%s\" Timed out after %.3f s waiting for its "
+                    "callback to return; the operation itself has ended",
+                    comm->seat.rank, shc_op_kind_name(request->op.kind), comm->name,
+                    (double)timeout_ns / (double)SHC_NS_PER_S);
+}
+
 static enum shc_status wait_for(struct shc_request *request, uint64_t timeout_ns)
 {
     const bool message = shc_is_message(request->op.kind);
@@ -326,7 +337,8 @@ static enum shc_status wait_for(struct shc_request *request, uint64_t timeout_ns
     if (timeout_ns == 0)
         return wait_for_callback(request, SHC_NO_DEADLINE);
     const uint64_t took_ns = shc_clock_ns() - begun_ns;
-    return wait_for_callback(request, took_ns < timeout_ns ? timeout_ns - took_ns : 1);
+    st = wait_for_callback(request, took_ns < timeout_ns ? timeout_ns - took_ns : 1);
+    return st == SHC_ERR_TIMEOUT ? fail_timed_callback(request, timeout_ns) : st;
 }
 
 static enum shc_status result_of(const struct shc_request *request)
@@ -381,7 +393,8 @@ bool shc_request_notify(struct shc_request *request)
     if (st != SHC_OK)
         return false;
     pthread_mutex_lock(&engine->lock);
-    const bool comes = !has_ended(request) && shc_engine_need_thread(request->comm) == SHC_OK;
+    const bool comes =
+        !has_ended(request) && shc_engine_need_thread(request->comm, false) == SHC_OK;
     if (comes)
         request->notify = true;
     pthread_mutex_unlock(&engine->lock);
