@@ -7,12 +7,22 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from bench_runs import TINY, ranks_of, rows_of, run_bench, start_bench, wait_until_gone
+from bench_runs import (
+    TINY,
+    bench_command,
+    bench_environment,
+    ranks_of,
+    rows_of,
+    run_bench,
+    start_bench,
+    wait_until_gone,
+)
 
 ROOT = Path(__file__).parents[2]
 if importlib.util.find_spec("shmcoll") is None:  # not installed: use the sources
@@ -403,6 +413,38 @@ def test_ctrl_c_prints_what_there_is(tmp_path: Path) -> None:
     assert (out / "out.svg").read_text().rstrip().endswith("</svg>")
     wait_until_gone(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def bench_without_reader(tmp_path: Path, *args: str) -> tuple[int, str]:
+    """Exit code and standard error, where whoever was to read standard output has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as nobody:
+        done = subprocess.run(
+            bench_command(*args),
+            env=bench_environment(tmp_path),
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            timeout=100,
+        )
+    return done.returncode, done.stderr.decode()
+
+
+def test_a_reader_that_goes_ends_the_run_and_leaves_its_files(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert bench_without_reader(tmp_path, *SLOW, "-q", "--json", str(out)) == (141, "")
+    report = read(out)
+    assert report.interrupted
+    assert [len(row.cells["gloo"].rounds) for row in report.rows] == [2, 1, 1, 1]
+    wait_until_gone(tmp_path)
+
+    # When all is measured nothing was interrupted.
+    one = ("--backends", "gloo", "-g", "2", "-o", "barrier", "--rounds", "1")
+    args = (*one, "--point-time", "0.02", "-q", "--json", str(out))
+    assert bench_without_reader(tmp_path, *args) == (141, "")
+    assert (read(out).interrupted, len(read(out).rows)) == (False, 1)
+    assert bench_without_reader(tmp_path, "compare", str(out), str(out)) == (2, "")
+    assert bench_without_reader(tmp_path, "--help") == (0, "")
 
 
 def test_a_rank_that_dies_ends_its_backend_with_a_reason(tmp_path: Path) -> None:

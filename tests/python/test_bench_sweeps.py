@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import io
+import sys
 from dataclasses import dataclass, field
 
 import pytest
 from rich.console import Console
 
-from shmcoll.bench import cli, machine, options, table
+from shmcoll.bench import cli, machine, options, stdout, table
 from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import TeamError
 from shmcoll.bench.measure import Measurement
@@ -113,7 +114,7 @@ def test_an_interrupted_run_has_the_rounds_there_were(capsys: pytest.CaptureFixt
     measurement = measurement_of(settings, Team("a", [], interrupted=6), Team("b", []))
     screen = table.PlainScreen(table.Table(settings.labels))
     with pytest.raises(KeyboardInterrupt):
-        cli._measure(report, measurement, screen, points(settings))
+        cli._measure(report, measurement, screen, points(settings), stdout.Output(sys.stdout))
     report.interrupted = True
     assert [len(row.cells["a"].rounds) for row in report.rows] == [3, 2]
     assert "# interrupted: 1 of 2 rows are complete, 1 have fewer rounds" in table.summary(report)

@@ -19,7 +19,7 @@ mpi_team   a team that mpirun has started; mpirun: how; meeting: how its ranks f
 measure    rounds, alternating between backends
 results    rows, ratios, the JSON file and its reader
 rebuild    dataclasses out of JSON, checked
-table      rows as text
+table      rows as text; stdout: where they go until nobody reads them
 outputs    which files are written, and what may keep them from it
 csv_file   rows as CSV
 curves     what the charts show; grids: what --matrix shows; units: sizes and times as text, marks of an axis

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shmcoll.bench import compare, grids, launcher, machine, options, plan, table, tune
+from shmcoll.bench import compare, grids, launcher, machine, options, plan, stdout, table, tune
 from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import Team
 from shmcoll.bench.machine import Machine
@@ -24,10 +24,17 @@ EXIT_OK = 0
 EXIT_FAILED = 1  # wrong values, a backend that failed on the way, a file not written
 EXIT_UNUSABLE = 2  # bad usage, or no backend that can be used
 EXIT_INTERRUPTED = 130
+EXIT_CLOSED = 141  # as a shell shows a tool that SIGPIPE has ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    with stdout.watched() as output:
+        code = _main(words, output)
+    return code or (EXIT_CLOSED if output.closed_by_reader else EXIT_OK)
+
+
+def _main(words: list[str], output: stdout.Output) -> int:
     if words[:1] == ["compare"]:
         return compare.main(words[1:])
     if words[:1] == ["tune"]:
@@ -52,17 +59,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         screen.note(line)
     for line in buffers.notes(points):
         screen.note(line)
-    _run(report, screen, points, buffers)
+    ended = _run(report, screen, points, buffers, output)
     for cells in grids.lines(report) if settings.matrix else []:
         screen.styled(cells)
     for line in table.summary(report):
         screen.note(line)
     written = outputs.write(report)
-    return _exit_code(report) or (EXIT_OK if written else EXIT_FAILED)
+    return ended or _exit_code(report) or (EXIT_OK if written else EXIT_FAILED)
 
 
-def _run(report: Report, screen: table.Screen, points: list[Point], buffers: Buffers) -> None:
-    """Fills the report; Ctrl-C (or SIGTERM) ends it early and leaves it with what there is."""
+def _run(
+    report: Report,
+    screen: table.Screen,
+    points: list[Point],
+    buffers: Buffers,
+    output: stdout.Output,
+) -> int:
+    """Fills the report. Ctrl-C (or SIGTERM), or a reader that is gone, ends it early and leaves it
+    with what there is; then the exit code is that."""
     settings = report.settings
     on_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
     on_int = signal.getsignal(signal.SIGINT)
@@ -79,20 +93,26 @@ def _run(report: Report, screen: table.Screen, points: list[Point], buffers: Buf
                 measurement.start()
                 _tell(measurement.failures, report.unusable, {}, "cannot be used")
                 if measurement.alive:
-                    _measure(report, measurement, screen, points)
+                    _measure(report, measurement, screen, points, output)
                 measurement.stop()
             finally:  # also on Ctrl-C, and then a second one must not leave ranks behind
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 measurement.stop(at_once=True)
     except KeyboardInterrupt:
         report.interrupted = True
+        return EXIT_INTERRUPTED
     finally:
         signal.signal(signal.SIGINT, on_int)
         signal.signal(signal.SIGTERM, on_term)
+    return EXIT_CLOSED if report.interrupted else EXIT_OK
 
 
 def _measure(
-    report: Report, measurement: Measurement, screen: table.Screen, points: list[Point]
+    report: Report,
+    measurement: Measurement,
+    screen: table.Screen,
+    points: list[Point],
+    output: stdout.Output,
 ) -> None:
     screen.begin(len(points), report.settings.rounds)
     try:
@@ -103,6 +123,9 @@ def _measure(
             else:
                 screen.preview(row)
             _tell(measurement.failures, report.failures, report.unusable, "failed")
+            if output.closed_by_reader and len(report.rows) < len(points):
+                report.interrupted = True  # as SIGPIPE ends other tools, but with files
+                break
     finally:  # also on Ctrl-C, and then some rows have fewer rounds
         for row in measurement.measured()[len(report.rows) :]:
             report.rows.append(row)
@@ -119,8 +142,6 @@ def _tell(found: dict[str, str], told: dict[str, str], before: dict[str, str], w
 
 
 def _exit_code(report: Report) -> int:
-    if report.interrupted:
-        return EXIT_INTERRUPTED
     if not report.rows:
         return EXIT_UNUSABLE
     return EXIT_FAILED if report.failed else EXIT_OK

@@ -60,7 +60,8 @@ presets:
 under torchrun, mpirun or srun the first process starts all ranks, and the others end at once
 
 exit code: 0 good; 1 wrong values, or a backend failed on the way; 2 bad usage, or none of the
-backends can be used; 130 interrupted (what was measured is printed and in the files)
+backends can be used; 130 interrupted (what was measured is printed and in the files); 141 the
+reader of standard output has gone, as head does (what was measured is in the files)
 
 examples:
   python -m shmcoll.bench
