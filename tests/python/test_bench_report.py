@@ -166,7 +166,7 @@ def test_a_report_comes_back_from_its_file_as_it_was(report: Report, tmp_path: P
     path = tmp_path / "x.json"
     report.write_json(path)
     again = read(path)
-    assert again == report
+    assert again == report == read(str(path))
     assert again.settings.labels == report.settings.labels
     assert again.as_json() == report.as_json()
     assert json.loads(path.read_text()) == json.loads(json.dumps(report.as_json()))

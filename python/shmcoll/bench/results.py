@@ -224,8 +224,9 @@ class Report:
         }
 
 
-def read(path: Path) -> Report:
+def read(path: str | Path) -> Report:
     """The report that write_json() wrote. Raises Unreadable."""
+    path = Path(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
