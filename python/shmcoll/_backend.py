@@ -83,7 +83,7 @@ def create_backend(options: Any, backend_options: Any) -> _C.ProcessGroupShm:
 def describe(group: dist.ProcessGroup | None = None) -> dict[str, str]:
     """What this rank's part of a group of shmcoll uses, and why.
 
-    Keys, among others: name, rank, world_size, segment and arena (the kinds of memory) with their
+    Keys, among others: name, rank, world_size, timeout_s, segment and arena (the kinds of memory) with their
     bytes, threads, isa, and ``tuning.<name>``. For each GPU that the group has been used on,
     behind ``cuda:<index>.``: route (slabs: memory of the GPUs that the ranks share; host), memory,
     reason (why it is not the first choice), gpus, gpu_ranks, operations. Waits for nobody.

@@ -6,6 +6,7 @@
 #include "shm/shmcoll.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
@@ -37,12 +38,28 @@ void setDtype(shc_op &op, at::ScalarType dtype);
 // Fills redop and premul.
 void setReduceOp(shc_op &op, const c10d::ReduceOp &reduceOp);
 
+// The one that is less than nothing and yet has a meaning is c10d::kUnsetTimeout, -1 ms.
+inline void checkTimeout(std::chrono::milliseconds timeout)
+{
+    TORCH_CHECK_VALUE(timeout >= c10d::kUnsetTimeout, "shmcoll: a time-out of ", timeout.count(),
+                      " ms is negative; give a positive one (of a group, 0 is no limit)");
+}
+
+inline constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365 * 100);
+
 // The milliseconds of an options struct; unset means the group's.
 inline uint64_t timeoutNs(std::chrono::milliseconds timeout)
 {
-    const std::chrono::milliseconds most = std::chrono::hours(24 * 365 * 100); // "for ever"
-    return timeout.count() > 0 ? static_cast<uint64_t>(std::min(timeout, most).count()) * 1000000u
-                               : 0;
+    return timeout.count() > 0
+               ? static_cast<uint64_t>(std::min(timeout, kForEver).count()) * 1000000u
+               : 0;
+}
+
+// A group's own: here c10d::kNoTimeout is no limit, and unset the core's preset.
+inline uint64_t groupTimeoutNs(std::chrono::milliseconds timeout)
+{
+    checkTimeout(timeout);
+    return timeoutNs(timeout.count() == 0 ? kForEver : timeout);
 }
 
 // All tensors of one call: same dtype, or an error that names both.

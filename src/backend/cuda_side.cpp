@@ -94,7 +94,7 @@ CudaGroup CudaSide::make(c10::Device device, const char *hint)
     config.name = name_.c_str();
     {
         std::lock_guard<std::mutex> guard(lock_);
-        config.timeout_ns = timeoutNs(timeout_);
+        config.timeout_ns = groupTimeoutNs(timeout_);
     }
     shc_cuda_comm *made = nullptr;
     const shc_status status = shc_cuda_comm_create(group_.get(), &config, &made);
@@ -117,8 +117,9 @@ CudaSide::Gpu &CudaSide::gpuOf(c10::Device device, const char *hint)
     Gpu gpu{
         make(device, hint), std::make_unique<Lane>(newStream(device)), newStream(device), {}, {}};
     std::lock_guard<std::mutex> guard(lock_);
-    shc_cuda_comm_set_timeout(gpu.group.get(), timeoutNs(timeout_)); // it may be another by now
-    if (closed_)                                                     // while it was made
+    shc_cuda_comm_set_timeout(gpu.group.get(),
+                              groupTimeoutNs(timeout_)); // it may be another by now
+    if (closed_)                                         // while it was made
         shc_cuda_comm_close(gpu.group.get());
     return gpus_.emplace(device.index(), std::move(gpu)).first->second;
 }
@@ -388,7 +389,7 @@ void CudaSide::setTimeout(std::chrono::milliseconds timeout)
     std::lock_guard<std::mutex> guard(lock_);
     timeout_ = timeout;
     for (auto &[index, gpu] : gpus_)
-        shc_cuda_comm_set_timeout(gpu.group.get(), timeoutNs(timeout));
+        shc_cuda_comm_set_timeout(gpu.group.get(), groupTimeoutNs(timeout));
 }
 
 void CudaSide::abort(const char *reason)

@@ -27,7 +27,7 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
                                      options.global_ranks_in_group.end());
     if (globalRanks.size() == static_cast<size_t>(size))
         config.global_ranks = globalRanks.data();
-    config.timeout_ns = timeoutNs(options.timeout);
+    config.timeout_ns = groupTimeoutNs(options.timeout);
     config.store = bootstrap.view();
     config.interrupted = pythonInterrupted;
     TORCH_CHECK_VALUE(options.tuning.find('\0') == std::string::npos,
@@ -119,8 +119,9 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupShm::getBackendOptions()
 
 void ProcessGroupShm::setTimeout(std::chrono::milliseconds timeout)
 {
+    const uint64_t timeout_ns = groupTimeoutNs(timeout); // or it throws, and nothing has changed
     options_->timeout = timeout;
-    shc_comm_set_timeout(group_.get(), timeoutNs(timeout));
+    shc_comm_set_timeout(group_.get(), timeout_ns);
     cuda_.setTimeout(timeout);
 }
 

@@ -28,6 +28,7 @@ shc_op describe(shc_op_kind kind, std::chrono::milliseconds timeout)
 {
     shc_op op{};
     op.kind = kind;
+    checkTimeout(timeout);
     op.timeout_ns = timeoutNs(timeout);
     return op;
 }
@@ -497,7 +498,7 @@ void ProcessGroupShm::monitoredBarrier(const c10d::BarrierOptions &options, bool
 {
     RECORD_FUNCTION("shmcoll:monitored_barrier", std::vector<c10::IValue>{});
     shc_op op = describe(SHC_BARRIER, options.timeout);
-    if (options.timeout.count() == 0) // elsewhere that is the group's; here somebody meant none
+    if (options.timeout.count() == 0) // elsewhere no limit of its own; here, as in gloo, no time
         op.timeout_ns = 1;
     shc_status status = shc_run(group_.get(), &op);
     stayOutOfDyingPython();

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
+import shmcoll
 from features import SPLITS_IN_ORDER, needs_set_timeout, needs_split_group
 from ranks import Rank, run, seconds
 from threads import in_threads
@@ -399,6 +400,41 @@ def test_options_may_be_given_for_each_group() -> None:
         return timeouts
 
     assert run(2, body) == [[66.0, 44.0, 55.0, 66.0]] * 2
+
+
+def test_no_time_is_no_limit_and_less_is_an_error() -> None:
+    def body(rank: Rank) -> list[float]:
+        with pytest.raises(ValueError, match="a time-out of -2000 ms is negative; give a positive"):
+            rank.init(timeout=seconds(-2))
+        rank.init()
+        with pytest.raises(ValueError, match="a time-out of -1500 ms is negative"):
+            dist.new_group(pg_options={"timeout": seconds(-1.5)})
+        with pytest.raises(ValueError, match="a time-out of -3000 ms is negative"):
+            shmcoll.monitored_barrier(timeout=seconds(-3))
+        groups = [dist.new_group(timeout=seconds(s)) for s in (0, 7.5, -0.001)]
+        limits = [float(shmcoll.describe(group)["timeout_s"]) for group in groups]
+        if rank.rank == 0:  # there it is no time, as under gloo
+            with pytest.raises(dist.DistBackendError, match="Timed out after 0.00"):
+                shmcoll.monitored_barrier(groups[1], seconds(0))
+        rank.sync()
+        return limits
+
+    for limits in run(2, body):
+        assert limits[0] > 1e9 and limits[1:] == [7.5, 30 * 60]
+
+
+@needs_set_timeout
+def test_a_new_time_out_of_less_than_nothing_changes_nothing() -> None:
+    def body(rank: Rank) -> list[float]:
+        rank.init()
+        with pytest.raises(ValueError, match="a time-out of -2000 ms is negative"):
+            dist.group.WORLD.set_timeout(seconds(-2))
+        limits = [float(shmcoll.describe()["timeout_s"])]
+        dist.group.WORLD.set_timeout(seconds(0))
+        return [*limits, float(shmcoll.describe()["timeout_s"])]
+
+    for before, after in run(2, body):
+        assert before == 20 and after > 1e9
 
 
 @needs_set_timeout

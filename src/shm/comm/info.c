@@ -60,17 +60,19 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
     /* relaxed: as above. */
     const uint64_t pulled = shc_a64_load_relaxed(&comm->seat.pulled);
     /* relaxed: as above. */
+    const uint64_t timeout_ns = shc_a64_load_relaxed(&comm->timeout_ns);
+    /* relaxed: as above. */
     const bool biased = shc_a64_load_relaxed(&comm->engine.runner.bias.whose) != 0;
     /* relaxed: as above. */
     const bool lock_biased = shc_a64_load_relaxed(&comm->p2p.lock.bias.whose) != 0;
     int used = snprintf(
         text, capacity,
-        "name=%s\nrank=%d\nworld_size=%d\nsegment=%s\nsegment_bytes=%zu\n"
+        "name=%s\nrank=%d\nworld_size=%d\ntimeout_s=%.3f\nsegment=%s\nsegment_bytes=%zu\n"
         "arena=%s\narena_bytes=%zu\ncell_bytes=%zu\ndepth=%u\nshout_bytes=%zu\n"
         "spins=%u\nspins_engine=%u\nparted=%u\nthreads=%d\nthreads_jobs=%llu\n"
         "threads_of_all=%d\nthreads_from=%s\nlife_words=%s\nisa=%s\n"
         "cma=%s\npulled=%llu\nbiased=%s\nbiased_messages=%s\n",
-        comm->name, comm->seat.rank, comm->seat.world_size,
+        comm->name, comm->seat.rank, comm->seat.world_size, (double)timeout_ns / SHC_NS_PER_S,
         shc_segment_form_name(comm->seat.segment.name.form), comm->seat.segment.bytes,
         comm->arena.made    ? shc_segment_form_name(comm->arena.segment.name.form)
         : comm->arena.tried ? "none"
