@@ -56,6 +56,47 @@ shc_dtype dtypeOf(at::ScalarType dtype)
     }
 }
 
+// Fills redop and premul.
+void setRedop(shc_op &op, const c10d::ReduceOp &reduceOp)
+{
+    switch (reduceOp.op_) {
+    case c10d::ReduceOp::SUM:
+        op.redop = SHC_SUM;
+        return;
+    case c10d::ReduceOp::AVG:
+        op.redop = SHC_AVG;
+        return;
+    case c10d::ReduceOp::PRODUCT:
+        op.redop = SHC_PRODUCT;
+        return;
+    case c10d::ReduceOp::MIN:
+        op.redop = SHC_MIN;
+        return;
+    case c10d::ReduceOp::MAX:
+        op.redop = SHC_MAX;
+        return;
+    case c10d::ReduceOp::BAND:
+        op.redop = SHC_BAND;
+        return;
+    case c10d::ReduceOp::BOR:
+        op.redop = SHC_BOR;
+        return;
+    case c10d::ReduceOp::BXOR:
+        op.redop = SHC_BXOR;
+        return;
+    case c10d::ReduceOp::PREMUL_SUM:
+        break;
+    default:
+        TORCH_CHECK_VALUE(false, "shmcoll: a reduce op that does not exist");
+    }
+    const auto *supplement =
+        reinterpret_cast<const c10d::NCCLPreMulSumSupplement *>(reduceOp.supplement_.get());
+    TORCH_CHECK_VALUE(supplement != nullptr, "shmcoll: PREMUL_SUM without its factor");
+    op.redop = SHC_PREMUL_SUM;
+    op.premul = supplement->tensor_factor.defined() ? supplement->tensor_factor.item().toDouble()
+                                                    : supplement->double_factor;
+}
+
 } // namespace
 
 void TensorViews::addOne(const at::Tensor &tensor, const char *op)
@@ -108,42 +149,12 @@ void setDtype(shc_op &op, at::ScalarType dtype)
 
 void setReduceOp(shc_op &op, const c10d::ReduceOp &reduceOp)
 {
-    switch (reduceOp.op_) {
-    case c10d::ReduceOp::SUM:
-        op.redop = SHC_SUM;
-        return;
-    case c10d::ReduceOp::AVG:
-        op.redop = SHC_AVG;
-        return;
-    case c10d::ReduceOp::PRODUCT:
-        op.redop = SHC_PRODUCT;
-        return;
-    case c10d::ReduceOp::MIN:
-        op.redop = SHC_MIN;
-        return;
-    case c10d::ReduceOp::MAX:
-        op.redop = SHC_MAX;
-        return;
-    case c10d::ReduceOp::BAND:
-        op.redop = SHC_BAND;
-        return;
-    case c10d::ReduceOp::BOR:
-        op.redop = SHC_BOR;
-        return;
-    case c10d::ReduceOp::BXOR:
-        op.redop = SHC_BXOR;
-        return;
-    case c10d::ReduceOp::PREMUL_SUM:
-        break;
-    default:
-        TORCH_CHECK_VALUE(false, "shmcoll: a reduce op that does not exist");
-    }
-    const auto *supplement =
-        reinterpret_cast<const c10d::NCCLPreMulSumSupplement *>(reduceOp.supplement_.get());
-    TORCH_CHECK_VALUE(supplement != nullptr, "shmcoll: PREMUL_SUM without its factor");
-    op.redop = SHC_PREMUL_SUM;
-    op.premul = supplement->tensor_factor.defined() ? supplement->tensor_factor.item().toDouble()
-                                                    : supplement->double_factor;
+    setRedop(op, reduceOp);
+    // The core would say the same, of a type without a name: it knows the number alone.
+    TORCH_CHECK_TYPE(op.dtype != SHC_OPAQUE, "shmcoll: ", shc_op_kind_name(op.kind), ": ",
+                     shc_redop_name(op.redop), " of ",
+                     c10::getDtypeNames(static_cast<at::ScalarType>(op.dtype_tag)).first,
+                     " does not exist; possible: nothing (it can be moved)");
 }
 
 at::ScalarType commonDtype(at::TensorList tensors, const char *op)

@@ -35,7 +35,7 @@ class TensorViews
 // Fills dtype, elem_bytes, dtype_tag.
 void setDtype(shc_op &op, at::ScalarType dtype);
 
-// Fills redop and premul.
+// Fills redop and premul. Behind setDtype(): a type that can only be moved is a TypeError.
 void setReduceOp(shc_op &op, const c10d::ReduceOp &reduceOp);
 
 // The one that is less than nothing and yet has a meaning is c10d::kUnsetTimeout, -1 ms.

@@ -66,7 +66,7 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "sum of what is only moved": (
         lambda: dist.all_reduce(torch.zeros(3, dtype=torch.float8_e8m0fnu)),
         TypeError,
-        "does not exist; possible: nothing",
+        "all_reduce: sum of float8_e8m0fnu does not exist; possible: nothing",
     ),
     "root too large": (
         lambda: dist.group.WORLD.broadcast(torch.zeros(3), 2),

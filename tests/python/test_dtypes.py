@@ -14,6 +14,10 @@ from ranks import Rank, run
 ALL = sorted({d for d in vars(torch).values() if isinstance(d, torch.dtype)}, key=str)
 PACKED = (torch.quint4x2, torch.quint2x4)  # several elements in a byte
 MOVED = [d for d in ALL if d not in PACKED]
+INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+FLOATS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
+FLOATS += ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"]
+REDUCED = [getattr(torch, name) for name in (*INTEGERS, *FLOATS, "bool")]
 COUNTS = (1, 7, 900, 70_000)
 
 
@@ -113,6 +117,35 @@ def test_torch_has_the_dtypes_that_this_test_is_for() -> None:
     assert len(MOVED) >= 40
     for name in ("bits1x8", "uint1", "int7", "float4_e2m1fn_x2", "float8_e8m0fnu", "qint32"):
         assert getattr(torch, name) in MOVED
+
+
+def test_a_reduction_of_what_can_only_be_moved_names_its_dtype() -> None:
+    only_moved = [dtype for dtype in MOVED if dtype not in REDUCED]
+
+    def body(rank: Rank) -> list[tuple[str, str]]:
+        rank.init()
+        group, found = dist.group.WORLD, []
+        for dtype in only_moved:
+            one, list_of_two = empty(dtype, 4), [empty(dtype, 4), empty(dtype, 4)]
+            calls: dict[str, Callable[[], object]] = {
+                "all_reduce": lambda: group.allreduce([one]),
+                "reduce": lambda: group.reduce(one, 0, dist.ReduceOp.SUM),
+                "reduce_scatter": lambda: group.reduce_scatter(one, list_of_two),
+            }
+            for name, call in calls.items():
+                with pytest.raises(TypeError, match=f"shmcoll: {name}: sum of ") as caught:
+                    call()
+                found.append((str(dtype), str(caught.value)))
+        barrier = torch.ones(1)
+        dist.all_reduce(barrier)  # nothing was published
+        assert barrier.item() == 2.0
+        return found
+
+    found = run(2, body)[0]
+    assert len(found) == 3 * len(only_moved) >= 60
+    for name, text in found:
+        what = f"sum of {name.removeprefix('torch.')} does not exist; possible: nothing"
+        assert what in text, text
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
