@@ -13,10 +13,18 @@ import torch.distributed as dist
 from shmcoll import _C
 
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
+_OPTION_TYPES = {"timeout": datetime.timedelta, "tuning": str}
 _goodbye_pid = 0
 
 _C._set_main_thread(threading.main_thread().ident or 0)
 os.register_at_fork(after_in_child=_C._after_fork_in_child)
+
+
+def _check_option(key: str, value: object) -> None:
+    kind = _OPTION_TYPES[key]
+    if not isinstance(value, kind):
+        name = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
+        raise TypeError(f"shmcoll: pg_options[{key!r}] is a {name}, not {value!r}")
 
 
 def _make_options(options: Any, backend_options: Any) -> _C.Options:
@@ -26,11 +34,13 @@ def _make_options(options: Any, backend_options: Any) -> _C.Options:
     """
     timeout, tuning = options.timeout, ""
     if isinstance(backend_options, dict):
-        unknown = set(backend_options) - {"timeout", "tuning"}
+        unknown = set(backend_options) - set(_OPTION_TYPES)
         if unknown:
             raise ValueError(
-                f"shmcoll: unknown pg_options {sorted(unknown)}; known: timeout, tuning"
+                f"shmcoll: unknown pg_options {sorted(unknown)}; known: {', '.join(_OPTION_TYPES)}"
             )
+        for key, value in backend_options.items():
+            _check_option(key, value)
         timeout = backend_options.get("timeout", timeout)
         tuning = backend_options.get("tuning", tuning)
     elif isinstance(backend_options, _C.Options):

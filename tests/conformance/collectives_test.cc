@@ -548,7 +548,7 @@ TEST(Tunings, ThatDifferFailOnEveryRankAndNameThem)
         [](Rank &rank) {
             rank.tuning = rank.rank % 2 ? "turn=4k,stream=1" : "stream=2";
             EXPECT_EQ(rank.make_group(&rank.comm), SHC_ERR_MISMATCH);
-            EXPECT_NE(error_text().find("rank 1, 3: SHMCOLL_TUNING differs: turn is 4096, on rank "
+            EXPECT_NE(error_text().find("rank 1, 3: tuning differs: turn is 4096, on rank "
                                         "0 it is 65536"),
                       std::string::npos)
                 << error_text();

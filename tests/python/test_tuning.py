@@ -157,12 +157,12 @@ def test_a_group_that_is_split_off_has_the_tuning_of_its_parent() -> None:
 @pytest.mark.parametrize(
     ("tunings", "said"),
     [
-        (["turns=64k"] * 2, '"turns" is not a key'),
+        (["turns=64k"] * 2, 'SHMCOLL_TUNING: "turns" is not a key'),
         (["turn=1"] * 2, '"turn=1" is not a multiple of 128 from 2048 to 131072'),
         (["/nowhere"] * 2, "cannot read /nowhere: No such file or directory"),
         (["depth=9", "depth=2"], '"depth=9" is not a number from 2 to 4'),
-        (["", "turn=8k"], "rank 1: SHMCOLL_TUNING differs: turn is 8192, on rank 0 it is 65536"),
-        (["turn=8k", ""], "rank 1: SHMCOLL_TUNING differs: turn is 65536, on rank 0 it is 8192"),
+        (["", "turn=8k"], "rank 1: tuning differs: turn is 8192, on rank 0 it is 65536"),
+        (["turn=8k", ""], "rank 1: tuning differs: turn is 65536, on rank 0 it is 8192"),
     ],
 )
 def test_what_is_wrong_is_an_error_on_all_ranks(tunings: list[str], said: str) -> None:
@@ -174,6 +174,48 @@ def test_what_is_wrong_is_an_error_on_all_ranks(tunings: list[str], said: str) -
 
     for text in run(2, body):
         assert said in text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("turn=1", """the group's option tuning: "turn=1" is not a multiple of 128"""),
+        ("@nowhere", "the group's option tuning: cannot read nowhere"),
+        (
+            "@some.tuning",
+            """the group's option tuning, line 2 of some.tuning: "turns" is not a key""",
+        ),
+    ],
+)
+def test_an_error_names_the_option_where_no_variable_is_set(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("some.tuning").write_text("# one line\nturns = 8k\n")
+
+    def body(rank: Rank) -> str:
+        with pytest.raises(ValueError) as caught:
+            rank.init(pg_options={"tuning": text})
+        return str(caught.value)
+
+    for error in run(2, body):
+        assert said in error and "SHMCOLL_TUNING" not in error
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout": 3}, r"pg_options\['timeout'\] is a datetime.timedelta, not 3"),
+        ({"timeout": None}, r"pg_options\['timeout'\] is a datetime.timedelta, not None"),
+        ({"tuning": Path("x")}, r"pg_options\['tuning'\] is a str, not PosixPath\('x'\)"),
+    ],
+)
+def test_an_option_of_another_type_is_named(options: dict[str, Any], said: str) -> None:
+    def body(rank: Rank) -> None:
+        with pytest.raises(TypeError, match=f"^shmcoll: {said}$"):
+            rank.init(pg_options=options)
+
+    run(1, body)
 
 
 def test_a_text_does_not_end_in_its_middle() -> None:

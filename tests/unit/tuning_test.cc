@@ -27,7 +27,8 @@ shc_tuning read_good(const std::string &text)
 {
     const shc_tuning preset = preset_here();
     shc_tuning tuning;
-    EXPECT_EQ(shc_tuning_read(text.c_str(), &preset, &tuning), SHC_OK) << shc_error_text();
+    EXPECT_EQ(shc_tuning_read("somebody", text.c_str(), &preset, &tuning), SHC_OK)
+        << shc_error_text();
     return tuning;
 }
 
@@ -35,7 +36,7 @@ std::string error_of(const std::string &text)
 {
     const shc_tuning preset = preset_here();
     shc_tuning tuning;
-    EXPECT_EQ(shc_tuning_read(text.c_str(), &preset, &tuning), SHC_ERR_INVALID) << text;
+    EXPECT_EQ(shc_tuning_read("somebody", text.c_str(), &preset, &tuning), SHC_ERR_INVALID) << text;
     return shc_error_text();
 }
 
@@ -79,7 +80,7 @@ TEST(Tuning, NothingSaidIsThePreset)
 {
     const shc_tuning preset = preset_here();
     shc_tuning tuning;
-    ASSERT_EQ(shc_tuning_read(nullptr, &preset, &tuning), SHC_OK);
+    ASSERT_EQ(shc_tuning_read("nobody", nullptr, &preset, &tuning), SHC_OK);
     EXPECT_EQ(shown(tuning), shown(preset_here()));
     EXPECT_EQ(shown(read_good("")), shown(preset_here()));
     EXPECT_EQ(shown(read_good(" , \n# nothing\n")), shown(preset_here()));
@@ -140,7 +141,7 @@ TEST(Tuning, SizesHaveUnitsAndSomeMayBeNever)
 TEST(Tuning, WhatIsWrongIsNamed)
 {
     const std::map<std::string, std::string> wrong = {
-        {"turns=64k", "SHMCOLL_TUNING: \"turns\" is not a key"},
+        {"turns=64k", "somebody: \"turns\" is not a key"},
         {"turn", "\"turn\" is not key=value"},
         {"turn=64k,turn=64k", "\"turn\" is given twice"},
         {"turn=", "\"turn=\" is not a multiple of 128 from 2048 to 131072"},
@@ -209,7 +210,7 @@ TEST(Tuning, RanksCompareAllButWhatEachMayDecide)
             continue;
         }
         EXPECT_EQ(shc_tuning_compare(&mine, words), SHC_ERR_MISMATCH) << key;
-        std::string said = "SHMCOLL_TUNING differs: " + key + " is ";
+        std::string said = "tuning differs: " + key + " is ";
         EXPECT_NE(std::string(shc_error_text()).find(said), std::string::npos);
         EXPECT_NE(std::string(shc_error_text()).find("on rank 0 it is " + value + ";"),
                   std::string::npos)

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define VARIABLE    "SHMCOLL_TUNING"
 #define FILE_BYTES  16384
 #define WORD_BYTES  48 /* of a key or a value */
 #define PLACE_BYTES 320
@@ -81,18 +80,19 @@ static size_t value_of(const struct shc_tuning *tuning, const struct key *key)
 
 /* ---- reading ---- */
 
-/* Where an error is: the variable, or a line of a file. */
+/* Where an error is: in what somebody set, or on a line of the file that it names. */
 struct source {
-    const char *path; /* NULL: the variable's own text */
+    const char *origin;
+    const char *path; /* NULL: the text itself */
     int line;
 };
 
 static enum shc_status fail(const struct source *source, const char *why, const char *word)
 {
-    char place[PLACE_BYTES] = VARIABLE;
+    char place[PLACE_BYTES] = "";
     if (source->path)
-        snprintf(place, sizeof place, VARIABLE ", line %d of %.256s", source->line, source->path);
-    return shc_fail(SHC_ERR_INVALID, "%s: \"%s\" %s", place, word, why);
+        snprintf(place, sizeof place, ", line %d of %.256s", source->line, source->path);
+    return shc_fail(SHC_ERR_INVALID, "%s%s: \"%s\" %s", source->origin, place, word, why);
 }
 
 /* "64k": digits and at most one letter. */
@@ -191,10 +191,10 @@ static enum shc_status read_text(struct shc_tuning *tuning, struct source *sourc
     return SHC_OK;
 }
 
-enum shc_status shc_tuning_read(const char *text, const struct shc_tuning *preset,
-                                struct shc_tuning *tuning)
+enum shc_status shc_tuning_read(const char *origin, const char *text,
+                                const struct shc_tuning *preset, struct shc_tuning *tuning)
 {
-    struct source source = {0};
+    struct source source = {.origin = origin};
     *tuning = *preset;
     if (!text)
         return SHC_OK;
@@ -204,9 +204,10 @@ enum shc_status shc_tuning_read(const char *text, const struct shc_tuning *prese
     source.path = text + (*text == '@');
     int error = shc_os_read_text(source.path, content, sizeof content);
     if (error != 0)
-        return shc_fail_errno(SHC_ERR_INVALID, error, VARIABLE ": cannot read %.256s", source.path);
+        return shc_fail_errno(SHC_ERR_INVALID, error, "%s: cannot read %.256s", origin,
+                              source.path);
     if (strlen(content) == sizeof content - 1)
-        return shc_fail(SHC_ERR_INVALID, VARIABLE ": %.256s has more than %d bytes", source.path,
+        return shc_fail(SHC_ERR_INVALID, "%s: %.256s has more than %d bytes", origin, source.path,
                         FILE_BYTES - 1);
     return read_text(tuning, &source, content);
 }
@@ -235,8 +236,8 @@ enum shc_status shc_tuning_compare(const struct shc_tuning *tuning,
         size_t value = value_of(tuning, &keys[i]);
         if (!keys[i].own && value != words[i])
             return shc_fail(SHC_ERR_MISMATCH,
-                            VARIABLE " differs: %s is %s, on rank 0 it is %s; all ranks of a group "
-                                     "need the same",
+                            "tuning differs: %s is %s, on rank 0 it is %s; all ranks of a group "
+                            "need the same (SHMCOLL_TUNING, or the group's option tuning)",
                             keys[i].name, value_text(here, value), value_text(there, words[i]));
     }
     return SHC_OK;

@@ -10,9 +10,11 @@
 
 /*
  * The preset values with those of `text` in their places. NULL or "": the presets. A text that
- * begins with '/' names a file, and so does what follows a '@'. Errors name key, value and range.
+ * begins with '/' names a file, and so does what follows a '@'. Errors name the origin, which is
+ * what somebody has set to that text, key, value and range.
  */
-SHC_NODISCARD enum shc_status shc_tuning_read(const char *text, const struct shc_tuning *preset,
+SHC_NODISCARD enum shc_status shc_tuning_read(const char *origin, const char *text,
+                                              const struct shc_tuning *preset,
                                               struct shc_tuning *tuning);
 
 /* What ranks must have alike, word by word, for the segment's header. */
