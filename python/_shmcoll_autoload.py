@@ -8,6 +8,7 @@ shmcoll. ``SHMCOLL_AUTOLOAD=0`` turns the second one off.
 """
 
 import os
+import sys
 
 
 def create(options: object, backend_options: object) -> object:
@@ -27,9 +28,13 @@ def register() -> None:
 
 def autoload() -> None:
     """The ``torch.backends`` hook: a failure here would break ``import torch`` itself."""
-    if os.environ.get("SHMCOLL_AUTOLOAD") == "0":
+    said = os.environ.get("SHMCOLL_AUTOLOAD") or "1"
+    if said == "0":
         return
     try:
+        if said != "1" and sys.stderr is not None:  # as the library says it of other variables
+            text = f"shmcoll: SHMCOLL_AUTOLOAD={said} is not one of 0|1; ignored"
+            print(text, file=sys.stderr, flush=True)
         from torch.distributed import Backend
 
         if not hasattr(Backend, "_ensure_backend_registered"):  # else torch finds us by name
