@@ -15,6 +15,7 @@ from common import Finding, arguments, find_files, line_of, read, repo_files, re
 CONFIG = "src/shm/base/config.c"
 SUPPORT = "docs/SUPPORT.md"
 VARIABLE = re.compile(r"\bSHMCOLL_[A-Z0-9_]+\b")
+ROW = re.compile(r"^\| `(SHMCOLL_[A-Z0-9_]+)` \|", re.M)
 READERS = ("src/*", "python/*", "setup.py", "*CMakeLists.txt", "*.cmake")
 
 CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.M | re.S)
@@ -69,6 +70,11 @@ def check_variables(root):
         if match.group(1) not in documented:
             line = line_of(config, match.start(1))
             yield Finding(CONFIG, line, f"{match.group(1)} is not in {SUPPORT}; describe it there")
+    names = re.findall(r'"(SHMCOLL_\w+)"', config)
+    for match in ROW.finditer(support):
+        if CONFIG in paths and match.group(1) not in names:
+            what = f"{match.group(1)} is not known to {CONFIG}, which tells misspelt ones; add it there"
+            yield Finding(SUPPORT, line_of(support, match.start(1)), what)
     known = set()
     for path in find_files(root, *READERS):
         known.update(VARIABLE.findall(read(root, path) or ""))

@@ -48,6 +48,17 @@ class Docs(LintTest):
             "SHMCOLL_OLD",
         )
 
+    def test_variables_of_the_table_are_known_names(self):
+        table = "| variable |\n|---|\n| `SHMCOLL_LOG` | x |\n| `SHMCOLL_AUTO` |@@\n"
+        reader = {"python/x.py": 'os.environ["SHMCOLL_AUTO"]\n'}
+        names = 'rows[] = {{"SHMCOLL_LOG"}};\nothers[] = {"SHMCOLL_AUTO"};\n'
+        self.expect(
+            docs.check,
+            {**reader, docs.SUPPORT: table, docs.CONFIG: '{"SHMCOLL_LOG"}\n'},
+            {**reader, docs.SUPPORT: table.replace("@@", ""), docs.CONFIG: names},
+            "SHMCOLL_AUTO",
+        )
+
     def test_strict(self):
         root, _ = self.plant({docs.CONFIG: '{"SHMCOLL_LOG"}\n'})
         self.assertEqual(0, run_lint("docs", root).returncode)

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import _shmcoll_autoload
 from ranks import Rank, outcomes
+
+ROOT = Path(__file__).parents[2]
+NAME = re.compile(r"\bSHMCOLL_[A-Z0-9_]+\b")
 
 
 def said(**env: str) -> list[str]:
@@ -21,6 +27,47 @@ def said(**env: str) -> list[str]:
     (done,) = outcomes(1, body, env=env)
     assert done.ok, done
     return [line for line in done.output.splitlines() if line.startswith("shmcoll: ")]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("THREAD", "THREADS"),
+        ("SEGMNT", "SEGMENT"),
+        ("ARENA_KB", "ARENA_KIB"),
+        ("TURNING", "TUNING"),
+        ("MVOE", "MOVE"),
+        ("CPUS", "CPU"),
+        ("LOG_LEVEL", "LOG"),
+        ("SPIN", "SPIN_US"),
+        ("AUTOLAOD", "AUTOLOAD"),
+    ],
+)
+def test_a_misspelt_name_is_told_with_the_one_that_was_meant(name: str, meant: str) -> None:
+    line = f"shmcoll: nothing reads SHMCOLL_{name}; did you mean SHMCOLL_{meant}?"
+    assert said(**{f"SHMCOLL_{name}": "2"}) == [line]
+    assert said(**{f"SHMCOLL_{name}": "2", "SHMCOLL_LOG": "off"}) == []
+
+
+def test_names_of_others_are_left_alone() -> None:
+    """Of tests, tools and builds, as they stand in the tree; and of whoever has one of his own."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
+    )
+    names = {
+        "SHMCOLL_",
+        "SHMCOLL_X",
+        "SHMCOLL_LOGDIR",
+        "SHMCOLL_VERSION",
+        "SHMCOLL_HOME",
+        "SHMCOLL_" + "Y" * 99,
+    }
+    for path in map(Path, listed.stdout.rstrip("\0").split("\0")):
+        if path.name != Path(__file__).name and (ROOT / path).is_file():
+            names.update(NAME.findall((ROOT / path).read_text(errors="replace")))
+    config = set(NAME.findall((ROOT / "src/shm/base/config.c").read_text()))
+    assert {"SHMCOLL_FUZZ_SEED", "SHMCOLL_SOAK_ROUNDS", "SHMCOLL_CUDA_ARCHS"} <= names - config
+    assert said(**dict.fromkeys(names - config, "1")) == []
 
 
 def test_a_wrong_value_is_told_and_ignored() -> None:

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/base/config.h"
 
+#include "shm/base/num.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FIELD(name) offsetof(struct shc_config, name)
 
@@ -49,6 +52,14 @@ static const struct shc_config_row rows[] = {
      "which algorithm and which chunks for which size: key=value,... or the name of a file",
      SHC_CONFIG_TEXT, 0, 0, 0, FIELD(tuning)},
 };
+
+/* Names of ours that others read. */
+static const char *const elsewhere[] = {
+    "SHMCOLL_AUTOLOAD",
+};
+
+#define PREFIX       "SHMCOLL_"
+#define PREFIX_BYTES (sizeof PREFIX - 1)
 
 static struct shc_config config;
 static pthread_once_t config_once = PTHREAD_ONCE_INIT;
@@ -101,6 +112,72 @@ static void read_text(const struct shc_config_row *row, const char *text)
     memcpy((char *)&config + row->offset, &copy, sizeof copy);
 }
 
+/* The index-th of all names, or NULL. */
+static const char *name_at(size_t index)
+{
+    const size_t read_here = sizeof rows / sizeof rows[0];
+    if (index < read_here)
+        return rows[index].variable;
+    index -= read_here;
+    return index < sizeof elsewhere / sizeof elsewhere[0] ? elsewhere[index] : NULL;
+}
+
+/* Can so many letters, each put in, taken out, changed, or swapped with the next, make b of a? */
+static bool is_near(const char *a, const char *b, int letters)
+{
+    for (; *a && *a == *b; a++)
+        b++;
+    if (*a == *b || letters == 0)
+        return *a == *b;
+    return (*a && is_near(a + 1, b, letters - 1)) || (*b && is_near(a, b + 1, letters - 1)) ||
+           (*a && *b && is_near(a + 1, b + 1, letters - 1)) ||
+           (*a && *b && a[0] == b[1] && a[1] == b[0] && is_near(a + 2, b + 2, letters - 1));
+}
+
+/* Whether `name`, which is not ours, was probably to be `known`: by so many letters, of a short one
+ * by one, or because one is the other's first words (ARENA, LOG_LEVEL). Without the prefix. */
+static bool is_meant(const char *name, const char *known, int letters)
+{
+    enum { SHORT = 6 };
+    const size_t shorter = shc_min_size(strlen(name), strlen(known));
+    if (letters == 0)
+        return memcmp(name, known, shorter) == 0 && (name[shorter] == '_' || known[shorter] == '_');
+    return is_near(name, known, strlen(known) <= SHORT ? 1 : letters);
+}
+
+static bool is_known(const char *name, size_t bytes)
+{
+    for (size_t i = 0; name_at(i); i++)
+        if (strlen(name_at(i)) == bytes && memcmp(name_at(i), name, bytes) == 0)
+            return true;
+    return false;
+}
+
+/* What is nearest to it, or NULL: tests, tools and programs have names of their own. */
+static const char *find_meant(const char *name)
+{
+    for (int letters = 0; letters <= 2; letters++)
+        for (size_t i = 0; name_at(i); i++)
+            if (is_meant(name + PREFIX_BYTES, name_at(i) + PREFIX_BYTES, letters))
+                return name_at(i);
+    return NULL;
+}
+
+static void tell_misspelt(void)
+{
+    for (char **entry = environ; entry && *entry; entry++) {
+        const size_t bytes = strcspn(*entry, "=");
+        char name[PREFIX_BYTES + 32];
+        if (strncmp(*entry, PREFIX, PREFIX_BYTES) != 0 || bytes >= sizeof name ||
+            is_known(*entry, bytes))
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)bytes, *entry);
+        const char *meant = find_meant(name);
+        if (meant)
+            fprintf(stderr, "shmcoll: nothing reads %s; did you mean %s?\n", name, meant);
+    }
+}
+
 static void read_environment(void)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -112,6 +189,8 @@ static void read_environment(void)
         int value = text && *text ? parse(&rows[i], text) : rows[i].preset;
         memcpy((char *)&config + rows[i].offset, &value, sizeof value);
     }
+    if (config.log_level >= SHC_LOG_WARN)
+        tell_misspelt();
 }
 
 const struct shc_config *shc_config_get(void)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The one table that reads the environment, once per process. Any thread.
+ * The one table that reads the environment, once per process, and knows all names of ours in it.
+ * Any thread.
  * docs/SUPPORT.md's list of variables is compared with this table by tests/lint/docs.py.
  */
 
