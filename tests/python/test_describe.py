@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,20 @@ def test_it_says_what_a_group_uses() -> None:
         if r < 2:
             assert pair["world_size"] == "2" and pair["tuning.depth"] == "4"
             assert pair["name"] != world["name"]
+
+
+def test_it_has_what_the_variables_table_says_it_tells() -> None:
+    support = (Path(__file__).parents[2] / "docs" / "SUPPORT.md").read_text()
+    rows = [line for line in support.splitlines() if "describe" in line and "| `SHMCOLL_" in line]
+    told = re.findall(r"`shmcoll\.describe\(group\)` says [^(]*\((.*?)\)", "\n".join(rows))
+    keys = [key for keys in told for key in re.findall(r"`(\w+)`", keys)]
+    assert sorted(keys) == ["biased", "biased_messages", "parted", "pulled", "threads_from"]
+
+    def body(rank: Rank) -> list[str]:
+        rank.init()
+        return list(shmcoll.describe(dist.group.WORLD))
+
+    assert set(keys) <= set(run(1, body)[0])
 
 
 def test_who_is_not_in_the_group_or_asks_another_backends_is_told() -> None:
