@@ -170,6 +170,17 @@ def test_what_loses_at_one_size_is_not_chosen() -> None:
     assert studies[0].trials[1].gain > 1.2 and chosen(studies) == {}
 
 
+def test_help_and_page_say_the_same_of_what_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        tune.main(["--help"])
+    page = (Path(__file__).parents[2] / "docs" / "BENCHMARK.md").read_text()
+    for text in (capsys.readouterr().out, page):
+        words = " ".join(text.split())
+        for said in ("if it is more than 5 ?% faster, and loses", "all together, and again lose"):
+            assert re.search(f"{said} at no size by as much", words), words
+        assert "of several the one that gains most over all sizes" in words
+
+
 def test_what_does_not_gain_again_is_given_up() -> None:
     def cost(tuning: str, point: Point) -> float:
         return {"turn=128k": 0.8, "depth=4": 0.8, "turn=128k,depth=4": 1.05}.get(tuning, 1)

@@ -313,9 +313,10 @@ def _parser() -> argparse.ArgumentParser:
         f"that are better into a file for {VARIABLE}.",
         epilog=f"A value is chosen if a rank test says that chance does not do this ({LEVEL:.0%} "
         f"risk for all values together), if it is more than {EFFECT:.0%} faster, and loses at no "
-        "size; what is chosen must gain once more, all together. Times include the Python call, "
-        "so for the smallest messages nothing else will be seen. exit code: 0 written; 1 wrong "
-        "values; 2 bad usage, or the backend cannot be used; 130 interrupted",
+        "size by as much; of several the one that gains most over all sizes. What is chosen must "
+        "gain once more, all together, and again lose at no size by as much. Times include the "
+        "Python call, so for the smallest messages nothing else will be seen. exit code: 0 written; "
+        "1 wrong values; 2 bad usage, or the backend cannot be used; 130 interrupted",
     )
     parser.add_argument("-g", "--nproc", type=_ranks, default=2, help="ranks (default: 2)")
     parser.add_argument("-o", "--output", type=Path, default=Path("shmcoll.tuning"), metavar="FILE")
