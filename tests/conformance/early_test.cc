@@ -337,10 +337,16 @@ const char *const kChunks = "stream=never,broadcast.small_of_two=0,reduce.small_
 TEST(EarlyRoots, GiveTheRightResultWhateverTheyHaveBegun)
 {
     for (Mode mode : all_modes())
-        for (int world : {2, 3})
-            for (const char *tuning : {"stream=never", "stream=never,shout_depth=2", "shout=16k",
-                                       "stream=never,shout=6272,shout_depth=3", kChunks})
-                run(world, tuning, call_this_and_that, mode);
+        for (const auto &[world, tuning] : std::initializer_list<std::pair<int, const char *>>{
+                 {2, "stream=never"},
+                 {2, "stream=never,shout_depth=2"},
+                 {2, "shout=16k"},
+                 {2, "stream=never,shout=6272,shout_depth=3"},
+                 {2, kChunks},
+                 {3, "stream=never,shout_depth=2"},
+                 {3, "shout=16k"},
+                 {3, "stream=never,shout=6272,shout_depth=3"}})
+            run(world, tuning, call_this_and_that, mode);
     run(5, "stream=never", call_this_and_that, all_modes().front());
 }
 
