@@ -15,8 +15,8 @@
 #define IDLE_SLICE_NS (10 * SHC_NS_PER_S)
 #define STOP_NS       SHC_NS_PER_S
 
-#define CALL_NS      SHC_NS_PER_MS /* most callbacks are shorter */
-#define CALL_DOUBLES 4
+#define CALL_NS      (100 * SHC_NS_PER_US) /* most callbacks are shorter */
+#define CALL_DOUBLES 7u
 
 #define NAP_NS      (400 * SHC_NS_PER_US)
 #define IDLE_NAPS   2u
@@ -255,7 +255,7 @@ static void complete_one(struct shc_comm *comm)
  */
 static uint64_t patience_ns(const struct shc_engine *engine)
 {
-    const int calling = engine->thread_count - engine->able;
+    const unsigned calling = (unsigned)(engine->thread_count - engine->able);
     if (calling == 0 || shc_runner_is_queued(&engine->runner))
         return 0;
     const uint64_t patience_ns = CALL_NS << (calling < CALL_DOUBLES ? calling - 1 : CALL_DOUBLES);

@@ -18,7 +18,7 @@
  * Engine threads are made on first need. A thread that calls `complete` holds nothing, and another
  * thread is there to go on: the callback may submit to this group and wait. Nor does the callback of a
  * message wait for an operation, nor any one for another: where all other threads are inside these, and do
- * not come back within some milliseconds, another thread calls it.
+ * not come back soon, another thread calls it.
  */
 
 #include "shm/base/atomic.h"
