@@ -222,8 +222,8 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkShm::getFuture()
     if (!flight_->notified && !flight_->ended)
         flight_->notified = shc_request_notify(request_);
     if (flight_->ended || !flight_->notified)
-        settle(*flight_->future,
-               shc_error_text()); // nobody can be attached yet: no callback runs here
+        // (Nobody can be attached yet: no callback runs here.)
+        settle(*flight_->future, shc_error_text());
     else
         remember(flight_);
     return flight_->future;

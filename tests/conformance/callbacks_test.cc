@@ -39,9 +39,9 @@ struct Called {
                                          nullptr};
         return shc_submit(comm, &op, &hooks, &request);
     }
-    void wait(uint64_t timeout_ns = 0)
+    void wait()
     {
-        EXPECT_EQ(shc_request_wait(request, timeout_ns), SHC_OK) << error_text();
+        EXPECT_EQ(shc_request_wait(request, 0), SHC_OK) << error_text();
         shc_request_release(request);
         request = nullptr;
     }
@@ -95,6 +95,27 @@ void both_ranks(const Body &zero, const Body &one)
             mode, 2, [&](Rank &rank) { (rank.rank == 0 ? zero : one)(rank); }, options);
 }
 
+// Of rank 0: a message with a callback, without which rank 1 does not come to the operation.
+void ask_and_release(Rank &rank)
+{
+    Received answer(1, 2);
+    answer.start(rank);
+    ASSERT_TRUE(shc_request_notify(answer.request));
+    send(rank, 1);
+    answer.wait();
+    EXPECT_EQ(answer.times, 1);
+    send(rank, 3);
+}
+
+// Of rank 1.
+void answer_and_enter(Rank &rank)
+{
+    receive(rank, 1);
+    send(rank, 2);
+    receive(rank, 3);
+    barrier(rank);
+}
+
 // What lies behind it may want this thread's next call first.
 TEST(Callbacks, AWaitForOneRunsNothingBehindItsOperation)
 {
@@ -128,21 +149,10 @@ TEST(Callbacks, OfMessagesComeBesideAnOperationThatBlocks)
         [](Rank &rank) {
             Called blocked;
             begin_barrier(rank, blocked);
-            Received answer(1, 2);
-            answer.start(rank);
-            ASSERT_TRUE(shc_request_notify(answer.request));
-            send(rank, 1);
-            answer.wait();
-            EXPECT_EQ(answer.times, 1);
-            send(rank, 3);
+            ask_and_release(rank);
             blocked.wait();
         },
-        [](Rank &rank) {
-            receive(rank, 1);
-            send(rank, 2);
-            receive(rank, 3);
-            barrier(rank);
-        });
+        answer_and_enter);
 }
 
 TEST(Callbacks, OfMessagesMayWaitForOneAnotherThere)
@@ -184,21 +194,10 @@ TEST(Callbacks, OfAMessageEndsANap)
             ASSERT_EQ(queued.submit(rank.comm, op_of(SHC_BARRIER)), SHC_OK) << error_text();
             while (shc_a32_load_acquire(&engine->napping) == 0)
                 shc_os_sleep_ns(SHC_NS_PER_MS);
-            Received answer(1, 2);
-            answer.start(rank);
-            ASSERT_TRUE(shc_request_notify(answer.request));
-            send(rank, 1);
-            answer.wait();
-            EXPECT_EQ(answer.times, 1);
-            send(rank, 3);
+            ask_and_release(rank);
             queued.wait();
         },
-        [](Rank &rank) {
-            receive(rank, 1);
-            send(rank, 2);
-            receive(rank, 3);
-            barrier(rank);
-        });
+        answer_and_enter);
 }
 
 // The thread that could call it is about to begin the operation.
@@ -289,12 +288,7 @@ TEST(Callbacks, ComeBehindTheOperationWhereNoFurtherThreadCanBeHad)
             EXPECT_EQ(answer.times, 1);
             blocked.wait();
         },
-        [](Rank &rank) {
-            receive(rank, 1);
-            send(rank, 2);
-            receive(rank, 3);
-            barrier(rank);
-        });
+        answer_and_enter);
 }
 
 int threads_of(Rank &rank)

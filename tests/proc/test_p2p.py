@@ -183,6 +183,15 @@ def test_who_waits_long_says_for_which_message_of_whom() -> None:
     ), outcomes[2].output
 
 
+def press_ctrl_c_soon(rank: ranks.Rank) -> None:
+    def press() -> None:
+        time.sleep(0.1)
+        faults.mark(rank)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("way", ["recv", "recv from any", "large send", "irecv"])
 def test_ctrl_c_raises_and_the_group_works_on(way: str, capsys: Any) -> None:
@@ -196,13 +205,7 @@ def test_ctrl_c_raises_and_the_group_works_on(way: str, capsys: Any) -> None:
         faults.meet(rank)
         ms = 0.0
         if rank.rank == 0:
-
-            def press() -> None:
-                time.sleep(0.1)
-                faults.mark(rank)
-                os.kill(os.getpid(), signal.SIGINT)
-
-            threading.Thread(target=press).start()
+            press_ctrl_c_soon(rank)
             with pytest.raises(KeyboardInterrupt):
                 call()
             ms = faults.since_ms(rank)
@@ -289,12 +292,7 @@ def test_an_interrupted_receive_takes_no_later_message(way: str) -> None:
             dist.send(torch.full((3,), 42.0), 0)
             return
         lost, got = torch.zeros(5), torch.zeros(3)
-
-        def press() -> None:
-            time.sleep(0.1)
-            os.kill(os.getpid(), signal.SIGINT)
-
-        threading.Thread(target=press).start()
+        press_ctrl_c_soon(rank)
         with pytest.raises(KeyboardInterrupt) as caught:  # whose traceback keeps the work alive
             if way == "irecv":
                 dist.irecv(lost, 1).wait()
