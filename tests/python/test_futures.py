@@ -278,7 +278,7 @@ for rank in range(2):
         break
     ranks.append(pid)
 else:
-    print(*[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks])
+    print(*[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks], flush=True)
     os._exit(0)
 exec(script)
 """
@@ -295,6 +295,7 @@ def two_processes(script: str, directory: Path) -> list[tuple[int, str]]:
         check=True,
     )
     codes = [int(code) for code in done.stdout.split()]
+    assert len(codes) == 2, done
     return [(code, (directory / str(rank)).read_text()) for rank, code in enumerate(codes)]
 
 
