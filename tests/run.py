@@ -19,6 +19,9 @@ import time
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+from environment import environment  # noqa: E402
+
 SKIPS = ROOT / "tests" / "skips.txt"
 
 
@@ -169,13 +172,13 @@ class Result:
     cpus: float = 0.0  # used, on average
 
 
-def run(command: list[str], environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """Runs and shows a command; returns its status and what it printed."""
+def run(command: list[str], more: dict[str, str] | None = None) -> tuple[int, str]:
+    """Runs and shows a command, in the tests' environment and `more`; its status and what it printed."""
     print("+", " ".join(command), flush=True)
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, **(environment or {})},
+        env={**environment(os.environ), **(more or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -253,10 +256,10 @@ def run_ctest(lane: Lane, jobs: int, only: str) -> Result:
     if lane.exclusions:
         report.unlink(missing_ok=True)
         command += ["--output-junit", str(report)]
-    environment = lane.build.environment
+    more = lane.build.environment
     if lane.build is DEV and not lane.alone:
-        environment = {**environment, **KEPT_MEMORY}
-    status, output = run(command, environment)
+        more = {**more, **KEPT_MEMORY}
+    status, output = run(command, more)
     totals = re.findall(r"^\d+% tests passed.*$", output, re.M)
     skipped = re.findall(r"^\s+\d+ - (\S+) \((?:Skipped|Disabled|Not Run)\)$", output, re.M)
     total = totals[-1] if totals else "no tests"
