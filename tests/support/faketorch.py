@@ -14,19 +14,24 @@
 What exists of torch's CUDA is what tests/cuda/faketorch/faketorch.cpp registers: memory, views,
 copies, streams, events. The library under test finds the stand-in under the driver's name, because
 it has been loaded under that name before.
+
+The kernels are their twins on the CPU (tests/cuda/twins.cc). Where no nvcc has compiled any, the
+library under test refuses CUDA tensors; then lend_kernels() loads it with an image in which the
+stand-in finds the twins, as tests/cuda/CMakeLists.txt links it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import fcntl
 import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "faketorch"
@@ -38,6 +43,14 @@ STANDIN_SOURCES = [
 ]
 STANDIN_SOURCES += [CUDA / "twins.cc", CUDA / "faketorch" / "standin.cc"]
 INCLUDES = (str(ROOT), str(ROOT / "src"))
+
+SHIPPED = ROOT / "python/shmcoll/lib"
+LENT = FOLDER / "libshmcoll_cuda.so.0"
+CUDA_SIDE = ROOT / "src/cuda_ipc"
+LENT_SOURCES = [
+    *(path for path in CUDA_SIDE.rglob("*.c") if path.name != "image.c"),
+    CUDA / "fakedriver" / "no_image.c",
+]
 
 
 def newest(paths: list[Path]) -> float:
@@ -58,6 +71,19 @@ def build_standin() -> None:
     subprocess.run(command, check=True)
 
 
+def build_lent() -> None:
+    headers = [path for side in (CUDA_SIDE, ROOT / "src/shm") for path in side.rglob("*.h")]
+    if LENT.exists() and LENT.stat().st_mtime > newest([*LENT_SOURCES, *headers]):
+        return
+    command = ["gcc", "-std=gnu11", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
+    command += ["-ffp-contract=off", "-D_GNU_SOURCE", "-DSHC_DEBUG_LEVEL=1"]
+    command += [f"-I{folder}" for folder in INCLUDES]
+    command += [f"-Wl,-soname,{LENT.name}", f"-Wl,--version-script={CUDA_SIDE}/shmcoll_cuda.map"]
+    command += ["-o", str(LENT), *map(str, LENT_SOURCES)]
+    command += [f"-L{SHIPPED}", "-l:libshmcoll.so.0", f"-Wl,-rpath,{SHIPPED}", "-ldl"]
+    subprocess.run(command, check=True)
+
+
 def build_extension() -> None:
     from torch.utils import cpp_extension
 
@@ -70,18 +96,40 @@ def build_extension() -> None:
     )
 
 
-def build() -> None:
-    """Half a minute when nothing is there. In a process of its own: loading has effects."""
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """One process builds, the others wait for it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "building").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def lend_kernels() -> None:
+    """Where the build has no kernels. Before anything imports shmcoll, which loads the library that is
+    there already."""
+    shipped = SHIPPED / LENT.name
+    if not shipped.exists() or b"shc_kernel_image_bytes" in shipped.read_bytes():
+        return
+    with alone():
+        build_lent()
+    ctypes.CDLL(str(LENT))
+
+
+def build() -> None:
+    """Half a minute when nothing is there. In a process of its own: loading has effects."""
+    with alone():
         # torch 2.14 leaves its own lock's file behind; an older one would wait until it is gone.
         (FOLDER / "lock").unlink(missing_ok=True)
-        subprocess.run([sys.executable, __file__], check=True)
+        # torch's compiler asks for ninja, which lies beside this Python.
+        tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        subprocess.run([sys.executable, __file__], env={**os.environ, "PATH": tools}, check=True)
 
 
 def enter(knobs: str = "") -> Any:
     """This process has GPUs from here on; `knobs` as tests/cuda/fakedriver/fake.h has them."""
+    import torch
+
     # A torch with CUDA keeps the answer. Its runtime would take the stand-in for a driver otherwise,
     # which does not have what it calls.
     torch.cuda.is_available()
