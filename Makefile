@@ -30,7 +30,7 @@ PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress cuda-kills browser wheel gpu FORCE
+.PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients huge stress cuda-kills browser wheel gpu bare-machine FORCE
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
@@ -52,6 +52,8 @@ help:
 	@echo "make wheel    an archive of the sources, a wheel of it, and a sum of two ranks with that"
 	@echo "make huge     tensors of more than 2^31 elements and 4 GiB (needs 11 GiB of memory)"
 	@echo "make aarch64  the C and C++ tests built for AArch64, under qemu"
+	@echo "make bare-machine    the demo and all tests on a Debian 12 with nothing on it (root; ONLY=name:"
+	@echo "              that part of the tests; COMMAND='make build': another command; BARE_ROOT=folder: kept)"
 	@echo "make fmt      formats all sources"
 	@echo "make clean    removes what was built; distclean: also .venv"
 
@@ -182,6 +184,10 @@ huge: packages-test build $(VENV)/.extras
 
 aarch64: packages-aarch64 build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long aarch64 $(if $(ONLY),--only $(ONLY))
+
+# Without ONLY and COMMAND both commands of the README. tests/bare_machine.sh says what it takes.
+bare-machine:
+	@tests/bare_machine.sh $(if $(ONLY),'make test ONLY=$(ONLY)') $(if $(COMMAND),'$(COMMAND)')
 
 fmt: packages-test $(VENV)/.extras
 	find src tests benchmarks examples -name '*.[ch]' -o -name '*.cc' -o -name '*.[ch]pp' | \
