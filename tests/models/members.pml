@@ -12,7 +12,8 @@
  * are no time-outs, and a rank whose call has failed may as well do nothing: a wait that only it
  * would end is an invalid end state. Ranks look at one another in cyclic order, so it does not matter
  * which of them is the victim when any of them may be the root. Left out: deadlines and interrupts,
- * which fail the group in the same way, and the second witness in /proc.
+ * which fail the group in the same way, and the second witness in /proc. owed.pml has what becomes of
+ * an operation that does not need the one that died.
  *
  * FAULT_data_before_state      the data is looked at first, then the state of its writer
  * FAULT_left_by_old_line       of another rank than the one waited for: its line, then its state
@@ -36,14 +37,16 @@
 #define PUBLISHES(rank) ((at) == 2 -> (rank) != root : ((at) == 3 -> (rank) == root : true))
 #define WAITS(rank)     ((at) == 2 -> (rank) == root : ((at) == 3 -> (rank) != root : true))
 #define ENTERED(at)     ((at) == 2 || (at) == 3)
-#define CALL_LINE(at)   ((at) == 4 -> 4 : 1) /* of the operation that `at` belongs to */
+#define CALL_LINE(at)   ((at) == 4 -> 4 : 1) /* of the operation that `at` belongs to, which counts */
+#define FAILED(at)      (finder != 0 && (COVERS(0, at) || COVERS(1, at) || COVERS(2, at)))
+#define COVERS(rank, at) (reason[rank] != 0 && reason[rank] <= CALL_LINE(at))
 
 mtype = { ALIVE, LEFT, DEAD }; /* enum shc_member_state */
 mtype state[RANKS] = ALIVE;
 bool life[RANKS];   /* SHC_OS_OWNER_DIED is set */
 byte newest[RANKS]; /* the rank's newest publication; it grows, like epochs and progress */
 byte finder;        /* the abort word */
-bool reason[RANKS];
+byte reason[RANKS]; /* the call line of the first operation that fails; 0: the rank has none */
 bool killed;        /* VICTIM */
 bool interrupted;   /* VICTIM has failed the group for a reason of its own, and left */
 bool left_inside;   /* VICTIM has left with the broadcast's call line out, without its step */
@@ -78,14 +81,14 @@ inline look(rank)
     fi
 }
 
-/* shc_group_fail(); the abort word is written once. */
+/* shc_group_fail_from(); the abort word is written once. */
 inline group_fail()
 {
     if
 #ifndef FAULT_abort_first
-    :: atomic { finder == 0 -> reason[me] = true };
+    :: atomic { !FAILED(at) -> reason[me] = CALL_LINE(at) };
 #else
-    :: finder == 0;
+    :: !FAILED(at);
 #endif
         atomic {
             if
@@ -100,7 +103,7 @@ inline group_fail()
             fi
         }
 #ifdef FAULT_abort_first
-        reason[me] = true
+        reason[me] = CALL_LINE(at)
 #endif
     :: else
     fi;
@@ -113,9 +116,9 @@ inline group_fail()
 inline judge_group()
 {
     atomic {
+        assert(finder == 0 || reason[finder - 1] != 0);
         if
-        :: finder != 0 ->
-            assert(reason[finder - 1]);
+        :: FAILED(at) ->
             assert(killed || left_inside || interrupted); /* others harm nobody by leaving */
             failed = true
         :: else
@@ -127,24 +130,14 @@ inline judge_group()
 inline judge_group_again()
 {
     if
-    :: finder != 0 -> failed = true
+    :: FAILED(at) -> failed = true
     :: else
     fi
 }
 
 /* Whom to judge is in `judged`: the one that died first, not one that was told and ended. */
-inline judge_deaths()
+inline judge_death()
 {
-    look(PEER);
-    if
-    :: seen == DEAD -> judged = PEER
-    :: else ->
-        look(THIRD);
-        if
-        :: seen == DEAD -> judged = THIRD
-        :: else
-        fi
-    fi;
     if
     :: judged != RANKS ->
 #ifndef FAULT_abort_before_death
@@ -159,6 +152,22 @@ inline judge_deaths()
         judged = RANKS
     :: else
     fi
+}
+
+/* Any death, whether this operation needs that rank or not. */
+inline judge_deaths()
+{
+    look(PEER);
+    if
+    :: seen == DEAD -> judged = PEER
+    :: else ->
+        look(THIRD);
+        if
+        :: seen == DEAD -> judged = THIRD
+        :: else
+        fi
+    fi;
+    judge_death()
 }
 
 /* The same for who has left. */
@@ -190,12 +199,14 @@ inline judge_left()
     fi
 }
 
-/* judge_members(): first deaths, then the peer's departure, then the third rank's. */
+/* judge_members(): first deaths that matter, then the peer's departure, then the third rank's. The
+ * peer's state is in `seen`. */
 inline judge_members()
 {
-    judge_deaths();
+    left = (seen == LEFT -> PEER : RANKS);
+    judged = (seen == DEAD -> PEER : RANKS);
     if
-    :: !failed && left == RANKS ->
+    :: judged == RANKS ->
 #ifdef FAULT_left_by_old_line
         latest = newest[THIRD];
         look(THIRD);
@@ -203,10 +214,12 @@ inline judge_members()
         look(THIRD);
         latest = newest[THIRD];
 #endif
-        left = (seen == LEFT && latest < CALL_LINE(at) -> THIRD : RANKS);
+        judged = (seen == DEAD && latest < CALL_LINE(at) -> THIRD : RANKS);
+        left = (left == RANKS && seen == LEFT && latest < CALL_LINE(at) -> THIRD : left);
         latest = 0
     :: else
     fi;
+    judge_death();
     if
     :: !failed && left != RANKS -> judge_left()
     :: else
@@ -229,7 +242,6 @@ inline look_once()
     :: else
     fi;
 #endif
-    left = (seen == LEFT -> PEER : RANKS);
     judge_group();
     if
     :: !failed -> judge_members()
@@ -247,8 +259,8 @@ inline look_once()
 #define GONE(rank) (state[rank] == DEAD || (state[rank] == ALIVE && life[rank]))
 #endif
 #define NEWS \
-    (newest[PEER] >= at || finder != 0 || state[PEER] == LEFT || GONE(PEER) || GONE(THIRD) || \
-     (state[THIRD] == LEFT && newest[THIRD] < CALL_LINE(at)))
+    (newest[PEER] >= at || FAILED(at) || state[PEER] == LEFT || GONE(PEER) || \
+     ((state[THIRD] == LEFT || GONE(THIRD)) && newest[THIRD] < CALL_LINE(at)))
 
 /* A death between two reads is one in front of the next store: nobody can tell them apart. Who is told
  * of it in another group leaves this one, and tells nobody. */

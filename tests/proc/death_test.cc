@@ -241,6 +241,34 @@ TEST(Leaving, RightAfterAnOperationLosesNothing)
     }
 }
 
+// A rank that has all it needs from the one that ended gets the right result, also while it still waits
+// for another one.
+TEST(Leaving, WithoutAGoodbyeRightAfterACallLosesNothingEither)
+{
+    const int64_t size = 4 << 20;
+    for (int round = 0; round < 20; round++)
+        run_ranks(Mode::kProcesses, 3, [=](Rank &rank) {
+            std::vector<float> values(static_cast<size_t>(size), static_cast<float>(rank.rank + 1));
+            shc_tensor tensor = {values.data(), 1, &size, nullptr};
+            shc_op reduce = op_of(SHC_REDUCE);
+            reduce.input = reduce.output = {&tensor, 1};
+            reduce.root = round % 3;
+            const int ends = (reduce.root + 1 + round % 2) % 3;
+            ASSERT_EQ(shc_run(rank.comm, &reduce), SHC_OK) << error_text();
+            if (rank.rank == ends)
+                _exit(0);
+            if (rank.rank == reduce.root) {
+                EXPECT_EQ(values[0], 6);
+                EXPECT_EQ(values.back(), 6);
+            }
+            shc_op barrier = op_of(SHC_BARRIER);
+            EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_ERR_PEER_DEAD) << error_text();
+            EXPECT_NE(error_text().find("rank " + std::to_string(ends) + " (pid"),
+                      std::string::npos)
+                << error_text();
+        });
+}
+
 TEST(Leaving, ByTheEndOfMainIsAGoodbye)
 {
     run_ranks(Mode::kProcesses, 2, [](Rank &rank) {

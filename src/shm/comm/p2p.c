@@ -150,9 +150,9 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
         shc_a64_store_relaxed(&p2p->waited_ns, sight.now_ns);
     }
     const bool works = !shc_group_failed(&p2p->comm->seat);
-    for (int i = 0, peer = p2p->first_peer; works && i < world; i++) {
-        shc_p2p_read_lines(p2p, peer);
-        if (p2p->peers[peer].incoming.first || p2p->peers[peer].sends.first)
+    for (int i = 0, peer = p2p->first_peer; i < world; i++) {
+        shc_p2p_read_lines(p2p, peer); /* once more after a failure: what is all there arrives */
+        if (works && (p2p->peers[peer].incoming.first || p2p->peers[peer].sends.first))
             shc_p2p_write_lines(p2p, peer);
         peer = peer + 1 < world ? peer + 1 : 0;
     }

@@ -9,8 +9,7 @@
  * has not read yet.) The same holds for the small slots, and for relay slots. It holds for everybody, so
  * that in a world of two the one that has read a line stores to it next (shc_seat_host()).
  *
- * What a call is in words lies elsewhere, always with the rank: it is read for messages, and to know
- * whether a rank that has left had made the call.
+ * What a call is in words lies elsewhere, always with the rank: it is read for messages.
  */
 
 #include "shm/base/status.h"

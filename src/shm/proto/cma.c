@@ -87,10 +87,11 @@ static enum shc_status find_out(struct shc_wait *wait, int giver)
 }
 
 /* Or this rank is to end. */
-static bool has_failed(const struct shc_seat *seat)
+static bool has_failed(const struct shc_wait *wait)
 {
+    const struct shc_seat *seat = wait->seat;
     /* acquire seat/closed <- acq_rel in shc_comm_close(): nothing else. */
-    return shc_group_failed(seat) || shc_a32_load_acquire(&seat->closed);
+    return shc_group_failed_at(seat, wait->epoch) || shc_a32_load_acquire(&seat->closed);
 }
 
 static enum shc_status fail_copy(struct shc_wait *wait, int giver, int error)
@@ -99,7 +100,7 @@ static enum shc_status fail_copy(struct shc_wait *wait, int giver, int error)
     char reason[256];
     bool over = false;
     for (int look = 0; !over && look < GRACE_LOOKS; look++) {
-        over = !has_kept(&whole) || has_failed(wait->seat);
+        over = !has_kept(&whole) || has_failed(wait);
         if (!over)
             shc_os_sleep_ns(GRACE_NS);
     }
@@ -118,7 +119,7 @@ enum shc_status shc_cma_copy(struct shc_wait *wait, int giver, void *to, size_t 
     const uint64_t from = shc_seat_cma(seat, giver, wait->epoch)->address[seat->rank];
     struct giver whole = {.wait = wait, .rank = giver};
     for (size_t done = 0; done < bytes; done += PIECE_BYTES) {
-        if (has_failed(seat))
+        if (has_failed(wait))
             return find_out(wait, giver);
         const int error =
             shc_os_process_read(thread_of(seat, giver), from + done, (char *)to + done,

@@ -49,7 +49,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 30u
+#define SHC_LAYOUT_VERSION 31u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 48
@@ -138,8 +138,8 @@ struct shc_call_shm {
     char unused[SHC_LINE_BYTES - 16 - SHC_INLINE_BYTES];
 };
 
-/* The same call in full, for messages, and for whether a rank that has left had made it. It may be
- * read while it is being rewritten: a seal over the words and the epoch tells. */
+/* The same call in full, for messages. It may be read while it is being rewritten: a seal over the words
+ * and the epoch tells. */
 #define SHC_SAID_WORDS 7
 
 struct shc_said_shm {
@@ -147,12 +147,16 @@ struct shc_said_shm {
     shc_a64 words[SHC_SAID_WORDS];
 };
 
-/* Why the group is broken, in words that make sense on every rank. */
+/* Why the group is broken, in words that make sense on every rank, and from which operation on: what a
+ * rank finds in one operation fails that one and all later ones. The ranks that are still in an earlier
+ * one go on, because the finder has done its part of that. */
 #define SHC_REASON_BYTES 768
 
 struct shc_reason_shm {
-    uint32_t status;
-    char text[SHC_REASON_BYTES - 4];
+    shc_a32 status; /* enum shc_status, stored last; 0: this rank has found nothing */
+    uint32_t whole; /* 1: all operations fail, whatever `epoch` says */
+    uint64_t epoch; /* the first operation that fails */
+    char text[SHC_REASON_BYTES - 16];
 };
 
 /* A segment's name: everything another process needs to open that file and no other. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/proto/member.h"
 
-#include "shm/base/num.h"
 #include "shm/proto/bell.h"
 #include "shm/proto/call.h"
 
@@ -117,38 +116,101 @@ static void wake_everybody(const struct shc_seat *seat)
     }
 }
 
-enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, const char *text)
+static enum shc_status fail_group(struct shc_seat *seat, enum shc_status status, const char *text,
+                                  bool whole, uint64_t epoch)
 {
     struct shc_reason_shm *reason = shc_seat_reason(seat, seat->rank);
+    const bool known = whole ? shc_group_failed(seat) : shc_group_failed_at(seat, epoch);
     /* acq_rel reason/once: two threads of this rank must not write the one reason line. */
-    if (!shc_group_failed(seat) && shc_a32_exchange_acq_rel(&seat->reason_used, 1) == 0) {
-        reason->status = (uint32_t)status;
+    if (!known && shc_a32_exchange_acq_rel(&seat->reason_used, 1) == 0) {
+        reason->whole = whole;
+        reason->epoch = epoch;
         snprintf(reason->text, sizeof reason->text, "%s", text);
-        /* acq_rel abort/set: the reason before the word. Only the first finder's stands. */
+        /* release reason/told -> acquire in covers(): what has just been written. */
+        shc_a32_store_release(&reason->status, (uint32_t)status);
+        /* acq_rel abort/set: the reason before the word. Only the first finder's stands there. */
         shc_a32_cas_acq_rel(&shc_seat_abort(seat)->finder, 0, (uint32_t)seat->rank + 1);
         wake_everybody(seat);
     }
     return shc_fail(status, "%s", text);
 }
 
-enum shc_status shc_group_reason_text(const struct shc_seat *seat, char *text, size_t capacity)
+enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, const char *text)
 {
-    /* acquire abort/set <- acq_rel in shc_group_fail(): the finder's reason. */
-    uint32_t finder = shc_a32_load_acquire(&shc_seat_abort(seat)->finder);
-    if (finder == 0 || finder > (uint32_t)seat->world_size) {
+    return fail_group(seat, status, text, true, 0);
+}
+
+enum shc_status shc_group_fail_from(struct shc_seat *seat, uint64_t epoch, enum shc_status status,
+                                    const char *text)
+{
+    return fail_group(seat, status, text, false, epoch);
+}
+
+/* Has that rank a reason for which the operation of this epoch fails? */
+static bool covers(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    const struct shc_reason_shm *reason = shc_seat_reason(seat, rank);
+    /* acquire reason/told <- release in fail_group(): the rest of it. */
+    return shc_a32_load_acquire(&reason->status) != 0 &&
+           (reason->whole != 0 || shc_reached(epoch, reason->epoch));
+}
+
+/* The rank that set the abort word; -1: nobody; world_size: the word makes no sense. */
+static int finder_of(const struct shc_seat *seat)
+{
+    /* acquire abort/set <- acq_rel in fail_group(): the finder's reason. */
+    const uint32_t finder = shc_a32_load_acquire(&shc_seat_abort(seat)->finder);
+    return finder <= (uint32_t)seat->world_size ? (int)finder - 1 : seat->world_size;
+}
+
+/* The rank whose reason it is that this operation fails, the first finder where possible; -1: it does
+ * not; world_size: the abort word makes no sense. */
+static int find_reason(const struct shc_seat *seat, uint64_t epoch)
+{
+    const int finder = finder_of(seat);
+    if (finder < 0 || finder == seat->world_size || covers(seat, finder, epoch))
+        return finder;
+    for (int rank = 0; rank < seat->world_size; rank++)
+        if (covers(seat, rank, epoch))
+            return rank;
+    return -1;
+}
+
+bool shc_group_failed_at(const struct shc_seat *seat, uint64_t epoch)
+{
+    return SHC_UNLIKELY(shc_group_failed(seat)) && find_reason(seat, epoch) >= 0;
+}
+
+static enum shc_status reason_text(const struct shc_seat *seat, int finder, char *text,
+                                   size_t capacity)
+{
+    if (finder < 0 || finder == seat->world_size) {
         snprintf(text, capacity, "the group is broken");
         return SHC_ERR_ABORTED;
     }
-    const struct shc_reason_shm *reason = shc_seat_reason(seat, (int)finder - 1);
-    enum shc_status status = (enum shc_status)reason->status;
-    snprintf(text, capacity, "%.*s (found by rank %u)",
-             (int)strnlen(reason->text, sizeof reason->text), reason->text, finder - 1);
-    return status > SHC_OK && status < SHC_STATUS_COUNT ? status : SHC_ERR_ABORTED;
+    const struct shc_reason_shm *reason = shc_seat_reason(seat, finder);
+    /* acquire reason/told <- release in fail_group(): the text. */
+    const uint32_t status = shc_a32_load_acquire(&reason->status);
+    snprintf(text, capacity, "%.*s (found by rank %d)",
+             (int)strnlen(reason->text, sizeof reason->text), reason->text, finder);
+    return status > SHC_OK && status < SHC_STATUS_COUNT ? (enum shc_status)status : SHC_ERR_ABORTED;
+}
+
+enum shc_status shc_group_reason_text(const struct shc_seat *seat, char *text, size_t capacity)
+{
+    return reason_text(seat, finder_of(seat), text, capacity);
 }
 
 enum shc_status shc_group_reason(const struct shc_seat *seat, const char *what)
 {
     char text[SHC_REASON_BYTES + 32];
     enum shc_status status = shc_group_reason_text(seat, text, sizeof text);
+    return shc_fail(status, "%s failed: %s", what, text);
+}
+
+enum shc_status shc_group_reason_at(const struct shc_seat *seat, uint64_t epoch, const char *what)
+{
+    char text[SHC_REASON_BYTES + 32];
+    enum shc_status status = reason_text(seat, find_reason(seat, epoch), text, sizeof text);
     return shc_fail(status, "%s failed: %s", what, text);
 }

@@ -6,8 +6,11 @@
  *
  * A failed group stays failed: nothing in the segment is repaired. Who finds the group broken
  * writes the reason into its own block, then sets the abort word; everybody else reads that reason.
+ * What is found in one operation leaves earlier ones alone: a rank that is still in one of them looks
+ * for a reason that covers it, which may be another rank's than the one in the abort word.
  */
 
+#include "shm/base/num.h"
 #include "shm/base/status.h"
 #include "shm/proto/seat.h"
 
@@ -44,21 +47,40 @@ void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t c
 int shc_member_missing_text(const struct shc_seat *seat, uint64_t epoch, char *text,
                             size_t capacity);
 
+/* Has the rank published its call of this epoch? pre: the caller is in that operation, or in the one
+ * before. Where the rank's state matters, too, it is read first, as with any data. */
+SHC_INLINE bool shc_member_has_entered(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    /* acquire call/publish <- release in shc_call_publish(): nothing but the epoch itself. */
+    return shc_reached(shc_a64_load_acquire(&shc_seat_call(seat, rank, epoch)->epoch), epoch);
+}
+
 /*
  * Fails the group: writes the reason, sets the abort word, wakes everybody. If it has failed
  * already nothing changes. Returns `status` with the text recorded for this thread.
  */
 enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, const char *text);
 
-/* Is the abort word set? */
+/* The same for what was found in one operation: that one and all later ones fail. The ranks that are in
+ * an earlier one go on. */
+enum shc_status shc_group_fail_from(struct shc_seat *seat, uint64_t epoch, enum shc_status status,
+                                    const char *text);
+
+/* Is the abort word set? Then no operation may begin. */
 SHC_INLINE bool shc_group_failed(const struct shc_seat *seat)
 {
-    /* acquire abort/set <- acq_rel in shc_group_fail(): the finder's reason. */
+    /* acquire abort/set <- acq_rel in fail_group(): the finder's reason. */
     return shc_a32_load_acquire(&shc_seat_abort(seat)->finder) != 0;
 }
+
+/* Has the operation of this epoch failed? False while only later ones have. */
+bool shc_group_failed_at(const struct shc_seat *seat, uint64_t epoch);
 
 /* pre: the abort word is set. The reason's status, and its text with who found it. */
 enum shc_status shc_group_reason_text(const struct shc_seat *seat, char *text, size_t capacity);
 
 /* pre: the abort word is set. Records "<what> failed: <reason>" and returns the reason's status. */
 enum shc_status shc_group_reason(const struct shc_seat *seat, const char *what);
+
+/* The same for the operation of this epoch. pre: shc_group_failed_at(). */
+enum shc_status shc_group_reason_at(const struct shc_seat *seat, uint64_t epoch, const char *what);

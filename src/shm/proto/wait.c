@@ -55,7 +55,7 @@ enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status, 
     if (!ours_alone) {
         char text[SHC_REASON_BYTES];
         snprintf(text, sizeof text, "%s; in %s", reason, what);
-        status = shc_group_fail(wait->seat, status, text);
+        status = shc_group_fail_from(wait->seat, wait->epoch, status, text);
     }
     return shc_fail(status, "%s failed: %s", what, reason);
 }
@@ -69,36 +69,32 @@ static enum shc_status judge_dead(struct shc_wait *wait, int rank)
     return shc_wait_give_up(wait, SHC_ERR_PEER_DEAD, reason);
 }
 
-/* A rank that has left without entering this operation never will. */
-static bool left_before(const struct shc_wait *wait, int rank)
-{
-    struct shc_call call;
-    uint64_t latest = shc_call_latest(wait->seat, rank, &call);
-    return latest == 0 || !shc_reached(latest, wait->epoch);
-}
-
 static enum shc_status judge_group(struct shc_wait *wait)
 {
     struct shc_seat *seat = wait->seat;
     /* acquire seat/closed <- acq_rel in shc_comm_close(): nothing else. */
     if (shc_a32_load_acquire(&seat->closed))
         return shc_wait_give_up(wait, SHC_ERR_CLOSED, "this rank has closed the group");
-    if (!shc_group_failed(seat))
+    if (SHC_LIKELY(!shc_group_failed_at(seat, wait->epoch)))
         return SHC_OK;
     char what[256];
     what_text(wait, what, sizeof what);
-    return shc_group_reason(seat, what);
+    return shc_group_reason_at(seat, wait->epoch, what);
 }
 
-/* Is anybody dead? Whoever is gone may have been told why the group failed, and ended: what told him
- * was there before he went, so behind his state the abort word is looked at again. */
+/* A rank that is gone may have been told why the group failed, and ended: what told it was there before
+ * it went, so the abort word is looked at again after its state. */
+static enum shc_status judge_death(struct shc_wait *wait, int rank)
+{
+    SHC_TRY(judge_group(wait));
+    return judge_dead(wait, rank);
+}
+
+/* Is anybody dead, whether this operation needs that rank or not? */
 static enum shc_status judge_deaths(struct shc_wait *wait)
 {
     const int dead = shc_member_find_dead(wait->seat, -1);
-    if (dead < 0)
-        return SHC_OK;
-    SHC_TRY(judge_group(wait));
-    return judge_dead(wait, dead);
+    return dead < 0 ? SHC_OK : judge_death(wait, dead);
 }
 
 /* The same of who has left, perhaps told of a death by another group: so the dead, too, are looked
@@ -118,20 +114,32 @@ static enum shc_status judge_left(struct shc_wait *wait, int rank)
     return shc_wait_give_up(wait, SHC_ERR_PEER_LEFT, reason);
 }
 
-/* The data is not there: is anybody's state a reason to give up? The peer's was read before the data
- * was looked at for the last time. */
+/*
+ * The peer's data is not there: is anybody's end a reason to give up? The peer's state was read before
+ * the data was looked at for the last time. Another rank that is gone matters only if it has not
+ * entered: what it has published stays, and if something that it owes is missing, who waits for that
+ * very rank gives up, and tells.
+ */
 static enum shc_status judge_members(struct shc_wait *wait, int peer,
                                      enum shc_member_state peer_state)
 {
     const struct shc_seat *seat = wait->seat;
-    SHC_TRY(judge_deaths(wait));
-    if (peer_state == SHC_MEMBER_LEFT)
-        return judge_left(wait, peer);
-    for (int rank = 0; rank < seat->world_size; rank++)
-        if (rank != seat->rank && rank != peer && shc_member_look(seat, rank) == SHC_MEMBER_LEFT &&
-            left_before(wait, rank))
-            return judge_left(wait, rank);
-    return SHC_OK;
+    int left = peer_state == SHC_MEMBER_LEFT ? peer : -1;
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        enum shc_member_state state = peer_state;
+        if (rank == seat->rank)
+            continue;
+        if (rank != peer)
+            state = shc_member_look(seat, rank);
+        if (state != SHC_MEMBER_DEAD && state != SHC_MEMBER_LEFT)
+            continue;
+        if (rank != peer && shc_member_has_entered(seat, rank, wait->epoch))
+            continue;
+        if (state == SHC_MEMBER_DEAD)
+            return judge_death(wait, rank);
+        left = left < 0 ? rank : left;
+    }
+    return left < 0 ? SHC_OK : judge_left(wait, left);
 }
 
 static void say_late(struct shc_wait *wait, const struct shc_target *target, uint64_t now_ns)
@@ -220,7 +228,7 @@ static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, 
     uint32_t heard = shc_bell_listen(target->bell);
     if (target->ready(target->arg) || moves_of(target) != moves)
         return;
-    if (target->peer >= 0 && shc_group_failed(wait->seat))
+    if (target->peer >= 0 && shc_group_failed_at(wait->seat, wait->epoch))
         return;
     *signalled = shc_bell_sleep(target->bell, heard, slice_ns, target->shared) == EINTR;
 }

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A death that no longer matters: an operation goes on without a rank that has done its part of it, and
+ * every wait ends if something that is owed is missing.
+ *
+ * Mirrors judge_members() and judge_group() of src/shm/proto/wait.c and fail_group() of
+ * src/shm/proto/member.c; docs/PROTOCOL.md, section 5. Four ranks make two operations. In the first one,
+ * after the meeting, they are a chain: rank 1 publishes a step, rank 2 waits for that and publishes its
+ * own, rank 3 waits for that; rank 0 owes nothing, and goes on to the second one, which is a meeting
+ * alone. One rank may die before any store. A rank may stay away from an operation for ever, but only one that
+ * the dead rank will never enter: then the others must end nevertheless. Left out: departures, and what
+ * other groups tell (members.pml); a state and the abort word are one step here.
+ *
+ * FAULT_any_death         a wait ends because of any dead rank
+ * FAULT_abort_ends_all    the abort word ends an operation before the one whose failure it tells
+ * FAULT_first_reason      only the reason of the rank that set the abort word is looked at
+ * FAULT_second_in_silence a rank that finds the group failed already tells no reason
+ * FAULT_peer_alone        a dead rank that has not entered is not looked for
+ * FAULT_entered_first     whether it has entered is looked at before its state
+ * FAULT_data_first        the data is looked at before its writer's state
+ */
+
+#define RANKS 4
+
+/* What a rank publishes, in this order: 1 the first call line, 2 its step, 3 the second call line. */
+#define LINE(op)   ((op) == 1 -> 1 : 3)
+#define OWES(rank) ((rank) == 1 || (rank) == 2 -> 2 : 1) /* in the first operation */
+
+byte newest[RANKS];
+bool dead[RANKS];
+byte reason[RANKS]; /* the first operation that fails; 0: the rank has none */
+byte finder;        /* 1 + the rank */
+byte victim;
+
+#define COVERS(rank, op) (reason[rank] != 0 && reason[rank] <= (op))
+#if defined(FAULT_abort_ends_all)
+#define FAILED(op) (finder != 0)
+#elif defined(FAULT_first_reason)
+#define FAILED(op) (finder != 0 && COVERS(finder - 1, op))
+#else
+#define FAILED(op) (finder != 0 && (COVERS(0, op) || COVERS(1, op) || COVERS(2, op) || COVERS(3, op)))
+#endif
+
+inline give_up()
+{
+    atomic {
+        /* Nobody loses an operation for which all is there, or will be. */
+        assert(op == 2 || newest[victim] < OWES(victim));
+        if
+#ifdef FAULT_second_in_silence
+        :: finder == 0 ->
+#else
+        :: !FAILED(op) ->
+#endif
+            reason[me] = op;
+            finder = (finder == 0 -> 1 + me : finder)
+        :: else
+        fi;
+        goto over
+    }
+}
+
+inline told()
+{
+    assert(op == 2 || newest[victim] < OWES(victim));
+    goto over
+}
+
+/* Of a wait until `peer` has published `want`. NEWS: the next look would find something. */
+#define MISSING (newest[peer] < want)
+#ifdef FAULT_any_death
+#define MATTERS true
+#elif defined(FAULT_peer_alone)
+#define MATTERS false
+#else
+#define MATTERS (!entered) /* of another rank than the peer */
+#endif
+#ifdef FAULT_peer_alone
+#define NEWS (!MISSING || FAILED(op) || (dead[victim] && peer == victim))
+#else
+#define NEWS (!MISSING || FAILED(op) || (dead[victim] && (peer == victim || newest[victim] < LINE(op))))
+#endif
+
+/* Until `peer` has published `want`. */
+inline wait_for_peer()
+{
+    do
+    :: !MISSING -> break
+    :: MISSING && peer == victim ->
+#ifdef FAULT_data_first
+        true;
+#else
+        gone = dead[victim]; /* shc_member_look() */
+        if
+        :: !MISSING -> break
+        :: else
+        fi;
+#endif
+        atomic {
+            if
+            :: FAILED(op) -> told()
+            :: else
+            fi;
+#ifdef FAULT_data_first
+            gone = dead[victim];
+#endif
+            if
+            :: gone -> give_up()
+            :: else
+            fi
+        };
+        NEWS /* the ends of slices without it are left out */
+    :: MISSING && peer != victim ->
+        atomic {
+            if
+            :: FAILED(op) -> told()
+            :: else
+            fi;
+#ifdef FAULT_entered_first
+            entered = newest[victim] >= LINE(op)
+        };
+        gone = dead[victim];
+#else
+            gone = dead[victim]
+        };
+        entered = newest[victim] >= LINE(op);
+#endif
+        if
+        :: gone && MATTERS -> give_up()
+        :: else
+        fi;
+        NEWS
+    od;
+    atomic { peer = 0; want = 0; gone = false; entered = false }
+}
+
+inline may_die()
+{
+    if
+    :: me == victim -> dead[me] = true; goto over
+    :: true
+    fi
+}
+
+inline publish(what)
+{
+    may_die();
+    newest[me] = what
+}
+
+proctype Rank(byte me)
+{
+    byte at, op, turn, peer, want;
+    bool gone, entered;
+    for (at : 1 .. 3) {
+        op = (at == 3 -> 2 : 1);
+        if
+        :: at == 3 && finder != 0 -> goto over /* check_begin() */
+        :: at != 2 && me != victim && dead[victim] && newest[victim] < at -> goto over /* it stays away */
+        :: true
+        fi;
+        if
+        :: at != 2 -> publish(at)
+        :: else
+        fi;
+        for (turn : 1 .. RANKS - 1) {
+            if
+            :: at != 2 || (me >= 2 && (me + turn) % RANKS == me - 1) ->
+                peer = (me + turn) % RANKS;
+                want = at;
+                wait_for_peer()
+            :: else
+            fi
+        }
+        turn = 0;
+        if
+        :: at == 2 && (me == 1 || me == 2) -> publish(2)
+        :: else
+        fi
+    }
+over:
+    atomic { at = 0; op = 0; turn = 0; peer = 0; want = 0; gone = false; entered = false }
+}
+
+init
+{
+    byte rank;
+    atomic {
+        select(rank : 0 .. RANKS - 1);
+        victim = rank;
+        rank = 0;
+        run Rank(0);
+        run Rank(1);
+        run Rank(2);
+        run Rank(3)
+    }
+}
