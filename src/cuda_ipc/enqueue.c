@@ -281,16 +281,39 @@ static void publish(struct shc_cuda_comm *comm, uint64_t sequence)
     shc_a64_store_release(&part->published.word, sequence);
 }
 
-static enum shc_status fail_pair(struct shc_cuda_comm *comm, uint64_t sequence, int from, int to)
+static enum shc_status fail_pair(struct shc_cuda_comm *comm, uint64_t sequence, int from,
+                                 uint64_t sent, int to, uint64_t expected)
 {
     char text[SHC_HOST_REASON_BYTES];
-    const uint64_t *sends = shc_host_counts(&comm->host, from, comm->meetings);
-    const uint64_t *receives = shc_host_counts(&comm->host, to, comm->meetings) + comm->world;
     snprintf(text, sizeof text,
              "all_to_all #%llu: rank %d sends rank %d %llu bytes, which has room for %llu",
-             (unsigned long long)sequence, from, to, (unsigned long long)sends[to],
-             (unsigned long long)receives[from]);
+             (unsigned long long)sequence, from, to, (unsigned long long)sent,
+             (unsigned long long)expected);
     return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
+}
+
+/* What rank `from` says that it sends rank `to`, and what that one says: what this rank says itself it
+ * knows. */
+static uint64_t sent_by(const struct shc_cuda_comm *comm, int from, int to)
+{
+    const uint64_t *counts = shc_host_counts(&comm->host, from, comm->meetings);
+    return from == comm->rank ? comm->demand.sends[to] : SHC_READ_ONCE(counts[to]);
+}
+
+static uint64_t expected_by(const struct shc_cuda_comm *comm, int to, int from)
+{
+    const uint64_t *counts = shc_host_counts(&comm->host, to, comm->meetings);
+    return to == comm->rank ? comm->demand.receives[from]
+                            : SHC_READ_ONCE(counts[comm->world + from]);
+}
+
+/* Does rank r make the same call? */
+static bool calls_the_same(const struct shc_cuda_comm *comm, uint64_t sequence, int r)
+{
+    uint64_t call[SHC_RECORD_CALL_WORDS];
+    shc_copy_once(call, shc_host_part(&comm->host, r)->records[sequence % SHC_RECORDS].call,
+                  sizeof call);
+    return r == comm->rank || memcmp(call, comm->demand.call, sizeof call) == 0;
 }
 
 /* An all_to_all: every rank learns every pair's bytes, so that all take as many rounds. */
@@ -301,17 +324,15 @@ static enum shc_status exchange_counts(struct shc_cuda_comm *comm, uint64_t sequ
                                     "Timed out waiting for all ranks to call all_to_all"};
     SHC_TRY(await(comm, &awaited));
     for (int r = 0; r < comm->world; r++)
-        if (memcmp(shc_host_part(&comm->host, r)->records[sequence % SHC_RECORDS].call,
-                   comm->demand.call, sizeof comm->demand.call) != 0)
+        if (!calls_the_same(comm, sequence, r))
             return shc_watch_mismatch(comm, sequence, comm->rank, r);
     for (int from = 0; from < comm->world; from++) {
-        const uint64_t *sends = shc_host_counts(&comm->host, from, comm->meetings);
         for (int to = 0; to < comm->world; to++) {
-            const uint64_t *receives = shc_host_counts(&comm->host, to, comm->meetings);
-            if (sends[to] != receives[comm->world + from])
-                return fail_pair(comm, sequence, from, to);
-            if (from != to && sends[to] > comm->demand.rounds.largest)
-                comm->demand.rounds.largest = sends[to];
+            const uint64_t sent = sent_by(comm, from, to), expected = expected_by(comm, to, from);
+            if (sent != expected)
+                return fail_pair(comm, sequence, from, sent, to, expected);
+            if (from != to && sent > comm->demand.rounds.largest)
+                comm->demand.rounds.largest = sent;
         }
     }
     return SHC_OK;

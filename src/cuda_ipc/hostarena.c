@@ -121,9 +121,10 @@ void shc_host_begin(struct shc_host *host)
 enum shc_status shc_host_register(struct shc_host *host, const struct shc_gpu *gpu)
 {
     const struct shc_driver *driver = gpu->driver;
-    const struct shc_host_header_shm *header = shc_host_header(host);
-    if (header->magic != HOST_MAGIC || header->world != (uint64_t)host->world ||
-        header->part_bytes != host->part_bytes)
+    struct shc_host_header_shm header;
+    shc_copy_once(&header, shc_host_header(host), sizeof header);
+    if (header.magic != HOST_MAGIC || header.world != (uint64_t)host->world ||
+        header.part_bytes != host->part_bytes)
         return shc_cuda_fail(SHC_ERR_VERSION, "rank 0's host arena has another layout");
     SHC_TRY(shc_gpu_enter(gpu));
     int result = driver->cuMemHostRegister(host->base, host->bytes,

@@ -14,6 +14,7 @@
 #include "cuda_ipc/gpu.h"
 #include "cuda_ipc/kernel/args.h"
 #include "shm/base/atomic.h"
+#include "shm/base/once.h"
 
 #define SHC_RECORDS           64 /* a ring; how far a CPU may be ahead of the slowest GPU */
 #define SHC_HALVES            4  /* of a rank: two of eager rounds, two of captured ones */

@@ -115,7 +115,8 @@ static void called_text(const struct shc_cuda_comm *comm, const struct shc_end *
 {
     const struct shc_end_shm *shm =
         own ? end->shm : shc_host_end(&comm->host, end->peer, !end->sends, comm->rank);
-    const struct shc_cuda_record record = shm->records[number % SHC_RECORDS];
+    struct shc_cuda_record record;
+    shc_copy_once(&record, &shm->records[number % SHC_RECORDS], sizeof record);
     if (record.sequence == number)
         shc_message_words_text(record.call, own == end->sends, own ? end->peer : comm->rank, number,
                                text, capacity);

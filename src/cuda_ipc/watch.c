@@ -51,10 +51,11 @@ static void adopt(struct shc_cuda_comm *comm, uint64_t finder)
         return;
     }
     const struct shc_part_shm *part = shc_host_part(&comm->host, (int)finder - 1);
-    const uint32_t status = part->reason.status;
-    snprintf(comm->failure, sizeof comm->failure, "group \"%s\": %.*s (found by rank %u)",
-             comm->name, (int)strnlen(part->reason.text, sizeof part->reason.text),
-             part->reason.text, (unsigned)finder - 1);
+    const uint32_t status = SHC_READ_ONCE(part->reason.status);
+    char text[SHC_HOST_REASON_BYTES];
+    shc_copy_text_once(text, part->reason.text, sizeof text);
+    snprintf(comm->failure, sizeof comm->failure, "group \"%s\": %s (found by rank %u)", comm->name,
+             text, (unsigned)finder - 1);
     comm->failed =
         status > SHC_OK && status < SHC_STATUS_COUNT ? (enum shc_status)status : SHC_ERR_ABORTED;
 }
@@ -138,8 +139,9 @@ static void call_text(struct shc_cuda_comm *comm, int r, uint64_t sequence, char
     if (r == comm->rank && own_call(comm, sequence, &flight)) {
         shc_call_words_text(flight.call, sequence, text, 160);
     } else if (r != comm->rank && r < comm->world) {
-        const struct shc_cuda_record record =
-            shc_host_part(&comm->host, r)->records[sequence % SHC_RECORDS];
+        struct shc_cuda_record record;
+        shc_copy_once(&record, &shc_host_part(&comm->host, r)->records[sequence % SHC_RECORDS],
+                      sizeof record);
         if (record.sequence == sequence)
             shc_call_words_text(record.call, sequence, text, 160);
     }

@@ -221,7 +221,7 @@ TEST(Pulls, AreNotOutOfAStrangersMemory)
         [](Rank &rank) {
             shc_op barrier = op_of(SHC_BARRIER);
             if (rank.rank == 0)
-                shc_seat_identity(&rank.comm->seat, 0)->key ^= 1;
+                shc_seat_identity_shm(&rank.comm->seat, 0)->said.key ^= 1;
             ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
             scatter_vectors(rank);
             EXPECT_EQ(pulled_of(rank), 0u);

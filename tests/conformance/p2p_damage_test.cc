@@ -17,7 +17,7 @@ const uint32_t kBytes = 64;
 
 struct Damage {
     const char *name;
-    void (*harm)(shc_line_shm &line);
+    void (*harm)(shc_line_head &line);
     bool by_shuttle = false; // it is a shuttle's line
 };
 
@@ -26,131 +26,131 @@ void PrintTo(const Damage &damage, std::ostream *out)
     *out << damage.name;
 }
 
-void in_window(shc_line_shm &line, unsigned window, uint32_t bytes)
+void in_window(shc_line_head &line, unsigned window, uint32_t bytes)
 {
     line.window = static_cast<uint8_t>(window);
     line.piece = bytes;
     line.bytes = bytes;
 }
 
-void of_kind(shc_line_shm &line, shc_line_kind kind)
+void of_kind(shc_line_head &line, shc_line_kind kind)
 {
     line.kind = static_cast<uint8_t>(kind);
 }
 
 const Damage kDamages[] = {
-    {"NoKind", [](shc_line_shm &line) { line.kind = 99; }},
-    {"PartOfAWhole", [](shc_line_shm &line) { line.piece = kBytes - 1; }},
+    {"NoKind", [](shc_line_head &line) { line.kind = 99; }},
+    {"PartOfAWhole", [](shc_line_head &line) { line.piece = kBytes - 1; }},
     {"MoreThanALine",
-     [](shc_line_shm &line) { in_window(line, SHC_NO_WINDOW, SHC_LINE_DATA_BYTES + 1); }},
-    {"MoreThanAWindow", [](shc_line_shm &line) { in_window(line, 0, SHC_WINDOW_BYTES + 1); }},
+     [](shc_line_head &line) { in_window(line, SHC_NO_WINDOW, SHC_LINE_DATA_BYTES + 1); }},
+    {"MoreThanAWindow", [](shc_line_head &line) { in_window(line, 0, SHC_WINDOW_BYTES + 1); }},
     {"BehindTheLastBulkWindow",
-     [](shc_line_shm &line) { in_window(line, SHC_WINDOW_NAMES - 1, SHC_BULK_BYTES + 1); }},
-    {"NoWindow", [](shc_line_shm &line) { in_window(line, SHC_WINDOW_NAMES, kBytes); }},
+     [](shc_line_head &line) { in_window(line, SHC_WINDOW_NAMES - 1, SHC_BULK_BYTES + 1); }},
+    {"NoWindow", [](shc_line_head &line) { in_window(line, SHC_WINDOW_NAMES, kBytes); }},
     {"AShuttleThatTheReaderHolds",
-     [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_THEIRS, kBytes); }},
+     [](shc_line_head &line) { in_window(line, SHC_SHUTTLE_THEIRS, kBytes); }},
     {"AShuttleWhoseLineItIsNot",
-     [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_OURS, kBytes); }},
+     [](shc_line_head &line) { in_window(line, SHC_SHUTTLE_OURS, kBytes); }},
     {"NotTheShuttleWhoseLineItIs",
-     [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_THEIRS, kBytes); }, true},
-    {"AWindowInAShuttlesLine", [](shc_line_shm &line) { in_window(line, 0, kBytes); }, true},
-    {"NothingInAShuttlesLine", [](shc_line_shm &line) { in_window(line, SHC_NO_WINDOW, kBytes); },
+     [](shc_line_head &line) { in_window(line, SHC_SHUTTLE_THEIRS, kBytes); }, true},
+    {"AWindowInAShuttlesLine", [](shc_line_head &line) { in_window(line, 0, kBytes); }, true},
+    {"NothingInAShuttlesLine", [](shc_line_head &line) { in_window(line, SHC_NO_WINDOW, kBytes); },
      true},
     {"MoreThanAShuttle",
-     [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_OURS, SHC_WINDOW_BYTES + 1); }, true},
-    {"PartOfAWholeByShuttle", [](shc_line_shm &line) { line.piece = kBytes - 1; }, true},
-    {"LittleOfAWholeByShuttle", [](shc_line_shm &line) { line.piece = 8; }, true},
-    {"AHeadByShuttleThatIsAll", [](shc_line_shm &line) { of_kind(line, SHC_LINE_RTS); }, true},
-    {"AWordForNoMessageByShuttle", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CTS); }, true},
+     [](shc_line_head &line) { in_window(line, SHC_SHUTTLE_OURS, SHC_WINDOW_BYTES + 1); }, true},
+    {"PartOfAWholeByShuttle", [](shc_line_head &line) { line.piece = kBytes - 1; }, true},
+    {"LittleOfAWholeByShuttle", [](shc_line_head &line) { line.piece = 8; }, true},
+    {"AHeadByShuttleThatIsAll", [](shc_line_head &line) { of_kind(line, SHC_LINE_RTS); }, true},
+    {"AWordForNoMessageByShuttle", [](shc_line_head &line) { of_kind(line, SHC_LINE_CTS); }, true},
     {"AFerryThatTheReaderHolds",
-     [](shc_line_shm &line) { in_window(line, SHC_FERRY_THEIRS, kBytes); }},
+     [](shc_line_head &line) { in_window(line, SHC_FERRY_THEIRS, kBytes); }},
     {"MoreThanAFerry",
-     [](shc_line_shm &line) { in_window(line, SHC_FERRY_OURS, SHC_FERRY_BYTES + 1); }},
+     [](shc_line_head &line) { in_window(line, SHC_FERRY_OURS, SHC_FERRY_BYTES + 1); }},
     {"AHeadThatIsAll",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          of_kind(line, SHC_LINE_RTS);
          in_window(line, 0, kBytes);
      }},
     {"AHeadOfPartsOfElements",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          of_kind(line, SHC_LINE_RTS);
          line.elem_bytes = 7;
          line.piece = 8;
      }},
     {"ElementsOfNoBytes",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          of_kind(line, SHC_LINE_RTS);
          line.elem_bytes = 0;
          line.piece = 8;
      }},
     {"AnAnnouncementOfNothing",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          of_kind(line, SHC_LINE_RTS);
          line.piece = 0;
          line.bytes = 0;
      }},
-    {"AnOpenOneThatIsAll", [](shc_line_shm &line) { of_kind(line, SHC_LINE_OPEN); }},
+    {"AnOpenOneThatIsAll", [](shc_line_head &line) { of_kind(line, SHC_LINE_OPEN); }},
     {"AnOpenOneThatIsTooLong",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          of_kind(line, SHC_LINE_OPEN);
          line.bytes = SHC_OPEN_BYTES + 1;
      }},
     {"AnOpenOneInAWindow",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          in_window(line, 0, kBytes);
          of_kind(line, SHC_LINE_OPEN);
          line.bytes = 2 * kBytes;
      }},
     {"AnOpenOneByShuttle",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          of_kind(line, SHC_LINE_OPEN);
          line.bytes = 2 * kBytes;
      },
      true},
     {"AheadInItsLine",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          of_kind(line, SHC_LINE_AHEAD);
          line.piece = kBytes / 2;
      }},
     {"AheadInAWindow",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          in_window(line, 0, kBytes / 2);
          of_kind(line, SHC_LINE_AHEAD);
          line.bytes = kBytes;
      }},
     {"AheadThatIsAll",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          in_window(line, SHC_FERRY_OURS, kBytes);
          of_kind(line, SHC_LINE_AHEAD);
      }},
     {"AheadOfPartsOfElements",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          in_window(line, SHC_FERRY_OURS, kBytes / 2 + 1);
          of_kind(line, SHC_LINE_AHEAD);
          line.elem_bytes = 2;
          line.bytes = kBytes;
      }},
     {"AheadInAFerryThatTheReaderHolds",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          in_window(line, SHC_FERRY_THEIRS, kBytes / 2);
          of_kind(line, SHC_LINE_AHEAD);
          line.bytes = kBytes;
      }},
     {"MoreAheadThanAFerry",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          in_window(line, SHC_FERRY_OURS, SHC_FERRY_BYTES + 1);
          of_kind(line, SHC_LINE_AHEAD);
          line.bytes = SHC_FERRY_BYTES + 2;
      }},
     {"AheadByShuttle",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          of_kind(line, SHC_LINE_AHEAD);
          line.piece = kBytes / 2;
      },
      true},
-    {"AWordForNoMessage", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CTS); }},
-    {"ARefusalOfNoMessage", [](shc_line_shm &line) { of_kind(line, SHC_LINE_REFUSE); }},
-    {"AChunkOfNoMessage", [](shc_line_shm &line) { of_kind(line, SHC_LINE_CHUNK); }},
+    {"AWordForNoMessage", [](shc_line_head &line) { of_kind(line, SHC_LINE_CTS); }},
+    {"ARefusalOfNoMessage", [](shc_line_head &line) { of_kind(line, SHC_LINE_REFUSE); }},
+    {"AChunkOfNoMessage", [](shc_line_head &line) { of_kind(line, SHC_LINE_CHUNK); }},
 };
 
 // A whole message of kBytes in its line, but for the harm.
@@ -161,21 +161,21 @@ void post_line(Rank &rank, bool by_shuttle, const Damage *damage)
     const int window = by_shuttle ? shc_shuttle_lend(&p2p.pairs, 1, kBytes) : -1;
     ASSERT_EQ(window, by_shuttle ? SHC_SHUTTLE_OURS : -1);
     shc_line_shm *line = shc_pair_line_for(&p2p.pairs, 1, window);
-    line->kind = SHC_LINE_EAGER;
-    line->dtype = SHC_UINT8;
-    line->elem_bytes = 1;
-    line->window = by_shuttle ? SHC_SHUTTLE_OURS : SHC_NO_WINDOW;
-    line->piece = kBytes;
-    line->way = SHC_WAY_PLAIN;
-    line->tag = 0;
-    line->dtype_tag = 0;
-    line->message = 0;
-    line->bytes = kBytes;
+    line->head.kind = SHC_LINE_EAGER;
+    line->head.dtype = SHC_UINT8;
+    line->head.elem_bytes = 1;
+    line->head.window = by_shuttle ? SHC_SHUTTLE_OURS : SHC_NO_WINDOW;
+    line->head.piece = kBytes;
+    line->head.way = SHC_WAY_PLAIN;
+    line->head.tag = 0;
+    line->head.dtype_tag = 0;
+    line->head.message = 0;
+    line->head.bytes = kBytes;
     std::fill(std::begin(line->data), std::end(line->data), static_cast<uint8_t>(7));
     if (by_shuttle)
         std::fill_n(shc_window(&p2p.pairs, 0, 1, SHC_SHUTTLE_OURS), kBytes, char{7});
     if (damage)
-        damage->harm(*line);
+        damage->harm(line->head);
     shc_pair_post(&p2p.pairs, 1, line, window);
     shc_pair_ring(&p2p.pairs, 1);
     shc_p2p_unlock(&p2p);
@@ -230,12 +230,12 @@ INSTANTIATE_TEST_SUITE_P(All, DamagedLines, testing::ValuesIn(kDamages),
 TEST(DamagedLines, OfShortShuttlesFailTheGroupAndTouchNothing)
 {
     const Damage damage = {
-        "", [](shc_line_shm &line) { in_window(line, SHC_SHUTTLE_OURS, 2048 + 1); }, true};
+        "", [](shc_line_head &line) { in_window(line, SHC_SHUTTLE_OURS, 2048 + 1); }, true};
     expect_found({&damage}, 8); // ranks, whose shuttles are 2 KiB
 }
 
 // What comes behind a message that nobody has asked for, and whose rest is to come.
-void post_open_line(shc_line_shm &line)
+void post_open_line(shc_line_head &line)
 {
     of_kind(line, SHC_LINE_OPEN);
     line.tag = 1;
@@ -243,7 +243,7 @@ void post_open_line(shc_line_shm &line)
     line.bytes = 2 * kBytes;
 }
 
-void of_its_rest(shc_line_shm &line)
+void of_its_rest(shc_line_head &line)
 {
     of_kind(line, SHC_LINE_CHUNK);
     line.bytes = kBytes;
@@ -255,22 +255,22 @@ const Damage kItsRest = {"", of_its_rest};
 const Damage kDamagedRests[] = {
     {"AnotherOpenOne", post_open_line},
     {"OfAnotherMessage",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          of_its_rest(line);
          line.message = 1;
      }},
     {"NotWhereItEnds",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          of_its_rest(line);
          line.bytes = kBytes - 1;
      }},
     {"APartOfAnElement",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          of_its_rest(line);
          line.piece = kBytes - 1;
      }},
     {"MoreThanItsRest",
-     [](shc_line_shm &line) {
+     [](shc_line_head &line) {
          of_its_rest(line);
          line.piece = kBytes + 1;
      }},

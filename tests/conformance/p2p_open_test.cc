@@ -381,10 +381,10 @@ void post_refusal(const Comms &comms, uint32_t number)
     shc_pairs &pairs = comms[1]->p2p.pairs;
     shc_line_shm *line = shc_pair_draft(&pairs, 0);
     ASSERT_NE(line, nullptr);
-    line->kind = SHC_LINE_REFUSE;
-    line->window = SHC_NO_WINDOW;
-    line->piece = 0;
-    line->message = number;
+    line->head.kind = SHC_LINE_REFUSE;
+    line->head.window = SHC_NO_WINDOW;
+    line->head.piece = 0;
+    line->head.message = number;
     shc_pair_post(&pairs, 0, line, -1);
 }
 

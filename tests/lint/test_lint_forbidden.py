@@ -32,7 +32,7 @@ PLANTS = (
     ("std::atomic_thread_fence(0);", "tests/unit/x.cc", "tests/models/relacy/x.h"),
     ("atomic_signal_fence(0);", PROTO, "src/shm/base/atomic.h"),
     ("std::atomic<int> x;", "src/cuda_ipc/x.cpp", BACKEND),
-    ("volatile int x;", PROTO, None),
+    ("volatile int x;", PROTO, "src/shm/base/once.h"),
     ("volatile int x;", BACKEND, None),
     ('x = getenv("X");', BACKEND, "src/shm/base/config.c"),
     ("try { x(); }", "src/cuda_ipc/x.cpp", BACKEND),

@@ -59,12 +59,12 @@ void until_left(const shc_comm *comm, int rank)
 char state_of(const shc_comm *comm, int rank)
 {
     bool dumping;
-    return shc_os_process_state(&shc_seat_identity(&comm->seat, rank)->process, &dumping);
+    return shc_os_process_state(&shc_seat_identity_shm(&comm->seat, rank)->said.process, &dumping);
 }
 
 std::string name_of(const shc_comm *comm, int rank)
 {
-    int pid = shc_seat_identity(&comm->seat, rank)->process.pid;
+    int pid = shc_seat_pid(&comm->seat, rank);
     return "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + ") ";
 }
 
@@ -216,7 +216,7 @@ TEST(ToldMessages, OfTheGroupsFailureBeforeThePeersDeparture)
         if (rank.rank == 2)
             die();
         expect_death(barrier(rank.comm), who);
-        pid_t pid = shc_seat_identity(&rank.comm->seat, witness)->process.pid;
+        pid_t pid = shc_seat_pid(&rank.comm->seat, witness);
         shc_comm_free(rank.comm);
         rank.comm = nullptr;
         usleep(50000); // the witness's next look at the members is due
@@ -240,7 +240,7 @@ TEST(ToldCalls, ThatDifferAreNotTheFaultWhereSomebodyDied)
             die();
         }
         until([&] { return shc_call_latest(seat, 2, &call) == 1; });
-        pid_t pid = shc_seat_identity(seat, 2)->process.pid;
+        pid_t pid = shc_seat_pid(seat, 2);
         kill(pid, SIGSTOP); // it waits for rank 0, and cannot find it dead
         until_gone(rank.comm, 0);
         expect_death(run_on_one(rank.comm, SHC_ALL_REDUCE), who);

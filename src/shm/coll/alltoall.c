@@ -5,7 +5,8 @@
  *
  * With its call line each rank says how many bytes it sends to each rank and expects of each: in the
  * line, if that table fits (up to three ranks), else in its small slot of this epoch's parity.
- * Behind the meeting every rank compares all tables. The blocks go
+ * Behind the meeting every rank compares all tables, reading each number once: who has written it may
+ * be writing it still. The blocks go
  *
  *   inline     two ranks, a block of up to 32 B: behind the table in the call line, whose numbers have
  *              32 bits there unless one of them needs more
@@ -31,10 +32,12 @@ struct layout {
     size_t out_offset[SHC_MAX_WORLD];                           /* rank i's block in my output */
     size_t its_offset[SHC_MAX_WORLD], its_bytes[SHC_MAX_WORLD]; /* and in its own input */
     enum way way[SHC_MAX_WORLD];                                /* of rank i's blocks */
-    const uint64_t
-        *tables[SHC_MAX_WORLD]; /* to be read behind the meeting, and before slots are used */
-    uint64_t read_table[4];     /* two ranks: the other's */
+    uint64_t table[2 * SHC_MAX_WORLD];                          /* this rank's */
+    uint64_t read_table[4];                                     /* two ranks: the other's */
     size_t chunk_bytes;
+    /* The largest block that is staged, and the largest input of a rank that stages any: the same on all
+     * ranks. */
+    size_t block, input;
 };
 
 /* In line, with `world` as an argument: for two ranks it is a constant, and no loop is left. */
@@ -43,12 +46,13 @@ SHC_INLINE size_t table_bytes(int world)
     return 2 * (size_t)world * sizeof(uint64_t);
 }
 
-/* Bytes the rank sends to each rank, and behind that what it expects of each. */
-SHC_INLINE const uint64_t *table_of(const struct shc_task *task, int world, int rank)
+/* Where more than two ranks put theirs: bytes the rank sends to each rank, and behind that what it expects
+ * of each. */
+SHC_INLINE char *table_of(const struct shc_task *task, int world, int rank)
 {
-    if (table_bytes(world) > SHC_INLINE_BYTES)
-        return shc_task_table(task, rank);
-    return (const uint64_t *)(const void *)shc_task_payload(task, rank);
+    return table_bytes(world) > SHC_INLINE_BYTES
+               ? shc_seat_small_slot(task->seat, rank, task->wait.epoch)
+               : shc_task_payload(task, rank);
 }
 
 /* A table of two ranks in a call line: four numbers of 32 bits, and a block behind them; or WIDE, and
@@ -78,22 +82,40 @@ static void write_table(char *payload, const uint64_t *table)
 static void read_table(uint64_t *table, const char *payload)
 {
     uint32_t narrow[4];
-    memcpy(narrow, payload, NARROW_BYTES);
+    shc_copy_once(narrow, payload, NARROW_BYTES);
     if (SHC_UNLIKELY(narrow[0] == WIDE)) {
-        memcpy(table, payload + WIDE_OFFSET, table_bytes(2));
+        shc_copy_once(table, payload + WIDE_OFFSET, table_bytes(2));
         return;
     }
     for (int i = 0; i < 4; i++)
         table[i] = narrow[i];
 }
 
-/* Bytes in front of block `rank` of such a row. */
-SHC_INLINE size_t sum_before(const uint64_t *row, int rank)
+/* What a rank sends to each rank, by one look. */
+SHC_INLINE void hear_row(const struct shc_task *task, int world, const struct layout *layout,
+                         int rank, uint64_t *row)
 {
-    size_t sum = 0;
-    for (int i = 0; i < rank; i++)
-        sum += (size_t)row[i];
-    return sum;
+    const size_t bytes = (size_t)world * sizeof *row;
+    if (rank == task->seat->rank)
+        memcpy(row, layout->table, bytes);
+    else if (world == 2)
+        memcpy(row, layout->read_table, bytes);
+    else
+        shc_copy_once(row, table_of(task, world, rank), bytes);
+}
+
+/* What a rank expects of another one. */
+SHC_INLINE uint64_t hear_expected(const struct shc_task *task, int world,
+                                  const struct layout *layout, int rank, int from)
+{
+    const size_t index = (size_t)(world + from);
+    uint64_t number;
+    if (rank == task->seat->rank)
+        return layout->table[index];
+    if (world == 2)
+        return layout->read_table[index];
+    shc_copy_once(&number, table_of(task, world, rank) + index * sizeof number, sizeof number);
+    return number;
 }
 
 /* Of two ranks the one for the other, `bytes` of it. */
@@ -122,13 +144,14 @@ SHC_INLINE enum way way_of(const struct shc_task *task, int world, int rank, con
 /* Where they lie in its small slot, that many bytes into them; of two ranks one alone is there. */
 SHC_INLINE char *packed_at(const struct shc_task *task, int world, int rank, size_t offset)
 {
-    return (char *)shc_task_table(task, rank) + (world == 2 ? 0 : table_bytes(world) + offset);
+    return shc_seat_small_slot(task->seat, rank, task->wait.epoch) +
+           (world == 2 ? 0 : table_bytes(world) + offset);
 }
 
 /* The table of this rank, and where the blocks lie in its own tensors. */
-SHC_INLINE void look_at_tensors(const struct shc_task *task, int world, struct layout *layout,
-                                uint64_t *table)
+SHC_INLINE void look_at_tensors(const struct shc_task *task, int world, struct layout *layout)
 {
+    uint64_t *const table = layout->table;
     size_t in = 0, out = 0;
     for (int rank = 0; rank < world; rank++) {
         table[rank] = shc_buf_tensor_bytes(&task->in, (uint32_t)rank);
@@ -136,9 +159,6 @@ SHC_INLINE void look_at_tensors(const struct shc_task *task, int world, struct l
         layout->in_offset[rank] = in;
         layout->in_bytes[rank] = (size_t)table[rank];
         layout->out_offset[rank] = out;
-        layout->tables[rank] = rank == task->seat->rank ? table
-                               : world == 2             ? layout->read_table
-                                                        : table_of(task, world, rank);
         in += (size_t)table[rank];
         out += (size_t)table[world + rank];
     }
@@ -146,8 +166,7 @@ SHC_INLINE void look_at_tensors(const struct shc_task *task, int world, struct l
     layout->chunk_bytes = shc_task_cell_bytes(task);
 }
 
-SHC_INLINE void enter(struct shc_task *task, int world, const struct layout *layout,
-                      const uint64_t *table)
+SHC_INLINE void enter(struct shc_task *task, int world, const struct layout *layout)
 {
     const int me = task->seat->rank;
     const enum way way = layout->way[me];
@@ -157,56 +176,65 @@ SHC_INLINE void enter(struct shc_task *task, int world, const struct layout *lay
             shc_buf_read(&task->in, layout->in_offset[1 - me],
                          way == INLINE ? payload + NARROW_BYTES : packed_at(task, 2, me, 0),
                          layout->in_bytes[1 - me]);
-        write_table(payload, table);
+        write_table(payload, layout->table);
     } else {
         if (way == PACKED)
             shc_buf_read(&task->in, 0, packed_at(task, world, me, 0), task->in.bytes);
-        memcpy(table_bytes(world) > SHC_INLINE_BYTES ? (char *)shc_task_table(task, me) : payload,
-               table, table_bytes(world));
+        memcpy(table_of(task, world, me), layout->table, table_bytes(world));
     }
     shc_task_enter(task);
 }
 
-SHC_INLINE enum shc_status compare_tables(struct shc_task *task, int world,
-                                          const struct layout *layout)
+static SHC_COLD enum shc_status fail_splits(struct shc_task *task, int from, uint64_t sent, int to,
+                                            uint64_t expected)
 {
     const uint32_t elem = task->call.elem_bytes;
-    for (int from = 0; from < world; from++) {
-        for (int to = 0; to < world; to++) {
-            uint64_t sent = layout->tables[from][to], expected = layout->tables[to][world + from];
-            if (SHC_LIKELY(sent == expected))
-                continue;
-            char reason[160];
-            snprintf(reason, sizeof reason,
-                     "splits differ: rank %d sends %llu elements to rank %d, which expects %llu",
-                     from, (unsigned long long)(sent / elem), to,
-                     (unsigned long long)(expected / elem));
-            return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
-        }
-    }
-    return SHC_OK;
+    char reason[160];
+    snprintf(reason, sizeof reason,
+             "splits differ: rank %d sends %llu elements to rank %d, which expects %llu", from,
+             (unsigned long long)(sent / elem), to, (unsigned long long)(expected / elem));
+    return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
 }
 
-/* The largest block that is staged, and the largest input of a rank that stages any: the same on all
- * ranks. */
-SHC_INLINE void measure(const struct shc_task *task, int world, struct layout *layout,
-                        size_t *block, size_t *input)
+/* How a rank's blocks go, by its row. False: no tensors are so large. */
+SHC_INLINE bool measure(const struct shc_task *task, int world, struct layout *layout, int rank,
+                        const uint64_t *row)
 {
     const int me = task->seat->rank;
-    *block = *input = 0;
-    for (int rank = 0; rank < world; rank++) {
-        const uint64_t *its = layout->tables[rank];
-        layout->its_offset[rank] = sum_before(its, me);
-        layout->its_bytes[rank] = (size_t)its[me];
-        layout->way[rank] = way_of(task, world, rank, its);
-        if (layout->way[rank] != STAGED)
-            continue;
-        for (int to = 0; to < world; to++)
-            if (to != rank && its[to] > *block)
-                *block = (size_t)its[to];
-        if (sum_before(its, world) > *input)
-            *input = sum_before(its, world);
+    size_t sum = 0, largest = 0;
+    for (int to = 0; to < world; to++) {
+        if (to == me)
+            layout->its_offset[rank] = sum;
+        if (to != rank && row[to] > largest)
+            largest = (size_t)row[to];
+        if (__builtin_add_overflow(sum, (size_t)row[to], &sum))
+            return false;
     }
+    layout->its_bytes[rank] = (size_t)row[me];
+    layout->way[rank] = way_of(task, world, rank, row);
+    if (layout->way[rank] != STAGED)
+        return true;
+    layout->block = largest > layout->block ? largest : layout->block;
+    layout->input = sum > layout->input ? sum : layout->input;
+    return true;
+}
+
+/* All tables, and what this rank needs to know of them: what was compared is what is used. */
+SHC_INLINE enum shc_status compare_tables(struct shc_task *task, int world, struct layout *layout)
+{
+    uint64_t row[SHC_MAX_WORLD];
+    layout->block = layout->input = 0;
+    for (int from = 0; from < world; from++) {
+        hear_row(task, world, layout, from, row);
+        for (int to = 0; to < world; to++) {
+            const uint64_t expected = hear_expected(task, world, layout, to, from);
+            if (SHC_UNLIKELY(row[to] != expected))
+                return fail_splits(task, from, row[to], to, expected);
+        }
+        if (SHC_UNLIKELY(!measure(task, world, layout, from, row)))
+            return shc_task_fail_damaged(task, from);
+    }
+    return SHC_OK;
 }
 
 SHC_INLINE void take_inline_and_packed(struct shc_task *task, int world,
@@ -256,20 +284,20 @@ static void take_own(struct shc_task *task, struct shc_span chunk, char *const *
 }
 
 /* What did not come with the call lines. */
-static enum shc_status move(struct shc_swap *swap, size_t block, size_t input)
+static enum shc_status move(struct shc_swap *swap)
 {
     struct shc_task *task = swap->task;
     const struct layout *layout = task->more;
     bool arena;
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena) {
-        swap->chunk_count = shc_plan_chunk_count(block, layout->chunk_bytes);
+        swap->chunk_count = shc_plan_chunk_count(layout->block, layout->chunk_bytes);
         return shc_swap_run(swap);
     }
     SHC_TRY(shc_small_slots_reuse(task));
     struct shc_shout shout = {
         .task = task,
-        .total_bytes = input,
+        .total_bytes = layout->input,
         .giver = -1,
         .taker = -1,
         .first_step = 1,
@@ -282,25 +310,22 @@ static enum shc_status move(struct shc_swap *swap, size_t block, size_t input)
 SHC_INLINE enum shc_status run(struct shc_task *task, int world)
 {
     const int me = task->seat->rank;
-    uint64_t table[2 * SHC_MAX_WORLD];
     struct layout layout;
     struct shc_swap swap = {.task = task, .given = given, .got = got};
-    size_t block, input;
-    look_at_tensors(task, world, &layout, table);
+    look_at_tensors(task, world, &layout);
     task->more = &layout;
     if (layout.way[me] == STAGED)
         shc_swap_begin(&swap);
     else
         shc_swap_begin_empty(&swap);
-    enter(task, world, &layout, table);
+    enter(task, world, &layout);
     SHC_TRY(shc_task_meet(task));
     if (world == 2)
         read_table(layout.read_table, shc_task_payload(task, 1 - me));
     SHC_TRY(compare_tables(task, world, &layout));
-    measure(task, world, &layout, &block, &input);
     shc_task_keep(task, layout.in_offset[me], layout.out_offset[me], layout.in_bytes[me]);
     take_inline_and_packed(task, world, &layout);
-    return block > 0 ? move(&swap, block, input) : SHC_OK;
+    return layout.block > 0 ? move(&swap) : SHC_OK;
 }
 
 enum shc_status shc_alltoall_run(struct shc_task *task)

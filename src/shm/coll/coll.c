@@ -3,6 +3,7 @@
 
 #include "shm/base/num.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum shc_status shc_coll_run(struct shc_task *task)
@@ -42,7 +43,16 @@ void shc_task_read_factors(struct shc_task *task, double *factors)
     if (shc_task_factor_bytes(task) == 0)
         return;
     for (int rank = 0; rank < task->seat->world_size; rank++)
-        memcpy(&factors[rank], shc_task_payload(task, rank), sizeof factors[rank]);
+        shc_copy_once(&factors[rank], shc_task_payload(task, rank), sizeof factors[rank]);
+}
+
+enum shc_status shc_task_fail_damaged(struct shc_task *task, int rank)
+{
+    char reason[160];
+    snprintf(reason, sizeof reason,
+             "rank %d found sizes of rank %d that no tensor has: the shared memory is damaged",
+             task->seat->rank, rank);
+    return shc_wait_give_up(&task->wait, SHC_ERR_ABORTED, reason);
 }
 
 /* What a gather keeps it copies first, and what comes then drives it out of the caches. */

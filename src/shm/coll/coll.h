@@ -24,6 +24,8 @@
 #include "shm/proto/cma.h"
 #include "shm/proto/wait.h"
 
+#include <string.h>
+
 /* One collective under way. */
 struct shc_task {
     struct shc_seat *seat;
@@ -366,11 +368,30 @@ SHC_NODISCARD enum shc_status shc_swap_run(const struct shc_swap *swap);
 
 /* ---- blocks that differ in size (uneven.c) ---- */
 
-/* What a rank has put into its small slot of this operation, as a row of sizes. */
-SHC_INLINE uint64_t *shc_task_table(const struct shc_task *task, int rank)
+/* What a rank says of its tensors in its small slot of this operation: puts it there, before the call
+ * line; copies another rank's out of there once, behind the meeting. That one may say anything, and
+ * change it at any time; what this rank has said itself it knows, and never reads there. */
+SHC_INLINE void shc_task_say(const struct shc_task *task, const void *from, size_t bytes)
 {
-    return (uint64_t *)(void *)shc_seat_small_slot(task->seat, rank, task->wait.epoch);
+    memcpy(shc_seat_small_slot(task->seat, task->seat->rank, task->wait.epoch), from, bytes);
 }
+
+SHC_INLINE void shc_task_hear(const struct shc_task *task, int rank, void *to, size_t bytes)
+{
+    shc_copy_once(to, shc_seat_small_slot(task->seat, rank, task->wait.epoch), bytes);
+}
+
+/* One number of those that begin the rank's small slot. */
+SHC_INLINE uint64_t shc_task_hear_number(const struct shc_task *task, int rank, size_t index)
+{
+    const char *slot = shc_seat_small_slot(task->seat, rank, task->wait.epoch);
+    uint64_t number;
+    shc_copy_once(&number, slot + index * sizeof number, sizeof number);
+    return number;
+}
+
+/* A rank has said what no rank says. */
+SHC_NODISCARD SHC_COLD enum shc_status shc_task_fail_damaged(struct shc_task *task, int rank);
 
 /* One block for each rank, one behind the other: that of rank r ends where that of r + 1 begins. */
 struct shc_blocks {
@@ -383,12 +404,13 @@ SHC_INLINE struct shc_span shc_blocks_at(const struct shc_blocks *blocks, int ra
 }
 
 /* Before the call line: the bytes of each tensor of the list, into this rank's small slot. */
-void shc_uneven_fill_table(struct shc_task *task, const struct shc_buf *list);
+void shc_uneven_fill_table(struct shc_task *task, const struct shc_buf *list,
+                           struct shc_blocks *blocks);
 
-/* Behind the meeting: all tables must be the same. `format` words the difference for a rank, its own
- * entry in elements, another rank, that one's entry. */
+/* Behind the meeting: the others' tables must say the same as these, this rank's own. `format` words the
+ * difference for a rank, its own entry in elements, another rank, that one's entry. */
 SHC_NODISCARD enum shc_status shc_uneven_compare_tables(struct shc_task *task, const char *format,
-                                                        struct shc_blocks *blocks);
+                                                        const struct shc_blocks *blocks);
 
 /*
  * Every rank's input to all ranks: it becomes that rank's block of the output. Before the call line,

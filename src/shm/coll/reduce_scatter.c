@@ -137,7 +137,7 @@ enum shc_status shc_reduce_scatter_uneven_run(struct shc_task *task)
     size_t largest = 0;
     if (world == 1)
         return shc_task_reduce_alone(task);
-    shc_uneven_fill_table(task, &task->in);
+    shc_uneven_fill_table(task, &task->in, &blocks);
     shc_blocks_pack(task, skip);
     shc_task_enter_reducing(task, 0);
     SHC_TRY(shc_task_meet(task));

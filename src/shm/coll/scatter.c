@@ -127,11 +127,13 @@ static bool offer(const struct shc_task *task)
 }
 
 /* Behind the meeting: the same on all ranks. */
-static bool all_are_able(const struct shc_task *task)
+static bool others_are_able(const struct shc_task *task)
 {
-    for (int rank = 0; rank < task->seat->world_size; rank++)
-        if (!shc_seat_cma(task->seat, rank, task->wait.epoch)->able)
+    for (int turn = 1; turn < task->seat->world_size; turn++) {
+        const int peer = shc_seat_peer(task->seat, turn);
+        if (!SHC_READ_ONCE(shc_seat_cma(task->seat, peer, task->wait.epoch)->able))
             return false;
+    }
     return true;
 }
 
@@ -175,7 +177,7 @@ static enum shc_status run_long(struct shc_task *task)
     if (!able) /* a rank that is not lets no other one pull */
         shc_shout_go_on(&shout);
     SHC_TRY(shc_task_meet(task));
-    if (offers && all_are_able(task))
+    if (able && others_are_able(task))
         return run_pulled(task);
     if (task->seat->world_size > 1)
         SHC_TRY(shc_shout_run(&shout));

@@ -35,10 +35,12 @@ struct work {
     struct shc_task *task;
     const struct shc_sparse *tensor;
     size_t value_bytes;
-    char *given;  /* this rank's entries, as they travel */
-    char *copied; /* values that are not contiguous */
-    char *all;    /* everybody's entries */
-    char *zero;   /* a value */
+    uint64_t positions; /* that there are */
+    struct shape shape; /* of this rank's tensor */
+    char *given;        /* this rank's entries, as they travel */
+    char *copied;       /* values that are not contiguous */
+    char *all;          /* everybody's entries */
+    char *zero;         /* a value */
     struct shc_entries entries, spare;
 };
 
@@ -70,7 +72,8 @@ static enum shc_status no_memory(struct work *work)
 
 /* ---- this rank's entries ---- */
 
-/* Bytes of `count` entries as they travel; whole words, so that positions are aligned. */
+/* Bytes of `count` entries as they travel; whole words, so that positions are aligned. pre: so many are
+ * in memory, or could be. */
 static size_t block_bytes(const struct work *work, uint64_t count)
 {
     return shc_align_up((size_t)count * (sizeof(uint64_t) + work->value_bytes), sizeof(uint64_t));
@@ -146,20 +149,15 @@ static enum shc_status gather_own(struct work *work, uint64_t *count)
 
 /* ---- what the ranks agree on ---- */
 
-static struct shape *shape_of(const struct shc_task *task, int rank)
+static void say_shape(struct work *work, uint64_t count)
 {
-    return (struct shape *)(void *)shc_seat_small_slot(task->seat, rank, task->wait.epoch);
-}
-
-static void fill_shape(struct work *work, uint64_t count)
-{
-    struct shape *shape = shape_of(work->task, work->task->seat->rank);
-    memset(shape, 0, sizeof *shape);
+    struct shape *shape = &work->shape; /* all zero */
     shape->count = count;
     shape->ndim = work->tensor->ndim;
     shape->sparse_ndim = work->tensor->sparse_ndim;
     if (shape->ndim > 0)
         memcpy(shape->sizes, work->tensor->sizes, (size_t)shape->ndim * sizeof shape->sizes[0]);
+    shc_task_say(work->task, shape, sizeof *shape);
 }
 
 /* "float32[3, 4] with 1 indexed dimension" */
@@ -167,46 +165,73 @@ static void shape_text(const struct shc_task *task, const struct shape *shape, c
                        size_t capacity)
 {
     size_t used = (size_t)snprintf(text, capacity, "%s[", shc_dtype_name(task->call.dtype));
-    for (int d = 0; d < shape->ndim && used + 24 < capacity; d++)
+    for (int d = 0; d < shape->ndim && d < SHC_BUF_MAX_DIMS && used + 24 < capacity; d++)
         used += (size_t)snprintf(text + used, capacity - used, "%s%lld", d ? ", " : "",
                                  (long long)shape->sizes[d]);
     snprintf(text + used, capacity - used, "], %d indexed", shape->sparse_ndim);
 }
 
-static enum shc_status compare_shapes(struct shc_task *task)
+static SHC_COLD enum shc_status fail_shapes(struct work *work, int rank, const struct shape *its)
 {
-    const struct shape *mine = shape_of(task, task->seat->rank);
-    const size_t skip = sizeof mine->count;
-    for (int rank = 0; rank < task->seat->world_size; rank++) {
-        const struct shape *its = shape_of(task, rank);
-        if (memcmp((const char *)its + skip, (const char *)mine + skip, sizeof *its - skip) == 0)
-            continue;
-        char ours[160], theirs[160], reason[480];
-        shape_text(task, mine, ours, sizeof ours);
-        shape_text(task, its, theirs, sizeof theirs);
-        snprintf(reason, sizeof reason,
-                 "sparse tensors differ: that of rank %d is %s, but that of rank %d is %s",
-                 task->seat->rank, ours, rank, theirs);
-        return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
+    struct shc_task *task = work->task;
+    char ours[160], theirs[160], reason[480];
+    shape_text(task, &work->shape, ours, sizeof ours);
+    shape_text(task, its, theirs, sizeof theirs);
+    snprintf(reason, sizeof reason,
+             "sparse tensors differ: that of rank %d is %s, but that of rank %d is %s",
+             task->seat->rank, ours, rank, theirs);
+    return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
+}
+
+/* Compares the others' shapes with this rank's, and copies their numbers of entries. */
+static enum shc_status hear_shapes(struct work *work, uint64_t *counts)
+{
+    struct shc_task *task = work->task;
+    const size_t skip = offsetof(struct shape, ndim);
+    counts[task->seat->rank] = work->shape.count;
+    for (int turn = 1; turn < task->seat->world_size; turn++) {
+        const int peer = shc_seat_peer(task->seat, turn);
+        struct shape its;
+        shc_task_hear(task, peer, &its, sizeof its);
+        if (memcmp((const char *)&its + skip, (const char *)&work->shape + skip,
+                   sizeof its - skip) != 0)
+            return fail_shapes(work, peer, &its);
+        if (its.count > work->positions)
+            return shc_task_fail_damaged(task, peer);
+        counts[peer] = its.count;
     }
     return SHC_OK;
 }
 
 /* ---- everybody's entries ---- */
 
-/* Brings all entries into work->all, and counts them. The counts are copied out of the slots: these
- * may be used again meanwhile. */
-static enum shc_status gather_all(struct work *work, uint64_t *counts, struct shc_blocks *blocks)
+/* Where each rank's entries lie among all. False: all memory could not hold so many. */
+static bool lay_out(const struct work *work, const uint64_t *counts, struct shc_blocks *blocks)
+{
+    const size_t most = SIZE_MAX / 4; /* room for all that is derived from the sum */
+    const size_t entry_bytes = sizeof(uint64_t) + work->value_bytes;
+    blocks->begin[0] = 0;
+    for (int rank = 0; rank < work->task->seat->world_size; rank++) {
+        if (counts[rank] > (most - blocks->begin[rank]) / entry_bytes)
+            return false;
+        blocks->begin[rank + 1] = blocks->begin[rank] + block_bytes(work, counts[rank]);
+        if (blocks->begin[rank + 1] > most)
+            return false;
+    }
+    return true;
+}
+
+/* Brings all entries into work->all. */
+static enum shc_status gather_all(struct work *work, const uint64_t *counts,
+                                  struct shc_blocks *blocks)
 {
     struct shc_task *task = work->task;
     const int world = task->seat->world_size;
     size_t total = 0;
-    blocks->begin[0] = 0;
-    for (int rank = 0; rank < world; rank++) {
-        counts[rank] = shape_of(task, rank)->count;
+    if (!lay_out(work, counts, blocks))
+        return no_memory(work);
+    for (int rank = 0; rank < world; rank++)
         total += (size_t)counts[rank];
-        blocks->begin[rank + 1] = blocks->begin[rank] + block_bytes(work, counts[rank]);
-    }
     work->all = room_for(blocks->begin[world], 1);
     work->zero = room_for(work->value_bytes, 1);
     if (!work->all || !work->zero || !make_entries(&work->entries, total) ||
@@ -216,17 +241,30 @@ static enum shc_status gather_all(struct work *work, uint64_t *counts, struct sh
     return shc_blocks_spread(task, blocks, sizeof(struct shape));
 }
 
-static void list_entries(struct work *work, const uint64_t *counts, const struct shc_blocks *blocks)
+/* Each one once, ascending, and of this tensor. */
+static bool are_positions(const struct work *work, const uint64_t *positions, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++)
+        if (positions[i] >= work->positions || (i > 0 && positions[i] <= positions[i - 1]))
+            return false;
+    return true;
+}
+
+static enum shc_status list_entries(struct work *work, const uint64_t *counts,
+                                    const struct shc_blocks *blocks)
 {
     size_t at = 0;
     for (int rank = 0; rank < work->task->seat->world_size; rank++) {
         const char *block = work->all + blocks->begin[rank];
         const char *values = block + counts[rank] * sizeof(uint64_t);
         memcpy(work->entries.position + at, block, (size_t)counts[rank] * sizeof(uint64_t));
+        if (!are_positions(work, work->entries.position + at, counts[rank]))
+            return shc_task_fail_damaged(work->task, rank);
         for (uint64_t i = 0; i < counts[rank]; i++)
             work->entries.value[at + i] = values + i * work->value_bytes;
         at += (size_t)counts[rank];
     }
+    return SHC_OK;
 }
 
 /* From numbers to an index in each indexed dimension, one row for each; uses the numbers up. */
@@ -277,13 +315,13 @@ static enum shc_status run(struct work *work)
     struct shc_blocks blocks;
     SHC_TRY(gather_own(work, &count));
     task->in = shc_buf_of(work->given, block_bytes(work, count));
-    fill_shape(work, count);
+    say_shape(work, count);
     shc_blocks_pack(task, sizeof(struct shape));
     shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
-    SHC_TRY(compare_shapes(task));
+    SHC_TRY(hear_shapes(work, counts));
     SHC_TRY(gather_all(work, counts, &blocks));
-    list_entries(work, counts, &blocks);
+    SHC_TRY(list_entries(work, counts, &blocks));
     return add_up(work, task->sparse);
 }
 
@@ -293,7 +331,10 @@ enum shc_status shc_allreduce_sparse_run(struct shc_task *task)
         .task = task,
         .tensor = task->sparse,
         .value_bytes = task->call.elem_bytes,
+        .positions = 1,
     };
+    for (int d = 0; d < task->sparse->sparse_ndim; d++)
+        work.positions *= (uint64_t)task->sparse->sizes[d];
     for (int d = task->sparse->sparse_ndim; d < task->sparse->ndim; d++)
         work.value_bytes *= (size_t)task->sparse->sizes[d];
     enum shc_status st = run(&work);

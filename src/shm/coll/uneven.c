@@ -4,7 +4,7 @@
  *
  * Before its call line each rank puts a table into its small slot of this epoch's parity: how many
  * bytes each tensor of its list has. Behind the meeting every rank compares all tables: they must
- * be the same, or all ranks fail alike, before user memory changes.
+ * be the same, or all ranks fail alike, before user memory changes. A rank moves by its own list alone.
  *
  * All-gather: rank r's m_r bytes to every rank, in rank order. Each rank lays its block behind its
  * table, if it fits there; the others' blocks go in chunks through everybody's shout slots.
@@ -24,23 +24,37 @@ static size_t table_bytes(const struct shc_task *task)
     return (size_t)task->seat->world_size * sizeof(uint64_t);
 }
 
-void shc_uneven_fill_table(struct shc_task *task, const struct shc_buf *list)
+void shc_uneven_fill_table(struct shc_task *task, const struct shc_buf *list,
+                           struct shc_blocks *blocks)
 {
-    uint64_t *table = shc_task_table(task, task->seat->rank);
-    for (int rank = 0; rank < task->seat->world_size; rank++)
+    uint64_t table[SHC_MAX_WORLD];
+    blocks->begin[0] = 0;
+    for (int rank = 0; rank < task->seat->world_size; rank++) {
         table[rank] = shc_buf_tensor_bytes(list, (uint32_t)rank);
+        blocks->begin[rank + 1] = blocks->begin[rank] + (size_t)table[rank];
+    }
+    shc_task_say(task, table, table_bytes(task));
+}
+
+/* What a rank's table has for a rank. */
+static uint64_t entry_of(const struct shc_task *task, const struct shc_blocks *blocks, int rank,
+                         int of)
+{
+    return rank == task->seat->rank ? shc_blocks_at(blocks, of).bytes
+                                    : shc_task_hear_number(task, rank, (size_t)of);
 }
 
 /* Tables differ: the first rank whose own entry is not what another one has for it. */
-static SHC_COLD enum shc_status fail_sizes(struct shc_task *task, const char *format)
+static SHC_COLD enum shc_status fail_sizes(struct shc_task *task, const char *format,
+                                           const struct shc_blocks *blocks)
 {
     const int world = task->seat->world_size;
     const uint32_t elem = task->call.elem_bytes;
     char reason[192] = "sizes differ";
     for (int rank = 0; rank < world; rank++) {
-        uint64_t own = shc_task_table(task, rank)[rank];
+        uint64_t own = entry_of(task, blocks, rank, rank);
         for (int other = 0; other < world; other++) {
-            uint64_t its = shc_task_table(task, other)[rank];
+            uint64_t its = entry_of(task, blocks, other, rank);
             if (its == own)
                 continue;
             snprintf(reason, sizeof reason, format, rank, (unsigned long long)(own / elem), other,
@@ -51,16 +65,21 @@ static SHC_COLD enum shc_status fail_sizes(struct shc_task *task, const char *fo
     return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
 }
 
-enum shc_status shc_uneven_compare_tables(struct shc_task *task, const char *format,
-                                          struct shc_blocks *blocks)
+static bool is_same(const struct shc_task *task, int other, const struct shc_blocks *blocks)
 {
-    const uint64_t *mine = shc_task_table(task, task->seat->rank);
+    uint64_t its[SHC_MAX_WORLD], differences = 0;
+    shc_task_hear(task, other, its, table_bytes(task));
     for (int rank = 0; rank < task->seat->world_size; rank++)
-        if (memcmp(shc_task_table(task, rank), mine, table_bytes(task)) != 0)
-            return fail_sizes(task, format);
-    blocks->begin[0] = 0;
+        differences |= its[rank] ^ shc_blocks_at(blocks, rank).bytes;
+    return differences == 0;
+}
+
+enum shc_status shc_uneven_compare_tables(struct shc_task *task, const char *format,
+                                          const struct shc_blocks *blocks)
+{
     for (int rank = 0; rank < task->seat->world_size; rank++)
-        blocks->begin[rank + 1] = blocks->begin[rank] + (size_t)mine[rank];
+        if (rank != task->seat->rank && !is_same(task, rank, blocks))
+            return fail_sizes(task, format, blocks);
     return SHC_OK;
 }
 
@@ -143,7 +162,7 @@ enum shc_status shc_blocks_spread(struct shc_task *task, const struct shc_blocks
 enum shc_status shc_gather_uneven_run(struct shc_task *task)
 {
     struct shc_blocks blocks;
-    shc_uneven_fill_table(task, &task->out);
+    shc_uneven_fill_table(task, &task->out, &blocks);
     shc_blocks_pack(task, table_bytes(task));
     shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));

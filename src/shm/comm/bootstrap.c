@@ -65,7 +65,8 @@ static enum shc_status create_segment(struct arrival *a, uint32_t form)
 static enum shc_status check_header(const struct arrival *a)
 {
     const struct shc_seat *seat = a->meeting.seat;
-    struct shc_header_shm header = *shc_seat_header(seat);
+    struct shc_header_shm header;
+    shc_copy_once(&header, shc_seat_header(seat), sizeof header);
     if (memcmp(header.nonce, seat->segment.name.nonce, sizeof header.nonce) != 0)
         return shc_fail(SHC_ERR_UNREACHABLE, "the memory behind the offered name is another one");
     if (header.magic != SHC_LAYOUT_MAGIC || header.layout_version != SHC_LAYOUT_VERSION ||
@@ -93,14 +94,13 @@ static enum shc_status take_seat(struct arrival *a)
     if (seat->world_size == SHC_RELAY_RANKS)
         SHC_TRY(shc_segment_reserve(&seat->segment, shc_seat_relay_offset(seat, rank),
                                     SHC_RELAY_BYTES, a->comm->arena.node));
-    struct shc_identity_shm *identity = shc_seat_identity(seat, rank);
-    identity->process = seat->self;
-    identity->cpu_quota = shc_os_cpu_quota();
-    if (shc_os_cpus_allowed(&identity->cpus) != 0)
-        memset(&identity->cpus, 0, sizeof identity->cpus);
-    shc_crew_tell(&a->comm->crew, identity);
-    shc_cma_tell(seat, identity);
-    a->comm->epoch = shc_seat_header(seat)->first_epoch;
+    struct shc_identity identity = {.process = seat->self, .cpu_quota = shc_os_cpu_quota()};
+    if (shc_os_cpus_allowed(&identity.cpus) != 0)
+        memset(&identity.cpus, 0, sizeof identity.cpus);
+    shc_crew_tell(&a->comm->crew, &identity);
+    shc_cma_tell(seat, &identity);
+    shc_seat_identity_shm(seat, rank)->said = identity;
+    a->comm->epoch = SHC_READ_ONCE(shc_seat_header(seat)->first_epoch);
     seat->relay = (struct shc_relay){.epoch = a->comm->epoch, .giver = -1}; /* nobody yet */
     /* release progress/step -> acquire in shc_wait_has_reached(): the beginning of all counting. */
     shc_a64_store_release(&shc_seat_progress(seat, rank)->reached,

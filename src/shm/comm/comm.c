@@ -28,11 +28,11 @@ static int usable_cpus(const struct shc_seat *seat)
     struct shc_os_cpus all = {{0}};
     int quota = 0;
     for (int rank = 0; rank < seat->world_size; rank++) {
-        const struct shc_identity_shm *identity = shc_seat_identity(seat, rank);
+        const struct shc_identity identity = shc_seat_identity(seat, rank);
         for (size_t i = 0; i < sizeof all.bits / sizeof all.bits[0]; i++)
-            all.bits[i] |= identity->cpus.bits[i];
-        if (identity->cpu_quota > 0 && (quota == 0 || identity->cpu_quota < quota))
-            quota = identity->cpu_quota;
+            all.bits[i] |= identity.cpus.bits[i];
+        if (identity.cpu_quota > 0 && (quota == 0 || identity.cpu_quota < quota))
+            quota = identity.cpu_quota;
     }
     const int cpus = shc_os_cpus_count(&all);
     return quota > 0 && quota < cpus ? quota : cpus;
@@ -67,11 +67,11 @@ static bool move_away(const struct shc_seat *seat)
     if (!shc_place_has_choice())
         return false;
     for (int rank = 0; rank < seat->world_size; rank++) {
-        const struct shc_os_process *process = &shc_seat_identity(seat, rank)->process;
-        const bool ours = process->pid == seat->self.pid;
-        if (ours && (rank != seat->rank || shc_os_thread_id() == process->pid))
+        const struct shc_os_process process = shc_seat_process(seat, rank);
+        const bool ours = process.pid == seat->self.pid;
+        if (ours && (rank != seat->rank || shc_os_thread_id() == process.pid))
             continue;
-        const int cpu = shc_os_process_cpu(&seat->self, process);
+        const int cpu = shc_os_process_cpu(&seat->self, &process);
         shared = shared || (cpu >= 0 && cpu == here && !ours);
         shc_os_cpus_add(&taken, cpu);
     }
@@ -177,8 +177,8 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     shc_crew_muster(&comm->crew, &comm->seat);
     shc_select_for_pool(&comm->tuning, config->world_size, comm->crew.agreed);
     shc_arena_init(&comm->arena, config->world_size,
-                   (size_t)shc_seat_header(&comm->seat)->arena_limit, &comm->tuning.arena,
-                   comm->arena.node);
+                   (size_t)SHC_READ_ONCE(shc_seat_header(&comm->seat)->arena_limit),
+                   &comm->tuning.arena, comm->arena.node);
     comm->tuning.crowded = !knobs->roomy && config->world_size > usable_cpus(&comm->seat);
     set_patience(&comm->seat);
     comm->p2p.pairs.tried = comm->p2p.pairs.bulk_tried = knobs->no_windows;
@@ -369,7 +369,7 @@ bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pi
         enum shc_member_state state = shc_member_look(&comm->seat, rank);
         dead = state == SHC_MEMBER_DEAD ||
                (state != SHC_MEMBER_EMPTY && shc_member_process_gone(&comm->seat, rank));
-        *pid = (int32_t)shc_seat_identity(&comm->seat, rank)->process.pid;
+        *pid = shc_seat_pid(&comm->seat, rank);
     }
     pthread_mutex_unlock(&comm->mapped_lock);
     return dead;
@@ -393,7 +393,7 @@ bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, 
         known = dead >= 0;
         if (known)
             snprintf(text, capacity, "rank %d (pid %d) has died, as the group \"%s\" knows", dead,
-                     (int)shc_seat_identity(seat, dead)->process.pid, comm->name);
+                     shc_seat_pid(seat, dead), comm->name);
     }
     pthread_mutex_unlock(&comm->mapped_lock);
     return known;

@@ -8,19 +8,32 @@
 
 #include <stdio.h>
 
-void shc_crew_tell(const struct shc_crew *crew, struct shc_identity_shm *identity)
+void shc_crew_tell(const struct shc_crew *crew, struct shc_identity *identity)
 {
     identity->threads = shc_process_threads(crew->wish);
     if (identity->threads == SHC_THREADS_AUTO)
         shc_topo_cores("/sys", &identity->cpus, &identity->cores);
 }
 
+static struct shc_os_cpus cores_of(const struct shc_seat *seat, int rank)
+{
+    return shc_seat_identity(seat, rank).cores;
+}
+
+/* What the rank has, or -1: it counts. */
+static int said_of(const struct shc_seat *seat, int rank)
+{
+    const int said = SHC_READ_ONCE(shc_seat_identity_shm(seat, rank)->said.threads);
+    return said < SHC_POOL_MAX_THREADS ? said : SHC_POOL_MAX_THREADS;
+}
+
 /* What of all cores falls to that rank: no more than of the tightest quota. */
 static double share_of(const struct shc_seat *seat, const struct shc_topo_crowd *crowd, int rank)
 {
-    double share = shc_topo_share(crowd, &shc_seat_identity(seat, rank)->cores);
+    const struct shc_os_cpus cores = cores_of(seat, rank);
+    double share = shc_topo_share(crowd, &cores);
     for (int other = 0; other < seat->world_size; other++) {
-        const double quota = shc_seat_identity(seat, other)->cpu_quota;
+        const double quota = SHC_READ_ONCE(shc_seat_identity_shm(seat, other)->said.cpu_quota);
         if (quota > 0 && quota / seat->world_size < share)
             share = quota / seat->world_size;
     }
@@ -30,7 +43,7 @@ static double share_of(const struct shc_seat *seat, const struct shc_topo_crowd 
 /* Who counts takes no more than can help. */
 static int threads_of(const struct shc_seat *seat, const struct shc_topo_crowd *crowd, int rank)
 {
-    const int said = shc_seat_identity(seat, rank)->threads;
+    const int said = said_of(seat, rank);
     if (said >= 0)
         return said;
     const int spare = shc_topo_spare(share_of(seat, crowd, rank));
@@ -40,15 +53,17 @@ static int threads_of(const struct shc_seat *seat, const struct shc_topo_crowd *
 void shc_crew_muster(struct shc_crew *crew, const struct shc_seat *seat)
 {
     struct shc_topo_crowd crowd = {{0}};
-    for (int rank = 0; rank < seat->world_size; rank++)
-        if (shc_seat_identity(seat, rank)->threads < 0)
-            shc_topo_crowd_add(&crowd, &shc_seat_identity(seat, rank)->cores);
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        const struct shc_os_cpus cores = cores_of(seat, rank);
+        if (said_of(seat, rank) < 0)
+            shc_topo_crowd_add(&crowd, &cores);
+    }
     crew->agreed = SHC_POOL_MAX_THREADS;
     for (int rank = 0; rank < seat->world_size; rank++) {
         const int its = threads_of(seat, &crowd, rank);
         crew->agreed = its < crew->agreed ? its : crew->agreed;
     }
-    const bool counts = shc_seat_identity(seat, seat->rank)->threads < 0;
+    const bool counts = said_of(seat, seat->rank) < 0;
     const int mine = threads_of(seat, &crowd, seat->rank);
     crew->pool = shc_process_pool(mine, counts);
     if (counts)

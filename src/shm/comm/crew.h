@@ -19,7 +19,7 @@ struct shc_crew {
 };
 
 /* Into the identity, before the rank is seated. */
-void shc_crew_tell(const struct shc_crew *crew, struct shc_identity_shm *identity);
+void shc_crew_tell(const struct shc_crew *crew, struct shc_identity *identity);
 
 /* Behind the rendezvous. */
 void shc_crew_muster(struct shc_crew *crew, const struct shc_seat *seat);

@@ -149,7 +149,7 @@ static void end_dead(struct shc_p2p *p2p, const struct shc_request *request, int
     shc_call_latest_text(seat, rank, call, sizeof call);
     snprintf(reason, sizeof reason,
              "rank %d (pid %d) died; its last collective call was %s; found in %s", rank,
-             (int)shc_seat_identity(seat, rank)->process.pid, call, what);
+             shc_seat_pid(seat, rank), call, what);
     shc_p2p_break(p2p, SHC_ERR_PEER_DEAD, reason);
 }
 
@@ -196,7 +196,7 @@ static bool judge_named(struct shc_p2p *p2p, struct shc_request *request, int ra
         sent = ", and sent nothing that this takes";
     snprintf(reason, sizeof reason,
              "rank %d (pid %d) has left the group (closed it, or its process ended)%s", rank,
-             (int)shc_seat_identity(&p2p->comm->seat, rank)->process.pid, sent);
+             shc_seat_pid(&p2p->comm->seat, rank), sent);
     end_alone(p2p, request, SHC_ERR_PEER_LEFT, reason);
     return false;
 }

@@ -205,6 +205,10 @@ static enum shc_status prepare_sparse(struct shc_task *task, const struct shc_op
                         shc_redop_name(op->redop));
     SHC_TRY(check_reduction(task, op));
     SHC_TRY(check_sparse_sizes(sparse, &indexed, &dense));
+    uint64_t dense_bytes;
+    if (shc_mul_overflows(dense, task->call.elem_bytes, &dense_bytes))
+        return shc_fail(SHC_ERR_UNSUPPORTED,
+                        "sparse all_reduce: a tensor whose entries have more than 2^64 bytes each");
     if (sparse->count > INT32_MAX)
         return shc_fail(SHC_ERR_UNSUPPORTED, "sparse all_reduce: more than %d entries", INT32_MAX);
     const struct shc_tensors indices = {&sparse->indices, 1}, values = {&sparse->values, 1};

@@ -45,7 +45,8 @@ struct shc_queue {
 struct shc_stray {
     struct shc_stray *next;
     uint64_t arrival; /* among those of all peers */
-    struct shc_line_shm line;
+    struct shc_line_head line;
+    uint8_t data[SHC_LINE_DATA_BYTES]; /* what came in the line */
     /* Out of bulk windows, which are read in their order, with room for what follows; or NULL. */
     uint8_t *piece;
 };
@@ -228,7 +229,7 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request);
 
 /* Keeps a header that no receive takes, with its bytes, `data` if they are in the line. False when there is no
  * memory: it stays in its line. */
-bool shc_stray_keep(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
+bool shc_stray_keep(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
                     const uint8_t *data);
 
 /* The one that came first among those the receive takes, out of its peer's list; or NULL. It is the caller's. */
@@ -238,11 +239,11 @@ struct shc_stray *shc_stray_take(struct shc_p2p *p2p, const struct shc_message *
 void shc_stray_free(struct shc_stray *stray);
 
 /* What comes behind the header of an open message is for the stray; NULL: it is dropped. */
-void shc_open_begin(struct shc_open *open, const struct shc_line_shm *line,
+void shc_open_begin(struct shc_open *open, const struct shc_line_head *line,
                     struct shc_stray *stray);
 
 /* The next bytes of it. False: they are of no such message. */
-bool shc_open_take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
+bool shc_open_take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
                          const uint8_t *data);
 
 /* ---- send.c ---- */
@@ -262,7 +263,7 @@ bool shc_p2p_answer(struct shc_p2p *p2p, int peer);
 /* A chunk of `in` has come by ferry: brings it to where it belongs and, in the same pass over the ferry's
  * lines, the next chunk that is to go to the peer into them, which goes out. False, and nothing is done:
  * there is none, or no line for it, or it was no ferry, or tensors are in pieces. */
-bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_shm *came,
+bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *came,
                    struct shc_message *in);
 
 /* Puts into the lines to the peer what there is room for. */
@@ -292,14 +293,14 @@ SHC_NODISCARD SHC_INLINE enum shc_status shc_p2p_lock_message(struct shc_p2p *p2
 
 /* The bytes that came with a line: `data`, behind its header, or what it names. */
 SHC_INLINE const char *shc_p2p_piece(const struct shc_p2p *p2p, int peer,
-                                     const struct shc_line_shm *line, const uint8_t *data)
+                                     const struct shc_line_head *line, const uint8_t *data)
 {
     return line->window == SHC_NO_WINDOW || shc_window_spares(line->window, line->piece)
                ? (const char *)data
                : shc_window(&p2p->pairs, peer, p2p->pairs.seat->rank, line->window);
 }
 
-SHC_INLINE bool shc_line_is_in_bulk(const struct shc_line_shm *line)
+SHC_INLINE bool shc_line_is_in_bulk(const struct shc_line_head *line)
 {
     return line->window != SHC_NO_WINDOW && line->window >= SHC_BULK_NAME;
 }

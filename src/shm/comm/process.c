@@ -225,9 +225,9 @@ bool shc_process_knows_dead(int32_t global_rank, struct shc_end *end)
 static int find_process(const struct shc_seat *seat, const struct shc_os_process *wanted)
 {
     for (int rank = 0; rank < seat->world_size; rank++) {
-        const struct shc_os_process *member = &shc_seat_identity(seat, rank)->process;
-        if (rank != seat->rank && member->pid == wanted->pid &&
-            member->start_time == wanted->start_time)
+        const struct shc_os_process member = shc_seat_process(seat, rank);
+        if (rank != seat->rank && member.pid == wanted->pid &&
+            member.start_time == wanted->start_time)
             return rank;
     }
     return -1;
@@ -256,7 +256,7 @@ static bool ahead_text(const struct shc_comm *comm, bool failed, const struct sh
 
 void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, size_t capacity)
 {
-    const struct shc_os_process *them = &shc_seat_identity(seat, rank)->process;
+    const struct shc_os_process them = shc_seat_process(seat, rank);
     bool found = false;
     text[0] = '\0';
     if (pthread_mutex_trylock(&process.lock) != 0)
@@ -265,7 +265,7 @@ void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, si
         for (struct shc_comm *comm = process.comms; comm && !found; comm = comm->next) {
             if (&comm->seat == seat || pthread_mutex_trylock(&comm->mapped_lock) != 0)
                 continue;
-            found = comm->mapped && ahead_text(comm, failed, them, text, capacity);
+            found = comm->mapped && ahead_text(comm, failed, &them, text, capacity);
             pthread_mutex_unlock(&comm->mapped_lock);
         }
     }

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct shc_shape shape_of(const struct shc_line_shm *line)
+static struct shc_shape shape_of(const struct shc_line_head *line)
 {
     return (struct shc_shape){
         .dtype = (enum shc_dtype)line->dtype,
@@ -31,14 +31,16 @@ static bool same_shape(const struct shc_shape *a, const struct shc_shape *b)
 
 /* The header, by one look: its sender is another process, and what was checked is what is used. The
  * bytes behind it stay where they are. */
-static inline void look_at_header(struct shc_line_shm *header, const struct shc_line_shm *line)
+static inline struct shc_line_head look_at_head(const struct shc_line_shm *line)
 {
-    memcpy(header, line, offsetof(struct shc_line_shm, data));
+    struct shc_line_head head;
+    shc_copy_once(&head, &line->head, sizeof head);
+    return head;
 }
 
 /* Does it name what its bytes can be in? A shuttle's line itself, and no other that. */
 static inline bool is_there(const struct shc_p2p *p2p, int peer, uint32_t shuttle,
-                            const struct shc_line_shm *line)
+                            const struct shc_line_head *line)
 {
     if (shuttle != SHC_NO_WINDOW)
         return line->window == shuttle;
@@ -46,13 +48,14 @@ static inline bool is_there(const struct shc_p2p *p2p, int peer, uint32_t shuttl
 }
 
 /* Less than the message, and whole elements. */
-static inline bool is_beginning(const struct shc_line_shm *line)
+static inline bool is_beginning(const struct shc_line_head *line)
 {
     return line->piece < line->bytes && line->elem_bytes > 0 && line->piece % line->elem_bytes == 0;
 }
 
 /* One at a time, but of one that is dropped the sender may have sent no more; in bulk windows, or none yet. */
-static inline bool may_be_open(const struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+static inline bool may_be_open(const struct shc_p2p *p2p, int peer,
+                               const struct shc_line_head *line)
 {
     const struct shc_open *open = &p2p->peers[peer].open;
     return (!open->comes || !open->stray) && line->bytes <= SHC_OPEN_BYTES &&
@@ -61,7 +64,7 @@ static inline bool may_be_open(const struct shc_p2p *p2p, int peer, const struct
 
 /* A line comes from another process: nothing it says may lead outside. */
 static inline bool is_sound(const struct shc_p2p *p2p, int peer, uint32_t shuttle,
-                            const struct shc_line_shm *line)
+                            const struct shc_line_head *line)
 {
     const size_t room = line->window == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES
                                                       : shc_window_bytes(&p2p->pairs, line->window);
@@ -74,7 +77,7 @@ static inline bool is_sound(const struct shc_p2p *p2p, int peer, uint32_t shuttl
 }
 
 /* A receive has taken the piece. */
-static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_head *line)
 {
     if (line->kind == SHC_LINE_EAGER && shc_line_is_in_bulk(line))
         shc_window_take_whole(&p2p->pairs, peer, line->piece);
@@ -83,7 +86,7 @@ static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_s
 
 /* Copied on as it was copied there, unless it is too long for the caches. */
 static void write_piece(const struct shc_p2p *p2p, struct shc_message *m,
-                        const struct shc_line_shm *line, const char *piece, size_t bytes)
+                        const struct shc_line_head *line, const char *piece, size_t bytes)
 {
     if (m->buf.flat && shc_select_streams_out(&p2p->comm->tuning, m->shape.bytes, false))
         shc_copy_stream(m->buf.flat + m->moved, piece, bytes);
@@ -96,7 +99,7 @@ static void write_piece(const struct shc_p2p *p2p, struct shc_message *m,
 
 /* Of a message whose bytes are there from the first one on: those that this rank has not copied yet. */
 static void write_rest(const struct shc_p2p *p2p, struct shc_message *m,
-                       const struct shc_line_shm *line, const char *whole)
+                       const struct shc_line_head *line, const char *whole)
 {
     if (line->piece > m->moved)
         write_piece(p2p, m, line, whole + m->moved, line->piece - m->moved);
@@ -105,7 +108,7 @@ static void write_rest(const struct shc_p2p *p2p, struct shc_message *m,
 /* So many bytes of that message are in the receive's memory already. Only one by ferry is of the rank that sends
  * so: this rank numbers its messages to itself, too. */
 static size_t copied_ahead(const struct shc_p2p *p2p, const struct shc_message *m,
-                           const struct shc_line_shm *line)
+                           const struct shc_line_head *line)
 {
     const struct shc_ahead *ahead = &p2p->ahead;
     return shc_window_is_ferry(line->window) && ahead->post == m->post &&
@@ -115,7 +118,7 @@ static size_t copied_ahead(const struct shc_p2p *p2p, const struct shc_message *
 }
 
 /* A receive takes an open message: what follows comes to it, or is dropped as it comes. */
-static void take_open(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line, bool fits)
+static void take_open(struct shc_p2p *p2p, int peer, const struct shc_line_head *line, bool fits)
 {
     struct shc_open *open = &p2p->peers[peer].open;
     if (fits)
@@ -127,7 +130,7 @@ static void take_open(struct shc_p2p *p2p, int peer, const struct shc_line_shm *
 
 /* The withdrawn receive gets this header, and the bytes that came with it. */
 static void take_message(struct shc_p2p *p2p, struct shc_request *request, int peer,
-                         const struct shc_line_shm *line, const uint8_t *data)
+                         const struct shc_line_head *line, const uint8_t *data)
 {
     struct shc_message *m = &request->message;
     const struct shc_shape theirs = shape_of(line);
@@ -187,7 +190,7 @@ static inline void note_message(struct shc_p2p *p2p, int peer, uint32_t window)
         shc_ferry_note_message(&p2p->pairs, peer, window);
 }
 
-static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
+static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
                         const uint8_t *data)
 {
     struct shc_request *request = match(p2p, peer, line->tag);
@@ -200,7 +203,7 @@ static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_shm
 
 /* A message by ferry is on its way, and so many of its bytes are there: the receive that would take it now has them
  * already when its EAGER line comes. That line alone takes the message, for whichever receive comes first then. */
-static void take_ahead(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+static void take_ahead(struct shc_p2p *p2p, int peer, const struct shc_line_head *line)
 {
     struct shc_request *request = match(p2p, peer, line->tag);
     const struct shc_shape theirs = shape_of(line);
@@ -223,7 +226,7 @@ static struct shc_request *find_number(const struct shc_queue *queue, uint32_t n
 }
 
 /* The receiver's word on a message that was announced; or on an open one, of which all may have gone. */
-static bool take_word(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line)
+static bool take_word(struct shc_p2p *p2p, int peer, const struct shc_line_head *line)
 {
     const struct shc_p2p_peer *to = &p2p->peers[peer];
     const bool refused = line->kind == SHC_LINE_REFUSE;
@@ -244,7 +247,7 @@ static bool take_word(struct shc_p2p *p2p, int peer, const struct shc_line_shm *
     return true;
 }
 
-static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
+static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
                        const uint8_t *data)
 {
     struct shc_request *request =
@@ -268,8 +271,7 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm 
 static bool take_line(struct shc_p2p *p2p, int peer, struct shc_pair_found found, bool *kept)
 {
     const uint8_t *data = found.line->data;
-    struct shc_line_shm line;
-    look_at_header(&line, found.line);
+    const struct shc_line_head line = look_at_head(found.line);
     *kept = true;
     if (!is_sound(p2p, peer, found.shuttle, &line))
         return false;
@@ -309,7 +311,7 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
             snprintf(reason, sizeof reason,
                      "rank %d found a line of rank %d that no message explains (kind %u): the "
                      "shared memory is damaged",
-                     p2p->comm->seat.rank, peer, found.line->kind);
+                     p2p->comm->seat.rank, peer, SHC_READ_ONCE(found.line->head.kind));
             shc_p2p_break(p2p, SHC_ERR_ABORTED, reason);
             return;
         }
@@ -328,8 +330,7 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request)
     if (stray && stray->piece && stray->line.kind == SHC_LINE_EAGER)
         shc_window_take_whole(&p2p->pairs, from, stray->line.piece);
     if (stray)
-        take_message(p2p, request, from, &stray->line,
-                     stray->piece ? stray->piece : stray->line.data);
+        take_message(p2p, request, from, &stray->line, stray->piece ? stray->piece : stray->data);
     else
         shc_queue_append(m->peer == SHC_ANY_SOURCE ? &p2p->posted_any : &p2p->peers[m->peer].posted,
                          request);
@@ -353,7 +354,7 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request)
 #define DISTANT_NS    150
 
 /* A whole message that the receive fits. */
-static inline bool is_whole(const struct shc_line_shm *line, const struct shc_message *m)
+static inline bool is_whole(const struct shc_line_head *line, const struct shc_message *m)
 {
     return line->kind == SHC_LINE_EAGER && line->tag == m->tag &&
            line->dtype == (uint8_t)m->shape.dtype && line->elem_bytes == m->shape.elem_bytes &&
@@ -375,8 +376,14 @@ static inline bool is_plain(const struct shc_p2p *p2p, struct shc_pair_found fou
 {
     const size_t room =
         found.shuttle == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : p2p->comm->seat.mail.shuttle_bytes;
-    return is_whole(found.line, m) && found.line->window == found.shuttle &&
-           found.line->piece == m->shape.bytes && m->shape.bytes <= room;
+    const struct shc_line_head *line = &found.line->head;
+    return SHC_READ_ONCE(line->kind) == SHC_LINE_EAGER && SHC_READ_ONCE(line->tag) == m->tag &&
+           SHC_READ_ONCE(line->dtype) == (uint8_t)m->shape.dtype &&
+           SHC_READ_ONCE(line->elem_bytes) == m->shape.elem_bytes &&
+           SHC_READ_ONCE(line->dtype_tag) == m->shape.dtype_tag &&
+           SHC_READ_ONCE(line->bytes) == m->shape.bytes &&
+           SHC_READ_ONCE(line->window) == found.shuttle &&
+           SHC_READ_ONCE(line->piece) == m->shape.bytes && m->shape.bytes <= room;
 }
 
 /* Where they are: a processor need not wait for the line to know. */
@@ -398,7 +405,7 @@ static inline uint32_t spins_of(const struct shc_p2p *p2p, uint32_t most)
 /* Copies what is there of a message by ferry, piece by piece, as long as the next line comes soon: its sender is
  * storing what that line speaks of. The one behind these, or none. */
 static struct shc_pair_found receive_ahead(struct shc_p2p *p2p, struct shc_message *m,
-                                           struct shc_pair_found found, struct shc_line_shm *line)
+                                           struct shc_pair_found found, struct shc_line_head *line)
 {
     const uint32_t message = line->message;
     while (line->kind == SHC_LINE_AHEAD && line->message == message && line->tag == m->tag &&
@@ -417,7 +424,7 @@ static struct shc_pair_found receive_ahead(struct shc_p2p *p2p, struct shc_messa
         }
         if (!found.line)
             return found;
-        look_at_header(line, found.line);
+        *line = look_at_head(found.line);
     }
     if (line->message != message)
         m->moved = 0;
@@ -429,8 +436,7 @@ static struct shc_pair_found receive_ahead(struct shc_p2p *p2p, struct shc_messa
 static SHC_NOINLINE bool receive_window(struct shc_p2p *p2p, struct shc_message *m,
                                         struct shc_pair_found *found)
 {
-    struct shc_line_shm line;
-    look_at_header(&line, found->line);
+    struct shc_line_head line = look_at_head(found->line);
     if (line.kind == SHC_LINE_AHEAD)
         *found = receive_ahead(p2p, m, *found, &line);
     if (!found->line || !is_whole(&line, m) || !is_sound(p2p, m->peer, found->shuttle, &line))

@@ -12,7 +12,7 @@
 #include "shm/kernel/copy.h"
 #include "shm/proto/member.h"
 
-static void put_shape(struct shc_line_shm *line, const struct shc_shape *shape)
+static void put_shape(struct shc_line_head *line, const struct shc_shape *shape)
 {
     line->dtype = (uint8_t)shape->dtype;
     line->elem_bytes = (uint8_t)shape->elem_bytes;
@@ -24,10 +24,10 @@ static void put_shape(struct shc_line_shm *line, const struct shc_shape *shape)
 static inline void fill_line(struct shc_line_shm *line, enum shc_line_kind kind,
                              const struct shc_message *m)
 {
-    line->kind = (uint8_t)kind;
-    line->tag = m->tag;
-    line->message = m->number;
-    put_shape(line, &m->shape);
+    line->head.kind = (uint8_t)kind;
+    line->head.tag = m->tag;
+    line->head.message = m->number;
+    put_shape(&line->head, &m->shape);
 }
 
 static bool is_ferry(int window)
@@ -38,9 +38,9 @@ static bool is_ferry(int window)
 /* So many bytes come with the line: in that window, or behind the header if it is -1. */
 static inline void name_piece(struct shc_line_shm *line, int window, size_t bytes, enum shc_way way)
 {
-    line->window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
-    line->piece = (uint32_t)bytes;
-    line->way = (uint32_t)way;
+    line->head.window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
+    line->head.piece = (uint32_t)bytes;
+    line->head.way = (uint32_t)way;
 }
 
 /* Copies the message's next bytes, which fit there, into the line or into the window. Into a ferry by
@@ -368,7 +368,7 @@ static struct shc_request *first_to_trade(const struct shc_p2p *p2p, int peer)
     return NULL;
 }
 
-bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_shm *came,
+bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *came,
                    struct shc_message *in)
 {
     struct shc_request *request =
@@ -385,7 +385,7 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_shm *cam
     const size_t taken = came->piece, given = next_piece(m, SHC_HEAD_BYTES);
     const size_t both = shc_min_size(taken, given);
     fill_line(line, SHC_LINE_CHUNK, m);
-    line->bytes = m->moved;
+    line->head.bytes = m->moved;
     name_piece(line, shc_ferry_turn(&p2p->pairs, peer, came->window), given, SHC_WAY_LINES);
     if (shc_select_streams_out(&p2p->comm->tuning, in->shape.bytes, true))
         shc_copy_exchange_past(out, ferry, next, both);
@@ -439,7 +439,7 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
         if (window < 0 && shc_window_awaited(&p2p->pairs, m->peer))
             return true;
         fill_line(line, SHC_LINE_CHUNK, m);
-        line->bytes = m->moved;
+        line->head.bytes = m->moved;
         put_piece(p2p, line, m, window, next_piece(m, chunk_room(m, window)));
         shc_pair_post(&p2p->pairs, m->peer, line, window);
         m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer);

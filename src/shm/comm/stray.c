@@ -14,7 +14,7 @@
  * False: no memory. What a shuttle's line holds is aside already. */
 static bool put_aside(struct shc_p2p *p2p, int peer, struct shc_stray *stray)
 {
-    struct shc_line_shm *line = &stray->line;
+    struct shc_line_head *line = &stray->line;
     const bool open = line->kind == SHC_LINE_OPEN;
     stray->piece = NULL;
     if (shc_window_spares(line->window, line->piece)) {
@@ -27,7 +27,7 @@ static bool put_aside(struct shc_p2p *p2p, int peer, struct shc_stray *stray)
     stray->piece = malloc(room > 0 ? room : 1);
     if (!stray->piece)
         return false;
-    shc_copy(stray->piece, shc_p2p_piece(p2p, peer, line, line->data), line->piece);
+    shc_copy(stray->piece, shc_p2p_piece(p2p, peer, line, stray->data), line->piece);
     shc_window_return(&p2p->pairs, peer, line->window, line->piece);
     line->window = SHC_NO_WINDOW;
     if (open) {
@@ -37,7 +37,7 @@ static bool put_aside(struct shc_p2p *p2p, int peer, struct shc_stray *stray)
     return true;
 }
 
-bool shc_stray_keep(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
+bool shc_stray_keep(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
                     const uint8_t *data)
 {
     struct shc_p2p_peer *from = &p2p->peers[peer];
@@ -45,8 +45,8 @@ bool shc_stray_keep(struct shc_p2p *p2p, int peer, const struct shc_line_shm *li
     if (!stray)
         return false;
     stray->next = NULL;
-    memcpy(&stray->line, line, offsetof(struct shc_line_shm, data));
-    memcpy(stray->line.data, data, sizeof stray->line.data);
+    stray->line = *line;
+    memcpy(stray->data, data, sizeof stray->data);
     if (!put_aside(p2p, peer, stray)) {
         shc_stray_free(stray);
         return false;
@@ -98,7 +98,8 @@ struct shc_stray *shc_stray_take(struct shc_p2p *p2p, const struct shc_message *
 
 /* ---- behind the header of an open message ---- */
 
-void shc_open_begin(struct shc_open *open, const struct shc_line_shm *line, struct shc_stray *stray)
+void shc_open_begin(struct shc_open *open, const struct shc_line_head *line,
+                    struct shc_stray *stray)
 {
     *open = (struct shc_open){
         .comes = true,
@@ -110,7 +111,7 @@ void shc_open_begin(struct shc_open *open, const struct shc_line_shm *line, stru
     };
 }
 
-bool shc_open_take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_shm *line,
+bool shc_open_take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
                          const uint8_t *data)
 {
     struct shc_open *open = &p2p->peers[peer].open;

@@ -126,7 +126,8 @@ static enum shc_status take_part(struct shc_arena *arena, struct shc_wait *wait,
         SHC_TRY(read_verdict(wait, 0, attempt, &offered));
         if (!offered)
             return shc_fail(SHC_ERR_NOSPACE, "rank 0 could not make the arena");
-        const struct shc_segment_name name = shc_seat_offer(seat, 0)->name; /* checked: a copy */
+        struct shc_segment_name name;
+        shc_copy_once(&name, &shc_seat_offer(seat, 0)->name, sizeof name);
         if (name.bytes != total_bytes(&arena->geometry, seat->world_size))
             return shc_fail(SHC_ERR_VERSION, "rank 0 offers an arena of another size");
         SHC_TRY(shc_segment_attach(&arena->segment, &name, 0, seat->segment.cache));

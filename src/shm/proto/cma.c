@@ -14,7 +14,7 @@
 #define GRACE_LOOKS 10
 #define GRACE_NS    (5 * SHC_NS_PER_MS)
 
-void shc_cma_tell(struct shc_seat *seat, struct shc_identity_shm *identity)
+void shc_cma_tell(struct shc_seat *seat, struct shc_identity *identity)
 {
     const bool known = shc_os_random(&seat->key, sizeof seat->key) == 0;
     identity->key = seat->key;
@@ -31,12 +31,12 @@ static int32_t thread_of(const struct shc_seat *seat, int rank)
 
 bool shc_cma_reaches(const struct shc_seat *seat, int rank)
 {
-    const struct shc_identity_shm *identity = shc_seat_identity(seat, rank);
+    const struct shc_identity identity = shc_seat_identity(seat, rank);
     uint64_t found = 0;
-    return identity->key_address != 0 &&
-           shc_os_process_read(thread_of(seat, rank), identity->key_address, &found,
-                               sizeof found) == 0 &&
-           found == identity->key;
+    return identity.key_address != 0 &&
+           shc_os_process_read(thread_of(seat, rank), identity.key_address, &found, sizeof found) ==
+               0 &&
+           found == identity.key;
 }
 
 bool shc_cma_is_readable(const void *memory, size_t bytes)
@@ -116,7 +116,8 @@ static enum shc_status fail_copy(struct shc_wait *wait, int giver, int error)
 enum shc_status shc_cma_copy(struct shc_wait *wait, int giver, void *to, size_t bytes)
 {
     const struct shc_seat *seat = wait->seat;
-    const uint64_t from = shc_seat_cma(seat, giver, wait->epoch)->address[seat->rank];
+    const uint64_t from =
+        SHC_READ_ONCE(shc_seat_cma(seat, giver, wait->epoch)->address[seat->rank]);
     struct giver whole = {.wait = wait, .rank = giver};
     for (size_t done = 0; done < bytes; done += PIECE_BYTES) {
         if (has_failed(wait))

@@ -14,7 +14,7 @@
 #include "shm/proto/wait.h"
 
 /* Fills in what others need to find out whether they can read this process's memory. */
-void shc_cma_tell(struct shc_seat *seat, struct shc_identity_shm *identity);
+void shc_cma_tell(struct shc_seat *seat, struct shc_identity *identity);
 
 /* Can this rank read that rank's memory now? In another pid namespace its thread's number is a
  * stranger's, so what is there must be what the rank says. pre: the group is made. */

@@ -105,7 +105,7 @@ struct shc_member_shm {
     shc_a32 state;
 };
 
-struct shc_identity_shm {
+struct shc_identity {
     struct shc_os_process process;
     struct shc_os_cpus cpus;  /* the CPUs it may run on */
     int32_t cpu_quota;        /* CPUs' worth of time its cgroup grants; 0: no limit */
@@ -113,6 +113,10 @@ struct shc_identity_shm {
     struct shc_os_cpus cores; /* of those CPUs, if so; else none */
     uint64_t key;             /* a number of this rank alone, */
     uint64_t key_address;     /* and where its process has it: who finds it there can read that */
+};
+
+struct shc_identity_shm {
+    struct shc_identity said; /* shc_seat_identity() copies it */
 };
 
 /* P = epoch << SHC_STEP_BITS | step, modulo 2^64, compared by signed difference. P >= s means: all
@@ -222,8 +226,7 @@ enum shc_line_kind {
     SHC_LINE_AHEAD, /* a header, in front of the EAGER one: so many of its bytes are in that ferry by now */
 };
 
-struct shc_line_shm {
-    shc_a64 number;
+struct shc_line_head {
     uint8_t kind; /* enum shc_line_kind */
     uint8_t dtype;
     uint8_t elem_bytes;
@@ -236,6 +239,11 @@ struct shc_line_shm {
     uint32_t message; /* the sender's number of the message, per pair */
     uint32_t way;     /* enum shc_way: how the piece was copied there, and is best copied on */
     uint64_t bytes;   /* of the whole message; CHUNK: where the piece begins in it */
+};
+
+struct shc_line_shm {
+    shc_a64 number;
+    struct shc_line_head head; /* its receiver copies it, and then looks at the copy */
     uint8_t data[SHC_LINE_DATA_BYTES];
 };
 

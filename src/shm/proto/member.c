@@ -14,14 +14,16 @@ enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank)
     struct shc_member_shm *member = shc_seat_member(seat, rank);
     /* acquire member/state <- acq_rel in shc_member_leave(): all the member published before. */
     uint32_t state = shc_a32_load_acquire(&member->state);
-    if (state != SHC_MEMBER_ALIVE)
+    if (state == SHC_MEMBER_EMPTY || state == SHC_MEMBER_LEFT || state == SHC_MEMBER_DEAD)
         return (enum shc_member_state)state;
     /* acquire life/own <- release in shc_os_robust_link(): the kernel may have marked it. */
     if ((shc_a32_load_acquire(&member->life) & SHC_OS_OWNER_DIED) == 0)
         return SHC_MEMBER_ALIVE;
     shc_member_declare_dead(seat, rank);
-    /* acquire member/state <- acq_rel in shc_member_leave(): LEFT may have come first. */
-    return (enum shc_member_state)shc_a32_load_acquire(&member->state);
+    /* acquire member/state <- acq_rel in shc_member_leave(): LEFT may have come first. What is no
+     * state is as good as ALIVE: the life word counts. */
+    state = shc_a32_load_acquire(&member->state);
+    return state == SHC_MEMBER_LEFT ? SHC_MEMBER_LEFT : SHC_MEMBER_DEAD;
 }
 
 void shc_member_leave(const struct shc_seat *seat)
@@ -39,12 +41,12 @@ void shc_member_declare_dead(const struct shc_seat *seat, int rank)
 
 bool shc_member_process_gone(const struct shc_seat *seat, int rank)
 {
-    const struct shc_os_process *process = &shc_seat_identity(seat, rank)->process;
-    enum shc_os_life life = shc_os_process_life(&seat->self, process);
+    const struct shc_os_process process = shc_seat_process(seat, rank);
+    enum shc_os_life life = shc_os_process_life(&seat->self, &process);
     if (life != SHC_OS_ALIVE)
         return life == SHC_OS_DEAD;
     bool dumping_core;
-    shc_os_process_state(process, &dumping_core);
+    shc_os_process_state(&process, &dumping_core);
     return dumping_core;
 }
 
@@ -67,7 +69,7 @@ int shc_member_find_dead(const struct shc_seat *seat, int other)
 
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
 {
-    const struct shc_os_process *process = &shc_seat_identity(seat, rank)->process;
+    const struct shc_os_process process = shc_seat_process(seat, rank);
     const char *word = "state not visible";
     bool dumping_core = false;
     enum shc_member_state member = shc_member_look(seat, rank);
@@ -75,13 +77,13 @@ void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t c
         word = "has left the group";
     else if (member == SHC_MEMBER_DEAD)
         word = "dead";
-    else if (shc_os_process_life(&seat->self, process) != SHC_OS_UNKNOWN)
-        word = shc_os_state_word(shc_os_process_state(process, &dumping_core));
+    else if (shc_os_process_life(&seat->self, &process) != SHC_OS_UNKNOWN)
+        word = shc_os_state_word(shc_os_process_state(&process, &dumping_core));
     char call[128], other[256] = "";
     shc_call_latest_text(seat, rank, call, sizeof call);
     if (seat->elsewhere && rank != seat->rank)
         seat->elsewhere(seat, rank, other, sizeof other);
-    snprintf(text, capacity, "rank %d (pid %d, %s%s, last call: %s%s)", rank, (int)process->pid,
+    snprintf(text, capacity, "rank %d (pid %d, %s%s, last call: %s%s)", rank, (int)process.pid,
              word, dumping_core ? ", writing a core dump" : "", call, other);
 }
 
@@ -152,7 +154,7 @@ static bool covers(const struct shc_seat *seat, int rank, uint64_t epoch)
     const struct shc_reason_shm *reason = shc_seat_reason(seat, rank);
     /* acquire reason/told <- release in fail_group(): the rest of it. */
     return shc_a32_load_acquire(&reason->status) != 0 &&
-           (reason->whole != 0 || shc_reached(epoch, reason->epoch));
+           (SHC_READ_ONCE(reason->whole) != 0 || shc_reached(epoch, SHC_READ_ONCE(reason->epoch)));
 }
 
 /* The rank that set the abort word; -1: nobody; world_size: the word makes no sense. */
@@ -188,11 +190,12 @@ static enum shc_status reason_text(const struct shc_seat *seat, int finder, char
         snprintf(text, capacity, "the group is broken");
         return SHC_ERR_ABORTED;
     }
-    const struct shc_reason_shm *reason = shc_seat_reason(seat, finder);
+    const struct shc_reason_shm *shm = shc_seat_reason(seat, finder);
+    char reason[sizeof shm->text];
     /* acquire reason/told <- release in fail_group(): the text. */
-    const uint32_t status = shc_a32_load_acquire(&reason->status);
-    snprintf(text, capacity, "%.*s (found by rank %d)",
-             (int)strnlen(reason->text, sizeof reason->text), reason->text, finder);
+    const uint32_t status = shc_a32_load_acquire(&shm->status);
+    shc_copy_text_once(reason, shm->text, sizeof reason);
+    snprintf(text, capacity, "%s (found by rank %d)", reason, finder);
     return status > SHC_OK && status < SHC_STATUS_COUNT ? (enum shc_status)status : SHC_ERR_ABORTED;
 }
 

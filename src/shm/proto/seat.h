@@ -6,6 +6,7 @@
  * said at the field.
  */
 
+#include "shm/base/once.h"
 #include "shm/proto/layout.h"
 #include "shm/proto/segment.h"
 
@@ -105,9 +106,30 @@ SHC_INLINE struct shc_member_shm *shc_seat_member(const struct shc_seat *seat, i
     return (struct shc_member_shm *)(void *)(seat->segment.base + SHC_MEMBERS_OFFSET) + rank;
 }
 
-SHC_INLINE struct shc_identity_shm *shc_seat_identity(const struct shc_seat *seat, int rank)
+SHC_INLINE struct shc_identity_shm *shc_seat_identity_shm(const struct shc_seat *seat, int rank)
 {
     return (struct shc_identity_shm *)(void *)(shc_seat_block(seat, rank) + SHC_IDENTITY_OFFSET);
+}
+
+/* What the rank says of itself, or of its process: copies. */
+SHC_INLINE struct shc_identity shc_seat_identity(const struct shc_seat *seat, int rank)
+{
+    struct shc_identity copy;
+    shc_copy_once(&copy, &shc_seat_identity_shm(seat, rank)->said, sizeof copy);
+    return copy;
+}
+
+SHC_INLINE struct shc_os_process shc_seat_process(const struct shc_seat *seat, int rank)
+{
+    struct shc_os_process copy;
+    shc_copy_once(&copy, &shc_seat_identity_shm(seat, rank)->said.process, sizeof copy);
+    return copy;
+}
+
+/* For messages. */
+SHC_INLINE int shc_seat_pid(const struct shc_seat *seat, int rank)
+{
+    return (int)SHC_READ_ONCE(shc_seat_identity_shm(seat, rank)->said.process.pid);
 }
 
 SHC_INLINE struct shc_progress_shm *shc_seat_progress(const struct shc_seat *seat, int rank)

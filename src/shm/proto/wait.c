@@ -65,7 +65,7 @@ static enum shc_status judge_dead(struct shc_wait *wait, int rank)
     char call[128], reason[320];
     shc_call_latest_text(wait->seat, rank, call, sizeof call);
     snprintf(reason, sizeof reason, "rank %d (pid %d) died; its last call was %s", rank,
-             (int)shc_seat_identity(wait->seat, rank)->process.pid, call);
+             shc_seat_pid(wait->seat, rank), call);
     return shc_wait_give_up(wait, SHC_ERR_PEER_DEAD, reason);
 }
 
@@ -110,7 +110,7 @@ static enum shc_status judge_left(struct shc_wait *wait, int rank)
     snprintf(reason, sizeof reason,
              "rank %d (pid %d) has left the group (closed it, or its process ended); its last "
              "call was %s",
-             rank, (int)shc_seat_identity(seat, rank)->process.pid, call);
+             rank, shc_seat_pid(seat, rank), call);
     return shc_wait_give_up(wait, SHC_ERR_PEER_LEFT, reason);
 }
 
@@ -499,7 +499,7 @@ enum shc_status shc_call_meet(struct shc_wait *wait)
         const int peer = shc_seat_peer(seat, turn);
         const struct shc_call_shm *line = shc_seat_call(seat, peer, epoch);
         SHC_TRY(shc_wait_reached(wait, peer, &line->epoch, epoch));
-        if (SHC_UNLIKELY(line->hash != hash))
+        if (SHC_UNLIKELY(SHC_READ_ONCE(line->hash) != hash))
             return judge_mismatch(wait, peer);
     }
     wait->entered = true;
