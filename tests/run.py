@@ -137,6 +137,9 @@ LONG_LANES = {
         dataclasses.replace(lane, without="") for lane in DEFAULT_LANES if lane.without
     ),
     "fuzz": (Lane("fuzz", files=("tests/fuzz/test_fuzz.py",)),),
+    "fuzz-peer": (
+        Lane("fuzz-peer", ASAN, "^fuzz-peer$", ("peer_lies_test",), options=("-V",), alone=True),
+    ),
     "soak": (Lane("soak", files=("tests/proc/soak",), alone=True),),
     "torch": (Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",), calm=True),),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),

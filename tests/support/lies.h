@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a hostile or damaged peer does to the memory that all share, beside a thread that keeps to the protocol.
+#pragma once
+
+#include "tests/support/ranks.h"
+
+#include <atomic>
+#include <cstdint>
+
+namespace shmcoll::test
+{
+
+enum class Lies { kOfCalls, kOfMessages };
+
+// Changes words of the group's segments, and mostly changes them back, until `over`: tables of sizes, what goes
+// with a call line, lines and words of messages, offers, identities, reasons. Of this rank's own memory, or
+// `everywhere`. Which words and values: by the seed.
+void tell_lies(shc_comm *comm, Lies lies, bool everywhere, uint64_t seed,
+               const std::atomic<bool> &over);
+
+// If the process ends by a signal, or a sanitizer ends it, it says this first.
+void note_seed(uint64_t seed);
+
+} // namespace shmcoll::test
