@@ -14,6 +14,12 @@ COMMANDS = {
     "bench": ("times collectives of backends side by side on this host", "shmcoll.bench.cli"),
 }
 
+# What --help lists as well: commands of these commands.
+INNER = {
+    "bench compare": "says whether it has become slower between two runs of bench",
+    "bench tune": "finds settings that are better on this machine",
+}
+
 EXIT_USAGE = 2
 
 
@@ -35,8 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _help() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {text}" for name, (text, _) in COMMANDS.items()]
+    texts = {**{name: text for name, (text, _) in COMMANDS.items()}, **INNER}
+    width = max(map(len, texts))
+    lines = [f"  {name:{width}}  {texts[name]}" for name in sorted(texts)]
     return "\n".join(
         (
             "usage: shmcoll COMMAND ...       (or: python -m shmcoll COMMAND ...)",
@@ -53,7 +60,9 @@ def _help() -> str:
 
 def _unknown(command: str) -> str:
     what = "option" if command.startswith("-") else "command"
+    inner = {name.partition(" ")[2]: name for name in INNER}
     near = difflib.get_close_matches(command, COMMANDS, n=1)
+    near = near or [inner[word] for word in difflib.get_close_matches(command, inner, n=1)]
     hint = f"did you mean {near[0]!r}?" if near else f"there is: {', '.join(COMMANDS)}"
     return f"no {what} {command!r}; {hint} (shmcoll --help)"
 

@@ -120,7 +120,7 @@ def test_wrong_values_of_mpi_are_found(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("FAKE_SPOIL", "1")
     done = run_bench(tmp_path, *OPENMPI, "-o", "all_reduce", *TINY)
     assert done.returncode == 1
-    assert "# WRONG: openmpi: all_reduce: 2 elements in 1 rows" in done.stdout
+    assert "# WRONG: openmpi: all_reduce: 2 elements in 1 row\n" in done.stdout
 
 
 @pytest.mark.usefixtures("made_up")

@@ -81,7 +81,8 @@ def test_the_tool_alone_says_what_there_is(capsys: pytest.CaptureFixture[str]) -
     for words in ([], ["--help"], ["help"]):
         assert tool.main(words) == 0
         said = capsys.readouterr()
-        assert "usage: shmcoll COMMAND" in said.out and "  bench  times" in said.out
+        assert "usage: shmcoll COMMAND" in said.out and "  bench          times" in said.out
+        assert "  bench compare  says" in said.out and "  bench tune     finds" in said.out
         assert said.err == ""
     assert tool.main(["--version"]) == 0
     assert re.fullmatch(
@@ -94,6 +95,10 @@ def test_the_tool_alone_says_what_there_is(capsys: pytest.CaptureFixture[str]) -
     [
         ("bnech", "shmcoll: no command 'bnech'; did you mean 'bench'? (shmcoll --help)"),
         ("xyz", "shmcoll: no command 'xyz'; there is: bench (shmcoll --help)"),
+        (
+            "compar",
+            "shmcoll: no command 'compar'; did you mean 'bench compare'? (shmcoll --help)",
+        ),
         ("--nproc", "shmcoll: no option '--nproc'; there is: bench (shmcoll --help)"),
     ],
 )
@@ -328,7 +333,7 @@ def test_the_page_says_what_is_wrong_in_red_and_escapes_it() -> None:
     text = page.render(spoiled())
     red = Reader(text).wrong
     assert "77" in red
-    assert "WRONG: shmcoll: all_reduce: 77 elements in 1 rows" in red
+    assert "WRONG: shmcoll: all_reduce: 77 elements in 1 row" in red
     assert "FAILED: <b>& failed: rank 0 ended by SIGKILL" in red
     assert "WRONG VALUES" in text and "<b>" not in text
     assert "RuntimeError: &lt;script&gt;&quot;no&quot;, said gloo&lt;/script&gt;" in text
@@ -394,6 +399,12 @@ def test_axes_speak_as_readers_do() -> None:
         "1.5 ms",
         "2.5 s",
     ]
+    # No exponents, and no 1000 us that are a millisecond.
+    assert [units.ratio_text(r) for r in (0.05, 1, 12.34, 999.6, 1000, 1462, 2.5e6)] == [
+        *("0.05x", "1x", "12.3x", "1000x", "1000x", "1462x", "2500000x"),
+    ]
+    assert [units.time_text(t) for t in (999.4, 999.6, 1e9)] == ["999 us", "1 ms", "1000 s"]
+    assert [units.count(n, "rank") for n in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
     assert units.log_ticks(1, 1000) == [1, 10, 100, 1000]
     assert units.log_ticks(0.9, 12) == [1, 3, 10]
     for low, high in ((8, 8), (8, 64), (8, 1 << 21), (4, 1 << 34), (24, 24), (1, 3)):
@@ -418,7 +429,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
     with pytest.raises(SystemExit) as stop:
         options.parse(args)
     assert stop.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: {said}")
+    assert capsys.readouterr().err == f"python -m shmcoll.bench: error: {said} (--help)\n"
 
 
 def test_a_picture_without_matplotlib_is_told_before_anything_is_measured(
@@ -431,7 +442,7 @@ def test_a_picture_without_matplotlib_is_told_before_anything_is_measured(
     with pytest.raises(SystemExit) as stop:
         options.parse(["--plot", "x.png"])
     assert stop.value.code == 2
-    assert "not installed: pip install shmcoll[bench]\n" in capsys.readouterr().err
+    assert "not installed: pip install shmcoll[bench] (--help)\n" in capsys.readouterr().err
 
 
 def test_a_file_that_fails_late_keeps_no_other_away(

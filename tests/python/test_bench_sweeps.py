@@ -117,7 +117,7 @@ def test_an_interrupted_run_has_the_rounds_there_were(capsys: pytest.CaptureFixt
         cli._measure(report, measurement, screen, points(settings), stdout.Output(sys.stdout))
     report.interrupted = True
     assert [len(row.cells["a"].rounds) for row in report.rows] == [3, 2]
-    assert "# interrupted: 1 of 2 rows are complete, 1 have fewer rounds" in table.summary(report)
+    assert "# interrupted: 1 of 2 rows is complete, 1 has fewer rounds" in table.summary(report)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "# 3 sweeps over 2 rows, which are printed in the last"
     assert [line.split()[1] for line in lines if line.startswith("broadcast")] == ["8", "64"]

@@ -10,7 +10,21 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shmcoll.bench import compare, grids, launcher, machine, options, plan, stdout, table, tune
+from shmcoll.bench import (
+    compare,
+    grids,
+    launcher,
+    machine,
+    noise,
+    options,
+    plan,
+    provenance,
+    stdout,
+    table,
+    topology,
+    tune,
+    units,
+)
 from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import Team
 from shmcoll.bench.machine import Machine
@@ -18,11 +32,12 @@ from shmcoll.bench.measure import Measurement
 from shmcoll.bench.mpi_team import MpiTeam
 from shmcoll.bench.mpirun import MPIS
 from shmcoll.bench.plan import Point, Settings
+from shmcoll.bench.provenance import Provenance
 from shmcoll.bench.results import Report
 
 EXIT_OK = 0
 EXIT_FAILED = 1  # wrong values, a backend that failed on the way, a file not written
-EXIT_UNUSABLE = 2  # bad usage, or no backend that can be used
+EXIT_UNUSABLE = 2  # bad usage, or the first or every backend cannot be used
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED = 141  # as a shell shows a tool that SIGPIPE has ended
 
@@ -51,11 +66,12 @@ def _main(words: list[str], output: stdout.Output) -> int:
         launcher.take_cpus()
     settings, outputs = options.parse(words, launched.size if launched else None)
     points = plan.points(settings)
-    report = Report(settings, machine.gather(), points=len(points))
+    found = provenance.gather(settings, words)
+    report = Report(settings, machine.gather(), points=len(points), provenance=found)
     buffers = Buffers(settings, report.machine)
     shown = table.Table(settings.labels, settings.shown_columns)
     screen = table.make_screen(shown, outputs.quiet, rows=not settings.matrix)
-    for line in _header(report.machine, settings):
+    for line in _header(report.machine, settings, found):
         screen.note(line)
     for line in buffers.notes(points):
         screen.note(line)
@@ -88,7 +104,12 @@ def _run(
             ]
             roof = plan.ROOF in settings.columns
             bounds = Team(plan.BOUNDS, plan.BOUNDS, settings, Path(scratch)) if roof else None
-            measurement = Measurement(teams, settings, buffers, bounds)
+            all_teams = teams + ([bounds] if bounds else [])
+            watch = noise.Watch(
+                lambda: noise.process_s(os.getpid()) + sum(team.cpu_s() for team in all_teams),
+                _watched_cpus(settings),
+            )
+            measurement = Measurement(teams, settings, buffers, bounds, watch)
             try:
                 measurement.start()
                 _tell(measurement.failures, report.unusable, {}, "cannot be used")
@@ -105,6 +126,12 @@ def _run(
         signal.signal(signal.SIGINT, on_int)
         signal.signal(signal.SIGTERM, on_term)
     return EXIT_CLOSED if report.interrupted else EXIT_OK
+
+
+def _watched_cpus(settings: Settings) -> set[int]:
+    """Those that a rank may run on."""
+    places = topology.placement(settings.bind, settings.nproc, os.sched_getaffinity(0))
+    return {cpu for cpus in places for cpu in cpus}
 
 
 def _measure(
@@ -142,37 +169,49 @@ def _tell(found: dict[str, str], told: dict[str, str], before: dict[str, str], w
 
 
 def _exit_code(report: Report) -> int:
-    if not report.rows:
+    if not report.rows or report.first_is_unusable:
         return EXIT_UNUSABLE
     return EXIT_FAILED if report.failed else EXIT_OK
 
 
-def _header(facts: Machine, settings: Settings) -> list[str]:
+def _header(facts: Machine, settings: Settings, found: Provenance) -> list[str]:
     versions = ", ".join(f"{name} {version or '-'}" for name, version in facts.versions.items())
     usable = f"{facts.cpus_usable} usable of {facts.cpus_online}"
     quota = "" if facts.cpu_quota is None else f", cgroup quota {facts.cpu_quota:g}"
-    ranks = f"{settings.nproc} ranks"
+    ranks = units.count(settings.nproc, "rank")
     if settings.groups > 1:
         ranks += f" in {settings.groups} groups"
+    built = f", commit {found.commit}" if found.commit else ""
+    governor = f", governor {found.governor}" if found.governor else ""
     lines = [
         f"# shmcoll.bench: {', '.join(settings.labels)}; {ranks} on this host",
-        f"# {versions}, python {facts.python}, linux {facts.kernel}",
-        f"# {facts.cpu}; CPUs: {usable} (affinity {facts.cpus_affinity}{quota})",
+        f"# {versions}{built}, python {facts.python}, linux {facts.kernel}",
+        f"# {facts.cpu}; CPUs: {usable} (affinity {facts.cpus_affinity}{quota}){governor}",
+        f"# {found.topology.text()}",
+        f"# bind {found.bind}: {_binding(found)}",
+        f"# load average {', '.join(f'{one:.2f}' for one in found.load) or 'not known'}",
         f"# /dev/shm: {_shm(facts)}",
     ]
-    if settings.ways:
-        lines.append(f"# {', '.join(settings.ways)}")
+    if ways := [way for way in settings.ways if not way.startswith("bind ")]:
+        lines.append(f"# {', '.join(ways)}")
     if settings.matrix:
         lines.append(
-            f"# {len(plan.pairs(settings))} pairs, {1e3 * settings.point_time_s:.3g} ms for each "
+            f"# {units.count(len(plan.pairs(settings)), 'pair')}, "
+            f"{units.figure(1e3 * settings.point_time_s, 3)} ms for each "
             "and size, all backends and rounds together; the other ranks sleep"
         )
     if (2 if settings.matrix else settings.nproc) > facts.cpus_usable:
         lines.append(
-            f"# WARNING: {settings.nproc} ranks share {facts.cpus_usable} usable CPUs: ranks take "
-            "turns, and the times show the scheduler more than the backend"
+            f"# WARNING: {units.count(settings.nproc, 'rank')} share "
+            f"{units.count(facts.cpus_usable, 'usable CPU')}: ranks take turns, and the times show "
+            "the scheduler more than the backend"
         )
     return lines
+
+
+def _binding(found: Provenance) -> str:
+    said = topology.BINDING_WORDS[found.bind]
+    return f"{said} (CPUs of ranks: {provenance.placement_text(found.placement)})"
 
 
 def _shm(facts: Machine) -> str:

@@ -12,6 +12,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
+from shmcoll.bench import noise
 from shmcoll.bench.results import Report, Row, row_json
 
 SCHEMA = "shmcoll.bench.csv/2"
@@ -45,6 +46,9 @@ COLUMNS = (
     "from_rank",
     "to_rank",
     "roof",
+    "noisy",
+    "vs_noisy",
+    "others_cpus",
 )
 
 
@@ -62,6 +66,7 @@ def _line(report: Report, row: Row, label: str) -> dict[str, Any]:
     result = row_json(row)
     cell = result["backends"][label]
     times = cell.get("time_us", {})
+    activity = noise.together(row.activity)
     begins, answers = row.point.pair or (None, None)
     out = {name: result[name] for name in COLUMNS if name in result}
     out |= {name: getattr(report.settings, name) for name in _SETTINGS}
@@ -72,6 +77,9 @@ def _line(report: Report, row: Row, label: str) -> dict[str, Any]:
         "backend": label,
         "rounds": len(cell["rounds"]),
         "vs_first": row.ratio(label),
+        "noisy": int(row.cells[label].noisy),
+        "vs_noisy": int(row.noisy_ratio(label)),
+        "others_cpus": activity and activity.others,
         "from_rank": begins,
         "to_rank": answers,
         **{f"{name}_us": times.get(name) for name in _TIMES},

@@ -9,6 +9,7 @@ from statistics import quantiles
 
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.results import Report, Row
+from shmcoll.bench.units import count
 
 
 PLACE_NAMES = {"in": "in place", "out": "out of place", "-": "-"}
@@ -23,6 +24,7 @@ class Spot:
     low: float
     high: float
     wrong: bool
+    noisy: bool  # the rounds disagree
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ def title(report: Report) -> tuple[str, str]:
     versions = ", ".join(f"{name} {version or '-'}" for name, version in facts.versions.items())
     groups = f" in {settings.groups} groups" if settings.groups > 1 else ""
     ways = "".join(f", {way}" for way in settings.ways)
-    what = f"{' and '.join(settings.labels)}, {settings.nproc} ranks{groups} on one host{ways}"
-    return what, f"{facts.cpu}, {facts.cpus_usable} CPUs; linux {facts.kernel}; {versions}"
+    what = f"{' and '.join(settings.labels)}, {count(settings.nproc, 'rank')}{groups} on one host{ways}"
+    return what, f"{facts.cpu}, {count(facts.cpus_usable, 'CPU')}; linux {facts.kernel}; {versions}"
 
 
 def _spots(rows: Sequence[Row], label: str, of_ratio: bool) -> list[Spot]:
@@ -105,7 +107,8 @@ def _spots(rows: Sequence[Row], label: str, of_ratio: bool) -> list[Spot]:
         if value is not None:
             rounds = row.round_ratios(label) if of_ratio else cell.round_medians_us()
             low, high = _middle_half(rounds)
-            out.append(Spot(row.point.size_bytes, value, low, high, bool(cell.wrong)))
+            noisy = row.noisy_ratio(label) if of_ratio else cell.noisy
+            out.append(Spot(row.point.size_bytes, value, low, high, bool(cell.wrong), noisy))
     return out
 
 

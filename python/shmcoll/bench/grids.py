@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import log
 
-from shmcoll.bench import units
+from shmcoll.bench import noise, units
 from shmcoll.bench.results import Report
 from shmcoll.bench.table import Cells
 
@@ -38,6 +38,7 @@ class Grid:
     ranks: int
     values: dict[tuple[int, int], float] = field(default_factory=dict)
     wrong: set[tuple[int, int]] = field(default_factory=set)  # pairs with wrong values
+    noisy: set[tuple[int, int]] = field(default_factory=set)  # pairs whose rounds disagree
 
     @property
     def title(self) -> str:
@@ -57,12 +58,13 @@ class Grid:
         return log(self.values[pair] / best) / log(worst / best)
 
     def text(self, pair: tuple[int, int]) -> str:
-        """Three digits; "-" if there is nothing, "!" if values were wrong."""
+        """Three digits; "-" if there is nothing, "!" if values were wrong, "~" if rounds disagree."""
         value = self.values.get(pair)
         if value is None:
             return "-"
         decimals = max(0, 2 - max(0, len(f"{value:.0f}") - 1))
-        return f"{value:.{decimals}f}" + ("!" if pair in self.wrong else "")
+        mark = noise.MARK if pair in self.noisy else ""
+        return f"{mark}{value:.{decimals}f}" + ("!" if pair in self.wrong else "")
 
 
 def grids(report: Report) -> list[Grid]:
@@ -80,6 +82,7 @@ def grids(report: Report) -> list[Grid]:
                 if grid.size_bytes == row.point.size_bytes and value is not None:
                     grid.values[pair] = value
                     grid.wrong.update([pair] if cell.wrong else [])
+                    grid.noisy.update([pair] if cell.noisy else [])
         out += [time, bandwidth]
     return out
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import shmcoll.bench
 from shmcoll.bench import rank as rank_program
-from shmcoll.bench import startline
+from shmcoll.bench import noise, startline, topology
 from shmcoll.bench.child import Child
 from shmcoll.bench.plan import Point, Settings
 
@@ -58,6 +58,8 @@ class Team:
         self._processes: list[Process] = []
         self._channels: list[socket.socket] = []
         self._playing: Sequence[int] = ()  # the ranks of the prepared point; the others sleep
+        self._pids: list[int] = []  # of the ranks
+        self._cpus = topology.placement(settings.bind, settings.nproc, os.sched_getaffinity(0))
 
     def start(self) -> None:
         """Starts the processes and asks them to join; ``join`` waits for it."""
@@ -72,7 +74,11 @@ class Team:
 
     def join(self) -> None:
         """Raises Refused or TeamError if the backend cannot be used."""
-        self._replies(START_TIMEOUT_S, self._all)
+        self._pids = [reply["pid"] for reply in self._replies(START_TIMEOUT_S, self._all)]
+
+    def cpu_s(self) -> float:
+        """The CPU time of all ranks so far, in seconds."""
+        return sum(map(noise.process_s, self._pids))
 
     def tune(self, text: str) -> dict[str, float]:
         """Makes the group that the next points are measured in, with these settings of shmcoll.
@@ -113,6 +119,7 @@ class Team:
                 process.wait()
         self._channels.clear()
         self._processes.clear()
+        self._pids.clear()
 
     def _kill(self, process: Process) -> None:
         process.kill()
@@ -130,6 +137,7 @@ class Team:
             "groups": self._settings.groups,
             "skew_ns": int(self._settings.skew_us * 1e3),
             "line_fd": line_fd,
+            "cpus": None if self._settings.bind == topology.NONE else self._cpus[rank],
         }
 
     def _start_rank(self, rank: int, line_fd: int) -> None:

@@ -12,12 +12,13 @@ what the table shows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from statistics import median
 
 from shmcoll.bench import latency
 from shmcoll.bench.buffers import Buffers
 from shmcoll.bench.launch import CannotDo, Refused, Team, TeamError
+from shmcoll.bench.noise import Watch
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.results import Cell, Row
@@ -30,12 +31,18 @@ class Measurement:
     """The teams of a run. A team that fails is stopped and leaves a reason in ``failures``."""
 
     def __init__(
-        self, teams: list[Team], settings: Settings, buffers: Buffers, bounds: Team | None = None
+        self,
+        teams: list[Team],
+        settings: Settings,
+        buffers: Buffers,
+        bounds: Team | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._teams = teams
         self._settings = settings
         self._buffers = buffers
         self._bounds = bounds
+        self._watch = watch
         self.failures: dict[str, str] = {}
         self._rows: list[Row] = []
         self._budget_ns = _FOREVER_NS
@@ -88,9 +95,10 @@ class Measurement:
                 if first:
                     cell.wrong += team.check(2 * index + 1)
         self._visit_bounds(row)
-        for team, cell in self._able(cells):
-            with self._guard(team, cell):
-                self._round(team, point, cell)
+        with self._watch.over(row.activity.append) if self._watch else nullcontext():
+            for team, cell in self._able(cells):
+                with self._guard(team, cell):
+                    self._round(team, point, cell)
         if not last:
             return
         # Once more, now that memory has been used again. Of two ranks, each is the root of one of

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import TypeVar
-
-from shmcoll.bench import compare, machine, outputs, plan
+from shmcoll.bench import compare, machine, noise, outputs, plan, topology
+from shmcoll.bench.arguments import Parser, checked, name_of
 from shmcoll.bench.ops import DEFAULT_OPS, OPS
 from shmcoll.bench.outputs import Outputs
 from shmcoll.bench.plan import Settings
 from shmcoll.bench.presets import PRESETS
 
-_T = TypeVar("_T")
-
 _EPILOG = """\
+commands:
+  compare OLD.json NEW.json   has the first backend become slower between two runs? (compare --help)
+  tune                        settings of shmcoll that are better on this machine   (tune --help)
+
 what the numbers mean:
   time     median over the rounds of their medians; a round is a tight loop, and an iteration of
            it lasts until the last rank has its result. A root moves from rank to rank, so that
@@ -32,6 +33,11 @@ what the numbers mean:
   roof     of all_reduce: the part of the time that memory needs, (x *= c of that size in place +
            size * 2(n-1)/n / the speed at which all ranks read what another has just written).
            Both are measured in the same rounds, by ranks of their own that are bound to CPUs.
+  ~        the rounds disagree: their upper quartile is more than {disagree:g}x the lower one
+  busy machine   other processes, or the host of this virtual machine, used more than {busy:.0%} of the
+           CPUs while rounds were timed
+  (45.0x)  a ratio whose rounds disagree, or from a busy machine. No geometric mean counts it. Where
+           less than half of an operation's rows are left, the mean is withheld.
   #wrong   elements (or early leavers of a barrier) that were not what they must be, over all
            ranks and backends, in a check before and a check after the timing.
 
@@ -54,13 +60,19 @@ what the numbers mean:
            as cold. At most half of the available memory is used; a note says if that is too
            little.
 
+  --bind HOW       none: a rank runs where the kernel puts it, on the CPUs that this process has.
+           core: on the CPUs of a core of its own; cores of one NUMA node, then of the next one.
+           spread: the same, but NUMA nodes in turn. node: on all CPUs of a NUMA node, nodes in
+           turn. More ranks than cores or nodes begin again with the first one. What a backend has
+           of threads is bound with its rank.
+
 presets:
 {presets}
 
 under torchrun, mpirun or srun the first process starts all ranks, and the others end at once
 
-exit code: 0 good; 1 wrong values, or a backend failed on the way; 2 bad usage, or none of the
-backends can be used; 130 interrupted (what was measured is printed and in the files); 141 the
+exit code: 0 good; 1 wrong values, or a backend failed on the way; 2 bad usage, or the first or all
+backends cannot be used; 130 interrupted (what was measured is printed and in the files); 141 the
 reader of standard output has gone, as head does (what was measured is in the files)
 
 examples:
@@ -70,19 +82,27 @@ examples:
   python -m shmcoll.bench -g 4 --matrix --html out.html
   python -m shmcoll.bench --csv out.csv --html out.html --plot out.png
   python -m shmcoll.bench --backends shmcoll,ruler --rounds 60 --json new.json
-  python -m shmcoll.bench compare old.json new.json # has it become slower? (compare --help)
-  python -m shmcoll.bench tune                      # settings for this machine (tune --help)
+  python -m shmcoll.bench compare old.json new.json
+  python -m shmcoll.bench -g 8 --preset paper       # many minutes; with a machine of its own
 """
 
 
 def parse(argv: Sequence[str] | None, nproc: int | None = None) -> tuple[Settings, Outputs]:
     """The settings, and where results go. ``nproc`` is the default of -g."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m shmcoll.bench",
         description="Times collectives of torch.distributed backends side by side on this host.",
-        epilog=_EPILOG.format(window=plan.WINDOW, matrix_s=plan.MATRIX_S, presets=_presets()),
+        epilog=_EPILOG.format(
+            window=plan.WINDOW,
+            matrix_s=plan.MATRIX_S,
+            presets=_presets(),
+            disagree=noise.DISAGREE,
+            busy=noise.BUSY_SHARE,
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [options]\n       %(prog)s compare OLD.json NEW.json\n       %(prog)s tune",
     )
+    parser.commands = ("compare", "tune")
     _add_what(parser.add_argument, nproc or max(2, min(machine.usable_cpus(), 8)))
     _add_form(parser.add_argument)
     _add_how(parser.add_argument)
@@ -170,7 +190,8 @@ def _presets() -> str:
 def _add_what(add: Callable[..., object], nproc: int) -> None:
     add(
         "--preset",
-        choices=tuple(PRESETS),
+        type=name_of("preset", PRESETS),
+        metavar="NAME",
         help="what -o, -d, -b, -e and -f are where they are not given (see below)",
     )
     add(
@@ -193,7 +214,7 @@ def _add_what(add: Callable[..., object], nproc: int) -> None:
     add(
         "-o",
         "--ops",
-        type=_checked(plan.parse_ops),
+        type=checked(plan.parse_ops),
         default=DEFAULT_OPS,
         metavar="OP,OP",
         help=f"all, or some of {', '.join(OPS)} (default: {', '.join(DEFAULT_OPS)})",
@@ -201,7 +222,7 @@ def _add_what(add: Callable[..., object], nproc: int) -> None:
     add(
         "-b",
         "--minbytes",
-        type=_checked(plan.parse_size),
+        type=checked(plan.parse_size),
         default=8,
         dest="min_bytes",
         metavar="SIZE",
@@ -210,7 +231,7 @@ def _add_what(add: Callable[..., object], nproc: int) -> None:
     add(
         "-e",
         "--maxbytes",
-        type=_checked(plan.parse_size),
+        type=checked(plan.parse_size),
         default=2 << 20,
         dest="max_bytes",
         metavar="SIZE",
@@ -227,7 +248,7 @@ def _add_what(add: Callable[..., object], nproc: int) -> None:
     add(
         "-d",
         "--dtypes",
-        type=_checked(plan.parse_dtypes),
+        type=checked(plan.parse_dtypes),
         default=("float32",),
         metavar="T,T",
         help="torch's names or nccl-tests', or all (default: float32)",
@@ -237,21 +258,25 @@ def _add_what(add: Callable[..., object], nproc: int) -> None:
 def _add_form(add: Callable[..., object]) -> None:
     add(
         "--place",
-        choices=plan.PLACES,
+        type=name_of("place", plan.PLACES),
         default="natural",
-        help="where the result is (default: natural, the first place an operation has)",
+        metavar="PLACE",
+        help=f"{', '.join(plan.PLACES)}: where the result is (default: natural, the first place an "
+        "operation has)",
     )
     add(
         "--cache",
-        choices=plan.CACHES,
+        type=name_of("cache", plan.CACHES),
         default="hot",
-        help="cold: the buffers are in no cache when an operation begins (default: hot)",
+        metavar="CACHE",
+        help="hot, or cold: the buffers are in no cache when an operation begins (default: hot)",
     )
     add(
         "--mode",
-        choices=plan.MODES,
+        type=name_of("mode", plan.MODES),
         default="latency",
-        help="one operation after the other, a window of them, or one rank late (default: latency)",
+        metavar="MODE",
+        help=f"{', '.join(plan.MODES)}: one operation after the other, a window of them, or one rank late (default: latency)",
     )
     add(
         "--skew-us",
@@ -270,6 +295,13 @@ def _add_form(add: Callable[..., object]) -> None:
         "--matrix",
         action="store_true",
         help="ping_pong of each pair of ranks alone: time of -b (default: 8), bandwidth of -e (1M)",
+    )
+    add(
+        "--bind",
+        type=name_of("binding", topology.BINDINGS),
+        default=topology.NONE,
+        metavar="HOW",
+        help=f"{', '.join(topology.BINDINGS)}: on which CPUs a rank may run (default: none; see below)",
     )
     add(
         "--overlap",
@@ -322,24 +354,12 @@ def _add_how(add: Callable[..., object]) -> None:
     )
     add(
         "--columns",
-        type=_checked(plan.parse_columns),
+        type=checked(plan.parse_columns),
         default=(),
         metavar="C,C",
         help=f"more columns for each backend: all, or some of {', '.join(plan.COLUMNS)}; roof "
         "only by name",
     )
-
-
-def _checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """argparse shows the text of an ArgumentTypeError, but not that of a ValueError."""
-
-    def convert(text: str) -> _T:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
 
 
 def duration(unit: str, most: int) -> Callable[[str], float]:

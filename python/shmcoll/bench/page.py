@@ -9,26 +9,18 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from shmcoll.bench import curves, grids, table, units
+from shmcoll.bench import colours, curves, grids, noise, provenance, table, units
 from shmcoll.bench.results import Report
-from shmcoll.bench.svg import COLOURS, Chart, Heat, Style
+from shmcoll.bench.svg import Chart, Heat, Style
 
 _TIME_HEIGHT, _RATIO_HEIGHT = 230, 150
 
-_LIGHT = ("#0072b2", "#c04a00", "#007a58", "#a8457e", "#8a6d00", "#444444")
-_DARK = ("#58b4f0", "#ff9a4d", "#3fd0a4", "#f09cc8", "#e8c84a", "#bbbbbb")
-
-
-def _palette(colours: tuple[str, ...]) -> str:
-    return " ".join(f"--c{i}: {colour};" for i, colour in enumerate(colours))
-
-
 _CSS = f"""
 :root {{ color-scheme: light dark; --ground: #fff; --ink: #1b1b1b; --soft: #666; --grid: #e2e2e2;
-  --panel: #f6f6f6; --good: #00703a; --bad: #c00000; {_palette(_LIGHT)} }}
+  --panel: #f6f6f6; --good: #00703a; --bad: #c00000; --warn: #8a5a00; }}
 @media (prefers-color-scheme: dark) {{
   :root {{ --ground: #14161a; --ink: #e6e6e6; --soft: #a0a0a0; --grid: #33363c; --panel: #1d2026;
-    --good: #5ad08a; --bad: #ff7070; {_palette(_DARK)} }}
+    --good: #5ad08a; --bad: #ff7070; --warn: #f0b840; }}
 }}
 body {{ background: var(--ground); color: var(--ink); margin: 0 auto; padding: 1rem;
   max-width: 78rem; font: 15px/1.45 system-ui, sans-serif; }}
@@ -51,6 +43,12 @@ tbody tr:hover {{ background: var(--panel); }}
 .green {{ color: var(--good); }}
 .bold {{ font-weight: 600; }}
 .red, .wrong {{ color: var(--bad); font-weight: 700; }}
+.warn {{ color: var(--warn); font-weight: 600; }}
+p.warn {{ border: 1px solid var(--warn); border-radius: 6px; padding: .4rem .7rem; }}
+th.group {{ color: var(--c); border-bottom: 2px solid var(--c); }}
+td.time {{ color: var(--c); }}
+details {{ margin: .6rem 0; }}
+summary {{ cursor: pointer; color: var(--soft); }}
 .charts {{ display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(20rem, 100%), 1fr)); }}
 figure {{ background: var(--panel); border-radius: 6px; margin: 0; padding: .7rem; }}
 svg {{ display: block; width: 100%; height: auto; }}
@@ -61,6 +59,7 @@ svg .line {{ fill: none; stroke: var(--c); stroke-width: 1.8; }}
 svg .thick {{ stroke-width: 6; stroke-opacity: .3; }}
 svg .band {{ fill: var(--c); fill-opacity: .16; }}
 svg circle {{ fill: var(--c); }}
+svg circle.noisy {{ fill: var(--panel); stroke: var(--c); stroke-width: 1.5; }}
 svg .heat {{ fill: var(--c); stroke: var(--panel); }}
 svg .heat.wrong {{ fill: var(--bad); }}
 svg .value {{ fill: var(--ink); }}
@@ -68,7 +67,8 @@ svg path.wrong {{ fill: none; stroke: var(--bad); stroke-width: 3; }}
 .legend {{ display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: 0 0 .8rem; padding: 0;
   list-style: none; }}
 .legend svg {{ display: inline-block; width: 28px; height: 10px; margin-right: .4rem; }}
-{" ".join(f".c{i} {{ --c: var(--c{i}); }}" for i in range(COLOURS))}
+{" ".join(f".c{i} {{ --c: {one}; }}" for i, one in enumerate(colours.PALETTE))}
+.dtype {{ --c: var(--soft); }}
 """
 
 
@@ -86,6 +86,7 @@ def render(report: Report) -> str:
             f"<style>{_CSS}</style>\n</head>\n<body>",
             f"<h1>{escape(what)}</h1>",
             f'<p class="soft">shmcoll.bench, {escape(report.started)}</p>',
+            *_warning(report),
             *_facts(report),
             *_notes(report),
             *(_heat(report) if report.settings.matrix else _charts(report)),
@@ -93,6 +94,17 @@ def render(report: Report) -> str:
             "</body>\n</html>\n",
         )
     )
+
+
+_KINDS = {"bold red": ' class="wrong"', "bold yellow": ' class="warn"', "dim": ""}
+
+
+def _warning(report: Report) -> Iterator[str]:
+    """At the top: nobody should read a number of a busy machine without knowing it."""
+    if report.busy:
+        said = escape(noise.words(report.activity))
+        said = said[0].upper() + said[1:]
+        yield f'<p class="warn">{said}. Ratios say little here: measure again.</p>'
 
 
 def _facts(report: Report) -> Iterator[str]:
@@ -113,7 +125,8 @@ def _facts(report: Report) -> Iterator[str]:
         "python": facts.python,
         **{name: version or "-" for name, version in facts.versions.items()},
         "ranks": str(settings.nproc),
-        "measured": f"{settings.rounds} rounds, iterations: {iterations}",
+        "measured": f"{units.count(settings.rounds, 'round')}, iterations: {iterations}",
+        **(provenance.lines(report.provenance) if report.provenance else {}),
     }.items():
         yield f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
     yield "</dl>"
@@ -121,12 +134,11 @@ def _facts(report: Report) -> Iterator[str]:
 
 def _notes(report: Report) -> Iterator[str]:
     lines = [line.removeprefix("# ") for line in table.summary(report)]
-    for how, reasons in (("cannot be used", report.unusable), ("failed", report.failures)):
-        lines += [f"FAILED: {label} {how}: {reason}" for label, reason in reasons.items()]
+    lines += [f"FAILED: {label} failed: {reason}" for label, reason in report.failures.items()]
     if lines:
         yield '<ul class="notes">'
         for line in lines:
-            kind = ' class="wrong"' if "FAILED" in line or "WRONG" in line else ""
+            kind = _KINDS[table.note_style(line)]
             yield f"<li{kind}>{escape(line)}</li>"
         yield "</ul>"
 
@@ -138,7 +150,7 @@ def _charts(report: Report) -> Iterator[str]:
     for label in style.labels:
         yield f"<li>{_sample(style.colour(label), '')}{escape(label)}</li>"
     for dtype in style.dtypes if len(style.dtypes) > 1 else []:
-        yield f"<li>{_sample('c5', style.dashes(dtype))}{escape(dtype)}</li>"
+        yield f"<li>{_sample('dtype', style.dashes(dtype))}{escape(dtype)}</li>"
     yield '</ul>\n<div class="charts">'
     for panel in curves.panels(report):
         yield f"<figure><h3>{escape(panel.name)}</h3><figcaption>time</figcaption>"
@@ -149,7 +161,8 @@ def _charts(report: Report) -> Iterator[str]:
         yield "</figure>"
     yield "</div>"
     shade = "A shade is the middle half of the rounds."
-    yield f'<p class="soft">{shade} Point at a dot for its value.</p>'
+    hollow = f"A hollow dot: {noise.DOUBT}."
+    yield f'<p class="soft">{shade} {hollow} Point at a dot for its value.</p>'
 
 
 def _heat(report: Report) -> Iterator[str]:
@@ -183,8 +196,9 @@ def _table(report: Report) -> Iterator[str]:
     text = table.Table(report.settings.labels, report.settings.shown_columns)
     columns = _columns(text.header(), [len(cell) for cell, _ in text.cells(report.rows[0])])
     yield '<h2>Table</h2>\n<div class="wide"><table>\n<thead>\n<tr>'
+    style = Style(report.settings.labels, ())
     for group, width in _runs([column.group for column in columns]):
-        kind = ' class="group"' if group else ""
+        kind = f' class="group {style.colour(group)}"' if group else ""
         yield f'<th colspan="{width}"{kind}>{escape(group)}</th>'
     yield "</tr>\n<tr>"
     for column in columns:
@@ -195,10 +209,17 @@ def _table(report: Report) -> Iterator[str]:
         yield "<tr>" if row.point.op == last else '<tr class="first">'
         last = row.point.op
         for cell, styled in text.cells(row):
-            kind = f' class="{escape(styled)}"' if styled else ""
+            kind = f' class="{_class_of(styled)}"' if styled else ""
             yield f"<td{kind}>{escape(cell.strip())}</td>"
         yield "</tr>"
     yield "</tbody>\n</table></div>"
+
+
+def _class_of(styled: str) -> str:
+    """What a terminal shows in this style; a backend's colour is a class of its own."""
+    if styled in colours.PALETTE:
+        return f"time c{colours.PALETTE.index(styled)}"
+    return escape(styled)
 
 
 def _columns(header: list[str], widths: list[int]) -> list[_Column]:

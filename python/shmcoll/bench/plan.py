@@ -8,7 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 
+from shmcoll.bench.arguments import meant
 from shmcoll.bench.ops import DTYPE_ALIASES, DTYPES, OPS, Op
+from shmcoll.bench.topology import NONE
 
 OVERLAP_COLUMNS = ("op", "compute", "hidden")
 COLUMNS = ("p99", "min", "max", "cv")  # that may stand beside the median
@@ -60,6 +62,7 @@ class Settings:
     groups: int = 1  # that run the operation at once; rank r is in group r % groups
     skew_us: float = DEFAULT_SKEW_US  # how late a rank comes, with --mode skew
     matrix: bool = False  # each pair of ranks alone, the others asleep
+    bind: str = NONE  # of topology.BINDINGS
 
     @property
     def round_iterations(self) -> int:
@@ -98,6 +101,8 @@ class Settings:
             ways.append("overlap")
         if self.cache != "hot":
             ways.append(f"cache {self.cache}")
+        if self.bind != NONE:
+            ways.append(f"bind {self.bind}")
         return ways
 
     @property
@@ -135,15 +140,15 @@ def parse_size(text: str) -> int:
 
 
 def parse_ops(text: str) -> tuple[str, ...]:
-    return _parse_names(text, OPS, {})
+    return _parse_names("operation", text, OPS, {})
 
 
 def parse_dtypes(text: str) -> tuple[str, ...]:
-    return _parse_names(text, DTYPES, DTYPE_ALIASES)
+    return _parse_names("dtype", text, DTYPES, DTYPE_ALIASES)
 
 
 def parse_columns(text: str) -> tuple[str, ...]:
-    return COLUMNS if text == "all" else _parse_names(text, (*COLUMNS, ROOF), {})
+    return COLUMNS if text == "all" else _parse_names("column", text, (*COLUMNS, ROOF), {})
 
 
 def split_list(text: str) -> tuple[str, ...]:
@@ -192,14 +197,17 @@ def matrix_point_s(nproc: int, sizes: int = len(MATRIX_BYTES)) -> float:
     return MATRIX_S / max(1, nproc * (nproc - 1) * sizes)
 
 
-def _parse_names(text: str, known: Collection[str], aliases: Mapping[str, str]) -> tuple[str, ...]:
+def _parse_names(
+    what: str, text: str, known: Collection[str], aliases: Mapping[str, str]
+) -> tuple[str, ...]:
     """A comma-separated list of known names without repetitions, or ``all``."""
     if text == "all":
         return tuple(known)
     names = tuple(dict.fromkeys(aliases.get(name, name) for name in split_list(text)))
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        raise ValueError(f"unknown: {', '.join(unknown) or text!r} (all, {', '.join(known)})")
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None or not names:
+        name = text if unknown is None else unknown
+        raise ValueError(f"no {what} {name!r}{meant(name, (*known, *aliases))}")
     return names
 
 

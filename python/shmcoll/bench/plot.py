@@ -16,12 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from shmcoll.bench import curves, plot_grids, units
+from shmcoll.bench import colours, curves, noise, plot_grids, units
 from shmcoll.bench.curves import Curve, Panel
 from shmcoll.bench.results import Report
 
-# Distinct for colour-blind readers too, and in grey.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKERS = "osD^vPX"
 _STYLES: tuple[Any, ...] = (
     "-",
@@ -40,6 +38,7 @@ _WRONG: dict[str, Any] = {
     "linestyle": "none",
     "mew": 2.5,
 }
+_HOLLOW: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "linestyle": "none"}
 
 _PER_LINE = 5  # panels beside each other
 _WIDTH, _TIME_HEIGHT, _RATIO_HEIGHT = 2.9, 2.5, 1.5  # of a panel, in inches
@@ -84,14 +83,15 @@ class _Look:
         self.ratio_span = curves.span([one for panel in panels for one in panel.ratios], around=1)
         self._dtypes = curves.dtypes(report)
         self._wrong = bool(report.wrong)
+        self._noisy = any(row.noisy for row in report.rows)
 
     def of(self, curve: Curve) -> dict[str, Any]:
         dtype = self._dtypes.index(curve.dtype) if curve.dtype else 0
         return {**self._of_label(curve.label), "linestyle": _STYLES[dtype % len(_STYLES)]}
 
     def _of_label(self, label: str) -> dict[str, Any]:
-        place = self.labels.index(label)
-        return {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)]}
+        place = colours.places(self.labels)[label]
+        return {"color": colours.PALETTE[place], "marker": _MARKERS[place % len(_MARKERS)]}
 
     def legend(self, figure: Figure) -> None:
         entries = [
@@ -103,6 +103,8 @@ class _Look:
                 Line2D([], [], label=dtype, color="#666666", linestyle=_STYLES[i % len(_STYLES)])
                 for i, dtype in enumerate(self._dtypes)
             ]
+        if self._noisy:
+            entries.append(Line2D([], [], label=noise.DOUBT, color="#666666", **_HOLLOW))
         if self._wrong:
             entries.append(Line2D([], [], label="wrong values", **_WRONG))
         figure.legend(handles=entries, loc="outside lower center", ncols=6, frameon=False)
@@ -133,6 +135,10 @@ def _draw_curve(axes: Axes, curve: Curve, places: list[float], look: _Look) -> N
     else:
         axes.vlines(places, low, high, color=style["color"], alpha=0.4, linewidth=4)
     axes.plot(places, [spot.value for spot in spots], linewidth=1.4, markersize=4, **style)
+    noisy = [(place, spot.value) for place, spot in zip(places, spots) if spot.noisy]
+    if noisy:
+        inside = {"c": "white", "edgecolors": style["color"], "marker": style["marker"]}
+        axes.scatter([x for x, _ in noisy], [y for _, y in noisy], s=18, zorder=4, **inside)
     wrong = [(place, spot.value) for place, spot in zip(places, spots) if spot.wrong]
     if wrong:
         axes.plot(*zip(*wrong), zorder=5, **_WRONG)

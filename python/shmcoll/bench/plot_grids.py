@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from shmcoll.bench import curves, grids
+from shmcoll.bench import curves, grids, noise
 from shmcoll.bench.grids import Grid
 from shmcoll.bench.results import Report
 
@@ -37,9 +37,13 @@ def draw(report: Report) -> Figure:
 def title(figure: Figure, report: Report) -> None:
     what, where = curves.title(report)
     lines = textwrap.wrap(where, int(figure.get_figwidth() * 16))
+    colour = "#444444"
+    if report.busy:
+        lines += textwrap.wrap(noise.words(report.activity), int(figure.get_figwidth() * 16))
+        colour = "#a04000"
     figure.suptitle(what + "\n" * len(lines), fontsize=12, fontweight="bold")
     below = 1 - 0.34 / figure.get_figheight()
-    figure.text(0.5, below, "\n".join(lines), ha="center", va="top", fontsize=8, color="#444444")
+    figure.text(0.5, below, "\n".join(lines), ha="center", va="top", fontsize=8, color=colour)
 
 
 def _draw_grid(axes: Axes, grid: Grid) -> None:

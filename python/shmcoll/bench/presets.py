@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operations, dtypes and sizes of real programs: ``--preset``."""
+"""Operations, dtypes and sizes of real programs, and of a paper: ``--preset``."""
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+from shmcoll.bench import mpirun, topology
+from shmcoll.bench.ops import OPS
 
 _MIB = 1 << 20
 
@@ -18,9 +24,32 @@ class Preset:
     min_bytes: int
     max_bytes: int
     factor: int
+    more: Callable[[], dict[str, object]] = dict  # other options; asked only where it is used
 
     def options(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name != "what"}
+        own = {name: value for name, value in vars(self).items() if name not in ("what", "more")}
+        return {**own, **self.more()}
+
+
+def backends_at_hand() -> tuple[str, ...]:
+    """shmcoll, gloo, and each MPI that mpi4py could run here."""
+    mpis = [
+        name
+        for name, mpi in mpirun.MPIS.items()
+        if importlib.util.find_spec("mpi4py") is not None and mpi.launcher() is not None
+    ]
+    return ("shmcoll", "gloo", *mpis)
+
+
+def _paper() -> dict[str, object]:
+    return {
+        "rounds": 20,
+        "point_time_s": 1.6,
+        "bind": topology.SPREAD,
+        "backends": backends_at_hand(),
+        "json": Path("shmcoll-paper.json"),
+        "html": Path("shmcoll-paper.html"),
+    }
 
 
 PRESETS = {
@@ -55,5 +84,15 @@ PRESETS = {
         _MIB // 4,
         16 * _MIB,
         8,
+    ),
+    "paper": Preset(
+        "for publication: every operation, 8 B to 64 MiB in powers of 2, 20 rounds, --bind spread,\n"
+        "                 all backends at hand, --json and --html shmcoll-paper.*",
+        tuple(OPS),
+        ("float32",),
+        8,
+        64 * _MIB,
+        2,
+        _paper,
     ),
 }

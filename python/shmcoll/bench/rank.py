@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The program of one rank: does what the parent asks over a socket, one JSON line each way.
 
-    init                      joins the group of the backend
+    init                      joins the group of the backend  -> pid
     tune     text             makes the group of shmcoll that is used now -> values of keys
     prepare  point copies sweep_bytes    makes the buffers of a point
     check    salt             runs the operation once  -> wrong: elements
@@ -21,6 +21,7 @@ import ctypes
 import gc
 import importlib
 import json
+import os
 import random
 import signal
 import socket
@@ -71,19 +72,19 @@ class Rank:
 
             shared = (self._job["line_fd"], self._rank, self._world_size, self._line)
             self._bounds = bounds.Bounds(*shared).measure
-            return {}
+            return {"pid": os.getpid()}
         if self._job["backend"] == RULER:
             from shmcoll.bench import ruler
 
             self._ruler = ruler.Ruler(self._job["line_fd"], self._rank, self._world_size).prepare
-            return {}
+            return {"pid": os.getpid()}
         name = "over_mpi" if self._job["backend"] in MPIS else "over_torch"
         self._over = importlib.import_module(f"shmcoll.bench.{name}")
         try:
             self._how = self._over.join(self._job, self._members, self._group)
         except LookupError as error:
             return {"error": str(error)}
-        return {}
+        return {"pid": os.getpid()}
 
     def tune(self, text: str) -> Message:
         from shmcoll.bench import over_torch
@@ -175,6 +176,8 @@ def run(job: Message, channel: socket.socket) -> int:
     """The whole life of a rank that a team has started."""
     end_with_parent()
     ctypes.CDLL(None).prctl(_PR_SET_NAME, f"bench rank {job['rank']}".encode())  # for ps and top
+    if job["cpus"] is not None:  # first of all: threads that come later inherit it
+        os.sched_setaffinity(0, job["cpus"])
     rank = Rank(job)
     serve(rank, channel)
     rank.leave()

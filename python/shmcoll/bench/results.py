@@ -11,9 +11,12 @@ from pathlib import Path
 from statistics import mean, median, pstdev
 from typing import Any
 
+from shmcoll.bench import noise
 from shmcoll.bench.machine import Machine
+from shmcoll.bench.noise import Activity
 from shmcoll.bench.ops import OPS
-from shmcoll.bench.plan import Point, Settings
+from shmcoll.bench.plan import Point, Settings, points
+from shmcoll.bench.provenance import Provenance
 from shmcoll.bench.rebuild import rebuild
 
 # The file's form. Counted up when a reader of the old form would misread the new one, or when the
@@ -82,6 +85,11 @@ class Cell:
     def round_medians_us(self) -> list[float]:
         return [] if self.error else [median(one) / 1e3 for one in self.rounds]
 
+    @property
+    def noisy(self) -> bool:
+        """The times of its rounds disagree."""
+        return noise.disagree(self.round_medians_us())
+
 
 @dataclass
 class Row:
@@ -93,6 +101,32 @@ class Row:
     # What memory allowed in each round, with the column roof.
     scale_us: list[float] = field(default_factory=list)
     exchange_gbs: list[float] = field(default_factory=list)
+    activity: list[Activity] = field(default_factory=list)  # of the machine, in each round
+
+    @property
+    def noisy(self) -> bool:
+        return self.varied or self.busy
+
+    @property
+    def varied(self) -> bool:
+        """The rounds disagree, of a time or of a ratio."""
+        ratios = (noise.disagree(self.round_ratios(label)) for label in list(self.cells)[1:])
+        return any(ratios) or any(cell.noisy for cell in self.cells.values())
+
+    @property
+    def busy(self) -> bool:
+        """The machine did something else while this row's rounds were timed."""
+        activity = noise.together(self.activity)
+        return activity is not None and activity.busy
+
+    def noisy_ratio(self, label: str) -> bool:
+        """The ratios of the rounds disagree, or the machine was busy. A drift that both backends feel
+        does not show here."""
+        return self.busy or noise.disagree(self.round_ratios(label))
+
+    def whole(self, rounds: int) -> bool:
+        """Every backend that measured it has all its rounds."""
+        return all(len(cell.rounds) == rounds for cell in self.cells.values() if not cell.error)
 
     @property
     def wrong(self) -> int:
@@ -131,6 +165,21 @@ class Row:
         return median(ratios) if ratios else None
 
 
+@dataclass(frozen=True)
+class Headline:
+    """The mean ratio of an operation's rows. Rows that say nothing are left out and counted."""
+
+    op: str
+    label: str
+    mean: float | None  # None: withheld, less than half of the rows are left
+    used: int
+    rows: int  # that the run was to have of this operation
+    noisy: int = 0  # left out: the ratios of the rounds disagree
+    busy: int = 0  # left out: measured on a busy machine
+    cut: int = 0  # left out: rounds are missing
+    absent: int = 0  # left out: not measured, or a backend has no time
+
+
 @dataclass
 class Report:
     """A whole run."""
@@ -145,6 +194,7 @@ class Report:
     failures: dict[str, str] = field(default_factory=dict)  # backend -> why it has ended early
     points: int = 0  # that the run was to have
     interrupted: bool = False
+    provenance: Provenance | None = None  # None: written by an older shmcoll
 
     @property
     def wrong(self) -> int:
@@ -153,8 +203,21 @@ class Report:
     @property
     def complete(self) -> int:
         """Rows with all their rounds."""
-        cells = [[cell for cell in row.cells.values() if not cell.error] for row in self.rows]
-        return sum(all(len(c.rounds) == self.settings.rounds for c in row) for row in cells)
+        return sum(row.whole(self.settings.rounds) for row in self.rows)
+
+    @property
+    def activity(self) -> Activity | None:
+        """What the machine did while rounds were timed; None: nobody looked."""
+        return noise.together(one for row in self.rows for one in row.activity)
+
+    @property
+    def busy(self) -> bool:
+        return self.activity is not None and self.activity.busy
+
+    @property
+    def first_is_unusable(self) -> bool:
+        """Nothing can be compared then."""
+        return len(self.settings.labels) > 1 and self.settings.labels[0] in self.unusable
 
     @property
     def failed(self) -> bool:
@@ -189,18 +252,39 @@ class Report:
         )
         return [(label, op, error) for label, op, error in found if error]
 
-    def geometric_means(self) -> dict[str, dict[str, float]]:
-        """Per operation and compared backend: the mean ratio over all sizes and dtypes."""
-        logs: dict[str, dict[str, list[float]]] = {}
-        for row in self.rows:
-            for label in list(row.cells)[1:]:
-                ratio = row.ratio(label)
-                if ratio is not None:
-                    logs.setdefault(row.point.op, {}).setdefault(label, []).append(math.log(ratio))
-        return {
-            op: {label: math.exp(sum(values) / len(values)) for label, values in by_label.items()}
-            for op, by_label in logs.items()
-        }
+    def headlines(self) -> list[Headline]:
+        """Per operation and compared backend: the geometric mean of the ratios over sizes and dtypes."""
+        wanted: dict[str, int] = {}
+        for point in points(self.settings):
+            wanted[point.op] = wanted.get(point.op, 0) + 1
+        ops = dict.fromkeys(row.point.op for row in self.rows)
+        return [
+            self._headline(op, label, wanted.get(op, 0))
+            for op in ops
+            for label in self.settings.labels[1:]
+            if any(row.ratio(label) is not None for row in self.rows if row.point.op == op)
+        ]
+
+    def _headline(self, op: str, label: str, wanted: int) -> Headline:
+        logs: list[float] = []
+        left_out = {"noisy": 0, "busy": 0, "cut": 0}
+        rows = [row for row in self.rows if row.point.op == op]
+        for row in rows:
+            ratio = row.ratio(label)
+            if ratio is None:
+                continue
+            if not row.whole(self.settings.rounds):
+                left_out["cut"] += 1
+            elif row.busy:
+                left_out["busy"] += 1
+            elif row.noisy_ratio(label):
+                left_out["noisy"] += 1
+            else:
+                logs.append(math.log(ratio))
+        total = max(wanted, len(rows))
+        mean_ratio = math.exp(sum(logs) / len(logs)) if 2 * len(logs) >= max(1, total) else None
+        absent = total - len(logs) - sum(left_out.values())
+        return Headline(op, label, mean_ratio, len(logs), total, **left_out, absent=absent)
 
     def write_json(self, path: Path) -> None:
         """A line per row: there are thousands of iterations in it."""
@@ -220,7 +304,23 @@ class Report:
             "unusable": self.unusable,
             "failures": self.failures,
             "wrong": self.wrong,
+            "provenance": None if self.provenance is None else asdict(self.provenance),
+            "noise": self._noise_json(),
+            "headlines": [asdict(one) for one in self.headlines()],
             "results": [row_json(row) for row in self.rows],
+        }
+
+    def _noise_json(self) -> dict[str, Any]:
+        """How far the run can be trusted."""
+        activity = self.activity
+        return {
+            "said": noise.words(activity),
+            "busy": self.busy,
+            "noisy_rows": sum(row.noisy for row in self.rows),
+            "others_cpus": activity and activity.others,
+            "steal_cpus": activity and activity.steal,
+            "machine": None if activity is None else asdict(activity),
+            "limits": {"quartiles": noise.DISAGREE, "busy_share": noise.BUSY_SHARE},
         }
 
 
@@ -264,6 +364,7 @@ def _report(data: dict[str, Any]) -> Report:
         row = Row(point, int(result["world_size"]), cells)
         row.scale_us = list(map(float, result.get("scale_us", [])))
         row.exchange_gbs = list(map(float, result.get("exchange_gbs", [])))
+        row.activity = [rebuild(Activity, one) for one in result.get("activity", [])]
         report.rows.append(row)
     return report
 
@@ -289,11 +390,17 @@ def row_json(row: Row) -> dict[str, Any]:
         "pair": row.point.pair,
         "root": "in turn" if op.root else None,
         "world_size": row.world_size,
+        "noisy": row.noisy,
         "backends": {label: _cell_json(row, label) for label in row.cells},
         "scale_us": row.scale_us,
         "exchange_gbs": row.exchange_gbs,
+        "activity": [asdict(one) for one in row.activity],
         "ratios": {
-            label: {"median": row.ratio(label), "rounds": row.round_ratios(label)}
+            label: {
+                "median": row.ratio(label),
+                "noisy": row.noisy_ratio(label),
+                "rounds": row.round_ratios(label),
+            }
             for label in list(row.cells)[1:]
         },
     }
@@ -301,7 +408,7 @@ def row_json(row: Row) -> dict[str, Any]:
 
 def _cell_json(row: Row, label: str) -> dict[str, Any]:
     cell = row.cells[label]
-    out: dict[str, Any] = {"wrong": cell.wrong, "error": cell.error}
+    out: dict[str, Any] = {"wrong": cell.wrong, "error": cell.error, "noisy": cell.noisy}
     samples = cell.samples
     if samples:
         p50_us, spread = median(cell.round_medians_us()), cell.spread()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from math import log
 
-from shmcoll.bench import curves, units
+from shmcoll.bench import colours, curves, noise, units
 from shmcoll.bench.curves import Curve, Panel, Spot
 from shmcoll.bench.grids import Grid
 
@@ -26,7 +26,7 @@ class Style:
 
     def colour(self, label: str) -> str:
         """A class of the style sheet."""
-        return f"c{self.labels.index(label) % COLOURS}"
+        return f"c{colours.places(self.labels)[label]}"
 
     def dashes(self, dtype: str | None) -> str:
         return _DASHES[self.dtypes.index(dtype) % len(_DASHES)] if dtype else ""
@@ -36,7 +36,6 @@ _HEAT_LEFT, _HEAT_TOP = 26, 20
 _HEAT_MARKS = 16  # numbers of ranks at an edge
 _HEAT_TEXTS = 10  # more ranks leave no room for values in the squares
 _HEAT_PALE, _HEAT_FULL = 0.06, 0.6  # text can be read on both
-COLOURS = 6  # classes c0 to c5
 
 
 class _Log:
@@ -105,12 +104,13 @@ class Chart:
             self.panel.moves_data and units.size_text(spot.size_bytes),
         ]
         words += [self.text(spot.value), spot.wrong and "WRONG VALUES"]
+        words.append(spot.noisy and noise.DOUBT)
         said = escape(", ".join(word for word in words if word))
         x, y = at
         if spot.wrong:
             cross = f"M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"
             return f'<path class="wrong" d="{cross}"><title>{said}</title></path>'
-        colour = style.colour(curve.label)
+        colour = style.colour(curve.label) + (" noisy" if spot.noisy else "")
         dot = f'<circle class="{colour}" cx="{x:.1f}" cy="{y:.1f}" r="3">'
         return f"{dot}<title>{said}</title></circle>"
 

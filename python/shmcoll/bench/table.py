@@ -8,13 +8,15 @@ else the same lines are plain text.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from shmcoll.bench import plan
+from shmcoll.bench import colours, noise, plan
 from shmcoll.bench.ops import OPS
-from shmcoll.bench.results import Report, Row
+from shmcoll.bench.results import Headline, Report, Row
+from shmcoll.bench.units import count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +40,7 @@ _TIME_WIDTH = 9
 _BUSBW_WIDTH = 7
 _WRONG_WIDTH = 6
 _SHARES = ("cv", "hidden", "roof")  # the other columns are times
+LOUD = ("busy machine", "withheld", "WARNING", "interrupted", "cannot be used")  # in a note
 _NOTABLE = 1.05  # a ratio beyond this, either way, gets a colour
 
 
@@ -51,6 +54,7 @@ class Table:
         times = (_TIME_WIDTH + 1) * (1 + len(columns)) - 1
         self._busbw_widths = {label: max(_BUSBW_WIDTH, len(label) + 3 - times) for label in labels}
         self._ratio_widths = {label: max(8, len(f"vs {label}")) for label in labels[1:]}
+        self.colours = colours.of(labels)
 
     def header(self) -> list[str]:
         names, units, groups = ["# op".ljust(_OP_WIDTH)], ["#".ljust(_OP_WIDTH)], []
@@ -85,7 +89,9 @@ class Table:
             out.append((value.rjust(width), ""))
         for label in self._labels:
             time_us, busbw = row.cells[label].p50_us, row.busbw_gbs(label)
-            out.append((" " + _time(time_us).rjust(_TIME_WIDTH), ""))
+            mark = noise.MARK if row.cells[label].noisy else ""
+            colour = self.colours[label]
+            out.append((" " + f"{mark}{_time(time_us)}".rjust(_TIME_WIDTH), colour))
             more = {**row.cells[label].spread(), **row.cells[label].overlap()}
             more |= {plan.ROOF: roof} if (roof := row.roof(label)) is not None else {}
             for name in self._columns:
@@ -93,8 +99,9 @@ class Table:
             shown = "-" if busbw is None or not OPS[point.op].moves_data else f"{busbw:.2f}"
             out.append((shown.rjust(self._busbw_widths[label]), ""))
         for label, width in self._ratio_widths.items():
-            ratio = row.ratio(label)
-            out.append((format_ratio(ratio).rjust(width), _ratio_style(ratio)))
+            ratio, noisy = row.ratio(label), row.noisy_ratio(label)
+            shown = f"({format_ratio(ratio)})" if noisy else format_ratio(ratio)
+            out.append((shown.rjust(width), "" if noisy else _ratio_style(ratio)))
         out.append((str(row.wrong).rjust(_WRONG_WIDTH), "bold red" if row.wrong else ""))
         return out
 
@@ -104,22 +111,64 @@ class Table:
 
 def summary(report: Report) -> list[str]:
     """What stands below the rows."""
-    lines = []
-    first = report.settings.labels[0]
-    for op, means in report.geometric_means().items():
-        ratios = ", ".join(
-            f"{format_ratio(mean)} as fast as {label}" for label, mean in means.items()
-        )
-        lines.append(f"# {op}: {first} is {ratios} (geometric mean of the rows)")
+    lines = [f"# {_headline_text(report, one)}" for one in report.headlines()]
+    lines += _trust(report)
     lines += [f"# {label}: {op}: {error}" for label, op, error in report.errors()]
+    lines += [f"# {label}: cannot be used: {why}" for label, why in report.unusable.items()]
+    if report.first_is_unusable:
+        first = report.settings.labels[0]
+        lines.append(f"# NOTHING IS COMPARED: {first}, the first backend, cannot be used")
     for (label, op), (wrong, rows) in report.wrong_by_op().items():
-        lines.append(f"# WRONG: {label}: {op}: {wrong} elements in {rows} rows")
+        where = f"{count(wrong, 'element')} in {count(rows, 'row')}"
+        lines.append(f"# WRONG: {label}: {op}: {where}")
     if report.interrupted:
         short = len(report.rows) - report.complete
-        rest = f", {short} have fewer rounds" if short else ""
-        lines.append(f"# interrupted: {report.complete} of {report.points} rows are complete{rest}")
+        rest = f", {short} {'has' if short == 1 else 'have'} fewer rounds" if short else ""
+        done = f"{report.complete} of {count(report.points, 'row')}"
+        lines.append(
+            f"# interrupted: {done} {'is' if report.complete == 1 else 'are'} complete{rest}"
+        )
     if report.rows:
         lines.append(f"# wrong values: {report.wrong} {'FAILED' if report.wrong else 'OK'}")
+    return lines
+
+
+def _headline_text(report: Report, one: Headline) -> str:
+    """Of an operation and a backend, and on what it rests."""
+    reasons = [
+        f"{number} {why}"
+        for number, why in (
+            (one.noisy, "varied too much"),
+            (one.busy, "on a busy machine"),
+            (one.cut, "cut short"),
+            (one.absent, "without a ratio"),
+        )
+        if number
+    ]
+    what = f"{one.op}: time of {one.label} / {report.settings.labels[0]}"
+    left_out = f" ({', '.join(reasons)})" if reasons else ""
+    rests = f"{one.used} of {count(one.rows, 'row')}{left_out}"
+    if one.mean is None:
+        return f"{what}: withheld, only {rests} left"
+    mean = (
+        f"({format_ratio(one.mean)} on a busy machine)" if report.busy else format_ratio(one.mean)
+    )
+    return f"{what}: {mean}, geometric mean of {rests}"
+
+
+def _trust(report: Report) -> list[str]:
+    """What the machine did, and which rows cannot be trusted."""
+    if not report.rows:
+        return []
+    lines = [f"# {noise.words(report.activity)}"]
+    rows = count(len(report.rows), "row")
+    if varied := sum(row.varied for row in report.rows):
+        limit = f"more than {noise.DISAGREE:g}x between rounds"
+        lines.append(f"# {noise.MARK} and brackets: {varied} of {rows} varied by {limit}")
+    if busy := sum(row.busy for row in report.rows):
+        lines.append(f"# brackets: {busy} of {rows} were measured on a busy machine")
+    if report.settings.rounds == 1:
+        lines.append("# one round: nothing tells whether rounds agree")
     return lines
 
 
@@ -151,6 +200,13 @@ def _ratio_style(ratio: float | None) -> str:
     if ratio is None or 1 / _NOTABLE < ratio < _NOTABLE:
         return ""
     return "green" if ratio > 1 else "red"
+
+
+def note_style(line: str) -> str:
+    """Of a line beside the rows, on a terminal and in the page."""
+    if any(word in line for word in ("FAILED", "WRONG", "NOTHING IS COMPARED")):
+        return "bold red"
+    return "bold yellow" if any(word in line for word in LOUD) else "dim"
 
 
 class Screen(Protocol):
@@ -188,7 +244,7 @@ class PlainScreen:
     def begin(self, points: int, sweeps: int) -> None:
         if sweeps > 1:
             then = ", which are printed in the last" if self._rows else ""
-            print(f"# {sweeps} sweeps over {points} rows{then}", flush=True)
+            print(f"# {sweeps} sweeps over {count(points, 'row')}{then}", flush=True)
         if self._rows:
             print("\n".join(self._table.header()), flush=True)
 
@@ -228,14 +284,19 @@ class RichScreen:
         self._live: Live | None = None
 
     def note(self, line: str) -> None:
-        self._print(line, "bold red" if "FAILED" in line or "WRONG" in line else "dim")
+        self._print(line, note_style(line))
 
     def begin(self, points: int, sweeps: int) -> None:
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+        from rich.text import Text
+
         for line in self._table.header() if self._rows else []:
-            self._print(line, "cyan")
+            text = Text(line, "cyan")
+            for label, colour in self._table.colours.items():
+                text.highlight_regex(rf"-+ {re.escape(label)} -+", f"bold {colour}")
+            self._print(text)
         columns = (BarColumn(), MofNCompleteColumn(), "rounds", TimeRemainingColumn())
         self._progress = Progress(*columns, console=self._console)
         self._progress.add_task("rounds", total=points * sweeps)

@@ -25,6 +25,7 @@ from statistics import fmean, median
 from time import monotonic
 
 from shmcoll.bench import latency, machine, options, tunables
+from shmcoll.bench.arguments import Parser
 from shmcoll.bench.compare import LEVEL
 from shmcoll.bench.launch import Refused, Team, TeamError
 from shmcoll.bench.ops import OPS
@@ -307,7 +308,7 @@ def _problem(args: argparse.Namespace) -> str | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m shmcoll.bench tune",
         description="Tries other settings than the preset ones on this machine, and writes those "
         f"that are better into a file for {VARIABLE}.",

@@ -9,24 +9,39 @@ _MAX_SIZE_TICKS = 5
 _MIN_TICKS = 3
 
 
+def count(number: int, what: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def figure(value: float, digits: int) -> str:
+    """With so many digits at least, and never with an exponent: 1000, not 1e+03."""
+    rounded = float(f"{value:.{digits}g}")
+    if rounded == 0:
+        return "0"
+    decimals = max(0, digits - 1 - floor(log10(abs(rounded))))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def size_text(size_bytes: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size_bytes < 1024 or unit == "GiB":
             break
         size_bytes /= 1024
-    return f"{size_bytes:.4g} {unit}"
+    return f"{figure(size_bytes, 4)} {unit}"
 
 
 def time_text(time_us: float) -> str:
     for unit in ("us", "ms", "s"):
-        if time_us < 1000 or unit == "s":
+        if time_us < 999.5 or unit == "s":
             break
         time_us /= 1000
-    return f"{time_us:.3g} {unit}"
+    return f"{figure(time_us, 3)} {unit}"
 
 
 def ratio_text(ratio: float) -> str:
-    return f"{ratio:.3g}x"
+    return f"{figure(ratio, 3)}x"
 
 
 def size_ticks(low: float, high: float) -> list[float]:
