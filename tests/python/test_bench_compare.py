@@ -13,6 +13,7 @@ import pytest
 
 from shmcoll.bench import cli, compare, machine, options, plan, ranktest
 from shmcoll.bench.compare import EQUAL, FASTER, MIN_ROUNDS, SLOWER, TOO_FEW, UNKNOWN
+from shmcoll.bench.noise import Activity
 from shmcoll.bench.ranktest import holm, p_value
 from shmcoll.bench.results import Cell, Report, Row
 
@@ -388,6 +389,8 @@ def test_the_exit_code_is_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run(tmp_path, old, with_time(old, 1.5)) == 1
     out = capsys.readouterr().out
     assert f"# rows: {len(old.rows)} slower" in out and "+50.0 %" in out
+    assert run(tmp_path, old, dataclasses.replace(old, rows=old.rows[1:])) == 0
+    assert "# 1 row is in one file only" in capsys.readouterr().out
     assert run(tmp_path, steady(rounds=5), old, "--reference", "gloo") == 2
     out = capsys.readouterr().out
     assert f"measure both with --rounds {MIN_ROUNDS}" in out
@@ -402,15 +405,43 @@ def test_times_without_a_reference_come_with_a_warning(
     assert "the drift of the machine between the runs is NOT taken out" in capsys.readouterr().out
 
 
-def test_a_busy_machine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounds_that_disagree_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     calm = busy = simulate(Noise(seed=6))
     assert run(tmp_path, calm, calm) == 0
-    assert "busy" not in capsys.readouterr().out
+    assert "rounds of a run" not in capsys.readouterr().out
     for row in busy.rows:
         rounds = row.cells["gloo"].rounds
         rounds[::2] = [[3 * ns for ns in one] for one in rounds[::2]]
     assert run(tmp_path, busy, busy) == 0
-    assert "WARNING: the rounds of a row vary by " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    rows = len(busy.rows)
+    assert (
+        f"# ~: varied by more than 1.5x between the rounds of a run: {rows} of {rows} rows" in out
+    )
+    assert out.count("~equal") == rows
+    assert f"# time of shmcoll, mean withheld: {rows} of {rows} rows vary too much" in out
+
+
+@pytest.mark.parametrize("which", ["old", "new"])
+def test_a_busy_machine_is_told_and_gets_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str
+) -> None:
+    """Whatever the rows say, except for wrong values."""
+    quiet = Activity(1.0, 2, own_s=1.9, busy_s=1.95, steal_s=0.0)
+    busy = Activity(1.0, 2, own_s=0.6, busy_s=2.0, steal_s=0.0)
+    runs = {"old": steady(), "new": with_time(steady(), 1.5)}
+    for name, report in runs.items():
+        for row in report.rows:
+            row.activity = [busy if name == which else quiet]
+    assert run(tmp_path, runs["old"], runs["new"]) == 2
+    out = capsys.readouterr().out
+    assert f"# {which}: busy machine: other processes used 1.4 of 2 CPUs" in out
+    assert f"# busy machine in the {which} run: nothing is called changed; measure again" in out
+    rows = len(runs["old"].rows)
+    assert f"geometric mean of {rows} of {rows} rows: (+50.0 %, on a busy machine)" in out
+    assert out.endswith("# overall: no verdict\n")
+    runs["new"].rows[3].cells["shmcoll"].wrong = 1
+    assert run(tmp_path, runs["old"], runs["new"]) == 1
 
 
 def in_mode(report: Report, *speeds: float) -> Report:

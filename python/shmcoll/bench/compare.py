@@ -30,6 +30,9 @@ no test on them can tell that from another build. What tells is how fast lines o
 which a run with --columns roof measures in each round: where that differs by more than MODE_EFFECT between
 the runs, there is no verdict.
 
+Nor is there one where the machine was busy in either run (noise): what the other processes did is not known
+to have been the same. Rows whose rounds disagree are marked, and are left out of the mean of all rows.
+
 What no test on one pair of runs can see is luck that a whole run has and each of its rounds shares:
 which CPUs its ranks got, say. The effects are there for that: the means of two runs of one build were up
 to 6 % apart. Where they are not enough, compare two runs of the same build first, and see.
@@ -45,9 +48,12 @@ from math import exp, log
 from pathlib import Path
 from statistics import fmean, median, quantiles
 
+from shmcoll.bench import noise
+from shmcoll.bench.arguments import Parser
 from shmcoll.bench.plan import RULER, Point, Settings
 from shmcoll.bench.ranktest import holm, p_value
 from shmcoll.bench.results import Report, Row, Unreadable, read
+from shmcoll.bench.units import count, figure
 
 MIN_ROUNDS = 60  # 50 find a fifth in one of 22 rows in 18 of 20 simulated runs, 60 in 19 of 20
 MOOD_ROUNDS = 5  # of a row, in which a machine has one mood
@@ -57,7 +63,6 @@ ENOUGH_ROWS = 8  # whose median no mood of two or three rows moves
 ROW_EFFECT = 0.10  # a smaller change of a row's median is no news
 ALL_EFFECT = 0.08  # nor of all rows together
 MODE_EFFECT = 0.20  # runs of one mode were 0 to 8 % apart, modes 30 % and more
-BUSY = 0.5  # a spread beyond this says that the machine was doing something else; 10 % make 0.15
 LEVEL = 0.01  # of calling anything changed when nothing has, all rows together
 
 FASTER, SLOWER, EQUAL, BROKEN = "faster", "slower", "equal", "BROKEN"
@@ -80,7 +85,11 @@ by more than {ROW_EFFECT:.0%} and than {SPREAD_SHARE:.0%} of a run's middle half
 The whole is slower if any row is, or if {ENOUGH_ROWS} rows and more together are and differ by {ALL_EFFECT:.0%}.
 
 no verdict: the machine was in different modes. Runs with --columns roof measure how fast lines of another
-rank come; if that differs by more than {MODE_EFFECT:.0%}, measure both again, one behind the other.
+rank come; if that differs by more than {MODE_EFFECT:.0%}, measure both again, one after the other.
+Nor where other processes used more than {noise.BUSY_SHARE:.0%} of the CPUs in either run, while rounds were timed.
+
+{noise.MARK}: the rounds of a run disagree, their upper quartile is more than {noise.DISAGREE:g}x the lower one. The mean of
+all rows leaves such rows out, and is withheld if less than half are left.
 
 reference: measure both runs with --backends shmcoll,gloo,{RULER}. The {RULER} always does the same work;
 another backend's time may change for reasons of its own.
@@ -104,6 +113,7 @@ class Change:
     old: float | None
     new: float | None
     verdict: str
+    noisy: bool = False  # the rounds of a run disagree
 
     @property
     def time(self) -> float | None:
@@ -119,8 +129,8 @@ class Comparison:
     reference: str | None  # None: times were compared as they are
     changes: list[Change]
     together: str  # the verdict of all rows that have one; UNKNOWN: they are too few
-    spread: float  # of a row's rounds in one run: middle half / median, the median over rows
     modes: tuple[float, float] | None = None  # GB/s of each run's exchange; None: not measured
+    busy: tuple[str, ...] = ()  # the runs, "old" and "new", whose machine did something else
 
     @property
     def verdict(self) -> str:
@@ -132,9 +142,18 @@ class Comparison:
 
     @property
     def time(self) -> float | None:
-        """The geometric mean of the rows' changes."""
-        logs = [log(change.time) for change in self.changes if change.time]
-        return exp(sum(logs) / len(logs)) if logs else None
+        """The geometric mean of the rows' changes; None if the rounds of most of them disagree."""
+        logs = [log(one.time) for one in self.changes if one.time and not one.noisy]
+        return exp(sum(logs) / len(logs)) if 2 * len(logs) >= max(1, self.timed) else None
+
+    @property
+    def timed(self) -> int:
+        """Rows with a time in both runs."""
+        return sum(change.time is not None for change in self.changes)
+
+    @property
+    def noisy(self) -> int:
+        return sum(change.noisy for change in self.changes)
 
 
 def compare(old: Report, new: Report, reference: str | None = None) -> Comparison:
@@ -151,14 +170,15 @@ def compare(old: Report, new: Report, reference: str | None = None) -> Compariso
         raise Incomparable("the two files have no row (operation, size, dtype) in common")
     modes = _modes(old, new)
     moved = modes is not None and max(modes) > (1 + MODE_EFFECT) * min(modes)
+    busy = tuple(name for name, run in (("old", old), ("new", new)) if run.busy)
+    mute = moved or bool(busy)
     # A row that gets no verdict must not cost the others their share of the level.
-    judged = [pair for pair in pairs if pair.settled is None and not moved]
+    judged = [pair for pair in pairs if pair.settled is None and not mute]
     p_values = [p_value(_by_moods(pair.old), _by_moods(pair.new)) for pair in judged]
     verdicts = {
         pair.point: _verdict(_logs(pair.old), _logs(pair.new)) if strong else EQUAL
         for pair, strong in zip(judged, holm(p_values, LEVEL))
     }
-    spreads = [_spread(rounds) for pair in pairs for rounds in (pair.old, pair.new) if rounds]
     return Comparison(
         first,
         reference,
@@ -167,13 +187,14 @@ def compare(old: Report, new: Report, reference: str | None = None) -> Compariso
                 pair.point,
                 median(pair.old) if pair.old else None,
                 median(pair.new) if pair.new else None,
-                pair.settled or (UNKNOWN if moved else verdicts[pair.point]),
+                pair.settled or (UNKNOWN if mute else verdicts[pair.point]),
+                noise.disagree(pair.old) or noise.disagree(pair.new),
             )
             for pair in pairs
         ],
-        MOVED if moved else _together(judged),
-        median(spreads) if spreads else 0.0,
+        MOVED if mute else _together(judged),
         modes,
+        busy,
     )
 
 
@@ -214,13 +235,6 @@ def _modes(old: Report, new: Report) -> tuple[float, float] | None:
     """GB/s at which each run read lines of another rank, in its middle round."""
     found = [[speed for row in report.rows for speed in row.exchange_gbs] for report in (old, new)]
     return (median(found[0]), median(found[1])) if all(found) else None
-
-
-def _spread(rounds: Sequence[float]) -> float:
-    if len(rounds) < 2:
-        return 0.0
-    low, middle, high = quantiles(rounds, n=4, method="inclusive")
-    return (high - low) / middle
 
 
 def _logs(rounds: Sequence[float]) -> list[float]:
@@ -302,7 +316,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m shmcoll.bench compare",
         description="Says whether the first backend has become faster or slower between two runs, "
         "measured by another backend of the same runs.",
@@ -321,7 +335,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _header(old: Report, new: Report, comparison: Comparison) -> list[str]:
     lines = [
-        f"# {name}: {report.started}, {report.settings.nproc} ranks, {report.machine.cpu}, "
+        f"# {name}: {report.started}, {count(report.settings.nproc, 'rank')}, {report.machine.cpu}, "
         f"torch {report.machine.versions.get('torch')}"
         for name, report in (("old", old), ("new", new))
     ]
@@ -334,10 +348,15 @@ def _header(old: Report, new: Report, comparison: Comparison) -> list[str]:
         ]
     elif old.machine.cpu != new.machine.cpu:
         lines.append("# WARNING: the CPUs differ; their ratios may differ for that alone")
-    if comparison.spread > BUSY:
+    lines += [
+        f"# {name}: {noise.words(report.activity)}"
+        for name, report in (("old", old), ("new", new))
+        if report.activity is not None
+    ]
+    if comparison.noisy:
         lines.append(
-            f"# WARNING: the rounds of a row vary by {comparison.spread:.0%}: the machine was busy, "
-            "and a mood that outlasts a run looks like a change"
+            f"# {noise.MARK}: varied by more than {noise.DISAGREE:g}x between the rounds of a run: "
+            f"{comparison.noisy} of {count(len(comparison.changes), 'row')}"
         )
     return lines
 
@@ -353,28 +372,32 @@ def _table(comparison: Comparison) -> list[str]:
         lines.append(
             f"{point.name:16} {point.place:>5} {point.size_bytes:10} {point.dtype or '-':>8} "
             f"{_figure(change.old)} {_figure(change.new)} {_percent(change.time):>8}  "
-            f"{change.verdict}"
+            f"{noise.MARK if change.noisy else ''}{change.verdict}"
         )
     return lines
 
 
 def _summary(old: Report, new: Report, comparison: Comparison) -> list[str]:
     counts = [
-        f"{count} {verdict}"
+        f"{found} {verdict}"
         for verdict in (FASTER, EQUAL, SLOWER, BROKEN, TOO_FEW)
-        if (count := sum(change.verdict == verdict for change in comparison.changes))
+        if (found := sum(change.verdict == verdict for change in comparison.changes))
     ]
     alone = len(old.rows) + len(new.rows) - 2 * len(comparison.changes)
     lines = [
         f"# rows: {', '.join(counts) or 'none with a verdict'}; together: {comparison.together}"
     ]
     if alone:
-        lines.append(f"# {alone} rows are in one file only")
+        are = "is" if alone == 1 else "are"
+        lines.append(f"# {count(alone, 'row')} {are} in one file only")
     if comparison.verdict == TOO_FEW:
         lines.append(
             f"# a verdict needs {MIN_ROUNDS} rounds: measure both with --rounds {MIN_ROUNDS}"
         )
-    if comparison.verdict == MOVED and comparison.modes:
+    if comparison.busy:
+        runs = " and ".join(comparison.busy)
+        lines.append(f"# busy machine in the {runs} run: nothing is called changed; measure again")
+    elif comparison.verdict == MOVED and comparison.modes:
         before, after = comparison.modes
         lines.append(
             f"# the machine was in another mode: ranks read one another's lines at {before:.0f} GB/s, "
@@ -382,13 +405,24 @@ def _summary(old: Report, new: Report, comparison: Comparison) -> list[str]:
         )
     return [
         *lines,
-        f"# time of {comparison.first}, geometric mean of the rows: {_percent(comparison.time)}",
+        f"# time of {comparison.first}, {_mean(comparison)}",
         f"# overall: {comparison.verdict}",
     ]
 
 
+def _mean(comparison: Comparison) -> str:
+    """On what it rests, and in brackets if the machine was busy."""
+    rows = count(comparison.timed, "row")
+    left = sum(bool(one.time) and not one.noisy for one in comparison.changes)
+    if comparison.time is None and comparison.timed:
+        return f"mean withheld: {comparison.timed - left} of {rows} vary too much"
+    text = _percent(comparison.time)
+    shown = f"({text}, on a busy machine)" if comparison.busy else text
+    return f"geometric mean of {left} of {rows}: {shown}"
+
+
 def _figure(value: float | None) -> str:
-    return f"{'-' if value is None else format(value, '.4g'):>10}"
+    return f"{'-' if value is None else figure(value, 4):>10}"
 
 
 def _percent(time: float | None) -> str:
