@@ -5,7 +5,8 @@
 
 In parts of a few minutes each (`--list`); each leaves what it measured in the folder, so that
 `--only` renews one part, and `--report` judges what is there without running anything. The verdicts
-are printed and written to goals.json and goals.md there. A goal that is not met is no failure:
+are printed and written to goals.json and goals.md there. A goal that is not met is no failure. One
+whose rounds disagree about it, or whose part ran on a busy machine, has the verdict "noisy":
 
 exit code: 0, or 1 if something failed to run or gave wrong values, or 2 after bad usage
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -24,19 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from scores import report as reports
-from scores.judge import judge
+from scores.judge import doubted, judge
 from scores.parts import PARTS, ROOT, Absent, Failed, Lab
 from scores.report import Record, Report
 from scores.table import GOALS
 
-from shmcoll.bench import machine
-
-
-def commit() -> str:
-    """With a mark if the tree has changes of its own."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=7"]
-    done = subprocess.run([*command, "--exclude=*"], capture_output=True, text=True)
-    return done.stdout.strip()
+from shmcoll.bench import machine, noise, provenance, topology
 
 
 def measure(name: str, folder: Path, quick: bool) -> Record:
@@ -44,8 +38,11 @@ def measure(name: str, folder: Path, quick: bool) -> Record:
     (folder / f"{name}.log").unlink(missing_ok=True)
     started = datetime.now(timezone.utc).isoformat(" ", "seconds").removesuffix("+00:00")
     begun, status, why, rows = time.monotonic(), "ok", "", ()
+    seen: list[noise.Activity] = []
+    watch = noise.Watch(noise.children_s, os.sched_getaffinity(0))
     try:
-        rows = tuple(PARTS[name](lab))
+        with watch.over(seen.append):
+            rows = tuple(PARTS[name](lab))
     except Absent as absent:
         status, why = "absent", str(absent)
     except Failed as failed:
@@ -57,7 +54,8 @@ def measure(name: str, folder: Path, quick: bool) -> Record:
     ) as error:  # what a program wrote is not what it should be
         status, why = "failed", f"{type(error).__name__}: {error}"
     seconds = time.monotonic() - begun
-    return Record(name, status, why, quick, started, seconds, commit(), rows)
+    commit = provenance.commit(ROOT) or ""
+    return Record(name, status, why, quick, started, seconds, commit, rows, noise.together(seen))
 
 
 def path_of(folder: Path, name: str) -> Path:
@@ -69,7 +67,9 @@ def run_parts(names: Sequence[str], folder: Path, quick: bool) -> None:
         print(f"{name:18}", end="", flush=True)
         record = measure(name, folder, quick)
         path_of(folder, name).write_text(json.dumps(asdict(record)) + "\n")
-        print(f"{record.seconds:6.0f} s  {record.status}  {record.why}".rstrip(), flush=True)
+        busy = noise.words(record.activity) if record.busy else ""
+        said = f"{record.seconds:6.0f} s  {record.status}  {record.why or busy}"
+        print(said.rstrip(), flush=True)
 
 
 def make_report(names: Sequence[str], folder: Path) -> Report:
@@ -82,13 +82,26 @@ def make_report(names: Sequence[str], folder: Path) -> Report:
         record.part: f"{record.status}: {record.why}" if record.why else "" for record in records
     }
     goals = [goal for goal in GOALS if goal.part in names]
-    judgements = [judge(goal, rows, facts.cpus_usable, absent) for goal in goals]
+    busy = {record.part: noise.words(record.activity) for record in records if record.busy}
+    judgements = [
+        doubted(judge(goal, rows, facts.cpus_usable, absent), busy.get(goal.part)) for goal in goals
+    ]
     return Report(facts_of(facts), records, judgements)
 
 
 def facts_of(facts: machine.Machine) -> dict[str, Any]:
     date = datetime.now(timezone.utc).date().isoformat()
-    return {"date": date, "torch": facts.versions["torch"], **asdict(facts)}
+    allowed = os.sched_getaffinity(0)
+    return {
+        "date": date,
+        "torch": facts.versions["torch"],
+        **asdict(facts),
+        "argv": sys.argv[1:],
+        "environment": provenance.variables(os.environ),
+        "build": provenance.build(),
+        "topology": asdict(topology.read(Path("/"), allowed)),
+        "governor": provenance.governor(Path("/"), allowed),
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,6 +13,8 @@ over ours. GB/s is how fast two ranks read lines that the other has just written
 rounds: it tells whether the ranks share a cache. `roof` is the part of the time that scaling in
 place and that exchange would take, `scale` that of the scaling alone, `bare` that of the flags and
 copies of such an operation with no library around them. --json keeps every round.
+
+Below the rows stand those whose rounds disagree, and whether the machine was busy: their ratios say little.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "python" / "shmcoll" / "bench"))  # the package would load torch
+import noise  # noqa: E402
 from mpirun import MPIS, TUNABLES, command as command_of  # noqa: E402
 
 SOURCES = sorted((ROOT / "benchmarks" / "peers").glob("*.c"))
@@ -61,6 +65,23 @@ def read_run(other: str, path: Path) -> dict[str, Any]:
     return {"other": other, **head, "rows": rows}
 
 
+def judged(run: dict[str, Any], activity: noise.Activity) -> dict[str, Any]:
+    """With what can be trusted of it, as in all programs here."""
+    for row in run["rows"]:
+        pairs = zip(row["ours_us"], row["theirs_us"])
+        row["noisy"] = noise.disagree([theirs / ours for ours, theirs in pairs])
+    return {**run, "said": noise.words(activity), "activity": asdict(activity)}
+
+
+def remarks(run: dict[str, Any]) -> list[str]:
+    noisy = [f"{row['op']} {row['bytes']}" for row in run["rows"] if row["noisy"]]
+    lines = [f"# {run['said']}"]
+    if noisy:
+        many = f"{len(noisy)} of {len(run['rows'])} rows varied by more than {noise.DISAGREE:g}x"
+        lines.append(f"# {noise.MARK} {many} between rounds: {', '.join(noisy)}")
+    return lines
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", "--ranks", type=int, default=2)
@@ -81,6 +102,7 @@ def main() -> int:
     core = ROOT / "build" / "peers"
     build_core(core)
     runs = []
+    watch = noise.Watch(noise.children_s, os.sched_getaffinity(0))
     for name in found:
         program = core / f"peers.{name}"
         compile_with(name, core, program)
@@ -96,8 +118,12 @@ def main() -> int:
                 command += ["-a", other]
             if args.setting:
                 command += ["-s", args.setting]
-            subprocess.run(command, check=True, env={**os.environ, "GLIBC_TUNABLES": TUNABLES})
-            runs.append(read_run("itself" if beside_itself else name, rows))
+            seen: list[noise.Activity] = []
+            with watch.over(seen.append):
+                subprocess.run(command, check=True, env={**os.environ, "GLIBC_TUNABLES": TUNABLES})
+            other_name = "itself" if beside_itself else name
+            runs.append(judged(read_run(other_name, rows), seen[0]))
+            print(*remarks(runs[-1]), sep="\n", flush=True)
     if args.json:
         args.json.write_text(json.dumps({"schema": SCHEMA, "runs": runs}, indent=1) + "\n")
     return 0

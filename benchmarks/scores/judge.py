@@ -2,7 +2,9 @@
 """Is a goal met? Pure functions of rows.
 
 A goal is judged by its worst point. What was not measured never counts as met: a goal of which only
-some points were measured is not met if one of these misses it, and else not measured.
+some points were measured is not met if one of these misses it, and else not measured. Nor does what
+cannot be trusted: where the rounds of a point disagree (shmcoll.bench.noise) and its quartiles lie on both
+sides of the bound, or where the machine was busy, a verdict either way would be luck.
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ from typing import Any, TypeVar
 
 from scores.rows import Row, size_text
 
+from shmcoll.bench import noise
+
 T = TypeVar("T")
 
 MET, NOT_MET, NOT_MEASURED, FAILED = "met", "not met", "not measured", "failed"
+NOISY = "noisy"  # measured, but it could be either
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,14 @@ class Point:
     value: float
     low: float
     high: float
+    noisy: bool = False  # the rounds disagree
 
     def text(self, unit: str) -> str:
         spread = ""
         if self.low != self.high:
             spread = f" ({figure(self.low, unit)} to {figure(self.high, unit)})"
-        return f"{figure(self.value, unit)}{spread}{where(self.row)}"
+        mark = noise.MARK if self.noisy else ""
+        return f"{mark}{figure(self.value, unit)}{spread}{where(self.row)}"
 
 
 @dataclass(frozen=True)
@@ -155,11 +162,15 @@ def _verdict(goal: Goal, rows: list[Row], missing: list[str]) -> Judgement:
     missed = tuple(point for point in judged if not goal.holds(point.value))
     late = [p for p in points if p.row.place in excused and not goal.holds(p.value)]
     modes = tuple(dict.fromkeys(mode for row in rows for mode in row.modes))
+    unsure = [p for p in judged if p.noisy and goal.holds(p.low) != goal.holds(p.high)]
+    sure_misses = [point for point in missed if point not in unsure]
     verdict, why = (NOT_MET if missed else MET), ""
+    if unsure and not sure_misses:
+        verdict, why = NOISY, _unsure(goal, unsure)
     if missing or not judged:
         why = _not_there(missing)
         # What there is may miss the goal already; a median says nothing without all sizes.
-        verdict = NOT_MET if missed and goal.over_sizes == "every" else NOT_MEASURED
+        verdict = NOT_MET if sure_misses and goal.over_sizes == "every" else NOT_MEASURED
     return Judgement(
         goal,
         verdict,
@@ -170,6 +181,19 @@ def _verdict(goal: Goal, rows: list[Row], missing: list[str]) -> Judgement:
         _excused(goal, late, excused),
         modes,
     )
+
+
+def _unsure(goal: Goal, points: list[Point]) -> str:
+    what = f"rounds disagree by more than {noise.DISAGREE:g}x, on both sides of {goal.demand}"
+    more = f", and {len(points) - 1} more" if len(points) > 1 else ""
+    return f"{what}: {goal.worst(points).text(goal.unit)}{more}"
+
+
+def doubted(judgement: Judgement, busy: str | None) -> Judgement:
+    """What a busy machine leaves of a verdict. ``busy``: what it did meanwhile, None if it was quiet."""
+    if busy is None or judgement.verdict not in (MET, NOT_MET, NOISY):
+        return judgement
+    return replace(judgement, verdict=NOISY, why=busy)
 
 
 def _excused(
@@ -201,7 +225,7 @@ def _point(row: Row) -> Point:
     low, high = row.values[0], row.values[0]
     if len(row.values) > 1:
         low, _, high = quantiles(row.values, n=4, method="inclusive")
-    return Point(row, median(row.values), low, high)
+    return Point(row, median(row.values), low, high, noise.disagree(row.values))
 
 
 def _middle(points: list[Point]) -> Point:
@@ -209,7 +233,8 @@ def _middle(points: list[Point]) -> Point:
     ordered = sorted(points, key=lambda point: point.value)
     below, above = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     mean = (below.value + above.value) / 2
-    return Point(below.row, mean, (below.low + above.low) / 2, (below.high + above.high) / 2)
+    noisy = below.noisy or above.noisy
+    return Point(below.row, mean, (below.low + above.low) / 2, (below.high + above.high) / 2, noisy)
 
 
 def _missing(goal: Goal, rows: list[Row]) -> list[str]:

@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from scores.judge import FAILED, MET, NOT_MEASURED, NOT_MET, Judgement
+from scores.judge import FAILED, MET, NOISY, NOT_MEASURED, NOT_MET, Judgement
 from scores.rows import NEAR_HOP_NS, Row
+
+from shmcoll.bench import noise
+from shmcoll.bench.noise import Activity
 
 SCHEMA = "shmcoll.goals/1"
 SHOWN_MISSES = 4
@@ -27,6 +30,11 @@ class Record:
     seconds: float = 0.0
     commit: str = ""
     rows: tuple[Row, ...] = ()
+    activity: Activity | None = None  # of the machine, meanwhile
+
+    @property
+    def busy(self) -> bool:
+        return self.activity is not None and self.activity.busy
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Record:
@@ -34,7 +42,9 @@ class Record:
             Row(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
             for row in data["rows"]
         ]
-        return Record(**{**data, "rows": tuple(rows)})
+        seen = data.get("activity")
+        activity = None if seen is None else Activity(**seen)
+        return Record(**{**data, "rows": tuple(rows), "activity": activity})
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class Report:
 
     def counts(self) -> str:
         count = collections.Counter(judgement.verdict for judgement in self.judgements)
-        verdicts = (MET, NOT_MET, NOT_MEASURED, FAILED)
+        verdicts = (MET, NOT_MET, NOISY, NOT_MEASURED, FAILED)
         return ", ".join(f"{count[verdict]} {verdict}" for verdict in verdicts if count[verdict])
 
     def commits(self) -> str:
@@ -104,6 +114,8 @@ def terminal(report: Report) -> Iterable[str]:
             yield f"{'':12}    {note}"
     yield report.counts()
     for record in report.records:
+        if record.busy:
+            yield f"{record.part}: {noise.words(record.activity)}"
         if record.status != "ok":
             yield f"{record.part} {record.status}: {record.why}"
 
@@ -123,6 +135,7 @@ def _goal_json(one: Judgement) -> dict[str, Any]:
         "goal": one.goal.name,
         "demand": one.goal.demand,
         "verdict": one.verdict,
+        "noisy": one.verdict == NOISY,
         "why": one.why,
         "bound": one.goal.bound,
         "unit": one.goal.unit,
@@ -143,7 +156,8 @@ def markdown(report: Report) -> str:
         "",
         f"Commit `{report.commits()}`, torch {facts['torch']}, Linux {facts['kernel']}. "
         f"{report.counts()}. Each line is the goal's worst point: the median over the rounds of one "
-        "run in which the two sides take turns, and in brackets its quartiles. `near`: the CPUs "
+        "run in which the two sides take turns, and in brackets its quartiles. `~`: the rounds disagree by "
+        f"more than {noise.DISAGREE:g}x. `near`: the CPUs "
         f"shared an L3 (a flag took {NEAR_HOP_NS:.0f} ns or less one way), `far`: they did not; `near/far`: it changed between the rounds.",
         "",
         "    python benchmarks/goals.py",
@@ -152,16 +166,25 @@ def markdown(report: Report) -> str:
         "|---|---|---|---|---|",
     ]
     for one in report.judgements:
-        verdict = f"**{one.verdict}**" if one.verdict in (NOT_MET, FAILED) else one.verdict
+        verdict = f"**{one.verdict}**" if one.verdict in (NOT_MET, NOISY, FAILED) else one.verdict
         cells = (one.goal.name, one.goal.demand, one.measured, mode_text(one), verdict)
         lines.append("| " + " | ".join(cells) + " |")
     remarks = [(one.goal.name, note) for one in report.judgements for note in notes(one)]
     if remarks:
         lines += ["", "## More of what was missed, and what was not measured", ""]
         lines += [f"- {name}: {note}" for name, note in remarks]
-    lines += ["", "## Runs", "", "| part | started | seconds | |", "|---|---|---|---|"]
+    lines += [
+        "",
+        "## Runs",
+        "",
+        "| part | started | seconds | | machine |",
+        "|---|---|---|---|---|",
+    ]
     for record in report.records:
         state = "quick" if record.quick and record.status == "ok" else record.status
         why = f"{state}: {record.why}" if record.why else state
-        lines.append(f"| {record.part} | {record.started} | {record.seconds:.0f} | {why} |")
+        seen = "" if record.activity is None else noise.words(record.activity)
+        lines.append(
+            f"| {record.part} | {record.started} | {record.seconds:.0f} | {why} | {seen} |"
+        )
     return "\n".join(lines) + "\n"
