@@ -138,6 +138,17 @@ def test_rows_line_up_with_their_header() -> None:
         assert line[end - 1] != " " and line[end : end + 1] in ("", " ")
 
 
+def test_a_narrow_terminal_has_the_columns_that_matter() -> None:
+    wide = table.Table(("shmcoll", "gloo"))
+    assert max(map(len, wide.header())) > 100 and wide.fitted(120) is wide
+    narrow = wide.fitted(100)
+    cells = {label: Cell(rounds=[[10**9]]) for label in ("shmcoll", "gloo")}
+    line = narrow.line(Row(Point("all_gather", "bfloat16", 1 << 30, 1 << 32), 2, cells))
+    assert len(line) == max(map(len, narrow.header())) <= 100
+    assert narrow.header()[1].split()[1:5] == ["op", "size", "type", "place"]
+    assert line.split()[:4] == ["all_gather", str(1 << 32), "bfloat16", "in"][:3] + ["-"]
+
+
 @pytest.mark.parametrize(
     ("files", "quota"),
     [

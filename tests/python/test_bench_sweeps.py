@@ -118,6 +118,8 @@ def test_an_interrupted_run_has_the_rounds_there_were(capsys: pytest.CaptureFixt
     report.interrupted = True
     assert [len(row.cells["a"].rounds) for row in report.rows] == [3, 2]
     assert "# interrupted: 1 of 2 rows is complete, 1 has fewer rounds" in table.summary(report)
+    assert "# cut short: broadcast 64 (2 of 3 rounds)" in table.summary(report)
+    assert [row["complete"] for row in report.as_json()["results"]] == [True, False]
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "# 3 sweeps over 2 rows, which are printed in the last"
     assert [line.split()[1] for line in lines if line.startswith("broadcast")] == ["8", "64"]

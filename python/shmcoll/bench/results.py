@@ -307,7 +307,9 @@ class Report:
             "provenance": None if self.provenance is None else asdict(self.provenance),
             "noise": self._noise_json(),
             "headlines": [asdict(one) for one in self.headlines()],
-            "results": [row_json(row) for row in self.rows],
+            "results": [
+                {**row_json(row), "complete": row.whole(self.settings.rounds)} for row in self.rows
+            ],
         }
 
     def _noise_json(self) -> dict[str, Any]:

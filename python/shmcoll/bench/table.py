@@ -35,20 +35,32 @@ _POINT_COLUMNS = (
     ("redop", "", 5),
     ("place", "", 5),
 )
+_SPARED = ("count", "redop")  # on a narrow terminal: what size, type and operation tell, too
 _OP_WIDTH = max(map(len, OPS))
 _TIME_WIDTH = 9
 _BUSBW_WIDTH = 7
 _WRONG_WIDTH = 6
 _SHARES = ("cv", "hidden", "roof")  # the other columns are times
-LOUD = ("busy machine", "withheld", "WARNING", "interrupted", "cannot be used")  # in a note
+LOUD = (
+    "busy machine",
+    "cut short",
+    "withheld",
+    "WARNING",
+    "interrupted",
+    "cannot be used",
+)  # in a note
+_NAMED = 4  # rows in a note
 _NOTABLE = 1.05  # a ratio beyond this, either way, gets a colour
 
 
 class Table:
     """Turns rows into lines of fixed columns for these backends."""
 
-    def __init__(self, labels: tuple[str, ...], columns: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, labels: tuple[str, ...], columns: tuple[str, ...] = (), narrow: bool = False
+    ) -> None:
         self._labels = labels
+        self._spared = _SPARED if narrow else ()
         self._columns = columns
         # Wide enough for the backend's name above its columns.
         times = (_TIME_WIDTH + 1) * (1 + len(columns)) - 1
@@ -56,9 +68,16 @@ class Table:
         self._ratio_widths = {label: max(8, len(f"vs {label}")) for label in labels[1:]}
         self.colours = colours.of(labels)
 
+    def fitted(self, width: int) -> Table:
+        """Without the columns that can be spared, if it is wider than this."""
+        wide = any(len(line) > width for line in self.header())
+        return Table(self._labels, self._columns, narrow=True) if wide else self
+
     def header(self) -> list[str]:
         names, units, groups = ["# op".ljust(_OP_WIDTH)], ["#".ljust(_OP_WIDTH)], []
         for name, unit, width in _POINT_COLUMNS:
+            if name in self._spared:
+                continue
             names.append(name.rjust(width))
             units.append(unit.rjust(width))
         groups.append("#".ljust(len(" ".join(names))))
@@ -85,8 +104,9 @@ class Table:
             OPS[point.op].redop or "-",
             point.place,
         )
-        for (_, _, width), value in zip(_POINT_COLUMNS, values):
-            out.append((value.rjust(width), ""))
+        for (name, _, width), value in zip(_POINT_COLUMNS, values):
+            if name not in self._spared:
+                out.append((value.rjust(width), ""))
         for label in self._labels:
             time_us, busbw = row.cells[label].p50_us, row.busbw_gbs(label)
             mark = noise.MARK if row.cells[label].noisy else ""
@@ -128,9 +148,23 @@ def summary(report: Report) -> list[str]:
         lines.append(
             f"# interrupted: {done} {'is' if report.complete == 1 else 'are'} complete{rest}"
         )
+        lines += _cut_short(report)
     if report.rows:
         lines.append(f"# wrong values: {report.wrong} {'FAILED' if report.wrong else 'OK'}")
     return lines
+
+
+def _cut_short(report: Report) -> list[str]:
+    """The rows that an interruption has left with fewer rounds, by name."""
+    wanted = report.settings.rounds
+    names = [
+        f"{row.point.name} {row.point.size_bytes} ({min(rounds)} of {count(wanted, 'round')})"
+        for row in report.rows
+        if not row.whole(wanted)
+        and (rounds := [len(cell.rounds) for cell in row.cells.values() if not cell.error])
+    ]
+    more = ", ..." if len(names) > _NAMED else ""
+    return [f"# cut short: {', '.join(names[:_NAMED])}{more}"] if names else []
 
 
 def _headline_text(report: Report, one: Headline) -> str:
@@ -356,5 +390,6 @@ def make_screen(table: Table, quiet: bool, rows: bool = True) -> Screen:
         except ImportError:
             pass
         else:
-            return RichScreen(table, Console(), rows)
+            console = Console()
+            return RichScreen(table.fitted(console.width), console, rows)
     return PlainScreen(table, rows)
