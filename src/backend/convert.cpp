@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backend/convert.hpp"
 
+#include <ATen/EmptyTensor.h>
+#include <algorithm>
 #include <c10/util/Exception.h>
 
 namespace shmcoll
@@ -97,6 +99,23 @@ void setRedop(shc_op &op, const c10d::ReduceOp &reduceOp)
                                                     : supplement->double_factor;
 }
 
+// Has the tensor the memory that it speaks of? FSDP frees parameters by resizing their storage.
+void checkStorage(const at::Tensor &tensor, const char *op)
+{
+    if (!tensor.has_storage() || tensor.numel() == 0)
+        return;
+    const size_t has = tensor.storage().nbytes();
+    const size_t needs =
+        tensor.is_contiguous()
+            ? static_cast<size_t>(tensor.storage_offset() + tensor.numel()) * tensor.itemsize()
+            : at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                               static_cast<size_t>(tensor.storage_offset()));
+    TORCH_CHECK_VALUE(needs <= has, "shmcoll: ", op, ": a tensor that needs a storage of ", needs,
+                      " bytes, but its storage has ", has,
+                      "; it was freed or made smaller (resize_), and must be restored before the "
+                      "call");
+}
+
 } // namespace
 
 void TensorViews::addOne(const at::Tensor &tensor, const char *op)
@@ -111,6 +130,7 @@ void TensorViews::addOne(const at::Tensor &tensor, const char *op)
                      tensor.layout(), "; dense tensors are possible");
     TORCH_CHECK_TYPE(!tensor.is_conj() && !tensor.is_neg(), "shmcoll: ", op,
                      ": a conjugate or negative view; call resolve_conj() or resolve_neg() first");
+    checkStorage(tensor, op);
     shc_tensor view{};
     view.data = tensor.data_ptr();
     view.ndim = static_cast<int32_t>(tensor.dim());
@@ -166,6 +186,20 @@ at::ScalarType commonDtype(at::TensorList tensors, const char *op)
                          ": tensors of one call differ in dtype: ", dtype, " and ",
                          tensor.scalar_type());
     return dtype;
+}
+
+void checkOutputsApart(at::TensorList outputs, const char *op)
+{
+    std::vector<std::pair<uintptr_t, size_t>> pieces; // where they begin, and their bytes
+    for (const at::Tensor &output : outputs)
+        if (output.defined() && output.has_storage() && output.is_non_overlapping_and_dense())
+            pieces.emplace_back(reinterpret_cast<uintptr_t>(output.const_data_ptr()),
+                                output.nbytes());
+    std::sort(pieces.begin(), pieces.end());
+    for (size_t i = 1; i < pieces.size(); i++)
+        TORCH_CHECK_VALUE(pieces[i - 1].first + pieces[i - 1].second <= pieces[i].first,
+                          "shmcoll: ", op,
+                          ": two outputs overlap: one would be written over the other");
 }
 
 } // namespace shmcoll

@@ -19,7 +19,8 @@ class TensorViews
 {
   public:
     TensorViews() = default;
-    // Checks that each tensor is dense, and that all are on the CPU or all on GPUs. `op` names the call in messages.
+    // Checks that each tensor is dense and within its storage, and that all are on the CPU or all on
+    // GPUs. `op` names the call in messages.
     TensorViews(at::TensorList tensors, const char *op) { add(tensors, op); }
     void add(at::TensorList tensors, const char *op);
     shc_tensors view() const;
@@ -61,6 +62,10 @@ inline uint64_t groupTimeoutNs(std::chrono::milliseconds timeout)
     checkTimeout(timeout);
     return timeoutNs(timeout.count() == 0 ? kForEver : timeout);
 }
+
+// Of several operations in one call: a ValueError where two dense outputs share memory. (Of one
+// operation's outputs the core says so, whatever their strides.)
+void checkOutputsApart(at::TensorList outputs, const char *op);
 
 // All tensors of one call: same dtype, or an error that names both.
 at::ScalarType commonDtype(at::TensorList tensors, const char *op);

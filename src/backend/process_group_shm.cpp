@@ -87,8 +87,10 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::endCoalescing()
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
 {
-    if (call.isOnGpu()) [[unlikely]]
+    if (call.isOnGpu()) [[unlikely]] {
+        check(shc_check(group_.get(), &call.op)); // whose memory overlaps
         return cuda_.run(call);
+    }
     if (isInline(call.asyncOp)) {
         at::RecordFunction event(at::RecordScope::FUNCTION);
         if (event.isActive())
@@ -253,6 +255,7 @@ ProcessGroupShm::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inpu
     TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
                       "shmcoll: all_gather_into_tensor_coalesced: ", inputs.size(), " inputs, but ",
                       outputs.size(), " outputs");
+    checkOutputsApart(outputs, "all_gather_into_tensor_coalesced");
     WorkPtr last;
     for (Step step : {&ProcessGroupShm::examine, &ProcessGroupShm::run})
         for (size_t i = 0; i < inputs.size(); i++)
@@ -411,6 +414,7 @@ ProcessGroupShm::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inpu
     TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
                       "shmcoll: reduce_scatter_tensor_coalesced: ", inputs.size(), " inputs, but ",
                       outputs.size(), " outputs");
+    checkOutputsApart(outputs, "reduce_scatter_tensor_coalesced");
     WorkPtr last; // operations end in order
     for (Step step : {&ProcessGroupShm::examine, &ProcessGroupShm::run})
         for (size_t i = 0; i < inputs.size(); i++)

@@ -117,7 +117,8 @@ enum shc_op_kind {
 /*
  * User memory: element (i0, i1, ...) is at data + elem_bytes * (i0*strides[0] + i1*strides[1] ...).
  * Elements are taken in row-major (logical) order, so ranks may differ in strides. strides NULL
- * means contiguous. An output must not overlap itself (stride 0 over a size above 1 is an error).
+ * means contiguous. An output must not overlap itself, nor may two tensors of an output: no byte may
+ * be two elements (SHC_ERR_INVALID). Interleaved views that share none are fine.
  */
 struct shc_tensor {
     void *data;
@@ -153,7 +154,9 @@ struct shc_sparse {
 };
 
 /*
- * One operation. Fields that an operation does not use are ignored.
+ * One operation. Fields that an operation does not use are ignored. An input may share memory with an
+ * output only where this table says so, and then element by element; anything else is
+ * SHC_ERR_INVALID. Inputs may share memory with one another.
  *
  *   kind        input                         output                              uses
  *   BARRIER     -                             -
@@ -162,16 +165,18 @@ struct shc_sparse {
  *   ALL_GATHER  N elements                    world_size * N, ordered by rank;
  *                                             rank r's input may be block r of it
  *   REDUCE      N elements                    root only: N, may be the input      root, redop
- *   GATHER      N elements                    root only: world_size * N           root
- *   SCATTER     root only: world_size * N     N elements                          root
- *   REDUCE_     world_size * N elements       N elements: block r of the result   redop
- *     SCATTER
+ *   GATHER      N elements                    root only: world_size * N; its      root
+ *                                             input may be its block of it
+ *   SCATTER     root only: world_size * N     N elements; the root's may be its   root
+ *                                             block of the input
+ *   REDUCE_     world_size * N elements       N elements: block r of the result;  redop
+ *     SCATTER                                 may be a block of the input
  *   ALL_TO_ALL  world_size tensors, the       world_size tensors, the i-th from
- *               j-th for rank j               rank i; not the memory of the input
+ *               j-th for rank j               rank i; may be the i-th of the input
  *   ALL_GATHER_ N_r elements                  world_size tensors, the r-th of N_r;
  *     UNEVEN                                  rank r's input may be the r-th
  *   REDUCE_     world_size tensors, the       N_r elements: the r-th of the         redop
- *     SCATTER_  r-th of N_r elements          result
+ *     SCATTER_  r-th of N_r elements          result; may be the r-th of the input
  *     UNEVEN
  *   ALL_REDUCE_ `sparse`                      in `sparse`; the tensor itself is     redop: SUM, AVG
  *     SPARSE                                  only read

@@ -335,6 +335,146 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     ),
 }
 
+ROW = torch.zeros(16)
+
+# Whose memory is wrong; all in one pair of ranks.
+MEMORY: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    # ---- outputs that overlap ----
+    "one output for all": (
+        lambda: dist.all_gather([torch.zeros(3)] * 2, torch.zeros(3)),
+        ValueError,
+        "all_gather: output tensors 0 and 1 overlap: one would be written over the other",
+    ),
+    "one output for all, asynchronously": (
+        lambda: dist.all_gather([torch.zeros(3)] * 2, torch.zeros(3), async_op=True),
+        ValueError,
+        "all_gather: output tensors 0 and 1 overlap",
+    ),
+    "outputs that overlap in part": (
+        lambda: dist.all_gather(list(torch.zeros(4).unfold(0, 3, 1)), torch.zeros(3)),
+        ValueError,
+        "all_gather: output tensors 0 and 1 overlap",
+    ),
+    "outputs of different sizes that overlap": (
+        lambda: dist.all_gather([ROW[:3], ROW[2:4]], torch.zeros(3)),
+        ValueError,
+        "uneven all_gather: output tensors 0 and 1 overlap",
+    ),
+    "all_to_all: one output for all": (
+        lambda: dist.all_to_all([torch.zeros(3)] * 2, list(torch.zeros(2, 3))),
+        ValueError,
+        "all_to_all: output tensors 0 and 1 overlap",
+    ),
+    "gather: one output for all": (
+        lambda: dist.gather(torch.zeros(3), [torch.zeros(3)] * 2, 0),
+        ValueError,
+        "gather: output tensors 0 and 1 overlap",
+    ),
+    "coalesced gather: one output for all": (
+        lambda: dist.all_gather_coalesced([[torch.zeros(3)]] * 2, [torch.zeros(3)]),
+        ValueError,
+        "all_gather: output tensors 0 and 1 overlap",
+    ),
+    "coalesced reduce: one tensor twice": (
+        lambda: dist.group.WORLD.allreduce_coalesced([ROW, ROW]),
+        ValueError,
+        "all_reduce: output tensors 0 and 1 overlap",
+    ),
+    "coalesced flat gather: one output for all": (
+        lambda: dist.group.WORLD.allgather_into_tensor_coalesced(
+            [ROW[:6]] * 2, [torch.ones(3), torch.ones(3)]
+        ),
+        ValueError,
+        "all_gather_into_tensor_coalesced: two outputs overlap",
+    ),
+    "coalesced flat scatter: outputs overlap": (
+        lambda: dist.group.WORLD.reduce_scatter_tensor_coalesced(
+            [ROW[:3], ROW[2:5]], [torch.ones(6), torch.ones(6)], dist.ReduceScatterOptions()
+        ),
+        ValueError,
+        "reduce_scatter_tensor_coalesced: two outputs overlap",
+    ),
+    "an output of windows": (
+        lambda: dist.all_reduce(torch.zeros(6).unfold(0, 4, 2)),
+        ValueError,
+        "tensor 0 overlaps itself",
+    ),
+    # ---- inputs that an output would be written over ----
+    "the input is another's block": (
+        lambda: dist.all_gather_into_tensor(ROW[:6], ROW[3:6]),
+        ValueError,
+        "all_gather: input tensor 0 and output tensor 0 share memory",
+    ),
+    "the input is a part of two blocks": (
+        lambda: dist.all_gather([ROW[:3], ROW[3:6]], ROW[1:4]),
+        ValueError,
+        "all_gather: input tensor 0 and output tensor 0 share memory",
+    ),
+    "gather: the input is another's block": (
+        lambda: dist.gather(ROW[3:6], [ROW[:3], ROW[3:6]], 0),
+        ValueError,
+        "gather: input tensor 0 and output tensor 1 share memory",
+    ),
+    "scatter: the output is another's block": (
+        lambda: dist.scatter(ROW[3:6], [ROW[:3], ROW[3:6]], 0),
+        ValueError,
+        "scatter: input tensor 1 and output tensor 0 share memory",
+    ),
+    "reduce_scatter: the output is a part of two blocks": (
+        lambda: dist.reduce_scatter_tensor(ROW[1:4], ROW[:6]),
+        ValueError,
+        "reduce_scatter: input tensor 0 and output tensor 0 share memory",
+    ),
+    "all_to_all: the output is the input, in another order": (
+        lambda: dist.all_to_all([ROW[3:6], ROW[:3]], [ROW[:3], ROW[3:6]]),
+        ValueError,
+        "all_to_all: input tensor 0 and output tensor 1 share memory",
+    ),
+    # ---- tensors without their memory ----
+    **{
+        f"freed, {left} bytes left: {what}": (
+            lambda call=call, left=left: call(freed(left)),
+            ValueError,
+            f"{op}: a tensor that needs a storage of 64 bytes, but its storage has {left}; it was",
+        )
+        for left in (0, 60)
+        for what, op, call in (
+            ("all_reduce", "all_reduce", lambda t: dist.all_reduce(t)),
+            ("broadcast", "broadcast", lambda t: dist.broadcast(t, 0)),
+            ("all_gather", "all_gather", lambda t: dist.all_gather([ROW.clone(), ROW.clone()], t)),
+            ("flat output", "all_gather", lambda t: dist.all_gather_into_tensor(t, ROW[:8])),
+            ("asynchronous", "all_reduce", lambda t: dist.all_reduce(t, async_op=True)),
+            ("send", "send", lambda t: dist.send(t, 1)),
+            ("recv", "recv", lambda t: dist.recv(t, 1)),
+            (
+                "values of a sparse one",
+                "sparse all_reduce",
+                lambda t: dist.all_reduce(
+                    torch.sparse_coo_tensor(torch.arange(16)[None], t, check_invariants=False)
+                ),
+            ),
+        )
+    },
+    "freed: a part of it": (
+        lambda: dist.all_reduce(freed(56, slice(12, 15))),
+        ValueError,
+        "all_reduce: a tensor that needs a storage of 60 bytes, but its storage has 56",
+    ),
+    "freed: every second": (
+        lambda: dist.all_reduce(freed(60, slice(1, 16, 2))),
+        ValueError,
+        "all_reduce: a tensor that needs a storage of 64 bytes, but its storage has 60",
+    ),
+}
+
+
+def freed(left: int, part: slice = slice(None)) -> torch.Tensor:
+    """That part of 16 elements of which the storage keeps so many bytes."""
+    tensor = torch.zeros(16)
+    view = tensor[part]
+    tensor.untyped_storage().resize_(left)
+    return view
+
 
 def root_0() -> dist.GatherOptions:
     options = dist.GatherOptions()
@@ -371,6 +511,20 @@ def backend() -> dist.Backend:
 def test_a_wrong_call_is_an_error_of_its_rank_alone(name: str) -> None:
     call, kind, text = WRONG[name]
     assert only_rank_0(call, kind, text).startswith("shmcoll: ")
+
+
+def test_memory_that_overlaps_or_is_gone_is_an_error_of_its_rank_alone() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        for name, (call, kind, text) in MEMORY.items():
+            if rank.rank == 0:
+                with pytest.raises(kind) as caught:
+                    call()
+                assert re.match(f"shmcoll: {text}", str(caught.value)), f"{name}: {caught.value}"
+            works_on(rank)
+        assert ROW.sum() == 0
+
+    run(2, body)
 
 
 def test_every_reduction_that_does_not_exist_is_refused_by_name() -> None:

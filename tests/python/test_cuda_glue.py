@@ -60,6 +60,34 @@ def on_ranks(world: int, body: Callable[[Rank, Any], Any], knobs: str = "", **mo
     return run(world, enter, **more)
 
 
+def test_memory_that_is_shared_wrongly_is_refused_and_in_place_is_right() -> None:
+    def body(rank: Rank, cuda: Any) -> None:
+        me, one = rank.rank, gpu(torch.zeros(8))
+        for call in (
+            lambda: dist.all_gather([one, one], gpu(torch.ones(8))),
+            lambda: dist.all_gather_into_tensor(one, one[2:6]),
+            lambda: dist.all_to_all([one[:4], one[2:6]], [gpu(torch.ones(4))] * 2),
+        ):
+            with pytest.raises(ValueError, match="overlap|share memory"):
+                call()
+        for size in (3, 30000):
+            filled = torch.zeros(2 * size)
+            filled[me * size : (me + 1) * size] = 1.0 + me
+            flat = gpu(filled)
+            dist.all_gather_into_tensor(flat, flat[me * size : (me + 1) * size])
+            assert flat.cpu()[::size].tolist() == [1.0, 2.0]
+            for block in (0, 1):
+                given = gpu(torch.arange(2.0).repeat_interleave(size) + 10 * me)
+                dist.reduce_scatter_tensor(given[block * size : (block + 1) * size], given)
+                out = given.cpu()[block * size : (block + 1) * size]
+                assert set(out.tolist()) == {10.0 + 2 * me}, (size, block)
+            parts = [gpu(torch.full((size,), 10.0 * me + k)) for k in range(2)]
+            dist.all_to_all(parts, parts)
+            assert [set(p.cpu().tolist()) for p in parts] == [{0.0 + me}, {10.0 + me}], size
+
+    on_ranks(2, body)
+
+
 # ---- every operation gives what it gives on the CPU ----
 
 

@@ -221,3 +221,93 @@ def test_the_guards_of_these_tests_can_fail() -> None:
     assert not oracle.differ(torch.ones(3), torch.ones(3))
     assert oracle.differ(torch.tensor([1.0, 0.0]), torch.tensor([1.0, -0.0])).startswith("1 of 2")
     assert not oracle.differ(torch.tensor([float("nan")]), -torch.tensor([float("nan")]))
+
+
+# ---- in place, and views that cross without touching ----
+
+
+def blocks(rank: int, world: int, size: int) -> list[torch.Tensor]:
+    """What `rank` has for each rank."""
+    return [torch.arange(float(size)) % 89 + 10 * rank + 100 * k for k in range(world)]
+
+
+def gathered_in_place(me: int, world: int, size: int) -> None:
+    mine = blocks(me, 1, size)[0]
+    expected = torch.cat([blocks(r, 1, size)[0] for r in range(world)])
+    flat = torch.full((world * size,), GUARD)
+    own = flat[me * size : (me + 1) * size].copy_(mine)
+    dist.all_gather_into_tensor(flat, own)
+    assert torch.equal(flat, expected)
+    strided = torch.full((world * size, 2), GUARD)[:, 1]
+    own = strided[me * size : (me + 1) * size].copy_(mine)
+    dist.all_gather_into_tensor(strided, own)
+    assert torch.equal(strided, expected) and rest_is_untouched(strided)
+    parts = [torch.full((size,), GUARD) for _ in range(world)]
+    dist.all_gather(parts, parts[me].copy_(mine))
+    assert torch.equal(torch.cat(parts), expected)
+    parts = [torch.full((size,), GUARD) for _ in range(world)] if me == 0 else []
+    dist.gather(parts[0].copy_(mine) if me == 0 else mine, parts or None, 0)
+    assert me != 0 or torch.equal(torch.cat(parts), expected)
+
+
+def scattered_in_place(me: int, world: int, size: int) -> None:
+    given = blocks(0, world, size)
+    out = given[0] if me == 0 else torch.empty(size)
+    dist.scatter(out, given if me == 0 else None, 0)
+    assert torch.equal(out, blocks(0, world, size)[me])
+    expected = sum(blocks(r, world, size)[me] for r in range(world))
+    for block in (me, 0, world - 1):  # any block of the input
+        given = torch.cat(blocks(me, world, size))
+        out = given[block * size : (block + 1) * size]
+        dist.reduce_scatter_tensor(out, given)
+        assert torch.equal(out, expected), block
+    uneven = [torch.full((size + k,), float(me)) for k in range(world)]
+    dist.reduce_scatter(uneven[me], uneven)
+    assert torch.equal(uneven[me], torch.full((size + me,), world * (world - 1) / 2))
+
+
+def exchanged_in_place(me: int, world: int, size: int) -> None:
+    expected = [blocks(r, world, size)[me] for r in range(world)]
+    parts = blocks(me, world, size)
+    dist.all_to_all(parts, parts)
+    assert torch.equal(torch.cat(parts), torch.cat(expected))
+    flat = torch.cat(blocks(me, world, size))
+    dist.all_to_all_single(flat, flat)
+    assert torch.equal(flat, torch.cat(expected))
+    # What i sends to j is as long as what j sends to i. Some ranks' blocks are short, others' long.
+    uneven = [torch.full((1 + size * (me * k),), 10.0 * me + k) for k in range(world)]
+    dist.all_to_all(uneven, uneven)
+    for r, part in enumerate(uneven):
+        assert torch.equal(part, torch.full((1 + size * (me * r),), 10.0 * r + me))
+
+
+@pytest.mark.parametrize("arena_kib", ["", "0"], ids=["arena", "no arena"])
+def test_in_place_is_right_where_an_operation_has_it(arena_kib: str) -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        for size in (1, 30, 3000, 60000):
+            for form in (gathered_in_place, scattered_in_place, exchanged_in_place):
+                form(rank.rank, rank.world, size)
+
+    env = {"SHMCOLL_ARENA_KIB": arena_kib} if arena_kib else {}
+    for world in (2, 3):
+        run(world, body, env=env)
+
+
+def test_outputs_may_be_interleaved() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        for size in (5, 30000):
+            rows = torch.full((size, 3), GUARD)
+            dist.all_gather([rows[:, 0], rows[:, 2]], torch.full((size,), float(rank.rank)))
+            assert torch.equal(rows, torch.tensor([0.0, GUARD, 1.0]).expand(size, 3))
+            rows = torch.full((size, 2, 2), GUARD)
+            ends = [rows[:, i, i] for i in range(2)]
+            dist.all_to_all(ends, [torch.full((size,), 10.0 * rank.rank + k) for k in range(2)])
+            expected = torch.tensor([[0.0 + rank.rank, GUARD], [GUARD, 10.0 + rank.rank]])
+            assert torch.equal(rows, expected.expand(size, 2, 2))
+            odd = torch.full((2 * size,), 1.0)
+            dist.group.WORLD.allreduce_coalesced([odd[::2], odd[1::2]]).wait()
+            assert torch.equal(odd, torch.full((2 * size,), 2.0))
+
+    run(2, body)

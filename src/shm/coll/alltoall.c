@@ -21,6 +21,7 @@
 #include "shm/coll/coll.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* How a rank's blocks for others go. */
@@ -307,25 +308,54 @@ static enum shc_status move(struct shc_swap *swap)
     return shc_shout_run(&shout);
 }
 
-SHC_INLINE enum shc_status run(struct shc_task *task, int world)
+/* After look_at_tensors(). Input and output share whole tensors at most: shc_sides_check(). */
+SHC_INLINE bool is_in_place(const struct shc_task *task, int world, const struct layout *layout)
+{
+    for (int rank = 0; rank < world; rank++)
+        if (layout->in_bytes[rank] > 0 && task->in.list[rank].data == task->out.list[rank].data)
+            return true;
+    return false;
+}
+
+SHC_INLINE enum shc_status exchange(struct shc_task *task, int world, struct layout *layout)
 {
     const int me = task->seat->rank;
-    struct layout layout;
     struct shc_swap swap = {.task = task, .given = given, .got = got};
-    look_at_tensors(task, world, &layout);
-    task->more = &layout;
-    if (layout.way[me] == STAGED)
+    if (layout->way[me] == STAGED)
         shc_swap_begin(&swap);
     else
         shc_swap_begin_empty(&swap);
-    enter(task, world, &layout);
+    enter(task, world, layout);
     SHC_TRY(shc_task_meet(task));
     if (world == 2)
-        read_table(layout.read_table, shc_task_payload(task, 1 - me));
-    SHC_TRY(compare_tables(task, world, &layout));
-    shc_task_keep(task, layout.in_offset[me], layout.out_offset[me], layout.in_bytes[me]);
-    take_inline_and_packed(task, world, &layout);
-    return layout.block > 0 ? move(&swap) : SHC_OK;
+        read_table(layout->read_table, shc_task_payload(task, 1 - me));
+    SHC_TRY(compare_tables(task, world, layout));
+    shc_task_keep(task, layout->in_offset[me], layout->out_offset[me], layout->in_bytes[me]);
+    take_inline_and_packed(task, world, layout);
+    return layout->block > 0 ? move(&swap) : SHC_OK;
+}
+
+/* A block may come in before the one that it overwrites has left, so they leave from a copy. */
+static SHC_NOINLINE enum shc_status exchange_in_place(struct shc_task *task, int world,
+                                                      struct layout *layout)
+{
+    const struct shc_buf in = task->in;
+    void *copy;
+    SHC_TRY(shc_task_copy_input(task, &copy));
+    enum shc_status st = exchange(task, world, layout);
+    task->in = in;
+    free(copy);
+    return st;
+}
+
+SHC_INLINE enum shc_status run(struct shc_task *task, int world)
+{
+    struct layout layout;
+    look_at_tensors(task, world, &layout);
+    task->more = &layout;
+    if (SHC_UNLIKELY(is_in_place(task, world, &layout)))
+        return exchange_in_place(task, world, &layout);
+    return exchange(task, world, &layout);
 }
 
 enum shc_status shc_alltoall_run(struct shc_task *task)

@@ -4,6 +4,7 @@
 #include "shm/base/num.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum shc_status shc_coll_run(struct shc_task *task)
@@ -80,6 +81,17 @@ void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, s
         shc_buf_write(&task->out, out_offset + done,
                       shc_buf_peek(&task->in, in_offset + done, piece, task->scratch), piece);
     }
+}
+
+enum shc_status shc_task_copy_input(struct shc_task *task, void **copy)
+{
+    *copy = malloc(task->in.bytes);
+    if (!*copy)
+        return shc_fail(SHC_ERR_NOMEM, "%s in place: no memory for a copy of %zu bytes",
+                        shc_op_kind_name(task->call.kind), task->in.bytes);
+    shc_buf_read(&task->in, 0, *copy, task->in.bytes);
+    task->in = shc_buf_of(*copy, task->in.bytes);
+    return SHC_OK;
 }
 
 void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, struct shc_span given)

@@ -256,6 +256,11 @@ const void *shc_task_own(struct shc_task *task, struct shc_span piece);
 /* This rank's own bytes, from its input to its output. Uses the scratch. */
 void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, size_t bytes);
 
+/* A copy of the input takes its place: the output is part of it, and is written before all of the
+ * input has left. SHC_ERR_NOMEM. post: *copy is to be freed when the operation has ended, and what
+ * task->in was before is to be put back. */
+SHC_NODISCARD enum shc_status shc_task_copy_input(struct shc_task *task, void **copy);
+
 /*
  * A cell changes hands: what the peer left in it goes to that piece of the output, and that piece of
  * the input into the lines just read, in one pass where both lie in plain memory. Either may be

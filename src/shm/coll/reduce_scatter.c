@@ -18,6 +18,9 @@
 #include "shm/coll/coll.h"
 
 #include "shm/coll/select.h"
+#include "shm/kernel/alias.h"
+
+#include <stdlib.h>
 
 /* Of every rank's input; task->more has the blocks where they are uneven. */
 static struct shc_span block_of(const struct shc_task *task, int rank)
@@ -83,7 +86,16 @@ static enum shc_status move(struct shc_swap *swap, size_t largest)
         .give = shc_give_input,
         .take = take_own,
     };
-    return shc_shout_run(&shout);
+    if (shc_bufs_are_apart(&task->in, &task->out))
+        return shc_shout_run(&shout);
+    /* The output may be another rank's block of the input, which has not left yet. */
+    const struct shc_buf in = task->in;
+    void *copy;
+    SHC_TRY(shc_task_copy_input(task, &copy));
+    enum shc_status st = shc_shout_run(&shout);
+    task->in = in;
+    free(copy);
+    return st;
 }
 
 static enum shc_status run_staged(struct shc_task *task)

@@ -2,6 +2,7 @@
 #include "shm/comm/op.h"
 
 #include "shm/comm/comm.h"
+#include "shm/kernel/alias.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -257,6 +258,8 @@ enum shc_status shc_message_prepare(struct shc_message *message, struct shc_comm
                         shc_op_kind_name(op->kind), op->peer, world - 1);
     memset(message, 0, sizeof *message);
     SHC_TRY(shc_buf_init(&message->buf, sends ? &op->input : &op->output, elem_bytes, !sends));
+    if (!sends && !message->buf.flat)
+        SHC_TRY(shc_buf_check_output(&message->buf));
     message->peer = op->peer;
     message->source = op->peer;
     message->tag = op->tag;
@@ -301,15 +304,58 @@ static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc
     task->scratch = comm->scratch;
 }
 
-static enum shc_status prepare(struct shc_task *task, struct shc_comm *comm,
-                               const struct shc_op *op)
+/* Where the output may be the input. The sides have passed all other checks. */
+static enum shc_in_place may_be_in_place(const struct shc_task *task, size_t *offset)
 {
-    uint32_t elem_bytes = 0;
-    if ((unsigned)op->kind >= SHC_OP_KIND_COUNT)
-        return shc_fail(SHC_ERR_INVALID, "operation %d does not exist", (int)op->kind);
-    if (op->kind != SHC_BARRIER)
-        SHC_TRY(check_dtype(op, &elem_bytes));
-    clear(task, comm, op, elem_bytes);
+    const uint32_t rank = (uint32_t)task->seat->rank;
+    *offset = 0;
+    switch (task->call.kind) {
+    case SHC_ALL_GATHER:
+    case SHC_GATHER:
+        *offset = task->in.bytes * rank;
+        return SHC_IN_PLACE_INPUT;
+    case SHC_ALL_GATHER_UNEVEN:
+        *offset = shc_buf_offset_of(&task->out, rank);
+        return SHC_IN_PLACE_INPUT;
+    case SHC_REDUCE_SCATTER:
+        return SHC_IN_PLACE_BLOCK;
+    case SHC_SCATTER: /* its blocks may be read by their receivers while the root writes its own */
+        *offset = task->out.bytes * rank;
+        return SHC_IN_PLACE_KEPT;
+    case SHC_REDUCE_SCATTER_UNEVEN:
+        *offset = shc_buf_offset_of(&task->in, rank);
+        return SHC_IN_PLACE_OUTPUT;
+    case SHC_ALL_TO_ALL:
+        return SHC_IN_PLACE_LIST;
+    default:
+        return SHC_IN_PLACE_ALL;
+    }
+}
+
+static SHC_NOINLINE enum shc_status check_sides_at_length(const struct shc_task *task)
+{
+    struct shc_sides sides = {.in = &task->in, .out = &task->out};
+    sides.may = may_be_in_place(task, &sides.offset);
+    enum shc_status st = shc_sides_check(&sides);
+    if (st != SHC_ERR_INVALID)
+        return st;
+    char text[160];
+    snprintf(text, sizeof text, "%s", shc_error_text());
+    return shc_fail(st, "%s: %s", shc_op_kind_name(task->call.kind), text);
+}
+
+/* No two outputs share memory, and no input and output but for what may be in place. */
+SHC_INLINE enum shc_status check_sides(const struct shc_task *task)
+{
+    const bool same = task->out.flat && task->in.flat == task->out.flat;
+    if (SHC_LIKELY(shc_bufs_are_apart(&task->in, &task->out)) ||
+        (same && task->call.kind <= SHC_REDUCE && task->call.kind != SHC_ALL_GATHER))
+        return SHC_OK;
+    return check_sides_at_length(task);
+}
+
+static enum shc_status prepare_kind(struct shc_task *task, const struct shc_op *op)
+{
     switch (op->kind) {
     case SHC_BARRIER:
         return SHC_OK;
@@ -334,6 +380,19 @@ static enum shc_status prepare(struct shc_task *task, struct shc_comm *comm,
     }
 }
 
+static enum shc_status prepare(struct shc_task *task, struct shc_comm *comm,
+                               const struct shc_op *op)
+{
+    uint32_t elem_bytes = 0;
+    if ((unsigned)op->kind >= SHC_OP_KIND_COUNT)
+        return shc_fail(SHC_ERR_INVALID, "operation %d does not exist", (int)op->kind);
+    if (op->kind != SHC_BARRIER)
+        SHC_TRY(check_dtype(op, &elem_bytes));
+    clear(task, comm, op, elem_bytes);
+    SHC_TRY(prepare_kind(task, op));
+    return check_sides(task);
+}
+
 enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
                                  const struct shc_op *op)
 {
@@ -345,14 +404,15 @@ enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
 /* The fields of a descriptor that decide what the checks of a collective find, besides the tensors. */
 #define CHECKED_BYTES offsetof(struct shc_op, peer)
 
-/* Behind the input. */
+/* After the input. False also where memory is shared as it may not be: then the error is said by who
+ * looks again. */
 static bool repeat_output(struct shc_task *task, const struct shc_op *op)
 {
     const bool both = task->in.list && task->out.list && task->in.bytes == task->out.bytes;
     if (!both || op->output.list != op->input.list || op->output.count != op->input.count)
-        return shc_buf_repeat(&task->out, &op->output);
+        return shc_buf_repeat(&task->out, &op->output) && check_sides(task) == SHC_OK;
     task->out = task->in; /* in place */
-    return true;
+    return task->out.flat || check_sides(task) == SHC_OK;
 }
 
 /* Is it the kept call, on as much memory? Then it is made ready again. */

@@ -1,82 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/kernel/buf.h"
 
-#include "shm/base/num.h"
+#include "shm/kernel/alias.h"
 #include "shm/kernel/copy.h"
+#include "shm/kernel/view.h"
 
 #include <string.h>
 
-/*
- * A tensor with the dimensions that matter, the innermost first: none of size 1, and neighbours
- * merged where the outer one continues the inner one. There is always one: a scalar is a row of
- * one element.
- */
-struct view {
-    char *base;
-    int ndim;
-    size_t sizes[SHC_BUF_MAX_DIMS];
-    ptrdiff_t strides[SHC_BUF_MAX_DIMS]; /* in bytes */
-};
-
-/* A walk over the vector, row by row; a row is the innermost dimension of a view. */
-struct walk {
-    const struct shc_buf *buf;
-    uint32_t next; /* the tensor after the one in `view` */
-    bool in_view;  /* false: `next` comes first */
-    struct view view;
-    char *row;                      /* where the current row begins */
-    size_t index[SHC_BUF_MAX_DIMS]; /* the next element to take */
-};
-
-/* A piece of a row: `count` elements, `step` bytes apart. */
-struct piece {
-    char *base;
-    ptrdiff_t step;
-    size_t count;
-};
-
 /* ---- measuring ---- */
-
-/* The elements of a tensor that check_tensor has passed. */
-static size_t elements_of(const struct shc_tensor *tensor)
-{
-    size_t count = 1;
-    for (int d = 0; d < tensor->ndim; d++) {
-        if (tensor->sizes[d] == 0)
-            return 0;
-        count *= (size_t)tensor->sizes[d]; /* wraps only on the way to a 0 */
-    }
-    return count;
-}
-
-/* The tensor is not empty. */
-static void view_of(struct view *view, const struct shc_tensor *tensor, uint32_t elem_bytes)
-{
-    const ptrdiff_t elem = (ptrdiff_t)elem_bytes;
-    ptrdiff_t dense = elem; /* what a contiguous tensor has for a stride here */
-    view->base = tensor->data;
-    view->ndim = 0;
-    for (int d = tensor->ndim - 1; d >= 0; d--) {
-        const size_t size = (size_t)tensor->sizes[d];
-        if (size == 1)
-            continue;
-        const ptrdiff_t stride = tensor->strides ? (ptrdiff_t)tensor->strides[d] * elem : dense;
-        const int inner = view->ndim - 1;
-        dense *= (ptrdiff_t)size;
-        if (inner >= 0 && stride == view->strides[inner] * (ptrdiff_t)view->sizes[inner]) {
-            view->sizes[inner] *= size;
-            continue;
-        }
-        view->sizes[view->ndim] = size;
-        view->strides[view->ndim] = stride;
-        view->ndim++;
-    }
-    if (view->ndim == 0) {
-        view->sizes[0] = 1;
-        view->strides[0] = elem;
-        view->ndim = 1;
-    }
-}
 
 /* Adds |stride| * (size - 1) elements to how far the tensor reaches from its data. */
 static bool reach_overflows(uint64_t *reach, int64_t size, int64_t stride, uint32_t elem_bytes)
@@ -137,17 +68,30 @@ size_t shc_buf_tensor_bytes(const struct shc_buf *buf, uint32_t index)
     return bytes;
 }
 
+size_t shc_buf_offset_of(const struct shc_buf *buf, uint32_t index)
+{
+    size_t offset = 0;
+    for (uint32_t i = 0; i < index; i++)
+        offset += shc_buf_tensor_bytes(buf, i);
+    return offset;
+}
+
 /* Any tensor; dense: its elements follow one another in memory. Apart, because a view is large. */
 static SHC_NOINLINE enum shc_status measure(const struct shc_tensor *tensor, uint32_t index,
                                             uint32_t elem_bytes, bool writable, uint64_t *bytes,
                                             bool *dense)
 {
-    struct view view;
+    struct shc_view view;
     *dense = true;
     SHC_TRY(check_tensor(tensor, index, elem_bytes, writable, bytes));
     if (*bytes == 0)
         return SHC_OK;
-    view_of(&view, tensor, elem_bytes);
+    shc_view_of(&view, tensor, elem_bytes);
+    if (writable && shc_view_meets_itself(&view, elem_bytes))
+        return shc_fail(SHC_ERR_INVALID,
+                        "tensor %u overlaps itself (rows of its dimensions share elements) and "
+                        "cannot be written",
+                        index);
     *dense = view.ndim == 1 && view.strides[0] == (ptrdiff_t)elem_bytes;
     return SHC_OK;
 }
@@ -226,68 +170,6 @@ struct shc_buf shc_buf_of(void *data, size_t bytes)
     return (struct shc_buf){.flat = data, .elem_bytes = 1, .bytes = bytes};
 }
 
-/* ---- walking ---- */
-
-/* Opens the tensor that holds element `element`, counted from the beginning of tensor `next`. */
-static void walk_to(struct walk *walk, size_t element)
-{
-    const struct shc_tensor *tensor = &walk->buf->list[walk->next++];
-    for (size_t count = elements_of(tensor); element >= count; count = elements_of(tensor)) {
-        element -= count;
-        tensor = &walk->buf->list[walk->next++];
-    }
-    const struct view *view = &walk->view;
-    view_of(&walk->view, tensor, walk->buf->elem_bytes);
-    walk->in_view = true;
-    walk->row = view->base;
-    for (int d = 0; d < view->ndim; d++) {
-        walk->index[d] = element % view->sizes[d];
-        element /= view->sizes[d];
-        if (d > 0)
-            walk->row += (ptrdiff_t)walk->index[d] * view->strides[d];
-    }
-}
-
-/* The vector has more than `element` elements. */
-static void walk_from(struct walk *walk, const struct shc_buf *buf, size_t element)
-{
-    walk->buf = buf;
-    walk->next = 0;
-    walk_to(walk, element);
-}
-
-/* Goes to the next row, like an odometer. */
-static void walk_turn(struct walk *walk)
-{
-    const struct view *view = &walk->view;
-    walk->index[0] = 0;
-    for (int d = 1; d < view->ndim; d++) {
-        walk->row += view->strides[d];
-        if (++walk->index[d] < view->sizes[d])
-            return;
-        walk->row -= (ptrdiff_t)view->sizes[d] * view->strides[d];
-        walk->index[d] = 0;
-    }
-    walk->in_view = false;
-}
-
-/* Takes at most `most` elements of the current row. There are some left. */
-static struct piece walk_take(struct walk *walk, size_t most)
-{
-    if (!walk->in_view)
-        walk_to(walk, 0);
-    const struct view *view = &walk->view;
-    const struct piece piece = {
-        .base = walk->row + (ptrdiff_t)walk->index[0] * view->strides[0],
-        .step = view->strides[0],
-        .count = shc_min_size(most, view->sizes[0] - walk->index[0]),
-    };
-    walk->index[0] += piece.count;
-    if (walk->index[0] == view->sizes[0])
-        walk_turn(walk);
-    return piece;
-}
-
 /* ---- moving ---- */
 
 SHC_INLINE void move_elements(char *dst, ptrdiff_t dst_step, const char *src, ptrdiff_t src_step,
@@ -330,10 +212,10 @@ void shc_buf_read_pieces(const struct shc_buf *buf, size_t offset, void *out, si
     if (bytes == 0)
         return;
     const size_t elem = buf->elem_bytes;
-    struct walk walk;
-    walk_from(&walk, buf, offset / elem);
+    struct shc_walk walk;
+    shc_walk_from(&walk, buf, offset / elem);
     for (size_t done = 0; done < bytes;) {
-        const struct piece piece = walk_take(&walk, (bytes - done) / elem);
+        const struct shc_piece piece = shc_walk_take(&walk, (bytes - done) / elem);
         move((char *)out + done, (ptrdiff_t)elem, piece.base, piece.step, piece.count, elem);
         done += piece.count * elem;
     }
@@ -352,10 +234,10 @@ void shc_buf_write_pieces(const struct shc_buf *buf, size_t offset, const void *
     if (bytes == 0)
         return;
     const size_t elem = buf->elem_bytes;
-    struct walk walk;
-    walk_from(&walk, buf, offset / elem);
+    struct shc_walk walk;
+    shc_walk_from(&walk, buf, offset / elem);
     for (size_t done = 0; done < bytes;) {
-        const struct piece piece = walk_take(&walk, (bytes - done) / elem);
+        const struct shc_piece piece = shc_walk_take(&walk, (bytes - done) / elem);
         move(piece.base, piece.step, (const char *)in + done, (ptrdiff_t)elem, piece.count, elem);
         done += piece.count * elem;
     }
@@ -382,9 +264,9 @@ void *shc_buf_direct_piece(const struct shc_buf *buf, size_t offset, size_t byte
     if (bytes == 0)
         return NULL;
     const size_t elem = buf->elem_bytes;
-    struct walk walk;
-    walk_from(&walk, buf, offset / elem);
-    struct piece piece = walk_take(&walk, bytes / elem);
+    struct shc_walk walk;
+    shc_walk_from(&walk, buf, offset / elem);
+    struct shc_piece piece = shc_walk_take(&walk, bytes / elem);
     char *const first = piece.base;
     for (size_t done = 0;;) {
         const bool dense = piece.step == (ptrdiff_t)elem || piece.count == 1;
@@ -393,7 +275,7 @@ void *shc_buf_direct_piece(const struct shc_buf *buf, size_t offset, size_t byte
         done += piece.count * elem;
         if (done == bytes)
             return first;
-        piece = walk_take(&walk, (bytes - done) / elem);
+        piece = shc_walk_take(&walk, (bytes - done) / elem);
     }
 }
 

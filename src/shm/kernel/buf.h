@@ -22,8 +22,9 @@ struct shc_buf {
 
 /*
  * Checks and measures the list. SHC_ERR_INVALID: negative size, ndim out of 0..SHC_BUF_MAX_DIMS,
- * a size or a byte count that overflows, no data for a non-empty tensor; with `writable`, a
- * dimension of stride 0 and size above 1 (an expanded tensor overlaps itself).
+ * a size or a byte count that overflows, no data for a non-empty tensor; with `writable`, a tensor
+ * that overlaps itself (expanded, or windows that share elements). Two tensors of the list may
+ * still overlap: shc_sides_check() looks for that.
  * Tensors that follow one another in memory without a gap count as one contiguous piece.
  */
 #define SHC_BUF_MAX_DIMS 64
@@ -73,6 +74,9 @@ SHC_INLINE bool shc_buf_repeat(struct shc_buf *buf, const struct shc_tensors *te
 
 /* Bytes of tensor number `index` of the list that the buf was made from. */
 size_t shc_buf_tensor_bytes(const struct shc_buf *buf, uint32_t index);
+
+/* Where it begins in the vector, in bytes. */
+size_t shc_buf_offset_of(const struct shc_buf *buf, uint32_t index);
 
 /* A buf over plain memory. */
 struct shc_buf shc_buf_of(void *data, size_t bytes);
