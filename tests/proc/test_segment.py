@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import time
@@ -141,6 +142,55 @@ def test_ranks_in_pid_namespaces_of_their_own(movers: tuple[int, ...], with_proc
 
 @needs_root
 @pytest.mark.timeout(60)
+def test_ranks_with_a_dev_shm_of_their_own_in_one_pid_namespace() -> None:
+    def body(rank: ranks.Rank) -> dict[str, str]:
+        places.shm_of("16m")()
+        return work(rank)
+
+    assert {segment for segment, _ in forms(ranks.outcomes(3, body, limit=LIMIT_S))} == {UNNAMED}
+
+
+def dumpable(value: int) -> None:
+    PR_SET_DUMPABLE = 4
+    assert ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, value) == 0
+
+
+def not_dumpable() -> None:
+    dumpable(0)
+
+
+def nobody() -> None:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+
+
+@needs_root
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("change", [not_dumpable, nobody])
+def test_a_process_that_can_no_longer_be_looked_into_has_an_arena(
+    change: Callable[[], None]
+) -> None:
+    """Its descriptors are hidden from others of its user from then on; the segment is open already."""
+
+    def body(rank: ranks.Rank) -> dict[str, str]:
+        def first() -> dict[str, str]:
+            if change is not_dumpable:
+                nobody()  # root may look into any process
+                dumpable(1)  # the change of user has cleared it
+            rank.init()
+            change()
+            rank.sync()
+            return use_group()
+
+        return places.forked(first)
+
+    assert forms(ranks.outcomes(3, body, limit=LIMIT_S)) == {(UNNAMED, NAMED)}
+    assert ranks.leftovers() == []
+
+
+@needs_root
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("movers", [(0,), (0, 1, 2)], ids=["rank_0", "all"])
 def test_ranks_in_user_namespaces_of_their_own(movers: tuple[int, ...]) -> None:
     def body(rank: ranks.Rank) -> dict[str, str]:
@@ -202,6 +252,7 @@ def test_ranks_that_share_no_memory_are_told_why() -> None:
     begun = time.monotonic()
     for said in ranks.run(2, body, limit=LIMIT_S):
         assert "rank 1" in said and "cannot open the segment" in said, said
+        assert "must share /dev/shm" in said and "--ipc=" in said and "emptyDir" in said, said
     assert time.monotonic() - begun < 5
     assert ranks.leftovers() == []
 

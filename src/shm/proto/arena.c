@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/proto/arena.h"
 
+#include "shm/base/config.h"
 #include "shm/base/log.h"
 #include "shm/base/num.h"
 
@@ -10,8 +11,11 @@
 #define MIN_SHOUT_BYTES (8u << 10)
 #define MIN_SHOUT_DEPTH 4
 
-/* verdict = attempt * 4 + outcome, growing. */
-enum outcome { RESERVED = 1, FAILED = 2 };
+/* verdict = attempt * 4 + outcome, growing. NOT_OPENED: the rank could not open the file. */
+enum outcome { RESERVED = 1, FAILED = 2, NOT_OPENED = 3 };
+
+/* One of each form. */
+#define MOST_ATTEMPTS 3
 
 static size_t total_bytes(const struct shc_arena_geometry *g, int world_size)
 {
@@ -85,12 +89,23 @@ void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes,
     arena->tried = arena->geometry.depth == 0;
 }
 
-/* Rank 0: makes the file and lays its name out. The form is the one that worked for the first
- * segment; a memfd does not ask how big /dev/shm is. */
-static enum shc_status create(struct shc_arena *arena, struct shc_seat *seat, uint64_t attempt)
+/* Rank 0: the form for the attempt after one of `form` that has failed; 0: none. A file without a name
+ * cannot be opened by others once this process has changed its user, or is not dumpable, though it
+ * could when the group was made. A memfd does not ask how big /dev/shm is. */
+static uint32_t next_form(uint32_t form, bool not_opened)
 {
-    uint32_t form = attempt == 1 ? seat->segment.name.form : (uint32_t)SHC_FORM_MEMFD;
-    SHC_TRY(shc_segment_create(&arena->segment, form,
+    const bool free_choice = shc_config_get()->segment == SHC_SEGMENT_AUTO;
+    if (form == SHC_FORM_UNNAMED && not_opened && free_choice)
+        return SHC_FORM_NAMED;
+    return form == SHC_FORM_MEMFD ? 0 : (uint32_t)SHC_FORM_MEMFD;
+}
+
+/* Rank 0: makes the file and lays its name out. */
+static enum shc_status create(struct shc_arena *arena, struct shc_seat *seat)
+{
+    if (arena->form == 0)
+        return shc_fail(SHC_ERR_NOSPACE, "no form of the arena is left");
+    SHC_TRY(shc_segment_create(&arena->segment, arena->form,
                                total_bytes(&arena->geometry, seat->world_size), 0, &seat->self,
                                seat->segment.cache));
     shc_seat_offer(seat, 0)->name = arena->segment.name;
@@ -105,13 +120,17 @@ static void publish_verdict(const struct shc_seat *seat, uint64_t attempt, enum 
     shc_bell_ring(shc_seat_bell(seat, seat->rank), true);
 }
 
-/* Waits for the rank's verdict on this attempt. A rank that is further on has seen it fail. */
-static enum shc_status read_verdict(struct shc_wait *wait, int rank, uint64_t attempt, bool *good)
+/* Waits for the rank's verdict on this attempt. A rank that is further on has seen it fail; of those
+ * rank 0 sees none, since the next attempt begins with it. */
+static enum shc_status read_verdict(struct shc_wait *wait, int rank, uint64_t attempt, bool *good,
+                                    bool *not_opened)
 {
     const struct shc_offer_shm *offer = shc_seat_offer(wait->seat, rank);
     SHC_TRY(shc_wait_reached(wait, rank, &offer->verdict, attempt * 4 + RESERVED));
     /* acquire offer/verdict <- release in publish_verdict(): as above. */
-    *good = *good && shc_a64_load_acquire(&offer->verdict) == attempt * 4 + RESERVED;
+    const uint64_t verdict = shc_a64_load_acquire(&offer->verdict);
+    *good = *good && verdict == attempt * 4 + RESERVED;
+    *not_opened = *not_opened || verdict == attempt * 4 + NOT_OPENED;
     return SHC_OK;
 }
 
@@ -120,10 +139,10 @@ static enum shc_status take_part(struct shc_arena *arena, struct shc_wait *wait,
 {
     struct shc_seat *seat = wait->seat;
     if (seat->rank == 0) {
-        SHC_TRY(create(arena, seat, attempt));
+        SHC_TRY(create(arena, seat));
     } else {
-        bool offered = true;
-        SHC_TRY(read_verdict(wait, 0, attempt, &offered));
+        bool offered = true, ignored = false;
+        SHC_TRY(read_verdict(wait, 0, attempt, &offered, &ignored));
         if (!offered)
             return shc_fail(SHC_ERR_NOSPACE, "rank 0 could not make the arena");
         struct shc_segment_name name;
@@ -153,18 +172,23 @@ static enum shc_status attempt_once(struct shc_arena *arena, struct shc_wait *wa
     if (mine != SHC_OK)
         shc_log(SHC_LOG_INFO, "rank %d of \"%s\": no arena (attempt %d): %s", seat->rank,
                 seat->group, (int)attempt, shc_error_text());
-    bool good = mine == SHC_OK;
-    publish_verdict(seat, attempt, good ? RESERVED : FAILED);
+    bool good = mine == SHC_OK, not_opened = false;
+    publish_verdict(seat, attempt,
+                    good                          ? RESERVED
+                    : mine == SHC_ERR_UNREACHABLE ? NOT_OPENED
+                                                  : FAILED);
     for (int rank = 0; rank < seat->world_size; rank++)
         if (rank != seat->rank)
-            SHC_TRY(read_verdict(wait, rank, attempt, &good));
+            SHC_TRY(read_verdict(wait, rank, attempt, &good, &not_opened));
     arena->made = good;
+    arena->form = next_form(arena->form, not_opened);
     return SHC_OK;
 }
 
 enum shc_status shc_arena_make(struct shc_arena *arena, struct shc_wait *wait)
 {
-    for (uint64_t attempt = 1; attempt <= 2 && !arena->made; attempt++) {
+    arena->form = wait->seat->segment.name.form; /* the one that worked for the first segment */
+    for (uint64_t attempt = 1; attempt <= MOST_ATTEMPTS && !arena->made; attempt++) {
         enum shc_status st = attempt_once(arena, wait, attempt);
         if (st != SHC_OK || !arena->made)
             shc_segment_detach(&arena->segment);

@@ -200,8 +200,21 @@ enum shc_status shc_segment_attach(struct shc_segment *segment, const struct shc
     if (error == 0)
         return SHC_OK;
     close_file(segment); /* the name stays: others may still open it */
-    return shc_fail_errno(SHC_ERR_UNREACHABLE, error, "cannot open the segment of pid %d (%s)",
+    return shc_fail_errno(SHC_ERR_UNREACHABLE, error,
+                          "cannot open the segment of pid %d (%s). Ranks must share /dev/shm, or "
+                          "one pid namespace as one user; containers: a volume at /dev/shm, or "
+                          "docker's --ipc=host or --ipc=container:<name>, or kubernetes' "
+                          "emptyDir of medium Memory at /dev/shm",
                           (int)name->creator.pid, shc_segment_form_name(name->form));
+}
+
+/* ", 4096 bytes available"; nothing where the file system has no limit, or does not say. */
+static void space_text(const struct shc_segment *segment, char *text, size_t capacity)
+{
+    size_t available;
+    text[0] = '\0';
+    if (shc_os_file_space(segment->fd, &available) == 0 && available != SIZE_MAX)
+        snprintf(text, capacity, ", %zu bytes available", available);
 }
 
 enum shc_status shc_segment_reserve(struct shc_segment *segment, size_t offset, size_t bytes,
@@ -211,14 +224,13 @@ enum shc_status shc_segment_reserve(struct shc_segment *segment, size_t offset, 
     int error = shc_os_file_reserve(segment->fd, offset, bytes);
     if (error == 0)
         return SHC_OK;
-    size_t available = 0;
-    if (shc_os_file_space(segment->fd, &available) != 0)
-        available = 0;
+    char space[64];
+    space_text(segment, space, sizeof space);
     return shc_fail_errno(error == ENOSPC || error == ENOMEM ? SHC_ERR_NOSPACE : SHC_ERR_SYSTEM,
                           error,
-                          "cannot reserve %zu bytes of shared memory (%s, %zu bytes available; "
-                          "docker: --shm-size, kubernetes: an emptyDir of medium Memory)",
-                          bytes, shc_segment_form_name(segment->name.form), available);
+                          "cannot reserve %zu bytes of shared memory (%s%s; docker: --shm-size, "
+                          "kubernetes: an emptyDir of medium Memory)",
+                          bytes, shc_segment_form_name(segment->name.form), space);
 }
 
 void shc_segment_settle(struct shc_segment *segment)
