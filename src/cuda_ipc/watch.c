@@ -239,6 +239,8 @@ static void late_text(struct shc_cuda_comm *comm, int r, uint64_t sequence, char
         snprintf(text, capacity, "rank %d (this rank: its stream has other work)", r);
     else if (called >= sequence)
         snprintf(text, capacity, "rank %d (its stream is not there)", r);
+    else if (called == 0)
+        snprintf(text, capacity, "rank %d (it has made no call yet)", r);
     else
         snprintf(text, capacity, "rank %d (its last call is #%llu)", r, (unsigned long long)called);
 }

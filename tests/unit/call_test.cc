@@ -56,6 +56,13 @@ class Lines : public testing::Test
         return text;
     }
 
+    std::string last_clause() const
+    {
+        char text[160];
+        shc_call_last_clause(&seats_[1], 0, text, sizeof text);
+        return text;
+    }
+
     // With no mailboxes: the relay slots lie behind the blocks.
     static const size_t kBytes =
         SHC_BLOCKS_OFFSET + kWorld * SHC_BLOCK_BYTES + SHC_RELAY_SLOTS * SHC_RELAY_BYTES;
@@ -77,11 +84,13 @@ shc_call call_of(shc_op_kind kind, uint64_t count)
 TEST_F(Lines, ABarrierOnAnUnusedLineIsReadable)
 {
     const shc_call barrier = {};
-    EXPECT_EQ(latest(), "no call yet");
+    EXPECT_EQ(latest(), "no call");
+    EXPECT_EQ(last_clause(), "it had made no call yet");
     publish(0, 1, barrier);
     publish(1, 1, barrier);
     EXPECT_TRUE(same(1));
     EXPECT_EQ(latest(), "barrier #1");
+    EXPECT_EQ(last_clause(), "its last call was barrier #1");
 }
 
 TEST_F(Lines, ACallThatRepeatsIsComparedAndRead)
@@ -123,7 +132,7 @@ TEST_F(Lines, AnEpochWithoutItsSealIsNoCall)
     shc_said_shm *said = shc_seat_said(&seats_[0], 0, 2);
     // relaxed: this thread alone.
     shc_a64_store_relaxed(&said->words[1], 6);
-    EXPECT_EQ(latest(), "no call yet");
+    EXPECT_EQ(latest(), "no call");
 }
 
 // Of two ranks, who reads a line is its next writer, in the same parity; with more nothing changes hands.

@@ -144,12 +144,12 @@ void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
 static void end_dead(struct shc_p2p *p2p, const struct shc_request *request, int rank)
 {
     struct shc_seat *seat = &p2p->comm->seat;
-    char what[256], call[128], reason[600];
+    char what[256], call[128], last[176] = "it had made no collective call yet", reason[600];
     shc_p2p_text(request, what, sizeof what);
-    shc_call_latest_text(seat, rank, call, sizeof call);
-    snprintf(reason, sizeof reason,
-             "rank %d (pid %d) died; its last collective call was %s; found in %s", rank,
-             shc_seat_pid(seat, rank), call, what);
+    if (shc_call_latest_text(seat, rank, call, sizeof call))
+        snprintf(last, sizeof last, "its last collective call was %s", call);
+    snprintf(reason, sizeof reason, "rank %d (pid %d) died; %s; found in %s", rank,
+             shc_seat_pid(seat, rank), last, what);
     shc_p2p_break(p2p, SHC_ERR_PEER_DEAD, reason);
 }
 

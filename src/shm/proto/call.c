@@ -124,12 +124,22 @@ uint64_t shc_call_latest(const struct shc_seat *seat, int rank, struct shc_call 
     return odd;
 }
 
-void shc_call_latest_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
+bool shc_call_latest_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
 {
     struct shc_call call;
     uint64_t epoch = shc_call_latest(seat, rank, &call);
     if (epoch == 0)
-        snprintf(text, capacity, "no call yet");
+        snprintf(text, capacity, "no call");
     else
         shc_call_text(&call, epoch, text, capacity);
+    return epoch != 0;
+}
+
+void shc_call_last_clause(const struct shc_seat *seat, int rank, char *text, size_t capacity)
+{
+    char call[128];
+    if (shc_call_latest_text(seat, rank, call, sizeof call))
+        snprintf(text, capacity, "its last call was %s", call);
+    else
+        snprintf(text, capacity, "it had made no call yet");
 }

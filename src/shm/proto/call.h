@@ -71,5 +71,8 @@ void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size
 /* The newest call that the rank has published, or epoch 0. May run beside the rank's own stores. */
 uint64_t shc_call_latest(const struct shc_seat *seat, int rank, struct shc_call *call);
 
-/* The same in words: "broadcast #411 (...)" or "no call yet". */
-void shc_call_latest_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
+/* The same in words: "broadcast #411 (...)". False, and "no call": it had made none. */
+bool shc_call_latest_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
+
+/* The same as a clause: "its last call was broadcast #411 (...)" or "it had made no call yet". */
+void shc_call_last_clause(const struct shc_seat *seat, int rank, char *text, size_t capacity);

@@ -79,12 +79,13 @@ void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t c
         word = "dead";
     else if (shc_os_process_life(&seat->self, &process) != SHC_OS_UNKNOWN)
         word = shc_os_state_word(shc_os_process_state(&process, &dumping_core));
-    char call[128], other[256] = "";
-    shc_call_latest_text(seat, rank, call, sizeof call);
+    char call[128], last[160] = "no call yet", other[256] = "";
+    if (shc_call_latest_text(seat, rank, call, sizeof call))
+        snprintf(last, sizeof last, "last call: %s", call);
     if (seat->elsewhere && rank != seat->rank)
         seat->elsewhere(seat, rank, other, sizeof other);
-    snprintf(text, capacity, "rank %d (pid %d, %s%s, last call: %s%s)", rank, (int)process.pid,
-             word, dumping_core ? ", writing a core dump" : "", call, other);
+    snprintf(text, capacity, "rank %d (pid %d, %s%s, %s%s)", rank, (int)process.pid, word,
+             dumping_core ? ", writing a core dump" : "", last, other);
 }
 
 int shc_member_missing_text(const struct shc_seat *seat, uint64_t epoch, char *text,

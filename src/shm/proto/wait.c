@@ -62,9 +62,9 @@ enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status, 
 
 static enum shc_status judge_dead(struct shc_wait *wait, int rank)
 {
-    char call[128], reason[320];
-    shc_call_latest_text(wait->seat, rank, call, sizeof call);
-    snprintf(reason, sizeof reason, "rank %d (pid %d) died; its last call was %s", rank,
+    char call[160], reason[320];
+    shc_call_last_clause(wait->seat, rank, call, sizeof call);
+    snprintf(reason, sizeof reason, "rank %d (pid %d) died; %s", rank,
              shc_seat_pid(wait->seat, rank), call);
     return shc_wait_give_up(wait, SHC_ERR_PEER_DEAD, reason);
 }
@@ -105,12 +105,11 @@ static enum shc_status judge_left(struct shc_wait *wait, int rank)
     shc_member_look_at_processes(seat, 0, seat->world_size);
     SHC_TRY(judge_deaths(wait));
     SHC_TRY(judge_group(wait));
-    char call[128], reason[320];
-    shc_call_latest_text(seat, rank, call, sizeof call);
+    char call[160], reason[320];
+    shc_call_last_clause(seat, rank, call, sizeof call);
     snprintf(reason, sizeof reason,
-             "rank %d (pid %d) has left the group (closed it, or its process ended); its last "
-             "call was %s",
-             rank, shc_seat_pid(seat, rank), call);
+             "rank %d (pid %d) has left the group (closed it, or its process ended); %s", rank,
+             shc_seat_pid(seat, rank), call);
     return shc_wait_give_up(wait, SHC_ERR_PEER_LEFT, reason);
 }
 
@@ -450,7 +449,8 @@ static SHC_COLD enum shc_status judge_mismatch(struct shc_wait *wait, int rank)
     SHC_TRY(judge_group(wait));
     SHC_TRY(judge_deaths(wait));
     char theirs[160], ours[160], reason[512];
-    shc_call_latest_text(wait->seat, rank, theirs, sizeof theirs);
+    if (!shc_call_latest_text(wait->seat, rank, theirs, sizeof theirs))
+        snprintf(theirs, sizeof theirs, "something that cannot be read");
     shc_call_text(wait->call, wait->epoch, ours, sizeof ours);
     snprintf(reason, sizeof reason,
              "ranks made different calls: rank %d called %s, but rank %d called %s",
