@@ -180,6 +180,30 @@ def test_a_failed_work_says_why_wherever_it_is_asked() -> None:
         assert "different calls" in text and "float32[4]" in text and "float32[5]" in text
 
 
+@pytest.mark.parametrize("message", [False, True])
+def test_an_asynchronous_call_on_a_failed_group_has_failed_when_it_returns(message: bool) -> None:
+    def body(rank: Rank) -> list[str]:
+        rank.init()
+        dist.all_reduce(one(rank))
+        with pytest.raises(dist.DistBackendError):
+            dist.all_reduce(one(rank, 4 + rank.rank))  # a mismatch
+        call = (lambda: dist.irecv(one(rank), 1 - rank.rank)) if message else None
+        work = call() if call else dist.all_reduce(one(rank), async_op=True)
+        assert work.is_completed() and not work.is_success()
+        future = work.get_future()
+        assert future.done()
+        texts = []
+        for wait in (work.wait, future.wait):
+            with pytest.raises(RuntimeError) as caught:
+                wait()
+            texts.append(str(caught.value))
+        rank.sync()
+        return texts
+
+    for texts in run(2, body):
+        assert all("different calls" in text for text in texts), texts
+
+
 @needs_work_exception
 def test_the_exception_of_a_work_is_none_until_it_fails() -> None:
     def body(rank: Rank) -> str:

@@ -218,6 +218,15 @@ enum shc_status shc_comm_fail_unusable(const struct shc_comm *comm)
                     comm->name);
 }
 
+/* pre: the group has failed. */
+static enum shc_status fail_with_group(const struct shc_comm *comm, enum shc_op_kind kind)
+{
+    char what[128];
+    snprintf(what, sizeof what, "rank %d: %s on group \"%s\"", comm->seat.rank,
+             shc_op_kind_name(kind), comm->name);
+    return shc_group_reason(&comm->seat, what);
+}
+
 /* Why an operation cannot even begin. */
 static enum shc_status check_begin(struct shc_comm *comm, const struct shc_task *task)
 {
@@ -225,13 +234,19 @@ static enum shc_status check_begin(struct shc_comm *comm, const struct shc_task 
     SHC_TRY(shc_comm_usable(comm));
     if (SHC_UNLIKELY(comm->broken != SHC_OK))
         return shc_fail(comm->broken, "%s", comm->broken_text);
-    if (SHC_UNLIKELY(shc_group_failed(&comm->seat))) {
-        char what[128];
-        snprintf(what, sizeof what, "rank %d: %s on group \"%s\"", comm->seat.rank,
-                 shc_op_kind_name(task->call.kind), comm->name);
-        return shc_group_reason(&comm->seat, what);
-    }
+    if (SHC_UNLIKELY(shc_group_failed(&comm->seat)))
+        return fail_with_group(comm, task->call.kind);
     return SHC_OK;
+}
+
+enum shc_status shc_comm_check_failed(struct shc_comm *comm, enum shc_op_kind kind)
+{
+    enum shc_status st = SHC_OK;
+    pthread_mutex_lock(&comm->mapped_lock);
+    if (comm->mapped && shc_group_failed(&comm->seat))
+        st = fail_with_group(comm, kind);
+    pthread_mutex_unlock(&comm->mapped_lock);
+    return st;
 }
 
 enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)

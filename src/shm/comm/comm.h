@@ -74,6 +74,10 @@ bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, 
 /* Why this process may not use the group now. */
 SHC_NODISCARD SHC_COLD enum shc_status shc_comm_fail_unusable(const struct shc_comm *comm);
 
+/* The group's failure, as an operation of that kind reports it; SHC_OK when it has not failed. Any
+ * thread. */
+SHC_NODISCARD enum shc_status shc_comm_check_failed(struct shc_comm *comm, enum shc_op_kind kind);
+
 /* May it? Takes no lock. */
 SHC_NODISCARD SHC_INLINE enum shc_status shc_comm_usable(const struct shc_comm *comm)
 {

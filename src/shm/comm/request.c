@@ -87,8 +87,16 @@ static enum shc_status submit(struct shc_comm *comm, const struct shc_op *op,
 {
     struct shc_request *request = NULL;
     SHC_TRY(request_create(comm, op, hooks, &request));
-    enum shc_status st = shc_is_message(op->kind) ? shc_p2p_submit(&comm->p2p, request)
-                                                  : shc_engine_submit(comm, request);
+    enum shc_status st = shc_comm_check_failed(comm, op->kind);
+    if (st != SHC_OK) { /* no thread needs to find out first */
+        request->status = st;
+        request->error = strdup(shc_error_text());
+        shc_request_born_done(request);
+        *out = request;
+        return SHC_OK;
+    }
+    st = shc_is_message(op->kind) ? shc_p2p_submit(&comm->p2p, request)
+                                  : shc_engine_submit(comm, request);
     if (st != SHC_OK) {
         free(request);
         return st;
