@@ -63,6 +63,9 @@ void bindBackend(py::module_ &m)
                       c10::intrusive_ptr<GroupOptions>>(),
              py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"))
         .def_property_readonly("options", &ProcessGroupShm::options)
+        // torch's own backends have it each; _set_pg_timeout calls it.
+        .def("_set_default_timeout", &ProcessGroupShm::changeTimeout, py::arg("timeout"),
+             py::call_guard<py::gil_scoped_release>())
         .def("get_error", &ProcessGroupShm::getError) // torch has no binding for it
         // Where a group has a device_id, torch calls this on those that are not in a new group, if its
         // backend can split. With NCCL they take part; ours is made by its members alone.

@@ -52,7 +52,7 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
 
 ProcessGroupShm::ProcessGroupShm(const Store &store, int rank, int size,
                                  c10::intrusive_ptr<GroupOptions> options)
-    : Backend(rank, size), options_(std::move(options)),
+    : Backend(rank, size), options_(std::move(options)), timeout_(options_->timeout),
       group_(makeGroup(store, rank, size, *options_)),
       cuda_(group_, rank, options_->group_name, options_->timeout)
 {
@@ -98,9 +98,18 @@ void ProcessGroupShm::shutdown()
         std::rethrow_exception(unfinished);
 }
 
-c10::intrusive_ptr<GroupOptions> ProcessGroupShm::options() const
+c10::intrusive_ptr<GroupOptions> ProcessGroupShm::options()
 {
-    return c10::make_intrusive<GroupOptions>(*options_);
+    options_->timeout = timeout_;
+    return options_;
+}
+
+void ProcessGroupShm::changeTimeout(std::chrono::milliseconds timeout)
+{
+    const uint64_t timeout_ns = groupTimeoutNs(timeout); // or it throws, and nothing has changed
+    timeout_ = timeout;
+    shc_comm_set_timeout(group_.get(), timeout_ns);
+    cuda_.setTimeout(timeout);
 }
 
 std::string ProcessGroupShm::info()
@@ -114,15 +123,7 @@ std::string ProcessGroupShm::info()
 
 c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupShm::getBackendOptions()
 {
-    return options();
-}
-
-void ProcessGroupShm::setTimeout(std::chrono::milliseconds timeout)
-{
-    const uint64_t timeout_ns = groupTimeoutNs(timeout); // or it throws, and nothing has changed
-    options_->timeout = timeout;
-    shc_comm_set_timeout(group_.get(), timeout_ns);
-    cuda_.setTimeout(timeout);
+    return c10::make_intrusive<GroupOptions>(*options()); // a copy: torch writes into it
 }
 
 c10::intrusive_ptr<c10d::Backend>

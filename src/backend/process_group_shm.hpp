@@ -69,7 +69,10 @@ class ProcessGroupShm : public c10d::Backend
 
 #if SHMCOLL_TORCH_AT_LEAST(2, 9)
     c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
-    void setTimeout(std::chrono::milliseconds timeout) override;
+    void setTimeout(std::chrono::milliseconds timeout) override
+    {
+        changeTimeout(timeout);
+    }
     c10::intrusive_ptr<c10d::Backend>
     split(const Store &store, const std::vector<int> &ranks,
           const c10::intrusive_ptr<c10d::Backend::Options> &options) override;
@@ -121,8 +124,13 @@ class ProcessGroupShm : public c10d::Backend
     WorkPtr recv(Tensors &tensors, int peer, int tag) override;
     WorkPtr recvAnysource(Tensors &tensors, int tag) override;
 
-    // A copy: torch writes into what it gets.
-    c10::intrusive_ptr<GroupOptions> options() const;
+    // For the operations that begin after it; 0: no limit. Throws, and changes nothing, if it is
+    // negative.
+    void changeTimeout(std::chrono::milliseconds timeout);
+
+    // The group's own: names and ranks that torch writes into it stay there. A time-out that is written
+    // into it changes nothing; the next call shows the group's again.
+    c10::intrusive_ptr<GroupOptions> options();
 
     // Lines of key=value about the group's memory, kernels and waiting; and those of each of its GPUs
     // behind "cuda:<index>.".
@@ -161,7 +169,8 @@ class ProcessGroupShm : public c10d::Backend
     Tensors rowsOf(const at::Tensor &tensor, const std::vector<int64_t> &splits,
                    const char *which) const;
 
-    c10::intrusive_ptr<GroupOptions> options_;
+    c10::intrusive_ptr<GroupOptions> options_; // Python may write into it
+    std::atomic<std::chrono::milliseconds> timeout_;
     Group group_;
     CudaSide cuda_;
     Sections sections_;

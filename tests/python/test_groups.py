@@ -456,6 +456,37 @@ def test_a_new_time_out_holds_for_the_calls_that_follow() -> None:
     assert waited and 0.25 <= float(waited[1]) < 2, text
 
 
+def test_torchs_own_way_to_a_new_time_out_works_too() -> None:
+    """torch.distributed.distributed_c10d._set_pg_timeout calls it, of the backends that it knows."""
+
+    def body(rank: Rank) -> list[float]:
+        rank.init()
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        backend._set_default_timeout(seconds(7))
+        assert backend.options._timeout == seconds(7)
+        backend.options._timeout = seconds(1)  # torch writes there, too: it changes nothing
+        assert backend.options._timeout == seconds(7)
+        with pytest.raises(ValueError, match="a time-out of -2000 ms is negative"):
+            backend._set_default_timeout(seconds(-2))
+        with pytest.raises(TypeError):
+            backend._set_default_timeout(3)
+        return [float(shmcoll.describe()["timeout_s"])]
+
+    assert run(2, body) == [[7.0]] * 2
+
+
+def test_what_torch_writes_into_a_groups_options_stays_there() -> None:
+    def body(rank: Rank) -> tuple[str, list[int]]:
+        rank.init()
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        assert backend.options.global_ranks_in_group == [0, 1]
+        backend.options.group_name = "renamed"
+        backend.options.global_ranks_in_group = [4, 7]
+        return backend.options.group_name, backend.options.global_ranks_in_group
+
+    assert run(2, body) == [("renamed", [4, 7])] * 2
+
+
 def test_nothing_is_left_behind() -> None:
     before = ranks.leftovers()
 
