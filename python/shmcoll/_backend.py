@@ -20,11 +20,11 @@ _C._set_main_thread(threading.main_thread().ident or 0)
 os.register_at_fork(after_in_child=_C._after_fork_in_child)
 
 
-def _check_option(key: str, value: object) -> None:
-    kind = _OPTION_TYPES[key]
+def _check_type(what: str, value: object, kind: type) -> None:
+    """Raises a TypeError that names both types, and shows the value."""
     if not isinstance(value, kind):
         name = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
-        raise TypeError(f"shmcoll: pg_options[{key!r}] is a {name}, not {value!r}")
+        raise TypeError(f"shmcoll: {what} must be a {name}, got {type(value).__name__} ({value!r})")
 
 
 def _make_options(options: Any, backend_options: Any) -> _C.Options:
@@ -40,7 +40,7 @@ def _make_options(options: Any, backend_options: Any) -> _C.Options:
                 f"shmcoll: unknown pg_options {sorted(unknown)}; known: {', '.join(_OPTION_TYPES)}"
             )
         for key, value in backend_options.items():
-            _check_option(key, value)
+            _check_type(f"pg_options[{key!r}]", value, _OPTION_TYPES[key])
         timeout = backend_options.get("timeout", timeout)
         tuning = backend_options.get("tuning", tuning)
     elif isinstance(backend_options, _C.Options):
@@ -98,12 +98,13 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, str]:
     behind ``cuda:<index>.``: route (slabs: memory of the GPUs that the ranks share; host), memory,
     reason (why it is not the first choice), gpus, gpu_ranks, operations. Waits for nobody.
 
-    Raises a ValueError where the group, the default one if none is given, is not this process's or
+    Raises a TypeError for what is no group, and a ValueError where the group, the default one if none is given, is not this process's or
     has no backend of shmcoll.
     """
     pg: Any = dist.distributed_c10d._get_default_group() if group is None else group
     if pg == dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("shmcoll: this process is not in that group")
+    _check_type("describe: group", pg, dist.ProcessGroup)
     for device in pg._device_types:
         backend = pg._get_backend(device)
         backend = getattr(backend, "wrapped_pg", backend)  # under TORCH_DISTRIBUTED_DEBUG=DETAIL
@@ -123,6 +124,8 @@ def monitored_barrier(
     names those that are missing, all of them whatever ``wait_all_ranks`` says, and the group has
     failed. A process that is not in the group returns at once, as in torch.
     """
+    if timeout is not None:
+        _check_type("monitored_barrier: timeout", timeout, datetime.timedelta)
     if dist.get_rank(group) < 0:
         return
     pg: Any = dist.group.WORLD if group is None else group  # its method is ours

@@ -46,6 +46,17 @@ def test_it_has_what_the_variables_table_says_it_tells() -> None:
     assert set(keys) <= set(run(1, body)[0])
 
 
+def test_a_wrong_argument_is_a_type_error_that_names_both_types() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        with pytest.raises(TypeError, match=r"group must be a .*ProcessGroup, got int \(3\)"):
+            shmcoll.describe(3)
+        with pytest.raises(TypeError, match=r"must be a datetime.timedelta, got int \(10\)"):
+            shmcoll.monitored_barrier(timeout=10)
+
+    run(1, body)
+
+
 def test_who_is_not_in_the_group_or_asks_another_backends_is_told() -> None:
     def body(rank: Rank) -> list[str]:
         rank.init()

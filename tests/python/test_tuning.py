@@ -205,9 +205,15 @@ def test_an_error_names_the_option_where_no_variable_is_set(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"timeout": 3}, r"pg_options\['timeout'\] is a datetime.timedelta, not 3"),
-        ({"timeout": None}, r"pg_options\['timeout'\] is a datetime.timedelta, not None"),
-        ({"tuning": Path("x")}, r"pg_options\['tuning'\] is a str, not PosixPath\('x'\)"),
+        ({"timeout": 3}, r"pg_options\['timeout'\] must be a datetime.timedelta, got int \(3\)"),
+        (
+            {"timeout": None},
+            r"pg_options\['timeout'\] must be a datetime.timedelta, got NoneType \(None\)",
+        ),
+        (
+            {"tuning": Path("x")},
+            r"pg_options\['tuning'\] must be a str, got PosixPath \(PosixPath\('x'\)\)",
+        ),
     ],
 )
 def test_an_option_of_another_type_is_named(options: dict[str, Any], said: str) -> None:
