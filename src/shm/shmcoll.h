@@ -211,9 +211,14 @@ struct shc_op {
 };
 
 /*
- * The rendezvous: a key-value store that all ranks of the group reach, and that nobody else uses
- * under this prefix. Used by shc_comm_create only. Every callback returns 0 or a positive errno,
- * must not throw, and is called from the thread that calls shc_comm_create.
+ * The rendezvous: a key-value store that all ranks of the group reach, and that only groups of this
+ * name use under this prefix. Used by shc_comm_create only. A callback returns 0 or a positive errno
+ * (retain and release nothing), and must not throw.
+ *
+ * With `retain` and `release` the callbacks run one after another on a thread of the library, so that a
+ * store that does not answer holds up no rank beyond its time-out: the last call, and `release`, may
+ * then come after shc_comm_create has returned. Without them all run in the thread that calls
+ * shc_comm_create, which cannot return before they do.
  */
 struct shc_store {
     void *ctx;
@@ -226,14 +231,19 @@ struct shc_store {
     /* Stores the value if the key is absent (the first wins); gives back what is stored. */
     int (*put_first)(void *ctx, const char *key, const void *value, size_t bytes, void *now,
                      size_t capacity, size_t *now_bytes);
+    void (*retain)(void *ctx); /* NULL, or `ctx` and what it needs live until `release` */
+    void (*release)(void *ctx);
+    const char *server; /* "TCPStore at 127.0.0.1:29500", for messages; NULL: not told */
+    int server_port;    /* the TCP port at which a process of this machine may serve it; 0: none */
 };
 
 struct shc_comm_config {
     int rank;
     int world_size;   /* 1 .. SHC_MAX_WORLD */
     const char *name; /* shows in every message about the group; may be NULL */
-    /* Which rank of the whole job each rank is (world_size entries), so that a process that has
-     * died in one group is not waited for by the next one. NULL: not told. */
+    /* Which rank of the whole job each rank is (world_size entries, each once). Only ranks with the same
+     * list, in the same order, make a group; groups of disjoint lists may share a name and a store. And
+     * a process that has died in one group is not waited for by the next one. NULL: 0, 1, 2, ... */
     const int32_t *global_ranks;
     uint64_t timeout_ns; /* of the rendezvous and of every operation; 0: 30 minutes */
     struct shc_store store;
@@ -289,7 +299,9 @@ const char *shc_error_text(void);
 /*
  * Meets the other ranks and makes the group. Collective: fails on all ranks or on none.
  * Blocks until all ranks are there, at most timeout_ns; asks config->interrupted.
- * The config and the store are not used after the return.
+ * SHC_ERR_STORE: a callback failed, or the store holds what no rank wrote. SHC_ERR_MISMATCH: ranks differ
+ * about the members. SHC_ERR_TIMEOUT names the ranks that are missing, or the store that is silent.
+ * The config is not used after the return, nor is the store unless it can be retained.
  */
 enum shc_status shc_comm_create(const struct shc_comm_config *config, struct shc_comm **comm);
 

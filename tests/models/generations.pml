@@ -3,17 +3,19 @@
  * Generations: ranks that begin again on the same store find one another, and a rank that comes to
  * a generation that has failed without it fails with it.
  *
- * Mirrors take_generation() and the decision of src/shm/comm/meeting.c; docs/PROTOCOL.md, section 7.
+ * Mirrors take_generation() and the decision of src/shm/comm/meeting.c, and what lookout.c makes of a hello;
+ * docs/PROTOCOL.md, section 7. A rank has one hello, which it writes anew in each generation.
  * Three ranks. Either each calls once, and one may give up at any time; then all end, with the same
  * outcome. Or each calls until it has a group, and one rank may die at any step, once, and come back
  * with a new life: then all end in the same generation, after few calls. An attempt is an offer and
- * one verdict per rank: bootstrap.pml has it in full. The deadline passes only for who waits for a
+ * one verdict per rank: bootstrap.pml has it in full. (Rank 0's end of the generation before
+ * only hastens what the others find in its hello.) The deadline passes only for who waits for a
  * rank that died before its hello, and that one is not rank 0, whose new life decides for them.
  *
  * FAULT_one_generation      the keys carry no generation
- * FAULT_old_is_open         rank 0 does not decide the generation before as failed
  * FAULT_goes_on             a call whose generation has failed without it takes the next
  * FAULT_deaths_ignored      nobody looks at the others' processes
+ * FAULT_later_ignored       a hello of a later generation is no sign of anything
  */
 
 #define RANKS 3
@@ -25,7 +27,8 @@ mtype = { NOTHING, OK, FAILED };
 byte begun[RANKS]; /* n/<rank> */
 mtype decision[LIMIT + 2] = NOTHING;
 bool offer[LIMIT + 2];
-byte hello[(LIMIT + 2) * RANKS];   /* the life that said it; 0: none */
+byte hello[RANKS];      /* the life that said it; 0: none */
+byte hello_in[RANKS];   /* the generation that it is in */
 byte verdict[(LIMIT + 2) * RANKS]; /* the same */
 
 #define KEY(rank) ((generation) * RANKS + (rank))
@@ -84,18 +87,21 @@ inline take_generation()
 #endif
         fi
     od;
-#ifndef FAULT_old_is_open
     if
     :: me == 0 && !failed && generation > 1 -> decide(generation - 1, FAILED)
     :: else
     fi
-#endif
 }
 
 #ifdef FAULT_deaths_ignored
 #define GONE(rank) false
 #else
-#define GONE(rank) (hello[KEY(rank)] != 0 && hello[KEY(rank)] < life[rank])
+#ifdef FAULT_later_ignored
+#define LATER(rank) false
+#else
+#define LATER(rank) (hello_in[rank] > generation)
+#endif
+#define GONE(rank) ((hello_in[rank] == generation && hello[rank] < life[rank]) || LATER(rank))
 #endif
 
 /* look_at_ranks(), look_at_clock(), an interrupt */
@@ -108,7 +114,7 @@ inline take_generation()
 /* lead() and follow(): until the generation is decided. */
 inline attempt()
 {
-    hello[KEY(me)] = life[me];
+    atomic { hello[me] = life[me]; hello_in[me] = generation };
     if
     :: me == 0 ->
         offer[generation] = true;
@@ -132,7 +138,8 @@ inline attempt()
 }
 
 /* A group with a dead member is of no use: its ranks call again. */
-#define MEMBER_DIED (dead && hello[KEY(victim)] < life[victim])
+#define MEMBER_DIED \
+    (dead && (hello_in[victim] != generation || hello[victim] < life[victim]))
 #define ALL_HAVE    (outcome[0] > 1 && outcome[0] == outcome[1] && outcome[1] == outcome[2])
 
 proctype Rank(byte me)
@@ -165,7 +172,7 @@ again:
         atomic {
             me == victim && killed && !dead && !ALL_HAVE ->
             dead = true;
-            silent = (hello[KEY(me)] == 0 -> generation : 0);
+            silent = (hello_in[me] != generation -> generation : 0);
             life[me] = 2;
             outcome[me] = 0;
             generation = 0;

@@ -153,7 +153,13 @@ void run_body(const Body &body, Rank &rank, const Options &options)
 void run_threads(Mode mode, int world, const Body &body, const Options &options)
 {
     MemoryStore memory;
-    shc_store store = {&memory, memory_set, memory_get, memory_check, memory_add, memory_put_first};
+    shc_store store = {};
+    store.ctx = &memory;
+    store.set = memory_set;
+    store.get = memory_get;
+    store.check = memory_check;
+    store.add = memory_add;
+    store.put_first = memory_put_first;
     shc_knobs knobs = options.knobs;
     if (mode == Mode::kOneMapping)
         knobs.cache = shc_mapping_cache_create();

@@ -55,16 +55,20 @@ static enum shc_status create_segment(struct arrival *a, uint32_t form)
         .byte_order = 0x01020304,
         .arena_limit = a->knobs->no_arena ? 0 : limit,
         .first_epoch = a->knobs->first_epoch,
+        .list = a->meeting.list,
     };
     shc_tuning_share(&a->comm->tuning, header->tuning);
     memcpy(header->nonce, segment->name.nonce, sizeof header->nonce);
     return SHC_OK;
 }
 
-/* Is this the memory that was offered, laid out as this build lays it out? A copy is checked. */
+/* Is this the memory that was offered, laid out as this build lays it out? A copy is checked. The name came
+ * through the store: nothing is written, nor is a page touched, before the file is known to be ours. */
 static enum shc_status check_header(const struct arrival *a)
 {
     const struct shc_seat *seat = a->meeting.seat;
+    if (!shc_os_file_is_ours(seat->segment.fd, seat->segment.name.form != SHC_FORM_NAMED))
+        return shc_fail(SHC_ERR_UNREACHABLE, "the offered memory is not a file of this user's");
     struct shc_header_shm header;
     shc_copy_once(&header, shc_seat_header(seat), sizeof header);
     if (memcmp(header.nonce, seat->segment.name.nonce, sizeof header.nonce) != 0)
@@ -75,9 +79,10 @@ static enum shc_status check_header(const struct arrival *a)
         return shc_fail(SHC_ERR_VERSION,
                         "rank 0 lays its memory out as version %u, this rank as version %u",
                         header.layout_version, SHC_LAYOUT_VERSION);
-    if (header.world_size != (uint32_t)seat->world_size ||
+    if (header.list != a->meeting.list || header.world_size != (uint32_t)seat->world_size ||
         header.total_bytes != segment_bytes(seat) || header.total_bytes > seat->segment.bytes)
-        return shc_fail(SHC_ERR_MISMATCH, "rank 0 makes a group of %u ranks, this rank one of %d",
+        return shc_fail(SHC_ERR_MISMATCH,
+                        "the offered memory is a group's of %u ranks, not of these %d",
                         header.world_size, seat->world_size);
     return shc_tuning_compare(&a->comm->tuning, header.tuning);
 }
@@ -118,7 +123,7 @@ static enum shc_status take_seat(struct arrival *a)
 static void tell(const struct arrival *a, enum shc_told what)
 {
     shc_a32 *word = &shc_seat_told(a->meeting.seat)->word;
-    /* release told/word -> acquire in await_news(): that the store holds the news. */
+    /* release told/word -> acquire in await_news() and shc_meeting_is_told(): the store holds the news. */
     shc_a32_store_release(word, (uint32_t)what);
     shc_os_futex_wake_all(word, true);
 }
@@ -138,28 +143,17 @@ static void leave_seat(struct arrival *a)
 
 /* ---- the attempts ---- */
 
-/* A bad one, of a rank that has no seat. */
-static enum shc_status give_verdict(const struct arrival *a, int attempt, enum shc_status status)
-{
-    char key[SHC_MEETING_KEY_BYTES];
-    struct shc_verdict verdict = shc_verdict_of(status, shc_error_text());
-    shc_meeting_key(key, a->meeting.generation, attempt, "v", a->meeting.seat->rank);
-    return shc_meeting_put(&a->meeting, key, &verdict, sizeof verdict);
-}
-
 /* Rank 0: waits for the rank's seat, or its bad verdict. */
 static enum shc_status await_verdict(struct arrival *a, int attempt, int rank,
                                      struct shc_verdict *verdict)
 {
     shc_a32 *state = &shc_seat_member(a->meeting.seat, rank)->state;
     uint64_t pause_ns = SHC_MEETING_WOKEN_NS;
-    char key[SHC_MEETING_KEY_BYTES];
     bool there = false;
-    shc_meeting_key(key, a->meeting.generation, attempt, "v", rank);
     while (!there && !shc_meeting_is_seated(&a->meeting, rank)) {
         SHC_TRY(shc_meeting_pause(&a->meeting, &pause_ns, state, SHC_MEMBER_EMPTY));
         if (!shc_meeting_is_seated(&a->meeting, rank))
-            SHC_TRY(shc_meeting_get_verdict(&a->meeting, key, verdict, &there));
+            SHC_TRY(shc_meeting_get_verdict(&a->meeting, attempt, rank, verdict, &there));
     }
     if (!there)
         *verdict = shc_verdict_of(SHC_OK, "");
@@ -187,7 +181,7 @@ static enum shc_status gather_verdicts(struct arrival *a, int attempt, struct sh
                                      rank);
     }
     if (worst->status != SHC_OK) {
-        char reason[SHC_MEETING_TEXT_BYTES];
+        char reason[SHC_RECORD_TEXT_BYTES];
         snprintf(reason, sizeof reason, "%s", worst->text);
         snprintf(worst->text, sizeof worst->text, "%s: %.360s", ranks, reason);
     }
@@ -216,21 +210,18 @@ static uint32_t first_form(void)
 static enum shc_status offer_once(struct arrival *a, int attempt, uint32_t form,
                                   struct shc_verdict *outcome)
 {
-    char key[SHC_MEETING_KEY_BYTES];
     enum shc_status st = create_segment(a, form);
     if (st == SHC_OK)
         st = take_seat(a);
     if (st != SHC_OK) {
-        char text[SHC_MEETING_TEXT_BYTES];
+        char text[SHC_RECORD_TEXT_BYTES];
         snprintf(text, sizeof text, "rank 0: %.480s", shc_error_text());
         *outcome = shc_verdict_of(st, text);
         leave_seat(a);
         return SHC_OK;
     }
     a->meeting.attempt = attempt;
-    shc_meeting_key(key, a->meeting.generation, attempt, "o", -1);
-    SHC_TRY(shc_meeting_put(&a->meeting, key, &a->meeting.seat->segment.name,
-                            sizeof a->meeting.seat->segment.name));
+    SHC_TRY(shc_meeting_put_offer(&a->meeting, attempt, &a->meeting.seat->segment.name));
     return gather_verdicts(a, attempt, outcome);
 }
 
@@ -255,7 +246,22 @@ static enum shc_status lead(struct arrival *a)
     SHC_TRY(shc_meeting_decide(&a->meeting, &outcome, &decided));
     if (decided.status != SHC_OK)
         return shc_meeting_failed(&a->meeting, &decided);
+    if (outcome.status != SHC_OK)
+        return shc_meeting_lied_to(&a->meeting, "rank 0 has not made it");
     tell(a, SHC_TOLD_OK);
+    return SHC_OK;
+}
+
+/* The decision came through the store, where others may write: the seats are this library's own. */
+static enum shc_status check_seats(const struct arrival *a)
+{
+    char what[64];
+    for (int rank = 0; rank < a->meeting.seat->world_size; rank++) {
+        if (shc_meeting_is_seated(&a->meeting, rank))
+            continue;
+        snprintf(what, sizeof what, "rank %d has no seat in it", rank);
+        return shc_meeting_lied_to(&a->meeting, what);
+    }
     return SHC_OK;
 }
 
@@ -263,15 +269,16 @@ static enum shc_status lead(struct arrival *a)
 static enum shc_status look_for_news(struct arrival *a, int attempt, bool *decided_ok,
                                      struct shc_segment_name *name, bool *there)
 {
-    char key[SHC_MEETING_KEY_BYTES];
     struct shc_verdict decided;
-    shc_meeting_key(key, a->meeting.generation, attempt, "o", -1);
-    SHC_TRY(shc_meeting_get(&a->meeting, key, name, sizeof *name, there));
+    if (attempt <= MAX_ATTEMPTS)
+        SHC_TRY(shc_meeting_get_offer(&a->meeting, attempt, name, there));
     if (*there)
         return SHC_OK;
-    shc_meeting_key(key, a->meeting.generation, 0, "d", -1);
-    SHC_TRY(shc_meeting_get_verdict(&a->meeting, key, &decided, there));
+    SHC_TRY(shc_meeting_get_decision(&a->meeting, a->meeting.list, a->meeting.generation, &decided,
+                                     there));
     *decided_ok = *there && decided.status == SHC_OK;
+    if (*decided_ok && !a->meeting.seated)
+        return shc_meeting_lied_to(&a->meeting, "this rank has no seat in it");
     return *there && !*decided_ok ? shc_meeting_failed(&a->meeting, &decided) : SHC_OK;
 }
 
@@ -319,7 +326,7 @@ static enum shc_status follow(struct arrival *a)
         if (st == SHC_OK)
             st = take_seat(a);
         if (st != SHC_OK)
-            SHC_TRY(give_verdict(a, attempt, st));
+            SHC_TRY(shc_meeting_put_verdict(&a->meeting, attempt, st, shc_error_text()));
     }
 }
 
@@ -355,14 +362,18 @@ enum shc_status shc_bootstrap(struct shc_comm *comm, const struct shc_comm_confi
     if (comm->seat.world_size == 1) {
         st = sit_alone(&a);
     } else {
+        a.meeting.segment_bytes = shc_align_up(segment_bytes(&comm->seat), SHC_PAGE_BYTES);
         st = meet_others(&a);
         if (st != SHC_OK && a.meeting.generation > 0)
             st = shc_meeting_give_up(&a.meeting, st);
+        if (st == SHC_OK)
+            st = check_seats(&a);
     }
     if (st != SHC_OK)
         leave_seat(&a);
     else
         shc_segment_settle(&comm->seat.segment);
+    shc_meeting_fini(&a.meeting);
     return st;
 }
 
@@ -372,5 +383,7 @@ enum shc_status shc_bootstrap_refuse(struct shc_comm *comm, const struct shc_com
     struct shc_meeting meeting;
     /* relaxed: set by this thread. */
     shc_meeting_init(&meeting, &comm->seat, config, shc_a64_load_relaxed(&comm->timeout_ns));
-    return shc_meeting_refuse(&meeting, status);
+    enum shc_status st = shc_meeting_refuse(&meeting, status);
+    shc_meeting_fini(&meeting);
+    return st;
 }

@@ -89,6 +89,21 @@ static void set_patience(struct shc_seat *seat)
     seat->patience_engine = patience_for(2 * seat->world_size, cpus, SPIN_CROWDED_NS);
 }
 
+static enum shc_status check_members(const struct shc_comm_config *config)
+{
+    for (int i = 0; config->global_ranks && i < config->world_size; i++) {
+        if (config->global_ranks[i] < 0)
+            return shc_fail(SHC_ERR_INVALID, "rank %d of the group is rank %d of the job", i,
+                            (int)config->global_ranks[i]);
+        for (int j = 0; j < i; j++)
+            if (config->global_ranks[i] == config->global_ranks[j])
+                return shc_fail(SHC_ERR_INVALID,
+                                "ranks %d and %d of the group are both rank %d of the job", j, i,
+                                (int)config->global_ranks[i]);
+    }
+    return SHC_OK;
+}
+
 static enum shc_status check_config(const struct shc_comm_config *config)
 {
     const struct shc_store *store = &config->store;
@@ -102,7 +117,7 @@ static enum shc_status check_config(const struct shc_comm_config *config)
     if (config->world_size > 1 &&
         (!store->set || !store->get || !store->check || !store->add || !store->put_first))
         return shc_fail(SHC_ERR_INVALID, "the store lacks a callback");
-    return SHC_OK;
+    return check_members(config);
 }
 
 static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config *config)

@@ -1,297 +1,425 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/comm/meeting.h"
 
-#include "shm/base/log.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#define POLL_MAX_NS   (5 * SHC_NS_PER_MS)
-#define LOOK_NS       (20 * SHC_NS_PER_MS)
-#define LOOKS_AT_ONCE 16
-
-struct hello {
-    uint64_t magic;
-    uint32_t layout_version;
-    uint32_t world_size;
-    struct shc_os_process process;
-};
+#define FAREWELL_NS (80 * SHC_NS_PER_MS) /* for the last words of a rank that gives up */
 
 /* ---- keys ---- */
 
-void shc_meeting_key(char key[SHC_MEETING_KEY_BYTES], int64_t generation, int attempt,
-                     const char *what, int rank)
+static void key_of_hello(const struct shc_meeting *m, int rank, char key[SHC_MEETING_KEY_BYTES])
 {
-    int used = snprintf(key, SHC_MEETING_KEY_BYTES, "%lld", (long long)generation);
-    if (attempt > 0)
-        used += snprintf(key + used, SHC_MEETING_KEY_BYTES - (size_t)used, "/%d", attempt);
-    used += snprintf(key + used, SHC_MEETING_KEY_BYTES - (size_t)used, "/%s", what);
+    snprintf(key, SHC_MEETING_KEY_BYTES, "h/%d", (int)m->members[rank]);
+}
+
+static void key_of_counter(const struct shc_meeting *m, int rank, char key[SHC_MEETING_KEY_BYTES])
+{
+    snprintf(key, SHC_MEETING_KEY_BYTES, "%016llx/n/%d", (unsigned long long)m->list,
+             (int)m->members[rank]);
+}
+
+static void key_of_attempt(const struct shc_meeting *m, int attempt, const char *what, int rank,
+                           char key[SHC_MEETING_KEY_BYTES])
+{
+    int used = snprintf(key, SHC_MEETING_KEY_BYTES, "%016llx/%lld/%d/%s",
+                        (unsigned long long)m->list, (long long)m->generation, attempt, what);
     if (rank >= 0)
         snprintf(key + used, SHC_MEETING_KEY_BYTES - (size_t)used, "/%d", rank);
 }
 
+static void key_of_decision(uint64_t list, int64_t generation, char key[SHC_MEETING_KEY_BYTES])
+{
+    snprintf(key, SHC_MEETING_KEY_BYTES, "%016llx/%lld/d", (unsigned long long)list,
+             (long long)generation);
+}
+
+/* ---- calls of the store ---- */
+
+/* A server that has died cannot be asked who it was: any rank that has died is named. */
 static enum shc_status store_failed(const struct shc_meeting *m, int error, const char *call)
 {
-    return shc_fail_errno(SHC_ERR_STORE, error, "rank %d of \"%s\": the store's %s failed",
-                          m->seat->rank, m->seat->group, call);
+    char store[256], who[96], dead[128] = "";
+    shc_meeting_store_text(m, store, sizeof store);
+    if (shc_process_find_dead(who, sizeof who))
+        snprintf(dead, sizeof dead, ", and %s has died or ended", who);
+    return shc_fail_errno(SHC_ERR_STORE, error, "rank %d of \"%s\": the %s of the store%s failed%s",
+                          m->seat->rank, m->seat->group, call, store, dead);
 }
 
-enum shc_status shc_meeting_put(const struct shc_meeting *m, const char *key, const void *value,
-                                size_t bytes)
+static struct shc_store_call *new_call(struct shc_meeting *m, enum shc_store_kind kind)
 {
-    int error = m->store->set(m->store->ctx, key, value, bytes);
-    return error == 0 ? SHC_OK : store_failed(m, error, "set");
+    struct shc_store_call *call = m->thread ? shc_store_thread_next(m->thread) : &m->own;
+    if (call)
+        call->kind = kind;
+    return call;
 }
 
-enum shc_status shc_meeting_get(const struct shc_meeting *m, const char *key, void *value,
-                                size_t bytes, bool *there)
+static enum shc_status no_answer(const struct shc_meeting *m)
 {
-    size_t got = 0;
-    int error = m->store->get(m->store->ctx, key, value, bytes, &got);
-    *there = error == 0;
-    if (error == ENOENT)
+    char known[256];
+    shc_meeting_store_text(m, known, sizeof known);
+    return shc_fail(SHC_ERR_STORE, "rank %d of \"%s\": the store does not answer%s", m->seat->rank,
+                    m->seat->group, known);
+}
+
+static enum shc_status make_call(struct shc_meeting *m, struct shc_store_call *call)
+{
+    if (!m->thread) {
+        shc_store_make_call(&m->config->store, call);
         return SHC_OK;
-    if (error != 0 && error != EMSGSIZE)
-        return store_failed(m, error, "get");
-    if (error == EMSGSIZE || got != bytes)
-        return shc_fail(SHC_ERR_VERSION,
-                        "rank %d of \"%s\": key %s of the store has another size than this version "
-                        "writes: all ranks must run the same version of shmcoll",
-                        m->seat->rank, m->seat->group, key);
-    return SHC_OK;
+    }
+    shc_store_thread_ask(m->thread);
+    enum shc_status st = shc_meeting_await_answer(m);
+    m->silent = st != SHC_OK;
+    return st;
 }
 
-/* ---- the decision ---- */
+/* Begins a call, unless the store is known to be silent. */
+static enum shc_status begin_call(struct shc_meeting *m, enum shc_store_kind kind,
+                                  struct shc_store_call **call)
+{
+    *call = m->silent ? NULL : new_call(m, kind);
+    return *call ? SHC_OK : no_answer(m);
+}
 
-enum shc_status shc_meeting_decide(const struct shc_meeting *m, const struct shc_verdict *wish,
-                                   struct shc_verdict *decided)
+static enum shc_status add(struct shc_meeting *m, int rank, int64_t delta, int64_t *value)
+{
+    struct shc_store_call *call;
+    SHC_TRY(begin_call(m, SHC_STORE_ADD, &call));
+    key_of_counter(m, rank, call->key);
+    call->number = delta;
+    SHC_TRY(make_call(m, call));
+    *value = call->number;
+    return call->error == 0 ? SHC_OK : store_failed(m, call->error, "add");
+}
+
+static enum shc_status put(struct shc_meeting *m, const char *key, const union shc_record *record)
+{
+    struct shc_store_call *call;
+    SHC_TRY(begin_call(m, SHC_STORE_SET, &call));
+    snprintf(call->key, sizeof call->key, "%s", key);
+    call->bytes = shc_record_bytes(record);
+    memcpy(call->value, record, call->bytes);
+    SHC_TRY(make_call(m, call));
+    return call->error == 0 ? SHC_OK : store_failed(m, call->error, "set");
+}
+
+/* A copy of what the call has brought, if it is what is wished for. */
+static enum shc_status read_answer(struct shc_meeting *m, const struct shc_store_call *call,
+                                   const struct shc_record_wish *wish, union shc_record *record)
+{
+    bool older = false;
+    const char *why = call->error == EMSGSIZE
+                          ? "it has another length"
+                          : shc_record_read(wish, call->now, call->now_bytes, record, &older);
+    if (!why)
+        return SHC_OK;
+    if (older)
+        return shc_fail(SHC_ERR_VERSION,
+                        "rank %d of \"%s\": another version of shmcoll wrote key %s of the store "
+                        "(its layout is %u, this rank's %u): all ranks must run the same version",
+                        m->seat->rank, m->seat->group, call->key, record->head.layout_version,
+                        SHC_LAYOUT_VERSION);
+    return shc_fail(SHC_ERR_STORE,
+                    "rank %d of \"%s\": the store's value of key %s is not valid: %s. Only the "
+                    "ranks of the group may write to its store",
+                    m->seat->rank, m->seat->group, call->key, why);
+}
+
+static enum shc_status get(struct shc_meeting *m, const char *key,
+                           const struct shc_record_wish *wish, union shc_record *record,
+                           bool *there)
+{
+    struct shc_store_call *call;
+    SHC_TRY(begin_call(m, SHC_STORE_GET, &call));
+    snprintf(call->key, sizeof call->key, "%s", key);
+    SHC_TRY(make_call(m, call));
+    *there = call->error == 0;
+    if (call->error == ENOENT)
+        return SHC_OK;
+    if (call->error != 0 && call->error != EMSGSIZE)
+        return store_failed(m, call->error, "get");
+    return read_answer(m, call, wish, record);
+}
+
+/* ---- records ---- */
+
+static struct shc_record_head head_of(const struct shc_meeting *m, enum shc_record_kind kind,
+                                      int attempt)
+{
+    return (struct shc_record_head){
+        .magic = SHC_LAYOUT_MAGIC,
+        .layout_version = SHC_LAYOUT_VERSION,
+        .kind = kind,
+        .list = m->list,
+        .generation = m->generation,
+        .attempt = attempt,
+        .rank = m->seat->rank,
+    };
+}
+
+static struct shc_record_wish wish_for(const struct shc_meeting *m, enum shc_record_kind kind,
+                                       int attempt, int rank)
+{
+    struct shc_record_wish wish = {
+        .head = head_of(m, kind, attempt),
+        .segment_bytes = m->segment_bytes,
+    };
+    wish.head.rank = rank;
+    return wish;
+}
+
+enum shc_status shc_meeting_get_hello(struct shc_meeting *m, int rank, struct shc_hello *hello,
+                                      bool *there)
 {
     char key[SHC_MEETING_KEY_BYTES];
-    size_t got = 0;
-    shc_meeting_key(key, m->generation, 0, "d", -1);
-    int error =
-        m->store->put_first(m->store->ctx, key, wish, sizeof *wish, decided, sizeof *decided, &got);
-    if (error != 0 || got != sizeof *decided)
-        return store_failed(m, error ? error : EPROTO, "put_first");
-    decided->text[SHC_MEETING_TEXT_BYTES - 1] = '\0';
+    union shc_record record;
+    struct shc_record_wish wish = wish_for(m, SHC_RECORD_HELLO, 0, m->members[rank]);
+    key_of_hello(m, rank, key);
+    SHC_TRY(get(m, key, &wish, &record, there));
+    if (*there)
+        *hello = record.hello;
     return SHC_OK;
+}
+
+static enum shc_status say_hello(struct shc_meeting *m)
+{
+    char key[SHC_MEETING_KEY_BYTES];
+    union shc_record record = {.hello = {
+                                   .head = head_of(m, SHC_RECORD_HELLO, 0),
+                                   .process = m->seat->self,
+                                   .life = m->life,
+                                   .world_size = m->seat->world_size,
+                               }};
+    memcpy(record.hello.ranks, m->members, sizeof record.hello.ranks);
+    key_of_hello(m, m->seat->rank, key);
+    return put(m, key, &record);
+}
+
+enum shc_status shc_meeting_get_offer(struct shc_meeting *m, int attempt,
+                                      struct shc_segment_name *name, bool *there)
+{
+    char key[SHC_MEETING_KEY_BYTES];
+    union shc_record record;
+    struct shc_record_wish wish = wish_for(m, SHC_RECORD_OFFER, attempt, 0);
+    key_of_attempt(m, attempt, "o", -1, key);
+    SHC_TRY(get(m, key, &wish, &record, there));
+    if (*there)
+        *name = record.invitation.name;
+    return SHC_OK;
+}
+
+enum shc_status shc_meeting_put_offer(struct shc_meeting *m, int attempt,
+                                      const struct shc_segment_name *name)
+{
+    char key[SHC_MEETING_KEY_BYTES];
+    union shc_record record = {
+        .invitation = {.head = head_of(m, SHC_RECORD_OFFER, attempt), .name = *name}};
+    key_of_attempt(m, attempt, "o", -1, key);
+    return put(m, key, &record);
 }
 
 struct shc_verdict shc_verdict_of(enum shc_status status, const char *text)
 {
     struct shc_verdict verdict = {.status = (uint32_t)status};
-    snprintf(verdict.text, sizeof verdict.text, "%s", text);
+    shc_record_text(verdict.text, sizeof verdict.text, text);
     return verdict;
 }
 
-enum shc_status shc_meeting_give_up(const struct shc_meeting *m, enum shc_status status)
+/* One that came out of the store: its text may hold anything. */
+static struct shc_verdict readable(const struct shc_verdict *verdict)
 {
-    char text[SHC_MEETING_TEXT_BYTES];
+    struct shc_verdict copy = *verdict;
+    shc_record_text(copy.text, sizeof copy.text, verdict->text);
+    return copy;
+}
+
+enum shc_status shc_meeting_get_verdict(struct shc_meeting *m, int attempt, int rank,
+                                        struct shc_verdict *verdict, bool *there)
+{
+    char key[SHC_MEETING_KEY_BYTES];
+    union shc_record record;
+    struct shc_record_wish wish = wish_for(m, SHC_RECORD_VERDICT, attempt, rank);
+    key_of_attempt(m, attempt, "v", rank, key);
+    SHC_TRY(get(m, key, &wish, &record, there));
+    if (*there)
+        *verdict = readable(&record.verdict);
+    return SHC_OK;
+}
+
+enum shc_status shc_meeting_put_verdict(struct shc_meeting *m, int attempt, enum shc_status status,
+                                        const char *text)
+{
+    char key[SHC_MEETING_KEY_BYTES];
+    union shc_record record = {.verdict = shc_verdict_of(status, text)};
+    record.head = head_of(m, SHC_RECORD_VERDICT, attempt);
+    record.verdict.pid = m->seat->self.pid;
+    key_of_attempt(m, attempt, "v", m->seat->rank, key);
+    return put(m, key, &record);
+}
+
+bool shc_meeting_has_verdict(struct shc_meeting *m, int attempt, int rank)
+{
+    struct shc_store_call *call = m->silent ? NULL : new_call(m, SHC_STORE_CHECK);
+    if (!call)
+        return false;
+    key_of_attempt(m, attempt, "v", rank, call->key);
+    return make_call(m, call) == SHC_OK && call->error == 0;
+}
+
+/* ---- the decision ---- */
+
+static struct shc_record_wish wish_for_decision(const struct shc_meeting *m, uint64_t list,
+                                                int64_t generation)
+{
+    struct shc_record_wish wish = wish_for(m, SHC_RECORD_VERDICT, 0, -1);
+    wish.head.list = list;
+    wish.head.generation = generation;
+    return wish;
+}
+
+enum shc_status shc_meeting_get_decision(struct shc_meeting *m, uint64_t list, int64_t generation,
+                                         struct shc_verdict *decided, bool *there)
+{
+    char key[SHC_MEETING_KEY_BYTES];
+    union shc_record record;
+    struct shc_record_wish wish = wish_for_decision(m, list, generation);
+    key_of_decision(list, generation, key);
+    SHC_TRY(get(m, key, &wish, &record, there));
+    if (*there)
+        *decided = readable(&record.verdict);
+    return SHC_OK;
+}
+
+static void fill_decision(const struct shc_meeting *m, uint64_t list, int64_t generation,
+                          const struct shc_verdict *wish, struct shc_store_call *call)
+{
+    union shc_record record = {.verdict = *wish};
+    record.head = head_of(m, SHC_RECORD_VERDICT, 0);
+    record.head.list = list;
+    record.head.generation = generation;
+    record.verdict.pid = m->seat->self.pid;
+    key_of_decision(list, generation, call->key);
+    call->bytes = shc_record_bytes(&record);
+    memcpy(call->value, &record, call->bytes);
+}
+
+enum shc_status shc_meeting_decide_for(struct shc_meeting *m, uint64_t list, int64_t generation,
+                                       const struct shc_verdict *wish, struct shc_verdict *decided)
+{
+    struct shc_store_call *call;
+    union shc_record record;
+    struct shc_record_wish wanted = wish_for_decision(m, list, generation);
+    SHC_TRY(begin_call(m, SHC_STORE_PUT_FIRST, &call));
+    fill_decision(m, list, generation, wish, call);
+    SHC_TRY(make_call(m, call));
+    if (call->error != 0 && call->error != EMSGSIZE)
+        return store_failed(m, call->error, "put_first");
+    SHC_TRY(read_answer(m, call, &wanted, &record));
+    *decided = readable(&record.verdict);
+    return SHC_OK;
+}
+
+enum shc_status shc_meeting_decide(struct shc_meeting *m, const struct shc_verdict *wish,
+                                   struct shc_verdict *decided)
+{
+    return shc_meeting_decide_for(m, m->list, m->generation, wish, decided);
+}
+
+/* A silent store: it hears the decision when it goes on, and nobody waits for that. */
+static void leave_decision(struct shc_meeting *m, const struct shc_verdict *wish)
+{
+    struct shc_store_call *call = m->thread ? new_call(m, SHC_STORE_PUT_FIRST) : NULL;
+    if (!call)
+        return;
+    fill_decision(m, m->list, m->generation, wish, call);
+    shc_store_thread_ask(m->thread);
+}
+
+enum shc_status shc_meeting_give_up(struct shc_meeting *m, enum shc_status status)
+{
+    char text[SHC_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", shc_error_text());
     struct shc_verdict wish = shc_verdict_of(status, text), decided;
+    if (shc_meeting_is_told(m) && status != SHC_ERR_INTERRUPTED)
+        return SHC_OK;
+    if (m->silent) {
+        leave_decision(m, &wish);
+        return shc_fail(status, "%s", text);
+    }
+    m->grace_ns = shc_clock_ns() + FAREWELL_NS;
     if (shc_meeting_decide(m, &wish, &decided) !=
         SHC_OK) /* a store that is gone: nobody can be told */
         return shc_fail(status, "%s", text);
-    if (decided.status == SHC_OK && status != SHC_ERR_INTERRUPTED)
+    if (decided.status == SHC_OK && m->seated && status != SHC_ERR_INTERRUPTED)
         return SHC_OK;
     /* Who is dead now may have ended because it gave up first: the decision says why. */
-    if (status == SHC_ERR_PEER_DEAD && strcmp(decided.text, wish.text) != 0)
+    if (decided.status != SHC_OK && status == SHC_ERR_PEER_DEAD &&
+        strcmp(decided.text, wish.text) != 0)
         return shc_meeting_failed(m, &decided);
     return shc_fail(status, "%s", text);
 }
 
-enum shc_status shc_meeting_failed(const struct shc_meeting *m, const struct shc_verdict *decided)
+/* A rank 0 has ended the generation that this one is in: it has begun a later one. Ends that, too. */
+static enum shc_status fail_as_two(struct shc_meeting *m, const struct shc_verdict *decided)
 {
-    enum shc_status status = (enum shc_status)decided->status;
-    if (status <= SHC_OK || status >= SHC_STATUS_COUNT)
-        status = SHC_ERR_ABORTED;
-    return shc_fail(status, "rank %d of \"%s\": the group could not be made: %s", m->seat->rank,
+    struct shc_verdict wish, stands;
+    char text[SHC_RECORD_TEXT_BYTES];
+    int64_t latest = 0;
+    shc_meeting_two_text(m, decided->pid, text, sizeof text);
+    wish = shc_verdict_of(SHC_ERR_MISMATCH, text);
+    SHC_TRY(add(m, 0, 0, &latest));
+    if (latest > m->generation)
+        SHC_TRY(shc_meeting_decide_for(m, m->list, latest, &wish, &stands));
+    return shc_fail(SHC_ERR_MISMATCH, "%s", text);
+}
+
+enum shc_status shc_meeting_failed(struct shc_meeting *m, const struct shc_verdict *decided)
+{
+    /* As end_generation_before() says it, which this process has not called. */
+    if (m->seat->rank == 0 && m->greeted && decided->status == SHC_ERR_ABORTED &&
+        decided->head.rank == 0 && decided->pid != m->seat->self.pid)
+        return fail_as_two(m, decided);
+    return shc_fail((enum shc_status)decided->status,
+                    "rank %d of \"%s\": the group could not be made: %s", m->seat->rank,
                     m->seat->group, decided->text);
 }
 
-enum shc_status shc_meeting_get_verdict(const struct shc_meeting *m, const char *key,
-                                        struct shc_verdict *verdict, bool *there)
+enum shc_status shc_meeting_lied_to(const struct shc_meeting *m, const char *what)
 {
-    SHC_TRY(shc_meeting_get(m, key, verdict, sizeof *verdict, there));
-    verdict->text[SHC_MEETING_TEXT_BYTES - 1] = '\0';
-    return SHC_OK;
-}
-
-/* ---- looking around while polling ---- */
-
-/* A rank that has not said hello: another group may have seen its process end, and why. */
-static enum shc_status look_elsewhere(const struct shc_meeting *m, int rank)
-{
-    struct shc_end end;
-    const int32_t *global_ranks = m->config->global_ranks;
-    if (!global_ranks || !shc_process_knows_dead(global_ranks[rank], &end))
-        return SHC_OK;
-    if (end.why[0])
-        return shc_fail(SHC_ERR_PEER_DEAD,
-                        "%s; and rank %d (pid %d), which has died or ended, cannot come to the "
-                        "group \"%s\"",
-                        end.why, rank, (int)end.pid, m->seat->group);
     return shc_fail(
-        SHC_ERR_PEER_DEAD,
-        "rank %d (pid %d) has died or ended, as the group \"%s\" knows, and cannot come to the "
-        "group \"%s\"",
-        rank, (int)end.pid, end.group, m->seat->group);
-}
-
-static enum shc_status look_at_ranks(struct shc_meeting *m)
-{
-    int world = m->seat->world_size;
-    for (int i = 0; i < world && i < LOOKS_AT_ONCE; i++) {
-        int rank = m->next_look++ % world;
-        struct hello hello;
-        char key[SHC_MEETING_KEY_BYTES];
-        if (rank == m->seat->rank)
-            continue;
-        if (!m->known[rank]) {
-            bool there;
-            shc_meeting_key(key, m->generation, 0, "h", rank);
-            SHC_TRY(shc_meeting_get(m, key, &hello, sizeof hello, &there));
-            if (!there) {
-                SHC_TRY(look_elsewhere(m, rank));
-                continue;
-            }
-            m->processes[rank] = hello.process;
-            m->known[rank] = true;
-        }
-        if (shc_os_process_life(&m->seat->self, &m->processes[rank]) == SHC_OS_DEAD)
-            return shc_fail(SHC_ERR_PEER_DEAD,
-                            "rank %d (pid %d) died while the group \"%s\" was being made", rank,
-                            (int)m->processes[rank].pid, m->seat->group);
-    }
-    return SHC_OK;
-}
-
-/* Is this key of the rank there? An answer the store does not give counts as no. */
-static bool has_key(const struct shc_meeting *m, int attempt, const char *what, int rank)
-{
-    char key[SHC_MEETING_KEY_BYTES];
-    const char *keys[1] = {key};
-    shc_meeting_key(key, m->generation, attempt, what, rank);
-    return m->store->check(m->store->ctx, keys, 1) == 0;
-}
-
-bool shc_meeting_is_seated(const struct shc_meeting *m, int rank)
-{
-    /* acquire member/state <- acq_rel in take_seat(): its block is reserved. */
-    return shc_a32_load_acquire(&shc_seat_member(m->seat, rank)->state) != SHC_MEMBER_EMPTY;
-}
-
-/* Has the rank given its verdict on the attempt? Who has no seat cannot tell, and waits for rank 0
- * in any case. */
-static bool has_judged(const struct shc_meeting *m, int rank)
-{
-    return rank == 0 || !m->seated || shc_meeting_is_seated(m, rank) ||
-           has_key(m, m->attempt, "v", rank);
-}
-
-static size_t append_rank(const struct shc_meeting *m, int rank, bool here, char *text,
-                          size_t capacity)
-{
-    const struct shc_os_process *process = &m->processes[rank];
-    bool dumping;
-    if (!here)
-        return (size_t)snprintf(text, capacity, "rank %d (has not come), ", rank);
-    if (!m->known[rank] || shc_os_process_life(&m->seat->self, process) == SHC_OS_UNKNOWN)
-        return (size_t)snprintf(text, capacity, "rank %d (has come, does not go on), ", rank);
-    return (size_t)snprintf(text, capacity, "rank %d (pid %d, %s, does not go on), ", rank,
-                            (int)process->pid,
-                            shc_os_state_word(shc_os_process_state(process, &dumping)));
-}
-
-/* Who keeps this rank waiting: ranks that have not said hello; else ranks that have not given their
- * verdict on the attempt; else rank 0, who decides. */
-static void absent_text(const struct shc_meeting *m, char *text, size_t capacity)
-{
-    bool come = true;
-    size_t used = 0;
-    for (int rank = 0; rank < m->seat->world_size; rank++)
-        come = come && (rank == m->seat->rank || has_key(m, 0, "h", rank));
-    for (int rank = 0; rank < m->seat->world_size && used < capacity; rank++) {
-        bool here = has_key(m, 0, "h", rank);
-        bool done = come ? has_judged(m, rank) : here;
-        if (rank != m->seat->rank && !done)
-            used += append_rank(m, rank, here, text + used, capacity - used);
-    }
-    if (used == 0 && m->seat->rank != 0)
-        used = append_rank(m, 0, true, text, capacity);
-    if (used >= 2 && used < capacity)
-        text[used - 2] = '\0'; /* the last comma */
-}
-
-static enum shc_status look_at_clock(struct shc_meeting *m, uint64_t now_ns)
-{
-    char absent[512] = "";
-    if (now_ns >= m->deadline_ns) {
-        absent_text(m, absent, sizeof absent);
-        return shc_fail(SHC_ERR_TIMEOUT,
-                        "rank %d of \"%s\": Timed out after %.1f s at the rendezvous, waiting for "
-                        "%s (generation %lld). Do all ranks make the same groups in the same "
-                        "order? With use_local_synchronization the name counts each member's "
-                        "groups",
-                        m->seat->rank, m->seat->group,
-                        (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S, absent,
-                        (long long)m->generation);
-    }
-    if (now_ns >= m->late_ns) {
-        absent_text(m, absent, sizeof absent);
-        shc_log(SHC_LOG_WARN, "rank %d of \"%s\" has waited %.1f s at the rendezvous for %s",
-                m->seat->rank, m->seat->group,
-                (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S, absent);
-        m->late_ns += m->late_step_ns;
-        m->late_step_ns *= 2;
-    }
-    return SHC_OK;
-}
-
-enum shc_status shc_meeting_pause(struct shc_meeting *m, uint64_t *pause_ns, shc_a32 *word,
-                                  uint32_t value)
-{
-    if (word)
-        shc_os_futex_wait(word, value, *pause_ns, true);
-    else
-        shc_os_sleep_ns(*pause_ns);
-    *pause_ns += *pause_ns / 2;
-    if (*pause_ns > POLL_MAX_NS)
-        *pause_ns = POLL_MAX_NS;
-    uint64_t now_ns = shc_clock_ns();
-    if (now_ns - m->looked_ns < LOOK_NS)
-        return SHC_OK;
-    m->looked_ns = now_ns;
-    if (m->config->interrupted && m->config->interrupted(m->config->interrupted_ctx))
-        return shc_fail(SHC_ERR_INTERRUPTED, "rank %d of \"%s\": interrupted at the rendezvous",
-                        m->seat->rank, m->seat->group);
-    struct shc_verdict decided;
-    char key[SHC_MEETING_KEY_BYTES];
-    bool there;
-    shc_meeting_key(key, m->generation, 0, "d", -1);
-    SHC_TRY(shc_meeting_get_verdict(m, key, &decided, &there));
-    if (there && decided.status != SHC_OK)
-        return shc_meeting_failed(m, &decided);
-    SHC_TRY(look_at_ranks(m));
-    return look_at_clock(m, now_ns);
+        SHC_ERR_STORE,
+        "rank %d of \"%s\": the store says that the group is made, but %s: its decision "
+        "is not valid. Only the ranks of the group may write to its store",
+        m->seat->rank, m->seat->group, what);
 }
 
 /* ---- generations ---- */
 
-/* Has another rank begun a generation behind this one? */
-static enum shc_status look_for_later(const struct shc_meeting *m, bool *later)
+/* Has another rank begun a generation after this one? */
+static enum shc_status look_for_later(struct shc_meeting *m, bool *later)
 {
     *later = false;
     for (int rank = 0; rank < m->seat->world_size && !*later; rank++) {
-        char key[SHC_MEETING_KEY_BYTES];
         int64_t begun = 0;
-        snprintf(key, sizeof key, "n/%d", rank);
-        int error = m->store->add(m->store->ctx, key, 0, &begun);
-        if (error != 0)
-            return store_failed(m, error, "add");
+        SHC_TRY(add(m, rank, 0, &begun));
         *later = begun > m->generation;
     }
+    return SHC_OK;
+}
+
+static enum shc_status count_up(struct shc_meeting *m)
+{
+    int64_t next = 0;
+    SHC_TRY(add(m, m->seat->rank, 1, &next));
+    if (next <= m->generation || next > m->generation + SHC_RECORD_GENERATIONS)
+        return shc_fail(SHC_ERR_STORE,
+                        "rank %d of \"%s\": the store counts this rank's generations to %lld after "
+                        "%lld. Only the ranks of the group may write to its store",
+                        m->seat->rank, m->seat->group, (long long)next, (long long)m->generation);
+    m->generation = next;
     return SHC_OK;
 }
 
@@ -299,55 +427,44 @@ static enum shc_status look_for_later(const struct shc_meeting *m, bool *later)
  * so has its call; unless others are further on, because the call is one of another life. */
 static enum shc_status take_generation(struct shc_meeting *m)
 {
-    char key[SHC_MEETING_KEY_BYTES], decision_key[SHC_MEETING_KEY_BYTES];
-    snprintf(key, sizeof key, "n/%d", m->seat->rank);
     for (;;) {
         struct shc_verdict decided;
         bool there, later;
-        int error = m->store->add(m->store->ctx, key, 1, &m->generation);
-        if (error != 0)
-            return store_failed(m, error, "add");
-        shc_meeting_key(decision_key, m->generation, 0, "d", -1);
-        SHC_TRY(shc_meeting_get_verdict(m, decision_key, &decided, &there));
+        SHC_TRY(count_up(m));
+        SHC_TRY(shc_meeting_get_decision(m, m->list, m->generation, &decided, &there));
         if (!there)
-            break;
+            return SHC_OK;
         SHC_TRY(look_for_later(m, &later));
         if (decided.status != SHC_OK && !later)
             return shc_meeting_failed(m, &decided);
+        SHC_TRY(shc_meeting_look_at_clock(m));
     }
-    /* Ranks that still sit in the generation before would wait for a rank 0 that has gone on. */
-    if (m->seat->rank == 0 && m->generation > 1) {
-        struct shc_meeting before = *m;
-        struct shc_verdict decided,
-            wish = shc_verdict_of(SHC_ERR_ABORTED, "rank 0 has begun again");
-        before.generation--;
-        SHC_TRY(shc_meeting_decide(&before, &wish, &decided));
-    }
-    return SHC_OK;
 }
 
-static enum shc_status say_hello(const struct shc_meeting *m)
+/* Rank 0: ranks that still sit in the generation before would wait for a rank 0 that has gone on. */
+static enum shc_status end_generation_before(struct shc_meeting *m)
 {
-    char key[SHC_MEETING_KEY_BYTES];
-    struct hello hello = {
-        .magic = SHC_LAYOUT_MAGIC,
-        .layout_version = SHC_LAYOUT_VERSION,
-        .world_size = (uint32_t)m->seat->world_size,
-        .process = m->seat->self,
-    };
-    shc_meeting_key(key, m->generation, 0, "h", m->seat->rank);
-    return shc_meeting_put(m, key, &hello, sizeof hello);
+    char text[64];
+    snprintf(text, sizeof text, "rank 0 (pid %d) has begun again", (int)m->seat->self.pid);
+    struct shc_verdict decided, wish = shc_verdict_of(SHC_ERR_ABORTED, text);
+    return shc_meeting_decide_for(m, m->list, m->generation - 1, &wish, &decided);
 }
 
 enum shc_status shc_meeting_begin(struct shc_meeting *m)
 {
     SHC_TRY(take_generation(m));
+    if (m->generation > 1) {
+        SHC_TRY(shc_meeting_look_for_rival(m));
+        if (m->seat->rank == 0)
+            SHC_TRY(end_generation_before(m));
+    }
+    m->greeted = true;
     return say_hello(m);
 }
 
 enum shc_status shc_meeting_refuse(struct shc_meeting *m, enum shc_status status)
 {
-    char text[SHC_MEETING_TEXT_BYTES];
+    char text[SHC_RECORD_TEXT_BYTES];
     snprintf(text, sizeof text, "rank %d: %.480s", m->seat->rank, shc_error_text());
     bool begun = take_generation(m) == SHC_OK;
     enum shc_status recorded = shc_fail(status, "%s", text);
@@ -361,11 +478,23 @@ void shc_meeting_init(struct shc_meeting *m, struct shc_seat *seat,
     *m = (struct shc_meeting){
         .seat = seat,
         .config = config,
-        .store = &config->store,
         .begun_ns = now_ns,
         .looked_ns = now_ns,
         .deadline_ns = shc_deadline_after(now_ns, timeout_ns),
         .late_ns = now_ns + seat->late_ns,
         .late_step_ns = seat->late_ns,
     };
+    for (int rank = 0; rank < seat->world_size; rank++)
+        m->members[rank] = config->global_ranks ? config->global_ranks[rank] : rank;
+    m->list = shc_member_list_hash(m->members, seat->world_size);
+    if (seat->world_size > 1) {
+        m->life = shc_process_life();
+        m->thread = shc_store_thread_start(&config->store);
+    }
+}
+
+void shc_meeting_fini(struct shc_meeting *m)
+{
+    shc_store_thread_end(m->thread);
+    m->thread = NULL;
 }

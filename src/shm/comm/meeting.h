@@ -2,72 +2,125 @@
 #pragma once
 /*
  * The ranks' meeting at the store, before they share any memory: keys, generations, the one
- * decision, and looking around while a key is polled. Belongs to the thread that makes the group.
+ * decision, and looking around while a key is polled or an answer is awaited. Belongs to the thread that
+ * makes the group. docs/PROTOCOL.md, section 7.
  *
- *   n/<rank>            counter: how many generations this rank has begun
- *   <g>/h/<rank>        hello: who the rank is, so that others can look whether it lives
- *   <g>/<a>/o           offer of attempt a, by rank 0: the segment's name
- *   <g>/<a>/v/<rank>    bad verdict of the rank: why it cannot attach or reserve
- *   <g>/d               decision, the first put wins: ok (rank 0 only) or why not (anyone)
+ *   h/<member>              hello: who the rank is, its list of members, the generation it is in
+ *   <list>/n/<member>       counter: how many generations the rank has begun with this list
+ *   <list>/<g>/<a>/o        offer of attempt a, by rank 0: the segment's name
+ *   <list>/<g>/<a>/v/<rank> bad verdict of the rank: why it cannot attach or reserve
+ *   <list>/<g>/d            decision, the first put wins: ok (rank 0 only) or why not (anyone)
  *
- * Keys carry a generation g, because prefixes meet again: destroy and init on one store, every job
- * under torchrun, re-made groups. No key is waited for inside the store: a blocking wait would hold
- * the store client's lock against another thread that makes another group. Keys are polled, and
- * between polls the others' processes and the deadline are looked at. Who has a seat in the offered
- * segment says so there, and is told there to go on: faster than any poll.
+ * <list> is a hash of the ordered list of members, so only ranks with the same list meet. Keys carry a
+ * generation g, because prefixes meet again: destroy and init on one store, every job under torchrun,
+ * re-made groups. No key is waited for inside the store: a blocking wait would hold the store client's
+ * lock against another thread that makes another group. Keys are polled, and between polls the others'
+ * processes and the deadline are looked at. A rank with a seat in the offered segment says so there, and
+ * is told there to go on: faster than any poll.
+ *
+ * meeting.c has the values, decisions and generations; lookout.c the looking around.
  */
 
 #include "shm/comm/comm.h"
+#include "shm/comm/record.h"
+#include "shm/comm/store_thread.h"
 
-#define SHC_MEETING_KEY_BYTES  64
-#define SHC_MEETING_TEXT_BYTES 512
-#define SHC_MEETING_POLL_NS    (50 * SHC_NS_PER_US) /* the first pause of a poll */
-#define SHC_MEETING_WOKEN_NS   (2 * SHC_NS_PER_MS)  /* the same, where the segment wakes */
-
-struct shc_verdict { /* of a rank on an attempt; also the decision */
-    uint32_t status;
-    char text[SHC_MEETING_TEXT_BYTES];
-};
+#define SHC_MEETING_KEY_BYTES SHC_STORE_KEY_BYTES
+#define SHC_MEETING_POLL_NS   (50 * SHC_NS_PER_US) /* the first pause of a poll */
+#define SHC_MEETING_WOKEN_NS  (2 * SHC_NS_PER_MS)  /* the same, where the segment wakes */
 
 struct shc_meeting {
     struct shc_seat *seat;
     const struct shc_comm_config *config;
-    const struct shc_store *store;
-    int64_t generation; /* 0 before shc_meeting_begin() */
-    int attempt;        /* on offer, or 0 */
-    bool seated;        /* this rank, in the segment of the attempt */
+    uint64_t list;
+    int32_t members[SHC_MAX_WORLD]; /* their numbers in the job */
+    uint64_t life;                  /* shc_process_life() */
+    size_t segment_bytes;           /* that an offer must have */
+    int64_t generation;             /* 0 before shc_meeting_begin() */
+    int attempt;                    /* on offer, or 0 */
+    bool seated;                    /* this rank, in the segment of the attempt */
 
-    /* Private to meeting.c. */
+    /* Private to meeting.c and lookout.c. */
+    struct shc_store_thread *thread; /* NULL: calls are made in this thread */
+    struct shc_store_call own;       /* then this one */
+    bool greeted;                    /* this rank waits, in its generation */
+    bool asking;                     /* an answer of the store is awaited */
+    bool silent;                     /* the store did not answer in time: it is not asked again */
+    uint64_t grace_ns; /* not 0: so long answers are awaited, and nobody looks around meanwhile */
     uint64_t begun_ns, deadline_ns, looked_ns, late_ns, late_step_ns;
     int next_look;
     bool known[SHC_MAX_WORLD];
     struct shc_os_process processes[SHC_MAX_WORLD];
 };
 
+/* pre: the seat knows its process. */
 void shc_meeting_init(struct shc_meeting *m, struct shc_seat *seat,
                       const struct shc_comm_config *config, uint64_t timeout_ns);
+
+/* Waits for nothing, whatever the store does. */
+void shc_meeting_fini(struct shc_meeting *m);
 
 /* Takes this rank's next generation, and says hello in it. */
 SHC_NODISCARD enum shc_status shc_meeting_begin(struct shc_meeting *m);
 
-void shc_meeting_key(char key[SHC_MEETING_KEY_BYTES], int64_t generation, int attempt,
-                     const char *what, int rank);
+/* ---- values: *there says whether the key exists; one that is not valid is an error ---- */
 
-SHC_NODISCARD enum shc_status shc_meeting_put(const struct shc_meeting *m, const char *key,
-                                              const void *value, size_t bytes);
+SHC_NODISCARD enum shc_status shc_meeting_get_hello(struct shc_meeting *m, int rank,
+                                                    struct shc_hello *hello, bool *there);
+SHC_NODISCARD enum shc_status shc_meeting_get_offer(struct shc_meeting *m, int attempt,
+                                                    struct shc_segment_name *name, bool *there);
+SHC_NODISCARD enum shc_status shc_meeting_get_verdict(struct shc_meeting *m, int attempt, int rank,
+                                                      struct shc_verdict *verdict, bool *there);
 
-/* *there: the key exists, and `value` holds it. A value of another size is an alien one: VERSION. */
-SHC_NODISCARD enum shc_status shc_meeting_get(const struct shc_meeting *m, const char *key,
-                                              void *value, size_t bytes, bool *there);
+/* Of that list's generation, which need not be this rank's. */
+SHC_NODISCARD enum shc_status shc_meeting_get_decision(struct shc_meeting *m, uint64_t list,
+                                                       int64_t generation,
+                                                       struct shc_verdict *decided, bool *there);
+
+SHC_NODISCARD enum shc_status shc_meeting_put_offer(struct shc_meeting *m, int attempt,
+                                                    const struct shc_segment_name *name);
+SHC_NODISCARD enum shc_status shc_meeting_put_verdict(struct shc_meeting *m, int attempt,
+                                                      enum shc_status status, const char *text);
+
+/* Has the rank given a bad verdict? An answer the store does not give counts as no. */
+bool shc_meeting_has_verdict(struct shc_meeting *m, int attempt, int rank);
+
+/* ---- decisions ---- */
 
 struct shc_verdict shc_verdict_of(enum shc_status status, const char *text);
 
-/* The same for one that came out of the store: its text ends. */
-SHC_NODISCARD enum shc_status shc_meeting_get_verdict(const struct shc_meeting *m, const char *key,
-                                                      struct shc_verdict *verdict, bool *there);
+/* Puts a decision if there is none; *decided is what then stands. */
+SHC_NODISCARD enum shc_status shc_meeting_decide(struct shc_meeting *m,
+                                                 const struct shc_verdict *wish,
+                                                 struct shc_verdict *decided);
+
+/* The same for a generation of another list, or another generation. */
+SHC_NODISCARD enum shc_status shc_meeting_decide_for(struct shc_meeting *m, uint64_t list,
+                                                     int64_t generation,
+                                                     const struct shc_verdict *wish,
+                                                     struct shc_verdict *decided);
+
+/* Records why the group could not be made. */
+SHC_NODISCARD enum shc_status shc_meeting_failed(struct shc_meeting *m,
+                                                 const struct shc_verdict *decided);
+
+/* Records that the store says "made" where that cannot be. */
+SHC_NODISCARD enum shc_status shc_meeting_lied_to(const struct shc_meeting *m, const char *what);
+
+/* Takes this rank's next generation, and decides it as failed with the text recorded now. */
+SHC_NODISCARD enum shc_status shc_meeting_refuse(struct shc_meeting *m, enum shc_status status);
+
+/* This rank gives up with this status. If the group has been decided to be fine meanwhile, and this rank
+ * has its seat, it is, for all: SHC_OK. Waits for a silent store no longer than a moment. */
+SHC_NODISCARD enum shc_status shc_meeting_give_up(struct shc_meeting *m, enum shc_status status);
+
+/* ---- looking around (lookout.c) ---- */
 
 /* Has the rank a seat in the segment of this attempt? That is its good verdict. pre: seated */
 bool shc_meeting_is_seated(const struct shc_meeting *m, int rank);
+
+/* Is it so for rank 0's word in the segment that the group is made? */
+bool shc_meeting_is_told(const struct shc_meeting *m);
 
 /* One pause of a poll, growing; over as soon as somebody wakes who sleeps on `word`, or finds it not
  * to be `value` (NULL: a sleep). Now and then a look at the decision, the ranks, the clock, the
@@ -75,19 +128,19 @@ bool shc_meeting_is_seated(const struct shc_meeting *m, int rank);
 SHC_NODISCARD enum shc_status shc_meeting_pause(struct shc_meeting *m, uint64_t *pause_ns,
                                                 shc_a32 *word, uint32_t value);
 
-/* Puts a decision if there is none; *decided is what then stands. */
-SHC_NODISCARD enum shc_status shc_meeting_decide(const struct shc_meeting *m,
-                                                 const struct shc_verdict *wish,
-                                                 struct shc_verdict *decided);
+/* Waits for the store's answer to what it was asked, and looks at the clock, the interrupt and rank 0's
+ * word meanwhile. */
+SHC_NODISCARD enum shc_status shc_meeting_await_answer(struct shc_meeting *m);
 
-/* Records why the group could not be made. */
-SHC_NODISCARD enum shc_status shc_meeting_failed(const struct shc_meeting *m,
-                                                 const struct shc_verdict *decided);
+/* Has another process that lives come as this rank, and does it still wait? Tells all that do. */
+SHC_NODISCARD enum shc_status shc_meeting_look_for_rival(struct shc_meeting *m);
 
-/* Takes this rank's next generation, and decides it as failed with the text recorded now. */
-SHC_NODISCARD enum shc_status shc_meeting_refuse(struct shc_meeting *m, enum shc_status status);
+/* "two processes came as rank 0 of ...": this one and that. */
+void shc_meeting_two_text(const struct shc_meeting *m, int32_t pid, char *text, size_t capacity);
 
-/* This rank gives up with this status. If the group has been decided to be fine meanwhile, it is,
- * for all: SHC_OK. */
-SHC_NODISCARD enum shc_status shc_meeting_give_up(const struct shc_meeting *m,
-                                                  enum shc_status status);
+/* Waiting on makes no sense: the deadline has passed, or the caller is interrupted. Logs who is late. */
+SHC_NODISCARD enum shc_status shc_meeting_look_at_clock(struct shc_meeting *m);
+
+/* " (TCPStore at 127.0.0.1:29500, served by rank 0 (pid 12, stopped))": what this process knows of the
+ * store. */
+void shc_meeting_store_text(const struct shc_meeting *m, char *text, size_t capacity);

@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 
 #define REBUILDING   UINT64_MAX
 #define CALLBACKS_NS (5 * SHC_NS_PER_S)
@@ -219,6 +220,59 @@ bool shc_process_knows_dead(int32_t global_rank, struct shc_end *end)
         known = shc_comm_knows_why(comm, global_rank, end->why, sizeof end->why);
     pthread_mutex_unlock(&process.lock);
     return dead;
+}
+
+uint64_t shc_process_life(void)
+{
+    uint64_t life = 0;
+    pthread_mutex_lock(&process.lock);
+    for (struct shc_comm *comm = process.comms; comm; comm = comm->next)
+        memcpy(&life, comm->seat.segment.name.nonce, sizeof life);
+    pthread_mutex_unlock(&process.lock);
+    return life;
+}
+
+bool shc_process_find_dead(char *text, size_t capacity)
+{
+    struct shc_end end;
+    for (int32_t rank = 0; rank < SHC_MAX_WORLD; rank++) {
+        if (!shc_process_knows_dead(rank, &end))
+            continue;
+        snprintf(text, capacity, "rank %d (pid %d)", (int)rank, (int)end.pid);
+        return true;
+    }
+    return false;
+}
+
+/* pre: mapped_lock is held. */
+static bool serves(const struct shc_comm *comm, int port, char *text, size_t capacity)
+{
+    for (int rank = 0; comm->mapped && rank < comm->seat.world_size; rank++) {
+        const struct shc_os_process member = shc_seat_process(&comm->seat, rank);
+        bool dumping;
+        if (member.pid <= 0 || !shc_os_process_listens(&member, port))
+            continue;
+        snprintf(text, capacity, "rank %d (pid %d, %s)",
+                 comm->global_ranks ? (int)comm->global_ranks[rank] : rank, (int)member.pid,
+                 shc_os_state_word(shc_os_process_state(&member, &dumping)));
+        return true;
+    }
+    return false;
+}
+
+bool shc_process_find_server(int port, char *text, size_t capacity)
+{
+    bool found = false;
+    if (pthread_mutex_trylock(&process.lock) != 0)
+        return false;
+    for (struct shc_comm *comm = process.comms; comm && !found; comm = comm->next) {
+        if (pthread_mutex_trylock(&comm->mapped_lock) != 0)
+            continue;
+        found = serves(comm, port, text, capacity);
+        pthread_mutex_unlock(&comm->mapped_lock);
+    }
+    pthread_mutex_unlock(&process.lock);
+    return found;
 }
 
 /* The rank of that process in the group, or -1. */

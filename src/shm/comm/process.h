@@ -88,3 +88,14 @@ struct shc_end {
 
 /* Is the process that is this rank of the job, a member of a listed group, gone? */
 bool shc_process_knows_dead(int32_t global_rank, struct shc_end *end);
+
+/* A number that two processes share when the same group is the oldest one that each of them has: they are
+ * in the same run of the same job. 0: this process has no group. */
+uint64_t shc_process_life(void);
+
+/* "rank 0 (pid 12, stopped)": which rank of the job, a member of a listed group, listens at that TCP port
+ * of this machine. False where that cannot be seen. */
+bool shc_process_find_server(int port, char *text, size_t capacity);
+
+/* "rank 0 (pid 12)": the first rank of the job that the groups know to be gone. */
+bool shc_process_find_dead(char *text, size_t capacity);

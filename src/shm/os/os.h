@@ -47,6 +47,10 @@ SHC_NODISCARD int shc_os_file_reserve(int fd, size_t offset, size_t bytes);
 
 SHC_NODISCARD int shc_os_file_stat(int fd, struct shc_os_file_id *id, size_t *bytes);
 
+/* Is it a plain file of this user's, and, if that is asked, in no folder? Another user could make his
+ * file shorter under our mapping. */
+bool shc_os_file_is_ours(int fd, bool nameless);
+
 /* Bytes that could still be reserved on the file's file system; SIZE_MAX where it has no limit. */
 SHC_NODISCARD int shc_os_file_space(int fd, size_t *available);
 
@@ -96,6 +100,10 @@ enum shc_os_life shc_os_process_life(const struct shc_os_process *self,
 /* The state letter of /proc (R, S, D, T, t, Z, X), or '?', and whether it is writing a core dump.
  * pre: the process is visible from here. */
 char shc_os_process_state(const struct shc_os_process *process, bool *dumping_core);
+
+/* Does the process listen at this TCP port? False as well where that cannot be seen. Slow: it looks at all
+ * its descriptors. */
+bool shc_os_process_listens(const struct shc_os_process *process, int port);
 
 /* The letter in words: 'T' is "stopped". */
 const char *shc_os_state_word(char state);

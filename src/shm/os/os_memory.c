@@ -156,6 +156,13 @@ int shc_os_file_stat(int fd, struct shc_os_file_id *id, size_t *bytes)
     return 0;
 }
 
+bool shc_os_file_is_ours(int fd, bool nameless)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+           (!nameless || st.st_nlink == 0);
+}
+
 int shc_os_file_space(int fd, size_t *available)
 {
     struct statfs fs;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/os/os.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -159,6 +160,55 @@ const char *shc_os_state_word(char state)
     default:
         return "state not visible";
     }
+}
+
+/* A line of /proc/<pid>/net/tcp: number: local address:port, remote one, state (0A: listens), queues, timer,
+ * retransmits, uid, timeout, inode. The inode, or 0 if the line is of no listener at that port. */
+static uint64_t listener_of(const char *line, int port)
+{
+    unsigned int local = 0, state = 0;
+    unsigned long inode = 0;
+    if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*u %*u %lu",
+               &local, /* NOLINT */
+               &state, &inode) != 3)
+        return 0;
+    return state == 0x0a && (int)local == port ? inode : 0;
+}
+
+static bool has_socket(const struct shc_os_process *process, uint64_t inode)
+{
+    char path[64], wanted[48], link[48];
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)process->pid);
+    snprintf(wanted, sizeof wanted, "socket:[%llu]", (unsigned long long)inode);
+    DIR *folder = opendir(path);
+    if (!folder)
+        return false;
+    for (struct dirent *entry = readdir(folder); entry && !found; entry = readdir(folder)) {
+        const ssize_t length = readlinkat(dirfd(folder), entry->d_name, link, sizeof link - 1);
+        link[length > 0 ? length : 0] = '\0';
+        found = strcmp(link, wanted) == 0;
+    }
+    closedir(folder);
+    return found;
+}
+
+bool shc_os_process_listens(const struct shc_os_process *process, int port)
+{
+    static const char *const tables[] = {"tcp", "tcp6"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0] && !found; i++) {
+        char path[64], line[256];
+        snprintf(path, sizeof path, "/proc/%d/net/%s", (int)process->pid, tables[i]);
+        FILE *file = fopen(path, "re");
+        while (file && !found && fgets(line, sizeof line, file)) {
+            const uint64_t inode = listener_of(line, port);
+            found = inode != 0 && has_socket(process, inode);
+        }
+        if (file)
+            fclose(file);
+    }
+    return found;
 }
 
 static bool is_file(const struct stat *st, const struct shc_os_file_id *id)

@@ -49,7 +49,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 31u
+#define SHC_LAYOUT_VERSION 32u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 48
@@ -63,7 +63,8 @@ struct shc_header_shm {
     uint32_t small_slot_bytes;
     uint32_t byte_order;  /* 0x01020304 */
     uint64_t arena_limit; /* bytes; rank 0's setting holds for all */
-    uint64_t first_epoch; /* the epoch in front of the first operation's */
+    uint64_t first_epoch; /* the epoch before the first operation's */
+    uint64_t list;        /* hash of the members' list (comm/record.h) */
     uint8_t nonce[SHC_NONCE_BYTES];
     uint64_t tuning[SHC_TUNING_WORDS]; /* rank 0's settings, compared by all (coll/tuning.c) */
 };
@@ -296,7 +297,7 @@ struct shc_cma_shm {
 #define SHC_LAYOUT_ASSERT(cond, what) static_assert(cond, what)
 #endif
 
-SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 456, "header");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 464, "header");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) <= SHC_ABORT_OFFSET, "header in front of abort");
 SHC_LAYOUT_ASSERT(SHC_ABORT_OFFSET + SHC_LINE_BYTES <= SHC_TOLD_OFFSET &&
                       SHC_TOLD_OFFSET + SHC_LINE_BYTES <= SHC_MEMBERS_OFFSET,

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Looking around at the rendezvous: what a rank sees of the others, the clock and the caller while it polls
+ * a key or awaits an answer of the store. docs/PROTOCOL.md, section 7.
+ */
+#include "shm/base/log.h"
+#include "shm/comm/meeting.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define POLL_MAX_NS   (5 * SHC_NS_PER_MS)
+#define LOOK_NS       (20 * SHC_NS_PER_MS)
+#define GRACE_NS      (80 * SHC_NS_PER_MS) /* for the store, to say whom a time-out waited for */
+#define LOOKS_AT_ONCE 16
+#define LIST_BYTES    160
+
+/* ---- the others ---- */
+
+/* A rank that has not said hello: another group may have seen its process end, and why. */
+static enum shc_status look_elsewhere(const struct shc_meeting *m, int rank)
+{
+    struct shc_end end;
+    if (!m->config->global_ranks || !shc_process_knows_dead(m->members[rank], &end))
+        return SHC_OK;
+    if (end.why[0])
+        return shc_fail(SHC_ERR_PEER_DEAD,
+                        "%s; and rank %d (pid %d), which has died or ended, cannot come to the "
+                        "group \"%s\"",
+                        end.why, rank, (int)end.pid, m->seat->group);
+    return shc_fail(
+        SHC_ERR_PEER_DEAD,
+        "rank %d (pid %d) has died or ended, as the group \"%s\" knows, and cannot come to the "
+        "group \"%s\"",
+        rank, (int)end.pid, end.group, m->seat->group);
+}
+
+static bool has_our_list(const struct shc_meeting *m, const struct shc_hello *hello)
+{
+    return hello->head.list == m->list && hello->world_size == m->seat->world_size &&
+           memcmp(hello->ranks, m->members, (size_t)hello->world_size * sizeof m->members[0]) == 0;
+}
+
+static void lists_text(const struct shc_meeting *m, const struct shc_hello *hello, char *text,
+                       size_t capacity)
+{
+    char ours[LIST_BYTES], theirs[LIST_BYTES];
+    shc_member_list_text(m->members, m->seat->world_size, ours, sizeof ours);
+    shc_member_list_text(hello->ranks, hello->world_size, theirs, sizeof theirs);
+    snprintf(text, capacity, "rank %d of the job makes it of the ranks %s, rank %d of the ranks %s",
+             (int)m->members[m->seat->rank], ours, (int)hello->ranks[hello->head.rank], theirs);
+}
+
+/* The rank waits in a group of this name, but of other members: neither group can come about. Where its
+ * generation is decided, it may have been in an earlier run of the job, on the same store; if that is this
+ * run, it will not come to this group any more: a name is used once. */
+static enum shc_status look_at_other_list(struct shc_meeting *m, const struct shc_hello *hello)
+{
+    struct shc_verdict decided, wish;
+    char lists[2 * LIST_BYTES + 128], text[SHC_ERROR_TEXT_BYTES];
+    bool there;
+    SHC_TRY(
+        shc_meeting_get_decision(m, hello->head.list, hello->head.generation, &decided, &there));
+    if (there && (m->life == 0 || hello->life != m->life))
+        return SHC_OK;
+    lists_text(m, hello, lists, sizeof lists);
+    snprintf(text, sizeof text, "the ranks differ about the members of the group \"%.64s\": %s",
+             m->seat->group, lists);
+    wish = shc_verdict_of(SHC_ERR_MISMATCH, text);
+    if (!there)
+        SHC_TRY(
+            shc_meeting_decide_for(m, hello->head.list, hello->head.generation, &wish, &decided));
+    return !there && decided.status == SHC_OK ? SHC_OK : shc_fail(SHC_ERR_MISMATCH, "%s", text);
+}
+
+/* The rank is in a later generation. It has decided this one before, or has had another life. */
+static enum shc_status look_at_later(struct shc_meeting *m, int rank, const struct shc_hello *hello)
+{
+    struct shc_verdict decided;
+    bool there;
+    SHC_TRY(shc_meeting_get_decision(m, m->list, m->generation, &decided, &there));
+    if (there)
+        return decided.status == SHC_OK ? SHC_OK : shc_meeting_failed(m, &decided);
+    return shc_fail(SHC_ERR_ABORTED, "rank %d has begun again, as pid %d", rank,
+                    (int)hello->process.pid);
+}
+
+static enum shc_status look_for_hello(struct shc_meeting *m, int rank)
+{
+    struct shc_hello hello;
+    bool there;
+    SHC_TRY(shc_meeting_get_hello(m, rank, &hello, &there));
+    const bool counts =
+        there && (shc_os_process_life(&m->seat->self, &hello.process) != SHC_OS_DEAD ||
+                  (m->life != 0 && hello.life == m->life));
+    if (there && has_our_list(m, &hello)) {
+        if (hello.head.generation > m->generation)
+            return look_at_later(m, rank, &hello);
+        m->known[rank] = hello.head.generation == m->generation;
+        m->processes[rank] = hello.process;
+    } else if (counts) {
+        SHC_TRY(look_at_other_list(m, &hello));
+    }
+    return m->known[rank] ? SHC_OK : look_elsewhere(m, rank);
+}
+
+void shc_meeting_two_text(const struct shc_meeting *m, int32_t pid, char *text, size_t capacity)
+{
+    snprintf(text, capacity,
+             "two processes came as rank %d of the group \"%.64s\": pid %d and pid %d",
+             m->seat->rank, m->seat->group, (int)pid, (int)m->seat->self.pid);
+}
+
+enum shc_status shc_meeting_look_for_rival(struct shc_meeting *m)
+{
+    const struct shc_os_process *self = &m->seat->self;
+    struct shc_hello hello;
+    struct shc_verdict decided;
+    bool there, over;
+    SHC_TRY(shc_meeting_get_hello(m, m->seat->rank, &hello, &there));
+    if (!there || !has_our_list(m, &hello) ||
+        (hello.process.pid == self->pid && hello.process.start_time == self->start_time) ||
+        shc_os_process_life(self, &hello.process) != SHC_OS_ALIVE)
+        return SHC_OK;
+    SHC_TRY(shc_meeting_get_decision(m, m->list, hello.head.generation, &decided, &over));
+    if (over)
+        return SHC_OK;
+    char text[SHC_RECORD_TEXT_BYTES];
+    shc_meeting_two_text(m, hello.process.pid, text, sizeof text);
+    const struct shc_verdict wish = shc_verdict_of(SHC_ERR_MISMATCH, text);
+    SHC_TRY(shc_meeting_decide_for(m, m->list, hello.head.generation, &wish, &decided));
+    return decided.status == SHC_OK ? SHC_OK : shc_fail(SHC_ERR_MISMATCH, "%s", text);
+}
+
+static enum shc_status look_at_ranks(struct shc_meeting *m)
+{
+    int world = m->seat->world_size;
+    for (int i = 0; i < world && i < LOOKS_AT_ONCE; i++) {
+        int rank = m->next_look++ % world;
+        if (rank == m->seat->rank)
+            SHC_TRY(shc_meeting_look_for_rival(m));
+        else if (!m->known[rank])
+            SHC_TRY(look_for_hello(m, rank));
+        if (m->known[rank] &&
+            shc_os_process_life(&m->seat->self, &m->processes[rank]) == SHC_OS_DEAD)
+            return shc_fail(SHC_ERR_PEER_DEAD,
+                            "rank %d (pid %d) died while the group \"%s\" was being made", rank,
+                            (int)m->processes[rank].pid, m->seat->group);
+    }
+    return SHC_OK;
+}
+
+bool shc_meeting_is_seated(const struct shc_meeting *m, int rank)
+{
+    /* acquire member/state <- acq_rel in take_seat(): its block is reserved. */
+    return shc_a32_load_acquire(&shc_seat_member(m->seat, rank)->state) != SHC_MEMBER_EMPTY;
+}
+
+bool shc_meeting_is_told(const struct shc_meeting *m)
+{
+    /* acquire told/word <- release in tell(): the store holds the decision. */
+    return m->seated && m->seat->rank != 0 &&
+           shc_a32_load_acquire(&shc_seat_told(m->seat)->word) == SHC_TOLD_OK;
+}
+
+/* ---- who keeps this rank waiting, in words ---- */
+
+/* Has the rank given its verdict on the attempt? A rank without a seat cannot tell, and waits for rank 0
+ * in any case. */
+static bool has_judged(struct shc_meeting *m, int rank)
+{
+    return rank == 0 || !m->seated || shc_meeting_is_seated(m, rank) ||
+           shc_meeting_has_verdict(m, m->attempt, rank);
+}
+
+/* Is the rank in this generation? Else, in *elsewhere, with whom it has come, if with others. */
+static bool has_come(struct shc_meeting *m, int rank, char *elsewhere, size_t capacity)
+{
+    struct shc_hello hello;
+    bool there = false;
+    elsewhere[0] = '\0';
+    if (m->known[rank])
+        return true;
+    if (shc_meeting_get_hello(m, rank, &hello, &there) != SHC_OK || !there)
+        return false;
+    if (has_our_list(m, &hello))
+        return hello.head.generation >= m->generation;
+    char theirs[LIST_BYTES];
+    shc_member_list_text(hello.ranks, hello.world_size, theirs, sizeof theirs);
+    snprintf(elsewhere, capacity, ", but to a group of the ranks %s", theirs);
+    return false;
+}
+
+static size_t append_rank(struct shc_meeting *m, int rank, char *text, size_t capacity)
+{
+    const struct shc_os_process *process = &m->processes[rank];
+    char elsewhere[LIST_BYTES + 32];
+    bool dumping;
+    if (!has_come(m, rank, elsewhere, sizeof elsewhere))
+        return (size_t)snprintf(text, capacity, "rank %d (has not come%s), ", rank, elsewhere);
+    if (!m->known[rank] || shc_os_process_life(&m->seat->self, process) == SHC_OS_UNKNOWN)
+        return (size_t)snprintf(text, capacity, "rank %d (has come, does not go on), ", rank);
+    return (size_t)snprintf(text, capacity, "rank %d (pid %d, %s, does not go on), ", rank,
+                            (int)process->pid,
+                            shc_os_state_word(shc_os_process_state(process, &dumping)));
+}
+
+/* Ranks that have not said hello; else ranks that have not given their verdict on the attempt; else
+ * rank 0, which decides. */
+static void absent_text(struct shc_meeting *m, char *text, size_t capacity)
+{
+    char elsewhere[LIST_BYTES + 32];
+    bool come = true;
+    size_t used = 0;
+    for (int rank = 0; rank < m->seat->world_size; rank++)
+        come = come && (rank == m->seat->rank || has_come(m, rank, elsewhere, sizeof elsewhere));
+    for (int rank = 0; rank < m->seat->world_size && used < capacity && !m->silent; rank++) {
+        bool done = come ? has_judged(m, rank) : has_come(m, rank, elsewhere, sizeof elsewhere);
+        if (rank != m->seat->rank && !done)
+            used += append_rank(m, rank, text + used, capacity - used);
+    }
+    if (used == 0 && m->seat->rank != 0)
+        used = append_rank(m, 0, text, capacity);
+    if (used >= 2 && used < capacity)
+        text[used - 2] = '\0'; /* the last comma */
+}
+
+void shc_meeting_store_text(const struct shc_meeting *m, char *text, size_t capacity)
+{
+    const struct shc_store *store = &m->config->store;
+    char served[112] = "", who[96];
+    text[0] = '\0';
+    if (store->server_port > 0 && shc_process_find_server(store->server_port, who, sizeof who))
+        snprintf(served, sizeof served, ", served by %s", who);
+    if (store->server)
+        snprintf(text, capacity, " (%.80s%s)", store->server, served);
+}
+
+/* ---- the clock ---- */
+
+static enum shc_status time_is_up(struct shc_meeting *m, uint64_t now_ns)
+{
+    const double waited_s = (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S;
+    char text[512] = "";
+    if (m->asking) {
+        shc_meeting_store_text(m, text, sizeof text);
+        return shc_fail(SHC_ERR_TIMEOUT,
+                        "rank %d of \"%s\": Timed out after %.1f s at the rendezvous: the store%s "
+                        "does not answer",
+                        m->seat->rank, m->seat->group, waited_s, text);
+    }
+    m->grace_ns = now_ns + GRACE_NS;
+    absent_text(m, text, sizeof text);
+    m->grace_ns = 0;
+    return shc_fail(SHC_ERR_TIMEOUT,
+                    "rank %d of \"%s\": Timed out after %.1f s at the rendezvous, waiting for "
+                    "%s (generation %lld). Do all ranks make the same groups in the same "
+                    "order? With use_local_synchronization the name counts each member's "
+                    "groups",
+                    m->seat->rank, m->seat->group, waited_s, text[0] ? text : "the others",
+                    (long long)m->generation);
+}
+
+static void say_late(struct shc_meeting *m, uint64_t now_ns)
+{
+    const double waited_s = (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S;
+    char text[512] = "";
+    m->late_ns += m->late_step_ns; /* first: the answers for the text are waited for */
+    m->late_step_ns *= 2;
+    if (m->asking) {
+        shc_meeting_store_text(m, text, sizeof text);
+        shc_log(SHC_LOG_WARN,
+                "rank %d of \"%s\" has waited %.1f s at the rendezvous, and the store%s does not "
+                "answer",
+                m->seat->rank, m->seat->group, waited_s, text);
+        return;
+    }
+    absent_text(m, text, sizeof text);
+    if (!m->silent)
+        shc_log(SHC_LOG_WARN, "rank %d of \"%s\" has waited %.1f s at the rendezvous for %s",
+                m->seat->rank, m->seat->group, waited_s, text);
+}
+
+enum shc_status shc_meeting_look_at_clock(struct shc_meeting *m)
+{
+    const uint64_t now_ns = shc_clock_ns();
+    if (m->config->interrupted && m->config->interrupted(m->config->interrupted_ctx))
+        return shc_fail(SHC_ERR_INTERRUPTED, "rank %d of \"%s\": interrupted at the rendezvous",
+                        m->seat->rank, m->seat->group);
+    if (now_ns >= m->deadline_ns)
+        return time_is_up(m, now_ns);
+    if (now_ns >= m->late_ns)
+        say_late(m, now_ns);
+    return SHC_OK;
+}
+
+/* ---- waiting ---- */
+
+enum shc_status shc_meeting_await_answer(struct shc_meeting *m)
+{
+    while (!shc_store_thread_await(m->thread, LOOK_NS)) {
+        if (m->grace_ns != 0) {
+            if (shc_clock_ns() < m->grace_ns)
+                continue;
+            return shc_fail(SHC_ERR_STORE, "rank %d of \"%s\": the store does not answer",
+                            m->seat->rank, m->seat->group);
+        }
+        if (shc_meeting_is_told(m)) /* shc_meeting_give_up() makes a success of it */
+            return shc_fail(SHC_ERR_STORE, "rank %d of \"%s\": made without the store's answer",
+                            m->seat->rank, m->seat->group);
+        m->asking = true;
+        enum shc_status st = shc_meeting_look_at_clock(m);
+        m->asking = false;
+        SHC_TRY(st);
+    }
+    return SHC_OK;
+}
+
+enum shc_status shc_meeting_pause(struct shc_meeting *m, uint64_t *pause_ns, shc_a32 *word,
+                                  uint32_t value)
+{
+    if (word)
+        shc_os_futex_wait(word, value, *pause_ns, true);
+    else
+        shc_os_sleep_ns(*pause_ns);
+    *pause_ns += *pause_ns / 2;
+    if (*pause_ns > POLL_MAX_NS)
+        *pause_ns = POLL_MAX_NS;
+    uint64_t now_ns = shc_clock_ns();
+    if (now_ns - m->looked_ns < LOOK_NS)
+        return SHC_OK;
+    m->looked_ns = now_ns;
+    struct shc_verdict decided;
+    bool there;
+    SHC_TRY(shc_meeting_get_decision(m, m->list, m->generation, &decided, &there));
+    if (there && decided.status != SHC_OK)
+        return shc_meeting_failed(m, &decided);
+    if (there && m->seat->rank == 0)
+        return shc_meeting_lied_to(m, "rank 0 has not made it");
+    if (there)
+        return SHC_OK; /* the poll finds it; the others may have ended since */
+    SHC_TRY(look_at_ranks(m));
+    return shc_meeting_look_at_clock(m);
+}
