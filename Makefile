@@ -30,7 +30,7 @@ PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz test-torch clients fuzz-peer huge stress cuda-kills browser wheel gpu bare-machine FORCE
+.PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel gpu bare-machine FORCE
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
@@ -47,6 +47,7 @@ help:
 	@echo "make clients  the longer programs of users: compilers, more ranks"
 	@echo "make fuzz     random programs against the oracle (SHMCOLL_FUZZ_PROGRAMS, SHMCOLL_FUZZ_SEED)"
 	@echo "make fuzz-peer    a peer that lies in shared memory, for ten minutes (SHMCOLL_LIES_SECONDS)"
+	@echo "make fuzz-store    groups over a store that lies, 20000 (SHMCOLL_STORE_FUZZ, SHMCOLL_STORE_FUZZ_SEED)"
 	@echo "make cuda-kills    ranks with a stand-in GPU are killed, 500 times (SHMCOLL_CUDA_KILLS)"
 	@echo "make stress   a million messages of up to 4 MiB between 8 ranks"
 	@echo "make browser  the page of shmcoll bench --html in a browser (needs chromium)"
@@ -169,6 +170,11 @@ fuzz: packages-test build $(VENV)/.extras
 fuzz-peer: export SHMCOLL_LIES_SECONDS ?= 600
 fuzz-peer: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long fuzz-peer
+
+fuzz-store: export SHMCOLL_STORE_FUZZ ?= 20000
+fuzz-store: export SHMCOLL_STORE_FUZZ_SEED ?= $(shell date +%s)
+fuzz-store: packages-test build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long fuzz-store
 
 # As many ranks with a stand-in GPU are killed, and a quarter of that while their group is made.
 cuda-kills: export SHMCOLL_CUDA_KILLS ?= 500

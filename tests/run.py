@@ -140,6 +140,9 @@ LONG_LANES = {
     "fuzz-peer": (
         Lane("fuzz-peer", ASAN, "^fuzz-peer$", ("peer_lies_test",), options=("-V",), alone=True),
     ),
+    "fuzz-store": (
+        Lane("fuzz-store", ASAN, "^fuzz-store$", ("store_damage_test",), options=("-V",)),
+    ),
     "soak": (Lane("soak", files=("tests/proc/soak",), alone=True),),
     "torch": (Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",), calm=True),),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),
