@@ -18,7 +18,8 @@ namespace
 Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
                 const GroupOptions &options)
 {
-    StoreBootstrap bootstrap(store);
+    const std::unique_ptr<StoreBootstrap, void (*)(StoreBootstrap *)> bootstrap(
+        StoreBootstrap::create(store), [](StoreBootstrap *old) { old->release(); });
     shc_comm_config config{};
     config.rank = rank;
     config.world_size = size;
@@ -28,7 +29,7 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
     if (globalRanks.size() == static_cast<size_t>(size))
         config.global_ranks = globalRanks.data();
     config.timeout_ns = groupTimeoutNs(options.timeout);
-    config.store = bootstrap.view();
+    config.store = bootstrap->view();
     config.interrupted = pythonInterrupted;
     TORCH_CHECK_VALUE(options.tuning.find('\0') == std::string::npos,
                       "shmcoll: the tuning text has a character 0 in it");
@@ -40,7 +41,7 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
         status = shc_comm_create(&config, &comm);
     }
     if (status == SHC_ERR_STORE)
-        bootstrap.rethrow();
+        bootstrap->rethrow(shc_error_text());
     check(status);
     return Group(comm, [](shc_comm *old) {
         GilRelease release;
@@ -139,7 +140,11 @@ ProcessGroupShm::split(const Store &store, const std::vector<int> &ranks,
 #if SHMCOLL_TORCH_AT_LEAST(2, 11)
     own->group_desc = options->group_desc;
 #endif
-    own->global_ranks_in_group = options->global_ranks_in_group;
+    // What torch hands over are the parent's.
+    const std::vector<uint64_t> &parents = options_->global_ranks_in_group;
+    for (const int rank : ranks)
+        own->global_ranks_in_group.push_back(
+            parents.size() == static_cast<size_t>(size_) ? parents.at(rank) : rank);
     auto *ours = dynamic_cast<const GroupOptions *>(options.get());
     own->tuning = ours ? ours->tuning : options_->tuning;
     // All backends of the group get the same store, without a prefix for the device.

@@ -2,10 +2,57 @@
 #include "backend/store_bootstrap.hpp"
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <cxxabi.h>
+#include <thread>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 namespace shmcoll
 {
+
+StoreBootstrap *StoreBootstrap::create(c10::intrusive_ptr<c10d::Store> store)
+{
+    return new StoreBootstrap(std::move(store));
+}
+
+StoreBootstrap::StoreBootstrap(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store))
+{
+    c10::intrusive_ptr<c10d::Store> inner = store_;
+    if (auto *prefixed = dynamic_cast<c10d::PrefixStore *>(inner.get()))
+        inner = prefixed->getUnderlyingNonPrefixStore();
+    if (const auto *tcp = dynamic_cast<const c10d::TCPStore *>(inner.get())) {
+        port_ = tcp->getPort();
+        server_ = "TCPStore at " + tcp->getHost() + ":" + std::to_string(port_);
+    } else if (const auto *file = dynamic_cast<const c10d::FileStore *>(inner.get()))
+        server_ = "FileStore " + file->getPath();
+}
+
+void StoreBootstrap::release()
+{
+    if (--references_ == 0)
+        delete this;
+}
+
+void StoreBootstrap::rethrow(const char *text)
+{
+    const std::string context = text; // before anything else fails
+    std::exception_ptr error;
+    {
+        const std::lock_guard<std::mutex> guard(lock_);
+        error = error_;
+    }
+    if (!error)
+        return;
+    try {
+        std::rethrow_exception(error);
+    } catch (c10::Error &e) {
+        e.add_context(context);
+        throw;
+    }
+}
 
 template <class Call>
 int StoreBootstrap::guarded(void *ctx, Call call) noexcept
@@ -13,7 +60,13 @@ int StoreBootstrap::guarded(void *ctx, Call call) noexcept
     auto *self = static_cast<StoreBootstrap *>(ctx);
     try {
         return call(*self->store_);
+    } catch (const abi::__forced_unwind &) {
+        // A store in Python, and an interpreter that is going down ends the threads that want its lock.
+        // That must not pass through C, so this one stays here and ends with the process.
+        for (;;)
+            std::this_thread::sleep_for(std::chrono::hours(1));
     } catch (...) {
+        const std::lock_guard<std::mutex> guard(self->lock_);
         self->error_ = std::current_exception();
         return EIO;
     }
@@ -79,6 +132,10 @@ shc_store StoreBootstrap::view()
                            nowBytes);
         });
     };
+    view.retain = [](void *ctx) { static_cast<StoreBootstrap *>(ctx)->references_++; };
+    view.release = [](void *ctx) { static_cast<StoreBootstrap *>(ctx)->release(); };
+    view.server = server_.empty() ? nullptr : server_.c_str();
+    view.server_port = port_;
     return view;
 }
 

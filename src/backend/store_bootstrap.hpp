@@ -4,33 +4,43 @@
 
 #include "shm/shmcoll.h"
 
+#include <atomic>
 #include <exception>
+#include <mutex>
+#include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace shmcoll
 {
 
-// Lives as long as the rendezvous. What the store threw is kept, to be thrown again behind the C
-// code.
+// Its calls may stand still for ever, so the core makes them on a thread: this object, and the store, live
+// until both the rendezvous and that thread have let go. What the store threw is kept, to be thrown again
+// after the C code.
 class StoreBootstrap
 {
   public:
-    explicit StoreBootstrap(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+    // The caller's reference: release() it.
+    static StoreBootstrap *create(c10::intrusive_ptr<c10d::Store> store);
     StoreBootstrap(const StoreBootstrap &) = delete;
     StoreBootstrap &operator=(const StoreBootstrap &) = delete;
 
     shc_store view();
-    void rethrow() const
-    {
-        if (error_)
-            std::rethrow_exception(error_);
-    }
+    void release();
+
+    // Throws what the store threw, if anything, with the core's error text as its context.
+    void rethrow(const char *text);
 
   private:
+    explicit StoreBootstrap(c10::intrusive_ptr<c10d::Store> store);
+    ~StoreBootstrap() = default;
     template <class Call>
     static int guarded(void *ctx, Call call) noexcept;
 
     c10::intrusive_ptr<c10d::Store> store_;
+    std::string server_; // "TCPStore at host:port", if it is one
+    int port_ = 0;
+    std::atomic<int> references_{1};
+    std::mutex lock_; // guards error_: a late answer may be an error
     std::exception_ptr error_;
 };
 
