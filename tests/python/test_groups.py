@@ -47,6 +47,40 @@ def test_a_group_reaches_its_members_and_no_one_else() -> None:
     ]
 
 
+@pytest.mark.parametrize("local", [False, True])
+def test_each_rank_may_name_its_own_group_alone(local: bool) -> None:
+    """torch wants every rank to make every group; many programs do not, and torch names both the same."""
+
+    def body(rank: Rank) -> list[float]:
+        rank.init()
+        found = []
+        for mine in ([0, 2], [1, 3]), ([0, 1], [2, 3]), ([3, 0], [2, 1]):
+            members = next(part for part in mine if rank.rank in part)
+            group = dist.new_group(members, use_local_synchronization=local)
+            found.append(total(group, 10.0**rank.rank))
+        return found
+
+    assert run(4, body) == [
+        [101.0, 11.0, 1001.0],
+        [1010.0, 11.0, 110.0],
+        [101.0, 1100.0, 110.0],
+        [1010.0, 1100.0, 1001.0],
+    ]
+
+
+def test_lists_of_members_that_differ_are_told_to_all_ranks() -> None:
+    def body(rank: Rank) -> str:
+        rank.init()
+        with pytest.raises(dist.DistBackendError) as caught:
+            dist.new_group([0, 1] if rank.rank == 1 else [0, 1, 2])
+        rank.sync()
+        return str(caught.value)
+
+    for text in run(3, body):
+        assert "the ranks differ about the members of the group" in text
+        assert "of the ranks 0, 1" in text and "of the ranks 0-2" in text
+
+
 def test_the_root_of_a_groups_broadcast_is_a_rank_of_the_world() -> None:
     def body(rank: Rank) -> list[float]:
         rank.init()
