@@ -9,13 +9,43 @@ shmcoll. ``SHMCOLL_AUTOLOAD=0`` turns the second one off.
 
 import os
 import sys
+from typing import Any
+
+LAYOUT = 32  # the library's SHC_LAYOUT_VERSION (src/shm/proto/layout.h)
 
 
-def create(options: object, backend_options: object) -> object:
-    """The creator torch calls: loads shmcoll on first use."""
-    import shmcoll
-
+def create(options: Any, backend_options: object) -> object:
+    """The creator torch calls: loads shmcoll on first use. Tells the other ranks if it cannot."""
+    try:
+        import shmcoll
+    except ImportError as error:
+        tell_others(options, f"rank {options.group_rank} cannot load shmcoll: {error}")
+        raise
     return shmcoll.create_backend(options, backend_options)
+
+
+def tell_others(options: Any, text: str) -> None:
+    """Decides this rank's generation of the group as failed, as src/shm/comm/meeting.c would.
+
+    docs/PROTOCOL.md, section 7; the record is struct shc_verdict of src/shm/comm/record.h.
+    """
+    import struct
+
+    members = options.global_ranks_in_group or range(options.group_size)
+    members_hash = 0xCBF29CE484222325  # FNV-1a
+    for byte in struct.pack(f"={options.group_size}i", *members):
+        members_hash = (members_hash ^ byte) * 0x100000001B3 % 2**64
+    try:
+        mine = members[options.group_rank]
+        generation = options.store.add(f"{members_hash:016x}/n/{mine}", 1)
+        verdict = struct.pack(
+            "=QIIQqiiIi512s",
+            *(0x006C6C6F636D6873, LAYOUT, 3, members_hash, generation, 0, options.group_rank),
+            *(4, os.getpid(), text.encode(errors="replace")[:511]),  # SHC_ERR_SYSTEM
+        )
+        options.store.compare_set(f"{members_hash:016x}/{generation}/d", b"", verdict)
+    except Exception as error:  # the load failure is what matters
+        print(f"shmcoll: the other ranks cannot be told: {error}", file=sys.stderr, flush=True)
 
 
 def register() -> None:

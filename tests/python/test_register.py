@@ -258,6 +258,25 @@ def test_registration_warns_of_nothing_and_twice_is_harmless() -> None:
     run(2, body)
 
 
+def test_a_rank_that_cannot_load_the_library_tells_the_others() -> None:
+    assert shmcoll.build_info()["layout"] == str(_shmcoll_autoload.LAYOUT)
+
+    def body(rank: Rank) -> str:
+        del dist.Backend._plugins["SHMCOLL"]
+        _shmcoll_autoload.register()
+        if rank.rank == 1:
+            sys.modules["shmcoll"] = None  # type: ignore[assignment]
+        error = ImportError if rank.rank == 1 else dist.DistBackendError
+        with pytest.raises(error) as caught:
+            rank.init()
+        rank.sync()
+        return str(caught.value)
+
+    texts = run(3, body)
+    for text in (texts[0], texts[2]):
+        assert "could not be made: rank 1 cannot load shmcoll: " in text and texts[1] in text
+
+
 @pytest.mark.parametrize("name", ["shmcoll", "SHMCOLL", "cpu:shmcoll", "cpu:shmcoll,cuda:shmcoll"])
 def test_every_spelling_initializes(name: str) -> None:
     def body(rank: Rank) -> tuple[float, str]:
