@@ -84,7 +84,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
     m.def("_set_main_thread", &shmcoll::setMainThread, py::arg("ident"));
     m.def("_after_fork_in_child", [] {
         shmcoll::forgetParentsFutures();
-        shmcoll::setMainThread(PyThread_get_thread_ident()); // the only one there is
+        shmcoll::renewPythonInChild();
     });
     // This process says goodbye to its groups; and the interpreter may go, if it does.
     m.def(
@@ -95,6 +95,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
             py::gil_scoped_release release;
             shc_process_leave();
             shmcoll::failOpenFutures();
+            if (forgetPython)
+                shmcoll::settlePython();
         },
         py::arg("forget_python") = true);
 }

@@ -18,6 +18,7 @@ namespace
 Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
                 const GroupOptions &options)
 {
+    watchSignals();
     const std::unique_ptr<StoreBootstrap, void (*)(StoreBootstrap *)> bootstrap(
         StoreBootstrap::create(store), [](StoreBootstrap *old) { old->release(); });
     shc_comm_config config{};

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backend/python.hpp"
 
+#include "backend/signals.hpp"
+
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <mutex>
 #include <thread>
 #include <torch/csrc/utils/pybind.h>
 
@@ -19,6 +24,103 @@ std::atomic<unsigned long> mainThread{0};
 bool hasPython()
 {
     return !forgotten.load() && Py_IsInitialized() != 0;
+}
+
+bool onMainThread()
+{
+    return PyThread_get_thread_ident() == mainThread.load();
+}
+
+using Clock = std::chrono::steady_clock;
+
+// How long a thread inside a wait waits here for an answer. Of a lock that nobody has it comes sooner.
+constexpr std::chrono::milliseconds kBriefly{1};
+constexpr std::chrono::milliseconds kFresh{100}; // so long an answer counts
+constexpr std::chrono::milliseconds kSettling{100};
+
+// A thread that does nothing but take the interpreter's lock, and give it back, when it is asked to: so a
+// thread inside a wait learns without waiting whether the lock is to be had. Made with the first signal.
+// Never destructed.
+class LockAsker
+{
+  public:
+    // Was the lock free a moment ago? If not, that is asked for; the answer is there at a later call.
+    // True without more ado where no thread can be made.
+    bool isFree()
+    {
+        std::unique_lock<std::mutex> guard(lock_);
+        if (!started_ && !start())
+            return true;
+        if (state_ == kAnswered && Clock::now() - answered_ > kFresh)
+            state_ = kIdle;
+        if (state_ == kIdle) {
+            state_ = kAsked;
+            stir_.notify_all();
+            stir_.wait_for(guard, kBriefly, [this] { return state_ == kAnswered; });
+        }
+        if (state_ != kAnswered)
+            return false;
+        state_ = kIdle;
+        return true;
+    }
+
+    void settle()
+    {
+        std::unique_lock<std::mutex> guard(lock_);
+        stir_.wait_for(guard, kSettling, [this] { return state_ != kAsked; });
+    }
+
+  private:
+    enum State { kIdle, kAsked, kAnswered };
+
+    // With all signals blocked, like the threads of the core.
+    bool start()
+    {
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        try {
+            std::thread thread([this] { serve(); });
+            pthread_setname_np(thread.native_handle(), "shc-python");
+            thread.detach();
+            started_ = true;
+        } catch (const std::system_error &) { // asked again at the next signal
+        }
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        return started_;
+    }
+
+    // (An interpreter that goes may end this thread inside the taking of its lock.)
+    void serve()
+    {
+        for (;;) {
+            {
+                std::unique_lock<std::mutex> guard(lock_);
+                stir_.wait(guard, [this] { return state_ == kAsked; });
+            }
+            PyGILState_Release(PyGILState_Ensure());
+            std::lock_guard<std::mutex> guard(lock_);
+            answered_ = Clock::now();
+            state_ = kAnswered;
+            stir_.notify_all();
+        }
+    }
+
+    std::mutex lock_; // guards what follows
+    std::condition_variable stir_;
+    State state_ = kIdle;
+    Clock::time_point answered_;
+    bool started_ = false;
+};
+
+LockAsker *asker = new LockAsker;
+
+// The lock is held.
+bool runHandlers()
+{
+    wrapSignalHandlers();
+    forgetSignals();
+    return PyErr_CheckSignals() != 0;
 }
 
 } // namespace
@@ -41,13 +143,23 @@ void setMainThread(unsigned long ident)
     mainThread.store(ident);
 }
 
+void watchSignals()
+{
+    if (!onMainThread())
+        wrapSignalHandlers();
+    else if (runHandlers())
+        throw pybind11::error_already_set();
+}
+
 bool pythonInterrupted(void *)
 {
-    // Only the main thread runs handlers; another must not wait here for a lock that a third holds.
-    if (!hasPython() || PyThread_get_thread_ident() != mainThread.load())
+    // Only the main thread runs handlers.
+    if (!hasPython() || !onMainThread() || !signalMayBePending())
+        return false;
+    if (PyGILState_Check() == 0 && !asker->isFree())
         return false;
     PyGILState_STATE state = PyGILState_Ensure();
-    bool raised = PyErr_CheckSignals() != 0;
+    const bool raised = runHandlers();
     PyGILState_Release(state);
     return raised;
 }
@@ -74,6 +186,19 @@ void forgetPython()
     if (!forgotten.load())
         forgetter = std::this_thread::get_id();
     forgotten.store(true);
+    unwrapSignalHandlers();
+}
+
+void settlePython()
+{
+    asker->settle();
+}
+
+void renewPythonInChild()
+{
+    setMainThread(PyThread_get_thread_ident());
+    asker = new LockAsker; // the parent's thread is not here, and may have held the lock
+    renewSignalLock();
 }
 
 } // namespace shmcoll

@@ -28,14 +28,26 @@ void stayOutOfDyingPython();
 // Which thread runs Python's signal handlers, as threading.get_ident() says it.
 void setMainThread(unsigned long ident);
 
-// Runs the Python handlers of signals that have arrived. True when one of them raised: the error
-// is then pending on this thread. The core asks this of threads that wait.
+// From now on pythonInterrupted() knows of signals without the interpreter's lock. That lock is held. Throws
+// what a handler raises that is due by now.
+void watchSignals();
+
+// Runs the Python handlers of signals that have arrived. True when one of them raised: the error is then
+// pending on this thread. The core asks this of threads that wait, about every 10 ms: it takes the
+// interpreter's lock only when a signal has arrived and another thread has just found the lock free, and
+// waits for that a millisecond at most.
 bool pythonInterrupted(void *);
 
 // Throws the error that pythonInterrupted() left pending; returns when there is none.
 void throwPendingPythonError();
 
-// The interpreter is about to go: from now on none of the above touches it.
+// The interpreter is about to go: from now on none of the above touches it. Its lock is held.
 void forgetPython();
+
+// Behind forgetPython(), without the lock: until no thread of ours wants it any more; 100 ms at most.
+void settlePython();
+
+// In a forked child, whose only thread this is.
+void renewPythonInChild();
 
 } // namespace shmcoll

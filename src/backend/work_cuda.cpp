@@ -15,8 +15,8 @@ namespace
 
 // A waiting host looks this often, at first and after a while.
 constexpr std::chrono::microseconds kFirstNap{20}, kLongestNap{1000};
-// Signals are looked for this often: it takes the interpreter's lock.
-constexpr std::chrono::milliseconds kBetweenSignals{50};
+// Signals are looked for this often.
+constexpr std::chrono::milliseconds kBetweenSignals{10};
 
 using Clock = std::chrono::steady_clock;
 

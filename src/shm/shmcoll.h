@@ -247,8 +247,9 @@ struct shc_comm_config {
     const int32_t *global_ranks;
     uint64_t timeout_ns; /* of the rendezvous and of every operation; 0: 30 minutes */
     struct shc_store store;
-    /* Asked by threads that wait inside a call, every 50 ms and after a signal; true gives the
-     * call up with SHC_ERR_INTERRUPTED. Never asked by the library's own threads. May be NULL. */
+    /* Asked by threads that wait inside a call, every 10 to 20 ms and after a signal that ends their
+     * sleep; true gives the call up with SHC_ERR_INTERRUPTED. As long as it takes the operation stands
+     * still, for all ranks. Never asked by the library's own threads. May be NULL. */
     bool (*interrupted)(void *ctx);
     void *interrupted_ctx;
     /* Which algorithm and which chunks for which size, as SHMCOLL_TUNING says it (docs/PERFORMANCE.md,

@@ -137,6 +137,7 @@ RULES = (
         calls("signal sigaction"),
         "signals belong to the application; poll, or use a pidfd",
         ("src/*",),
+        ("src/backend/signals.cpp",),  # ADR 15
     ),
     Rule(
         r"\bpthread_(?:mutex|cond|rwlock|spin|barrier)\w*",

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 LIMIT_S = 20.0
 ROUNDS = 5
+LARGE = torch.ones(1 << 22)  # made here: the signal must not come while it is
 
 
 def fill_the_ring() -> None:
@@ -36,7 +37,7 @@ FAILS_THE_GROUP = ("all_reduce", "barrier", "large_all_reduce")  # nobody else r
 WAITS: dict[str, Callable[[], Any]] = {
     "all_reduce": faults.all_reduce,
     "barrier": dist.barrier,
-    "large_all_reduce": lambda: dist.all_reduce(torch.ones(1 << 22)),
+    "large_all_reduce": lambda: dist.all_reduce(LARGE),
     "wait": lambda: dist.all_reduce(torch.ones(4), async_op=True).wait(),
     "wait_for_the_second": wait_for_the_second,
     "sync_call_behind_async_ones": lambda: (wait_less(), dist.barrier()),

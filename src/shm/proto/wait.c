@@ -4,7 +4,6 @@
 #include "shm/base/log.h"
 #include "shm/proto/member.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -167,18 +166,15 @@ static enum shc_status judge_time(struct shc_wait *wait, const struct shc_target
     return SHC_OK;
 }
 
-/* The looks that cost system calls, or the interpreter's lock. */
-static enum shc_status judge_slowly(struct shc_wait *wait, int peer, uint64_t now_ns,
-                                    bool signalled)
+/* The looks that cost system calls are rarer. */
+static enum shc_status judge_slowly(struct shc_wait *wait, int peer, uint64_t now_ns)
 {
     struct shc_seat *seat = wait->seat;
-    bool due = now_ns - wait->asked_ns >= ASK_NS;
-    if (!signalled && !due)
-        return SHC_OK;
-    if (due)
+    if (now_ns - wait->asked_ns >= ASK_NS) {
         wait->asked_ns = now_ns;
-    if (due && peer >= 0)
-        shc_member_look_at_processes(seat, peer, SHC_MEMBER_LOOKS);
+        if (peer >= 0)
+            shc_member_look_at_processes(seat, peer, SHC_MEMBER_LOOKS);
+    }
     if (wait->interruptible && seat->interrupted && seat->interrupted(seat->interrupted_ctx))
         return shc_wait_give_up(wait, SHC_ERR_INTERRUPTED, "interrupted by a signal");
     return SHC_OK;
@@ -218,25 +214,23 @@ static uint64_t moves_of(const struct shc_target *target)
 
 /* One slice of sleep, unless there is something to look at instead. */
 static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, uint64_t moves,
-                        uint64_t now_ns, bool *signalled)
+                        uint64_t now_ns)
 {
     uint64_t slice_ns = SLICE_NS;
     if (wait->deadline_ns - now_ns < slice_ns)
         slice_ns = wait->deadline_ns - now_ns;
-    *signalled = false;
     uint32_t heard = shc_bell_listen(target->bell);
     if (target->ready(target->arg) || moves_of(target) != moves)
         return;
     if (target->peer >= 0 && shc_group_failed_at(wait->seat, wait->epoch))
         return;
-    *signalled = shc_bell_sleep(target->bell, heard, slice_ns, target->shared) == EINTR;
+    shc_bell_sleep(target->bell, heard, slice_ns, target->shared); /* a signal ends it */
 }
 
 /* Until it is ready, or has moved on from `moves`; the looks come first. */
 static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_target *target,
                                    uint64_t moves, bool *ready)
 {
-    bool signalled = false;
     for (;;) {
         enum shc_member_state state = SHC_MEMBER_ALIVE;
         if (target->peer >= 0)
@@ -252,10 +246,10 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
         uint64_t now_ns = shc_clock_ns();
         look_at_clock(wait, now_ns);
         SHC_TRY(judge_time(wait, target, now_ns));
-        SHC_TRY(judge_slowly(wait, target->peer, now_ns, signalled));
+        SHC_TRY(judge_slowly(wait, target->peer, now_ns));
         if (moves_of(target) != moves)
             return SHC_OK;
-        sleep_slice(wait, target, moves, now_ns, &signalled);
+        sleep_slice(wait, target, moves, now_ns);
     }
 }
 

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backend/signals.hpp"
+
+#include <Python.h>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <mutex>
+
+namespace shmcoll
+{
+
+namespace
+{
+
+using Clock = std::chrono::steady_clock;
+using Handler = void (*)(int);
+using InfoHandler = void (*)(int, siginfo_t *, void *);
+
+// Between two looks for handlers that have been set since: 64 system calls.
+constexpr std::chrono::milliseconds kBetweenLooks{50};
+
+// What a handler of ours calls. Of each the last one that was found; only the signal itself reads it.
+struct Wrapped {
+    std::atomic<Handler> handler{nullptr};
+    std::atomic<InfoHandler> infoHandler{
+        nullptr}; // the one with three arguments, if it is such a one
+};
+
+std::array<Wrapped, NSIG> wrapped;
+std::atomic<unsigned> arrived{0};
+static_assert(std::atomic<unsigned>::is_always_lock_free, "a signal handler counts");
+
+// Guards `known`. Nothing of Python's is called under it.
+std::mutex *lock = new std::mutex;
+std::array<const void *, NSIG> known; // what wrapSignalHandlers() found, or left
+
+std::atomic<bool> changed{
+    false}; // a handler was set without ours over it: signals may have been missed
+
+// Python's main thread's.
+unsigned seen = 0;
+Clock::time_point looked;
+
+void count(int number, siginfo_t *info, void *context)
+{
+    const Wrapped &inner = wrapped[static_cast<size_t>(number)];
+    const InfoHandler infoHandler = inner.infoHandler.load();
+    const Handler handler = inner.handler.load();
+    if (infoHandler != nullptr)
+        infoHandler(number, info, context);
+    else if (handler != nullptr)
+        handler(number);
+    arrived.fetch_add(1); // only now: whoever counts it finds it in Python
+}
+
+// Of either kind, for comparisons.
+const void *addressOf(const struct sigaction &action)
+{
+    return (action.sa_flags & SA_SIGINFO) ? reinterpret_cast<const void *>(action.sa_sigaction)
+                                          : reinterpret_cast<const void *>(action.sa_handler);
+}
+
+bool isOurs(const void *address)
+{
+    return address == reinterpret_cast<const void *>(count);
+}
+
+// nullptr where there is no such signal.
+const void *currentHandler(int number)
+{
+    struct sigaction action;
+    return sigaction(number, nullptr, &action) == 0 ? addressOf(action) : nullptr;
+}
+
+// Returns the handler that the signal has now.
+const void *wrap(int number)
+{
+    struct sigaction action;
+    if (sigaction(number, nullptr, &action) != 0)
+        return nullptr;
+    const void *found = addressOf(action);
+    const bool takesThree = (action.sa_flags & SA_SIGINFO) != 0;
+    const bool isFunction =
+        takesThree || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+    if (isOurs(found) || !isFunction || (action.sa_flags & SA_RESETHAND) != 0)
+        return found;
+    changed = true;
+    Wrapped &inner = wrapped[static_cast<size_t>(number)];
+    inner.infoHandler.store(takesThree ? action.sa_sigaction : nullptr);
+    inner.handler.store(takesThree ? nullptr : action.sa_handler);
+    action.sa_sigaction = count;
+    action.sa_flags |= SA_SIGINFO;
+    return sigaction(number, &action, nullptr) == 0 ? addressOf(action) : found;
+}
+
+void unwrap(int number)
+{
+    struct sigaction action;
+    if (sigaction(number, nullptr, &action) != 0 || !isOurs(addressOf(action)))
+        return;
+    const Wrapped &inner = wrapped[static_cast<size_t>(number)];
+    const InfoHandler infoHandler = inner.infoHandler.load();
+    if (infoHandler != nullptr) {
+        action.sa_sigaction = infoHandler;
+    } else {
+        action.sa_flags &= ~SA_SIGINFO;
+        action.sa_handler = inner.handler.load();
+    }
+    sigaction(number, &action, nullptr);
+}
+
+// Which signals have a Python handler? Of C functions alone, so that no handler runs meanwhile.
+std::array<bool, NSIG> pythonsSignals()
+{
+    static PyObject *const getsignal = [] {
+        PyObject *module = PyImport_ImportModule("_signal");
+        PyObject *function = module ? PyObject_GetAttrString(module, "getsignal") : nullptr;
+        Py_XDECREF(module);
+        return function;
+    }();
+    std::array<bool, NSIG> found{};
+    for (int number = 1; getsignal != nullptr && number < NSIG; number++) {
+        PyObject *handler = PyObject_CallFunction(getsignal, "i", number);
+        found[static_cast<size_t>(number)] = handler != nullptr && PyCallable_Check(handler) == 1;
+        Py_XDECREF(handler);
+        PyErr_Clear(); // a number that is no signal's
+    }
+    PyErr_Clear();
+    return found;
+}
+
+} // namespace
+
+void wrapSignalHandlers()
+{
+    const std::array<bool, NSIG> pythons = pythonsSignals();
+    std::lock_guard<std::mutex> guard(*lock);
+    for (int number = 1; number < NSIG; number++) {
+        const auto index = static_cast<size_t>(number);
+        known[index] = pythons[index] ? wrap(number) : currentHandler(number);
+    }
+}
+
+void unwrapSignalHandlers()
+{
+    for (int number = 1; number < NSIG; number++)
+        unwrap(number);
+}
+
+bool signalMayBePending()
+{
+    const Clock::time_point now = Clock::now();
+    if (!changed && now - looked >= kBetweenLooks) {
+        looked = now;
+        std::lock_guard<std::mutex> guard(*lock);
+        for (int number = 1; number < NSIG && !changed; number++)
+            changed = currentHandler(number) != known[static_cast<size_t>(number)];
+    }
+    return changed || arrived.load() != seen;
+}
+
+void forgetSignals()
+{
+    changed = false;
+    seen = arrived.load();
+}
+
+void renewSignalLock()
+{
+    lock = new std::mutex; // another thread of the parent may have held it
+}
+
+} // namespace shmcoll

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// Has a signal arrived for which Python has a handler? Known without the interpreter's lock
+// (docs/adr/0015-signals-without-the-lock.md): the operating system's handler of each such signal is wrapped
+// by one that counts, and calls it.
+
+namespace shmcoll
+{
+
+// Wraps the handlers of the signals for which Python has one now. The interpreter's lock is held. Those
+// that were not wrapped may have been called meanwhile: signalMayBePending() then says so.
+void wrapSignalHandlers();
+
+// Puts back what was wrapped, where nobody has put another handler over it since.
+void unwrapSignalHandlers();
+
+// May a Python handler be due? A signal has arrived since the last forgetSignals(), or a handler has been set
+// whose signals nobody has counted. Never waits. On Python's main thread.
+bool signalMayBePending();
+
+// All that have arrived until now are about to be handled. On Python's main thread.
+void forgetSignals();
+
+// In a forked child, whose only thread this is.
+void renewSignalLock();
+
+} // namespace shmcoll
