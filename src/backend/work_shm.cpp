@@ -140,8 +140,11 @@ void WorkShm::submit(const shc_op &op)
 bool WorkShm::isCompleted()
 {
     shc_status status = SHC_OK;
-    if (!shc_request_done(request_, &status))
-        return false;
+    {
+        GilRelease release; // it may have to run the operation
+        if (!shc_request_done(request_, &status))
+            return false;
+    }
     if (status == SHC_OK)
         flight_->finishOnce(); // who does not wait finds the result all the same
     return true;
@@ -212,18 +215,42 @@ void WorkShm::settle(c10::ivalue::Future &future, const std::string &why) const
         future.setError(makeException(status, shc_request_error(request_)));
 }
 
+// Will somebody call back, or has that been? pre: the flight's lock.
+bool WorkShm::isServed()
+{
+    if (!flight_->notified && !flight_->ended)
+        flight_->notified = shc_request_notify(request_);
+    return flight_->notified || flight_->ended;
+}
+
+// No thread can be had that calls back: whoever wants the future waits for the operation here.
+std::string WorkShm::waitUnserved()
+{
+    std::string why = shc_error_text();
+    GilRelease release;
+    if (shc_comm_error(group_.get()) == SHC_OK && // not a forked child's, and the process stays
+        shc_request_wait(request_, 0) == SHC_ERR_INTERRUPTED)
+        throwPendingPythonError();
+    stayOutOfDyingPython();
+    return why;
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> WorkShm::getFuture()
 {
-    std::lock_guard<std::mutex> guard(flight_->lock);
+    std::unique_lock<std::mutex> guard(flight_->lock);
+    std::string why;
+    if (!flight_->future && !isServed()) {
+        guard.unlock();
+        why = waitUnserved();
+        guard.lock();
+    }
     if (flight_->future)
         return flight_->future;
     flight_->future =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    if (!flight_->notified && !flight_->ended)
-        flight_->notified = shc_request_notify(request_);
     if (flight_->ended || !flight_->notified)
         // (Nobody can be attached yet: no callback runs here.)
-        settle(*flight_->future, shc_error_text());
+        settle(*flight_->future, why);
     else
         remember(flight_);
     return flight_->future;

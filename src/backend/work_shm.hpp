@@ -59,6 +59,8 @@ class WorkShm : public c10d::Work
     uint64_t getSequencenumber() const override { return sequence_; }
 
   private:
+    bool isServed();
+    std::string waitUnserved();
     void settle(c10::ivalue::Future &future, const std::string &why) const;
 
     Group group_;

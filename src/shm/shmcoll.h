@@ -369,7 +369,8 @@ enum shc_status shc_submit(struct shc_comm *comm, const struct shc_op *op,
  */
 enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_ns);
 
-/* True when the operation has ended; then *status says how. */
+/* True when the operation has ended; then *status says how. Waits for nobody; except where the library could
+ * make no thread, and nobody else would run the operation: then this call does. */
 bool shc_request_done(struct shc_request *request, enum shc_status *status);
 
 /* Why it failed; "" while it has not. Valid until the release. */

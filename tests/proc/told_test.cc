@@ -306,12 +306,6 @@ TEST(ToldAtTheRendezvous, OfTwoDeathsTheOneThatIsMissed)
     });
 }
 
-// What exit() does in another thread while this one is between its look at the group and the runner.
-void leave_meanwhile(void *)
-{
-    std::thread(shc_process_leave).join();
-}
-
 TEST(Leaving, NothingIsPublishedBehindIt)
 {
     run_ranks(Mode::kProcesses, 2, [](Rank &rank) {
@@ -323,13 +317,16 @@ TEST(Leaving, NothingIsPublishedBehindIt)
             EXPECT_EQ(shc_call_latest(&rank.comm->seat, 0, &call), 1u);
             return;
         }
+        ASSERT_EQ(barrier(rank.comm), SHC_OK) << error_text();
+        // What exit() does in another thread while this one is between its look at the group and the runner.
+        std::thread(shc_process_leave).join();
         const shc_op op = op_of(SHC_BARRIER);
-        const shc_request_hooks hooks = {nullptr, nullptr, leave_meanwhile};
-        shc_request *request = nullptr;
-        ASSERT_EQ(shc_submit(rank.comm, &op, &hooks, &request), SHC_OK) << error_text();
-        shc_request_release(request);
-        until([&] { return shc_a32_load_relaxed(&rank.comm->engine.has_dropped) != 0; });
-        EXPECT_EQ(barrier(rank.comm), SHC_ERR_CLOSED) << error_text(); // retires, and so leaves
+        shc_inside inside;
+        shc_task task = {};
+        ASSERT_TRUE(shc_engine_enter(&rank.comm->engine, &inside));
+        ASSERT_EQ(shc_task_prepare(&task, rank.comm, &op), SHC_OK) << error_text();
+        EXPECT_EQ(shc_comm_execute(rank.comm, &task), SHC_ERR_CLOSED) << error_text();
+        shc_engine_leave(&inside);
         fflush(nullptr);
         _exit(::testing::Test::HasFailure() ? 1 : 0);
     });

@@ -22,6 +22,7 @@
 #define NAP_MIN_NS (50 * SHC_NS_PER_US)
 #define NAP_MAX_NS (2 * SHC_NS_PER_MS)
 #define HELD_UP_NS (30 * SHC_NS_PER_MS)
+#define QUEUE_NS   (100 * SHC_NS_PER_MS)
 #define IDLE_NAPS  16 /* without anything pending, before it goes to sleep */
 #define IDLE_NS    (10 * SHC_NS_PER_S)
 
@@ -123,16 +124,28 @@ static void agent_thread(void *arg)
     }
 }
 
-enum shc_status shc_agent_start(struct shc_p2p *p2p)
+void shc_agent_start(struct shc_p2p *p2p)
 {
     if (SHC_LIKELY(p2p->agent_started))
-        return SHC_OK;
-    int error = shc_os_thread_start(&p2p->agent, "shc-agent", agent_thread, p2p);
+        return;
+    const int error = shc_os_thread_start(&p2p->agent, "shc-agent", agent_thread, p2p);
+    p2p->agent_started = error == 0;
+    /* relaxed: as in shc_p2p_attend(). */
+    shc_a32_store_relaxed(&p2p->unattended, error != 0);
     if (error != 0)
-        return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot start the agent of \"%s\"",
-                              p2p->comm->name);
-    p2p->agent_started = true;
-    return SHC_OK;
+        shc_process_lacks_threads(&p2p->comm->seat, error);
+}
+
+bool shc_p2p_attend_now(struct shc_p2p *p2p)
+{
+    if (shc_p2p_pending(p2p) == 0)
+        return false;
+    shc_p2p_lock(p2p);
+    if (!shc_p2p_is_closed(p2p) && !p2p->agent_started)
+        shc_p2p_pass(p2p, false);
+    const bool pends = !shc_p2p_is_closed(p2p) && shc_p2p_pending(p2p) > 0;
+    shc_p2p_unlock(p2p);
+    return pends;
 }
 
 void shc_agent_call(struct shc_p2p *p2p)
@@ -145,16 +158,33 @@ void shc_agent_call(struct shc_p2p *p2p)
 struct waiting {
     struct shc_p2p *p2p;
     struct shc_request *request;
-    uint64_t moves; /* of any message, by the passes of this wait */
+    uint64_t moves;   /* of any message, by the passes of this wait */
+    uint64_t look_ns; /* then for collectives that are queued, and run by nobody; 0: none were */
 };
+
+/* Who waits for a message runs what nobody else runs, if the message does not come: its sender may wait for
+ * that, too. (Not at once: it may as well come only behind what this thread does next.) */
+static bool must_run_queue(struct waiting *waiting)
+{
+    struct shc_comm *comm = waiting->p2p->comm;
+    /* relaxed: a hint, looked at again. */
+    if (SHC_LIKELY(!shc_a32_load_relaxed(&comm->engine.unattended)))
+        return false;
+    const uint64_t now_ns = shc_clock_ns();
+    if (waiting->look_ns == 0)
+        waiting->look_ns = now_ns + QUEUE_NS;
+    if (now_ns < waiting->look_ns)
+        return false;
+    waiting->look_ns = now_ns + QUEUE_NS;
+    return shc_engine_is_unattended(comm);
+}
 
 /* Done? Makes a pass to find out. */
 static bool message_done(void *arg)
 {
     struct waiting *waiting = arg;
     struct shc_p2p *p2p = waiting->p2p;
-    enum shc_status status;
-    if (shc_request_done(waiting->request, &status))
+    if (shc_request_has_ended(waiting->request))
         return true;
     shc_p2p_lock(p2p);
     const uint64_t before = p2p->pairs.moves;
@@ -165,7 +195,7 @@ static bool message_done(void *arg)
     waiting->moves += p2p->pairs.moves - before;
     if (shc_p2p_unlock(p2p))
         shc_os_thread_yield(); /* another thread of this rank has a message, too */
-    return shc_request_done(waiting->request, &status);
+    return shc_request_has_ended(waiting->request) || must_run_queue(waiting);
 }
 
 enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, uint64_t timeout_ns)
@@ -195,7 +225,12 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
         .shared = true,
         .moves = &waiting.moves,
     };
-    enum shc_status st = shc_wait_for(&wait, &target);
+    enum shc_status st;
+    do {
+        st = shc_wait_for(&wait, &target);
+        if (st == SHC_OK && !shc_request_has_ended(request))
+            st = shc_engine_run_unattended(p2p->comm, NULL, true);
+    } while (st == SHC_OK && !shc_request_has_ended(request));
     shc_p2p_lock(p2p);
     shc_p2p_add(&p2p->waiters, -1);
     shc_p2p_unlock(p2p);

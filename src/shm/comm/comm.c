@@ -78,6 +78,14 @@ static bool move_away(const struct shc_seat *seat)
     return shared && shc_place_move(here, &taken);
 }
 
+/* A seat's `attend`. */
+static bool attend(struct shc_seat *seat)
+{
+    struct shc_comm *comm =
+        (struct shc_comm *)(void *)((char *)seat - offsetof(struct shc_comm, seat));
+    return shc_p2p_attend(&comm->p2p);
+}
+
 static void set_patience(struct shc_seat *seat)
 {
     int cpus = usable_cpus(seat);
@@ -131,6 +139,7 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     seat->segment.fd = -1;
     seat->elsewhere = shc_process_elsewhere;
     seat->move_away = move_away;
+    seat->attend = attend;
     seat->interrupted = config->interrupted;
     seat->interrupted_ctx = config->interrupted_ctx;
     seat->late_ns = (uint64_t)shc_config_get()->late_ms * SHC_NS_PER_MS;
@@ -316,6 +325,16 @@ static bool take_runner(struct shc_engine *engine, struct shc_inside *inside, ui
     return true;
 }
 
+void shc_comm_finish_unattended(struct shc_comm *comm, uint64_t until_ns)
+{
+    (void)shc_p2p_attend(&comm->p2p);
+    if (!shc_engine_is_unattended(comm))
+        return;
+    /* relaxed: whoever sees it late looks again a slice later. */
+    shc_a64_store_relaxed(&comm->seat.leaves_ns, until_ns);
+    (void)!shc_engine_run_unattended(comm, NULL, false);
+}
+
 void shc_comm_leave_soon(struct shc_comm *comm, uint64_t patience_ns)
 {
     struct shc_inside inside;
@@ -341,6 +360,8 @@ void shc_comm_close(struct shc_comm *comm)
 {
     if (!shc_process_is(&comm->mark))
         return;
+    if (shc_comm_usable(comm) == SHC_OK)
+        shc_comm_finish_unattended(comm, shc_clock_ns() + CLOSE_NS);
     /* acq_rel seat/closed: the first closer goes on, and every wait of this process ends. */
     if (shc_a32_exchange_acq_rel(&comm->seat.closed, 1) != 0)
         return;

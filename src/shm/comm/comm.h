@@ -60,6 +60,10 @@ SHC_NODISCARD enum shc_status shc_comm_create_with(const struct shc_comm_config 
                                                    const struct shc_knobs *knobs,
                                                    struct shc_comm **comm);
 
+/* Before this rank leaves: where no thread runs what is queued or moves what pends, the calling one does, until
+ * that time. */
+void shc_comm_finish_unattended(struct shc_comm *comm, uint64_t until_ns);
+
 /* Marks this rank LEFT, behind an operation that is just beginning if it can be had within that
  * time. pre: the process is leaving, so that no further one begins. */
 void shc_comm_leave_soon(struct shc_comm *comm, uint64_t patience_ns);

@@ -199,6 +199,13 @@ static struct shc_request *list_take(struct shc_request **list, shc_a32 *filled)
 /* 0, or an error; EAGAIN also where there are as many as there may be. The lock is held. */
 static int start_thread(struct shc_comm *comm);
 
+/* The lock is held. */
+static void note_unattended(struct shc_engine *engine, bool unattended)
+{
+    /* relaxed: a hint; who acts on it looks again under the lock. */
+    shc_a32_store_relaxed(&engine->unattended, unattended);
+}
+
 /* Makes a thread where fewer are able than that. The lock is held. */
 static void have_threads(struct shc_comm *comm, int wanted)
 {
@@ -206,12 +213,9 @@ static void have_threads(struct shc_comm *comm, int wanted)
     if (SHC_LIKELY(engine->able >= wanted) || shc_process_leaving())
         return;
     const int error = start_thread(comm);
-    if (error != 0 && !engine->short_of_threads)
-        shc_log(SHC_LOG_WARN,
-                "rank %d of \"%s\": no further engine thread (%s), and %d are busy; callbacks wait "
-                "until one of them is free",
-                comm->seat.rank, comm->seat.group, strerrordesc_np(error), engine->thread_count);
-    engine->short_of_threads = error != 0;
+    if (error != 0)
+        shc_process_lacks_threads(&comm->seat, error);
+    note_unattended(engine, engine->able == 0);
 }
 
 /* Somebody for the next callback, whatever the others wait for in operations and in callbacks. */
@@ -280,7 +284,7 @@ static void run_awhile(struct shc_comm *comm)
     struct shc_engine *engine = &comm->engine;
     engine->running++;
     pthread_mutex_unlock(&engine->lock);
-    shc_engine_run_queue(comm, NULL, true);
+    (void)shc_engine_run_queue(comm, NULL, true);
     pthread_mutex_lock(&engine->lock);
     engine->running--;
 }
@@ -304,6 +308,7 @@ static void engine_thread(void *arg)
             engine->able--;
             complete_one(comm);
             engine->able++;
+            note_unattended(engine, false);
             came_back = true;
             continue;
         }
@@ -346,17 +351,15 @@ static int start_thread(struct shc_comm *comm)
     return 0;
 }
 
-enum shc_status shc_engine_need_thread(struct shc_comm *comm, bool able)
+enum shc_status shc_engine_need_thread(struct shc_comm *comm)
 {
-    const struct shc_engine *engine = &comm->engine;
-    if ((able ? engine->able : engine->thread_count) > 0)
+    if (comm->engine.thread_count > 0)
         return SHC_OK;
     const int error = start_thread(comm);
     if (error == 0)
         return SHC_OK;
-    return shc_fail_errno(SHC_ERR_SYSTEM, error,
-                          "cannot start an engine thread behind %d that are inside callbacks",
-                          engine->thread_count);
+    shc_process_lacks_threads(&comm->seat, error);
+    return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot start an engine thread");
 }
 
 void shc_engine_reject(struct shc_engine *engine)
@@ -403,7 +406,7 @@ static enum shc_status push_locked(struct shc_comm *comm, struct shc_request *re
     *full = false;
     if (engine->rejecting)
         return shc_fail(SHC_ERR_CLOSED, "this rank has closed the group");
-    SHC_TRY(shc_engine_need_thread(comm, true));
+    have_threads(comm, 1); /* else who waits runs it */
     *full = !shc_ring_push(&engine->pusher, &word);
     if (!*full) {
         /* acq_rel engine/queued: a count. */
@@ -464,6 +467,7 @@ enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *req
             return shc_fail(SHC_ERR_INVALID,
                             "too many operations in flight for one more from inside a call on the "
                             "same group (a signal handler?)");
+        SHC_TRY(shc_engine_run_unattended(comm, NULL, true));
         SHC_TRY(wait_for_room(comm, request));
     }
     if (!small)
@@ -503,7 +507,8 @@ static struct shc_request *pop(struct shc_engine *engine)
     return (struct shc_request *)(uintptr_t)word;
 }
 
-static void run_request(struct shc_comm *comm, struct shc_request *request, bool engine_thread)
+static enum shc_status run_request(struct shc_comm *comm, struct shc_request *request,
+                                   bool engine_thread)
 {
     enum shc_status st;
     /* acq_rel request/state: against the caller that cancels it. */
@@ -516,23 +521,42 @@ static void run_request(struct shc_comm *comm, struct shc_request *request, bool
         st = shc_comm_execute(comm, &request->task);
     }
     shc_request_finish(request, st, st == SHC_OK ? "" : shc_error_text());
+    return st;
 }
 
-void shc_engine_run_queue(struct shc_comm *comm, struct shc_request *until, bool engine_thread)
+enum shc_status shc_engine_run_queue(struct shc_comm *comm, struct shc_request *until,
+                                     bool engine_thread)
 {
     struct shc_engine *engine = &comm->engine;
     struct shc_request *request;
+    enum shc_status st = SHC_OK;
     while ((request = pop(engine)) != NULL) {
         bool last = request == until; /* it may be freed by its owner once it is done */
-        run_request(comm, request, engine_thread);
+        if (run_request(comm, request, engine_thread) == SHC_ERR_INTERRUPTED)
+            st = SHC_ERR_INTERRUPTED;
         if (last) {
             settle(engine);
-            return;
+            break;
         }
         /* acquire engine/finished <- release in list_append(): a callback is due. */
         if (engine_thread && shc_a32_load_acquire(&engine->has_finished))
-            return;
+            break;
     }
+    return st;
+}
+
+bool shc_engine_is_unattended(struct shc_comm *comm)
+{
+    struct shc_engine *engine = &comm->engine;
+    /* relaxed: as in note_unattended(). */
+    if (SHC_LIKELY(!shc_a32_load_relaxed(&engine->unattended)) ||
+        !shc_runner_is_queued(&engine->runner))
+        return false;
+    pthread_mutex_lock(&engine->lock);
+    have_threads(comm, 1);
+    const bool unattended = engine->able == 0;
+    pthread_mutex_unlock(&engine->lock);
+    return unattended;
 }
 
 void shc_engine_drain(struct shc_comm *comm, enum shc_status status, const char *error)

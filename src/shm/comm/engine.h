@@ -15,6 +15,9 @@
  * with a time-out, or has a callback; it wakes them. A small one that is waited for late, or never,
  * ends the naps, and twice as many have to come in a row before they begin again.
  *
+ * Where no thread can be made (a limit of processes, or of memory) a group goes on without: its queue is
+ * `unattended`, and is run by the next thread that waits, polls, submits another collective, or closes.
+ *
  * Engine threads are made on first need. A thread that calls `complete` holds nothing, and another
  * thread is there to go on: the callback may submit to this group and wait. Nor does the callback of a
  * message wait for an operation, nor any one for another: where all other threads are inside these, and do
@@ -54,22 +57,23 @@ struct shc_engine {
     struct shc_ring pusher;
     struct shc_os_thread threads[SHC_ENGINE_MAX_THREADS];
     int thread_count, most_threads; /* only tests change that */
-    int able;              /* threads that are not inside a callback: they get back to the queue */
-    int running;           /* of these, inside what they run of it, which may last */
-    bool short_of_threads; /* one could not be made, and that has been said */
-    uint64_t called_ns;    /* when the newest callback began */
-    bool rejecting;        /* nothing can be submitted any more */
-    bool straying;         /* a thread did not end in time, and may still touch this memory */
+    int able;           /* threads that are not inside a callback: they get back to the queue */
+    int running;        /* of these, inside what they run of it, which may last */
+    uint64_t called_ns; /* when the newest callback began */
+    bool rejecting;     /* nothing can be submitted any more */
+    bool straying;      /* a thread did not end in time, and may still touch this memory */
     struct shc_request *finished; /* waiting for their `complete`, oldest first */
     struct shc_request *dropped;  /* waiting for a caller's thread to retire them */
     /* Written under the lock, looked at without it. */
     shc_a32 has_finished, has_dropped, stopping;
+    shc_a32
+        unattended; /* the last time a thread was wanted none could be made, and none was able */
 };
 
 SHC_NODISCARD enum shc_status shc_engine_init(struct shc_engine *engine);
 
-/* Makes a thread if there is none (`able`: none that is outside a callback). The lock is held. */
-SHC_NODISCARD enum shc_status shc_engine_need_thread(struct shc_comm *comm, bool able);
+/* Makes a thread if there is none. The lock is held. */
+SHC_NODISCARD enum shc_status shc_engine_need_thread(struct shc_comm *comm);
 
 /* From now on every submission fails with SHC_ERR_CLOSED. */
 void shc_engine_reject(struct shc_engine *engine);
@@ -181,6 +185,14 @@ SHC_INLINE void shc_engine_leave(struct shc_inside *inside)
         shc_engine_ring_queued(engine);
 }
 
+/* Is something queued that no thread of ours runs, and none can be made that does? */
+bool shc_engine_is_unattended(struct shc_comm *comm);
+
+/* If so, runs it in the calling thread, up to `until` (NULL: all of it); `interruptible`: asks for interrupts.
+ * SHC_ERR_INTERRUPTED: one of what it ran has ended by that. */
+SHC_NODISCARD enum shc_status
+shc_engine_run_unattended(struct shc_comm *comm, struct shc_request *until, bool interruptible);
+
 /* Queues the request; makes a thread if there is none. With SHC_ENGINE_RING_SLOTS requests queued it
  * waits for one to begin, and asks for interrupts meanwhile. */
 SHC_NODISCARD enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *request);
@@ -193,8 +205,9 @@ void shc_engine_call_back(struct shc_request *request);
 void shc_engine_ring_now(struct shc_engine *engine);
 
 /* Runs queued requests until the queue is empty, `until` is done, or, on an engine thread, a
- * `complete` is due. pre: the runner is held. */
-void shc_engine_run_queue(struct shc_comm *comm, struct shc_request *until, bool engine_thread);
+ * `complete` is due. SHC_ERR_INTERRUPTED if one of them has ended by that. pre: the runner is held. */
+enum shc_status shc_engine_run_queue(struct shc_comm *comm, struct shc_request *until,
+                                     bool engine_thread);
 
 /* Ends all queued requests with this status. pre: the runner is held. */
 void shc_engine_drain(struct shc_comm *comm, enum shc_status status, const char *error);

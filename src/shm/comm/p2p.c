@@ -211,7 +211,8 @@ static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_reques
                 shc_member_look(seat, peer) == SHC_MEMBER_LEFT;
     if (SHC_UNLIKELY(shc_p2p_is_closed(p2p) || shc_group_failed(seat) || gone))
         return refuse_submit(p2p, request);
-    return shc_agent_start(p2p);
+    shc_agent_start(p2p);
+    return SHC_OK;
 }
 
 static void begin_clock(struct shc_p2p *p2p, struct shc_message *m)
@@ -281,10 +282,9 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
 
 void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request, bool for_good)
 {
-    enum shc_status status;
     shc_p2p_lock(p2p);
     const struct shc_message *m = &request->message;
-    if (shc_request_done(request, &status)) {
+    if (shc_request_has_ended(request)) {
         /* it ended meanwhile */
     } else if (m->state == SHC_MESSAGE_POSTED || m->state == SHC_MESSAGE_QUEUED) {
         shc_p2p_withdraw(p2p, request);

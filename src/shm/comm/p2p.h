@@ -109,6 +109,7 @@ struct shc_p2p {
     /* The agent (agent.c). */
     struct shc_os_thread agent;
     bool agent_started;
+    shc_a32 unattended;             /* the agent could not be made */
     struct shc_bell_shm agent_bell; /* it sleeps here while nothing is pending */
 };
 
@@ -177,8 +178,17 @@ void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request, bool for_g
 SHC_NODISCARD enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request,
                                            uint64_t timeout_ns);
 
-/* Makes the agent if there is none. The lock is held. */
-SHC_NODISCARD enum shc_status shc_agent_start(struct shc_p2p *p2p);
+/* Makes the agent if there is none and it can be made. The lock is held. */
+void shc_agent_start(struct shc_p2p *p2p);
+
+/* Where it could not: a pass by the calling thread. True: something pends still. */
+bool shc_p2p_attend_now(struct shc_p2p *p2p);
+
+SHC_INLINE bool shc_p2p_attend(struct shc_p2p *p2p)
+{
+    /* relaxed: a hint; it is looked at again under the lock. */
+    return SHC_UNLIKELY(shc_a32_load_relaxed(&p2p->unattended) != 0) && shc_p2p_attend_now(p2p);
+}
 
 /* Something is pending: the agent looks after it if nobody else does. */
 void shc_agent_call(struct shc_p2p *p2p);

@@ -3,6 +3,7 @@
 
 #include "shm/base/clock.h"
 #include "shm/base/config.h"
+#include "shm/base/log.h"
 #include "shm/comm/comm.h"
 #include "shm/exec/topo.h"
 #include "shm/kernel/cpu.h"
@@ -326,6 +327,20 @@ void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, si
     pthread_mutex_unlock(&process.lock);
 }
 
+void shc_process_lacks_threads(const struct shc_seat *seat, int error)
+{
+    static shc_a32 said;
+    /* acq_rel process/said: the first one; nothing else. */
+    if (shc_a32_exchange_acq_rel(&said, 1) != 0)
+        return;
+    shc_log(SHC_LOG_WARN,
+            "rank %d of \"%s\": cannot start another thread (%s). Asynchronous operations go on "
+            "only while a thread waits for one, or calls the group; callbacks wait for the threads "
+            "there are. Is there a limit of processes (ulimit -u, pids of a container) or of "
+            "memory (ulimit -v)? (Said once.)",
+            seat->rank, seat->group, strerrordesc_np(error));
+}
+
 bool shc_process_callback_begin(void)
 {
     pthread_mutex_lock(&process.lock);
@@ -361,9 +376,11 @@ void shc_process_leave(void)
     if (!process.word || shc_a64_load_relaxed(process.word) != process.generation)
         return;
     pthread_mutex_lock(&process.lock);
+    const uint64_t until_ns = shc_clock_ns() + LEAVE_NS;
+    for (struct shc_comm *comm = process.comms; comm; comm = comm->next)
+        shc_comm_finish_unattended(comm, until_ns);
     /* release process/leaving -> acquire in shc_process_leaving(): nothing else. */
     shc_a32_store_release(&shc_process_left, 1);
-    uint64_t until_ns = shc_clock_ns() + LEAVE_NS;
     for (struct shc_comm *comm = process.comms; comm; comm = comm->next) {
         uint64_t now_ns = shc_clock_ns();
         shc_comm_leave_soon(comm, now_ns < until_ns ? until_ns - now_ns : 0);

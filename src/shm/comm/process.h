@@ -67,6 +67,9 @@ SHC_INLINE bool shc_process_leaving(void)
     return shc_a32_load_acquire(&shc_process_left) != 0;
 }
 
+/* A thread could not be made, and the group goes on without. Says so, once in a process. */
+void shc_process_lacks_threads(const struct shc_seat *seat, int error);
+
 /* Around a callback: false when the process is leaving, and then the callback must not be made. */
 bool shc_process_callback_begin(void);
 void shc_process_callback_end(void);

@@ -82,6 +82,13 @@ static enum shc_status request_create(struct shc_comm *comm, const struct shc_op
     return SHC_OK;
 }
 
+/* At the end of a call, when nobody waits for this rank any more: a `retire` may take its time. */
+SHC_INLINE void tidy(struct shc_comm *comm)
+{
+    if (SHC_LIKELY(!shc_engine_is_inside(&comm->engine))) /* it may hold the queue's lock there */
+        shc_engine_retire(&comm->engine);
+}
+
 static enum shc_status submit(struct shc_comm *comm, const struct shc_op *op,
                               const struct shc_request_hooks *hooks, struct shc_request **out)
 {
@@ -113,8 +120,11 @@ enum shc_status shc_submit(struct shc_comm *comm, const struct shc_op *op,
                            const struct shc_request_hooks *hooks, struct shc_request **request)
 {
     SHC_TRY(shc_comm_usable(comm));
-    shc_engine_retire(&comm->engine);
-    return submit(comm, op, hooks, request);
+    if (!shc_is_message(op->kind))
+        SHC_TRY(shc_engine_run_unattended(comm, NULL, true));
+    const enum shc_status st = submit(comm, op, hooks, request);
+    tidy(comm);
+    return st;
 }
 
 enum shc_status shc_check(struct shc_comm *comm, const struct shc_op *op)
@@ -134,7 +144,7 @@ void shc_request_finish(struct shc_request *request, enum shc_status status, con
         request->error = strdup(error);
     pthread_mutex_lock(&engine->lock);
     bool notify = request->notify;
-    /* release request/done -> acquire in shc_request_done(): status, error, the output. */
+    /* release request/done -> acquire in shc_request_has_ended(): status, error, the output. */
     shc_a32_store_release(&request->done, 1);
     if (notify)
         shc_engine_call_back(request);
@@ -168,15 +178,21 @@ void shc_request_complete(struct shc_request *request)
 
 /* ---- waiting for one ---- */
 
-static bool has_ended(const struct shc_request *request)
+enum shc_status shc_engine_run_unattended(struct shc_comm *comm, struct shc_request *until,
+                                          bool interruptible)
 {
-    /* acquire request/done <- release in shc_request_finish(): status, error, the output. */
-    return shc_a32_load_acquire(&request->done) != 0;
+    struct shc_inside inside;
+    if (SHC_LIKELY(!shc_engine_is_unattended(comm)) ||
+        !shc_engine_take(&comm->engine, &inside, SHC_RUNNER_QUEUED))
+        return SHC_OK;
+    const enum shc_status st = shc_engine_run_queue(comm, until, !interruptible);
+    shc_engine_leave(&inside);
+    return st;
 }
 
 bool shc_request_over(const struct shc_request *request)
 {
-    if (!has_ended(request))
+    if (!shc_request_has_ended(request))
         return false;
     if (!request->notify || shc_process_leaving()) /* then nobody calls `complete` any more */
         return true;
@@ -189,14 +205,14 @@ bool shc_request_over(const struct shc_request *request)
 
 static bool has_ended_target(void *arg)
 {
-    return has_ended(arg);
+    return shc_request_has_ended(arg);
 }
 
 /* Ended, or there is something to run meanwhile. */
 static bool has_ended_or_queued(void *arg)
 {
     const struct shc_request *request = arg;
-    return has_ended(request) || shc_runner_is_queued(&request->comm->engine.runner);
+    return shc_request_has_ended(request) || shc_runner_is_queued(&request->comm->engine.runner);
 }
 
 static bool is_over_target(void *arg)
@@ -243,10 +259,9 @@ static enum shc_status fail_timed_message(struct shc_request *request, uint64_t 
 {
     struct shc_comm *comm = request->comm;
     char what[256], whom[512] = "its end, which has just come";
-    enum shc_status status;
     shc_p2p_lock(&comm->p2p);
     shc_p2p_text(request, what, sizeof what);
-    if (!shc_p2p_is_closed(&comm->p2p) && !shc_request_done(request, &status))
+    if (!shc_p2p_is_closed(&comm->p2p) && !shc_request_has_ended(request))
         shc_p2p_whom_text(&comm->p2p, request, whom, sizeof whom);
     shc_p2p_unlock(&comm->p2p);
     return shc_fail(SHC_ERR_TIMEOUT,
@@ -255,12 +270,12 @@ static enum shc_status fail_timed_message(struct shc_request *request, uint64_t 
                     what, (double)timeout_ns / (double)SHC_NS_PER_S, whom);
 }
 
-/* Until a collective has ended. Who waits without a time-out runs what is queued up to it, and nothing
- * behind it, which may wait for what this thread does next. */
+/* Until a collective has ended. Who waits without a time-out, or for what nobody else runs, runs what is queued up
+ * to it, and nothing behind it, which may wait for what this thread does next. */
 static enum shc_status wait_until_ended(struct shc_request *request, uint64_t timeout_ns)
 {
     struct shc_comm *comm = request->comm;
-    const bool may_run = timeout_ns == SHC_NO_DEADLINE;
+    const bool may_run = timeout_ns == SHC_NO_DEADLINE || shc_engine_is_unattended(comm);
     struct shc_wait wait = {
         .seat = &comm->seat,
         .call = &request->task.call,
@@ -276,14 +291,14 @@ static enum shc_status wait_until_ended(struct shc_request *request, uint64_t ti
     };
     if (may_run)
         shc_engine_awaited(&comm->engine, request);
-    else if (!has_ended(request))
+    else if (!shc_request_has_ended(request))
         shc_engine_press(&comm->engine);
     struct shc_inside inside;
-    while (!has_ended(request)) {
+    while (!shc_request_has_ended(request)) {
         SHC_TRY(check_not_inside(comm, "a wait"));
         if (may_run && shc_engine_take(&comm->engine, &inside, SHC_RUNNER_QUEUED)) {
-            if (!has_ended(request)) /* it may have, before the runner was had */
-                shc_engine_run_queue(comm, request, false);
+            if (!shc_request_has_ended(request)) /* it may have, before the runner was had */
+                (void)shc_engine_run_queue(comm, request, false);
             shc_engine_leave(&inside);
         } else {
             SHC_TRY(shc_wait_for(&wait, &target));
@@ -368,13 +383,25 @@ enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_n
     return result_of(request);
 }
 
+/* Who polls may wait for nothing else: what no thread of ours moves on is moved on here. */
+static void look_after(struct shc_request *request)
+{
+    struct shc_comm *comm = request->comm;
+    if (!shc_process_is(&comm->mark))
+        return;
+    (void)shc_p2p_attend(&comm->p2p);
+    if (shc_is_message(request->op.kind))
+        return;
+    shc_engine_press(&comm->engine);
+    (void)!shc_engine_run_unattended(comm, request, false);
+}
+
 bool shc_request_done(struct shc_request *request, enum shc_status *status)
 {
-    /* acquire request/done <- release in shc_request_finish(): status, error, the output. */
-    if (!shc_a32_load_acquire(&request->done)) {
-        if (!shc_is_message(request->op.kind))
-            shc_engine_press(&request->comm->engine);
-        return false;
+    if (!shc_request_has_ended(request)) {
+        look_after(request);
+        if (!shc_request_has_ended(request))
+            return false;
     }
     *status = request->status;
     return true;
@@ -402,7 +429,7 @@ bool shc_request_notify(struct shc_request *request)
         return false;
     pthread_mutex_lock(&engine->lock);
     const bool comes =
-        !has_ended(request) && shc_engine_need_thread(request->comm, false) == SHC_OK;
+        !shc_request_has_ended(request) && shc_engine_need_thread(request->comm) == SHC_OK;
     if (comes)
         request->notify = true;
     pthread_mutex_unlock(&engine->lock);
@@ -473,7 +500,6 @@ static SHC_NOINLINE enum shc_status run_submitted(struct shc_comm *comm, const s
     else
         cancel(request);
     shc_request_release(request);
-    shc_engine_retire(&comm->engine);
     return st;
 }
 
@@ -486,11 +512,8 @@ static SHC_NOINLINE enum shc_status run_message(struct shc_comm *comm, const str
     return over || st != SHC_OK ? st : run_submitted(comm, op);
 }
 
-enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
+SHC_INLINE enum shc_status run(struct shc_comm *comm, const struct shc_op *op)
 {
-    SHC_TRY(shc_comm_usable(comm));
-    if (SHC_LIKELY(!shc_engine_is_inside(&comm->engine))) /* it may hold the queue's lock there */
-        shc_engine_retire(&comm->engine);
     if (shc_is_message(op->kind))
         return run_message(comm, op);
     struct shc_inside inside;
@@ -507,5 +530,13 @@ enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
         st = shc_comm_execute(comm, task);
     }
     shc_engine_leave(&inside);
+    return st;
+}
+
+enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op)
+{
+    SHC_TRY(shc_comm_usable(comm));
+    const enum shc_status st = run(comm, op);
+    tidy(comm);
     return st;
 }

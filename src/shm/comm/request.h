@@ -36,6 +36,13 @@ struct shc_request {
     char *error;              /* of one that failed, its own; NULL: none, or no memory for it */
 };
 
+/* Has the operation itself ended? */
+SHC_INLINE bool shc_request_has_ended(const struct shc_request *request)
+{
+    /* acquire request/done <- release in shc_request_finish(): status, error, the output. */
+    return shc_a32_load_acquire(&request->done) != 0;
+}
+
 /* Has the operation ended, and its `complete` returned if there is one? A thread that waits inside
  * that very callback does not wait for itself. */
 bool shc_request_over(const struct shc_request *request);

@@ -96,7 +96,10 @@ enum shc_status shc_keeper_start(struct shc_keeper **keeper)
     if (error != 0) {
         pthread_mutex_destroy(&new_keeper->askers);
         free(new_keeper);
-        return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot start the keeper thread");
+        return shc_fail_errno(
+            SHC_ERR_SYSTEM, error,
+            "cannot start the thread that tells others of this process's death: it lacks a process "
+            "(ulimit -u, pids of a container) or memory for a stack (ulimit -v)");
     }
     *keeper = new_keeper; /* lives as long as the process */
     return SHC_OK;

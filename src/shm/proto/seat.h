@@ -65,6 +65,9 @@ struct shc_seat {
     struct shc_company company;
     /* Moves the calling thread to another CPU, if a rank of the group is on this one. */
     bool (*move_away)(const struct shc_seat *seat);
+    /* Does, in the calling thread, what a thread of the library should do, and none could be made for. True: that
+     * is not over, and it is to be called again soon. May be NULL. */
+    bool (*attend)(struct shc_seat *seat);
     uint64_t late_ns; /* a wait is reported after this long */
     uint64_t key;     /* others look for it in this process's memory (struct shc_identity_shm) */
     shc_a64 pulled;   /* stored to by the runner: operations whose blocks were copied so */
@@ -77,6 +80,8 @@ struct shc_seat {
     void (*elsewhere)(const struct shc_seat *seat, int rank, char *text, size_t capacity);
     bool (*interrupted)(void *ctx);
     void *interrupted_ctx;
+    shc_a64
+        leaves_ns; /* any thread of this process: its calls end then, as if closed; 0: they do not */
     shc_a32 closed;      /* any thread of this process: its calls must end */
     shc_a32 reason_used; /* any thread of this process: the reason has been written */
 };

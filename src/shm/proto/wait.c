@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define SLICE_NS       (10 * SHC_NS_PER_MS)
+#define ATTEND_NS      SHC_NS_PER_MS /* a slice while something depends on this thread */
 #define ASK_NS         (50 * SHC_NS_PER_MS)
 #define OVERSLEPT_NS   SHC_NS_PER_S
 #define MAX_FORGIVEN   100 /* a rank that is always away is late in the end */
@@ -154,6 +155,10 @@ static void say_late(struct shc_wait *wait, const struct shc_target *target, uin
 static enum shc_status judge_time(struct shc_wait *wait, const struct shc_target *target,
                                   uint64_t now_ns)
 {
+    /* relaxed: as in shc_comm_finish_unattended(). */
+    const uint64_t leaves_ns = shc_a64_load_relaxed(&wait->seat->leaves_ns);
+    if (leaves_ns != 0 && now_ns >= leaves_ns)
+        return shc_wait_give_up(wait, SHC_ERR_CLOSED, "this rank is closing the group");
     if (now_ns >= wait->deadline_ns) {
         char whom[1024], reason[1200];
         whom_text(wait, target, whom, sizeof whom);
@@ -216,13 +221,14 @@ static uint64_t moves_of(const struct shc_target *target)
 static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, uint64_t moves,
                         uint64_t now_ns)
 {
-    uint64_t slice_ns = SLICE_NS;
+    struct shc_seat *seat = wait->seat;
+    uint64_t slice_ns = seat->attend && seat->attend(seat) ? ATTEND_NS : SLICE_NS;
     if (wait->deadline_ns - now_ns < slice_ns)
         slice_ns = wait->deadline_ns - now_ns;
     uint32_t heard = shc_bell_listen(target->bell);
     if (target->ready(target->arg) || moves_of(target) != moves)
         return;
-    if (target->peer >= 0 && shc_group_failed_at(wait->seat, wait->epoch))
+    if (target->peer >= 0 && shc_group_failed_at(seat, wait->epoch))
         return;
     shc_bell_sleep(target->bell, heard, slice_ns, target->shared); /* a signal ends it */
 }
