@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -187,6 +188,39 @@ def test_a_process_that_can_no_longer_be_looked_into_has_an_arena(
 
     assert forms(ranks.outcomes(3, body, limit=LIMIT_S)) == {(UNNAMED, NAMED)}
     assert ranks.leftovers() == []
+
+
+@needs_root
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(not os.path.exists("/proc/self/ns/time"), reason="needs time namespaces")
+@pytest.mark.parametrize("movers", [(0,), (1, 2)], ids=["rank_0", "ranks_1_and_2"])
+def test_ranks_in_time_namespaces_of_their_own(movers: tuple[int, ...]) -> None:
+    def live(rank: ranks.Rank) -> str:
+        rank.init()
+        dist.barrier()
+        if rank.rank == 0:
+            time.sleep(0.4)  # the others look at its process meanwhile
+        dist.all_reduce(torch.ones(3))
+        if rank.rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        said = faults.told(dist.barrier)
+        dist.destroy_process_group()
+        return said
+
+    def body(rank: ranks.Rank) -> str:
+        if rank.rank not in movers:
+            return live(rank)
+        places.own_time(100000 + rank.rank)
+        try:
+            return places.forked(lambda: live(rank))
+        except ranks.Failed:
+            assert rank.rank == 0  # it has died without an answer
+            return ""
+
+    outcomes = ranks.outcomes(3, body, limit=LIMIT_S)
+    for rank in (1, 2):
+        assert outcomes[rank].ok, ranks.describe(outcomes[rank])
+        assert "rank 0 (pid" in outcomes[rank].value and "died" in outcomes[rank].value, outcomes
 
 
 @needs_root

@@ -59,7 +59,8 @@ void until_left(const shc_comm *comm, int rank)
 char state_of(const shc_comm *comm, int rank)
 {
     bool dumping;
-    return shc_os_process_state(&shc_seat_identity_shm(&comm->seat, rank)->said.process, &dumping);
+    return shc_os_process_state(&comm->seat.self,
+                                &shc_seat_identity_shm(&comm->seat, rank)->said.process, &dumping);
 }
 
 std::string name_of(const shc_comm *comm, int rank)

@@ -200,9 +200,9 @@ static size_t append_rank(struct shc_meeting *m, int rank, char *text, size_t ca
         return (size_t)snprintf(text, capacity, "rank %d (has not come%s), ", rank, elsewhere);
     if (!m->known[rank] || shc_os_process_life(&m->seat->self, process) == SHC_OS_UNKNOWN)
         return (size_t)snprintf(text, capacity, "rank %d (has come, does not go on), ", rank);
-    return (size_t)snprintf(text, capacity, "rank %d (pid %d, %s, does not go on), ", rank,
-                            (int)process->pid,
-                            shc_os_state_word(shc_os_process_state(process, &dumping)));
+    return (size_t)snprintf(
+        text, capacity, "rank %d (pid %d, %s, does not go on), ", rank, (int)process->pid,
+        shc_os_state_word(shc_os_process_state(&m->seat->self, process, &dumping)));
 }
 
 /* Ranks that have not said hello; else ranks that have not given their verdict on the attempt; else

@@ -255,7 +255,7 @@ static bool serves(const struct shc_comm *comm, int port, char *text, size_t cap
             continue;
         snprintf(text, capacity, "rank %d (pid %d, %s)",
                  comm->global_ranks ? (int)comm->global_ranks[rank] : rank, (int)member.pid,
-                 shc_os_state_word(shc_os_process_state(&member, &dumping)));
+                 shc_os_state_word(shc_os_process_state(&comm->seat.self, &member, &dumping)));
         return true;
     }
     return false;

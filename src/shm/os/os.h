@@ -80,10 +80,11 @@ void shc_os_prefer_node(void *memory, size_t bytes, int node);
 /* A process as others can find it: the number it has in the /proc that is mounted here. */
 struct shc_os_process {
     int32_t pid;
-    uint64_t start_time;    /* clock ticks since boot: tells a recycled pid from the old one */
-    uint64_t pid_namespace; /* inode of its pid namespace; 0 when its /proc shows another one: then
+    uint64_t start_time;     /* clock ticks since boot: tells a recycled pid from the old one */
+    uint64_t pid_namespace;  /* inode of its pid namespace; 0 when its /proc shows another one: then
                                its pid means nothing to a process with another /proc */
-    uint64_t boot;          /* hash of the boot id: two machines differ */
+    uint64_t boot;           /* hash of the boot id: two machines differ */
+    uint64_t time_namespace; /* its inode, 0 where there are none: by whose clock it started */
 };
 
 /* post: *self describes this process. ENOENT when no /proc is mounted. */
@@ -97,9 +98,15 @@ enum shc_os_life {
 enum shc_os_life shc_os_process_life(const struct shc_os_process *self,
                                      const struct shc_os_process *process);
 
+/* Has the kernel told that thread of the process to end, or is it ending? Of a process that has been
+ * killed some threads may take a while longer than others. False where that cannot be seen. */
+bool shc_os_thread_is_ending(const struct shc_os_process *self,
+                             const struct shc_os_process *process, int32_t thread);
+
 /* The state letter of /proc (R, S, D, T, t, Z, X), or '?', and whether it is writing a core dump.
  * pre: the process is visible from here. */
-char shc_os_process_state(const struct shc_os_process *process, bool *dumping_core);
+char shc_os_process_state(const struct shc_os_process *self, const struct shc_os_process *process,
+                          bool *dumping_core);
 
 /* Does the process listen at this TCP port? False as well where that cannot be seen. Slow: it looks at all
  * its descriptors. */

@@ -12,14 +12,17 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#define EXITING 0x4u /* the kernel's PF_EXITING */
+
 struct stat_line {
-    char state; /* of the first thread */
+    char state; /* of the thread, of a process the first one */
     long threads;
     uint64_t start_time;
-    int cpu; /* of the first thread */
+    uint64_t flags, pending; /* of the thread: the kernel's, and signals */
+    int cpu;                 /* of the thread */
 };
 
-/* /proc/<pid>/stat from its third field on. The second, the command name, may hold anything, blanks
+/* /proc/<pid>/stat, or a thread's, from its third field on. The second, the command name, may hold anything, blanks
  * and parentheses too, but it ends at the last ')'. */
 static int read_stat(const char *path, struct stat_line *line)
 {
@@ -32,7 +35,9 @@ static int read_stat(const char *path, struct stat_line *line)
         return EPROTO;
     at += 2;
     line->state = *at;
-    for (int field = 3; field < 22; field++) { /* field 20: threads; field 22: start time */
+    for (int field = 3; field < 22; field++) {
+        if (field == 9)
+            line->flags = strtoull(at, NULL, 10);
         if (field == 20)
             line->threads = strtol(at, NULL, 10);
         at = strchr(at, ' ');
@@ -41,7 +46,10 @@ static int read_stat(const char *path, struct stat_line *line)
         at++;
     }
     line->start_time = strtoull(at, NULL, 10);
+    line->pending = 0;
     for (int field = 22; field < 39 && at; field++) {
+        if (field == 31)
+            line->pending = strtoull(at, NULL, 10);
         at = strchr(at, ' ');
         at += at != NULL;
     }
@@ -76,6 +84,8 @@ int shc_os_process_self(struct shc_os_process *self)
     struct stat ns;
     if (found.pid == getpid() && stat("/proc/self/ns/pid", &ns) == 0)
         found.pid_namespace = ns.st_ino;
+    if (stat("/proc/self/ns/time", &ns) == 0)
+        found.time_namespace = ns.st_ino;
     *self = found;
     return 0;
 }
@@ -87,8 +97,10 @@ static bool is_visible(const struct shc_os_process *self, const struct shc_os_pr
            process->pid_namespace == self->pid_namespace;
 }
 
-/* ESRCH: the process is gone, also when its pid is another's now. */
-static int stat_of(const struct shc_os_process *process, struct stat_line *line)
+/* ESRCH: the process is gone, also when its pid is another's now. Start times count from the beginning of
+ * the reader's time namespace: those of two namespaces say nothing of each other. */
+static int stat_of(const struct shc_os_process *self, const struct shc_os_process *process,
+                   struct stat_line *line)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)process->pid);
@@ -97,13 +109,14 @@ static int stat_of(const struct shc_os_process *process, struct stat_line *line)
         error = kill(process->pid, 0) != 0 && errno == ESRCH ? ESRCH : EACCES;
     if (error != 0)
         return error;
-    return line->start_time == process->start_time ? 0 : ESRCH;
+    const bool comparable = process->time_namespace == self->time_namespace;
+    return !comparable || line->start_time == process->start_time ? 0 : ESRCH;
 }
 
 int shc_os_process_cpu(const struct shc_os_process *self, const struct shc_os_process *process)
 {
     struct stat_line line;
-    return is_visible(self, process) && stat_of(process, &line) == 0 ? line.cpu : -1;
+    return is_visible(self, process) && stat_of(self, process, &line) == 0 ? line.cpu : -1;
 }
 
 /* The state is the first thread's: one that has ended before the others is a zombie beside them. */
@@ -118,7 +131,7 @@ enum shc_os_life shc_os_process_life(const struct shc_os_process *self,
     if (!is_visible(self, process))
         return SHC_OS_UNKNOWN;
     struct stat_line line;
-    int error = stat_of(process, &line);
+    int error = stat_of(self, process, &line);
     if (error == ESRCH)
         return SHC_OS_DEAD;
     if (error != 0)
@@ -126,12 +139,23 @@ enum shc_os_life shc_os_process_life(const struct shc_os_process *self,
     return has_ended(&line) ? SHC_OS_DEAD : SHC_OS_ALIVE;
 }
 
-char shc_os_process_state(const struct shc_os_process *process, bool *dumping_core)
+bool shc_os_thread_is_ending(const struct shc_os_process *self,
+                             const struct shc_os_process *process, int32_t thread)
+{
+    char path[64];
+    struct stat_line line;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)process->pid, (int)thread);
+    return is_visible(self, process) && read_stat(path, &line) == 0 &&
+           ((line.flags & EXITING) != 0 || (line.pending >> (SIGKILL - 1) & 1) != 0);
+}
+
+char shc_os_process_state(const struct shc_os_process *self, const struct shc_os_process *process,
+                          bool *dumping_core)
 {
     char path[64], text[16384]; /* a line of it lists all supplementary groups */
     struct stat_line line;
     *dumping_core = false;
-    if (stat_of(process, &line) != 0)
+    if (stat_of(self, process, &line) != 0)
         return '?';
     if (line.state == 'Z' && !has_ended(&line))
         line.state = 'S';

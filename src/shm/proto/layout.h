@@ -49,7 +49,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 32u
+#define SHC_LAYOUT_VERSION 33u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 48
@@ -308,8 +308,8 @@ SHC_LAYOUT_ASSERT(SHC_MEMBERS_OFFSET + SHC_MAX_WORLD * sizeof(struct shc_member_
                   "the member table ends the first page");
 SHC_LAYOUT_ASSERT(SHC_BLOCKS_OFFSET <= SHC_OS_ROBUST_DISTANCE,
                   "a robust entry lies in the guard in front of the mapping");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_os_process) == 32, "process");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_identity_shm) == 312 &&
+SHC_LAYOUT_ASSERT(sizeof(struct shc_os_process) == 40, "process");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_identity_shm) == 320 &&
                       sizeof(struct shc_identity_shm) <= SHC_PROGRESS_OFFSET,
                   "identity");
 SHC_LAYOUT_ASSERT(SHC_PROGRESS_OFFSET % SHC_LINE_BYTES == 0, "progress has its own lines");
@@ -320,7 +320,7 @@ SHC_LAYOUT_ASSERT(SHC_CALLS_OFFSET + 2 * sizeof(struct shc_call_shm) == SHC_REAS
                   "reason behind the calls");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_reason_shm) == SHC_REASON_BYTES, "reason");
 SHC_LAYOUT_ASSERT(SHC_REASON_OFFSET + SHC_REASON_BYTES == SHC_OFFER_OFFSET, "offer behind reason");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_segment_name) == 144, "segment name");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_segment_name) == 152, "segment name");
 SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) <= SHC_SAID_OFFSET, "offer");
 SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET % SHC_LINE_BYTES == 0, "what is said has its own lines");
 SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET + 2 * sizeof(struct shc_said_shm) == SHC_SMALL_OFFSET, "said");

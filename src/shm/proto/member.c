@@ -46,7 +46,7 @@ bool shc_member_process_gone(const struct shc_seat *seat, int rank)
     if (life != SHC_OS_ALIVE)
         return life == SHC_OS_DEAD;
     bool dumping_core;
-    shc_os_process_state(&process, &dumping_core);
+    shc_os_process_state(&seat->self, &process, &dumping_core);
     return dumping_core;
 }
 
@@ -78,7 +78,7 @@ void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t c
     else if (member == SHC_MEMBER_DEAD)
         word = "dead";
     else if (shc_os_process_life(&seat->self, &process) != SHC_OS_UNKNOWN)
-        word = shc_os_state_word(shc_os_process_state(&process, &dumping_core));
+        word = shc_os_state_word(shc_os_process_state(&seat->self, &process, &dumping_core));
     char call[128], last[160] = "no call yet", other[256] = "";
     if (shc_call_latest_text(seat, rank, call, sizeof call))
         snprintf(last, sizeof last, "last call: %s", call);
