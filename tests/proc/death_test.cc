@@ -17,6 +17,11 @@
 #include <thread>
 #include <unistd.h>
 
+extern "C" {
+#include "shm/proto/keeper.h"
+#include "shm/proto/member.h"
+}
+
 using namespace shmcoll::test;
 
 namespace
@@ -204,6 +209,53 @@ TEST(Death, IsToldAlthoughAForkedChildOfTheDeadLives)
 }
 
 // ---- leaving ----
+
+// Words that a process shares, each with private memory at the right distance in front of it.
+std::vector<shc_a32 *> make_words(size_t count)
+{
+    const size_t each = 8, page = SHC_OS_ROBUST_DISTANCE;
+    std::vector<shc_a32 *> words;
+    while (words.size() < count) {
+        char *memory = static_cast<char *>(
+            mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        EXPECT_EQ(mmap(memory + page, page, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+                  memory + page);
+        for (size_t at = 0; at < page && words.size() < count; at += each)
+            words.push_back(reinterpret_cast<shc_a32 *>(memory + page + at));
+    }
+    return words;
+}
+
+// One word for each group. The kernel's walk over a thread's words ends after 2048.
+TEST(Death, MarksTheWordOfEachOfFiveThousandGroups)
+{
+    const std::vector<shc_a32 *> words = make_words(5000);
+    const pid_t pid = fork();
+    ASSERT_GE(pid, 0);
+    if (pid == 0) {
+        shc_keeper *first;
+        std::vector<shc_keeper *> keepers;
+        if (shc_keeper_start(&first) != SHC_OK || !shc_keeper_marks(first))
+            _exit(1);
+        for (shc_a32 *word : words)
+            keepers.push_back(shc_keeper_link(first, word));
+        for (size_t i = 0; i < words.size(); i += 2)
+            shc_keeper_unlink(keepers[i], words[i]);
+        for (size_t i = 0; i < words.size(); i += 2)
+            shc_keeper_link(keepers[i], words[i]);
+        shc_keeper_unlink(keepers[1], words[1]);
+        kill(getpid(), SIGKILL);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the kernel marks no words here";
+    size_t marked = 0;
+    for (const shc_a32 *word : words)
+        marked += (shc_a32_load_acquire(word) & SHC_OS_OWNER_DIED) != 0;
+    EXPECT_EQ(marked, words.size() - 1);
+    EXPECT_EQ(shc_a32_load_acquire(words[1]), 0u);
+}
 
 TEST(Leaving, PoisonsNobodyAndIsNamedToWhoNeedsTheRank)
 {

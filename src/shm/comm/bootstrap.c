@@ -111,7 +111,7 @@ static enum shc_status take_seat(struct arrival *a)
     shc_a64_store_release(&shc_seat_progress(seat, rank)->reached,
                           shc_progress_value(a->comm->epoch, 0));
     struct shc_member_shm *member = shc_seat_member(seat, rank);
-    shc_keeper_link(a->comm->keeper, &member->life);
+    a->comm->keeper = shc_keeper_link(a->comm->keeper, &member->life);
     /* acq_rel member/state: the identity and the life word, before anybody may look at them. */
     shc_a32_cas_acq_rel(&member->state, SHC_MEMBER_EMPTY, SHC_MEMBER_ALIVE);
     shc_os_futex_wake_all(&member->state, true); /* rank 0 sleeps on it */

@@ -13,10 +13,13 @@ enum request { REQUEST_NONE, REQUEST_LINK, REQUEST_UNLINK };
 /* A futex and not a condition variable, whose mutex either side would find held when it wakes: every
  * group's making asks, and of 8 ranks on 2 CPUs each switch counts. */
 struct shc_keeper {
-    pthread_mutex_t askers; /* one at a time */
-    shc_a32 request;        /* enum request: the asker's, then NONE by the keeper */
-    shc_a32 *life;          /* of the request */
-    shc_a32 unmarked;       /* the kernel marks no words here */
+    struct shc_keeper *first; /* the process's; its `askers` guards `next` and `words` of all */
+    struct shc_keeper *next;  /* for more words */
+    uint32_t words;           /* linked here, or about to be */
+    pthread_mutex_t askers;   /* one at a time */
+    shc_a32 request;          /* enum request: the asker's, then NONE by the keeper */
+    shc_a32 *life;            /* of the request */
+    shc_a32 unmarked;         /* the kernel marks no words here */
     struct shc_os_thread thread;
     struct shc_os_robust_list list;
 };
@@ -84,14 +87,16 @@ static void keeper_thread(void *arg)
     }
 }
 
-enum shc_status shc_keeper_start(struct shc_keeper **keeper)
+/* first: NULL where this is the first one. */
+static enum shc_status start(struct shc_keeper *first, bool marks, struct shc_keeper **keeper)
 {
     struct shc_keeper *new_keeper = calloc(1, sizeof *new_keeper);
     if (!new_keeper)
         return shc_fail(SHC_ERR_NOMEM, "no memory for the keeper");
+    new_keeper->first = first ? first : new_keeper;
     pthread_mutex_init(&new_keeper->askers, NULL);
     /* relaxed: the thread does not exist yet. */
-    shc_a32_store_relaxed(&new_keeper->unmarked, !probe_marks());
+    shc_a32_store_relaxed(&new_keeper->unmarked, !marks);
     int error = shc_os_thread_start(&new_keeper->thread, "shc-keeper", keeper_thread, new_keeper);
     if (error != 0) {
         pthread_mutex_destroy(&new_keeper->askers);
@@ -103,6 +108,11 @@ enum shc_status shc_keeper_start(struct shc_keeper **keeper)
     }
     *keeper = new_keeper; /* lives as long as the process */
     return SHC_OK;
+}
+
+enum shc_status shc_keeper_start(struct shc_keeper **keeper)
+{
+    return start(NULL, probe_marks(), keeper);
 }
 
 bool shc_keeper_marks(struct shc_keeper *keeper)
@@ -124,12 +134,33 @@ static void ask(struct shc_keeper *keeper, enum request request, shc_a32 *life)
     pthread_mutex_unlock(&keeper->askers);
 }
 
-void shc_keeper_link(struct shc_keeper *keeper, shc_a32 *life)
+/* The first keeper with room for one more word. Where no thread can be had the last one takes it: the
+ * kernel then leaves out that one's oldest words, and who looks at the process finds its end. */
+static struct shc_keeper *find_room(struct shc_keeper *first)
 {
+    pthread_mutex_lock(&first->askers);
+    struct shc_keeper *keeper = first;
+    while (keeper->words >= SHC_KEEPER_WORDS && keeper->next)
+        keeper = keeper->next;
+    if (keeper->words >= SHC_KEEPER_WORDS &&
+        start(first, shc_keeper_marks(first), &keeper->next) == SHC_OK)
+        keeper = keeper->next;
+    keeper->words++;
+    pthread_mutex_unlock(&first->askers);
+    return keeper;
+}
+
+struct shc_keeper *shc_keeper_link(struct shc_keeper *any, shc_a32 *life)
+{
+    struct shc_keeper *keeper = find_room(any->first);
     ask(keeper, REQUEST_LINK, life);
+    return keeper;
 }
 
 void shc_keeper_unlink(struct shc_keeper *keeper, shc_a32 *life)
 {
     ask(keeper, REQUEST_UNLINK, life);
+    pthread_mutex_lock(&keeper->first->askers);
+    keeper->words--;
+    pthread_mutex_unlock(&keeper->first->askers);
 }

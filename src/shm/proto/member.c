@@ -50,11 +50,25 @@ bool shc_member_process_gone(const struct shc_seat *seat, int rank)
     return dumping_core;
 }
 
+/* The process has been killed, but the thread that has the life word is yet to get a CPU to end. A process
+ * with many groups has several such threads, and other ranks may have been told by another one's end. */
+static bool is_about_to_die(const struct shc_seat *seat, int rank)
+{
+    struct shc_member_shm *member = shc_seat_member(seat, rank);
+    const struct shc_os_process process = shc_seat_process(seat, rank);
+    /* acquire life/own <- release in shc_os_robust_link(): the thread. */
+    const uint32_t life = shc_a32_load_acquire(&member->life);
+    /* acquire member/state <- acq_rel in shc_member_leave(): nothing else. */
+    return shc_a32_load_acquire(&member->state) == SHC_MEMBER_ALIVE &&
+           shc_os_thread_is_ending(&seat->self, &process, (int32_t)(life & SHC_OS_OWNER_MASK));
+}
+
 void shc_member_look_at_processes(const struct shc_seat *seat, int first, int count)
 {
     for (int i = 0; i < seat->world_size && i < count; i++) {
         int rank = (first + i) % seat->world_size;
-        if (rank != seat->rank && shc_member_process_gone(seat, rank))
+        if (rank != seat->rank &&
+            (shc_member_process_gone(seat, rank) || is_about_to_die(seat, rank)))
             shc_member_declare_dead(seat, rank);
     }
 }
