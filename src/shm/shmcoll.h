@@ -390,9 +390,11 @@ void shc_request_release(struct shc_request *request);
 /* ---- the process ---- */
 
 /*
- * Says in all groups that this process leaves, and stops every callback for good: for the moment
- * before an interpreter, or the process, goes away. Waits at most 5 s for callbacks that have
- * begun. Every later call fails with SHC_ERR_CLOSED.
+ * Says in all groups that this process is about to end, and stops every callback for good: for the
+ * moment before an interpreter, or the process, goes away. Waits at most 5 s for callbacks that have
+ * begun. Every later call fails with SHC_ERR_CLOSED. The others are told that this rank has left when
+ * the process has ended, so that a launcher finds its end before theirs; after 1 s if it takes longer.
+ * shc_comm_close() tells them at once.
  */
 void shc_process_leave(void);
 

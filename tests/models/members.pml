@@ -25,6 +25,8 @@
  * FAULT_left_in_silence        a rank that left in the middle does not fail the group
  * FAULT_left_poisons           a rank that left between two calls fails the group
  * FAULT_publishes_behind_left  a call line comes out behind LEFT: a thread was on its way
+ * FAULT_leaving_is_alive       a rank that was LEAVING is alive also when its process has ended
+ * FAULT_leaving_dies           and it is DEAD then
  * FAULT_abort_first            the abort word is set before the reason is written
  * FAULT_abort_stored           the abort word is stored, not swapped in for 0
  */
@@ -41,7 +43,7 @@
 #define FAILED(at)      (finder != 0 && (COVERS(0, at) || COVERS(1, at) || COVERS(2, at)))
 #define COVERS(rank, at) (reason[rank] != 0 && reason[rank] <= CALL_LINE(at))
 
-mtype = { ALIVE, LEFT, DEAD }; /* enum shc_member_state */
+mtype = { ALIVE, LEFT, DEAD, LEAVING }; /* enum shc_member_state */
 mtype state[RANKS] = ALIVE;
 bool life[RANKS];   /* SHC_OS_OWNER_DIED is set */
 byte newest[RANKS]; /* the rank's newest publication; it grows, like epochs and progress */
@@ -73,6 +75,17 @@ inline look(rank)
             state[rank] = DEAD;
 #else
             swap_state(rank, DEAD);
+#endif
+            seen = state[rank]
+        }
+#endif
+#ifndef FAULT_leaving_is_alive
+    :: seen == LEAVING && life[rank] ->
+        atomic {
+#ifdef FAULT_leaving_dies
+            state[rank] = DEAD;
+#else
+            state[rank] = (state[rank] == LEAVING -> LEFT : state[rank]);
 #endif
             seen = state[rank]
         }
@@ -259,8 +272,13 @@ inline look_once()
 #define GONE(rank) (state[rank] == DEAD || (state[rank] == ALIVE && life[rank]))
 #endif
 #define NEWS \
-    (newest[PEER] >= at || FAILED(at) || state[PEER] == LEFT || GONE(PEER) || \
-     ((state[THIRD] == LEFT || GONE(THIRD)) && newest[THIRD] < CALL_LINE(at)))
+    (newest[PEER] >= at || FAILED(at) || HAS_LEFT(PEER) || GONE(PEER) || \
+     ((HAS_LEFT(THIRD) || GONE(THIRD)) && newest[THIRD] < CALL_LINE(at)))
+#ifdef FAULT_leaving_is_alive
+#define HAS_LEFT(rank) (state[rank] == LEFT)
+#else
+#define HAS_LEFT(rank) (state[rank] == LEFT || (state[rank] == LEAVING && life[rank]))
+#endif
 
 /* A death between two reads is one in front of the next store: nobody can tell them apart. Who is told
  * of it in another group leaves this one, and tells nobody. */
@@ -294,7 +312,10 @@ proctype Rank(byte me; byte root)
         if
         :: me == VICTIM ->
             left_inside = at == 2 || at == 3;
-            swap_state(me, LEFT); /* shc_member_leave() */
+            if
+            :: true -> swap_state(me, LEFT) /* shc_member_leave() */
+            :: true -> swap_state(me, LEAVING) /* its process begins to end */
+            fi;
 #ifdef FAULT_publishes_behind_left
             if
             :: PUBLISHES(me) -> newest[me] = at
@@ -340,7 +361,7 @@ told:
     fi;
 over:
     if
-    :: state[me] == LEFT -> life[me] = true /* the process ends some time behind its goodbye */
+    :: state[me] == LEFT || state[me] == LEAVING -> life[me] = true /* the process ends some time later */
     :: else
     fi;
 gone:

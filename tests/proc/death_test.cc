@@ -332,6 +332,57 @@ TEST(Leaving, ByTheEndOfMainIsAGoodbye)
     });
 }
 
+// Rank 1 ends by exit(), and comes to its end so much later; returns when rank 0 was told, and whether rank
+// 1's process had ended by then.
+void end_late(unsigned late_ms, uint64_t *told_ns, bool *ended)
+{
+    static unsigned exit_takes_ms;
+    static Shared *memory;
+    memory = shared();
+    exit_takes_ms = late_ms;
+    Options options;
+    options.before = [](int rank) {
+        if (rank == 1) // before the library's own handler is there, so it runs after that one
+            atexit([] { shc_os_sleep_ns(exit_takes_ms * SHC_NS_PER_MS); });
+    };
+    run_ranks(
+        Mode::kProcesses, 2,
+        [](Rank &rank) {
+            shc_op barrier = op_of(SHC_BARRIER);
+            ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
+            if (rank.rank == 1) {
+                memory->died_ns = shc_clock_ns();
+                exit(::testing::Test::HasFailure() ? 1 : 0);
+            }
+            EXPECT_EQ(shc_run(rank.comm, &barrier), SHC_ERR_PEER_LEFT) << error_text();
+            EXPECT_NE(error_text().find("rank 1 (pid"), std::string::npos) << error_text();
+            memory->done = shc_member_process_gone(&rank.comm->seat, 1) ? 2 : 1;
+            memory->died_ns = shc_clock_ns() - memory->died_ns;
+        },
+        options);
+    *told_ns = memory->died_ns;
+    *ended = memory->done == 2;
+}
+
+// So a launcher finds that process first, and not one that ended because it was told.
+TEST(Leaving, AtTheEndOfAProcessIsToldWhenThatHasEnded)
+{
+    uint64_t told_ns;
+    bool ended;
+    end_late(400, &told_ns, &ended);
+    EXPECT_TRUE(ended) << "told after " << told_ns << " ns";
+    EXPECT_GE(told_ns, 400 * SHC_NS_PER_MS);
+}
+
+TEST(Leaving, OfAProcessThatHangsAtItsEndIsToldAfterASecond)
+{
+    uint64_t told_ns;
+    bool ended;
+    end_late(4000, &told_ns, &ended);
+    EXPECT_FALSE(ended) << "told after " << told_ns << " ns";
+    EXPECT_GE(told_ns, SHC_NS_PER_S);
+}
+
 // ---- time ----
 
 std::string captured_log(const std::function<void()> &body)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -95,3 +96,53 @@ def test_a_rank_that_cannot_begin_is_seen_to_fail(tmp_path: Path) -> None:
     ended = end_ranks(script, tmp_path, 1, ["status"])
     assert [end["code"] for end in ended] == [1, 1]
     assert all("unheard" in end["err"] for end in ended)
+
+
+# Rank 1 makes a mistake; the others wait for it.
+CULPRIT = '''
+import os, sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+def run(rank, path):
+    store = dist.FileStore(path, 3)
+    dist.init_process_group("shmcoll", store=store, rank=rank, world_size=3)
+    for i in range(20):
+        dist.all_reduce(torch.ones(1000))
+    if rank == 1:
+        raise KeyError("the user's own mistake")
+    dist.all_reduce(torch.ones(1000))
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        run(int(os.environ["RANK"]), sys.argv[1])
+    else:
+        torch.multiprocessing.spawn(run, (sys.argv[1],), 3)
+'''
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+
+
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize(
+    "launcher, names_it",
+    [
+        pytest.param(TORCHRUN, r"Root Cause.*?rank\s*:\s*1 .*?exitcode\s*:\s*1 ", id="torchrun"),
+        pytest.param([], r"Process 1 terminated.*KeyError: \"the user's own", id="spawn"),
+    ],
+)
+def test_a_launcher_names_the_rank_that_raised(
+    launcher: list[str], names_it: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "culprit.py"
+    script.write_text(CULPRIT)
+    for attempt in range(2):
+        done = subprocess.run(
+            [sys.executable, *launcher, str(script), str(tmp_path / f"store{attempt}")],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S / 2,
+        )
+        assert done.returncode == 1, done.stderr
+        assert re.search(names_it, done.stderr, re.DOTALL), done.stderr

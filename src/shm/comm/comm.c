@@ -292,7 +292,7 @@ enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
 
 /* ---- leaving ---- */
 
-static void say_left(struct shc_comm *comm)
+void shc_comm_say_left(struct shc_comm *comm)
 {
     pthread_mutex_lock(&comm->mapped_lock);
     if (comm->mapped)
@@ -335,12 +335,20 @@ void shc_comm_finish_unattended(struct shc_comm *comm, uint64_t until_ns)
     (void)!shc_engine_run_unattended(comm, NULL, false);
 }
 
-void shc_comm_leave_soon(struct shc_comm *comm, uint64_t patience_ns)
+static void say_leaving(struct shc_comm *comm)
+{
+    pthread_mutex_lock(&comm->mapped_lock);
+    if (comm->mapped)
+        shc_member_begin_to_leave(&comm->seat);
+    pthread_mutex_unlock(&comm->mapped_lock);
+}
+
+void shc_comm_begin_to_leave(struct shc_comm *comm, uint64_t patience_ns)
 {
     struct shc_inside inside;
     bool alone = take_runner(&comm->engine, &inside, patience_ns);
     shc_p2p_silence(&comm->p2p, patience_ns > PASS_NS ? patience_ns : PASS_NS);
-    say_left(comm);
+    say_leaving(comm);
     if (alone)
         shc_engine_leave(&inside);
 }
@@ -356,7 +364,8 @@ static void unmap(struct shc_comm *comm)
     pthread_mutex_unlock(&comm->mapped_lock);
 }
 
-void shc_comm_close(struct shc_comm *comm)
+/* quietly: the others are told when the process has ended. */
+static void close_comm(struct shc_comm *comm, bool quietly)
 {
     if (!shc_process_is(&comm->mark))
         return;
@@ -365,7 +374,8 @@ void shc_comm_close(struct shc_comm *comm)
     /* acq_rel seat/closed: the first closer goes on, and every wait of this process ends. */
     if (shc_a32_exchange_acq_rel(&comm->seat.closed, 1) != 0)
         return;
-    shc_process_unlist(comm);
+    if (!quietly)
+        shc_process_unlist(comm);
     shc_engine_reject(&comm->engine);
     /* Wakes who waits for a request of ours: each looks at `closed` within a slice anyway. */
     shc_bell_ring(&comm->engine.bell, false);
@@ -375,7 +385,8 @@ void shc_comm_close(struct shc_comm *comm)
     bool alone = !shc_process_leaving() && take_runner(&comm->engine, &inside, CLOSE_NS);
     /* Only now, because behind LEFT nothing may be published: a rank that saw LEFT and no call, and
      * one that saw the call, would judge differently. */
-    say_left(comm);
+    if (!quietly)
+        shc_comm_say_left(comm);
     if (!alone)
         return;              /* somebody is inside for ever: leave him the memory */
     shc_inside_end(&inside); /* the runner is kept for good */
@@ -386,11 +397,16 @@ void shc_comm_close(struct shc_comm *comm)
         unmap(comm);
 }
 
+void shc_comm_close(struct shc_comm *comm)
+{
+    close_comm(comm, false);
+}
+
 void shc_comm_free(struct shc_comm *comm)
 {
     if (!comm || !shc_process_is(&comm->mark))
         return;
-    shc_comm_close(comm);
+    close_comm(comm, shc_process_leaving()); /* then it goes with the process */
     shc_engine_retire(&comm->engine);
     if (shc_process_leaving() || comm->mapped || comm->engine.straying)
         return; /* threads of ours may still be there: the process's end frees it */

@@ -64,9 +64,12 @@ SHC_NODISCARD enum shc_status shc_comm_create_with(const struct shc_comm_config 
  * that time. */
 void shc_comm_finish_unattended(struct shc_comm *comm, uint64_t until_ns);
 
-/* Marks this rank LEFT, behind an operation that is just beginning if it can be had within that
+/* Marks this rank LEAVING, after an operation that is just beginning if it can be had within that
  * time. pre: the process is leaving, so that no further one begins. */
-void shc_comm_leave_soon(struct shc_comm *comm, uint64_t patience_ns);
+void shc_comm_begin_to_leave(struct shc_comm *comm, uint64_t patience_ns);
+
+/* Marks this rank LEFT: nothing of it comes any more. */
+void shc_comm_say_left(struct shc_comm *comm);
 
 /* Is the process that is this rank of the job, a member of the group, gone? Any thread. */
 bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pid);
@@ -85,7 +88,7 @@ SHC_NODISCARD enum shc_status shc_comm_check_failed(struct shc_comm *comm, enum 
 /* May it? Takes no lock. */
 SHC_NODISCARD SHC_INLINE enum shc_status shc_comm_usable(const struct shc_comm *comm)
 {
-    /* acquire seat/closed <- acq_rel in shc_comm_close(): nothing else. */
+    /* acquire seat/closed <- acq_rel in close_comm(): nothing else. */
     if (SHC_LIKELY(shc_process_is(&comm->mark) && !shc_a32_load_acquire(&comm->seat.closed) &&
                    !shc_process_leaving()))
         return SHC_OK;

@@ -17,6 +17,7 @@
 #define REBUILDING   UINT64_MAX
 #define CALLBACKS_NS (5 * SHC_NS_PER_S)
 #define LEAVE_NS     (50 * SHC_NS_PER_MS) /* for all groups: that operations just begun are out */
+#define END_NS       SHC_NS_PER_S         /* a process whose end takes longer has left before it */
 
 static struct {
     pthread_once_t page_once;
@@ -370,21 +371,44 @@ static void wait_for_callbacks(void)
     }
 }
 
+static void say_left(void)
+{
+    pthread_mutex_lock(&process.lock);
+    for (struct shc_comm *comm = process.comms; comm; comm = comm->next)
+        shc_comm_say_left(comm);
+    pthread_mutex_unlock(&process.lock);
+}
+
+/* Of a process that hangs at its end: nobody waits for that for ever. */
+static void leaver_thread(void *arg)
+{
+    (void)arg;
+    shc_os_sleep_ns(END_NS);
+    say_left();
+}
+
 void shc_process_leave(void)
 {
     /* relaxed: a forked child that made no groups has nothing to say goodbye to. */
     if (!process.word || shc_a64_load_relaxed(process.word) != process.generation)
         return;
     pthread_mutex_lock(&process.lock);
+    const bool again = shc_process_leaving(); /* at the interpreter's end, then at the process's */
     const uint64_t until_ns = shc_clock_ns() + LEAVE_NS;
-    for (struct shc_comm *comm = process.comms; comm; comm = comm->next)
+    for (struct shc_comm *comm = process.comms; comm && !again; comm = comm->next)
         shc_comm_finish_unattended(comm, until_ns);
     /* release process/leaving -> acquire in shc_process_leaving(): nothing else. */
     shc_a32_store_release(&shc_process_left, 1);
-    for (struct shc_comm *comm = process.comms; comm; comm = comm->next) {
+    for (struct shc_comm *comm = process.comms; comm && !again; comm = comm->next) {
         uint64_t now_ns = shc_clock_ns();
-        shc_comm_leave_soon(comm, now_ns < until_ns ? until_ns - now_ns : 0);
+        shc_comm_begin_to_leave(comm, now_ns < until_ns ? until_ns - now_ns : 0);
     }
+    const bool member = process.comms && !again;
     pthread_mutex_unlock(&process.lock);
+    struct shc_os_thread leaver;
+    if (member && shc_os_thread_start(&leaver, "shc-leaver", leaver_thread, NULL) == 0)
+        shc_os_thread_detach(&leaver);
+    else if (member)
+        say_left();
     wait_for_callbacks();
 }

@@ -63,7 +63,7 @@ static bool has_kept(void *arg)
     const struct shc_cma_shm *offer = shc_seat_cma(seat, giver->rank, giver->wait->epoch);
     /* acquire cma/withdrawn <- acq_rel in shc_cma_withdraw(): that it may change its memory. */
     const bool withdrawn = shc_a64_load_acquire(&offer->withdrawn) == giver->wait->epoch;
-    return !giver->in_vain && !withdrawn && shc_member_look(seat, giver->rank) == SHC_MEMBER_ALIVE;
+    return !giver->in_vain && !withdrawn && shc_member_has_memory(seat, giver->rank);
 }
 
 /* It has, or the wait finds out what has become of that rank. */
@@ -90,7 +90,7 @@ static enum shc_status find_out(struct shc_wait *wait, int giver)
 static bool has_failed(const struct shc_wait *wait)
 {
     const struct shc_seat *seat = wait->seat;
-    /* acquire seat/closed <- acq_rel in shc_comm_close(): nothing else. */
+    /* acquire seat/closed <- acq_rel in close_comm(): nothing else. */
     return shc_group_failed_at(seat, wait->epoch) || shc_a32_load_acquire(&seat->closed);
 }
 

@@ -87,18 +87,22 @@ struct shc_told_shm {
 };
 
 /*
- * Rank state. Changes are compare-and-swaps from ALIVE, but for the first:
- *   EMPTY -> ALIVE   the rank, when its life word is linked
- *   ALIVE -> LEFT    the rank: destroy, or the end of its process with a goodbye
- *   ALIVE -> DEAD    whoever finds the process gone; sticky
- * life holds the thread id of the rank's keeper; the kernel adds SHC_OS_OWNER_DIED when that thread
- * ends. A rank is dead when its life word says so and its state is not LEFT.
+ * Rank state. Changes are compare-and-swaps:
+ *   EMPTY -> ALIVE     the rank, when its life word is linked
+ *   ALIVE -> LEAVING   the rank: its process has begun to end
+ *   ALIVE -> LEFT      the rank: it closes the group
+ *   LEAVING -> LEFT    anybody who finds the process gone; the rank, if its end takes long, or if it closes
+ *   ALIVE -> DEAD      anybody who finds the process gone
+ * LEFT and DEAD are final. life holds the thread id of the rank's keeper; the kernel adds
+ * SHC_OS_OWNER_DIED when that thread ends. A rank is dead when its life word says so and its state is
+ * still ALIVE.
  */
 enum shc_member_state {
     SHC_MEMBER_EMPTY = 0,
     SHC_MEMBER_ALIVE,
     SHC_MEMBER_LEFT,
     SHC_MEMBER_DEAD,
+    SHC_MEMBER_LEAVING,
 };
 
 struct shc_member_shm {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/proto/member.h"
 
+#include "shm/base/clock.h"
 #include "shm/proto/bell.h"
 #include "shm/proto/call.h"
 
@@ -8,6 +9,22 @@
 #include <string.h>
 
 #define MISSING_LISTED 4
+#define ENDING_NS      SHC_NS_PER_S /* so long the kernel may take down a process */
+
+/* It has taken a process longer to end than a kernel takes. What several threads note here at the same
+ * time is right for all of them; of several ranks the first one counts. */
+static bool ends_late(void)
+{
+    static shc_a64 ending_ns;
+    const uint64_t now_ns = shc_clock_ns();
+    /* relaxed: a time, of this process alone. */
+    const uint64_t since_ns = shc_a64_load_relaxed(&ending_ns);
+    if (since_ns == 0) {
+        /* relaxed: as above. */
+        shc_a64_store_relaxed(&ending_ns, now_ns);
+    }
+    return since_ns != 0 && now_ns - since_ns > ENDING_NS;
+}
 
 enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank)
 {
@@ -18,7 +35,12 @@ enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank)
         return (enum shc_member_state)state;
     /* acquire life/own <- release in shc_os_robust_link(): the kernel may have marked it. */
     if ((shc_a32_load_acquire(&member->life) & SHC_OS_OWNER_DIED) == 0)
-        return SHC_MEMBER_ALIVE;
+        return state == SHC_MEMBER_LEAVING ? SHC_MEMBER_LEAVING : SHC_MEMBER_ALIVE;
+    /* The mark comes before the memory goes, and the process can be waited for only after that. */
+    const struct shc_os_process process = shc_seat_process(seat, rank);
+    if (state == SHC_MEMBER_LEAVING && shc_os_process_life(&seat->self, &process) == SHC_OS_ALIVE &&
+        !ends_late())
+        return SHC_MEMBER_LEAVING;
     shc_member_declare_dead(seat, rank);
     /* acquire member/state <- acq_rel in shc_member_leave(): LEFT may have come first. What is no
      * state is as good as ALIVE: the life word counts. */
@@ -26,17 +48,41 @@ enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank)
     return state == SHC_MEMBER_LEFT ? SHC_MEMBER_LEFT : SHC_MEMBER_DEAD;
 }
 
+bool shc_member_has_memory(const struct shc_seat *seat, int rank)
+{
+    struct shc_member_shm *member = shc_seat_member(seat, rank);
+    /* acquire member/state <- acq_rel in shc_member_leave(): as above. */
+    const uint32_t state = shc_a32_load_acquire(&member->state);
+    /* acquire life/own <- release in shc_os_robust_link(): as above. */
+    const bool marked = (shc_a32_load_acquire(&member->life) & SHC_OS_OWNER_DIED) != 0;
+    return (state == SHC_MEMBER_ALIVE || state == SHC_MEMBER_LEAVING) && !marked;
+}
+
 void shc_member_leave(const struct shc_seat *seat)
 {
+    shc_a32 *state = &shc_seat_member(seat, seat->rank)->state;
     /* acq_rel member/state: what this rank published before is visible with LEFT. */
+    if (!shc_a32_cas_acq_rel(state, SHC_MEMBER_ALIVE, SHC_MEMBER_LEFT)) {
+        /* acq_rel member/state: as above. */
+        shc_a32_cas_acq_rel(state, SHC_MEMBER_LEAVING, SHC_MEMBER_LEFT);
+    }
+}
+
+void shc_member_begin_to_leave(const struct shc_seat *seat)
+{
+    /* acq_rel member/state: as above. */
     shc_a32_cas_acq_rel(&shc_seat_member(seat, seat->rank)->state, SHC_MEMBER_ALIVE,
-                        SHC_MEMBER_LEFT);
+                        SHC_MEMBER_LEAVING);
 }
 
 void shc_member_declare_dead(const struct shc_seat *seat, int rank)
 {
+    shc_a32 *state = &shc_seat_member(seat, rank)->state;
     /* acq_rel member/state: from ALIVE only, so that LEFT is never overwritten. */
-    shc_a32_cas_acq_rel(&shc_seat_member(seat, rank)->state, SHC_MEMBER_ALIVE, SHC_MEMBER_DEAD);
+    if (!shc_a32_cas_acq_rel(state, SHC_MEMBER_ALIVE, SHC_MEMBER_DEAD)) {
+        /* acq_rel member/state: it ended by itself. */
+        shc_a32_cas_acq_rel(state, SHC_MEMBER_LEAVING, SHC_MEMBER_LEFT);
+    }
 }
 
 bool shc_member_process_gone(const struct shc_seat *seat, int rank)
@@ -89,6 +135,8 @@ void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t c
     enum shc_member_state member = shc_member_look(seat, rank);
     if (member == SHC_MEMBER_LEFT)
         word = "has left the group";
+    else if (member == SHC_MEMBER_LEAVING)
+        word = "its process is ending";
     else if (member == SHC_MEMBER_DEAD)
         word = "dead";
     else if (shc_os_process_life(&seat->self, &process) != SHC_OS_UNKNOWN)

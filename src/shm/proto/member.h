@@ -15,15 +15,24 @@
 #include "shm/proto/seat.h"
 
 /*
- * What is known of the rank. The caller that found data missing reads the state FIRST and the data
+ * What is known of the rank. LEAVING is as good as ALIVE for who waits: it becomes LEFT once the process
+ * that started the rank can see its end, so that nobody ends because of a rank before that one has ended,
+ * and a launcher finds the first one first. The caller that found data missing reads the state FIRST and the data
  * again behind it: a peer may publish and leave in between.
  */
 enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank);
 
+/* Has nobody seen the rank leave or die, up to now, and is its process's memory still there? */
+bool shc_member_has_memory(const struct shc_seat *seat, int rank);
+
 /* This rank leaves. No effect once somebody has declared it dead. */
 void shc_member_leave(const struct shc_seat *seat);
 
-/* The process of this rank is gone: declares it dead, unless it left before. */
+/* The process of this rank has begun to end. No effect unless the rank is ALIVE. */
+void shc_member_begin_to_leave(const struct shc_seat *seat);
+
+/* The process of this rank is gone: declares it dead, unless it left before, or was about to: then it has
+ * left. */
 void shc_member_declare_dead(const struct shc_seat *seat, int rank);
 
 /* Asks /proc: gone, a zombie, or writing a core dump (its memory is being read, it will not come

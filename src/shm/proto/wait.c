@@ -72,7 +72,7 @@ static enum shc_status judge_dead(struct shc_wait *wait, int rank)
 static enum shc_status judge_group(struct shc_wait *wait)
 {
     struct shc_seat *seat = wait->seat;
-    /* acquire seat/closed <- acq_rel in shc_comm_close(): nothing else. */
+    /* acquire seat/closed <- acq_rel in close_comm(): nothing else. */
     if (shc_a32_load_acquire(&seat->closed))
         return shc_wait_give_up(wait, SHC_ERR_CLOSED, "this rank has closed the group");
     if (SHC_LIKELY(!shc_group_failed_at(seat, wait->epoch)))
