@@ -525,14 +525,14 @@ TEST(Tunings, AreTheGroupsOwn)
             ASSERT_EQ(rank.make_group(&other, "other"), SHC_OK) << error_text();
             for (shc_comm *comm : {rank.comm, other, rank.comm}) {
                 char text[8192];
+                Rank same = rank;
+                same.comm = comm;
+                every_operation(same); // it has long cells from then on
                 ASSERT_EQ(shc_comm_info(comm, text, sizeof text), SHC_OK) << error_text();
                 const char *depth = comm == other ? "\ndepth=4\n" : "\ndepth=2\n";
                 const char *turn = comm == other ? "turn=8192\n" : "turn=65536\n";
                 EXPECT_NE(strstr(text, depth), nullptr) << text;
                 EXPECT_NE(strstr(text, turn), nullptr) << text;
-                Rank same = rank;
-                same.comm = comm;
-                every_operation(same);
             }
             shc_comm_free(other);
         },

@@ -196,10 +196,10 @@ TEST(EarlyRoots, DoNotBeginWhereExchangeCellsMayStillBeRead)
     for (size_t count : {kCount, size_t{4000}}) { // in chunks, and in one use of a cell
         run_two("stream=never", [count](Rank &rank) {
             scatter(rank, 1, 1.f);
-            all_reduce(rank, count);
-            scatter_to_late_rank(rank, 0, 2.f, Early::kWaits);
+            all_reduce(rank, count); // its results, 2, may lie where the slots are
+            scatter_to_late_rank(rank, 0, 3.f, Early::kWaits);
             barrier(rank);
-            scatter_to_late_rank(rank, 0, 3.f, Early::kBegins);
+            scatter_to_late_rank(rank, 0, 4.f, Early::kBegins);
         });
     }
 }

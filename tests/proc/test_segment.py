@@ -291,17 +291,65 @@ def test_ranks_that_share_no_memory_are_told_why() -> None:
     assert ranks.leftovers() == []
 
 
+# ---- many groups ----
+
+
+@needs_root
+@pytest.mark.timeout(300)
+def test_200_groups_keep_what_their_longest_operations_need() -> None:
+    """docs/SUPPORT.md, "Memory of a group"."""
+    count, kib = 200, 1024
+
+    def used() -> int:
+        shm = os.statvfs("/dev/shm")
+        return (shm.f_blocks - shm.f_bfree) * shm.f_frsize // kib
+
+    def body(rank: ranks.Rank) -> list[int]:
+        def sums(groups: list[dist.ProcessGroup], elements: int) -> int:
+            for group in groups:
+                tensor = torch.ones(elements)
+                dist.all_reduce(tensor, group=group)
+                assert torch.all(tensor == 2)
+            rank.sync()
+            return used()
+
+        rank.init()
+        groups = [dist.new_group() for _ in range(count)]
+        kept = [sums([], 0), sums(groups, 4 * kib), sums(groups[::10], 256 * kib)]
+        rank.sync()
+        for group in groups:
+            dist.destroy_process_group(group)
+        return [*kept, sums([], 0)]
+
+    for outcome in places.inside(places.shm_of("1g"), 2, body, limit=280):
+        assert outcome.ok, ranks.describe(outcome)
+        made, short, long, destroyed = outcome.value
+        assert made >= 100 * count, f"{made} KiB: is this what the groups use?"
+        assert short <= 60 * kib, f"after 16 KiB in each: {short} KiB"
+        assert long <= 75 * kib, f"after 1 MiB in a tenth of them: {long} KiB"
+        assert destroyed <= kib, f"behind all of them: {destroyed} KiB"
+
+
 # ---- resource limits ----
 
 
 @pytest.mark.timeout(60)
-def test_a_small_file_size_limit_leaves_the_group_without_an_arena() -> None:
-    def body(rank: ranks.Rank) -> dict[str, str]:
-        assert rank.store is not None
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
-        return work(rank)
+@pytest.mark.parametrize("kib, arena", [(1024, UNNAMED), (4, "none")])
+def test_a_small_file_size_limit_leaves_the_group_with_a_short_arena_or_none(
+    kib: int, arena: str
+) -> None:
+    """What is made later than the group: long operations find no room for more than 1 MiB."""
 
-    assert forms(ranks.outcomes(4, body, limit=LIMIT_S)) == {(UNNAMED, "none")}
+    def body(rank: ranks.Rank) -> dict[str, str]:
+        rank.init()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (kib << 10, resource.RLIM_INFINITY))
+        info = use_group()
+        assert use_group() == info, "nobody tries again"
+        return info
+
+    outcomes = ranks.outcomes(4, body, limit=LIMIT_S)
+    assert forms(outcomes) == {(UNNAMED, arena)}
+    assert all(int(outcome.value["arena_bytes"]) < 1 << 20 for outcome in outcomes)
 
 
 @pytest.mark.timeout(60)

@@ -68,7 +68,7 @@ TEST(Plan, SlicesCoverAChunkAndBeginOnWholeLines)
 TEST(Plan, NoSliceIsLargerThanACellOfAFullChunk)
 {
     for (int world = 2; world <= 64; world++) {
-        shc_arena_geometry g = shc_arena_plan(world, 32u << 20, &kPreset.arena);
+        shc_arena_geometry g = shc_arena_plan(world, 32u << 20, &kPreset.arena, SHC_ARENA_WHOLE);
         if (g.depth == 0)
             continue;
         size_t chunk_bytes = g.cell_bytes * static_cast<size_t>(world);
@@ -98,11 +98,21 @@ TEST(Plan, StepsGrowInProgramOrder)
     }
 }
 
-TEST(Arena, EveryPairHasCellsOfItsOwnInsideTheRangeOfItsHost)
+// As it is when operations have wanted these parts long.
+shc_arena arena_of(int world, unsigned parts)
+{
+    shc_arena arena = {};
+    shc_arena_init(&arena, world, size_t{256} << 20, &kPreset.arena, -1);
+    shc_arena_want(&arena, world, parts);
+    return arena;
+}
+
+const unsigned kAllParts[] = {0, SHC_ARENA_CELLS, SHC_ARENA_SHOUTS, SHC_ARENA_WHOLE};
+
+void expect_cells_of_its_own(unsigned parts)
 {
     for (int world : {2, 3, 4, 5, 8, 17, 64}) {
-        shc_arena arena = {};
-        shc_arena_init(&arena, world, size_t{256} << 20, &kPreset.arena, -1);
+        shc_arena arena = arena_of(world, parts);
         const shc_arena_geometry &g = arena.geometry;
         ASSERT_GT(g.depth, 0u);
         std::set<char *> begins;
@@ -114,11 +124,20 @@ TEST(Arena, EveryPairHasCellsOfItsOwnInsideTheRangeOfItsHost)
                     EXPECT_TRUE(begins.insert(begin).second) << "shared: " << a << " " << b;
                     size_t offset = static_cast<size_t>(begin - arena.segment.base);
                     EXPECT_EQ(offset % g.range_bytes % (2 * g.cell_bytes), 0u);
-                    EXPECT_LE(offset % g.range_bytes + 2 * g.cell_bytes, g.range_bytes);
+                    const int host = static_cast<int>(offset / g.range_bytes);
+                    const shc_arena_extent extent = shc_arena_extent_of(&g, world, host);
+                    EXPECT_GE(offset, extent.offset);
+                    EXPECT_LE(offset + 2 * g.cell_bytes, extent.offset + extent.bytes);
                 }
             }
         }
     }
+}
+
+TEST(Arena, EveryPairHasCellsOfItsOwnInsideWhatItsHostReserves)
+{
+    for (unsigned parts : kAllParts)
+        expect_cells_of_its_own(parts);
 }
 
 // Byte by byte: what the operation before has used, and where the next ones may store early.
@@ -158,11 +177,10 @@ TEST(Arena, NoPlaceIsFreeBehindAnExchange)
 }
 
 // Those are stored to before the ranks have met, when others may still read an earlier shout.
-TEST(Arena, NoShoutSlotLiesOverACellOfSlotZero)
+void expect_slot_zero_alone(unsigned parts)
 {
     for (int world : {2, 3, 4, 5, 8, 17, 64}) {
-        shc_arena arena = {};
-        shc_arena_init(&arena, world, size_t{256} << 20, &kPreset.arena, -1);
+        shc_arena arena = arena_of(world, parts);
         const shc_arena_geometry &g = arena.geometry;
         for (int a = 0; a < world; a++)
             for (int b = a + 1; b < world; b++) {
@@ -171,16 +189,80 @@ TEST(Arena, NoShoutSlotLiesOverACellOfSlotZero)
                 EXPECT_LT(in_range,
                           static_cast<size_t>(shc_arena_shouts(&arena, 0) - arena.segment.base));
             }
-        EXPECT_LE(static_cast<size_t>(shc_arena_shouts(&arena, 0) - arena.segment.base) +
-                      g.shout_depth * g.shout_bytes,
-                  g.range_bytes);
+        for (int rank = 0; rank < world; rank++) {
+            const shc_arena_extent extent = shc_arena_extent_of(&g, world, rank);
+            const size_t shouts =
+                static_cast<size_t>(shc_arena_shouts(&arena, rank) - arena.segment.base);
+            EXPECT_GE(shouts, extent.offset);
+            EXPECT_LE(shouts + g.shout_depth * g.shout_bytes, extent.offset + extent.bytes);
+            EXPECT_LE(extent.offset + extent.bytes,
+                      g.range_bytes * (static_cast<size_t>(rank) + 1));
+        }
     }
+}
+
+TEST(Arena, NoShoutSlotLiesOverACellOfSlotZeroNorBeyondWhatIsReserved)
+{
+    for (unsigned parts : kAllParts)
+        expect_slot_zero_alone(parts);
+}
+
+size_t reserved_bytes(int world, unsigned parts)
+{
+    const shc_arena_geometry g = shc_arena_plan(world, size_t{256} << 20, &kPreset.arena, parts);
+    size_t sum = 0;
+    for (int rank = 0; rank < world; rank++)
+        sum += shc_arena_extent_of(&g, world, rank).bytes;
+    return sum;
+}
+
+// docs/SUPPORT.md says so.
+TEST(Arena, AGroupReservesNoMoreThanItsLongestOperationsNeed)
+{
+    EXPECT_LE(reserved_bytes(2, 0), size_t{160} << 10);
+    EXPECT_LE(reserved_bytes(2, SHC_ARENA_CELLS), size_t{800} << 10);
+    EXPECT_LE(reserved_bytes(8, 0), size_t{1280} << 10);
+    for (int world = 2; world <= 64; world++) {
+        EXPECT_LE(reserved_bytes(world, 0), reserved_bytes(world, SHC_ARENA_CELLS)) << world;
+        EXPECT_LE(reserved_bytes(world, 0), reserved_bytes(world, SHC_ARENA_SHOUTS)) << world;
+        EXPECT_LE(reserved_bytes(world, SHC_ARENA_CELLS), reserved_bytes(world, SHC_ARENA_WHOLE));
+    }
+}
+
+TEST(Arena, WhatIsWantedOnceStaysLong)
+{
+    shc_arena arena = arena_of(2, 0);
+    const size_t small = arena.geometry.range_bytes;
+    shc_arena_want(&arena, 2, SHC_ARENA_CELLS);
+    EXPECT_EQ(arena.geometry.cell_bytes, size_t{128} << 10);
+    EXPECT_EQ(arena.geometry.shout_bytes, size_t{8} << 10);
+    shc_arena_want(&arena, 2, 0);
+    EXPECT_EQ(arena.geometry.cell_bytes, size_t{128} << 10);
+    shc_arena_want(&arena, 2, SHC_ARENA_SHOUTS);
+    EXPECT_EQ(arena.geometry.cell_bytes, size_t{128} << 10);
+    EXPECT_EQ(arena.geometry.shout_bytes, size_t{64} << 10);
+    EXPECT_GT(arena.geometry.range_bytes, 10 * small);
+}
+
+TEST(Arena, WhereTheLimitLeavesNothingLongerNoOtherOneIsMade)
+{
+    shc_arena arena = {};
+    shc_arena_sizes wish = kPreset.arena;
+    wish.depth = 2;
+    shc_arena_init(&arena, 4, size_t{160} << 10, &wish, -1);
+    arena.made = arena.tried = true; // as if the ranks had made it
+    arena.parity[1][0] = 1;
+    const size_t cell_bytes = arena.geometry.cell_bytes;
+    shc_arena_want(&arena, 4, SHC_ARENA_WHOLE);
+    EXPECT_TRUE(arena.made && arena.tried);
+    EXPECT_EQ(arena.geometry.cell_bytes, cell_bytes);
+    EXPECT_EQ(arena.parity[1][0], 1);
 }
 
 // docs/performance/waiting-and-start-up.md: with the first segment, less than 4 MiB and 64 KiB a rank.
 TEST(Arena, EightRanksStageInThreeMebibytes)
 {
-    shc_arena_geometry g = shc_arena_plan(8, size_t{256} << 20, &kPreset.arena);
+    shc_arena_geometry g = shc_arena_plan(8, size_t{256} << 20, &kPreset.arena, SHC_ARENA_WHOLE);
     EXPECT_LE(8 * g.range_bytes, size_t{3} << 20);
     EXPECT_EQ(g.cell_bytes, size_t{16} << 10) << "nothing was cut";
     EXPECT_EQ(g.shout_bytes, size_t{64} << 10) << "nothing was cut";
@@ -188,9 +270,7 @@ TEST(Arena, EightRanksStageInThreeMebibytes)
 
 TEST(Arena, BothSidesOfAUseNameTheSameCells)
 {
-    shc_arena low = {}, high = {};
-    shc_arena_init(&low, 4, 32u << 20, &kPreset.arena, -1);
-    shc_arena_init(&high, 4, 32u << 20, &kPreset.arena, -1);
+    shc_arena low = arena_of(4, SHC_ARENA_CELLS), high = arena_of(4, SHC_ARENA_CELLS);
     for (int use = 0; use < 5; use++) {
         char *mine = shc_exchange_write_cell(&low, 1, 3, 4, 2);
         char *theirs = shc_exchange_read_cell(&low, 1, 3, 4, 2);
@@ -207,7 +287,8 @@ TEST(Arena, BothSidesOfAUseNameTheSameCells)
 TEST(Arena, APieceFitsHalfOfTheScratch)
 {
     for (int world = 2; world <= SHC_MAX_WORLD; world++) {
-        shc_arena_geometry g = shc_arena_plan(world, size_t{1} << 40, &kPreset.arena);
+        shc_arena_geometry g =
+            shc_arena_plan(world, size_t{1} << 40, &kPreset.arena, SHC_ARENA_WHOLE);
         EXPECT_LE(g.cell_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
         EXPECT_LE(g.shout_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
     }
@@ -217,7 +298,7 @@ TEST(Arena, StaysWithinItsLimitOrDoesWithout)
 {
     for (int world = 2; world <= SHC_MAX_WORLD; world++) {
         for (size_t limit : {size_t{0}, size_t{1} << 20, size_t{8} << 20, size_t{32} << 20}) {
-            shc_arena_geometry g = shc_arena_plan(world, limit, &kPreset.arena);
+            shc_arena_geometry g = shc_arena_plan(world, limit, &kPreset.arena, SHC_ARENA_WHOLE);
             EXPECT_LE(g.range_bytes * static_cast<size_t>(world), limit);
             if (g.depth > 0) {
                 EXPECT_GE(g.depth, 2u);
@@ -239,7 +320,8 @@ TEST(Arena, MakesTheMostOfASmallLimit)
                  {2, 150, 8192, 8, 4},      {2, 72, 2048, 8, 4},      {3, 120, 2816, 8, 4},
                  {4, 160, 2048, 8, 4}};
     for (const auto &c : cases) {
-        shc_arena_geometry g = shc_arena_plan(c.world, c.limit_kib << 10, &kPreset.arena);
+        shc_arena_geometry g =
+            shc_arena_plan(c.world, c.limit_kib << 10, &kPreset.arena, SHC_ARENA_WHOLE);
         SCOPED_TRACE(c.limit_kib);
         EXPECT_EQ(g.cell_bytes, c.cell_bytes);
         EXPECT_EQ(g.shout_bytes, c.shout_kib << 10);
@@ -268,7 +350,8 @@ TEST(Select, OneUseIsForTwoRanksAndFitsACell)
     for (size_t bytes = 1; bytes < (1u << 20); bytes += 777) {
         EXPECT_NE(shc_select(&kPreset, SHC_ALL_REDUCE, bytes, 3), SHC_ALGO_ONE_USE);
         if (shc_select(&kPreset, SHC_ALL_REDUCE, bytes, 2) == SHC_ALGO_ONE_USE) {
-            EXPECT_LE(bytes, shc_arena_plan(2, 32u << 20, &kPreset.arena).cell_bytes);
+            EXPECT_LE(bytes,
+                      shc_arena_plan(2, 32u << 20, &kPreset.arena, SHC_ARENA_WHOLE).cell_bytes);
         }
     }
 }

@@ -334,7 +334,7 @@ TEST(Tuning, WithAPoolEverythingIsLongEnoughForItsParts)
             EXPECT_FALSE(shc_select_lockstep(&t, size_t{1} << 50, 2));
             EXPECT_EQ(t.long_turn_bytes, 8u << 20);
             const size_t parts = static_cast<size_t>(std::min(threads, 3)) + 1;
-            shc_arena_geometry g = shc_arena_plan(world, 64 << 20, &t.arena);
+            shc_arena_geometry g = shc_arena_plan(world, 64 << 20, &t.arena, SHC_ARENA_WHOLE);
             EXPECT_EQ(g.cell_bytes / SHC_PART_BYTES, parts) << threads << " " << world;
             EXPECT_EQ(g.shout_bytes / SHC_PART_BYTES, parts) << threads << " " << world;
             EXPECT_GE(shc_select_turn(&t, SHC_ALL_GATHER, 1, world), parts * SHC_PART_BYTES);
@@ -384,7 +384,7 @@ TEST(Tuning, StreamsFromItsKeyOn)
 shc_arena_geometry plan_of(const std::string &text, int world)
 {
     shc_tuning t = read_good(text);
-    return shc_arena_plan(world, size_t{1} << 40, &t.arena);
+    return shc_arena_plan(world, size_t{1} << 40, &t.arena, SHC_ARENA_WHOLE);
 }
 
 TEST(Tuning, TheArenaHasTheSizesThatItsKeysSay)
@@ -412,7 +412,7 @@ TEST(Tuning, AnArenaOfAnySizesStaysWithinItsLimit)
         shc_tuning t = read_good(text);
         for (int world : {2, 3, 8, 64})
             for (size_t limit : {size_t{100} << 10, size_t{1} << 20, size_t{32} << 20}) {
-                shc_arena_geometry g = shc_arena_plan(world, limit, &t.arena);
+                shc_arena_geometry g = shc_arena_plan(world, limit, &t.arena, SHC_ARENA_WHOLE);
                 EXPECT_LE(g.range_bytes * static_cast<size_t>(world), limit) << text;
                 EXPECT_EQ(g.shout_bytes % SHC_LINE_BYTES, 0u);
                 EXPECT_EQ(g.cell_bytes % SHC_LINE_BYTES, 0u);

@@ -285,13 +285,14 @@ static void take_own(struct shc_task *task, struct shc_span chunk, char *const *
 }
 
 /* What did not come with the call lines. */
-static enum shc_status move(struct shc_swap *swap)
+static enum shc_status move(struct shc_swap *swap, struct layout *layout)
 {
     struct shc_task *task = swap->task;
-    const struct layout *layout = task->more;
     bool arena;
+    shc_task_want(task, layout->block * (size_t)task->seat->world_size);
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena) {
+        layout->chunk_bytes = shc_task_cell_bytes(task); /* of the one that there is now */
         swap->chunk_count = shc_plan_chunk_count(layout->block, layout->chunk_bytes);
         return shc_swap_run(swap);
     }
@@ -332,7 +333,7 @@ SHC_INLINE enum shc_status exchange(struct shc_task *task, int world, struct lay
     SHC_TRY(compare_tables(task, world, layout));
     shc_task_keep(task, layout->in_offset[me], layout->out_offset[me], layout->in_bytes[me]);
     take_inline_and_packed(task, world, layout);
-    return layout->block > 0 ? move(&swap) : SHC_OK;
+    return layout->block > 0 ? move(&swap, layout) : SHC_OK;
 }
 
 /* A block may come in before the one that it overwrites has left, so they leave from a copy. */
@@ -351,6 +352,7 @@ static SHC_NOINLINE enum shc_status exchange_in_place(struct shc_task *task, int
 SHC_INLINE enum shc_status run(struct shc_task *task, int world)
 {
     struct layout layout;
+    shc_arena_want(task->arena, world, 0);
     look_at_tensors(task, world, &layout);
     task->more = &layout;
     if (SHC_UNLIKELY(is_in_place(task, world, &layout)))

@@ -115,6 +115,16 @@ size_t shc_task_cell_bytes(const struct shc_task *task)
     return cell - cell % task->call.elem_bytes;
 }
 
+void shc_task_want(struct shc_task *task, size_t bytes)
+{
+    const int world = task->seat->world_size;
+    const unsigned parts = shc_select_parts(task->call.kind, SHC_ALGO_STAGED, bytes, world);
+    if (task->call.kind == SHC_ALL_TO_ALL && task->arena->made)
+        task->arena->wanted |= parts;
+    else
+        shc_arena_want(task->arena, world, parts);
+}
+
 enum shc_status shc_task_arena(struct shc_task *task, bool *made)
 {
     if (SHC_UNLIKELY(!task->arena->tried))

@@ -37,6 +37,7 @@ struct shc_task {
     struct shc_buf out; /* what it gets; may be the memory of in */
     bool selected;      /* `algorithm` is shc_select()'s answer */
     enum shc_algorithm algorithm;
+    unsigned parts; /* of the arena, that it wants long */
     shc_reduce_fn reduce;
     struct shc_sparse *sparse; /* in the place of `in` and `out` */
     shc_reduce_fn add;         /* its entries that share an index */
@@ -268,16 +269,29 @@ SHC_NODISCARD enum shc_status shc_task_copy_input(struct shc_task *task, void **
  */
 void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, struct shc_span given);
 
-/* shc_select() for this task, which asks with the same `bytes` each time that it runs. Where there is no
- * arena, nor will there be, the small slots carry what they can; the same on all ranks. */
+/*
+ * shc_select() for this task, which asks with the same `bytes` each time that it runs: what all ranks call
+ * with, before any of them stores to the arena. Where there is no arena, nor will there be, the small slots
+ * carry what they can; the same on all ranks.
+ */
 SHC_INLINE enum shc_algorithm shc_task_select(struct shc_task *task, size_t bytes)
 {
-    if (SHC_UNLIKELY(!task->selected))
-        task->algorithm = shc_select(task->tuning, task->call.kind, bytes, task->seat->world_size);
+    const int world = task->seat->world_size;
+    if (SHC_UNLIKELY(!task->selected)) {
+        task->algorithm = shc_select(task->tuning, task->call.kind, bytes, world);
+        task->parts = shc_select_parts(task->call.kind, task->algorithm, bytes, world);
+    }
     task->selected = true;
-    const bool cannot = task->algorithm > SHC_ALGO_SLICED && shc_arena_refused(task->arena);
+    if (task->algorithm <= SHC_ALGO_SLICED)
+        return task->algorithm;
+    shc_arena_want(task->arena, world, task->parts);
+    const bool cannot = shc_arena_refused(task->arena);
     return SHC_UNLIKELY(cannot && bytes <= SHC_SMALL_SLOT_BYTES) ? SHC_ALGO_SMALL : task->algorithm;
 }
+
+/* The same of an operation whose sizes are known behind its meeting alone, in front of shc_task_arena(). What
+ * has been stored to the arena before stays where it is: then the next operation's is another one. */
+void shc_task_want(struct shc_task *task, size_t bytes);
 
 /* Makes sure that the question of an arena is settled, behind the meeting. True: there is one. */
 SHC_NODISCARD enum shc_status shc_task_arena(struct shc_task *task, bool *made);

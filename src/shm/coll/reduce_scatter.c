@@ -70,6 +70,8 @@ static enum shc_status move(struct shc_swap *swap, size_t largest)
     bool arena;
     double factors[SHC_MAX_WORLD];
     shc_task_read_factors(task, factors);
+    if (task->more)
+        shc_task_want(task, largest * (size_t)task->seat->world_size);
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena) {
         swap->chunk_count = shc_plan_chunk_count(largest, shc_task_cell_bytes(task));

@@ -104,6 +104,36 @@ enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind 
     return spreads(tuning, kind, bytes, world_size) ? SHC_ALGO_SPREAD : SHC_ALGO_STAGED;
 }
 
+/* Does it go through exchange cells, and not through shout slots? */
+static bool exchanges(enum shc_op_kind kind, enum shc_algorithm algorithm, int world_size)
+{
+    switch (kind) {
+    case SHC_ALL_REDUCE:
+    case SHC_REDUCE_SCATTER:
+    case SHC_REDUCE_SCATTER_UNEVEN:
+    case SHC_ALL_TO_ALL:
+        return true;
+    case SHC_ALL_GATHER:
+        return world_size == 2;
+    default:
+        return algorithm == SHC_ALGO_SPREAD;
+    }
+}
+
+/*
+ * Short cells have one turn of what is short, and so it has the places that it would have among long ones.
+ * Shout slots are used in turn, so that of few ranks, which have many, all are there for the first one (their
+ * number is what has a line leave its reader's caches before it is stored to again).
+ */
+unsigned shc_select_parts(enum shc_op_kind kind, enum shc_algorithm algorithm, size_t bytes,
+                          int world_size)
+{
+    const bool is_short = bytes <= SHC_ARENA_SHORT_BYTES && algorithm != SHC_ALGO_SPREAD;
+    if (exchanges(kind, algorithm, world_size))
+        return is_short ? 0 : SHC_ARENA_CELLS;
+    return is_short && world_size > 4 ? 0 : SHC_ARENA_SHOUTS;
+}
+
 size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                        int world_size)
 {

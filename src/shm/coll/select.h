@@ -67,6 +67,11 @@ struct shc_tuning shc_tuning_preset(unsigned amd_family, size_t cache_bytes);
 enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                               int world_size);
 
+/* Which parts of the arena (a set of enum shc_arena_part) are to be long for an operation that uses one, with
+ * the same `bytes`. Of all-to-all: of the largest block times the ranks. */
+unsigned shc_select_parts(enum shc_op_kind kind, enum shc_algorithm algorithm, size_t bytes,
+                          int world_size);
+
 /* How many bytes of a cell a turn uses at most, in an operation with that input on every rank (but for
  * all_reduce the size does not matter, as it may differ). */
 size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,

@@ -143,6 +143,7 @@ enum shc_status shc_blocks_spread(struct shc_task *task, const struct shc_blocks
         keep(task, (struct shc_span){0, task->in.bytes});
         return SHC_OK;
     }
+    shc_task_want(task, largest);
     SHC_TRY(shc_task_arena(task, &arena));
     if (!arena) /* the packed blocks lie in the slots that are about to be filled */
         SHC_TRY(shc_small_slots_reuse(task));

@@ -10,6 +10,7 @@
 /* A small limit makes slots no smaller, and not fewer. */
 #define MIN_SHOUT_BYTES (8u << 10)
 #define MIN_SHOUT_DEPTH 4
+#define MIN_DEPTH       2
 
 /* verdict = attempt * 4 + outcome, growing. NOT_OPENED: the rank could not open the file. */
 enum outcome { RESERVED = 1, FAILED = 2, NOT_OPENED = 3 };
@@ -55,15 +56,36 @@ static size_t shout_depth(size_t world, const struct shc_arena_sizes *wish)
     return world > 4 ? wish->shout_depth_of_many : shared < 2 ? 2 : shared;
 }
 
-struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
-                                         const struct shc_arena_sizes *wish)
+/* Of the parts that are short: one turn of an operation that carries so many bytes. Of two ranks each may have
+ * the other's whole input; up to four use shout slots for nothing so short but uneven lists. */
+static struct shc_arena_sizes shorten(const struct shc_arena_sizes *wish, int world_size,
+                                      unsigned parts)
 {
+    struct shc_arena_sizes sizes = *wish;
+    const size_t chunk = SHC_ARENA_SHORT_BYTES * (world_size == 2 ? 2 : 1);
+    const size_t shout = world_size > 4 ? SHC_ARENA_SHORT_BYTES : MIN_SHOUT_BYTES;
+    if (!(parts & SHC_ARENA_CELLS)) {
+        sizes.chunk_bytes = shc_min_size(chunk, wish->chunk_bytes);
+        sizes.chunk_of_many_bytes = shc_min_size(chunk, wish->chunk_of_many_bytes);
+        sizes.depth = MIN_DEPTH;
+    }
+    if (!(parts & SHC_ARENA_SHOUTS)) {
+        sizes.shout_bytes = shc_min_size(shout, wish->shout_bytes);
+        sizes.shout_depth = shc_min_size(2 * (size_t)world_size, wish->shout_depth);
+    }
+    return sizes;
+}
+
+struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
+                                         const struct shc_arena_sizes *wish, unsigned parts)
+{
+    const struct shc_arena_sizes sizes = shorten(wish, world_size, parts);
     struct shc_arena_geometry g = {
-        .depth = (uint32_t)wish->depth,
-        .cell_bytes = cell_bytes((size_t)world_size, wish),
+        .depth = (uint32_t)sizes.depth,
+        .cell_bytes = cell_bytes((size_t)world_size, &sizes),
         .pairs_hosted = (uint32_t)world_size / 2,
-        .shout_depth = (uint32_t)shout_depth((size_t)world_size, wish),
-        .shout_bytes = wish->shout_bytes,
+        .shout_depth = (uint32_t)shout_depth((size_t)world_size, &sizes),
+        .shout_bytes = sizes.shout_bytes,
     };
     for (size_range(&g); total_bytes(&g, world_size) > limit_bytes; size_range(&g)) {
         const bool shouts = end_of_shouts(&g) > end_of_cells(&g);
@@ -73,7 +95,7 @@ struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
             g.shout_bytes = shc_align_up(g.shout_bytes / 2, SHC_LINE_BYTES);
         else if (g.cell_bytes / 2 >= SHC_ARENA_MIN_CELL_BYTES)
             g.cell_bytes = shc_align_up(g.cell_bytes / 2, SHC_LINE_BYTES);
-        else if (g.depth > 2)
+        else if (g.depth > MIN_DEPTH)
             g.depth--;
         else
             return (struct shc_arena_geometry){0};
@@ -81,12 +103,60 @@ struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
     return g;
 }
 
+/* In a world of two the lower rank hosts the cells of the one pair. */
+struct shc_arena_extent shc_arena_extent_of(const struct shc_arena_geometry *geometry,
+                                            int world_size, int rank)
+{
+    const size_t offset = (size_t)rank * geometry->range_bytes;
+    if (world_size > 2 || rank == 0)
+        return (struct shc_arena_extent){offset, geometry->range_bytes};
+    const size_t skip = shc_arena_shout_offset(geometry);
+    return (struct shc_arena_extent){offset + skip, end_of_shouts(geometry) - skip};
+}
+
+static void plan(struct shc_arena *arena, int world_size, unsigned parts)
+{
+    arena->geometry = shc_arena_plan(world_size, arena->limit_bytes, &arena->wish, parts);
+    arena->had = parts;
+    arena->tried = arena->geometry.depth == 0;
+}
+
 void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes,
                     const struct shc_arena_sizes *wish, int node)
 {
-    *arena = (struct shc_arena){.node = node, .segment = {.fd = -1}};
-    arena->geometry = shc_arena_plan(world_size, limit_bytes, wish);
-    arena->tried = arena->geometry.depth == 0;
+    *arena = (struct shc_arena){
+        .node = node, .segment = {.fd = -1}, .wish = *wish, .limit_bytes = limit_bytes};
+    plan(arena, world_size, 0);
+    if (arena->tried)
+        arena->had = SHC_ARENA_WHOLE; /* no longer one fits either */
+}
+
+/* Under a small limit what is to be longer in all may be shorter in a part. */
+static bool is_longer(const struct shc_arena_geometry *a, const struct shc_arena_geometry *b)
+{
+    const size_t shouts = a->shout_depth * a->shout_bytes;
+    const size_t shouts_before = b->shout_depth * b->shout_bytes;
+    if (a->cell_bytes < b->cell_bytes || shouts < shouts_before)
+        return false;
+    return a->cell_bytes > b->cell_bytes || shouts > shouts_before || a->depth > b->depth;
+}
+
+void shc_arena_outgrow(struct shc_arena *arena, int world_size)
+{
+    const struct shc_arena_geometry before = arena->geometry;
+    const bool made = arena->made;
+    plan(arena, world_size, arena->wanted);
+    if (!is_longer(&arena->geometry, &before)) {
+        arena->geometry = before;
+        arena->tried = made;
+        return;
+    }
+    shc_segment_detach(&arena->segment);
+    arena->made = false;
+    /* Nothing lies in the new one yet. */
+    arena->shouted = (struct shc_arena_places){0};
+    arena->swapped_epoch = arena->stored_epoch = 0;
+    memset(arena->parity, 0, sizeof arena->parity);
 }
 
 /* Rank 0: the form for the attempt after one of `form` that has failed; 0: none. A file without a name
@@ -135,14 +205,14 @@ static enum shc_status read_verdict(struct shc_wait *wait, int rank, uint64_t at
 }
 
 /* This rank's part of one attempt: map and reserve. */
-static enum shc_status take_part(struct shc_arena *arena, struct shc_wait *wait, uint64_t attempt)
+static enum shc_status take_part(struct shc_arena *arena, struct shc_wait *wait)
 {
     struct shc_seat *seat = wait->seat;
     if (seat->rank == 0) {
         SHC_TRY(create(arena, seat));
     } else {
         bool offered = true, ignored = false;
-        SHC_TRY(read_verdict(wait, 0, attempt, &offered, &ignored));
+        SHC_TRY(read_verdict(wait, 0, arena->attempt, &offered, &ignored));
         if (!offered)
             return shc_fail(SHC_ERR_NOSPACE, "rank 0 could not make the arena");
         struct shc_segment_name name;
@@ -151,8 +221,9 @@ static enum shc_status take_part(struct shc_arena *arena, struct shc_wait *wait,
             return shc_fail(SHC_ERR_VERSION, "rank 0 offers an arena of another size");
         SHC_TRY(shc_segment_attach(&arena->segment, &name, 0, seat->segment.cache));
     }
-    return shc_segment_reserve(&arena->segment, (size_t)seat->rank * arena->geometry.range_bytes,
-                               arena->geometry.range_bytes, arena->node);
+    const struct shc_arena_extent extent =
+        shc_arena_extent_of(&arena->geometry, seat->world_size, seat->rank);
+    return shc_segment_reserve(&arena->segment, extent.offset, extent.bytes, arena->node);
 }
 
 /* A failure that ends the operation, as against one that only ends the attempt. */
@@ -162,11 +233,11 @@ static bool is_fatal(enum shc_status status)
            status != SHC_ERR_UNREACHABLE && status != SHC_ERR_VERSION;
 }
 
-static enum shc_status attempt_once(struct shc_arena *arena, struct shc_wait *wait,
-                                    uint64_t attempt)
+static enum shc_status attempt_once(struct shc_arena *arena, struct shc_wait *wait)
 {
     struct shc_seat *seat = wait->seat;
-    enum shc_status mine = take_part(arena, wait, attempt);
+    const uint64_t attempt = ++arena->attempt;
+    enum shc_status mine = take_part(arena, wait);
     if (is_fatal(mine))
         return mine;
     if (mine != SHC_OK)
@@ -185,17 +256,31 @@ static enum shc_status attempt_once(struct shc_arena *arena, struct shc_wait *wa
     return SHC_OK;
 }
 
-enum shc_status shc_arena_make(struct shc_arena *arena, struct shc_wait *wait)
+/* One with this geometry. */
+static enum shc_status make(struct shc_arena *arena, struct shc_wait *wait)
 {
     arena->form = wait->seat->segment.name.form; /* the one that worked for the first segment */
-    for (uint64_t attempt = 1; attempt <= MOST_ATTEMPTS && !arena->made; attempt++) {
-        enum shc_status st = attempt_once(arena, wait, attempt);
+    for (int turn = 0; turn < MOST_ATTEMPTS && !arena->made; turn++) {
+        enum shc_status st = attempt_once(arena, wait);
         if (st != SHC_OK || !arena->made)
             shc_segment_detach(&arena->segment);
         else
             shc_segment_settle(&arena->segment);
         SHC_TRY(st);
     }
+    return SHC_OK;
+}
+
+enum shc_status shc_arena_make(struct shc_arena *arena, struct shc_wait *wait)
+{
+    SHC_TRY(make(arena, wait));
+    if (!arena->made && arena->had != 0) {
+        plan(arena, wait->seat->world_size, 0); /* for which there may still be memory */
+        SHC_TRY(make(arena, wait));
+        arena->had = SHC_ARENA_WHOLE; /* no operation asks for more again */
+    }
+    if (!arena->made)
+        arena->had = SHC_ARENA_WHOLE;
     arena->tried = true;
     return SHC_OK;
 }

@@ -5,6 +5,11 @@
  * it. Where it cannot be made (no memory, no permission) the small slots of the first segment do
  * the work; the choice is the same on all ranks.
  *
+ * It is as large as the group's operations have needed so far: at first its cells and slots are short, and
+ * the first operation that wants long ones (enum shc_arena_part) has the ranks make another arena in its
+ * place. So a group that sends little keeps little, whatever it could send. Any arena can carry any
+ * operation: which one there is decides how fast that goes, never whether.
+ *
  * A cell is the smallest piece that changes hands. THE rule: a cell may be stored to when its last
  * writer and its last readers, oneself excepted, show progress past that access. Who owns what is
  * private arithmetic of each rank; nothing about it is in the segment.
@@ -50,7 +55,17 @@ struct shc_arena_sizes {
     size_t shout_depth_of_many; /* with more ranks than four */
 };
 
-/* Sizes: the same on all ranks, from world size, limit and wishes alone. */
+/* What of an arena has the length that the group wishes for: bits of a set. What has not is as long as an
+ * operation of SHC_ARENA_SHORT_BYTES needs. */
+enum shc_arena_part {
+    SHC_ARENA_CELLS = 1,
+    SHC_ARENA_SHOUTS = 2,
+    SHC_ARENA_WHOLE = SHC_ARENA_CELLS | SHC_ARENA_SHOUTS,
+};
+
+#define SHC_ARENA_SHORT_BYTES ((size_t)32 << 10)
+
+/* Sizes: the same on all ranks, from world size, limit, wishes and parts alone. */
 struct shc_arena_geometry {
     uint32_t depth;        /* exchange slots per pair */
     size_t cell_bytes;     /* a multiple of SHC_LINE_BYTES */
@@ -70,6 +85,12 @@ struct shc_arena_places {
 struct shc_arena {
     struct shc_arena_geometry geometry;
     struct shc_segment segment;
+    struct shc_arena_sizes wish;
+    size_t limit_bytes;
+    /* Sets of enum shc_arena_part, the same on all ranks: what operations have wanted so far, and what the
+     * arena has, or cannot have. */
+    unsigned wanted, had;
+    uint64_t attempt; /* the number of the last one to make an arena */
     /* Of the last operation that used shout slots, and of the last one that used exchange cells: the
      * same for all ranks. */
     struct shc_arena_places shouted;
@@ -85,9 +106,16 @@ struct shc_arena {
     uint8_t parity[SHC_MAX_WORLD][SHC_ARENA_MAX_DEPTH];
 };
 
-/* The largest geometry within the limit; depth 0 when none is. */
+/* The largest geometry within the limit, with those parts long; depth 0 when there is none. */
 struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
-                                         const struct shc_arena_sizes *wish);
+                                         const struct shc_arena_sizes *wish, unsigned parts);
+
+/* The bytes of a rank's range that are stored to: reserved for it, and nothing beside them. */
+struct shc_arena_extent {
+    size_t offset, bytes; /* in the segment */
+};
+struct shc_arena_extent shc_arena_extent_of(const struct shc_arena_geometry *geometry,
+                                            int world_size, int rank);
 
 void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes,
                     const struct shc_arena_sizes *wish, int node);
@@ -99,6 +127,21 @@ void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes,
 SHC_NODISCARD enum shc_status shc_arena_make(struct shc_arena *arena, struct shc_wait *wait);
 
 void shc_arena_fini(struct shc_arena *arena);
+
+/* Drops this rank's view of the arena, so that the operation that begins makes one with all that is
+ * wanted. The others may still be reading what the last operation left in theirs. */
+SHC_COLD void shc_arena_outgrow(struct shc_arena *arena, int world_size);
+
+/*
+ * An operation that may need an arena begins, and wants those parts of it long. pre: all ranks call it with
+ * the same parts in the same operation, before they store anything in it.
+ */
+SHC_INLINE void shc_arena_want(struct shc_arena *arena, int world_size, unsigned parts)
+{
+    arena->wanted |= parts;
+    if (SHC_UNLIKELY((arena->wanted & ~arena->had) != 0))
+        shc_arena_outgrow(arena, world_size);
+}
 
 /* There is none, nor will there be; the same on all ranks. */
 SHC_INLINE bool shc_arena_refused(const struct shc_arena *arena)

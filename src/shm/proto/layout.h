@@ -49,7 +49,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 33u
+#define SHC_LAYOUT_VERSION 34u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 48
