@@ -353,6 +353,18 @@ def test_a_small_file_size_limit_leaves_the_group_with_a_short_arena_or_none(
 
 
 @pytest.mark.timeout(60)
+def test_a_limit_that_leaves_no_arena_is_told_once() -> None:
+    def body(rank: ranks.Rank) -> dict[str, str]:
+        rank.init()
+        return use_group()
+
+    outcomes = ranks.outcomes(4, body, limit=LIMIT_S, env={"SHMCOLL_ARENA_KIB": "100"})
+    assert forms(outcomes) == {(UNNAMED, "none")}
+    said = "".join(outcome.output for outcome in outcomes)
+    assert said.count("SHMCOLL_ARENA_KIB is 100, and they need 160 or more") == 1, said
+
+
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("limited", [(0, 1, 2), (0,)], ids=["all", "rank_0"])
 def test_a_tiny_file_size_limit_is_a_clear_error_on_all_ranks(limited: tuple[int, ...]) -> None:
     def body(rank: ranks.Rank) -> str:

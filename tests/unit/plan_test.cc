@@ -249,7 +249,7 @@ TEST(Arena, WhereTheLimitLeavesNothingLongerNoOtherOneIsMade)
     shc_arena arena = {};
     shc_arena_sizes wish = kPreset.arena;
     wish.depth = 2;
-    shc_arena_init(&arena, 4, size_t{160} << 10, &wish, -1);
+    shc_arena_init(&arena, 4, shc_arena_least_limit(4), &wish, -1);
     arena.made = arena.tried = true; // as if the ranks had made it
     arena.parity[1][0] = 1;
     const size_t cell_bytes = arena.geometry.cell_bytes;
@@ -307,6 +307,28 @@ TEST(Arena, StaysWithinItsLimitOrDoesWithout)
             }
         }
     }
+}
+
+// With the usual limit every group that can be made has an arena with all slots that the presets wish for.
+TEST(Arena, FitsTheUsualLimitInEveryWorld)
+{
+    for (int world = 2; world <= SHC_MAX_WORLD; world++) {
+        const size_t limit = shc_arena_usual_limit(world);
+        const auto g = shc_arena_plan(world, limit, &kPreset.arena, SHC_ARENA_WHOLE);
+        EXPECT_EQ(g.depth, kPreset.arena.depth) << world;
+        EXPECT_EQ(g.shout_bytes, kPreset.arena.shout_bytes) << world;
+        EXPECT_EQ(limit > size_t{32} << 20, world > 73) << world;
+    }
+}
+
+TEST(Arena, TheLeastLimitIsTheLeast)
+{
+    for (int world = 2; world <= SHC_MAX_WORLD; world++)
+        for (unsigned parts : kAllParts) {
+            const size_t least = shc_arena_least_limit(world);
+            EXPECT_GT(shc_arena_plan(world, least, &kPreset.arena, parts).depth, 0u) << world;
+            EXPECT_EQ(shc_arena_plan(world, least - 1, &kPreset.arena, parts).depth, 0u) << world;
+        }
 }
 
 // Fewer slots first, then shorter ones, then shorter cells.

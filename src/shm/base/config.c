@@ -45,9 +45,9 @@ static const struct shc_config_row rows[] = {
      "beside the ranks",
      "auto", SHC_THREADS_AUTO, 256, 0, FIELD(threads)},
     {"SHMCOLL_ARENA_KIB",
-     "limit of the staging memory that a group makes for large messages; 0 "
-     "keeps the small slots",
-     NULL, 0, 1 << 22, 32768, FIELD(arena_kib)},
+     "limit of the staging memory that a group makes for large messages; auto: 32768, or 6 times "
+     "the square of the number of ranks; 0 keeps the small slots",
+     "auto", SHC_ARENA_AUTO, 1 << 22, SHC_ARENA_AUTO, FIELD(arena_kib)},
     {"SHMCOLL_TUNING",
      "which algorithm and which chunks for which size: key=value,... or the name of a file",
      SHC_CONFIG_TEXT, 0, 0, 0, FIELD(tuning)},

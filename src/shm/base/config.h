@@ -33,6 +33,8 @@ enum shc_cpu_choice {
 
 #define SHC_THREADS_AUTO (-1) /* as many as the CPUs have room for beside the ranks */
 
+#define SHC_ARENA_AUTO (-1) /* as much as a group of its size needs */
+
 struct shc_config {
     int log_level;      /* enum shc_log_level */
     int segment;        /* enum shc_segment_choice */
@@ -43,7 +45,7 @@ struct shc_config {
     int cma;            /* large blocks may be copied by the kernel out of another rank's memory */
     int late_ms;        /* a wait is reported when it has taken this long */
     int threads;        /* reduction threads per process, or SHC_THREADS_AUTO */
-    int arena_kib;      /* limit of a group's large staging memory */
+    int arena_kib;      /* limit of a group's large staging memory, or SHC_ARENA_AUTO */
     const char *tuning; /* settings of coll/select, as text; NULL: not set */
 };
 

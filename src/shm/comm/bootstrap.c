@@ -30,6 +30,18 @@ static size_t segment_bytes(const struct shc_seat *seat)
     return shc_seat_relay_offset(seat, seat->world_size == SHC_RELAY_RANKS ? SHC_RELAY_SLOTS : 0);
 }
 
+/* Bytes. */
+static size_t arena_limit(const struct arrival *a)
+{
+    const int kib = shc_config_get()->arena_kib;
+    if (a->knobs->no_arena)
+        return 0;
+    if (a->knobs->arena_limit)
+        return a->knobs->arena_limit;
+    return kib == SHC_ARENA_AUTO ? shc_arena_usual_limit(a->meeting.seat->world_size)
+                                 : (size_t)kib << 10;
+}
+
 /* Rank 0: the only writer of the first page, before it offers the segment. */
 static enum shc_status create_segment(struct arrival *a, uint32_t form)
 {
@@ -42,8 +54,6 @@ static enum shc_status create_segment(struct arrival *a, uint32_t form)
         shc_segment_detach(segment);
         return st;
     }
-    size_t limit =
-        a->knobs->arena_limit ? a->knobs->arena_limit : (size_t)shc_config_get()->arena_kib << 10;
     struct shc_header_shm *header = shc_seat_header(seat);
     *header = (struct shc_header_shm){
         .magic = SHC_LAYOUT_MAGIC,
@@ -53,7 +63,7 @@ static enum shc_status create_segment(struct arrival *a, uint32_t form)
         .block_bytes = SHC_BLOCK_BYTES,
         .small_slot_bytes = SHC_SMALL_SLOT_BYTES,
         .byte_order = 0x01020304,
-        .arena_limit = a->knobs->no_arena ? 0 : limit,
+        .arena_limit = arena_limit(a),
         .first_epoch = a->knobs->first_epoch,
         .list = a->meeting.list,
     };

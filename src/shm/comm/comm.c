@@ -2,6 +2,7 @@
 #include "shm/comm/comm.h"
 
 #include "shm/base/config.h"
+#include "shm/base/log.h"
 #include "shm/comm/bootstrap.h"
 #include "shm/comm/request.h"
 #include "shm/exec/place.h"
@@ -173,6 +174,21 @@ static void free_memory(struct shc_comm *comm)
     free(comm);
 }
 
+static void init_arena(struct shc_comm *comm)
+{
+    const struct shc_seat *seat = &comm->seat;
+    const size_t limit = (size_t)SHC_READ_ONCE(shc_seat_header(seat)->arena_limit);
+    shc_arena_init(&comm->arena, seat->world_size, limit, &comm->tuning.arena, comm->arena.node);
+    if (shc_arena_refused(&comm->arena) && limit > 0 && seat->rank == 0)
+        shc_log(
+            SHC_LOG_WARN,
+            "the group \"%s\" of %d ranks has no staging memory, and large messages take many "
+            "times as long: SHMCOLL_ARENA_KIB is %zu, and they need %zu or more; better leave it "
+            "unset",
+            comm->name, seat->world_size, limit >> 10,
+            shc_arena_least_limit(seat->world_size) >> 10);
+}
+
 enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
                                      const struct shc_knobs *knobs, struct shc_comm **out)
 {
@@ -200,9 +216,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
         goto err_fini;
     shc_crew_muster(&comm->crew, &comm->seat);
     shc_select_for_pool(&comm->tuning, config->world_size, comm->crew.agreed);
-    shc_arena_init(&comm->arena, config->world_size,
-                   (size_t)SHC_READ_ONCE(shc_seat_header(&comm->seat)->arena_limit),
-                   &comm->tuning.arena, comm->arena.node);
+    init_arena(comm);
     comm->tuning.crowded = !knobs->roomy && config->world_size > usable_cpus(&comm->seat);
     set_patience(&comm->seat);
     comm->p2p.pairs.tried = comm->p2p.pairs.bulk_tried = knobs->no_windows;

@@ -18,6 +18,9 @@ enum outcome { RESERVED = 1, FAILED = 2, NOT_OPENED = 3 };
 /* One of each form. */
 #define MOST_ATTEMPTS 3
 
+#define USUAL_BYTES ((size_t)32 << 20)
+#define USUAL_DEPTH 3
+
 static size_t total_bytes(const struct shc_arena_geometry *g, int world_size)
 {
     return g->range_bytes * (size_t)world_size;
@@ -54,6 +57,12 @@ static size_t shout_depth(size_t world, const struct shc_arena_sizes *wish)
 {
     const size_t shared = shc_div_ceil(2 * wish->shout_depth, world);
     return world > 4 ? wish->shout_depth_of_many : shared < 2 ? 2 : shared;
+}
+
+static size_t shorter_cell(size_t bytes)
+{
+    const size_t half = shc_align_up(bytes / 2, SHC_LINE_BYTES);
+    return half > SHC_ARENA_MIN_CELL_BYTES ? half : SHC_ARENA_MIN_CELL_BYTES;
 }
 
 /* Of the parts that are short: one turn of an operation that carries so many bytes. Of two ranks each may have
@@ -93,14 +102,34 @@ struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
             g.shout_depth--;
         else if (shouts && g.shout_bytes > MIN_SHOUT_BYTES)
             g.shout_bytes = shc_align_up(g.shout_bytes / 2, SHC_LINE_BYTES);
-        else if (g.cell_bytes / 2 >= SHC_ARENA_MIN_CELL_BYTES)
-            g.cell_bytes = shc_align_up(g.cell_bytes / 2, SHC_LINE_BYTES);
+        else if (g.cell_bytes > SHC_ARENA_MIN_CELL_BYTES)
+            g.cell_bytes = shorter_cell(g.cell_bytes);
         else if (g.depth > MIN_DEPTH)
             g.depth--;
         else
             return (struct shc_arena_geometry){0};
     }
     return g;
+}
+
+size_t shc_arena_usual_limit(int world_size)
+{
+    const size_t pairs = (size_t)world_size * (size_t)world_size / 2;
+    const size_t cells = pairs * 2 * SHC_ARENA_MIN_CELL_BYTES * USUAL_DEPTH;
+    return cells > USUAL_BYTES ? cells : USUAL_BYTES;
+}
+
+size_t shc_arena_least_limit(int world_size)
+{
+    struct shc_arena_geometry g = {
+        .depth = MIN_DEPTH,
+        .cell_bytes = SHC_ARENA_MIN_CELL_BYTES,
+        .pairs_hosted = (uint32_t)world_size / 2,
+        .shout_depth = MIN_SHOUT_DEPTH,
+        .shout_bytes = MIN_SHOUT_BYTES,
+    };
+    size_range(&g);
+    return total_bytes(&g, world_size);
 }
 
 /* In a world of two the lower rank hosts the cells of the one pair. */

@@ -110,6 +110,13 @@ struct shc_arena {
 struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
                                          const struct shc_arena_sizes *wish, unsigned parts);
 
+/* Bytes: the limit where nobody has set one. Every two ranks have cells, and these a least length, so that it
+ * grows with the square of a large world. */
+size_t shc_arena_usual_limit(int world_size);
+
+/* Bytes: below this limit there is no geometry. */
+size_t shc_arena_least_limit(int world_size);
+
 /* The bytes of a rank's range that are stored to: reserved for it, and nothing beside them. */
 struct shc_arena_extent {
     size_t offset, bytes; /* in the segment */
