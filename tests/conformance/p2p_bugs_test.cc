@@ -245,9 +245,9 @@ TEST(P2pBugs, ATimedWaitReadsTheMessageUnderItsLock)
     });
 }
 
-// At the process's end a pass under way was not waited for: LEFT was said, and lines came behind it.
+// At the process's end a pass under way was not waited for: LEAVING was said, and lines came after it.
 // It is waited for a while only, so a thread that had no CPU for that long says nothing.
-TEST(P2pBugs, NothingIsPlacedBehindLeftAtTheEndOfTheProcess)
+TEST(P2pBugs, NothingIsPlacedAfterLeavingAtTheEndOfTheProcess)
 {
     bool seen = false;
     for (int tries = 0; tries < 50 && !seen; tries++)
@@ -263,9 +263,9 @@ TEST(P2pBugs, NothingIsPlacedBehindLeftAtTheEndOfTheProcess)
                 ended = shc_clock_ns();
             });
             EXPECT_TRUE(within_seconds(20, [&] { return held.load(); }));
-            shc_comm_leave_soon(rank.comm, 0); // an earlier group has used up the time
+            shc_comm_begin_to_leave(rank.comm, 0); // an earlier group has used up the time
             const uint64_t left = shc_clock_ns();
-            EXPECT_EQ(shc_member_look(&rank.comm->seat, 0), SHC_MEMBER_LEFT);
+            EXPECT_EQ(shc_member_look(&rank.comm->seat, 0), SHC_MEMBER_LEAVING);
             other.join();
             if (std::max<uint64_t>(left, ended) - begun > 15 * SHC_NS_PER_MS)
                 return;
