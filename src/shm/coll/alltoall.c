@@ -92,11 +92,11 @@ static void read_table(uint64_t *table, const char *payload)
         table[i] = narrow[i];
 }
 
-/* What a rank sends to each rank, by one look. */
+/* What a rank sends to each rank, by one look; of two ranks its whole table, which decides about the way. */
 SHC_INLINE void hear_row(const struct shc_task *task, int world, const struct layout *layout,
                          int rank, uint64_t *row)
 {
-    const size_t bytes = (size_t)world * sizeof *row;
+    const size_t bytes = world == 2 ? table_bytes(2) : (size_t)world * sizeof *row;
     if (rank == task->seat->rank)
         memcpy(row, layout->table, bytes);
     else if (world == 2)
