@@ -99,7 +99,7 @@ def test_a_rank_that_cannot_begin_is_seen_to_fail(tmp_path: Path) -> None:
 
 
 # Rank 1 makes a mistake; the others wait for it.
-CULPRIT = '''
+CULPRIT = """
 import os, sys
 import torch
 import torch.distributed as dist
@@ -119,7 +119,7 @@ if __name__ == "__main__":
         run(int(os.environ["RANK"]), sys.argv[1])
     else:
         torch.multiprocessing.spawn(run, (sys.argv[1],), 3)
-'''
+"""
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
 
