@@ -145,6 +145,9 @@ void setMainThread(unsigned long ident)
 
 void watchSignals()
 {
+    if (!hasPython())
+        return;
+    pybind11::gil_scoped_acquire gil; // torch makes the parts of a group that is split without it
     if (!onMainThread())
         wrapSignalHandlers();
     else if (runHandlers())

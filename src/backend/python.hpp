@@ -28,7 +28,7 @@ void stayOutOfDyingPython();
 // Which thread runs Python's signal handlers, as threading.get_ident() says it.
 void setMainThread(unsigned long ident);
 
-// From now on pythonInterrupted() knows of signals without the interpreter's lock. That lock is held. Throws
+// From now on pythonInterrupted() knows of signals without the interpreter's lock, which this takes. Throws
 // what a handler raises that is due by now.
 void watchSignals();
 
