@@ -6,6 +6,7 @@ Machine (machine.py) has the CPU's name, memory, kernel, Python and torch.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -82,7 +83,22 @@ def commit(tree: Path) -> str | None:
 
 
 def build() -> dict[str, str]:
-    return {key: str(value) for key, value in shmcoll.build_info().items()}
+    """What shmcoll.build_info() says, in a child: the library reads its variables once in a process, and
+    ranks that are forked from this one have variables of their own."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            info = {key: str(value) for key, value in shmcoll.build_info().items()}
+            with os.fdopen(writer, "w") as out:
+                json.dump(info, out)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else {}
 
 
 def governor(root: Path, cpus: Sequence[int] | set[int]) -> str | None:
