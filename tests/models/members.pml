@@ -13,7 +13,7 @@
  * would end is an invalid end state. Ranks look at one another in cyclic order, so it does not matter
  * which of them is the victim when any of them may be the root. Left out: deadlines and interrupts,
  * which fail the group in the same way, and the second witness in /proc. owed.pml has what becomes of
- * an operation that does not need the one that died.
+ * an operation that does not need the one that died, and that one that was not finished ends for all.
  *
  * FAULT_data_before_state      the data is looked at first, then the state of its writer
  * FAULT_left_by_old_line       of another rank than the one waited for: its line, then its state

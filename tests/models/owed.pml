@@ -7,30 +7,37 @@
  * src/shm/proto/member.c; docs/PROTOCOL.md, section 5. Four ranks make two operations. In the first one,
  * after the meeting, they are a chain: rank 1 publishes a step, rank 2 waits for that and publishes its
  * own, rank 3 waits for that; rank 0 owes nothing, and goes on to the second one, which is a meeting
- * alone. One rank may die before any store. A rank may stay away from an operation for ever, but only one that
- * the dead rank will never enter: then the others must end nevertheless. Left out: departures, and what
+ * alone. One rank may die, or leave, before any store. A rank may stay away from an operation for ever, but only one that
+ * the dead rank will never enter: then the others must end nevertheless. Left out: what
  * other groups tell (members.pml); a state and the abort word are one step here.
  *
  * FAULT_any_death         a wait ends because of any dead rank
  * FAULT_abort_ends_all    the abort word ends an operation before the one whose failure it tells
  * FAULT_first_reason      only the reason of the rank that set the abort word is looked at
  * FAULT_second_in_silence a rank that finds the group failed already tells no reason
- * FAULT_peer_alone        a dead rank that has not entered is not looked for
- * FAULT_entered_first     whether it has entered is looked at before its state
+ * FAULT_peer_alone        a dead rank that has not finished is not looked for
+ * FAULT_finished_first    whether it has finished is looked at before its state
  * FAULT_data_first        the data is looked at before its writer's state
  */
 
 #define RANKS 4
 
 /* What a rank publishes, in this order: 1 the first call line, 2 its step, 3 the second call line. */
-#define LINE(op)   ((op) == 1 -> 1 : 3)
-#define OWES(rank) ((rank) == 1 || (rank) == 2 -> 2 : 1) /* in the first operation */
 
 byte newest[RANKS];
 bool dead[RANKS];
 byte reason[RANKS]; /* the first operation that fails; 0: the rank has none */
 byte finder;        /* 1 + the rank */
 byte victim;
+byte done; /* progress.finished of the victim */
+bool left; /* the victim leaves instead of dying: wherever it is, as after a close by another thread */
+
+#define LINE(op)   ((op) == 1 -> 1 : 3)
+#define OWES(rank) ((rank) == 1 || (rank) == 2 -> 2 : 1) /* in the first operation */
+/* What counts of a rank that is gone and not waited for: owes() of wait.c. */
+#define PASSED(op) (left -> newest[victim] >= LINE(op) : done >= (op))
+/* Nobody loses an operation for which all is there, or will be. */
+#define MAY_FAIL(op) ((op) == 2 || (left -> newest[victim] < OWES(victim) : done < (op)))
 
 #define COVERS(rank, op) (reason[rank] != 0 && reason[rank] <= (op))
 #if defined(FAULT_abort_ends_all)
@@ -44,8 +51,7 @@ byte victim;
 inline give_up()
 {
     atomic {
-        /* Nobody loses an operation for which all is there, or will be. */
-        assert(op == 2 || newest[victim] < OWES(victim));
+        assert(MAY_FAIL(op));
         if
 #ifdef FAULT_second_in_silence
         :: finder == 0 ->
@@ -62,7 +68,7 @@ inline give_up()
 
 inline told()
 {
-    assert(op == 2 || newest[victim] < OWES(victim));
+    assert(MAY_FAIL(op));
     goto over
 }
 
@@ -73,12 +79,12 @@ inline told()
 #elif defined(FAULT_peer_alone)
 #define MATTERS false
 #else
-#define MATTERS (!entered) /* of another rank than the peer */
+#define MATTERS (!finished) /* of another rank than the peer */
 #endif
 #ifdef FAULT_peer_alone
 #define NEWS (!MISSING || FAILED(op) || (dead[victim] && peer == victim))
 #else
-#define NEWS (!MISSING || FAILED(op) || (dead[victim] && (peer == victim || newest[victim] < LINE(op))))
+#define NEWS (!MISSING || FAILED(op) || (dead[victim] && (peer == victim || !(PASSED(op)))))
 #endif
 
 /* Until `peer` has published `want`. */
@@ -116,14 +122,14 @@ inline wait_for_peer()
             :: FAILED(op) -> told()
             :: else
             fi;
-#ifdef FAULT_entered_first
-            entered = newest[victim] >= LINE(op)
+#ifdef FAULT_finished_first
+            finished = (PASSED(op))
         };
         gone = dead[victim];
 #else
             gone = dead[victim]
         };
-        entered = newest[victim] >= LINE(op);
+        finished = (PASSED(op));
 #endif
         if
         :: gone && MATTERS -> give_up()
@@ -131,7 +137,7 @@ inline wait_for_peer()
         fi;
         NEWS
     od;
-    atomic { peer = 0; want = 0; gone = false; entered = false }
+    atomic { peer = 0; want = 0; gone = false; finished = false }
 }
 
 inline may_die()
@@ -151,7 +157,7 @@ inline publish(what)
 proctype Rank(byte me)
 {
     byte at, op, turn, peer, want;
-    bool gone, entered;
+    bool gone, finished;
     for (at : 1 .. 3) {
         op = (at == 3 -> 2 : 1);
         if
@@ -176,19 +182,27 @@ proctype Rank(byte me)
         if
         :: at == 2 && (me == 1 || me == 2) -> publish(2)
         :: else
+        fi;
+        if
+        :: me == victim && at != 1 -> may_die(); done = op
+        :: else
         fi
     }
 over:
-    atomic { at = 0; op = 0; turn = 0; peer = 0; want = 0; gone = false; entered = false }
+    atomic { at = 0; op = 0; turn = 0; peer = 0; want = 0; gone = false; finished = false }
 }
 
 init
 {
     byte rank;
     atomic {
-        select(rank : 0 .. RANKS - 1);
+        select(rank : 0 .. 2); /* the last one owes as little as the first */
         victim = rank;
         rank = 0;
+        if
+        :: true
+        :: victim == 1 -> left = true /* somebody waits for it, and others for that one */
+        fi;
         run Rank(0);
         run Rank(1);
         run Rank(2);

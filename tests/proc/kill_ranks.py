@@ -25,6 +25,7 @@ import os
 import random
 import re
 import signal
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -135,9 +136,16 @@ def had_said_hello(rank: ranks.Rank, victim: int, told: str) -> bool:
     if group != "0":
         return True  # they are together in the default group
     store = rank._run.clients[rank.rank]
-    hello = f"{rank.directory.name}/0//cpu//{generation}/h/"
-    assert store.check([f"{hello}{finder}"]), f"not even {hello}{finder} is there: {told}"
-    return store.check([f"{hello}{victim}"])
+
+    def has_said(member: int) -> bool:
+        key = f"{rank.directory.name}/0//cpu//h/{member}"
+        # struct shc_record_head: the generation comes after magic, version, kind and list.
+        return store.check([key]) and struct.unpack_from("=q", store.get(key), 24)[0] >= int(
+            generation
+        )
+
+    assert has_said(int(finder)), f"not even the hello of rank {finder} is there: {told}"
+    return has_said(victim)
 
 
 def survive(rank: ranks.Rank, seed: int, victim: int) -> str:

@@ -62,6 +62,12 @@ class Owed : public ::testing::TestWithParam<uint64_t>
             shc_a64_store_release(&shc_seat_call(seats[0].get(), rank, other)->epoch,
                                   its_epoch - (other != (its_epoch & 1)));
         shc_call_publish(seats[static_cast<size_t>(rank)].get(), its_epoch, &call);
+        finish(rank, its_epoch - 1);
+    }
+
+    void finish(int rank, uint64_t its_epoch)
+    {
+        shc_member_finish(seats[static_cast<size_t>(rank)].get(), its_epoch);
     }
 
     // Rank 1 waits in that operation for rank 2, whose data comes after some looks, or not.
@@ -104,11 +110,26 @@ class Owed : public ::testing::TestWithParam<uint64_t>
     std::unique_ptr<char, Free> memory_;
 };
 
-TEST_P(Owed, NothingByARankThatDiedAfterItsCallOfThisOperation)
+TEST_P(Owed, NothingByARankThatDiedAfterThisOperation)
 {
+    finish(3, epoch);
     set_state(3, SHC_MEMBER_DEAD);
     EXPECT_EQ(wait(epoch, true), SHC_OK) << shc_error_text();
     EXPECT_FALSE(shc_group_failed(seats[0].get()));
+}
+
+// Who misses its data may be stopped: nobody waits for that one to tell.
+TEST_P(Owed, SomethingByARankThatDiedInIt)
+{
+    set_state(3, SHC_MEMBER_DEAD);
+    EXPECT_EQ(wait(epoch, false), SHC_ERR_PEER_DEAD);
+    EXPECT_TRUE(tells("rank 3 (pid 0) died")) << shc_error_text();
+}
+
+TEST_P(Owed, NothingByARankThatLeftAfterItsCall)
+{
+    set_state(3, SHC_MEMBER_LEFT);
+    EXPECT_EQ(wait(epoch, true), SHC_OK) << shc_error_text();
 }
 
 TEST_P(Owed, TheCallOfARankThatDiedBeforeIt)
@@ -123,6 +144,7 @@ TEST_P(Owed, TheCallOfARankThatDiedBeforeIt)
 
 TEST_P(Owed, TheDataOfThePeerThatDied)
 {
+    finish(3, epoch);
     set_state(3, SHC_MEMBER_DEAD); // it is not this one
     set_state(2, SHC_MEMBER_DEAD);
     EXPECT_EQ(wait(epoch, false), SHC_ERR_PEER_DEAD);

@@ -120,6 +120,7 @@ static enum shc_status take_seat(struct arrival *a)
     /* release progress/step -> acquire in shc_wait_has_reached(): the beginning of all counting. */
     shc_a64_store_release(&shc_seat_progress(seat, rank)->reached,
                           shc_progress_value(a->comm->epoch, 0));
+    shc_member_finish(seat, a->comm->epoch);
     struct shc_member_shm *member = shc_seat_member(seat, rank);
     a->comm->keeper = shc_keeper_link(a->comm->keeper, &member->life);
     /* acq_rel member/state: the identity and the life word, before anybody may look at them. */

@@ -293,14 +293,17 @@ enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
     task->wait.epoch = comm->epoch + 1;
     task->wait.call = &task->call;
     enum shc_status st = shc_coll_run(task);
-    if (task->wait.published)
-        comm->epoch = task->wait.epoch;
-    /* A rank that has given up in the middle cannot go on: another may still be reading its line. */
-    if (SHC_UNLIKELY(st != SHC_OK && task->wait.published)) {
-        shc_cma_withdraw(&comm->seat, task->wait.epoch); /* and others may be copying its blocks */
-        comm->broken = st;
-        snprintf(comm->broken_text, sizeof comm->broken_text, "%s", shc_error_text());
+    if (!task->wait.published)
+        return st;
+    comm->epoch = task->wait.epoch;
+    if (SHC_LIKELY(st == SHC_OK)) {
+        shc_member_finish(&comm->seat, comm->epoch);
+        return SHC_OK;
     }
+    /* A rank that has given up in the middle cannot go on: another may still be reading its line. */
+    shc_cma_withdraw(&comm->seat, comm->epoch); /* and others may be copying its blocks */
+    comm->broken = st;
+    snprintf(comm->broken_text, sizeof comm->broken_text, "%s", shc_error_text());
     return st;
 }
 

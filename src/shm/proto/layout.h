@@ -49,7 +49,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 34u
+#define SHC_LAYOUT_VERSION 35u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 48
@@ -130,6 +130,7 @@ struct shc_identity_shm {
 
 struct shc_progress_shm {
     shc_a64 reached;
+    shc_a64 finished; /* the newest operation that the rank has come out of, rightly */
 };
 
 struct shc_bell_shm {

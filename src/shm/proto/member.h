@@ -64,6 +64,20 @@ SHC_INLINE bool shc_member_has_entered(const struct shc_seat *seat, int rank, ui
     return shc_reached(shc_a64_load_acquire(&shc_seat_call(seat, rank, epoch)->epoch), epoch);
 }
 
+/* This rank has come out of that operation: all that it owes there is published. */
+SHC_INLINE void shc_member_finish(const struct shc_seat *seat, uint64_t epoch)
+{
+    /* release progress/finished -> acquire in shc_member_has_finished(): all that it published. */
+    shc_a64_store_release(&shc_seat_progress(seat, seat->rank)->finished, epoch);
+}
+
+/* Has the rank? Its state is read first. */
+SHC_INLINE bool shc_member_has_finished(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    /* acquire progress/finished <- release in shc_member_finish(): all that the rank published. */
+    return shc_reached(shc_a64_load_acquire(&shc_seat_progress(seat, rank)->finished), epoch);
+}
+
 /*
  * Fails the group: writes the reason, sets the abort word, wakes everybody. If it has failed
  * already nothing changes. Returns `status` with the text recorded for this thread.

@@ -113,11 +113,19 @@ static enum shc_status judge_left(struct shc_wait *wait, int rank)
     return shc_wait_give_up(wait, SHC_ERR_PEER_LEFT, reason);
 }
 
+/* Nothing is owed by a rank that died after it had come out of the operation. One that has left owes
+ * nothing once it has entered, unless it is waited for: it gave up, and told, or is the peer. */
+static bool owes(const struct shc_wait *wait, int rank, enum shc_member_state state)
+{
+    return state == SHC_MEMBER_DEAD ? !shc_member_has_finished(wait->seat, rank, wait->epoch)
+                                    : !shc_member_has_entered(wait->seat, rank, wait->epoch);
+}
+
 /*
  * The peer's data is not there: is anybody's end a reason to give up? The peer's state was read before
- * the data was looked at for the last time. Another rank that is gone matters only if it has not
- * entered: what it has published stays, and if something that it owes is missing, who waits for that
- * very rank gives up, and tells.
+ * the data was looked at for the last time. Another rank that is gone matters only if it may owe
+ * something. (A rank that died inside the operation is not left to the rank that misses its data, which may
+ * be stopped.)
  */
 static enum shc_status judge_members(struct shc_wait *wait, int peer,
                                      enum shc_member_state peer_state)
@@ -132,7 +140,7 @@ static enum shc_status judge_members(struct shc_wait *wait, int peer,
             state = shc_member_look(seat, rank);
         if (state != SHC_MEMBER_DEAD && state != SHC_MEMBER_LEFT)
             continue;
-        if (rank != peer && shc_member_has_entered(seat, rank, wait->epoch))
+        if (rank != peer && !owes(wait, rank, state))
             continue;
         if (state == SHC_MEMBER_DEAD)
             return judge_death(wait, rank);
