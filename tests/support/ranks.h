@@ -46,7 +46,7 @@ inline void await_fences()
 
 struct Options {
     shc_knobs knobs = soon_biased();
-    uint64_t timeout_ns = 20ULL * 1000 * 1000 * 1000; // of the group's operations
+    uint64_t timeout_ns = 60ULL * 1000 * 1000 * 1000; // of the group's operations
     int limit_s = 60;                                 // of the whole run
     bool make_group = true;
     std::string tuning; // of the group; empty: the environment's
