@@ -114,6 +114,61 @@ TEST(Company, IsNotBusyOnAnotherCpu)
     EXPECT_FALSE(shc_company_is_busy(&company, 1001 * ms));
 }
 
+// A yield of that length at that time; and how many waits would sleep from then on.
+uint32_t sleeps_after(shc_company *company, uint64_t now_ns, uint64_t took_ns)
+{
+    shc_company_note(company, now_ns, took_ns);
+    uint32_t count = 0;
+    while (count < 100000 && shc_company_is_busy(company, now_ns + 31 * ms)) {
+        shc_company_slept(company);
+        count++;
+    }
+    return count;
+}
+
+// The 30 ms may pass while the group waits for nothing.
+TEST(Company, IsBusyForMoreAndMoreWaitsWhileYieldsAreKept)
+{
+    shc_company company = {};
+    company.room = true;
+    EXPECT_EQ(sleeps_after(&company, 1000 * ms, 500 * us), 0u) << "once may be chance";
+    for (uint32_t expected : {1024u, 4096u, 16384u, 16384u}) {
+        shc_company_note(&company, 2000 * ms, 1 * us);
+        EXPECT_EQ(sleeps_after(&company, 2000 * ms, 3 * ms), expected);
+    }
+}
+
+TEST(Company, IsCalmAfterManyYieldsThatNobodyKept)
+{
+    shc_company company = {};
+    company.room = true;
+    for (int kept = 0; kept < 3; kept++)
+        sleeps_after(&company, 1000 * ms, 3 * ms);
+    for (int yield = 0; yield < 2048; yield++)
+        shc_company_note(&company, 2000 * ms, 1 * us);
+    EXPECT_EQ(sleeps_after(&company, 2001 * ms, 3 * ms), 0u);
+    EXPECT_EQ(sleeps_after(&company, 2002 * ms, 3 * ms), 1024u);
+}
+
+// There it may be a rank that reduces something long.
+TEST(Company, CountsNoWaitsWithMoreRanksThanCpus)
+{
+    shc_company company = {};
+    for (int kept = 0; kept < 4; kept++)
+        EXPECT_EQ(sleeps_after(&company, 1000 * ms, 3 * ms), 0u);
+}
+
+// Nor does it matter how many waits were to sleep.
+TEST(Company, YieldsAtOnceOnAnotherCpu)
+{
+    shc_company company = {};
+    company.room = true;
+    shc_company_note(&company, 1000 * ms, 3 * ms);
+    shc_company_note(&company, 1000 * ms, 3 * ms);
+    shc_company_looked(&company, 1000 * ms, 20 * us, true);
+    EXPECT_FALSE(shc_company_is_busy(&company, 1000 * ms));
+}
+
 // A pass over messages that takes its time, and moves something on each second time.
 struct slow_passes {
     uint64_t moves;

@@ -94,6 +94,7 @@ static void set_patience(struct shc_seat *seat)
      * one. */
     seat->patience = patience_for(seat->world_size, cpus, 0);
     seat->patience_p2p = patience_for(seat->world_size, cpus, SPIN_CROWDED_NS);
+    seat->company.room = seat->world_size <= cpus;
     /* Beside an engine the application's own thread wants to run. */
     seat->patience_engine = patience_for(2 * seat->world_size, cpus, SPIN_CROWDED_NS);
 }

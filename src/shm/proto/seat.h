@@ -25,11 +25,15 @@ struct shc_patience {
  * lost: that is a look later, or one too many.
  */
 struct shc_company {
+    bool room;        /* a CPU for each rank: then it is no rank that keeps one for long */
     shc_a32 taken;    /* yields in a row during which somebody else ran */
     shc_a32 parted;   /* so often a thread of this rank has moved */
     shc_a64 again_ns; /* no look for other ranks before that */
     shc_a64 pause_ns; /* between the last look and that; 0: there was none, or it parted the two */
     shc_a64 busy_ns;  /* until then no yields: who sleeps is woken sooner than he gets a slice */
+    shc_a32 sleeps;   /* and not before so many more waits have slept instead */
+    shc_a32 spell;    /* how many the last such yield was good for */
+    shc_a32 calm;     /* yields since then */
 };
 
 /* Of one rank's mailbox (proto/pair.h): the same on all ranks, from the world size alone. */

@@ -20,6 +20,10 @@
 #define TAKEN_YIELDS   3
 #define KEPT_NS        (500 * SHC_NS_PER_US) /* one that somebody does not give back takes longer */
 #define BUSY_NS        (30 * SHC_NS_PER_MS)
+#define LEAST_SPELL    1024 /* waits that sleep after the second yield in a row that was kept, */
+#define MOST_SPELL     16384
+#define LONGER         4    /* times as many after each further one */
+#define CALM_YIELDS    2048 /* and no more after so many that were not */
 #define LEAST_PAUSE_NS (4 * SHC_NS_PER_MS)
 #define MOST_PAUSE_NS  (32 * SHC_NS_PER_MS)
 #define LOOK_PART      20           /* of the time may go into looks, */
@@ -291,50 +295,98 @@ static bool spin_on(const struct shc_wait *wait, const struct shc_target *target
     return false;
 }
 
+/* What is known of the company are hints, of this process alone. */
+static uint32_t hint(const shc_a32 *word)
+{
+    /* relaxed: nothing is read behind it. */
+    return shc_a32_load_relaxed(word);
+}
+
+static void set_hint(shc_a32 *word, uint32_t value)
+{
+    /* relaxed: nothing is published by it. */
+    shc_a32_store_relaxed(word, value);
+}
+
+static uint64_t time_hint(const shc_a64 *word)
+{
+    /* relaxed: as above. */
+    return shc_a64_load_relaxed(word);
+}
+
+static void set_time_hint(shc_a64 *word, uint64_t ns)
+{
+    /* relaxed: as above. */
+    shc_a64_store_relaxed(word, ns);
+}
+
+/*
+ * A process that computes beside this rank gets milliseconds from a yield each time. Time alone does not tell
+ * how long it stays: the 30 ms may pass while this group waits for nothing, and the next wait would give it
+ * another slice. So where it happens again the waits are counted, too, but not with more ranks than CPUs:
+ * there another rank may compute, and they hand the CPU on by yields.
+ */
+static void note_kept(struct shc_company *company, uint64_t now_ns)
+{
+    const bool again =
+        company->room && time_hint(&company->busy_ns) != 0 && hint(&company->calm) < CALM_YIELDS;
+    uint32_t spell = again ? hint(&company->spell) * LONGER : 0;
+    if (again && spell == 0)
+        spell = LEAST_SPELL;
+    spell = spell > MOST_SPELL ? MOST_SPELL : spell;
+    set_hint(&company->spell, spell);
+    set_hint(&company->sleeps, spell);
+    set_hint(&company->calm, 0);
+    set_time_hint(&company->busy_ns, now_ns + BUSY_NS);
+}
+
+static void note_calm(struct shc_company *company)
+{
+    const uint32_t calm = hint(&company->calm);
+    if (calm < CALM_YIELDS)
+        set_hint(&company->calm, calm + 1);
+}
+
 bool shc_company_note(struct shc_company *company, uint64_t now_ns, uint64_t took_ns)
 {
-    /* relaxed: a hint, of this process alone. */
-    const uint32_t taken = took_ns < TAKEN_NS ? 0 : shc_a32_load_relaxed(&company->taken) + 1;
-    /* relaxed: as above. */
-    shc_a32_store_relaxed(&company->taken, taken);
-    if (took_ns >= KEPT_NS) {
-        /* relaxed: as above. */
-        shc_a64_store_relaxed(&company->busy_ns, now_ns + BUSY_NS);
-    }
-    /* relaxed: as above. */
-    const bool again = now_ns >= shc_a64_load_relaxed(&company->again_ns);
+    const uint32_t taken = took_ns < TAKEN_NS ? 0 : hint(&company->taken) + 1;
+    set_hint(&company->taken, taken);
+    if (took_ns >= KEPT_NS)
+        note_kept(company, now_ns);
+    else
+        note_calm(company);
+    const bool again = now_ns >= time_hint(&company->again_ns);
     return again && (taken >= TAKEN_YIELDS || took_ns >= KEPT_NS);
 }
 
 bool shc_company_is_busy(const struct shc_company *company, uint64_t now_ns)
 {
-    /* relaxed: as above. */
-    return now_ns < shc_a64_load_relaxed(&company->busy_ns);
+    return now_ns < time_hint(&company->busy_ns) || hint(&company->sleeps) != 0;
+}
+
+void shc_company_slept(struct shc_company *company)
+{
+    const uint32_t sleeps = hint(&company->sleeps);
+    if (sleeps != 0)
+        set_hint(&company->sleeps, sleeps - 1);
 }
 
 void shc_company_looked(struct shc_company *company, uint64_t now_ns, uint64_t took_ns, bool parted)
 {
-    /* relaxed: as above. */
-    uint64_t pause_ns = parted ? 0 : 2 * shc_a64_load_relaxed(&company->pause_ns);
+    uint64_t pause_ns = parted ? 0 : 2 * time_hint(&company->pause_ns);
     pause_ns = pause_ns < LEAST_PAUSE_NS ? LEAST_PAUSE_NS : pause_ns;
     pause_ns = pause_ns > MOST_PAUSE_NS ? MOST_PAUSE_NS : pause_ns;
     const uint64_t part_ns = took_ns * LOOK_PART;
     if (pause_ns < part_ns)
         pause_ns = part_ns < LONG_PAUSE_NS ? part_ns : LONG_PAUSE_NS;
-    /* relaxed: as above. */
-    shc_a64_store_relaxed(&company->pause_ns, parted ? 0 : pause_ns);
-    /* relaxed: as above. */
-    shc_a64_store_relaxed(&company->again_ns, now_ns + pause_ns);
-    /* relaxed: as above. */
-    shc_a32_store_relaxed(&company->taken, 0);
+    set_time_hint(&company->pause_ns, parted ? 0 : pause_ns);
+    set_time_hint(&company->again_ns, now_ns + pause_ns);
+    set_hint(&company->taken, 0);
     if (!parted)
         return;
-    /* relaxed: as above. */
-    shc_a64_store_relaxed(&company->busy_ns, 0);
-    /* relaxed: a number for people, where one more or less does not matter. */
-    const uint32_t times = shc_a32_load_relaxed(&company->parted) + 1;
-    /* relaxed: likewise. */
-    shc_a32_store_relaxed(&company->parted, times);
+    set_time_hint(&company->busy_ns, 0);
+    set_hint(&company->sleeps, 0);
+    set_hint(&company->parted, hint(&company->parted) + 1);
 }
 
 /* Gives the CPU to whoever wants it, and leaves it where that is another rank of the group. */
@@ -369,8 +421,10 @@ static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_targ
     for (uint32_t i = 0; !*ready && now_ns < until_ns; i++) {
         if (i >= wait->patience.yields && now_ns >= awake_ns)
             break;
-        if (shc_company_is_busy(&wait->seat->company, now_ns))
+        if (shc_company_is_busy(&wait->seat->company, now_ns)) {
+            shc_company_slept(&wait->seat->company);
             break;
+        }
         *ready = yield_once(wait, target, &now_ns);
         if (*ready)
             return SHC_OK;

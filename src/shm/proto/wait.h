@@ -143,5 +143,8 @@ void shc_company_looked(struct shc_company *company, uint64_t now_ns, uint64_t t
 /* Is it better to sleep than to yield? */
 bool shc_company_is_busy(const struct shc_company *company, uint64_t now_ns);
 
+/* A wait sleeps because it is. */
+void shc_company_slept(struct shc_company *company);
+
 /* Turns of a spin loop that take about this long on this machine; measured once. */
 uint32_t shc_wait_spins_for(uint64_t ns);
