@@ -368,6 +368,23 @@ def ddp_rows(one: dict[str, Any], hops: tuple[float, ...]) -> list[Row]:
     ]
 
 
+def hogs(lab: Lab) -> list[Row]:
+    how = lab.choose((), ("--cells", "8", "--turns", "1"))
+    runs = [lab.script("beside_hogs.py", "--ranks", ranks, *how) for ranks in ("2", "4")]
+    return [row for run in runs for row in hog_rows(run)]
+
+
+def hog_rows(run: dict[str, Any]) -> list[Row]:
+    """Each cell is a place of its own: one that is slow is not outvoted."""
+    rows = []
+    for number, cell in enumerate(run["cells"]):
+        where = "pinned" if cell["pinned"] else "not pinned"
+        kind = f"cell {number}, {where}, {cell['barrier']}'s barrier before"
+        ratio = cell["us"]["gloo"] / cell["us"]["shmcoll"]
+        rows.append(Row("gloo beside hogs", cell["op"], 0, run["ranks"], "", kind, (ratio,)))
+    return rows
+
+
 def start(lab: Lab) -> list[Row]:
     how = lab.choose(("--rounds", "11"), ("--rounds", "2"))
     data = lab.script("startup.py", "--nproc", "8", *how)
@@ -412,6 +429,7 @@ PARTS: dict[str, Callable[[Lab], list[Row]]] = {
     "python-all_reduce": python_all_reduce,
     "python-operations": python_operations,
     "python-copies": python_copies,
+    "hogs": hogs,
     "ddp": ddp,
     "start": start,
     "bench-time": bench_time,

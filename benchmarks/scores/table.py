@@ -234,6 +234,18 @@ PYTHON_GOALS = (
     ),
 )
 
+HOG_GOALS = tuple(
+    Goal(
+        f"Python: {ranks} ranks beside as many busy loops as CPUs, each of 100 cells beside gloo",
+        "hogs",
+        "gloo beside hogs",
+        1.0,
+        ops=("barrier", "broadcast_object_list"),
+        ranks=ranks,
+    )
+    for ranks in (2, 4)
+)
+
 MODELS = ("digits CNN", "MLP of 20 M")
 
 
@@ -288,4 +300,4 @@ PROGRAM_GOALS = (
     _verdicts("planted", "bench: compare calls a run that is a fifth slower slower"),
 )
 
-GOALS = C_GOALS + CROWD_GOALS + PYTHON_GOALS + PROGRAM_GOALS
+GOALS = C_GOALS + CROWD_GOALS + PYTHON_GOALS + HOG_GOALS + PROGRAM_GOALS

@@ -525,6 +525,21 @@ STEP = {
 }
 
 
+def test_each_cell_beside_hogs_counts_by_itself() -> None:
+    cells = [
+        {"op": "barrier", "pinned": pinned, "barrier": "gloo", "us": {"shmcoll": 2.0, "gloo": us}}
+        for pinned, us in ((False, 8.0), (True, 1.0))
+    ]
+    rows = parts.hog_rows({"ranks": 4, "cells": cells})
+    assert [(row.values, row.kind) for row in rows] == [
+        ((4.0,), "cell 0, not pinned, gloo's barrier before"),
+        ((0.5,), "cell 1, pinned, gloo's barrier before"),
+    ]
+    (goal,) = (goal for goal in table.GOALS if goal.part == "hogs" and goal.ranks == 4)
+    found = judge(goal, rows, cpus=2)
+    assert (found.verdict, found.points, len(found.missed)) == (NOT_MET, 2, 1)
+
+
 def test_rows_of_the_floor_the_copies_and_ddp() -> None:
     floor, bare, gloo = parts.floor_rows(FLOOR)
     assert (floor.values, floor.wrong) == ((1.5,), "")
