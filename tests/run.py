@@ -105,7 +105,12 @@ class Lane:
 ALIKE = r"/Legacy( |$)|/(SmallArenas|Tunings)\.ChangeNoResult$|/Endless\.\w+/Loads"
 # One thread makes both ranks' passes, so it cannot race; and it counts on copies that are faster than the
 # thread sanitizer's on some processors.
-ALIKE_IN_TSAN = ALIKE + r"|/OpenMessages\.AreAnnouncedBehindOneThatWasPutAside$"
+# And a rank of CUDA is a process: what races in it does not depend on how long a sum is, nor do messages'
+# threads on the route.
+ALIKE_IN_TSAN = ALIKE + (
+    r"|/OpenMessages\.AreAnnouncedBehindOneThatWasPutAside$"
+    r"|^cuda/.*\.OfLargeSums|^cuda/Ways/(Batches|Messages)\..*/Host"
+)
 
 DEFAULT_LANES = (
     Lane("lint", DEV, "^lint$|^headers$"),
@@ -135,10 +140,18 @@ DEFAULT_LANES = (
     Lane("proc-python", files=("tests/proc",), alone=True),
 )
 
+
+def whole(lane: Lane) -> Lane:
+    """A sanitizer's lane with all of its tests, and with all rounds of each."""
+    assert lane.build is not None
+    more = {**lane.build.environment, "SHMCOLL_TEST_FULL": "1"}
+    return dataclasses.replace(
+        lane, without="", build=dataclasses.replace(lane.build, environment=more)
+    )
+
+
 LONG_LANES = {
-    "sanitizers": tuple(
-        dataclasses.replace(lane, without="") for lane in DEFAULT_LANES if lane.without
-    ),
+    "sanitizers": tuple(whole(lane) for lane in DEFAULT_LANES if lane.build and lane.without),
     "fuzz": (Lane("fuzz", files=("tests/fuzz/test_fuzz.py",)),),
     "fuzz-peer": (
         Lane("fuzz-peer", ASAN, "^fuzz-peer$", ("peer_lies_test",), options=("-V",), alone=True),

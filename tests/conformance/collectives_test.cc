@@ -285,7 +285,7 @@ TEST_P(Collectives, GiveTheRightResultWhenCountersWrap)
 void late_at_random(Rank &rank)
 {
     unsigned seed = 12345u + static_cast<unsigned>(rank.rank);
-    for (int round = 0; round < 150 && !::testing::Test::HasFailure(); round++) {
+    for (int round = 0, end = rounds(150); round < end && !::testing::Test::HasFailure(); round++) {
         if (rand_r(&seed) % 8 == 0)
             shc_os_sleep_ns(static_cast<uint64_t>(rand_r(&seed) % 300) * 1000);
         unsigned shared_seed = 99u + static_cast<unsigned>(round);

@@ -306,7 +306,7 @@ TEST(EarlyRoots, WhoAreTwoChangeNoOutput)
 void call_this_and_that(Rank &rank)
 {
     unsigned seed = 77u + static_cast<unsigned>(rank.rank), shared = 5u;
-    for (int round = 0; round < 40 && !::testing::Test::HasFailure(); round++) {
+    for (int round = 0, end = rounds(40); round < end && !::testing::Test::HasFailure(); round++) {
         if (rand_r(&seed) % 2 == 0)
             shc_os_sleep_ns(static_cast<uint64_t>(rand_r(&seed) % 1000) * 1000);
         const int what = rand_r(&shared) % 12, root = rand_r(&shared) % rank.world;

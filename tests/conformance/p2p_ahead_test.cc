@@ -556,7 +556,8 @@ TEST(Ahead, ArrivesInAnswers)
         run_ranks(mode, 2, [](Rank &rank) {
             const int peer = 1 - rank.rank;
             std::mt19937 random(5); // the same on both ranks
-            for (int turn = 0; turn < 400 && !testing::Test::HasFatalFailure(); turn++) {
+            for (int turn = 0, end = rounds(400); turn < end && !testing::Test::HasFatalFailure();
+                 turn++) {
                 const size_t most = turn % 4 ? 150000 : SHC_FERRY_BYTES + 50000;
                 const size_t size = 16385 + random() % most;
                 const bool requests = random() % 2, odd = random() % 16 == 0;

@@ -215,9 +215,9 @@ TEST(P2pBugs, OnePassReadsAllThatWhoHasLeftHasSent)
 TEST(P2pBugs, ATimedWaitReadsTheMessageUnderItsLock)
 {
     run_ranks(Mode::kOneMapping, 2, [](Rank &rank) {
-        const int rounds = 2000;
+        const int end = rounds(2000);
         if (rank.rank == 1) {
-            for (int round = 0; round < rounds; round++) {
+            for (int round = 0; round < end; round++) {
                 EXPECT_EQ(Message(SHC_RECV, 0, 9, 0).run(rank), SHC_OK) << error_text();
                 EXPECT_EQ(Message(SHC_SEND, 0, 1, kSmall).run(rank), SHC_OK) << error_text();
             }
@@ -232,7 +232,7 @@ TEST(P2pBugs, ATimedWaitReadsTheMessageUnderItsLock)
                 shc_p2p_unlock(&rank.comm->p2p);
             }
         });
-        for (int round = 0; round < rounds; round++) {
+        for (int round = 0; round < end; round++) {
             Message in(SHC_RECV, SHC_ANY_SOURCE, 1, kSmall);
             in.start(rank);
             EXPECT_EQ(Message(SHC_SEND, 1, 9, 0).run(rank), SHC_OK) << error_text();

@@ -434,8 +434,9 @@ TEST(OpenMessages, ArriveInWhateverOrderTheyAreAskedFor)
             const int peer = 1 - rank.rank;
             std::mt19937 random(7); // the same on both ranks
             settle_paces(rank.comm->p2p);
-            for (int turn = 0; turn < 15 && !testing::Test::HasFatalFailure(); turn++) {
-                const int messages = 6, sender = turn / 5 % 2;
+            for (int turn = 0, end = rounds(16); turn < end && !testing::Test::HasFatalFailure();
+                 turn++) {
+                const int messages = 6, sender = turn / 2 % 2;
                 std::vector<size_t> sizes;
                 std::vector<int> order;
                 for (int tag = 0; tag < messages; tag++) {

@@ -773,7 +773,8 @@ TEST(Ferries, CarryMessagesOfAnySize)
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
             std::mt19937 random(3); // the same on both ranks
-            for (int turn = 0; turn < 30 && !testing::Test::HasFatalFailure(); turn++) {
+            for (int turn = 0, end = rounds(30); turn < end && !testing::Test::HasFatalFailure();
+                 turn++) {
                 const size_t lower = random() % 1200000, upper = random() % 1200000;
                 pass_one_another(rank, turn, lower, upper);
             }
@@ -930,7 +931,8 @@ TEST(Ferries, LetMessagesPassOneAnotherInAnyOrder)
     const auto body = [](Rank &rank) {
         const int peer = 1 - rank.rank;
         std::mt19937 both(11), own(static_cast<unsigned>(rank.rank));
-        for (int round = 0; round < 16 && !testing::Test::HasFatalFailure(); round++) {
+        for (int round = 0, end = rounds(16); round < end && !testing::Test::HasFatalFailure();
+             round++) {
             std::vector<std::unique_ptr<Message>> messages;
             for (int sender : {0, 1})
                 for (int tag = 0, count = 1 + static_cast<int>(both() % 5); tag < count; tag++)

@@ -108,7 +108,7 @@ void PrintTo(const Case &c, std::ostream *out)
 class Messages : public testing::TestWithParam<Case>
 {
   protected:
-    void run(const Body &body, uint64_t timeout_ns = 20ULL * 1000 * 1000 * 1000)
+    void run(const Body &body, uint64_t timeout_ns = Options().timeout_ns)
     {
         Options options;
         options.timeout_ns = timeout_ns;
@@ -519,9 +519,8 @@ TEST_P(Messages, ThatNobodyTakesKeepNobodyElseWaiting)
 TEST_P(Messages, GiveTheWindowsOfTheirHeadsBack)
 {
     run([](Rank &rank) {
-        const size_t whole = 3000, longer = 300000;
-        const int rounds = GetParam().windows ? 24 : 6;
-        for (int round = 0; round < rounds && rank.rank < 2; round++) {
+        const size_t whole = 3000, longer = GetParam().windows ? 300000 : 30000;
+        for (int round = 0, end = rounds(24); round < end && rank.rank < 2; round++) {
             const bool fits = round % 3 > 0;
             const size_t headed =
                 round % 2 ? 5000 : longer; // the first goes whole between two ranks
@@ -555,9 +554,10 @@ TEST_P(Messages, GiveTheWindowsOfTheirHeadsBack)
 TEST_P(Messages, LetOthersPassThatWereAskedForFirst)
 {
     run([](Rank &rank) {
-        const size_t counts[] = {300000, 30001, 270000}; // the second one is wanted last
-        const int rounds = GetParam().windows ? 40 : 4;
-        for (int round = 0; round < rounds && rank.rank < 2; round++) {
+        // The second one is wanted last.
+        const size_t part = GetParam().windows ? 1 : 10;
+        const size_t counts[] = {300000 / part, 30001, 270000 / part};
+        for (int round = 0, end = rounds(40); round < end && rank.rank < 2; round++) {
             std::vector<Handle> messages;
             if (rank.rank == 0) {
                 for (int tag : {0, 1, 2})

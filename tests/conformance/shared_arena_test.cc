@@ -41,7 +41,7 @@ TEST(SharedArena, NothingIsStoredOverAShoutThatIsStillRead)
             run_ranks(
                 mode, world,
                 [](Rank &rank) {
-                    for (int round = 0; round < 30; round++)
+                    for (int round = 0, end = rounds(30); round < end; round++)
                         broadcast_and_sum(rank, round);
                 },
                 options);
@@ -139,8 +139,9 @@ TEST(GrowingArena, GivesTheRightResultsInEveryOrder)
     for (Mode mode : all_modes())
         for (int world : {2, 3, 5})
             run_ranks(mode, world, [](Rank &rank) {
-                const int stride = rank.world == 2 ? 1 : 7; // of the orders of three steps
-                for (int steps = 0; steps < kSteps * kSteps * kSteps; steps += stride)
+                const int all = kSteps * kSteps * kSteps; // of the orders of three steps
+                const int stride = rank.world == 2 ? all / rounds(all) : 7;
+                for (int steps = 0; steps < all; steps += stride)
                     grow(rank, steps);
             });
 }

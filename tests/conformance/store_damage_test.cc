@@ -334,7 +334,7 @@ long number_from(const char *variable, long otherwise)
 
 TEST(StoreDamage, GivesAGroupOrAnErrorWithAName)
 {
-    const long makings = number_from("SHMCOLL_STORE_FUZZ", 300);
+    const long makings = number_from("SHMCOLL_STORE_FUZZ", rounds(300));
     const long seed = number_from("SHMCOLL_STORE_FUZZ_SEED", 1);
     Values old;
     Tally tally;

@@ -72,6 +72,10 @@ using Body = std::function<void(Rank &)>;
 
 void run_ranks(Mode mode, int world, const Body &body, const Options &options = {});
 
+// How often a random test goes round: under a sanitizer a quarter of `full`, and all of it in
+// make sanitizers.
+int rounds(int full);
+
 // A descriptor of float32 and sum, without tensors.
 shc_op op_of(shc_op_kind kind);
 
