@@ -30,7 +30,7 @@ PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test prepared sanitizers demo bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel gpu bare-machine FORCE
+.PHONY: help build test prepared sanitizers models demo bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel gpu bare-machine FORCE
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
@@ -49,6 +49,7 @@ help:
 	@echo "make fuzz-peer    a peer that lies in shared memory, for ten minutes (SHMCOLL_LIES_SECONDS)"
 	@echo "make fuzz-store    groups over a store that lies, 20000 (SHMCOLL_STORE_FUZZ, SHMCOLL_STORE_FUZZ_SEED)"
 	@echo "make cuda-kills    ranks with a stand-in GPU are killed, 500 times (SHMCOLL_CUDA_KILLS)"
+	@echo "make models   the protocol models, all faults of each"
 	@echo "make stress   a million messages of up to 4 MiB between 8 ranks"
 	@echo "make browser  the page of shmcoll bench --html in a browser (needs chromium)"
 	@echo "make wheel    an archive of the sources, a wheel of it, and a sum of two ranks with that"
@@ -180,6 +181,9 @@ fuzz-store: packages-test build $(VENV)/.extras
 cuda-kills: export SHMCOLL_CUDA_KILLS ?= 500
 cuda-kills: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long cuda-kills
+
+models: packages-test
+	$(PYTHON) tests/run.py --jobs $(JOBS) --long models
 
 stress: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long stress

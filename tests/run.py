@@ -165,6 +165,7 @@ LONG_LANES = {
     "cuda-kills": (
         Lane("cuda-kills", DEV, "^cuda-kills$", ("tests_cuda",), options=("-V",), alone=True),
     ),
+    "models": (Lane("models", DEV, "^models(-long)?$", ("tests_unit",)),),
     "stress": (Lane("stress", DEV, "^stress$", ("tests_conformance",), alone=True),),
     "browser": (Lane("browser", files=("tests/browser",)),),
     "wheel": (Lane("wheel", files=("tests/wheel",), alone=True),),
