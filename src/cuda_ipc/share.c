@@ -54,8 +54,9 @@ static enum shc_status offer(const struct shc_gpu *gpu, enum shc_slab_kind kind,
     return st;
 }
 
+/* What a rank shows may be anything; its slab is used up to `bytes`. */
 static enum shc_status import_all(struct shc_share *share, const struct shc_gpu *gpu,
-                                  const struct shc_control_parcel *theirs)
+                                  const struct shc_control_parcel *theirs, size_t bytes)
 {
     for (int r = 0; r < share->world; r++) {
         if (r == share->rank)
@@ -63,6 +64,9 @@ static enum shc_status import_all(struct shc_share *share, const struct shc_gpu 
         if (theirs[r].count == 1)
             return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "rank %d made no slab", r);
         SHC_TRY(shc_slab_import(gpu, &theirs[r], &share->slabs[r]));
+        if (share->slabs[r].bytes < bytes)
+            return shc_cuda_fail(SHC_ERR_VERSION, "rank %d's slab has %zu bytes, not %zu", r,
+                                 share->slabs[r].bytes, bytes);
     }
     return SHC_OK;
 }
@@ -134,7 +138,7 @@ static enum shc_status attempt(struct shc_share *share, struct shc_control *cont
     for (int r = 0; r < share->world; r++)
         offered[r] = p->theirs[r].count != 1;
     if (mine == SHC_OK)
-        mine = import_all(share, gpu, p->theirs);
+        mine = import_all(share, gpu, p->theirs, bytes);
     else
         (void)!shc_cuda_fail(mine, "%s", failure); /* the swap's is not the reason */
     shc_control_close_received(p->theirs, share->world);

@@ -214,7 +214,8 @@ void run(Rank &rank, const std::string &folder, const std::string &how)
             die("round");
         vanish();
     }
-    if (shc_share_make(&rank.control, &rank.gpu, kBytes, deadline, nullptr, rank.share.get()) !=
+    const size_t bytes = how == "short" ? 1 : kBytes; // a granule, where two are needed
+    if (shc_share_make(&rank.control, &rank.gpu, bytes, deadline, nullptr, rank.share.get()) !=
         SHC_OK) {
         printf("status=%s\n", shc_cuda_failure());
         return;

@@ -106,6 +106,18 @@ TEST(Share, NamesTheRankThatDiedBeforeItsSlab)
         << all_of(reports[2]);
 }
 
+// Nobody uses it: what lies after its end is no memory of theirs.
+TEST(Share, RefusesASlabThatIsShorterThanTheOthers)
+{
+    auto reports = run_processes(SHARE_RANK, {{}, {"", "short"}, {}});
+    for (Report &report : reports) {
+        EXPECT_EQ(report["end"], "exited 0") << all_of(report);
+        EXPECT_EQ(report["kind"], "none") << all_of(report);
+        EXPECT_HAS(report, "fd", "rank 1's slab has 2097152 bytes, not 3145728");
+        EXPECT_HAS(report, "legacy", "rank 1's slab has ");
+    }
+}
+
 TEST(Share, NamesTheRankThatDiedInTheRound)
 {
     auto reports = run_processes(SHARE_RANK, {{}, {"", "die-in-round"}, {}});
