@@ -339,7 +339,8 @@ static enum shc_status look_at_leavers(struct shc_cuda_comm *comm)
             continue;
         const uint64_t theirs = passed_of(comm, r), mine = passed_of(comm, comm->rank);
         const uint64_t busy = busy_of(comm, comm->rank);
-        if (mine > theirs || (mine == theirs && SHC_BUSY_STATE(busy) == SHC_BUSY_WAITING))
+        if ((mine > theirs || (mine == theirs && SHC_BUSY_STATE(busy) == SHC_BUSY_WAITING)) &&
+            !shc_comm_is_ending(comm->core, r))
             return fail_leaver(comm, r);
     }
     return SHC_OK;

@@ -165,7 +165,8 @@ enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
         struct shc_flight flight;
         uint64_t number;
         if (left == 0 || end->peer == comm->rank || !newest_of(comm, end, &number, &flight) ||
-            shc_end_reached(comm, end) >= flight.last_round)
+            shc_end_reached(comm, end) >= flight.last_round ||
+            shc_comm_is_ending(comm->core, end->peer))
             continue;
         char call[160], text[SHC_HOST_REASON_BYTES];
         shc_message_words_text(flight.call, end->sends, end->peer, number, call, sizeof call);

@@ -187,7 +187,7 @@ static enum shc_status look_at_leavers(struct shc_cuda_comm *comm, uint64_t sequ
     for (int r = 0; r < comm->world; r++) {
         /* acquire cuda/left <- release in shc_cuda_comm_close(): its last operation. */
         const uint64_t left = shc_a64_load_acquire(&shc_host_part(&comm->host, r)->left.word);
-        if (r == comm->rank || left == 0 || left > sequence)
+        if (r == comm->rank || left == 0 || left > sequence || shc_comm_is_ending(comm->core, r))
             continue;
         char text[160];
         snprintf(text, sizeof text, "rank %d has left the group behind operation #%llu", r,

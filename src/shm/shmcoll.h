@@ -332,6 +332,10 @@ uint64_t shc_comm_sequence(struct shc_comm *comm);
 /* SHC_OK while the group is usable, else why not. */
 enum shc_status shc_comm_error(struct shc_comm *comm);
 
+/* 1 while the process of that rank has begun to end and is still there. A wait that ends because the rank
+ * has left ends after that: whoever started the ranks then sees the first one end first. */
+int shc_comm_is_ending(struct shc_comm *comm, int rank);
+
 /* The time-out of the operations that start from now on. */
 void shc_comm_set_timeout(struct shc_comm *comm, uint64_t timeout_ns);
 

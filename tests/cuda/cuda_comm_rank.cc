@@ -438,11 +438,19 @@ void pending(Rank &rank)
             raise(SIGKILL);
         if (act == "leave")
             return;
+        if (act == "end") { // as at the end of an interpreter
+            shc_process_leave();
+            shc_cuda_comm_close(rank.cuda);
+            usleep(400000);
+            report("ends_ns", std::to_string(shc_clock_ns()));
+            return;
+        }
     }
     enqueue(rank, rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_INT8, at, 8, at, 8), 0);
     told("first");
     while (told("last"))
         usleep(1000);
+    report("told_ns", std::to_string(shc_clock_ns()));
     report("error", shc_cuda_failure());
     barrier_of_cpus(rank);
     if (rank.rank == rank.world - 1 && act == "die_behind")

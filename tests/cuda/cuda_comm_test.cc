@@ -330,6 +330,17 @@ TEST(Pending, SaysWhoDoesNotCome)
     }
 }
 
+// A launcher reports the first rank that ends: so that one has ended before the others are told.
+TEST(Pending, EndsNobodyBeforeTheRankThatEnds)
+{
+    auto reports = run(3, "scenario=pending meet=0 act=end");
+    for (size_t r : {0, 1}) {
+        EXPECT_HAS(reports[r], "error", "rank 2 has left the group behind operation #0");
+        EXPECT_GT(std::stoull(reports[r]["told_ns"]), std::stoull(reports[2]["ends_ns"]))
+            << all_of(reports[r]);
+    }
+}
+
 TEST(Timeout, NamesTheRankThatNeverComes)
 {
     for (const char *key : {"timeout_ms", "later_timeout_ms"}) {

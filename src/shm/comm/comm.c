@@ -520,3 +520,13 @@ enum shc_status shc_comm_error(struct shc_comm *comm)
     pthread_mutex_unlock(&comm->mapped_lock);
     return st;
 }
+
+int shc_comm_is_ending(struct shc_comm *comm, int rank)
+{
+    if (rank < 0 || rank >= comm->seat.world_size || !shc_process_is(&comm->mark))
+        return 0;
+    pthread_mutex_lock(&comm->mapped_lock);
+    const bool ending = comm->mapped && shc_member_look(&comm->seat, rank) == SHC_MEMBER_LEAVING;
+    pthread_mutex_unlock(&comm->mapped_lock);
+    return ending;
+}
