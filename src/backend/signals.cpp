@@ -52,7 +52,7 @@ void count(int number, siginfo_t *info, void *context)
         infoHandler(number, info, context);
     else if (handler != nullptr)
         handler(number);
-    arrived.fetch_add(1); // only now: whoever counts it finds it in Python
+    arrived.fetch_add(1); // only now: a thread that counts it finds it in Python
 }
 
 // Of either kind, for comparisons.

@@ -223,7 +223,7 @@ bool WorkShm::isServed()
     return flight_->notified || flight_->ended;
 }
 
-// No thread can be had that calls back: whoever wants the future waits for the operation here.
+// No thread can be had that calls back: a thread that wants the future waits for the operation here.
 std::string WorkShm::waitUnserved()
 {
     std::string why = shc_error_text();

@@ -333,7 +333,7 @@ uint64_t shc_comm_sequence(struct shc_comm *comm);
 enum shc_status shc_comm_error(struct shc_comm *comm);
 
 /* 1 while the process of that rank has begun to end and is still there. A wait that ends because the rank
- * has left ends after that: whoever started the ranks then sees the first one end first. */
+ * has left ends after that: a launcher then sees the first one end first. */
 int shc_comm_is_ending(struct shc_comm *comm, int rank);
 
 /* The time-out of the operations that start from now on. */

@@ -47,7 +47,7 @@ SHC_INLINE size_t table_bytes(int world)
     return 2 * (size_t)world * sizeof(uint64_t);
 }
 
-/* Where more than two ranks put theirs: bytes the rank sends to each rank, and behind that what it expects
+/* Where more than two ranks put theirs: bytes the rank sends to each rank, and after that what it expects
  * of each. */
 SHC_INLINE char *table_of(const struct shc_task *task, int world, int rank)
 {

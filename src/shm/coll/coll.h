@@ -289,7 +289,7 @@ SHC_INLINE enum shc_algorithm shc_task_select(struct shc_task *task, size_t byte
     return SHC_UNLIKELY(cannot && bytes <= SHC_SMALL_SLOT_BYTES) ? SHC_ALGO_SMALL : task->algorithm;
 }
 
-/* The same of an operation whose sizes are known behind its meeting alone, in front of shc_task_arena(). What
+/* The same of an operation whose sizes are known only after its meeting, before shc_task_arena(). What
  * has been stored to the arena before stays where it is: then the next operation's is another one. */
 void shc_task_want(struct shc_task *task, size_t bytes);
 
@@ -388,7 +388,7 @@ SHC_NODISCARD enum shc_status shc_swap_run(const struct shc_swap *swap);
 /* ---- blocks that differ in size (uneven.c) ---- */
 
 /* What a rank says of its tensors in its small slot of this operation: puts it there, before the call
- * line; copies another rank's out of there once, behind the meeting. That one may say anything, and
+ * line; copies another rank's out of there once, after the meeting. That one may say anything, and
  * change it at any time; what this rank has said itself it knows, and never reads there. */
 SHC_INLINE void shc_task_say(const struct shc_task *task, const void *from, size_t bytes)
 {

@@ -163,7 +163,7 @@ struct waiting {
 };
 
 /* Who waits for a message runs what nobody else runs, if the message does not come: its sender may wait for
- * that, too. (Not at once: it may as well come only behind what this thread does next.) */
+ * that, too. (Not at once: it may as well come only after what this thread does next.) */
 static bool must_run_queue(struct waiting *waiting)
 {
     struct shc_comm *comm = waiting->p2p->comm;

@@ -348,7 +348,7 @@ void shc_comm_finish_unattended(struct shc_comm *comm, uint64_t until_ns)
     (void)shc_p2p_attend(&comm->p2p);
     if (!shc_engine_is_unattended(comm))
         return;
-    /* relaxed: whoever sees it late looks again a slice later. */
+    /* relaxed: a thread that sees it late looks again a slice later. */
     shc_a64_store_relaxed(&comm->seat.leaves_ns, until_ns);
     (void)!shc_engine_run_unattended(comm, NULL, false);
 }

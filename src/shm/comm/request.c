@@ -271,7 +271,7 @@ static enum shc_status fail_timed_message(struct shc_request *request, uint64_t 
 }
 
 /* Until a collective has ended. Who waits without a time-out, or for what nobody else runs, runs what is queued up
- * to it, and nothing behind it, which may wait for what this thread does next. */
+ * to it, and nothing after it, which may wait for what this thread does next. */
 static enum shc_status wait_until_ended(struct shc_request *request, uint64_t timeout_ns)
 {
     struct shc_comm *comm = request->comm;

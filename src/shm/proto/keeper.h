@@ -4,7 +4,7 @@
  * The keeper: a thread that owns the process's life words, one for each group it has joined. When the
  * process dies in any way (SIGKILL, a crash, _exit, exec), the kernel walks that thread's robust list
  * before it tears down the memory, and marks every word: within a millisecond, whatever the size of the
- * process and whoever has inherited its files.
+ * process and those that have inherited its files.
  *
  * The kernel's walk ends after 2048 words, so a keeper owns half as many at most, and further words have
  * a keeper of their own. Only a keeper edits its list; others ask it to and wait for the answer. A
@@ -26,7 +26,7 @@ bool shc_keeper_marks(struct shc_keeper *keeper);
 #define SHC_KEEPER_WORDS 1024 /* of one keeper */
 
 /* Links the word: from now on it tells of this process's life. The mapping must have
- * SHC_OS_ROBUST_DISTANCE bytes of private memory in front of it. Returns the keeper that has it: one of
+ * SHC_OS_ROBUST_DISTANCE bytes of private memory before it. Returns the keeper that has it: one of
  * the process to which the given one belongs, perhaps new. */
 struct shc_keeper *shc_keeper_link(struct shc_keeper *any, shc_a32 *life);
 

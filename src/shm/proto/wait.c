@@ -298,7 +298,7 @@ static bool spin_on(const struct shc_wait *wait, const struct shc_target *target
 /* What is known of the company are hints, of this process alone. */
 static uint32_t hint(const shc_a32 *word)
 {
-    /* relaxed: nothing is read behind it. */
+    /* relaxed: nothing is read after it. */
     return shc_a32_load_relaxed(word);
 }
 
