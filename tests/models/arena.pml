@@ -3,9 +3,10 @@
  * Making the arena: all ranks agree whether there is one, and which attempt it is.
  *
  * Mirrors shc_arena_make() of src/shm/proto/arena.c; docs/PROTOCOL.md, section 6, "Making the
- * arena". Three ranks, two attempts; each rank may fail to make, open or reserve in each of them,
+ * arena". Three ranks, three attempts; each rank may fail to make, open or reserve in each of them,
  * and one rank may die at any step. Then: nobody uses memory that another has not reserved, all who
- * are told agree, and every wait ends. Left out: the operation around it, which has met.
+ * are told agree, and every wait ends. Left out: the operation around it, which has met, and which form
+ * of memory an attempt has: rank 0 chooses it alone, from verdicts that it has read.
  *
  * FAULT_larger_is_good        a verdict of a later attempt reads as "reserved"
  * FAULT_first_bad_ends        the first bad verdict ends the attempt; the others are not waited for
@@ -16,7 +17,7 @@
  */
 
 #define RANKS    3
-#define ATTEMPTS 2
+#define ATTEMPTS 3
 
 #define RESERVED(a) ((a) * 4 + 1) /* enum outcome */
 #define FAILED(a)   ((a) * 4 + 2)
@@ -66,23 +67,10 @@ inline reserve()
 /* Makes or opens the file, and reserves: `good`. */
 inline take_part()
 {
-    good = true;
     if
-    :: me == 0 ->
-        if
-        :: name = attempt
-        :: good = false
-        fi
-    :: else ->
-        read_verdict(0);
-        if
-        :: good -> assert(name == attempt)
-        :: else
-        fi
-    fi;
-    if
-    :: good -> reserve()
-    :: else
+    :: me == 0 -> name = attempt; reserve()
+    :: me != 0 && good -> assert(name == attempt); reserve()
+    :: good = false
     fi
 }
 
@@ -113,8 +101,15 @@ inline attempt_once()
     :: else
     fi;
 #else
-    take_part();
-    publish_verdict();
+    good = true;
+    if
+    :: me == 0
+    :: else -> read_verdict(0)
+    fi;
+    atomic { /* nobody looks at `reserved` before the verdict */
+        take_part();
+        publish_verdict()
+    }
 #endif
 #ifdef FAULT_neighbour_alone
     for (turn : 0 .. 0) {
