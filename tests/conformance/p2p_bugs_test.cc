@@ -311,7 +311,8 @@ TEST(P2pBugs, ASendBesideTheCloseEndsAsClosed)
             return;
         const int64_t none = 0, one = 1;
         uint8_t byte = 0;
-        std::vector<shc_tensor> list(4000000, shc_tensor{&byte, 1, &none, nullptr}); // takes long
+        const size_t many = static_cast<size_t>(rounds(4000000));
+        std::vector<shc_tensor> list(many, shc_tensor{&byte, 1, &none, nullptr}); // takes long
         list.back().sizes = &one;
         shc_op op = {};
         op.kind = SHC_SEND;
