@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,3 +80,11 @@ def test_ci_gives_the_test_command_what_a_bare_machine_has(shown: str) -> None:
     assert told.pop("PATH").split(os.pathsep) == list(environment.SYSTEM)
     assert told == NEEDED
     assert "exec tests/support/bare_env.sh make test" in (ROOT / ".ci/run").read_text()
+
+
+def test_what_the_makefile_exports_reaches_the_lanes() -> None:
+    """Else a long lane is a short one, and nobody sees that."""
+    exported = set(re.findall(r"export (SHMCOLL_\w+)", (ROOT / "Makefile").read_text()))
+    assert "SHMCOLL_STORE_FUZZ" in exported
+    given = dict.fromkeys(exported, "7")
+    assert environment.environment(given).keys() >= exported

@@ -21,7 +21,11 @@ NETWORK = (r"PIP_\w+", r"\w+_CA_BUNDLE", r"SSL_CERT_\w+", r"\w+_proxy", r"\w+_PR
 # The compilers that somebody has chosen, and their cache.
 COMPILERS = ("CC", "CXX", "CUDA_HOME", "CUDA_PATH", "SHMCOLL_CUDA_ARCHS", "MAX_JOBS", r"CCACHE_\w+")
 # How long the long lanes are, and what they begin with (docs/TESTING.md).
-LONG_LANES = (r"SHMCOLL_(FUZZ|LIES|SOAK|STRESS)_\w+", "SHMCOLL_CUDA_KILLS")
+LONG_LANES = (
+    r"SHMCOLL_(FUZZ|LIES|SOAK|STRESS)_\w+",
+    r"SHMCOLL_STORE_FUZZ(_SEED)?",
+    "SHMCOLL_CUDA_KILLS",
+)
 
 PASSES = re.compile("|".join((*PERSON, *NETWORK, *COMPILERS, *LONG_LANES)))
 
