@@ -335,12 +335,11 @@ static enum shc_status fail_mismatch(struct shc_cuda_comm *comm, uint64_t verdic
 static enum shc_status look_at_leavers(struct shc_cuda_comm *comm)
 {
     for (int r = 0; r < comm->world; r++) {
-        if (r == comm->rank || !has_left(comm, r))
+        if (r == comm->rank || shc_watch_departure(comm, r) == 0)
             continue;
         const uint64_t theirs = passed_of(comm, r), mine = passed_of(comm, comm->rank);
         const uint64_t busy = busy_of(comm, comm->rank);
-        if ((mine > theirs || (mine == theirs && SHC_BUSY_STATE(busy) == SHC_BUSY_WAITING)) &&
-            !shc_comm_is_ending(comm->core, r))
+        if (mine > theirs || (mine == theirs && SHC_BUSY_STATE(busy) == SHC_BUSY_WAITING))
             return fail_leaver(comm, r);
     }
     return SHC_OK;

@@ -213,7 +213,7 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
         }
         (void)!shc_watch_verdicts(cuda); /* a gate may have shut in front of the last "done" */
         linger(cuda);
-        /* release cuda/left -> acquire in look_at_leavers(): its last operation. */
+        /* release cuda/left -> acquire in shc_watch_departure(): its last operation. */
         shc_a64_store_release(&shc_host_part(&cuda->host, cuda->rank)->left.word,
                               cuda->sequence + 1);
         if (shc_watch_idle(cuda)) { /* else a stream still needs to be poisoned */

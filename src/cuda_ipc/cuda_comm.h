@@ -170,3 +170,7 @@ void shc_watch_say(struct shc_cuda_comm *comm, const char *line);
 
 /* Are this rank's streams past all operations? */
 bool shc_watch_idle(struct shc_cuda_comm *comm);
+
+/* 1 + the last operation of a rank that has left, and all that the rank published; else 0. Also 0 while its
+ * process is still ending: no wait ends because of that rank before. */
+uint64_t shc_watch_departure(struct shc_cuda_comm *comm, int rank);

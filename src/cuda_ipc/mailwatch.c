@@ -159,14 +159,11 @@ enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
 {
     struct shc_end *end;
     for (int i = 0; (end = end_at(comm, i)) != NULL; i++) {
-        /* acquire cuda/left <- release in shc_cuda_comm_close(): its streams' last words. */
-        const uint64_t left =
-            shc_a64_load_acquire(&shc_host_part(&comm->host, end->peer)->left.word);
+        const uint64_t left = shc_watch_departure(comm, end->peer);
         struct shc_flight flight;
         uint64_t number;
         if (left == 0 || end->peer == comm->rank || !newest_of(comm, end, &number, &flight) ||
-            shc_end_reached(comm, end) >= flight.last_round ||
-            shc_comm_is_ending(comm->core, end->peer))
+            shc_end_reached(comm, end) >= flight.last_round)
             continue;
         char call[160], text[SHC_HOST_REASON_BYTES];
         shc_message_words_text(flight.call, end->sends, end->peer, number, call, sizeof call);

@@ -181,13 +181,19 @@ static enum shc_status look_at_members(struct shc_cuda_comm *comm)
     return shc_watch_fail(comm, st, shc_error_text());
 }
 
+uint64_t shc_watch_departure(struct shc_cuda_comm *comm, int rank)
+{
+    /* acquire cuda/left <- release in shc_cuda_comm_close(): its last operation, its streams' last words. */
+    const uint64_t left = shc_a64_load_acquire(&shc_host_part(&comm->host, rank)->left.word);
+    return left != 0 && shc_comm_is_ending(comm->core, rank) ? 0 : left;
+}
+
 /* A rank that has left takes part in no later operation. */
 static enum shc_status look_at_leavers(struct shc_cuda_comm *comm, uint64_t sequence)
 {
     for (int r = 0; r < comm->world; r++) {
-        /* acquire cuda/left <- release in shc_cuda_comm_close(): its last operation. */
-        const uint64_t left = shc_a64_load_acquire(&shc_host_part(&comm->host, r)->left.word);
-        if (r == comm->rank || left == 0 || left > sequence || shc_comm_is_ending(comm->core, r))
+        const uint64_t left = shc_watch_departure(comm, r);
+        if (r == comm->rank || left == 0 || left > sequence)
             continue;
         char text[160];
         snprintf(text, sizeof text, "rank %d has left the group behind operation #%llu", r,
