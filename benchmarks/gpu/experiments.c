@@ -8,6 +8,7 @@
  *     release   what ends a stream's pending wait for a word in GPU and in host memory
  *     handoff   how long a word takes from stream to stream, through all processes
  *     copies    GB/s inside the GPU and to and from registered memory, alone and all at once
+ *     relay     one operation through host memory, without a kernel
  *     register  registering the same host memory in all processes, seconds a GiB
  *     kill      a process is killed while another waits for it, or while it waits itself
  *     graph     stream writes and waits in a graph that is replayed
@@ -35,6 +36,7 @@ static const struct {
     {"release", experiment_release}, {"handoff", experiment_handoff},
     {"copies", experiment_copies},   {"register", experiment_register},
     {"kill", experiment_kill},       {"graph", experiment_graph},
+    {"relay", experiment_relay},
 };
 
 #define EXPERIMENTS (sizeof experiments / sizeof experiments[0])

@@ -10,6 +10,7 @@ int experiment_share(const struct options *options);
 int experiment_release(const struct options *options);
 int experiment_handoff(const struct options *options);
 int experiment_copies(const struct options *options);
+int experiment_relay(const struct options *options);
 int experiment_register(const struct options *options);
 int experiment_kill(const struct options *options);
 int experiment_graph(const struct options *options);

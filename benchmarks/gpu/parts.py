@@ -25,7 +25,7 @@ TOLD_S = 14.0  # from the signal that asks to the one that kills: poison takes i
 PACKAGES = "cmake, gcc, g++ and ninja (or make)"
 LEAST_S = 12.0  # for an experiment, whatever those before it took
 # "kill" is the last: it may leave what cannot be ended.
-EXPERIMENTS = ("info", "share", "release", "handoff", "copies", "register", "graph")
+EXPERIMENTS = ("info", "share", "release", "handoff", "copies", "relay", "register", "graph")
 EXPERIMENTS += ("queues", "queues of 32", "kill")
 
 
