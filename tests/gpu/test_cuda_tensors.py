@@ -332,14 +332,16 @@ def be_patient(factor: float) -> None:
     GRACE_S *= factor
 
 
-def picked(only: str, device: str) -> list[str]:
-    """The cases whose names contain one of the words; ValueError names a word without a case. In the
-    order of what is to be known first: more dtypes come last."""
+def picked(only: str, device: str, without: str = "") -> list[str]:
+    """The cases whose names contain one of the words, but none of those of `without`; ValueError names
+    a word without a case. In the order of what is to be known first: more dtypes come last."""
     words = [word for word in only.split(",") if word]
+    other = [word for word in without.split(",") if word]
     for word in words:
         if not any(word in name for name in CASES):
             raise ValueError(f"{word}: no case is called so")
     asked = [n for n in CASES if not words or any(word in n for word in words)]
+    asked = [n for n in asked if not any(word in n for word in other)]
     asked = [n for n in asked if device != "cpu" or not CASES[n].cuda]
     dtypes = {str(dtype)[6:] for dtype in cases.DTYPES} - {"float32"}
     return sorted(asked, key=lambda n: n.split()[-1] in dtypes)
@@ -349,6 +351,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--worlds", default="2,4,8")
     parser.add_argument("--only", default="", metavar="NAME[,NAME]", help="cases of such names")
+    parser.add_argument(
+        "--without", default="", metavar="NAME[,NAME]", help="no cases of such names"
+    )
+    parser.add_argument("--deaths", action="store_true", help="no cases, but a rank is killed")
     parser.add_argument("--slow", type=float, default=1, metavar="FACTOR", help="more patience")
     parser.add_argument("--no-death", action="store_true", help="no rank is killed")
     parser.add_argument("--limit", type=float, default=540, metavar="SECONDS")
@@ -356,7 +362,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="a line of JSON for every case")
     args = parser.parse_args(argv)
     try:
-        names = picked(args.only, args.device)
+        names = [] if args.deaths else picked(args.only, args.device, args.without)
     except ValueError as error:
         parser.error(f"--only {error}")
     be_patient(args.slow)
@@ -366,7 +372,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number, world in enumerate(worlds):
         now = time.monotonic()  # one that hangs leaves the next ones their share
         end = now + (begun + args.limit - now) / (len(worlds) - number)
-        dies = not args.only and not args.no_death
+        dies = args.deaths or not (args.only or args.no_death)
         before = min(DEATH_S, args.limit / len(worlds) / 4) if dies else 0
         bad += run_world(names, world, args.device, end - before, args.json)
         ran += len(names)
