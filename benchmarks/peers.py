@@ -7,6 +7,7 @@
     python benchmarks/peers.py -d bfloat16,float16                # beside our own float32
     python benchmarks/peers.py -w -o stream                       # of data that has just been stored
     python benchmarks/peers.py -w -u -o sendrecv                  # and what came is read, which counts, too
+    python benchmarks/peers.py --core build/gpu                   # with a library that is built already
 
 Debian: apt-get install libopenmpi-dev openmpi-bin libmpich-dev mpich. `ratio` is the other's time
 over ours. GB/s is how fast two ranks read lines that the other has just written, in the same
@@ -50,13 +51,25 @@ def library_of(core: Path) -> Path:
     return next(core.rglob("libshmcoll.so"))
 
 
+def compiler_of(name: str) -> str | None:
+    """Of this MPI. One that has no suffix is that of the mpirun without one."""
+    if shutil.which(f"mpicc.{name}"):
+        return f"mpicc.{name}"
+    plain = shutil.which("mpicc") and MPIS[name].launcher() == "mpirun"
+    return "mpicc" if plain else None
+
+
 def compile_with(name: str, core: Path, program: Path) -> None:
-    command = [f"mpicc.{name}", "-std=gnu11", "-O3", "-march=native", "-Wall"]
+    compiler = compiler_of(name) or f"mpicc.{name}"
+    newest = max(path.stat().st_mtime for path in (*SOURCES, library_of(core)))
+    if program.exists() and program.stat().st_mtime > newest:
+        return
+    command = [compiler, "-std=gnu11", "-O3", "-march=native", "-Wall"]
     command += [f"-I{ROOT / 'src'}", *map(str, SOURCES), "-o", str(program)]
     library = library_of(core)
     command += [str(library), f"-Wl,-rpath,{library.parent}", "-ldl"]
     if subprocess.run(command).returncode:
-        sys.exit(f"mpicc.{name} cannot compile this: is lib{name}-dev there?")
+        sys.exit(f"{compiler} cannot compile this: is lib{name}-dev there?")
 
 
 def read_run(other: str, path: Path) -> dict[str, Any]:
@@ -90,17 +103,21 @@ def main() -> int:
     parser.add_argument(
         "--setting", metavar="NAME=VALUE", help="of that library; alone: of this one"
     )
+    parser.add_argument(
+        "--core", type=Path, metavar="FOLDER", help="a build of it; default: a new one"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="every round of every row")
     args, rest = parser.parse_known_args()
-    found = [name for name in args.mpi or MPIS if shutil.which(f"mpicc.{name}")]
+    found = [name for name in args.mpi or MPIS if compiler_of(name)]
     beside_itself = args.against or args.setting or "-d" in rest
     if beside_itself:
         found = found[:1]
     if not found:
         print("no MPI: apt-get install libopenmpi-dev openmpi-bin", file=sys.stderr)
         return 2
-    core = ROOT / "build" / "peers"
-    build_core(core)
+    core = args.core or ROOT / "build" / "peers"
+    if not args.core:
+        build_core(core)
     runs = []
     watch = noise.Watch(noise.children_s, os.sched_getaffinity(0))
     for name in found:
