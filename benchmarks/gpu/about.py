@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-KEYS = ("memory", "reason", "gpus", "gpu_ranks", "half_bytes")
+KEYS = ("memory", "reason", "relay", "gpus", "gpu_ranks", "half_bytes")
 
 
 def route_of(group: Any, ranks: int) -> dict[str, Any]:

@@ -4,13 +4,14 @@
     python benchmarks/gpu/baselines.py [--backends gloo,nccl,shmcoll] [--worlds 2,4,8] [--max 1G]
     python benchmarks/gpu/baselines.py --device cpu --backends gloo,shmcoll --max 1M
 
-Each backend is first asked in processes of its own whether it does this at all: what it says when
-it refuses is a row (NCCL before 2.30 refuses several ranks on a GPU). Those that work then take
-turns in one run. A round is some calls in a loop, from a meeting of all ranks until the slowest
-one's GPU is done; medians over rounds. The sums are checked at every size. A backend that would
-need more time than is left is not asked for the larger sizes, and the row says so. One that raises,
-hangs or ends its process is a row, too; the others go on without it, from that size on, in new
-processes, since nobody knows what state it has left.
+"shmcoll rounds" is shmcoll without the relay (SHMCOLL_CUDA_RELAY=off, which a group reads at its
+first CUDA tensor). NCCL is no default: before 2.30 it refuses several ranks on a GPU, and the part
+"nccl" tells what it says. A backend that raises at its first call is a row "offered" that says why,
+and is left out. The others take turns in one run. A round is some calls in a loop, from a meeting of all
+ranks until the slowest one's GPU is done; medians over rounds. The sums are checked at every size. A
+backend that would need more time than is left is not asked for the larger sizes, and the row says
+so. One that raises later, hangs or ends its process is a row, too; the others go on without it, from
+that size on, in new processes, since nobody knows what state it has left.
 
 exit code: 0; 1 if a sum was wrong or a run failed
 """
@@ -18,6 +19,7 @@ exit code: 0; 1 if a sum was wrong or a run failed
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import faulthandler
 import json
@@ -30,7 +32,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +44,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import about  # noqa: E402
 import parts  # noqa: E402
 
-SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 128 << 20, 1 << 30)
-ROUNDS = 7
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = (8, 64, 512, 4 * KIB, 32 * KIB, 64 * KIB, 256 * KIB, 512 * KIB)
+SIZES += (MIB, 2 * MIB, 4 * MIB, 16 * MIB, 128 * MIB, 1024 * MIB)
+ROUNDS, LONG_ROUNDS = 7, 3
 ROUND_S = 0.02
-PROBE_LIMIT_S = 40
+LONG_S = 0.25  # a call that takes so long has fewer rounds
 STALL_S = 45.0  # without a step that ends; the groups' own time-out is 30 s
 END_S = 10  # for processes whose time is over
+NO_TIME = "no time"
+LATE = "the time was over"
 FAILED = 3  # the status of a rank that has said why
+FIRST_COUNT = 1000  # elements of a backend's first call
+
+# What torch calls the backend of a side, and the environment in which it sees its first tensor. A
+# side that is not here is the backend of that name.
+SIDES: dict[str, tuple[str, dict[str, str]]] = {
+    "shmcoll rounds": ("shmcoll", {"SHMCOLL_CUDA_RELAY": "off"})
+}
 
 Row = dict[str, Any]
 
@@ -58,6 +71,21 @@ def size_of(text: str) -> int:
     if not found:
         raise argparse.ArgumentTypeError(f"{text}: a size is a number, with K, M or G behind it")
     return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
+
+
+@contextlib.contextmanager
+def variables(told: dict[str, str]) -> Iterator[None]:
+    """For the block, also for what is not Python; then as before."""
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class Rank:
@@ -125,18 +153,49 @@ class Rank:
         return self.worst((time.perf_counter() - begun) / calls)
 
 
-def probe(rank: int, world: int, folder: str, device: str, backend: str, out: Any) -> None:
-    """Says "" or why not."""
+def first_call(team: Rank, side: str) -> tuple[Any, str]:
+    """The group, and "" or why it does not do it."""
+    backend, env = SIDES.get(side, (side, {}))
+    group = None
     try:
-        team = Rank(rank, world, folder, device)
-        wrong = team.is_wrong(team.group(backend), 1000)
-        out.put((rank, "wrong sums" if wrong else ""))
+        with variables(env):
+            group = team.group(backend)
+            t = team.tensor(FIRST_COUNT)
+            dist.all_reduce(t, group=group)
+            team.done()
+        want = torch.arange(FIRST_COUNT, device=team.device, dtype=torch.float32).remainder_(7)
+        want.mul_(team.world).add_(team.world * (team.world - 1) / 2)
+        return group, "" if bool((t == want).all()) else "wrong sums"
     except Exception as error:  # noqa: BLE001
         traceback.print_exc()
-        out.put((rank, told(error)))
-    out.close()
-    out.join_thread()
-    os._exit(0)  # a group that has failed may not end
+        return group, told(error)
+
+
+def offered(team: Rank, sides: Sequence[str], size: int) -> dict[str, Any]:
+    """The groups of those that work on all ranks. A row for each."""
+    groups = {}
+    for place, side in enumerate(sides):
+        team.step(side, size)
+        group, why = first_call(team, side)
+        if why:
+            Path(team.folder, f"refused.{place}.{team.rank}").write_text(why)
+        if team.worst(float(bool(why))) == 0:
+            groups[side] = group
+        if team.rank == 0:
+            row = {
+                "bench": "offered",
+                "ranks": team.world,
+                "backend": side,
+                "works": side in groups,
+            }
+            print(json.dumps(row | {"why": refusal(team.folder, place)}), flush=True)
+    return groups
+
+
+def refusal(folder: Path, place: int) -> str:
+    """What says most of what the ranks have written."""
+    said = [file.read_text() for file in sorted(folder.glob(f"refused.{place}.*"))]
+    return max(said, key=lambda text: "uplicate" in text, default="")
 
 
 def told(error: Exception) -> str:
@@ -156,37 +215,46 @@ def measure(
 ) -> None:
     try:
         team = Rank(rank, world, folder, device)
-        groups = {}
-        for name in backends:
-            team.step(name, sizes[0])
-            groups[name] = team.group(name)
-        last = dict.fromkeys(backends, 0.0)  # a call of the size before
-        for size in sizes:
+        groups = offered(team, backends, sizes[0])
+        if rank == 0 and team.device.type == "cuda":
+            tell_routes(groups, world)
+        last = dict.fromkeys(groups, (0.0, 1))  # the last call that was measured: seconds, bytes
+        for size in sizes if groups else ():
             measure_size(team, groups, size, last, end)
-            if size == sizes[0] and rank == 0 and team.device.type == "cuda":
-                tell_route(groups, world)
         team.step("", 0)
     except Exception as error:  # noqa: BLE001
         traceback.print_exc()
         Path(folder, f"failed.{rank}").write_text(told(error))
         os._exit(FAILED)  # leaving a group that has failed may not end
+    if len(groups) < len(backends):
+        dist.barrier()
+        sys.stdout.flush()
+        os._exit(0)  # likewise
     dist.destroy_process_group()
 
 
 def measure_size(
-    team: Rank, groups: dict[str, Any], size: int, last: dict[str, float], end: float
+    team: Rank,
+    groups: dict[str, Any],
+    size: int,
+    last: dict[str, tuple[float, int]],
+    end: float,
 ) -> None:
     left = (end - time.time()) / max(len(groups), 1)
-    slow = [name for name in groups if team.worst(8 * last[name] * (ROUNDS + 3) > left)]
+    needed = {
+        name: call_s * size / bytes_ * (ROUNDS + 3) for name, (call_s, bytes_) in last.items()
+    }
+    slow = [name for name in groups if team.worst(float(needed[name] > left))]
     t = team.tensor(size // 4)
     calls, times, wrong = {}, {}, {}
     for name in (name for name in groups if name not in slow):
         team.step(name, size)
         wrong[name] = team.is_wrong(groups[name], size // 4)
-        guess = team.seconds(groups[name], t, 2)
+        guess = team.seconds(groups[name], t, 2 if last[name][0] * 8 < LONG_S else 1)
         calls[name], times[name] = max(1, min(2000, int(ROUND_S / guess))), []
+        last[name] = guess, size
     for turn in range(ROUNDS):
-        order = list(calls)
+        order = [name for name in calls if turn < LONG_ROUNDS or last[name][0] < LONG_S]
         for place in range(len(order)):
             name = order[(turn + place) % len(order)]
             team.step(name, size)
@@ -195,19 +263,21 @@ def measure_size(
     for name in groups:
         row = row_of(team.world, size, name)
         if name in slow:
-            row["why"] = "no time"
+            row["why"] = NO_TIME
         else:
-            last[name] = middle = statistics.median(times[name])
+            middle = statistics.median(times[name])
+            last[name] = middle, size
             row |= {"us": round(middle * 1e6, 3), "best_us": round(min(times[name]) * 1e6, 3)}
             row |= {"gb_s": float(f"{size / middle / 1e9:.4g}"), "wrong": wrong[name]}
         if team.rank == 0:
             print(json.dumps(row), flush=True)
 
 
-def tell_route(groups: dict[str, Any], world: int) -> None:
-    row = about.route_of(groups["shmcoll"], world) if "shmcoll" in groups else {}
-    if row:
-        print(json.dumps(row), flush=True)
+def tell_routes(groups: dict[str, Any], world: int) -> None:
+    for side in (side for side in groups if side.startswith("shmcoll")):
+        row = about.route_of(groups[side], world)
+        if row:
+            print(json.dumps(row | {"backend": side}), flush=True)
 
 
 def row_of(world: int, size: int, backend: str) -> Row:
@@ -229,7 +299,7 @@ def await_all(ranks: Sequence[Any], folder: Path, limit_s: float) -> str:
     while any(one.exitcode is None for one in ranks):
         now = time.time()
         if now > begun + limit_s:
-            return "the time was over"
+            return LATE
         if now > max(stamp(folder / "step"), begun) + STALL_S:
             return f"no step ended in {STALL_S:.0f} s"
         if any(one.exitcode for one in ranks):
@@ -256,6 +326,8 @@ def end_all(ranks: Sequence[Any]) -> None:
 def reasons(ranks: Sequence[Any], folder: Path) -> str:
     """Of all that did not end well, whoever was first in front."""
     found = []
+    for said in folder.glob("refused.*"):
+        found.append((said.stat().st_mtime, f"rank {said.suffix[1:]}: {said.read_text()}"))
     for rank, one in enumerate(ranks):
         said = folder / f"failed.{rank}"
         if said.exists():
@@ -280,7 +352,9 @@ def run_ranks(
         for one in ranks:
             one.start()
         why = await_all(ranks, folder, limit_s)
-        why = why or reasons(ranks, folder)  # before those that wait are ended
+        bad = why or any(one.exitcode for one in ranks)
+        # Before those that wait are ended: they would end with a status, too.
+        why = "; ".join(text for text in (why, reasons(ranks, folder) if bad else "") if text)
         end_all(ranks)
         if not why:
             return "", "", 0
@@ -289,51 +363,9 @@ def run_ranks(
         return why, backend, size
 
 
-def ask(backend: str, world: int, device: str, limit_s: float) -> str:
-    """Why this backend does not do it, or ""."""
-    queue = multiprocessing.get_context("spawn").Queue()
-    why, _, _ = run_ranks(world, limit_s, probe, device, backend, queue)
-    said = {}
-    while not queue.empty():
-        rank, text = queue.get()
-        said[rank] = text
-    texts = [text for _, text in sorted(said.items()) if text]
-    if texts:
-        return max(texts, key=lambda text: "uplicate" in text)
-    if len(said) == world:
-        return ""
-    silent = [rank for rank in range(world) if rank not in said]
-    return f"no answer of ranks {silent} within {limit_s:.0f} s: {why}"
-
-
-def able_ones(
-    world: int, options: argparse.Namespace, refusals: dict[str, str], end: float
-) -> list[str]:
-    """Who works with so many ranks. Who refused a smaller world is not asked again, nor is gloo, for
-    which the number makes no difference: each question costs some ten seconds."""
-    able = []
-    for backend in options.backends.split(","):
-        left, why = end - time.time(), refusals.get(backend, "")
-        if not why and not (backend == "gloo" and "asked" in refusals):
-            why = "no time"
-            limit_s = min(PROBE_LIMIT_S, left / 2)  # those that work need time, too
-            if left > 5:
-                why = ask(backend, world, options.device, limit_s)
-            # A machine that is slow now has refused nothing; that twice is an answer.
-            if why and (not why.startswith("no ") or limit_s > 20):
-                refusals[backend] = why
-        row = {"bench": "offered", "ranks": world, "backend": backend, "works": not why, "why": why}
-        print(json.dumps(row), flush=True)
-        able += [] if why else [backend]
-    refusals["asked"] = "yes"
-    return able
-
-
-def run_world(
-    world: int, options: argparse.Namespace, refusals: dict[str, str], end: float
-) -> bool:
+def run_world(world: int, options: argparse.Namespace, end: float) -> bool:
     """True if no run failed. Who fails is left out of the next one, which begins where this ended."""
-    able = able_ones(world, options, refusals, end)
+    able = options.backends.split(",")
     sizes, good = [size for size in SIZES if size <= options.max], True
     while able and sizes and end - time.time() > 5:
         arguments = (options.device, able, sizes, end - 2)
@@ -351,19 +383,18 @@ def run_world(
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--backends", default="gloo,nccl,shmcoll")
+    parser.add_argument("--backends", default="gloo,shmcoll,shmcoll rounds")
     parser.add_argument("--worlds", default="2,4,8")
     parser.add_argument("--max", type=size_of, default=size_of("1G"), metavar="SIZE")
-    parser.add_argument("--seconds", type=float, default=120, help="for everything")
+    parser.add_argument("--seconds", type=float, default=150, help="for everything")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--json", action="store_true", help="the rows are JSON anyway")
     options = parser.parse_args(argv)
     good, begun = True, time.time()
-    refusals: dict[str, str] = {}
     worlds = [int(world) for world in options.worlds.split(",")]
     for number, world in enumerate(worlds):
         left = begun + options.seconds - time.time()
-        good &= run_world(world, options, refusals, time.time() + left / (len(worlds) - number))
+        good &= run_world(world, options, time.time() + left / (len(worlds) - number))
     return 0 if good else 1
 
 
