@@ -9,14 +9,18 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import built
+import mps as mps_daemon
 
 Row = dict[str, Any]
 
@@ -55,6 +59,11 @@ class Lab:
     @property
     def build(self) -> Path:
         return self.root / "build" / "gpu"
+
+    @property
+    def package(self) -> Path:
+        """The folder from which `import shmcoll` is to work."""
+        return self.build / "package"
 
     def program(self, name: str) -> Path:
         return self.build / "benchmarks" / name
@@ -306,18 +315,35 @@ def fresh(folder: Path, generator: str) -> None:
         shutil.rmtree(folder / "CMakeFiles", ignore_errors=True)
 
 
+def gpus_of(lab: Lab) -> str:
+    """For which GPUs kernels are compiled; "" leaves it to CMake."""
+    gpus = lab.facts.get("capability") or os.environ.get("SHMCOLL_CUDA_ARCHS", "")
+    return ";".join(gpus.replace(",", " ").split())
+
+
+TARGETS = ("gpu_experiments", "scaling", "shmcoll")
+AS_BEFORE = "built before"
+
+
 def build(session: Session) -> tuple[str, str]:
-    lab, env = session.lab, tools(session.lab)
+    lab = session.lab
+    gpus = gpus_of(lab)
+    key, stamp = built.key_of(lab.root, lab.facts, gpus), lab.build / "built.json"
+    said = built.said_before(stamp, key)
+    if said is not None and lab.program("scaling").exists():
+        return "ok", f"{AS_BEFORE}; {said}".rstrip("; ")
+    stamp.unlink(missing_ok=True)
+    env = tools(lab)
     if "CMAKE_GENERATOR" in env:
         fresh(lab.build, env["CMAKE_GENERATOR"])
-    gpus = env.get("SHMCOLL_CUDA_ARCHS", os.environ.get("SHMCOLL_CUDA_ARCHS", ""))
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DSHMCOLL_BENCHMARKS=ON"]
-    options += [f"-DSHMCOLL_CUDA_ARCHS={';'.join(gpus.replace(',', ' ').split())}"]
+    options += [f"-DSHMCOLL_CUDA_ARCHS={gpus}"]
     session.must(["cmake", "-S", lab.root, "-B", lab.build, *options], env=env)
-    targets = ["gpu_experiments", "scaling"]
-    command = ["cmake", "--build", lab.build, "-j", env["MAX_JOBS"], "--target", *targets]
+    command = ["cmake", "--build", lab.build, "-j", env["MAX_JOBS"], "--target", *TARGETS]
     session.must(command, env=env)
-    return "ok", kernels_of(session)
+    said = kernels_of(session)
+    built.write(stamp, key, said)
+    return "ok", said
 
 
 def check_headers() -> None:
@@ -328,12 +354,19 @@ def check_headers() -> None:
 
 
 def package(session: Session) -> tuple[str, str]:
-    env = tools(session.lab)
-    check_headers()
-    if "CMAKE_GENERATOR" in env:
-        fresh(session.lab.root / "build" / "core", env["CMAKE_GENERATOR"])
-    session.must([*session.lab.script("setup.py"), "build_ext", "--inplace"], env=env)
-    return "ok", ""
+    lab = session.lab
+    key = built.key_of(lab.root, lab.facts, gpus_of(lab), "torch", "python")
+    stamp = lab.package / "built.json"
+    before = built.said_before(stamp, key) is not None
+    if not before:
+        env = tools(lab)
+        check_headers()
+        if "CMAKE_GENERATOR" in env:
+            fresh(lab.root / "build" / "core", env["CMAKE_GENERATOR"])
+        session.must([*lab.script("setup.py"), "build_ext", "--inplace"], env=env)
+    built.collect_package(lab.root / "python", lab.package, binaries=not before)
+    built.write(stamp, key, "")
+    return "ok", AS_BEFORE if before else ""
 
 
 def kernels_of(session: Session) -> str:
@@ -369,16 +402,37 @@ def experiments(session: Session) -> tuple[str, str]:
 
 def with_package(lab: Lab) -> dict[str, str]:
     """The environment in which `import shmcoll` finds what was built here."""
-    paths = [str(lab.root / "python"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(lab.package), os.environ.get("PYTHONPATH", "")]
     # Else whoever asks torch whether there is CUDA, while something is imported, has called the
     # driver, and CUDA refuses to work in the ranks that are forked.
     asked = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     return {"PYTHONPATH": ":".join(path for path in paths if path), **asked}
 
 
+# What is no case of a plain collective has a part of its own.
+GRAPHS = ("graphs:",)
+SHARDED = ("DDP:", "FSDP2:", "DTensor:", "functional:")
+
+
 def tensors(session: Session) -> tuple[str, str]:
+    return run_cases(session, "--without", ",".join((*GRAPHS, *SHARDED)), "--no-death")
+
+
+def graphs(session: Session) -> tuple[str, str]:
+    return run_cases(session, "--only", ",".join(GRAPHS))
+
+
+def sharded(session: Session) -> tuple[str, str]:
+    return run_cases(session, "--only", ",".join(SHARDED))
+
+
+def deaths(session: Session) -> tuple[str, str]:
+    return run_cases(session, "--deaths")
+
+
+def run_cases(session: Session, *options: str) -> tuple[str, str]:
     lab = session.lab
-    command = [*lab.script("tests/gpu/test_cuda_tensors.py"), "--json"]
+    command = [*lab.script("tests/gpu/test_cuda_tensors.py"), "--json", *options]
     command += ["--limit", f"{max(session.left_s - 20, 10):.0f}"]
     command += ["--worlds", "2"] if lab.quick else []
     code = session.run(command, env=with_package(lab))
@@ -404,20 +458,63 @@ def routes(session: Session) -> list[str]:
 
 
 def bench(session: Session) -> tuple[str, str]:
+    quick = ["--worlds", "2", "--max", "1M"] if session.lab.quick else []
+    return compare_backends(session, quick)
+
+
+def mps(session: Session) -> tuple[str, str]:
+    """Contexts of one MPS server do not take turns on the GPU."""
+    tool = shutil.which(mps_daemon.CONTROL)
+    if tool is None:
+        raise Absent(f"no {mps_daemon.CONTROL} (it comes with NVIDIA's driver)")
+    options = ["--worlds", "2", "--max", "64K"] if session.lab.quick else []
+    options = options or ["--worlds", "8,2", "--max", "16M"]
+    try:
+        with mps_daemon.running(tool, session.note) as env:
+            return compare_backends(session, options, env)
+    except OSError as error:
+        raise Failed(str(error)) from None
+
+
+def compare_backends(
+    session: Session, options: list[str], env: dict[str, str] | None = None
+) -> tuple[str, str]:
     lab = session.lab
-    command = [*lab.script("benchmarks/gpu/baselines.py"), "--json"]
+    command = [*lab.script("benchmarks/gpu/baselines.py"), "--json", *options]
     command += ["--seconds", f"{max(session.left_s - 15, 10):.0f}"]
-    command += ["--worlds", "2", "--max", "1M"] if lab.quick else []
-    code = session.run(command, env=with_package(lab))
+    code = session.run(command, env=with_package(lab) | (env or {}))
     wrong = [row for row in session.rows if row.get("wrong")]
     if wrong:
         return "failed", f"{len(wrong)} rows with wrong values"
-    text = ", ".join([*([] if code == 0 else [f"ended with {code}"]), *routes(session)])
-    return ("ok" if code == 0 else "failed"), text
+    refused = {row["backend"]: row["why"] for row in session.rows if row.get("works") is False}
+    said = [f"{backend} refuses: {why}" for backend, why in refused.items()]
+    text = "; ".join([*([] if code == 0 else [f"ended with {code}"]), *said, *routes(session)])
+    ours = any(backend.startswith("shmcoll") for backend in refused)
+    return ("ok" if code == 0 and not ours else "failed"), text
+
+
+def nccl(session: Session) -> tuple[str, str]:
+    lab = session.lab
+    command = [*lab.script("benchmarks/gpu/with_nccl.py")]
+    command += ["--limit", f"{max(session.left_s - 10, 10):.0f}"]
+    code = session.run(command, env=with_package(lab))
+    last = {row["with_nccl"]: row for row in session.rows if "with_nccl" in row}
+    said = [f"{name}: {row['step']} {row['outcome']}" for name, row in last.items()]
+    return ("ok" if code == 0 else "failed"), "; ".join(said) or f"it ended with {code}"
+
+
+MPI_S = 60.0  # for everything with an MPI
+GLOO_S = 60.0
+# Exactly these sizes: the program multiplies by a factor.
+MPI_SLICES = (
+    ("-b", "8", "-e", "8", "-o", "all_reduce,broadcast,all_gather,barrier"),
+    ("-b", "4K", "-e", "1M", "-f", "16", "-o", "all_reduce,broadcast,all_gather"),
+)
 
 
 def cpu(session: Session) -> tuple[str, str]:
-    """From C, on CPU tensors: growth with the ranks, and with threads."""
+    """On CPU tensors: growth with the ranks, and with threads, from C; then compared with an MPI from
+    C, and with gloo from Python."""
     cpus = len(os.sched_getaffinity(0))
     program = session.lab.program("scaling")
     quick = ["-t", "2", "-e", "64K"] if session.lab.quick else []
@@ -429,7 +526,67 @@ def cpu(session: Session) -> tuple[str, str]:
             wide = ["-c", str(threads + 1), "-b", "64K", "-o", "all_reduce"]
             env = {"SHMCOLL_THREADS": str(threads)}
             session.must([program, *quick[:2], *wide, "2"], env=env)
-    return "ok", f"{cpus} CPUs"
+    worlds = worlds[:1] if session.lab.quick else worlds
+    said = [compare_mpi(session, worlds), compare_gloo(session, worlds)]
+    return "ok", "; ".join([f"{cpus} CPUs", *(text for text in said if text)])
+
+
+def compare_mpi(session: Session, worlds: list[int]) -> str:
+    """What is missing, or fails, is a row: no MPI belongs to this project."""
+    missing = [tool for tool in ("mpirun", "mpicc") if shutil.which(tool) is None]
+    if missing:
+        why = f"no {' and no '.join(missing)}"
+        session.rows.append({"peer": "MPI", "why": why})
+        return f"not compared with an MPI: {why}"
+    end = time.monotonic() + min(MPI_S, session.left_s - 20)
+    written = session.lab.build / "peers.json"
+    for world in worlds:
+        for options in MPI_SLICES:
+            why = run_peers(session, world, options, written, end - time.monotonic())
+            if why:
+                session.rows.append({"peer": "MPI", "ranks": world, "why": why})
+                return f"{world} ranks of an MPI: {why}"
+    return ""
+
+
+def run_peers(
+    session: Session, world: int, options: Sequence[str], written: Path, limit_s: float
+) -> str:
+    """Its rows, and "" or why there are none."""
+    lab = session.lab
+    written.unlink(missing_ok=True)
+    command = [*lab.script("benchmarks/peers.py"), "--core", lab.build, "-n", str(world)]
+    command += ["--json", written, *options, "-r", "5", "-t", "5" if lab.quick else "10"]
+    mark = session.mark()
+    try:
+        code = session.run(command, limit_s)
+    except TimeIsUp:
+        return "no time"
+    if code or not written.exists():
+        said = [line for line in session.since(mark).splitlines() if line.strip()]
+        return f"benchmarks/peers.py ended with {code}: {said[-1][:200]}"
+    for run in json.loads(written.read_text())["runs"]:
+        for row in run["rows"]:
+            ours, theirs = (statistics.median(row[key]) for key in ("ours_us", "theirs_us"))
+            known = {"peer": run["other"], "ranks": world, "op": row["op"], "bytes": row["bytes"]}
+            figures = {"shmcoll_us": ours, "peer_us": theirs, "ratio": theirs / ours}
+            session.rows.append(known | figures | {"wrong": not row["right"]})
+    return ""
+
+
+def compare_gloo(session: Session, worlds: list[int]) -> str:
+    lab = session.lab
+    seconds = min(GLOO_S, session.left_s - 15)
+    if not lab.package.exists() or seconds < 10:
+        return "not compared with gloo: " + ("no time" if lab.package.exists() else "no package")
+    command = [*lab.script("benchmarks/gpu/baselines.py"), "--device", "cpu"]
+    command += ["--backends", "gloo,shmcoll", "--worlds", ",".join(map(str, worlds))]
+    command += ["--max", "4K" if lab.quick else "1M", "--seconds", f"{seconds:.0f}"]
+    try:
+        code = session.run(command, seconds + 10, env=with_package(lab))
+    except TimeIsUp as up:
+        return str(up)
+    return f"compared with gloo: it ended with {code}" if code else ""
 
 
 def ddp(session: Session) -> tuple[str, str]:
@@ -519,29 +676,46 @@ class Part:
     wants: tuple[str, ...] = ()  # these run before it, and may fail
 
 
-# In the order of what is to be known first. Together they may ask for more than a run has: what is
-# not reached is run by its name.
+# In the order of what is missing most. The package is no need where only a comparison is lost
+# without it. Together they may ask for more than a run has: --next goes on in another one.
 PARTS = {
-    "build": Part(build, 120, "the C programs, from this checkout", needs=()),
-    "experiments": Part(experiments, 250, "what the GPU really does (docs/CUDA.md)", due_s=60),
-    "package": Part(package, 180, "the Python package, against this torch", due_s=60, needs=()),
-    "tensors": Part(
-        tensors,
-        150,
-        "collectives on CUDA tensors beside the same on CPU tensors",
-        due_s=70,
-        needs=("package",),
+    "build": Part(build, 120, "the C programs, from this checkout, or carried", needs=()),
+    "package": Part(
+        package, 180, "the Python package, against this torch, or carried", due_s=45, needs=()
     ),
     "bench": Part(
         bench,
-        130,
-        "all_reduce on one GPU: gloo, NCCL, shmcoll",
-        due_s=50,
+        165,
+        "all_reduce on one GPU: gloo, shmcoll, shmcoll without the relay",
+        due_s=65,
         needs=(),
         wants=("package",),
     ),
-    "cpu": Part(cpu, 60, "the C library on 2 to 16 ranks, and with reduction threads"),
-    "ddp": Part(ddp, 60, "a training step on 2 ranks of the CPU, beside gloo", needs=("package",)),
+    "tensors": Part(
+        tensors,
+        170,
+        "collectives on CUDA tensors, compared with the same on CPU tensors",
+        due_s=65,
+        needs=("package",),
+    ),
+    "mps": Part(mps, 90, "the same as bench under an MPS server", due_s=40, needs=("package",)),
+    "graphs": Part(graphs, 90, "captured operations, replayed", due_s=25, needs=("package",)),
+    "nccl": Part(nccl, 100, "cpu:shmcoll,cuda:nccl in one group", due_s=35, needs=("package",)),
+    "sharded": Part(
+        sharded,
+        90,
+        "DDP, FSDP2, DTensor, functional collectives on one GPU",
+        due_s=25,
+        needs=("package",),
+    ),
+    "deaths": Part(deaths, 100, "a killed rank, while others wait", due_s=25, needs=("package",)),
+    "cpu": Part(
+        cpu,
+        170,
+        "2 to 16 ranks on CPUs, reduction threads, compared with an MPI and gloo",
+        due_s=40,
+        wants=("package",),
+    ),
     "sanitizer": Part(
         sanitizer,
         180,
@@ -549,4 +723,9 @@ PARTS = {
         due_s=50,
         wants=("package",),
     ),
+    "ddp": Part(
+        ddp, 60, "a training step on 2 ranks of the CPU, compared with gloo", needs=("package",)
+    ),
+    # The last: its last experiment may leave what cannot be ended.
+    "experiments": Part(experiments, 170, "what the GPU really does (docs/CUDA.md)", due_s=50),
 }

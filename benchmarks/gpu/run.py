@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Everything that needs a GPU, in one run: `make gpu`.
 
-    python benchmarks/gpu/run.py [--only PART[,PART]] [--budget SECONDS] [--out DIR] [--quick]
+    python benchmarks/gpu/run.py [--only PART[,PART]] [--seconds N] [--out DIR] [--quick]
+    python benchmarks/gpu/run.py --next --seconds 220     # what the report in DIR lacks most
+    python benchmarks/gpu/run.py --merge FILE.json ...    # the reports of several calls, in DIR
 
-Builds from this checkout without network; then the parts, in the order of --list, each with its own
-limit, after which all its processes are ended (told first: they may have to poison waits). What a
-part printed is kept in build/gpu/logs, and the report in DIR is written anew after each part, so
-that a run that is cut leaves something whole. docs/CUDA.md says what each part settles.
+Builds from this checkout without network, once: build/gpu can be carried to another machine. Then
+the parts, in the order of --list, each with its own limit, after which all its processes are ended
+(told first: they may have to poison waits). What a part printed is kept in build/gpu/logs. After
+each part the report in DIR is written anew, with the parts of earlier runs of the same commit on the
+same GPU, so a run that is cut leaves something whole and the next one goes on from there.
+docs/CUDA.md says what each part settles.
 
-exit code: 0; 1 if a part failed, hung, or was not reached; 2 without a GPU, or after bad usage
+exit code: 0; 1 if a part failed or hung, or was not reached without --next; 2 without a GPU, or
+after bad usage
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ import signal  # noqa: E402
 import subprocess  # noqa: E402
 import sys  # noqa: E402
 import traceback  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from types import FrameType  # noqa: E402
 
@@ -32,7 +38,7 @@ import parts  # noqa: E402
 import report  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-BUDGET_S = 530.0  # with the last part's end and the report: below nine minutes
+SECONDS = 700.0  # with the last part's end and the report: below twelve minutes
 
 # Asked in a process of its own: the driver may hang, and this one is to stay without CUDA.
 PROBE = """
@@ -93,11 +99,32 @@ def chosen(only: str) -> list[str]:
     return [name for name in parts.PARTS if not words or any(word in name for word in words)]
 
 
-def with_needs(names: list[str]) -> list[str]:
-    """And the parts that these need, in order."""
-    chosen_ones = [parts.PARTS[name] for name in names]
-    needed = {need for one in chosen_ones for need in (*one.needs, *one.wants)}
-    return [name for name in parts.PARTS if name in needed or name in names]
+def with_needs(names: Sequence[str]) -> list[str]:
+    """And the parts that these need, each before the first one that needs it."""
+    found: dict[str, None] = {}
+    for name in names:
+        one = parts.PARTS[name]
+        found |= dict.fromkeys([*with_needs([*one.needs, *one.wants]), name])
+    return list(found)
+
+
+def lack(result: report.Result | None) -> int:
+    """How much is missing of a part: all, an answer, some rows, nothing."""
+    if result is None or result.status == "not run":
+        return 3
+    if not result.good:
+        return 2
+    cut = any(row.get("why") == "no time" for row in result.rows)
+    return 1 if cut else 0
+
+
+def missing(results: Sequence[report.Result]) -> list[str]:
+    """The parts of which something is missing, most first; of those that lack the same, the one
+    whose last run is the oldest, so that one that always fails keeps no other from its turn."""
+    found = {result.part: result for result in results}
+    runs = {name: found[name].run if name in found else "" for name in parts.PARTS}
+    names = [name for name in parts.PARTS if lack(found.get(name))]
+    return sorted(names, key=lambda name: (-lack(found.get(name)), runs[name]))
 
 
 def shared_memory() -> set[str]:
@@ -142,20 +169,28 @@ def run_part(lab: parts.Lab, name: str, left_s: float, behind_s: float = 0) -> r
     return result
 
 
-def run_all(lab: parts.Lab, names: list[str], end: float, out: Path) -> list[report.Result]:
-    """Until `end`, by time.monotonic()."""
+def run_all(
+    lab: parts.Lab, names: list[str], end: float, out: Path, sharing: bool = True
+) -> list[report.Result]:
+    """Until `end`, by time.monotonic(). `sharing`: each leaves the next ones what is due to them;
+    else each takes what it needs, and those for which too little is left are not run."""
     results: list[report.Result] = []
     for place, name in enumerate(names):
         print(f"==== {name} ====", flush=True)
-        bad = [one.part for one in results if not one.good and one.part in parts.PARTS[name].needs]
+        left_s, part = end - time.monotonic(), parts.PARTS[name]
+        bad = [one.part for one in results if not one.good and one.part in part.needs]
         if bad:  # what an earlier build has left would tell of another one
             results.append(report.Result(name, "not run", f"it needs {bad[0]}, which is not ok"))
+        elif not sharing and left_s < part.due_s:
+            why = f"{left_s:.0f} s are left, it is due {part.due_s:.0f}"
+            results.append(report.Result(name, "not run", why))
         else:
             behind_s = sum(parts.PARTS[one].due_s for one in names[place + 1 :])
-            results.append(run_part(lab, name, end - time.monotonic(), behind_s))
+            results.append(run_part(lab, name, left_s, behind_s if sharing else 0))
         last = results[-1]
+        last.run = lab.facts.get("started", "")
         print(f"{name}: {last.status} after {last.seconds:.0f} s {last.why}".rstrip(), flush=True)
-        report.write(out, lab.facts, results)
+        report.write(out, lab.facts, results, list(parts.PARTS))
         if last.status == "stopped":
             break
     return results
@@ -167,11 +202,34 @@ def on_signal(number: int, frame: FrameType | None) -> None:
     raise parts.Stopped(f"by signal {number}")
 
 
+def merge(files: Sequence[Path], out: Path) -> int:
+    """Into the report of their commit and GPU in `out`, which may be there."""
+    total = report.Report()
+    try:
+        loaded = [report.load(file) for file in files]
+        ids = {(one.facts["gpu"], one.facts["commit"]) for one in loaded}
+    except (ValueError, KeyError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    if len(ids) > 1:
+        told = "; ".join(f"{gpu} at {commit}" for gpu, commit in sorted(ids))
+        print(f"reports of different commits or GPUs: {told}", file=sys.stderr)
+        return 2
+    for one in loaded:
+        total.add(one)
+    out.mkdir(parents=True, exist_ok=True)
+    whole = report.write_report(out, total, list(parts.PARTS))
+    print(*report.summary(whole.results), report.paths(out, whole.facts)[0], sep="\n")
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", metavar="PART[,PART]", help="parts of such names")
     parser.add_argument("--list", action="store_true", help="the parts, and their limits")
-    parser.add_argument("--budget", type=float, default=BUDGET_S, metavar="SECONDS")
+    parser.add_argument("--next", action="store_true", help="what the report lacks most, first")
+    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="N", help="for all of it")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE.json", help="runs nothing")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="few sizes: does everything run?")
     parser.add_argument("--commit", default="", help="which, where git does not tell")
@@ -185,6 +243,8 @@ def main(argv: list[str] | None = None) -> int:
         for name in names:
             print(f"{name:12} {parts.PARTS[name].limit_s:4.0f} s  {parts.PARTS[name].settles}")
         return 0
+    if args.merge:
+        return merge(args.merge, args.out)
     parts.extend_search_path()
     gpu, why = find_gpu(args.driver)
     if not gpu:
@@ -192,17 +252,24 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    facts = report.gather(ROOT, gpu) | {"only": args.only}
+    facts = report.gather(ROOT, gpu)
     facts |= {"commit": args.commit} if args.commit else {}
+    if args.next:
+        lacking = missing(report.found(args.out, facts).results)
+        names = [name for name in lacking if name in names]
+        print(f"missing: {', '.join(names) or 'nothing'}", flush=True)
+    facts |= {"asked": ("next: " if args.next else "") + (args.only or "all")}
     lab = parts.Lab(ROOT, args.driver, args.quick, facts)
     args.out.mkdir(parents=True, exist_ok=True)
+    end = BEGUN + args.seconds
     try:
-        results = run_all(lab, with_needs(names), BEGUN + args.budget, args.out)
+        results = run_all(lab, with_needs(names), end, args.out, sharing=not args.next)
     except parts.Stopped:  # between parts
         print("stopped", file=sys.stderr)
         return 1
     print(*report.summary(results), report.paths(args.out, lab.facts)[0], sep="\n")
-    return 0 if all(result.good for result in results) else 1
+    reached = [one for one in results if not (args.next and one.status == "not run")]
+    return 0 if all(result.good for result in reached) else 1
 
 
 if __name__ == "__main__":

@@ -26,7 +26,10 @@ import ranks  # noqa: E402
 import shmcoll  # noqa: E402
 
 import about  # noqa: E402
+import baselines  # noqa: E402
+import built  # noqa: E402
 import cases  # noqa: E402
+import mps as mps_daemon  # noqa: E402
 import parts  # noqa: E402
 import queues  # noqa: E402
 import report  # noqa: E402
@@ -154,6 +157,7 @@ def test_a_build_knows_its_gpu_and_begins_anew_with_another_generator(tmp_path: 
     text = "cmake_minimum_required(VERSION 3.20)\nproject(x NONE)\n"
     text += 'message(STATUS "GPU kernels: PTX 75, and code for: ${SHMCOLL_CUDA_ARCHS}")\n'
     text += "add_custom_target(gpu_experiments)\nadd_custom_target(scaling)\n"
+    text += "add_custom_target(shmcoll)\n"
     (tmp_path / "CMakeLists.txt").write_text(text)
     one = parts.Session(parts.Lab(tmp_path, "x", True, {"capability": "90"}), "build", 60)
     (tmp_path / "build" / "gpu" / "CMakeFiles").mkdir(parents=True)
@@ -162,14 +166,52 @@ def test_a_build_knows_its_gpu_and_begins_anew_with_another_generator(tmp_path: 
     assert parts.build(one) == ("ok", "kernels: PTX 75, and code for: 90")
 
 
+def test_what_was_built_for_the_same_is_not_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without tools, which a build that was carried does not need; Python files are copied."""
+    commands: list[Any] = []
+    monkeypatch.setattr(
+        parts.Session, "must", lambda self, command, **more: commands.append(command)
+    )
+    monkeypatch.setattr(parts, "kernels_of", lambda session: "kernels: code for 90")
+    source, module = tmp_path / "src" / "a.c", tmp_path / "python" / "shmcoll" / "a.py"
+    library = module.parent / "lib" / "libshmcoll.so.0"
+    one = parts.Session(parts.Lab(tmp_path, "x", True, {"torch": "2.11"}), "build", 60)
+    for file in (source, module, library, one.lab.program("scaling")):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("1")
+    assert parts.build(one) == ("ok", "kernels: code for 90")
+    assert parts.package(one) == ("ok", "")
+    assert len(commands) == 3
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for file in (module, library):
+        file.write_text("2")
+    assert parts.build(one) == ("ok", "built before; kernels: code for 90")
+    assert parts.package(one) == ("ok", "built before")
+    kept = one.lab.package / "shmcoll"
+    assert (kept / "a.py").read_text() == "2"
+    assert (kept / "lib" / "libshmcoll.so.0").read_text() == "1"
+    assert len(commands) == 3
+    one.lab.facts["torch"] = "2.12"
+    assert parts.build(one)[1].startswith("built before")
+    with pytest.raises(parts.Failed, match="not on this machine"):
+        parts.package(one)
+    source.write_text("2")
+    with pytest.raises(parts.Failed, match="not on this machine"):
+        parts.build(one)
+    assert built.said_before(one.lab.build / "built.json", {}) is None
+
+
 # ---- which parts ----
 
 
 def test_parts_are_chosen_by_name_and_bring_what_they_need() -> None:
     assert gpu_run.chosen("") == list(parts.PARTS)
-    assert gpu_run.chosen("exp,cpu") == ["experiments", "cpu"]
+    assert gpu_run.chosen("exp,cpu") == ["cpu", "experiments"]
     assert gpu_run.with_needs(["experiments"]) == ["build", "experiments"]
-    assert gpu_run.with_needs(["tensors", "cpu"]) == ["build", "package", "tensors", "cpu"]
+    assert gpu_run.with_needs(["tensors", "cpu"]) == ["package", "tensors", "build", "cpu"]
+    assert gpu_run.with_needs(list(parts.PARTS)) == list(parts.PARTS)
     with pytest.raises(ValueError, match="wrong: no part of build"):
         gpu_run.chosen("cpu,wrong")
 
@@ -177,7 +219,7 @@ def test_parts_are_chosen_by_name_and_bring_what_they_need() -> None:
 def test_what_all_parts_are_due_fits_a_run() -> None:
     """Also where each of them hangs, and takes its time to end."""
     ending = sum(parts.TOLD_S for _ in parts.PARTS)
-    assert sum(part.due_s for part in parts.PARTS.values()) + ending < gpu_run.BUDGET_S
+    assert sum(part.due_s for part in parts.PARTS.values()) + ending < gpu_run.SECONDS
 
 
 def test_a_part_that_hangs_leaves_the_next_ones_their_share(
@@ -228,7 +270,7 @@ def test_a_failing_package_stops_neither_experiments_nor_the_others_figures() ->
 def test_every_part_fits_a_run_of_its_own() -> None:
     for name in parts.PARTS:
         needed = sum(parts.PARTS[one].limit_s for one in gpu_run.with_needs([name]))
-        assert needed < gpu_run.BUDGET_S, name
+        assert needed < gpu_run.SECONDS, name
 
 
 # ---- one command of a part ----
@@ -396,8 +438,6 @@ def test_what_fails_leaves_its_log_in_the_report_and_the_next_part_runs(
     assert "    what it said" in text
     assert "    KeyError: 'a defect of the script'" in text
     assert "what it said" in report.log_path(tmp_path, FACTS).read_text()
-    alone = report.paths(tmp_path, FACTS | {"only": "tensors,cpu"})[0]
-    assert alone.name == "2026-01-02-nvidia-h200-sxm-tensors-cpu.md"
     assert report.logs([report.Result("p", "ok", log="x" * 5_000_000)]).count("x") <= 2 << 20
 
 
@@ -438,23 +478,156 @@ def test_what_was_spent_before_the_first_part_counts(
     monkeypatch.setattr(signal, "signal", lambda *args: None)
     late = parts.Part(lambda one: ("ok", ""), 30, "", needs=())
     monkeypatch.setattr(parts, "PARTS", {"late": late})
-    assert gpu_run.main(["--budget", "70", "--out", str(tmp_path)]) == 1
-    assert "| late | not run | 0 |" in report.paths(tmp_path, FACTS)[0].read_text()
-    assert gpu_run.main(["--budget", "90", "--out", str(tmp_path)]) == 0
+    assert gpu_run.main(["--seconds", "70", "--out", str(tmp_path)]) == 1
+    assert "| late | not run | 0 |  |" in report.paths(tmp_path, FACTS)[0].read_text()
+    assert gpu_run.main(["--seconds", "90", "--out", str(tmp_path)]) == 0
+
+
+# ---- several runs, one report ----
+
+
+def facts_of(started: str, **more: str) -> dict[str, str]:
+    return FACTS | {"commit": "abc1234", "started": started} | more
+
+
+def test_runs_with_some_parts_make_one_report(tmp_path: Path) -> None:
+    first = [
+        report.Result("build", "ok"),
+        report.Result("bench", "failed", "no", 1.0, [{"a": 1}], "what it said", "10:00"),
+    ]
+    report.write(tmp_path, facts_of("10:00", kernel="6.1"), first)
+    second = [
+        report.Result("bench", "ok", rows=[{"a": 2}], run="11:00"),
+        report.Result("cpu", "hung", log="where it stood", run="11:00"),
+    ]
+    report.write(tmp_path, facts_of("11:00", kernel="6.2", date="2026-01-03"), second, ["cpu"])
+    third = [report.Result("bench", "not run", run="12:00")]
+    third += [report.Result("build", "stopped", run="12:00")]
+    report.write(tmp_path, facts_of("12:00", kernel="6.2"), third, ["cpu", "bench"])
+    [data] = tmp_path.glob("*.json")
+    assert data.name == "2026-01-02-nvidia-h200-sxm.json"
+    whole = json.loads(data.read_text())
+    kept = [(one["part"], one["status"], one["rows"], one["run"]) for one in whole["parts"]]
+    assert kept == [
+        ("cpu", "hung", [], "11:00"),
+        ("bench", "ok", [{"a": 2}], "11:00"),
+        ("build", "ok", [], ""),
+    ]
+    text = data.with_suffix(".md").read_text()
+    assert "| 12:00 |" in text and "| 11:00 |" in text
+    assert "| run | date | kernel |" not in text and "kernel |" in text
+    assert "    where it stood" in text
+    assert "where it stood" in data.with_suffix(".log").read_text()
+    data.with_suffix(".log").unlink()  # it does not travel with the repository
+    report.write(tmp_path, facts_of("13:00"), [])
+    assert "    where it stood" in data.with_suffix(".md").read_text()
+
+
+def test_another_commit_has_another_report(tmp_path: Path) -> None:
+    for commit in ("abc1234", "def5678", "abc1234"):
+        report.write(tmp_path, facts_of("10:00", commit=commit), [])
+    names = sorted(path.name for path in tmp_path.glob("*.json"))
+    stem = "2026-01-02-nvidia-h200-sxm"
+    assert names == [f"{stem}-def5678.json", f"{stem}.json"]
+    (tmp_path / f"{stem}.json").write_text("{broken")
+    report.write(tmp_path, facts_of("10:00"), [])
+    assert (tmp_path / f"{stem}-abc1234.json").exists()
+
+
+def test_reports_of_several_calls_are_merged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = []
+    for name, commit in (("bench", "abc1234"), ("cpu", "abc1234"), ("mps", "other")):
+        folder = tmp_path / name
+        folder.mkdir()
+        results = [report.Result(name, "hung", run=name, log=f"{name} log\n")]
+        report.write(folder, facts_of(name, commit=commit), results)
+        files.append(str(next(folder.glob("*.json"))))
+    out = ["--out", str(tmp_path / "out")]
+    assert gpu_run.main(["--merge", *files[:2], *out]) == 0
+    whole = report.load(next((tmp_path / "out").glob("*.json")))
+    assert [(one.part, one.log.strip()) for one in whole.results] == [
+        ("bench", "bench log"),
+        ("cpu", "cpu log"),
+    ]
+    assert len(whole.runs) == 2
+    assert gpu_run.main(["--merge", *files, *out]) == 2
+    assert "NVIDIA H200 (SXM) at abc1234; NVIDIA H200 (SXM) at other" in capsys.readouterr().err
+    (tmp_path / "old.json").write_text('{"schema": "shmcoll.gpu/1"}')
+    assert gpu_run.main(["--merge", str(tmp_path / "old.json"), *out]) == 2
+    assert "old.json is no report: its schema is shmcoll.gpu/1" in capsys.readouterr().err
+
+
+def test_what_is_missing_most_is_run_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {name: part(lambda one: ("ok", "")) for name in "abcdef"}
+    found["e"] = dataclasses.replace(found["e"], due_s=1000)
+    monkeypatch.setattr(parts, "PARTS", found)
+    old = [
+        report.Result("a", "ok", rows=[{"why": "no time"}]),
+        report.Result("b", "failed", run="11:00"),
+        report.Result("c", "ok"),
+        report.Result("d", "not run"),
+        report.Result("f", "hung", run="10:00"),
+    ]
+    assert gpu_run.missing(old) == ["d", "e", "f", "b", "a"]
+    monkeypatch.setattr(gpu_run, "find_gpu", lambda driver: ("A GPU|1|", ""))
+    monkeypatch.setattr(report, "gather", lambda root, gpu: facts_of("12:00"))
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    monkeypatch.setattr(gpu_run, "BEGUN", time.monotonic())
+    report.write(tmp_path, facts_of("10:00"), old)
+    arguments = ["--next", "--seconds", "60", "--out", str(tmp_path)]
+    assert gpu_run.main(arguments) == 0  # what was not reached is left for another run
+    left = report.found(tmp_path, facts_of("12:00")).results
+    assert gpu_run.missing(left) == ["e"]
+    assert [one.status for one in left] == ["ok", "ok", "ok", "ok", "not run", "ok"]
+
+
+def test_all_that_a_run_has_goes_to_the_parts_that_are_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+
+    def keep(one: parts.Session) -> tuple[str, str]:
+        limits.append(round(one.left_s, -1))
+        return "ok", ""
+
+    long = parts.Part(keep, 150, "", due_s=60, needs=())
+    monkeypatch.setattr(parts, "PARTS", {"long": long, "next": long})
+    end = time.monotonic() + 200
+    gpu_run.run_all(lab(tmp_path), ["long", "next"], end, tmp_path, sharing=False)
+    assert limits == [150, 150]
+
+
+def test_a_table_compares_the_backends() -> None:
+    def row(ranks: int, size: int, backend: str, us: float | None, why: str = "") -> Any:
+        return baselines.row_of(ranks, size, backend) | {"us": us, "why": why}
+
+    rows = [
+        row(2, 8, "gloo", 400.0),
+        row(2, 8, "shmcoll", 50.0),
+        row(2, 8, "rounds", None, "it | fell"),
+    ]
+    rows += [row(2, 4096, "gloo", 12345.0), row(2, 4096, "shmcoll", None, "no time")]
+    text = "\n".join(report.of_rows([{"route": "slabs"}, *rows]))
+    assert "| ranks | bytes | gloo | shmcoll | rounds | gloo / shmcoll | gloo / rounds |" in text
+    assert "| 2 | 8 B | 400 us | 50 us | failed | 8 |  |" in text
+    assert "| 2 | 4 KiB | 12.3 ms | no time |  |  |  |" in text
+    assert "- 2 ranks, 8 B, rounds: it \\| fell" in text
 
 
 def test_a_report_has_a_table_for_each_kind_and_names_what_is_not_ok() -> None:
     rows = [
         {"experiment": "release", "word": "host", "us": 1.5},
         {"experiment": "release", "word": "gpu", "reason": "a|b"},
-        {"bench": "x", "why": "", "us": None},
+        {"step": "x", "why": "", "us": None},
         {"case": "one", "ranks": 2, "outcome": "ok", "detail": ""},
         {"case": "two", "ranks": 2, "outcome": "not offered yet", "detail": "rank 0: no"},
     ]
-    text = report.markdown(FACTS, [report.Result("p", "failed", "why", 1.0, rows)])
+    text = report.markdown(report.Report([FACTS], [report.Result("p", "failed", "why", 1.0, rows)]))
     assert "| experiment | word | us | reason |" in text
     assert "| release | gpu |  | a\\|b |" in text
-    assert "| bench |\n" in text  # columns without anything are left out
+    assert "| step |\n" in text  # columns without anything are left out
     assert "| 2 | not offered yet | 1 |" in text
     assert "- 2 ranks, two: rank 0: no" in text
 
@@ -620,7 +793,7 @@ def test_experiments_go_on_behind_one_that_fails_and_kill_is_last(tmp_path: Path
     )
     assert parts.experiments(one) == ("failed", "share ended with 1")
     ran = [row["ran"] for row in one.rows]
-    assert ran == [*parts.EXPERIMENTS[:7], "preset", "32", "kill"]
+    assert ran == [*parts.EXPERIMENTS[:8], "preset", "32", "kill"]
 
 
 # ---- the benchmark ----
@@ -643,7 +816,6 @@ how = multiprocessing.get_context("HOW")
 multiprocessing.get_context = lambda _: how
 baselines.STALL_S = 6.0 if "HOW" == "fork" else 45.0
 baselines.END_S = 2
-baselines.able_ones = lambda world, options, refusals, end: ["gloo", "shmcoll"]
 if __name__ == "__main__":
     sys.exit(baselines.main("--device cpu --worlds 2 --max 4K --backends gloo,shmcoll".split()))
 """
@@ -674,6 +846,143 @@ def test_a_backend_that_fails_at_a_size_is_a_row_and_the_other_goes_on(
     assert said in bad["why"]
     if "sleep" in planted:
         assert 'bench.py", line 10 in all_reduce' in one.log.read_text()  # where it stood
+
+
+# Without a GPU ranks may be forked. `rounds` is a backend that one rank cannot begin with.
+OFFERED = """
+import multiprocessing, os, sys
+sys.path.insert(0, GPU)
+import baselines
+honest = baselines.Rank.group
+def group(rank, backend):
+    print("side", backend, os.environ.get("SHMCOLL_CUDA_RELAY"), flush=True)
+    if backend == "nccl":
+        raise RuntimeError("a Duplicate GPU" if rank.rank else "a heading")
+    return honest(rank, backend)
+baselines.Rank.group = group
+how = multiprocessing.get_context("fork")
+multiprocessing.get_context = lambda _: how
+sys.exit(baselines.main(["--device", "cpu", "--worlds", "2", "--max", "8", "--backends",
+                         "gloo,nccl,shmcoll,shmcoll rounds"]))
+"""
+
+
+def test_a_backend_that_refuses_is_a_row_and_no_failure(tmp_path: Path) -> None:
+    script = tmp_path / "bench.py"
+    script.write_text(OFFERED.replace("GPU)", f"{str(GPU)!r})"))
+    one = session(tmp_path, 60)
+    assert one.run([sys.executable, script]) == 0
+    rows = {row["backend"]: row for row in one.rows if row["bench"] == "offered"}
+    works = {name: row["works"] for name, row in rows.items()}
+    assert works == {"gloo": True, "nccl": False, "shmcoll": True, "shmcoll rounds": True}
+    assert rows["nccl"]["why"] == "RuntimeError: a Duplicate GPU"
+    measured = [row["backend"] for row in one.rows if row["bench"] == "all_reduce"]
+    assert measured == ["gloo", "shmcoll", "shmcoll rounds"]
+    said = [line for line in one.log.read_text().splitlines() if line.startswith("side")]
+    assert said.count("side shmcoll None") == said.count("side shmcoll off") == 2
+
+
+FAKE_MPS = """#!/bin/bash
+log=$CUDA_MPS_LOG_DIRECTORY/control.log
+if [ "$1" = "-d" ]; then
+    DOES_START || { echo "no GPU for you"; exit 1; }
+    (exec -a daemon bash "$0" serve) >/dev/null 2>&1 &
+    sleep 0.3
+elif [ "$1" = "serve" ]; then
+    echo started >>$log
+    while [ ! -e $CUDA_MPS_PIPE_DIRECTORY/quit ]; do sleep 0.05; done
+else
+    read word; test QUITS = yes && touch $CUDA_MPS_PIPE_DIRECTORY/$word
+fi
+"""
+
+
+@pytest.mark.parametrize(("starts", "quits"), [("true", "yes"), ("true", "no"), ("false", "yes")])
+def test_an_mps_server_is_there_for_the_block_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: str, quits: str
+) -> None:
+    tool = tmp_path / mps_daemon.CONTROL
+    tool.write_text(FAKE_MPS.replace("DOES_START", starts).replace("QUITS", quits))
+    tool.chmod(0o755)
+    monkeypatch.setattr(mps_daemon, "QUIT_S", 1)
+    monkeypatch.setattr(mps_daemon, "CONTROL", "bash")  # what the kernel calls a script
+    said: list[str] = []
+    folder = ""
+    if starts == "false":
+        with pytest.raises(OSError, match="no GPU for you"):
+            with mps_daemon.running(str(tool), said.append):
+                raise AssertionError("it has not started")
+        return
+    with pytest.raises(KeyError):
+        with mps_daemon.running(str(tool), said.append) as env:
+            folder = env["CUDA_MPS_PIPE_DIRECTORY"]
+            assert len(mps_daemon.processes_of(folder)) >= 1
+            raise KeyError
+    assert mps_daemon.processes_of(folder) == []
+    assert not Path(folder).exists()
+    assert "started" in "".join(said)
+    assert ("MPS was killed: it did not quit" in said[0]) == (quits == "no")
+
+
+def test_without_mps_its_part_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(parts.Absent, match="no nvidia-cuda-mps-control"):
+        parts.mps(session(tmp_path))
+
+
+def test_no_mpi_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    one = session(tmp_path)
+    assert parts.compare_mpi(one, [2]) == "not compared with an MPI: no mpirun and no mpicc"
+    assert one.rows == [{"peer": "MPI", "why": "no mpirun and no mpicc"}]
+
+
+def test_an_mpi_that_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_tools(tmp_path / "bin", monkeypatch, "mpirun", "mpicc")
+    script = tmp_path / "benchmarks" / "peers.py"
+    script.parent.mkdir()
+    script.write_text("print('not one that we know'); raise SystemExit(2)")
+    one = session(tmp_path)
+    why = "benchmarks/peers.py ended with 2: not one that we know"
+    assert parts.compare_mpi(one, [2, 4]) == f"2 ranks of an MPI: {why}"
+    assert one.rows == [{"peer": "MPI", "ranks": 2, "why": why}]
+
+
+def test_figures_of_an_mpi_become_rows(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    script = tmp_path / "benchmarks" / "peers.py"
+    script.parent.mkdir()
+    row = {
+        "op": "all_reduce",
+        "bytes": 8,
+        "right": True,
+        "ours_us": [1, 2, 9],
+        "theirs_us": [4] * 3,
+    }
+    found = {"runs": [{"other": "openmpi", "rows": [row]}]}
+    text = "import sys; file = sys.argv[sys.argv.index('--json') + 1]\n"
+    script.write_text(f"{text}open(file, 'w').write({json.dumps(found)!r})")
+    assert parts.run_peers(one, 2, ["-b", "8"], tmp_path / "peers.json", 20) == ""
+    assert one.rows == [
+        {"peer": "openmpi", "ranks": 2, "op": "all_reduce", "bytes": 8, "shmcoll_us": 2}
+        | {"peer_us": 4, "ratio": 2.0, "wrong": False}
+    ]
+
+
+def test_cpu_tensors_by_shmcoll_go_with_another_backend_for_cuda(tmp_path: Path) -> None:
+    """In forked ranks, which load no torch; the group has CPU tensors alone."""
+    text = f"""
+import multiprocessing, sys
+sys.path.insert(0, {str(GPU)!r})
+import with_nccl
+how = multiprocessing.get_context("fork")
+multiprocessing.get_context = lambda _: how
+sys.exit(with_nccl.main(["--device", "cpu", "--limit", "40"]))
+"""
+    one = session(tmp_path, 60)
+    assert one.run(python(text)) == 0
+    outcomes = [(row["with_nccl"], row["outcome"]) for row in one.rows]
+    assert outcomes == [("world of one", "ok")] * 3 + [("2 ranks on one GPU", "ok")] * 3
 
 
 # ---- the tests of CUDA tensors ----
@@ -807,7 +1116,9 @@ def test_the_route_of_cuda_tensors_is_a_row(
     one = session(tmp_path)
     one.rows = [row, {"case": "x", "ranks": 2, "outcome": "ok", "detail": ""}]
     assert parts.routes(one) == ["route slabs fd"]
-    text = report.markdown(FACTS, [report.Result("tensors", "ok", "", 1.0, one.rows)])
+    text = report.markdown(
+        report.Report([FACTS], [report.Result("tensors", "ok", "", 1.0, one.rows)])
+    )
     assert "| slabs | 2 | cuda:0 | fd | 1 | 0-1 |" in text
 
 
