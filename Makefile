@@ -41,7 +41,8 @@ help:
 	@echo "make bench    all benchmarks, and which of the project's goals are met: half an hour at most"
 	@echo "make bench ONLY=name    the parts whose name contains it (benchmarks/goals.py --list)"
 	@echo "              shmcoll beside gloo, nothing else: .venv/bin/python -m shmcoll bench"
-	@echo "make gpu      everything that needs a GPU, in nine minutes (docs/CUDA.md; ONLY=experiments: a part)"
+	@echo "make gpu      everything that needs a GPU, in twelve minutes (docs/CUDA.md; ONLY=bench: a part)"
+	@echo "make gpu NEXT=1 GPU_SECONDS=200    what the report of this commit lacks most, in so many seconds"
 	@echo "make sanitizers    the C tests under both sanitizers, all of them"
 	@echo "make soak     random kills for a long time"
 	@echo "make clients  the longer programs of users: compilers, more ranks"
@@ -151,7 +152,8 @@ bench-core: packages
 # with a limit; without a GPU it says so and does nothing.
 GPU_OUT ?= benchmarks/results
 gpu:
-	@$(PYTHON) benchmarks/gpu/run.py --out $(GPU_OUT) $(if $(ONLY),--only $(ONLY))
+	@$(PYTHON) benchmarks/gpu/run.py --out $(GPU_OUT) $(if $(ONLY),--only $(ONLY)) \
+	    $(if $(NEXT),--next) $(if $(GPU_SECONDS),--seconds $(GPU_SECONDS))
 
 soak: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long soak
