@@ -307,10 +307,11 @@ def tools(lab: Lab) -> dict[str, str]:
     return told
 
 
-def fresh(folder: Path, generator: str) -> None:
-    """CMake refuses a folder that another generator has made."""
+def fresh(folder: Path, generator: str, root: Path) -> None:
+    """CMake refuses a folder that another generator has made, or that was carried from elsewhere."""
     cache = folder / "CMakeCache.txt"
-    if cache.exists() and f"CMAKE_GENERATOR:INTERNAL={generator}\n" not in cache.read_text():
+    known = f"CMAKE_GENERATOR:INTERNAL={generator}\n", f"CMAKE_HOME_DIRECTORY:INTERNAL={root}\n"
+    if cache.exists() and not all(line in cache.read_text() for line in known):
         cache.unlink()
         shutil.rmtree(folder / "CMakeFiles", ignore_errors=True)
 
@@ -335,7 +336,7 @@ def build(session: Session) -> tuple[str, str]:
     stamp.unlink(missing_ok=True)
     env = tools(lab)
     if "CMAKE_GENERATOR" in env:
-        fresh(lab.build, env["CMAKE_GENERATOR"])
+        fresh(lab.build, env["CMAKE_GENERATOR"], lab.root)
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DSHMCOLL_BENCHMARKS=ON"]
     options += [f"-DSHMCOLL_CUDA_ARCHS={gpus}"]
     session.must(["cmake", "-S", lab.root, "-B", lab.build, *options], env=env)
@@ -362,7 +363,7 @@ def package(session: Session) -> tuple[str, str]:
         env = tools(lab)
         check_headers()
         if "CMAKE_GENERATOR" in env:
-            fresh(lab.root / "build" / "core", env["CMAKE_GENERATOR"])
+            fresh(lab.root / "build" / "core", env["CMAKE_GENERATOR"], lab.root)
         session.must([*lab.script("setup.py"), "build_ext", "--inplace"], env=env)
     built.collect_package(lab.root / "python", lab.package, binaries=not before)
     built.write(stamp, key, "")

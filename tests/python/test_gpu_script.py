@@ -152,7 +152,16 @@ def test_headers_that_are_missing_are_named_before_anything_is_built(
     parts.check_headers()
 
 
-def test_a_build_knows_its_gpu_and_begins_anew_with_another_generator(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "CMAKE_GENERATOR:INTERNAL=Borland Makefiles\n",
+        "CMAKE_GENERATOR:INTERNAL=GENERATOR\nCMAKE_HOME_DIRECTORY:INTERNAL=/another/machine\n",
+    ],
+)
+def test_a_build_knows_its_gpu_and_begins_anew_in_a_foreign_folder(
+    tmp_path: Path, foreign: str
+) -> None:
     """With the real CMake, over a project of one target."""
     text = "cmake_minimum_required(VERSION 3.20)\nproject(x NONE)\n"
     text += 'message(STATUS "GPU kernels: PTX 75, and code for: ${SHMCOLL_CUDA_ARCHS}")\n'
@@ -162,7 +171,8 @@ def test_a_build_knows_its_gpu_and_begins_anew_with_another_generator(tmp_path: 
     one = parts.Session(parts.Lab(tmp_path, "x", True, {"capability": "90"}), "build", 60)
     (tmp_path / "build" / "gpu" / "CMakeFiles").mkdir(parents=True)
     cache = tmp_path / "build" / "gpu" / "CMakeCache.txt"
-    cache.write_text("CMAKE_GENERATOR:INTERNAL=Borland Makefiles\n")
+    generator = parts.tools(one.lab).get("CMAKE_GENERATOR", "")
+    cache.write_text(foreign.replace("GENERATOR\n", f"{generator}\n"))
     assert parts.build(one) == ("ok", "kernels: PTX 75, and code for: 90")
 
 
