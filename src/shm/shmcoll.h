@@ -292,6 +292,16 @@ size_t shc_dtype_bytes(enum shc_dtype dtype);
 /* Does the reduction exist for this dtype? (docs/SUPPORT.md has the table.) */
 bool shc_reduction_supported(enum shc_dtype dtype, enum shc_redop redop);
 
+/*
+ * Reduces arrays of this process, as the collectives do: to the bit what all_reduce gives ranks with these
+ * inputs. `sources`: `count` arrays of `elements` elements, in rank order; `out` may be one of them, and
+ * overlaps no other. `factors`: SHC_PREMUL_SUM only, one per source. Waits for nobody.
+ * SHC_ERR_UNSUPPORTED: the reduction does not exist. SHC_ERR_INVALID: count < 1, or no factors.
+ */
+enum shc_status shc_reduce_local(enum shc_dtype dtype, enum shc_redop redop,
+                                 const void *const *sources, int count, void *out, size_t elements,
+                                 const double *factors);
+
 /* The calling thread's last failure: one paragraph, no newline at its end. */
 const char *shc_error_text(void);
 
