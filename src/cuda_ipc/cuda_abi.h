@@ -69,6 +69,7 @@
 #define SHC_CU_WRITE_DEFAULT               0
 #define SHC_CU_EVENT_DISABLE_TIMING        2
 #define SHC_CU_POINTER_DEVICE_ORDINAL      9
+#define SHC_CU_MEMORY_UNIFIED              4
 #define SHC_CU_CAPTURE_NONE                0 /* of a stream */
 #define SHC_CU_CAPTURE_ACTIVE              1
 #define SHC_CU_CAPTURE_BROKEN              2
@@ -77,6 +78,9 @@
 #define SHC_CU_CAPTURE_RELAXED             2
 
 /* ---- structs, with CUDA's layouts ---- */
+
+/* An address in a GPU's memory, or of host memory as a GPU sees it. */
+typedef uint64_t shc_cu_address;
 
 struct shc_cu_uuid {
     unsigned char bytes[16];
@@ -104,6 +108,21 @@ struct shc_cu_access {
     int flags;
 };
 
+/* One end of a copy by rows. Of a type UNIFIED `device` says where, also for host memory. */
+struct shc_cu_copy_end {
+    size_t x, y;
+    int type;
+    const void *host;
+    shc_cu_address device;
+    void *array;
+    size_t pitch; /* bytes from row to row */
+};
+
+struct shc_cu_copy_rows {
+    struct shc_cu_copy_end from, to;
+    size_t width, height; /* bytes of a row; rows */
+};
+
 /* Opaque to all but the driver. */
 struct shc_cu_context;
 struct shc_cu_stream;
@@ -112,9 +131,6 @@ struct shc_cu_module;
 struct shc_cu_function;
 
 typedef void (*shc_cu_host_fn)(void *arg);
-
-/* An address in a GPU's memory, or of host memory as a GPU sees it. */
-typedef uint64_t shc_cu_address;
 
 /* As kernels take it; of a GPU's memory nothing that the CPU may follow. */
 SHC_INLINE void *shc_cu_pointer(shc_cu_address address)
@@ -199,6 +215,8 @@ SHC_INLINE void *shc_cu_pointer(shc_cu_address address)
     CALL(cuEventQuery, 2000, NEED, (struct shc_cu_event *event))                                   \
     CALL(cuMemcpyAsync, 4000, NEED,                                                                \
          (shc_cu_address to, shc_cu_address from, size_t bytes, struct shc_cu_stream *stream))     \
+    CALL(cuMemcpy2DAsync, 3020, NEED,                                                              \
+         (const struct shc_cu_copy_rows *copy, struct shc_cu_stream *stream))                      \
     CALL(cuMemsetD8Async, 3020, NEED,                                                              \
          (shc_cu_address to, unsigned char value, size_t bytes, struct shc_cu_stream *stream))     \
     CALL(cuModuleLoadData, 2000, NEED, (struct shc_cu_module **module, const void *image))         \

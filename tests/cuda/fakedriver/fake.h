@@ -69,6 +69,8 @@ struct FakeKernel {
 extern "C" void fake_configure(const char *text);
 extern "C" void fake_add_kernel(const FakeKernel *kernel);
 extern "C" int fake_module_count();
+extern "C" int
+fake_turn_count(); // of this process: kernels, and what else waits for a context's turn
 
 namespace fake
 {
@@ -107,7 +109,7 @@ struct Knobs {
     bool only_writes_wake = false; // only a stream write makes a waiting stream look again
     bool shuffle = false;          // a graph's branches are mixed anew with each launch
     std::string state;             // file for what all processes see: needed by the line above
-    std::string alone;             // file whose lock is the GPU: one process's work at a time
+    std::string alone;             // file whose lock is the GPU: contexts take turns at kernels
     int kernel_ms = 5000;          // a kernel that runs longer waits for somebody: abort
     std::string image;             // file: a module is this, to the last byte
     std::string without;           // a kernel that modules do not have
@@ -125,6 +127,7 @@ bool device_exists(int device);
 // host memory, and anybody's.
 bool may_touch(shc_cu_address address, size_t bytes, int device);
 bool is_device_visible(shc_cu_address address, size_t bytes);
+bool is_gpu_memory(shc_cu_address address); // or host memory, registered or not
 // What goes wrong when this device reads or writes there; *base and *bytes: the region, if any.
 P2p fault_at(shc_cu_address address, int device, shc_cu_address *base, size_t *bytes);
 

@@ -181,6 +181,16 @@ bool may_touch(shc_cu_address address, size_t bytes, int device)
            it->second.devices.count(device) != 0;
 }
 
+bool is_gpu_memory(shc_cu_address address)
+{
+    std::lock_guard<std::mutex> guard(memory().lock);
+    auto it = memory().regions.upper_bound(address);
+    if (it == memory().regions.begin())
+        return false;
+    --it;
+    return it->second.kind != Kind::kHost && address < it->first + it->second.bytes;
+}
+
 bool is_device_visible(shc_cu_address address, size_t bytes)
 {
     std::lock_guard<std::mutex> guard(memory().lock);
