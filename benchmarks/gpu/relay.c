@@ -160,7 +160,8 @@ static enum shc_status measure(struct lab *lab, const struct ends *ends, struct 
 {
     const int rounds = lab->options->small ? 4 : run->bytes > MIB ? 10 : MOST_ROUNDS;
     double us[PARTS];
-    if (!is_there(lab, run->back) || (run->bytes > ROWS_MOST && (run->back == ROWS || run->back == FAR_ROWS)))
+    if (!is_there(lab, run->back) ||
+        (run->bytes > ROWS_MOST && (run->back == ROWS || run->back == FAR_ROWS)))
         return SHC_OK;
     SHC_TRY(lab_meet(lab));
     for (int i = 0; i < WARM_ROUNDS; i++)

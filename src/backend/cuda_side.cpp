@@ -7,6 +7,9 @@
 
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <sstream>
 #include <unordered_set>
 
@@ -71,6 +74,31 @@ OwnStream newStream(c10::Device device)
 
 } // namespace
 
+namespace
+{
+
+// SHMCOLL_CUDA_RELAY, as a group's config takes it: read anew for each, since groups may differ.
+uint64_t relayBytes()
+{
+    constexpr long kMostKib = 1 << 20;
+    const char *text = std::getenv("SHMCOLL_CUDA_RELAY");
+    if (text == nullptr || *text == '\0' || strcmp(text, "auto") == 0)
+        return 0;
+    if (strcmp(text, "off") == 0)
+        return SHC_CUDA_RELAY_OFF;
+    char *end = nullptr;
+    const long kib = std::strtol(text, &end, 10);
+    if (end != text && *end == '\0' && kib >= 1 && kib <= kMostKib)
+        return static_cast<uint64_t>(kib) << 10;
+    fprintf(stderr,
+            "shmcoll: SHMCOLL_CUDA_RELAY=%s is not one of auto|off, nor a number from 1 to %ld; "
+            "ignored\n",
+            text, kMostKib);
+    return 0;
+}
+
+} // namespace
+
 bool CudaSide::isPossible()
 {
     constexpr auto type = c10::DeviceType::CUDA;
@@ -92,6 +120,7 @@ CudaGroup CudaSide::make(c10::Device device, const char *hint)
     shc_cuda_config config{};
     config.device = device.index();
     config.name = name_.c_str();
+    config.relay_bytes = relayBytes();
     {
         std::lock_guard<std::mutex> guard(lock_);
         config.timeout_ns = groupTimeoutNs(timeout_);

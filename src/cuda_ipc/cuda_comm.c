@@ -19,6 +19,8 @@ static enum shc_status make_locks(struct shc_cuda_comm *comm)
     if (!error)
         error = pthread_cond_init(&comm->stir, &attr);
     if (!error)
+        error = pthread_cond_init(&comm->relay.stir, NULL);
+    if (!error)
         error = pthread_mutex_init(&comm->order_lock, NULL);
     if (!error)
         error = pthread_mutex_init(&comm->state_lock, NULL);
@@ -37,6 +39,7 @@ static void drop(struct shc_cuda_comm *comm)
     (void)pthread_mutex_destroy(&comm->state_lock);
     (void)pthread_mutex_destroy(&comm->mail.lock);
     (void)pthread_cond_destroy(&comm->stir);
+    (void)pthread_cond_destroy(&comm->relay.stir);
     free(comm);
 }
 
@@ -157,15 +160,19 @@ enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_
     const uint64_t sequence = cuda->sequence, captured = cuda->captures.count;
     const uint64_t messages = shc_mail_count(cuda);
     pthread_mutex_unlock(&cuda->state_lock);
+    /* relaxed: a count, told as of about now. */
+    const uint64_t relayed = shc_a64_load_relaxed(&cuda->relay.pushed);
     char ranks[6 * SHC_MAX_WORLD];
     list_ranks(cuda, ranks, sizeof ranks);
-    const int used = snprintf(
-        text, capacity,
-        "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\ngpus=%d\ngpu_ranks=%s\n"
-        "operations=%llu\nmessages=%llu\ncaptured=%llu\n",
-        cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind), cuda->reason,
-        cuda->half_bytes, cuda->gpu.name, cuda->gpu_count, ranks, (unsigned long long)sequence,
-        (unsigned long long)messages, (unsigned long long)captured);
+    const int used =
+        snprintf(text, capacity,
+                 "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\ngpus=%d\ngpu_ranks=%s\n"
+                 "operations=%llu\nrelayed=%llu\nrelay_bytes=%zu\nrelay_reason=%s\nmessages=%"
+                 "llu\ncaptured=%llu\n",
+                 cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind),
+                 cuda->reason, cuda->half_bytes, cuda->gpu.name, cuda->gpu_count, ranks,
+                 (unsigned long long)sequence, (unsigned long long)relayed, cuda->relay.limit,
+                 cuda->relay.reason, (unsigned long long)messages, (unsigned long long)captured);
     if (used < 0 || (size_t)used >= capacity)
         return shc_cuda_fail(SHC_ERR_INVALID, "the text needs %d bytes", used + 1);
     return SHC_OK;
@@ -218,6 +225,7 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
                               cuda->sequence + 1);
         if (shc_watch_idle(cuda)) { /* else a stream still needs to be poisoned */
             shc_watch_stop(cuda);
+            shc_relay_stop(cuda);
             shc_capture_seal(cuda);
         }
         pthread_mutex_lock(&cuda->state_lock);

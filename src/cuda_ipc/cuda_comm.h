@@ -11,6 +11,7 @@
 #include "cuda_ipc/kernel/kernels.h"
 #include "cuda_ipc/mail.h"
 #include "cuda_ipc/probe.h"
+#include "cuda_ipc/relay.h"
 #include "cuda_ipc/share.h"
 #include "cuda_ipc/timeline.h"
 #include "shm/base/clock.h"
@@ -90,6 +91,7 @@ struct shc_cuda_comm {
 
     struct shc_captures captures;
     struct shc_mail mail;
+    struct shc_relay relay;
 };
 
 /* As shc_cuda_comm_create, over this library in the place of the machine's driver. */
@@ -133,6 +135,9 @@ struct shc_work {
 /* SHC_ERR_CLOSED: this rank has closed the group, or begun to. Any thread. */
 SHC_NODISCARD enum shc_status shc_work_check_open(struct shc_cuda_comm *comm);
 
+/* Have all ranks published their record of this operation? */
+bool shc_work_published(const struct shc_cuda_comm *comm, uint64_t sequence);
+
 /* What the call demands, as rounds, into comm->demand. pre: order_lock is held and the GPU entered, as
  * below. */
 SHC_NODISCARD enum shc_status shc_work_demand(struct shc_cuda_comm *comm, const struct shc_op *op);
@@ -162,8 +167,14 @@ SHC_NODISCARD SHC_COLD enum shc_status shc_watch_mismatch(struct shc_cuda_comm *
 
 /* This operation is now the newest, and watched. */
 void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight);
-/* It takes rounds up to this one. */
-void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round);
+/* It takes rounds up to this one; `relayed`: of the relay's. */
+void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed);
+
+/* Has a rank failed the group? */
+bool shc_watch_is_failed(const struct shc_cuda_comm *comm);
+
+/* The same, and asked when everything has been read that this thread has read before. */
+bool shc_watch_was_failed(const struct shc_cuda_comm *comm);
 
 /* Says a line about the group. */
 void shc_watch_say(struct shc_cuda_comm *comm, const char *line);

@@ -32,6 +32,8 @@ enum shc_cuda_route {
     SHC_CUDA_ROUTE_HOST,
 };
 
+#define SHC_CUDA_RELAY_OFF UINT64_MAX
+
 struct shc_cuda_config {
     int device;       /* the ordinal of this rank's GPU in this process; ranks may share one */
     const char *name; /* shows in every message about the group; may be NULL */
@@ -44,6 +46,11 @@ struct shc_cuda_config {
      * the route must be the same on all ranks. */
     uint64_t half_bytes;
     enum shc_cuda_route route;
+    /* Collectives of at most so many bytes, all blocks together, go through host memory and the CPU
+     * instead of kernels (docs/CUDA.md, "The relay"). 0: where ranks share a GPU, up to a size that was
+     * measured; SHC_CUDA_RELAY_OFF: none. Must be the same on all ranks. A rank keeps five times as much
+     * in host memory. */
+    uint64_t relay_bytes;
     /* Gets each line the group says (an operation that is late, and whom it waits for). Any thread;
      * must not call this library. NULL: they go to standard error. */
     void (*say)(void *ctx, const char *line);

@@ -253,7 +253,7 @@ static bool slot_is_free(const struct shc_cuda_comm *comm, uint64_t sequence)
     return true;
 }
 
-static bool all_published(const struct shc_cuda_comm *comm, uint64_t sequence)
+bool shc_work_published(const struct shc_cuda_comm *comm, uint64_t sequence)
 {
     for (int r = 0; r < comm->world; r++)
         /* acquire cuda/published <- release in publish(): record and counts. */
@@ -277,7 +277,7 @@ static void publish(struct shc_cuda_comm *comm, uint64_t sequence)
         memcpy(counts, demand->sends, bytes);
         memcpy(counts + comm->world, demand->receives, bytes);
     }
-    /* release cuda/published -> acquire in all_published(): record and counts. */
+    /* release cuda/published -> acquire in shc_work_published(): record and counts. */
     shc_a64_store_release(&part->published.word, sequence);
 }
 
@@ -320,7 +320,7 @@ static bool calls_the_same(const struct shc_cuda_comm *comm, uint64_t sequence, 
 static enum shc_status exchange_counts(struct shc_cuda_comm *comm, uint64_t sequence,
                                        uint64_t deadline_ns)
 {
-    const struct awaited awaited = {sequence, all_published, deadline_ns,
+    const struct awaited awaited = {sequence, shc_work_published, deadline_ns,
                                     "Timed out waiting for all ranks to call all_to_all"};
     SHC_TRY(await(comm, &awaited));
     for (int r = 0; r < comm->world; r++)
@@ -351,7 +351,7 @@ static enum shc_status follow(struct shc_cuda_comm *comm, struct shc_cu_stream *
     return SHC_OK;
 }
 
-static enum shc_status enqueue_rounds(struct shc_work *work, uint64_t deadline_ns)
+static enum shc_status enqueue_all(struct shc_work *work, uint64_t deadline_ns)
 {
     struct shc_cuda_comm *comm = work->comm;
     const struct shc_rounds *rounds = &comm->demand.rounds;
@@ -359,8 +359,10 @@ static enum shc_status enqueue_rounds(struct shc_work *work, uint64_t deadline_n
     SHC_TRY(follow(comm, work->stream));
     if (rounds->kind == SHC_ALL_TO_ALL)
         SHC_TRY(exchange_counts(comm, work->sequence, deadline_ns));
+    if (shc_relay_takes(comm, &comm->demand.rounds))
+        return shc_relay_enqueue(work);
     const uint64_t count = shc_rounds_count(rounds);
-    shc_watch_extend(comm, comm->round + count);
+    shc_watch_extend(comm, comm->round + count, false);
     for (uint64_t k = 0; k < count; k++)
         SHC_TRY(shc_work_round(work, k));
     return SHC_OK;
@@ -404,7 +406,7 @@ static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_strea
                             .gate = comm->gate,
                             .scratch = comm->scratch};
     work.copies.gate = shc_cu_pointer(comm->gate);
-    const enum shc_status st = enqueue_rounds(&work, deadline_ns);
+    const enum shc_status st = enqueue_all(&work, deadline_ns);
     if (st != SHC_OK)
         (void)!fail_inside(comm, sequence, st);
     const enum shc_status finished = finish(&work);

@@ -7,11 +7,14 @@
 #include "cuda_ipc/kernel/args.h"
 #include "shm/base/clock.h"
 
+#include <stdbool.h>
+
 #define SHC_LATE_NS (5 * SHC_NS_PER_S) /* then whom it waits for is said; and at 10 s, 20, ... */
 
 struct shc_flight {
     uint64_t begun_ns, deadline_ns, late_ns;
     uint64_t last_round; /* a message's: its last piece */
+    bool relayed;        /* its rounds are the relay's */
     const void *stream;  /* a message's */
     uint64_t call[SHC_RECORD_CALL_WORDS];
 };

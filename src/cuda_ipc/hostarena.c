@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HOST_MAGIC 0x3261736f68636873ULL /* the layout's version is its first byte */
+#define HOST_MAGIC 0x3361736f68636873ULL /* the layout's version is its first byte */
 
 _Static_assert(sizeof(struct shc_cuda_record) == SHC_LINE_BYTES, "records fill lines");
 _Static_assert(sizeof(struct shc_part_shm) % SHC_LINE_BYTES == 0, "parts fill lines");
 _Static_assert(sizeof(struct shc_end_shm) % SHC_LINE_BYTES == 0, "ends fill lines");
 _Static_assert(sizeof(struct shc_host_header_shm) <= SHC_PAGE_BYTES, "the header fits its page");
 
-static void lay_out(struct shc_host *host, size_t half_bytes)
+static void lay_out(struct shc_host *host, size_t half_bytes, size_t cell_bytes)
 {
     const size_t world = (size_t)host->world;
     host->ends_offset =
@@ -22,8 +22,10 @@ static void lay_out(struct shc_host *host, size_t half_bytes)
     host->counts_offset = host->ends_offset + 2 * world * sizeof(struct shc_end_shm);
     const size_t counts = 2 * 2 * world * sizeof(uint64_t);
     host->halves_offset = shc_align_up(host->counts_offset + counts, SHC_PAGE_BYTES);
-    host->part_bytes =
+    host->cells_offset =
         shc_align_up(host->halves_offset + shc_data_bytes(half_bytes, host->world), SHC_PAGE_BYTES);
+    host->part_bytes =
+        shc_align_up(host->cells_offset + SHC_RELAY_CELLS * cell_bytes, SHC_PAGE_BYTES);
     host->bytes = SHC_PAGE_BYTES + world * host->part_bytes;
 }
 
@@ -71,8 +73,8 @@ static enum shc_status reserve(struct shc_host *host)
     return SHC_OK;
 }
 
-enum shc_status shc_host_share(struct shc_control *control, size_t half_bytes, uint64_t deadline_ns,
-                               struct shc_host *host)
+enum shc_status shc_host_share(struct shc_control *control, size_t half_bytes, size_t cell_bytes,
+                               uint64_t deadline_ns, struct shc_host *host)
 {
     struct shc_host made;
     struct shc_control_parcel mine = {.count = 1};
@@ -82,7 +84,7 @@ enum shc_status shc_host_share(struct shc_control *control, size_t half_bytes, u
     memset(&made, 0, sizeof made);
     made.rank = control->rank;
     made.world = control->world;
-    lay_out(&made, half_bytes);
+    lay_out(&made, half_bytes, cell_bytes);
     enum shc_status st = offer(&made);
     char failure[SHC_CUDA_ERROR_BYTES];
     memcpy(failure, shc_cuda_failure(), sizeof failure);

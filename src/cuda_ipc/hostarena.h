@@ -3,8 +3,8 @@
 /*
  * The host arena: one piece of host memory that all ranks of a group and their GPUs see
  * (docs/CUDA.md, "Rounds"). A part per rank, which it reserves and touches first; in a part the
- * words that it writes or waits for, its records, and where there is no shared GPU memory its
- * halves and its mail. Every word lies on lines of its own and has one writer, but those that are
+ * words that it writes or waits for, its records, where there is no shared GPU memory its halves and
+ * its mail, and where there is a relay its cells. Every word lies on lines of its own and has one writer, but those that are
  * set back or poisoned: these have the rank that waits for them, too.
  *
  * A GPU sees the arena at another address than the CPU: shc_host_device() is the only way there.
@@ -19,6 +19,7 @@
 #define SHC_RECORDS           64 /* a ring; how far a CPU may be ahead of the slowest GPU */
 #define SHC_HALVES            4  /* of a rank: two of eager rounds, two of captured ones */
 #define SHC_MAIL_SLOTS        2  /* of a channel: pieces that wait to be taken */
+#define SHC_RELAY_CELLS       5 /* of a rank: two halves, the result, a block kept, the old output */
 #define SHC_HOST_REASON_BYTES 504
 
 /* A word alone on its lines. */
@@ -29,12 +30,14 @@ struct shc_lone_shm {
 
 /* What a part begins with. Behind it, without a gap, the words that this rank waits for: a row for
  * the ranks' arrivals, two for those of captured rounds, one for what they have sent, one for what
- * they have taken. Then the ends of its channels, the counts, the halves, the mail. */
+ * they have taken. Then the ends of its channels, the counts, the halves, the mail, the cells. */
 struct shc_part_shm {
     struct shc_lone_shm done;      /* its stream: the newest operation that is over */
     struct shc_lone_shm verdict;   /* its gate: SHC_VERDICT of the first failure */
     struct shc_lone_shm published; /* its CPU: the newest record */
     struct shc_lone_shm left;      /* its CPU, closing: 1 + the last operation */
+    struct shc_lone_shm arrived;   /* relay: its stream, and its thread: the round it has come to */
+    struct shc_lone_shm released;  /* relay: its thread: the newest operation that was served */
     struct {
         uint32_t status; /* enum shc_status */
         uint32_t unused;
@@ -71,7 +74,7 @@ struct shc_host {
     char *base;
     shc_cu_address device; /* of the base, as this rank's GPU sees it */
     size_t bytes, part_bytes;
-    size_t ends_offset, counts_offset, halves_offset; /* in a part */
+    size_t ends_offset, counts_offset, halves_offset, cells_offset; /* in a part */
     int rank, world;
     int fd; /* while it is being made; else -1 */
 };
@@ -91,13 +94,14 @@ SHC_INLINE size_t shc_data_bytes(size_t half_bytes, int world)
 
 /*
  * The steps, collective over the ranks of the control socket: all ranks do one, then learn whether
- * all could, then the next. half_bytes 0: no halves, no mail.
+ * all could, then the next. half_bytes 0: no halves, no mail; cell_bytes 0: no cells.
  */
 
 /* Rank 0 makes it, all get it, and this rank reserves its part. On failure nothing is left, and the
  * others have been told. */
 SHC_NODISCARD enum shc_status shc_host_share(struct shc_control *control, size_t half_bytes,
-                                             uint64_t deadline_ns, struct shc_host *host);
+                                             size_t cell_bytes, uint64_t deadline_ns,
+                                             struct shc_host *host);
 
 /* Writes this rank's part, and as rank 0 the header. pre: all have reserved. */
 void shc_host_begin(struct shc_host *host);
@@ -175,6 +179,12 @@ SHC_INLINE uint64_t *shc_host_counts(const struct shc_host *host, int rank, uint
 SHC_INLINE char *shc_host_halves(const struct shc_host *host, int rank)
 {
     return (char *)shc_host_part(host, rank) + host->halves_offset;
+}
+
+/* A rank's cells of the relay, in a row. */
+SHC_INLINE char *shc_host_cells(const struct shc_host *host, int rank)
+{
+    return (char *)shc_host_part(host, rank) + host->cells_offset;
 }
 
 /* What lies there, as this rank's GPU sees it. */

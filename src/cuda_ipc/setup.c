@@ -19,6 +19,7 @@
 
 #define DEFAULT_HALF_BYTES ((size_t)4 << 20)
 #define HALF_BYTES_MOST    ((uint64_t)1 << 32)
+#define RELAY_BYTES_MOST   ((uint64_t)1 << 30)
 
 /* Ranks that share a GPU: each round costs them a turn of every context, so that longer ones are
  * faster up to here (docs/CUDA.md, "Rounds"), if their slabs take no more of what is free there. */
@@ -29,7 +30,9 @@
 struct notice {
     uint32_t status; /* enum shc_status */
     uint32_t route;
-    uint64_t half_bytes;   /* as asked for */
+    uint64_t half_bytes;  /* as asked for */
+    uint64_t relay_bytes; /* likewise */
+    uint64_t relay_works;
     uint64_t record_bytes; /* a build with another layout is another version */
     uint64_t free_bytes;   /* of the GPU's memory */
     struct shc_control_address address;
@@ -149,6 +152,10 @@ static enum shc_status check_config(const struct shc_cuda_comm *comm,
                              "half_bytes %llu: a multiple of %d from %d to %llu is needed",
                              (unsigned long long)config->half_bytes, SHC_LINE_BYTES,
                              comm->world * SHC_LINE_BYTES, (unsigned long long)HALF_BYTES_MOST);
+    if (config->relay_bytes > RELAY_BYTES_MOST && config->relay_bytes != SHC_CUDA_RELAY_OFF)
+        return shc_cuda_fail(SHC_ERR_INVALID, "relay_bytes %llu: at most %llu",
+                             (unsigned long long)config->relay_bytes,
+                             (unsigned long long)RELAY_BYTES_MOST);
     if ((unsigned)config->route > SHC_CUDA_ROUTE_HOST)
         return shc_cuda_fail(SHC_ERR_INVALID, "route %d does not exist", (int)config->route);
     return SHC_OK;
@@ -198,6 +205,10 @@ static enum shc_status compare(const struct making *making)
         const struct notice *theirs = &making->theirs[r], *first = &making->theirs[0];
         if (theirs->record_bytes != first->record_bytes)
             return shc_cuda_fail(SHC_ERR_VERSION, "rank %d runs another build than rank 0", r);
+        if (theirs->relay_bytes != first->relay_bytes)
+            return shc_cuda_fail(
+                SHC_ERR_INVALID, "rank 0 asks for relay_bytes %llu, rank %d for %llu",
+                (unsigned long long)first->relay_bytes, r, (unsigned long long)theirs->relay_bytes);
         if (theirs->route != first->route || theirs->half_bytes != first->half_bytes)
             return shc_cuda_fail(SHC_ERR_INVALID,
                                  "rank 0 asks for route %u and halves of %llu bytes, rank %d for "
@@ -303,6 +314,23 @@ static enum shc_status share_slabs(struct making *making)
 
 /* ---- 3 to 5 ---- */
 
+/* All ranks know the same, and choose the same. */
+static void choose_relay(const struct making *making)
+{
+    struct shc_cuda_comm *comm = making->comm;
+    const uint64_t asked = making->config->relay_bytes;
+    const char *why_not = "";
+    if (asked == SHC_CUDA_RELAY_OFF)
+        why_not = "asked for";
+    else if (comm->world > 1)
+        comm->relay.limit = asked != 0 ? (size_t)asked : shc_relay_limit(comm);
+    if (comm->relay.limit != 0)
+        comm->relay.cell_bytes = shc_relay_cell_bytes(comm->relay.limit, comm->world);
+    else if (why_not[0] == '\0')
+        why_not = "no two ranks share a GPU";
+    snprintf(comm->relay.reason, sizeof comm->relay.reason, "%s", why_not);
+}
+
 static enum shc_status make_scratch(struct shc_cuda_comm *comm)
 {
     const size_t one = (size_t)comm->world * comm->half_bytes, bytes = 2 * one;
@@ -344,13 +372,36 @@ static enum shc_status look_at_host(struct making *making)
     return SHC_OK;
 }
 
+/* The relay lets its streams go by a CPU's store: does that end their waits here? */
+static enum shc_status look_at_stores(struct making *making)
+{
+    bool works;
+    SHC_TRY(shc_relay_look(making->comm, &works));
+    making->mine.relay_works = works;
+    return SHC_OK;
+}
+
+/* All ranks know the same. */
+static void settle_relay(const struct making *making)
+{
+    struct shc_relay *relay = &making->comm->relay;
+    for (int r = 0; r < making->comm->world && relay->limit != 0; r++) {
+        if (making->theirs[r].relay_works)
+            continue;
+        relay->limit = 0;
+        snprintf(relay->reason, sizeof relay->reason,
+                 "rank %d: a CPU's store does not end a stream's wait", r);
+    }
+}
+
 static enum shc_status start(struct shc_cuda_comm *comm)
 {
     struct shc_lone_shm *words = shc_host_arrival(&comm->host, comm->rank, 0);
     SHC_TRY(shc_timeline_init(&comm->gpu, shc_host_device(&comm->host, words), &words->word,
                               shc_host_waited(&comm->host), sizeof *words / sizeof words->word,
                               &comm->timeline));
-    return shc_watch_start(comm);
+    SHC_TRY(shc_watch_start(comm));
+    return comm->relay.limit != 0 ? shc_relay_start(comm) : SHC_OK;
 }
 
 static enum shc_status make(struct making *making, const char *library)
@@ -362,12 +413,18 @@ static enum shc_status make(struct making *making, const char *library)
     choose_half(making);
     SHC_TRY(agree(making, connect_all(making)));
     SHC_TRY(agree(making, share_slabs(making)));
-    SHC_TRY(agree(making, shc_host_share(&making->control, comm->by_slabs ? 0 : comm->half_bytes,
-                                         making->deadline_ns, &comm->host)));
+    choose_relay(making);
+    SHC_TRY(
+        agree(making, shc_host_share(&making->control, comm->by_slabs ? 0 : comm->half_bytes,
+                                     comm->relay.cell_bytes, making->deadline_ns, &comm->host)));
     shc_host_begin(&comm->host);
     SHC_TRY(agree(making, SHC_OK));
     SHC_TRY(agree(making, show_host(comm)));
     SHC_TRY(agree(making, look_at_host(making)));
+    if (comm->relay.limit != 0) {
+        SHC_TRY(agree(making, look_at_stores(making)));
+        settle_relay(making);
+    }
     return agree(making, start(comm));
 }
 
@@ -383,6 +440,7 @@ enum shc_status shc_setup_make(struct shc_cuda_comm *comm, const char *library,
     making->deadline_ns = shc_deadline_after(shc_clock_ns(), shc_cuda_timeout_ns(comm));
     making->mine.route = config->route;
     making->mine.half_bytes = config->half_bytes; /* what 0 means is chosen by all alike */
+    making->mine.relay_bytes = config->relay_bytes;
     making->mine.record_bytes = sizeof(struct shc_part_shm);
     making->control.listener = -1;
     for (int r = 0; r < SHC_MAX_WORLD; r++)
@@ -396,6 +454,7 @@ enum shc_status shc_setup_make(struct shc_cuda_comm *comm, const char *library,
 void shc_setup_undo(struct shc_cuda_comm *comm)
 {
     shc_watch_stop(comm);
+    shc_relay_stop(comm);
     /* Freeing memory waits for all that the GPU has begun, and the probe's last work never ends: so
      * all that the group has stays. Descriptors are closed, and no kernel of the group runs. */
     if (comm->prober.hung)
@@ -420,4 +479,5 @@ void shc_setup_undo(struct shc_cuda_comm *comm)
         shc_gpu_close(&comm->gpu);
     }
     free(comm->captures.list);
+    free(comm->relay.moves);
 }

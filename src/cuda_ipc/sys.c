@@ -33,6 +33,12 @@ int32_t shc_sys_pid(void)
     return (int32_t)getpid();
 }
 
+int shc_sys_cpus(void)
+{
+    cpu_set_t cpus;
+    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+}
+
 uint32_t shc_sys_uid(void)
 {
     return (uint32_t)geteuid();

@@ -16,6 +16,7 @@
 SHC_NODISCARD int shc_sys_random(void *bytes, size_t count);
 int32_t shc_sys_pid(void);
 uint32_t shc_sys_uid(void);
+int shc_sys_cpus(void); /* that this process may use */
 
 /* post: *fd listens under a random name of the abstract kind, which leaves nothing behind. */
 SHC_NODISCARD int shc_sys_listen(int backlog, int *fd, char name[SHC_SYS_NAME_BYTES]);

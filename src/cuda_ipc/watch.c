@@ -4,6 +4,7 @@
  */
 #include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
+#include "shm/base/num.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -113,10 +114,16 @@ enum shc_status shc_watch_fail(struct shc_cuda_comm *comm, enum shc_status statu
 
 /* ---- looking ---- */
 
-static bool group_failed(const struct shc_cuda_comm *comm)
+bool shc_watch_is_failed(const struct shc_cuda_comm *comm)
 {
     /* acquire cuda/abort <- acq_rel in fail_once(): the finder's reason. */
     return shc_a64_load_acquire(&shc_host_header(&comm->host)->aborted.word) != 0;
+}
+
+bool shc_watch_was_failed(const struct shc_cuda_comm *comm)
+{
+    /* acq_rel cuda/abort: a plain load might come before the reads that it is to come after. */
+    return shc_a64_add_acq_rel(&shc_host_header(&comm->host)->aborted.word, 0) != 0;
 }
 
 /* This rank's call number `sequence`, if it is still known. */
@@ -206,7 +213,7 @@ static enum shc_status look_at_leavers(struct shc_cuda_comm *comm, uint64_t sequ
 enum shc_status shc_watch_verdicts(struct shc_cuda_comm *comm)
 {
     SHC_TRY(recorded(comm));
-    if (group_failed(comm))
+    if (shc_watch_is_failed(comm))
         return shc_watch_fail(comm, SHC_ERR_ABORTED, "told by another rank");
     SHC_TRY(look_at_verdict(comm));
     return shc_mail_look_at_verdicts(comm);
@@ -225,8 +232,10 @@ enum shc_status shc_watch_look(struct shc_cuda_comm *comm)
 
 /* The round in which rank r has arrived last. Nobody writes to himself: what this rank's stream has
  * told another one counts. */
-static uint64_t arrival_of(const struct shc_cuda_comm *comm, int r)
+static uint64_t arrival_of(const struct shc_cuda_comm *comm, const struct shc_flight *flight, int r)
 {
+    if (flight->relayed)
+        return shc_relay_arrival(comm, r);
     const int other = comm->rank == 0 ? 1 : 0;
     const struct shc_lone_shm *word = r == comm->rank
                                           ? shc_host_arrival(&comm->host, other, r)
@@ -258,14 +267,14 @@ static void whom_text(struct shc_cuda_comm *comm, const struct shc_flight *fligh
     int listed = 0;
     size_t used = 0;
     for (int r = 0; r < comm->world && comm->world > 1; r++)
-        least = arrival_of(comm, r) < least ? arrival_of(comm, r) : least;
+        least = shc_min_size(least, arrival_of(comm, flight, r));
     if (least >= flight->last_round) {
         snprintf(text, capacity, "this rank's GPU: all ranks have arrived");
         return;
     }
     for (int r = 0; r < comm->world && used < capacity; r++) {
         char one[96];
-        if (arrival_of(comm, r) != least || listed++ >= LISTED)
+        if (arrival_of(comm, flight, r) != least || listed++ >= LISTED)
             continue;
         late_text(comm, r, sequence, one, sizeof one);
         used += (size_t)snprintf(text + used, capacity - used, "%s%s", used ? ", " : "", one);
@@ -329,10 +338,12 @@ void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight
     pthread_mutex_unlock(&comm->state_lock);
 }
 
-void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round)
+void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed)
 {
+    struct shc_flight *flight = &comm->flights[comm->sequence % SHC_RECORDS];
     pthread_mutex_lock(&comm->state_lock);
-    comm->flights[comm->sequence % SHC_RECORDS].last_round = last_round;
+    flight->last_round = last_round;
+    flight->relayed = relayed;
     pthread_mutex_unlock(&comm->state_lock);
 }
 

@@ -99,6 +99,9 @@ shc_status Rank::make()
     config.route = route == "host"    ? SHC_CUDA_ROUTE_HOST
                    : route == "slabs" ? SHC_CUDA_ROUTE_SLABS
                                       : SHC_CUDA_ROUTE_AUTO;
+
+    const int relay = settings.number("relay", 0);
+    config.relay_bytes = relay == 0 ? SHC_CUDA_RELAY_OFF : static_cast<uint64_t>(relay);
     config.say = [](void *, const char *line) {
         static std::atomic<int> lines{0};
         report("said", line);
@@ -273,6 +276,24 @@ void ahead(Rank &rank)
     report("right", right ? "yes" : shc_cuda_failure());
 }
 
+// How often this process's context needed its turn for a few operations.
+void turns(Rank &rank)
+{
+    const auto count = standin_function<int (*)()>("fake_turn_count");
+    const auto n = static_cast<uint64_t>(rank.world);
+    const shc_cu_address in = rank.allocate(4096), out = rank.allocate(4096 * n);
+    rank.put(in, Bytes(4096, 1));
+    const int before = count();
+    enqueue(rank, rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_UINT8, in, 9, in, 9), 0);
+    enqueue(rank, rank.cuda, simple_call(SHC_BROADCAST, SHC_UINT8, in, 1, in, 1), 0);
+    enqueue(rank, rank.cuda, simple_call(SHC_ALL_GATHER, SHC_UINT8, in, 4096, out, 4096 * n), 0);
+    enqueue(rank, rank.cuda, simple_call(SHC_REDUCE_SCATTER, SHC_UINT8, out, 300 * n, out, 300), 0);
+    const bool done = rank.sync() && shc_cuda_comm_error(rank.cuda) == SHC_OK;
+    report("turns", std::to_string(count() - before));
+    report("right",
+           done && rank.get(in, 9) == Bytes(9, static_cast<unsigned char>(n)) ? "yes" : "no");
+}
+
 // Two groups of the same ranks, each with its own buffers, in turn on streams of their own.
 void groups(Rank &rank)
 {
@@ -314,7 +335,8 @@ void differ(Rank &rank)
     const std::string field = rank.settings.word("field", "");
     const bool odd = rank.rank == rank.world - 1;
     const auto n = static_cast<uint64_t>(rank.world);
-    const shc_cu_address in = rank.allocate(1 << 20), out = rank.allocate(1 << 20);
+    const shc_cu_address out = rank.allocate(1 << 20);
+    const shc_cu_address in = rank.settings.number("in_place", 0) ? out : rank.allocate(1 << 20);
     const Bytes before(1 << 20, 0x5a);
     rank.put(in, before);
     rank.put(out, before);
@@ -374,25 +396,40 @@ static Bytes series(size_t count, uint64_t base, uint64_t step)
     return bytes;
 }
 
-// Sums until the group fails; what is seen through without a failure must be right.
+// Sums until the group fails, the last of three in place; what is seen through without a failure must be
+// right. `mixed`: outputs of a failed turn that are neither what they were nor what they should become.
 void endless(Rank &rank)
 {
-    constexpr size_t kCount = 1500, kBytes = kCount * 8, kOps = 3;
+    constexpr size_t kOps = 3;
+    const auto kCount = static_cast<size_t>(rank.settings.number("count", 1500));
+    const size_t kBytes = kCount * 8;
     const std::string act = rank.settings.word("act", "");
     const bool actor = rank.rank == rank.world - 1;
     const auto n = static_cast<uint64_t>(rank.world), me = static_cast<uint64_t>(rank.rank);
     const shc_cu_address in = rank.allocate(kOps * kBytes), out = rank.allocate(kOps * kBytes);
     shc_status st = SHC_OK;
-    uint64_t wrong = 0, turn = 0;
+    uint64_t wrong = 0, mixed = 0, turn = 0;
+    const auto place = [&](uint64_t j) {
+        return j == kOps - 1 ? in + j * kBytes : out + j * kBytes;
+    };
+    const auto input = [&](uint64_t j) {
+        return series(kCount, 1000 * (turn * kOps + j) + me, 31);
+    };
+    const auto right = [&](uint64_t j) {
+        return series(kCount, n * 1000 * (turn * kOps + j) + n * (n - 1) / 2, n * 31);
+    };
+    std::vector<Bytes> before(kOps);
     for (; st == SHC_OK; turn++) {
         for (uint64_t j = 0; j < kOps; j++)
-            rank.put(in + j * kBytes, series(kCount, 1000 * (turn * kOps + j) + me, 31));
+            rank.put(in + j * kBytes, input(j));
+        for (uint64_t j = 0; j < kOps; j++)
+            before[j] = rank.get(place(j), kBytes);
         for (uint64_t j = 0; j < kOps && st == SHC_OK; j++)
-            st = shc_cuda_comm_enqueue(rank.cuda,
-                                       simple_call(SHC_ALL_REDUCE, SHC_INT64, in + j * kBytes,
-                                                   kCount, out + j * kBytes, kCount)
-                                           .ready(),
-                                       rank.streams[0]);
+            st = shc_cuda_comm_enqueue(
+                rank.cuda,
+                simple_call(SHC_ALL_REDUCE, SHC_INT64, in + j * kBytes, kCount, place(j), kCount)
+                    .ready(),
+                rank.streams[0]);
         if (turn == 3)
             report("ready", "yes");
         if (actor && turn == 4 && act == "abort")
@@ -406,13 +443,16 @@ void endless(Rank &rank)
         rank.sync();
         if (st == SHC_OK)
             st = shc_cuda_comm_error(rank.cuda);
-        for (uint64_t j = 0; j < kOps && st == SHC_OK; j++)
-            wrong += rank.get(out + j * kBytes, kBytes) !=
-                     series(kCount, n * 1000 * (turn * kOps + j) + n * (n - 1) / 2, n * 31);
+        for (uint64_t j = 0; j < kOps; j++) {
+            const Bytes now = rank.get(place(j), kBytes);
+            wrong += st == SHC_OK && now != right(j);
+            mixed += now != before[j] && now != right(j);
+        }
     }
     const uint64_t now = shc_clock_ns();
     report("failed_ns", std::to_string(now));
     report("wrong", std::to_string(wrong));
+    report("mixed", std::to_string(mixed));
     report("turns", std::to_string(turn));
     if (st != SHC_OK)
         report_failure(rank, st);
@@ -548,6 +588,7 @@ int run(const std::string &folder, int number, int world, const Settings &settin
         {"refuse", refuse},
         {"pending", pending},
         {"make", nullptr},
+        {"turns", turns},
         {"graph", graph},
         {"graph_refuse", graph_refuse},
         {"graph_endless", graph_endless},

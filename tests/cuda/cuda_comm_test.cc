@@ -94,11 +94,36 @@ TEST_P(Results, OfTwoGroupsAreTheirOwn)
 
 INSTANTIATE_TEST_SUITE_P(Ways, Results, testing::ValuesIn(kWays),
                          [](const auto &way) { return way.param.name; });
+INSTANTIATE_TEST_SUITE_P(Relays, Results, testing::ValuesIn(kRelays),
+                         [](const auto &way) { return way.param.name; });
 
 TEST(CudaComm, CrossesGpusThatArePeers)
 {
     auto reports = run(3, "scenario=sweep few=1 route=slabs", "devices=3");
     expect_key(reports, "wrong", "0");
+}
+
+// Contexts that share a GPU take turns at kernels.
+TEST(Relay, TakesNoTurn)
+{
+    for (auto [relay, turns] : {std::pair("0", false), std::pair("65536", true)}) {
+        auto reports = run(3, std::string("scenario=turns relay=") + relay);
+        expect_key(reports, "right", "yes");
+        for (Report &report : reports)
+            EXPECT_EQ(report["turns"] == "0", turns) << all_of(report);
+    }
+}
+
+TEST(Relay, IsOffWhereACpusStoreEndsNoWait)
+{
+    auto reports = run(3, "scenario=make relay=65536", "only_writes_wake=1 state=@/writes");
+    expect_key(reports, "relay_bytes", "0");
+    for (Report &report : reports)
+        EXPECT_HAS(report, "relay_reason", "a CPU's store does not end a stream's wait");
+    reports = run(3, "scenario=make relay=65536");
+    expect_key(reports, "relay_bytes", "65536");
+    reports = run(3, "scenario=make");
+    expect_key(reports, "relay_reason", "asked for");
 }
 
 // ---- making a group ----
@@ -197,6 +222,10 @@ TEST(CudaComm, RecordsOutlastTheSlowestRank)
         CUDA_COMM_RANK,
         {{"", "scenario=ahead"}, {"slow_us=1000", "scenario=ahead"}, {"", "scenario=ahead"}});
     expect_key(reports, "right", "yes");
+    const std::string relayed = "scenario=ahead relay=65536";
+    reports =
+        run_processes(CUDA_COMM_RANK, {{"", relayed}, {"slow_us=1000", relayed}, {"", relayed}});
+    expect_key(reports, "right", "yes");
 }
 
 TEST(CudaComm, RefusesWhatOneRankCanSeeIsWrongAndGoesOn)
@@ -218,7 +247,8 @@ class Mismatch : public testing::TestWithParam<const char *>
 TEST_P(Mismatch, FailsOnEveryRankAndChangesNothing)
 {
     const std::string settings = std::string("scenario=differ meet=0 field=") + GetParam();
-    for (const char *more : {"", " route=host"})
+    for (const char *more : {"", " route=host", " relay=65536", " relay=65536 in_place=1",
+                             " relay=8192"}) // with the last one only some of these ranks relay
         for (const char *knobs : kSlow ? std::vector<const char *>{"delay_us=300"}
                                        : std::vector<const char *>{"", "delay_us=300"}) {
             auto reports = run(3, settings + more, knobs);
@@ -267,36 +297,57 @@ TEST(Death, WhileAGroupIsMadeIsSeenByAll)
 
 TEST(Stopped, ARankIsNamedByWhoeverRunsOutOfTime)
 {
-    auto reports = stop_rank_1(3, "endless");
-    for (size_t r : {0, 2}) {
-        EXPECT_HAS(reports[r], "error", "all_reduce #");
-        EXPECT_EQ(reports[r]["leaked"], "0") << all_of(reports[r]);
+    for (const char *path : kPaths) {
+        auto reports = stop_rank_1(3, std::string("endless") + path);
+        for (size_t r : {0, 2}) {
+            EXPECT_HAS(reports[r], "error", "all_reduce #");
+            EXPECT_EQ(reports[r]["leaked"], "0") << all_of(reports[r]);
+        }
+    }
+}
+
+// A rank that is stopped while it reads others' bytes goes on when they have failed, and stage other ones.
+TEST(Stopped, ARankThatGoesOnBehindAFailureHasOldBytesOrTheResult)
+{
+    std::minstd_rand random(std::random_device{}());
+    for (int i = 0; i < std::max(2, kills() / 8) && !testing::Test::HasFailure(); i++) {
+        Living living(2, "scenario=endless meet=0 timeout_ms=400 count=131072 relay=1048576", "");
+        ASSERT_TRUE(living.await("ready="));
+        usleep(static_cast<useconds_t>(random() % 20000));
+        kill(living.pids[1], SIGSTOP);
+        EXPECT_TRUE(living.await("mixed=", 0));
+        kill(living.pids[1], SIGCONT);
+        auto reports = living.end(20);
+        expect_key(reports, "wrong", "0");
+        expect_key(reports, "mixed", "0");
     }
 }
 
 TEST(Abort, EndsAllRanksWithItsReason)
 {
-    for (const char *knobs : kKnobs) {
-        auto reports = run(3, "scenario=endless meet=0 act=abort", knobs);
-        expect_key(reports, "status", "aborted");
-        expect_key(reports, "wrong", "0");
-        for (Report &report : reports)
-            EXPECT_HAS(report, "error", "rank 2 aborted: enough");
-    }
+    for (const char *knobs : kKnobs)
+        for (const char *path : kPaths) {
+            auto reports = run(3, std::string("scenario=endless meet=0 act=abort") + path, knobs);
+            expect_key(reports, "status", "aborted");
+            expect_key(reports, "wrong", "0");
+            for (Report &report : reports)
+                EXPECT_HAS(report, "error", "rank 2 aborted: enough");
+        }
 }
 
 TEST(Close, NeedsNoPeerAndIsNamedByThoseWhoGoOn)
 {
-    for (const char *knobs : {"", "delay_us=300"}) {
-        auto reports = run(3, "scenario=endless meet=0 act=close", knobs);
-        for (size_t r : {0, 1}) {
-            EXPECT_EQ(reports[r]["status"], "peer left") << all_of(reports[r]);
-            EXPECT_HAS(reports[r], "error", "rank 2 has left the group behind operation #15");
-            EXPECT_EQ(reports[r]["wrong"], "0") << all_of(reports[r]);
+    for (const char *knobs : {"", "delay_us=300"})
+        for (const char *path : kPaths) {
+            auto reports = run(3, std::string("scenario=endless meet=0 act=close") + path, knobs);
+            for (size_t r : {0, 1}) {
+                EXPECT_EQ(reports[r]["status"], "peer left") << all_of(reports[r]);
+                EXPECT_HAS(reports[r], "error", "rank 2 has left the group behind operation #15");
+                EXPECT_EQ(reports[r]["wrong"], "0") << all_of(reports[r]);
+            }
+            EXPECT_EQ(reports[2]["end"], "exited 0") << all_of(reports[2]);
+            EXPECT_LT(atoi(reports[2]["close_ms"].c_str()), 5000);
         }
-        EXPECT_EQ(reports[2]["end"], "exited 0") << all_of(reports[2]);
-        EXPECT_LT(atoi(reports[2]["close_ms"].c_str()), 5000);
-    }
 }
 
 TEST(Pending, IsTrueUntilAllRanksHaveComeAndNothingBehindThat)
@@ -306,7 +357,7 @@ TEST(Pending, IsTrueUntilAllRanksHaveComeAndNothingBehindThat)
     expect_key(reports, "last", "ok");
     EXPECT_EQ(reports[2]["behind"], "closed") << all_of(reports[2]);
     // What becomes of others behind it is no failure of it.
-    auto bereaved = run(3, "scenario=pending meet=0 act=die_behind");
+    auto bereaved = run(3, "scenario=pending meet=0 act=die_behind relay=65536");
     for (auto *seen : {&reports, &bereaved})
         for (size_t r : {0, 1}) {
             EXPECT_EQ((*seen)[r]["first"], "ok, pending") << all_of((*seen)[r]);
@@ -321,7 +372,7 @@ TEST(Pending, SaysWhoDoesNotCome)
         {"leave", {"peer left", "rank 2 has left the group behind operation #0"}},
     };
     for (auto [act, want] : ends) {
-        auto reports = run(3, std::string("scenario=pending meet=0 act=") + act);
+        auto reports = run(3, std::string("scenario=pending meet=0 relay=65536 act=") + act);
         for (size_t r : {0, 1}) {
             EXPECT_EQ(reports[r]["first"], "ok, pending") << all_of(reports[r]);
             EXPECT_EQ(reports[r]["last"].substr(0, 9), want.first) << all_of(reports[r]);
@@ -343,8 +394,9 @@ TEST(Pending, EndsNobodyBeforeTheRankThatEnds)
 
 TEST(Timeout, NamesTheRankThatNeverComes)
 {
-    for (const char *key : {"timeout_ms", "later_timeout_ms"}) {
-        auto reports = run(3, std::string("scenario=endless meet=0 act=idle ") + key + "=1000");
+    for (const char *how :
+         {"timeout_ms=1000", "later_timeout_ms=1000", "timeout_ms=1000 relay=65536"}) {
+        auto reports = run(3, std::string("scenario=endless meet=0 act=idle ") + how);
         for (size_t r : {0, 1}) {
             EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
             EXPECT_HAS(reports[r], "error", "waiting for rank 2 (its last call is #15); in rank ");

@@ -33,6 +33,15 @@ inline constexpr Way kWays[] = {
     {"Host", " route=host", "alias=1 ", "none"},
 };
 
+// The same without kernels, beside either route.
+inline constexpr Way kRelays[] = {
+    {"Relay", " route=slabs relay=65536", "", "file descriptor"},
+    {"RelayHost", " route=host relay=65536", "alias=1 ", "none"},
+};
+
+// What a failure is tried with: operations by kernels, and by the relay.
+inline const char *const kPaths[] = {"", " relay=65536"};
+
 // Under a sanitizer a rank starts for a second.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kSlow = true;
@@ -167,6 +176,9 @@ inline void expect_survivors(std::vector<Report> &reports, size_t victim, uint64
         EXPECT_EQ(report["end"], "exited 0") << all_of(report);
         EXPECT_EQ(report["status"], "peer dead") << all_of(report);
         EXPECT_EQ(report["wrong"], "0") << all_of(report);
+        if (report["relay_bytes"] != "0" && report.count("mixed") != 0) {
+            EXPECT_EQ(report["mixed"], "0") << all_of(report);
+        }
         EXPECT_EQ(report["leaked"], leaks_of(report)) << all_of(report);
         ms.push_back(ms_between(std::to_string(killed_ns), report["ended_ns"]));
         EXPECT_LT(ms.back(), 5000) << all_of(report); // a busy machine; what is promised is printed
@@ -184,8 +196,9 @@ void kill_at_random(const std::string &scenario, const char *const (&knobs)[N], 
     for (int i = 0; i < kills() && !testing::Test::HasFailure(); i++) {
         const size_t world = 2 + random() % 3, victim = random() % world;
         const std::string route = random() % 2 ? "auto" : "host", how = knobs[size_t(i) % N];
-        SCOPED_TRACE(route + " " + how + " victim " + std::to_string(victim));
-        Living living(world, "scenario=" + scenario + " meet=0 route=" + route, how);
+        const std::string path = kPaths[random() % 2];
+        SCOPED_TRACE(route + path + " " + how + " victim " + std::to_string(victim));
+        Living living(world, "scenario=" + scenario + " meet=0 route=" + route + path, how);
         ASSERT_TRUE(living.await("ready=")) << living.text_of(0);
         usleep(static_cast<useconds_t>(random() % 20000));
         const uint64_t killed_ns = shc_clock_ns();

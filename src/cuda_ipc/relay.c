@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "cuda_ipc/relay.h"
+#include "cuda_ipc/cuda_comm.h"
+#include "cuda_ipc/cuda_error.h"
+#include "shm/base/atomic.h"
+#include "shm/base/clock.h"
+#include "shm/base/num.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Below this the driver brings bytes to a GPU by what contexts take turns at, but not by rows (an H100,
+ * driver 580: 1024 bytes and less). */
+#define SHORT_COPY_BYTES 2048
+
+/* A sum of more than this, of more than two ranks: each adds a slice, then all fetch all slices. */
+#define TWO_ROUNDS_BYTES ((uint64_t)32 << 10)
+
+/* After the last operation the thread looks for the next one so long before it sleeps: a wake-up takes as
+ * long as the copies do. */
+#define LINGER_NS (50 * SHC_NS_PER_US)
+
+/* Looks before the thread gives its CPU away, and before it naps. With a busy thread of the caller's and
+ * one of these on each of 16 CPUs, whoever spins for a millisecond keeps out one that others wait for: 8
+ * ranks took up to seven times as long. */
+#define SPINNING_LOOKS 300
+#define YIELDING_LOOKS 20000
+#define FEW_LOOKS      200 /* where ranks share CPUs */
+
+enum cell { HALVES = 0, RESULT = 2, KEPT = 3, OLD = 4 }; /* SHC_RELAY_CELLS in all */
+
+/* ---- which operations, and their memory ---- */
+
+size_t shc_relay_limit(const struct shc_cuda_comm *comm)
+{
+    /* An H100: 2 ranks take 165 us for 512 KiB, by kernels 180; 4 ranks 435 and 548 for 1 MiB, 8 ranks 764
+     * and 1447. */
+    if (comm->sharing < 2)
+        return 0;
+    return comm->sharing == 2 ? (size_t)512 << 10 : (size_t)1 << 20;
+}
+
+size_t shc_relay_cell_bytes(size_t limit, int world)
+{
+    return shc_align_up(limit + (size_t)world * SHC_LINE_BYTES, SHC_PAGE_BYTES);
+}
+
+/* What the largest cell of any rank has to hold. */
+static uint64_t whole(const struct shc_rounds *rounds)
+{
+    const uint64_t world = (uint64_t)rounds->world;
+    uint64_t longest = rounds->kind == SHC_ALL_TO_ALL ? rounds->largest : rounds->bytes;
+    switch (rounds->kind) {
+    case SHC_BARRIER:
+        return 0;
+    case SHC_BROADCAST:
+    case SHC_ALL_REDUCE:
+    case SHC_REDUCE:
+        return rounds->bytes;
+    default:
+        break;
+    }
+    for (int r = 0; r < rounds->world && rounds->blocks != NULL; r++)
+        longest = rounds->blocks[r] > longest ? rounds->blocks[r] : longest;
+    return longest > UINT64_MAX / 2 / world ? UINT64_MAX : longest * world;
+}
+
+bool shc_relay_takes(const struct shc_cuda_comm *comm, struct shc_rounds *rounds)
+{
+    const uint64_t bytes = whole(rounds);
+    if (comm->relay.limit == 0 || bytes > comm->relay.limit)
+        return false;
+    rounds->half_bytes = comm->relay.cell_bytes;
+    rounds->two = rounds->kind == SHC_ALL_REDUCE && rounds->world > 2 && bytes > TWO_ROUNDS_BYTES;
+    return true;
+}
+
+static char *cell(const struct shc_cuda_comm *comm, int rank, int which)
+{
+    return shc_host_cells(&comm->host, rank) + (size_t)which * comm->relay.cell_bytes;
+}
+
+static char *half(const struct shc_cuda_comm *comm, int rank, uint64_t round)
+{
+    return cell(comm, rank, HALVES + (int)(round & 1));
+}
+
+static struct shc_part_shm *own_part(const struct shc_cuda_comm *comm)
+{
+    return shc_host_part(&comm->host, comm->rank);
+}
+
+uint64_t shc_relay_arrival(const struct shc_cuda_comm *comm, int rank)
+{
+    /* acquire cuda/relay <- release in the device, or in consume(): what lies in the rank's half. */
+    return shc_a64_load_acquire(&shc_host_part(&comm->host, rank)->arrived.word);
+}
+
+/* ---- an operation as work in a stream ---- */
+
+static enum shc_status copy_out(const struct shc_work *work, void *host, const char *user,
+                                uint64_t bytes)
+{
+    const struct shc_cuda_comm *comm = work->comm;
+    const int result = comm->driver.cuMemcpyAsync(
+        shc_host_device(&comm->host, host), (shc_cu_address)(uintptr_t)user, bytes, work->stream);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(&comm->driver, result, "to host memory");
+    return SHC_OK;
+}
+
+static enum shc_status copy_back(const struct shc_work *work, char *user, void *host,
+                                 uint64_t bytes)
+{
+    const struct shc_cuda_comm *comm = work->comm;
+    const shc_cu_address to = (shc_cu_address)(uintptr_t)user,
+                         from = shc_host_device(&comm->host, host);
+    int result;
+    if (bytes >= SHORT_COPY_BYTES) {
+        result = comm->driver.cuMemcpyAsync(to, from, bytes, work->stream);
+    } else {
+        const size_t width = bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1;
+        const struct shc_cu_copy_rows rows = {
+            .from = {.type = SHC_CU_MEMORY_UNIFIED, .device = from, .pitch = width},
+            .to = {.type = SHC_CU_MEMORY_UNIFIED, .device = to, .pitch = width},
+            .width = width,
+            .height = bytes / width,
+        };
+        result = comm->driver.cuMemcpy2DAsync(&rows, work->stream);
+    }
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(&comm->driver, result, "from host memory");
+    return SHC_OK;
+}
+
+/* A piece of a vector to host memory. */
+static enum shc_status copy_flat_out(const struct shc_work *work, char *host, struct shc_flat *flat,
+                                     uint64_t at, uint64_t bytes)
+{
+    for (uint64_t moved = 0, run; moved < bytes; moved += run) {
+        const char *user = shc_flat_at(flat, at + moved, &run);
+        run = shc_min_size(run, bytes - moved);
+        SHC_TRY(copy_out(work, host + moved, user, run));
+    }
+    return SHC_OK;
+}
+
+/* Are input and output the same memory, element by element? */
+static bool is_in_place(struct shc_demand *demand)
+{
+    const enum shc_op_kind kind = demand->rounds.kind;
+    if ((kind != SHC_ALL_REDUCE && kind != SHC_REDUCE) || demand->in.bytes != demand->out.bytes)
+        return false;
+    for (uint64_t at = 0, in_run, out_run; at < demand->in.bytes; at += in_run)
+        if (shc_flat_at(&demand->in, at, &in_run) != shc_flat_at(&demand->out, at, &out_run) ||
+            in_run != out_run)
+            return false;
+    return true;
+}
+
+/* What of this rank's others need, what it needs itself, and what its output holds now. */
+static enum shc_status stage(const struct shc_work *work, const struct shc_relayed *op,
+                             size_t count)
+{
+    struct shc_cuda_comm *comm = work->comm;
+    struct shc_demand *demand = &comm->demand;
+    for (size_t i = 0; i < count; i++) {
+        const struct shc_move *move = &comm->moves[i];
+        if (move->kind == SHC_MOVE_STAGE)
+            SHC_TRY(copy_flat_out(work, half(comm, comm->rank, op->round) + move->to, &demand->in,
+                                  move->from, move->bytes));
+        else if (move->kind == SHC_MOVE_KEEP)
+            SHC_TRY(copy_flat_out(work, cell(comm, comm->rank, KEPT), &demand->in, move->from,
+                                  move->bytes));
+    }
+    return op->in_place ? SHC_OK
+                        : copy_flat_out(work, cell(comm, comm->rank, OLD), &demand->out, 0,
+                                        demand->out.bytes);
+}
+
+/* Says that the bytes are there, and waits until the thread has served the operation. */
+static enum shc_status meet(const struct shc_work *work, const struct shc_relayed *op)
+{
+    const struct shc_cuda_comm *comm = work->comm;
+    const struct shc_part_shm *part = own_part(comm);
+    SHC_TRY(shc_timeline_signal(&comm->gpu, work->stream,
+                                shc_host_device(&comm->host, &part->arrived.word), op->round));
+    const int result = comm->driver.cuStreamWaitValue64(
+        work->stream, shc_host_device(&comm->host, &part->released.word), op->sequence,
+        SHC_CU_WAIT_GEQ);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(&comm->driver, result, "cuStreamWaitValue64");
+    return SHC_OK;
+}
+
+static enum shc_status bring_back(const struct shc_work *work)
+{
+    struct shc_cuda_comm *comm = work->comm;
+    struct shc_flat *out = &comm->demand.out;
+    char *result = cell(comm, comm->rank, RESULT);
+    for (uint64_t moved = 0, run; moved < out->bytes; moved += run) {
+        char *user = shc_flat_at(out, moved, &run);
+        SHC_TRY(copy_back(work, user, result + moved, run));
+    }
+    return SHC_OK;
+}
+
+/* The moves of a round that are the thread's. */
+static void hand_over(struct shc_relayed *op, const struct shc_move *moves, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (moves[i].kind != SHC_MOVE_STAGE)
+            op->moves[op->move_count++] = moves[i];
+}
+
+/* The place of the next operation. It is free: the stream is past the operation that was there. */
+static struct shc_relayed *next_place(struct shc_relay *relay)
+{
+    uint64_t pause_ns = 0;
+    /* relaxed: written by who holds the order. */
+    const uint64_t pushed = shc_a64_load_relaxed(&relay->pushed);
+    /* acquire relay/served <- release in serve(): the thread no longer looks at that place. */
+    while (pushed - shc_a64_load_acquire(&relay->served) >= SHC_RECORDS)
+        shc_sys_nap(&pause_ns);
+    return &relay->ring[pushed % SHC_RECORDS];
+}
+
+static void push(struct shc_cuda_comm *comm)
+{
+    struct shc_relay *relay = &comm->relay;
+    /* release relay/pushed -> acquire in has_work(): the operation. */
+    shc_a64_store_release(&relay->pushed, shc_a64_load_relaxed(&relay->pushed) + 1);
+    pthread_mutex_lock(&comm->state_lock);
+    if (relay->asleep)
+        pthread_cond_signal(&relay->stir);
+    pthread_mutex_unlock(&comm->state_lock);
+}
+
+enum shc_status shc_relay_enqueue(struct shc_work *work)
+{
+    struct shc_cuda_comm *comm = work->comm;
+    struct shc_demand *demand = &comm->demand;
+    struct shc_relayed *op = next_place(&comm->relay);
+    op->sequence = work->sequence;
+    op->round = comm->relay.round + 1;
+    memcpy(op->call, demand->call, sizeof op->call);
+    op->dtype = demand->dtype;
+    op->redop = demand->redop;
+    op->elem_bytes = demand->elem_bytes;
+    op->two = demand->rounds.two;
+    op->in_place = is_in_place(demand);
+    op->out_bytes = demand->out.bytes;
+    op->move_count = 0;
+    comm->relay.round += op->two ? 2 : 1;
+    shc_watch_extend(comm, comm->relay.round, true);
+    if (op->two) /* the second round's, in front: the first round's stay for stage() */
+        hand_over(op, comm->moves, shc_rounds_moves(&demand->rounds, 1, comm->moves));
+    op->fetches = op->move_count;
+    const size_t count = shc_rounds_moves(&demand->rounds, 0, comm->moves);
+    hand_over(op, comm->moves, count);
+    /* relaxed: handed over with the operation. */
+    shc_a32_store_relaxed(&op->state, SHC_RELAY_ENQUEUING);
+    push(comm);
+    enum shc_status st = stage(work, op, count);
+    if (st == SHC_OK)
+        st = meet(work, op);
+    /* release relay/state -> acquire in restore(): nothing; the word is all there is. */
+    shc_a32_store_release(&op->state, st == SHC_OK ? SHC_RELAY_ENQUEUED : SHC_RELAY_BROKEN);
+    return st == SHC_OK ? bring_back(work) : st;
+}
+
+/* ---- the thread: waiting ---- */
+
+static bool is_stopping(const struct shc_relay *relay)
+{
+    /* relaxed: the word is all there is; the thread is joined. */
+    return shc_a32_load_relaxed(&relay->stopping) != 0;
+}
+
+struct patience {
+    uint32_t looks;
+    uint64_t pause_ns;
+};
+
+/* Between two looks. */
+static void look_again_later(const struct shc_relay *relay, struct patience *patience)
+{
+    patience->looks++;
+    if (relay->busy_waits && patience->looks < SPINNING_LOOKS)
+        shc_cpu_relax();
+    else if (patience->looks < (relay->busy_waits ? YIELDING_LOOKS : FEW_LOOKS))
+        sched_yield();
+    else
+        shc_sys_nap(&patience->pause_ns);
+}
+
+/* False: the group has failed, or the thread is to stop. */
+static bool await_all(struct shc_cuda_comm *comm,
+                      bool (*ready)(const struct shc_cuda_comm *, uint64_t), uint64_t value)
+{
+    struct patience patience = {0, 0};
+    while (!ready(comm, value)) {
+        if (shc_watch_is_failed(comm) || is_stopping(&comm->relay))
+            return false;
+        look_again_later(&comm->relay, &patience);
+    }
+    return true;
+}
+
+static bool all_arrived(const struct shc_cuda_comm *comm, uint64_t round)
+{
+    for (int r = 0; r < comm->world; r++)
+        if (shc_relay_arrival(comm, r) < round)
+            return false;
+    return true;
+}
+
+/* ---- the thread: an operation ---- */
+
+/* What all ranks have called. */
+struct calls {
+    double factors[SHC_MAX_WORLD];
+};
+
+/* Do the records of all ranks say the same? As the gate of a round compares: with rank 0's. */
+static bool compare(struct shc_cuda_comm *comm, const struct shc_relayed *op, struct calls *calls)
+{
+    struct shc_cuda_record first, record;
+    for (int r = 0; r < comm->world; r++) {
+        shc_copy_once(&record, &shc_host_part(&comm->host, r)->records[op->sequence % SHC_RECORDS],
+                      sizeof record);
+        if (r == 0)
+            first = record;
+        if (record.sequence != op->sequence ||
+            memcmp(record.call, first.call, sizeof record.call) != 0) {
+            (void)!shc_watch_mismatch(comm, op->sequence, r == 0 ? comm->rank : 0, r);
+            return false;
+        }
+        calls->factors[r] = record.factor;
+    }
+    return true;
+}
+
+static bool reduce(struct shc_cuda_comm *comm, const struct shc_relayed *op,
+                   const struct calls *calls, const struct shc_move *move, char *to)
+{
+    const void *sources[SHC_MAX_WORLD];
+    for (int r = 0; r < comm->world; r++)
+        sources[r] = half(comm, r, op->round) + move->from;
+    const enum shc_status st = shc_reduce_local(op->dtype, op->redop, sources, comm->world, to,
+                                                move->bytes / op->elem_bytes, calls->factors);
+    if (st != SHC_OK)
+        (void)!shc_watch_fail(comm, st, shc_error_text());
+    return st == SHC_OK;
+}
+
+static bool carry_out(struct shc_cuda_comm *comm, const struct shc_relayed *op,
+                      const struct calls *calls, const struct shc_move *move, uint64_t round)
+{
+    char *result = cell(comm, comm->rank, RESULT) + move->to;
+    switch (move->kind) {
+    case SHC_MOVE_KEEP:
+        memcpy(result, cell(comm, comm->rank, KEPT), move->bytes);
+        return true;
+    case SHC_MOVE_FETCH:
+        memcpy(result, half(comm, move->rank, round) + move->from, move->bytes);
+        return true;
+    case SHC_MOVE_SUM:
+        return reduce(comm, op, calls, move, result);
+    default: /* ahead */
+        return reduce(comm, op, calls, move, half(comm, comm->rank, round + 1) + move->to);
+    }
+}
+
+/* False: the group has failed, and the result is of no use. That is asked when all has been read: a rank
+ * that has failed an operation goes on to the next ones, and its stream stages over what others may still
+ * read here. Whoever has failed none when all was read had not begun to. */
+static bool consume(struct shc_cuda_comm *comm, const struct shc_relayed *op,
+                    const struct calls *calls)
+{
+    for (size_t i = op->fetches; i < op->move_count; i++)
+        if (!carry_out(comm, op, calls, &op->moves[i], op->round))
+            return false;
+    if (!op->two)
+        return !shc_watch_was_failed(comm);
+    /* release cuda/relay -> acquire in shc_relay_arrival(): this rank's slice. */
+    shc_a64_store_release(&own_part(comm)->arrived.word, op->round + 1);
+    if (!await_all(comm, all_arrived, op->round + 1))
+        return false;
+    for (size_t i = 0; i < op->fetches; i++)
+        (void)carry_out(comm, op, calls, &op->moves[i], op->round + 1);
+    return !shc_watch_was_failed(comm);
+}
+
+/* The stream will copy back what the tensor held: it has brought it here itself, when it has arrived. */
+static void restore(struct shc_cuda_comm *comm, const struct shc_relayed *op)
+{
+    struct patience patience = {0, 0};
+    for (;;) {
+        /* acquire relay/state <- release in shc_relay_enqueue(): nothing. */
+        const uint32_t state = shc_a32_load_acquire(&op->state);
+        if (state == SHC_RELAY_BROKEN || is_stopping(&comm->relay))
+            return;
+        if (state == SHC_RELAY_ENQUEUED && shc_relay_arrival(comm, comm->rank) >= op->round)
+            break;
+        look_again_later(&comm->relay, &patience);
+    }
+    const char *old =
+        op->in_place ? half(comm, comm->rank, op->round) : cell(comm, comm->rank, OLD);
+    memcpy(cell(comm, comm->rank, RESULT), old, op->out_bytes);
+}
+
+static void serve_one(struct shc_cuda_comm *comm, const struct shc_relayed *op)
+{
+    struct calls calls;
+    const bool good = await_all(comm, shc_work_published, op->sequence) &&
+                      compare(comm, op, &calls) && await_all(comm, all_arrived, op->round) &&
+                      consume(comm, op, &calls);
+    if (!good)
+        restore(comm, op);
+    /* release cuda/released -> acquire in the device: what the stream copies back. */
+    shc_a64_store_release(&own_part(comm)->released.word, op->sequence);
+}
+
+static bool has_work(const struct shc_relay *relay)
+{
+    /* acquire relay/pushed <- release in push(): the operation. relaxed: this thread's own. */
+    return shc_a64_load_acquire(&relay->pushed) != shc_a64_load_relaxed(&relay->served);
+}
+
+/* False: the thread is to stop. */
+static bool await_work(struct shc_cuda_comm *comm)
+{
+    struct shc_relay *relay = &comm->relay;
+    const uint64_t end_ns = shc_clock_ns() + LINGER_NS;
+    while (!has_work(relay) && relay->busy_waits && shc_clock_ns() < end_ns)
+        shc_cpu_relax();
+    if (has_work(relay))
+        return true;
+    pthread_mutex_lock(&comm->state_lock);
+    relay->asleep = true;
+    while (!has_work(relay) && !is_stopping(relay))
+        pthread_cond_wait(&relay->stir, &comm->state_lock);
+    relay->asleep = false;
+    pthread_mutex_unlock(&comm->state_lock);
+    return has_work(relay);
+}
+
+static void *serve(void *arg)
+{
+    struct shc_cuda_comm *comm = arg;
+    struct shc_relay *relay = &comm->relay;
+    while (await_work(comm) && !is_stopping(relay)) {
+        /* relaxed: this thread's own. */
+        const uint64_t served = shc_a64_load_relaxed(&relay->served);
+        serve_one(comm, &relay->ring[served % SHC_RECORDS]);
+        /* release relay/served -> acquire in next_place(): the place is free. */
+        shc_a64_store_release(&relay->served, served + 1);
+    }
+    return NULL;
+}
+
+/* ---- beginning and end ---- */
+
+#define PENDING_NS  (2 * SHC_NS_PER_MS) /* until a wait is surely pending */
+#define PATIENCE_NS SHC_NS_PER_S
+
+static enum shc_status is_over(const struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
+                               uint64_t patience_ns, bool *over)
+{
+    const uint64_t end_ns = shc_clock_ns() + patience_ns;
+    for (uint64_t pause_ns = 0;;) {
+        const int result = comm->driver.cuStreamQuery(stream);
+        *over = result == SHC_CU_SUCCESS;
+        if (result != SHC_CU_SUCCESS && result != SHC_CU_NOT_READY)
+            return shc_driver_fail(&comm->driver, result, "a stream broke");
+        if (*over || shc_clock_ns() >= end_ns)
+            return SHC_OK;
+        shc_sys_nap(&pause_ns);
+    }
+}
+
+/* Where the store does not end the wait, a stream's write does. None is made before: another rank's wait,
+ * which is under way at the same time, might end by it. */
+static enum shc_status try_store(struct shc_cuda_comm *comm, struct shc_cu_stream *waits,
+                                 struct shc_cu_stream *writes, bool *works)
+{
+    shc_a64 *word = &own_part(comm)->released.word;
+    const shc_cu_address address = shc_host_device(&comm->host, word);
+    bool over = false;
+    const int result = comm->driver.cuStreamWaitValue64(waits, address, 1, SHC_CU_WAIT_GEQ);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(&comm->driver, result, "cuStreamWaitValue64");
+    SHC_TRY(is_over(comm, waits, PENDING_NS, &over));
+    const bool waited = !over;
+    /* release cuda/released -> acquire in the device: nothing; it ends the wait. */
+    shc_a64_store_release(word, 1);
+    SHC_TRY(is_over(comm, waits, PATIENCE_NS, &over));
+    *works = waited && over;
+    if (!over) {
+        SHC_TRY(shc_timeline_signal(&comm->gpu, writes, address, 1));
+        SHC_TRY(is_over(comm, waits, PATIENCE_NS, &over));
+    }
+    if (over)
+        SHC_TRY(is_over(comm, writes, PATIENCE_NS, &over));
+    if (!over)
+        return shc_cuda_fail(SHC_ERR_SYSTEM, "a stream's write does not end a stream's wait on %s",
+                             comm->gpu.name);
+    /* relaxed: nothing is enqueued yet. */
+    shc_a64_store_relaxed(word, 0);
+    return SHC_OK;
+}
+
+enum shc_status shc_relay_look(struct shc_cuda_comm *comm, bool *works)
+{
+    struct shc_cu_stream *streams[2] = {NULL, NULL};
+    enum shc_status st = SHC_OK;
+    *works = false;
+    SHC_TRY(shc_gpu_enter(&comm->gpu));
+    for (int i = 0; i < 2 && st == SHC_OK; i++) {
+        const int result =
+            comm->driver.cuStreamCreateWithPriority(&streams[i], SHC_CU_STREAM_NON_BLOCKING, 0);
+        if (result != SHC_CU_SUCCESS)
+            st = shc_driver_fail(&comm->driver, result, "no stream on %s", comm->gpu.name);
+    }
+    if (st == SHC_OK)
+        st = try_store(comm, streams[0], streams[1], works);
+    for (int i = 0; i < 2; i++)
+        if (streams[i] != NULL)
+            (void)comm->driver.cuStreamDestroy(streams[i]);
+    shc_gpu_leave(&comm->gpu);
+    return st;
+}
+
+enum shc_status shc_relay_start(struct shc_cuda_comm *comm)
+{
+    struct shc_relay *relay = &comm->relay;
+    const size_t most =
+        (size_t)comm->world + 2; /* of an operation: a move per rank, a block kept, a sum */
+    relay->moves = calloc(SHC_RECORDS * most, sizeof *relay->moves);
+    if (relay->moves == NULL)
+        return shc_cuda_fail(SHC_ERR_NOMEM, "out of memory");
+    for (size_t i = 0; i < SHC_RECORDS; i++)
+        relay->ring[i].moves = relay->moves + i * most;
+    relay->busy_waits = shc_sys_cpus() >= 2 * comm->world;
+    const int error = shc_sys_thread_start(&relay->thread, "shc-cuda-relay", serve, comm);
+    if (error)
+        return shc_cuda_fail_errno(SHC_ERR_SYSTEM, error, "no thread to relay operations with");
+    relay->started = true;
+    return SHC_OK;
+}
+
+void shc_relay_stop(struct shc_cuda_comm *comm)
+{
+    struct shc_relay *relay = &comm->relay;
+    if (!relay->started)
+        return;
+    pthread_mutex_lock(&comm->state_lock);
+    /* relaxed: the thread looks under the lock, or again soon. */
+    shc_a32_store_relaxed(&relay->stopping, 1);
+    pthread_cond_signal(&relay->stir);
+    pthread_mutex_unlock(&comm->state_lock);
+    shc_sys_thread_join(&relay->thread);
+    relay->started = false;
+}
