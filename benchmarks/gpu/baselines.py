@@ -4,7 +4,7 @@
     python benchmarks/gpu/baselines.py [--backends gloo,nccl,shmcoll] [--worlds 2,4,8] [--max 1G]
     python benchmarks/gpu/baselines.py --device cpu --backends gloo,shmcoll --max 1M
 
-"shmcoll rounds" is shmcoll without the relay (SHMCOLL_CUDA_RELAY=off, which a group reads at its
+"shmcoll rounds" is shmcoll without the relay (SHMCOLL_RELAY=off, which a group reads at its
 first CUDA tensor). NCCL is no default: before 2.30 it refuses several ranks on a GPU, and the part
 "nccl" tells what it says. A backend that raises at its first call is a row "offered" that says why,
 and is left out. The others take turns in one run. A round is some calls in a loop, from a meeting of all
@@ -60,7 +60,7 @@ FIRST_COUNT = 1000  # elements of a backend's first call
 # What torch calls the backend of a side, and the environment in which it sees its first tensor. A
 # side that is not here is the backend of that name.
 SIDES: dict[str, tuple[str, dict[str, str]]] = {
-    "shmcoll rounds": ("shmcoll", {"SHMCOLL_CUDA_RELAY": "off"})
+    "shmcoll rounds": ("shmcoll", {"SHMCOLL_RELAY": "off"})
 }
 
 Row = dict[str, Any]

@@ -77,11 +77,11 @@ OwnStream newStream(c10::Device device)
 namespace
 {
 
-// SHMCOLL_CUDA_RELAY, as a group's config takes it: read anew for each, since groups may differ.
+// SHMCOLL_RELAY, as a group's config takes it: read anew for each, since groups may differ.
 uint64_t relayBytes()
 {
     constexpr long kMostKib = 1 << 20;
-    const char *text = std::getenv("SHMCOLL_CUDA_RELAY");
+    const char *text = std::getenv("SHMCOLL_RELAY");
     if (text == nullptr || *text == '\0' || strcmp(text, "auto") == 0)
         return 0;
     if (strcmp(text, "off") == 0)
@@ -91,7 +91,7 @@ uint64_t relayBytes()
     if (end != text && *end == '\0' && kib >= 1 && kib <= kMostKib)
         return static_cast<uint64_t>(kib) << 10;
     fprintf(stderr,
-            "shmcoll: SHMCOLL_CUDA_RELAY=%s is not one of auto|off, nor a number from 1 to %ld; "
+            "shmcoll: SHMCOLL_RELAY=%s is not one of auto|off, nor a number from 1 to %ld; "
             "ignored\n",
             text, kMostKib);
     return 0;

@@ -865,7 +865,7 @@ sys.path.insert(0, GPU)
 import baselines
 honest = baselines.Rank.group
 def group(rank, backend):
-    print("side", backend, os.environ.get("SHMCOLL_CUDA_RELAY"), flush=True)
+    print("side", backend, os.environ.get("SHMCOLL_RELAY"), flush=True)
     if backend == "nccl":
         raise RuntimeError("a Duplicate GPU" if rank.rank else "a heading")
     return honest(rank, backend)

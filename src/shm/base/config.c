@@ -56,7 +56,7 @@ static const struct shc_config_row rows[] = {
 /* Names of ours that others read. */
 static const char *const elsewhere[] = {
     "SHMCOLL_AUTOLOAD",
-    "SHMCOLL_CUDA_RELAY",
+    "SHMCOLL_RELAY",
 };
 
 #define PREFIX       "SHMCOLL_"
