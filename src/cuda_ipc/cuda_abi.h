@@ -49,6 +49,7 @@
 #define SHC_CU_ATTRIBUTE_VIRTUAL_MEMORY    102
 #define SHC_CU_ATTRIBUTE_POSIX_FD          103
 #define SHC_CU_ATTRIBUTE_STREAM_WORDS      122
+#define SHC_CU_ATTRIBUTE_MPS               133
 #define SHC_CU_MODE_DEFAULT                0
 #define SHC_CU_MODE_PROHIBITED             2
 #define SHC_CU_MODE_EXCLUSIVE_PROCESS      3

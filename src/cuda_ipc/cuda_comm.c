@@ -154,6 +154,27 @@ static void list_ranks(const struct shc_cuda_comm *cuda, char *text, size_t capa
     }
 }
 
+/* "path.all_reduce.65536=relay": which way an all_reduce goes, for a row of sizes. */
+static void list_paths(const struct shc_cuda_comm *cuda, char *text, size_t capacity)
+{
+    static const uint64_t sizes[] = {8, 4096, 65536, 262144, 1048576, 4194304, 67108864};
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && used < capacity; i++) {
+        struct shc_rounds rounds = {.kind = SHC_ALL_REDUCE, .world = cuda->world};
+        rounds.half_bytes = cuda->half_bytes;
+        rounds.bytes = sizes[i];
+        const bool relayed = shc_relay_takes(cuda, &rounds);
+        rounds.two = relayed ? rounds.two : shc_rounds_wants_two(&rounds, cuda->sharing);
+        const int more =
+            snprintf(text + used, capacity - used, "path.all_reduce.%llu=%s, %llu round%s\n",
+                     (unsigned long long)sizes[i], relayed ? "relay" : "kernels",
+                     (unsigned long long)shc_rounds_count(&rounds),
+                     shc_rounds_count(&rounds) == 1 ? "" : "s");
+        used += more > 0 ? (size_t)more : 0;
+    }
+}
+
 enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_t capacity)
 {
     pthread_mutex_lock(&cuda->state_lock);
@@ -163,16 +184,18 @@ enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_
     /* relaxed: a count, told as of about now. */
     const uint64_t relayed = shc_a64_load_relaxed(&cuda->relay.pushed);
     char ranks[6 * SHC_MAX_WORLD];
+    char paths[512];
     list_ranks(cuda, ranks, sizeof ranks);
-    const int used =
-        snprintf(text, capacity,
-                 "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\ngpus=%d\ngpu_ranks=%s\n"
-                 "operations=%llu\nrelayed=%llu\nrelay_bytes=%zu\nrelay_reason=%s\nmessages=%"
-                 "llu\ncaptured=%llu\n",
-                 cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind),
-                 cuda->reason, cuda->half_bytes, cuda->gpu.name, cuda->gpu_count, ranks,
-                 (unsigned long long)sequence, (unsigned long long)relayed, cuda->relay.limit,
-                 cuda->relay.reason, (unsigned long long)messages, (unsigned long long)captured);
+    list_paths(cuda, paths, sizeof paths);
+    const int used = snprintf(
+        text, capacity,
+        "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\nmps=%s\ngpus=%d\ngpu_ranks=%s\n"
+        "operations=%llu\nrelayed=%llu\nrelay_bytes=%zu\nrelay_reason=%s\n"
+        "messages=%llu\ncaptured=%llu\n%s",
+        cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind), cuda->reason,
+        cuda->half_bytes, cuda->gpu.name, cuda->by_mps ? "yes" : "no", cuda->gpu_count, ranks,
+        (unsigned long long)sequence, (unsigned long long)relayed, cuda->relay.limit,
+        cuda->relay.reason, (unsigned long long)messages, (unsigned long long)captured, paths);
     if (used < 0 || (size_t)used >= capacity)
         return shc_cuda_fail(SHC_ERR_INVALID, "the text needs %d bytes", used + 1);
     return SHC_OK;

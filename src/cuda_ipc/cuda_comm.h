@@ -59,6 +59,7 @@ struct shc_cuda_comm {
     struct shc_gpu gpu;
     int gpu_count, gpu_of[SHC_MAX_WORLD]; /* by rank; GPUs are numbered by their lowest rank */
     int sharing;                          /* so many ranks, at most, are on one GPU */
+    bool by_mps; /* all of them by an MPS server: their contexts take no turns */
     struct shc_kernels kernels;
     struct shc_prober prober; /* behind the making: what it has left */
     struct shc_share share;

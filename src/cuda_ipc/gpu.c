@@ -31,6 +31,7 @@ enum shc_status shc_gpu_describe(const struct shc_driver *driver, int ordinal, s
     found.exports_fd = shc_driver_has_fd_memory(driver) &&
                        attribute(&found, SHC_CU_ATTRIBUTE_VIRTUAL_MEMORY) != 0 &&
                        attribute(&found, SHC_CU_ATTRIBUTE_POSIX_FD) != 0;
+    found.by_mps = attribute(&found, SHC_CU_ATTRIBUTE_MPS) != 0;
     *gpu = found;
     return SHC_OK;
 }

@@ -6,7 +6,6 @@
 #include "shm/base/clock.h"
 #include "shm/base/num.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -229,8 +228,10 @@ static struct shc_relayed *next_place(struct shc_relay *relay)
 static void push(struct shc_cuda_comm *comm)
 {
     struct shc_relay *relay = &comm->relay;
+    /* relaxed: written by who holds the order. */
+    const uint64_t pushed = shc_a64_load_relaxed(&relay->pushed);
     /* release relay/pushed -> acquire in has_work(): the operation. */
-    shc_a64_store_release(&relay->pushed, shc_a64_load_relaxed(&relay->pushed) + 1);
+    shc_a64_store_release(&relay->pushed, pushed + 1);
     pthread_mutex_lock(&comm->state_lock);
     if (relay->asleep)
         pthread_cond_signal(&relay->stir);
@@ -290,7 +291,7 @@ static void look_again_later(const struct shc_relay *relay, struct patience *pat
     if (relay->busy_waits && patience->looks < SPINNING_LOOKS)
         shc_cpu_relax();
     else if (patience->looks < (relay->busy_waits ? YIELDING_LOOKS : FEW_LOOKS))
-        sched_yield();
+        shc_sys_yield();
     else
         shc_sys_nap(&patience->pause_ns);
 }
@@ -425,8 +426,10 @@ static void serve_one(struct shc_cuda_comm *comm, const struct shc_relayed *op)
 
 static bool has_work(const struct shc_relay *relay)
 {
-    /* acquire relay/pushed <- release in push(): the operation. relaxed: this thread's own. */
-    return shc_a64_load_acquire(&relay->pushed) != shc_a64_load_relaxed(&relay->served);
+    /* acquire relay/pushed <- release in push(): the operation. */
+    const uint64_t pushed = shc_a64_load_acquire(&relay->pushed);
+    /* relaxed: this thread's own. */
+    return pushed != shc_a64_load_relaxed(&relay->served);
 }
 
 /* False: the thread is to stop. */

@@ -33,6 +33,7 @@ struct notice {
     uint64_t half_bytes;  /* as asked for */
     uint64_t relay_bytes; /* likewise */
     uint64_t relay_works;
+    uint64_t by_mps;
     uint64_t record_bytes; /* a build with another layout is another version */
     uint64_t free_bytes;   /* of the GPU's memory */
     struct shc_control_address address;
@@ -195,6 +196,7 @@ static enum shc_status open_gpu(struct making *making, const char *library)
     making->control.look_ctx = comm->core;
     making->mine.address = making->control.self;
     making->mine.gpu = comm->gpu.uuid;
+    making->mine.by_mps = comm->gpu.by_mps;
     return SHC_OK;
 }
 
@@ -231,6 +233,9 @@ static void place(const struct making *making)
         comm->gpu_of[r] = same < r ? comm->gpu_of[same] : comm->gpu_count++;
     }
     int ranks[SHC_MAX_WORLD] = {0};
+    comm->by_mps = true;
+    for (int r = 0; r < comm->world; r++)
+        comm->by_mps = comm->by_mps && making->theirs[r].by_mps;
     for (int r = 0; r < comm->world; r++)
         if (++ranks[comm->gpu_of[r]] > comm->sharing)
             comm->sharing = ranks[comm->gpu_of[r]];
@@ -327,7 +332,7 @@ static void choose_relay(const struct making *making)
     if (comm->relay.limit != 0)
         comm->relay.cell_bytes = shc_relay_cell_bytes(comm->relay.limit, comm->world);
     else if (why_not[0] == '\0')
-        why_not = "no two ranks share a GPU";
+        why_not = comm->world == 1 ? "there is one rank" : "no two ranks share a GPU";
     snprintf(comm->relay.reason, sizeof comm->relay.reason, "%s", why_not);
 }
 

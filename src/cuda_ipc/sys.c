@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -205,6 +206,11 @@ void shc_sys_sleep_ns(uint64_t ns)
     const struct timespec time = {.tv_sec = (time_t)(ns / SHC_NS_PER_S),
                                   .tv_nsec = (long)(ns % SHC_NS_PER_S)};
     (void)nanosleep(&time, NULL); /* a signal may end it early */
+}
+
+void shc_sys_yield(void)
+{
+    sched_yield();
 }
 
 void shc_sys_nap(uint64_t *pause_ns)

@@ -46,6 +46,7 @@ SHC_NODISCARD int shc_sys_poll(struct pollfd *fds, size_t count, uint64_t timeou
 void shc_sys_close(int fd); /* -1: nothing */
 
 void shc_sys_sleep_ns(uint64_t ns);
+void shc_sys_yield(void);
 
 /* Between two looks at something that nobody announces: 20 us, then twice as long with every call, up
  * to 1 ms. *pause_ns: 0 in front of the first. */

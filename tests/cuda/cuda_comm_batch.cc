@@ -281,7 +281,7 @@ void batch_refuse(Rank &rank)
     Graph graph(rank.streams[0]);
     try_one("captured", in.call(SHC_RECV, last, kByte, 64));
     report("graph", std::to_string(graph.end()));
-    char info[1024];
+    char info[4096];
     const bool none = shc_cuda_comm_info(rank.cuda, info, sizeof info) == SHC_OK &&
                       strstr(info, "messages=0\n") != nullptr;
     report("enqueued", none && rank.cuda->mail.count == 0 ? "no" : "yes");

@@ -101,7 +101,9 @@ shc_status Rank::make()
                                       : SHC_CUDA_ROUTE_AUTO;
 
     const int relay = settings.number("relay", 0);
-    config.relay_bytes = relay == 0 ? SHC_CUDA_RELAY_OFF : static_cast<uint64_t>(relay);
+    config.relay_bytes = settings.word("relay", "") == "auto" ? 0
+                         : relay == 0                         ? SHC_CUDA_RELAY_OFF
+                                                              : static_cast<uint64_t>(relay);
     config.say = [](void *, const char *line) {
         static std::atomic<int> lines{0};
         report("said", line);
@@ -622,7 +624,7 @@ int run(const std::string &folder, int number, int world, const Settings &settin
     if (st != SHC_OK) {
         report("error", shc_cuda_failure());
     } else {
-        char info[1024];
+        char info[4096];
         if (shc_cuda_comm_info(rank.cuda, info, sizeof info) == SHC_OK)
             printf("%s", info);
         if (auto scenario = scenarios.at(settings.word("scenario", "make")))

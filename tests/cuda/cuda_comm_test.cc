@@ -126,6 +126,36 @@ TEST(Relay, IsOffWhereACpusStoreEndsNoWait)
     expect_key(reports, "relay_reason", "asked for");
 }
 
+// The table of ways is what users see of a choice, and a change of the choice is a change here.
+TEST(Relay, IsTakenUpToASizeThatTheGroupTells)
+{
+    auto reports = run(3, "scenario=make relay=65536 half=0", "mps=1");
+    expect_key(reports, "mps", "yes");
+    expect_key(reports, "path.all_reduce.8", "relay, 1 round");
+    expect_key(reports, "path.all_reduce.65536", "relay, 2 rounds");
+    expect_key(reports, "path.all_reduce.262144", "kernels, 1 round");
+    expect_key(reports, "path.all_reduce.67108864", "kernels, 2 rounds");
+    const std::pair<std::vector<RankOptions>, std::pair<const char *, const char *>> groups[] = {
+        {{{}, {}}, {"524288", ""}},
+        {{{}, {}, {}}, {"1048576", ""}},
+        {{{}, {}, {"first_uuid=1"}}, {"524288", ""}},
+        {{{}, {"first_uuid=1"}}, {"0", "no two ranks share a GPU"}},
+        {{{}}, {"0", "there is one rank"}},
+    };
+    for (auto [ranks, want] : groups) {
+        for (RankOptions &rank : ranks)
+            rank.how = "scenario=make relay=auto";
+        auto chosen = run_processes(CUDA_COMM_RANK, ranks);
+        expect_key(chosen, "mps", "no");
+        expect_key(chosen, "relay_bytes", want.first);
+        expect_key(chosen, "relay_reason", want.second);
+    }
+    auto differ = run_processes(
+        CUDA_COMM_RANK, {{"", "scenario=make relay=auto"}, {"", "scenario=make relay=4096"}});
+    for (Report &report : differ)
+        EXPECT_HAS(report, "error", "rank 0 asks for relay_bytes 0, rank 1 for 4096");
+}
+
 // ---- making a group ----
 
 // By UUID: the ordinals are what CUDA_VISIBLE_DEVICES makes of them.

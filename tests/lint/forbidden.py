@@ -49,10 +49,10 @@ SYSTEM_CALLS_OF_C = calls(
 )
 OS = ("src/shm/os/*", "src/cuda_ipc/sys.*")  # the two libraries do not see each other's inside
 HOME_OF_ATOMICS = ("src/shm/base/atomic.h",)
-# Of a CUDA group: who may enqueue, and what its watcher and its callers both know.
+# Of a CUDA group: who may enqueue, and what its threads and its callers both know.
 CUDA_STATE = tuple(
     f"src/cuda_ipc/{name}.*"
-    for name in ("capture", "cuda_comm", "enqueue", "mail", "mailwatch", "watch")
+    for name in ("capture", "cuda_comm", "enqueue", "mail", "mailwatch", "relay", "watch")
 )
 PRIVATE_STATE = ("src/shm/comm/*", "src/shm/exec/*.c", "src/shm/proto/*.c", *CUDA_STATE, *OS)
 

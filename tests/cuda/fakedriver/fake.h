@@ -94,6 +94,7 @@ struct Knobs {
     bool vmm = true;         // virtual memory management
     bool words = true;       // streams write and await 64-bit words, as the attribute tells it
     bool fds = true;         // memory as file descriptors, as the attribute tells it
+    bool mps = false;        // there is an MPS server, as the attribute tells it
     int export_result = SHC_CU_SUCCESS;
     int import_result = SHC_CU_SUCCESS;
     int open_result = SHC_CU_SUCCESS; // of legacy handles

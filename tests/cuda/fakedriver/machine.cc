@@ -69,6 +69,7 @@ void set(Knobs &k, const std::string &key, const std::string &value)
         {"vmm", &k.vmm},
         {"words", &k.words},
         {"fds", &k.fds},
+        {"mps", &k.mps},
         {"alias", &k.alias},
         {"lazy", &k.lazy},
         {"p2p_inside", &k.p2p_inside},
@@ -282,6 +283,9 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
         return SHC_CU_SUCCESS;
     case SHC_CU_ATTRIBUTE_VIRTUAL_MEMORY:
         *value = knobs().vmm;
+        return SHC_CU_SUCCESS;
+    case SHC_CU_ATTRIBUTE_MPS:
+        *value = knobs().mps;
         return SHC_CU_SUCCESS;
     case SHC_CU_ATTRIBUTE_STREAM_WORDS:
         *value = knobs().words;
