@@ -142,9 +142,11 @@ std::exception_ptr WorkCuda::exception() const
 // Without a time-out no event is asked for: a capture of this thread's would forbid it.
 bool WorkCuda::wait(std::chrono::milliseconds timeout)
 {
-    checkCuda(failure());
+    const shc_status status = failure();
     if (!stash_->right) {
+        // Also behind a failure: until its stream is past it, an operation may bring back what was there.
         stash_->end.block(currentStream(stream_.device()));
+        checkCuda(status);
         if (timeout != kNoTimeout && !stash_->captured) {
             waitOnHost(stash_->end, group_, timeout);
             stash_->right = true;

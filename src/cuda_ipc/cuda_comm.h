@@ -166,10 +166,18 @@ SHC_NODISCARD SHC_COLD enum shc_status shc_watch_fail(struct shc_cuda_comm *comm
 SHC_NODISCARD SHC_COLD enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm,
                                                           uint64_t sequence, int a, int b);
 
+/* Both without a call of the driver, which the watcher makes instead: for a thread that streams wait for. */
+SHC_NODISCARD SHC_COLD enum shc_status
+shc_watch_fail_by_cpu(struct shc_cuda_comm *comm, enum shc_status status, const char *text);
+SHC_NODISCARD SHC_COLD enum shc_status shc_watch_mismatch_by_cpu(struct shc_cuda_comm *comm,
+                                                                 uint64_t sequence, int a, int b);
+/* Likewise looks at what this rank's gate has found. SHC_OK, or the reason. */
+SHC_NODISCARD enum shc_status shc_watch_gate(struct shc_cuda_comm *comm);
+
 /* This operation is now the newest, and watched. */
 void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight);
-/* It takes rounds up to this one; `relayed`: of the relay's. */
-void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed);
+/* It takes rounds up to this one; `relayed`: of the relay's; `sliced`: in two of them. */
+void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed, bool sliced);
 
 /* Has a rank failed the group? */
 bool shc_watch_is_failed(const struct shc_cuda_comm *comm);

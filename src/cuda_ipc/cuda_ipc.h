@@ -46,15 +46,16 @@ struct shc_cuda_config {
      * the route must be the same on all ranks. */
     uint64_t half_bytes;
     enum shc_cuda_route route;
-    /* Collectives of at most so many bytes, all blocks together, go through host memory and the CPU
-     * instead of kernels (docs/CUDA.md, "The relay"). 0: where ranks share a GPU, up to a size that was
-     * measured; SHC_CUDA_RELAY_OFF: none. Must be the same on all ranks. A rank keeps five times as much
-     * in host memory. */
-    uint64_t relay_bytes;
     /* Gets each line the group says (an operation that is late, and whom it waits for). Any thread;
      * must not call this library. NULL: they go to standard error. */
     void (*say)(void *ctx, const char *line);
     void *say_ctx;
+    /* Collectives of at most so many bytes (of those with a block for each rank: the largest block, times
+     * the ranks), and messages of at most 64 KiB of them, go through host memory and the CPU instead of
+     * kernels (docs/CUDA.md, "The relay"). 0: where ranks share a GPU, up to a size that was measured;
+     * SHC_CUDA_RELAY_OFF: none. Must be the same on all ranks. A rank keeps five times as much in host
+     * memory, and up to 4 MiB for messages. */
+    uint64_t relay_bytes;
 };
 
 struct shc_cuda_comm;
@@ -83,8 +84,9 @@ enum shc_status shc_cuda_comm_create(struct shc_comm *comm, const struct shc_cud
  * another on each rank (docs/CUDA.md, "Graphs"). When that fails the graph is of no use, the group
  * is as it was. SEND, RECV, SHC_PREMUL_SUM, and an all_to_all of different counts, cannot be
  * captured.
- * A stream cannot fail. When the group fails, its operations end and write nothing more; whoever has
- * synchronized asks shc_cuda_comm_error.
+ * A stream cannot fail. When the group fails, its operations end and write nothing new; until a stream is
+ * past them, they may write to an output what it held before. Whoever has synchronized asks
+ * shc_cuda_comm_error.
  */
 enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct shc_op *op,
                                       void *stream);

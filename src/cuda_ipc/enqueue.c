@@ -333,6 +333,8 @@ static enum shc_status exchange_counts(struct shc_cuda_comm *comm, uint64_t sequ
                 return fail_pair(comm, sequence, from, sent, to, expected);
             if (from != to && sent > comm->demand.rounds.largest)
                 comm->demand.rounds.largest = sent;
+            if (sent > comm->demand.rounds.fullest)
+                comm->demand.rounds.fullest = sent;
         }
     }
     return SHC_OK;
@@ -362,7 +364,7 @@ static enum shc_status enqueue_all(struct shc_work *work, uint64_t deadline_ns)
     if (shc_relay_takes(comm, &comm->demand.rounds))
         return shc_relay_enqueue(work);
     const uint64_t count = shc_rounds_count(rounds);
-    shc_watch_extend(comm, comm->round + count, false);
+    shc_watch_extend(comm, comm->round + count, false, false);
     for (uint64_t k = 0; k < count; k++)
         SHC_TRY(shc_work_round(work, k));
     return SHC_OK;

@@ -14,7 +14,7 @@ _Static_assert(sizeof(struct shc_part_shm) % SHC_LINE_BYTES == 0, "parts fill li
 _Static_assert(sizeof(struct shc_end_shm) % SHC_LINE_BYTES == 0, "ends fill lines");
 _Static_assert(sizeof(struct shc_host_header_shm) <= SHC_PAGE_BYTES, "the header fits its page");
 
-static void lay_out(struct shc_host *host, size_t half_bytes, size_t cell_bytes)
+static void lay_out(struct shc_host *host, size_t half_bytes, size_t cell_bytes, size_t box_bytes)
 {
     const size_t world = (size_t)host->world;
     host->ends_offset =
@@ -24,8 +24,11 @@ static void lay_out(struct shc_host *host, size_t half_bytes, size_t cell_bytes)
     host->halves_offset = shc_align_up(host->counts_offset + counts, SHC_PAGE_BYTES);
     host->cells_offset =
         shc_align_up(host->halves_offset + shc_data_bytes(half_bytes, host->world), SHC_PAGE_BYTES);
-    host->part_bytes =
+    host->boxes_offset =
         shc_align_up(host->cells_offset + SHC_RELAY_CELLS * cell_bytes, SHC_PAGE_BYTES);
+    host->box_bytes = box_bytes;
+    host->part_bytes =
+        shc_align_up(host->boxes_offset + SHC_BOXES * world * box_bytes, SHC_PAGE_BYTES);
     host->bytes = SHC_PAGE_BYTES + world * host->part_bytes;
 }
 
@@ -63,8 +66,8 @@ static enum shc_status reserve(struct shc_host *host)
     if (error)
         return shc_cuda_fail_errno(SHC_ERR_NOSPACE, error,
                                    "%zu bytes of a host arena cannot be reserved (is the memory "
-                                   "cgroup full?)",
-                                   host->part_bytes);
+                                   "cgroup full? It needs %zu less without a relay)",
+                                   host->part_bytes, host->part_bytes - host->cells_offset);
     void *base;
     error = shc_sys_memory_map(host->fd, host->bytes, &base);
     if (error)
@@ -74,7 +77,7 @@ static enum shc_status reserve(struct shc_host *host)
 }
 
 enum shc_status shc_host_share(struct shc_control *control, size_t half_bytes, size_t cell_bytes,
-                               uint64_t deadline_ns, struct shc_host *host)
+                               size_t box_bytes, uint64_t deadline_ns, struct shc_host *host)
 {
     struct shc_host made;
     struct shc_control_parcel mine = {.count = 1};
@@ -84,7 +87,7 @@ enum shc_status shc_host_share(struct shc_control *control, size_t half_bytes, s
     memset(&made, 0, sizeof made);
     made.rank = control->rank;
     made.world = control->world;
-    lay_out(&made, half_bytes, cell_bytes);
+    lay_out(&made, half_bytes, cell_bytes, box_bytes);
     enum shc_status st = offer(&made);
     char failure[SHC_CUDA_ERROR_BYTES];
     memcpy(failure, shc_cuda_failure(), sizeof failure);

@@ -30,7 +30,7 @@ struct shc_lone_shm {
 
 /* What a part begins with. Behind it, without a gap, the words that this rank waits for: a row for
  * the ranks' arrivals, two for those of captured rounds, one for what they have sent, one for what
- * they have taken. Then the ends of its channels, the counts, the halves, the mail, the cells. */
+ * they have taken. Then the ends of its channels, the counts, the halves, the mail, the cells, the boxes. */
 struct shc_part_shm {
     struct shc_lone_shm done;      /* its stream: the newest operation that is over */
     struct shc_lone_shm verdict;   /* its gate: SHC_VERDICT of the first failure */
@@ -58,6 +58,9 @@ struct shc_end_shm {
     struct shc_lone_shm done;      /* its stream: the newest message that is over for this rank */
     struct shc_lone_shm verdict;   /* its gate */
     struct shc_lone_shm published; /* its CPU: the newest record */
+    struct shc_lone_shm ready;     /* relay, receiving: its stream: the piece that it is at */
+    struct shc_lone_shm
+        released; /* relay, receiving: its thread: the newest piece that was served */
     struct shc_cuda_record records[SHC_RECORDS];
 };
 
@@ -74,7 +77,8 @@ struct shc_host {
     char *base;
     shc_cu_address device; /* of the base, as this rank's GPU sees it */
     size_t bytes, part_bytes;
-    size_t ends_offset, counts_offset, halves_offset, cells_offset; /* in a part */
+    size_t ends_offset, counts_offset, halves_offset, cells_offset, boxes_offset; /* in a part */
+    size_t box_bytes;
     int rank, world;
     int fd; /* while it is being made; else -1 */
 };
@@ -94,14 +98,14 @@ SHC_INLINE size_t shc_data_bytes(size_t half_bytes, int world)
 
 /*
  * The steps, collective over the ranks of the control socket: all ranks do one, then learn whether
- * all could, then the next. half_bytes 0: no halves, no mail; cell_bytes 0: no cells.
+ * all could, then the next. half_bytes 0: no halves, no mail; cell_bytes, box_bytes 0: no cells, boxes.
  */
 
 /* Rank 0 makes it, all get it, and this rank reserves its part. On failure nothing is left, and the
  * others have been told. */
 SHC_NODISCARD enum shc_status shc_host_share(struct shc_control *control, size_t half_bytes,
-                                             size_t cell_bytes, uint64_t deadline_ns,
-                                             struct shc_host *host);
+                                             size_t cell_bytes, size_t box_bytes,
+                                             uint64_t deadline_ns, struct shc_host *host);
 
 /* Writes this rank's part, and as rank 0 the header. pre: all have reserved. */
 void shc_host_begin(struct shc_host *host);
@@ -185,6 +189,16 @@ SHC_INLINE char *shc_host_halves(const struct shc_host *host, int rank)
 SHC_INLINE char *shc_host_cells(const struct shc_host *host, int rank)
 {
     return (char *)shc_host_part(host, rank) + host->cells_offset;
+}
+
+/* A rank's boxes of messages, behind the cells: of the channel to a rank two slots; and of the channel from
+ * it what is copied back, and what the tensor holds before. */
+enum { SHC_BOX_SLOT = 0, SHC_BOX_RESULT = 2, SHC_BOX_OLD = 3, SHC_BOXES = 4 };
+
+SHC_INLINE char *shc_host_box(const struct shc_host *host, int rank, int peer, int which)
+{
+    return (char *)shc_host_part(host, rank) + host->boxes_offset +
+           ((size_t)peer * SHC_BOXES + (size_t)which) * host->box_bytes;
 }
 
 /* What lies there, as this rank's GPU sees it. */

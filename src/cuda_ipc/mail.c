@@ -18,6 +18,7 @@ struct letter {
     struct shc_flat flat;
     struct shc_flight flight;
     int part; /* of the batch */
+    bool relayed;
     /* Set when it is that one's turn. */
     uint64_t number; /* of the channel */
     uint64_t before; /* the newest piece of the end in front of its own */
@@ -219,7 +220,18 @@ static enum shc_status enqueue_piece(struct batch *batch, struct letter *letter,
     end->piece = piece;
     if (first)
         SHC_TRY(follow(batch, end));
+    if (letter->relayed && !end->sends) {
+        SHC_TRY(shc_relay_receive(batch->comm, end, batch->stream, &letter->flat, letter->number,
+                                  piece));
+        SHC_TRY(tell(batch, end, piece));
+        return finish(batch, letter);
+    }
     SHC_TRY(wait_for_peer(batch, end, piece));
+    if (letter->relayed) {
+        SHC_TRY(shc_relay_send(batch->comm, end, batch->stream, &letter->flat, piece));
+        SHC_TRY(tell(batch, end, piece));
+        return finish(batch, letter);
+    }
     SHC_TRY(gate(batch, letter, piece, first));
     SHC_TRY(copy(batch, letter, piece, from, shc_min_size(slot_bytes, letter->flat.bytes - from)));
     SHC_TRY(tell(batch, end, piece));
@@ -316,6 +328,7 @@ void shc_mail_undo(struct shc_cuda_comm *comm)
 {
     for (int i = 0; i < comm->mail.count; i++) {
         (void)comm->driver.cuEventDestroy(comm->mail.used[i]->tail);
+        free(comm->mail.used[i]->relayed);
         free(comm->mail.used[i]);
     }
     comm->mail.count = 0;
@@ -348,7 +361,8 @@ static bool lay_out(struct batch *batch)
         letter->number = ++end->next_number;
         letter->before = end->next_piece;
         letter->behind = letter->before - end->piece;
-        end->next_piece += bytes == 0 ? 1 : (bytes + slot_bytes - 1) / slot_bytes;
+        end->next_piece +=
+            letter->relayed || bytes == 0 ? 1 : (bytes + slot_bytes - 1) / slot_bytes;
         letter->flight.last_round = end->next_piece;
         if (batch->rounds < end->next_piece - end->piece)
             batch->rounds = end->next_piece - end->piece;
@@ -398,6 +412,7 @@ static enum shc_status check(const struct batch *batch, const struct shc_op *op,
     SHC_TRY(shc_demand_make(op, comm->rank, comm->world, &demand));
     SHC_TRY(shc_placement_check(&comm->gpu, &demand));
     letter->flat = op->kind == SHC_SEND ? demand.in : demand.out;
+    letter->relayed = letter->flat.bytes <= comm->relay.box_bytes && comm->relay.box_bytes != 0;
     letter->flight.stream = batch->stream;
     letter->flight.begun_ns = shc_clock_ns();
     letter->flight.deadline_ns = shc_deadline_after(

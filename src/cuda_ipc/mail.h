@@ -11,6 +11,7 @@
 
 #include "cuda_ipc/flight.h"
 #include "cuda_ipc/hostarena.h"
+#include "cuda_ipc/relay.h"
 
 #include <pthread.h>
 
@@ -27,6 +28,7 @@ struct shc_end {
     uint64_t next_number, next_piece; /* the newest of a batch that is laid out */
     struct shc_cu_event *tail;        /* behind the newest message ... */
     struct shc_cu_stream *stream;
+    struct shc_relay_receives *relayed; /* of one that receives by the relay */
 
     /* Guarded by the group's state_lock. */
     uint64_t sequence; /* the newest message */
@@ -78,6 +80,10 @@ uint64_t shc_end_done(const struct shc_end *end);
 const struct shc_lone_shm *shc_end_word(const struct shc_cuda_comm *comm,
                                         const struct shc_end *end);
 uint64_t shc_end_reached(const struct shc_cuda_comm *comm, const struct shc_end *end);
+
+/* Fails the group, because the ends of this message differ; without a call of the driver. */
+SHC_NODISCARD SHC_COLD enum shc_status
+shc_mail_mismatch_by_cpu(struct shc_cuda_comm *comm, const struct shc_end *end, uint64_t number);
 
 /* SHC_OK, or the group has failed and why. */
 SHC_NODISCARD enum shc_status shc_mail_look_at_verdicts(struct shc_cuda_comm *comm);

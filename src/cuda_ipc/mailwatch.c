@@ -124,16 +124,31 @@ static void called_text(const struct shc_cuda_comm *comm, const struct shc_end *
         snprintf(text, capacity, "something else");
 }
 
+static void mismatch_text(const struct shc_cuda_comm *comm, const struct shc_end *end,
+                          uint64_t number, char text[SHC_HOST_REASON_BYTES])
+{
+    char own[160], other[160];
+    called_text(comm, end, true, number, own, sizeof own);
+    called_text(comm, end, false, number, other, sizeof other);
+    snprintf(text, SHC_HOST_REASON_BYTES,
+             "the ends of a message differ: rank %d called %s, but rank %d called %s", end->peer,
+             other, comm->rank, own);
+}
+
 static enum shc_status fail_mismatch(struct shc_cuda_comm *comm, const struct shc_end *end,
                                      uint64_t number)
 {
-    char text[SHC_HOST_REASON_BYTES], own[160], other[160];
-    called_text(comm, end, true, number, own, sizeof own);
-    called_text(comm, end, false, number, other, sizeof other);
-    snprintf(text, sizeof text,
-             "the ends of a message differ: rank %d called %s, but rank %d called %s", end->peer,
-             other, comm->rank, own);
+    char text[SHC_HOST_REASON_BYTES];
+    mismatch_text(comm, end, number, text);
     return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
+}
+
+enum shc_status shc_mail_mismatch_by_cpu(struct shc_cuda_comm *comm, const struct shc_end *end,
+                                         uint64_t number)
+{
+    char text[SHC_HOST_REASON_BYTES];
+    mismatch_text(comm, end, number, text);
+    return shc_watch_fail_by_cpu(comm, SHC_ERR_MISMATCH, text);
 }
 
 enum shc_status shc_mail_look_at_verdicts(struct shc_cuda_comm *comm)

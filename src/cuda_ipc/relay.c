@@ -16,6 +16,10 @@
 /* A sum of more than this, of more than two ranks: each adds a slice, then all fetch all slices. */
 #define TWO_ROUNDS_BYTES ((uint64_t)32 << 10)
 
+/* Messages of at most so many bytes; in all what the boxes of a kind may take of a rank's memory. */
+#define MESSAGE_BYTES ((size_t)64 << 10)
+#define BOXES_BYTES   ((size_t)1 << 20)
+
 /* After the last operation the thread looks for the next one so long before it sleeps: a wake-up takes as
  * long as the copies do. */
 #define LINGER_NS (50 * SHC_NS_PER_US)
@@ -26,6 +30,7 @@
 #define SPINNING_LOOKS 300
 #define YIELDING_LOOKS 20000
 #define FEW_LOOKS      200 /* where ranks share CPUs */
+#define NAP_NS         (50 * SHC_NS_PER_US)
 
 enum cell { HALVES = 0, RESULT = 2, KEPT = 3, OLD = 4 }; /* SHC_RELAY_CELLS in all */
 
@@ -45,11 +50,17 @@ size_t shc_relay_cell_bytes(size_t limit, int world)
     return shc_align_up(limit + (size_t)world * SHC_LINE_BYTES, SHC_PAGE_BYTES);
 }
 
+size_t shc_relay_box_bytes(size_t limit, int world)
+{
+    const size_t most = shc_min_size(MESSAGE_BYTES, BOXES_BYTES / (size_t)world);
+    return shc_min_size(limit, most) / SHC_LINE_BYTES * SHC_LINE_BYTES;
+}
+
 /* What the largest cell of any rank has to hold. */
 static uint64_t whole(const struct shc_rounds *rounds)
 {
     const uint64_t world = (uint64_t)rounds->world;
-    uint64_t longest = rounds->kind == SHC_ALL_TO_ALL ? rounds->largest : rounds->bytes;
+    uint64_t longest = rounds->kind == SHC_ALL_TO_ALL ? rounds->fullest : rounds->bytes;
     switch (rounds->kind) {
     case SHC_BARRIER:
         return 0;
@@ -98,50 +109,61 @@ uint64_t shc_relay_arrival(const struct shc_cuda_comm *comm, int rank)
 
 /* ---- an operation as work in a stream ---- */
 
-static enum shc_status copy_out(const struct shc_work *work, void *host, const char *user,
-                                uint64_t bytes)
+/* Short ones by two rows and more: a single row may be taken for a copy that is not by rows. */
+static enum shc_status copy_back(const struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
+                                 char *user, void *host, uint64_t bytes)
 {
-    const struct shc_cuda_comm *comm = work->comm;
-    const int result = comm->driver.cuMemcpyAsync(
-        shc_host_device(&comm->host, host), (shc_cu_address)(uintptr_t)user, bytes, work->stream);
-    if (result != SHC_CU_SUCCESS)
-        return shc_driver_fail(&comm->driver, result, "to host memory");
-    return SHC_OK;
-}
-
-static enum shc_status copy_back(const struct shc_work *work, char *user, void *host,
-                                 uint64_t bytes)
-{
-    const struct shc_cuda_comm *comm = work->comm;
     const shc_cu_address to = (shc_cu_address)(uintptr_t)user,
                          from = shc_host_device(&comm->host, host);
     int result;
     if (bytes >= SHORT_COPY_BYTES) {
-        result = comm->driver.cuMemcpyAsync(to, from, bytes, work->stream);
+        result = comm->driver.cuMemcpyAsync(to, from, bytes, stream);
     } else {
-        const size_t width = bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1;
+        const size_t width = bytes % 4 == 0 && bytes > 4 ? 4 : bytes % 2 == 0 && bytes > 2 ? 2 : 1;
         const struct shc_cu_copy_rows rows = {
             .from = {.type = SHC_CU_MEMORY_UNIFIED, .device = from, .pitch = width},
             .to = {.type = SHC_CU_MEMORY_UNIFIED, .device = to, .pitch = width},
             .width = width,
             .height = bytes / width,
         };
-        result = comm->driver.cuMemcpy2DAsync(&rows, work->stream);
+        result = comm->driver.cuMemcpy2DAsync(&rows, stream);
     }
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(&comm->driver, result, "from host memory");
     return SHC_OK;
 }
 
-/* A piece of a vector to host memory. */
-static enum shc_status copy_flat_out(const struct shc_work *work, char *host, struct shc_flat *flat,
-                                     uint64_t at, uint64_t bytes)
+enum shc_status shc_relay_copy_out(const struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
+                                   char *host, struct shc_flat *flat, uint64_t at, uint64_t bytes)
 {
     for (uint64_t moved = 0, run; moved < bytes; moved += run) {
         const char *user = shc_flat_at(flat, at + moved, &run);
         run = shc_min_size(run, bytes - moved);
-        SHC_TRY(copy_out(work, host + moved, user, run));
+        const int result = comm->driver.cuMemcpyAsync(shc_host_device(&comm->host, host + moved),
+                                                      (shc_cu_address)(uintptr_t)user, run, stream);
+        if (result != SHC_CU_SUCCESS)
+            return shc_driver_fail(&comm->driver, result, "to host memory");
     }
+    return SHC_OK;
+}
+
+enum shc_status shc_relay_copy_back(const struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
+                                    char *host, struct shc_flat *flat)
+{
+    for (uint64_t moved = 0, run; moved < flat->bytes; moved += run) {
+        char *user = shc_flat_at(flat, moved, &run);
+        SHC_TRY(copy_back(comm, stream, user, host + moved, run));
+    }
+    return SHC_OK;
+}
+
+enum shc_status shc_relay_wait(const struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
+                               const shc_a64 *word, uint64_t value)
+{
+    const int result = comm->driver.cuStreamWaitValue64(stream, shc_host_device(&comm->host, word),
+                                                        value, SHC_CU_WAIT_GEQ);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(&comm->driver, result, "cuStreamWaitValue64");
     return SHC_OK;
 }
 
@@ -167,15 +189,16 @@ static enum shc_status stage(const struct shc_work *work, const struct shc_relay
     for (size_t i = 0; i < count; i++) {
         const struct shc_move *move = &comm->moves[i];
         if (move->kind == SHC_MOVE_STAGE)
-            SHC_TRY(copy_flat_out(work, half(comm, comm->rank, op->round) + move->to, &demand->in,
-                                  move->from, move->bytes));
+            SHC_TRY(shc_relay_copy_out(comm, work->stream,
+                                       half(comm, comm->rank, op->round) + move->to, &demand->in,
+                                       move->from, move->bytes));
         else if (move->kind == SHC_MOVE_KEEP)
-            SHC_TRY(copy_flat_out(work, cell(comm, comm->rank, KEPT), &demand->in, move->from,
-                                  move->bytes));
+            SHC_TRY(shc_relay_copy_out(comm, work->stream, cell(comm, comm->rank, KEPT),
+                                       &demand->in, move->from, move->bytes));
     }
     return op->in_place ? SHC_OK
-                        : copy_flat_out(work, cell(comm, comm->rank, OLD), &demand->out, 0,
-                                        demand->out.bytes);
+                        : shc_relay_copy_out(comm, work->stream, cell(comm, comm->rank, OLD),
+                                             &demand->out, 0, demand->out.bytes);
 }
 
 /* Says that the bytes are there, and waits until the thread has served the operation. */
@@ -185,24 +208,7 @@ static enum shc_status meet(const struct shc_work *work, const struct shc_relaye
     const struct shc_part_shm *part = own_part(comm);
     SHC_TRY(shc_timeline_signal(&comm->gpu, work->stream,
                                 shc_host_device(&comm->host, &part->arrived.word), op->round));
-    const int result = comm->driver.cuStreamWaitValue64(
-        work->stream, shc_host_device(&comm->host, &part->released.word), op->sequence,
-        SHC_CU_WAIT_GEQ);
-    if (result != SHC_CU_SUCCESS)
-        return shc_driver_fail(&comm->driver, result, "cuStreamWaitValue64");
-    return SHC_OK;
-}
-
-static enum shc_status bring_back(const struct shc_work *work)
-{
-    struct shc_cuda_comm *comm = work->comm;
-    struct shc_flat *out = &comm->demand.out;
-    char *result = cell(comm, comm->rank, RESULT);
-    for (uint64_t moved = 0, run; moved < out->bytes; moved += run) {
-        char *user = shc_flat_at(out, moved, &run);
-        SHC_TRY(copy_back(work, user, result + moved, run));
-    }
-    return SHC_OK;
+    return shc_relay_wait(comm, work->stream, &own_part(comm)->released.word, op->sequence);
 }
 
 /* The moves of a round that are the thread's. */
@@ -225,17 +231,22 @@ static struct shc_relayed *next_place(struct shc_relay *relay)
     return &relay->ring[pushed % SHC_RECORDS];
 }
 
+void shc_relay_stir(struct shc_cuda_comm *comm)
+{
+    pthread_mutex_lock(&comm->state_lock);
+    if (comm->relay.asleep)
+        pthread_cond_signal(&comm->relay.stir);
+    pthread_mutex_unlock(&comm->state_lock);
+}
+
 static void push(struct shc_cuda_comm *comm)
 {
     struct shc_relay *relay = &comm->relay;
     /* relaxed: written by who holds the order. */
     const uint64_t pushed = shc_a64_load_relaxed(&relay->pushed);
-    /* release relay/pushed -> acquire in has_work(): the operation. */
+    /* release relay/pushed -> acquire in has_operation(): the operation. */
     shc_a64_store_release(&relay->pushed, pushed + 1);
-    pthread_mutex_lock(&comm->state_lock);
-    if (relay->asleep)
-        pthread_cond_signal(&relay->stir);
-    pthread_mutex_unlock(&comm->state_lock);
+    shc_relay_stir(comm);
 }
 
 enum shc_status shc_relay_enqueue(struct shc_work *work)
@@ -254,7 +265,7 @@ enum shc_status shc_relay_enqueue(struct shc_work *work)
     op->out_bytes = demand->out.bytes;
     op->move_count = 0;
     comm->relay.round += op->two ? 2 : 1;
-    shc_watch_extend(comm, comm->relay.round, true);
+    shc_watch_extend(comm, comm->relay.round, true, op->two);
     if (op->two) /* the second round's, in front: the first round's stay for stage() */
         hand_over(op, comm->moves, shc_rounds_moves(&demand->rounds, 1, comm->moves));
     op->fetches = op->move_count;
@@ -268,7 +279,9 @@ enum shc_status shc_relay_enqueue(struct shc_work *work)
         st = meet(work, op);
     /* release relay/state -> acquire in restore(): nothing; the word is all there is. */
     shc_a32_store_release(&op->state, st == SHC_OK ? SHC_RELAY_ENQUEUED : SHC_RELAY_BROKEN);
-    return st == SHC_OK ? bring_back(work) : st;
+    if (st != SHC_OK)
+        return st;
+    return shc_relay_copy_back(comm, work->stream, cell(comm, comm->rank, RESULT), &demand->out);
 }
 
 /* ---- the thread: waiting ---- */
@@ -281,30 +294,31 @@ static bool is_stopping(const struct shc_relay *relay)
 
 struct patience {
     uint32_t looks;
-    uint64_t pause_ns;
 };
 
-/* Between two looks. */
-static void look_again_later(const struct shc_relay *relay, struct patience *patience)
+/* Between two looks: messages go on meanwhile. */
+static void look_again_later(struct shc_cuda_comm *comm, struct patience *patience)
 {
+    const struct shc_relay *relay = &comm->relay;
+    shc_relay_serve_receives(comm);
     patience->looks++;
     if (relay->busy_waits && patience->looks < SPINNING_LOOKS)
         shc_cpu_relax();
     else if (patience->looks < (relay->busy_waits ? YIELDING_LOOKS : FEW_LOOKS))
         shc_sys_yield();
     else
-        shc_sys_nap(&patience->pause_ns);
+        shc_sys_sleep_ns(NAP_NS);
 }
 
 /* False: the group has failed, or the thread is to stop. */
 static bool await_all(struct shc_cuda_comm *comm,
                       bool (*ready)(const struct shc_cuda_comm *, uint64_t), uint64_t value)
 {
-    struct patience patience = {0, 0};
+    struct patience patience = {0};
     while (!ready(comm, value)) {
         if (shc_watch_is_failed(comm) || is_stopping(&comm->relay))
             return false;
-        look_again_later(&comm->relay, &patience);
+        look_again_later(comm, &patience);
     }
     return true;
 }
@@ -319,6 +333,13 @@ static bool all_arrived(const struct shc_cuda_comm *comm, uint64_t round)
 
 /* ---- the thread: an operation ---- */
 
+/* Gates of this rank that lie before the operation in its stream have been through by now: did one shut? Its
+ * operation has stored nothing, so what is staged behind it is of no use. */
+static bool gates_are_open(struct shc_cuda_comm *comm)
+{
+    return shc_watch_gate(comm) == SHC_OK;
+}
+
 /* What all ranks have called. */
 struct calls {
     double factors[SHC_MAX_WORLD];
@@ -331,11 +352,13 @@ static bool compare(struct shc_cuda_comm *comm, const struct shc_relayed *op, st
     for (int r = 0; r < comm->world; r++) {
         shc_copy_once(&record, &shc_host_part(&comm->host, r)->records[op->sequence % SHC_RECORDS],
                       sizeof record);
+        if (r == comm->rank)
+            memcpy(record.call, op->call, sizeof record.call);
         if (r == 0)
             first = record;
         if (record.sequence != op->sequence ||
             memcmp(record.call, first.call, sizeof record.call) != 0) {
-            (void)!shc_watch_mismatch(comm, op->sequence, r == 0 ? comm->rank : 0, r);
+            (void)!shc_watch_mismatch_by_cpu(comm, op->sequence, r == 0 ? comm->rank : 0, r);
             return false;
         }
         calls->factors[r] = record.factor;
@@ -352,7 +375,7 @@ static bool reduce(struct shc_cuda_comm *comm, const struct shc_relayed *op,
     const enum shc_status st = shc_reduce_local(op->dtype, op->redop, sources, comm->world, to,
                                                 move->bytes / op->elem_bytes, calls->factors);
     if (st != SHC_OK)
-        (void)!shc_watch_fail(comm, st, shc_error_text());
+        (void)!shc_watch_fail_by_cpu(comm, st, shc_error_text());
     return st == SHC_OK;
 }
 
@@ -397,7 +420,7 @@ static bool consume(struct shc_cuda_comm *comm, const struct shc_relayed *op,
 /* The stream will copy back what the tensor held: it has brought it here itself, when it has arrived. */
 static void restore(struct shc_cuda_comm *comm, const struct shc_relayed *op)
 {
-    struct patience patience = {0, 0};
+    struct patience patience = {0};
     for (;;) {
         /* acquire relay/state <- release in shc_relay_enqueue(): nothing. */
         const uint32_t state = shc_a32_load_acquire(&op->state);
@@ -405,7 +428,7 @@ static void restore(struct shc_cuda_comm *comm, const struct shc_relayed *op)
             return;
         if (state == SHC_RELAY_ENQUEUED && shc_relay_arrival(comm, comm->rank) >= op->round)
             break;
-        look_again_later(&comm->relay, &patience);
+        look_again_later(comm, &patience);
     }
     const char *old =
         op->in_place ? half(comm, comm->rank, op->round) : cell(comm, comm->rank, OLD);
@@ -417,19 +440,24 @@ static void serve_one(struct shc_cuda_comm *comm, const struct shc_relayed *op)
     struct calls calls;
     const bool good = await_all(comm, shc_work_published, op->sequence) &&
                       compare(comm, op, &calls) && await_all(comm, all_arrived, op->round) &&
-                      consume(comm, op, &calls);
+                      gates_are_open(comm) && consume(comm, op, &calls);
     if (!good)
         restore(comm, op);
     /* release cuda/released -> acquire in the device: what the stream copies back. */
     shc_a64_store_release(&own_part(comm)->released.word, op->sequence);
 }
 
-static bool has_work(const struct shc_relay *relay)
+static bool has_operation(const struct shc_relay *relay)
 {
     /* acquire relay/pushed <- release in push(): the operation. */
     const uint64_t pushed = shc_a64_load_acquire(&relay->pushed);
     /* relaxed: this thread's own. */
     return pushed != shc_a64_load_relaxed(&relay->served);
+}
+
+static bool has_work(const struct shc_relay *relay)
+{
+    return has_operation(relay) || shc_relay_has_receives(relay);
 }
 
 /* False: the thread is to stop. */
@@ -454,87 +482,23 @@ static void *serve(void *arg)
 {
     struct shc_cuda_comm *comm = arg;
     struct shc_relay *relay = &comm->relay;
+    struct patience patience = {0};
     while (await_work(comm) && !is_stopping(relay)) {
+        if (!has_operation(relay)) {
+            look_again_later(comm, &patience);
+            continue;
+        }
         /* relaxed: this thread's own. */
         const uint64_t served = shc_a64_load_relaxed(&relay->served);
         serve_one(comm, &relay->ring[served % SHC_RECORDS]);
         /* release relay/served -> acquire in next_place(): the place is free. */
         shc_a64_store_release(&relay->served, served + 1);
+        patience.looks = 0;
     }
     return NULL;
 }
 
 /* ---- beginning and end ---- */
-
-#define PENDING_NS  (2 * SHC_NS_PER_MS) /* until a wait is surely pending */
-#define PATIENCE_NS SHC_NS_PER_S
-
-static enum shc_status is_over(const struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
-                               uint64_t patience_ns, bool *over)
-{
-    const uint64_t end_ns = shc_clock_ns() + patience_ns;
-    for (uint64_t pause_ns = 0;;) {
-        const int result = comm->driver.cuStreamQuery(stream);
-        *over = result == SHC_CU_SUCCESS;
-        if (result != SHC_CU_SUCCESS && result != SHC_CU_NOT_READY)
-            return shc_driver_fail(&comm->driver, result, "a stream broke");
-        if (*over || shc_clock_ns() >= end_ns)
-            return SHC_OK;
-        shc_sys_nap(&pause_ns);
-    }
-}
-
-/* Where the store does not end the wait, a stream's write does. None is made before: another rank's wait,
- * which is under way at the same time, might end by it. */
-static enum shc_status try_store(struct shc_cuda_comm *comm, struct shc_cu_stream *waits,
-                                 struct shc_cu_stream *writes, bool *works)
-{
-    shc_a64 *word = &own_part(comm)->released.word;
-    const shc_cu_address address = shc_host_device(&comm->host, word);
-    bool over = false;
-    const int result = comm->driver.cuStreamWaitValue64(waits, address, 1, SHC_CU_WAIT_GEQ);
-    if (result != SHC_CU_SUCCESS)
-        return shc_driver_fail(&comm->driver, result, "cuStreamWaitValue64");
-    SHC_TRY(is_over(comm, waits, PENDING_NS, &over));
-    const bool waited = !over;
-    /* release cuda/released -> acquire in the device: nothing; it ends the wait. */
-    shc_a64_store_release(word, 1);
-    SHC_TRY(is_over(comm, waits, PATIENCE_NS, &over));
-    *works = waited && over;
-    if (!over) {
-        SHC_TRY(shc_timeline_signal(&comm->gpu, writes, address, 1));
-        SHC_TRY(is_over(comm, waits, PATIENCE_NS, &over));
-    }
-    if (over)
-        SHC_TRY(is_over(comm, writes, PATIENCE_NS, &over));
-    if (!over)
-        return shc_cuda_fail(SHC_ERR_SYSTEM, "a stream's write does not end a stream's wait on %s",
-                             comm->gpu.name);
-    /* relaxed: nothing is enqueued yet. */
-    shc_a64_store_relaxed(word, 0);
-    return SHC_OK;
-}
-
-enum shc_status shc_relay_look(struct shc_cuda_comm *comm, bool *works)
-{
-    struct shc_cu_stream *streams[2] = {NULL, NULL};
-    enum shc_status st = SHC_OK;
-    *works = false;
-    SHC_TRY(shc_gpu_enter(&comm->gpu));
-    for (int i = 0; i < 2 && st == SHC_OK; i++) {
-        const int result =
-            comm->driver.cuStreamCreateWithPriority(&streams[i], SHC_CU_STREAM_NON_BLOCKING, 0);
-        if (result != SHC_CU_SUCCESS)
-            st = shc_driver_fail(&comm->driver, result, "no stream on %s", comm->gpu.name);
-    }
-    if (st == SHC_OK)
-        st = try_store(comm, streams[0], streams[1], works);
-    for (int i = 0; i < 2; i++)
-        if (streams[i] != NULL)
-            (void)comm->driver.cuStreamDestroy(streams[i]);
-    shc_gpu_leave(&comm->gpu);
-    return st;
-}
 
 enum shc_status shc_relay_start(struct shc_cuda_comm *comm)
 {

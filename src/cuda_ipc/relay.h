@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The relay: collectives through host memory, without a kernel (docs/CUDA.md, "The relay"). Contexts
+ * The relay: collectives and messages through host memory, without a kernel (docs/CUDA.md, "The relay"). Contexts
  * that share a GPU take turns at kernels, 0.18 ms each; copies to and from host memory, and words in
  * it, need none. A rank's stream copies its bytes into the host arena, says so, and waits; a thread of
  * the group reduces or moves all ranks' bytes there, and lets the stream copy back.
@@ -10,6 +10,7 @@
  * the tensor held before. So the thread never needs the driver, and no wait needs to be poisoned.
  */
 
+#include "cuda_ipc/demand.h"
 #include "cuda_ipc/hostarena.h"
 #include "cuda_ipc/rounds.h"
 #include "cuda_ipc/sys.h"
@@ -17,6 +18,7 @@
 #include <pthread.h>
 
 struct shc_cuda_comm;
+struct shc_end;
 struct shc_work;
 
 enum shc_relay_state {
@@ -41,18 +43,37 @@ struct shc_relayed {
     shc_a32 state; /* enum shc_relay_state: written by who enqueues */
 };
 
+/* A receive that was handed to the thread. */
+struct shc_relayed_receive {
+    uint64_t number, piece;
+    uint64_t bytes;
+    shc_a32 state; /* enum shc_relay_state */
+};
+
+/* Of an end that receives: in its order, apart from the collectives and from other ends. */
+struct shc_relay_receives {
+    shc_a64 pushed; /* so many in all; written by who holds the mail's lock */
+    shc_a64 served; /* by the thread */
+    struct shc_relayed_receive ring[SHC_RECORDS];
+};
+
 struct shc_relay {
     /* Constant once it is made. */
     size_t limit; /* operations of at most so many bytes; 0: there is no relay */
     size_t cell_bytes;
-    bool busy_waits; /* a thread of each rank has a CPU of its own */
-    char reason[96]; /* why there is none, or "" */
+    size_t box_bytes; /* messages of at most so many bytes */
+    bool busy_waits;  /* a thread of each rank has a CPU of its own */
+    char reason[96];  /* why there is none, or "" */
     /* Guarded by order_lock. */
     uint64_t round;
     /* Written by who holds order_lock. */
     shc_a64 pushed; /* so many operations in all */
     struct shc_relayed ring[SHC_RECORDS];
     struct shc_move *moves;
+    /* Written by who holds the mail's lock: ends that receive, in the order in which they first did. */
+    struct shc_end *ends[SHC_MAX_WORLD];
+    shc_a32 end_count;
+    shc_a64 messages; /* so many went this way, in or out */
     /* Guarded by state_lock. */
     pthread_cond_t stir;
     bool asleep;
@@ -67,12 +88,17 @@ struct shc_relay {
  * kernels. All ranks know the same. */
 size_t shc_relay_limit(const struct shc_cuda_comm *comm);
 
-/* What a rank keeps in the host arena for operations of that size. */
+/* What a rank keeps in the host arena for operations of that size, and for messages. */
 size_t shc_relay_cell_bytes(size_t limit, int world);
+size_t shc_relay_box_bytes(size_t limit, int world);
+
+/* ---- relayprobe.c ---- */
 
 /* *works: does a CPU's store end a stream's wait, as what is in the stream is let go? pre: the host arena
  * is registered; this rank's `released` word is not in use yet. */
 SHC_NODISCARD enum shc_status shc_relay_look(struct shc_cuda_comm *comm, bool *works);
+
+/* ---- relay.c ---- */
 
 /* Makes the thread. pre: limit and cell_bytes are set, and not 0; the host arena is there. */
 SHC_NODISCARD enum shc_status shc_relay_start(struct shc_cuda_comm *comm);
@@ -80,8 +106,8 @@ SHC_NODISCARD enum shc_status shc_relay_start(struct shc_cuda_comm *comm);
 /* pre: this rank's streams are past all operations, or nobody counts on them. */
 void shc_relay_stop(struct shc_cuda_comm *comm);
 
-/* Does this operation go by the relay? Then the rounds are the relay's: its cells are their halves. All
- * ranks that make the same call get the same answer. pre: `largest` is known. */
+/* Does this operation go by the relay? Then it takes one round, or a sum two, and half_bytes and two are set
+ * so. All ranks that make the same call get the same answer. pre: of an all_to_all `fullest` is known. */
 bool shc_relay_takes(const struct shc_cuda_comm *comm, struct shc_rounds *rounds);
 
 /* Enqueues the operation that comm->demand holds, all of it. pre: order_lock is held, the GPU entered;
@@ -90,3 +116,38 @@ SHC_NODISCARD enum shc_status shc_relay_enqueue(struct shc_work *work);
 
 /* The relay's round at which a rank's stream, or its thread, has arrived last. */
 uint64_t shc_relay_arrival(const struct shc_cuda_comm *comm, int rank);
+
+/* ---- of both files ---- */
+
+/* Enqueues copies between a piece of a vector and host memory of the arena. */
+SHC_NODISCARD enum shc_status shc_relay_copy_out(const struct shc_cuda_comm *comm,
+                                                 struct shc_cu_stream *stream, char *host,
+                                                 struct shc_flat *flat, uint64_t at,
+                                                 uint64_t bytes);
+SHC_NODISCARD enum shc_status shc_relay_copy_back(const struct shc_cuda_comm *comm,
+                                                  struct shc_cu_stream *stream, char *host,
+                                                  struct shc_flat *flat);
+
+/* Enqueues a wait that only the relay thread ends. */
+SHC_NODISCARD enum shc_status shc_relay_wait(const struct shc_cuda_comm *comm,
+                                             struct shc_cu_stream *stream, const shc_a64 *word,
+                                             uint64_t value);
+
+/* There is something new for the thread. */
+void shc_relay_stir(struct shc_cuda_comm *comm);
+
+/* ---- relaymail.c ---- */
+
+/* A message of one piece, as work in a stream. pre: the mail's lock is held, the GPU entered; the record
+ * is published; the stream is behind the end's message before it; a SEND's slot is free by then. */
+SHC_NODISCARD enum shc_status shc_relay_send(struct shc_cuda_comm *comm, struct shc_end *end,
+                                             struct shc_cu_stream *stream, struct shc_flat *flat,
+                                             uint64_t piece);
+SHC_NODISCARD enum shc_status shc_relay_receive(struct shc_cuda_comm *comm, struct shc_end *end,
+                                                struct shc_cu_stream *stream, struct shc_flat *flat,
+                                                uint64_t number, uint64_t piece);
+
+/* The thread's: serves what can be served of messages. Does not wait. */
+void shc_relay_serve_receives(struct shc_cuda_comm *comm);
+/* Is a receive pending? */
+bool shc_relay_has_receives(const struct shc_relay *relay);

@@ -26,6 +26,7 @@ struct shc_rounds {
     /* all_to_all: to and from each rank, and the most that any rank sends another. */
     const uint64_t *sends, *receives;
     uint64_t largest;
+    uint64_t fullest; /* likewise, what ranks keep for themselves included */
 };
 
 enum shc_move_kind {

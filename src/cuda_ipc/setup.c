@@ -319,6 +319,12 @@ static enum shc_status share_slabs(struct making *making)
 
 /* ---- 3 to 5 ---- */
 
+static void size_relay(struct shc_cuda_comm *comm)
+{
+    comm->relay.cell_bytes = shc_relay_cell_bytes(comm->relay.limit, comm->world);
+    comm->relay.box_bytes = shc_relay_box_bytes(comm->relay.limit, comm->world);
+}
+
 /* All ranks know the same, and choose the same. */
 static void choose_relay(const struct making *making)
 {
@@ -330,7 +336,7 @@ static void choose_relay(const struct making *making)
     else if (comm->world > 1)
         comm->relay.limit = asked != 0 ? (size_t)asked : shc_relay_limit(comm);
     if (comm->relay.limit != 0)
-        comm->relay.cell_bytes = shc_relay_cell_bytes(comm->relay.limit, comm->world);
+        size_relay(comm);
     else if (why_not[0] == '\0')
         why_not = comm->world == 1 ? "there is one rank" : "no two ranks share a GPU";
     snprintf(comm->relay.reason, sizeof comm->relay.reason, "%s", why_not);
@@ -393,7 +399,7 @@ static void settle_relay(const struct making *making)
     for (int r = 0; r < making->comm->world && relay->limit != 0; r++) {
         if (making->theirs[r].relay_works)
             continue;
-        relay->limit = 0;
+        relay->limit = relay->box_bytes = 0;
         snprintf(relay->reason, sizeof relay->reason,
                  "rank %d: a CPU's store does not end a stream's wait", r);
     }
@@ -419,9 +425,9 @@ static enum shc_status make(struct making *making, const char *library)
     SHC_TRY(agree(making, connect_all(making)));
     SHC_TRY(agree(making, share_slabs(making)));
     choose_relay(making);
-    SHC_TRY(
-        agree(making, shc_host_share(&making->control, comm->by_slabs ? 0 : comm->half_bytes,
-                                     comm->relay.cell_bytes, making->deadline_ns, &comm->host)));
+    SHC_TRY(agree(making, shc_host_share(&making->control, comm->by_slabs ? 0 : comm->half_bytes,
+                                         comm->relay.cell_bytes, comm->relay.box_bytes,
+                                         making->deadline_ns, &comm->host)));
     shc_host_begin(&comm->host);
     SHC_TRY(agree(making, SHC_OK));
     SHC_TRY(agree(making, show_host(comm)));

@@ -84,12 +84,11 @@ static void store_poison(const struct shc_timeline *timeline)
         shc_a64_store_release(&timeline->host[(size_t)i * timeline->stride], SHC_TIMELINE_POISON);
 }
 
-/* Writes poison once, both ways. */
+/* By the GPU, once. */
 static enum shc_status write_poison(struct shc_timeline *timeline)
 {
     const struct shc_driver *driver = timeline->gpu->driver;
     int result = SHC_CU_SUCCESS;
-    store_poison(timeline);
     SHC_TRY(shc_gpu_enter(timeline->gpu));
     for (uint32_t i = 0; i < timeline->count && result == SHC_CU_SUCCESS; i++)
         result = driver->cuStreamWriteValue64(timeline->rescue, address_of(timeline, i),
@@ -100,16 +99,22 @@ static enum shc_status write_poison(struct shc_timeline *timeline)
     return SHC_OK;
 }
 
-enum shc_status shc_timeline_poison(struct shc_timeline *timeline)
+void shc_timeline_poison_by_cpu(struct shc_timeline *timeline)
 {
     /* acq_rel timeline/state: who begins to enqueue a wait behind this sees it. */
     (void)shc_a32_or_acq_rel(&timeline->state, POISONED);
+    store_poison(timeline);
+}
+
+enum shc_status shc_timeline_poison(struct shc_timeline *timeline)
+{
+    shc_timeline_poison_by_cpu(timeline);
     return write_poison(timeline);
 }
 
 bool shc_timeline_poisoned(const struct shc_timeline *timeline)
 {
-    /* acquire timeline/state <- acq_rel in shc_timeline_poison(). */
+    /* acquire timeline/state <- acq_rel in shc_timeline_poison_by_cpu(). */
     return (shc_a32_load_acquire(&timeline->state) & POISONED) != 0;
 }
 
@@ -136,10 +141,8 @@ enum shc_status shc_timeline_poison_again(struct shc_timeline *timeline)
     SHC_TRY(shc_gpu_enter(timeline->gpu)); /* a thread of ours has no context by itself */
     const enum shc_status st = is_idle(timeline, &timeline->rescue, 1, &written);
     shc_gpu_leave(timeline->gpu);
-    if (st == SHC_OK && written)
-        return write_poison(timeline);
     store_poison(timeline); /* the rescue stream may stand behind one that waits */
-    return st;
+    return st == SHC_OK && written ? write_poison(timeline) : st;
 }
 
 enum shc_status shc_timeline_drain(struct shc_timeline *timeline,
@@ -156,6 +159,7 @@ enum shc_status shc_timeline_drain(struct shc_timeline *timeline,
         if (shc_clock_ns() >= deadline_ns)
             return shc_cuda_fail(SHC_ERR_TIMEOUT, "a stream still works, poisoned as it is");
         shc_sys_sleep_ns(POISON_AGAIN_NS);
+        store_poison(timeline);
         if (written) /* else it is on its way */
             SHC_TRY(write_poison(timeline));
     }

@@ -61,6 +61,9 @@ SHC_NODISCARD enum shc_status shc_timeline_signal(const struct shc_gpu *gpu,
  * what is there: the group must be known as failed before. Does not wait. */
 SHC_NODISCARD enum shc_status shc_timeline_poison(struct shc_timeline *timeline);
 
+/* The same without a call of the driver: whoever may wait for one poisons again. */
+void shc_timeline_poison_by_cpu(struct shc_timeline *timeline);
+
 /* pre: poisoned. Once more, unless the last poison is still on its way. */
 SHC_NODISCARD enum shc_status shc_timeline_poison_again(struct shc_timeline *timeline);
 

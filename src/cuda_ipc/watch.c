@@ -12,6 +12,7 @@
 #define LOOK_SOONEST_NS SHC_NS_PER_MS
 #define LOOK_LATEST_NS  (10 * SHC_NS_PER_MS)
 #define LISTED          8
+#define GATE_FOUND      "a rank's GPU found the group aborted"
 
 static uint64_t done_of(const struct shc_cuda_comm *comm, int rank)
 {
@@ -112,6 +113,16 @@ enum shc_status shc_watch_fail(struct shc_cuda_comm *comm, enum shc_status statu
     return recorded(comm);
 }
 
+enum shc_status shc_watch_fail_by_cpu(struct shc_cuda_comm *comm, enum shc_status status,
+                                      const char *text)
+{
+    if (fail_once(comm, status, text)) {
+        shc_comm_abort(comm->core, comm->failure); /* written once: no lock is needed */
+        shc_timeline_poison_by_cpu(&comm->timeline);
+    }
+    return recorded(comm);
+}
+
 /* ---- looking ---- */
 
 bool shc_watch_is_failed(const struct shc_cuda_comm *comm)
@@ -154,15 +165,30 @@ static void call_text(struct shc_cuda_comm *comm, int r, uint64_t sequence, char
     }
 }
 
-enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm, uint64_t sequence, int a, int b)
+static void mismatch_text(struct shc_cuda_comm *comm, uint64_t sequence, int a, int b,
+                          char text[SHC_HOST_REASON_BYTES])
 {
-    char text[SHC_HOST_REASON_BYTES], one[160], other[160];
+    char one[160], other[160];
     call_text(comm, a, sequence, one);
     call_text(comm, b, sequence, other);
-    snprintf(text, sizeof text,
+    snprintf(text, SHC_HOST_REASON_BYTES,
              "ranks made different calls: rank %d called %s, but rank %d called %s", a, one, b,
              other);
+}
+
+enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm, uint64_t sequence, int a, int b)
+{
+    char text[SHC_HOST_REASON_BYTES];
+    mismatch_text(comm, sequence, a, b, text);
     return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
+}
+
+enum shc_status shc_watch_mismatch_by_cpu(struct shc_cuda_comm *comm, uint64_t sequence, int a,
+                                          int b)
+{
+    char text[SHC_HOST_REASON_BYTES];
+    mismatch_text(comm, sequence, a, b, text);
+    return shc_watch_fail_by_cpu(comm, SHC_ERR_MISMATCH, text);
 }
 
 static enum shc_status look_at_verdict(struct shc_cuda_comm *comm)
@@ -176,7 +202,21 @@ static enum shc_status look_at_verdict(struct shc_cuda_comm *comm)
     const int rank = SHC_VERDICT_RANK(verdict);
     if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
         return shc_watch_mismatch(comm, SHC_VERDICT_SEQUENCE(verdict), rank ? 0 : comm->rank, rank);
-    return shc_watch_fail(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
+    return shc_watch_fail(comm, SHC_ERR_ABORTED, GATE_FOUND);
+}
+
+enum shc_status shc_watch_gate(struct shc_cuda_comm *comm)
+{
+    /* acquire cuda/verdict <- release in the device: the gate is shut. */
+    const uint64_t verdict =
+        shc_a64_load_acquire(&shc_host_part(&comm->host, comm->rank)->verdict.word);
+    if (verdict == 0)
+        return SHC_OK;
+    const int rank = SHC_VERDICT_RANK(verdict);
+    if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
+        return shc_watch_mismatch_by_cpu(comm, SHC_VERDICT_SEQUENCE(verdict), rank ? 0 : comm->rank,
+                                         rank);
+    return shc_watch_fail_by_cpu(comm, SHC_ERR_ABORTED, GATE_FOUND);
 }
 
 /* The CPU group sees deaths. Who failed it may have failed this group before: that reason counts. */
@@ -245,12 +285,14 @@ static uint64_t arrival_of(const struct shc_cuda_comm *comm, const struct shc_fl
 }
 
 /* One of those that are behind all others. */
-static void late_text(struct shc_cuda_comm *comm, int r, uint64_t sequence, char *text,
-                      size_t capacity)
+static void late_text(struct shc_cuda_comm *comm, int r, const struct shc_flight *flight,
+                      uint64_t sequence, char *text, size_t capacity)
 {
     /* acquire cuda/published <- release in publish(): for messages alone. */
     const uint64_t called = shc_a64_load_acquire(&shc_host_part(&comm->host, r)->published.word);
-    if (r == comm->rank)
+    if (flight->sliced && arrival_of(comm, flight, r) + 1 == flight->last_round)
+        snprintf(text, capacity, "rank %d (its relay thread has not added its slice)", r);
+    else if (r == comm->rank)
         snprintf(text, capacity, "rank %d (this rank: its stream has other work)", r);
     else if (called >= sequence)
         snprintf(text, capacity, "rank %d (its stream is not there)", r);
@@ -269,14 +311,15 @@ static void whom_text(struct shc_cuda_comm *comm, const struct shc_flight *fligh
     for (int r = 0; r < comm->world && comm->world > 1; r++)
         least = shc_min_size(least, arrival_of(comm, flight, r));
     if (least >= flight->last_round) {
-        snprintf(text, capacity, "this rank's GPU: all ranks have arrived");
+        snprintf(text, capacity, "this rank's %s: all ranks have arrived",
+                 flight->relayed ? "relay thread or GPU" : "GPU");
         return;
     }
     for (int r = 0; r < comm->world && used < capacity; r++) {
         char one[96];
         if (arrival_of(comm, flight, r) != least || listed++ >= LISTED)
             continue;
-        late_text(comm, r, sequence, one, sizeof one);
+        late_text(comm, r, flight, sequence, one, sizeof one);
         used += (size_t)snprintf(text + used, capacity - used, "%s%s", used ? ", " : "", one);
     }
     if (listed > LISTED && used < capacity)
@@ -338,12 +381,13 @@ void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight
     pthread_mutex_unlock(&comm->state_lock);
 }
 
-void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed)
+void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed, bool sliced)
 {
     struct shc_flight *flight = &comm->flights[comm->sequence % SHC_RECORDS];
     pthread_mutex_lock(&comm->state_lock);
     flight->last_round = last_round;
     flight->relayed = relayed;
+    flight->sliced = sliced;
     pthread_mutex_unlock(&comm->state_lock);
 }
 

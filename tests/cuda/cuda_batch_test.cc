@@ -56,6 +56,8 @@ TEST_P(Batches, LetOtherThreadsSendWhileTheyWaitForRecords)
 
 INSTANTIATE_TEST_SUITE_P(Ways, Batches, testing::ValuesIn(kWays),
                          [](const auto &way) { return way.param.name; });
+INSTANTIATE_TEST_SUITE_P(Relays, Batches, testing::ValuesIn(kRelays),
+                         [](const auto &way) { return way.param.name; });
 
 // What batches are for: receives in front of the sends that other ranks wait for.
 TEST(SingleCalls, StandWhereTheirStreamsShareHardwareQueues)

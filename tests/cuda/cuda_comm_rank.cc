@@ -389,6 +389,50 @@ void differ(Rank &rank)
     report_failure(rank, shc_cuda_comm_error(rank.cuda));
 }
 
+// An all_to_all of which each rank keeps most for itself.
+void selfish(Rank &rank)
+{
+    const auto n = static_cast<uint64_t>(rank.world), me = static_cast<uint64_t>(rank.rank);
+    const auto own = static_cast<uint64_t>(rank.settings.number("own", 0));
+    std::vector<uint64_t> counts(n, 8);
+    counts[me] = own;
+    const uint64_t total = own + 8 * (n - 1);
+    const shc_cu_address in = rank.allocate(total), out = rank.allocate(total);
+    rank.put(in, Bytes(total, static_cast<unsigned char>(rank.rank + 1)));
+    Call call;
+    call.op.kind = SHC_ALL_TO_ALL;
+    call.op.dtype = SHC_UINT8;
+    add_tensors(call.in, call.in_sizes, in, counts, 1);
+    add_tensors(call.out, call.out_sizes, out, counts, 1);
+    enqueue(rank, rank.cuda, call, 0);
+    rank.sync();
+    Bytes want;
+    for (uint64_t r = 0; r < n; r++)
+        want.insert(want.end(), counts[r], static_cast<unsigned char>(r + 1));
+    const bool right = shc_cuda_comm_error(rank.cuda) == SHC_OK && rank.get(out, total) == want;
+    report("right", right ? "yes" : "no");
+}
+
+// Calls that differ, by kernels, and behind them one that is the same and short.
+void shut_gate(Rank &rank)
+{
+    const auto count = static_cast<uint64_t>(rank.rank == rank.world - 1 ? 20001 : 20000);
+    const Bytes a(20001, 1), b(64, 1);
+    const shc_cu_address at_a = rank.allocate(a.size()), at_b = rank.allocate(b.size());
+    rank.put(at_a, a);
+    rank.put(at_b, b);
+    const auto sum = [&](shc_cu_address at, uint64_t bytes) {
+        Call call = simple_call(SHC_ALL_REDUCE, SHC_INT8, at, bytes, at, bytes);
+        return shc_cuda_comm_enqueue(rank.cuda, call.ready(), rank.streams[0]);
+    };
+    if (sum(at_a, count) == SHC_OK)
+        (void)!sum(at_b, b.size());
+    rank.sync();
+    const bool same = rank.get(at_a, a.size()) == a && rank.get(at_b, b.size()) == b;
+    report("changed", same ? "no" : "yes");
+    report_failure(rank, shc_cuda_comm_error(rank.cuda));
+}
+
 // What element i of operation j of a turn is; no two rounds stage the same.
 static Bytes series(size_t count, uint64_t base, uint64_t step)
 {
@@ -591,6 +635,8 @@ int run(const std::string &folder, int number, int world, const Settings &settin
         {"pending", pending},
         {"make", nullptr},
         {"turns", turns},
+        {"selfish", selfish},
+        {"shut_gate", shut_gate},
         {"graph", graph},
         {"graph_refuse", graph_refuse},
         {"graph_endless", graph_endless},

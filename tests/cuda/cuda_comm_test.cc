@@ -114,6 +114,25 @@ TEST(Relay, TakesNoTurn)
     }
 }
 
+// All blocks count, also those that no other rank sees.
+TEST(Relay, HasRoomForWhatARankKeepsForItself)
+{
+    for (const char *own : {"0", "20000", "300000", "2000000"}) {
+        auto reports = run(3, std::string("scenario=selfish relay=65536 own=") + own);
+        expect_key(reports, "right", "yes");
+    }
+}
+
+// Whose stream is behind a gate that is shut has bytes that are no result of anything.
+TEST(Relay, GivesNothingBehindAShutGate)
+{
+    for (int i = 0; i < 6; i++) {
+        auto reports = run(3, "scenario=shut_gate meet=0 relay=4096");
+        expect_key(reports, "changed", "no");
+        expect_key(reports, "status", "mismatch");
+    }
+}
+
 TEST(Relay, IsOffWhereACpusStoreEndsNoWait)
 {
     auto reports = run(3, "scenario=make relay=65536", "only_writes_wake=1 state=@/writes");
