@@ -30,7 +30,12 @@ struct shc_demand {
     uint64_t blocks[SHC_MAX_WORLD];
     uint64_t sends[SHC_MAX_WORLD], receives[SHC_MAX_WORLD];
     uint64_t call[SHC_RECORD_CALL_WORDS];
+    bool may_relay; /* set later, as the call's word of it */
 };
+
+/* The word of a call that says whether the operation may be relayed: ranks that disagree about that call
+ * different things. */
+#define SHC_CALL_MAY_RELAY (SHC_RECORD_CALL_WORDS - 1)
 
 /* SHC_ERR_INVALID, SHC_ERR_UNSUPPORTED: as the core says it of the same descriptor. The tensors'
  * arrays must outlive the demand. */

@@ -361,7 +361,7 @@ static enum shc_status enqueue_all(struct shc_work *work, uint64_t deadline_ns)
     SHC_TRY(follow(comm, work->stream));
     if (rounds->kind == SHC_ALL_TO_ALL)
         SHC_TRY(exchange_counts(comm, work->sequence, deadline_ns));
-    if (shc_relay_takes(comm, &comm->demand.rounds))
+    if (comm->demand.may_relay && shc_relay_takes(comm, &comm->demand.rounds))
         return shc_relay_enqueue(work);
     const uint64_t count = shc_rounds_count(rounds);
     shc_watch_extend(comm, comm->round + count, false, false);
@@ -442,11 +442,13 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
     struct shc_flight flight = {.begun_ns = shc_clock_ns(), .last_round = comm->round + 1};
     flight.deadline_ns = shc_deadline_after(
         flight.begun_ns, demand->timeout_ns ? demand->timeout_ns : shc_cuda_timeout_ns(comm));
-    memcpy(flight.call, demand->call, sizeof flight.call);
     const uint64_t sequence = comm->sequence + 1; /* only who holds the order writes it */
     const struct awaited room = {sequence, slot_is_free, flight.deadline_ns,
                                  "Timed out waiting for the operation 64 before this one"};
     SHC_TRY(await(comm, &room));
+    demand->may_relay = shc_relay_is_fast(comm, sequence);
+    demand->call[SHC_CALL_MAY_RELAY] = demand->may_relay;
+    memcpy(flight.call, demand->call, sizeof flight.call);
     publish(comm, sequence);
     shc_watch_begin(comm, &flight);
     return carry_out(comm, stream, sequence, flight.deadline_ns);

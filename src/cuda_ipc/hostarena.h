@@ -38,6 +38,8 @@ struct shc_part_shm {
     struct shc_lone_shm left;      /* its CPU, closing: 1 + the last operation */
     struct shc_lone_shm arrived;   /* relay: its stream, and its thread: the round it has come to */
     struct shc_lone_shm released;  /* relay: its thread: the newest operation that was served */
+    struct shc_lone_shm
+        pace[2]; /* relay: its thread, by turns: SHC_PACE of an operation that it serves */
     struct {
         uint32_t status; /* enum shc_status */
         uint32_t unused;

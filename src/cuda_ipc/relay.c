@@ -300,7 +300,9 @@ struct patience {
 static void look_again_later(struct shc_cuda_comm *comm, struct patience *patience)
 {
     const struct shc_relay *relay = &comm->relay;
-    shc_relay_serve_receives(comm);
+    if (shc_relay_serve_receives(comm))
+        patience->looks = 0;
+    shc_relay_look_at_pace(comm);
     patience->looks++;
     if (relay->busy_waits && patience->looks < SPINNING_LOOKS)
         shc_cpu_relax();
@@ -443,6 +445,10 @@ static void serve_one(struct shc_cuda_comm *comm, const struct shc_relayed *op)
                       gates_are_open(comm) && consume(comm, op, &calls);
     if (!good)
         restore(comm, op);
+    else
+        shc_relay_agree_on_pace(comm, op);
+    shc_relay_look_at_pace(comm);
+    shc_relay_tell_pace(comm, op);
     /* release cuda/released -> acquire in the device: what the stream copies back. */
     shc_a64_store_release(&own_part(comm)->released.word, op->sequence);
 }
@@ -465,8 +471,14 @@ static bool await_work(struct shc_cuda_comm *comm)
 {
     struct shc_relay *relay = &comm->relay;
     const uint64_t end_ns = shc_clock_ns() + LINGER_NS;
-    while (!has_work(relay) && relay->busy_waits && shc_clock_ns() < end_ns)
+    while (!has_work(relay) && relay->busy_waits && shc_clock_ns() < end_ns) {
+        shc_relay_look_at_pace(comm);
         shc_cpu_relax();
+    }
+    while (!has_work(relay) && relay->timed != 0 && !is_stopping(relay)) {
+        shc_relay_look_at_pace(comm);
+        shc_sys_sleep_ns(NAP_NS);
+    }
     if (has_work(relay))
         return true;
     pthread_mutex_lock(&comm->state_lock);

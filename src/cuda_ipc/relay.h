@@ -43,6 +43,14 @@ struct shc_relayed {
     shc_a32 state; /* enum shc_relay_state: written by who enqueues */
 };
 
+/* What a rank says of the relayed operation before the one of this number: did its stream take longer to
+ * bring the result back than a round of kernels takes? */
+#define SHC_PACE(sequence, slow) ((sequence) << 1 | ((slow) ? 1 : 0))
+
+/* How operations went, by number, as all ranks know it alike. A few more than can be under way. */
+#define SHC_PACES ((size_t)4 * SHC_RECORDS)
+enum shc_pace { SHC_PACE_UNKNOWN = 0, SHC_PACE_FAST, SHC_PACE_SLOW };
+
 /* A receive that was handed to the thread. */
 struct shc_relayed_receive {
     uint64_t number, piece;
@@ -66,6 +74,13 @@ struct shc_relay {
     char reason[96];  /* why there is none, or "" */
     /* Guarded by order_lock. */
     uint64_t round;
+    uint64_t judged; /* operations up to this number have counted */
+    int slowness;    /* of late: 0 to SHC_RELAY_TOO_SLOW */
+    uint64_t next_rest;
+    uint64_t resting; /* so many operations still go by kernels */
+    shc_a64 rests;    /* so often they began to */
+    /* Written by who holds order_lock, then by the thread. */
+    shc_a32 paces[SHC_PACES]; /* enum shc_pace, by number */
     /* Written by who holds order_lock. */
     shc_a64 pushed; /* so many operations in all */
     struct shc_relayed ring[SHC_RECORDS];
@@ -77,6 +92,10 @@ struct shc_relay {
     /* Guarded by state_lock. */
     pthread_cond_t stir;
     bool asleep;
+    /* The thread's. */
+    uint64_t timed, timed_ns; /* the operation that its stream brings back, since when; 0: none */
+    bool slow;                /* was it? */
+    uint64_t before;          /* the operation that was served last */
     /* Written by the thread. */
     shc_a64 served; /* so many operations in all */
     shc_a32 stopping;
@@ -136,6 +155,20 @@ SHC_NODISCARD enum shc_status shc_relay_wait(const struct shc_cuda_comm *comm,
 /* There is something new for the thread. */
 void shc_relay_stir(struct shc_cuda_comm *comm);
 
+/* ---- relaypace.c ---- */
+
+/* May operations go by the relay now? Where other contexts keep the GPU busy, each step of a stream waits for
+ * their turns, so that kernels, which take one, are faster: then not for a while. All ranks decide alike, by
+ * what all know of operations that are over. pre: order_lock is held; room for the record of this number. */
+bool shc_relay_is_fast(struct shc_cuda_comm *comm, uint64_t sequence);
+
+/* The thread's: has the stream brought back what it was let go with? */
+void shc_relay_look_at_pace(struct shc_cuda_comm *comm);
+/* Behind the look at the abort word: what have all ranks said? */
+void shc_relay_agree_on_pace(struct shc_cuda_comm *comm, const struct shc_relayed *op);
+/* In front of letting the stream go on with this operation: how was the one before? */
+void shc_relay_tell_pace(struct shc_cuda_comm *comm, const struct shc_relayed *op);
+
 /* ---- relaymail.c ---- */
 
 /* A message of one piece, as work in a stream. pre: the mail's lock is held, the GPU entered; the record
@@ -147,7 +180,7 @@ SHC_NODISCARD enum shc_status shc_relay_receive(struct shc_cuda_comm *comm, stru
                                                 struct shc_cu_stream *stream, struct shc_flat *flat,
                                                 uint64_t number, uint64_t piece);
 
-/* The thread's: serves what can be served of messages. Does not wait. */
-void shc_relay_serve_receives(struct shc_cuda_comm *comm);
+/* The thread's: serves what can be served of messages. True: there was some. Does not wait. */
+bool shc_relay_serve_receives(struct shc_cuda_comm *comm);
 /* Is a receive pending? */
 bool shc_relay_has_receives(const struct shc_relay *relay);

@@ -162,6 +162,21 @@ static bool is_ready(const struct shc_end *end, uint64_t piece)
     return shc_a64_load_acquire(&end->shm->ready.word) >= piece;
 }
 
+/* Gates of this end's messages before this one are through: did one shut? Then the ends need not mean the same
+ * message by this number. */
+static bool gate_is_open(struct shc_cuda_comm *comm, const struct shc_end *end)
+{
+    /* acquire cuda/mail_verdict <- release in the device: the gate is shut. */
+    const uint64_t verdict = shc_a64_load_acquire(&end->shm->verdict.word);
+    if (verdict == 0)
+        return true;
+    if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
+        (void)!shc_mail_mismatch_by_cpu(comm, end, SHC_VERDICT_SEQUENCE(verdict));
+    else
+        (void)!shc_watch_fail_by_cpu(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
+    return false;
+}
+
 /* False: it is not to be served yet. */
 static bool serve_receive(struct shc_cuda_comm *comm, const struct shc_end *end,
                           const struct shc_relayed_receive *receive)
@@ -173,7 +188,7 @@ static bool serve_receive(struct shc_cuda_comm *comm, const struct shc_end *end,
         return true;
     if (state == SHC_RELAY_ENQUEUING || !is_ready(end, receive->piece))
         return false;
-    const bool failed = shc_watch_is_failed(comm);
+    const bool failed = !gate_is_open(comm, end) || shc_watch_is_failed(comm);
     if (!failed && shc_end_reached(comm, end) < receive->piece)
         return false;
     if (failed || !take(comm, end, receive))
@@ -182,21 +197,24 @@ static bool serve_receive(struct shc_cuda_comm *comm, const struct shc_end *end,
     return true;
 }
 
-static void serve_end(struct shc_cuda_comm *comm, struct shc_end *end)
+static bool serve_end(struct shc_cuda_comm *comm, struct shc_end *end)
 {
     const struct shc_relayed_receive *receive = oldest_of(end->relayed);
     if (receive == NULL || !serve_receive(comm, end, receive))
-        return;
+        return false;
     /* release cuda/released -> acquire in the device: what the stream copies back. */
     shc_a64_store_release(&end->shm->released.word, receive->piece);
     /* relaxed: the thread's own. */
     const uint64_t served = shc_a64_load_relaxed(&end->relayed->served);
     /* release relay/received -> acquire in next_place(): the place is free. */
     shc_a64_store_release(&end->relayed->served, served + 1);
+    return true;
 }
 
-void shc_relay_serve_receives(struct shc_cuda_comm *comm)
+bool shc_relay_serve_receives(struct shc_cuda_comm *comm)
 {
+    bool any = false;
     for (uint32_t i = 0, count = end_count(&comm->relay); i < count; i++)
-        serve_end(comm, comm->relay.ends[i]);
+        any = serve_end(comm, comm->relay.ends[i]) || any;
+    return any;
 }

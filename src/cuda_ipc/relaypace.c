@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Whether the relay is faster than kernels at this time. Where other contexts keep the GPU busy, each step of
+ * a stream waits for their turns, of 2 ms on an H100: copies, words and waits then take longer than a kernel,
+ * which needs one turn. Each rank times how long its stream takes to bring a result back; all ranks learn
+ * what all have found, by the operations themselves, and draw the same conclusion at the same operation.
+ */
+#include "cuda_ipc/cuda_comm.h"
+#include "shm/base/atomic.h"
+#include "shm/base/clock.h"
+
+#define TURN_NS \
+    (180 * SHC_NS_PER_US) /* of one other context: what a round of kernels costs at least */
+#define TOO_SLOW      8   /* operations of late, less those that were fast */
+#define REST          ((uint64_t)1024) /* operations by kernels, before the relay is tried again */
+#define REST_MOST     ((uint64_t)1 << 16)
+#define TIMED_MOST_NS (20 * SHC_NS_PER_MS) /* the thread does not stay awake for longer */
+
+static shc_a32 *pace_of(struct shc_relay *relay, uint64_t sequence)
+{
+    return &relay->paces[sequence % SHC_PACES];
+}
+
+/* Each rest that the next trial does not speak against is twice as long. */
+static void rest(struct shc_relay *relay)
+{
+    relay->resting = relay->next_rest > REST ? relay->next_rest : REST;
+    relay->next_rest = relay->resting < REST_MOST ? 2 * relay->resting : REST_MOST;
+    relay->slowness = TOO_SLOW / 2;
+    /* relaxed: a count; written by who holds order_lock. */
+    const uint64_t rests = shc_a64_load_relaxed(&relay->rests);
+    /* relaxed: as above. */
+    shc_a64_store_relaxed(&relay->rests, rests + 1);
+}
+
+/* Operations count when all ranks are past them: at the same number on all ranks. */
+static void judge(struct shc_relay *relay, uint64_t sequence)
+{
+    /* acquire relay/pace <- release in shc_relay_agree_on_pace(): nothing; the word is all there is. */
+    const uint32_t pace = shc_a32_load_acquire(pace_of(relay, sequence));
+    if (relay->resting > 0 || pace == SHC_PACE_UNKNOWN)
+        return;
+    relay->slowness += pace == SHC_PACE_SLOW ? 1 : relay->slowness > 0 ? -1 : 0;
+    if (relay->slowness == 0)
+        relay->next_rest = REST;
+    if (relay->slowness >= TOO_SLOW)
+        rest(relay);
+}
+
+bool shc_relay_is_fast(struct shc_cuda_comm *comm, uint64_t sequence)
+{
+    struct shc_relay *relay = &comm->relay;
+    if (relay->limit == 0)
+        return false;
+    while (relay->judged + SHC_RECORDS < sequence)
+        judge(relay, ++relay->judged);
+    /* relaxed: handed over with the operation. */
+    shc_a32_store_relaxed(pace_of(relay, sequence), SHC_PACE_UNKNOWN);
+    if (relay->resting == 0)
+        return true;
+    relay->resting--;
+    return false;
+}
+
+void shc_relay_look_at_pace(struct shc_cuda_comm *comm)
+{
+    struct shc_relay *relay = &comm->relay;
+    if (relay->timed == 0)
+        return;
+    const uint64_t passed_ns = shc_clock_ns() - relay->timed_ns;
+    /* acquire cuda/done <- release in the device: the operation is over. */
+    if (shc_a64_load_acquire(&shc_host_part(&comm->host, comm->rank)->done.word) < relay->timed &&
+        passed_ns < TIMED_MOST_NS)
+        return;
+    const uint64_t turns = comm->sharing > 2 ? (uint64_t)comm->sharing - 1 : 1;
+    relay->slow = passed_ns > turns * TURN_NS;
+    relay->timed = 0;
+}
+
+/* The words of ranks' paces are used by turns. */
+static const shc_a64 *pace_word(const struct shc_cuda_comm *comm, int rank, uint64_t served)
+{
+    return &shc_host_part(&comm->host, rank)->pace[served & 1].word;
+}
+
+/* What all ranks have said, with the last operation, of the one before it. They have arrived in this one, so
+ * it is there; and that word is written again with the next one, in which this rank has not arrived. */
+void shc_relay_agree_on_pace(struct shc_cuda_comm *comm, const struct shc_relayed *op)
+{
+    struct shc_relay *relay = &comm->relay;
+    /* relaxed: this thread's own. */
+    const uint64_t last = shc_a64_load_relaxed(&relay->served) - 1;
+    bool slow = false;
+    for (int r = 0; r < comm->world; r++)
+        /* acquire cuda/pace <- release in shc_relay_tell_pace(): nothing; the word is all there is. */
+        slow =
+            slow || shc_a64_load_acquire(pace_word(comm, r, last)) == SHC_PACE(relay->before, true);
+    if (relay->before != 0)
+        /* release relay/pace -> acquire in judge(): nothing; the word is all there is. */
+        shc_a32_store_release(pace_of(relay, op->sequence), slow ? SHC_PACE_SLOW : SHC_PACE_FAST);
+}
+
+void shc_relay_tell_pace(struct shc_cuda_comm *comm, const struct shc_relayed *op)
+{
+    struct shc_relay *relay = &comm->relay;
+    /* relaxed: this thread's own. */
+    const uint64_t served = shc_a64_load_relaxed(&relay->served);
+    /* release cuda/pace -> acquire in shc_relay_agree_on_pace(): nothing; the word is all there is. */
+    shc_a64_store_release(&shc_host_part(&comm->host, comm->rank)->pace[served & 1].word,
+                          SHC_PACE(op->sequence, relay->slow));
+    relay->before = op->sequence;
+    relay->slow = false;
+    relay->timed = op->sequence;
+    relay->timed_ns = shc_clock_ns();
+}
