@@ -338,7 +338,9 @@ static void choose_relay(const struct making *making)
     if (comm->relay.limit != 0)
         size_relay(comm);
     else if (why_not[0] == '\0')
-        why_not = comm->world == 1 ? "there is one rank" : "no two ranks share a GPU";
+        why_not = comm->world == 1     ? "there is one rank"
+                  : comm->sharing == 1 ? "no two ranks share a GPU"
+                                       : "by an MPS server kernels take no turns";
     snprintf(comm->relay.reason, sizeof comm->relay.reason, "%s", why_not);
 }
 

@@ -389,6 +389,15 @@ void differ(Rank &rank)
     report_failure(rank, shc_cuda_comm_error(rank.cuda));
 }
 
+// What element i of operation j of a turn is; no two rounds stage the same.
+static Bytes series(size_t count, uint64_t base, uint64_t step)
+{
+    Bytes bytes(count * sizeof base);
+    for (size_t i = 0; i < count; i++, base += step)
+        memcpy(&bytes[i * sizeof base], &base, sizeof base);
+    return bytes;
+}
+
 // An all_to_all of which each rank keeps most for itself.
 void selfish(Rank &rank)
 {
@@ -413,6 +422,35 @@ void selfish(Rank &rank)
     report("right", right ? "yes" : "no");
 }
 
+// Many sums, some of them too long for the relay.
+void many(Rank &rank)
+{
+    constexpr size_t kShort = 8, kLong = 9000;
+    const int count = rank.settings.number("operations", 300);
+    const shc_cu_address at = rank.allocate(kLong * 8);
+    const auto n = static_cast<uint64_t>(rank.world), me = static_cast<uint64_t>(rank.rank);
+    uint64_t wrong = 0;
+    for (int i = 0; i < count; i++) {
+        const size_t elements = i % 7 == 6 ? kLong : kShort;
+        const bool look = i % 10 == 9;
+        if (look && rank.sync())
+            rank.put(at, series(elements, static_cast<uint64_t>(i) + me, 3));
+        enqueue(rank, rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_INT64, at, elements, at, elements),
+                0);
+        if (!look)
+            continue;
+        rank.sync();
+        wrong += rank.get(at, elements * 8) !=
+                 series(elements, n * static_cast<uint64_t>(i) + n * (n - 1) / 2, n * 3);
+    }
+    rank.sync();
+    report_failure(rank, shc_cuda_comm_error(rank.cuda));
+    report("wrong", std::to_string(wrong));
+    char info[4096];
+    if (shc_cuda_comm_info(rank.cuda, info, sizeof info) == SHC_OK)
+        printf("%s", info);
+}
+
 // Calls that differ, by kernels, and behind them one that is the same and short.
 void shut_gate(Rank &rank)
 {
@@ -431,15 +469,6 @@ void shut_gate(Rank &rank)
     const bool same = rank.get(at_a, a.size()) == a && rank.get(at_b, b.size()) == b;
     report("changed", same ? "no" : "yes");
     report_failure(rank, shc_cuda_comm_error(rank.cuda));
-}
-
-// What element i of operation j of a turn is; no two rounds stage the same.
-static Bytes series(size_t count, uint64_t base, uint64_t step)
-{
-    Bytes bytes(count * sizeof base);
-    for (size_t i = 0; i < count; i++, base += step)
-        memcpy(&bytes[i * sizeof base], &base, sizeof base);
-    return bytes;
 }
 
 // Sums until the group fails, the last of three in place; what is seen through without a failure must be
@@ -636,6 +665,7 @@ int run(const std::string &folder, int number, int world, const Settings &settin
         {"make", nullptr},
         {"turns", turns},
         {"selfish", selfish},
+        {"many", many},
         {"shut_gate", shut_gate},
         {"graph", graph},
         {"graph_refuse", graph_refuse},

@@ -133,6 +133,30 @@ TEST(Relay, GivesNothingBehindAShutGate)
     }
 }
 
+// All ranks change at the same operation, whoever is slow; else their records would differ.
+TEST(Relay, RestsWhereItIsSlowAndIsTriedAgain)
+{
+    const std::string how = "scenario=many relay=65536 half=131072 operations=200";
+    for (const std::vector<RankOptions> &ranks :
+         {std::vector<RankOptions>{{"slow_us=500", how}, {"slow_us=500", how}},
+          std::vector<RankOptions>{{"", how}, {"slow_us=500", how}, {"", how}}}) {
+        auto reports = run_processes(CUDA_COMM_RANK, ranks);
+        expect_key(reports, "status", "ok");
+        expect_key(reports, "wrong", "0");
+        expect_key(reports, "relay_rests", "1");
+        for (Report &report : reports) {
+            EXPECT_EQ(report["relayed"], reports[0]["relayed"]) << all_of(report);
+            EXPECT_LT(atoi(report["relayed"].c_str()), 100) << all_of(report);
+        }
+    }
+    if (kSlow)
+        return;
+    auto reports = run(2, "scenario=many relay=65536 half=131072 operations=1220", "slow_us=150");
+    expect_key(reports, "wrong", "0");
+    for (Report &report : reports) // before the first rest it was some 70
+        EXPECT_GT(atoi(report["relayed"].c_str()), 100) << all_of(report);
+}
+
 TEST(Relay, IsOffWhereACpusStoreEndsNoWait)
 {
     auto reports = run(3, "scenario=make relay=65536", "only_writes_wake=1 state=@/writes");
@@ -169,6 +193,9 @@ TEST(Relay, IsTakenUpToASizeThatTheGroupTells)
         expect_key(chosen, "relay_bytes", want.first);
         expect_key(chosen, "relay_reason", want.second);
     }
+    auto served = run(2, "scenario=make relay=auto", "mps=1");
+    expect_key(served, "relay_bytes", "0");
+    expect_key(served, "relay_reason", "by an MPS server kernels take no turns");
     auto differ = run_processes(
         CUDA_COMM_RANK, {{"", "scenario=make relay=auto"}, {"", "scenario=make relay=4096"}});
     for (Report &report : differ)
