@@ -182,7 +182,7 @@ enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_
     const uint64_t messages = shc_mail_count(cuda);
     pthread_mutex_unlock(&cuda->state_lock);
     /* relaxed: a count, told as of about now. */
-    const uint64_t rests = shc_a64_load_relaxed(&cuda->relay.rests);
+    const uint64_t backoffs = shc_a64_load_relaxed(&cuda->relay.backoffs);
     /* relaxed: likewise. */
     const uint64_t relayed = shc_a64_load_relaxed(&cuda->relay.pushed);
     /* relaxed: likewise. */
@@ -194,11 +194,11 @@ enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_
     const int used = snprintf(
         text, capacity,
         "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\nmps=%s\ngpus=%d\ngpu_ranks=%s\n"
-        "operations=%llu\nrelayed=%llu\nrelay_rests=%llu\nrelay_bytes=%zu\nrelay_reason=%s\n"
+        "operations=%llu\nrelayed=%llu\nrelay_backoffs=%llu\nrelay_bytes=%zu\nrelay_reason=%s\n"
         "messages=%llu\nrelayed_messages=%llu\ncaptured=%llu\n%s",
         cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind), cuda->reason,
         cuda->half_bytes, cuda->gpu.name, cuda->by_mps ? "yes" : "no", cuda->gpu_count, ranks,
-        (unsigned long long)sequence, (unsigned long long)relayed, (unsigned long long)rests,
+        (unsigned long long)sequence, (unsigned long long)relayed, (unsigned long long)backoffs,
         cuda->relay.limit, cuda->relay.reason, (unsigned long long)messages,
         (unsigned long long)relayed_messages, (unsigned long long)captured, paths);
     if (used < 0 || (size_t)used >= capacity)

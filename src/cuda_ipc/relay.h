@@ -76,9 +76,9 @@ struct shc_relay {
     uint64_t round;
     uint64_t judged; /* operations up to this number have counted */
     int slowness;    /* of late: 0 to SHC_RELAY_TOO_SLOW */
-    uint64_t next_rest;
-    uint64_t resting; /* so many operations still go by kernels */
-    shc_a64 rests;    /* so often they began to */
+    uint64_t next_backoff;
+    uint64_t backoff; /* so many operations still go by kernels */
+    shc_a64 backoffs; /* so often they began to */
     /* Written by who holds order_lock, then by the thread. */
     shc_a32 paces[SHC_PACES]; /* enum shc_pace, by number */
     /* Written by who holds order_lock. */

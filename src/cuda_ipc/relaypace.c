@@ -12,8 +12,8 @@
 #define TURN_NS \
     (180 * SHC_NS_PER_US) /* of one other context: what a round of kernels costs at least */
 #define TOO_SLOW      8   /* operations of late, less those that were fast */
-#define REST          ((uint64_t)1024) /* operations by kernels, before the relay is tried again */
-#define REST_MOST     ((uint64_t)1 << 16)
+#define BACKOFF       ((uint64_t)1024) /* operations by kernels, before the relay is tried again */
+#define BACKOFF_MOST  ((uint64_t)1 << 16)
 #define TIMED_MOST_NS (20 * SHC_NS_PER_MS) /* the thread does not stay awake for longer */
 
 static shc_a32 *pace_of(struct shc_relay *relay, uint64_t sequence)
@@ -21,16 +21,16 @@ static shc_a32 *pace_of(struct shc_relay *relay, uint64_t sequence)
     return &relay->paces[sequence % SHC_PACES];
 }
 
-/* Each rest that the next trial does not speak against is twice as long. */
-static void rest(struct shc_relay *relay)
+/* Each backoff that the trial behind it does not speak against is twice as long. */
+static void back_off(struct shc_relay *relay)
 {
-    relay->resting = relay->next_rest > REST ? relay->next_rest : REST;
-    relay->next_rest = relay->resting < REST_MOST ? 2 * relay->resting : REST_MOST;
+    relay->backoff = relay->next_backoff > BACKOFF ? relay->next_backoff : BACKOFF;
+    relay->next_backoff = relay->backoff < BACKOFF_MOST ? 2 * relay->backoff : BACKOFF_MOST;
     relay->slowness = TOO_SLOW / 2;
     /* relaxed: a count; written by who holds order_lock. */
-    const uint64_t rests = shc_a64_load_relaxed(&relay->rests);
+    const uint64_t backoffs = shc_a64_load_relaxed(&relay->backoffs);
     /* relaxed: as above. */
-    shc_a64_store_relaxed(&relay->rests, rests + 1);
+    shc_a64_store_relaxed(&relay->backoffs, backoffs + 1);
 }
 
 /* Operations count when all ranks are past them: at the same number on all ranks. */
@@ -38,13 +38,13 @@ static void judge(struct shc_relay *relay, uint64_t sequence)
 {
     /* acquire relay/pace <- release in shc_relay_agree_on_pace(): nothing; the word is all there is. */
     const uint32_t pace = shc_a32_load_acquire(pace_of(relay, sequence));
-    if (relay->resting > 0 || pace == SHC_PACE_UNKNOWN)
+    if (relay->backoff > 0 || pace == SHC_PACE_UNKNOWN)
         return;
     relay->slowness += pace == SHC_PACE_SLOW ? 1 : relay->slowness > 0 ? -1 : 0;
     if (relay->slowness == 0)
-        relay->next_rest = REST;
+        relay->next_backoff = BACKOFF;
     if (relay->slowness >= TOO_SLOW)
-        rest(relay);
+        back_off(relay);
 }
 
 bool shc_relay_is_fast(struct shc_cuda_comm *comm, uint64_t sequence)
@@ -56,9 +56,9 @@ bool shc_relay_is_fast(struct shc_cuda_comm *comm, uint64_t sequence)
         judge(relay, ++relay->judged);
     /* relaxed: handed over with the operation. */
     shc_a32_store_relaxed(pace_of(relay, sequence), SHC_PACE_UNKNOWN);
-    if (relay->resting == 0)
+    if (relay->backoff == 0)
         return true;
-    relay->resting--;
+    relay->backoff--;
     return false;
 }
 

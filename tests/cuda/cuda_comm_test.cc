@@ -134,7 +134,7 @@ TEST(Relay, GivesNothingBehindAShutGate)
 }
 
 // All ranks change at the same operation, whoever is slow; else their records would differ.
-TEST(Relay, RestsWhereItIsSlowAndIsTriedAgain)
+TEST(Relay, BacksOffWhereItIsSlowAndIsTriedAgain)
 {
     const std::string how = "scenario=many relay=65536 half=131072 operations=200";
     for (const std::vector<RankOptions> &ranks :
@@ -143,7 +143,7 @@ TEST(Relay, RestsWhereItIsSlowAndIsTriedAgain)
         auto reports = run_processes(CUDA_COMM_RANK, ranks);
         expect_key(reports, "status", "ok");
         expect_key(reports, "wrong", "0");
-        expect_key(reports, "relay_rests", "1");
+        expect_key(reports, "relay_backoffs", "1");
         for (Report &report : reports) {
             EXPECT_EQ(report["relayed"], reports[0]["relayed"]) << all_of(report);
             EXPECT_LT(atoi(report["relayed"].c_str()), 100) << all_of(report);
@@ -153,7 +153,7 @@ TEST(Relay, RestsWhereItIsSlowAndIsTriedAgain)
         return;
     auto reports = run(2, "scenario=many relay=65536 half=131072 operations=1220", "slow_us=150");
     expect_key(reports, "wrong", "0");
-    for (Report &report : reports) // before the first rest it was some 70
+    for (Report &report : reports) // before the first backoff it was some 70
         EXPECT_GT(atoi(report["relayed"].c_str()), 100) << all_of(report);
 }
 
