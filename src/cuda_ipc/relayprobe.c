@@ -6,8 +6,23 @@
 #include "cuda_ipc/cuda_error.h"
 #include "shm/base/clock.h"
 
-#define PENDING_NS  (2 * SHC_NS_PER_MS) /* until a wait is surely pending */
+#define PENDING_NS  (2 * SHC_NS_PER_MS) /* from an event in front of a wait until that is pending */
 #define PATIENCE_NS SHC_NS_PER_S
+
+/* Has the stream come to the wait behind the event? It may have other work, or a test no CPU, meanwhile. */
+static enum shc_status has_come(const struct shc_cuda_comm *comm, bool *come)
+{
+    const uint64_t end_ns = shc_clock_ns() + PATIENCE_NS;
+    for (uint64_t pause_ns = 0;;) {
+        const int result = comm->driver.cuEventQuery(comm->tail);
+        *come = result == SHC_CU_SUCCESS;
+        if (result != SHC_CU_SUCCESS && result != SHC_CU_NOT_READY)
+            return shc_driver_fail(&comm->driver, result, "a stream broke");
+        if (*come || shc_clock_ns() >= end_ns)
+            return SHC_OK;
+        shc_sys_nap(&pause_ns);
+    }
+}
 
 static enum shc_status is_over(const struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
                                uint64_t patience_ns, bool *over)
@@ -31,12 +46,15 @@ static enum shc_status try_store(struct shc_cuda_comm *comm, struct shc_cu_strea
 {
     shc_a64 *word = &shc_host_part(&comm->host, comm->rank)->released.word;
     const shc_cu_address address = shc_host_device(&comm->host, word);
-    bool over = false;
-    const int result = comm->driver.cuStreamWaitValue64(waits, address, 1, SHC_CU_WAIT_GEQ);
+    bool come = false, over = false;
+    int result = comm->driver.cuEventRecord(comm->tail, waits);
+    if (result == SHC_CU_SUCCESS)
+        result = comm->driver.cuStreamWaitValue64(waits, address, 1, SHC_CU_WAIT_GEQ);
     if (result != SHC_CU_SUCCESS)
-        return shc_driver_fail(&comm->driver, result, "cuStreamWaitValue64");
+        return shc_driver_fail(&comm->driver, result, "an event, or cuStreamWaitValue64");
+    SHC_TRY(has_come(comm, &come));
     SHC_TRY(is_over(comm, waits, PENDING_NS, &over));
-    const bool waited = !over;
+    const bool waited = come && !over;
     /* release cuda/released -> acquire in the device: nothing; it ends the wait. */
     shc_a64_store_release(word, 1);
     SHC_TRY(is_over(comm, waits, PATIENCE_NS, &over));

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <fstream>
 #include <sstream>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <thread>
 
@@ -100,10 +101,10 @@ shc_status Rank::make()
                    : route == "slabs" ? SHC_CUDA_ROUTE_SLABS
                                       : SHC_CUDA_ROUTE_AUTO;
 
-    const int relay = settings.number("relay", 0);
-    config.relay_bytes = settings.word("relay", "") == "auto" ? 0
-                         : relay == 0                         ? SHC_CUDA_RELAY_OFF
-                                                              : static_cast<uint64_t>(relay);
+    const std::string relay = settings.word("relay", "0");
+    config.relay_bytes = relay == "auto" ? 0
+                         : relay == "0"  ? SHC_CUDA_RELAY_OFF
+                                         : static_cast<uint64_t>(std::stoull(relay));
     config.say = [](void *, const char *line) {
         static std::atomic<int> lines{0};
         report("said", line);
@@ -246,7 +247,7 @@ void report_failure(Rank &rank, shc_status st)
 // Each operation works on what the one before has left, on another stream. 64-bit sums wrap alike.
 void chain(Rank &rank)
 {
-    constexpr size_t kCount = 700; // more than a half of 4096 bytes
+    const auto kCount = static_cast<size_t>(rank.settings.number("count", 700)); // more than a half
     const int turns = rank.settings.number("turns", 60);
     const auto n = static_cast<uint64_t>(rank.world);
     const shc_cu_address a = rank.allocate(kCount * 8), b = rank.allocate(kCount * 8 * n);
@@ -287,7 +288,8 @@ void turns(Rank &rank)
     rank.put(in, Bytes(4096, 1));
     const int before = count();
     enqueue(rank, rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_UINT8, in, 9, in, 9), 0);
-    enqueue(rank, rank.cuda, simple_call(SHC_BROADCAST, SHC_UINT8, in, 1, in, 1), 0);
+    for (uint64_t bytes : {1, 2, 600, 1024, 1999, 2047, 2048})
+        enqueue(rank, rank.cuda, simple_call(SHC_BROADCAST, SHC_UINT8, in, bytes, in, bytes), 0);
     enqueue(rank, rank.cuda, simple_call(SHC_ALL_GATHER, SHC_UINT8, in, 4096, out, 4096 * n), 0);
     enqueue(rank, rank.cuda, simple_call(SHC_REDUCE_SCATTER, SHC_UINT8, out, 300 * n, out, 300), 0);
     const bool done = rank.sync() && shc_cuda_comm_error(rank.cuda) == SHC_OK;
@@ -340,7 +342,7 @@ void differ(Rank &rank)
     const shc_cu_address out = rank.allocate(1 << 20);
     const shc_cu_address in = rank.settings.number("in_place", 0) ? out : rank.allocate(1 << 20);
     const Bytes before(1 << 20, 0x5a);
-    rank.put(in, before);
+    rank.put(in, Bytes(1 << 20, 0x33));
     rank.put(out, before);
     for (int i = 0; i < 3; i++)
         enqueue(rank, rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_UINT8, in, 0, in, 0), 0);
@@ -358,6 +360,14 @@ void differ(Rank &rank)
     if (field == "root") {
         call = simple_call(SHC_REDUCE, SHC_INT32, in, kCount, out, kCount);
         call.op.root = odd ? 1 : 0;
+    }
+    if (field == "partly") { // the first tensor is in place, the second one is not
+        call = Call();
+        call.op.kind = SHC_ALL_REDUCE;
+        call.op.dtype = odd ? SHC_UINT32 : SHC_INT32;
+        add_tensors(call.in, call.in_sizes, out, {kCount, kCount}, 4);
+        add_tensors(call.out, call.out_sizes, out, {kCount, kCount}, 4);
+        call.in[1].data = reinterpret_cast<void *>(in + 4096);
     }
     if (field == "tag" || field == "elem") {
         call = simple_call(SHC_ALL_GATHER, SHC_UINT8, in, 12 * kCount, out, 12 * kCount * n);
@@ -534,6 +544,138 @@ void endless(Rank &rank)
     close_timed(rank);
 }
 
+namespace
+{
+
+int (*real_wait)(shc_cu_stream *, shc_cu_address, uint64_t, unsigned);
+std::atomic<int> waits_left;
+
+int some_waits(shc_cu_stream *stream, shc_cu_address at, uint64_t value, unsigned flags)
+{
+    return waits_left-- > 0 ? real_wait(stream, at, value, flags) : SHC_CU_INVALID_VALUE;
+}
+
+} // namespace
+
+// The last rank's driver refuses a wait behind two operations: all ranks' streams still end, and what was
+// not brought back is what it was.
+void broken(Rank &rank)
+{
+    constexpr size_t kBytes = 3000;
+    const shc_cu_address at = rank.allocate(3 * kBytes);
+    const Bytes before(3 * kBytes, 7);
+    rank.put(at, before);
+    if (rank.rank == rank.world - 1) {
+        real_wait = rank.cuda->driver.cuStreamWaitValue64;
+        waits_left = 2;
+        rank.cuda->driver.cuStreamWaitValue64 = some_waits;
+    }
+    shc_status st = SHC_OK;
+    for (size_t i = 0; i < 3 && st == SHC_OK; i++)
+        st = shc_cuda_comm_enqueue(
+            rank.cuda,
+            simple_call(SHC_ALL_REDUCE, SHC_UINT8, at + i * kBytes, kBytes, at + i * kBytes, kBytes)
+                .ready(),
+            rank.streams[0]);
+    for (int tries = 0; st == SHC_OK && tries < 30000; tries++) {
+        usleep(1000);
+        st = shc_cuda_comm_error(rank.cuda);
+    }
+    report_failure(rank, st);
+    report("last", rank.get(at + 2 * kBytes, kBytes) == Bytes(kBytes, 7) ? "old" : "new");
+    close_timed(rank);
+}
+
+namespace
+{
+
+// Until rank 0's stream has come to this round, whoever reads its half stands.
+struct {
+    shc_cuda_comm *cuda;
+    char *page;
+    size_t bytes;
+    uint64_t round;
+} halt;
+
+void stand(int)
+{
+    while (shc_relay_arrival(halt.cuda, 0) < halt.round)
+        usleep(100);
+    mprotect(halt.page, halt.bytes, PROT_READ | PROT_WRITE);
+}
+
+struct Entry {
+    void *(*run)(void *);
+    void *arg;
+};
+
+void *run_open(void *given)
+{
+    const Entry entry = *static_cast<Entry *>(given);
+    delete static_cast<Entry *>(given);
+    sigset_t fault;
+    sigemptyset(&fault);
+    sigaddset(&fault, SIGSEGV);
+    pthread_sigmask(SIG_UNBLOCK, &fault, nullptr);
+    return entry.run(entry.arg);
+}
+
+} // namespace
+
+extern "C" {
+int __real_shc_sys_thread_start(shc_sys_thread *, const char *, void *(*)(void *), void *);
+int __wrap_shc_sys_thread_start(shc_sys_thread *, const char *, void *(*)(void *), void *);
+
+// The library's threads take no signals; here they take this one.
+int __wrap_shc_sys_thread_start(shc_sys_thread *thread, const char *name, void *(*run)(void *),
+                                void *arg)
+{
+    return __real_shc_sys_thread_start(thread, name, run_open, new Entry{run, arg});
+}
+}
+
+// Rank 1 stands in the middle of what it reads of rank 0, for which the operation is over: that one fails the
+// group, and stages over it.
+void halted(Rank &rank)
+{
+    const auto bytes = static_cast<size_t>(rank.settings.number("bytes", 0)),
+               page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const uint64_t last = bytes > 32 << 10 ? 2 : 1; // its last round
+    const shc_cu_address in = rank.allocate(bytes), out = rank.allocate(bytes);
+    const Bytes before(bytes, 1), right(bytes, static_cast<unsigned char>(2 * rank.world));
+    const auto all_reduce = [&](uint64_t count) {
+        return shc_cuda_comm_enqueue(
+            rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_UINT8, in, count, out, count).ready(),
+            rank.streams[0]);
+    };
+    rank.put(in, Bytes(bytes, 2));
+    rank.put(out, before);
+    if (rank.rank == 1) {
+        const size_t at = (last & 1) * rank.cuda->relay.cell_bytes;
+        char *half = shc_host_cells(&rank.cuda->host, 0) + at;
+        halt = {rank.cuda, half + page, bytes - page, last + 2};
+        struct sigaction action = {};
+        action.sa_handler = stand;
+        sigaction(SIGSEGV, &action, nullptr);
+        mprotect(halt.page, halt.bytes, PROT_NONE);
+    }
+    shc_status st = all_reduce(bytes);
+    rank.sync();
+    const Bytes now = rank.get(out, bytes);
+    report("result", now == right ? "right" : now == before ? "old" : "mixed");
+    if (rank.rank == 0) { // the others never make these calls
+        rank.put(in, Bytes(bytes, 9));
+        all_reduce(1);
+        all_reduce(bytes);
+        shc_cuda_comm_abort(rank.cuda, "enough");
+    }
+    for (int tries = 0; st == SHC_OK && tries < 30000; tries++) {
+        usleep(1000);
+        st = shc_cuda_comm_error(rank.cuda);
+    }
+    report_failure(rank, st);
+}
+
 // An operation waits for the last rank: what is told of it until that one comes, dies, or leaves, and
 // behind that.
 void pending(Rank &rank)
@@ -667,6 +809,9 @@ int run(const std::string &folder, int number, int world, const Settings &settin
         {"selfish", selfish},
         {"many", many},
         {"shut_gate", shut_gate},
+        {"limits", limits},
+        {"broken", broken},
+        {"halted", halted},
         {"graph", graph},
         {"graph_refuse", graph_refuse},
         {"graph_endless", graph_endless},

@@ -97,6 +97,9 @@ void differ(Rank &rank);  // one rank calls otherwise
 void endless(Rank &rank); // until the group fails
 void pending(Rank &rank); // what is under way, and how it ends
 void refuse(Rank &rank);  // calls that are wrong on this rank alone
+void limits(Rank &rank);  // sizes around the relay's limit (cuda_comm_sweep.cc)
+void broken(Rank &rank);  // the driver breaks off in the middle
+void halted(Rank &rank);  // a rank is slow to read what another one writes over
 
 // Those that capture (cuda_graph_rank.cc).
 void graph(Rank &rank);         // replays beside eager operations

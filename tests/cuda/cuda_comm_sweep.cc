@@ -348,6 +348,47 @@ void sweep(Rank &rank)
     report("wrong", std::to_string(sweep.wrong));
 }
 
+// Which operations go by the relay, whose limit is what the largest cell of any rank has to hold; each by
+// as many of its rounds.
+void limits(Rank &rank)
+{
+    const auto limit = rank.cuda->relay.limit, n = static_cast<size_t>(rank.world),
+               each = limit / n;
+    const Kind bytes = {SHC_UINT8, SHC_SUM, 0};
+    const size_t room = 2 * n * limit;
+    Sweep sweep{rank, rank.allocate(room), rank.allocate(room)};
+    int strayed = 0;
+    const auto one = [&](const Shape &shape, uint64_t rounds) {
+        const uint64_t before = rank.cuda->relay.round;
+        sweep.one(shape);
+        if (rank.cuda->relay.round - before != rounds && strayed++ == 0)
+            report("strayed_first", text_of(shape));
+    };
+    const auto pairs = [&](size_t from, size_t to, uint64_t count) {
+        std::vector<std::vector<uint64_t>> all(n, std::vector<uint64_t>(n, 3));
+        all[from][to] = count;
+        return Shape{SHC_ALL_TO_ALL, bytes, 0, 0, {}, all};
+    };
+    for (uint64_t over : {0, 1}) {
+        one({SHC_BROADCAST, bytes, 1, limit + over}, 1 - over);
+        one({SHC_ALL_REDUCE, bytes, 0, limit + over}, (n > 2 ? 2 : 1) * (1 - over));
+        one({SHC_REDUCE, bytes, 1, limit + over}, 1 - over);
+        for (shc_op_kind kind : {SHC_ALL_GATHER, SHC_GATHER, SHC_SCATTER, SHC_REDUCE_SCATTER})
+            one({kind, bytes, 0, each + over}, 1 - over);
+        std::vector<uint64_t> blocks(n, 7);
+        blocks[n - 1] = each + over;
+        one({SHC_ALL_GATHER_UNEVEN, bytes, 0, 0, blocks}, 1 - over);
+        one({SHC_REDUCE_SCATTER_UNEVEN, bytes, 0, 0, blocks}, 1 - over);
+        one(pairs(0, 1, each + over), 1 - over);
+        one(pairs(1, 1, each + over), 1 - over); // for itself
+    }
+    one(pairs(1, 1, 2 * limit), 0);
+    one({SHC_ALL_REDUCE, bytes, 0, 32 << 10}, 1);
+    one({SHC_BARRIER, bytes}, 1);
+    report("wrong", std::to_string(sweep.wrong));
+    report("strayed", std::to_string(strayed));
+}
+
 // In two rounds a chunk, as large sums go where each rank has a GPU of its own; a chunk is a half, and
 // there are three, of which the last one is short.
 void large(Rank &rank)
