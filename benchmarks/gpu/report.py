@@ -23,6 +23,8 @@ from typing import Any
 
 import built
 
+ROOT = Path(__file__).resolve().parents[2]
+
 Row = dict[str, Any]
 
 SCHEMA = "shmcoll.gpu/2"
@@ -287,8 +289,9 @@ def of_part(result: Result) -> list[str]:
 
 
 def tail_of(result: Result) -> list[str]:
-    """Rows stand in the tables."""
-    said = [line[:240] for line in result.log.splitlines() if line.strip()]
+    """Rows stand in the tables. Paths are this checkout's."""
+    log = result.log.replace(f"{ROOT}/", "")
+    said = [line[:240] for line in log.splitlines() if line.strip()]
     return [line for line in said if not line.startswith("{")][-TAIL_LINES:] or result.tail
 
 
