@@ -145,7 +145,12 @@ bool WorkCuda::wait(std::chrono::milliseconds timeout)
     const shc_status status = failure();
     if (!stash_->right) {
         // Also behind a failure: until its stream is past it, an operation may bring back what was there.
-        stash_->end.block(currentStream(stream_.device()));
+        try {
+            stash_->end.block(currentStream(stream_.device()));
+        } catch (...) {
+            checkCuda(status); // the group's reason comes first
+            throw;
+        }
         checkCuda(status);
         if (timeout != kNoTimeout && !stash_->captured) {
             waitOnHost(stash_->end, group_, timeout);

@@ -19,7 +19,7 @@ static enum shc_status make_locks(struct shc_cuda_comm *comm)
     if (!error)
         error = pthread_cond_init(&comm->stir, &attr);
     if (!error)
-        error = pthread_cond_init(&comm->relay.stir, NULL);
+        error = pthread_cond_init(&comm->relay.stir, &attr);
     if (!error)
         error = pthread_mutex_init(&comm->order_lock, NULL);
     if (!error)

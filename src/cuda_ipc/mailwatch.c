@@ -166,6 +166,28 @@ enum shc_status shc_mail_look_at_verdicts(struct shc_cuda_comm *comm)
     return SHC_OK;
 }
 
+bool shc_mail_gates_are_open(struct shc_cuda_comm *comm)
+{
+    struct shc_end *end;
+    for (int i = 0; (end = end_at(comm, i)) != NULL; i++)
+        if (!shc_end_gate_is_open(comm, end))
+            return false;
+    return true;
+}
+
+bool shc_end_gate_is_open(struct shc_cuda_comm *comm, const struct shc_end *end)
+{
+    /* acquire cuda/mail_verdict <- release in the device: the gate is shut. */
+    const uint64_t verdict = shc_a64_load_acquire(&end->shm->verdict.word);
+    if (verdict == 0)
+        return true;
+    if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
+        (void)!shc_mail_mismatch_by_cpu(comm, end, SHC_VERDICT_SEQUENCE(verdict));
+    else
+        (void)!shc_watch_fail_by_cpu(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
+    return false;
+}
+
 /* ---- peers that have left ---- */
 
 /* A rank that has left carried out all that it was called for: what it has not sent, or taken, by

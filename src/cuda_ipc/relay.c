@@ -31,6 +31,7 @@
 #define YIELDING_LOOKS 20000
 #define FEW_LOOKS      200 /* where ranks share CPUs */
 #define NAP_NS         (50 * SHC_NS_PER_US)
+#define LONG_NAP_NS    (10 * SHC_NS_PER_MS)
 
 enum cell { HALVES = 0, RESULT = 2, KEPT = 3, OLD = 4 }; /* SHC_RELAY_CELLS in all */
 
@@ -261,6 +262,7 @@ enum shc_status shc_relay_enqueue(struct shc_work *work)
     op->redop = demand->redop;
     op->elem_bytes = demand->elem_bytes;
     op->two = demand->rounds.two;
+    op->paced = shc_relay_is_paced(whole(&demand->rounds));
     op->in_place = is_in_place(demand);
     op->out_bytes = demand->out.bytes;
     op->move_count = 0;
@@ -296,6 +298,50 @@ struct patience {
     uint32_t looks;
 };
 
+static bool has_operation(const struct shc_relay *relay)
+{
+    /* acquire relay/pushed <- release in push(): the operation. */
+    const uint64_t pushed = shc_a64_load_acquire(&relay->pushed);
+    /* relaxed: this thread's own. */
+    return pushed != shc_a64_load_relaxed(&relay->served);
+}
+
+static bool has_work(const struct shc_relay *relay)
+{
+    return has_operation(relay) || shc_relay_has_receives(relay);
+}
+
+/* Until something is handed over, but no longer than that; 0: for ever. */
+static void doze(struct shc_cuda_comm *comm, uint64_t ns)
+{
+    struct shc_relay *relay = &comm->relay;
+    const uint64_t end_ns = shc_clock_ns() + ns;
+    const struct timespec end = {.tv_sec = (time_t)(end_ns / SHC_NS_PER_S),
+                                 .tv_nsec = (long)(end_ns % SHC_NS_PER_S)};
+    pthread_mutex_lock(&comm->state_lock);
+    relay->asleep = true;
+    if (ns != 0)
+        pthread_cond_timedwait(&relay->stir, &comm->state_lock, &end);
+    else
+        while (!has_work(relay) && !is_stopping(relay))
+            pthread_cond_wait(&relay->stir, &comm->state_lock);
+    relay->asleep = false;
+    pthread_mutex_unlock(&comm->state_lock);
+}
+
+/* Behind a failure the streams' waits are ended here as well: the watcher may stand in the driver, behind a
+ * thread that waits for them there. What has not ended a second later may never. */
+static uint64_t nap_ns(struct shc_cuda_comm *comm)
+{
+    struct shc_relay *relay = &comm->relay;
+    if (!shc_watch_is_failed(comm))
+        return NAP_NS;
+    shc_timeline_poison_by_cpu(&comm->timeline);
+    if (relay->failed_ns == 0)
+        relay->failed_ns = shc_clock_ns();
+    return shc_clock_ns() - relay->failed_ns > SHC_NS_PER_S ? LONG_NAP_NS : NAP_NS;
+}
+
 /* Between two looks: messages go on meanwhile. */
 static void look_again_later(struct shc_cuda_comm *comm, struct patience *patience)
 {
@@ -309,7 +355,7 @@ static void look_again_later(struct shc_cuda_comm *comm, struct patience *patien
     else if (patience->looks < (relay->busy_waits ? YIELDING_LOOKS : FEW_LOOKS))
         shc_sys_yield();
     else
-        shc_sys_sleep_ns(NAP_NS);
+        doze(comm, nap_ns(comm));
 }
 
 /* False: the group has failed, or the thread is to stop. */
@@ -335,11 +381,13 @@ static bool all_arrived(const struct shc_cuda_comm *comm, uint64_t round)
 
 /* ---- the thread: an operation ---- */
 
-/* Gates of this rank that lie before the operation in its stream have been through by now: did one shut? Its
- * operation has stored nothing, so what is staged behind it is of no use. */
+/* All have arrived. So the stream is through with the operation before; and with this rank's gates, of
+ * operations and messages, that lie before this one in it: did one shut? What that one did not store may be
+ * staged here. */
 static bool gates_are_open(struct shc_cuda_comm *comm)
 {
-    return shc_watch_gate(comm) == SHC_OK;
+    shc_relay_look_at_pace(comm);
+    return shc_watch_gate(comm) == SHC_OK && shc_mail_gates_are_open(comm);
 }
 
 /* What all ranks have called. */
@@ -447,23 +495,9 @@ static void serve_one(struct shc_cuda_comm *comm, const struct shc_relayed *op)
         restore(comm, op);
     else
         shc_relay_agree_on_pace(comm, op);
-    shc_relay_look_at_pace(comm);
     shc_relay_tell_pace(comm, op);
     /* release cuda/released -> acquire in the device: what the stream copies back. */
     shc_a64_store_release(&own_part(comm)->released.word, op->sequence);
-}
-
-static bool has_operation(const struct shc_relay *relay)
-{
-    /* acquire relay/pushed <- release in push(): the operation. */
-    const uint64_t pushed = shc_a64_load_acquire(&relay->pushed);
-    /* relaxed: this thread's own. */
-    return pushed != shc_a64_load_relaxed(&relay->served);
-}
-
-static bool has_work(const struct shc_relay *relay)
-{
-    return has_operation(relay) || shc_relay_has_receives(relay);
 }
 
 /* False: the thread is to stop. */
@@ -475,19 +509,12 @@ static bool await_work(struct shc_cuda_comm *comm)
         shc_relay_look_at_pace(comm);
         shc_cpu_relax();
     }
-    while (!has_work(relay) && relay->timed != 0 && !is_stopping(relay)) {
-        shc_relay_look_at_pace(comm);
-        shc_sys_sleep_ns(NAP_NS);
-    }
-    if (has_work(relay))
-        return true;
-    pthread_mutex_lock(&comm->state_lock);
-    relay->asleep = true;
-    while (!has_work(relay) && !is_stopping(relay))
-        pthread_cond_wait(&relay->stir, &comm->state_lock);
-    relay->asleep = false;
-    pthread_mutex_unlock(&comm->state_lock);
-    return has_work(relay);
+    for (shc_relay_look_at_pace(comm); !has_work(relay) && relay->timed != 0 && !is_stopping(relay);
+         shc_relay_look_at_pace(comm))
+        doze(comm, NAP_NS);
+    if (!has_work(relay) && !is_stopping(relay))
+        doze(comm, 0);
+    return !is_stopping(relay);
 }
 
 static void *serve(void *arg)
@@ -495,7 +522,7 @@ static void *serve(void *arg)
     struct shc_cuda_comm *comm = arg;
     struct shc_relay *relay = &comm->relay;
     struct patience patience = {0};
-    while (await_work(comm) && !is_stopping(relay)) {
+    while (await_work(comm)) {
         if (!has_operation(relay)) {
             look_again_later(comm, &patience);
             continue;

@@ -35,7 +35,7 @@ struct shc_relayed {
     enum shc_dtype dtype;
     enum shc_redop redop;
     uint32_t elem_bytes;
-    bool two, in_place;
+    bool two, in_place, paced;
     uint64_t out_bytes;
     size_t fetches,
         move_count; /* of a sum in two the second round's moves; and behind them the first's */
@@ -76,7 +76,7 @@ struct shc_relay {
     uint64_t round;
     uint64_t judged; /* operations up to this number have counted */
     int slowness;    /* of late: 0 to SHC_RELAY_TOO_SLOW */
-    uint64_t next_backoff;
+    uint64_t next_backoff, trial, hold;
     uint64_t backoff; /* so many operations still go by kernels */
     shc_a64 backoffs; /* so often they began to */
     /* Written by who holds order_lock, then by the thread. */
@@ -93,9 +93,13 @@ struct shc_relay {
     pthread_cond_t stir;
     bool asleep;
     /* The thread's. */
-    uint64_t timed, timed_ns; /* the operation that its stream brings back, since when; 0: none */
-    bool slow;                /* was it? */
-    uint64_t before;          /* the operation that was served last */
+    uint64_t timed;     /* the operation that its stream brings back; 0: none, or long enough */
+    uint64_t timed_ns;  /* since when */
+    uint64_t undone_ns; /* it was last seen under way */
+    bool slow;          /* too long already */
+    uint64_t before;    /* the operation that was served last */
+    bool paced, before_paced; /* does its time count? and that of the one before it? */
+    uint64_t failed_ns;       /* when it saw that the group had failed; 0: it has not */
     /* Written by the thread. */
     shc_a64 served; /* so many operations in all */
     shc_a32 stopping;
@@ -161,6 +165,9 @@ void shc_relay_stir(struct shc_cuda_comm *comm);
  * their turns, so that kernels, which take one, are faster: then not for a while. All ranks decide alike, by
  * what all know of operations that are over. pre: order_lock is held; room for the record of this number. */
 bool shc_relay_is_fast(struct shc_cuda_comm *comm, uint64_t sequence);
+
+/* Does the time of an operation of so many bytes count? Of long ones copies take as long as turns. */
+bool shc_relay_is_paced(uint64_t bytes);
 
 /* The thread's: has the stream brought back what it was let go with? */
 void shc_relay_look_at_pace(struct shc_cuda_comm *comm);

@@ -162,21 +162,6 @@ static bool is_ready(const struct shc_end *end, uint64_t piece)
     return shc_a64_load_acquire(&end->shm->ready.word) >= piece;
 }
 
-/* Gates of this end's messages before this one are through: did one shut? Then the ends need not mean the same
- * message by this number. */
-static bool gate_is_open(struct shc_cuda_comm *comm, const struct shc_end *end)
-{
-    /* acquire cuda/mail_verdict <- release in the device: the gate is shut. */
-    const uint64_t verdict = shc_a64_load_acquire(&end->shm->verdict.word);
-    if (verdict == 0)
-        return true;
-    if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
-        (void)!shc_mail_mismatch_by_cpu(comm, end, SHC_VERDICT_SEQUENCE(verdict));
-    else
-        (void)!shc_watch_fail_by_cpu(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
-    return false;
-}
-
 /* False: it is not to be served yet. */
 static bool serve_receive(struct shc_cuda_comm *comm, const struct shc_end *end,
                           const struct shc_relayed_receive *receive)
@@ -188,7 +173,9 @@ static bool serve_receive(struct shc_cuda_comm *comm, const struct shc_end *end,
         return true;
     if (state == SHC_RELAY_ENQUEUING || !is_ready(end, receive->piece))
         return false;
-    const bool failed = !gate_is_open(comm, end) || shc_watch_is_failed(comm);
+    /* Gates of this end before this message are through. Behind one that has shut the ends need not mean the
+     * same message by this number. */
+    const bool failed = !shc_end_gate_is_open(comm, end) || shc_watch_is_failed(comm);
     if (!failed && shc_end_reached(comm, end) < receive->piece)
         return false;
     if (failed || !take(comm, end, receive))

@@ -8,12 +8,16 @@
 #include "cuda_ipc/cuda_comm.h"
 #include "shm/base/atomic.h"
 #include "shm/base/clock.h"
+#include "shm/base/num.h"
 
-#define TURN_NS \
-    (180 * SHC_NS_PER_US) /* of one other context: what a round of kernels costs at least */
-#define TOO_SLOW      8   /* operations of late, less those that were fast */
+/* Of one other context: what a round of kernels costs at least. */
+#define TURN_NS (180 * SHC_NS_PER_US)
+
+#define TOO_SLOW      8                /* operations of late, less those that were fast */
 #define BACKOFF       ((uint64_t)1024) /* operations by kernels, before the relay is tried again */
 #define BACKOFF_MOST  ((uint64_t)1 << 16)
+#define TRIAL         8 /* operations of a trial, which is judged before there are more */
+#define PACED_BYTES   ((uint64_t)16 << 10) /* longer ones take their time */
 #define TIMED_MOST_NS (20 * SHC_NS_PER_MS) /* the thread does not stay awake for longer */
 
 static shc_a32 *pace_of(struct shc_relay *relay, uint64_t sequence)
@@ -27,6 +31,8 @@ static void back_off(struct shc_relay *relay)
     relay->backoff = relay->next_backoff > BACKOFF ? relay->next_backoff : BACKOFF;
     relay->next_backoff = relay->backoff < BACKOFF_MOST ? 2 * relay->backoff : BACKOFF_MOST;
     relay->slowness = TOO_SLOW / 2;
+    relay->trial = TRIAL;
+    relay->hold = SHC_RECORDS;
     /* relaxed: a count; written by who holds order_lock. */
     const uint64_t backoffs = shc_a64_load_relaxed(&relay->backoffs);
     /* relaxed: as above. */
@@ -56,25 +62,37 @@ bool shc_relay_is_fast(struct shc_cuda_comm *comm, uint64_t sequence)
         judge(relay, ++relay->judged);
     /* relaxed: handed over with the operation. */
     shc_a32_store_relaxed(pace_of(relay, sequence), SHC_PACE_UNKNOWN);
-    if (relay->backoff == 0)
+    if (relay->backoff > 0) {
+        relay->backoff--;
+        return false;
+    }
+    if (relay->trial > 0) {
+        relay->trial--;
         return true;
-    relay->backoff--;
-    return false;
+    }
+    if (relay->hold > 0) {
+        relay->hold--;
+        return false;
+    }
+    return true;
 }
 
+/* A thread that comes late does not know when the stream was through: what counts is that it was not yet. */
 void shc_relay_look_at_pace(struct shc_cuda_comm *comm)
 {
     struct shc_relay *relay = &comm->relay;
     if (relay->timed == 0)
         return;
-    const uint64_t passed_ns = shc_clock_ns() - relay->timed_ns;
+    const uint64_t now_ns = shc_clock_ns();
     /* acquire cuda/done <- release in the device: the operation is over. */
-    if (shc_a64_load_acquire(&shc_host_part(&comm->host, comm->rank)->done.word) < relay->timed &&
-        passed_ns < TIMED_MOST_NS)
-        return;
-    const uint64_t turns = comm->sharing > 2 ? (uint64_t)comm->sharing - 1 : 1;
-    relay->slow = passed_ns > turns * TURN_NS;
-    relay->timed = 0;
+    const bool done =
+        shc_a64_load_acquire(&shc_host_part(&comm->host, comm->rank)->done.word) >= relay->timed;
+    if (!done)
+        relay->undone_ns = now_ns;
+    const uint64_t turns_ns = (comm->sharing > 2 ? (uint64_t)comm->sharing - 1 : 1) * TURN_NS;
+    relay->slow = relay->undone_ns - relay->timed_ns > shc_min_size(turns_ns, TIMED_MOST_NS / 2);
+    if (done || now_ns - relay->timed_ns >= TIMED_MOST_NS)
+        relay->timed = 0;
 }
 
 /* The words of ranks' paces are used by turns. */
@@ -95,7 +113,7 @@ void shc_relay_agree_on_pace(struct shc_cuda_comm *comm, const struct shc_relaye
         /* acquire cuda/pace <- release in shc_relay_tell_pace(): nothing; the word is all there is. */
         slow =
             slow || shc_a64_load_acquire(pace_word(comm, r, last)) == SHC_PACE(relay->before, true);
-    if (relay->before != 0)
+    if (relay->before_paced)
         /* release relay/pace -> acquire in judge(): nothing; the word is all there is. */
         shc_a32_store_release(pace_of(relay, op->sequence), slow ? SHC_PACE_SLOW : SHC_PACE_FAST);
 }
@@ -108,8 +126,15 @@ void shc_relay_tell_pace(struct shc_cuda_comm *comm, const struct shc_relayed *o
     /* release cuda/pace -> acquire in shc_relay_agree_on_pace(): nothing; the word is all there is. */
     shc_a64_store_release(&shc_host_part(&comm->host, comm->rank)->pace[served & 1].word,
                           SHC_PACE(op->sequence, relay->slow));
+    relay->before_paced = relay->paced;
     relay->before = op->sequence;
+    relay->paced = op->paced;
     relay->slow = false;
     relay->timed = op->sequence;
-    relay->timed_ns = shc_clock_ns();
+    relay->timed_ns = relay->undone_ns = shc_clock_ns();
+}
+
+bool shc_relay_is_paced(uint64_t bytes)
+{
+    return bytes <= PACED_BYTES;
 }

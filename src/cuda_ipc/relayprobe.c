@@ -6,7 +6,7 @@
 #include "cuda_ipc/cuda_error.h"
 #include "shm/base/clock.h"
 
-#define PENDING_NS  (2 * SHC_NS_PER_MS) /* from an event in front of a wait until that is pending */
+#define PENDING_NS  (10 * SHC_NS_PER_MS) /* from an event in front of a wait until that is pending */
 #define PATIENCE_NS SHC_NS_PER_S
 
 /* Has the stream come to the wait behind the event? It may have other work, or a test no CPU, meanwhile. */
@@ -52,6 +52,8 @@ static enum shc_status try_store(struct shc_cuda_comm *comm, struct shc_cu_strea
         result = comm->driver.cuStreamWaitValue64(waits, address, 1, SHC_CU_WAIT_GEQ);
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(&comm->driver, result, "an event, or cuStreamWaitValue64");
+    const bool hung = comm->prober.hung;
+    comm->prober.hung = true; /* until the wait is over all that it may look at stays */
     SHC_TRY(has_come(comm, &come));
     SHC_TRY(is_over(comm, waits, PENDING_NS, &over));
     const bool waited = come && !over;
@@ -65,11 +67,10 @@ static enum shc_status try_store(struct shc_cuda_comm *comm, struct shc_cu_strea
     }
     if (over)
         SHC_TRY(is_over(comm, writes, PATIENCE_NS, &over));
-    if (!over) {
-        comm->prober.hung = true; /* all that the wait may look at stays */
+    if (!over)
         return shc_cuda_fail(SHC_ERR_SYSTEM, "a stream's write does not end a stream's wait on %s",
                              comm->gpu.name);
-    }
+    comm->prober.hung = hung;
     /* relaxed: nothing is enqueued yet. */
     shc_a64_store_relaxed(word, 0);
     return SHC_OK;

@@ -138,10 +138,10 @@ static enum shc_status is_idle(const struct shc_timeline *timeline,
 enum shc_status shc_timeline_poison_again(struct shc_timeline *timeline)
 {
     bool written = false;
+    store_poison(timeline); /* the driver may keep this thread, and the rescue stream may stand */
     SHC_TRY(shc_gpu_enter(timeline->gpu)); /* a thread of ours has no context by itself */
     const enum shc_status st = is_idle(timeline, &timeline->rescue, 1, &written);
     shc_gpu_leave(timeline->gpu);
-    store_poison(timeline); /* the rescue stream may stand behind one that waits */
     return st == SHC_OK && written ? write_poison(timeline) : st;
 }
 

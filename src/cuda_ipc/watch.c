@@ -411,11 +411,11 @@ static void turn(struct shc_cuda_comm *comm, bool idle)
     shc_capture_look_at_time(comm);
 }
 
-/* Until an operation comes; replays come without a word. pre: state_lock is held. */
-static void rest(struct shc_cuda_comm *comm)
+/* Until an operation comes, or for a while; replays come without a word. pre: state_lock is held. */
+static void rest(struct shc_cuda_comm *comm, bool a_while)
 {
     const struct timespec next = after(LOOK_LATEST_NS);
-    if (comm->captures.count == 0 || comm->stuck)
+    if (!a_while && (comm->captures.count == 0 || comm->stuck))
         pthread_cond_wait(&comm->stir, &comm->state_lock);
     else
         pthread_cond_timedwait(&comm->stir, &comm->state_lock, &next);
@@ -433,7 +433,9 @@ static void *watch(void *arg)
         const uint64_t done = done_of(comm, comm->rank) + shc_mail_done(comm);
         const bool idle = is_idle(comm) && !shc_capture_stirs(comm);
         if ((idle && settled) || comm->stuck) {
-            rest(comm);
+            if (!idle) /* and stuck: what needs no driver goes on */
+                shc_timeline_poison_by_cpu(&comm->timeline);
+            rest(comm, !idle);
             interval_ns = LOOK_SOONEST_NS;
             continue;
         }
