@@ -14,7 +14,7 @@
 struct shc_flight {
     uint64_t begun_ns, deadline_ns, late_ns;
     uint64_t last_round; /* a message's: its last piece */
-    bool relayed;        /* its rounds are the relay's */
+    bool relayed;        /* by the relay: its rounds are the relay's */
     bool sliced;         /* ... and each rank adds a slice */
     const void *stream;  /* a message's */
     uint64_t call[SHC_RECORD_CALL_WORDS];

@@ -413,6 +413,7 @@ static enum shc_status check(const struct batch *batch, const struct shc_op *op,
     SHC_TRY(shc_placement_check(&comm->gpu, &demand));
     letter->flat = op->kind == SHC_SEND ? demand.in : demand.out;
     letter->relayed = letter->flat.bytes <= comm->relay.box_bytes && comm->relay.box_bytes != 0;
+    letter->flight.relayed = letter->relayed;
     letter->flight.stream = batch->stream;
     letter->flight.begun_ns = shc_clock_ns();
     letter->flight.deadline_ns = shc_deadline_after(

@@ -222,7 +222,8 @@ static void whom_text(const struct shc_cuda_comm *comm, const struct shc_end *en
     /* Pieces that nobody needs to have taken. */
     const uint64_t ahead = end->sends ? SHC_MAIL_SLOTS : 0;
     if (shc_end_reached(comm, end) + ahead >= flight->last_round)
-        snprintf(text, capacity, "this rank's GPU: rank %d has done its part", end->peer);
+        snprintf(text, capacity, "this rank's %s: rank %d has done its part",
+                 flight->relayed && !end->sends ? "relay thread or GPU" : "GPU", end->peer);
     else if (called >= number)
         snprintf(text, capacity, "rank %d (its stream is not there)", end->peer);
     else
