@@ -72,11 +72,6 @@ OwnStream newStream(c10::Device device)
             }};
 }
 
-} // namespace
-
-namespace
-{
-
 // SHMCOLL_RELAY, as a group's config takes it: read anew for each, since groups may differ.
 uint64_t relayBytes()
 {

@@ -158,21 +158,15 @@ SHC_NODISCARD enum shc_status shc_watch_verdicts(struct shc_cuda_comm *comm);
 /* Looks at everything that may have failed the group. SHC_OK, or the reason. Any thread. */
 SHC_NODISCARD enum shc_status shc_watch_look(struct shc_cuda_comm *comm);
 
-/* Fails the group, unless it has failed before; returns the reason that stands, recorded. */
+/* Fails the group, unless it has failed before; returns the reason that stands, recorded. Makes no call of the
+ * driver, which may keep this thread while another one waits there for this rank's streams: their waits are
+ * ended by the CPU's stores, and by a stream's writes from the watcher. */
 SHC_NODISCARD SHC_COLD enum shc_status shc_watch_fail(struct shc_cuda_comm *comm,
                                                       enum shc_status status, const char *text);
 
 /* The same because these two made different calls as their operation of that number. */
 SHC_NODISCARD SHC_COLD enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm,
                                                           uint64_t sequence, int a, int b);
-
-/* Both without a call of the driver, which the watcher makes instead: for a thread that streams wait for. */
-SHC_NODISCARD SHC_COLD enum shc_status
-shc_watch_fail_by_cpu(struct shc_cuda_comm *comm, enum shc_status status, const char *text);
-SHC_NODISCARD SHC_COLD enum shc_status shc_watch_mismatch_by_cpu(struct shc_cuda_comm *comm,
-                                                                 uint64_t sequence, int a, int b);
-/* Likewise looks at what this rank's gate has found. SHC_OK, or the reason. */
-SHC_NODISCARD enum shc_status shc_watch_gate(struct shc_cuda_comm *comm);
 
 /* This operation is now the newest, and watched. */
 void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight);

@@ -81,16 +81,13 @@ const struct shc_lone_shm *shc_end_word(const struct shc_cuda_comm *comm,
                                         const struct shc_end *end);
 uint64_t shc_end_reached(const struct shc_cuda_comm *comm, const struct shc_end *end);
 
-/* Fails the group, because the ends of this message differ; without a call of the driver. */
+/* Fails the group, because the ends of this message differ. */
 SHC_NODISCARD SHC_COLD enum shc_status
-shc_mail_mismatch_by_cpu(struct shc_cuda_comm *comm, const struct shc_end *end, uint64_t number);
+shc_mail_mismatch(struct shc_cuda_comm *comm, const struct shc_end *end, uint64_t number);
 
-/* False: a gate, of this end or of any, has shut, and the group has failed for it; without a call of the
- * driver. */
-bool shc_end_gate_is_open(struct shc_cuda_comm *comm, const struct shc_end *end);
-bool shc_mail_gates_are_open(struct shc_cuda_comm *comm);
-
-/* SHC_OK, or the group has failed and why. */
+/* SHC_OK, or the group has failed and why: for a gate of this end, or of any. */
+SHC_NODISCARD enum shc_status shc_end_look_at_verdict(struct shc_cuda_comm *comm,
+                                                      const struct shc_end *end);
 SHC_NODISCARD enum shc_status shc_mail_look_at_verdicts(struct shc_cuda_comm *comm);
 SHC_NODISCARD enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm);
 /* Deadlines, and messages that are late. */

@@ -124,68 +124,35 @@ static void called_text(const struct shc_cuda_comm *comm, const struct shc_end *
         snprintf(text, capacity, "something else");
 }
 
-static void mismatch_text(const struct shc_cuda_comm *comm, const struct shc_end *end,
-                          uint64_t number, char text[SHC_HOST_REASON_BYTES])
+enum shc_status shc_mail_mismatch(struct shc_cuda_comm *comm, const struct shc_end *end,
+                                  uint64_t number)
 {
-    char own[160], other[160];
+    char text[SHC_HOST_REASON_BYTES], own[160], other[160];
     called_text(comm, end, true, number, own, sizeof own);
     called_text(comm, end, false, number, other, sizeof other);
-    snprintf(text, SHC_HOST_REASON_BYTES,
+    snprintf(text, sizeof text,
              "the ends of a message differ: rank %d called %s, but rank %d called %s", end->peer,
              other, comm->rank, own);
-}
-
-static enum shc_status fail_mismatch(struct shc_cuda_comm *comm, const struct shc_end *end,
-                                     uint64_t number)
-{
-    char text[SHC_HOST_REASON_BYTES];
-    mismatch_text(comm, end, number, text);
     return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
 }
 
-enum shc_status shc_mail_mismatch_by_cpu(struct shc_cuda_comm *comm, const struct shc_end *end,
-                                         uint64_t number)
+enum shc_status shc_end_look_at_verdict(struct shc_cuda_comm *comm, const struct shc_end *end)
 {
-    char text[SHC_HOST_REASON_BYTES];
-    mismatch_text(comm, end, number, text);
-    return shc_watch_fail_by_cpu(comm, SHC_ERR_MISMATCH, text);
+    /* acquire cuda/mail_verdict <- release in the device: the gate is shut. */
+    const uint64_t verdict = shc_a64_load_acquire(&end->shm->verdict.word);
+    if (verdict == 0)
+        return SHC_OK;
+    if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
+        return shc_mail_mismatch(comm, end, SHC_VERDICT_SEQUENCE(verdict));
+    return shc_watch_fail(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
 }
 
 enum shc_status shc_mail_look_at_verdicts(struct shc_cuda_comm *comm)
 {
     struct shc_end *end;
-    for (int i = 0; (end = end_at(comm, i)) != NULL; i++) {
-        /* acquire cuda/mail_verdict <- release in the device: the gate is shut. */
-        const uint64_t verdict = shc_a64_load_acquire(&end->shm->verdict.word);
-        if (verdict == 0)
-            continue;
-        if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
-            return fail_mismatch(comm, end, SHC_VERDICT_SEQUENCE(verdict));
-        return shc_watch_fail(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
-    }
-    return SHC_OK;
-}
-
-bool shc_mail_gates_are_open(struct shc_cuda_comm *comm)
-{
-    struct shc_end *end;
     for (int i = 0; (end = end_at(comm, i)) != NULL; i++)
-        if (!shc_end_gate_is_open(comm, end))
-            return false;
-    return true;
-}
-
-bool shc_end_gate_is_open(struct shc_cuda_comm *comm, const struct shc_end *end)
-{
-    /* acquire cuda/mail_verdict <- release in the device: the gate is shut. */
-    const uint64_t verdict = shc_a64_load_acquire(&end->shm->verdict.word);
-    if (verdict == 0)
-        return true;
-    if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
-        (void)!shc_mail_mismatch_by_cpu(comm, end, SHC_VERDICT_SEQUENCE(verdict));
-    else
-        (void)!shc_watch_fail_by_cpu(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
-    return false;
+        SHC_TRY(shc_end_look_at_verdict(comm, end));
+    return SHC_OK;
 }
 
 /* ---- peers that have left ---- */

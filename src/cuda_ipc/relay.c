@@ -206,9 +206,9 @@ static enum shc_status stage(const struct shc_work *work, const struct shc_relay
 static enum shc_status meet(const struct shc_work *work, const struct shc_relayed *op)
 {
     const struct shc_cuda_comm *comm = work->comm;
-    const struct shc_part_shm *part = own_part(comm);
     SHC_TRY(shc_timeline_signal(&comm->gpu, work->stream,
-                                shc_host_device(&comm->host, &part->arrived.word), op->round));
+                                shc_host_device(&comm->host, &own_part(comm)->arrived.word),
+                                op->round));
     return shc_relay_wait(comm, work->stream, &own_part(comm)->released.word, op->sequence);
 }
 
@@ -294,10 +294,6 @@ static bool is_stopping(const struct shc_relay *relay)
     return shc_a32_load_relaxed(&relay->stopping) != 0;
 }
 
-struct patience {
-    uint32_t looks;
-};
-
 static bool has_operation(const struct shc_relay *relay)
 {
     /* acquire relay/pushed <- release in push(): the operation. */
@@ -343,16 +339,16 @@ static uint64_t nap_ns(struct shc_cuda_comm *comm)
 }
 
 /* Between two looks: messages go on meanwhile. */
-static void look_again_later(struct shc_cuda_comm *comm, struct patience *patience)
+static void look_again_later(struct shc_cuda_comm *comm, uint32_t *looks)
 {
     const struct shc_relay *relay = &comm->relay;
     if (shc_relay_serve_receives(comm))
-        patience->looks = 0;
+        *looks = 0;
     shc_relay_look_at_pace(comm);
-    patience->looks++;
-    if (relay->busy_waits && patience->looks < SPINNING_LOOKS)
+    ++*looks;
+    if (relay->busy_waits && *looks < SPINNING_LOOKS)
         shc_cpu_relax();
-    else if (patience->looks < (relay->busy_waits ? YIELDING_LOOKS : FEW_LOOKS))
+    else if (*looks < (relay->busy_waits ? YIELDING_LOOKS : FEW_LOOKS))
         shc_sys_yield();
     else
         doze(comm, nap_ns(comm));
@@ -362,11 +358,11 @@ static void look_again_later(struct shc_cuda_comm *comm, struct patience *patien
 static bool await_all(struct shc_cuda_comm *comm,
                       bool (*ready)(const struct shc_cuda_comm *, uint64_t), uint64_t value)
 {
-    struct patience patience = {0};
+    uint32_t looks = 0;
     while (!ready(comm, value)) {
         if (shc_watch_is_failed(comm) || is_stopping(&comm->relay))
             return false;
-        look_again_later(comm, &patience);
+        look_again_later(comm, &looks);
     }
     return true;
 }
@@ -387,7 +383,7 @@ static bool all_arrived(const struct shc_cuda_comm *comm, uint64_t round)
 static bool gates_are_open(struct shc_cuda_comm *comm)
 {
     shc_relay_look_at_pace(comm);
-    return shc_watch_gate(comm) == SHC_OK && shc_mail_gates_are_open(comm);
+    return shc_watch_verdicts(comm) == SHC_OK;
 }
 
 /* What all ranks have called. */
@@ -408,7 +404,7 @@ static bool compare(struct shc_cuda_comm *comm, const struct shc_relayed *op, st
             first = record;
         if (record.sequence != op->sequence ||
             memcmp(record.call, first.call, sizeof record.call) != 0) {
-            (void)!shc_watch_mismatch_by_cpu(comm, op->sequence, r == 0 ? comm->rank : 0, r);
+            (void)!shc_watch_mismatch(comm, op->sequence, r == 0 ? comm->rank : 0, r);
             return false;
         }
         calls->factors[r] = record.factor;
@@ -425,7 +421,7 @@ static bool reduce(struct shc_cuda_comm *comm, const struct shc_relayed *op,
     const enum shc_status st = shc_reduce_local(op->dtype, op->redop, sources, comm->world, to,
                                                 move->bytes / op->elem_bytes, calls->factors);
     if (st != SHC_OK)
-        (void)!shc_watch_fail_by_cpu(comm, st, shc_error_text());
+        (void)!shc_watch_fail(comm, st, shc_error_text());
     return st == SHC_OK;
 }
 
@@ -470,7 +466,7 @@ static bool consume(struct shc_cuda_comm *comm, const struct shc_relayed *op,
 /* The stream will copy back what the tensor held: it has brought it here itself, when it has arrived. */
 static void restore(struct shc_cuda_comm *comm, const struct shc_relayed *op)
 {
-    struct patience patience = {0};
+    uint32_t looks = 0;
     for (;;) {
         /* acquire relay/state <- release in shc_relay_enqueue(): nothing. */
         const uint32_t state = shc_a32_load_acquire(&op->state);
@@ -478,7 +474,7 @@ static void restore(struct shc_cuda_comm *comm, const struct shc_relayed *op)
             return;
         if (state == SHC_RELAY_ENQUEUED && shc_relay_arrival(comm, comm->rank) >= op->round)
             break;
-        look_again_later(comm, &patience);
+        look_again_later(comm, &looks);
     }
     const char *old =
         op->in_place ? half(comm, comm->rank, op->round) : cell(comm, comm->rank, OLD);
@@ -521,10 +517,10 @@ static void *serve(void *arg)
 {
     struct shc_cuda_comm *comm = arg;
     struct shc_relay *relay = &comm->relay;
-    struct patience patience = {0};
+    uint32_t looks = 0;
     while (await_work(comm)) {
         if (!has_operation(relay)) {
-            look_again_later(comm, &patience);
+            look_again_later(comm, &looks);
             continue;
         }
         /* relaxed: this thread's own. */
@@ -532,7 +528,7 @@ static void *serve(void *arg)
         serve_one(comm, &relay->ring[served % SHC_RECORDS]);
         /* release relay/served -> acquire in next_place(): the place is free. */
         shc_a64_store_release(&relay->served, served + 1);
-        patience.looks = 0;
+        looks = 0;
     }
     return NULL;
 }

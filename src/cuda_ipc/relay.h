@@ -75,7 +75,7 @@ struct shc_relay {
     /* Guarded by order_lock. */
     uint64_t round;
     uint64_t judged; /* operations up to this number have counted */
-    int slowness;    /* of late: 0 to SHC_RELAY_TOO_SLOW */
+    int slowness;    /* of late */
     uint64_t next_backoff, trial, hold;
     uint64_t backoff; /* so many operations still go by kernels */
     shc_a64 backoffs; /* so often they began to */

@@ -135,7 +135,7 @@ static bool compare(struct shc_cuda_comm *comm, const struct shc_end *end, uint6
     shc_copy_once(&other, &peers->records[number % SHC_RECORDS], sizeof other);
     if (other.sequence == number && memcmp(own.call, other.call, sizeof own.call) == 0)
         return true;
-    (void)!shc_mail_mismatch_by_cpu(comm, end, number);
+    (void)!shc_mail_mismatch(comm, end, number);
     return false;
 }
 
@@ -175,7 +175,7 @@ static bool serve_receive(struct shc_cuda_comm *comm, const struct shc_end *end,
         return false;
     /* Gates of this end before this message are through. Behind one that has shut the ends need not mean the
      * same message by this number. */
-    const bool failed = !shc_end_gate_is_open(comm, end) || shc_watch_is_failed(comm);
+    const bool failed = shc_end_look_at_verdict(comm, end) != SHC_OK || shc_watch_is_failed(comm);
     if (!failed && shc_end_reached(comm, end) < receive->piece)
         return false;
     if (failed || !take(comm, end, receive))

@@ -12,7 +12,6 @@
 #define LOOK_SOONEST_NS SHC_NS_PER_MS
 #define LOOK_LATEST_NS  (10 * SHC_NS_PER_MS)
 #define LISTED          8
-#define GATE_FOUND      "a rank's GPU found the group aborted"
 
 static uint64_t done_of(const struct shc_cuda_comm *comm, int rank)
 {
@@ -83,11 +82,9 @@ static bool fail_once(struct shc_cuda_comm *comm, enum shc_status status, const 
 }
 
 /* The words are only ever ended, so what the driver says of it is not the reason of anything. */
-static void poison(struct shc_cuda_comm *comm, bool again)
+static void poison(struct shc_cuda_comm *comm)
 {
-    const enum shc_status st =
-        again ? shc_timeline_poison_again(&comm->timeline) : shc_timeline_poison(&comm->timeline);
-    if (st == SHC_OK)
+    if (shc_timeline_poison_again(&comm->timeline) == SHC_OK)
         return;
     pthread_mutex_lock(&comm->state_lock);
     comm->stuck = true;
@@ -105,16 +102,6 @@ static enum shc_status recorded(struct shc_cuda_comm *comm)
 }
 
 enum shc_status shc_watch_fail(struct shc_cuda_comm *comm, enum shc_status status, const char *text)
-{
-    if (fail_once(comm, status, text)) {
-        shc_comm_abort(comm->core, comm->failure); /* written once: no lock is needed */
-        poison(comm, false);
-    }
-    return recorded(comm);
-}
-
-enum shc_status shc_watch_fail_by_cpu(struct shc_cuda_comm *comm, enum shc_status status,
-                                      const char *text)
 {
     if (fail_once(comm, status, text)) {
         shc_comm_abort(comm->core, comm->failure); /* written once: no lock is needed */
@@ -165,30 +152,15 @@ static void call_text(struct shc_cuda_comm *comm, int r, uint64_t sequence, char
     }
 }
 
-static void mismatch_text(struct shc_cuda_comm *comm, uint64_t sequence, int a, int b,
-                          char text[SHC_HOST_REASON_BYTES])
-{
-    char one[160], other[160];
-    call_text(comm, a, sequence, one);
-    call_text(comm, b, sequence, other);
-    snprintf(text, SHC_HOST_REASON_BYTES,
-             "ranks made different calls: rank %d called %s, but rank %d called %s", a, one, b,
-             other);
-}
-
 enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm, uint64_t sequence, int a, int b)
 {
-    char text[SHC_HOST_REASON_BYTES];
-    mismatch_text(comm, sequence, a, b, text);
+    char text[SHC_HOST_REASON_BYTES], one[160], other[160];
+    call_text(comm, a, sequence, one);
+    call_text(comm, b, sequence, other);
+    snprintf(text, sizeof text,
+             "ranks made different calls: rank %d called %s, but rank %d called %s", a, one, b,
+             other);
     return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
-}
-
-enum shc_status shc_watch_mismatch_by_cpu(struct shc_cuda_comm *comm, uint64_t sequence, int a,
-                                          int b)
-{
-    char text[SHC_HOST_REASON_BYTES];
-    mismatch_text(comm, sequence, a, b, text);
-    return shc_watch_fail_by_cpu(comm, SHC_ERR_MISMATCH, text);
 }
 
 static enum shc_status look_at_verdict(struct shc_cuda_comm *comm)
@@ -202,21 +174,7 @@ static enum shc_status look_at_verdict(struct shc_cuda_comm *comm)
     const int rank = SHC_VERDICT_RANK(verdict);
     if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
         return shc_watch_mismatch(comm, SHC_VERDICT_SEQUENCE(verdict), rank ? 0 : comm->rank, rank);
-    return shc_watch_fail(comm, SHC_ERR_ABORTED, GATE_FOUND);
-}
-
-enum shc_status shc_watch_gate(struct shc_cuda_comm *comm)
-{
-    /* acquire cuda/verdict <- release in the device: the gate is shut. */
-    const uint64_t verdict =
-        shc_a64_load_acquire(&shc_host_part(&comm->host, comm->rank)->verdict.word);
-    if (verdict == 0)
-        return SHC_OK;
-    const int rank = SHC_VERDICT_RANK(verdict);
-    if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
-        return shc_watch_mismatch_by_cpu(comm, SHC_VERDICT_SEQUENCE(verdict), rank ? 0 : comm->rank,
-                                         rank);
-    return shc_watch_fail_by_cpu(comm, SHC_ERR_ABORTED, GATE_FOUND);
+    return shc_watch_fail(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
 }
 
 /* The CPU group sees deaths. Who failed it may have failed this group before: that reason counts. */
@@ -403,7 +361,7 @@ static void turn(struct shc_cuda_comm *comm, bool idle)
 {
     /* Behind the last operation others may leave and end. */
     if ((idle ? shc_watch_verdicts(comm) : shc_watch_look(comm)) != SHC_OK) {
-        poison(comm, true);
+        poison(comm);
         return;
     }
     look_at_time(comm);
@@ -426,19 +384,22 @@ static void *watch(void *arg)
     struct shc_cuda_comm *comm = arg;
     uint64_t interval_ns = LOOK_SOONEST_NS, seen = 0;
     bool settled = true; /* idle, and looked at since */
+    bool ended = false;  /* of a failure: a stream has written poison, too */
     /* A capture of whichever thread's forbids others what this one does, and breaks by it. */
     (void)shc_capture_exchange(&comm->driver, SHC_CU_CAPTURE_RELAXED);
     pthread_mutex_lock(&comm->state_lock);
     while (!comm->stopping) {
         const uint64_t done = done_of(comm, comm->rank) + shc_mail_done(comm);
         const bool idle = is_idle(comm) && !shc_capture_stirs(comm);
-        if ((idle && settled) || comm->stuck) {
+        const bool failed = comm->failed != SHC_OK;
+        if ((idle && settled && ended == failed) || comm->stuck) {
             if (!idle) /* and stuck: what needs no driver goes on */
                 shc_timeline_poison_by_cpu(&comm->timeline);
             rest(comm, !idle);
             interval_ns = LOOK_SOONEST_NS;
             continue;
         }
+        ended = failed;
         settled = idle; /* once more: a gate may have shut just in front of "done" */
         pthread_mutex_unlock(&comm->state_lock);
         turn(comm, idle);

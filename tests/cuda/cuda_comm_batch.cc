@@ -296,29 +296,13 @@ void batch_refuse(Rank &rank)
     report("goes_on", right ? "yes" : shc_cuda_failure());
 }
 
-namespace
-{
-
-int (*real_wait)(shc_cu_stream *, shc_cu_address, uint64_t, unsigned);
-std::atomic<int> waits_left;
-
-int some_waits(shc_cu_stream *stream, shc_cu_address at, uint64_t value, unsigned flags)
-{
-    return waits_left-- > 0 ? real_wait(stream, at, value, flags) : SHC_CU_INVALID_VALUE;
-}
-
-} // namespace
-
 // The last rank's driver refuses a wait in the middle of a batch: all its messages still end.
 void batch_broken(Rank &rank)
 {
     Boxes all = boxes(rank, 4 * static_cast<size_t>(rank.world), 14 * slot_of(rank) + 5);
     std::vector<Parcel> parcels = parcels_of(rank, all, 0);
-    if (rank.rank == rank.world - 1) {
-        real_wait = rank.cuda->driver.cuStreamWaitValue64;
-        waits_left = rank.settings.number("waits", 0);
-        rank.cuda->driver.cuStreamWaitValue64 = some_waits;
-    }
+    if (rank.rank == rank.world - 1)
+        refuse_waits_behind(rank, rank.settings.number("waits", 0));
     shc_status st = enqueue_in_batch(rank, parcels);
     for (int tries = 0; st == SHC_OK && tries < 30000; tries++) {
         usleep(1000);

@@ -557,6 +557,13 @@ int some_waits(shc_cu_stream *stream, shc_cu_address at, uint64_t value, unsigne
 
 } // namespace
 
+void refuse_waits_behind(Rank &rank, int waits)
+{
+    real_wait = rank.cuda->driver.cuStreamWaitValue64;
+    waits_left = waits;
+    rank.cuda->driver.cuStreamWaitValue64 = some_waits;
+}
+
 // The last rank's driver refuses a wait behind two operations: all ranks' streams still end, and what was
 // not brought back is what it was.
 void broken(Rank &rank)
@@ -565,11 +572,8 @@ void broken(Rank &rank)
     const shc_cu_address at = rank.allocate(3 * kBytes);
     const Bytes before(3 * kBytes, 7);
     rank.put(at, before);
-    if (rank.rank == rank.world - 1) {
-        real_wait = rank.cuda->driver.cuStreamWaitValue64;
-        waits_left = 2;
-        rank.cuda->driver.cuStreamWaitValue64 = some_waits;
-    }
+    if (rank.rank == rank.world - 1)
+        refuse_waits_behind(rank, 2);
     shc_status st = SHC_OK;
     for (size_t i = 0; i < 3 && st == SHC_OK; i++)
         st = shc_cuda_comm_enqueue(

@@ -87,6 +87,9 @@ void close_timed(Rank &rank);
 // How a group that must have failed says so: its status, its text, and that streams ended.
 void report_failure(Rank &rank, shc_status st);
 
+// From now on this rank's driver refuses waits behind so many.
+void refuse_waits_behind(Rank &rank, int waits);
+
 // The scenarios; each prints what it saw.
 void sweep(Rank &rank); // every operation against a plain reference (cuda_comm_sweep.cc)
 void large(Rank &rank);
