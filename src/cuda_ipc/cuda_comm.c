@@ -184,7 +184,7 @@ enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_
     /* relaxed: a count, told as of about now. */
     const uint64_t backoffs = shc_a64_load_relaxed(&cuda->relay.backoffs);
     /* relaxed: likewise. */
-    const uint64_t relayed = shc_a64_load_relaxed(&cuda->relay.pushed);
+    const uint64_t relayed = shc_a64_load_relaxed(&cuda->relay.queue.pushed);
     /* relaxed: likewise. */
     const uint64_t relayed_messages = shc_a64_load_relaxed(&cuda->relay.messages);
     char ranks[6 * SHC_MAX_WORLD];

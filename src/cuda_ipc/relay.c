@@ -220,18 +220,6 @@ static void hand_over(struct shc_relayed *op, const struct shc_move *moves, size
             op->moves[op->move_count++] = moves[i];
 }
 
-/* The place of the next operation. It is free: the stream is past the operation that was there. */
-static struct shc_relayed *next_place(struct shc_relay *relay)
-{
-    uint64_t pause_ns = 0;
-    /* relaxed: written by who holds the order. */
-    const uint64_t pushed = shc_a64_load_relaxed(&relay->pushed);
-    /* acquire relay/served <- release in serve(): the thread no longer looks at that place. */
-    while (pushed - shc_a64_load_acquire(&relay->served) >= SHC_RECORDS)
-        shc_sys_nap(&pause_ns);
-    return &relay->ring[pushed % SHC_RECORDS];
-}
-
 void shc_relay_stir(struct shc_cuda_comm *comm)
 {
     pthread_mutex_lock(&comm->state_lock);
@@ -240,21 +228,11 @@ void shc_relay_stir(struct shc_cuda_comm *comm)
     pthread_mutex_unlock(&comm->state_lock);
 }
 
-static void push(struct shc_cuda_comm *comm)
-{
-    struct shc_relay *relay = &comm->relay;
-    /* relaxed: written by who holds the order. */
-    const uint64_t pushed = shc_a64_load_relaxed(&relay->pushed);
-    /* release relay/pushed -> acquire in has_operation(): the operation. */
-    shc_a64_store_release(&relay->pushed, pushed + 1);
-    shc_relay_stir(comm);
-}
-
 enum shc_status shc_relay_enqueue(struct shc_work *work)
 {
     struct shc_cuda_comm *comm = work->comm;
     struct shc_demand *demand = &comm->demand;
-    struct shc_relayed *op = next_place(&comm->relay);
+    struct shc_relayed *op = &comm->relay.ring[shc_relay_queue_place(&comm->relay.queue)];
     op->sequence = work->sequence;
     op->round = comm->relay.round + 1;
     memcpy(op->call, demand->call, sizeof op->call);
@@ -275,7 +253,8 @@ enum shc_status shc_relay_enqueue(struct shc_work *work)
     hand_over(op, comm->moves, count);
     /* relaxed: handed over with the operation. */
     shc_a32_store_relaxed(&op->state, SHC_RELAY_ENQUEUING);
-    push(comm);
+    shc_relay_queue_push(&comm->relay.queue);
+    shc_relay_stir(comm);
     enum shc_status st = stage(work, op, count);
     if (st == SHC_OK)
         st = meet(work, op);
@@ -294,17 +273,9 @@ static bool is_stopping(const struct shc_relay *relay)
     return shc_a32_load_relaxed(&relay->stopping) != 0;
 }
 
-static bool has_operation(const struct shc_relay *relay)
-{
-    /* acquire relay/pushed <- release in push(): the operation. */
-    const uint64_t pushed = shc_a64_load_acquire(&relay->pushed);
-    /* relaxed: this thread's own. */
-    return pushed != shc_a64_load_relaxed(&relay->served);
-}
-
 static bool has_work(const struct shc_relay *relay)
 {
-    return has_operation(relay) || shc_relay_has_receives(relay);
+    return shc_relay_queue_has(&relay->queue) || shc_relay_has_receives(relay);
 }
 
 /* Until something is handed over, but no longer than that; 0: for ever. */
@@ -519,15 +490,12 @@ static void *serve(void *arg)
     struct shc_relay *relay = &comm->relay;
     uint32_t looks = 0;
     while (await_work(comm)) {
-        if (!has_operation(relay)) {
+        if (!shc_relay_queue_has(&relay->queue)) {
             look_again_later(comm, &looks);
             continue;
         }
-        /* relaxed: this thread's own. */
-        const uint64_t served = shc_a64_load_relaxed(&relay->served);
-        serve_one(comm, &relay->ring[served % SHC_RECORDS]);
-        /* release relay/served -> acquire in next_place(): the place is free. */
-        shc_a64_store_release(&relay->served, served + 1);
+        serve_one(comm, &relay->ring[shc_relay_queue_served(&relay->queue) % SHC_RECORDS]);
+        shc_relay_queue_pop(&relay->queue);
         looks = 0;
     }
     return NULL;

@@ -51,6 +51,55 @@ struct shc_relayed {
 #define SHC_PACES ((size_t)4 * SHC_RECORDS)
 enum shc_pace { SHC_PACE_UNKNOWN = 0, SHC_PACE_FAST, SHC_PACE_SLOW };
 
+/*
+ * What is handed to the thread, in order: the entries lie in a ring of SHC_RECORDS. One thread at a time hands
+ * over, as a lock of its caller's sees to; the relay thread serves.
+ */
+struct shc_relay_queue {
+    shc_a64 pushed, served; /* so many in all */
+};
+
+/* Where the next entry belongs. That place is free, or will be in a moment: the stream is past what was there. */
+SHC_INLINE size_t shc_relay_queue_place(const struct shc_relay_queue *queue)
+{
+    uint64_t pause_ns = 0;
+    /* relaxed: written by who hands over. */
+    const uint64_t pushed = shc_a64_load_relaxed(&queue->pushed);
+    /* acquire relay/served <- release in shc_relay_queue_pop(): the thread no longer looks at that place. */
+    while (pushed - shc_a64_load_acquire(&queue->served) >= SHC_RECORDS)
+        shc_sys_nap(&pause_ns);
+    return pushed % SHC_RECORDS;
+}
+
+SHC_INLINE void shc_relay_queue_push(struct shc_relay_queue *queue)
+{
+    /* relaxed: written by who hands over. */
+    const uint64_t pushed = shc_a64_load_relaxed(&queue->pushed);
+    /* release relay/pushed -> acquire in shc_relay_queue_has(): the entry. */
+    shc_a64_store_release(&queue->pushed, pushed + 1);
+}
+
+/* The thread's: how many it has served. The next one lies at that place, modulo SHC_RECORDS. */
+SHC_INLINE uint64_t shc_relay_queue_served(const struct shc_relay_queue *queue)
+{
+    /* relaxed: this thread's own. */
+    return shc_a64_load_relaxed(&queue->served);
+}
+
+/* The thread's: is there a next one? */
+SHC_INLINE bool shc_relay_queue_has(const struct shc_relay_queue *queue)
+{
+    /* acquire relay/pushed <- release in shc_relay_queue_push(): the entry. */
+    return shc_a64_load_acquire(&queue->pushed) != shc_relay_queue_served(queue);
+}
+
+/* The thread's: it is through with the next one. */
+SHC_INLINE void shc_relay_queue_pop(struct shc_relay_queue *queue)
+{
+    /* release relay/served -> acquire in shc_relay_queue_place(): the place is free. */
+    shc_a64_store_release(&queue->served, shc_relay_queue_served(queue) + 1);
+}
+
 /* A receive that was handed to the thread. */
 struct shc_relayed_receive {
     uint64_t number, piece;
@@ -60,8 +109,7 @@ struct shc_relayed_receive {
 
 /* Of an end that receives: in its order, apart from the collectives and from other ends. */
 struct shc_relay_receives {
-    shc_a64 pushed; /* so many in all; written by who holds the mail's lock */
-    shc_a64 served; /* by the thread */
+    struct shc_relay_queue queue; /* handed over by who holds the mail's lock */
     struct shc_relayed_receive ring[SHC_RECORDS];
 };
 
@@ -80,9 +128,8 @@ struct shc_relay {
     uint64_t backoff; /* so many operations still go by kernels */
     shc_a64 backoffs; /* so often they began to */
     /* Written by who holds order_lock, then by the thread. */
-    shc_a32 paces[SHC_PACES]; /* enum shc_pace, by number */
-    /* Written by who holds order_lock. */
-    shc_a64 pushed; /* so many operations in all */
+    shc_a32 paces[SHC_PACES];     /* enum shc_pace, by number */
+    struct shc_relay_queue queue; /* of operations, handed over by who holds order_lock */
     struct shc_relayed ring[SHC_RECORDS];
     struct shc_move *moves;
     /* Written by who holds the mail's lock: ends that receive, in the order in which they first did. */
@@ -100,8 +147,6 @@ struct shc_relay {
     uint64_t before;    /* the operation that was served last */
     bool paced, before_paced; /* does its time count? and that of the one before it? */
     uint64_t failed_ns;       /* when it saw that the group had failed; 0: it has not */
-    /* Written by the thread. */
-    shc_a64 served; /* so many operations in all */
     shc_a32 stopping;
     struct shc_sys_thread thread;
     bool started;

@@ -46,27 +46,6 @@ static enum shc_status receives_of(struct shc_cuda_comm *comm, struct shc_end *e
     return SHC_OK;
 }
 
-/* The next receive's place. It is free: the stream is past the message that was there. */
-static struct shc_relayed_receive *next_place(struct shc_relay_receives *receives)
-{
-    uint64_t pause_ns = 0;
-    /* relaxed: written by who holds the mail's lock. */
-    const uint64_t pushed = shc_a64_load_relaxed(&receives->pushed);
-    /* acquire relay/received <- release in serve_end(): the thread no longer looks at that place. */
-    while (pushed - shc_a64_load_acquire(&receives->served) >= SHC_RECORDS)
-        shc_sys_nap(&pause_ns);
-    return &receives->ring[pushed % SHC_RECORDS];
-}
-
-static void push(struct shc_cuda_comm *comm, struct shc_relay_receives *receives)
-{
-    /* relaxed: written by who holds the mail's lock. */
-    const uint64_t pushed = shc_a64_load_relaxed(&receives->pushed);
-    /* release relay/receives -> acquire in oldest_of(): the receive. */
-    shc_a64_store_release(&receives->pushed, pushed + 1);
-    shc_relay_stir(comm);
-}
-
 static enum shc_status meet(const struct shc_cuda_comm *comm, const struct shc_end *end,
                             struct shc_cu_stream *stream, struct shc_flat *flat, uint64_t piece)
 {
@@ -83,14 +62,16 @@ enum shc_status shc_relay_receive(struct shc_cuda_comm *comm, struct shc_end *en
                                   uint64_t number, uint64_t piece)
 {
     SHC_TRY(receives_of(comm, end));
-    struct shc_relayed_receive *receive = next_place(end->relayed);
+    struct shc_relay_receives *receives = end->relayed;
+    struct shc_relayed_receive *receive = &receives->ring[shc_relay_queue_place(&receives->queue)];
     receive->number = number;
     receive->piece = piece;
     receive->bytes = flat->bytes;
     /* relaxed: handed over with the receive. */
     shc_a32_store_relaxed(&receive->state, SHC_RELAY_ENQUEUING);
     count_message(&comm->relay);
-    push(comm, end->relayed);
+    shc_relay_queue_push(&receives->queue);
+    shc_relay_stir(comm);
     const enum shc_status st = meet(comm, end, stream, flat, piece);
     /* release relay/state -> acquire in serve_receive(): nothing; the word is all there is. */
     shc_a32_store_release(&receive->state, st == SHC_OK ? SHC_RELAY_ENQUEUED : SHC_RELAY_BROKEN);
@@ -102,16 +83,6 @@ enum shc_status shc_relay_receive(struct shc_cuda_comm *comm, struct shc_end *en
 
 /* ---- the thread ---- */
 
-/* NULL: there is none that was not served. */
-static const struct shc_relayed_receive *oldest_of(const struct shc_relay_receives *receives)
-{
-    /* relaxed: the thread's own. */
-    const uint64_t served = shc_a64_load_relaxed(&receives->served);
-    /* acquire relay/receives <- release in push(): the receive. */
-    return shc_a64_load_acquire(&receives->pushed) != served ? &receives->ring[served % SHC_RECORDS]
-                                                             : NULL;
-}
-
 static uint32_t end_count(const struct shc_relay *relay)
 {
     /* acquire relay/ends <- release in receives_of(): the end. */
@@ -121,7 +92,7 @@ static uint32_t end_count(const struct shc_relay *relay)
 bool shc_relay_has_receives(const struct shc_relay *relay)
 {
     for (uint32_t i = 0, count = end_count(relay); i < count; i++)
-        if (oldest_of(relay->ends[i]->relayed) != NULL)
+        if (shc_relay_queue_has(&relay->ends[i]->relayed->queue))
             return true;
     return false;
 }
@@ -186,15 +157,14 @@ static bool serve_receive(struct shc_cuda_comm *comm, const struct shc_end *end,
 
 static bool serve_end(struct shc_cuda_comm *comm, struct shc_end *end)
 {
-    const struct shc_relayed_receive *receive = oldest_of(end->relayed);
-    if (receive == NULL || !serve_receive(comm, end, receive))
+    struct shc_relay_queue *queue = &end->relayed->queue;
+    const struct shc_relayed_receive *receive =
+        &end->relayed->ring[shc_relay_queue_served(queue) % SHC_RECORDS];
+    if (!shc_relay_queue_has(queue) || !serve_receive(comm, end, receive))
         return false;
     /* release cuda/released -> acquire in the device: what the stream copies back. */
     shc_a64_store_release(&end->shm->released.word, receive->piece);
-    /* relaxed: the thread's own. */
-    const uint64_t served = shc_a64_load_relaxed(&end->relayed->served);
-    /* release relay/received -> acquire in next_place(): the place is free. */
-    shc_a64_store_release(&end->relayed->served, served + 1);
+    shc_relay_queue_pop(queue);
     return true;
 }
 

@@ -106,8 +106,7 @@ static const shc_a64 *pace_word(const struct shc_cuda_comm *comm, int rank, uint
 void shc_relay_agree_on_pace(struct shc_cuda_comm *comm, const struct shc_relayed *op)
 {
     struct shc_relay *relay = &comm->relay;
-    /* relaxed: this thread's own. */
-    const uint64_t last = shc_a64_load_relaxed(&relay->served) - 1;
+    const uint64_t last = shc_relay_queue_served(&relay->queue) - 1;
     bool slow = false;
     for (int r = 0; r < comm->world; r++)
         /* acquire cuda/pace <- release in shc_relay_tell_pace(): nothing; the word is all there is. */
@@ -121,8 +120,7 @@ void shc_relay_agree_on_pace(struct shc_cuda_comm *comm, const struct shc_relaye
 void shc_relay_tell_pace(struct shc_cuda_comm *comm, const struct shc_relayed *op)
 {
     struct shc_relay *relay = &comm->relay;
-    /* relaxed: this thread's own. */
-    const uint64_t served = shc_a64_load_relaxed(&relay->served);
+    const uint64_t served = shc_relay_queue_served(&relay->queue);
     /* release cuda/pace -> acquire in shc_relay_agree_on_pace(): nothing; the word is all there is. */
     shc_a64_store_release(&shc_host_part(&comm->host, comm->rank)->pace[served & 1].word,
                           SHC_PACE(op->sequence, relay->slow));
