@@ -282,9 +282,7 @@ static bool has_work(const struct shc_relay *relay)
 static void doze(struct shc_cuda_comm *comm, uint64_t ns)
 {
     struct shc_relay *relay = &comm->relay;
-    const uint64_t end_ns = shc_clock_ns() + ns;
-    const struct timespec end = {.tv_sec = (time_t)(end_ns / SHC_NS_PER_S),
-                                 .tv_nsec = (long)(end_ns % SHC_NS_PER_S)};
+    const struct timespec end = shc_sys_after(ns);
     pthread_mutex_lock(&comm->state_lock);
     relay->asleep = true;
     if (ns != 0)

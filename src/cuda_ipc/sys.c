@@ -213,6 +213,13 @@ void shc_sys_yield(void)
     sched_yield();
 }
 
+struct timespec shc_sys_after(uint64_t ns)
+{
+    const uint64_t then = shc_clock_ns() + ns;
+    return (struct timespec){.tv_sec = (time_t)(then / SHC_NS_PER_S),
+                             .tv_nsec = (long)(then % SHC_NS_PER_S)};
+}
+
 void shc_sys_nap(uint64_t *pause_ns)
 {
     *pause_ns = *pause_ns == 0 ? NAP_SHORTEST_NS : shc_min_size(2 * *pause_ns, NAP_LONGEST_NS);

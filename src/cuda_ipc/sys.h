@@ -10,6 +10,7 @@
 #include "shm/base/attrs.h"
 #include <poll.h>
 #include <stdbool.h>
+#include <time.h>
 
 #define SHC_SYS_NAME_BYTES 48
 
@@ -47,6 +48,9 @@ void shc_sys_close(int fd); /* -1: nothing */
 
 void shc_sys_sleep_ns(uint64_t ns);
 void shc_sys_yield(void);
+
+/* That long from now, by the clock of shc_clock_ns(), as a condition variable takes it. */
+struct timespec shc_sys_after(uint64_t ns);
 
 /* Between two looks at something that nobody announces: 20 us, then twice as long with every call, up
  * to 1 ms. *pause_ns: 0 in front of the first. */

@@ -349,13 +349,6 @@ void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool rela
     pthread_mutex_unlock(&comm->state_lock);
 }
 
-static struct timespec after(uint64_t ns)
-{
-    const uint64_t then = shc_clock_ns() + ns;
-    return (struct timespec){.tv_sec = (time_t)(then / SHC_NS_PER_S),
-                             .tv_nsec = (long)(then % SHC_NS_PER_S)};
-}
-
 /* Something is under way, or was a moment ago: one look. */
 static void turn(struct shc_cuda_comm *comm, bool idle)
 {
@@ -372,7 +365,7 @@ static void turn(struct shc_cuda_comm *comm, bool idle)
 /* Until an operation comes, or for a while; replays come without a word. pre: state_lock is held. */
 static void rest(struct shc_cuda_comm *comm, bool a_while)
 {
-    const struct timespec next = after(LOOK_LATEST_NS);
+    const struct timespec next = shc_sys_after(LOOK_LATEST_NS);
     if (!a_while && (comm->captures.count == 0 || comm->stuck))
         pthread_cond_wait(&comm->stir, &comm->state_lock);
     else
@@ -403,7 +396,7 @@ static void *watch(void *arg)
         settled = idle; /* once more: a gate may have shut just in front of "done" */
         pthread_mutex_unlock(&comm->state_lock);
         turn(comm, idle);
-        const struct timespec next = after(interval_ns);
+        const struct timespec next = shc_sys_after(interval_ns);
         interval_ns = done != seen ? LOOK_SOONEST_NS : interval_ns * 2;
         interval_ns = interval_ns > LOOK_LATEST_NS ? LOOK_LATEST_NS : interval_ns;
         seen = done;
