@@ -144,7 +144,7 @@ bool WorkCuda::wait(std::chrono::milliseconds timeout)
 {
     const shc_status status = failure();
     if (!stash_->right) {
-        // Also behind a failure: until its stream is past it, an operation may bring back what was there.
+        // Also after a failure: until its stream is past it, an operation may bring back what was there.
         try {
             stash_->end.block(currentStream(stream_.device()));
         } catch (...) {

@@ -246,7 +246,7 @@ enum shc_status shc_relay_enqueue(struct shc_work *work)
     op->move_count = 0;
     comm->relay.round += op->two ? 2 : 1;
     shc_watch_extend(comm, comm->relay.round, true, op->two);
-    if (op->two) /* the second round's, in front: the first round's stay for stage() */
+    if (op->two) /* the second round's, before: the first round's stay for stage() */
         hand_over(op, comm->moves, shc_rounds_moves(&demand->rounds, 1, comm->moves));
     op->fetches = op->move_count;
     const size_t count = shc_rounds_moves(&demand->rounds, 0, comm->moves);
@@ -294,7 +294,7 @@ static void doze(struct shc_cuda_comm *comm, uint64_t ns)
     pthread_mutex_unlock(&comm->state_lock);
 }
 
-/* Behind a failure the streams' waits are ended here as well: the watcher may stand in the driver, behind a
+/* After a failure the streams' waits are ended here as well: the watcher may stand in the driver, behind a
  * thread that waits for them there. What has not ended a second later may never. */
 static uint64_t nap_ns(struct shc_cuda_comm *comm)
 {

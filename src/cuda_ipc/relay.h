@@ -23,7 +23,7 @@ struct shc_work;
 
 enum shc_relay_state {
     SHC_RELAY_ENQUEUING = 0,
-    SHC_RELAY_ENQUEUED, /* to the last copy, or at least to the wait in front of them */
+    SHC_RELAY_ENQUEUED, /* to the last copy, or at least to the wait before them */
     SHC_RELAY_BROKEN,   /* nothing will be copied back */
 };
 
@@ -38,7 +38,7 @@ struct shc_relayed {
     bool two, in_place, paced;
     uint64_t out_bytes;
     size_t fetches,
-        move_count; /* of a sum in two the second round's moves; and behind them the first's */
+        move_count; /* of a sum in two the second round's moves; and after them the first's */
     struct shc_move *moves;
     shc_a32 state; /* enum shc_relay_state: written by who enqueues */
 };
@@ -224,7 +224,7 @@ void shc_relay_tell_pace(struct shc_cuda_comm *comm, const struct shc_relayed *o
 /* ---- relaymail.c ---- */
 
 /* A message of one piece, as work in a stream. pre: the mail's lock is held, the GPU entered; the record
- * is published; the stream is behind the end's message before it; a SEND's slot is free by then. */
+ * is published; the stream is past the end's message before it; a SEND's slot is free by then. */
 SHC_NODISCARD enum shc_status shc_relay_send(struct shc_cuda_comm *comm, struct shc_end *end,
                                              struct shc_cu_stream *stream, struct shc_flat *flat,
                                              uint64_t piece);

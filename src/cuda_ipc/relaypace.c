@@ -25,7 +25,7 @@ static shc_a32 *pace_of(struct shc_relay *relay, uint64_t sequence)
     return &relay->paces[sequence % SHC_PACES];
 }
 
-/* Each backoff that the trial behind it does not speak against is twice as long. */
+/* Each backoff that the trial after it does not speak against is twice as long. */
 static void back_off(struct shc_relay *relay)
 {
     relay->backoff = relay->next_backoff > BACKOFF ? relay->next_backoff : BACKOFF;

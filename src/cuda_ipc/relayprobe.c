@@ -6,10 +6,10 @@
 #include "cuda_ipc/cuda_error.h"
 #include "shm/base/clock.h"
 
-#define PENDING_NS  (10 * SHC_NS_PER_MS) /* from an event in front of a wait until that is pending */
+#define PENDING_NS  (10 * SHC_NS_PER_MS) /* from an event before a wait until that is pending */
 #define PATIENCE_NS SHC_NS_PER_S
 
-/* Has the stream come to the wait behind the event? It may have other work, or a test no CPU, meanwhile. */
+/* Has the stream come to the wait after the event? It may have other work, or a test no CPU, meanwhile. */
 static enum shc_status has_come(const struct shc_cuda_comm *comm, bool *come)
 {
     const uint64_t end_ns = shc_clock_ns() + PATIENCE_NS;
