@@ -22,7 +22,6 @@ struct extras {
     int (*launch)(struct shc_cu_graph_exec *exec, struct shc_cu_stream *stream);
     int (*destroy_exec)(struct shc_cu_graph_exec *exec);
     int (*destroy_graph)(struct shc_cu_graph *graph);
-    int (*copy_2d)(const void *what, struct shc_cu_stream *stream);
     int (*copy_peer)(shc_cu_address to, struct shc_cu_context *to_context, shc_cu_address from,
                      struct shc_cu_context *from_context, size_t bytes,
                      struct shc_cu_stream *stream);
@@ -32,11 +31,6 @@ struct extras {
 void extras_find(const char *library, struct extras *extras);
 
 bool extras_have_graphs(const struct extras *extras);
-
-/* Rows of `width` bytes, which lie in a row at the destination, and `pitch` apart at the source. pre:
- * copy_2d is there. */
-int extras_copy_rows(const struct extras *extras, shc_cu_address to, shc_cu_address from,
-                     size_t width, size_t rows, size_t pitch, struct shc_cu_stream *stream);
 
 /* Free memory of the current context's GPU, in MiB; not a number where the driver does not tell. */
 double extras_free_mib(const struct extras *extras);

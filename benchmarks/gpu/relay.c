@@ -20,18 +20,14 @@
 #define ROW_BYTES   4
 #define ROWS_MOST   65536 /* bytes that are copied by rows */
 
-enum back { COPY, ROWS, FAR_ROWS, PEER, OTHER_STREAM, NOTHING, BACKS };
-static const char *const back_names[BACKS] = {"cuMemcpyAsync",
-                                              "cuMemcpy2DAsync",
-                                              "cuMemcpy2DAsync, rows apart",
-                                              "cuMemcpyPeerAsync",
-                                              "cuMemcpyAsync in another stream, after the meeting",
-                                              "nothing"};
+enum back { COPY, ROWS, PEER, OTHER_STREAM, NOTHING, BACKS };
+static const char *const back_names[BACKS] = {
+    "cuMemcpyAsync", "cuMemcpy2DAsync", "cuMemcpyPeerAsync",
+    "cuMemcpyAsync in another stream, after the meeting", "nothing"};
 
 struct ends {
     shc_cu_address gpu;
     const struct lab_pinned *host;
-    size_t bytes;
 };
 
 /* Microseconds: of the calls, to the word behind the copy out, of the meeting, from the CPU's store
@@ -46,6 +42,17 @@ struct run {
     double us[PARTS][MOST_ROUNDS];
 };
 
+static enum shc_status copy_rows(const struct lab *lab, const struct ends *ends, size_t rows)
+{
+    const struct shc_cu_copy_rows copy = {
+        .from = {.type = SHC_CU_MEMORY_UNIFIED, .device = ends->host->address, .pitch = ROW_BYTES},
+        .to = {.type = SHC_CU_MEMORY_UNIFIED, .device = ends->gpu, .pitch = ROW_BYTES},
+        .width = ROW_BYTES,
+        .height = rows,
+    };
+    return lab_cu(lab, lab->driver.cuMemcpy2DAsync(&copy, lab->stream), back_names[ROWS]);
+}
+
 static enum shc_status copy_back(const struct lab *lab, const struct ends *ends,
                                  const struct run *run)
 {
@@ -54,12 +61,7 @@ static enum shc_status copy_back(const struct lab *lab, const struct ends *ends,
     case COPY:
         return lab_copy(lab, lab->stream, ends->gpu, ends->host->address, run->bytes);
     case ROWS:
-    case FAR_ROWS:
-        return lab_cu(lab,
-                      extras_copy_rows(extras, ends->gpu, ends->host->address, ROW_BYTES,
-                                       run->bytes / ROW_BYTES,
-                                       run->back == ROWS ? ROW_BYTES : SHC_LINE_BYTES, lab->stream),
-                      back_names[run->back]);
+        return copy_rows(lab, ends, run->bytes / ROW_BYTES);
     case PEER:
         return lab_cu(lab,
                       extras->copy_peer(ends->gpu, lab->gpu.context, ends->host->address,
@@ -149,19 +151,17 @@ static void report(const struct lab *lab, struct run *run, int rounds)
     line_end(&line);
 }
 
-static bool is_there(const struct lab *lab, enum back back)
+static bool is_there(const struct lab *lab, const struct run *run)
 {
-    const bool by_rows = back == ROWS || back == FAR_ROWS;
-    return (!by_rows || lab->extras.copy_2d != NULL) &&
-           (back != PEER || lab->extras.copy_peer != NULL);
+    return (run->back != PEER || lab->extras.copy_peer != NULL) &&
+           (run->back != ROWS || run->bytes <= ROWS_MOST);
 }
 
 static enum shc_status measure(struct lab *lab, const struct ends *ends, struct run *run)
 {
     const int rounds = lab->options->small ? 4 : run->bytes > MIB ? 10 : MOST_ROUNDS;
     double us[PARTS];
-    if (!is_there(lab, run->back) ||
-        (run->bytes > ROWS_MOST && (run->back == ROWS || run->back == FAR_ROWS)))
+    if (!is_there(lab, run))
         return SHC_OK;
     SHC_TRY(lab_meet(lab));
     for (int i = 0; i < WARM_ROUNDS; i++)

@@ -198,6 +198,15 @@ TEST(GpuExperiments, TokenThatIsLostFailsAndEnds)
     EXPECT_TRUE(two.gone(1));
 }
 
+TEST(GpuExperiments, OperationsGoThroughHostMemory)
+{
+    const Ran ran = run("relay", "", "2,4");
+    for (const char *ranks : {"ranks=2", "ranks=4"})
+        for (const char *back : {"back_by=cuMemcpyAsync ", "back_by=cuMemcpy2DAsync ",
+                                 "another stream", "back_by=nothing"})
+            EXPECT_EQ(count(ran, {ranks, back, "back_us="}), 2) << ran.text; // sizes
+}
+
 TEST(GpuExperiments, CopiesAndRegistrationsEnd)
 {
     const Ran copies = run("copies", "", "2,4");
