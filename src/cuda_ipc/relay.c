@@ -60,21 +60,11 @@ size_t shc_relay_box_bytes(size_t limit, int world)
 /* What the largest cell of any rank has to hold. */
 static uint64_t whole(const struct shc_rounds *rounds)
 {
-    const uint64_t world = (uint64_t)rounds->world;
-    uint64_t longest = rounds->kind == SHC_ALL_TO_ALL ? rounds->fullest : rounds->bytes;
-    switch (rounds->kind) {
-    case SHC_BARRIER:
-        return 0;
-    case SHC_BROADCAST:
-    case SHC_ALL_REDUCE:
-    case SHC_REDUCE:
-        return rounds->bytes;
-    default:
-        break;
-    }
-    for (int r = 0; r < rounds->world && rounds->blocks != NULL; r++)
-        longest = rounds->blocks[r] > longest ? rounds->blocks[r] : longest;
-    return longest > UINT64_MAX / 2 / world ? UINT64_MAX : longest * world;
+    const enum shc_op_kind kind = rounds->kind;
+    const bool is_one = kind == SHC_BROADCAST || kind == SHC_ALL_REDUCE || kind == SHC_REDUCE;
+    const uint64_t blocks = is_one ? 1 : (uint64_t)rounds->world;
+    const uint64_t longest = kind == SHC_ALL_TO_ALL ? rounds->fullest : shc_rounds_longest(rounds);
+    return longest > UINT64_MAX / 2 / blocks ? UINT64_MAX : longest * blocks;
 }
 
 bool shc_relay_takes(const struct shc_cuda_comm *comm, struct shc_rounds *rounds)

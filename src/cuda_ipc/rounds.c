@@ -53,8 +53,7 @@ static uint64_t block_bytes(const struct shc_rounds *rounds, int rank)
     return rounds->blocks ? rounds->blocks[rank] : rounds->bytes;
 }
 
-/* Of the largest block, which decides how long all are at it. */
-static uint64_t longest(const struct shc_rounds *rounds)
+uint64_t shc_rounds_longest(const struct shc_rounds *rounds)
 {
     uint64_t most = 0;
     if (rounds->kind == SHC_BARRIER)
@@ -68,7 +67,7 @@ static uint64_t longest(const struct shc_rounds *rounds)
 
 uint64_t shc_rounds_count(const struct shc_rounds *rounds)
 {
-    const uint64_t pieces = shc_div_ceil(longest(rounds), piece_bytes(rounds));
+    const uint64_t pieces = shc_div_ceil(shc_rounds_longest(rounds), piece_bytes(rounds));
     return (pieces > 0 ? pieces : 1) * (rounds->two ? 2 : 1);
 }
 

@@ -49,6 +49,10 @@ struct shc_move {
 /* Is this all_reduce better done by slices? `sharing`: so many ranks, at most, are on one GPU. */
 bool shc_rounds_wants_two(const struct shc_rounds *rounds, int sharing);
 
+/* Of the largest block (of what there is, where ranks have none of their own), which decides how long all are
+ * at it. An all_to_all's are those between different ranks. */
+uint64_t shc_rounds_longest(const struct shc_rounds *rounds);
+
 /* At least one: an operation without bytes is a meeting, too. */
 uint64_t shc_rounds_count(const struct shc_rounds *rounds);
 
