@@ -89,28 +89,46 @@ SHC_INLINE void tidy(struct shc_comm *comm)
         shc_engine_retire(&comm->engine);
 }
 
+/* Nobody but the caller knows it yet: no thread needs to find out first. */
+static enum shc_status be_born_failed(struct shc_request *request, enum shc_status status)
+{
+    request->status = status;
+    request->error = strdup(shc_error_text());
+    shc_request_born_done(request);
+    return SHC_OK;
+}
+
+static enum shc_status submit_collective(struct shc_comm *comm, struct shc_request *request)
+{
+    const enum shc_status failed = shc_comm_check_failed(comm, request->op.kind);
+    if (failed != SHC_OK)
+        return be_born_failed(request, failed);
+    SHC_TRY(shc_engine_submit(comm, request));
+    /* acq_rel comm/submitted: a counter. */
+    shc_a64_add_acq_rel(&comm->submitted, 1);
+    return SHC_OK;
+}
+
+/* That the group has failed is looked at under the lock which a message takes anyway. */
+static enum shc_status submit_message(struct shc_comm *comm, struct shc_request *request)
+{
+    const enum shc_status st = shc_p2p_submit(&comm->p2p, request);
+    if (st == SHC_OK)
+        return SHC_OK;
+    const enum shc_status failed = shc_comm_check_failed(comm, request->op.kind);
+    return failed == SHC_OK ? st : be_born_failed(request, failed);
+}
+
 static enum shc_status submit(struct shc_comm *comm, const struct shc_op *op,
                               const struct shc_request_hooks *hooks, struct shc_request **out)
 {
     struct shc_request *request = NULL;
     SHC_TRY(request_create(comm, op, hooks, &request));
-    enum shc_status st = shc_comm_check_failed(comm, op->kind);
-    if (st != SHC_OK) { /* no thread needs to find out first */
-        request->status = st;
-        request->error = strdup(shc_error_text());
-        shc_request_born_done(request);
-        *out = request;
-        return SHC_OK;
-    }
-    st = shc_is_message(op->kind) ? shc_p2p_submit(&comm->p2p, request)
-                                  : shc_engine_submit(comm, request);
+    const enum shc_status st = shc_is_message(op->kind) ? submit_message(comm, request)
+                                                        : submit_collective(comm, request);
     if (st != SHC_OK) {
         free(request);
         return st;
-    }
-    if (!shc_is_message(op->kind)) {
-        /* acq_rel comm/submitted: a counter. */
-        shc_a64_add_acq_rel(&comm->submitted, 1);
     }
     *out = request;
     return SHC_OK;
