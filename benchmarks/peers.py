@@ -2,7 +2,7 @@
 """The C library beside every MPI of this machine, or beside another build of itself.
 
     python benchmarks/peers.py [-n RANKS] [--mpi openmpi] [-o OPS] [-b MIN] [-e MAX] [-f FACTOR] ...
-    python benchmarks/peers.py --against old/libshmcoll.so        # is the change a gain?
+    python benchmarks/peers.py --against old/libshmcoll.so   # is the change a gain? 8 bytes: in_turns.py
     python benchmarks/peers.py --setting SHMCOLL_TUNING=stream=256k  # would that be better here?
     python benchmarks/peers.py -d bfloat16,float16                # beside our own float32
     python benchmarks/peers.py -w -o stream                       # of data that has just been stored

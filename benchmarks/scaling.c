@@ -36,6 +36,8 @@ enum call {
     REDUCE_SCATTER,
     ALL_GATHER,
     ALL_TO_ALL,
+    GATHER,
+    SCATTER,
     PING,     /* between ranks 0 and 1: a message there, and one back */
     SENDRECV, /* likewise, both at once */
     CALLS
@@ -52,6 +54,8 @@ static const struct {
     {"reduce_scatter", SHC_REDUCE_SCATTER, false, true},
     {"all_gather", SHC_ALL_GATHER, true, false},
     {"all_to_all", SHC_ALL_TO_ALL, false, false},
+    {"gather", SHC_GATHER, true, false},
+    {"scatter", SHC_SCATTER, false, true},
     {"ping", SHC_SEND, false, false},
     {"sendrecv", SHC_SEND, false, false},
 };
@@ -169,21 +173,25 @@ static void run(const struct rank *me, enum call call, size_t bytes)
     }
     const int64_t all = (int64_t)(bytes / sizeof(float)), part = all / me->options->ranks;
     struct shc_tensor inputs[MOST_RANKS], outputs[MOST_RANKS];
-    const uint32_t count = call == ALL_TO_ALL ? (uint32_t)me->options->ranks : 1;
+    const uint32_t ranks = (uint32_t)me->options->ranks;
+    const bool lists_inputs = call == ALL_TO_ALL || call == SCATTER;
+    const bool lists_outputs = call == ALL_TO_ALL || call == GATHER;
     const bool in_place = call == BROADCAST || call == ALL_REDUCE;
-    for (uint32_t i = 0; i < count; i++) {
-        inputs[i] = outputs[i] = (struct shc_tensor){.ndim = 1, .sizes = count > 1 ? &part : &all};
+    const bool gives = call != SCATTER || me->rank == 0;
+    const bool gets = (call != REDUCE && call != GATHER) || me->rank == 0;
+    for (uint32_t i = 0; i < ranks; i++) {
+        inputs[i] = outputs[i] = (struct shc_tensor){.ndim = 1};
         inputs[i].data = me->input + i * (size_t)part;
         outputs[i].data = me->output + i * (size_t)part;
+        inputs[i].sizes = lists_inputs || calls[call].input_is_part ? &part : &all;
+        outputs[i].sizes = lists_outputs || calls[call].output_is_part ? &part : &all;
     }
-    if (calls[call].input_is_part)
-        inputs[0].sizes = &part;
-    if (calls[call].output_is_part)
-        outputs[0].sizes = &part;
     struct shc_op op = {.kind = calls[call].kind, .dtype = SHC_FLOAT32, .redop = SHC_SUM};
     if (call != BARRIER) {
-        op.input = (struct shc_tensors){in_place ? outputs : inputs, count};
-        op.output = (struct shc_tensors){outputs, call == REDUCE && me->rank > 0 ? 0 : count};
+        op.input = (struct shc_tensors){in_place ? outputs : inputs, !gives         ? 0
+                                                                     : lists_inputs ? ranks
+                                                                                    : 1};
+        op.output = (struct shc_tensors){outputs, !gets ? 0 : lists_outputs ? ranks : 1};
     }
     demand(shc_run(me->comm, &op));
 }
@@ -193,12 +201,14 @@ static int is_wrong(struct rank *me, enum call call, size_t bytes)
 {
     const int n = me->options->ranks;
     const size_t all = bytes / sizeof(float), part = all / (size_t)n;
-    const size_t ends[] = {0, (call == REDUCE_SCATTER ? part : all) - 1};
+    const size_t ends[] = {0, (calls[call].output_is_part ? part : all) - 1};
     for (size_t i = 0; i < all; i++)
         me->input[i] = me->output[i] = (float)(me->rank + (int)(i % 5));
     meet(me);
     run(me, call, bytes);
-    const int knowing = call == REDUCE ? 1 : call == PING || call == SENDRECV ? 2 : n;
+    const int knowing = call == REDUCE || call == GATHER   ? 1
+                        : call == PING || call == SENDRECV ? 2
+                                                           : n;
     for (int e = 0; e < 2 && call != BARRIER && me->rank < knowing; e++) {
         const size_t at = ends[e], from = at / part;
         float want = (float)(n * (n - 1) / 2 + n * (int)(at % 5));
@@ -208,7 +218,9 @@ static int is_wrong(struct rank *me, enum call call, size_t bytes)
             want = (float)(1 - me->rank + (int)(at % 5));
         else if (call == BROADCAST)
             want = (float)(at % 5);
-        else if (call == ALL_GATHER)
+        else if (call == SCATTER)
+            want = (float)((at + (size_t)me->rank * part) % 5);
+        else if (call == ALL_GATHER || call == GATHER)
             want = (float)((int)from + (int)(at % part % 5));
         else if (call == ALL_TO_ALL)
             want = (float)((int)from + (int)((at % part + (size_t)me->rank * part) % 5));
