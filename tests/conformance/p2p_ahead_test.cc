@@ -176,7 +176,7 @@ TEST(Ahead, IsNothingToAReceiveThatComesLater)
         out.ahead(2 * kPiece);
         pass(comms[1]);
         gone.expect_beginning(2 * kPiece);
-        shc_p2p_cancel(&comms[1]->p2p, gone.request, true);
+        shc_p2p_cancel(&comms[1]->p2p, &gone.request->message, true);
         gone.expect_ended(SHC_ERR_INTERRUPTED);
         in.start(comms[1]);
         out.ahead(3 * kPiece);
@@ -197,7 +197,7 @@ TEST(Ahead, IsNothingToAReceiveThatComesBehindIt)
         gone.start(comms[1]);
         out.ahead(2 * kPiece);
         pass(comms[1]);
-        shc_p2p_cancel(&comms[1]->p2p, gone.request, true);
+        shc_p2p_cancel(&comms[1]->p2p, &gone.request->message, true);
         in.start(comms[1]);
         in.expect_beginning(0);
         out.end();
@@ -501,7 +501,7 @@ TEST(Ahead, IsNotLongWhereTheLockIsWanted)
         while (!shc_biased_lock_is_awaited(&p2p->lock))
             shc_os_thread_yield();
         shc_message message;
-        ASSERT_EQ(shc_message_prepare(&message, comms[0], &out.op), SHC_OK);
+        ASSERT_EQ(shc_message_prepare(&message, &comms[0]->p2p.env, &out.op), SHC_OK);
         EXPECT_FALSE(shc_p2p_place(p2p, &message));
         shc_p2p_unlock(p2p);
         other.join();

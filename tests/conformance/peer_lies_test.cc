@@ -386,7 +386,7 @@ class Forger
     void post()
     {
         shc_p2p_lock(&p2p_);
-        if (!shc_group_failed(&p2p_.comm->seat))
+        if (!shc_group_failed(p2p_.env.seat))
             post_locked();
         shc_pairs_ring(&p2p_.pairs);
         shc_p2p_unlock(&p2p_);

@@ -11,7 +11,7 @@ import re
 from common import Finding, c_files, main, matches
 from csource import Source
 
-LAYERS = {"base": 0, "os": 1, "proto": 2, "kernel": 2, "exec": 3, "coll": 4, "comm": 5}
+LAYERS = {"base": 0, "os": 1, "proto": 2, "kernel": 2, "exec": 3, "coll": 4, "p2p": 5, "comm": 6}
 PUBLIC = "shm/shmcoll.h"
 
 # The parts beside the core, and what of ours each may include.

@@ -12,6 +12,7 @@
 
 extern "C" {
 #include "shm/comm/request.h"
+#include "shm/p2p/internal.h"
 }
 
 namespace shmcoll::test
@@ -59,7 +60,7 @@ using Comms = shc_comm *[2];
 // As if all ways to copy had been tried.
 inline void settle_paces(shc_p2p &p2p)
 {
-    for (int peer = 0; peer < p2p.comm->seat.world_size; peer++) {
+    for (int peer = 0; peer < p2p.env.seat->world_size; peer++) {
         for (shc_pace &pace : p2p.paces[peer]) {
             pace.bytes = 3 * SHC_PACE_ROUND;
             pace.best = 1;

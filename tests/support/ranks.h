@@ -36,7 +36,7 @@ inline shc_knobs soon_biased()
 // Until the process can end a bias: a thread prepares that when the first one is earned.
 inline void await_fences()
 {
-    while (!shc_process_has_fences())
+    while (!shc_bias_has_fences())
         shc_os_sleep_ns(100 * 1000);
 }
 

@@ -130,6 +130,31 @@ static enum shc_status check_config(const struct shc_comm_config *config)
     return check_members(config);
 }
 
+static bool is_queue_unattended(void *comm)
+{
+    return shc_engine_is_unattended(comm);
+}
+
+static enum shc_status run_queue(void *comm)
+{
+    return shc_engine_run_unattended(comm, NULL, true);
+}
+
+static enum shc_status init_p2p(struct shc_comm *comm)
+{
+    const struct shc_p2p_env env = {
+        .seat = &comm->seat,
+        .tuning = &comm->tuning,
+        .timeout_ns = &comm->timeout_ns,
+        .done = shc_request_finish_message,
+        .queue_unattended = &comm->engine.unattended,
+        .is_queue_unattended = is_queue_unattended,
+        .run_queue = run_queue,
+        .queue = comm,
+    };
+    return shc_p2p_init(&comm->p2p, &env);
+}
+
 static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config *config)
 {
     struct shc_seat *seat = &comm->seat;
@@ -165,7 +190,7 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
         return shc_fail(SHC_ERR_NOMEM, "no memory for a group");
     for (int kind = 0; kind < SHC_OP_KIND_COUNT; kind++)
         shc_paces_init(comm->paces[kind], SHC_WAY_PAST + 1, SHC_WAY_PAST);
-    return shc_p2p_init(&comm->p2p, comm);
+    return init_p2p(comm);
 }
 
 static void free_memory(struct shc_comm *comm)

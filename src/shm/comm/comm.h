@@ -14,8 +14,8 @@
 #include "shm/comm/crew.h"
 #include "shm/comm/engine.h"
 #include "shm/comm/op.h"
-#include "shm/comm/p2p.h"
 #include "shm/comm/process.h"
+#include "shm/p2p/p2p.h"
 
 /* For tests; all zero in a program. */
 struct shc_knobs {

@@ -71,7 +71,7 @@ bool shc_engine_enter_by_word(struct shc_engine *engine, struct shc_inside *insi
         shc_inside_end(inside);
         return false;
     }
-    if (SHC_UNLIKELY(paid) && shc_process_may_bias())
+    if (SHC_UNLIKELY(paid) && shc_bias_is_possible())
         shc_bias_give(&engine->runner.bias, me);
     return true;
 }
@@ -214,7 +214,7 @@ static void have_threads(struct shc_comm *comm, int wanted)
         return;
     const int error = start_thread(comm);
     if (error != 0)
-        shc_process_lacks_threads(&comm->seat, error);
+        shc_seat_lacks_thread(&comm->seat, error);
     note_unattended(engine, engine->able == 0);
 }
 
@@ -358,7 +358,7 @@ enum shc_status shc_engine_need_thread(struct shc_comm *comm)
     const int error = start_thread(comm);
     if (error == 0)
         return SHC_OK;
-    shc_process_lacks_threads(&comm->seat, error);
+    shc_seat_lacks_thread(&comm->seat, error);
     return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot start an engine thread");
 }
 

@@ -119,12 +119,6 @@ struct shc_inside {
 /* The calling thread's; NULL: none. */
 extern __thread struct shc_inside *shc_inside_now __attribute__((tls_model("initial-exec")));
 
-/* The calling thread as a number that no other living thread has. */
-SHC_INLINE uint64_t shc_thread_number(void)
-{
-    return (uint64_t)(uintptr_t)&shc_inside_now;
-}
-
 /* Is the calling thread inside already? What it submitted would run when that call has ended, and not
  * before. */
 SHC_INLINE bool shc_engine_is_inside(const struct shc_engine *engine)

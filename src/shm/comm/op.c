@@ -8,18 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static enum shc_status check_dtype(const struct shc_op *op, uint32_t *elem_bytes)
-{
-    if ((unsigned)op->dtype >= SHC_DTYPE_COUNT)
-        return shc_fail(SHC_ERR_INVALID, "%s: dtype %d does not exist", shc_op_kind_name(op->kind),
-                        (int)op->dtype);
-    *elem_bytes = op->dtype == SHC_OPAQUE ? op->elem_bytes : (uint32_t)shc_dtype_bytes(op->dtype);
-    if (*elem_bytes == 0 || *elem_bytes > SHC_INLINE_BYTES)
-        return shc_fail(SHC_ERR_INVALID, "%s: an element of %u bytes (1 to %d are possible)",
-                        shc_op_kind_name(op->kind), *elem_bytes, SHC_INLINE_BYTES);
-    return SHC_OK;
-}
-
 /* What this dtype can be reduced with, for the error text. */
 static enum shc_status fail_reduction(const struct shc_op *op)
 {
@@ -242,35 +230,8 @@ static enum shc_status prepare_alltoall(struct shc_task *task, const struct shc_
 
 static uint64_t timeout_of(const struct shc_op *op, const struct shc_comm *comm)
 {
-    /* relaxed: a new time-out concerns the operations that start behind it. */
+    /* relaxed: a new time-out concerns the operations that start after it. */
     return op->timeout_ns ? op->timeout_ns : shc_a64_load_relaxed(&comm->timeout_ns);
-}
-
-enum shc_status shc_message_prepare(struct shc_message *message, struct shc_comm *comm,
-                                    const struct shc_op *op)
-{
-    const bool sends = op->kind == SHC_SEND;
-    const int world = comm->seat.world_size;
-    uint32_t elem_bytes = 0;
-    SHC_TRY(check_dtype(op, &elem_bytes));
-    if ((op->peer < 0 || op->peer >= world) && (sends || op->peer != SHC_ANY_SOURCE))
-        return shc_fail(SHC_ERR_INVALID, "%s: the peer %d is not a rank (0 to %d)",
-                        shc_op_kind_name(op->kind), op->peer, world - 1);
-    memset(message, 0, sizeof *message);
-    SHC_TRY(shc_buf_init(&message->buf, sends ? &op->input : &op->output, elem_bytes, !sends));
-    if (!sends && !message->buf.flat)
-        SHC_TRY(shc_buf_check_output(&message->buf));
-    message->peer = op->peer;
-    message->source = op->peer;
-    message->tag = op->tag;
-    message->timeout_ns = timeout_of(op, comm);
-    message->shape = (struct shc_shape){
-        .dtype = op->dtype,
-        .elem_bytes = elem_bytes,
-        .dtype_tag = op->dtype == SHC_OPAQUE ? op->dtype_tag : 0,
-        .bytes = message->buf.bytes,
-    };
-    return SHC_OK;
 }
 
 /* Field by field: the compiler clears a large struct with a string instruction, which takes longer
@@ -387,7 +348,7 @@ static enum shc_status prepare(struct shc_task *task, struct shc_comm *comm,
     if ((unsigned)op->kind >= SHC_OP_KIND_COUNT)
         return shc_fail(SHC_ERR_INVALID, "operation %d does not exist", (int)op->kind);
     if (op->kind != SHC_BARRIER)
-        SHC_TRY(check_dtype(op, &elem_bytes));
+        SHC_TRY(shc_op_elem_bytes(op, &elem_bytes));
     clear(task, comm, op, elem_bytes);
     SHC_TRY(prepare_kind(task, op));
     return check_sides(task);

@@ -6,7 +6,6 @@
  */
 
 #include "shm/coll/coll.h"
-#include "shm/comm/message.h"
 
 struct shc_comm;
 
@@ -26,10 +25,6 @@ struct shc_kept {
 /* Makes kept->task ready for the operation. As shc_task_prepare(). */
 SHC_NODISCARD enum shc_status shc_task_prepare_kept(struct shc_kept *kept, struct shc_comm *comm,
                                                     const struct shc_op *op);
-
-/* The same for a point-to-point operation. */
-SHC_NODISCARD enum shc_status shc_message_prepare(struct shc_message *message,
-                                                  struct shc_comm *comm, const struct shc_op *op);
 
 SHC_INLINE bool shc_is_message(enum shc_op_kind kind)
 {

@@ -35,10 +35,6 @@ static struct {
 
 shc_a32 shc_process_left;
 
-enum fences { FENCES_UNASKED, FENCES_ASKED, FENCES_READY };
-static shc_a32
-    fences; /* enum fences; ASKED for good where there are none, or no thread to prepare them */
-
 static void make_page(void)
 {
     void *page;
@@ -60,8 +56,7 @@ static void forget_parent(void)
     process.comms = NULL;
     process.callbacks = 0;
     process.generation++;
-    /* relaxed: the child has one thread. */
-    shc_a32_store_relaxed(&fences, FENCES_UNASKED);
+    shc_bias_forget_parent();
     /* release process/generation -> acquire in be_this_process(): the state it stands for. */
     shc_a64_store_release(process.word, process.generation);
 }
@@ -116,35 +111,6 @@ enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process
     }
     pthread_mutex_unlock(&process.lock);
     return st;
-}
-
-static void prepare_fences(void *arg)
-{
-    (void)arg;
-    if (shc_os_fence_prepare()) {
-        /* release process/fences -> acquire in shc_process_has_fences(): nothing else. */
-        shc_a32_store_release(&fences, FENCES_READY);
-    }
-}
-
-bool shc_process_has_fences(void)
-{
-    /* acquire process/fences <- release in prepare_fences(): nothing else. */
-    const uint32_t now = shc_a32_load_acquire(&fences);
-    if (now != FENCES_UNASKED)
-        return now == FENCES_READY;
-    /* acq_rel process/fences: the first one that asks. */
-    if (!shc_a32_cas_acq_rel(&fences, FENCES_UNASKED, FENCES_ASKED))
-        return false;
-    struct shc_os_thread thread;
-    if (shc_os_thread_start(&thread, "shc-fences", prepare_fences, NULL) == 0)
-        shc_os_thread_detach(&thread);
-    return false;
-}
-
-bool shc_process_may_bias(void)
-{
-    return shc_config_get()->bias && shc_process_has_fences();
 }
 
 static struct shc_tuning preset;
@@ -326,20 +292,6 @@ void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, si
         }
     }
     pthread_mutex_unlock(&process.lock);
-}
-
-void shc_process_lacks_threads(const struct shc_seat *seat, int error)
-{
-    static shc_a32 said;
-    /* acq_rel process/said: the first one; nothing else. */
-    if (shc_a32_exchange_acq_rel(&said, 1) != 0)
-        return;
-    shc_log(SHC_LOG_WARN,
-            "rank %d of \"%s\": cannot start another thread (%s). Asynchronous operations go on "
-            "only while a thread waits for one, or calls the group; callbacks wait for the threads "
-            "there are. Is there a limit of processes (ulimit -u, pids of a container) or of "
-            "memory (ulimit -v)? (Said once.)",
-            seat->rank, seat->group, strerrordesc_np(error));
 }
 
 bool shc_process_callback_begin(void)

@@ -38,13 +38,6 @@ SHC_INLINE bool shc_process_is(const struct shc_process_mark *mark)
     return shc_a64_load_relaxed(mark->word) == mark->generation;
 }
 
-/* Are there heavy fences (shc_os_fence_heavy())? False as well while they are not ready: the first time that
- * somebody asks, a thread goes to prepare them, which takes longer than a call may. */
-bool shc_process_has_fences(void);
-
-/* May a thread that has earned a bias get it (os/bias.h)? */
-bool shc_process_may_bias(void);
-
 /* The machine's (shc_tuning_preset()), at which the process looks once. */
 const struct shc_tuning *shc_process_preset(void);
 
@@ -66,9 +59,6 @@ SHC_INLINE bool shc_process_leaving(void)
     /* acquire process/leaving <- release in shc_process_leave(): nothing else. */
     return shc_a32_load_acquire(&shc_process_left) != 0;
 }
-
-/* A thread could not be made, and the group goes on without. Says so, once in a process. */
-void shc_process_lacks_threads(const struct shc_seat *seat, int error);
 
 /* Around a callback: false when the process is leaving, and then the callback must not be made. */
 bool shc_process_callback_begin(void);

@@ -5,6 +5,7 @@
 #include "shm/comm/comm.h"
 #include "shm/proto/member.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,7 @@ static void copy_tensors(struct shc_tensors *tensors, char **at)
 static enum shc_status prepare(struct shc_request *request, struct shc_comm *comm,
                                const struct shc_op *op)
 {
-    return shc_is_message(op->kind) ? shc_message_prepare(&request->message, comm, op)
+    return shc_is_message(op->kind) ? shc_message_prepare(&request->message, &comm->p2p.env, op)
                                     : shc_task_prepare(&request->task, comm, op);
 }
 
@@ -112,7 +113,10 @@ static enum shc_status submit_collective(struct shc_comm *comm, struct shc_reque
 /* That the group has failed is looked at under the lock which a message takes anyway. */
 static enum shc_status submit_message(struct shc_comm *comm, struct shc_request *request)
 {
-    const enum shc_status st = shc_p2p_submit(&comm->p2p, request);
+    bool over;
+    const enum shc_status st = shc_p2p_submit(&comm->p2p, &request->message, &over);
+    if (over)
+        shc_request_born_done(request);
     if (st == SHC_OK)
         return SHC_OK;
     const enum shc_status failed = shc_comm_check_failed(comm, request->op.kind);
@@ -124,8 +128,8 @@ static enum shc_status submit(struct shc_comm *comm, const struct shc_op *op,
 {
     struct shc_request *request = NULL;
     SHC_TRY(request_create(comm, op, hooks, &request));
-    const enum shc_status st = shc_is_message(op->kind) ? submit_message(comm, request)
-                                                        : submit_collective(comm, request);
+    const enum shc_status st =
+        shc_is_message(op->kind) ? submit_message(comm, request) : submit_collective(comm, request);
     if (st != SHC_OK) {
         free(request);
         return st;
@@ -172,6 +176,13 @@ void shc_request_finish(struct shc_request *request, enum shc_status status, con
         shc_engine_ring_now(engine);
     else
         shc_engine_drop(engine, request);
+}
+
+void shc_request_finish_message(struct shc_message *message, enum shc_status status,
+                                const char *error)
+{
+    char *const at = (char *)message - offsetof(struct shc_request, message);
+    shc_request_finish((struct shc_request *)(void *)at, status, error);
 }
 
 void shc_request_born_done(struct shc_request *request)
@@ -278,9 +289,9 @@ static enum shc_status fail_timed_message(struct shc_request *request, uint64_t 
     struct shc_comm *comm = request->comm;
     char what[256], whom[512] = "its end, which has just come";
     shc_p2p_lock(&comm->p2p);
-    shc_p2p_text(request, what, sizeof what);
+    shc_p2p_text(&comm->p2p, &request->message, what, sizeof what);
     if (!shc_p2p_is_closed(&comm->p2p) && !shc_request_has_ended(request))
-        shc_p2p_whom_text(&comm->p2p, request, whom, sizeof whom);
+        shc_p2p_whom_text(&comm->p2p, &request->message, whom, sizeof whom);
     shc_p2p_unlock(&comm->p2p);
     return shc_fail(SHC_ERR_TIMEOUT,
                     "%s: a wait for it Timed out after %.3f s waiting for %s; the operation stays "
@@ -370,7 +381,7 @@ static enum shc_status wait_for(struct shc_request *request, uint64_t timeout_ns
     if (!message)
         st = wait_until_ended(request, timeout_ns ? timeout_ns : SHC_NO_DEADLINE);
     else if (!shc_request_over(request))
-        st = shc_p2p_wait(&request->comm->p2p, request, timeout_ns);
+        st = shc_p2p_wait(&request->comm->p2p, &request->message, timeout_ns);
     if (st == SHC_ERR_TIMEOUT)
         return message ? fail_timed_message(request, timeout_ns)
                        : fail_timed_wait(request, timeout_ns);
@@ -395,7 +406,7 @@ enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_n
     enum shc_status st = wait_for(request, timeout_ns);
     /* Nobody will ask for it any more, most likely: it must not take what the next one is to get. */
     if (st == SHC_ERR_INTERRUPTED && shc_is_message(request->op.kind))
-        shc_p2p_cancel(&request->comm->p2p, request, false);
+        shc_p2p_cancel(&request->comm->p2p, &request->message, false);
     SHC_TRY(st);
     shc_engine_retire(&request->comm->engine);
     return result_of(request);
@@ -483,7 +494,7 @@ void shc_request_release(struct shc_request *request)
 static void cancel(struct shc_request *request)
 {
     if (shc_is_message(request->op.kind)) {
-        shc_p2p_cancel(&request->comm->p2p, request, true);
+        shc_p2p_cancel(&request->comm->p2p, &request->message, true);
         return;
     }
     /* acq_rel request/state: against the runner that begins it. */

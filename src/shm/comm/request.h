@@ -10,6 +10,7 @@
  */
 
 #include "shm/comm/op.h"
+#include "shm/p2p/message.h"
 
 enum shc_request_state {
     SHC_REQUEST_QUEUED = 0,
@@ -32,7 +33,7 @@ struct shc_request {
     struct shc_message message; /* of a send or a receive; guarded by the lock of comm->p2p */
     bool notify;                /* guarded by the engine's lock until done */
     enum shc_status status;
-    struct shc_request *next; /* of the engine's lists; before it is done, of point-to-point's */
+    struct shc_request *next; /* of the engine's lists */
     char *error;              /* of one that failed, its own; NULL: none, or no memory for it */
 };
 
@@ -53,6 +54,10 @@ void shc_request_finish(struct shc_request *request, enum shc_status status, con
 
 /* The same for one that nobody else knows yet, and that ended well. */
 void shc_request_born_done(struct shc_request *request);
+
+/* shc_p2p_env's `done`: of a message that is part of a request. */
+void shc_request_finish_message(struct shc_message *message, enum shc_status status,
+                                const char *error);
 
 /* Calls the hook and gives the engine's reference back. On an engine thread that holds nothing. */
 void shc_request_complete(struct shc_request *request);

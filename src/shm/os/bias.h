@@ -47,6 +47,24 @@ struct shc_bias {
     bool left;            /* the word was left to the biased thread */
 };
 
+extern __thread char shc_thread_mark __attribute__((tls_model("initial-exec")));
+
+/* The calling thread as a number that no other living thread has. */
+SHC_INLINE uint64_t shc_thread_number(void)
+{
+    return (uint64_t)(uintptr_t)&shc_thread_mark;
+}
+
+/* Are there heavy fences (shc_os_fence_heavy()) in this process? Also false while they are not ready: the first
+ * call starts a thread that prepares them, which takes longer than a call may. */
+bool shc_bias_has_fences(void);
+
+/* May a thread that has earned a bias get it? */
+bool shc_bias_is_possible(void);
+
+/* In a forked child, while it has one thread. */
+void shc_bias_forget_parent(void);
+
 /* pre: it is all zero, and only the calling thread knows it. Here and below `me` is a number that no other living
  * thread has, and (word) means that the word is held. */
 SHC_INLINE void shc_bias_init(struct shc_bias *bias, uint32_t pay)

@@ -8,6 +8,18 @@
 
 enum { CALL_WORDS = SHC_SAID_SEAL, WORDS_READ = SHC_SAID_SEAL + 1 };
 
+enum shc_status shc_op_elem_bytes(const struct shc_op *op, uint32_t *elem_bytes)
+{
+    if ((unsigned)op->dtype >= SHC_DTYPE_COUNT)
+        return shc_fail(SHC_ERR_INVALID, "%s: dtype %d does not exist", shc_op_kind_name(op->kind),
+                        (int)op->dtype);
+    *elem_bytes = op->dtype == SHC_OPAQUE ? op->elem_bytes : (uint32_t)shc_dtype_bytes(op->dtype);
+    if (*elem_bytes == 0 || *elem_bytes > SHC_INLINE_BYTES)
+        return shc_fail(SHC_ERR_INVALID, "%s: an element of %u bytes (1 to %d are possible)",
+                        shc_op_kind_name(op->kind), *elem_bytes, SHC_INLINE_BYTES);
+    return SHC_OK;
+}
+
 /* Two rounds of a 64-bit finalizer per word: different calls collide with probability 2^-64. */
 static uint64_t mix(uint64_t h, uint64_t word)
 {

@@ -28,6 +28,9 @@ struct shc_call {
     uint64_t agreed; /* of what ranks compare when they meet: likewise */
 };
 
+/* How long an element of the operation's tensors is. SHC_ERR_INVALID: no such dtype, or length. */
+SHC_NODISCARD enum shc_status shc_op_elem_bytes(const struct shc_op *op, uint32_t *elem_bytes);
+
 /* Once the other fields are set. */
 void shc_call_settle(struct shc_call *call);
 

@@ -239,6 +239,9 @@ SHC_INLINE void shc_relay_pass(struct shc_seat *seat, int giver, uint64_t epoch)
     relay->epoch = epoch;
 }
 
+/* A thread of the library could not be made, and the group goes on without it. Says so, once in a process. */
+void shc_seat_lacks_thread(const struct shc_seat *seat, int error);
+
 /* The bell of a rank's mailbox: rung by everybody who has something for it. */
 SHC_INLINE struct shc_bell_shm *shc_seat_mail_bell(const struct shc_seat *seat, int rank)
 {

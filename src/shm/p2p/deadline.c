@@ -2,13 +2,11 @@
 /*
  * What ends a message that does not move: its peer's death or departure, its deadline, the failure
  * of the group. And what is said of it meanwhile. The rules are those of proto/wait.c, for many
- * requests at once.
+ * messages at once.
  */
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
-#include "shm/comm/comm.h"
-#include "shm/comm/p2p.h"
-#include "shm/comm/request.h"
+#include "shm/p2p/internal.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>
@@ -22,10 +20,9 @@
 
 /* ---- words ---- */
 
-static void peer_text(const struct shc_request *request, char *text, size_t capacity)
+static void peer_text(const struct shc_message *m, char *text, size_t capacity)
 {
-    const struct shc_message *m = &request->message;
-    if (request->op.kind == SHC_SEND)
+    if (m->kind == SHC_SEND)
         snprintf(text, capacity, "to rank %d", m->peer);
     else if (m->source < 0)
         snprintf(text, capacity, "from any rank");
@@ -33,20 +30,20 @@ static void peer_text(const struct shc_request *request, char *text, size_t capa
         snprintf(text, capacity, "from rank %d", m->source);
 }
 
-void shc_p2p_text(const struct shc_request *request, char *text, size_t capacity)
+void shc_p2p_text(const struct shc_p2p *p2p, const struct shc_message *m, char *text,
+                  size_t capacity)
 {
-    const struct shc_message *m = &request->message;
-    const struct shc_seat *seat = &request->comm->seat;
+    const struct shc_seat *seat = p2p->env.seat;
     char call[128], peer[32];
     struct shc_call shape = {
-        .kind = request->op.kind,
+        .kind = m->kind,
         .dtype = m->shape.dtype,
         .elem_bytes = m->shape.elem_bytes,
         .dtype_tag = m->shape.dtype_tag,
         .count = m->shape.bytes / m->shape.elem_bytes,
     };
     shc_call_text(&shape, 0, call, sizeof call);
-    peer_text(request, peer, sizeof peer);
+    peer_text(m, peer, sizeof peer);
     snprintf(text, capacity, "rank %d: %s %s, tag %d, on group \"%s\"", seat->rank, call, peer,
              (int)m->tag, seat->group);
 }
@@ -71,7 +68,7 @@ static void strays_text(const struct shc_p2p_peer *peer, char *text, size_t capa
     }
 }
 
-void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_request *request, char *text,
+void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_message *m, char *text,
                        size_t capacity)
 {
     static const char *const what[] = {
@@ -84,11 +81,10 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_request *request, c
         [SHC_MESSAGE_REFUSE_DUE] = "room for a word to",
         [SHC_MESSAGE_FILLING] = "the rest from",
     };
-    const struct shc_message *m = &request->message;
-    int peer = request->op.kind == SHC_SEND ? m->peer : m->source;
+    int peer = m->kind == SHC_SEND ? m->peer : m->source;
     char member[256] = "any rank", strays[160] = "";
     if (peer >= 0) {
-        shc_member_text(&p2p->comm->seat, peer, member, sizeof member);
+        shc_member_text(p2p->env.seat, peer, member, sizeof member);
         if (m->state == SHC_MESSAGE_POSTED)
             strays_text(&p2p->peers[peer], strays, sizeof strays);
     }
@@ -99,8 +95,7 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_request *request, c
 
 static void forgive(struct shc_queue *queue, uint64_t excess_ns)
 {
-    for (struct shc_request *request = queue->first; request; request = request->next) {
-        struct shc_message *m = &request->message;
+    for (struct shc_message *m = queue->first; m; m = m->next) {
         m->begun_ns += excess_ns;
         m->late_ns += excess_ns;
         if (m->deadline_ns != SHC_NO_DEADLINE)
@@ -119,7 +114,7 @@ static void forgive_all(struct shc_p2p *p2p, uint64_t excess_ns)
 
 void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
 {
-    const struct shc_seat *seat = &p2p->comm->seat;
+    const struct shc_seat *seat = p2p->env.seat;
     sight->due = false;
     if (shc_p2p_pending(p2p) == 0)
         return;
@@ -141,11 +136,11 @@ void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
 
 /* ---- judging ---- */
 
-static void end_dead(struct shc_p2p *p2p, const struct shc_request *request, int rank)
+static void end_dead(struct shc_p2p *p2p, const struct shc_message *m, int rank)
 {
-    struct shc_seat *seat = &p2p->comm->seat;
+    struct shc_seat *seat = p2p->env.seat;
     char what[256], call[128], last[176] = "it had made no collective call yet", reason[600];
-    shc_p2p_text(request, what, sizeof what);
+    shc_p2p_text(p2p, m, what, sizeof what);
     if (shc_call_latest_text(seat, rank, call, sizeof call))
         snprintf(last, sizeof last, "its last collective call was %s", call);
     snprintf(reason, sizeof reason, "rank %d (pid %d) died; %s; found in %s", rank,
@@ -153,149 +148,143 @@ static void end_dead(struct shc_p2p *p2p, const struct shc_request *request, int
     shc_p2p_break(p2p, SHC_ERR_PEER_DEAD, reason);
 }
 
-/* The request cannot be fulfilled, and nobody else is concerned. */
-static void end_alone(struct shc_p2p *p2p, struct shc_request *request, enum shc_status status,
+/* The message cannot be fulfilled, and nobody else is concerned. */
+static void end_alone(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
                       const char *reason)
 {
     char what[256], error[SHC_ERROR_TEXT_BYTES];
-    shc_p2p_text(request, what, sizeof what);
+    shc_p2p_text(p2p, m, what, sizeof what);
     snprintf(error, sizeof error, "%s failed: %.700s", what, reason);
-    shc_p2p_withdraw(p2p, request);
-    shc_p2p_finish(p2p, request, status, error);
+    shc_p2p_withdraw(p2p, m);
+    shc_p2p_finish(p2p, m, status, error);
 }
 
 /* Who has left may have been told by another group of a death that shows in this one, too; it goes
- * before a departure. False when there is one, and that has ended the request. */
-static bool judge_deaths(struct shc_p2p *p2p, const struct shc_request *request)
+ * before a departure. False when there is one, and that has ended the message. */
+static bool judge_deaths(struct shc_p2p *p2p, const struct shc_message *m)
 {
-    const struct shc_seat *seat = &p2p->comm->seat;
+    const struct shc_seat *seat = p2p->env.seat;
     shc_member_look_at_processes(seat, 0, seat->world_size);
     const int dead = shc_member_find_dead(seat, -1);
     if (dead >= 0)
-        end_dead(p2p, request, dead);
+        end_dead(p2p, m, dead);
     return dead < 0;
 }
 
-/* False when that has ended the request. */
-static bool judge_named(struct shc_p2p *p2p, struct shc_request *request, int rank,
+/* False when that has ended the message. */
+static bool judge_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
                         enum shc_member_state state)
 {
     char reason[192];
     if (state == SHC_MEMBER_DEAD) {
-        end_dead(p2p, request, rank);
+        end_dead(p2p, m, rank);
         return false;
     }
     if (state != SHC_MEMBER_LEFT)
         return true;
-    if (!judge_deaths(p2p, request))
+    if (!judge_deaths(p2p, m))
         return false;
     const char *sent = "";
-    if (request->message.state == SHC_MESSAGE_FILLING)
+    if (m->state == SHC_MESSAGE_FILLING)
         sent = ", and sent a part of this";
-    else if (request->op.kind == SHC_RECV)
+    else if (m->kind == SHC_RECV)
         sent = ", and sent nothing that this takes";
     snprintf(reason, sizeof reason,
              "rank %d (pid %d) has left the group (closed it, or its process ended)%s", rank,
-             shc_seat_pid(&p2p->comm->seat, rank), sent);
-    end_alone(p2p, request, SHC_ERR_PEER_LEFT, reason);
+             shc_seat_pid(p2p->env.seat, rank), sent);
+    end_alone(p2p, m, SHC_ERR_PEER_LEFT, reason);
     return false;
 }
 
 /* A receive from any rank: one dead rank may have been the one; of those that left, all must have. */
-static bool judge_any(struct shc_p2p *p2p, struct shc_request *request,
-                      const struct shc_sight *sight)
+static bool judge_any(struct shc_p2p *p2p, struct shc_message *m, const struct shc_sight *sight)
 {
-    const struct shc_seat *seat = &p2p->comm->seat;
+    const struct shc_seat *seat = p2p->env.seat;
     int left = 0;
     for (int rank = 0; rank < seat->world_size; rank++) {
         if (sight->states[rank] == SHC_MEMBER_DEAD) {
-            end_dead(p2p, request, rank);
+            end_dead(p2p, m, rank);
             return false;
         }
         left += sight->states[rank] == SHC_MEMBER_LEFT;
     }
     if (left == 0 || left < seat->world_size - 1)
         return true;
-    if (!judge_deaths(p2p, request))
+    if (!judge_deaths(p2p, m))
         return false;
-    end_alone(p2p, request, SHC_ERR_PEER_LEFT,
+    end_alone(p2p, m, SHC_ERR_PEER_LEFT,
               "all other ranks have left the group, and sent nothing that this takes");
     return false;
 }
 
-static void end_late(struct shc_p2p *p2p, struct shc_request *request, uint64_t now_ns)
+static void end_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
 {
-    const struct shc_message *m = &request->message;
     char whom[512], what[256], reason[SHC_REASON_BYTES];
-    shc_p2p_whom_text(p2p, request, whom, sizeof whom);
+    shc_p2p_whom_text(p2p, m, whom, sizeof whom);
     snprintf(reason, sizeof reason, "Timed out after %.3f s waiting for %s",
              (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S, whom);
     /* Nothing of it is out: the others need not know. */
     if (m->state == SHC_MESSAGE_POSTED || m->state == SHC_MESSAGE_QUEUED) {
-        end_alone(p2p, request, SHC_ERR_TIMEOUT, reason);
+        end_alone(p2p, m, SHC_ERR_TIMEOUT, reason);
         return;
     }
     size_t used = strlen(reason);
-    shc_p2p_text(request, what, sizeof what);
+    shc_p2p_text(p2p, m, what, sizeof what);
     snprintf(reason + used, sizeof reason - used, "; in %s", what);
     shc_p2p_break(p2p, SHC_ERR_TIMEOUT, reason);
 }
 
 /* One line for all that wait in the queue by now, or thousands of sends would say the same. */
-static void say_late(struct shc_p2p *p2p, struct shc_request *request, uint64_t now_ns)
+static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
 {
-    struct shc_message *m = &request->message;
     char what[256], whom[512], more[64] = "";
     unsigned behind = 0;
     m->late_ns += m->late_step_ns;
     m->late_step_ns *= 2;
-    for (struct shc_request *next = request->next; next; next = next->next) {
+    for (struct shc_message *next = m->next; next; next = next->next) {
         behind++;
-        next->message.late_ns = m->late_ns;
-        next->message.late_step_ns = m->late_step_ns;
+        next->late_ns = m->late_ns;
+        next->late_step_ns = m->late_step_ns;
     }
     if (behind > 0)
         snprintf(more, sizeof more, "; behind it: %u more", behind);
-    shc_p2p_text(request, what, sizeof what);
-    shc_p2p_whom_text(p2p, request, whom, sizeof whom);
+    shc_p2p_text(p2p, m, what, sizeof what);
+    shc_p2p_whom_text(p2p, m, whom, sizeof whom);
     shc_log(SHC_LOG_WARN, "%s has waited %.1f s for %s%s", what,
             (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S, whom, more);
 }
 
-static void judge_request(struct shc_p2p *p2p, struct shc_request *request,
-                          const struct shc_sight *sight)
+static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const struct shc_sight *sight)
 {
-    const struct shc_message *m = &request->message;
-    int rank = request->op.kind == SHC_SEND ? m->peer : m->source;
-    bool goes_on =
-        rank < 0 ? judge_any(p2p, request, sight)
-                 : judge_named(p2p, request, rank, (enum shc_member_state)sight->states[rank]);
+    int rank = m->kind == SHC_SEND ? m->peer : m->source;
+    bool goes_on = rank < 0 ? judge_any(p2p, m, sight)
+                            : judge_named(p2p, m, rank, (enum shc_member_state)sight->states[rank]);
     if (!goes_on)
         return;
     if (sight->now_ns >= m->deadline_ns)
-        end_late(p2p, request, sight->now_ns);
+        end_late(p2p, m, sight->now_ns);
     else if (sight->now_ns >= m->late_ns)
-        say_late(p2p, request, sight->now_ns);
+        say_late(p2p, m, sight->now_ns);
 }
 
 static void judge_queue(struct shc_p2p *p2p, const struct shc_queue *queue,
                         const struct shc_sight *sight)
 {
-    struct shc_request *request = queue->first;
-    while (request) {
-        struct shc_request *next = request->next;
-        judge_request(p2p, request, sight);
-        /* The group's failure is over all requests, the next one too: also while another thread of
+    struct shc_message *m = queue->first;
+    while (m) {
+        struct shc_message *next = m->next;
+        judge_message(p2p, m, sight);
+        /* The group's failure is over all messages, the next one too: also while another thread of
          * this rank is just about to set the abort word. */
-        if (shc_p2p_pending(p2p) == 0 || shc_group_failed(&p2p->comm->seat))
+        if (shc_p2p_pending(p2p) == 0 || shc_group_failed(p2p->env.seat))
             return;
-        request = next;
+        m = next;
     }
 }
 
 static void judge_group(struct shc_p2p *p2p)
 {
-    const struct shc_seat *seat = &p2p->comm->seat;
+    const struct shc_seat *seat = p2p->env.seat;
     if (shc_p2p_pending(p2p) == 0 || SHC_LIKELY(!shc_group_failed(seat)))
         return;
     char reason[SHC_REASON_BYTES + 32];

@@ -5,9 +5,7 @@
  */
 #include "shm/base/clock.h"
 #include "shm/base/num.h"
-#include "shm/comm/comm.h"
-#include "shm/comm/p2p.h"
-#include "shm/comm/request.h"
+#include "shm/p2p/internal.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>
@@ -88,7 +86,7 @@ static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_h
 static void write_piece(const struct shc_p2p *p2p, struct shc_message *m,
                         const struct shc_line_head *line, const char *piece, size_t bytes)
 {
-    if (m->buf.flat && shc_select_streams_out(&p2p->comm->tuning, m->shape.bytes, false))
+    if (m->buf.flat && shc_select_streams_out(p2p->env.tuning, m->shape.bytes, false))
         shc_copy_stream(m->buf.flat + m->moved, piece, bytes);
     else if (line->way == SHC_WAY_PLAIN)
         shc_buf_write(&m->buf, m->moved, piece, bytes);
@@ -129,10 +127,9 @@ static void take_open(struct shc_p2p *p2p, int peer, const struct shc_line_head 
 }
 
 /* The withdrawn receive gets this header, and the bytes that came with it. */
-static void take_message(struct shc_p2p *p2p, struct shc_request *request, int peer,
+static void take_message(struct shc_p2p *p2p, struct shc_message *m, int peer,
                          const struct shc_line_head *line, const uint8_t *data)
 {
-    struct shc_message *m = &request->message;
     const struct shc_shape theirs = shape_of(line);
     const bool fits = same_shape(&theirs, &m->shape), open = line->kind == SHC_LINE_OPEN;
     m->source = peer;
@@ -145,11 +142,11 @@ static void take_message(struct shc_p2p *p2p, struct shc_request *request, int p
         m->other = theirs;
         m->open = open;
         m->moved = 0;
-        shc_queue_append(&p2p->peers[peer].incoming, request);
+        shc_queue_append(&p2p->peers[peer].incoming, m);
         if (!open)
             shc_p2p_answer(p2p, peer); /* so that the sender goes on while the head is copied */
     }
-    /* A request that does not fit may be over by now. */
+    /* A message that does not fit may be over by now. */
     if (fits) {
         if (line->kind == SHC_LINE_EAGER)
             m->moved = copied_ahead(p2p, m, line);
@@ -159,25 +156,25 @@ static void take_message(struct shc_p2p *p2p, struct shc_request *request, int p
     if (line->kind != SHC_LINE_EAGER)
         return;
     if (fits)
-        shc_p2p_finish(p2p, request, SHC_OK, "");
+        shc_p2p_finish(p2p, m, SHC_OK, "");
     else
-        shc_p2p_finish_misfit(p2p, request, &theirs);
+        shc_p2p_finish_misfit(p2p, m, &theirs);
 }
 
-static struct shc_request *first_with_tag(const struct shc_queue *queue, int32_t tag)
+static struct shc_message *first_with_tag(const struct shc_queue *queue, int32_t tag)
 {
-    struct shc_request *request = queue->first;
-    while (request && request->message.tag != tag)
-        request = request->next;
-    return request;
+    struct shc_message *m = queue->first;
+    while (m && m->tag != tag)
+        m = m->next;
+    return m;
 }
 
 /* The receive that was posted first among those this header fits. */
-static struct shc_request *match(struct shc_p2p *p2p, int peer, int32_t tag)
+static struct shc_message *match(struct shc_p2p *p2p, int peer, int32_t tag)
 {
-    struct shc_request *named = first_with_tag(&p2p->peers[peer].posted, tag);
-    struct shc_request *any = first_with_tag(&p2p->posted_any, tag);
-    if (!named || (any && any->message.post < named->message.post))
+    struct shc_message *named = first_with_tag(&p2p->peers[peer].posted, tag);
+    struct shc_message *any = first_with_tag(&p2p->posted_any, tag);
+    if (!named || (any && any->post < named->post))
         return any;
     return named;
 }
@@ -193,11 +190,11 @@ static inline void note_message(struct shc_p2p *p2p, int peer, uint32_t window)
 static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
                         const uint8_t *data)
 {
-    struct shc_request *request = match(p2p, peer, line->tag);
-    if (!request)
+    struct shc_message *m = match(p2p, peer, line->tag);
+    if (!m)
         return shc_stray_keep(p2p, peer, line, data);
-    shc_p2p_withdraw(p2p, request);
-    take_message(p2p, request, peer, line, data);
+    shc_p2p_withdraw(p2p, m);
+    take_message(p2p, m, peer, line, data);
     return true;
 }
 
@@ -205,24 +202,23 @@ static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_hea
  * already when its EAGER line comes. That line alone takes the message, for whichever receive comes first then. */
 static void take_ahead(struct shc_p2p *p2p, int peer, const struct shc_line_head *line)
 {
-    struct shc_request *request = match(p2p, peer, line->tag);
+    struct shc_message *m = match(p2p, peer, line->tag);
     const struct shc_shape theirs = shape_of(line);
-    if (!request || !same_shape(&theirs, &request->message.shape))
+    if (!m || !same_shape(&theirs, &m->shape))
         return;
-    struct shc_message *m = &request->message;
     m->moved = copied_ahead(p2p, m, line);
     write_rest(p2p, m, line, shc_p2p_piece(p2p, peer, line, NULL));
     p2p->ahead =
         (struct shc_ahead){.post = m->post, .number = line->message, .bytes = (uint32_t)m->moved};
 }
 
-static struct shc_request *find_number(const struct shc_queue *queue, uint32_t number,
+static struct shc_message *find_number(const struct shc_queue *queue, uint32_t number,
                                        enum shc_message_state state)
 {
-    struct shc_request *request = queue->first;
-    while (request && (request->message.number != number || request->message.state != state))
-        request = request->next;
-    return request;
+    struct shc_message *m = queue->first;
+    while (m && (m->number != number || m->state != state))
+        m = m->next;
+    return m;
 }
 
 /* The receiver's word on a message that was announced; or on an open one, of which all may have gone. */
@@ -230,31 +226,30 @@ static bool take_word(struct shc_p2p *p2p, int peer, const struct shc_line_head 
 {
     const struct shc_p2p_peer *to = &p2p->peers[peer];
     const bool refused = line->kind == SHC_LINE_REFUSE;
-    struct shc_request *request = find_number(&to->sends, line->message, SHC_MESSAGE_ANNOUNCED);
-    if (!request && refused)
-        request = find_number(&to->sends, line->message, SHC_MESSAGE_STREAMING);
-    if (!request)
+    struct shc_message *m = find_number(&to->sends, line->message, SHC_MESSAGE_ANNOUNCED);
+    if (!m && refused)
+        m = find_number(&to->sends, line->message, SHC_MESSAGE_STREAMING);
+    if (!m)
         return refused && (int32_t)(to->open_end - line->message) > 0;
-    if (request->message.state == SHC_MESSAGE_STREAMING && !request->message.open)
+    if (m->state == SHC_MESSAGE_STREAMING && !m->open)
         return false;
     if (line->kind == SHC_LINE_CTS) {
-        request->message.state = SHC_MESSAGE_STREAMING;
+        m->state = SHC_MESSAGE_STREAMING;
         return true;
     }
     const struct shc_shape theirs = shape_of(line);
-    shc_p2p_withdraw(p2p, request);
-    shc_p2p_finish_misfit(p2p, request, &theirs);
+    shc_p2p_withdraw(p2p, m);
+    shc_p2p_finish_misfit(p2p, m, &theirs);
     return true;
 }
 
 static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
                        const uint8_t *data)
 {
-    struct shc_request *request =
+    struct shc_message *m =
         find_number(&p2p->peers[peer].incoming, line->message, SHC_MESSAGE_FILLING);
-    if (!request)
+    if (!m)
         return shc_open_take_chunk(p2p, peer, line, data);
-    struct shc_message *m = &request->message;
     if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved ||
         line->piece % m->shape.elem_bytes != 0)
         return false;
@@ -263,7 +258,7 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_head
         return_window(p2p, peer, line);
     }
     if (m->moved == m->shape.bytes)
-        shc_p2p_finish_ok(p2p, request);
+        shc_p2p_finish_ok(p2p, m);
     return true;
 }
 
@@ -297,7 +292,7 @@ static bool take_line(struct shc_p2p *p2p, int peer, struct shc_pair_found found
 }
 
 /* At most as many lines as a pair has: then it is the next peer's turn. Who has left has no more, so that one pass
- * finds all that it has sent (judge.c). */
+ * finds all that it has sent (deadline.c). */
 void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
 {
     for (uint32_t i = 0; i < shc_pair_capacity(&p2p->pairs); i++) {
@@ -311,7 +306,7 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
             snprintf(reason, sizeof reason,
                      "rank %d found a line of rank %d that no message explains (kind %u): the "
                      "shared memory is damaged",
-                     p2p->comm->seat.rank, peer, SHC_READ_ONCE(found.line->head.kind));
+                     p2p->env.seat->rank, peer, SHC_READ_ONCE(found.line->head.kind));
             shc_p2p_break(p2p, SHC_ERR_ABORTED, reason);
             return;
         }
@@ -321,19 +316,18 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
     }
 }
 
-void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_request *request)
+void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_message *m)
 {
-    struct shc_message *m = &request->message;
     int from = -1;
     struct shc_stray *stray = shc_stray_take(p2p, m, &from);
     m->state = SHC_MESSAGE_POSTED;
     if (stray && stray->piece && stray->line.kind == SHC_LINE_EAGER)
         shc_window_take_whole(&p2p->pairs, from, stray->line.piece);
     if (stray)
-        take_message(p2p, request, from, &stray->line, stray->piece ? stray->piece : stray->data);
+        take_message(p2p, m, from, &stray->line, stray->piece ? stray->piece : stray->data);
     else
         shc_queue_append(m->peer == SHC_ANY_SOURCE ? &p2p->posted_any : &p2p->peers[m->peer].posted,
-                         request);
+                         m);
     shc_stray_free(stray);
 }
 
@@ -365,7 +359,7 @@ static inline bool is_whole(const struct shc_line_head *line, const struct shc_m
 static inline bool is_first(const struct shc_p2p *p2p, int peer)
 {
     const struct shc_p2p_peer *from = &p2p->peers[peer];
-    return !shc_p2p_is_closed(p2p) && !shc_group_failed(&p2p->comm->seat) && !from->posted.first &&
+    return !shc_p2p_is_closed(p2p) && !shc_group_failed(p2p->env.seat) && !from->posted.first &&
            !from->strays && !p2p->posted_any.first;
 }
 
@@ -375,7 +369,7 @@ static inline bool is_plain(const struct shc_p2p *p2p, struct shc_pair_found fou
                             const struct shc_message *m)
 {
     const size_t room =
-        found.shuttle == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : p2p->comm->seat.mail.shuttle_bytes;
+        found.shuttle == SHC_NO_WINDOW ? SHC_LINE_DATA_BYTES : p2p->env.seat->mail.shuttle_bytes;
     const struct shc_line_head *line = &found.line->head;
     return SHC_READ_ONCE(line->kind) == SHC_LINE_EAGER && SHC_READ_ONCE(line->tag) == m->tag &&
            SHC_READ_ONCE(line->dtype) == (uint8_t)m->shape.dtype &&
@@ -392,13 +386,13 @@ static inline const char *plain_piece(const struct shc_p2p *p2p, struct shc_pair
 {
     if (found.shuttle == SHC_NO_WINDOW || shc_window_spares(found.shuttle, m->shape.bytes))
         return (const char *)found.line->data;
-    return shc_window(&p2p->pairs, m->peer, p2p->comm->seat.rank, found.shuttle);
+    return shc_window(&p2p->pairs, m->peer, p2p->env.seat->rank, found.shuttle);
 }
 
 /* So many looks at the peer's next line are worth it. */
 static inline uint32_t spins_of(const struct shc_p2p *p2p, uint32_t most)
 {
-    const uint32_t spins = p2p->comm->seat.patience_p2p.spins;
+    const uint32_t spins = p2p->env.seat->patience_p2p.spins;
     return spins < most ? spins : most;
 }
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "shm/comm/p2p.h"
+#include "shm/p2p/internal.h"
 
 #include "shm/base/clock.h"
 #include "shm/base/num.h"
-#include "shm/comm/comm.h"
-#include "shm/comm/request.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>
@@ -13,48 +11,47 @@
 
 /* ---- queues ---- */
 
-void shc_queue_append(struct shc_queue *queue, struct shc_request *request)
+void shc_queue_append(struct shc_queue *queue, struct shc_message *m)
 {
-    request->next = NULL;
+    m->next = NULL;
     if (queue->last)
-        queue->last->next = request;
+        queue->last->next = m;
     else
-        queue->first = request;
-    queue->last = request;
+        queue->first = m;
+    queue->last = m;
 }
 
-static void remove_from(struct shc_queue *queue, struct shc_request *request)
+static void remove_from(struct shc_queue *queue, struct shc_message *m)
 {
-    struct shc_request *before = NULL;
-    for (struct shc_request *at = queue->first; at != request; at = at->next)
+    struct shc_message *before = NULL;
+    for (struct shc_message *at = queue->first; at != m; at = at->next)
         before = at;
     if (before)
-        before->next = request->next;
+        before->next = m->next;
     else
-        queue->first = request->next;
-    if (queue->last == request)
+        queue->first = m->next;
+    if (queue->last == m)
         queue->last = before;
-    request->next = NULL;
+    m->next = NULL;
 }
 
 int shc_p2p_queue_count(const struct shc_p2p *p2p)
 {
-    return 3 * p2p->comm->seat.world_size + 1;
+    return 3 * p2p->env.seat->world_size + 1;
 }
 
 struct shc_queue *shc_p2p_queue(struct shc_p2p *p2p, int index)
 {
     const int peer = index / 3;
-    if (peer == p2p->comm->seat.world_size)
+    if (peer == p2p->env.seat->world_size)
         return &p2p->posted_any;
     if (index % 3 == 0)
         return &p2p->peers[peer].posted;
     return index % 3 == 1 ? &p2p->peers[peer].incoming : &p2p->peers[peer].sends;
 }
 
-static struct shc_queue *queue_of(struct shc_p2p *p2p, const struct shc_request *request)
+static struct shc_queue *queue_of(struct shc_p2p *p2p, const struct shc_message *m)
 {
-    const struct shc_message *m = &request->message;
     switch (m->state) {
     case SHC_MESSAGE_QUEUED:
     case SHC_MESSAGE_ANNOUNCED:
@@ -67,35 +64,37 @@ static struct shc_queue *queue_of(struct shc_p2p *p2p, const struct shc_request 
     }
 }
 
-void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_request *request)
+void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_message *m)
 {
-    remove_from(queue_of(p2p, request), request);
+    remove_from(queue_of(p2p, m), m);
 }
 
-void shc_p2p_finish(struct shc_p2p *p2p, struct shc_request *request, enum shc_status status,
+void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
                     const char *error)
 {
     shc_p2p_add(&p2p->pending, -1);
     p2p->finished = true;
-    shc_request_finish(request, status, error);
+    /* relaxed: as shc_message_is_over(). */
+    shc_a32_store_relaxed(&m->over, 1);
+    p2p->env.done(m, status, error);
 }
 
-void shc_p2p_finish_ok(struct shc_p2p *p2p, struct shc_request *request)
+void shc_p2p_finish_ok(struct shc_p2p *p2p, struct shc_message *m)
 {
-    shc_p2p_withdraw(p2p, request);
-    shc_p2p_finish(p2p, request, SHC_OK, "");
+    shc_p2p_withdraw(p2p, m);
+    shc_p2p_finish(p2p, m, SHC_OK, "");
 }
 
 static void finish_queue(struct shc_p2p *p2p, struct shc_queue *queue, enum shc_status status,
                          const char *reason)
 {
     while (queue->first) {
-        struct shc_request *request = queue->first;
+        struct shc_message *m = queue->first;
         char what[256], error[SHC_ERROR_TEXT_BYTES];
-        shc_p2p_text(request, what, sizeof what);
+        shc_p2p_text(p2p, m, what, sizeof what);
         snprintf(error, sizeof error, "%s failed: %.700s", what, reason);
-        remove_from(queue, request);
-        shc_p2p_finish(p2p, request, status, error);
+        remove_from(queue, m);
+        shc_p2p_finish(p2p, m, status, error);
     }
 }
 
@@ -107,7 +106,7 @@ void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char 
 
 void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason)
 {
-    status = shc_group_fail(&p2p->comm->seat, status, reason);
+    status = shc_group_fail(p2p->env.seat, status, reason);
     shc_p2p_finish_all(p2p, status, reason);
 }
 
@@ -122,34 +121,34 @@ static void shape_text(enum shc_op_kind kind, const struct shc_shape *shape, cha
     shc_call_text(&call, 0, text, capacity);
 }
 
-void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_request *request,
+void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m,
                            const struct shc_shape *theirs)
 {
     char what[256], other[128], error[SHC_ERROR_TEXT_BYTES];
-    const bool sends = request->op.kind == SHC_SEND;
-    const int rank = sends ? request->message.peer : request->message.source;
+    const bool sends = m->kind == SHC_SEND;
+    const int rank = sends ? m->peer : m->source;
     const enum shc_op_kind side = sends ? SHC_RECV : SHC_SEND;
-    shc_p2p_text(request, what, sizeof what);
+    shc_p2p_text(p2p, m, what, sizeof what);
     shape_text(side, theirs, other, sizeof other);
     snprintf(error, sizeof error,
              "%s failed: the %s of rank %d that matches it is of another "
              "type or size: %s; the message is dropped",
              what, shc_op_kind_name(side), rank, other);
-    shc_p2p_finish(p2p, request, SHC_ERR_MISMATCH, error);
+    shc_p2p_finish(p2p, m, SHC_ERR_MISMATCH, error);
 }
 
 /* ---- the pass ---- */
 
 void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
 {
-    const int world = p2p->comm->seat.world_size;
+    const int world = p2p->env.seat->world_size;
     struct shc_sight sight;
     shc_p2p_look(p2p, &sight);
     if (waiter && shc_p2p_pending(p2p) > 0) {
         /* relaxed: as shc_p2p_waiters(). */
         shc_a64_store_relaxed(&p2p->waited_ns, sight.now_ns);
     }
-    const bool works = !shc_group_failed(&p2p->comm->seat);
+    const bool works = !shc_group_failed(p2p->env.seat);
     for (int i = 0, peer = p2p->first_peer; i < world; i++) {
         shc_p2p_read_lines(p2p, peer); /* once more after a failure: what is all there arrives */
         if (works && (p2p->peers[peer].incoming.first || p2p->peers[peer].sends.first))
@@ -160,7 +159,7 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
     shc_p2p_judge(p2p, &sight);
     /* Whose message ended here may sleep on this rank's own bell. */
     if (p2p->finished && shc_p2p_waiters(p2p) > (waiter ? 1 : 0))
-        shc_bell_ring(shc_seat_mail_bell(&p2p->comm->seat, p2p->comm->seat.rank), true);
+        shc_bell_ring(shc_seat_mail_bell(p2p->env.seat, p2p->env.seat->rank), true);
     p2p->finished = false;
     shc_pairs_ring(&p2p->pairs);
 }
@@ -171,7 +170,7 @@ void shc_p2p_count_call(struct shc_p2p *p2p)
 {
     struct shc_bias *bias = &p2p->lock.bias;
     const uint64_t me = shc_thread_number();
-    if (SHC_UNLIKELY(shc_bias_count(bias, me)) && shc_process_may_bias())
+    if (SHC_UNLIKELY(shc_bias_count(bias, me)) && shc_bias_is_possible())
         shc_bias_give(bias, me);
 }
 
@@ -182,35 +181,33 @@ enum shc_status shc_p2p_lock_other_message(struct shc_p2p *p2p, struct shc_kept_
 {
     shc_p2p_unlock(p2p); /* a long list of tensors takes its time */
     struct shc_message fresh;
-    SHC_TRY(shc_message_prepare(&fresh, p2p->comm, op));
+    SHC_TRY(shc_message_prepare(&fresh, &p2p->env, op));
     shc_p2p_lock(p2p);
     *kept = (struct shc_kept_message){.message = fresh, .op = *op, .valid = true};
     *message = &kept->message;
     return SHC_OK;
 }
 
-static SHC_COLD enum shc_status refuse_submit(struct shc_p2p *p2p,
-                                              const struct shc_request *request)
+static SHC_COLD enum shc_status refuse_submit(struct shc_p2p *p2p, const struct shc_message *m)
 {
     char what[256];
-    shc_p2p_text(request, what, sizeof what);
+    shc_p2p_text(p2p, m, what, sizeof what);
     if (shc_p2p_is_closed(p2p))
         return shc_fail(SHC_ERR_CLOSED, "%s failed: this rank has closed the group", what);
-    if (shc_group_failed(&p2p->comm->seat))
-        return shc_group_reason(&p2p->comm->seat, what);
-    return shc_fail(SHC_ERR_PEER_LEFT, "%s failed: rank %d has left the group", what,
-                    request->message.peer);
+    if (shc_group_failed(p2p->env.seat))
+        return shc_group_reason(p2p->env.seat, what);
+    return shc_fail(SHC_ERR_PEER_LEFT, "%s failed: rank %d has left the group", what, m->peer);
 }
 
-static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_request *request)
+static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_message *m)
 {
-    struct shc_seat *seat = &p2p->comm->seat;
-    const int peer = request->message.peer;
+    struct shc_seat *seat = p2p->env.seat;
+    const int peer = m->peer;
     /* Behind the close the segment may be unmapped. */
-    bool gone = !shc_p2p_is_closed(p2p) && request->op.kind == SHC_SEND && peer != seat->rank &&
+    bool gone = !shc_p2p_is_closed(p2p) && m->kind == SHC_SEND && peer != seat->rank &&
                 shc_member_look(seat, peer) == SHC_MEMBER_LEFT;
     if (SHC_UNLIKELY(shc_p2p_is_closed(p2p) || shc_group_failed(seat) || gone))
-        return refuse_submit(p2p, request);
+        return refuse_submit(p2p, m);
     shc_agent_start(p2p);
     return SHC_OK;
 }
@@ -219,7 +216,7 @@ static void begin_clock(struct shc_p2p *p2p, struct shc_message *m)
 {
     m->begun_ns = shc_clock_ns();
     m->deadline_ns = shc_deadline_after(m->begun_ns, m->timeout_ns);
-    m->late_step_ns = p2p->comm->seat.late_ns;
+    m->late_step_ns = p2p->env.seat->late_ns;
     m->late_ns = m->begun_ns + m->late_step_ns;
     if (shc_p2p_pending(p2p) == 0) {
         p2p->judged_ns = p2p->asked_ns = m->begun_ns; /* nobody has looked, and nobody needed to */
@@ -247,27 +244,26 @@ static void end_turn(struct shc_p2p *p2p, uint64_t waited_ns)
     shc_a64_store_relaxed(&p2p->waited_ns, waited_ns);
 }
 
-enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
+enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_message *m, bool *over)
 {
-    struct shc_message *m = &request->message;
     shc_p2p_lock(p2p);
     /* Where something pends, the pass of this submission moves that on, too. */
-    if (shc_p2p_pending(p2p) == 0 && request->op.kind == SHC_SEND && shc_p2p_place(p2p, m)) {
+    *over = shc_p2p_pending(p2p) == 0 && m->kind == SHC_SEND && shc_p2p_place(p2p, m);
+    if (*over) {
         shc_p2p_unlock(p2p);
-        shc_request_born_done(request);
         return SHC_OK;
     }
-    enum shc_status st = check_submit(p2p, request);
+    enum shc_status st = check_submit(p2p, m);
     if (st == SHC_OK) {
         begin_clock(p2p, m);
         m->post = p2p->posts++;
         const uint64_t waited_ns = begin_turn(p2p, m->begun_ns);
         shc_p2p_add(&p2p->pending, 1);
-        if (request->op.kind == SHC_RECV) {
-            shc_p2p_post_receive(p2p, request);
+        if (m->kind == SHC_RECV) {
+            shc_p2p_post_receive(p2p, m);
         } else {
             m->state = SHC_MESSAGE_QUEUED;
-            shc_queue_append(&p2p->peers[m->peer].sends, request);
+            shc_queue_append(&p2p->peers[m->peer].sends, m);
         }
         shc_p2p_pass(p2p, true);
         end_turn(p2p, waited_ns);
@@ -280,18 +276,17 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_request *request)
     return st;
 }
 
-void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_request *request, bool for_good)
+void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_message *m, bool for_good)
 {
     shc_p2p_lock(p2p);
-    const struct shc_message *m = &request->message;
-    if (shc_request_has_ended(request)) {
+    if (shc_message_is_over(m)) {
         /* it ended meanwhile */
     } else if (m->state == SHC_MESSAGE_POSTED || m->state == SHC_MESSAGE_QUEUED) {
-        shc_p2p_withdraw(p2p, request);
-        shc_p2p_finish(p2p, request, SHC_ERR_INTERRUPTED, "interrupted before it began");
+        shc_p2p_withdraw(p2p, m);
+        shc_p2p_finish(p2p, m, SHC_ERR_INTERRUPTED, "interrupted before it began");
     } else if (for_good) {
         char what[256], reason[320];
-        shc_p2p_text(request, what, sizeof what);
+        shc_p2p_text(p2p, m, what, sizeof what);
         snprintf(reason, sizeof reason, "%s was interrupted", what);
         shc_p2p_break(p2p, SHC_ERR_INTERRUPTED, reason);
     }
@@ -309,10 +304,10 @@ static void free_peers(struct shc_p2p *p2p)
     p2p->peers = NULL;
 }
 
-enum shc_status shc_p2p_init(struct shc_p2p *p2p, struct shc_comm *comm)
+enum shc_status shc_p2p_init(struct shc_p2p *p2p, const struct shc_p2p_env *env)
 {
-    const size_t world = (size_t)comm->seat.world_size;
-    p2p->comm = comm;
+    const size_t world = (size_t)env->seat->world_size;
+    p2p->env = *env;
     p2p->peers = calloc(world, sizeof *p2p->peers);
     p2p->paces = calloc(world, sizeof *p2p->paces);
     if (!p2p->peers || !p2p->paces) {
@@ -322,7 +317,7 @@ enum shc_status shc_p2p_init(struct shc_p2p *p2p, struct shc_comm *comm)
     for (size_t peer = 0; peer < world; peer++)
         shc_paces_init(p2p->paces[peer], SHC_WAYS, SHC_WAY_LINES);
     shc_biased_lock_init(&p2p->lock, SHC_BIAS_FIRST_PAY);
-    enum shc_status st = shc_pairs_init(&p2p->pairs, &comm->seat);
+    enum shc_status st = shc_pairs_init(&p2p->pairs, env->seat);
     if (st != SHC_OK)
         free_peers(p2p);
     return st;
@@ -330,7 +325,7 @@ enum shc_status shc_p2p_init(struct shc_p2p *p2p, struct shc_comm *comm)
 
 void shc_p2p_fini(struct shc_p2p *p2p)
 {
-    for (int peer = 0; peer < p2p->comm->seat.world_size; peer++) {
+    for (int peer = 0; peer < p2p->env.seat->world_size; peer++) {
         struct shc_stray *stray = p2p->peers[peer].strays, *next;
         for (; stray; stray = next) {
             next = stray->next;

@@ -13,9 +13,7 @@
  */
 #include "shm/base/clock.h"
 #include "shm/base/num.h"
-#include "shm/comm/comm.h"
-#include "shm/comm/p2p.h"
-#include "shm/comm/request.h"
+#include "shm/p2p/internal.h"
 
 #include <stdio.h>
 
@@ -46,7 +44,7 @@ static void shut(struct shc_p2p *p2p)
     /* relaxed: as above. */
     shc_a32_store_relaxed(&p2p->closed, SHC_P2P_CLOSED);
     shc_p2p_finish_all(p2p, SHC_ERR_CLOSED, "this rank has closed the group");
-    shc_bell_ring(shc_seat_mail_bell(&p2p->comm->seat, p2p->comm->seat.rank), true);
+    shc_bell_ring(shc_seat_mail_bell(p2p->env.seat, p2p->env.seat->rank), true);
 }
 
 /* Is it the agent's turn? */
@@ -74,7 +72,7 @@ static bool agent_relieved(void *arg)
 
 static void drive(struct shc_p2p *p2p)
 {
-    struct shc_seat *seat = &p2p->comm->seat;
+    struct shc_seat *seat = p2p->env.seat;
     struct shc_wait wait = {.seat = seat, .timeout_ns = SHC_NO_DEADLINE};
     const struct shc_target target = {
         .ready = agent_relieved,
@@ -133,7 +131,7 @@ void shc_agent_start(struct shc_p2p *p2p)
     /* relaxed: as in shc_p2p_attend(). */
     shc_a32_store_relaxed(&p2p->unattended, error != 0);
     if (error != 0)
-        shc_process_lacks_threads(&p2p->comm->seat, error);
+        shc_seat_lacks_thread(p2p->env.seat, error);
 }
 
 bool shc_p2p_attend_now(struct shc_p2p *p2p)
@@ -157,7 +155,7 @@ void shc_agent_call(struct shc_p2p *p2p)
 
 struct waiting {
     struct shc_p2p *p2p;
-    struct shc_request *request;
+    struct shc_message *m;
     uint64_t moves;   /* of any message, by the passes of this wait */
     uint64_t look_ns; /* then for collectives that are queued, and run by nobody; 0: none were */
 };
@@ -166,9 +164,9 @@ struct waiting {
  * that, too. (Not at once: it may as well come only after what this thread does next.) */
 static bool must_run_queue(struct waiting *waiting)
 {
-    struct shc_comm *comm = waiting->p2p->comm;
+    const struct shc_p2p_env *env = &waiting->p2p->env;
     /* relaxed: a hint, looked at again. */
-    if (SHC_LIKELY(!shc_a32_load_relaxed(&comm->engine.unattended)))
+    if (SHC_LIKELY(!shc_a32_load_relaxed(env->queue_unattended)))
         return false;
     const uint64_t now_ns = shc_clock_ns();
     if (waiting->look_ns == 0)
@@ -176,7 +174,7 @@ static bool must_run_queue(struct waiting *waiting)
     if (now_ns < waiting->look_ns)
         return false;
     waiting->look_ns = now_ns + QUEUE_NS;
-    return shc_engine_is_unattended(comm);
+    return env->is_queue_unattended(env->queue);
 }
 
 /* Done? Makes a pass to find out. */
@@ -184,7 +182,7 @@ static bool message_done(void *arg)
 {
     struct waiting *waiting = arg;
     struct shc_p2p *p2p = waiting->p2p;
-    if (shc_request_has_ended(waiting->request))
+    if (shc_message_is_over(waiting->m))
         return true;
     shc_p2p_lock(p2p);
     const uint64_t before = p2p->pairs.moves;
@@ -195,13 +193,13 @@ static bool message_done(void *arg)
     waiting->moves += p2p->pairs.moves - before;
     if (shc_p2p_unlock(p2p))
         shc_os_thread_yield(); /* another thread of this rank has a message, too */
-    return shc_request_has_ended(waiting->request) || must_run_queue(waiting);
+    return shc_message_is_over(waiting->m) || must_run_queue(waiting);
 }
 
-enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, uint64_t timeout_ns)
+enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_message *m, uint64_t timeout_ns)
 {
-    struct shc_seat *seat = &p2p->comm->seat;
-    struct waiting waiting = {.p2p = p2p, .request = request};
+    struct shc_seat *seat = p2p->env.seat;
+    struct waiting waiting = {.p2p = p2p, .m = m};
     struct shc_wait wait = {
         .seat = seat,
         .timeout_ns = timeout_ns ? timeout_ns : SHC_NO_DEADLINE,
@@ -228,9 +226,9 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_request *request, u
     enum shc_status st;
     do {
         st = shc_wait_for(&wait, &target);
-        if (st == SHC_OK && !shc_request_has_ended(request))
-            st = shc_engine_run_unattended(p2p->comm, NULL, true);
-    } while (st == SHC_OK && !shc_request_has_ended(request));
+        if (st == SHC_OK && !shc_message_is_over(m))
+            st = p2p->env.run_queue(p2p->env.queue);
+    } while (st == SHC_OK && !shc_message_is_over(m));
     shc_p2p_lock(p2p);
     shc_p2p_add(&p2p->waiters, -1);
     shc_p2p_unlock(p2p);
@@ -248,7 +246,7 @@ bool shc_p2p_silence(struct shc_p2p *p2p, uint64_t patience_ns)
     } else {
         /* acq_rel p2p/closed: only from open; it publishes nothing. */
         shc_a32_cas_acq_rel(&p2p->closed, SHC_P2P_OPEN, SHC_P2P_CLOSING);
-        shc_bell_ring(shc_seat_mail_bell(&p2p->comm->seat, p2p->comm->seat.rank), true);
+        shc_bell_ring(shc_seat_mail_bell(p2p->env.seat, p2p->env.seat->rank), true);
     }
     shc_bell_ring(&p2p->agent_bell, false);
     return taken;

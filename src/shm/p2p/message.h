@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * A message as its sender or its receiver sees it: the point-to-point part of a request.
+ * A message as its sender or its receiver sees it.
  */
 
+#include "shm/base/atomic.h"
 #include "shm/coll/pace.h"
 #include "shm/kernel/buf.h"
 #include "shm/shmcoll.h"
 
+#include <stddef.h>
+#include <string.h>
+
 enum shc_message_state {
-    SHC_MESSAGE_NONE = 0, /* of a collective's request */
-    SHC_MESSAGE_QUEUED,   /* send */
+    SHC_MESSAGE_NONE = 0,
+    SHC_MESSAGE_QUEUED, /* send */
     SHC_MESSAGE_ANNOUNCED,
     SHC_MESSAGE_STREAMING,
     SHC_MESSAGE_POSTED, /* recv */
@@ -28,9 +32,12 @@ struct shc_shape {
 };
 
 struct shc_message {
+    enum shc_op_kind kind; /* SHC_SEND or SHC_RECV */
     enum shc_message_state state;
-    int peer;   /* as asked for: a rank or SHC_ANY_SOURCE */
-    int source; /* of a receive: who sent it, once that is known; else -1 */
+    shc_a32 over;             /* for shc_message_is_over() */
+    struct shc_message *next; /* in its queue */
+    int peer;                 /* as asked for: a rank or SHC_ANY_SOURCE */
+    int source;               /* of a receive: who sent it, once that is known; else -1 */
     int32_t tag;
     uint64_t post;   /* the order of posting on this rank */
     uint32_t number; /* of the pair's messages, once it is announced or matched; goes round */
@@ -50,6 +57,14 @@ struct shc_message {
     struct shc_pace *pace; /* where that is noted; or NULL */
     uint64_t timeout_ns, begun_ns, deadline_ns, late_ns, late_step_ns;
 };
+
+struct shc_p2p_env;
+
+/* Checks all that this rank alone can see wrong in the operation, a send or a receive. The tensors' arrays must
+ * outlive the message. SHC_ERR_INVALID, SHC_ERR_UNSUPPORTED. */
+SHC_NODISCARD enum shc_status shc_message_prepare(struct shc_message *message,
+                                                  const struct shc_p2p_env *env,
+                                                  const struct shc_op *op);
 
 /* The last message of shc_run() one way: the next one is often the same but for its peer, its tag and
  * where its data lies, and then nothing else is looked at. */
@@ -74,4 +89,11 @@ SHC_INLINE struct shc_message *shc_message_repeat(struct shc_kept_message *kept,
     message->tag = op->tag;
     message->moved = 0;
     return message;
+}
+
+/* Has it ended? What it ended with its owner was told under the lock of point-to-point. */
+SHC_INLINE bool shc_message_is_over(const struct shc_message *message)
+{
+    /* relaxed: a hint; the lock has the edges. */
+    return shc_a32_load_relaxed(&message->over) != 0;
 }

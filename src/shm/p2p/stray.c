@@ -3,9 +3,8 @@
  * Point-to-point, what no receive has taken: headers in the order in which they came, and the bytes that are put
  * aside with them and behind them.
  */
-#include "shm/comm/comm.h"
-#include "shm/comm/p2p.h"
 #include "shm/kernel/copy.h"
+#include "shm/p2p/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +68,7 @@ void shc_stray_free(struct shc_stray *stray)
 
 struct shc_stray *shc_stray_take(struct shc_p2p *p2p, const struct shc_message *m, int *from)
 {
-    const int world = p2p->comm->seat.world_size;
+    const int world = p2p->env.seat->world_size;
     const bool any = m->peer == SHC_ANY_SOURCE;
     struct shc_stray *best = NULL, *best_before = NULL;
     for (int peer = any ? 0 : m->peer; peer < (any ? world : m->peer + 1); peer++) {

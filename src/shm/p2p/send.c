@@ -6,10 +6,8 @@
 #include "shm/base/clock.h"
 #include "shm/base/num.h"
 #include "shm/coll/select.h"
-#include "shm/comm/comm.h"
-#include "shm/comm/p2p.h"
-#include "shm/comm/request.h"
 #include "shm/kernel/copy.h"
+#include "shm/p2p/internal.h"
 #include "shm/proto/member.h"
 
 static void put_shape(struct shc_line_head *line, const struct shc_shape *shape)
@@ -92,7 +90,7 @@ static size_t chunk_room(const struct shc_message *m, int window)
 /* Below stream_bytes nothing is timed: the shortest messages that are have chosen. */
 static void choose_way(struct shc_p2p *p2p, struct shc_message *m)
 {
-    const bool streams = shc_select_streams(&p2p->comm->tuning, m->shape.bytes);
+    const bool streams = shc_select_streams(p2p->env.tuning, m->shape.bytes);
     struct shc_pace *pace = shc_pace_for(p2p->paces[m->peer], m->shape.bytes);
     m->pace = streams ? pace : NULL;
     m->way = !streams && pace->way == SHC_WAY_PAST ? SHC_WAY_LINES : pace->way;
@@ -236,9 +234,9 @@ static bool may_send_long_head(struct shc_p2p *p2p, const struct shc_message *m)
     if (!m->pace || shc_pace_tries(m->pace) || m->shape.bytes <= SHC_BULK_BYTES ||
         !shc_window_has_bulk(&p2p->pairs, m->peer))
         return false;
-    const struct shc_request *request = p2p->peers[m->peer].sends.first;
-    for (; request && request->message.state != SHC_MESSAGE_QUEUED; request = request->next)
-        if (request->message.state == SHC_MESSAGE_ANNOUNCED)
+    const struct shc_message *before = p2p->peers[m->peer].sends.first;
+    for (; before && before->state != SHC_MESSAGE_QUEUED; before = before->next)
+        if (before->state == SHC_MESSAGE_ANNOUNCED)
             return false; /* behind the first that is queued they all are */
     return is_reading(p2p, m->peer);
 }
@@ -254,9 +252,9 @@ static bool may_open(struct shc_p2p *p2p, const struct shc_message *m)
     const struct shc_p2p_peer *to = &p2p->peers[m->peer];
     if (to->incoming.first || to->posted.first)
         return false; /* what passes one another goes by ferry, if it is announced */
-    const struct shc_request *request = to->sends.first;
-    for (; request && request->message.state != SHC_MESSAGE_QUEUED; request = request->next)
-        if (request->message.open && request->message.state == SHC_MESSAGE_STREAMING)
+    const struct shc_message *before = to->sends.first;
+    for (; before && before->state != SHC_MESSAGE_QUEUED; before = before->next)
+        if (before->open && before->state == SHC_MESSAGE_STREAMING)
             return false;
     return shc_pair_may_open(&p2p->pairs, m->peer);
 }
@@ -320,8 +318,8 @@ static void begin_stream(struct shc_p2p *p2p, struct shc_message *m)
     time_no_passing(p2p, m);
     m->waits_for_reader = m->pace && shc_pace_tries(m->pace);
     m->head_bytes = m->moved;
-    m->chunk_bytes = shc_select_piece(&p2p->comm->tuning, m->shape.bytes - m->moved, SHC_BULK_BYTES,
-                                      p2p->comm->seat.world_size);
+    m->chunk_bytes = shc_select_piece(p2p->env.tuning, m->shape.bytes - m->moved, SHC_BULK_BYTES,
+                                      p2p->env.seat->world_size);
     m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer); /* all its bytes may be in lines */
     m->chunks_lent = p2p->pairs.chunks;
     m->streams_ns = shc_clock_ns();
@@ -343,8 +341,8 @@ static bool end_stream(struct shc_p2p *p2p, struct shc_message *m)
  * take the message's next chunk back? Behind shc_p2p_answer(): what is left there is FILLING. */
 static bool is_owed(const struct shc_p2p *p2p, const struct shc_message *m)
 {
-    const struct shc_request *in = p2p->peers[m->peer].incoming.first;
-    return m->buf.flat && !m->open && in && in->message.buf.flat && !in->message.open;
+    const struct shc_message *in = p2p->peers[m->peer].incoming.first;
+    return m->buf.flat && !m->open && in && in->buf.flat && !in->open;
 }
 
 /* A chunk goes by ferry: no measure of how to copy into bulk windows. (Between ranks whose messages all pass
@@ -357,13 +355,12 @@ static void note_ferry(struct shc_message *m)
 
 /* The next message to the peer that has chunks to send, and can go by ferry in the pass in which the
  * ferry's lines are read. */
-static struct shc_request *first_to_trade(const struct shc_p2p *p2p, int peer)
+static struct shc_message *first_to_trade(const struct shc_p2p *p2p, int peer)
 {
-    struct shc_request *request = p2p->peers[peer].sends.first;
-    for (; request; request = request->next) {
-        const struct shc_message *m = &request->message;
+    struct shc_message *m = p2p->peers[peer].sends.first;
+    for (; m; m = m->next) {
         if (m->state == SHC_MESSAGE_STREAMING && m->moved < m->shape.bytes)
-            return m->buf.flat && !m->open ? request : NULL;
+            return m->buf.flat && !m->open ? m : NULL;
     }
     return NULL;
 }
@@ -371,12 +368,11 @@ static struct shc_request *first_to_trade(const struct shc_p2p *p2p, int peer)
 bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *came,
                    struct shc_message *in)
 {
-    struct shc_request *request =
+    struct shc_message *m =
         shc_window_is_ferry(came->window) && in->buf.flat ? first_to_trade(p2p, peer) : NULL;
-    struct shc_line_shm *line = request ? shc_pair_draft(&p2p->pairs, peer) : NULL;
+    struct shc_line_shm *line = m ? shc_pair_draft(&p2p->pairs, peer) : NULL;
     if (!line)
         return false;
-    struct shc_message *m = &request->message;
     if (m->streams_ns == 0)
         begin_stream(p2p, m);
     char *const ferry = shc_window(&p2p->pairs, peer, p2p->pairs.seat->rank, came->window);
@@ -387,7 +383,7 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *ca
     fill_line(line, SHC_LINE_CHUNK, m);
     line->head.bytes = m->moved;
     name_piece(line, shc_ferry_turn(&p2p->pairs, peer, came->window), given, SHC_WAY_LINES);
-    if (shc_select_streams_out(&p2p->comm->tuning, in->shape.bytes, true))
+    if (shc_select_streams_out(p2p->env.tuning, in->shape.bytes, true))
         shc_copy_exchange_past(out, ferry, next, both);
     else
         shc_copy_exchange(out, ferry, next, both);
@@ -398,7 +394,7 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *ca
     note_ferry(m);
     shc_pair_post(&p2p->pairs, peer, line, came->window);
     if (m->moved == m->shape.bytes)
-        shc_p2p_finish_ok(p2p, request);
+        shc_p2p_finish_ok(p2p, m);
     return true;
 }
 
@@ -416,9 +412,8 @@ static bool has_sent_enough(const struct shc_p2p *p2p, size_t bytes)
  * and then none as long as the peer has still to read a ferry, which may bring more of them. With no window
  * to be had, and none on its way back from this peer, the bytes go in the lines themselves: slow, but never
  * stuck behind a window that somebody else keeps. False: no line is free. */
-static bool stream(struct shc_p2p *p2p, struct shc_request *request)
+static bool stream(struct shc_p2p *p2p, struct shc_message *m)
 {
-    struct shc_message *m = &request->message;
     if (m->streams_ns == 0 && !m->open)
         begin_stream(p2p, m);
     const size_t begun = m->moved;
@@ -451,18 +446,17 @@ static bool stream(struct shc_p2p *p2p, struct shc_request *request)
             return true;
     }
     if (end_stream(p2p, m))
-        shc_p2p_finish_ok(p2p, request);
+        shc_p2p_finish_ok(p2p, m);
     return true;
 }
 
 /* The header goes out, with all the bytes if they fit somewhere now. False: no line is free. */
-static bool announce(struct shc_p2p *p2p, struct shc_request *request)
+static bool announce(struct shc_p2p *p2p, struct shc_message *m)
 {
-    struct shc_message *m = &request->message;
     /* One look for both: an empty message is never announced, as nothing would follow. */
     const enum sending sending = send_whole(p2p, m);
     if (sending == SENT)
-        shc_p2p_finish_ok(p2p, request);
+        shc_p2p_finish_ok(p2p, m);
     if (sending != NO_ROOM)
         return sending == SENT;
     size_t room;
@@ -475,7 +469,7 @@ static bool announce(struct shc_p2p *p2p, struct shc_request *request)
     }
     p2p->peers[m->peer].open_end = m->number + 1;
     m->state = SHC_MESSAGE_STREAMING;
-    return stream(p2p, request);
+    return stream(p2p, m);
 }
 
 /* Does the sender count on a word? Not on one that refuses an open message of which no rest is to come: it may be
@@ -501,10 +495,9 @@ static bool post_word(struct shc_p2p *p2p, int peer, enum shc_line_kind kind,
 
 bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
 {
-    struct shc_request *request = p2p->peers[peer].incoming.first, *next;
-    for (; request; request = next) {
-        struct shc_message *m = &request->message;
-        next = request->next;
+    struct shc_message *m = p2p->peers[peer].incoming.first, *next;
+    for (; m; m = next) {
+        next = m->next;
         if (m->state == SHC_MESSAGE_FILLING)
             continue;
         const bool grant = m->state == SHC_MESSAGE_GRANT_DUE;
@@ -514,8 +507,8 @@ bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
         if (grant) {
             m->state = SHC_MESSAGE_FILLING;
         } else {
-            shc_p2p_withdraw(p2p, request);
-            shc_p2p_finish_misfit(p2p, request, &m->other);
+            shc_p2p_withdraw(p2p, m);
+            shc_p2p_finish_misfit(p2p, m, &m->other);
         }
     }
     return true;
@@ -523,7 +516,7 @@ bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
 
 bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m)
 {
-    const struct shc_seat *seat = &p2p->comm->seat;
+    const struct shc_seat *seat = p2p->env.seat;
     if (shc_p2p_is_closed(p2p) || shc_group_failed(seat) || p2p->peers[m->peer].sends.first ||
         (m->peer != seat->rank && shc_member_look(seat, m->peer) != SHC_MEMBER_ALIVE))
         return false;
@@ -546,13 +539,12 @@ enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, b
 /* Messages that only wait to be read: they need no line. */
 static void end_streams(struct shc_p2p *p2p, int peer)
 {
-    struct shc_request *request = p2p->peers[peer].sends.first, *next;
-    for (; request && request->message.state != SHC_MESSAGE_QUEUED; request = next) {
-        struct shc_message *m = &request->message;
-        next = request->next;
+    struct shc_message *m = p2p->peers[peer].sends.first, *next;
+    for (; m && m->state != SHC_MESSAGE_QUEUED; m = next) {
+        next = m->next;
         if (m->state == SHC_MESSAGE_STREAMING && m->streams_ns != 0 && m->moved == m->shape.bytes &&
             end_stream(p2p, m))
-            shc_p2p_finish_ok(p2p, request);
+            shc_p2p_finish_ok(p2p, m);
     }
 }
 
@@ -561,13 +553,13 @@ void shc_p2p_write_lines(struct shc_p2p *p2p, int peer)
     end_streams(p2p, peer);
     if (!shc_p2p_answer(p2p, peer))
         return;
-    struct shc_request *request = p2p->peers[peer].sends.first, *next;
-    for (; request; request = next) {
-        enum shc_message_state state = request->message.state;
-        next = request->next;
-        if (state == SHC_MESSAGE_QUEUED && !announce(p2p, request))
+    struct shc_message *m = p2p->peers[peer].sends.first, *next;
+    for (; m; m = next) {
+        enum shc_message_state state = m->state;
+        next = m->next;
+        if (state == SHC_MESSAGE_QUEUED && !announce(p2p, m))
             return;
-        if (state == SHC_MESSAGE_STREAMING && !stream(p2p, request))
+        if (state == SHC_MESSAGE_STREAMING && !stream(p2p, m))
             return;
     }
 }
