@@ -34,14 +34,14 @@ CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
-	@echo "make test     all tests of the default lane (docs/TESTING.md)"
+	@echo "make test     all tests of the default lane (docs/internals/testing.md)"
 	@echo "make test ONLY=name    the lanes, and within them the tests, whose name contains it"
 	@echo "make test-torch    torch's own distributed tests with 3, 4 and 8 ranks (make test: with 4)"
 	@echo "make demo     trains a small network with shmcoll and with gloo, and compares them"
 	@echo "make bench    all benchmarks, and which of the project's goals are met: half an hour at most"
 	@echo "make bench ONLY=name    the parts whose name contains it (benchmarks/goals.py --list)"
 	@echo "              shmcoll beside gloo, nothing else: .venv/bin/python -m shmcoll bench"
-	@echo "make gpu      everything that needs a GPU, in twelve minutes (docs/CUDA.md; ONLY=bench: a part)"
+	@echo "make gpu      everything that needs a GPU, in twelve minutes (docs/internals/cuda.md; ONLY=bench: a part)"
 	@echo "make gpu NEXT=1 GPU_SECONDS=200    what the report of this commit lacks most, in so many seconds"
 	@echo "make sanitizers    the C tests under both sanitizers, all of them"
 	@echo "make soak     random kills for a long time"

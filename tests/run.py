@@ -4,7 +4,7 @@
 
 A lane is a build of the C tests with some labels of ctest, or a set of pytest files. The run fails
 when a lane fails, when a test was skipped that tests/skips.txt does not allow, and when a lane ran
-nothing. docs/TESTING.md has the minute budget of each lane.
+nothing. docs/internals/testing.md has the minute budget of each lane.
 """
 
 import argparse

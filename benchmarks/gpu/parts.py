@@ -728,5 +728,7 @@ PARTS = {
         ddp, 60, "a training step on 2 ranks of the CPU, compared with gloo", needs=("package",)
     ),
     # The last: its last experiment may leave what cannot be ended.
-    "experiments": Part(experiments, 170, "what the GPU really does (docs/CUDA.md)", due_s=50),
+    "experiments": Part(
+        experiments, 170, "what the GPU really does (docs/internals/cuda.md)", due_s=50
+    ),
 }

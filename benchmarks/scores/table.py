@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The goals. What an operation's bytes are: docs/PERFORMANCE.md, and benchmarks/peers/peers.h."""
+"""The goals. What an operation's bytes are: docs/notebook/performance.md, and benchmarks/peers/peers.h."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ C_GOALS = (
         unit="%",
         ops=("all_reduce",),
         other_kinds=(*HALVES, "float32 sum"),
-        reasons={  # docs/performance/kernels.md
+        reasons={  # docs/notebook/kernels.md
             f"float8_* {redop}": "each element passes through 32 bits: 70 to 100 instructions for 64"
             for redop in ("sum", "avg", "product", "premul_sum")
         },

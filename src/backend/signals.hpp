@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 // Has a signal arrived for which Python has a handler? Known without the interpreter's lock
-// (docs/adr/0015-signals-without-the-lock.md): the operating system's handler of each such signal is wrapped
+// (docs/internals/adr/0015-signals-without-the-lock.md): the operating system's handler of each such signal is wrapped
 // by one that counts, and calls it.
 
 namespace shmcoll

@@ -3,7 +3,7 @@
 #include "shm/base/num.h"
 
 /* What a round costs besides its bytes, in bytes that a GPU's memory moves meanwhile
- * (docs/adr/0011-rounds.md has the traffic): between GPUs a hand-over takes some microseconds; where
+ * (docs/internals/adr/0011-rounds.md has the traffic): between GPUs a hand-over takes some microseconds; where
  * contexts share one each of the others has its turn first, which is 0.18 ms on an H100. */
 #define ROUND_WORTH_BYTES ((uint64_t)8 << 20)
 #define TURN_WORTH_BYTES  ((uint64_t)240 << 20)

@@ -252,7 +252,7 @@ struct shc_comm_config {
      * still, for all ranks. Never asked by the library's own threads. May be NULL. */
     bool (*interrupted)(void *ctx);
     void *interrupted_ctx;
-    /* Which algorithm and which chunks for which size, as SHMCOLL_TUNING says it (docs/PERFORMANCE.md,
+    /* Which algorithm and which chunks for which size, as SHMCOLL_TUNING says it (docs/notebook/performance.md,
      * "Tuning"); NULL: as that variable says it. Must be the same on all ranks. */
     const char *tuning;
 };
@@ -289,7 +289,7 @@ const char *shc_op_kind_name(enum shc_op_kind kind);
 /* Bytes of one element; 0 for SHC_OPAQUE. */
 size_t shc_dtype_bytes(enum shc_dtype dtype);
 
-/* Does the reduction exist for this dtype? (docs/SUPPORT.md has the table.) */
+/* Does the reduction exist for this dtype? (docs/reference/support.md has the table.) */
 bool shc_reduction_supported(enum shc_dtype dtype, enum shc_redop redop);
 
 /*

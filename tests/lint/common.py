@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 C_FAMILY = (".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".cuh")
-PROTOCOL = "docs/PROTOCOL.md"
+PROTOCOL = "docs/internals/protocol.md"
 NOT_OURS = ("build", "dist", "out", "__pycache__")  # folders that .gitignore names
 CACHE = "CMakeCache.txt"  # at the top of a build, whatever its name
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Documents agree with the tree: relative links resolve, every variable is documented.
 
---strict: docs/SUPPORT.md must exist; without it, it is only compared when it does.
+--strict: docs/reference/support.md must exist; without it, it is only compared when it does.
 """
 
 import posixpath
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from common import Finding, arguments, find_files, line_of, read, repo_files, report
 
 CONFIG = "src/shm/base/config.c"
-SUPPORT = "docs/SUPPORT.md"
+SUPPORT = "docs/reference/support.md"
 VARIABLE = re.compile(r"\bSHMCOLL_[A-Z0-9_]+\b")
 ROW = re.compile(r"^\| `(SHMCOLL_[A-Z0-9_]+)` \|", re.M)
 READERS = ("src/*", "python/*", "setup.py", "*CMakeLists.txt", "*.cmake")
@@ -59,7 +59,7 @@ def check_links(root):
 
 
 def check_variables(root):
-    """The table of base/config.c and the variables in docs/SUPPORT.md."""
+    """The table of base/config.c and the variables in docs/reference/support.md."""
     paths = repo_files(root)
     if SUPPORT not in paths:
         return
@@ -83,7 +83,7 @@ def check_variables(root):
         yield Finding(SUPPORT, line_of(support, documented[name]), what)
 
 
-# One function per agreement. The offset table of PROTOCOL.md ("## Offsets": offset, bytes, name,
+# One function per agreement. The offset table of docs/internals/protocol.md ("## Offsets": offset, bytes, name,
 # writer) against proto/layout.h is the next.
 CHECKS = (check_links, check_variables)
 

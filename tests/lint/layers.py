@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who may include whom: the tree is the layering (docs/ARCHITECTURE.md).
+"""Who may include whom: the tree is the layering (docs/internals/architecture.md).
 
 Within src/shm a file includes its own folder or a lower layer; two folders of one layer never meet.
 """

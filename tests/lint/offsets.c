@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Prints the rows of the table "Offsets" of docs/PROTOCOL.md as the compiler sees them: offset,
+ * Prints the rows of the table "Offsets" of docs/internals/protocol.md as the compiler sees them: offset,
  * bytes, name. tests/lint/offsets.py compares.
  */
 #include "shm/proto/layout.h"

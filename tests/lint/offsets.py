@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""The table under "### Offsets" in docs/PROTOCOL.md is what the compiler makes of proto/layout.h.
+"""The table under "### Offsets" in docs/internals/protocol.md is what the compiler makes of proto/layout.h.
 
     offsets.py --program PATH    the compiled offsets.c
 """

@@ -8,7 +8,7 @@ The comment stands alone on the lines above the statement (or inside it, above t
     acquire <edge> <- release in <function>()
     acq_rel <edge>: <why>                        (exchange, cas, add, or, and)
 The other side may be called acq_rel instead. Comments may be stacked, one per edge. Edges are the
-rows of the table under "## Edges" in docs/PROTOCOL.md.
+rows of the table under "## Edges" in docs/internals/protocol.md.
 """
 
 import re

@@ -64,7 +64,9 @@ class Docs(LintTest):
         self.assertEqual(0, run_lint("docs", root).returncode)
         self.assertIn("does not exist yet", run_lint("docs", root).stdout)
         done = run_lint("docs", root, "--strict")
-        self.assertEqual((done.returncode, done.stdout[:18]), (1, "docs/SUPPORT.md:1:"))
+        self.assertEqual(
+            (done.returncode, done.stdout.split(" ")[0]), (1, "docs/reference/support.md:1:")
+        )
 
     def test_command(self):
         self.expect_command("docs", {"README.md": "\n[x](y.md)@@\n"})

@@ -28,7 +28,7 @@ BOTH = RELEASE + ACQUIRE
 class Orders(LintTest):
     def body(self, faulty, mended, *words, name="src/shm/proto/x.c"):
         """Statements inside a function, in a tree where the edge a/b is sound."""
-        base = {"src/shm/proto/y.c": BOTH, "docs/PROTOCOL.md": EDGES}
+        base = {"src/shm/proto/y.c": BOTH, "docs/internals/protocol.md": EDGES}
         wrap = "void h(void)\n{{\n{}\n}}\n"
         self.expect(
             orders.check,
@@ -130,7 +130,7 @@ class Orders(LintTest):
         self.expect_clean(orders.check, files)
 
     def tree(self, code, table=EDGES):
-        return {"src/shm/proto/x.c": code, "docs/PROTOCOL.md": table}
+        return {"src/shm/proto/x.c": code, "docs/internals/protocol.md": table}
 
     def test_an_edge_has_two_sides(self):
         sound = self.tree(BOTH)

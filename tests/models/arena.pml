@@ -2,7 +2,7 @@
 /*
  * Making the arena: all ranks agree whether there is one, and which attempt it is.
  *
- * Mirrors shc_arena_make() of src/shm/proto/arena.c; docs/PROTOCOL.md, section 6, "Making the
+ * Mirrors shc_arena_make() of src/shm/proto/arena.c; docs/internals/protocol.md, section 6, "Making the
  * arena". Three ranks, three attempts; each rank may fail to make, open or reserve in each of them,
  * and one rank may die at any step. Then: nobody uses memory that another has not reserved, all who
  * are told agree, and every wait ends. Left out: the operation around it, which has met, and which form

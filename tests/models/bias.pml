@@ -4,7 +4,7 @@
  * while; whoever else takes the word revokes that first. One is inside at a time, no synchronous call
  * overtakes what its own thread queued, and nothing stays queued while its engine sleeps.
  *
- * Mirrors src/shm/comm/runner.h, os/bias.h and bias.c; docs/PROTOCOL.md, section 8. The owner makes some calls, and
+ * Mirrors src/shm/comm/runner.h, os/bias.h and bias.c; docs/internals/protocol.md, section 8. The owner makes some calls, and
  * submits in between; a second caller calls or submits at any time; an engine thread runs what is queued. A call that
  * finds the runner taken is not made (in reality it is queued: runner.pml has that, and the engine).
  * What a thread does with a locked instruction, or a lock, lets its stores out first. Left out: signal handlers'

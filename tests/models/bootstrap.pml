@@ -3,7 +3,7 @@
  * Bootstrap: all ranks have the group or none has, and every rank gets to know.
  *
  * Mirrors src/shm/comm/bootstrap.c, and decide, give up, pause and hello of meeting.c;
- * docs/PROTOCOL.md, section 7. Three ranks, two attempts of one generation; each rank may fail in
+ * docs/internals/protocol.md, section 7. Three ranks, two attempts of one generation; each rank may fail in
  * each attempt, one rank may die at any step, and one may give up at any pause. The deadline passes
  * only where it must: for who waits for a rank that died before its hello. Then: all who end agree
  * with the decision; who has a group sits in the same file as all others; every wait ends.

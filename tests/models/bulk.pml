@@ -4,7 +4,7 @@
  * nobody waits for ever, and no more is put aside than is allowed.
  *
  * Mirrors the bulk windows of src/shm/proto/pair.c, and what src/shm/p2p/send.c and receive.c do with
- * them; docs/PROTOCOL.md, section 9. One sender with three messages, one receiver that asks for them in
+ * them; docs/internals/protocol.md, section 9. One sender with three messages, one receiver that asks for them in
  * any order, one after the other or all at once, one of them perhaps by a receive of another type. Three
  * windows, two of which may hold messages that no receive has taken. Messages have one to three windows;
  * those of up to two go whole if they may, or open (the rest follows the header unasked), else they are

@@ -4,7 +4,7 @@
  * operation; and every callback runs.
  *
  * Mirrors engine_thread(), have_threads(), complete_one() and shc_engine_run_queue() of
- * src/shm/comm/engine.c, and wait_until_ended() and wait_for_callback() of request.c; docs/PROTOCOL.md,
+ * src/shm/comm/engine.c, and wait_until_ended() and wait_for_callback() of request.c; docs/internals/protocol.md,
  * section 8, "Callbacks". Three programs. (1) Callbacks are nested: a caller submits requests 1 and 2 and
  * waits for 1, or does not; the callback of 1 waits for 2; that of 2 submits 3 and waits for it; 3 has none.
  * (2) They return at once: a caller submits 1 and 2 and waits for 1, then for a message with a callback;

@@ -4,7 +4,7 @@
  *
  * Mirrors run_pipeline() and run_lockstep() of src/shm/coll/allreduce.c, run_root() and run_owner() of
  * src/shm/coll/reduce.c, and shc_swap_begin() and shc_swap_run() of src/shm/coll/flow.c, with the cells of
- * src/shm/proto/arena.h; docs/PROTOCOL.md, section 6. Two ranks make OPS operations; the first to get there
+ * src/shm/proto/arena.h; docs/internals/protocol.md, section 6. Two ranks make OPS operations; the first to get there
  * chooses each: one use (a swap of one chunk that was begun before the call line); longer swaps, begun or,
  * as while there is no arena yet, late; a swap that was begun with no bytes and is not run, as where no rank
  * gives anything; out, work, back for 1, DEPTH or DEPTH + 1 chunks, or in lockstep for 1 or 3; a reduce that

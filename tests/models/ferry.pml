@@ -4,7 +4,7 @@
  * stored to by nobody but who holds it, and nobody waits for ever.
  *
  * Mirrors the ferries of src/shm/proto/pair.c, and what src/shm/p2p/send.c and receive.c do with them;
- * docs/PROTOCOL.md, section 9. Each rank sends one message of up to four pieces to the other, or none: the
+ * docs/internals/protocol.md, section 9. Each rank sends one message of up to four pieces to the other, or none: the
  * head, if there is one, goes with the announcement, by ferry; the rest behind the receiver's word, which
  * comes when it has asked for the message, at any time. While more is to come from the other side a chunk
  * goes by ferry, and none goes while a ferry has still to be read there; else through the only bulk window.

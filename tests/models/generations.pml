@@ -4,7 +4,7 @@
  * a generation that has failed without it fails with it.
  *
  * Mirrors take_generation() and the decision of src/shm/comm/meeting.c, and what lookout.c makes of a hello;
- * docs/PROTOCOL.md, section 7. A rank has one hello, which it writes anew in each generation.
+ * docs/internals/protocol.md, section 7. A rank has one hello, which it writes anew in each generation.
  * Three ranks. Either each calls once, and one may give up at any time; then all end, with the same
  * outcome. Or each calls until it has a group, and one rank may die at any step, once, and come back
  * with a new life: then all end in the same generation, after few calls. An attempt is an offer and

@@ -2,7 +2,7 @@
 /*
  * Mail bell and agent: no message is left lying, whoever waits, comes or goes.
  *
- * Mirrors src/shm/p2p/agent.c and shc_p2p_submit() and shc_p2p_pass() of p2p.c; docs/PROTOCOL.md,
+ * Mirrors src/shm/p2p/agent.c and shc_p2p_submit() and shc_p2p_pass() of p2p.c; docs/internals/protocol.md,
  * section 9, Progress. One rank: a thread that sends or receives message 1 and waits for it, another
  * one that makes a pass of its own, submits message 2 and never waits, the agent, and one that
  * closes the group at any time or never. Two peers, each with one of the messages, ring the one

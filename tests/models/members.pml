@@ -3,7 +3,7 @@
  * Judging members: a rank that published and then left is no error, and every wait ends after a
  * death.
  *
- * Mirrors src/shm/proto/member.c and wait_asleep() of src/shm/proto/wait.c; docs/PROTOCOL.md,
+ * Mirrors src/shm/proto/member.c and wait_asleep() of src/shm/proto/wait.c; docs/internals/protocol.md,
  * section 5. Three ranks make a broadcast, then a barrier: all publish the call line; the root
  * waits for the others' read of a chunk; they wait for its next one; all publish the next call line.
  * One rank, the VICTIM, may leave before any of its own publications (another thread closes its

@@ -4,7 +4,7 @@
  * every wait ends if something that is owed is missing.
  *
  * Mirrors judge_members() and judge_group() of src/shm/proto/wait.c and fail_group() of
- * src/shm/proto/member.c; docs/PROTOCOL.md, section 5. Four ranks make two operations. In the first one,
+ * src/shm/proto/member.c; docs/internals/protocol.md, section 5. Four ranks make two operations. In the first one,
  * after the meeting, they are a chain: rank 1 publishes a step, rank 2 waits for that and publishes its
  * own, rank 3 waits for that; rank 0 owes nothing, and goes on to the second one, which is a meeting
  * alone. One rank may die, or leave, before any store. A rank may stay away from an operation for ever, but only one that

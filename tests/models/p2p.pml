@@ -4,7 +4,7 @@
  * left harms nobody.
  *
  * Mirrors src/shm/proto/pair.c, src/shm/p2p/send.c and receive.c, and the judgement of LEFT in
- * deadline.c; docs/PROTOCOL.md, section 9. Three ranks, each with at most three sends and receives,
+ * deadline.c; docs/internals/protocol.md, section 9. Three ranks, each with at most three sends and receives,
  * some of which it waits for before it posts the next. A pair has one line, so that it is always
  * full; a rank two windows, one of them for eager messages. A line holds one unit of a message, a
  * window two; messages have one to three, of which three are announced, with a head of two if a window

@@ -2,7 +2,7 @@
 /*
  * Shout slots: a slot is refilled only when every reader has taken the chunk before.
  *
- * Mirrors shc_shout_run() of src/shm/coll/flow.c with an arena; docs/PROTOCOL.md, section 6. Three
+ * Mirrors shc_shout_run() of src/shm/coll/flow.c with an arena; docs/internals/protocol.md, section 6. Three
  * ranks make OPS operations, which follow one another without a look: the next begins while readers
  * may be at the end of the last. The first rank to get there chooses what it is, a broadcast from
  * rank 0, its reverse, an all-gather, an exchange or a barrier, and its length. Two slots stand for the arena's. Call

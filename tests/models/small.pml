@@ -2,7 +2,7 @@
 /*
  * Small slots by parity: filled without a look, and yet never while somebody still reads them.
  *
- * Mirrors run_small() of src/shm/coll/ and shc_shout_run() without an arena; docs/PROTOCOL.md,
+ * Mirrors run_small() of src/shm/coll/ and shc_shout_run() without an arena; docs/internals/protocol.md,
  * sections 2 and 6. Two or three ranks make EPOCHS operations. The first rank to get there chooses
  * what the operation is: one slot per rank filled before the call line; or, always in their own
  * blocks, one by rank 0 alone, or by everybody else for rank 0 alone, of two ranks in a relay slot; or a

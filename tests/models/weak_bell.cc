@@ -2,7 +2,7 @@
 //
 // Flag and bell under weak memory: nobody sleeps on although what it waits for is there.
 //
-// Runs the real src/shm/proto/bell.h; docs/PROTOCOL.md, section 4, and edges bell/flag, bell/count.
+// Runs the real src/shm/proto/bell.h; docs/internals/protocol.md, section 4, and edges bell/flag, bell/count.
 // One publisher of two words and a payload, a sleeper for each word, as in bell.pml. A lost wake-up
 // is a deadlock.
 //

@@ -2,7 +2,7 @@
 //
 // A biased runner under weak memory: one thread inside at a time, who sees what the one before did.
 //
-// Runs the real src/shm/comm/runner.h, os/bias.h and bias.c; docs/PROTOCOL.md, section 8, edges runner/word and
+// Runs the real src/shm/comm/runner.h, os/bias.h and bias.c; docs/internals/protocol.md, section 8, edges runner/word and
 // bias/inside. One thread earns a bias with each call by the word; another one calls some times. Both
 // count in plain memory. bias.pml has what is queued, and who sleeps.
 //

@@ -4,7 +4,7 @@
 // wait, and yet nobody stores to what somebody still reads.
 //
 // Written by hand after shc_seat_host(), shc_relay_pass(), shc_call_publish() and shc_call_meet(), with the
-// places of src/shm/coll/: docs/PROTOCOL.md, section 2, and edge call/publish. Two ranks make as many
+// places of src/shm/coll/: docs/internals/protocol.md, section 2, and edge call/publish. Two ranks make as many
 // operations as it takes to have each line back twice. In some of them one rank alone gives, in a relay
 // slot. All that is not an epoch is plain memory: relacy reports a race where the argument leaves a gap.
 // A rank reads its own line and small slot, too, until the operation ends.

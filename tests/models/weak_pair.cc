@@ -3,7 +3,7 @@
 // Pair lines and windows under weak memory: what is read is what was placed, and nothing is refilled
 // before it has been read.
 //
-// Runs the real src/shm/proto/pair.c; docs/PROTOCOL.md, section 9, and edges pair/line, pair/taken,
+// Runs the real src/shm/proto/pair.c; docs/internals/protocol.md, section 9, and edges pair/line, pair/taken,
 // window/read. One sender, one receiver, one window and two bulk windows: an even message takes the
 // window, an odd one a bulk window, or rides in its line when these are still with the receiver. There are
 // two lines, so that they come round, or eight, so that no line says that a window has been read. Line and

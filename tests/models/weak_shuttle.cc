@@ -3,7 +3,7 @@
 // Shuttles and ferries under weak memory: what is read is what was placed, and one is stored to by nobody
 // but the side that holds it.
 //
-// Runs the real src/shm/proto/pair.c; docs/PROTOCOL.md, section 9, Shuttles, Ferries, and edge pair/line.
+// Runs the real src/shm/proto/pair.c; docs/internals/protocol.md, section 9, Shuttles, Ferries, and edge pair/line.
 // Two ranks send to one another and receive, in any order, but never more than three messages ahead; an odd
 // message takes a ferry if its sender holds one, an even one, or one that finds none, a shuttle and its line,
 // else the next line in turn and the only window, or none. What a chunk by ferry takes back with it is the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""docs/SUPPORT.md says what every call does today."""
+"""docs/reference/support.md says what every call does today."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import support_table
 def test_the_tables_are_what_a_run_gives() -> None:
     written, found = support_table.current(), support_table.generated()
     stale = (
-        "docs/SUPPORT.md is stale (or a call has changed by mistake): "
+        "docs/reference/support.md is stale (or a call has changed by mistake): "
         "python tests/python/support_table.py writes it anew"
     )
     both = support_table.dtypes_of(written) & support_table.dtypes_of(found)

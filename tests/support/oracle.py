@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a reduction must give, to the bit: docs/SUPPORT.md written down once more, in plain torch.
+"""What a reduction must give, to the bit: docs/reference/support.md written down once more, in plain torch.
 
 Elements are combined over the ranks in rank order; half and 8-bit floats in float32 with one
 rounding at the end. So there is one right answer, and no tolerance. Only a NaN's bits are free.
@@ -29,7 +29,7 @@ FACTOR = 0.3  # of rank 0; rank r has FACTOR + r
 
 
 def supported(dtype: torch.dtype, name: str) -> bool:
-    """The table of docs/SUPPORT.md."""
+    """The table of docs/reference/support.md."""
     if dtype in (torch.complex64, torch.complex128):
         return name in ("sum", "avg", "product", "premul_sum")
     if dtype == torch.bool:

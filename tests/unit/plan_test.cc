@@ -216,7 +216,7 @@ size_t reserved_bytes(int world, unsigned parts)
     return sum;
 }
 
-// docs/SUPPORT.md says so.
+// docs/reference/support.md says so.
 TEST(Arena, AGroupReservesNoMoreThanItsLongestOperationsNeed)
 {
     EXPECT_LE(reserved_bytes(2, 0), size_t{160} << 10);
@@ -259,7 +259,7 @@ TEST(Arena, WhereTheLimitLeavesNothingLongerNoOtherOneIsMade)
     EXPECT_EQ(arena.parity[1][0], 1);
 }
 
-// docs/performance/waiting-and-start-up.md: with the first segment, less than 4 MiB and 64 KiB a rank.
+// docs/notebook/waiting-and-start-up.md: with the first segment, less than 4 MiB and 64 KiB a rank.
 TEST(Arena, EightRanksStageInThreeMebibytes)
 {
     shc_arena_geometry g = shc_arena_plan(8, size_t{256} << 20, &kPreset.arena, SHC_ARENA_WHOLE);

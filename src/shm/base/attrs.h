@@ -63,7 +63,7 @@ SHC_INLINE void shc_cpu_hold_loads(void)
 /* In the place of a pause, and about as long where that is short (24 ns on a Zen 5), but no look runs ahead of
  * it. A loop that the compiler must not unroll: two processes that answer each other fall into step, and with
  * these instructions in a row every other pair into one in which the answer just misses a look
- * (docs/performance/messages.md). */
+ * (docs/notebook/messages.md). */
 SHC_INLINE void shc_cpu_relax_in_order(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

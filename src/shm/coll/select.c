@@ -7,7 +7,7 @@
 enum { MOVES = SHC_INLINE_BYTES, REDUCES = SHC_SELECT_REDUCED_INLINE };
 enum { SLOT = SHC_SMALL_SLOT_BYTES, RELAY = SHC_RELAY_BYTES };
 
-/* Where one form ends, and the rest, is measured (docs/PERFORMANCE.md): the one policy that is near
+/* Where one form ends, and the rest, is measured (docs/notebook/performance.md): the one policy that is near
  * the best whether the CPUs share a cache or not. */
 /* clang-format off */
 static const struct shc_tuning preset = {

@@ -171,7 +171,7 @@ static enum shc_status read_pair(struct shc_tuning *tuning, const struct source 
         *seen |= 1ULL << i;
         return set(tuning, source, &keys[i], word);
     }
-    return fail(source, "is not a key (docs/PERFORMANCE.md, \"Tuning\", has them)", name);
+    return fail(source, "is not a key (docs/notebook/performance.md, \"Tuning\", has them)", name);
 }
 
 static enum shc_status read_text(struct shc_tuning *tuning, struct source *source, const char *text)

@@ -2,7 +2,7 @@
 #pragma once
 /*
  * The selection table's values as text: `key=value,key=value`, or a file with one pair per line.
- * docs/PERFORMANCE.md, "Tuning", has the keys; the table of them is in tuning.c.
+ * docs/notebook/performance.md, "Tuning", has the keys; the table of them is in tuning.c.
  */
 
 #include "shm/coll/select.h"

@@ -41,7 +41,7 @@ static int usable_cpus(const struct shc_seat *seat)
 
 /* Spinning pays only while every spinner has a CPU of its own; else it takes the CPU from the very
  * rank that is waited for. It covers the skew of ranks that run side by side; behind that, yielding
- * polls almost as fast and costs nobody a CPU he wants (docs/performance/waiting-and-start-up.md). Who sleeps is
+ * polls almost as fast and costs nobody a CPU he wants (docs/notebook/waiting-and-start-up.md). Who sleeps is
  * woken late, and perhaps on the CPU of who woke it. */
 static struct shc_patience patience_for(int threads, int cpus, uint64_t crowded_ns)
 {

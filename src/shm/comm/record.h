@@ -3,7 +3,7 @@
 /*
  * What the ranks write into the store, and the one function that reads it back. A store has no
  * access rule of its own: whatever another user writes there is an error here, never more.
- * docs/PROTOCOL.md, section 7.
+ * docs/internals/protocol.md, section 7.
  */
 
 #include "shm/proto/layout.h"

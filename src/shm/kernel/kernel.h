@@ -4,7 +4,7 @@
  * The reductions: one table [dtype][op] per instruction set, one of them chosen per process.
  * Pure functions on memory: no state, no waiting, any thread.
  *
- * Numbers (docs/SUPPORT.md has the table): every element is combined over the sources in the order
+ * Numbers (docs/reference/support.md has the table): every element is combined over the sources in the order
  * given, src[0] first, never across lanes, so the bits depend neither on the instruction set nor on
  * how a message is cut. Narrow floats accumulate in fp32 and are rounded once. No multiply-add is
  * fused. NaN is NaN; its payload and sign are not promised. The calling thread's rounding and

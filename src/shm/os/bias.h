@@ -28,7 +28,7 @@
  * mixed with those of a thread that looked at its bias long ago, and has not found out yet.
  *
  * Each revocation takes some 10 us, for which the biased thread sleeps as well if it leaves meanwhile, and so
- * many calls in a row must come before the next bias as pay for it; twice as many each time. (docs/adr/0014-biased-runner.md; models: bias.pml, weak_bias.cc, weak_biased_lock.cc)
+ * many calls in a row must come before the next bias as pay for it; twice as many each time. (docs/internals/adr/0014-biased-runner.md; models: bias.pml, weak_bias.cc, weak_biased_lock.cc)
  */
 
 #include "shm/os/lock.h"

@@ -2,7 +2,7 @@
 #pragma once
 /*
  * A lock between threads of one process, for where a message of a few bytes feels what
- * pthread_mutex_lock() does besides (docs/performance/messages.md): a free one is taken, and let
+ * pthread_mutex_lock() does besides (docs/notebook/messages.md): a free one is taken, and let
  * go, by one instruction on its word. Not recursive, in no order; who waits sleeps at once. A lock
  * of zeros is free.
  *

@@ -161,7 +161,7 @@ SHC_INLINE int shc_seat_host(const struct shc_seat *seat, int rank, uint64_t epo
 
 /* The ranks behind this one, cyclically, turn 1 to world_size - 1: each begins with another's memory.
  * Where all took the lines of rank 0 first, and then those of rank 1, they would wait for one
- * another (docs/performance/many-ranks.md). */
+ * another (docs/notebook/many-ranks.md). */
 SHC_INLINE int shc_seat_peer(const struct shc_seat *seat, int turn)
 {
     const int peer = seat->rank + turn;
