@@ -19,6 +19,7 @@
  * Cost: what a rank sends stored, what it gets loaded. Edges: call/publish, progress/step.
  */
 #include "shm/coll/coll.h"
+#include "shm/coll/paths.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,23 +120,28 @@ SHC_INLINE uint64_t hear_expected(const struct shc_task *task, int world,
     return number;
 }
 
-/* Of two ranks the one for the other, `bytes` of it. */
-SHC_INLINE enum way way_of_two(const struct shc_task *task, const uint64_t *table, uint64_t bytes)
+/* Of two ranks the block of one for the other, `bytes` of it. */
+SHC_INLINE enum way way_of_two(size_t most_packed, bool narrow, uint64_t bytes)
 {
-    const size_t small = SHC_UNLIKELY(shc_arena_refused(task->arena))
-                             ? SHC_SMALL_SLOT_BYTES
-                             : task->tuning->forms[SHC_ALL_TO_ALL].small_bytes_of_two;
-    if (bytes <= SHC_INLINE_BYTES - NARROW_BYTES && is_narrow(table))
+    if (bytes <= SHC_INLINE_BYTES - NARROW_BYTES && narrow)
         return INLINE;
-    return bytes <= small ? PACKED : STAGED;
+    return bytes <= most_packed ? PACKED : STAGED;
+}
+
+SHC_INLINE size_t packed_room(int world)
+{
+    return SHC_SMALL_SLOT_BYTES - table_bytes(world);
 }
 
 /* By its table, so that all ranks find the same. */
 SHC_INLINE enum way way_of(const struct shc_task *task, int world, int rank, const uint64_t *table)
 {
-    size_t total = 0, room = SHC_SMALL_SLOT_BYTES - table_bytes(world);
+    const size_t most = SHC_UNLIKELY(shc_arena_refused(task->arena))
+                            ? SHC_SMALL_SLOT_BYTES
+                            : task->tuning->forms[SHC_ALL_TO_ALL].small_bytes_of_two;
+    size_t total = 0, room = packed_room(world);
     if (world == 2)
-        return way_of_two(task, table, table[1 - rank]);
+        return way_of_two(most, is_narrow(table), table[1 - rank]);
     for (int i = 0; i < world; i++)
         if (table[i] > room || (total += (size_t)table[i]) > room)
             return STAGED;
@@ -364,4 +370,14 @@ enum shc_status shc_alltoall_run(struct shc_task *task)
 {
     const int world = task->seat->world_size;
     return world == 2 ? run(task, 2) : run(task, world);
+}
+
+const char *shc_alltoall_path(const struct shc_tuning *tuning, size_t bytes, int world_size)
+{
+    static const char *const names[] = {
+        [STAGED] = "pipelined", [PACKED] = "small slot", [INLINE] = "call line"};
+    const size_t most = tuning->forms[SHC_ALL_TO_ALL].small_bytes_of_two;
+    if (world_size == 2)
+        return names[way_of_two(most, bytes < WIDE, bytes)];
+    return names[bytes <= packed_room(world_size) / (size_t)world_size ? PACKED : STAGED];
 }

@@ -15,6 +15,7 @@
  * pulled: that a block has been taken), cma/withdrawn (pulled).
  */
 #include "shm/coll/coll.h"
+#include "shm/coll/paths.h"
 
 #include "shm/coll/select.h"
 
@@ -92,10 +93,14 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
 #define TAKEN_STEP 1
 
 /* What all ranks know. */
+bool shc_scatter_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size)
+{
+    return world_size <= SHC_CMA_RANKS && shc_select_pulls(tuning, others_bytes, world_size);
+}
+
 static bool may_pull(const struct shc_task *task)
 {
-    const int world = task->seat->world_size;
-    return world <= SHC_CMA_RANKS && shc_select_pulls(task->tuning, others_bytes(task), world);
+    return shc_scatter_pulls(task->tuning, others_bytes(task), task->seat->world_size);
 }
 
 /* Where each block lies. False: not in one piece, or not where the kernel can copy it from. */

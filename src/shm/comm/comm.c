@@ -251,6 +251,8 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     pthread_mutex_init(&comm->mapped_lock, NULL);
     comm->mapped = true;
     shc_process_list(comm);
+    if (comm->seat.rank == 0 && shc_config_get()->log_level >= SHC_LOG_INFO)
+        shc_comm_log_paths(comm);
     *out = comm;
     return SHC_OK;
 

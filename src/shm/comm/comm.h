@@ -95,5 +95,8 @@ SHC_NODISCARD SHC_INLINE enum shc_status shc_comm_usable(const struct shc_comm *
     return shc_comm_fail_unusable(comm);
 }
 
+/* Says once, at level info, by which path what goes. */
+void shc_comm_log_paths(const struct shc_comm *comm);
+
 /* Runs one prepared operation: its turn in the epochs, its sticky failure. pre: runner is held. */
 SHC_NODISCARD enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task);

@@ -2,7 +2,11 @@
 /*
  * What the library and a group say about themselves: lines of key=value.
  */
+#include "shm/base/log.h"
+#include "shm/base/num.h"
+#include "shm/coll/paths.h"
 #include "shm/comm/comm.h"
+#include "shm/p2p/protocols.h"
 
 #include <stdio.h>
 
@@ -51,6 +55,61 @@ const char *shc_build_info(void)
     return build_info;
 }
 
+/* ---- which way what goes ---- */
+
+static const struct {
+    size_t bytes;
+    const char *name;
+} sizes[] = {{8, "8"},          {1 << 10, "1k"},     {8 << 10, "8k"},
+             {32 << 10, "32k"}, {200 << 10, "200k"}, {1 << 20, "1m"},
+             {16 << 20, "16m"}};
+
+enum { SIZES = sizeof sizes / sizeof sizes[0], PATH_BYTES = 96 };
+
+/* False: there is nothing to choose. */
+static bool path_text(const struct shc_comm *comm, enum shc_op_kind kind, size_t bytes, char *text)
+{
+    const int world = comm->seat.world_size;
+    if (kind == SHC_SEND) {
+        shc_protocols_text(&comm->seat.mail, bytes, text, PATH_BYTES);
+        return true;
+    }
+    const char *path = shc_coll_path(&comm->tuning, kind, bytes, world, comm->cma);
+    snprintf(text, PATH_BYTES, "%s", path ? path : "");
+    return path != NULL;
+}
+
+/* "path.send.8=hand-off, line": as snprintf(). */
+static size_t print_paths(const struct shc_comm *comm, char *text, size_t capacity)
+{
+    size_t used = 0;
+    for (int kind = 0; kind < SHC_OP_KIND_COUNT && comm->seat.world_size > 1; kind++)
+        for (int i = 0; i < SIZES; i++) {
+            char path[PATH_BYTES];
+            const size_t at = shc_min_size(used, capacity);
+            if (path_text(comm, (enum shc_op_kind)kind, sizes[i].bytes, path))
+                used +=
+                    (size_t)snprintf(text + at, capacity - at, "path.%s.%s=%s\n",
+                                     shc_op_kind_name((enum shc_op_kind)kind), sizes[i].name, path);
+        }
+    return used;
+}
+
+void shc_comm_log_paths(const struct shc_comm *comm)
+{
+    for (int kind = 0; kind < SHC_OP_KIND_COUNT && comm->seat.world_size > 1; kind++) {
+        char line[SIZES * (PATH_BYTES + 8)] = "", path[PATH_BYTES];
+        size_t used = 0;
+        for (int i = 0; i < SIZES && used < sizeof line; i++)
+            if (path_text(comm, (enum shc_op_kind)kind, sizes[i].bytes, path))
+                used += (size_t)snprintf(line + used, sizeof line - used, "%s %s: %s",
+                                         i > 0 ? ";" : "", sizes[i].name, path);
+        if (used > 0)
+            shc_log(SHC_LOG_INFO, "group \"%s\": %s by bytes:%s", comm->name,
+                    shc_op_kind_name((enum shc_op_kind)kind), line);
+    }
+}
+
 enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity)
 {
     SHC_TRY(shc_comm_usable(comm));
@@ -84,7 +143,9 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
         shc_isa_name(shc_isa_chosen()), comm->cma ? "on" : "off", (unsigned long long)pulled,
         biased ? "yes" : "no", lock_biased ? "yes" : "no");
     size_t at = shc_min_size((size_t)used, capacity);
-    size_t needed = (size_t)used + shc_tuning_print(&comm->tuning, text + at, capacity - at) + 1;
+    size_t needed = (size_t)used + print_paths(comm, text + at, capacity - at);
+    at = shc_min_size(needed, capacity);
+    needed += shc_tuning_print(&comm->tuning, text + at, capacity - at) + 1;
     if (needed > capacity)
         return shc_fail(SHC_ERR_INVALID, "the text needs %zu bytes", needed);
     return SHC_OK;

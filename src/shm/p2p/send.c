@@ -8,6 +8,7 @@
 #include "shm/coll/select.h"
 #include "shm/kernel/copy.h"
 #include "shm/p2p/internal.h"
+#include "shm/p2p/protocols.h"
 #include "shm/proto/member.h"
 
 static void put_shape(struct shc_line_head *line, const struct shc_shape *shape)
@@ -96,6 +97,11 @@ static void choose_way(struct shc_p2p *p2p, struct shc_message *m)
     m->way = !streams && pace->way == SHC_WAY_PAST ? SHC_WAY_LINES : pace->way;
 }
 
+static bool fits(const struct shc_p2p *p2p, enum shc_protocol protocol, size_t bytes)
+{
+    return shc_protocol_fits(&p2p->pairs.seat->mail, protocol, bytes);
+}
+
 /* Does the peer still read what it was lent? Then it keeps nobody waiting to fill more before that is
  * said. */
 static bool is_reading(struct shc_p2p *p2p, int peer)
@@ -127,9 +133,10 @@ static bool goes_ahead(const struct shc_p2p *p2p, const struct shc_message *m)
 static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
 {
     const size_t bytes = m->shape.bytes;
+    const bool pooled = fits(p2p, SHC_PROTOCOL_EAGER_POOL, bytes);
     const bool may = bytes <= SHC_WHOLE_BYTES || (goes_ahead(p2p, m) && !is_pressed(p2p));
     const int ferry = may ? shc_ferry_lend(&p2p->pairs, m->peer) : -1;
-    if (ferry >= 0 || bytes > SHC_WHOLE_BYTES)
+    if (ferry >= 0 || !pooled)
         return ferry;
     choose_way(p2p, m);
     if ((m->pace && shc_pace_tries(m->pace)) || !shc_window_has_bulk(&p2p->pairs, m->peer) ||
@@ -195,7 +202,8 @@ static SHC_NOINLINE enum sending send_whole_long(struct shc_p2p *p2p, struct shc
     m->way = SHC_WAY_PLAIN;
     if (!shc_pair_draft(&p2p->pairs, m->peer))
         return NO_LINE;
-    const int window = m->shape.bytes > SHC_FERRY_BYTES ? -1 : lend_for_all(p2p, m);
+    const bool may = fits(p2p, SHC_PROTOCOL_LONG_HAND_OFF, m->shape.bytes);
+    const int window = may ? lend_for_all(p2p, m) : -1;
     if (window < 0)
         return NO_ROOM;
     if (is_ferry(window))
@@ -245,8 +253,8 @@ static bool may_send_long_head(struct shc_p2p *p2p, const struct shc_message *m)
  * chunk is of; and none while ways to copy are tried. */
 static bool may_open(struct shc_p2p *p2p, const struct shc_message *m)
 {
-    if (m->shape.bytes > SHC_OPEN_BYTES || (m->pace && shc_pace_tries(m->pace)) ||
-        !shc_window_has_bulk(&p2p->pairs, m->peer) ||
+    if (!fits(p2p, SHC_PROTOCOL_FRAGMENTS, m->shape.bytes) ||
+        (m->pace && shc_pace_tries(m->pace)) || !shc_window_has_bulk(&p2p->pairs, m->peer) ||
         !shc_window_may_send_whole(&p2p->pairs, m->peer, m->shape.bytes))
         return false;
     const struct shc_p2p_peer *to = &p2p->peers[m->peer];

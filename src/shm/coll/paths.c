@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/coll/paths.h"
+
+static const char *const names[] = {
+    [SHC_ALGO_NOTHING] = "nothing moves",
+    [SHC_ALGO_INLINE] = "call line",
+    [SHC_ALGO_SMALL] = "small slot",
+    [SHC_ALGO_SLICED] = "two-phase",
+    [SHC_ALGO_ONE_USE] = "direct exchange",
+    [SHC_ALGO_STAGED] = "pipelined",
+    [SHC_ALGO_SPREAD] = "reduce-scatter, gather",
+};
+
+/* One rank gives, or one gets: of two ranks that is a buffer of the pair, which its last reader fills. */
+static const char *rooted(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
+                          int world_size)
+{
+    const enum shc_algorithm algorithm = shc_select(tuning, kind, bytes, world_size);
+    return world_size == 2 && algorithm == SHC_ALGO_SMALL ? "hand-off" : names[algorithm];
+}
+
+const char *shc_coll_path(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
+                          int world_size, bool copies)
+{
+    const size_t others_bytes = bytes * ((size_t)world_size - 1);
+    switch (kind) {
+    case SHC_BROADCAST:
+    case SHC_GATHER:
+    case SHC_REDUCE:
+        return rooted(tuning, kind, bytes, world_size);
+    case SHC_SCATTER:
+        if (copies && shc_scatter_pulls(tuning, others_bytes, world_size))
+            return "single-copy";
+        return rooted(tuning, kind, others_bytes, world_size);
+    case SHC_ALL_REDUCE:
+        if (shc_select_lockstep(tuning, bytes, world_size))
+            return "unpipelined";
+        return names[shc_select(tuning, kind, bytes, world_size)];
+    case SHC_ALL_GATHER:
+    case SHC_REDUCE_SCATTER:
+        return names[shc_select(tuning, kind, bytes, world_size)];
+    case SHC_ALL_TO_ALL:
+        return shc_alltoall_path(tuning, bytes, world_size);
+    default:
+        return NULL;
+    }
+}
