@@ -88,7 +88,7 @@ struct ByHand {
         line->head.elem_bytes = 1;
         line->head.window = static_cast<uint8_t>(window);
         line->head.piece = static_cast<uint32_t>(count);
-        line->head.way = SHC_WAY_LINES;
+        line->head.mode = SHC_COPY_LINES;
         line->head.tag = tag;
         line->head.dtype_tag = 0;
         line->head.message = number;

@@ -166,7 +166,7 @@ void post_line(Rank &rank, bool by_shuttle, const Damage *damage)
     line->head.elem_bytes = 1;
     line->head.window = by_shuttle ? SHC_SHUTTLE_OURS : SHC_NO_WINDOW;
     line->head.piece = kBytes;
-    line->head.way = SHC_WAY_PLAIN;
+    line->head.mode = SHC_COPY_PLAIN;
     line->head.tag = 0;
     line->head.dtype_tag = 0;
     line->head.message = 0;

@@ -77,7 +77,7 @@ void where_messages_go_open(Body body)
 {
     by_one_thread([&](const Comms &comms) {
         shc_p2p &p2p = comms[0]->p2p;
-        settle_paces(p2p);
+        settle_trials(p2p);
         ASSERT_TRUE(shc_window_has_bulk(&p2p.pairs, 1));
         give_ferry_away(comms);
         body(comms);
@@ -433,7 +433,7 @@ TEST(OpenMessages, ArriveInWhateverOrderTheyAreAskedFor)
         run_ranks(mode, 2, [](Rank &rank) {
             const int peer = 1 - rank.rank;
             std::mt19937 random(7); // the same on both ranks
-            settle_paces(rank.comm->p2p);
+            settle_trials(rank.comm->p2p);
             for (int turn = 0, end = rounds(16); turn < end && !testing::Test::HasFatalFailure();
                  turn++) {
                 const int messages = 6, sender = turn / 2 % 2;

@@ -683,7 +683,7 @@ TEST(BulkWindows, LeaveThoseAtTheEndEmptyThatAreTooFew)
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
             shc_p2p &p2p = rank.comm->p2p;
-            settle_paces(p2p);
+            settle_trials(p2p);
             const int messages = 120;
             for (int number = 0; number < messages; number++) {
                 const size_t bytes = number < 2 ? SHC_BULK_BYTES : 2 * SHC_BULK_BYTES;

@@ -148,7 +148,7 @@ void expect_named_path(size_t bytes, int world, bool away)
     by_one_thread(
         [&](const Comms &comms) {
             shc_pair &pair = comms[0]->p2p.pairs.pairs[1];
-            settle_paces(comms[0]->p2p);
+            settle_trials(comms[0]->p2p);
             for (int which = 0; which < 2 && away; which++)
                 pair.shuttles.where[which] = pair.ferries.where[which] = SHC_AWAY;
             ByteMessage out(SHC_SEND, 1, 0, std::vector<unsigned char>(bytes, 1));

@@ -408,7 +408,7 @@ class Forger
         line->head.elem_bytes = random_() % 16 ? 1 : static_cast<uint8_t>(random_() % 9);
         line->head.tag = static_cast<int32_t>(random_() % 2);
         line->head.dtype_tag = 0;
-        line->head.way = static_cast<uint32_t>(random_() % 4);
+        line->head.mode = static_cast<uint32_t>(random_() % 4);
         line->head.window = window(shuttle);
         const bool chunk = line->head.kind == SHC_LINE_CHUNK;
         if (!chunk && line->head.kind != SHC_LINE_AHEAD)

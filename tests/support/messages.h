@@ -58,13 +58,13 @@ struct ByteMessage {
 using Comms = shc_comm *[2];
 
 // As if all ways to copy had been tried.
-inline void settle_paces(shc_p2p &p2p)
+inline void settle_trials(shc_p2p &p2p)
 {
     for (int peer = 0; peer < p2p.env.seat->world_size; peer++) {
-        for (shc_pace &pace : p2p.paces[peer]) {
-            pace.bytes = 3 * SHC_PACE_ROUND;
-            pace.best = 1;
-            for (double &took : pace.took)
+        for (shc_copy_trial &trial : p2p.trials[peer]) {
+            trial.bytes = 3 * SHC_COPY_ROUND;
+            trial.best = 1;
+            for (double &took : trial.took)
                 took = 2;
         }
     }

@@ -13,9 +13,9 @@
  * Run by the one thread that holds the group's runner.
  */
 
-#include "shm/coll/pace.h"
 #include "shm/coll/plan.h"
 #include "shm/coll/select.h"
+#include "shm/exec/copymode.h"
 #include "shm/exec/pool.h"
 #include "shm/kernel/buf.h"
 #include "shm/kernel/copy.h"
@@ -44,10 +44,11 @@ struct shc_task {
     double factor;             /* PREMUL_SUM */
     const double *factors;     /* the ranks', behind the meeting, while an algorithm reduces */
     const void *more;          /* what an algorithm hands to its own callbacks */
-    struct shc_pace *paces;    /* SHC_PACES of its kind: how it stores what goes one way */
-    bool cma;                  /* the kernel may copy out of this rank's memory, or others' */
-    struct shc_pool *pool;     /* helps with large pieces; may be NULL */
-    char *scratch;             /* SHC_SCRATCH_BYTES, for memory that is not contiguous */
+    struct shc_copy_trial
+        *trials;           /* SHC_COPY_TRIALS of its kind: how it stores what goes one way */
+    bool cma;              /* the kernel may copy out of this rank's memory, or others' */
+    struct shc_pool *pool; /* helps with large pieces; may be NULL */
+    char *scratch;         /* SHC_SCRATCH_BYTES, for memory that is not contiguous */
 };
 
 /* Twice the largest piece an algorithm handles at once. */
@@ -321,9 +322,9 @@ struct shc_shout {
     int taker;           /* the one rank that takes; -1: all, but the one giver */
     uint64_t first_step; /* steps the operation has published before */
     bool announced; /* chunk 0, by the givers' call lines; not `cut` yet: if its place is free */
-    struct shc_cut cut; /* depth 0: not yet */
-    uint64_t begun;     /* chunks that this rank has stored before the meeting */
-    uint64_t begun_ns;  /* that took, where that matters */
+    struct shc_cut cut;          /* depth 0: not yet */
+    uint64_t begun;              /* chunks that this rank has stored before the meeting */
+    struct shc_copy_meter meter; /* of these */
     void (*give)(struct shc_task *task, struct shc_span chunk, char *slot);
     void (*take)(struct shc_task *task, struct shc_span chunk, char *const *slots);
     /* Where this rank gives: behind the publication of a chunk, while the caches have it, what it keeps

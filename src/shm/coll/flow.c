@@ -26,11 +26,9 @@ struct shout_flow {
     const struct shc_shout *shout;
     bool small;
     bool gives, takes;
-    struct shc_pace *pace; /* of what this rank gives; or NULL */
-    uint64_t since_ns; /* the clock in front of the `placed` bytes, which it does not know yet */
-    uint64_t placed;
-    uint64_t first_noted; /* the first chunk whose bytes count */
-    bool timed_whole;     /* all of them, once they have been read */
+    struct shc_copy_meter meter; /* of what this rank gives */
+    uint64_t first_noted;        /* the first chunk whose bytes count */
+    bool timed_whole;            /* all of them, once they have been read */
 };
 
 static struct shc_span chunk_of(const struct shc_shout *shout, uint64_t k)
@@ -38,63 +36,57 @@ static struct shc_span chunk_of(const struct shc_shout *shout, uint64_t k)
     return shc_plan_chunk(shout->total_bytes, shout->cut.chunk_bytes, k);
 }
 
-static struct shc_pace *pace_of(const struct shc_task *task)
+/* Of what this rank stores; or NULL: it is too short to be worth a trial. */
+static struct shc_copy_trial *trial_of(const struct shc_task *task)
 {
     return shc_select_streams(task->tuning, task->in.bytes)
-               ? shc_pace_for(task->paces, task->in.bytes)
+               ? shc_copy_trial_for(task->trials, task->in.bytes)
                : NULL;
 }
 
-static void note_pace(struct shout_flow *flow)
-{
-    const uint64_t now_ns = shc_clock_ns();
-    shc_pace_note(flow->pace, flow->placed, now_ns - flow->since_ns);
-    flow->since_ns = now_ns;
-    flow->placed = 0;
-}
-
-/* Behind chunk k: rounds, and the rest of this rank's input, which may end before the flow. What was
- * kept of the chunks before takes its part of the time, whatever the way. */
+/* After chunk k: rounds, and the rest of this rank's input, which may end before the flow. What was
+ * kept of the chunks before takes its part of the time in every mode. */
 static void note_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chunk)
 {
+    struct shc_copy_meter *meter = &flow->meter;
     const size_t input = flow->shout->task->in.bytes;
     const size_t own = shc_plan_overlap(chunk, (struct shc_span){0, input}).bytes;
     if (k < flow->first_noted) {
-        flow->since_ns = shc_clock_ns();
+        shc_copy_meter_restart(meter);
         return;
     }
-    flow->placed += own;
+    meter->bytes += own;
     const bool last = k + 1 == flow->shout->cut.chunk_count || chunk.offset + chunk.bytes >= input;
-    if (own > 0 && (flow->placed >= SHC_PACE_ROUND || last) && !flow->timed_whole)
-        note_pace(flow);
+    if (own > 0 && (meter->bytes >= SHC_COPY_ROUND || last) && !flow->timed_whole)
+        shc_copy_meter_note(meter);
 }
 
 /*
- * A writer that fills empty slots does not feel its readers. So when it tries a way of storing, a message
+ * A writer that fills empty slots does not feel its readers. So when it tries a copy mode, a message
  * that hardly needs a slot twice is timed as a whole, until it has been read; of a longer one what
  * fills the slots does not count. Not so a short input that ends before others': it would wait for
  * these as well.
  */
-static void watch_pace(struct shout_flow *flow)
+static void begin_meter(struct shout_flow *flow)
 {
-    const struct shc_task *task = flow->shout->task;
-    const size_t input = shc_min_size(task->in.bytes, flow->shout->total_bytes);
-    const uint64_t own = shc_plan_chunk_count(input, flow->shout->cut.chunk_bytes);
-    flow->pace = pace_of(task);
-    if (!flow->pace)
+    const struct shc_shout *shout = flow->shout;
+    const size_t input = shc_min_size(shout->task->in.bytes, shout->total_bytes);
+    const uint64_t own = shc_plan_chunk_count(input, shout->cut.chunk_bytes);
+    flow->meter = shout->meter;
+    flow->meter.trial = trial_of(shout->task);
+    if (!flow->meter.trial)
         return;
-    const bool tries = shc_pace_tries(flow->pace);
-    flow->since_ns = shc_clock_ns();
-    if (tries && own >= 3 * flow->shout->cut.depth) {
-        flow->first_noted = flow->shout->cut.depth;
+    const bool tries = shc_copy_trial_tries(flow->meter.trial);
+    if (tries && own >= 3 * shout->cut.depth) {
+        shc_copy_meter_restart(&flow->meter);
+        flow->first_noted = shout->cut.depth;
         return;
     }
-    const uint64_t begun = flow->shout->begun;
-    flow->since_ns -= flow->shout->begun_ns;
-    flow->placed = shc_min_size((size_t)begun * flow->shout->cut.chunk_bytes, input);
-    flow->timed_whole = tries && own == flow->shout->cut.chunk_count;
-    if (begun > 0 && begun >= own && !flow->timed_whole)
-        note_pace(flow);
+    shc_copy_meter_resume(&flow->meter);
+    flow->meter.bytes = shc_min_size((size_t)shout->begun * shout->cut.chunk_bytes, input);
+    flow->timed_whole = tries && own == shout->cut.chunk_count;
+    if (shout->begun > 0 && shout->begun >= own && !flow->timed_whole)
+        shc_copy_meter_note(&flow->meter);
 }
 
 /* Bytes of a rank's shout slots in front of chunk k's place. */
@@ -146,7 +138,7 @@ static enum shc_status store_chunk(struct shout_flow *flow, uint64_t k, struct s
         SHC_TRY(wait_taken(flow, k - flow->shout->cut.depth));
     flow->shout->give(task, chunk, slot_of(flow, task->seat->rank, k));
     shc_progress_publish(task->seat, task->wait.epoch, step(flow->shout, shc_plan_step_out(k)));
-    if (flow->pace)
+    if (flow->meter.trial)
         note_chunk(flow, k, chunk);
     return SHC_OK;
 }
@@ -187,8 +179,8 @@ enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count)
 
 void shc_give_piece(struct shc_task *task, struct shc_span piece, char *slot)
 {
-    const struct shc_pace *pace = pace_of(task);
-    if (pace && pace->way == SHC_WAY_PAST)
+    const struct shc_copy_trial *trial = trial_of(task);
+    if (trial && trial->mode == SHC_COPY_NON_TEMPORAL)
         shc_task_stream(task, piece.offset, slot, piece.bytes);
     else
         shc_task_read(task, piece.offset, slot, piece.bytes);
@@ -279,22 +271,23 @@ void shc_shout_begin(struct shc_shout *shout)
     /* Who only takes finds out behind its call line. */
     if (!shout->announced || !is_giver(shout, task->seat->rank))
         return;
-    const bool timed = pace_of(task) != NULL;
-    const uint64_t since_ns = timed ? shc_clock_ns() : 0;
+    shout->meter.trial = trial_of(task);
+    shc_copy_meter_begin(&shout->meter);
     cut_once(shout, true);
     if (shout->announced)
         begin_chunk(shout);
-    shout->begun_ns = timed ? shc_clock_ns() - since_ns : 0;
+    shc_copy_meter_pause(&shout->meter);
 }
 
 void shc_shout_go_on(struct shc_shout *shout)
 {
     struct shc_task *task = shout->task;
-    const struct shc_pace *pace = pace_of(task);
+    struct shc_copy_trial *trial = trial_of(task);
     if (!task->arena->made || !is_giver(shout, task->seat->rank) ||
-        is_taker(shout, task->seat->rank) || (pace && shc_pace_tries(pace)))
+        is_taker(shout, task->seat->rank) || (trial && shc_copy_trial_tries(trial)))
         return;
-    const uint64_t since_ns = pace ? shc_clock_ns() : 0;
+    shout->meter.trial = trial;
+    shc_copy_meter_begin(&shout->meter);
     cut_once(shout, true);
     const bool eager = shout->total_bytes <= EAGER_BYTES;
     while (shout->begun < shout->cut.chunk_count && may_store(shout, shout->begun)) {
@@ -304,7 +297,7 @@ void shc_shout_go_on(struct shc_shout *shout)
         shc_progress_publish(task->seat, task->wait.epoch,
                              step(shout, shc_plan_step_out(shout->begun - 1)));
     }
-    shout->begun_ns += pace ? shc_clock_ns() - since_ns : 0;
+    shc_copy_meter_pause(&shout->meter);
 }
 
 /*
@@ -317,8 +310,8 @@ static void ask_ahead(const struct shout_flow *flow)
 {
     const struct shc_task *task = flow->shout->task;
     const struct shc_cut *cut = &flow->shout->cut;
-    const struct shc_pace *pace = pace_of(task);
-    if (flow->small || flow->takes || (pace && pace->way == SHC_WAY_PAST) ||
+    const struct shc_copy_trial *trial = trial_of(task);
+    if (flow->small || flow->takes || (trial && trial->mode == SHC_COPY_NON_TEMPORAL) ||
         flow->shout->total_bytes > task->tuning->ask_ahead_bytes)
         return;
     const size_t bytes = shc_plan_free_bytes(cut->chunk_count, cut->depth, cut->place_bytes,
@@ -346,7 +339,7 @@ enum shc_status shc_shout_run(struct shc_shout *shout)
     if (arena)
         leave_places(&flow);
     if (flow.gives)
-        watch_pace(&flow);
+        begin_meter(&flow);
     for (uint64_t k = 0; k <= n; k++) {
         if (k < n && flow.gives)
             SHC_TRY(give_chunk(&flow, k));
@@ -356,7 +349,7 @@ enum shc_status shc_shout_run(struct shc_shout *shout)
     if (flow.small || flow.timed_whole)
         SHC_TRY(wait_taken(&flow, n - 1));
     if (flow.timed_whole)
-        note_pace(&flow);
+        shc_copy_meter_note(&flow.meter);
     if (flow.gives)
         ask_ahead(&flow);
     return SHC_OK;

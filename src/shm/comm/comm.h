@@ -32,11 +32,12 @@ struct shc_knobs {
 
 struct shc_comm {
     struct shc_seat seat;
-    struct shc_arena arena;                              /* (runner) */
-    uint64_t epoch;                                      /* (runner) the newest operation */
-    char *scratch;                                       /* (runner) */
-    struct shc_kept kept;                                /* (runner) */
-    struct shc_pace paces[SHC_OP_KIND_COUNT][SHC_PACES]; /* (runner) of each collective */
+    struct shc_arena arena; /* (runner) */
+    uint64_t epoch;         /* (runner) the newest operation */
+    char *scratch;          /* (runner) */
+    struct shc_kept kept;   /* (runner) */
+    struct shc_copy_trial trials[SHC_OP_KIND_COUNT]
+                                [SHC_COPY_TRIALS]; /* (runner) of each collective */
     bool cma; /* the kernel may copy blocks out of this rank's memory, or others' */
     struct shc_crew crew;
     struct shc_engine engine;

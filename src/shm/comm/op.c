@@ -259,7 +259,7 @@ static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc
     task->factor = 0;
     task->factors = NULL;
     task->more = NULL;
-    task->paces = comm->paces[op->kind];
+    task->trials = comm->trials[op->kind];
     task->cma = comm->cma;
     task->pool = comm->crew.pool;
     task->scratch = comm->scratch;

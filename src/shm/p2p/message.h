@@ -5,7 +5,7 @@
  */
 
 #include "shm/base/atomic.h"
-#include "shm/coll/pace.h"
+#include "shm/exec/copymode.h"
 #include "shm/kernel/buf.h"
 #include "shm/shmcoll.h"
 
@@ -47,14 +47,14 @@ struct shc_message {
     size_t moved;           /* bytes that have left, or are here */
     bool open;              /* in chunks that follow the header unasked */
     /* Of a send in chunks: */
-    enum shc_way way;      /* how they are copied */
-    bool waits_for_reader; /* it is over when they are read */
-    uint32_t bulk_lent;    /* bulk windows, up to its last one */
-    uint32_t chunks_lent;  /* other windows, likewise */
-    size_t chunk_bytes;    /* how long each is in a bulk window at most */
-    size_t head_bytes;     /* went in front of them */
-    uint64_t streams_ns;   /* since when they go */
-    struct shc_pace *pace; /* where that is noted; or NULL */
+    enum shc_copy_mode mode;      /* how they are copied */
+    bool waits_for_reader;        /* it is over when they are read */
+    uint32_t bulk_lent;           /* bulk windows, up to its last one */
+    uint32_t chunks_lent;         /* other windows, likewise */
+    size_t chunk_bytes;           /* how long each is in a bulk window at most */
+    size_t head_bytes;            /* went in front of them */
+    uint64_t streams_ns;          /* since when they go */
+    struct shc_copy_trial *trial; /* where that is noted; or NULL */
     uint64_t timeout_ns, begun_ns, deadline_ns, late_ns, late_step_ns;
 };
 

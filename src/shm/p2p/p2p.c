@@ -298,9 +298,9 @@ void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_message *m, bool for_good)
 
 static void free_peers(struct shc_p2p *p2p)
 {
-    free(p2p->paces);
+    free(p2p->trials);
     free(p2p->peers);
-    p2p->paces = NULL;
+    p2p->trials = NULL;
     p2p->peers = NULL;
 }
 
@@ -309,13 +309,13 @@ enum shc_status shc_p2p_init(struct shc_p2p *p2p, const struct shc_p2p_env *env)
     const size_t world = (size_t)env->seat->world_size;
     p2p->env = *env;
     p2p->peers = calloc(world, sizeof *p2p->peers);
-    p2p->paces = calloc(world, sizeof *p2p->paces);
-    if (!p2p->peers || !p2p->paces) {
+    p2p->trials = calloc(world, sizeof *p2p->trials);
+    if (!p2p->peers || !p2p->trials) {
         free_peers(p2p);
         return shc_fail(SHC_ERR_NOMEM, "no memory for %zu peers", world);
     }
     for (size_t peer = 0; peer < world; peer++)
-        shc_paces_init(p2p->paces[peer], SHC_WAYS, SHC_WAY_LINES);
+        shc_copy_trials_init(p2p->trials[peer], SHC_COPY_MODES, SHC_COPY_LINES);
     shc_biased_lock_init(&p2p->lock, SHC_BIAS_FIRST_PAY);
     enum shc_status st = shc_pairs_init(&p2p->pairs, env->seat);
     if (st != SHC_OK)

@@ -24,8 +24,8 @@
  * A header that matches nothing is a stray, kept in the order of arrival.
  */
 
-#include "shm/coll/pace.h"
 #include "shm/coll/select.h"
+#include "shm/exec/copymode.h"
 #include "shm/os/biased_lock.h"
 #include "shm/p2p/message.h"
 #include "shm/proto/pair.h"
@@ -102,7 +102,7 @@ struct shc_p2p {
     struct shc_pairs pairs;
     struct shc_p2p_peer *peers; /* [world_size] */
     /* [world_size]: of what goes through windows to that rank, but for short messages. */
-    struct shc_pace (*paces)[SHC_PACES];
+    struct shc_copy_trial (*trials)[SHC_COPY_TRIALS];
     struct shc_queue posted_any;
     struct shc_kept_message sent, received; /* at once */
     uint64_t posts, arrivals;               /* counters that order receives, and strays */

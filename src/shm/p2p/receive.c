@@ -88,7 +88,7 @@ static void write_piece(const struct shc_p2p *p2p, struct shc_message *m,
 {
     if (m->buf.flat && shc_select_streams_out(p2p->env.tuning, m->shape.bytes, false))
         shc_copy_stream(m->buf.flat + m->moved, piece, bytes);
-    else if (line->way == SHC_WAY_PLAIN)
+    else if (line->mode == SHC_COPY_PLAIN)
         shc_buf_write(&m->buf, m->moved, piece, bytes);
     else
         shc_buf_write_lines(&m->buf, m->moved, piece, bytes);

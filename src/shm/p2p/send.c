@@ -35,11 +35,12 @@ static bool is_ferry(int window)
 }
 
 /* So many bytes come with the line: in that window, or behind the header if it is -1. */
-static inline void name_piece(struct shc_line_shm *line, int window, size_t bytes, enum shc_way way)
+static inline void name_piece(struct shc_line_shm *line, int window, size_t bytes,
+                              enum shc_copy_mode mode)
 {
     line->head.window = window >= 0 ? (uint8_t)window : SHC_NO_WINDOW;
     line->head.piece = (uint32_t)bytes;
-    line->head.way = (uint32_t)way;
+    line->head.mode = (uint32_t)mode;
 }
 
 /* Copies the message's next bytes, which fit there, into the line or into the window. Into a ferry by
@@ -51,11 +52,11 @@ static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, str
     char *to = window < 0 || shc_window_spares((uint32_t)window, bytes)
                    ? (char *)line->data
                    : shc_window(&p2p->pairs, me, m->peer, (uint32_t)window);
-    const enum shc_way way = is_ferry(window) ? SHC_WAY_LINES : m->way;
-    name_piece(line, window, bytes, way);
-    if (window >= 0 && way == SHC_WAY_PAST)
+    const enum shc_copy_mode mode = is_ferry(window) ? SHC_COPY_LINES : m->mode;
+    name_piece(line, window, bytes, mode);
+    if (window >= 0 && mode == SHC_COPY_NON_TEMPORAL)
         shc_buf_stream(&m->buf, m->moved, to, bytes);
-    else if (window >= 0 && way == SHC_WAY_LINES)
+    else if (window >= 0 && mode == SHC_COPY_LINES)
         shc_buf_read_lines(&m->buf, m->moved, to, bytes);
     else if (bytes > 0)
         shc_buf_read(&m->buf, m->moved, to, bytes);
@@ -69,7 +70,7 @@ static void put_by_ferry(struct shc_p2p *p2p, struct shc_line_shm *line, struct 
     char *const ferry = shc_window(&p2p->pairs, p2p->pairs.seat->rank, m->peer, (uint32_t)window);
     shc_buf_read_lines(&m->buf, m->moved, ferry + m->moved, bytes);
     m->moved += bytes;
-    name_piece(line, window, m->moved, SHC_WAY_LINES);
+    name_piece(line, window, m->moved, SHC_COPY_LINES);
 }
 
 /* How many bytes come next: whole elements, as many as there is room for. */
@@ -89,12 +90,12 @@ static size_t chunk_room(const struct shc_message *m, int window)
 }
 
 /* Below stream_bytes nothing is timed: the shortest messages that are have chosen. */
-static void choose_way(struct shc_p2p *p2p, struct shc_message *m)
+static void choose_mode(struct shc_p2p *p2p, struct shc_message *m)
 {
     const bool streams = shc_select_streams(p2p->env.tuning, m->shape.bytes);
-    struct shc_pace *pace = shc_pace_for(p2p->paces[m->peer], m->shape.bytes);
-    m->pace = streams ? pace : NULL;
-    m->way = !streams && pace->way == SHC_WAY_PAST ? SHC_WAY_LINES : pace->way;
+    struct shc_copy_trial *trial = shc_copy_trial_for(p2p->trials[m->peer], m->shape.bytes);
+    m->trial = streams ? trial : NULL;
+    m->mode = !streams && trial->mode == SHC_COPY_NON_TEMPORAL ? SHC_COPY_LINES : trial->mode;
 }
 
 static bool fits(const struct shc_p2p *p2p, enum shc_protocol protocol, size_t bytes)
@@ -127,8 +128,8 @@ static bool goes_ahead(const struct shc_p2p *p2p, const struct shc_message *m)
     return m->buf.flat && !p2p->pairs.pairs[m->peer].crosses;
 }
 
-/* A ferry or bulk windows for all of the message, or -1. A long one goes so only if it is read meanwhile. While ways
- * to copy are tried there are no bulk windows, since nobody would know how long it takes until it has been
+/* A ferry or bulk windows for all of the message, or -1. A long one goes so only if it is read meanwhile. While copy
+ * modes are tried there are no bulk windows, since nobody would know how long it takes until it has been
  * read. */
 static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
 {
@@ -138,8 +139,9 @@ static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
     const int ferry = may ? shc_ferry_lend(&p2p->pairs, m->peer) : -1;
     if (ferry >= 0 || !pooled)
         return ferry;
-    choose_way(p2p, m);
-    if ((m->pace && shc_pace_tries(m->pace)) || !shc_window_has_bulk(&p2p->pairs, m->peer) ||
+    choose_mode(p2p, m);
+    if ((m->trial && shc_copy_trial_tries(m->trial)) ||
+        !shc_window_has_bulk(&p2p->pairs, m->peer) ||
         !shc_window_may_send_whole(&p2p->pairs, m->peer, bytes) ||
         (bytes > SHC_HEAD_BYTES && !is_reading(p2p, m->peer)))
         return -1;
@@ -148,8 +150,8 @@ static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
     if (window < 0)
         return -1;
     shc_window_note_whole(&p2p->pairs, m->peer, bytes);
-    if (m->pace)
-        shc_pace_count(m->pace, bytes);
+    if (m->trial)
+        shc_copy_trial_count(m->trial, bytes);
     return window;
 }
 
@@ -199,7 +201,7 @@ enum sending { SENT, NO_LINE, NO_ROOM };
 /* As below, of more than a window holds. */
 static SHC_NOINLINE enum sending send_whole_long(struct shc_p2p *p2p, struct shc_message *m)
 {
-    m->way = SHC_WAY_PLAIN;
+    m->mode = SHC_COPY_PLAIN;
     if (!shc_pair_draft(&p2p->pairs, m->peer))
         return NO_LINE;
     const bool may = fits(p2p, SHC_PROTOCOL_LONG_HAND_OFF, m->shape.bytes);
@@ -222,7 +224,7 @@ static SHC_NOINLINE enum sending send_whole(struct shc_p2p *p2p, struct shc_mess
     if (bytes > SHC_WINDOW_BYTES)
         return send_whole_long(p2p, m);
     int window = shc_shuttle_lend(pairs, m->peer, bytes);
-    m->way = SHC_WAY_PLAIN;
+    m->mode = SHC_COPY_PLAIN;
     if (window < 0) {
         if (!shc_pair_draft(pairs, m->peer))
             return NO_LINE;
@@ -235,11 +237,11 @@ static SHC_NOINLINE enum sending send_whole(struct shc_p2p *p2p, struct shc_mess
     return SENT;
 }
 
-/* Only one at a time is on its way, as its receiver may have to put it aside; and none while ways to
- * copy are tried. */
+/* Only one at a time is on its way, as its receiver may have to put it aside; and none while copy
+ * modes are tried. */
 static bool may_send_long_head(struct shc_p2p *p2p, const struct shc_message *m)
 {
-    if (!m->pace || shc_pace_tries(m->pace) || m->shape.bytes <= SHC_BULK_BYTES ||
+    if (!m->trial || shc_copy_trial_tries(m->trial) || m->shape.bytes <= SHC_BULK_BYTES ||
         !shc_window_has_bulk(&p2p->pairs, m->peer))
         return false;
     const struct shc_message *before = p2p->peers[m->peer].sends.first;
@@ -250,11 +252,12 @@ static bool may_send_long_head(struct shc_p2p *p2p, const struct shc_message *m)
 }
 
 /* May all of it follow its header unasked? One message at a time, so that the receiver knows which one a
- * chunk is of; and none while ways to copy are tried. */
+ * chunk is of; and none while copy modes are tried. */
 static bool may_open(struct shc_p2p *p2p, const struct shc_message *m)
 {
     if (!fits(p2p, SHC_PROTOCOL_FRAGMENTS, m->shape.bytes) ||
-        (m->pace && shc_pace_tries(m->pace)) || !shc_window_has_bulk(&p2p->pairs, m->peer) ||
+        (m->trial && shc_copy_trial_tries(m->trial)) ||
+        !shc_window_has_bulk(&p2p->pairs, m->peer) ||
         !shc_window_may_send_whole(&p2p->pairs, m->peer, m->shape.bytes))
         return false;
     const struct shc_p2p_peer *to = &p2p->peers[m->peer];
@@ -274,9 +277,9 @@ static void begin_open(struct shc_p2p *p2p, struct shc_message *m)
     m->chunk_bytes = SHC_BULK_BYTES;
     m->waits_for_reader = false;
     shc_window_note_whole(&p2p->pairs, m->peer, m->shape.bytes);
-    if (m->pace)
-        shc_pace_count(m->pace, m->shape.bytes);
-    m->pace = NULL;
+    if (m->trial)
+        shc_copy_trial_count(m->trial, m->shape.bytes);
+    m->trial = NULL;
 }
 
 /* The first bytes of a message that no window holds go with its header, if there is room for them:
@@ -286,7 +289,7 @@ static int lend_for_head(struct shc_p2p *p2p, struct shc_message *m, size_t *roo
     *room = SHC_HEAD_BYTES;
     if (m->shape.bytes <= SHC_WINDOW_BYTES)
         return -1;
-    choose_way(p2p, m);
+    choose_mode(p2p, m);
     int window = shc_ferry_lend(&p2p->pairs, m->peer);
     if (window >= 0)
         return window;
@@ -298,13 +301,13 @@ static int lend_for_head(struct shc_p2p *p2p, struct shc_message *m, size_t *roo
     *room = SHC_BULK_BYTES; /* a longer one keeps its reader waiting for its line */
     if (may_send_long_head(p2p, m))
         return shc_window_lend_run(&p2p->pairs, m->peer, 1, room);
-    m->way = SHC_WAY_PLAIN; /* as any message in a window */
+    m->mode = SHC_COPY_PLAIN; /* as any message in a window */
     *room = SHC_WINDOW_BYTES;
     window = shc_shuttle_lend(&p2p->pairs, m->peer, SHC_WINDOW_BYTES);
     return window >= 0 ? window : shc_window_lend_for_head(&p2p->pairs, m->peer);
 }
 
-_Static_assert((uint64_t)SHC_BULK_WINDOWS *SHC_BULK_BYTES <= SHC_PACE_ROUND,
+_Static_assert((uint64_t)SHC_BULK_WINDOWS *SHC_BULK_BYTES <= SHC_COPY_ROUND,
                "a round goes through all bulk windows");
 
 /* A message that passes another one of the peer is not timed where it cannot go by ferry: it takes as long as this
@@ -312,19 +315,19 @@ _Static_assert((uint64_t)SHC_BULK_WINDOWS *SHC_BULK_BYTES <= SHC_PACE_ROUND,
 static void time_no_passing(struct shc_p2p *p2p, struct shc_message *m)
 {
     const struct shc_p2p_peer *to = &p2p->peers[m->peer];
-    if (!m->pace || (!to->incoming.first && !to->posted.first) ||
+    if (!m->trial || (!to->incoming.first && !to->posted.first) ||
         shc_window_has_bulk(&p2p->pairs, m->peer))
         return;
-    if (shc_pace_tries(m->pace))
-        m->way = SHC_WAY_LINES;
-    m->pace = NULL;
+    if (shc_copy_trial_tries(m->trial))
+        m->mode = SHC_COPY_LINES;
+    m->trial = NULL;
 }
 
 static void begin_stream(struct shc_p2p *p2p, struct shc_message *m)
 {
-    choose_way(p2p, m);
+    choose_mode(p2p, m);
     time_no_passing(p2p, m);
-    m->waits_for_reader = m->pace && shc_pace_tries(m->pace);
+    m->waits_for_reader = m->trial && shc_copy_trial_tries(m->trial);
     m->head_bytes = m->moved;
     m->chunk_bytes = shc_select_piece(p2p->env.tuning, m->shape.bytes - m->moved, SHC_BULK_BYTES,
                                       p2p->env.seat->world_size);
@@ -339,9 +342,10 @@ static bool end_stream(struct shc_p2p *p2p, struct shc_message *m)
     if (m->waits_for_reader &&
         !shc_window_chunks_were_read(&p2p->pairs, m->peer, m->bulk_lent, m->chunks_lent))
         return false;
-    if (m->pace &&
-        m->pace->way == m->way) /* which the end of a message before it may have turned */
-        shc_pace_note(m->pace, m->shape.bytes - m->head_bytes, shc_clock_ns() - m->streams_ns);
+    if (m->trial &&
+        m->trial->mode == m->mode) /* which the end of a message before it may have turned */
+        shc_copy_trial_note(m->trial, m->shape.bytes - m->head_bytes,
+                            shc_clock_ns() - m->streams_ns);
     return true;
 }
 
@@ -354,10 +358,10 @@ static bool is_owed(const struct shc_p2p *p2p, const struct shc_message *m)
 }
 
 /* A chunk goes by ferry: no measure of how to copy into bulk windows. (Between ranks whose messages all pass
- * one another no way is ever chosen, so that what is too long for a ferry is always announced.) */
+ * one another no copy mode is ever chosen, so that what is too long for a ferry is always announced.) */
 static void note_ferry(struct shc_message *m)
 {
-    m->pace = NULL;
+    m->trial = NULL;
     m->waits_for_reader = false;
 }
 
@@ -390,7 +394,7 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *ca
     const size_t both = shc_min_size(taken, given);
     fill_line(line, SHC_LINE_CHUNK, m);
     line->head.bytes = m->moved;
-    name_piece(line, shc_ferry_turn(&p2p->pairs, peer, came->window), given, SHC_WAY_LINES);
+    name_piece(line, shc_ferry_turn(&p2p->pairs, peer, came->window), given, SHC_COPY_LINES);
     if (shc_select_streams_out(p2p->env.tuning, in->shape.bytes, true))
         shc_copy_exchange_past(out, ferry, next, both);
     else
@@ -496,7 +500,7 @@ static bool post_word(struct shc_p2p *p2p, int peer, enum shc_line_kind kind,
     if (!line)
         return false;
     fill_line(line, kind, m);
-    name_piece(line, -1, 0, SHC_WAY_PLAIN);
+    name_piece(line, -1, 0, SHC_COPY_PLAIN);
     shc_pair_post(&p2p->pairs, peer, line, -1);
     return true;
 }

@@ -243,8 +243,8 @@ struct shc_line_head {
     int32_t tag;
     uint32_t dtype_tag;
     uint32_t message; /* the sender's number of the message, per pair */
-    uint32_t way;     /* enum shc_way: how the piece was copied there, and is best copied on */
-    uint64_t bytes;   /* of the whole message; CHUNK: where the piece begins in it */
+    uint32_t mode;  /* enum shc_copy_mode: how the piece was copied there, and is best copied on */
+    uint64_t bytes; /* of the whole message; CHUNK: where the piece begins in it */
 };
 
 struct shc_line_shm {

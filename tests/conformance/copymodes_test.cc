@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What goes one way may be stored past the caches or into them, whichever is faster: whoever stores
-// must go on noting what it takes, with every message. src/shm/coll/pace.h has the choice itself.
+// must go on noting what it takes, with every message. src/shm/exec/copymode.h has the choice itself.
 #include "tests/conformance/world.h"
 
 #include <gtest/gtest.h>
@@ -16,9 +16,9 @@ const int kRoot = 0;
 std::vector<double> noted(const Rank &rank, shc_op_kind kind)
 {
     std::vector<double> all;
-    for (const shc_pace &pace : rank.comm->paces[kind]) {
-        all.push_back(pace.way);
-        all.push_back(static_cast<double>(pace.bytes));
+    for (const shc_copy_trial &trial : rank.comm->trials[kind]) {
+        all.push_back(trial.mode);
+        all.push_back(static_cast<double>(trial.bytes));
     }
     return all;
 }
@@ -71,7 +71,7 @@ const std::vector<int> kWorlds = {2};
 const std::vector<int> kWorlds = {2, 3, 5};
 #endif
 
-TEST(Paces, AreNotedWithEveryMessage)
+TEST(CopyTrials, AreNotedWithEveryMessage)
 {
     Options options;
     options.knobs.no_cma = true; // what others copy out of its memory, a root does not store

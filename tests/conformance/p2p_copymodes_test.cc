@@ -16,7 +16,7 @@ namespace
 {
 
 const size_t kBytes = 64 << 10; // through a part of the windows
-const size_t kClass = 0;        // of paces
+const size_t kClass = 0;        // of trials
 
 std::vector<unsigned char> content(int tag)
 {
@@ -49,11 +49,11 @@ TEST(Ways, AreTriedWithMessagesThatEndWhenTheyHaveBeenRead)
 {
     by_one_thread(
         [](const Comms &comms) {
-            const shc_pace &pace = comms[0]->p2p.paces[1][kClass];
+            const shc_copy_trial &trial = comms[0]->p2p.trials[1][kClass];
             EXPECT_FALSE(ends_unread(comms, 1));
-            EXPECT_GT(pace.bytes, kBytes / 2);
-            EXPECT_EQ(pace.notes, 1u);
-            settle_paces(comms[0]->p2p);
+            EXPECT_GT(trial.bytes, kBytes / 2);
+            EXPECT_EQ(trial.notes, 1u);
+            settle_trials(comms[0]->p2p);
             EXPECT_TRUE(ends_unread(comms, 2));
         },
         3);
@@ -87,9 +87,9 @@ TEST(Ways, AreChosenForEachPeer)
     by_one_thread(
         [](const Comms &comms) {
             ends_unread(comms, 1);
-            EXPECT_GT(comms[0]->p2p.paces[1][kClass].bytes, 0u);
-            EXPECT_EQ(comms[0]->p2p.paces[2][kClass].bytes, 0u);
-            EXPECT_EQ(comms[1]->p2p.paces[0][kClass].bytes, 0u);
+            EXPECT_GT(comms[0]->p2p.trials[1][kClass].bytes, 0u);
+            EXPECT_EQ(comms[0]->p2p.trials[2][kClass].bytes, 0u);
+            EXPECT_EQ(comms[1]->p2p.trials[0][kClass].bytes, 0u);
         },
         3);
 }
@@ -101,15 +101,15 @@ TEST(Ways, AreNotTriedWithMessagesThatPassOneAnother)
         [](const Comms &comms) {
             ByteMessage other(SHC_RECV, 1, 7, std::vector<unsigned char>(kBytes, 0xee));
             other.start(comms[0]);
-            const shc_pace &pace = comms[0]->p2p.paces[1][kClass];
+            const shc_copy_trial &trial = comms[0]->p2p.trials[1][kClass];
             EXPECT_TRUE(ends_unread(comms, 1));
-            EXPECT_EQ(pace.notes, 0u);
+            EXPECT_EQ(trial.notes, 0u);
             ByteMessage back(SHC_SEND, 0, 7, content(7));
             back.start(comms[1]);
             pass_in_turns(comms, 6);
             EXPECT_TRUE(other.done());
             EXPECT_TRUE(other.bytes == content(7));
-            EXPECT_EQ(comms[1]->p2p.paces[0][kClass].notes, 1u);
+            EXPECT_EQ(comms[1]->p2p.trials[0][kClass].notes, 1u);
         },
         3);
 }
@@ -119,12 +119,12 @@ TEST(Ways, AllBringTheBytes)
 {
     by_one_thread(
         [](const Comms &comms) {
-            shc_pace &pace = comms[0]->p2p.paces[1][kClass];
-            settle_paces(comms[0]->p2p);
-            for (int way = 0; way < SHC_WAYS; way++) {
-                pace.way = static_cast<shc_way>(way);
+            shc_copy_trial &trial = comms[0]->p2p.trials[1][kClass];
+            settle_trials(comms[0]->p2p);
+            for (int way = 0; way < SHC_COPY_MODES; way++) {
+                trial.mode = static_cast<shc_copy_mode>(way);
                 EXPECT_TRUE(ends_unread(comms, way));
-                EXPECT_EQ(pace.way, static_cast<shc_way>(way));
+                EXPECT_EQ(trial.mode, static_cast<shc_copy_mode>(way));
             }
         },
         3);
