@@ -22,7 +22,7 @@ STRUCTS = (
 )
 # Give bytes of it.
 BYTES = (
-    r"shc_seat_(?:small_slot|slot_in|relay)|shc_(?:task|call)_payload|shc_task_round_place"
+    r"shc_seat_(?:small_slot|slot_in|relay)|shc_(?:task|call)_payload|shc_round_place"
     r"|shc_arena_(?:shouts|cells)|shc_(?:task|exchange)_(?:write|read)_cell|shc_window"
     r"|shc_p2p_piece|shc_host_(?:halves|counts)|table_of|packed_at"
 )

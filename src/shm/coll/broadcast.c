@@ -21,15 +21,11 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
 
 static enum shc_status run_one_round(struct shc_task *task, bool in_line, size_t bytes)
 {
-    if (!in_line)
-        shc_task_pass_relay(task);
-    char *slot = shc_task_round_place(task, task->call.root, in_line, true);
-    bool is_root = task->seat->rank == task->call.root;
-    if (is_root) {
+    const bool is_root = task->seat->rank == task->call.root;
+    const struct shc_round round = shc_round_begin(task, in_line, true, is_root ? bytes : 0);
+    char *slot = shc_round_place(task, &round, task->call.root);
+    if (is_root)
         shc_buf_read(&task->in, 0, slot, bytes);
-        if (!in_line)
-            shc_task_lend(task, bytes);
-    }
     shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     if (!is_root)

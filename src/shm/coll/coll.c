@@ -182,28 +182,24 @@ enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line, size_
     double factors[SHC_MAX_WORLD];
     void *dst[1];
     const bool one_way = task->call.kind == SHC_REDUCE;
-    if (one_way && !in_line)
-        shc_task_pass_relay(task);
-    if (!in_line && !(one_way && task->call.root == seat->rank)) {
-        shc_buf_read(&task->in, 0, shc_task_round_place(task, seat->rank, false, one_way),
-                     task->in.bytes);
-        if (one_way)
-            shc_task_lend(task, task->in.bytes);
-    }
+    const bool gives = !(one_way && task->call.root == seat->rank);
+    const struct shc_round round =
+        shc_round_begin(task, in_line, one_way, gives ? task->in.bytes : 0);
+    if (!in_line && gives)
+        shc_buf_read(&task->in, 0, shc_round_place(task, &round, seat->rank), task->in.bytes);
     shc_task_enter_reducing(task, in_line ? task->in.bytes : 0);
     SHC_TRY(shc_task_meet(task));
     if (where.bytes == 0)
         return SHC_OK;
     if (SHC_LIKELY(seat->world_size == 2 && task->in.flat && task->out.flat &&
                    shc_task_factor_bytes(task) == 0)) {
-        reduce_pair(task, shc_task_round_place(task, 1 - seat->rank, in_line, one_way) + skip, skip,
-                    where);
+        reduce_pair(task, shc_round_place(task, &round, 1 - seat->rank) + skip, skip, where);
         return SHC_OK;
     }
     shc_task_read_factors(task, factors);
     const size_t ahead = in_line ? shc_task_factor_bytes(task) : 0;
     for (int rank = 0; rank < seat->world_size; rank++)
-        src[rank] = shc_task_round_place(task, rank, in_line, one_way) + ahead + skip;
+        src[rank] = shc_round_place(task, &round, rank) + ahead + skip;
     /* The other ranks have fetched the lines that this one has stored to, and a reduce's root has stored
      * to none: there lies an older operation's. (By shc_task_reduce_cells(), which has a second table of
      * places, 8 and 64 bytes take 1.07 to 1.2 times as long.) */

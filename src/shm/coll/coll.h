@@ -112,40 +112,46 @@ SHC_INLINE char *shc_task_payload(const struct shc_task *task, int rank)
     return shc_call_payload(task->seat, rank, task->wait.epoch);
 }
 
-/*
- * In front of shc_task_round_place(), on all ranks, in an operation in which not all of them store `one_way`:
- * notes whose turn the relay slots are. Nothing fails between here and the call line.
- */
-SHC_INLINE void shc_task_pass_relay(const struct shc_task *task)
-{
-    const bool root_takes = task->call.kind == SHC_GATHER || task->call.kind == SHC_REDUCE;
-    if (task->seat->world_size == SHC_RELAY_RANKS)
-        shc_relay_pass(task->seat, root_takes ? 1 - task->call.root : task->call.root,
-                       task->wait.epoch);
-}
+/* An operation that one round does: where each rank's bytes are. From shc_round_begin() alone, before anything of
+ * it is stored. */
+struct shc_round {
+    bool in_line; /* in the call lines; else in slots */
+    bool one_way; /* not all ranks store */
+};
 
-/* Where a rank's bytes of this operation are when one round does: in its call line, or in its small
- * slot of this epoch. Not all store `one_way`: of two ranks who does uses a relay slot; else it stays in
- * its own block, so that fewer lines go round. Either way it tells of it (shc_task_lend()). */
-SHC_INLINE char *shc_task_round_place(const struct shc_task *task, int rank, bool in_line,
-                                      bool one_way)
+/* Where that rank's bytes are: in its call line, or in its small slot of this epoch. Where not all ranks store, the one
+ * of two that does uses a relay slot; of more, each stays in its own block, so that fewer lines go round. */
+SHC_INLINE char *shc_round_place(const struct shc_task *task, const struct shc_round *round,
+                                 int rank)
 {
-    if (in_line)
+    if (round->in_line)
         return shc_task_payload(task, rank);
-    if (!one_way)
+    if (!round->one_way)
         return shc_seat_small_slot(task->seat, rank, task->wait.epoch);
     if (task->seat->world_size == SHC_RELAY_RANKS)
         return shc_seat_relay(task->seat, task->seat->relay.slot);
     return shc_seat_slot_in(task->seat, rank, task->wait.epoch);
 }
 
-/* The others read so many bytes of what this rank stores in this operation, in which it takes nothing
- * itself. They have read them when all meet in the next operation: then this rank asks for the lines,
- * if it is likely to store to them in the one after that. */
-SHC_INLINE void shc_task_lend(struct shc_task *task, size_t bytes)
+/*
+ * All ranks call it, and nothing fails between it and the call line: it notes whose turn the relay slots are.
+ * `lent_bytes`: how much this rank stores in an operation in which it takes nothing, else 0. The others have read those
+ * bytes when all meet in the next operation. Then this rank asks for the lines, if it is likely to store to them in the
+ * operation after that.
+ */
+SHC_INLINE struct shc_round shc_round_begin(const struct shc_task *task, bool in_line, bool one_way,
+                                            size_t lent_bytes)
 {
-    task->seat->lent[task->wait.epoch & 1] =
-        bytes <= task->tuning->ask_ahead_bytes ? (uint32_t)bytes : 0;
+    struct shc_seat *seat = task->seat;
+    const struct shc_round round = {.in_line = in_line, .one_way = one_way};
+    if (in_line || !one_way)
+        return round;
+    const bool root_takes = task->call.kind == SHC_GATHER || task->call.kind == SHC_REDUCE;
+    if (seat->world_size == SHC_RELAY_RANKS)
+        shc_relay_pass(seat, root_takes ? 1 - task->call.root : task->call.root, task->wait.epoch);
+    seat->lent[task->wait.epoch & 1] =
+        lent_bytes <= task->tuning->ask_ahead_bytes ? (uint32_t)lent_bytes : 0;
+    return round;
 }
 
 /* Bytes of the rank's factor, in front of its payload. */

@@ -53,17 +53,14 @@ static void keep_own(struct shc_task *task)
 static enum shc_status run_one_round(struct shc_task *task, bool in_line)
 {
     const struct shc_span all = {0, task->in.bytes};
-    const bool one_way = taker_of(task) >= 0;
+    const bool gives = taker_of(task) != task->seat->rank;
     char *slots[SHC_MAX_WORLD];
-    if (one_way && !in_line)
-        shc_task_pass_relay(task);
+    const struct shc_round round =
+        shc_round_begin(task, in_line, taker_of(task) >= 0, gives ? all.bytes : 0);
     for (int rank = 0; rank < task->seat->world_size; rank++)
-        slots[rank] = shc_task_round_place(task, rank, in_line, one_way);
-    if (taker_of(task) != task->seat->rank) {
+        slots[rank] = shc_round_place(task, &round, rank);
+    if (gives)
         shc_buf_read(&task->in, 0, slots[task->seat->rank], all.bytes);
-        if (one_way && !in_line)
-            shc_task_lend(task, all.bytes);
-    }
     shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     if (!takes(task))

@@ -71,14 +71,10 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
     const bool is_root = task->seat->rank == root;
     const struct shc_span all = {0, others_bytes(task)};
     char *slots[SHC_MAX_WORLD];
-    if (!in_line)
-        shc_task_pass_relay(task);
-    slots[root] = shc_task_round_place(task, root, in_line, true);
-    if (is_root) {
+    const struct shc_round round = shc_round_begin(task, in_line, true, is_root ? all.bytes : 0);
+    slots[root] = shc_round_place(task, &round, root);
+    if (is_root)
         put_chunk(task, all, slots[root], read_piece);
-        if (!in_line)
-            shc_task_lend(task, all.bytes);
-    }
     shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     if (is_root)
