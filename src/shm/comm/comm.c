@@ -43,10 +43,9 @@ static int usable_cpus(const struct shc_seat *seat)
  * rank that is waited for. It covers the skew of ranks that run side by side; behind that, yielding
  * polls almost as fast and costs nobody a CPU he wants (docs/notebook/waiting-and-start-up.md). Who sleeps is
  * woken late, and perhaps on the CPU of who woke it. */
-static struct shc_patience patience_for(int threads, int cpus, uint64_t crowded_ns)
+static struct shc_patience patience_for(bool room, uint64_t crowded_ns)
 {
     const int spin_us = shc_config_get()->spin_us;
-    const bool room = threads <= cpus;
     const uint64_t spin_ns = spin_us >= 0 ? (uint64_t)spin_us * SHC_NS_PER_US
                              : room       ? SPIN_NS
                                           : crowded_ns;
@@ -54,29 +53,8 @@ static struct shc_patience patience_for(int threads, int cpus, uint64_t crowded_
         .spins = shc_wait_spins_for(spin_ns),
         .yields = YIELDS,
         .awake_ns = room ? AWAKE_NS : 0,
-        .moves = room && shc_config_get()->move,
+        .migrates = room && shc_config_get()->move,
     };
-}
-
-/* A seat's `move_away`. A rank is where its process's first thread is: most call from there. Ranks
- * that are threads of this process are nobody knows where. */
-static bool move_away(const struct shc_seat *seat)
-{
-    const int here = shc_os_cpu_current();
-    struct shc_os_cpus taken = {{0}};
-    bool shared = false;
-    if (!shc_place_has_choice())
-        return false;
-    for (int rank = 0; rank < seat->world_size; rank++) {
-        const struct shc_os_process process = shc_seat_process(seat, rank);
-        const bool ours = process.pid == seat->self.pid;
-        if (ours && (rank != seat->rank || shc_os_thread_id() == process.pid))
-            continue;
-        const int cpu = shc_os_process_cpu(&seat->self, &process);
-        shared = shared || (cpu >= 0 && cpu == here && !ours);
-        shc_os_cpus_add(&taken, cpu);
-    }
-    return shared && shc_place_move(here, &taken);
 }
 
 /* A seat's `attend`. */
@@ -89,14 +67,16 @@ static bool attend(struct shc_seat *seat)
 
 static void set_patience(struct shc_seat *seat)
 {
-    int cpus = usable_cpus(seat);
+    const int cpus = usable_cpus(seat);
+    const bool room = seat->world_size <= cpus;
+    seat->cpu_sharing.room = room;
+    seat->cpu_sharing.migrate = shc_place_migrate;
     /* Some rank that a crowded collective waits for has no CPU; the other side of a message may well have
      * one. */
-    seat->patience = patience_for(seat->world_size, cpus, 0);
-    seat->patience_p2p = patience_for(seat->world_size, cpus, SPIN_CROWDED_NS);
-    seat->company.room = seat->world_size <= cpus;
+    seat->patience = patience_for(room, 0);
+    seat->patience_p2p = patience_for(room, SPIN_CROWDED_NS);
     /* Beside an engine the application's own thread wants to run. */
-    seat->patience_engine = patience_for(2 * seat->world_size, cpus, SPIN_CROWDED_NS);
+    seat->patience_engine = patience_for(2 * seat->world_size <= cpus, SPIN_CROWDED_NS);
 }
 
 static enum shc_status check_members(const struct shc_comm_config *config)
@@ -165,7 +145,6 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     seat->group = comm->name;
     seat->segment.fd = -1;
     seat->elsewhere = shc_process_elsewhere;
-    seat->move_away = move_away;
     seat->attend = attend;
     seat->interrupted = config->interrupted;
     seat->interrupted_ctx = config->interrupted_ctx;

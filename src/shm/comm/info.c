@@ -115,7 +115,7 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
     SHC_TRY(shc_comm_usable(comm));
     const struct shc_arena_geometry *g = &comm->arena.geometry;
     /* relaxed: a number for people. */
-    const uint32_t parted = shc_a32_load_relaxed(&comm->seat.company.parted);
+    const uint32_t parted = shc_a32_load_relaxed(&comm->seat.cpu_sharing.migrations);
     /* relaxed: as above. */
     const uint64_t pulled = shc_a64_load_relaxed(&comm->seat.pulled);
     /* relaxed: as above. */

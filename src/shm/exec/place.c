@@ -46,3 +46,24 @@ bool shc_place_move(int here, const struct shc_os_cpus *taken)
         return true;
     return shc_os_thread_pin(&before) == 0;
 }
+
+/* A rank is where its process's first thread is: most call from there. Nobody knows where ranks are that are threads of
+ * this process. */
+bool shc_place_migrate(const struct shc_seat *seat)
+{
+    const int here = shc_os_cpu_current();
+    struct shc_os_cpus taken = {{0}};
+    bool shared = false;
+    if (!shc_place_has_choice())
+        return false;
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        const struct shc_os_process process = shc_seat_process(seat, rank);
+        const bool ours = process.pid == seat->self.pid;
+        if (ours && (rank != seat->rank || shc_os_thread_id() == process.pid))
+            continue;
+        const int cpu = shc_os_process_cpu(&seat->self, &process);
+        shared = shared || (cpu >= 0 && cpu == here && !ours);
+        shc_os_cpus_add(&taken, cpu);
+    }
+    return shared && shc_place_move(here, &taken);
+}

@@ -6,6 +6,7 @@
  */
 
 #include "shm/exec/topo.h"
+#include "shm/proto/seat.h"
 
 /* The CPUs to choose from: those that the thread may use, but for the one where it is and those that
  * are taken; of its own node, if there are any. False: there is none. */
@@ -18,3 +19,7 @@ bool shc_place_has_choice(void);
 /* Moves the calling thread to one of those that shc_place_choose() leaves. It may use the same CPUs as
  * before afterwards. False: there is none, or the system does not let it. */
 bool shc_place_move(int here, const struct shc_os_cpus *taken);
+
+/* shc_cpu_sharing's hook (proto/cpu_sharing.h): moves the calling thread if another rank of the group is on its CPU.
+ * False: it has not moved. */
+bool shc_place_migrate(const struct shc_seat *seat);

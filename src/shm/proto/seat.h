@@ -7,6 +7,7 @@
  */
 
 #include "shm/base/once.h"
+#include "shm/proto/cpu_sharing.h"
 #include "shm/proto/layout.h"
 #include "shm/proto/segment.h"
 
@@ -15,25 +16,7 @@ struct shc_patience {
     uint32_t spins;    /* turns with a pause between them */
     uint32_t yields;   /* then turns that give the CPU to whoever wants it; then sleep */
     uint64_t awake_ns; /* but not before it has kept on for so long */
-    bool moves;        /* may leave a CPU that is another rank's, too */
-};
-
-/*
- * Who else runs on the CPU on which this rank waits? Perhaps another rank: a scheduler that has put two
- * there may take tens of milliseconds to notice. Or somebody who computes, and keeps each time slice
- * that a yield gives him. What several waiting threads of a process note here at the same time may get
- * lost: that is a look later, or one too many.
- */
-struct shc_company {
-    bool room;        /* a CPU for each rank: then it is no rank that keeps one for long */
-    shc_a32 taken;    /* yields in a row during which somebody else ran */
-    shc_a32 parted;   /* so often a thread of this rank has moved */
-    shc_a64 again_ns; /* no look for other ranks before that */
-    shc_a64 pause_ns; /* between the last look and that; 0: there was none, or it parted the two */
-    shc_a64 busy_ns;  /* until then no yields: who sleeps is woken sooner than he gets a slice */
-    shc_a32 sleeps;   /* and not before so many more waits have slept instead */
-    shc_a32 spell;    /* how many the last such yield was good for */
-    shc_a32 calm;     /* yields since then */
+    bool migrates;     /* may leave a CPU that is another rank's, too */
 };
 
 /* Of one rank's mailbox (proto/pair.h): the same on all ranks, from the world size alone. */
@@ -66,9 +49,7 @@ struct shc_seat {
     struct shc_patience patience;     /* of the application's threads, in collectives */
     struct shc_patience patience_p2p; /* and in messages */
     struct shc_patience patience_engine;
-    struct shc_company company;
-    /* Moves the calling thread to another CPU, if a rank of the group is on this one. */
-    bool (*move_away)(const struct shc_seat *seat);
+    struct shc_cpu_sharing cpu_sharing;
     /* Does, in the calling thread, what a thread of the library should do, and none could be made for. True: that
      * is not over, and it is to be called again soon. May be NULL. */
     bool (*attend)(struct shc_seat *seat);

@@ -1,4 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The states of a wait. Each of them ends the wait when its target is ready.
+ *
+ *   SPIN    patience.spins turns. The clock is not looked at.
+ *     |
+ *     v         target->moves has grown
+ *   YIELD ------------------------------> SPIN anew, as long as it grows, for 8 ms at most; then YIELD anew
+ *     |
+ *     |     patience.yields turns and patience.awake_ns are over, or 2 ms; or a thread that computes
+ *     v     shares the CPU (proto/cpu_sharing.h)
+ *   SLEEP   on the bell, in slices of at most 10 ms. Before each slice the wait looks at the members, the group's
+ *     |     failure, the deadline, its lateness and the caller's interrupt, which may end it.
+ *     |
+ *     v     target->moves has grown
+ *   SPIN anew, then YIELD
+ *
+ * Most targets have no `moves`: their waits go through the three states once, from top to bottom.
+ */
 #include "shm/proto/wait.h"
 
 #include "shm/base/log.h"
@@ -7,27 +25,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SLICE_NS       (10 * SHC_NS_PER_MS)
-#define ATTEND_NS      SHC_NS_PER_MS /* a slice while something depends on this thread */
-#define ASK_NS         (50 * SHC_NS_PER_MS)
-#define OVERSLEPT_NS   SHC_NS_PER_S
-#define MAX_FORGIVEN   100 /* a rank that is always away is late in the end */
-#define YIELDS_A_LOOK  16
-#define LOOKS          4 /* at what a turn of a spin loop takes */
-#define LOOK_TURNS     64
-#define YIELDING_NS    (2 * SHC_NS_PER_MS) /* a yield to a busy neighbour takes his whole time slice */
-#define TAKEN_NS       (2 * SHC_NS_PER_US) /* a yield that nobody takes is over by then */
-#define TAKEN_YIELDS   3
-#define KEPT_NS        (500 * SHC_NS_PER_US) /* one that somebody does not give back takes longer */
-#define BUSY_NS        (30 * SHC_NS_PER_MS)
-#define LEAST_SPELL    1024 /* waits that sleep after the second yield in a row that was kept, */
-#define MOST_SPELL     16384
-#define LONGER         4    /* times as many after each further one */
-#define CALM_YIELDS    2048 /* and no more after so many that were not */
-#define LEAST_PAUSE_NS (4 * SHC_NS_PER_MS)
-#define MOST_PAUSE_NS  (32 * SHC_NS_PER_MS)
-#define LOOK_PART      20           /* of the time may go into looks, */
-#define LONG_PAUSE_NS  SHC_NS_PER_S /* but this rank may have been away in the middle of one */
+#define SLICE_NS      (10 * SHC_NS_PER_MS)
+#define ATTEND_NS     SHC_NS_PER_MS /* a slice while something depends on this thread */
+#define ASK_NS        (50 * SHC_NS_PER_MS)
+#define OVERSLEPT_NS  SHC_NS_PER_S
+#define MAX_FORGIVEN  100 /* a rank that is always away is late in the end */
+#define YIELDS_A_LOOK 16
+#define LOOKS         4 /* at what a turn of a spin loop takes */
+#define LOOK_TURNS    64
+#define YIELDING_NS   (2 * SHC_NS_PER_MS) /* a thread that computes keeps its whole time slice */
 
 /* "rank 0: all_reduce #412 (float32[2], sum) on group "default_pg"" */
 static void what_text(const struct shc_wait *wait, char *text, size_t capacity)
@@ -295,117 +301,15 @@ static bool spin_on(const struct shc_wait *wait, const struct shc_target *target
     return false;
 }
 
-/* What is known of the company are hints, of this process alone. */
-static uint32_t hint(const shc_a32 *word)
-{
-    /* relaxed: nothing is read after it. */
-    return shc_a32_load_relaxed(word);
-}
-
-static void set_hint(shc_a32 *word, uint32_t value)
-{
-    /* relaxed: nothing is published by it. */
-    shc_a32_store_relaxed(word, value);
-}
-
-static uint64_t time_hint(const shc_a64 *word)
-{
-    /* relaxed: as above. */
-    return shc_a64_load_relaxed(word);
-}
-
-static void set_time_hint(shc_a64 *word, uint64_t ns)
-{
-    /* relaxed: as above. */
-    shc_a64_store_relaxed(word, ns);
-}
-
-/*
- * A process that computes beside this rank gets milliseconds from a yield each time. Time alone does not tell
- * how long it stays: the 30 ms may pass while this group waits for nothing, and the next wait would give it
- * another slice. So where it happens again the waits are counted, too, but not with more ranks than CPUs:
- * there another rank may compute, and they hand the CPU on by yields.
- */
-static void note_kept(struct shc_company *company, uint64_t now_ns)
-{
-    const bool again =
-        company->room && time_hint(&company->busy_ns) != 0 && hint(&company->calm) < CALM_YIELDS;
-    uint32_t spell = again ? hint(&company->spell) * LONGER : 0;
-    if (again && spell == 0)
-        spell = LEAST_SPELL;
-    spell = spell > MOST_SPELL ? MOST_SPELL : spell;
-    set_hint(&company->spell, spell);
-    set_hint(&company->sleeps, spell);
-    set_hint(&company->calm, 0);
-    set_time_hint(&company->busy_ns, now_ns + BUSY_NS);
-}
-
-static void note_calm(struct shc_company *company)
-{
-    const uint32_t calm = hint(&company->calm);
-    if (calm < CALM_YIELDS)
-        set_hint(&company->calm, calm + 1);
-}
-
-bool shc_company_note(struct shc_company *company, uint64_t now_ns, uint64_t took_ns)
-{
-    const uint32_t taken = took_ns < TAKEN_NS ? 0 : hint(&company->taken) + 1;
-    set_hint(&company->taken, taken);
-    if (took_ns >= KEPT_NS)
-        note_kept(company, now_ns);
-    else
-        note_calm(company);
-    const bool again = now_ns >= time_hint(&company->again_ns);
-    return again && (taken >= TAKEN_YIELDS || took_ns >= KEPT_NS);
-}
-
-bool shc_company_is_busy(const struct shc_company *company, uint64_t now_ns)
-{
-    return now_ns < time_hint(&company->busy_ns) || hint(&company->sleeps) != 0;
-}
-
-void shc_company_slept(struct shc_company *company)
-{
-    const uint32_t sleeps = hint(&company->sleeps);
-    if (sleeps != 0)
-        set_hint(&company->sleeps, sleeps - 1);
-}
-
-void shc_company_looked(struct shc_company *company, uint64_t now_ns, uint64_t took_ns, bool parted)
-{
-    uint64_t pause_ns = parted ? 0 : 2 * time_hint(&company->pause_ns);
-    pause_ns = pause_ns < LEAST_PAUSE_NS ? LEAST_PAUSE_NS : pause_ns;
-    pause_ns = pause_ns > MOST_PAUSE_NS ? MOST_PAUSE_NS : pause_ns;
-    const uint64_t part_ns = took_ns * LOOK_PART;
-    if (pause_ns < part_ns)
-        pause_ns = part_ns < LONG_PAUSE_NS ? part_ns : LONG_PAUSE_NS;
-    set_time_hint(&company->pause_ns, parted ? 0 : pause_ns);
-    set_time_hint(&company->again_ns, now_ns + pause_ns);
-    set_hint(&company->taken, 0);
-    if (!parted)
-        return;
-    set_time_hint(&company->busy_ns, 0);
-    set_hint(&company->sleeps, 0);
-    set_hint(&company->parted, hint(&company->parted) + 1);
-}
-
-/* Gives the CPU to whoever wants it, and leaves it where that is another rank of the group. */
+/* Gives the CPU to a thread that wants it, and leaves it where that is another rank of the group. */
 static bool yield_once(struct shc_wait *wait, const struct shc_target *target, uint64_t *now_ns)
 {
     struct shc_seat *seat = wait->seat;
-    const uint64_t before_ns = shc_clock_ns();
-    shc_os_thread_yield();
-    *now_ns = shc_clock_ns();
-    const bool look = shc_company_note(&seat->company, *now_ns, *now_ns - before_ns);
-    /* Behind the yield, which may last: what has come meanwhile counts more than what others have
-     * found since. */
+    const bool look = shc_cpu_sharing_yield(&seat->cpu_sharing, now_ns);
+    /* Only now, as a yield may last: what has come meanwhile counts more than what others have found since. */
     const bool ready = target->ready(target->arg);
-    if (!look || !wait->patience.moves || !target->shared) /* else it may be unmapped meanwhile */
-        return ready;
-    const uint64_t begun_ns = shc_clock_ns();
-    const bool parted = seat->move_away(seat);
-    *now_ns = shc_clock_ns();
-    shc_company_looked(&seat->company, *now_ns, *now_ns - begun_ns, parted);
+    if (look && wait->patience.migrates && target->shared) /* else it may be unmapped meanwhile */
+        shc_cpu_sharing_look(&seat->cpu_sharing, seat, now_ns);
     return ready;
 }
 
@@ -421,10 +325,8 @@ static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_targ
     for (uint32_t i = 0; !*ready && now_ns < until_ns; i++) {
         if (i >= wait->patience.yields && now_ns >= awake_ns)
             break;
-        if (shc_company_is_busy(&wait->seat->company, now_ns)) {
-            shc_company_slept(&wait->seat->company);
+        if (shc_cpu_sharing_wants_sleep(&wait->seat->cpu_sharing, now_ns))
             break;
-        }
         *ready = yield_once(wait, target, &now_ns);
         if (*ready)
             return SHC_OK;

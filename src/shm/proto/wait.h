@@ -132,19 +132,5 @@ const char *shc_call_lent_slot(const struct shc_seat *seat, uint64_t before);
 /* Until all ranks have published this epoch's call, and it is the same as ours. */
 SHC_NODISCARD enum shc_status shc_call_meet(struct shc_wait *wait);
 
-/* A yield ended now and took so long. True: it is time to look whether another rank is on this CPU. */
-bool shc_company_note(struct shc_company *company, uint64_t now_ns, uint64_t took_ns);
-
-/* That look has ended, and took so long. Behind one that changed nothing the next one comes after twice
- * the time, up to 32 ms; and never sooner than after 20 times what it took, or a second. */
-void shc_company_looked(struct shc_company *company, uint64_t now_ns, uint64_t took_ns,
-                        bool parted);
-
-/* Is it better to sleep than to yield? */
-bool shc_company_is_busy(const struct shc_company *company, uint64_t now_ns);
-
-/* A wait sleeps because it is. */
-void shc_company_slept(struct shc_company *company);
-
 /* Turns of a spin loop that take about this long on this machine; measured once. */
 uint32_t shc_wait_spins_for(uint64_t ns);
