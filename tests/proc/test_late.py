@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 from typing import Any
 
@@ -212,6 +213,36 @@ def test_who_stops_at_the_rendezvous_is_named() -> None:
         assert re.search(r"at the rendezvous for rank 1 \(pid \d+, stopped", line), line
     assert "at the rendezvous" in outcomes[0].output
     assert "at the rendezvous" in outcomes[2].output
+
+
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize("what", ["all_reduce", "recv", "rendezvous"])
+def test_the_time_in_which_a_rank_is_stopped_does_not_count(what: str) -> None:
+    def wait(rank: ranks.Rank) -> None:
+        if what == "all_reduce":
+            dist.all_reduce(torch.ones(4))
+        elif what == "rendezvous":
+            rank.group(timeout=1.5 if rank.rank == 1 else 10).barrier().wait()
+        elif rank.rank == 1:
+            dist.recv(torch.ones(4), 0)
+        else:
+            dist.send(torch.ones(4), 1)
+
+    def body(rank: ranks.Rank) -> None:
+        def stop() -> None:
+            faults.stop_oneself_until_continued(rank)
+            rank.board[faults.FREE] = 1
+
+        if what != "rendezvous":
+            faults.meet(rank, timeout=ranks.seconds(1.5 if rank.rank == 1 else 10))
+        if rank.rank == 1:
+            threading.Timer(0.2, stop).start()
+        else:
+            faults.wait_for(rank, faults.FREE)
+            time.sleep(0.1)
+        wait(rank)
+
+    ranks.run(2, body, limit=LIMIT_S, beside=continue_after(3.0))
 
 
 @pytest.mark.timeout(40)

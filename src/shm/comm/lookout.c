@@ -240,12 +240,12 @@ void shc_meeting_store_text(const struct shc_meeting *m, char *text, size_t capa
 
 static enum shc_status time_is_up(struct shc_meeting *m, uint64_t now_ns)
 {
-    const double waited_s = (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S;
+    const double waited_s = shc_lateness_seconds(&m->lateness, now_ns);
     char text[512] = "";
     if (m->asking) {
         shc_meeting_store_text(m, text, sizeof text);
         return shc_fail(SHC_ERR_TIMEOUT,
-                        "rank %d of \"%s\": Timed out after %.1f s at the rendezvous: the store%s "
+                        "rank %d of \"%s\": " SHC_TIMED_OUT "%.1f s at the rendezvous: the store%s "
                         "does not answer",
                         m->seat->rank, m->seat->group, waited_s, text);
     }
@@ -253,7 +253,7 @@ static enum shc_status time_is_up(struct shc_meeting *m, uint64_t now_ns)
     absent_text(m, text, sizeof text);
     m->grace_ns = 0;
     return shc_fail(SHC_ERR_TIMEOUT,
-                    "rank %d of \"%s\": Timed out after %.1f s at the rendezvous, waiting for "
+                    "rank %d of \"%s\": " SHC_TIMED_OUT "%.1f s at the rendezvous, waiting for "
                     "%s (generation %lld). Do all ranks make the same groups in the same "
                     "order? With use_local_synchronization the name counts each member's "
                     "groups",
@@ -263,21 +263,19 @@ static enum shc_status time_is_up(struct shc_meeting *m, uint64_t now_ns)
 
 static void say_late(struct shc_meeting *m, uint64_t now_ns)
 {
-    const double waited_s = (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S;
+    const double waited_s = shc_lateness_seconds(&m->lateness, now_ns);
     char text[512] = "";
-    m->late_ns += m->late_step_ns; /* first: the answers for the text are waited for */
-    m->late_step_ns *= 2;
     if (m->asking) {
         shc_meeting_store_text(m, text, sizeof text);
         shc_log(SHC_LOG_WARN,
-                "rank %d of \"%s\" has waited %.1f s at the rendezvous, and the store%s does not "
+                "rank %d of \"%s\" " SHC_HAS_WAITED " at the rendezvous, and the store%s does not "
                 "answer",
                 m->seat->rank, m->seat->group, waited_s, text);
         return;
     }
     absent_text(m, text, sizeof text);
     if (!m->silent)
-        shc_log(SHC_LOG_WARN, "rank %d of \"%s\" has waited %.1f s at the rendezvous for %s",
+        shc_log(SHC_LOG_WARN, "rank %d of \"%s\" " SHC_HAS_WAITED " at the rendezvous for %s",
                 m->seat->rank, m->seat->group, waited_s, text);
 }
 
@@ -287,9 +285,11 @@ enum shc_status shc_meeting_look_at_clock(struct shc_meeting *m)
     if (m->config->interrupted && m->config->interrupted(m->config->interrupted_ctx))
         return shc_fail(SHC_ERR_INTERRUPTED, "rank %d of \"%s\": interrupted at the rendezvous",
                         m->seat->rank, m->seat->group);
-    if (now_ns >= m->deadline_ns)
+    shc_lateness_forgive(&m->lateness, now_ns, shc_clock_watch_lost(&m->watch, now_ns));
+    const enum shc_lateness_state state = shc_lateness_look(&m->lateness, now_ns);
+    if (state == SHC_TIME_OVER)
         return time_is_up(m, now_ns);
-    if (now_ns >= m->late_ns)
+    if (state == SHC_LATE)
         say_late(m, now_ns);
     return SHC_OK;
 }

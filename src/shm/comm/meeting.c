@@ -67,7 +67,9 @@ static enum shc_status no_answer(const struct shc_meeting *m)
 static enum shc_status make_call(struct shc_meeting *m, struct shc_store_call *call)
 {
     if (!m->thread) {
+        const uint64_t begun_ns = shc_clock_ns();
         shc_store_make_call(&m->config->store, call);
+        m->watch.looked_ns += shc_clock_ns() - begun_ns; /* the store's time counts */
         return SHC_OK;
     }
     shc_store_thread_ask(m->thread);
@@ -478,12 +480,10 @@ void shc_meeting_init(struct shc_meeting *m, struct shc_seat *seat,
     *m = (struct shc_meeting){
         .seat = seat,
         .config = config,
-        .begun_ns = now_ns,
         .looked_ns = now_ns,
-        .deadline_ns = shc_deadline_after(now_ns, timeout_ns),
-        .late_ns = now_ns + seat->late_ns,
-        .late_step_ns = seat->late_ns,
+        .watch = {.looked_ns = now_ns},
     };
+    shc_lateness_begin(&m->lateness, now_ns, timeout_ns, seat->late_ns);
     for (int rank = 0; rank < seat->world_size; rank++)
         m->members[rank] = config->global_ranks ? config->global_ranks[rank] : rank;
     m->list = shc_member_list_hash(m->members, seat->world_size);

@@ -46,8 +46,10 @@ struct shc_meeting {
     bool greeted;                    /* this rank waits, in its generation */
     bool asking;                     /* an answer of the store is awaited */
     bool silent;                     /* the store did not answer in time: it is not asked again */
-    uint64_t grace_ns; /* not 0: so long answers are awaited, and nobody looks around meanwhile */
-    uint64_t begun_ns, deadline_ns, looked_ns, late_ns, late_step_ns;
+    uint64_t grace_ns;  /* not 0: so long answers are awaited, and nobody looks around meanwhile */
+    uint64_t looked_ns; /* around */
+    struct shc_lateness lateness;
+    struct shc_clock_watch watch;
     int next_look;
     bool known[SHC_MAX_WORLD];
     struct shc_os_process processes[SHC_MAX_WORLD];

@@ -277,7 +277,7 @@ static enum shc_status fail_timed_wait(struct shc_request *request, uint64_t tim
     }
     pthread_mutex_unlock(&comm->mapped_lock);
     return shc_fail(SHC_ERR_TIMEOUT,
-                    "rank %d: a wait for %s on group \"%s\" Timed out after %.3f s; the operation "
+                    "rank %d: a wait for %s on group \"%s\" " SHC_TIMED_OUT "%.3f s; the operation "
                     "stays in flight. This rank is in %s and waits for %s",
                     comm->seat.rank, what, comm->name, (double)timeout_ns / (double)SHC_NS_PER_S,
                     now, whom);
@@ -294,8 +294,8 @@ static enum shc_status fail_timed_message(struct shc_request *request, uint64_t 
         shc_p2p_whom_text(&comm->p2p, &request->message, whom, sizeof whom);
     shc_p2p_unlock(&comm->p2p);
     return shc_fail(SHC_ERR_TIMEOUT,
-                    "%s: a wait for it Timed out after %.3f s waiting for %s; the operation stays "
-                    "in flight",
+                    "%s: a wait for it " SHC_TIMED_OUT "%.3f s waiting for %s; the operation "
+                    "stays in flight",
                     what, (double)timeout_ns / (double)SHC_NS_PER_S, whom);
 }
 
@@ -367,7 +367,8 @@ static enum shc_status fail_timed_callback(const struct shc_request *request, ui
 {
     const struct shc_comm *comm = request->comm;
     return shc_fail(SHC_ERR_TIMEOUT,
-                    "rank %d: a wait for %s on group \"%s\" Timed out after %.3f s waiting for its "
+                    "rank %d: a wait for %s on group \"%s\" " SHC_TIMED_OUT
+                    "%.3f s waiting for its "
                     "callback to return; the operation itself has ended",
                     comm->seat.rank, shc_op_kind_name(request->op.kind), comm->name,
                     (double)timeout_ns / (double)SHC_NS_PER_S);

@@ -12,11 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define JUDGE_NS     (10 * SHC_NS_PER_MS)
-#define ASK_NS       (50 * SHC_NS_PER_MS)
-#define OVERSLEPT_NS SHC_NS_PER_S
-#define MAX_FORGIVEN 100
-#define TAGS_LISTED  4
+#define ASK_NS      (50 * SHC_NS_PER_MS)
+#define TAGS_LISTED 4
 
 /* ---- words ---- */
 
@@ -93,23 +90,11 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_message *m, char *t
 
 /* ---- looking ---- */
 
-static void forgive(struct shc_queue *queue, uint64_t excess_ns)
+static void forgive(struct shc_p2p *p2p, uint64_t now_ns, uint64_t lost_ns)
 {
-    for (struct shc_message *m = queue->first; m; m = m->next) {
-        m->begun_ns += excess_ns;
-        m->late_ns += excess_ns;
-        if (m->deadline_ns != SHC_NO_DEADLINE)
-            m->deadline_ns += excess_ns;
-    }
-}
-
-/* This process was stopped, or suspended: nobody is late for that time. */
-static void forgive_all(struct shc_p2p *p2p, uint64_t excess_ns)
-{
-    if (p2p->forgiven++ >= MAX_FORGIVEN)
-        return;
-    for (int i = 0; i < shc_p2p_queue_count(p2p); i++)
-        forgive(shc_p2p_queue(p2p, i), excess_ns);
+    for (int i = 0; lost_ns != 0 && i < shc_p2p_queue_count(p2p); i++)
+        for (struct shc_message *m = shc_p2p_queue(p2p, i)->first; m; m = m->next)
+            shc_lateness_forgive(&m->lateness, now_ns, lost_ns);
 }
 
 void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
@@ -119,12 +104,10 @@ void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
     if (shc_p2p_pending(p2p) == 0)
         return;
     sight->now_ns = shc_clock_ns();
-    sight->due = sight->now_ns - p2p->judged_ns >= JUDGE_NS;
+    sight->due = sight->now_ns - p2p->watch.looked_ns >= SHC_LOOK_NS;
     if (!sight->due)
         return;
-    if (sight->now_ns - p2p->judged_ns > JUDGE_NS + OVERSLEPT_NS)
-        forgive_all(p2p, sight->now_ns - p2p->judged_ns - JUDGE_NS);
-    p2p->judged_ns = sight->now_ns;
+    forgive(p2p, sight->now_ns, shc_clock_watch_lost(&p2p->watch, sight->now_ns));
     if (sight->now_ns - p2p->asked_ns >= ASK_NS) {
         p2p->asked_ns = sight->now_ns;
         shc_member_look_at_processes(seat, p2p->first_peer, SHC_MEMBER_LOOKS);
@@ -221,8 +204,8 @@ static void end_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
 {
     char whom[512], what[256], reason[SHC_REASON_BYTES];
     shc_p2p_whom_text(p2p, m, whom, sizeof whom);
-    snprintf(reason, sizeof reason, "Timed out after %.3f s waiting for %s",
-             (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S, whom);
+    snprintf(reason, sizeof reason, SHC_TIMED_OUT "%.3f s waiting for %s",
+             shc_lateness_seconds(&m->lateness, now_ns), whom);
     /* Nothing of it is out: the others need not know. */
     if (m->state == SHC_MESSAGE_POSTED || m->state == SHC_MESSAGE_QUEUED) {
         end_alone(p2p, m, SHC_ERR_TIMEOUT, reason);
@@ -239,19 +222,16 @@ static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
 {
     char what[256], whom[512], more[64] = "";
     unsigned behind = 0;
-    m->late_ns += m->late_step_ns;
-    m->late_step_ns *= 2;
     for (struct shc_message *next = m->next; next; next = next->next) {
         behind++;
-        next->late_ns = m->late_ns;
-        next->late_step_ns = m->late_step_ns;
+        next->lateness.late_ns = m->lateness.late_ns;
     }
     if (behind > 0)
         snprintf(more, sizeof more, "; behind it: %u more", behind);
     shc_p2p_text(p2p, m, what, sizeof what);
     shc_p2p_whom_text(p2p, m, whom, sizeof whom);
-    shc_log(SHC_LOG_WARN, "%s has waited %.1f s for %s%s", what,
-            (double)(now_ns - m->begun_ns) / (double)SHC_NS_PER_S, whom, more);
+    shc_log(SHC_LOG_WARN, "%s " SHC_HAS_WAITED " for %s%s", what,
+            shc_lateness_seconds(&m->lateness, now_ns), whom, more);
 }
 
 static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const struct shc_sight *sight)
@@ -261,9 +241,10 @@ static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const stru
                             : judge_named(p2p, m, rank, (enum shc_member_state)sight->states[rank]);
     if (!goes_on)
         return;
-    if (sight->now_ns >= m->deadline_ns)
+    const enum shc_lateness_state state = shc_lateness_look(&m->lateness, sight->now_ns);
+    if (state == SHC_TIME_OVER)
         end_late(p2p, m, sight->now_ns);
-    else if (sight->now_ns >= m->late_ns)
+    else if (state == SHC_LATE)
         say_late(p2p, m, sight->now_ns);
 }
 

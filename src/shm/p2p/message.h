@@ -5,6 +5,7 @@
  */
 
 #include "shm/base/atomic.h"
+#include "shm/base/lateness.h"
 #include "shm/exec/copymode.h"
 #include "shm/kernel/buf.h"
 #include "shm/shmcoll.h"
@@ -55,7 +56,8 @@ struct shc_message {
     size_t head_bytes;            /* went in front of them */
     uint64_t streams_ns;          /* since when they go */
     struct shc_copy_trial *trial; /* where that is noted; or NULL */
-    uint64_t timeout_ns, begun_ns, deadline_ns, late_ns, late_step_ns;
+    uint64_t timeout_ns;
+    struct shc_lateness lateness;
 };
 
 struct shc_p2p_env;

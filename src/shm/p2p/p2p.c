@@ -214,13 +214,11 @@ static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_messag
 
 static void begin_clock(struct shc_p2p *p2p, struct shc_message *m)
 {
-    m->begun_ns = shc_clock_ns();
-    m->deadline_ns = shc_deadline_after(m->begun_ns, m->timeout_ns);
-    m->late_step_ns = p2p->env.seat->late_ns;
-    m->late_ns = m->begun_ns + m->late_step_ns;
+    const uint64_t now_ns = shc_clock_ns();
+    shc_lateness_begin(&m->lateness, now_ns, m->timeout_ns, p2p->env.seat->late_ns);
     if (shc_p2p_pending(p2p) == 0) {
-        p2p->judged_ns = p2p->asked_ns = m->begun_ns; /* nobody has looked, and nobody needed to */
-        p2p->forgiven = 0;
+        p2p->asked_ns = now_ns; /* nobody has looked, and nobody needed to */
+        p2p->watch = (struct shc_clock_watch){.looked_ns = now_ns};
     }
 }
 
@@ -257,7 +255,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_message *m, bool 
     if (st == SHC_OK) {
         begin_clock(p2p, m);
         m->post = p2p->posts++;
-        const uint64_t waited_ns = begin_turn(p2p, m->begun_ns);
+        const uint64_t waited_ns = begin_turn(p2p, m->lateness.begun_ns);
         shc_p2p_add(&p2p->pending, 1);
         if (m->kind == SHC_RECV) {
             shc_p2p_post_receive(p2p, m);

@@ -110,8 +110,8 @@ struct shc_p2p {
     int first_peer;         /* whose lines are read first in the next pass */
     int crowded;            /* so many receives at once do not look for their line under the lock */
     bool finished;          /* in this pass something ended */
-    uint64_t judged_ns, asked_ns;
-    uint32_t forgiven;
+    struct shc_clock_watch watch;
+    uint64_t asked_ns;
     /* The agent looks at these without the lock, too, or its naps would end a bias. */
     shc_a32 pending; /* messages that are not over */
     shc_a32 waiters; /* threads inside shc_p2p_wait(), submitting, or looking for a line at once */

@@ -25,11 +25,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SLICE_NS      (10 * SHC_NS_PER_MS)
+#define SLICE_NS      SHC_LOOK_NS
 #define ATTEND_NS     SHC_NS_PER_MS /* a slice while something depends on this thread */
 #define ASK_NS        (50 * SHC_NS_PER_MS)
-#define OVERSLEPT_NS  SHC_NS_PER_S
-#define MAX_FORGIVEN  100 /* a rank that is always away is late in the end */
 #define YIELDS_A_LOOK 16
 #define LOOKS         4 /* at what a turn of a spin loop takes */
 #define LOOK_TURNS    64
@@ -164,10 +162,8 @@ static void say_late(struct shc_wait *wait, const struct shc_target *target, uin
     char what[256], whom[1024];
     what_text(wait, what, sizeof what);
     whom_text(wait, target, whom, sizeof whom);
-    shc_log(SHC_LOG_WARN, "%s has waited %.1f s for %s", what,
-            (double)(now_ns - wait->begun_ns) / (double)SHC_NS_PER_S, whom);
-    wait->late_ns += wait->late_step_ns;
-    wait->late_step_ns *= 2;
+    shc_log(SHC_LOG_WARN, "%s " SHC_HAS_WAITED " for %s", what,
+            shc_lateness_seconds(&wait->lateness, now_ns), whom);
 }
 
 static enum shc_status judge_time(struct shc_wait *wait, const struct shc_target *target,
@@ -177,14 +173,15 @@ static enum shc_status judge_time(struct shc_wait *wait, const struct shc_target
     const uint64_t leaves_ns = shc_a64_load_relaxed(&wait->seat->leaves_ns);
     if (leaves_ns != 0 && now_ns >= leaves_ns)
         return shc_wait_give_up(wait, SHC_ERR_CLOSED, "this rank is closing the group");
-    if (now_ns >= wait->deadline_ns) {
+    const enum shc_lateness_state state = shc_lateness_look(&wait->lateness, now_ns);
+    if (state == SHC_TIME_OVER) {
         char whom[1024], reason[1200];
         whom_text(wait, target, whom, sizeof whom);
-        snprintf(reason, sizeof reason, "Timed out after %.3f s waiting for %s",
-                 (double)(now_ns - wait->begun_ns) / (double)SHC_NS_PER_S, whom);
+        snprintf(reason, sizeof reason, SHC_TIMED_OUT "%.3f s waiting for %s",
+                 shc_lateness_seconds(&wait->lateness, now_ns), whom);
         return shc_wait_give_up(wait, SHC_ERR_TIMEOUT, reason);
     }
-    if (now_ns >= wait->late_ns && (target->peer >= 0 || target->whom))
+    if (state == SHC_LATE && (target->peer >= 0 || target->whom))
         say_late(wait, target, now_ns);
     return SHC_OK;
 }
@@ -203,31 +200,15 @@ static enum shc_status judge_slowly(struct shc_wait *wait, int peer, uint64_t no
     return SHC_OK;
 }
 
-/* We were stopped, suspended, or busy ourselves: nobody else is late for that time. */
-static void forgive(struct shc_wait *wait, uint64_t excess_ns)
-{
-    wait->begun_ns += excess_ns;
-    wait->late_ns += excess_ns;
-    if (wait->deadline_ns != SHC_NO_DEADLINE)
-        wait->deadline_ns += excess_ns;
-}
-
 /* Between two looks at the clock lies a slice of sleep at most, or this rank was away. */
 static void look_at_clock(struct shc_wait *wait, uint64_t now_ns)
 {
-    if (wait->begun_ns == 0) {
-        wait->begun_ns = now_ns;
+    if (wait->lateness.begun_ns == 0) {
+        shc_lateness_begin(&wait->lateness, now_ns, wait->timeout_ns, wait->seat->late_ns);
+        wait->watch = (struct shc_clock_watch){.looked_ns = now_ns};
         wait->asked_ns = now_ns;
-        wait->deadline_ns = shc_deadline_after(now_ns, wait->timeout_ns);
-        wait->late_step_ns = wait->seat->late_ns;
-        wait->late_ns = now_ns + wait->late_step_ns;
-        wait->forgiven = 0;
-    } else if (now_ns - wait->looked_ns > SLICE_NS + OVERSLEPT_NS &&
-               wait->forgiven < MAX_FORGIVEN) {
-        wait->forgiven++;
-        forgive(wait, now_ns - wait->looked_ns - SLICE_NS);
     }
-    wait->looked_ns = now_ns;
+    shc_lateness_forgive(&wait->lateness, now_ns, shc_clock_watch_lost(&wait->watch, now_ns));
 }
 
 static uint64_t moves_of(const struct shc_target *target)
@@ -241,8 +222,8 @@ static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, 
 {
     struct shc_seat *seat = wait->seat;
     uint64_t slice_ns = seat->attend && seat->attend(seat) ? ATTEND_NS : SLICE_NS;
-    if (wait->deadline_ns - now_ns < slice_ns)
-        slice_ns = wait->deadline_ns - now_ns;
+    if (wait->lateness.deadline_ns - now_ns < slice_ns)
+        slice_ns = wait->lateness.deadline_ns - now_ns;
     uint32_t heard = shc_bell_listen(target->bell);
     if (target->ready(target->arg) || moves_of(target) != moves)
         return;

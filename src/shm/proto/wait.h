@@ -12,6 +12,7 @@
  */
 
 #include "shm/base/clock.h"
+#include "shm/base/lateness.h"
 #include "shm/base/num.h"
 #include "shm/base/status.h"
 #include "shm/proto/bell.h"
@@ -30,9 +31,9 @@ struct shc_wait {
     bool entered;       /* all ranks' calls are out */
 
     /* Private to wait.c. */
-    uint64_t begun_ns; /* zero to begin with; then the others mean nothing */
-    uint64_t looked_ns, deadline_ns, late_ns, late_step_ns, asked_ns;
-    uint32_t forgiven;
+    struct shc_lateness lateness; /* begun_ns is zero to begin with; then the rest means nothing */
+    struct shc_clock_watch watch;
+    uint64_t asked_ns;
 };
 
 /* Field by field, and no more than need be: each operation begins with it. */
@@ -46,7 +47,7 @@ SHC_INLINE void shc_wait_init(struct shc_wait *wait, struct shc_seat *seat, uint
     wait->interruptible = false;
     wait->published = false;
     wait->entered = false;
-    wait->begun_ns = 0;
+    wait->lateness.begun_ns = 0;
 }
 
 /* What is waited for. */
