@@ -376,39 +376,29 @@ static void whom_text(struct shc_cuda_comm *comm, uint64_t passed, char *text, s
         snprintf(text, capacity, "%s", ALL_ARRIVED);
 }
 
-void shc_capture_look_at_time(struct shc_cuda_comm *comm)
+void shc_capture_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t lost_ns)
 {
     struct shc_captures *captures = &comm->captures;
+    struct shc_lateness *lateness = &captures->lateness;
     const uint64_t passed = passed_of(comm, comm->rank), busy = busy_of(comm, comm->rank);
-    const uint64_t now_ns = shc_clock_ns();
-    if (busy == 0 || passed != captures->passed || captures->since_ns == 0) {
+    if (busy == 0 || passed != captures->passed || lateness->begun_ns == 0) {
         captures->passed = passed;
-        captures->since_ns = busy != 0 ? now_ns : 0;
-        captures->late_ns = now_ns + SHC_LATE_NS;
+        shc_lateness_begin(lateness, busy != 0 ? now_ns : 0, shc_cuda_timeout_ns(comm),
+                           SHC_LATE_NS);
         return;
     }
-    const uint64_t waited_ns = now_ns - captures->since_ns, timeout_ns = shc_cuda_timeout_ns(comm);
-    if (waited_ns < timeout_ns && now_ns < captures->late_ns)
+    shc_lateness_forgive(lateness, now_ns, lost_ns);
+    const enum shc_lateness_state state = shc_lateness_look(lateness, now_ns);
+    if (state == SHC_IN_TIME)
         return;
-    char call[TEXT_BYTES], whom[256], text[600];
-    const double seconds = (double)waited_ns / (double)SHC_NS_PER_S;
+    char call[TEXT_BYTES], whom[256], replay[TEXT_BYTES + 16];
     call_text(comm, SHC_BUSY_NUMBER(busy), call);
+    snprintf(replay, sizeof replay, "a replay of %s", call);
     if (SHC_BUSY_STATE(busy) == SHC_BUSY_WAITING)
         whom_text(comm, passed, whom, sizeof whom);
     else
         snprintf(whom, sizeof whom, "%s", ALL_ARRIVED);
-    if (waited_ns >= timeout_ns) {
-        snprintf(text, sizeof text,
-                 "Timed out after %.3f s waiting for %s; in rank %d: a replay of %s", seconds, whom,
-                 comm->rank, call);
-        (void)!shc_watch_fail(comm, SHC_ERR_TIMEOUT, text);
-        return;
-    }
-    captures->late_ns = now_ns + waited_ns; /* 5 s, 10, 20, ... */
-    snprintf(text, sizeof text,
-             "shmcoll: rank %d: a replay of %s on CUDA group \"%s\" has waited %.1f s for %s",
-             comm->rank, call, comm->name, seconds, whom);
-    shc_watch_say(comm, text);
+    shc_watch_tell(comm, state, shc_lateness_seconds(lateness, now_ns), replay, whom, "");
 }
 
 /* ---- leaving ---- */

@@ -47,8 +47,8 @@ bool shc_capture_stirs(const struct shc_cuda_comm *comm);
 /* What of captured operations has failed the group. SHC_OK, or the reason. Any thread. */
 SHC_NODISCARD enum shc_status shc_capture_look(struct shc_cuda_comm *comm);
 
-/* Says whom a replay waits for, or fails the group when it has waited too long. */
-void shc_capture_look_at_time(struct shc_cuda_comm *comm);
+/* Says whom a replay waits for, or fails the group when it has waited too long. `lost_ns` up to now do not count. */
+void shc_capture_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t lost_ns);
 
 /* Leaves words and gate so that a later replay ends and stores nothing. pre: this rank has left, and
  * the watcher is no more. */

@@ -14,7 +14,7 @@
 #include "cuda_ipc/relay.h"
 #include "cuda_ipc/share.h"
 #include "cuda_ipc/timeline.h"
-#include "shm/base/clock.h"
+#include "shm/base/lateness.h"
 
 #include <pthread.h>
 
@@ -41,8 +41,9 @@ struct shc_captures {
     /* Guarded by state_lock; written by who holds order_lock as well. */
     struct shc_captured *list; /* number 1 and following */
     uint64_t count, room;
-    /* The watcher's: since when nothing has moved. */
-    uint64_t passed, since_ns, late_ns;
+    /* The watcher's: how long nothing has moved; begun_ns is 0 while nothing is to move. */
+    uint64_t passed;
+    struct shc_lateness lateness;
 };
 
 struct shc_cuda_comm {
@@ -89,6 +90,7 @@ struct shc_cuda_comm {
 
     struct shc_sys_thread watcher;
     bool watched;
+    struct shc_clock_watch clock; /* the watcher's */
 
     struct shc_captures captures;
     struct shc_mail mail;
@@ -181,6 +183,11 @@ bool shc_watch_was_failed(const struct shc_cuda_comm *comm);
 
 /* Says a line about the group. */
 void shc_watch_say(struct shc_cuda_comm *comm, const char *line);
+
+/* That call has waited for so long: says so, with `more` at the end of the line, or fails the group. pre: it is late,
+ * or its time is over. */
+void shc_watch_tell(struct shc_cuda_comm *comm, enum shc_lateness_state state, double seconds,
+                    const char *call, const char *whom, const char *more);
 
 /* Are this rank's streams past all operations? */
 bool shc_watch_idle(struct shc_cuda_comm *comm);

@@ -439,11 +439,12 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
     SHC_TRY(shc_work_demand(comm, op));
     if (capture != 0)
         return shc_capture_enqueue(comm, op, stream, capture);
-    struct shc_flight flight = {.begun_ns = shc_clock_ns(), .last_round = comm->round + 1};
-    flight.deadline_ns = shc_deadline_after(
-        flight.begun_ns, demand->timeout_ns ? demand->timeout_ns : shc_cuda_timeout_ns(comm));
+    struct shc_flight flight = {.last_round = comm->round + 1};
+    shc_lateness_begin(&flight.lateness, shc_clock_ns(),
+                       demand->timeout_ns ? demand->timeout_ns : shc_cuda_timeout_ns(comm),
+                       SHC_LATE_NS);
     const uint64_t sequence = comm->sequence + 1; /* only who holds the order writes it */
-    const struct awaited room = {sequence, slot_is_free, flight.deadline_ns,
+    const struct awaited room = {sequence, slot_is_free, flight.lateness.deadline_ns,
                                  "Timed out waiting for the operation 64 before this one"};
     SHC_TRY(await(comm, &room));
     demand->may_relay = shc_relay_is_fast(comm, sequence);
@@ -451,7 +452,7 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
     memcpy(flight.call, demand->call, sizeof flight.call);
     publish(comm, sequence);
     shc_watch_begin(comm, &flight);
-    return carry_out(comm, stream, sequence, flight.deadline_ns);
+    return carry_out(comm, stream, sequence, flight.lateness.deadline_ns);
 }
 
 enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct shc_op *op,

@@ -415,9 +415,9 @@ static enum shc_status check(const struct batch *batch, const struct shc_op *op,
     letter->relayed = letter->flat.bytes <= comm->relay.box_bytes && comm->relay.box_bytes != 0;
     letter->flight.relayed = letter->relayed;
     letter->flight.stream = batch->stream;
-    letter->flight.begun_ns = shc_clock_ns();
-    letter->flight.deadline_ns = shc_deadline_after(
-        letter->flight.begun_ns, demand.timeout_ns ? demand.timeout_ns : shc_cuda_timeout_ns(comm));
+    shc_lateness_begin(&letter->flight.lateness, shc_clock_ns(),
+                       demand.timeout_ns ? demand.timeout_ns : shc_cuda_timeout_ns(comm),
+                       SHC_LATE_NS);
     memcpy(letter->flight.call, demand.call, sizeof letter->flight.call);
     return SHC_OK;
 }
@@ -436,8 +436,8 @@ static enum shc_status prepare(struct batch *batch)
         letter->part = seen[op->kind == SHC_SEND][op->peer]++ / SHC_RECORDS;
         if (batch->parts <= letter->part)
             batch->parts = letter->part + 1;
-        if (batch->deadline_ns > letter->flight.deadline_ns)
-            batch->deadline_ns = letter->flight.deadline_ns;
+        if (batch->deadline_ns > letter->flight.lateness.deadline_ns)
+            batch->deadline_ns = letter->flight.lateness.deadline_ns;
     }
     SHC_TRY(shc_capture_of(driver, batch->stream, &capture));
     if (capture != 0) /* it would send the same piece number with every replay */

@@ -91,4 +91,4 @@ SHC_NODISCARD enum shc_status shc_end_look_at_verdict(struct shc_cuda_comm *comm
 SHC_NODISCARD enum shc_status shc_mail_look_at_verdicts(struct shc_cuda_comm *comm);
 SHC_NODISCARD enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm);
 /* Deadlines, and messages that are late. */
-void shc_mail_look_at_time(struct shc_cuda_comm *comm);
+void shc_mail_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t lost_ns);

@@ -43,9 +43,7 @@ void shc_mail_begin(struct shc_cuda_comm *comm, struct shc_end *end,
                     const struct shc_flight *flight)
 {
     pthread_mutex_lock(&comm->state_lock);
-    struct shc_flight *stored = &end->flights[++end->sequence % SHC_RECORDS];
-    *stored = *flight;
-    stored->late_ns = flight->begun_ns + SHC_LATE_NS;
+    end->flights[++end->sequence % SHC_RECORDS] = *flight;
     pthread_cond_signal(&comm->stir);
     pthread_mutex_unlock(&comm->state_lock);
 }
@@ -92,19 +90,6 @@ static bool newest_of(struct shc_cuda_comm *comm, const struct shc_end *end, uin
     *flight = end->flights[end->sequence % SHC_RECORDS];
     pthread_mutex_unlock(&comm->state_lock);
     return shc_end_done(end) < *number;
-}
-
-/* The oldest message of this end that is not over, if there is one. */
-static bool oldest_of(struct shc_cuda_comm *comm, const struct shc_end *end, uint64_t *number,
-                      struct shc_flight *flight)
-{
-    *number = shc_end_done(end) + 1;
-    pthread_mutex_lock(&comm->state_lock);
-    const bool found = *number <= end->sequence;
-    if (found)
-        *flight = end->flights[*number % SHC_RECORDS];
-    pthread_mutex_unlock(&comm->state_lock);
-    return found;
 }
 
 /* ---- verdicts ---- */
@@ -222,48 +207,32 @@ static bool is_crowded(struct shc_cuda_comm *comm)
     return crowded;
 }
 
-static void say_late(struct shc_cuda_comm *comm, struct shc_end *end, uint64_t number,
-                     uint64_t now_ns, uint64_t waited_ns, const char *call, const char *whom)
+/* The oldest message of this end that is not over. */
+static void look_at_end(struct shc_cuda_comm *comm, struct shc_end *end, uint64_t now_ns,
+                        uint64_t lost_ns)
 {
-    char line[700];
+    uint64_t number = shc_end_done(end);
+    struct shc_flight flight;
+    pthread_mutex_lock(&comm->state_lock);
+    const enum shc_lateness_state state =
+        shc_flights_look(end->flights, end->sequence, now_ns, lost_ns, &number, &flight);
+    pthread_mutex_unlock(&comm->state_lock);
+    if (state == SHC_IN_TIME)
+        return;
+    char call[160], whom[160];
     const char *hint =
         "; messages wait on more than 5 streams, which share hardware queues: use "
         "batch_isend_irecv, or CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA starts, if "
         "it is not set";
-    snprintf(line, sizeof line,
-             "shmcoll: rank %d: %s on CUDA group \"%s\" has waited %.1f s for %s%s", comm->rank,
-             call, comm->name, (double)waited_ns / (double)SHC_NS_PER_S, whom,
-             is_crowded(comm) ? hint : "");
-    shc_watch_say(comm, line);
-    pthread_mutex_lock(&comm->state_lock);
-    end->flights[number % SHC_RECORDS].late_ns = now_ns + waited_ns; /* 5 s, 10, 20, ... */
-    pthread_mutex_unlock(&comm->state_lock);
-}
-
-static void look_at_oldest(struct shc_cuda_comm *comm, struct shc_end *end, uint64_t now_ns)
-{
-    struct shc_flight flight;
-    uint64_t number;
-    char call[160], whom[160], text[SHC_HOST_REASON_BYTES];
-    if (!oldest_of(comm, end, &number, &flight) ||
-        (now_ns < flight.deadline_ns && now_ns < flight.late_ns))
-        return;
-    const uint64_t waited_ns = now_ns - flight.begun_ns;
     shc_message_words_text(flight.call, end->sends, end->peer, number, call, sizeof call);
     whom_text(comm, end, number, &flight, whom, sizeof whom);
-    if (now_ns < flight.deadline_ns) {
-        say_late(comm, end, number, now_ns, waited_ns, call, whom);
-        return;
-    }
-    snprintf(text, sizeof text, "Timed out after %.3f s waiting for %s; in rank %d: %s",
-             (double)waited_ns / (double)SHC_NS_PER_S, whom, comm->rank, call);
-    (void)!shc_watch_fail(comm, SHC_ERR_TIMEOUT, text);
+    shc_watch_tell(comm, state, shc_lateness_seconds(&flight.lateness, now_ns), call, whom,
+                   state == SHC_LATE && is_crowded(comm) ? hint : "");
 }
 
-void shc_mail_look_at_time(struct shc_cuda_comm *comm)
+void shc_mail_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t lost_ns)
 {
-    const uint64_t now_ns = shc_clock_ns();
     struct shc_end *end;
     for (int i = 0; (end = end_at(comm, i)) != NULL; i++)
-        look_at_oldest(comm, end, now_ns);
+        look_at_end(comm, end, now_ns, lost_ns);
 }

@@ -292,39 +292,37 @@ void shc_watch_say(struct shc_cuda_comm *comm, const char *line)
         shc_sys_say(line);
 }
 
-static void say_late(struct shc_cuda_comm *comm, struct shc_flight *flight, uint64_t sequence,
-                     uint64_t now_ns)
+void shc_watch_tell(struct shc_cuda_comm *comm, enum shc_lateness_state state, double seconds,
+                    const char *call, const char *whom, const char *more)
 {
-    char call[160], whom[512], line[900];
-    shc_call_words_text(flight->call, sequence, call, sizeof call);
-    whom_text(comm, flight, sequence, whom, sizeof whom);
-    snprintf(line, sizeof line,
-             "shmcoll: rank %d: %s on CUDA group \"%s\" has waited %.1f s for %s", comm->rank, call,
-             comm->name, (double)(now_ns - flight->begun_ns) / (double)SHC_NS_PER_S, whom);
-    shc_watch_say(comm, line);
-    pthread_mutex_lock(&comm->state_lock);
-    struct shc_flight *stored = &comm->flights[sequence % SHC_RECORDS];
-    stored->late_ns = now_ns + (now_ns - stored->begun_ns); /* 5 s, 10, 20, ... */
-    pthread_mutex_unlock(&comm->state_lock);
+    char text[1200];
+    if (state == SHC_TIME_OVER) {
+        snprintf(text, sizeof text, SHC_TIMED_OUT "%.3f s waiting for %s; in rank %d: %s", seconds,
+                 whom, comm->rank, call);
+        (void)!shc_watch_fail(comm, SHC_ERR_TIMEOUT, text);
+        return;
+    }
+    snprintf(text, sizeof text,
+             "shmcoll: rank %d: %s on CUDA group \"%s\" " SHC_HAS_WAITED " for %s%s", comm->rank,
+             call, comm->name, seconds, whom, more);
+    shc_watch_say(comm, text);
 }
 
 /* The oldest operation that is not over. */
-static void look_at_time(struct shc_cuda_comm *comm)
+static void look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t lost_ns)
 {
-    const uint64_t now_ns = shc_clock_ns(), sequence = done_of(comm, comm->rank) + 1;
+    uint64_t number = done_of(comm, comm->rank);
     struct shc_flight flight;
-    if (!own_call(comm, sequence, &flight))
+    pthread_mutex_lock(&comm->state_lock);
+    const enum shc_lateness_state state =
+        shc_flights_look(comm->flights, comm->sequence, now_ns, lost_ns, &number, &flight);
+    pthread_mutex_unlock(&comm->state_lock);
+    if (state == SHC_IN_TIME)
         return;
-    if (now_ns >= flight.deadline_ns) {
-        char call[160], whom[512], text[900];
-        shc_call_words_text(flight.call, sequence, call, sizeof call);
-        whom_text(comm, &flight, sequence, whom, sizeof whom);
-        snprintf(text, sizeof text, "Timed out after %.3f s waiting for %s; in rank %d: %s",
-                 (double)(now_ns - flight.begun_ns) / (double)SHC_NS_PER_S, whom, comm->rank, call);
-        (void)!shc_watch_fail(comm, SHC_ERR_TIMEOUT, text);
-    } else if (now_ns >= flight.late_ns) {
-        say_late(comm, &flight, sequence, now_ns);
-    }
+    char call[160], whom[512];
+    shc_call_words_text(flight.call, number, call, sizeof call);
+    whom_text(comm, &flight, number, whom, sizeof whom);
+    shc_watch_tell(comm, state, shc_lateness_seconds(&flight.lateness, now_ns), call, whom, "");
 }
 
 /* ---- the thread ---- */
@@ -334,7 +332,6 @@ void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight
     pthread_mutex_lock(&comm->state_lock);
     comm->sequence++;
     comm->flights[comm->sequence % SHC_RECORDS] = *flight;
-    comm->flights[comm->sequence % SHC_RECORDS].late_ns = flight->begun_ns + SHC_LATE_NS;
     pthread_cond_signal(&comm->stir);
     pthread_mutex_unlock(&comm->state_lock);
 }
@@ -357,9 +354,11 @@ static void turn(struct shc_cuda_comm *comm, bool idle)
         poison(comm);
         return;
     }
-    look_at_time(comm);
-    shc_mail_look_at_time(comm);
-    shc_capture_look_at_time(comm);
+    const uint64_t now_ns = shc_clock_ns();
+    const uint64_t lost_ns = shc_clock_watch_lost(&comm->clock, now_ns);
+    look_at_time(comm, now_ns, lost_ns);
+    shc_mail_look_at_time(comm, now_ns, lost_ns);
+    shc_capture_look_at_time(comm, now_ns, lost_ns);
 }
 
 /* Until an operation comes, or for a while; replays come without a word. pre: state_lock is held. */
@@ -370,6 +369,7 @@ static void rest(struct shc_cuda_comm *comm, bool a_while)
         pthread_cond_wait(&comm->stir, &comm->state_lock);
     else
         pthread_cond_timedwait(&comm->stir, &comm->state_lock, &next);
+    comm->clock = (struct shc_clock_watch){.looked_ns = shc_clock_ns()}; /* nobody had to look */
 }
 
 static void *watch(void *arg)
@@ -378,6 +378,7 @@ static void *watch(void *arg)
     uint64_t interval_ns = LOOK_SOONEST_NS, seen = 0;
     bool settled = true; /* idle, and looked at since */
     bool ended = false;  /* of a failure: a stream has written poison, too */
+    comm->clock = (struct shc_clock_watch){.looked_ns = shc_clock_ns()};
     /* A capture of whichever thread's forbids others what this one does, and breaks by it. */
     (void)shc_capture_exchange(&comm->driver, SHC_CU_CAPTURE_RELAXED);
     pthread_mutex_lock(&comm->state_lock);

@@ -510,5 +510,10 @@ TEST(Timeout, NamesTheRankThatNeverComes)
     }
 }
 
+TEST(Timeout, DoesNotCountTheTimeInWhichRanksAreStopped)
+{
+    stop_all_ranks(3, "endless");
+}
+
 } // namespace
 } // namespace shmcoll::test

@@ -181,5 +181,10 @@ TEST(GraphTimeout, NamesTheRankThatNeverComes)
     }
 }
 
+TEST(GraphTimeout, DoesNotCountTheTimeInWhichRanksAreStopped)
+{
+    stop_all_ranks(3, "graph_endless");
+}
+
 } // namespace
 } // namespace shmcoll::test

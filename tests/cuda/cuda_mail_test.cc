@@ -138,6 +138,11 @@ TEST(MailTimeout, NamesTheRankThatNeverComesAndItsLastCall)
     }
 }
 
+TEST(MailTimeout, DoesNotCountTheTimeInWhichRanksAreStopped)
+{
+    stop_all_ranks(2, "mail_endless");
+}
+
 TEST(MailAbort, EndsAllRanksWithItsReason)
 {
     for (const char *knobs : kKnobs)

@@ -237,4 +237,30 @@ inline std::vector<Report> stop_rank_1(size_t world, const std::string &scenario
     return reports;
 }
 
+// Stops all ranks for longer than their time-out, and rank 1 for good: the others wait as long as if they had not been
+// stopped.
+inline void stop_all_ranks(size_t world, const std::string &scenario)
+{
+    Living living(world, "scenario=" + scenario + " meet=0 timeout_ms=2000", "");
+    ASSERT_TRUE(living.await("ready="));
+    kill(living.pids[1], SIGSTOP);
+    usleep(200 * 1000); // the others wait for it
+    for (pid_t pid : living.pids)
+        kill(pid, SIGSTOP);
+    usleep(3000 * 1000);
+    for (size_t r = 0; r < world; r++)
+        if (r != 1)
+            kill(living.pids[r], SIGCONT);
+    for (size_t r = 0; r < world; r++)
+        if (r != 1)
+            living.await("leaked=", r);
+    kill(living.pids[1], SIGKILL);
+    auto reports = living.end(20);
+    for (size_t r = 0; r < world; r++)
+        if (r != 1) {
+            EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
+            EXPECT_HAS(reports[r], "error", "Timed out after 2.");
+        }
+}
+
 } // namespace shmcoll::test

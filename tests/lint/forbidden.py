@@ -158,6 +158,13 @@ RULES = (
         ("src/shm/base/log.c", "src/shm/base/config.c", "src/shm/base/status.c"),
     ),
     Rule(
+        r"Timed out after",
+        "the words of a deadline that is over have one home; use SHC_TIMED_OUT of base/lateness.h",
+        ("src/*",),
+        ("src/shm/base/lateness.h",),
+        view="strings",
+    ),
+    Rule(
         r"\bLOCAL_WORLD_SIZE\b",
         "locality is proved by the memory itself; never read a launcher's variable",
         ("src/*", "python/*", "setup.py"),

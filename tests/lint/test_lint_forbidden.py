@@ -45,6 +45,7 @@ PLANTS = (
     ("pthread_once(x, y);", PROTO, "src/shm/base/config.c"),
     ('printf("x");', PROTO, "src/shm/base/status.c"),
     ('fprintf(stderr, "x");', OS, "src/shm/base/config.c"),
+    ('x = "Timed out after ";', "src/cuda_ipc/x.c", "src/shm/base/lateness.h"),
     ('x = "LOCAL_WORLD_SIZE";', BACKEND, "tests/unit/x.cc"),
     ('x = os.environ["LOCAL_WORLD_SIZE"]', "python/shmcoll/x.py", "tests/python/x.py"),
     ("from multiprocessing import shared_memory", "tests/python/x.py", None),
