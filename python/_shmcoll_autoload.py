@@ -27,7 +27,7 @@ def create(options: Any, backend_options: object) -> object:
 def tell_others(options: Any, text: str) -> None:
     """Decides this rank's generation of the group as failed, as src/shm/comm/meeting.c would.
 
-    docs/internals/protocol.md, section 7; the record is struct shc_verdict of src/shm/comm/record.h.
+    docs/internals/protocol.md, RDV-11; the record is struct shc_verdict of src/shm/comm/record.h.
     """
     import struct
 

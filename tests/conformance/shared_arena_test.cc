@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Shout slots lie over exchange cells: what one operation stores must be read before the next one,
 // of the other kind, stores there. And an arena that has become too short is replaced by a longer one while
-// others may still read the old one. docs/internals/protocol.md, section 6.
+// others may still read the old one. docs/internals/protocol.md, STAGE-52.
 #include "tests/conformance/world.h"
 
 #include <gtest/gtest.h>

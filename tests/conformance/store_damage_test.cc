@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A store that anybody may write to. Groups are made over one whose answers are damaged in every way that
 // we could think of; a rank has a group in the end, or an error with a name, and never later than its
-// time-out allows. SHMCOLL_STORE_FUZZ: how many (make fuzz-store: 20000). docs/internals/protocol.md, section 7.
+// time-out allows. SHMCOLL_STORE_FUZZ: how many (make fuzz-store: 20000). docs/internals/protocol.md, RDV-25.
 #include "tests/support/ranks.h"
 
 extern "C" {

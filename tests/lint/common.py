@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 C_FAMILY = (".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".cuh")
-PROTOCOL = "docs/internals/protocol.md"
+PROTOCOL = "docs/internals/protocol"  # a folder of pages, with rules and two tables
+EDGES = f"{PROTOCOL}/edges.md"
+OFFSETS = f"{PROTOCOL}/memory.md"
 NOT_OURS = ("build", "dist", "out", "__pycache__")  # folders that .gitignore names
 CACHE = "CMakeCache.txt"  # at the top of a build, whatever its name
 
@@ -81,11 +83,13 @@ def line_of(text, offset):
 
 
 def table_rows(text, heading):
-    """(line, cells) of each row of the markdown tables under the heading, header rows left out."""
+    """(line, cells) of each row of the markdown tables under the heading, header rows left out.
+
+    Heading None: of all tables."""
     lines = text.split("\n")
-    inside = False
+    inside = heading is None
     for number, line in enumerate(lines, 1):
-        if line.startswith("#"):
+        if line.startswith("#") and heading is not None:
             inside = line.strip() == heading
         elif inside and line.startswith("|"):
             under = lines[number] if number < len(lines) else ""

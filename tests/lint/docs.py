@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Documents agree with the tree: relative links resolve, every variable is documented.
+"""Documents agree with the tree: links resolve, variables are documented, cited rules exist.
 
 --strict: docs/reference/support.md must exist; without it, it is only compared when it does.
 """
@@ -10,7 +10,7 @@ import re
 import sys
 from urllib.parse import unquote
 
-from common import Finding, arguments, find_files, line_of, read, repo_files, report
+from common import PROTOCOL, Finding, arguments, find_files, line_of, read, repo_files, report
 
 CONFIG = "src/shm/base/config.c"
 SUPPORT = "docs/reference/support.md"
@@ -20,6 +20,10 @@ READERS = ("src/*", "python/*", "setup.py", "*CMakeLists.txt", "*.cmake")
 
 CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.M | re.S)
 LINK = re.compile(r"\]\(\s*<?([^)>\s]+)>?[^)\n]*\)|^\[[^\]\n]+\]:[ \t]*<?([^>\s]+)", re.M)
+RULE = re.compile(r"^- \*\*(([A-Z0-9]+)-(\d+))\*\*", re.M)
+LINT_TESTS = "tests/lint/test_lint_"  # full of planted faults
+CITING = ("src/*", "tests/*", "python/*", "benchmarks/*", "*.md")
+SECTION = re.compile(r"\bprotocol\.md\)?,?[\s*/]+sections? \d", re.I)
 HEADING = re.compile(r"^#+[ \t]+(.+?)[ \t#]*$", re.M)
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.M | re.S)
 
@@ -83,9 +87,37 @@ def check_variables(root):
         yield Finding(SUPPORT, line_of(support, documented[name]), what)
 
 
-# One function per agreement. The offset table of docs/internals/protocol.md ("## Offsets": offset, bytes, name,
-# writer) against proto/layout.h is the next.
-CHECKS = (check_links, check_variables)
+def check_rules(root):
+    """Every rule of the protocol has one name, in growing order, and a cited rule exists."""
+    known = {}
+    for page in find_files(root, f"{PROTOCOL}/*.md"):
+        text, last = read(root, page), {}
+        for match in RULE.finditer(text):
+            name, (prefix, number) = match.group(1), match.group(2, 3)
+            line = line_of(text, match.start())
+            if name in known:
+                yield Finding(page, line, f"{name} is a rule already; take the next number")
+            elif int(number) <= last.get(prefix, 0):
+                yield Finding(page, line, f"{name} comes too late; rules stand in growing order")
+            known[name] = page
+            last[prefix] = int(number)
+    if not known:
+        return
+    prefixes = "|".join(sorted({name.split("-")[0] for name in known}))
+    cited = re.compile(rf"(?<![\w-])(?:{prefixes})-\d+\b")
+    for path in find_files(root, *CITING):
+        text = "" if path.startswith(LINT_TESTS) else read(root, path) or ""
+        for match in cited.finditer(text):
+            if match.group() not in known:
+                line = line_of(text, match.start())
+                yield Finding(path, line, f"{match.group()} is no rule of {PROTOCOL}; correct it")
+        for match in SECTION.finditer(text):
+            what = "the protocol has no numbered sections; cite a rule, such as CALL-1"
+            yield Finding(path, line_of(text, match.start()), what)
+
+
+# One function per agreement.
+CHECKS = (check_links, check_variables, check_rules)
 
 
 def check(root, strict=False):

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Prints the rows of the table "Offsets" of docs/internals/protocol.md as the compiler sees them: offset,
+ * Prints the rows of the table "Offsets" of docs/internals/protocol/memory.md as the compiler sees them: offset,
  * bytes, name. tests/lint/offsets.py compares.
  */
 #include "shm/proto/layout.h"
@@ -45,12 +45,12 @@ int main(void)
     block_row(SHC_CMA_OFFSET, times(2, sizeof(struct shc_cma_shm)), "cma");
     printf("mailbox + 0|%zu|mail bell\n", sizeof(struct shc_bell_shm));
     printf("mailbox + %d|p * %zu|ack\n", SHC_LINE_BYTES, sizeof(struct shc_ack_shm));
-    printf("behind the acks|p * lines * %zu|line\n", sizeof(struct shc_line_shm));
-    printf("behind the lines|p * %zu|shuttle line\n", sizeof(struct shc_line_shm));
+    printf("after the acks|p * lines * %zu|line\n", sizeof(struct shc_line_shm));
+    printf("after the lines|p * %zu|shuttle line\n", sizeof(struct shc_line_shm));
     printf("next page|%d * %d|window\n", SHC_WINDOWS, SHC_WINDOW_BYTES);
-    printf("behind the windows|p * s|shuttle\n"); /* s: in words there */
-    printf("behind the shuttles|%d * %d|bulk\n", SHC_BULK_WINDOWS, SHC_BULK_BYTES);
-    printf("behind the bulk windows|%d|ferry\n", SHC_FERRY_BYTES);
-    printf("behind the mailboxes|%d * %d|relay\n", SHC_RELAY_SLOTS, SHC_RELAY_BYTES);
+    printf("after the windows|p * s|shuttle\n"); /* s: in words there */
+    printf("after the shuttles|%d * %d|bulk\n", SHC_BULK_WINDOWS, SHC_BULK_BYTES);
+    printf("after the bulk windows|%d|ferry\n", SHC_FERRY_BYTES);
+    printf("after the mailboxes|%d * %d|relay\n", SHC_RELAY_SLOTS, SHC_RELAY_BYTES);
     return 0;
 }

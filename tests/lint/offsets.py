@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""The table under "### Offsets" in docs/internals/protocol.md is what the compiler makes of proto/layout.h.
+"""The table under "### Offsets" in docs/internals/protocol/memory.md is what the compiler makes of proto/layout.h.
 
     offsets.py --program PATH    the compiled offsets.c
 """
@@ -8,7 +8,7 @@
 import subprocess
 import sys
 
-from common import PROTOCOL, Finding, arguments, read, report, table_rows
+from common import OFFSETS, Finding, arguments, read, report, table_rows
 
 HEADING = "### Offsets"
 
@@ -21,14 +21,14 @@ def compare(text, printed):
     for row in printed.strip().split("\n"):
         offset, count, name = row.split("|")
         if name not in said:
-            yield Finding(PROTOCOL, 1, f"{name} has no row under {HEADING}; add it")
+            yield Finding(OFFSETS, 1, f"{name} has no row under {HEADING}; add it")
             continue
         line, said_offset, said_count = said.pop(name)
         if (said_offset, said_count) != (offset, count):
             right = f"{offset} and {count}"
-            yield Finding(PROTOCOL, line, f"{name}: offset and bytes are {right}; correct the row")
+            yield Finding(OFFSETS, line, f"{name}: offset and bytes are {right}; correct the row")
     for name, (line, _, _) in said.items():
-        yield Finding(PROTOCOL, line, f"{name} is not in tests/lint/offsets.c; add or delete it")
+        yield Finding(OFFSETS, line, f"{name} is not in tests/lint/offsets.c; add or delete it")
 
 
 def main():
@@ -36,7 +36,7 @@ def main():
     parser.add_argument("--program", required=True, help="the compiled offsets.c")
     options = parser.parse_args()
     printed = subprocess.run([options.program], check=True, capture_output=True, text=True).stdout
-    return report(compare(read(options.root, PROTOCOL), printed))
+    return report(compare(read(options.root, OFFSETS), printed))
 
 
 if __name__ == "__main__":

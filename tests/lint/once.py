@@ -5,7 +5,7 @@
 In src/shm and src/cuda_ipc, of a pointer to a struct shc_*_shm, or of a function that gives one, a member may be
 stored to, and its address may go to an atomic operation, to SHC_READ_ONCE() or to shc_copy_once(); all else is
 a plain load, which the compiler may repeat. The same of bytes in slots, cells and windows: they may be copied to
-and from, and numbers among them are read through once.h alone. (docs/internals/protocol.md, "What a rank believes")
+and from, and numbers among them are read through once.h alone. (TRUST-1)
 """
 
 import re

@@ -8,14 +8,14 @@ The comment stands alone on the lines above the statement (or inside it, above t
     acquire <edge> <- release in <function>()
     acq_rel <edge>: <why>                        (exchange, cas, add, or, and)
 The other side may be called acq_rel instead. Comments may be stacked, one per edge. Edges are the
-rows of the table under "## Edges" in docs/internals/protocol.md.
+rows of the tables in docs/internals/protocol/edges.md, which name the functions of both sides.
 """
 
 import re
 from typing import NamedTuple
 
 from cfunctions import functions
-from common import PROTOCOL, Finding, c_files, main, read, repo_files, table_rows
+from common import EDGES, Finding, c_files, main, read, repo_files, table_rows
 from csource import Comment, Source, Unreadable, statement_starts
 
 HOME = "src/shm/base/atomic.h"
@@ -119,13 +119,19 @@ def check_accesses(source, sides):
             yield Finding(source.path, comment.first, what)
 
 
-def check_sides(sides):
-    """Both sides of an edge exist, and are where the comments say."""
-    homes = {"release": {}, "acquire": {}}  # order -> edge -> functions with such an access
+def homes_of(sides):
+    """{"release": {edge: the functions with such an access}, "acquire": the same}."""
+    homes = {"release": {}, "acquire": {}}
     for side in sides:
         for order in homes:
             if side.order in (order, "acq_rel"):
                 homes[order].setdefault(side.edge, set()).add(side.function)
+    return homes
+
+
+def check_sides(sides):
+    """Both sides of an edge exist, and are where the comments say."""
+    homes = homes_of(sides)
     for side in sides:
         other = OPPOSITE.get(side.order)
         if other is None or re.fullmatch(OUTSIDE, side.partner):
@@ -142,18 +148,35 @@ def check_sides(sides):
                 yield Finding(side.path, side.line, what)
 
 
+def check_row(line, edge, cells, homes):
+    """The functions in a row's second and third cell have such an access."""
+    named = []
+    for order, cell in zip(("release", "acquire"), cells[1:3]):
+        found = homes[order].get(edge, set())
+        names = re.findall(r"`(\w+)`", cell) + (named if cell.startswith("the same") else [])
+        for name in names:
+            if name not in found:
+                where = ", ".join(sorted(found))
+                what = f"{name} has no {order} of {edge}; correct the row (it is in {where})"
+                yield Finding(EDGES, line, what)
+        named = names
+
+
 def check_table(root, sides):
-    """The edges in the code and the rows of the table are the same."""
-    rows = {}
-    if PROTOCOL in repo_files(root):
-        for line, cells in table_rows(read(root, PROTOCOL), "## Edges"):
-            rows[cells[0].strip("`")] = line
+    """The edges in the code and the rows of the tables are the same."""
+    rows, homes = {}, homes_of(sides)
+    if EDGES in repo_files(root):
+        for line, cells in table_rows(read(root, EDGES), None):
+            edge = cells[0].strip("`")
+            if edge in rows:
+                yield Finding(EDGES, line, f"edge {edge} has two rows; remove one")
+            rows[edge] = line
+            yield from check_row(line, edge, cells, homes)
     for side in sides:
         if side.edge not in rows:
-            what = f"edge {side.edge} has no row under ## Edges in {PROTOCOL}; add it"
-            yield Finding(side.path, side.line, what)
+            yield Finding(side.path, side.line, f"edge {side.edge} has no row in {EDGES}; add it")
     for edge in rows.keys() - {side.edge for side in sides}:
-        yield Finding(PROTOCOL, rows[edge], f"no code has the edge {edge}; remove the row")
+        yield Finding(EDGES, rows[edge], f"no code has the edge {edge}; remove the row")
 
 
 def check(root):

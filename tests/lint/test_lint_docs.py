@@ -59,6 +59,23 @@ class Docs(LintTest):
             "SHMCOLL_AUTO",
         )
 
+    def test_rules(self):
+        page, rule = f"{docs.PROTOCOL}/calls.md", "# Calls\n\n- **CALL-1** One.\n"
+        sound = {page: rule + "- **CALL-3** Three.\n", "src/x.c": "/* CALL-1, CALL-3 */\n"}
+        for path, text in (
+            ("src/x.c", "/*\n * CALL-2 */@@\n"),
+            ("tests/models/x.pml", "/* CALL-30 */@@\n"),
+            ("docs/A.md", "see CALL-4@@\n"),
+            ("src/y.c", "/* docs/protocol.md, section 2 */@@\n"),
+            ("src/y.c", "/* docs/protocol.md,@@\n * sections 2 and 6 */\n"),
+            (page, rule + "- **CALL-3** Three.\n- **CALL-2** Two.@@\n"),
+            (page, rule + "- **CALL-3** Three.\n- **CALL-1** Again.@@\n"),
+            (f"{docs.PROTOCOL}/zcalls.md", "- **CALL-1** Again.@@\n"),
+        ):
+            with self.subTest(text):
+                self.expect(docs.check, {**sound, path: text}, sound)
+        self.expect_clean(docs.check, {"src/x.c": "/* UTF-8 */ XCALL-9 CALL-9-9 */\n"})
+
     def test_strict(self):
         root, _ = self.plant({docs.CONFIG: '{"SHMCOLL_LOG"}\n'})
         self.assertEqual(0, run_lint("docs", root).returncode)

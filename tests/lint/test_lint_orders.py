@@ -7,7 +7,8 @@ import unittest
 import orders
 from planting import LintTest
 
-EDGES = "# P\n\n## Edges\n\n| name | release |\n|---|---|\n| `a/b` | f |\n\n## Other\n| `c/d` |\n"
+HEAD = "| edge | released at | acquired at |\n|---|---|---|\n"
+EDGES = f"# P\n\n## One\n\n{HEAD}\n## Other\n\n{HEAD}| `a/b` | - | the kernel |\n"
 RELEASE = """
 void f(void)
 {
@@ -28,7 +29,7 @@ BOTH = RELEASE + ACQUIRE
 class Orders(LintTest):
     def body(self, faulty, mended, *words, name="src/shm/proto/x.c"):
         """Statements inside a function, in a tree where the edge a/b is sound."""
-        base = {"src/shm/proto/y.c": BOTH, "docs/internals/protocol.md": EDGES}
+        base = {"src/shm/proto/y.c": BOTH, "docs/internals/protocol/edges.md": EDGES}
         wrap = "void h(void)\n{{\n{}\n}}\n"
         self.expect(
             orders.check,
@@ -130,7 +131,7 @@ class Orders(LintTest):
         self.expect_clean(orders.check, files)
 
     def tree(self, code, table=EDGES):
-        return {"src/shm/proto/x.c": code, "docs/internals/protocol.md": table}
+        return {"src/shm/proto/x.c": code, "docs/internals/protocol/edges.md": table}
 
     def test_an_edge_has_two_sides(self):
         sound = self.tree(BOTH)
@@ -154,13 +155,23 @@ class Orders(LintTest):
 
     def test_an_edge_has_a_row(self):
         marked = BOTH.replace(";\n}", ";@@\n}")
-        for table in ("# P\n", EDGES.replace("| `a/b` | f |\n", "")):
+        for table in ("# P\n", f"# P\n\n{HEAD}"):
             self.expect(orders.check, self.tree(marked, table), self.tree(BOTH), "no row")
         self.expect(orders.check, {"src/shm/os/x.c": marked}, self.tree(BOTH), "no row")
 
     def test_a_row_has_code(self):
-        table = EDGES.replace("| f |\n", "| f |\n| `old/edge` | f |@@\n")
+        table = EDGES + "| `old/edge` | - | - |@@\n"
         self.expect(orders.check, self.tree(BOTH, table), self.tree(BOTH), "old/edge")
+
+    def test_a_row_names_functions_that_have_such_an_access(self):
+        for wrong in ("| `old` | `g` |@@\n", "| `f` | `old` |@@\n", "| `f` | the same |@@\n"):
+            table = f"{HEAD}| `a/b` {wrong}"
+            right = self.tree(BOTH, f"{HEAD}| `a/b` | `f` | `g`, the kernel |\n")
+            self.expect(orders.check, self.tree(BOTH, table), right, "has no ", "a/b")
+
+    def test_an_edge_has_one_row(self):
+        table = EDGES + "| `a/b` | - | - |@@\n"
+        self.expect(orders.check, self.tree(BOTH, table), self.tree(BOTH), "two rows")
 
     def test_a_file_whose_braces_do_not_balance(self):
         self.expect(orders.check, {"src/x.c": "void f(void)\n{@@\n"}, {"src/x.c": "int x;\n"})

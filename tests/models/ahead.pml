@@ -3,11 +3,12 @@
  * A message by ferry that is copied while it is stored: whichever receive takes it has all of it, its sender
  * waits for nobody in the middle, and the ferry is stored to by nobody but who holds it.
  *
- * Mirrors post_by_ferry() in src/shm/p2p/send.c, take_ahead(), take_message() and receive_ahead() in receive.c;
- * docs/internals/protocol.md, section 9. One sender with two messages of three pieces, one ferry, a few lines. The receiver
- * posts its receives one after the other, and may withdraw the first one at any time; it may have no receive when
- * a line comes. A receive without a request copies what is ahead and keeps nothing in mind. Left out: tags and
- * other sizes (p2p.pml), what else goes by ferry (ferry.pml), which one of two, and messages that have none.
+ * Mirrors post_by_ferry() in src/shm/p2p/send.c, take_ahead(), take_message() and receive_ahead()
+ * in receive.c; docs/internals/protocol.md, P2P-35 to P2P-41. One sender with two messages of three
+ * pieces, one ferry, a few lines. The receiver posts its receives one after the other, and may
+ * withdraw the first one at any time; it may have no receive when a line comes. A receive without a
+ * request copies what is ahead and keeps nothing in mind. Left out: tags and other sizes (p2p.pml),
+ * what else goes by ferry (ferry.pml), which one of two, and messages that have none.
  *
  * FAULT_any_receive      a receive has what another one has copied
  * FAULT_held_ahead       who finds so much ahead holds the ferry

@@ -2,11 +2,11 @@
 /*
  * Making the arena: all ranks agree whether there is one, and which attempt it is.
  *
- * Mirrors shc_arena_make() of src/shm/proto/arena.c; docs/internals/protocol.md, section 6, "Making the
- * arena". Three ranks, three attempts; each rank may fail to make, open or reserve in each of them,
- * and one rank may die at any step. Then: nobody uses memory that another has not reserved, all who
- * are told agree, and every wait ends. Left out: the operation around it, which has met, and which form
- * of memory an attempt has: rank 0 chooses it alone, from verdicts that it has read.
+ * Mirrors shc_arena_make() of src/shm/proto/arena.c; docs/internals/protocol.md, STAGE-47 to
+ * STAGE-50. Three ranks, three attempts; each rank may fail to make, open or reserve in each of
+ * them, and one rank may die at any step. Then: nobody uses memory that another has not reserved,
+ * all who are told agree, and every wait ends. Left out: the operation around it, which has met,
+ * and which form of memory an attempt has: rank 0 chooses it alone, from verdicts that it has read.
  *
  * FAULT_larger_is_good        a verdict of a later attempt reads as "reserved"
  * FAULT_first_bad_ends        the first bad verdict ends the attempt; the others are not waited for

@@ -2,9 +2,9 @@
 /*
  * Flag and bell: nobody sleeps on although what it waits for is there.
  *
- * Mirrors src/shm/proto/bell.h and sleep_slice() of src/shm/proto/wait.c; docs/internals/protocol.md, section
- * 4. The end of a 10 ms slice is left out: it would hide every lost wake-up. So a wake-up that is
- * lost shows as a sleeper that never ends (invalid end state).
+ * Mirrors src/shm/proto/bell.h and sleep_slice() of src/shm/proto/wait.c;
+ * docs/internals/protocol.md, WAIT-1. The end of a 10 ms slice is left out: it would hide every
+ * lost wake-up. So a wake-up that is lost shows as a sleeper that never ends (invalid end state).
  *
  * The bell's owner publishes two words and rings; a finder sets the abort word and rings too; the
  * owner may stop between two publications, and then only the finder ends the wait. The owner's

@@ -4,11 +4,12 @@
  * while; whoever else takes the word revokes that first. One is inside at a time, no synchronous call
  * overtakes what its own thread queued, and nothing stays queued while its engine sleeps.
  *
- * Mirrors src/shm/comm/runner.h, os/bias.h and bias.c; docs/internals/protocol.md, section 8. The owner makes some calls, and
- * submits in between; a second caller calls or submits at any time; an engine thread runs what is queued. A call that
- * finds the runner taken is not made (in reality it is queued: runner.pml has that, and the engine).
- * What a thread does with a locked instruction, or a lock, lets its stores out first. Left out: signal handlers'
- * calls, which the engine refuses while their thread is between the begin of a take and the end of a drop.
+ * Mirrors src/shm/comm/runner.h, os/bias.h and bias.c; docs/internals/protocol.md, RUN-7 to RUN-10.
+ * The owner makes some calls, and submits in between; a second caller calls or submits at any time;
+ * an engine thread runs what is queued. A call that finds the runner taken is not made (in reality
+ * it is queued: runner.pml has that, and the engine). What a thread does with a locked instruction,
+ * or a lock, lets its stores out first. Left out: signal handlers' calls, which the engine refuses
+ * while their thread is between the begin of a take and the end of a drop.
  *
  * FAULT_no_heavy_fence      who revokes looks while the owner's store may be in its buffer
  * FAULT_bias_unlooked       the owner's look behind its store is at the word alone

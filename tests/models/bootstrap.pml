@@ -3,13 +3,13 @@
  * Bootstrap: all ranks have the group or none has, and every rank gets to know.
  *
  * Mirrors src/shm/comm/bootstrap.c, and decide, give up, pause and hello of meeting.c;
- * docs/internals/protocol.md, section 7. Three ranks, two attempts of one generation; each rank may fail in
- * each attempt, one rank may die at any step, and one may give up at any pause. The deadline passes
- * only where it must: for who waits for a rank that died before its hello. Then: all who end agree
- * with the decision; who has a group sits in the same file as all others; every wait ends.
- * A good verdict is a seat in the segment; rank 0's word there hastens what the store holds.
- * Left out: generations (generations.pml), and an interrupt that finds the decision "ok": that rank
- * leaves a group that the others have.
+ * docs/internals/protocol.md, RDV-7 to RDV-12. Three ranks, two attempts of one generation; each
+ * rank may fail in each attempt, one rank may die at any step, and one may give up at any pause.
+ * The deadline passes only where it must: for who waits for a rank that died before its hello.
+ * Then: all who end agree with the decision; who has a group sits in the same file as all others;
+ * every wait ends. A good verdict is a seat in the segment; rank 0's word there hastens what the
+ * store holds. Left out: generations (generations.pml), and an interrupt that finds the decision
+ * "ok": that rank leaves a group that the others have.
  *
  * FAULT_decision_stored       the decision is stored: the last wins
  * FAULT_follower_decides_ok   a rank whose verdict is good decides "ok"

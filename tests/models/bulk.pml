@@ -3,14 +3,15 @@
  * Bulk windows: what goes through them arrives whole and once, whoever asks for it in whatever order;
  * nobody waits for ever, and no more is put aside than is allowed.
  *
- * Mirrors the bulk windows of src/shm/proto/pair.c, and what src/shm/p2p/send.c and receive.c do with
- * them; docs/internals/protocol.md, section 9. One sender with three messages, one receiver that asks for them in
- * any order, one after the other or all at once, one of them perhaps by a receive of another type. Three
- * windows, two of which may hold messages that no receive has taken. Messages have one to three windows;
- * those of up to two go whole if they may, or open (the rest follows the header unasked), else they are
- * announced, with a head of one window or without. The receiver reads while something of its own pends.
- * Left out: matching, which is p2p.pml's, with lines that are full; windows that are no bulk windows;
- * pieces in lines; that who finds no line for a refusal waits for one, or for the rest.
+ * Mirrors the bulk windows of src/shm/proto/pair.c, and what src/shm/p2p/send.c and receive.c do
+ * with them; docs/internals/protocol.md, P2P-16 to P2P-28. One sender with three messages, one
+ * receiver that asks for them in any order, one after the other or all at once, one of them perhaps
+ * by a receive of another type. Three windows, two of which may hold messages that no receive has
+ * taken. Messages have one to three windows; those of up to two go whole if they may, or open (the
+ * rest follows the header unasked), else they are announced, with a head of one window or without.
+ * The receiver reads while something of its own pends. Left out: matching, which is p2p.pml's, with
+ * lines that are full; windows that are no bulk windows; pieces in lines; that who finds no line
+ * for a refusal waits for one, or for the rest.
  *
  * FAULT_windows_kept        who reads what no receive takes keeps its windows
  * FAULT_no_credit           whole messages go whenever there are windows

@@ -4,15 +4,16 @@
  * operation; and every callback runs.
  *
  * Mirrors engine_thread(), have_threads(), complete_one() and shc_engine_run_queue() of
- * src/shm/comm/engine.c, and wait_until_ended() and wait_for_callback() of request.c; docs/internals/protocol.md,
- * section 8, "Callbacks". Three programs. (1) Callbacks are nested: a caller submits requests 1 and 2 and
- * waits for 1, or does not; the callback of 1 waits for 2; that of 2 submits 3 and waits for it; 3 has none.
- * (2) They return at once: a caller submits 1 and 2 and waits for 1, then for a message with a callback;
- * only then comes another rank, for which 2 waits inside. (3) A caller submits 2 alone and waits for a
- * message, whose callback waits for another message's; then the other rank comes. A message ends in a pass of
- * the caller's. Engine threads are made on need. Left out: the ring and its lock (runner.pml), the bell
- * (bell.pml), naps, how long a thread leaves a callback to others, time-outs, close, and that no thread can
- * be had.
+ * src/shm/comm/engine.c, and wait_until_ended() and wait_for_callback() of request.c;
+ * docs/internals/protocol.md, RUN-4, RUN-22 and RUN-23. Three programs. (1) Callbacks are nested: a
+ * caller submits requests 1 and 2 and waits for 1, or does not; the callback of 1 waits for 2; that
+ * of 2 submits 3 and waits for it; 3 has none. (2) They return at once: a caller submits 1 and 2
+ * and waits for 1, then for a message with a callback; only then comes another rank, for which 2
+ * waits inside. (3) A caller submits 2 alone and waits for a message, whose callback waits for
+ * another message's; then the other rank comes. A message ends in a pass of the caller's. Engine
+ * threads are made on need. Left out: the ring and its lock (runner.pml), the bell (bell.pml),
+ * naps, how long a thread leaves a callback to others, time-outs, close, and that no thread can be
+ * had.
  *
  * FAULT_no_second_thread       nobody looks whether another thread is able to go on
  * FAULT_who_runs_is_free       nor whether all that are so are inside an operation

@@ -4,11 +4,11 @@
  * no output changes in an operation that the ranks have called differently.
  *
  * Mirrors src/shm/proto/call.c, shc_call_meet() of src/shm/proto/wait.c and the stickiness of a
- * failed call in shc_comm_execute(); docs/internals/protocol.md, sections 2 and 5. Two or three ranks make
- * EPOCHS operations, each: publish, meet, read the payloads, change the output. One rank may leave in
- * front of any of them; the others then give up with PEER_LEFT and make no further calls. One rank
- * may make another call than the others, once: then no rank's output changes, and all end. Left
- * out: death (members.pml), memory order and the seal (weak_call.cc).
+ * failed call in shc_comm_execute(); docs/internals/protocol.md, CALL-1 to CALL-5 and LIFE-12. Two
+ * or three ranks make EPOCHS operations, each: publish, meet, read the payloads, change the output.
+ * One rank may leave in front of any of them; the others then give up with PEER_LEFT and make no
+ * further calls. One rank may make another call than the others, once: then no rank's output
+ * changes, and all end. Left out: death (members.pml), memory order and the seal (weak_call.cc).
  *
  * FAULT_one_line              one line per rank instead of two
  * FAULT_root_is_early         rank 0 returns from an operation (a broadcast's root) without meeting

@@ -2,16 +2,17 @@
 /*
  * Exchange slots of a pair: the reader of a cell is its next writer, and no flag says so.
  *
- * Mirrors run_pipeline() and run_lockstep() of src/shm/coll/allreduce.c, run_root() and run_owner() of
- * src/shm/coll/reduce.c, and shc_swap_begin() and shc_swap_run() of src/shm/coll/flow.c, with the cells of
- * src/shm/proto/arena.h; docs/internals/protocol.md, section 6. Two ranks make OPS operations; the first to get there
- * chooses each: one use (a swap of one chunk that was begun before the call line); longer swaps, begun or,
- * as while there is no arena yet, late; a swap that was begun with no bytes and is not run, as where no rank
- * gives anything; out, work, back for 1, DEPTH or DEPTH + 1 chunks, or in lockstep for 1 or 3; a reduce that
- * is spread, for 1 or DEPTH + 1, whose root is either of them, or a third rank; or a one-way flow, which no
- * operation of the code has yet: there the giver waits for the reader's step of the slot's use before. Every
- * read is compared with what should be in the cell, so a store that comes too early shows, whether the last
- * content was read or not.
+ * Mirrors run_pipeline() and run_lockstep() of src/shm/coll/allreduce.c, run_root() and run_owner()
+ * of src/shm/coll/reduce.c, and shc_swap_begin() and shc_swap_run() of src/shm/coll/flow.c, with
+ * the cells of src/shm/proto/arena.h; docs/internals/protocol.md, STAGE-1 to STAGE-12 and STAGE-15.
+ * Two ranks make OPS operations; the first to get there chooses each: one use (a swap of one chunk
+ * that was begun before the call line); longer swaps, begun or, as while there is no arena yet,
+ * late; a swap that was begun with no bytes and is not run, as where no rank gives anything; out,
+ * work, back for 1, DEPTH or DEPTH + 1 chunks, or in lockstep for 1 or 3; a reduce that is spread,
+ * for 1 or DEPTH + 1, whose root is either of them, or a third rank; or a one-way flow, which no
+ * operation of the code has yet: there the giver waits for the reader's step of the slot's use
+ * before. Every read is compared with what should be in the cell, so a store that comes too early
+ * shows, whether the last content was read or not.
  *
  * Or rank 0 shouts: behind the meeting it fills a shout slot, which lies over both cells of the last
  * slot, and ends without a look at the reader. (Before the meeting it may only where no cells were used in

@@ -3,14 +3,15 @@
  * Ferries: large messages that pass one another between two ranks arrive whole and in order, a ferry is
  * stored to by nobody but who holds it, and nobody waits for ever.
  *
- * Mirrors the ferries of src/shm/proto/pair.c, and what src/shm/p2p/send.c and receive.c do with them;
- * docs/internals/protocol.md, section 9. Each rank sends one message of up to four pieces to the other, or none: the
- * head, if there is one, goes with the announcement, by ferry; the rest behind the receiver's word, which
- * comes when it has asked for the message, at any time. While more is to come from the other side a chunk
- * goes by ferry, and none goes while a ferry has still to be read there; else through the only bulk window.
- * A chunk that comes by ferry takes the next one back with it, if there is one and a line is free. Lines are
- * read while something of the rank's own pends. Left out: matching (p2p.pml), whole messages (they come and
- * go like heads), several messages one way, more bulk windows (bulk.pml).
+ * Mirrors the ferries of src/shm/proto/pair.c, and what src/shm/p2p/send.c and receive.c do with
+ * them; docs/internals/protocol.md, P2P-29 to P2P-34. Each rank sends one message of up to four
+ * pieces to the other, or none: the head, if there is one, goes with the announcement, by ferry;
+ * the rest behind the receiver's word, which comes when it has asked for the message, at any time.
+ * While more is to come from the other side a chunk goes by ferry, and none goes while a ferry has
+ * still to be read there; else through the only bulk window. A chunk that comes by ferry takes the
+ * next one back with it, if there is one and a line is free. Lines are read while something of the
+ * rank's own pends. Left out: matching (p2p.pml), whole messages (they come and go like heads),
+ * several messages one way, more bulk windows (bulk.pml).
  *
  * FAULT_waits_unowed   who has sent by ferry goes on when one comes back, also when nothing is to come
  * FAULT_reads_nothing  who waits until a ferry has been read does not read

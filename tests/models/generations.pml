@@ -3,14 +3,15 @@
  * Generations: ranks that begin again on the same store find one another, and a rank that comes to
  * a generation that has failed without it fails with it.
  *
- * Mirrors take_generation() and the decision of src/shm/comm/meeting.c, and what lookout.c makes of a hello;
- * docs/internals/protocol.md, section 7. A rank has one hello, which it writes anew in each generation.
- * Three ranks. Either each calls once, and one may give up at any time; then all end, with the same
- * outcome. Or each calls until it has a group, and one rank may die at any step, once, and come back
- * with a new life: then all end in the same generation, after few calls. An attempt is an offer and
- * one verdict per rank: bootstrap.pml has it in full. (Rank 0's end of the generation before
- * only hastens what the others find in its hello.) The deadline passes only for who waits for a
- * rank that died before its hello, and that one is not rank 0, whose new life decides for them.
+ * Mirrors take_generation() and the decision of src/shm/comm/meeting.c, and what lookout.c makes of
+ * a hello; docs/internals/protocol.md, RDV-3 to RDV-6 and RDV-15. A rank has one hello, which it
+ * writes anew in each generation. Three ranks. Either each calls once, and one may give up at any
+ * time; then all end, with the same outcome. Or each calls until it has a group, and one rank may
+ * die at any step, once, and come back with a new life: then all end in the same generation, after
+ * few calls. An attempt is an offer and one verdict per rank: bootstrap.pml has it in full. (Rank
+ * 0's end of the generation before only hastens what the others find in its hello.) The deadline
+ * passes only for who waits for a rank that died before its hello, and that one is not rank 0,
+ * whose new life decides for them.
  *
  * FAULT_one_generation      the keys carry no generation
  * FAULT_goes_on             a call whose generation has failed without it takes the next

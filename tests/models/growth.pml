@@ -2,12 +2,13 @@
 /*
  * An arena that has become too short: all ranks make another one in its place, in the middle of their work.
  *
- * Mirrors shc_arena_outgrow() and shc_arena_make() of src/shm/proto/arena.c, called one operation after the
- * other; docs/internals/protocol.md, section 6, "Making the arena". Three ranks, two operations, each of which makes an
- * arena in up to two attempts; any rank may fail in any of them. In each operation every rank stores into its
- * range and reads the others'. Then: what is read is what was stored in this operation, also by who is late
- * and reads while others are in the next one; all ranks have the same arena or none. Left out: deaths, and
- * verdicts in all orders (arena.pml).
+ * Mirrors shc_arena_outgrow() and shc_arena_make() of src/shm/proto/arena.c, called one operation
+ * after the other; docs/internals/protocol.md, STAGE-47, STAGE-48 and STAGE-51 to STAGE-55. Three
+ * ranks, two operations, each of which makes an arena in up to two attempts; any rank may fail in
+ * any of them. In each operation every rank stores into its range and reads the others'. Then: what
+ * is read is what was stored in this operation, also by who is late and reads while others are in
+ * the next one; all ranks have the same arena or none. Left out: deaths, and verdicts in all orders
+ * (arena.pml).
  *
  * FAULT_numbers_begin_anew    the second arena's attempts have the numbers of the first one's
  * FAULT_offer_not_awaited     a rank opens what the offer names without rank 0's verdict on this attempt

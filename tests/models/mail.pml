@@ -2,16 +2,16 @@
 /*
  * Mail bell and agent: no message is left lying, whoever waits, comes or goes.
  *
- * Mirrors src/shm/p2p/agent.c and shc_p2p_submit() and shc_p2p_pass() of p2p.c; docs/internals/protocol.md,
- * section 9, Progress. One rank: a thread that sends or receives message 1 and waits for it, another
- * one that makes a pass of its own, submits message 2 and never waits, the agent, and one that
- * closes the group at any time or never. Two peers, each with one of the messages, ring the one
- * mail bell; message 2 takes a word of this rank in between, so it needs passes at two moments.
- * The waiter may be held up for ever in the interrupt callback. What is done under the rank's lock
- * is one step; rings are steps of their own. Left out: the bell itself (bell.pml), the ends of
- * slices and of the idle sleep, which would hide what is lost, and that who submits counts as one who
- * waits meanwhile, since that is under the lock; it ends with the submission. A nap ends when it must: one that
- * changes nothing is no step.
+ * Mirrors src/shm/p2p/agent.c and shc_p2p_submit() and shc_p2p_pass() of p2p.c;
+ * docs/internals/protocol.md, P2P-45 to P2P-52 and P2P-61. One rank: a thread that sends or
+ * receives message 1 and waits for it, another one that makes a pass of its own, submits message 2
+ * and never waits, the agent, and one that closes the group at any time or never. Two peers, each
+ * with one of the messages, ring the one mail bell; message 2 takes a word of this rank in between,
+ * so it needs passes at two moments. The waiter may be held up for ever in the interrupt callback.
+ * What is done under the rank's lock is one step; rings are steps of their own. Left out: the bell
+ * itself (bell.pml), the ends of slices and of the idle sleep, which would hide what is lost, and
+ * that who submits counts as one who waits meanwhile, since that is under the lock; it ends with
+ * the submission. A nap ends when it must: one that changes nothing is no step.
  *
  * FAULT_ring_before_store      a peer rings, then stores
  * FAULT_no_look_behind_listen  who sleeps on the mail bell makes no pass behind raising the flag

@@ -3,17 +3,19 @@
  * Judging members: a rank that published and then left is no error, and every wait ends after a
  * death.
  *
- * Mirrors src/shm/proto/member.c and wait_asleep() of src/shm/proto/wait.c; docs/internals/protocol.md,
- * section 5. Three ranks make a broadcast, then a barrier: all publish the call line; the root
- * waits for the others' read of a chunk; they wait for its next one; all publish the next call line.
- * One rank, the VICTIM, may leave before any of its own publications (another thread closes its
- * group), die before any store, or fail the group for a reason of its own. A rank whose call has failed may leave, or end without a goodbye,
- * and so may one that another group has told of the death: neither is ever named in its place. There
- * are no time-outs, and a rank whose call has failed may as well do nothing: a wait that only it
- * would end is an invalid end state. Ranks look at one another in cyclic order, so it does not matter
- * which of them is the victim when any of them may be the root. Left out: deadlines and interrupts,
- * which fail the group in the same way, and the second witness in /proc. owed.pml has what becomes of
- * an operation that does not need the one that died, and that one that was not finished ends for all.
+ * Mirrors src/shm/proto/member.c and wait_asleep() of src/shm/proto/wait.c;
+ * docs/internals/protocol.md, LIFE-1 to LIFE-4, LIFE-9 to LIFE-12, LIFE-16, LIFE-17 and WAIT-6.
+ * Three ranks make a broadcast, then a barrier: all publish the call line; the root waits for the
+ * others' read of a chunk; they wait for its next one; all publish the next call line. One rank,
+ * the VICTIM, may leave before any of its own publications (another thread closes its group), die
+ * before any store, or fail the group for a reason of its own. A rank whose call has failed may
+ * leave, or end without a goodbye, and so may one that another group has told of the death: neither
+ * is ever named in its place. There are no time-outs, and a rank whose call has failed may as well
+ * do nothing: a wait that only it would end is an invalid end state. Ranks look at one another in
+ * cyclic order, so it does not matter which of them is the victim when any of them may be the root.
+ * Left out: deadlines and interrupts, which fail the group in the same way, and the second witness
+ * in /proc. owed.pml has what becomes of an operation that does not need the one that died, and
+ * that one that was not finished ends for all.
  *
  * FAULT_data_before_state      the data is looked at first, then the state of its writer
  * FAULT_left_by_old_line       of another rank than the one waited for: its line, then its state

@@ -4,12 +4,13 @@
  * every wait ends if something that is owed is missing.
  *
  * Mirrors judge_members() and judge_group() of src/shm/proto/wait.c and fail_group() of
- * src/shm/proto/member.c; docs/internals/protocol.md, section 5. Four ranks make two operations. In the first one,
- * after the meeting, they are a chain: rank 1 publishes a step, rank 2 waits for that and publishes its
- * own, rank 3 waits for that; rank 0 owes nothing, and goes on to the second one, which is a meeting
- * alone. One rank may die, or leave, before any store. A rank may stay away from an operation for ever, but only one that
- * the dead rank will never enter: then the others must end nevertheless. Left out: what
- * other groups tell (members.pml); a state and the abort word are one step here.
+ * src/shm/proto/member.c; docs/internals/protocol.md, LIFE-13 to LIFE-15, WAIT-7 and WAIT-8. Four
+ * ranks make two operations. In the first one, after the meeting, they are a chain: rank 1
+ * publishes a step, rank 2 waits for that and publishes its own, rank 3 waits for that; rank 0 owes
+ * nothing, and goes on to the second one, which is a meeting alone. One rank may die, or leave,
+ * before any store. A rank may stay away from an operation for ever, but only one that the dead
+ * rank will never enter: then the others must end nevertheless. Left out: what other groups tell
+ * (members.pml); a state and the abort word are one step here.
  *
  * FAULT_any_death         a wait ends because of any dead rank
  * FAULT_abort_ends_all    the abort word ends an operation before the one whose failure it tells

@@ -4,15 +4,15 @@
  * left harms nobody.
  *
  * Mirrors src/shm/proto/pair.c, src/shm/p2p/send.c and receive.c, and the judgement of LEFT in
- * deadline.c; docs/internals/protocol.md, section 9. Three ranks, each with at most three sends and receives,
- * some of which it waits for before it posts the next. A pair has one line, so that it is always
- * full; a rank two windows, one of them for eager messages. A line holds one unit of a message, a
- * window two; messages have one to three, of which three are announced, with a head of two if a window
- * is free. One rank may stop for ever, one may leave early. A rank makes passes while something of its
- * own pends; in what order they look at the peers is left open. A message is known by its sender's
- * request, which stands for tag, size and number. Left out: self messages (the same lines), sleeping
- * (mail.pml), deaths and time-outs (they fail the group), bulk windows (bulk.pml) and sends that wait
- * until they are read.
+ * deadline.c; docs/internals/protocol.md, P2P-2 to P2P-8, P2P-42 to P2P-45, P2P-57 and P2P-61.
+ * Three ranks, each with at most three sends and receives, some of which it waits for before it
+ * posts the next. A pair has one line, so that it is always full; a rank two windows, one of them
+ * for eager messages. A line holds one unit of a message, a window two; messages have one to three,
+ * of which three are announced, with a head of two if a window is free. One rank may stop for ever,
+ * one may leave early. A rank makes passes while something of its own pends; in what order they
+ * look at the peers is left open. A message is known by its sender's request, which stands for tag,
+ * size and number. Left out: self messages (the same lines), sleeping (mail.pml), deaths and
+ * time-outs (they fail the group), bulk windows (bulk.pml) and sends that wait until they are read.
  *
  * FAULT_windows_alone       a stream never goes through the lines
  * FAULT_eager_takes_all     all windows may hold messages that nobody has asked for

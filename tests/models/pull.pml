@@ -3,11 +3,12 @@
  * Blocks copied out of the root's memory: what a rank calls the result is what the root gave, whatever
  * the root does; and nobody waits for ever, or blames a caller whose rank has given up.
  *
- * Mirrors run_pulled() of src/shm/coll/scatter.c and src/shm/proto/cma.c; docs/internals/protocol.md, sections
- * 5 and 6. Rank 0 gives, two ranks take, EPOCHS times. Twice in a run somebody may be in trouble: the
- * root closes its group in the middle, a rank's deadline passes, the root dies. Who has given up has
- * its memory again: it changes, or is unmapped. Behind a death its thread's number may be another
- * process's, whose memory can be copied as well. A copy is made in two pieces.
+ * Mirrors run_pulled() of src/shm/coll/scatter.c and src/shm/proto/cma.c;
+ * docs/internals/protocol.md, STAGE-30 to STAGE-38 and LIFE-12. Rank 0 gives, two ranks take,
+ * EPOCHS times. Twice in a run somebody may be in trouble: the root closes its group in the middle,
+ * a rank's deadline passes, the root dies. Who has given up has its memory again: it changes, or is
+ * unmapped. Behind a death its thread's number may be another process's, whose memory can be copied
+ * as well. A copy is made in two pieces.
  *
  * FAULT_no_withdrawal   the root gives up without saying so
  * FAULT_late_withdrawal it says so when its caller has had its memory again

@@ -3,7 +3,7 @@
 """Checks the protocol models, and that each of them finds every fault it names.
 
 A model is NAME.pml (spin) or weak_NAME.cc (relacy). Its header comment lists its faults; each
-FAULT_x, a macro for spin and WITH(FAULT_x) for relacy, takes one rule of docs/internals/protocol.md away.
+FAULT_x, a macro for spin and WITH(FAULT_x) for relacy, takes one rule of docs/internals/protocol/ away.
 Without a fault the model must hold, over all its states, with every statement reached; with a fault
 it must fail.
 """

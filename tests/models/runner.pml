@@ -4,11 +4,11 @@
  * one operation runs at a time, and no request is forgotten, also when the group is closed.
  *
  * Mirrors src/shm/comm/engine.c, shc_runner_take() and shc_runner_drop() of runner.h, shc_run() and
- * wait_until_over() of request.c, and shc_comm_close() of comm.c; docs/internals/protocol.md, section 8. Two
- * callers, one engine thread, and a closer that comes at any time or never. Caller 0: submit 1,
- * run 2, submit 3, wait for 3. Caller 1: run 1, submit 2, and never wait for it. Left out:
- * the bias (bias.pml), callbacks, time-outs of a sleep, cancelling, a full ring, and what happens inside an operation
- * (close ends that in reality).
+ * wait_until_over() of request.c, and shc_comm_close() of comm.c; docs/internals/protocol.md, RUN-1
+ * to RUN-4. Two callers, one engine thread, and a closer that comes at any time or never. Caller 0:
+ * submit 1, run 2, submit 3, wait for 3. Caller 1: run 1, submit 2, and never wait for it. Left
+ * out: the bias (bias.pml), callbacks, time-outs of a sleep, cancelling, a full ring, and what
+ * happens inside an operation (close ends that in reality).
  *
  * FAULT_no_queued             the word is HELD alone; who finds it 0 and the ring filled takes it
  * FAULT_no_second_look        QUEUED is cleared without another look at the ring

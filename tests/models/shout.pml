@@ -2,16 +2,17 @@
 /*
  * Shout slots: a slot is refilled only when every reader has taken the chunk before.
  *
- * Mirrors shc_shout_run() of src/shm/coll/flow.c with an arena; docs/internals/protocol.md, section 6. Three
- * ranks make OPS operations, which follow one another without a look: the next begins while readers
- * may be at the end of the last. The first rank to get there chooses what it is, a broadcast from
- * rank 0, its reverse, an all-gather, an exchange or a barrier, and its length. Two slots stand for the arena's. Call
- * lines are plain epochs here: calls.pml has them. An operation begins in the slot behind those of the last
- * one. A giver may wait, at the end, until all is taken. Chunk 0 is stored in front of the call line, which
- * announces it, where the operation before has left its slot alone: all ranks know. Who does not take may
- * store more before the meeting, into slots that it left alone, or that this rank stored nothing to in it.
- * An exchange uses a cell that lies over each rank's first slot: here its host stores and the next rank
- * reads (exchange.pml has the rest).
+ * Mirrors shc_shout_run() of src/shm/coll/flow.c with an arena; docs/internals/protocol.md,
+ * STAGE-13 to STAGE-22. Three ranks make OPS operations, which follow one another without a look:
+ * the next begins while readers may be at the end of the last. The first rank to get there chooses
+ * what it is, a broadcast from rank 0, its reverse, an all-gather, an exchange or a barrier, and
+ * its length. Two slots stand for the arena's. Call lines are plain epochs here: calls.pml has
+ * them. An operation begins in the slot behind those of the last one. A giver may wait, at the end,
+ * until all is taken. Chunk 0 is stored in front of the call line, which announces it, where the
+ * operation before has left its slot alone: all ranks know. Who does not take may store more before
+ * the meeting, into slots that it left alone, or that this rank stored nothing to in it. An
+ * exchange uses a cell that lies over each rank's first slot: here its host stores and the next
+ * rank reads (exchange.pml has the rest).
  *
  * FAULT_waits_for_one   a slot is refilled when the first reader has taken its chunk
  * FAULT_does_not_wait   a slot is refilled when its turn comes

@@ -2,12 +2,12 @@
 /*
  * Small slots by parity: filled without a look, and yet never while somebody still reads them.
  *
- * Mirrors run_small() of src/shm/coll/ and shc_shout_run() without an arena; docs/internals/protocol.md,
- * sections 2 and 6. Two or three ranks make EPOCHS operations. The first rank to get there chooses
- * what the operation is: one slot per rank filled before the call line; or, always in their own
- * blocks, one by rank 0 alone, or by everybody else for rank 0 alone, of two ranks in a relay slot; or a
- * message cut into 2 or 3 chunks, given by all or by rank 0 alone. Call lines are plain epochs here:
- * calls.pml has them.
+ * Mirrors run_small() of src/shm/coll/ and shc_shout_run() without an arena;
+ * docs/internals/protocol.md, CALL-3 to CALL-5, STAGE-23 and STAGE-25 to STAGE-29. Two or three
+ * ranks make EPOCHS operations. The first rank to get there chooses what the operation is: one slot
+ * per rank filled before the call line; or, always in their own blocks, one by rank 0 alone, or by
+ * everybody else for rank 0 alone, of two ranks in a relay slot; or a message cut into 2 or 3
+ * chunks, given by all or by rank 0 alone. Call lines are plain epochs here: calls.pml has them.
  *
  * FAULT_no_trailing_wait    a chunked operation ends without waiting for the others' last read
  * FAULT_fill_before_meeting a chunked operation fills its first slots before the meeting

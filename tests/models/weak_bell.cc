@@ -2,9 +2,9 @@
 //
 // Flag and bell under weak memory: nobody sleeps on although what it waits for is there.
 //
-// Runs the real src/shm/proto/bell.h; docs/internals/protocol.md, section 4, and edges bell/flag, bell/count.
-// One publisher of two words and a payload, a sleeper for each word, as in bell.pml. A lost wake-up
-// is a deadlock.
+// Runs the real src/shm/proto/bell.h; docs/internals/protocol.md, WAIT-1, and edges bell/flag,
+// bell/count. One publisher of two words and a payload, a sleeper for each word, as in bell.pml. A
+// lost wake-up is a deadlock.
 //
 // FAULT_ring_relaxed     hinge (a), the publisher's exchange, is relaxed
 // FAULT_listen_relaxed   hinge (b), the sleeper's exchange, is relaxed

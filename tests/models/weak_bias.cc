@@ -2,9 +2,10 @@
 //
 // A biased runner under weak memory: one thread inside at a time, who sees what the one before did.
 //
-// Runs the real src/shm/comm/runner.h, os/bias.h and bias.c; docs/internals/protocol.md, section 8, edges runner/word and
-// bias/inside. One thread earns a bias with each call by the word; another one calls some times. Both
-// count in plain memory. bias.pml has what is queued, and who sleeps.
+// Runs the real src/shm/comm/runner.h, os/bias.h and bias.c; docs/internals/protocol.md, RUN-7 to
+// RUN-10, edges runner/word and bias/inside. One thread earns a bias with each call by the word;
+// another one calls some times. Both count in plain memory. bias.pml has what is queued, and who
+// sleeps.
 //
 // FAULT_no_light_fence     the biased thread looks in front of its store
 // FAULT_no_heavy_fence     who revokes looks in front of its store

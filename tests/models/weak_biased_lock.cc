@@ -3,10 +3,10 @@
 // A biased lock under weak memory: one holder at a time, who sees what the one before did, and nobody sleeps
 // on beside a free lock.
 //
-// Runs the real src/shm/os/biased_lock.h, bias.h, bias.c and lock.h; docs/internals/protocol.md, section 9, edges lock/word
-// and bias/inside. One thread earns a bias each time that it has the word; another one takes the lock, and then only if
-// it is to be had at once; a third one says that it waits, and gives up. All count in plain memory. A lost wake-up
-// is a deadlock.
+// Runs the real src/shm/os/biased_lock.h, bias.h, bias.c and lock.h; docs/internals/protocol.md,
+// RUN-11, edges lock/word and bias/inside. One thread earns a bias each time that it has the word;
+// another one takes the lock, and then only if it is to be had at once; a third one says that it
+// waits, and gives up. All count in plain memory. A lost wake-up is a deadlock.
 //
 // FAULT_no_light_fence     the biased thread looks in front of its store
 // FAULT_no_heavy_fence     who revokes looks in front of its store

@@ -5,11 +5,11 @@
 //
 // Written by hand after shc_call_publish(), read_said() of src/shm/proto/call.c and shc_call_meet()
 // of wait.c: hash and payload are plain fields there, whose accesses relacy cannot see.
-// docs/internals/protocol.md, section 2, and edge call/publish. Three ranks make as many operations as it
-// takes to use a line again; a fourth thread reads what one rank has said, for a message, at any time.
-// Words that are there already are not stored again. Two ranks: weak_hands.cc. Hash and payload are
-// plain memory here too: relacy reports a race where the two-lines argument does not order a rank's
-// next store behind the others' last read.
+// docs/internals/protocol.md, CALL-1 to CALL-3 and CALL-8 to CALL-10, and edge call/publish. Three
+// ranks make as many operations as it takes to use a line again; a fourth thread reads what one
+// rank has said, for a message, at any time. Words that are there already are not stored again. Two
+// ranks: weak_hands.cc. Hash and payload are plain memory here too: relacy reports a race where the
+// two-lines argument does not order a rank's next store behind the others' last read.
 //
 // FAULT_publish_relaxed   the epoch is stored relaxed
 // FAULT_meet_relaxed      the epoch is read relaxed

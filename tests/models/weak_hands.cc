@@ -3,11 +3,12 @@
 // Call lines and small slots that change hands between two ranks, under weak memory: no look, no
 // wait, and yet nobody stores to what somebody still reads.
 //
-// Written by hand after shc_seat_host(), shc_relay_pass(), shc_call_publish() and shc_call_meet(), with the
-// places of src/shm/coll/: docs/internals/protocol.md, section 2, and edge call/publish. Two ranks make as many
-// operations as it takes to have each line back twice. In some of them one rank alone gives, in a relay
-// slot. All that is not an epoch is plain memory: relacy reports a race where the argument leaves a gap.
-// A rank reads its own line and small slot, too, until the operation ends.
+// Written by hand after shc_seat_host(), shc_relay_pass(), shc_call_publish() and shc_call_meet(),
+// with the places of src/shm/coll/: docs/internals/protocol.md, CALL-3 to CALL-5 and STAGE-26 to
+// STAGE-29, and edge call/publish. Two ranks make as many operations as it takes to have each line
+// back twice. In some of them one rank alone gives, in a relay slot. All that is not an epoch is
+// plain memory: relacy reports a race where the argument leaves a gap. A rank reads its own line
+// and small slot, too, until the operation ends.
 //
 // FAULT_publish_relaxed   the epoch is stored relaxed
 // FAULT_meet_relaxed      the epoch is read relaxed

@@ -3,8 +3,9 @@
 // A lock under weak memory: one holder at a time, who sees what the one before did, and nobody sleeps
 // on beside a free lock.
 //
-// Runs the real src/shm/os/lock.h; docs/internals/protocol.md, edge lock/word. Three threads take the lock
-// some times, one of them by trying, and count in plain memory. A lost wake-up is a deadlock.
+// Runs the real src/shm/os/lock.h; edge lock/word of docs/internals/protocol/edges.md. Three
+// threads take the lock some times, one of them by trying, and count in plain memory. A lost
+// wake-up is a deadlock.
 //
 // FAULT_take_relaxed     the lock is taken by a relaxed compare-and-set
 // FAULT_await_relaxed    it is taken behind a sleep by a relaxed exchange

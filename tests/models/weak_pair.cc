@@ -3,11 +3,12 @@
 // Pair lines and windows under weak memory: what is read is what was placed, and nothing is refilled
 // before it has been read.
 //
-// Runs the real src/shm/proto/pair.c; docs/internals/protocol.md, section 9, and edges pair/line, pair/taken,
-// window/read. One sender, one receiver, one window and two bulk windows: an even message takes the
-// window, an odd one a bulk window, or rides in its line when these are still with the receiver. There are
-// two lines, so that they come round, or eight, so that no line says that a window has been read. Line and
-// window are plain memory: relacy reports a race where no edge orders two accesses. Rings are weak_bell's.
+// Runs the real src/shm/proto/pair.c; docs/internals/protocol.md, P2P-2 to P2P-5 and P2P-16 to
+// P2P-18, and edges pair/line, pair/taken, window/read. One sender, one receiver, one window and
+// two bulk windows: an even message takes the window, an odd one a bulk window, or rides in its
+// line when these are still with the receiver. There are two lines, so that they come round, or
+// eight, so that no line says that a window has been read. Line and window are plain memory: relacy
+// reports a race where no edge orders two accesses. Rings are weak_bell's.
 //
 // FAULT_post_relaxed      the sender's store of a line's number is relaxed
 // FAULT_peek_relaxed      the receiver's load of it is relaxed

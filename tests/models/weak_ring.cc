@@ -2,7 +2,7 @@
 //
 // The ring under weak memory: what is popped is what was pushed, whole and in order.
 //
-// Runs the real src/shm/proto/ring.h; docs/internals/protocol.md, edges ring/publish and ring/retire. A ring
+// Runs the real src/shm/proto/ring.h; edges ring/publish and ring/retire. A ring
 // of two slots of two words, its counters just below their wrap, filled and emptied beyond its
 // size by one producer and one consumer. The slots' words are plain memory: relacy reports a race
 // where no edge orders two accesses.

@@ -3,11 +3,12 @@
 // Shuttles and ferries under weak memory: what is read is what was placed, and one is stored to by nobody
 // but the side that holds it.
 //
-// Runs the real src/shm/proto/pair.c; docs/internals/protocol.md, section 9, Shuttles, Ferries, and edge pair/line.
-// Two ranks send to one another and receive, in any order, but never more than three messages ahead; an odd
-// message takes a ferry if its sender holds one, an even one, or one that finds none, a shuttle and its line,
-// else the next line in turn and the only window, or none. What a chunk by ferry takes back with it is the
-// receiver's next message. All are plain memory: relacy reports a race where no edge orders two accesses.
+// Runs the real src/shm/proto/pair.c; docs/internals/protocol.md, P2P-3, P2P-4, P2P-9 to P2P-14 and
+// P2P-29, and edge pair/line. Two ranks send to one another and receive, in any order, but never
+// more than three messages ahead; an odd message takes a ferry if its sender holds one, an even
+// one, or one that finds none, a shuttle and its line, else the next line in turn and the only
+// window, or none. What a chunk by ferry takes back with it is the receiver's next message. All are
+// plain memory: relacy reports a race where no edge orders two accesses.
 //
 // FAULT_post_relaxed      the store of a line's number is relaxed
 // FAULT_peek_relaxed      the load of it is relaxed

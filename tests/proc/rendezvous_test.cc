@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What goes through the store at the rendezvous, and what does not. docs/internals/protocol.md, section 7.
+// What goes through the store at the rendezvous, and what does not. docs/internals/protocol/rendezvous.md.
 #include "tests/support/ranks.h"
 
 extern "C" {

@@ -3,7 +3,7 @@
 /*
  * The only home of atomics. A plain struct around the integer gives the same layout in C, C++ and
  * CUDA, and makes a plain read or write of an atomic a compile error. Every operation has its
- * order in its name; the call site says which edge of docs/internals/protocol.md it is
+ * order in its name; the call site says which edge of docs/internals/protocol/edges.md it is
  * (tests/lint/orders.py).
  *
  * There are no fences here on purpose: thread sanitizers do not model them. But for the light half of

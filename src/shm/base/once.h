@@ -3,7 +3,7 @@
 /*
  * Memory that another process may change at any time, also between two loads of one field. What is
  * read there is copied once into memory of this process, checked, and then used; the compiler must
- * not load it again, which it may do with a plain load. docs/internals/protocol.md, "What a rank believes",
+ * not load it again, which it may do with a plain load. docs/internals/protocol/trust.md
  * says which values these are; tests/lint/once.py finds reads that do not come through here.
  *
  * Neither orders anything: the edge that makes a value visible is the caller's.

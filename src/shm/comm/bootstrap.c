@@ -2,7 +2,7 @@
 /*
  * Attempts: rank 0 makes a segment and offers its name; every rank opens it, checks it, reserves its
  * block, links its life word and gives one verdict; rank 0 decides, or tries the next form. The store
- * carries what cannot be said in the segment; docs/internals/protocol.md, section 7.
+ * carries what cannot be said in the segment; docs/internals/protocol/rendezvous.md.
  */
 #include "shm/comm/bootstrap.h"
 

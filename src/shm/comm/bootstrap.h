@@ -2,7 +2,7 @@
 #pragma once
 /*
  * How ranks that know only a key-value store come to share a segment. Fails on all ranks or on
- * none. See docs/internals/protocol.md, "Bootstrap".
+ * none. See docs/internals/protocol/rendezvous.md.
  */
 
 #include "shm/comm/comm.h"

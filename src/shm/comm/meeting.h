@@ -2,8 +2,8 @@
 #pragma once
 /*
  * The ranks' meeting at the store, before they share any memory: keys, generations, the one
- * decision, and looking around while a key is polled or an answer is awaited. Belongs to the thread that
- * makes the group. docs/internals/protocol.md, section 7.
+ * decision, and looking around while a key is polled or an answer is awaited. Belongs to the thread
+ * that makes the group. docs/internals/protocol/rendezvous.md.
  *
  *   h/<member>              hello: who the rank is, its list of members, the generation it is in
  *   <list>/n/<member>       counter: how many generations the rank has begun with this list

@@ -3,7 +3,7 @@
 /*
  * What the ranks write into the store, and the one function that reads it back. A store has no
  * access rule of its own: whatever another user writes there is an error here, never more.
- * docs/internals/protocol.md, section 7.
+ * RDV-25 of docs/internals/protocol.md.
  */
 
 #include "shm/proto/layout.h"

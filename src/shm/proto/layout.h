@@ -3,8 +3,8 @@
 /*
  * Every byte that ranks share. Structs, offsets and asserts, no functions. The type says where it
  * lives: struct shc_x_shm is in the segment. W: is the one writer of a field. Fields of different
- * writers are SHC_LINE_BYTES apart. docs/internals/protocol.md is the same in prose, and is compared with
- * this file by tests/lint/offsets.py.
+ * writers are SHC_LINE_BYTES apart. docs/internals/protocol/memory.md is the same in prose, and is
+ * compared with this file by tests/lint/offsets.py.
  *
  * The group's first segment:
  *

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What ranks share for point-to-point: pair lines and windows (docs/internals/protocol.md section 9).
+ * What ranks share for point-to-point: pair lines and windows (docs/internals/protocol.md, P2P-1 to
+ * P2P-41).
  *
  * Each ordered pair of ranks has a few lines, used in turn: the sender fills the next one when the
  * receiver has taken what was in it before, and releases its number. Nothing is overtaken.

@@ -97,7 +97,7 @@ SHC_NODISCARD enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_s
 
 /* ---- progress ---- */
 
-/* P of docs/internals/protocol.md: step 0 of an epoch is its call line. */
+/* P of CALL-11 (docs/internals/protocol.md): step 0 of an epoch is its call line. */
 SHC_INLINE uint64_t shc_progress_value(uint64_t epoch, uint64_t step)
 {
     return (epoch << SHC_STEP_BITS) + step;
