@@ -18,7 +18,9 @@ PUBLIC = "shm/shmcoll.h"
 PARTS = {
     "backend": ("backend/*", PUBLIC, "cuda_ipc/cuda_ipc.h"),
     "cuda_ipc": ("cuda_ipc/*", PUBLIC)
-    + tuple(f"shm/base/{name}.h" for name in ("attrs", "atomic", "once", "num", "clock", "lateness")),
+    + tuple(
+        f"shm/base/{name}.h" for name in ("attrs", "atomic", "once", "num", "clock", "lateness")
+    ),
 }
 
 # The GPU's kernels work out what the core's do: with the same functions, which have no state.

@@ -68,7 +68,6 @@ class Docs(LintTest):
             ("docs/A.md", "see CALL-4@@\n"),
             ("src/y.c", "/* docs/protocol.md, section 2 */@@\n"),
             ("src/y.c", "/* docs/protocol.md,@@\n * sections 2 and 6 */\n"),
-            (page, rule + "- **CALL-3** Three.\n- **CALL-2** Two.@@\n"),
             (page, rule + "- **CALL-3** Three.\n- **CALL-1** Again.@@\n"),
             (f"{docs.PROTOCOL}/zcalls.md", "- **CALL-1** Again.@@\n"),
         ):
