@@ -3,7 +3,7 @@
 
     python benchmarks/peers.py [-n RANKS] [--mpi openmpi] [-o OPS] [-b MIN] [-e MAX] [-f FACTOR] ...
     python benchmarks/peers.py --against old/libshmcoll.so   # is the change a gain? 8 bytes: in_turns.py
-    python benchmarks/peers.py --setting SHMCOLL_TUNING=stream=256k  # would that be better here?
+    python benchmarks/peers.py --setting SHMCOLL_TUNING=turn=128k  # would that be better here?
     python benchmarks/peers.py -d bfloat16,float16                # beside our own float32
     python benchmarks/peers.py -w -o stream                       # of data that has just been stored
     python benchmarks/peers.py -w -u -o sendrecv                  # and what came is read, which counts, too

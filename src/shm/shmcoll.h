@@ -252,8 +252,8 @@ struct shc_comm_config {
      * still, for all ranks. Never asked by the library's own threads. May be NULL. */
     bool (*interrupted)(void *ctx);
     void *interrupted_ctx;
-    /* Which algorithm and which chunks for which size, as SHMCOLL_TUNING says it (docs/notebook/performance.md,
-     * "Tuning"); NULL: as that variable says it. Must be the same on all ranks. */
+    /* Which algorithm and which chunks for which size, in the form of SHMCOLL_TUNING
+     * (docs/reference/tuning-keys.md). NULL: the variable's. Must be the same on all ranks. */
     const char *tuning;
 };
 

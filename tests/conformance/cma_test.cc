@@ -28,7 +28,7 @@ const size_t kCount = 100001; // of floats, a block
 Options pulling(const char *from = "1")
 {
     Options options;
-    options.tuning = std::string("scatter.cma=") + from + ",scatter.cma_of_many=" + from;
+    options.tuning = std::string("scatter.single_copy_from=") + from;
     return options;
 }
 
@@ -158,7 +158,7 @@ TEST(Pulls, AreNotForMemoryThatTheKernelDoesNotCopy)
     ASSERT_NE(bytes, 0u) << "no such memory here";
     ASSERT_EQ(shc_os_process_read(shc_os_thread_id(), address, &byte, 1), EFAULT);
     Options options = pulling();
-    options.tuning += ",scatter.inline=0,scatter.small=0";
+    options.tuning += ",inline=0,small=0";
     run_ranks(
         Mode::kOwnMapping, 3,
         [](Rank &rank) {
@@ -397,7 +397,8 @@ TEST(Pulls, WaitForWhoDoesNotTakeItsBlock)
 // Takes its block of a root that is killed at some time: 0 if what it is told is true.
 int take_from_the_killed(const char *directory, int r, useconds_t after_us)
 {
-    Rank rank = {r, 3, Mode::kProcesses, nullptr, {}, {}, 20 * SHC_NS_PER_S, "scatter.cma=1"};
+    Rank rank = {r,  3,  Mode::kProcesses,  nullptr,
+                 {}, {}, 20 * SHC_NS_PER_S, "scatter.single_copy_from=1"};
     if (shc_store_dir_open(directory, &rank.store) != SHC_OK ||
         rank.make_group(&rank.comm, "killed") != SHC_OK)
         return 2;

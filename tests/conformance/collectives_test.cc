@@ -341,7 +341,7 @@ TEST(Lockstep, ChangesNoResult)
 {
     for (Mode mode : all_modes()) {
         for (size_t limit_kib : {64u, 300u, 4096u}) {
-            Options options = in_lockstep("lockstep_from=0");
+            Options options = in_lockstep("all_reduce.unpipelined_from=0");
             options.knobs.arena_limit = limit_kib << 10;
             run_ranks(mode, 2, every_operation, options);
             run_ranks(mode, 2, late_at_random, options);
@@ -353,8 +353,10 @@ TEST(Lockstep, ChangesNoResult)
 TEST(Lockstep, GoesWithThePipelineInOneGroup)
 {
     for (Mode mode : all_modes())
-        run_ranks(mode, 2, every_operation,
-                  in_lockstep("lockstep_from=200k,long_turn_from=0,stream_out=0", true));
+        run_ranks(
+            mode, 2, every_operation,
+            in_lockstep("all_reduce.unpipelined_from=200k,turn=128k,output.non_temporal_from=0",
+                        true));
 }
 
 // Behind the meeting are the factors, and the first store to user memory.
@@ -381,7 +383,7 @@ TEST(Lockstep, MeetsFirst)
         EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_MISMATCH) << error_text();
         EXPECT_TRUE(same(values, expected)) << "changed by a call that failed";
     };
-    Options options = in_lockstep("lockstep_from=0");
+    Options options = in_lockstep("all_reduce.unpipelined_from=0");
     options.timeout_ns = 5ULL * 1000 * 1000 * 1000;
     for (Mode mode : all_modes())
         run_ranks(mode, 2, body, options);
@@ -389,26 +391,17 @@ TEST(Lockstep, MeetsFirst)
 
 const char *const kExtremes[] = {
     // the smallest cells and slots, and as few of them as there may be
-    "chunk=4k,chunk_of_many=4k,turn=2k,depth=2,shout=2k,shout_depth=2,shout_depth_of_many=2,"
-    "ask_ahead=never",
+    "chunk=4k,turn=2k,depth=2,broadcast_slot=2k,broadcast_depth=2,prefetch_up_to=never",
     // the largest
-    "chunk=32m,chunk_of_many=32m,turn=128k,depth=4,shout=128k,shout_depth=32,flag=128k,"
-    "all_reduce.one_use=128k,ask_ahead=0,stream_out=0",
+    "chunk=32m,turn=128k,depth=4,broadcast_slot=128k,broadcast_depth=32,flag_latency=128k,"
+    "all_reduce.direct_exchange=128k,prefetch_up_to=0,output.non_temporal_from=0",
     // everything through the small slots that they can carry
-    "all_reduce.inline=0,all_reduce.small=8k,all_reduce.small_of_two=8k,all_gather.inline=0,"
-    "all_gather.small_of_two=8k,reduce_scatter.inline=0,reduce_scatter.small_of_two=8k,"
-    "broadcast.inline=0,gather.inline=0,scatter.inline=0,reduce.inline=0,stream=0,"
-    "broadcast.small_of_two=32k,gather.small_of_two=32k,scatter.small_of_two=32k,"
-    "reduce.small_of_two=32k,all_to_all.small_of_two=8k",
+    "inline=0,small=8k,small_of_two=8k,handoff=32k,staging.non_temporal_from=0",
     // everything in chunks
-    "all_reduce.inline=0,all_reduce.small=0,all_reduce.small_of_two=0,all_reduce.one_use=0,"
-    "all_gather.inline=0,all_gather.small=0,all_gather.small_of_two=0,reduce_scatter.inline=0,"
-    "reduce_scatter.small=0,reduce_scatter.small_of_two=0,broadcast.inline=0,broadcast.small=0,"
-    "broadcast.small_of_two=0,gather.inline=0,gather.small=0,gather.small_of_two=0,"
-    "scatter.inline=0,scatter.small=0,scatter.small_of_two=0,reduce.inline=0,reduce.small=0,"
-    "reduce.small_of_two=0,all_to_all.small_of_two=0,long_turn_from=0,stream=never",
+    "inline=0,small=0,small_of_two=0,handoff=0,all_reduce.direct_exchange=0,turn=128k,"
+    "staging.non_temporal_from=never",
     // the shortest pieces of the longest slots, which two ranks have
-    "flag=1,shout=128k,shout_depth=2",
+    "flag_latency=1,broadcast_slot=128k,broadcast_depth=2",
 };
 
 // Blocks of any size are copied by the kernel, out of the root's memory.
@@ -417,7 +410,7 @@ TEST(Pulls, ChangeNoResult)
     for (Mode mode : all_modes()) {
         for (int world : {3, 4}) {
             Options options = options_of({mode, world, world == 3}, world == 4);
-            options.tuning = std::string(kExtremes[3]) + ",scatter.cma=1";
+            options.tuning = std::string(kExtremes[3]) + ",scatter.single_copy_from=1";
             run_ranks(
                 mode, world,
                 [](Rank &rank) {
@@ -465,8 +458,7 @@ TEST(Tunings, SumsBySlicesChangeNoResult)
     for (Mode mode : all_modes()) {
         for (int world : {3, 4, 7}) {
             Options options = options_of({mode, world, true});
-            options.tuning = "all_reduce.inline=0,all_reduce.sliced_from=0,"
-                             "all_reduce.sliced_from_crowded=0";
+            options.tuning = "inline=0,all_reduce.two_phase_from=0";
             run_ranks(mode, world, every_operation, options);
         }
     }
@@ -475,9 +467,8 @@ TEST(Tunings, SumsBySlicesChangeNoResult)
 // By slices through the small slots, through cells in few and in many chunks, and where there is no arena.
 TEST(Tunings, ReducesThatAreSpreadChangeNoResult)
 {
-    const std::string spread = "reduce.inline=0,reduce.sliced_from=0,reduce.sliced_from_crowded=0,"
-                               "reduce.spread_from=0,reduce.spread_from_crowded=0";
-    const std::string cells = ",reduce.small=0", chunks = ",chunk=4k,chunk_of_many=4k,depth=2";
+    const std::string spread = "inline=0,reduce.two_phase_from=0,reduce.scatter_gather_from=0";
+    const std::string cells = ",small=0", chunks = ",chunk=4k,depth=2";
     for (Mode mode : all_modes()) {
         const auto run = [&](int world, bool arena, const std::string &more) {
             SCOPED_TRACE(more);
@@ -546,13 +537,13 @@ TEST(Tunings, ThatDifferFailOnEveryRankAndNameThem)
     run_ranks(
         Mode::kProcesses, 4,
         [](Rank &rank) {
-            rank.tuning = rank.rank % 2 ? "turn=4k,stream=1" : "stream=2";
+            rank.tuning = rank.rank % 2 ? "turn=4k,prefetch_up_to=1" : "prefetch_up_to=2";
             EXPECT_EQ(rank.make_group(&rank.comm), SHC_ERR_MISMATCH);
             EXPECT_NE(error_text().find("rank 1, 3: tuning differs: turn is 4096, on rank "
                                         "0 it is 65536"),
                       std::string::npos)
                 << error_text();
-            rank.tuning = rank.rank % 2 ? "stream=1" : "stream=2"; // that each may decide
+            rank.tuning = rank.rank % 2 ? "prefetch_up_to=1" : "prefetch_up_to=2"; // may differ
             EXPECT_EQ(rank.make_group(&rank.comm), SHC_OK) << error_text();
         },
         options);

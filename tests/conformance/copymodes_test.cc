@@ -75,8 +75,7 @@ TEST(CopyTrials, AreNotedWithEveryMessage)
 {
     Options options;
     options.knobs.no_cma = true; // what others copy out of its memory, a root does not store
-    options.tuning =
-        "reduce.spread_from=never,reduce.spread_from_crowded=never"; // nor go cells past the caches
+    options.tuning = "reduce.scatter_gather_from=never"; // nor go cells past the caches
     for (int world : kWorlds)
         run_ranks(
             all_modes().front(), world,

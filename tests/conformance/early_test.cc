@@ -170,8 +170,8 @@ void run_two(const std::string &tuning, const Body &body)
 
 TEST(EarlyRoots, BeginBehindTheSlotsOfTheOperationBefore)
 {
-    run_two("stream=never", [](Rank &rank) { // 19 chunks, 24 slots
-        scatter(rank, 0, 1.f);               // makes the arena
+    run_two("staging.non_temporal_from=never", [](Rank &rank) { // 19 chunks, 24 slots
+        scatter(rank, 0, 1.f);                                  // makes the arena
         scatter_to_late_rank(rank, 0, 2.f, Early::kBegins);
         scatter_to_late_rank(rank, 1, 3.f, Early::kBegins);
         broadcast(rank, 1, 4.f);
@@ -181,20 +181,21 @@ TEST(EarlyRoots, BeginBehindTheSlotsOfTheOperationBefore)
 
 TEST(EarlyRoots, BeginInFullSlotsOnceTheOthersHaveReadWhatTheyStoredBefore)
 {
-    run_two("stream=never,shout_depth=16", [](Rank &rank) { // all of which are used each time
-        scatter(rank, 0, 1.f);
-        scatter_to_late_rank(rank, 0, 2.f, Early::kWaits);
-        barrier(rank);
-        scatter_to_late_rank(rank, 0, 3.f, Early::kBegins);
-        scatter_to_late_rank(rank, 1, 4.f, Early::kBegins);
-        scatter_to_late_rank(rank, 0, 5.f, Early::kBegins);
-    });
+    run_two("staging.non_temporal_from=never,broadcast_depth=16",
+            [](Rank &rank) { // all of which are used each time
+                scatter(rank, 0, 1.f);
+                scatter_to_late_rank(rank, 0, 2.f, Early::kWaits);
+                barrier(rank);
+                scatter_to_late_rank(rank, 0, 3.f, Early::kBegins);
+                scatter_to_late_rank(rank, 1, 4.f, Early::kBegins);
+                scatter_to_late_rank(rank, 0, 5.f, Early::kBegins);
+            });
 }
 
 TEST(EarlyRoots, DoNotBeginWhereExchangeCellsMayStillBeRead)
 {
     for (size_t count : {kCount, size_t{4000}}) { // in chunks, and in one use of a cell
-        run_two("stream=never", [count](Rank &rank) {
+        run_two("staging.non_temporal_from=never", [count](Rank &rank) {
             scatter(rank, 1, 1.f);
             all_reduce(rank, count); // its results, 2, may lie where the slots are
             scatter_to_late_rank(rank, 0, 3.f, Early::kWaits);
@@ -207,7 +208,7 @@ TEST(EarlyRoots, DoNotBeginWhereExchangeCellsMayStillBeRead)
 // What it takes to store is measured then, until it has been read.
 TEST(EarlyRoots, StoreOneChunkWhileTheyTryAWayOfStoring)
 {
-    for (const char *tuning : {"stream=32k", "stream=never"})
+    for (const char *tuning : {"staging.non_temporal_from=32k", "staging.non_temporal_from=never"})
         run_two(tuning, [tuning](Rank &rank) {
             scatter(rank, 1, 1.f);
             barrier(rank);
@@ -215,7 +216,8 @@ TEST(EarlyRoots, StoreOneChunkWhileTheyTryAWayOfStoring)
             if (rank.rank == 1) {
                 watch_root(rank, 0, 2.f, Early::kBegins);
                 shc_os_sleep_ns(20 * SHC_NS_PER_MS);
-                EXPECT_EQ(next_place(rank, 0, 1) == second, std::string(tuning) == "stream=never");
+                EXPECT_EQ(next_place(rank, 0, 1) == second,
+                          std::string(tuning) == "staging.non_temporal_from=never");
             }
             scatter(rank, 0, 2.f);
         });
@@ -223,7 +225,7 @@ TEST(EarlyRoots, StoreOneChunkWhileTheyTryAWayOfStoring)
 
 TEST(EarlyRoots, BeginWithWhatIsShort)
 {
-    run_two("stream=never,scatter.small=0,scatter.small_of_two=0", [](Rank &rank) {
+    run_two("staging.non_temporal_from=never,small=0,handoff=0", [](Rank &rank) {
         scatter(rank, 0, 1.f);
         std::vector<float> in(2000, 2.f), out(1000, -1.f);
         int64_t in_size, out_size;
@@ -242,7 +244,7 @@ TEST(EarlyRoots, BeginWithWhatIsShort)
 // One of the others is late; the third is there before the root or behind it.
 TEST(EarlyRoots, BeginAmongThreeRanks)
 {
-    run(3, "stream=never", [](Rank &rank) { // 37 chunks, 16 slots
+    run(3, "staging.non_temporal_from=never", [](Rank &rank) { // 37 chunks, 16 slots
         scatter(rank, 0, 1.f);
         scatter_to_late_rank(rank, 0, 2.f, Early::kWaits);
         barrier(rank);
@@ -255,7 +257,7 @@ TEST(EarlyRoots, BeginAmongThreeRanks)
 TEST(EarlyRoots, ChangeNoOutputWhereCallsDiffer)
 {
     for (bool other_op : {false, true}) {
-        run_two("stream=never", [other_op](Rank &rank) {
+        run_two("staging.non_temporal_from=never", [other_op](Rank &rank) {
             scatter(rank, 1, 1.f);
             barrier(rank);
             const size_t count = rank.rank == 0 ? kCount : kCount - 1;
@@ -331,27 +333,26 @@ void call_this_and_that(Rank &rank)
 }
 
 // Two ranks' short ones, too.
-const char *const kChunks = "stream=never,broadcast.small_of_two=0,reduce.small_of_two=0,"
-                            "gather.small_of_two=0,scatter.small_of_two=0";
+const char *const kChunks = "staging.non_temporal_from=never,handoff=0";
 
 TEST(EarlyRoots, GiveTheRightResultWhateverTheyHaveBegun)
 {
     for (Mode mode : all_modes())
         for (const auto &[world, tuning] : std::initializer_list<std::pair<int, const char *>>{
-                 {2, "stream=never"},
-                 {2, "stream=never,shout_depth=2"},
-                 {2, "shout=16k"},
-                 {2, "stream=never,shout=6272,shout_depth=3"},
+                 {2, "staging.non_temporal_from=never"},
+                 {2, "staging.non_temporal_from=never,broadcast_depth=2"},
+                 {2, "broadcast_slot=16k"},
+                 {2, "staging.non_temporal_from=never,broadcast_slot=6272,broadcast_depth=3"},
                  {2, kChunks},
-                 {3, "stream=never,shout_depth=2"},
-                 {3, "shout=16k"},
-                 {3, "stream=never,shout=6272,shout_depth=3"}})
+                 {3, "staging.non_temporal_from=never,broadcast_depth=2"},
+                 {3, "broadcast_slot=16k"},
+                 {3, "staging.non_temporal_from=never,broadcast_slot=6272,broadcast_depth=3"}})
             run(world, tuning, call_this_and_that, mode);
-    run(5, "stream=never", call_this_and_that, all_modes().front());
+    run(5, "staging.non_temporal_from=never", call_this_and_that, all_modes().front());
 }
 
-const char *const kSpread = "stream=never,reduce.sliced_from=0,reduce.sliced_from_crowded=0,"
-                            "reduce.spread_from=0,reduce.spread_from_crowded=0";
+const char *const kSpread =
+    "staging.non_temporal_from=never,reduce.two_phase_from=0,reduce.scatter_gather_from=0";
 
 TEST(EarlyRoots, DoNotBeginWhereCellsOfASpreadReduceMayStillBeRead)
 {
@@ -371,7 +372,7 @@ TEST(EarlyRoots, GiveTheRightResultBesideReducesThatAreSpread)
 {
     for (Mode mode : all_modes())
         for (const auto &[world, more] : std::initializer_list<std::pair<int, const char *>>{
-                 {4, ",chunk=16k,chunk_of_many=16k,depth=2"}, {4, ",depth=4"}, {5, ""}})
+                 {4, ",chunk=16k,depth=2"}, {4, ",depth=4"}, {5, ""}})
             run(world, std::string(kSpread) + more, call_this_and_that, mode);
 }
 

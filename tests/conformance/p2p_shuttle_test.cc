@@ -948,7 +948,7 @@ TEST(Ferries, LetMessagesPassOneAnotherInAnyOrder)
         }
     };
     for (Mode mode : all_modes())
-        for (const char *tuning : {"", "stream_out=0"}) {
+        for (const char *tuning : {"", "output.non_temporal_from=0"}) {
             Options options;
             options.tuning = tuning;
             run_ranks(mode, 2, body, options);

@@ -24,7 +24,8 @@ const size_t kSizes[] = {8, kK, 8 * kK, 32 * kK, 200 * kK, kM, 16 * kM};
 // The paths of the sizes above.
 std::string paths_of(shc_op_kind kind, int world)
 {
-    const shc_tuning tuning = shc_tuning_preset(0, 0);
+    shc_tuning tuning = shc_tuning_default(0, 0);
+    shc_select_settle(&tuning, world, 0, false);
     std::string paths;
     for (const size_t bytes : kSizes) {
         const char *path = shc_coll_path(&tuning, kind, bytes, world, true);

@@ -345,7 +345,7 @@ Options patient()
 {
     Options options;
     options.make_group = false;
-    options.tuning = "scatter.cma=1,scatter.cma_of_many=1";
+    options.tuning = "scatter.single_copy_from=1";
     return options;
 }
 

@@ -35,7 +35,7 @@ void broadcast_and_sum(Rank &rank, int round)
 TEST(SharedArena, NothingIsStoredOverAShoutThatIsStillRead)
 {
     Options options;
-    options.tuning = "stream=never";
+    options.tuning = "staging.non_temporal_from=never";
     for (Mode mode : all_modes())
         for (int world : {2, 3, 4})
             run_ranks(

@@ -48,15 +48,15 @@ SETTINGS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("SHMCOLL_ARENA_KIB", "0"),),
     (("SHMCOLL_ARENA_KIB", "200"),),
     (("SHMCOLL_THREADS", "2"),),
-    (("SHMCOLL_TUNING", "stream=0"),),
+    (("SHMCOLL_TUNING", "staging.non_temporal_from=0"),),
     (
         (
             "SHMCOLL_TUNING",
-            "chunk=4k,chunk_of_many=4k,turn=2k,depth=2,shout=2k,shout_depth=2,flag=1,"
-            "ask_ahead=never",
+            "chunk=4k,turn=2k,depth=2,broadcast_slot=2k,broadcast_depth=2,flag_latency=1,"
+            "prefetch_up_to=never",
         ),
     ),
-    (("SHMCOLL_TUNING", "all_reduce.inline=0,all_reduce.small=0,all_reduce.small_of_two=0"),),
+    (("SHMCOLL_TUNING", "inline=0,small=0,small_of_two=0"),),
 )
 NAMES = tuple(KINDS)
 

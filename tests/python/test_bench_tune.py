@@ -24,28 +24,22 @@ from shmcoll.bench.tune import Study, Trial, Tuner, Wrong
 pytestmark = pytest.mark.timeout(120)
 
 PRESETS = {
-    "all_reduce.small_of_two": 4096.0,
-    "all_reduce.one_use": 32768.0,
-    "reduce_scatter.small_of_two": 2048.0,
-    "all_gather.small_of_two": 4096.0,
-    "all_reduce.small": 8192.0,
-    "all_reduce.sliced_from": 3072.0,
-    "reduce.sliced_from": 20480.0,
-    "reduce.spread_from": 49152.0,
-    "all_gather.small": 8192.0,
+    "small": 8192.0,
+    "small_of_two": 4096.0,
+    "all_reduce.direct_exchange": 32768.0,
+    "all_reduce.two_phase_from": 3072.0,
+    "reduce.two_phase_from": 20480.0,
+    "reduce.scatter_gather_from": 49152.0,
     "turn": 65536.0,
-    "long_turn_from": 3145728.0,
-    "lockstep_from": 3145728.0,
+    "all_reduce.unpipelined_from": 3145728.0,
     "chunk": 262144.0,
-    "chunk_of_many": 131072.0,
     "depth": 3.0,
-    "shout": 65536.0,
-    "shout_depth": 24.0,
-    "shout_depth_of_many": 4.0,
-    "flag": 2048.0,
-    "stream": 32768.0,
-    "stream_out": 16777216.0,
-    "ask_ahead": 32768.0,
+    "broadcast_slot": 65536.0,
+    "broadcast_depth": 24.0,
+    "flag_latency": 2048.0,
+    "staging.non_temporal_from": 32768.0,
+    "output.non_temporal_from": 16777216.0,
+    "prefetch_up_to": 32768.0,
 }
 
 Cost = Callable[[str, Point], float]  # of a setting and a point, beside 1 for the preset
@@ -114,6 +108,9 @@ def test_a_limit_concerns_the_sizes_between_the_two() -> None:
     assert [p.size_bytes for p in start.points(2, 2048, inf)] == [2048, 4096, 8192]
     free = Tunable("k", "all_gather", "1k 2k", "")
     assert [p.size_bytes for p in free.points(3, 1, 2)] == [3072, 6144]  # three blocks
+    both = Tunable("k", "all_reduce reduce_scatter", "4k 8k", "", "up to")
+    points = [(p.op, p.size_bytes) for p in both.points(2, 4096, 8192)]
+    assert points == [("all_reduce", 8192), ("reduce_scatter", 4096)]  # whose limit is half
 
 
 def test_values_are_written_as_they_are_read() -> None:
@@ -138,8 +135,8 @@ def test_settings_take_turns_and_the_preset_has_two() -> None:
 
 
 def test_what_is_better_beyond_doubt_is_chosen() -> None:
-    cost = {"turn=128k": 0.9, "turn=32k": 0.92, "stream=never": 0.97, "depth=4": 1.3}
-    studies, tuner = tuned(lambda tuning, point: cost.get(tuning, 1), "turn,stream,depth")
+    cost = {"turn=128k": 0.9, "turn=32k": 0.92, "prefetch_up_to=never": 0.97, "depth=4": 1.3}
+    studies, tuner = tuned(lambda tuning, point: cost.get(tuning, 1), "turn,prefetch_up_to,depth")
     assert chosen(studies) == {"turn": "128k"}
     together = tune.confirm(tuner, studies, 0.1)
     assert together is not None and together.tuning == "turn=128k"
@@ -151,13 +148,15 @@ def test_a_gain_at_many_sizes_counts_more_than_a_larger_one_at_few() -> None:
     def cost(tuning: str, point: Point) -> float:
         return 0.7 if point.size_bytes == 65536 else 0.75
 
-    studies, _ = tuned(cost, "all_reduce.one_use")  # 64k: at one size, 8k and 128k: at two
+    studies, _ = tuned(cost, "all_reduce.direct_exchange")  # 64k: at one size, 8k and 128k: at two
     gains = {trial.value: trial.gain for trial in studies[0].trials}
-    assert gains["64k"] > gains["128k"] > 1.3 and chosen(studies) == {"all_reduce.one_use": "128k"}
+    assert gains["64k"] > gains["128k"] > 1.3 and chosen(studies) == {
+        "all_reduce.direct_exchange": "128k"
+    }
 
 
 def test_nothing_is_chosen_where_nothing_is_better() -> None:
-    studies, tuner = tuned(lambda tuning, point: 1, "turn,stream,depth,shout,long_turn_from")
+    studies, tuner = tuned(lambda tuning, point: 1, "turn,flag_latency,depth,broadcast_slot")
     assert chosen(studies) == {}
     assert tune.confirm(tuner, studies, 0.1) is None
 
@@ -236,14 +235,16 @@ def test_the_file_is_what_the_variable_reads(tmp_path: Path) -> None:
 
 def test_a_run_writes_a_file_and_says_how_to_use_it(tmp_path: Path) -> None:
     file = tmp_path / "mine.tuning"
-    args = ("tune", "--time", "1.5", "--keys", "stream,depth", "-o", str(file))
+    args = ("tune", "--time", "1.5", "--keys", "flag_latency,depth", "-o", str(file))
     done = run_bench(tmp_path, *args)
     assert done.returncode == 0, done.stderr
     assert f"export SHMCOLL_TUNING={file}" in done.stdout
-    assert re.search(r"^  stream +32k +\S+  128k \d+\.\d\d  512k ", done.stdout, re.M), done.stdout
+    assert re.search(
+        r"^  flag_latency +2k +\S+  512 \d+\.\d\d  1k ", done.stdout, re.M
+    ), done.stdout
     assert re.search(r"^  depth +3 +\S+  2 \d+\.\d\d  4 \d+\.\d\d$", done.stdout, re.M), done.stdout
     first = file.read_text()
-    assert "stream = " in first and "depth = " in first
+    assert "flag_latency = " in first and "depth = " in first
 
     again = run_bench(tmp_path, *args)
     assert again.returncode == 2 and "exists; --force" in again.stderr
@@ -265,7 +266,7 @@ def test_the_presets_are_compared_whatever_the_variable_says(
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ("--keys speed", "--keys speed: with 2 ranks there is all_reduce.small_of_two, "),
+        ("--keys speed", "--keys speed: with 2 ranks there is small_of_two, "),
         ("-g 3 --keys turn", "--keys turn: with 3 ranks there is"),
         ("-g 1", "not a number of ranks from 2 to 256"),
         ("--time -1", "not seconds from above 0"),

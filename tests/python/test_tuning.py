@@ -18,12 +18,11 @@ from features import needs_split_group
 from ranks import Rank, run, seconds
 
 EXTREMES = (
-    "chunk=4k,turn=2k,depth=2,shout=2k,shout_depth=2,flag=1,ask_ahead=never",
-    "all_reduce.inline=0,all_reduce.small_of_two=0,all_reduce.one_use=0,all_gather.inline=0,"
-    "all_gather.small_of_two=0,all_to_all.small_of_two=0,broadcast.inline=0,broadcast.small_of_two=0,stream=0,stream_out=0,"
-    "ask_ahead=0",
-    "all_reduce.small_of_two=8k,all_gather.small_of_two=8k,reduce_scatter.small_of_two=8k,"
-    "all_to_all.small_of_two=8k",
+    "chunk=4k,turn=2k,depth=2,broadcast_slot=2k,broadcast_depth=2,flag_latency=1,"
+    "prefetch_up_to=never",
+    "inline=0,small_of_two=0,handoff=0,all_reduce.direct_exchange=0,staging.non_temporal_from=0,"
+    "output.non_temporal_from=0,prefetch_up_to=0",
+    "small_of_two=8k",
 )
 
 
@@ -41,7 +40,7 @@ def total(group: Any, count: int, rank: int) -> list[float]:
 
 def test_the_variable_holds_unless_a_group_has_its_own(tmp_path: Path) -> None:
     file = tmp_path / "some.tuning"
-    file.write_text("# written by hand\nturn = 4k\ndepth = 2\nstream = never\n")
+    file.write_text("# written by hand\nturn = 4k\ndepth = 2\nprefetch_up_to = never\n")
 
     def body(rank: Rank) -> list[tuple[str, ...]]:
         os.environ["SHMCOLL_TUNING"] = str(file)
@@ -50,21 +49,20 @@ def test_the_variable_holds_unless_a_group_has_its_own(tmp_path: Path) -> None:
         for options in (None, {"tuning": "turn=8k"}, shmcoll.Options(tuning="depth=4")):
             groups.append(dist.new_group(pg_options=options))
         seen = [tuning_of(group) for group in groups]
-        assert all(len(tuning) == 44 for tuning in seen)
+        assert all(len(tuning) == 19 for tuning in seen)
         for group in groups:
             assert total(group, 100_000, rank.rank) == [1.0]
-        return [(t["turn"], t["depth"], t["stream"]) for t in seen]
+        return [(t["turn"], t["depth"], t["prefetch_up_to"]) for t in seen]
 
     of_file = ("4096", "2", "never")
-    seen = [of_file, of_file, ("8192", "3", "32768"), ("65536", "4", "32768")]
-    assert run(2, body) == [seen] * 2
+    for seen in run(2, body):
+        assert seen[:2] == [of_file, of_file]
+        assert [(turn, depth) for turn, depth, _ in seen[2:]] == [("8192", "3"), ("65536", "4")]
+        assert {up_to for *_, up_to in seen[2:]} <= {"512", "32768"}  # by the processor
 
 
-SLICED = "all_reduce.inline=0,all_reduce.sliced_from={0},all_reduce.sliced_from_crowded={0}"
-SPREAD = (
-    "reduce.inline=0,reduce.sliced_from={0},reduce.sliced_from_crowded={0},"
-    "reduce.spread_from={0},reduce.spread_from_crowded={0}"
-)
+TWO_PHASES = "inline=0,all_reduce.two_phase_from={}"
+SHARED_REDUCES = "inline=0,reduce.two_phase_from={0},reduce.scatter_gather_from={0}"
 SUMS: list[tuple[torch.dtype, Any]] = [
     (torch.float32, dist.ReduceOp.SUM),
     (torch.float32, dist._make_nccl_premul_sum(0.3)),
@@ -90,12 +88,12 @@ def of_rank(op: Any, rank: int) -> Any:
     return op if op in plain else dist._make_nccl_premul_sum(0.3 + rank)
 
 
-def test_sums_by_slices_have_the_bits_of_whole_ones() -> None:
+def test_sums_in_two_phases_have_the_bits_of_others() -> None:
     """Of all layouts, and with a factor of each rank's own."""
 
     def body(rank: Rank) -> int:
         rank.init()
-        groups = two_groups(SLICED)
+        groups = two_groups(TWO_PHASES)
         torch.manual_seed(rank.rank)
         different = 0
         for dtype, op in SUMS:
@@ -120,12 +118,12 @@ def test_sums_by_slices_have_the_bits_of_whole_ones() -> None:
     assert run(3, body) == [0] * 3
 
 
-def test_reduces_that_are_spread_have_the_bits_of_others() -> None:
+def test_reduces_that_all_ranks_share_have_the_bits_of_others() -> None:
     """Over small slots and cells, to each root, which alone has a result."""
 
     def body(rank: Rank) -> int:
         rank.init()
-        groups = two_groups(SPREAD)
+        groups = two_groups(SHARED_REDUCES)
         torch.manual_seed(rank.rank)
         different = 0
         for dtype, op in SUMS:
@@ -158,6 +156,11 @@ def test_a_group_that_is_split_off_has_the_tuning_of_its_parent() -> None:
     ("tunings", "said"),
     [
         (["turns=64k"] * 2, 'SHMCOLL_TUNING: "turns" is not a key'),
+        (
+            ["lockstep_from=1m"] * 2,
+            'SHMCOLL_TUNING: "lockstep_from" is retired; use all_reduce.unpipelined_from instead',
+        ),
+        (["", "chunk=256k"], "rank 1: tuning differs: chunk is 262144, on rank 0 it is auto"),
         (["turn=1"] * 2, '"turn=1" is not a multiple of 128 from 2048 to 131072'),
         (["/nowhere"] * 2, "cannot read /nowhere: No such file or directory"),
         (["depth=9", "depth=2"], '"depth=9" is not a number from 2 to 4'),

@@ -12,7 +12,19 @@ extern "C" {
 namespace
 {
 
-const shc_tuning kPreset = shc_tuning_preset(0, 0);
+// The default limits in a group of so many ranks.
+shc_tuning defaults(int world)
+{
+    shc_tuning tuning = shc_tuning_default(0, 0);
+    shc_select_settle(&tuning, world, 0, false);
+    return tuning;
+}
+
+shc_arena_geometry plan(int world, size_t limit, unsigned parts)
+{
+    const shc_tuning tuning = defaults(world);
+    return shc_arena_plan(world, limit, &tuning.arena, parts);
+}
 
 TEST(Plan, ChunksCoverTheMessageWithoutOverlap)
 {
@@ -68,7 +80,7 @@ TEST(Plan, SlicesCoverAChunkAndBeginOnWholeLines)
 TEST(Plan, NoSliceIsLargerThanACellOfAFullChunk)
 {
     for (int world = 2; world <= 64; world++) {
-        shc_arena_geometry g = shc_arena_plan(world, 32u << 20, &kPreset.arena, SHC_ARENA_WHOLE);
+        shc_arena_geometry g = plan(world, 32u << 20, SHC_ARENA_WHOLE);
         if (g.depth == 0)
             continue;
         size_t chunk_bytes = g.cell_bytes * static_cast<size_t>(world);
@@ -102,7 +114,8 @@ TEST(Plan, StepsGrowInProgramOrder)
 shc_arena arena_of(int world, unsigned parts)
 {
     shc_arena arena = {};
-    shc_arena_init(&arena, world, size_t{256} << 20, &kPreset.arena, -1);
+    const shc_tuning tuning = defaults(world);
+    shc_arena_init(&arena, world, size_t{256} << 20, &tuning.arena, -1);
     shc_arena_want(&arena, world, parts);
     return arena;
 }
@@ -209,7 +222,7 @@ TEST(Arena, NoShoutSlotLiesOverACellOfSlotZeroNorBeyondWhatIsReserved)
 
 size_t reserved_bytes(int world, unsigned parts)
 {
-    const shc_arena_geometry g = shc_arena_plan(world, size_t{256} << 20, &kPreset.arena, parts);
+    const shc_arena_geometry g = plan(world, size_t{256} << 20, parts);
     size_t sum = 0;
     for (int rank = 0; rank < world; rank++)
         sum += shc_arena_extent_of(&g, world, rank).bytes;
@@ -247,7 +260,7 @@ TEST(Arena, WhatIsWantedOnceStaysLong)
 TEST(Arena, WhereTheLimitLeavesNothingLongerNoOtherOneIsMade)
 {
     shc_arena arena = {};
-    shc_arena_sizes wish = kPreset.arena;
+    shc_arena_sizes wish = defaults(4).arena;
     wish.depth = 2;
     shc_arena_init(&arena, 4, shc_arena_least_limit(4), &wish, -1);
     arena.made = arena.tried = true; // as if the ranks had made it
@@ -262,7 +275,7 @@ TEST(Arena, WhereTheLimitLeavesNothingLongerNoOtherOneIsMade)
 // docs/notebook/waiting-and-start-up.md: with the first segment, less than 4 MiB and 64 KiB a rank.
 TEST(Arena, EightRanksStageInThreeMebibytes)
 {
-    shc_arena_geometry g = shc_arena_plan(8, size_t{256} << 20, &kPreset.arena, SHC_ARENA_WHOLE);
+    shc_arena_geometry g = plan(8, size_t{256} << 20, SHC_ARENA_WHOLE);
     EXPECT_LE(8 * g.range_bytes, size_t{3} << 20);
     EXPECT_EQ(g.cell_bytes, size_t{16} << 10) << "nothing was cut";
     EXPECT_EQ(g.shout_bytes, size_t{64} << 10) << "nothing was cut";
@@ -287,8 +300,7 @@ TEST(Arena, BothSidesOfAUseNameTheSameCells)
 TEST(Arena, APieceFitsHalfOfTheScratch)
 {
     for (int world = 2; world <= SHC_MAX_WORLD; world++) {
-        shc_arena_geometry g =
-            shc_arena_plan(world, size_t{1} << 40, &kPreset.arena, SHC_ARENA_WHOLE);
+        shc_arena_geometry g = plan(world, size_t{1} << 40, SHC_ARENA_WHOLE);
         EXPECT_LE(g.cell_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
         EXPECT_LE(g.shout_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
     }
@@ -298,7 +310,7 @@ TEST(Arena, StaysWithinItsLimitOrDoesWithout)
 {
     for (int world = 2; world <= SHC_MAX_WORLD; world++) {
         for (size_t limit : {size_t{0}, size_t{1} << 20, size_t{8} << 20, size_t{32} << 20}) {
-            shc_arena_geometry g = shc_arena_plan(world, limit, &kPreset.arena, SHC_ARENA_WHOLE);
+            shc_arena_geometry g = plan(world, limit, SHC_ARENA_WHOLE);
             EXPECT_LE(g.range_bytes * static_cast<size_t>(world), limit);
             if (g.depth > 0) {
                 EXPECT_GE(g.depth, 2u);
@@ -309,14 +321,14 @@ TEST(Arena, StaysWithinItsLimitOrDoesWithout)
     }
 }
 
-// With the usual limit every group that can be made has an arena with all slots that the presets wish for.
+// With the usual limit every group that can be made has an arena with all slots that the default limits wish for.
 TEST(Arena, FitsTheUsualLimitInEveryWorld)
 {
     for (int world = 2; world <= SHC_MAX_WORLD; world++) {
         const size_t limit = shc_arena_usual_limit(world);
-        const auto g = shc_arena_plan(world, limit, &kPreset.arena, SHC_ARENA_WHOLE);
-        EXPECT_EQ(g.depth, kPreset.arena.depth) << world;
-        EXPECT_EQ(g.shout_bytes, kPreset.arena.shout_bytes) << world;
+        const auto g = plan(world, limit, SHC_ARENA_WHOLE);
+        EXPECT_EQ(g.depth, defaults(world).arena.depth) << world;
+        EXPECT_EQ(g.shout_bytes, defaults(world).arena.shout_bytes) << world;
         EXPECT_EQ(limit > size_t{32} << 20, world > 73) << world;
     }
 }
@@ -326,8 +338,8 @@ TEST(Arena, TheLeastLimitIsTheLeast)
     for (int world = 2; world <= SHC_MAX_WORLD; world++)
         for (unsigned parts : kAllParts) {
             const size_t least = shc_arena_least_limit(world);
-            EXPECT_GT(shc_arena_plan(world, least, &kPreset.arena, parts).depth, 0u) << world;
-            EXPECT_EQ(shc_arena_plan(world, least - 1, &kPreset.arena, parts).depth, 0u) << world;
+            EXPECT_GT(plan(world, least, parts).depth, 0u) << world;
+            EXPECT_EQ(plan(world, least - 1, parts).depth, 0u) << world;
         }
 }
 
@@ -342,8 +354,7 @@ TEST(Arena, MakesTheMostOfASmallLimit)
                  {2, 150, 8192, 8, 4},      {2, 72, 2048, 8, 4},      {3, 120, 2816, 8, 4},
                  {4, 160, 2048, 8, 4}};
     for (const auto &c : cases) {
-        shc_arena_geometry g =
-            shc_arena_plan(c.world, c.limit_kib << 10, &kPreset.arena, SHC_ARENA_WHOLE);
+        shc_arena_geometry g = plan(c.world, c.limit_kib << 10, SHC_ARENA_WHOLE);
         SCOPED_TRACE(c.limit_kib);
         EXPECT_EQ(g.cell_bytes, c.cell_bytes);
         EXPECT_EQ(g.shout_bytes, c.shout_kib << 10);
@@ -353,27 +364,29 @@ TEST(Arena, MakesTheMostOfASmallLimit)
 
 TEST(Select, NothingMovesForAnEmptyMessage)
 {
+    const shc_tuning tuning = defaults(4);
     for (shc_op_kind kind : {SHC_BARRIER, SHC_BROADCAST, SHC_ALL_REDUCE, SHC_ALL_GATHER, SHC_REDUCE,
                              SHC_GATHER, SHC_SCATTER, SHC_REDUCE_SCATTER})
-        EXPECT_EQ(shc_select(&kPreset, kind, 0, 4), SHC_ALGO_NOTHING);
+        EXPECT_EQ(shc_select(&tuning, kind, 0, 4), SHC_ALGO_NOTHING);
 }
 
 TEST(Select, APayloadWithAFactorFitsTheCallLine)
 {
+    const shc_tuning tuning = defaults(4);
     for (size_t bytes = 1; bytes <= 64; bytes++) {
-        if (shc_select(&kPreset, SHC_ALL_REDUCE, bytes, 4) == SHC_ALGO_INLINE) {
+        if (shc_select(&tuning, SHC_ALL_REDUCE, bytes, 4) == SHC_ALGO_INLINE) {
             EXPECT_LE(bytes + sizeof(double), static_cast<size_t>(SHC_INLINE_BYTES));
         }
     }
 }
 
-TEST(Select, OneUseIsForTwoRanksAndFitsACell)
+TEST(Select, ADirectExchangeIsForTwoRanksAndFitsACell)
 {
+    const shc_tuning two = defaults(2), three = defaults(3);
     for (size_t bytes = 1; bytes < (1u << 20); bytes += 777) {
-        EXPECT_NE(shc_select(&kPreset, SHC_ALL_REDUCE, bytes, 3), SHC_ALGO_ONE_USE);
-        if (shc_select(&kPreset, SHC_ALL_REDUCE, bytes, 2) == SHC_ALGO_ONE_USE) {
-            EXPECT_LE(bytes,
-                      shc_arena_plan(2, 32u << 20, &kPreset.arena, SHC_ARENA_WHOLE).cell_bytes);
+        EXPECT_NE(shc_select(&three, SHC_ALL_REDUCE, bytes, 3), SHC_ALGO_DIRECT);
+        if (shc_select(&two, SHC_ALL_REDUCE, bytes, 2) == SHC_ALGO_DIRECT) {
+            EXPECT_LE(bytes, plan(2, 32u << 20, SHC_ARENA_WHOLE).cell_bytes);
         }
     }
 }
@@ -381,14 +394,16 @@ TEST(Select, OneUseIsForTwoRanksAndFitsACell)
 // The ranks of an all-to-all, or of an uneven operation, have inputs of different sizes.
 TEST(Select, ATurnDoesNotDependOnASizeThatRanksDoNotShare)
 {
-    for (int kind = 0; kind < SHC_OP_KIND_COUNT; kind++)
-        for (int world : {2, 3, 8})
+    for (int world : {2, 3, 8}) {
+        const shc_tuning tuning = defaults(world);
+        for (int kind = 0; kind < SHC_OP_KIND_COUNT; kind++)
             for (size_t bytes = 1; bytes < (1u << 30); bytes *= 4)
                 if (kind != SHC_ALL_REDUCE) {
-                    EXPECT_EQ(
-                        shc_select_turn(&kPreset, static_cast<shc_op_kind>(kind), bytes, world),
-                        shc_select_turn(&kPreset, static_cast<shc_op_kind>(kind), 0, world));
+                    const auto op = static_cast<shc_op_kind>(kind);
+                    EXPECT_EQ(shc_select_turn(&tuning, op, bytes, world),
+                              shc_select_turn(&tuning, op, 0, world));
                 }
+    }
 }
 
 } // namespace

@@ -17,9 +17,8 @@ namespace
 
 shc_tuning defaults(int world, int threads, bool crowded)
 {
-    shc_tuning tuning = shc_tuning_preset(0, 0);
-    shc_select_for_pool(&tuning, world, threads);
-    tuning.crowded = crowded;
+    shc_tuning tuning = shc_tuning_default(0, 0);
+    shc_select_settle(&tuning, world, threads, crowded);
     return tuning;
 }
 
@@ -32,13 +31,13 @@ const char *name_of(shc_algorithm algorithm)
         return "inline";
     case SHC_ALGO_SMALL:
         return "small";
-    case SHC_ALGO_SLICED:
+    case SHC_ALGO_TWO_PHASE:
         return "two-phase";
-    case SHC_ALGO_ONE_USE:
+    case SHC_ALGO_DIRECT:
         return "direct";
-    case SHC_ALGO_STAGED:
+    case SHC_ALGO_PIPELINED:
         return "pipelined";
-    case SHC_ALGO_SPREAD:
+    case SHC_ALGO_SCATTER_GATHER:
         return "scatter-gather";
     }
     return "?";
@@ -176,7 +175,7 @@ TEST(Select, DefaultsCutTheSamePiecesInEveryWorld)
                 for (size_t bytes = 1; bytes <= size_t{64} << 20; bytes += bytes / 7 + 1) {
                     for (shc_op_kind kind : kKinds)
                         pieces.add(shc_select_turn(&tuning, kind, bytes, world));
-                    pieces.add(shc_select_lockstep(&tuning, bytes, world));
+                    pieces.add(shc_select_unpipelined(&tuning, bytes, world));
                     pieces.add(shc_select_pulls(&tuning, bytes, world));
                     pieces.add(shc_select_piece(&tuning, bytes, size_t{64} << 10, world));
                     pieces.add(shc_select_streams(&tuning, bytes));

@@ -46,7 +46,7 @@ struct shc_config {
     int late_ms;        /* a wait is reported when it has taken this long */
     int threads;        /* reduction threads per process, or SHC_THREADS_AUTO */
     int arena_kib;      /* limit of a group's large staging memory, or SHC_ARENA_AUTO */
-    const char *tuning; /* settings of coll/select, as text; NULL: not set */
+    const char *tuning; /* limits of coll/select.h, as text; NULL: not set */
 };
 
 /* The process's configuration; the first call reads the environment. */

@@ -25,7 +25,7 @@
  * work(k) finds chunk k staged and back(k) finds it reduced. No flag says that a cell is free: who
  * has read it is the one who stores to it next.
  *
- * In lockstep (shc_select_lockstep(): two ranks, long messages): out(0), work(0), back(0)+out(1), work(1),
+ * In lockstep (shc_select_unpipelined(): two ranks, long messages): out(0), work(0), back(0)+out(1), work(1),
  * ... in slot 0 alone. Nothing is under way while a rank waits for the other one. But between out(k) and
  * back(k) the pipeline moves two other chunks, and the user memory that out(k) has read, and back(k) stores
  * to, has left the second-level cache; here it is still there.
@@ -171,7 +171,7 @@ static enum shc_status run_lockstep(struct flow *flow)
 static enum shc_status run_exchange(struct shc_task *task)
 {
     const int world = task->seat->world_size;
-    const bool lockstep = shc_select_lockstep(task->tuning, task->in.bytes, world);
+    const bool lockstep = shc_select_unpipelined(task->tuning, task->in.bytes, world);
     struct flow flow = {
         .task = task,
         .chunk_bytes = shc_task_cell_bytes(task) * (size_t)world,
@@ -235,9 +235,9 @@ enum shc_status shc_allreduce_run(struct shc_task *task)
         return shc_task_reduce_round(task, true, 0, all);
     case SHC_ALGO_SMALL:
         return shc_task_reduce_round(task, false, 0, all);
-    case SHC_ALGO_SLICED:
+    case SHC_ALGO_TWO_PHASE:
         return shc_task_run_sliced(task);
-    case SHC_ALGO_ONE_USE:
+    case SHC_ALGO_DIRECT:
         return run_one_use(task);
     default:
         return run_staged(task);

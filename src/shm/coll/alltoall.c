@@ -138,7 +138,7 @@ SHC_INLINE enum way way_of(const struct shc_task *task, int world, int rank, con
 {
     const size_t most = SHC_UNLIKELY(shc_arena_refused(task->arena))
                             ? SHC_SMALL_SLOT_BYTES
-                            : task->tuning->forms[SHC_ALL_TO_ALL].small_bytes_of_two;
+                            : task->tuning->small_of_two_bytes;
     size_t total = 0, room = packed_room(world);
     if (world == 2)
         return way_of_two(most, is_narrow(table), table[1 - rank]);
@@ -376,7 +376,7 @@ const char *shc_alltoall_path(const struct shc_tuning *tuning, size_t bytes, int
 {
     static const char *const names[] = {
         [STAGED] = "pipelined", [PACKED] = "small slot", [INLINE] = "call line"};
-    const size_t most = tuning->forms[SHC_ALL_TO_ALL].small_bytes_of_two;
+    const size_t most = tuning->small_of_two_bytes;
     if (world_size == 2)
         return names[way_of_two(most, bytes < WIDE, bytes)];
     return names[bytes <= packed_room(world_size) / (size_t)world_size ? PACKED : STAGED];

@@ -118,7 +118,7 @@ size_t shc_task_cell_bytes(const struct shc_task *task)
 void shc_task_want(struct shc_task *task, size_t bytes)
 {
     const int world = task->seat->world_size;
-    const unsigned parts = shc_select_parts(task->call.kind, SHC_ALGO_STAGED, bytes, world);
+    const unsigned parts = shc_select_parts(task->call.kind, SHC_ALGO_PIPELINED, bytes, world);
     if (task->call.kind == SHC_ALL_TO_ALL && task->arena->made)
         task->arena->wanted |= parts;
     else

@@ -150,7 +150,7 @@ SHC_INLINE struct shc_round shc_round_begin(const struct shc_task *task, bool in
     if (seat->world_size == SHC_RELAY_RANKS)
         shc_relay_pass(seat, root_takes ? 1 - task->call.root : task->call.root, task->wait.epoch);
     seat->lent[task->wait.epoch & 1] =
-        lent_bytes <= task->tuning->ask_ahead_bytes ? (uint32_t)lent_bytes : 0;
+        lent_bytes <= task->tuning->prefetch_bytes ? (uint32_t)lent_bytes : 0;
     return round;
 }
 
@@ -289,7 +289,7 @@ SHC_INLINE enum shc_algorithm shc_task_select(struct shc_task *task, size_t byte
         task->parts = shc_select_parts(task->call.kind, task->algorithm, bytes, world);
     }
     task->selected = true;
-    if (task->algorithm <= SHC_ALGO_SLICED)
+    if (task->algorithm <= SHC_ALGO_TWO_PHASE)
         return task->algorithm;
     shc_arena_want(task->arena, world, task->parts);
     const bool cannot = shc_arena_refused(task->arena);

@@ -312,7 +312,7 @@ static void ask_ahead(const struct shout_flow *flow)
     const struct shc_cut *cut = &flow->shout->cut;
     const struct shc_copy_trial *trial = trial_of(task);
     if (flow->small || flow->takes || (trial && trial->mode == SHC_COPY_NON_TEMPORAL) ||
-        flow->shout->total_bytes > task->tuning->ask_ahead_bytes)
+        flow->shout->total_bytes > task->tuning->prefetch_bytes)
         return;
     const size_t bytes = shc_plan_free_bytes(cut->chunk_count, cut->depth, cut->place_bytes,
                                              flow->shout->total_bytes);

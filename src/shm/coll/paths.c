@@ -5,10 +5,10 @@ static const char *const names[] = {
     [SHC_ALGO_NOTHING] = "nothing moves",
     [SHC_ALGO_INLINE] = "call line",
     [SHC_ALGO_SMALL] = "small slot",
-    [SHC_ALGO_SLICED] = "two-phase",
-    [SHC_ALGO_ONE_USE] = "direct exchange",
-    [SHC_ALGO_STAGED] = "pipelined",
-    [SHC_ALGO_SPREAD] = "reduce-scatter, gather",
+    [SHC_ALGO_TWO_PHASE] = "two-phase",
+    [SHC_ALGO_DIRECT] = "direct exchange",
+    [SHC_ALGO_PIPELINED] = "pipelined",
+    [SHC_ALGO_SCATTER_GATHER] = "reduce-scatter, gather",
 };
 
 /* One rank gives, or one gets: of two ranks that is a buffer of the pair, which its last reader fills. */
@@ -33,7 +33,7 @@ const char *shc_coll_path(const struct shc_tuning *tuning, enum shc_op_kind kind
             return "single-copy";
         return rooted(tuning, kind, others_bytes, world_size);
     case SHC_ALL_REDUCE:
-        if (shc_select_lockstep(tuning, bytes, world_size))
+        if (shc_select_unpipelined(tuning, bytes, world_size))
             return "unpipelined";
         return names[shc_select(tuning, kind, bytes, world_size)];
     case SHC_ALL_GATHER:

@@ -193,9 +193,9 @@ enum shc_status shc_reduce_run(struct shc_task *task)
         return shc_task_reduce_round(task, true, 0, where);
     case SHC_ALGO_SMALL:
         return shc_task_reduce_round(task, false, 0, where);
-    case SHC_ALGO_SLICED:
+    case SHC_ALGO_TWO_PHASE:
         return shc_task_run_sliced(task);
-    case SHC_ALGO_SPREAD:
+    case SHC_ALGO_SCATTER_GATHER:
         return run_spread(task);
     default:
         return run_staged(task);

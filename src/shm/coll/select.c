@@ -4,107 +4,185 @@
 #include "shm/base/num.h"
 #include "shm/proto/layout.h"
 
-enum { MOVES = SHC_INLINE_BYTES, REDUCES = SHC_SELECT_REDUCED_INLINE };
-enum { SLOT = SHC_SMALL_SLOT_BYTES, RELAY = SHC_RELAY_BYTES };
-
-/* Where one form ends, and the rest, is measured (docs/notebook/performance.md): the one policy that is near
- * the best whether the CPUs share a cache or not. */
-/* clang-format off */
-static const struct shc_tuning preset = {
-    .forms = {
-        [SHC_BROADCAST]      = {MOVES,   SLOT, RELAY,   0},
-        [SHC_GATHER]         = {MOVES,   SLOT, RELAY,   0},
-        [SHC_SCATTER]        = {MOVES,   SLOT, RELAY,   0},
-        [SHC_REDUCE]         = {REDUCES, SLOT, RELAY,   0},
-        [SHC_ALL_GATHER]     = {MOVES,   SLOT, 4 << 10, 0},
-        [SHC_REDUCE_SCATTER] = {REDUCES, SLOT, 2 << 10, 0},
-        [SHC_ALL_REDUCE]     = {REDUCES, SLOT, 4 << 10, 32 << 10},
-        [SHC_ALL_TO_ALL]     = {0,       0,    4 << 10, 0}, /* of a block */
-    },
-    .sliced_bytes                = 3 << 10,
-    .sliced_bytes_crowded        = SIZE_MAX,
-    .spread_bytes                = 48 << 10,
-    .spread_bytes_crowded        = SIZE_MAX,
-    .sliced_reduce_bytes         = 20 << 10,
-    .sliced_reduce_bytes_crowded = SIZE_MAX,
-    /* A turn ends soon, so that the next one finds its lines in the nearest cache. In lockstep it does so
-     * anyway, and long turns have fewer flags. */
-    .turn_bytes       = 64 << 10,
-    .long_turn_bytes  = 3 << 20,
-    .lockstep_bytes   = 3 << 20,
-    .flag_bytes       = 2 << 10,
-    .stream_bytes     = 32 << 10,
-    .stream_out_bytes = 16 << 20,
-    .ask_ahead_bytes  = 32 << 10,
-    /* The root no longer copies all of it; blocks that the caches still have come to the others
-     * faster through staging memory, where few wait for them. */
-    .scatter_cma_bytes         = 8 << 20,
-    .scatter_cma_of_many_bytes = 512 << 10,
-    .arena = {
-        .chunk_bytes         = 256 << 10,
-        .chunk_of_many_bytes = 128 << 10,
-        .depth               = 3,
-        .shout_bytes         = 64 << 10,
-        .shout_depth         = 24,
-        .shout_depth_of_many = 4,
-    },
+/* Measured (docs/notebook/performance.md): close to the best both with and without a cache that the CPUs
+ * share. */
+static const struct shc_tuning defaults = {
+    .inline_bytes = SHC_INLINE_BYTES,
+    .small_bytes = SHC_SMALL_SLOT_BYTES,
+    .small_of_two_bytes = 4 << 10,
+    .handoff_bytes = SHC_RELAY_BYTES,
+    .direct_exchange_bytes = 32 << 10,
+    .two_phase_bytes = SHC_TUNING_AUTO,
+    .two_phase_reduce_bytes = SHC_TUNING_AUTO,
+    .scatter_gather_bytes = SHC_TUNING_AUTO,
+    /* A short step: the next one finds the step's lines in the nearest cache. Without a pipeline it does so in
+     * any case, and longer steps wait for fewer flags. */
+    .turn_bytes = 64 << 10,
+    .unpipelined_bytes = 3 << 20,
+    .flag_bytes = 2 << 10,
+    .staging_non_temporal_bytes = 32 << 10,
+    .output_non_temporal_bytes = 16 << 20,
+    .prefetch_bytes = 32 << 10,
+    .single_copy_bytes = SHC_TUNING_AUTO,
+    .arena =
+        {
+            .chunk_bytes = SHC_TUNING_AUTO,
+            .depth = 3,
+            .shout_bytes = 64 << 10,
+            .shout_depth = SHC_TUNING_AUTO,
+        },
 };
-/* clang-format on */
 
-/* Its string instructions, which memcpy uses for more than 2 KiB, take lines over without reading them. */
-#define ZEN_5            0x1a
-#define ZEN_5_ASKS_UP_TO ((size_t)512)
+/* On a Zen 5 the string instructions, which memcpy uses above 2 KiB, take a line over without reading it. */
+#define ZEN_5                0x1a
+#define ZEN_5_PREFETCH_BYTES ((size_t)512)
 
-struct shc_tuning shc_tuning_preset(unsigned amd_family, size_t cache_bytes)
+struct shc_tuning shc_tuning_default(unsigned amd_family, size_t cache_bytes)
 {
-    struct shc_tuning tuning = preset;
-    if (cache_bytes > 0)
-        tuning.stream_out_bytes =
-            cache_bytes / 2; /* an input, and the other rank's, are there, too */
+    struct shc_tuning tuning = defaults;
+    if (cache_bytes > 0) /* which holds an input, and the other rank's, too */
+        tuning.output_non_temporal_bytes = cache_bytes / 2;
     if (amd_family == ZEN_5)
-        tuning.ask_ahead_bytes = ZEN_5_ASKS_UP_TO;
+        tuning.prefetch_bytes = ZEN_5_PREFETCH_BYTES;
     return tuning;
 }
 
-/* Who reduces all reads (p - 1) S, who reduces a slice and takes the others' 2 S (1 - 1/p), and waits once
- * more. */
-static bool slices(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
-                   int world_size)
+/* ---- what depends on the group ---- */
+
+/* A larger group has many pairs, and each of them has cells of its own. */
+#define FEW_RANKS 4
+
+#define CHUNK_BYTES             ((size_t)256 << 10)
+#define CHUNK_BYTES_OF_MANY     ((size_t)128 << 10)
+#define BROADCAST_DEPTH         ((size_t)24)
+#define BROADCAST_DEPTH_OF_MANY ((size_t)4)
+
+/* With single copy the root no longer copies everything. But blocks that the caches still hold reach the
+ * others faster through staging memory, as long as few ranks wait for them. */
+#define SINGLE_COPY_BYTES         ((size_t)8 << 20)
+#define SINGLE_COPY_BYTES_OF_MANY ((size_t)512 << 10)
+
+/* These algorithms read less and wait more. A wait of ranks that share CPUs is a context switch: there they
+ * do not pay. */
+#define TWO_PHASE_BYTES        ((size_t)3 << 10)
+#define TWO_PHASE_REDUCE_BYTES ((size_t)20 << 10)
+#define SCATTER_GATHER_BYTES   ((size_t)48 << 10)
+
+static void settle(size_t *value, size_t automatic)
+{
+    if (*value == SHC_TUNING_AUTO)
+        *value = automatic;
+}
+
+static void raise(size_t *value, size_t least)
+{
+    if (*value < least)
+        *value = least;
+}
+
+/* An unpipelined all_reduce was not tried with a pool's threads, each of which has its part of a step in its own
+ * caches. */
+static void settle_for_pool(struct shc_tuning *tuning, int world_size, int threads)
+{
+    const size_t parts = (size_t)threads + 1;
+    const size_t turn = shc_min_size(parts * SHC_PART_BYTES, SHC_ARENA_MAX_CELL_BYTES);
+    raise(&tuning->turn_bytes, turn);
+    raise(&tuning->arena.chunk_bytes, turn * (size_t)world_size);
+    raise(&tuning->arena.shout_bytes, turn);
+    raise(&tuning->flag_bytes, SHC_ARENA_MAX_CELL_BYTES); /* a piece is the message, or the slot */
+    tuning->unpipelined_bytes = SIZE_MAX;
+}
+
+void shc_select_settle(struct shc_tuning *tuning, int world_size, int threads, bool crowded)
+{
+    const bool few = world_size <= FEW_RANKS;
+    settle(&tuning->arena.chunk_bytes, few ? CHUNK_BYTES : CHUNK_BYTES_OF_MANY);
+    settle(&tuning->arena.shout_depth, few ? BROADCAST_DEPTH : BROADCAST_DEPTH_OF_MANY);
+    settle(&tuning->single_copy_bytes, few ? SINGLE_COPY_BYTES : SINGLE_COPY_BYTES_OF_MANY);
+    settle(&tuning->two_phase_bytes, crowded ? SIZE_MAX : TWO_PHASE_BYTES);
+    settle(&tuning->two_phase_reduce_bytes, crowded ? SIZE_MAX : TWO_PHASE_REDUCE_BYTES);
+    settle(&tuning->scatter_gather_bytes, crowded ? SIZE_MAX : SCATTER_GATHER_BYTES);
+    tuning->crowded = crowded;
+    if (threads > 0)
+        settle_for_pool(tuning, world_size, threads);
+}
+
+/* ---- the algorithm ---- */
+
+/* What two ranks use for short data. */
+enum slots {
+    NO_SLOTS,
+    SMALL_SLOTS, /* each rank stores something, and reads what the other has stored */
+    HANDOFF,     /* one rank stores, the other one reads */
+};
+
+struct form {
+    size_t inline_most;
+    enum slots of_two;
+};
+
+/* Operations without a row carry everything through the arena. */
+static const struct form forms[SHC_OP_KIND_COUNT] = {
+    [SHC_BROADCAST] = {SHC_INLINE_BYTES, HANDOFF},
+    [SHC_GATHER] = {SHC_INLINE_BYTES, HANDOFF},
+    [SHC_SCATTER] = {SHC_INLINE_BYTES, HANDOFF},
+    [SHC_REDUCE] = {SHC_SELECT_REDUCED_INLINE, HANDOFF},
+    [SHC_ALL_GATHER] = {SHC_INLINE_BYTES, SMALL_SLOTS},
+    [SHC_REDUCE_SCATTER] = {SHC_SELECT_REDUCED_INLINE, SMALL_SLOTS},
+    [SHC_ALL_REDUCE] = {SHC_SELECT_REDUCED_INLINE, SMALL_SLOTS},
+};
+
+static size_t small_limit(const struct shc_tuning *tuning, enum shc_op_kind kind, int world_size)
+{
+    const enum slots slots = forms[kind].of_two;
+    if (slots == NO_SLOTS)
+        return 0;
+    if (world_size != 2)
+        return tuning->small_bytes;
+    if (slots == HANDOFF)
+        return tuning->handoff_bytes;
+    /* Measured. Each of the two reads half of an input only. */
+    return tuning->small_of_two_bytes / (kind == SHC_REDUCE_SCATTER ? 2 : 1);
+}
+
+/* A rank that reduces everything reads (p - 1) S. One that reduces a slice, and takes the others' results, reads
+ * 2 S (1 - 1/p), and waits once more. */
+static bool has_two_phases(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
+                           int world_size)
 {
     const size_t p = (size_t)world_size, less = bytes * (p - 1) * (p - 2) / p;
     if (p < 3)
         return false;
     if (kind == SHC_REDUCE)
-        return less >= (tuning->crowded ? tuning->sliced_reduce_bytes_crowded
-                                        : tuning->sliced_reduce_bytes);
-    return kind == SHC_ALL_REDUCE &&
-           less >= (tuning->crowded ? tuning->sliced_bytes_crowded : tuning->sliced_bytes);
+        return less >= tuning->two_phase_reduce_bytes;
+    return kind == SHC_ALL_REDUCE && less >= tuning->two_phase_bytes;
 }
 
-/* A root that reduces all reads (p - 1) S; else it stores S, and reads the results where that was. */
-static bool spreads(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
-                    int world_size)
+/* A root that reduces everything reads (p - 1) S. Else it stores S, and reads the results from there. */
+static bool scatters_and_gathers(const struct shc_tuning *tuning, enum shc_op_kind kind,
+                                 size_t bytes, int world_size)
 {
-    const size_t least = tuning->crowded ? tuning->spread_bytes_crowded : tuning->spread_bytes;
-    return kind == SHC_REDUCE && world_size > 3 && bytes * (size_t)(world_size - 3) >= least;
+    return kind == SHC_REDUCE && world_size > 3 &&
+           bytes * (size_t)(world_size - 3) >= tuning->scatter_gather_bytes;
 }
 
 enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                               int world_size)
 {
-    const struct shc_forms *forms = &tuning->forms[kind];
     if (bytes == 0 || kind == SHC_BARRIER)
         return SHC_ALGO_NOTHING;
-    if (bytes <= forms->inline_bytes)
+    if (bytes <= shc_min_size(tuning->inline_bytes, forms[kind].inline_most))
         return SHC_ALGO_INLINE;
-    if (bytes <= (world_size == 2 ? forms->small_bytes_of_two : forms->small_bytes))
-        return slices(tuning, kind, bytes, world_size) ? SHC_ALGO_SLICED : SHC_ALGO_SMALL;
-    if (world_size == 2 && bytes <= forms->one_use_bytes)
-        return SHC_ALGO_ONE_USE;
-    return spreads(tuning, kind, bytes, world_size) ? SHC_ALGO_SPREAD : SHC_ALGO_STAGED;
+    if (bytes <= small_limit(tuning, kind, world_size))
+        return has_two_phases(tuning, kind, bytes, world_size) ? SHC_ALGO_TWO_PHASE
+                                                               : SHC_ALGO_SMALL;
+    if (kind == SHC_ALL_REDUCE && world_size == 2 && bytes <= tuning->direct_exchange_bytes)
+        return SHC_ALGO_DIRECT;
+    return scatters_and_gathers(tuning, kind, bytes, world_size) ? SHC_ALGO_SCATTER_GATHER
+                                                                 : SHC_ALGO_PIPELINED;
 }
 
-/* Does it go through exchange cells, and not through shout slots? */
+/* Does it use exchange cells, and not broadcast slots? */
 static bool exchanges(enum shc_op_kind kind, enum shc_algorithm algorithm, int world_size)
 {
     switch (kind) {
@@ -116,57 +194,60 @@ static bool exchanges(enum shc_op_kind kind, enum shc_algorithm algorithm, int w
     case SHC_ALL_GATHER:
         return world_size == 2;
     default:
-        return algorithm == SHC_ALGO_SPREAD;
+        return algorithm == SHC_ALGO_SCATTER_GATHER;
     }
 }
 
 /*
- * Short cells have one turn of what is short, and so it has the places that it would have among long ones.
- * Shout slots are used in turn, so that of few ranks, which have many, all are there for the first one (their
- * number is what has a line leave its reader's caches before it is stored to again).
+ * Short cells hold one step of a short operation, which therefore uses the same places as among long cells.
+ * Broadcast slots are used in turn. Few ranks have many of them, and have all of them from the first operation
+ * on: with that number a line has left its reader's caches before it is stored to again.
  */
 unsigned shc_select_parts(enum shc_op_kind kind, enum shc_algorithm algorithm, size_t bytes,
                           int world_size)
 {
-    const bool is_short = bytes <= SHC_ARENA_SHORT_BYTES && algorithm != SHC_ALGO_SPREAD;
+    const bool is_short = bytes <= SHC_ARENA_SHORT_BYTES && algorithm != SHC_ALGO_SCATTER_GATHER;
     if (exchanges(kind, algorithm, world_size))
         return is_short ? 0 : SHC_ARENA_CELLS;
-    return is_short && world_size > 4 ? 0 : SHC_ARENA_SHOUTS;
+    return is_short && world_size > FEW_RANKS ? 0 : SHC_ARENA_SHOUTS;
 }
+
+/* ---- the pieces ---- */
+
+/* From here on an all_reduce in a pipeline uses whole cells, too. */
+#define WHOLE_CELLS_FROM ((size_t)8 << 20)
 
 size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                        int world_size)
 {
-    /* More ranks than CPUs: each wait is a context switch, so that a turn should be long. */
-    if (world_size > 2 || (kind == SHC_ALL_REDUCE && bytes >= tuning->long_turn_bytes))
+    const size_t whole_cells_from = shc_min_size(tuning->unpipelined_bytes, WHOLE_CELLS_FROM);
+    /* With more ranks than CPUs each wait is a context switch, so that a step should be long. */
+    if (world_size > 2 || (kind == SHC_ALL_REDUCE && bytes >= whole_cells_from))
         return SIZE_MAX;
     return tuning->turn_bytes;
 }
 
-bool shc_select_lockstep(const struct shc_tuning *tuning, size_t bytes, int world_size)
+bool shc_select_unpipelined(const struct shc_tuning *tuning, size_t bytes, int world_size)
 {
-    /* Where each wait is a context switch a rank should get far with each one. Not tried with more ranks
+    /* Where each wait is a context switch a rank should get far between two of them. Not tried with more ranks
      * that have a CPU each. */
-    return world_size == 2 && !tuning->crowded && bytes >= tuning->lockstep_bytes;
+    return world_size == 2 && !tuning->crowded && bytes >= tuning->unpipelined_bytes;
 }
 
 bool shc_select_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size)
 {
-    /* Two ranks copy at the same time anyway, the one what the other has just stored. */
-    if (world_size < 3)
-        return false;
-    return others_bytes >=
-           (world_size > 4 ? tuning->scatter_cma_of_many_bytes : tuning->scatter_cma_bytes);
+    /* Two ranks copy at the same time in any case: the one copies what the other has just stored. */
+    return world_size > 2 && others_bytes >= tuning->single_copy_bytes;
 }
 
 /*
- * A taker begins when the first piece is there, so that it ends a piece behind the giver; each piece
- * costs a flag. The sum of both is least with pieces of sqrt(bytes * flag_bytes).
+ * A taker begins when the first piece is there, so that it ends one piece later than the giver. Each piece
+ * costs one flag. The sum of both is least with pieces of sqrt(bytes * flag_bytes).
  */
 size_t shc_select_piece(const struct shc_tuning *tuning, size_t bytes, size_t slot_bytes,
                         int world_size)
 {
-    /* As for a turn. */
+    /* A wait may be a context switch, as in shc_select_turn(). */
     if (world_size > 2)
         return slot_bytes;
     size_t piece = slot_bytes;
@@ -176,29 +257,4 @@ size_t shc_select_piece(const struct shc_tuning *tuning, size_t bytes, size_t sl
             return piece;
         piece = half;
     }
-}
-
-/* Not tried with a pool's threads, each of which has its part of a turn in its own caches: no lockstep,
- * and long turns where they paid without it. */
-#define POOL_LONG_TURN_BYTES ((size_t)8 << 20)
-
-static void raise(size_t *value, size_t least)
-{
-    if (*value < least)
-        *value = least;
-}
-
-void shc_select_for_pool(struct shc_tuning *tuning, int world_size, int threads)
-{
-    if (threads == 0)
-        return;
-    const size_t parts = (size_t)threads + 1;
-    const size_t turn = shc_min_size(parts * SHC_PART_BYTES, SHC_ARENA_MAX_CELL_BYTES);
-    raise(&tuning->turn_bytes, turn);
-    raise(&tuning->arena.chunk_bytes, turn * (size_t)world_size);
-    raise(&tuning->arena.chunk_of_many_bytes, turn * (size_t)world_size);
-    raise(&tuning->arena.shout_bytes, turn);
-    raise(&tuning->flag_bytes, SHC_ARENA_MAX_CELL_BYTES); /* no shorter than message or slot */
-    raise(&tuning->lockstep_bytes, SIZE_MAX);
-    raise(&tuning->long_turn_bytes, POOL_LONG_TURN_BYTES);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Which algorithm, for which operation, size and world: one table, and what it answers. The preset
- * one is in select.c; tuning.h reads another one. Pure: all ranks get the same answer from the same
- * arguments, and have the same table but for what each may decide for itself.
+ * Which algorithm carries an operation of a size between a number of ranks, and in which pieces. One struct
+ * holds the limits: select.c has the default values, keys.c the keys under which a user sets them, tuning.c
+ * reads these. All functions are pure: with the same arguments every rank gets the same answer. Ranks agree
+ * on all limits except those that keys.c marks with may_differ.
  */
 
 #include "shm/base/attrs.h"
@@ -11,99 +12,96 @@
 #include "shm/shmcoll.h"
 
 enum shc_algorithm {
-    SHC_ALGO_NOTHING, /* no byte moves */
-    SHC_ALGO_INLINE,  /* the payload rides in the call line */
-    SHC_ALGO_SMALL,   /* one round over the small slots, or a relay slot */
-    SHC_ALGO_SLICED,  /* two over the small slots: each rank reduces its slice for all */
-    SHC_ALGO_ONE_USE, /* one use of an exchange slot per pair (two ranks) */
-    SHC_ALGO_STAGED,  /* chunks through the arena */
-    SHC_ALGO_SPREAD,  /* likewise; of a reduce the ranks that have no output do the work */
+    SHC_ALGO_NOTHING,   /* no byte moves */
+    SHC_ALGO_INLINE,    /* the data travels in the call line */
+    SHC_ALGO_SMALL,     /* one round over the small slots, or one hand-off buffer */
+    SHC_ALGO_TWO_PHASE, /* two rounds over the small slots: each rank reduces its slice for all */
+    SHC_ALGO_DIRECT,    /* two ranks: one exchange of cells, both reduce everything */
+    SHC_ALGO_PIPELINED, /* chunks through the arena; all_reduce: in two phases */
+    SHC_ALGO_SCATTER_GATHER, /* reduce: the same; ranks without an output reduce the slices */
 };
 
-/* How many bytes each form of an operation carries at most; the first that carries them is chosen. */
-struct shc_forms {
-    size_t inline_bytes;
-    size_t small_bytes;
-    size_t small_bytes_of_two; /* ranks, which have relay slots, or can swap cells */
-    size_t one_use_bytes;      /* two ranks only */
-};
-
-/* A premul factor takes 8 of the inline bytes, so that what reduces ends where that still fits. */
+/* A factor (SHC_PREMUL_SUM) takes 8 of the inline bytes. Operations that reduce stop where it still fits. */
 #define SHC_SELECT_REDUCED_INLINE (SHC_INLINE_BYTES - 8)
 
-/* A smaller part of a piece of work costs more to hand out than to do. */
+/* Handing a smaller part of the work to a thread takes longer than doing it. */
 #define SHC_PART_BYTES ((size_t)32 << 10)
 
-/* So many threads beside the caller have a part of the longest turn. */
+/* The longest step has a part for the caller and for this many threads. */
 #define SHC_SELECT_MOST_THREADS ((int)(SHC_ARENA_MAX_CELL_BYTES / SHC_PART_BYTES) - 1)
 
+/* A limit that nobody has set, of which the default depends on the group: shc_select_settle() has it. */
+#define SHC_TUNING_AUTO (SIZE_MAX - 1)
+
+/* docs/reference/tuning-keys.md says what each field is. SIZE_MAX: never. */
 struct shc_tuning {
-    struct shc_forms forms[SHC_OP_KIND_COUNT];
-    bool
-        crowded; /* on all ranks: there are more of them than CPUs, each wait is a context switch */
-    /* More ranks than two: an all_reduce is sliced where each rank reads so many bytes less then, a reduce
-     * where its root does; of more than three it is spread where its root moves so many less. */
-    size_t sliced_bytes, sliced_bytes_crowded;
-    size_t sliced_reduce_bytes, sliced_reduce_bytes_crowded;
-    size_t spread_bytes, spread_bytes_crowded;
-    size_t turn_bytes;        /* of a cell that a turn of two ranks uses at most */
-    size_t long_turn_bytes;   /* an all_reduce of so many and more uses the whole cell */
-    size_t lockstep_bytes;    /* one of two ranks of so many and more: shc_select_lockstep() */
-    size_t flag_bytes;        /* that are copied in the time that a flag costs */
-    size_t stream_bytes;      /* what goes one way may pass the caches from here on */
-    size_t stream_out_bytes;  /* an output of so many passes the caches: shc_select_streams_out() */
-    size_t ask_ahead_bytes;   /* up to here, who stores where others have read asks for the lines */
-    size_t scatter_cma_bytes; /* more than two ranks: so many for others are copied by them */
-    size_t scatter_cma_of_many_bytes; /* likewise with more ranks than four */
+    size_t inline_bytes;
+    size_t small_bytes, small_of_two_bytes, handoff_bytes;
+    size_t direct_exchange_bytes;
+    size_t two_phase_bytes, two_phase_reduce_bytes; /* that a rank, or the root, reads less */
+    size_t scatter_gather_bytes;                    /* that the root moves less */
+    size_t turn_bytes;
+    size_t unpipelined_bytes;
+    size_t flag_bytes;
+    size_t staging_non_temporal_bytes, output_non_temporal_bytes;
+    size_t prefetch_bytes;
+    size_t single_copy_bytes;
     struct shc_arena_sizes arena;
+    bool
+        crowded; /* no key: the group has more ranks than CPUs, so that each wait is a context switch */
 };
 
-/* On an AMD processor of that family (shc_cpu_amd_family()), or on another one: 0; with CPUs that share a
- * cache of so many bytes, or 0: not known. */
-struct shc_tuning shc_tuning_preset(unsigned amd_family, size_t cache_bytes);
+/* The default values on an AMD processor of that family (shc_cpu_amd_family(); 0: another processor), with
+ * CPUs that share a cache of that size (0: unknown). */
+struct shc_tuning shc_tuning_default(unsigned amd_family, size_t cache_bytes);
+
+/*
+ * Gives each limit that is SHC_TUNING_AUTO its value in this group, and makes steps, cells and slots long
+ * enough that each of a pool's threads, and its caller, has a part of them. `threads`: the least number that
+ * a rank of the group has. All ranks call it with the same arguments, once they have compared their limits.
+ */
+void shc_select_settle(struct shc_tuning *tuning, int world_size, int threads, bool crowded);
 
 /* `bytes`: of one rank's input (broadcast: of the message; scatter: of the root's, without its own block).
- * All-to-all has no row: every rank decides for the blocks it sends. */
+ * Not for all-to-all, in which every rank decides for each block that it sends. */
 enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                               int world_size);
 
-/* Which parts of the arena (a set of enum shc_arena_part) are to be long for an operation that uses one, with
- * the same `bytes`. Of all-to-all: of the largest block times the ranks. */
+/* Which parts of the arena (a set of enum shc_arena_part) have to be long for an operation that uses it, with
+ * the same `bytes`. All-to-all: of the largest block times the ranks. */
 unsigned shc_select_parts(enum shc_op_kind kind, enum shc_algorithm algorithm, size_t bytes,
                           int world_size);
 
-/* How many bytes of a cell a turn uses at most, in an operation with that input on every rank (but for
- * all_reduce the size does not matter, as it may differ). */
+/* How many bytes of a cell one step uses at most, with that input on every rank. The size matters for
+ * all_reduce alone: in other operations it may differ between ranks. */
 size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                        int world_size);
 
-/* Has an all_reduce one chunk under way at a time? The same on all ranks. */
-bool shc_select_lockstep(const struct shc_tuning *tuning, size_t bytes, int world_size);
+/* Has an all_reduce one chunk in flight at a time? The same on all ranks. */
+bool shc_select_unpipelined(const struct shc_tuning *tuning, size_t bytes, int world_size);
 
-/* How long the pieces are in which two ranks pass `bytes` through a slot of that size: a half, a
- * quarter, ... of it (whole lines), or all of it. */
+/* The length of the pieces in which two ranks pass `bytes` through a slot of that size: a half, a quarter, ...
+ * of it (whole lines), or all of it. */
 size_t shc_select_piece(const struct shc_tuning *tuning, size_t bytes, size_t slot_bytes,
                         int world_size);
 
-/* Makes turns, cells and slots long enough that each of a pool's threads, and its caller, has a part
- * of them. `threads`: what all ranks have at least; 0 changes nothing. */
-void shc_select_for_pool(struct shc_tuning *tuning, int world_size, int threads);
-
-/* Does every rank copy its block of a scatter out of the root's memory, with so many bytes for others? */
+/* Does every rank copy its block of a scatter from the root's memory, with so many bytes for others? */
 bool shc_select_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size);
 
-/* Does a message of so many bytes that goes one way pass the caches on its way into staging? Each
- * rank may decide for itself. */
+/* May a one-way message of so many bytes be stored to staging memory non-temporally? Each rank may decide for
+ * itself. */
 SHC_INLINE bool shc_select_streams(const struct shc_tuning *tuning, size_t bytes)
 {
-    return bytes >= tuning->stream_bytes;
+    return bytes >= tuning->staging_non_temporal_bytes;
 }
 
-/* Is an output of so many bytes (of a scatter: of all ranks) stored past the caches? Where a cell is
- * exchanged each of its lines would be fetched first; else only what is twice as long, and finds no room
- * in the caches whatever happens. Each rank may decide for itself. */
+/*
+ * Is an output of so many bytes (scatter: of all ranks together) stored non-temporally? Where ranks exchange
+ * cells an ordinary store would fetch each line of the output first. Elsewhere only outputs of twice that size
+ * are, which fit no cache whatever happens. Each rank may decide for itself.
+ */
 SHC_INLINE bool shc_select_streams_out(const struct shc_tuning *tuning, size_t bytes,
                                        bool exchanged)
 {
-    return (exchanged ? bytes : bytes / 2) >= tuning->stream_out_bytes;
+    return (exchanged ? bytes : bytes / 2) >= tuning->output_non_temporal_bytes;
 }

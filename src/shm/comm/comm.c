@@ -151,7 +151,7 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     seat->late_ns = (uint64_t)shc_config_get()->late_ms * SHC_NS_PER_MS;
     SHC_TRY(shc_tuning_read(config->tuning ? "the group's option tuning" : "SHMCOLL_TUNING",
                             config->tuning ? config->tuning : shc_config_get()->tuning,
-                            shc_process_preset(), &comm->tuning));
+                            shc_process_tuning(), &comm->tuning));
     comm->arena.segment.fd = -1;
     comm->arena.node = shc_topo_current_node();
     /* relaxed: nobody else knows the group yet. */
@@ -220,9 +220,9 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     if (st != SHC_OK)
         goto err_fini;
     shc_crew_muster(&comm->crew, &comm->seat);
-    shc_select_for_pool(&comm->tuning, config->world_size, comm->crew.agreed);
+    shc_select_settle(&comm->tuning, config->world_size, comm->crew.agreed,
+                      !knobs->roomy && config->world_size > usable_cpus(&comm->seat));
     init_arena(comm);
-    comm->tuning.crowded = !knobs->roomy && config->world_size > usable_cpus(&comm->seat);
     set_patience(&comm->seat);
     comm->p2p.pairs.tried = comm->p2p.pairs.bulk_tried = knobs->no_windows;
     if (knobs->bias_pay)

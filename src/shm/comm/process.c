@@ -113,18 +113,18 @@ enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process
     return st;
 }
 
-static struct shc_tuning preset;
+static struct shc_tuning tuning;
 
 static void look_at_machine(void)
 {
-    preset = shc_tuning_preset(shc_cpu_amd_family(), shc_os_shared_cache_bytes());
+    tuning = shc_tuning_default(shc_cpu_amd_family(), shc_os_shared_cache_bytes());
 }
 
-const struct shc_tuning *shc_process_preset(void)
+const struct shc_tuning *shc_process_tuning(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, look_at_machine); /* 20 us */
-    return &preset;
+    return &tuning;
 }
 
 int shc_process_threads(int wish)

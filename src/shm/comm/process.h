@@ -2,7 +2,7 @@
 #pragma once
 /*
  * What a process has one of: its keeper, its reduction threads, the list of its groups, the machine's
- * presets, and the word that tells a forked child from its parent. Any thread. Never destructed:
+ * default limits, and the word that tells a forked child from its parent. Any thread. Never destructed:
  * threads of ours may outlive every destructor.
  *
  * Fork: the word lies on a page that the kernel wipes in a child. There every call on a group of
@@ -38,8 +38,8 @@ SHC_INLINE bool shc_process_is(const struct shc_process_mark *mark)
     return shc_a64_load_relaxed(mark->word) == mark->generation;
 }
 
-/* The machine's (shc_tuning_preset()), at which the process looks once. */
-const struct shc_tuning *shc_process_preset(void);
+/* The default limits on this machine (shc_tuning_default()), at which the process looks once. */
+const struct shc_tuning *shc_process_tuning(void);
 
 /* How many reduction threads a group that wants so many (or SHC_THREADS_AUTO) says it has: the
  * process's own number once that is decided; 0 stays 0. */

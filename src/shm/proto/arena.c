@@ -44,19 +44,18 @@ static void size_range(struct shc_arena_geometry *g)
 
 static size_t cell_bytes(size_t world, const struct shc_arena_sizes *wish)
 {
-    size_t chunk = world > 4 ? wish->chunk_of_many_bytes : wish->chunk_bytes;
-    size_t cell = shc_align_up(shc_div_ceil(chunk, world), SHC_LINE_BYTES);
+    size_t cell = shc_align_up(shc_div_ceil(wish->chunk_bytes, world), SHC_LINE_BYTES);
     if (cell < SHC_ARENA_MIN_CELL_BYTES)
         return SHC_ARENA_MIN_CELL_BYTES;
     return shc_min_size(cell, SHC_ARENA_MAX_CELL_BYTES);
 }
 
-/* Up to four ranks share as many slots as two of them have. With one each, all would wait for all to
- * take the first chunk before they take it. */
+/* Three and four ranks share as many slots as two ranks have. With one slot each, every rank would wait until
+ * all others have taken the first chunk. */
 static size_t shout_depth(size_t world, const struct shc_arena_sizes *wish)
 {
     const size_t shared = shc_div_ceil(2 * wish->shout_depth, world);
-    return world > 4 ? wish->shout_depth_of_many : shared < 2 ? 2 : shared;
+    return world > 4 ? wish->shout_depth : shared < 2 ? 2 : shared;
 }
 
 static size_t shorter_cell(size_t bytes)
@@ -75,7 +74,6 @@ static struct shc_arena_sizes shorten(const struct shc_arena_sizes *wish, int wo
     const size_t shout = world_size > 4 ? SHC_ARENA_SHORT_BYTES : MIN_SHOUT_BYTES;
     if (!(parts & SHC_ARENA_CELLS)) {
         sizes.chunk_bytes = shc_min_size(chunk, wish->chunk_bytes);
-        sizes.chunk_of_many_bytes = shc_min_size(chunk, wish->chunk_of_many_bytes);
         sizes.depth = MIN_DEPTH;
     }
     if (!(parts & SHC_ARENA_SHOUTS)) {

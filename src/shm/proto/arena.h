@@ -45,14 +45,12 @@
 #define SHC_ARENA_MIN_CELL_BYTES  2048
 #define SHC_ARENA_MAX_CELL_BYTES  131072 /* of a shout slot as well */
 
-/* What a group wishes for; the same on all ranks. size_t all, for a table of them (coll/tuning.c). */
+/* What a group wishes for; the same on all ranks. Each field is a size_t, for the table in coll/keys.c. */
 struct shc_arena_sizes {
-    size_t chunk_bytes;         /* of all slices together; one cell holds one slice */
-    size_t chunk_of_many_bytes; /* with more ranks than four, which have many pairs */
-    size_t depth;               /* exchange slots per pair: 2 to SHC_ARENA_MAX_DEPTH */
-    size_t shout_bytes;         /* whole lines */
-    size_t shout_depth;         /* of each of two ranks: 2 to SHC_ARENA_MAX_SHOUT_DEPTH */
-    size_t shout_depth_of_many; /* with more ranks than four */
+    size_t chunk_bytes; /* of all slices together; one cell holds one slice */
+    size_t depth;       /* exchange slots per pair: 2 to SHC_ARENA_MAX_DEPTH */
+    size_t shout_bytes; /* of a broadcast slot; whole lines */
+    size_t shout_depth; /* broadcast slots of each rank: 2 to SHC_ARENA_MAX_SHOUT_DEPTH */
 };
 
 /* What of an arena has the length that the group wishes for: bits of a set. What has not is as long as an

@@ -49,10 +49,10 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 35u
+#define SHC_LAYOUT_VERSION 36u
 
 #define SHC_NONCE_BYTES  16
-#define SHC_TUNING_WORDS 48
+#define SHC_TUNING_WORDS 24
 
 struct shc_header_shm {
     uint64_t magic;
@@ -302,7 +302,7 @@ struct shc_cma_shm {
 #define SHC_LAYOUT_ASSERT(cond, what) static_assert(cond, what)
 #endif
 
-SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 464, "header");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 272, "header");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) <= SHC_ABORT_OFFSET, "header in front of abort");
 SHC_LAYOUT_ASSERT(SHC_ABORT_OFFSET + SHC_LINE_BYTES <= SHC_TOLD_OFFSET &&
                       SHC_TOLD_OFFSET + SHC_LINE_BYTES <= SHC_MEMBERS_OFFSET,
