@@ -74,6 +74,16 @@ const Pinned kPinned[] = {
     // clang-format on
 };
 
+// A short all_reduce has no pipeline, whatever the key says.
+TEST(Paths, OfShortSumsAreNeverUnpipelined)
+{
+    shc_tuning tuning = shc_tuning_default(0, 0);
+    tuning.unpipelined_bytes = 0;
+    shc_select_settle(&tuning, 2, 0, false);
+    EXPECT_STREQ(shc_coll_path(&tuning, SHC_ALL_REDUCE, 8, 2, true), "call line");
+    EXPECT_STREQ(shc_coll_path(&tuning, SHC_ALL_REDUCE, 64 * kK, 2, true), "unpipelined");
+}
+
 TEST(Paths, OfCollectivesArePinned)
 {
     for (const Pinned &pinned : kPinned)

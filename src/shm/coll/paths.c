@@ -23,6 +23,7 @@ const char *shc_coll_path(const struct shc_tuning *tuning, enum shc_op_kind kind
                           int world_size, bool copies)
 {
     const size_t others_bytes = bytes * ((size_t)world_size - 1);
+    enum shc_algorithm algorithm;
     switch (kind) {
     case SHC_BROADCAST:
     case SHC_GATHER:
@@ -33,9 +34,10 @@ const char *shc_coll_path(const struct shc_tuning *tuning, enum shc_op_kind kind
             return "single-copy";
         return rooted(tuning, kind, others_bytes, world_size);
     case SHC_ALL_REDUCE:
-        if (shc_select_unpipelined(tuning, bytes, world_size))
+        algorithm = shc_select(tuning, kind, bytes, world_size);
+        if (algorithm == SHC_ALGO_PIPELINED && shc_select_unpipelined(tuning, bytes, world_size))
             return "unpipelined";
-        return names[shc_select(tuning, kind, bytes, world_size)];
+        return names[algorithm];
     case SHC_ALL_GATHER:
     case SHC_REDUCE_SCATTER:
         return names[shc_select(tuning, kind, bytes, world_size)];
