@@ -30,12 +30,13 @@ PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test prepared sanitizers models demo bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel gpu bare-machine FORCE
+.PHONY: help build test docs prepared sanitizers models demo bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel gpu bare-machine FORCE
 
 help:
 	@echo "make build    everything that is missing, then .venv with shmcoll in it"
 	@echo "make test     all tests of the default lane (docs/internals/testing.md)"
 	@echo "make test ONLY=name    the lanes, and within them the tests, whose name contains it"
+	@echo "make docs     the documentation site, into build/site"
 	@echo "make test-torch    torch's own distributed tests with 3, 4 and 8 ranks (make test: with 4)"
 	@echo "make demo     trains a small network with shmcoll and with gloo, and compares them"
 	@echo "make bench    all benchmarks, and which of the project's goals are met: half an hour at most"
@@ -103,7 +104,7 @@ $(VENV)/.torch: $(VENV)/.wanted | packages
 	touch $@
 
 $(VENV)/.extras: $(VENV)/.torch pyproject.toml
-	$(PY) -m pip install -q $$($(PY) tests/support/extras.py dev examples)
+	$(PY) -m pip install -q $$($(PY) tests/support/extras.py dev docs examples)
 	touch $@
 
 $(VENV)/.built: $(VENV)/.built-for $(CORE_SOURCES) setup.py pyproject.toml python/_shmcoll_autoload.py
@@ -123,6 +124,11 @@ test:
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.extras $(if $(ONLY),packages-test,prepared)
 	@$(MAKE) --no-print-directory build
 	$(PY) tests/run.py --jobs $(JOBS) $(if $(ONLY),--only $(ONLY))
+
+# What the lint lane builds, too: a dead link or a missing docstring is an error.
+docs: $(VENV)/.extras
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@echo "open build/site/index.html"
 
 prepared: packages-test
 	@mkdir -p build; $(PYTHON) tests/run.py --jobs $(JOBS) --prepare >build/prepared.log 2>&1 \

@@ -6,10 +6,19 @@ from torch._C._distributed_c10d import ErrorType, Store
 from torch.distributed.distributed_c10d import Backend
 
 class Options(Backend.Options):  # type: ignore[name-defined, misc]
+    """Options of one group: ``pg_options`` of ``init_process_group`` and ``new_group``.
+
+    ``timeout`` overrides the argument of that name, except where it is the default, 30 minutes.
+    ``tuning`` replaces the variable ``SHMCOLL_TUNING``. A dict of these two keys does the same.
+    """
+
     _timeout: datetime.timedelta
     group_name: str
+    """The name that torch gives the group; set when the group is made."""
     global_ranks_in_group: list[int]
+    """The ranks of the group, numbered as in the whole job; set when the group is made."""
     tuning: str
+    """Which algorithm and which chunks for which size, as ``SHMCOLL_TUNING`` says it."""
     def __init__(self, timeout: datetime.timedelta = ..., tuning: str = ...) -> None: ...
     def __copy__(self) -> Options: ...
     def __deepcopy__(self, memo: dict[Any, Any]) -> Options: ...

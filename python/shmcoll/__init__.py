@@ -15,15 +15,14 @@ from shmcoll._load import load_extension
 
 _C = load_extension()
 
-from shmcoll._backend import (
+from shmcoll._backend import (  # noqa: E402  (needs the extension)
     create_backend,
     describe,
     monitored_barrier,
-)  # noqa: E402  (need the extension)
+)
+from shmcoll._C import Options  # noqa: E402  (the same)
 
 _shmcoll_autoload.register()  # torch.distributed knows "shmcoll" from here on
-
-Options = _C.Options
 
 __version__ = "0.1.0"
 __all__ = [

@@ -20,7 +20,9 @@ CLANG_FORMAT_MAJOR = "14"  # another version lays out differently
 BLACK = "23"  # its stable style is that of a year
 LINE_LENGTH = 100
 C_FOLDERS = ("src", "tests", "benchmarks", "examples")
-PYTHON = ("python/*.py", "python/*.pyi", "setup.py") + tuple(f"{f}/*.py" for f in C_FOLDERS[1:])
+PYTHON = ("python/*.py", "python/*.pyi", "setup.py", "docs/*.py") + tuple(
+    f"{f}/*.py" for f in C_FOLDERS[1:]
+)
 SPELLED_RIGHT = ("coo",)  # words codespell takes for misspelled
 
 

@@ -33,7 +33,7 @@ def test_it_says_what_a_group_uses() -> None:
 
 
 def test_it_has_what_the_variables_table_says_it_tells() -> None:
-    support = (Path(__file__).parents[2] / "docs" / "reference/support.md").read_text()
+    support = (Path(__file__).parents[2] / "docs/reference/support.md").read_text()
     rows = [line for line in support.splitlines() if "describe" in line and "| `SHMCOLL_" in line]
     told = re.findall(r"`shmcoll\.describe\(group\)` says [^(]*\((.*?)\)", "\n".join(rows))
     keys = [key for keys in told for key in re.findall(r"`(\w+)`", keys)]
