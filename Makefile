@@ -128,7 +128,7 @@ test:
 # What the lint lane builds, too: a dead link or a missing docstring is an error.
 docs: $(VENV)/.extras
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
-	@echo "open build/site/index.html"
+	@echo "open build/site/index.html; for its search: $(PY) -m http.server -d build/site"
 
 prepared: packages-test
 	@mkdir -p build; $(PYTHON) tests/run.py --jobs $(JOBS) --prepare >build/prepared.log 2>&1 \

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the site has beside the pages of docs/: README.md as its front page, and the C API's page.
+"""What the site has as well as the pages of docs/: README.md as its front page, and the C API's page.
 
 Links that leave docs/ lead into the sources. They keep their text, and name the path. (Whether it
 exists is what tests/lint/docs.py checks.) A public Python name without a docstring fails the build.
@@ -70,7 +70,9 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_post_build(config):
-    package = griffe.load("shmcoll", search_paths=[ROOT / "python"], resolve_aliases=True)
+    package = griffe.load(
+        "shmcoll", search_paths=[ROOT / "python"], resolve_aliases=True, allow_inspection=False
+    )
     for name in package.exports or ():
         for path, member in documented(str(name), package[str(name)]):
             if path not in WITHOUT_DOCSTRING and not member.has_docstring:

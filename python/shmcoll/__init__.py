@@ -6,8 +6,8 @@
 
     dist.init_process_group("shmcoll")   # or "cpu:shmcoll,cuda:nccl"
 
-The public names are :class:`Options`, :func:`build_info`, :func:`describe`,
-:func:`monitored_barrier` and ``__version__``.
+The public names are ``Options``, ``build_info``, ``describe``, ``monitored_barrier`` and
+``__version__``.
 """
 
 import _shmcoll_autoload

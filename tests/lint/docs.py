@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Documents agree with the tree: links resolve, variables are documented, cited rules exist.
+"""Documents agree with the tree: links resolve, variables are documented, cited rules exist, and messages
+that the operator's page explains are those of the sources.
 
---strict: docs/reference/support.md must exist; without it, it is only compared when it does.
+--strict: docs/operate/variables.md must exist; without it, it is only compared when it does.
 """
 
 import posixpath
@@ -13,11 +14,14 @@ from urllib.parse import unquote
 from common import PROTOCOL, Finding, arguments, find_files, line_of, read, repo_files, report
 
 CONFIG = "src/shm/base/config.c"
-SUPPORT = "docs/reference/support.md"
+VARIABLES = "docs/operate/variables.md"
+HANGS = "docs/operate/hangs.md"
 VARIABLE = re.compile(r"\bSHMCOLL_[A-Z0-9_]+\b")
+MESSAGE = re.compile(r"^\| `([^`]*\u2026[^`]*|[^`]* [^`]* [^`]*)` \|", re.M)
 ROW = re.compile(r"^\| `(SHMCOLL_[A-Z0-9_]+)` \|", re.M)
 READERS = ("src/*", "python/*", "setup.py", "*CMakeLists.txt", "*.cmake")
 
+GENERATED = ("docs/reference/c.md",)  # by docs/site/hooks.py, when the site is built
 CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.M | re.S)
 LINK = re.compile(r"\]\(\s*<?([^)>\s]+)>?[^)\n]*\)|^\[[^\]\n]+\]:[ \t]*<?([^>\s]+)", re.M)
 RULE = re.compile(r"^- \*\*([A-Z0-9]+-\d+)\*\*", re.M)
@@ -56,6 +60,8 @@ def check_links(root):
             folder = "" if file.startswith("/") else posixpath.dirname(page)
             file = posixpath.normpath(posixpath.join(folder, file.lstrip("/"))) if file else page
             line = line_of(text, match.start())
+            if file in GENERATED:
+                continue
             if file not in places:
                 yield Finding(page, line, f"{target} leads nowhere; correct the link")
             elif anchor and file.endswith(".md") and anchor not in anchors(read(root, file)):
@@ -63,28 +69,51 @@ def check_links(root):
 
 
 def check_variables(root):
-    """The table of base/config.c and the variables in docs/reference/support.md."""
+    """The table of base/config.c and the variables in docs/operate/variables.md."""
     paths = repo_files(root)
-    if SUPPORT not in paths:
+    if VARIABLES not in paths:
         return
-    support = read(root, SUPPORT)
-    documented = {match.group(): match.start() for match in VARIABLE.finditer(support)}
+    page = read(root, VARIABLES)
+    documented = {match.group(): match.start() for match in VARIABLE.finditer(page)}
     config = read(root, CONFIG) if CONFIG in paths else ""
     for match in re.finditer(r'\{\s*"(SHMCOLL_\w+)"', config):
         if match.group(1) not in documented:
             line = line_of(config, match.start(1))
-            yield Finding(CONFIG, line, f"{match.group(1)} is not in {SUPPORT}; describe it there")
+            yield Finding(
+                CONFIG, line, f"{match.group(1)} is not in {VARIABLES}; describe it there"
+            )
     names = re.findall(r'"(SHMCOLL_\w+)"', config)
-    for match in ROW.finditer(support):
+    for match in ROW.finditer(page):
         if CONFIG in paths and match.group(1) not in names:
             what = f"{match.group(1)} is not known to {CONFIG}, which tells misspelt ones; add it there"
-            yield Finding(SUPPORT, line_of(support, match.start(1)), what)
+            yield Finding(VARIABLES, line_of(page, match.start(1)), what)
     known = set()
     for path in find_files(root, *READERS):
         known.update(VARIABLE.findall(read(root, path) or ""))
     for name in documented.keys() - known:
         what = f"nothing reads {name}; remove it, or correct its name"
-        yield Finding(SUPPORT, line_of(support, documented[name]), what)
+        yield Finding(VARIABLES, line_of(page, documented[name]), what)
+
+
+def said_by(text):
+    """What a source can say: its string literals, neighbours joined."""
+    for run in re.findall(r'(?:"(?:[^"\\\n]|\\.)*"\s*)+', text):
+        yield "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', run)).replace('\\"', '"')
+
+
+def check_messages(root):
+    """Each message in a table of the page, between its dots, stands so in a source."""
+    page = read(root, HANGS) if HANGS in repo_files(root) else ""
+    files = find_files(root, "src/*", "python/*.py") if page else ()
+    sources = "\n".join(read(root, file) or "" for file in files)
+    named = dict(re.findall(r'^#define (\w+)[ ]+("[^"\n]*")$', sources, re.M))
+    sources = re.sub(r"\b[A-Z_]{4,}\b", lambda m: named.get(m[0], m[0]), sources)
+    said = "\n".join(said_by(sources))
+    for match in MESSAGE.finditer(page):
+        for part in re.split(r"\s*\u2026\s*", match.group(1)):
+            if len(part) > 3 and part not in said:
+                what = f'no source says "{part}"; write the message as it is now'
+                yield Finding(HANGS, line_of(page, match.start()), what)
 
 
 def check_rules(root):
@@ -114,22 +143,22 @@ def check_rules(root):
 
 
 # One function per agreement.
-CHECKS = (check_links, check_variables, check_rules)
+CHECKS = (check_links, check_variables, check_messages, check_rules)
 
 
 def check(root, strict=False):
     for one in CHECKS:
         yield from one(root)
-    if strict and SUPPORT not in repo_files(root):
-        yield Finding(SUPPORT, 1, "missing; it lists every variable and what is supported")
+    if strict and VARIABLES not in repo_files(root):
+        yield Finding(VARIABLES, 1, "missing; it lists every variable")
 
 
 def main():
     parser = arguments(__doc__)
-    parser.add_argument("--strict", action="store_true", help=f"{SUPPORT} must exist")
+    parser.add_argument("--strict", action="store_true", help=f"{VARIABLES} must exist")
     options = parser.parse_args()
-    if not options.strict and SUPPORT not in repo_files(options.root):
-        print(f"docs: variables not compared, {SUPPORT} does not exist yet")
+    if not options.strict and VARIABLES not in repo_files(options.root):
+        print(f"docs: variables not compared, {VARIABLES} does not exist yet")
     sys.exit(report(check(options.root, options.strict)))
 
 

@@ -34,7 +34,7 @@ class Docs(LintTest):
     def test_variables(self):
         row = '    {"SHMCOLL_%s", "what", NULL},%s\n'
         table = "rows[] = {\n" + row % ("LOG", "") + "%s};\n"
-        support = {docs.SUPPORT: "- `SHMCOLL_LOG`: x\n"}
+        support = {docs.VARIABLES: "- `SHMCOLL_LOG`: x\n"}
         self.expect(
             docs.check,
             {**support, docs.CONFIG: table % (row % ("NEW", "@@"))},
@@ -43,8 +43,8 @@ class Docs(LintTest):
         )
         self.expect(
             docs.check,
-            {docs.SUPPORT: "- `SHMCOLL_LOG`\n- `SHMCOLL_OLD`@@\n", docs.CONFIG: table % ""},
-            {docs.SUPPORT: "- `SHMCOLL_LOG`, `SHMCOLL_*`\n", docs.CONFIG: table % ""},
+            {docs.VARIABLES: "- `SHMCOLL_LOG`\n- `SHMCOLL_OLD`@@\n", docs.CONFIG: table % ""},
+            {docs.VARIABLES: "- `SHMCOLL_LOG`, `SHMCOLL_*`\n", docs.CONFIG: table % ""},
             "SHMCOLL_OLD",
         )
 
@@ -54,8 +54,8 @@ class Docs(LintTest):
         names = 'rows[] = {{"SHMCOLL_LOG"}};\nothers[] = {"SHMCOLL_AUTO"};\n'
         self.expect(
             docs.check,
-            {**reader, docs.SUPPORT: table, docs.CONFIG: '{"SHMCOLL_LOG"}\n'},
-            {**reader, docs.SUPPORT: table.replace("@@", ""), docs.CONFIG: names},
+            {**reader, docs.VARIABLES: table, docs.CONFIG: '{"SHMCOLL_LOG"}\n'},
+            {**reader, docs.VARIABLES: table.replace("@@", ""), docs.CONFIG: names},
             "SHMCOLL_AUTO",
         )
 
@@ -75,13 +75,26 @@ class Docs(LintTest):
                 self.expect(docs.check, {**sound, path: text}, sound)
         self.expect_clean(docs.check, {"src/x.c": "/* UTF-8 */ XCALL-9 CALL-9-9 */\n"})
 
+    def test_messages(self):
+        source = '#define SHC_DIED "died;"\nsay("rank %d (%s) " SHC_DIED\n    " in \\"%s\\"", x);\n'
+        page = (
+            '| `rank \u2026 (\u2026) died; in "\u2026"` | it died |\n| `one two three%s` | x |%s\n'
+        )
+        three = 'say("zero one two three");\n'
+        self.expect(
+            docs.check,
+            {docs.HANGS: page % (" four", "@@"), "src/a.c": source, "python/b.py": three},
+            {docs.HANGS: page % ("", ""), "src/a.c": source, "python/b.py": three},
+            "no source says",
+        )
+
     def test_strict(self):
         root, _ = self.plant({docs.CONFIG: '{"SHMCOLL_LOG"}\n'})
         self.assertEqual(0, run_lint("docs", root).returncode)
         self.assertIn("does not exist yet", run_lint("docs", root).stdout)
         done = run_lint("docs", root, "--strict")
         self.assertEqual(
-            (done.returncode, done.stdout.split(" ")[0]), (1, "docs/reference/support.md:1:")
+            (done.returncode, done.stdout.split(" ")[0]), (1, "docs/operate/variables.md:1:")
         )
 
     def test_command(self):

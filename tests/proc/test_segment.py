@@ -297,7 +297,7 @@ def test_ranks_that_share_no_memory_are_told_why() -> None:
 @needs_root
 @pytest.mark.timeout(300)
 def test_200_groups_keep_what_their_longest_operations_need() -> None:
-    """docs/reference/support.md, "Memory of a group"."""
+    """docs/operate/memory.md, "What a group needs"."""
     count, kib = 200, 1024
 
     def used() -> int:

@@ -263,7 +263,7 @@ def test_csv_has_a_line_per_row_and_backend_with_the_numbers_of_the_json(
 
 
 def test_every_csv_column_is_documented() -> None:
-    text = (ROOT / "docs/guide/benchmark.md").read_text()
+    text = (ROOT / "docs/reference/formats.md").read_text()
     _, _, section = text.partition("## CSV")
     assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(csv_file.COLUMNS)
 

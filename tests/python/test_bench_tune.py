@@ -172,7 +172,7 @@ def test_what_loses_at_one_size_is_not_chosen() -> None:
 def test_help_and_page_say_the_same_of_what_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         tune.main(["--help"])
-    page = (Path(__file__).parents[2] / "docs/guide/benchmark.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/operate/tuning.md").read_text()
     for text in (capsys.readouterr().out, page):
         words = " ".join(text.split())
         for said in ("if it is more than 5 ?% faster, and loses", "all together, and again lose"):

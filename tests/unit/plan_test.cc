@@ -229,7 +229,7 @@ size_t reserved_bytes(int world, unsigned parts)
     return sum;
 }
 
-// docs/reference/support.md says so.
+// docs/operate/memory.md says so.
 TEST(Arena, AGroupReservesNoMoreThanItsLongestOperationsNeed)
 {
     EXPECT_LE(reserved_bytes(2, 0), size_t{160} << 10);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Times collectives of c10d backends side by side: ``shmcoll bench --help``, which is
-``python -m shmcoll.bench --help``. docs/guide/benchmark.md describes the files it writes.
+``python -m shmcoll.bench --help``. docs/reference/formats.md describes the files it writes.
 
 cli        the command line, and what the exit code says
 plan       what is measured: settings, sizes, points

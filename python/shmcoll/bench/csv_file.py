@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Results as CSV: a line per row and backend. docs/guide/benchmark.md says what each column is.
+"""Results as CSV: a line per row and backend. docs/reference/formats.md says what each column is.
 
 The first column names the form, so that a file says what it is even where lines of many files are
 put together. A new column is added at the end and keeps the version; a column that goes or means

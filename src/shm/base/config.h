@@ -3,7 +3,7 @@
 /*
  * The one table that reads the environment, once per process, and knows all names of ours in it.
  * Any thread.
- * docs/reference/support.md's list of variables is compared with this table by tests/lint/docs.py.
+ * docs/operate/variables.md's list of variables is compared with this table by tests/lint/docs.py.
  */
 
 #include "shm/base/attrs.h"
