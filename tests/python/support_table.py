@@ -432,26 +432,28 @@ def operations_table(cells: Cells) -> str:
     return table(["operation", "form", "shmcoll", "gloo", "MPI", "NCCL"], rows)
 
 
+def answers(cells: Cells, name: str, form: Form) -> str:
+    """The dtypes by what a backend says of them: "yes: `int8, ...`; RuntimeError: `int4, ...`"."""
+    kinds: dict[str, list[str]] = {}
+    for dtype in all_dtypes():
+        said = cells[(name, form.operation, form.form, short(dtype))]
+        kinds.setdefault(said, []).append(short(dtype))
+    ordered = sorted(kinds.items(), key=lambda i: i[0] != YES)
+    return "; ".join(f"{said}: `{', '.join(types)}`" for said, types in ordered)
+
+
 def moved_table(cells: Cells) -> str:
-    """Dtypes by which forms move them, of each backend; forms that agree share a row."""
+    """A letter for each set of dtypes; the sets stand below the table."""
+    letters: dict[str, str] = {}
     rows = []
-    for name in ("shmcoll", "gloo"):
-        by_types: dict[str, list[str]] = {}
-        for form in MOVES:
-            kinds: dict[str, list[str]] = {}
-            for dtype in all_dtypes():
-                said = cells[(name, form.operation, form.form, short(dtype))]
-                kinds.setdefault(said, []).append(short(dtype))
-            if list(kinds) == [YES]:
-                text = f"all {len(kinds[YES])}"
-            else:
-                text = "; ".join(
-                    f"{said}: {', '.join(types)}"
-                    for said, types in sorted(kinds.items(), key=lambda i: i[0] != YES)
-                )
-            by_types.setdefault(text, []).append(f"{form.operation} {form.form}".strip())
-        rows += [[name, ", ".join(forms), text] for text, forms in by_types.items()]
-    return table(["backend", "forms", "dtypes"], rows)
+    for form in MOVES:
+        row = [form.operation, form.form]
+        for name in ("shmcoll", "gloo"):
+            said = answers(cells, name, form)
+            row.append(letters.setdefault(said, "ABCDEFGHIJ"[len(letters)]))
+        rows.append(row)
+    sets = "\n".join(f"- {letter}: {said}" for said, letter in letters.items())
+    return table(["operation", "form", "shmcoll", "gloo"], rows) + "\n\n" + sets
 
 
 def reductions_table(cells: Cells, name: str) -> str:
@@ -486,7 +488,9 @@ def page_part(cells: Cells) -> str:
 
 ### Types that are moved
 
-{len(dtypes)} dtypes: {", ".join(map(short, dtypes))}.
+{len(dtypes)} dtypes: `{", ".join(map(short, dtypes))}`.
+
+The letters stand for sets of them, listed below the table.
 
 {moved_table(cells)}
 
@@ -511,23 +515,26 @@ def current() -> str:
 
 
 def dtypes_of(page: str) -> set[str]:
-    found = re.search(r"^\d+ dtypes: (.*)\.$", page, re.M)
+    found = re.search(r"^\d+ dtypes: `(.*)`\.$", page, re.M)
     return set(found.group(1).split(", ")) if found else set()
 
 
-def only(dtypes: set[str], row: str) -> str:
-    """Of what a row says of types, which it lists behind each answer, what it says of these."""
-    *before, said = row.removesuffix(" |").split(" | ")
-    answers = [answer.partition(": ") for answer in said.split("; ")]
-    kept = [(how, [one for one in names.split(", ") if one in dtypes]) for how, _, names in answers]
-    return " | ".join([*before, *(f"{how}: {', '.join(names)}" for how, names in kept if names)])
+def only(dtypes: set[str], said: str) -> str:
+    """Of the answers about types, those about these."""
+    kept = []
+    for how, names in re.findall(r"(\w+): `(.*?)`", said):
+        these = [one for one in names.split(", ") if one in dtypes]
+        kept += [f"{how}: {', '.join(these)}"] if these else []
+    return "; ".join(kept)
 
 
 def ours(page: str, dtypes: set[str]) -> list[str]:
     """The lines about shmcoll alone, and of these types: another torch has another gloo, and others."""
     operations, moved, reductions = page.split("\n### ")[1:]
     lines = [" | ".join(row.split(" | ")[:3]) for row in operations.splitlines()]
-    lines += [only(dtypes, row) for row in moved.splitlines() if row.startswith("| shmcoll ")]
+    sets = dict(re.findall(r"^- (\w): (.*)$", moved, re.M))
+    for row in re.findall(r"^\| (.*?) \| (.*?) \| (\w) \|", moved, re.M):
+        lines.append(" | ".join([*row[:2], only(dtypes, sets[row[2]])]))
     blocks = reductions.split("\n\n")
     for title, rows in zip(blocks, blocks[1:]):
         if title.startswith("shmcoll: "):
