@@ -60,7 +60,7 @@ def paragraphs(comment):
             items = re.split(r"^  - ", rest, flags=re.M)[1:]
             done.append("\n".join(f"- {prose(' '.join(item.split()))}" for item in items))
         else:
-            done.append(f"```text\n{textwrap.dedent(rest)}\n```")
+            done.append(f"```{{ .text .drawn }}\n{textwrap.dedent(rest)}\n```")
     return "\n\n".join(done)
 
 

@@ -85,7 +85,7 @@ class Site(unittest.TestCase):
         for part in (
             "# C API\n\nWhat it is.\n\n- a rule\n\n## Types\n\n### `SHC_MAX`\n\n",
             "## The group\n\n### `shc_leave()`\n\nLeaves the group, as `SHC_OK` says.\n\n"
-            "```text\nkind   root\nA      -\n```\n\n```c\nvoid shc_leave(",
+            "```{ .text .drawn }\nkind   root\nA      -\n```\n\n```c\nvoid shc_leave(",
             "### `struct shc_group`\n\n```c\nstruct shc_group {\n    int rank; /* its own */\n\n",
         ):
             self.assertIn(part, page)
