@@ -107,7 +107,7 @@ static enum shc_status enter(struct shc_cuda_comm *comm, struct shc_captured *on
     struct shc_captures *captures = &comm->captures;
     memcpy(one->call, comm->demand.call, sizeof one->call);
     pthread_mutex_lock(&comm->state_lock);
-    if (captures->count == captures->room) {
+    if (captures->lane.sequence == captures->room) {
         const uint64_t room = captures->room ? 2 * captures->room : 16;
         struct shc_captured *list = realloc(captures->list, room * sizeof *list);
         if (list == NULL) {
@@ -117,7 +117,7 @@ static enum shc_status enter(struct shc_cuda_comm *comm, struct shc_captured *on
         captures->list = list;
         captures->room = room;
     }
-    *number = ++captures->count;
+    *number = ++captures->lane.sequence;
     one->tag = tag_of(&comm->demand, *number);
     captures->list[*number - 1] = *one;
     pthread_cond_signal(&comm->stir); /* the watcher must begin to look */
@@ -125,106 +125,70 @@ static enum shc_status enter(struct shc_cuda_comm *comm, struct shc_captured *on
     return SHC_OK;
 }
 
-static enum shc_status say(const struct shc_work *work, const struct shc_lone_shm *word,
-                           uint64_t value)
-{
-    return shc_timeline_signal(&work->comm->gpu, work->stream,
-                               shc_host_device(&work->comm->host, &word->word), value);
-}
-
 enum shc_status shc_capture_meet(struct shc_work *work)
 {
     struct shc_cuda_comm *comm = work->comm;
-    const uint64_t parity = work->round & 1, value = work->round == 0 ? work->tag : 1;
-    for (int turn = 1; turn < comm->world; turn++) {
-        const int peer = (comm->rank + turn) % comm->world;
-        SHC_TRY(say(work, shc_host_captured(&comm->host, peer, comm->rank, parity), value));
+    const uint64_t parity = work->round & 1, arrival = work->round == 0 ? work->tag : 1;
+    struct shc_gate_args args = work->lane->args;
+    args.arrived += parity * (uint64_t)comm->world * args.arrived_stride;
+    args.round = arrival;
+    args.sequence = work->sequence;
+    if (work->round == work->last) {
+        args.busy = shc_host_pointer(&comm->host, &own_part(comm)->busy);
+        args.busy_value = SHC_BUSY(work->sequence, SHC_BUSY_WORKING);
     }
-    for (int turn = 1; turn < comm->world; turn++) {
-        const int peer = (comm->rank + turn) % comm->world;
-        const struct shc_lone_shm *word = shc_host_captured(&comm->host, comm->rank, peer, parity);
-        SHC_TRY(
-            shc_timeline_wait(&comm->timeline, work->stream, shc_host_index(&comm->host, word), 1));
-    }
-    return SHC_OK;
-}
-
-enum shc_status shc_capture_gate(struct shc_work *work)
-{
-    const struct shc_cuda_comm *comm = work->comm;
-    const struct shc_host *host = &comm->host;
-    const struct shc_part_shm *own = own_part(comm);
-    const bool last = work->round == work->last;
-    const struct shc_gate_args args = {
-        .gate = shc_cu_pointer(work->gate),
-        .verdict = shc_cu_pointer(shc_host_device(host, &own->graph_verdict.word)),
-        .aborted = shc_cu_pointer(shc_host_device(host, &shc_host_header(host)->aborted.word)),
-        .arrived = shc_cu_pointer(
-            shc_host_device(host, shc_host_captured(host, comm->rank, 0, work->round))),
-        .arrived_stride = sizeof(struct shc_lone_shm),
-        .round = work->round == 0 ? work->tag : 1,
-        .poison = SHC_TIMELINE_POISON,
-        .sequence = work->sequence,
-        .rank = comm->rank,
-        .world = comm->world,
-        .passed = shc_cu_pointer(shc_host_device(host, &own->passed.word)),
-        .busy = last ? shc_cu_pointer(shc_host_device(host, &own->busy.word)) : NULL,
-        .busy_value = SHC_BUSY(work->sequence, SHC_BUSY_WORKING),
-    };
+    SHC_TRY(shc_lane_meet(comm, work->stream, SHC_ROW_CAPTURED + (int)parity, arrival, 1));
     return shc_kernels_gate(&comm->kernels, work->stream, &args);
 }
 
-/* Behind the group's previous operation in this capture, on whichever stream that was. An event from
- * outside would break the capture. */
-static enum shc_status follow(struct shc_work *work, uint64_t capture)
+void shc_capture_init(struct shc_cuda_comm *comm)
 {
-    const struct shc_captures *captures = &work->comm->captures;
-    if (captures->capture != capture || captures->stream == work->stream)
-        return SHC_OK;
-    const int result = work->comm->driver.cuStreamWaitEvent(work->stream, captures->tail, 0);
-    if (result != SHC_CU_SUCCESS)
-        return shc_driver_fail(&work->comm->driver, result, "cuStreamWaitEvent in a capture");
-    return SHC_OK;
-}
-
-static enum shc_status lead(struct shc_work *work, uint64_t capture)
-{
-    struct shc_captures *captures = &work->comm->captures;
-    const int result = work->comm->driver.cuEventRecord(captures->tail, work->stream);
-    if (result != SHC_CU_SUCCESS)
-        return shc_driver_fail(&work->comm->driver, result, "cuEventRecord in a capture");
-    captures->capture = capture;
-    captures->stream = work->stream;
-    return SHC_OK;
+    const struct shc_host *host = &comm->host;
+    struct shc_part_shm *own = own_part(comm);
+    struct shc_lane *lane = &comm->captures.lane;
+    lane->verdict = &own->graph_verdict.word;
+    lane->done = &own->busy.word;
+    lane->args = (struct shc_gate_args){
+        .arrived = shc_host_pointer(host, shc_host_word(host, comm->rank, SHC_ROW_CAPTURED, 0)),
+        .arrived_stride = sizeof(struct shc_lone_shm),
+        .rank = comm->rank,
+        .world = comm->world,
+        .passed = shc_host_pointer(host, &own->passed),
+    };
+    shc_lane_init(comm, NULL, comm->gates + SHC_GRAPH_GATE, lane);
 }
 
 /* An even number of rounds, so that words and halves go on by turns behind it, whichever graph comes
  * next. */
 static enum shc_status carry_out(struct shc_work *work, uint64_t capture)
 {
-    struct shc_lone_shm *busy = &own_part(work->comm)->busy;
-    SHC_TRY(follow(work, capture));
-    SHC_TRY(say(work, busy, SHC_BUSY(work->sequence, SHC_BUSY_WAITING)));
+    struct shc_cuda_comm *comm = work->comm;
+    const uint64_t waiting = SHC_BUSY(work->sequence, SHC_BUSY_WAITING);
+    if (comm->captures.capture == capture) /* an event from outside would break the capture */
+        SHC_TRY(shc_lane_follow(comm, work->lane, work->stream));
+    SHC_TRY(shc_lane_tell(comm, work->stream, work->lane->done, waiting));
     for (uint64_t k = 0; k <= work->last; k++)
         SHC_TRY(shc_work_round(work, k));
-    SHC_TRY(say(work, busy, 0));
-    return lead(work, capture);
+    SHC_TRY(shc_lane_finish(comm, work->lane, work->stream, 0));
+    comm->captures.capture = capture;
+    return SHC_OK;
 }
 
 enum shc_status shc_capture_enqueue(struct shc_cuda_comm *comm, const struct shc_op *op,
                                     struct shc_cu_stream *stream, uint64_t capture)
 {
     struct shc_captured one = {.tag = 0};
+    struct shc_lane *lane = &comm->captures.lane;
     struct shc_work work = {.comm = comm,
+                            .lane = lane,
                             .stream = stream,
                             .halves_at = 2 * comm->half_bytes,
-                            .gate = comm->captures.gate,
-                            .scratch = comm->captures.scratch};
+                            .scratch = comm->captures.scratch,
+                            .copies = {&comm->kernels, stream, {.gate = lane->args.gate}}};
     SHC_TRY(check_offered(comm, op));
     SHC_TRY(enter(comm, &one, &work.sequence));
     work.tag = one.tag;
     work.last = (shc_rounds_count(&comm->demand.rounds) - 1) | 1;
-    work.copies.gate = shc_cu_pointer(work.gate);
     return carry_out(&work, capture); /* a failure uses its number up, too, as other ranks' do */
 }
 
@@ -244,14 +208,9 @@ static uint64_t passed_of(const struct shc_cuda_comm *comm, int rank)
 
 static uint64_t arrival_of(const struct shc_cuda_comm *comm, int rank, uint64_t parity)
 {
+    const int row = SHC_ROW_CAPTURED + (int)(parity & 1);
     /* acquire cuda/captured <- release in the device: for messages alone. */
-    return shc_a64_load_acquire(&shc_host_captured(&comm->host, comm->rank, rank, parity)->word);
-}
-
-static uint64_t verdict_of(const struct shc_cuda_comm *comm)
-{
-    /* acquire cuda/verdict <- release in the device: the gate is shut. */
-    return shc_a64_load_acquire(&own_part(comm)->graph_verdict.word);
+    return shc_a64_load_acquire(&shc_host_word(&comm->host, comm->rank, row, rank)->word);
 }
 
 bool shc_capture_busy(const struct shc_cuda_comm *comm)
@@ -261,8 +220,9 @@ bool shc_capture_busy(const struct shc_cuda_comm *comm)
 
 bool shc_capture_stirs(const struct shc_cuda_comm *comm)
 {
-    return comm->captures.count > 0 &&
-           (shc_capture_busy(comm) || (comm->failed == SHC_OK && verdict_of(comm) != 0));
+    return comm->captures.lane.sequence > 0 &&
+           (shc_capture_busy(comm) ||
+            (comm->failed == SHC_OK && shc_lane_verdict(&comm->captures.lane) != 0));
 }
 
 /* "captured all_reduce #3 (float32[8], sum)" */
@@ -270,7 +230,7 @@ static void call_text(struct shc_cuda_comm *comm, uint64_t number, char text[TEX
 {
     struct shc_captured one;
     pthread_mutex_lock(&comm->state_lock);
-    const bool known = number > 0 && number <= comm->captures.count;
+    const bool known = number > 0 && number <= comm->captures.lane.sequence;
     if (known)
         one = comm->captures.list[number - 1];
     pthread_mutex_unlock(&comm->state_lock);
@@ -287,7 +247,7 @@ static void tag_text(struct shc_cuda_comm *comm, uint64_t tag, char text[TEXT_BY
 {
     uint64_t number = 0;
     pthread_mutex_lock(&comm->state_lock);
-    for (uint64_t i = 0; i < comm->captures.count && number == 0; i++)
+    for (uint64_t i = 0; i < comm->captures.lane.sequence && number == 0; i++)
         if (comm->captures.list[i].tag == tag)
             number = i + 1;
     pthread_mutex_unlock(&comm->state_lock);
@@ -348,15 +308,15 @@ static enum shc_status look_at_leavers(struct shc_cuda_comm *comm)
 enum shc_status shc_capture_look(struct shc_cuda_comm *comm)
 {
     pthread_mutex_lock(&comm->state_lock);
-    const bool any = comm->captures.count > 0;
+    const bool any = comm->captures.lane.sequence > 0;
     pthread_mutex_unlock(&comm->state_lock);
     if (!any)
         return SHC_OK;
-    const uint64_t verdict = verdict_of(comm);
+    const uint64_t verdict = shc_lane_verdict(&comm->captures.lane);
     if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
         return fail_mismatch(comm, verdict);
     if (verdict != 0)
-        return shc_watch_fail(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
+        return shc_watch_fail_aborted(comm);
     return look_at_leavers(comm);
 }
 
@@ -423,13 +383,13 @@ static void poison_until_calm(struct shc_cuda_comm *comm)
 void shc_capture_seal(struct shc_cuda_comm *comm)
 {
     pthread_mutex_lock(&comm->state_lock);
-    const bool needed = comm->captures.count > 0 && !comm->stuck;
+    const bool needed = comm->captures.lane.sequence > 0 && !comm->stuck;
     pthread_mutex_unlock(&comm->state_lock);
     if (!needed || shc_gpu_enter(&comm->gpu) != SHC_OK)
         return;
     const int mode = shc_capture_exchange(&comm->driver, SHC_CU_CAPTURE_RELAXED);
     /* The gate first: one that opens behind the last poison would wipe it. */
-    if (comm->driver.cuMemsetD8Async(comm->captures.gate, SHC_GATE_ABORTED, 1,
+    if (comm->driver.cuMemsetD8Async(comm->captures.lane.gate, SHC_GATE_ABORTED, 1,
                                      comm->timeline.rescue) == SHC_CU_SUCCESS &&
         shc_timeline_poison(&comm->timeline) == SHC_OK)
         poison_until_calm(comm);

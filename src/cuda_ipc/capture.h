@@ -22,15 +22,17 @@ enum shc_busy_state {
 SHC_NODISCARD enum shc_status shc_capture_of(const struct shc_driver *driver,
                                              struct shc_cu_stream *stream, uint64_t *capture);
 
+/* Makes the lane of captured operations. pre: the host arena is registered. */
+void shc_capture_init(struct shc_cuda_comm *comm);
+
 /* Puts what comm->demand says into the stream's capture. Fails without failing the group. pre:
  * order_lock is held; the GPU is entered. */
 SHC_NODISCARD enum shc_status shc_capture_enqueue(struct shc_cuda_comm *comm,
                                                   const struct shc_op *op,
                                                   struct shc_cu_stream *stream, uint64_t capture);
 
-/* Of a round: the arrivals, and the gate behind them. */
+/* Of a round: the arrivals, and the gate after them. */
 SHC_NODISCARD enum shc_status shc_capture_meet(struct shc_work *work);
-SHC_NODISCARD enum shc_status shc_capture_gate(struct shc_work *work);
 
 /* From here on a capture of any thread's forbids the calling thread nothing, or all it did before:
  * what to hand over to go back. */

@@ -178,7 +178,7 @@ static void list_paths(const struct shc_cuda_comm *cuda, char *text, size_t capa
 enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_t capacity)
 {
     pthread_mutex_lock(&cuda->state_lock);
-    const uint64_t sequence = cuda->sequence, captured = cuda->captures.count;
+    const uint64_t sequence = cuda->lane.sequence, captured = cuda->captures.lane.sequence;
     const uint64_t messages = shc_mail_count(cuda);
     pthread_mutex_unlock(&cuda->state_lock);
     /* relaxed: a count, told as of about now. */
@@ -250,7 +250,7 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
         linger(cuda);
         /* release cuda/left -> acquire in shc_watch_departure(): its last operation. */
         shc_a64_store_release(&shc_host_part(&cuda->host, cuda->rank)->left.word,
-                              cuda->sequence + 1);
+                              cuda->lane.sequence + 1);
         if (shc_watch_idle(cuda)) { /* else a stream still needs to be poisoned */
             shc_watch_stop(cuda);
             shc_relay_stop(cuda);

@@ -4,11 +4,13 @@
  * A group of ranks with GPUs: what setup.c makes, enqueue.c and mail.c use, watch.c keeps an eye on.
  */
 
+#include "cuda_ipc/copies.h"
 #include "cuda_ipc/cuda_error.h"
 #include "cuda_ipc/cuda_ipc.h"
 #include "cuda_ipc/demand.h"
 #include "cuda_ipc/flight.h"
 #include "cuda_ipc/kernel/kernels.h"
+#include "cuda_ipc/lane.h"
 #include "cuda_ipc/mail.h"
 #include "cuda_ipc/probe.h"
 #include "cuda_ipc/relay.h"
@@ -31,16 +33,12 @@ struct shc_captured {
 
 /* What captured operations have of their own (capture.c). */
 struct shc_captures {
-    /* Constant once it is made. */
-    shc_cu_address gate, scratch;
-    struct shc_cu_event
-        *tail; /* behind the newest operation of `capture`; guarded as the next two */
-    /* Guarded by order_lock. */
-    uint64_t capture; /* the newest that there was an operation in */
-    struct shc_cu_stream *stream;
+    struct shc_lane lane;   /* `tail` and `stream`: of the newest operation of `capture` */
+    shc_cu_address scratch; /* constant once it is made */
+    uint64_t capture;       /* the newest that there was an operation in; guarded by order_lock */
     /* Guarded by state_lock; written by who holds order_lock as well. */
-    struct shc_captured *list; /* number 1 and following */
-    uint64_t count, room;
+    struct shc_captured *list; /* number 1 to the lane's sequence */
+    uint64_t room;
     /* The watcher's: how long nothing has moved; begun_ns is 0 while nothing is to move. */
     uint64_t passed;
     struct shc_lateness lateness;
@@ -66,22 +64,19 @@ struct shc_cuda_comm {
     struct shc_share share;
     struct shc_host host;
     struct shc_timeline timeline;
-    shc_cu_address gate;    /* this rank's; behind it those of its messages */
+    shc_cu_address gates;   /* of collectives, of captured operations, of each end of a channel */
     shc_cu_address scratch; /* without slabs: a half of each rank, and one for captured rounds */
 
     shc_a64 timeout_ns; /* any thread */
 
     pthread_mutex_t order_lock; /* guards what follows; held while an operation is enqueued */
     uint64_t round, meetings;
-    struct shc_cu_event *tail; /* behind the newest operation */
-    struct shc_cu_stream *stream;
-    bool any; /* operation yet */
+    struct shc_lane lane; /* of collectives */
     struct shc_demand demand;
     struct shc_move moves[SHC_ROUND_MOVES];
 
     pthread_mutex_t state_lock; /* guards what follows; held for a few instructions */
     pthread_cond_t stir;        /* the watcher has something to look at */
-    uint64_t sequence;          /* the newest operation */
     struct shc_flight flights[SHC_RECORDS];
     enum shc_status failed; /* set once, behind `failure` */
     char failure[SHC_CUDA_ERROR_BYTES];
@@ -125,15 +120,19 @@ void shc_setup_undo(struct shc_cuda_comm *comm);
  * launch takes many. */
 struct shc_work {
     struct shc_cuda_comm *comm;
+    struct shc_lane *lane;
     struct shc_cu_stream *stream;
     uint64_t sequence; /* captured: its number */
     uint64_t round;   /* the group's number of the current one; captured: the operation's, from 0 */
     uint64_t tag;     /* captured: what its first arrival says; else 0 */
     uint64_t last;    /* captured: its last round, an odd one */
     size_t halves_at; /* where in a rank's halves the two that it uses begin */
-    shc_cu_address gate, scratch;
-    struct shc_copy_args copies;
+    shc_cu_address scratch;
+    struct shc_copies copies;
 };
+
+/* Makes the lane of collectives. pre: the host arena is registered. */
+void shc_work_init(struct shc_cuda_comm *comm);
 
 /* SHC_ERR_CLOSED: this rank has closed the group, or begun to. Any thread. */
 SHC_NODISCARD enum shc_status shc_work_check_open(struct shc_cuda_comm *comm);
@@ -166,13 +165,14 @@ SHC_NODISCARD enum shc_status shc_watch_look(struct shc_cuda_comm *comm);
 SHC_NODISCARD SHC_COLD enum shc_status shc_watch_fail(struct shc_cuda_comm *comm,
                                                       enum shc_status status, const char *text);
 
+/* The same because a gate of this rank was shut for it. */
+SHC_NODISCARD SHC_COLD enum shc_status shc_watch_fail_aborted(struct shc_cuda_comm *comm);
+
 /* The same because these two made different calls as their operation of that number. */
 SHC_NODISCARD SHC_COLD enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm,
                                                           uint64_t sequence, int a, int b);
 
-/* This operation is now the newest, and watched. */
-void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight);
-/* It takes rounds up to this one; `relayed`: of the relay's; `sliced`: in two of them. */
+/* The newest operation takes rounds up to this one; `relayed`: of the relay's; `sliced`: in two of them. */
 void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed, bool sliced);
 
 /* Has a rank failed the group? */

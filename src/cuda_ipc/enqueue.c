@@ -32,36 +32,12 @@ static shc_cu_address source_of(const struct shc_work *work, int r)
 
 /* ---- copies ---- */
 
-static enum shc_status flush(struct shc_work *work)
-{
-    if (work->copies.count == 0)
-        return SHC_OK;
-    SHC_TRY(shc_kernels_copy(&work->comm->kernels, work->stream, &work->copies));
-    work->copies.count = 0;
-    return SHC_OK;
-}
-
-static enum shc_status copy(struct shc_work *work, void *to, const void *from, uint64_t bytes)
-{
-    if (to == from)
-        return SHC_OK;
-    if (work->copies.count == SHC_COPY_PIECES)
-        SHC_TRY(flush(work));
-    work->copies.piece[work->copies.count++] =
-        (struct shc_copy_piece){.to = to, .from = from, .bytes = bytes};
-    return SHC_OK;
-}
-
-/* From the user's memory to one's own half. */
+/* From the user's memory to this rank's half. */
 static enum shc_status stage(struct shc_work *work, const struct shc_move *move)
 {
-    const shc_cu_address half = half_of(work, work->comm->rank, work->round) + move->to;
-    for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
-        const char *from = shc_flat_at(&work->comm->demand.in, move->from + moved, &run);
-        run = shc_min_size(run, move->bytes - moved);
-        SHC_TRY(copy(work, shc_cu_pointer(half + moved), from, run));
-    }
-    return SHC_OK;
+    const shc_cu_address half = half_of(work, work->comm->rank, work->round);
+    return shc_copies_add_flat(&work->copies, &work->comm->demand.in, move->from, half + move->to,
+                               move->bytes, true);
 }
 
 static enum shc_status keep(struct shc_work *work, const struct shc_move *move)
@@ -71,20 +47,15 @@ static enum shc_status keep(struct shc_work *work, const struct shc_move *move)
         const char *from = shc_flat_at(&work->comm->demand.in, move->from + moved, &run);
         char *to = shc_flat_at(&work->comm->demand.out, move->to + moved, &room);
         run = shc_min_size(shc_min_size(run, room), move->bytes - moved);
-        SHC_TRY(copy(work, to, from, run));
+        SHC_TRY(shc_copies_add(&work->copies, to, from, run));
     }
     return SHC_OK;
 }
 
 static enum shc_status fetch(struct shc_work *work, const struct shc_move *move)
 {
-    const shc_cu_address from = source_of(work, move->rank) + move->from;
-    for (uint64_t moved = 0, run; moved < move->bytes; moved += run) {
-        char *to = shc_flat_at(&work->comm->demand.out, move->to + moved, &run);
-        run = shc_min_size(run, move->bytes - moved);
-        SHC_TRY(copy(work, to, shc_cu_pointer(from + moved), run));
-    }
-    return SHC_OK;
+    return shc_copies_add_flat(&work->copies, &work->comm->demand.out, move->to,
+                               source_of(work, move->rank) + move->from, move->bytes, false);
 }
 
 /* Without slabs: what this move reads, into scratch memory. No user's byte, so no gate. */
@@ -111,13 +82,13 @@ static enum shc_status reduce(struct shc_work *work, void *to, uint64_t from, ui
     const struct shc_cuda_comm *comm = work->comm;
     const struct shc_demand *demand = &comm->demand;
     const struct shc_cuda_record *record =
-        &shc_host_part(&comm->host, 0)->records[work->sequence % SHC_RECORDS];
+        &shc_host_lane(&comm->host, 0)->records[work->sequence % SHC_RECORDS];
     struct shc_reduce_args args;
     memset(&args, 0, sizeof args);
-    args.gate = shc_cu_pointer(work->gate);
+    args.gate = work->lane->args.gate;
     args.out = to;
     args.count = bytes / demand->elem_bytes;
-    args.factors = shc_cu_pointer(shc_host_device(&comm->host, &record->factor));
+    args.factors = shc_host_pointer(&comm->host, &record->factor);
     args.factor_stride = comm->host.part_bytes;
     args.world = comm->world;
     for (int r = 0; r < comm->world; r++)
@@ -141,49 +112,6 @@ static enum shc_status sum(struct shc_work *work, const struct shc_move *move)
 
 /* ---- a round ---- */
 
-/* Behind what this rank has staged: tells all others, then waits for all. */
-static enum shc_status meet(struct shc_work *work)
-{
-    struct shc_cuda_comm *comm = work->comm;
-    for (int turn = 1; turn < comm->world; turn++) {
-        const int peer = (comm->rank + turn) % comm->world;
-        const struct shc_lone_shm *word = shc_host_arrival(&comm->host, peer, comm->rank);
-        SHC_TRY(shc_timeline_signal(&comm->gpu, work->stream,
-                                    shc_host_device(&comm->host, &word->word), work->round));
-    }
-    for (int turn = 1; turn < comm->world; turn++) {
-        const int peer = (comm->rank + turn) % comm->world;
-        const struct shc_lone_shm *word = shc_host_arrival(&comm->host, comm->rank, peer);
-        SHC_TRY(shc_timeline_wait(&comm->timeline, work->stream, shc_host_index(&comm->host, word),
-                                  work->round));
-    }
-    return SHC_OK;
-}
-
-static enum shc_status gate(struct shc_work *work, bool first)
-{
-    const struct shc_cuda_comm *comm = work->comm;
-    const struct shc_host *host = &comm->host;
-    const struct shc_part_shm *own = shc_host_part(host, comm->rank),
-                              *part = shc_host_part(host, 0);
-    const void *records = &part->records[work->sequence % SHC_RECORDS];
-    const struct shc_gate_args args = {
-        .gate = shc_cu_pointer(comm->gate),
-        .verdict = shc_cu_pointer(shc_host_device(host, &own->verdict.word)),
-        .aborted = shc_cu_pointer(shc_host_device(host, &shc_host_header(host)->aborted.word)),
-        .arrived = shc_cu_pointer(shc_host_device(host, shc_host_arrival(host, comm->rank, 0))),
-        .arrived_stride = sizeof(struct shc_lone_shm),
-        .round = work->round,
-        .poison = SHC_TIMELINE_POISON,
-        .records = first ? shc_cu_pointer(shc_host_device(host, records)) : NULL,
-        .record_stride = host->part_bytes,
-        .sequence = work->sequence,
-        .rank = comm->rank,
-        .world = comm->world,
-    };
-    return shc_kernels_gate(&comm->kernels, work->stream, &args);
-}
-
 static enum shc_status consume(struct shc_work *work, const struct shc_move *move)
 {
     SHC_TRY(pull(work, move));
@@ -197,6 +125,14 @@ static enum shc_status consume(struct shc_work *work, const struct shc_move *mov
     }
 }
 
+/* After what this rank has staged. */
+static enum shc_status meet(struct shc_work *work, bool first)
+{
+    struct shc_cuda_comm *comm = work->comm;
+    SHC_TRY(shc_lane_meet(comm, work->stream, SHC_ROW_ARRIVAL, work->round, work->round));
+    return shc_lane_gate(comm, work->lane, work->stream, work->sequence, work->round, first);
+}
+
 enum shc_status shc_work_round(struct shc_work *work, uint64_t k)
 {
     struct shc_cuda_comm *comm = work->comm;
@@ -205,12 +141,27 @@ enum shc_status shc_work_round(struct shc_work *work, uint64_t k)
     work->round = work->tag != 0 ? k : ++comm->round;
     for (; i < count && comm->moves[i].kind == SHC_MOVE_STAGE; i++)
         SHC_TRY(stage(work, &comm->moves[i]));
-    SHC_TRY(flush(work));
-    SHC_TRY(work->tag != 0 ? shc_capture_meet(work) : meet(work));
-    SHC_TRY(work->tag != 0 ? shc_capture_gate(work) : gate(work, k == 0));
+    SHC_TRY(shc_copies_flush(&work->copies));
+    SHC_TRY(work->tag != 0 ? shc_capture_meet(work) : meet(work, k == 0));
     for (; i < count; i++)
         SHC_TRY(consume(work, &comm->moves[i]));
-    return flush(work);
+    return shc_copies_flush(&work->copies);
+}
+
+void shc_work_init(struct shc_cuda_comm *comm)
+{
+    const struct shc_host *host = &comm->host;
+    struct shc_lane *lane = &comm->lane;
+    lane->flights = comm->flights;
+    lane->args = (struct shc_gate_args){
+        .arrived = shc_host_pointer(host, shc_host_word(host, comm->rank, SHC_ROW_ARRIVAL, 0)),
+        .arrived_stride = sizeof(struct shc_lone_shm),
+        .records = shc_host_pointer(host, shc_host_lane(host, 0)->records),
+        .record_stride = host->part_bytes,
+        .rank = comm->rank,
+        .world = comm->world,
+    };
+    shc_lane_init(comm, shc_host_lane(host, comm->rank), comm->gates, lane);
 }
 
 /* ---- the CPUs of others ---- */
@@ -246,9 +197,7 @@ static enum shc_status await(struct shc_cuda_comm *comm, const struct awaited *a
 static bool slot_is_free(const struct shc_cuda_comm *comm, uint64_t sequence)
 {
     for (int r = 0; r < comm->world && sequence > SHC_RECORDS; r++)
-        /* acquire cuda/done <- release in the device: it has read the record. */
-        if (shc_a64_load_acquire(&shc_host_part(&comm->host, r)->done.word) <
-            sequence - SHC_RECORDS)
+        if (shc_lane_done(shc_host_lane(&comm->host, r)) < sequence - SHC_RECORDS)
             return false;
     return true;
 }
@@ -256,29 +205,22 @@ static bool slot_is_free(const struct shc_cuda_comm *comm, uint64_t sequence)
 bool shc_work_published(const struct shc_cuda_comm *comm, uint64_t sequence)
 {
     for (int r = 0; r < comm->world; r++)
-        /* acquire cuda/published <- release in publish(): record and counts. */
-        if (shc_a64_load_acquire(&shc_host_part(&comm->host, r)->published.word) < sequence)
+        if (shc_lane_published(shc_host_lane(&comm->host, r)) < sequence)
             return false;
     return true;
 }
 
+/* The record, and before it the counts of an all_to_all. */
 static void publish(struct shc_cuda_comm *comm, uint64_t sequence)
 {
-    struct shc_part_shm *part = shc_host_part(&comm->host, comm->rank);
-    struct shc_cuda_record *record = &part->records[sequence % SHC_RECORDS];
     const struct shc_demand *demand = &comm->demand;
-    memset(record, 0, sizeof *record);
-    record->sequence = sequence;
-    memcpy(record->call, demand->call, sizeof record->call);
-    record->factor = demand->premul;
     if (demand->rounds.kind == SHC_ALL_TO_ALL) {
         const size_t bytes = (size_t)comm->world * sizeof(uint64_t);
         uint64_t *counts = shc_host_counts(&comm->host, comm->rank, ++comm->meetings);
         memcpy(counts, demand->sends, bytes);
         memcpy(counts + comm->world, demand->receives, bytes);
     }
-    /* release cuda/published -> acquire in shc_work_published(): record and counts. */
-    shc_a64_store_release(&part->published.word, sequence);
+    shc_lane_publish(&comm->lane, sequence, demand->call, demand->premul);
 }
 
 static enum shc_status fail_pair(struct shc_cuda_comm *comm, uint64_t sequence, int from,
@@ -311,7 +253,7 @@ static uint64_t expected_by(const struct shc_cuda_comm *comm, int to, int from)
 static bool calls_the_same(const struct shc_cuda_comm *comm, uint64_t sequence, int r)
 {
     uint64_t call[SHC_RECORD_CALL_WORDS];
-    shc_copy_once(call, shc_host_part(&comm->host, r)->records[sequence % SHC_RECORDS].call,
+    shc_copy_once(call, shc_host_lane(&comm->host, r)->records[sequence % SHC_RECORDS].call,
                   sizeof call);
     return r == comm->rank || memcmp(call, comm->demand.call, sizeof call) == 0;
 }
@@ -342,23 +284,12 @@ static enum shc_status exchange_counts(struct shc_cuda_comm *comm, uint64_t sequ
 
 /* ---- an operation ---- */
 
-/* Behind the group's previous operation, on whichever stream that was. */
-static enum shc_status follow(struct shc_cuda_comm *comm, struct shc_cu_stream *stream)
-{
-    if (!comm->any || comm->stream == stream)
-        return SHC_OK;
-    const int result = comm->driver.cuStreamWaitEvent(stream, comm->tail, 0);
-    if (result != SHC_CU_SUCCESS)
-        return shc_driver_fail(&comm->driver, result, "cuStreamWaitEvent");
-    return SHC_OK;
-}
-
 static enum shc_status enqueue_all(struct shc_work *work, uint64_t deadline_ns)
 {
     struct shc_cuda_comm *comm = work->comm;
     const struct shc_rounds *rounds = &comm->demand.rounds;
     SHC_TRY(shc_watch_look(comm)); /* has a rank left that this operation needs? */
-    SHC_TRY(follow(comm, work->stream));
+    SHC_TRY(shc_lane_follow(comm, work->lane, work->stream));
     if (rounds->kind == SHC_ALL_TO_ALL)
         SHC_TRY(exchange_counts(comm, work->sequence, deadline_ns));
     if (comm->demand.may_relay && shc_relay_takes(comm, &comm->demand.rounds))
@@ -367,22 +298,6 @@ static enum shc_status enqueue_all(struct shc_work *work, uint64_t deadline_ns)
     shc_watch_extend(comm, comm->round + count, false, false);
     for (uint64_t k = 0; k < count; k++)
         SHC_TRY(shc_work_round(work, k));
-    return SHC_OK;
-}
-
-/* Says "done" behind all that was enqueued, also when that was cut short: the watcher poisons until
- * it reads this. */
-static enum shc_status finish(const struct shc_work *work)
-{
-    struct shc_cuda_comm *comm = work->comm;
-    const struct shc_part_shm *part = shc_host_part(&comm->host, comm->rank);
-    SHC_TRY(shc_timeline_signal(&comm->gpu, work->stream,
-                                shc_host_device(&comm->host, &part->done.word), work->sequence));
-    const int result = comm->driver.cuEventRecord(comm->tail, work->stream);
-    if (result != SHC_CU_SUCCESS)
-        return shc_driver_fail(&comm->driver, result, "cuEventRecord");
-    comm->stream = work->stream;
-    comm->any = true;
     return SHC_OK;
 }
 
@@ -403,15 +318,15 @@ static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_strea
                                  uint64_t sequence, uint64_t deadline_ns)
 {
     struct shc_work work = {.comm = comm,
+                            .lane = &comm->lane,
                             .stream = stream,
                             .sequence = sequence,
-                            .gate = comm->gate,
-                            .scratch = comm->scratch};
-    work.copies.gate = shc_cu_pointer(comm->gate);
+                            .scratch = comm->scratch,
+                            .copies = {&comm->kernels, stream, {.gate = comm->lane.args.gate}}};
     const enum shc_status st = enqueue_all(&work, deadline_ns);
     if (st != SHC_OK)
         (void)!fail_inside(comm, sequence, st);
-    const enum shc_status finished = finish(&work);
+    const enum shc_status finished = shc_lane_finish(comm, &comm->lane, stream, sequence);
     if (finished != SHC_OK)
         return shc_watch_fail(comm, finished, shc_cuda_failure()); /* the first failure stands */
     return st == SHC_OK ? SHC_OK : shc_watch_verdicts(comm);
@@ -443,7 +358,7 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
     shc_lateness_begin(&flight.lateness, shc_clock_ns(),
                        demand->timeout_ns ? demand->timeout_ns : shc_cuda_timeout_ns(comm),
                        SHC_LATE_NS);
-    const uint64_t sequence = comm->sequence + 1; /* only who holds the order writes it */
+    const uint64_t sequence = comm->lane.sequence + 1; /* only who holds the order writes it */
     const struct awaited room = {sequence, slot_is_free, flight.lateness.deadline_ns,
                                  "Timed out waiting for the operation 64 before this one"};
     SHC_TRY(await(comm, &room));
@@ -451,7 +366,7 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
     demand->call[SHC_CALL_MAY_RELAY] = demand->may_relay;
     memcpy(flight.call, demand->call, sizeof flight.call);
     publish(comm, sequence);
-    shc_watch_begin(comm, &flight);
+    shc_lane_begin(comm, &comm->lane, &flight);
     return carry_out(comm, stream, sequence, flight.lateness.deadline_ns);
 }
 

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HOST_MAGIC 0x3361736f68636873ULL /* the layout's version is its first byte */
+#define HOST_MAGIC 0x3461736f68636873ULL /* the layout's version is its first byte */
 
 _Static_assert(sizeof(struct shc_cuda_record) == SHC_LINE_BYTES, "records fill lines");
 _Static_assert(sizeof(struct shc_part_shm) % SHC_LINE_BYTES == 0, "parts fill lines");
-_Static_assert(sizeof(struct shc_end_shm) % SHC_LINE_BYTES == 0, "ends fill lines");
+_Static_assert(sizeof(struct shc_lane_shm) % SHC_LINE_BYTES == 0, "lanes fill lines");
 _Static_assert(sizeof(struct shc_host_header_shm) <= SHC_PAGE_BYTES, "the header fits its page");
 
 static void lay_out(struct shc_host *host, size_t half_bytes, size_t cell_bytes, size_t box_bytes)
@@ -19,7 +19,7 @@ static void lay_out(struct shc_host *host, size_t half_bytes, size_t cell_bytes,
     const size_t world = (size_t)host->world;
     host->ends_offset =
         sizeof(struct shc_part_shm) + shc_host_waited(host) * sizeof(struct shc_lone_shm);
-    host->counts_offset = host->ends_offset + 2 * world * sizeof(struct shc_end_shm);
+    host->counts_offset = host->ends_offset + 2 * world * sizeof(struct shc_lane_shm);
     const size_t counts = 2 * 2 * world * sizeof(uint64_t);
     host->halves_offset = shc_align_up(host->counts_offset + counts, SHC_PAGE_BYTES);
     host->cells_offset =
@@ -120,7 +120,8 @@ void shc_host_begin(struct shc_host *host)
         header->part_bytes = host->part_bytes;
     }
     /* relaxed: its only reader is this rank. Nobody waits for himself. */
-    shc_a64_store_relaxed(&shc_host_arrival(host, host->rank, host->rank)->word, SHC_TIMELINE_LAST);
+    shc_a64_store_relaxed(&shc_host_word(host, host->rank, SHC_ROW_ARRIVAL, host->rank)->word,
+                          SHC_TIMELINE_LAST);
 }
 
 enum shc_status shc_host_register(struct shc_host *host, const struct shc_gpu *gpu)

@@ -28,42 +28,44 @@ struct shc_lone_shm {
     unsigned char pad[SHC_LINE_BYTES - sizeof(shc_a64)];
 };
 
-/* What a part begins with. Behind it, without a gap, the words that this rank waits for: a row for
- * the ranks' arrivals, two for those of captured rounds, one for what they have sent, one for what
- * they have taken. Then the ends of its channels, the counts, the halves, the mail, the cells, the boxes. */
-struct shc_part_shm {
+/* What a rank shares of a lane (lane.h): of the collectives, or of one end of a channel of messages. */
+struct shc_lane_shm {
     struct shc_lone_shm done;      /* its stream: the newest operation that is over */
     struct shc_lone_shm verdict;   /* its gate: SHC_VERDICT of the first failure */
     struct shc_lone_shm published; /* its CPU: the newest record */
-    struct shc_lone_shm left;      /* its CPU, closing: 1 + the last operation */
-    struct shc_lone_shm arrived;   /* relay: its stream, and its thread: the round it has come to */
-    struct shc_lone_shm released;  /* relay: its thread: the newest operation that was served */
-    struct shc_lone_shm
-        pace[2]; /* relay: its thread, by turns: SHC_PACE of an operation that it serves */
+    struct shc_lone_shm arrived;   /* relay: its stream: the round or piece that it has reached; */
+    /* in the second round of a sum its relay thread writes `arrived` */
+    struct shc_lone_shm released; /* relay: its thread: the newest operation or piece served */
+    struct shc_cuda_record records[SHC_RECORDS];
+};
+
+/* The beginning of a part. The words that this rank waits for follow without a gap: see enum shc_host_row.
+ * Then come the ends of its channels, the counts, the halves, the mail, the cells, the boxes. */
+struct shc_part_shm {
+    struct shc_lane_shm lane;    /* of the collectives */
+    struct shc_lone_shm left;    /* its CPU, closing: 1 + the last operation */
+    struct shc_lone_shm pace[2]; /* relay: its thread, alternating: SHC_PACE of an operation */
     struct {
         uint32_t status; /* enum shc_status */
         uint32_t unused;
         char text[SHC_HOST_REASON_BYTES];
-    } reason; /* its CPU, once, in front of the abort word */
-    struct shc_cuda_record records[SHC_RECORDS];
+    } reason; /* its CPU, once, before the abort word */
     /* Of captured operations (capture.h). */
     struct shc_lone_shm busy;   /* its stream, and its gate: SHC_BUSY of a replay, or 0 */
-    struct shc_lone_shm passed; /* its gate: rounds it has seen through */
-    struct {                    /* its gate: SHC_VERDICT of the first failure, and in front of */
-        shc_a64 word, theirs;   /* that, where ranks differ, what the other one's arrival said */
+    struct shc_lone_shm passed; /* its gate: rounds it has completed */
+    struct {                  /* its gate: SHC_VERDICT of the first failure; where ranks differ, */
+        shc_a64 word, theirs; /* before that the value of the other rank's arrival */
         unsigned char pad[SHC_LINE_BYTES - 2 * sizeof(shc_a64)];
     } graph_verdict;
 };
 
-/* A rank's end of a channel: of the messages from one rank to one rank (docs/internals/cuda.md, "Messages"). */
-struct shc_end_shm {
-    struct shc_lone_shm done;      /* its stream: the newest message that is over for this rank */
-    struct shc_lone_shm verdict;   /* its gate */
-    struct shc_lone_shm published; /* its CPU: the newest record */
-    struct shc_lone_shm ready;     /* relay, receiving: its stream: the piece that it is at */
-    struct shc_lone_shm
-        released; /* relay, receiving: its thread: the newest piece that was served */
-    struct shc_cuda_record records[SHC_RECORDS];
+/* The rows of words that a rank waits for, each with one word per rank, which that rank writes. */
+enum shc_host_row {
+    SHC_ROW_ARRIVAL = 0,  /* rounds of collectives */
+    SHC_ROW_CAPTURED = 1, /* captured rounds: two rows, by parity */
+    SHC_ROW_SENT = 3,     /* messages: the newest piece that the rank has sent to this one */
+    SHC_ROW_TAKEN = 4,    /* messages: the newest piece of this rank's that the rank has taken */
+    SHC_ROWS
 };
 
 /* Where an arena begins. */
@@ -129,49 +131,37 @@ SHC_INLINE struct shc_part_shm *shc_host_part(const struct shc_host *host, int r
                                            (size_t)rank * host->part_bytes);
 }
 
-/* The word that rank `from` writes and rank `to` waits for. */
-SHC_INLINE struct shc_lone_shm *shc_host_arrival(const struct shc_host *host, int to, int from)
+/* What a rank shares of the collectives' lane. */
+SHC_INLINE struct shc_lane_shm *shc_host_lane(const struct shc_host *host, int rank)
 {
-    return (struct shc_lone_shm *)(void *)(shc_host_part(host, to) + 1) + from;
+    return &shc_host_part(host, rank)->lane;
 }
 
-/* The same of captured rounds of this parity: behind the eager ones, in one row with them. */
-SHC_INLINE struct shc_lone_shm *shc_host_captured(const struct shc_host *host, int to, int from,
-                                                  uint64_t parity)
+/* The word of a row that rank `from` writes and rank `to` waits for. */
+SHC_INLINE struct shc_lone_shm *shc_host_word(const struct shc_host *host, int to, int row,
+                                              int from)
 {
-    return shc_host_arrival(host, to, 0) + (1 + (parity & 1)) * (size_t)host->world + from;
+    return (struct shc_lone_shm *)(void *)(shc_host_part(host, to) + 1) + row * host->world + from;
 }
 
-/* The newest piece that rank `from` has sent rank `to`, which waits for it. */
-SHC_INLINE struct shc_lone_shm *shc_host_sent(const struct shc_host *host, int to, int from)
-{
-    return shc_host_arrival(host, to, 3 * host->world + from);
-}
-
-/* The newest piece of rank `to` that rank `from` has taken: `to` waits for it. */
-SHC_INLINE struct shc_lone_shm *shc_host_taken(const struct shc_host *host, int to, int from)
-{
-    return shc_host_arrival(host, to, 4 * host->world + from);
-}
-
-/* How many words a rank waits for: in a row, in this order. */
+/* How many words a rank waits for: all rows. */
 SHC_INLINE uint32_t shc_host_waited(const struct shc_host *host)
 {
-    return 5 * (uint32_t)host->world;
+    return SHC_ROWS * (uint32_t)host->world;
 }
 
 /* Which of them this is. pre: it is one of this rank's. */
 SHC_INLINE uint32_t shc_host_index(const struct shc_host *host, const struct shc_lone_shm *word)
 {
-    return (uint32_t)(word - shc_host_arrival(host, host->rank, 0));
+    return (uint32_t)(word - shc_host_word(host, host->rank, 0, 0));
 }
 
 /* A rank's end of its channel to a peer, or from it. */
-SHC_INLINE struct shc_end_shm *shc_host_end(const struct shc_host *host, int rank, bool sends,
-                                            int peer)
+SHC_INLINE struct shc_lane_shm *shc_host_end(const struct shc_host *host, int rank, bool sends,
+                                             int peer)
 {
     char *ends = (char *)shc_host_part(host, rank) + host->ends_offset;
-    return (struct shc_end_shm *)(void *)ends + (sends ? peer : host->world + peer);
+    return (struct shc_lane_shm *)(void *)ends + (sends ? peer : host->world + peer);
 }
 
 /* How many bytes a rank sends each rank, and then what it receives of each, in its parity-th
@@ -207,4 +197,10 @@ SHC_INLINE char *shc_host_box(const struct shc_host *host, int rank, int peer, i
 SHC_INLINE shc_cu_address shc_host_device(const struct shc_host *host, const void *there)
 {
     return host->device + (shc_cu_address)((const char *)there - host->base);
+}
+
+/* The same as a pointer, for kernels. */
+SHC_INLINE void *shc_host_pointer(const struct shc_host *host, const void *there)
+{
+    return shc_cu_pointer(shc_host_device(host, there));
 }

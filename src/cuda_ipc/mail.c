@@ -44,7 +44,7 @@ struct batch {
     int part, parts; /* the one whose turn it is, of so many */
     uint64_t rounds; /* of that part */
     uint64_t deadline_ns;
-    struct shc_copy_args copies;
+    struct shc_copies copies;
 };
 
 /* The first message of the part whose turn it is, from this one on; NULL: there are no more. */
@@ -63,12 +63,6 @@ static struct letter *first_of(const struct batch *batch)
 
 /* ---- where things are ---- */
 
-static shc_cu_address gate_of(const struct shc_cuda_comm *comm, const struct shc_end *end)
-{
-    const int index = end->sends ? end->peer : comm->world + end->peer;
-    return comm->gate + SHC_GATE_BYTES + (size_t)index * SHC_LINE_BYTES;
-}
-
 /* The slot of this piece, in the sender's memory. */
 static shc_cu_address slot_of(const struct shc_cuda_comm *comm, const struct shc_end *end,
                               uint64_t piece)
@@ -82,16 +76,6 @@ static shc_cu_address slot_of(const struct shc_cuda_comm *comm, const struct shc
                shc_mail_slot_bytes(comm->half_bytes, comm->world);
 }
 
-/* Records of this message: one's own, and the other end's. */
-static const struct shc_cuda_record *record_of(const struct shc_cuda_comm *comm,
-                                               const struct letter *letter, bool own)
-{
-    const struct shc_end *end = letter->end;
-    const struct shc_end_shm *shm =
-        own ? end->shm : shc_host_end(&comm->host, end->peer, !end->sends, comm->rank);
-    return &shm->records[letter->number % SHC_RECORDS];
-}
-
 /* ---- a piece ---- */
 
 /* The peer's word, behind which this piece may go on: what is to be staged must not be read any
@@ -103,136 +87,58 @@ static uint64_t awaited_by(const struct shc_end *end, uint64_t piece)
     return piece > SHC_MAIL_SLOTS ? piece - SHC_MAIL_SLOTS : 0;
 }
 
-static enum shc_status wait_for_peer(const struct batch *batch, const struct shc_end *end,
-                                     uint64_t piece)
-{
-    struct shc_cuda_comm *comm = batch->comm;
-    const uint64_t value = awaited_by(end, piece);
-    if (value == 0)
-        return SHC_OK;
-    return shc_timeline_wait(&comm->timeline, batch->stream,
-                             shc_host_index(&comm->host, shc_end_word(comm, end)), value);
-}
-
-/* The gate's ranks are the channel's ends, and one word stands for both. The receiver compares their
- * records; the sender, whose receiver may not have come, has its own alone. */
-static enum shc_status gate(const struct batch *batch, const struct letter *letter, uint64_t piece,
-                            bool first)
-{
-    const struct shc_cuda_comm *comm = batch->comm;
-    const struct shc_host *host = &comm->host;
-    const struct shc_end *end = letter->end;
-    const char *one = (const char *)record_of(comm, letter, true),
-               *other = end->sends ? one : (const char *)record_of(comm, letter, false),
-               *lower = one < other ? one : other;
-    const struct shc_gate_args args = {
-        .gate = shc_cu_pointer(gate_of(comm, end)),
-        .verdict = shc_cu_pointer(shc_host_device(host, &end->shm->verdict.word)),
-        .aborted = shc_cu_pointer(shc_host_device(host, &shc_host_header(host)->aborted.word)),
-        .arrived = shc_cu_pointer(shc_host_device(host, shc_end_word(comm, end))),
-        .arrived_stride = 0,
-        .round = awaited_by(end, piece),
-        .poison = SHC_TIMELINE_POISON,
-        .records = first ? shc_cu_pointer(shc_host_device(host, lower)) : NULL,
-        .record_stride = (uint64_t)(one < other ? other - one : one - other),
-        .sequence = letter->number,
-        .rank = 0,
-        .world = end->sends ? 1 : 2,
-    };
-    return shc_kernels_gate(&comm->kernels, batch->stream, &args);
-}
-
-static enum shc_status flush(struct batch *batch)
-{
-    if (batch->copies.count == 0)
-        return SHC_OK;
-    SHC_TRY(shc_kernels_copy(&batch->comm->kernels, batch->stream, &batch->copies));
-    batch->copies.count = 0;
-    return SHC_OK;
-}
-
 /* Between the user's memory, from this byte on, and the piece's slot. */
 static enum shc_status copy(struct batch *batch, struct letter *letter, uint64_t piece,
                             uint64_t from, uint64_t bytes)
 {
-    struct shc_copy_args *copies = &batch->copies;
-    const shc_cu_address slot = slot_of(batch->comm, letter->end, piece);
-    copies->gate = shc_cu_pointer(gate_of(batch->comm, letter->end));
-    for (uint64_t moved = 0, run; moved < bytes; moved += run) {
-        char *users = shc_flat_at(&letter->flat, from + moved, &run);
-        void *staged = shc_cu_pointer(slot + moved);
-        run = shc_min_size(run, bytes - moved);
-        if (copies->count == SHC_COPY_PIECES)
-            SHC_TRY(flush(batch));
-        copies->piece[copies->count++] =
-            letter->end->sends ? (struct shc_copy_piece){.to = staged, .from = users, .bytes = run}
-                               : (struct shc_copy_piece){.to = users, .from = staged, .bytes = run};
-    }
-    return flush(batch);
+    const struct shc_end *end = letter->end;
+    batch->copies.args.gate = end->lane.args.gate;
+    SHC_TRY(shc_copies_add_flat(&batch->copies, &letter->flat, from,
+                                slot_of(batch->comm, end, piece), bytes, end->sends));
+    return shc_copies_flush(&batch->copies);
 }
 
 /* Tells the peer. */
 static enum shc_status tell(const struct batch *batch, const struct shc_end *end, uint64_t piece)
 {
     const struct shc_cuda_comm *comm = batch->comm;
-    const struct shc_lone_shm *word = end->sends
-                                          ? shc_host_sent(&comm->host, end->peer, comm->rank)
-                                          : shc_host_taken(&comm->host, end->peer, comm->rank);
-    return shc_timeline_signal(&comm->gpu, batch->stream, shc_host_device(&comm->host, &word->word),
-                               piece);
+    const int row = end->sends ? SHC_ROW_SENT : SHC_ROW_TAKEN;
+    return shc_lane_tell(comm, batch->stream,
+                         shc_host_word(&comm->host, end->peer, row, comm->rank), piece);
 }
 
 /* ---- a message ---- */
 
-/* Messages of an end follow one another, whatever streams they are on. */
-static enum shc_status follow(const struct batch *batch, const struct shc_end *end)
-{
-    const struct shc_driver *driver = &batch->comm->driver;
-    if (end->stream == NULL || end->stream == batch->stream)
-        return SHC_OK;
-    const int result = driver->cuStreamWaitEvent(batch->stream, end->tail, 0);
-    return result == SHC_CU_SUCCESS ? SHC_OK : shc_driver_fail(driver, result, "cuStreamWaitEvent");
-}
-
-/* Says "done" behind all of the message that was enqueued, also when that was cut short: the watcher
- * poisons until it reads this. */
 static enum shc_status finish(const struct batch *batch, struct letter *letter)
 {
-    struct shc_cuda_comm *comm = batch->comm;
-    struct shc_end *end = letter->end;
     letter->finished = true;
-    SHC_TRY(shc_timeline_signal(&comm->gpu, batch->stream,
-                                shc_host_device(&comm->host, &end->shm->done.word),
-                                letter->number));
-    const int result = comm->driver.cuEventRecord(end->tail, batch->stream);
-    if (result != SHC_CU_SUCCESS)
-        return shc_driver_fail(&comm->driver, result, "cuEventRecord");
-    end->stream = batch->stream;
-    return SHC_OK;
+    return shc_lane_finish(batch->comm, &letter->end->lane, batch->stream, letter->number);
 }
 
 static enum shc_status enqueue_piece(struct batch *batch, struct letter *letter, uint64_t piece)
 {
+    struct shc_cuda_comm *comm = batch->comm;
     struct shc_end *end = letter->end;
-    const size_t slot_bytes = shc_mail_slot_bytes(batch->comm->half_bytes, batch->comm->world);
-    const uint64_t from = (piece - letter->before - 1) * slot_bytes;
+    const size_t slot_bytes = shc_mail_slot_bytes(comm->half_bytes, comm->world);
+    const uint64_t awaited = awaited_by(end, piece),
+                   from = (piece - letter->before - 1) * slot_bytes;
     const bool first = piece == letter->before + 1, last = piece == letter->flight.last_round;
     end->piece = piece;
     if (first)
-        SHC_TRY(follow(batch, end));
+        SHC_TRY(shc_lane_follow(comm, &end->lane, batch->stream));
     if (letter->relayed && !end->sends) {
-        SHC_TRY(shc_relay_receive(batch->comm, end, batch->stream, &letter->flat, letter->number,
-                                  piece));
+        SHC_TRY(shc_relay_receive(comm, end, batch->stream, &letter->flat, letter->number, piece));
         SHC_TRY(tell(batch, end, piece));
         return finish(batch, letter);
     }
-    SHC_TRY(wait_for_peer(batch, end, piece));
+    if (awaited != 0)
+        SHC_TRY(shc_lane_await(comm, batch->stream, end->word, awaited));
     if (letter->relayed) {
-        SHC_TRY(shc_relay_send(batch->comm, end, batch->stream, &letter->flat, piece));
+        SHC_TRY(shc_relay_send(comm, end, batch->stream, &letter->flat, piece));
         SHC_TRY(tell(batch, end, piece));
         return finish(batch, letter);
     }
-    SHC_TRY(gate(batch, letter, piece, first));
+    SHC_TRY(shc_lane_gate(comm, &end->lane, batch->stream, letter->number, awaited, first));
     SHC_TRY(copy(batch, letter, piece, from, shc_min_size(slot_bytes, letter->flat.bytes - from)));
     SHC_TRY(tell(batch, end, piece));
     return last ? finish(batch, letter) : SHC_OK;
@@ -275,19 +181,27 @@ static enum shc_status carry_out(struct batch *batch)
     return st == SHC_OK ? SHC_OK : shc_watch_verdicts(batch->comm); /* the first failure stands */
 }
 
-/* pre: nobody reads this message's record: has_room(). */
-static void publish(const struct letter *letter)
-{
-    struct shc_end_shm *shm = letter->end->shm;
-    struct shc_cuda_record *record = &shm->records[letter->number % SHC_RECORDS];
-    memset(record, 0, sizeof *record);
-    record->sequence = letter->number;
-    memcpy(record->call, letter->flight.call, sizeof record->call);
-    /* release cuda/posted -> acquire in published_by(): the record. */
-    shc_a64_store_release(&shm->published.word, letter->number);
-}
-
 /* ---- an end ---- */
+
+/* The gate's ranks are the channel's ends, and one word stands for both. The receiver compares their
+ * records; the sender, whose receiver may not have called, has its own alone. */
+static void init_lane(struct shc_cuda_comm *comm, struct shc_end *end)
+{
+    const struct shc_host *host = &comm->host;
+    struct shc_lane_shm *own = shc_host_end(host, comm->rank, end->sends, end->peer);
+    const char *one = (const char *)own->records,
+               *other = end->sends ? one : (const char *)end->other->records;
+    const int index = end->sends ? end->peer : comm->world + end->peer;
+    end->lane.flights = end->flights;
+    end->lane.args = (struct shc_gate_args){
+        .arrived = shc_host_pointer(host, end->word),
+        .records = shc_host_pointer(host, one < other ? one : other),
+        .record_stride = (uint64_t)(one < other ? other - one : one - other),
+        .world = end->sends ? 1 : 2,
+    };
+    shc_lane_init(comm, own, comm->gates + SHC_GATE_BYTES + (size_t)index * SHC_LINE_BYTES,
+                  &end->lane);
+}
 
 /* pre: the mail's lock. */
 static enum shc_status make_end(struct shc_cuda_comm *comm, bool sends, int peer,
@@ -302,8 +216,10 @@ static enum shc_status make_end(struct shc_cuda_comm *comm, bool sends, int peer
         return shc_cuda_fail(SHC_ERR_NOMEM, "out of memory");
     end->peer = peer;
     end->sends = sends;
-    end->shm = shc_host_end(&comm->host, comm->rank, sends, peer);
-    const int result = comm->driver.cuEventCreate(&end->tail, SHC_CU_EVENT_DISABLE_TIMING);
+    end->other = shc_host_end(&comm->host, peer, !sends, comm->rank);
+    end->word = shc_host_word(&comm->host, comm->rank, sends ? SHC_ROW_TAKEN : SHC_ROW_SENT, peer);
+    init_lane(comm, end);
+    const int result = comm->driver.cuEventCreate(&end->lane.tail, SHC_CU_EVENT_DISABLE_TIMING);
     if (result != SHC_CU_SUCCESS) {
         free(end);
         return shc_driver_fail(&comm->driver, result, "an event on %s", comm->gpu.name);
@@ -318,8 +234,7 @@ static enum shc_status make_end(struct shc_cuda_comm *comm, bool sends, int peer
 bool shc_mail_is_taken(const struct shc_cuda_comm *comm)
 {
     for (int r = 0; r < comm->world; r++)
-        if (comm->mail.to[r] != NULL &&
-            shc_end_reached(comm, comm->mail.to[r]) < comm->mail.to[r]->piece)
+        if (comm->mail.to[r] != NULL && shc_end_reached(comm->mail.to[r]) < comm->mail.to[r]->piece)
             return false;
     return true;
 }
@@ -327,7 +242,7 @@ bool shc_mail_is_taken(const struct shc_cuda_comm *comm)
 void shc_mail_undo(struct shc_cuda_comm *comm)
 {
     for (int i = 0; i < comm->mail.count; i++) {
-        (void)comm->driver.cuEventDestroy(comm->mail.used[i]->tail);
+        (void)comm->driver.cuEventDestroy(comm->mail.used[i]->lane.tail);
         free(comm->mail.used[i]->relayed);
         free(comm->mail.used[i]);
     }
@@ -335,13 +250,13 @@ void shc_mail_undo(struct shc_cuda_comm *comm)
 }
 
 /* Has everybody read the record that this message's is written over? */
-static bool has_room(const struct shc_cuda_comm *comm, const struct shc_end *end, uint64_t number)
+static bool has_room(const struct shc_end *end, uint64_t number)
 {
     if (number <= SHC_RECORDS)
         return true;
     const struct shc_flight *old = &end->flights[number % SHC_RECORDS];
-    return shc_end_done(end) >= number - SHC_RECORDS &&
-           (!end->sends || shc_end_reached(comm, end) >= old->last_round);
+    return shc_lane_done(end->lane.shm) >= number - SHC_RECORDS &&
+           (!end->sends || shc_end_reached(end) >= old->last_round);
 }
 
 /* The part's messages follow what their ends have; true: there is a record for each. */
@@ -351,7 +266,7 @@ static bool lay_out(struct batch *batch)
     const size_t slot_bytes = shc_mail_slot_bytes(comm->half_bytes, comm->world);
     struct letter *letter;
     for (letter = first_of(batch); letter; letter = of_part(batch, letter + 1)) {
-        letter->end->next_number = letter->end->sequence; /* only who holds the lock writes it */
+        letter->end->next_number = letter->end->lane.sequence; /* written under the mail's lock */
         letter->end->next_piece = letter->end->piece;
     }
     batch->rounds = 0;
@@ -366,7 +281,7 @@ static bool lay_out(struct batch *batch)
         letter->flight.last_round = end->next_piece;
         if (batch->rounds < end->next_piece - end->piece)
             batch->rounds = end->next_piece - end->piece;
-        if (!has_room(comm, end, letter->number))
+        if (!has_room(end, letter->number))
             return false;
     }
     return true;
@@ -395,8 +310,9 @@ static enum shc_status enqueue_part(struct batch *batch)
 {
     SHC_TRY(reserve(batch));
     for (struct letter *letter = first_of(batch); letter; letter = of_part(batch, letter + 1)) {
-        publish(letter);
-        shc_mail_begin(batch->comm, letter->end, &letter->flight);
+        struct shc_lane *lane = &letter->end->lane;
+        shc_lane_publish(lane, letter->number, letter->flight.call, 0);
+        shc_lane_begin(batch->comm, lane, &letter->flight);
     }
     return carry_out(batch);
 }
@@ -464,8 +380,12 @@ enum shc_status shc_mail_enqueue(struct shc_cuda_comm *comm, const struct shc_op
                                  void *stream)
 {
     struct letter one = {0}, *many = NULL;
-    struct batch batch = {
-        .comm = comm, .stream = stream, .ops = ops, .letters = &one, .count = count};
+    struct batch batch = {.comm = comm,
+                          .stream = stream,
+                          .ops = ops,
+                          .letters = &one,
+                          .count = count,
+                          .copies = {&comm->kernels, stream, {.count = 0}}};
     if (count > 1) {
         many = calloc((size_t)count, sizeof *many);
         if (many == NULL)

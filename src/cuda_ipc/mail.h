@@ -9,8 +9,7 @@
  * mail.c enqueues, mailwatch.c is the part of watch.c that knows ends.
  */
 
-#include "cuda_ipc/flight.h"
-#include "cuda_ipc/hostarena.h"
+#include "cuda_ipc/lane.h"
 #include "cuda_ipc/relay.h"
 
 #include <pthread.h>
@@ -21,18 +20,16 @@ struct shc_cuda_comm;
 struct shc_end {
     int peer;
     bool sends;
-    struct shc_end_shm *shm;
+    struct shc_lane lane;
+    const struct shc_lane_shm *other; /* what the peer shares of its end */
+    const struct shc_lone_shm *word; /* that this end waits for: what the peer has taken, or sent */
 
     /* Guarded by the mail's lock. */
-    uint64_t piece;                   /* the newest that is enqueued; they count up for ever */
-    uint64_t next_number, next_piece; /* the newest of a batch that is laid out */
-    struct shc_cu_event *tail;        /* behind the newest message ... */
-    struct shc_cu_stream *stream;
+    uint64_t piece;                     /* the newest that is enqueued; they count up for ever */
+    uint64_t next_number, next_piece;   /* the newest of a batch that is laid out */
     struct shc_relay_receives *relayed; /* of one that receives by the relay */
 
-    /* Guarded by the group's state_lock. */
-    uint64_t sequence; /* the newest message */
-    struct shc_flight flights[SHC_RECORDS];
+    struct shc_flight flights[SHC_RECORDS]; /* guarded by the group's state_lock */
 };
 
 struct shc_mail {
@@ -64,22 +61,13 @@ void shc_mail_undo(struct shc_cuda_comm *comm);
 
 /* ---- mailwatch.c ---- */
 
-/* This message is now the newest of its end, and watched. */
-void shc_mail_begin(struct shc_cuda_comm *comm, struct shc_end *end,
-                    const struct shc_flight *flight);
-
 /* pre of these three: state_lock. How many messages there were; how many of them are over; all? */
 uint64_t shc_mail_count(const struct shc_cuda_comm *comm);
 uint64_t shc_mail_done(const struct shc_cuda_comm *comm);
 bool shc_mail_idle(const struct shc_cuda_comm *comm);
 
-/* The newest message of this end that is over for this rank. */
-uint64_t shc_end_done(const struct shc_end *end);
-/* The word that this end waits for, and what it says: the newest piece that the peer has taken, or
- * sent. */
-const struct shc_lone_shm *shc_end_word(const struct shc_cuda_comm *comm,
-                                        const struct shc_end *end);
-uint64_t shc_end_reached(const struct shc_cuda_comm *comm, const struct shc_end *end);
+/* What the word says that this end waits for: the newest piece that the peer has taken, or sent. */
+uint64_t shc_end_reached(const struct shc_end *end);
 
 /* Fails the group, because the ends of this message differ. */
 SHC_NODISCARD SHC_COLD enum shc_status

@@ -11,48 +11,19 @@
  * by preset (an H100). */
 #define WAITING_APART 5
 
-uint64_t shc_end_done(const struct shc_end *end)
-{
-    /* acquire cuda/mail_done <- release in the device: the message is over for this rank. */
-    return shc_a64_load_acquire(&end->shm->done.word);
-}
-
-const struct shc_lone_shm *shc_end_word(const struct shc_cuda_comm *comm, const struct shc_end *end)
-{
-    return end->sends ? shc_host_taken(&comm->host, comm->rank, end->peer)
-                      : shc_host_sent(&comm->host, comm->rank, end->peer);
-}
-
-uint64_t shc_end_reached(const struct shc_cuda_comm *comm, const struct shc_end *end)
+uint64_t shc_end_reached(const struct shc_end *end)
 {
     /* acquire cuda/mail <- release in the device: the receiver has read the record; else nothing. */
-    return shc_a64_load_acquire(&shc_end_word(comm, end)->word);
-}
-
-/* The newest message for which the peer's CPU has called. */
-static uint64_t published_by(const struct shc_cuda_comm *comm, const struct shc_end *end)
-{
-    const struct shc_end_shm *shm = shc_host_end(&comm->host, end->peer, !end->sends, comm->rank);
-    /* acquire cuda/posted <- release in publish(): the record, for messages alone. */
-    return shc_a64_load_acquire(&shm->published.word);
+    return shc_a64_load_acquire(&end->word->word);
 }
 
 /* ---- what there is ---- */
-
-void shc_mail_begin(struct shc_cuda_comm *comm, struct shc_end *end,
-                    const struct shc_flight *flight)
-{
-    pthread_mutex_lock(&comm->state_lock);
-    end->flights[++end->sequence % SHC_RECORDS] = *flight;
-    pthread_cond_signal(&comm->stir);
-    pthread_mutex_unlock(&comm->state_lock);
-}
 
 uint64_t shc_mail_count(const struct shc_cuda_comm *comm)
 {
     uint64_t sum = 0;
     for (int i = 0; i < comm->mail.count; i++)
-        sum += comm->mail.used[i]->sequence;
+        sum += comm->mail.used[i]->lane.sequence;
     return sum;
 }
 
@@ -60,14 +31,14 @@ uint64_t shc_mail_done(const struct shc_cuda_comm *comm)
 {
     uint64_t sum = 0;
     for (int i = 0; i < comm->mail.count; i++)
-        sum += shc_end_done(comm->mail.used[i]);
+        sum += shc_lane_done(comm->mail.used[i]->lane.shm);
     return sum;
 }
 
 bool shc_mail_idle(const struct shc_cuda_comm *comm)
 {
     for (int i = 0; i < comm->mail.count; i++)
-        if (shc_end_done(comm->mail.used[i]) < comm->mail.used[i]->sequence)
+        if (shc_lane_done(comm->mail.used[i]->lane.shm) < comm->mail.used[i]->lane.sequence)
             return false;
     return true;
 }
@@ -86,10 +57,10 @@ static bool newest_of(struct shc_cuda_comm *comm, const struct shc_end *end, uin
                       struct shc_flight *flight)
 {
     pthread_mutex_lock(&comm->state_lock);
-    *number = end->sequence;
-    *flight = end->flights[end->sequence % SHC_RECORDS];
+    *number = end->lane.sequence;
     pthread_mutex_unlock(&comm->state_lock);
-    return shc_end_done(end) < *number;
+    return shc_lane_done(end->lane.shm) < *number &&
+           shc_lane_flight(comm, &end->lane, *number, flight);
 }
 
 /* ---- verdicts ---- */
@@ -98,8 +69,7 @@ static bool newest_of(struct shc_cuda_comm *comm, const struct shc_end *end, uin
 static void called_text(const struct shc_cuda_comm *comm, const struct shc_end *end, bool own,
                         uint64_t number, char *text, size_t capacity)
 {
-    const struct shc_end_shm *shm =
-        own ? end->shm : shc_host_end(&comm->host, end->peer, !end->sends, comm->rank);
+    const struct shc_lane_shm *shm = own ? end->lane.shm : end->other;
     struct shc_cuda_record record;
     shc_copy_once(&record, &shm->records[number % SHC_RECORDS], sizeof record);
     if (record.sequence == number)
@@ -123,13 +93,12 @@ enum shc_status shc_mail_mismatch(struct shc_cuda_comm *comm, const struct shc_e
 
 enum shc_status shc_end_look_at_verdict(struct shc_cuda_comm *comm, const struct shc_end *end)
 {
-    /* acquire cuda/mail_verdict <- release in the device: the gate is shut. */
-    const uint64_t verdict = shc_a64_load_acquire(&end->shm->verdict.word);
+    const uint64_t verdict = shc_lane_verdict(&end->lane);
     if (verdict == 0)
         return SHC_OK;
     if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
         return shc_mail_mismatch(comm, end, SHC_VERDICT_SEQUENCE(verdict));
-    return shc_watch_fail(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
+    return shc_watch_fail_aborted(comm);
 }
 
 enum shc_status shc_mail_look_at_verdicts(struct shc_cuda_comm *comm)
@@ -152,13 +121,13 @@ enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
         struct shc_flight flight;
         uint64_t number;
         if (left == 0 || end->peer == comm->rank || !newest_of(comm, end, &number, &flight) ||
-            shc_end_reached(comm, end) >= flight.last_round)
+            shc_end_reached(end) >= flight.last_round)
             continue;
         char call[160], text[SHC_HOST_REASON_BYTES];
         shc_message_words_text(flight.call, end->sends, end->peer, number, call, sizeof call);
         snprintf(text, sizeof text,
                  "rank %d has left the group, behind its %s #%llu %s rank %d; %s", end->peer,
-                 end->sends ? "recv" : "send", (unsigned long long)published_by(comm, end),
+                 end->sends ? "recv" : "send", (unsigned long long)shc_lane_published(end->other),
                  end->sends ? "from" : "to", comm->rank, call);
         return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
     }
@@ -167,13 +136,13 @@ enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
 
 /* ---- time ---- */
 
-static void whom_text(const struct shc_cuda_comm *comm, const struct shc_end *end, uint64_t number,
-                      const struct shc_flight *flight, char *text, size_t capacity)
+static void whom_text(const struct shc_end *end, uint64_t number, const struct shc_flight *flight,
+                      char *text, size_t capacity)
 {
-    const uint64_t called = published_by(comm, end);
+    const uint64_t called = shc_lane_published(end->other);
     /* Pieces that nobody needs to have taken. */
     const uint64_t ahead = end->sends ? SHC_MAIL_SLOTS : 0;
-    if (shc_end_reached(comm, end) + ahead >= flight->last_round)
+    if (shc_end_reached(end) + ahead >= flight->last_round)
         snprintf(text, capacity, "this rank's %s: rank %d has done its part",
                  flight->relayed && !end->sends ? "relay thread or GPU" : "GPU", end->peer);
     else if (called >= number)
@@ -192,12 +161,12 @@ static bool is_crowded(struct shc_cuda_comm *comm)
     pthread_mutex_lock(&comm->state_lock);
     for (int i = 0; i < comm->mail.count && !crowded; i++) {
         const struct shc_end *end = comm->mail.used[i];
-        const uint64_t oldest = shc_end_done(end) + 1;
+        const uint64_t oldest = shc_lane_done(end->lane.shm) + 1;
         const void *stream = end->flights[oldest % SHC_RECORDS].stream;
         int known = 0;
         while (known < count && streams[known] != stream)
             known++;
-        if (oldest > end->sequence || known < count)
+        if (oldest > end->lane.sequence || known < count)
             continue;
         crowded = count == WAITING_APART;
         if (!crowded)
@@ -211,12 +180,10 @@ static bool is_crowded(struct shc_cuda_comm *comm)
 static void look_at_end(struct shc_cuda_comm *comm, struct shc_end *end, uint64_t now_ns,
                         uint64_t lost_ns)
 {
-    uint64_t number = shc_end_done(end);
+    uint64_t number;
     struct shc_flight flight;
-    pthread_mutex_lock(&comm->state_lock);
     const enum shc_lateness_state state =
-        shc_flights_look(end->flights, end->sequence, now_ns, lost_ns, &number, &flight);
-    pthread_mutex_unlock(&comm->state_lock);
+        shc_lane_look_at_time(comm, &end->lane, now_ns, lost_ns, &number, &flight);
     if (state == SHC_IN_TIME)
         return;
     char call[160], whom[160];
@@ -225,7 +192,7 @@ static void look_at_end(struct shc_cuda_comm *comm, struct shc_end *end, uint64_
         "batch_isend_irecv, or CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA starts, if "
         "it is not set";
     shc_message_words_text(flight.call, end->sends, end->peer, number, call, sizeof call);
-    whom_text(comm, end, number, &flight, whom, sizeof whom);
+    whom_text(end, number, &flight, whom, sizeof whom);
     shc_watch_tell(comm, state, shc_lateness_seconds(&flight.lateness, now_ns), call, whom,
                    state == SHC_LATE && is_crowded(comm) ? hint : "");
 }

@@ -87,15 +87,10 @@ static char *half(const struct shc_cuda_comm *comm, int rank, uint64_t round)
     return cell(comm, rank, HALVES + (int)(round & 1));
 }
 
-static struct shc_part_shm *own_part(const struct shc_cuda_comm *comm)
-{
-    return shc_host_part(&comm->host, comm->rank);
-}
-
 uint64_t shc_relay_arrival(const struct shc_cuda_comm *comm, int rank)
 {
     /* acquire cuda/relay <- release in the device, or in consume(): what lies in the rank's half. */
-    return shc_a64_load_acquire(&shc_host_part(&comm->host, rank)->arrived.word);
+    return shc_a64_load_acquire(&shc_host_lane(&comm->host, rank)->arrived.word);
 }
 
 /* ---- an operation as work in a stream ---- */
@@ -148,16 +143,6 @@ enum shc_status shc_relay_copy_back(const struct shc_cuda_comm *comm, struct shc
     return SHC_OK;
 }
 
-enum shc_status shc_relay_wait(const struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
-                               const shc_a64 *word, uint64_t value)
-{
-    const int result = comm->driver.cuStreamWaitValue64(stream, shc_host_device(&comm->host, word),
-                                                        value, SHC_CU_WAIT_GEQ);
-    if (result != SHC_CU_SUCCESS)
-        return shc_driver_fail(&comm->driver, result, "cuStreamWaitValue64");
-    return SHC_OK;
-}
-
 /* Are input and output the same memory, element by element? */
 static bool is_in_place(struct shc_demand *demand)
 {
@@ -192,30 +177,57 @@ static enum shc_status stage(const struct shc_work *work, const struct shc_relay
                                              &demand->out, 0, demand->out.bytes);
 }
 
-/* Says that the bytes are there, and waits until the thread has served the operation. */
-static enum shc_status meet(const struct shc_work *work, const struct shc_relayed *op)
-{
-    const struct shc_cuda_comm *comm = work->comm;
-    SHC_TRY(shc_timeline_signal(&comm->gpu, work->stream,
-                                shc_host_device(&comm->host, &own_part(comm)->arrived.word),
-                                op->round));
-    return shc_relay_wait(comm, work->stream, &own_part(comm)->released.word, op->sequence);
-}
-
 /* The moves of a round that are the thread's. */
-static void hand_over(struct shc_relayed *op, const struct shc_move *moves, size_t count)
+static void add_moves(struct shc_relayed *op, const struct shc_move *moves, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (moves[i].kind != SHC_MOVE_STAGE)
             op->moves[op->move_count++] = moves[i];
 }
 
-void shc_relay_stir(struct shc_cuda_comm *comm)
+static void stir(struct shc_cuda_comm *comm)
 {
     pthread_mutex_lock(&comm->state_lock);
     if (comm->relay.asleep)
         pthread_cond_signal(&comm->relay.stir);
     pthread_mutex_unlock(&comm->state_lock);
+}
+
+void shc_relay_hand_over(struct shc_cuda_comm *comm, struct shc_relay_queue *queue, shc_a32 *state)
+{
+    /* relaxed: handed over with the entry. */
+    shc_a32_store_relaxed(state, SHC_RELAY_ENQUEUING);
+    shc_relay_queue_push(queue);
+    stir(comm);
+}
+
+enum shc_status shc_relay_meet(const struct shc_cuda_comm *comm, const struct shc_lane *lane,
+                               struct shc_cu_stream *stream, uint64_t arrived, uint64_t released)
+{
+    const shc_cu_address word = shc_host_device(&comm->host, &lane->shm->released.word);
+    SHC_TRY(shc_lane_tell(comm, stream, &lane->shm->arrived, arrived));
+    const int result = comm->driver.cuStreamWaitValue64(stream, word, released, SHC_CU_WAIT_GEQ);
+    if (result != SHC_CU_SUCCESS)
+        return shc_driver_fail(&comm->driver, result, "cuStreamWaitValue64");
+    return SHC_OK;
+}
+
+void shc_relay_settle(shc_a32 *state, enum shc_status st)
+{
+    /* release relay/state -> acquire in shc_relay_state_of(): nothing; the word is all there is. */
+    shc_a32_store_release(state, st == SHC_OK ? SHC_RELAY_ENQUEUED : SHC_RELAY_BROKEN);
+}
+
+enum shc_relay_state shc_relay_state_of(const shc_a32 *state)
+{
+    /* acquire relay/state <- release in shc_relay_settle(): nothing. */
+    return (enum shc_relay_state)shc_a32_load_acquire(state);
+}
+
+void shc_relay_release(const struct shc_lane *lane, uint64_t value)
+{
+    /* release cuda/released -> acquire in the device: what the stream copies back. */
+    shc_a64_store_release(&lane->shm->released.word, value);
 }
 
 enum shc_status shc_relay_enqueue(struct shc_work *work)
@@ -237,19 +249,15 @@ enum shc_status shc_relay_enqueue(struct shc_work *work)
     comm->relay.round += op->two ? 2 : 1;
     shc_watch_extend(comm, comm->relay.round, true, op->two);
     if (op->two) /* the second round's, before: the first round's stay for stage() */
-        hand_over(op, comm->moves, shc_rounds_moves(&demand->rounds, 1, comm->moves));
+        add_moves(op, comm->moves, shc_rounds_moves(&demand->rounds, 1, comm->moves));
     op->fetches = op->move_count;
     const size_t count = shc_rounds_moves(&demand->rounds, 0, comm->moves);
-    hand_over(op, comm->moves, count);
-    /* relaxed: handed over with the operation. */
-    shc_a32_store_relaxed(&op->state, SHC_RELAY_ENQUEUING);
-    shc_relay_queue_push(&comm->relay.queue);
-    shc_relay_stir(comm);
+    add_moves(op, comm->moves, count);
+    shc_relay_hand_over(comm, &comm->relay.queue, &op->state);
     enum shc_status st = stage(work, op, count);
     if (st == SHC_OK)
-        st = meet(work, op);
-    /* release relay/state -> acquire in restore(): nothing; the word is all there is. */
-    shc_a32_store_release(&op->state, st == SHC_OK ? SHC_RELAY_ENQUEUED : SHC_RELAY_BROKEN);
+        st = shc_relay_meet(comm, work->lane, work->stream, op->round, op->sequence);
+    shc_relay_settle(&op->state, st);
     if (st != SHC_OK)
         return st;
     return shc_relay_copy_back(comm, work->stream, cell(comm, comm->rank, RESULT), &demand->out);
@@ -355,7 +363,7 @@ static bool compare(struct shc_cuda_comm *comm, const struct shc_relayed *op, st
 {
     struct shc_cuda_record first, record;
     for (int r = 0; r < comm->world; r++) {
-        shc_copy_once(&record, &shc_host_part(&comm->host, r)->records[op->sequence % SHC_RECORDS],
+        shc_copy_once(&record, &shc_host_lane(&comm->host, r)->records[op->sequence % SHC_RECORDS],
                       sizeof record);
         if (r == comm->rank)
             memcpy(record.call, op->call, sizeof record.call);
@@ -414,7 +422,7 @@ static bool consume(struct shc_cuda_comm *comm, const struct shc_relayed *op,
     if (!op->two)
         return !shc_watch_was_failed(comm);
     /* release cuda/relay -> acquire in shc_relay_arrival(): this rank's slice. */
-    shc_a64_store_release(&own_part(comm)->arrived.word, op->round + 1);
+    shc_a64_store_release(&comm->lane.shm->arrived.word, op->round + 1);
     if (!await_all(comm, all_arrived, op->round + 1))
         return false;
     for (size_t i = 0; i < op->fetches; i++)
@@ -427,8 +435,7 @@ static void restore(struct shc_cuda_comm *comm, const struct shc_relayed *op)
 {
     uint32_t looks = 0;
     for (;;) {
-        /* acquire relay/state <- release in shc_relay_enqueue(): nothing. */
-        const uint32_t state = shc_a32_load_acquire(&op->state);
+        const enum shc_relay_state state = shc_relay_state_of(&op->state);
         if (state == SHC_RELAY_BROKEN || is_stopping(&comm->relay))
             return;
         if (state == SHC_RELAY_ENQUEUED && shc_relay_arrival(comm, comm->rank) >= op->round)
@@ -451,8 +458,7 @@ static void serve_one(struct shc_cuda_comm *comm, const struct shc_relayed *op)
     else
         shc_relay_agree_on_pace(comm, op);
     shc_relay_tell_pace(comm, op);
-    /* release cuda/released -> acquire in the device: what the stream copies back. */
-    shc_a64_store_release(&own_part(comm)->released.word, op->sequence);
+    shc_relay_release(&comm->lane, op->sequence);
 }
 
 /* False: the thread is to stop. */

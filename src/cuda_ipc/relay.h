@@ -11,7 +11,7 @@
  */
 
 #include "cuda_ipc/demand.h"
-#include "cuda_ipc/hostarena.h"
+#include "cuda_ipc/lane.h"
 #include "cuda_ipc/rounds.h"
 #include "cuda_ipc/sys.h"
 
@@ -196,13 +196,23 @@ SHC_NODISCARD enum shc_status shc_relay_copy_back(const struct shc_cuda_comm *co
                                                   struct shc_cu_stream *stream, char *host,
                                                   struct shc_flat *flat);
 
-/* Enqueues a wait that only the relay thread ends. */
-SHC_NODISCARD enum shc_status shc_relay_wait(const struct shc_cuda_comm *comm,
-                                             struct shc_cu_stream *stream, const shc_a64 *word,
-                                             uint64_t value);
+/* Hands the queue's next entry, whose state this is, to the thread. */
+void shc_relay_hand_over(struct shc_cuda_comm *comm, struct shc_relay_queue *queue, shc_a32 *state);
 
-/* There is something new for the thread. */
-void shc_relay_stir(struct shc_cuda_comm *comm);
+/* Enqueues what says that the stream has arrived, and a wait that only the relay thread ends. */
+SHC_NODISCARD enum shc_status shc_relay_meet(const struct shc_cuda_comm *comm,
+                                             const struct shc_lane *lane,
+                                             struct shc_cu_stream *stream, uint64_t arrived,
+                                             uint64_t released);
+
+/* Tells the thread how far the enqueuing of an entry came: to the wait, or not. */
+void shc_relay_settle(shc_a32 *state, enum shc_status st);
+
+/* The thread's: what it was told. */
+enum shc_relay_state shc_relay_state_of(const shc_a32 *state);
+
+/* The thread's: lets the stream go on that waits for this value. */
+void shc_relay_release(const struct shc_lane *lane, uint64_t value);
 
 /* ---- relaypace.c ---- */
 

@@ -46,17 +46,6 @@ static enum shc_status receives_of(struct shc_cuda_comm *comm, struct shc_end *e
     return SHC_OK;
 }
 
-static enum shc_status meet(const struct shc_cuda_comm *comm, const struct shc_end *end,
-                            struct shc_cu_stream *stream, struct shc_flat *flat, uint64_t piece)
-{
-    SHC_TRY(shc_relay_copy_out(comm, stream,
-                               shc_host_box(&comm->host, comm->rank, end->peer, SHC_BOX_OLD), flat,
-                               0, flat->bytes));
-    SHC_TRY(shc_timeline_signal(&comm->gpu, stream,
-                                shc_host_device(&comm->host, &end->shm->ready.word), piece));
-    return shc_relay_wait(comm, stream, &end->shm->released.word, piece);
-}
-
 enum shc_status shc_relay_receive(struct shc_cuda_comm *comm, struct shc_end *end,
                                   struct shc_cu_stream *stream, struct shc_flat *flat,
                                   uint64_t number, uint64_t piece)
@@ -67,14 +56,14 @@ enum shc_status shc_relay_receive(struct shc_cuda_comm *comm, struct shc_end *en
     receive->number = number;
     receive->piece = piece;
     receive->bytes = flat->bytes;
-    /* relaxed: handed over with the receive. */
-    shc_a32_store_relaxed(&receive->state, SHC_RELAY_ENQUEUING);
     count_message(&comm->relay);
-    shc_relay_queue_push(&receives->queue);
-    shc_relay_stir(comm);
-    const enum shc_status st = meet(comm, end, stream, flat, piece);
-    /* release relay/state -> acquire in serve_receive(): nothing; the word is all there is. */
-    shc_a32_store_release(&receive->state, st == SHC_OK ? SHC_RELAY_ENQUEUED : SHC_RELAY_BROKEN);
+    shc_relay_hand_over(comm, &receives->queue, &receive->state);
+    enum shc_status st = shc_relay_copy_out(
+        comm, stream, shc_host_box(&comm->host, comm->rank, end->peer, SHC_BOX_OLD), flat, 0,
+        flat->bytes);
+    if (st == SHC_OK)
+        st = shc_relay_meet(comm, &end->lane, stream, piece, piece);
+    shc_relay_settle(&receive->state, st);
     if (st != SHC_OK)
         return st;
     return shc_relay_copy_back(
@@ -100,10 +89,9 @@ bool shc_relay_has_receives(const struct shc_relay *relay)
 /* Do both ends say the same? */
 static bool compare(struct shc_cuda_comm *comm, const struct shc_end *end, uint64_t number)
 {
-    const struct shc_end_shm *peers = shc_host_end(&comm->host, end->peer, true, comm->rank);
     struct shc_cuda_record own, other;
-    shc_copy_once(&own, &end->shm->records[number % SHC_RECORDS], sizeof own);
-    shc_copy_once(&other, &peers->records[number % SHC_RECORDS], sizeof other);
+    shc_copy_once(&own, &end->lane.shm->records[number % SHC_RECORDS], sizeof own);
+    shc_copy_once(&other, &end->other->records[number % SHC_RECORDS], sizeof other);
     if (other.sequence == number && memcmp(own.call, other.call, sizeof own.call) == 0)
         return true;
     (void)!shc_mail_mismatch(comm, end, number);
@@ -130,7 +118,7 @@ static bool take(struct shc_cuda_comm *comm, const struct shc_end *end,
 static bool is_ready(const struct shc_end *end, uint64_t piece)
 {
     /* acquire relay/ready <- release in the device: the tensor's own bytes. */
-    return shc_a64_load_acquire(&end->shm->ready.word) >= piece;
+    return shc_a64_load_acquire(&end->lane.shm->arrived.word) >= piece;
 }
 
 /* False: it is not to be served yet. */
@@ -138,8 +126,7 @@ static bool serve_receive(struct shc_cuda_comm *comm, const struct shc_end *end,
                           const struct shc_relayed_receive *receive)
 {
     const struct shc_host *host = &comm->host;
-    /* acquire relay/state <- release in shc_relay_receive(): nothing. */
-    const uint32_t state = shc_a32_load_acquire(&receive->state);
+    const enum shc_relay_state state = shc_relay_state_of(&receive->state);
     if (state == SHC_RELAY_BROKEN)
         return true;
     if (state == SHC_RELAY_ENQUEUING || !is_ready(end, receive->piece))
@@ -147,7 +134,7 @@ static bool serve_receive(struct shc_cuda_comm *comm, const struct shc_end *end,
     /* Gates of this end before this message are through. Behind one that has shut the ends need not mean the
      * same message by this number. */
     const bool failed = shc_end_look_at_verdict(comm, end) != SHC_OK || shc_watch_is_failed(comm);
-    if (!failed && shc_end_reached(comm, end) < receive->piece)
+    if (!failed && shc_end_reached(end) < receive->piece)
         return false;
     if (failed || !take(comm, end, receive))
         memcpy(shc_host_box(host, comm->rank, end->peer, SHC_BOX_RESULT),
@@ -162,8 +149,7 @@ static bool serve_end(struct shc_cuda_comm *comm, struct shc_end *end)
         &end->relayed->ring[shc_relay_queue_served(queue) % SHC_RECORDS];
     if (!shc_relay_queue_has(queue) || !serve_receive(comm, end, receive))
         return false;
-    /* release cuda/released -> acquire in the device: what the stream copies back. */
-    shc_a64_store_release(&end->shm->released.word, receive->piece);
+    shc_relay_release(&end->lane, receive->piece);
     shc_relay_queue_pop(queue);
     return true;
 }

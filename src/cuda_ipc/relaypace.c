@@ -84,9 +84,7 @@ void shc_relay_look_at_pace(struct shc_cuda_comm *comm)
     if (relay->timed == 0)
         return;
     const uint64_t now_ns = shc_clock_ns();
-    /* acquire cuda/done <- release in the device: the operation is over. */
-    const bool done =
-        shc_a64_load_acquire(&shc_host_part(&comm->host, comm->rank)->done.word) >= relay->timed;
+    const bool done = shc_lane_done(comm->lane.shm) >= relay->timed;
     if (!done)
         relay->undone_ns = now_ns;
     const uint64_t turns_ns = (comm->sharing > 2 ? (uint64_t)comm->sharing - 1 : 1) * TURN_NS;

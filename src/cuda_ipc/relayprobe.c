@@ -14,7 +14,7 @@ static enum shc_status has_come(const struct shc_cuda_comm *comm, bool *come)
 {
     const uint64_t end_ns = shc_clock_ns() + PATIENCE_NS;
     for (uint64_t pause_ns = 0;;) {
-        const int result = comm->driver.cuEventQuery(comm->tail);
+        const int result = comm->driver.cuEventQuery(comm->lane.tail);
         *come = result == SHC_CU_SUCCESS;
         if (result != SHC_CU_SUCCESS && result != SHC_CU_NOT_READY)
             return shc_driver_fail(&comm->driver, result, "a stream broke");
@@ -44,10 +44,10 @@ static enum shc_status is_over(const struct shc_cuda_comm *comm, struct shc_cu_s
 static enum shc_status try_store(struct shc_cuda_comm *comm, struct shc_cu_stream *waits,
                                  struct shc_cu_stream *writes, bool *works)
 {
-    shc_a64 *word = &shc_host_part(&comm->host, comm->rank)->released.word;
+    shc_a64 *word = &shc_host_lane(&comm->host, comm->rank)->released.word;
     const shc_cu_address address = shc_host_device(&comm->host, word);
     bool come = false, over = false;
-    int result = comm->driver.cuEventRecord(comm->tail, waits);
+    int result = comm->driver.cuEventRecord(comm->lane.tail, waits);
     if (result == SHC_CU_SUCCESS)
         result = comm->driver.cuStreamWaitValue64(waits, address, 1, SHC_CU_WAIT_GEQ);
     if (result != SHC_CU_SUCCESS)

@@ -10,6 +10,7 @@
  *   4. written and registered; scratch memory
  *   5. the arena looked at; words to wait on; the watcher
  */
+#include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
 #include "shm/base/num.h"
 
@@ -118,21 +119,22 @@ static enum shc_status make_gate(struct shc_cuda_comm *comm)
     struct shc_cu_stream *stream;
     SHC_TRY(shc_gpu_enter(&comm->gpu));
     const size_t bytes = SHC_GATE_BYTES + shc_mail_gates_bytes(comm->world);
-    int result = driver->cuMemAlloc(&comm->gate, bytes);
+    int result = driver->cuMemAlloc(&comm->gates, bytes);
     if (result == SHC_CU_SUCCESS)
-        result = driver->cuEventCreate(&comm->tail, SHC_CU_EVENT_DISABLE_TIMING);
+        result = driver->cuEventCreate(&comm->lane.tail, SHC_CU_EVENT_DISABLE_TIMING);
     if (result == SHC_CU_SUCCESS)
-        result = driver->cuEventCreate(&comm->captures.tail, SHC_CU_EVENT_DISABLE_TIMING);
+        result = driver->cuEventCreate(&comm->captures.lane.tail, SHC_CU_EVENT_DISABLE_TIMING);
     if (result == SHC_CU_SUCCESS)
         result = driver->cuStreamCreateWithPriority(&stream, SHC_CU_STREAM_NON_BLOCKING, 0);
     if (result == SHC_CU_SUCCESS) {
         /* Open, as the first operation's staging must find it: a word of value 1. Messages open
          * theirs. */
-        result = driver->cuMemsetD8Async(comm->gate, 0, bytes, stream);
+        result = driver->cuMemsetD8Async(comm->gates, 0, bytes, stream);
         if (result == SHC_CU_SUCCESS)
-            result = driver->cuMemsetD8Async(comm->gate, SHC_GATE_OPEN, 1, stream);
+            result = driver->cuMemsetD8Async(comm->gates, SHC_GATE_OPEN, 1, stream);
         if (result == SHC_CU_SUCCESS)
-            result = driver->cuMemsetD8Async(comm->gate + SHC_GRAPH_GATE, SHC_GATE_OPEN, 1, stream);
+            result =
+                driver->cuMemsetD8Async(comm->gates + SHC_GRAPH_GATE, SHC_GATE_OPEN, 1, stream);
         if (result == SHC_CU_SUCCESS)
             result = driver->cuStreamSynchronize(stream);
         (void)driver->cuStreamDestroy(stream);
@@ -140,7 +142,6 @@ static enum shc_status make_gate(struct shc_cuda_comm *comm)
     shc_gpu_leave(&comm->gpu);
     if (result != SHC_CU_SUCCESS)
         return shc_driver_fail(driver, result, "a gate on %s", comm->gpu.name);
-    comm->captures.gate = comm->gate + SHC_GRAPH_GATE;
     return SHC_OK;
 }
 
@@ -305,7 +306,7 @@ static enum shc_status share_slabs(struct making *making)
     struct shc_cuda_comm *comm = making->comm;
     comm->prober.control = &making->control;
     comm->prober.kernels = &comm->kernels;
-    comm->prober.gate = comm->gate;
+    comm->prober.gate = comm->gates;
     comm->prober.deadline_ns = making->deadline_ns;
     if (making->config->route != SHC_CUDA_ROUTE_HOST)
         SHC_TRY(shc_share_make(&making->control, &comm->gpu,
@@ -362,6 +363,8 @@ static enum shc_status make_scratch(struct shc_cuda_comm *comm)
 static enum shc_status show_host(struct shc_cuda_comm *comm)
 {
     SHC_TRY(shc_host_register(&comm->host, &comm->gpu));
+    shc_work_init(comm);
+    shc_capture_init(comm);
     return make_scratch(comm);
 }
 
@@ -370,13 +373,13 @@ static enum shc_status show_host(struct shc_cuda_comm *comm)
 static enum shc_status look_at_host(struct making *making)
 {
     struct shc_cuda_comm *comm = making->comm;
-    struct shc_part_shm *own = shc_host_part(&comm->host, comm->rank);
+    struct shc_lane_shm *own = shc_host_lane(&comm->host, comm->rank);
     struct shc_probe_area area = {.bytes = sizeof own->records};
     struct shc_probe_answer answer;
     if (comm->world == 1)
         return SHC_OK;
     for (int r = 0; r < comm->world; r++)
-        area.at[r] = shc_host_device(&comm->host, shc_host_part(&comm->host, r)->records);
+        area.at[r] = shc_host_device(&comm->host, shc_host_lane(&comm->host, r)->records);
     SHC_TRY(shc_probe(&comm->prober, &area, &answer));
     memset(own->records, 0, sizeof own->records);
     if (answer.outcome != SHC_PROBE_GOOD)
@@ -409,7 +412,7 @@ static void settle_relay(const struct making *making)
 
 static enum shc_status start(struct shc_cuda_comm *comm)
 {
-    struct shc_lone_shm *words = shc_host_arrival(&comm->host, comm->rank, 0);
+    struct shc_lone_shm *words = shc_host_word(&comm->host, comm->rank, 0, 0);
     SHC_TRY(shc_timeline_init(&comm->gpu, shc_host_device(&comm->host, words), &words->word,
                               shc_host_waited(&comm->host), sizeof *words / sizeof words->word,
                               &comm->timeline));
@@ -479,12 +482,12 @@ void shc_setup_undo(struct shc_cuda_comm *comm)
     if (comm->gpu.context != NULL && shc_gpu_enter(&comm->gpu) == SHC_OK) {
         shc_mail_undo(comm);
         shc_probe_undo(&comm->prober, &comm->driver);
-        if (comm->tail != NULL)
-            (void)comm->driver.cuEventDestroy(comm->tail);
-        if (comm->captures.tail != NULL)
-            (void)comm->driver.cuEventDestroy(comm->captures.tail);
-        if (comm->gate != 0)
-            (void)comm->driver.cuMemFree(comm->gate);
+        if (comm->lane.tail != NULL)
+            (void)comm->driver.cuEventDestroy(comm->lane.tail);
+        if (comm->captures.lane.tail != NULL)
+            (void)comm->driver.cuEventDestroy(comm->captures.lane.tail);
+        if (comm->gates != 0)
+            (void)comm->driver.cuMemFree(comm->gates);
         if (comm->scratch != 0)
             (void)comm->driver.cuMemFree(comm->scratch);
         shc_gpu_leave(&comm->gpu);

@@ -15,14 +15,13 @@
 
 static uint64_t done_of(const struct shc_cuda_comm *comm, int rank)
 {
-    /* acquire cuda/done <- release in the device: the operation is over. */
-    return shc_a64_load_acquire(&shc_host_part(&comm->host, rank)->done.word);
+    return shc_lane_done(shc_host_lane(&comm->host, rank));
 }
 
 static uint64_t sequence_of(struct shc_cuda_comm *comm)
 {
     pthread_mutex_lock(&comm->state_lock);
-    const uint64_t sequence = comm->sequence;
+    const uint64_t sequence = comm->lane.sequence;
     pthread_mutex_unlock(&comm->state_lock);
     return sequence;
 }
@@ -30,7 +29,7 @@ static uint64_t sequence_of(struct shc_cuda_comm *comm)
 /* But for replays. pre: state_lock. */
 static bool is_idle(const struct shc_cuda_comm *comm)
 {
-    return done_of(comm, comm->rank) >= comm->sequence && shc_mail_idle(comm);
+    return done_of(comm, comm->rank) >= comm->lane.sequence && shc_mail_idle(comm);
 }
 
 bool shc_watch_idle(struct shc_cuda_comm *comm)
@@ -124,28 +123,16 @@ bool shc_watch_was_failed(const struct shc_cuda_comm *comm)
     return shc_a64_add_acq_rel(&shc_host_header(&comm->host)->aborted.word, 0) != 0;
 }
 
-/* This rank's call number `sequence`, if it is still known. */
-static bool own_call(struct shc_cuda_comm *comm, uint64_t sequence, struct shc_flight *flight)
-{
-    pthread_mutex_lock(&comm->state_lock);
-    const bool known =
-        sequence <= comm->sequence && comm->sequence - sequence < SHC_RECORDS && sequence > 0;
-    if (known)
-        *flight = comm->flights[sequence % SHC_RECORDS];
-    pthread_mutex_unlock(&comm->state_lock);
-    return known;
-}
-
 /* What rank r called as its operation of that number, as far as it is still known. */
 static void call_text(struct shc_cuda_comm *comm, int r, uint64_t sequence, char text[160])
 {
     struct shc_flight flight;
     snprintf(text, 160, "something else");
-    if (r == comm->rank && own_call(comm, sequence, &flight)) {
+    if (r == comm->rank && shc_lane_flight(comm, &comm->lane, sequence, &flight)) {
         shc_call_words_text(flight.call, sequence, text, 160);
     } else if (r != comm->rank && r < comm->world) {
         struct shc_cuda_record record;
-        shc_copy_once(&record, &shc_host_part(&comm->host, r)->records[sequence % SHC_RECORDS],
+        shc_copy_once(&record, &shc_host_lane(&comm->host, r)->records[sequence % SHC_RECORDS],
                       sizeof record);
         if (record.sequence == sequence)
             shc_call_words_text(record.call, sequence, text, 160);
@@ -163,18 +150,21 @@ enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm, uint64_t sequence
     return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
 }
 
+enum shc_status shc_watch_fail_aborted(struct shc_cuda_comm *comm)
+{
+    return shc_watch_fail(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
+}
+
 static enum shc_status look_at_verdict(struct shc_cuda_comm *comm)
 {
-    /* acquire cuda/verdict <- release in the device: the gate is shut. */
-    const uint64_t verdict =
-        shc_a64_load_acquire(&shc_host_part(&comm->host, comm->rank)->verdict.word);
+    const uint64_t verdict = shc_lane_verdict(&comm->lane);
     if (verdict == 0)
         return SHC_OK;
     /* The gate compares all with rank 0; where that one is at another operation, with this rank. */
     const int rank = SHC_VERDICT_RANK(verdict);
     if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
         return shc_watch_mismatch(comm, SHC_VERDICT_SEQUENCE(verdict), rank ? 0 : comm->rank, rank);
-    return shc_watch_fail(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
+    return shc_watch_fail_aborted(comm);
 }
 
 /* The CPU group sees deaths. Who failed it may have failed this group before: that reason counts. */
@@ -235,9 +225,8 @@ static uint64_t arrival_of(const struct shc_cuda_comm *comm, const struct shc_fl
     if (flight->relayed)
         return shc_relay_arrival(comm, r);
     const int other = comm->rank == 0 ? 1 : 0;
-    const struct shc_lone_shm *word = r == comm->rank
-                                          ? shc_host_arrival(&comm->host, other, r)
-                                          : shc_host_arrival(&comm->host, comm->rank, r);
+    const struct shc_lone_shm *word =
+        shc_host_word(&comm->host, r == comm->rank ? other : comm->rank, SHC_ROW_ARRIVAL, r);
     /* acquire cuda/arrival <- release in the device: for messages alone. */
     return shc_a64_load_acquire(&word->word);
 }
@@ -246,8 +235,7 @@ static uint64_t arrival_of(const struct shc_cuda_comm *comm, const struct shc_fl
 static void late_text(struct shc_cuda_comm *comm, int r, const struct shc_flight *flight,
                       uint64_t sequence, char *text, size_t capacity)
 {
-    /* acquire cuda/published <- release in publish(): for messages alone. */
-    const uint64_t called = shc_a64_load_acquire(&shc_host_part(&comm->host, r)->published.word);
+    const uint64_t called = shc_lane_published(shc_host_lane(&comm->host, r));
     if (flight->sliced && arrival_of(comm, flight, r) + 1 == flight->last_round)
         snprintf(text, capacity, "rank %d (its relay thread has not added its slice)", r);
     else if (r == comm->rank)
@@ -311,12 +299,10 @@ void shc_watch_tell(struct shc_cuda_comm *comm, enum shc_lateness_state state, d
 /* The oldest operation that is not over. */
 static void look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t lost_ns)
 {
-    uint64_t number = done_of(comm, comm->rank);
+    uint64_t number;
     struct shc_flight flight;
-    pthread_mutex_lock(&comm->state_lock);
     const enum shc_lateness_state state =
-        shc_flights_look(comm->flights, comm->sequence, now_ns, lost_ns, &number, &flight);
-    pthread_mutex_unlock(&comm->state_lock);
+        shc_lane_look_at_time(comm, &comm->lane, now_ns, lost_ns, &number, &flight);
     if (state == SHC_IN_TIME)
         return;
     char call[160], whom[512];
@@ -327,18 +313,9 @@ static void look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t l
 
 /* ---- the thread ---- */
 
-void shc_watch_begin(struct shc_cuda_comm *comm, const struct shc_flight *flight)
-{
-    pthread_mutex_lock(&comm->state_lock);
-    comm->sequence++;
-    comm->flights[comm->sequence % SHC_RECORDS] = *flight;
-    pthread_cond_signal(&comm->stir);
-    pthread_mutex_unlock(&comm->state_lock);
-}
-
 void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed, bool sliced)
 {
-    struct shc_flight *flight = &comm->flights[comm->sequence % SHC_RECORDS];
+    struct shc_flight *flight = &comm->flights[comm->lane.sequence % SHC_RECORDS];
     pthread_mutex_lock(&comm->state_lock);
     flight->last_round = last_round;
     flight->relayed = relayed;
@@ -365,7 +342,7 @@ static void turn(struct shc_cuda_comm *comm, bool idle)
 static void rest(struct shc_cuda_comm *comm, bool a_while)
 {
     const struct timespec next = shc_sys_after(LOOK_LATEST_NS);
-    if (!a_while && (comm->captures.count == 0 || comm->stuck))
+    if (!a_while && (comm->captures.lane.sequence == 0 || comm->stuck))
         pthread_cond_wait(&comm->stir, &comm->state_lock);
     else
         pthread_cond_timedwait(&comm->stir, &comm->state_lock, &next);

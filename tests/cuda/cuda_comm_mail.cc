@@ -253,7 +253,7 @@ void mail_poison(Rank &rank)
             box.call(rank.rank == 0 ? SHC_SEND : SHC_RECV, 1 - rank.rank, kByte, bytes));
     // acquire cuda/mail <- release in the device.
     while (rank.rank == 2 &&
-           shc_a64_load_acquire(&shc_host_taken(&rank.cuda->host, 0, 1)->word) < 1)
+           shc_a64_load_acquire(&shc_host_word(&rank.cuda->host, 0, SHC_ROW_TAKEN, 1)->word) < 1)
         usleep(100);
     if (rank.rank == 2) {
         usleep(static_cast<useconds_t>(rank.settings.number("after_us", 0)));

@@ -52,7 +52,7 @@ HOME_OF_ATOMICS = ("src/shm/base/atomic.h",)
 # Of a CUDA group: who may enqueue, and what its threads and its callers both know.
 CUDA_STATE = tuple(
     f"src/cuda_ipc/{name}.*"
-    for name in ("capture", "cuda_comm", "enqueue", "mail", "mailwatch", "relay", "watch")
+    for name in ("capture", "cuda_comm", "enqueue", "lane", "mail", "mailwatch", "relay", "watch")
 )
 PRIVATE_STATE = ("src/shm/comm/*", "src/shm/exec/*.c", "src/shm/proto/*.c", *CUDA_STATE, *OS)
 

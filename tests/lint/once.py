@@ -18,7 +18,7 @@ from csource import Source
 STRUCTS = (
     r"shc_seat_(?:header|abort|told|member|identity_shm|progress|bell|call|said|reason|offer|cma"
     r"|mail_bell)|shc_pair_(?:ack|line|line_for|draft)"
-    r"|shc_host_(?:header|part|arrival|captured|sent|taken|end)"
+    r"|shc_host_(?:header|part|lane|word|end)"
 )
 # Give bytes of it.
 BYTES = (
@@ -29,7 +29,8 @@ BYTES = (
 CALL = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"  # arguments, parentheses in them
 # May be given the address of a word of it.
 MAY_HAVE = re.compile(
-    r"shc_a(?:32|64)_\w+|shc_(?:copy_(?:text_)?once|line_is|keeper_\w+|host_(?:device|index))"
+    r"shc_a(?:32|64)_\w+|shc_(?:copy_(?:text_)?once|line_is|keeper_\w+|host_(?:device|pointer|index))"
+    r"|shc_lane_(?:tell|await|done|published)"
     r"|shc_wait_(?:has_)?reached|shc_os_futex_\w+|shc_bell_\w+|shc_cu_pointer|SHC_READ_ONCE|sizeof"
     r"|shc_timeline_init|put_shape|shc_tuning_share"  # the last two store there
 )
@@ -38,7 +39,10 @@ READS = {"memcpy", "memcmp", "strlen", "strnlen", "strcmp", "snprintf"}
 
 # (a part of the path, the function): it stores to memory that it owns, or only looks at addresses.
 ALLOWED = {
-    ("cuda_ipc/mail.c", "gate"): "compares addresses of records, for the device",
+    ("cuda_ipc/mail.c", "init_lane"): "compares addresses of records, for the device",
+    ("cuda_ipc/capture.c", "shc_capture_init"): "keeps addresses of words",
+    ("cuda_ipc/lane.c", "shc_lane_init"): "keeps addresses of words",
+    ("cuda_ipc/hostarena.h", "shc_host_lane"): "gives an address",
 }
 
 DECLARED = re.compile(r"struct shc_\w+_shm \*(?:const )?(\w+)(?=\s*[,;)=])")
