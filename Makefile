@@ -42,7 +42,7 @@ help:
 	@echo "make bench    all benchmarks, and which of the project's goals are met: half an hour at most"
 	@echo "make bench ONLY=name    the parts whose name contains it (benchmarks/goals.py --list)"
 	@echo "              shmcoll beside gloo, nothing else: .venv/bin/python -m shmcoll bench"
-	@echo "make gpu      everything that needs a GPU, in twelve minutes (docs/internals/cuda.md; ONLY=bench: a part)"
+	@echo "make gpu      everything that needs a GPU, in twelve minutes (docs/internals/cuda/testing.md; ONLY=bench: a part)"
 	@echo "make gpu NEXT=1 GPU_SECONDS=200    what the report of this commit lacks most, in so many seconds"
 	@echo "make sanitizers    the C tests under both sanitizers, all of them"
 	@echo "make soak     random kills for a long time"

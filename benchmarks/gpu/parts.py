@@ -729,6 +729,6 @@ PARTS = {
     ),
     # The last: its last experiment may leave what cannot be ended.
     "experiments": Part(
-        experiments, 170, "what the GPU really does (docs/internals/cuda.md)", due_s=50
+        experiments, 170, "what the GPU really does (docs/internals/cuda/testing.md)", due_s=50
     ),
 }

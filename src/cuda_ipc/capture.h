@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Operations that a CUDA graph captures (docs/internals/cuda.md, "Graphs"). What is enqueued then runs with
+ * Operations that a CUDA graph captures (docs/internals/cuda/captured.md). What is enqueued then runs with
  * every replay, with the same values: so they have words, halves and a gate of their own, and the CPU
  * knows of a replay only what the stream tells it.
  */

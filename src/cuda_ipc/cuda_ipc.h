@@ -52,7 +52,7 @@ struct shc_cuda_config {
     void *say_ctx;
     /* Collectives of at most so many bytes (of those with a block for each rank: the largest block, times
      * the ranks), and messages of at most 64 KiB of them, go through host memory and the CPU instead of
-     * kernels (docs/internals/cuda.md, "The relay"). 0: where ranks share a GPU, up to a size that was measured;
+     * kernels (docs/internals/cuda/relay.md). 0: where ranks share a GPU, up to a size that was measured;
      * SHC_CUDA_RELAY_OFF: none. Must be the same on all ranks. A rank keeps five times as much in host
      * memory, and up to 4 MiB for messages. */
     uint64_t relay_bytes;
@@ -81,7 +81,7 @@ enum shc_status shc_cuda_comm_create(struct shc_comm *comm, const struct shc_cud
  * and in all_to_all until all ranks have come to the call.
  * While the stream is captured the operation becomes part of the graph, and runs with every replay;
  * all ranks must capture the same ones and replay the same graphs, in the same order, and one after
- * another on each rank (docs/internals/cuda.md, "Graphs"). When that fails the graph is of no use, the group
+ * another on each rank (docs/internals/cuda/captured.md). When that fails the graph is of no use, the group
  * is as it was. SEND, RECV, SHC_PREMUL_SUM, and an all_to_all of different counts, cannot be
  * captured.
  * A stream cannot fail. When the group fails, its operations end and write nothing new; until a stream is
@@ -97,7 +97,7 @@ enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct s
  * one of every channel that it receives from. What each of them is, is said above. All ranks may send
  * to all and receive from all in one batch each, whatever the order; several messages of a channel
  * keep theirs. A message of a batch goes to one of a batch, or to a single call on a stream of its own;
- * batches that meet must meet whole, and in the same order on all ranks (docs/internals/cuda.md, "Messages").
+ * batches that meet must meet whole, and in the same order on all ranks (docs/internals/cuda/messages.md).
  * What is wrong with a descriptor, or the stream, is found before anything is enqueued. The CPU waits
  * as above; of more than 64 messages of a channel, until the first ones are over.
  */

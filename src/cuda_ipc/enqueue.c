@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * An operation as work in a stream (docs/internals/cuda.md, "Rounds"). rounds.c says which bytes move; here is
+ * An operation as work in a stream (docs/internals/cuda/rounds.md). rounds.c says which bytes move; here is
  * what carries them, and in which order. Nothing here waits, but await() for the CPUs of others.
  */
 #include "cuda_ipc/capture.h"

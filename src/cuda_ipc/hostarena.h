@@ -2,7 +2,7 @@
 #pragma once
 /*
  * The host arena: one piece of host memory that all ranks of a group and their GPUs see
- * (docs/internals/cuda.md, "Rounds"). A part per rank, which it reserves and touches first; in a part the
+ * (docs/internals/cuda/rounds.md). A part per rank, which it reserves and touches first; in a part the
  * words that it writes or waits for, its records, where there is no shared GPU memory its halves and
  * its mail, and where there is a relay its cells. Every word lies on lines of its own and has one writer, but those that are
  * set back or poisoned: these have the rank that waits for them, too.

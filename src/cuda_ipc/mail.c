@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Messages as work in a stream (docs/internals/cuda.md, "Messages"): by pieces, through two slots of the
+ * Messages as work in a stream (docs/internals/cuda/messages.md): by pieces, through two slots of the
  * sender's memory. Nothing here waits, but reserve() for records that are still to be read.
  */
 #include "cuda_ipc/capture.h"

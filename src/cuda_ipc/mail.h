@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Messages: SEND and RECV of CUDA tensors (docs/internals/cuda.md, "Messages"). A channel is the messages from
+ * Messages: SEND and RECV of CUDA tensors (docs/internals/cuda/messages.md). A channel is the messages from
  * one rank to one rank, which may be the same; each of its two ends has an order, a gate and a record
  * of what is under way of its own, so messages of different channels, of both directions, and the
  * collectives pass one another.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The relay: collectives and messages through host memory, without a kernel (docs/internals/cuda.md, "The relay"). Contexts
+ * The relay: collectives and messages through host memory, without a kernel (docs/internals/cuda/relay.md). Contexts
  * that share a GPU take turns at kernels, 0.18 ms each; copies to and from host memory, and words in
  * it, need none. A rank's stream copies its bytes into the host arena, says so, and waits; a thread of
  * the group reduces or moves all ranks' bytes there, and lets the stream copy back.

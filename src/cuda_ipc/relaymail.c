@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Messages by the relay (docs/internals/cuda.md, "The relay"): of one piece, through slots in host memory in the
+ * Messages by the relay (docs/internals/cuda/relay.md): of one piece, through slots in host memory in the
  * place of those on the sender's GPU. A SEND needs the thread of nobody; what a RECV copies back is put
  * there by the receiver's.
  */

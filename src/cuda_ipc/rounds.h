@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Which bytes move in which round of a collective (docs/internals/cuda.md, "Rounds"): pure arithmetic, the
+ * Which bytes move in which round of a collective (docs/internals/cuda/rounds.md): pure arithmetic, the
  * same on all ranks where it must be. No memory, no I/O.
  *
  * Offsets are bytes into the flattened input and output, or into a half. Where ranks' blocks go to

@@ -23,7 +23,7 @@
 #define RELAY_BYTES_MOST   ((uint64_t)1 << 30)
 
 /* Ranks that share a GPU: each round costs them a turn of every context, so that longer ones are
- * faster up to here (docs/internals/cuda.md, "Rounds"), if their slabs take no more of what is free there. */
+ * faster up to here (docs/internals/cuda/rounds.md), if their slabs take no more of what is free there. */
 #define SHARED_HALF_BYTES ((size_t)32 << 20)
 #define SHARE_OF_FREE     100
 

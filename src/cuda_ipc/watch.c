@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How a group fails, and the thread that sees it (docs/internals/cuda.md, "Rounds": failing).
+ * How a group fails, and the thread that sees it (docs/internals/cuda/rounds.md: failing).
  */
 #include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"

@@ -4,7 +4,7 @@
  * that operation or the tensor's own bytes, also when a rank dies, when ranks call different
  * operations, and when the group fails at any time while streams go on with what is enqueued.
  *
- * Mirrors the relay of src/cuda_ipc; docs/internals/cuda.md, "The relay". A rank is its stream and its relay
+ * Mirrors the relay of src/cuda_ipc; docs/internals/cuda/relay.md. A rank is its stream and its relay
  * thread. Two ranks have three operations, sums in one round or in two, or three ranks have one in
  * two rounds and one in one; in place by turns, where the next rank is not. In the last operation
  * but one the last rank may call something else, in one round, in two, or not through the relay. It

@@ -4,7 +4,7 @@
  * each is the message or the tensor's own bytes, also when a rank dies, when the ends differ, and when
  * the group fails at any time while streams go on with what is enqueued.
  *
- * Mirrors src/cuda_ipc/relaymail.c and mail.c; docs/internals/cuda.md, "Messages by the relay". A rank is the
+ * Mirrors src/cuda_ipc/relaymail.c and mail.c; docs/internals/cuda/relay.md, "Messages". A rank is the
  * stream of its end and its watcher; the receiver has its relay thread, too, which meanwhile is in a
  * collective that the sender comes to when it has had an answer to the first message. There are four
  * messages in one piece each, every one by kernels or by the relay. The second may differ: then each end

@@ -2,7 +2,7 @@
 """CUDA tensors through torch.distributed, on the stand-in for a GPU (support/faketorch.py).
 
 The C side is proved in tests/cuda. Here: what torch hands over, streams and their order, Works,
-futures, errors. What only a GPU can show is in docs/internals/cuda.md.
+futures, errors. What only a GPU can show is in docs/internals/cuda/testing.md.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ enum shc_gate_state {
  * 3, and one that was never set is left as it is. A verdict is stored only over 0, and before the
  * gate's stream goes on.
  *
- * A captured operation (docs/internals/cuda.md, "Graphs") has no records: `passed` is there, and `round` is
+ * A captured operation (docs/internals/cuda/captured.md) has no records: `passed` is there, and `round` is
  * what each other rank's word must be. 0 or poison is 1, another value is 2, and 3 comes before 2:
  * behind a failure a peer's stream may be rounds ahead. A gate that finds all well stays open,
  * counts the round, and sets the words back to 0: each is written again behind this rank's next

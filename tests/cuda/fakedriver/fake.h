@@ -2,7 +2,7 @@
 #pragma once
 // A libcuda for tests on machines without a GPU: real processes, real file descriptors, real
 // threads; a GPU of host memory. What it does is what CUDA's documentation says of the functions
-// in cuda_abi.h, errors included; what it cannot show is listed in docs/internals/cuda.md.
+// in cuda_abi.h, errors included; what it cannot show is listed in docs/internals/cuda/testing.md.
 //
 // Faults and the shape of the machine come as text, "key=value ...": from the variable FAKE_CUDA
 // when cuInit finds it set, or from fake_configure(), which starts from the presets again.
