@@ -198,7 +198,7 @@ void CudaSide::checkMessage(const Call &call, c10::Device device)
                      ": a CUDA tensor from any rank is not offered; name the sender, or receive "
                      "into a CPU tensor");
     TORCH_CHECK_TYPE(!isCapturing(find(device), device), "shmcoll: ", call.title,
-                     ": not offered while a CUDA graph is captured; call it beside the graph");
+                     ": not offered while a CUDA graph is captured; call it outside the graph");
 }
 
 CudaSide::Gpu &CudaSide::gpuOfMessage(c10::Device device)

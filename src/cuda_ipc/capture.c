@@ -48,7 +48,7 @@ enum shc_status shc_cuda_capturing(struct shc_cuda_comm *cuda, void *stream, boo
     if (cuda == NULL && stream == NULL)
         return SHC_OK; /* the stream that cannot be captured; and there may be no context yet */
     if (cuda == NULL && shc_driver_open(SHC_DRIVER_LIBRARY, &opened) != SHC_OK)
-        return SHC_OK; /* who makes a group hears why */
+        return SHC_OK; /* making a group reports why */
     if (cuda != NULL)
         SHC_TRY(shc_gpu_enter(&cuda->gpu));
     const enum shc_status st =
@@ -67,7 +67,7 @@ static bool reduces(enum shc_op_kind kind)
            kind == SHC_REDUCE_SCATTER_UNEVEN;
 }
 
-/* What needs the CPU with every run. */
+/* Operations that need the CPU with every run are refused. */
 static enum shc_status check_offered(struct shc_cuda_comm *comm, const struct shc_op *op)
 {
     struct shc_demand *demand = &comm->demand;
@@ -87,8 +87,8 @@ static enum shc_status check_offered(struct shc_cuda_comm *comm, const struct sh
     return SHC_OK;
 }
 
-/* What the first arrival says: the call, and which captured operation it is. Above 1, which all
- * other arrivals say, and below all that ends waits. */
+/* The value of the first arrival: a hash of the call and of the captured operation's number. Above 1, the value
+ * of all other arrivals, and below poison. */
 static uint64_t tag_of(const struct shc_demand *demand, uint64_t number)
 {
     uint64_t words[SHC_RECORD_CALL_WORDS + 2], hash = 0xcbf29ce484222325; /* FNV-1a */
@@ -158,8 +158,7 @@ void shc_capture_init(struct shc_cuda_comm *comm)
     shc_lane_init(comm, NULL, comm->gates + SHC_GRAPH_GATE, lane);
 }
 
-/* An even number of rounds, so that words and halves go on by turns behind it, whichever graph comes
- * next. */
+/* An even number of rounds, so that words and halves keep alternating, whichever graph comes next. */
 static enum shc_status carry_out(struct shc_work *work, uint64_t capture)
 {
     struct shc_cuda_comm *comm = work->comm;
@@ -192,17 +191,17 @@ enum shc_status shc_capture_enqueue(struct shc_cuda_comm *comm, const struct shc
     return carry_out(&work, capture); /* a failure uses its number up, too, as other ranks' do */
 }
 
-/* ---- what has become of replays ---- */
+/* ---- the state of replays ---- */
 
 static uint64_t busy_of(const struct shc_cuda_comm *comm, int rank)
 {
-    /* acquire cuda/busy <- release in the device: what the replay has done so far. */
+    /* acquire cuda/busy <- release in the device: the progress of the replay. */
     return shc_a64_load_acquire(&shc_host_part(&comm->host, rank)->busy.word);
 }
 
 static uint64_t passed_of(const struct shc_cuda_comm *comm, int rank)
 {
-    /* acquire cuda/passed <- release in the device: `busy` behind an operation's last round. */
+    /* acquire cuda/passed <- release in the device: `busy` after an operation's last round. */
     return shc_a64_load_acquire(&shc_host_part(&comm->host, rank)->passed.word);
 }
 
@@ -242,7 +241,7 @@ static void call_text(struct shc_cuda_comm *comm, uint64_t number, char text[TEX
                  (unsigned long long)number);
 }
 
-/* What another rank's first arrival says, as far as this rank has captured the same. */
+/* The call that another rank's first arrival stands for, if this rank has captured the same. */
 static void tag_text(struct shc_cuda_comm *comm, uint64_t tag, char text[TEXT_BYTES])
 {
     uint64_t number = 0;
@@ -270,9 +269,9 @@ static enum shc_status fail_leaver(struct shc_cuda_comm *comm, int rank)
     return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
 }
 
-/* Whoever has left had an open gate in all that it saw through, so this is a round without it. What it
- * replayed behind its close() shut a gate, here or at another rank, which then ran on and arrived too
- * early: whom this rank's verdict names may be that one. */
+/* A rank that has left had an open gate in all rounds that it completed, so this is a round without it. A replay
+ * after its close() shut a gate, here or at another rank, which then ran on and arrived too early. This rank's
+ * verdict may name that other rank. */
 static enum shc_status fail_mismatch(struct shc_cuda_comm *comm, uint64_t verdict)
 {
     const int rank = SHC_VERDICT_RANK(verdict);
@@ -281,7 +280,7 @@ static enum shc_status fail_mismatch(struct shc_cuda_comm *comm, uint64_t verdic
             return fail_leaver(comm, r);
     char text[SHC_HOST_REASON_BYTES], ours[TEXT_BYTES], theirs[TEXT_BYTES];
     call_text(comm, SHC_VERDICT_SEQUENCE(verdict), ours);
-    /* acquire cuda/verdict <- release in the device: behind the verdict, which was read before. */
+    /* acquire cuda/verdict <- release in the device: it was written before the verdict. */
     tag_text(comm, shc_a64_load_acquire(&own_part(comm)->graph_verdict.theirs), theirs);
     snprintf(text, sizeof text,
              "ranks replay different operations: rank %d is at %s, but rank %d at %s (all must "
@@ -290,8 +289,8 @@ static enum shc_status fail_mismatch(struct shc_cuda_comm *comm, uint64_t verdic
     return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
 }
 
-/* A rank that has left arrives no more: what it has seen through is all that others can. Who is past
- * that has met a replay that was launched behind its rank's close(). */
+/* A rank that has left arrives no more: the rounds that it completed are all that others can complete. A rank
+ * that is past them has met a replay that was launched after that rank's close(). */
 static enum shc_status look_at_leavers(struct shc_cuda_comm *comm)
 {
     for (int r = 0; r < comm->world; r++) {
@@ -363,7 +362,7 @@ void shc_capture_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint6
 
 /* ---- leaving ---- */
 
-/* A gate that was open may still set a word back, over poison: so once more behind that. */
+/* A gate that was open may still set a word back, over poison: so poison once more after that. */
 static void poison_until_calm(struct shc_cuda_comm *comm)
 {
     const uint64_t deadline_ns = shc_clock_ns() + SEALING_NS;
@@ -388,7 +387,7 @@ void shc_capture_seal(struct shc_cuda_comm *comm)
     if (!needed || shc_gpu_enter(&comm->gpu) != SHC_OK)
         return;
     const int mode = shc_capture_exchange(&comm->driver, SHC_CU_CAPTURE_RELAXED);
-    /* The gate first: one that opens behind the last poison would wipe it. */
+    /* The gate first: one that opens after the last poison would wipe it. */
     if (comm->driver.cuMemsetD8Async(comm->captures.lane.gate, SHC_GATE_ABORTED, 1,
                                      comm->timeline.rescue) == SHC_CU_SUCCESS &&
         shc_timeline_poison(&comm->timeline) == SHC_OK)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Operations that a CUDA graph captures (docs/internals/cuda/captured.md). What is enqueued then runs with
+ * Operations that a CUDA graph captures (docs/internals/cuda/captured.md). Work that is enqueued then runs with
  * every replay, with the same values: so they have words, halves and a gate of their own, and the CPU
  * knows of a replay only what the stream tells it.
  */
@@ -46,10 +46,10 @@ bool shc_capture_busy(const struct shc_cuda_comm *comm);
 /* Is there something to look at? pre: state_lock is held. */
 bool shc_capture_stirs(const struct shc_cuda_comm *comm);
 
-/* What of captured operations has failed the group. SHC_OK, or the reason. Any thread. */
+/* SHC_OK, or the reason for which captured operations have failed the group. Any thread. */
 SHC_NODISCARD enum shc_status shc_capture_look(struct shc_cuda_comm *comm);
 
-/* Says whom a replay waits for, or fails the group when it has waited too long. `lost_ns` up to now do not count. */
+/* Says which ranks a replay waits for, or fails the group when it has waited too long. `lost_ns` up to now do not count. */
 void shc_capture_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t lost_ns);
 
 /* Leaves words and gate so that a later replay ends and stores nothing. pre: this rank has left, and

@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A waiting meeting looks again after this time, for who cannot wake it: a full queue. */
+/* A waiting meeting looks again after this time, for a peer that cannot wake it: a full queue. */
 #define LOOK_AGAIN_NS (10 * SHC_NS_PER_MS)
 
-/* The first message of who connects. */
+/* The first message of a rank that connects. */
 struct hello {
     uint64_t secret[2]; /* of the rank it connects to */
     uint32_t from;
@@ -50,7 +50,7 @@ void shc_control_close(struct shc_control *control)
 
 /* ---- words ---- */
 
-/* What goes over a link once it is made. */
+/* The message of a link, once that is made. */
 enum word_kind { WORD_PARCEL = 1, WORD_LEAVING };
 
 struct word {
@@ -127,7 +127,7 @@ static enum shc_status reach(struct shc_control *control, int rank,
     return SHC_OK;
 }
 
-/* The rank that this connection is, or -1: a stranger, or somebody for the second time. */
+/* The rank that this connection is, or -1: a stranger, or a rank for the second time. */
 static int rank_of(const struct shc_control *control, int fd, const struct hello *hello,
                    const struct shc_control_address *all)
 {
@@ -224,7 +224,7 @@ static enum shc_status look(const struct shc_control *control)
     return control->look != NULL ? control->look(control->look_ctx) : SHC_OK;
 }
 
-/* Sleeps until somebody connects or speaks. */
+/* Sleeps until a process connects, or a message comes. */
 static enum shc_status doze(const struct shc_control *control, const struct lobby *lobby)
 {
     struct pollfd fds[SHC_MAX_WORLD + 1];

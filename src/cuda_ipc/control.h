@@ -8,11 +8,11 @@
  * addresses are known, shc_control_meet connects, and each shc_control_swap is a round in which
  * every rank sends the others one message and gets one from each.
  *
- * Who is there: the kernel's word on the process at the other end (SO_PEERCRED) must be the
- * announced process and this user, and it must know the random bits of the address, which only
- * who has read the rendezvous can. A stranger is turned away and changes nothing. The sockets'
+ * Identity: the process at the other end, as the kernel reports it (SO_PEERCRED), must be the
+ * announced process and this user. It must know the random bits of the address, which only a reader
+ * of the rendezvous can. A stranger is turned away and changes nothing. The sockets'
  * names are abstract: they are of a network namespace, and go with the process. A rank that dies
- * before it has met the others is seen by the deadline, or by whoever `look` asks.
+ * before it has met the others is seen by the deadline, or by `look`.
  */
 
 #include "cuda_ipc/sys.h"
@@ -20,7 +20,7 @@
 
 #define SHC_CONTROL_BYTES 256 /* of a message */
 
-/* What a rank publishes. Plain data. */
+/* The address that a rank publishes. Plain data. */
 struct shc_control_address {
     char name[SHC_SYS_NAME_BYTES];
     uint64_t secret[2];
@@ -39,7 +39,7 @@ struct shc_control {
     uint64_t strangers; /* turned away */
 };
 
-/* One message; fd -1: none. What was received is the receiver's to close. */
+/* One message; fd -1: none. The receiver closes the descriptor that it received. */
 struct shc_control_parcel {
     uint32_t count; /* <= SHC_CONTROL_BYTES */
     int fd;
@@ -50,9 +50,9 @@ SHC_NODISCARD enum shc_status shc_control_open(int rank, int world, struct shc_c
 void shc_control_close(struct shc_control *control);
 
 /*
- * Connects to all. `all` is by rank, as published. SHC_ERR_TIMEOUT names who did not come,
- * SHC_ERR_UNREACHABLE who answers under a rank's name without being it, or cannot be reached. Those
- * that are connected with a rank that fails here learn its reason in their first round.
+ * Connects to all. `all` is by rank, as published. SHC_ERR_TIMEOUT names the ranks that did not
+ * come, SHC_ERR_UNREACHABLE one that cannot be reached, or whose name another process answers for. Ranks
+ * that are connected with one that fails here learn its reason in their first round.
  */
 SHC_NODISCARD enum shc_status shc_control_meet(struct shc_control *control,
                                                const struct shc_control_address *all,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What of CUDA's driver API this library uses: its numbers, its structs, and the one list of its
+ * The part of CUDA's driver API that this library uses: its numbers, its structs, and the one list of its
  * functions. Our own declarations, so that building needs no CUDA toolkit; where there is one,
  * tests/cuda/abi_test.c compares all of this with its cuda.h.
  */

@@ -80,7 +80,7 @@ enum shc_status shc_cuda_comm_create(struct shc_comm *comm, const struct shc_cud
 
 void shc_cuda_comm_set_timeout(struct shc_cuda_comm *cuda, uint64_t timeout_ns)
 {
-    /* relaxed: concerns the operations that start behind it. */
+    /* relaxed: concerns the operations that start after it. */
     shc_a64_store_relaxed(&cuda->timeout_ns, timeout_ns ? timeout_ns : DEFAULT_TIMEOUT_NS);
 }
 
@@ -119,8 +119,8 @@ enum shc_status shc_cuda_comm_pending(struct shc_cuda_comm *cuda, bool *pending)
     *pending = false;
     SHC_TRY(check_here(cuda));
     *pending = !shc_watch_idle(cuda);
-    /* The watcher looks at all else while something is under way, and behind that others may leave and
-     * end. But a gate may have shut just in front of the last "done". */
+    /* The watcher looks at everything else while something is in flight, and after that others may leave and
+     * end. But a gate may have shut just before the last "done". */
     return shc_watch_verdicts(cuda);
 }
 
@@ -183,9 +183,9 @@ enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_
     pthread_mutex_unlock(&cuda->state_lock);
     /* relaxed: a count, told as of about now. */
     const uint64_t backoffs = shc_a64_load_relaxed(&cuda->relay.backoffs);
-    /* relaxed: likewise. */
+    /* relaxed: a count, told as of about now. */
     const uint64_t relayed = shc_a64_load_relaxed(&cuda->relay.queue.pushed);
-    /* relaxed: likewise. */
+    /* relaxed: a count, told as of about now. */
     const uint64_t relayed_messages = shc_a64_load_relaxed(&cuda->relay.messages);
     char ranks[6 * SHC_MAX_WORLD];
     char paths[512];
@@ -219,7 +219,7 @@ static bool await_idle(struct shc_cuda_comm *cuda, uint64_t patience_ns, bool wh
     return true;
 }
 
-/* A legacy slab goes with its process: what lies there for others is theirs for a while. pre: the
+/* A legacy slab goes with its process, so receivers get a while to take the pieces that lie there. pre: the
  * mail's lock. */
 static void linger(struct shc_cuda_comm *cuda)
 {
@@ -246,7 +246,7 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
             (void)!shc_watch_fail(cuda, SHC_ERR_PEER_LEFT, text);
             (void)await_idle(cuda, DRAINING_NS, false);
         }
-        (void)!shc_watch_verdicts(cuda); /* a gate may have shut in front of the last "done" */
+        (void)!shc_watch_verdicts(cuda); /* a gate may have shut before the last "done" */
         linger(cuda);
         /* release cuda/left -> acquire in shc_watch_departure(): its last operation. */
         shc_a64_store_release(&shc_host_part(&cuda->host, cuda->rank)->left.word,

@@ -25,18 +25,18 @@
 #define SHC_GATE_BYTES        256 /* the gate has its own piece of the GPU's memory */
 #define SHC_GRAPH_GATE        128 /* where in it that of captured operations is */
 
-/* An operation that was captured: what its first arrival says, and what it is. */
+/* An operation that was captured: the value of its first arrival, and its call. */
 struct shc_captured {
     uint64_t tag;
     uint64_t call[SHC_RECORD_CALL_WORDS];
 };
 
-/* What captured operations have of their own (capture.c). */
+/* State of captured operations (capture.c). */
 struct shc_captures {
     struct shc_lane lane;   /* `tail` and `stream`: of the newest operation of `capture` */
     shc_cu_address scratch; /* constant once it is made */
     uint64_t capture;       /* the newest that there was an operation in; guarded by order_lock */
-    /* Guarded by state_lock; written by who holds order_lock as well. */
+    /* Guarded by state_lock; written only while order_lock is held as well. */
     struct shc_captured *list; /* number 1 to the lane's sequence */
     uint64_t room;
     /* The watcher's: how long nothing has moved; begun_ns is 0 while nothing is to move. */
@@ -60,7 +60,7 @@ struct shc_cuda_comm {
     int sharing;                          /* so many ranks, at most, are on one GPU */
     bool by_mps; /* all of them by an MPS server: their contexts take no turns */
     struct shc_kernels kernels;
-    struct shc_prober prober; /* behind the making: what it has left */
+    struct shc_prober prober; /* after the making: memory that it has left */
     struct shc_share share;
     struct shc_host host;
     struct shc_timeline timeline;
@@ -78,7 +78,7 @@ struct shc_cuda_comm {
     pthread_mutex_t state_lock; /* guards what follows; held for a few instructions */
     pthread_cond_t stir;        /* the watcher has something to look at */
     struct shc_flight flights[SHC_RECORDS];
-    enum shc_status failed; /* set once, behind `failure` */
+    enum shc_status failed; /* set once, after `failure` */
     char failure[SHC_CUDA_ERROR_BYTES];
     bool closing, closed, stopping;
     bool stuck; /* the driver no longer does what ends waits */
@@ -100,7 +100,7 @@ SHC_NODISCARD enum shc_status shc_cuda_comm_create_over(const char *library, str
 /* Of what begins now and names none of its own. */
 SHC_INLINE uint64_t shc_cuda_timeout_ns(const struct shc_cuda_comm *comm)
 {
-    /* relaxed: concerns the operations that start behind its change. */
+    /* relaxed: concerns the operations that start after its change. */
     return shc_a64_load_relaxed(&comm->timeout_ns);
 }
 
@@ -124,7 +124,7 @@ struct shc_work {
     struct shc_cu_stream *stream;
     uint64_t sequence; /* captured: its number */
     uint64_t round;   /* the group's number of the current one; captured: the operation's, from 0 */
-    uint64_t tag;     /* captured: what its first arrival says; else 0 */
+    uint64_t tag;     /* captured: the value of its first arrival; else 0 */
     uint64_t last;    /* captured: its last round, an odd one */
     size_t halves_at; /* where in a rank's halves the two that it uses begin */
     shc_cu_address scratch;
@@ -140,11 +140,11 @@ SHC_NODISCARD enum shc_status shc_work_check_open(struct shc_cuda_comm *comm);
 /* Have all ranks published their record of this operation? */
 bool shc_work_published(const struct shc_cuda_comm *comm, uint64_t sequence);
 
-/* What the call demands, as rounds, into comm->demand. pre: order_lock is held and the GPU entered, as
+/* Sets comm->demand to the rounds of the call. pre: order_lock is held and the GPU entered, as
  * below. */
 SHC_NODISCARD enum shc_status shc_work_demand(struct shc_cuda_comm *comm, const struct shc_op *op);
 
-/* Enqueues round k of what is demanded. One behind the last moves nothing, and meets. */
+/* Enqueues round k of what is demanded. One after the last moves nothing, and meets. */
 SHC_NODISCARD enum shc_status shc_work_round(struct shc_work *work, uint64_t k);
 
 /* ---- watch.c ---- */

@@ -6,12 +6,12 @@
 
 static _Thread_local char failure[SHC_CUDA_ERROR_BYTES];
 
-enum shc_status shc_cuda_fail_args(enum shc_status status, const char *behind, const char *format,
+enum shc_status shc_cuda_fail_args(enum shc_status status, const char *suffix, const char *format,
                                    va_list args)
 {
     const int used = vsnprintf(failure, sizeof failure, format, args);
     if (used >= 0 && (size_t)used < sizeof failure)
-        snprintf(failure + used, sizeof failure - (size_t)used, "%s", behind);
+        snprintf(failure + used, sizeof failure - (size_t)used, "%s", suffix);
     return status;
 }
 
@@ -26,11 +26,11 @@ enum shc_status shc_cuda_fail(enum shc_status status, const char *format, ...)
 
 enum shc_status shc_cuda_fail_errno(enum shc_status status, int error, const char *format, ...)
 {
-    char behind[128];
-    snprintf(behind, sizeof behind, ": %s", strerrordesc_np(error));
+    char suffix[128];
+    snprintf(suffix, sizeof suffix, ": %s", strerrordesc_np(error));
     va_list args;
     va_start(args, format);
-    status = shc_cuda_fail_args(status, behind, format, args);
+    status = shc_cuda_fail_args(status, suffix, format, args);
     va_end(args);
     return status;
 }

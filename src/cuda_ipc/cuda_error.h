@@ -14,10 +14,10 @@
 SHC_NODISCARD SHC_COLD enum shc_status shc_cuda_fail(enum shc_status status, const char *format,
                                                      ...) SHC_PRINTF(2, 3);
 SHC_NODISCARD SHC_COLD enum shc_status shc_cuda_fail_args(enum shc_status status,
-                                                          const char *behind, const char *format,
+                                                          const char *suffix, const char *format,
                                                           va_list args) SHC_PRINTF(3, 0);
 
-/* The same, with ": <strerror(error)>" behind the text. */
+/* The same, with ": <strerror(error)>" after the text. */
 SHC_NODISCARD SHC_COLD enum shc_status shc_cuda_fail_errno(enum shc_status status, int error,
                                                            const char *format, ...)
     SHC_PRINTF(3, 4);

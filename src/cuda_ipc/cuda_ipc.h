@@ -46,7 +46,7 @@ struct shc_cuda_config {
      * the route must be the same on all ranks. */
     uint64_t half_bytes;
     enum shc_cuda_route route;
-    /* Gets each line the group says (an operation that is late, and whom it waits for). Any thread;
+    /* Gets each line the group says (an operation that is late, and the ranks that it waits for). Any thread;
      * must not call this library. NULL: they go to standard error. */
     void (*say)(void *ctx, const char *line);
     void *say_ctx;
@@ -76,7 +76,7 @@ enum shc_status shc_cuda_comm_create(struct shc_comm *comm, const struct shc_cud
  * SEND and RECV have an order for each pair of ranks and each direction: there the n-th SEND goes to
  * the n-th RECV, and number of elements, dtype and tag must be the same, else the group fails. They
  * pass the collectives and one another where their streams let them; a SEND that its receiver has not
- * called for holds its stream, but for what little finds room. RECV names its sender.
+ * called for holds its stream, except for the little that finds room. RECV names its sender.
  * The CPU waits only when it is 64 operations ahead of the slowest GPU (64 messages, of its peer),
  * and in all_to_all until all ranks have come to the call.
  * While the stream is captured the operation becomes part of the graph, and runs with every replay;
@@ -85,8 +85,8 @@ enum shc_status shc_cuda_comm_create(struct shc_comm *comm, const struct shc_cud
  * is as it was. SEND, RECV, SHC_PREMUL_SUM, and an all_to_all of different counts, cannot be
  * captured.
  * A stream cannot fail. When the group fails, its operations end and write nothing new; until a stream is
- * past them, they may write to an output what it held before. Whoever has synchronized asks
- * shc_cuda_comm_error.
+ * past them, they may write to an output what it held before. Ask shc_cuda_comm_error after
+ * synchronizing.
  */
 enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct shc_op *op,
                                       void *stream);
@@ -94,12 +94,12 @@ enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct s
 /*
  * Enqueues messages (SEND and RECV alone) on one stream, so that they do not wait for one another's
  * turn: piece by piece, in each round first one of every channel that this rank sends through, then
- * one of every channel that it receives from. What each of them is, is said above. All ranks may send
+ * one of every channel that it receives from. shc_cuda_comm_enqueue says what each of them is. All ranks may send
  * to all and receive from all in one batch each, whatever the order; several messages of a channel
  * keep theirs. A message of a batch goes to one of a batch, or to a single call on a stream of its own;
  * batches that meet must meet whole, and in the same order on all ranks (docs/internals/cuda/messages.md).
- * What is wrong with a descriptor, or the stream, is found before anything is enqueued. The CPU waits
- * as above; of more than 64 messages of a channel, until the first ones are over.
+ * Errors in a descriptor, or of the stream, are found before anything is enqueued. The CPU waits
+ * as in shc_cuda_comm_enqueue; of more than 64 messages of a channel, until the first ones are over.
  */
 enum shc_status shc_cuda_comm_enqueue_batch(struct shc_cuda_comm *cuda, const struct shc_op *ops,
                                             int count, void *stream);
@@ -119,12 +119,12 @@ void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason);
  * 0: 30 minutes. Any thread. */
 void shc_cuda_comm_set_timeout(struct shc_cuda_comm *cuda, uint64_t timeout_ns);
 
-/* Lines of `key=value`: route, why it is that one, how many GPUs the ranks are on and who shares one
+/* Lines of `key=value`: route, why it is that one, how many GPUs the ranks are on and which ranks share one
  * ("0-1; 2-3"), sizes, counters. */
 enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_t capacity);
 
-/* *pending: does a stream of this rank's still work on what was enqueued, or on a replay? Whoever
- * closes when it does not loses nothing; each operation's deadline sees to it that this comes. SHC_OK:
+/* *pending: does a stream of this rank's still work on what was enqueued, or on a replay? A close
+ * while it does not loses nothing; each operation's deadline makes sure that this comes. SHC_OK:
  * all that the streams are past has given its results. Else why the group has failed, or
  * SHC_ERR_CLOSED. Does not wait. Any thread. */
 enum shc_status shc_cuda_comm_pending(struct shc_cuda_comm *cuda, bool *pending);
@@ -136,7 +136,7 @@ enum shc_status shc_cuda_comm_pending(struct shc_cuda_comm *cuda, bool *pending)
  */
 void shc_cuda_comm_close(struct shc_cuda_comm *cuda);
 
-/* Closes if that was not done, and frees. What a stream may still touch stays. */
+/* Closes if that was not done, and frees. Memory that a stream may still touch stays. */
 void shc_cuda_comm_free(struct shc_cuda_comm *cuda);
 
 /* The calling thread's last failure in this library: one paragraph, no newline at its end. */

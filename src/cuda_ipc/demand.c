@@ -266,7 +266,7 @@ static enum shc_status shape_all_to_all(const struct shc_op *op, struct shc_dema
     return SHC_OK;
 }
 
-/* What each rank has, as the record's count and the rounds' bytes. */
+/* Sets the record's count and the rounds' bytes: those of each rank. */
 static void of_bytes(struct shc_demand *demand, uint64_t bytes)
 {
     demand->rounds.bytes = bytes;
@@ -375,7 +375,7 @@ enum shc_status shc_demand_make(const struct shc_op *op, int rank, int world,
     return shape(op, demand);
 }
 
-/* " type 7 of 12 bytes": what the name of the dtype leaves open. */
+/* " type 7 of 12 bytes": the part of an opaque dtype that its name lacks. */
 static void type_text(const uint64_t call[SHC_RECORD_CALL_WORDS], char *text, size_t capacity)
 {
     text[0] = '\0';

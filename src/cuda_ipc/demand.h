@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What a call demands: the caller's descriptor, checked as far as one rank can, as flat memory, as
+ * A call, prepared: the caller's descriptor, checked as far as one rank can, as flat memory, as
  * rounds (a message has none), and as the record that ranks compare. No I/O; nothing of the GPU.
  */
 
@@ -15,7 +15,7 @@ struct shc_flat {
     uint32_t elem_bytes;
     uint64_t bytes;
     uint32_t at;     /* the tensor of the last look ... */
-    uint64_t before; /* ... and the bytes in front of it */
+    uint64_t before; /* ... and the bytes before it */
 };
 
 struct shc_demand {

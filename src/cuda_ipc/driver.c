@@ -150,16 +150,16 @@ enum shc_status shc_driver_fail(const struct shc_driver *driver, int result, con
                                 ...)
 {
     const char *name = NULL, *text = NULL;
-    char behind[256];
+    char suffix[256];
     if (driver->cuGetErrorName(result, &name) != SHC_CU_SUCCESS || name == NULL)
         name = "an unknown result";
     if (driver->cuGetErrorString(result, &text) != SHC_CU_SUCCESS || text == NULL)
         text = "no description";
-    snprintf(behind, sizeof behind, ": %s (%d), %s", name, result, text);
+    snprintf(suffix, sizeof suffix, ": %s (%d), %s", name, result, text);
     va_list args;
     va_start(args, format);
     const enum shc_status st = shc_cuda_fail_args(
-        result == SHC_CU_OUT_OF_MEMORY ? SHC_ERR_NOMEM : SHC_ERR_SYSTEM, behind, format, args);
+        result == SHC_CU_OUT_OF_MEMORY ? SHC_ERR_NOMEM : SHC_ERR_SYSTEM, suffix, format, args);
     va_end(args);
     return st;
 }

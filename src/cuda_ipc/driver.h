@@ -2,7 +2,7 @@
 #pragma once
 /*
  * The NVIDIA driver as one table of functions. Nothing links against it: the library is opened
- * when somebody asks, so one build serves machines with and without a GPU. This is the only way
+ * on request, so one build serves machines with and without a GPU. This is the only way
  * to CUDA: no runtime API, no other handle to the library.
  *
  * Opening is for one thread; the opened table is constant and any thread's. It is never closed:
@@ -13,7 +13,7 @@
 #include "shm/base/attrs.h"
 #include "shm/shmcoll.h"
 
-/* What production opens; tests hand over the path of their stand-in. No variable changes it. */
+/* The library that production opens; tests hand over the path of their stand-in. No variable changes it. */
 #define SHC_DRIVER_LIBRARY "libcuda.so.1"
 
 /* The oldest driver we accept, as cuDriverGetVersion tells it: stream write and wait values are
@@ -35,7 +35,7 @@ struct shc_driver {
  */
 SHC_NODISCARD enum shc_status shc_driver_open(const char *library, struct shc_driver *driver);
 
-/* All functions behind memory that is exported as a file descriptor / by a legacy handle? */
+/* All functions for memory that is exported as a file descriptor / by a legacy handle? */
 bool shc_driver_has_fd_memory(const struct shc_driver *driver);
 bool shc_driver_has_legacy_ipc(const struct shc_driver *driver);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * An operation as work in a stream (docs/internals/cuda/rounds.md). rounds.c says which bytes move; here is
- * what carries them, and in which order. Nothing here waits, but await() for the CPUs of others.
+ * An operation as work in a stream (docs/internals/cuda/rounds.md). rounds.c says which bytes move; this file
+ * enqueues the steps that move them. Nothing here waits, except await() for the CPUs of others.
  */
 #include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- where the data is ---- */
+/* ---- addresses ---- */
 
-/* Rank r's half of a round, as the rank that stages there writes it and peers reach it. */
+/* Rank r's half of a round: the address at which it stages, and where peers read. */
 static shc_cu_address half_of(const struct shc_work *work, int r, uint64_t round)
 {
     const struct shc_cuda_comm *comm = work->comm;
@@ -23,7 +23,7 @@ static shc_cu_address half_of(const struct shc_work *work, int r, uint64_t round
     return halves + work->halves_at + (round & 1) * comm->half_bytes;
 }
 
-/* The same as this rank's kernels read it. */
+/* The address at which this rank's kernels read rank r's half: scratch memory where there are no slabs. */
 static shc_cu_address source_of(const struct shc_work *work, int r)
 {
     return work->comm->by_slabs ? half_of(work, r, work->round)
@@ -58,7 +58,7 @@ static enum shc_status fetch(struct shc_work *work, const struct shc_move *move)
                                source_of(work, move->rank) + move->from, move->bytes, false);
 }
 
-/* Without slabs: what this move reads, into scratch memory. No user's byte, so no gate. */
+/* Without slabs: copies the bytes that this move reads into scratch memory. None is the user's, so no gate. */
 static enum shc_status pull(struct shc_work *work, const struct shc_move *move)
 {
     const struct shc_cuda_comm *comm = work->comm;
@@ -234,8 +234,8 @@ static enum shc_status fail_pair(struct shc_cuda_comm *comm, uint64_t sequence, 
     return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
 }
 
-/* What rank `from` says that it sends rank `to`, and what that one says: what this rank says itself it
- * knows. */
+/* The bytes that rank `from` says it sends to rank `to`, and those that `to` expects. This rank's own counts
+ * are not read back from shared memory. */
 static uint64_t sent_by(const struct shc_cuda_comm *comm, int from, int to)
 {
     const uint64_t *counts = shc_host_counts(&comm->host, from, comm->meetings);
@@ -307,7 +307,7 @@ static enum shc_status fail_inside(struct shc_cuda_comm *comm, uint64_t sequence
     char text[96];
     if (st != SHC_ERR_CLOSED)
         return shc_watch_fail(comm, st, shc_cuda_failure());
-    /* For the others it is something else. */
+    /* To the other ranks this is a departure. */
     snprintf(text, sizeof text, "rank %d left the group inside operation #%llu", comm->rank,
              (unsigned long long)sequence);
     return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
@@ -358,7 +358,7 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
     shc_lateness_begin(&flight.lateness, shc_clock_ns(),
                        demand->timeout_ns ? demand->timeout_ns : shc_cuda_timeout_ns(comm),
                        SHC_LATE_NS);
-    const uint64_t sequence = comm->lane.sequence + 1; /* only who holds the order writes it */
+    const uint64_t sequence = comm->lane.sequence + 1; /* written under order_lock */
     const struct awaited room = {sequence, slot_is_free, flight.lateness.deadline_ns,
                                  "Timed out waiting for the operation 64 before this one"};
     SHC_TRY(await(comm, &room));

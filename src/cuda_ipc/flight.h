@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * An operation or a message that is under way, as the watcher sees it.
+ * An operation or a message in flight, as the watcher sees it.
  */
 
 #include "cuda_ipc/kernel/args.h"
@@ -9,7 +9,8 @@
 
 #include <stdbool.h>
 
-#define SHC_LATE_NS (5 * SHC_NS_PER_S) /* then whom it waits for is said; and at 10 s, 20, ... */
+#define SHC_LATE_NS \
+    (5 * SHC_NS_PER_S) /* then the ranks that it waits for are logged; again at 10 s, 20, ... */
 
 struct shc_flight {
     struct shc_lateness lateness;

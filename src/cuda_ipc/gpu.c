@@ -36,7 +36,7 @@ enum shc_status shc_gpu_describe(const struct shc_driver *driver, int ordinal, s
     return SHC_OK;
 }
 
-/* What a primary context is refused with depends on the mode, and on the driver's age. */
+/* The error of a refused primary context depends on the mode, and on the driver's age. */
 static enum shc_status refused(const struct shc_gpu *gpu, int ordinal, int result)
 {
     const int mode = attribute(gpu, SHC_CU_ATTRIBUTE_COMPUTE_MODE);

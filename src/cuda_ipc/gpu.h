@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * One GPU as this process uses it: who it is, what it can, and its primary context (the one torch
+ * One GPU as this process uses it: which it is, what it can, and its primary context (the one torch
  * uses; we never make another). Opening is for one thread; the rest is any thread's.
  */
 
@@ -21,7 +21,7 @@ struct shc_gpu {
         by_mps; /* processes share one context, by an MPS server; false also where the driver is too old */
 };
 
-/* Who the ordinal-th GPU is and what it can; makes no context. SHC_ERR_INVALID: there is no such
+/* Which GPU the ordinal-th is and what it can; makes no context. SHC_ERR_INVALID: there is no such
  * one. */
 SHC_NODISCARD enum shc_status shc_gpu_describe(const struct shc_driver *driver, int ordinal,
                                                struct shc_gpu *gpu);

@@ -119,7 +119,7 @@ void shc_host_begin(struct shc_host *host)
         header->world = (uint64_t)host->world;
         header->part_bytes = host->part_bytes;
     }
-    /* relaxed: its only reader is this rank. Nobody waits for himself. */
+    /* relaxed: its only reader is this rank. No rank waits for itself. */
     shc_a64_store_relaxed(&shc_host_word(host, host->rank, SHC_ROW_ARRIVAL, host->rank)->word,
                           SHC_TIMELINE_LAST);
 }

@@ -2,12 +2,12 @@
 #pragma once
 /*
  * The host arena: one piece of host memory that all ranks of a group and their GPUs see
- * (docs/internals/cuda/rounds.md). A part per rank, which it reserves and touches first; in a part the
- * words that it writes or waits for, its records, where there is no shared GPU memory its halves and
- * its mail, and where there is a relay its cells. Every word lies on lines of its own and has one writer, but those that are
- * set back or poisoned: these have the rank that waits for them, too.
+ * (docs/internals/cuda/rounds.md). It has one part per rank, which that rank reserves and touches first. A part has
+ * the words that its rank writes or waits for, and its records; without shared GPU memory also its halves and
+ * its mail; with a relay also its cells and boxes. Every word lies on lines of its own and has one writer. Words
+ * that are set back or poisoned have a second one: the rank that waits for them.
  *
- * A GPU sees the arena at another address than the CPU: shc_host_device() is the only way there.
+ * A GPU sees the arena at another address than the CPU: shc_host_device() converts.
  */
 
 #include "cuda_ipc/control.h"
@@ -16,19 +16,19 @@
 #include "shm/base/atomic.h"
 #include "shm/base/once.h"
 
-#define SHC_RECORDS           64 /* a ring; how far a CPU may be ahead of the slowest GPU */
+#define SHC_RECORDS           64 /* a ring: how far a CPU may be ahead of the slowest GPU */
 #define SHC_HALVES            4  /* of a rank: two of eager rounds, two of captured ones */
 #define SHC_MAIL_SLOTS        2  /* of a channel: pieces that wait to be taken */
 #define SHC_RELAY_CELLS       5 /* of a rank: two halves, the result, a block kept, the old output */
 #define SHC_HOST_REASON_BYTES 504
 
-/* A word alone on its lines. */
+/* A word with cache lines of its own. */
 struct shc_lone_shm {
     shc_a64 word;
     unsigned char pad[SHC_LINE_BYTES - sizeof(shc_a64)];
 };
 
-/* What a rank shares of a lane (lane.h): of the collectives, or of one end of a channel of messages. */
+/* The shared part of a lane (lane.h): of the collectives, or of one end of a channel of messages. */
 struct shc_lane_shm {
     struct shc_lone_shm done;      /* its stream: the newest operation that is over */
     struct shc_lone_shm verdict;   /* its gate: SHC_VERDICT of the first failure */
@@ -68,7 +68,7 @@ enum shc_host_row {
     SHC_ROWS
 };
 
-/* Where an arena begins. */
+/* The beginning of an arena. */
 struct shc_host_header_shm {
     uint64_t magic;
     uint64_t world, part_bytes;
@@ -87,13 +87,13 @@ struct shc_host {
     int fd; /* while it is being made; else -1 */
 };
 
-/* What one piece of a message takes. */
+/* The bytes of one slot: the most that a piece of a message has. */
 SHC_INLINE size_t shc_mail_slot_bytes(size_t half_bytes, int world)
 {
     return half_bytes / (size_t)world / SHC_LINE_BYTES * SHC_LINE_BYTES;
 }
 
-/* The halves, and behind them the mail: the slots for each rank. */
+/* The halves, and after them the mail: the slots for each rank. */
 SHC_INLINE size_t shc_data_bytes(size_t half_bytes, int world)
 {
     const size_t slots = SHC_MAIL_SLOTS * (size_t)world;
@@ -101,11 +101,11 @@ SHC_INLINE size_t shc_data_bytes(size_t half_bytes, int world)
 }
 
 /*
- * The steps, collective over the ranks of the control socket: all ranks do one, then learn whether
- * all could, then the next. half_bytes 0: no halves, no mail; cell_bytes, box_bytes 0: no cells, boxes.
+ * The steps of making an arena, collective over the ranks of the control socket: after each, all ranks
+ * learn whether all could do it. half_bytes 0: no halves, no mail; cell_bytes, box_bytes 0: no cells, boxes.
  */
 
-/* Rank 0 makes it, all get it, and this rank reserves its part. On failure nothing is left, and the
+/* Rank 0 makes the arena, all get it, and this rank reserves its part. On failure nothing remains, and the
  * others have been told. */
 SHC_NODISCARD enum shc_status shc_host_share(struct shc_control *control, size_t half_bytes,
                                              size_t cell_bytes, size_t box_bytes,
@@ -131,7 +131,7 @@ SHC_INLINE struct shc_part_shm *shc_host_part(const struct shc_host *host, int r
                                            (size_t)rank * host->part_bytes);
 }
 
-/* What a rank shares of the collectives' lane. */
+/* The shared part of a rank's lane of collectives. */
 SHC_INLINE struct shc_lane_shm *shc_host_lane(const struct shc_host *host, int rank)
 {
     return &shc_host_part(host, rank)->lane;
@@ -150,7 +150,7 @@ SHC_INLINE uint32_t shc_host_waited(const struct shc_host *host)
     return SHC_ROWS * (uint32_t)host->world;
 }
 
-/* Which of them this is. pre: it is one of this rank's. */
+/* The index of a word among those that this rank waits for. */
 SHC_INLINE uint32_t shc_host_index(const struct shc_host *host, const struct shc_lone_shm *word)
 {
     return (uint32_t)(word - shc_host_word(host, host->rank, 0, 0));
@@ -164,8 +164,8 @@ SHC_INLINE struct shc_lane_shm *shc_host_end(const struct shc_host *host, int ra
     return (struct shc_lane_shm *)(void *)ends + (sends ? peer : host->world + peer);
 }
 
-/* How many bytes a rank sends each rank, and then what it receives of each, in its parity-th
- * meeting. */
+/* The bytes that a rank sends to each rank, then those that it receives from each, in a meeting of that
+ * parity. */
 SHC_INLINE uint64_t *shc_host_counts(const struct shc_host *host, int rank, uint64_t parity)
 {
     char *counts = (char *)shc_host_part(host, rank) + host->counts_offset;
@@ -183,8 +183,8 @@ SHC_INLINE char *shc_host_cells(const struct shc_host *host, int rank)
     return (char *)shc_host_part(host, rank) + host->cells_offset;
 }
 
-/* A rank's boxes of messages, behind the cells: of the channel to a rank two slots; and of the channel from
- * it what is copied back, and what the tensor holds before. */
+/* A rank's boxes of relayed messages, after the cells. Of the channel to each rank: two slots. Of the channel
+ * from it: the bytes that are copied back, and those that the tensor held before. */
 enum { SHC_BOX_SLOT = 0, SHC_BOX_RESULT = 2, SHC_BOX_OLD = 3, SHC_BOXES = 4 };
 
 SHC_INLINE char *shc_host_box(const struct shc_host *host, int rank, int peer, int which)
@@ -193,7 +193,7 @@ SHC_INLINE char *shc_host_box(const struct shc_host *host, int rank, int peer, i
            ((size_t)peer * SHC_BOXES + (size_t)which) * host->box_bytes;
 }
 
-/* What lies there, as this rank's GPU sees it. */
+/* The address of a place in the arena, as this rank's GPU sees it. */
 SHC_INLINE shc_cu_address shc_host_device(const struct shc_host *host, const void *there)
 {
     return host->device + (shc_cu_address)((const char *)there - host->base);

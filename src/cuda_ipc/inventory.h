@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What this machine has for CUDA, in lines of `key=value`. Any thread; nothing is kept.
+ * The CUDA devices and driver of this machine, in lines of `key=value`. Any thread; nothing is kept.
  */
 
 #include "cuda_ipc/driver.h"

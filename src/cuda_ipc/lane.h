@@ -17,13 +17,12 @@ struct shc_cuda_comm;
 
 struct shc_lane {
     /* Constant once it is made. */
-    struct shc_lane_shm *shm; /* NULL: captured operations, which have no records */
-    shc_a64 *verdict,
-        *done;           /* its gate's first failure; what its stream writes last of an operation */
-    shc_cu_address gate; /* in the memory of this rank's GPU */
-    struct shc_gate_args
-        args;          /* what all its gates have in common; `records`: where the rings begin */
-    const char *where; /* for errors: "", or " in a capture" */
+    struct shc_lane_shm *shm;  /* NULL: captured operations, which have no records */
+    shc_a64 *verdict;          /* the first failure that this rank's gate found */
+    shc_a64 *done;             /* the word that its stream writes last of an operation */
+    shc_cu_address gate;       /* in the memory of this rank's GPU */
+    struct shc_gate_args args; /* common to all gates; `records`: the beginning of the rings */
+    const char *where;         /* for errors: "", or " in a capture" */
     /* Guarded by the lock that is held while an operation of the lane is enqueued. */
     struct shc_cu_event *tail;    /* after the newest operation ... */
     struct shc_cu_stream *stream; /* ... which is in this stream */
@@ -33,8 +32,8 @@ struct shc_lane {
     struct shc_flight *flights; /* a ring of SHC_RECORDS; NULL: captured operations */
 };
 
-/* Completes a lane whose args name the words that its gates read, and who takes part. shm is NULL for captured
- * operations, whose verdict and done are set. pre: the host arena is registered. */
+/* Completes a lane. pre: the host arena is registered; lane->args has the words that its gates read and the ranks
+ * that take part; for captured operations shm is NULL, and verdict and done are set. */
 void shc_lane_init(const struct shc_cuda_comm *comm, struct shc_lane_shm *shm, shc_cu_address gate,
                    struct shc_lane *lane);
 
@@ -79,7 +78,7 @@ SHC_NODISCARD enum shc_status shc_lane_meet(struct shc_cuda_comm *comm,
                                             struct shc_cu_stream *stream, int row, uint64_t told,
                                             uint64_t awaited);
 
-/* `round`: what the words that the gate reads must have reached; `first`: it compares records. */
+/* `round`: the value that the words of the gate must have reached; `first`: it compares records. */
 SHC_NODISCARD enum shc_status shc_lane_gate(const struct shc_cuda_comm *comm,
                                             const struct shc_lane *lane,
                                             struct shc_cu_stream *stream, uint64_t number,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Messages as work in a stream (docs/internals/cuda/messages.md): by pieces, through two slots of the
- * sender's memory. Nothing here waits, but reserve() for records that are still to be read.
+ * sender's memory. Nothing here waits, except reserve() for records that are still to be read.
  */
 #include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
@@ -13,33 +13,33 @@
 #include <string.h>
 
 /* One message on its way into a stream. */
-struct letter {
+struct message {
     struct shc_end *end;
     struct shc_flat flat;
     struct shc_flight flight;
     int part; /* of the batch */
     bool relayed;
-    /* Set when it is that one's turn. */
-    uint64_t number; /* of the channel */
-    uint64_t before; /* the newest piece of the end in front of its own */
-    uint64_t behind; /* rounds of the part that are its end's earlier messages' */
+    /* Set when it is the part's turn. */
+    uint64_t number;  /* of the channel */
+    uint64_t before;  /* the newest piece of the end before its own */
+    uint64_t skipped; /* rounds of the part that are its end's earlier messages' */
     bool finished;
 };
 
 /*
  * Messages that share a stream; a single one is a batch of one. In each round every end that sends
- * takes one step, the next piece of its messages, and behind those every end that receives: then a
- * stream waits for steps alone that are earlier ones for all ranks, and no batch blocks itself.
+ * takes one step, the next piece of its messages, and after those every end that receives: then a
+ * stream waits only for steps that are earlier for all ranks, and no batch blocks itself.
  *
  * A record is used again when the message 64 before it is over, which must not be one of those that
- * it is published with. So a batch is carried out in parts, one behind the other, each with at most
+ * it is published with. So a batch is carried out in parts, one after the other, each with at most
  * 64 messages of an end.
  */
 struct batch {
     struct shc_cuda_comm *comm;
     struct shc_cu_stream *stream;
     const struct shc_op *ops;
-    struct letter *letters; /* one for each operation */
+    struct message *messages; /* one for each operation */
     int count;
     int part, parts; /* the one whose turn it is, of so many */
     uint64_t rounds; /* of that part */
@@ -48,20 +48,20 @@ struct batch {
 };
 
 /* The first message of the part whose turn it is, from this one on; NULL: there are no more. */
-static struct letter *of_part(const struct batch *batch, struct letter *letter)
+static struct message *of_part(const struct batch *batch, struct message *message)
 {
-    for (; letter < batch->letters + batch->count; letter++)
-        if (letter->part == batch->part)
-            return letter;
+    for (; message < batch->messages + batch->count; message++)
+        if (message->part == batch->part)
+            return message;
     return NULL;
 }
 
-static struct letter *first_of(const struct batch *batch)
+static struct message *first_of(const struct batch *batch)
 {
-    return of_part(batch, batch->letters);
+    return of_part(batch, batch->messages);
 }
 
-/* ---- where things are ---- */
+/* ---- addresses ---- */
 
 /* The slot of this piece, in the sender's memory. */
 static shc_cu_address slot_of(const struct shc_cuda_comm *comm, const struct shc_end *end,
@@ -78,8 +78,8 @@ static shc_cu_address slot_of(const struct shc_cuda_comm *comm, const struct shc
 
 /* ---- a piece ---- */
 
-/* The peer's word, behind which this piece may go on: what is to be staged must not be read any
- * more, what is to be read must be staged. 0: none. */
+/* The value of the peer's word after which this piece may go on: the slot must no longer be read, or must
+ * have been staged. 0: none. */
 static uint64_t awaited_by(const struct shc_end *end, uint64_t piece)
 {
     if (!end->sends)
@@ -88,12 +88,12 @@ static uint64_t awaited_by(const struct shc_end *end, uint64_t piece)
 }
 
 /* Between the user's memory, from this byte on, and the piece's slot. */
-static enum shc_status copy(struct batch *batch, struct letter *letter, uint64_t piece,
+static enum shc_status copy(struct batch *batch, struct message *message, uint64_t piece,
                             uint64_t from, uint64_t bytes)
 {
-    const struct shc_end *end = letter->end;
+    const struct shc_end *end = message->end;
     batch->copies.args.gate = end->lane.args.gate;
-    SHC_TRY(shc_copies_add_flat(&batch->copies, &letter->flat, from,
+    SHC_TRY(shc_copies_add_flat(&batch->copies, &message->flat, from,
                                 slot_of(batch->comm, end, piece), bytes, end->sends));
     return shc_copies_flush(&batch->copies);
 }
@@ -109,39 +109,41 @@ static enum shc_status tell(const struct batch *batch, const struct shc_end *end
 
 /* ---- a message ---- */
 
-static enum shc_status finish(const struct batch *batch, struct letter *letter)
+static enum shc_status finish(const struct batch *batch, struct message *message)
 {
-    letter->finished = true;
-    return shc_lane_finish(batch->comm, &letter->end->lane, batch->stream, letter->number);
+    message->finished = true;
+    return shc_lane_finish(batch->comm, &message->end->lane, batch->stream, message->number);
 }
 
-static enum shc_status enqueue_piece(struct batch *batch, struct letter *letter, uint64_t piece)
+static enum shc_status enqueue_piece(struct batch *batch, struct message *message, uint64_t piece)
 {
     struct shc_cuda_comm *comm = batch->comm;
-    struct shc_end *end = letter->end;
+    struct shc_end *end = message->end;
     const size_t slot_bytes = shc_mail_slot_bytes(comm->half_bytes, comm->world);
     const uint64_t awaited = awaited_by(end, piece),
-                   from = (piece - letter->before - 1) * slot_bytes;
-    const bool first = piece == letter->before + 1, last = piece == letter->flight.last_round;
+                   from = (piece - message->before - 1) * slot_bytes;
+    const bool first = piece == message->before + 1, last = piece == message->flight.last_round;
     end->piece = piece;
     if (first)
         SHC_TRY(shc_lane_follow(comm, &end->lane, batch->stream));
-    if (letter->relayed && !end->sends) {
-        SHC_TRY(shc_relay_receive(comm, end, batch->stream, &letter->flat, letter->number, piece));
+    if (message->relayed && !end->sends) {
+        SHC_TRY(
+            shc_relay_receive(comm, end, batch->stream, &message->flat, message->number, piece));
         SHC_TRY(tell(batch, end, piece));
-        return finish(batch, letter);
+        return finish(batch, message);
     }
     if (awaited != 0)
         SHC_TRY(shc_lane_await(comm, batch->stream, end->word, awaited));
-    if (letter->relayed) {
-        SHC_TRY(shc_relay_send(comm, end, batch->stream, &letter->flat, piece));
+    if (message->relayed) {
+        SHC_TRY(shc_relay_send(comm, end, batch->stream, &message->flat, piece));
         SHC_TRY(tell(batch, end, piece));
-        return finish(batch, letter);
+        return finish(batch, message);
     }
-    SHC_TRY(shc_lane_gate(comm, &end->lane, batch->stream, letter->number, awaited, first));
-    SHC_TRY(copy(batch, letter, piece, from, shc_min_size(slot_bytes, letter->flat.bytes - from)));
+    SHC_TRY(shc_lane_gate(comm, &end->lane, batch->stream, message->number, awaited, first));
+    SHC_TRY(
+        copy(batch, message, piece, from, shc_min_size(slot_bytes, message->flat.bytes - from)));
     SHC_TRY(tell(batch, end, piece));
-    return last ? finish(batch, letter) : SHC_OK;
+    return last ? finish(batch, message) : SHC_OK;
 }
 
 /* ---- a part of a batch ---- */
@@ -149,12 +151,13 @@ static enum shc_status enqueue_piece(struct batch *batch, struct letter *letter,
 /* One step of every end that sends, or that receives. */
 static enum shc_status enqueue_side(struct batch *batch, uint64_t round, bool sends)
 {
-    for (struct letter *letter = first_of(batch); letter; letter = of_part(batch, letter + 1)) {
-        if (letter->end->sends != sends || round <= letter->behind)
+    for (struct message *message = first_of(batch); message;
+         message = of_part(batch, message + 1)) {
+        if (message->end->sends != sends || round <= message->skipped)
             continue;
-        const uint64_t piece = letter->before + round - letter->behind;
-        if (piece <= letter->flight.last_round)
-            SHC_TRY(enqueue_piece(batch, letter, piece));
+        const uint64_t piece = message->before + round - message->skipped;
+        if (piece <= message->flight.last_round)
+            SHC_TRY(enqueue_piece(batch, message, piece));
     }
     return SHC_OK;
 }
@@ -175,8 +178,8 @@ static enum shc_status carry_out(struct batch *batch)
     const enum shc_status st = enqueue_rounds(batch);
     if (st != SHC_OK)
         (void)!shc_watch_fail(batch->comm, st, shc_cuda_failure());
-    for (struct letter *letter = first_of(batch); letter; letter = of_part(batch, letter + 1))
-        if (!letter->finished && finish(batch, letter) != SHC_OK)
+    for (struct message *message = first_of(batch); message; message = of_part(batch, message + 1))
+        if (!message->finished && finish(batch, message) != SHC_OK)
             break; /* the driver does nothing more */
     return st == SHC_OK ? SHC_OK : shc_watch_verdicts(batch->comm); /* the first failure stands */
 }
@@ -249,7 +252,7 @@ void shc_mail_undo(struct shc_cuda_comm *comm)
     comm->mail.count = 0;
 }
 
-/* Has everybody read the record that this message's is written over? */
+/* Have all readers read the record that this message's record overwrites? */
 static bool has_room(const struct shc_end *end, uint64_t number)
 {
     if (number <= SHC_RECORDS)
@@ -264,24 +267,24 @@ static bool lay_out(struct batch *batch)
 {
     const struct shc_cuda_comm *comm = batch->comm;
     const size_t slot_bytes = shc_mail_slot_bytes(comm->half_bytes, comm->world);
-    struct letter *letter;
-    for (letter = first_of(batch); letter; letter = of_part(batch, letter + 1)) {
-        letter->end->next_number = letter->end->lane.sequence; /* written under the mail's lock */
-        letter->end->next_piece = letter->end->piece;
+    struct message *message;
+    for (message = first_of(batch); message; message = of_part(batch, message + 1)) {
+        message->end->next_number = message->end->lane.sequence; /* written under the mail's lock */
+        message->end->next_piece = message->end->piece;
     }
     batch->rounds = 0;
-    for (letter = first_of(batch); letter; letter = of_part(batch, letter + 1)) {
-        struct shc_end *end = letter->end;
-        const uint64_t bytes = letter->flat.bytes;
-        letter->number = ++end->next_number;
-        letter->before = end->next_piece;
-        letter->behind = letter->before - end->piece;
+    for (message = first_of(batch); message; message = of_part(batch, message + 1)) {
+        struct shc_end *end = message->end;
+        const uint64_t bytes = message->flat.bytes;
+        message->number = ++end->next_number;
+        message->before = end->next_piece;
+        message->skipped = message->before - end->piece;
         end->next_piece +=
-            letter->relayed || bytes == 0 ? 1 : (bytes + slot_bytes - 1) / slot_bytes;
-        letter->flight.last_round = end->next_piece;
+            message->relayed || bytes == 0 ? 1 : (bytes + slot_bytes - 1) / slot_bytes;
+        message->flight.last_round = end->next_piece;
         if (batch->rounds < end->next_piece - end->piece)
             batch->rounds = end->next_piece - end->piece;
-        if (!has_room(end, letter->number))
+        if (!has_room(end, message->number))
             return false;
     }
     return true;
@@ -309,32 +312,33 @@ static enum shc_status reserve(struct batch *batch)
 static enum shc_status enqueue_part(struct batch *batch)
 {
     SHC_TRY(reserve(batch));
-    for (struct letter *letter = first_of(batch); letter; letter = of_part(batch, letter + 1)) {
-        struct shc_lane *lane = &letter->end->lane;
-        shc_lane_publish(lane, letter->number, letter->flight.call, 0);
-        shc_lane_begin(batch->comm, lane, &letter->flight);
+    for (struct message *message = first_of(batch); message;
+         message = of_part(batch, message + 1)) {
+        struct shc_lane *lane = &message->end->lane;
+        shc_lane_publish(lane, message->number, message->flight.call, 0);
+        shc_lane_begin(batch->comm, lane, &message->flight);
     }
     return carry_out(batch);
 }
 
 /* ---- a batch ---- */
 
-/* What can be wrong with a message on this rank alone. */
+/* Errors of a message that this rank sees alone. */
 static enum shc_status check(const struct batch *batch, const struct shc_op *op,
-                             struct letter *letter)
+                             struct message *message)
 {
     const struct shc_cuda_comm *comm = batch->comm;
     struct shc_demand demand;
     SHC_TRY(shc_demand_make(op, comm->rank, comm->world, &demand));
     SHC_TRY(shc_placement_check(&comm->gpu, &demand));
-    letter->flat = op->kind == SHC_SEND ? demand.in : demand.out;
-    letter->relayed = letter->flat.bytes <= comm->relay.box_bytes && comm->relay.box_bytes != 0;
-    letter->flight.relayed = letter->relayed;
-    letter->flight.stream = batch->stream;
-    shc_lateness_begin(&letter->flight.lateness, shc_clock_ns(),
+    message->flat = op->kind == SHC_SEND ? demand.in : demand.out;
+    message->relayed = message->flat.bytes <= comm->relay.box_bytes && comm->relay.box_bytes != 0;
+    message->flight.relayed = message->relayed;
+    message->flight.stream = batch->stream;
+    shc_lateness_begin(&message->flight.lateness, shc_clock_ns(),
                        demand.timeout_ns ? demand.timeout_ns : shc_cuda_timeout_ns(comm),
                        SHC_LATE_NS);
-    memcpy(letter->flight.call, demand.call, sizeof letter->flight.call);
+    memcpy(message->flight.call, demand.call, sizeof message->flight.call);
     return SHC_OK;
 }
 
@@ -347,18 +351,18 @@ static enum shc_status prepare(struct batch *batch)
     batch->deadline_ns = UINT64_MAX;
     for (int i = 0; i < batch->count; i++) {
         const struct shc_op *op = &batch->ops[i];
-        struct letter *letter = &batch->letters[i];
-        SHC_TRY(check(batch, op, letter));
-        letter->part = seen[op->kind == SHC_SEND][op->peer]++ / SHC_RECORDS;
-        if (batch->parts <= letter->part)
-            batch->parts = letter->part + 1;
-        if (batch->deadline_ns > letter->flight.lateness.deadline_ns)
-            batch->deadline_ns = letter->flight.lateness.deadline_ns;
+        struct message *message = &batch->messages[i];
+        SHC_TRY(check(batch, op, message));
+        message->part = seen[op->kind == SHC_SEND][op->peer]++ / SHC_RECORDS;
+        if (batch->parts <= message->part)
+            batch->parts = message->part + 1;
+        if (batch->deadline_ns > message->flight.lateness.deadline_ns)
+            batch->deadline_ns = message->flight.lateness.deadline_ns;
     }
     SHC_TRY(shc_capture_of(driver, batch->stream, &capture));
     if (capture != 0) /* it would send the same piece number with every replay */
         return shc_cuda_fail(SHC_ERR_UNSUPPORTED,
-                             "%s: not offered while a CUDA graph is captured; call it beside the "
+                             "%s: not offered while a CUDA graph is captured; call it outside the "
                              "graph",
                              shc_op_kind_name(batch->ops[0].kind));
     return SHC_OK;
@@ -369,7 +373,7 @@ static enum shc_status enqueue(struct batch *batch)
 {
     for (int i = 0; i < batch->count; i++) {
         const struct shc_op *op = &batch->ops[i];
-        SHC_TRY(make_end(batch->comm, op->kind == SHC_SEND, op->peer, &batch->letters[i].end));
+        SHC_TRY(make_end(batch->comm, op->kind == SHC_SEND, op->peer, &batch->messages[i].end));
     }
     for (batch->part = 0; batch->part < batch->parts; batch->part++)
         SHC_TRY(enqueue_part(batch));
@@ -379,18 +383,18 @@ static enum shc_status enqueue(struct batch *batch)
 enum shc_status shc_mail_enqueue(struct shc_cuda_comm *comm, const struct shc_op *ops, int count,
                                  void *stream)
 {
-    struct letter one = {0}, *many = NULL;
+    struct message one = {0}, *many = NULL;
     struct batch batch = {.comm = comm,
                           .stream = stream,
                           .ops = ops,
-                          .letters = &one,
+                          .messages = &one,
                           .count = count,
                           .copies = {&comm->kernels, stream, {.count = 0}}};
     if (count > 1) {
         many = calloc((size_t)count, sizeof *many);
         if (many == NULL)
             return shc_cuda_fail(SHC_ERR_NOMEM, "out of memory");
-        batch.letters = many;
+        batch.messages = many;
     }
     enum shc_status st = shc_gpu_enter(&comm->gpu);
     if (st == SHC_OK) {

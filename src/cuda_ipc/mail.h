@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Messages: SEND and RECV of CUDA tensors (docs/internals/cuda/messages.md). A channel is the messages from
- * one rank to one rank, which may be the same; each of its two ends has an order, a gate and a record
- * of what is under way of its own, so messages of different channels, of both directions, and the
- * collectives pass one another.
+ * Messages: SEND and RECV of CUDA tensors (docs/internals/cuda/messages.md). A channel is all messages from
+ * one rank to one rank, which may be the same. Each of its two ends is a lane, so messages of different
+ * channels, of both directions, and the collectives can overtake one another.
  *
- * mail.c enqueues, mailwatch.c is the part of watch.c that knows ends.
+ * mail.c enqueues; mailwatch.c is the part of watch.c for ends of channels.
  */
 
 #include "cuda_ipc/lane.h"
@@ -21,11 +20,11 @@ struct shc_end {
     int peer;
     bool sends;
     struct shc_lane lane;
-    const struct shc_lane_shm *other; /* what the peer shares of its end */
+    const struct shc_lane_shm *other; /* the shared part of the peer's end */
     const struct shc_lone_shm *word; /* that this end waits for: what the peer has taken, or sent */
 
     /* Guarded by the mail's lock. */
-    uint64_t piece;                     /* the newest that is enqueued; they count up for ever */
+    uint64_t piece;                     /* the newest that is enqueued; they count up without end */
     uint64_t next_number, next_piece;   /* the newest of a batch that is laid out */
     struct shc_relay_receives *relayed; /* of one that receives by the relay */
 
@@ -40,7 +39,7 @@ struct shc_mail {
     int count;
 };
 
-/* Of gates behind the group's own. */
+/* Of the gates after the group's own. */
 SHC_INLINE size_t shc_mail_gates_bytes(int world)
 {
     return 2 * (size_t)world * SHC_LINE_BYTES;
@@ -66,7 +65,7 @@ uint64_t shc_mail_count(const struct shc_cuda_comm *comm);
 uint64_t shc_mail_done(const struct shc_cuda_comm *comm);
 bool shc_mail_idle(const struct shc_cuda_comm *comm);
 
-/* What the word says that this end waits for: the newest piece that the peer has taken, or sent. */
+/* The value of the word that this end waits for: the newest piece that the peer has taken, or sent. */
 uint64_t shc_end_reached(const struct shc_end *end);
 
 /* Fails the group, because the ends of this message differ. */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What the watcher sees of messages: ends whose gates were shut, peers that have left, time.
+ * The part of the watcher for messages: ends whose gates were shut, peers that have left, time.
  */
 #include "cuda_ipc/cuda_comm.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Beside so many streams that wait another one goes on, with the 8 hardware queues that a process has
- * by preset (an H100). */
+/* With so many streams that wait another one goes on, over the 8 hardware queues that a process has by
+ * default (an H100). */
 #define WAITING_APART 5
 
 uint64_t shc_end_reached(const struct shc_end *end)
@@ -111,8 +111,8 @@ enum shc_status shc_mail_look_at_verdicts(struct shc_cuda_comm *comm)
 
 /* ---- peers that have left ---- */
 
-/* A rank that has left carried out all that it was called for: what it has not sent, or taken, by
- * then it never will. */
+/* A rank that has left has carried out all its calls: pieces that it has not sent, or taken, by then it never
+ * will. */
 enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
 {
     struct shc_end *end;
@@ -125,10 +125,10 @@ enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
             continue;
         char call[160], text[SHC_HOST_REASON_BYTES];
         shc_message_words_text(flight.call, end->sends, end->peer, number, call, sizeof call);
-        snprintf(text, sizeof text,
-                 "rank %d has left the group, behind its %s #%llu %s rank %d; %s", end->peer,
-                 end->sends ? "recv" : "send", (unsigned long long)shc_lane_published(end->other),
-                 end->sends ? "from" : "to", comm->rank, call);
+        snprintf(text, sizeof text, "rank %d has left the group, after its %s #%llu %s rank %d; %s",
+                 end->peer, end->sends ? "recv" : "send",
+                 (unsigned long long)shc_lane_published(end->other), end->sends ? "from" : "to",
+                 comm->rank, call);
         return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
     }
     return SHC_OK;

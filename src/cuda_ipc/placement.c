@@ -10,7 +10,7 @@ static bool is_empty(const struct shc_tensor *tensor)
     return false;
 }
 
-/* What the driver does not know for certain is let through: it is only asked to prevent mistakes. */
+/* Memory of which the driver is not certain is accepted: the check only prevents mistakes. */
 static enum shc_status check_list(const struct shc_gpu *gpu, const struct shc_flat *flat,
                                   const char *what)
 {

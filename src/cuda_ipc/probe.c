@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Steps of a look, all ranks together: write, tell; read by copies and by a kernel, tell. Two looks.
- * What is told is also the barrier: nobody reads before all have written, nor writes the second
+ * The messages are also the barrier: no rank reads before all have written, nor writes the second
  * pattern before all have read the first.
  */
 #include "cuda_ipc/probe.h"
@@ -21,7 +21,7 @@
 #define LOOK_NS       (5 * SHC_NS_PER_S)
 #define LOOK_LEAST_NS (200 * SHC_NS_PER_MS)
 
-/* What a rank tells behind a step. */
+/* The message of a rank after a step. */
 struct word {
     uint64_t key; /* of its pattern: nobody can know it before */
     uint32_t outcome;
@@ -122,8 +122,8 @@ static bool find_wrong(const struct probe *probe, uint64_t key, int rank, size_t
 
 /* ---- the GPU ---- */
 
-/* Looks until the stream is done. NOT_READY: it is not, and nobody waits for it any more. However
- * little time is left: who asks too soon finds every GPU late, and gives its memory up. */
+/* Looks until the stream is done. NOT_READY: it is not, and is no longer waited for. It has
+ * LOOK_LEAST_NS however little time is left: too short a wait would find every GPU late. */
 static int await(const struct probe *probe)
 {
     const uint64_t begun_ns = shc_clock_ns(), deadline_ns = probe->prober->deadline_ns;
@@ -132,7 +132,7 @@ static int await(const struct probe *probe)
     const uint64_t until_ns = begun_ns + (most_ns > LOOK_LEAST_NS ? most_ns : LOOK_LEAST_NS);
     uint64_t pause_ns = 0;
     for (;;) {
-        const uint64_t now_ns = shc_clock_ns(); /* in front of the question: a process may stand */
+        const uint64_t now_ns = shc_clock_ns(); /* before the question: a process may be stopped */
         const int result = probe->gpu->driver->cuStreamQuery(probe->stream);
         if (result != SHC_CU_NOT_READY || now_ns >= until_ns)
             return result;
@@ -205,7 +205,7 @@ static int stands_at(const struct probe *probe)
     return peer;
 }
 
-/* Everybody's pattern, one way. */
+/* All ranks' patterns, by copies or by a kernel. */
 static void read_all(struct probe *probe, int way, int look)
 {
     const char *name = way_names[way];
@@ -315,7 +315,7 @@ static bool map_host(size_t bytes, void **host)
     return error == 0;
 }
 
-/* pre: the GPU has been entered. What is missing is a finding of this rank's, and told to all. */
+/* pre: the GPU has been entered. Missing memory is a finding of this rank's, and told to all. */
 static void begin(struct probe *probe)
 {
     const struct shc_driver *driver = probe->gpu->driver;

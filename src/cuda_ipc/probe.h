@@ -4,7 +4,7 @@
  * The probe: does a rank read in another one's memory what that one has written there? A driver
  * says that a GPU may use another's memory, and then there are machines where it reads other bytes,
  * or where the reading never ends. So each rank writes a pattern into its own memory, at the
- * beginning, in the middle and at the end, and each reads everybody's, by the copy engine and by a
+ * beginning, in the middle and at the end, and each reads all patterns, by the copy engine and by a
  * kernel: either may be right where the other is wrong. Twice, with other patterns: what was cached
  * must not pass.
  *
@@ -26,7 +26,7 @@ enum shc_probe_outcome {
     SHC_PROBE_OUTCOMES
 };
 
-/* What a probe has read into. To free it may wait for all that the GPU has to do, and that may wait
+/* Memory that a probe has read into. Freeing it may wait for all work of the GPU, and that may wait
  * for a rank that is on its way to this one's probe: so it stays until the group goes. */
 struct shc_probe_rest {
     shc_cu_address own;
@@ -47,7 +47,7 @@ struct shc_prober {
     int rest_count;
 };
 
-/* What is looked at: the same `bytes` of every rank, at least 192, as this rank's GPU sees them. */
+/* The memory that is probed: the same `bytes` of every rank, at least 192, as this rank's GPU sees them. */
 struct shc_probe_area {
     shc_cu_address at[SHC_MAX_WORLD];
     size_t bytes;
@@ -58,7 +58,7 @@ struct shc_probe_answer {
     char reason[SHC_PROBE_REASON_BYTES]; /* the lowest rank's: which pair, how; "" if all is good */
 };
 
-/* pre: nobody else uses the area. post: it holds patterns. Fails only where the ranks cannot tell
+/* pre: the area is not in use. post: it holds patterns. Fails only where the ranks cannot tell
  * one another (a rank is dead, or silent until the deadline). */
 SHC_NODISCARD enum shc_status shc_probe(struct shc_prober *prober,
                                         const struct shc_probe_area *area,

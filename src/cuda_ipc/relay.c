@@ -25,7 +25,7 @@
 #define LINGER_NS (50 * SHC_NS_PER_US)
 
 /* Looks before the thread gives its CPU away, and before it naps. With a busy thread of the caller's and
- * one of these on each of 16 CPUs, whoever spins for a millisecond keeps out one that others wait for: 8
+ * one of these on each of 16 CPUs, a thread that spins for a millisecond keeps out one that others wait for: 8
  * ranks took up to seven times as long. */
 #define SPINNING_LOOKS 300
 #define YIELDING_LOOKS 20000
@@ -57,7 +57,7 @@ size_t shc_relay_box_bytes(size_t limit, int world)
     return shc_min_size(limit, most) / SHC_LINE_BYTES * SHC_LINE_BYTES;
 }
 
-/* What the largest cell of any rank has to hold. */
+/* The bytes that the largest cell of any rank has to hold. */
 static uint64_t whole(const struct shc_rounds *rounds)
 {
     const enum shc_op_kind kind = rounds->kind;
@@ -95,7 +95,7 @@ uint64_t shc_relay_arrival(const struct shc_cuda_comm *comm, int rank)
 
 /* ---- an operation as work in a stream ---- */
 
-/* Short ones by two rows and more: a single row may be taken for a copy that is not by rows. */
+/* Short copies have two rows or more: the driver may treat a single row as a copy that is not by rows. */
 static enum shc_status copy_back(const struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
                                  char *user, void *host, uint64_t bytes)
 {
@@ -156,7 +156,7 @@ static bool is_in_place(struct shc_demand *demand)
     return true;
 }
 
-/* What of this rank's others need, what it needs itself, and what its output holds now. */
+/* Copies out the bytes that others need, those that this rank keeps, and those that its output holds now. */
 static enum shc_status stage(const struct shc_work *work, const struct shc_relayed *op,
                              size_t count)
 {
@@ -177,7 +177,7 @@ static enum shc_status stage(const struct shc_work *work, const struct shc_relay
                                              &demand->out, 0, demand->out.bytes);
 }
 
-/* The moves of a round that are the thread's. */
+/* Adds the moves of a round that are the thread's. */
 static void add_moves(struct shc_relayed *op, const struct shc_move *moves, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -292,8 +292,8 @@ static void doze(struct shc_cuda_comm *comm, uint64_t ns)
     pthread_mutex_unlock(&comm->state_lock);
 }
 
-/* After a failure the streams' waits are ended here as well: the watcher may stand in the driver, behind a
- * thread that waits for them there. What has not ended a second later may never. */
+/* After a failure the streams' waits are ended here as well: the watcher may be blocked in the driver by a
+ * thread that waits for them there. A wait that has not ended a second later may never end. */
 static uint64_t nap_ns(struct shc_cuda_comm *comm)
 {
     struct shc_relay *relay = &comm->relay;
@@ -353,7 +353,7 @@ static bool gates_are_open(struct shc_cuda_comm *comm)
     return shc_watch_verdicts(comm) == SHC_OK;
 }
 
-/* What all ranks have called. */
+/* Factors of all ranks' calls. */
 struct calls {
     double factors[SHC_MAX_WORLD];
 };
@@ -410,9 +410,9 @@ static bool carry_out(struct shc_cuda_comm *comm, const struct shc_relayed *op,
     }
 }
 
-/* False: the group has failed, and the result is of no use. That is asked when all has been read: a rank
- * that has failed an operation goes on to the next ones, and its stream stages over what others may still
- * read here. Whoever has failed none when all was read had not begun to. */
+/* False: the group has failed, and the result is of no use. It looks after all reads: a rank
+ * that has failed an operation goes on to the next ones, and its stream stages over bytes that others may still
+ * read here. If no rank had failed after all reads, none had begun to. */
 static bool consume(struct shc_cuda_comm *comm, const struct shc_relayed *op,
                     const struct calls *calls)
 {

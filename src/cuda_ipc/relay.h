@@ -3,11 +3,11 @@
 /*
  * The relay: collectives and messages through host memory, without a kernel (docs/internals/cuda/relay.md). Contexts
  * that share a GPU take turns at kernels, 0.18 ms each; copies to and from host memory, and words in
- * it, need none. A rank's stream copies its bytes into the host arena, says so, and waits; a thread of
- * the group reduces or moves all ranks' bytes there, and lets the stream copy back.
+ * it, need none. A rank's stream copies its bytes into the host arena, tells that by a word, and waits. A thread
+ * of the group reduces or moves all ranks' bytes there, and lets the stream copy the result back.
  *
- * Nothing of a user's tensor changes when an operation fails: what the stream copies back then is what
- * the tensor held before. So the thread never needs the driver, and no wait needs to be poisoned.
+ * A failed operation changes nothing in a user's tensor: the stream then copies back what the tensor held
+ * before. So the thread never needs the driver, and no wait needs to be poisoned.
  */
 
 #include "cuda_ipc/demand.h"
@@ -40,30 +40,30 @@ struct shc_relayed {
     size_t fetches,
         move_count; /* of a sum in two the second round's moves; and after them the first's */
     struct shc_move *moves;
-    shc_a32 state; /* enum shc_relay_state: written by who enqueues */
+    shc_a32 state; /* enum shc_relay_state: written by the enqueuing thread */
 };
 
-/* What a rank says of the relayed operation before the one of this number: did its stream take longer to
+/* A rank's report on the relayed operation before the one of this number: did its stream take longer to
  * bring the result back than a round of kernels takes? */
 #define SHC_PACE(sequence, slow) ((sequence) << 1 | ((slow) ? 1 : 0))
 
-/* How operations went, by number, as all ranks know it alike. A few more than can be under way. */
+/* The paces of operations, by number, the same on all ranks. A few more than can be in flight. */
 #define SHC_PACES ((size_t)4 * SHC_RECORDS)
 enum shc_pace { SHC_PACE_UNKNOWN = 0, SHC_PACE_FAST, SHC_PACE_SLOW };
 
 /*
- * What is handed to the thread, in order: the entries lie in a ring of SHC_RECORDS. One thread at a time hands
- * over, as a lock of its caller's sees to; the relay thread serves.
+ * Entries for the relay thread, in order, in a ring of SHC_RECORDS. One thread at a time hands over (its caller
+ * holds a lock); the relay thread serves.
  */
 struct shc_relay_queue {
-    shc_a64 pushed, served; /* so many in all */
+    shc_a64 pushed, served; /* totals */
 };
 
-/* Where the next entry belongs. That place is free, or will be in a moment: the stream is past what was there. */
+/* The place of the next entry. It is free, or will be soon: the stream is past the entry that was there. */
 SHC_INLINE size_t shc_relay_queue_place(const struct shc_relay_queue *queue)
 {
     uint64_t pause_ns = 0;
-    /* relaxed: written by who hands over. */
+    /* relaxed: written by the thread that hands over. */
     const uint64_t pushed = shc_a64_load_relaxed(&queue->pushed);
     /* acquire relay/served <- release in shc_relay_queue_pop(): the thread no longer looks at that place. */
     while (pushed - shc_a64_load_acquire(&queue->served) >= SHC_RECORDS)
@@ -73,13 +73,13 @@ SHC_INLINE size_t shc_relay_queue_place(const struct shc_relay_queue *queue)
 
 SHC_INLINE void shc_relay_queue_push(struct shc_relay_queue *queue)
 {
-    /* relaxed: written by who hands over. */
+    /* relaxed: written by the thread that hands over. */
     const uint64_t pushed = shc_a64_load_relaxed(&queue->pushed);
     /* release relay/pushed -> acquire in shc_relay_queue_has(): the entry. */
     shc_a64_store_release(&queue->pushed, pushed + 1);
 }
 
-/* The thread's: how many it has served. The next one lies at that place, modulo SHC_RECORDS. */
+/* The thread's: how many it has served. The next entry lies at that place, modulo SHC_RECORDS. */
 SHC_INLINE uint64_t shc_relay_queue_served(const struct shc_relay_queue *queue)
 {
     /* relaxed: this thread's own. */
@@ -93,7 +93,7 @@ SHC_INLINE bool shc_relay_queue_has(const struct shc_relay_queue *queue)
     return shc_a64_load_acquire(&queue->pushed) != shc_relay_queue_served(queue);
 }
 
-/* The thread's: it is through with the next one. */
+/* The thread's: it has served the next one. */
 SHC_INLINE void shc_relay_queue_pop(struct shc_relay_queue *queue)
 {
     /* release relay/served -> acquire in shc_relay_queue_place(): the place is free. */
@@ -107,17 +107,17 @@ struct shc_relayed_receive {
     shc_a32 state; /* enum shc_relay_state */
 };
 
-/* Of an end that receives: in its order, apart from the collectives and from other ends. */
+/* The receives of one end, in its order; independent of the collectives and of other ends. */
 struct shc_relay_receives {
-    struct shc_relay_queue queue; /* handed over by who holds the mail's lock */
+    struct shc_relay_queue queue; /* handed over under the mail's lock */
     struct shc_relayed_receive ring[SHC_RECORDS];
 };
 
 struct shc_relay {
     /* Constant once it is made. */
-    size_t limit; /* operations of at most so many bytes; 0: there is no relay */
+    size_t limit; /* the largest operation, in bytes; 0: there is no relay */
     size_t cell_bytes;
-    size_t box_bytes; /* messages of at most so many bytes */
+    size_t box_bytes; /* the largest message */
     bool busy_waits;  /* a thread of each rank has a CPU of its own */
     char reason[96];  /* why there is none, or "" */
     /* Guarded by order_lock. */
@@ -125,17 +125,17 @@ struct shc_relay {
     uint64_t judged; /* operations up to this number have counted */
     int slowness;    /* of late */
     uint64_t next_backoff, trial, hold;
-    uint64_t backoff; /* so many operations still go by kernels */
-    shc_a64 backoffs; /* so often they began to */
-    /* Written by who holds order_lock, then by the thread. */
+    uint64_t backoff; /* the operations that still go by kernels */
+    shc_a64 backoffs; /* how often that began */
+    /* Written under order_lock, then by the thread. */
     shc_a32 paces[SHC_PACES];     /* enum shc_pace, by number */
-    struct shc_relay_queue queue; /* of operations, handed over by who holds order_lock */
+    struct shc_relay_queue queue; /* of operations, handed over under order_lock */
     struct shc_relayed ring[SHC_RECORDS];
     struct shc_move *moves;
-    /* Written by who holds the mail's lock: ends that receive, in the order in which they first did. */
+    /* Written under the mail's lock: ends that receive, in the order in which they first did. */
     struct shc_end *ends[SHC_MAX_WORLD];
     shc_a32 end_count;
-    shc_a64 messages; /* so many went this way, in or out */
+    shc_a64 messages; /* relayed ones, in or out */
     /* Guarded by state_lock. */
     pthread_cond_t stir;
     bool asleep;
@@ -152,11 +152,10 @@ struct shc_relay {
     bool started;
 };
 
-/* What a group's relay takes, where the caller leaves it open: bytes. 0: these ranks are faster by
- * kernels. All ranks know the same. */
+/* The default of a group's limit, in bytes; 0: these ranks are faster by kernels. The same on all ranks. */
 size_t shc_relay_limit(const struct shc_cuda_comm *comm);
 
-/* What a rank keeps in the host arena for operations of that size, and for messages. */
+/* The bytes of a cell in the host arena for operations of that size, and of a box for messages. */
 size_t shc_relay_cell_bytes(size_t limit, int world);
 size_t shc_relay_box_bytes(size_t limit, int world);
 
@@ -171,11 +170,11 @@ SHC_NODISCARD enum shc_status shc_relay_look(struct shc_cuda_comm *comm, bool *w
 /* Makes the thread. pre: limit and cell_bytes are set, and not 0; the host arena is there. */
 SHC_NODISCARD enum shc_status shc_relay_start(struct shc_cuda_comm *comm);
 
-/* pre: this rank's streams are past all operations, or nobody counts on them. */
+/* pre: this rank's streams are past all operations, or the group has failed. */
 void shc_relay_stop(struct shc_cuda_comm *comm);
 
-/* Does this operation go by the relay? Then it takes one round, or a sum two, and half_bytes and two are set
- * so. All ranks that make the same call get the same answer. pre: of an all_to_all `fullest` is known. */
+/* Does this operation go by the relay? If so, half_bytes and two are set to what it takes: one round, or two
+ * for a sum. All ranks that make the same call get the same answer. pre: of an all_to_all `fullest` is known. */
 bool shc_relay_takes(const struct shc_cuda_comm *comm, struct shc_rounds *rounds);
 
 /* Enqueues the operation that comm->demand holds, all of it. pre: order_lock is held, the GPU entered;
@@ -208,7 +207,7 @@ SHC_NODISCARD enum shc_status shc_relay_meet(const struct shc_cuda_comm *comm,
 /* Tells the thread how far the enqueuing of an entry came: to the wait, or not. */
 void shc_relay_settle(shc_a32 *state, enum shc_status st);
 
-/* The thread's: what it was told. */
+/* The thread's: how far it came. */
 enum shc_relay_state shc_relay_state_of(const shc_a32 *state);
 
 /* The thread's: lets the stream go on that waits for this value. */
@@ -226,9 +225,9 @@ bool shc_relay_is_paced(uint64_t bytes);
 
 /* The thread's: has the stream brought back what it was let go with? */
 void shc_relay_look_at_pace(struct shc_cuda_comm *comm);
-/* Behind the look at the abort word: what have all ranks said? */
+/* After the look at the abort word: what have all ranks said? */
 void shc_relay_agree_on_pace(struct shc_cuda_comm *comm, const struct shc_relayed *op);
-/* In front of letting the stream go on with this operation: how was the one before? */
+/* Before the stream is let go on with this operation: how was the one before? */
 void shc_relay_tell_pace(struct shc_cuda_comm *comm, const struct shc_relayed *op);
 
 /* ---- relaymail.c ---- */

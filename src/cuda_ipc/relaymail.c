@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Messages by the relay (docs/internals/cuda/relay.md): of one piece, through slots in host memory in the
- * place of those on the sender's GPU. A SEND needs the thread of nobody; what a RECV copies back is put
- * there by the receiver's.
+ * Messages by the relay (docs/internals/cuda/relay.md): one piece each, through slots in host memory instead
+ * of slots on the sender's GPU. A SEND needs no thread. The receiver's thread makes the bytes that a RECV copies
+ * back.
  */
 #include "cuda_ipc/cuda_comm.h"
 #include "cuda_ipc/cuda_error.h"
@@ -14,9 +14,9 @@
 
 static void count_message(struct shc_relay *relay)
 {
-    /* relaxed: a count; written by who holds the mail's lock. */
+    /* relaxed: a count; written under the mail's lock. */
     const uint64_t messages = shc_a64_load_relaxed(&relay->messages);
-    /* relaxed: as above. */
+    /* relaxed: a count; written under the mail's lock. */
     shc_a64_store_relaxed(&relay->messages, messages + 1);
 }
 
@@ -38,7 +38,7 @@ static enum shc_status receives_of(struct shc_cuda_comm *comm, struct shc_end *e
     end->relayed = calloc(1, sizeof *end->relayed);
     if (end->relayed == NULL)
         return shc_cuda_fail(SHC_ERR_NOMEM, "out of memory");
-    /* relaxed: written by who holds the mail's lock. */
+    /* relaxed: written under the mail's lock. */
     const uint32_t count = shc_a32_load_relaxed(&relay->end_count);
     relay->ends[count] = end;
     /* release relay/ends -> acquire in end_count(): the end. */
@@ -98,8 +98,8 @@ static bool compare(struct shc_cuda_comm *comm, const struct shc_end *end, uint6
     return false;
 }
 
-/* True: the sender's bytes are where the stream copies back from. As for an operation, the last thing is to
- * ask whether the group had failed while they were read: then the sender may have staged over them. */
+/* True: the sender's bytes are where the stream copies back from. The look at the abort word comes last: if the
+ * group has failed, the sender may have staged over bytes while they were read. */
 static bool take(struct shc_cuda_comm *comm, const struct shc_end *end,
                  const struct shc_relayed_receive *receive)
 {
@@ -113,8 +113,8 @@ static bool take(struct shc_cuda_comm *comm, const struct shc_end *end,
     return !shc_watch_was_failed(comm);
 }
 
-/* The stream is at this receive: its tensor's own bytes are here, and nothing of the one before is copied
- * back any more. */
+/* Has the stream reached this receive? Then its tensor's own bytes are here, and the receive before it has been
+ * copied back. */
 static bool is_ready(const struct shc_end *end, uint64_t piece)
 {
     /* acquire relay/ready <- release in the device: the tensor's own bytes. */
@@ -131,7 +131,7 @@ static bool serve_receive(struct shc_cuda_comm *comm, const struct shc_end *end,
         return true;
     if (state == SHC_RELAY_ENQUEUING || !is_ready(end, receive->piece))
         return false;
-    /* Gates of this end before this message are through. Behind one that has shut the ends need not mean the
+    /* The gates of this end's earlier messages have run. After one that has shut, the ends need not mean the
      * same message by this number. */
     const bool failed = shc_end_look_at_verdict(comm, end) != SHC_OK || shc_watch_is_failed(comm);
     if (!failed && shc_end_reached(end) < receive->piece)

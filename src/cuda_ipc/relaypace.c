@@ -10,7 +10,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/num.h"
 
-/* Of one other context: what a round of kernels costs at least. */
+/* The turn of one other context: the least that a round of kernels costs. */
 #define TURN_NS (180 * SHC_NS_PER_US)
 
 #define TOO_SLOW      8                /* operations of late, less those that were fast */
@@ -33,9 +33,9 @@ static void back_off(struct shc_relay *relay)
     relay->slowness = TOO_SLOW / 2;
     relay->trial = TRIAL;
     relay->hold = SHC_RECORDS;
-    /* relaxed: a count; written by who holds order_lock. */
+    /* relaxed: a count; written under order_lock. */
     const uint64_t backoffs = shc_a64_load_relaxed(&relay->backoffs);
-    /* relaxed: as above. */
+    /* relaxed: a count; written under order_lock. */
     shc_a64_store_relaxed(&relay->backoffs, backoffs + 1);
 }
 
@@ -77,7 +77,7 @@ bool shc_relay_is_fast(struct shc_cuda_comm *comm, uint64_t sequence)
     return true;
 }
 
-/* A thread that comes late does not know when the stream was through: what counts is that it was not yet. */
+/* A thread that looks late does not know when the stream was done: only a look that finds it not done counts. */
 void shc_relay_look_at_pace(struct shc_cuda_comm *comm)
 {
     struct shc_relay *relay = &comm->relay;
@@ -93,13 +93,13 @@ void shc_relay_look_at_pace(struct shc_cuda_comm *comm)
         relay->timed = 0;
 }
 
-/* The words of ranks' paces are used by turns. */
+/* The words of ranks' paces are used alternately. */
 static const shc_a64 *pace_word(const struct shc_cuda_comm *comm, int rank, uint64_t served)
 {
     return &shc_host_part(&comm->host, rank)->pace[served & 1].word;
 }
 
-/* What all ranks have said, with the last operation, of the one before it. They have arrived in this one, so
+/* Reads the reports of all ranks, made with the last operation, on the one before it. They have arrived in this one, so
  * it is there; and that word is written again with the next one, in which this rank has not arrived. */
 void shc_relay_agree_on_pace(struct shc_cuda_comm *comm, const struct shc_relayed *op)
 {

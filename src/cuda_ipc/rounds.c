@@ -2,7 +2,7 @@
 #include "cuda_ipc/rounds.h"
 #include "shm/base/num.h"
 
-/* What a round costs besides its bytes, in bytes that a GPU's memory moves meanwhile
+/* The cost of a round besides its bytes, in bytes that a GPU's memory moves meanwhile
  * (docs/internals/adr/0011-rounds.md has the traffic): between GPUs a hand-over takes some microseconds; where
  * contexts share one each of the others has its turn first, which is 0.18 ms on an H100. */
 #define ROUND_WORTH_BYTES ((uint64_t)8 << 20)
@@ -40,7 +40,7 @@ static bool is_segmented(enum shc_op_kind kind)
            kind == SHC_ALL_TO_ALL;
 }
 
-/* What one round takes of a block. */
+/* The bytes of a block that one round takes. */
 static uint64_t piece_bytes(const struct shc_rounds *rounds)
 {
     const size_t lines = rounds->half_bytes / SHC_LINE_BYTES;

@@ -19,18 +19,18 @@ struct shc_rounds {
     int root;          /* where there is one */
     size_t half_bytes; /* whole lines, at least one per rank */
     bool two;          /* all_reduce: by slices, two rounds a chunk */
-    /* What each rank has (all_gather, gather, scatter, reduce_scatter), or the whole (broadcast,
+    /* The bytes of each rank (all_gather, gather, scatter, reduce_scatter), or all bytes (broadcast,
      * all_reduce, reduce). */
     uint64_t bytes;
     const uint64_t *blocks; /* by rank, where they differ (uneven); else NULL */
     /* all_to_all: to and from each rank, and the most that any rank sends another. */
     const uint64_t *sends, *receives;
     uint64_t largest;
-    uint64_t fullest; /* likewise, what ranks keep for themselves included */
+    uint64_t fullest; /* the most of any pair, what ranks keep for themselves included */
 };
 
 enum shc_move_kind {
-    SHC_MOVE_STAGE,     /* input [from] to one's own half [to]; behind these the rank arrives */
+    SHC_MOVE_STAGE,     /* input [from] to one's own half [to]; after these the rank arrives */
     SHC_MOVE_KEEP,      /* input [from] to output [to] */
     SHC_MOVE_FETCH,     /* rank's half [from] to output [to] */
     SHC_MOVE_SUM,       /* all ranks' halves [from], reduced, to output [to] */

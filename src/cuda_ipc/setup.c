@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The making of a group, step by step, all ranks together. Behind each step every rank says to all
- * whether it could, over the CPU group; the first bad rank's reason is everybody's. So no rank goes
- * on alone, and none is left waiting.
+ * The making of a group, step by step, all ranks together. After each step every rank tells
+ * all others over the CPU group whether it could; the first bad rank's reason is the reason of all. So
+ * no rank goes on alone, and none is left waiting.
  *
  *   1. driver, GPU, kernels, the gate's memory; a control socket, whose address goes round
  *   2. slabs, if the route allows them: mapped, and looked at; the route
@@ -27,12 +27,12 @@
 #define SHARED_HALF_BYTES ((size_t)32 << 20)
 #define SHARE_OF_FREE     100
 
-/* What a rank tells all others behind a step. Plain data. */
+/* The message of a rank after a step. Plain data. */
 struct notice {
     uint32_t status; /* enum shc_status */
     uint32_t route;
     uint64_t half_bytes;  /* as asked for */
-    uint64_t relay_bytes; /* likewise */
+    uint64_t relay_bytes; /* as asked for */
     uint64_t relay_works;
     uint64_t by_mps;
     uint64_t record_bytes; /* a build with another layout is another version */
@@ -77,7 +77,7 @@ static enum shc_status exchange(struct making *making)
     return SHC_OK;
 }
 
-/* Who has failed because another one had gone says so; the reason is that one's. */
+/* A rank that failed because another one had gone says so; the reason is that other rank's. */
 static int first_bad(const struct making *making)
 {
     int bad = -1;
@@ -98,7 +98,7 @@ static enum shc_status agree(struct making *making, enum shc_status mine)
     making->mine.reason[0] = '\0';
     if (mine != SHC_OK) {
         snprintf(making->mine.reason, sizeof making->mine.reason, "%s", shc_cuda_failure());
-        shc_control_close(&making->control); /* nobody waits for this rank's word any more */
+        shc_control_close(&making->control); /* no rank waits for this one's word any more */
     }
     SHC_TRY(exchange(making));
     const int r = first_bad(making);
@@ -163,7 +163,7 @@ static enum shc_status check_config(const struct shc_cuda_comm *comm,
     return SHC_OK;
 }
 
-/* For the control socket: the CPU group knows who has died. */
+/* For the control socket: the CPU group knows which ranks have died. */
 static enum shc_status look_at_members(void *ctx)
 {
     const enum shc_status st = shc_comm_error(ctx);
@@ -201,7 +201,7 @@ static enum shc_status open_gpu(struct making *making, const char *library)
     return SHC_OK;
 }
 
-/* Behind step 1: were all asked for the same? */
+/* After step 1: were all asked for the same? */
 static enum shc_status compare(const struct making *making)
 {
     for (int r = 1; r < making->comm->world; r++) {
@@ -222,7 +222,7 @@ static enum shc_status compare(const struct making *making)
     return SHC_OK;
 }
 
-/* Who is where. */
+/* Which rank is on which GPU. */
 static void place(const struct making *making)
 {
     struct shc_cuda_comm *comm = making->comm;
@@ -242,7 +242,7 @@ static void place(const struct making *making)
             comm->sharing = ranks[comm->gpu_of[r]];
 }
 
-/* All ranks know the same, and choose the same. */
+/* All ranks know these values, so all choose alike. */
 static void choose_half(const struct making *making)
 {
     struct shc_cuda_comm *comm = making->comm;
@@ -279,7 +279,7 @@ static void give_reason(struct shc_cuda_comm *comm)
                  fd, both ? "; legacy handle: " : "", both ? legacy : "");
 }
 
-/* The one place where the route is chosen. All ranks know the same, and choose the same. */
+/* The one place where the route is chosen. All ranks know these values, so all choose alike. */
 static enum shc_status choose_route(struct shc_cuda_comm *comm, enum shc_cuda_route asked)
 {
     comm->by_slabs = asked != SHC_CUDA_ROUTE_HOST && comm->share.kind != SHC_SLAB_NONE;
@@ -326,7 +326,7 @@ static void size_relay(struct shc_cuda_comm *comm)
     comm->relay.box_bytes = shc_relay_box_bytes(comm->relay.limit, comm->world);
 }
 
-/* All ranks know the same, and choose the same. */
+/* All ranks know these values, so all choose alike. */
 static void choose_relay(const struct making *making)
 {
     struct shc_cuda_comm *comm = making->comm;
@@ -369,7 +369,7 @@ static enum shc_status show_host(struct shc_cuda_comm *comm)
 }
 
 /* Every route has its words and records in the host arena, so without it there is no group. It is
- * looked at where the records will be: nobody uses them yet. */
+ * looked at where the records will be: they are not in use yet. */
 static enum shc_status look_at_host(struct making *making)
 {
     struct shc_cuda_comm *comm = making->comm;
@@ -397,7 +397,7 @@ static enum shc_status look_at_stores(struct making *making)
     return SHC_OK;
 }
 
-/* All ranks know the same. */
+/* All ranks know these values, so all choose alike. */
 static void settle_relay(const struct making *making)
 {
     struct shc_relay *relay = &making->comm->relay;
@@ -455,7 +455,7 @@ enum shc_status shc_setup_make(struct shc_cuda_comm *comm, const char *library,
     making->config = config;
     making->deadline_ns = shc_deadline_after(shc_clock_ns(), shc_cuda_timeout_ns(comm));
     making->mine.route = config->route;
-    making->mine.half_bytes = config->half_bytes; /* what 0 means is chosen by all alike */
+    making->mine.half_bytes = config->half_bytes; /* all choose alike what 0 means */
     making->mine.relay_bytes = config->relay_bytes;
     making->mine.record_bytes = sizeof(struct shc_part_shm);
     making->control.listener = -1;
@@ -471,8 +471,8 @@ void shc_setup_undo(struct shc_cuda_comm *comm)
 {
     shc_watch_stop(comm);
     shc_relay_stop(comm);
-    /* Freeing memory waits for all that the GPU has begun, and the probe's last work never ends: so
-     * all that the group has stays. Descriptors are closed, and no kernel of the group runs. */
+    /* Freeing memory waits for all work that the GPU has begun, and the probe's last work never ends: so
+     * everything of the group stays. Descriptors are closed, and no kernel of the group runs. */
     if (comm->prober.hung)
         return;
     if (comm->timeline.gpu != NULL && !shc_timeline_fini(&comm->timeline))

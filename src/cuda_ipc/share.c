@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a rank says when it has tried to import all slabs. */
+/* The message of a rank that has tried to import all slabs. */
 struct verdict {
     uint32_t good;
     char reason[SHC_SHARE_REASON_BYTES];
@@ -27,7 +27,7 @@ static void forget(struct shc_share *share)
     share->kind = SHC_SLAB_NONE;
 }
 
-/* This rank's GPU reads somebody's slab and does not come to an end: unmapping would pull the memory
+/* This rank's GPU reads a slab and does not come to an end: unmapping would pull the memory
  * from under it, or wait for it. */
 static void abandon(struct shc_share *share)
 {
@@ -54,7 +54,7 @@ static enum shc_status offer(const struct shc_gpu *gpu, enum shc_slab_kind kind,
     return st;
 }
 
-/* What a rank shows may be anything; its slab is used up to `bytes`. */
+/* A rank may show a slab of any size; at least `bytes` are needed, and no more are used. */
 static enum shc_status import_all(struct shc_share *share, const struct shc_gpu *gpu,
                                   const struct shc_control_parcel *theirs, size_t bytes)
 {
@@ -104,7 +104,7 @@ static bool judge(const struct shc_control_parcel *theirs, int world, const bool
     return good;
 }
 
-/* Everybody's slab is mapped: is what is read there right? */
+/* All slabs are mapped: are the bytes that are read there right? */
 static enum shc_status look(struct shc_share *share, struct shc_prober *prober,
                             enum shc_slab_kind kind, size_t bytes)
 {

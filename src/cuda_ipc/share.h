@@ -27,7 +27,7 @@ struct shc_share {
 /*
  * Slabs of at least `bytes`, the same on all ranks. pre: the control socket has met. prober NULL:
  * nobody looks at the data. On failure (a rank is dead, or silent until the deadline) nothing stays
- * mapped; but for what a GPU still reads, where prober->hung.
+ * mapped, except what a GPU still reads, where prober->hung.
  */
 SHC_NODISCARD enum shc_status shc_share_make(struct shc_control *control, const struct shc_gpu *gpu,
                                              size_t bytes, uint64_t deadline_ns,

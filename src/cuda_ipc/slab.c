@@ -7,7 +7,7 @@
 
 #define NOTICE_MAGIC 0x62616c73u /* "slab", and the version of what follows */
 
-/* What a parcel holds. */
+/* The bytes of a parcel. */
 struct notice {
     uint32_t magic;
     uint32_t kind;
@@ -37,7 +37,7 @@ static struct shc_cu_allocation allocation_of(const struct shc_gpu *gpu)
     };
 }
 
-/* Gives the memory behind slab->handle an address that this GPU may use. */
+/* Gives the memory of slab->handle an address that this GPU may use. */
 static enum shc_status map(struct shc_slab *slab)
 {
     const struct shc_driver *driver = slab->gpu->driver;

@@ -4,9 +4,9 @@
  * A slab: memory of this rank's GPU that other processes map. Two kinds, because not every machine
  * lets both work:
  *
- *   FD      made by cuMemCreate, exported as a file descriptor. Who has imported it holds the
- *           memory itself: it outlives its maker.
- *   LEGACY  made by cuMemAlloc, named by a handle. Freeing it while somebody has it open is
+ *   FD      made by cuMemCreate, exported as a file descriptor. A process that has imported
+ *           it holds the memory itself: it outlives its maker.
+ *   LEGACY  made by cuMemAlloc, named by a handle. Freeing it while a process has it open is
  *           undefined, and so is what a handle names after that: once shown, it is never freed
  *           before the process ends.
  *
@@ -29,23 +29,23 @@ struct shc_slab {
     shc_cu_address address;
     size_t bytes;    /* whole granules of the GPU's */
     uint64_t handle; /* FD: of the memory */
-    int fd;          /* FD, not imported: what is sent */
+    int fd;          /* FD, not imported: the descriptor to send */
 };
 
 /* At least this many bytes of the GPU. SHC_ERR_UNSUPPORTED: this GPU or driver has not this kind.
- * SHC_ERR_NOMEM, SHC_ERR_SYSTEM: the driver says no; nothing is left behind. */
+ * SHC_ERR_NOMEM, SHC_ERR_SYSTEM: the driver says no; nothing remains. */
 SHC_NODISCARD enum shc_status shc_slab_create(const struct shc_gpu *gpu, enum shc_slab_kind kind,
                                               size_t bytes, struct shc_slab *slab);
 
 /* pre: nothing that is enqueued touches it. */
 void shc_slab_destroy(struct shc_slab *slab);
 
-/* What the others need to import it. The parcel's descriptor stays the slab's. */
+/* The parcel that the others need to import it. The parcel's descriptor stays the slab's. */
 SHC_NODISCARD enum shc_status shc_slab_show(struct shc_slab *slab,
                                             struct shc_control_parcel *parcel);
 
 /* A view of the slab that another rank has shown; the parcel's descriptor stays the caller's.
- * SHC_ERR_VERSION: what came is not a slab. */
+ * SHC_ERR_VERSION: the parcel holds no slab. */
 SHC_NODISCARD enum shc_status shc_slab_import(const struct shc_gpu *gpu,
                                               const struct shc_control_parcel *parcel,
                                               struct shc_slab *view);

@@ -163,8 +163,8 @@ int shc_sys_receive(int fd, void *bytes, size_t capacity, size_t *count, int *pa
     bool reset = false;
     do {
         received = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-        /* Who closes with something unread resets the other end: said once, and in front of what
-         * he sent before. */
+        /* A process that closes with something unread resets the other end: that is reported once,
+         * before what was sent earlier. */
         if (received < 0 && errno == ECONNRESET && !reset) {
             reset = true;
             errno = EINTR;

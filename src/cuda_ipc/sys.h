@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Every system call of this library, behind one contract (the core's own is not visible from
+ * Every system call of this library, under one contract (the core's own is not visible from
  * here). Functions return 0 or a positive errno and set outputs only on 0. Any thread; no state.
  *
  * Sockets are of the local machine, keep message boundaries, never block, and are closed on exec.
@@ -19,16 +19,16 @@ int32_t shc_sys_pid(void);
 uint32_t shc_sys_uid(void);
 int shc_sys_cpus(void); /* that this process may use */
 
-/* post: *fd listens under a random name of the abstract kind, which leaves nothing behind. */
+/* post: *fd listens under a random name of the abstract kind, which leaves nothing to remove. */
 SHC_NODISCARD int shc_sys_listen(int backlog, int *fd, char name[SHC_SYS_NAME_BYTES]);
 
 /* EAGAIN when the listener's queue is full. EINVAL: not a name that shc_sys_listen makes. */
 SHC_NODISCARD int shc_sys_connect(const char *name, int *fd);
 
-/* EAGAIN when nobody is there. */
+/* EAGAIN when no process connects. */
 SHC_NODISCARD int shc_sys_accept(int listener, int *fd);
 
-/* Who is at the other end, as the kernel saw it when the connection (or the listener) was made. */
+/* The process at the other end, as the kernel saw it when the connection (or the listener) was made. */
 SHC_NODISCARD int shc_sys_peer(int fd, int32_t *pid, uint32_t *uid);
 
 /* Sends one message, and a descriptor with it unless `passed` is -1. */
@@ -52,16 +52,16 @@ void shc_sys_yield(void);
 /* That long from now, by the clock of shc_clock_ns(), as a condition variable takes it. */
 struct timespec shc_sys_after(uint64_t ns);
 
-/* Between two looks at something that nobody announces: 20 us, then twice as long with every call, up
- * to 1 ms. *pause_ns: 0 in front of the first. */
+/* Between two looks at something that is not announced: 20 us, then twice as long with every call, up
+ * to 1 ms. *pause_ns: 0 before the first. */
 void shc_sys_nap(uint64_t *pause_ns);
 
 /* ---- memory that processes share ---- */
 
-/* post: *fd is memory of that size, without a name, which nobody can resize any more. */
+/* post: *fd is memory of that size, without a name, which can no longer be resized. */
 SHC_NODISCARD int shc_sys_memory_make(size_t bytes, int *fd);
 
-/* EBADMSG: not memory of that size, or somebody could still resize it. */
+/* EBADMSG: not memory of that size, or it can still be resized. */
 SHC_NODISCARD int shc_sys_memory_check(int fd, size_t bytes);
 
 /* Takes the pages of a range now, where this thread runs. ENOSPC, ENOMEM: there are not so many. */

@@ -52,14 +52,14 @@ enum shc_status shc_timeline_wait(struct shc_timeline *timeline, struct shc_cu_s
     if (word >= timeline->count || value > SHC_TIMELINE_LAST)
         return shc_cuda_fail(SHC_ERR_INVALID, "no wait for value %llu of word %u: there are %u",
                              (unsigned long long)value, word, timeline->count);
-    /* acq_rel timeline/state: either this thread sees the poison, or who drains sees this thread. */
+    /* acq_rel timeline/state: either this thread sees the poison, or the draining thread sees this thread. */
     const uint32_t before = shc_a32_add_acq_rel(&timeline->state, 1);
     enum shc_status st;
     if (before & POISONED)
         st = shc_cuda_fail(SHC_ERR_ABORTED, "the group has failed: nothing more is enqueued");
     else
         st = enqueue_wait(timeline, stream, word, value);
-    /* acq_rel timeline/state: the wait is in its stream, where who drains will find it. */
+    /* acq_rel timeline/state: the wait is in its stream, where the draining thread will find it. */
     (void)shc_a32_add_acq_rel(&timeline->state, UINT32_MAX);
     return st;
 }
@@ -101,7 +101,7 @@ static enum shc_status write_poison(struct shc_timeline *timeline)
 
 void shc_timeline_poison_by_cpu(struct shc_timeline *timeline)
 {
-    /* acq_rel timeline/state: who begins to enqueue a wait behind this sees it. */
+    /* acq_rel timeline/state: a thread that begins to enqueue a wait after this sees it. */
     (void)shc_a32_or_acq_rel(&timeline->state, POISONED);
     store_poison(timeline);
 }
@@ -118,7 +118,7 @@ bool shc_timeline_poisoned(const struct shc_timeline *timeline)
     return (shc_a32_load_acquire(&timeline->state) & POISONED) != 0;
 }
 
-/* Is nobody enqueuing, and is every stream idle? */
+/* Is no thread enqueuing, and is every stream idle? */
 static enum shc_status is_idle(const struct shc_timeline *timeline,
                                struct shc_cu_stream *const *streams, size_t count, bool *idle)
 {

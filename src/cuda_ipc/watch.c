@@ -26,7 +26,7 @@ static uint64_t sequence_of(struct shc_cuda_comm *comm)
     return sequence;
 }
 
-/* But for replays. pre: state_lock. */
+/* Except replays. pre: state_lock. */
 static bool is_idle(const struct shc_cuda_comm *comm)
 {
     return done_of(comm, comm->rank) >= comm->lane.sequence && shc_mail_idle(comm);
@@ -123,7 +123,7 @@ bool shc_watch_was_failed(const struct shc_cuda_comm *comm)
     return shc_a64_add_acq_rel(&shc_host_header(&comm->host)->aborted.word, 0) != 0;
 }
 
-/* What rank r called as its operation of that number, as far as it is still known. */
+/* The call that rank r made as its operation of that number, if it is still known. */
 static void call_text(struct shc_cuda_comm *comm, int r, uint64_t sequence, char text[160])
 {
     struct shc_flight flight;
@@ -167,7 +167,7 @@ static enum shc_status look_at_verdict(struct shc_cuda_comm *comm)
     return shc_watch_fail_aborted(comm);
 }
 
-/* The CPU group sees deaths. Who failed it may have failed this group before: that reason counts. */
+/* The CPU group sees deaths. The rank that failed it may have failed this group before: that reason counts. */
 static enum shc_status look_at_members(struct shc_cuda_comm *comm)
 {
     const enum shc_status st = shc_comm_error(comm->core);
@@ -191,7 +191,7 @@ static enum shc_status look_at_leavers(struct shc_cuda_comm *comm, uint64_t sequ
         if (r == comm->rank || left == 0 || left > sequence)
             continue;
         char text[160];
-        snprintf(text, sizeof text, "rank %d has left the group behind operation #%llu", r,
+        snprintf(text, sizeof text, "rank %d has left the group after operation #%llu", r,
                  (unsigned long long)(left - 1));
         return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
     }
@@ -231,7 +231,7 @@ static uint64_t arrival_of(const struct shc_cuda_comm *comm, const struct shc_fl
     return shc_a64_load_acquire(&word->word);
 }
 
-/* One of those that are behind all others. */
+/* One of the latest ranks. */
 static void late_text(struct shc_cuda_comm *comm, int r, const struct shc_flight *flight,
                       uint64_t sequence, char *text, size_t capacity)
 {
@@ -326,7 +326,7 @@ void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool rela
 /* Something is under way, or was a moment ago: one look. */
 static void turn(struct shc_cuda_comm *comm, bool idle)
 {
-    /* Behind the last operation others may leave and end. */
+    /* After the last operation others may leave and end. */
     if ((idle ? shc_watch_verdicts(comm) : shc_watch_look(comm)) != SHC_OK) {
         poison(comm);
         return;
@@ -364,14 +364,14 @@ static void *watch(void *arg)
         const bool idle = is_idle(comm) && !shc_capture_stirs(comm);
         const bool failed = comm->failed != SHC_OK;
         if ((idle && settled && ended == failed) || comm->stuck) {
-            if (!idle) /* and stuck: what needs no driver goes on */
+            if (!idle) /* and stuck: poison by the CPU needs no driver */
                 shc_timeline_poison_by_cpu(&comm->timeline);
             rest(comm, !idle);
             interval_ns = LOOK_SOONEST_NS;
             continue;
         }
         ended = failed;
-        settled = idle; /* once more: a gate may have shut just in front of "done" */
+        settled = idle; /* once more: a gate may have shut just before "done" */
         pthread_mutex_unlock(&comm->state_lock);
         turn(comm, idle);
         const struct timespec next = shc_sys_after(interval_ns);

@@ -448,7 +448,7 @@ TEST(Close, NeedsNoPeerAndIsNamedByThoseWhoGoOn)
             auto reports = run(3, std::string("scenario=endless meet=0 act=close") + path, knobs);
             for (size_t r : {0, 1}) {
                 EXPECT_EQ(reports[r]["status"], "peer left") << all_of(reports[r]);
-                EXPECT_HAS(reports[r], "error", "rank 2 has left the group behind operation #15");
+                EXPECT_HAS(reports[r], "error", "rank 2 has left the group after operation #15");
                 EXPECT_EQ(reports[r]["wrong"], "0") << all_of(reports[r]);
             }
             EXPECT_EQ(reports[2]["end"], "exited 0") << all_of(reports[2]);
@@ -475,7 +475,7 @@ TEST(Pending, SaysWhoDoesNotCome)
 {
     const std::pair<const char *, std::pair<const char *, const char *>> ends[] = {
         {"die", {"peer dead", "rank 2"}},
-        {"leave", {"peer left", "rank 2 has left the group behind operation #0"}},
+        {"leave", {"peer left", "rank 2 has left the group after operation #0"}},
     };
     for (auto [act, want] : ends) {
         auto reports = run(3, std::string("scenario=pending meet=0 relay=65536 act=") + act);
@@ -492,7 +492,7 @@ TEST(Pending, EndsNobodyBeforeTheRankThatEnds)
 {
     auto reports = run(3, "scenario=pending meet=0 act=end");
     for (size_t r : {0, 1}) {
-        EXPECT_HAS(reports[r], "error", "rank 2 has left the group behind operation #0");
+        EXPECT_HAS(reports[r], "error", "rank 2 has left the group after operation #0");
         EXPECT_GT(std::stoull(reports[r]["told_ns"]), std::stoull(reports[2]["ends_ns"]))
             << all_of(reports[r]);
     }

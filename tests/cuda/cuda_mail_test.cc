@@ -177,7 +177,7 @@ TEST(MailClose, NeedsNoPeerAndIsNamedByThoseWhoGoOn)
         auto reports = run(2, std::string("scenario=mail_endless meet=0 act=close") + kPaths[relay],
                            relay ? "" : how);
         EXPECT_EQ(reports[0]["status"], "peer left") << all_of(reports[0]);
-        EXPECT_HAS(reports[0], "error", "rank 1 has left the group, behind its ");
+        EXPECT_HAS(reports[0], "error", "rank 1 has left the group, after its ");
         EXPECT_EQ(reports[0]["wrong"], "0") << all_of(reports[0]);
         EXPECT_EQ(reports[1]["end"], "exited 0") << all_of(reports[1]);
         EXPECT_LT(atoi(reports[1]["close_ms"].c_str()), 1500);
@@ -211,9 +211,9 @@ TEST(MailClose, LeavesWhatWasSent)
                 EXPECT_EQ(reports[r]["status"], "peer left") << all_of(reports[r]);
                 EXPECT_HAS(reports[r], "error",
                            std::string(then) == "recv"
-                               ? "rank 2 has left the group, behind its send #2 to rank 0; recv #3 "
+                               ? "rank 2 has left the group, after its send #2 to rank 0; recv #3 "
                                  "from rank 2 ("
-                               : "rank 2 has left the group, behind its recv #0 from rank 0; send "
+                               : "rank 2 has left the group, after its recv #0 from rank 0; send "
                                  "#1 to rank 2 (");
             }
         }

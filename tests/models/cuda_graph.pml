@@ -4,7 +4,7 @@
  * back. What a stream reads of another rank is what that one staged for this round, no arrival is
  * lost or taken twice, and every stream ends, also when the group fails at any time.
  *
- * Mirrors src/cuda_ipc/capture.c and the gate of kernel/bodies.cuh; docs/internals/cuda/captured.md. A rank
+ * Mirrors src/cuda_ipc/capture.c, lane.c and the gate of kernel/bodies.cuh; docs/internals/cuda/captured.md. A rank
  * is its stream (replays of an operation of two rounds) and its watcher.
  * The gate looks and stores in two steps, so that poison may come between. The group may be failed
  * at any time; the watcher of each rank then poisons while its stream is busy. A replay is launched

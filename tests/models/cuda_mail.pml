@@ -3,7 +3,7 @@
  * CUDA messages of one channel: what the receiver reads is what was sent, also when a rank dies,
  * somebody aborts, and waits are ended by poison.
  *
- * Mirrors src/cuda_ipc/mail.c and watch.c; docs/internals/cuda/messages.md. A rank is the stream of its end
+ * Mirrors src/cuda_ipc/mail.c, lane.c and watch.c; docs/internals/cuda/messages.md. A rank is the stream of its end
  * and its watcher; the sender has its CPU, too, which writes records ahead into a ring of one. The
  * first message is one piece, the second three, through two slots. Staging and reading take two steps each, so that they
  * overlap where they may. One of the two ranks, or none, may die in front of telling the other; a third one

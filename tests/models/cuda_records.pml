@@ -3,7 +3,7 @@
  * The records of CUDA collectives: ranks that make different calls write no user's byte, ranks that
  * make the same calls are never told otherwise.
  *
- * Mirrors src/cuda_ipc/enqueue.c and the gate kernel; docs/internals/cuda/rounds.md. A rank is its CPU,
+ * Mirrors src/cuda_ipc/enqueue.c, lane.c and the gate kernel; docs/internals/cuda/rounds.md. A rank is its CPU,
  * which writes records ahead into a ring of two slots and enqueues, and its stream. A call takes one
  * round or two, so that streams which disagree meet in rounds of different operations. Arrivals are
  * counters, as in cuda_rounds; data, failures and their ends are left to that model: a stream whose

@@ -996,7 +996,7 @@ def test_a_shutdown_ends_with_a_peer_that_has_left() -> None:
     def body(rank: Rank) -> str:
         return left_early(rank, faketorch.enter(), dist.destroy_process_group)
 
-    assert "rank 1 has left the group behind operation #1" in run(2, body)[0]
+    assert "rank 1 has left the group after operation #1" in run(2, body)[0]
 
 
 def test_a_shutdown_runs_out_of_time_and_says_for_whom_it_waited() -> None:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What the CPU hands to a kernel: plain data, of the same layout for the C compiler, nvcc and the
+ * The arguments that the CPU hands to a kernel: plain data, of the same layout for the C compiler, nvcc and the
  * kernels' twins on the CPU. Each kernel takes one of these structs by value; pointers are as the
  * GPU sees them. Below 4096 bytes, which every GPU takes.
  *
@@ -19,7 +19,7 @@
 #define SHC_KERNEL_BLOCKS  4     /* what every multiprocessor has room for, Turing's too */
 #define SHC_COPY_RUN_BYTES 16384 /* what a block copies at a time */
 
-/* What a rank's CPU writes about an operation before it enqueues anything of it. All but `factor`
+/* The record of an operation, which a rank's CPU writes before it enqueues anything of it. All but `factor`
  * and `own` must be the same on all ranks. */
 #define SHC_RECORD_CALL_WORDS 12
 struct shc_cuda_record {
@@ -33,7 +33,7 @@ enum shc_gate_state {
     SHC_GATE_UNSET = 0, /* as shut */
     SHC_GATE_OPEN,
     SHC_GATE_MISMATCH, /* a rank made another call */
-    SHC_GATE_ABORTED,  /* the group has failed; or a wait ended that nobody fulfilled */
+    SHC_GATE_ABORTED,  /* the group has failed; or a wait ended without an arrival */
 };
 
 /* The first failure as the CPU sees it: 0 while there is none. The rank is that of the cause, see
@@ -44,7 +44,7 @@ enum shc_gate_state {
 #define SHC_VERDICT_STATE(verdict)         ((enum shc_gate_state)((verdict)&15))
 
 /*
- * What the gate finds, in this order, so that ranks that see the same decide alike:
+ * The findings of the gate, in this order, so that ranks that see the same decide alike:
  *
  *   1. a rank has not arrived: its word is below the round, or is poison. ABORTED, and the lowest
  *      such rank. Its record is not looked at: it may still be another operation's.
@@ -54,17 +54,17 @@ enum shc_gate_state {
  *   3. `aborted` is not 0. ABORTED, and this rank.
  *   4. OPEN.
  *
- * A gate that is shut stays shut: what is enqueued later is a failed group's. Else, with records (an
- * operation's first round) what was found is stored. Without, a gate that is open is shut for 1 or
+ * A gate that is shut stays shut: later work is a failed group's. Else, with records (an
+ * operation's first round) the finding is stored. Without, a gate that is open is shut for 1 or
  * 3, and one that was never set is left as it is. A verdict is stored only over 0, and before the
  * gate's stream goes on.
  *
  * A captured operation (docs/internals/cuda/captured.md) has no records: `passed` is there, and `round` is
  * what each other rank's word must be. 0 or poison is 1, another value is 2, and 3 comes before 2:
- * behind a failure a peer's stream may be rounds ahead. A gate that finds all well stays open,
- * counts the round, and sets the words back to 0: each is written again behind this rank's next
- * arrival. One that is shut leaves them, so that later waits for them end; with 2 it stores the
- * value behind the verdict first.
+ * after a failure a peer's stream may be rounds ahead. A gate that finds all well stays open,
+ * counts the round, and sets the words back to 0: each is written again after this rank's next
+ * arrival. One that is shut leaves them, so that later waits for them end; with 2 it first
+ * stores the value, in the word after the verdict.
  */
 struct shc_gate_args {
     uint32_t *gate;          /* of this rank, in its GPU's memory: enum shc_gate_state */
@@ -79,7 +79,7 @@ struct shc_gate_args {
     uint64_t record_stride;
     uint64_t sequence;
     int32_t rank, world;
-    uint64_t *passed; /* captured: how many rounds this gate has seen through; else NULL */
+    uint64_t *passed; /* captured: how many rounds this gate has completed; else NULL */
     uint64_t *busy;   /* captured, an operation's last round: then this value is stored here */
     uint64_t busy_value;
 };

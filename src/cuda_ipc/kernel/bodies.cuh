@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What the kernels do, once for GPUs (kernels.cu) and for their twins on the CPU
- * (tests/cuda/twins.cc). Who includes this has included a machine before: device.cuh, or the twins'
- * own.
+ * The kernels, once for GPUs (kernels.cu) and for their twins on the CPU
+ * (tests/cuda/twins.cc). Include a machine before this: device.cuh, or the twins' own.
  *
  * A kernel is a struct: Args, what a block's threads share, and steps. All threads of a block have
  * done a step before one begins the next. No thread waits for another block, or for another rank.
@@ -34,7 +33,7 @@ struct Gate {
     struct Shared {
         uint32_t late;    /* the lowest rank that has not arrived ... */
         uint32_t differs; /* ... and that made another call */
-        uint32_t passes;  /* a captured round is seen through */
+        uint32_t passes;  /* a captured round is completed */
     };
     static constexpr int kSteps = 5;
     static constexpr uint32_t kNone = UINT32_MAX;
@@ -79,7 +78,7 @@ struct Gate {
         uint64_t state = SHC_GATE_OPEN, rank = 0;
         const uint32_t before = load<uint32_t>(args.gate);
         if (before != SHC_GATE_UNSET && before != SHC_GATE_OPEN)
-            return; /* shut for good: what is enqueued later is of a failed group */
+            return; /* shut for good: later work is of a failed group */
         const bool aborted = load_acquire(args.aborted) != 0;
         if (shared.late != kNone) {
             state = SHC_GATE_ABORTED;
@@ -103,7 +102,7 @@ struct Gate {
         store_release(args.verdict, SHC_VERDICT(args.sequence, rank, state));
     }
 
-    /* Who sees the count sees that the operation waits no more. */
+    /* A CPU that sees the count sees that the operation waits no more. */
     SHC_DEVICE static void pass(const Lane &lane, const Args &args)
     {
         for (uint32_t r = lane.thread; r < uint32_t(args.world); r += lane.threads)

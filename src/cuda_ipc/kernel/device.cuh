@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What bodies.cuh asks of the machine it runs on, as a GPU does it. The tests have the same for the
+ * The functions that bodies.cuh needs, as a GPU has them. The tests have the same for the
  * CPU (tests/cuda/twins.cc).
  *
  * The system's loads and stores are written as PTX: it says ld.acquire.sys since CUDA 9, while
@@ -38,7 +38,7 @@ SHC_DEVICE void store(void *to, T value)
     *static_cast<T *>(to) = value;
 }
 
-/* A word that a CPU or another GPU has written: what comes behind sees what was before. */
+/* A word that a CPU or another GPU has written: accesses after it see what was written before. */
 SHC_DEVICE uint64_t load_acquire(const void *from)
 {
     uint64_t value;

@@ -6,7 +6,7 @@
 find_program(SHMCOLL_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin
              PATHS /usr/local/cuda/bin /opt/cuda/bin DOC "NVIDIA's compiler, for the GPU kernels")
 
-# What the numbers hang on is said, preset or not: no multiplication is fused with an addition,
+# Options that decide the results are stated, even if they are defaults: no multiplication is fused with an addition,
 # divisions are rounded rightly, denormals are kept. There is no code for the CPU in it, so any gcc
 # will do.
 set(shmcoll_nvcc_options -std=c++17 -O3 --fmad=false -prec-div=true -prec-sqrt=true -ftz=false

@@ -3,7 +3,7 @@
 /*
  * Which kernels there are: one list for the CPU that looks them up, for nvcc, and for the twins.
  * The names in it are those of shc_dtype_name() and shc_redop_name(), all of which are identifiers;
- * the dtype's has the underscore behind it here, because C has a macro with the name bool.
+ * the dtype's has the underscore after it here, because C has a macro with the name bool.
  *
  * ONE(dtype, dtype's name, redop, redop's name) for all that shc_reduction_supported() says.
  */
