@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The only home of atomics. A plain struct around the integer gives the same layout in C, C++ and
- * CUDA, and makes a plain read or write of an atomic a compile error. Every operation has its
- * order in its name; the call site says which edge of docs/internals/protocol/edges.md it is
- * (tests/lint/orders.py).
+ * The only home of atomics. A plain struct around the integer has the same layout in C, C++ and CUDA, and
+ * makes a plain read or write of an atomic a compile error. Every operation has its order in its name. The
+ * call site names the edge of docs/internals/protocol/edges.md that it belongs to (tests/lint/orders.py).
  *
- * There are no fences here on purpose: thread sanitizers do not model them. But for the light half of
- * an asymmetric one, which is none to the processor.
+ * There are no fences here on purpose, because thread sanitizers do not model them. The one exception is
+ * the light half of an asymmetric fence, which is no instruction for the processor.
  *
- * SHC_ATOMIC_MODEL replaces this file's operations by those of a model checker (tests/models/).
+ * SHC_ATOMIC_MODEL replaces the operations of this file by those of a model checker (tests/models/).
  */
 
 #ifdef SHC_ATOMIC_MODEL
@@ -83,7 +82,7 @@ SHC_INLINE uint32_t shc_a32_and_acq_rel(shc_a32 *p, uint32_t v)
     return __atomic_fetch_and(&p->v_, v, __ATOMIC_ACQ_REL);
 }
 
-/* True when *p was `from` and is now `to`. */
+/* True if *p was `from` and is now `to`. */
 SHC_INLINE bool shc_a32_cas_acq_rel(shc_a32 *p, uint32_t from, uint32_t to)
 {
     return __atomic_compare_exchange_n(&p->v_, &from, to, false, __ATOMIC_ACQ_REL,
@@ -127,8 +126,8 @@ SHC_INLINE uint64_t shc_a64_add_acq_rel(shc_a64 *p, uint64_t v)
     return __atomic_fetch_add(&p->v_, v, __ATOMIC_ACQ_REL);
 }
 
-/* Keeps the compiler from moving accesses across it. Of two threads, one with this between its store and
- * its load, the other with shc_os_fence_heavy() between its own, one at least sees the other's store. */
+/* Keeps the compiler from moving accesses across it. One thread has this fence between its store and its
+ * load, the other has shc_os_fence_heavy() there: then at least one of them sees the other's store. */
 SHC_INLINE void shc_fence_light(void)
 {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);

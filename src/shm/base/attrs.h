@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Compiler attributes and the sizes that everything shared is aligned to.
- * Header-only, usable from C11, C++17 and CUDA.
+ * Compiler attributes, and the sizes to which everything shared is aligned. Header-only, usable
+ * from C11, C++17 and CUDA.
  */
 
 #include <stddef.h>
@@ -13,14 +13,15 @@
 #define SHC_LIKELY(x)       __builtin_expect(!!(x), 1)
 #define SHC_UNLIKELY(x)     __builtin_expect(!!(x), 0)
 #define SHC_NOINLINE        __attribute__((noinline))
-#ifdef __CUDACC__ /* the arithmetic of shm/kernel is the GPU's as well */
+#ifdef __CUDACC__ /* the GPU uses the arithmetic of shm/kernel as well */
 #define SHC_INLINE static inline __attribute__((always_inline)) __host__ __device__
 #else
 #define SHC_INLINE static inline __attribute__((always_inline))
 #endif
 #define SHC_COLD __attribute__((cold, noinline))
 
-/* Nothing to undo: passes a failure (enum shc_status) on. */
+/* For calls after which nothing has to be undone: returns a failure (enum shc_status) to the
+ * caller. */
 #define SHC_TRY(call)                            \
     do {                                         \
         enum shc_status shc_try_st_ = (call);    \
@@ -34,7 +35,7 @@
 
 #define SHC_PAGE_BYTES 4096
 
-/* What a CPU fetches at once, or less. */
+/* What a CPU fetches at once, at least. */
 #define SHC_CPU_LINE_BYTES 64
 
 #ifndef __CUDACC__ /* nothing spins there */
@@ -50,9 +51,9 @@ SHC_INLINE void shc_cpu_relax(void)
 #endif
 }
 
-/* What is loaded behind it is not fetched before. A processor guesses ahead, and a look that comes too
- * early takes the line away from the CPU that is about to store to it. Orders nothing that the language
- * knows of. */
+/* No later load is fetched before this point. A processor speculates, and a look that comes too
+ * early takes the line away from the CPU that is about to store to it. The language sees no
+ * ordering here. */
 SHC_INLINE void shc_cpu_hold_loads(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -60,10 +61,10 @@ SHC_INLINE void shc_cpu_hold_loads(void)
 #endif
 }
 
-/* In the place of a pause, and about as long where that is short (24 ns on a Zen 5), but no look runs ahead of
- * it. A loop that the compiler must not unroll: two processes that answer each other fall into step, and with
- * these instructions in a row every other pair into one in which the answer just misses a look
- * (docs/notebook/messages.md). */
+/* Used instead of a pause. It takes about as long as a short pause (24 ns on a Zen 5), but no look
+ * runs ahead of it. The compiler must not unroll the loop: two processes that answer each other
+ * fall into step, and with these instructions in a row every other pair falls into a step in which
+ * the answer just misses a look (docs/notebook/messages.md). */
 SHC_INLINE void shc_cpu_relax_in_order(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -76,8 +77,8 @@ SHC_INLINE void shc_cpu_relax_in_order(void)
 #endif
 }
 
-/* That memory will be stored to: asks for its lines now. (gcc's own hint says nothing of writing unless
- * gcc may assume a newer processor; an old one skips the instruction.) */
+/* Prefetches a line that will be stored to. (gcc's own hint does not ask for writing unless gcc may
+ * assume a newer processor. An old processor skips the instruction.) */
 SHC_INLINE void shc_cpu_will_store(const char *memory, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += SHC_CPU_LINE_BYTES) {

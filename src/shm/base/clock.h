@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Monotonic nanoseconds and deadlines. CLOCK_MONOTONIC stands still while the machine is
- * suspended, so a laptop lid does not fire a time-out.
+ * Monotonic nanoseconds and deadlines. CLOCK_MONOTONIC stands still while the machine is suspended,
+ * so closing a laptop's lid does not end a wait with a time-out.
  */
 
 #include "shm/base/attrs.h"
@@ -20,7 +20,7 @@ SHC_INLINE uint64_t shc_clock_ns(void)
     return (uint64_t)ts.tv_sec * SHC_NS_PER_S + (uint64_t)ts.tv_nsec;
 }
 
-/* The deadline `timeout_ns` from now; SHC_NO_DEADLINE stays what it is. */
+/* The deadline `timeout_ns` from now. SHC_NO_DEADLINE stays SHC_NO_DEADLINE. */
 SHC_INLINE uint64_t shc_deadline_after(uint64_t now_ns, uint64_t timeout_ns)
 {
     return timeout_ns > SHC_NO_DEADLINE - now_ns ? SHC_NO_DEADLINE : now_ns + timeout_ns;

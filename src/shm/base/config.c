@@ -11,8 +11,8 @@
 
 #define FIELD(name) offsetof(struct shc_config, name)
 
-/* Words stand for the minimum, the next number, ... in the order given. Where they end before the
- * maximum, a number behind theirs is a value as well. */
+/* Words stand for the minimum, the next number, and so on, in the order given. If there are fewer
+ * words than numbers, a number after theirs is a value as well. */
 static const struct shc_config_row rows[] = {
     {"SHMCOLL_LOG", "what is written to stderr", "off|warn|info|trace", 0, 3, SHC_LOG_WARN,
      FIELD(log_level)},
@@ -21,11 +21,11 @@ static const struct shc_config_row rows[] = {
     {"SHMCOLL_CPU", "the best instruction set the kernels may use", "auto|base|avx2|avx512", 0, 3,
      SHC_CPU_AUTO, FIELD(cpu)},
     {"SHMCOLL_SPIN_US",
-     "microseconds a wait spins before it gives its CPU away; -1 decides by the "
+     "microseconds a wait spins before it yields its CPU; -1 decides by the "
      "CPUs at hand",
      NULL, -1, 1000000, -1, FIELD(spin_us)},
     {"SHMCOLL_MOVE",
-     "whether a waiting thread that finds another rank on its CPU goes to another one that it may "
+     "whether a waiting thread that finds another rank on its CPU moves to another CPU that it may "
      "use",
      "off|on", 0, 1, 1, FIELD(move)},
     {"SHMCOLL_CMA",
@@ -33,16 +33,16 @@ static const struct shc_config_row rows[] = {
      "attach), where it lets all ranks of a group do so",
      "off|on", 0, 1, 1, FIELD(cma)},
     {"SHMCOLL_BIAS",
-     "whether a thread that makes all of a group's calls has its turn, and the lock of its "
-     "messages, without a locked instruction; when another one comes the kernel helps (membarrier)",
+     "whether a thread that makes all of a group's calls runs them, and locks its "
+     "messages, without a locked instruction; another thread then needs membarrier",
      "off|on", 0, 1, 1, FIELD(bias)},
     {"SHMCOLL_LATE_MS",
-     "milliseconds after which a wait says whom it waits for, then at twice, "
+     "milliseconds after which a wait says which rank it waits for, then at twice, "
      "four times, ...",
      NULL, 1, 86400000, 5000, FIELD(late_ms)},
     {"SHMCOLL_THREADS",
      "reduction threads per process, for large messages; auto: as many as the CPUs have room for "
-     "beside the ranks",
+     "besides the ranks",
      "auto", SHC_THREADS_AUTO, 256, 0, FIELD(threads)},
     {"SHMCOLL_ARENA_KIB",
      "limit of the staging memory that a group makes for large messages; auto: 32768, or 6 times "
@@ -53,7 +53,7 @@ static const struct shc_config_row rows[] = {
      SHC_CONFIG_TEXT, 0, 0, 0, FIELD(tuning)},
 };
 
-/* Names of ours that others read. */
+/* Names that begin with SHMCOLL_ and that other programs read. */
 static const char *const elsewhere[] = {
     "SHMCOLL_AUTOLOAD",
     "SHMCOLL_RELAY",
@@ -78,7 +78,7 @@ static int word_index(const char *words, const char *text)
     return -1;
 }
 
-/* The number behind the words. */
+/* The number that follows the words. */
 static int first_number(const struct shc_config_row *row)
 {
     int words = row->values ? 1 : 0;
@@ -123,7 +123,8 @@ static const char *name_at(size_t index)
     return index < sizeof elsewhere / sizeof elsewhere[0] ? elsewhere[index] : NULL;
 }
 
-/* Can so many letters, each put in, taken out, changed, or swapped with the next, make b of a? */
+/* Can at most that many edits (insert, delete or change a letter, or swap neighbours) turn a into
+ * b? */
 static bool is_near(const char *a, const char *b, int letters)
 {
     for (; *a && *a == *b; a++)
@@ -135,8 +136,9 @@ static bool is_near(const char *a, const char *b, int letters)
            (*a && *b && a[0] == b[1] && a[1] == b[0] && is_near(a + 2, b + 2, letters - 1));
 }
 
-/* Whether `name`, which is not ours, was probably to be `known`: by so many letters, of a short one
- * by one, or because one is the other's first words (ARENA, LOG_LEVEL). Without the prefix. */
+/* Was the unknown name `name` probably meant to be `known`? Yes if that many edits turn one into
+ * the other (one edit for a short name), or if one begins with the words of the other (ARENA,
+ * LOG_LEVEL). Both without the prefix. */
 static bool is_meant(const char *name, const char *known, int letters)
 {
     enum { SHORT = 6 };
@@ -154,7 +156,7 @@ static bool is_known(const char *name, size_t bytes)
     return false;
 }
 
-/* What is nearest to it, or NULL: tests, tools and programs have names of their own. */
+/* The nearest known name, or NULL. Tests, tools and programs have names of their own. */
 static const char *find_meant(const char *name)
 {
     for (int letters = 0; letters <= 2; letters++)

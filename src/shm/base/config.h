@@ -9,7 +9,7 @@
 #include "shm/base/attrs.h"
 #include <stddef.h>
 
-/* What SHMCOLL_SEGMENT may ask for; the order is that of the attempts. */
+/* The values of SHMCOLL_SEGMENT; the order is that of the attempts. */
 enum shc_segment_choice {
     SHC_SEGMENT_AUTO = 0,
     SHC_SEGMENT_UNNAMED,
@@ -31,7 +31,7 @@ enum shc_cpu_choice {
     SHC_CPU_AVX512,
 };
 
-#define SHC_THREADS_AUTO (-1) /* as many as the CPUs have room for beside the ranks */
+#define SHC_THREADS_AUTO (-1) /* as many as the CPUs have room for besides the ranks */
 
 #define SHC_ARENA_AUTO (-1) /* as much as a group of its size needs */
 
@@ -52,14 +52,14 @@ struct shc_config {
 /* The process's configuration; the first call reads the environment. */
 const struct shc_config *shc_config_get(void);
 
-/* In the place of the words: the value is text that its user reads. */
+/* In place of the words: the value is text, which its user parses. */
 #define SHC_CONFIG_TEXT "text"
 
-/* One row of the table, for help texts and tests; NULL when `index` is past its end. */
+/* One row of the table, for help texts and tests. NULL if `index` is past its end. */
 struct shc_config_row {
     const char *variable;
     const char *meaning;
-    const char *values; /* the words it takes, or NULL for a number; SHC_CONFIG_TEXT: any text */
+    const char *values;           /* its words, or NULL for a number; SHC_CONFIG_TEXT: any text */
     int minimum, maximum, preset; /* words stand for the numbers from the minimum on */
     size_t offset;                /* of the int, or the text, in struct shc_config */
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Small integer helpers. Overflow-checked where an argument can come from outside.
+ * Small integer helpers. They check for overflow where an argument can come from outside.
  */
 
 #include "shm/base/attrs.h"
@@ -27,8 +27,8 @@ SHC_INLINE bool shc_mul_overflows(uint64_t a, uint64_t b, uint64_t *product)
     return __builtin_mul_overflow(a, b, product);
 }
 
-/* Counters that run for ever are compared by signed difference only: a reached b, even after the
- * counter has wrapped. */
+/* Counters that run for ever are compared by signed difference only: "a has reached b" also holds
+ * after the counter has wrapped. */
 SHC_INLINE bool shc_reached(uint64_t a, uint64_t b)
 {
     return (int64_t)(a - b) >= 0;

@@ -14,16 +14,17 @@
 /* One field of 1, 2, 4 or 8 bytes, by one load. */
 #define SHC_READ_ONCE(field) (*(const volatile __typeof__(field) *)&(field))
 
-/* So many bytes. They may be of different moments, so they are checked where they have been copied to:
- * there nobody else changes them. */
+/* That many bytes. They may be from different moments, so the copy is checked: no other process can change
+ * it. */
 SHC_INLINE void shc_copy_once(void *to, const void *from, size_t bytes)
 {
     __builtin_memcpy(to, from, bytes);
-    /* The copy is read back, so that no later use of it is a load from where it came from. */
+    /* The copy is read back, so that no later use of it is a load from the source. */
     __asm__ __volatile__("" : : "r"(to) : "memory");
 }
 
-/* Bytes of the UTF-8 sequence that begins there, as far as its first bytes tell; 0: none does. */
+/* The length in bytes of the UTF-8 sequence that begins there, as its first bytes give it; 0: no sequence
+ * begins there. */
 SHC_INLINE size_t shc_text_sequence(const unsigned char *text)
 {
     const size_t bytes = text[0] < 0x80   ? 1
@@ -39,7 +40,7 @@ SHC_INLINE size_t shc_text_sequence(const unsigned char *text)
     return bytes;
 }
 
-/* A text of at most capacity - 1 bytes, for messages: what cannot be printed becomes '?'. */
+/* A text of at most capacity - 1 bytes, for messages. Each byte that cannot be printed becomes '?'. */
 SHC_INLINE void shc_copy_text_once(char *to, const char *from, size_t capacity)
 {
     shc_copy_once(to, from, capacity - 1);

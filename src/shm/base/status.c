@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The calling thread's, made with its first error: what a library has in thread-local memory itself comes out
- * of a small reserve when it is loaded late, and engine.h's share of it must be there. */
+/* The calling thread's record, allocated with its first error. The thread-local memory of a library
+ * that is loaded late comes out of a small reserve, and engine.h needs its share of that. */
 static _Thread_local char *error_text;
 static pthread_key_t error_key; /* frees it at the thread's end */
 static bool has_error_key;
@@ -24,7 +24,7 @@ static void make_error_key(void)
     has_error_key = pthread_key_create(&error_key, free_error_text) == 0;
 }
 
-/* NULL: no memory for it. */
+/* NULL: there is no memory for it. */
 static char *room_for_error(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -116,7 +116,7 @@ static const char *const op_kind_names[SHC_OP_KIND_COUNT] = {
     [SHC_RECV] = "recv",
 };
 
-/* Values read from shared memory reach these functions: a wild one gets a name too. */
+/* Values read from shared memory reach these functions, so an invalid one gets a name too. */
 static const char *name_of(const char *const *names, unsigned count, unsigned value)
 {
     return value < count ? names[value] : "unknown";

@@ -8,25 +8,25 @@ __thread char shc_thread_mark;
 
 enum fences { FENCES_UNASKED, FENCES_ASKED, FENCES_READY };
 
-/* enum fences; ASKED for good where there are none, or no thread to prepare them. */
+/* enum fences. ASKED stays if the kernel has no such fences, or if no thread can prepare them. */
 static shc_a32 fences;
 
 static void prepare_fences(void *arg)
 {
     (void)arg;
     if (shc_os_fence_prepare()) {
-        /* release bias/fences -> acquire in shc_bias_has_fences(): nothing else. */
+        /* release bias/fences -> acquire in shc_bias_has_fences(): no other data. */
         shc_a32_store_release(&fences, FENCES_READY);
     }
 }
 
 bool shc_bias_has_fences(void)
 {
-    /* acquire bias/fences <- release in prepare_fences(): nothing else. */
+    /* acquire bias/fences <- release in prepare_fences(): no other data. */
     const uint32_t now = shc_a32_load_acquire(&fences);
     if (now != FENCES_UNASKED)
         return now == FENCES_READY;
-    /* acq_rel bias/fences: the first one that asks. */
+    /* acq_rel bias/fences: only the first thread that asks starts the preparation. */
     if (!shc_a32_cas_acq_rel(&fences, FENCES_UNASKED, FENCES_ASKED))
         return false;
     struct shc_os_thread thread;
@@ -49,9 +49,9 @@ void shc_bias_forget_parent(void)
 bool shc_bias_revoke(struct shc_bias *bias, uint64_t me)
 {
     shc_lock_take(&bias->lock);
-    /* relaxed: stored to by who has the word. */
+    /* relaxed: only the holder of the word stores it. */
     const uint64_t biased = shc_a64_load_relaxed(&bias->whose);
-    /* relaxed: the fence puts it in front of the look. */
+    /* relaxed: the heavy fence orders it before the look. */
     shc_a64_store_relaxed(&bias->whose, 0);
     bias->last = 0;
     if (biased != me) {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * A lock between threads of one process, for where a message of a few bytes feels what
- * pthread_mutex_lock() does besides (docs/notebook/messages.md): a free one is taken, and let
- * go, by one instruction on its word. Not recursive, in no order; who waits sleeps at once. A lock
- * of zeros is free.
+ * A lock between threads of one process, for code where the other work of pthread_mutex_lock() is a
+ * large part of a message of a few bytes (docs/notebook/messages.md). A free lock is taken by one
+ * instruction on its word, and released by one. It is not recursive and not fair; a waiting thread
+ * sleeps at once. A lock of zeros is free.
  *
- *   take                                     let go
+ *   take                                     release
  *   FREE -> HELD                             exchange(word, FREE)
  *     no: exchange(word, AWAITED) until        was AWAITED: wake all
  *         that was FREE, and in between
  *         futex wait while AWAITED
  *
- * Whoever has slept takes it as AWAITED, since it cannot know who sleeps on: one wake-up too many,
- * none too few.
+ * A thread that has slept takes it as AWAITED, since it cannot know whether others still sleep.
+ * That may cause one wake-up too many, never one too few.
  */
 
 #include "shm/base/clock.h"
@@ -27,7 +27,7 @@ struct shc_lock {
 
 SHC_INLINE bool shc_lock_try(struct shc_lock *lock)
 {
-    /* acq_rel lock/word: what the one before did under the lock. */
+    /* acq_rel lock/word: what the previous holder did under the lock. */
     return shc_a32_cas_acq_rel(&lock->word, SHC_LOCK_FREE, SHC_LOCK_HELD);
 }
 
@@ -35,18 +35,20 @@ SHC_INLINE void shc_lock_take(struct shc_lock *lock)
 {
     if (SHC_LIKELY(shc_lock_try(lock)))
         return;
-    /* acq_rel lock/word: as above, and whoever lets go of it sees that somebody sleeps. */
+    /* acq_rel lock/word: what the previous holder did under the lock; and the thread that releases
+     * it sees that a thread sleeps. */
     while (shc_a32_exchange_acq_rel(&lock->word, SHC_LOCK_AWAITED) != SHC_LOCK_FREE)
         shc_os_futex_wait(&lock->word, SHC_LOCK_AWAITED, SHC_NS_PER_S, false);
 }
 
-/* The same for so long at most. False: it could not be had. */
+/* The same for at most that long. False: the lock was not taken. */
 static inline bool shc_lock_take_within(struct shc_lock *lock, uint64_t patience_ns)
 {
     if (SHC_LIKELY(shc_lock_try(lock)))
         return true;
     const uint64_t end_ns = shc_deadline_after(shc_clock_ns(), patience_ns);
-    /* acq_rel lock/word: as above. Who gives up leaves it AWAITED: one wake-up too many. */
+    /* acq_rel lock/word: what the previous holder did under the lock. A thread that gives up leaves
+     * it AWAITED: one wake-up too many. */
     while (shc_a32_exchange_acq_rel(&lock->word, SHC_LOCK_AWAITED) != SHC_LOCK_FREE) {
         const uint64_t now_ns = shc_clock_ns();
         if (now_ns >= end_ns)
@@ -56,15 +58,15 @@ static inline bool shc_lock_take_within(struct shc_lock *lock, uint64_t patience
     return true;
 }
 
-/* Does somebody wait for the lock, which is held? A hint. */
+/* Does a thread wait for the lock, which is held? A hint. */
 SHC_INLINE bool shc_lock_is_awaited(const struct shc_lock *lock)
 {
-    /* relaxed: nothing follows from it but when the lock is let go of. */
+    /* relaxed: nothing follows from it except when the lock is released. */
     return shc_a32_load_relaxed(&lock->word) == SHC_LOCK_AWAITED;
 }
 
-/* True: somebody may have slept for it. Who takes it again and again should yield then, as whoever has
- * slept is not yet there. */
+/* True: a thread may have slept for it. A thread that takes the lock again and again should yield
+ * then, because the woken thread is not yet there. */
 SHC_INLINE bool shc_lock_drop(struct shc_lock *lock)
 {
     /* acq_rel lock/word: what was done under the lock. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Every system call the core makes, behind one contract. Functions return 0 or a positive errno,
- * and set outputs only on 0. They know nothing of ranks or groups, keep no state but what is said
+ * Every system call of the core, with one contract. Functions return 0 or a positive errno, and set
+ * outputs only on 0. They know nothing of ranks or groups, keep no state except what is documented
  * here, and may be called from any thread. The layer above decides what an errno means.
  */
 
@@ -14,80 +14,80 @@
 
 #define SHC_OS_NAME_BYTES 64
 
-/* What a file is, independent of its name. */
+/* The identity of a file, independent of its name. */
 struct shc_os_file_id {
     uint64_t device;
     uint64_t inode;
 };
 
-/* post: *fd is an empty, close-on-exec, read-write file of mode 0600 in /dev/shm that no name leads
- * to. EROFS, ENOENT, EACCES when /dev/shm cannot be used. */
+/* post: *fd is an empty, close-on-exec, read-write file of mode 0600 in /dev/shm without a name.
+ * EROFS, ENOENT, EACCES if /dev/shm cannot be used. */
 SHC_NODISCARD int shc_os_shm_create_unnamed(int *fd);
 
-/* The same with a random name under /dev/shm, which is the caller's to unlink. */
+/* The same with a random name under /dev/shm, which the caller must unlink. */
 SHC_NODISCARD int shc_os_shm_create_named(int *fd, char name[SHC_OS_NAME_BYTES]);
 
-/* Opens / removes a name made by shc_os_shm_create_named. The name comes from another process: only
- * that form is accepted (EINVAL), and no link is followed. */
+/* Opens / removes a name made by shc_os_shm_create_named. The name comes from another process. So
+ * only that form is accepted (EINVAL otherwise), and no link is followed. */
 SHC_NODISCARD int shc_os_shm_open(const char *name, int *fd);
 void shc_os_shm_unlink(const char *name);
 
-/* post: *fd is an empty memfd that takes seals. ENOSYS, EPERM where it is not offered. */
+/* post: *fd is an empty memfd that takes seals. ENOSYS, EPERM if the kernel does not offer it. */
 SHC_NODISCARD int shc_os_memfd_create(int *fd);
 
-/* Nobody can change the size of a memfd any more. */
+/* After this no process can change the size of a memfd. */
 SHC_NODISCARD int shc_os_memfd_seal(int fd);
 
 /* pre: the file has never been mapped. post: its size is `bytes`; no page is reserved. */
 SHC_NODISCARD int shc_os_file_resize(int fd, size_t bytes);
 
-/* post: every page of the range is backed by memory. ENOSPC when there is none. Signals are held
- * back meanwhile, EINTR is retried. */
+/* post: every page of the range is backed by memory. ENOSPC if there is none. Signals are blocked
+ * meanwhile; EINTR is retried. */
 SHC_NODISCARD int shc_os_file_reserve(int fd, size_t offset, size_t bytes);
 
 SHC_NODISCARD int shc_os_file_stat(int fd, struct shc_os_file_id *id, size_t *bytes);
 
-/* Is it a plain file of this user's, and, if that is asked, in no folder? Another user could make his
- * file shorter under our mapping. */
+/* Is it a plain file of this user, and, if asked, without a name in a folder? Another user could
+ * shorten his file under our mapping. */
 bool shc_os_file_is_ours(int fd, bool nameless);
 
-/* Bytes that could still be reserved on the file's file system; SIZE_MAX where it has no limit. */
+/* Bytes that can still be reserved on the file's file system; SIZE_MAX if it has no limit. */
 SHC_NODISCARD int shc_os_file_space(int fd, size_t *available);
 
 void shc_os_file_close(int fd);
 
 /*
- * Maps `bytes` of the file, with at least `guard_bytes` of private zero memory directly in front.
+ * Maps `bytes` of the file, with at least `guard_bytes` of private zero memory directly before it.
  * post: *base is the first shared byte.
  */
 SHC_NODISCARD int shc_os_map(int fd, size_t bytes, size_t guard_bytes, void **base);
 void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes);
 
 /* post: every page that holds a byte of this part of a shared mapping is backed by memory. The part
- * need not begin with a page: these may be of 64 KiB. ENOSPC when there is no memory, EINVAL where
- * the kernel cannot (before 5.14): shc_os_can_populate() is false. */
+ * need not begin with a page, because pages may be of 64 KiB. ENOSPC if there is no memory, EINVAL
+ * if the kernel cannot do it (before 5.14): shc_os_can_populate() is false. */
 SHC_NODISCARD int shc_os_populate(void *memory, size_t bytes);
 bool shc_os_can_populate(void);
 
-/* Private zero memory that a forked child finds zeroed again; it is never unmapped. */
+/* Private zero memory. A forked child finds it zeroed again. It is never unmapped. */
 SHC_NODISCARD int shc_os_wipe_on_fork_page(void **page);
 
-/* Where memory of the calling thread's NUMA node should be. Best effort: refusal is no error. */
+/* Memory of the calling thread's NUMA node is preferred there. Best effort: a refusal is no error. */
 void shc_os_prefer_node(void *memory, size_t bytes, int node);
 
 /* ---- processes (os_process.c) ---- */
 
-/* A process as others can find it: the number it has in the /proc that is mounted here. */
+/* A process as others can find it: its number in the /proc that is mounted here. */
 struct shc_os_process {
     int32_t pid;
     uint64_t start_time;     /* clock ticks since boot: tells a recycled pid from the old one */
-    uint64_t pid_namespace;  /* inode of its pid namespace; 0 when its /proc shows another one: then
-                               its pid means nothing to a process with another /proc */
+    uint64_t pid_namespace;  /* inode of its pid namespace; 0 if its /proc shows another one: then
+                              * its pid means nothing to a process with another /proc */
     uint64_t boot;           /* hash of the boot id: two machines differ */
-    uint64_t time_namespace; /* its inode, 0 where there are none: by whose clock it started */
+    uint64_t time_namespace; /* its inode, 0: none; start times count there */
 };
 
-/* post: *self describes this process. ENOENT when no /proc is mounted. */
+/* post: *self describes this process. ENOENT if no /proc is mounted. */
 SHC_NODISCARD int shc_os_process_self(struct shc_os_process *self);
 
 enum shc_os_life {
@@ -98,8 +98,8 @@ enum shc_os_life {
 enum shc_os_life shc_os_process_life(const struct shc_os_process *self,
                                      const struct shc_os_process *process);
 
-/* Has the kernel told that thread of the process to end, or is it ending? Of a process that has been
- * killed some threads may take a while longer than others. False where that cannot be seen. */
+/* Has the kernel told that thread of the process to end, or is the thread ending? After a process
+ * is killed, some of its threads may end later than others. False if that cannot be seen. */
 bool shc_os_thread_is_ending(const struct shc_os_process *self,
                              const struct shc_os_process *process, int32_t thread);
 
@@ -108,22 +108,23 @@ bool shc_os_thread_is_ending(const struct shc_os_process *self,
 char shc_os_process_state(const struct shc_os_process *self, const struct shc_os_process *process,
                           bool *dumping_core);
 
-/* Does the process listen at this TCP port? False as well where that cannot be seen. Slow: it looks at all
- * its descriptors. */
+/* Does the process listen at this TCP port? Also false if that cannot be seen. Slow: it looks at
+ * all descriptors of the process. */
 bool shc_os_process_listens(const struct shc_os_process *process, int port);
 
 /* The letter in words: 'T' is "stopped". */
 const char *shc_os_state_word(char state);
 
-/* The CPU on which the process's first thread runs, or ran last; -1 where that cannot be seen. */
+/* The CPU on which the process's first thread runs, or ran last; -1 if that cannot be seen. */
 int shc_os_process_cpu(const struct shc_os_process *self, const struct shc_os_process *process);
 
-/* Copies memory of the process that has that thread, this one too. ESRCH: there is none; EPERM: this
- * process may not; EFAULT: not memory that the kernel can copy from, or to; ENOSYS. */
+/* Copies memory of the process that has that thread, which may be this process. ESRCH: there is no
+ * such thread. EPERM: this process may not. EFAULT: the kernel cannot copy from or to that memory.
+ * ENOSYS. */
 SHC_NODISCARD int shc_os_process_read(int32_t thread, uint64_t address, void *to, size_t bytes);
 
-/* Opens the file that process holds as `its_fd`, if it is the very file described; ESTALE if it is
- * another one, ENOENT, EACCES, EPERM if it cannot be reached. Never opens a stranger's file. */
+/* Opens the file that the process holds as `its_fd`, if it is the file described. ESTALE if it is
+ * another one; ENOENT, EACCES, EPERM if it cannot be reached. Never opens a stranger's file. */
 SHC_NODISCARD int shc_os_process_open_fd(const struct shc_os_process *process, int its_fd,
                                          const struct shc_os_file_id *id, int *fd);
 
@@ -133,40 +134,41 @@ struct shc_os_thread_control;
 
 struct shc_os_thread {
     uint64_t handle;
-    struct shc_os_thread_control *control; /* NULL: not started, or over */
+    struct shc_os_thread_control *control; /* NULL: not started, or ended */
 };
 
 /* post: runs entry(arg), with all signals blocked. The name shows in ps -L. */
 SHC_NODISCARD int shc_os_thread_start(struct shc_os_thread *thread, const char *name,
                                       void (*entry)(void *), void *arg);
 
-/* ETIMEDOUT when the thread has not ended by then; it may be joined again. EDEADLK for oneself. */
+/* ETIMEDOUT if the thread has not ended by then; it may be joined again. EDEADLK for the calling
+ * thread itself. */
 SHC_NODISCARD int shc_os_thread_join(struct shc_os_thread *thread, uint64_t timeout_ns);
 
-/* Nobody will join it. */
+/* The thread will not be joined. */
 void shc_os_thread_detach(struct shc_os_thread *thread);
 
 int32_t shc_os_thread_id(void);
 void shc_os_thread_yield(void);
 void shc_os_sleep_ns(uint64_t ns);
 
-/* Once in a process, before its first heavy fence; takes 15 ms where it has several threads. False: there
- * are none here (an old kernel, or a container's filter). */
+/* Called once in a process, before its first heavy fence. Takes 15 ms in a process with several
+ * threads. False: there are no heavy fences here (an old kernel, or a container's filter). */
 SHC_NODISCARD bool shc_os_fence_prepare(void);
 
-/* A full fence in every thread of the process, wherever that is between two instructions; some 10 us
- * where others run. The other side of shc_fence_light(). pre: prepared. */
+/* A full fence in every thread of the process, wherever that thread is between two instructions.
+ * Takes some 10 us if others run. The other side of shc_fence_light(). pre: prepared. */
 void shc_os_fence_heavy(void);
 
-/* Sleeps while *word == expected, at most timeout_ns. 0 after a wake-up, EAGAIN when the word
+/* Sleeps while *word == expected, at most timeout_ns. 0 after a wake-up, EAGAIN if the word
  * differed, ETIMEDOUT, EINTR. `shared`: the word is in memory that processes share. */
 int shc_os_futex_wait(shc_a32 *word, uint32_t expected, uint64_t timeout_ns, bool shared);
 void shc_os_futex_wake_all(shc_a32 *word, bool shared);
 
 /*
  * The calling thread's list of robust futexes (docs: the kernel's robust-futex ABI). An entry is
- * private memory exactly SHC_OS_ROBUST_DISTANCE bytes in front of its word. When the thread ends in
- * any way, the kernel sets SHC_OS_OWNER_DIED in each linked word that holds the thread's id.
+ * private memory exactly SHC_OS_ROBUST_DISTANCE bytes before its word. When the thread ends in any
+ * way, the kernel sets SHC_OS_OWNER_DIED in each linked word that holds the thread's id.
  */
 #define SHC_OS_ROBUST_DISTANCE 4096
 #define SHC_OS_OWNER_DIED      0x40000000u
@@ -182,13 +184,13 @@ struct shc_os_robust_list { /* the kernel's struct robust_list_head */
     struct shc_os_robust_entry *pending;
 };
 
-/* pre: `list` outlives the thread. post: it is empty, and the calling thread's. */
+/* pre: `list` outlives the thread. post: it is empty, and belongs to the calling thread. */
 SHC_NODISCARD int shc_os_robust_init(struct shc_os_robust_list *list);
 
-/* pre: called by the list's own thread. post: the word holds the thread's id and is linked. */
+/* pre: the calling thread owns the list. post: the word holds the thread's id and is linked. */
 void shc_os_robust_link(struct shc_os_robust_list *list, shc_a32 *word);
 
-/* pre: called by the list's own thread; the word was linked. post: it is not, and holds 0. */
+/* pre: the calling thread owns the list; the word was linked. post: it is not, and holds 0. */
 void shc_os_robust_unlink(struct shc_os_robust_list *list, shc_a32 *word);
 
 /* ---- the machine (os_machine.c) ---- */
@@ -199,7 +201,7 @@ struct shc_os_cpus {
     uint64_t bits[SHC_OS_MAX_CPUS / 64];
 };
 
-/* Numbers out of range are in no set, and not added to one. */
+/* A number out of range is in no set, and is not added to one. */
 SHC_INLINE bool shc_os_cpus_have(const struct shc_os_cpus *cpus, int cpu)
 {
     return cpu >= 0 && cpu < SHC_OS_MAX_CPUS && (cpus->bits[cpu / 64] >> (cpu % 64) & 1) != 0;
@@ -222,20 +224,20 @@ SHC_INLINE int shc_os_cpus_count(const struct shc_os_cpus *cpus)
 /* The CPUs this process may run on. */
 SHC_NODISCARD int shc_os_cpus_allowed(struct shc_os_cpus *cpus);
 
-/* CPUs' worth of time the cgroup grants, rounded up; 0 when it sets no limit. */
+/* The CPU time that the cgroup grants, in CPUs, rounded up; 0 if it sets no limit. */
 int shc_os_cpu_quota(void);
 
-/* Of the cache that the first CPU shares with others; 0: not known. (What sysconf says is that of all
- * such caches together, on some machines.) */
+/* The size of the cache that the first CPU shares with others; 0: not known. (On some machines
+ * sysconf gives the sum of all such caches.) */
 size_t shc_os_shared_cache_bytes(void);
 
 /* The CPU the calling thread runs on. */
 int shc_os_cpu_current(void);
 
-/* Pins the calling thread. EPERM, EINVAL when that is refused. */
+/* Pins the calling thread. EPERM, EINVAL if that is refused. */
 SHC_NODISCARD int shc_os_thread_pin(const struct shc_os_cpus *cpus);
 
-/* The first `capacity - 1` bytes of a small file, 0-terminated. EILSEQ: there is a 0 in it. */
+/* The first `capacity - 1` bytes of a small file, 0-terminated. EILSEQ: it contains a 0. */
 SHC_NODISCARD int shc_os_read_text(const char *path, char *text, size_t capacity);
 
 SHC_NODISCARD int shc_os_random(void *bytes, size_t count);
@@ -246,16 +248,16 @@ bool shc_os_has_uring(void);
 
 /* ---- small files for the directory store (os_machine.c) ---- */
 
-/* Makes the directory (mode 0700) if it is not there. */
+/* Makes the directory (mode 0700) if it does not exist. */
 SHC_NODISCARD int shc_os_directory_make(const char *path);
 
-/* Replaces the file by these bytes, at once for every reader. */
+/* Replaces the file by these bytes, atomically for every reader. */
 SHC_NODISCARD int shc_os_file_put(const char *path, const void *bytes, size_t count);
 
-/* EMSGSIZE when it does not fit. */
+/* EMSGSIZE if it does not fit. */
 SHC_NODISCARD int shc_os_file_get(const char *path, void *bytes, size_t capacity, size_t *count);
 
-/* Holds the lock of this file until it is unlocked; waits for others that hold it. */
+/* Takes the lock of this file, and waits for other holders. */
 SHC_NODISCARD int shc_os_lock(const char *path, int *lock);
 void shc_os_unlock(int lock);
 

@@ -29,7 +29,8 @@ static int check_is_memory(int fd)
     return fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC ? 0 : ENODEV;
 }
 
-/* Gives the new file its final mode whatever the umask was; takes it over or closes it. */
+/* Gives the new file its final mode whatever the umask was. Takes over the descriptor, or closes
+ * it. */
 static int keep_new_file(int new_fd, int *fd)
 {
     int error = check_is_memory(new_fd);
@@ -49,7 +50,7 @@ int shc_os_shm_create_unnamed(int *fd)
         return keep_new_file(new_fd, fd);
     if (errno != EOPNOTSUPP && errno != EISDIR)
         return errno;
-    /* A file system without O_TMPFILE: a name for the length of two system calls. */
+    /* For a file system without O_TMPFILE: the file has a name during two system calls. */
     char name[SHC_OS_NAME_BYTES];
     int error = shc_os_shm_create_named(fd, name);
     if (error == 0)
@@ -105,7 +106,7 @@ int shc_os_memfd_create(int *fd)
     unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
 #ifdef MFD_NOEXEC_SEAL
     int new_fd = memfd_create("shmcoll", flags | MFD_NOEXEC_SEAL);
-    if (new_fd < 0 && errno == EINVAL) /* a kernel before 6.3 */
+    if (new_fd < 0 && errno == EINVAL) /* kernels before 6.3 */
         new_fd = memfd_create("shmcoll", flags);
 #else
     int new_fd = memfd_create("shmcoll", flags);
@@ -177,7 +178,7 @@ void shc_os_file_close(int fd)
     close(fd);
 }
 
-/* The memory in front of a mapping, in whole pages of this kernel: 4 KiB, or up to 64 KiB. */
+/* The length of the memory before a mapping, in whole pages of this kernel: 4 KiB, or up to 64 KiB. */
 static size_t guard_pages(size_t guard_bytes)
 {
     return shc_align_up(guard_bytes, (size_t)sysconf(_SC_PAGESIZE));
@@ -214,8 +215,8 @@ void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes)
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Extends the part to the beginning of its first page: no other is accepted by the system calls,
- * which round the end up themselves. */
+/* Extends the part to the beginning of its first page. The system calls accept no other address,
+ * and round the end up themselves. */
 static void *begin_of_page(void *memory, size_t *bytes)
 {
     size_t before = (uintptr_t)memory % (size_t)sysconf(_SC_PAGESIZE);

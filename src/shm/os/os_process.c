@@ -15,15 +15,15 @@
 #define EXITING 0x4u /* the kernel's PF_EXITING */
 
 struct stat_line {
-    char state; /* of the thread, of a process the first one */
+    char state; /* of the thread; for a process, of its first thread */
     long threads;
     uint64_t start_time;
     uint64_t flags, pending; /* of the thread: the kernel's, and signals */
     int cpu;                 /* of the thread */
 };
 
-/* /proc/<pid>/stat, or a thread's, from its third field on. The second, the command name, may hold anything, blanks
- * and parentheses too, but it ends at the last ')'. */
+/* /proc/<pid>/stat, or a thread's, from its third field on. The second field, the command name, may
+ * contain anything, also blanks and parentheses, but it ends at the last ')'. */
 static int read_stat(const char *path, struct stat_line *line)
 {
     char text[1024];
@@ -90,22 +90,22 @@ int shc_os_process_self(struct shc_os_process *self)
     return 0;
 }
 
-/* Does this process's pid mean the same to self as to itself? */
+/* Does this process's pid mean the same in its own pid namespace and in the mounted /proc? */
 static bool is_visible(const struct shc_os_process *self, const struct shc_os_process *process)
 {
     return process->boot == self->boot && process->pid_namespace != 0 &&
            process->pid_namespace == self->pid_namespace;
 }
 
-/* ESRCH: the process is gone, also when its pid is another's now. Start times count from the beginning of
- * the reader's time namespace: those of two namespaces say nothing of each other. */
+/* ESRCH: the process has ended, also if its pid belongs to another one now. Start times count from
+ * the beginning of the reader's time namespace, so those of two namespaces cannot be compared. */
 static int stat_of(const struct shc_os_process *self, const struct shc_os_process *process,
                    struct stat_line *line)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)process->pid);
     int error = read_stat(path, line);
-    if (error == ENOENT) /* or hidden: /proc may be mounted so that it shows not everybody */
+    if (error == ENOENT) /* or hidden: /proc may be mounted so that it shows only some processes */
         error = kill(process->pid, 0) != 0 && errno == ESRCH ? ESRCH : EACCES;
     if (error != 0)
         return error;
@@ -119,7 +119,8 @@ int shc_os_process_cpu(const struct shc_os_process *self, const struct shc_os_pr
     return is_visible(self, process) && stat_of(self, process, &line) == 0 ? line.cpu : -1;
 }
 
-/* The state is the first thread's: one that has ended before the others is a zombie beside them. */
+/* The state is that of the first thread: if it has ended before the others, it is a zombie next to
+ * them. */
 static bool has_ended(const struct stat_line *line)
 {
     return line->state == 'X' || (line->state == 'Z' && line->threads <= 1);
@@ -152,7 +153,7 @@ bool shc_os_thread_is_ending(const struct shc_os_process *self,
 char shc_os_process_state(const struct shc_os_process *self, const struct shc_os_process *process,
                           bool *dumping_core)
 {
-    char path[64], text[16384]; /* a line of it lists all supplementary groups */
+    char path[64], text[16384]; /* one line contains all supplementary groups */
     struct stat_line line;
     *dumping_core = false;
     if (stat_of(self, process, &line) != 0)
@@ -186,8 +187,9 @@ const char *shc_os_state_word(char state)
     }
 }
 
-/* A line of /proc/<pid>/net/tcp: number: local address:port, remote one, state (0A: listens), queues, timer,
- * retransmits, uid, timeout, inode. The inode, or 0 if the line is of no listener at that port. */
+/* A line of /proc/<pid>/net/tcp: number: local address:port, remote one, state (0A: listens),
+ * queues, timer, retransmits, uid, timeout, inode. Returns the inode, or 0 if the line is not a
+ * listener at that port. */
 static uint64_t listener_of(const char *line, int port)
 {
     unsigned int local = 0, state = 0;
@@ -259,8 +261,8 @@ int shc_os_process_open_fd(const struct shc_os_process *process, int its_fd,
     char path[64];
     struct stat st;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)process->pid, its_fd);
-    /* In another pid namespace this path is a stranger's file: look before opening it, because
-     * opening alone can have effects (a FIFO, a device). */
+    /* In another pid namespace this path is a stranger's file. So look before opening it: opening
+     * alone can have effects (a FIFO, a device). */
     if (stat(path, &st) != 0)
         return errno;
     if (!is_file(&st, id))

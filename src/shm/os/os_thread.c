@@ -13,11 +13,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* No memory for the fence, or a filter that came behind its preparation. Nothing promises it, but no
- * processor keeps a store to itself for so long. */
+/* Reached if there is no memory for the fence, or if a filter was installed after its preparation.
+ * Nothing guarantees an order then, but no processor holds a store back for that long. */
 #define SETTLE_NS (20 * SHC_NS_PER_MS)
 
-/* Shared by the thread and its handle; the last of the two frees it. */
+/* Shared by the thread and its handle. The last of the two frees it. */
 struct shc_os_thread_control {
     void (*entry)(void *);
     void *arg;
@@ -27,7 +27,7 @@ struct shc_os_thread_control {
 
 static void control_drop(struct shc_os_thread_control *control)
 {
-    /* acq_rel thread/references: the other one's last use comes before the free. */
+    /* acq_rel thread/references: the other side's last use comes before the free. */
     if (shc_a32_add_acq_rel(&control->references, (uint32_t)-1) == 1)
         free(control);
 }
@@ -52,7 +52,7 @@ int shc_os_thread_start(struct shc_os_thread *thread, const char *name, void (*e
     *control = (struct shc_os_thread_control){.entry = entry, .arg = arg};
     /* relaxed: the thread does not exist yet. */
     shc_a32_store_relaxed(&control->references, 2);
-    /* Signals belong to the application's threads; ours inherit a full mask. */
+    /* Signals belong to the application's threads; the library's threads inherit a full mask. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -80,8 +80,8 @@ int shc_os_thread_join(struct shc_os_thread *thread, uint64_t timeout_ns)
         return 0;
     if (pthread_equal((pthread_t)thread->handle, pthread_self()))
         return EDEADLK;
-    /* pthread's own join with a time-out is unknown to thread sanitizers, so: first the end, then a
-     * join that does not wait. */
+    /* Thread sanitizers do not know pthread's own join with a time-out. So: first wait for the end,
+     * then join without waiting. */
     uint64_t now_ns = shc_clock_ns(), deadline_ns = shc_deadline_after(now_ns, timeout_ns);
     /* acquire thread/end <- release in run_thread(). */
     while (!shc_a32_load_acquire(&thread->control->ended)) {
@@ -151,7 +151,7 @@ void shc_os_futex_wake_all(shc_a32 *word, bool shared)
 
 int shc_os_robust_init(struct shc_os_robust_list *list)
 {
-    list->first = (struct shc_os_robust_entry *)list; /* the list is circular: empty is itself */
+    list->first = (struct shc_os_robust_entry *)list; /* circular: an empty list points to itself */
     list->distance = SHC_OS_ROBUST_DISTANCE;
     list->pending = NULL;
     return syscall(SYS_set_robust_list, list, sizeof *list) == 0 ? 0 : errno;
@@ -162,8 +162,8 @@ static struct shc_os_robust_entry *entry_of(shc_a32 *word)
     return (struct shc_os_robust_entry *)(void *)((char *)word - SHC_OS_ROBUST_DISTANCE);
 }
 
-/* The kernel may walk the list between any two stores; `pending` covers an entry that is not linked
- * yet, or no longer. relaxed: the reader is the kernel, in this very thread. */
+/* The kernel may walk the list between any two stores. `pending` covers an entry that is not linked
+ * yet, or not any more. relaxed: the reader is the kernel, in this very thread. */
 static void publish_to_kernel(struct shc_os_robust_entry **slot, struct shc_os_robust_entry *value)
 {
     __asm__ __volatile__("" ::: "memory");
@@ -175,7 +175,7 @@ void shc_os_robust_link(struct shc_os_robust_list *list, shc_a32 *word)
 {
     struct shc_os_robust_entry *entry = entry_of(word);
     publish_to_kernel(&list->pending, entry);
-    /* release life/own -> acquire in shc_member_look(): nothing but the thread id itself. */
+    /* release life/own -> acquire in shc_member_look(): only the thread id itself. */
     shc_a32_store_release(word, (uint32_t)shc_os_thread_id());
     entry->next = list->first;
     publish_to_kernel(&list->first, entry);
