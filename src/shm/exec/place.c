@@ -37,11 +37,11 @@ bool shc_place_move(int here, const struct shc_os_cpus *taken)
 {
     struct shc_topo topo;
     struct shc_os_cpus before, free, after;
-    shc_topo_read(&topo, "/sys"); /* first: it takes its time */
+    shc_topo_read(&topo, "/sys"); /* first: it takes some time */
     if (shc_os_cpus_allowed(&before) != 0 ||
         !shc_place_choose(&topo, &before, here, taken, &free) || shc_os_thread_pin(&free) != 0)
         return false;
-    /* A CPU beyond those: somebody else has pinned it meanwhile, and means that. */
+    /* A CPU outside that set: the thread has been pinned by another one meanwhile, on purpose. */
     if (shc_os_cpus_allowed(&after) == 0 && !within(&after, &free))
         return true;
     return shc_os_thread_pin(&before) == 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * One job at a time. `ticket` = job number << 32 | tasks left. A thread claims a task by lowering the
- * ticket by one, and only then reads the job: a claimed task keeps its job from ending, so the job
- * cannot change under the reader. A late thread finds no task left, or another job's.
+ * One job at a time. `ticket` = job number << 32 | tasks left. A thread claims a task by lowering
+ * the ticket by one, and only then reads the job. A claimed task keeps its job from ending, so the
+ * job cannot change under the reader. A late thread finds no task left, or another job's ticket.
  */
 #include "shm/exec/pool.h"
 
@@ -34,10 +34,11 @@ static uint32_t tasks_left(uint64_t ticket)
     return (uint32_t)ticket;
 }
 
-/* Does one task of whatever job there is; false when none is left. */
+/* Does one task of the current job; false if none is left. */
 static bool work_once(struct shc_pool *pool)
 {
-    /* acquire pool/ticket <- release in shc_pool_run(): the job, for whoever then claims. */
+    /* acquire pool/ticket <- release in shc_pool_run(): the job, for the thread that then claims a
+     * task. */
     uint64_t ticket = shc_a64_load_acquire(&pool->ticket);
     do {
         if (tasks_left(ticket) == 0)
@@ -45,7 +46,8 @@ static bool work_once(struct shc_pool *pool)
         /* acq_rel pool/ticket: claims a task, and sees the job it belongs to. */
         if (shc_a64_cas_acq_rel(&pool->ticket, ticket, ticket - 1))
             break;
-        /* acquire pool/ticket <- release in shc_pool_run(): as above. */
+        /* acquire pool/ticket <- release in shc_pool_run(): the job, for the thread that then
+         * claims a task. */
         ticket = shc_a64_load_acquire(&pool->ticket);
     } while (true);
     pool->task(pool->arg, tasks_left(ticket) - 1);
@@ -56,15 +58,15 @@ static bool work_once(struct shc_pool *pool)
 
 static bool has_work(const struct shc_pool *pool)
 {
-    /* acquire pool/stopping <- release in shc_pool_destroy(): nothing else. */
+    /* acquire pool/stopping <- release in shc_pool_destroy(): no other data. */
     if (shc_a32_load_acquire(&pool->stopping))
         return true;
     /* acquire pool/ticket <- release in shc_pool_run(): there is a job. */
     return tasks_left(shc_a64_load_acquire(&pool->ticket)) > 0;
 }
 
-/* The next piece of an operation comes within microseconds; to wake a sleeper takes longer than to
- * do it. True: there is work. */
+/* The next piece of an operation comes within microseconds, and waking a sleeper takes longer than
+ * doing it. True: there is work. */
 static bool linger(const struct shc_pool *pool)
 {
     for (int turn = 0; turn < SPIN_TURNS; turn++) {
@@ -79,8 +81,8 @@ static void pool_thread(void *arg)
 {
     struct shc_pool *pool = arg;
     int refused = pool->pinned ? shc_os_thread_pin(&pool->cpus) : 0;
-    (void)refused; /* then the scheduler places us */
-    /* acquire pool/stopping <- release in shc_pool_destroy(): nothing else. */
+    (void)refused; /* then the scheduler chooses a CPU */
+    /* acquire pool/stopping <- release in shc_pool_destroy(): no other data. */
     while (!shc_a32_load_acquire(&pool->stopping)) {
         while (work_once(pool))
             continue;
@@ -113,7 +115,7 @@ void shc_pool_destroy(struct shc_pool *pool)
 {
     if (!pool)
         return;
-    /* release pool/stopping -> acquire in pool_thread(): nothing else. */
+    /* release pool/stopping -> acquire in pool_thread(): no other data. */
     shc_a32_store_release(&pool->stopping, 1);
     shc_bell_ring(&pool->bell, false);
     for (int i = 0; i < pool->size; i++)
@@ -134,7 +136,7 @@ uint64_t shc_pool_jobs(const struct shc_pool *pool)
     return pool ? shc_a64_load_relaxed(&pool->ticket) >> 32 : 0;
 }
 
-/* The tasks that others have claimed are under way on threads of ours, and wait for nobody. */
+/* The tasks that others have claimed run on threads of this pool, and wait for no rank. */
 static void wait_for_all(const struct shc_pool *pool, uint64_t finished)
 {
     for (uint32_t turn = 0;; turn++) {
@@ -158,7 +160,7 @@ void shc_pool_run(struct shc_pool *pool, void (*task)(void *arg, uint32_t index)
     }
     pool->task = task;
     pool->arg = arg;
-    /* relaxed: no task is under way, so nobody else changes it. */
+    /* relaxed: no task is running, so no other thread changes it. */
     uint64_t finished = shc_a64_load_relaxed(&pool->finished) + count;
     /* relaxed: only the owner of the job begins another. */
     uint64_t job = (shc_a64_load_relaxed(&pool->ticket) >> 32) + 1;

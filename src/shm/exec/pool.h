@@ -3,10 +3,10 @@
 /*
  * Reduction threads: a pool per process, pinned to the CPUs of its NUMA node, shared by all groups.
  *
- * A task never waits for a rank, so a pool that is busy for one group cannot stop another: only the
- * runner waits, and tasks get what has arrived. A caller uses the threads that are free now, and
- * itself; with a busy pool, or one of size 0, it does all the work. Results do not depend on who
- * does what.
+ * A task never waits for a rank, so a pool that is busy for one group cannot stop another. Only the
+ * thread that runs the operation waits, and tasks get what has arrived. A caller uses the threads
+ * that are free now, and itself. With a busy pool, or one of size 0, it does all the work. Results
+ * do not depend on which thread does what.
  */
 
 #include "shm/base/status.h"
@@ -16,17 +16,17 @@ struct shc_pool;
 
 #define SHC_POOL_MAX_THREADS 256
 
-/* threads: 0 .. SHC_POOL_MAX_THREADS; fewer start where the system refuses more. `cpus` NULL: not
+/* threads: 0 .. SHC_POOL_MAX_THREADS; fewer start if the system refuses more. `cpus` NULL: not
  * pinned. Pinning that is refused is no error. */
 SHC_NODISCARD enum shc_status shc_pool_create(struct shc_pool **pool, int threads,
                                               const struct shc_os_cpus *cpus);
 
-/* pre: nobody is inside shc_pool_run. */
+/* pre: no thread is inside shc_pool_run. */
 void shc_pool_destroy(struct shc_pool *pool);
 
 int shc_pool_size(const struct shc_pool *pool);
 
-/* How many jobs have been handed to its threads. */
+/* The number of jobs that its threads have been given. */
 uint64_t shc_pool_jobs(const struct shc_pool *pool);
 
 /* Runs task(arg, i) once for each i below count, in any order and on any of the threads, and

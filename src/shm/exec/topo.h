@@ -16,21 +16,21 @@ struct shc_topo {
     struct shc_os_cpus node_cpus[SHC_TOPO_MAX_NODES];
 };
 
-/* `root`: "/sys", or where a test keeps its own. */
+/* `root`: "/sys", or a test's own folder. */
 void shc_topo_read(struct shc_topo *topo, const char *root);
 
 /* The node a CPU belongs to, or -1. */
 int shc_topo_node_of(const struct shc_topo *topo, int cpu);
 
-/* The node the calling thread runs on; -1 when there is but one, or when its CPUs span several. */
+/* The node of the calling thread; -1 if there is only one, or if its CPUs span several. */
 int shc_topo_current_node(void);
 
-/* The CPUs of the calling thread's node that it may use; false when there is but one node, or when
- * its CPUs span several. */
+/* The CPUs of the calling thread's node that it may use; false if there is only one node, or if its
+ * CPUs span several. */
 bool shc_topo_near_cpus(struct shc_os_cpus *cpus);
 
 /* One CPU for each core that has one of `cpus`: the first of its siblings, also if that one is not
- * among them, so that ranks on two siblings name the same. A CPU that sysfs does not tell of is a
+ * in `cpus`, so that ranks on two siblings name the same CPU. A CPU that sysfs does not know is a
  * core of its own. */
 void shc_topo_cores(const char *root, const struct shc_os_cpus *cpus, struct shc_os_cpus *cores);
 
@@ -41,11 +41,11 @@ struct shc_topo_crowd {
 
 void shc_topo_crowd_add(struct shc_topo_crowd *crowd, const struct shc_os_cpus *cores);
 
-/* What of the cores falls to one of the ranks that share them: its part of each. */
+/* The share of the cores that one of the ranks gets that use them: its part of each. */
 double shc_topo_share(const struct shc_topo_crowd *crowd, const struct shc_os_cpus *cores);
 
-/* How many reduction threads a share has room for, beside the rank itself. */
+/* How many reduction threads fit in a share, besides the rank itself. */
 int shc_topo_spare(double share);
 
-/* "0-3,8" into a set; false on anything else. */
+/* Parses "0-3,8" into a set; false on anything else. */
 bool shc_topo_parse_cpus(const char *text, struct shc_os_cpus *cpus);

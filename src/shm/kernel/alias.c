@@ -4,11 +4,12 @@
  *
  *     sum of m[k] * step[k]  is in  [low, high]
  *
- * has a solution in whole numbers m[k] within bounds. The steps are the strides of both; equal ones
- * are one term, whose bounds add up. [low, high] is the distance of the first elements, give or take
- * an element. The steps are tried from the largest to the smallest. Each leaves a remainder for
- * the smaller ones, which must be within what these can add up to, and contain a multiple of their
- * greatest common divisor. For views that come from slicing, that leaves one or two candidates a level.
+ * has a solution in whole numbers m[k] within bounds. The steps are the strides of both views.
+ * Equal steps are one term, whose bounds add up. [low, high] is the distance of the first elements,
+ * plus or minus an element. The steps are tried from the largest to the smallest. Each leaves a
+ * remainder for the smaller ones. It must be within what these can add up to, and must contain a
+ * multiple of their greatest common divisor. For views that come from slicing, that leaves one or
+ * two candidates a level.
  */
 #include "shm/kernel/alias.h"
 
@@ -16,9 +17,9 @@
 
 /* Addresses below this keep all sums below far from 2^63. */
 #define MEMORY_END ((uintptr_t)1 << 60)
-/* Candidates that are tried before two views are taken to share memory. */
+/* Candidates that are tried before two views count as sharing memory. */
 #define MOST_TRIES 100000
-/* Tensors that are sorted without asking for memory. */
+/* Tensors that are sorted without allocating memory. */
 #define FEW 64
 
 /* ---- two views ---- */
@@ -31,7 +32,7 @@ struct term {
 struct equation {
     int count, tries;
     struct term terms[2 * SHC_BUF_MAX_DIMS];
-    /* What the terms from this one on can add up to, and the divisor of their steps. */
+    /* What the terms from this one on can add up to, and the common divisor of their steps. */
     int64_t least[2 * SHC_BUF_MAX_DIMS + 1], most[2 * SHC_BUF_MAX_DIMS + 1];
     int64_t divisor[2 * SHC_BUF_MAX_DIMS + 1];
 };
@@ -104,7 +105,8 @@ static bool is_solvable(struct equation *e, int k, int64_t low, int64_t high)
     return false;
 }
 
-/* The lowest address of the view, and what lies beyond its last byte. False: not of this memory. */
+/* The lowest address of the view, and the address after its last byte. False: not an address of
+ * memory. */
 static bool range_of(const struct shc_view *view, uint32_t elem_bytes, uintptr_t *low,
                      uintptr_t *end)
 {
@@ -161,7 +163,7 @@ bool shc_view_meets_itself(const struct shc_view *view, uint32_t elem_bytes)
         add_term(&e, (struct term){stride < 0 ? -stride : stride, -reach, reach}, false);
     }
     sum_up(&e);
-    /* Two elements differ first in term k, where the one that is further on is called the second. */
+    /* Two elements differ first in term k; the second one is the one further on. */
     for (int k = 0; k < e.count; k++)
         for (int64_t m = 1; m <= e.terms[k].most; m++) {
             const int64_t far = m * e.terms[k].step;
@@ -178,7 +180,7 @@ bool shc_view_meets_itself(const struct shc_view *view, uint32_t elem_bytes)
 /* A tensor that is not empty. */
 struct range {
     uintptr_t low, end;
-    size_t offset; /* of its first byte in the vector of its side */
+    size_t offset; /* offset of its first byte in the vector of its side */
     uint32_t index;
     bool is_output;
 };
@@ -197,7 +199,7 @@ static bool tensor_range(const struct shc_tensor *tensor, uint32_t elem_bytes, s
     return range_of(&view, elem_bytes, &range->low, &range->end);
 }
 
-/* Appends the tensors of a side. *ascending: each begins where the one before has ended, or later. */
+/* Appends the tensors of a side. *ascending: each begins at or after the end of the one before. */
 static enum shc_status collect(const struct shc_buf *buf, bool is_output, struct range *ranges,
                                uint32_t *count, bool *ascending)
 {
@@ -254,7 +256,7 @@ static SHC_NOINLINE bool coincide(const struct shc_buf *a, size_t a_offset, cons
     return true;
 }
 
-/* Is this output tensor the input from `from` on, its block's beginning? */
+/* Is this output tensor the input from `from` on, where its block begins? */
 static bool is_part_of_input(const struct shc_sides *sides, const struct range *in, size_t in_bytes,
                              const struct range *out, size_t from)
 {
@@ -279,7 +281,7 @@ static bool is_block_of_input(const struct shc_sides *sides, const struct range 
     return false;
 }
 
-/* Is what this input tensor and this output tensor share what the operation allows? */
+/* Does the operation allow what this input tensor and this output tensor share? */
 static bool is_in_place(const struct shc_sides *sides, const struct range *in,
                         const struct range *out)
 {
@@ -354,7 +356,7 @@ static bool are_apart(const struct range *ranges, uint32_t in_count, uint32_t co
     return in_count == count || end <= ranges[in_count].low || ranges[count - 1].end <= low;
 }
 
-/* Of two pieces of memory: are they in place? False: look at the tensors. */
+/* Of two pieces of memory: may they be used as they are? False: look at the tensors. */
 static bool is_flat_in_place(const struct shc_sides *sides)
 {
     const uintptr_t in = (uintptr_t)sides->in->flat, out = (uintptr_t)sides->out->flat;

@@ -2,7 +2,8 @@
 #pragma once
 /*
  * Which tensors of one call share memory. Exact for any sizes and strides: interleaved views whose
- * ranges cross but that have no byte in common are apart. Reads no element. Any thread; no state.
+ * ranges cross but that have no byte in common count as separate. Reads no element. Any thread; no
+ * state.
  */
 
 #include "shm/kernel/view.h"
@@ -15,29 +16,30 @@ enum shc_in_place {
     SHC_IN_PLACE_ALL,    /* input element i is output element i */
     SHC_IN_PLACE_INPUT,  /* the input is, element by element, the output from `offset` on */
     SHC_IN_PLACE_OUTPUT, /* the output is the input from `offset` on */
-    SHC_IN_PLACE_KEPT,   /* the same; nothing is changed, so other inputs may be that memory, too */
-    SHC_IN_PLACE_BLOCK,  /* the output is one of the input's blocks, which are as large as it is */
-    SHC_IN_PLACE_LIST,   /* tensor i of the input is tensor i of the output */
+    SHC_IN_PLACE_KEPT,  /* the same; nothing is changed, so other inputs may use that memory, too */
+    SHC_IN_PLACE_BLOCK, /* the output is one of the input's blocks, all of its size */
+    SHC_IN_PLACE_LIST,  /* tensor i of the input is tensor i of the output */
 };
 
 struct shc_sides {
-    const struct shc_buf *in, *out; /* of 0 bytes where the rank has none */
+    const struct shc_buf *in, *out; /* of 0 bytes if the rank has none */
     enum shc_in_place may;
     size_t offset; /* bytes of the longer vector */
 };
 
 /*
- * SHC_ERR_INVALID: two tensors of the output share a byte, or one of the output and one of the input
- * do in a way that `may` does not allow. Inputs may share what they like with one another.
- * pre: shc_buf_init() has passed both. O(n) where the tensors follow one another, else a sort, and
- * an exact test for each pair whose ranges cross.
+ * SHC_ERR_INVALID: two tensors of the output share a byte, or one of the output and one of the
+ * input share one in a way that `may` does not allow. Inputs may share memory with one another.
+ * pre: shc_buf_init() has accepted both. O(n) if the tensors follow one another, otherwise a sort,
+ * and an exact test for each pair whose ranges cross.
  */
 SHC_NODISCARD enum shc_status shc_sides_check(const struct shc_sides *sides);
 
-/* The same of an output without an input. */
+/* The same for an output without an input. */
 SHC_NODISCARD enum shc_status shc_buf_check_output(const struct shc_buf *out);
 
-/* The first look, two comparisons: each side is one piece of memory, or empty, and they are apart. */
+/* The first look, two comparisons: each side is one piece of memory, or empty, and they do not
+ * overlap. */
 SHC_INLINE bool shc_bufs_are_apart(const struct shc_buf *in, const struct shc_buf *out)
 {
     if (SHC_UNLIKELY((!in->flat && in->bytes > 0) || (!out->flat && out->bytes > 0)))

@@ -76,7 +76,8 @@ size_t shc_buf_offset_of(const struct shc_buf *buf, uint32_t index)
     return offset;
 }
 
-/* Any tensor; dense: its elements follow one another in memory. Apart, because a view is large. */
+/* Any tensor; dense: its elements follow one another in memory. A function of its own, because a
+ * view is large. */
 static SHC_NOINLINE enum shc_status measure(const struct shc_tensor *tensor, uint32_t index,
                                             uint32_t elem_bytes, bool writable, uint64_t *bytes,
                                             bool *dense)

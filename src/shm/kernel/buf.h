@@ -21,17 +21,17 @@ struct shc_buf {
 };
 
 /*
- * Checks and measures the list. SHC_ERR_INVALID: negative size, ndim out of 0..SHC_BUF_MAX_DIMS,
- * a size or a byte count that overflows, no data for a non-empty tensor; with `writable`, a tensor
+ * Checks and measures the list. SHC_ERR_INVALID: negative size, ndim out of 0..SHC_BUF_MAX_DIMS, a
+ * size or a byte count that overflows, no data for a non-empty tensor; with `writable`, a tensor
  * that overlaps itself (expanded, or windows that share elements). Two tensors of the list may
- * still overlap: shc_sides_check() looks for that.
- * Tensors that follow one another in memory without a gap count as one contiguous piece.
+ * still overlap: shc_sides_check() checks that. Tensors that follow one another in memory without a
+ * gap count as one contiguous piece.
  */
 #define SHC_BUF_MAX_DIMS 64
 SHC_NODISCARD enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tensors,
                                            uint32_t elem_bytes, bool writable);
 
-/* A contiguous tensor that is not empty, which nearly all are. False: look closer. */
+/* A contiguous tensor that is not empty; nearly all tensors are. False: look closer. */
 SHC_INLINE bool shc_buf_is_plain(const struct shc_tensor *tensor, uint32_t elem_bytes,
                                  uint64_t *bytes)
 {
@@ -49,12 +49,12 @@ SHC_INLINE bool shc_buf_is_plain(const struct shc_tensor *tensor, uint32_t elem_
     return true;
 }
 
-/* shc_buf_repeat() of several tensors, as many as before. */
+/* shc_buf_repeat() for several tensors, as many as before. */
 bool shc_buf_repeat_list(struct shc_buf *buf, const struct shc_tensor *list);
 
-/* The same where the new tensors are as many as those that the buf was made from, contiguous, and of as
- * many bytes in all; a few instructions. False: they are not, and nothing is changed. A buf that was
- * never made is in nobody's use, and stays what it is: all zero. */
+/* For new tensors that are as many as those of the buf, contiguous, and of as many bytes in all; a
+ * few instructions. False: they are not, and nothing is changed. A buf that was never initialised
+ * is not in use, and stays all zero. */
 SHC_INLINE bool shc_buf_repeat(struct shc_buf *buf, const struct shc_tensors *tensors)
 {
     const struct shc_tensor *list = tensors->list;
@@ -72,7 +72,7 @@ SHC_INLINE bool shc_buf_repeat(struct shc_buf *buf, const struct shc_tensors *te
     return true;
 }
 
-/* Bytes of tensor number `index` of the list that the buf was made from. */
+/* Bytes of tensor number `index` of the buf's list. */
 size_t shc_buf_tensor_bytes(const struct shc_buf *buf, uint32_t index);
 
 /* Where it begins in the vector, in bytes. */
@@ -105,18 +105,18 @@ SHC_INLINE void shc_buf_write(const struct shc_buf *buf, size_t offset, const vo
         shc_copy(buf->flat + offset, in, bytes);
 }
 
-/* shc_buf_read() past the caches (shc_copy_stream) where the tensors are one contiguous piece. */
+/* shc_buf_read() with streaming stores (shc_copy_stream) if the tensors are one contiguous piece. */
 void shc_buf_stream(const struct shc_buf *buf, size_t offset, void *out, size_t bytes);
 
-/* shc_buf_read() and shc_buf_write() by shc_copy_lines where the tensors are one contiguous piece. */
+/* shc_buf_read() and shc_buf_write() by shc_copy_lines if the tensors are one contiguous piece. */
 void shc_buf_read_lines(const struct shc_buf *buf, size_t offset, void *out, size_t bytes);
 void shc_buf_write_lines(const struct shc_buf *buf, size_t offset, const void *in, size_t bytes);
 
-/* The piece as contiguous memory: the tensors' own where it is, else `scratch` filled by
- * shc_buf_read. */
+/* The piece as contiguous memory: the tensors' own memory if it is contiguous, otherwise `scratch`
+ * filled by shc_buf_read. */
 const void *shc_buf_peek(const struct shc_buf *buf, size_t offset, size_t bytes, void *scratch);
 
-/* Where the piece can be written directly, or NULL: then write elsewhere and shc_buf_write. */
+/* Where the piece can be written directly, or NULL: then write elsewhere, and call shc_buf_write. */
 SHC_INLINE void *shc_buf_direct(const struct shc_buf *buf, size_t offset, size_t bytes)
 {
     return SHC_LIKELY(buf->flat) ? buf->flat + offset : shc_buf_direct_piece(buf, offset, bytes);

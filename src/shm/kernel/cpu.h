@@ -7,11 +7,11 @@
 
 #include "shm/kernel/kernel.h"
 
-/* What the machine has, whatever SHMCOLL_CPU says. */
+/* What the machine has, independent of SHMCOLL_CPU. */
 unsigned shc_cpu_isas(void);
 
 /* The family of an AMD processor (0x19: Zen 3 and 4; 0x1a: Zen 5); 0: another maker's. */
 unsigned shc_cpu_amd_family(void);
 
-/* What is left of `isas` under a value of SHMCOLL_CPU (enum shc_cpu_choice). */
+/* The part of `isas` that a value of SHMCOLL_CPU (enum shc_cpu_choice) allows. */
 unsigned shc_cpu_allow(unsigned isas, int choice);

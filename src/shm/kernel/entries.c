@@ -23,7 +23,7 @@ static void copy_entries(struct shc_entries *to, size_t at, const struct shc_ent
     memcpy(to->value + at, from->value + first, count * sizeof *to->value);
 }
 
-/* Runs [first, middle) and [middle, end) become one, at the same place. */
+/* Merges the runs [first, middle) and [middle, end), in place. */
 static void merge(struct shc_entries *to, const struct shc_entries *from, size_t first,
                   size_t middle, size_t end)
 {

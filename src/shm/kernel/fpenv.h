@@ -2,8 +2,8 @@
 #pragma once
 /*
  * The rounding and denormal mode belongs to the thread, and a collective may run in the caller's
- * (torch.set_flush_denormal, fesetround). Ranks that differ there would get different bits, so a
- * floating-point kernel runs in the default mode and gives the thread's own back.
+ * thread (torch.set_flush_denormal, fesetround). Ranks with different modes would get different
+ * bits. So a floating-point kernel runs in the default mode, and restores the thread's own.
  */
 
 #include "shm/base/attrs.h"

@@ -33,8 +33,8 @@ SHC_INLINE float shc_float_of(uint32_t bits)
 #define SHC_FLOAT_INF       0x7f800000u
 #define SHC_FLOAT_QNAN      0x7fc00000u
 
-/* Signed on purpose: the bits of floats that are not negative order like the floats, NaN above all,
- * and SSE2 and AVX2 compare signed lanes only. */
+/* Signed on purpose: the bits of floats that are not negative have the order of the floats, with
+ * NaN above all, and SSE2 and AVX2 compare signed lanes only. */
 SHC_INLINE bool shc_bits_above(uint32_t a, uint32_t b)
 {
     return (int32_t)a > (int32_t)b;

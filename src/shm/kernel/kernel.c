@@ -13,7 +13,7 @@ static const char *const isa_names[SHC_ISA_COUNT] = {
     [SHC_ISA_AVX512] = "avx512",
 };
 
-/* What was compiled, worst first. */
+/* What was compiled, slowest first. */
 static const struct shc_kernel_set *const sets[SHC_ISA_COUNT] = {
     [SHC_ISA_BASE] = &shc_kernel_set_base,
 #ifdef SHC_HAVE_X86_ISAS
@@ -23,12 +23,12 @@ static const struct shc_kernel_set *const sets[SHC_ISA_COUNT] = {
 };
 
 /* What the process may use: a bit per enum shc_isa. The baseline is always there, so 0 means that
- * nobody has asked yet. Every thread that finds 0 works out the same value. */
+ * no thread has asked yet. Every thread that finds 0 computes the same value. */
 static shc_a32 usable;
 
 static unsigned usable_isas(void)
 {
-    /* relaxed: the word is all there is; nothing is published with it. */
+    /* relaxed: the word is all the data; nothing is published with it. */
     unsigned isas = shc_a32_load_relaxed(&usable);
     if (SHC_LIKELY(isas != 0))
         return isas;
@@ -36,7 +36,7 @@ static unsigned usable_isas(void)
     for (int isa = 0; isa < SHC_ISA_COUNT; isa++)
         if (!sets[isa])
             isas &= ~(1u << isa);
-    /* relaxed: as above. */
+    /* relaxed: the word is all the data; nothing is published with it. */
     shc_a32_store_relaxed(&usable, isas);
     return isas;
 }

@@ -52,7 +52,7 @@
 #include "shm/kernel/ops_int_tmpl.h"
 #include "shm/kernel/reduce_tmpl.h"
 
-/* Signed types share all with the unsigned ones but the order of their values ... */
+/* Signed types share everything with the unsigned ones except the order of their values ... */
 #define NAME(x) i8_##x
 #define MEM     int8_t
 #define ACC     int8_t
@@ -77,8 +77,8 @@
 #include "shm/kernel/ops_int_tmpl.h"
 #include "shm/kernel/reduce_tmpl.h"
 
-/* ... and the average. That of two needs no other type; of more, what is narrower than 64 bits is
- * summed and divided in floats that hold all sums exactly (ops.h). */
+/* ... and the average. The average of two needs no other type. Of more sources, types narrower than
+ * 64 bits are summed and divided in floats that hold all sums exactly (ops.h). */
 #define NAME(x) u8_avg_##x
 #define MEM     uint8_t
 #define ACC     float
@@ -119,8 +119,8 @@
 #define ACC     uint64_t
 #include "shm/kernel/reduce_tmpl.h"
 
-/* Of bytes compilers find no better product than one in words, spread and put together again, and no
- * average of two with a sign. */
+/* For the product of bytes compilers find nothing better than words, unpacked and packed again.
+ * They find no average of two signed bytes at all. */
 #ifdef __F16C__
 #define NAME(x) u8s_##x
 #define MEM     shc_v16
@@ -153,7 +153,7 @@
     KERNEL(type, min, type##_keep, type##_min, type##_keep) \
     KERNEL(type, max, type##_keep, type##_max, type##_keep)
 
-/* Of two by `pair`, of more in floats, in the default mode, in which they do not trap. */
+/* Two sources by `pair`, more in floats, in the default mode, in which they do not trap. */
 #define AVERAGE_KERNEL(type, pair, mean, acc)                                       \
     static void type##_avg_k_avg(const struct shc_reduce_args *args)                \
     {                                                                               \
@@ -269,7 +269,7 @@ KERNEL(bool, xor, bool_keep, shc_bool_xor, bool_keep)
 FLOAT_KERNELS(f32, f32)
 FLOAT_KERNELS(f64, f64)
 
-/* In front of those: see short_x86.h. */
+/* Comes before those: see short_x86.h. */
 #ifdef __AVX512VL__
 #define SHORT_KERNEL(type, elem, redop, half)                                 \
     static void type##_k_short_##redop(const struct shc_reduce_args *args)    \
@@ -396,7 +396,7 @@ static void exchange(void *out, void *cell, const void *next, size_t bytes)
     }
 }
 
-/* ---- the copy past the caches (copy.h) ---- */
+/* ---- the copy by streaming stores (copy.h) ---- */
 
 #ifdef __has_feature
 #define UNDER_TSAN __has_feature(thread_sanitizer)
@@ -408,7 +408,7 @@ static void exchange(void *out, void *cell, const void *next, size_t bytes)
 
 /* The thread sanitizer does not see these stores. */
 #if defined(__SSE2__) && !UNDER_TSAN
-#define STREAM_BYTES 64 /* a whole cache line at a time: nothing is fetched to be filled up */
+#define STREAM_BYTES 64 /* a whole cache line at a time, so that no line is fetched first */
 
 SHC_INLINE void stream_line(char *to, const char *from)
 {
@@ -463,7 +463,7 @@ static void stream(void *dst, const void *src, size_t bytes)
 #else
 static void stream(void *dst, const void *src, size_t bytes)
 {
-    if (bytes > 0) /* as above */
+    if (bytes > 0) /* an empty tensor has no address */
         memcpy(dst, src, bytes);
 }
 
@@ -473,7 +473,7 @@ static void exchange_past(void *out, void *cell, const void *next, size_t bytes)
 }
 #endif
 
-/* Each load and store a whole vector, which the compiler would leave to memcpy. */
+/* Each load and store is a whole vector. The compiler alone would call memcpy. */
 static void lines(void *dst, const void *src, size_t bytes)
 {
     char *to = dst;

@@ -2,7 +2,7 @@
 #pragma once
 /*
  * The operations on accumulators that are not plain integers (those: ops_int.h). Two shapes:
- * `binary` combines what came before with the next source, `unary` treats one value with a number
+ * `binary` combines the result so far with the next source, `unary` treats one value with a number
  * (a source with its factor, the sum with the count).
  */
 
@@ -20,8 +20,8 @@ SHC_INLINE float shc_f32_product(float a, float b)
     return a * b;
 }
 
-/* The two, each an instruction, differ where both are zeros, of which the OR is the smaller one, or
- * one is a NaN, which the OR keeps. */
+/* The two are one instruction each. They differ if both are zeros, of which the OR is the smaller
+ * one, or if one is a NaN, which the OR keeps. */
 SHC_INLINE float shc_f32_min(float a, float b)
 {
     const float x = a < b ? a : b, y = b < a ? b : a;
@@ -40,7 +40,7 @@ SHC_INLINE float shc_f32_divide(float x, double n)
     return x / (float)n;
 }
 
-/* The same bits where n is a power of two, and many times as fast. */
+/* The same bits if n is a power of two, and much faster. */
 SHC_INLINE float shc_f32_part(float x, double n)
 {
     return x * (float)(1 / n);
@@ -77,7 +77,7 @@ SHC_INLINE double shc_f64_product(double a, double b)
     return a * b;
 }
 
-/* As shc_f32_min. */
+/* See shc_f32_min. */
 SHC_INLINE double shc_f64_min(double a, double b)
 {
     const double x = a < b ? a : b, y = b < a ? b : a;
@@ -96,7 +96,7 @@ SHC_INLINE double shc_f64_divide(double x, double n)
     return x / n;
 }
 
-/* As shc_f32_part(). */
+/* See shc_f32_part(). */
 SHC_INLINE double shc_f64_part(double x, double n)
 {
     return x * (1 / n);
@@ -110,9 +110,9 @@ SHC_INLINE double shc_f64_scale(double x, double factor)
 /*
  * ---- the order of narrow floats ----
  *
- * By their codes, as signed integers: no conversion, and as many to a vector as there is room for. Those
- * without a sign order like the floats, those with one the other way round, and -0 lies below +0. A NaN
- * wins, and comes out as `nan`; `is_nan` tells whether one of two codes is one.
+ * By their codes, as signed integers: no conversion, and as many per vector as fit. Codes without a
+ * sign have the order of the floats, those with a sign the reverse order, and -0 lies below +0. A
+ * NaN wins, and the result is `nan`; `is_nan` tells whether one of two codes is one.
  */
 #define SHC_NARROW_ORDER(name, type, is_nan, nan)             \
     SHC_INLINE type shc_##name##_min(type a, type b)          \
@@ -159,8 +159,8 @@ struct shc_c128 {
     double re, im;
 };
 
-/* (ac - bd, ad + bc). The minus is on a factor, which changes no bit: gcc 12 makes a fused
- * fmaddsub of a subtraction beside an addition, -ffp-contract=off or not. */
+/* (ac - bd, ad + bc). The minus is on a factor, which changes no bit: gcc 12 makes a fused fmaddsub
+ * of a subtraction next to an addition, with -ffp-contract=off too. */
 SHC_INLINE struct shc_c64 shc_c64_product(struct shc_c64 a, struct shc_c64 b)
 {
     return (struct shc_c64){a.re * b.re + -a.im * b.im, a.re * b.im + a.im * b.re};
@@ -191,9 +191,9 @@ SHC_INLINE uint8_t shc_bool_xor(uint8_t a, uint8_t b)
 /*
  * ---- the average of integers: a sum in 64 bits that may wrap, divided toward zero ----
  *
- * Of 2^8 integers (SHC_MAX_WORLD) of up to 16 bits the sum is exact in a float, of 32 in a double. And
- * the quotient is cut off right: what lies below an integer k, lies 2^-8 or more below it, and k - 2^-8
- * has as many bits as there are, so that no rounding leads past it.
+ * The sum of 2^8 integers (SHC_MAX_WORLD) of up to 16 bits is exact in a float, of 32 bits in a
+ * double. And the quotient is truncated correctly: a value below an integer k is at least 2^-8
+ * below it, and k - 2^-8 has as many bits as there are, so no rounding reaches k.
  */
 
 SHC_INLINE uint64_t shc_wide_sum(uint64_t a, uint64_t b)

@@ -3,7 +3,7 @@
  * The operations on one integer type. Included once per type, before reduce_tmpl.h, with
  *   NAME(x)  x with the type's prefix
  *   ACC      the type
- * Sums and products wrap; they are asked of unsigned types only, where that is defined.
+ * Sums and products wrap. They exist for unsigned types only, for which that is defined.
  */
 
 SHC_INLINE ACC NAME(sum)(ACC a, ACC b)
@@ -42,8 +42,8 @@ SHC_INLINE ACC NAME(bxor)(ACC a, ACC b)
     return (ACC)(a ^ b);
 }
 
-/* The average of two, toward zero: what they share, and half of where they differ, is the floor; where
- * that is negative and not exact, one more. */
+/* The average of two, toward zero. The bits that they share, plus half of the bits in which they
+ * differ, is the floor. If that is negative and not exact, one more. */
 SHC_INLINE ACC NAME(mean)(ACC a, ACC b)
 {
     const ACC differ = (ACC)(a ^ b);

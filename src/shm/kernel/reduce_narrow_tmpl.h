@@ -17,7 +17,7 @@
 
 typedef uint32_t NAME(mem) __attribute__((aligned(1), may_alias));
 
-/* What is done with floats. */
+/* The operation on floats. */
 struct NAME(op) {
     shc_reduce_fn combine; /* two sources in place */
     bool scaled;           /* each source by its factor */

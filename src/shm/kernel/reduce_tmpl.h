@@ -36,8 +36,8 @@ SHC_INLINE MEM NAME(store)(const ACC *v)
 }
 #endif
 
-/* Accumulators of a block in memory: the lanes of a word lie a block apart, so that neighbours of a
- * vector are neighbours in memory, or side by side where they are vectors themselves. */
+/* Accumulators of a block in memory. The lanes of a word lie a block apart, so that neighbours of a
+ * vector are neighbours in memory. If they are vectors themselves, they lie side by side. */
 #ifdef ELEMS
 #define ACC_AT(i, k) ((i)*LANES + (k))
 #define AHEAD_WORDS  (1536 / sizeof(MEM))
@@ -109,19 +109,19 @@ SHC_INLINE void NAME(put)(ACC *acc, size_t i, struct NAME(acc) a)
 }
 
 /*
- * Asks for word i of `words` and AHEAD_WORDS. The other ranks' lines come from their caches, and a CPU
- * holds only so many instructions that wait for them: where a line takes a dozen, as it does where words
- * are vectors, no more than a few lines' worth. Loops that the compiler makes into vectors do not ask: in
- * bursts, as they would have to, float32 gained nothing. No word behind the last one: another rank may
- * be about to store there.
+ * Prefetches word i of `words` plus AHEAD_WORDS. The lines of other ranks come from their caches,
+ * and a CPU holds only so many instructions that wait for them. If a line takes a dozen
+ * instructions, as with words that are vectors, that is only a few lines. Loops that the compiler
+ * vectorises do not prefetch: they would have to in bursts, by which float32 gained nothing. No
+ * word after the last one is prefetched: another rank may be about to store there.
  */
 SHC_INLINE void NAME(ask)(const NAME(mem) * x, size_t i, size_t words)
 {
     __builtin_prefetch(x + shc_min_size(i + AHEAD_WORDS, words - 1));
 }
 
-/* `step` for each i below `words`. Loops that ask do so in front of each whole line, by `asks`: to look in
- * each step whether a line begins there takes as long as the step (float16 with AVX2). */
+/* `step` for each i below `words`. Loops that prefetch do so before each whole line, by `asks`. A
+ * test in each step whether a line begins there takes as long as the step (float16 with AVX2). */
 #define EACH_WORD(words, asks, step)                                \
     do {                                                            \
         size_t i = 0;                                               \
@@ -148,8 +148,8 @@ SHC_INLINE void NAME(pair)(const struct shc_reduce_args *args, size_t first, siz
                   NAME(join)(NAME(take)(x[i], fx, pre), NAME(take)(y[i], fy, pre), op), 2, post));
 }
 
-/* Two sources, two destinations: two ranks, where the result goes to the user and to the staging
- * cell that was just read. */
+/* Two sources, two destinations: two ranks, whose result goes to the user and to the staging cell
+ * that was just read. */
 SHC_INLINE void NAME(pair_twice)(const struct shc_reduce_args *args, size_t words,
                                  NAME(unary_fn) pre, NAME(binary_fn) op, NAME(unary_fn) post)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Short sums of two sources, whatever the thread's floating-point mode: by AVX-512 instructions that carry
- * their rounding and raise nothing. To read the mode takes 6 ns of a small all_reduce of two ranks, which
- * takes 60 on a Zen 5. What these instructions still take from it is whether denormals count as zeros, so one
- * is added first: where it is lost, this is not the way. The bits are those of the kernels that it stands in
- * for.
+ * Short sums of two sources, independent of the thread's floating-point mode: by AVX-512
+ * instructions that carry their rounding and raise nothing. Reading the mode takes 6 ns of a small
+ * all_reduce of two ranks, which takes 60 ns on a Zen 5. One part of the mode still matters to
+ * these instructions: whether denormals count as zeros. So a denormal is added first, and if it is
+ * lost, this path is not taken. The bits are those of the kernels that it replaces.
  */
 
 #include "shm/kernel/kernel.h"
@@ -19,7 +19,7 @@
 SHC_INLINE bool shc_short_keeps_denormals(void)
 {
     __m128i least = _mm_cvtsi32_si128(1);
-    __asm__("" : "+v"(least)); /* the compiler knows what comes out, but in the default mode */
+    __asm__("" : "+v"(least)); /* the compiler knows the result, but only in the default mode */
     const __m128 kept =
         _mm_add_round_ss(_mm_castsi128_ps(least), _mm_setzero_ps(), SHC_SHORT_ROUNDING);
     return _mm_cvtsi128_si32(_mm_castps_si128(kept)) == 1;
@@ -31,8 +31,8 @@ SHC_INLINE __mmask16 shc_short_words(size_t bytes)
     return (__mmask16)(bytes < 64 ? (1u << bytes / 4) - 1 : 0xffffu);
 }
 
-/* `bytes`, up to 64 of them, in front of zeros. In no wider a piece than need be: behind them may lie a line
- * that another rank stores to. */
+/* `bytes`, up to 64 of them, followed by zeros. Read in no wider piece than necessary: the next
+ * line may be one that another rank stores to. */
 SHC_INLINE __m512i shc_short_load(const char *from, size_t bytes)
 {
     const __mmask16 words = shc_short_words(bytes);

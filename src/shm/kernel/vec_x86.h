@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * By whole vectors, for AVX2 with F16C and for AVX-512, what a compiler does not find by itself: narrow
- * floats, products and averages of bytes, products of complex numbers. Of narrow floats a word (MEM in
- * reduce_tmpl.h) is one vector of codes, an accumulator one of floats, and a word fills two or four.
- * Elements meet only those of the same place in other sources, so which accumulator holds which is
- * free: the even ones and the odd ones, and no element is moved singly.
+ * For AVX2 with F16C and for AVX-512, whole vectors where a compiler does not find them: narrow
+ * floats, products and averages of bytes, products of complex numbers. For narrow floats a word
+ * (MEM in reduce_tmpl.h) is one vector of codes, an accumulator is one of floats, and a word fills
+ * two or four. Elements meet only those of the same place in other sources. So it does not matter
+ * which accumulator holds which: one takes the even ones and one the odd ones, and no element is
+ * moved singly.
  *
- * The bits are those of half.h, but for a NaN's payload.
+ * The bits are those of half.h, except for a NaN's payload.
  */
 
 #include "shm/kernel/half.h"
@@ -64,7 +65,7 @@ SHC_INLINE shc_v16 shc_vec_max16(shc_v16 a, shc_v16 b)
     return (shc_v16)_mm512_max_epi16((__m512i)a, (__m512i)b);
 }
 
-/* Of pairs of words: both the second ones, both the first ones; the even one's in front. An instruction
+/* Of pairs of words: both second ones, both first ones; the even one comes first. One instruction
  * each: a shuffle of bytes that leaves half of them. */
 SHC_INLINE shc_v16 shc_vec_seconds16(shc_v32 even, shc_v32 odd)
 {
@@ -144,13 +145,13 @@ SHC_INLINE shc_vf shc_vec_divide(shc_vf x, double n)
     return x / (float)n;
 }
 
-/* As shc_f32_part(). */
+/* See shc_f32_part(). */
 SHC_INLINE shc_vf shc_vec_part(shc_vf x, double n)
 {
     return x * (float)(1 / n);
 }
 
-/* A NaN of the caller's may have any payload, and shc_vec_bf16_store wants none. */
+/* A NaN of the caller may have any payload, and shc_vec_bf16_store needs one without. */
 SHC_INLINE shc_vf shc_vec_scale(shc_vf x, double factor)
 {
     const float f = (float)factor;
@@ -166,10 +167,10 @@ SHC_INLINE void shc_vec_bf16_load(shc_vf *v, shc_v32 word)
 }
 
 /*
- * Rounds by halves of the floats: `high` is what remains, and `low` above a half, or at a half with
- * `high` odd, counts one up: it has its top bit, less one where `high` is even. A NaN comes out as one
- * because its lower half is 0: sources have nothing there, operations pass on the NaN of an operand or
- * make 0xffc00000, and a factor's is seen to by shc_vec_scale.
+ * Rounds by halves of the floats: `high` is the result so far. A `low` above a half, or at a half
+ * with `high` odd, adds one: it has its top bit, less one if `high` is even. A NaN stays a NaN
+ * because its lower half is 0: sources have nothing there, operations pass on the NaN of an operand
+ * or make 0xffc00000, and shc_vec_scale takes care of a factor's.
  */
 SHC_INLINE shc_v32 shc_vec_bf16_store(const shc_vf *v)
 {
@@ -181,12 +182,14 @@ SHC_INLINE shc_v32 shc_vec_bf16_store(const shc_vf *v)
 /*
  * ---- fp8 ----
  *
- * fp16 has more of everything, so the hardware's conversions do most of it, denormals included. But
- * the bias differs: values are seen over SHC_VEC_FP8_UNIT, a power of two. Sums and averages
- * do not mind; where they do, shc_vec_grow and shc_vec_shrink go there and back.
+ * fp16 has more of everything, so the hardware's conversions do most of the work, denormals
+ * included. But the bias differs: values are multiples of SHC_VEC_FP8_UNIT, a power of two. That
+ * does not matter to sums and averages; for other operations shc_vec_grow and shc_vec_shrink
+ * convert.
  *
- * float8_e5m2fnuz uses all 32 exponents, where fp16 has its inf: its exponents count one less there,
- * and what has none to give is a denormal, half as large as its bits say.
+ * float8_e5m2fnuz uses all 32 exponents, where fp16 has its inf. So its exponents count one less
+ * there, and a value whose exponent would be too small is a denormal, half as large as its bits
+ * say.
  */
 
 #define SHC_VEC_FP8_UNIT(f)      ((float)(1 << (SHC_VEC_ALL_EXPONENTS(f) ? 0 : 15 - (f).bias)))
@@ -227,9 +230,9 @@ SHC_INLINE void shc_vec_fp8_load(shc_vf *v, shc_v16 word, struct shc_narrow f)
     v[3] = SHC_VEC_FROM_FP16(SHC_VEC_HALF(odd, 1));
 }
 
-/* Two vectors as fp16, cut to a few bits more than fp8 has: the last one is set where
- * something was cut off, so that the rounding still to come sees it. It lies at most two places
- * beyond the fraction, and fp16 holds that for all that does not round to zero. */
+/* Two vectors as fp16, truncated to a few bits more than fp8 has. The last bit is set if something
+ * was cut off, so that the later rounding sees it. It lies at most two places beyond the fraction,
+ * and fp16 holds that for every value that does not round to zero. */
 SHC_INLINE shc_v16 shc_vec_fp8_cut(const shc_vf *v, struct shc_narrow f)
 {
     const uint32_t last = 1u << (21 - f.man_bits);
@@ -242,7 +245,7 @@ SHC_INLINE shc_v16 shc_vec_fp8_cut(const shc_vf *v, struct shc_narrow f)
                         SHC_VEC_TO_FP16(cut[1], _MM_FROUND_TO_ZERO));
 }
 
-/* What shc_vec_fp8_cut gives as fp8 in the lower bytes, rounded to nearest even. */
+/* The result of shc_vec_fp8_cut as fp8 in the lower bytes, rounded to nearest even. */
 SHC_INLINE shc_v16 shc_vec_fp8_round(shc_v16 h, struct shc_narrow f)
 {
     const int shift = (int)(10 - f.man_bits);
@@ -277,8 +280,8 @@ SHC_INLINE shc_v16 shc_vec_u8_product(shc_v16 a, shc_v16 b)
     return ((a * b) & 0xff) | (a >> 8) * (b & 0xff00);
 }
 
-/* Toward zero. The processor's average is of unsigned ones, and rounds up: one less where the sum is odd
- * and the average above zero. */
+/* Toward zero. The processor averages unsigned bytes, and rounds up: one less if the sum is odd and
+ * the average above zero. */
 SHC_INLINE shc_v8s shc_vec_i8_mean(shc_v8s a, shc_v8s b)
 {
     const shc_v8 top = (shc_v8){0} + 0x80, x = (shc_v8)a, y = (shc_v8)b;

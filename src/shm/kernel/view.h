@@ -10,8 +10,8 @@
 
 /*
  * A tensor with the dimensions that matter, the innermost first: none of size 1, and neighbours
- * merged where the outer one continues the inner one. There is always one: a scalar is a row of
- * one element.
+ * merged if the outer one continues the inner one. There is always one: a scalar is a row of one
+ * element.
  */
 struct shc_view {
     char *base;
@@ -37,7 +37,7 @@ struct shc_piece {
     size_t count;
 };
 
-/* The elements of a tensor that shc_buf_init() has passed. */
+/* The elements of a tensor that shc_buf_init() has accepted. */
 SHC_INLINE size_t shc_tensor_elements(const struct shc_tensor *tensor)
 {
     size_t count = 1;
@@ -54,7 +54,7 @@ SHC_INLINE void shc_view_of(struct shc_view *view, const struct shc_tensor *tens
                             uint32_t elem_bytes)
 {
     const ptrdiff_t elem = (ptrdiff_t)elem_bytes;
-    ptrdiff_t dense = elem; /* what a contiguous tensor has for a stride here */
+    ptrdiff_t dense = elem; /* the stride of a contiguous tensor */
     view->base = (char *)tensor->data;
     view->ndim = 0;
     for (int d = tensor->ndim - 1; d >= 0; d--) {
@@ -79,7 +79,7 @@ SHC_INLINE void shc_view_of(struct shc_view *view, const struct shc_tensor *tens
     }
 }
 
-/* Opens the tensor that holds element `element`, counted from the beginning of tensor `next`. */
+/* Opens the tensor that contains element `element`, counted from the beginning of tensor `next`. */
 SHC_INLINE void shc_walk_to(struct shc_walk *walk, size_t element)
 {
     const struct shc_tensor *tensor = &walk->buf->list[walk->next++];
