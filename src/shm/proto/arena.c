@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* A small limit makes slots no smaller, and not fewer. */
+/* With a small limit slots are neither smaller nor fewer. */
 #define MIN_SHOUT_BYTES (8u << 10)
 #define MIN_SHOUT_DEPTH 4
 #define MIN_DEPTH       2
@@ -64,8 +64,9 @@ static size_t shorter_cell(size_t bytes)
     return half > SHC_ARENA_MIN_CELL_BYTES ? half : SHC_ARENA_MIN_CELL_BYTES;
 }
 
-/* Of the parts that are short: one turn of an operation that carries so many bytes. Of two ranks each may have
- * the other's whole input; up to four use shout slots for nothing so short but uneven lists. */
+/* For the parts that are short: one turn of an operation that carries that many bytes. With two ranks each
+ * may have the other's whole input. Up to four use broadcast slots only for uneven lists when that
+ * short. */
 static struct shc_arena_sizes shorten(const struct shc_arena_sizes *wish, int world_size,
                                       unsigned parts)
 {
@@ -155,10 +156,10 @@ void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes,
         .node = node, .segment = {.fd = -1}, .wish = *wish, .limit_bytes = limit_bytes};
     plan(arena, world_size, 0);
     if (arena->tried)
-        arena->had = SHC_ARENA_WHOLE; /* no longer one fits either */
+        arena->had = SHC_ARENA_WHOLE; /* not even one fits any more */
 }
 
-/* Under a small limit what is to be longer in all may be shorter in a part. */
+/* With a small limit, a geometry that is to be longer in all may be shorter in a part. */
 static bool is_longer(const struct shc_arena_geometry *a, const struct shc_arena_geometry *b)
 {
     const size_t shouts = a->shout_depth * a->shout_bytes;
@@ -186,9 +187,9 @@ void shc_arena_outgrow(struct shc_arena *arena, int world_size)
     memset(arena->parity, 0, sizeof arena->parity);
 }
 
-/* Rank 0: the form for the attempt after one of `form` that has failed; 0: none. A file without a name
- * cannot be opened by others once this process has changed its user, or is not dumpable, though it
- * could when the group was made. A memfd does not ask how big /dev/shm is. */
+/* Rank 0: the form for the attempt after a failed one of `form`; 0: none. Once this process has changed its
+ * user, or is not dumpable, others cannot open a file without a name, though they could when the group was
+ * made. A memfd does not depend on the size of /dev/shm. */
 static uint32_t next_form(uint32_t form, bool not_opened)
 {
     const bool free_choice = shc_config_get()->segment == SHC_SEGMENT_AUTO;
@@ -197,7 +198,7 @@ static uint32_t next_form(uint32_t form, bool not_opened)
     return form == SHC_FORM_MEMFD ? 0 : (uint32_t)SHC_FORM_MEMFD;
 }
 
-/* Rank 0: makes the file and lays its name out. */
+/* Rank 0: makes the file and publishes its name. */
 static enum shc_status create(struct shc_arena *arena, struct shc_seat *seat)
 {
     if (arena->form == 0)
@@ -217,14 +218,14 @@ static void publish_verdict(const struct shc_seat *seat, uint64_t attempt, enum 
     shc_bell_ring(shc_seat_bell(seat, seat->rank), true);
 }
 
-/* Waits for the rank's verdict on this attempt. A rank that is further on has seen it fail; of those
- * rank 0 sees none, since the next attempt begins with it. */
+/* Waits for the rank's verdict on this attempt. A rank with a later verdict has seen this attempt fail.
+ * Rank 0 sees no such verdict, since the next attempt begins with it. */
 static enum shc_status read_verdict(struct shc_wait *wait, int rank, uint64_t attempt, bool *good,
                                     bool *not_opened)
 {
     const struct shc_offer_shm *offer = shc_seat_offer(wait->seat, rank);
     SHC_TRY(shc_wait_reached(wait, rank, &offer->verdict, attempt * 4 + RESERVED));
-    /* acquire offer/verdict <- release in publish_verdict(): as above. */
+    /* acquire offer/verdict <- release in publish_verdict(): the name (rank 0), the reserve. */
     const uint64_t verdict = shc_a64_load_acquire(&offer->verdict);
     *good = *good && verdict == attempt * 4 + RESERVED;
     *not_opened = *not_opened || verdict == attempt * 4 + NOT_OPENED;
@@ -253,7 +254,7 @@ static enum shc_status take_part(struct shc_arena *arena, struct shc_wait *wait)
     return shc_segment_reserve(&arena->segment, extent.offset, extent.bytes, arena->node);
 }
 
-/* A failure that ends the operation, as against one that only ends the attempt. */
+/* A failure that ends the operation, not only the attempt. */
 static bool is_fatal(enum shc_status status)
 {
     return status != SHC_OK && status != SHC_ERR_NOSPACE && status != SHC_ERR_SYSTEM &&
@@ -286,7 +287,7 @@ static enum shc_status attempt_once(struct shc_arena *arena, struct shc_wait *wa
 /* One with this geometry. */
 static enum shc_status make(struct shc_arena *arena, struct shc_wait *wait)
 {
-    arena->form = wait->seat->segment.name.form; /* the one that worked for the first segment */
+    arena->form = wait->seat->segment.name.form; /* the form that worked for the first segment */
     for (int turn = 0; turn < MOST_ATTEMPTS && !arena->made; turn++) {
         enum shc_status st = attempt_once(arena, wait);
         if (st != SHC_OK || !arena->made)
@@ -304,7 +305,7 @@ enum shc_status shc_arena_make(struct shc_arena *arena, struct shc_wait *wait)
     if (!arena->made && arena->had != 0) {
         plan(arena, wait->seat->world_size, 0); /* for which there may still be memory */
         SHC_TRY(make(arena, wait));
-        arena->had = SHC_ARENA_WHOLE; /* no operation asks for more again */
+        arena->had = SHC_ARENA_WHOLE; /* so no operation asks for more again */
     }
     if (!arena->made)
         arena->had = SHC_ARENA_WHOLE;

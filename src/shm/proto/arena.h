@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Staging memory for large messages: a lazy segment, made by the group's first operation that needs
- * it. Where it cannot be made (no memory, no permission) the small slots of the first segment do
- * the work; the choice is the same on all ranks.
+ * Staging memory for large messages: a lazy segment, made by the group's first operation that needs it. If
+ * it cannot be made (no memory, no permission), the small slots of the first segment do the work. All ranks
+ * decide alike.
  *
- * It is as large as the group's operations have needed so far: at first its cells and slots are short, and
- * the first operation that wants long ones (enum shc_arena_part) has the ranks make another arena in its
- * place. So a group that sends little keeps little, whatever it could send. Any arena can carry any
- * operation: which one there is decides how fast that goes, never whether.
+ * It is as large as the group's operations have needed so far. At first its cells and slots are short. The
+ * first operation that wants long ones (enum shc_arena_part) has the ranks make another arena in its place.
+ * So a group that sends little keeps little. Any arena can carry any operation: its form decides the speed,
+ * never whether it works.
  *
- * A cell is the smallest piece that changes hands. THE rule: a cell may be stored to when its last
- * writer and its last readers, oneself excepted, show progress past that access. Who owns what is
- * private arithmetic of each rank; nothing about it is in the segment.
+ * A cell is the smallest piece that changes hands. THE rule: a rank may store to a cell when the cell's
+ * last writer and last readers, except that rank itself, show progress past that access. Each rank computes
+ * for itself which cell it owns; nothing about it is in the segment.
  *
- * Exchange slots, per unordered pair of ranks: `depth` slots of two cells. In every use of a slot
- * each side stores one cell and then reads the other. The next use swaps the cells: each side
- * stores into the cell it has just read, whose lines are in its cache already, and which the peer
- * is done with by construction. So a use needs no flag beyond the peer's step that was waited for
- * to read, provided every use is two-way: both sides wait for each other's store of use m before
- * they store for use m+1. All operations here are (empty slices take part too), but for the root and an
- * owner of a spread reduce, who swap nothing: the owner stores its result where the root's input was, and
- * the root reads it, and stores there next.
+ * Exchange slots, per unordered pair of ranks: `depth` slots of two cells. In every use of a slot each side
+ * stores one cell and then reads the other. The next use swaps the cells: each side stores into the cell it
+ * has just read. Its lines are in this rank's cache already, and the peer has finished with it by
+ * construction. So a use needs no flag except the peer's step that was waited for to read, provided every
+ * use is two-way: both sides wait for each other's store of use m before they store for use m+1. All
+ * operations here are two-way (empty slices take part too), with one exception: the root and an owner of a
+ * slice in a reduce-scatter with gather swap nothing. The owner stores its result where the root's input
+ * was, and the root reads it, and stores there next.
  *
- * Shout slots, per rank: one writer, all others read. Refilled when all readers show progress past
- * their read. An operation begins behind the slots of the last one, so that all are used in turn: a
- * line that is stored to again has then left its readers' nearest caches. Behind its meeting nothing
- * of an earlier operation is still being read.
+ * Broadcast slots (shout slots in the code), per rank: one writer, all others read. They are refilled when
+ * all readers show progress past their read. An operation begins after the slots of the last one, so that
+ * all are used in turn: a line that is stored to again has then left its readers' nearest caches. After an
+ * operation's meeting no rank still reads anything of an earlier operation.
  *
- * A rank's range begins with the cells of slot 0 of all pairs that lie in it; those of the other
- * slots come behind, and its shout slots lie over these. No operation stores to both, and behind a
- * meeting all have read what lay there. In front of one only two things are stored: chunk 0 into cells
- * of slot 0, and shout slots that the operation before left alone, or all by a rank that stored nothing
- * in it (`stored_epoch`; shc_shout_begin(), shc_shout_go_on()). The latter holds because nobody else
- * touches that part of its range either, in an operation in which it stores nothing itself: the cells
- * there are its own and its peer's.
+ * A rank's range begins with the cells of slot 0 of all pairs that lie in it. The cells of the other slots
+ * follow, and its broadcast slots share memory with these. No operation stores to both, and after a meeting
+ * all ranks have read what lay there. Before a meeting only two things are stored: chunk 0 into cells of
+ * slot 0, and broadcast slots that the operation before did not use, or all of them if this rank stored
+ * nothing in it (`stored_epoch`; shc_shout_begin(), shc_shout_go_on()). The latter holds because in an
+ * operation in which a rank stores nothing, no other rank touches that part of its range either: the cells
+ * there belong to it and its peer.
  */
 
 #include "shm/proto/seat.h"
@@ -43,7 +43,7 @@
 #define SHC_ARENA_MAX_DEPTH       4
 #define SHC_ARENA_MAX_SHOUT_DEPTH 32
 #define SHC_ARENA_MIN_CELL_BYTES  2048
-#define SHC_ARENA_MAX_CELL_BYTES  131072 /* of a shout slot as well */
+#define SHC_ARENA_MAX_CELL_BYTES  131072 /* length of a broadcast slot as well */
 
 /* What a group wishes for; the same on all ranks. Each field is a size_t, for the table in coll/keys.c. */
 struct shc_arena_sizes {
@@ -53,8 +53,8 @@ struct shc_arena_sizes {
     size_t shout_depth; /* broadcast slots of each rank: 2 to SHC_ARENA_MAX_SHOUT_DEPTH */
 };
 
-/* What of an arena has the length that the group wishes for: bits of a set. What has not is as long as an
- * operation of SHC_ARENA_SHORT_BYTES needs. */
+/* The parts of an arena that have the length that the group asks for: bits of a set. The other parts are as
+ * long as an operation of SHC_ARENA_SHORT_BYTES needs. */
 enum shc_arena_part {
     SHC_ARENA_CELLS = 1,
     SHC_ARENA_SHOUTS = 2,
@@ -63,18 +63,18 @@ enum shc_arena_part {
 
 #define SHC_ARENA_SHORT_BYTES ((size_t)32 << 10)
 
-/* Sizes: the same on all ranks, from world size, limit, wishes and parts alone. */
+/* Sizes: the same on all ranks, computed from world size, limit, wishes and parts alone. */
 struct shc_arena_geometry {
     uint32_t depth;        /* exchange slots per pair */
     size_t cell_bytes;     /* a multiple of SHC_LINE_BYTES */
     uint32_t pairs_hosted; /* pairs that lie in one rank's range */
-    uint32_t shout_depth;  /* shout slots per rank */
-    size_t shout_bytes;    /* of one shout slot */
+    uint32_t shout_depth;  /* broadcast slots per rank */
+    size_t shout_bytes;    /* of one broadcast slot */
     size_t range_bytes;    /* one rank's share of the segment, whole pages */
 };
 
-/* Bytes of every rank's shout slots that an operation used, or may have used: so many from there on,
- * and behind `ring` from the first one on again. */
+/* Bytes of every rank's broadcast slots that an operation used, or may have used: that many from there on,
+ * and after `ring` from the first one on again. */
 struct shc_arena_places {
     uint64_t epoch;
     size_t first, bytes, ring;
@@ -85,16 +85,16 @@ struct shc_arena {
     struct shc_segment segment;
     struct shc_arena_sizes wish;
     size_t limit_bytes;
-    /* Sets of enum shc_arena_part, the same on all ranks: what operations have wanted so far, and what the
-     * arena has, or cannot have. */
+    /* Sets of enum shc_arena_part, the same on all ranks: what operations have asked for so far, and what
+     * the arena has, or cannot have. */
     unsigned wanted, had;
-    uint64_t attempt; /* the number of the last one to make an arena */
-    /* Of the last operation that used shout slots, and of the last one that used exchange cells: the
+    uint64_t attempt; /* the number of the last operation that made an arena */
+    /* Of the last operation that used broadcast slots, and of the last one that used exchange cells: the
      * same for all ranks. */
     struct shc_arena_places shouted;
     uint64_t swapped_epoch;
-    /* The last operation in which this rank stored something here that others read behind its meeting,
-     * also where all its pieces were empty. */
+    /* The last operation in which this rank stored something here that others read after its meeting, also
+     * if all its pieces were empty. */
     uint64_t stored_epoch;
     bool tried; /* the ranks have agreed on whether it exists */
     bool made;
@@ -108,14 +108,14 @@ struct shc_arena {
 struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
                                          const struct shc_arena_sizes *wish, unsigned parts);
 
-/* Bytes: the limit where nobody has set one. Every two ranks have cells, and these a least length, so that it
- * grows with the square of a large world. */
+/* Bytes: the default limit. Every two ranks have cells of at least a minimum length, so it grows with the
+ * square of a large world. */
 size_t shc_arena_usual_limit(int world_size);
 
-/* Bytes: below this limit there is no geometry. */
+/* Bytes: with a smaller limit there is no geometry. */
 size_t shc_arena_least_limit(int world_size);
 
-/* The bytes of a rank's range that are stored to: reserved for it, and nothing beside them. */
+/* The bytes of a rank's range that are stored to: exactly these are reserved for it. */
 struct shc_arena_extent {
     size_t offset, bytes; /* in the segment */
 };
@@ -133,13 +133,13 @@ SHC_NODISCARD enum shc_status shc_arena_make(struct shc_arena *arena, struct shc
 
 void shc_arena_fini(struct shc_arena *arena);
 
-/* Drops this rank's view of the arena, so that the operation that begins makes one with all that is
- * wanted. The others may still be reading what the last operation left in theirs. */
+/* Drops this rank's view of the arena, so that the operation that begins makes one with all that has been
+ * asked for. Other ranks may still read in theirs what the last operation left there. */
 SHC_COLD void shc_arena_outgrow(struct shc_arena *arena, int world_size);
 
 /*
- * An operation that may need an arena begins, and wants those parts of it long. pre: all ranks call it with
- * the same parts in the same operation, before they store anything in it.
+ * An operation begins that may need an arena, with those parts of it long. pre: all ranks call it with the
+ * same parts in the same operation, before they store anything in it.
  */
 SHC_INLINE void shc_arena_want(struct shc_arena *arena, int world_size, unsigned parts)
 {
@@ -148,7 +148,7 @@ SHC_INLINE void shc_arena_want(struct shc_arena *arena, int world_size, unsigned
         shc_arena_outgrow(arena, world_size);
 }
 
-/* There is none, nor will there be; the same on all ranks. */
+/* There is no arena, and there will be none; the same on all ranks. */
 SHC_INLINE bool shc_arena_refused(const struct shc_arena *arena)
 {
     return arena->tried && !arena->made;
@@ -158,8 +158,8 @@ SHC_INLINE bool shc_arena_refused(const struct shc_arena *arena)
 SHC_INLINE char *shc_arena_cells(const struct shc_arena *arena, int rank, int peer, int world_size,
                                  uint32_t slot)
 {
-    /* Each rank hosts the pairs with the next (world_size - 1) / 2 ranks; of an even world, the
-     * lower rank of two opposite ones hosts theirs as its last. */
+    /* Each rank hosts the pairs with the next (world_size - 1) / 2 ranks. In an even world, the lower of
+     * two opposite ranks hosts their pair as its last. */
     const struct shc_arena_geometry *g = &arena->geometry;
     int ahead = peer - rank + (peer < rank ? world_size : 0);
     bool hosted = 2 * ahead < world_size || (2 * ahead == world_size && rank < peer);
@@ -184,7 +184,7 @@ SHC_INLINE char *shc_exchange_read_cell(const struct shc_arena *arena, int rank,
     return shc_arena_cells(arena, rank, peer, world_size, slot) + cell * arena->geometry.cell_bytes;
 }
 
-/* This rank has stored and read: what it read is what it stores to next. */
+/* This rank has stored and read: it stores next to the cell that it has read. */
 SHC_INLINE void shc_exchange_swap(struct shc_arena *arena, int peer, uint32_t slot)
 {
     arena->parity[peer][slot] ^= 1;
@@ -196,16 +196,16 @@ SHC_INLINE void shc_exchange_note(struct shc_arena *arena, uint64_t epoch)
     arena->swapped_epoch = arena->stored_epoch = epoch;
 }
 
-/* Where the next operation begins, in each rank's shout slots. */
+/* Where the next operation begins, in each rank's broadcast slots. */
 SHC_INLINE size_t shc_arena_places_end(const struct shc_arena_places *places)
 {
     return places->ring > 0 ? (places->first + places->bytes) % places->ring : 0;
 }
 
 /*
- * May a rank store to so many bytes of its shout slots from there on before it has met the others in
- * this operation? They may still be in the one before, which it has met them in: what is older has been
- * read. The same answer on all ranks.
+ * May a rank store to that many bytes of its broadcast slots from there on before it has met the others in
+ * this operation? The others may still be in the operation before. They have met this rank in that one, so
+ * everything older has been read. The same answer on all ranks.
  */
 SHC_INLINE bool shc_arena_is_free(const struct shc_arena *arena, uint64_t epoch, size_t first,
                                   size_t bytes)
@@ -221,13 +221,13 @@ SHC_INLINE bool shc_arena_is_free(const struct shc_arena *arena, uint64_t epoch,
            first >= again;
 }
 
-/* Of the first shout slot, in its rank's range: behind the cells of slot 0. */
+/* Of the first broadcast slot, in its rank's range: after the cells of slot 0. */
 SHC_INLINE size_t shc_arena_shout_offset(const struct shc_arena_geometry *g)
 {
     return (size_t)g->pairs_hosted * 2 * g->cell_bytes;
 }
 
-/* The first of the rank's shout slots, which lie one behind the other. */
+/* The first of the rank's broadcast slots, which are adjacent. */
 SHC_INLINE char *shc_arena_shouts(const struct shc_arena *arena, int rank)
 {
     const struct shc_arena_geometry *g = &arena->geometry;

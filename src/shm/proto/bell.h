@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Sleeping and being woken without a lost wake-up. One bell per writer; any number of sleepers.
+ * Doorbells: sleeping, and being woken without a lost wake-up. One bell per writer; any number of
+ * sleepers.
  *
  *   publisher                          sleeper
  *   store data (release)               heard = count
@@ -9,10 +10,11 @@
  *     was 1: count += 1, wake all      data there? then no sleep
  *                                      futex wait while count == heard
  *
- * Both hinges are read-modify-writes of the same word, so one comes first. If (b) is behind (a) it
- * reads what (a) wrote, and sees the data stored in front of it. If (b) is before (a), then (a)
- * finds 1 and moves count: the futex does not start, or ends. Each of these loses a wake-up: the
- * flag itself as the futex word; one flag per sleeper's data word; a plain load of the flag.
+ * Both hinges are read-modify-writes of the same word, so one comes first. If (b) comes after (a),
+ * it reads what (a) wrote, and sees the data stored before it. If (b) comes before (a), then (a)
+ * finds 1 and moves count: the futex does not start, or ends. Each of these alternatives loses a
+ * wake-up: the flag itself as the futex word; one flag per sleeper's data word; a plain load of the
+ * flag.
  *
  * Used for ranks (in the segment, `shared`) and inside a process (the engine, waiters).
  */
@@ -20,7 +22,7 @@
 #include "shm/os/os.h"
 #include "shm/proto/layout.h"
 
-/* Wakes who sleeps, also without having raised the flag. */
+/* Wakes all sleepers, even if they have not raised the flag. */
 SHC_INLINE void shc_bell_rouse(struct shc_bell_shm *bell, bool shared)
 {
     /* acq_rel bell/count: only its change matters, to the futex that compares it. */
@@ -31,7 +33,8 @@ SHC_INLINE void shc_bell_rouse(struct shc_bell_shm *bell, bool shared)
 /* Once after any number of release stores. Any thread. */
 SHC_INLINE void shc_bell_ring(struct shc_bell_shm *bell, bool shared)
 {
-    /* acq_rel bell/flag: hinge (a); what was stored before is visible to who finds our 0. */
+    /* acq_rel bell/flag: hinge (a); what was stored before is visible to a sleeper that reads our
+     * 0. */
     if (SHC_LIKELY(shc_a32_exchange_acq_rel(&bell->flag, 0) == 0))
         return;
     shc_bell_rouse(bell, shared);
@@ -42,7 +45,7 @@ SHC_INLINE uint32_t shc_bell_listen(struct shc_bell_shm *bell)
 {
     /* acquire bell/count <- acq_rel in shc_bell_rouse(): read before the flag is raised. */
     uint32_t heard = shc_a32_load_acquire(&bell->count);
-    /* acq_rel bell/flag: hinge (b); the look at the data comes behind it. */
+    /* acq_rel bell/flag: hinge (b); the look at the data comes after it. */
     shc_a32_exchange_acq_rel(&bell->flag, 1);
     return heard;
 }

@@ -30,13 +30,14 @@ static uint64_t mix(uint64_t h, uint64_t word)
     return h ^ h >> 29;
 }
 
-/* A barrier's words are all zero, as is what nobody has said yet: its hash must be 0, too. */
+/* A barrier's words are all zero, and so is a call that has not been written: its hash must be 0,
+ * too. */
 static uint64_t hash_of(const uint64_t words[CALL_WORDS])
 {
     return mix(mix(mix(0, words[0]), words[1]), words[2]);
 }
 
-/* Operations whose ranks compare sizes behind the meeting: their count is for messages only. */
+/* Operations whose ranks compare sizes after the meeting: their count is for messages only. */
 static bool compares_count(enum shc_op_kind kind)
 {
     return kind != SHC_ALL_GATHER_UNEVEN && kind != SHC_REDUCE_SCATTER_UNEVEN &&
@@ -111,14 +112,14 @@ void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size
                  kind == SHC_ALL_TO_ALL ? "" : count, reduction, root);
 }
 
-/* One call as it is now; 0 when there is none, or it is being rewritten. */
+/* One call as it is now; 0 if there is none, or if it is being rewritten. */
 static uint64_t read_said(const struct shc_said_shm *said, struct shc_call *call)
 {
     uint64_t words[WORDS_READ];
     /* acquire call/said <- release in shc_call_publish(). */
     uint64_t epoch = shc_a64_load_acquire(&said->epoch);
     for (int i = 0; i < WORDS_READ; i++) {
-        /* relaxed: words that do not belong together, or to this epoch, do not fit the seal. */
+        /* relaxed: words that do not belong together, or not to this epoch, do not match the seal. */
         words[i] = shc_a64_load_relaxed(&said->words[i]);
     }
     *call = decode(words);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Call lines: what a rank says it is about to do, and the comparison with what the others say.
+ * Call lines: what a rank is about to do, and the comparison with the calls of the others.
  *
  * Two lines per rank, by parity of the epoch. A rank leaves operation k-1 only after all ranks have
- * published it, and a rank that has published k-1 has read all of k-2: so line k & 1 is free when k
- * begins. (With one line a rank that returns from k and publishes k+1 overwrites a k that another
- * has not read yet.) The same holds for the small slots, and for relay slots. It holds for everybody, so
- * that in a world of two the one that has read a line stores to it next (shc_seat_host()).
+ * published it, and a rank that has published k-1 has read all of k-2. So line k & 1 is free when k
+ * begins. (With one line, a rank that returns from k and publishes k+1 would overwrite a k that
+ * another rank has not read yet.) The same holds for the small slots, and for relay slots. It holds
+ * for every rank. So in a world of two the rank that has read a line stores to it next
+ * (shc_seat_host()).
  *
- * What a call is in words lies elsewhere, always with the rank: it is read for messages.
+ * The words of a call lie elsewhere, always in the rank's own block: they are read for messages.
  */
 
 #include "shm/base/status.h"
@@ -25,23 +26,24 @@ struct shc_call {
     uint32_t elem_bytes;
     uint32_t dtype_tag;
     uint64_t hash;   /* of all that: shc_call_settle() */
-    uint64_t agreed; /* of what ranks compare when they meet: likewise */
+    uint64_t agreed; /* of what ranks compare when they meet: shc_call_settle() */
 };
 
-/* How long an element of the operation's tensors is. SHC_ERR_INVALID: no such dtype, or length. */
+/* The length of an element of the operation's tensors. SHC_ERR_INVALID: no such dtype, or length. */
 SHC_NODISCARD enum shc_status shc_op_elem_bytes(const struct shc_op *op, uint32_t *elem_bytes);
 
 /* Once the other fields are set. */
 void shc_call_settle(struct shc_call *call);
 
-/* Words of what is said: first the call; a seal, the sum of the epoch and of a hash of the call, which
- * shows that the words belong together; that hash, for their writer. */
+/* The words of a record: first the call; then a seal, the sum of the epoch and of a hash of the
+ * call, which shows that the words belong together; then that hash, for their writer. */
 enum { SHC_SAID_SEAL = 3, SHC_SAID_HASH = 4 };
 
-/* The words, when they are of another call. Cold: a training makes the same call again and again. */
+/* Stores the words if the call differs from the one before. Cold: a training makes the same call
+ * again and again. */
 SHC_COLD void shc_call_rewrite(struct shc_said_shm *said, const struct shc_call *call);
 
-/* Says the call, and releases this rank's line. Does not ring the bell. pre: settled. */
+/* Publishes the call in this rank's line. Does not ring the bell. pre: settled. */
 SHC_INLINE void shc_call_publish(const struct shc_seat *seat, uint64_t epoch,
                                  const struct shc_call *call)
 {
@@ -50,10 +52,10 @@ SHC_INLINE void shc_call_publish(const struct shc_seat *seat, uint64_t epoch,
     /* relaxed: only this rank stores to it. */
     if (SHC_UNLIKELY(shc_a64_load_relaxed(&said->words[SHC_SAID_HASH]) != call->hash))
         shc_call_rewrite(said, call);
-    /* relaxed: the seal says by itself whether it fits the words. */
+    /* relaxed: the seal alone shows whether it fits the words. */
     shc_a64_store_relaxed(&said->words[SHC_SAID_SEAL], call->hash + epoch);
-    /* release call/said -> acquire in read_said(): the words. In front of the line: who sees that
-     * finds the call here, too. */
+    /* release call/said -> acquire in read_said(): the words. Before the line: a rank that sees the
+     * line finds the call here, too. */
     shc_a64_store_release(&said->epoch, epoch);
     line->hash = call->agreed;
     /* release call/publish -> acquire in shc_wait_has_reached(): hash, payload, and the slot or
@@ -61,8 +63,8 @@ SHC_INLINE void shc_call_publish(const struct shc_seat *seat, uint64_t epoch,
     shc_a64_store_release(&line->epoch, epoch);
 }
 
-/* SHC_INLINE_BYTES in the rank's line of this epoch: the own ones are filled before the line is
- * published, the others' are read behind that. */
+/* SHC_INLINE_BYTES in the rank's line of this epoch. The own bytes are filled before the line is
+ * published, the others' are read after that. */
 SHC_INLINE char *shc_call_payload(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
     return shc_seat_call(seat, rank, epoch)->payload;
@@ -71,10 +73,10 @@ SHC_INLINE char *shc_call_payload(const struct shc_seat *seat, int rank, uint64_
 /* "all_reduce #412 (float32[1024], sum)"; without the number while epoch is 0. */
 void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size_t capacity);
 
-/* The newest call that the rank has published, or epoch 0. May run beside the rank's own stores. */
+/* The newest call that the rank has published, or epoch 0. The rank may store at the same time. */
 uint64_t shc_call_latest(const struct shc_seat *seat, int rank, struct shc_call *call);
 
-/* The same in words: "broadcast #411 (...)". False, and "no call": it had made none. */
+/* The same in words: "broadcast #411 (...)". False, and "no call": it had not made any. */
 bool shc_call_latest_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 
 /* The same as a clause: "its last call was broadcast #411 (...)" or "it had made no call yet". */

@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* So much at once: between two of them a failure of the group is seen. */
+/* The bytes of one system call. Between two of them a failure of the group is noticed. */
 #define PIECE_BYTES ((size_t)1 << 20)
 
-/* Who is killed for want of memory loses that a little before its death shows. */
+/* A process that is killed for lack of memory loses its memory a little before its death shows. */
 #define GRACE_LOOKS 10
 #define GRACE_NS    (5 * SHC_NS_PER_MS)
 
@@ -21,7 +21,7 @@ void shc_cma_tell(struct shc_seat *seat, struct shc_identity *identity)
     identity->key_address = known ? (uint64_t)(uintptr_t)&seat->key : 0;
 }
 
-/* A thread of the rank's process that lives as long as that. */
+/* A thread of the rank's process that lives as long as the process. */
 static int32_t thread_of(const struct shc_seat *seat, int rank)
 {
     /* acquire life/own <- release in shc_os_robust_link(): the keeper's thread id; 0: it has ended. */
@@ -54,8 +54,8 @@ struct giver {
     bool in_vain; /* its process could not be found, or the group has failed */
 };
 
-/* Has that rank's memory been what it offered, up to now? The copy before it is over: the system call
- * ends with a barrier (it drops a reference to that process's memory). */
+/* Has that rank's memory held what it offered until now? The copy before this call is complete: the
+ * system call ends with a barrier (it drops a reference to that process's memory). */
 static bool has_kept(void *arg)
 {
     const struct giver *giver = arg;
@@ -66,7 +66,7 @@ static bool has_kept(void *arg)
     return !giver->in_vain && !withdrawn && shc_member_has_memory(seat, giver->rank);
 }
 
-/* It has, or the wait finds out what has become of that rank. */
+/* The rank has published, or the wait finds out what has become of it. */
 static enum shc_status confirm(struct shc_wait *wait, struct giver *giver)
 {
     const struct shc_target target = {
@@ -90,7 +90,7 @@ static enum shc_status find_out(struct shc_wait *wait, int giver)
 static bool has_failed(const struct shc_wait *wait)
 {
     const struct shc_seat *seat = wait->seat;
-    /* acquire seat/closed <- acq_rel in close_comm(): nothing else. */
+    /* acquire seat/closed <- acq_rel in close_comm(): no other data. */
     return shc_group_failed_at(seat, wait->epoch) || shc_a32_load_acquire(&seat->closed);
 }
 
@@ -133,6 +133,6 @@ enum shc_status shc_cma_copy(struct shc_wait *wait, int giver, void *to, size_t 
 
 void shc_cma_withdraw(const struct shc_seat *seat, uint64_t epoch)
 {
-    /* acq_rel cma/withdrawn: before the caller has its memory again. */
+    /* acq_rel cma/withdrawn: before the caller gets its memory back. */
     (void)shc_a64_cas_acq_rel(&shc_seat_cma(seat, seat->rank, epoch)->withdrawn, 0, epoch);
 }

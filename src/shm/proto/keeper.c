@@ -6,15 +6,15 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#define REST_NS (3600 * SHC_NS_PER_S) /* before either side looks again of its own accord */
+#define REST_NS (3600 * SHC_NS_PER_S) /* until either side looks again without being woken */
 
 enum request { REQUEST_NONE, REQUEST_LINK, REQUEST_UNLINK };
 
-/* A futex and not a condition variable, whose mutex either side would find held when it wakes: every
- * group's making asks, and of 8 ranks on 2 CPUs each switch counts. */
+/* A futex and not a condition variable, whose mutex either side would find held when it wakes.
+ * Every new group asks, and with 8 ranks on 2 CPUs each context switch counts. */
 struct shc_keeper {
-    struct shc_keeper *first; /* the process's; its `askers` guards `next` and `words` of all */
-    struct shc_keeper *next;  /* for more words */
+    struct shc_keeper *first; /* its `askers` guards `next` and `words` of all */
+    struct shc_keeper *next;  /* for further words */
     uint32_t words;           /* linked here, or about to be */
     pthread_mutex_t askers;   /* one at a time */
     shc_a32 request;          /* enum request: the asker's, then NONE by the keeper */
@@ -67,7 +67,7 @@ static void keeper_thread(void *arg)
 {
     struct shc_keeper *keeper = arg;
     if (shc_os_robust_init(&keeper->list) != 0) {
-        /* relaxed: a word that nothing else hangs on. */
+        /* relaxed: no other data depends on this word. */
         shc_a32_store_relaxed(&keeper->unmarked, 1);
     }
     for (;;) {
@@ -81,13 +81,13 @@ static void keeper_thread(void *arg)
             shc_os_robust_link(&keeper->list, keeper->life);
         else
             shc_os_robust_unlink(&keeper->list, keeper->life);
-        /* release keeper/request -> acquire in ask(): that it is done. */
+        /* release keeper/request -> acquire in ask(): the request is done. */
         shc_a32_store_release(&keeper->request, REQUEST_NONE);
         shc_os_futex_wake_all(&keeper->request, false);
     }
 }
 
-/* first: NULL where this is the first one. */
+/* first: NULL if this is the first one. */
 static enum shc_status start(struct shc_keeper *first, bool marks, struct shc_keeper **keeper)
 {
     struct shc_keeper *new_keeper = calloc(1, sizeof *new_keeper);
@@ -117,7 +117,7 @@ enum shc_status shc_keeper_start(struct shc_keeper **keeper)
 
 bool shc_keeper_marks(struct shc_keeper *keeper)
 {
-    /* relaxed: a word that nothing else hangs on. */
+    /* relaxed: no other data depends on this word. */
     return shc_a32_load_relaxed(&keeper->unmarked) == 0;
 }
 
@@ -128,14 +128,15 @@ static void ask(struct shc_keeper *keeper, enum request request, shc_a32 *life)
     /* release keeper/request -> acquire in keeper_thread(): the word. */
     shc_a32_store_release(&keeper->request, (uint32_t)request);
     shc_os_futex_wake_all(&keeper->request, false);
-    /* acquire keeper/request <- release in keeper_thread(): that it is done. */
+    /* acquire keeper/request <- release in keeper_thread(): the request is done. */
     while (shc_a32_load_acquire(&keeper->request) != REQUEST_NONE)
         shc_os_futex_wait(&keeper->request, (uint32_t)request, REST_NS, false);
     pthread_mutex_unlock(&keeper->askers);
 }
 
-/* The first keeper with room for one more word. Where no thread can be had the last one takes it: the
- * kernel then leaves out that one's oldest words, and who looks at the process finds its end. */
+/* The first keeper with room for one more word. If no thread can be made, the last keeper takes it.
+ * The kernel then leaves out that keeper's oldest words, and ranks that look at the process see its
+ * end. */
 static struct shc_keeper *find_room(struct shc_keeper *first)
 {
     pthread_mutex_lock(&first->askers);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Every byte that ranks share. Structs, offsets and asserts, no functions. The type says where it
- * lives: struct shc_x_shm is in the segment. W: is the one writer of a field. Fields of different
- * writers are SHC_LINE_BYTES apart. docs/internals/protocol/memory.md is the same in prose, and is
- * compared with this file by tests/lint/offsets.py.
+ * Every byte that ranks share. Structs, offsets and asserts, no functions. The type says where it lives:
+ * struct shc_x_shm is in the segment. W: is the one writer of a field. Fields of different writers are
+ * SHC_LINE_BYTES apart. docs/internals/protocol/memory.md says the same in prose, and is compared with this
+ * file by tests/lint/offsets.py.
  *
  * The group's first segment:
  *
@@ -18,7 +18,7 @@
  *
  *              0   struct shc_identity_shm    before the rank's verdict
  *            384   struct shc_progress_shm
- *            512   struct shc_bell_shm        flag: exchanges by anyone
+ *            512   struct shc_bell_shm        flag: exchanges by any rank
  *            640   struct shc_call_shm [2]    by parity of the epoch; W: of two ranks
  *                                           both in turn
  *            896   struct shc_reason_shm      before it sets the abort word
@@ -27,21 +27,23 @@
  *           2048   small slots [2]            as struct shc_call_shm
  *          18432   struct shc_cma_shm [2]     by parity of the epoch
  *
- * Behind the blocks, one mailbox per rank for point-to-point, written by that rank; its sizes
- * depend on the world size (struct shc_mail_geometry in proto/pair.h):
+ * After the blocks, one mailbox per rank for point-to-point, written by that rank. Its sizes depend on the
+ * world size (struct shc_mail_geometry in proto/pair.h):
  *
- *              0   struct shc_bell_shm                    flag: exchanges by anyone
+ *              0   struct shc_bell_shm                    flag: exchanges by any rank
  *            128   struct shc_ack_shm [world]             of what rank s has sent here
  *            ...   struct shc_line_shm [world][lines]     to rank r
- *            ...   struct shc_line_shm [world]            of shuttles, likewise; W: who holds the shuttle
+ *            ...   struct shc_line_shm [world]            of shuttles to rank r; W: the shuttle's
+ *            holder
  *       a page     windows [8]                            reserved by the rank when it needs them
- *   behind them    shuttles [world]                       with them; W: who holds it, of two ranks;
+ *   then           shuttles [world]                       with them; W: the holder, with two ranks;
  *                                                         none in a world of more than 32
- *   behind them    bulk windows [48]                      reserved by the rank when it needs them; none
+ *   then           bulk windows [48]                      reserved by the rank when it needs them;
+ *   none
  *                                                         in a world of more than 2
- *   behind them    a ferry                                with them; W: who holds it
+ *   then           a ferry                                with them; W: its holder
  *
- * Behind the mailboxes, in a world of two, relay slots [2], of which each rank reserves one; W: who gives
+ * After the mailboxes, in a world of two, relay slots [2], of which each rank reserves one; W: the giver
  */
 
 #include "shm/base/atomic.h"
@@ -74,12 +76,12 @@ struct shc_abort_shm {
     shc_a32 finder;
 };
 
-/* What rank 0 tells who sits in the segment of its attempt. OK follows the store's decision, LOOK may
- * come before the news. */
+/* What rank 0 tells the ranks that have a seat in the segment of its attempt. OK follows the store's
+ * decision; LOOK may come before the news. */
 enum shc_told {
     SHC_TOLD_NOTHING = 0,
     SHC_TOLD_OK,   /* the group is made */
-    SHC_TOLD_LOOK, /* this attempt is over: look at the store, now and then */
+    SHC_TOLD_LOOK, /* this attempt has ended: look at the store now and then */
 };
 
 struct shc_told_shm {
@@ -91,11 +93,11 @@ struct shc_told_shm {
  *   EMPTY -> ALIVE     the rank, when its life word is linked
  *   ALIVE -> LEAVING   the rank: its process has begun to end
  *   ALIVE -> LEFT      the rank: it closes the group
- *   LEAVING -> LEFT    anybody who finds the process gone; the rank, if its end takes long, or if it closes
- *   ALIVE -> DEAD      anybody who finds the process gone
- * LEFT and DEAD are final. life holds the thread id of the rank's keeper; the kernel adds
- * SHC_OS_OWNER_DIED when that thread ends. A rank is dead when its life word says so and its state is
- * still ALIVE.
+ *   LEAVING -> LEFT    any rank that finds the process gone; the rank, if its end takes long, or if
+ *   it closes
+ *   ALIVE -> DEAD      any rank that finds the process gone
+ * LEFT and DEAD are final. life holds the thread id of the rank's keeper; the kernel adds SHC_OS_OWNER_DIED
+ * when that thread ends. A rank is dead if its life word says so and its state is still ALIVE.
  */
 enum shc_member_state {
     SHC_MEMBER_EMPTY = 0,
@@ -115,9 +117,9 @@ struct shc_identity {
     struct shc_os_cpus cpus;  /* the CPUs it may run on */
     int32_t cpu_quota;        /* CPUs' worth of time its cgroup grants; 0: no limit */
     int32_t threads;          /* reduction threads of its process; -1: by the ranks' cores */
-    struct shc_os_cpus cores; /* of those CPUs, if so; else none */
+    struct shc_os_cpus cores; /* of those CPUs, if there are such threads; else none */
     uint64_t key;             /* a number of this rank alone, */
-    uint64_t key_address;     /* and where its process has it: who finds it there can read that */
+    uint64_t key_address;     /* and its address: a rank that finds it there can read it */
 };
 
 struct shc_identity_shm {
@@ -130,11 +132,11 @@ struct shc_identity_shm {
 
 struct shc_progress_shm {
     shc_a64 reached;
-    shc_a64 finished; /* the newest operation that the rank has come out of, rightly */
+    shc_a64 finished; /* the newest operation that the rank has left successfully */
 };
 
 struct shc_bell_shm {
-    shc_a32 flag; /* somebody may be asleep on `count` */
+    shc_a32 flag; /* a thread may sleep on `count` */
     shc_a32 count;
 };
 
@@ -149,7 +151,7 @@ struct shc_call_shm {
 };
 
 /* The same call in full, for messages. It may be read while it is being rewritten: a seal over the words
- * and the epoch tells. */
+ * and the epoch shows that. */
 #define SHC_SAID_WORDS 7
 
 struct shc_said_shm {
@@ -157,9 +159,9 @@ struct shc_said_shm {
     shc_a64 words[SHC_SAID_WORDS];
 };
 
-/* Why the group is broken, in words that make sense on every rank, and from which operation on: what a
- * rank finds in one operation fails that one and all later ones. The ranks that are still in an earlier
- * one go on, because the finder has done its part of that. */
+/* Why the group is broken, in words that make sense on every rank, and from which operation on. What a rank
+ * finds in one operation fails that one and all later ones. Ranks that are still in an earlier one go on,
+ * because the finder has done its part of that. */
 #define SHC_REASON_BYTES 768
 
 struct shc_reason_shm {
@@ -187,57 +189,54 @@ struct shc_offer_shm {
 };
 
 /*
- * Point-to-point. A pair line is one message from its sender to one receiver: a header, and up to
- * 88 bytes of payload. `number` is one more than the line's place among all that its sender has put into
- * lines to this receiver, with SHC_LINE_OF_HIGHER if that is the higher rank: a shuttle's line is written
- * by one side after the other.
+ * Point-to-point. A pair line is one message from its sender to one receiver: a header, and up to 88 bytes
+ * of payload. `number` is one more than the line's place among all lines of its sender to this receiver,
+ * with SHC_LINE_OF_HIGHER if the sender is the higher rank: both sides write a shuttle's line in turn.
  */
 #define SHC_LINE_OF_HIGHER  (UINT64_C(1) << 63)
 #define SHC_LINE_DATA_BYTES 88
 #define SHC_WINDOWS         8
 #define SHC_WINDOW_BYTES    16384
 #define SHC_SHUTTLE_RANKS   32 /* a larger world has no shuttles: too much memory */
-#define SHC_SHUTTLE_OURS    8  /* what a line calls the shuttle in its sender's mailbox */
-#define SHC_SHUTTLE_THEIRS  9  /* in its receiver's */
+#define SHC_SHUTTLE_OURS    8  /* the name, in a line, of the shuttle in its sender's mailbox */
+#define SHC_SHUTTLE_THEIRS  9  /* and of the one in its receiver's */
 #define SHC_BULK_RANKS      2  /* a larger world has no bulk windows, and no ferries */
-#define SHC_FERRY_OURS      10 /* likewise, the ferry in its sender's mailbox */
+#define SHC_FERRY_OURS      10 /* the ferry in its sender's mailbox */
 #define SHC_FERRY_THEIRS    11
 #define SHC_FERRY_BYTES     524288
 #define SHC_BULK_NAME       12 /* and above: the bulk windows */
 #define SHC_BULK_WINDOWS    48
 #define SHC_BULK_BYTES      32768
-#define SHC_HEAD_BYTES      65536  /* by ferry: the head of a message, and each chunk */
-#define SHC_WHOLE_BYTES     131072 /* of one that goes behind one line; a longer one only ahead */
-#define SHC_ASIDE_WINDOWS   32     /* so many such windows the receiver may have to put aside */
-#define SHC_OPEN_BYTES      (1u << 20) /* and so long a message may be, behind its header */
-#define SHC_ASIDE_PAUSE     256 /* messages that are announced behind one that was put aside */
+#define SHC_HEAD_BYTES      65536      /* by ferry: the eager prefix of a message, and each chunk */
+#define SHC_WHOLE_BYTES     131072     /* of a message after one line; a longer one only ahead */
+#define SHC_ASIDE_WINDOWS   32         /* windows that the receiver may have to put aside */
+#define SHC_OPEN_BYTES      (1u << 20) /* and the longest such message, without its header */
+#define SHC_ASIDE_PAUSE     256        /* messages by rendezvous after one that was put aside */
 #define SHC_WINDOW_NAMES    (SHC_BULK_NAME + SHC_BULK_WINDOWS)
 #define SHC_NO_WINDOW       255
 
-/* What is longer lies behind a shuttle's line: who looks at its first half has the other one read ahead, away
- * from whoever stores to it. */
+/* A longer payload lies outside a shuttle's line. A rank that looks at the first half of a line prefetches
+ * the other half, away from the rank that stores to it. */
 #define SHC_SHUTTLE_LINE_BYTES 24
 
 enum shc_line_kind {
     SHC_LINE_EAGER =
-        1,           /* a header with all the bytes: in the line, in one window, shuttle or ferry,
-                         * or in bulk windows side by side */
-    SHC_LINE_RTS,    /* ready to send: a header, or that and the head, likewise; the rest waits for
-                         * the receiver's word */
-    SHC_LINE_CTS,    /* clear to send: the receive is posted, send the bytes of `message` */
+        1, /* a header with all the bytes: in the line, in one window, shuttle or ferry, or in
+                      * adjacent bulk windows */
+    SHC_LINE_RTS, /* RTS: a header, perhaps with the eager prefix; the rest waits for the receiver's CTS */
+    SHC_LINE_CTS,    /* CTS: the receive is posted, send the bytes of `message` */
     SHC_LINE_REFUSE, /* the receive does not fit: the message is dropped; what it wanted */
     SHC_LINE_CHUNK,  /* bytes of `message`, from offset `bytes` on */
-    SHC_LINE_OPEN, /* a header, and perhaps the first bytes; the rest follows, whether there is a receive
-                      * or not */
-    SHC_LINE_AHEAD, /* a header, in front of the EAGER one: so many of its bytes are in that ferry by now */
+    SHC_LINE_OPEN, /* a header, and perhaps the first bytes; the rest follows, with or without a receive */
+    SHC_LINE_AHEAD, /* a header, before the EAGER one: so many bytes are in that ferry by now */
 };
 
 struct shc_line_head {
     uint8_t kind; /* enum shc_line_kind */
     uint8_t dtype;
     uint8_t elem_bytes;
-    /* Or ferry, that holds the piece; SHC_NO_WINDOW: it is in `data`; in a shuttle's line that shuttle, which
-     * holds what is too long for the line. */
+    /* The window or ferry that holds the piece. SHC_NO_WINDOW: it is in `data`. In a shuttle's line it is
+     * that shuttle, which holds what is too long for the line. */
     uint8_t window;
     uint32_t piece; /* bytes that come with this line; AHEAD: that are there by now */
     int32_t tag;
@@ -249,25 +248,25 @@ struct shc_line_head {
 
 struct shc_line_shm {
     shc_a64 number;
-    struct shc_line_head head; /* its receiver copies it, and then looks at the copy */
+    struct shc_line_head head; /* its receiver copies it, and then checks the copy */
     uint8_t data[SHC_LINE_DATA_BYTES];
 };
 
-/* What a receiver says to one sender. */
+/* What a receiver tells one sender. */
 struct shc_ack_shm {
     shc_a64 taken;                /* lines used in turn: all before are read */
     shc_a32 windows[SHC_WINDOWS]; /* grows by one with each use of the sender's window read */
     shc_a32 bulk;                 /* grows by one with each bulk window read, in their order */
-    shc_a32 whole; /* and with those that hold a message which came unasked and a receive took */
-    shc_a32 aside; /* grows by one with each open message that no receive was there for */
+    shc_a32 whole;                /* and with those of an unexpected message that a receive took */
+    shc_a32 aside;                /* grows by one with each open message that found no receive */
     uint8_t pad[12];
 };
 
 /*
- * Of an operation whose blocks may be copied straight out of this rank's memory (proto/cma.h): what
- * lies where for each rank.
+ * For an operation whose blocks may be copied straight out of this rank's memory (proto/cma.h): where each
+ * rank's block lies.
  */
-#define SHC_CMA_RANKS 126 /* a larger world does not copy so */
+#define SHC_CMA_RANKS 126 /* a larger world does not copy that way */
 
 struct shc_cma_shm {
     shc_a64 withdrawn; /* the epoch in which this rank has given up: its memory may have changed */

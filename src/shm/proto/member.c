@@ -9,10 +9,10 @@
 #include <string.h>
 
 #define MISSING_LISTED 4
-#define ENDING_NS      SHC_NS_PER_S /* so long the kernel may take down a process */
+#define ENDING_NS      SHC_NS_PER_S /* the time that the kernel may take to tear down a process */
 
-/* It has taken a process longer to end than a kernel takes. What several threads note here at the same
- * time is right for all of them; of several ranks the first one counts. */
+/* A process has taken longer to end than a kernel takes. Several threads may note that here at the
+ * same time, and each of them is right. Of several ranks the first one counts. */
 static bool ends_late(void)
 {
     static shc_a64 ending_ns;
@@ -20,7 +20,7 @@ static bool ends_late(void)
     /* relaxed: a time, of this process alone. */
     const uint64_t since_ns = shc_a64_load_relaxed(&ending_ns);
     if (since_ns == 0) {
-        /* relaxed: as above. */
+        /* relaxed: a time, of this process alone. */
         shc_a64_store_relaxed(&ending_ns, now_ns);
     }
     return since_ns != 0 && now_ns - since_ns > ENDING_NS;
@@ -42,8 +42,8 @@ enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank)
         !ends_late())
         return SHC_MEMBER_LEAVING;
     shc_member_declare_dead(seat, rank);
-    /* acquire member/state <- acq_rel in shc_member_leave(): LEFT may have come first. What is no
-     * state is as good as ALIVE: the life word counts. */
+    /* acquire member/state <- acq_rel in shc_member_leave(): LEFT may have come first. An invalid
+     * state counts as ALIVE: then the life word decides. */
     state = shc_a32_load_acquire(&member->state);
     return state == SHC_MEMBER_LEFT ? SHC_MEMBER_LEFT : SHC_MEMBER_DEAD;
 }
@@ -51,9 +51,9 @@ enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank)
 bool shc_member_has_memory(const struct shc_seat *seat, int rank)
 {
     struct shc_member_shm *member = shc_seat_member(seat, rank);
-    /* acquire member/state <- acq_rel in shc_member_leave(): as above. */
+    /* acquire member/state <- acq_rel in shc_member_leave(): all the member published before. */
     const uint32_t state = shc_a32_load_acquire(&member->state);
-    /* acquire life/own <- release in shc_os_robust_link(): as above. */
+    /* acquire life/own <- release in shc_os_robust_link(): the kernel may have marked it. */
     const bool marked = (shc_a32_load_acquire(&member->life) & SHC_OS_OWNER_DIED) != 0;
     return (state == SHC_MEMBER_ALIVE || state == SHC_MEMBER_LEAVING) && !marked;
 }
@@ -63,14 +63,14 @@ void shc_member_leave(const struct shc_seat *seat)
     shc_a32 *state = &shc_seat_member(seat, seat->rank)->state;
     /* acq_rel member/state: what this rank published before is visible with LEFT. */
     if (!shc_a32_cas_acq_rel(state, SHC_MEMBER_ALIVE, SHC_MEMBER_LEFT)) {
-        /* acq_rel member/state: as above. */
+        /* acq_rel member/state: what this rank published before is visible with LEFT. */
         shc_a32_cas_acq_rel(state, SHC_MEMBER_LEAVING, SHC_MEMBER_LEFT);
     }
 }
 
 void shc_member_begin_to_leave(const struct shc_seat *seat)
 {
-    /* acq_rel member/state: as above. */
+    /* acq_rel member/state: what this rank published before is visible with LEAVING. */
     shc_a32_cas_acq_rel(&shc_seat_member(seat, seat->rank)->state, SHC_MEMBER_ALIVE,
                         SHC_MEMBER_LEAVING);
 }
@@ -96,15 +96,16 @@ bool shc_member_process_gone(const struct shc_seat *seat, int rank)
     return dumping_core;
 }
 
-/* The process has been killed, but the thread that has the life word is yet to get a CPU to end. A process
- * with many groups has several such threads, and other ranks may have been told by another one's end. */
+/* The process has been killed, but the thread that has the life word has not got a CPU to end yet.
+ * A process with many groups has several such threads, and other ranks may have seen another one's
+ * end. */
 static bool is_about_to_die(const struct shc_seat *seat, int rank)
 {
     struct shc_member_shm *member = shc_seat_member(seat, rank);
     const struct shc_os_process process = shc_seat_process(seat, rank);
     /* acquire life/own <- release in shc_os_robust_link(): the thread. */
     const uint32_t life = shc_a32_load_acquire(&member->life);
-    /* acquire member/state <- acq_rel in shc_member_leave(): nothing else. */
+    /* acquire member/state <- acq_rel in shc_member_leave(): no other data. */
     return shc_a32_load_acquire(&member->state) == SHC_MEMBER_ALIVE &&
            shc_os_thread_is_ending(&seat->self, &process, (int32_t)(life & SHC_OS_OWNER_MASK));
 }
@@ -220,7 +221,7 @@ static bool covers(const struct shc_seat *seat, int rank, uint64_t epoch)
            (SHC_READ_ONCE(reason->whole) != 0 || shc_reached(epoch, SHC_READ_ONCE(reason->epoch)));
 }
 
-/* The rank that set the abort word; -1: nobody; world_size: the word makes no sense. */
+/* The rank that set the abort word; -1: none; world_size: the word is invalid. */
 static int finder_of(const struct shc_seat *seat)
 {
     /* acquire abort/set <- acq_rel in fail_group(): the finder's reason. */
@@ -228,8 +229,8 @@ static int finder_of(const struct shc_seat *seat)
     return finder <= (uint32_t)seat->world_size ? (int)finder - 1 : seat->world_size;
 }
 
-/* The rank whose reason it is that this operation fails, the first finder where possible; -1: it does
- * not; world_size: the abort word makes no sense. */
+/* The rank whose reason makes this operation fail, the first finder if possible; -1: it does not
+ * fail; world_size: the abort word is invalid. */
 static int find_reason(const struct shc_seat *seat, uint64_t epoch)
 {
     const int finder = finder_of(seat);

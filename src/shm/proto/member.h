@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Members: who is alive, who has left, who died; and the one abort word that fails the group.
- * Any thread of a rank may call these while the seat is mapped.
+ * Members: which ranks are alive, have left, or have died; and the one abort word that fails the
+ * group. Any thread of a rank may call these while the seat is mapped.
  *
- * A failed group stays failed: nothing in the segment is repaired. Who finds the group broken
- * writes the reason into its own block, then sets the abort word; everybody else reads that reason.
- * What is found in one operation leaves earlier ones alone: a rank that is still in one of them looks
- * for a reason that covers it, which may be another rank's than the one in the abort word.
+ * A failed group stays failed: nothing in the segment is repaired. The rank that finds the group
+ * broken writes the reason into its own block, then sets the abort word; all others read that
+ * reason. A reason found in one operation does not touch earlier ones: a rank that is still in one
+ * of them looks for a reason that covers it, which may be another rank's than the one in the abort
+ * word.
  */
 
 #include "shm/base/num.h"
@@ -15,34 +16,35 @@
 #include "shm/proto/seat.h"
 
 /*
- * What is known of the rank. LEAVING is as good as ALIVE for who waits: it becomes LEFT once the process
- * that started the rank can see its end, so that nobody ends because of a rank before that one has ended,
- * and a launcher finds the first one first. The caller that found data missing reads the state FIRST and the data
- * again behind it: a peer may publish and leave in between.
+ * What is known of the rank. LEAVING counts as ALIVE for a waiting rank. It becomes LEFT once the
+ * process that started the rank can see its end. So no rank ends because of another rank before
+ * that one has ended, and a launcher finds the first one first. A caller that found data missing
+ * reads the state FIRST and the data again after it: a peer may publish and leave in between.
  */
 enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank);
 
-/* Has nobody seen the rank leave or die, up to now, and is its process's memory still there? */
+/* Until now, has the rank neither left nor died as far as any rank has seen, and is its memory
+ * there? */
 bool shc_member_has_memory(const struct shc_seat *seat, int rank);
 
-/* This rank leaves. No effect once somebody has declared it dead. */
+/* This rank leaves. No effect if another rank has declared it dead. */
 void shc_member_leave(const struct shc_seat *seat);
 
 /* The process of this rank has begun to end. No effect unless the rank is ALIVE. */
 void shc_member_begin_to_leave(const struct shc_seat *seat);
 
-/* The process of this rank is gone: declares it dead, unless it left before, or was about to: then it has
- * left. */
+/* The process of this rank is gone: declares it dead, unless it left before, or was leaving: then
+ * it has left. */
 void shc_member_declare_dead(const struct shc_seat *seat, int rank);
 
-/* Asks /proc: gone, a zombie, or writing a core dump (its memory is being read, it will not come
- * back; the kernel marks the life word only after the dump). Slow: system calls. */
+/* Asks /proc: gone, a zombie, or writing a core dump (its memory is being read, and it will not
+ * come back; the kernel marks the life word only after the dump). Slow: system calls. */
 bool shc_member_process_gone(const struct shc_seat *seat, int rank);
 
-#define SHC_MEMBER_LOOKS 16 /* at processes, by who waits and will look again */
+#define SHC_MEMBER_LOOKS 16 /* processes per look, by a waiting rank that will look again */
 
-/* A second witness beside the life words: late for a big process, but it sees a core dump. Asks
- * /proc for so many ranks, from this one on, and declares dead who is gone. */
+/* A second witness besides the life words: late for a big process, but it sees a core dump. Asks
+ * /proc for that many ranks, from this one on, and declares those dead that are gone. */
 void shc_member_look_at_processes(const struct shc_seat *seat, int first, int count);
 
 /* The first rank whose state is DEAD, other than this one and `other` (-1: any); -1: none. */
@@ -52,26 +54,26 @@ int shc_member_find_dead(const struct shc_seat *seat, int other);
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 
 /* Appends the same for every rank that has not published this epoch's call, at most a few. Returns
- * how many there are. */
+ * their number. */
 int shc_member_missing_text(const struct shc_seat *seat, uint64_t epoch, char *text,
                             size_t capacity);
 
-/* Has the rank published its call of this epoch? pre: the caller is in that operation, or in the one
- * before. Where the rank's state matters, too, it is read first, as with any data. */
+/* Has the rank published its call of this epoch? pre: the caller is in that operation, or in the
+ * one before. If the rank's state matters, too, it is read first, as with any data. */
 SHC_INLINE bool shc_member_has_entered(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
-    /* acquire call/publish <- release in shc_call_publish(): nothing but the epoch itself. */
+    /* acquire call/publish <- release in shc_call_publish(): only the epoch itself. */
     return shc_reached(shc_a64_load_acquire(&shc_seat_call(seat, rank, epoch)->epoch), epoch);
 }
 
-/* This rank has come out of that operation: all that it owes there is published. */
+/* This rank has left that operation: all that it owes there is published. */
 SHC_INLINE void shc_member_finish(const struct shc_seat *seat, uint64_t epoch)
 {
     /* release progress/finished -> acquire in shc_member_has_finished(): all that it published. */
     shc_a64_store_release(&shc_seat_progress(seat, seat->rank)->finished, epoch);
 }
 
-/* Has the rank? Its state is read first. */
+/* Has the rank? Read its state before this. */
 SHC_INLINE bool shc_member_has_finished(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
     /* acquire progress/finished <- release in shc_member_finish(): all that the rank published. */
@@ -79,12 +81,12 @@ SHC_INLINE bool shc_member_has_finished(const struct shc_seat *seat, int rank, u
 }
 
 /*
- * Fails the group: writes the reason, sets the abort word, wakes everybody. If it has failed
- * already nothing changes. Returns `status` with the text recorded for this thread.
+ * Fails the group: writes the reason, sets the abort word, wakes all. If the group has failed
+ * already, nothing changes. Returns `status` with the text recorded for this thread.
  */
 enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, const char *text);
 
-/* The same for what was found in one operation: that one and all later ones fail. The ranks that are in
+/* The same for a reason found in one operation: that one and all later ones fail. Ranks that are in
  * an earlier one go on. */
 enum shc_status shc_group_fail_from(struct shc_seat *seat, uint64_t epoch, enum shc_status status,
                                     const char *text);
@@ -99,7 +101,7 @@ SHC_INLINE bool shc_group_failed(const struct shc_seat *seat)
 /* Has the operation of this epoch failed? False while only later ones have. */
 bool shc_group_failed_at(const struct shc_seat *seat, uint64_t epoch);
 
-/* pre: the abort word is set. The reason's status, and its text with who found it. */
+/* pre: the abort word is set. The reason's status, and its text with the rank that found it. */
 enum shc_status shc_group_reason_text(const struct shc_seat *seat, char *text, size_t capacity);
 
 /* pre: the abort word is set. Records "<what> failed: <reason>" and returns the reason's status. */

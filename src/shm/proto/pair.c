@@ -9,9 +9,10 @@
 
 #define LINES_BYTES (8u << 10) /* of lines per rank, as long as each pair has one */
 #define MAX_LINES   8u
-#define TWO_LINES   16u /* two ranks, whose chunks need no windows, so that these are never all out */
+#define TWO_LINES   16u /* two ranks: their chunks need no windows, so some are always free */
 
-/* Of up to 4 ranks a shuttle is as long as a window; of more, all of a group's take so many bytes at most. */
+/* With up to 4 ranks a shuttle is as long as a window; with more, all of a group's take at most
+ * that many bytes. */
 #define LONG_SHUTTLE_RANKS 4
 #define SHORT_SHUTTLES     ((size_t)128 << 10)
 
@@ -50,14 +51,14 @@ struct shc_mail_geometry shc_mail_plan(int world_size)
 
 size_t shc_mail_reserved_bytes(const struct shc_mail_geometry *mail)
 {
-    /* Where a hole cannot be filled later without a signal, everything is reserved at once. */
+    /* If a hole cannot be filled later without a signal, everything is reserved at once. */
     if (shc_os_can_populate())
         return mail->windows_offset;
     return mail->bulk_offset > 0 ? mail->bulk_offset
                                  : mail->total_bytes; /* the bulk stays unused */
 }
 
-/* What `receiver` says to `sender`: offset in the segment, which is not there yet. */
+/* What `receiver` tells `sender`: offset in the segment, which is not there yet. */
 static size_t ack_offset(const struct shc_seat *seat, int receiver, int sender)
 {
     return shc_seat_mail_offset(seat, receiver) + SHC_LINE_BYTES +
@@ -98,7 +99,7 @@ enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *s
             pair->shuttles = (struct shc_hold){.where = {SHC_HERE, SHC_AWAY}};
         if (seat->mail.bulk_offset > 0)
             pair->ferries = (struct shc_hold){.where = {SHC_HERE, SHC_AWAY}};
-        pair->ferry_lent = SHC_THEIRS; /* as if, so that the first one that comes is an answer */
+        pair->ferry_lent = SHC_THEIRS; /* as if, so that the first one is an answer */
     }
     return SHC_OK;
 }
@@ -145,7 +146,7 @@ static void reclaim(struct shc_pairs *pairs)
         /* acquire window/read <- release in shc_window_return(): the window has been read. */
         bool read = shc_a32_load_acquire(&ack->windows[i]) == lease->due;
         if (!read && shc_member_look(pairs->seat, lease->peer) != SHC_MEMBER_LEFT)
-            continue; /* who has left reads no more */
+            continue; /* a rank that has left reads no more */
         if (lease->eager)
             pairs->eager_count--;
         else
@@ -165,7 +166,7 @@ static int free_window(const struct shc_pairs *pairs)
 bool shc_window_has_bulk(struct shc_pairs *pairs, int peer)
 {
     const int me = pairs->seat->rank;
-    if (peer == me) /* they go round for one reader */
+    if (peer == me) /* they are used in turn, for one reader */
         return false;
     if (pairs->bulk_tried)
         return pairs->bulk_usable;
@@ -175,7 +176,7 @@ bool shc_window_has_bulk(struct shc_pairs *pairs, int peer)
     return pairs->bulk_usable;
 }
 
-/* How many of those it was lent has the peer not read? */
+/* How many of the windows that the peer was lent has it not read? */
 static uint32_t bulk_out(const struct shc_pairs *pairs, int peer)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
@@ -188,8 +189,8 @@ static uint32_t bulk_windows_for(size_t bytes)
     return bytes <= SHC_BULK_BYTES ? 1 : (uint32_t)((bytes - 1) / SHC_BULK_BYTES + 1);
 }
 
-/* They go round: by the time that one is stored to again, its reader's nearest caches have forgotten
- * it, and it need not be fetched from there. */
+/* Used in turn: when one is stored to again, its reader's nearest caches have lost it, and it need
+ * not be fetched from there. */
 int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t *bytes)
 {
     uint32_t index = pairs->next_bulk, to_end = SHC_BULK_WINDOWS - index;
@@ -232,7 +233,7 @@ int shc_ferry_turn(struct shc_pairs *pairs, int peer, uint32_t name)
 bool shc_ferry_is_out(const struct shc_pairs *pairs, int peer)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
-    /* relaxed: what is known by it is only whether to wait; a ferry comes back in a line. */
+    /* relaxed: it decides only whether to wait; a ferry comes back in a line. */
     return shc_a64_load_relaxed(&shc_pair_ack(pairs, pair->heard)->taken) < pair->ferried;
 }
 
@@ -259,7 +260,7 @@ void shc_window_take_whole(struct shc_pairs *pairs, int peer, size_t bytes)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
     pair->whole_taken += bulk_windows_for(bytes);
-    /* relaxed: as in shc_window_may_send_whole(). */
+    /* relaxed: a number that only grows, and by which nothing is published. */
     shc_a32_store_relaxed(&shc_pair_ack(pairs, pair->told)->whole, pair->whole_taken);
 }
 
@@ -273,7 +274,7 @@ void shc_pair_tell_aside(struct shc_pairs *pairs, int peer)
 bool shc_pair_may_open(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    /* relaxed: as above. */
+    /* relaxed: a number that grows, and by which nothing is published. */
     const uint32_t aside = shc_a32_load_relaxed(&shc_pair_ack(pairs, pair->heard)->aside);
     if (aside != pair->aside_seen) {
         pair->aside_seen = aside;
@@ -297,12 +298,12 @@ bool shc_window_chunks_were_read(struct shc_pairs *pairs, int peer, uint32_t len
     for (int i = 0; pairs->pairs[peer].lent > 0 && i < SHC_WINDOWS; i++) {
         const struct shc_lease *lease = &pairs->leases[i];
         if (lease->peer == peer && !lease->eager && (int32_t)(chunks - lease->chunk) >= 0)
-            return false; /* the others are of messages behind it */
+            return false; /* the others belong to messages after it */
     }
     return shc_window_bulk_was_read(pairs, peer, lent);
 }
 
-/* A window of the eight; `eager`: not if so many are eager ones already. */
+/* One of the eight windows; `eager`: none if enough are eager ones already. */
 static int lend_window(struct shc_pairs *pairs, int peer, bool eager, uint32_t most)
 {
     int index = free_window(pairs);
@@ -350,7 +351,7 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t 
     if (name >= SHC_BULK_NAME) {
         struct shc_pair *pair = &pairs->pairs[peer];
         const uint32_t index = name - SHC_BULK_NAME, count = bulk_windows_for(bytes);
-        /* With those at the end that were too few for this piece. */
+        /* Includes those at the end that were too few for this piece. */
         pair->bulk_read += (index + SHC_BULK_WINDOWS - pair->bulk_at) % SHC_BULK_WINDOWS + count;
         pair->bulk_at = (index + count) % SHC_BULK_WINDOWS;
         /* release window/read -> acquire in bulk_out(): the window has been read. */
@@ -364,7 +365,7 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t 
     }
     if (shc_window_is_ferry(name)) {
         shc_hold_keep(&pairs->pairs[peer].ferries, shc_hold_which(name));
-        return; /* no word and no ring: who waits for it waits for its line to be taken */
+        return; /* no word and no ring: a rank that waits for it waits for its line to be taken */
     }
     shc_a32 *word = &shc_pair_ack(pairs, pairs->pairs[peer].told)->windows[name];
     /* relaxed: only this rank writes the word. */

@@ -34,14 +34,14 @@
 #include "shm/proto/bell.h"
 #include "shm/proto/seat.h"
 
-/* Of the windows, so many may hold messages, or heads of them, that nobody has asked for. The others
- * serve receives that are posted, so that these never wait for those. Heads leave some to messages, which
- * go at once with them. */
+/* The windows that may hold messages, or eager prefixes, for which no receive is posted. The other windows
+ * serve posted receives, so that these never wait for unexpected messages. Prefixes leave some to messages,
+ * which go at once with them. */
 #define SHC_EAGER_WINDOWS 4
 #define SHC_HEAD_WINDOWS  2
 
-/* Of two shuttles or ferries, which lie in this rank's mailbox and in the peer's, where each is: there is none,
- * it is this rank's to fill, or with the peer, or on its way. */
+/* Two shuttles or ferries lie in this rank's mailbox and in the peer's. Where each one is: there is none,
+ * it is this rank's to fill, the peer has it, or it is in flight. */
 enum shc_whereabouts { SHC_NOWHERE, SHC_HERE, SHC_AWAY };
 enum { SHC_OURS, SHC_THEIRS }; /* in whose mailbox it lies, as this rank sees it */
 
@@ -51,22 +51,22 @@ struct shc_hold {
 };
 
 struct shc_pair {
-    size_t out, in; /* where the lines to the peer begin in the segment, and those from it */
-    size_t shuttle_line[2]; /* and the shuttles' */
-    size_t heard, told;   /* where the peer says to this rank what it has read, and the other way */
-    uint64_t sent, taken; /* numbers of the last lines to the peer, and from it */
-    uint64_t turns_out;   /* of the lines to the peer those used in turn, no shuttles' */
-    uint64_t freed;       /* of these, taken by the peer when last looked */
-    uint64_t turns_in;    /* of the lines from the peer */
-    uint64_t run;         /* messages to the peer since one came from it */
-    uint64_t last_run;    /* and in front of that one, since another did */
-    uint32_t lent;        /* windows that carry chunks to the peer */
+    size_t out, in; /* offset in the segment of the lines to the peer, and of those from it */
+    size_t shuttle_line[2]; /* and of the shuttles' lines */
+    size_t heard, told;     /* where the peer tells this rank what it has read, and the reverse */
+    uint64_t sent, taken;   /* numbers of the last lines to the peer, and from it */
+    uint64_t turns_out;     /* lines to the peer that were used in turn, without shuttles' */
+    uint64_t freed;         /* of these, those taken by the peer at the last look */
+    uint64_t turns_in;      /* of the lines from the peer */
+    uint64_t run;           /* messages to the peer since one came from it */
+    uint64_t last_run;      /* and before that one, since the one before it */
+    uint32_t lent;          /* windows that carry chunks to the peer */
     uint32_t bulk_lent, bulk_read; /* bulk windows lent to the peer, and read of its own */
-    uint32_t bulk_at; /* which of the peer's comes next; the counts wrap in the middle of a round */
-    /* Windows of messages that go unasked among these: sent, and of the peer's taken by receives. */
+    uint32_t bulk_at; /* index of the peer's next one; the counts wrap in the middle of a round */
+    /* Windows of unexpected messages among these: sent, and of the peer's taken by receives. */
     uint32_t whole_sent, whole_taken;
     uint32_t aside_seen, aside_told; /* open messages put aside by the peer, and by this rank */
-    uint32_t announces;              /* so many messages to the peer do not go open */
+    uint32_t announces;              /* that many messages to the peer do not go open */
     bool ring;                       /* the peer is to be rung */
     struct shc_hold shuttles, ferries;
     uint8_t ferry_lent; /* the ferry that was handed over last */
@@ -78,7 +78,7 @@ struct shc_lease {
     int peer; /* -1: the window is free */
     bool eager;
     uint32_t due;   /* the peer's word when it has read the window */
-    uint32_t chunk; /* of one that carries chunks: which of all these */
+    uint32_t chunk; /* for one that carries chunks: its number among all these */
 };
 
 struct shc_pairs {
@@ -86,7 +86,7 @@ struct shc_pairs {
     struct shc_pair *pairs; /* [world_size] */
     struct shc_lease leases[SHC_WINDOWS];
     uint32_t eager_count;
-    uint32_t chunks;              /* windows lent for chunks, to whomever; goes round */
+    uint32_t chunks;              /* windows lent for chunks, to any rank; used in turn */
     uint32_t next_bulk;           /* to be lent */
     bool bulk_tried, bulk_usable; /* as the windows' memory */
     bool tried, usable;           /* the windows' memory: tried to reserve it; it is there */
@@ -102,7 +102,7 @@ size_t shc_mail_reserved_bytes(const struct shc_mail_geometry *mail);
 SHC_NODISCARD enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *seat);
 void shc_pairs_fini(struct shc_pairs *pairs);
 
-/* What one of the two says to the other, at that offset. */
+/* What one of the two tells the other, at that offset. */
 SHC_INLINE struct shc_ack_shm *shc_pair_ack(const struct shc_pairs *pairs, size_t offset)
 {
     return (struct shc_ack_shm *)(void *)(pairs->seat->segment.base + offset);
@@ -137,7 +137,8 @@ SHC_INLINE struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer
     return shc_pair_line(pairs, pair->out, pair->turns_out);
 }
 
-/* Is less than half of them in use? Then there is one more behind it. pre: shc_pair_draft() has found it free. */
+/* Is less than half of them in use? Then there is one more after it. pre: shc_pair_draft() has found it
+ * free. */
 SHC_INLINE bool shc_pair_has_half(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
@@ -149,8 +150,8 @@ SHC_INLINE bool shc_pair_has_half(struct shc_pairs *pairs, int peer)
     return pair->turns_out - pair->freed < half;
 }
 
-/* Which of the two the next line names: the one that came last of those that are here, or -1. Not this rank's
- * own if there is no memory for what lies in its mailbox. */
+/* Which of the two the next line names: of those that are here, the one that came last; or -1. Not this
+ * rank's own if there is no memory for what lies in its mailbox. */
 SHC_INLINE int shc_hold_hand_over(struct shc_hold *hold, bool own_usable)
 {
     int which = hold->where[hold->newest] == SHC_HERE ? hold->newest : 1 - hold->newest;
@@ -169,13 +170,14 @@ SHC_INLINE void shc_hold_keep(struct shc_hold *hold, uint8_t which)
     hold->where[which] = SHC_HERE;
 }
 
-/* The windows' memory, at their first use; a shuttle's among it, so that it is there before the peer has the
- * shuttle. False: there is none, and everything goes through the lines. */
+/* Reserves the windows' memory at their first use, including a shuttle's, so that it is there before the
+ * peer has the shuttle. False: there is none, and everything goes through the lines. */
 bool shc_pairs_have_windows(struct shc_pairs *pairs);
 
-/* A shuttle: the next message to the peer, of so many bytes, is put there and into its line, which names it. -1:
- * none is here, or they are too short; or it finds room in a line, and this rank sent more in a row than there are shuttles, before
- * the peer last answered: lines that lie side by side are faster than one now and then that does not. */
+/* A shuttle for the next message to the peer, of that many bytes: they go into it and its line, which names
+ * it. -1 if none is here, or they are too short. Also -1 if the message fits a line and this rank sent more
+ * messages in a row than there are shuttles before the peer last answered: adjacent lines are faster than
+ * an occasional one elsewhere. */
 SHC_INLINE int shc_shuttle_lend(struct shc_pairs *pairs, int peer, size_t bytes)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
@@ -198,7 +200,7 @@ SHC_INLINE bool shc_window_spares(uint32_t name, size_t bytes)
     return bytes <= SHC_SHUTTLE_LINE_BYTES && shc_window_is_shuttle(name);
 }
 
-/* The line that goes out with that window, or with none (-1): the shuttle's own, else the next one in turn,
+/* The line that goes out with that window, or with none (-1): the shuttle's own, or the next one in turn,
  * which shc_pair_draft() has found free. */
 SHC_INLINE struct shc_line_shm *shc_pair_line_for(const struct shc_pairs *pairs, int peer,
                                                   int window)
@@ -209,7 +211,7 @@ SHC_INLINE struct shc_line_shm *shc_pair_line_for(const struct shc_pairs *pairs,
     return shc_pair_line(pairs, pair->out, pair->turns_out);
 }
 
-/* What stands in a line, of the so many that this rank has sent to the other one. */
+/* The number in a line, given how many lines this rank has sent to the other one. */
 SHC_INLINE uint64_t shc_pair_number(int sender, int receiver, uint64_t count)
 {
     return sender > receiver ? count | SHC_LINE_OF_HIGHER : count;
@@ -246,15 +248,15 @@ SHC_INLINE bool shc_pair_awaits_answer(const struct shc_pairs *pairs, int peer)
     return pairs->pairs[peer].run > 0;
 }
 
-/* So many lines of the peer may be there that were not taken. */
+/* The number of the peer's lines that may be there and were not taken. */
 SHC_INLINE uint32_t shc_pair_capacity(const struct shc_pairs *pairs)
 {
     return pairs->seat->mail.lines + (pairs->seat->mail.shuttles > 0 ? 2 : 0);
 }
 
-/* Where the next line of a peer may come, and its number; may be looked at without the lock, while the
- * segment is mapped. The line of a shuttle that is here never has that number: of the peer's it has an older
- * one, or none. */
+/* Where the next line of a peer may come, and its number. May be looked at without the lock, while the
+ * segment is mapped. The line of a shuttle that is here never has that number: it has an older one of the
+ * peer's, or none. */
 struct shc_pair_watch {
     const struct shc_line_shm *turn, *shuttle[2]; /* NULL: there is none */
     uint64_t want;
@@ -275,7 +277,7 @@ SHC_INLINE struct shc_pair_watch shc_pair_next(const struct shc_pairs *pairs, in
 /* A line of the peer. Its fields come from another process. */
 struct shc_pair_found {
     const struct shc_line_shm *line; /* or NULL */
-    uint32_t shuttle; /* the one whose line it is, as the peer calls it, or SHC_NO_WINDOW */
+    uint32_t shuttle; /* the shuttle whose line it is, as the peer calls it, or SHC_NO_WINDOW */
 };
 
 SHC_INLINE bool shc_line_is(const struct shc_line_shm *line, uint64_t number)
@@ -302,8 +304,8 @@ SHC_INLINE struct shc_pair_found shc_pair_peek(const struct shc_pairs *pairs, in
     return shc_pair_look(&watch);
 }
 
-/* The oldest line, `shuttle`'s or the next one in turn, has been read. No word and no ring for a shuttle's:
- * nobody waits for it. */
+/* The oldest line, `shuttle`'s or the next one in turn, has been read. A shuttle's needs no word and no
+ * ring: no rank waits for it. */
 SHC_INLINE void shc_pair_take(struct shc_pairs *pairs, int peer, uint32_t shuttle)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
@@ -318,7 +320,7 @@ SHC_INLINE void shc_pair_take(struct shc_pairs *pairs, int peer, uint32_t shuttl
     shc_pair_note_news(pairs, peer);
 }
 
-/* A shuttle of the peer, or a ferry, by its name there: the peer calls its own what is theirs here. */
+/* A shuttle or a ferry of the peer, by its name there: the names of "own" and "peer's" are reversed here. */
 SHC_INLINE uint8_t shc_hold_which(uint32_t name)
 {
     return (name - SHC_SHUTTLE_OURS) % 2 == SHC_OURS ? SHC_THEIRS : SHC_OURS;
@@ -329,30 +331,29 @@ SHC_INLINE void shc_shuttle_keep(struct shc_pairs *pairs, int peer, uint32_t nam
     shc_hold_keep(&pairs->pairs[peer].shuttles, shc_hold_which(name));
 }
 
-/* A window for the peer, -1 when none is free or there are none. The next line in turn to the peer names it. */
+/* A window for the peer; -1 if none is free or there are none. The next line in turn to the peer names it. */
 int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager);
 
-/* The same for the head of a message. */
+/* The same for the eager prefix of a message. */
 int shc_window_lend_for_head(struct shc_pairs *pairs, int peer);
 
-/* As many bulk windows side by side as *bytes need, or fewer, but enough for `least`: the next line
- * names the first. -1 when so many are not free there. *bytes: how much of it there is.
- * pre: shc_window_has_bulk(). */
+/* As many adjacent bulk windows as *bytes need, or fewer, but enough for `least`: the next line names the
+ * first. -1 if not enough are free there. *bytes: how much of it fits. pre: shc_window_has_bulk(). */
 int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t *bytes);
 
-/* A message that goes to the peer in bulk windows before anybody has asked for it may have to be put
- * aside there. May one of so many bytes, before receives have taken those that were sent? */
+/* An unexpected message that goes to the peer in bulk windows may have to be put aside there. May one of
+ * that many bytes be sent, before receives have taken those that were sent? */
 bool shc_window_may_send_whole(const struct shc_pairs *pairs, int peer, size_t bytes);
 
 /* It is sent; and a receive has taken one of the peer's. */
 void shc_window_note_whole(struct shc_pairs *pairs, int peer, size_t bytes);
 void shc_window_take_whole(struct shc_pairs *pairs, int peer, size_t bytes);
 
-/* No receive was there for an open message of the peer, which costs more than a word to it: for a while it had
- * better announce them. */
+/* An open message of the peer found no receive, which costs more than a rendezvous: for a while the peer
+ * should use a rendezvous. */
 void shc_pair_tell_aside(struct shc_pairs *pairs, int peer);
 
-/* Is there a message to the peer that may go open, for all that it has told? Counts them. */
+/* May a message to the peer go open, as far as the peer has told? Counts them. */
 bool shc_pair_may_open(struct shc_pairs *pairs, int peer);
 
 /* Do chunks go to the peer in bulk windows? Reserves their memory when first asked. */
@@ -361,21 +362,21 @@ bool shc_window_has_bulk(struct shc_pairs *pairs, int peer);
 /* Is a window that carries chunks on its way back from the peer? */
 bool shc_window_awaited(const struct shc_pairs *pairs, int peer);
 
-/* How many bulk windows the peer was lent up to now; and has it read so many of them, or all? */
+/* How many bulk windows the peer has been lent until now; and has it read that many of them, or all? */
 SHC_INLINE uint32_t shc_window_bulk_lent(const struct shc_pairs *pairs, int peer)
 {
     return pairs->pairs[peer].bulk_lent;
 }
 bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t lent);
 
-/* And of the other windows that carried chunks to it those among so many of all these? */
+/* The same for the other windows that carried chunks to it, counted among all of these. */
 bool shc_window_chunks_were_read(struct shc_pairs *pairs, int peer, uint32_t lent, uint32_t chunks);
 
-/* The ferry that came last of those that this rank holds: the next line to the peer names it. -1: it
- * holds none, or none but its own, which there is no memory for. */
+/* Of the ferries that this rank holds, the one that came last: the next line to the peer names it. -1: it
+ * holds none, or only its own, for which there is no memory. */
 int shc_ferry_lend(struct shc_pairs *pairs, int peer);
 
-/* The same for the one that a line of the peer has just named so: it goes back at once. */
+/* The same for the one that a line of the peer has just named: it goes back at once. */
 int shc_ferry_turn(struct shc_pairs *pairs, int peer, uint32_t name);
 
 /* One more line names the ferry that this rank has lent: the next one. */
@@ -384,15 +385,15 @@ SHC_INLINE void shc_ferry_name_again(struct shc_pairs *pairs, int peer)
     pairs->pairs[peer].ferried = pairs->pairs[peer].turns_out + 1;
 }
 
-/* A message has come from the peer, or its beginning, by the ferry of that name: in the one that this rank has
- * handed over last, or did the two pass one another? */
+/* A message has come from the peer, or its beginning, by the ferry of that name. Is it in the one that this
+ * rank has handed over last, or did the two pass one another? */
 SHC_INLINE void shc_ferry_note_message(struct shc_pairs *pairs, int peer, uint32_t name)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
     pair->crosses = shc_hold_which(name) != pair->ferry_lent;
 }
 
-/* Has the peer still to read a line that named a ferry? */
+/* Is there a line that named a ferry, and that the peer has not read? */
 bool shc_ferry_is_out(const struct shc_pairs *pairs, int peer);
 
 SHC_INLINE bool shc_window_is_ferry(uint32_t name)
@@ -400,7 +401,7 @@ SHC_INLINE bool shc_window_is_ferry(uint32_t name)
     return name == SHC_FERRY_OURS || name == SHC_FERRY_THEIRS;
 }
 
-/* May a line in turn of the peer name it? No shuttle, nor a ferry that this rank holds itself. */
+/* May a line in turn of the peer name it? Not if it is a shuttle, or a ferry that this rank holds itself. */
 bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name);
 
 /* The memory that a line between the two ranks names. pre: name < SHC_WINDOW_NAMES. */
@@ -421,7 +422,7 @@ SHC_INLINE char *shc_window(const struct shc_pairs *pairs, int sender, int recei
     return windows + SHC_WINDOWS * SHC_WINDOW_BYTES + other * seat->mail.shuttle_bytes;
 }
 
-/* How much of it there is; of bulk windows, with all those behind it. */
+/* Its length; for bulk windows, with all those after it. */
 SHC_INLINE size_t shc_window_bytes(const struct shc_pairs *pairs, uint32_t name)
 {
     if (name >= SHC_BULK_NAME)
@@ -431,11 +432,11 @@ SHC_INLINE size_t shc_window_bytes(const struct shc_pairs *pairs, uint32_t name)
     return shc_window_is_shuttle(name) ? pairs->seat->mail.shuttle_bytes : SHC_WINDOW_BYTES;
 }
 
-/* This rank has read the window that the peer lent to it, or those that held so many bytes, or none; the
+/* This rank has read the window that the peer lent to it, or those that held that many bytes, or none; the
  * shuttle or the ferry is now its own to fill. */
 void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t bytes);
 
-/* Rings everybody for whom there is something new. */
+/* Rings all ranks for which there is something new. */
 void shc_pairs_ring(struct shc_pairs *pairs);
 
 /* Rings the peer if there is something new for it. */

@@ -3,15 +3,15 @@
 /*
  * A lock-free ring for one producer and one consumer, between threads or between processes.
  *
- *   off   0  tail   W: producer, behind the slot's words
- *   off 128  head   W: consumer, behind its reads
+ *   off   0  tail   W: producer, after the slot's words
+ *   off 128  head   W: consumer, after its reads
  *   off 256  slots  W: producer; slot_words words each
  *
  * Invariant: tail - head <= slot_count. Both counters run freely and wrap; they are compared only
  * by unsigned difference. A producer that dies inside a push has not moved tail: its half-written
  * slot is never seen.
  *
- * Who may call: one thread at a time on each side; the two sides keep a shc_ring each. When a side
+ * Concurrency: one thread at a time on each side; the two sides keep a shc_ring each. When a side
  * changes hands, the hand-over itself must order the old holder before the new one.
  */
 
@@ -47,7 +47,7 @@ SHC_INLINE struct shc_ring shc_ring_view(void *memory, uint32_t slot_count, uint
     ring.slots = (shc_word *)(void *)((char *)memory + sizeof(struct shc_ring_shm));
     ring.slot_words = slot_words;
     ring.slot_count = slot_count;
-    /* relaxed: an old head is a safe beginning for both sides. */
+    /* relaxed: an old head is a safe start for both sides. */
     ring.seen = shc_a64_load_relaxed(&ring.shm->head);
     return ring;
 }

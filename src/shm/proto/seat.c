@@ -8,7 +8,7 @@
 void shc_seat_lacks_thread(const struct shc_seat *seat, int error)
 {
     static shc_a32 said;
-    /* acq_rel seat/said: the first one; nothing else. */
+    /* acq_rel seat/said: only the first thread says it; no other data. */
     if (shc_a32_exchange_acq_rel(&said, 1) != 0)
         return;
     shc_log(SHC_LOG_WARN,

@@ -2,8 +2,8 @@
 #pragma once
 /*
  * A seat: this rank's view of one group's first segment. Holds no shared byte itself. Made by the
- * bootstrap, used by the thread that runs the group's operations; what other threads may touch is
- * said at the field.
+ * bootstrap, used by the thread that runs the group's operations. If other threads may touch a field, its
+ * comment says so.
  */
 
 #include "shm/base/once.h"
@@ -14,25 +14,25 @@
 /* How long a wait keeps its CPU. */
 struct shc_patience {
     uint32_t spins;    /* turns with a pause between them */
-    uint32_t yields;   /* then turns that give the CPU to whoever wants it; then sleep */
-    uint64_t awake_ns; /* but not before it has kept on for so long */
+    uint32_t yields;   /* then turns that yield the CPU; then sleep */
+    uint64_t awake_ns; /* but not before that much time has passed */
     bool migrates;     /* may leave a CPU that is another rank's, too */
 };
 
-/* Of one rank's mailbox (proto/pair.h): the same on all ranks, from the world size alone. */
+/* One rank's mailbox (proto/pair.h): the same on all ranks, computed from the world size alone. */
 struct shc_mail_geometry {
     uint32_t lines;      /* per ordered pair, a power of two */
     size_t lines_offset; /* in the mailbox */
     size_t shuttle_lines_offset;
     size_t windows_offset;
     size_t bulk_offset; /* 0: there are none */
-    uint32_t shuttles;  /* one for each rank, or none: a line, and a place behind the windows */
+    uint32_t shuttles;  /* one for each rank, or none: a line, and a place after the windows */
     size_t shuttle_bytes;
     size_t total_bytes;
 };
 
-/* Of two ranks: who gave in the last operation in which one of them alone stored to a relay slot, for the
- * other one, and to which. The same on both. */
+/* With two ranks: the giver of the last operation in which only one of them stored to a relay slot, and
+ * that slot. The same on both. */
 struct shc_relay {
     uint64_t epoch;
     int giver;
@@ -50,13 +50,13 @@ struct shc_seat {
     struct shc_patience patience_p2p; /* and in messages */
     struct shc_patience patience_engine;
     struct shc_cpu_sharing cpu_sharing;
-    /* Does, in the calling thread, what a thread of the library should do, and none could be made for. True: that
-     * is not over, and it is to be called again soon. May be NULL. */
+    /* Does, in the calling thread, the work of a library thread that could not be made. True: that work is
+     * not finished, and the function must be called again soon. May be NULL. */
     bool (*attend)(struct shc_seat *seat);
     uint64_t late_ns; /* a wait is reported after this long */
     uint64_t key;     /* others look for it in this process's memory (struct shc_identity_shm) */
-    shc_a64 pulled;   /* stored to by the runner: operations whose blocks were copied so */
-    /* The runner's: bytes of the small slots in its block that it alone has stored, for others; of two
+    shc_a64 pulled;   /* stored to by the runner: operations whose blocks were copied that way */
+    /* The runner's: bytes of the small slots in its block that it alone has stored, for others; with two
      * ranks, of a relay slot. */
     uint32_t lent[SHC_SMALL_SLOTS];
     struct shc_relay relay; /* the runner's */
@@ -65,9 +65,8 @@ struct shc_seat {
     void (*elsewhere)(const struct shc_seat *seat, int rank, char *text, size_t capacity);
     bool (*interrupted)(void *ctx);
     void *interrupted_ctx;
-    shc_a64
-        leaves_ns; /* any thread of this process: its calls end then, as if closed; 0: they do not */
-    shc_a32 closed;      /* any thread of this process: its calls must end */
+    shc_a64 leaves_ns; /* any thread of this process: its calls end then, as if closed; 0: no end */
+    shc_a32 closed;    /* any thread of this process: its calls must end */
     shc_a32 reason_used; /* any thread of this process: the reason has been written */
 };
 
@@ -101,7 +100,7 @@ SHC_INLINE struct shc_identity_shm *shc_seat_identity_shm(const struct shc_seat 
     return (struct shc_identity_shm *)(void *)(shc_seat_block(seat, rank) + SHC_IDENTITY_OFFSET);
 }
 
-/* What the rank says of itself, or of its process: copies. */
+/* What the rank publishes about itself, or about its process: copies. */
 SHC_INLINE struct shc_identity shc_seat_identity(const struct shc_seat *seat, int rank)
 {
     struct shc_identity copy;
@@ -132,17 +131,17 @@ SHC_INLINE struct shc_bell_shm *shc_seat_bell(const struct shc_seat *seat, int r
     return (struct shc_bell_shm *)(void *)(shc_seat_block(seat, rank) + SHC_BELL_OFFSET);
 }
 
-/* In whose block the rank stores its call line for the operation of that epoch, and its small slot
- * where all ranks fill theirs. Those of two ranks change hands: who has read one in an operation is
- * its writer two operations on, and finds it in its own cache. */
+/* In whose block the rank stores its call line for the operation of that epoch, and its small slot in
+ * operations in which all ranks fill theirs. Those of two ranks change hands: the rank that has read one in
+ * an operation is its writer two operations later, and finds it in its own cache. */
 SHC_INLINE int shc_seat_host(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
     return seat->world_size == 2 ? rank ^ (int)(epoch >> 1 & 1) : rank;
 }
 
-/* The ranks behind this one, cyclically, turn 1 to world_size - 1: each begins with another's memory.
- * Where all took the lines of rank 0 first, and then those of rank 1, they would wait for one
- * another (docs/notebook/many-ranks.md). */
+/* The ranks after this one, cyclically, turn 1 to world_size - 1: each begins with another's memory. If all
+ * took the lines of rank 0 first, and then those of rank 1, they would wait for one another
+ * (docs/notebook/many-ranks.md). */
 SHC_INLINE int shc_seat_peer(const struct shc_seat *seat, int turn)
 {
     const int peer = seat->rank + turn;
@@ -171,13 +170,13 @@ SHC_INLINE struct shc_offer_shm *shc_seat_offer(const struct shc_seat *seat, int
     return (struct shc_offer_shm *)(void *)(shc_seat_block(seat, rank) + SHC_OFFER_OFFSET);
 }
 
-/* The small slot in that rank's block, whoever stores to it. */
+/* The small slot in that rank's block, independent of its writer. */
 SHC_INLINE char *shc_seat_slot_in(const struct shc_seat *seat, int host, uint64_t epoch)
 {
     return shc_seat_block(seat, host) + SHC_SMALL_OFFSET + (epoch & 1) * SHC_SMALL_SLOT_BYTES;
 }
 
-/* The rank's own in an operation that all ranks fill theirs for: where its call line is. */
+/* The rank's own slot in an operation in which all ranks fill theirs: in the block of its call line. */
 SHC_INLINE char *shc_seat_small_slot(const struct shc_seat *seat, int rank, uint64_t epoch)
 {
     return shc_seat_slot_in(seat, shc_seat_host(seat, rank, epoch), epoch);
@@ -195,7 +194,7 @@ SHC_INLINE size_t shc_seat_mail_offset(const struct shc_seat *seat, int rank)
            (size_t)rank * seat->mail.total_bytes;
 }
 
-/* Behind the last mailbox. */
+/* After the last mailbox. */
 SHC_INLINE size_t shc_seat_relay_offset(const struct shc_seat *seat, int slot)
 {
     return shc_seat_mail_offset(seat, seat->world_size) + (size_t)slot * SHC_RELAY_BYTES;
@@ -207,9 +206,10 @@ SHC_INLINE char *shc_seat_relay(const struct shc_seat *seat, int slot)
 }
 
 /*
- * That rank of two alone gives in this operation. It stores where the other one gave last, what it has
- * read itself; else where it gave last itself, once both have met since, or in the other slot.
- * pre: both ranks call it, in each such operation, before their call lines, and nothing fails in between.
+ * In this operation only that rank of two gives. If the other rank gave last, it stores to the slot that
+ * the other one used, which it has read itself. Otherwise it stores to the slot that it used last, if both
+ * have met since, or to the other slot. pre: both ranks call it, in each such operation, before their call
+ * lines, and nothing fails in between.
  */
 SHC_INLINE void shc_relay_pass(struct shc_seat *seat, int giver, uint64_t epoch)
 {
@@ -220,10 +220,10 @@ SHC_INLINE void shc_relay_pass(struct shc_seat *seat, int giver, uint64_t epoch)
     relay->epoch = epoch;
 }
 
-/* A thread of the library could not be made, and the group goes on without it. Says so, once in a process. */
+/* A thread of the library could not be made, and the group goes on without it. Logs that once per process. */
 void shc_seat_lacks_thread(const struct shc_seat *seat, int error);
 
-/* The bell of a rank's mailbox: rung by everybody who has something for it. */
+/* The bell of a rank's mailbox: rung by all ranks that have something for it. */
 SHC_INLINE struct shc_bell_shm *shc_seat_mail_bell(const struct shc_seat *seat, int rank)
 {
     return (struct shc_bell_shm *)(void *)(seat->segment.base + shc_seat_mail_offset(seat, rank));

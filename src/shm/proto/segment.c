@@ -208,7 +208,7 @@ enum shc_status shc_segment_attach(struct shc_segment *segment, const struct shc
                           (int)name->creator.pid, shc_segment_form_name(name->form));
 }
 
-/* ", 4096 bytes available"; nothing where the file system has no limit, or does not say. */
+/* ", 4096 bytes available"; nothing if the file system has no limit, or does not tell it. */
 static void space_text(const struct shc_segment *segment, char *text, size_t capacity)
 {
     size_t available;
@@ -236,7 +236,7 @@ enum shc_status shc_segment_reserve(struct shc_segment *segment, size_t offset, 
 void shc_segment_settle(struct shc_segment *segment)
 {
     if (segment->name.form == SHC_FORM_NAMED) {
-        shc_os_shm_unlink(segment->name.path); /* also who could not open it: once is enough */
+        shc_os_shm_unlink(segment->name.path); /* also if it could not be opened: once is enough */
         segment->name.path[0] = '\0';
     }
     close_file(segment);

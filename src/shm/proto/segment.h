@@ -2,11 +2,11 @@
 #pragma once
 /*
  * A piece of memory that ranks share: made by one of them, opened by the others through its name,
- * reserved range by range. Knows files and mappings, nothing of what lies in them.
- * A segment belongs to one thread until it is shared out by its owner's own means.
+ * reserved range by range. Knows files and mappings, nothing of their content. A segment belongs to
+ * one thread until its owner shares it by means of its own.
  *
  * Life: create or attach -> reserve (each rank its range) -> [all have reserved] -> use -> detach.
- * No page may be touched that nobody has reserved: it would be SIGBUS when memory is short.
+ * No page may be touched that no rank has reserved: it would be SIGBUS when memory is short.
  */
 
 #include "shm/base/status.h"
@@ -14,7 +14,7 @@
 #include "shm/proto/layout.h"
 
 enum shc_segment_form {
-    SHC_FORM_UNNAMED = 1, /* a file in /dev/shm that no name leads to, reached through /proc */
+    SHC_FORM_UNNAMED = 1, /* a file in /dev/shm without a name, reached through /proc */
     SHC_FORM_NAMED,       /* a random name in /dev/shm until all have attached */
     SHC_FORM_MEMFD,       /* a sealed memfd, reached through /proc */
 };
@@ -30,9 +30,9 @@ struct shc_mapping_cache *shc_mapping_cache_create(void);
 void shc_mapping_cache_destroy(struct shc_mapping_cache *cache);
 
 struct shc_segment {
-    char *base; /* NULL when there is none */
+    char *base; /* NULL if there is none */
     size_t bytes;
-    size_t guard_bytes; /* private memory directly in front of base */
+    size_t guard_bytes; /* private memory directly before base */
     int fd;             /* -1 when closed */
     struct shc_mapping_cache *cache;
     struct shc_segment_name name;
@@ -45,8 +45,8 @@ SHC_NODISCARD enum shc_status shc_segment_create(struct shc_segment *segment, ui
                                                  const struct shc_os_process *self,
                                                  struct shc_mapping_cache *cache);
 
-/* Opens and maps what the name leads to. SHC_ERR_UNREACHABLE when it cannot be opened from here, or
- * is not that file. The name comes from another process and is checked. */
+/* Opens and maps the file of this name. SHC_ERR_UNREACHABLE if it cannot be opened from here, or is
+ * another file. The name comes from another process and is checked. */
 SHC_NODISCARD enum shc_status shc_segment_attach(struct shc_segment *segment,
                                                  const struct shc_segment_name *name,
                                                  size_t guard_bytes,

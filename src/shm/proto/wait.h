@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * THE wait loop. Everything in the library that waits for another rank, or for an operation, waits
- * here (but for the rendezvous, which has no shared memory yet): it spins while the CPUs suffice,
- * then yields, then sleeps on a bell in slices of at most 10 ms. Between slices, or after as long
- * awake, it looks at the abort word, the members, the deadline, the caller's interrupt, and says
- * aloud whom it waits for.
+ * THE wait loop. Everything in the library that waits for another rank, or for an operation, waits here
+ * (except the rendezvous, which has no shared memory yet). It spins while the CPUs suffice, then yields,
+ * then sleeps on a bell in slices of at most 10 ms. Between slices, or after as long awake, it looks at the
+ * abort word, the members, the deadline, the caller's interrupt, and reports which rank it waits for.
  *
- * A wait that fails after the call was published fails the group (nobody can tell what the others
- * still need from this rank); except PEER_LEFT before all ranks have entered, and CLOSED.
+ * A wait that fails after the call was published fails the group, because no rank can tell what the others
+ * still need from this one. Exceptions: PEER_LEFT before all ranks have entered, and CLOSED.
  */
 
 #include "shm/base/clock.h"
@@ -28,7 +27,7 @@ struct shc_wait {
     struct shc_patience patience;
     bool interruptible; /* an application's thread: asks the interrupt callback */
     bool published;     /* this rank's call is out: giving up fails the group */
-    bool entered;       /* all ranks' calls are out */
+    bool entered;       /* all ranks' calls are published */
 
     /* Private to wait.c. */
     struct shc_lateness lateness; /* begun_ns is zero to begin with; then the rest means nothing */
@@ -36,7 +35,7 @@ struct shc_wait {
     uint64_t asked_ns;
 };
 
-/* Field by field, and no more than need be: each operation begins with it. */
+/* Initialised field by field, and no more than necessary: each operation begins with it. */
 SHC_INLINE void shc_wait_init(struct shc_wait *wait, struct shc_seat *seat, uint64_t timeout_ns)
 {
     wait->seat = seat;
@@ -56,12 +55,12 @@ struct shc_target {
     bool (*ready)(void *arg);
     void *arg;
     struct shc_bell_shm *bell;
-    int peer;    /* whose store it is; -1: many, or this process's own; no member is looked at */
+    int peer; /* whose store it is; -1: of many, or of this process, and no member is looked at */
     bool shared; /* the bell is in the segment */
-    /* Of this process, for messages; NULL: somebody else says aloud what is waited for. */
+    /* Describes the wait of this process, for messages. NULL: another thread reports it. */
     const char *whom;
-    /* Grows in ready() when that has moved something on: then patience begins anew, and only who
-     * waits in vain goes to sleep. NULL: there is no such number. */
+    /* Grows in ready() when that has made progress. Then spinning begins anew, and only a thread that waits
+     * in vain goes to sleep. NULL: there is no such number. */
     const uint64_t *moves;
 };
 
@@ -89,8 +88,8 @@ SHC_INLINE enum shc_status shc_wait_reached(struct shc_wait *wait, int peer, con
 }
 
 /*
- * The operation cannot go on: fails the group with this reason, unless `status` is one that
- * concerns this rank only, and records "<operation> failed: <reason>".
+ * The operation cannot go on. Fails the group with this reason, unless `status` concerns only this rank,
+ * and records "<operation> failed: <reason>".
  */
 SHC_NODISCARD enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status,
                                                const char *reason);
@@ -120,18 +119,18 @@ SHC_NODISCARD SHC_INLINE enum shc_status shc_progress_wait(struct shc_wait *wait
                             shc_progress_value(wait->epoch, step));
 }
 
-/* Until all other ranks have, own rank + 1 first. */
+/* Until all other ranks have, rank + 1 first. */
 SHC_NODISCARD enum shc_status shc_progress_wait_all(struct shc_wait *wait, uint64_t step);
 
 /* Have all ranks published this epoch's call? */
 bool shc_call_all_here(const struct shc_wait *wait);
 
-/* What this rank alone filled in the operation before, where it will fill it again. NULL: in a relay slot
- * that the other one of two ranks stores to in this operation. */
+/* What this rank alone filled in the operation before, if it will fill it again. NULL for a relay slot to
+ * which the other one of two ranks stores in this operation. */
 const char *shc_call_lent_slot(const struct shc_seat *seat, uint64_t before);
 
-/* Until all ranks have published this epoch's call, and it is the same as ours. */
+/* Until all ranks have published this epoch's call, and it is the same as this rank's. */
 SHC_NODISCARD enum shc_status shc_call_meet(struct shc_wait *wait);
 
-/* Turns of a spin loop that take about this long on this machine; measured once. */
+/* Turns of a spin loop that take about that long on this machine; measured once. */
 uint32_t shc_wait_spins_for(uint64_t ns);
