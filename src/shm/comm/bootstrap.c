@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Attempts: rank 0 makes a segment and offers its name; every rank opens it, checks it, reserves its
- * block, links its life word and gives one verdict; rank 0 decides, or tries the next form. The store
- * carries what cannot be said in the segment; docs/internals/protocol/rendezvous.md.
+ * Attempts. Rank 0 makes a segment and offers its name. Every rank opens it, checks it, reserves its block,
+ * links its life word and gives one verdict. Rank 0 decides, or tries the next form. The store carries what
+ * cannot be written into the segment; docs/internals/protocol/rendezvous.md.
  */
 #include "shm/comm/bootstrap.h"
 
@@ -16,7 +16,7 @@
 
 #define MAX_ATTEMPTS 3
 
-/* One rank's way into the group. */
+/* One rank's path into the group. */
 struct arrival {
     struct shc_meeting meeting;
     struct shc_comm *comm;
@@ -73,7 +73,8 @@ static enum shc_status create_segment(struct arrival *a, uint32_t form)
 }
 
 /* Is this the memory that was offered, laid out as this build lays it out? A copy is checked. The name came
- * through the store: nothing is written, nor is a page touched, before the file is known to be ours. */
+ * through the store: before the file is known to be the group's, nothing is written and no page is
+ * touched. */
 static enum shc_status check_header(const struct arrival *a)
 {
     const struct shc_seat *seat = a->meeting.seat;
@@ -97,7 +98,7 @@ static enum shc_status check_header(const struct arrival *a)
     return shc_tuning_compare(&a->comm->tuning, header.tuning);
 }
 
-/* Reserves this rank's block, fills what others will read of it, and links the life word. */
+/* Reserves this rank's block, fills in what others read from it, and links the life word. */
 static enum shc_status take_seat(struct arrival *a)
 {
     struct shc_seat *seat = a->meeting.seat;
@@ -116,21 +117,21 @@ static enum shc_status take_seat(struct arrival *a)
     shc_cma_tell(seat, &identity);
     shc_seat_identity_shm(seat, rank)->said = identity;
     a->comm->epoch = SHC_READ_ONCE(shc_seat_header(seat)->first_epoch);
-    seat->relay = (struct shc_relay){.epoch = a->comm->epoch, .giver = -1}; /* nobody yet */
-    /* release progress/step -> acquire in shc_wait_has_reached(): the beginning of all counting. */
+    seat->relay = (struct shc_relay){.epoch = a->comm->epoch, .giver = -1}; /* none yet */
+    /* release progress/step -> acquire in shc_wait_has_reached(): the start of all counting. */
     shc_a64_store_release(&shc_seat_progress(seat, rank)->reached,
                           shc_progress_value(a->comm->epoch, 0));
     shc_member_finish(seat, a->comm->epoch);
     struct shc_member_shm *member = shc_seat_member(seat, rank);
     a->comm->keeper = shc_keeper_link(a->comm->keeper, &member->life);
-    /* acq_rel member/state: the identity and the life word, before anybody may look at them. */
+    /* acq_rel member/state: the identity and the life word, before any rank may look at them. */
     shc_a32_cas_acq_rel(&member->state, SHC_MEMBER_EMPTY, SHC_MEMBER_ALIVE);
     shc_os_futex_wake_all(&member->state, true); /* rank 0 sleeps on it */
     a->meeting.seated = true;
     return SHC_OK;
 }
 
-/* Rank 0, behind what it has put into the store. */
+/* Rank 0, after it has put the news into the store. */
 static void tell(const struct arrival *a, enum shc_told what)
 {
     shc_a32 *word = &shc_seat_told(a->meeting.seat)->word;
@@ -145,7 +146,7 @@ static void leave_seat(struct arrival *a)
     if (a->meeting.seated) {
         if (seat->rank == 0)
             tell(a, SHC_TOLD_LOOK);
-        shc_member_leave(seat); /* should the others have found the group fine */
+        shc_member_leave(seat); /* in case the others have found the group fine */
         shc_keeper_unlink(a->comm->keeper, &shc_seat_member(seat, seat->rank)->life);
     }
     a->meeting.seated = false;
@@ -199,7 +200,7 @@ static enum shc_status gather_verdicts(struct arrival *a, int attempt, struct sh
     return SHC_OK;
 }
 
-/* The form to try behind this one, by what went wrong; 0: none. */
+/* The form to try after this one, depending on the error; 0: none. */
 static uint32_t next_form(uint32_t form, uint32_t status)
 {
     if (shc_config_get()->segment != SHC_SEGMENT_AUTO)
@@ -263,7 +264,7 @@ static enum shc_status lead(struct arrival *a)
     return SHC_OK;
 }
 
-/* The decision came through the store, where others may write: the seats are this library's own. */
+/* The decision came through the store, where others may write; the seats can be written only by ranks. */
 static enum shc_status check_seats(const struct arrival *a)
 {
     char what[64];
@@ -276,7 +277,7 @@ static enum shc_status check_seats(const struct arrival *a)
     return SHC_OK;
 }
 
-/* Another rank: what the store says, the decision or the offer of this attempt. */
+/* Another rank: the store's content, the decision or the offer of this attempt. */
 static enum shc_status look_for_news(struct arrival *a, int attempt, bool *decided_ok,
                                      struct shc_segment_name *name, bool *there)
 {

@@ -39,10 +39,10 @@ static int usable_cpus(const struct shc_seat *seat)
     return quota > 0 && quota < cpus ? quota : cpus;
 }
 
-/* Spinning pays only while every spinner has a CPU of its own; else it takes the CPU from the very
- * rank that is waited for. It covers the skew of ranks that run side by side; behind that, yielding
- * polls almost as fast and costs nobody a CPU he wants (docs/notebook/waiting-and-start-up.md). Who sleeps is
- * woken late, and perhaps on the CPU of who woke it. */
+/* Spinning pays only while every spinner has a CPU of its own. Otherwise it takes the CPU from the rank
+ * that is waited for. It covers the skew of ranks that run at the same time. After that, yielding polls
+ * almost as fast and costs no other thread a CPU (docs/notebook/waiting-and-start-up.md). A sleeper is
+ * woken late, and perhaps on the CPU of the thread that woke it. */
 static struct shc_patience patience_for(bool room, uint64_t crowded_ns)
 {
     const int spin_us = shc_config_get()->spin_us;
@@ -71,11 +71,11 @@ static void set_patience(struct shc_seat *seat)
     const bool room = seat->world_size <= cpus;
     seat->cpu_sharing.room = room;
     seat->cpu_sharing.migrate = shc_place_migrate;
-    /* Some rank that a crowded collective waits for has no CPU; the other side of a message may well have
-     * one. */
+    /* In a collective of more ranks than CPUs, some rank that is waited for has no CPU. The other side of a
+     * message may well have one. */
     seat->patience = patience_for(room, 0);
     seat->patience_p2p = patience_for(room, SPIN_CROWDED_NS);
-    /* Beside an engine the application's own thread wants to run. */
+    /* Next to an engine thread, the application's own thread wants to run. */
     seat->patience_engine = patience_for(2 * seat->world_size <= cpus, SPIN_CROWDED_NS);
 }
 
@@ -154,7 +154,7 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
                             shc_process_tuning(), &comm->tuning));
     comm->arena.segment.fd = -1;
     comm->arena.node = shc_topo_current_node();
-    /* relaxed: nobody else knows the group yet. */
+    /* relaxed: no other thread knows the group yet. */
     shc_a64_store_relaxed(&comm->timeout_ns,
                           config->timeout_ns ? config->timeout_ns : DEFAULT_TIMEOUT_NS);
     comm->scratch = aligned_alloc(SHC_LINE_BYTES, SHC_SCRATCH_BYTES);
@@ -210,7 +210,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     st = fill(comm, config);
     if (st == SHC_OK)
         st = shc_process_enter(&comm->keeper, &comm->mark, &comm->seat.self);
-    /* Where deaths are not marked at once, who copies could not tell a dead rank from a stranger. */
+    /* If deaths are not marked at once, a rank that copies could not tell a dead rank from a stranger. */
     comm->cma =
         st == SHC_OK && shc_config_get()->cma && !knobs->no_cma && shc_keeper_marks(comm->keeper);
     if (st == SHC_OK)
@@ -275,7 +275,7 @@ static enum shc_status fail_with_group(const struct shc_comm *comm, enum shc_op_
 /* Why an operation cannot even begin. */
 static enum shc_status check_begin(struct shc_comm *comm, const struct shc_task *task)
 {
-    /* Behind taking the runner: a goodbye may have taken it, said LEFT and dropped it again. */
+    /* After taking the runner: a goodbye may have taken it, stored LEFT and released it again. */
     SHC_TRY(shc_comm_usable(comm));
     if (SHC_UNLIKELY(comm->broken != SHC_OK))
         return shc_fail(comm->broken, "%s", comm->broken_text);
@@ -336,7 +336,7 @@ void shc_comm_abort(struct shc_comm *comm, const char *reason)
     pthread_mutex_unlock(&comm->mapped_lock);
 }
 
-/* Takes the runner for good: whoever is inside an operation ends it, because the group is closed. */
+/* Takes the runner for good: a thread that is inside an operation ends it, because the group is closed. */
 static bool take_runner(struct shc_engine *engine, struct shc_inside *inside, uint64_t patience_ns)
 {
     uint64_t deadline_ns = shc_clock_ns() + patience_ns;
@@ -401,21 +401,21 @@ static void close_comm(struct shc_comm *comm, bool quietly)
     if (!quietly)
         shc_process_unlist(comm);
     shc_engine_reject(&comm->engine);
-    /* Wakes who waits for a request of ours: each looks at `closed` within a slice anyway. */
+    /* Wakes threads that wait for a request of this rank: each looks at `closed` within a slice anyway. */
     shc_bell_ring(&comm->engine.bell, false);
     const bool silent = shc_p2p_silence(&comm->p2p, CLOSE_NS);
     const bool left = silent && shc_p2p_close(&comm->p2p, CLOSE_NS);
     struct shc_inside inside;
     bool alone = !shc_process_leaving() && take_runner(&comm->engine, &inside, CLOSE_NS);
-    /* Only now, because behind LEFT nothing may be published: a rank that saw LEFT and no call, and
-     * one that saw the call, would judge differently. */
+    /* Only now, because after LEFT nothing may be published. Otherwise a rank that saw LEFT and no call,
+     * and one that saw the call, would decide differently. */
     if (!quietly)
         shc_comm_say_left(comm);
     if (!alone)
-        return;              /* somebody is inside for ever: leave him the memory */
+        return;              /* a thread is inside for ever: leave it the memory */
     shc_inside_end(&inside); /* the runner is kept for good */
     shc_engine_drain(comm, SHC_ERR_CLOSED, "this rank has closed the group");
-    if (silent) /* else somebody has yet to end what pends, whose callbacks want a thread */
+    if (silent) /* else some thread has yet to end what is pending, whose callbacks want a thread */
         shc_engine_stop(&comm->engine);
     if (left) /* else a thread sleeps on the mailbox's bell */
         unmap(comm);
@@ -433,7 +433,7 @@ void shc_comm_free(struct shc_comm *comm)
     close_comm(comm, shc_process_leaving()); /* then it goes with the process */
     shc_engine_retire(&comm->engine);
     if (shc_process_leaving() || comm->mapped || comm->engine.straying)
-        return; /* threads of ours may still be there: the process's end frees it */
+        return; /* the library's threads may still be there: the process's end frees it */
     shc_p2p_fini(&comm->p2p);
     shc_engine_fini(&comm->engine);
     pthread_mutex_destroy(&comm->mapped_lock);
@@ -478,7 +478,7 @@ bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, 
         snprintf(text, capacity, "the group \"%s\" has failed: %s", comm->name, reason);
         known = true;
     } else if (rank >= 0 && shc_member_look(seat, rank) != SHC_MEMBER_DEAD) {
-        /* (Of two that died, nobody knows which was first.) */
+        /* (Of two that died, it is not known which was first.) */
         shc_member_look_at_processes(seat, 0, seat->world_size);
         int dead = shc_member_find_dead(seat, rank);
         known = dead >= 0;
@@ -508,7 +508,7 @@ uint64_t shc_comm_sequence(struct shc_comm *comm)
 
 void shc_comm_set_timeout(struct shc_comm *comm, uint64_t timeout_ns)
 {
-    /* relaxed: concerns the operations that start behind it. */
+    /* relaxed: concerns only operations that start after it. */
     shc_a64_store_relaxed(&comm->timeout_ns, timeout_ns ? timeout_ns : DEFAULT_TIMEOUT_NS);
 }
 
@@ -518,7 +518,7 @@ enum shc_status shc_comm_error(struct shc_comm *comm)
     enum shc_status st = SHC_OK;
     pthread_mutex_lock(&comm->mapped_lock);
     const int dead = comm->mapped ? shc_member_find_dead(&comm->seat, -1) : -1;
-    /* Behind the states: who is dead may have been told, and ended. */
+    /* After the states: a rank that is dead may have been told, and have ended. */
     if (comm->mapped && shc_group_failed(&comm->seat))
         st = shc_group_reason(&comm->seat, "the group");
     else if (dead >= 0)

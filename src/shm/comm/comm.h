@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The communicator: a seat in the segment, the arena, and the engine that runs operations. The
- * public functions of shmcoll.h are here and in request.c.
+ * The communicator: a seat in the segment, the arena, and the engine that runs operations. The public
+ * functions of shmcoll.h are here and in request.c.
  *
- * Who touches what: shared memory and everything marked (runner) belong to the thread that holds
- * the engine's runner; the rest says its own rule. close() takes the runner for good before it
- * unmaps, so nobody can be inside.
+ * Access: shared memory and everything marked (runner) belong to the thread that holds the engine's runner;
+ * the other fields state their own rule. close() takes the runner for good before it unmaps, so no thread
+ * can be inside.
  */
 
 #include "shm/coll/coll.h"
@@ -26,8 +26,8 @@ struct shc_knobs {
     bool no_windows;                 /* messages go through the pair lines only */
     int threads; /* reduction threads, or SHC_THREADS_AUTO; 0: the configuration's */
     bool no_cma;
-    bool roomy;        /* what is done where each rank has a CPU; alike on all ranks */
-    uint32_t bias_pay; /* calls of one thread in a row before a bias; 0: as ever */
+    bool roomy;        /* features for a CPU per rank; the same on all ranks */
+    uint32_t bias_pay; /* calls of one thread in a row before a bias; 0: the default */
 };
 
 struct shc_comm {
@@ -61,42 +61,41 @@ SHC_NODISCARD enum shc_status shc_comm_create_with(const struct shc_comm_config 
                                                    const struct shc_knobs *knobs,
                                                    struct shc_comm **comm);
 
-/* Before this rank leaves: where no thread runs what is queued or moves what pends, the calling one does, until
- * that time. */
+/* Before this rank leaves. If no thread runs what is queued or moves what is pending, the calling one does,
+ * until that time. */
 void shc_comm_finish_unattended(struct shc_comm *comm, uint64_t until_ns);
 
-/* Marks this rank LEAVING, after an operation that is just beginning if it can be had within that
- * time. pre: the process is leaving, so that no further one begins. */
+/* Marks this rank LEAVING, after an operation that is just beginning if the runner is free within that
+ * time. pre: the process is leaving, so that no further operation begins. */
 void shc_comm_begin_to_leave(struct shc_comm *comm, uint64_t patience_ns);
 
-/* Marks this rank LEFT: nothing of it comes any more. */
+/* Marks this rank LEFT: it publishes nothing any more. */
 void shc_comm_say_left(struct shc_comm *comm);
 
 /* Is the process that is this rank of the job, a member of the group, gone? Any thread. */
 bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pid);
 
-/* What may have ended that rank, once it has been found gone: the group's failure, of which it was
- * told; else another member's death. False: the group knows nothing. Any thread. */
+/* What may have ended that rank, after it has been found gone: the group's failure, of which it was told,
+ * or another member's death. False: the group knows nothing. Any thread. */
 bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, size_t capacity);
 
 /* Why this process may not use the group now. */
 SHC_NODISCARD SHC_COLD enum shc_status shc_comm_fail_unusable(const struct shc_comm *comm);
 
-/* The group's failure, as an operation of that kind reports it; SHC_OK when it has not failed. Any
- * thread. */
+/* The group's failure, as an operation of that kind reports it; SHC_OK if it has not failed. Any thread. */
 SHC_NODISCARD enum shc_status shc_comm_check_failed(struct shc_comm *comm, enum shc_op_kind kind);
 
 /* May it? Takes no lock. */
 SHC_NODISCARD SHC_INLINE enum shc_status shc_comm_usable(const struct shc_comm *comm)
 {
-    /* acquire seat/closed <- acq_rel in close_comm(): nothing else. */
+    /* acquire seat/closed <- acq_rel in close_comm(): no other data. */
     if (SHC_LIKELY(shc_process_is(&comm->mark) && !shc_a32_load_acquire(&comm->seat.closed) &&
                    !shc_process_leaving()))
         return SHC_OK;
     return shc_comm_fail_unusable(comm);
 }
 
-/* Says once, at level info, by which path what goes. */
+/* Logs once, at level info, which path each operation and size takes. */
 void shc_comm_log_paths(const struct shc_comm *comm);
 
 /* Runs one prepared operation: its turn in the epochs, its sticky failure. pre: runner is held. */

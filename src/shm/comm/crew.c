@@ -20,14 +20,14 @@ static struct shc_os_cpus cores_of(const struct shc_seat *seat, int rank)
     return shc_seat_identity(seat, rank).cores;
 }
 
-/* What the rank has, or -1: it counts. */
+/* The number that is set, or -1: it depends on the cores. */
 static int said_of(const struct shc_seat *seat, int rank)
 {
     const int said = SHC_READ_ONCE(shc_seat_identity_shm(seat, rank)->said.threads);
     return said < SHC_POOL_MAX_THREADS ? said : SHC_POOL_MAX_THREADS;
 }
 
-/* What of all cores falls to that rank: no more than of the tightest quota. */
+/* That rank's share of all cores: at most the tightest quota. */
 static double share_of(const struct shc_seat *seat, const struct shc_topo_crowd *crowd, int rank)
 {
     const struct shc_os_cpus cores = cores_of(seat, rank);
@@ -40,7 +40,7 @@ static double share_of(const struct shc_seat *seat, const struct shc_topo_crowd 
     return share;
 }
 
-/* Who counts takes no more than can help. */
+/* A rank with `auto` takes no more threads than can help. */
 static int threads_of(const struct shc_seat *seat, const struct shc_topo_crowd *crowd, int rank)
 {
     const int said = said_of(seat, rank);

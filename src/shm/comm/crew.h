@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * How many reduction threads this rank has, and how many all ranks of the group have at least: turns
- * are as long as that many can use, so all ranks must come to the same number. Each says in its
- * identity what was set, or which cores it may use; behind the rendezvous everybody computes every
- * rank's number from what they said, and from nothing else.
+ * How many reduction threads this rank has, and the least number that any rank of the group has. Turns are
+ * as long as that number can use, so all ranks must come to the same one. Each rank's identity says which
+ * number was set, or which cores it may use. After the rendezvous every rank computes every rank's number
+ * from these identities, and from nothing else.
  */
 
 #include "shm/base/config.h"
@@ -13,13 +13,13 @@
 
 struct shc_crew {
     int wish;              /* a number, or SHC_THREADS_AUTO */
-    int agreed;            /* every rank has as many, or more */
+    int agreed;            /* every rank has at least that many */
     struct shc_pool *pool; /* the process's; may be NULL */
     char from[96];         /* why this rank has the number it has */
 };
 
-/* Into the identity, before the rank is seated. */
+/* Fills in the identity, before the rank is seated. */
 void shc_crew_tell(const struct shc_crew *crew, struct shc_identity *identity);
 
-/* Behind the rendezvous. */
+/* After the rendezvous. */
 void shc_crew_muster(struct shc_crew *crew, const struct shc_seat *seat);

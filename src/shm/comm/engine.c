@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An idle thread looks around this often even if nobody rings: it costs nothing, and a stopped
- * debugger session or a lost signal heals. */
+/* An idle thread looks around this often even if no doorbell rings. That costs nothing, and recovers from a
+ * stopped debugger session or a lost signal. */
 #define IDLE_SLICE_NS (10 * SHC_NS_PER_S)
 #define STOP_NS       SHC_NS_PER_S
 
@@ -31,9 +31,9 @@ enum shc_status shc_engine_init(struct shc_engine *engine)
     memset(engine->ring_memory, 0, bytes);
     engine->popper = shc_ring_view(engine->ring_memory, SHC_ENGINE_RING_SLOTS, 1);
     engine->pusher = engine->popper;
-    /* relaxed: nobody else knows the engine yet. */
+    /* relaxed: no other thread knows the engine yet. */
     shc_a64_store_relaxed(&engine->nap_ns, NAP_NS);
-    /* relaxed: as above. */
+    /* relaxed: no other thread knows the engine yet. */
     shc_a32_store_relaxed(&engine->habit, SHC_FIRST_HABIT);
     engine->most_threads = SHC_ENGINE_MAX_THREADS;
     shc_bias_init(&engine->runner.bias, SHC_BIAS_FIRST_PAY);
@@ -78,13 +78,13 @@ bool shc_engine_enter_by_word(struct shc_engine *engine, struct shc_inside *insi
 
 /* ---- threads ---- */
 
-/* Has an engine thread something to do but to run what is queued? */
+/* Has an engine thread something to do besides running what is queued? */
 static bool is_due(const struct shc_engine *engine)
 {
     /* acquire engine/finished <- release in list_append(): something to complete. */
     if (shc_a32_load_acquire(&engine->has_finished))
         return true;
-    /* acquire engine/stopping <- release in shc_engine_stop(): nothing else. */
+    /* acquire engine/stopping <- release in shc_engine_stop(): no other data. */
     return shc_a32_load_acquire(&engine->stopping) != 0;
 }
 
@@ -95,14 +95,14 @@ static bool has_work(const struct shc_engine *engine)
 
 /* Of an engine thread. */
 struct naps {
-    unsigned idle;              /* in a row, in which nothing was submitted */
-    uint64_t submitted, popped; /* so much had been at the last one's end */
+    unsigned idle;              /* in a row, without a submission */
+    uint64_t submitted, popped; /* the count at the last one's end */
 };
 
-/* Is something queued that nobody else would run soon? */
+/* Is something queued that no other thread would run soon? */
 static bool is_pressing(const struct shc_engine *engine)
 {
-    /* acquire engine/pressing <- acq_rel in shc_engine_press(): nothing else. */
+    /* acquire engine/pressing <- acq_rel in shc_engine_press(): no other data. */
     return shc_a32_load_acquire(&engine->pressing) != 0;
 }
 
@@ -111,26 +111,26 @@ static bool may_nap(const struct shc_engine *engine, const struct naps *naps)
     return shc_engine_has_habit(engine) && naps->idle < IDLE_NAPS;
 }
 
-/* Sleeps for a moment, and asks nobody to ring. True: what is queued was so before that, too, so that
- * nobody is just about to run it; or does not wait. The lock is not held. */
+/* Sleeps for a moment without asking to be woken. True: what is queued was queued before that too, so no
+ * thread is just about to run it; or it does not wait. The lock is not held. */
 static bool nap(struct shc_comm *comm, struct naps *naps)
 {
     struct shc_engine *engine = &comm->engine;
     const bool queued = shc_runner_is_queued(&engine->runner);
     /* acquire bell/count <- acq_rel in shc_bell_rouse(): read before the look. */
     const uint32_t heard = shc_a32_load_acquire(&engine->work.count);
-    /* acq_rel engine/napping: a hint; who misses it lets the nap end by itself. */
+    /* acq_rel engine/napping: a hint; a thread that misses it lets the nap end by itself. */
     shc_a32_add_acq_rel(&engine->napping, 1);
-    /* relaxed: nothing else comes with it. */
+    /* relaxed: no other data comes with it. */
     const uint64_t nap_ns = shc_a64_load_relaxed(&engine->nap_ns);
     int error = 0;
     if (!is_due(engine) && !is_pressing(engine))
         error = shc_os_futex_wait(&engine->work.count, heard, nap_ns, false);
-    /* acq_rel engine/napping: as above. */
+    /* acq_rel engine/napping: a hint; a thread that misses it lets the nap end by itself. */
     shc_a32_add_acq_rel(&engine->napping, (uint32_t)-1);
     /* relaxed: counters. */
     const uint64_t submitted = shc_a64_load_relaxed(&comm->submitted);
-    /* relaxed: likewise. */
+    /* relaxed: counters. */
     const uint64_t popped = shc_a64_load_relaxed(&engine->popped);
     const bool stuck = queued && popped == naps->popped;
     if (stuck)
@@ -143,7 +143,7 @@ static bool nap(struct shc_comm *comm, struct naps *naps)
 
 void shc_engine_ring_now(struct shc_engine *engine)
 {
-    /* acquire engine/napping <- acq_rel in nap(): nothing else. */
+    /* acquire engine/napping <- acq_rel in nap(): no other data. */
     if (shc_a32_load_acquire(&engine->napping) > 0)
         shc_bell_rouse(&engine->work, false);
     else
@@ -154,7 +154,8 @@ void shc_engine_press(struct shc_engine *engine)
 {
     if (is_pressing(engine))
         return;
-    /* acq_rel engine/pressing: in front of the look for who naps, which looks for it behind that. */
+    /* acq_rel engine/pressing: before the look for threads that nap; these look for it after they have said
+     * so. */
     (void)shc_a32_exchange_acq_rel(&engine->pressing, 1);
     shc_engine_ring_now(engine);
 }
@@ -181,7 +182,7 @@ static void list_append(struct shc_request **list, shc_a32 *filled, struct shc_r
         list = &(*list)->next;
     request->next = NULL;
     *list = request;
-    /* release engine/finished -> acquire in is_due(): the list, for who then takes the lock. */
+    /* release engine/finished -> acquire in is_due(): the list, for a thread that then takes the lock. */
     shc_a32_store_release(filled, 1);
 }
 
@@ -196,17 +197,17 @@ static struct shc_request *list_take(struct shc_request **list, shc_a32 *filled)
     return request;
 }
 
-/* 0, or an error; EAGAIN also where there are as many as there may be. The lock is held. */
+/* 0, or an error; EAGAIN also if there are as many as there may be. The lock is held. */
 static int start_thread(struct shc_comm *comm);
 
 /* The lock is held. */
 static void note_unattended(struct shc_engine *engine, bool unattended)
 {
-    /* relaxed: a hint; who acts on it looks again under the lock. */
+    /* relaxed: a hint; a thread that acts on it looks again under the lock. */
     shc_a32_store_relaxed(&engine->unattended, unattended);
 }
 
-/* Makes a thread where fewer are able than that. The lock is held. */
+/* Makes a thread if fewer are able than that. The lock is held. */
 static void have_threads(struct shc_comm *comm, int wanted)
 {
     struct shc_engine *engine = &comm->engine;
@@ -218,7 +219,7 @@ static void have_threads(struct shc_comm *comm, int wanted)
     note_unattended(engine, engine->able == 0);
 }
 
-/* Somebody for the next callback, whatever the others wait for in operations and in callbacks. */
+/* A thread for the next callback, whatever the others wait for in operations and in callbacks. */
 static int wanted_for_callbacks(const struct shc_engine *engine)
 {
     return engine->running + 1;
@@ -228,13 +229,13 @@ void shc_engine_call_back(struct shc_request *request)
 {
     struct shc_engine *engine = &request->comm->engine;
     list_append(&engine->finished, &engine->has_finished, request);
-    /* (Behind an operation the engine thread that runs, if one does, looks at once.) */
+    /* (After an operation the engine thread that runs, if one does, looks at once.) */
     have_threads(request->comm,
                  shc_is_message(request->op.kind) ? wanted_for_callbacks(engine) : 1);
 }
 
-/* Calls one `complete`. The lock is held, and given up for the callback, which may wait for the queue
- * or for another callback. */
+/* Calls one `complete`. The lock is held, and released for the callback, which may wait for the queue or
+ * for another callback. */
 static void complete_one(struct shc_comm *comm)
 {
     struct shc_engine *engine = &comm->engine;
@@ -253,9 +254,9 @@ static void complete_one(struct shc_comm *comm)
 }
 
 /*
- * A callback is due, others are inside theirs, and most likely about to come back for it: how long it is left
- * to them. Twice as long for each more of them, or a thousand short ones would make a thread each. (Not where
- * something is queued, which would wait as long.)
+ * A callback is due, and the threads inside other callbacks will most likely come back for it soon. The
+ * time that is left to them doubles with each more of them: otherwise a thousand short callbacks would make
+ * a thread each. (Not if something is queued, which would wait as long.)
  */
 static uint64_t patience_ns(const struct shc_engine *engine)
 {
@@ -267,7 +268,7 @@ static uint64_t patience_ns(const struct shc_engine *engine)
     return now_ns - begun_ns < patience_ns ? begun_ns + patience_ns - now_ns : 0;
 }
 
-/* The lock is held, and given up meanwhile. */
+/* The lock is held, and released meanwhile. */
 static void leave_it(struct shc_comm *comm, uint64_t for_ns)
 {
     struct shc_engine *engine = &comm->engine;
@@ -278,7 +279,7 @@ static void leave_it(struct shc_comm *comm, uint64_t for_ns)
     pthread_mutex_lock(&engine->lock);
 }
 
-/* The lock is held, and given up meanwhile. */
+/* The lock is held, and released meanwhile. */
 static void run_awhile(struct shc_comm *comm)
 {
     struct shc_engine *engine = &comm->engine;
@@ -320,10 +321,10 @@ static void engine_thread(void *arg)
         if (shc_process_leaving())
             park_for_ever();
         if (may_nap(engine, &naps) && !nap(comm, &naps)) {
-            /* looks again */
+            /* look again in the next turn */
         } else if (shc_engine_take(engine, &inside, SHC_RUNNER_QUEUED)) {
             pthread_mutex_lock(&engine->lock);
-            if (!engine->finished) /* whoever appended to it since counts on this thread */
+            if (!engine->finished) /* a thread that appended to it since counts on this one */
                 run_awhile(comm);
             pthread_mutex_unlock(&engine->lock);
             shc_engine_leave(&inside);
@@ -347,7 +348,7 @@ static int start_thread(struct shc_comm *comm)
     if (error != 0)
         return error;
     engine->thread_count++;
-    engine->able++; /* on its way */
+    engine->able++; /* being started */
     return 0;
 }
 
@@ -380,12 +381,12 @@ static int thread_count(struct shc_engine *engine)
 void shc_engine_stop(struct shc_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    /* release engine/stopping -> acquire in is_due(): nothing else. */
+    /* release engine/stopping -> acquire in is_due(): no other data. */
     shc_a32_store_release(&engine->stopping, 1);
     pthread_mutex_unlock(&engine->lock);
     shc_engine_ring_now(engine);
     uint64_t deadline_ns = shc_clock_ns() + STOP_NS;
-    /* A thread that is joined here may have started another one on its last turns. */
+    /* A thread that is joined here may have started another one during its last turns. */
     for (int i = 0; i < thread_count(engine); i++) {
         uint64_t now_ns = shc_clock_ns();
         uint64_t left_ns = now_ns < deadline_ns ? deadline_ns - now_ns : 0;
@@ -406,7 +407,7 @@ static enum shc_status push_locked(struct shc_comm *comm, struct shc_request *re
     *full = false;
     if (engine->rejecting)
         return shc_fail(SHC_ERR_CLOSED, "this rank has closed the group");
-    have_threads(comm, 1); /* else who waits runs it */
+    have_threads(comm, 1); /* else a waiting thread runs it */
     *full = !shc_ring_push(&engine->pusher, &word);
     if (!*full) {
         /* acq_rel engine/queued: a count. */
@@ -476,8 +477,8 @@ enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *req
     return SHC_OK;
 }
 
-/* Clears QUEUED if nothing is queued. Else who drops the runner wakes somebody for nothing, and the next
- * synchronous call takes its turn behind it. (runner) */
+/* Clears QUEUED if nothing is queued. Otherwise a thread that releases the runner wakes another for
+ * nothing, and the next synchronous call takes its turn after that one. (runner) */
 static void settle(struct shc_engine *engine)
 {
     if (!shc_ring_empty(&engine->popper))
@@ -498,7 +499,7 @@ static struct shc_request *pop(struct shc_engine *engine)
     settle(engine);
     if (!shc_ring_pop(&engine->popper, &word))
         return NULL;
-    /* relaxed: the runner alone stores to it. */
+    /* relaxed: only the runner stores to it. */
     const uint64_t popped = shc_a64_load_relaxed(&engine->popped);
     /* relaxed: for an engine thread that naps. */
     shc_a64_store_relaxed(&engine->popped, popped + 1);
@@ -548,7 +549,7 @@ enum shc_status shc_engine_run_queue(struct shc_comm *comm, struct shc_request *
 bool shc_engine_is_unattended(struct shc_comm *comm)
 {
     struct shc_engine *engine = &comm->engine;
-    /* relaxed: as in note_unattended(). */
+    /* relaxed: a hint; a thread that acts on it looks again under the lock. */
     if (SHC_LIKELY(!shc_a32_load_relaxed(&engine->unattended)) ||
         !shc_runner_is_queued(&engine->runner))
         return false;
@@ -586,7 +587,7 @@ void shc_engine_retire_dropped(struct shc_engine *engine)
     pthread_mutex_lock(&engine->lock);
     struct shc_request *request = engine->dropped;
     engine->dropped = NULL;
-    /* relaxed: as in shc_engine_drop(). */
+    /* relaxed: a hint; the list itself is read under the lock. */
     shc_a32_store_relaxed(&engine->has_dropped, 0);
     pthread_mutex_unlock(&engine->lock);
     while (request) {

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The queue of a group's operations, and who runs them: one at a time, in the order of submission.
+ * The queue of a group's operations, and the threads that run them: one operation at a time, in the order
+ * of submission.
  *
- * Whoever holds the runner (comm/runner.h) runs: a synchronous caller, an engine thread, or a waiter.
- * Submitting pushes into the ring and sets QUEUED under the lock; the holder that finds the ring
- * empty clears it under the lock. So a synchronous call never overtakes what was queued before it,
- * and QUEUED without HELD always has a thread parked on a bell, in a nap, or on its way.
+ * The holder of the runner (comm/runner.h) runs: a synchronous caller, an engine thread, or a waiter.
+ * Submitting pushes into the ring and sets QUEUED under the lock. The holder that finds the ring empty
+ * clears it under the lock. So a synchronous call never overtakes what was queued before it, and QUEUED
+ * without HELD always has a thread that sleeps on a bell, naps, or is on its way.
  *
- * To wake a thread takes longer than a small operation, which its submitter could run as well when it
- * waits. So where small requests have been waited for at once, many times in a row, engine threads do
- * not ask to be woken: they nap, and look again every nap_ns, until nothing has come for a while.
- * What somebody needs without running it is pressing: a large request, one that is polled, waited for
- * with a time-out, or has a callback; it wakes them. A small one that is waited for late, or never,
+ * Waking a thread takes longer than a small operation, which its submitter could run as well when it waits.
+ * So if small requests have been waited for at once, many times in a row, engine threads do not ask to be
+ * woken. They nap: they sleep for nap_ns, look again, and stop when nothing has come for a while. A request
+ * that must not wait for the end of a nap is pressing, and wakes them: a large request, or one that is
+ * polled, waited for with a time-out, or has a callback. A small request that is waited for late, or never,
  * ends the naps, and twice as many have to come in a row before they begin again.
  *
- * Where no thread can be made (a limit of processes, or of memory) a group goes on without: its queue is
+ * If no thread can be made (a limit of processes, or of memory), a group goes on without. Its queue is
  * `unattended`, and is run by the next thread that waits, polls, submits another collective, or closes.
  *
- * Engine threads are made on first need. A thread that calls `complete` holds nothing, and another
- * thread is there to go on: the callback may submit to this group and wait. Nor does the callback of a
- * message wait for an operation, nor any one for another: where all other threads are inside these, and do
- * not come back soon, another thread calls it.
+ * Engine threads are made on first need. A thread that calls `complete` holds nothing, and another thread
+ * is there to go on, so the callback may submit to this group and wait. The callback of a message does not
+ * wait for an operation, and no callback waits for another one: if all other threads are inside these, and
+ * do not come back soon, another thread calls it.
  */
 
 #include "shm/base/atomic.h"
@@ -41,24 +42,25 @@ struct shc_request;
 
 struct shc_engine {
     struct shc_runner runner;
-    struct shc_bell_shm bell; /* who waits for a request sleeps here */
-    struct shc_bell_shm work; /* and here engine threads, which the end of one does not concern */
-    shc_a32 hasty;            /* small requests in a row that were waited for at once, */
-    shc_a32 habit;            /* of which so many let engine threads nap */
-    shc_a32 pressing;         /* 1: something queued is not to wait for the end of a nap */
-    shc_a64 nap_ns;           /* only tests change it */
-    shc_a32 napping;          /* so many engine threads sleep for a moment, without `work`'s flag */
+    struct shc_bell_shm bell; /* threads that wait for a request sleep here */
+    struct shc_bell_shm
+        work;         /* and engine threads here: the end of a request does not concern them */
+    shc_a32 hasty;    /* small requests in a row that were waited for at once, */
+    shc_a32 habit;    /* that many of which let engine threads nap */
+    shc_a32 pressing; /* 1: something queued is not to wait for the end of a nap */
+    shc_a64 nap_ns;   /* only tests change it */
+    shc_a32 napping;  /* threads that sleep for a moment, without `work`'s flag */
     void *ring_memory;
     struct shc_ring popper; /* (runner) */
     shc_a32 queued;         /* requests in the ring */
-    shc_a64 popped;         /* stored to by the runner: that have left it */
+    shc_a64 popped;         /* requests that have left it; stored to by the runner */
 
     pthread_mutex_t lock; /* guards what follows */
     struct shc_ring pusher;
     struct shc_os_thread threads[SHC_ENGINE_MAX_THREADS];
     int thread_count, most_threads; /* only tests change that */
     int able;           /* threads that are not inside a callback: they get back to the queue */
-    int running;        /* of these, inside what they run of it, which may last */
+    int running;        /* of these, inside the queue's operations, which may take long */
     uint64_t called_ns; /* when the newest callback began */
     bool rejecting;     /* nothing can be submitted any more */
     bool straying;      /* a thread did not end in time, and may still touch this memory */
@@ -66,8 +68,7 @@ struct shc_engine {
     struct shc_request *dropped;  /* waiting for a caller's thread to retire them */
     /* Written under the lock, looked at without it. */
     shc_a32 has_finished, has_dropped, stopping;
-    shc_a32
-        unattended; /* the last time a thread was wanted none could be made, and none was able */
+    shc_a32 unattended; /* when a thread was last wanted, none could be made and none was able */
 };
 
 SHC_NODISCARD enum shc_status shc_engine_init(struct shc_engine *engine);
@@ -78,11 +79,11 @@ SHC_NODISCARD enum shc_status shc_engine_need_thread(struct shc_comm *comm);
 /* From now on every submission fails with SHC_ERR_CLOSED. */
 void shc_engine_reject(struct shc_engine *engine);
 
-/* Ends the threads, waiting at most a second; those inside a callback are left to end by
- * themselves. pre: the runner is held for good and the queue is drained. */
+/* Ends the threads, waiting at most a second; those inside a callback end by themselves. pre: the runner is
+ * held for good and the queue is drained. */
 void shc_engine_stop(struct shc_engine *engine);
 
-/* pre: stopped, and no thread strays. */
+/* pre: stopped, and no thread is left over. */
 void shc_engine_fini(struct shc_engine *engine);
 
 /* Something is queued: an engine thread runs it, or a waiter. */
@@ -101,14 +102,14 @@ bool shc_engine_has_habit(const struct shc_engine *engine);
 /* A small request was not waited for at once. */
 void shc_engine_not_awaited(struct shc_engine *engine);
 
-/* Somebody needs what is queued, and will not run it. */
+/* A thread needs what is queued, and will not run it. */
 void shc_engine_press(struct shc_engine *engine);
 
 /*
- * A thread takes, holds or drops a runner: on its stack, from before that until behind it, so that the interrupt
- * callback, when it makes a call on the same group, is told so instead of waiting for what lies beneath it; a
- * signal handler likewise, wherever it comes. (Not what such a handler may find outside: the queue has a lock, and
- * who submits asks for memory.)
+ * A thread takes, holds or releases a runner. This lies on its stack from before that until after it. So a
+ * call of the interrupt callback on the same group fails, instead of waiting for the call that it
+ * interrupts. The same holds for a signal handler at any point. (It does not protect a handler outside of
+ * this: the queue has a lock, and submitting allocates memory.)
  */
 struct shc_inside {
     struct shc_engine *engine;
@@ -119,8 +120,8 @@ struct shc_inside {
 /* The calling thread's; NULL: none. */
 extern __thread struct shc_inside *shc_inside_now __attribute__((tls_model("initial-exec")));
 
-/* Is the calling thread inside already? What it submitted would run when that call has ended, and not
- * before. */
+/* Is the calling thread inside already? An operation submitted now would run only after that call has
+ * ended. */
 SHC_INLINE bool shc_engine_is_inside(const struct shc_engine *engine)
 {
     const struct shc_inside *inside = shc_inside_now;
@@ -143,21 +144,22 @@ SHC_INLINE bool shc_inside_begin(struct shc_inside *inside, struct shc_engine *e
     return true;
 }
 
-/* Behind all that the thread did about the runner. */
+/* After all that the thread did about the runner. */
 SHC_INLINE void shc_inside_end(struct shc_inside *inside)
 {
     shc_fence_light();
     shc_inside_now = inside->below;
 }
 
-/* Takes the runner from 0, or for what is queued. False: it is not so, or the thread is inside already. */
+/* Takes the runner from 0, or for what is queued. False: its state is another, or the thread is inside
+ * already. */
 bool shc_engine_take(struct shc_engine *engine, struct shc_inside *inside, uint32_t from);
 
-/* The same from 0, for a synchronous call that its thread's bias does not let in. `ring`: it is still to be
- * rung. */
+/* The same from 0, for a synchronous call that its thread's bias does not let in. `ring`: the bell must
+ * still be rung. */
 bool shc_engine_enter_by_word(struct shc_engine *engine, struct shc_inside *inside, bool ring);
 
-/* Takes it for a synchronous call. As shc_engine_take(). */
+/* Takes it for a synchronous call. Returns as shc_engine_take() does. */
 SHC_INLINE bool shc_engine_enter(struct shc_engine *engine, struct shc_inside *inside)
 {
     if (SHC_UNLIKELY(!shc_inside_begin(inside, engine)))
@@ -167,7 +169,7 @@ SHC_INLINE bool shc_engine_enter(struct shc_engine *engine, struct shc_inside *i
     return SHC_LIKELY(inside->by_bias) || shc_engine_enter_by_word(engine, inside, ring);
 }
 
-/* Lets go of it. */
+/* Releases it. */
 SHC_INLINE void shc_engine_leave(struct shc_inside *inside)
 {
     struct shc_engine *engine = inside->engine;
@@ -179,20 +181,20 @@ SHC_INLINE void shc_engine_leave(struct shc_inside *inside)
         shc_engine_ring_queued(engine);
 }
 
-/* Is something queued that no thread of ours runs, and none can be made that does? */
+/* Is something queued that no library thread runs, and can none be made that does? */
 bool shc_engine_is_unattended(struct shc_comm *comm);
 
-/* If so, runs it in the calling thread, up to `until` (NULL: all of it); `interruptible`: asks for interrupts.
- * SHC_ERR_INTERRUPTED: one of what it ran has ended by that. */
+/* If so, runs it in the calling thread, up to `until` (NULL: all of it). `interruptible`: checks for
+ * interrupts. SHC_ERR_INTERRUPTED: one of the operations that it ran has ended by that. */
 SHC_NODISCARD enum shc_status
 shc_engine_run_unattended(struct shc_comm *comm, struct shc_request *until, bool interruptible);
 
-/* Queues the request; makes a thread if there is none. With SHC_ENGINE_RING_SLOTS requests queued it
- * waits for one to begin, and asks for interrupts meanwhile. */
+/* Queues the request; makes a thread if there is none. With SHC_ENGINE_RING_SLOTS requests queued it waits
+ * for one to begin, and checks for interrupts meanwhile. */
 SHC_NODISCARD enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *request);
 
-/* The request has ended, and an engine thread is to call its `complete`. The lock is held; who gives it up
- * rings behind that. */
+/* The request has ended, and an engine thread must call its `complete`. The lock is held; the thread that
+ * releases it rings after that. */
 void shc_engine_call_back(struct shc_request *request);
 
 /* Wakes an engine thread also from a nap. */
@@ -206,7 +208,7 @@ enum shc_status shc_engine_run_queue(struct shc_comm *comm, struct shc_request *
 /* Ends all queued requests with this status. pre: the runner is held. */
 void shc_engine_drain(struct shc_comm *comm, enum shc_status status, const char *error);
 
-/* A library thread has let go of its last reference: leaves the request for shc_engine_retire(). */
+/* A library thread has released its last reference: leaves the request for shc_engine_retire(). */
 void shc_engine_drop(struct shc_engine *engine, struct shc_request *request);
 
 /* Retires what library threads have dropped. On a caller's thread only. */

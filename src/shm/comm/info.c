@@ -55,7 +55,7 @@ const char *shc_build_info(void)
     return build_info;
 }
 
-/* ---- which way what goes ---- */
+/* ---- which path each operation and size takes ---- */
 
 static const struct {
     size_t bytes;
@@ -116,13 +116,13 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
     const struct shc_arena_geometry *g = &comm->arena.geometry;
     /* relaxed: a number for people. */
     const uint32_t parted = shc_a32_load_relaxed(&comm->seat.cpu_sharing.migrations);
-    /* relaxed: as above. */
+    /* relaxed: a number for people. */
     const uint64_t pulled = shc_a64_load_relaxed(&comm->seat.pulled);
-    /* relaxed: as above. */
+    /* relaxed: a number for people. */
     const uint64_t timeout_ns = shc_a64_load_relaxed(&comm->timeout_ns);
-    /* relaxed: as above. */
+    /* relaxed: a number for people. */
     const bool biased = shc_a64_load_relaxed(&comm->engine.runner.bias.whose) != 0;
-    /* relaxed: as above. */
+    /* relaxed: a number for people. */
     const bool lock_biased = shc_a64_load_relaxed(&comm->p2p.lock.bias.whose) != 0;
     int used = snprintf(
         text, capacity,

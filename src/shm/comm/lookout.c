@@ -11,13 +11,13 @@
 
 #define POLL_MAX_NS   (5 * SHC_NS_PER_MS)
 #define LOOK_NS       (20 * SHC_NS_PER_MS)
-#define GRACE_NS      (80 * SHC_NS_PER_MS) /* for the store, to say whom a time-out waited for */
+#define GRACE_NS      (80 * SHC_NS_PER_MS) /* for the store, to name the rank that is late */
 #define LOOKS_AT_ONCE 16
 #define LIST_BYTES    160
 
 /* ---- the others ---- */
 
-/* A rank that has not said hello: another group may have seen its process end, and why. */
+/* A rank that has not joined: another group may have seen its process end, and why. */
 static enum shc_status look_elsewhere(const struct shc_meeting *m, int rank)
 {
     struct shc_end end;
@@ -51,8 +51,8 @@ static void lists_text(const struct shc_meeting *m, const struct shc_hello *hell
              (int)m->members[m->seat->rank], ours, (int)hello->ranks[hello->head.rank], theirs);
 }
 
-/* The rank waits in a group of this name, but of other members: neither group can come about. Where its
- * generation is decided, it may have been in an earlier run of the job, on the same store; if that is this
+/* The rank waits in a group of this name, but of other members: neither group can be made. If its
+ * generation is decided, it may have been in an earlier run of the job, on the same store. If that is this
  * run, it will not come to this group any more: a name is used once. */
 static enum shc_status look_at_other_list(struct shc_meeting *m, const struct shc_hello *hello)
 {
@@ -73,7 +73,7 @@ static enum shc_status look_at_other_list(struct shc_meeting *m, const struct sh
     return !there && decided.status == SHC_OK ? SHC_OK : shc_fail(SHC_ERR_MISMATCH, "%s", text);
 }
 
-/* The rank is in a later generation. It has decided this one before, or has had another life. */
+/* The rank is in a later generation. Either it has decided this one before, or its process was another one. */
 static enum shc_status look_at_later(struct shc_meeting *m, int rank, const struct shc_hello *hello)
 {
     struct shc_verdict decided;
@@ -163,17 +163,18 @@ bool shc_meeting_is_told(const struct shc_meeting *m)
            shc_a32_load_acquire(&shc_seat_told(m->seat)->word) == SHC_TOLD_OK;
 }
 
-/* ---- who keeps this rank waiting, in words ---- */
+/* ---- which ranks keep this rank waiting, in words ---- */
 
-/* Has the rank given its verdict on the attempt? A rank without a seat cannot tell, and waits for rank 0
- * in any case. */
+/* Has the rank given its verdict on the attempt? A rank without a seat cannot see that, and waits for rank
+ * 0 in any case. */
 static bool has_judged(struct shc_meeting *m, int rank)
 {
     return rank == 0 || !m->seated || shc_meeting_is_seated(m, rank) ||
            shc_meeting_has_verdict(m, m->attempt, rank);
 }
 
-/* Is the rank in this generation? Else, in *elsewhere, with whom it has come, if with others. */
+/* Is the rank in this generation? If not, *elsewhere names the members with which it has come, if these
+ * differ. */
 static bool has_come(struct shc_meeting *m, int rank, char *elsewhere, size_t capacity)
 {
     struct shc_hello hello;
@@ -205,8 +206,8 @@ static size_t append_rank(struct shc_meeting *m, int rank, char *text, size_t ca
         shc_os_state_word(shc_os_process_state(&m->seat->self, process, &dumping)));
 }
 
-/* Ranks that have not said hello; else ranks that have not given their verdict on the attempt; else
- * rank 0, which decides. */
+/* Ranks that have not joined; else ranks that have not given their verdict on the attempt; else rank 0,
+ * which decides. */
 static void absent_text(struct shc_meeting *m, char *text, size_t capacity)
 {
     char elsewhere[LIST_BYTES + 32];

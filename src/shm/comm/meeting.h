@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The ranks' meeting at the store, before they share any memory: keys, generations, the one
- * decision, and looking around while a key is polled or an answer is awaited. Belongs to the thread
- * that makes the group. docs/internals/protocol/rendezvous.md.
+ * The ranks' meeting at the store, before they share any memory: keys, generations, the one decision, and
+ * looking around while a key is polled or an answer is awaited. Belongs to the thread that makes the group.
+ * docs/internals/protocol/rendezvous.md.
  *
- *   h/<member>              hello: who the rank is, its list of members, the generation it is in
+ *   h/<member>              join: which rank this is, its list of members, its generation
  *   <list>/n/<member>       counter: how many generations the rank has begun with this list
  *   <list>/<g>/<a>/o        offer of attempt a, by rank 0: the segment's name
  *   <list>/<g>/<a>/v/<rank> bad verdict of the rank: why it cannot attach or reserve
- *   <list>/<g>/d            decision, the first put wins: ok (rank 0 only) or why not (anyone)
+ *   <list>/<g>/d            decision, the first put wins: ok (rank 0 only) or why not (any rank)
  *
  * <list> is a hash of the ordered list of members, so only ranks with the same list meet. Keys carry a
  * generation g, because prefixes meet again: destroy and init on one store, every job under torchrun,
- * re-made groups. No key is waited for inside the store: a blocking wait would hold the store client's
- * lock against another thread that makes another group. Keys are polled, and between polls the others'
- * processes and the deadline are looked at. A rank with a seat in the offered segment says so there, and
- * is told there to go on: faster than any poll.
+ * re-made groups. No key is waited for inside the store: a blocking wait would hold the store client's lock
+ * against another thread that makes another group. Instead keys are polled. Between polls the rank looks at
+ * the others' processes and at the deadline. A rank with a seat in the offered segment says so there, and
+ * is told there to go on, which is faster than any poll.
  *
- * meeting.c has the values, decisions and generations; lookout.c the looking around.
+ * meeting.c has the values, decisions and generations; lookout.c looks around.
  */
 
 #include "shm/comm/comm.h"
@@ -27,7 +27,7 @@
 
 #define SHC_MEETING_KEY_BYTES SHC_STORE_KEY_BYTES
 #define SHC_MEETING_POLL_NS   (50 * SHC_NS_PER_US) /* the first pause of a poll */
-#define SHC_MEETING_WOKEN_NS  (2 * SHC_NS_PER_MS)  /* the same, where the segment wakes */
+#define SHC_MEETING_WOKEN_NS  (2 * SHC_NS_PER_MS)  /* the same, if the segment wakes the rank */
 
 struct shc_meeting {
     struct shc_seat *seat;
@@ -46,7 +46,7 @@ struct shc_meeting {
     bool greeted;                    /* this rank waits, in its generation */
     bool asking;                     /* an answer of the store is awaited */
     bool silent;                     /* the store did not answer in time: it is not asked again */
-    uint64_t grace_ns;  /* not 0: so long answers are awaited, and nobody looks around meanwhile */
+    uint64_t grace_ns;  /* not 0: answers are awaited for that long, without looking around */
     uint64_t looked_ns; /* around */
     struct shc_lateness lateness;
     struct shc_clock_watch watch;
@@ -59,10 +59,10 @@ struct shc_meeting {
 void shc_meeting_init(struct shc_meeting *m, struct shc_seat *seat,
                       const struct shc_comm_config *config, uint64_t timeout_ns);
 
-/* Waits for nothing, whatever the store does. */
+/* Releases everything. Does not wait, whatever the store does. */
 void shc_meeting_fini(struct shc_meeting *m);
 
-/* Takes this rank's next generation, and says hello in it. */
+/* Takes this rank's next generation, and joins it. */
 SHC_NODISCARD enum shc_status shc_meeting_begin(struct shc_meeting *m);
 
 /* ---- values: *there says whether the key exists; one that is not valid is an error ---- */
@@ -74,7 +74,7 @@ SHC_NODISCARD enum shc_status shc_meeting_get_offer(struct shc_meeting *m, int a
 SHC_NODISCARD enum shc_status shc_meeting_get_verdict(struct shc_meeting *m, int attempt, int rank,
                                                       struct shc_verdict *verdict, bool *there);
 
-/* Of that list's generation, which need not be this rank's. */
+/* Of that list's generation, which may differ from this rank's. */
 SHC_NODISCARD enum shc_status shc_meeting_get_decision(struct shc_meeting *m, uint64_t list,
                                                        int64_t generation,
                                                        struct shc_verdict *decided, bool *there);
@@ -84,14 +84,14 @@ SHC_NODISCARD enum shc_status shc_meeting_put_offer(struct shc_meeting *m, int a
 SHC_NODISCARD enum shc_status shc_meeting_put_verdict(struct shc_meeting *m, int attempt,
                                                       enum shc_status status, const char *text);
 
-/* Has the rank given a bad verdict? An answer the store does not give counts as no. */
+/* Has the rank given a bad verdict? If the store does not answer, that counts as no. */
 bool shc_meeting_has_verdict(struct shc_meeting *m, int attempt, int rank);
 
 /* ---- decisions ---- */
 
 struct shc_verdict shc_verdict_of(enum shc_status status, const char *text);
 
-/* Puts a decision if there is none; *decided is what then stands. */
+/* Puts a decision if there is none; *decided is the decision in force. */
 SHC_NODISCARD enum shc_status shc_meeting_decide(struct shc_meeting *m,
                                                  const struct shc_verdict *wish,
                                                  struct shc_verdict *decided);
@@ -106,14 +106,14 @@ SHC_NODISCARD enum shc_status shc_meeting_decide_for(struct shc_meeting *m, uint
 SHC_NODISCARD enum shc_status shc_meeting_failed(struct shc_meeting *m,
                                                  const struct shc_verdict *decided);
 
-/* Records that the store says "made" where that cannot be. */
+/* Records that the store says "made" although that cannot be. */
 SHC_NODISCARD enum shc_status shc_meeting_lied_to(const struct shc_meeting *m, const char *what);
 
 /* Takes this rank's next generation, and decides it as failed with the text recorded now. */
 SHC_NODISCARD enum shc_status shc_meeting_refuse(struct shc_meeting *m, enum shc_status status);
 
 /* This rank gives up with this status. If the group has been decided to be fine meanwhile, and this rank
- * has its seat, it is, for all: SHC_OK. Waits for a silent store no longer than a moment. */
+ * has its seat, the group is fine for all: SHC_OK. Waits only a moment for a silent store. */
 SHC_NODISCARD enum shc_status shc_meeting_give_up(struct shc_meeting *m, enum shc_status status);
 
 /* ---- looking around (lookout.c) ---- */
@@ -121,28 +121,29 @@ SHC_NODISCARD enum shc_status shc_meeting_give_up(struct shc_meeting *m, enum sh
 /* Has the rank a seat in the segment of this attempt? That is its good verdict. pre: seated */
 bool shc_meeting_is_seated(const struct shc_meeting *m, int rank);
 
-/* Is it so for rank 0's word in the segment that the group is made? */
+/* The same for rank 0's word in the segment that the group is made. */
 bool shc_meeting_is_told(const struct shc_meeting *m);
 
-/* One pause of a poll, growing; over as soon as somebody wakes who sleeps on `word`, or finds it not
- * to be `value` (NULL: a sleep). Now and then a look at the decision, the ranks, the clock, the
- * caller's interrupt. Fails when waiting on makes no sense. */
+/* One pause of a poll. Pauses grow. A pause ends as soon as a thread wakes the sleepers on `word`, or
+ * `word` is not `value` (NULL: a plain sleep). Now and then it looks at the decision, the ranks, the clock
+ * and the caller's interrupt. Fails if there is no reason to wait any longer. */
 SHC_NODISCARD enum shc_status shc_meeting_pause(struct shc_meeting *m, uint64_t *pause_ns,
                                                 shc_a32 *word, uint32_t value);
 
-/* Waits for the store's answer to what it was asked, and looks at the clock, the interrupt and rank 0's
- * word meanwhile. */
+/* Waits for the store's answer to the last question. Looks at the clock, the interrupt and rank 0's word
+ * meanwhile. */
 SHC_NODISCARD enum shc_status shc_meeting_await_answer(struct shc_meeting *m);
 
-/* Has another process that lives come as this rank, and does it still wait? Tells all that do. */
+/* Has another living process come as this rank, and does it still wait? Tells all that do. */
 SHC_NODISCARD enum shc_status shc_meeting_look_for_rival(struct shc_meeting *m);
 
-/* "two processes came as rank 0 of ...": this one and that. */
+/* "two processes came as rank 0 of ...": this process and that one. */
 void shc_meeting_two_text(const struct shc_meeting *m, int32_t pid, char *text, size_t capacity);
 
-/* Waiting on makes no sense: the deadline has passed, or the caller is interrupted. Logs who is late. */
+/* There is no reason to wait any longer: the deadline has passed, or the caller is interrupted. Logs which
+ * ranks are late. */
 SHC_NODISCARD enum shc_status shc_meeting_look_at_clock(struct shc_meeting *m);
 
-/* " (TCPStore at 127.0.0.1:29500, served by rank 0 (pid 12, stopped))": what this process knows of the
+/* " (TCPStore at 127.0.0.1:29500, served by rank 0 (pid 12, stopped))": what this process knows about the
  * store. */
 void shc_meeting_store_text(const struct shc_meeting *m, char *text, size_t capacity);

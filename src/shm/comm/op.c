@@ -130,7 +130,7 @@ static enum shc_status prepare_scatter(struct shc_task *task, const struct shc_o
     return check_blocks(task, task->in.bytes, task->out.bytes, BLOCKS_IN);
 }
 
-/* A list with a tensor for each rank, this rank's as large as the one on the other side. */
+/* A list with a tensor for each rank; this rank's is as large as the one on the other side. */
 static enum shc_status check_uneven(struct shc_task *task, const struct shc_buf *list,
                                     const struct shc_buf *one)
 {
@@ -230,12 +230,12 @@ static enum shc_status prepare_alltoall(struct shc_task *task, const struct shc_
 
 static uint64_t timeout_of(const struct shc_op *op, const struct shc_comm *comm)
 {
-    /* relaxed: a new time-out concerns the operations that start after it. */
+    /* relaxed: a new time-out concerns only operations that start after it. */
     return op->timeout_ns ? op->timeout_ns : shc_a64_load_relaxed(&comm->timeout_ns);
 }
 
-/* Field by field: the compiler clears a large struct with a string instruction, which takes longer
- * than all that follows for a small message. */
+/* Field by field: the compiler clears a large struct with a string instruction, which takes longer than all
+ * that follows for a small message. */
 static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc_op *op,
                   uint32_t elem_bytes)
 {
@@ -305,7 +305,7 @@ static SHC_NOINLINE enum shc_status check_sides_at_length(const struct shc_task 
     return shc_fail(st, "%s: %s", shc_op_kind_name(task->call.kind), text);
 }
 
-/* No two outputs share memory, and no input and output but for what may be in place. */
+/* No two outputs share memory, and no input and output except where an operation may be in place. */
 SHC_INLINE enum shc_status check_sides(const struct shc_task *task)
 {
     const bool same = task->out.flat && task->in.flat == task->out.flat;
@@ -362,11 +362,11 @@ enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
     return SHC_OK;
 }
 
-/* The fields of a descriptor that decide what the checks of a collective find, besides the tensors. */
+/* The fields of a descriptor, besides the tensors, on which the checks of a collective depend. */
 #define CHECKED_BYTES offsetof(struct shc_op, peer)
 
-/* After the input. False also where memory is shared as it may not be: then the error is said by who
- * looks again. */
+/* The output begins at or after the end of the input. Also false if memory is shared in a way that is not
+ * allowed: then the full check reports the error. */
 static bool repeat_output(struct shc_task *task, const struct shc_op *op)
 {
     const bool both = task->in.list && task->out.list && task->in.bytes == task->out.bytes;
@@ -397,7 +397,8 @@ enum shc_status shc_task_prepare_kept(struct shc_kept *kept, struct shc_comm *co
     kept->valid = false;
     SHC_TRY(shc_task_prepare(task, comm, op));
     kept->op = *op;
-    kept->valid = op->kind != SHC_ALL_REDUCE_SPARSE && op->kind != SHC_ALL_GATHER_UNEVEN &&
-                  op->kind != SHC_REDUCE_SCATTER_UNEVEN; /* there more counts than how many bytes */
+    kept->valid =
+        op->kind != SHC_ALL_REDUCE_SPARSE && op->kind != SHC_ALL_GATHER_UNEVEN &&
+        op->kind != SHC_REDUCE_SCATTER_UNEVEN; /* in that case there are more counts than bytes */
     return SHC_OK;
 }

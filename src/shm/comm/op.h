@@ -14,15 +14,15 @@ struct shc_comm;
 SHC_NODISCARD enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
                                                const struct shc_op *op);
 
-/* The last call of shc_run(): the next one is often the same but for where its data lies, and then
- * only that is looked at. */
+/* The last call of shc_run(). The next one is often the same except for where its data lies, and then only
+ * that is checked. */
 struct shc_kept {
     struct shc_task task;
-    struct shc_op op; /* its tensors are gone, only how many bytes they had is in `task` */
+    struct shc_op op; /* its tensors are gone; `task` has only the number of their bytes */
     bool valid;
 };
 
-/* Makes kept->task ready for the operation. As shc_task_prepare(). */
+/* Makes kept->task ready for the operation. Returns as shc_task_prepare() does. */
 SHC_NODISCARD enum shc_status shc_task_prepare_kept(struct shc_kept *kept, struct shc_comm *comm,
                                                     const struct shc_op *op);
 

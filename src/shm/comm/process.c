@@ -16,12 +16,12 @@
 
 #define REBUILDING   UINT64_MAX
 #define CALLBACKS_NS (5 * SHC_NS_PER_S)
-#define LEAVE_NS     (50 * SHC_NS_PER_MS) /* for all groups: that operations just begun are out */
+#define LEAVE_NS     (50 * SHC_NS_PER_MS) /* for all groups: for operations that have just begun */
 #define END_NS       SHC_NS_PER_S         /* a process whose end takes longer has left before it */
 
 static struct {
     pthread_once_t page_once;
-    shc_a64 *word; /* on the page a child finds wiped; else the generation, or REBUILDING */
+    shc_a64 *word; /* on the page that is wiped in a child; else the generation, or REBUILDING */
     pthread_mutex_t lock;
     uint64_t generation;
     struct shc_keeper *keeper;  /* with it, `self` is known */
@@ -29,7 +29,7 @@ static struct {
     struct shc_pool *pool;
     bool counted; /* the CPUs, to decide how large the pool is */
     struct shc_comm *comms;
-    int callbacks; /* under way */
+    int callbacks; /* callbacks that are running */
     bool exit_registered;
 } process = {.page_once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .generation = 1};
 
@@ -45,8 +45,8 @@ static void make_page(void)
     shc_a64_store_release(process.word, process.generation);
 }
 
-/* In a forked child: the inherited state is the parent's; its lock may be held by a thread that
- * does not exist here. One thread forgets it all. */
+/* In a forked child: the inherited state is the parent's, and its lock may be held by a thread that does
+ * not exist here. One thread resets it all. */
 static void forget_parent(void)
 {
     pthread_mutex_init(&process.lock, NULL);
@@ -182,7 +182,7 @@ bool shc_process_knows_dead(int32_t global_rank, struct shc_end *end)
         if (dead)
             snprintf(end->group, sizeof end->group, "%s", comm->name);
     }
-    /* Behind that look: what told the rank to end was there before it had ended. */
+    /* After that look: the reason of the rank's end was there before it had ended. */
     end->why[0] = '\0';
     for (struct shc_comm *comm = process.comms; comm && dead && !known; comm = comm->next)
         known = shc_comm_knows_why(comm, global_rank, end->why, sizeof end->why);
@@ -255,8 +255,8 @@ static int find_process(const struct shc_seat *seat, const struct shc_os_process
     return -1;
 }
 
-/* Is that process in a call on the group that this rank has not entered? Or was: where a group has failed
- * it has been told so, and may have gone on. */
+/* Is that process in a call on the group that this rank has not entered? Or was it: if a group has failed,
+ * that process has been told so, and may have gone on. */
 static bool ahead_text(const struct shc_comm *comm, bool failed, const struct shc_os_process *them,
                        char *text, size_t capacity)
 {
@@ -283,7 +283,7 @@ void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, si
     text[0] = '\0';
     if (pthread_mutex_trylock(&process.lock) != 0)
         return;
-    for (int failed = 0; failed < 2; failed++) { /* a call that it is in says more */
+    for (int failed = 0; failed < 2; failed++) { /* a call that is still running says more */
         for (struct shc_comm *comm = process.comms; comm && !found; comm = comm->next) {
             if (&comm->seat == seat || pthread_mutex_trylock(&comm->mapped_lock) != 0)
                 continue;
@@ -331,7 +331,7 @@ static void say_left(void)
     pthread_mutex_unlock(&process.lock);
 }
 
-/* Of a process that hangs at its end: nobody waits for that for ever. */
+/* For a process that hangs at its end: nothing waits for that for ever. */
 static void leaver_thread(void *arg)
 {
     (void)arg;
@@ -341,7 +341,7 @@ static void leaver_thread(void *arg)
 
 void shc_process_leave(void)
 {
-    /* relaxed: a forked child that made no groups has nothing to say goodbye to. */
+    /* relaxed: a forked child that made no groups has no goodbye to say. */
     if (!process.word || shc_a64_load_relaxed(process.word) != process.generation)
         return;
     pthread_mutex_lock(&process.lock);
@@ -349,7 +349,7 @@ void shc_process_leave(void)
     const uint64_t until_ns = shc_clock_ns() + LEAVE_NS;
     for (struct shc_comm *comm = process.comms; comm && !again; comm = comm->next)
         shc_comm_finish_unattended(comm, until_ns);
-    /* release process/leaving -> acquire in shc_process_leaving(): nothing else. */
+    /* release process/leaving -> acquire in shc_process_leaving(): no other data. */
     shc_a32_store_release(&shc_process_left, 1);
     for (struct shc_comm *comm = process.comms; comm && !again; comm = comm->next) {
         uint64_t now_ns = shc_clock_ns();

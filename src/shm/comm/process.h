@@ -20,7 +20,7 @@
 struct shc_comm;
 struct shc_seat;
 
-/* Which process image: another number after every fork that made groups of its own. */
+/* Identifies the process image: another number after every fork that made groups of its own. */
 struct shc_process_mark {
     const shc_a64 *word;
     uint64_t generation;
@@ -41,13 +41,13 @@ SHC_INLINE bool shc_process_is(const struct shc_process_mark *mark)
 /* The default limits on this machine (shc_tuning_default()), at which the process looks once. */
 const struct shc_tuning *shc_process_tuning(void);
 
-/* How many reduction threads a group that wants so many (or SHC_THREADS_AUTO) says it has: the
+/* The number of reduction threads that a group reports if it wants that many (or SHC_THREADS_AUTO): the
  * process's own number once that is decided; 0 stays 0. */
 int shc_process_threads(int wish);
 
-/* The process's reduction threads: made by the first group that wants some, then that many for all.
- * NULL for who wants none. `counted`: by the CPUs, which is done once, because a later
- * group may have fewer ranks than share them. */
+/* The process's reduction threads: made by the first group that wants some, then that many for all. NULL
+ * for a group that wants none. `counted`: by the CPUs, which is done once, because a later group may have
+ * fewer ranks than share them. */
 struct shc_pool *shc_process_pool(int threads, bool counted);
 
 /* Not zero once shc_process_leave() has been called; for shc_process_leaving(). */
@@ -56,39 +56,39 @@ extern shc_a32 shc_process_left;
 /* Has shc_process_leave() been called? Then no callback is made any more. */
 SHC_INLINE bool shc_process_leaving(void)
 {
-    /* acquire process/leaving <- release in shc_process_leave(): nothing else. */
+    /* acquire process/leaving <- release in shc_process_leave(): no other data. */
     return shc_a32_load_acquire(&shc_process_left) != 0;
 }
 
-/* Around a callback: false when the process is leaving, and then the callback must not be made. */
+/* Around a callback: false if the process is leaving; then the callback must not be made. */
 bool shc_process_callback_begin(void);
 void shc_process_callback_end(void);
 
-/* A seat's `elsewhere`: ", in group "dp" it is in broadcast #3 (...), which this rank has not
- * called"; of a group that has failed, what its last call was. Waits for no lock: it may have nothing to say. */
+/* A seat's `elsewhere`: ", in group "dp" it is in broadcast #3 (...), which this rank has not called"; for
+ * a group that has failed, its last call. Waits for no lock, and may return nothing. */
 void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 
 /* The list of groups. A group is listed from creation to its close. */
 void shc_process_list(struct shc_comm *comm);
 void shc_process_unlist(struct shc_comm *comm);
 
-/* What this process's groups know of a rank that is gone. */
+/* What this process's groups know about a rank that is gone. */
 struct shc_end {
     int32_t pid;
-    char group[SHC_GROUP_NAME_BYTES]; /* that has found it gone */
+    char group[SHC_GROUP_NAME_BYTES]; /* the rank that has found it gone */
     char why[320]; /* what may have ended it: a failed group's reason, another's death; or "" */
 };
 
 /* Is the process that is this rank of the job, a member of a listed group, gone? */
 bool shc_process_knows_dead(int32_t global_rank, struct shc_end *end);
 
-/* A number that two processes share when the same group is the oldest one that each of them has: they are
- * in the same run of the same job. 0: this process has no group. */
+/* A number that is equal in two processes if the oldest group of each is the same group: then they are in
+ * the same run of the same job. 0: this process has no group. */
 uint64_t shc_process_life(void);
 
 /* "rank 0 (pid 12, stopped)": which rank of the job, a member of a listed group, listens at that TCP port
- * of this machine. False where that cannot be seen. */
+ * of this machine. False if that cannot be seen. */
 bool shc_process_find_server(int port, char *text, size_t capacity);
 
-/* "rank 0 (pid 12)": the first rank of the job that the groups know to be gone. */
+/* "rank 0 (pid 12)": the first rank of the job that is gone as far as the groups know. */
 bool shc_process_find_dead(char *text, size_t capacity);

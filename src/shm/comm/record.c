@@ -59,7 +59,7 @@ static bool ends(const char *text, size_t capacity)
     return memchr(text, '\0', capacity) != NULL;
 }
 
-/* How many bytes the UTF-8 character has that begins here; 0: none does. */
+/* How many bytes the UTF-8 character has that begins here; 0: none begins here. */
 static size_t character_bytes(const char *text)
 {
     const unsigned char first = (unsigned char)text[0];
@@ -160,7 +160,7 @@ static const char *check_head(const struct shc_record_head *head,
     return NULL;
 }
 
-/* The whole of it: a record is exactly as long as its kind, and its list, say. */
+/* The whole of it: a record is exactly as long as its kind and its list need. */
 static bool has_length(const union shc_record *record, size_t bytes)
 {
     if (record->head.kind == SHC_RECORD_HELLO &&

@@ -9,7 +9,7 @@
 #include "shm/proto/layout.h"
 
 #define SHC_RECORD_TEXT_BYTES  512
-#define SHC_RECORD_GENERATIONS (INT64_C(1) << 40) /* more than there can be */
+#define SHC_RECORD_GENERATIONS (INT64_C(1) << 40) /* more than any list can have */
 
 enum shc_record_kind {
     SHC_RECORD_HELLO = 1,
@@ -18,7 +18,7 @@ enum shc_record_kind {
     SHC_RECORD_KINDS
 };
 
-/* All zero but for magic, layout_version and kind, for what is not known. */
+/* All zero except magic, layout_version and kind, for what is not known. */
 struct shc_record_head {
     uint64_t magic;
     uint32_t layout_version;
@@ -26,10 +26,10 @@ struct shc_record_head {
     uint64_t list; /* shc_member_list_hash() */
     int64_t generation;
     int32_t attempt; /* 0: of the whole generation */
-    int32_t rank;    /* the writer, in the group; a verdict with an attempt: its own */
+    int32_t rank;    /* the writer, in the group; in a verdict with an attempt: its own rank */
 };
 
-/* Who a rank is, and with whom it makes the group. Stored without the unused end of `ranks`. */
+/* Which rank this is, and with which members it makes the group. Stored without the unused end of `ranks`. */
 struct shc_hello {
     struct shc_record_head head;
     struct shc_os_process process;
@@ -57,8 +57,8 @@ union shc_record {
     struct shc_verdict verdict;
 };
 
-/* What a record must be to be taken. Of a hello only kind and rank are compared: the list and the
- * generation that another rank is in are its news. */
+/* What a record must contain to be accepted. Of a join record only kind and rank are compared: the list and
+ * the generation of another rank are its news. */
 struct shc_record_wish {
     struct shc_record_head head; /* rank -1: any */
     size_t segment_bytes;        /* of an offered segment */
@@ -67,16 +67,16 @@ struct shc_record_wish {
 /* The bytes of that record that are stored. */
 size_t shc_record_bytes(const union shc_record *record);
 
-/* Copies a value of the store into *record. NULL; or why it is not what is wished for: then *record
- * is not to be used. *older: it is a record, but one of another version of this library. */
+/* Copies a value of the store into *record. Returns NULL, or why it does not match: then *record must not
+ * be used. *older: it is a record, but of another version of this library. */
 const char *shc_record_read(const struct shc_record_wish *wish, const void *value, size_t bytes,
                             union shc_record *record, bool *older);
 
-/* Copies a text, cut to its room; what a terminal would not print becomes '?'. */
+/* Copies a text, cut to its room; each character that a terminal would not print becomes '?'. */
 void shc_record_text(char *to, size_t capacity, const char *text);
 
-/* Two ranks can meet when these are equal: a hash of the ordered list. */
+/* Two ranks can meet if these are equal: a hash of the ordered list. */
 uint64_t shc_member_list_hash(const int32_t *ranks, int world_size);
 
-/* "0-3, 6", cut with "..." where it does not fit. */
+/* "0-3, 6", cut with "..." if it does not fit. */
 void shc_member_list_text(const int32_t *ranks, int world_size, char *text, size_t capacity);

@@ -52,7 +52,7 @@ static enum shc_status prepare(struct shc_request *request, struct shc_comm *com
                                     : shc_task_prepare(&request->task, comm, op);
 }
 
-/* A request with its own copy of the descriptor, behind it in the same block. */
+/* A request with its own copy of the descriptor, after it in the same block. */
 static enum shc_status request_create(struct shc_comm *comm, const struct shc_op *op,
                                       const struct shc_request_hooks *hooks,
                                       struct shc_request **out)
@@ -77,20 +77,20 @@ static enum shc_status request_create(struct shc_comm *comm, const struct shc_op
     }
     if (hooks)
         request->hooks = *hooks;
-    /* relaxed: nobody else knows the request yet. */
+    /* relaxed: no other thread knows the request yet. */
     shc_a32_store_relaxed(&request->references, 2);
     *out = request;
     return SHC_OK;
 }
 
-/* At the end of a call, when nobody waits for this rank any more: a `retire` may take its time. */
+/* At the end of a call, when no rank waits for this one any more: a `retire` may take its time. */
 SHC_INLINE void tidy(struct shc_comm *comm)
 {
     if (SHC_LIKELY(!shc_engine_is_inside(&comm->engine))) /* it may hold the queue's lock there */
         shc_engine_retire(&comm->engine);
 }
 
-/* Nobody but the caller knows it yet: no thread needs to find out first. */
+/* Only the caller knows it yet, so no other thread needs to find out first. */
 static enum shc_status be_born_failed(struct shc_request *request, enum shc_status status)
 {
     request->status = status;
@@ -110,7 +110,7 @@ static enum shc_status submit_collective(struct shc_comm *comm, struct shc_reque
     return SHC_OK;
 }
 
-/* That the group has failed is looked at under the lock which a message takes anyway. */
+/* A message looks for a failure of the group under the lock which it takes anyway. */
 static enum shc_status submit_message(struct shc_comm *comm, struct shc_request *request)
 {
     bool over;
@@ -187,9 +187,9 @@ void shc_request_finish_message(struct shc_message *message, enum shc_status sta
 
 void shc_request_born_done(struct shc_request *request)
 {
-    /* relaxed: nobody else knows the request yet; who hands it to another thread orders that. */
+    /* relaxed: no other thread knows the request yet; handing it to another thread orders that. */
     shc_a32_store_relaxed(&request->done, 1);
-    /* relaxed: as above; the caller's handle is left. */
+    /* relaxed: no other thread knows the request yet; the caller's handle is left. */
     shc_a32_store_relaxed(&request->references, 1);
 }
 
@@ -223,9 +223,9 @@ bool shc_request_over(const struct shc_request *request)
 {
     if (!shc_request_has_ended(request))
         return false;
-    if (!request->notify || shc_process_leaving()) /* then nobody calls `complete` any more */
+    if (!request->notify || shc_process_leaving()) /* then no thread calls `complete` any more */
         return true;
-    /* relaxed: nobody else stores our number. */
+    /* relaxed: no other thread stores this thread's number. */
     if (shc_a64_load_relaxed(&request->completer) == shc_thread_number())
         return true;
     /* acquire request/completed <- release in shc_request_complete(): what the callback did. */
@@ -249,8 +249,8 @@ static bool is_over_target(void *arg)
     return shc_request_over(arg);
 }
 
-/* A call of the interrupt callback, or of a signal handler, inside a call of this thread on the same group: it
- * would wait for what lies beneath it. */
+/* A call of the interrupt callback, or of a signal handler, inside a call of this thread on the same group.
+ * It would wait for the call that it interrupts. */
 static enum shc_status check_not_inside(struct shc_comm *comm, const char *call)
 {
     if (SHC_LIKELY(!shc_engine_is_inside(&comm->engine)))
@@ -260,11 +260,11 @@ static enum shc_status check_not_inside(struct shc_comm *comm, const char *call)
                     call);
 }
 
-/* A wait with a time-out of its own is over: says what the operation itself waits for. */
+/* A wait with a time-out of its own has ended: says what the operation itself waits for. */
 static enum shc_status fail_timed_wait(struct shc_request *request, uint64_t timeout_ns)
 {
     struct shc_comm *comm = request->comm;
-    char what[160], whom[512] = "its turn behind earlier operations of this rank", now[160] = "";
+    char what[160], whom[512] = "its turn after earlier operations of this rank", now[160] = "";
     shc_call_text(&request->task.call, 0, what, sizeof what);
     pthread_mutex_lock(&comm->mapped_lock);
     if (comm->mapped) {
@@ -299,8 +299,8 @@ static enum shc_status fail_timed_message(struct shc_request *request, uint64_t 
                     what, (double)timeout_ns / (double)SHC_NS_PER_S, whom);
 }
 
-/* Until a collective has ended. Who waits without a time-out, or for what nobody else runs, runs what is queued up
- * to it, and nothing after it, which may wait for what this thread does next. */
+/* Until a collective has ended. A thread that waits without a time-out, or for what no other thread runs,
+ * runs what is queued up to it. It runs nothing after it, which may wait for what this thread does next. */
 static enum shc_status wait_until_ended(struct shc_request *request, uint64_t timeout_ns)
 {
     struct shc_comm *comm = request->comm;
@@ -326,7 +326,7 @@ static enum shc_status wait_until_ended(struct shc_request *request, uint64_t ti
     while (!shc_request_has_ended(request)) {
         SHC_TRY(check_not_inside(comm, "a wait"));
         if (may_run && shc_engine_take(&comm->engine, &inside, SHC_RUNNER_QUEUED)) {
-            if (!shc_request_has_ended(request)) /* it may have, before the runner was had */
+            if (!shc_request_has_ended(request)) /* it may have ended before the runner was free */
                 (void)shc_engine_run_queue(comm, request, false);
             shc_engine_leave(&inside);
         } else {
@@ -362,7 +362,7 @@ static enum shc_status wait_for_callback(struct shc_request *request, uint64_t t
     return shc_wait_for(&wait, &target);
 }
 
-/* As the other two: it has ended, but its callback has not returned. */
+/* See the other two: it has ended, but its callback has not returned. */
 static enum shc_status fail_timed_callback(const struct shc_request *request, uint64_t timeout_ns)
 {
     const struct shc_comm *comm = request->comm;
@@ -405,7 +405,7 @@ enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_n
     if (!shc_process_is(&request->comm->mark))
         return shc_comm_usable(request->comm);
     enum shc_status st = wait_for(request, timeout_ns);
-    /* Nobody will ask for it any more, most likely: it must not take what the next one is to get. */
+    /* Most likely it will not be received any more, so it must not take the message of the next receive. */
     if (st == SHC_ERR_INTERRUPTED && shc_is_message(request->op.kind))
         shc_p2p_cancel(&request->comm->p2p, &request->message, false);
     SHC_TRY(st);
@@ -413,7 +413,7 @@ enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_n
     return result_of(request);
 }
 
-/* Who polls may wait for nothing else: what no thread of ours moves on is moved on here. */
+/* A thread that polls may wait for nothing else. So what no library thread moves is moved here. */
 static void look_after(struct shc_request *request)
 {
     struct shc_comm *comm = request->comm;
@@ -490,8 +490,8 @@ void shc_request_release(struct shc_request *request)
 
 /* ---- the synchronous call ---- */
 
-/* The caller of a synchronous operation gives up, and its memory is about to go. If the operation
- * has begun, only the failure of the group ends it in time. */
+/* The caller of a synchronous operation gives up, and its memory is about to go. If the operation has
+ * begun, only the failure of the group ends it in time. */
 static void cancel(struct shc_request *request)
 {
     if (shc_is_message(request->op.kind)) {
@@ -516,13 +516,12 @@ static void cancel(struct shc_request *request)
         continue; /* neither a deadline nor an interrupt: it ends with the operation */
 }
 
-/* A message that did not go at once, or an operation that takes its turn behind what runs or is
- * queued. */
+/* A message that did not go at once, or an operation that takes its turn after what runs or is queued. */
 static SHC_NOINLINE enum shc_status run_submitted(struct shc_comm *comm, const struct shc_op *op)
 {
     struct shc_request *request;
     SHC_TRY(submit(comm, op, NULL, &request));
-    /* relaxed: a hint; that it took its turn says nothing of what is queued. */
+    /* relaxed: a hint; its turn says nothing about what is queued. */
     shc_a32_store_relaxed(&request->awaited, 1);
     enum shc_status st = wait_for(request, 0);
     if (st == SHC_OK)
@@ -533,7 +532,7 @@ static SHC_NOINLINE enum shc_status run_submitted(struct shc_comm *comm, const s
     return st;
 }
 
-/* Most messages go, or are there, at once: no request, and nobody else is needed. */
+/* Most messages go, or are there, at once: no request, and no other thread is needed. */
 static SHC_NOINLINE enum shc_status run_message(struct shc_comm *comm, const struct shc_op *op)
 {
     bool over;
@@ -555,7 +554,7 @@ SHC_INLINE enum shc_status run(struct shc_comm *comm, const struct shc_op *op)
     enum shc_status st = shc_task_prepare_kept(&comm->kept, comm, op);
     if (SHC_LIKELY(st == SHC_OK)) {
         task->wait.interruptible = true;
-        /* relaxed: a counter of the runner's, so that nobody else stores to it. */
+        /* relaxed: a counter of the runner, so no other thread stores to it. */
         shc_a64_store_relaxed(&comm->ran, shc_a64_load_relaxed(&comm->ran) + 1);
         st = shc_comm_execute(comm, task);
     }

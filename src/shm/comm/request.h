@@ -34,7 +34,7 @@ struct shc_request {
     bool notify;                /* guarded by the engine's lock until done */
     enum shc_status status;
     struct shc_request *next; /* of the engine's lists */
-    char *error;              /* of one that failed, its own; NULL: none, or no memory for it */
+    char *error;              /* the text of a failed one; NULL: none, or no memory for it */
 };
 
 /* Has the operation itself ended? */
@@ -44,22 +44,22 @@ SHC_INLINE bool shc_request_has_ended(const struct shc_request *request)
     return shc_a32_load_acquire(&request->done) != 0;
 }
 
-/* Has the operation ended, and its `complete` returned if there is one? A thread that waits inside
- * that very callback does not wait for itself. */
+/* Has the operation ended, and its `complete` returned if there is one? A thread that waits inside that
+ * very callback does not wait for itself. */
 bool shc_request_over(const struct shc_request *request);
 
-/* The operation has ended: stores status and error, and hands over to `complete` if that was asked
- * for; gives the engine's reference back otherwise. On the runner's thread. */
+/* The operation has ended. Stores status and error, and hands over to `complete` if that was asked for;
+ * otherwise releases the engine's reference. On the runner's thread. */
 void shc_request_finish(struct shc_request *request, enum shc_status status, const char *error);
 
-/* The same for one that nobody else knows yet, and that ended well. */
+/* The same for one that no other thread knows yet, and that ended well. */
 void shc_request_born_done(struct shc_request *request);
 
-/* shc_p2p_env's `done`: of a message that is part of a request. */
+/* shc_p2p_env's `done`: for a message that is part of a request. */
 void shc_request_finish_message(struct shc_message *message, enum shc_status status,
                                 const char *error);
 
-/* Calls the hook and gives the engine's reference back. On an engine thread that holds nothing. */
+/* Calls the hook and releases the engine's reference. On an engine thread that holds nothing. */
 void shc_request_complete(struct shc_request *request);
 
 /* Why it failed, or "". pre: it is done. */

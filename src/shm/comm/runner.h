@@ -3,15 +3,15 @@
 /*
  * Which thread runs a group's operations: one at a time. Private to the process.
  *
- * The word is HELD | QUEUED. Whoever holds it runs:
- *   - a synchronous caller, if nobody runs and nothing is queued:    0 -> HELD
+ * The word is HELD | QUEUED. Its holder runs:
+ *   - a synchronous caller, if no thread runs and nothing is queued:    0 -> HELD
  *   - an engine thread, or a waiter, if something is queued:    QUEUED -> QUEUED | HELD
  *
- * Behind many calls of one thread in a row the runner is biased towards it (os/bias.h): it runs without the word,
- * if that is 0, so that its call does not overtake what is queued.
+ * After many calls of one thread in a row the runner is biased towards it (os/bias.h). Then that thread
+ * runs without the word, if the word is 0, so that its call does not overtake what is queued.
  *
- * No call gets here from inside another one of its thread, between the begin of a take and the end of a drop:
- * the engine sees to that (struct shc_inside).
+ * No call gets here from inside another one of its thread, between the begin of a take and the end of a
+ * release: the engine ensures that (struct shc_inside).
  */
 
 #include "shm/os/bias.h"
@@ -24,8 +24,8 @@ struct shc_runner {
     struct shc_bias bias; /* HELD is its word */
 };
 
-/* Takes the word from `from` (0 or QUEUED). `me`: a number that no other living thread has. False: it is
- * not so, or a biased thread is inside. */
+/* Takes the word from `from` (0 or QUEUED). `me`: a number that no other living thread has. False: its
+ * state is another, or a biased thread is inside. */
 SHC_INLINE bool shc_runner_take(struct shc_runner *runner, uint32_t from, uint64_t me)
 {
     /* acq_rel runner/word: what the holder before us left: epochs, arena, the ring's read side. */
@@ -37,21 +37,21 @@ SHC_INLINE bool shc_runner_take(struct shc_runner *runner, uint32_t from, uint64
     return true;
 }
 
-/* True: something is queued, and who would run it may sleep. */
+/* True: something is queued, and the thread that would run it may sleep. */
 SHC_INLINE bool shc_runner_drop(struct shc_runner *runner)
 {
     /* acq_rel runner/word: to the next holder; and QUEUED as the submitter left it. (The bit is set:
-     * to subtract it is one instruction where to clear it is a loop.) */
+     * subtracting it is one instruction, clearing it is a loop.) */
     return (shc_a32_add_acq_rel(&runner->word, -SHC_RUNNER_HELD) & SHC_RUNNER_QUEUED) != 0;
 }
 
-/* Of who has entered by its bias. As shc_runner_drop(). */
+/* For a thread that has entered by its bias. Returns as shc_runner_drop() does. */
 SHC_INLINE bool shc_runner_leave_biased(struct shc_runner *runner, uint64_t me)
 {
     return SHC_UNLIKELY(shc_bias_leave(&runner->bias, me)) && shc_runner_drop(runner);
 }
 
-/* By its bias, if it has one. False: look at the word; *ring: as shc_runner_drop(). */
+/* Enters by the bias, if there is one. False: look at the word; *ring is what shc_runner_drop() returns. */
 SHC_INLINE bool shc_runner_enter_biased(struct shc_runner *runner, uint64_t me, bool *ring)
 {
     bool left = false;
@@ -61,7 +61,7 @@ SHC_INLINE bool shc_runner_enter_biased(struct shc_runner *runner, uint64_t me, 
     return false;
 }
 
-/* By the word, for a synchronous call. *paid: it is worth a bias. */
+/* Enters by the word, for a synchronous call. *paid: it has earned a bias. */
 SHC_INLINE bool shc_runner_enter(struct shc_runner *runner, uint64_t me, bool *paid)
 {
     if (!shc_runner_take(runner, 0, me))
@@ -80,11 +80,11 @@ SHC_INLINE void shc_runner_note_queued(struct shc_runner *runner)
 /* The ring is empty. pre: held by the word. Under the ring's lock. */
 SHC_INLINE void shc_runner_note_empty(struct shc_runner *runner)
 {
-    /* acq_rel runner/word: under the lock of those who set it. */
+    /* acq_rel runner/word: under the lock of the threads that set it. */
     shc_a32_and_acq_rel(&runner->word, ~SHC_RUNNER_QUEUED);
 }
 
-/* Is something queued that nobody runs? */
+/* Is something queued that no thread runs? */
 SHC_INLINE bool shc_runner_is_queued(const struct shc_runner *runner)
 {
     /* acquire runner/word <- acq_rel in shc_runner_note_queued(): a request is in the ring. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A store in a directory, for programs that have none. One file per key; a lock file orders
+ * A store in a directory, for programs that have no other. One file per key; a lock file orders
  * read-modify-writes. A reader never sees half a value: values are renamed into place.
  */
 #include "shm/base/status.h"

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-#define ENDED  (UINT32_C(1) << 31) /* in `asked`: nobody asks any more */
+#define ENDED  (UINT32_C(1) << 31) /* in `asked`: there are no more questions */
 #define SLOTS  2u
 #define YIELDS 100
 
@@ -52,7 +52,7 @@ void shc_store_make_call(const struct shc_store *store, struct shc_store_call *c
     }
 }
 
-/* Most answers come within the time that falling asleep and being woken takes: first it only yields. */
+/* Most answers come sooner than falling asleep and being woken takes. So at first it only yields. */
 static void wait_for_news(shc_a32 *word, uint32_t value, uint64_t timeout_ns)
 {
     for (int i = 0; i < YIELDS; i++) {
@@ -98,9 +98,9 @@ struct shc_store_thread *shc_store_thread_start(const struct shc_store *store)
     thread->store = *store;
     /* relaxed: the thread does not exist yet. */
     shc_a32_store_relaxed(&thread->asked, 0);
-    /* relaxed: likewise. */
+    /* relaxed: the thread does not exist yet. */
     shc_a32_store_relaxed(&thread->answered, 0);
-    /* relaxed: likewise. */
+    /* relaxed: the thread does not exist yet. */
     shc_a32_store_relaxed(&thread->references, 2);
     struct shc_os_thread handle;
     store->retain(store->ctx);
@@ -152,7 +152,7 @@ void shc_store_thread_end(struct shc_store_thread *thread)
         return;
     /* relaxed: only this thread writes it. */
     const uint32_t asked = shc_a32_load_relaxed(&thread->asked);
-    /* release store/asked -> acquire in serve(): nothing else. */
+    /* release store/asked -> acquire in serve(): no other data. */
     shc_a32_store_release(&thread->asked, asked | ENDED);
     shc_os_futex_wake_all(&thread->asked, false);
     drop(thread);

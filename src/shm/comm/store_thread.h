@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Calls of the caller's store, made by a thread, so that the rank that waits for an answer can stop
- * waiting. One thread per rendezvous, which ends with it, or when the call it is in comes back: what a
- * late answer writes to, and the store itself, live until then. Owned by the thread that makes the
- * group.
+ * A thread calls the caller's store, so that the rank that waits for an answer can stop waiting. One thread
+ * per rendezvous. It ends with the rendezvous, or when its present call returns: the memory of a late
+ * answer, and the store itself, live until then. Owned by the thread that makes the group.
  */
 
 #include "shm/base/status.h"
@@ -22,7 +21,7 @@ enum shc_store_kind {
     SHC_STORE_PUT_FIRST
 };
 
-/* One call, with memory of its own for what goes and what comes. */
+/* One call, with memory of its own for both directions. */
 struct shc_store_call {
     enum shc_store_kind kind;
     char key[SHC_STORE_KEY_BYTES];
@@ -37,20 +36,21 @@ struct shc_store_call {
 
 struct shc_store_thread;
 
-/* NULL: the store cannot be kept beyond the rendezvous, or there is no memory or no thread to be had. Then
- * calls are made directly. */
+/* NULL: the store cannot be kept beyond the rendezvous, or memory or a thread is missing. Then calls are
+ * made directly. */
 struct shc_store_thread *shc_store_thread_start(const struct shc_store *store);
 
-/* Memory for the next call. NULL when the two before it have no answer. */
+/* Memory for the next call. NULL if the two calls before it have no answer. */
 struct shc_store_call *shc_store_thread_next(struct shc_store_thread *thread);
 
 /* The call is filled in: hands it over. */
 void shc_store_thread_ask(struct shc_store_thread *thread);
 
-/* Waits, at most so long, until all calls have their answers. */
+/* Waits, at most that long, until all calls have their answers. */
 bool shc_store_thread_await(struct shc_store_thread *thread, uint64_t timeout_ns);
 
-/* What has been handed over is still done; nobody hears the answer. Waits for nothing. NULL is fine. */
+/* Calls that were handed over are still made, but their answers are dropped. Waits for nothing. NULL is
+ * fine. */
 void shc_store_thread_end(struct shc_store_thread *thread);
 
 /* The call itself, in the calling thread. */
