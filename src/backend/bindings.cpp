@@ -26,11 +26,11 @@ void bindOptions(py::module_ &m)
              }),
              py::arg("timeout") = kBackendDefaultTimeout, py::arg("tuning") = "")
         .def_readwrite("tuning", &GroupOptions::tuning)
-        // Ours or torch's, by its version.
+        // This library's or torch's, depending on its version.
         .def_readwrite("group_name", &GroupOptions::group_name)
         .def_readwrite("group_desc", &GroupOptions::group_desc)
         .def_readwrite("global_ranks_in_group", &GroupOptions::global_ranks_in_group)
-        // torch deep-copies options; their base class does not know how.
+        // torch deep-copies options; their base class does not support it.
         .def("__copy__",
              [](const GroupOptions &self) { return c10::make_intrusive<GroupOptions>(self); })
         .def("__deepcopy__",
@@ -63,12 +63,12 @@ void bindBackend(py::module_ &m)
                       c10::intrusive_ptr<GroupOptions>>(),
              py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"))
         .def_property_readonly("options", &ProcessGroupShm::options)
-        // torch's own backends have it each; _set_pg_timeout calls it.
+        // Each of torch's own backends has this method; _set_pg_timeout calls it.
         .def("_set_default_timeout", &ProcessGroupShm::changeTimeout, py::arg("timeout"),
              py::call_guard<py::gil_scoped_release>())
         .def("get_error", &ProcessGroupShm::getError) // torch has no binding for it
-        // Where a group has a device_id, torch calls this on those that are not in a new group, if its
-        // backend can split. With NCCL they take part; ours is made by its members alone.
+        // For a group with a device_id, torch calls this on ranks that are not in a new group, if its
+        // backend can split. With NCCL they take part; here the members alone make the new group.
         .def("perform_nocolor_split", [](const ProcessGroupShm &, const c10::Device &) {})
         .def("_info", &ProcessGroupShm::info);
 }
@@ -86,7 +86,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
         shmcoll::forgetParentsFutures();
         shmcoll::renewPythonInChild();
     });
-    // This process says goodbye to its groups; and the interpreter may go, if it does.
+    // This process says goodbye to its groups. After that the interpreter may end, if it does.
     m.def(
         "_leave",
         [](bool forgetPython) {

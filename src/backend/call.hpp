@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// One operation between the method that describes it and the side (CPU or CUDA) that runs it.
+// One operation, between the method that describes it and the side (CPU or CUDA) that runs it.
 
 #include "shm/shmcoll.h"
 
@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/version.h>
 
-// What a version's Backend does not have cannot be overridden.
+// A method that a version's Backend does not have cannot be overridden.
 #define SHMCOLL_TORCH_AT_LEAST(major, minor) \
     (TORCH_VERSION_MAJOR > (major) ||        \
      (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
@@ -20,14 +20,14 @@ namespace shmcoll
 // Refers to what its maker keeps on the stack.
 struct Call {
     const shc_op &op;
-    at::TensorList outputs; // what it writes, and Work::result() gives
-    at::TensorList inputs;  // what it reads besides
+    at::TensorList outputs; // its outputs, which Work::result() gives
+    at::TensorList inputs;  // its other inputs
     bool asyncOp;
     c10d::OpType type;
-    const char *title;                 // for the profiler, as is the next
-    at::TensorList given = {};         // what the user gave, where that is not one of the lists
+    const char *title;                 // for the profiler, like the next one
+    at::TensorList given = {};         // the user's tensors, if they are not one of the lists
     std::function<void()> finish = {}; // see Flight
-    int count = 1;                     // op is the first of so many in a row, all messages
+    int count = 1;                     // op is the first of that many in a row, all messages
 
     // What a profile shows as inputs: an operation in place reads what it writes.
     at::TensorList shown() const
@@ -39,8 +39,8 @@ struct Call {
 
     bool isMessage() const { return op.kind == SHC_SEND || op.kind == SHC_RECV; }
 
-    // All its tensors are on the CPU, or all on GPUs: TensorViews has seen to it that a list does
-    // not mix them.
+    // All its tensors are on the CPU, or all on GPUs: TensorViews has checked that a list does not mix
+    // them.
     bool isOnGpu() const
     {
         return (!outputs.empty() && !outputs.front().is_cpu()) ||
@@ -56,7 +56,7 @@ struct Call {
     }
 };
 
-// Only then may a null Work be returned: nobody will look for it.
+// Only then may a null Work be returned: no caller will look for it.
 inline bool isInline(bool asyncOp)
 {
     return !asyncOp && !c10d::allow_inflight_collective_as_graph_input();

@@ -11,8 +11,8 @@ namespace shmcoll
 namespace
 {
 
-// A number that no other thread has had: the system's are used again, and a section that an ended thread
-// has left open is nobody's.
+// A number that no other thread has had. The system's thread numbers are used again, and a section that
+// an ended thread has left open belongs to no thread.
 uint64_t thisThread()
 {
     static std::atomic<uint64_t> last{0};
@@ -24,7 +24,8 @@ uint64_t thisThread()
 
 void Sections::begin()
 {
-    std::unique_ptr<Section> left; // behind the lock: a tensor may have Python behind it
+    std::unique_ptr<Section>
+        left; // after the lock is released: a tensor may run Python when it ends
     std::lock_guard<std::mutex> guard(lock_);
     std::unique_ptr<Section> &mine = sections_[thisThread()];
     left = std::exchange(mine, std::make_unique<Section>());
@@ -91,7 +92,7 @@ bool WorkAll::wait(std::chrono::milliseconds timeout)
     using std::chrono::milliseconds;
     const Clock::time_point begun = Clock::now();
     for (const auto &work : works_) {
-        milliseconds left = timeout; // never none at all: that would be no limit
+        milliseconds left = timeout; // never 0: that would mean no limit
         if (timeout != kNoTimeout)
             left -= std::chrono::duration_cast<milliseconds>(Clock::now() - begun);
         work->wait(timeout == kNoTimeout ? timeout : std::max(left, milliseconds(1)));
@@ -110,7 +111,7 @@ void WorkAll::blockCurrentStream()
 namespace
 {
 
-// Futures of which the last one completes another.
+// Futures; when the last one completes, it completes another one.
 struct Countdown {
     std::vector<c10::intrusive_ptr<c10::ivalue::Future>> parts;
     c10::intrusive_ptr<c10::ivalue::Future> whole;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 // What torch calls coalescing: calls between startCoalescing() and endCoalescing(), as
-// batch_isend_irecv makes them. Messages of CUDA tensors are collected, and enqueued at the end as
-// one batch; all else begins when it is called. The end has one Work for all of them.
+// batch_isend_irecv makes them. Messages of CUDA tensors are collected, and enqueued at the end as one
+// batch. Everything else begins when it is called. The end has one Work for all of them.
 
 #include "backend/cuda_side.hpp"
 
@@ -17,11 +17,11 @@ namespace shmcoll
 
 // The calls of one thread since its start.
 struct Section {
-    std::vector<c10::intrusive_ptr<c10d::Work>> works; // of what has begun
+    std::vector<c10::intrusive_ptr<c10d::Work>> works; // of the operations that have begun
     Batch batch;
-    // Of the first message that was refused: no later one begins, and the end raises it. An exception
-    // between start and end would leave torch with a group whose collectives do nothing (its
-    // _coalescing_manager notes the section, and does not clean up).
+    // The error of the first message that was refused: no later one begins, and the end raises it. An
+    // exception between start and end would leave torch with a group whose collectives do nothing (its
+    // _coalescing_manager records the section, and does not clean up).
     std::exception_ptr error;
 };
 
@@ -29,25 +29,25 @@ struct Section {
 class Sections
 {
   public:
-    // Anew, where this thread has left one open.
+    // Begins a new one, also if this thread has left one open.
     void begin();
 
     // The calling thread's; null: there is none.
     Section *current() { return open_ == 0 ? nullptr : find(); }
 
-    // Takes the calling thread's away; null: there is none.
+    // Removes and returns the calling thread's; null: there is none.
     std::unique_ptr<Section> end();
 
   private:
     Section *find();
 
-    std::atomic<int> open_{0}; // most calls look here alone
+    std::atomic<int> open_{0}; // most calls only look here
     std::mutex lock_;          // guards what follows; a section is used by its thread alone
     std::map<uint64_t, std::unique_ptr<Section>> sections_; // by thisThread()
 };
 
-// Ends the thread's section where an exception leaves what this stands in: a collective in the section, or
-// one that torch calls behind the last call. Nobody comes to the end then.
+// Ends the thread's section if an exception leaves this scope: in a collective of the section, or in
+// one that torch calls after the last call. Then endCoalescing() is not called.
 class SectionGuard
 {
   public:
@@ -79,7 +79,7 @@ class WorkAll : public c10d::Work
     bool isSuccess() const override;
     std::exception_ptr exception() const override; // the first
     std::vector<at::Tensor> result() override;
-    // For one after the other, all in this time; raises the first error.
+    // One after the other, all within this time; raises the first error.
     bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
     void synchronize() override { wait(); }
 #if SHMCOLL_TORCH_AT_LEAST(2, 9)

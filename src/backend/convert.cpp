@@ -11,7 +11,7 @@ namespace shmcoll
 namespace
 {
 
-// The dtypes that can be reduced; every other one is moved as bytes.
+// The dtypes that can be reduced; all others are moved as bytes.
 shc_dtype dtypeOf(at::ScalarType dtype)
 {
     switch (dtype) {
@@ -99,7 +99,7 @@ void setRedop(shc_op &op, const c10d::ReduceOp &reduceOp)
                                                     : supplement->double_factor;
 }
 
-// Has the tensor the memory that it speaks of? FSDP frees parameters by resizing their storage.
+// Has the tensor as much memory as its sizes need? FSDP frees parameters by resizing their storage.
 void checkStorage(const at::Tensor &tensor, const char *op)
 {
     if (!tensor.has_storage() || tensor.numel() == 0)
@@ -170,7 +170,7 @@ void setDtype(shc_op &op, at::ScalarType dtype)
 void setReduceOp(shc_op &op, const c10d::ReduceOp &reduceOp)
 {
     setRedop(op, reduceOp);
-    // The core would say the same, of a type without a name: it knows the number alone.
+    // The core would report the same with a number instead of the type's name.
     TORCH_CHECK_TYPE(op.dtype != SHC_OPAQUE, "shmcoll: ", shc_op_kind_name(op.kind), ": ",
                      shc_redop_name(op.redop), " of ",
                      c10::getDtypeNames(static_cast<at::ScalarType>(op.dtype_tag)).first,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// From torch's types to the core's, and the checks that need to know a tensor. Everything that
-// differs between versions of torch is here and in the #if of process_group_shm.hpp.
+// From torch's types to the core's, and the checks that need to know a tensor. Everything that differs
+// between versions of torch is here and in the #if of process_group_shm.hpp.
 
 #include "shm/shmcoll.h"
 
@@ -36,10 +36,10 @@ class TensorViews
 // Fills dtype, elem_bytes, dtype_tag.
 void setDtype(shc_op &op, at::ScalarType dtype);
 
-// Fills redop and premul. Behind setDtype(): a type that can only be moved is a TypeError.
+// Fills redop and premul. Call it after setDtype(): a type that can only be moved is a TypeError.
 void setReduceOp(shc_op &op, const c10d::ReduceOp &reduceOp);
 
-// The one that is less than nothing and yet has a meaning is c10d::kUnsetTimeout, -1 ms.
+// The only negative value with a meaning is c10d::kUnsetTimeout, -1 ms.
 inline void checkTimeout(std::chrono::milliseconds timeout)
 {
     TORCH_CHECK_VALUE(timeout >= c10d::kUnsetTimeout, "shmcoll: a time-out of ", timeout.count(),
@@ -56,15 +56,15 @@ inline uint64_t timeoutNs(std::chrono::milliseconds timeout)
                : 0;
 }
 
-// A group's own: here c10d::kNoTimeout is no limit, and unset the core's preset.
+// A group's own: here c10d::kNoTimeout is no limit, and unset is the core's default.
 inline uint64_t groupTimeoutNs(std::chrono::milliseconds timeout)
 {
     checkTimeout(timeout);
     return timeoutNs(timeout.count() == 0 ? kForEver : timeout);
 }
 
-// Of several operations in one call: a ValueError where two dense outputs share memory. (Of one
-// operation's outputs the core says so, whatever their strides.)
+// For several operations in one call: a ValueError if two dense outputs share memory. (For the outputs
+// of one operation the core checks that, whatever their strides.)
 void checkOutputsApart(at::TensorList outputs, const char *op);
 
 // All tensors of one call: same dtype, or an error that names both.

@@ -42,8 +42,8 @@ void *nativeHandle(const c10::Stream &stream)
 #endif
 }
 
-// Two streams of ours that are one would wait for each other: torch gives 32 of each priority round
-// and round, to all groups of the process and to the user.
+// If two streams of this group were the same one, they would wait for each other: torch hands out 32
+// streams of each priority in turn, to all groups of the process and to the user.
 constexpr int kPooled = 2 * 32;
 struct Taken {
     std::mutex lock;
@@ -56,7 +56,7 @@ Taken &taken()
     return all;
 }
 
-// One that no other lane has, while there is one.
+// A stream that no other lane has, as long as there is one.
 OwnStream newStream(c10::Device device)
 {
     const c10::impl::VirtualGuardImpl pool(device.type());
@@ -72,7 +72,7 @@ OwnStream newStream(c10::Device device)
             }};
 }
 
-// SHMCOLL_RELAY, as a group's config takes it: read anew for each, since groups may differ.
+// SHMCOLL_RELAY, as a group's config takes it. Read again for each group, since groups may differ.
 uint64_t relayBytes()
 {
     constexpr long kMostKib = 1 << 20;
@@ -122,7 +122,7 @@ CudaGroup CudaSide::make(c10::Device device, const char *hint)
     }
     shc_cuda_comm *made = nullptr;
     const shc_status status = shc_cuda_comm_create(group_.get(), &config, &made);
-    // A machine that cannot is no mistake of the caller's type.
+    // A machine without the features is no error in the caller's types.
     TORCH_CHECK_WITH(DistBackendError, status != SHC_ERR_UNSUPPORTED,
                      "shmcoll: ", shc_cuda_error_text());
     if (status != SHC_OK)
@@ -177,7 +177,8 @@ c10::intrusive_ptr<c10d::Work> CudaSide::run(const Call &call)
         return transfer(call, device);
     std::lock_guard<std::mutex> guard(order_);
     Gpu *known = find(device);
-    // Memory is made then, which a capture forbids; and the ranks meet, which a replay would not.
+    // In that case memory is allocated, which a capture forbids, and the ranks meet, which a replay
+    // would not do.
     TORCH_CHECK_TYPE(known != nullptr || !isCapturing(nullptr, device), "shmcoll: ", call.title,
                      ": the group's first operation on ", device,
                      " cannot be captured; run one before the capture");
@@ -212,7 +213,7 @@ CudaSide::Gpu &CudaSide::gpuOfMessage(c10::Device device)
         "is a message: let a collective come first)");
 }
 
-// A message that waits for room in its channel holds up no other channel, and no collective.
+// A message that waits for room in its channel blocks no other channel, and no collective.
 c10::intrusive_ptr<c10d::Work> CudaSide::transfer(const Call &call, c10::Device device)
 {
     checkMessage(call, device);
@@ -287,7 +288,7 @@ CudaSide::Lane &CudaSide::laneOfBatches(Gpu &gpu)
     return *gpu.batches;
 }
 
-// pre: the lane's order is held. On a stream of its own, behind what the current one has.
+// pre: the lane's order is held. On a stream of the group, after what the current one has.
 c10::intrusive_ptr<c10d::Work> CudaSide::enqueue(Gpu &gpu, Lane &lane, const Call &call,
                                                  bool captured)
 {
@@ -296,7 +297,7 @@ c10::intrusive_ptr<c10d::Work> CudaSide::enqueue(Gpu &gpu, Lane &lane, const Cal
     c10::Event begin(device.type());
     begin.record(currentStream(device));
     begin.block(stream);
-    if (!captured) // else nobody may ask for events, and the graph keeps the memory
+    if (!captured) // else no Work may query events, and the graph keeps the memory
         dropPassed(gpu, lane);
     auto stash = std::make_shared<Stash>(device.type(), captured);
     stash->tensors = call.tensors();
@@ -310,7 +311,7 @@ c10::intrusive_ptr<c10d::Work> CudaSide::enqueue(Gpu &gpu, Lane &lane, const Cal
         stash->end.block(currentStream(device));
         throwStatus(status, text);
     }
-    if (!captured) // the stream may use the tensors, also where a part was enqueued and then all failed
+    if (!captured) // the stream may use the tensors, also if a part was enqueued before the failure
         lane.stashes.push_back(stash);
     stash->end.record(stream);
     checkCuda(status);
@@ -319,13 +320,14 @@ c10::intrusive_ptr<c10d::Work> CudaSide::enqueue(Gpu &gpu, Lane &lane, const Cal
                                          sequence);
 }
 
-// What nobody waits for is dropped when the next operation comes. pre: the lane's order is held.
+// Tensors of operations that are not waited for are dropped when the next operation comes. pre: the
+// lane's order is held.
 void CudaSide::dropPassed(const Gpu &gpu, Lane &lane)
 {
     size_t passed = 0;
     while (passed < lane.stashes.size() && lane.stashes[passed]->end.query())
         passed++;
-    const bool right = passed > 0 && groupIsRight(gpu.group); // behind the events
+    const bool right = passed > 0 && groupIsRight(gpu.group); // after the events
     for (; passed > 0; passed--) {
         if (right)
             lane.stashes.front()->right = true;
@@ -334,13 +336,14 @@ void CudaSide::dropPassed(const Gpu &gpu, Lane &lane)
     }
 }
 
-// Nobody may have asked the Works before the group is closed, and afterwards they cannot be told apart.
+// The Works may not have been queried before the group is closed, and afterwards they cannot be told
+// apart.
 void CudaSide::markRight(const Gpu &gpu, Lane &lane, std::mutex &order)
 {
     bool pending;
     std::unique_lock<std::mutex> guard(order, std::try_to_lock);
     if (!guard || shc_cuda_comm_pending(gpu.group.get(), &pending) != SHC_OK || pending)
-        return; // a call that is made beside shutdown()
+        return; // a call at the same time as shutdown()
     for (const std::shared_ptr<Stash> &stash : lane.stashes)
         stash->right = true;
 }
@@ -366,7 +369,7 @@ void CudaSide::settle(std::chrono::milliseconds timeout)
         const c10::Stream own = gpu->collectives->stream;
         TORCH_CHECK_TYPE(!isCapturing(gpu, own.device()),
                          "shmcoll: barrier() waits on the host, and cannot be captured");
-        // The current stream does not know of asynchronous operations that nobody has waited for.
+        // The current stream does not know of asynchronous operations that were not waited for.
         c10::Event here(own.device_type()), passed(own.device_type());
         here.record(currentStream(own.device()));
         here.block(own);
@@ -395,7 +398,7 @@ std::exception_ptr CudaSide::finish()
     for (Gpu *gpu : all()) {
         bool pending;
         if (shc_cuda_comm_pending(gpu->group.get(), &pending) != SHC_OK)
-            continue; // as one is that another GPU's has failed
+            continue; // in the same way as if another GPU's had failed
         const shc_status status = waitUntilIdle(gpu->group);
         if (status == SHC_OK)
             markRight(*gpu);

@@ -13,17 +13,17 @@
 namespace shmcoll
 {
 
-// The one GPU that all tensors of the call are on. Throws where they are on several, or not contiguous.
+// The one GPU that all tensors of the call are on. Throws if they are on several, or not contiguous.
 c10::Device deviceOf(const Call &call);
 
-// A stream that is this side's alone; given back with the last who knows it.
+// A stream that only this side uses; returned when the last reference to it ends.
 using OwnStream = std::shared_ptr<const c10::Stream>;
 
 // Messages that are enqueued together, all on one GPU.
 struct Batch {
     struct Message {
         at::Tensor tensor;
-        shc_op op; // but for the tensor
+        shc_op op; // except the tensor
     };
     std::vector<Message> messages;
     std::vector<c10::Stream> behind; // the streams that were current when they were called
@@ -38,13 +38,13 @@ class CudaSide
     {
     }
 
-    // Has this process a GPU that torch knows? (To ask starts the driver.)
+    // Has this process a GPU that torch knows? (The question starts the driver.)
     static bool isPossible();
 
-    // Enqueues the operation: behind what the current stream has, and, where that is synchronous,
-    // before what it gets next (then there is no Work). The host does not wait for other ranks, but
-    // for the first operation on a GPU, in which the ranks meet. Messages to one rank, or from one,
-    // have a stream of their own: so they wait for no other, as their callers may expect.
+    // Enqueues the operation after what the current stream has. A synchronous one also comes before
+    // what that stream gets next (then there is no Work). The host does not wait for other ranks,
+    // except in the first operation on a GPU, in which the ranks meet. Messages to one rank, or from
+    // one, have a stream of their own, so they wait for no other message, as their callers may expect.
     c10::intrusive_ptr<c10d::Work> run(const Call &call);
 
     // Adds a message to a batch; nothing is enqueued. Refuses what run() would refuse.
@@ -58,22 +58,22 @@ class CudaSide
     // group's own collectives.
     void settle(std::chrono::milliseconds timeout);
 
-    // Lines of key=value, each behind "cuda:<index>."; none before a GPU's first operation.
+    // Lines of key=value, each with the prefix "cuda:<index>."; none before a GPU's first operation.
     std::string info();
 
-    // How many collectives have been enqueued. No messages, as with CPU tensors: ranks send and receive
-    // different numbers of them, and torch's debug wrapper compares this over all ranks.
+    // How many collectives have been enqueued. Messages do not count, as with CPU tensors: ranks send
+    // and receive different numbers of them, and torch's debug wrapper compares this over all ranks.
     uint64_t sequence() const { return sequence_; }
 
-    // Waits until this rank's streams are past all that was enqueued. Null, or why that will not be; a
-    // group that had failed or been closed before is not waited for, and nothing new. Throws when a
-    // signal's handler does: the group is as it was then.
+    // Waits until this rank's streams have passed all that was enqueued. Null, or why that will not
+    // happen. A group that had failed or been closed before is not waited for; that is not news. Throws
+    // if a signal's handler does: then the group is as it was before.
     std::exception_ptr finish();
 
     // Of the operations that are called from now on.
     void setTimeout(std::chrono::milliseconds timeout);
 
-    // Needs no peer and none of this rank's threads that are inside run().
+    // Needs no peer and no thread of this rank that is inside run().
     void abort(const char *reason);
     void close();
 
@@ -84,7 +84,7 @@ class CudaSide
         OwnStream own;
         c10::Stream stream;
         std::deque<std::shared_ptr<Stash>> stashes; // of those that may be under way, in order
-        std::mutex order;                           // of messages: held while one is enqueued
+        std::mutex order;                           // of those that may be pending, in order
     };
     struct Gpu {
         CudaGroup group;
@@ -94,7 +94,7 @@ class CudaSide
         std::map<std::pair<shc_op_kind, int>, Lane> ends;
         std::unique_ptr<Lane> batches; // made with the first
     };
-    // hint: what is said behind the reason where there is no communicator.
+    // hint: appended to the reason if there is no communicator.
     Gpu &gpuOf(c10::Device device, const char *hint = "");
     Gpu *find(c10::Device device);
     CudaGroup make(c10::Device device, const char *hint);

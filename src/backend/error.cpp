@@ -17,7 +17,7 @@ void throwStatus(shc_status status, const std::string &text)
         TORCH_CHECK_TYPE(false, "shmcoll: ", text);
     case SHC_ERR_INTERRUPTED:
         throwPendingPythonError();
-        [[fallthrough]]; // interrupted by something else than Python
+        [[fallthrough]]; // interrupted by something other than Python
     default:
         TORCH_CHECK_WITH(DistBackendError, false, "shmcoll: ", text);
     }

@@ -84,12 +84,12 @@ void ProcessGroupShm::abort()
 {
     GilRelease release;
     shc_comm_abort(group_.get(), "abort() was called");
-    cuda_.abort("abort() was called"); // behind it: whoever makes a communicator lets go
+    cuda_.abort("abort() was called"); // after it: a thread that makes a communicator lets go
     cuda_.close();
     shc_comm_close(group_.get());
 }
 
-// As with NCCL, what was enqueued is seen through: nobody may ever have waited for it.
+// As with NCCL, enqueued operations are waited for: the caller may never have waited for them.
 void ProcessGroupShm::shutdown()
 {
     GilRelease release;
@@ -135,13 +135,14 @@ ProcessGroupShm::split(const Store &store, const std::vector<int> &ranks,
     auto found = std::find(ranks.begin(), ranks.end(), rank_);
     if (found == ranks.end())
         return nullptr;
-    // The options may be another backend's: a mixed group splits all its backends with one's.
+    // The options may be another backend's: a mixed group splits all its backends with the options of
+    // one.
     auto own = c10::make_intrusive<GroupOptions>(options->timeout);
     own->group_name = options->group_name;
 #if SHMCOLL_TORCH_AT_LEAST(2, 11)
     own->group_desc = options->group_desc;
 #endif
-    // What torch hands over are the parent's.
+    // torch hands over the parent's options.
     const std::vector<uint64_t> &parents = options_->global_ranks_in_group;
     for (const int rank : ranks)
         own->global_ranks_in_group.push_back(

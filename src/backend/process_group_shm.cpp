@@ -15,7 +15,7 @@ namespace shmcoll
 namespace
 {
 
-// Tensors of the same number of elements: the operation for even blocks serves them.
+// Tensors of the same number of elements: the operation for even blocks is used.
 bool isEven(at::TensorList list)
 {
     for (const at::Tensor &tensor : list)
@@ -35,8 +35,8 @@ shc_op describe(shc_op_kind kind, std::chrono::milliseconds timeout)
 
 } // namespace
 
-// Begins the event of an operation that ends with this call. Marked as c10d::Work marks its own,
-// so that a profile shows a synchronous operation as it shows an asynchronous one.
+// Begins the event of an operation that ends with this call. Marked like c10d::Work marks its own, so
+// that a profile shows a synchronous operation as it shows an asynchronous one.
 void ProcessGroupShm::record(at::RecordFunction &event, const Call &call)
 {
     event._setAsync();
@@ -113,9 +113,9 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
     return work;
 }
 
-// Of several operations in one call the first begins when all are known to be right: else a call
-// that raises ValueError or TypeError would have published some. Of CUDA tensors what
-// CudaSide::run() demands besides.
+// Of several operations in one call the first begins after all have been checked. Otherwise a call that
+// raises ValueError or TypeError would have published some. For CUDA tensors this includes the checks
+// of CudaSide::run().
 ProcessGroupShm::WorkPtr ProcessGroupShm::examine(const Call &call)
 {
     check(shc_check(group_.get(), &call.op));
@@ -337,7 +337,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::gather(std::vector<Tensors> &outputs, 
 
 #if SHMCOLL_TORCH_AT_LEAST(2, 14)
 
-// Where this is not the root, torch has no output to pass, and passes an empty tensor.
+// On a rank that is not the root, torch has no output to pass, and passes an empty tensor.
 ProcessGroupShm::WorkPtr ProcessGroupShm::gather_single(at::Tensor &output, at::Tensor &input,
                                                         const c10d::GatherOptions &options)
 {
@@ -506,13 +506,13 @@ void ProcessGroupShm::monitoredBarrier(const c10d::BarrierOptions &options, bool
         op.timeout_ns = 1;
     shc_status status = shc_run(group_.get(), &op);
     stayOutOfDyingPython();
-    if (status == SHC_ERR_TIMEOUT) // first the words that programs for gloo look for
+    if (status == SHC_ERR_TIMEOUT) // first the words for which programs look that expect gloo
         throwStatus(status,
                     c10::str("Rank ", rank_, " timed out in monitoredBarrier: ", shc_error_text()));
     check(status);
 }
 
-// What is refused in a section is refused at its end.
+// An operation that is refused in a section raises at the section's end.
 ProcessGroupShm::WorkPtr ProcessGroupShm::transfer(shc_op_kind kind, Tensors &tensors, int peer,
                                                    int tag, c10d::OpType type, const char *title)
 {
@@ -530,7 +530,8 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::transfer(shc_op_kind kind, Tensors &te
     return nullptr;
 }
 
-// There are no options, so nobody says that the call is synchronous: the Work is always a real one.
+// There are no options, so the caller cannot say that the call is synchronous: the Work is always a
+// real one.
 ProcessGroupShm::WorkPtr ProcessGroupShm::message(shc_op_kind kind, Tensors &tensors, int peer,
                                                   int tag, c10d::OpType type, const char *title)
 {

@@ -2,8 +2,8 @@
 #pragma once
 // The c10d backend: checks, describes, submits. No algorithm is here.
 //
-// A call with asyncOp == false runs in the calling thread and returns a null Work, which Python
-// takes as done; everything else gets a Work whose operation the core's engine runs unasked.
+// A call with asyncOp == false runs in the calling thread and returns a null Work, which Python treats
+// as done. Any other call gets a Work, whose operation the core's engine runs by itself.
 
 #include "backend/coalescing.hpp"
 #include "backend/work_shm.hpp"
@@ -23,14 +23,14 @@ struct GroupOptions : c10d::Backend::Options {
     }
 
 #if SHMCOLL_TORCH_AT_LEAST(2, 14)
-    // torch gives the parts of a group that is split a copy of their parent's.
+    // torch gives the parts of a group that is split a copy of their parent's options.
     c10::intrusive_ptr<Options> clone() const override
     {
         return c10::make_intrusive<GroupOptions>(*this);
     }
 #endif
 
-    std::string tuning; // as SHMCOLL_TUNING says it; empty: what that variable says
+    std::string tuning; // in the form of SHMCOLL_TUNING; empty: that variable counts
 
 // From then on torch's own options have them.
 #if !SHMCOLL_TORCH_AT_LEAST(2, 9)
@@ -60,9 +60,9 @@ class ProcessGroupShm : public c10d::Backend
     void abort() override;
     void shutdown() override;
 
-    // What batch_isend_irecv asks before it makes a section; it names no device. Where no tensor can be
-    // on a GPU it makes one call after another, as with gloo: that takes 2 us less, and each message
-    // has a Work of its own.
+    // batch_isend_irecv asks this before it makes a section; it names no device. If no tensor can be on
+    // a GPU, it makes one call after another, as with gloo: that takes 2 us less, and each message has
+    // a Work of its own.
     bool supportsCoalescing() const override { return CudaSide::isPossible(); }
     void startCoalescing() override { sections_.begin(); }
     WorkPtr endCoalescing() override;
@@ -78,7 +78,7 @@ class ProcessGroupShm : public c10d::Backend
           const c10::intrusive_ptr<c10d::Backend::Options> &options) override;
 #endif
 #if SHMCOLL_TORCH_AT_LEAST(2, 15)
-    // For torch.distributed.split_group, which wanted a GPU before.
+    // For torch.distributed.split_group, which needed a GPU before.
     bool supportsSplitting() const override
     {
         return true;
@@ -124,16 +124,15 @@ class ProcessGroupShm : public c10d::Backend
     WorkPtr recv(Tensors &tensors, int peer, int tag) override;
     WorkPtr recvAnysource(Tensors &tensors, int tag) override;
 
-    // For the operations that begin after it; 0: no limit. Throws, and changes nothing, if it is
-    // negative.
+    // For operations that begin after it; 0: no limit. If it is negative, throws and changes nothing.
     void changeTimeout(std::chrono::milliseconds timeout);
 
     // The group's own: names and ranks that torch writes into it stay there. A time-out that is written
-    // into it changes nothing; the next call shows the group's again.
+    // into it changes nothing; the next call returns the group's again.
     c10::intrusive_ptr<GroupOptions> options();
 
     // Lines of key=value about the group's memory, kernels and waiting; and those of each of its GPUs
-    // behind "cuda:<index>.".
+    // with the prefix "cuda:<index>.".
     std::string info();
 
   private:

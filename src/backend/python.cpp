@@ -33,19 +33,19 @@ bool onMainThread()
 
 using Clock = std::chrono::steady_clock;
 
-// How long a thread inside a wait waits here for an answer. Of a lock that nobody has it comes sooner.
+// How long a thread inside a wait waits here for an answer. If the lock is free, it comes sooner.
 constexpr std::chrono::milliseconds kBriefly{1};
-constexpr std::chrono::milliseconds kFresh{100}; // so long an answer counts
+constexpr std::chrono::milliseconds kFresh{100}; // how long an answer is valid
 constexpr std::chrono::milliseconds kSettling{100};
 
-// A thread that does nothing but take the interpreter's lock, and give it back, when it is asked to: so a
-// thread inside a wait learns without waiting whether the lock is to be had. Made with the first signal.
-// Never destructed.
+// A thread that only takes the interpreter's lock, and releases it, when asked to. So a thread inside a
+// wait learns whether the lock is free without waiting for it. Made with the first signal. Never
+// destructed.
 class LockAsker
 {
   public:
-    // Was the lock free a moment ago? If not, that is asked for; the answer is there at a later call.
-    // True without more ado where no thread can be made.
+    // Was the lock free a moment ago? If that is not known, it is asked for; a later call has the
+    // answer. Always true if no thread can be made.
     bool isFree()
     {
         std::unique_lock<std::mutex> guard(lock_);
@@ -90,7 +90,7 @@ class LockAsker
         return started_;
     }
 
-    // (An interpreter that goes may end this thread inside the taking of its lock.)
+    // (An interpreter that ends may end this thread while it takes its lock.)
     void serve()
     {
         for (;;) {

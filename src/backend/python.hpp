@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// The interpreter, as far as a thread inside a wait has to do with it. No function here may be
-// called by a thread of the library.
+// The interpreter, as far as a thread inside a wait deals with it. No function here may be called by a
+// thread of the library.
 
 namespace shmcoll
 {
 
-// Lets other Python threads run while this one waits; no effect without an interpreter, or when the
+// Lets other Python threads run while this one waits; no effect without an interpreter, or if the
 // calling thread does not hold its lock.
 class GilRelease
 {
@@ -20,12 +20,12 @@ class GilRelease
     void *state_;
 };
 
-// A thread that comes out of a wait while the interpreter goes down must not go back into it: taking
-// its lock would end the process by abort (before Python 3.14). Such a thread stays here, and ends
-// with the process. No effect on the thread that called forgetPython().
+// A thread whose wait ends while the interpreter shuts down must not return into it: taking its lock
+// would end the process by abort (before Python 3.14). Such a thread stays here, and ends with the
+// process. No effect on the thread that called forgetPython().
 void stayOutOfDyingPython();
 
-// Which thread runs Python's signal handlers, as threading.get_ident() says it.
+// The thread that runs Python's signal handlers, as threading.get_ident() returns it.
 void setMainThread(unsigned long ident);
 
 // From now on pythonInterrupted() knows of signals without the interpreter's lock, which this takes. Throws

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 // Has a signal arrived for which Python has a handler? Known without the interpreter's lock
-// (docs/internals/adr/0015-signals-without-the-lock.md): the operating system's handler of each such signal is wrapped
-// by one that counts, and calls it.
+// (docs/internals/adr/0015-signals-without-the-lock.md): the operating system's handler of each such
+// signal is wrapped by one that counts, and calls it.
 
 namespace shmcoll
 {
@@ -11,14 +11,14 @@ namespace shmcoll
 // that were not wrapped may have been called meanwhile: signalMayBePending() then says so.
 void wrapSignalHandlers();
 
-// Puts back what was wrapped, where nobody has put another handler over it since.
+// Restores what was wrapped, except handlers that have been replaced since.
 void unwrapSignalHandlers();
 
-// May a Python handler be due? A signal has arrived since the last forgetSignals(), or a handler has been set
-// whose signals nobody has counted. Never waits. On Python's main thread.
+// May a Python handler be due? A signal has arrived since the last forgetSignals(), or a handler has
+// been set whose signals were not counted. Never waits. On Python's main thread.
 bool signalMayBePending();
 
-// All that have arrived until now are about to be handled. On Python's main thread.
+// All signals that have arrived until now are about to be handled. On Python's main thread.
 void forgetSignals();
 
 // In a forked child, whose only thread this is.

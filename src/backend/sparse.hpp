@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// A COO tensor as the core takes it, and the way back. The core's result has memory of its own; to
-// make it the tensor's entries is the last step of the operation, taken by whoever looks for the
-// result first.
+// A COO tensor as the core takes it, and the way back. The core's result has memory of its own. The
+// last step of the operation makes it the tensor's entries; the thread that looks for the result first
+// takes that step.
 
 #include "backend/convert.hpp"
 

@@ -61,8 +61,8 @@ int StoreBootstrap::guarded(void *ctx, Call call) noexcept
     try {
         return call(*self->store_);
     } catch (const abi::__forced_unwind &) {
-        // A store in Python, and an interpreter that is going down ends the threads that want its lock.
-        // That must not pass through C, so this one stays here and ends with the process.
+        // With a store in Python, an interpreter that shuts down ends the threads that want its lock.
+        // That must not pass through C, so this thread stays here and ends with the process.
         for (;;)
             std::this_thread::sleep_for(std::chrono::hours(1));
     } catch (...) {
@@ -102,9 +102,10 @@ shc_store StoreBootstrap::view()
             return 0;
         });
     };
-    // A get of an absent key would wait inside the store, and hold its client's lock meanwhile. An
-    // exchange of a value that is nobody's for itself changes nothing, and says in one round trip
-    // what is there: if nothing, that value. (check, and get, which waits first, are three.)
+    // A get of an absent key would wait inside the store, and hold its client's lock meanwhile.
+    // Instead, a value that no rank writes is exchanged for itself. That changes nothing, and returns
+    // in one round trip what is there: if nothing, that value. (check, and get, which waits first, are
+    // three.)
     view.get = [](void *ctx, const char *key, void *value, size_t capacity, size_t *bytes) {
         return guarded(ctx, [&](c10d::Store &store) {
             static const std::string &text = *new std::string("shmcoll: nothing");

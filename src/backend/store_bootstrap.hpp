@@ -13,13 +13,13 @@
 namespace shmcoll
 {
 
-// Its calls may stand still for ever, so the core makes them on a thread: this object, and the store, live
-// until both the rendezvous and that thread have let go. What the store threw is kept, to be thrown again
-// after the C code.
+// Its calls may block for ever, so the core makes them on a thread. This object, and the store, live
+// until both the rendezvous and that thread have released it. An exception of the store is kept, to be
+// thrown again after the C code.
 class StoreBootstrap
 {
   public:
-    // The caller's reference: release() it.
+    // The caller's reference; the caller must release() it.
     static StoreBootstrap *create(c10::intrusive_ptr<c10d::Store> store);
     StoreBootstrap(const StoreBootstrap &) = delete;
     StoreBootstrap &operator=(const StoreBootstrap &) = delete;

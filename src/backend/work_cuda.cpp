@@ -13,9 +13,9 @@ namespace shmcoll
 namespace
 {
 
-// A waiting host looks this often, at first and after a while.
+// How often a waiting host looks, at first and after a while.
 constexpr std::chrono::microseconds kFirstNap{20}, kLongestNap{1000};
-// Signals are looked for this often.
+// How often it checks for signals.
 constexpr std::chrono::milliseconds kBetweenSignals{10};
 
 using Clock = std::chrono::steady_clock;
@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 class Naps
 {
   public:
-    // Throws when a signal's handler does.
+    // Throws if a signal's handler does.
     void take()
     {
         const Clock::time_point now = Clock::now();
@@ -91,7 +91,8 @@ bool groupIsRight(const CudaGroup &group)
 
 void Stash::drop()
 {
-    std::vector<at::Tensor> dropped; // behind the lock: a tensor may have Python behind it
+    std::vector<at::Tensor>
+        dropped; // after the lock is released: a tensor may run Python when it ends
     std::lock_guard<std::mutex> guard(lock);
     dropped.swap(tensors);
 }
@@ -115,7 +116,7 @@ shc_status WorkCuda::failure() const
 shc_status WorkCuda::look(bool *ended) const
 {
     *ended = stash_->right || stash_->passed();
-    if (*ended && !stash_->captured && groupIsRight(group_)) // behind the event
+    if (*ended && !stash_->captured && groupIsRight(group_)) // after the event
         stash_->right = true;
     return failure();
 }
@@ -139,12 +140,13 @@ std::exception_ptr WorkCuda::exception() const
     return status == SHC_OK ? nullptr : makeException(status, shc_cuda_error_text());
 }
 
-// Without a time-out no event is asked for: a capture of this thread's would forbid it.
+// Without a time-out no event is queried: a capture of this thread would forbid it.
 bool WorkCuda::wait(std::chrono::milliseconds timeout)
 {
     const shc_status status = failure();
     if (!stash_->right) {
-        // Also after a failure: until its stream is past it, an operation may bring back what was there.
+        // Also after a failure: until its stream has passed it, an operation may restore what was
+        // there.
         try {
             stash_->end.block(currentStream(stream_.device()));
         } catch (...) {
@@ -166,7 +168,7 @@ void WorkCuda::abort()
     shc_cuda_comm_abort(group_.get(), "Work.abort() was called");
 }
 
-// Completed at once, as seen from the stream: who takes the value waits on the device.
+// Completed at once, as seen from the stream: code that takes the value waits on the device.
 c10::intrusive_ptr<c10::ivalue::Future> WorkCuda::getFuture()
 {
     std::lock_guard<std::mutex> guard(lock_);

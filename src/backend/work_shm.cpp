@@ -54,8 +54,8 @@ void succeed(Flight &flight, c10::ivalue::Future &future)
         future.markCompleted(c10::IValue(flight.outputs));
 }
 
-// On a thread of the library that holds nothing: callbacks may submit and wait. No reference is
-// taken here: this thread must not drop the last one.
+// On a thread of the library that holds nothing: callbacks may submit and wait. No reference is taken
+// here, because this thread must not drop the last one.
 void complete(void *ctx, shc_status status, const char *error)
 {
     Flight &flight = *flightOf(ctx);
@@ -133,7 +133,7 @@ void WorkShm::submit(const shc_op &op)
     if (flight_->recordEnd) {
         flight_->notified = shc_request_notify(request_);
         if (!flight_->notified)
-            flight_->recordEnd(); // it has ended already, or nobody could say when it does
+            flight_->recordEnd(); // it has ended already, or no thread could tell when it does
     }
 }
 
@@ -146,7 +146,7 @@ bool WorkShm::isCompleted()
             return false;
     }
     if (status == SHC_OK)
-        flight_->finishOnce(); // who does not wait finds the result all the same
+        flight_->finishOnce(); // a caller that does not wait finds the result all the same
     return true;
 }
 
@@ -201,7 +201,8 @@ void WorkShm::abort()
     shc_comm_abort(group_.get(), "Work.abort() was called");
 }
 
-// Nobody calls back: the future is born settled. `why` not, where the operation has not ended.
+// There is no callback: the future is settled from the start. `why` not, if the operation has not
+// ended.
 void WorkShm::settle(c10::ivalue::Future &future, const std::string &why) const
 {
     shc_status status = SHC_OK;
@@ -215,7 +216,7 @@ void WorkShm::settle(c10::ivalue::Future &future, const std::string &why) const
         future.setError(makeException(status, shc_request_error(request_)));
 }
 
-// Will somebody call back, or has that been? pre: the flight's lock.
+// Will there be a callback, or has it been? pre: the flight's lock.
 bool WorkShm::isServed()
 {
     if (!flight_->notified && !flight_->ended)
@@ -223,7 +224,7 @@ bool WorkShm::isServed()
     return flight_->notified || flight_->ended;
 }
 
-// No thread can be had that calls back: a thread that wants the future waits for the operation here.
+// No thread can be made for the callback: a thread that wants the future waits for the operation here.
 std::string WorkShm::waitUnserved()
 {
     std::string why = shc_error_text();
@@ -249,7 +250,7 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkShm::getFuture()
     flight_->future =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     if (flight_->ended || !flight_->notified)
-        // (Nobody can be attached yet: no callback runs here.)
+        // (No callback can be attached yet: none runs here.)
         settle(*flight_->future, why);
     else
         remember(flight_);

@@ -10,23 +10,23 @@
 namespace shmcoll
 {
 
-// A group of the core; freed with the last Backend or Work that knows it.
+// A group of the core; freed with the last Backend or Work that refers to it.
 using Group = std::shared_ptr<shc_comm>;
 
-// What one asynchronous operation keeps alive. The library holds it until it lets go of the memory,
-// the Work as long as the user holds the Work. Its tensors are dropped on callers' threads only.
+// What one asynchronous operation keeps alive. The library holds it until it releases the memory, the
+// Work as long as the user holds the Work. Its tensors are dropped on callers' threads only.
 struct Flight {
-    std::vector<at::Tensor> tensors; // everything the operation reads or writes
+    std::vector<at::Tensor> tensors; // all tensors that the operation reads or writes
     std::vector<at::Tensor> outputs;
     std::function<void()> recordEnd; // of the profiler; empty when there is none
-    // The last step of an operation that succeeded; empty when there is none. Whoever looks for the
-    // result first takes it, on a thread that holds nothing.
+    // The last step of an operation that succeeded; empty if there is none. The thread that looks for
+    // the result first takes it, and holds no lock then.
     std::function<void()> finish;
 
     std::mutex lock;       // guards what follows
     bool notified = false; // the library will call back when the operation ends
-    bool ended = false;    // it has, and what it found here is what it serves
-    c10::intrusive_ptr<c10::ivalue::Future> future; // made when somebody asks for it
+    bool ended = false;    // it has called, and its result here is final
+    c10::intrusive_ptr<c10::ivalue::Future> future; // made when it is asked for
 
     std::mutex finishing; // guards what follows
     bool finished = false;
@@ -44,7 +44,7 @@ class WorkShm : public c10d::Work
             std::shared_ptr<Flight> flight);
     ~WorkShm() override;
 
-    // Submits the operation. pre: called once, before anybody else knows the Work.
+    // Submits the operation. pre: called once, before any other thread knows the Work.
     void submit(const shc_op &op);
 
     bool isCompleted() override;
@@ -72,7 +72,7 @@ class WorkShm : public c10d::Work
 // In a forked child: the parent's are not its own, and the lock of their list may be held for ever.
 void forgetParentsFutures();
 
-// The process has said goodbye: futures that nobody completes any more get an error.
+// The process has said goodbye: futures that will not complete any more get an error.
 void failOpenFutures();
 
 } // namespace shmcoll
