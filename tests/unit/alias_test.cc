@@ -62,7 +62,7 @@ bool share(const std::vector<View> &views, int64_t elem)
     return bytes.size() != count;
 }
 
-// A random view within the memory; with gaps, backwards, and now and then over itself.
+// A random view within the memory; with gaps, backwards, and now and then overlapping itself.
 View random_view(int64_t elem)
 {
     for (;;) {
@@ -164,7 +164,7 @@ TEST(Alias, AnInputIsRefusedExactlyWhereItSharesAByteWithTheOutput)
 
 TEST(Alias, InterleavedViewsOfAnySizeAreApart)
 {
-    // Rows of 10^9 elements: what is not decided by arithmetic would not end.
+    // Rows of 10^9 elements: a check that is not arithmetic would not end.
     const int64_t many = 1000000000;
     static char any;
     const auto list = [&](int64_t second) {

@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// A lock that is biased towards a thread. tests/models/weak_biased_lock.cc has its orders, runner_test.cc when a
-// bias is earned.
+// SPDX-License-Identifier: BSD-3-Clause A lock that is biased towards a thread.
+// tests/models/weak_biased_lock.cc covers its memory orders, runner_test.cc when a bias is earned.
 #include "tests/support/steps.h"
 
 extern "C" {
@@ -29,7 +28,7 @@ class BiasedLock : public ::testing::Test
             GTEST_SKIP() << "no membarrier here: no bias";
         shc_biased_lock_init(&lock, 3);
     }
-    // As a call that counts.
+    // Like a call that counts.
     void take(uint64_t me)
     {
         shc_biased_lock_take(&lock, me);
@@ -50,7 +49,7 @@ class BiasedLock : public ::testing::Test
     {
         while (word() != SHC_LOCK_AWAITED)
             shc_os_thread_yield();
-        shc_os_sleep_ns(2 * SHC_NS_PER_MS); // until it sleeps, most times
+        shc_os_sleep_ns(2 * SHC_NS_PER_MS); // until it sleeps, most of the time
     }
     shc_biased_lock lock = {};
 };
@@ -73,7 +72,7 @@ TEST_F(BiasedLock, IsTakenWithoutItsWordBehindManyCalls)
     }
 }
 
-// Calls that do not count, of another thread, come between; the same thread's do not matter.
+// Calls that do not count do no harm if the same thread makes them, but end the row if another thread does.
 TEST_F(BiasedLock, IsNotBiasedWhereCallsAreNotInARow)
 {
     for (int i = 0; i < 6; i++) {
@@ -131,7 +130,7 @@ TEST_F(BiasedLock, IsAnotherOnesAtOnceWhereItIsFree)
     drop(kMe);
 }
 
-// Who gives up leaves the word to the holder, who drops it.
+// A thread that gives up leaves the word to the holder, which releases it.
 TEST_F(BiasedLock, IsGivenUp)
 {
     earn(kMe);
@@ -146,8 +145,8 @@ TEST_F(BiasedLock, IsGivenUp)
     drop(kOther);
 }
 
-// One thread has it again and again, others now and then. That it was had by bias, and was awaited, is
-// checked, too.
+// One thread takes it again and again, others now and then. The test also checks that it was taken by bias,
+// and that threads waited for it.
 TEST_F(BiasedLock, HasOneHolder)
 {
     const int kTurns = 300, kOthers = 2;
@@ -159,13 +158,13 @@ TEST_F(BiasedLock, HasOneHolder)
         turns++;
         biased += lock.by_bias;
         if (!lock.by_bias)
-            lock.bias.pay = 3; // else biases would soon be over
+            lock.bias.pay = 3; // else biases would end soon
         if (turns % 50 == 0)
             std::this_thread::yield();
         inside--;
         drop(me);
     };
-    earn(kMe); // else another one may be the first to earn a bias
+    earn(kMe); // else another thread may be the first to earn a bias
     std::vector<std::thread> others;
     for (int i = 0; i < kOthers; i++)
         others.emplace_back([&, i] {
@@ -187,10 +186,10 @@ TEST_F(BiasedLock, HasOneHolder)
 }
 
 #ifdef SHMCOLL_SINGLE_STEPS
-// A signal handler that wants the lock behind one instruction of its own thread's turn.
+// A signal handler that wants the lock after one instruction of its own thread's turn.
 struct Handler {
     static shc_biased_lock *lock;
-    static int step, at;               // it comes behind that one
+    static int step, at;               // the handler runs after that one
     static std::atomic<bool> critical; // the turn holds the lock
     static bool held, came;            // the handler had it then, too; it came
 
@@ -210,14 +209,14 @@ int Handler::step, Handler::at;
 std::atomic<bool> Handler::critical;
 bool Handler::held, Handler::came;
 
-// It does not get in, and the lock is free behind the turn, whichever way the turn was had.
+// It does not get in, and the lock is free after the turn, whether the turn was by bias or not.
 TEST_F(BiasedLock, IsNotHadTwiceByAHandler)
 {
     struct sigaction action = {}, before;
     action.sa_handler = Handler::want;
     ASSERT_EQ(sigaction(SIGTRAP, &action, &before), 0);
     for (bool biased : {false, true}) {
-        int inside = 0; // steps of the turn in which it held the lock
+        int inside = 0; // steps of the turn during which it held the lock
         for (Handler::at = 0, Handler::came = true; Handler::came; Handler::at++) {
             lock = {};
             shc_biased_lock_init(&lock, 1);
@@ -236,7 +235,7 @@ TEST_F(BiasedLock, IsNotHadTwiceByAHandler)
             shc_biased_lock_drop(&lock, kMe);
             end_steps();
             inside += Handler::at >= begun && Handler::at < ended;
-            // Who came in the middle of a biased turn's beginning has ended the bias.
+            // A handler that runs in the middle of a biased turn's beginning has ended the bias.
             EXPECT_TRUE(by_bias == biased || (biased && Handler::at < begun)) << Handler::at;
             EXPECT_FALSE(Handler::held) << Handler::at;
             EXPECT_TRUE(shc_biased_lock_take_within(&lock, kOther, 0)) << Handler::at;

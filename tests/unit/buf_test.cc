@@ -31,7 +31,7 @@ Bytes random_bytes(size_t count)
     return bytes;
 }
 
-// A tensor that owns its sizes, strides and memory, and knows the plain way to its elements.
+// A tensor that owns its sizes, strides and memory, and computes the plain way where its elements are.
 struct Tensor {
     std::vector<int64_t> sizes, strides;
     Bytes memory;
@@ -319,7 +319,7 @@ TEST(Buf, AScalarIsOneElement)
     EXPECT_EQ(static_cast<void *>(buf.flat), &value);
 }
 
-// ---- what is refused ----
+// ---- refused input ----
 
 void expect_refused(const shc_tensors &tensors, uint32_t elem, bool writable, const char *reason)
 {

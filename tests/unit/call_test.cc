@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Call lines: what is kept when a call repeats, and what a reader makes of it.
+// SPDX-License-Identifier: BSD-3-Clause Call lines: what is kept when a call repeats, and what a reader
+// sees.
 extern "C" {
 #include "shm/proto/call.h"
 #include "shm/proto/wait.h"
@@ -63,7 +63,7 @@ class Lines : public testing::Test
         return text;
     }
 
-    // With no mailboxes: the relay slots lie behind the blocks.
+    // With no mailboxes: the relay slots lie after the blocks.
     static const size_t kBytes =
         SHC_BLOCKS_OFFSET + kWorld * SHC_BLOCK_BYTES + SHC_RELAY_SLOTS * SHC_RELAY_BYTES;
     std::unique_ptr<char, Memory> memory_;
@@ -80,7 +80,7 @@ shc_call call_of(shc_op_kind kind, uint64_t count)
     return call;
 }
 
-// All of a barrier's words are zero, as is a line that nobody has used.
+// All of a barrier's words are zero, and so are those of a line that has not been used.
 TEST_F(Lines, ABarrierOnAnUnusedLineIsReadable)
 {
     const shc_call barrier = {};
@@ -109,7 +109,7 @@ TEST_F(Lines, ACallThatRepeatsIsComparedAndRead)
     }
 }
 
-// Their sizes are compared behind the meeting, in words that say more.
+// Their sizes are compared after the meeting, in words that say more.
 TEST_F(Lines, CountsOfUnevenListsAreReadButNotCompared)
 {
     uint64_t epoch = 0;
@@ -135,7 +135,8 @@ TEST_F(Lines, AnEpochWithoutItsSealIsNoCall)
     EXPECT_EQ(latest(), "no call");
 }
 
-// Of two ranks, who reads a line is its next writer, in the same parity; with more nothing changes hands.
+// With two ranks, the reader of a line is its next writer, in the same parity. With more ranks nothing
+// changes hands.
 TEST_F(Lines, OfTwoRanksChangeHands)
 {
     for (uint64_t epoch : {uint64_t(0), uint64_t(1), uint64_t(2), UINT64_MAX - 2, UINT64_MAX})
@@ -154,7 +155,7 @@ TEST_F(Lines, OfTwoRanksChangeHands)
             EXPECT_EQ(shc_seat_host(&of_three, rank, epoch), rank);
 }
 
-// What a rank has said stays readable when its line is the other's.
+// A rank's last call stays readable when its line is the other rank's.
 TEST_F(Lines, TheLatestCallIsKnownWhoeverHasTheLine)
 {
     const shc_call a = call_of(SHC_ALL_REDUCE, 5), b = call_of(SHC_ALL_REDUCE, 6);
@@ -167,8 +168,8 @@ TEST_F(Lines, TheLatestCallIsKnownWhoeverHasTheLine)
     EXPECT_NE(latest().find("[6]"), std::string::npos) << latest();
 }
 
-// What a rank has filled alone it asks for again behind the next meeting, and no sooner: its readers have
-// it until then.
+// A rank prefetches what it alone has filled after the next meeting, and no sooner: its readers have it
+// until then.
 TEST_F(Lines, ASlotIsTakenBackBehindTheNextMeeting)
 {
     shc_call call = call_of(SHC_BROADCAST, 100);
@@ -198,7 +199,7 @@ TEST_F(Lines, ASlotIsTakenBackBehindTheNextMeeting)
     EXPECT_EQ(seats_[0].lent[0], 0u);
 }
 
-// Who gave, and when, to which slot; both ranks count alike.
+// Which rank gave, when, and to which slot; both ranks count alike.
 TEST_F(Lines, ARelaySlotIsPassedOnByWhoHasReadIt)
 {
     struct {
@@ -206,8 +207,8 @@ TEST_F(Lines, ARelaySlotIsPassedOnByWhoHasReadIt)
         uint64_t epoch;
         bool other; // slot than the time before
     } const turns[] = {
-        {0, 7, false},  {1, 8, false},  {0, 9, false}, // in turns: always the same one
-        {0, 10, true},  {0, 11, true},  {0, 12, true}, // one alone: both
+        {0, 7, false},  {1, 8, false},  {0, 9, false}, // roots in turn: always the same slot
+        {0, 10, true},  {0, 11, true},  {0, 12, true}, // the same root: both slots
         {0, 15, false}, {0, 17, false},                // they have met since
         {1, 20, false}, {1, 21, true},  {0, 22, false}, {0, 23, true}, {1, 30, false},
     };
@@ -221,7 +222,7 @@ TEST_F(Lines, ARelaySlotIsPassedOnByWhoHasReadIt)
     }
 }
 
-// Its lines are asked for if this rank stores to it next, and not if the other one does now.
+// Its lines are prefetched if this rank stores to it next, but not if the other rank stores to it now.
 TEST_F(Lines, ARelaySlotIsTakenBackIfTheOtherDoesNotStoreToIt)
 {
     shc_seat &seat = seats_[0];

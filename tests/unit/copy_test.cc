@@ -51,7 +51,7 @@ TEST(Copy, MovesEveryByteAndNoOther)
     check_copy(shc_copy);
 }
 
-// 1 to 63 bytes ahead of the source, in any page.
+// 1 to 63 bytes after the source, in any page.
 TEST(Copy, KnowsWhereStringInstructionsMayCrawl)
 {
     std::vector<char> memory(size_t{4} << 12);

@@ -12,12 +12,12 @@ namespace
 
 const uint64_t kChunk = 64 << 10, kChunks = 16384; // a GiB
 
-// What the machine takes for a chunk stored past the caches, and into them.
+// The machine's time for a chunk stored past the caches, and into them.
 struct Machine {
     uint64_t past_ns, into_ns;
 };
 
-// As a collective has it, or messages, which have a third way.
+// For a collective, or for messages, which have a third mode.
 shc_copy_trial pace_of(enum shc_copy_mode way, unsigned ways = 2)
 {
     shc_copy_trial trials[SHC_COPY_TRIALS];
@@ -57,14 +57,14 @@ TEST(CopyTrial, TriesTheOtherModeNowAndThen)
     EXPECT_GT(into_caches(trial, {6000, 15000}), 0.01);
 }
 
-// Without a shared cache one way is five times as slow: that shows soon.
+// Without a shared cache one mode is five times as slow, which shows soon.
 TEST(CopyTrial, DoesNotTryForLongWhatIsMuchSlower)
 {
     shc_copy_trial trial = pace_of(SHC_COPY_NON_TEMPORAL);
     EXPECT_LT(into_caches(trial, {6000, 30000}), 0.012) << "0.023 when it tries to the end";
 }
 
-// Nor, where messages are long, for more than one round what was so the last time.
+// The same for long messages: at most one round in the mode that was slow the last time.
 TEST(CopyTrial, TriesForOneRoundWhatWasMuchSlowerBefore)
 {
     shc_copy_trial trial = pace_of(SHC_COPY_NON_TEMPORAL);
@@ -85,7 +85,7 @@ TEST(CopyTrial, TriesForOneRoundWhatWasMuchSlowerBefore)
         EXPECT_EQ(trials[i], 2) << i;
 }
 
-// With more ranks than CPUs a reader often has none: such messages take eight times as long.
+// With more ranks than CPUs a reader often has no CPU: such messages take eight times as long.
 TEST(CopyTrial, IsNotMisledByManyLateReaders)
 {
     for (unsigned late_of_16 : {2, 5, 8})
@@ -115,7 +115,7 @@ TEST(CopyTrial, DoesNotTryTheOtherModeWithEveryLargeMessage)
     EXPECT_LT(into, 50u);
 }
 
-// A virtual machine's CPUs move: what was the faster way is not for ever.
+// A virtual machine's CPUs move: the mode that was faster may not stay so.
 TEST(CopyTrial, LeavesAModeThatHasBecomeTheSlowerOne)
 {
     shc_copy_trial trial = pace_of(SHC_COPY_NON_TEMPORAL);
@@ -128,8 +128,8 @@ TEST(CopyTrial, LeavesAModeThatHasBecomeTheSlowerOne)
     EXPECT_GT(into_caches(trial, {6000, 4000}), 0.95);
 }
 
-// What was tried in vain is tried half as often the next time, but never less often than once in 3 GiB; and as
-// often as in the beginning where the machine has changed meanwhile.
+// A mode that was tried in vain is tried half as often the next time, but at least once in 3 GiB. It is
+// tried as often as in the beginning if the machine has changed meanwhile.
 TEST(CopyTrial, TriesMoreAndMoreSeldomWhatIsSlower)
 {
     const uint64_t bytes = 1 << 20;
@@ -150,14 +150,14 @@ TEST(CopyTrial, TriesMoreAndMoreSeldomWhatIsSlower)
     EXPECT_LT(stays[1], 200);
     for (size_t i = 2; i < stays.size(); i++)
         EXPECT_NEAR(stays[i] / (192.0 * (1 << std::min<size_t>(i - 1, 4))), 1, 0.01) << i;
-    run({900000, 300000}, 100); // it leaves a way that has become slow
+    run({900000, 300000}, 100); // it leaves a mode that has become slow
     ASSERT_TRUE(goes_into(trial));
     run({60000, 900000}, 600);
     ASSERT_GT(stays.size(), 0u);
     EXPECT_LT(stays[0], 200);
 }
 
-// One chunk in a hundred takes a time slice: the reader had no CPU.
+// One chunk in a hundred takes a time slice because the reader had no CPU.
 TEST(CopyTrial, IsNotMisledByWaits)
 {
     shc_copy_trial trial = pace_of(SHC_COPY_NON_TEMPORAL);
@@ -172,7 +172,7 @@ TEST(CopyTrial, IsNotMisledByWaits)
     EXPECT_GT(into, kChunks * 8 / 10);
 }
 
-// A large message is noted as one: its receiver may have been late.
+// A large message is counted as one: its receiver may have been late.
 TEST(CopyTrial, IsNotMisledByOneSlowMessage)
 {
     shc_copy_trial trial = pace_of(SHC_COPY_NON_TEMPORAL);
@@ -186,8 +186,8 @@ TEST(CopyTrial, IsNotMisledByOneSlowMessage)
     EXPECT_LT(into, 200u) << "364 when one message may turn the way";
 }
 
-// Short messages are timed while ways are tried, and one now and then: a way that has become slow is left although
-// it has stayed for long.
+// Short messages are timed during trials, and one now and then. A mode that has become slow is left
+// although it has been in use for long.
 TEST(CopyTrial, LeavesAModeThatHasBecomeSlowWhereNobodyTimesIt)
 {
     const uint64_t bytes = 64 << 10;
@@ -204,11 +204,11 @@ TEST(CopyTrial, LeavesAModeThatHasBecomeSlowWhereNobodyTimesIt)
                 shc_copy_trial_count(&trial, bytes);
         }
     };
-    send({3000, 6000}, 200000, false); // 12 GiB: it has stayed again and again
+    send({3000, 6000}, 200000, false); // 12 GiB: the mode has been kept again and again
     ASSERT_GT(trial.stays, 3u);
     EXPECT_LT(timed, 200000u / 100);
     while (trial.mode != SHC_COPY_NON_TEMPORAL || trial.bytes != uint64_t{64} << 20)
-        send({3000, 6000}, 1, false); // it has just begun to stay for 3 GiB
+        send({3000, 6000}, 1, false); // it has just begun to keep it for 3 GiB
     timed = 0;
     send({3000, 6000}, 31 << 10, false);
     ASSERT_EQ(trial.mode, SHC_COPY_NON_TEMPORAL);
@@ -218,7 +218,7 @@ TEST(CopyTrial, LeavesAModeThatHasBecomeSlowWhereNobodyTimesIt)
     EXPECT_EQ(trial.stays, 0u) << "it was left, not tried beside another one";
 }
 
-// Messages have a third way.
+// Messages have a third mode.
 TEST(CopyTrial, FindsTheFastestOfThreeWays)
 {
     const uint64_t bytes = 64 << 10, messages = 40000;
@@ -237,7 +237,7 @@ TEST(CopyTrial, FindsTheFastestOfThreeWays)
         }
 }
 
-// The one that was second is the first one to take its place.
+// The second-best mode is the first one to take its place.
 TEST(CopyTrial, TurnsToTheNextBestOfThreeWays)
 {
     shc_copy_trial trial = pace_of(SHC_COPY_PLAIN, SHC_COPY_MODES);

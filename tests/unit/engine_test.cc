@@ -19,7 +19,7 @@ using namespace shmcoll::test;
 namespace
 {
 
-// One vector and the descriptor that all-reduces it in place.
+// One vector, and the descriptor of an all_reduce of it in place.
 struct Sum {
     explicit Sum(size_t count, float value) : values(count, value)
     {
@@ -101,7 +101,7 @@ void wait_at_once(Rank &rank)
 }
 
 // Until small requests have been waited for at once often enough on all ranks, and their engines nap,
-// whatever the machine does meanwhile.
+// whatever else the machine does meanwhile.
 void get_the_habit(Rank &rank, bool and_nap = false)
 {
     for (int i = 0; i < 100000; i++) {
@@ -114,7 +114,7 @@ void get_the_habit(Rank &rank, bool and_nap = false)
     FAIL() << "the engine does not get to nap";
 }
 
-// A nap would last for hours: who waits for the end of one waits too long.
+// A nap would last for hours: a thread that waits for the end of one waits too long.
 void let_it_nap_for_hours(Rank &rank)
 {
     shc_a64_store_relaxed(&rank.comm->engine.nap_ns, 10000 * SHC_NS_PER_S);
@@ -131,7 +131,7 @@ const shc_request_hooks counting(std::atomic<int> *completed)
 
 enum class Need { kPolled, kTimed, kCallback, kLarge, kCount };
 
-// What somebody needs without running it himself wakes an engine that naps.
+// A thread that needs a result, and does not run it itself, wakes an engine that naps.
 TEST_P(Engine, NapsEndForWhatIsPressing)
 {
     for (int need = 0; need < static_cast<int>(Need::kCount); need++)
@@ -158,7 +158,7 @@ TEST_P(Engine, NapsEndForWhatIsPressing)
                         shc_os_thread_yield();
                 }
                 break;
-            default: // nobody asks for it
+            default: // no thread asks for it
                 while (shc_a32_load_acquire(&sum.request->done) == 0)
                     shc_os_thread_yield();
             }
@@ -168,7 +168,7 @@ TEST_P(Engine, NapsEndForWhatIsPressing)
         });
 }
 
-// A large one, where the engine sleeps because nothing has come, and would nap when it is woken.
+// A large one, while the engine sleeps because nothing has come, and would nap when woken.
 TEST_P(Engine, DoesNotNapBesideWhatIsPressing)
 {
     run_ranks(GetParam(), 2, [](Rank &rank) {
@@ -186,7 +186,7 @@ TEST_P(Engine, DoesNotNapBesideWhatIsPressing)
     });
 }
 
-// What nobody waits for is run all the same, and twice as many have to come before it naps again.
+// A request that no thread waits for is run all the same, and twice as many must come before it naps again.
 TEST_P(Engine, NapsNoLongerWhereSomethingIsNotWaitedFor)
 {
     run_ranks(GetParam(), 2, [](Rank &rank) {
@@ -203,7 +203,7 @@ TEST_P(Engine, NapsNoLongerWhereSomethingIsNotWaitedFor)
     });
 }
 
-// What comes all the time, and is waited for only behind it, is run meanwhile.
+// Requests that keep coming, and are waited for only at the end, are run meanwhile.
 TEST_P(Engine, RunsWhatComesWhileItNaps)
 {
     run_ranks(GetParam(), 2, [](Rank &rank) {
@@ -224,7 +224,7 @@ TEST_P(Engine, RunsWhatComesWhileItNaps)
     });
 }
 
-// It naps only as long as something comes.
+// It naps only as long as requests come.
 TEST_P(Engine, SleepsBehindSomeNapsInWhichNothingCame)
 {
     run_ranks(GetParam(), 2, [](Rank &rank) {
@@ -235,7 +235,7 @@ TEST_P(Engine, SleepsBehindSomeNapsInWhichNothingCame)
             seen += i >= 10 && naps(rank);
         }
         EXPECT_EQ(seen, 0u);
-        wait_at_once(rank); // who comes wakes it
+        wait_at_once(rank); // a new request wakes it
     });
 }
 
@@ -256,7 +256,7 @@ TEST_P(Engine, ASynchronousCallTakesItsTurnBehindWhatIsQueued)
     });
 }
 
-// One rank calls synchronously what another calls asynchronously.
+// One rank makes a call synchronously that another makes asynchronously.
 TEST_P(Engine, RanksMayDifferInHowTheyWait)
 {
     run_ranks(GetParam(), 2, [](Rank &rank) {
@@ -483,7 +483,8 @@ TEST_P(Engine, ClosingEndsWhatIsInFlightWithClosed)
     });
 }
 
-// An operation that closing finds under way, but ends long before closing gives it up, in a second.
+// An operation that is running when the group closes, but ends long before closing gives it up after a
+// second.
 #ifdef __SANITIZE_THREAD__
 constexpr size_t kLong = 1u << 15;
 #else
@@ -557,7 +558,7 @@ TEST_P(Engine, AThreadThatCallsManyTimesIsBiasedUntilAnotherOneComes)
         expect_sum(rank);
         std::thread([&] { expect_sum(rank); }).join();
         calls(2 * pay);
-        // What is queued comes first, and then whoever waits runs it.
+        // Queued operations come first, and then a waiting thread runs this one.
         Sum queued(7, 2.f);
         ASSERT_EQ(shc_submit(rank.comm, &queued.op, nullptr, &queued.request), SHC_OK);
         expect_sum(rank);
@@ -597,7 +598,7 @@ TEST_P(Engine, ABiasedThreadAndOthersTakeTurns)
     });
 }
 
-// A close is such another one, also while the biased thread is inside.
+// A close is another such thread, also while the biased thread is inside.
 TEST_P(Engine, ClosingEndsABias)
 {
     SKIP_WITHOUT_BIAS();
@@ -623,7 +624,7 @@ TEST_P(Engine, ClosingEndsABias)
     });
 }
 
-// What a handler's call inside a call is told; it must not wait for what is beneath it.
+// A handler's call inside a call gets an error; it must not wait for the call that it interrupts.
 struct Nested {
     shc_comm *comm;
     Sum sum{7, 1.f};
@@ -670,7 +671,7 @@ TEST_P(Engine, ACallFromInsideACallIsRefused)
 }
 
 #ifdef SHMCOLL_SINGLE_STEPS
-// What a signal handler sees behind each single instruction of a call.
+// What a signal handler sees after each single instruction of a call.
 struct Steps {
     static shc_engine *engine;
     static std::atomic<int> held, unseen;
@@ -688,7 +689,7 @@ struct Steps {
 shc_engine *Steps::engine;
 std::atomic<int> Steps::held, Steps::unseen;
 
-// Whatever a thread holds, it finds itself inside, by whichever way it came in.
+// If a thread holds anything, it finds itself inside, whichever path it entered by.
 TEST(EngineThreads, FindThemselvesInsideBehindEveryInstruction)
 {
     SKIP_WITHOUT_BIAS();
@@ -725,7 +726,7 @@ TEST(EngineThreads, FindThemselvesInsideBehindEveryInstruction)
 }
 #endif
 
-// A handler inside a call on one group may call another one, and a handler in there the first again.
+// A handler inside a call on one group may call another group, and a handler in there the first one again.
 TEST(EngineThreads, FindThemselvesInsideBelowOtherCalls)
 {
     shc_engine one = {}, two = {};

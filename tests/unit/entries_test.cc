@@ -28,7 +28,7 @@ struct Lists {
     }
 };
 
-// Values are numbers of entries, so order among equals can be seen.
+// Values are numbers of entries, so the order among equals can be seen.
 std::vector<float> numbers(size_t count)
 {
     std::vector<float> all(count);
@@ -101,7 +101,7 @@ TEST(Entries, OfOnePositionBecomeOneValue)
     EXPECT_TRUE(combined({}, {}, SHC_SUM, 4, &at).empty());
 }
 
-// As a dense sum has it: -0 + 0 is 0 where a rank has nothing, and -0 where all have -0.
+// Like a dense sum: -0 + 0 is 0 if a rank has nothing, and -0 if all have -0.
 TEST(Entries, MissingOnesCountAsZero)
 {
     std::vector<uint64_t> at;

@@ -19,7 +19,7 @@ TEST(Lock, IsFreeWhenZero)
     EXPECT_TRUE(shc_lock_try(&lock));
 }
 
-// Who waits sleeps: the holder gives its CPU away under the lock, so that the others find it taken.
+// A waiting thread sleeps: the holder yields its CPU under the lock, so that the others find it taken.
 TEST(Lock, HasOneHolder)
 {
     const int kThreads = 8, kTurns = 300;
@@ -56,7 +56,7 @@ TEST(Lock, WakesWhoWaits)
         });
         while (shc_a32_load_acquire(&lock.word) != SHC_LOCK_AWAITED)
             shc_os_thread_yield();
-        shc_os_sleep_ns(2000 * 1000); // until it sleeps, most times
+        shc_os_sleep_ns(2000 * 1000); // until it sleeps, most of the time
         const uint64_t dropped_ns = shc_clock_ns();
         shc_lock_drop(&lock);
         waiter.join();

@@ -77,7 +77,7 @@ TEST_F(OsMemory, NothingIsLeftMappedInFrontOfTheMapping)
     EXPECT_EQ(errno, ENOMEM);
 }
 
-// What is a page's beginning on one kernel lies inside a page of another.
+// The beginning of a page on one kernel lies inside a page of another.
 TEST_F(OsMemory, APartThatBeginsInsideAPageIsPopulated)
 {
     if (!shc_os_can_populate()) {
@@ -89,7 +89,7 @@ TEST_F(OsMemory, APartThatBeginsInsideAPageIsPopulated)
     EXPECT_GE(backed_bytes(), 2 * kPage);
 }
 
-// Where a filter allows no policy, neither part has one.
+// If a filter allows no policy, neither part has one.
 TEST_F(OsMemory, APartThatBeginsInsideAPagePrefersItsNode)
 {
     shc_os_prefer_node(base_, kPage, 0);

@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Which deaths and failures end a wait: those by which something that is owed is missing. The seats of
-// four ranks over one piece of memory, without processes.
+// SPDX-License-Identifier: BSD-3-Clause Which deaths and failures end a wait: those by which something that
+// is owed is missing. The seats of four ranks over one piece of memory, without processes.
 extern "C" {
 #include "shm/base/status.h"
 #include "shm/proto/call.h"
@@ -19,7 +18,7 @@ namespace
 {
 
 const int kWorld = 4;
-const int kLooks = 6; // of who sleeps, 10 ms apart: after each all ranks are judged
+const int kLooks = 6; // of a sleeper, 10 ms apart: after each all ranks are checked
 
 class Owed : public ::testing::TestWithParam<uint64_t>
 {
@@ -118,7 +117,7 @@ TEST_P(Owed, NothingByARankThatDiedAfterThisOperation)
     EXPECT_FALSE(shc_group_failed(seats[0].get()));
 }
 
-// Who misses its data may be stopped: nobody waits for that one to tell.
+// The rank that misses its data may be stopped: no other rank waits for it to tell.
 TEST_P(Owed, SomethingByARankThatDiedInIt)
 {
     set_state(3, SHC_MEMBER_DEAD);
@@ -159,8 +158,8 @@ TEST_P(Owed, NothingByALaterOperationThatHasFailed)
     EXPECT_TRUE(tells("the next one has failed (found by rank 0)")) << shc_error_text();
 }
 
-// Who is still in an operation finds the reason for which that one has failed, although the abort word
-// names the finder of a later one's.
+// A rank that is still in an operation finds the reason why that operation has failed, although the abort
+// word names the finder of a later one's reason.
 TEST_P(Owed, ItsOwnReasonToWhoIsInAnEarlierOperation)
 {
     shc_group_fail_from(seats[0].get(), epoch + 1, SHC_ERR_PEER_DEAD, "the next one has failed");

@@ -92,7 +92,7 @@ TEST(Move, PutsTheThreadOnAnotherCpuWithAllItMayUse)
     for (int again = 0; again < 50; again++) {
         const int here = shc_os_cpu_current();
         const shc_os_cpus one = only(here), none = {};
-        ASSERT_EQ(shc_os_thread_pin(&one), 0); // or the scheduler might move it meanwhile
+        ASSERT_EQ(shc_os_thread_pin(&one), 0); // else the scheduler might move it meanwhile
         EXPECT_FALSE(shc_place_has_choice());
         EXPECT_FALSE(shc_place_move(here, &none)) << "it may use no other";
         ASSERT_EQ(shc_os_thread_pin(&before), 0);

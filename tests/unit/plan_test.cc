@@ -110,7 +110,7 @@ TEST(Plan, StepsGrowInProgramOrder)
     }
 }
 
-// As it is when operations have wanted these parts long.
+// As it is when operations have asked for these parts long.
 shc_arena arena_of(int world, unsigned parts)
 {
     shc_arena arena = {};
@@ -189,7 +189,7 @@ TEST(Arena, NoPlaceIsFreeBehindAnExchange)
     EXPECT_EQ(shc_arena_places_end(&arena.shouted), 0u) << "nobody has shouted";
 }
 
-// Those are stored to before the ranks have met, when others may still read an earlier shout.
+// These are stored to before the ranks have met, when others may still read an earlier broadcast slot.
 void expect_slot_zero_alone(unsigned parts)
 {
     for (int world : {2, 3, 4, 5, 8, 17, 64}) {
@@ -296,7 +296,7 @@ TEST(Arena, BothSidesOfAUseNameTheSameCells)
     }
 }
 
-// What is not contiguous goes through one half of the scratch, piece by piece.
+// Tensors that are not contiguous go through one half of the scratch, piece by piece.
 TEST(Arena, APieceFitsHalfOfTheScratch)
 {
     for (int world = 2; world <= SHC_MAX_WORLD; world++) {

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Who runs a group's operations: the word, and the bias. tests/models/bias.pml has all orders of it.
+// SPDX-License-Identifier: BSD-3-Clause Which thread runs a group's operations: the word, and the bias.
+// tests/models/bias.pml covers all their orders.
 extern "C" {
 #include "shm/comm/runner.h"
 }
@@ -28,7 +28,7 @@ class Runner : public ::testing::Test
 
     enum How { kNot, kByWord, kByBias };
 
-    // As shc_engine_enter().
+    // Like shc_engine_enter().
     How enter(uint64_t me)
     {
         bool paid = false, ring = false;
@@ -41,7 +41,7 @@ class Runner : public ::testing::Test
             shc_bias_give(&runner.bias, me);
         return kByWord;
     }
-    // As shc_engine_leave(). True: it is to ring.
+    // Like shc_engine_leave(). True: the bell must be rung.
     bool leave(uint64_t me, How how)
     {
         return how == kByBias ? shc_runner_leave_biased(&runner, me) : shc_runner_drop(&runner);
@@ -65,7 +65,7 @@ TEST_F(Runner, IsTakenFromWhatTheWordIs)
     EXPECT_FALSE(shc_runner_is_queued(&runner));
     EXPECT_TRUE(shc_runner_drop(&runner));
     EXPECT_TRUE(shc_runner_is_queued(&runner));
-    EXPECT_EQ(enter(kMe), kNot); // what is queued comes first
+    EXPECT_EQ(enter(kMe), kNot); // queued operations come first
     ASSERT_TRUE(shc_runner_take(&runner, SHC_RUNNER_QUEUED, kMe));
     shc_runner_note_empty(&runner);
     EXPECT_FALSE(shc_runner_drop(&runner));
@@ -97,7 +97,7 @@ TEST_F(Runner, IsNotBiasedWhereCallsAreNotInARow)
     }
 }
 
-// Whatever another thread does: its stores could be mixed with those of the first one.
+// Independent of other threads: their stores could be mixed with those of the first one.
 TEST_F(Runner, IsBiasedTowardsOneThreadOnly)
 {
     call(kMe, 3, kByWord);
@@ -150,8 +150,8 @@ TEST_F(Runner, DoesNotOvertakeWhatIsQueued)
     EXPECT_EQ(runner.bias.pay, 3u);
 }
 
-// One thread calls again and again, another one now and then. That calls by bias were among them is
-// checked, too.
+// One thread calls again and again, another one now and then. The test also checks that some of the calls
+// were by bias.
 TEST_F(Runner, HasOneHolder)
 {
     const int kCalls = 300;
@@ -165,11 +165,11 @@ TEST_F(Runner, HasOneHolder)
         calls++;
         inside--;
         if (how == kByWord)
-            runner.bias.pay = 3; // else biases would soon be over
+            runner.bias.pay = 3; // else biases would end soon
         leave(me, how);
         return how;
     };
-    call(kMe, 3, kByWord); // else the other one may be the first to earn a bias
+    call(kMe, 3, kByWord); // else the other thread may be the first to earn a bias
     std::thread home([&] {
         for (; !over; homes++)
             biased += one(kMe) == kByBias;

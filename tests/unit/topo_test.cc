@@ -14,7 +14,7 @@ namespace
 
 namespace fs = std::filesystem;
 
-// A sysfs of our own: what another machine would show.
+// A sysfs of the test's own, as another machine would show it.
 class Machine
 {
   public:
@@ -98,7 +98,7 @@ std::vector<int> threads_of(const Machine &machine, const std::vector<std::strin
     return threads;
 }
 
-// What a node's CPUs are called, with both threads of each core.
+// The CPUs of a node, with both threads of each core.
 std::string node_list(int node)
 {
     const int first = node * 12;
@@ -169,7 +169,7 @@ TEST(Spare, RanksThatMayRunAnywhereShareTheMachine)
     build_large(machine);
     EXPECT_EQ(threads_of(machine, {"0-191"}), std::vector<int>{95});
     EXPECT_EQ(threads_of(machine, std::vector<std::string>(8, "0-191")), std::vector<int>(8, 11));
-    // More ranks than cores, and one for each: nothing is left, in whole cores.
+    // More ranks than cores, and as many ranks as cores: no whole core is left.
     EXPECT_EQ(threads_of(machine, std::vector<std::string>(96, "0-191")), std::vector<int>(96, 0));
     EXPECT_EQ(threads_of(machine, std::vector<std::string>(200, "0-191")),
               std::vector<int>(200, 0));

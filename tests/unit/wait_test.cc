@@ -9,7 +9,7 @@ extern "C" {
 namespace
 {
 
-// Every group asks: a measurement each time took a tenth of what it costs to make one.
+// Every group asks: a measurement each time took a tenth of the time to make a group.
 TEST(SpinsFor, MeasuresTheMachineOnce)
 {
     const uint64_t ns = 1000 * 1000 * 1000;
@@ -30,7 +30,7 @@ TEST(SpinsFor, GrowsWithTheTime)
 
 constexpr uint64_t us = 1000, ms = 1000 * us;
 
-// A pass over messages that takes its time, and moves something on each second time.
+// A pass over messages that takes its time, and makes progress every second time.
 struct slow_passes {
     uint64_t moves;
     int count;
