@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// What reductions are tested with: elements that are tame, random or special, what must come of
-// them by the reference, and memory that shows who wrote beside it.
+// Elements for tests of reductions: tame, random or special ones, the results that the reference gives for
+// them, and memory that shows stores next to it.
 
 #include "tests/support/ref.h"
 
@@ -61,7 +61,7 @@ class Guarded
 
   private:
     static constexpr size_t kMargin = 80;
-    // As many as the larger margin has: one and 64 bytes of misalignment.
+    // As long as the larger margin: one and 64 bytes of misalignment.
     static const uint8_t *canaries()
     {
         static const Bytes all = [] {

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Tensors in zones that nobody may touch: under the address sanitizer a store there ends the test at once, and
-// what it does not see, a copy by the kernel, is found in the zone's bytes.
+// SPDX-License-Identifier: BSD-3-Clause Tensors between zones that nothing may touch. With the address
+// sanitizer a store there ends the test at once. A store that it does not see, a copy by the kernel, is
+// found in the zone's bytes.
 #pragma once
 
 extern "C" {
@@ -68,7 +68,7 @@ class Guarded
 class GuardedList
 {
   public:
-    // Elements of that many bytes, filled so that they tell their giver; salt < 0: untouched.
+    // Elements of that many bytes, filled so that they identify their giver; salt < 0: untouched.
     void add(size_t count, size_t elem, int salt)
     {
         tensors_.push_back(std::make_unique<Guarded>(count * elem));

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// What a hostile or damaged peer does to the memory that all share, beside a thread that keeps to the protocol.
+// SPDX-License-Identifier: BSD-3-Clause What a hostile or damaged peer does to the shared memory, next to a
+// thread that keeps to the protocol.
 #pragma once
 
 #include "tests/support/ranks.h"
@@ -12,13 +12,13 @@ namespace shmcoll::test
 
 enum class Lies { kOfCalls, kOfMessages };
 
-// Changes words of the group's segments, and mostly changes them back, until `over`: tables of sizes, what goes
-// with a call line, lines and words of messages, offers, identities, reasons. Of this rank's own memory, or
-// `everywhere`. Which words and values: by the seed.
+// Changes words of the group's segments, and mostly changes them back, until `over`: tables of sizes, the
+// words of a call line, lines and words of messages, offers, identities, reasons. In this rank's own
+// memory, or `everywhere`. The seed decides which words and values.
 void tell_lies(shc_comm *comm, Lies lies, bool everywhere, uint64_t seed,
                const std::atomic<bool> &over);
 
-// If the process ends by a signal, or a sanitizer ends it, it says this first.
+// If a signal or a sanitizer ends the process, it prints this first.
 void note_seed(uint64_t seed);
 
 } // namespace shmcoll::test

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Messages of bytes; and two ranks whose passes one thread makes, so that what is where at each step is known.
+// SPDX-License-Identifier: BSD-3-Clause Messages of bytes; and two ranks whose passes one thread makes, so
+// that the state at each step is known.
 #pragma once
 
 #include "tests/support/ranks.h"
@@ -57,7 +57,7 @@ struct ByteMessage {
 
 using Comms = shc_comm *[2];
 
-// As if all ways to copy had been tried.
+// As if all copy modes had been tried.
 inline void settle_trials(shc_p2p &p2p)
 {
     for (int peer = 0; peer < p2p.env.seat->world_size; peer++) {
@@ -83,8 +83,8 @@ inline void pass_in_turns(const Comms &comms, int passes)
         pass(comms[i % 2]);
 }
 
-// The body has the groups of ranks 0 and 1, which have no agents: these might make passes, too. Others do
-// nothing.
+// The body has the groups of ranks 0 and 1, which have no progress threads: these might make passes, too.
+// Other ranks do nothing.
 template <typename Body>
 void by_one_thread(Body body, int world = 2)
 {
@@ -94,7 +94,7 @@ void by_one_thread(Body body, int world = 2)
     run_ranks(Mode::kOwnMapping, world, [&](Rank &rank) {
         if (rank.rank < 2)
             comms[rank.rank] = rank.comm;
-        rank.comm->p2p.agent_started = true; // as if, so that nobody starts it
+        rank.comm->p2p.agent_started = true; // as if it ran, so that it is not started
         for (there++; there < world;)
             std::this_thread::yield();
         if (rank.rank == 0)

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// A rank that can make no further thread, as under a limit of processes or of memory.
+// SPDX-License-Identifier: BSD-3-Clause A rank that can make no further thread, as with a limit of
+// processes or of memory.
 #pragma once
 
 #include <cerrno>
@@ -13,8 +13,8 @@
 namespace shmcoll::test
 {
 
-// From now on pthread_create() fails in the calling thread (EAGAIN), and in those it has made. False: there are no
-// filters here.
+// From now on pthread_create() fails in the calling thread (EAGAIN), and in threads that it has made.
+// False: there are no filters here.
 inline bool refuse_threads()
 {
     sock_filter program[] = {

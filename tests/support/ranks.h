@@ -21,7 +21,7 @@ namespace shmcoll::test
 
 enum class Mode { kOneMapping, kOwnMapping, kProcesses };
 
-// All modes of this build: sanitizers that do not follow fork leave kProcesses out.
+// All modes of this build: sanitizers that do not follow fork leave out kProcesses.
 std::vector<Mode> all_modes();
 std::string mode_name(Mode mode);
 
@@ -58,7 +58,7 @@ struct Rank {
     int rank;
     int world;
     Mode mode;
-    shc_comm *comm;  // made before the body, freed behind it (make_group)
+    shc_comm *comm;  // made before the body, freed after it (make_group)
     shc_store store; // of the run, for bodies that make groups themselves
     shc_knobs knobs;
     uint64_t timeout_ns;
@@ -72,8 +72,8 @@ using Body = std::function<void(Rank &)>;
 
 void run_ranks(Mode mode, int world, const Body &body, const Options &options = {});
 
-// How often a random test goes round: under a sanitizer a quarter of `full`, and all of it in
-// make sanitizers.
+// How many rounds a random test makes: under a sanitizer a quarter of `full`, and all of it in make
+// sanitizers.
 int rounds(int full);
 
 // A descriptor of float32 and sum, without tensors.

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-//
-// What a reduction must give, worked out one element at a time in wider types and without a bit
-// trick in common with the library: integers in 128 bits, floats in double or quad, narrow floats
-// by powers of two. Slow on purpose.
-//
+// The result of a reduction, computed one element at a time in wider types and without a bit trick in
+// common with the library: integers in 128 bits, floats in double or quad, narrow floats by powers of two.
+// Slow on purpose.
 
 extern "C" {
 #include "shm/shmcoll.h"
@@ -22,7 +20,7 @@ namespace ref
 void reduce(shc_dtype dtype, shc_redop redop, const std::vector<const uint8_t *> &sources,
             size_t index, const double *factors, uint8_t *out);
 
-// Are two elements the same value? Bit for bit, but any NaN is as good as another, per part.
+// Are two elements the same value? Bit for bit, except that any NaN equals any other, per part.
 bool same(shc_dtype dtype, const uint8_t *a, const uint8_t *b);
 
 // A float format of up to 16 bits, and its two conversions.

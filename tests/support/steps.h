@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// A signal (SIGTRAP) behind each single instruction of the calling thread, for what a handler may find anywhere.
+// A signal (SIGTRAP) after each single instruction of the calling thread, to test what a handler may find
+// anywhere.
 
 namespace shmcoll::test
 {

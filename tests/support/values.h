@@ -12,7 +12,7 @@ extern template class std::vector<float>; // its loops over elements, too
 namespace shmcoll::test
 {
 
-// Copies the first `period` values to all places behind them.
+// Copies the first `period` values to all places after them.
 void repeat(std::vector<float> &values, size_t period);
 
 // Writes value(0) to value(period - 1), and again.
