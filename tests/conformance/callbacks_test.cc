@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Callbacks beside operations that wait for other ranks: neither they nor who waits for them get stuck
-// behind what only a later call of this rank sets free.
+// SPDX-License-Identifier: BSD-3-Clause Callbacks while operations wait for other ranks: neither the
+// callbacks nor the threads that wait for them get stuck because of something that only a later call of
+// this rank sets free.
 #include "tests/conformance/world.h"
 #include "tests/support/messages.h"
 
@@ -116,7 +116,7 @@ void answer_and_enter(Rank &rank)
     barrier(rank);
 }
 
-// What lies behind it may want this thread's next call first.
+// An operation after it may need this thread's next call first.
 TEST(Callbacks, AWaitForOneRunsNothingBehindItsOperation)
 {
     const int rounds = 60;
@@ -182,7 +182,8 @@ TEST(Callbacks, OfMessagesMayWaitForOneAnotherThere)
         });
 }
 
-// The one engine thread naps beside a queued operation: it wakes for the callback, and not for that.
+// The one engine thread naps while an operation is queued: it wakes for the callback, not for the
+// operation.
 TEST(Callbacks, OfAMessageEndsANap)
 {
     both_ranks(
@@ -229,7 +230,7 @@ TEST(Callbacks, OfAMessageComeWheneverAnOperationBegins)
         });
 }
 
-// As if no further thread could be had.
+// As if no further thread could be made.
 struct NoThreads {
     shc_engine *engine;
 
@@ -333,7 +334,7 @@ TEST(Callbacks, OfManyMessagesMakeFewThreads)
         });
 }
 
-// Where no thread could be made before, the next one that is needed is.
+// If no thread could be made before, the next one that is needed is made.
 TEST(Callbacks, OfAnOperationThatACallbackRunsComesWhenAThreadCanBeHadAgain)
 {
     both_ranks(
@@ -365,7 +366,7 @@ TEST(Callbacks, OfAnOperationThatACallbackRunsComesWhenAThreadCanBeHadAgain)
         });
 }
 
-// Both take of the same time.
+// Both take the same time.
 TEST(Callbacks, AreWithinTheTimeOfAWait)
 {
     run_ranks(all_modes().front(), 2, [](Rank &rank) {
@@ -393,7 +394,7 @@ TEST(Callbacks, AreWithinTheTimeOfAWait)
     });
 }
 
-// Whoever has the lock next ends what pends, and its callbacks come.
+// The next thread that has the lock ends what is pending, and its callbacks come.
 TEST(Callbacks, ComeAlsoWhereTheLockOfMessagesIsKeptWhileTheGroupIsClosed)
 {
     for (Mode mode : all_modes()) {

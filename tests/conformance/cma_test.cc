@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Blocks that the kernel copies out of the root's memory: who cannot take part, and a root that gives
-// up while others copy. That results are right is in collectives_test.
+// SPDX-License-Identifier: BSD-3-Clause Blocks that the kernel copies out of the root's memory: ranks that
+// cannot take part, and a root that gives up while others copy. collectives_test checks that results are
+// right.
 #include "tests/conformance/world.h"
 
 #include <algorithm>
@@ -134,7 +134,7 @@ TEST(Pulls, NeedEveryRankToBeAble)
         options);
 }
 
-// The pages of the kernel's clock, which it maps into every process and copies for nobody.
+// The pages of the kernel's clock, which it maps into every process and copies for no process.
 std::pair<uintptr_t, size_t> memory_of_the_kernel()
 {
     std::ifstream maps("/proc/self/maps");
@@ -150,7 +150,7 @@ std::pair<uintptr_t, size_t> memory_of_the_kernel()
     return {0, 0};
 }
 
-// Memory that a driver has mapped (pinned for a GPU, say) is read by its process alone.
+// Only its own process can read memory that a driver has mapped (pinned for a GPU, say).
 TEST(Pulls, AreNotForMemoryThatTheKernelDoesNotCopy)
 {
     char byte;
@@ -178,7 +178,7 @@ TEST(Pulls, AreNotForMemoryThatTheKernelDoesNotCopy)
         options);
 }
 
-// As containers do, and where a process may not look into its siblings.
+// As in containers, and where a process may not look into its siblings.
 void forbid_reading_others()
 {
     sock_filter program[] = {
@@ -213,7 +213,8 @@ TEST(Pulls, NeedEveryRankToReachTheRoot)
     }
 }
 
-// In another pid namespace a thread's number is a stranger's, whose memory is not what the rank says.
+// In another pid namespace a thread's number belongs to a stranger, whose memory does not contain what the
+// rank says.
 TEST(Pulls, AreNotOutOfAStrangersMemory)
 {
     run_ranks(
@@ -229,11 +230,12 @@ TEST(Pulls, AreNotOutOfAStrangersMemory)
         pulling());
 }
 
-// ---- who gives up ----
+// ---- ranks that give up ----
 
 const size_t kLong = size_t{2} << 20; // a block takes milliseconds
 
-// The root gives up at some time, and has its memory again at once: nobody may call that the result.
+// The root gives up at some time, and has its memory back at once: no rank may take what it reads then for
+// the result.
 void give_and_give_up(Rank &rank, uint64_t after_ns, bool close)
 {
     const size_t world = static_cast<size_t>(rank.world);
@@ -274,7 +276,7 @@ TEST(Pulls, OfARootThatGivesUpAreRightOrFail)
             run_ranks(
                 mode, 3,
                 [round](Rank &rank) {
-                    scatter_vectors(rank); // the kernel has been asked, threads are awake
+                    scatter_vectors(rank); // the kernel has been asked, and threads are awake
                     give_and_give_up(rank, round * 40 * SHC_NS_PER_US, round % 4 != 0);
                 },
                 pulling());
@@ -298,7 +300,7 @@ void meet(const Rank &rank)
     ASSERT_EQ(shc_run(rank.comm, &barrier), SHC_OK) << error_text();
 }
 
-// Memory that is not there is the caller's fault, unless its rank has given up.
+// Memory that does not exist is the caller's fault, unless its rank has given up.
 TEST(Pulls, SayWhatBecameOfTheMemory)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
@@ -324,7 +326,7 @@ TEST(Pulls, SayWhatBecameOfTheMemory)
     });
 }
 
-// Behind a death the thread's number may be a stranger's, whose memory can be copied as well.
+// After a death the thread's number may belong to a stranger, whose memory can be copied as well.
 TEST(Pulls, OutOfTheMemoryOfADeadRankAreNoResult)
 {
     std::atomic<bool> over{false};
@@ -345,7 +347,7 @@ TEST(Pulls, OutOfTheMemoryOfADeadRankAreNoResult)
     });
 }
 
-// In the place of a rank that stops behind its call line: others see the call, and no more of it.
+// Stands for a rank that stops after its call line: others see the call, and nothing more of it.
 void only_enter(Rank &rank)
 {
     shc_comm *comm = rank.comm;
@@ -360,7 +362,7 @@ void only_enter(Rank &rank)
     shc_bell_ring(shc_seat_bell(&comm->seat, rank.rank), true);
 }
 
-// The root keeps its memory until all have taken, and says whom it waits for.
+// The root keeps its memory until all have taken, and reports which rank it waits for.
 TEST(Pulls, WaitForWhoDoesNotTakeItsBlock)
 {
     std::atomic<bool> over{false};
@@ -385,7 +387,7 @@ TEST(Pulls, WaitForWhoDoesNotTakeItsBlock)
             }
             int64_t all, size;
             const shc_tensor from = vector_of(blocks, &all), to = vector_of(out, &size);
-            // Time for rank 1, which has to be done before the root gives up.
+            // Time for rank 1, which must be done before the root gives up.
             EXPECT_EQ(scatter(rank, {&from, 1}, to, 2 * SHC_NS_PER_S), SHC_ERR_TIMEOUT);
             EXPECT_NE(error_text().find("waiting for rank 2"), std::string::npos) << error_text();
             over = true;

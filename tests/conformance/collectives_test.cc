@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// What every collective must do, whatever carries it: worlds, sizes, layouts, in place or not,
-// with and without an arena, ranks as threads and as processes.
+// SPDX-License-Identifier: BSD-3-Clause What every collective must do, whatever carries it: worlds, sizes,
+// layouts, in place or not, with and without an arena, ranks as threads and as processes.
 #include "tests/conformance/world.h"
 
 #include <cstring>
@@ -169,7 +168,7 @@ size_t block_of(int from, int to, size_t count)
     return count * static_cast<size_t>((from * 3 + to * 5) % 4) / 2;
 }
 
-// From each rank to each other one so many elements.
+// That many elements from each rank to each other one.
 void all_to_all_of(Rank &rank, const std::function<size_t(int from, int to)> &count_of)
 {
     const size_t world = static_cast<size_t>(rank.world);
@@ -204,8 +203,8 @@ void barrier(Rank &rank)
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
 }
 
-// Around every bound between algorithms: inline, small slot, one use, one chunk, many chunks.
-#ifdef __SANITIZE_THREAD__ // one of each algorithm: what it sees does not grow with the size
+// Around every bound between algorithms: inline, small slot, direct exchange, one chunk, many chunks.
+#ifdef __SANITIZE_THREAD__ // one of each algorithm: its code paths do not grow with the size
 const size_t kCounts[] = {0, 1, 11, 13, 100, 257, 1025, 2049, 8193, 32769, 70000};
 #elif defined(__SANITIZE_ADDRESS__) // the last two have no bound of their own
 const size_t kCounts[] = {0,    1,    2,    10,   11,   12,   13,    100,   256,   257,   1024,
@@ -301,8 +300,8 @@ TEST_P(Collectives, GiveTheRightResultWhenRanksAreLateAtRandom)
     run_ranks(GetParam().mode, GetParam().world, late_at_random, options_of(GetParam()));
 }
 
-// Small slots change hands in some operations and stay in others: each kind behind each other one, in
-// every place of the turn.
+// Small slots change hands in some operations and stay in others: each kind after each other one, in every
+// place of the turn.
 TEST_P(Collectives, GiveTheRightResultWhenSmallOnesFollowInAnyOrder)
 {
     const Options options = options_of(GetParam());
@@ -349,7 +348,7 @@ TEST(Lockstep, ChangesNoResult)
     }
 }
 
-// Shorter sums through all slots in turn, longer ones in lockstep and by whole cells; and counters wrap.
+// Shorter sums through all slots in turn, longer ones unpipelined and by whole cells; and counters wrap.
 TEST(Lockstep, GoesWithThePipelineInOneGroup)
 {
     for (Mode mode : all_modes())
@@ -359,7 +358,7 @@ TEST(Lockstep, GoesWithThePipelineInOneGroup)
                         true));
 }
 
-// Behind the meeting are the factors, and the first store to user memory.
+// After the meeting come the factors, and the first store to user memory.
 TEST(Lockstep, MeetsFirst)
 {
     const auto body = [](Rank &rank) {
@@ -425,7 +424,7 @@ TEST(Pulls, ChangeNoResult)
     }
 }
 
-// What ranks do that have a CPU each, however many CPUs there are.
+// What ranks do that have a CPU each, independent of the machine's CPUs.
 TEST(Room, ChangesNoResult)
 {
     for (Mode mode : all_modes()) {
@@ -437,7 +436,7 @@ TEST(Room, ChangesNoResult)
     }
 }
 
-// Reduces among what uses the same cells, slots and lines otherwise.
+// Reduces between operations that use the same cells, slots and lines in another way.
 void reduces(Rank &rank)
 {
     for (size_t count : kCounts) {
@@ -452,7 +451,7 @@ void reduces(Rank &rank)
     }
 }
 
-// By slices through the small slots, however many CPUs there are: of lines, a part of one, or none.
+// By slices through the small slots, independent of the machine's CPUs: of lines, a part of one, or none.
 TEST(Tunings, SumsBySlicesChangeNoResult)
 {
     for (Mode mode : all_modes()) {
@@ -464,7 +463,7 @@ TEST(Tunings, SumsBySlicesChangeNoResult)
     }
 }
 
-// By slices through the small slots, through cells in few and in many chunks, and where there is no arena.
+// By slices through the small slots, through cells in few and in many chunks, and without an arena.
 TEST(Tunings, ReducesThatAreSpreadChangeNoResult)
 {
     const std::string spread = "inline=0,reduce.two_phase_from=0,reduce.scatter_gather_from=0";
@@ -549,7 +548,7 @@ TEST(Tunings, ThatDifferFailOnEveryRankAndNameThem)
         options);
 }
 
-// One rank cannot read its settings: nobody waits for it.
+// One rank cannot read its settings: no rank waits for it.
 TEST(Tunings, ThatAreWrongOnOneRankFailOnEveryRank)
 {
     Options options;
@@ -566,7 +565,8 @@ TEST(Tunings, ThatAreWrongOnOneRankFailOnEveryRank)
         options);
 }
 
-// With the call line, in small slots, or staged: each of the two in its own way, one operation after the other.
+// With the call line, in small slots, or staged: each of the two in its own way, one operation after the
+// other.
 TEST(Splits, OfTwoGoEachInItsWay)
 {
     const size_t counts[] = {0, 1, 8, 9, 1024, 1025, 2048, 2049, 5000};
@@ -584,7 +584,7 @@ TEST(Splits, OfTwoGoEachInItsWay)
                             });
                             if (lower % 2 == 1)
                                 all_reduce_in_place(rank, 20); // its slots are the same
-                            else // chunk 0 is announced, or not: both know who used which memory
+                            else // chunk 0 is announced, or not: both know which rank used which memory
                                 broadcast_from(rank, lower < upper, 25000);
                         }
                 },
@@ -603,7 +603,8 @@ TEST(Splits, OfTwoThatAreShortNeedNoArena)
     });
 }
 
-// What a rank sends to another is not what that one expects: all ranks are told, nothing is written.
+// A rank sends another number of elements than the other one expects: all ranks are told, nothing is
+// written.
 TEST(Splits, ThatDifferFailOnEveryRank)
 {
     for (size_t count : {10u, 100000u}) {

@@ -12,7 +12,7 @@ namespace
 
 const int kRoot = 0;
 
-// All that this rank has noted of the operation, and which way it takes.
+// All that this rank has noted of the operation, and its present copy mode.
 std::vector<double> noted(const Rank &rank, shc_op_kind kind)
 {
     std::vector<double> all;
@@ -74,14 +74,15 @@ const std::vector<int> kWorlds = {2, 3, 5};
 TEST(CopyTrials, AreNotedWithEveryMessage)
 {
     Options options;
-    options.knobs.no_cma = true; // what others copy out of its memory, a root does not store
-    options.tuning = "reduce.scatter_gather_from=never"; // nor go cells past the caches
+    options.knobs.no_cma = true; // a root does not store what others copy out of its memory
+    options.tuning = "reduce.scatter_gather_from=never"; // nor do cells use streaming stores
     for (int world : kWorlds)
         run_ranks(
             all_modes().front(), world,
             [](Rank &rank) {
                 for (shc_op_kind kind : {SHC_BROADCAST, SHC_REDUCE, SHC_GATHER, SHC_SCATTER}) {
-                    note_every_message(rank, kind, 256 << 10, 40); // a trial each way, and beyond
+                    note_every_message(rank, kind, 256 << 10,
+                                       40); // a trial of each mode, and beyond
                     note_every_message(rank, kind, 2 << 20, 2);
                     note_every_message(rank, kind, 6 << 20, 1); // fills the slots again and again
                 }

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Who gives stores its first chunk before its call line, and more of them while it waits for the others,
-// where nobody may still be reading what lay there; and what comes out is right either way.
+// SPDX-License-Identifier: BSD-3-Clause A giver stores its first chunk before its call line, and more of
+// them while it waits for the others, but only where no rank may still be reading what lay there. The
+// result is right in any case.
 #include "tests/conformance/world.h"
 
 extern "C" {
@@ -28,7 +28,7 @@ uint64_t newest_epoch(const Rank &rank, int of)
 
 const size_t kSlot = 65536; // bytes: of a long message a chunk
 
-// What the root's next chunk of that number begins with, where that will lie.
+// The first value of the root's next chunk of that number, in its future place.
 float next_place(const Rank &rank, int root, size_t chunk = 0)
 {
     const shc_arena &arena = rank.comm->arena;
@@ -155,7 +155,7 @@ void barrier(const Rank &rank)
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
 }
 
-// Through mappings of their own: some look at what others are storing, of which a sanitizer would tell.
+// Through separate mappings: some look at memory while others store to it, which a sanitizer would report.
 void run(int world, const std::string &tuning, const Body &body, Mode mode = Mode::kOwnMapping)
 {
     Options options;
@@ -194,7 +194,7 @@ TEST(EarlyRoots, BeginInFullSlotsOnceTheOthersHaveReadWhatTheyStoredBefore)
 
 TEST(EarlyRoots, DoNotBeginWhereExchangeCellsMayStillBeRead)
 {
-    for (size_t count : {kCount, size_t{4000}}) { // in chunks, and in one use of a cell
+    for (size_t count : {kCount, size_t{4000}}) { // in chunks, and in a direct exchange
         run_two("staging.non_temporal_from=never", [count](Rank &rank) {
             scatter(rank, 1, 1.f);
             all_reduce(rank, count); // its results, 2, may lie where the slots are
@@ -205,7 +205,7 @@ TEST(EarlyRoots, DoNotBeginWhereExchangeCellsMayStillBeRead)
     }
 }
 
-// What it takes to store is measured then, until it has been read.
+// During a trial stores are timed until all have been read.
 TEST(EarlyRoots, StoreOneChunkWhileTheyTryAWayOfStoring)
 {
     for (const char *tuning : {"staging.non_temporal_from=32k", "staging.non_temporal_from=never"})
@@ -241,7 +241,7 @@ TEST(EarlyRoots, BeginWithWhatIsShort)
     });
 }
 
-// One of the others is late; the third is there before the root or behind it.
+// One of the others is late; the third comes before the root or after it.
 TEST(EarlyRoots, BeginAmongThreeRanks)
 {
     run(3, "staging.non_temporal_from=never", [](Rank &rank) { // 37 chunks, 16 slots
@@ -253,7 +253,7 @@ TEST(EarlyRoots, BeginAmongThreeRanks)
     });
 }
 
-// What has been stored early is in the way of nobody who makes another call.
+// Chunks that were stored early do not disturb a rank that makes another call.
 TEST(EarlyRoots, ChangeNoOutputWhereCallsDiffer)
 {
     for (bool other_op : {false, true}) {
@@ -284,7 +284,7 @@ TEST(EarlyRoots, ChangeNoOutputWhereCallsDiffer)
     }
 }
 
-// Both take themselves for the root, and store to one relay slot: nobody takes anything.
+// Both take themselves for the root, and store to one relay slot: neither takes anything.
 TEST(EarlyRoots, WhoAreTwoChangeNoOutput)
 {
     run_two("", [](Rank &rank) {
@@ -303,7 +303,7 @@ TEST(EarlyRoots, WhoAreTwoChangeNoOutput)
     });
 }
 
-// As many chunks as there are slots, fewer and more, of slots that do not halve evenly, from roots that
+// As many chunks as there are slots, fewer and more, with slots that do not halve evenly, from roots that
 // take turns and may be late; the counts make pieces of all sizes.
 void call_this_and_that(Rank &rank)
 {
@@ -367,7 +367,8 @@ TEST(EarlyRoots, DoNotBeginWhereCellsOfASpreadReduceMayStillBeRead)
     });
 }
 
-// Cells change hands otherwise in a reduce that is spread than in an all_reduce, and slots lie over them.
+// A reduce-scatter with gather hands cells over in another order than an all_reduce, and broadcast slots
+// share memory with them.
 TEST(EarlyRoots, GiveTheRightResultBesideReducesThatAreSpread)
 {
     for (Mode mode : all_modes())

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Messages by ferry between two ranks, of which lines say how much is there before the header does: whoever
-// looks when, and whatever the receive wants.
+// SPDX-License-Identifier: BSD-3-Clause Messages by ferry (long ping-pong buffer) between two ranks, for
+// which lines say how much is there before the header does: for every order of looks, and every kind of
+// receive.
 #include "tests/support/messages.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ struct Message : ByteMessage {
         ASSERT_TRUE(shc_request_done(request, &status));
         EXPECT_EQ(status, want);
     }
-    // So many bytes of it are here, and behind them its memory has not changed.
+    // That many bytes of it are here, and the memory after them has not changed.
     void expect_beginning(size_t count) const
     {
         std::vector<unsigned char> want = content(op.tag, bytes.size());
@@ -99,7 +99,7 @@ struct ByHand {
     void ahead(size_t count) { post(SHC_LINE_AHEAD, count); }
     void end() { post(SHC_LINE_EAGER, bytes.size()); }
 
-    // In the ferry alone: so what a receive has of them then it had before.
+    // In the ferry alone: so bytes that a receive has of them then were there before.
     void forget(size_t count) const { std::fill_n(memory(), count, '\xcc'); }
 };
 
@@ -143,7 +143,7 @@ bool receive_at_once(shc_comm *comm, const Message &in)
     return over;
 }
 
-// A receive that is posted has the bytes when their line is read, and copies the others only.
+// A posted receive has the bytes when their line is read, and then copies only the others.
 TEST(Ahead, IsCopiedOnceWhileTheRestIsToCome)
 {
     with_ferries([](const Comms &comms) {
@@ -166,7 +166,7 @@ TEST(Ahead, IsCopiedOnceWhileTheRestIsToCome)
     });
 }
 
-// It is no receive's yet: another one may take the message.
+// It belongs to no receive yet: another one may take the message.
 TEST(Ahead, IsNothingToAReceiveThatComesLater)
 {
     with_ferries([](const Comms &comms) {
@@ -207,7 +207,7 @@ TEST(Ahead, IsNothingToAReceiveThatComesBehindIt)
     });
 }
 
-// As a damaged line might have it: what is here stays.
+// As a damaged line might claim it: what is here stays.
 TEST(Ahead, DoesNotGoBack)
 {
     with_ferries([](const Comms &comms) {
@@ -233,8 +233,8 @@ TEST(Ahead, DoesNotGoBack)
     });
 }
 
-// What then comes whole in a shuttle is all there, and that shuttle's line was the one that was read. No rank
-// writes that.
+// The message that then comes whole in a shuttle is all there, and that shuttle's line was the one that was
+// read. No rank writes that.
 TEST(Ahead, MayBeFollowedByAShuttle)
 {
     with_ferries([](const Comms &comms) {
@@ -264,7 +264,7 @@ TEST(Ahead, MayBeFollowedByAShuttle)
     });
 }
 
-// The line that says so much is of a message that never came: no rank writes that.
+// The line that says so belongs to a message that never came: no rank writes that.
 TEST(Ahead, IsNothingToAnotherMessage)
 {
     with_ferries([](const Comms &comms) {
@@ -283,7 +283,8 @@ TEST(Ahead, IsNothingToAnotherMessage)
     });
 }
 
-// A receive from any rank that has some of the other rank's, and takes one of its own with the same number.
+// A receive from any rank has some bytes of the other rank's message, and then takes one of its own with
+// the same number.
 TEST(Ahead, IsNothingToAMessageToOneself)
 {
     with_ferries([](const Comms &comms) {
@@ -307,7 +308,7 @@ TEST(Ahead, IsNothingToAMessageToOneself)
     });
 }
 
-// Nobody has asked for it: it waits in its ferry.
+// No receive wants it: it waits in its ferry.
 TEST(Ahead, StaysInItsFerryWhereNobodyWantsIt)
 {
     with_ferries([](const Comms &comms) {
@@ -361,7 +362,7 @@ TEST(Ahead, IsNotWrittenWhereTheReceiveIsAnother)
     });
 }
 
-// A receive without a request has what is there; the rest does not come, and it is submitted.
+// A receive without a request has what is there. The rest does not come, so it is submitted.
 TEST(Ahead, IsCopiedAgainByWhoDoesNotWaitForTheRest)
 {
     with_ferries([](const Comms &comms) {
@@ -396,7 +397,7 @@ TEST(Ahead, IsReceivedAtOnce)
     });
 }
 
-// As above, of a message that never came.
+// The same for a message that never came.
 TEST(Ahead, IsNothingToAnotherMessageAtOnce)
 {
     with_ferries([](const Comms &comms) {
@@ -411,7 +412,7 @@ TEST(Ahead, IsNothingToAnotherMessageAtOnce)
     });
 }
 
-// In pieces of 8 KiB and 16 KiB, whose last one goes with the header.
+// In pieces of 8 KiB and 16 KiB; the last one goes with the header.
 TEST(Ahead, IsAFewLines)
 {
     with_ferries([](const Comms &comms) {
@@ -425,7 +426,7 @@ TEST(Ahead, IsAFewLines)
     });
 }
 
-// However few are free it goes at once, and leaves half of them to what comes behind it.
+// With however few free lines it goes at once, and leaves half of them to what follows.
 TEST(Ahead, LeavesHalfOfTheLines)
 {
     with_ferries([](const Comms &comms) {
@@ -474,7 +475,7 @@ TEST(Ahead, IsNoneWhereMessagesPassOneAnother)
             to_0.expect_content();
             to_1.expect_content();
         }
-        // A long one is announced then, so that it can go chunk by chunk, both ways.
+        // A long one then uses a rendezvous, so that it can go chunk by chunk, both ways.
         Message out(SHC_SEND, 1, 2, 300000), in(SHC_RECV, 0, 2, 300000);
         out.start(comms[0]);
         EXPECT_EQ(out.request->message.state, SHC_MESSAGE_ANNOUNCED);
@@ -487,7 +488,7 @@ TEST(Ahead, IsNoneWhereMessagesPassOneAnother)
     });
 }
 
-// A whole message cannot be left in the middle: a long one is announced where the lock is wanted.
+// A whole message cannot be interrupted: a long one uses a rendezvous if the lock is wanted.
 TEST(Ahead, IsNotLongWhereTheLockIsWanted)
 {
     with_ferries([](const Comms &comms) {
@@ -549,7 +550,7 @@ TEST(Ahead, LeavesNobodyWaitingWhenItsSenderIsGone)
             }
 }
 
-// There and back, with and without requests, sometimes wanted otherwise.
+// There and back, with and without requests, sometimes with a receive that does not match.
 TEST(Ahead, ArrivesInAnswers)
 {
     for (Mode mode : all_modes())

@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Point-to-point where it was wrong once: each case is a bug that was found, with the moment it
-// needs made by hand.
+// SPDX-License-Identifier: BSD-3-Clause Point-to-point bugs that were found. Each case makes by hand the
+// moment that the bug needs.
 #include "tests/support/messages.h"
 
 #include <atomic>
@@ -61,8 +60,8 @@ int pending(Rank &rank)
     return count;
 }
 
-// An interrupt callback that holds up the one thread it is meant for, as an interpreter does whose
-// lock another thread keeps.
+// An interrupt callback that delays the one thread for which it is meant, like an interpreter whose lock
+// another thread keeps.
 struct Held {
     std::thread::id whom;
     std::atomic<bool> inside{false}, release{false};
@@ -79,7 +78,7 @@ struct Held {
     }
 };
 
-// Rank 0 has a thread that waits for message 1 and is held up; `then` comes when it is.
+// Rank 0 has a thread that waits for message 1 and is delayed; `then` runs while it is.
 template <typename Then>
 void with_held_waiter(Rank &rank, const Then &then)
 {
@@ -99,8 +98,8 @@ void with_held_waiter(Rank &rank, const Then &then)
     rank.comm->seat.interrupted = nullptr;
 }
 
-// The agent slept on for its 10 s when the last waiter left behind a submission that had relied on
-// him.
+// The progress thread slept on for its 10 s when the last waiting thread left a submission that had relied
+// on it.
 TEST(P2pBugs, AWaiterThatLeavesLeavesAnAgentThatIsAwake)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
@@ -128,7 +127,7 @@ TEST(P2pBugs, AWaiterThatLeavesLeavesAnAgentThatIsAwake)
     });
 }
 
-// While a waiter was held up, nobody moved the messages of the others.
+// While a waiting thread was delayed, no thread moved the messages of the others.
 TEST(P2pBugs, AWaiterThatIsHeldUpHoldsUpNobodyElse)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
@@ -147,8 +146,8 @@ TEST(P2pBugs, AWaiterThatIsHeldUpHoldsUpNobodyElse)
     });
 }
 
-// When another thread of the rank was just failing the group, a message's time-out ended all
-// requests, and then judged the next one, that was over and out of its queue.
+// While another thread of the rank was just failing the group, a message's time-out ended all requests.
+// Then it checked the next one, which was over and out of its queue.
 TEST(P2pBugs, ATimeOutBesideAnotherFailureJudgesNothingThatIsOver)
 {
     std::atomic<bool> over{false};
@@ -173,8 +172,8 @@ TEST(P2pBugs, ATimeOutBesideAnotherFailureJudgesNothingThatIsOver)
     });
 }
 
-// A pass read as many lines as there are in turn, and a pair has two more with those of its shuttles: what a rank
-// had sent before it left was called missing by who had been held up.
+// A pass read as many lines as there are in turn, and a pair has two more with those of its shuttles. So a
+// delayed rank said that something was missing that another rank had sent before it left.
 TEST(P2pBugs, OnePassReadsAllThatWhoHasLeftHasSent)
 {
     for (int shuttles : {1, 2}) {
@@ -210,8 +209,8 @@ TEST(P2pBugs, OnePassReadsAllThatWhoHasLeftHasSent)
     }
 }
 
-// The text of a wait's own time-out read who the sender is while another thread wrote it (seen by a
-// thread sanitizer).
+// The text of a wait's own time-out read the sender while another thread wrote it (found by a thread
+// sanitizer).
 TEST(P2pBugs, ATimedWaitReadsTheMessageUnderItsLock)
 {
     run_ranks(Mode::kOneMapping, 2, [](Rank &rank) {
@@ -245,8 +244,8 @@ TEST(P2pBugs, ATimedWaitReadsTheMessageUnderItsLock)
     });
 }
 
-// At the process's end a pass under way was not waited for: LEAVING was said, and lines came after it.
-// It is waited for a while only, so a thread that had no CPU for that long says nothing.
+// At the process's end a running pass was not waited for: LEAVING was published, and lines came after it.
+// It is waited for only for some time, so a thread that had no CPU for that long publishes nothing.
 TEST(P2pBugs, NothingIsPlacedAfterLeavingAtTheEndOfTheProcess)
 {
     bool seen = false;
@@ -277,7 +276,7 @@ TEST(P2pBugs, NothingIsPlacedAfterLeavingAtTheEndOfTheProcess)
     EXPECT_TRUE(seen);
 }
 
-// Windows lent to a rank that left did not come back: everybody else's messages went without.
+// Windows lent to a rank that left did not come back: the messages of all others went without.
 TEST(P2pBugs, WindowsOfARankThatLeftComeBack)
 {
     std::atomic<bool> checked{false};
@@ -303,7 +302,7 @@ TEST(P2pBugs, WindowsOfARankThatLeftComeBack)
     });
 }
 
-// A send that has been let in is measured while another thread closes the group and unmaps it.
+// A send that has passed the check is measured while another thread closes the group and unmaps it.
 TEST(P2pBugs, ASendBesideTheCloseEndsAsClosed)
 {
     run_ranks(Mode::kProcesses, 2, [](Rank &rank) {
@@ -329,8 +328,8 @@ TEST(P2pBugs, ASendBesideTheCloseEndsAsClosed)
     });
 }
 
-// Lines that become free between two looks at them: a message without bytes was announced then, and
-// its receiver waited for the rest. It takes many messages until that happens.
+// Lines that become free between two looks at them: a message without bytes then used a rendezvous, and its
+// receiver waited for the rest. It takes many messages until that happens.
 TEST(P2pBugs, EmptyMessagesThatFindNoLineAtFirstArrive)
 {
     const int count = 3000, turns = 4;
@@ -351,7 +350,7 @@ TEST(P2pBugs, EmptyMessagesThatFindNoLineAtFirstArrive)
 }
 
 // Each end of a message woke the engine thread that an asynchronous collective had made, which found
-// nothing to do: there and back at once took 28 us instead of 7 from then on.
+// nothing to do: a sendrecv took 28 us instead of 7 from then on.
 TEST(P2pBugs, MessagesLetTheEngineThreadSleep)
 {
     for (Mode mode : all_modes())

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Which way messages are copied through the windows of more ranks than two, which have no bulk windows.
+// SPDX-License-Identifier: BSD-3-Clause In which copy mode messages go through the windows of more than two
+// ranks, which have no bulk windows.
 #include "tests/support/messages.h"
 
 #include <gtest/gtest.h>
@@ -26,13 +26,13 @@ std::vector<unsigned char> content(int tag)
     return bytes;
 }
 
-// Is the message over for its sender although nobody has read its rest?
+// Is the message over for its sender although its rest has not been read?
 bool ends_unread(const Comms &comms, int tag)
 {
     ByteMessage sent(SHC_SEND, 1, tag, content(tag));
     ByteMessage got(SHC_RECV, 0, tag, std::vector<unsigned char>(kBytes, 0xee));
     sent.start(comms[0]); // the header goes out,
-    got.start(comms[1]);  // and the word that asks for the rest
+    got.start(comms[1]);  // and the CTS that asks for the rest
     for (int i = 0; i < 5; i++)
         pass(comms[0]);
     const bool ended = sent.done();
@@ -59,7 +59,7 @@ TEST(Ways, AreTriedWithMessagesThatEndWhenTheyHaveBeenRead)
         3);
 }
 
-// It does not matter whether those of messages behind it, or to others, have been read.
+// It does not matter whether those of messages after it, or to others, have been read.
 TEST(Ways, LetAMessageEndWhenItsOwnWindowsHaveBeenRead)
 {
     by_one_thread(
@@ -94,7 +94,7 @@ TEST(Ways, AreChosenForEachPeer)
         3);
 }
 
-// Whoever reads a message meanwhile is slow to store another one, in whatever way.
+// A rank that reads a message meanwhile is slow to store another one, in any copy mode.
 TEST(Ways, AreNotTriedWithMessagesThatPassOneAnother)
 {
     by_one_thread(

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Lines that no rank writes: whoever finds one says that the memory is damaged and fails the group. It
-// reads and stores nothing outside of what is there, whatever the line says.
+// SPDX-License-Identifier: BSD-3-Clause Lines that no rank writes: a rank that finds one says that the
+// memory is damaged and fails the group. It reads and stores nothing outside of what is there, whatever the
+// line says.
 #include "tests/support/ranks.h"
 
 #include <algorithm>
@@ -153,7 +153,7 @@ const Damage kDamages[] = {
     {"AChunkOfNoMessage", [](shc_line_head &line) { of_kind(line, SHC_LINE_CHUNK); }},
 };
 
-// A whole message of kBytes in its line, but for the harm.
+// A whole message of kBytes in its line, except for the damage.
 void post_line(Rank &rank, bool by_shuttle, const Damage *damage)
 {
     shc_p2p &p2p = rank.comm->p2p;
@@ -181,7 +181,7 @@ void post_line(Rank &rank, bool by_shuttle, const Damage *damage)
     shc_p2p_unlock(&p2p);
 }
 
-// What the receive ends with, and what its memory holds then.
+// The status of the receive, and the content of its memory.
 void receive_line(Rank &rank, shc_status want, unsigned char byte)
 {
     std::vector<unsigned char> bytes(kBytes, 0xee);
@@ -234,7 +234,7 @@ TEST(DamagedLines, OfShortShuttlesFailTheGroupAndTouchNothing)
     expect_found({&damage}, 8); // ranks, whose shuttles are 2 KiB
 }
 
-// What comes behind a message that nobody has asked for, and whose rest is to come.
+// Lines after a message for which there is no receive, and whose rest is still to come.
 void post_open_line(shc_line_head &line)
 {
     of_kind(line, SHC_LINE_OPEN);
@@ -308,7 +308,7 @@ TEST(UndamagedRests, AreKept)
         });
 }
 
-// So that it is the harm that is found.
+// So that the damage is what is found.
 TEST(UndamagedLines, AreReceived)
 {
     for (Mode mode : all_modes())

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Messages of more than 128 KiB one way between two ranks, whose bytes follow the header unasked: whenever
-// the receive comes, and whatever it wants.
+// SPDX-License-Identifier: BSD-3-Clause Messages of more than 128 KiB one way between two ranks, whose
+// fragments follow the header unasked (open messages): for every time at which the receive comes, and every
+// kind of receive.
 #include "tests/support/messages.h"
 
 #include <algorithm>
@@ -71,7 +71,8 @@ void give_ferry_away(const Comms &comms)
     in.expect_content();
 }
 
-// Rank 0 has no ferry, and knows how to copy: so messages go open. What has been sent must be over in the end.
+// Rank 0 has no ferry, and has chosen its copy mode: so messages go open. All sends must have ended at the
+// end.
 template <typename Body>
 void where_messages_go_open(Body body)
 {
@@ -87,7 +88,7 @@ void where_messages_go_open(Body body)
     });
 }
 
-// A message of rank 0, behind it another one, and a receive of rank 1 that wants the second one only: so the
+// A message of rank 0, another one after it, and a receive of rank 1 that wants only the second one. So the
 // first one is put aside, as far as the lines hold it.
 struct Aside {
     const Comms &comms;
@@ -158,7 +159,7 @@ TEST(OpenMessages, AreReceivedWhenAllIsHere)
     });
 }
 
-// Both sides are told, and what comes behind is another message.
+// Both sides are told, and the next one is another message.
 TEST(OpenMessages, AreRefusedWhenTheirReceiveIsAnother)
 {
     where_messages_go_open([](const Comms &comms) {
@@ -189,7 +190,7 @@ TEST(OpenMessages, AreRefusedWhenTheirReceiveIsAnother)
     });
 }
 
-// It has left before it is refused: only the receive is told, and the word finds nobody.
+// It has left before it is refused: only the receive is told, and the refusal finds no request.
 TEST(OpenMessages, AreDroppedWhenAllHasLeft)
 {
     where_messages_go_open([](const Comms &comms) {
@@ -211,7 +212,7 @@ TEST(OpenMessages, AreDroppedWhenAllHasLeft)
     });
 }
 
-// Fills the lines from `rank` to the other, so that what is sent then stays in its queue until these are read.
+// Fills the lines from `rank` to the other, so that later sends stay in its queue until these are read.
 struct Filled {
     const int peer;
     std::vector<std::unique_ptr<Message>> out, in;
@@ -234,7 +235,7 @@ struct Filled {
     }
 };
 
-// There is no line for the word, and its sender, on which nothing pends, reads none.
+// There is no line for the refusal, and its sender, which has nothing pending, reads none.
 TEST(OpenMessages, AreDroppedWhenNobodyReadsThatTheyAreRefused)
 {
     where_messages_go_open([](const Comms &comms) {
@@ -251,7 +252,7 @@ TEST(OpenMessages, AreDroppedWhenNobodyReadsThatTheyAreRefused)
     });
 }
 
-// One that is put aside whole, and then wanted otherwise.
+// One that is put aside whole, and then matched by another kind of receive.
 TEST(OpenMessages, AreDroppedWhenAllIsHere)
 {
     where_messages_go_open([](const Comms &comms) {
@@ -263,7 +264,8 @@ TEST(OpenMessages, AreDroppedWhenAllIsHere)
     });
 }
 
-// The receiver keeps in mind one that is on its way: the next one is announced, though there is room for it.
+// The receiver remembers one that is in flight: the next one uses a rendezvous, though there is room for
+// it.
 TEST(OpenMessages, GoOneAtATime)
 {
     where_messages_go_open([](const Comms &comms) {
@@ -300,7 +302,7 @@ TEST(OpenMessages, GoOneAtATime)
     });
 }
 
-// 1 MiB at most: the next one is announced, until that has been received.
+// 1 MiB at most: the next one uses a rendezvous, until that has been received.
 TEST(OpenMessages, ArePutAsideWithinBounds)
 {
     where_messages_go_open([](const Comms &comms) {
@@ -334,8 +336,8 @@ TEST(OpenMessages, ArePutAsideWithinBounds)
     });
 }
 
-// To put a message aside costs more than to ask: behind one for which no receive was there, messages are announced
-// for a while.
+// Putting a message aside costs more than a rendezvous: after one that found no receive, messages use a
+// rendezvous for a while.
 TEST(OpenMessages, AreAnnouncedBehindOneThatWasPutAside)
 {
     where_messages_go_open([](const Comms &comms) {
@@ -356,7 +358,7 @@ TEST(OpenMessages, AreAnnouncedBehindOneThatWasPutAside)
     });
 }
 
-// What passes one another goes by ferry, if it is announced.
+// Messages that pass one another go by ferry, if they use a rendezvous.
 TEST(OpenMessages, AreNoneWhereSomethingIsExpectedFromThere)
 {
     where_messages_go_open([](const Comms &comms) {
@@ -388,7 +390,7 @@ void post_refusal(const Comms &comms, uint32_t number)
     shc_pair_post(&pairs, 0, line, -1);
 }
 
-// The word on a refused one stays in its line while its sender only sends at once.
+// The refusal stays in its line while its sender only sends at once.
 TEST(OpenMessages, AreRefusedHoweverMuchHasBeenSentBehindThem)
 {
     where_messages_go_open([](const Comms &comms) {
@@ -407,7 +409,8 @@ TEST(OpenMessages, AreRefusedHoweverMuchHasBeenSentBehindThem)
     });
 }
 
-// A line that no rank writes: what is asked for and on its way is not refused, nor what went at once.
+// A line that no rank writes: messages that were asked for and are in flight are not refused, nor those
+// that went at once.
 TEST(OpenMessages, AreNotWhatIsRefusedOtherwise)
 {
     for (size_t bytes : {size_t{4} << 20, size_t{100}})
@@ -426,7 +429,7 @@ TEST(OpenMessages, AreNotWhatIsRefusedOtherwise)
         });
 }
 
-// Sizes on both sides of every limit, asked for in any order, now and then with another size.
+// Sizes on both sides of every limit, received in any order, now and then with another size.
 TEST(OpenMessages, ArriveInWhateverOrderTheyAreAskedFor)
 {
     for (Mode mode : all_modes())

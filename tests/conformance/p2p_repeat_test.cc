@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Synchronous messages that are like the one before, or differ from it in a single point: what a rank
-// keeps of its last message must never pass for the next one.
+// SPDX-License-Identifier: BSD-3-Clause Synchronous messages that are like the one before, or differ from
+// it in a single point: what a rank keeps of its last message must never pass for the next one.
 #include "tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +20,7 @@ struct Wish {
     int64_t count;
     int tag;
     bool strided; // each second element of the memory
-    bool in_two;  // a list of two tensors, one behind the other
+    bool in_two;  // a list of two adjacent tensors
     unsigned char first;
 };
 
@@ -60,7 +59,7 @@ struct Message {
     }
 };
 
-// The next wish is the last one but for one point, or is the same.
+// The next request is the last one except for one point, or is the same.
 void change(Wish &wish, std::mt19937 &random)
 {
     wish.first++;
@@ -109,7 +108,7 @@ TEST(RepeatedMessages, DifferInWhateverPoint)
         });
 }
 
-// Behind a good message of its kind, each is refused or fails as it does alone.
+// After a good message of its kind, each is refused or fails as it does alone.
 TEST(RepeatedMessages, ThatAreWrongAreRefused)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {

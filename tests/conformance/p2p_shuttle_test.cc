@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Shuttles and ferries, which two ranks fill in turn, and bulk windows, which go round: whoever sends next,
-// and whatever is put aside or given up meanwhile, each message has its own bytes. Ranks as threads and as
+// SPDX-License-Identifier: BSD-3-Clause Shuttles and ferries (ping-pong buffers), which two ranks fill in
+// turn, and bulk windows (the large eager pool), which are used in turn. In any order of sends, and
+// whatever is put aside or given up meanwhile, each message has its own bytes. Ranks as threads and as
 // processes.
 #include "tests/support/messages.h"
 
@@ -27,7 +27,7 @@ using namespace shmcoll::test;
 namespace
 {
 
-// One send or receive of bytes that say whose and which message they are.
+// One send or receive of bytes that tell their rank and their message.
 struct Message : ByteMessage {
     std::vector<unsigned char> wanted;
 
@@ -79,7 +79,7 @@ uint64_t told(Rank &rank, int tag, uint64_t mine)
     return theirs;
 }
 
-// What goes through lines, shuttles and windows; between two ranks alone now and then by ferry, too.
+// Messages through lines, shuttles and windows; between two ranks alone now and then by ferry, too.
 size_t some_bytes(std::mt19937 &random, int world)
 {
     static const size_t counts[] = {0, 8, 88, 89, 100, 1000, 5000, 16383, 16384, 16385, 40000};
@@ -102,8 +102,8 @@ void back_and_forth(Rank &rank, int peer, int number, size_t bytes)
     }
 }
 
-// Messages in a row, which are then received in the opposite order: each shuttle and window lies with
-// a message that was put aside.
+// Messages in a row, which are then received in the opposite order: each shuttle and window lies with a
+// message that was put aside.
 void burst(Rank &rank, int peer, bool sends, int number, int count, size_t bytes)
 {
     std::vector<std::unique_ptr<Message>> messages;
@@ -162,7 +162,7 @@ TEST(Shuttles, OfEachPairAreItsOwn)
         });
 }
 
-// A message that is too long for one goes through lines and windows, the next one that is not does not.
+// A message that is too long for one goes through lines and windows; the next one, which is not, does not.
 TEST(Shuttles, OfManyRanksAreShort)
 {
     for (const auto &[world, bytes] : {std::pair{4, 16384u}, {5, 4096u}, {8, 2048u}, {16, 512u}}) {
@@ -173,7 +173,7 @@ TEST(Shuttles, OfManyRanksAreShort)
             const shc_pairs &pairs = rank.comm->p2p.pairs;
             const char *mailbox =
                 rank.comm->seat.segment.base + shc_seat_mail_offset(&rank.comm->seat, rank.rank);
-            for (int other = 0; other < world; other++) // as many as there are, side by side
+            for (int other = 0; other < world; other++) // as many as there are, adjacent
                 EXPECT_EQ(shc_window(&pairs, rank.rank, other, SHC_SHUTTLE_OURS) + bytes,
                           mailbox + mail.total_bytes - (world - 1 - other) * bytes);
             const int peer = rank.rank ^ 1;
@@ -210,7 +210,7 @@ TEST(Shuttles, CarryTheReplyInTheLinesOfTheMessage)
         const size_t counts[] = {0, 24, 25, 88, 89, 4096, 16384};
         for (int turn = 0; turn < 14; turn++) {
             back_and_forth(rank, 1 - rank.rank, turn, counts[turn % 7]);
-            // Rank 0's went back and forth; rank 1 has kept its own for a message of its own accord.
+            // Rank 0's went back and forth; rank 1 has kept its own for a message that is no answer.
             EXPECT_EQ(pair->shuttles.where[0], SHC_HERE) << "its own, rank " << rank.rank;
             EXPECT_EQ(pair->shuttles.where[1], SHC_AWAY) << "the other's, rank " << rank.rank;
         }
@@ -220,8 +220,8 @@ TEST(Shuttles, CarryTheReplyInTheLinesOfTheMessage)
     });
 }
 
-// A rank that has no memory for what lies in its own mailbox answers in what the other one has sent, and says the
-// rest in lines.
+// A rank without memory for its own mailbox's buffers answers in what the other one has sent, and uses
+// lines for the rest.
 TEST(Shuttles, NeedTheMemoryOfOneRank)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
@@ -248,7 +248,7 @@ TEST(Shuttles, NeedTheMemoryOfOneRank)
     });
 }
 
-// One of many that only their order tells apart.
+// One of many that only their order distinguishes.
 void of_one_tag(Rank &rank, int sender, int number, size_t bytes)
 {
     Message message(sender == rank.rank ? SHC_SEND : SHC_RECV, sender, 1 - rank.rank, number,
@@ -257,7 +257,7 @@ void of_one_tag(Rank &rank, int sender, int number, size_t bytes)
     message.run(rank);
 }
 
-// A message by shuttle, and those in lines in turn behind and in front of it, are received in their order.
+// A message by shuttle, and those in lines in turn before and after it, are received in their order.
 TEST(Shuttles, ComeInTurnWithTheLines)
 {
     for (Mode mode : all_modes())
@@ -272,7 +272,8 @@ TEST(Shuttles, ComeInTurnWithTheLines)
         });
 }
 
-// Many short messages in a row do not go by shuttle, but the first ones, before that is known.
+// Of many short messages in a row only the first ones go by shuttle, before it is known that there are
+// many.
 TEST(Shuttles, AreLeftToMessagesThatAreAnswered)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
@@ -288,8 +289,8 @@ TEST(Shuttles, AreLeftToMessagesThatAreAnswered)
     });
 }
 
-// A second thread wants the lock while the first one looks for its answer under it: that one sees it, and looks
-// without. They go on until it has happened to both ranks.
+// A second thread wants the lock while the first one looks for its answer under it. The first one notices,
+// and looks without the lock. They go on until it has happened to both ranks.
 TEST(Shuttles, LeaveTheLockToWhoWantsIt)
 {
     for (Mode mode : all_modes())
@@ -315,7 +316,7 @@ TEST(Shuttles, LeaveTheLockToWhoWantsIt)
         });
 }
 
-// Whether the lock is biased, and towards whom matters not.
+// It does not matter whether the lock is biased, and towards which thread.
 bool lock_is_biased(const Rank &rank)
 {
     return shc_a64_load_acquire(&rank.comm->p2p.lock.bias.whose) != 0;
@@ -327,13 +328,14 @@ void tell_until_biased(Rank &rank)
     await_fences();
     bool both = false;
     for (int turn = 0; !both && !testing::Test::HasFailure() && turn < 100000; turn++) {
-        const bool mine = lock_is_biased(rank); // an agent may end it: both go by what was told
+        const bool mine =
+            lock_is_biased(rank); // a progress thread may end it: both go by what was told
         both = told(rank, 1, mine) != 0 && mine;
     }
     EXPECT_TRUE(both);
 }
 
-// It naps for a while when it has been called, and looks for what it is to do.
+// It naps for a while after it has been called, and looks for something to do.
 TEST(P2pBias, OutlivesTheAgentsNaps)
 {
     SKIP_WITHOUT_BIAS();
@@ -345,7 +347,7 @@ TEST(P2pBias, OutlivesTheAgentsNaps)
             EXPECT_TRUE(p2p.agent_started);
             shc_p2p_unlock(&p2p);
             int outlived = 0;
-            // An agent that was called for a message may take its last look just now.
+            // A progress thread that was called for a message may take its last look just now.
             for (int turn = 0; turn < 6; turn++) {
                 tell_until_biased(rank);
                 shc_agent_call(&p2p);
@@ -375,8 +377,8 @@ void unlock_page(int)
     mprotect(locked.page, locked.bytes, PROT_READ | PROT_WRITE);
 }
 
-// The agent leaves the lock to who waits and makes passes: so does whoever submits, as long as it copies, be it
-// what was put aside or what it finds in its pass.
+// The progress thread leaves the lock to a thread that waits and makes passes. A submitting thread counts
+// as one, as long as it copies a message that was put aside, or one that it finds in its pass.
 TEST(P2pAgent, LeavesASubmissionAlone)
 {
     const int aside = 5, there = 6, last = 7;
@@ -425,7 +427,8 @@ TEST(P2pAgent, LeavesASubmissionAlone)
     ASSERT_EQ(sigaction(SIGSEGV, &before, nullptr), 0);
 }
 
-// A second thread's messages, and those that pend: each has its own bytes, whoever has the lock how.
+// A second thread's messages, and those that are pending: each has its own bytes, however the lock was
+// taken.
 TEST(P2pBias, EndsWhereAnotherThreadComes)
 {
     SKIP_WITHOUT_BIAS();
@@ -462,8 +465,8 @@ bool is_over(const Message &message)
     return !message.request || shc_request_done(message.request, &status);
 }
 
-// The mailbox is closed by such another one, as at the process's end: nothing is sent behind it, although this thread
-// sends on by its bias.
+// Another thread closes the mailbox, as at the process's end: nothing is sent after that, although this
+// thread would send on by its bias.
 TEST(P2pBias, EndsWithTheMailbox)
 {
     SKIP_WITHOUT_BIAS();
@@ -492,7 +495,7 @@ TEST(P2pBias, EndsWithTheMailbox)
                 if (status != SHC_OK || messages.size() > 1000)
                     shc_os_thread_yield();
                 while (!messages.empty() && is_over(*messages.front()))
-                    messages.pop_front(); // what pends stays: the agent may copy it
+                    messages.pop_front(); // what is pending stays: the progress thread may copy it
             }
             closer.join();
             EXPECT_EQ(status, SHC_ERR_CLOSED);
@@ -500,7 +503,8 @@ TEST(P2pBias, EndsWithTheMailbox)
         });
 }
 
-// The lock cannot be had while the group is closed: whoever has it next ends what pends, be it in a wait or not.
+// The lock cannot be taken while the group is closed: the next holder ends what is pending, inside a wait
+// or not.
 TEST(P2pClose, EndsWhatPendsAlsoWhereTheLockIsKept)
 {
     void *shared = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -549,7 +553,7 @@ TEST(P2pClose, EndsWhatPendsAlsoWhereTheLockIsKept)
 }
 
 const size_t kRound = size_t{SHC_BULK_WINDOWS} * SHC_BULK_BYTES;
-const int kAnnounced = 99; // tag of an empty message behind a large one
+const int kAnnounced = 99; // tag of an empty message after a large one
 
 // Lets a message begin and reads nothing for a while; the windows of its chunks stay with this rank.
 void begin_and_stop(Rank &rank, Message &message)
@@ -570,7 +574,7 @@ size_t sent_by_a_pass(shc_p2p *p2p, const shc_request *request)
 
 const int64_t kLong = 8 << 20;
 
-// What lies in every other byte is sent more slowly than it is received.
+// Bytes in every other place are sent more slowly than they are received.
 struct Slow {
     std::vector<unsigned char> bytes = std::vector<unsigned char>(2 * kLong);
     int64_t size = kLong, step = 2;
@@ -606,8 +610,8 @@ void receive_slow(Rank &rank)
     EXPECT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
 }
 
-// Its receiver takes it as fast as it comes: a pass ends all the same, so that deadlines, members, other peers and
-// threads have their turn.
+// Its receiver takes it as fast as it comes. A pass ends all the same, so that deadlines, members, other
+// peers and threads have their turn.
 TEST(Passes, EndBehindAMebibyte)
 {
     for (Mode mode : all_modes())
@@ -627,7 +631,7 @@ TEST(Passes, EndBehindAMebibyte)
         });
 }
 
-// And earlier where another thread of the rank wants the lock.
+// It ends earlier if another thread of the rank wants the lock.
 TEST(Passes, EndBehindAChunkWhereTheLockIsWanted)
 {
     for (Mode mode : all_modes())
@@ -676,7 +680,7 @@ TEST(BulkWindows, GoRoundWhileTheirReceiverStops)
         });
 }
 
-// Messages of two windows behind one of a single window, and one that takes the ferry along: at the end one
+// Messages of two windows after one of a single window, and one that takes the ferry along: at the end one
 // is left empty in each round.
 TEST(BulkWindows, LeaveThoseAtTheEndEmptyThatAreTooFew)
 {
@@ -701,7 +705,7 @@ TEST(BulkWindows, LeaveThoseAtTheEndEmptyThatAreTooFew)
         });
 }
 
-// They go round for one reader: a rank's messages to itself take others.
+// They are used in turn for one reader: a rank's messages to itself take others.
 TEST(BulkWindows, AreNotForMessagesToOneself)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
@@ -719,7 +723,8 @@ TEST(BulkWindows, AreNotForMessagesToOneself)
     });
 }
 
-// What passes between them while both wait for it: so many bytes from the lower rank, and from the other.
+// Messages that pass one another while both ranks wait for them: that many bytes from the lower rank, and
+// from the other.
 void pass_one_another(Rank &rank, int number, size_t lower, size_t upper)
 {
     const int peer = 1 - rank.rank;
@@ -733,7 +738,7 @@ void pass_one_another(Rank &rank, int number, size_t lower, size_t upper)
     out.end();
 }
 
-// By passes in turn, so that both messages are announced before either goes on.
+// By passes in turn, so that both messages have begun their rendezvous before either goes on.
 void pass_one_another_in_turns(const Comms &comms, size_t bytes)
 {
     std::vector<std::unique_ptr<Message>> messages;
@@ -799,7 +804,7 @@ TEST(Ferries, ComeBackWithTheReply)
     });
 }
 
-// One of two that pass one another moves nothing for a while, somewhere on the way.
+// One of two that pass one another moves nothing for a while, at some point of the way.
 TEST(Ferries, WaitForWhoStops)
 {
     for (Mode mode : all_modes())
@@ -823,7 +828,7 @@ TEST(Ferries, WaitForWhoStops)
         });
 }
 
-// Tensors in pieces do not go by ferry, but for their heads; everything arrives all the same.
+// Strided tensors do not go by ferry, except their eager prefixes; everything arrives all the same.
 TEST(Ferries, LeaveTensorsInPiecesToOtherWindows)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
@@ -864,10 +869,10 @@ TEST(Ferries, LeaveTensorsInPiecesToOtherWindows)
     });
 }
 
-// A message that does not fit is dropped, and the ferry that it came by is its receiver's.
+// A message that does not match is dropped, and the ferry that it came by belongs to its receiver.
 TEST(Ferries, AreHeldByWhoDropsTheMessage)
 {
-    for (size_t bytes : {100000, 600000}) // whole, and its head
+    for (size_t bytes : {100000, 600000}) // whole, and its eager prefix
         run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
             const int peer = 1 - rank.rank;
             if (rank.rank == 0) {
@@ -889,7 +894,7 @@ TEST(Ferries, AreHeldByWhoDropsTheMessage)
         });
 }
 
-// Where only one of the two could have the memory there is one ferry, which both of them fill.
+// If only one of the two could have the memory, there is one ferry, which both of them fill.
 TEST(Ferries, NeedTheMemoryOfOneRank)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
@@ -899,7 +904,7 @@ TEST(Ferries, NeedTheMemoryOfOneRank)
             pairs.bulk_tried = true; // and had none
         for (int turn = 0; turn < 10; turn++)
             pass_one_another(rank, turn, 400000, 500001);
-        // Rank 0 keeps its ferry while all windows hold what nobody has asked for, and gets something large.
+        // Rank 0 keeps its ferry while all windows hold unexpected messages, and gets something large.
         Message in(SHC_RECV, peer, peer, 20, rank.rank == 0 ? 4000000 : 1);
         in.start(rank);
         std::vector<std::unique_ptr<Message>> small;
@@ -924,8 +929,8 @@ TEST(Ferries, NeedTheMemoryOfOneRank)
     });
 }
 
-// Messages of all kinds both ways at once, posted and waited for in any order; also if what they bring
-// passes the caches.
+// Messages of all kinds both ways at once, posted and waited for in any order; also if their outputs bypass
+// the caches.
 TEST(Ferries, LetMessagesPassOneAnotherInAnyOrder)
 {
     const auto body = [](Rank &rank) {

@@ -1,7 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Many messages between all ranks at once: sizes from nothing to SHMCOLL_STRESS_BYTES (log-uniform),
-// tags, receives from any source. Nothing is lost, nothing overtakes, all ends. The number of
-// messages is SHMCOLL_STRESS_MESSAGES, over all ranks; the seed SHMCOLL_STRESS_SEED.
+// SPDX-License-Identifier: BSD-3-Clause Many messages between all ranks at once: sizes from nothing to
+// SHMCOLL_STRESS_BYTES (log-uniform), tags, receives from any source. No message is lost, none overtakes,
+// all end. The number of messages is SHMCOLL_STRESS_MESSAGES, over all ranks; the seed SHMCOLL_STRESS_SEED.
 #include "tests/support/ranks.h"
 
 #include <cmath>
@@ -17,7 +16,7 @@ using namespace shmcoll::test;
 namespace
 {
 
-constexpr int kTags = 3;         // of messages whose receiver knows from whom they come
+constexpr int kTags = 3;         // of messages whose receiver names the sender
 constexpr int kAnyTag = kTags;   // of those received from any source
 constexpr size_t kAnyBytes = 24; // sender, number, and a check
 constexpr size_t kSendsAtOnce = 24;
@@ -273,7 +272,7 @@ class Talker
         return any_.empty() && any_left_ == 0;
     }
 
-    // Waits a little for something, or leaves it to the agent.
+    // Waits a little for something, or leaves it to the progress thread.
     void linger()
     {
         Transfer *t = !sending_.empty() ? &sending_.front() : nullptr;

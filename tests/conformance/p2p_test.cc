@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// What point-to-point must do, whatever carries it: sizes, tags, any source, layouts, strays, self
-// messages, mismatches, time-outs, departures; ranks as threads and as processes.
+// SPDX-License-Identifier: BSD-3-Clause What point-to-point must do, whatever carries it: sizes, tags, any
+// source, layouts, unexpected messages, messages to oneself, mismatches, time-outs, departures; ranks as
+// threads and as processes.
 #include "tests/support/ranks.h"
 #include "tests/support/values.h"
 
@@ -151,7 +151,7 @@ TEST_P(Messages, FindTheReceiveOfTheirTagInAnyOrder)
     });
 }
 
-// The number of the message is its length, so that one that overtakes another is a misfit.
+// The number of the message is its length, so that one that overtakes another does not match.
 TEST_P(Messages, OfOneTagKeepTheirOrder)
 {
     run([](Rank &rank) {
@@ -172,7 +172,7 @@ TEST_P(Messages, OfOneTagKeepTheirOrder)
     });
 }
 
-// Synchronous calls need no request where nothing is in front of them.
+// Synchronous calls need no request if nothing is before them.
 void send_now(Rank &rank, int peer, int tag, size_t count)
 {
     Handle m = describe(SHC_SEND, peer, tag, content(rank.rank, tag, count));
@@ -199,7 +199,7 @@ TEST_P(Messages, AtOnceGoBackAndForth)
                 send_now(rank, peer, round, count);
                 expect_now(rank, peer, round, count);
             } else {
-                if (round % 50 == 0) // longer than anybody spins
+                if (round % 50 == 0) // longer than any wait spins
                     shc_os_sleep_ns(SHC_NS_PER_MS);
                 expect_now(rank, peer, round, count);
                 send_now(rank, peer, round, count);
@@ -291,8 +291,8 @@ TEST_P(Messages, AtOnceOfAnotherSizeIsAMismatch)
     });
 }
 
-// A send that is submitted while nothing pends is over when shc_submit() returns: nobody completes it, and
-// whose memory it was learns of its end from the release.
+// A send that is submitted while nothing is pending is over when shc_submit() returns. Nothing completes
+// it, and the owner of its memory learns of its end from the release.
 TEST_P(Messages, SubmittedAtOnceAreOverFromTheBeginning)
 {
     run([](Rank &rank) {
@@ -327,7 +327,7 @@ TEST_P(Messages, SubmittedAtOnceAreOverFromTheBeginning)
     });
 }
 
-// Beside what pends it takes its turn, and its pass moves what is there.
+// If something is pending it takes its turn, and its pass moves what is there.
 TEST_P(Messages, SubmittedBesideAReceiveMoveItOn)
 {
     run([](Rank &rank) {
@@ -369,7 +369,7 @@ TEST_P(Messages, FromAnySourceComeFromEverybodyInOrder)
     });
 }
 
-// Strays keep the order in which they came, over all senders: nobody's grow old.
+// Unexpected messages keep the order in which they came, over all senders: none waits for ever.
 TEST_P(Messages, FromAnySourceAreTakenInTheOrderOfArrival)
 {
     run([](Rank &rank) {
@@ -424,7 +424,7 @@ TEST_P(Messages, OfAnotherSizeOrTypeAreDroppedAndTheGroupGoesOn)
     run([](Rank &rank) {
         if (rank.rank > 1)
             return;
-        for (size_t count : {10, 3000, 300000}) { // in a line, in a window, announced
+        for (size_t count : {10, 3000, 300000}) { // in a line, in a window, by rendezvous
             if (rank.rank == 0) {
                 Handle out = isend(rank, 1, 2, count);
                 shc_status status = wait(out);
@@ -486,8 +486,8 @@ TEST_P(Messages, MoveBesideCollectives)
     });
 }
 
-// Rank 1 does not look for a while; its messages fill the lines and the windows that such messages
-// may have. The one for another rank (with two ranks: for the sender itself) gets through.
+// Rank 1 does not look for a while. Its messages fill the lines, and the windows that such messages may
+// have. The one for another rank (with two ranks: for the sender itself) gets through.
 TEST_P(Messages, ThatNobodyTakesKeepNobodyElseWaiting)
 {
     run([](Rank &rank) {
@@ -514,8 +514,8 @@ TEST_P(Messages, ThatNobodyTakesKeepNobodyElseWaiting)
     });
 }
 
-// A window that holds a head is lent until a receive has taken it, or refused it. Were one of the few
-// lost, a message of its size would wait for its receiver in the end.
+// A window that holds an eager prefix is lent until a receive has taken it, or refused it. If one of the
+// few were lost, a message of its size would wait for its receiver in the end.
 TEST_P(Messages, GiveTheWindowsOfTheirHeadsBack)
 {
     run([](Rank &rank) {
@@ -549,8 +549,8 @@ TEST_P(Messages, GiveTheWindowsOfTheirHeadsBack)
     });
 }
 
-// Between two ranks, the head of one that nobody has asked for yet may lie in bulk windows, which others
-// are waiting for.
+// Between two ranks, the eager prefix of an unexpected message may lie in bulk windows, for which others
+// are waiting.
 TEST_P(Messages, LetOthersPassThatWereAskedForFirst)
 {
     run([](Rank &rank) {
@@ -575,8 +575,8 @@ TEST_P(Messages, LetOthersPassThatWereAskedForFirst)
     });
 }
 
-// Between two ranks, what is sent whole through bulk windows and not asked for yet is put aside by its
-// receiver: 1 MiB of it at most, and as much again when that has been received.
+// Between two ranks, a message that is sent whole through bulk windows and is unexpected is put aside by
+// its receiver: 1 MiB at most, and as much again when that has been received.
 TEST_P(Messages, ArePutAsideWithinBounds)
 {
     run([](Rank &rank) {

@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// By which path what goes: the tables, pinned, so that a change of policy is a change of this file; and that messages
-// do go by the path that the table names first.
+// SPDX-License-Identifier: BSD-3-Clause Which path each size takes: the tables, pinned, so that a change of
+// policy is a change of this file; and that messages do take the path that the table names first.
 #include "tests/support/messages.h"
 
 #include <gtest/gtest.h>
@@ -116,7 +115,7 @@ TEST(Paths, OfMessagesArePinned)
     }
 }
 
-// By which protocol the oldest line from rank 0 came.
+// The protocol by which the oldest line from rank 0 came.
 shc_protocol protocol_of_line(const shc_pairs &pairs)
 {
     const shc_line_head &head = shc_pair_peek(&pairs, 0).line->head;
@@ -140,7 +139,7 @@ shc_protocol protocol_of_line(const shc_pairs &pairs)
     return head.window >= SHC_BULK_NAME ? SHC_PROTOCOL_EAGER_POOL : SHC_PROTOCOL_EAGER;
 }
 
-// Of the list of names the first one; `away`: of those that hand nothing over.
+// The first one of the list of names; `away`: the first one that hands nothing over.
 std::string first_of(const std::string &names, bool away)
 {
     size_t begin = 0;

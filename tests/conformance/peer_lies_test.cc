@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// A peer that lies consistently: it runs the protocol, and changes what it says of a valid call, before or after
-// the others have looked. Whatever it writes, nobody stores outside its tensors, crashes, or takes a lie for a
-// result. Races are the point: no program for the thread sanitizer.
+// SPDX-License-Identifier: BSD-3-Clause A peer that lies consistently: it runs the protocol, and changes
+// what it says of a valid call, before or after the others have looked. Whatever it writes, no other rank
+// stores outside its tensors, crashes, or takes a lie for a result. Races are the point, so this is no
+// program for the thread sanitizer.
 #include "tests/support/guarded.h"
 #include "tests/support/lies.h"
 #include "tests/support/ranks.h"
@@ -106,7 +106,7 @@ bool reduces(shc_op_kind kind)
            kind == SHC_REDUCE_SCATTER_UNEVEN;
 }
 
-// A rank's memory for one call, each tensor in a zone that nobody may touch.
+// A rank's memory for one call, each tensor between zones that nothing may touch.
 class Play
 {
   public:
@@ -139,7 +139,7 @@ class Play
         out_.expect_zones();
     }
 
-    // Behind a success, of what a liar cannot have changed: it wrote to its own memory alone.
+    // After a success, only results that a liar cannot have changed: it wrote to its own memory alone.
     void expect_true(int liar) const
     {
         if (plan_.kind == SHC_ALL_REDUCE_SPARSE)
@@ -276,7 +276,7 @@ struct Tally {
     std::atomic<int> right{0}, failed{0};
 };
 
-// A slow machine plays until some lies have been told in vain, and some found.
+// A slow machine runs until some lies have been told in vain, and some found.
 bool goes_on(const Tally &tally, uint64_t until_ns)
 {
     return shc_clock_ns() < until_ns || tally.right == 0 || tally.failed == 0;
@@ -316,11 +316,12 @@ void play(Rank &rank, const Round &round, Tally &tally)
         if (status != SHC_OK)
             return;
         if (!round.everywhere && rank.rank != round.liar && round.world > 2)
-            play.expect_true(round.liar); // two ranks' slots change hands: none is one's own
+            play.expect_true(
+                round.liar); // two ranks' slots change hands: none belongs to one of them
     }
 }
 
-// The group is made in peace; then the liar's second thread tells its lies as long as anybody plays.
+// The group is made without lies; then the liar's second thread tells them as long as any rank plays.
 void body_of(Rank &rank, const Round &round, uint64_t seed, std::atomic<int> &there, Tally &tally)
 {
     ASSERT_EQ(rank.make_group(&rank.comm), SHC_OK) << error_text();
@@ -373,8 +374,9 @@ TEST(PeerLies, InCollectivesHarmNobody)
 
 // ---- messages ----
 
-// Lines of a peer that sends what no rank would, one after the other, each released as the protocol has it. Their
-// fields are those of messages that might be: types and sizes that receives wait for, numbers that are expected.
+// Lines of a peer that sends what no rank would, one after the other, each released as the protocol has it.
+// Their fields are those of possible messages: types and sizes for which receives wait, numbers that are
+// expected.
 class Forger
 {
   public:
@@ -423,7 +425,7 @@ class Forger
     }
     shc_line_kind kind()
     {
-        // What begins a message is followed by what goes on with it, mostly.
+        // The beginning of a message is mostly followed by its continuation.
         static const shc_line_kind all[] = {
             SHC_LINE_EAGER, SHC_LINE_RTS,  SHC_LINE_CTS,   SHC_LINE_REFUSE, SHC_LINE_CHUNK,
             SHC_LINE_CHUNK, SHC_LINE_OPEN, SHC_LINE_AHEAD, SHC_LINE_AHEAD,  SHC_LINE_EAGER};

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// What a peer says of sizes, one lie at a time, each told at the moment in which it did harm once: tables rewritten
-// after a rank has filled its own, numbers of entries whose sum overflows, positions of no tensor.
+// SPDX-License-Identifier: BSD-3-Clause What a peer says of sizes, one lie at a time, each told at the
+// moment at which it did harm once: tables rewritten after a rank has filled its own, numbers of entries
+// whose sum overflows, positions outside of the tensor.
 #include "tests/support/guarded.h"
 #include "tests/support/ranks.h"
 
@@ -114,7 +114,7 @@ TEST(PeerTables, OfAnUnevenReduceScatterAreNotBelievedWhereThisRankKnows)
 
 // ---- all_to_all ----
 
-// A block to itself is nobody else's business, but where the others' lie follows from it.
+// A block to itself concerns no other rank, except that it decides where the others' blocks lie.
 TEST(PeerTables, OfAnAllToAllWhoseSumOverflowsAreDamage)
 {
     for (Mode mode : all_modes())
@@ -145,7 +145,7 @@ TEST(PeerTables, OfAnAllToAllWhoseSumOverflowsAreDamage)
 
 // ---- sparse ----
 
-const size_t kShapeBytes = 528; // what a rank says of its tensor, in front of its entries
+const size_t kShapeBytes = 528; // what a rank says of its tensor, before its entries
 const int64_t kPositions = 10;
 
 // Of ten places those, of one value each.
@@ -175,7 +175,8 @@ struct Sparse {
     }
 };
 
-// The liar says so many entries, whose first positions are these, and all say `others`, if that is not 0.
+// The liar says that it has that many entries, with these first positions, and all say `others`, if that is
+// not 0.
 void expect_damage(uint64_t count, const std::vector<uint64_t> &positions, uint64_t others = 0)
 {
     for (Mode mode : all_modes())
@@ -216,7 +217,7 @@ TEST(PeerTables, OfPositionsThatNoTensorHasAreDamage)
     expect_damage(2, {1, kPositions});
 }
 
-// So that it is the lie that is found.
+// So that the lie is what is found.
 TEST(PeerTables, ThatAreTrueAreBelieved)
 {
     for (Mode mode : all_modes())

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Reduction threads, forced: every operation at sizes that are done in parts has the very bytes that
-// it has without them, and parts were done. Ranks that differ in their number of threads agree.
+// SPDX-License-Identifier: BSD-3-Clause Reduction threads, forced: every operation at sizes that are done
+// in parts has the very bytes that it has without them, and parts were done. Ranks that differ in their
+// number of threads agree.
 #include "tests/conformance/world.h"
 
 #include <cstring>
@@ -46,7 +46,7 @@ struct Blocks {
         size_t all = 0;
         for (size_t block : blocks)
             all += block * step + gap;
-        memory.resize(all, -1.f); // at once: a sanitizer's memory is new, and dear, each time
+        memory.resize(all, -1.f); // at once: new memory is expensive under a sanitizer
         size_t at = 0;
         for (size_t i = 0; i < blocks.size(); i++) {
             sizes[i] = static_cast<int64_t>(blocks[i]);
@@ -103,7 +103,7 @@ std::vector<Shape> shapes(const Rank &rank, int root, size_t count)
     };
 }
 
-// What is in the memory of inputs and outputs behind the operation, gaps included.
+// The content of the memory of inputs and outputs after the operation, gaps included.
 struct Result {
     std::vector<float> in, out;
 };
@@ -156,7 +156,7 @@ void every_operation(Rank &rank, shc_comm *pooled)
                 const Result without = result_of(rank.comm, rank, shape, root, layout);
                 ASSERT_TRUE(same_bytes(with, without))
                     << "operation " << shape.kind << ", layout " << l << ", count " << count;
-                // Ranks that are threads share the pool: one that finds it busy does without.
+                // Ranks that are threads share the pool: one that finds it busy works without it.
                 if (rank.mode == Mode::kProcesses && parts && layout != Layout::kStrided) {
                     ASSERT_GT(jobs, 0u)
                         << "operation " << shape.kind << ", layout " << l << ", count " << count;
@@ -188,7 +188,7 @@ TEST_P(Pools, ChangeNoByte)
         options_of(GetParam()));
 }
 
-// Turns are as long on all ranks, whatever each of them has: else cells of two lengths would meet.
+// Turns are as long on all ranks, whatever each of them has: otherwise cells of two lengths would meet.
 TEST(PoolsOfTwoSizes, AgreeOnTheSmaller)
 {
     for (int least : {0, 1}) {
@@ -208,7 +208,7 @@ TEST(PoolsOfTwoSizes, AgreeOnTheSmaller)
     }
 }
 
-// The CPUs are counted by the first group; a smaller one behind it does not count them again.
+// The CPUs are counted by the first group; a smaller one after it does not count them again.
 TEST(AutomaticPools, AreCountedOnce)
 {
     run_ranks(Mode::kProcesses, 2, [](Rank &rank) {

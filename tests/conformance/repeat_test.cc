@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// A synchronous call that is made again is not checked again as a whole: every way in which the next
-// one may differ must be seen, and what is wrong with it said, whatever came before.
+// SPDX-License-Identifier: BSD-3-Clause A synchronous call that is repeated is not checked again as a
+// whole. Every way in which the next one may differ must be noticed, and its errors reported, whatever came
+// before.
 #include "tests/conformance/world.h"
 
 #include <algorithm>
@@ -92,7 +92,7 @@ TEST(Repeated, OtherDimensionsOfAsManyElementsAreTheSameCall)
     });
 }
 
-// Every second element, behind a call on as many that follow one another.
+// Every second element, after a call on as many adjacent ones.
 TEST(Repeated, AGapInMemoryIsSeen)
 {
     run_all([](Rank &rank) {
@@ -153,7 +153,7 @@ TEST(Repeated, EveryCallHasItsOwnFactor)
     });
 }
 
-// In place, of the one side that a rank has.
+// In place, on the one side that a rank has.
 TEST(Repeated, NothingAndThenSomethingIsSeen)
 {
     run_all([](Rank &rank) {
@@ -282,7 +282,7 @@ TEST(Repeated, AListMayBeCutDifferently)
                     << "turn " << turn;
                 EXPECT_TRUE(!gap || got[want[r].size()] == -1.f) << "written between the tensors";
             }
-            from.assign(world, {}); // nobody may look at them again
+            from.assign(world, {}); // no rank may look at them again
             to.assign(world, {});
         }
     });
@@ -309,7 +309,7 @@ TEST(Repeated, AListMayGrow)
     });
 }
 
-// An all_gather has more to write than to read, but of one rank.
+// An all_gather writes more than it reads, except with one rank.
 TEST(Repeated, TheInputIsNoRoomForMore)
 {
     run_all([](Rank &rank) {
@@ -328,7 +328,7 @@ TEST(Repeated, TheInputIsNoRoomForMore)
     });
 }
 
-// Of an uneven list the sizes count, not only how many bytes it has in all.
+// For an uneven list the sizes count, not only the number of bytes in all.
 TEST(Repeated, AnUnevenListIsCheckedEachTime)
 {
     run_all([](Rank &rank) {

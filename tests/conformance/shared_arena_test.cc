@@ -49,7 +49,8 @@ TEST(SharedArena, NothingIsStoredOverAShoutThatIsStillRead)
 
 // ---- an arena that grows ----
 
-// What wants nothing long, long cells, long slots; and (splits, uneven) what is known behind the meeting alone.
+// Operations that want nothing long, long cells, long slots; and (splits, uneven) sizes known only after
+// the meeting.
 enum Step { kShort, kCells, kShouts, kSplits, kUneven, kSteps };
 
 const size_t kShortCount = 5000, kLongCount = 40000;
@@ -120,7 +121,7 @@ void take_step(const Rank &rank, Step step, float value)
     }
 }
 
-// Up to three steps in a group of its own, the last one twice; who is late finds the others further on.
+// Up to three steps in a group of its own, the last one twice; a late rank finds the others further on.
 void grow(const Rank &rank, int steps)
 {
     Rank other = rank;

@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// The sparse all_reduce: against a plain sum of what all ranks gave.
+// SPDX-License-Identifier: BSD-3-Clause The sparse all_reduce: against a plain sum of what all ranks gave.
 #include "tests/conformance/world.h"
 
 #include <gtest/gtest.h>
@@ -176,7 +175,7 @@ TEST_P(SparseAllReduce, TakesItsTurnAmongOtherOperations)
         options);
 }
 
-// Queued behind another operation that writes its values: it reads them when its turn comes.
+// Queued after another operation that writes its values: it reads them when its turn comes.
 TEST(SparseRequests, ReadTheirEntriesWhenTheyRun)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
@@ -235,7 +234,7 @@ TEST(SparseTensors, MeetNoDenseOnes)
     });
 }
 
-// Wrong on one rank alone: told there, and nothing is published.
+// Wrong on one rank alone: reported there, and nothing is published.
 TEST(SparseTensors, ThatAreWrongAreRefused)
 {
     run_ranks(Mode::kOneMapping, 2, [](Rank &rank) {

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Groups whose library threads could not be made: who waits, polls, submits or closes does their work.
+// SPDX-License-Identifier: BSD-3-Clause Groups whose library threads could not be made: a thread that
+// waits, polls, submits or closes does their work.
 #include "tests/conformance/world.h"
 #include "tests/support/messages.h"
 #include "tests/support/no_threads.h"
@@ -96,7 +96,7 @@ TEST_P(Unattended, OperationsAreRunByWhoWaits)
         sums[1].submit(rank);
         sums[1].wait(10 * SHC_NS_PER_S); // a time-out of its own
         sums[2].submit(rank);
-        barrier(rank); // takes its turn behind it
+        barrier(rank); // takes its turn after it
         EXPECT_TRUE(sums[2].has_ended());
         sums[2].wait();
     });
@@ -274,7 +274,7 @@ std::string name_of(const ::testing::TestParamInfo<std::pair<Mode, Who>> &param)
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Unattended, ::testing::ValuesIn(params()), name_of);
 
-// The life of a process is told by a thread: without one no rank has a group, and each knows why.
+// A thread tells of the life of a process: without one no rank has a group, and each knows why.
 TEST(WithoutAThread, NoRankGetsAGroup)
 {
     Options options;

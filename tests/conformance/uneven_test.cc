@@ -103,7 +103,7 @@ void reduce_scatter(Rank &rank, size_t count, shc_redop redop)
         EXPECT_TRUE(same(in.tensors[r], values[r])) << "the input has changed, count " << count;
 }
 
-// Around every bound: behind the table in the small slot, one chunk, many.
+// Around every bound: after the table in the small slot, one chunk, many.
 #ifdef __SANITIZE_THREAD__
 const size_t kCounts[] = {0, 3, 600, 2031, 20000};
 #else
@@ -117,7 +117,7 @@ void every_form(Rank &rank)
         gather(rank, count, true);
         reduce_scatter(rank, count, SHC_SUM);
         reduce_scatter(rank, count, SHC_PREMUL_SUM);
-        // What the small slots are used for next must not meet what was read late.
+        // The next use of the small slots must not meet what was read late.
         std::vector<float> more = input_of(rank.rank, 500);
         int64_t size;
         shc_tensor tensor = vector_of(more, &size);
@@ -176,7 +176,7 @@ TEST(UnevenArenas, OfAnySizeChangeNoResult)
     }
 }
 
-// Rank 2 has another idea of the sizes: all ranks are told the same, nothing is written.
+// Rank 2 has other sizes: all ranks are told the same, nothing is written.
 TEST(UnevenLists, ThatDifferFailOnEveryRank)
 {
     for (size_t count : {10u, 100000u}) {
@@ -229,7 +229,7 @@ TEST(UnevenLists, AreNotTheEvenOnesCall)
     });
 }
 
-// What is wrong on one rank alone is told there, and nothing is published.
+// Wrong on one rank alone: reported there, and nothing is published.
 TEST(UnevenLists, ThatDoNotFitTheOtherSideAreRefused)
 {
     run_ranks(Mode::kOneMapping, 2, [](Rank &rank) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// What the conformance tests share: values that tell rank and index, descriptors, and the worlds in
-// which every operation must be right.
+// What the conformance tests share: values that tell rank and index, descriptors, and the worlds in which
+// every operation must be right.
 #include "tests/support/ranks.h"
 #include "tests/support/values.h"
 
