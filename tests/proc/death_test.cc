@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// Life and death of ranks: what the survivors are told, and when. Ranks are processes.
+// SPDX-License-Identifier: BSD-3-Clause Life and death of ranks: what the survivors are told, and when.
+// Ranks are processes.
 #include "tests/support/ranks.h"
 
 #include <atomic>
@@ -89,10 +89,10 @@ void survivors_are_told(const char *what, int world, int victim, const Die &die,
                     text.find("barrier #2") != std::string::npos;
         if (!good)
             fprintf(stderr, "rank %d: %s: %s\n", r, shc_status_name(status), text.c_str());
-        // The next call fails at once, and leaving needs nobody.
+        // The next call fails at once, and leaving needs no other rank.
         uint64_t begun_ns = shc_clock_ns();
         good = good && shc_run(rank.comm, &barrier) == expected;
-        // A new group does not wait for who died in this one.
+        // A new group does not wait for a rank that died in this one.
         shc_comm *next = nullptr;
         if (expected == SHC_ERR_PEER_DEAD) {
             good = good && rank.make_group(&next, "next") == SHC_ERR_PEER_DEAD &&
@@ -154,7 +154,7 @@ TEST(Death, BySegmentationFaultIsTold)
     });
 }
 
-// The kernel marks the life word only behind the dump, which takes seconds.
+// The kernel marks the life word only after the dump, which takes seconds.
 TEST(Death, WhileWritingAGigabyteOfCoreIsTold)
 {
     survivors_are_told("SIGSEGV with a 1 GiB core", 3, 1, [](auto now) {
@@ -162,7 +162,7 @@ TEST(Death, WhileWritingAGigabyteOfCoreIsTold)
         char directory[] = "/tmp/shmcoll-core-XXXXXX";
         ASSERT_NE(mkdtemp(directory), nullptr);
         ASSERT_EQ(chdir(directory), 0);
-        // Removed by a child that outlives us, as soon as the dump is over.
+        // Removed by a child that outlives the test, as soon as the dump is over.
         if (fork() == 0) {
             pid_t parent = getppid();
             while (kill(parent, 0) == 0)
@@ -210,7 +210,7 @@ TEST(Death, IsToldAlthoughAForkedChildOfTheDeadLives)
 
 // ---- leaving ----
 
-// Words that a process shares, each with private memory at the right distance in front of it.
+// Words that a process shares, each with private memory at the right distance before it.
 std::vector<shc_a32 *> make_words(size_t count)
 {
     const size_t each = 8, page = SHC_OS_ROBUST_DISTANCE;
@@ -332,8 +332,8 @@ TEST(Leaving, ByTheEndOfMainIsAGoodbye)
     });
 }
 
-// Rank 1 ends by exit(), and comes to its end so much later; returns when rank 0 was told, and whether rank
-// 1's process had ended by then.
+// Rank 1 ends by exit(), and comes to its end that much later. Returns when rank 0 was told, and whether
+// rank 1's process had ended by then.
 void end_late(unsigned late_ms, uint64_t *told_ns, bool *ended)
 {
     static unsigned exit_takes_ms;
@@ -490,7 +490,7 @@ TEST(Late, TheTimeOutNamesWhoIsMissingAndPoisonsTheGroup)
         options);
 }
 
-// ---- new groups behind a broken one, and forks ----
+// ---- new groups after a broken one, and forks ----
 
 TEST(Recovery, ANewGroupWorksAtOnceBehindAFailedOne)
 {
@@ -540,7 +540,7 @@ TEST(Fork, AChildCannotUseTheGroupAndMayMakeItsOwn)
     });
 }
 
-// The process's state in /proc is that of its first thread: here a zombie beside a living one.
+// The process's state in /proc is that of its first thread: here a zombie next to a living one.
 TEST(Death, IsNotTheEndOfTheFirstThread)
 {
     char pattern[] = "/tmp/shmcoll-test-XXXXXX";

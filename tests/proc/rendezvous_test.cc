@@ -26,7 +26,7 @@ namespace
 // The run's store, with what a test does to it.
 struct Watched {
     shc_store inner;
-    bool hides_decisions = false; // nobody finds one by looking
+    bool hides_decisions = false; // no rank finds one by looking
     bool stops_who_decides = false;
     int verdicts = 0;  // given by this rank
     int decisions = 0; // asked for by this rank
@@ -103,7 +103,7 @@ TEST_P(Rendezvous, GoodNewsGoThroughTheSegment)
 INSTANTIATE_TEST_SUITE_P(All, Rendezvous, ::testing::ValuesIn(all_modes()),
                          [](const auto &one) { return mode_name(one.param); });
 
-// Rank 0 stops when the store has its decision, before it can tell anybody: the others find it.
+// Rank 0 stops when the store has its decision, before it can tell any rank: the others find it.
 TEST(RendezvousStop, OfWhoHasDecidedHoldsNobodyUp)
 {
     const int world = 3;
@@ -160,7 +160,7 @@ struct Silent {
             usleep(200);
         standing--;
     }
-    void end() // until nobody uses it any more
+    void end() // until no thread uses it any more
     {
         silent = false;
         while (references != 0)
@@ -246,7 +246,7 @@ void expect_has(const std::string &text, const std::string &part)
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
-// In each of its calls the rank gets away; what comes back late meets no freed memory.
+// In each of its calls the rank gets away; late answers meet no freed memory.
 TEST(SilentStore, HoldsNobodyUpBeyondTheTimeOut)
 {
     for (const char *key_part : {"/n/", "/1/d", "h/", "/1/1/o"})
@@ -314,7 +314,7 @@ TEST(SilentStore, HearsWhyTheRankHasGone)
         without_group());
 }
 
-// The last answer that this rank waits for does not come; rank 0's word in the segment does.
+// The last answer for which this rank waits does not come; rank 0's word in the segment does.
 TEST(SilentStore, IsNotNeededByARankThatIsTold)
 {
     std::atomic<bool> stands{false};
@@ -329,7 +329,7 @@ TEST(SilentStore, IsNotNeededByARankThatIsTold)
                     usleep(200);
             if (rank.rank == 1)
                 late = std::thread([&] {
-                    usleep(100000); // it has its seat by now, or finds the store silent before
+                    usleep(100000); // it has its seat by now, or found the store silent before
                     silent.silent = true;
                     while (silent.standing == 0)
                         usleep(200);
@@ -467,7 +467,7 @@ TEST(AlienValues, AnOfferOfAnotherFileIsNotTouched)
         without_group());
 }
 
-// ---- who belongs together ----
+// ---- which ranks belong together ----
 
 Made make_of(const Rank &rank, const std::vector<int32_t> &ranks, uint64_t timeout_ns)
 {
@@ -533,7 +533,7 @@ TEST_P(Lists, ThatOverlapAreToldToAllRanks)
         });
 }
 
-// What a rank did in another life, or in a group that has been made, is no sign of anything.
+// What a rank did in an earlier process, or in a group that has been made, is no sign of anything.
 TEST_P(Lists, OfAnEarlierLifeAreForgotten)
 {
     run_ranks(

@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// One rank dies, another is told of it, leaves and ends: a third that sees both is told of the death,
-// not of who has ended because of it. Ranks are processes.
+// SPDX-License-Identifier: BSD-3-Clause One rank dies, another is told of it, leaves and ends. A third that
+// sees both is told of the death, not of the rank that has ended because of it. Ranks are processes.
 #include "tests/support/ranks.h"
 
 #include <atomic>
@@ -43,7 +42,7 @@ shc_status run_on_one(shc_comm *comm, shc_op_kind kind, int peer = 0)
 void until(const std::function<bool()> &true_at_last)
 {
     while (!true_at_last())
-        usleep(500); // whoever hangs here is ended by the run's limit
+        usleep(500); // a rank that hangs here is ended by the run's limit
 }
 
 void until_gone(const shc_comm *comm, int rank)
@@ -69,13 +68,13 @@ std::string name_of(const shc_comm *comm, int rank)
     return "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + ") ";
 }
 
-// Without a goodbye; run_ranks() wants nobody to end by a signal.
+// Without a goodbye; run_ranks() wants no rank to end by a signal.
 [[noreturn]] void die()
 {
     _exit(0);
 }
 
-// Who is told leaves everything and ends.
+// A rank that is told leaves everything and ends.
 [[noreturn]] void end(Rank &rank, shc_comm *other)
 {
     shc_comm_free(other);
@@ -90,7 +89,7 @@ void expect_death(shc_status status, const std::string &who)
     EXPECT_NE(error_text().find(who + "died"), std::string::npos) << error_text();
 }
 
-// Rank `told` hears of the death in another group, whose failure nobody else learns: it just leaves.
+// Rank `told` hears of the death in another group, whose failure no other rank learns: it just leaves.
 void is_told_elsewhere(Rank &rank, shc_comm *other, int victim)
 {
     expect_death(barrier(other), name_of(other, victim));
@@ -101,7 +100,7 @@ class Told : public ::testing::TestWithParam<int>
 {
 };
 
-// All six casts, as who waits looks at the others in the order of ranks.
+// All six assignments of roles, because a waiting rank looks at the others in the order of ranks.
 TEST_P(Told, ElsewhereInTheCallThatMissesWhoHasLeft)
 {
     const int victim = GetParam() % 3, told = (victim + 1 + GetParam() / 3) % 3;
@@ -119,7 +118,7 @@ TEST_P(Told, ElsewhereInTheCallThatMissesWhoHasLeft)
     });
 }
 
-// The same where the life word says nothing: the process writes a core dump, or has no robust list.
+// The same if the life word says nothing: the process writes a core dump, or has no robust list.
 TEST_P(Told, ElsewhereWhileTheLifeWordIsSilent)
 {
     const int victim = GetParam() % 3, told = (victim + 1 + GetParam() / 3) % 3;
@@ -143,7 +142,7 @@ TEST_P(Told, ElsewhereWhileTheLifeWordIsSilent)
 
 INSTANTIATE_TEST_SUITE_P(Casts, Told, ::testing::Range(0, 6));
 
-// A survivor whose last call went well makes the next group, where neither of the two will come.
+// A survivor whose last call went well makes the next group, to which neither of the two will come.
 TEST(ToldAtTheRendezvous, InTheGroupThatHasFailed)
 {
     run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
@@ -178,7 +177,7 @@ TEST(ToldAtTheRendezvous, InAnotherGroup)
     });
 }
 
-// Nobody died before the one that ended: it is the one to name, with what it did.
+// No rank died before the one that ended: it is the one to name, with what it did.
 TEST(ToldAtTheRendezvous, OfNobodyNamesWhoEnded)
 {
     run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
@@ -193,7 +192,7 @@ TEST(ToldAtTheRendezvous, OfNobodyNamesWhoEnded)
     });
 }
 
-// Who was stopped meanwhile sees at once that its peer has left, and that the group has failed.
+// A rank that was stopped meanwhile sees at once that its peer has left, and that the group has failed.
 TEST(ToldMessages, OfTheGroupsFailureBeforeThePeersDeparture)
 {
     run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
@@ -225,7 +224,7 @@ TEST(ToldMessages, OfTheGroupsFailureBeforeThePeersDeparture)
     });
 }
 
-// The one goes another way because it was told; the other must not take that for the fault.
+// The one takes another path because it was told; the other must not take that for the fault.
 TEST(ToldCalls, ThatDifferAreNotTheFaultWhereSomebodyDied)
 {
     run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
@@ -259,7 +258,7 @@ TEST(ToldCalls, ThatDifferAreNotTheFaultWhereNoLifeWordShowsTheDeath)
             shc_keeper_unlink(rank.comm->keeper, &shc_seat_member(&rank.comm->seat, 0)->life);
             die();
         }
-        if (rank.rank == 2) { // told by the other group, it goes another way
+        if (rank.rank == 2) { // told by the other group, it takes another path
             until_gone(other, 0);
             expect_death(barrier(other), who);
             expect_death(run_on_one(rank.comm, SHC_ALL_REDUCE), who);
@@ -289,7 +288,7 @@ TEST(ToldMessages, OfWhoWasToldElsewhereAndLeft)
         });
 }
 
-// Two deaths, of which nobody knows which was first: who cannot come is named, not the other one.
+// Two deaths, and no rank knows which was first: the rank that cannot come is named, not the other one.
 TEST(ToldAtTheRendezvous, OfTwoDeathsTheOneThatIsMissed)
 {
     run_ranks(Mode::kProcesses, kWorld, [](Rank &rank) {
