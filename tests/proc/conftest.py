@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The soak tests run only when somebody names their directory; a metronome beats beside every test."""
+"""The soak tests run only if their directory is named. A metronome runs during every test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pytest_ignore_collect(collection_path: Path, config: Any) -> bool | None:
 
 @pytest.fixture(scope="session", autouse=True)
 def code_stays_in_memory() -> Iterator[None]:
-    """A system that throws out what it takes for cold reads the code of an error from a disk again
+    """Keeps the code of errors in memory. A system that evicts cold pages reads it from a disk again
     when a survivor needs it: 100 to 300 ms, for all survivors at once."""
     import shmcoll
 
@@ -35,7 +35,7 @@ def code_stays_in_memory() -> Iterator[None]:
         words = line.split()
         if len(words) == 6 and words[5].startswith("/") and words[1][1] == "-":
             begin, end = (int(word, 16) for word in words[0].split("-"))
-            # Where a limit forbids it, a late survivor says that it had to read.
+            # If a limit forbids it, a late survivor says that it had to read.
             libc.mlock(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin))
     yield
     libc.munlockall()
@@ -45,7 +45,7 @@ def code_stays_in_memory() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def metronome() -> Iterator[None]:
-    """Measures for how long the machine stands still: time that no survivor can be told in."""
+    """Measures for how long the machine stands still: in that time no survivor can be told."""
     from metronome import beats
 
     beats.start()

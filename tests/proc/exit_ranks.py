@@ -34,7 +34,7 @@ def be_rank(way: str, rank: int, path: Path) -> int:
     if way == "thread_of_multiprocessing":
         return run_process(rank, path)
     if way == "future_waited_at_exit":
-        atexit.register(wait_for_kept_futures)  # runs behind the library's own goodbye
+        atexit.register(wait_for_kept_futures)  # runs after the library's own goodbye
     dist.init_process_group(
         "shmcoll", store=dist.FileStore(str(path / "store"), 2), rank=rank, world_size=2
     )
@@ -73,7 +73,7 @@ def be_rank(way: str, rank: int, path: Path) -> int:
     return 0
 
 
-keep: list[object] = []  # module globals live until the interpreter goes
+keep: list[object] = []  # module globals live until the interpreter ends
 asleep = threading.Event()
 
 

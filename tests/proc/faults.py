@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the tests of this directory share: what a call said, how long it took, how a group is made."""
+"""Shared by the tests here: the error of a call, its time, and making a group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import ranks
 from metronome import beats
 
 TOLD_MS = 100.0  # a death, to every survivor
-INTERRUPTED_MS = 200.0  # Ctrl-C, to the one who pressed it
+INTERRUPTED_MS = 200.0  # from Ctrl-C to the exception
 LEFT_MS = 1000.0  # destroy and abort, whatever the peers do
 
 # Words of the board. A rank writes its pid where the parent, or its peers, look for it.
@@ -27,7 +27,7 @@ PID_OF = 16
 
 
 def told_limit_ms() -> float:
-    """TOLD_MS, and the time for which a CPU of the machine stood still meanwhile."""
+    """TOLD_MS, plus the time for which a CPU of the machine stood still meanwhile."""
     return TOLD_MS + beats.stall_ms()
 
 
@@ -89,7 +89,7 @@ def wait_for(rank_or_run: Any, word: int, value: int = 1, limit: float = 20.0) -
 
 
 def info() -> dict[str, str]:
-    """What the default group says of itself."""
+    """What describe() says of the default group."""
     group = dist.distributed_c10d._get_default_group()
     text = group._get_backend(torch.device("cpu"))._info()
     return dict(line.split("=", 1) for line in text.splitlines())

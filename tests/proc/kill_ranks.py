@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kills a rank at a random moment, and looks at what the others are told, and when.
+"""Kills a rank at a random moment, and checks what the others are told, and when.
 
 A round: 2 to 8 ranks make a group, run a random mix of operations on it and on groups made of it,
 destroy everything, and begin again on the same store. At a random moment one of them gets SIGKILL;
@@ -37,14 +37,14 @@ import ranks
 from metronome import beats
 
 PROMISE_MS = 100.0
-TIMEOUT_S = 1.5  # of the groups: what a rank waits for one that has not said hello
+TIMEOUT_S = 1.5  # of the groups: how long a rank waits for one that has not joined
 CYCLES = 8
 # Words of the board; the second line's are one for each rank.
 KILLED_AT, DEAD_AT, OVER, STORE = 0, 1, 2, 3
 RAISED_AT, PHASE_OF, BEGUN_AT, QUEUED_OF, READS_OF = 16, 32, 48, 64, 80
 PHASES = ("not begun", "making a group", "in a call", "asynchronous", "destroying", "done")
 NOT_BEGUN, MAKING, CALLING, ASYNCHRONOUS, DESTROYING, DONE = range(6)
-UNHEARD = "the store has no hello of it: "  # leads what a survivor brings back
+UNHEARD = "the store has no hello of it: "  # begins such a survivor's text
 
 
 @dataclasses.dataclass
@@ -52,11 +52,11 @@ class Round:
     seed: int
     world: int
     victim: int
-    stopped: int  # -1: nobody
+    stopped: int  # -1: none
     delay_s: float
     destroying: bool  # the victim shall be
     victim_pid: int = 0
-    asker: int = 0  # the pid of who asks the store
+    asker: int = 0  # the pid of the rank that asks the store
     board: Any = None
     phase: str = ""  # of the victim, at the kill
     killed: bool = False
@@ -66,7 +66,7 @@ class Round:
     store_ms: float = 0.0  # the store's longest answer
     excused: list[str] = dataclasses.field(default_factory=list)
     wrong: list[str] = dataclasses.field(default_factory=list)
-    unknowable: int = 0  # ranks that waited for one that had never said hello
+    unknowable: int = 0  # ranks that waited for one that had never joined
 
 
 def plan(seed: int, with_stop: bool) -> Round:
@@ -149,7 +149,7 @@ def had_said_hello(rank: ranks.Rank, victim: int, told: str) -> bool:
 
 
 def survive(rank: ranks.Rank, seed: int, victim: int) -> str:
-    """Runs the program; what it raised comes back, behind a look at the group it leaves behind."""
+    """Runs the program. Returns what it raised, after a look at the group that it leaves."""
     try:
         program(rank, seed)
         return ""
@@ -217,7 +217,7 @@ def ask(run: Any) -> None:
 
 
 def await_destroying(board: Any, rank: int) -> None:
-    """Until it does, is done, or has not come so far for a second: then it is killed all the same."""
+    """Until it does, is done, or has made no progress for a second: then it is killed all the same."""
     deadline = time.monotonic() + 1.0
     while board[PHASE_OF + rank] not in (DESTROYING, DONE) and time.monotonic() < deadline:
         time.sleep(0.0001)
@@ -300,7 +300,7 @@ def judge(attempt: Round, board: list[int]) -> None:
             if outcome.rank != attempt.stopped:
                 judge_time(attempt, outcome.rank, outcome.value, board)
     before = set(ranks.leftovers())
-    if before:  # another job's named segment lives for milliseconds; what is left behind stays
+    if before:  # another job's named segment lives for milliseconds; leftovers stay
         time.sleep(1.0)
         left = before & set(ranks.leftovers())
         attempt.wrong += [f"left in /dev/shm: {name}" for name in left]
@@ -355,7 +355,7 @@ def report(name: str, rounds: list[Round]) -> str:
 
 
 def complaints(rounds: list[Round]) -> str:
-    """What went wrong, with what is needed to see it again."""
+    """What went wrong, and how to repeat it."""
     return "\n".join(
         f"seed {attempt.seed}: world {attempt.world}, victim {attempt.victim} ({attempt.phase}), "
         f"stopped {attempt.stopped}, after {attempt.delay_s * 1000:.1f} ms: {text}"

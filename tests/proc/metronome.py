@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""For how long a CPU of this machine stands still: time in which nobody on it can be told anything.
+"""For how long a CPU of this machine stands still: in that time no process on it can be told anything.
 
 A virtual CPU stops alone when its host has other work for it: with it stop the rank that runs there
 and the ranks whose timers it keeps, while the other CPUs go on. So a thread beats on each of them.
@@ -64,4 +64,4 @@ class Metronome:
                 WORD.pack_into(self._longest, word, stall_ns)
 
 
-beats = Metronome()  # beside every test of this directory
+beats = Metronome()  # during every test of this directory

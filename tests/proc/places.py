@@ -66,14 +66,14 @@ def shm_absent() -> None:
 
 
 def own_pids(with_proc: bool) -> None:
-    """What this process forks next is process 1 of a namespace."""
+    """The next fork of this process is process 1 of a namespace."""
     if with_proc:
         own_mounts()
     unshare(CLONE_NEWPID)
 
 
 def own_time(boot_s: int) -> None:
-    """What this process forks next finds the machine to have begun that much earlier."""
+    """For the next fork of this process the machine has started that much earlier."""
     unshare(CLONE_NEWTIME)
     Path("/proc/self/timens_offsets").write_text(f"boottime {boot_s} 0")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The ways to die, the ways to wait for the dead, and what comes behind."""
+"""The ways to die, the ways to wait for a dead rank, and what comes after."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def the_call_of(way: str) -> Callable[[], None]:
 def survivors_of(
     die: Callable[[], None], wait: Callable[[], None], pause_s: float, world: int = 3
 ) -> list[ranks.Outcome]:
-    """Rank 1 dies; a negative pause lets it die before the others call, else it dies behind."""
+    """Rank 1 dies; with a negative pause before the others call, otherwise after."""
 
     def body(rank: ranks.Rank) -> tuple[float, str]:
         dump_no_core()
@@ -278,7 +278,7 @@ def test_who_comes_to_a_start_that_has_failed_is_told_at_once() -> None:
     assert outcomes[2].value <= faults.told_limit_ms()
 
 
-# ---- behind a death ----
+# ---- after a death ----
 
 
 @pytest.mark.timeout(60)

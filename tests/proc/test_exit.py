@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A process that ends without destroying its group ends as any other, and troubles nobody."""
+"""A process that ends without destroying its group ends as any other, and disturbs no rank."""
 
 from __future__ import annotations
 

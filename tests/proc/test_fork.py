@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A forked child may live beside a group, and may not use it."""
+"""A forked child may live while a group exists, and may not use it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def wait_for_the_second() -> None:
     dist.all_reduce(torch.ones(4), async_op=True).wait()
 
 
-FAILS_THE_GROUP = ("all_reduce", "barrier", "large_all_reduce")  # nobody else runs the operation
+FAILS_THE_GROUP = ("all_reduce", "barrier", "large_all_reduce")  # no other thread runs it
 WAITS: dict[str, Callable[[], Any]] = {
     "all_reduce": faults.all_reduce,
     "barrier": dist.barrier,

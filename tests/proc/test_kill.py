@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whoever survives a kill is told of it, at once. make soak does the same for longer."""
+"""Survivors of a kill are told of it at once. make soak does the same for longer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def campaign(name: str, seed: int, kills: int, with_stop: bool, capsys: Any) -> 
     with capsys.disabled():
         print(f"\n{kill_ranks.report(name, rounds)}\n    {time.monotonic() - begun:.0f} s")
     assert kill_ranks.complaints(rounds) == ""
-    # That it was not too easy: most of the dead left somebody to tell.
+    # Proof that it was not too easy: most dead ranks left a survivor to tell.
     assert sum(len(attempt.told_ms) > 0 for attempt in rounds) > kills / 2
     return {attempt.phase for attempt in rounds if attempt.killed}
 

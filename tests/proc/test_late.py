@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whoever waits long says for whom; whoever gives up says where everybody stands."""
+"""A long wait reports which rank is late; a time-out reports where every rank is."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_crossed_groups_are_both_named_while_waiting_and_at_the_time_out() -> No
             else (lambda: dist.broadcast(torch.ones(4), 0, group=second))
         )
         said = faults.told(call)
-        rank.sync()  # who ends first would have left
+        rank.sync()  # a rank that ends first would have left
         return said
 
     outcomes = ranks.outcomes(2, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": LATE_MS})

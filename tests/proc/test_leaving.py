@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""destroy_process_group and abort need nobody, and return at once."""
+"""destroy_process_group and abort need no other rank, and return at once."""
 
 from __future__ import annotations
 

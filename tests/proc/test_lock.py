@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A thread that keeps the interpreter's lock delays nobody: neither the other ranks, nor a deadline, nor
-what is said of a late rank; and a signal is answered when it lets go."""
+"""A thread that keeps the interpreter's lock delays neither the other ranks, nor a deadline, nor the
+report about a late rank; and a signal is answered when it releases the lock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNT = 1 << 20  # elements: several steps of a large operation
 
 
 class Keeper:
-    """A thread that takes the interpreter's lock, and keeps it until somebody writes to a pipe."""
+    """A thread that takes the interpreter's lock, and keeps it until a process writes to a pipe."""
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
@@ -110,7 +110,7 @@ def message() -> None:
 
 
 def dropped_work() -> None:
-    """Nobody has the Work or its tensor when the operation ends, but the library."""
+    """Only the library has the Work and its tensor when the operation ends."""
     dist.all_reduce(ones(), async_op=True)
     dist.barrier()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Messages whose peer dies, stops, leaves, or never comes; and who is interrupted meanwhile."""
+"""Messages whose peer dies, stops, leaves, or never comes; and interrupted waits."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_stopped_receiver_that_keeps_windows_holds_up_nobody_else() -> None:
         if rank.rank == 0:
             first = dist.isend(large, 1)
             faults.wait_for(rank, faults.READY)
-            time.sleep(0.1)  # what it is lent stays with it
+            time.sleep(0.1)  # its borrowed buffers stay with it
             dist.send(large[:300_000], 2)
             rank.board[faults.FREE] = 1
             first.wait()

@@ -136,7 +136,7 @@ def test_ranks_in_pid_namespaces_of_their_own(movers: tuple[int, ...], with_proc
         return places.forked(first)
 
     outcomes = ranks.outcomes(3, body, limit=LIMIT_S)
-    # The old /proc still shows everybody by the same numbers, so the first choice will do.
+    # The old /proc still shows all processes by the same numbers, so the first choice will do.
     assert {segment for segment, _ in forms(outcomes)} == {NAMED if with_proc else UNNAMED}
     assert ranks.leftovers() == []
 
