@@ -209,8 +209,8 @@ CudaSide::Gpu &CudaSide::gpuOfMessage(c10::Device device)
     std::lock_guard<std::mutex> guard(order_);
     return gpuOf(
         device,
-        " (in a group's first operation on CUDA tensors all its ranks meet, also where that "
-        "is a message: let a collective come first)");
+        " (in a group's first operation on CUDA tensors all its ranks meet, even if it is a "
+        "message: run a collective first)");
 }
 
 // A message that waits for room in its channel blocks no other channel, and no collective.
@@ -404,9 +404,9 @@ std::exception_ptr CudaSide::finish()
             markRight(*gpu);
         else
             unfinished =
-                makeException(status, c10::str("shutdown: what was under way on ",
+                makeException(status, c10::str("shutdown: pending operations on ",
                                                gpu->collectives->stream.device(),
-                                               " has not been finished: ", shc_cuda_error_text()));
+                                               " have not finished: ", shc_cuda_error_text()));
     }
     return unfinished;
 }

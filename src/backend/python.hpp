@@ -32,19 +32,20 @@ void setMainThread(unsigned long ident);
 // what a handler raises that is due by now.
 void watchSignals();
 
-// Runs the Python handlers of signals that have arrived. True when one of them raised: the error is then
-// pending on this thread. The core asks this of threads that wait, about every 10 ms: it takes the
-// interpreter's lock only when a signal has arrived and another thread has just found the lock free, and
-// waits for that a millisecond at most.
+// Runs the Python handlers of signals that have arrived. True if one of them raised: then the error is
+// pending on this thread. The core calls this in threads that wait, about every 10 ms. It takes the
+// interpreter's lock only if a signal has arrived and another thread has just found the lock free, and
+// waits for it a millisecond at most.
 bool pythonInterrupted(void *);
 
 // Throws the error that pythonInterrupted() left pending; returns when there is none.
 void throwPendingPythonError();
 
-// The interpreter is about to go: from now on none of the above touches it. Its lock is held.
+// The interpreter is about to end: from now on none of the above touches it. Its lock is held.
 void forgetPython();
 
-// Behind forgetPython(), without the lock: until no thread of ours wants it any more; 100 ms at most.
+// After forgetPython(), without the lock: waits until no thread of the library wants it any more; 100 ms at
+// most.
 void settlePython();
 
 // In a forked child, whose only thread this is.

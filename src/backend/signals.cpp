@@ -21,11 +21,12 @@ using InfoHandler = void (*)(int, siginfo_t *, void *);
 // Between two looks for handlers that have been set since: 64 system calls.
 constexpr std::chrono::milliseconds kBetweenLooks{50};
 
-// What a handler of ours calls. Of each the last one that was found; only the signal itself reads it.
+// What a wrapper of the library calls: for each signal the last handler that was found. Only that signal
+// reads it.
 struct Wrapped {
     std::atomic<Handler> handler{nullptr};
     std::atomic<InfoHandler> infoHandler{
-        nullptr}; // the one with three arguments, if it is such a one
+        nullptr}; // the one with three arguments, if the handler is of that kind
 };
 
 std::array<Wrapped, NSIG> wrapped;
@@ -37,7 +38,7 @@ std::mutex *lock = new std::mutex;
 std::array<const void *, NSIG> known; // what wrapSignalHandlers() found, or left
 
 std::atomic<bool> changed{
-    false}; // a handler was set without ours over it: signals may have been missed
+    false}; // a handler was set without a wrapper over it: signals may have been missed
 
 // Python's main thread's.
 unsigned seen = 0;
@@ -67,7 +68,7 @@ bool isOurs(const void *address)
     return address == reinterpret_cast<const void *>(count);
 }
 
-// nullptr where there is no such signal.
+// nullptr if there is no such signal.
 const void *currentHandler(int number)
 {
     struct sigaction action;

@@ -64,7 +64,7 @@ void waitOnHost(const c10::Event &event, const CudaGroup &group, std::chrono::mi
         if (timeout.count() > 0 && Clock::now() - begun >= timeout)
             throwStatus(SHC_ERR_TIMEOUT,
                         c10::str("an operation on CUDA tensors has not ended after ",
-                                 timeout.count(), " ms; it is still under way"));
+                                 timeout.count(), " ms; it is still running"));
     }
     stayOutOfDyingPython();
     checkCuda(shc_cuda_comm_error(group.get()));

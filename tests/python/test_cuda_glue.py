@@ -988,7 +988,7 @@ def test_a_shutdown_ends_with_a_peer_that_dies() -> None:
 
     survivor, dead = outcomes(2, body)
     assert dead.exit == 3
-    assert survivor.ok and "shutdown: what was under way on cuda:0" in survivor.value, survivor
+    assert survivor.ok and "shutdown: pending operations on cuda:0" in survivor.value, survivor
     assert "rank 1" in survivor.value, survivor
 
 

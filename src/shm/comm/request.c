@@ -44,7 +44,7 @@ static void copy_tensors(struct shc_tensors *tensors, char **at)
     tensors->list = list;
 }
 
-/* Checks the operation. pre: zeros, but for what request_create() has set; op lives as long. */
+/* Checks the operation. pre: all zero, except what request_create() has set; op lives as long. */
 static enum shc_status prepare(struct shc_request *request, struct shc_comm *comm,
                                const struct shc_op *op)
 {

@@ -20,7 +20,7 @@ enum shc_request_state {
 
 struct shc_request {
     shc_a32 references;
-    shc_a32 done;          /* 1 behind status and error */
+    shc_a32 done;          /* 1 once status and error are stored */
     shc_a32 completed;     /* 1 when `complete` has returned */
     shc_a32 state;         /* enum shc_request_state */
     shc_a64 completer;     /* number of the thread that is inside `complete` */
