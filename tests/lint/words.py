@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Prose is plain English: no word of the list below, no long sentence, no paragraph in a table.
+
+Prose is the comments and strings of C, C++, Promela and Python, and the whole text of other files. Documents
+(*.md) are also checked for sentences above 40 words and table cells above 200 characters; code in
+backquotes is not prose there.
+"""
+
+import io
+import re
+import sys
+import tokenize
+from typing import NamedTuple
+
+from common import C_FAMILY, Finding, find_files, line_of, main, matches, read, repo_files
+from csource import LEXEME, blank
+
+WORDS_IN_A_SENTENCE = 40
+CHARACTERS_IN_A_CELL = 200
+
+
+class Word(NamedTuple):
+    pattern: str  # a regular expression; a space stands for any gap, also across the lines of a comment
+    instead: str
+    fine: str = r"(?!)"  # matches where the word is right, from eight characters before it
+    allowed: tuple = ()  # files in which it is a name
+
+
+# A place, not a time: the only sense in which these two are right.
+PLACE = r"\b(?:left |lags? |falls? |far )behind\b|behind (?:a|the) (?:pointer|reference|socket|switch)\b"
+
+WORDS = (
+    Word(r"behind", "say after, or because of", PLACE),
+    Word(r"in front of", "say before"),
+    Word(
+        r"beside", "say compared with, next to, or as well as", r"beside (?:it|each other) on the"
+    ),
+    Word(
+        r"presets?",
+        "say default",
+        r"--preset",
+        ("python/shmcoll/bench/*", "tests/python/test_bench*.py", "docs/*bench*"),
+    ),
+    Word(r"but for", "say except"),
+    Word(r"mend(?:s|ed|ing)?", "say fix, repair or correct"),
+    Word(r"whoever", "name the thing: the caller, a rank that ..."),
+    Word(r"likewise", "say what holds, again"),
+    Word(r"times as (?:fast|slow|quick\w*|cheap)", "say faster by 1.3x, or slower by 1.3x"),
+    Word(r"as above", "say what holds, again"),
+)
+
+# Not read: words quoted as examples, and the records of old measurements.
+NOT_READ = ("tests/lint/words.py", "tests/lint/test_lint_words.py", "benchmarks/results/*")
+
+# Still to be rewritten. This list only shrinks: a pattern without a finding is an error.
+STILL = (
+    "MANIFEST.in",
+    "Makefile",
+    "benchmarks/scaling.c",
+    "benchmarks/wakeups.c",
+    "benchmarks/*.py",
+    "benchmarks/gpu/*",
+    "benchmarks/kernels/*",
+    "benchmarks/peers/*",
+    "benchmarks/scores/*",
+    "docs/internals/*",
+    "examples/README.md",
+    "python/*",
+    "python/shmcoll/bench/*",
+    "src/shm/shmcoll.h",
+    "src/shm/coll/*",
+    "src/shm/comm/*",
+    "src/shm/exec/*",
+    "src/shm/p2p/*",
+    "src/shm/proto/*",
+    "tests/CMakeLists.txt",
+    "tests/bare_machine.sh",
+    "tests/browser/*",
+    "tests/clients/*",
+    "tests/conformance/*",
+    "tests/cuda/*",
+    "tests/fuzz/*",
+    "tests/gpu/*",
+    "tests/kernels/*",
+    "tests/lint/*",
+    "tests/models/*",
+    "tests/proc/*",
+    "tests/python/*",
+    "tests/run.py",
+    "tests/support/*",
+    "tests/unit/*",
+)
+
+HASH = ("Makefile", ".sh", ".cmake", "CMakeLists.txt", ".toml", ".txt", ".in", ".map", "/run")
+FENCE = re.compile(r"^[ \t]*(```|~~~).*?^[ \t]*\1|`+[^`\n]*`+", re.M | re.S)
+LINK = re.compile(r"\]\([^)\n]*\)")
+GAP = r"[\s*/#\"'|>]{1,200}"
+
+
+def without_code(text):
+    """A document whose code became a word X of the same length, and whose links lost their targets."""
+    text = FENCE.sub(lambda m: "X" + blank(m.group())[1:], text)
+    return LINK.sub(lambda m: "]" + blank(m.group())[1:], text)
+
+
+def python_prose(text):
+    """The comments and strings of a Python file, at their places."""
+    lines = [" " * len(line) for line in text.split("\n")]
+    source = text.split("\n")
+    kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", None)}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in kinds:
+            (first, begin), (last, end) = token.start, token.end
+            for row in range(first, last + 1):
+                a = begin if row == first else 0
+                b = end if row == last else len(source[row - 1])
+                lines[row - 1] = lines[row - 1][:a] + source[row - 1][a:b] + lines[row - 1][b:]
+    return "\n".join(lines)
+
+
+def c_prose(text):
+    prose, end = [], 0
+    for match in LEXEME.finditer(text):
+        if match.lastgroup in ("comment", "string", "tag"):
+            prose += [blank(text[end : match.start()]), match.group()]
+            end = match.end()
+    return "".join((*prose, blank(text[end:])))
+
+
+def prose_of(path, text):
+    """The text with all that is no prose blanked, or None for a file without prose."""
+    if path.endswith(".md"):
+        return without_code(text)
+    if path.endswith((".py", ".pyi")):
+        return python_prose(text)
+    if path.endswith((*C_FAMILY, ".pml")):
+        return c_prose(text)
+    return text if path.endswith(HASH) else None
+
+
+def check_words(path, prose):
+    for word in WORDS:
+        if matches(path, word.allowed):
+            continue
+        pattern = rf"(?<![-\w/.])(?:{word.pattern.replace(' ', GAP)})(?![-\w(])"
+        for match in re.finditer(pattern, prose, re.I):
+            around = prose[max(match.start() - 8, 0) : match.end() + 20]
+            if not re.search(word.fine, around, re.I):
+                said = " ".join(re.sub(r"[^\w ]", " ", match.group()).split())
+                line = line_of(prose, match.start())
+                yield Finding(path, line, f'"{said}" is not plain; {word.instead}')
+
+
+def blocks(text):
+    """(line, text) of each paragraph and each item of a list of a document."""
+    start, lines = 0, []
+    for number, line in enumerate([*text.split("\n"), ""], 1):
+        ends = not line.strip() or re.match(r"\s*(?:[-*+]|\d+\.)\s|#|\||>?\s*$", line)
+        if ends and lines:
+            yield start, "\n".join(lines)
+            lines = []
+        if line.strip() and not line.startswith(("#", "|")):
+            start = start if lines else number
+            lines.append(line)
+
+
+def check_document(path, prose, text):
+    for start, block in blocks(prose):
+        begin = 0
+        for end in [m.end() for m in re.finditer(r"[.!?:][)\"*]*(?=\s|$)", block)] + [len(block)]:
+            sentence = block[begin:end]
+            count = len(re.findall(r"\S*\w\S*", sentence))
+            if count > WORDS_IN_A_SENTENCE:
+                at = start + line_of(block, begin + len(sentence) - len(sentence.lstrip())) - 1
+                yield Finding(
+                    path, at, f"a sentence of {count} words; {WORDS_IN_A_SENTENCE} at most"
+                )
+            begin = end
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.startswith("|"):
+            continue
+        for cell in re.split(r"(?<!\\)\|", LINK.sub("]", line).strip().strip("|")):
+            if len(cell.strip()) > CHARACTERS_IN_A_CELL:
+                what = f"a table cell of {len(cell.strip())} characters; {CHARACTERS_IN_A_CELL} at most"
+                yield Finding(path, number, what)
+
+
+def check_file(path, text):
+    prose = prose_of(path, text)
+    if prose is None:
+        return
+    yield from check_words(path, prose)
+    if path.endswith(".md"):
+        yield from check_document(path, prose, text)
+
+
+def check(root, still=STILL):
+    shrunk = set(still)
+    for path in find_files(root, "*"):
+        if matches(path, NOT_READ):
+            continue
+        text = read(root, path)
+        listed = [pattern for pattern in still if matches(path, [pattern])]
+        for finding in check_file(path, text) if text is not None else ():
+            shrunk.difference_update(listed)
+            if not listed:
+                yield finding
+    for pattern in sorted(shrunk):
+        yield Finding(
+            "tests/lint/words.py", 1, f"{pattern} has no hit any more; remove it from STILL"
+        )
+
+
+if __name__ == "__main__":
+    main(check, __doc__)
