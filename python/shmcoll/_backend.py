@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From torch's creator call to a process group, and the goodbye when the process ends."""
+"""Makes the process groups that torch asks for, and leaves them when the process ends."""
 
 import atexit
 import datetime
 import multiprocessing.util
 import os
 import threading
-from typing import Any
+from typing import Any, Literal, cast, overload
 
 import torch.distributed as dist
 
 from shmcoll import _C
+from shmcoll._describe import Description, InternalDescription, parse
 
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 _OPTION_TYPES = {"timeout": datetime.timedelta, "tuning": str}
@@ -28,9 +29,10 @@ def _check_type(what: str, value: object, kind: type) -> None:
 
 
 def _make_options(options: Any, backend_options: Any) -> _C.Options:
-    """torch's options, with what the user gave as ``pg_options``: a shmcoll.Options or a dict.
+    """Returns torch's options, combined with the user's ``pg_options``: a shmcoll.Options or a dict.
 
     Options of another backend are ignored: torch hands one object to all backends of a group.
+    The tuning text is not checked here: every rank of the group gets the error of the first bad one.
     """
     timeout, tuning = options.timeout, ""
     if isinstance(backend_options, dict):
@@ -47,18 +49,19 @@ def _make_options(options: Any, backend_options: Any) -> _C.Options:
         tuning = backend_options.tuning
         if backend_options._timeout != _DEFAULT_TIMEOUT:
             timeout = backend_options._timeout
-    ours = _C.Options(timeout, tuning)
+    ours = _C.Options(timeout)
+    ours.tuning = tuning
     ours.group_name = options.group_id
-    # torch says [] for the default group, which has them all.
+    # torch gives [] for the default group, which has all ranks.
     ours.global_ranks_in_group = options.global_ranks_in_group or list(range(options.group_size))
     return ours
 
 
 def _leave_child() -> None:
-    """The end of a process of multiprocessing.
+    """Leaves the groups at the end of a process of multiprocessing.
 
-    It runs its finalizers first and joins the threads behind them; the interpreter's own exit does
-    it the other way round. Threads may still use the groups, so they are joined here as well.
+    Such a process runs its finalizers before it joins its threads. The interpreter's own exit joins
+    first. Threads may still use the groups, so they are joined here.
     """
     join = getattr(threading, "_shutdown", None)
     if join is not None:
@@ -67,9 +70,10 @@ def _leave_child() -> None:
 
 
 def _say_goodbye_at_exit() -> None:
-    """A process that ends normally leaves its groups; one that does not is dead to the others.
+    """Makes a process that ends normally leave its groups. Without that, other ranks see a death.
 
-    Processes of multiprocessing end by os._exit and run only its own finalizers, so both are used.
+    A process of multiprocessing ends by os._exit, which runs only the finalizers of multiprocessing.
+    So the goodbye is registered in both places.
     """
     global _goodbye_pid
     if _goodbye_pid == os.getpid():
@@ -80,7 +84,7 @@ def _say_goodbye_at_exit() -> None:
 
 
 def create_backend(options: Any, backend_options: Any) -> _C.ProcessGroupShm:
-    """Called by torch.distributed for every group. Blocks until all its ranks are there."""
+    """Makes the backend of a group. torch.distributed calls it; it blocks until all ranks are there."""
     _say_goodbye_at_exit()
     return _C.ProcessGroupShm(
         options.store,
@@ -90,16 +94,45 @@ def create_backend(options: Any, backend_options: Any) -> _C.ProcessGroupShm:
     )
 
 
-def describe(group: dist.ProcessGroup | None = None) -> dict[str, str]:
-    """What this rank's part of a group of shmcoll uses, and why.
+@overload
+def describe(
+    group: dist.ProcessGroup | None = None, internals: Literal[False] = False
+) -> Description:
+    ...
 
-    Keys, among others: name, rank, world_size, timeout_s, segment and arena (the kinds of memory) with their
-    bytes, threads, isa, and ``tuning.<name>``. For each GPU that the group has been used on,
-    behind ``cuda:<index>.``: route (slabs: memory of the GPUs that the ranks share; host), memory,
-    reason (why it is not the first choice), gpus, gpu_ranks, operations. Waits for nobody.
 
-    Raises a TypeError for what is no group, and a ValueError where the group, the default one if none is given, is not this process's or
-    has no backend of shmcoll.
+@overload
+def describe(
+    group: dist.ProcessGroup | None = None, *, internals: Literal[True]
+) -> InternalDescription:
+    ...
+
+
+def describe(group: dist.ProcessGroup | None = None, internals: bool = False) -> Description:
+    """Returns what a group uses on this rank, and why, as a dictionary with typed values.
+
+    Args:
+        group: a process group that has shmcoll for one of its devices; the default group if None.
+        internals: also return the keys for developers, which may change with any version.
+
+    The keys for users are those of ``shmcoll.Description``: version, name, rank, world_size,
+    timeout_s, segment and arena (shared memory, with sizes in bytes), threads, threads_from, isa, cma.
+    For each GPU that the group has been used on, those of ``shmcoll.GpuDescription`` come after the
+    prefix ``cuda:<index>.``. The keys for developers are those of ``shmcoll.InternalDescription``,
+    and ``tuning.<key>``.
+
+    The call waits for no other rank.
+
+    Raises:
+        TypeError: ``group`` is not a process group.
+        ValueError: this process is not in the group, the group has no shmcoll backend, or there is
+            no default group.
+
+    Example:
+        >>> shmcoll.describe()["world_size"]
+        2
+        >>> shmcoll.describe(internals=True)["tuning.depth"]
+        '3'
     """
     pg: Any = dist.distributed_c10d._get_default_group() if group is None else group
     if pg == dist.GroupMember.NON_GROUP_MEMBER:
@@ -109,7 +142,8 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, str]:
         backend = pg._get_backend(device)
         backend = getattr(backend, "wrapped_pg", backend)  # under TORCH_DISTRIBUTED_DEBUG=DETAIL
         if isinstance(backend, _C.ProcessGroupShm):
-            return dict(line.split("=", 1) for line in backend._info().splitlines())
+            lines = [*_C._build_info().splitlines()[:1], *backend._info().splitlines()]
+            return cast(Description, parse(lines, internals))
     raise ValueError(f"shmcoll: the group's backend is {pg.name()}; nothing of shmcoll is in it")
 
 
@@ -118,11 +152,25 @@ def monitored_barrier(
     timeout: datetime.timedelta | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """torch.distributed.monitored_barrier, which torch before 2.14 keeps for gloo.
+    """Waits until all ranks of the group have called it, and names the ranks that do not come.
 
-    A barrier; if not all ranks come within the time-out (the group's, if none is given) the error
-    names those that are missing, all of them whatever ``wait_all_ranks`` says, and the group has
-    failed. A process that is not in the group returns at once, as in torch.
+    ``torch.distributed.monitored_barrier`` does the same. torch before 2.14 offers that one to gloo only.
+
+    Args:
+        group: the process group; the default group if None.
+        timeout: how long to wait; the time-out of the group if None.
+        wait_all_ranks: no effect. The error always names all missing ranks.
+
+    Returns at once in a process that is not in the group, as in torch. After an error the group has
+    failed.
+
+    Raises:
+        TypeError: ``timeout`` is not a ``datetime.timedelta``.
+        torch.distributed.DistBackendError: some ranks did not come within the time-out, or the group
+            has failed.
+
+    Example:
+        >>> shmcoll.monitored_barrier(timeout=datetime.timedelta(seconds=10))
     """
     if timeout is not None:
         _check_type("monitored_barrier: timeout", timeout, datetime.timedelta)

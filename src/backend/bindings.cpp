@@ -15,16 +15,39 @@ namespace
 template <class T>
 using IntrusiveClass = c10::intrusive_ptr<T>;
 
+constexpr const char *optionsDoc = R"(Options of one group, for ``pg_options=``.
+
+Args:
+    timeout: a datetime.timedelta, the time limit of each operation. The default of 30 minutes means
+        the timeout given to init_process_group or new_group.
+    tuning: "key=value,key=value", or "@" and the name of a file. It replaces SHMCOLL_TUNING for this
+        group, and must be the same on all ranks. "" means what SHMCOLL_TUNING says.
+
+Raises:
+    ValueError: a negative timeout; an unknown key, a bad value or an unreadable file in tuning.
+    TypeError: an argument of another type.
+
+Example:
+    >>> dist.new_group([0, 1], pg_options=shmcoll.Options(tuning="depth=4"))
+)";
+
 void bindOptions(py::module_ &m)
 {
     using shmcoll::GroupOptions;
-    py::class_<GroupOptions, c10d::Backend::Options, IntrusiveClass<GroupOptions>>(m, "Options")
+    py::class_<GroupOptions, c10d::Backend::Options, IntrusiveClass<GroupOptions>>(m, "Options",
+                                                                                   optionsDoc)
         .def(py::init([](std::chrono::milliseconds timeout, std::string tuning) {
                  auto self = c10::make_intrusive<GroupOptions>(timeout);
                  self->tuning = std::move(tuning);
+                 self->check();
                  return self;
              }),
              py::arg("timeout") = kBackendDefaultTimeout, py::arg("tuning") = "")
+        .def("__repr__",
+             [](const GroupOptions &self) {
+                 return py::str("shmcoll.Options(timeout={!r}, tuning={!r})")
+                     .format(self.timeout, self.tuning);
+             })
         .def_readwrite("tuning", &GroupOptions::tuning)
         // This library's or torch's, depending on its version.
         .def_readwrite("group_name", &GroupOptions::group_name)

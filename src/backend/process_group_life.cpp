@@ -15,6 +15,12 @@ namespace shmcoll
 namespace
 {
 
+void checkText(const std::string &tuning)
+{
+    TORCH_CHECK_VALUE(tuning.find('\0') == std::string::npos,
+                      "shmcoll: the tuning text has a character 0 in it");
+}
+
 Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
                 const GroupOptions &options)
 {
@@ -32,8 +38,7 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
     config.timeout_ns = groupTimeoutNs(options.timeout);
     config.store = bootstrap->view();
     config.interrupted = pythonInterrupted;
-    TORCH_CHECK_VALUE(options.tuning.find('\0') == std::string::npos,
-                      "shmcoll: the tuning text has a character 0 in it");
+    checkText(options.tuning);
     config.tuning = options.tuning.empty() ? nullptr : options.tuning.c_str();
     shc_comm *comm = nullptr;
     shc_status status;
@@ -51,6 +56,13 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
 }
 
 } // namespace
+
+void GroupOptions::check() const
+{
+    checkTimeout(timeout);
+    checkText(tuning);
+    shmcoll::check(shc_tuning_check(tuning.c_str()));
+}
 
 ProcessGroupShm::ProcessGroupShm(const Store &store, int rank, int size,
                                  c10::intrusive_ptr<GroupOptions> options)

@@ -30,6 +30,9 @@ struct GroupOptions : c10d::Backend::Options {
     }
 #endif
 
+    // Raises what is wrong with a timeout or a tuning text, before any group has it.
+    void check() const;
+
     std::string tuning; // in the form of SHMCOLL_TUNING; empty: that variable counts
 
 // From then on torch's own options have them.

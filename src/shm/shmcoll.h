@@ -292,6 +292,9 @@ size_t shc_dtype_bytes(enum shc_dtype dtype);
 /* Does the reduction exist for this dtype? (docs/reference/support.md has the table.) */
 bool shc_reduction_supported(enum shc_dtype dtype, enum shc_redop redop);
 
+/* Checks a text for shc_comm_config.tuning. SHC_ERR_INVALID: the error names the key, the value and its range. */
+enum shc_status shc_tuning_check(const char *tuning);
+
 /*
  * Reduces arrays of this process, as the collectives do: to the bit what all_reduce gives ranks with these
  * inputs. `sources`: `count` arrays of `elements` elements, in rank order; `out` may be one of them, and

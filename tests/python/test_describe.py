@@ -13,23 +13,54 @@ import torch.distributed as dist
 
 import shmcoll
 from ranks import Rank, run
+from shmcoll._describe import ALL_KEYS, USER_KEYS, parse
 
 
 def test_it_says_what_a_group_uses() -> None:
-    def body(rank: Rank) -> tuple[dict[str, str], dict[str, str]]:
+    def body(rank: Rank) -> tuple[Any, Any]:
         rank.init()
         pair = dist.new_group([0, 1], pg_options=shmcoll.Options(tuning="depth=4"))
         dist.all_reduce(torch.ones(1 << 20))
-        return shmcoll.describe(), shmcoll.describe(pair) if rank.rank < 2 else {}
+        of_pair = shmcoll.describe(pair, internals=True) if rank.rank < 2 else {}
+        return shmcoll.describe(), of_pair
 
     for r, (world, pair) in enumerate(run(3, body)):
-        assert world["rank"] == str(r) and world["world_size"] == "3"
-        assert int(world["segment_bytes"]) > 0 and int(world["arena_bytes"]) > 0
-        assert world["isa"] and world["tuning.depth"] != "4"
-        assert not any(key.startswith("cuda") for key in world), world
+        assert world["version"] == shmcoll.__version__
+        assert world["rank"] == r and world["world_size"] == 3
+        assert world["segment_bytes"] > 0 and world["arena_bytes"] > 0
+        assert world["isa"] and isinstance(world["timeout_s"], float)
+        assert not any(key.startswith(("cuda", "tuning")) for key in world), world
         if r < 2:
-            assert pair["world_size"] == "2" and pair["tuning.depth"] == "4"
-            assert pair["name"] != world["name"]
+            assert pair["world_size"] == 2 and pair["tuning.depth"] == "4"
+            assert pair["name"] != world["name"] and pair["biased"] in (True, False)
+
+
+def test_every_key_of_the_library_is_documented_and_typed() -> None:
+    def body(rank: Rank) -> tuple[Any, Any]:
+        rank.init()
+        return shmcoll.describe(), shmcoll.describe(internals=True)
+
+    ((users, internals),) = run(1, body)
+    families = ("tuning.", "path.")
+    assert {k for k in users if not k.startswith(families)} == set(USER_KEYS)
+    assert {k for k in internals if not k.startswith(families)} == set(ALL_KEYS)
+    for key, kind in ALL_KEYS.items():
+        assert type(internals[key]) is kind, key
+
+
+def test_families_of_keys_are_told_apart() -> None:
+    lines = ["version=1", "path.send.8=eager", "tuning.turn=64k", "biased=yes", "new=x"]
+    gpu = ["cuda:0.mps=no", "cuda:0.gpus=2", "cuda:0.path.all_reduce.8=relay, 1 round"]
+    users = {
+        "version": "1",
+        "path.send.8": "eager",
+        "cuda:0.mps": False,
+        "cuda:0.gpus": 2,
+        "cuda:0.path.all_reduce.8": "relay, 1 round",
+    }
+    assert parse([*lines, *gpu], internals=False) == users
+    more = {"tuning.turn": "64k", "biased": True, "new": "x"}
+    assert parse([*lines, *gpu], internals=True) == users | more
 
 
 def test_every_key_is_documented_and_no_other() -> None:
@@ -40,9 +71,8 @@ def test_every_key_is_documented_and_no_other() -> None:
 
     def body(rank: Rank) -> list[str]:
         rank.init()
-        return [
-            k for k in shmcoll.describe(dist.group.WORLD) if not k.startswith(("tuning.", "path."))
-        ]
+        told = shmcoll.describe(dist.group.WORLD, internals=True)
+        return [key for key in told if not key.startswith(("tuning.", "path."))]
 
     assert sorted(keys) == sorted(run(1, body)[0])
 
@@ -79,19 +109,19 @@ def test_who_is_not_in_the_group_or_asks_another_backends_is_told() -> None:
 
 
 def test_of_a_mixed_group_it_finds_its_part() -> None:
-    def body(rank: Rank) -> str:
+    def body(rank: Rank) -> int:
         rank.init(backend="cpu:gloo,cuda:shmcoll")
         return shmcoll.describe()["world_size"]
 
-    assert run(2, body) == ["2"] * 2
+    assert run(2, body) == [2] * 2
 
 
 def test_it_looks_through_torchs_debugging_wrapper() -> None:
-    def body(rank: Rank) -> str:
+    def body(rank: Rank) -> int:
         rank.init()
         return shmcoll.describe()["world_size"]
 
-    assert run(2, body, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) == ["2"] * 2
+    assert run(2, body, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) == [2] * 2
 
 
 def test_without_any_group_it_says_so() -> None:

@@ -6,6 +6,10 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
+import subprocess
+import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +31,8 @@ EXTREMES = (
 
 
 def tuning_of(group: Any) -> dict[str, str]:
-    pairs = shmcoll.describe(group).items()
-    return {key.removeprefix("tuning."): value for key, value in pairs if "tuning." in key}
+    pairs = shmcoll.describe(group, internals=True).items()
+    return {key.removeprefix("tuning."): str(value) for key, value in pairs if "tuning." in key}
 
 
 def total(group: Any, count: int, rank: int) -> list[float]:
@@ -234,6 +238,46 @@ def test_a_text_does_not_end_in_its_middle() -> None:
         return str(caught.value)
 
     assert "character 0" in run(1, body)[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"tuning": "turns=8k"}, ValueError, 'option tuning: "turns" is not a key'),
+        ({"tuning": "depth=9"}, ValueError, '"depth=9" is not a number from 2 to 4'),
+        ({"tuning": "@nowhere"}, ValueError, "cannot read nowhere: No such file"),
+        ({"timeout": timedelta(seconds=-1)}, ValueError, "a time-out of -1000 ms is negative"),
+        ({"tuning": 3}, TypeError, "incompatible constructor arguments"),
+        ({"turning": ""}, TypeError, "incompatible constructor arguments"),
+    ],
+)
+def test_bad_options_are_refused_when_they_are_made(
+    given: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=re.escape(said)):
+        shmcoll.Options(**given)
+
+
+def test_options_show_what_they_are() -> None:
+    options = shmcoll.Options(timedelta(seconds=5), "depth=4")
+    assert repr(options) == (
+        "shmcoll.Options(timeout=datetime.timedelta(seconds=5), tuning='depth=4')"
+    )
+
+
+def test_type_checkers_know_options_and_descriptions(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import shmcoll\n"
+        "reveal_type(shmcoll.Options().tuning)\n"
+        'reveal_type(shmcoll.describe()["world_size"])\n'
+        'reveal_type(shmcoll.describe(internals=True)["biased"])\n'
+        'reveal_type(shmcoll.describe().get("path.send.8"))\n'
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    types = re.findall(r'Revealed type is "(?:builtins\.)?(\w+)"', done.stdout)
+    assert types == ["str", "int", "bool", "object"], done.stdout + done.stderr
 
 
 def test_options_keep_their_tuning_when_they_are_copied() -> None:

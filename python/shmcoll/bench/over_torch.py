@@ -61,7 +61,7 @@ def tuned(text: str, job: dict[str, Any]) -> Any:
 
 def tuning_of(group: Any) -> dict[str, float]:
     """The values that a group of shmcoll has; infinity: never."""
-    pairs = importlib.import_module("shmcoll").describe(group).items()
+    pairs = importlib.import_module("shmcoll").describe(group, internals=True).items()
     values = {key[7:]: value for key, value in pairs if key.startswith("tuning.")}
     return {
         key: float("inf") if value == "never" else float(value) for key, value in values.items()

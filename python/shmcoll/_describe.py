@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The keys of describe(), and their types."""
+
+from __future__ import annotations
+
+from typing import TypedDict, get_type_hints
+
+
+class Description(TypedDict, total=False):
+    """What describe() returns: one flat dictionary.
+
+    The keys below are always there. Families of keys come after them:
+
+    ``path.<operation>.<size>``
+        str: how CPU tensors of that size go, as in ``path.all_reduce.1m``; ``send`` is a message.
+    ``cuda:<index>.<key>``
+        The keys of :class:`GpuDescription`, for each GPU that the group has been used on.
+
+    A type checker knows the keys below only. Read a family with ``.get(key)`` or ``.items()``.
+    """
+
+    version: str  # of the library, as in "0.1.0"
+    name: str  # of the group
+    rank: int  # of this process, in the group
+    world_size: int  # ranks in the group
+    timeout_s: float  # time limit of each operation, in seconds
+    segment: str  # kind of the memory that all ranks share
+    segment_bytes: int  # its size
+    arena: str  # kind of the memory for large tensors, or "not yet", or "none"
+    arena_bytes: int  # its size; 0 as long as there is none
+    threads: int  # reduction threads of this process
+    threads_from: str  # why there are so many
+    isa: str  # instruction set of the reductions: base, avx2, avx512, ...
+    cma: bool  # may the kernel copy large blocks from process to process?
+
+
+class InternalDescription(Description, total=False):
+    """What describe(internals=True) returns: more keys, which may change with any version.
+
+    ``tuning.<key>`` (str) is one more family: the values of ``SHMCOLL_TUNING`` that hold here.
+    """
+
+    cell_bytes: int  # size of a cell of the arena
+    depth: int  # exchange slots of the arena for each pair of ranks
+    shout_bytes: int  # size of a slot for broadcasts
+    spins: int  # how often a call looks before it sleeps
+    spins_engine: int  # how often the progress thread looks before it sleeps
+    parted: int  # how often a thread moved to another CPU, away from another rank
+    threads_jobs: int  # jobs handed to the reduction threads so far
+    threads_of_all: int  # reduction threads that every rank has at least
+    life_words: bool  # does a thread mark the end of this process in shared memory?
+    pulled: int  # blocks that the kernel has copied
+    biased: bool  # does one thread run operations without a locked instruction?
+    biased_messages: bool  # the same question for the lock of messages
+
+
+class GpuDescription(TypedDict, total=False):
+    """The keys after ``cuda:<index>.``; ``path.<operation>.<bytes>`` (str) is a family here too."""
+
+    route: str  # "slabs" (memory of the GPUs that the ranks share) or "host" (host memory)
+    memory: str  # kind of that GPU memory
+    reason: str  # why the route is not the first choice; "" if it is
+    half_bytes: int  # size of one of the two buffers of a rank
+    gpu: str  # name of the GPU
+    mps: bool  # does an MPS server run the kernels?
+    gpus: int  # how many GPUs the ranks of the group use
+    gpu_ranks: str  # the ranks that use this GPU, as in "0-3"
+    operations: int  # collectives so far
+    relayed: int  # operations that went through host memory, without a kernel
+    relay_backoffs: int  # how often kernels took over for a while, because they were faster
+    relay_bytes: int  # the largest operation that goes through host memory
+    relay_reason: str  # why no operation goes that way; "" if some do
+    messages: int  # sends and receives so far
+    relayed_messages: int  # those that went through host memory
+    captured: int  # operations in CUDA graphs
+
+
+Value = str | int | float | bool
+
+USER_KEYS = get_type_hints(Description)
+ALL_KEYS = get_type_hints(InternalDescription)
+GPU_KEYS = get_type_hints(GpuDescription)
+
+
+def _typed(kind: type, text: str) -> Value:
+    if kind is bool:
+        return text in ("yes", "on")
+    value: Value = kind(text)
+    return value
+
+
+def parse(lines: list[str], internals: bool) -> dict[str, Value]:
+    """The lines ``key=value`` of the library as typed values, without internals if those are not wanted."""
+    found: dict[str, Value] = {}
+    for key, text in (line.split("=", 1) for line in lines):
+        if key.startswith("cuda"):
+            found[key] = _typed(GPU_KEYS.get(key.partition(".")[2], str), text)
+        elif internals or key in USER_KEYS or key.startswith("path."):
+            found[key] = _typed(ALL_KEYS.get(key, str), text)
+    return found
