@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The front door. `make help` says what there is. Everything is built into .venv and build/.
+# `make help` lists the commands. Everything is built into .venv and build/.
 
 PYTHON ?= python3
-# Users have other versions: make build TORCH="torch==2.11.0 --index-url ..."; it stays until another
-# one is asked for.
+# Another version: make build TORCH="torch==2.11.0 --index-url ...". It stays until another one is given.
 ifndef TORCH
 TORCH  := $(or $(shell cat .venv/.wanted 2>/dev/null),torch==2.13.0)
 endif
-# For a GPU of this kind the kernels are compiled, for others translated when they are loaded.
+# The kernels are compiled for this kind of GPU. For other kinds the driver compiles them on load.
 export SHMCOLL_CUDA_ARCHS ?= 90
 JOBS   ?= $(shell nproc)
 ONLY   ?=
@@ -17,14 +16,14 @@ VENV := .venv
 PY   := $(VENV)/bin/python
 
 # Debian's names. The first list builds, the second tests; libnuma and liburing are optional at
-# build time (without them shmcoll.build_info() says so). tcc compiles the faults of the models, a
-# hundred programs, in a fiftieth of gcc's time; without it they are compiled by gcc.
+# build time (without them shmcoll.build_info() says so). tcc compiles the planted faults of the models,
+# a hundred programs, 50 times faster than gcc, which compiles them if there is no tcc.
 PACKAGES_BUILD := build-essential cmake pkg-config libnuma-dev liburing-dev
 PACKAGES_TEST  := libgtest-dev spin relacy-dev tcc clang-format codespell gdb
 PACKAGES_AARCH64 := gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user \
                     googletest
 
-# Of the system's Python only, which may not be there yet.
+# Looks at the system's Python, which may not be installed yet.
 PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/support/python_lacks.py; \
                  else echo $(PYTHON)-dev $(PYTHON)-venv; fi)
 
@@ -33,36 +32,36 @@ CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~
 .PHONY: help build test docs prepared sanitizers models demo bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel gpu bare-machine FORCE
 
 help:
-	@echo "make build    everything that is missing, then .venv with shmcoll in it"
+	@echo "make build    installs missing system packages, creates .venv, builds shmcoll into it"
 	@echo "make test     all tests of the default lane (docs/internals/testing.md)"
 	@echo "make test ONLY=name    the lanes, and within them the tests, whose name contains it"
 	@echo "make docs     the documentation site, into build/site"
 	@echo "make test-torch    torch's own distributed tests with 3, 4 and 8 ranks (make test: with 4)"
-	@echo "make demo     trains a small network with shmcoll and with gloo, and compares them"
-	@echo "make bench    all benchmarks, and which of the project's goals are met: half an hour at most"
+	@echo "make demo     trains a small network with shmcoll and with gloo, and compares both"
+	@echo "make bench    all benchmarks, and which goals of the project are met; at most half an hour"
 	@echo "make bench ONLY=name    the parts whose name contains it (benchmarks/goals.py --list)"
-	@echo "              shmcoll beside gloo, nothing else: .venv/bin/python -m shmcoll bench"
-	@echo "make gpu      everything that needs a GPU, in twelve minutes (docs/internals/cuda/testing.md; ONLY=bench: a part)"
-	@echo "make gpu NEXT=1 GPU_SECONDS=200    what the report of this commit lacks most, in so many seconds"
-	@echo "make sanitizers    the C tests under both sanitizers, all of them"
+	@echo "              only shmcoll compared with gloo: .venv/bin/python -m shmcoll bench"
+	@echo "make gpu      everything that needs a GPU; 12 minutes (docs/internals/cuda/testing.md; ONLY=bench: one part)"
+	@echo "make gpu NEXT=1 GPU_SECONDS=200    the most important missing part of this commit's report, within 200 s"
+	@echo "make sanitizers    all C tests under both sanitizers"
 	@echo "make soak     random kills for a long time"
-	@echo "make clients  the longer programs of users: compilers, more ranks"
+	@echo "make clients  longer user programs: compilers, more ranks"
 	@echo "make fuzz     random programs against the oracle (SHMCOLL_FUZZ_PROGRAMS, SHMCOLL_FUZZ_SEED)"
-	@echo "make fuzz-peer    a peer that lies in shared memory, for ten minutes (SHMCOLL_LIES_SECONDS)"
-	@echo "make fuzz-store    groups over a store that lies, 20000 (SHMCOLL_STORE_FUZZ, SHMCOLL_STORE_FUZZ_SEED)"
-	@echo "make cuda-kills    ranks with a stand-in GPU are killed, 500 times (SHMCOLL_CUDA_KILLS)"
-	@echo "make models   the protocol models, all faults of each"
+	@echo "make fuzz-peer    a peer that writes wrong values into shared memory, for ten minutes (SHMCOLL_LIES_SECONDS)"
+	@echo "make fuzz-store    20000 groups over a store that gives wrong answers (SHMCOLL_STORE_FUZZ, SHMCOLL_STORE_FUZZ_SEED)"
+	@echo "make cuda-kills    kills ranks with a stand-in GPU, 500 times (SHMCOLL_CUDA_KILLS)"
+	@echo "make models   the protocol models, with all planted faults of each"
 	@echo "make stress   a million messages of up to 4 MiB between 8 ranks"
 	@echo "make browser  the page of shmcoll bench --html in a browser (needs chromium)"
-	@echo "make wheel    an archive of the sources, a wheel of it, and a sum of two ranks with that"
+	@echo "make wheel    builds a source archive and a wheel from it, and runs a sum of two ranks with the wheel"
 	@echo "make huge     tensors of more than 2^31 elements and 4 GiB (needs 11 GiB of memory)"
 	@echo "make aarch64  the C and C++ tests built for AArch64, under qemu"
-	@echo "make bare-machine    the demo and all tests on a Debian 12 with nothing on it (root; ONLY=name:"
-	@echo "              that part of the tests; COMMAND='make build': another command; BARE_ROOT=folder: kept)"
+	@echo "make bare-machine    the demo and all tests on a fresh Debian 12 (needs root; ONLY=name: a part of the"
+	@echo "              tests; COMMAND='make build': another command; BARE_ROOT=folder: keeps the system)"
 	@echo "make fmt      formats all sources"
 	@echo "make clean    removes what was built; distclean: also .venv"
 
-# ---- system packages: installed when that is allowed, else named ----
+# ---- system packages: installed if that is allowed, otherwise named ----
 
 define install_packages
 	@missing=""; \
@@ -90,7 +89,7 @@ packages-aarch64: packages-test
 
 # ---- the virtual environment ----
 
-# These two are looked at each time, and touched only where something else is to be done now.
+# These two rules run each time. They touch their file only if something has changed.
 $(VENV)/.wanted: FORCE
 	@mkdir -p $(VENV); echo '$(TORCH)' | cmp -s - $@ || echo '$(TORCH)' >$@
 
@@ -118,8 +117,7 @@ build: packages $(VENV)/.built
 
 # ---- using it ----
 
-# While Python's packages are fetched, the system's are, too, and the longest of the C builds uses the
-# processors.
+# Python's packages and the system's are fetched at the same time, while the longest C build runs.
 test:
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.extras $(if $(ONLY),packages-test,prepared)
 	@$(MAKE) --no-print-directory build
@@ -134,14 +132,14 @@ prepared: packages-test
 	@mkdir -p build; $(PYTHON) tests/run.py --jobs $(JOBS) --prepare >build/prepared.log 2>&1 \
 	    || { cat build/prepared.log; exit 1; }
 
-# What the default lanes leave out under a sanitizer, too.
+# Includes the tests that the default lanes leave out under a sanitizer.
 sanitizers: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long sanitizers
 
 demo: build $(VENV)/.extras
 	$(PY) examples/compare_backends.py
 
-# What is missing (an MPI, Google Benchmark) is said and left out. A goal that is not met is no error.
+# A missing MPI or Google Benchmark is reported and left out. A goal that is not met is no error.
 bench: build $(VENV)/.extras
 	$(if $(ONLY),,@$(MAKE) --no-print-directory bench-core)
 	$(PY) benchmarks/goals.py $(if $(ONLY),--only $(ONLY))
@@ -154,8 +152,8 @@ bench-core: packages
 	    build/bench/benchmarks/kernels --benchmark_min_time=0.02; \
 	else echo "kernels: not measured, no Google Benchmark (apt-get install libbenchmark-dev)"; fi
 
-# With the Python that runs it, whose torch has CUDA: no packages, no network, no .venv. In parts, each
-# with a limit; without a GPU it says so and does nothing.
+# Uses the Python that runs it, whose torch has CUDA: no packages, no network, no .venv. Each part has a
+# time limit. Without a GPU it says so and does nothing.
 GPU_OUT ?= benchmarks/results
 gpu:
 	@$(PYTHON) benchmarks/gpu/run.py --out $(GPU_OUT) $(if $(ONLY),--only $(ONLY)) \
@@ -185,7 +183,7 @@ fuzz-store: export SHMCOLL_STORE_FUZZ_SEED ?= $(shell date +%s)
 fuzz-store: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long fuzz-store
 
-# As many ranks with a stand-in GPU are killed, and a quarter of that while their group is made.
+# Kills that many ranks with a stand-in GPU, and a quarter of that number while their group is made.
 cuda-kills: export SHMCOLL_CUDA_KILLS ?= 500
 cuda-kills: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long cuda-kills
@@ -208,7 +206,7 @@ huge: packages-test build $(VENV)/.extras
 aarch64: packages-aarch64 build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long aarch64 $(if $(ONLY),--only $(ONLY))
 
-# Without ONLY and COMMAND both commands of the README. tests/bare_machine.sh says what it takes.
+# Without ONLY and COMMAND it runs both commands of the README. tests/bare_machine.sh has the requirements.
 bare-machine:
 	@tests/bare_machine.sh $(if $(ONLY),'make test ONLY=$(ONLY)') $(if $(COMMAND),'$(COMMAND)')
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Builds the C core once with CMake, then the glue for the torch that is installed.
 
-torch is neither a build nor a run requirement in the metadata: pip would fetch one, and the glue
-fits only the very minor version it was compiled against. Install torch first, then
+torch is no requirement in the metadata, neither to build nor to run: pip would fetch another one, and
+the glue fits only the minor version that it was compiled against. Install torch first, then
 ``pip install --no-build-isolation .``.
 """
 
@@ -37,7 +37,7 @@ LIBRARY_FOLDERS = [CORE_BUILD / "src" / "shm", CORE_BUILD / "src" / "cuda_ipc"]
 
 
 def check_tools() -> None:
-    """Before minutes are spent on what needs them. A compiler that is missing is named by CMake."""
+    """Ends the program if a tool is missing, before minutes are spent. CMake names a missing compiler."""
     if shutil.which("cmake") is None:
         sys.exit(
             "shmcoll's setup.py: there is no cmake. Install 3.20 or later, and compilers for C and C++:\n"
@@ -52,20 +52,20 @@ def check_tools() -> None:
 
 
 def build_core() -> None:
-    """libshmcoll.so.N and libshmcoll_cuda.so.N, into the package.
+    """Builds libshmcoll.so.N and libshmcoll_cuda.so.N into the package.
 
-    Under that name alone, which programs that were linked with them look for: in a wheel a link to a
-    library would be another one.
+    Only that name is installed, the one that linked programs look for: a wheel would store a symbolic
+    link as a second copy.
 
-    Where there is an nvcc, it compiles the GPU kernels for every GPU it knows, which takes a minute;
-    SHMCOLL_CUDA_ARCHS="80 90" compiles them for those, and for others as PTX.
+    If there is an nvcc, it compiles the GPU kernels for every GPU it knows, which takes a minute.
+    SHMCOLL_CUDA_ARCHS="80 90" compiles them for those GPUs, and as PTX for others.
     """
     jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count() or 1)
     configure = ["cmake", "-S", str(ROOT), "-B", str(CORE_BUILD), "-DCMAKE_BUILD_TYPE=Release"]
     gpus = os.environ.get("SHMCOLL_CUDA_ARCHS", "").replace(",", " ").split()
     configure += [f"-DSHMCOLL_CUDA_ARCHS={';'.join(gpus)}"]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
-    # What is shipped, and no more.
+    # Only the libraries that are shipped.
     build = ["cmake", "--build", str(CORE_BUILD), "-j", jobs]
     subprocess.run([*build, "--target", "shmcoll", "shmcoll_cuda"], check=True)
     shutil.rmtree(PACKAGE / "lib", ignore_errors=True)
@@ -77,7 +77,7 @@ def build_core() -> None:
 
 
 def write_build_info() -> None:
-    """What _load.py compares before it loads anything."""
+    """Writes the versions that _load.py compares before it loads the extension."""
     facts = {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -88,7 +88,7 @@ def write_build_info() -> None:
 
 @functools.cache
 def prepare() -> None:
-    """What both commands below need: one links with it, the other copies it. Once."""
+    """Builds once what both commands below need: one links with the libraries, the other copies them."""
     check_tools()
     build_core()
     write_build_info()
@@ -97,9 +97,9 @@ def prepare() -> None:
 class Build(BuildExtension):
     def finalize_options(self) -> None:
         super().finalize_options()
-        # Objects of another torch look up to date: its headers may be older than they.
+        # Objects that were built for another torch would look up to date: its headers may be older.
         self.build_temp = os.path.join(self.build_temp, f"torch-{torch.__version__}")
-        self.force = True  # then ninja decides, and where there is none, all is compiled
+        self.force = True  # ninja then decides; without ninja everything is compiled
 
     def run(self) -> None:
         prepare()
@@ -107,15 +107,15 @@ class Build(BuildExtension):
 
 
 class BuildPackage(build_py):
-    """Runs before build_ext, and copies the package's data as it finds them."""
+    """Runs before build_ext, and copies the package's data files that are there."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
-        # Older setuptools compare whole seconds: what was built again in the same one would look old.
+        # Older setuptools compare whole seconds: a file built twice in one second would look old.
         self.force = True
 
     def run(self) -> None:
-        # Of an editable installation nothing is copied, and what failed here would be a warning.
+        # An editable installation copies nothing, and shows a failure here only as a warning.
         if not self.editable_mode:
             prepare()
         super().run()
@@ -132,7 +132,7 @@ setup(
             libraries=["shmcoll", "shmcoll_cuda"],
             extra_compile_args=[
                 "-O2",
-                "-g1",  # what a stack needs: 4 MB instead of 19, compiled in two thirds of the time
+                "-g1",  # enough for a stack trace: 4 MB instead of 19, and two thirds of the compile time
                 "-fvisibility=hidden",
                 "-Wall",
                 "-Wextra",

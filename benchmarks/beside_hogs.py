@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Short calls beside as many busy loops as there are CPUs, and gloo's in one run.
+"""Short calls next to as many busy loops as there are CPUs, and gloo's calls in the same run.
 
     python benchmarks/beside_hogs.py [--ranks 2] [--cells 100] [--turns 6] [--json out.json]
 

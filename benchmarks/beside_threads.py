@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""all_reduce between computations of torch's threads, beside gloo's in one run.
+"""all_reduce between computations of torch's threads, compared with gloo's in one run.
 
     python benchmarks/beside_threads.py [--ranks 2] [--threads 2] [--rounds 7] [--json out.json]
 
-Behind each computation OpenMP's threads spin for some milliseconds in case there is another one. A
+After each computation OpenMP's threads spin for some milliseconds in case there is another one. A
 program that starts its ranks itself, and not by torchrun, has as many in each rank as there are CPUs,
 so that a rank that waits shares its CPU with a thread that does not give it back. A step is a product
 of matrices of 256 x 256 and an all_reduce; its time, and that inside all_reduce, are the medians of

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a synchronous all_reduce costs from Python: shmcoll beside what it cannot be without, and
-beside gloo, in one alternating run on two ranks.
+"""What a synchronous all_reduce costs from Python: shmcoll compared with what it cannot be without, and
+with gloo, in one alternating run on two ranks.
 
     python benchmarks/python_floor.py [--pin] [--json out.json]
 

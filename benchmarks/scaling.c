@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How the C library grows with the ranks, where no MPI is there to start them and stand beside it
+ * How the C library grows with the ranks, where no MPI is there to start them and to compare with
  * (benchmarks/peers.py does that):
  *
  *   scaling [-o OP,OP] [-b MIN] [-e MAX] [-f FACTOR] [-t MS] [-c CPUS] RANKS
@@ -39,7 +39,7 @@ enum call {
     GATHER,
     SCATTER,
     PING,     /* between ranks 0 and 1: a message there, and one back */
-    SENDRECV, /* likewise, both at once */
+    SENDRECV, /* between ranks 0 and 1, both at once */
     CALLS
 };
 static const struct {
@@ -96,7 +96,7 @@ static size_t size_of(const char *text)
     const double number = strtod(text, &end);
     const int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
     if (end == text || number < 0 || (shift == 0 ? *end != '\0' : end[1] != '\0'))
-        fail("a size is a number, with K, M or G behind it");
+        fail("a size is a number, with K, M or G after it");
     return (size_t)(number * (double)((size_t)1 << shift));
 }
 
@@ -113,7 +113,7 @@ static bool listed(const char *names, const char *name)
 static void meet(struct rank *me)
 {
     const uint32_t all = ++me->meetings * (uint32_t)me->options->ranks;
-    /* acq_rel scaling/meeting: call each wrote before, all see behind. */
+    /* acq_rel scaling/meeting: call each wrote before, all see after it. */
     (void)shc_a32_add_acq_rel(&me->board->arrived, 1);
     /* acquire scaling/meeting <- acq_rel above. */
     while ((int32_t)(shc_a32_load_acquire(&me->board->arrived) - all) < 0)

@@ -47,7 +47,7 @@ static void sleep_until(struct side *side, uint64_t want)
         if (shc_a64_load_acquire(&side->word) >= want)
             return;
         uint32_t heard = shc_bell_listen(&side->bell);
-        /* acquire wakeups/word <- release in wake(): the look behind the hinge. */
+        /* acquire wakeups/word <- release in wake(): the look after the hinge. */
         if (shc_a64_load_acquire(&side->word) >= want)
             return;
         shc_bell_sleep(&side->bell, heard, 1000000000, shared->between_processes);

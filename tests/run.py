@@ -220,7 +220,7 @@ def run(command: list[str], more: dict[str, str] | None = None) -> tuple[int, st
     return process.wait(), "".join(lines)
 
 
-# What a failed test prints that tells why; of all else only the end is repeated behind the lanes.
+# What a failed test prints that tells why; of all other output only the end is repeated after the lanes.
 TELLING = re.compile(
     r": Failure$|^SUMMARY: |^==\d+==ERROR|^WARNING: ThreadSanitizer|^E  |Assertion"
 )
@@ -357,7 +357,7 @@ def run_lane(lane: Lane, jobs: int, only: str) -> Result:
 
 
 def patterns_of(file: pathlib.Path) -> list[str]:
-    """Regular expressions over names of tests, one a line; each has its reason behind a #."""
+    """Regular expressions over names of tests, one a line; each has its reason after a #."""
     lines = file.read_text().splitlines()
     return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip()]
 

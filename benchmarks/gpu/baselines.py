@@ -69,7 +69,7 @@ Row = dict[str, Any]
 def size_of(text: str) -> int:
     found = re.fullmatch(r"(\d+)([KMG]?)", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text}: a size is a number, with K, M or G behind it")
+        raise argparse.ArgumentTypeError(f"{text}: a size is a number, with K, M or G after it")
     return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
 
 
@@ -229,7 +229,7 @@ def measure(
     if len(groups) < len(backends):
         dist.barrier()
         sys.stdout.flush()
-        os._exit(0)  # likewise
+        os._exit(0)
     dist.destroy_process_group()
 
 
@@ -324,7 +324,7 @@ def end_all(ranks: Sequence[Any]) -> None:
 
 
 def reasons(ranks: Sequence[Any], folder: Path) -> str:
-    """Of all that did not end well, whoever was first in front."""
+    """The reasons of all ranks that did not end well, the first failure first."""
     found = []
     for said in folder.glob("refused.*"):
         found.append((said.stat().st_mtime, f"rank {said.suffix[1:]}: {said.read_text()}"))

@@ -302,7 +302,7 @@ def tools(lab: Lab) -> dict[str, str]:
             missing.append("ninja (or make)")
     if missing:
         raise Failed(f"not on this machine: {', '.join(missing)}; needed: {PACKAGES}")
-    if lab.facts.get("capability"):  # else what the environment says, or the presets
+    if lab.facts.get("capability"):  # else what the environment says, or the default
         told["SHMCOLL_CUDA_ARCHS"] = lab.facts["capability"]
     return told
 
@@ -404,7 +404,7 @@ def experiments(session: Session) -> tuple[str, str]:
 def with_package(lab: Lab) -> dict[str, str]:
     """The environment in which `import shmcoll` finds what was built here."""
     paths = [str(lab.package), os.environ.get("PYTHONPATH", "")]
-    # Else whoever asks torch whether there is CUDA, while something is imported, has called the
+    # Else an import that asks torch whether there is CUDA has called the
     # driver, and CUDA refuses to work in the ranks that are forked.
     asked = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     return {"PYTHONPATH": ":".join(path for path in paths if path), **asked}
@@ -444,8 +444,8 @@ def run_cases(session: Session, *options: str) -> tuple[str, str]:
     text = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
     again = [row for row in session.rows if "again" in row]
     if again:
-        mended = sum(row["outcome"] == "ok" for row in again)
-        text += f"; {mended} of {len(again)} tried again are ok with {again[0]['with']}"
+        better = sum(row["outcome"] == "ok" for row in again)
+        text += f"; {better} of {len(again)} tried again are ok with {again[0]['with']}"
     text = ", ".join([text or "no test ran", *routes(session)])
     return ("ok" if code == 0 and counts.get("ok") else "failed"), text
 

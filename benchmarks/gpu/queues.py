@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a waiting stream holds up: other streams of the process, and who enqueues behind it.
+"""What a waiting stream holds up: other streams of the process, and a caller that enqueues after it.
 
     python benchmarks/gpu/queues.py [--driver LIBRARY] [--most STREAMS] [--depth OPERATIONS]
 
-Streams of a process share hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, preset 8). First: beside
+Streams of a process share hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, default 8). First: next to
 how many streams that wait for a word does one that waits for nothing go on, or is its caller kept
-by the driver? The same with streams of the highest priority beside ordinary ones that wait. Then:
-how many operations can be enqueued behind a wait, before the driver keeps the caller? They decide
+by the driver? The same with streams of the highest priority next to ordinary ones that wait. Then:
+how many operations can be enqueued after a wait, before the driver keeps the caller? They decide
 how many messages a rank may have under way. Lines are JSON.
 
 exit code: 0; 1 if a wait could not be ended
@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PRESET = "preset"
+DEFAULT = "default"
 COUNTS = (1, 2, 4, 6, 7, 8, 12, 15, 16, 24, 31, 32, 48, 64)  # of waiting streams
 HELD_UP_S = 0.5  # so long without an end is held up
 END_S = 5.0
@@ -135,7 +135,7 @@ class Machine:
 
 
 def show(what: str, **facts: Any) -> None:
-    queues = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", PRESET)
+    queues = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", DEFAULT)
     print(json.dumps({"queues": what, "connections": queues, **facts}), flush=True)
 
 
@@ -173,7 +173,7 @@ class Caller:
 
 def beside(machine: Machine, most: int, priority: int = 0) -> bool:
     """More and more waiting streams, until one that does not wait, or its caller, is held up."""
-    what = "four streams beside waiting ones"
+    what = "four streams next to waiting ones"
     what += f", of priority {priority}" if priority else ""
     waiting: list[Any] = []
     for count in (count for count in COUNTS if count <= most):
@@ -196,7 +196,7 @@ def beside(machine: Machine, most: int, priority: int = 0) -> bool:
         caller = Caller(machine, enqueue)
         if caller.is_kept(lambda: len(steps)):
             last = steps[-1] if steps else "nothing"
-            show(what, waiting=count, held_up=4, us=None, caller=f"held behind {last}")
+            show(what, waiting=count, held_up=4, us=None, caller=f"held after {last}")
             machine.words.set(0, 1)
             return caller.ends() and machine.release([*waiting, *others])
         if not caller.ends():
@@ -213,7 +213,7 @@ def beside(machine: Machine, most: int, priority: int = 0) -> bool:
 
 
 def behind(machine: Machine, depth: int) -> bool:
-    """Enqueues behind a wait until the caller stands still."""
+    """Enqueues after a wait until the caller stands still."""
     stream, done = machine.stream(), [0]
     machine.words.set(0, 0)
     machine.wait(stream)
@@ -225,7 +225,7 @@ def behind(machine: Machine, depth: int) -> bool:
 
     caller = Caller(machine, enqueue)
     held = caller.is_kept(lambda: done[0])
-    show("word writes behind a wait", enqueued=done[0], caller="held" if held else "goes on")
+    show("word writes after a wait", enqueued=done[0], caller="held" if held else "goes on")
     machine.words.set(0, 1)
     return caller.ends() and machine.release([stream])
 

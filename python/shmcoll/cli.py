@@ -9,14 +9,14 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
-# name -> (what --help says, module whose main(arguments) runs it)
+# name -> (text for --help, module whose main(arguments) runs it)
 COMMANDS = {
     "bench": ("times collectives of backends side by side on this host", "shmcoll.bench.cli"),
 }
 
-# What --help lists as well: commands of these commands.
+# Commands of these commands, which --help lists too.
 INNER = {
-    "bench compare": "says whether it has become slower between two runs of bench",
+    "bench compare": "compares two runs of bench: has the first backend become slower?",
     "bench tune": "finds settings that are better on this machine",
 }
 
@@ -53,7 +53,7 @@ def _help() -> str:
             "commands:",
             *lines,
             "",
-            "shmcoll COMMAND --help says more; shmcoll --version tells the version.",
+            "shmcoll COMMAND --help describes a command; shmcoll --version prints the version.",
         )
     )
 

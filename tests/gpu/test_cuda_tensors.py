@@ -227,7 +227,7 @@ def run_some(
             limit=left + 2 * GRACE_S,
             grace=GRACE_S,
             env=env,
-            beside=lambda run: watch(run, end),
+            meanwhile=lambda run: watch(run, end),
         )
         texts = [f"rank {o.rank}: exit {o.exit} {o.error} {o.text}" for o in ended if not o.ok]
         tell(ended)
@@ -253,7 +253,7 @@ def tell(ended: Sequence[ranks.Outcome]) -> None:
 def try_again(name: str, outcome: str, world: int, device: str, folder: Path, end: float) -> None:
     """Do more hardware queues mend it? A row of its own, which counts as no case."""
     [(now, detail)] = run_some([name], world, device, folder, end, MORE)
-    row: Row = {"again": name, "ranks": world, "preset": outcome}
+    row: Row = {"again": name, "ranks": world, "default": outcome}
     row |= {"with": " ".join(f"{key}={value}" for key, value in MORE.items())}
     print(json.dumps(row | {"outcome": now, "detail": detail}), flush=True)
 
@@ -298,7 +298,7 @@ def run_death(world: int, device: str, end: float, json_lines: bool) -> int:
     end = min(end, time.monotonic() + DEATH_S * cases.TIMEOUT_S / 15)
     try:
         ended = ranks.outcomes(
-            world, die, device, limit=left + 2 * GRACE_S, beside=lambda run: watch(run, end)
+            world, die, device, limit=left + 2 * GRACE_S, meanwhile=lambda run: watch(run, end)
         )
     except ranks.Hang as hang:
         print(hang, file=sys.stderr, flush=True)

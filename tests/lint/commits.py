@@ -18,7 +18,7 @@ NOT_IMPERATIVE = re.compile(
 IMPERATIVE_ALL_THE_SAME = {"bring", "embed", "exceed", "feed", "need", "proceed", "seed", "shed"}
 TRAILER = re.compile(r"[A-Z][\w-]+: ")
 
-# Commits that cannot be mended any more, by full hash, and why.
+# Commits that can no longer be corrected, by full hash, and why.
 ACCEPTED = {}
 
 # A word that no message may hold, as a regular expression, and why.

@@ -65,7 +65,7 @@ RULES = (
     ),
     Rule(
         calls("getpid"),
-        "a fork leaves a stale pid behind; use the functions of shm/os/os.h",
+        "after a fork a kept pid is stale; use the functions of shm/os/os.h",
         ("src/*",),
         OS + ("src/shm/base/log.c",),
     ),

@@ -4,7 +4,7 @@
 
   isa_leak.py [--objdump PROG] [--nm PROG] SET OBJECT... [SET OBJECT...]
 
-SET is base, avx2 or avx512 and holds for the objects behind it. Checked:
+SET is base, avx2 or avx512 and holds for the objects after it. Checked:
   - base: nothing beyond SSE2. One AVX instruction in it kills the process on an older CPU.
   - avx2: nothing of AVX-512.
   - all: no fused multiply-add, whatever the compiler was told; results must not depend on it.

@@ -14,7 +14,7 @@ from csource import Source
 LAYERS = {"base": 0, "os": 1, "proto": 2, "kernel": 2, "exec": 3, "coll": 4, "p2p": 5, "comm": 6}
 PUBLIC = "shm/shmcoll.h"
 
-# The parts beside the core, and what of ours each may include.
+# The parts around the core, and which of our headers each may include.
 PARTS = {
     "backend": ("backend/*", PUBLIC, "cuda_ipc/cuda_ipc.h"),
     "cuda_ipc": ("cuda_ipc/*", PUBLIC)

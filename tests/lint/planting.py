@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the tests of the lints share: a tree with a planted fault, and its mended twin.
+"""What the tests of the lints share: a tree with a planted fault, and its correct twin.
 
 In planted text, @@ at the end of a line marks where a finding is expected.
 """
@@ -37,15 +37,15 @@ class LintTest(unittest.TestCase):
             (root / path).write_bytes(text.replace("@@", "").encode())
         return root, places
 
-    def expect(self, check, faulty, mended, *words):
-        """`faulty` is found at its marks, in these words; `mended` passes."""
+    def expect(self, check, faulty, correct, *words):
+        """`faulty` is found at its marks, in these words; `correct` passes."""
         root, places = self.plant(faulty)
         self.assertTrue(places, "the plant has no mark")
         findings = list(check(root))
         self.assertEqual({(f.path, f.line) for f in findings}, places, findings)
         for word in words:
             self.assertIn(word, "\n".join(map(str, findings)))
-        self.expect_clean(check, mended)
+        self.expect_clean(check, correct)
 
     def expect_clean(self, check, files):
         root, _ = self.plant(files)

@@ -317,7 +317,7 @@ def one_round(seed: int, with_stop: bool) -> Round:
             seed,
             attempt.victim,
             limit=30,
-            beside=lambda run: attack(run, attempt),
+            meanwhile=lambda run: attack(run, attempt),
             keep_board=board,
         )
         judge(attempt, board)

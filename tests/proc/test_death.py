@@ -187,7 +187,7 @@ def test_a_rank_that_writes_a_core_of_a_gigabyte_is_dead_from_the_signal_on(caps
         ended["ms"] = (ranks.now_ns() - run.board[faults.MOMENT]) / 1e6
         ended["dumped"] = end is not None and end.si_code == os.CLD_DUMPED
 
-    outcomes = ranks.outcomes(3, body, limit=60, beside=see_the_end)
+    outcomes = ranks.outcomes(3, body, limit=60, meanwhile=see_the_end)
     if not ended["dumped"]:
         pattern = open("/proc/sys/kernel/core_pattern").read().strip()
         pytest.skip(f"this machine writes no core (core_pattern is {pattern!r})")

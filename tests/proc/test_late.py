@@ -48,7 +48,7 @@ def test_a_stopped_rank_is_named_as_stopped_and_may_go_on(form: str) -> None:
         return tensor.tolist(), rank.board[faults.PID_OF + 1]
 
     outcomes = ranks.outcomes(
-        3, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": LATE_MS}, beside=continue_after(1.1)
+        3, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": LATE_MS}, meanwhile=continue_after(1.1)
     )
     for outcome in outcomes:
         assert outcome.ok, ranks.describe(outcome)
@@ -116,7 +116,7 @@ def test_a_time_out_names_who_is_missing_and_the_call_of_each(form: str) -> None
         assert faults.told(dist.barrier) != "", "the group is poisoned"
         return said
 
-    said, stopped, slow = ranks.run(3, body, limit=LIMIT_S, beside=continue_after(1.0))
+    said, stopped, slow = ranks.run(3, body, limit=LIMIT_S, meanwhile=continue_after(1.0))
     assert "all_reduce #2 (float32[4], sum)" in said and "Timed out after 0.6" in said, said
     assert re.search(r"rank 1 \(pid \d+.*stopped.*last call: all_reduce #1", said), said
     assert re.search(r"rank 2 \(pid \d+.*last call: all_reduce #1", said), said
@@ -205,7 +205,7 @@ def test_who_stops_at_the_rendezvous_is_named() -> None:
         group.barrier().wait()
 
     outcomes = ranks.outcomes(
-        3, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": LATE_MS}, beside=continue_after(0.8)
+        3, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": LATE_MS}, meanwhile=continue_after(0.8)
     )
     for outcome in outcomes:
         assert outcome.ok, ranks.describe(outcome)

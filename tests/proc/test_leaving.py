@@ -97,7 +97,7 @@ def test_leaving_needs_no_peer(leave: str, peer: str, load: Callable[[], None]) 
         return ms
 
     outcomes = ranks.outcomes(
-        3, body, limit=LIMIT_S, beside=continue_peer if peer == "stopped" else None
+        3, body, limit=LIMIT_S, meanwhile=continue_peer if peer == "stopped" else None
     )
     assert outcomes[PEER].exit == (-signal.SIGKILL if peer == "dead" else 0)
     for outcome in outcomes:

@@ -147,7 +147,7 @@ def test_a_stopped_receiver_that_keeps_windows_holds_up_nobody_else() -> None:
             dist.recv(got[:300_000], 0)
             assert torch.equal(got[:300_000], large[:300_000])
 
-    ranks.run(3, body, limit=LIMIT_S, beside=resume)
+    ranks.run(3, body, limit=LIMIT_S, meanwhile=resume)
 
 
 @pytest.mark.timeout(60)

@@ -520,7 +520,7 @@ def dtypes_of(page: str) -> set[str]:
 
 
 def only(dtypes: set[str], said: str) -> str:
-    """Of the answers about types, those about these."""
+    """Returns the answers about types, without the types that are not in `dtypes`."""
     kept = []
     for how, names in re.findall(r"(\w+): `(.*?)`", said):
         these = [one for one in names.split(", ") if one in dtypes]

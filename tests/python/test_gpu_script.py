@@ -702,7 +702,7 @@ def test_cases_under_the_sanitizer_exist_and_have_more_time(
 
 
 class Streams:
-    """In the place of a GPU: whoever comes behind eight waiting streams is held up."""
+    """Stands in for a GPU: work after eight waiting streams is held up."""
 
     def __init__(self) -> None:
         self.waiting: set[int] = set()
@@ -777,9 +777,9 @@ def test_a_caller_that_is_kept_beside_waiting_streams_is_told_and_released(
     monkeypatch.setattr(queues, "HELD_UP_S", 0.1)
     assert queues.beside(Keeps(), 64, -5)  # type: ignore[arg-type]
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {row["queues"] for row in rows} == {"four streams beside waiting ones, of priority -5"}
+    assert {row["queues"] for row in rows} == {"four streams next to waiting ones, of priority -5"}
     found = [(row["waiting"], row["held_up"], row["caller"]) for row in rows]
-    assert found == [(1, 0, "goes on"), (2, 4, "held behind write 2")]
+    assert found == [(1, 0, "goes on"), (2, 4, "held after write 2")]
     stuck = Keeps()
     stuck.ends = False
     monkeypatch.setattr(queues, "END_S", 0.1)
@@ -798,12 +798,12 @@ def test_experiments_go_on_behind_one_that_fails_and_kill_is_last(tmp_path: Path
     script = tmp_path / "benchmarks" / "gpu" / "queues.py"
     script.parent.mkdir(parents=True)
     script.write_text(
-        "import os; c = os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS', 'preset')\n"
+        "import os; c = os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS', 'default')\n"
         'print(\'{"ran": "%s"}\' % c)'
     )
     assert parts.experiments(one) == ("failed", "share ended with 1")
     ran = [row["ran"] for row in one.rows]
-    assert ran == [*parts.EXPERIMENTS[:8], "preset", "32", "kill"]
+    assert ran == [*parts.EXPERIMENTS[:8], "default", "32", "kill"]
 
 
 # ---- the benchmark ----
@@ -1045,7 +1045,7 @@ def test_wrong_cases_and_hanging_ones_are_told_and_the_rest_runs(
 def test_a_waiting_case_that_fails_is_tried_with_more_hardware_queues(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And says whether that mends it; others, and those that are not offered, are not tried."""
+    """And says whether that helps; others, and those that are not offered, are not tried."""
 
     def hangs(team: cases.Team) -> str:
         if os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") != "32" and team.me:
@@ -1067,7 +1067,7 @@ def test_a_waiting_case_that_fails_is_tried_with_more_hardware_queues(
     monkeypatch.setattr(tensors, "GRACE_S", 2.0)
     assert tensors.run_world(list(found), 2, "cpu", time.monotonic() + 60, True) == 4
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    again = [(row["again"], row["preset"], row["outcome"]) for row in rows if "again" in row]
+    again = [(row["again"], row["default"], row["outcome"]) for row in rows if "again" in row]
     assert again == [("hangs", "hung or died", "ok"), ("wrong", "wrong", "wrong")]
     assert sum("case" in row for row in rows) == 5
 

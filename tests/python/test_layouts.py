@@ -38,7 +38,7 @@ CASES = [(name, n) for name in LAYOUTS for n in SIDES if (name, n) != ("diagonal
 
 
 def base_of(view: torch.Tensor) -> torch.Tensor:
-    """All the memory behind a view."""
+    """All the memory of which a tensor is a view."""
     size = view.untyped_storage().nbytes() // view.itemsize
     return view.as_strided((size,), (1,), 0)
 

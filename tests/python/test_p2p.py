@@ -443,7 +443,7 @@ def test_a_refused_section_leaves_a_group_that_works() -> None:
 
 
 def test_a_section_ends_with_a_coalesced_collective_that_is_refused() -> None:
-    """torch calls these behind the last call of a section, and does not come to its end then."""
+    """torch calls these after the last call of a section, and does not come to its end then."""
 
     def body(rank: Rank) -> None:
         rank.init()

@@ -69,5 +69,5 @@ def test_a_script_runs_under_torchrun(tmp_path: Path, store: str, end: str) -> N
 
 
 def test_torch_has_not_been_asked_for_threads() -> None:
-    """ranks.py forks: whoever makes torch's thread pool here breaks the tests behind."""
+    """ranks.py forks: a test that makes torch's thread pool here breaks the tests after it."""
     assert torch.get_num_threads() == 1

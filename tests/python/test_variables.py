@@ -50,7 +50,7 @@ def test_a_misspelt_name_is_told_with_the_one_that_was_meant(name: str, meant: s
 
 
 def test_names_of_others_are_left_alone() -> None:
-    """Of tests, tools and builds, as they stand in the tree; and of whoever has one of his own."""
+    """Of tests, tools and builds, as they stand in the tree, and a name of a user's own."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
     )

@@ -289,7 +289,7 @@ def test_synchronous_and_asynchronous_calls_meet_and_keep_their_order() -> None:
         for turn in range(100):
             first, second = one(rank, 3000), torch.tensor([turn + rank.rank])
             work = dist.all_reduce(first, async_op=(turn + rank.rank) % 2 == 0)
-            dist.all_reduce(second)  # behind the first, never before it
+            dist.all_reduce(second)  # after the first, never before it
             if work is not None:
                 assert work.is_completed()
             assert (first == 3.0).all() and second.item() == 2 * turn + 1

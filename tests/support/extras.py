@@ -11,7 +11,7 @@ TEXT = (pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 
 def extra(name: str) -> list[str]:
-    """The list behind `name = [...]` under [project.optional-dependencies]."""
+    """The list of `name = [...]` under [project.optional-dependencies]."""
     block = TEXT.split("[project.optional-dependencies]")[1]
     found = re.search(rf"^{name} = (\[.*?\])", block, re.M | re.S)
     if not found:

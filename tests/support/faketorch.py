@@ -119,9 +119,9 @@ def lend_kernels() -> None:
 def build() -> None:
     """Half a minute when nothing is there. In a process of its own: loading has effects."""
     with alone():
-        # torch 2.14 leaves its own lock's file behind; an older one would wait until it is gone.
+        # torch 2.14 does not remove the file of its own lock; an older one would wait until it is gone.
         (FOLDER / "lock").unlink(missing_ok=True)
-        # torch's compiler asks for ninja, which lies beside this Python.
+        # torch's compiler asks for ninja, which lies next to this Python.
         tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         subprocess.run([sys.executable, __file__], env={**os.environ, "PATH": tools}, check=True)
 

@@ -23,7 +23,7 @@ GATHER_SINGLE = hasattr(dist, "gather_single")
 MONITORS_ALL = "only implemented for GLOO" not in inspect.getsource(dist.monitored_barrier)
 SPLITS_IN_ORDER = torch.__version__ >= "2.14"
 
-# The debug wrapper's set_timeout, shutdown and abort, which older ones keep from what is behind it.
+# The debug wrapper's set_timeout, shutdown and abort, which older ones do not pass on to the wrapped backend.
 _WRAPPER = "include/torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp"
 WRAPPED_ENDS = "shutdown()" in (pathlib.Path(torch.__file__).parent / _WRAPPER).read_text()
 

@@ -140,7 +140,7 @@ _server = (0, 0)  # the process it was made in, its port
 
 
 def server_port() -> int:
-    """Of a TCPStore in a process of its own: a fork beside its thread could inherit a held lock."""
+    """The port of a TCPStore in a process of its own: a fork next to its thread could inherit a held lock."""
     global _server
     if _server[0] != os.getpid():
         reader, writer = os.pipe()
@@ -179,7 +179,7 @@ class Run:
         if kind == "tcp":
             # Connected before the fork: a server may take seconds to accept (it looks names up), and
             # answers nobody meanwhile.
-            # The last one is for whoever is no rank.
+            # The last one is for a process that is no rank.
             self.clients = [connect(server_port()) for _ in range(self.world + 1)]
 
     def make_store(self, rank: int) -> dist.Store:
@@ -359,13 +359,13 @@ def outcomes(
     grace: float | None = None,
     env: dict[str, str] | None = None,
     threads: bool = False,
-    beside: Callable[[Run], None] | None = None,
+    meanwhile: Callable[[Run], None] | None = None,
     keep_board: list[int] | None = None,
 ) -> list[Outcome]:
     """Runs the body and says how each rank ended.
 
     grace: what the other ranks have when one has failed.
-    beside: called in the parent while the ranks run, with .pids and .board.
+    meanwhile: called in the parent while the ranks run, with .pids and .board.
     keep_board: gets the words of the board as they were at the end.
     """
     run = Run(world, body, args)
@@ -374,8 +374,8 @@ def outcomes(
         run.serve("hash" if threads else store)
         for rank in range(1 if threads else world):
             run.fork(rank, env or {}, threads)
-        if beside:
-            beside(run)
+        if meanwhile:
+            meanwhile(run)
         codes = run.wait(limit, grace)
         ended = [run.outcome(rank, codes.get(0 if threads else rank)) for rank in range(world)]
         if keep_board is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Calls beside one another."""
+"""Calls at the same time."""
 
 from __future__ import annotations
 
