@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from shmcoll.bench import calls
+from shmcoll.bench.run import calls
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.plan import Point
 

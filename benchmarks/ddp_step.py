@@ -9,8 +9,8 @@ parameters; gradients in buckets of so many MiB. All take turns in one run, with
 data: a step lasts until the slower rank has updated its parameters. Afterwards the parameters of
 the two backends must have the same bits. `alone` is DistributedDataParallel over a process group
 that does nothing: its buckets, hooks and divisions, which no backend can be faster than. `hook` is
-shmcoll behind a communication hook whose all_reduce averages, which spares the divisions. `last` is
-an all_reduce of the last bucket by shmcoll, with nothing beside it: its gradients are there when
+shmcoll with a communication hook whose all_reduce averages, which spares the divisions. `last` is
+an all_reduce of the last bucket by shmcoll, with nothing at the same time: its gradients are there when
 the computation ends, so that no backend can hide it.
 """
 
@@ -33,7 +33,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from shmcoll.bench.mpirun import TUNABLES
+from shmcoll.bench.run.mpirun import TUNABLES
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "examples"))
 
@@ -234,11 +234,11 @@ def main() -> None:
     parser.add_argument("--models", default="digits,mlp", help="default: digits,mlp")
     parser.add_argument("--buckets", default="1,4,16,64", help="MiB (default: 1,4,16,64)")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--hook", action="store_true", help="also shmcoll behind an averaging hook")
+    parser.add_argument("--hook", action="store_true", help="also shmcoll with an averaging hook")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     # Else each step has its gradients' pages anew from the kernel, which, in a virtual machine, may
-    # have to ask its host for them: 60 or 250 ms for a step, whoever takes it.
+    # have to ask its host for them: 60 or 250 ms for a step, with every backend.
     os.environ.setdefault("GLIBC_TUNABLES", TUNABLES)
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(run_rank, (folder, options), nprocs=2)

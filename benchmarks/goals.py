@@ -30,7 +30,8 @@ from scores.parts import PARTS, ROOT, Absent, Failed, Lab
 from scores.report import Record, Report
 from scores.table import GOALS
 
-from shmcoll.bench import machine, noise, provenance, topology
+from shmcoll.bench import machine, provenance, topology
+from shmcoll.bench.judge import noise
 
 
 def measure(name: str, folder: Path, quick: bool) -> Record:

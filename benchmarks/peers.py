@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The C library beside every MPI of this machine, or beside another build of itself.
+"""The C library compared with every MPI of this machine, or with another build of itself.
 
     python benchmarks/peers.py [-n RANKS] [--mpi openmpi] [-o OPS] [-b MIN] [-e MAX] [-f FACTOR] ...
     python benchmarks/peers.py --against old/libshmcoll.so   # is the change a gain? 8 bytes: in_turns.py
     python benchmarks/peers.py --setting SHMCOLL_TUNING=turn=128k  # would that be better here?
-    python benchmarks/peers.py -d bfloat16,float16                # beside our own float32
+    python benchmarks/peers.py -d bfloat16,float16                # compared with our own float32
     python benchmarks/peers.py -w -o stream                       # of data that has just been stored
     python benchmarks/peers.py -w -u -o sendrecv                  # and what came is read, which counts, too
     python benchmarks/peers.py --core build/gpu                   # with a library that is built already
@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "python" / "shmcoll" / "bench"))  # the package would load torch
+for folder in ("judge", "run"):  # as plain modules: the package would load torch
+    sys.path.insert(0, str(ROOT / "python" / "shmcoll" / "bench" / folder))
 import noise  # noqa: E402
 from mpirun import MPIS, TUNABLES, command as command_of  # noqa: E402
 

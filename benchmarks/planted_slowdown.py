@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """For `python -m shmcoll.bench --import planted_slowdown`: each of shmcoll's operations takes a fifth
-longer, by turning in a loop behind it. What benchmarks/verdicts.py wants to see found."""
+longer, by turning in a loop after it. What benchmarks/verdicts.py wants to see found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from shmcoll.bench import calls
+from shmcoll.bench.run import calls
 
 SHARE = 0.2
 LOOKED_AT = 10  # calls of each round, which warm it up; the fastest counts

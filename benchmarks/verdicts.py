@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-from shmcoll.bench.compare import EQUAL, MIN_ROUNDS, MOVED, SLOWER, compare
+from shmcoll.bench.judge.compare import EQUAL, MIN_ROUNDS, MOVED, SLOWER, compare
 from shmcoll.bench.plan import RULER
 from shmcoll.bench.results import read
 
@@ -42,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--pairs", type=int, default=20, metavar="N")
-    parser.add_argument("options", nargs="*", help="of the bench, behind a --")
+    parser.add_argument("options", nargs="*", help="of the bench, after a --")
     args = parser.parse_args()
     options = args.options or ["--columns", "roof"]  # in which mode is the machine?
     same: list[str] = []

@@ -3,7 +3,7 @@
 
 A goal is judged by its worst point. What was not measured never counts as met: a goal of which only
 some points were measured is not met if one of these misses it, and else not measured. Nor does what
-cannot be trusted: where the rounds of a point disagree (shmcoll.bench.noise) and its quartiles lie on both
+cannot be trusted: where the rounds of a point disagree (shmcoll.bench.judge.noise) and its quartiles lie on both
 sides of the bound, or where the machine was busy, a verdict either way would be luck.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from scores.rows import Row, size_text
 
-from shmcoll.bench import noise
+from shmcoll.bench.judge import noise
 
 T = TypeVar("T")
 
@@ -303,7 +303,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 def where(row: Row) -> str:
     size = f" at {size_text(row.size_bytes)}" if row.size_bytes else ""
-    rival = f" beside {row.rival}" if row.rival else ""
+    rival = f" compared with {row.rival}" if row.rival else ""
     return "".join(f" {name}" for name in (row.op, row.kind) if name) + size + rival
 
 

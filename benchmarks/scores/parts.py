@@ -190,7 +190,7 @@ def crowd(lab: Lab, ranks: int, *how: str) -> list[Row]:
 
 
 def smallest(lab: Lab, ranks: int) -> list[Row]:
-    """With more of the scheduler's moods in them than a sweep over sizes has time for."""
+    """Rounds that see more phases of the scheduler than a sweep over sizes has time for."""
     return crowd(
         lab, ranks, "-e", "8", *lab.choose(("-r", "11", "-t", "40"), ("-r", "2", "-t", "2"))
     )
@@ -263,7 +263,7 @@ def bench_rows(data: dict[str, Any], hops: tuple[float, ...], bare: Bare) -> lis
 def between(
     lab: Lab, measure: Callable[[], Any], bare_sizes: tuple[int, int] | None
 ) -> tuple[Any, tuple[float, ...], Bare]:
-    """What it measures; how long a flag took before and behind it, and bare loops there, of the sizes
+    """What it measures; how long a flag took before and after it, and bare loops there, of the sizes
     from the first to the last."""
     bare = Bare()
     if bare_sizes:
@@ -381,7 +381,7 @@ def hog_rows(run: dict[str, Any]) -> list[Row]:
         where = "pinned" if cell["pinned"] else "not pinned"
         kind = f"cell {number}, {where}, {cell['barrier']}'s barrier before"
         ratio = cell["us"]["gloo"] / cell["us"]["shmcoll"]
-        rows.append(Row("gloo beside hogs", cell["op"], 0, run["ranks"], "", kind, (ratio,)))
+        rows.append(Row("gloo next to hogs", cell["op"], 0, run["ranks"], "", kind, (ratio,)))
     return rows
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from scores.judge import FAILED, MET, NOISY, NOT_MEASURED, NOT_MET, Judgement
 from scores.rows import NEAR_HOP_NS, Row
 
-from shmcoll.bench import noise
-from shmcoll.bench.noise import Activity
+from shmcoll.bench.judge import noise
+from shmcoll.bench.judge.noise import Activity
 
 SCHEMA = "shmcoll.goals/1"
 SHOWN_MISSES = 4

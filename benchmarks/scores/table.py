@@ -26,7 +26,7 @@ def powers(first: int, last: int, factor: int = 2) -> tuple[int, ...]:
 
 def _c_all_reduce(first: int, last: int, bound: float) -> Goal:
     return Goal(
-        f"C: all_reduce beside the better MPI, {size_text(first)} to {size_text(last)}",
+        f"C: all_reduce against the better MPI, {size_text(first)} to {size_text(last)}",
         "c-all_reduce",
         "ratio",
         bound,
@@ -98,7 +98,7 @@ C_GOALS = (
         },
     ),
     Goal(
-        "C: other operations beside the better MPI, every size to 32 MiB",
+        "C: other operations against the better MPI, every size to 32 MiB",
         "c-operations",
         "ratio",
         1.0,
@@ -109,7 +109,7 @@ C_GOALS = (
         limit_of=BARE,
     ),
     Goal(
-        "C: other operations beside the better MPI, the median size",
+        "C: other operations against the better MPI, the median size",
         "c-operations",
         "ratio",
         1.5,
@@ -121,7 +121,7 @@ C_GOALS = (
         over_sizes="median",
     ),
     Goal(
-        "C: ping-pong beside the better MPI, to 8 KiB",
+        "C: ping-pong against the better MPI, to 8 KiB",
         "c-messages",
         "ratio",
         1.3,
@@ -132,7 +132,7 @@ C_GOALS = (
         limit_of=BARE,
     ),
     Goal(
-        "C: stream beside the better MPI, from 64 KiB",
+        "C: stream against the better MPI, from 64 KiB",
         "c-messages",
         "ratio",
         1.3,
@@ -147,7 +147,7 @@ C_GOALS = (
 
 def _crowd(ranks: int, op: str, sizes: tuple[int, ...], bound: float, what: str) -> Goal:
     return Goal(
-        f"C: {ranks} ranks on 2 CPUs, {what} beside Open MPI that yields",
+        f"C: {ranks} ranks on 2 CPUs, {what} against Open MPI that yields",
         f"c-{ranks}-ranks",
         "ratio",
         bound,
@@ -181,7 +181,7 @@ MESSAGES_TOO = (*OTHERS, "sendrecv")
 
 def _gloo(first: int, last: int, bound: float, what: str, near: bool = False) -> Goal:
     return Goal(
-        f"Python: all_reduce beside gloo, {what}",
+        f"Python: all_reduce against gloo, {what}",
         "python-all_reduce",
         "gloo ratio",
         bound,
@@ -211,7 +211,7 @@ PYTHON_GOALS = (
     _gloo(32 * MIB, 32 * MIB, 6, "32 MiB"),
     _gloo(32 * MIB, 32 * MIB, 8, "32 MiB, shared L3", near=True),
     Goal(
-        "Python: other operations beside gloo, to 4 MiB",
+        "Python: other operations against gloo, to 4 MiB",
         "python-operations",
         "gloo ratio",
         5,
@@ -220,7 +220,7 @@ PYTHON_GOALS = (
         limit="gloo bare limit",
         limit_of=f"{BARE} in C",
     ),
-    Goal("Python: barrier beside gloo", "python-operations", "gloo ratio", 5, ops=("barrier",)),
+    Goal("Python: barrier against gloo", "python-operations", "gloo ratio", 5, ops=("barrier",)),
     Goal(
         "Python: other operations above 4 MiB, over a copy of their bytes",
         "python-copies",
@@ -236,9 +236,9 @@ PYTHON_GOALS = (
 
 HOG_GOALS = tuple(
     Goal(
-        f"Python: {ranks} ranks beside as many busy loops as CPUs, each of 100 cells beside gloo",
+        f"Python: {ranks} ranks next to as many busy loops as CPUs, each of 100 cells against gloo",
         "hogs",
-        "gloo beside hogs",
+        "gloo next to hogs",
         1.0,
         ops=("barrier", "broadcast_object_list"),
         ranks=ranks,
@@ -255,7 +255,7 @@ def _verdicts(kind: str, what: str) -> Goal:
 
 PROGRAM_GOALS = (
     Goal(
-        "DDP: a step beside gloo's, buckets of 1 to 64 MiB",
+        "DDP: a step against gloo's, buckets of 1 to 64 MiB",
         "ddp",
         "gloo step",
         1.0,

@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
-from shmcoll.bench import page, table  # noqa: E402
+from shmcoll.bench.show import page, table  # noqa: E402
 from shmcoll.bench.results import Report  # noqa: E402
 from test_bench_report import made_up, spoiled  # noqa: E402
 

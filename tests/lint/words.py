@@ -40,7 +40,7 @@ WORDS = (
         r"presets?",
         "say default",
         r"--preset",
-        ("python/shmcoll/bench/*", "tests/python/test_bench*.py", "docs/*bench*"),
+        ("python/shmcoll/bench/*.py", "tests/python/test_bench*.py", "docs/*bench*"),
     ),
     Word(r"but for", "say except"),
     Word(r"mend(?:s|ed|ing)?", "say fix, repair or correct"),
@@ -55,10 +55,6 @@ NOT_READ = ("tests/lint/words.py", "tests/lint/test_lint_words.py", "benchmarks/
 
 # Still to be rewritten. This list only shrinks: a pattern without a finding is an error.
 STILL = (
-    "benchmarks/*.py",
-    "benchmarks/scores/*",
-    "python/shmcoll/bench/*",
-    "tests/python/*",
     "benchmarks/gpu/*",
     "benchmarks/kernels/*",
     "benchmarks/peers/*",

@@ -28,7 +28,9 @@ ROOT = Path(__file__).parents[2]
 if importlib.util.find_spec("shmcoll") is None:  # not installed: use the sources
     sys.path.insert(0, str(ROOT / "python"))
 
-from shmcoll.bench import latency, machine, options, plan, table  # noqa: E402
+from shmcoll.bench import machine, options, plan  # noqa: E402
+from shmcoll.bench.run import latency  # noqa: E402
+from shmcoll.bench.show import table  # noqa: E402
 from shmcoll.bench.ops import DTYPES, OPS  # noqa: E402
 from shmcoll.bench.plan import Point  # noqa: E402
 from shmcoll.bench.results import Cell, Row, busbw_gbs, read  # noqa: E402
@@ -193,8 +195,8 @@ def test_the_tightest_cpu_quota_counts(
 def test_sums_of_patterns_are_exact(name: str, world_size: int) -> None:
     import torch
 
-    from shmcoll.bench import calls
-    from shmcoll.bench.calls import pattern
+    from shmcoll.bench.run import calls
+    from shmcoll.bench.run.calls import pattern
 
     def add(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
         """As a backend adds: what torch cannot add is added in a wider type and rounded."""
@@ -220,7 +222,7 @@ def test_sums_of_patterns_are_exact(name: str, world_size: int) -> None:
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_a_planted_wrong_value_is_found(name: str) -> None:
-    from shmcoll.bench.calls import count_wrong, pattern
+    from shmcoll.bench.run.calls import count_wrong, pattern
 
     want = pattern(1, 4096, 3, DTYPES[name])
     got = want.clone()
@@ -234,7 +236,7 @@ def test_a_planted_wrong_value_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_values_of_another_place_rank_or_call_are_wrong(name: str) -> None:
-    from shmcoll.bench.calls import count_wrong, pattern
+    from shmcoll.bench.run.calls import count_wrong, pattern
 
     dtype = DTYPES[name]
     want = pattern(1, 4096, 3, dtype, addends=2)
@@ -249,7 +251,7 @@ def test_values_of_another_place_rank_or_call_are_wrong(name: str) -> None:
 
 
 def test_every_operation_on_paper_has_its_call() -> None:
-    from shmcoll.bench.calls import CALLS
+    from shmcoll.bench.run.calls import CALLS
 
     assert list(CALLS) == list(OPS)
 
@@ -434,7 +436,7 @@ def test_ctrl_c_prints_what_there_is(tmp_path: Path) -> None:
 
 
 def bench_without_reader(tmp_path: Path, *args: str) -> tuple[int, str]:
-    """Exit code and standard error, where whoever was to read standard output has gone."""
+    """Returns exit code and standard error of a run whose standard output has lost its reader."""
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "wb") as nobody:

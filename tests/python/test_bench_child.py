@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shmcoll.bench.child import Child
+from shmcoll.bench.run.child import Child
 
 
 def of(tmp_path: Path, program: object, *keep: int, **env: str) -> tuple[int, list[str]]:

@@ -11,17 +11,18 @@ from statistics import pstdev
 
 import pytest
 
-from shmcoll.bench import cli, compare, machine, options, plan, ranktest
-from shmcoll.bench.compare import EQUAL, FASTER, MIN_ROUNDS, SLOWER, TOO_FEW, UNKNOWN
-from shmcoll.bench.noise import Activity
-from shmcoll.bench.ranktest import holm, p_value
+from shmcoll.bench import cli, machine, options, plan
+from shmcoll.bench.judge import compare, ranktest
+from shmcoll.bench.judge.compare import EQUAL, FASTER, MIN_ROUNDS, SLOWER, TOO_FEW, UNKNOWN
+from shmcoll.bench.judge.noise import Activity
+from shmcoll.bench.judge.ranktest import holm, p_value
 from shmcoll.bench.results import Cell, Report, Row
 
 pytestmark = pytest.mark.timeout(120)
 
 # ---- runs that never were ----
 
-CV = 0.10  # of a round, beside the drift
+CV = 0.10  # of a round, without the drift
 
 
 class Noise:
@@ -134,7 +135,7 @@ def test_the_simulated_machine_is_as_bad_as_it_should_be() -> None:
     assert 0.12 < pstdev(sorted(rounds)[20:-20]) < 0.2
 
 
-# ---- the test behind it ----
+# ---- the rank test ----
 
 
 def exact_p(first: list[float], second: list[float]) -> float:
@@ -273,33 +274,33 @@ def blurred(report: Report, seed: int) -> Report:
     return report
 
 
-def test_a_mood_that_hits_one_backend_alone_is_no_change_of_the_build() -> None:
+def test_a_phase_that_hits_one_backend_alone_is_no_change_of_the_build() -> None:
     """For some rounds in a row the first backend takes more or less of the reference's time in some of the
     rows: in one run for a tenth of it, in another one for more than half."""
     noise, draw = Noise(seed=9), random.Random(9)
     equal = slower = 0
     for _ in range(40):
-        old, new = (moody(simulate(noise), draw) for _ in range(2))
+        old, new = (phased(simulate(noise), draw) for _ in range(2))
         equal += compare.compare(old, new).verdict == EQUAL
         slower += compare.compare(old, with_time(new, 1.2)).verdict == SLOWER
     print(f"of 40: {equal} equal, {slower} slower")
     assert equal >= 38 and slower >= 38
 
 
-def moody(report: Report, draw: random.Random) -> Report:
+def phased(report: Report, draw: random.Random) -> Report:
     share = draw.uniform(0.1, 0.6)
-    moods: list[tuple[float, float]] = []  # of a round, and how many of the rows feel it
-    while len(moods) < report.settings.rounds:
+    phases: list[tuple[float, float]] = []  # of a round, and how many of the rows feel it
+    while len(phases) < report.settings.rounds:
         chosen = (draw.choice((0.5, 1.4, 2.0)), 0.4) if draw.random() < share else (1.0, 0.0)
-        moods += [chosen] * draw.randint(3, 8)
+        phases += [chosen] * draw.randint(3, 8)
     for row in report.rows:
         cell, feels = next(iter(row.cells.values())), draw.random()
-        factors = [mood if feels < part else 1.0 for mood, part in moods]
+        factors = [phase if feels < part else 1.0 for phase, part in phases]
         cell.rounds[:] = [[int(ns * by) for ns in one] for one, by in zip(cell.rounds, factors)]
     return report
 
 
-def test_what_is_slow_in_most_rounds_only_is_no_mood() -> None:
+def test_what_is_slow_in_most_rounds_only_is_no_phase() -> None:
     """A row that takes a hundred times as long in two rounds of three: a wake-up that gets lost, say."""
     old = simulate(Noise(seed=10))
     new = with_time(old, 1)
@@ -310,7 +311,7 @@ def test_what_is_slow_in_most_rounds_only_is_no_mood() -> None:
 
 
 def test_few_rows_are_not_judged_together() -> None:
-    """Their median feels each mood that one of them has."""
+    """Their median feels each phase that one of them has."""
     old = steady("-o", "barrier")
     assert compare.compare(old, with_time(old, 1.09)).together == UNKNOWN
     assert compare.compare(old, with_time(old, 1.09)).verdict == EQUAL
@@ -486,8 +487,12 @@ def test_runs_in_different_modes_of_the_machine_get_no_verdict(
         (("-g", "3"), (), "nproc differs: 2 and 3"),
         (("--cache", "cold"), (), "cache differs: hot and cold"),
         (("-o", "scatter"), (), "the two files have no row (operation, size, dtype) in common"),
-        ((), ("--reference", "mpi"), "--reference mpi: not beside shmcoll in both files"),
-        ((), ("--reference", "shmcoll"), "--reference shmcoll: not beside shmcoll in both files"),
+        ((), ("--reference", "mpi"), "--reference mpi: not measured with shmcoll in both files"),
+        (
+            (),
+            ("--reference", "shmcoll"),
+            "--reference shmcoll: not measured with shmcoll in both files",
+        ),
     ],
 )
 def test_runs_that_cannot_be_compared_are_one_clear_line(

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from bench_runs import TINY, bench_environment, rows_of
 
-from shmcoll.bench import cli, launcher, options
-from shmcoll.bench.launcher import Launched
+from shmcoll.bench import cli, options
+from shmcoll.bench.run import started_by
+from shmcoll.bench.run.started_by import Launched
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -42,7 +43,7 @@ SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER
 def test_launchers_are_known_by_their_variables(
     environment: dict[str, str], found: Launched | None
 ) -> None:
-    assert launcher.find(environment) == found
+    assert started_by.find(environment) == found
 
 
 def test_a_launcher_says_how_many_ranks_if_nobody_else_does() -> None:
@@ -70,7 +71,7 @@ def test_the_first_process_takes_the_cpus_of_its_launcher(
     found: list[set[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cpus[pid])
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: found.append(cpus))
-    launcher.take_cpus()
+    started_by.take_cpus()
     assert found == taken
 
 

@@ -20,10 +20,13 @@ from bench_runs import rows_of, run_bench
 from rich.console import Console
 from test_bench_report import Reader, made_up
 
-from shmcoll.bench import compare, csv_file, grids, options, page, plan, plot, startline, table
-from shmcoll.bench.launch import Team, TeamError
+from shmcoll.bench import options, plan
+from shmcoll.bench.judge import compare
+from shmcoll.bench.run import startline
+from shmcoll.bench.show import csv_file, grids, page, plot, table
+from shmcoll.bench.run.torch_team import Team, TeamError
 from shmcoll.bench.results import Cell, Report, Row, read
-from shmcoll.bench.startline import StartLine
+from shmcoll.bench.run.startline import StartLine
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -154,8 +157,8 @@ def test_an_mpi_is_told_its_own_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch
     mpi.C_BOOL, mpi.buffer = "C_BOOL", SimpleNamespace(fromaddress=lambda address, count: count)
     package = SimpleNamespace(rc=SimpleNamespace(), MPI=mpi)
     monkeypatch.setitem(__import__("sys").modules, "mpi4py", package)
-    monkeypatch.delitem(__import__("sys").modules, "shmcoll.bench.over_mpi", raising=False)
-    from shmcoll.bench import over_mpi
+    monkeypatch.delitem(__import__("sys").modules, "shmcoll.bench.run.over_mpi", raising=False)
+    from shmcoll.bench.run import over_mpi
 
     done: list[tuple[str, int]] = []
     comm = SimpleNamespace(
@@ -167,7 +170,7 @@ def test_an_mpi_is_told_its_own_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch
     for place, members in ((0, (5, 1)), (1, (5, 1)), (0, (1, 3, 5))):
         context = SimpleNamespace(rank=place, members=members, how=how)
         over_mpi.ping_pong(context, data, data, place ^ 1)(0)
-    monkeypatch.delitem(__import__("sys").modules, "shmcoll.bench.over_mpi")
+    monkeypatch.delitem(__import__("sys").modules, "shmcoll.bench.run.over_mpi")
     begun, answered = [("send", 0), ("recv", 0)], [("recv", 2), ("send", 2)]
     assert done == begun + answered + [("send", 1), ("recv", 1)]
 

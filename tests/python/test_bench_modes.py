@@ -18,17 +18,19 @@ import torch
 import torch.distributed as dist
 from bench_runs import TINY, rows_of, run_bench
 
-from shmcoll.bench import rank as bench_rank
-from shmcoll.bench import calls, exercise, machine, options, over_torch, plan, startline, table
-from shmcoll.bench.buffers import Buffers
-from shmcoll.bench.calls import Call, Context
-from shmcoll.bench.launch import Team
-from shmcoll.bench.measure import Measurement
+from shmcoll.bench.run import rank as bench_rank
+from shmcoll.bench import machine, options, plan
+from shmcoll.bench.run import calls, exercise, over_torch, startline
+from shmcoll.bench.show import table
+from shmcoll.bench.run.buffers import Buffers
+from shmcoll.bench.run.calls import Call, Context
+from shmcoll.bench.run.torch_team import Team
+from shmcoll.bench.run.measure import Measurement
 from shmcoll.bench.ops import DTYPES, OPS
 from shmcoll.bench.plan import Point
 from shmcoll.bench.presets import PRESETS
 from shmcoll.bench.results import Cell, Row
-from shmcoll.bench.startline import StartLine
+from shmcoll.bench.run.startline import StartLine
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from bench_runs import TINY, ranks_of, rows_of, run_bench, start_bench, wait_until_gone
 
-from shmcoll.bench import launcher, mpirun, options
-from shmcoll.bench.launch import Refused
-from shmcoll.bench.mpi_team import MpiTeam
+from shmcoll.bench import options
+from shmcoll.bench.run import mpirun, started_by
+from shmcoll.bench.run.torch_team import Refused
+from shmcoll.bench.run.mpi_team import MpiTeam
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.results import read
 
@@ -159,10 +160,10 @@ def test_a_rank_that_is_not_started_is_missed(
 
 def test_no_mpirun_hears_of_the_launcher_of_this_process() -> None:
     under = {"PMI_RANK": "1", "PMI_SIZE": "2", "OMPI_MCA_btl": "self", "HOME": "/"}
-    assert launcher.without(under) == {"HOME": "/"}
+    assert started_by.without(under) == {"HOME": "/"}
     alone = {"OMPI_MCA_btl": "self", "HOME": "/"}
-    assert launcher.without(alone) == alone
-    assert launcher.rank_of({"RANK": "5", "PMI_RANK": "1"}) == 1
+    assert started_by.without(alone) == alone
+    assert started_by.rank_of({"RANK": "5", "PMI_RANK": "1"}) == 1
 
 
 # ---- those that are here ----

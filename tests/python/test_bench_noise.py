@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from shmcoll.bench import cli, grids, machine, noise, options, page, plan, plot, results, table
-from shmcoll.bench.noise import Activity, Watch, disagree, spread, together, words
+from shmcoll.bench import cli, machine, options, plan, results
+from shmcoll.bench.judge import noise
+from shmcoll.bench.show import grids, page, plot, table
+from shmcoll.bench.judge.noise import Activity, Watch, disagree, spread, together, words
 from shmcoll.bench.results import Cell, Report, Row
 
 pytestmark = pytest.mark.timeout(120)
@@ -89,7 +91,7 @@ def test_what_proc_does_not_tell_is_not_called_quiet(tmp_path: Path) -> None:
     tick = Activity(0.01, 2, own_s=0.0, busy_s=0.02, steal_s=0.0)  # all of it, or next to nothing
     assert tick.others is None and not tick.busy
     assert words(tick).startswith("machine: unknown, timed too shortly to tell")
-    assert words(None) == "machine: nobody looked at what else ran"
+    assert words(None) == "machine: other processes were not watched"
 
 
 def test_the_time_of_a_process_has_its_threads_and_no_one_elses() -> None:
@@ -159,7 +161,7 @@ def steady(us: float, rows: int = 4) -> list[list[float]]:
 
 
 def one_wild_row(machine_did: Activity = QUIET) -> Report:
-    """As it was printed on a machine of load 30: 1045 us beside 7."""
+    """As it was printed on a machine of load 30: 1045 us next to 7."""
     ours = steady(7)
     ours[1] = list(DISAGREE[0])
     return run_of(ours, steady(140), machine_did)

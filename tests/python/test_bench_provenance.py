@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from bench_runs import TINY, run_bench
 
-from shmcoll.bench import cli, colours, machine, options, page, plan, plot, provenance, table
-from shmcoll.bench import topology, tune
+from shmcoll.bench import cli, machine, options, plan, provenance
+from shmcoll.bench.show import colours, page, plot, table
+from shmcoll.bench import topology
+from shmcoll.bench.judge import tune
 from shmcoll.bench.results import Cell, Report, Row, read
 from shmcoll.bench.topology import Topology
 
@@ -271,7 +273,7 @@ def test_help_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_paper_has_all_sizes_bound_ranks_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
     from shmcoll.bench import presets
 
-    monkeypatch.setattr(presets, "backends_at_hand", lambda: ("shmcoll", "gloo", "openmpi"))
+    monkeypatch.setattr(presets, "usable_backends", lambda: ("shmcoll", "gloo", "openmpi"))
     settings, out = options.parse(["--preset", "paper", "-o", "all_reduce"])
     sizes = [point.size_bytes for point in plan.points(settings)]
     assert sizes == [8 << power for power in range(24)] and sizes[-1] == 64 << 20

@@ -20,8 +20,9 @@ import pytest
 
 import shmcoll.bench
 from shmcoll import cli as tool
-from shmcoll.bench import cli, csv_file, machine, options, page, plan, plot, table, units
-from shmcoll.bench.outputs import Outputs
+from shmcoll.bench import cli, machine, options, plan
+from shmcoll.bench.show import csv_file, page, plot, table, units
+from shmcoll.bench.show.outputs import Outputs
 from shmcoll.bench.results import Cell, Report, Row, Unreadable, read
 
 pytestmark = pytest.mark.timeout(120)

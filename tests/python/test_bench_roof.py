@@ -11,19 +11,21 @@ import pytest
 from bench_runs import rows_of, run_bench, wait_until_gone
 from test_bench_report import made_up
 
-from shmcoll.bench import csv_file, machine, measure, options, plan, table
-from shmcoll.bench.buffers import Buffers
-from shmcoll.bench.launch import TeamError
-from shmcoll.bench.measure import Measurement
+from shmcoll.bench import machine, options, plan
+from shmcoll.bench.run import measure
+from shmcoll.bench.show import csv_file, table
+from shmcoll.bench.run.buffers import Buffers
+from shmcoll.bench.run.torch_team import TeamError
+from shmcoll.bench.run.measure import Measurement
 from shmcoll.bench.plan import Point
 from shmcoll.bench.results import Cell, Row, read
-from shmcoll.bench.startline import BLOCK_BYTES
+from shmcoll.bench.run.startline import BLOCK_BYTES
 
 pytestmark = pytest.mark.timeout(120)
 
 
 def row(world_size: int = 2) -> Row:
-    """A megabyte in 100, 200 and 300 us, beside bounds of other moods."""
+    """A megabyte in 100, 200 and 300 us, with bounds of other phases."""
     rounds = [[100_000], [200_000], [300_000]]
     point = Point("all_reduce", "float32", 250_000, 1_000_000, "in")
     one = Row(point, world_size, {"x": Cell(rounds)})

@@ -11,10 +11,11 @@ import pytest
 from bench_runs import run_bench
 from threads import in_threads
 
-from shmcoll.bench import options, plan, startline
-from shmcoll.bench.calls import Call, Context
-from shmcoll.bench.ruler import Ruler
-from shmcoll.bench.startline import BLOCK_BYTES, StartLine
+from shmcoll.bench import options, plan
+from shmcoll.bench.run import startline
+from shmcoll.bench.run.calls import Call, Context
+from shmcoll.bench.run.ruler import Ruler
+from shmcoll.bench.run.startline import BLOCK_BYTES, StartLine
 
 pytestmark = pytest.mark.timeout(120)
 

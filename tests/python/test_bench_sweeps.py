@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 import pytest
 from rich.console import Console
 
-from shmcoll.bench import cli, machine, options, stdout, table
-from shmcoll.bench.buffers import Buffers
-from shmcoll.bench.launch import TeamError
-from shmcoll.bench.measure import Measurement
+from shmcoll.bench import cli, machine, options
+from shmcoll.bench.show import stdout, table
+from shmcoll.bench.run.buffers import Buffers
+from shmcoll.bench.run.torch_team import TeamError
+from shmcoll.bench.run.measure import Measurement
 from shmcoll.bench.plan import Point, Settings, points
 from shmcoll.bench.results import Cell, Report, Row
 

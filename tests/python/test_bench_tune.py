@@ -16,14 +16,15 @@ from bench_runs import run_bench
 
 import shmcoll
 from ranks import Rank, run
-from shmcoll.bench import machine, tunables, tune
+from shmcoll.bench import machine
+from shmcoll.bench.judge import tunables, tune
 from shmcoll.bench.plan import Point
-from shmcoll.bench.tunables import Tunable
-from shmcoll.bench.tune import Study, Trial, Tuner, Wrong
+from shmcoll.bench.judge.tunables import Tunable
+from shmcoll.bench.judge.tune import Study, Trial, Tuner, Wrong
 
 pytestmark = pytest.mark.timeout(120)
 
-PRESETS = {
+DEFAULTS = {
     "small": 8192.0,
     "small_of_two": 4096.0,
     "all_reduce.direct_exchange": 32768.0,
@@ -42,11 +43,11 @@ PRESETS = {
     "prefetch_up_to": 32768.0,
 }
 
-Cost = Callable[[str, Point], float]  # of a setting and a point, beside 1 for the preset
+Cost = Callable[[str, Point], float]  # of a setting and a point, where the default has 1
 
 
 class MadeUpTeam:
-    """Takes the time that the test says, times a mood that lasts for a visit of a point."""
+    """Takes the time that the test says, times a noise phase that lasts for a visit of a point."""
 
     def __init__(self, cost: Cost, wrong: str | None = None) -> None:
         self._cost = cost
@@ -55,7 +56,7 @@ class MadeUpTeam:
 
     def tune(self, text: str) -> dict[str, float]:
         self._tuning = text
-        return PRESETS
+        return DEFAULTS
 
     def prepare(self, point: Point, copies: int, sweep_bytes: int) -> None:
         self._point = point
@@ -92,11 +93,11 @@ def chosen(studies: list[Study]) -> dict[str, str]:
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 256])
 def test_each_key_is_tried_where_its_value_makes_a_difference(ranks: int) -> None:
     for tunable in tunables.of_world(ranks):
-        preset = PRESETS[tunable.name]
-        values = tunable.values(preset)
-        assert values and tunables.text(preset) not in values
+        default = DEFAULTS[tunable.name]
+        values = tunable.values(default)
+        assert values and tunables.text(default) not in values
         for value in values:
-            points = tunable.points(ranks, preset, tunables.number(value))
+            points = tunable.points(ranks, default, tunables.number(value))
             assert points, f"{tunable.name}={value} makes no difference at the sizes there are"
 
 
@@ -122,7 +123,7 @@ def test_values_are_written_as_they_are_read() -> None:
 # ---- what is chosen ----
 
 
-def test_settings_take_turns_and_the_preset_has_two() -> None:
+def test_settings_take_turns_and_the_default_has_two() -> None:
     team = MadeUpTeam(lambda tuning, point: 1)
     tuner = Tuner(team, 2)  # type: ignore[arg-type]
     (study,) = tuner.studies(["depth"])
@@ -131,7 +132,7 @@ def test_settings_take_turns_and_the_preset_has_two() -> None:
     points = len(study.trials[0].points)
     assert team.turns[: 4 * points] == turns * points
     assert team.turns[4 * points : 8 * points] == turns[::-1] * points
-    assert all(len(t.tried) == len(t.preset) == tuner.rounds for t in study.trials)
+    assert all(len(t.tried) == len(t.default) == tuner.rounds for t in study.trials)
 
 
 def test_what_is_better_beyond_doubt_is_chosen() -> None:
@@ -194,7 +195,7 @@ def test_few_rounds_have_no_say() -> None:
     (study,) = Tuner(MadeUpTeam(lambda t, p: 1), 2).studies(["depth"])  # type: ignore[arg-type]
     for trial in study.trials:
         for _ in range(tune.MIN_ROUNDS - 1):
-            trial.preset.append([100.0] * len(trial.points))
+            trial.default.append([100.0] * len(trial.points))
             trial.again.append([100.0] * len(trial.points))
             trial.tried.append([50.0] * len(trial.points))
     tune.choose([study])
@@ -216,12 +217,12 @@ def test_the_file_is_what_the_variable_reads(tmp_path: Path) -> None:
     trial = Trial("turn=128k", [], "128k", [[2.0]], [[2.0]], [[1.0]])
     of_name = {tunable.name: tunable for tunable in tunables.TUNABLES}
     studies = [
-        Study(of_name["turn"], PRESETS["turn"], [trial], trial),
-        Study(of_name["depth"], PRESETS["depth"], [Trial("depth=2", [], "2")]),
+        Study(of_name["turn"], DEFAULTS["turn"], [trial], trial),
+        Study(of_name["depth"], DEFAULTS["depth"], [Trial("depth=2", [], "2")]),
     ]
     text = tune.file_text(studies, machine.gather(), 2, file)
     file.write_text(text)
-    assert "turn = 128k  # 2.00 times as fast as with 64k" in text and "# depth = 3" in text
+    assert "turn = 128k  # faster by 2.00x than 64k" in text and "# depth = 3" in text
     assert f"export SHMCOLL_TUNING={file}" in text and machine.gather().cpu in text
 
     def body(rank: Rank) -> tuple[str, ...]:
@@ -251,7 +252,7 @@ def test_a_run_writes_a_file_and_says_how_to_use_it(tmp_path: Path) -> None:
     assert file.read_text() == first
 
 
-def test_the_presets_are_compared_whatever_the_variable_says(
+def test_the_defaults_are_compared_whatever_the_variable_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHMCOLL_TUNING", "depth=4")

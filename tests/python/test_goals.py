@@ -29,8 +29,8 @@ from scores.judge import (  # noqa: E402
 )
 from scores.rows import Row, mode_of  # noqa: E402
 
-from shmcoll.bench import noise  # noqa: E402
-from shmcoll.bench.noise import Activity  # noqa: E402
+from shmcoll.bench.judge import noise  # noqa: E402
+from shmcoll.bench.judge.noise import Activity  # noqa: E402
 
 GOAL = Goal(
     "twice as fast", "part", "ratio", 2.0, ops=("sum",), sizes=(8, 16), rivals=("one", "other")
@@ -38,7 +38,7 @@ GOAL = Goal(
 
 
 def rows(at_8: float = 3.0, at_16: float = 3.0, **fields: Any) -> list[Row]:
-    """Three rounds around these ratios, beside both rivals."""
+    """Three rounds around these ratios, for both rivals."""
     return [
         Row("ratio", "sum", size, rival=rival, values=(0.9 * mid, mid, 1.5 * mid), **fields)
         for size, mid in ((8, at_8), (16, at_16))
@@ -62,7 +62,7 @@ def test_one_point_below_the_bound_is_not_met_and_is_named() -> None:
     found = verdict(rows(3.0, 1.9))
     assert found.verdict == NOT_MET
     assert [(point.row.size_bytes, point.value) for point in found.missed] == [(16, 1.9)]
-    assert found.measured == "1.9x (1.8x to 2.38x) sum at 16 B beside one"
+    assert found.measured == "1.9x (1.8x to 2.38x) sum at 16 B compared with one"
 
 
 def test_the_median_round_counts_not_the_best_or_the_mean() -> None:
@@ -166,7 +166,9 @@ def test_a_goal_whose_points_are_all_excused_is_not_met_by_them() -> None:
 def test_nothing_measured_is_not_met_and_not_missed() -> None:
     found = verdict([])
     assert found.verdict == NOT_MEASURED
-    assert found.why.startswith("not there: sum at 8 B beside one, sum at 8 B beside other,")
+    assert found.why.startswith(
+        "not there: sum at 8 B compared with one, sum at 8 B compared with other,"
+    )
     nothing_named = Goal("g", "part", "ratio", 1.0)
     assert verdict([], nothing_named).why == "not there: anything of it"
     absent = judge(GOAL, [], 2, {"part": "no MPI"})
@@ -179,7 +181,7 @@ def test_a_point_that_is_missing_keeps_a_goal_from_being_met(lacks: dict[str, An
     some = [row for row in rows() if getattr(row, name) != value]
     found = verdict(some)
     assert found.verdict == NOT_MEASURED
-    assert "not there: sum at 16 B" in found.why or "beside other" in found.why
+    assert "not there: sum at 16 B" in found.why or "compared with other" in found.why
     worse = [dataclasses.replace(row, values=(1.0,)) for row in some]
     assert verdict(worse).verdict == NOT_MET  # what there is misses it already
 
@@ -248,7 +250,7 @@ def test_wrong_values_are_a_failure_however_fast() -> None:
     good = rows(9, 9)
     bad = [dataclasses.replace(good[0], wrong="7 wrong elements"), *good[1:]]
     found = verdict(bad)
-    assert (found.verdict, found.why) == (FAILED, "7 wrong elements sum at 8 B beside one")
+    assert (found.verdict, found.why) == (FAILED, "7 wrong elements sum at 8 B compared with one")
     assert report.Report({}, [], [found]).failed
     assert not report.Report({}, [], [verdict(rows(1, 1))]).failed
 
@@ -292,7 +294,9 @@ def test_a_median_has_the_median_of_all_limits() -> None:
     )
     points = [row for row in rows(1.0, 2.0) if row.rival == "one"]
     most = [dataclasses.replace(row, metric="most", values=(1.9,)) for row in points]
-    assert verdict([*points, *most], goal).beyond == ("1.9x sum at 8 B beside one for a bare loop",)
+    assert verdict([*points, *most], goal).beyond == (
+        "1.9x sum at 8 B compared with one for a bare loop",
+    )
     assert verdict([*points, most[0]], goal).beyond == ()
     wide = dataclasses.replace(most[0], values=(2.5,))
     assert verdict([*points, wide, most[1]], goal).beyond == ()

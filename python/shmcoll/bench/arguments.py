@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Command lines whose errors are one line, with the name that was probably meant."""
+"""Command lines whose errors are one line, with the most similar known name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class Parser(argparse.ArgumentParser):
-    """As argparse's, but an error is no page of usage."""
+    """An argparse parser whose errors are one line, without the usage."""
 
     commands: tuple[str, ...] = ()  # words that may stand first
 

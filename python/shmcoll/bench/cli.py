@@ -10,27 +10,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shmcoll.bench import (
-    compare,
-    grids,
-    launcher,
-    machine,
-    noise,
-    options,
-    plan,
-    provenance,
-    stdout,
-    table,
-    topology,
-    tune,
-    units,
-)
-from shmcoll.bench.buffers import Buffers
-from shmcoll.bench.launch import Team
+from shmcoll.bench import machine, options, plan, provenance, topology
+from shmcoll.bench.judge import compare, noise, tune
+from shmcoll.bench.run import started_by
+from shmcoll.bench.show import grids, stdout, table, units
+from shmcoll.bench.run.buffers import Buffers
+from shmcoll.bench.run.torch_team import Team
 from shmcoll.bench.machine import Machine
-from shmcoll.bench.measure import Measurement
-from shmcoll.bench.mpi_team import MpiTeam
-from shmcoll.bench.mpirun import MPIS
+from shmcoll.bench.run.measure import Measurement
+from shmcoll.bench.run.mpi_team import MpiTeam
+from shmcoll.bench.run.mpirun import MPIS
 from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.provenance import Provenance
 from shmcoll.bench.results import Report
@@ -54,7 +43,7 @@ def _main(words: list[str], output: stdout.Output) -> int:
         return compare.main(words[1:])
     if words[:1] == ["tune"]:
         return tune.main(words[1:])
-    launched = launcher.find(os.environ)
+    launched = started_by.find(os.environ)
     if launched is not None:
         if launched.rank > 0:
             return EXIT_OK  # the first process starts all ranks
@@ -63,7 +52,7 @@ def _main(words: list[str], output: stdout.Output) -> int:
                 f"shmcoll.bench: {launched.size} ranks on several hosts: use one", file=sys.stderr
             )
             return EXIT_UNUSABLE
-        launcher.take_cpus()
+        started_by.take_cpus()
     settings, outputs = options.parse(words, launched.size if launched else None)
     points = plan.points(settings)
     found = provenance.gather(settings, words)
@@ -116,7 +105,7 @@ def _run(
                 if measurement.alive:
                     _measure(report, measurement, screen, points, output)
                 measurement.stop()
-            finally:  # also on Ctrl-C, and then a second one must not leave ranks behind
+            finally:  # also on Ctrl-C, and a second one then must not leave ranks running
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 measurement.stop(at_once=True)
     except KeyboardInterrupt:
@@ -129,7 +118,7 @@ def _run(
 
 
 def _watched_cpus(settings: Settings) -> set[int]:
-    """Those that a rank may run on."""
+    """Returns the CPUs that any rank may run on."""
     places = topology.placement(settings.bind, settings.nproc, os.sched_getaffinity(0))
     return {cpu for cpus in places for cpu in cpus}
 

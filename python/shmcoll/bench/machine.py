@@ -74,7 +74,7 @@ def cache_bytes(root: Path) -> int | None:
 
 
 def memory_available_bytes(root: Path) -> int:
-    """What can be taken without swapping, in the tightest of this process's control groups."""
+    """Returns the bytes that are free without swapping, in the tightest control group of this process."""
     free = [0]
     for line in _read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):

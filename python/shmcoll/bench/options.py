@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from shmcoll.bench import compare, machine, noise, outputs, plan, topology
+from shmcoll.bench import machine, plan, topology
+from shmcoll.bench.judge import compare, noise
+from shmcoll.bench.show import outputs
 from shmcoll.bench.arguments import Parser, checked, name_of
 from shmcoll.bench.ops import DEFAULT_OPS, OPS
-from shmcoll.bench.outputs import Outputs
+from shmcoll.bench.show.outputs import Outputs
 from shmcoll.bench.plan import Settings
 from shmcoll.bench.presets import PRESETS
 
@@ -18,62 +20,62 @@ commands:
   tune                        settings of shmcoll that are better on this machine   (tune --help)
 
 what the numbers mean:
-  time     median over the rounds of their medians; a round is a tight loop, and an iteration of
-           it lasts until the last rank has its result. A root moves from rank to rank, so that
-           none can run ahead. The Python call is included.
-  place    out: the result has a tensor of its own. in: it is where the input was; for all_gather
-           and reduce_scatter, whose other place is out, the rank's block is in the large tensor.
+  time     median over the rounds of the median of each round. A round is a tight loop. An
+           iteration lasts until the last rank has its result. The root moves from rank to rank, so
+           that no rank can run ahead. The Python call is included.
+  place    out: the result has a tensor of its own. in: the result replaces the input; for
+           all_gather and reduce_scatter the rank's block is then in the large tensor.
            ping_pong is one way of a message there and back, between ranks 0 and 1, 2 and 3, ...
-           all at once.
+           at the same time.
   p99, min, max, cv   of the iterations of all rounds; cv is standard deviation / mean, in percent
   busbw    size / time * factor, as nccl-tests: all_reduce 2(n-1)/n; broadcast, reduce,
            sendrecv and ping_pong 1; the others (n-1)/n. Their size is that of all blocks together.
-  vs X     time of X / time of the first backend: above 1 the first one is faster. The backends
-           take turns, A B A B; this is the median over the pairs of adjacent rounds.
-  roof     of all_reduce: the part of the time that memory needs, (x *= c of that size in place +
-           size * 2(n-1)/n / the speed at which all ranks read what another has just written).
-           Both are measured in the same rounds, by ranks of their own that are bound to CPUs.
+  vs X     time of X / time of the first backend. Above 1 the first backend is faster. The backends
+           take turns, A B A B; the ratio is the median over the pairs of adjacent rounds.
+  roof     for all_reduce, the part of the time that memory needs: (x *= c of that size in place +
+           size * 2(n-1)/n / the speed at which all ranks read what another rank has just written).
+           Extra ranks, bound to CPUs, measure both in the same rounds.
   ~        the rounds disagree: their upper quartile is more than {disagree:g}x the lower one
   busy machine   other processes, or the host of this virtual machine, used more than {busy:.0%} of the
            CPUs while rounds were timed
   (45.0x)  a ratio whose rounds disagree, or from a busy machine. No geometric mean counts it. Where
            less than half of an operation's rows are left, the mean is withheld.
-  #wrong   elements (or early leavers of a barrier) that were not what they must be, over all
-           ranks and backends, in a check before and a check after the timing.
+  #wrong   wrong elements (for a barrier: ranks that left it early), summed over all ranks and
+           backends, in a check before and a check after the timing.
 
-  --mode throughput   {window} asynchronous operations are under way, each with buffers of its own,
-           then all are waited for. time is that of the whole window / {window}.
-  --mode skew      one rank, another one in each iteration, comes --skew-us later than the others.
+  --mode throughput   {window} asynchronous operations are pending, each with buffers of its own,
+           and are then waited for. time is the time of the whole window / {window}.
+  --mode skew      one rank calls --skew-us later than the others, another one in each iteration.
            time is from its call until the last rank has its result.
-  --overlap        time is that of both together, op and compute of each alone; hidden is
-           (op + compute - time) / the shorter one, of each round. Below 0 the two disturb one
-           another.
-  --matrix         one pair of ranks at a time, the others sleep: the rank of the line begins, that
-           of the column answers, time is half of there and back. A table of the time of -b and one
-           of the bandwidth of -e for each backend; colours from the best pair of a table to the
-           worst. {matrix_s:g} s for all pairs together, so the more ranks, the less for each; --point-time
-           is that of a pair and size.
-  --groups N       rank r is in group r modulo N. Sizes and busbw are those of one group; an
+  --overlap        time is for both together; op and compute are for each alone. hidden is
+           (op + compute - time) / the shorter one, for each round. Below 0 the two disturb each
+           other.
+  --matrix         one pair of ranks at a time; the others sleep. The rank of the line begins, the
+           rank of the column answers, and time is half of there and back. Each backend has a table
+           of the time of -b and one of the bandwidth of -e, coloured from the best pair to the
+           worst. All pairs together take {matrix_s:g} s, so more ranks leave less for each pair.
+           --point-time is for one pair and size.
+  --groups N       rank r is in group r modulo N. Sizes and busbw are for one group; an
            iteration of each group counts.
-  --cache cold     operations take turns over copies of the buffers that together are twice the
-           last level cache, after that much other memory was read. Torch's tensor objects are
-           as cold. At most half of the available memory is used; a note says if that is too
-           little.
+  --cache cold     operations take turns over copies of the buffers. Together the copies are twice
+           as large as the last level cache, and as much other memory is read before. Torch's tensor
+           objects are also cold. At most half of the available memory is used; a note says if that
+           is too little.
 
   --bind HOW       none: a rank runs where the kernel puts it, on the CPUs that this process has.
            core: on the CPUs of a core of its own; cores of one NUMA node, then of the next one.
-           spread: the same, but NUMA nodes in turn. node: on all CPUs of a NUMA node, nodes in
-           turn. More ranks than cores or nodes begin again with the first one. What a backend has
-           of threads is bound with its rank.
+           spread: on the CPUs of a core of its own, NUMA nodes in turn. node: on all CPUs of a NUMA
+           node, nodes in turn. More ranks than cores or nodes begin again with the first one. The
+           threads of a backend are bound with its rank.
 
 presets:
 {presets}
 
 under torchrun, mpirun or srun the first process starts all ranks, and the others end at once
 
-exit code: 0 good; 1 wrong values, or a backend failed on the way; 2 bad usage, or the first or all
-backends cannot be used; 130 interrupted (what was measured is printed and in the files); 141 the
-reader of standard output has gone, as head does (what was measured is in the files)
+exit code: 0 good; 1 wrong values, or a backend failed during the run; 2 bad usage, or the first or all
+backends cannot be used; 130 interrupted (finished rows are printed and in the files); 141 the reader
+of standard output has ended, as head does (finished rows are in the files)
 
 examples:
   python -m shmcoll.bench
@@ -142,7 +144,7 @@ def parse(argv: Sequence[str] | None, nproc: int | None = None) -> tuple[Setting
 
 
 def _no_matrix(args: argparse.Namespace, default: Callable[[str], object]) -> str | None:
-    """What does not go together with --matrix."""
+    """Returns the error if an option does not go together with --matrix."""
     if args.preset is not None:
         return "--matrix has no --preset"
     if args.overlap:
@@ -164,7 +166,7 @@ def _no_matrix(args: argparse.Namespace, default: Callable[[str], object]) -> st
 
 
 def _no_roof(args: argparse.Namespace) -> str | None:
-    """What does not go together with the column roof."""
+    """Returns the error if an option does not go together with the column roof."""
     if "all_reduce" not in args.ops:
         return f"--columns roof is of all_reduce, which is not in -o {','.join(args.ops)}"
     for option, plain in (("mode", "latency"), ("groups", 1), ("cache", "hot"), ("overlap", False)):
@@ -192,15 +194,15 @@ def _add_what(add: Callable[..., object], nproc: int) -> None:
         "--preset",
         type=name_of("preset", PRESETS),
         metavar="NAME",
-        help="what -o, -d, -b, -e and -f are where they are not given (see below)",
+        help="values for those of -o, -d, -b, -e and -f that are not given (see below)",
     )
     add(
         "--backends",
         type=plan.split_list,
         default=("shmcoll", "gloo"),
         metavar="A,B",
-        help="any backend names, openmpi and mpich (through mpi4py) among them, and ruler, which is "
-        "none but always does the same work, for compare; the first is compared to the others "
+        help="names of backends, also openmpi and mpich (through mpi4py), and ruler, which always does "
+        "the same work, for compare; the first one is compared with the others "
         "(default: shmcoll,gloo)",
     )
     add(
@@ -243,7 +245,7 @@ def _add_what(add: Callable[..., object], nproc: int) -> None:
         type=_positive,
         default=8,
         metavar="N",
-        help="from one size to the next (default: 8)",
+        help="factor from one size to the next (default: 8)",
     )
     add(
         "-d",
@@ -282,14 +284,14 @@ def _add_form(add: Callable[..., object]) -> None:
         "--skew-us",
         type=duration("microseconds", 1_000_000),
         metavar="US",
-        help=f"how late, with --mode skew (default: {plan.DEFAULT_SKEW_US:g})",
+        help=f"how late the rank is, with --mode skew (default: {plan.DEFAULT_SKEW_US:g})",
     )
     add(
         "--groups",
         type=_positive,
         default=1,
         metavar="N",
-        help="split the ranks into N groups that run the operation at once (default: 1)",
+        help="split the ranks into N groups that run the operation at the same time (default: 1)",
     )
     add(
         "--matrix",
@@ -306,7 +308,7 @@ def _add_form(add: Callable[..., object]) -> None:
     add(
         "--overlap",
         action="store_true",
-        help="the operation beside a computation of about its length: how much of it is hidden?",
+        help="run the operation during a computation of about its length: how much is hidden?",
     )
 
 
@@ -342,7 +344,7 @@ def _add_how(add: Callable[..., object]) -> None:
         dest="timeout_s",
         default=60.0,
         metavar="S",
-        help="give a backend up that does not answer for so long (default: 60)",
+        help="give up a backend that does not answer within this time (default: 60)",
     )
     add(
         "--import",

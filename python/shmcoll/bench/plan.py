@@ -13,7 +13,7 @@ from shmcoll.bench.ops import DTYPE_ALIASES, DTYPES, OPS, Op
 from shmcoll.bench.topology import NONE
 
 OVERLAP_COLUMNS = ("op", "compute", "hidden")
-COLUMNS = ("p99", "min", "max", "cv")  # that may stand beside the median
+COLUMNS = ("p99", "min", "max", "cv")  # that may stand next to the median
 ROOF = "roof"  # a column too, but one that needs ranks of its own
 RULER = "ruler"  # a backend that is none (ruler.py)
 BOUNDS = "bounds"  # in the place of a backend: these ranks
@@ -71,27 +71,27 @@ class Settings:
 
     @property
     def world_size(self) -> int:
-        """Of an operation: the ranks of a group, or of a pair."""
+        """Ranks of one operation: those of a group, or of a pair."""
         return 2 if self.matrix else self.nproc // self.groups
 
     @property
     def window(self) -> int:
-        """How many operations are under way together."""
+        """How many operations are pending at the same time."""
         return WINDOW if self.mode == "throughput" else 1
 
     @property
     def iteration_ops(self) -> int:
-        """How many times an iteration runs the operation."""
+        """How often one iteration runs the operation."""
         return 2 if self.overlap else self.window
 
     @property
     def shown_columns(self) -> tuple[str, ...]:
-        """Of each backend, beside the median and the bandwidth."""
+        """The columns of each backend after the median and the bandwidth."""
         return self.columns + (OVERLAP_COLUMNS if self.overlap else ())
 
     @property
     def ways(self) -> list[str]:
-        """What makes the numbers others than those of a plain run."""
+        """Lists the settings that make the numbers differ from those of a plain run."""
         ways = ["one pair at a time"] if self.matrix else []
         if self.mode == "skew":
             ways.append(f"mode skew ({self.skew_us:g} us)")
@@ -171,7 +171,7 @@ def sizes(settings: Settings) -> list[int]:
 
 
 def points(settings: Settings) -> list[Point]:
-    """All rows of a run in order. Sizes that round to the same count appear once."""
+    """Returns all rows of a run in order. Sizes that round to the same count appear once."""
     out: dict[Point, None] = {}
     for op in (OPS[name] for name in settings.ops):
         places = _places(op, settings.place)
@@ -188,7 +188,7 @@ def points(settings: Settings) -> list[Point]:
 
 
 def pairs(settings: Settings) -> list[tuple[int, int]]:
-    """Of ranks, in both orders."""
+    """Returns all pairs of ranks, in both orders."""
     return list(permutations(range(settings.nproc), 2))
 
 

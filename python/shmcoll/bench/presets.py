@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operations, dtypes and sizes of real programs, and of a paper: ``--preset``."""
+"""Named sets of operations, dtypes and sizes, of real programs and of a paper: ``--preset``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shmcoll.bench import mpirun, topology
+from shmcoll.bench import topology
+from shmcoll.bench.run import mpirun
 from shmcoll.bench.ops import OPS
 
 _MIB = 1 << 20
@@ -24,15 +25,15 @@ class Preset:
     min_bytes: int
     max_bytes: int
     factor: int
-    more: Callable[[], dict[str, object]] = dict  # other options; asked only where it is used
+    more: Callable[[], dict[str, object]] = dict  # other options; called only if the preset is used
 
     def options(self) -> dict[str, object]:
         own = {name: value for name, value in vars(self).items() if name not in ("what", "more")}
         return {**own, **self.more()}
 
 
-def backends_at_hand() -> tuple[str, ...]:
-    """shmcoll, gloo, and each MPI that mpi4py could run here."""
+def usable_backends() -> tuple[str, ...]:
+    """Returns shmcoll, gloo, and each MPI that mpi4py could run here."""
     mpis = [
         name
         for name, mpi in mpirun.MPIS.items()
@@ -46,7 +47,7 @@ def _paper() -> dict[str, object]:
         "rounds": 20,
         "point_time_s": 1.6,
         "bind": topology.SPREAD,
-        "backends": backends_at_hand(),
+        "backends": usable_backends(),
         "json": Path("shmcoll-paper.json"),
         "html": Path("shmcoll-paper.html"),
     }
@@ -87,7 +88,7 @@ PRESETS = {
     ),
     "paper": Preset(
         "for publication: every operation, 8 B to 64 MiB in powers of 2, 20 rounds, --bind spread,\n"
-        "                 all backends at hand, --json and --html shmcoll-paper.*",
+        "                 all backends that work here, --json and --html shmcoll-paper.*",
         tuple(OPS),
         ("float32",),
         8,

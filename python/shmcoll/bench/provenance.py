@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where a run's numbers come from: what was asked for, of which build, on which machine, in which state.
+"""Where a run's numbers come from: the command, the build, the machine, and its state.
 
-Machine (machine.py) has the CPU's name, memory, kernel, Python and torch.
+machine.py has the CPU's name, memory, kernel, Python and torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import shmcoll.bench
-from shmcoll.bench import noise, topology
+from shmcoll.bench import topology
+from shmcoll.bench.judge import noise
 from shmcoll.bench.plan import Settings
 from shmcoll.bench.topology import Topology
 
@@ -66,12 +67,12 @@ def gather(settings: Settings, argv: Sequence[str], root: Path = Path("/")) -> P
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those that change what is measured, by name."""
+    """Returns the environment variables that change what is measured."""
     return {name: environment[name] for name in sorted(environment) if name.startswith(_PREFIXES)}
 
 
 def commit(tree: Path) -> str | None:
-    """Of a source tree, with "-dirty" if it has changes of its own; None if it is none."""
+    """Returns the commit of a source tree, with "-dirty" if it has local changes. None if it has no .git."""
     if not (tree / ".git").exists():
         return None
     command = ["git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=7"]
@@ -83,8 +84,11 @@ def commit(tree: Path) -> str | None:
 
 
 def build() -> dict[str, str]:
-    """What shmcoll.build_info() says, in a child: the library reads its variables once in a process, and
-    ranks that are forked from this one have variables of their own."""
+    """Asks shmcoll.build_info() in a child process.
+
+    The library reads its variables once per process, and ranks that are forked from this process have
+    variables of their own.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -116,7 +120,7 @@ def boost(root: Path) -> str | None:
 
 
 def lines(found: Provenance) -> dict[str, str]:
-    """As facts for a reader; what is not known is left out."""
+    """Returns the known facts as names and texts."""
     load = ", ".join(f"{one:.2f}" for one in found.load)
     facts = {
         "command": " ".join(["shmcoll bench", *found.argv]),

@@ -15,7 +15,7 @@ def rebuild(cls: type[_T], data: Any) -> _T:
     """The object that dataclasses.asdict() took apart.
 
     Raises ValueError where a value is missing or of another type. Keys that are no fields are
-    ignored: derived values stand beside them.
+    ignored: derived values stand next to them.
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{cls.__name__} is not an object")
@@ -51,7 +51,7 @@ def _convert(value: Any, kind: Any, name: str) -> Any:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Of this plain type; a whole number is a float too, but a bool is no number."""
+    """Is the value of this plain type? A whole number is also a float, but a bool is no number."""
     if isinstance(value, bool) or not isinstance(kind, type):
         return kind is bool
     return isinstance(value, (int, float) if kind is float else kind)

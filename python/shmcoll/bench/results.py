@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import mean, median, pstdev
 from typing import Any
 
-from shmcoll.bench import noise
+from shmcoll.bench.judge import noise
 from shmcoll.bench.machine import Machine
-from shmcoll.bench.noise import Activity
+from shmcoll.bench.judge.noise import Activity
 from shmcoll.bench.ops import OPS
 from shmcoll.bench.plan import Point, Settings, points
 from shmcoll.bench.provenance import Provenance
@@ -50,13 +50,13 @@ class Cell:
 
     @property
     def p50_us(self) -> float | None:
-        """The median of the rounds' medians. A round of a slow mood has fewer iterations than one
-        of a fast mood: over all of them together, fast moods would count more."""
+        """The median of the rounds' medians. A round in a slow phase has fewer iterations than one
+        in a fast phase: over all iterations together, fast phases would count more."""
         medians = self.round_medians_us()
         return median(medians) if medians else None
 
     def spread(self) -> dict[str, float]:
-        """The columns beside the median, of all iterations, times in us; none without samples."""
+        """The columns other than the median, of all iterations, times in us; none without samples."""
         samples = self.samples
         if not samples:
             return {}
@@ -144,8 +144,8 @@ class Row:
         return None if time_us is None else busbw_gbs(self.point, time_us, self.world_size)
 
     def roof(self, label: str) -> float | None:
-        """The part of the time that scaling and exchange alone would take: 1 cannot be beaten by
-        whoever does one after the other. What each rank sends in a ring is what it must read."""
+        """The part of the time that scaling and exchange alone would take. An algorithm that does one
+        after the other cannot beat 1. What each rank sends in a ring is what it must read."""
         times = self.cells[label].round_medians_us()
         shared_bytes = self.point.size_bytes * OPS[self.point.op].busbw_factor(self.world_size)
         parts = [
@@ -207,7 +207,7 @@ class Report:
 
     @property
     def activity(self) -> Activity | None:
-        """What the machine did while rounds were timed; None: nobody looked."""
+        """What the machine did while rounds were timed; None if that was not recorded."""
         return noise.together(one for row in self.rows for one in row.activity)
 
     @property
@@ -313,7 +313,7 @@ class Report:
         }
 
     def _noise_json(self) -> dict[str, Any]:
-        """How far the run can be trusted."""
+        """Returns what limits the trust in the run."""
         activity = self.activity
         return {
             "said": noise.words(activity),
@@ -372,7 +372,7 @@ def _report(data: dict[str, Any]) -> Report:
 
 
 def algbw_gbs(point: Point, time_us: float) -> float:
-    """As nccl-tests: GB is 10^9 bytes."""
+    """Algorithm bandwidth as in nccl-tests; a GB is 10^9 bytes."""
     return point.size_bytes / time_us / 1e3
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from shmcoll.bench.units import count
+from shmcoll.bench.show.units import count
 
 NONE, CORE, SPREAD, NODE = BINDINGS = ("none", "core", "spread", "node")
 
@@ -25,7 +25,7 @@ _NODES = Path("sys/devices/system/node")
 
 @dataclass(frozen=True)
 class Cpu:
-    """Where a CPU is. Where /sys does not tell, it is a core of its own in node 0."""
+    """Where a CPU is. If /sys does not say, the CPU is a core of its own in node 0."""
 
     number: int
     node: int
@@ -35,7 +35,7 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Topology:
-    """Of the CPUs that this process may use."""
+    """The topology of the CPUs that this process may use."""
 
     cpus: str  # as a list: 0-3,8
     packages: int
@@ -135,7 +135,7 @@ def _caches(root: Path, allowed: Sequence[int]) -> list[str]:
 
 
 def _size(text: str) -> str:
-    """As /sys writes it, 2048K."""
+    """Returns a size that /sys writes as 2048K."""
     if not text[:-1].isdecimal() or text[-1] != "K":
         return text or "?"
     kib = int(text[:-1])
