@@ -95,7 +95,7 @@ def run_rank(rank: int, folder: str, options: argparse.Namespace) -> None:
 
 
 def print_cells(done: list[Cell]) -> None:
-    """Of each kind of cell how many times as long gloo took: the least, the median, the most."""
+    """Prints gloo's time over ours for each kind of cell: the least, the median, the most."""
     kinds = {(cell.op, cell.pinned, cell.barrier) for cell in done}
     for op, pinned, barrier in sorted(kinds):
         same = [

@@ -30,7 +30,7 @@ WIDTH = 256  # of the matrices
 
 
 def round_us(tensor: torch.Tensor, group: dist.ProcessGroup, steps: int) -> tuple[float, float]:
-    """Of a step, and of its all_reduce."""
+    """Returns the time of a step, and the part of its all_reduce."""
     matrix = torch.ones(WIDTH, WIDTH)
     inside = 0.0
     dist.barrier(group=group)

@@ -53,7 +53,7 @@ MOVES = {
 
 
 def slowest_us(once: Callable[[int], Any], idle: bool, gloo: dist.ProcessGroup) -> float:
-    """Of one iteration."""
+    """Returns the time of one iteration at the slower rank."""
     dist.barrier(group=gloo)
     begun = time.perf_counter()
     for i in range(0 if idle else ITERATIONS):

@@ -185,7 +185,7 @@ def measure(
 
 
 def last_ms(count: int, rounds: int, groups: dict[str, Any]) -> list[float]:
-    """Of an all_reduce of the last bucket, at the slower rank."""
+    """Returns the times of an all_reduce of the last bucket, at the slower rank."""
     bucket, found = torch.ones(count), []
     for _ in range(rounds):
         bucket.fill_(1)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs the benchmarks and says of each goal of the project whether it is met.
+"""Runs the benchmarks, and says for each goal of the project whether it is met.
 
     python benchmarks/goals.py [--only NAME] [--quick] [--report] [--folder build/goals]
 
-In parts of a few minutes each (`--list`); each leaves what it measured in the folder, so that
-`--only` renews one part, and `--report` judges what is there without running anything. The verdicts
-are printed and written to goals.json and goals.md there. A goal that is not met is no failure. One
-whose rounds disagree about it, or whose part ran on a busy machine, has the verdict "noisy":
+The run has parts of a few minutes each (`--list`). Each part writes its results to the folder, so that
+`--only` can repeat one part, and `--report` can judge the files without a run. The verdicts are printed
+and written to goals.json and goals.md in the folder. A goal that is not met is no failure. The verdict is
+"noisy" if the rounds disagree about a goal, or if its part ran on a busy machine.
 
 exit code: 0, or 1 if something failed to run or gave wrong values, or 2 after bad usage
 """
@@ -74,7 +74,7 @@ def run_parts(names: Sequence[str], folder: Path, quick: bool) -> None:
 
 
 def make_report(names: Sequence[str], folder: Path) -> Report:
-    """Of the parts that have left something in the folder."""
+    """Makes the report from the parts that have left a file in the folder."""
     files = [path_of(folder, name) for name in names]
     records = [Record.of(json.loads(file.read_text())) for file in files if file.exists()]
     facts = machine.gather()

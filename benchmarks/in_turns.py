@@ -27,7 +27,7 @@ OPS = "barrier,broadcast,all_reduce"  # of those of scaling.c
 
 
 def compile_program(library: Path, program: Path) -> None:
-    """Its library is chosen by LD_LIBRARY_PATH."""
+    """Compiles the program. LD_LIBRARY_PATH chooses its library."""
     command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", f"-I{ROOT / 'src'}"]
     command += [str(ROOT / "benchmarks" / "scaling.c"), "-o", str(program)]
     subprocess.run([*command, f"-L{library.parent}", "-lshmcoll"], check=True)

@@ -53,7 +53,7 @@ def library_of(core: Path) -> Path:
 
 
 def compiler_of(name: str) -> str | None:
-    """Of this MPI. One that has no suffix is that of the mpirun without one."""
+    """Returns the compiler of this MPI. The mpicc without a suffix belongs to the mpirun without one."""
     if shutil.which(f"mpicc.{name}"):
         return f"mpicc.{name}"
     plain = shutil.which("mpicc") and MPIS[name].launcher() == "mpirun"
@@ -74,13 +74,13 @@ def compile_with(name: str, core: Path, program: Path) -> None:
 
 
 def read_run(other: str, path: Path) -> dict[str, Any]:
-    """What the program wrote: its head, and the rows."""
+    """Returns the output of the program: its head, and the rows."""
     head, *rows = (json.loads(line) for line in path.read_text().splitlines())
     return {"other": other, **head, "rows": rows}
 
 
 def judged(run: dict[str, Any], activity: noise.Activity) -> dict[str, Any]:
-    """With what can be trusted of it, as in all programs here."""
+    """Adds to the run which rows can be trusted, by the judgement that all programs here use."""
     for row in run["rows"]:
         pairs = zip(row["ours_us"], row["theirs_us"])
         row["noisy"] = noise.disagree([theirs / ours for ours, theirs in pairs])

@@ -21,9 +21,10 @@ _prepare = calls.prepare
 
 
 def _slower(run: Callable[[int], Any], cost_ns: float) -> Callable[[int], Any]:
-    """By the same time always, of which the function itself takes ``cost_ns``: a share of a call in
-    which the others are waited for, who turn in a loop as well, would be more than that share of
-    the operation."""
+    """Makes a call slower by a constant time, of which the function itself takes ``cost_ns``.
+
+    A share of each call would be too much: a call also waits for other ranks, which are slower too.
+    """
     seen: list[int] = []
     more = 0.0
 
@@ -44,7 +45,7 @@ def _slower(run: Callable[[int], Any], cost_ns: float) -> Callable[[int], Any]:
 
 
 def _cost_ns() -> float:
-    """Of a call that is not made slower."""
+    """Returns what the wrapper costs around a call that is not made slower."""
     empty = _slower(lambda i: None, cost_ns=1e9)
     times = []
     for i in range(50):

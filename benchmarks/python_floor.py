@@ -64,7 +64,7 @@ def median_call_us(group: dist.ProcessGroup, tensor: torch.Tensor, calls: int) -
 
 
 class Rank:
-    """What takes turns."""
+    """One rank, with the calls that take turns."""
 
     def __init__(self, rank: int, folder: str) -> None:
         floor = load_floor()
@@ -84,7 +84,7 @@ class Rank:
         self.core = floor.Core(rank, 2, f"{folder}/core")
 
     def median_us(self, name: str, tensor: torch.Tensor) -> float:
-        """Of the slower rank."""
+        """Returns the median of the slower rank."""
         calls = calls_of(name, tensor.nbytes)
         dist.barrier(group=self.groups["gloo"])
         if name == "core":

@@ -48,7 +48,7 @@ class Team:
         store.wait([str(other) for other in range(self.world)])
 
     def slowest_ms(self, step: Callable[[], object]) -> float:
-        """From a moment that lies ahead on every rank's clock until the last one is through."""
+        """Times a step, from a moment that all ranks have agreed on until the last rank has done it."""
         keys = self.keys("step")
         self.meet(dist.PrefixStore("ready", keys))
         if self.rank == 0:
@@ -77,7 +77,7 @@ def one_round(kind: str, team: Team) -> dict[str, float]:
 
 
 def shared_bytes(maps: str) -> int:
-    """Of the unnamed or removed files in shared memory that a process has mapped."""
+    """Returns the bytes of unnamed or removed files in shared memory that a process has mapped."""
     files: dict[str, int] = {}
     line = r"^([0-9a-f]+)-([0-9a-f]+) ...s ([0-9a-f]+) (\S+ \d+) +(/dev/shm/|/memfd:).*$"
     for first, last, offset, inode, _ in re.findall(line, maps, re.M):

@@ -101,7 +101,7 @@ configure() {
     done
 }
 
-# Files and folders that pip's settings and the variables name. An index has its files beside it.
+# Files and folders that pip's settings and the variables name. An index has its files next to it.
 named_paths() {
     {
         "$REPOSITORY/tests/support/bare_env.sh" env | grep -vE '^(HOME|PATH)='

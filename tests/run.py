@@ -302,7 +302,7 @@ def run_ctest(lane: Lane, jobs: int, only: str) -> Result:
 
 
 def judge(lane: Lane, report: pathlib.Path, partly: bool) -> tuple[list[str], int]:
-    """What is wrong with a lane some of whose tests must fail; and how many of these did."""
+    """Returns the errors of a lane in which some tests must fail, and how many of these failed."""
     assert lane.exclusions is not None
     patterns = patterns_of(lane.exclusions)
     cases = xml.etree.ElementTree.parse(report).iter("testcase") if report.exists() else ()
@@ -343,7 +343,7 @@ def run_pytest(lane: Lane, jobs: int, only: str) -> Result:
 
 
 def cpu_seconds() -> float:
-    """Of all processes that this one, or one of them, has waited for."""
+    """Returns the CPU seconds of all descendants that have been waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -10,8 +10,8 @@ KEYS = ("memory", "reason", "relay", "gpus", "gpu_ranks", "half_bytes")
 
 
 def route_of(group: Any, ranks: int) -> dict[str, Any]:
-    """Of a group that has seen CUDA tensors, on its first GPU; {} of one that has not. Never raises:
-    what goes wrong here is not what is asked about."""
+    """Returns the route of a group on its first GPU; {} if it has not seen CUDA tensors. Never raises:
+    an error here must not hide the result of the run."""
     row: dict[str, Any] = {"route": "unknown", "ranks": ranks}
     try:
         import shmcoll

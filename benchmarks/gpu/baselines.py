@@ -75,7 +75,7 @@ def size_of(text: str) -> int:
 
 @contextlib.contextmanager
 def variables(told: dict[str, str]) -> Iterator[None]:
-    """For the block, also for what is not Python; then as before."""
+    """Sets variables for the block, also for code that is not Python, and restores them."""
     before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)
     try:
@@ -115,7 +115,7 @@ class Rank:
         return dist.new_group(backend=backend, timeout=datetime.timedelta(seconds=30))
 
     def step(self, backend: str, size: int) -> None:
-        """What this rank does now, for the parent."""
+        """Tells the parent what this rank does now."""
         if self.rank == 0:
             new = self.folder / "step.new"
             new.write_text(json.dumps([backend, size]))
@@ -143,7 +143,7 @@ class Rank:
         return self.worst(float((t != want).any().item())) != 0
 
     def seconds(self, group: Any, t: torch.Tensor, calls: int) -> float:
-        """Of one call, at the slowest rank."""
+        """Returns the seconds of one call, at the slowest rank."""
         self.done()
         dist.barrier()
         begun = time.perf_counter()
@@ -193,7 +193,7 @@ def offered(team: Rank, sides: Sequence[str], size: int) -> dict[str, Any]:
 
 
 def refusal(folder: Path, place: int) -> str:
-    """What says most of what the ranks have written."""
+    """Returns the most informative refusal that the ranks have written."""
     said = [file.read_text() for file in sorted(folder.glob(f"refused.{place}.*"))]
     return max(said, key=lambda text: "uplicate" in text, default="")
 
@@ -311,7 +311,7 @@ def await_all(ranks: Sequence[Any], folder: Path, limit_s: float) -> str:
 
 
 def end_all(ranks: Sequence[Any]) -> None:
-    """Who still runs says where it stands, and is ended."""
+    """Makes each running rank write its stacks, and ends it."""
     for one in (one for one in ranks if one.is_alive()):
         print(parts.stands(one.pid), file=sys.stderr, flush=True)
     for stop in ("terminate", "kill"):

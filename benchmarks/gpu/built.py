@@ -22,7 +22,7 @@ Key = dict[str, str]
 
 
 def digest(root: Path) -> str:
-    """Of all sources, by name and content: the same on a machine without git."""
+    """Returns a digest of the names and contents of all sources. It needs no git."""
     found = sorted({path for pattern in SOURCES for path in root.glob(pattern) if path.is_file()})
     total = hashlib.sha256()
     for path in found:
@@ -33,13 +33,13 @@ def digest(root: Path) -> str:
 
 
 def key_of(root: Path, facts: dict[str, Any], gpus: str, *more: str) -> Key:
-    """What a build depends on. `more`: names of facts."""
+    """Returns what a build depends on. `more`: names of facts."""
     key = {"sources": digest(root), "gpus": gpus, "machine": platform.machine()}
     return key | {name: str(facts.get(name, "")) for name in more}
 
 
 def said_before(stamp: Path, key: Key) -> str | None:
-    """What was said of the build when it was made; None if there is none for this key."""
+    """Returns the note of the build when it was made; None if there is none for this key."""
     try:
         found = json.loads(stamp.read_text())
         return str(found["said"]) if found["for"] == key else None

@@ -3,7 +3,7 @@
  * A token goes round: rank r's stream waits for its word and then writes the next rank's, many times
  * around, all enqueued before the token starts. The clock is the CPU's: rank 0's stream tells each
  * arrival by a write into host memory that the CPU polls, off the token's way. On words in GPU
- * memory and in host memory; on an idle GPU, and beside two processes that keep it busy; and once
+ * memory and in host memory; on an idle GPU, and next to two processes that keep it busy; and once
  * with a CPU for the second rank (the stream's write wakes it, its store wakes the stream).
  */
 #include "cuda_ipc/cuda_error.h"

@@ -27,7 +27,7 @@ bool lab_stopped(const struct lab *lab)
 enum shc_status lab_meet(struct lab *lab)
 {
     const uint32_t all = ++lab->meetings * (uint32_t)lab->world;
-    /* acq_rel experiments/meeting: what each wrote before, all see behind. */
+    /* acq_rel experiments/meeting: what each wrote before, all see after it. */
     (void)shc_a32_add_acq_rel(&lab->board->arrived, 1);
     /* acquire experiments/meeting <- acq_rel above. */
     while ((int32_t)(shc_a32_load_acquire(&lab->board->arrived) - all) < 0) {
@@ -297,7 +297,7 @@ enum shc_status lab_drain(const struct lab *lab, struct shc_cu_stream *stream)
     bool idle;
     const uint64_t now_ns = shc_clock_ns();
     const uint64_t left_ns = lab->deadline_ns > now_ns ? lab->deadline_ns - now_ns : 0;
-    /* Behind the deadline the guard poisons, and that takes a moment. */
+    /* After the deadline the guard poisons, and that takes a moment. */
     SHC_TRY(lab_idle(lab, stream, left_ns + GRACE_NS / 2, &idle));
     if (!idle)
         return shc_cuda_fail(SHC_ERR_TIMEOUT, "a stream still works, poisoned as it is");

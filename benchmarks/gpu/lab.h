@@ -69,12 +69,12 @@ SHC_NODISCARD enum shc_status lab_slabs_try(struct lab *lab, enum shc_slab_kind 
                                             char why[SEAT_BYTES]);
 /* Slabs of the kind that the library chooses; a failure where no kind holds. Words are zero. */
 SHC_NODISCARD enum shc_status lab_slabs(struct lab *lab, size_t bytes);
-/* Behind all that this rank's streams have to do; views first; collective where nobody is dead. A
+/* Frees the slabs after all work of this rank's streams, views first. Collective if no rank is dead. A
  * failure leaves the memory as it is. */
 SHC_NODISCARD enum shc_status lab_slabs_undo(struct lab *lab);
 
 shc_cu_address lab_word(const struct lab *lab, int rank, int word);      /* in a slab */
-shc_cu_address lab_data(const struct lab *lab, int rank);                /* behind the words */
+shc_cu_address lab_data(const struct lab *lab, int rank);                /* after the words */
 shc_cu_address lab_host_word(const struct lab *lab, int rank, int word); /* on the board */
 shc_a64 *lab_host(const struct lab *lab, int rank, int word);
 

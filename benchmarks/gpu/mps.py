@@ -37,7 +37,7 @@ def processes_of(folder: str) -> list[int]:
 
 
 def tell(words: list[str], env: dict[str, str], limit_s: float, text: str = "") -> str:
-    """What the control program says; also where it fails, or does not end."""
+    """Returns the output of the control program, also if it fails or does not end."""
     with tempfile.TemporaryFile("w+") as out:  # a daemon would keep a pipe open
         try:
             done = subprocess.run(

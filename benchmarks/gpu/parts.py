@@ -34,15 +34,15 @@ EXPERIMENTS += ("queues", "queues of 32", "kill")
 
 
 class Absent(Exception):
-    """What this machine has not got."""
+    """A tool or device that this machine does not have."""
 
 
 class Failed(Exception):
-    """What went wrong, in a line."""
+    """The error, in one line."""
 
 
 class TimeIsUp(Exception):
-    """What still ran at its limit, and was ended."""
+    """The command that still ran at its limit, and was ended."""
 
 
 class Stopped(BaseException):
@@ -92,7 +92,7 @@ def members(group: int) -> list[int]:
 
 
 def threads_of(pid: int) -> list[str]:
-    """What the kernel tells of a process's threads: in what it waits, and for how much CPU."""
+    """Returns what the kernel says about a process's threads: where each waits, and how much CPU it used."""
     lines = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         try:
@@ -116,8 +116,8 @@ def hears(pid: int, number: int) -> bool:
 
 
 def stands(pid: int) -> str:
-    """Where a process stands. Python's stacks it writes itself, to where it prints (SIGUSR2:
-    faulthandler), and has a moment alone to do so."""
+    """Returns where a process is. The process itself writes its Python stacks to its output (SIGUSR2:
+    faulthandler), and gets a moment for that."""
     lines = [f"---- process {pid}: {command_of(pid)}", *threads_of(pid)]
     if hears(pid, signal.SIGUSR2):
         with contextlib.suppress(ProcessLookupError):
@@ -186,7 +186,7 @@ class Session:
         return self.end - time.monotonic()
 
     def mark(self) -> int:
-        """Where the log ends now."""
+        """Returns the current end of the log."""
         return self.log.stat().st_size if self.log.exists() else 0
 
     def since(self, mark: int) -> str:
@@ -201,9 +201,11 @@ class Session:
         env: dict[str, str] | None = None,
         told_s: float = TOLD_S,
     ) -> int:
-        """Its exit code; its output goes to the log, and its JSON lines to the rows. At the limit
-        the log gets the stacks of its whole process group, which is ended, and TimeIsUp is raised;
-        the rows until then are kept."""
+        """Runs a command and returns its exit code. Its output goes to the log, its JSON lines to the rows.
+
+        At the limit the log gets the stacks of its whole process group, which is ended, and TimeIsUp
+        is raised. The rows until then are kept.
+        """
         limit_s = min(limit_s, self.left_s)
         words = [str(word) for word in command]
         if limit_s < 1:
@@ -268,7 +270,7 @@ class Session:
 
 
 def name_of(words: list[str]) -> str:
-    """Of a command, short."""
+    """Returns a short name of a command."""
     shown = [Path(word).name for word in words if not word.startswith("-")]
     return " ".join(shown[1:3] if "python" in shown[0] else shown[:2])
 
@@ -287,7 +289,7 @@ def extend_search_path() -> None:
 
 
 def tools(lab: Lab) -> dict[str, str]:
-    """What both builds are told by the environment: by which tool, and for which GPU."""
+    """Returns the environment of both builds: the tools, and the GPU."""
     needed = (("cmake",), ("cc", "gcc", "clang"), ("c++", "g++", "clang++"))
     missing = [names[0] for names in needed if not any(map(shutil.which, names))]
     if "CC" in os.environ and "CXX" in os.environ:
@@ -317,7 +319,7 @@ def fresh(folder: Path, generator: str, root: Path) -> None:
 
 
 def gpus_of(lab: Lab) -> str:
-    """For which GPUs kernels are compiled; "" leaves it to CMake."""
+    """Returns the GPUs for which kernels are compiled; "" lets CMake decide."""
     gpus = lab.facts.get("capability") or os.environ.get("SHMCOLL_CUDA_ARCHS", "")
     return ";".join(gpus.replace(",", " ").split())
 
@@ -371,7 +373,7 @@ def package(session: Session) -> tuple[str, str]:
 
 
 def kernels_of(session: Session) -> str:
-    """What CMake has said of the kernels: without an nvcc that works CUDA is off."""
+    """Returns what CMake printed about the kernels. Without a working nvcc CUDA is off."""
     said = re.findall(r"GPU kernels: (.*)", session.since(0))
     return f"kernels: {'; '.join(said)}" if said else ""
 
@@ -514,8 +516,8 @@ MPI_SLICES = (
 
 
 def cpu(session: Session) -> tuple[str, str]:
-    """On CPU tensors: growth with the ranks, and with threads, from C; then compared with an MPI from
-    C, and with gloo from Python."""
+    """Measures CPU tensors: growth with ranks and threads from C, then an MPI from C, and gloo from
+    Python."""
     cpus = len(os.sched_getaffinity(0))
     program = session.lab.program("scaling")
     quick = ["-t", "2", "-e", "64K"] if session.lab.quick else []
@@ -533,7 +535,7 @@ def cpu(session: Session) -> tuple[str, str]:
 
 
 def compare_mpi(session: Session, worlds: list[int]) -> str:
-    """What is missing, or fails, is a row: no MPI belongs to this project."""
+    """Compares with an MPI. A missing or failing MPI is a row: no MPI belongs to this project."""
     missing = [tool for tool in ("mpirun", "mpicc") if shutil.which(tool) is None]
     if missing:
         why = f"no {' and no '.join(missing)}"
@@ -553,7 +555,7 @@ def compare_mpi(session: Session, worlds: list[int]) -> str:
 def run_peers(
     session: Session, world: int, options: Sequence[str], written: Path, limit_s: float
 ) -> str:
-    """Its rows, and "" or why there are none."""
+    """Runs peers.py. Returns its rows, and "" or why there are none."""
     lab = session.lab
     written.unlink(missing_ok=True)
     command = [*lab.script("benchmarks/peers.py"), "--core", lab.build, "-n", str(world)]
@@ -614,8 +616,10 @@ FINDING = re.compile(r"^=+ (Invalid|Error|Race|Potential|Program hit|Address|Out
 
 
 def judged(check: str, code: int | None, text: str) -> Row:
-    """What a run under compute-sanitizer amounts to: what it found, and apart from that how the
-    program ended. `code`: None if it was ended."""
+    """Returns the row of a run under compute-sanitizer: what it found, and how the program ended.
+
+    `code`: None if it was ended.
+    """
     lines = text.splitlines()
     counts = [int(count) for count in SUMMARY.findall(text)]
     found = [line.strip("= ") for line in lines if FINDING.match(line)]

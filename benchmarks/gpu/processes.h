@@ -3,8 +3,8 @@
 /*
  * The processes of an experiment. A coordinator, which never touches CUDA, forks the ranks and
  * watches them: when one fails, when the time is over, or when it is told to end (SIGTERM, SIGINT),
- * it raises `stop`, and every rank's guard writes poison until its rank has ended (lab.h). Whoever
- * is still there after that is killed, and a process that cannot be killed is reported.
+ * it raises `stop`, and every rank's guard writes poison until its rank has ended (lab.h). A rank
+ * that is still there after that is killed, and a process that cannot be killed is reported.
  */
 
 #include "cuda_ipc/control.h"

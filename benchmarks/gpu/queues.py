@@ -121,7 +121,7 @@ class Machine:
         self.driver.cuStreamWriteValue64_v2(stream, self.words.at(1), ctypes.c_uint64(value), 0)
 
     def release(self, streams: list[ctypes.c_void_p]) -> bool:
-        """By a store of this CPU. False: somebody still waits."""
+        """Releases the streams by a store of this CPU. False: a stream still waits."""
         self.words.set(0, 1)
         return self.idle(streams, END_S) is not None
 

@@ -30,7 +30,7 @@ struct ends {
     const struct lab_pinned *host;
 };
 
-/* Microseconds: of the calls, to the word behind the copy out, of the meeting, from the CPU's store
+/* Microseconds: of the calls, to the word after the copy out, of the meeting, from the CPU's store
  * to the last word, and of all. */
 enum part { CALLS, OUT, MEETING, BACK, ALL, PARTS };
 static const char *const part_names[PARTS] = {"calls_us", "out_us", "meeting_us", "back_us", "us"};

@@ -81,7 +81,7 @@ static enum shc_status reset(const struct lab *lab, const struct test *test)
     return lab_drain(lab, lab->second);
 }
 
-/* Behind a release that did not wake: what does? */
+/* After a release that did not wake: what does? */
 static enum shc_status rescue(const struct lab *lab, const struct test *test, const char **outcome)
 {
     bool idle;

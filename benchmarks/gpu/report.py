@@ -47,7 +47,7 @@ print(found["__version__"], found["cuda"])
 
 @dataclass
 class Result:
-    """Of one part."""
+    """The result of one part."""
 
     part: str
     status: str  # ok, failed, hung, absent, not run, stopped
@@ -63,8 +63,11 @@ class Result:
         return self.status in ("ok", "absent")
 
     def replaces(self, old: Result | None) -> bool:
-        """Of the same part: what was not run tells nothing, and what a signal has cut tells less
-        than what has ended well."""
+        """Should this result replace an older one of its part?
+
+        A part that was not run says nothing, and a part that a signal has cut says less than one that
+        has ended well.
+        """
         if old is None or old.status == "not run":
             return True
         if self.status == "not run" or (self.status == "stopped" and old.good):
@@ -79,7 +82,7 @@ class Report:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Of the newest run."""
+        """The facts of the newest run."""
         return self.runs[-1] if self.runs else {}
 
     def add(self, other: Report, order: Sequence[str] = ()) -> None:
@@ -97,7 +100,7 @@ class Report:
 
 
 def said(command: list[str], root: Path) -> str:
-    """What a command prints; "" where it is not there, or fails."""
+    """Returns the output of a command; "" if it is missing, or fails."""
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -136,7 +139,7 @@ def gather(root: Path, gpu: str) -> dict[str, Any]:
 
 
 def commit_of(root: Path) -> str:
-    """Where it does not tell which sources these are, with a sum of them."""
+    """Returns the commit. If it does not identify the sources, a digest of them is added."""
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
     commit = said(describe, root) or "unknown"
     exact = re.fullmatch(r"[0-9a-f]+", commit)
@@ -186,7 +189,7 @@ def shown(value: Any) -> str:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Of all keys that hold something in one of them."""
+    """Returns a table of all keys that have a value in any row."""
     keys = [key for key in dict.fromkeys(k for row in rows for k in row)]
     keys = [key for key in keys if any(shown(row.get(key)) for row in rows)]
     lines = [f"| {' | '.join(keys)} |", f"|{'---|' * len(keys)}"]
@@ -315,7 +318,7 @@ def logs_in(path: Path) -> dict[str, str]:
 
 
 def of_runs(runs: list[dict[str, Any]]) -> list[str]:
-    """What differs between them, if there are several."""
+    """Returns the facts that differ between several runs."""
     keys = dict.fromkeys(key for run in runs for key in run if key not in OF_A_RUN)
     differ = [key for key in keys if len({shown(run.get(key)) for run in runs}) > 1]
     rows = [{"run": run.get("started", ""), "asked": run.get("asked", "")} for run in runs]
@@ -356,7 +359,7 @@ def load(path: Path, with_log: bool = True) -> Report:
 
 
 def found(out: Path, facts: dict[str, Any]) -> Report:
-    """What is there of these facts' commit and GPU."""
+    """Returns the report that exists for the commit and GPU of these facts."""
     data = paths(out, facts)[1]
     return load(data) if data.exists() else Report()
 

@@ -100,7 +100,7 @@ def chosen(only: str) -> list[str]:
 
 
 def with_needs(names: Sequence[str]) -> list[str]:
-    """And the parts that these need, each before the first one that needs it."""
+    """Returns the parts and those that they need, each before the first one that needs it."""
     found: dict[str, None] = {}
     for name in names:
         one = parts.PARTS[name]
@@ -172,8 +172,11 @@ def run_part(lab: parts.Lab, name: str, left_s: float, behind_s: float = 0) -> r
 def run_all(
     lab: parts.Lab, names: list[str], end: float, out: Path, sharing: bool = True
 ) -> list[report.Result]:
-    """Until `end`, by time.monotonic(). `sharing`: each leaves the next ones what is due to them;
-    else each takes what it needs, and those for which too little is left are not run."""
+    """Runs parts until `end`, by time.monotonic().
+
+    `sharing`: each part leaves its share of the time to the next ones. Otherwise each takes what it
+    needs, and parts with too little time left are not run.
+    """
     results: list[report.Result] = []
     for place, name in enumerate(names):
         print(f"==== {name} ====", flush=True)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The reductions, every instruction set x dtype x operation, beside a plain copy.
+// The reductions, every instruction set x dtype x operation, compared with a plain copy.
 //
 //   build/bench/benchmarks/kernels [--benchmark_filter='avx2/bfloat16/.*'] [--kib=256] [--sources=2]
 //                                  [--remote]

@@ -36,7 +36,7 @@ static double lesser(double a, double b)
 
 /* ---- short: a flag and some bytes ---- */
 
-/* Behind a flag in lines that always the same rank stores to, four such places in turn; in lines that
+/* After a flag in lines that always the same rank stores to, four such places in turn; in lines that
  * the receiver stores to next, with the flag or without it. */
 enum place { OWN_LINES, SAME_LINES, HANDED_OVER, PLACES };
 
@@ -181,7 +181,7 @@ static double sum_in_cells(const struct world *world, size_t cell, size_t cells)
     return spent;
 }
 
-/* Each rank's `given` to the other's `got`, likewise. */
+/* Copies each rank's `given` to the other's `got`, in cells. */
 static double trade_in_cells(const struct world *world, size_t cell, size_t cells)
 {
     MPI_Barrier(MPI_COMM_WORLD);
@@ -311,7 +311,8 @@ static double time_ring(const struct world *world, const struct ring *ring, size
     double seconds[TURNS];
     uint64_t done = 0;
     MPI_Barrier(MPI_COMM_WORLD);
-    shc_a64_store_release(&shared()->flag[world->rank][0], 0); /* as above */
+    shc_a64_store_release(&shared()->flag[world->rank][0],
+                          0); /* nobody reads it before the barrier */
     for (int turn = -1; turn < TURNS; turn++) {
         MPI_Barrier(MPI_COMM_WORLD);
         double begun = MPI_Wtime();

@@ -126,7 +126,7 @@ double bound_hop(const struct world *world)
         if (world->rank == 0)
             /* release hop -> acquire below: nothing but the number. */
             shc_a64_store_release(mine, count_from(hop, begun));
-        /* acquire hop <- release beside it, of the other rank. */
+        /* acquire hop <- release of the other rank. */
         while (((got = shc_a64_load_acquire(theirs)) & ~LAST) < hop)
             ;
         if (world->rank == 1)

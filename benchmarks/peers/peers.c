@@ -6,9 +6,9 @@
  * DIRECTORY: an empty one, where the ranks meet. LIBRARY: another libshmcoll.so, in the place of MPI,
  * with that variable in its environment. -d (or all): all_reduce of these dtypes with each reduction
  * that they have; the second side is our own sum of as many bytes of float32. -i: also the sizes half
- * way to the next one. -w: in front of each operation whoever gives something stores to all of it, which
- * counts. -u: behind each operation whoever got something reads all of it, which counts, too. -j: a line of
- * JSON per row, with every round.
+ * way to the next one. -w: before each operation a rank that gives data stores to all of it, in the
+ * measured time. -u: after each operation a rank that got data reads all of it, in the measured time. -j: a
+ * line of JSON per row, with every round.
  * benchmarks/peers.py compiles and starts this.
  *
  * In each round both sides run the same operation for MS milliseconds in one loop, the first side
@@ -51,7 +51,7 @@ static size_t size_of(const char *text)
     double number = strtod(text, &end);
     int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
     if (end == text || (shift == 0 && *end != '\0') || (shift && end[1] != '\0') || number < 0)
-        fail("a size is a number, with K, M or G behind it");
+        fail("a size is a number, with K, M or G after it");
     return (size_t)(number * (double)((size_t)1 << shift));
 }
 
@@ -273,7 +273,7 @@ static void measure_all(const struct world *world, const struct options *o)
     }
 }
 
-/* all_reduce of each of these beside that of float sums, both by us. */
+/* all_reduce of each of these compared with that of float sums, both by us. */
 static void measure_numbers(struct world *world, const struct options *o)
 {
     world->renumbered = true;

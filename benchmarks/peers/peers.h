@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * shmcoll beside an MPI, or beside another build of itself, in one program: the same ranks, the same
+ * shmcoll compared with an MPI, or with another build of itself, in one program: the same ranks, the same
  * buffers, turn by turn.
  *
  *   peers.c     options, rounds, the table
@@ -70,7 +70,7 @@ bool call_right(struct call *call, enum side side, int i);
 /* Seconds that its flags and copies take with no library around them; 0: nobody knows. */
 double call_bare(const struct call *call);
 
-/* The k-th operation's name; NULL behind the last. */
+/* The k-th operation's name; NULL after the last. */
 const char *call_name(size_t k);
 
 /* Is it in the list a,b,...? NULL is a list of everything. */
@@ -84,7 +84,7 @@ double median(const double *values, int count);
 
 #define FLOAT_SUM ((struct numbers){SHC_FLOAT32, SHC_SUM})
 
-/* The k-th pair there is whose dtype is in `names` (a,b; or all). False behind the last. */
+/* The k-th pair there is whose dtype is in `names` (a,b; or all). False after the last. */
 bool numbers_choose(const char *names, size_t k, struct numbers *numbers);
 
 /* Ones of the dtype; and whether the memory holds what two ranks' ones are reduced to. */
@@ -110,7 +110,7 @@ struct row {
     double bare[MAX_ROUNDS]; /* 0: nobody knows */
 };
 
-/* What stands in front of the rows. */
+/* What stands before the rows. */
 struct head {
     const char *other; /* the second side */
     double hop, exchange, rewrite;

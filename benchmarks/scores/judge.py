@@ -129,7 +129,7 @@ def judge(
 
 
 def _beyond(goal: Goal, missed: Iterable[Point], rows: Sequence[Row]) -> tuple[str, ...]:
-    """Of the missed points, those at which what limits them misses the goal as well."""
+    """Returns the missed points at which the limit itself misses the goal too."""
     limiting = replace(goal, metric=goal.limit)
     limits = _merged(row for row in rows if limiting.picks(row))
     kept = [cut for row in limits if (cut := _counting(goal, row)).values]
@@ -148,7 +148,7 @@ def _beyond(goal: Goal, missed: Iterable[Point], rows: Sequence[Row]) -> tuple[s
 
 
 def _counting(goal: Goal, row: Row) -> Row:
-    """Without the rounds that the goal does not speak of."""
+    """Returns the row without the rounds that the goal does not count."""
     if not goal.near:
         return row
     kept = [value for value, mode in zip(row.values, row.modes) if mode == "near"]
@@ -190,7 +190,7 @@ def _unsure(goal: Goal, points: list[Point]) -> str:
 
 
 def doubted(judgement: Judgement, busy: str | None) -> Judgement:
-    """What a busy machine leaves of a verdict. ``busy``: what it did meanwhile, None if it was quiet."""
+    """Returns the verdict for a busy machine. ``busy``: what else ran, or None if the machine was quiet."""
     if busy is None or judgement.verdict not in (MET, NOT_MET, NOISY):
         return judgement
     return replace(judgement, verdict=NOISY, why=busy)
@@ -238,7 +238,7 @@ def _middle(points: list[Point]) -> Point:
 
 
 def _missing(goal: Goal, rows: list[Row]) -> list[str]:
-    """What the goal names and nobody measured."""
+    """Returns what the goal names and no row has."""
     there = {(row.op, row.size_bytes, row.rival) for row in rows}
     wanted = itertools.product(goal.ops or ("",), goal.sizes or (-1,), goal.rivals or ("",))
     out = []
@@ -286,7 +286,7 @@ def _modes(row: Row) -> tuple[str, ...]:
 
 
 def _groups(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
-    """Those of the same key, in the order of the first ones."""
+    """Returns lists of items with equal keys, in the order of their first items."""
     out: dict[object, list[T]] = {}
     for item in items:
         out.setdefault(key(item), []).append(item)

@@ -32,23 +32,23 @@ T = TypeVar("T")
 
 
 class Absent(Exception):
-    """What this machine has not got."""
+    """A tool or device that this machine does not have."""
 
 
 class Failed(Exception):
-    """What went wrong, in a line."""
+    """The error, in one line."""
 
 
 @dataclass(frozen=True)
 class Lab:
-    """Where programs run. `quick`: few sizes and rounds, to see that they do."""
+    """Runs programs. `quick`: few sizes and rounds, only to see that they run."""
 
     folder: Path
     part: str
     quick: bool = False
 
     def run(self, command: list[str], cpus: Iterable[int] = ()) -> None:
-        """Its output goes to the part's log."""
+        """Runs a command. Its output goes to the log of the part."""
         log = self.folder / f"{self.part}.log"
         allowed = set(cpus) or os.sched_getaffinity(0)
         with log.open("a") as output:
@@ -69,7 +69,7 @@ class Lab:
             raise Failed(f"{' '.join(command[1:3])} ended with {code}; see {log}")
 
     def script(self, name: str, *options: str, cpus: Iterable[int] = ()) -> Any:
-        """What a program of benchmarks/ writes with --json."""
+        """Runs a program of benchmarks/, and returns what it writes with --json."""
         return self.python(str(BENCHMARKS / name), *options, cpus=cpus)
 
     def python(self, *arguments: str, cpus: Iterable[int] = ()) -> Any:
@@ -99,7 +99,7 @@ NO_MPI = "no MPI: apt-get install libopenmpi-dev openmpi-bin libmpich-dev mpich"
 
 
 def c_rows(data: dict[str, Any]) -> list[Row]:
-    """Of what peers.py writes."""
+    """Returns the rows of a file of peers.py."""
     rows = []
     for run in data["runs"]:
         for one in run["rows"]:
@@ -142,7 +142,7 @@ def c_row(one: dict[str, Any], ranks: int, other: str) -> list[Row]:
 
 
 def growth(ones: list[dict[str, Any]], ranks: int) -> list[Row]:
-    """Of all_reduce: the time over that of the next smaller size."""
+    """Returns the time of each all_reduce over that of the next smaller size."""
     sums = [one for one in ones if one["op"] == "all_reduce" and one["dtype"] == "float32"]
     out = []
     for small, large in itertools.pairwise(sorted(sums, key=lambda one: one["bytes"])):
@@ -216,14 +216,13 @@ def around(hops: tuple[float, ...], values: tuple[float, ...]) -> tuple[str, ...
 
 @dataclass
 class Bare:
-    """What bare loops of an operation take at least: of its name and bytes, in us. And how long a
-    flag took meanwhile."""
+    """The least time of bare loops, in us, by operation and bytes, and how long a flag took during them."""
 
     least_us: dict[tuple[str, int], float] = field(default_factory=dict)
     hops: tuple[float, ...] = ()
 
     def look(self, lab: Lab, first: int, last: int) -> None:
-        """At everything but all_reduce, once more; at nothing where there is no MPI."""
+        """Measures everything except all_reduce once more. Without an MPI it does nothing."""
         if not mpis():
             return
         how = lab.choose(("-r", "3", "-t", "2"), ("-r", "1", "-t", "1"))
@@ -240,8 +239,10 @@ class Bare:
 
 
 def bench_rows(data: dict[str, Any], hops: tuple[float, ...], bare: Bare) -> list[Row]:
-    """Of what `python -m shmcoll.bench --json` writes. A backend that has not got an operation
-    gives no row."""
+    """Returns the rows of a file of `python -m shmcoll.bench --json`.
+
+    A backend without an operation gives no row.
+    """
     rows = []
     for one in data["results"]:
         place = (one["op"], one["size_bytes"], one["world_size"])
@@ -263,8 +264,10 @@ def bench_rows(data: dict[str, Any], hops: tuple[float, ...], bare: Bare) -> lis
 def between(
     lab: Lab, measure: Callable[[], Any], bare_sizes: tuple[int, int] | None
 ) -> tuple[Any, tuple[float, ...], Bare]:
-    """What it measures; how long a flag took before and after it, and bare loops there, of the sizes
-    from the first to the last."""
+    """Returns the measurement, how long a flag took before and after it, and bare loops.
+
+    The bare loops have the sizes from the first to the last one of `bare_sizes`.
+    """
     bare = Bare()
     if bare_sizes:
         bare.look(lab, *bare_sizes)

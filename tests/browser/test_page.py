@@ -31,7 +31,7 @@ addEventListener("load", () => {
 
 
 class Loaded:
-    """A page in a browser that has no network: every host is behind a proxy that is not there."""
+    """A page in a browser that has no network: every host needs a proxy that is not there."""
 
     def __init__(self, html: str, width: int, tmp_path: Path) -> None:
         assert BROWSER is not None, "needs a browser: apt-get install chromium"

@@ -85,7 +85,7 @@ def test_the_result_is_that_of_one_process(case: Case, backend: str) -> None:
 
 
 class AlmostRight(dist.ProcessGroup):
-    """shmcoll, but for the first element of every sum: that is wrong by `error`."""
+    """shmcoll, except that the first element of every sum is wrong by `error`."""
 
     error = 0.0
 
@@ -161,7 +161,7 @@ def test_the_optimizer_may_step_while_gradients_are_summed() -> None:
 
 
 def test_gradients_may_be_multiplied_before_they_are_summed() -> None:
-    """PREMUL_SUM; divided by 4 before or behind is the same in binary."""
+    """PREMUL_SUM; in binary, a division by 4 before or after the sum gives equal bits."""
     got = results("shmcoll", case("fsdp2", divisor=4.0))
     with pytest.raises(AssertionError, match="PREMUL_SUM"):
         results("gloo", case("fsdp2", divisor=4.0))

@@ -272,7 +272,7 @@ def reduce_scatter_uneven(here: Here) -> None:
 
 
 def _whole(here: Here, part: int = 0) -> torch.Tensor:
-    """This rank's blocks for all ranks, one behind the other."""
+    """This rank's blocks for all ranks, one after the other."""
     blocks = [here.block(here.me, r, part).view(torch.uint8) for r in range(here.world)]
     return torch.cat(blocks).view(here.dtype)
 
@@ -332,7 +332,7 @@ def broadcast_objects(here: Here) -> None:
 
 
 def send_objects(here: Here) -> None:
-    """From the root to the rank beside it."""
+    """Sends from the root to the rank next to it."""
     count, target = len(here.step.counts[0]), here.members[here.beside_root]
     if target == here.root:
         return

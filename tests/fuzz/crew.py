@@ -2,7 +2,7 @@
 """Warm ranks: processes forked once that play program after program.
 
 Every program makes its own groups in them, so nothing but the processes is shared: a program fails
-alone as it failed here. Behind a failure the processes are thrown away.
+alone as it failed here. After a failure the processes are thrown away.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Crew:
         return bool(ready)
 
     def _judge(self, told: dict[int, str], limit: float) -> str:
-        # The ranks whose group failed come behind the one that made it fail.
+        # The ranks whose group failed come after the one that made it fail.
         wrong = sorted(filter(None, told.values()), key=lambda text: "DistBackendError" in text)
         if not wrong and len(told) == self.world:
             return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What every rank must hold behind a step: one process, plain torch, no process group.
+"""What every rank must hold after a step: one process, plain torch, no process group.
 
 An expectation is a list, in the order in which calls.py lists a rank's outputs: of tensors (one
 dimension, contiguous) or of objects.
@@ -226,7 +226,7 @@ _EXPECT: dict[str, Callable[[Sight, int], list[Any]]] = {
 
 
 def expected(program: Program, index: int, me: int) -> list[Any]:
-    """Of group rank `me` behind step `index`."""
+    """Returns what group rank `me` must hold after step `index`."""
     sight = Sight(program, index)
     wanted = _EXPECT[sight.step.kind](sight, me)
     return [t.view(sight.dtype) if _is_bytes(t) else t for t in wanted]

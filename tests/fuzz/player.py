@@ -30,7 +30,7 @@ class Part:
 
     here: Here
     end: End
-    due: int  # the step behind which it is ended
+    due: int  # the step after which it is ended
     after: list[Cell] = dataclasses.field(default_factory=list)  # the outputs when it had ended
 
 
@@ -114,7 +114,7 @@ class Player:
         return part
 
     def _end_due(self, begun: list[Part], index: int) -> list[Part]:
-        """Ends what is due behind this step; returns the rest."""
+        """Ends what is due after this step; returns the rest."""
         left = []
         for part in begun:
             if part.end.how == "drop" or part.due > index:
@@ -180,7 +180,7 @@ class Player:
             if text:
                 self._complain(part, f"output {i}: {text}")
             if not same_bytes(cell.memory, now.memory):
-                self._complain(part, f"output {i} was written to behind the end")
+                self._complain(part, f"output {i} was written to after the end")
 
 
 def _finish(work: Any, how: str) -> None:

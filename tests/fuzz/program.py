@@ -17,7 +17,7 @@ HOWS = ("wait", "future", "then", "thread", "poll", "drop")
 
 
 class _Text:
-    """repr() leaves out what has its preset value."""
+    """repr() leaves out values that are the default."""
 
     def __repr__(self) -> str:
         parts = []
@@ -73,7 +73,7 @@ class Step(_Text):
 @dataclasses.dataclass(frozen=True, repr=False)
 class Program(_Text):
     world: int
-    groups: tuple[tuple[int, ...], ...] = ()  # beside group 0, which has all ranks
+    groups: tuple[tuple[int, ...], ...] = ()  # besides group 0, which has all ranks
     threads: tuple[int, ...] = (0,)  # group g belongs to thread threads[g % len] of each rank
     settings: tuple[tuple[str, str], ...] = ()  # of the environment
     seed: int = 0  # of all values

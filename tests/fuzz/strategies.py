@@ -67,7 +67,7 @@ def _align_up(value: int, step: int) -> int:
 
 @st.composite
 def counts(draw: Draw, itemsize: int, world: int, most: int) -> int:
-    """Elements: log-uniform, or at an edge and one element beside it."""
+    """Elements: log-uniform, or at an edge, or one element from it."""
     which = draw(st.integers(0, 2))
     if which == 0:
         power = draw(st.integers(0, 18))
@@ -163,7 +163,7 @@ def _messages(draw: Draw, form: str, itemsize: int, world: int) -> tuple[Message
     for _ in range(draw(st.integers(1, most))):
         src = draw(st.integers(0, world - 1))
         dst = draw(st.integers(0, world - 1))
-        if src == dst and form in ("blocking", "any"):  # its receive would come behind its send
+        if src == dst and form in ("blocking", "any"):  # its receive would come after its send
             dst = (dst + 1) % world
         count = draw(counts(itemsize, world, _most(KINDS["exchange"], itemsize, world)))
         made.append(Message(src, dst, count, draw(st.integers(0, 2))))

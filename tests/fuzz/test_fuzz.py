@@ -21,7 +21,7 @@ from strategies import programs
 
 PROGRAMS = int(os.environ.get("SHMCOLL_FUZZ_PROGRAMS", "300"))
 SEED = int(os.environ.get("SHMCOLL_FUZZ_SEED", "1"))
-# Behind some ten programs, hypothesis mostly varies earlier ones, which is faster: where there are many
+# After some ten programs, hypothesis mostly varies earlier ones, which is faster: where there are many
 # batches, each may be long.
 BATCH = 15 if PROGRAMS <= 1000 else 75
 BATCHES = -(-PROGRAMS // BATCH)

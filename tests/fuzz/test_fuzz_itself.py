@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(0)
 
 @pytest.fixture(autouse=True)
 def _fresh_ranks() -> Iterator[None]:
-    """Forked behind the patch, and gone before the next test."""
+    """Ranks that are forked after the patch, and gone before the next test."""
     crew.end_all()
     yield
     crew.end_all()
@@ -114,7 +114,7 @@ def test_a_write_beside_the_tensor_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
         tensor.as_strided((1,), (1,), tensor.storage_offset() + 1).fill_(1)
         return right(tensor, *args, **named)
 
-    with pytest.raises(crew.Failure, match="beside the tensor"):
+    with pytest.raises(crew.Failure, match="next to the tensor"):
         check_with(monkeypatch, wrong, Step("all_reduce", shapes=((9,),), layouts=("gaps",)))
 
 
@@ -193,7 +193,7 @@ def test_programs_have_everything_in_them() -> None:
     seen: Counter[object] = Counter()
 
     @hypothesis.settings(
-        max_examples=10,  # behind them come some that are much alike
+        max_examples=10,  # after them come some that are much alike
         database=None,
         deadline=None,
         phases=(hypothesis.Phase.generate,),

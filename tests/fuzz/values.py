@@ -128,7 +128,7 @@ class Cell:
         around = self.copy()
         around.bits.copy_(blank_like(around.bits))
         if not bool((around.memory.view(torch.uint8) == UNTOUCHED).all()):
-            return "memory beside the tensor was written to"
+            return "memory next to the tensor was written to"
         return ""
 
 

@@ -2,8 +2,8 @@
 """Messages that wait for one another on many streams: more of cases.py.
 
 Streams of one process share hardware queues, eight of them where CUDA_DEVICE_MAX_CONNECTIONS says
-nothing. One that waits for another rank can hold up another one behind it, and with it whoever waits
-for that: what fails here is run again with 32 of them, the most there are.
+nothing. A stream that waits for another rank can hold up a later stream, and every rank that waits
+for that one: what fails here is run again with 32 of them, the most there are.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Collectives on CUDA tensors, all ranks on one GPU, beside the same calls on CPU tensors.
+"""Collectives on CUDA tensors, all ranks on one GPU, compared with the same calls on CPU tensors.
 
     python tests/gpu/test_cuda_tensors.py [--worlds 2,4,8] [--only NAME,NAME] [--limit SECONDS] [--json]
     python tests/gpu/test_cuda_tensors.py --device cpu     # the cases themselves, without a GPU
 
-A program, not a file for pytest: the processes of one world run all cases one behind the other, for a
+A program, not a file for pytest: the processes of one world run all cases one after the other, because a
 CUDA context takes most of a second. A case that hangs is ended and named, and the next ones go on in
 new processes. A case is right only if every rank says so. Where the build has no CUDA tensors every
 case fails as "not offered yet".
@@ -61,7 +61,7 @@ DEATH_S = 40.0  # for a rank's death, contexts included
 GRACE_S = 10.0
 FUTILE = 3  # new processes whose first case is their last: there is something else
 DIED = "hung or died"
-MORE = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}  # hardware queues; the preset is 8
+MORE = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}  # hardware queues; the default is 8
 AGAIN = 3  # cases of a world that are tried again with that
 DONE_WORD = 512  # on the board: how many cases rank r is through with
 
@@ -238,7 +238,7 @@ def run_some(
     if len(found) < len(names):
         what = "not run" if time.monotonic() > end else DIED
         found.append((what, "; ".join(texts)[:600]))
-    elif texts:  # behind the last case: leaving the group
+    elif texts:  # after the last case: leaving the group
         found[-1] = (DIED, "; ".join(texts)[:600])
     return found
 
@@ -251,7 +251,7 @@ def tell(ended: Sequence[ranks.Outcome]) -> None:
 
 
 def try_again(name: str, outcome: str, world: int, device: str, folder: Path, end: float) -> None:
-    """Do more hardware queues mend it? A row of its own, which counts as no case."""
+    """Do more hardware queues help? Prints a row of its own, which counts as no case."""
     [(now, detail)] = run_some([name], world, device, folder, end, MORE)
     row: Row = {"again": name, "ranks": world, "default": outcome}
     row |= {"with": " ".join(f"{key}={value}" for key, value in MORE.items())}

@@ -78,8 +78,8 @@ def check_library(library, functions):
 
 
 def check_tls(library):
-    """Where a library asks for its thread-local memory at once, all of it comes out of a small reserve
-    that every library loaded late shares."""
+    """Checks that a library with static thread-local memory needs little of it: all libraries that are
+    loaded late share a small reserve."""
     command = ["readelf", "--wide", "--program-headers", "--dynamic", library]
     listing = subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
     segment = re.search(r"^\s*TLS\s+(?:0x\w+\s+){4}(0x\w+)", listing, re.M)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""What another process may change is read once, through base/once.h or base/atomic.h.
+"""Memory that another process may change is read once, through base/once.h or base/atomic.h.
 
-In src/shm and src/cuda_ipc, of a pointer to a struct shc_*_shm, or of a function that gives one, a member may be
-stored to, and its address may go to an atomic operation, to SHC_READ_ONCE() or to shc_copy_once(); all else is
-a plain load, which the compiler may repeat. The same of bytes in slots, cells and windows: they may be copied to
-and from, and numbers among them are read through once.h alone. (TRUST-1)
+In src/shm and src/cuda_ipc, this holds for members of a struct shc_*_shm. A member may be stored to. Its
+address may go to an atomic operation, to SHC_READ_ONCE() or to shc_copy_once(). Everything else is a plain
+load, which the compiler may repeat. Bytes in slots, cells and windows may be copied to and from; numbers
+among them are read only through once.h. (TRUST-1)
 """
 
 import re
@@ -81,7 +81,7 @@ def is_store(code, end):
 
 
 def is_fine(code, begin, end, field):
-    """Of an expression that names a member, or an element."""
+    """Is the expression, which names a member or an element, no plain load?"""
     name, index = enclosing(code, begin)
     if MAY_HAVE.fullmatch(name) or is_store(code, end):
         return True
@@ -113,7 +113,7 @@ def members(code):
 
 
 def raw(code):
-    """The same of bytes: elements, casts, and functions that read."""
+    """(begin, end, field) of what is read of raw bytes: elements, casts, and functions that read."""
     for name in RAW.findall(code):
         for match in re.finditer(
             rf"(?<![\w.>])(?:{name}\s*\[[^\]]*\]|\*\s*{name}\b(?!\s*=[^=]))", code

@@ -40,7 +40,7 @@ class Outcome:
 
 
 def run(command, folder):
-    """What a command prints, and its status. A time-out is a surprise."""
+    """Returns the output of a command, and its status. A time-out is a surprise."""
     limit = (MEMORY_MIB << 20, MEMORY_MIB << 20)
     try:
         done = subprocess.run(
@@ -80,7 +80,7 @@ def unreached(output):
 
 
 def run_spin(model, fault, folder):
-    """All states of the model."""
+    """Visits all states of the model."""
     build([tool("spin"), *([f"-D{fault}"] if fault else []), "-a", model], folder)
     # A fault is found early: there, compiling costs more than running; tcc takes a fiftieth of the
     # time, and its programs two or three times as long. -O1: what -O2 makes is no faster.

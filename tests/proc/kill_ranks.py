@@ -253,7 +253,7 @@ def judge_time(attempt: Round, rank: int, told: str, board: list[int]) -> None:
         attempt.wrong.append(f"rank {rank} raised before the kill: {told}")
     if told_ms <= PROMISE_MS:
         return
-    late = f"rank {rank} was told {told_ms:.1f} ms behind the kill"
+    late = f"rank {rank} was told {told_ms:.1f} ms after the kill"
     dead_ms = (board[DEAD_AT] - board[KILLED_AT]) / 1e6 if board[DEAD_AT] else 0.0
     if told_ms - dead_ms <= PROMISE_MS:
         attempt.excused.append(f"{late}; the kernel took {dead_ms:.1f} ms to kill")

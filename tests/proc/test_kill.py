@@ -36,7 +36,7 @@ def test_survivors_of_40_kills_are_told_within_100_milliseconds(capsys: Any) -> 
 
 @pytest.mark.timeout(300)
 def test_a_rank_that_stops_meanwhile_changes_nothing_for_the_others(capsys: Any) -> None:
-    campaign("kills beside a stop", 100000, 10, True, capsys)
+    campaign("kills during a stop", 100000, 10, True, capsys)
 
 
 @pytest.mark.timeout(60)

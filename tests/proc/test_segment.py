@@ -327,7 +327,7 @@ def test_200_groups_keep_what_their_longest_operations_need() -> None:
         assert made >= 100 * count, f"{made} KiB: is this what the groups use?"
         assert short <= 60 * kib, f"after 16 KiB in each: {short} KiB"
         assert long <= 75 * kib, f"after 1 MiB in a tenth of them: {long} KiB"
-        assert destroyed <= kib, f"behind all of them: {destroyed} KiB"
+        assert destroyed <= kib, f"after all of them: {destroyed} KiB"
 
 
 # ---- resource limits ----
@@ -418,7 +418,7 @@ def test_a_world_beyond_the_maximum_is_refused_at_once() -> None:
         with pytest.raises(ValueError) as error:
             rank.group(world=257)
         assert time.monotonic() - begun < 0.5
-        rank.group("behind").barrier().wait()
+        rank.group("after").barrier().wait()
         return str(error.value)
 
     for said in ranks.run(2, body, limit=LIMIT_S):

@@ -376,7 +376,7 @@ def cell(call: Callable[[], bool]) -> str:
 
 
 def outcome(rank: Rank, call: Callable[[], bool]) -> str:
-    """What both ranks say: the worse."""
+    """Returns the worse of what both ranks say."""
     said: list[object] = [None] * WORLD
     dist.all_gather_object(said, cell(call))
     return next((str(s) for s in said if s != YES), YES)

@@ -503,7 +503,7 @@ def second_scattered(output: torch.Tensor, given: torch.Tensor, op: Op = Op.SUM)
 
 
 def backend() -> dist.Backend:
-    """Without torch's own checks in front."""
+    """The backend itself, without the checks that torch does before it."""
     return dist.group.WORLD._get_backend(torch.device("cpu"))
 
 
@@ -555,7 +555,7 @@ def test_every_reduction_that_does_not_exist_is_refused_by_name() -> None:
 
 
 def through_torch(rank: Rank, tensor: torch.Tensor) -> str:
-    """What a user sees: torch may have its own word before ours."""
+    """Returns what a user sees: torch may raise its own error before ours."""
     rank.init()
     try:
         dist.all_reduce(tensor)

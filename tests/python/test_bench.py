@@ -199,7 +199,7 @@ def test_sums_of_patterns_are_exact(name: str, world_size: int) -> None:
     from shmcoll.bench.run.calls import pattern
 
     def add(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
-        """As a backend adds: what torch cannot add is added in a wider type and rounded."""
+        """Adds as a backend does: types that torch cannot add are added in a wider type and rounded."""
         if one.dtype in (torch.uint16, torch.uint32, torch.uint64):
             return (one.to(torch.int64) + two.to(torch.int64)).to(one.dtype)
         if "float8" in name:

@@ -46,7 +46,7 @@ class Noise:
         self._day = 3 ** self._random.uniform(-0.5, 0.5)
 
     def speed(self) -> float:
-        """Of the machine now; at the next turn it is nearly the same."""
+        """The speed of the machine now; at the next turn it is nearly equal."""
         chance = self._random.random()
         self._walk = min(2.0, max(0.5, self._walk * (0.98 + 0.04 * chance)))
         if self._random.random() < 0.003:
@@ -54,7 +54,7 @@ class Noise:
         return self._day * self._walk * self._mode
 
     def __call__(self) -> float:
-        """What the next turn takes."""
+        """Returns the time of the next turn."""
         return self.speed() * self._turns[int(self._random.random() * len(self._turns))]
 
 
@@ -74,7 +74,7 @@ def simulate(noise: Noise, rounds: int = MIN_ROUNDS, args: tuple[str, ...] = ())
 
 
 def with_time(report: Report, factor: float, rows: slice = slice(None)) -> Report:
-    """The same run, had the first backend taken this much longer in these rows."""
+    """Returns the run as if the first backend had taken this much longer in these rows."""
 
     def slowed(row: Row) -> Row:
         (label, cell), *others = row.cells.items()
@@ -90,7 +90,7 @@ def with_time(report: Report, factor: float, rows: slice = slice(None)) -> Repor
 
 
 def test_the_same_build_is_equal_and_a_fifth_is_found() -> None:
-    """In at least 19 of 20 pairs of runs, each: the fifth is planted in a single one of 22 rows."""
+    """Each holds in at least 19 of 20 pairs of runs. The fifth is planted in one of 22 rows."""
     pairs = 200
     noise = Noise(seed=1)
     equal = slower = faster = 0
@@ -266,7 +266,7 @@ def test_what_is_found_in_a_machine_that_is_busy() -> None:
 
 
 def blurred(report: Report, seed: int) -> Report:
-    """With rounds of the first backend that vary by half."""
+    """Returns the run with rounds of the first backend that vary by half."""
     draw = random.Random(seed)
     for row in report.rows:
         cell = next(iter(row.cells.values()))
@@ -446,7 +446,7 @@ def test_a_busy_machine_is_told_and_gets_no_verdict(
 
 
 def in_mode(report: Report, *speeds: float) -> Report:
-    """The same run, had its rounds by turns found lines of another rank to come so fast."""
+    """Returns the run as if its rounds had, in turn, measured these speeds of another rank's lines."""
 
     def placed(row: Row) -> Row:
         if row.point.op != "all_reduce":

@@ -500,7 +500,7 @@ class Answer:
 
 
 def play(tmp_path: Path, *args: str, spoil: Callable[[], None] = lambda: None) -> list[Answer]:
-    """What all ranks answer to what a run asks of them; forked ones need not import torch."""
+    """Returns the answers of all ranks to the requests of a run. Forked ranks need not import torch."""
     settings, _ = options.parse(["-n", "3", *TINY, *args])
     buffers = Buffers(settings, replace(machine.gather(), cache_bytes=1 << 20))
     team = Team("team", settings.backends[0], settings, tmp_path)

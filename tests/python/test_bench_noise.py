@@ -50,7 +50,7 @@ def proc(root: Path, cpu0: str, cpu1: str, loadavg: str = "1.5 1 1 4/99 7") -> N
 
 
 def watched(root: Path, own_s: list[float], after: tuple[str, ...], **cpus: set[int]) -> Activity:
-    """What is told of a while in which /proc changes to this, and our processes' time as listed."""
+    """Returns the activity of a period in which /proc changes to this, with these times of our processes."""
     found: list[Activity] = []
     with Watch(lambda: own_s.pop(0), cpus.get("cpus", {0, 1}), root).over(found.append):
         proc(root, *after)
@@ -116,7 +116,7 @@ def test_a_tenth_of_the_cpus_is_busy_and_steal_counts() -> None:
 
 
 def test_few_ticks_must_show_more() -> None:
-    """Of a row of 0.4 s on two CPUs, 80 ticks, a quiet machine may show 13 of somebody else."""
+    """In a row of 0.4 s on two CPUs, 80 ticks, a quiet machine may show 13 of other processes."""
 
     def took(others_s: float) -> bool:
         return Activity(0.4, 2, 0.6, 0.6 + others_s, 0.0).busy

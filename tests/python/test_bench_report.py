@@ -83,7 +83,7 @@ def test_the_tool_alone_says_what_there_is(capsys: pytest.CaptureFixture[str]) -
         assert tool.main(words) == 0
         said = capsys.readouterr()
         assert "usage: shmcoll COMMAND" in said.out and "  bench          times" in said.out
-        assert "  bench compare  says" in said.out and "  bench tune     finds" in said.out
+        assert "  bench compare  compares" in said.out and "  bench tune     finds" in said.out
         assert said.err == ""
     assert tool.main(["--version"]) == 0
     assert re.fullmatch(

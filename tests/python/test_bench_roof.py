@@ -81,7 +81,7 @@ def test_what_does_not_go_with_the_roof_is_told(
 
 
 class Ranks:
-    """Of a backend or of the bounds; the latter end in the second round."""
+    """Ranks of a backend or of the bounds. Those of the bounds end in the second round."""
 
     def __init__(self, label: str) -> None:
         self.label = label

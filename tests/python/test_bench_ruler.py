@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def calls_of(world_size: int, size: str) -> list[Call]:
-    """Of one operation, at each rank."""
+    """Returns the calls of one operation, for each rank."""
     settings, _ = options.parse(["-g", str(world_size), "-o", "broadcast", "-b", size, "-e", size])
     (point,) = plan.points(settings)
     fd = startline.create(world_size)

@@ -127,7 +127,7 @@ def test_an_interrupted_run_has_the_rounds_there_were(capsys: pytest.CaptureFixt
 
 
 def below_the_rows(height: int) -> list[list[str]]:
-    """Of three rows in two sweeps: the sizes below the final rows after each."""
+    """Returns, for three rows in two sweeps, the sizes below the final rows after each."""
     console = Console(file=io.StringIO(), force_terminal=True, width=120, height=height)
     screen = table.RichScreen(table.Table(("a",)), console)
     screen.begin(3, 2)

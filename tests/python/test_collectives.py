@@ -89,7 +89,7 @@ def test_every_dtype_is_moved_to_the_bit(world: int) -> None:
 
 
 def test_a_large_all_gather_into_views_of_one_buffer() -> None:
-    """As FSDP does: each rank's input is its own block of the output."""
+    """FSDP does this: each rank's input is its own block of the output."""
 
     def body(rank: Rank) -> None:
         rank.init()

@@ -22,7 +22,7 @@ needs_two_cpus = pytest.mark.skipif(
 
 
 def moves() -> int:
-    """Of all ranks."""
+    """Returns how often all ranks together have moved."""
     count = torch.tensor([shmcoll.describe(internals=True)["parted"]])
     dist.all_reduce(count)
     return int(count[0])
@@ -47,7 +47,7 @@ def put_on_one_cpu_and_call(rank: Rank, rounds: int) -> tuple[int, bool]:
 
 
 def call_many_times(rank: Rank) -> bool:
-    """Until all ranks have a bias, or for long."""
+    """Calls until all ranks have a bias, or for a long time."""
     rank.init()
     tensor = torch.ones(8)
     for _ in range(20):

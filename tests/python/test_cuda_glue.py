@@ -475,7 +475,7 @@ def batch_of_all(me: int, world: int, counts: tuple[int, ...]) -> tuple[list[Any
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("order", ["receives", "sends", "mixed"])
 def test_a_batch_of_all_to_all_is_one_work_on_one_stream(order: str, world: int) -> None:
-    """With two hardware queues, where each message on a stream of its own stands."""
+    """With two hardware queues, messages on a stream each would not go on."""
 
     def body(rank: Rank, cuda: Any) -> list[str]:
         meet(rank, cuda)
@@ -767,7 +767,7 @@ def test_a_barrier_waits_for_operations_that_nobody_has_waited_for() -> None:
 
 
 class Capture:
-    """What is called inside of `with` becomes a graph, as with torch.cuda.graph."""
+    """Calls inside of `with` become a graph, as with torch.cuda.graph."""
 
     def __init__(self, cuda: Any) -> None:
         self.driver = ctypes.CDLL(str(faketorch.STANDIN))

@@ -99,7 +99,7 @@ def together(
 
 @functools.cache
 def reference(*args: Any) -> State:
-    """In a process of its own: this one must not start torch's threads."""
+    """Trains alone, in a process of its own: this process must not start torch's threads."""
     return run(1, lambda rank: alone(*args))[0]
 
 

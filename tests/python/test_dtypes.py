@@ -191,7 +191,7 @@ def test_packed_elements_are_refused_before_their_memory_is_touched(dtype: torch
 
 
 def test_torch_itself_stops_quantized_tensors() -> None:
-    """Those with a quantizer; their integers can be moved."""
+    """torch refuses tensors with a quantizer; their integers can be moved."""
 
     def body(rank: Rank) -> str:
         rank.init()

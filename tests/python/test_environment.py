@@ -42,7 +42,7 @@ ELSEWHERE = "/nowhere/bin"
 
 
 def passed(command: list[str], path: str) -> dict[str, str]:
-    """What `command`, which ends with a program's name, gives to that program."""
+    """Returns the environment that `command` gives to the program at its end."""
     given = {**NEEDED, **CHOSEN, **LEANED_ON, "PATH": path}
     done = subprocess.run(
         command, env=given, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True

@@ -152,7 +152,7 @@ def test_a_future_with_the_profiler_on_is_completed_once() -> None:
 
 @pytest.mark.parametrize("how", ["profiler", "future"])
 def test_a_wait_runs_nothing_that_may_want_this_ranks_next_call(how: str) -> None:
-    """What has a callback: it ran the operation after its own, and a message's callback waited for one."""
+    """A wait with a callback ran the operation after its own, and a message's callback waited for one."""
 
     def body(rank: Rank) -> None:
         rank.init(timeout=seconds(6))

@@ -311,8 +311,8 @@ def test_the_limit_ends_all_processes_and_keeps_the_rows(tmp_path: Path) -> None
 
 
 def test_who_is_ended_has_said_where_it_stood(tmp_path: Path) -> None:
-    """Who registered for it by a Python stack, others by what the kernel knows, and they live on
-    until they are told to end."""
+    """A process that registered for it writes a Python stack. For others the log has what the kernel
+    knows. All live on until they are told to end."""
     text = "import faulthandler, signal, subprocess, time\n"
     text += "subprocess.Popen(['sleep', '1000'])\n"
     text += "faulthandler.register(signal.SIGUSR2, all_threads=True)\n"
@@ -980,7 +980,7 @@ def test_figures_of_an_mpi_become_rows(tmp_path: Path) -> None:
 
 
 def test_cpu_tensors_by_shmcoll_go_with_another_backend_for_cuda(tmp_path: Path) -> None:
-    """In forked ranks, which load no torch; the group has CPU tensors alone."""
+    """Forked ranks, which load no torch. The group has only CPU tensors."""
     text = f"""
 import multiprocessing, sys
 sys.path.insert(0, {str(GPU)!r})
@@ -1045,7 +1045,7 @@ def test_wrong_cases_and_hanging_ones_are_told_and_the_rest_runs(
 def test_a_waiting_case_that_fails_is_tried_with_more_hardware_queues(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And says whether that helps; others, and those that are not offered, are not tried."""
+    """A row says whether that helps. Other cases, and those that are not offered, are not tried."""
 
     def hangs(team: cases.Team) -> str:
         if os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") != "32" and team.me:

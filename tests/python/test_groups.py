@@ -270,7 +270,7 @@ def test_a_group_made_by_its_members_alone() -> None:
 
 
 def is_for_others(group: object) -> bool:
-    """What new_group gives those outside a group that its members make alone; None before torch 2.14."""
+    """Is this what new_group returns outside of a group that only its members make? None before torch 2.14."""
     return group in (None, dist.GroupMember.NON_GROUP_MEMBER)
 
 

@@ -38,7 +38,7 @@ CASES = [(name, n) for name in LAYOUTS for n in SIDES if (name, n) != ("diagonal
 
 
 def base_of(view: torch.Tensor) -> torch.Tensor:
-    """All the memory of which a tensor is a view."""
+    """Returns all the memory of which a tensor is a view."""
     size = view.untyped_storage().nbytes() // view.itemsize
     return view.as_strided((size,), (1,), 0)
 
@@ -227,7 +227,7 @@ def test_the_guards_of_these_tests_can_fail() -> None:
 
 
 def blocks(rank: int, world: int, size: int) -> list[torch.Tensor]:
-    """What `rank` has for each rank."""
+    """Returns the blocks that `rank` has for each rank."""
     return [torch.arange(float(size)) % 89 + 10 * rank + 100 * k for k in range(world)]
 
 

@@ -66,7 +66,7 @@ class Tree:
         )
 
     def build(self, *arguments: str, torch: str = "9.8.0") -> list[str]:
-        """What has been done: the lines of the log that matter."""
+        """Builds, and returns the lines of the log that matter."""
         log = self.path / "log"
         log.unlink(missing_ok=True)
         done = self.make("build", "PACKAGES_BUILD=", *arguments, torch=torch)

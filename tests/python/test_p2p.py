@@ -349,7 +349,7 @@ def test_many_messages_in_flight_are_waited_for_in_any_order_by_several_threads(
 
 
 def coalesced(calls: list[dist.P2POp]) -> list[dist.Work]:
-    """As batch_isend_irecv does where there is a GPU."""
+    """Makes the calls as batch_isend_irecv does with a GPU."""
     manager = dist.distributed_c10d._coalescing_manager
     with manager(dist.group.WORLD, torch.device("cpu"), async_ops=True) as section:
         for call in calls:

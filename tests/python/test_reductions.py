@@ -42,7 +42,7 @@ def reduced(rank: Rank, dtype: torch.dtype, count: int, name: str) -> str:
 
 
 def reduce_directly(tensor: torch.Tensor, op: dist.ReduceOp) -> None:
-    """Without dist.all_reduce, which hands complex tensors on as real ones, and no products."""
+    """Reduces without dist.all_reduce, which passes complex tensors on as real ones, and refuses products."""
     options = dist.AllreduceOptions()
     options.reduceOp = op
     options.asyncOp = False

@@ -70,7 +70,7 @@ class Site:
         return package
 
     def python(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Without site: no other installation of shmcoll is seen."""
+        """Runs Python without site, so that no other installation of shmcoll is seen."""
         paths = [str(self.path), str(Path(torch.__file__).parents[1])]
         return subprocess.run(
             [sys.executable, "-S", "-c", script],
@@ -109,7 +109,7 @@ assert "shmcoll" not in sys.modules and "libshmcoll" not in open("/proc/self/map
 
 
 def test_the_entry_point_of_newer_torch_registers_too(site: Site) -> None:
-    """With the other hook off, as torch 2.14 asks by name."""
+    """The other hook is off. torch 2.14 asks by name."""
     site.link()
     script = """
 import importlib.metadata, sys, torch, torch.distributed as dist

@@ -90,7 +90,7 @@ def test_asynchronous_calls_give_their_results() -> None:
 @features.needs_gather_single
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_flat_gather_checks_its_root_and_leaves_the_others_alone(asynchronous: bool) -> None:
-    """By the group's backend: what torch's function checks before it calls it is not seen."""
+    """Calls the backend itself, without the checks that torch's function does before."""
 
     def gather(output: torch.Tensor, mine: torch.Tensor) -> list[torch.Tensor]:
         options = dist.GatherOptions()

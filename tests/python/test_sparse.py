@@ -45,7 +45,7 @@ def unchecked(indices: torch.Tensor, values: torch.Tensor, shape: tuple[int, ...
 
 
 def dense(indices: torch.Tensor, values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """What the entries of one rank mean, each type added as the oracle says."""
+    """Returns the dense tensor of one rank's entries, each type added as the oracle says."""
     places = torch.zeros(len(values), dtype=torch.long)
     for row, size in zip(indices, shape):
         places = places * size + row
@@ -282,7 +282,7 @@ def test_an_index_out_of_range_is_an_error_of_its_rank_alone() -> None:
 
 
 def test_a_detached_tensor_gets_entries_of_its_own() -> None:
-    """As torch's copy_ has it: the tensor it was made from keeps its entries."""
+    """torch's copy_ does this too: the tensor that it was made from keeps its entries."""
 
     def body(rank: Rank) -> None:
         rank.init()

@@ -79,7 +79,7 @@ SUMS: list[tuple[torch.dtype, Any]] = [
 
 
 def two_groups(settings: str) -> list[Any]:
-    """With that limit of 0, and never."""
+    """Returns two groups: with a limit of 0, and with never."""
     return [
         dist.new_group(pg_options=shmcoll.Options(tuning=settings.format(value)))
         for value in ("0", "never")
@@ -93,7 +93,7 @@ def of_rank(op: Any, rank: int) -> Any:
 
 
 def test_sums_in_two_phases_have_the_bits_of_others() -> None:
-    """Of all layouts, and with a factor of each rank's own."""
+    """For all layouts, and with a factor of each rank's own."""
 
     def body(rank: Rank) -> int:
         rank.init()

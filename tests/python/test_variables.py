@@ -18,7 +18,7 @@ NAME = re.compile(r"\bSHMCOLL_[A-Z0-9_]+\b")
 
 
 def said(**env: str) -> list[str]:
-    """What a process that makes two groups says of its environment."""
+    """Returns what a process that makes two groups says about its environment."""
 
     def body(rank: Rank) -> None:
         rank.init()
@@ -50,7 +50,7 @@ def test_a_misspelt_name_is_told_with_the_one_that_was_meant(name: str, meant: s
 
 
 def test_names_of_others_are_left_alone() -> None:
-    """Of tests, tools and builds, as they stand in the tree, and a name of a user's own."""
+    """Names of tests, tools and builds in the tree are left alone, and a user's own name."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
     )

@@ -37,7 +37,7 @@ def bench_environment(tmp_path: Path) -> dict[str, str]:
 
 
 def run_bench(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """In a process that is forked from this one: to import torch takes longer than most runs."""
+    """Runs the bench in a forked process: an import of torch takes longer than most runs."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -63,7 +63,7 @@ def module(case: Case) -> Any:
 
 
 def results(backend: str, case: Case, limit: float = LIMIT_S) -> list[Tensors]:
-    """What the client gives on each rank. gloo is asked once more when it has aborted."""
+    """Returns the results of a client on each rank. gloo is tried once more if it has aborted."""
     try:
         return run_once(backend, case, limit)
     except Failed as failure:

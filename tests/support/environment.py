@@ -45,6 +45,6 @@ def path(given: str) -> str:
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """What passes of the given one, and a PATH."""
+    """Returns the variables that may pass, and a PATH."""
     passed = {name: value for name, value in given.items() if PASSES.fullmatch(name)}
     return {**passed, "PATH": path(given.get("PATH", ""))}

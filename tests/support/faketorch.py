@@ -106,8 +106,8 @@ def alone() -> Iterator[None]:
 
 
 def lend_kernels() -> None:
-    """Where the build has no kernels. Before anything imports shmcoll, which loads the library that is
-    there already."""
+    """Puts kernels in place if the build has none. Call it before anything imports shmcoll, which loads
+    the library that is there."""
     shipped = SHIPPED / LENT.name
     if not shipped.exists() or b"shc_kernel_image_bytes" in shipped.read_bytes():
         return

@@ -18,7 +18,7 @@ _NUMBER, _FIRST_ARGUMENT = 0, 16  # in struct seccomp_data
 
 
 def refuse_threads() -> None:
-    """From now on every new thread of the calling thread's is refused (EAGAIN). For good."""
+    """From now on the kernel refuses (EAGAIN) every new thread that the calling thread starts. No way back."""
     program = [
         (_LOAD, 0, 0, _NUMBER),
         (_EQUAL, 0, 1, _CLONE3),  # whose flags are out of sight: glibc takes the other one

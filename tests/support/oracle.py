@@ -84,7 +84,7 @@ def fold(inputs: list[torch.Tensor], name: str) -> torch.Tensor:
 
 
 def _rounded(wide: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """As torch 2.13 does it, whichever is installed: before, float8_e4m3fn overflowed to NaN."""
+    """Rounds as torch 2.13 does, with any torch: before 2.13, float8_e4m3fn overflowed to NaN."""
     if dtype == torch.float8_e4m3fn:
         wide = wide.clamp(-448.0, 448.0)  # NaN stays
     return wide.to(dtype)
@@ -180,7 +180,7 @@ def sums(places: torch.Tensor, values: torch.Tensor, count: int) -> torch.Tensor
 
 
 def bits(t: torch.Tensor) -> torch.Tensor:
-    """Its bytes, one row for each element."""
+    """Returns the bytes of a tensor, one row for each element."""
     # A copy: a tensor of at most one element may have any stride, and view() asks for 1.
     flat = t.reshape(-1).clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).reshape(t.numel(), t.dtype.itemsize)

@@ -84,7 +84,7 @@ class Outcome:
 
 
 class Rank:
-    """What a body knows."""
+    """What the body of a test gets: its rank, the world, and helpers."""
 
     def __init__(self, run: "Run", rank: int) -> None:
         self.rank = rank
@@ -331,7 +331,7 @@ class Run:
 
 
 def native_stacks(pid: int) -> str:
-    """Of all threads, or "" without a debugger."""
+    """Returns the stacks of all threads, or "" without a debugger."""
     if shutil.which("gdb") is None:
         return ""
     command = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all backtrace 14"]

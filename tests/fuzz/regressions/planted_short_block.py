@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A planted fault: the last element of a large uneven block stayed behind.
+"""A planted fault: the last element of a large uneven block was not sent.
 
     python tests/fuzz/regressions/planted_short_block.py
 
