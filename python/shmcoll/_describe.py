@@ -19,19 +19,32 @@ class Description(TypedDict, total=False):
     A type checker knows the keys below only. Read a family with ``.get(key)`` or ``.items()``.
     """
 
-    version: str  # of the library, as in "0.1.0"
-    name: str  # of the group
-    rank: int  # of this process, in the group
-    world_size: int  # ranks in the group
-    timeout_s: float  # time limit of each operation, in seconds
-    segment: str  # kind of the memory that all ranks share
-    segment_bytes: int  # its size
-    arena: str  # kind of the memory for large tensors, or "not yet", or "none"
-    arena_bytes: int  # its size; 0 as long as there is none
-    threads: int  # reduction threads of this process
-    threads_from: str  # why there are so many
-    isa: str  # instruction set of the reductions: base, avx2, avx512, ...
-    cma: bool  # may the kernel copy large blocks from process to process?
+    version: str
+    """Of the library, as in "0.1.0"."""
+    name: str
+    """Of the group."""
+    rank: int
+    """Of this process, in the group."""
+    world_size: int
+    """Ranks in the group."""
+    timeout_s: float
+    """Time limit of each operation, in seconds."""
+    segment: str
+    """Kind of the memory that all ranks share."""
+    segment_bytes: int
+    """Size of that memory, in bytes."""
+    arena: str
+    """Kind of the memory for large tensors, or "not yet", or "none"."""
+    arena_bytes: int
+    """Size of that memory, in bytes; 0 as long as there is none."""
+    threads: int
+    """Reduction threads of this process."""
+    threads_from: str
+    """Why there are so many."""
+    isa: str
+    """Instruction set of the reductions: base, avx2, avx512, ..."""
+    cma: bool
+    """May the kernel copy large blocks from process to process?"""
 
 
 class InternalDescription(Description, total=False):
@@ -40,39 +53,67 @@ class InternalDescription(Description, total=False):
     ``tuning.<key>`` (str) is one more family: the values of ``SHMCOLL_TUNING`` that hold here.
     """
 
-    cell_bytes: int  # size of a cell of the arena
-    depth: int  # exchange slots of the arena for each pair of ranks
-    shout_bytes: int  # size of a slot for broadcasts
-    spins: int  # how often a call looks before it sleeps
-    spins_engine: int  # how often the progress thread looks before it sleeps
-    parted: int  # how often a thread moved to another CPU, away from another rank
-    threads_jobs: int  # jobs handed to the reduction threads so far
-    threads_of_all: int  # reduction threads that every rank has at least
-    life_words: bool  # does a thread mark the end of this process in shared memory?
-    pulled: int  # blocks that the kernel has copied
-    biased: bool  # does one thread run operations without a locked instruction?
-    biased_messages: bool  # the same question for the lock of messages
+    cell_bytes: int
+    """Size of a cell of the arena, in bytes."""
+    depth: int
+    """Exchange slots of the arena for each pair of ranks."""
+    shout_bytes: int
+    """Size of a slot for broadcasts, in bytes."""
+    spins: int
+    """How often a call looks before it sleeps."""
+    spins_engine: int
+    """How often the progress thread looks before it sleeps."""
+    parted: int
+    """How often a thread moved to another CPU, away from another rank."""
+    threads_jobs: int
+    """Jobs handed to the reduction threads so far."""
+    threads_of_all: int
+    """Reduction threads that every rank has at least."""
+    life_words: bool
+    """Does a thread mark the end of this process in shared memory?"""
+    pulled: int
+    """Blocks that the kernel has copied."""
+    biased: bool
+    """Does one thread run operations without a locked instruction?"""
+    biased_messages: bool
+    """The same question for the lock of messages."""
 
 
 class GpuDescription(TypedDict, total=False):
     """The keys after ``cuda:<index>.``; ``path.<operation>.<bytes>`` (str) is a family here too."""
 
-    route: str  # "slabs" (memory of the GPUs that the ranks share) or "host" (host memory)
-    memory: str  # kind of that GPU memory
-    reason: str  # why the route is not the first choice; "" if it is
-    half_bytes: int  # size of one of the two buffers of a rank
-    gpu: str  # name of the GPU
-    mps: bool  # does an MPS server run the kernels?
-    gpus: int  # how many GPUs the ranks of the group use
-    gpu_ranks: str  # the ranks that use this GPU, as in "0-3"
-    operations: int  # collectives so far
-    relayed: int  # operations that went through host memory, without a kernel
-    relay_backoffs: int  # how often kernels took over for a while, because they were faster
-    relay_bytes: int  # the largest operation that goes through host memory
-    relay_reason: str  # why no operation goes that way; "" if some do
-    messages: int  # sends and receives so far
-    relayed_messages: int  # those that went through host memory
-    captured: int  # operations in CUDA graphs
+    route: str
+    """Where tensors go: "slabs" (memory of the GPUs that the ranks share) or "host"."""
+    memory: str
+    """Kind of that GPU memory."""
+    reason: str
+    """Why the route is not the first choice; "" if it is."""
+    half_bytes: int
+    """Size of one of the two buffers of a rank, in bytes."""
+    gpu: str
+    """Name of the GPU."""
+    mps: bool
+    """Does an MPS server run the kernels?"""
+    gpus: int
+    """How many GPUs the ranks of the group use."""
+    gpu_ranks: str
+    """The ranks that use this GPU, as in "0-3"."""
+    operations: int
+    """Collectives so far."""
+    relayed: int
+    """Operations that went through host memory, without a kernel."""
+    relay_backoffs: int
+    """How often kernels took over for a while, because they were faster."""
+    relay_bytes: int
+    """The largest operation that goes through host memory, in bytes."""
+    relay_reason: str
+    """Why no operation goes that way; "" if some do."""
+    messages: int
+    """Sends and receives so far."""
+    relayed_messages: int
+    """Those that went through host memory."""
+    captured: int
+    """Operations in CUDA graphs."""
 
 
 Value = str | int | float | bool

@@ -63,7 +63,11 @@ class Site(unittest.TestCase):
             (copy / "docs/internals/unlisted.md").write_text(
                 "# [A](nowhere.md)\n[B](style.md#no)\n"
             )
-            replace(copy / "python/shmcoll/__init__.py", '"""What the lib', '_ = """What the lib')
+            replace(
+                copy / "python/shmcoll/__init__.py",
+                '"""Returns what the lib',
+                '_ = """Returns what the lib',
+            )
             done = subprocess.run(
                 [sys.executable, "-m", "mkdocs", "build", "--strict"],
                 cwd=copy,
