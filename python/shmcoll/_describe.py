@@ -20,11 +20,11 @@ class Description(TypedDict, total=False):
     """
 
     version: str
-    """Of the library, as in "0.1.0"."""
+    """Version of the library, as in "0.1.0"."""
     name: str
-    """Of the group."""
+    """Name of the group."""
     rank: int
-    """Of this process, in the group."""
+    """Rank of this process in the group."""
     world_size: int
     """Ranks in the group."""
     timeout_s: float
@@ -32,17 +32,17 @@ class Description(TypedDict, total=False):
     segment: str
     """Kind of the memory that all ranks share."""
     segment_bytes: int
-    """Size of that memory, in bytes."""
+    """Size of the segment in bytes."""
     arena: str
     """Kind of the memory for large tensors, or "not yet", or "none"."""
     arena_bytes: int
-    """Size of that memory, in bytes; 0 as long as there is none."""
+    """Size of the arena in bytes; 0 as long as there is none."""
     threads: int
     """Reduction threads of this process."""
     threads_from: str
-    """Why there are so many."""
+    """Why the process has that number of threads."""
     isa: str
-    """Instruction set of the reductions: base, avx2, avx512, ..."""
+    """Instruction set of the reductions: base, avx2, avx512 or another one."""
     cma: bool
     """May the kernel copy large blocks from process to process?"""
 
@@ -54,11 +54,11 @@ class InternalDescription(Description, total=False):
     """
 
     cell_bytes: int
-    """Size of a cell of the arena, in bytes."""
+    """Size of a cell of the arena."""
     depth: int
     """Exchange slots of the arena for each pair of ranks."""
     shout_bytes: int
-    """Size of a slot for broadcasts, in bytes."""
+    """Size of a slot for broadcasts."""
     spins: int
     """How often a call looks before it sleeps."""
     spins_engine: int
@@ -70,26 +70,26 @@ class InternalDescription(Description, total=False):
     threads_of_all: int
     """Reduction threads that every rank has at least."""
     life_words: bool
-    """Does a thread mark the end of this process in shared memory?"""
+    """Does the kernel mark the death of a process in shared memory?"""
     pulled: int
     """Blocks that the kernel has copied."""
     biased: bool
     """Does one thread run operations without a locked instruction?"""
     biased_messages: bool
-    """The same question for the lock of messages."""
+    """Does one thread take the lock of messages without a locked instruction?"""
 
 
 class GpuDescription(TypedDict, total=False):
     """The keys after ``cuda:<index>.``; ``path.<operation>.<bytes>`` (str) is a family here too."""
 
     route: str
-    """Where tensors go: "slabs" (memory of the GPUs that the ranks share) or "host"."""
+    """"slabs" (memory of the GPUs that the ranks share) or "host" (host memory)."""
     memory: str
     """Kind of that GPU memory."""
     reason: str
     """Why the route is not the first choice; "" if it is."""
     half_bytes: int
-    """Size of one of the two buffers of a rank, in bytes."""
+    """Size of one of the two buffers of a rank."""
     gpu: str
     """Name of the GPU."""
     mps: bool
@@ -97,7 +97,7 @@ class GpuDescription(TypedDict, total=False):
     gpus: int
     """How many GPUs the ranks of the group use."""
     gpu_ranks: str
-    """The ranks that use this GPU, as in "0-3"."""
+    """Ranks that share a GPU; "0-1; 2-3" is two GPUs of two ranks each."""
     operations: int
     """Collectives so far."""
     relayed: int
@@ -105,13 +105,13 @@ class GpuDescription(TypedDict, total=False):
     relay_backoffs: int
     """How often kernels took over for a while, because they were faster."""
     relay_bytes: int
-    """The largest operation that goes through host memory, in bytes."""
+    """The largest operation that goes through host memory."""
     relay_reason: str
     """Why no operation goes that way; "" if some do."""
     messages: int
     """Sends and receives so far."""
     relayed_messages: int
-    """Those that went through host memory."""
+    """Messages that went through host memory."""
     captured: int
     """Operations in CUDA graphs."""
 
