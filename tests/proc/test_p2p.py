@@ -315,14 +315,14 @@ def test_many_that_wait_for_the_same_rank_are_late_in_one_line() -> None:
                 assert work is not None
                 work.wait()
             return
-        time.sleep(0.7)
+        time.sleep(1.8)
         got = torch.zeros(1 << 20)
         for i in range(20):
             dist.recv(got, 0, tag=i)
 
-    outcomes = ranks.outcomes(2, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": "200"})
+    outcomes = ranks.outcomes(2, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": "500"})
     for outcome in outcomes:
         assert outcome.ok, ranks.describe(outcome)
     lines = outcomes[0].output.splitlines()
     assert 1 <= len(lines) <= 4, outcomes[0].output
-    assert re.search(r"send .* tag 0, .*waited 0\.\d s .*; \w+ it: 19 more$", lines[0]), lines[0]
+    assert re.search(r"send .* tag 0, .*waited \d\.\d s .*; \w+ it: 19 more$", lines[0]), lines[0]
