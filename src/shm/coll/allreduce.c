@@ -1,49 +1,54 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * All-reduce: every element combined over the ranks in rank order; the same bits everywhere.
+ * All-reduce: every element is combined over the ranks in rank order, with the same bits on every rank.
+ * S: bytes of one rank's input. p: number of ranks. The sizes are the defaults (select.c).
  *
- *   inline   <= 40 B    in the call lines; everybody reduces all
- *   one use  <= 32 KiB, two ranks: each stores its input into the pair's cell before its call line,
- *                       and reduces behind the meeting
- *   small    <= 8 KiB, two ranks: <= 4 KiB; in the small slots of this epoch's parity; everybody
- *                       reduces all
- *   sliced   <= 8 KiB, more ranks, if there is a CPU for each: in the small slots, each rank reduces its
- *                       slice for all (sliced.c)
- *   staged              two phases per chunk, in the same lines (below)
- *   no arena            through small slots as shout slots; everybody reduces all: the same bits
+ *   path             S           where the bytes go
+ *   call line        <= 40 B     In the call lines. Every rank reduces everything.
+ *   small slot       <= 8 KiB    In the small slots of this epoch's parity. Every rank reduces everything.
+ *                                Two ranks: <= 4 KiB.
+ *   two-phase        <= 8 KiB    More than two ranks, if there is a CPU for each. In the small slots; each
+ *                                rank reduces its slice for all ranks (sliced.c).
+ *   direct exchange  <= 32 KiB   Two ranks. Each stores its input into the pair's cell before its call
+ *                                line, and reduces everything after the meeting (STAGE-6).
+ *   pipelined        above       In chunks, two phases per chunk in the same lines (below).
+ *   no arena         above       In chunks through small slots, used as broadcast slots (STAGE-25). Every
+ *                                rank reduces everything, to the same bits.
  *
- * Staged. A chunk has one slice per rank; rank r owns slice r and alone reduces it. For chunk k,
- * in exchange slot k mod depth of every pair:
+ * Pipelined (in the code: staged; STAGE-7). A chunk has one slice per rank. Rank r owns slice r, and it alone
+ * reduces that slice. Chunk k goes through exchange slot k mod depth of every pair of ranks:
  *
- *   out(k)   I store my input for each owner's slice into my cell of the pair        use 1
- *   work(k)  I reduce my own slice: my user memory and the cells the others stored;
- *            the result goes to my output and into the very cells I have just read    use 2
- *   back(k)  I copy each owner's result out of the pair's cell, and in the same pass
- *            store my input for chunk k + depth into the lines just read              use 1 again
+ *   1. out(k)    Store my input for each owner's slice into my cell of the pair. This is the first use of
+ *                the slot.
+ *   2. work(k)   Reduce my own slice, from my user memory and the cells that the others have stored. The
+ *                result goes to my output and into the very cells I have just read. This is the second use.
+ *   3. back(k)   Copy each owner's result out of the pair's cell. The same pass stores my input for chunk
+ *                k + depth into the lines just read, which is the next first use.
  *
- * Program order: out(0), out(1), work(0), out(2), work(1), back(0)+out(3), work(2), ... so that
- * work(k) finds chunk k staged and back(k) finds it reduced. No flag says that a cell is free: who
- * has read it is the one who stores to it next.
+ * Order at a rank, with a depth of 3: out(0), out(1), work(0), out(2), work(1), back(0) + out(3), work(2), ...
+ * In this order work(k) as a rule finds chunk k stored, and back(k) finds it reduced. No flag says that a cell
+ * is free: the rank that has read a cell is the one that stores to it next.
  *
- * In lockstep (shc_select_unpipelined(): two ranks, long messages): out(0), work(0), back(0)+out(1), work(1),
- * ... in slot 0 alone. Nothing is under way while a rank waits for the other one. But between out(k) and
- * back(k) the pipeline moves two other chunks, and the user memory that out(k) has read, and back(k) stores
- * to, has left the second-level cache; here it is still there.
+ * Unpipelined (in the code: lockstep; STAGE-8), for two ranks and long messages (shc_select_unpipelined()).
+ * Order at a rank: out(0), work(0), back(0) + out(1), work(1), ... in slot 0 alone.
+ * Nothing is in flight while a rank waits for the other one. But a pipeline moves two other chunks between
+ * out(k) and back(k). So the user memory that out(k) has read, and that back(k) stores to, has left the
+ * second-level cache by then. Without the pipeline it is still there.
  *
- * Cost per rank: stores 2S (1 - 1/p) to cells and S to the output, loads as many; two flags per
- * chunk. Edges: call/publish, progress/step.
+ * Cost per rank of both: 2S (1 - 1/p) bytes stored to cells, S bytes stored to the output, and as many loaded.
+ * Two flags per chunk. Edges: call/publish, progress/step.
  */
 #include "shm/coll/coll.h"
 
 #include "shm/coll/select.h"
 
-/* ---- staged ---- */
+/* ---- in chunks through exchange cells ---- */
 
 struct flow {
     struct shc_task *task;
     size_t chunk_bytes;
     uint64_t chunk_count;
-    uint32_t depth; /* chunks under way, and exchange slots in turn */
+    uint32_t depth; /* chunks in flight, and exchange slots in turn */
     bool lockstep;
     double factors[SHC_MAX_WORLD];
 };
@@ -105,10 +110,10 @@ static enum shc_status work(struct flow *flow, uint64_t k)
     return SHC_OK;
 }
 
-/* The other ranks, turn 1 to world_size - 1, in the order in which their results are taken. Each rank
- * begins with another one's, which all would ask for at the same time else. Ranks that share CPUs run one
- * after the other anyway, and go by number: 256 KiB and 2 MiB of 4 ranks on 2 CPUs take 1.05 times as long
- * in the other order. */
+/* The other ranks, turn 1 to world_size - 1, in the order in which their results are taken. Each
+ * rank begins with another one's result; otherwise all would ask for the same result at the same
+ * time. Ranks that share CPUs run one after the other anyway, and take the results by rank number:
+ * 256 KiB and 2 MiB of 4 ranks on 2 CPUs are slower by 1.05x in the other order. */
 static int back_from(const struct shc_task *task, int turn)
 {
     if (task->tuning->crowded)
@@ -125,7 +130,7 @@ static enum shc_status take_back(struct flow *flow, uint64_t k)
         SHC_TRY(shc_progress_wait(&task->wait, peer, step_work(flow, k)));
         shc_task_trade(task, shc_task_read_cell(task, peer, slot_of(flow, k)),
                        slice_of(flow, k, peer),
-                       slice_of(flow, next, peer)); /* empty behind the last chunk */
+                       slice_of(flow, next, peer)); /* empty after the last chunk */
         shc_exchange_swap(task->arena, peer, slot_of(flow, k));
     }
     if (next < flow->chunk_count)
@@ -133,7 +138,7 @@ static enum shc_status take_back(struct flow *flow, uint64_t k)
     return SHC_OK;
 }
 
-/* The first cells may be filled before the meeting, user memory not. */
+/* The first cells may be filled before the meeting. User memory may not change before it. */
 static enum shc_status meet(struct flow *flow)
 {
     SHC_TRY(shc_task_meet(flow->task));
@@ -211,7 +216,8 @@ static void take_all(struct shc_task *task, uint64_t k, char *const *cells)
 
 static enum shc_status run_one_use(struct shc_task *task)
 {
-    /* A small limit makes cells smaller than the table's bound; the same on all ranks. */
+    /* With a small memory limit, cells are smaller than the limit of this path. The same on all
+     * ranks. */
     if (!task->arena->made || task->in.bytes > task->arena->geometry.cell_bytes)
         return run_staged(task);
     double factors[SHC_MAX_WORLD];

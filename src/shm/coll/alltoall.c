@@ -1,22 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * All-to-all: block j of rank i's input becomes block i of rank j's output. Blocks may differ in
- * size, also be empty; what i sends to j is what j expects of i, or all ranks fail alike.
+ * All-to-all: block j of rank i's input becomes block i of rank j's output. Blocks may differ in size and may
+ * be empty. What rank i sends to rank j is what rank j expects of rank i; otherwise all ranks fail alike.
  *
- * With its call line each rank says how many bytes it sends to each rank and expects of each: in the
- * line, if that table fits (up to three ranks), else in its small slot of this epoch's parity.
- * Behind the meeting every rank compares all tables, reading each number once: who has written it may
- * be writing it still. The blocks go
+ *   1. Each rank writes a table: how many bytes it sends to each rank, and how many it expects of each. The
+ *      table is in the call line if it fits (up to three ranks), otherwise in the small slot of this epoch's
+ *      parity (STAGE-39). Blocks for the call line or the small slot, and the first pieces of longer ones, are
+ *      stored now, too.
+ *   2. The ranks publish their call lines, and meet.
+ *   3. Every rank compares all tables (STAGE-40). It reads each number once: the rank that has written a
+ *      number may be writing it still.
+ *   4. The blocks go one of these ways:
  *
- *   inline     two ranks, a block of up to 32 B: behind the table in the call line, whose numbers have
- *              32 bits there unless one of them needs more
- *   packed     two ranks, a block of up to `small_of_two`, or a slot where there is no arena: in the
- *              small slot; more ranks, if all of one fit: behind the table there
- *   staged     in chunks through the exchange cells of the pair, the first before the call line
- *   no arena   the rest with everybody's whole input through small slots
+ *   path         where the bytes go
+ *   call line    Two ranks, a block of up to 32 B: after the table in the call line. The table's numbers have
+ *                32 bits there unless one of them needs more.
+ *   small slot   In the code: packed. Two ranks, a block of up to `small_of_two`, or of up to a slot where
+ *                there is no arena (STAGE-41). More ranks, if all blocks of one rank fit: in its slot, after
+ *                the table's place.
+ *   pipelined    In the code: staged. In chunks through the exchange cells of the pair, the first one before
+ *                the call line (STAGE-11, STAGE-12).
+ *   no arena     All other blocks: each rank's whole input goes through small slots (STAGE-42).
  *
- * The turns are those of the largest block of all, so uneven blocks cost turns that move little.
- * Cost: what a rank sends stored, what it gets loaded. Edges: call/publish, progress/step.
+ * All pairs take as many turns as the largest block of all needs. So uneven blocks cost turns that move little.
+ * Cost: each rank stores the bytes that it sends and loads the bytes that it gets.
+ * Edges: call/publish, progress/step.
  */
 #include "shm/coll/coll.h"
 #include "shm/coll/paths.h"
@@ -25,31 +33,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How a rank's blocks for others go. */
+/* How the blocks of a rank for other ranks go. */
 enum way { STAGED, PACKED, INLINE };
 
-/* What this rank needs to know. Copies of the tables' numbers: the slots may be used again. */
+/* What this rank needs to know. The numbers are copied out of the tables, because the slots may be
+ * used again. */
 struct layout {
     size_t in_offset[SHC_MAX_WORLD], in_bytes[SHC_MAX_WORLD];   /* my block for rank j */
     size_t out_offset[SHC_MAX_WORLD];                           /* rank i's block in my output */
-    size_t its_offset[SHC_MAX_WORLD], its_bytes[SHC_MAX_WORLD]; /* and in its own input */
+    size_t its_offset[SHC_MAX_WORLD], its_bytes[SHC_MAX_WORLD]; /* rank i's for me, in its input */
     enum way way[SHC_MAX_WORLD];                                /* of rank i's blocks */
     uint64_t table[2 * SHC_MAX_WORLD];                          /* this rank's */
-    uint64_t read_table[4];                                     /* two ranks: the other's */
+    uint64_t read_table[4];                                     /* two ranks: the other rank's */
     size_t chunk_bytes;
-    /* The largest block that is staged, and the largest input of a rank that stages any: the same on all
-     * ranks. */
+    /* The largest block that is staged, and the largest input of a rank that stages any. The same
+     * on all ranks. */
     size_t block, input;
 };
 
-/* In line, with `world` as an argument: for two ranks it is a constant, and no loop is left. */
+/* These functions are inline and have `world` as an argument: for two ranks it is a constant, and
+ * no loop is left. */
 SHC_INLINE size_t table_bytes(int world)
 {
     return 2 * (size_t)world * sizeof(uint64_t);
 }
 
-/* Where more than two ranks put theirs: bytes the rank sends to each rank, and after that what it expects
- * of each. */
+/* Where a rank's table is, with more than two ranks: the bytes that the rank sends to each rank,
+ * and after these the bytes that it expects of each. */
 SHC_INLINE char *table_of(const struct shc_task *task, int world, int rank)
 {
     return table_bytes(world) > SHC_INLINE_BYTES
@@ -57,8 +67,8 @@ SHC_INLINE char *table_of(const struct shc_task *task, int world, int rank)
                : shc_task_payload(task, rank);
 }
 
-/* A table of two ranks in a call line: four numbers of 32 bits, and a block behind them; or WIDE, and
- * the numbers as they are from WIDE_OFFSET on. */
+/* A table of two ranks in a call line: four numbers of 32 bits, and a block after them. Or WIDE,
+ * and from WIDE_OFFSET on the numbers in 64 bits. */
 #define NARROW_BYTES (4 * sizeof(uint32_t))
 #define WIDE         UINT32_MAX
 #define WIDE_OFFSET  sizeof(uint64_t)
@@ -93,7 +103,8 @@ static void read_table(uint64_t *table, const char *payload)
         table[i] = narrow[i];
 }
 
-/* What a rank sends to each rank, by one look; of two ranks its whole table, which decides about the way. */
+/* What a rank sends to each rank, read once. With two ranks: its whole table, which decides how the
+ * block goes. */
 SHC_INLINE void hear_row(const struct shc_task *task, int world, const struct layout *layout,
                          int rank, uint64_t *row)
 {
@@ -106,7 +117,7 @@ SHC_INLINE void hear_row(const struct shc_task *task, int world, const struct la
         shc_copy_once(row, table_of(task, world, rank), bytes);
 }
 
-/* What a rank expects of another one. */
+/* What a rank expects of the rank `from`. */
 SHC_INLINE uint64_t hear_expected(const struct shc_task *task, int world,
                                   const struct layout *layout, int rank, int from)
 {
@@ -120,7 +131,7 @@ SHC_INLINE uint64_t hear_expected(const struct shc_task *task, int world,
     return number;
 }
 
-/* Of two ranks the block of one for the other, `bytes` of it. */
+/* With two ranks: how a block of `bytes` goes from one to the other. */
 SHC_INLINE enum way way_of_two(size_t most_packed, bool narrow, uint64_t bytes)
 {
     if (bytes <= SHC_INLINE_BYTES - NARROW_BYTES && narrow)
@@ -133,7 +144,7 @@ SHC_INLINE size_t packed_room(int world)
     return SHC_SMALL_SLOT_BYTES - table_bytes(world);
 }
 
-/* By its table, so that all ranks find the same. */
+/* By the rank's table, so that all ranks get the same answer. */
 SHC_INLINE enum way way_of(const struct shc_task *task, int world, int rank, const uint64_t *table)
 {
     const size_t most = SHC_UNLIKELY(shc_arena_refused(task->arena))
@@ -148,14 +159,15 @@ SHC_INLINE enum way way_of(const struct shc_task *task, int world, int rank, con
     return PACKED;
 }
 
-/* Where they lie in its small slot, that many bytes into them; of two ranks one alone is there. */
+/* Where the rank's packed blocks are in its small slot, from `offset` on. With two ranks there is
+ * only one block. */
 SHC_INLINE char *packed_at(const struct shc_task *task, int world, int rank, size_t offset)
 {
     return shc_seat_small_slot(task->seat, rank, task->wait.epoch) +
            (world == 2 ? 0 : table_bytes(world) + offset);
 }
 
-/* The table of this rank, and where the blocks lie in its own tensors. */
+/* Fills in this rank's table, and where the blocks are in its own tensors. */
 SHC_INLINE void look_at_tensors(const struct shc_task *task, int world, struct layout *layout)
 {
     uint64_t *const table = layout->table;
@@ -203,7 +215,7 @@ static SHC_COLD enum shc_status fail_splits(struct shc_task *task, int from, uin
     return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
 }
 
-/* How a rank's blocks go, by its row. False: no tensors are so large. */
+/* Finds how a rank's blocks go, by its row of the table. False: no tensors are so large. */
 SHC_INLINE bool measure(const struct shc_task *task, int world, struct layout *layout, int rank,
                         const uint64_t *row)
 {
@@ -226,7 +238,8 @@ SHC_INLINE bool measure(const struct shc_task *task, int world, struct layout *l
     return true;
 }
 
-/* All tables, and what this rank needs to know of them: what was compared is what is used. */
+/* Compares all tables, and notes what this rank needs to know of them. So the numbers that are used
+ * are those that were compared. */
 SHC_INLINE enum shc_status compare_tables(struct shc_task *task, int world, struct layout *layout)
 {
     uint64_t row[SHC_MAX_WORLD];
@@ -257,9 +270,9 @@ SHC_INLINE void take_inline_and_packed(struct shc_task *task, int world,
     }
 }
 
-/* ---- by exchange cells ---- */
+/* ---- through exchange cells ---- */
 
-/* Before the meeting, too: from the tensors alone. */
+/* Called before the meeting, too, so it looks at this rank's tensors alone. */
 static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
@@ -290,7 +303,7 @@ static void take_own(struct shc_task *task, struct shc_span chunk, char *const *
     }
 }
 
-/* What did not come with the call lines. */
+/* Moves the blocks that did not come with the call lines. */
 static enum shc_status move(struct shc_swap *swap, struct layout *layout)
 {
     struct shc_task *task = swap->task;
@@ -298,7 +311,7 @@ static enum shc_status move(struct shc_swap *swap, struct layout *layout)
     shc_task_want(task, layout->block * (size_t)task->seat->world_size);
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena) {
-        layout->chunk_bytes = shc_task_cell_bytes(task); /* of the one that there is now */
+        layout->chunk_bytes = shc_task_cell_bytes(task); /* of the arena that there is now */
         swap->chunk_count = shc_plan_chunk_count(layout->block, layout->chunk_bytes);
         return shc_swap_run(swap);
     }
@@ -315,7 +328,7 @@ static enum shc_status move(struct shc_swap *swap, struct layout *layout)
     return shc_shout_run(&shout);
 }
 
-/* After look_at_tensors(). Input and output share whole tensors at most: shc_sides_check(). */
+/* pre: look_at_tensors(). Input and output share whole tensors at most (shc_sides_check()). */
 SHC_INLINE bool is_in_place(const struct shc_task *task, int world, const struct layout *layout)
 {
     for (int rank = 0; rank < world; rank++)
@@ -342,7 +355,8 @@ SHC_INLINE enum shc_status exchange(struct shc_task *task, int world, struct lay
     return layout->block > 0 ? move(&swap, layout) : SHC_OK;
 }
 
-/* A block may come in before the one that it overwrites has left, so they leave from a copy. */
+/* A block may come in before the block that it overwrites has left. So the blocks leave from a
+ * copy. */
 static SHC_NOINLINE enum shc_status exchange_in_place(struct shc_task *task, int world,
                                                       struct layout *layout)
 {

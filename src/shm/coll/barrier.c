@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Barrier: the meeting itself. Cost: one line stored, world - 1 lines read.
+ * Barrier: all ranks publish their call lines, and meet.
+ *
+ * Cost: one line stored, world - 1 lines loaded. Edges: call/publish.
  */
 #include "shm/coll/coll.h"
 

@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Broadcast from the root.
+ * Broadcast: the root's S bytes to every rank. The sizes are the defaults (select.c).
  *
- *   inline  <= 48 B    in the root's call line                                one line read
- *   small   <= 8 KiB   root's small slot of this epoch's parity, before its   S stored by the root,
- *                      call line; the others copy it out behind the meeting   S loaded by each
- *                      (two ranks: <= 32 KiB, in a relay slot)
- *   staged             chunks through the root's shout slots                  the same, pipelined
+ *   path         S           where the bytes go
+ *   call line    <= 48 B     In the root's call line.
+ *   small slot   <= 8 KiB    In the root's small slot of this epoch's parity.
+ *   hand-off     <= 32 KiB   Two ranks: in a hand-off slot, instead of a small slot.
+ *   pipelined    above       In chunks through the root's broadcast slots (flow.c). In the code: staged.
  *
- * Edges: call/publish (inline, small; staged: chunk 0), progress/step (staged).
+ * Call line, small slot and hand-off:
+ *   1. The root stores S bytes.
+ *   2. All ranks publish their call lines, and meet.
+ *   3. The other ranks copy the bytes out.
+ *
+ * Cost: S bytes stored by the root, S bytes loaded by each other rank. Call line: one line loaded by each.
+ * Edges: call/publish (call line, small slot, hand-off; pipelined: chunk 0), progress/step (pipelined).
  */
 #include "shm/coll/coll.h"
 

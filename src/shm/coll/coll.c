@@ -56,7 +56,7 @@ enum shc_status shc_task_fail_damaged(struct shc_task *task, int rank)
     return shc_wait_give_up(&task->wait, SHC_ERR_ABORTED, reason);
 }
 
-/* What a gather keeps it copies first, and what comes then drives it out of the caches. */
+/* A gather copies first what it keeps. The blocks that come then drive that out of the caches. */
 static bool keeps_past(const struct shc_task *task)
 {
     return task->call.kind == SHC_GATHER
@@ -68,13 +68,14 @@ void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, s
 {
     const char *from = shc_buf_direct(&task->in, in_offset, bytes);
     if (from && from == shc_buf_direct(&task->out, out_offset, bytes))
-        return; /* it is there */
+        return; /* it is there already */
     const bool past = keeps_past(task);
     if (from && (task->pool || past)) {
         shc_task_put(task, out_offset, from, bytes, past);
         return;
     }
-    /* Into the caches, and so in pieces, also what lies in one: libc copies much at once past them. */
+    /* With stores into the caches, and therefore in pieces, even if the bytes are contiguous: libc
+     * copies a large size past the caches. */
     const size_t most = SHC_SCRATCH_BYTES - SHC_SCRATCH_BYTES % task->call.elem_bytes;
     for (size_t done = 0; done < bytes; done += most) {
         size_t piece = shc_min_size(most, bytes - done);
@@ -154,8 +155,8 @@ enum shc_status shc_task_reduce_alone(struct shc_task *task)
     return SHC_OK;
 }
 
-/* Two ranks' inputs, both in one piece, as is the output: most calls, which then look at nothing else (8
- * bytes 1.03 times as fast). */
+/* Two ranks whose inputs are contiguous, as is the output: the usual case. It looks at nothing
+ * else, so that 8 bytes are faster by 1.03x. */
 static void reduce_pair(struct shc_task *task, const char *theirs, size_t skip,
                         struct shc_span where)
 {
@@ -200,9 +201,10 @@ enum shc_status shc_task_reduce_round(struct shc_task *task, bool in_line, size_
     const size_t ahead = in_line ? shc_task_factor_bytes(task) : 0;
     for (int rank = 0; rank < seat->world_size; rank++)
         src[rank] = shc_round_place(task, &round, rank) + ahead + skip;
-    /* The other ranks have fetched the lines that this one has stored to, and a reduce's root has stored
-     * to none: there lies an older operation's. (By shc_task_reduce_cells(), which has a second table of
-     * places, 8 and 64 bytes take 1.07 to 1.2 times as long.) */
+    /* A rank reads its own input from user memory. The others have fetched the lines that it has
+     * stored to, and a reduce's root has stored to none: an older operation's bytes are there.
+     * (Through shc_task_reduce_cells(), which has a second table of places, 8 and 64 bytes are
+     * slower by 1.07x to 1.2x.) */
     src[seat->rank] = shc_task_own(task, (struct shc_span){skip, where.bytes});
     shc_task_reduce_to(task, src, where, dst, 0);
     return SHC_OK;

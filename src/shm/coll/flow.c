@@ -1,34 +1,49 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Messages in chunks, in two ways: through broadcast slots, in which one rank stores what all others
+ * read, and through exchange cells, in which each of two ranks stores what the other one reads.
+ */
 #include "shm/coll/coll.h"
 
 #include "shm/base/clock.h"
 #include "shm/coll/select.h"
 #include "shm/proto/member.h"
 
-#define EAGER_BYTES ((size_t)64 << 10) /* so much is stored before the others are here */
+#define EAGER_BYTES ((size_t)64 << 10) /* stored without waiting for the others (STAGE-20) */
 
 /*
- * Chunks through shout slots.
+ * Chunks through broadcast slots (in the code: shout slots; STAGE-13 to STAGE-22).
+ * S: bytes of one giver's input. n: number of chunks.
  *
- * Cost: givers store S, takers load S per giver; one flag per chunk and side, none for a chunk 0 that the
- * call line announces. Order at a rank:
- *     give 0, give 1, take 0, give 2, take 1, ..., take n-1
- * so that a taker finds the next chunk already there. A chunk fills a slot, or of a short message a
- * half, a quarter, ...: a place. Chunk 0 goes into the place behind those of the last flow, and chunk k
- * into the k-th behind that one, which is refilled when all takers have published take(k - depth).
- * Where that place is free for sure, give 0 is before the call line, and a few more may be behind it.
+ * Steps at a rank that gives and takes:
+ *   1. give 0     Store chunk 0.
+ *   2. For each k from 1 to n - 1:
+ *      give k     Store chunk k.
+ *      take k-1   Read chunk k - 1 of all givers.
+ *   3. take n-1   Read the last chunk of all givers.
+ * In this order a taker as a rule finds the next chunk already there. A rank that only gives, or only takes, does its
+ * part of these steps.
+ *
+ * Cost: a giver stores S bytes; a taker loads S bytes for each giver. One flag per chunk and side, none for a
+ * chunk 0 that the call line announces.
+ *
+ * A chunk fills a place: a slot, or a half, a quarter, ... of a slot if the message is short (STAGE-14).
+ * Chunk 0 goes into the place after those of the last flow (STAGE-16). Chunk k goes into the k-th place after
+ * that one, which is refilled when all takers have published take(k - depth). If the place of chunk 0 is free
+ * for sure, give 0 comes before the call line, and a few more may follow right after it (STAGE-18, STAGE-20).
+ *
  * Edges: call/publish (chunk 0, announced), progress/step both ways.
  *
- * The small slots serve other operations by parity of the epoch, without a look: an operation that
- * cuts a message through them ends only when all have taken the last chunk.
+ * The small slots serve other operations by parity of the epoch, without a check (CALL-3). So an operation
+ * that cuts a message through them ends only when all takers have read the last chunk (STAGE-25).
  */
 struct shout_flow {
     const struct shc_shout *shout;
     bool small;
     bool gives, takes;
-    struct shc_copy_meter meter; /* of what this rank gives */
+    struct shc_copy_meter meter; /* measures what this rank gives */
     uint64_t first_noted;        /* the first chunk whose bytes count */
-    bool timed_whole;            /* all of them, once they have been read */
+    bool timed_whole;            /* the message is timed as a whole, until it has been read */
 };
 
 static struct shc_span chunk_of(const struct shc_shout *shout, uint64_t k)
@@ -36,7 +51,8 @@ static struct shc_span chunk_of(const struct shc_shout *shout, uint64_t k)
     return shc_plan_chunk(shout->total_bytes, shout->cut.chunk_bytes, k);
 }
 
-/* Of what this rank stores; or NULL: it is too short to be worth a trial. */
+/* The trial of copy modes for what this rank stores. NULL: the message is too short to be worth
+ * one. */
 static struct shc_copy_trial *trial_of(const struct shc_task *task)
 {
     return shc_select_streams(task->tuning, task->in.bytes)
@@ -44,8 +60,9 @@ static struct shc_copy_trial *trial_of(const struct shc_task *task)
                : NULL;
 }
 
-/* After chunk k: rounds, and the rest of this rank's input, which may end before the flow. What was
- * kept of the chunks before takes its part of the time in every mode. */
+/* After chunk k: notes a round when it is full, and the rest of this rank's input, which may end
+ * before the flow. The time contains the copies of what the rank keeps of the chunks before, in
+ * every mode alike. */
 static void note_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chunk)
 {
     struct shc_copy_meter *meter = &flow->meter;
@@ -62,10 +79,12 @@ static void note_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chun
 }
 
 /*
- * A writer that fills empty slots does not feel its readers. So when it tries a copy mode, a message
- * that hardly needs a slot twice is timed as a whole, until it has been read; of a longer one what
- * fills the slots does not count. Not so a short input that ends before others': it would wait for
- * these as well.
+ * A writer that fills empty slots does not notice its readers. So there are two rules while a rank tries a
+ * copy mode:
+ *   1. A message that hardly needs a slot twice is timed as a whole, until it has been read.
+ *   2. Of a longer message, the chunks that fill the slots for the first time do not count.
+ * Rule 1 does not hold for a short input that ends before the inputs of other ranks. It would wait for these
+ * as well.
  */
 static void begin_meter(struct shout_flow *flow)
 {
@@ -89,7 +108,7 @@ static void begin_meter(struct shout_flow *flow)
         shc_copy_meter_note(&flow->meter);
 }
 
-/* Bytes of a rank's shout slots in front of chunk k's place. */
+/* Bytes of a rank's broadcast slots before the place of chunk k. */
 static size_t place_of(const struct shc_shout *shout, uint64_t k)
 {
     const struct shc_cut *cut = &shout->cut;
@@ -99,7 +118,7 @@ static size_t place_of(const struct shc_shout *shout, uint64_t k)
 static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
 {
     const struct shc_task *task = flow->shout->task;
-    if (flow->small) /* one behind the other in one operation: nothing changes hands */
+    if (flow->small) /* one after the other in one operation: nothing changes hands */
         return shc_seat_slot_in(task->seat, rank, k);
     return shc_arena_shouts(task->arena, rank) + place_of(flow->shout, k);
 }
@@ -109,7 +128,7 @@ static uint64_t step(const struct shc_shout *shout, uint64_t number)
     return shout->first_step + number;
 }
 
-/* The one giver of a flow takes nothing, and its one taker gives nothing: each has what it would
+/* The only giver of a flow takes nothing, and the only taker gives nothing: each has what it would
  * read. */
 static bool is_giver(const struct shc_shout *shout, int rank)
 {
@@ -121,7 +140,7 @@ static bool is_taker(const struct shc_shout *shout, int rank)
     return shout->taker >= 0 ? rank == shout->taker : rank != shout->giver;
 }
 
-/* All takers but this rank have taken chunk k. */
+/* Waits until all takers except this rank have taken chunk k. */
 static enum shc_status wait_taken(const struct shout_flow *flow, uint64_t k)
 {
     struct shc_wait *wait = &flow->shout->task->wait;
@@ -168,7 +187,7 @@ static enum shc_status take_chunk(const struct shout_flow *flow, uint64_t k)
     return SHC_OK;
 }
 
-/* Long before this a chunk count does not fit the steps: more than 64 GiB through 8 KiB slots. */
+/* The steps cannot count the chunks of a longer message: more than 64 GiB through slots of 8 KiB. */
 enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count)
 {
     if (SHC_LIKELY(chunk_count <= SHC_PLAN_MAX_CHUNKS))
@@ -197,7 +216,8 @@ enum shc_status shc_small_slots_reuse(struct shc_task *task)
     return shc_progress_wait_all(&task->wait, 1);
 }
 
-/* Into places of shout slots, chunk 0 behind those of the last flow; or into small slots. */
+/* Cuts the message into places of broadcast slots, chunk 0 after those of the last flow; or into
+ * small slots. */
 static struct shc_cut cut_for(const struct shc_shout *shout, bool arena)
 {
     const struct shc_task *task = shout->task;
@@ -210,13 +230,13 @@ static struct shc_cut cut_for(const struct shc_shout *shout, bool arena)
         const size_t end = shc_arena_places_end(&task->arena->shouted);
         cut.first = (uint32_t)(shc_div_ceil(end, cut.place_bytes) % cut.depth);
     }
-    /* Opaque elements may not divide it. */
+    /* The size of opaque elements may not divide it. */
     cut.chunk_bytes = cut.place_bytes - cut.place_bytes % task->call.elem_bytes;
     cut.chunk_count = shc_plan_chunk_count(shout->total_bytes, cut.chunk_bytes);
     return cut;
 }
 
-/* The next flow will begin behind the places of this one. */
+/* The next flow begins after the places of this one. */
 static void leave_places(const struct shout_flow *flow)
 {
     const struct shc_task *task = flow->shout->task;
@@ -231,7 +251,7 @@ static void leave_places(const struct shout_flow *flow)
         task->arena->stored_epoch = task->wait.epoch;
 }
 
-/* pre: cut for shout slots. */
+/* pre: the message is cut for broadcast slots. */
 static bool is_free(const struct shc_shout *shout, uint64_t k)
 {
     const struct shc_task *task = shout->task;
@@ -239,7 +259,8 @@ static bool is_free(const struct shc_shout *shout, uint64_t k)
                                                      place_of(shout, k), shout->cut.place_bytes);
 }
 
-/* Once, before the places of this flow are left. Without an arena nothing is announced. */
+/* Cuts the message once, before leave_places() notes the places of this flow. Without an arena
+ * nothing is announced. */
 static void cut_once(struct shc_shout *shout, bool arena)
 {
     if (shout->cut.depth > 0)
@@ -248,7 +269,8 @@ static void cut_once(struct shc_shout *shout, bool arena)
     shout->announced = shout->announced && is_free(shout, 0);
 }
 
-/* Who stored nothing in the operation before has met all behind their reading of its memory. */
+/* If this rank stored nothing in the operation before, all slots are free: it has met all other
+ * ranks since they read its memory (STAGE-21). */
 static bool may_store(const struct shc_shout *shout, uint64_t k)
 {
     const struct shc_task *task = shout->task;
@@ -268,7 +290,7 @@ void shc_shout_begin(struct shc_shout *shout)
 {
     struct shc_task *task = shout->task;
     shout->announced = task->arena->made;
-    /* Who only takes finds out behind its call line. */
+    /* A rank that only takes learns after its call line whether chunk 0 is announced. */
     if (!shout->announced || !is_giver(shout, task->seat->rank))
         return;
     shout->meter.trial = trial_of(task);
@@ -301,10 +323,10 @@ void shc_shout_go_on(struct shc_shout *shout)
 }
 
 /*
- * Who gives and takes nothing is done while the others still take. The places that its next message
- * goes to were last read in some operation before: it asks for their lines now, which its stores would
- * have to fetch from those readers, and is done some instructions later. Not beyond the places of this
- * operation: those are being read.
+ * A rank that gives and takes nothing is done while the others still take. The places of its next
+ * message were last read in some operation before. So the rank asks for their lines now; otherwise
+ * its stores would have to fetch the lines from those readers. It is done a few instructions later.
+ * It does not ask for the places of this operation, which are being read.
  */
 static void ask_ahead(const struct shout_flow *flow)
 {
@@ -356,13 +378,19 @@ enum shc_status shc_shout_run(struct shc_shout *shout)
 }
 
 /*
- * Chunks through exchange cells, one use of a cell each.
+ * Chunks through exchange cells, one use of a cell for each chunk (STAGE-11, STAGE-12).
  *
- * Cost: each rank stores and loads one cell per peer and turn; one flag per turn, none for chunk 0
- * where the call line announces it. Order at a rank, with `depth` slots per pair:
- *     give 0, call line, meeting, give 1, ..., give depth - 1, take 0 + give depth, ..., take n-1
- * Chunk k + depth goes into the very cell that chunk k was read from: no flag says that it is free,
- * and its lines are this rank's. Edges: call/publish (chunk 0), progress/step.
+ * Steps at a rank, with n chunks and `depth` slots per pair:
+ *   1. give 0                 Store chunk 0 for each peer; before the call line if there is an arena.
+ *   2. Publish the call line, and meet.
+ *   3. give 1 ... depth-1     Store the next chunks, a slot for each.
+ *   4. For each k from 0 to n - 1:
+ *      take k                 Read chunk k of each peer.
+ *      give k + depth         Store that chunk into the very cells that take k has read.
+ * So no flag says that a cell is free, and the cell's lines are in this rank's cache.
+ *
+ * Cost: each rank stores and loads one cell per peer and turn. One flag per turn, none for chunk 0 if the call
+ * line announces it. Edges: call/publish (chunk 0), progress/step.
  */
 static void fill_cells(const struct shc_swap *swap, uint64_t k)
 {
@@ -404,15 +432,15 @@ static void give_cells(const struct shc_swap *swap, uint64_t k)
     keep_chunk(swap, k);
 }
 
-/* Until the peer's chunk k is there. */
+/* Waits until the peer's chunk k is there. */
 static enum shc_status wait_given(const struct shc_swap *swap, int peer, uint64_t k)
 {
     if (k == 0 && swap->begun)
-        return SHC_OK; /* it was before its call line */
+        return SHC_OK; /* it was there before the peer's call line */
     return shc_progress_wait(&swap->task->wait, peer, shc_plan_step_out(k));
 }
 
-/* take(k), and give(k + depth) behind it. */
+/* take k, and after it give k + depth. */
 static enum shc_status take_cells(const struct shc_swap *swap, uint64_t k)
 {
     struct shc_task *task = swap->task;
@@ -431,7 +459,7 @@ static enum shc_status take_cells(const struct shc_swap *swap, uint64_t k)
     return SHC_OK;
 }
 
-/* The same, peer by peer and in one pass. */
+/* take k and give k + depth, peer by peer and in one pass. */
 static enum shc_status trade_cells(const struct shc_swap *swap, uint64_t k)
 {
     struct shc_task *task = swap->task;
@@ -451,7 +479,7 @@ static enum shc_status trade_cells(const struct shc_swap *swap, uint64_t k)
     return SHC_OK;
 }
 
-/* All of it was in front of the call lines. */
+/* All of it was stored before the call lines. */
 static enum shc_status trade_one(const struct shc_swap *swap)
 {
     struct shc_task *task = swap->task;
@@ -467,7 +495,7 @@ static enum shc_status trade_one(const struct shc_swap *swap)
 
 enum shc_status shc_swap_run(const struct shc_swap *swap)
 {
-    /* Here, where all ranks come: who had nothing to begin with has to know of it, too. */
+    /* Noted here, where all ranks come: a rank that stored no chunk 0 has to know of it, too. */
     shc_exchange_note(swap->task->arena, swap->task->wait.epoch);
     if (swap->begun)
         keep_chunk(swap, 0);

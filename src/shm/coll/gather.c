@@ -1,24 +1,31 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Gather: every rank's m bytes, in rank order, to the root; all-gather: to every rank. A list of
- * outputs and a flat one are the same vector here.
+ * Gather: every rank's m bytes, in rank order, to the root. All-gather: to every rank. A list of outputs and a
+ * flat output are the same vector here. The sizes are the defaults (select.c).
  *
- *   inline  m <= 48 B    in the call lines
- *   small   m <= 8 KiB   each rank's small slot of this epoch's parity, before its call line (a
- *                        gather's root needs none); gather of two ranks: m <= 32 KiB, in a relay
- *                        slot; all-gather of two ranks: m <= 4 KiB
- *   staged               chunks through the givers' shout slots; all-gather of two ranks: through
- *                        the exchange cells of the pair, the first before the call line
+ *   path         m           where the bytes go
+ *   call line    <= 48 B     In the call lines.
+ *   small slot   <= 8 KiB    In each rank's small slot of this epoch's parity. The root of a gather needs
+ *                            none. All-gather of two ranks: <= 4 KiB.
+ *   hand-off     <= 32 KiB   Gather of two ranks: in a hand-off slot, instead of a small slot.
+ *   pipelined    above       In chunks through the broadcast slots of the ranks that give. All-gather of two
+ *                            ranks: through the exchange cells of the pair, the first chunk before the call
+ *                            line. In the code: staged.
  *
- * Cost: m stored by each giver (the root of a gather is none), (world - 1) m loaded by each taker,
- * and m copied in place. Edges: call/publish (inline, small; staged all-gather: chunk 0), progress/step
- * (staged).
+ * Call line, small slot and hand-off:
+ *   1. Each rank stores its m bytes. The root of a gather stores nothing.
+ *   2. All ranks publish their call lines, and meet.
+ *   3. Each rank that takes copies the others' blocks to its output, and its own block from its input.
+ *
+ * Cost: m bytes stored by each rank that gives (not the root of a gather); (world - 1) m bytes loaded, and m
+ * bytes copied inside user memory, by each rank that takes.
+ * Edges: call/publish (call line, small slot, hand-off; pipelined all-gather: chunk 0), progress/step (pipelined).
  */
 #include "shm/coll/coll.h"
 
 #include "shm/coll/select.h"
 
-/* The one rank that takes, or -1: all. */
+/* The only rank that takes. -1: all ranks take. */
 static int taker_of(const struct shc_task *task)
 {
     return task->call.kind == SHC_GATHER ? task->call.root : -1;
@@ -37,7 +44,7 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
                            chunk.bytes);
 }
 
-/* That piece of this rank's own block; nothing to do where the input is that block. */
+/* Copies that piece of this rank's own block. Does nothing if the input is that block. */
 static void keep(struct shc_task *task, struct shc_span piece)
 {
     const size_t own = (size_t)task->seat->rank * task->in.bytes;
@@ -49,7 +56,7 @@ static void keep_own(struct shc_task *task)
     keep(task, (struct shc_span){0, task->in.bytes});
 }
 
-/* All of it lies in the call lines, or in small or relay slots. */
+/* All blocks are in the call lines, in small slots or in a hand-off slot. */
 static enum shc_status run_one_round(struct shc_task *task, bool in_line)
 {
     const struct shc_span all = {0, task->in.bytes};
@@ -89,7 +96,7 @@ static void keep_chunk(struct shc_task *task, uint64_t k)
 
 static enum shc_status run_staged(struct shc_task *task)
 {
-    /* All-gather of two: what one has read is where it stores next. */
+    /* All-gather of two ranks: what a rank has read is where it stores next. */
     const bool swaps = task->seat->world_size == 2 && task->call.kind == SHC_ALL_GATHER;
     struct shc_swap swap = {.task = task, .given = given, .got = got, .keep = keep_chunk};
     bool arena;
@@ -104,7 +111,7 @@ static enum shc_status run_staged(struct shc_task *task)
     };
     if (swaps)
         shc_swap_begin(&swap);
-    else if (taker_of(task) < 0) /* a gather's root has its own block to copy until then */
+    else if (taker_of(task) < 0) /* a gather stores nothing so early (STAGE-19) */
         shc_shout_begin(&shout);
     shc_task_enter(task);
     if (!swaps)

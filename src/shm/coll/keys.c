@@ -10,7 +10,7 @@ enum { SLOT = SHC_SMALL_SLOT_BYTES, RELAY = SHC_RELAY_BYTES, LINE = SHC_LINE_BYT
 enum { CELL = SHC_ARENA_MAX_CELL_BYTES, LEAST = SHC_ARENA_MIN_CELL_BYTES };
 #define MANY ((size_t)1 << 40)
 
-/* The field, and what values it takes. */
+/* The field, and which values it may have. */
 #define FROM_TO(field, least, most)                                                      \
     .offset = offsetof(struct shc_tuning, field), .minimum = (least), .maximum = (most), \
     .multiple = 1

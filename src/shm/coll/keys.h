@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The keys of SHMCOLL_TUNING, in one table. Reading, error texts, shmcoll.describe() and the page
+ * The keys of SHMCOLL_TUNING, in one table. The parser, error texts, shmcoll.describe() and the page
  * docs/reference/tuning-keys.md follow from it; tests/unit/tuning_test.cc compares the page.
  */
 
@@ -26,5 +26,5 @@ struct shc_key {
 
 extern const struct shc_key shc_keys[SHC_KEYS];
 
-/* The key that replaces a key of an earlier version; NULL: there never was a key of that name. */
+/* The key that replaces a key of an earlier version. NULL: there was never a key of that name. */
 const char *shc_key_instead_of(const char *name);

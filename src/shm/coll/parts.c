@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Large pieces of work in parts, on the pool's threads. Parts begin on whole lines of the piece and
- * are not smaller than SHC_PART_BYTES; who does which changes no byte. All are done when the call
- * returns, and visible to this thread (pool/finished): a release store behind it publishes what the
- * pool's threads have stored, too, also past the caches, because each part ends with the fence of the
- * thread that stored it (kernel/copy.h).
+ * Large pieces of work in parts, on the pool's threads.
+ *
+ * A part begins on a whole line of the piece and has at least SHC_PART_BYTES; only the last one may have a few
+ * lines less. Which thread does which part changes no byte. When the call returns, all parts are done, and
+ * visible to the calling thread (pool/finished). So a release store after the call also publishes what the
+ * pool's threads have stored. That includes non-temporal stores, because each part ends with the fence of the
+ * thread that made them (kernel/copy.h).
  */
 #include "shm/coll/coll.h"
 
@@ -20,7 +22,7 @@ static void run_part(void *arg, uint32_t index)
     job->work(job->arg, shc_plan_chunk(job->bytes, job->part_bytes, index));
 }
 
-/* pre: it splits. */
+/* pre: the piece is large enough to be split. */
 static void in_parts(const struct shc_task *task, size_t bytes,
                      void (*work)(const void *arg, struct shc_span part), const void *arg)
 {
@@ -94,9 +96,9 @@ void shc_task_put(const struct shc_task *task, size_t offset, const void *from, 
 
 bool shc_task_streams_out(const struct shc_task *task)
 {
-    /* A scatter's blocks, and the root's input, find no room together. */
+    /* The blocks of a scatter and the root's input do not fit the cache together. */
     const int blocks = task->call.kind == SHC_SCATTER ? task->seat->world_size : 1;
-    /* What an all_reduce in place stores to it has just read. */
+    /* An all_reduce in place has just read the memory that it stores to. */
     return task->call.kind != SHC_ALL_REDUCE &&
            shc_select_streams_out(task->tuning, (size_t)blocks * task->out.bytes, false);
 }
@@ -121,7 +123,7 @@ static void exchange_part(const void *arg, struct shc_span part)
 void shc_task_exchange(const struct shc_task *task, char *out, char *cell, const char *next,
                        size_t bytes)
 {
-    /* As in shc_task_streams_out(). */
+    /* An all_reduce in place has just read the memory that it stores to. */
     const bool past = task->call.kind != SHC_ALL_REDUCE &&
                       shc_select_streams_out(task->tuning, task->out.bytes, true);
     const struct exchange exchange = {
@@ -156,7 +158,7 @@ static void reduce_part(const void *arg, struct shc_span part)
     struct shc_reduce_args args = *whole;
     args.src = src;
     args.dst = dst;
-    args.count = part.bytes / reduction->task->call.elem_bytes; /* which divides a line */
+    args.count = part.bytes / reduction->task->call.elem_bytes; /* elem_bytes divides a line */
     reduction->task->reduce(&args);
 }
 

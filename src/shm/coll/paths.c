@@ -11,7 +11,8 @@ static const char *const names[] = {
     [SHC_ALGO_SCATTER_GATHER] = "reduce-scatter, gather",
 };
 
-/* One rank gives, or one gets: of two ranks that is a buffer of the pair, which its last reader fills. */
+/* Operations in which one rank alone gives, or gets. Two ranks use a hand-off slot instead of small
+ * slots; its last reader fills it (STAGE-27). */
 static const char *rooted(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                           int world_size)
 {

@@ -3,10 +3,10 @@
 /*
  * Pure arithmetic of the collectives: chunks, slices, step numbers. No memory, no I/O, no state.
  *
- * A message is cut into chunks of whole elements, a chunk into one slice per rank where it is
- * reduced. Slice boundaries are whole lines from the chunk's beginning, and the size of every type
- * that can be reduced divides a line; the last slices of a short chunk may be empty. The cut never
- * changes a result: elements are reduced one by one in rank order.
+ * A message is cut into chunks of whole elements. A chunk that is reduced is cut into one slice per rank. A
+ * slice begins a whole number of lines after the chunk's beginning, and the size of every type that can be
+ * reduced divides a line. The last slices of a short chunk may be empty. The cut never changes a result:
+ * elements are reduced one by one in rank order.
  */
 
 #include "shm/base/num.h"
@@ -15,7 +15,7 @@ struct shc_span {
     size_t offset, bytes; /* in the message */
 };
 
-/* The k-th chunk of the message; no bytes behind its end. */
+/* The k-th chunk of the message. It has no bytes after the message's end. */
 SHC_INLINE struct shc_span shc_plan_chunk(size_t total_bytes, size_t chunk_bytes, uint64_t k)
 {
     size_t offset = shc_min_size((size_t)k * chunk_bytes, total_bytes);
@@ -36,7 +36,7 @@ SHC_INLINE struct shc_span shc_plan_slice(struct shc_span chunk, int world_size,
     return (struct shc_span){chunk.offset + begin, end - begin};
 }
 
-/* What two spans have in common; no bytes where that is nothing. */
+/* What two spans have in common. It has no bytes if that is nothing. */
 SHC_INLINE struct shc_span shc_plan_overlap(struct shc_span a, struct shc_span b)
 {
     size_t begin = a.offset > b.offset ? a.offset : b.offset;
@@ -44,8 +44,8 @@ SHC_INLINE struct shc_span shc_plan_overlap(struct shc_span a, struct shc_span b
     return (struct shc_span){begin, end > begin ? end - begin : 0};
 }
 
-/* How many of the bytes wanted fit into those of `depth` places that `chunk_count` chunks, a place each
- * and one behind the other, have not come round to. */
+/* `chunk_count` chunks go into `depth` places, one place each and one after the other. How many of
+ * the bytes wanted fit into the places that no chunk has come round to? */
 SHC_INLINE size_t shc_plan_free_bytes(uint64_t chunk_count, uint32_t depth, size_t place_bytes,
                                       size_t wanted)
 {
@@ -54,9 +54,9 @@ SHC_INLINE size_t shc_plan_free_bytes(uint64_t chunk_count, uint32_t depth, size
 }
 
 /*
- * Step numbers of a pipeline in which a rank first hands chunk k out and, one chunk later, works on
- * what the others handed out: out(0), out(1), work(0), out(2), work(1), ... The same on all ranks,
- * growing in program order. Step 0 is the call line.
+ * Step numbers of a pipeline. A rank first hands chunk k out. One chunk later it works on what the other ranks
+ * have handed out: out(0), out(1), work(0), out(2), work(1), ...
+ * The numbers are the same on all ranks, and grow in program order (CALL-12). Step 0 is the call line.
  */
 SHC_INLINE uint64_t shc_plan_step_out(uint64_t k)
 {
@@ -68,7 +68,8 @@ SHC_INLINE uint64_t shc_plan_step_work(uint64_t k)
     return 2 * k + 3;
 }
 
-/* Likewise where each chunk is worked on before the next one is handed out: out(0), work(0), out(1), ... */
+/* Step numbers without a pipeline (STAGE-8). Each chunk is worked on before the next one is handed
+ * out: out(0), work(0), out(1), ... */
 SHC_INLINE uint64_t shc_plan_lockstep_out(uint64_t k)
 {
     return 2 * k + 1;

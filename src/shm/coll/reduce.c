@@ -1,34 +1,40 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Reduce: every element combined over the ranks in rank order, at the root only; the bits of
- * all_reduce. Nobody else's output is touched.
+ * Reduce: every element is combined over the ranks in rank order, at the root alone, with the bits of
+ * all_reduce. No other rank's output is touched.
+ * S: bytes of one rank's input. p: number of ranks. The sizes are the defaults (select.c).
  *
- *   inline  <= 40 B    in the call lines; the root reduces
- *   small   <= 8 KiB   in the others' small slots of this epoch's parity; the root reduces (two
- *                      ranks: <= 32 KiB, in a relay slot)
- *   sliced  <= 8 KiB   many ranks, if there is a CPU for each: each rank reduces its slice (sliced.c)
- *   staged             chunks through the others' shout slots; the root reduces, its own addend from
- *                      its input. Without an arena they are the small slots
- *   spread             four ranks and more, long: chunks through exchange cells; the others reduce (below)
+ *   path             S           where the bytes go
+ *   call line        <= 40 B     In the call lines. The root reduces.
+ *   small slot       <= 8 KiB    In the other ranks' small slots of this epoch's parity. The root reduces.
+ *   hand-off         <= 32 KiB   Two ranks: in a hand-off slot, instead of a small slot. The root reduces.
+ *   two-phase        <= 8 KiB    Many ranks, if there is a CPU for each. Each rank reduces its slice
+ *                                (sliced.c).
+ *   pipelined        above       In chunks through the other ranks' broadcast slots, or small slots without
+ *                                an arena. The root reduces, and reads its own input from user memory. In
+ *                                the code: staged.
+ *   reduce-scatter,  long        Four ranks and more. In chunks through exchange cells. The other ranks
+ *   gather                       reduce (below). In the code: spread.
  *
- * Cost, but for the sliced and the spread ones: S stored by each other rank, (p - 1) S loaded by the root.
- * Edges: call/publish (inline, small; staged: chunk 0), progress/step (staged, spread).
+ * Cost, except of two-phase and of reduce-scatter, gather: S bytes stored by each other rank, (p - 1) S bytes
+ * loaded by the root. Edges: call/publish (call line, small slot, hand-off, two-phase; pipelined: chunk 0),
+ * progress/step (two-phase; pipelined; reduce-scatter, gather).
  *
- * Spread. A chunk has one slice per rank but the root, its owner. For chunk k, in exchange slot k mod
- * depth of every pair:
+ * Reduce-scatter, gather (STAGE-9, STAGE-10). A chunk has one slice for each rank except the root. That rank is
+ * the slice's owner. Chunk k goes through exchange slot k mod depth of every pair of ranks:
  *
- *   out(k)   everybody stores its input for each owner's slice into its cell of the pair
- *   work(k)  an owner reduces its slice, and stores the result into the cell in which the root's input
- *            came
- *   take(k)  the root copies the results out of those, and in the same pass stores its input for chunk
- *            k + depth into the lines just read
+ *   1. out(k)    Every rank stores its input for each owner's slice into its cell of the pair.
+ *   2. work(k)   An owner reduces its slice. It stores the result into the cell in which the root's input
+ *                came.
+ *   3. take(k)   The root copies the results out of those cells. The same pass stores its input for chunk
+ *                k + depth into the lines just read.
  *
- * Program order as in an all_reduce (allreduce.c), of which the owners leave out back(k), and the root
- * work(k). No flag says that a cell is free. Between two owners both are used once, and who has read one
- * stores to it next; between an owner and the root that of the root is used twice, there and back, and
- * the owner's not at all.
+ * The order is that of an all_reduce (allreduce.c), without back(k) at the owners and without work(k) at the
+ * root. No flag says that a cell is free. Between two owners both cells are used once, and the rank that has
+ * read a cell stores to it next. Between an owner and the root, the root's cell is used twice, there and back,
+ * and the owner's cell not at all.
  *
- * Cost: each rank stores and loads S, more or less; two flags per chunk.
+ * Cost: each rank stores and loads about S bytes. Two flags per chunk.
  */
 #include "shm/coll/coll.h"
 
@@ -44,17 +50,17 @@ static enum shc_status run_staged(struct shc_task *task)
     return shc_task_run_reduce_shout(&shout);
 }
 
-/* ---- spread ---- */
+/* ---- reduce-scatter, then gather ---- */
 
 struct spread {
     struct shc_task *task;
     int root;
     size_t chunk_bytes;
     uint64_t chunk_count;
-    uint32_t depth; /* chunks under way, and exchange slots in turn */
+    uint32_t depth; /* chunks in flight, and exchange slots in turn */
 };
 
-/* pre: the rank is an owner. Of no bytes behind the last chunk. */
+/* pre: the rank is an owner. The slice has no bytes after the last chunk. */
 static struct shc_span slice_of(const struct spread *spread, uint64_t k, int rank)
 {
     const struct shc_task *task = spread->task;
@@ -116,7 +122,7 @@ static enum shc_status take(struct spread *spread, uint64_t k)
     return SHC_OK;
 }
 
-/* The first cells may be filled before the meeting, user memory not. */
+/* The first cells may be filled before the meeting. User memory may not change before it. */
 static enum shc_status meet(struct spread *spread, double *factors)
 {
     SHC_TRY(shc_task_meet(spread->task));
@@ -182,7 +188,7 @@ static enum shc_status run_spread(struct shc_task *task)
 
 enum shc_status shc_reduce_run(struct shc_task *task)
 {
-    /* The root's output is as long as its input, and nobody else has one. */
+    /* The root's output is as long as its input, and no other rank has one. */
     const struct shc_span where = {0, task->out.bytes};
     if (task->seat->world_size == 1)
         return shc_task_reduce_alone(task);

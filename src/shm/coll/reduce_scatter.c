@@ -1,19 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Reduce-scatter: block r of every rank's input, m bytes, combined in rank order, at rank r; the bits
- * of all_reduce. Each rank reads and reduces only its block.
+ * Reduce-scatter: block r of every rank's input, m bytes, combined in rank order, at rank r, with the bits of
+ * all_reduce. Each rank reads and reduces its own block alone. The sizes are the defaults (select.c).
  *
- *   inline  world * m <= 40 B    in the call lines
- *   small   world * m <= 8 KiB   in the small slots of this epoch's parity; two ranks: 2 KiB
- *   staged                       chunks of each block through the exchange cells of the pair, the
- *                                first before the call line
- *   no arena                     everybody's whole input through small slots; the same bits
+ *   path         world * m   where the bytes go
+ *   call line    <= 40 B     In the call lines.
+ *   small slot   <= 8 KiB    In the small slots of this epoch's parity. Two ranks: <= 2 KiB.
+ *   pipelined    above       In chunks of each block, through the exchange cells of the pair, the first one
+ *                            before the call line. In the code: staged.
+ *   no arena     above       Every rank's whole input goes through small slots. The bits are the same.
  *
- * The uneven one is the same with blocks of m_r bytes: small where they fit behind a table of their
- * sizes (uneven.c), staged with the turns of the largest block where they do not.
+ * Call line and small slot:
+ *   1. Each rank stores its whole input.
+ *   2. All ranks publish their call lines, and meet.
+ *   3. Each rank reduces its block, from its own input and what the others have stored.
+ * Pipelined: a rank stores only what the peer's block needs, chunk by chunk (flow.c).
  *
- * Cost: (world - 1) m stored and loaded per rank. Edges: call/publish (inline, small),
- * progress/step (staged).
+ * An uneven reduce-scatter has blocks of m_r bytes. They go through the small slots if they fit there after a
+ * table of their sizes (STAGE-43; uneven.c). Otherwise they are pipelined, with as many turns as the largest
+ * block needs (STAGE-44).
+ *
+ * Cost: (world - 1) m bytes stored and loaded by each rank. Edges: call/publish (call line, small slot;
+ * pipelined: chunk 0), progress/step (pipelined).
  */
 #include "shm/coll/coll.h"
 
@@ -22,7 +30,7 @@
 
 #include <stdlib.h>
 
-/* Of every rank's input; task->more has the blocks where they are uneven. */
+/* The block of that rank, in every rank's input. task->more has the blocks if they are uneven. */
 static struct shc_span block_of(const struct shc_task *task, int rank)
 {
     if (task->more)
@@ -30,7 +38,7 @@ static struct shc_span block_of(const struct shc_task *task, int rank)
     return (struct shc_span){(size_t)rank * task->out.bytes, task->out.bytes};
 }
 
-/* Chunk k of a block, from the block's beginning; blocks may be shorter than the longest. */
+/* Chunk k of a block, from the block's beginning. A block may be shorter than the longest one. */
 static struct shc_span chunk_of(const struct shc_task *task, struct shc_span block, uint64_t k)
 {
     return shc_plan_chunk(block.bytes, shc_task_cell_bytes(task), k);
@@ -63,7 +71,7 @@ static void take_own(struct shc_task *task, struct shc_span chunk, char *const *
                        0);
 }
 
-/* Behind the meeting; the largest block is `largest` bytes. */
+/* After the meeting. The largest block has `largest` bytes. */
 static enum shc_status move(struct shc_swap *swap, size_t largest)
 {
     struct shc_task *task = swap->task;
@@ -77,7 +85,7 @@ static enum shc_status move(struct shc_swap *swap, size_t largest)
         swap->chunk_count = shc_plan_chunk_count(largest, shc_task_cell_bytes(task));
         return shc_swap_run(swap);
     }
-    if (task->more) /* the tables lie in the slots that are about to be filled */
+    if (task->more) /* the tables are in the slots that are filled next */
         SHC_TRY(shc_small_slots_reuse(task));
     struct shc_shout shout = {
         .task = task,
@@ -90,7 +98,7 @@ static enum shc_status move(struct shc_swap *swap, size_t largest)
     };
     if (shc_bufs_are_apart(&task->in, &task->out))
         return shc_shout_run(&shout);
-    /* The output may be another rank's block of the input, which has not left yet. */
+    /* The output may be another rank's block of the input, and that block has not left yet. */
     const struct shc_buf in = task->in;
     void *copy;
     SHC_TRY(shc_task_copy_input(task, &copy));
@@ -159,7 +167,7 @@ enum shc_status shc_reduce_scatter_uneven_run(struct shc_task *task)
         task, "sizes differ: the output of rank %d has %llu elements, but rank %d gives it %llu",
         &blocks));
     task->more = &blocks;
-    if (shc_blocks_packed(task->in.bytes, skip)) /* the same on all ranks: their tables are */
+    if (shc_blocks_packed(task->in.bytes, skip)) /* the same on all ranks, as their tables are */
         return reduce_packed(task, skip);
     for (int rank = 0; rank < world; rank++)
         if (shc_blocks_at(&blocks, rank).bytes > largest)

@@ -1,25 +1,37 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Scatter: block r of the root's input, m bytes, to rank r.
+ * Scatter: block r of the root's input, m bytes, to rank r. The sizes are the defaults (select.c).
  *
- *   inline  (world - 1) m <= 48 B    in the root's call line
- *   small   (world - 1) m <= 8 KiB   in the root's small slot of this epoch's parity (two ranks:
- *                                    <= 32 KiB, in a relay slot)
- *   staged                           chunks through the root's shout slots; a rank copies what of a
- *                                    chunk is its own
- *   pulled  (world - 1) m            by each rank out of the root's memory, all at the same time, if
- *           (shc_select_pulls)       the kernel lets all do so
+ *   path          (world - 1) m   where the bytes go
+ *   call line     <= 48 B         In the root's call line.
+ *   small slot    <= 8 KiB        In the root's small slot of this epoch's parity.
+ *   hand-off      <= 32 KiB       Two ranks: in a hand-off slot, instead of a small slot.
+ *   pipelined     above           In chunks through the root's broadcast slots. A rank copies what of a
+ *                                 chunk is its own. In the code: staged.
+ *   single-copy   long            Each rank copies its block out of the root's memory, all at the same time,
+ *                                 if the kernel lets all of them do so (shc_select_pulls(); STAGE-30 to
+ *                                 STAGE-38). In the code: pulled.
  *
- * Cost: (world - 1) m stored by the root, m loaded by each other rank; pulled: m loaded by each.
- * Edges: call/publish (inline, small; staged: chunk 0; pulled: where the blocks lie), progress/step (staged;
- * pulled: that a block has been taken), cma/withdrawn (pulled).
+ * Call line, small slot and hand-off:
+ *   1. The root stores all blocks except its own.
+ *   2. All ranks publish their call lines, and meet.
+ *   3. Each other rank copies its block out. The root copies its own block inside user memory.
+ *
+ * Single-copy:
+ *   1. Every rank says whether it is able to take part, the root also where each block is.
+ *   2. All ranks publish their call lines, and meet. If one of them is unable, the blocks go in chunks.
+ *   3. Each other rank copies its block, and then publishes step 1. The root waits for these steps.
+ *
+ * Cost: (world - 1) m bytes stored by the root, m bytes loaded by each other rank. Single-copy: m bytes copied
+ * by each rank. Edges: call/publish (call line, small slot, hand-off; pipelined: chunk 0; single-copy: where the
+ * blocks are), progress/step (pipelined; single-copy: that a block has been taken), cma/withdrawn (single-copy).
  */
 #include "shm/coll/coll.h"
 #include "shm/coll/paths.h"
 
 #include "shm/coll/select.h"
 
-/* The root's whole input, without the root's own block: that one never leaves it. */
+/* The root's input without the root's own block, which never leaves it. */
 static size_t others_bytes(const struct shc_task *task)
 {
     return (size_t)(task->seat->world_size - 1) * task->out.bytes;
@@ -27,7 +39,7 @@ static size_t others_bytes(const struct shc_task *task)
 
 typedef void (*put_fn)(struct shc_task *task, struct shc_span piece, char *slot);
 
-/* Bytes [chunk) of the blocks that travel, from the root's input. */
+/* Puts bytes [chunk) of the blocks that travel, from the root's input. */
 static void put_chunk(struct shc_task *task, struct shc_span chunk, char *slot, put_fn put)
 {
     size_t own = (size_t)task->seat->rank * task->out.bytes;
@@ -47,7 +59,7 @@ static void read_piece(struct shc_task *task, struct shc_span piece, char *slot)
     shc_buf_read(&task->in, piece.offset, slot, piece.bytes);
 }
 
-/* What of the chunk is this rank's. */
+/* Takes what of the chunk is this rank's. */
 static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
 {
     int root = task->call.root, me = task->seat->rank;
@@ -58,13 +70,13 @@ static void take(struct shc_task *task, struct shc_span chunk, char *const *slot
                        mine.bytes);
 }
 
-/* The root's own block. */
+/* Copies the root's own block. */
 static void keep_own(struct shc_task *task)
 {
     shc_task_keep(task, (size_t)task->seat->rank * task->out.bytes, 0, task->out.bytes);
 }
 
-/* All of it lies in the root's call line, or its small slot or a relay slot. */
+/* All blocks are in the root's call line, in its small slot or in a hand-off slot. */
 static enum shc_status run_one_round(struct shc_task *task, bool in_line)
 {
     const int root = task->call.root;
@@ -84,11 +96,11 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
     return SHC_OK;
 }
 
-/* ---- pulled ---- */
+/* ---- single-copy ---- */
 
 #define TAKEN_STEP 1
 
-/* What all ranks know. */
+/* All ranks know this. */
 bool shc_scatter_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size)
 {
     return world_size <= SHC_CMA_RANKS && shc_select_pulls(tuning, others_bytes, world_size);
@@ -99,7 +111,8 @@ static bool may_pull(const struct shc_task *task)
     return shc_scatter_pulls(task->tuning, others_bytes(task), task->seat->world_size);
 }
 
-/* Where each block lies. False: not in one piece, or not where the kernel can copy it from. */
+/* Notes where each block is. False: a block is not in one piece, or not where the kernel can copy
+ * it from. */
 static bool offer_blocks(const struct shc_task *task, struct shc_cma_shm *offer)
 {
     const size_t bytes = task->out.bytes;
@@ -127,7 +140,7 @@ static bool offer(const struct shc_task *task)
     return able;
 }
 
-/* Behind the meeting: the same on all ranks. */
+/* After the meeting. The same on all ranks. */
 static bool others_are_able(const struct shc_task *task)
 {
     for (int turn = 1; turn < task->seat->world_size; turn++) {
@@ -144,7 +157,7 @@ static enum shc_status run_pulled(struct shc_task *task)
     const int root = task->call.root;
     /* relaxed: a number for people. */
     const uint64_t pulled = shc_a64_load_relaxed(&task->seat->pulled);
-    /* relaxed: likewise. */
+    /* relaxed: a number for people. */
     shc_a64_store_relaxed(&task->seat->pulled, pulled + 1);
     if (task->seat->rank == root) {
         keep_own(task);
@@ -157,7 +170,7 @@ static enum shc_status run_pulled(struct shc_task *task)
     return SHC_OK;
 }
 
-/* ---- in chunks, or pulled ---- */
+/* ---- in chunks, or single-copy ---- */
 
 static enum shc_status run_long(struct shc_task *task)
 {
@@ -175,14 +188,14 @@ static enum shc_status run_long(struct shc_task *task)
     if (!offers)
         shc_shout_begin(&shout);
     shc_task_enter(task);
-    if (!able) /* a rank that is not lets no other one pull */
+    if (!able) /* if this rank is unable, no rank copies from the root */
         shc_shout_go_on(&shout);
     SHC_TRY(shc_task_meet(task));
     if (able && others_are_able(task))
         return run_pulled(task);
     if (task->seat->world_size > 1)
         SHC_TRY(shc_shout_run(&shout));
-    if (is_root) /* last: the others do not wait for it */
+    if (is_root) /* last, because the others do not wait for it */
         keep_own(task);
     return SHC_OK;
 }

@@ -40,7 +40,7 @@ static const struct shc_tuning defaults = {
 struct shc_tuning shc_tuning_default(unsigned amd_family, size_t cache_bytes)
 {
     struct shc_tuning tuning = defaults;
-    if (cache_bytes > 0) /* which holds an input, and the other rank's, too */
+    if (cache_bytes > 0) /* half of a cache that has to hold an input, and the other rank's, too */
         tuning.output_non_temporal_bytes = cache_bytes / 2;
     if (amd_family == ZEN_5)
         tuning.prefetch_bytes = ZEN_5_PREFETCH_BYTES;
@@ -141,12 +141,12 @@ static size_t small_limit(const struct shc_tuning *tuning, enum shc_op_kind kind
         return tuning->small_bytes;
     if (slots == HANDOFF)
         return tuning->handoff_bytes;
-    /* Measured. Each of the two reads half of an input only. */
+    /* Measured. Each of two ranks reads only half of an input in a reduce_scatter. */
     return tuning->small_of_two_bytes / (kind == SHC_REDUCE_SCATTER ? 2 : 1);
 }
 
-/* A rank that reduces everything reads (p - 1) S. One that reduces a slice, and takes the others' results, reads
- * 2 S (1 - 1/p), and waits once more. */
+/* A rank that reduces everything reads (p - 1) S bytes. A rank that reduces a slice, and takes the
+ * results of the others, reads 2 S (1 - 1/p) bytes, and waits once more. */
 static bool has_two_phases(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                            int world_size)
 {
@@ -158,7 +158,8 @@ static bool has_two_phases(const struct shc_tuning *tuning, enum shc_op_kind kin
     return kind == SHC_ALL_REDUCE && less >= tuning->two_phase_bytes;
 }
 
-/* A root that reduces everything reads (p - 1) S. Else it stores S, and reads the results from there. */
+/* A root that reduces everything reads (p - 1) S bytes. Otherwise it stores S bytes, and reads the
+ * results from the same cells. */
 static bool scatters_and_gathers(const struct shc_tuning *tuning, enum shc_op_kind kind,
                                  size_t bytes, int world_size)
 {
@@ -182,7 +183,7 @@ enum shc_algorithm shc_select(const struct shc_tuning *tuning, enum shc_op_kind 
                                                                  : SHC_ALGO_PIPELINED;
 }
 
-/* Does it use exchange cells, and not broadcast slots? */
+/* Does the operation use exchange cells, and not broadcast slots? */
 static bool exchanges(enum shc_op_kind kind, enum shc_algorithm algorithm, int world_size)
 {
     switch (kind) {
@@ -214,14 +215,14 @@ unsigned shc_select_parts(enum shc_op_kind kind, enum shc_algorithm algorithm, s
 
 /* ---- the pieces ---- */
 
-/* From here on an all_reduce in a pipeline uses whole cells, too. */
+/* From this size on an all_reduce in a pipeline uses whole cells, too. */
 #define WHOLE_CELLS_FROM ((size_t)8 << 20)
 
 size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                        int world_size)
 {
     const size_t whole_cells_from = shc_min_size(tuning->unpipelined_bytes, WHOLE_CELLS_FROM);
-    /* With more ranks than CPUs each wait is a context switch, so that a step should be long. */
+    /* With more ranks than CPUs each wait is a context switch, so a step should be long. */
     if (world_size > 2 || (kind == SHC_ALL_REDUCE && bytes >= whole_cells_from))
         return SIZE_MAX;
     return tuning->turn_bytes;
@@ -229,20 +230,21 @@ size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, s
 
 bool shc_select_unpipelined(const struct shc_tuning *tuning, size_t bytes, int world_size)
 {
-    /* Where each wait is a context switch a rank should get far between two of them. Not tried with more ranks
-     * that have a CPU each. */
+    /* If each wait is a context switch, a rank should get far between two waits. Not tried with
+     * more ranks that have a CPU each. */
     return world_size == 2 && !tuning->crowded && bytes >= tuning->unpipelined_bytes;
 }
 
 bool shc_select_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size)
 {
-    /* Two ranks copy at the same time in any case: the one copies what the other has just stored. */
+    /* Two ranks copy at the same time in any case: one rank copies what the other one has just
+     * stored. */
     return world_size > 2 && others_bytes >= tuning->single_copy_bytes;
 }
 
 /*
- * A taker begins when the first piece is there, so that it ends one piece later than the giver. Each piece
- * costs one flag. The sum of both is least with pieces of sqrt(bytes * flag_bytes).
+ * A taker begins when the first piece is there, so it ends one piece later than the giver. Each
+ * piece costs one flag. The sum of both is least with pieces of sqrt(bytes * flag_bytes).
  */
 size_t shc_select_piece(const struct shc_tuning *tuning, size_t bytes, size_t slot_bytes,
                         int world_size)

@@ -18,7 +18,7 @@ enum shc_algorithm {
     SHC_ALGO_TWO_PHASE, /* two rounds over the small slots: each rank reduces its slice for all */
     SHC_ALGO_DIRECT,    /* two ranks: one exchange of cells, both reduce everything */
     SHC_ALGO_PIPELINED, /* chunks through the arena; all_reduce: in two phases */
-    SHC_ALGO_SCATTER_GATHER, /* reduce: the same; ranks without an output reduce the slices */
+    SHC_ALGO_SCATTER_GATHER, /* reduce, through the arena: ranks without an output reduce the slices */
 };
 
 /* A factor (SHC_PREMUL_SUM) takes 8 of the inline bytes. Operations that reduce stop where it still fits. */
@@ -30,7 +30,8 @@ enum shc_algorithm {
 /* The longest step has a part for the caller and for this many threads. */
 #define SHC_SELECT_MOST_THREADS ((int)(SHC_ARENA_MAX_CELL_BYTES / SHC_PART_BYTES) - 1)
 
-/* A limit that nobody has set, of which the default depends on the group: shc_select_settle() has it. */
+/* A limit that nobody has set and whose default depends on the group. shc_select_settle() replaces
+ * it. */
 #define SHC_TUNING_AUTO (SIZE_MAX - 1)
 
 /* docs/reference/tuning-keys.md says what each field is. SIZE_MAX: never. */
@@ -85,7 +86,8 @@ bool shc_select_unpipelined(const struct shc_tuning *tuning, size_t bytes, int w
 size_t shc_select_piece(const struct shc_tuning *tuning, size_t bytes, size_t slot_bytes,
                         int world_size);
 
-/* Does every rank copy its block of a scatter from the root's memory, with so many bytes for others? */
+/* Does every rank copy its block of a scatter out of the root's memory, if the others' blocks have
+ * so many bytes? */
 bool shc_select_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size);
 
 /* May a one-way message of so many bytes be stored to staging memory non-temporally? Each rank may decide for
@@ -96,9 +98,10 @@ SHC_INLINE bool shc_select_streams(const struct shc_tuning *tuning, size_t bytes
 }
 
 /*
- * Is an output of so many bytes (scatter: of all ranks together) stored non-temporally? Where ranks exchange
- * cells an ordinary store would fetch each line of the output first. Elsewhere only outputs of twice that size
- * are, which fit no cache whatever happens. Each rank may decide for itself.
+ * Is an output of so many bytes (scatter: of all ranks together) stored non-temporally? If ranks
+ * exchange cells, an ordinary store would fetch each line of the output first. Otherwise only
+ * outputs of twice that size are, because these fit no cache in any case. Each rank may decide for
+ * itself.
  */
 SHC_INLINE bool shc_select_streams_out(const struct shc_tuning *tuning, size_t bytes,
                                        bool exchanged)

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A sum of more than two ranks over the small slots in two steps, the all_reduce's and the reduce's.
+ * Two-phase (in the code: sliced): an all_reduce or a reduce of more than two ranks over the small slots
+ * (STAGE-24). S: bytes of one rank's input. p: number of ranks.
  *
- * Rank r alone reads slice r, of whole lines, of all small slots of this epoch, so that slice of its own
- * slot is free for what becomes of it:
+ *   1. Store my input into my small slot of this epoch. Publish the call line, and meet.
+ *   2. Reduce my slice, into my output and over the same slice of my slot. Rank r alone reads slice r, which
+ *      is whole lines, of all slots. So slice r of its own slot is free for the result.
+ *   3. Publish step 1.
+ *   4. Take the others' slices.
  *
- *   store my input into my slot, call line, meeting, reduce my slice, step 1, take the others' slices
+ * In a reduce, the root does not store its slice into its slot and publishes no step. The ranks except the root
+ * have no output, and end after 3.
  *
- * The ranks that have no output of a reduce end behind step 1; its root shows none.
- *
- * Cost per rank: stores S and S/p, loads 2S (1 - 1/p), where who reduces all loads S (p - 1), in an
- * all_reduce the same lines at the same time; one flag more. Edges: call/publish, progress/step.
+ * Cost per rank: S + S/p bytes stored, 2S (1 - 1/p) bytes loaded, and one more flag. A rank that reduces
+ * everything loads S (p - 1) bytes, in an all_reduce at the same time and out of the same lines as the others.
+ * Edges: call/publish, progress/step.
  */
 #include "shm/coll/coll.h"
 

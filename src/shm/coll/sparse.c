@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Sparse all-reduce: every rank's entries to every rank; each adds up for itself. The bits of
- * all_reduce over the same tensors made dense.
+ * Sparse all-reduce: every rank's entries to every rank; each rank adds up for itself. The bits are those of
+ * all_reduce over the same tensors made dense (STAGE-45, STAGE-46).
  *
- *   1  make each position unique: what of a rank has one position is added in its order
- *   2  lay sizes and number of entries into the small slot, and behind them the entries, positions
- *      first and then values, if they fit; publish the call line
- *   3  meet; compare the sizes; from here on all know all numbers of entries
- *   4  the others' entries, as uneven blocks (uneven.c)
- *   5  sort all entries by position, in rank order where it is the same, and reduce each position
+ *   1. Make each position unique: a rank adds its entries that share a position, in their order.
+ *   2. Put sizes and number of entries into the small slot. Put the entries after them if they fit: positions
+ *      first, then values. Publish the call line.
+ *   3. Meet, and compare the sizes. From here on all ranks know all numbers of entries.
+ *   4. Get the other ranks' entries, as uneven blocks (uneven.c).
+ *   5. Sort all entries by position, those of one position in rank order, and reduce each position.
  *
- * User memory is only read: what comes out is memory of its own.
+ * User memory is only read. The result is in memory of its own.
  *
- * Cost: own entries stored, all others' loaded, N log2(world) steps of sorting. Edges:
- * call/publish, progress/step (staged).
+ * Cost: a rank stores its own entries, loads all others', and takes N log2(world) steps to sort the N entries
+ * of all ranks. Edges: call/publish, progress/step (if the entries do not fit).
  */
 #include "shm/coll/coll.h"
 
@@ -35,12 +35,12 @@ struct work {
     struct shc_task *task;
     const struct shc_sparse *tensor;
     size_t value_bytes;
-    uint64_t positions; /* that there are */
+    uint64_t positions; /* how many positions there are */
     struct shape shape; /* of this rank's tensor */
-    char *given;        /* this rank's entries, as they travel */
+    char *given;        /* this rank's entries, in the form in which they travel */
     char *copied;       /* values that are not contiguous */
-    char *all;          /* everybody's entries */
-    char *zero;         /* a value */
+    char *all;          /* the entries of all ranks */
+    char *zero;         /* a value of zero */
     struct shc_entries entries, spare;
 };
 
@@ -72,8 +72,8 @@ static enum shc_status no_memory(struct work *work)
 
 /* ---- this rank's entries ---- */
 
-/* Bytes of `count` entries as they travel; whole words, so that positions are aligned. pre: so many are
- * in memory, or could be. */
+/* Bytes of `count` entries in the form in which they travel. These are whole words, so that
+ * positions are aligned. pre: so many entries are in memory, or could be. */
 static size_t block_bytes(const struct work *work, uint64_t count)
 {
     return shc_align_up((size_t)count * (sizeof(uint64_t) + work->value_bytes), sizeof(uint64_t));
@@ -107,7 +107,7 @@ static enum shc_status number_entries(struct work *work)
     return st;
 }
 
-/* Values of the entries, where they lie. */
+/* Finds the values of the entries, without copying them if they are contiguous. */
 static enum shc_status find_values(struct work *work)
 {
     const struct shc_buf *in = &work->task->in;
@@ -119,7 +119,7 @@ static enum shc_status find_values(struct work *work)
     return SHC_OK;
 }
 
-/* Into work->given: each position once, ascending. */
+/* Fills work->given: each position once, ascending. */
 static enum shc_status gather_own(struct work *work, uint64_t *count)
 {
     struct shc_task *task = work->task;
@@ -183,7 +183,7 @@ static SHC_COLD enum shc_status fail_shapes(struct work *work, int rank, const s
     return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
 }
 
-/* Compares the others' shapes with this rank's, and copies their numbers of entries. */
+/* Compares the other ranks' shapes with this rank's, and copies their numbers of entries. */
 static enum shc_status hear_shapes(struct work *work, uint64_t *counts)
 {
     struct shc_task *task = work->task;
@@ -203,12 +203,12 @@ static enum shc_status hear_shapes(struct work *work, uint64_t *counts)
     return SHC_OK;
 }
 
-/* ---- everybody's entries ---- */
+/* ---- the entries of all ranks ---- */
 
-/* Where each rank's entries lie among all. False: all memory could not hold so many. */
+/* Finds where each rank's entries are among all. False: so many could not be in any memory. */
 static bool lay_out(const struct work *work, const uint64_t *counts, struct shc_blocks *blocks)
 {
-    const size_t most = SIZE_MAX / 4; /* room for all that is derived from the sum */
+    const size_t most = SIZE_MAX / 4; /* leaves room for all numbers that follow from the sum */
     const size_t entry_bytes = sizeof(uint64_t) + work->value_bytes;
     blocks->begin[0] = 0;
     for (int rank = 0; rank < work->task->seat->world_size; rank++) {
@@ -241,7 +241,7 @@ static enum shc_status gather_all(struct work *work, const uint64_t *counts,
     return shc_blocks_spread(task, blocks, sizeof(struct shape));
 }
 
-/* Each one once, ascending, and of this tensor. */
+/* Is each of them there once, in ascending order, and a position of this tensor? */
 static bool are_positions(const struct work *work, const uint64_t *positions, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
@@ -267,7 +267,8 @@ static enum shc_status list_entries(struct work *work, const uint64_t *counts,
     return SHC_OK;
 }
 
-/* From numbers to an index in each indexed dimension, one row for each; uses the numbers up. */
+/* Turns positions into an index in each indexed dimension, one row per dimension. Overwrites the
+ * positions. */
 static void spell_positions(const struct shc_sparse *tensor, uint64_t *positions, uint64_t count,
                             int64_t *indices)
 {

@@ -24,7 +24,7 @@ static size_t value_of(const struct shc_tuning *tuning, const struct shc_key *ke
 
 /* ---- reading ---- */
 
-/* What an error names: the variable or option, and a line of the file that it names. */
+/* What an error names: the variable or option, and the line of the file if the option names one. */
 struct source {
     const char *origin;
     const char *path; /* NULL: the text itself */

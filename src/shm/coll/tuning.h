@@ -20,7 +20,8 @@ SHC_NODISCARD enum shc_status shc_tuning_read(const char *origin, const char *te
 /* The values that ranks must have alike, word by word, for the segment's header. */
 void shc_tuning_share(const struct shc_tuning *tuning, uint64_t words[SHC_TUNING_WORDS]);
 
-/* Are these words, which are rank 0's, the same? MISMATCH names the first key that differs, and both values. */
+/* Are these words, which are rank 0's, equal to this rank's? MISMATCH names the first key that
+ * differs, and both values. */
 SHC_NODISCARD enum shc_status shc_tuning_compare(const struct shc_tuning *tuning,
                                                  const uint64_t words[SHC_TUNING_WORDS]);
 

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Lists of uneven sizes: what they share, and the uneven all-gather.
+ * Lists of uneven sizes: what the uneven operations share, and the uneven all-gather (STAGE-43, STAGE-44).
  *
- * Before its call line each rank puts a table into its small slot of this epoch's parity: how many
- * bytes each tensor of its list has. Behind the meeting every rank compares all tables: they must
- * be the same, or all ranks fail alike, before user memory changes. A rank moves by its own list alone.
+ *   1. Before its call line each rank puts a table into its small slot of this epoch's parity: how many bytes
+ *      each tensor of its list has. All-gather: each rank puts its block after the table, if it fits there.
+ *   2. The ranks publish their call lines, and meet.
+ *   3. Every rank compares all tables. They must be the same; otherwise all ranks fail alike, before user
+ *      memory changes. A rank moves bytes by its own list alone.
+ *   4. All-gather: every rank copies the blocks that came with the tables. The other blocks go in chunks
+ *      through the ranks' broadcast slots.
  *
- * All-gather: rank r's m_r bytes to every rank, in rank order. Each rank lays its block behind its
- * table, if it fits there; the others' blocks go in chunks through everybody's shout slots.
- *
- * Cost: m_r stored by each rank, the sum of the others' loaded; the turns are those of the largest
- * block. Edges: call/publish, progress/step (staged).
+ * All-gather: rank r's m_r bytes to every rank, in rank order.
+ * Cost: m_r bytes stored by each rank, the sum of the others' loaded. The number of turns is that of the
+ * largest block. Edges: call/publish, progress/step (in chunks).
  */
 #include "shm/coll/coll.h"
 
@@ -36,7 +38,7 @@ void shc_uneven_fill_table(struct shc_task *task, const struct shc_buf *list,
     shc_task_say(task, table, table_bytes(task));
 }
 
-/* What a rank's table has for a rank. */
+/* The entry of a rank's table for the rank `of`. */
 static uint64_t entry_of(const struct shc_task *task, const struct shc_blocks *blocks, int rank,
                          int of)
 {
@@ -44,7 +46,8 @@ static uint64_t entry_of(const struct shc_task *task, const struct shc_blocks *b
                                     : shc_task_hear_number(task, rank, (size_t)of);
 }
 
-/* Tables differ: the first rank whose own entry is not what another one has for it. */
+/* The tables differ: names the first rank whose own entry is not the entry that another rank has
+ * for it. */
 static SHC_COLD enum shc_status fail_sizes(struct shc_task *task, const char *format,
                                            const struct shc_blocks *blocks)
 {
@@ -117,7 +120,7 @@ static void keep(struct shc_task *task, struct shc_span chunk)
     shc_task_keep(task, piece.offset, own.offset + piece.offset, piece.bytes);
 }
 
-/* Takes the blocks that came with the call lines; gives back the largest of those that did not. */
+/* Takes the blocks that came with the call lines. Returns the largest size of those that did not. */
 static size_t take_packed(struct shc_task *task, const struct spread *spread)
 {
     size_t largest = 0;
@@ -145,7 +148,7 @@ enum shc_status shc_blocks_spread(struct shc_task *task, const struct shc_blocks
     }
     shc_task_want(task, largest);
     SHC_TRY(shc_task_arena(task, &arena));
-    if (!arena) /* the packed blocks lie in the slots that are about to be filled */
+    if (!arena) /* the packed blocks are in the slots that are filled next */
         SHC_TRY(shc_small_slots_reuse(task));
     struct shc_shout shout = {
         .task = task,
