@@ -59,7 +59,6 @@ STILL = (
     "src/shm/shmcoll.h",
     "src/shm/comm/*",
     "src/shm/exec/*",
-    "src/shm/p2p/*",
     "src/shm/proto/*",
     "tests/conformance/*",
     "tests/cuda/*",

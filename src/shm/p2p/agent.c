@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Who keeps the messages of a group moving when no call does: the agent, one thread per group, made
- * by the first message that does not go at once.
+ * The progress thread (here: agent): one per group. It moves messages when no other thread does,
+ * and is made for the first message that does not go at once.
  *
- * While somebody waits for a message, that thread makes the passes, and the agent only naps: woken
- * by every message it would take the CPU from the very thread that wants it. While messages are
- * pending and nobody waits, or who waits is held up, the agent sleeps on the mailbox's bell and makes
- * the passes itself. With nothing pending for a while it sleeps until it is called.
+ * P2P-46: while a thread waits for a message, that thread makes the passes, and the agent only
+ * naps. If each message woke the agent, it would take the CPU from the thread that wants the
+ * message. While messages are pending and no thread waits, or the waiting thread is held up
+ * (P2P-51), the agent sleeps on the mail doorbell and makes the passes itself. When nothing has
+ * been pending for a while, it sleeps until it is called (P2P-50).
  *
- * A nap is short after one that found something to do, and long after many that did not: what
- * nobody waits for begins to move within NAP_MAX_NS.
+ * A nap is short after a nap that found something to do, and grows with each that did not. So a
+ * message that no thread waits for begins to move within NAP_MAX_NS.
  */
 #include "shm/base/clock.h"
 #include "shm/base/num.h"
@@ -21,13 +22,13 @@
 #define NAP_MAX_NS (2 * SHC_NS_PER_MS)
 #define HELD_UP_NS (30 * SHC_NS_PER_MS)
 #define QUEUE_NS   (100 * SHC_NS_PER_MS)
-#define IDLE_NAPS  16 /* without anything pending, before it goes to sleep */
+#define IDLE_NAPS  16 /* naps with nothing pending, before it sleeps until it is called */
 #define IDLE_NS    (10 * SHC_NS_PER_S)
 
 /* ---- the agent ---- */
 
-/* Does a thread that waits make the passes? Not while it is held up, as in the interrupt callback by
- * an interpreter whose lock another thread keeps. */
+/* Is there a waiting thread that makes the passes? P2P-51: a thread that is held up does not count,
+ * as in the interrupt callback when another thread keeps the interpreter's lock. */
 static bool somebody_waits(const struct shc_p2p *p2p)
 {
     /* relaxed: as shc_p2p_waiters(). */
@@ -35,29 +36,30 @@ static bool somebody_waits(const struct shc_p2p *p2p)
     return shc_p2p_waiters(p2p) > 0 && shc_clock_ns() - waited_ns < HELD_UP_NS;
 }
 
-/* Nothing is placed behind this, and what pends fails. The lock is held. */
+/* P2P-61: after this nothing is placed, and pending messages fail. The lock is held. */
 static void shut(struct shc_p2p *p2p)
 {
     /* relaxed: as shc_p2p_is_closed(). */
     if (shc_a32_load_relaxed(&p2p->closed) == SHC_P2P_CLOSED)
         return;
-    /* relaxed: as above. */
+    /* relaxed: as shc_p2p_is_closed(). */
     shc_a32_store_relaxed(&p2p->closed, SHC_P2P_CLOSED);
     shc_p2p_finish_all(p2p, SHC_ERR_CLOSED, "this rank has closed the group");
     shc_bell_ring(shc_seat_mail_bell(p2p->env.seat, p2p->env.seat->rank), true);
 }
 
-/* Is it the agent's turn? */
+/* Must the agent make the passes? */
 static bool has_turn(const struct shc_p2p *p2p)
 {
     return !shc_p2p_is_closed(p2p) && shc_p2p_pending(p2p) > 0 && !somebody_waits(p2p);
 }
 
-/* Is it the agent's turn no more? Makes a pass to find out. */
+/* Need the agent make no more passes? Makes one to find out. */
 static bool agent_relieved(void *arg)
 {
     struct shc_p2p *p2p = arg;
-    /* Without the lock first: what it saw pending may be over, and to want the lock ends a bias. */
+    /* P2P-52: first without the lock, as wanting the lock would end a bias for something that may
+     * be over. */
     if (!has_turn(p2p))
         return true;
     shc_p2p_lock(p2p);
@@ -82,10 +84,11 @@ static void drive(struct shc_p2p *p2p)
         .shared = true,
     };
     while (shc_wait_for(&wait, &target) != SHC_OK)
-        continue; /* neither a deadline nor an interrupt */
+        continue; /* it has neither a deadline nor an interrupt */
 }
 
-/* Nothing is pending: until the agent is called. Who calls has stored what it is called for before. */
+/* P2P-50: nothing is pending, so the agent sleeps until it is called. A caller has stored its
+ * reason before it calls. */
 static void sleep_idle(struct shc_p2p *p2p)
 {
     uint32_t heard = shc_bell_listen(&p2p->agent_bell);
@@ -112,7 +115,7 @@ static void agent_thread(void *arg)
             nap_ns = NAP_MIN_NS;
         } else if (idle > IDLE_NAPS) {
             sleep_idle(p2p);
-            shc_os_sleep_ns(NAP_MIN_NS); /* who has called may be about to wait himself */
+            shc_os_sleep_ns(NAP_MIN_NS); /* the caller may be about to wait itself */
             nap_ns = NAP_MIN_NS;
             idle = 0;
         } else {
@@ -156,16 +159,17 @@ void shc_agent_call(struct shc_p2p *p2p)
 struct waiting {
     struct shc_p2p *p2p;
     struct shc_message *m;
-    uint64_t moves;   /* of any message, by the passes of this wait */
-    uint64_t look_ns; /* then for collectives that are queued, and run by nobody; 0: none were */
+    uint64_t moves;   /* of any message, in the passes of this wait */
+    uint64_t look_ns; /* when to look for queued collectives that no thread runs; 0: not yet */
 };
 
-/* Who waits for a message runs what nobody else runs, if the message does not come: its sender may wait for
- * that, too. (Not at once: it may as well come only after what this thread does next.) */
+/* If the message does not come, the thread that waits for it runs the queued collectives that no
+ * other thread runs, as the sender may wait for those. It does not run them at once: the message
+ * may need what this thread does next. */
 static bool must_run_queue(struct waiting *waiting)
 {
     const struct shc_p2p_env *env = &waiting->p2p->env;
-    /* relaxed: a hint, looked at again. */
+    /* relaxed: a hint; the answer is read before use. */
     if (SHC_LIKELY(!shc_a32_load_relaxed(env->queue_unattended)))
         return false;
     const uint64_t now_ns = shc_clock_ns();
@@ -177,7 +181,7 @@ static bool must_run_queue(struct waiting *waiting)
     return env->is_queue_unattended(env->queue);
 }
 
-/* Done? Makes a pass to find out. */
+/* Is the message over? Makes a pass to find out. */
 static bool message_done(void *arg)
 {
     struct waiting *waiting = arg;
@@ -192,7 +196,7 @@ static bool message_done(void *arg)
         shc_p2p_pass(p2p, true);
     waiting->moves += p2p->pairs.moves - before;
     if (shc_p2p_unlock(p2p))
-        shc_os_thread_yield(); /* another thread of this rank has a message, too */
+        shc_os_thread_yield(); /* another thread of this rank waits for a message, too */
     return shc_message_is_over(waiting->m) || must_run_queue(waiting);
 }
 
@@ -211,7 +215,7 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_message *m, uint64_
     if (closed)
         shut(p2p);
     else
-        shc_p2p_add(&p2p->waiters, 1); /* keeps the memory mapped */
+        shc_p2p_add(&p2p->waiters, 1); /* keeps the segment mapped */
     shc_p2p_unlock(p2p);
     if (closed)
         return SHC_OK;

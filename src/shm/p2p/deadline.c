@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What ends a message that does not move: its peer's death or departure, its deadline, the failure
- * of the group. And what is said of it meanwhile. The rules are those of proto/wait.c, for many
- * messages at once.
+ * What ends a message that cannot go on: death or departure of its peer, its deadline, the failure
+ * of the group (P2P-60). Also what is logged about a late message. The rules are those of
+ * proto/wait.c, applied to many messages at once.
  */
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
@@ -45,7 +45,8 @@ void shc_p2p_text(const struct shc_p2p *p2p, const struct shc_message *m, char *
              (int)m->tag, seat->group);
 }
 
-/* ", which has sent tags 3, 4 that no recv here takes": what a wrong tag looks like. */
+/* ", which has sent messages that no recv here takes, with tags 3, 4": this is how a wrong tag
+ * shows. */
 static void strays_text(const struct shc_p2p_peer *peer, char *text, size_t capacity)
 {
     size_t used = 0;
@@ -131,7 +132,7 @@ static void end_dead(struct shc_p2p *p2p, const struct shc_message *m, int rank)
     shc_p2p_break(p2p, SHC_ERR_PEER_DEAD, reason);
 }
 
-/* The message cannot be fulfilled, and nobody else is concerned. */
+/* Ends a message that cannot be completed; nothing else is affected. */
 static void end_alone(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
                       const char *reason)
 {
@@ -142,8 +143,9 @@ static void end_alone(struct shc_p2p *p2p, struct shc_message *m, enum shc_statu
     shc_p2p_finish(p2p, m, status, error);
 }
 
-/* Who has left may have been told by another group of a death that shows in this one, too; it goes
- * before a departure. False when there is one, and that has ended the message. */
+/* Looks for deaths before a departure is reported: a rank that has left may have learned of a death
+ * by another group, and that death counts here, too. False: there is one, and it has ended the
+ * message. */
 static bool judge_deaths(struct shc_p2p *p2p, const struct shc_message *m)
 {
     const struct shc_seat *seat = p2p->env.seat;
@@ -154,7 +156,7 @@ static bool judge_deaths(struct shc_p2p *p2p, const struct shc_message *m)
     return dead < 0;
 }
 
-/* False when that has ended the message. */
+/* False: the peer's state has ended the message. */
 static bool judge_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
                         enum shc_member_state state)
 {
@@ -179,7 +181,8 @@ static bool judge_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
     return false;
 }
 
-/* A receive from any rank: one dead rank may have been the one; of those that left, all must have. */
+/* A receive from any rank: it fails when one rank is dead, as that may have been the sender, or
+ * when all other ranks have left. */
 static bool judge_any(struct shc_p2p *p2p, struct shc_message *m, const struct shc_sight *sight)
 {
     const struct shc_seat *seat = p2p->env.seat;
@@ -206,7 +209,7 @@ static void end_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
     shc_p2p_whom_text(p2p, m, whom, sizeof whom);
     snprintf(reason, sizeof reason, SHC_TIMED_OUT "%.3f s waiting for %s",
              shc_lateness_seconds(&m->lateness, now_ns), whom);
-    /* Nothing of it is out: the others need not know. */
+    /* Nothing of the message has gone out, so the other ranks need not know. */
     if (m->state == SHC_MESSAGE_POSTED || m->state == SHC_MESSAGE_QUEUED) {
         end_alone(p2p, m, SHC_ERR_TIMEOUT, reason);
         return;
@@ -217,7 +220,7 @@ static void end_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
     shc_p2p_break(p2p, SHC_ERR_TIMEOUT, reason);
 }
 
-/* One line for all that wait in the queue by now, or thousands of sends would say the same. */
+/* One log line for all messages in the queue, as thousands of sends would say the same. */
 static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
 {
     char what[256], whom[512], more[64] = "";
@@ -227,7 +230,7 @@ static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
         next->lateness.late_ns = m->lateness.late_ns;
     }
     if (behind > 0)
-        snprintf(more, sizeof more, "; behind it: %u more", behind);
+        snprintf(more, sizeof more, "; queued after it: %u more", behind);
     shc_p2p_text(p2p, m, what, sizeof what);
     shc_p2p_whom_text(p2p, m, whom, sizeof whom);
     shc_log(SHC_LOG_WARN, "%s " SHC_HAS_WAITED " for %s%s", what,
@@ -255,8 +258,8 @@ static void judge_queue(struct shc_p2p *p2p, const struct shc_queue *queue,
     while (m) {
         struct shc_message *next = m->next;
         judge_message(p2p, m, sight);
-        /* The group's failure is over all messages, the next one too: also while another thread of
-         * this rank is just about to set the abort word. */
+        /* The group's failure ends all messages, also the next one. This holds also while
+         * another thread of this rank is about to set the abort word. */
         if (shc_p2p_pending(p2p) == 0 || shc_group_failed(p2p->env.seat))
             return;
         m = next;
@@ -277,7 +280,8 @@ void shc_p2p_judge(struct shc_p2p *p2p, const struct shc_sight *sight)
 {
     if (shc_p2p_pending(p2p) == 0)
         return;
-    /* Behind the states, in front of their judging: who is gone may have been told, and ended. */
+    /* P2P-60: looked at after the states were read and before they are judged: a rank that is gone
+     * may have been told of the failure, and have ended because of it. */
     judge_group(p2p);
     for (int i = 0; sight->due && i < shc_p2p_queue_count(p2p); i++)
         judge_queue(p2p, shc_p2p_queue(p2p, i), sight);

@@ -22,7 +22,7 @@ enum shc_status shc_message_prepare(struct shc_message *message, const struct sh
     message->peer = op->peer;
     message->source = op->peer;
     message->tag = op->tag;
-    /* relaxed: a new time-out concerns the messages that start after it. */
+    /* relaxed: a new time-out is for the messages that start after it. */
     message->timeout_ns = op->timeout_ns ? op->timeout_ns : shc_a64_load_relaxed(env->timeout_ns);
     message->shape = (struct shc_shape){
         .dtype = op->dtype,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * A message as its sender or its receiver sees it.
+ * A message, as its sender or its receiver sees it.
  */
 
 #include "shm/base/atomic.h"
@@ -15,16 +15,16 @@
 
 enum shc_message_state {
     SHC_MESSAGE_NONE = 0,
-    SHC_MESSAGE_QUEUED, /* send */
+    SHC_MESSAGE_QUEUED, /* of a send */
     SHC_MESSAGE_ANNOUNCED,
     SHC_MESSAGE_STREAMING,
-    SHC_MESSAGE_POSTED, /* recv */
+    SHC_MESSAGE_POSTED, /* of a receive */
     SHC_MESSAGE_GRANT_DUE,
     SHC_MESSAGE_REFUSE_DUE,
     SHC_MESSAGE_FILLING,
 };
 
-/* What both sides must agree on, but for the tag. */
+/* What sender and receiver must agree on, except the tag. */
 struct shc_shape {
     enum shc_dtype dtype;
     uint32_t elem_bytes;
@@ -35,49 +35,50 @@ struct shc_shape {
 struct shc_message {
     enum shc_op_kind kind; /* SHC_SEND or SHC_RECV */
     enum shc_message_state state;
-    shc_a32 over;             /* for shc_message_is_over() */
-    struct shc_message *next; /* in its queue */
-    int peer;                 /* as asked for: a rank or SHC_ANY_SOURCE */
-    int source;               /* of a receive: who sent it, once that is known; else -1 */
+    shc_a32 over;             /* set when it has ended; shc_message_is_over() reads it */
+    struct shc_message *next; /* the next message in its queue */
+    int peer;                 /* as the call named it: a rank, or SHC_ANY_SOURCE */
+    int source;               /* of a receive: its sender once that is known, before that -1 */
     int32_t tag;
-    uint64_t post;   /* the order of posting on this rank */
-    uint32_t number; /* of the pair's messages, once it is announced or matched; goes round */
+    uint64_t post;   /* its place in the order of posting on this rank */
+    uint32_t number; /* its number in the pair, once announced or matched; wraps */
     struct shc_buf buf;
     struct shc_shape shape;
-    struct shc_shape other; /* REFUSE_DUE: the sender's */
-    size_t moved;           /* bytes that have left, or are here */
-    bool open;              /* in chunks that follow the header unasked */
+    struct shc_shape other; /* REFUSE_DUE: the shape that the sender has */
+    size_t moved;           /* bytes that have left this rank, or have come */
+    bool open;              /* OPEN: its chunks follow the header unasked */
     /* Of a send in chunks: */
-    enum shc_copy_mode mode;      /* how they are copied */
-    bool waits_for_reader;        /* it is over when they are read */
-    uint32_t bulk_lent;           /* bulk windows, up to its last one */
-    uint32_t chunks_lent;         /* other windows, likewise */
-    size_t chunk_bytes;           /* how long each is in a bulk window at most */
-    size_t head_bytes;            /* went in front of them */
-    uint64_t streams_ns;          /* since when they go */
-    struct shc_copy_trial *trial; /* where that is noted; or NULL */
+    enum shc_copy_mode mode;      /* how its chunks are copied */
+    bool waits_for_reader;        /* it ends when its chunks have been read */
+    uint32_t bulk_lent;           /* bulk windows lent up to its last chunk */
+    uint32_t chunks_lent;         /* other windows lent up to its last chunk */
+    size_t chunk_bytes;           /* the longest chunk in a bulk window */
+    size_t head_bytes;            /* bytes that were sent before the chunks */
+    uint64_t streams_ns;          /* the time of its first chunk */
+    struct shc_copy_trial *trial; /* the trial that notes its time; or NULL */
     uint64_t timeout_ns;
     struct shc_lateness lateness;
 };
 
 struct shc_p2p_env;
 
-/* Checks all that this rank alone can see wrong in the operation, a send or a receive. The tensors' arrays must
- * outlive the message. SHC_ERR_INVALID, SHC_ERR_UNSUPPORTED. */
+/* Checks all of a send or receive that this rank alone can find wrong. The tensors' arrays must
+ * outlive the message. Fails with SHC_ERR_INVALID or SHC_ERR_UNSUPPORTED. */
 SHC_NODISCARD enum shc_status shc_message_prepare(struct shc_message *message,
                                                   const struct shc_p2p_env *env,
                                                   const struct shc_op *op);
 
-/* The last message of shc_run() one way: the next one is often the same but for its peer, its tag and
- * where its data lies, and then nothing else is looked at. */
+/* The last message of shc_run() in one direction. The next one often differs only in its peer, its
+ * tag and the address of its data; then nothing else needs to be checked. */
 struct shc_kept_message {
     struct shc_message message;
-    struct shc_op op; /* its tensors are gone, only how many bytes they had is in `message` */
+    struct shc_op op; /* without its tensors; `message` keeps their bytes' number */
     bool valid;
 };
 
-/* The kept message made ready for the operation, if it is the same but for its peer, its tag and where
- * its one contiguous tensor lies; else NULL. A few instructions. The clock's fields stay as they are. */
+/* The kept message made ready for the operation, if that differs only in its peer, its tag and the
+ * address of its one contiguous tensor; NULL if not. A few instructions. The fields of the clock
+ * stay as they are. */
 SHC_INLINE struct shc_message *shc_message_repeat(struct shc_kept_message *kept, int world_size,
                                                   const struct shc_op *op)
 {
@@ -93,7 +94,7 @@ SHC_INLINE struct shc_message *shc_message_repeat(struct shc_kept_message *kept,
     return message;
 }
 
-/* Has it ended? What it ended with its owner was told under the lock of point-to-point. */
+/* Has it ended? Its owner was told the result under the lock of messages. */
 SHC_INLINE bool shc_message_is_over(const struct shc_message *message)
 {
     /* relaxed: a hint; the lock has the edges. */

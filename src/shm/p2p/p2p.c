@@ -150,14 +150,15 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
     }
     const bool works = !shc_group_failed(p2p->env.seat);
     for (int i = 0, peer = p2p->first_peer; i < world; i++) {
-        shc_p2p_read_lines(p2p, peer); /* once more after a failure: what is all there arrives */
+        /* Also once after a failure: messages that are there in full arrive. */
+        shc_p2p_read_lines(p2p, peer);
         if (works && (p2p->peers[peer].incoming.first || p2p->peers[peer].sends.first))
             shc_p2p_write_lines(p2p, peer);
         peer = peer + 1 < world ? peer + 1 : 0;
     }
     p2p->first_peer = p2p->first_peer + 1 < world ? p2p->first_peer + 1 : 0;
     shc_p2p_judge(p2p, &sight);
-    /* Whose message ended here may sleep on this rank's own bell. */
+    /* P2P-48: a thread whose message ended in this pass may sleep on this rank's own doorbell. */
     if (p2p->finished && shc_p2p_waiters(p2p) > (waiter ? 1 : 0))
         shc_bell_ring(shc_seat_mail_bell(p2p->env.seat, p2p->env.seat->rank), true);
     p2p->finished = false;
@@ -179,7 +180,7 @@ void shc_p2p_count_call(struct shc_p2p *p2p)
 enum shc_status shc_p2p_lock_other_message(struct shc_p2p *p2p, struct shc_kept_message *kept,
                                            const struct shc_op *op, struct shc_message **message)
 {
-    shc_p2p_unlock(p2p); /* a long list of tensors takes its time */
+    shc_p2p_unlock(p2p); /* checking a long list of tensors takes time */
     struct shc_message fresh;
     SHC_TRY(shc_message_prepare(&fresh, &p2p->env, op));
     shc_p2p_lock(p2p);
@@ -203,7 +204,7 @@ static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_messag
 {
     struct shc_seat *seat = p2p->env.seat;
     const int peer = m->peer;
-    /* Behind the close the segment may be unmapped. */
+    /* After the close the segment may be unmapped. */
     bool gone = !shc_p2p_is_closed(p2p) && m->kind == SHC_SEND && peer != seat->rank &&
                 shc_member_look(seat, peer) == SHC_MEMBER_LEFT;
     if (SHC_UNLIKELY(shc_p2p_is_closed(p2p) || shc_group_failed(seat) || gone))
@@ -217,20 +218,21 @@ static void begin_clock(struct shc_p2p *p2p, struct shc_message *m)
     const uint64_t now_ns = shc_clock_ns();
     shc_lateness_begin(&m->lateness, now_ns, m->timeout_ns, p2p->env.seat->late_ns);
     if (shc_p2p_pending(p2p) == 0) {
-        p2p->asked_ns = now_ns; /* nobody has looked, and nobody needed to */
+        p2p->asked_ns = now_ns; /* nothing was pending, so no thread had to look */
         p2p->watch = (struct shc_clock_watch){.looked_ns = now_ns};
     }
 }
 
-/* A submission copies what is there already. As long as that takes it counts as one who waits, or the agent would
- * want the lock for a pass of its own, and end its bias. Returns when somebody waited last, for end_turn(): a waiter
- * who is held up is so as long as before. */
+/* P2P-51: a submission copies bytes that are already there, and counts as a waiting thread
+ * meanwhile. Otherwise the agent would want the lock for a pass of its own, and end its bias.
+ * Returns the time of the last pass of a waiter, for end_turn(): a waiter that was held up before
+ * is still held up after the submission. */
 static uint64_t begin_turn(struct shc_p2p *p2p, uint64_t now_ns)
 {
     /* relaxed: as shc_p2p_waiters(). */
     const uint64_t waited_ns = shc_a64_load_relaxed(&p2p->waited_ns);
     shc_p2p_add(&p2p->waiters, 1);
-    /* relaxed: as above. */
+    /* relaxed: as shc_p2p_waiters(). */
     shc_a64_store_relaxed(&p2p->waited_ns, now_ns);
     return waited_ns;
 }
@@ -238,14 +240,14 @@ static uint64_t begin_turn(struct shc_p2p *p2p, uint64_t now_ns)
 static void end_turn(struct shc_p2p *p2p, uint64_t waited_ns)
 {
     shc_p2p_add(&p2p->waiters, -1);
-    /* relaxed: as above. */
+    /* relaxed: as shc_p2p_waiters(). */
     shc_a64_store_relaxed(&p2p->waited_ns, waited_ns);
 }
 
 enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_message *m, bool *over)
 {
     shc_p2p_lock(p2p);
-    /* Where something pends, the pass of this submission moves that on, too. */
+    /* Where something is pending, the submission's pass moves that, too. */
     *over = shc_p2p_pending(p2p) == 0 && m->kind == SHC_SEND && shc_p2p_place(p2p, m);
     if (*over) {
         shc_p2p_unlock(p2p);
@@ -266,8 +268,8 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_message *m, bool 
         shc_p2p_pass(p2p, true);
         end_turn(p2p, waited_ns);
     }
-    bool call =
-        st == SHC_OK && shc_p2p_pending(p2p) > 0; /* who waits now may leave before this is over */
+    /* P2P-50: a thread that waits now may leave before this message is over. */
+    bool call = st == SHC_OK && shc_p2p_pending(p2p) > 0;
     shc_p2p_unlock(p2p);
     if (call)
         shc_agent_call(p2p);
@@ -278,7 +280,7 @@ void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_message *m, bool for_good)
 {
     shc_p2p_lock(p2p);
     if (shc_message_is_over(m)) {
-        /* it ended meanwhile */
+        /* it ended in the meantime */
     } else if (m->state == SHC_MESSAGE_POSTED || m->state == SHC_MESSAGE_QUEUED) {
         shc_p2p_withdraw(p2p, m);
         shc_p2p_finish(p2p, m, SHC_ERR_INTERRUPTED, "interrupted before it began");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The protocols of messages: by which a message of a size may go to another rank, in the order in which its sender
- * tries them. The first one that has room carries it. (send.c has what each does.)
+ * The table of the protocols of messages: what carries a message of a given size to another rank. A
+ * sender tries them in this order, and the first one that has room carries the message
+ * (docs/internals/protocol/messages.md). The code of each is in send.c.
  */
 
 #include "shm/proto/seat.h"
@@ -20,19 +21,19 @@ enum shc_protocol {
 };
 
 struct shc_protocol_row {
-    const char *name; /* as describe() has it */
-    const char *what; /* for people */
-    size_t more_than; /* so many bytes go by it, */
-    size_t most;      /* and up to so many */
-    bool of_two;      /* only between the ranks of a group of two */
+    const char *name; /* as describe() shows it */
+    const char *what; /* a description for people */
+    size_t more_than; /* it carries messages of more bytes than this, */
+    size_t most;      /* and of up to so many bytes */
+    bool of_two;      /* it exists only in groups of two ranks */
 };
 
 extern const struct shc_protocol_row shc_protocols[SHC_PROTOCOLS];
 
-/* Between ranks that have such mailboxes. */
+/* Does that protocol carry so many bytes, between ranks with mailboxes of this geometry? */
 bool shc_protocol_fits(const struct shc_mail_geometry *mail, enum shc_protocol protocol,
                        size_t bytes);
 
-/* "hand-off, line": those by which a message of so many bytes may go. */
+/* "hand-off, line": the protocols that may carry a message of so many bytes. */
 void shc_protocols_text(const struct shc_mail_geometry *mail, size_t bytes, char *text,
                         size_t capacity);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Point-to-point, what comes in: reading the lines of the peers, matching headers with receives, and
- * the bytes on their way into the user's memory.
+ * Messages that come in: reading the lines of the peers, matching headers with receives (P2P-42),
+ * and bringing the bytes to the user's memory.
  */
 #include "shm/base/clock.h"
 #include "shm/base/num.h"
@@ -27,8 +27,8 @@ static bool same_shape(const struct shc_shape *a, const struct shc_shape *b)
            a->bytes == b->bytes;
 }
 
-/* The header, by one look: its sender is another process, and what was checked is what is used. The
- * bytes behind it stay where they are. */
+/* A private copy of the header: the sender is another process, so each field is read once, and what
+ * was checked is what is used. The bytes after the header stay where they are. */
 static inline struct shc_line_head look_at_head(const struct shc_line_shm *line)
 {
     struct shc_line_head head;
@@ -36,7 +36,8 @@ static inline struct shc_line_head look_at_head(const struct shc_line_shm *line)
     return head;
 }
 
-/* Does it name what its bytes can be in? A shuttle's line itself, and no other that. */
+/* Does the line name memory that may hold its bytes? P2P-13: a shuttle's line (that of a hand-off
+ * buffer) names that shuttle, and no other line names a shuttle. */
 static inline bool is_there(const struct shc_p2p *p2p, int peer, uint32_t shuttle,
                             const struct shc_line_head *line)
 {
@@ -45,13 +46,14 @@ static inline bool is_there(const struct shc_p2p *p2p, int peer, uint32_t shuttl
     return line->window == SHC_NO_WINDOW || shc_window_exists(&p2p->pairs, peer, line->window);
 }
 
-/* Less than the message, and whole elements. */
+/* A beginning: fewer bytes than the message has, and whole elements. */
 static inline bool is_beginning(const struct shc_line_head *line)
 {
     return line->piece < line->bytes && line->elem_bytes > 0 && line->piece % line->elem_bytes == 0;
 }
 
-/* One at a time, but of one that is dropped the sender may have sent no more; in bulk windows, or none yet. */
+/* P2P-25: of each sender one OPEN message at a time. But the sender of one that is dropped may have
+ * sent no more of it. Its first bytes, if any, are in bulk windows (the eager pool). */
 static inline bool may_be_open(const struct shc_p2p *p2p, int peer,
                                const struct shc_line_head *line)
 {
@@ -60,7 +62,7 @@ static inline bool may_be_open(const struct shc_p2p *p2p, int peer,
            (line->window == SHC_NO_WINDOW || shc_line_is_in_bulk(line));
 }
 
-/* A line comes from another process: nothing it says may lead outside. */
+/* A line comes from another process: nothing in it may lead outside the memory it may use. */
 static inline bool is_sound(const struct shc_p2p *p2p, int peer, uint32_t shuttle,
                             const struct shc_line_head *line)
 {
@@ -74,7 +76,7 @@ static inline bool is_sound(const struct shc_p2p *p2p, int peer, uint32_t shuttl
            (line->kind != SHC_LINE_OPEN || (is_beginning(line) && may_be_open(p2p, peer, line)));
 }
 
-/* A receive has taken the piece. */
+/* Gives the buffer back: a receive has taken the bytes in it. */
 static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_head *line)
 {
     if (line->kind == SHC_LINE_EAGER && shc_line_is_in_bulk(line))
@@ -82,7 +84,8 @@ static void return_window(struct shc_p2p *p2p, int peer, const struct shc_line_h
     shc_window_return(&p2p->pairs, peer, line->window, line->piece);
 }
 
-/* Copied on as it was copied there, unless it is too long for the caches. */
+/* Copies the bytes on with the copy mode that the sender used, unless the message is too long for
+ * the caches. */
 static void write_piece(const struct shc_p2p *p2p, struct shc_message *m,
                         const struct shc_line_head *line, const char *piece, size_t bytes)
 {
@@ -95,7 +98,8 @@ static void write_piece(const struct shc_p2p *p2p, struct shc_message *m,
     m->moved += bytes;
 }
 
-/* Of a message whose bytes are there from the first one on: those that this rank has not copied yet. */
+/* The first bytes of the message are all there: writes those of them that this rank has not copied
+ * yet. */
 static void write_rest(const struct shc_p2p *p2p, struct shc_message *m,
                        const struct shc_line_head *line, const char *whole)
 {
@@ -103,8 +107,9 @@ static void write_rest(const struct shc_p2p *p2p, struct shc_message *m,
         write_piece(p2p, m, line, whole + m->moved, line->piece - m->moved);
 }
 
-/* So many bytes of that message are in the receive's memory already. Only one by ferry is of the rank that sends
- * so: this rank numbers its messages to itself, too. */
+/* P2P-38: how many bytes of that message are already in the receive's memory. Messages by ferry (a
+ * long hand-off buffer) alone are asked: only the peer's messages go by ferry, and this rank
+ * numbers messages to itself, too. */
 static size_t copied_ahead(const struct shc_p2p *p2p, const struct shc_message *m,
                            const struct shc_line_head *line)
 {
@@ -115,7 +120,8 @@ static size_t copied_ahead(const struct shc_p2p *p2p, const struct shc_message *
                : 0;
 }
 
-/* A receive takes an open message: what follows comes to it, or is dropped as it comes. */
+/* A receive takes an OPEN message: its chunks come to that receive, or are dropped as they come
+ * (P2P-27). */
 static void take_open(struct shc_p2p *p2p, int peer, const struct shc_line_head *line, bool fits)
 {
     struct shc_open *open = &p2p->peers[peer].open;
@@ -126,7 +132,7 @@ static void take_open(struct shc_p2p *p2p, int peer, const struct shc_line_head 
     shc_window_take_whole(&p2p->pairs, peer, line->bytes);
 }
 
-/* The withdrawn receive gets this header, and the bytes that came with it. */
+/* Gives the withdrawn receive this header, and the bytes that came with it. */
 static void take_message(struct shc_p2p *p2p, struct shc_message *m, int peer,
                          const struct shc_line_head *line, const uint8_t *data)
 {
@@ -144,9 +150,9 @@ static void take_message(struct shc_p2p *p2p, struct shc_message *m, int peer,
         m->moved = 0;
         shc_queue_append(&p2p->peers[peer].incoming, m);
         if (!open)
-            shc_p2p_answer(p2p, peer); /* so that the sender goes on while the head is copied */
+            shc_p2p_answer(p2p, peer); /* P2P-57: the sender goes on during the copy */
     }
-    /* A message that does not fit may be over by now. */
+    /* A receive of another type or size may have ended above. */
     if (fits) {
         if (line->kind == SHC_LINE_EAGER)
             m->moved = copied_ahead(p2p, m, line);
@@ -169,7 +175,7 @@ static struct shc_message *first_with_tag(const struct shc_queue *queue, int32_t
     return m;
 }
 
-/* The receive that was posted first among those this header fits. */
+/* P2P-42: the receive that was posted first among those that this header matches. */
 static struct shc_message *match(struct shc_p2p *p2p, int peer, int32_t tag)
 {
     struct shc_message *named = first_with_tag(&p2p->peers[peer].posted, tag);
@@ -179,7 +185,7 @@ static struct shc_message *match(struct shc_p2p *p2p, int peer, int32_t tag)
     return named;
 }
 
-/* A header has been taken, or put aside. */
+/* A header has been taken, or kept as an unexpected message. */
 static inline void note_message(struct shc_p2p *p2p, int peer, uint32_t window)
 {
     shc_pair_note_answer(&p2p->pairs, peer);
@@ -198,8 +204,9 @@ static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_hea
     return true;
 }
 
-/* A message by ferry is on its way, and so many of its bytes are there: the receive that would take it now has them
- * already when its EAGER line comes. That line alone takes the message, for whichever receive comes first then. */
+/* P2P-37: a message by ferry is on its way, and so many of its bytes are there. The receive that
+ * would take it now copies them already. The EAGER line alone takes the message, for the receive
+ * that comes first then. */
 static void take_ahead(struct shc_p2p *p2p, int peer, const struct shc_line_head *line)
 {
     struct shc_message *m = match(p2p, peer, line->tag);
@@ -221,7 +228,8 @@ static struct shc_message *find_number(const struct shc_queue *queue, uint32_t n
     return m;
 }
 
-/* The receiver's word on a message that was announced; or on an open one, of which all may have gone. */
+/* Takes CTS or REFUSE, the receiver's word on an announced message. REFUSE may also be for an OPEN
+ * message, even for one whose bytes have all left (P2P-27). */
 static bool take_word(struct shc_p2p *p2p, int peer, const struct shc_line_head *line)
 {
     const struct shc_p2p_peer *to = &p2p->peers[peer];
@@ -262,7 +270,7 @@ static bool take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_head
     return true;
 }
 
-/* False when the line makes no sense here. */
+/* False: the line does not fit anything that goes on here. */
 static bool take_line(struct shc_p2p *p2p, int peer, struct shc_pair_found found, bool *kept)
 {
     const uint8_t *data = found.line->data;
@@ -291,14 +299,15 @@ static bool take_line(struct shc_p2p *p2p, int peer, struct shc_pair_found found
     }
 }
 
-/* At most as many lines as a pair has: then it is the next peer's turn. Who has left has no more, so that one pass
- * finds all that it has sent (deadline.c). */
+/* P2P-45: reads at most as many lines as a pair has; then it is the next peer's turn. A peer that
+ * has LEFT has no more than these, so one pass finds all that it has sent (deadline.c). */
 void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
 {
     for (uint32_t i = 0; i < shc_pair_capacity(&p2p->pairs); i++) {
         const struct shc_pair_found found = shc_pair_peek(&p2p->pairs, peer);
         bool kept;
-        /* While nothing pends, whoever comes next may want just this, and it is not put aside. */
+        /* P2P-44: while nothing pends, the next receive may want just this line, so it is not put
+         * aside. */
         if (!found.line || shc_p2p_pending(p2p) == 0)
             return;
         if (!take_line(p2p, peer, found, &kept)) {
@@ -331,23 +340,25 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_message *m)
     shc_stray_free(stray);
 }
 
-/* ---- at once ---- */
+/* ---- receives that are carried out at once ---- */
 
-/* Nobody looks at deadlines, members or the close meanwhile, so that it must end soon, however long
- * ranks are to spin: tens of microseconds at most. The first of them under the lock, so that between a
- * line's coming and the reading of its bytes there is no instruction that waits for it to be there: a
- * processor that guesses its coming asks for both at once. */
+/* P2P-55: looks for a line. Meanwhile no thread looks at deadlines, members or the close, so the
+ * looks must end soon, however long ranks are set to spin: after tens of microseconds at most. The
+ * first looks are under the lock: then no instruction between a line's coming and the reading of
+ * its bytes waits for the line, so a processor that predicts its coming asks for both at once. */
 #define AT_ONCE_SPINS 1000
 #define LOCKED_SPINS  100
 
-/* Whoever wants the lock meanwhile gets it, and so many receives behind that look without. */
+/* A thread that wants the lock during these looks gets it, and so many receives after that look
+ * only without the lock. */
 #define CROWDED_RECEIVES 1000
 
-/* One of so many of these is timed; and a line that takes longer is not in a cache that both CPUs share. */
+/* One of so many looks is timed. A line that takes longer than DISTANT_NS is not in a cache that
+ * both CPUs share. */
 #define TIMED_ANSWERS 256
 #define DISTANT_NS    150
 
-/* A whole message that the receive fits. */
+/* Is the line a whole message, and one that the receive matches? */
 static inline bool is_whole(const struct shc_line_head *line, const struct shc_message *m)
 {
     return line->kind == SHC_LINE_EAGER && line->tag == m->tag &&
@@ -355,7 +366,7 @@ static inline bool is_whole(const struct shc_line_head *line, const struct shc_m
            line->dtype_tag == m->shape.dtype_tag && line->bytes == m->shape.bytes;
 }
 
-/* Is nothing in front of the receive? */
+/* Does no other receive and no unexpected message come before this receive? */
 static inline bool is_first(const struct shc_p2p *p2p, int peer)
 {
     const struct shc_p2p_peer *from = &p2p->peers[peer];
@@ -363,8 +374,8 @@ static inline bool is_first(const struct shc_p2p *p2p, int peer)
            !from->strays && !p2p->posted_any.first;
 }
 
-/* Are its bytes in the line, or in the shuttle whose line it is, and is it the whole message that the receive
- * wants? Each of its fields is looked at once, and found to be what this rank knows by itself. */
+/* Is the line the whole message that the receive wants, with its bytes in the line or in the
+ * shuttle whose line it is? Each field is read once, and equals what this rank knows by itself. */
 static inline bool is_plain(const struct shc_p2p *p2p, struct shc_pair_found found,
                             const struct shc_message *m)
 {
@@ -380,7 +391,7 @@ static inline bool is_plain(const struct shc_p2p *p2p, struct shc_pair_found fou
            SHC_READ_ONCE(line->piece) == m->shape.bytes && m->shape.bytes <= room;
 }
 
-/* Where they are: a processor need not wait for the line to know. */
+/* The address of its bytes: a processor need not wait for the line to know it. */
 static inline const char *plain_piece(const struct shc_p2p *p2p, struct shc_pair_found found,
                                       const struct shc_message *m)
 {
@@ -389,15 +400,16 @@ static inline const char *plain_piece(const struct shc_p2p *p2p, struct shc_pair
     return shc_window(&p2p->pairs, m->peer, p2p->env.seat->rank, found.shuttle);
 }
 
-/* So many looks at the peer's next line are worth it. */
+/* How many looks at the peer's next line are worth making. */
 static inline uint32_t spins_of(const struct shc_p2p *p2p, uint32_t most)
 {
     const uint32_t spins = p2p->env.seat->patience_p2p.spins;
     return spins < most ? spins : most;
 }
 
-/* Copies what is there of a message by ferry, piece by piece, as long as the next line comes soon: its sender is
- * storing what that line speaks of. The one behind these, or none. */
+/* P2P-39: copies what is there of a message by ferry, piece by piece, as long as the next line
+ * comes soon, since its sender is storing the bytes that this line will name. Returns the line
+ * after these, or none. */
 static struct shc_pair_found receive_ahead(struct shc_p2p *p2p, struct shc_message *m,
                                            struct shc_pair_found found, struct shc_line_head *line)
 {
@@ -425,8 +437,9 @@ static struct shc_pair_found receive_ahead(struct shc_p2p *p2p, struct shc_messa
     return found;
 }
 
-/* Takes it from where the line says, or the one behind what came ahead of it. False: it is not what the receive
- * wants, or not all of it is here. */
+/* Takes the message from the buffer that the line names; if the line is AHEAD, from the line
+ * after the AHEAD lines. False: it is not the message that the receive wants, or not all of it
+ * is here. */
 static SHC_NOINLINE bool receive_window(struct shc_p2p *p2p, struct shc_message *m,
                                         struct shc_pair_found *found)
 {
@@ -438,13 +451,14 @@ static SHC_NOINLINE bool receive_window(struct shc_p2p *p2p, struct shc_message 
     if (shc_window_is_ferry(line.window))
         shc_ferry_note_message(&p2p->pairs, m->peer, line.window);
     else
-        m->moved = 0; /* whatever came ahead */
+        m->moved = 0; /* bytes that came ahead do not count */
     write_rest(p2p, m, &line, shc_p2p_piece(p2p, m->peer, &line, found->line->data));
     return_window(p2p, m->peer, &line);
     return true;
 }
 
-/* The oldest line of the peer is this one, and nothing is in front of the receive. */
+/* Takes the peer's oldest line for the receive, if it is the message that it wants. pre:
+ * is_first(). */
 static inline bool receive_line(struct shc_p2p *p2p, struct shc_message *m,
                                 struct shc_pair_found found)
 {
@@ -461,7 +475,7 @@ static inline bool receive_line(struct shc_p2p *p2p, struct shc_message *m,
     return true;
 }
 
-/* Looks at the peer's next line, and how long that took if it was there. */
+/* Looks at the peer's next line; if it was there, notes whether the look took long. */
 static SHC_NOINLINE struct shc_pair_found look_timed(const struct shc_pair_watch *watch,
                                                      struct shc_p2p_peer *from)
 {
@@ -473,10 +487,11 @@ static SHC_NOINLINE struct shc_pair_found look_timed(const struct shc_pair_watch
     return found;
 }
 
-/* Looks for the next line of the peer for some microseconds under the lock, as long as nobody else wants it. A
- * look that comes between the peer's reading of a line and its answer there takes the line away from it: so
- * none runs ahead of its turn. But where a line takes long to come only the first one is kept from that, as what
- * runs ahead of the others asks for the bytes, too, and that is worth more. */
+/* P2P-55: looks for the peer's next line under the lock for some microseconds, as long as no other
+ * thread wants the lock. A look between the peer's reading of a line and its answer there takes the
+ * line away from the peer: so no look may run ahead of its turn. Where a line takes long to come
+ * only the first look is held back: later ones that run ahead also ask for the bytes, which is
+ * worth more. */
 static inline struct shc_pair_found await_locked(struct shc_p2p *p2p, int peer,
                                                  const struct shc_pair_watch *watch)
 {
@@ -501,10 +516,10 @@ static inline struct shc_pair_found await_locked(struct shc_p2p *p2p, int peer,
     return found;
 }
 
-/* The same for longer, without the lock, which is held before and behind it. */
+/* Looks for longer, without the lock. The lock is held at entry and at return. */
 static SHC_NOINLINE void await_unlocked(struct shc_p2p *p2p, const struct shc_pair_watch *watch)
 {
-    shc_p2p_add(&p2p->waiters, 1); /* keeps the memory mapped */
+    shc_p2p_add(&p2p->waiters, 1); /* keeps the segment mapped */
     shc_p2p_unlock(p2p);
     uint32_t spins = spins_of(p2p, AT_ONCE_SPINS);
     for (; spins > 0 && !shc_pair_look(watch).line; spins--)
@@ -513,8 +528,9 @@ static SHC_NOINLINE void await_unlocked(struct shc_p2p *p2p, const struct shc_pa
     shc_p2p_add(&p2p->waiters, -1);
 }
 
-/* Is what comes from the peer an answer, and are the looks for it under the lock in nobody's way? Who receives
- * one message after the other had better not look at the next one's line while it is filled. */
+/* P2P-55: is the peer's next line an answer, and does no other thread want the lock? A rank that
+ * receives one message after the other should not look at the next line while it is being
+ * filled. */
 static inline bool may_await_locked(struct shc_p2p *p2p, int peer)
 {
     if (p2p->crowded > 0) {
@@ -524,14 +540,14 @@ static inline bool may_await_locked(struct shc_p2p *p2p, int peer)
     return shc_pair_awaits_answer(&p2p->pairs, peer);
 }
 
-/* The oldest line of the peer, if it is just what the receive wants and nothing is in front of it. False: the
- * receive must be submitted. */
+/* Receives the peer's oldest line, if it is just what the receive wants and nothing comes before
+ * the receive. False: the receive must be submitted. */
 static bool receive_oldest(struct shc_p2p *p2p, struct shc_message *kept)
 {
     if (!is_first(p2p, kept->peer))
         return false;
     const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, kept->peer);
-    const bool alone = shc_p2p_pending(p2p) == 0; /* else somebody counts on our passes */
+    const bool alone = shc_p2p_pending(p2p) == 0; /* if not, passes of this thread are needed */
     struct shc_pair_found found = alone && may_await_locked(p2p, kept->peer)
                                       ? await_locked(p2p, kept->peer, &watch)
                                       : shc_pair_look(&watch);
@@ -539,7 +555,7 @@ static bool receive_oldest(struct shc_p2p *p2p, struct shc_message *kept)
         return receive_line(p2p, kept, found);
     if (!alone)
         return false;
-    struct shc_message m = *kept; /* another thread may use it meanwhile */
+    struct shc_message m = *kept; /* another thread may use `kept` meanwhile */
     await_unlocked(p2p, &watch);
     if (!is_first(p2p, m.peer))
         return false;
@@ -552,7 +568,7 @@ enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op
     struct shc_message *kept;
     *over = false;
     if (op->peer == SHC_ANY_SOURCE)
-        return SHC_OK; /* who submits it checks it */
+        return SHC_OK; /* it will be submitted, and checked there */
     SHC_TRY(shc_p2p_lock_message(p2p, &p2p->received, op, &kept));
     *over = receive_oldest(p2p, kept);
     shc_p2p_unlock(p2p);

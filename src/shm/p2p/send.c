@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Point-to-point, what goes out: headers, the bytes behind them, and the receiver's words to the
- * senders.
+ * Messages that go out: headers, the bytes that follow them, and CTS and REFUSE to the senders of
+ * messages that come in. The protocols are those of docs/internals/protocol/messages.md.
  */
 #include "shm/base/clock.h"
 #include "shm/base/num.h"
@@ -19,7 +19,7 @@ static void put_shape(struct shc_line_head *line, const struct shc_shape *shape)
     line->bytes = shape->bytes;
 }
 
-/* All but what name_piece() says. */
+/* All fields except those that name_piece() fills. */
 static inline void fill_line(struct shc_line_shm *line, enum shc_line_kind kind,
                              const struct shc_message *m)
 {
@@ -34,7 +34,7 @@ static bool is_ferry(int window)
     return window >= 0 && shc_window_is_ferry((uint32_t)window);
 }
 
-/* So many bytes come with the line: in that window, or behind the header if it is -1. */
+/* Names the bytes that come with the line: in that window, or after the header if it is -1. */
 static inline void name_piece(struct shc_line_shm *line, int window, size_t bytes,
                               enum shc_copy_mode mode)
 {
@@ -43,8 +43,8 @@ static inline void name_piece(struct shc_line_shm *line, int window, size_t byte
     line->head.mode = (uint32_t)mode;
 }
 
-/* Copies the message's next bytes, which fit there, into the line or into the window. Into a ferry by
- * whole lines: whoever fills it has just read them. */
+/* Copies the message's next bytes into the line or the window, where they fit. A ferry (a long
+ * hand-off buffer) is filled by whole cache lines: this rank has just read them. */
 static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m,
                              int window, size_t bytes)
 {
@@ -63,7 +63,8 @@ static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, str
     m->moved += bytes;
 }
 
-/* The next bytes of a message that is in the ferry whole, behind those that are there. */
+/* P2P-35: the next bytes of a message that goes whole by ferry, after those that are already
+ * there. */
 static void put_by_ferry(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m,
                          int window, size_t bytes)
 {
@@ -73,23 +74,24 @@ static void put_by_ferry(struct shc_p2p *p2p, struct shc_line_shm *line, struct 
     name_piece(line, window, m->moved, SHC_COPY_LINES);
 }
 
-/* How many bytes come next: whole elements, as many as there is room for. */
+/* The size of the next piece: whole elements, as many as there is room for. */
 static size_t next_piece(const struct shc_message *m, size_t room)
 {
     return shc_min_size(room - room % m->shape.elem_bytes, m->shape.bytes - m->moved);
 }
 
-/* The longest chunk of the message there. */
+/* The longest chunk of the message that fits there. */
 static size_t chunk_room(const struct shc_message *m, int window)
 {
     if (window < 0)
         return SHC_LINE_DATA_BYTES;
     if (is_ferry(window))
-        return SHC_HEAD_BYTES; /* what its reader puts in its place is still in its cache */
+        return SHC_HEAD_BYTES; /* the reader's own next chunk is then still in its cache */
     return window >= SHC_BULK_NAME ? m->chunk_bytes : SHC_WINDOW_BYTES;
 }
 
-/* Below stream_bytes nothing is timed: the shortest messages that are have chosen. */
+/* Messages shorter than stream_bytes are not timed: they follow the mode of the shortest timed
+ * ones. */
 static void choose_mode(struct shc_p2p *p2p, struct shc_message *m)
 {
     const bool streams = shc_select_streams(p2p->env.tuning, m->shape.bytes);
@@ -103,15 +105,15 @@ static bool fits(const struct shc_p2p *p2p, enum shc_protocol protocol, size_t b
     return shc_protocol_fits(&p2p->pairs.seat->mail, protocol, bytes);
 }
 
-/* Does the peer still read what it was lent? Then it keeps nobody waiting to fill more before that is
- * said. */
+/* P2P-22: does the peer still read bulk windows (the eager pool) that it was lent before? Then it
+ * does not wait while more are filled. */
 static bool is_reading(struct shc_p2p *p2p, int peer)
 {
     return !shc_window_bulk_was_read(&p2p->pairs, peer, shc_window_bulk_lent(&p2p->pairs, peer));
 }
 
-/* So much of a message by ferry is stored before it is read, while more is stored; of a longer one more, as its lines
- * must not be too many. */
+/* P2P-35: an AHEAD line goes out each time so many bytes are in the ferry; of a longer message
+ * more, to keep the number of lines small. */
 #define AHEAD_BYTES      ((size_t)8 << 10)
 #define LONG_AHEAD_BYTES ((size_t)16 << 10)
 #define LONG_BYTES       ((size_t)64 << 10)
@@ -122,15 +124,16 @@ static bool is_pressed(const struct shc_p2p *p2p)
     return shc_biased_lock_is_awaited(&p2p->lock) || shc_p2p_is_closed(p2p);
 }
 
-/* Is it read while it is stored? Not where messages pass one another, as both ranks store at the same time. */
+/* P2P-40, P2P-41: is the message read while it is stored? Not where messages pass one another, as
+ * both ranks store at the same time. */
 static bool goes_ahead(const struct shc_p2p *p2p, const struct shc_message *m)
 {
     return m->buf.flat && !p2p->pairs.pairs[m->peer].crosses;
 }
 
-/* A ferry or bulk windows for all of the message, or -1. A long one goes so only if it is read meanwhile. While copy
- * modes are tried there are no bulk windows, since nobody would know how long it takes until it has been
- * read. */
+/* A ferry or bulk windows for all of the message; -1: neither. P2P-30: a message of more than 128
+ * KiB goes so only if it is read while it is stored. No bulk windows while copy modes are being
+ * tried, as the time until the message has been read would not be known. */
 static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
 {
     const size_t bytes = m->shape.bytes;
@@ -155,7 +158,7 @@ static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
     return window;
 }
 
-/* The message's header, with its first bytes: in that window, or behind it (-1). */
+/* Posts the message's header, with its first bytes in that window or after the header (-1). */
 static inline void post_header(struct shc_p2p *p2p, enum shc_line_kind kind, struct shc_message *m,
                                int window, size_t bytes)
 {
@@ -167,8 +170,9 @@ static inline void post_header(struct shc_p2p *p2p, enum shc_line_kind kind, str
     shc_pair_post(&p2p->pairs, m->peer, line, window);
 }
 
-/* Lines that say how much of the message is in the ferry by now. Nothing but its speed depends on them: half of
- * them are left for its header, and for what is sent behind it while its receiver reads nothing. */
+/* P2P-35: AHEAD lines, which say how much of the message is in the ferry so far. Only its speed
+ * depends on them. Half of the lines stay free for its EAGER line, and for what this rank sends
+ * after it while the receiver reads nothing. */
 static void post_ahead(struct shc_p2p *p2p, struct shc_message *m, int window)
 {
     struct shc_pairs *pairs = &p2p->pairs;
@@ -182,7 +186,7 @@ static void post_ahead(struct shc_p2p *p2p, struct shc_message *m, int window)
     }
 }
 
-/* The header, with all the bytes. */
+/* Posts the message by ferry: AHEAD lines, and the EAGER line with all the bytes. */
 static SHC_NOINLINE void post_by_ferry(struct shc_p2p *p2p, struct shc_message *m, int window)
 {
     struct shc_pairs *pairs = &p2p->pairs;
@@ -198,7 +202,7 @@ static SHC_NOINLINE void post_by_ferry(struct shc_p2p *p2p, struct shc_message *
 
 enum sending { SENT, NO_LINE, NO_ROOM };
 
-/* As below, of more than a window holds. */
+/* send_whole() for a message that is longer than a window. */
 static SHC_NOINLINE enum sending send_whole_long(struct shc_p2p *p2p, struct shc_message *m)
 {
     m->mode = SHC_COPY_PLAIN;
@@ -215,8 +219,8 @@ static SHC_NOINLINE enum sending send_whole_long(struct shc_p2p *p2p, struct shc
     return SENT;
 }
 
-/* The header goes out, with all the bytes: in a shuttle, or else in the next line in turn, if that is
- * free and there is room for them now. */
+/* Sends the header with all the bytes: in a shuttle (a hand-off buffer), or else with the next line
+ * in turn, if that is free and there is room for the bytes now. */
 static SHC_NOINLINE enum sending send_whole(struct shc_p2p *p2p, struct shc_message *m)
 {
     struct shc_pairs *pairs = &p2p->pairs;
@@ -237,8 +241,8 @@ static SHC_NOINLINE enum sending send_whole(struct shc_p2p *p2p, struct shc_mess
     return SENT;
 }
 
-/* Only one at a time is on its way, as its receiver may have to put it aside; and none while copy
- * modes are tried. */
+/* P2P-21: at most one announced message has its prefix in bulk windows, as its receiver may have to
+ * put it aside. None while copy modes are being tried. */
 static bool may_send_long_head(struct shc_p2p *p2p, const struct shc_message *m)
 {
     if (!m->trial || shc_copy_trial_tries(m->trial) || m->shape.bytes <= SHC_BULK_BYTES ||
@@ -247,12 +251,13 @@ static bool may_send_long_head(struct shc_p2p *p2p, const struct shc_message *m)
     const struct shc_message *before = p2p->peers[m->peer].sends.first;
     for (; before && before->state != SHC_MESSAGE_QUEUED; before = before->next)
         if (before->state == SHC_MESSAGE_ANNOUNCED)
-            return false; /* behind the first that is queued they all are */
+            return false; /* after the first QUEUED message all are */
     return is_reading(p2p, m->peer);
 }
 
-/* May all of it follow its header unasked? One message at a time, so that the receiver knows which one a
- * chunk is of; and none while copy modes are tried. */
+/* P2P-23, P2P-24: may all of the message follow its header unasked? Of one message at a time, so
+ * that the receiver knows which message a chunk belongs to; of none while copy modes are being
+ * tried. */
 static bool may_open(struct shc_p2p *p2p, const struct shc_message *m)
 {
     if (!fits(p2p, SHC_PROTOCOL_FRAGMENTS, m->shape.bytes) ||
@@ -262,7 +267,7 @@ static bool may_open(struct shc_p2p *p2p, const struct shc_message *m)
         return false;
     const struct shc_p2p_peer *to = &p2p->peers[m->peer];
     if (to->incoming.first || to->posted.first)
-        return false; /* what passes one another goes by ferry, if it is announced */
+        return false; /* messages that pass one another go by ferry, if announced */
     const struct shc_message *before = to->sends.first;
     for (; before && before->state != SHC_MESSAGE_QUEUED; before = before->next)
         if (before->open && before->state == SHC_MESSAGE_STREAMING)
@@ -270,7 +275,7 @@ static bool may_open(struct shc_p2p *p2p, const struct shc_message *m)
     return shc_pair_may_open(&p2p->pairs, m->peer);
 }
 
-/* Its chunks are not timed: the receiver may let them lie. */
+/* The chunks of an OPEN message are not timed, as its receiver may leave them unread. */
 static void begin_open(struct shc_p2p *p2p, struct shc_message *m)
 {
     m->open = true;
@@ -282,8 +287,8 @@ static void begin_open(struct shc_p2p *p2p, struct shc_message *m)
     m->trial = NULL;
 }
 
-/* The first bytes of a message that no window holds go with its header, if there is room for them:
- * they are on their way while the receiver is still busy with something else. Where, or -1. */
+/* A window for the first bytes of a message that is sent with RTS or OPEN, if there is room: the
+ * bytes are then on their way while the receiver is still busy. -1: none. */
 static int lend_for_head(struct shc_p2p *p2p, struct shc_message *m, size_t *room)
 {
     *room = SHC_HEAD_BYTES;
@@ -298,10 +303,10 @@ static int lend_for_head(struct shc_p2p *p2p, struct shc_message *m, size_t *roo
         *room = SHC_BULK_BYTES;
         return shc_window_lend_run(&p2p->pairs, m->peer, 1, room);
     }
-    *room = SHC_BULK_BYTES; /* a longer one keeps its reader waiting for its line */
+    *room = SHC_BULK_BYTES; /* with more, the reader would wait longer for the line */
     if (may_send_long_head(p2p, m))
         return shc_window_lend_run(&p2p->pairs, m->peer, 1, room);
-    m->mode = SHC_COPY_PLAIN; /* as any message in a window */
+    m->mode = SHC_COPY_PLAIN; /* as for each message in a window */
     *room = SHC_WINDOW_BYTES;
     window = shc_shuttle_lend(&p2p->pairs, m->peer, SHC_WINDOW_BYTES);
     return window >= 0 ? window : shc_window_lend_for_head(&p2p->pairs, m->peer);
@@ -310,8 +315,8 @@ static int lend_for_head(struct shc_p2p *p2p, struct shc_message *m, size_t *roo
 _Static_assert((uint64_t)SHC_BULK_WINDOWS *SHC_BULK_BYTES <= SHC_COPY_ROUND,
                "a round goes through all bulk windows");
 
-/* A message that passes another one of the peer is not timed where it cannot go by ferry: it takes as long as this
- * rank reads that one. */
+/* A message that passes one of the peer's, and cannot go by ferry, is not timed: it takes as long
+ * as this rank reads that one. */
 static void time_no_passing(struct shc_p2p *p2p, struct shc_message *m)
 {
     const struct shc_p2p_peer *to = &p2p->peers[m->peer];
@@ -331,42 +336,46 @@ static void begin_stream(struct shc_p2p *p2p, struct shc_message *m)
     m->head_bytes = m->moved;
     m->chunk_bytes = shc_select_piece(p2p->env.tuning, m->shape.bytes - m->moved, SHC_BULK_BYTES,
                                       p2p->env.seat->world_size);
-    m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer); /* all its bytes may be in lines */
+    /* Set here, too, as all bytes of the message may go in lines. */
+    m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer);
     m->chunks_lent = p2p->pairs.chunks;
     m->streams_ns = shc_clock_ns();
 }
 
-/* Its bytes have left. False: it is to be timed until they are read, and that is to come. */
+/* The bytes of the message have left. False: it is timed until they have been read, and they are
+ * not yet. */
 static bool end_stream(struct shc_p2p *p2p, struct shc_message *m)
 {
     if (m->waits_for_reader &&
         !shc_window_chunks_were_read(&p2p->pairs, m->peer, m->bulk_lent, m->chunks_lent))
         return false;
     if (m->trial &&
-        m->trial->mode == m->mode) /* which the end of a message before it may have turned */
+        m->trial->mode == m->mode) /* the end of an earlier message may have changed it */
         shc_copy_trial_note(m->trial, m->shape.bytes - m->head_bytes,
                             shc_clock_ns() - m->streams_ns);
     return true;
 }
 
-/* Is more to come from the peer, of a message that this rank has asked for, and might a ferry that brings it
- * take the message's next chunk back? Behind shc_p2p_answer(): what is left there is FILLING. */
+/* P2P-31: is the peer to send more of a message that this rank has asked for, so that a ferry could
+ * bring it and take the next chunk of `m` back? Valid after shc_p2p_answer(): receives that remain
+ * are FILLING. */
 static bool is_owed(const struct shc_p2p *p2p, const struct shc_message *m)
 {
     const struct shc_message *in = p2p->peers[m->peer].incoming.first;
     return m->buf.flat && !m->open && in && in->buf.flat && !in->open;
 }
 
-/* A chunk goes by ferry: no measure of how to copy into bulk windows. (Between ranks whose messages all pass
- * one another no copy mode is ever chosen, so that what is too long for a ferry is always announced.) */
+/* A chunk goes by ferry, so the message's time does not measure a copy mode for bulk windows.
+ * (Between ranks whose messages all pass one another no mode is ever chosen, so messages too long
+ * for a ferry are always announced.) */
 static void note_ferry(struct shc_message *m)
 {
     m->trial = NULL;
     m->waits_for_reader = false;
 }
 
-/* The next message to the peer that has chunks to send, and can go by ferry in the pass in which the
- * ferry's lines are read. */
+/* P2P-32: the first message to the peer with chunks to send, if these may go into the lines of a
+ * ferry as those are read. NULL: there is none. */
 static struct shc_message *first_to_trade(const struct shc_p2p *p2p, int peer)
 {
     struct shc_message *m = p2p->peers[peer].sends.first;
@@ -410,20 +419,21 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *ca
     return true;
 }
 
-/* So much of a message goes out in one pass at most: its receiver may take it as fast as it comes, and meanwhile
- * nobody looks at anything else. */
+/* P2P-45: the most that one pass sends of a message. The receiver may take bytes as fast as they
+ * come, and meanwhile this thread looks at nothing else. */
 #define PASS_BYTES ((size_t)1 << 20)
 
-/* One chunk at least, and no more where another thread of this rank wants the lock, or to close the group. */
+/* P2P-45: at least one chunk, and no more if another thread of this rank wants the lock, or to
+ * close the group. */
 static bool has_sent_enough(const struct shc_p2p *p2p, size_t bytes)
 {
     return bytes >= PASS_BYTES || (bytes > 0 && is_pressed(p2p));
 }
 
-/* Chunks go out while there are lines and windows: by ferry while large messages come from the peer, too,
- * and then none as long as the peer has still to read a ferry, which may bring more of them. With no window
- * to be had, and none on its way back from this peer, the bytes go in the lines themselves: slow, but never
- * stuck behind a window that somebody else keeps. False: no line is free. */
+/* Sends chunks while there are lines and windows. P2P-31: by ferry while the peer owes this rank a
+ * message; P2P-33: but none while the peer has still to read a ferry, which may bring more of that
+ * message. P2P-7: if no window is free, and none is on its way back from this peer, the bytes go in
+ * the lines: slow, but never stuck because another rank keeps a window. False: no line is free. */
 static bool stream(struct shc_p2p *p2p, struct shc_message *m)
 {
     if (m->streams_ns == 0 && !m->open)
@@ -451,8 +461,8 @@ static bool stream(struct shc_p2p *p2p, struct shc_message *m)
         shc_pair_post(&p2p->pairs, m->peer, line, window);
         m->bulk_lent = shc_window_bulk_lent(&p2p->pairs, m->peer);
         m->chunks_lent = p2p->pairs.chunks;
-        /* Something has come, perhaps the header of a message that passes this one: the rest can go by
-         * ferry. The next pass reads it. */
+        /* P2P-34: a line has come, perhaps the header of a message that passes this one: then the
+         * rest can go by ferry. The next pass reads the line. */
         if (!owed && !m->open && m->moved < m->shape.bytes &&
             shc_pair_peek(&p2p->pairs, m->peer).line && shc_window_has_bulk(&p2p->pairs, m->peer))
             return true;
@@ -462,10 +472,10 @@ static bool stream(struct shc_p2p *p2p, struct shc_message *m)
     return true;
 }
 
-/* The header goes out, with all the bytes if they fit somewhere now. False: no line is free. */
+/* Sends the header, with all the bytes if there is room for them now. False: no line is free. */
 static bool announce(struct shc_p2p *p2p, struct shc_message *m)
 {
-    /* One look for both: an empty message is never announced, as nothing would follow. */
+    /* One look decides: an empty message is never announced, as no chunk would follow. */
     const enum sending sending = send_whole(p2p, m);
     if (sending == SENT)
         shc_p2p_finish_ok(p2p, m);
@@ -484,8 +494,8 @@ static bool announce(struct shc_p2p *p2p, struct shc_message *m)
     return stream(p2p, m);
 }
 
-/* Does the sender count on a word? Not on one that refuses an open message of which no rest is to come: it may be
- * over there, and nobody read it. */
+/* Does the sender need this word? P2P-28: not a REFUSE of an OPEN message of which no rest is to
+ * come: the sender may have ended it, and may read no more lines. */
 static bool is_word_due(const struct shc_p2p *p2p, int peer, const struct shc_message *m)
 {
     const struct shc_open *open = &p2p->peers[peer].open;
@@ -548,7 +558,7 @@ enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, b
     return SHC_OK;
 }
 
-/* Messages that only wait to be read: they need no line. */
+/* Ends messages that only wait until they have been read; they need no line. */
 static void end_streams(struct shc_p2p *p2p, int peer)
 {
     struct shc_message *m = p2p->peers[peer].sends.first, *next;

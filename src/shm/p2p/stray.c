@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Point-to-point, what no receive has taken: headers in the order in which they came, and the bytes that are put
- * aside with them and behind them.
+ * Unexpected messages (here: strays): the headers that no receive has taken, in the order in which
+ * they came. Their bytes in the eager pool (here: bulk windows) are put aside: copied into memory
+ * of this rank.
  */
 #include "shm/kernel/copy.h"
 #include "shm/p2p/internal.h"
@@ -9,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bulk windows are read in their order: what is in them is put aside, with room for what will follow unasked.
- * False: no memory. What a shuttle's line holds is aside already. */
+/* P2P-19: bytes in bulk windows are copied to memory of this rank, with room for chunks that will
+ * follow unasked, as these windows are read in the order in which they were lent. The bytes in a
+ * shuttle's line are in the stray already, so the shuttle is kept. False: no memory. */
 static bool put_aside(struct shc_p2p *p2p, int peer, struct shc_stray *stray)
 {
     struct shc_line_head *line = &stray->line;
@@ -90,12 +92,12 @@ struct shc_stray *shc_stray_take(struct shc_p2p *p2p, const struct shc_message *
         peer->strays = best->next;
     if (peer->last_stray == best)
         peer->last_stray = best_before;
-    if (best->line.kind == SHC_LINE_OPEN) /* with what has come behind it */
+    if (best->line.kind == SHC_LINE_OPEN) /* with the chunks that have come after it */
         best->line.piece = (uint32_t)peer->open.moved;
     return best;
 }
 
-/* ---- behind the header of an open message ---- */
+/* ---- after the header of an OPEN message ---- */
 
 void shc_open_begin(struct shc_open *open, const struct shc_line_head *line,
                     struct shc_stray *stray)
@@ -124,7 +126,7 @@ bool shc_open_take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_he
     open->moved += line->piece;
     if (open->moved < open->bytes)
         return true;
-    if (open->stray) { /* as if it had come at once */
+    if (open->stray) { /* from now on it looks like an EAGER message */
         open->stray->line.kind = SHC_LINE_EAGER;
         open->stray->line.piece = (uint32_t)open->bytes;
     }
