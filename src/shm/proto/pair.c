@@ -7,18 +7,18 @@
 
 #include <stdlib.h>
 
-#define LINES_BYTES (8u << 10) /* of lines per rank, as long as each pair has one */
+#define LINES_BYTES (8u << 10) /* per rank, as long as each pair has one line */
 #define MAX_LINES   8u
-#define TWO_LINES   16u /* two ranks: their chunks need no windows, so some are always free */
+#define TWO_LINES   16u /* two ranks: their chunks do not use windows, so some are always free */
 
-/* With up to 4 ranks a shuttle is as long as a window; with more, all of a group's take at most
- * that many bytes. */
+/* With up to 4 ranks a shuttle (a hand-off buffer) is as long as a window (an eager buffer). With
+ * more ranks, all shuttles of a group take at most SHORT_SHUTTLES bytes. */
 #define LONG_SHUTTLE_RANKS 4
 #define SHORT_SHUTTLES     ((size_t)128 << 10)
 
 #define BULK_TOTAL ((size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES + SHC_FERRY_BYTES)
 
-/* With the shuttles; whole pages. */
+/* The bytes of a rank's windows and shuttles, in whole pages. */
 static size_t windows_bytes(const struct shc_mail_geometry *mail)
 {
     return SHC_WINDOWS * SHC_WINDOW_BYTES +
@@ -51,14 +51,16 @@ struct shc_mail_geometry shc_mail_plan(int world_size)
 
 size_t shc_mail_reserved_bytes(const struct shc_mail_geometry *mail)
 {
-    /* If a hole cannot be filled later without a signal, everything is reserved at once. */
+    /* Where memory cannot be populated later without the risk of a signal, it is reserved at
+     * once. */
     if (shc_os_can_populate())
         return mail->windows_offset;
     return mail->bulk_offset > 0 ? mail->bulk_offset
-                                 : mail->total_bytes; /* the bulk stays unused */
+                                 : mail->total_bytes; /* the bulk windows stay unused */
 }
 
-/* What `receiver` tells `sender`: offset in the segment, which is not there yet. */
+/* The offset in the segment of the words of `receiver` for `sender`. The segment need not be mapped
+ * yet. */
 static size_t ack_offset(const struct shc_seat *seat, int receiver, int sender)
 {
     return shc_seat_mail_offset(seat, receiver) + SHC_LINE_BYTES +
@@ -93,13 +95,13 @@ enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *s
         pair->told = ack_offset(seat, seat->rank, peer);
         pair->shuttle_line[SHC_OURS] = shuttle_line_offset(seat, seat->rank, peer);
         pair->shuttle_line[SHC_THEIRS] = shuttle_line_offset(seat, peer, seat->rank);
-        if (peer == seat->rank) /* to itself a rank hands nothing over */
+        if (peer == seat->rank) /* a rank hands nothing over to itself */
             continue;
         if (peer < (int)seat->mail.shuttles)
             pair->shuttles = (struct shc_hold){.where = {SHC_HERE, SHC_AWAY}};
         if (seat->mail.bulk_offset > 0)
             pair->ferries = (struct shc_hold){.where = {SHC_HERE, SHC_AWAY}};
-        pair->ferry_lent = SHC_THEIRS; /* as if, so that the first one is an answer */
+        pair->ferry_lent = SHC_THEIRS; /* so the peer's first one counts as an answer to it */
     }
     return SHC_OK;
 }
@@ -135,7 +137,7 @@ bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name)
            pairs->pairs[peer].ferries.where[shc_hold_which(name)] == SHC_AWAY;
 }
 
-/* Takes back what was read. */
+/* Takes back the windows that their receivers have read. */
 static void reclaim(struct shc_pairs *pairs)
 {
     for (int i = 0; i < SHC_WINDOWS; i++) {
@@ -146,7 +148,7 @@ static void reclaim(struct shc_pairs *pairs)
         /* acquire window/read <- release in shc_window_return(): the window has been read. */
         bool read = shc_a32_load_acquire(&ack->windows[i]) == lease->due;
         if (!read && shc_member_look(pairs->seat, lease->peer) != SHC_MEMBER_LEFT)
-            continue; /* a rank that has left reads no more */
+            continue; /* P2P-8: a rank that has LEFT reads no more */
         if (lease->eager)
             pairs->eager_count--;
         else
@@ -176,7 +178,7 @@ bool shc_window_has_bulk(struct shc_pairs *pairs, int peer)
     return pairs->bulk_usable;
 }
 
-/* How many of the windows that the peer was lent has it not read? */
+/* How many of the bulk windows lent to the peer has it not read? */
 static uint32_t bulk_out(const struct shc_pairs *pairs, int peer)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
@@ -189,8 +191,8 @@ static uint32_t bulk_windows_for(size_t bytes)
     return bytes <= SHC_BULK_BYTES ? 1 : (uint32_t)((bytes - 1) / SHC_BULK_BYTES + 1);
 }
 
-/* Used in turn: when one is stored to again, its reader's nearest caches have lost it, and it need
- * not be fetched from there. */
+/* Bulk windows are used in turn (P2P-16). By the time one is stored to again, the nearest caches of
+ * its reader have lost it, so it need not be fetched from there. */
 int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t *bytes)
 {
     uint32_t index = pairs->next_bulk, to_end = SHC_BULK_WINDOWS - index;
@@ -198,7 +200,7 @@ int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t 
     uint32_t back = out < SHC_BULK_WINDOWS ? SHC_BULK_WINDOWS - out : 0;
     uint32_t count = bulk_windows_for(*bytes);
     if (to_end < bulk_windows_for(least) && back >= to_end + bulk_windows_for(least)) {
-        pairs->pairs[peer].bulk_lent += to_end; /* the last ones stay empty */
+        pairs->pairs[peer].bulk_lent += to_end; /* P2P-18: the last ones stay empty */
         back -= to_end;
         index = pairs->next_bulk = 0;
         to_end = SHC_BULK_WINDOWS;
@@ -298,12 +300,13 @@ bool shc_window_chunks_were_read(struct shc_pairs *pairs, int peer, uint32_t len
     for (int i = 0; pairs->pairs[peer].lent > 0 && i < SHC_WINDOWS; i++) {
         const struct shc_lease *lease = &pairs->leases[i];
         if (lease->peer == peer && !lease->eager && (int32_t)(chunks - lease->chunk) >= 0)
-            return false; /* the others belong to messages after it */
+            return false; /* the others carry chunks of later messages */
     }
     return shc_window_bulk_was_read(pairs, peer, lent);
 }
 
-/* One of the eight windows; `eager`: none if enough are eager ones already. */
+/* Lends one of the eight windows; -1 if none is free. `eager`: the bytes have no posted receive
+ * (P2P-6); then also -1 if `most` windows are lent for such bytes. */
 static int lend_window(struct shc_pairs *pairs, int peer, bool eager, uint32_t most)
 {
     int index = free_window(pairs);
@@ -351,7 +354,7 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t 
     if (name >= SHC_BULK_NAME) {
         struct shc_pair *pair = &pairs->pairs[peer];
         const uint32_t index = name - SHC_BULK_NAME, count = bulk_windows_for(bytes);
-        /* Includes those at the end that were too few for this piece. */
+        /* Gives back also those left empty at the end of the pool (P2P-18). */
         pair->bulk_read += (index + SHC_BULK_WINDOWS - pair->bulk_at) % SHC_BULK_WINDOWS + count;
         pair->bulk_at = (index + count) % SHC_BULK_WINDOWS;
         /* release window/read -> acquire in bulk_out(): the window has been read. */
@@ -365,7 +368,7 @@ void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t 
     }
     if (shc_window_is_ferry(name)) {
         shc_hold_keep(&pairs->pairs[peer].ferries, shc_hold_which(name));
-        return; /* no word and no ring: a rank that waits for it waits for its line to be taken */
+        return; /* no word and no ring: the peer waits only for the ferry's line to be taken */
     }
     shc_a32 *word = &shc_pair_ack(pairs, pairs->pairs[peer].told)->windows[name];
     /* relaxed: only this rank writes the word. */
