@@ -59,7 +59,6 @@ STILL = (
     "src/shm/shmcoll.h",
     "src/shm/comm/*",
     "src/shm/exec/*",
-    "src/shm/proto/*",
     "tests/conformance/*",
     "tests/cuda/*",
     "tests/kernels/*",

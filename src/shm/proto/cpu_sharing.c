@@ -4,7 +4,7 @@
 #include "shm/base/clock.h"
 #include "shm/os/os.h"
 
-#define TAKEN_NS       (2 * SHC_NS_PER_US) /* a yield that nobody takes is over by then */
+#define TAKEN_NS       (2 * SHC_NS_PER_US) /* a yield that no thread uses is shorter */
 #define TAKEN_YIELDS   3
 #define KEPT_NS        (500 * SHC_NS_PER_US) /* a yield whose time slice is kept takes longer */
 #define BUSY_NS        (30 * SHC_NS_PER_MS)

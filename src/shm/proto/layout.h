@@ -27,20 +27,19 @@
  *           2048   small slots [2]            as struct shc_call_shm
  *          18432   struct shc_cma_shm [2]     by parity of the epoch
  *
- * After the blocks, one mailbox per rank for point-to-point, written by that rank. Its sizes depend on the
- * world size (struct shc_mail_geometry in proto/pair.h):
+ * After the blocks, one mailbox per rank for messages, written by that rank. Its sizes depend on the
+ * world size (struct shc_mail_geometry in proto/seat.h). A window is an eager buffer, the bulk
+ * windows are the eager pool, a shuttle is a hand-off buffer, a ferry a long one:
  *
  *              0   struct shc_bell_shm                    flag: exchanges by any rank
  *            128   struct shc_ack_shm [world]             of what rank s has sent here
  *            ...   struct shc_line_shm [world][lines]     to rank r
- *            ...   struct shc_line_shm [world]            of shuttles to rank r; W: the shuttle's
- *            holder
+ *            ...   struct shc_line_shm [world]            of shuttles to rank r; W: its holder
  *       a page     windows [8]                            reserved by the rank when it needs them
  *   then           shuttles [world]                       with them; W: the holder, with two ranks;
  *                                                         none in a world of more than 32
  *   then           bulk windows [48]                      reserved by the rank when it needs them;
- *   none
- *                                                         in a world of more than 2
+ *                                                         none in a world of more than 2
  *   then           a ferry                                with them; W: its holder
  *
  * After the mailboxes, in a world of two, relay slots [2], of which each rank reserves one; W: the giver
@@ -93,8 +92,8 @@ struct shc_told_shm {
  *   EMPTY -> ALIVE     the rank, when its life word is linked
  *   ALIVE -> LEAVING   the rank: its process has begun to end
  *   ALIVE -> LEFT      the rank: it closes the group
- *   LEAVING -> LEFT    any rank that finds the process gone; the rank, if its end takes long, or if
- *   it closes
+ *   LEAVING -> LEFT    any rank that finds the process gone; the rank, if its end takes long, or
+ *                      if it closes
  *   ALIVE -> DEAD      any rank that finds the process gone
  * LEFT and DEAD are final. life holds the thread id of the rank's keeper; the kernel adds SHC_OS_OWNER_DIED
  * when that thread ends. A rank is dead if its life word says so and its state is still ALIVE.
@@ -189,16 +188,17 @@ struct shc_offer_shm {
 };
 
 /*
- * Point-to-point. A pair line is one message from its sender to one receiver: a header, and up to 88 bytes
- * of payload. `number` is one more than the line's place among all lines of its sender to this receiver,
- * with SHC_LINE_OF_HIGHER if the sender is the higher rank: both sides write a shuttle's line in turn.
+ * Messages (docs/internals/protocol/messages.md). A pair line carries one frame from its sender to one
+ * receiver: a header, and up to 88 bytes of payload. `number` is one more than the line's place among
+ * all lines of its sender to this receiver. If the sender is the higher rank, SHC_LINE_OF_HIGHER is
+ * added: both ranks write a shuttle's line in turn (P2P-3).
  */
 #define SHC_LINE_OF_HIGHER  (UINT64_C(1) << 63)
 #define SHC_LINE_DATA_BYTES 88
 #define SHC_WINDOWS         8
 #define SHC_WINDOW_BYTES    16384
 #define SHC_SHUTTLE_RANKS   32 /* a larger world has no shuttles: too much memory */
-#define SHC_SHUTTLE_OURS    8  /* the name, in a line, of the shuttle in its sender's mailbox */
+#define SHC_SHUTTLE_OURS    8  /* a line's name for the shuttle in its sender's mailbox, */
 #define SHC_SHUTTLE_THEIRS  9  /* and of the one in its receiver's */
 #define SHC_BULK_RANKS      2  /* a larger world has no bulk windows, and no ferries */
 #define SHC_FERRY_OURS      10 /* the ferry in its sender's mailbox */
@@ -207,38 +207,38 @@ struct shc_offer_shm {
 #define SHC_BULK_NAME       12 /* and above: the bulk windows */
 #define SHC_BULK_WINDOWS    48
 #define SHC_BULK_BYTES      32768
-#define SHC_HEAD_BYTES      65536      /* by ferry: the eager prefix of a message, and each chunk */
-#define SHC_WHOLE_BYTES     131072     /* of a message after one line; a longer one only ahead */
-#define SHC_ASIDE_WINDOWS   32         /* windows that the receiver may have to put aside */
-#define SHC_OPEN_BYTES      (1u << 20) /* and the longest such message, without its header */
-#define SHC_ASIDE_PAUSE     256        /* messages by rendezvous after one that was put aside */
+#define SHC_HEAD_BYTES      65536      /* in a ferry: the longest prefix, and each chunk */
+#define SHC_WHOLE_BYTES     131072     /* a longer EAGER message goes only with AHEAD lines */
+#define SHC_ASIDE_WINDOWS   32         /* bulk windows that a receiver may have to put aside */
+#define SHC_OPEN_BYTES      (1u << 20) /* the longest OPEN message, without its header */
+#define SHC_ASIDE_PAUSE     256        /* messages announced after one that was put aside */
 #define SHC_WINDOW_NAMES    (SHC_BULK_NAME + SHC_BULK_WINDOWS)
 #define SHC_NO_WINDOW       255
 
-/* A longer payload lies outside a shuttle's line. A rank that looks at the first half of a line prefetches
- * the other half, away from the rank that stores to it. */
+/* A longer payload is not in a shuttle's line. A rank that looks at the first half of a line prefetches
+ * the other half, and takes it away from the rank that stores to it. */
 #define SHC_SHUTTLE_LINE_BYTES 24
 
 enum shc_line_kind {
-    SHC_LINE_EAGER =
-        1, /* a header with all the bytes: in the line, in one window, shuttle or ferry, or in
-                      * adjacent bulk windows */
-    SHC_LINE_RTS, /* RTS: a header, perhaps with the eager prefix; the rest waits for the receiver's CTS */
-    SHC_LINE_CTS,    /* CTS: the receive is posted, send the bytes of `message` */
-    SHC_LINE_REFUSE, /* the receive does not fit: the message is dropped; what it wanted */
+    /* A header with all the bytes: in the line, in one window, shuttle or ferry, or in adjacent bulk
+     * windows. */
+    SHC_LINE_EAGER = 1,
+    SHC_LINE_RTS,    /* a header, perhaps with a prefix; the rest waits for CTS */
+    SHC_LINE_CTS,    /* the receive is posted: send the bytes of `message` */
+    SHC_LINE_REFUSE, /* the receive has another type or size, this one: `message` is dropped */
     SHC_LINE_CHUNK,  /* bytes of `message`, from offset `bytes` on */
-    SHC_LINE_OPEN, /* a header, and perhaps the first bytes; the rest follows, with or without a receive */
-    SHC_LINE_AHEAD, /* a header, before the EAGER one: so many bytes are in that ferry by now */
+    SHC_LINE_OPEN,   /* a header, perhaps with the first bytes; the rest follows unasked */
+    SHC_LINE_AHEAD,  /* a header, before its EAGER line: so many bytes are in that ferry now */
 };
 
 struct shc_line_head {
     uint8_t kind; /* enum shc_line_kind */
     uint8_t dtype;
     uint8_t elem_bytes;
-    /* The window or ferry that holds the piece. SHC_NO_WINDOW: it is in `data`. In a shuttle's line it is
-     * that shuttle, which holds what is too long for the line. */
+    /* The window or ferry that holds the piece. SHC_NO_WINDOW: the piece is in `data`. A shuttle's line
+     * names that shuttle, which holds a piece that is too long for the line. */
     uint8_t window;
-    uint32_t piece; /* bytes that come with this line; AHEAD: that are there by now */
+    uint32_t piece; /* bytes that come with this line; AHEAD: bytes that are there by now */
     int32_t tag;
     uint32_t dtype_tag;
     uint32_t message; /* the sender's number of the message, per pair */
@@ -255,10 +255,10 @@ struct shc_line_shm {
 /* What a receiver tells one sender. */
 struct shc_ack_shm {
     shc_a64 taken;                /* lines used in turn: all before are read */
-    shc_a32 windows[SHC_WINDOWS]; /* grows by one with each use of the sender's window read */
-    shc_a32 bulk;                 /* grows by one with each bulk window read, in their order */
-    shc_a32 whole;                /* and with those of an unexpected message that a receive took */
-    shc_a32 aside;                /* grows by one with each open message that found no receive */
+    shc_a32 windows[SHC_WINDOWS]; /* grows by one each time the sender's window is read */
+    shc_a32 bulk;                 /* bulk windows that were read, in their order */
+    shc_a32 whole;                /* bulk windows of EAGER and OPEN messages that receives took */
+    shc_a32 aside;                /* OPEN messages that found no receive */
     uint8_t pad[12];
 };
 
@@ -302,7 +302,7 @@ struct shc_cma_shm {
 #endif
 
 SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 272, "header");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) <= SHC_ABORT_OFFSET, "header in front of abort");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) <= SHC_ABORT_OFFSET, "header before abort");
 SHC_LAYOUT_ASSERT(SHC_ABORT_OFFSET + SHC_LINE_BYTES <= SHC_TOLD_OFFSET &&
                       SHC_TOLD_OFFSET + SHC_LINE_BYTES <= SHC_MEMBERS_OFFSET,
                   "told has its own lines");
@@ -311,7 +311,7 @@ SHC_LAYOUT_ASSERT(SHC_MEMBERS_OFFSET + SHC_MAX_WORLD * sizeof(struct shc_member_
                       SHC_BLOCKS_OFFSET,
                   "the member table ends the first page");
 SHC_LAYOUT_ASSERT(SHC_BLOCKS_OFFSET <= SHC_OS_ROBUST_DISTANCE,
-                  "a robust entry lies in the guard in front of the mapping");
+                  "a robust entry lies in the guard just before the mapping");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_os_process) == 40, "process");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_identity_shm) == 320 &&
                       sizeof(struct shc_identity_shm) <= SHC_PROGRESS_OFFSET,
@@ -321,9 +321,9 @@ SHC_LAYOUT_ASSERT(SHC_BELL_OFFSET % SHC_LINE_BYTES == 0, "bell has its own lines
 SHC_LAYOUT_ASSERT(sizeof(struct shc_call_shm) == SHC_LINE_BYTES, "call line");
 SHC_LAYOUT_ASSERT(SHC_CALLS_OFFSET % SHC_LINE_BYTES == 0, "call lines are whole lines");
 SHC_LAYOUT_ASSERT(SHC_CALLS_OFFSET + 2 * sizeof(struct shc_call_shm) == SHC_REASON_OFFSET,
-                  "reason behind the calls");
+                  "reason after the calls");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_reason_shm) == SHC_REASON_BYTES, "reason");
-SHC_LAYOUT_ASSERT(SHC_REASON_OFFSET + SHC_REASON_BYTES == SHC_OFFER_OFFSET, "offer behind reason");
+SHC_LAYOUT_ASSERT(SHC_REASON_OFFSET + SHC_REASON_BYTES == SHC_OFFER_OFFSET, "offer after reason");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_segment_name) == 152, "segment name");
 SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) <= SHC_SAID_OFFSET, "offer");
 SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET % SHC_LINE_BYTES == 0, "what is said has its own lines");
@@ -331,18 +331,18 @@ SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET + 2 * sizeof(struct shc_said_shm) == SHC_SMALL
 SHC_LAYOUT_ASSERT(sizeof(struct shc_line_shm) == SHC_LINE_BYTES, "pair line");
 SHC_LAYOUT_ASSERT(offsetof(struct shc_line_shm, data) + SHC_SHUTTLE_LINE_BYTES ==
                       SHC_CPU_LINE_BYTES,
-                  "of a shuttle's line one half is used");
+                  "only one half of a shuttle's line is used");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
 SHC_LAYOUT_ASSERT(SHC_WINDOW_BYTES % SHC_PAGE_BYTES == 0, "windows are whole pages");
-SHC_LAYOUT_ASSERT(SHC_SHUTTLE_OURS == SHC_WINDOWS, "shuttles are named behind the windows");
+SHC_LAYOUT_ASSERT(SHC_SHUTTLE_OURS == SHC_WINDOWS, "names of shuttles follow those of the windows");
 SHC_LAYOUT_ASSERT(SHC_SHUTTLE_THEIRS == SHC_SHUTTLE_OURS + 1 &&
                       SHC_FERRY_OURS == SHC_SHUTTLE_THEIRS + 1 &&
                       SHC_FERRY_THEIRS == SHC_FERRY_OURS + 1,
-                  "what changes hands is named by whose it is: shc_hold_which()");
+                  "shc_hold_which() computes the owner from the name");
 SHC_LAYOUT_ASSERT(SHC_HEAD_BYTES <= SHC_WHOLE_BYTES && SHC_WHOLE_BYTES <= SHC_FERRY_BYTES,
-                  "a ferry holds a head, and all that goes whole");
+                  "a ferry has room for a prefix, and for each message that goes whole");
 SHC_LAYOUT_ASSERT(SHC_OPEN_BYTES == SHC_ASIDE_WINDOWS * SHC_BULK_BYTES,
-                  "an open message may have to be put aside");
+                  "an OPEN message may have to be put aside");
 SHC_LAYOUT_ASSERT(SHC_RELAY_RANKS == 2 && SHC_RELAY_SLOTS == 2 &&
                       SHC_RELAY_BYTES % SHC_PAGE_BYTES == 0,
                   "each rank reserves a relay slot, in whole pages");

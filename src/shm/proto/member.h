@@ -43,7 +43,7 @@ bool shc_member_process_gone(const struct shc_seat *seat, int rank);
 
 #define SHC_MEMBER_LOOKS 16 /* processes per look, by a waiting rank that will look again */
 
-/* A second witness besides the life words: late for a big process, but it sees a core dump. Asks
+/* A second witness, in addition to the life words: late for a big process, but it sees a core dump. Asks
  * /proc for that many ranks, from this one on, and declares those dead that are gone. */
 void shc_member_look_at_processes(const struct shc_seat *seat, int first, int count);
 

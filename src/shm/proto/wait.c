@@ -26,10 +26,10 @@
 #include <string.h>
 
 #define SLICE_NS      SHC_LOOK_NS
-#define ATTEND_NS     SHC_NS_PER_MS /* a slice while something depends on this thread */
+#define ATTEND_NS     SHC_NS_PER_MS /* a slice while a library thread's work falls to this one */
 #define ASK_NS        (50 * SHC_NS_PER_MS)
 #define YIELDS_A_LOOK 16
-#define LOOKS         4 /* at what a turn of a spin loop takes */
+#define LOOKS         4 /* looks at the time that a turn of a spin loop takes */
 #define LOOK_TURNS    64
 #define YIELDING_NS   (2 * SHC_NS_PER_MS) /* a thread that computes keeps its whole time slice */
 
@@ -43,7 +43,8 @@ static void what_text(const struct shc_wait *wait, char *text, size_t capacity)
              wait->seat->group);
 }
 
-/* Whom this call waits for: the ranks that have not entered it, else the peer that is behind. */
+/* The ranks that this call waits for: those that have not entered it; if there are none, the peer
+ * that is late. */
 static void whom_text(const struct shc_wait *wait, const struct shc_target *target, char *text,
                       size_t capacity)
 {
@@ -90,23 +91,23 @@ static enum shc_status judge_group(struct shc_wait *wait)
     return shc_group_reason_at(seat, wait->epoch, what);
 }
 
-/* A rank that is gone may have been told why the group failed, and ended: what told it was there before
- * it went, so the abort word is looked at again after its state. */
+/* A rank that is gone may have ended because it was told that the group failed. The abort word was
+ * set before that rank went, so it is looked at again after the rank's state. */
 static enum shc_status judge_death(struct shc_wait *wait, int rank)
 {
     SHC_TRY(judge_group(wait));
     return judge_dead(wait, rank);
 }
 
-/* Is anybody dead, whether this operation needs that rank or not? */
+/* Is any rank dead, whether this operation needs it or not? */
 static enum shc_status judge_deaths(struct shc_wait *wait)
 {
     const int dead = shc_member_find_dead(wait->seat, -1);
     return dead < 0 ? SHC_OK : judge_death(wait, dead);
 }
 
-/* The same of who has left, perhaps told of a death by another group: so the dead, too, are looked
- * for behind his state, also where no life word shows them yet. */
+/* A rank has left, perhaps because another group told it of a death. So after its state dead ranks
+ * are looked for, too, also ranks whose death no life word shows yet. */
 static enum shc_status judge_left(struct shc_wait *wait, int rank)
 {
     struct shc_seat *seat = wait->seat;
@@ -121,8 +122,9 @@ static enum shc_status judge_left(struct shc_wait *wait, int rank)
     return shc_wait_give_up(wait, SHC_ERR_PEER_LEFT, reason);
 }
 
-/* Nothing is owed by a rank that died after it had come out of the operation. One that has left owes
- * nothing once it has entered, unless it is waited for: it gave up, and told, or is the peer. */
+/* Does the rank owe this operation something? A rank that died after it had finished the
+ * operation does not. A rank that left after it had entered does not, unless it is the peer:
+ * otherwise it gave up, and told the others. */
 static bool owes(const struct shc_wait *wait, int rank, enum shc_member_state state)
 {
     return state == SHC_MEMBER_DEAD ? !shc_member_has_finished(wait->seat, rank, wait->epoch)
@@ -130,10 +132,10 @@ static bool owes(const struct shc_wait *wait, int rank, enum shc_member_state st
 }
 
 /*
- * The peer's data is not there: is anybody's end a reason to give up? The peer's state was read before
- * the data was looked at for the last time. Another rank that is gone matters only if it may owe
- * something. (A rank that died inside the operation is not left to the rank that misses its data, which may
- * be stopped.)
+ * The peer's data is not there: is the end of a rank a reason to give up? The peer's state was read
+ * before the last look at the data. Another rank that is gone matters only if it may owe something.
+ * (If a rank died inside the operation, every rank may act on that: the rank that misses its data
+ * may be stopped.)
  */
 static enum shc_status judge_members(struct shc_wait *wait, int peer,
                                      enum shc_member_state peer_state)
@@ -200,7 +202,8 @@ static enum shc_status judge_slowly(struct shc_wait *wait, int peer, uint64_t no
     return SHC_OK;
 }
 
-/* Between two looks at the clock lies a slice of sleep at most, or this rank was away. */
+/* Two looks at the clock are at most one slice of sleep apart; if they are further apart, this rank
+ * was away. */
 static void look_at_clock(struct shc_wait *wait, uint64_t now_ns)
 {
     if (wait->lateness.begun_ns == 0) {
@@ -216,7 +219,7 @@ static uint64_t moves_of(const struct shc_target *target)
     return target->moves ? *target->moves : 0;
 }
 
-/* One slice of sleep, unless there is something to look at instead. */
+/* One slice of sleep, unless there is something new to look at. */
 static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, uint64_t moves,
                         uint64_t now_ns)
 {
@@ -232,7 +235,8 @@ static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, 
     shc_bell_sleep(target->bell, heard, slice_ns, target->shared); /* a signal ends it */
 }
 
-/* Until it is ready, or has moved on from `moves`; the looks come first. */
+/* Until the target is ready, or has moved on from `moves`. Members, deadline and the rest are
+ * looked at before each sleep. */
 static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_target *target,
                                    uint64_t moves, bool *ready)
 {
@@ -240,7 +244,8 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
         enum shc_member_state state = SHC_MEMBER_ALIVE;
         if (target->peer >= 0)
             state = shc_member_look(wait->seat, target->peer);
-        /* Behind the state: LEFT says nothing of data before it. */
+        /* Read after the state: a LEFT that is read later says nothing of the data looked at
+         * before. */
         *ready = target->ready(target->arg);
         if (*ready)
             return SHC_OK;
@@ -258,7 +263,7 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
     }
 }
 
-/* Until it has moved: a turn may take long then, and they are counted, not timed. */
+/* Spins until the target has moved. A turn may take long then, so turns are counted, not timed. */
 SHC_INLINE bool spin(const struct shc_wait *wait, const struct shc_target *target, bool *moved)
 {
     const uint64_t moves = moves_of(target);
@@ -272,7 +277,7 @@ SHC_INLINE bool spin(const struct shc_wait *wait, const struct shc_target *targe
     return false;
 }
 
-/* It has moved. As long as it does, spinning begins anew, until that time. */
+/* The target has moved. As long as it does, spinning begins anew, until that time. */
 static bool spin_on(const struct shc_wait *wait, const struct shc_target *target, uint64_t until_ns)
 {
     bool moved = true;
@@ -282,19 +287,22 @@ static bool spin_on(const struct shc_wait *wait, const struct shc_target *target
     return false;
 }
 
-/* Gives the CPU to a thread that wants it, and leaves it where that is another rank of the group. */
+/* Gives the CPU to a thread that wants it. If that thread is another rank of the group, moves to
+ * another CPU. */
 static bool yield_once(struct shc_wait *wait, const struct shc_target *target, uint64_t *now_ns)
 {
     struct shc_seat *seat = wait->seat;
     const bool look = shc_cpu_sharing_yield(&seat->cpu_sharing, now_ns);
-    /* Only now, as a yield may last: what has come meanwhile counts more than what others have found since. */
+    /* Looked at after the yield, which may last: data that has come meanwhile counts more than what
+     * others have found. */
     const bool ready = target->ready(target->arg);
-    if (look && wait->patience.migrates && target->shared) /* else it may be unmapped meanwhile */
+    /* Only if `shared`: otherwise the segment may be unmapped meanwhile. */
+    if (look && wait->patience.migrates && target->shared)
         shc_cpu_sharing_look(&seat->cpu_sharing, seat, now_ns);
     return ready;
 }
 
-/* As long as it moves, patience begins anew, until the next look is due. */
+/* As long as the target moves, patience begins anew, until the next look is due. */
 static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_target *target,
                                     bool moved, bool *ready)
 {
@@ -323,7 +331,7 @@ static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_targ
     return SHC_OK;
 }
 
-/* Behind the spinning. */
+/* The rest of a wait after the spinning. */
 static enum shc_status wait_longer(struct shc_wait *wait, const struct shc_target *target,
                                    bool moved)
 {
@@ -355,7 +363,7 @@ static bool word_ready(void *arg)
     return shc_wait_has_reached(target->word, target->want);
 }
 
-/* Behind the spinning. */
+/* The rest of a wait for a word after the spinning. */
 static SHC_NOINLINE enum shc_status wait_word_longer(struct shc_wait *wait, int peer,
                                                      const shc_a64 *word, uint64_t want)
 {
@@ -389,7 +397,7 @@ enum shc_status shc_progress_wait_all(struct shc_wait *wait, uint64_t step)
 
 static SHC_COLD enum shc_status judge_mismatch(struct shc_wait *wait, int rank)
 {
-    /* Who was told of a death goes another way than who was not. */
+    /* A rank that was told of a death makes another call than one that was not. */
     shc_member_look_at_processes(wait->seat, 0, wait->seat->world_size);
     SHC_TRY(judge_group(wait));
     SHC_TRY(judge_deaths(wait));
@@ -424,7 +432,7 @@ const char *shc_call_lent_slot(const struct shc_seat *seat, uint64_t before)
     return relay->giver == seat->rank ? shc_seat_relay(seat, 1 - relay->slot) : NULL;
 }
 
-/* Behind the meeting. */
+/* After the meeting: asks for the cache lines that this rank will store to next. */
 static SHC_NOINLINE void ask_ahead(struct shc_seat *seat, uint64_t before)
 {
     const char *slot = shc_call_lent_slot(seat, before);
@@ -436,10 +444,10 @@ static SHC_NOINLINE void ask_ahead(struct shc_seat *seat, uint64_t before)
 enum shc_status shc_call_meet(struct shc_wait *wait)
 {
     struct shc_seat *seat = wait->seat;
-    /* Not this rank's own line's: the others are fetching that. */
+    /* Its own line is not asked for: the other ranks are fetching that. */
     const uint64_t epoch = wait->epoch, hash = wait->call->agreed;
     if (seat->world_size == 2)
-        shc_cpu_hold_loads(); /* the other may not have stored to the line yet, which is in its cache */
+        shc_cpu_hold_loads(); /* the peer may still have to store to its line, in its cache */
     for (int turn = 1; turn < seat->world_size; turn++) {
         const int peer = shc_seat_peer(seat, turn);
         const struct shc_call_shm *line = shc_seat_call(seat, peer, epoch);
@@ -453,7 +461,7 @@ enum shc_status shc_call_meet(struct shc_wait *wait)
     return SHC_OK;
 }
 
-/* The least of some short looks: in a longer one this thread would lose its CPU. */
+/* The shortest of some short measurements: in a longer one this thread would lose its CPU. */
 static uint64_t measure_turn_ps(void)
 {
     uint64_t least_ns = UINT64_MAX;
@@ -470,11 +478,11 @@ static uint64_t measure_turn_ps(void)
 uint32_t shc_wait_spins_for(uint64_t ns)
 {
     static shc_a64 known_ps; /* 0: not measured yet */
-    /* relaxed: who measures at the same time finds as good a number. */
+    /* relaxed: a thread that measures at the same time finds as good a number. */
     uint64_t turn_ps = shc_a64_load_relaxed(&known_ps);
     if (turn_ps == 0) {
         turn_ps = measure_turn_ps();
-        /* relaxed: as above. */
+        /* relaxed: a thread that measures at the same time finds as good a number. */
         shc_a64_store_relaxed(&known_ps, turn_ps);
     }
     uint64_t spins = ns * 1000 / turn_ps;

@@ -55,7 +55,7 @@ struct shc_target {
     bool (*ready)(void *arg);
     void *arg;
     struct shc_bell_shm *bell;
-    int peer; /* whose store it is; -1: of many, or of this process, and no member is looked at */
+    int peer;    /* the rank that stores; -1: many do, or this process: no member is looked at */
     bool shared; /* the bell is in the segment */
     /* Describes the wait of this process, for messages. NULL: another thread reports it. */
     const char *whom;
@@ -96,7 +96,7 @@ SHC_NODISCARD enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_s
 
 /* ---- progress ---- */
 
-/* P of CALL-11 (docs/internals/protocol.md): step 0 of an epoch is its call line. */
+/* P of CALL-11 (docs/internals/protocol/calls.md): step 0 of an epoch is its call line. */
 SHC_INLINE uint64_t shc_progress_value(uint64_t epoch, uint64_t step)
 {
     return (epoch << SHC_STEP_BITS) + step;
