@@ -58,7 +58,6 @@ STILL = (
     "docs/internals/*",
     "src/shm/shmcoll.h",
     "src/shm/comm/*",
-    "src/shm/exec/*",
     "tests/conformance/*",
     "tests/cuda/*",
     "tests/kernels/*",

@@ -3,18 +3,21 @@
 
 #define TRIAL_BYTES (3 * SHC_COPY_ROUND)
 
-/* So many bytes go before another mode is tried again: twice as many whenever that has changed nothing, up to 3 GiB. A
- * few large messages are not often enough to tell. After so many one is timed where none is. */
+/* Bytes before another mode is tried again: twice as many whenever the last try has changed nothing,
+ * up to 3 GiB; and at least STAY_NOTES messages or rounds, as a few large messages are not enough to
+ * tell. Where messages are not timed, one is timed after STAY_BYTES. */
 #define STAY_BYTES (128 * SHC_COPY_ROUND)
 #define STAY_TWICE 4
 #define STAY_NOTES 32
 
-/* So much in a row, by so much slower than another mode once was: the machine has changed. */
+/* So many bytes in a row, slower by this factor than another mode once was: the machine has
+ * changed. */
 #define WORSE_BYTES  (4 * SHC_COPY_ROUND)
 #define WORSE_FACTOR 1.25
 
-/* A trial of a round that never once was less slow than that need not go on. Some messages wait for a
- * reader that has no CPU: not all of so many, nor two of them behind a trial that ended so. */
+/* A trial of at least a round, in which every note was slower than another mode by this factor, need
+ * not go on. Some messages wait for a reader that has no CPU, but not HOPELESS_NOTES of them; nor
+ * two, if the last trial of the mode ended so, too. */
 #define HOPELESS_NOTES  4
 #define HOPELESS_FACTOR 2.5
 
@@ -26,7 +29,7 @@ void shc_copy_trials_init(struct shc_copy_trial trials[SHC_COPY_TRIALS], unsigne
             (struct shc_copy_trial){.mode = mode, .modes = modes, .settled = SHC_COPY_MODES};
 }
 
-/* The fastest of the other modes that are known; or this one, where none is. */
+/* The fastest of the other modes that are known; this mode if none is known. */
 static unsigned best_other(const struct shc_copy_trial *trial)
 {
     unsigned best = trial->mode;
@@ -37,7 +40,7 @@ static unsigned best_other(const struct shc_copy_trial *trial)
     return best;
 }
 
-/* Another mode; this one took so long at last. */
+/* Begins with another mode. `took`: what a byte took in this one. */
 static void turn(struct shc_copy_trial *trial, double took, unsigned mode)
 {
     trial->took[trial->mode] = took;
@@ -47,14 +50,14 @@ static void turn(struct shc_copy_trial *trial, double took, unsigned mode)
     trial->least = trial->best = 0;
 }
 
-/* It has become slow: what was found of the others, too, may be so no more. */
+/* This mode has become slow. What was found of the others may no longer hold, either. */
 static void leave(struct shc_copy_trial *trial, double took, unsigned mode)
 {
     trial->stays = 0;
     turn(trial, took, mode);
 }
 
-/* A mode that was never tried, or else the fastest other one. */
+/* A mode that was never tried; if there is none, the fastest other one. */
 static unsigned untried_or_best(const struct shc_copy_trial *trial)
 {
     for (unsigned mode = 0; mode < trial->modes; mode++)
@@ -63,7 +66,7 @@ static unsigned untried_or_best(const struct shc_copy_trial *trial)
     return best_other(trial);
 }
 
-/* The others take turns, too. */
+/* The mode to try again: the other modes take turns. */
 static unsigned next_retry(struct shc_copy_trial *trial)
 {
     do
@@ -96,7 +99,7 @@ static bool has_stayed(const struct shc_copy_trial *trial)
     return trial->bytes >= STAY_BYTES << twice && trial->notes >= STAY_NOTES;
 }
 
-/* It was long enough. */
+/* The mode has been in use for long enough: tries another one again. */
 static void retry(struct shc_copy_trial *trial)
 {
     if (trial->mode != trial->settled)
@@ -124,8 +127,8 @@ void shc_copy_trial_note(struct shc_copy_trial *trial, uint64_t bytes, uint64_t 
     trial->notes++;
     trial->bytes += bytes;
     if (trial->least == 0 || took < trial->least)
-        trial->least = took; /* the others may have had to wait */
-    /* The first round meets the lines as the mode before has left them. */
+        trial->least = took; /* the slower ones may have had to wait for a reader */
+    /* The first round finds the cache lines as the last mode has left them. */
     if (tries && trial->bytes > SHC_COPY_ROUND && (trial->best == 0 || took < trial->best))
         trial->best = took;
     trial->worse = other > 0 && took > WORSE_FACTOR * other

@@ -25,14 +25,14 @@ enum shc_copy_mode {
 
 struct shc_copy_trial {
     enum shc_copy_mode mode;     /* in use */
-    unsigned modes;              /* so many there are, the first ones of the enum */
+    unsigned modes;              /* number of modes: the first ones of the enum */
     unsigned retry;              /* the mode that is tried again next */
     unsigned notes;              /* messages and rounds since `mode` came into use */
-    uint64_t bytes;              /* of these */
+    uint64_t bytes;              /* the bytes of these */
     enum shc_copy_mode settled;  /* the mode that stayed last */
-    unsigned stays;              /* so often in a row */
-    uint64_t looked;             /* `bytes` when a message was timed last, and was not slow */
-    uint64_t worse;              /* the last bytes that were slower, in a row, than another mode */
+    unsigned stays;              /* how often in a row it has stayed */
+    uint64_t looked;             /* `bytes` when a message was last timed and was not slow */
+    uint64_t worse;              /* the last bytes, in a row, that were slower than another mode */
     double least;                /* nanoseconds a byte of the fastest note */
     double best;                 /* the same in the trial, after its first round */
     double took[SHC_COPY_MODES]; /* `best` of each mode when it was in use last; 0: not known */
@@ -41,11 +41,11 @@ struct shc_copy_trial {
 /* A round goes at least once through all memory that is stored to (bulk windows, default broadcast slots). */
 #define SHC_COPY_ROUND ((uint64_t)1536 << 10)
 
-/* Sizes up to four times as large share a trial: what a byte takes, and which mode is fastest, depends on how much of
- * a message is waiting, and on what fits into which cache. */
+/* One trial is for sizes up to a factor of four. The time of a byte and the fastest mode depend on
+ * how much of a message is waiting, and on which cache it fits into. */
 #define SHC_COPY_TRIALS 6
 
-/* The first `modes` of them are there, at least two; `mode` is tried first. */
+/* `modes`: the number of modes that exist, at least two; `mode` is tried first. */
 void shc_copy_trials_init(struct shc_copy_trial trials[SHC_COPY_TRIALS], unsigned modes,
                           enum shc_copy_mode mode);
 
@@ -58,27 +58,28 @@ shc_copy_trial_for(struct shc_copy_trial trials[SHC_COPY_TRIALS], size_t bytes)
     return &trials[i];
 }
 
-/* Is it trying this mode, or looking whether the mode has become slow, which messages that nobody times do not tell?
- * Then a message is timed until its readers have read it: what is faster for the writer alone may be slower for
- * them. */
+/* Does it try this mode, or look whether the mode has become slow, which untimed messages do not
+ * show? Then a message is timed until its readers have read it: what is faster for the writer alone
+ * may be slower for them. */
 bool shc_copy_trial_tries(const struct shc_copy_trial *trial);
 
-/* So many bytes, a message or a round of one, were stored in that mode; the time includes waits for readers. */
+/* A message, or a round of one, with so many bytes was stored in that mode. The time includes waits
+ * for readers. */
 void shc_copy_trial_note(struct shc_copy_trial *trial, uint64_t bytes, uint64_t ns);
 
-/* So many more bytes, which were not timed. pre: not while it tries. */
+/* So many more bytes were stored, and not timed. pre: the trial does not try. */
 void shc_copy_trial_count(struct shc_copy_trial *trial, uint64_t bytes);
 
 /* ---- the meter: measures a writer for a trial ---- */
 
 struct shc_copy_meter {
     struct shc_copy_trial *trial; /* NULL: nothing is measured */
-    uint64_t since_ns;            /* the time since then, of `bytes`, has not been noted */
-    uint64_t spent_ns;            /* and this, of what was stored before */
+    uint64_t since_ns;            /* the time since then, for `bytes`, has not been noted */
+    uint64_t spent_ns;            /* the same for the time of what was stored before */
     uint64_t bytes;
 };
 
-/* Around what is stored ahead of the rest. */
+/* Begin and pause: around what is stored before the rest. */
 static inline void shc_copy_meter_begin(struct shc_copy_meter *meter)
 {
     meter->since_ns = meter->trial ? shc_clock_ns() : 0;
@@ -89,7 +90,7 @@ static inline void shc_copy_meter_pause(struct shc_copy_meter *meter)
     meter->spent_ns += meter->trial ? shc_clock_ns() - meter->since_ns : 0;
 }
 
-/* From now on, with what is spent; or from nothing. */
+/* Resume goes on with the time spent so far; restart begins from nothing. */
 static inline void shc_copy_meter_resume(struct shc_copy_meter *meter)
 {
     meter->since_ns = shc_clock_ns() - meter->spent_ns;
@@ -101,7 +102,7 @@ static inline void shc_copy_meter_restart(struct shc_copy_meter *meter)
     meter->spent_ns = meter->bytes = 0;
 }
 
-/* Tells the trial, and starts anew. */
+/* Gives the time to the trial, and starts anew. */
 static inline void shc_copy_meter_note(struct shc_copy_meter *meter)
 {
     const uint64_t now_ns = shc_clock_ns();

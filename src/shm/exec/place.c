@@ -37,18 +37,19 @@ bool shc_place_move(int here, const struct shc_os_cpus *taken)
 {
     struct shc_topo topo;
     struct shc_os_cpus before, free, after;
-    shc_topo_read(&topo, "/sys"); /* first: it takes some time */
+    shc_topo_read(&topo, "/sys"); /* first, as it takes some time */
     if (shc_os_cpus_allowed(&before) != 0 ||
         !shc_place_choose(&topo, &before, here, taken, &free) || shc_os_thread_pin(&free) != 0)
         return false;
-    /* A CPU outside that set: the thread has been pinned by another one meanwhile, on purpose. */
+    /* A CPU outside that set: another thread has pinned this one meanwhile, on purpose, so
+     * that pinning stays. */
     if (shc_os_cpus_allowed(&after) == 0 && !within(&after, &free))
         return true;
     return shc_os_thread_pin(&before) == 0;
 }
 
-/* A rank is where its process's first thread is: most call from there. Nobody knows where ranks are that are threads of
- * this process. */
+/* A rank is taken to be where its process's first thread is, as most programs call from there. If
+ * ranks are threads of this process, it is not known where they are. */
 bool shc_place_migrate(const struct shc_seat *seat)
 {
     const int here = shc_os_cpu_current();

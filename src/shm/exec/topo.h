@@ -44,7 +44,7 @@ void shc_topo_crowd_add(struct shc_topo_crowd *crowd, const struct shc_os_cpus *
 /* The share of the cores that one of the ranks gets that use them: its part of each. */
 double shc_topo_share(const struct shc_topo_crowd *crowd, const struct shc_os_cpus *cores);
 
-/* How many reduction threads fit in a share, besides the rank itself. */
+/* How many reduction threads fit in a share, in addition to the rank itself. */
 int shc_topo_spare(double share);
 
 /* Parses "0-3,8" into a set; false on anything else. */
