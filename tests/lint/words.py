@@ -57,7 +57,6 @@ NOT_READ = ("tests/lint/words.py", "tests/lint/test_lint_words.py", "benchmarks/
 STILL = (
     "docs/internals/*",
     "src/shm/shmcoll.h",
-    "src/shm/comm/*",
     "tests/conformance/*",
     "tests/cuda/*",
     "tests/kernels/*",

@@ -83,7 +83,7 @@ static enum shc_status check_header(const struct arrival *a)
     struct shc_header_shm header;
     shc_copy_once(&header, shc_seat_header(seat), sizeof header);
     if (memcmp(header.nonce, seat->segment.name.nonce, sizeof header.nonce) != 0)
-        return shc_fail(SHC_ERR_UNREACHABLE, "the memory behind the offered name is another one");
+        return shc_fail(SHC_ERR_UNREACHABLE, "the offered name leads to other memory");
     if (header.magic != SHC_LAYOUT_MAGIC || header.layout_version != SHC_LAYOUT_VERSION ||
         header.byte_order != 0x01020304 || header.block_bytes != SHC_BLOCK_BYTES ||
         header.small_slot_bytes != SHC_SMALL_SLOT_BYTES)
@@ -131,7 +131,7 @@ static enum shc_status take_seat(struct arrival *a)
     return SHC_OK;
 }
 
-/* Rank 0, after it has put the news into the store. */
+/* Rank 0: tells the others, once the news is in the store. */
 static void tell(const struct arrival *a, enum shc_told what)
 {
     shc_a32 *word = &shc_seat_told(a->meeting.seat)->word;

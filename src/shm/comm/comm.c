@@ -15,11 +15,11 @@
 
 #define DEFAULT_TIMEOUT_NS (30 * 60 * SHC_NS_PER_S)
 #define CLOSE_NS           SHC_NS_PER_S
-#define PASS_NS            (20 * SHC_NS_PER_MS) /* of point-to-point, under its lock */
+#define PASS_NS            (20 * SHC_NS_PER_MS) /* waiting for the lock of messages */
 #define SPIN_NS            (5 * SHC_NS_PER_US)
 #define SPIN_CROWDED_NS    (1 * SHC_NS_PER_US)
 #define YIELDS             100u
-#define AWAKE_NS           (200 * SHC_NS_PER_US) /* what going to sleep and being woken may cost */
+#define AWAKE_NS           (200 * SHC_NS_PER_US) /* going to sleep and being woken may take so long */
 
 /* ---- making ---- */
 
@@ -415,7 +415,7 @@ static void close_comm(struct shc_comm *comm, bool quietly)
         return;              /* a thread is inside for ever: leave it the memory */
     shc_inside_end(&inside); /* the runner is kept for good */
     shc_engine_drain(comm, SHC_ERR_CLOSED, "this rank has closed the group");
-    if (silent) /* else some thread has yet to end what is pending, whose callbacks want a thread */
+    if (silent) /* if not, a thread has yet to end what is pending, and callbacks need a thread */
         shc_engine_stop(&comm->engine);
     if (left) /* else a thread sleeps on the mailbox's bell */
         unmap(comm);

@@ -78,7 +78,7 @@ bool shc_engine_enter_by_word(struct shc_engine *engine, struct shc_inside *insi
 
 /* ---- threads ---- */
 
-/* Has an engine thread something to do besides running what is queued? */
+/* Has an engine thread something to do other than running what is queued? */
 static bool is_due(const struct shc_engine *engine)
 {
     /* acquire engine/finished <- release in list_append(): something to complete. */
@@ -93,7 +93,7 @@ static bool has_work(const struct shc_engine *engine)
     return is_due(engine) || shc_runner_is_queued(&engine->runner);
 }
 
-/* Of an engine thread. */
+/* The private state of an engine thread. */
 struct naps {
     unsigned idle;              /* in a row, without a submission */
     uint64_t submitted, popped; /* the count at the last one's end */

@@ -181,7 +181,7 @@ SHC_INLINE void shc_engine_leave(struct shc_inside *inside)
         shc_engine_ring_queued(engine);
 }
 
-/* Is something queued that no library thread runs, and can none be made that does? */
+/* Is something queued that no library thread runs, and can no thread be made that would run it? */
 bool shc_engine_is_unattended(struct shc_comm *comm);
 
 /* If so, runs it in the calling thread, up to `until` (NULL: all of it). `interruptible`: checks for

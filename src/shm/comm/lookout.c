@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Looking around at the rendezvous: what a rank sees of the others, the clock and the caller while
- * it polls a key or awaits an answer of the store. RDV-13 to RDV-21 of docs/internals/protocol.md.
+ * it polls a key or awaits an answer of the store. RDV-13 to RDV-21 of
+ * docs/internals/protocol/rendezvous.md.
  */
 #include "shm/base/log.h"
 #include "shm/comm/meeting.h"

@@ -69,7 +69,7 @@ static enum shc_status make_call(struct shc_meeting *m, struct shc_store_call *c
     if (!m->thread) {
         const uint64_t begun_ns = shc_clock_ns();
         shc_store_make_call(&m->config->store, call);
-        m->watch.looked_ns += shc_clock_ns() - begun_ns; /* the store's time counts */
+        m->watch.looked_ns += shc_clock_ns() - begun_ns; /* the time that the store takes counts */
         return SHC_OK;
     }
     shc_store_thread_ask(m->thread);
@@ -108,7 +108,7 @@ static enum shc_status put(struct shc_meeting *m, const char *key, const union s
     return call->error == 0 ? SHC_OK : store_failed(m, call->error, "set");
 }
 
-/* A copy of what the call has brought, if it is what is wished for. */
+/* Copies what the call has brought, if it is of the kind asked for. */
 static enum shc_status read_answer(struct shc_meeting *m, const struct shc_store_call *call,
                                    const struct shc_record_wish *wish, union shc_record *record)
 {
@@ -230,7 +230,7 @@ struct shc_verdict shc_verdict_of(enum shc_status status, const char *text)
     return verdict;
 }
 
-/* One that came out of the store: its text may hold anything. */
+/* A value out of the store: its text may hold anything. */
 static struct shc_verdict readable(const struct shc_verdict *verdict)
 {
     struct shc_verdict copy = *verdict;
@@ -330,7 +330,7 @@ enum shc_status shc_meeting_decide(struct shc_meeting *m, const struct shc_verdi
     return shc_meeting_decide_for(m, m->list, m->generation, wish, decided);
 }
 
-/* A silent store: it hears the decision when it goes on, and nobody waits for that. */
+/* A silent store gets the decision when it goes on; this rank does not wait for that. */
 static void leave_decision(struct shc_meeting *m, const struct shc_verdict *wish)
 {
     struct shc_store_call *call = m->thread ? new_call(m, SHC_STORE_PUT_FIRST) : NULL;
@@ -353,18 +353,19 @@ enum shc_status shc_meeting_give_up(struct shc_meeting *m, enum shc_status statu
     }
     m->grace_ns = shc_clock_ns() + FAREWELL_NS;
     if (shc_meeting_decide(m, &wish, &decided) !=
-        SHC_OK) /* a store that is gone: nobody can be told */
+        SHC_OK) /* the store is gone: no rank can be told */
         return shc_fail(status, "%s", text);
     if (decided.status == SHC_OK && m->seated && status != SHC_ERR_INTERRUPTED)
         return SHC_OK;
-    /* Who is dead now may have ended because it gave up first: the decision says why. */
+    /* A rank that is dead now may have given up before it ended: then the decision says why. */
     if (decided.status != SHC_OK && status == SHC_ERR_PEER_DEAD &&
         strcmp(decided.text, wish.text) != 0)
         return shc_meeting_failed(m, &decided);
     return shc_fail(status, "%s", text);
 }
 
-/* A rank 0 has ended the generation that this one is in: it has begun a later one. Ends that, too. */
+/* Another process is rank 0 and has ended this process's generation, to begin a later one. Ends
+ * that later one, too. */
 static enum shc_status fail_as_two(struct shc_meeting *m, const struct shc_verdict *decided)
 {
     struct shc_verdict wish, stands;
@@ -380,7 +381,7 @@ static enum shc_status fail_as_two(struct shc_meeting *m, const struct shc_verdi
 
 enum shc_status shc_meeting_failed(struct shc_meeting *m, const struct shc_verdict *decided)
 {
-    /* As end_generation_before() says it, which this process has not called. */
+    /* The decision is as end_generation_before() writes it, but another process wrote it. */
     if (m->seat->rank == 0 && m->greeted && decided->status == SHC_ERR_ABORTED &&
         decided->head.rank == 0 && decided->pid != m->seat->self.pid)
         return fail_as_two(m, decided);
@@ -425,8 +426,9 @@ static enum shc_status count_up(struct shc_meeting *m)
     return SHC_OK;
 }
 
-/* The n-th call of a rank belongs to the n-th generation. If that one has failed without this rank,
- * so has its call; unless others are further on, because the call is one of another life. */
+/* The n-th call of a rank belongs to the n-th generation. If that generation has failed without
+ * this rank, so has this call. Exception: if other ranks are further on, that generation is of an
+ * earlier life. */
 static enum shc_status take_generation(struct shc_meeting *m)
 {
     for (;;) {

@@ -188,7 +188,7 @@ bool shc_process_knows_dead(int32_t global_rank, struct shc_end *end)
         if (dead)
             snprintf(end->group, sizeof end->group, "%s", comm->name);
     }
-    /* After that look: the reason of the rank's end was there before it had ended. */
+    /* After that look: the reason for a rank's end was there before the rank ended. */
     end->why[0] = '\0';
     for (struct shc_comm *comm = process.comms; comm && dead && !known; comm = comm->next)
         known = shc_comm_knows_why(comm, global_rank, end->why, sizeof end->why);
@@ -261,8 +261,8 @@ static int find_process(const struct shc_seat *seat, const struct shc_os_process
     return -1;
 }
 
-/* Is that process in a call on the group that this rank has not entered? Or was it: if a group has failed,
- * that process has been told so, and may have gone on. */
+/* Is that process in a call on the group that this rank has not entered? Or, if the group has
+ * failed: was it in such a call? (It has been told of the failure, and may have gone on.) */
 static bool ahead_text(const struct shc_comm *comm, bool failed, const struct shc_os_process *them,
                        char *text, size_t capacity)
 {

@@ -2,8 +2,8 @@
 #pragma once
 /*
  * What the ranks write into the store, and the one function that reads it back. A store has no
- * access rule of its own: whatever another user writes there is an error here, never more.
- * RDV-25 of docs/internals/protocol.md.
+ * access rule of its own: whatever another user writes there is an error here, never more. RDV-25
+ * of docs/internals/protocol/rendezvous.md.
  */
 
 #include "shm/proto/layout.h"

@@ -237,7 +237,7 @@ static bool has_ended_target(void *arg)
     return shc_request_has_ended(arg);
 }
 
-/* Ended, or there is something to run meanwhile. */
+/* Has the request ended, or is there something to run meanwhile? */
 static bool has_ended_or_queued(void *arg)
 {
     const struct shc_request *request = arg;
@@ -283,7 +283,7 @@ static enum shc_status fail_timed_wait(struct shc_request *request, uint64_t tim
                     now, whom);
 }
 
-/* The same for a message. */
+/* The same for a message: says what it waits for. */
 static enum shc_status fail_timed_message(struct shc_request *request, uint64_t timeout_ns)
 {
     struct shc_comm *comm = request->comm;
@@ -362,7 +362,7 @@ static enum shc_status wait_for_callback(struct shc_request *request, uint64_t t
     return shc_wait_for(&wait, &target);
 }
 
-/* See the other two: it has ended, but its callback has not returned. */
+/* The same for a request that has ended, but whose callback has not returned. */
 static enum shc_status fail_timed_callback(const struct shc_request *request, uint64_t timeout_ns)
 {
     const struct shc_comm *comm = request->comm;
@@ -413,7 +413,8 @@ enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_n
     return result_of(request);
 }
 
-/* A thread that polls may wait for nothing else. So what no library thread moves is moved here. */
+/* A thread that polls may wait for nothing else. So this call moves what no library thread
+ * moves. */
 static void look_after(struct shc_request *request)
 {
     struct shc_comm *comm = request->comm;

@@ -52,7 +52,7 @@ bool shc_request_over(const struct shc_request *request);
  * otherwise releases the engine's reference. On the runner's thread. */
 void shc_request_finish(struct shc_request *request, enum shc_status status, const char *error);
 
-/* The same for one that no other thread knows yet, and that ended well. */
+/* The same for a request that no other thread knows yet, and that ended well. */
 void shc_request_born_done(struct shc_request *request);
 
 /* shc_p2p_env's `done`: for a message that is part of a request. */
