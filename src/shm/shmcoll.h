@@ -106,12 +106,12 @@ enum shc_op_kind {
     SHC_ALL_GATHER_UNEVEN,
     SHC_REDUCE_SCATTER_UNEVEN,
     SHC_ALL_REDUCE_SPARSE,
-    SHC_SEND, /* from here on: point-to-point, apart from the order of the collectives */
+    SHC_SEND, /* from here on messages, which are not part of the collectives' order */
     SHC_RECV,
     SHC_OP_KIND_COUNT
 };
 
-/* The peer of a SHC_RECV that takes the message of whoever sends. */
+/* The peer of a SHC_RECV that takes a message from any rank. */
 #define SHC_ANY_SOURCE (-1)
 
 /*
@@ -136,7 +136,7 @@ struct shc_tensors {
 };
 
 /*
- * A tensor that is zero but for some entries. The first sparse_ndim of its ndim dimensions are
+ * A tensor that is zero except for some entries. The first sparse_ndim of its ndim dimensions are
  * indexed; an entry is an index into them, and a value over the others. Entries may come in any
  * order, and may share an index: then their values are added.
  */
@@ -228,7 +228,7 @@ struct shc_store {
     /* 0 when all keys exist, ENOENT when one does not. */
     int (*check)(void *ctx, const char *const *keys, size_t count);
     int (*add)(void *ctx, const char *key, int64_t delta, int64_t *value);
-    /* Stores the value if the key is absent (the first wins); gives back what is stored. */
+    /* Stores the value if the key is absent (the first put wins); gives back the stored value. */
     int (*put_first)(void *ctx, const char *key, const void *value, size_t bytes, void *now,
                      size_t capacity, size_t *now_bytes);
     void (*retain)(void *ctx); /* NULL, or `ctx` and what it needs live until `release` */
@@ -298,7 +298,7 @@ enum shc_status shc_tuning_check(const char *tuning);
 /*
  * Reduces arrays of this process, as the collectives do: to the bit what all_reduce gives ranks with these
  * inputs. `sources`: `count` arrays of `elements` elements, in rank order; `out` may be one of them, and
- * overlaps no other. `factors`: SHC_PREMUL_SUM only, one per source. Waits for nobody.
+ * overlaps no other. `factors`: SHC_PREMUL_SUM only, one per source. Waits for no rank.
  * SHC_ERR_UNSUPPORTED: the reduction does not exist. SHC_ERR_INVALID: count < 1, or no factors.
  */
 enum shc_status shc_reduce_local(enum shc_dtype dtype, enum shc_redop redop,
@@ -333,7 +333,8 @@ void shc_comm_close(struct shc_comm *comm);
  */
 void shc_comm_abort(struct shc_comm *comm, const char *reason);
 
-/* Closes if that was not done, retires what is left, frees. Nobody may use the group any more. */
+/* Closes the group if it is open, retires what is left, and frees. No thread may use the group any
+ * more. */
 void shc_comm_free(struct shc_comm *comm);
 
 int shc_comm_rank(const struct shc_comm *comm);
@@ -365,7 +366,7 @@ enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op);
 
 /*
  * Checks what can be wrong with the operation on this rank alone, as both of the others do before they
- * publish anything. Any thread; waits for nobody.
+ * publish anything. Any thread; waits for no rank.
  */
 enum shc_status shc_check(struct shc_comm *comm, const struct shc_op *op);
 
@@ -386,8 +387,9 @@ enum shc_status shc_submit(struct shc_comm *comm, const struct shc_op *op,
  */
 enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_ns);
 
-/* True when the operation has ended; then *status says how. Waits for nobody; except where the library could
- * make no thread, and nobody else would run the operation: then this call does. */
+/* True when the operation has ended; *status then has its result. Waits for no rank. Exception:
+ * if the library could make no thread, and no other thread would run the operation, this call
+ * runs it. */
 bool shc_request_done(struct shc_request *request, enum shc_status *status);
 
 /* Why it failed; "" while it has not. Valid until the release. */
