@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What goes one way may be stored past the caches or into them, whichever is faster: whoever stores
-// must go on noting what it takes, with every message. src/shm/exec/copymode.h has the choice itself.
+// One-way operations may store past the caches or into them, whichever is faster: a rank that stores must
+// go on noting the time of each message. src/shm/exec/copymode.h has the choice itself.
 #include "tests/conformance/world.h"
 
 #include <gtest/gtest.h>
