@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Our declarations against NVIDIA's: every number, every layout, and for every function that this
- * name has a form of this version. The compiler is the test.
+ * Compares our declarations with NVIDIA's: every number and every layout, and that each function's name
+ * has a form of this version. The compiler is the test.
  */
 #include "cuda_ipc/cuda_abi.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// What scenarios of messages send and receive.
+// Memory that scenarios of messages send and receive.
 
 #include "tests/cuda/cuda_comm_rank.h"
 
@@ -13,7 +13,7 @@ namespace shmcoll::test
 inline constexpr uint8_t kGuard = 0x5a;
 inline constexpr size_t kMargin = 64;
 
-// What one rank sends another as its so-many-th message: no two pieces are alike.
+// The content of one rank's n-th message to another rank: no two pieces are equal.
 inline Bytes letter(int from, int to, uint64_t number, size_t bytes)
 {
     const uint64_t seed = static_cast<uint64_t>(from) * 31 + static_cast<uint64_t>(to) * 17;

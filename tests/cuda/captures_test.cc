@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Captures of the stand-in: what they take, what they forbid, and that a replay does it all again.
+// Captures of the stand-in: what they record, what they forbid, and that a replay repeats all of it.
 #include "tests/cuda/graphs.h"
 
 #include <functional>
@@ -121,7 +121,7 @@ TEST_F(Captures, TwoDoNotMeet)
     EXPECT_EQ(other.end(), SHC_CU_CAPTURE_INVALIDATED);
 }
 
-// Each of them breaks a capture, from any thread that has not said that it knows what it does.
+// Each of them breaks a capture, from any thread whose capture mode does not allow it.
 TEST_F(Captures, ForbidWhatCouldMeetThem)
 {
     shc_cu_address more;

@@ -33,7 +33,7 @@ uint64_t in(uint64_t ns)
     return shc_deadline_after(shc_clock_ns(), ns);
 }
 
-// Every rank's socket, and the addresses as all know them.
+// Every rank's socket, and the addresses, which all ranks know.
 struct Group {
     explicit Group(int world) : controls(static_cast<size_t>(world))
     {
@@ -48,7 +48,7 @@ struct Group {
         for (auto &control : controls)
             shc_control_close(&control);
     }
-    // Each body in a thread of its own; an empty one is a rank that never comes.
+    // Runs each body in a thread of its own; an empty body is a rank that never comes.
     void run(const std::vector<std::function<void(shc_control &)>> &bodies)
     {
         std::vector<std::thread> threads;
@@ -125,7 +125,7 @@ TEST(Control, EveryRankGetsEveryParcelAndItsDescriptor)
     }
 }
 
-// A connection of somebody else to this rank's socket, with these words.
+// A stranger's connection to this rank's socket, with these words.
 int stranger(const shc_control_address &to, const void *bytes, size_t count, int passed = -1)
 {
     int fd = -1;
@@ -183,7 +183,7 @@ TEST(Control, ManySilentStrangersDoNotKeepTheRanksApart)
         close(fd);
 }
 
-// The kernel's word counts: who connects must be the announced process.
+// Only the kernel is believed: the connecting process must be the announced one.
 TEST(Control, AnotherProcessThanTheAnnouncedOneIsNoRank)
 {
     Group group(2);
@@ -240,7 +240,7 @@ TEST(Control, RanksThatDoNotComeAreNamed)
     group.run({meet, meet, {}, {}});
 }
 
-// Rank 0 hears of it first, and goes: rank 1 must not take rank 0 for the dead one.
+// Rank 0 learns of it first, and leaves: rank 1 must not take rank 0 for the dead one.
 TEST(Control, ARankThatLeavesInARoundIsNamedByAll)
 {
     const int before = open_descriptors();
@@ -267,7 +267,7 @@ TEST(Control, ARankThatLeavesInARoundIsNamedByAll)
     EXPECT_EQ(open_descriptors(), before);
 }
 
-// Rank 2 takes rank 1 for somebody else, and goes; rank 0 has met both.
+// Rank 2 takes rank 1 for a stranger, and leaves; rank 0 has met both.
 TEST(Control, ARankThatFailsToMeetTellsThoseItHasMet)
 {
     Group group(3);
@@ -316,7 +316,7 @@ TEST(Control, ASilentRankIsNamed)
                speak});
 }
 
-// Two descriptors in one message, or a long one: none of it is kept.
+// Two descriptors in one message, or a message that is too long: nothing of it is kept.
 TEST(Control, AMessageOfAnotherFormLeavesNoDescriptor)
 {
     int pair[2];
@@ -345,7 +345,7 @@ TEST(Control, AMessageOfAnotherFormLeavesNoDescriptor)
     close(pair[1]);
 }
 
-// Whoever knows that a rank has died need not wait for it.
+// A rank that knows that another one has died need not wait for it.
 TEST(Control, WhoLooksEndsAMeeting)
 {
     shc_control control;

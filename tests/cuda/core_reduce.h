@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
-/* The core's kernels for a test that knows the GPU's: their arguments have the same name. */
+/* The core's kernels, for a test that includes the GPU's: both have arguments of the same name. */
 
 #include "shm/shmcoll.h"
 

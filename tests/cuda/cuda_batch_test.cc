@@ -7,7 +7,7 @@ namespace shmcoll::test
 namespace
 {
 
-// A batch that blocks itself stands until then.
+// A batch that blocks itself is stuck until then.
 const std::string kSoon = " timeout_ms=20000";
 
 class Batches : public testing::TestWithParam<Way>
@@ -30,7 +30,7 @@ TEST_P(Batches, OfAllRanksToAllNeedOneStreamEach)
         expect_right(3, "scenario=batch_all", "wrong", knobs);
 }
 
-// Single calls stand there (below).
+// Single calls are stuck there (below).
 TEST_P(Batches, NeedOneHardwareQueue)
 {
     for (const char *knobs : {"queues=1", "queues=2 delay_us=100"})
@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, Batches, testing::ValuesIn(kWays),
 INSTANTIATE_TEST_SUITE_P(Relays, Batches, testing::ValuesIn(kRelays),
                          [](const auto &way) { return way.param.name; });
 
-// What batches are for: receives in front of the sends that other ranks wait for.
+// The use of batches: receives come before the sends that other ranks wait for.
 TEST(SingleCalls, StandWhereTheirStreamsShareHardwareQueues)
 {
     auto reports = run(4, "scenario=mail_sweep meet=0 timeout_ms=2000", "queues=2");
@@ -99,7 +99,7 @@ TEST(Batch, ThatDiffersInOneMessageFailsAllRanks)
     }
 }
 
-// Every message that was published is over, or the watcher would poison for ever.
+// Every message that was published has ended. Otherwise the watcher would poison for ever.
 TEST(Batch, ThatTheDriverBreaksOffEndsAllItsMessages)
 {
     for (int waits : {0, 5, 12}) {

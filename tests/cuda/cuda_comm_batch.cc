@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Messages in batches, each on one stream: all to all, several on a channel, beside single calls, and
-// what is refused or fails in the middle.
+// Messages in batches, each on one stream: all to all, several on a channel, together with single calls,
+// and batches that are refused or fail in the middle.
 #include "tests/cuda/box.h"
 #include "tests/cuda/graphs.h"
 
@@ -44,7 +44,7 @@ size_t slot_of(Rank &rank)
     return shc_mail_slot_bytes(static_cast<size_t>(rank.settings.number("half", 4096)), rank.world);
 }
 
-// What goes from one rank to another in a turn: no two channels have the same sizes.
+// The messages from one rank to another in a turn: no two channels have the same sizes.
 std::vector<size_t> sizes_of(int from, int to, uint64_t turn, size_t slot)
 {
     const std::vector<size_t> all = {0,        9 * slot + 5, 1,           2 * slot,
@@ -75,7 +75,7 @@ std::vector<Parcel> parcels_of(Rank &rank, Boxes &boxes, uint64_t turn)
     return parcels;
 }
 
-// Another order each turn, and on each rank; that of a channel stays.
+// A different order in each turn, and on each rank; the order within a channel stays.
 void mix(std::vector<Parcel> &parcels, uint64_t turn, int rank)
 {
     const uint64_t seed = turn * 7 + static_cast<uint64_t>(rank);
@@ -121,7 +121,7 @@ shc_status enqueue_alone(const std::vector<Parcel> &parcels,
 
 } // namespace
 
-// All to all, turn by turn; with `single` the odd ranks make single calls.
+// All to all, one turn after the other; with `single` the odd ranks make single calls.
 void batch_all(Rank &rank)
 {
     const bool alone = rank.settings.number("single", 0) && rank.rank % 2 != 0;
@@ -166,7 +166,8 @@ void batch_many(Rank &rank)
     report("right", right ? "yes" : shc_cuda_failure());
 }
 
-// A batch waits for records while another thread sends on the same channel: it takes its numbers anew.
+// A batch waits for records while another thread sends on the same channel: the batch then takes new
+// numbers.
 void batch_beside(Rank &rank)
 {
     constexpr uint64_t kMessages = 2 * SHC_RECORDS + 30, kSingle = 40;
@@ -233,7 +234,7 @@ void batch_differ(Rank &rank)
     report_failure(rank, st);
 }
 
-// Batches until the group fails; what is seen through without a failure must be right.
+// Batches until the group fails; a batch that ends without a failure must have the right results.
 void batch_endless(Rank &rank)
 {
     Boxes all = boxes(rank, 4 * static_cast<size_t>(rank.world), 14 * slot_of(rank) + 5);
@@ -256,7 +257,7 @@ void batch_endless(Rank &rank)
     close_timed(rank);
 }
 
-// Each batch has one message that is good, and is refused for another one; nothing of it is sent.
+// Each batch has one good message, and is refused because of another one; nothing of it is sent.
 void batch_refuse(Rank &rank)
 {
     const int next = (rank.rank + 1) % rank.world, last = (rank.rank + rank.world - 1) % rank.world;
@@ -316,7 +317,7 @@ void batch_broken(Rank &rank)
     close_timed(rank);
 }
 
-// Rank 0 receives from all, each on a stream of its own or in a batch, and the others come late.
+// Rank 0 receives from all, each message on a stream of its own or all in a batch; the others come late.
 void batch_late(Rank &rank)
 {
     const auto n = static_cast<size_t>(rank.world);

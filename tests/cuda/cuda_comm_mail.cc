@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Messages between ranks: sizes around the slot, orders, ends that differ, and what happens to a
-// message that is under way.
+// Messages between ranks: sizes around the slot's, orders, ends that differ, and what happens to a
+// message that is in flight.
 #include "tests/cuda/box.h"
 
 namespace shmcoll::test
@@ -8,7 +8,7 @@ namespace shmcoll::test
 namespace
 {
 
-// Every rank sends every rank, itself too. "": right.
+// Every rank sends to every rank, also to itself. Returns "" if all is right.
 std::string exchange(Rank &rank, Boxes &out, Boxes &in, const Type &type, uint64_t count,
                      uint64_t number)
 {
@@ -64,7 +64,7 @@ void mail_sweep(Rank &rank)
     report("wrong", std::to_string(wrong));
 }
 
-// On one stream: first sends, then receives. What two slots hold needs no receiver.
+// On one stream: first sends, then receives. A message that fits two slots needs no receiver.
 void mail_ring(Rank &rank)
 {
     const size_t slot = shc_mail_slot_bytes(4096, rank.world);
@@ -83,7 +83,7 @@ void mail_ring(Rank &rank)
     report("right", right ? "yes" : shc_cuda_failure());
 }
 
-// Letters go round, each rank passes on what came, further than the records reach; with collectives
+// Messages go round: each rank passes on what came, more often than there are records; with collectives
 // on another stream.
 void mail_chain(Rank &rank)
 {
@@ -103,7 +103,7 @@ void mail_chain(Rank &rank)
         Call send = out.call(SHC_SEND, next, kByte, kBytes);
         Call receive = in.call(SHC_RECV, last, kByte, kBytes);
         Call all = simple_call(SHC_ALL_REDUCE, SHC_UINT8, sum, kBytes, sum, kBytes);
-        // The box that is sent is not written before that: both are on its stream.
+        // The box is not written before it has been sent: both are on its stream.
         ok = shc_cuda_comm_enqueue(rank.cuda, send.ready(), box[0]->stream) == SHC_OK &&
              shc_cuda_comm_enqueue(rank.cuda, receive.ready(), box[0]->stream) == SHC_OK &&
              shc_cuda_comm_enqueue(rank.cuda, all.ready(), rank.streams[0]) == SHC_OK;
@@ -176,7 +176,8 @@ void mail_differ(Rank &rank)
         call.op.dtype_tag = odd && field == "type" ? 3 : 2;
         st = box.enqueue(call);
     }
-    for (int tries = 0; st == SHC_OK && tries < 30000; tries++) { // the sender has its own alone
+    // The sender has only its own record.
+    for (int tries = 0; st == SHC_OK && tries < 30000; tries++) {
         usleep(1000);
         st = shc_cuda_comm_error(rank.cuda);
     }
@@ -185,7 +186,7 @@ void mail_differ(Rank &rank)
     report_failure(rank, st);
 }
 
-// Round and round until the group fails; what is seen through without a failure must be right.
+// Messages go round until the group fails; a turn that ends without a failure must be right.
 void mail_endless(Rank &rank)
 {
     const std::string act = rank.settings.word("act", "");
@@ -206,7 +207,7 @@ void mail_endless(Rank &rank)
             usleep(3000000);
             break;
         }
-        if (!actor && turn == 4 && act == "half") { // nobody receives
+        if (!actor && turn == 4 && act == "half") { // no rank receives
             while (st == SHC_OK)
                 st = shc_cuda_comm_error(rank.cuda);
             break;
@@ -215,7 +216,7 @@ void mail_endless(Rank &rank)
         if (st == SHC_OK && actor && turn == 4 && act == "abort")
             shc_cuda_comm_abort(rank.cuda, "enough");
         if (st == SHC_OK && actor && turn == 4 &&
-            act == "half") // and leaves with a message under way
+            act == "half") // and leaves with a message in flight
             break;
         if (st == SHC_OK)
             st = in.enqueue(in.call(SHC_RECV, last, kByte, bytes));
@@ -236,8 +237,8 @@ void mail_endless(Rank &rank)
     report("closed_ns", std::to_string(shc_clock_ns()));
 }
 
-// Rank 0 sends slow rank 1 more than finds room; rank 2 aborts when rank 1 has taken a piece and is
-// about to copy the next one: rank 0's wait ends, and must not let it write over that.
+// Rank 0 sends slow rank 1 more than the slots hold. Rank 2 aborts when rank 1 has taken a piece and is
+// about to copy the next one: rank 0's wait ends, and rank 0 must not write over that piece.
 void mail_poison(Rank &rank)
 {
     const size_t slot = shc_mail_slot_bytes(4096, rank.world), pieces = 6, bytes = pieces * slot;
@@ -278,7 +279,7 @@ void mail_poison(Rank &rank)
     report("torn", std::to_string(torn));
 }
 
-// The last rank sends two messages that find room, and goes. Rank 0 receives them when it has gone,
+// The last rank sends two messages that fit the slots, and leaves. Rank 0 receives them after that,
 // and then wants one more, or sends one.
 void mail_leave(Rank &rank)
 {

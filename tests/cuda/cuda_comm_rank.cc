@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // One rank of a CUDA group over the stand-in, as a process:
 //   cuda_comm_rank <folder> <rank> <world> "scenario=... key=value ..."
-// The stand-in's knobs are in FAKE_CUDA. It prints `key=value` lines of what it saw.
+// The stand-in's knobs are in FAKE_CUDA. The program prints its observations as `key=value` lines.
 #include "tests/cuda/cuda_comm_rank.h"
 #include "tests/cuda/descriptors.h"
 #include "tests/cuda/standin.h"
@@ -244,7 +244,8 @@ void report_failure(Rank &rank, shc_status st)
     report("ended_ns", std::to_string(shc_clock_ns()));
 }
 
-// Each operation works on what the one before has left, on another stream. 64-bit sums wrap alike.
+// Each operation works on the result of the one before, on another stream. 64-bit sums wrap, and so does
+// `expected`.
 void chain(Rank &rank)
 {
     const auto kCount = static_cast<size_t>(rank.settings.number("count", 700)); // more than a half
@@ -268,7 +269,7 @@ void chain(Rank &rank)
     report("right", right ? "yes" : "no");
 }
 
-// More operations ahead than there are records, none with bytes to hold a stream up.
+// More operations ahead than there are records; none has bytes that would hold up a stream.
 void ahead(Rank &rank)
 {
     Call barrier;
@@ -332,7 +333,7 @@ void groups(Rank &rank)
     rank.cuda = cudas[0];
 }
 
-// The last rank makes another call than the others, behind some that are the same; more come behind.
+// The last rank makes another call than the others, after some calls that are the same. More come after it.
 void differ(Rank &rank)
 {
     constexpr uint64_t kCount = 64;
@@ -399,7 +400,7 @@ void differ(Rank &rank)
     report_failure(rank, shc_cuda_comm_error(rank.cuda));
 }
 
-// What element i of operation j of a turn is; no two rounds stage the same.
+// The value of element i of operation j of a turn; no two rounds stage the same values.
 static Bytes series(size_t count, uint64_t base, uint64_t step)
 {
     Bytes bytes(count * sizeof base);
@@ -408,7 +409,7 @@ static Bytes series(size_t count, uint64_t base, uint64_t step)
     return bytes;
 }
 
-// An all_to_all of which each rank keeps most for itself.
+// An all_to_all in which each rank keeps most of its data.
 void selfish(Rank &rank)
 {
     const auto n = static_cast<uint64_t>(rank.world), me = static_cast<uint64_t>(rank.rank);
@@ -461,7 +462,7 @@ void many(Rank &rank)
         printf("%s", info);
 }
 
-// Calls that differ, by kernels, and behind them one that is the same and short.
+// Calls that differ, by kernels, and after them a short one that is the same on all ranks.
 void shut_gate(Rank &rank)
 {
     const auto count = static_cast<uint64_t>(rank.rank == rank.world - 1 ? 20001 : 20000);
@@ -481,8 +482,8 @@ void shut_gate(Rank &rank)
     report_failure(rank, shc_cuda_comm_error(rank.cuda));
 }
 
-// Sums until the group fails, the last of three in place; what is seen through without a failure must be
-// right. `mixed`: outputs of a failed turn that are neither what they were nor what they should become.
+// Sums until the group fails, the last of three in place. A turn that ends without a failure must be
+// right. `mixed`: outputs of a failed turn that are neither the old values nor the right results.
 void endless(Rank &rank)
 {
     constexpr size_t kOps = 3;
@@ -564,8 +565,8 @@ void refuse_waits_behind(Rank &rank, int waits)
     rank.cuda->driver.cuStreamWaitValue64 = some_waits;
 }
 
-// The last rank's driver refuses a wait behind two operations: all ranks' streams still end, and what was
-// not brought back is what it was.
+// The last rank's driver refuses a wait after two operations: all ranks' streams still end, and tensors
+// that got no result have kept their bytes.
 void broken(Rank &rank)
 {
     constexpr size_t kBytes = 3000;
@@ -593,7 +594,7 @@ void broken(Rank &rank)
 namespace
 {
 
-// Until rank 0's stream has come to this round, whoever reads its half stands.
+// Until rank 0's stream has come to this round, ranks that read its half wait.
 struct {
     shc_cuda_comm *cuda;
     char *page;
@@ -630,7 +631,7 @@ extern "C" {
 int __real_shc_sys_thread_start(shc_sys_thread *, const char *, void *(*)(void *), void *);
 int __wrap_shc_sys_thread_start(shc_sys_thread *, const char *, void *(*)(void *), void *);
 
-// The library's threads take no signals; here they take this one.
+// The library's threads block all signals; here they accept this one.
 int __wrap_shc_sys_thread_start(shc_sys_thread *thread, const char *name, void *(*run)(void *),
                                 void *arg)
 {
@@ -638,8 +639,8 @@ int __wrap_shc_sys_thread_start(shc_sys_thread *thread, const char *name, void *
 }
 }
 
-// Rank 1 stands in the middle of what it reads of rank 0, for which the operation is over: that one fails the
-// group, and stages over it.
+// Rank 1 is stopped in the middle of its read of rank 0's data. For rank 0 the operation is over: rank 0
+// fails the group, and stages over that data.
 void halted(Rank &rank)
 {
     const auto bytes = static_cast<size_t>(rank.settings.number("bytes", 0)),
@@ -680,8 +681,8 @@ void halted(Rank &rank)
     report_failure(rank, st);
 }
 
-// An operation waits for the last rank: what is told of it until that one comes, dies, or leaves, and
-// behind that.
+// An operation waits for the last rank: what is reported of it until that rank comes, dies or leaves, and
+// after that.
 void pending(Rank &rank)
 {
     const std::string act = rank.settings.word("act", "");
@@ -718,11 +719,11 @@ void pending(Rank &rank)
         raise(SIGKILL);
     if (rank.rank == rank.world - 1)
         shc_cuda_comm_close(rank.cuda);
-    barrier_of_cpus(rank); // which says who has died
-    told("behind");
+    barrier_of_cpus(rank); // which reports the rank that has died
+    told("after");
 }
 
-// Each is refused, says why, and the group goes on.
+// Each call is refused with a reason, and the group goes on.
 void refuse(Rank &rank)
 {
     const shc_cu_address at = rank.allocate(4096);
@@ -782,7 +783,7 @@ void refuse(Rank &rank)
 namespace
 {
 
-// Dies, and leaves a child that holds all that this process had open: so no socket tells of it.
+// Dies, and leaves a child that holds all that this process had open: so no socket shows the death.
 void vanish(int after_ms)
 {
     usleep(static_cast<useconds_t>(after_ms) * 1000);
@@ -837,7 +838,7 @@ int run(const std::string &folder, int number, int world, const Settings &settin
         {"batch_broken", batch_broken},
         {"batch_late", batch_late},
     };
-    prctl(PR_SET_PDEATHSIG, SIGKILL); // of a test that was ended
+    prctl(PR_SET_PDEATHSIG, SIGKILL); // if the test that started it ends
     Rank rank(folder, number, world, settings);
     const int before = open_descriptors();
     rank.join();
@@ -855,11 +856,11 @@ int run(const std::string &folder, int number, int world, const Settings &settin
         if (auto scenario = scenarios.at(settings.word("scenario", "make")))
             scenario(rank);
     }
-    if (settings.number("meet", 1)) // nobody leaves while others are at it
+    if (settings.number("meet", 1)) // no rank leaves while others are inside
         barrier_of_cpus(rank);
     rank.leave();
     report("leaked", std::to_string(open_descriptors() - before));
-    if (!settings.number("free", 1)) // what is left is left on purpose: no leak checker looks
+    if (!settings.number("free", 1)) // what is not freed is kept on purpose: no leak checker looks
         _exit(0);
     return 0;
 }

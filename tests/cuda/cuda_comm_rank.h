@@ -40,7 +40,7 @@ class Rank
     Rank(const Rank &) = delete;
     Rank &operator=(const Rank &) = delete;
 
-    // The CPU group; false, with the reason printed, where none came about.
+    // Makes the CPU group. Returns false, and prints the reason, if there is none.
     void join(const std::string &name = "group");
     shc_status make();
     void leave(); // both groups
@@ -68,11 +68,11 @@ struct Call {
     shc_op op = {};
     std::vector<int64_t> in_sizes, out_sizes;
     std::vector<shc_tensor> in, out;
-    // Behind the last change.
+    // Called after the last change.
     const shc_op *ready();
 };
 
-// A piece of memory per count, one behind the other, `gap` bytes apart.
+// A piece of memory per count, one after the other, `gap` bytes apart.
 void add_tensors(std::vector<shc_tensor> &list, std::vector<int64_t> &sizes, shc_cu_address at,
                  const std::vector<uint64_t> &counts, size_t elem_bytes, size_t gap = 0);
 
@@ -84,50 +84,50 @@ void barrier_of_cpus(Rank &rank);
 // Closes the group, and reports how long that took.
 void close_timed(Rank &rank);
 
-// How a group that must have failed says so: its status, its text, and that streams ended.
+// Prints how a group that must have failed reports it: its status, its text, and that streams ended.
 void report_failure(Rank &rank, shc_status st);
 
-// From now on this rank's driver refuses waits behind so many.
+// From now on this rank's driver refuses waits after so many.
 void refuse_waits_behind(Rank &rank, int waits);
 
 // The scenarios; each prints what it saw.
 void sweep(Rank &rank); // every operation against a plain reference (cuda_comm_sweep.cc)
 void large(Rank &rank);
 void chain(Rank &rank);   // operations that use one another's results, on several streams
-void ahead(Rank &rank);   // by more operations than there are records
+void ahead(Rank &rank);   // more operations ahead than there are records
 void groups(Rank &rank);  // two groups at once
-void differ(Rank &rank);  // one rank calls otherwise
+void differ(Rank &rank);  // one rank makes another call
 void endless(Rank &rank); // until the group fails
-void pending(Rank &rank); // what is under way, and how it ends
+void pending(Rank &rank); // pending operations, and how they end
 void refuse(Rank &rank);  // calls that are wrong on this rank alone
 void limits(Rank &rank);  // sizes around the relay's limit (cuda_comm_sweep.cc)
 void broken(Rank &rank);  // the driver breaks off in the middle
 void halted(Rank &rank);  // a rank is slow to read what another one writes over
 
 // Those that capture (cuda_graph_rank.cc).
-void graph(Rank &rank);         // replays beside eager operations
+void graph(Rank &rank);         // replays together with eager operations
 void graph_refuse(Rank &rank);  // what cannot be captured
-void graph_endless(Rank &rank); // replays until the group fails, and behind that
+void graph_endless(Rank &rank); // replays until the group fails, and after that
 void graph_differ(Rank &rank);  // one rank replays something else
 
 // Messages (cuda_comm_mail.cc).
 void mail_sweep(Rank &rank);   // all to all, sizes around the slot
 void mail_ring(Rank &rank);    // sends first, on one stream
-void mail_chain(Rank &rank);   // messages that pass on what came, beside collectives
+void mail_chain(Rank &rank);   // messages that pass on what came, during collectives
 void mail_ahead(Rank &rank);   // more of them than there are records
-void mail_differ(Rank &rank);  // the ends call otherwise
+void mail_differ(Rank &rank);  // the ends make different calls
 void mail_endless(Rank &rank); // until the group fails
 void mail_poison(Rank &rank);  // a wait that is ended, and a slow reader
 void mail_leave(Rank &rank);   // a sender that has gone when its message is received
 
 // Messages in batches (cuda_comm_batch.cc).
-void batch_all(Rank &rank);     // all to all, beside single calls
+void batch_all(Rank &rank);     // all to all, together with single calls
 void batch_many(Rank &rank);    // more on a channel than there are records
-void batch_beside(Rank &rank);  // likewise, while another thread sends on it
+void batch_beside(Rank &rank);  // the same while another thread sends on it
 void batch_differ(Rank &rank);  // one of many messages differs
 void batch_endless(Rank &rank); // until the group fails
 void batch_refuse(Rank &rank);  // one message is wrong on this rank alone
 void batch_broken(Rank &rank);  // the driver breaks off in the middle
-void batch_late(Rank &rank);    // what is said of messages that wait
+void batch_late(Rank &rank);    // what is reported of messages that wait
 
 } // namespace shmcoll::test

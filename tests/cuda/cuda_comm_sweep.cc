@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every operation, several dtypes, sizes around the chunk, against a plain reference.
+// Every operation, several dtypes, sizes around the chunk's, compared with a plain reference.
 #include "tests/cuda/cuda_comm_rank.h"
 #include "tests/support/ref.h"
 
@@ -49,7 +49,7 @@ void put_value(shc_dtype dtype, int value, uint8_t *to)
     }
 }
 
-// What rank r has in, element by element: values that repeat late, and no NaN.
+// The input of rank r, element by element: values that repeat late, and no NaN.
 Bytes input_of(const Kind &kind, int rank, uint64_t count)
 {
     const size_t bytes = elem_bytes(kind);
@@ -91,7 +91,7 @@ class Case
   public:
     Case(Rank &rank, Shape shape) : rank_(rank), s_(std::move(shape)), size_(elem_bytes(s_.type)) {}
 
-    // "": right.
+    // Returns "" if the result is right.
     std::string run(shc_cu_address in, shc_cu_address out)
     {
         const Bytes input = input_of(s_.type, rank_.rank, sum(in_counts()));
@@ -348,8 +348,8 @@ void sweep(Rank &rank)
     report("wrong", std::to_string(sweep.wrong));
 }
 
-// Which operations go by the relay, whose limit is what the largest cell of any rank has to hold; each by
-// as many of its rounds.
+// Which operations go by the relay: its limit is what the largest cell of any rank has to hold; each one
+// by as many of its rounds.
 void limits(Rank &rank)
 {
     const auto limit = rank.cuda->relay.limit, n = static_cast<size_t>(rank.world),
@@ -389,8 +389,8 @@ void limits(Rank &rank)
     report("strayed", std::to_string(strayed));
 }
 
-// In two rounds a chunk, as large sums go where each rank has a GPU of its own; a chunk is a half, and
-// there are three, of which the last one is short.
+// In two rounds a chunk, like large sums where each rank has a GPU of its own; a chunk is a half, and
+// there are three chunks, of which the last one is short.
 void large(Rank &rank)
 {
     const uint64_t half = rank.cuda->half_bytes, bytes = 2 * half + half / 8;

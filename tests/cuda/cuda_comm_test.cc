@@ -55,7 +55,7 @@ TEST_P(Results, AreTheSameWhereContextsTakeTurns)
 }
 
 #ifdef __SANITIZE_THREAD__
-const std::vector<std::pair<int, int>> kLarge = {{5, 640 << 10}}; // 8 show it no other code
+const std::vector<std::pair<int, int>> kLarge = {{5, 640 << 10}}; // 8 ranks run the same code
 #else
 const std::vector<std::pair<int, int>> kLarge = {{5, 640 << 10}, {8, 192 << 10}};
 #endif
@@ -74,7 +74,8 @@ TEST_P(Results, OfLargeSumsAreTheReferences)
     }
 }
 
-// Each operation needs what the one before gave, on another stream, further than the records reach.
+// Each operation needs the result of the one before, on another stream; more of them than there are
+// records.
 TEST_P(Results, GoFromOperationToOperationOverStreams)
 {
     for (const char *knobs : {"", "delay_us=200", "slow_us=30"}) {
@@ -114,7 +115,7 @@ TEST(Relay, TakesNoTurn)
     }
 }
 
-// All blocks count, also those that no other rank sees.
+// All blocks are checked, also those that no other rank sees.
 TEST(Relay, HasRoomForWhatARankKeepsForItself)
 {
     for (const char *own : {"0", "20000", "300000", "2000000"}) {
@@ -123,7 +124,7 @@ TEST(Relay, HasRoomForWhatARankKeepsForItself)
     }
 }
 
-// Whose stream is behind a gate that is shut has bytes that are no result of anything.
+// A rank whose stream is after a shut gate has bytes that are no operation's result.
 TEST(Relay, GivesNothingBehindAShutGate)
 {
     for (int i = 0; i < 6; i++) {
@@ -133,8 +134,8 @@ TEST(Relay, GivesNothingBehindAShutGate)
     }
 }
 
-// All ranks change at the same operation, whoever is slow; else their records would differ. So slow that a
-// thread which comes late sees it too.
+// All ranks change at the same operation, whichever rank is slow; otherwise their records would differ. It
+// is so slow that a thread which comes late sees that too.
 TEST(Relay, BacksOffOnAllRanksAtOnceWhereItIsSlow)
 {
     const std::string how = "scenario=many relay=65536 half=131072 operations=160";
@@ -159,7 +160,7 @@ TEST(Relay, IsOffWhereACpusStoreEndsNoWait)
         EXPECT_HAS(report, "relay_reason", "a CPU's store does not end a stream's wait");
     reports = run(3, "scenario=make relay=65536");
     expect_key(reports, "relay_bytes", "65536");
-    // One rank where it does not is enough.
+    // One rank without it is enough.
     reports = run_processes(CUDA_COMM_RANK,
                             {{"state=@/writes", "scenario=make relay=65536"},
                              {"only_writes_wake=1 state=@/writes", "scenario=make relay=65536"}});
@@ -170,7 +171,7 @@ TEST(Relay, IsOffWhereACpusStoreEndsNoWait)
     expect_key(reports, "relay_reason", "asked for");
 }
 
-// The table of ways is what users see of a choice, and a change of the choice is a change here.
+// Users see a choice in the table of ways, and a change of the choice changes this test.
 TEST(Relay, IsTakenUpToASizeThatTheGroupTells)
 {
     auto reports = run(3, "scenario=make relay=65536 half=0", "mps=1");
@@ -203,14 +204,15 @@ TEST(Relay, IsTakenUpToASizeThatTheGroupTells)
         EXPECT_HAS(report, "error", "rank 0 asks for relay_bytes 0, rank 1 for 4096");
 }
 
-// Sums in two rounds, several handed over at once, and between them what is too large to be relayed.
+// Sums in two rounds, several handed over at once, and between them sums too large to be relayed.
 TEST(Relay, SumsInTwoFollowOneAnother)
 {
     auto reports = run(3, "scenario=chain turns=20 count=5000 relay=65536");
     expect_key(reports, "right", "yes");
 }
 
-// What cannot be enqueued is over at once, or the stream, and whoever closes, would wait for ever.
+// An operation that cannot be enqueued ends at once. Otherwise the stream, and a thread that closes the
+// group, would wait for ever.
 TEST(Relay, ThatTheDriverBreaksOffEndsAllItsOperations)
 {
     auto reports = run(3, "scenario=broken meet=0 relay=65536");
@@ -223,7 +225,7 @@ TEST(Relay, ThatTheDriverBreaksOffEndsAllItsOperations)
     }
 }
 
-// All ranks know alike what goes this way, and its cells hold that.
+// All ranks agree on what goes this way, and its cells are large enough for that.
 TEST(Relay, TakesWhatItsCellsHold)
 {
     for (size_t world : kSlow ? std::vector<size_t>{3} : std::vector<size_t>{2, 3, 5}) {
@@ -235,7 +237,7 @@ TEST(Relay, TakesWhatItsCellsHold)
 
 // ---- making a group ----
 
-// By UUID: the ordinals are what CUDA_VISIBLE_DEVICES makes of them.
+// By UUID: the ordinals depend on CUDA_VISIBLE_DEVICES.
 TEST(CudaComm, TellsWhichRanksShareAGpu)
 {
     const std::string second = "first_uuid=1";
@@ -324,7 +326,7 @@ TEST(CudaComm, SlabsThatAreDemandedAndNotThereAreAnError)
     }
 }
 
-// Who is ahead must not write over what a slow rank's GPU has still to read.
+// A rank that is ahead must not write over what a slow rank's GPU has still to read.
 TEST(CudaComm, RecordsOutlastTheSlowestRank)
 {
     auto reports = run_processes(
@@ -365,7 +367,7 @@ TEST_P(Mismatch, FailsOnEveryRankAndChangesNothing)
             expect_key(reports, "status", "mismatch");
             EXPECT_HAS(reports[0], "error", "#4");
             EXPECT_HAS(reports[0], "error", "rank 2");
-            if (std::string(GetParam()) != "pairs") { // whoever finds it compares with rank 0
+            if (std::string(GetParam()) != "pairs") { // the rank that finds it compares with rank 0
                 EXPECT_HAS(reports[0], "error", "rank 0 called");
             }
             for (Report &report : reports)
@@ -385,7 +387,7 @@ TEST(Death, EndsAllStreamsAndIsNamedWhereverItComes)
     kill_at_random("endless", kKnobs, [](Report &) {});
 }
 
-// While the group is being made: no group, or one that fails; nobody waits for the deadline.
+// While the group is being made: no group, or one that fails; no rank waits for the deadline.
 TEST(Death, WhileAGroupIsMadeIsSeenByAll)
 {
     const auto before = shared_files();
@@ -418,7 +420,7 @@ TEST(Stopped, ARankIsNamedByWhoeverRunsOutOfTime)
     }
 }
 
-// As when it is stopped there, without chance.
+// The same as if the rank were stopped there, but not by chance.
 TEST(Stopped, ARankThatReadsBehindAFailureBringsNothingBack)
 {
     for (const char *bytes : {"32768", "49152"}) { // by one round, and by two
@@ -461,13 +463,13 @@ TEST(Pending, IsTrueUntilAllRanksHaveComeAndNothingBehindThat)
     auto reports = run(3, "scenario=pending");
     expect_key(reports, "before", "ok");
     expect_key(reports, "last", "ok");
-    EXPECT_EQ(reports[2]["behind"], "closed") << all_of(reports[2]);
-    // What becomes of others behind it is no failure of it.
+    EXPECT_EQ(reports[2]["after"], "closed") << all_of(reports[2]);
+    // What happens to other ranks after an operation is no failure of that operation.
     auto bereaved = run(3, "scenario=pending meet=0 act=die_behind relay=65536");
     for (auto *seen : {&reports, &bereaved})
         for (size_t r : {0, 1}) {
             EXPECT_EQ((*seen)[r]["first"], "ok, pending") << all_of((*seen)[r]);
-            EXPECT_EQ((*seen)[r]["behind"], "ok") << all_of((*seen)[r]);
+            EXPECT_EQ((*seen)[r]["after"], "ok") << all_of((*seen)[r]);
         }
 }
 
@@ -487,7 +489,7 @@ TEST(Pending, SaysWhoDoesNotCome)
     }
 }
 
-// A launcher reports the first rank that ends: so that one has ended before the others are told.
+// A launcher reports the first rank that ends: so that rank has ended before the others are told.
 TEST(Pending, EndsNobodyBeforeTheRankThatEnds)
 {
     auto reports = run(3, "scenario=pending meet=0 act=end");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Scenarios of cuda_comm_rank that capture operations, and replay them.
+// Scenarios of cuda_comm_rank that capture operations and replay them.
 #include "tests/cuda/cuda_comm_rank.h"
 #include "tests/cuda/graphs.h"
 
@@ -14,7 +14,7 @@ namespace
 using Graphs = std::vector<std::unique_ptr<Graph>>;
 
 // Numbers that differ from rank to rank, turn to turn, place to place; floats are small integers,
-// whose sums are exact, so that nothing hides behind rounding.
+// whose sums are exact, so that rounding hides no error.
 Bytes numbers_of(size_t bytes, int rank, int turn, bool floats)
 {
     Bytes made(bytes);
@@ -99,7 +99,7 @@ void run_one(Rank &rank, Call &call, size_t stream)
         die("enqueue");
 }
 
-// One of all of them, whose operations change streams, and one of each.
+// One graph of all of them, whose operations change streams, and one graph of each.
 Graphs capture_all(Rank &rank, std::vector<Twice> &cases)
 {
     Graphs graphs;
@@ -127,7 +127,7 @@ Graphs capture_all(Rank &rank, std::vector<Twice> &cases)
     return graphs;
 }
 
-// All ranks in the same order; not always the same.
+// All ranks have the same order; it changes from time to time.
 void launch(Rank &rank, Graphs &graphs, int turn)
 {
     const size_t count = graphs.size();
@@ -149,7 +149,7 @@ int replay(Rank &rank, std::vector<Twice> &cases, Graphs &graphs, int turns)
         for (size_t i = 0; i < cases.size() && beside; i++) // at the same time
             run_one(rank, cases[i].eager, 1);
         launch(rank, graphs, turn);
-        for (size_t i = 0; i < cases.size() && !beside; i++) // behind it
+        for (size_t i = 0; i < cases.size() && !beside; i++) // after it
             run_one(rank, cases[i].eager, 0);
         rank.sync(0);
         rank.sync(1);
@@ -179,7 +179,7 @@ void graph(Rank &rank)
     report("slices", rank.cuda->demand.rounds.two ? "yes" : "no"); // of the last one
 }
 
-// What cannot be captured says so; the group goes on, and so may the capture.
+// A call that cannot be captured reports that; the group goes on, and so may the capture.
 void graph_refuse(Rank &rank)
 {
     const shc_cu_address at = rank.allocate(4096);
@@ -259,7 +259,7 @@ struct Sums {
         }
         return bytes;
     }
-    // A replay behind the group's end: it ends, and changes nothing.
+    // A replay after the group's end: it ends, and changes nothing.
     std::string again()
     {
         const Bytes before = rank.get(out, kOps * kBytes);
@@ -276,7 +276,7 @@ struct Sums {
 
 } // namespace
 
-// Replays until the group fails; what is seen through without a failure must be right.
+// Replays until the group fails; a replay that ends without a failure must be right.
 void graph_endless(Rank &rank)
 {
     const std::string act = rank.settings.word("act", "");
@@ -296,7 +296,7 @@ void graph_endless(Rank &rank)
         st = shc_cuda_comm_error(rank.cuda);
         wrong += st == SHC_OK && !sums.right(turn);
         if (st == SHC_OK && turn == 4 && (act == "close" || act == "leave"))
-            barrier_of_cpus(rank); // nobody may learn of the leaving inside the turn before it
+            barrier_of_cpus(rank); // no rank may learn of the departure inside the turn before it
         if (actor && turn == 4 && (act == "close" || act == "leave"))
             break;
         if (actor && turn == 4 && act == "idle") { // alive, but never comes

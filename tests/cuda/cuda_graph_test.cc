@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Captured operations between real processes over the stand-in: replays beside eager operations,
+// Captured operations between real processes over the stand-in: replays together with eager operations,
 // ranks that replay something else, that die, stop, leave, abort.
 #include "tests/cuda/living.h"
 
@@ -136,7 +136,7 @@ TEST(GraphAbort, EndsAllRanksWithItsReason)
     }
 }
 
-// What the leaver replays behind its close() may look like arrivals: then that is told.
+// Replays of the leaving rank after its close() may look like arrivals: then that is reported.
 TEST(GraphClose, EndsLaterReplaysHereAndIsNamedByThoseWhoGoOn)
 {
     for (const char *knobs : {"", "delay_us=300", "slow_us=50"}) {
@@ -153,7 +153,7 @@ TEST(GraphClose, EndsLaterReplaysHereAndIsNamedByThoseWhoGoOn)
     }
 }
 
-// Who leaves and is quiet is named at once, not at the time-out.
+// A rank that leaves and replays nothing more is named at once, not at the time-out.
 TEST(GraphClose, IsNamedWhileAReplayWaits)
 {
     for (const char *knobs : {"", "delay_us=300"}) {

@@ -129,7 +129,7 @@ TEST(MailTimeout, NamesTheRankThatNeverComesAndItsLastCall)
          {"timeout_ms=1000", "later_timeout_ms=1000", "timeout_ms=1000 relay=65536"}) {
         auto reports = run(2, std::string("scenario=mail_endless meet=0 act=idle ") + how);
         EXPECT_EQ(reports[0]["status"], "timeout") << all_of(reports[0]);
-        // By the relay the fifth message finds room, and what is late is this rank's receive.
+        // By the relay the fifth message fits, and this rank's receive is late.
         EXPECT_HAS(reports[0], "error",
                    strstr(how, "relay")
                        ? "waiting for rank 1 (its last send to this rank is #4); in rank 0: recv #5"
@@ -156,7 +156,7 @@ TEST(MailAbort, EndsAllRanksWithItsReason)
         }
 }
 
-// A stream of rank 1 takes 40 ms for a step: behind taking a piece it waits, looks at its gate, copies.
+// A stream of rank 1 takes 40 ms for a step: after taking a piece it waits, looks at its gate, copies.
 TEST(MailAbort, HarmsNothingThatASlowRankStillReads)
 {
     for (const char *route : {" route=auto", " route=host"}) {
@@ -184,7 +184,7 @@ TEST(MailClose, NeedsNoPeerAndIsNamedByThoseWhoGoOn)
     }
 }
 
-// Whose own message is under way: two seconds, then the group fails, and its stream ends.
+// A rank whose own message is in flight waits two seconds. Then the group fails, and its stream ends.
 TEST(MailClose, WithAMessageUnderWayFailsTheGroup)
 {
     auto reports = run(2, "scenario=mail_endless meet=0 act=half");
@@ -205,7 +205,7 @@ TEST(MailClose, LeavesWhatWasSent)
                                    " route=" + (legacy ? "slabs" : how),
                                legacy ? "export=800" : "");
             expect_key(reports, "right", "yes");
-            // A legacy slab goes with its process: its receivers have two seconds.
+            // A legacy slab ends with its process: its receivers have two seconds.
             EXPECT_EQ(atoi(reports[2]["close_ms"].c_str()) >= 2000, legacy) << all_of(reports[2]);
             for (size_t r : {0, 1}) {
                 EXPECT_EQ(reports[r]["status"], "peer left") << all_of(reports[r]);

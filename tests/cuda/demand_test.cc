@@ -16,7 +16,7 @@ namespace shmcoll::test
 namespace
 {
 
-// Tensors of these sizes, one behind the other; never looked into.
+// Tensors of these sizes, one after the other; their content is never read.
 struct List {
     List(std::initializer_list<std::vector<int64_t>> of) : sizes(of)
     {
@@ -130,7 +130,7 @@ TEST(Demand, AMessageNamesItsPeer)
     EXPECT_EQ(Made(op).st, SHC_OK) << shc_cuda_failure();
 }
 
-// What the receiver compares: both ends have the same words where they mean the same.
+// What the receiver compares: both ends have the same words if their calls are the same.
 TEST(Demand, BothEndsOfAMessageHaveTheSameWords)
 {
     const List one{{4}}, two{{8}};
@@ -155,7 +155,7 @@ TEST(Demand, BothEndsOfAMessageHaveTheSameWords)
     EXPECT_STREQ(text, "recv #7 from rank 0 (float32[4], tag -5)");
 }
 
-// Only the side that a rank has is looked at.
+// A rank looks only at the side that it has.
 TEST(Demand, TheOtherSideMayBeAnything)
 {
     const List one{{4}};
@@ -181,7 +181,7 @@ TEST(Demand, WordsAreTheSameOnAllRanksAndSayTheCall)
     EXPECT_NE(memcmp(uneven.demand->call, other.demand->call, sizeof other.demand->call), 0);
 }
 
-// They come from another process.
+// The words come from another process.
 TEST(Demand, WildWordsHaveATextToo)
 {
     uint64_t words[SHC_RECORD_CALL_WORDS];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// Counts what a process has open, to see that nothing stays behind.
+// Counts what a process has open, to see that nothing leaks.
 
 #include <dirent.h>
 

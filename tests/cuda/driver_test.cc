@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Opening the driver and a GPU: what is there, and every reason why not, by name.
+// Opening the driver and a GPU: what is there, and every reason for a failure, by name.
 #include "tests/cuda/standin.h"
 
 namespace shmcoll::test
@@ -204,7 +204,7 @@ TEST(Info, DoesNotWritePastTheEnd)
     }
 }
 
-// What production calls: whatever this machine has, it is no failure.
+// The call of production code: whatever this machine has, it is no failure.
 TEST(Info, WorksOnThisMachine)
 {
     char text[8192];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// benchmarks/gpu on the stand-in: every experiment runs and ends, says what the stand-in is known to
-// do, and leaves no process behind, whoever is killed.
+// benchmarks/gpu on the stand-in: every experiment runs and ends, reports what the stand-in is known to
+// do, and leaves no process running, whichever process is killed.
 #include "tests/cuda/processes.h"
 
 #include <csignal>
@@ -59,7 +59,7 @@ class Group
         return ran;
     }
 
-    // Are all of the group gone, within that time?
+    // Are all processes of the group gone within that time?
     bool gone(int ms) const
     {
         for (; ms > 0 && kill(-pid, 0) == 0; ms--)
@@ -75,7 +75,7 @@ class Group
     std::string out_;
 };
 
-// Patience with what may never come: short only where something does not.
+// How long an experiment waits for what may never come: short only where something does not come.
 std::vector<std::string> command(const std::string &experiment, const std::string &ranks = "2",
                                  const std::string &patience_ms = "3000")
 {
@@ -93,7 +93,7 @@ Ran run(const std::string &experiment, const std::string &knobs = "",
     return ran;
 }
 
-// How many lines hold all of these.
+// The number of lines that hold all of these.
 int count(const Ran &ran, const std::vector<std::string> &parts)
 {
     int found = 0;
@@ -106,7 +106,7 @@ int count(const Ran &ran, const std::vector<std::string> &parts)
     return found;
 }
 
-// Waits until the program has said so many lines.
+// Waits until the program has printed so many lines.
 void await_lines(const Group &one, int wanted)
 {
     for (int i = 0; i < 30000; i++) {
@@ -185,8 +185,8 @@ TEST(GpuExperiments, TokensGoRoundWhereContextsTakeTurns)
     EXPECT_EQ(count(ran, {"answered by a cpu", "rounds=16"}), 1) << ran.text;
 }
 
-// The CPU's store wakes nobody here: the token does not come back, and poison ends all. A wait
-// that begins behind the store is over at once, so how far the token came is left to the machine.
+// The CPU's store wakes no stream here: the token does not come back, and poison ends all. A wait
+// that begins after the store ends at once, so how far the token came is left to the machine.
 TEST(GpuExperiments, TokenThatIsLostFailsAndEnds)
 {
     Folder folder;
@@ -204,7 +204,7 @@ TEST(GpuExperiments, OperationsGoThroughHostMemory)
     for (const char *ranks : {"ranks=2", "ranks=4"})
         for (const char *back : {"back_by=cuMemcpyAsync ", "back_by=cuMemcpy2DAsync ",
                                  "another stream", "back_by=nothing"})
-            EXPECT_EQ(count(ran, {ranks, back, "back_us="}), 2) << ran.text; // sizes
+            EXPECT_EQ(count(ran, {ranks, back, "back_us="}), 2) << ran.text; // one per size
 }
 
 TEST(GpuExperiments, CopiesAndRegistrationsEnd)
@@ -226,8 +226,8 @@ TEST(GpuExperiments, KilledProcessesAreOutlived)
     EXPECT_EQ(count(ran, {"killed=waiter", "went at once"}), 1) << ran.text;
 }
 
-// Poison is written until the wait ends, here some of it in vain and behind that end; the call that
-// unmaps lasts until the next of it is due.
+// Poison is written until the wait ends; here some of it has no effect and comes after that end. The call
+// that unmaps lasts until the next poison is due.
 TEST(GpuExperiments, MemoryGoesBehindWhatIsOnItsWay)
 {
     const Ran ran = run("kill", "slow_us=30000 unmap_us=25000");
@@ -269,9 +269,9 @@ TEST(GpuExperiments, LinesAreJsonWhenAsked)
     EXPECT_EQ(ran.text.substr(ran.text.size() - 3), "\"}\n");
 }
 
-// ---- nothing stays behind ----
+// ---- nothing is left running ----
 
-// Behind four lines a stream waits for what never comes, with the patience of ten minutes.
+// After four lines a stream waits for what never comes, for up to ten minutes.
 constexpr int kLinesBefore = 4;
 std::vector<std::string> stuck(const std::string &limit)
 {
@@ -312,7 +312,7 @@ TEST(GpuExperiments, RanksEndWhenTheirCoordinatorIsKilled)
     Folder folder;
     Group one("only_writes_wake=1 state=" + folder.path + "/state", stuck("60"));
     await_lines(one, kLinesBefore);
-    usleep(500 * 1000); // as above
+    usleep(500 * 1000); // most likely the stream waits now
     kill(one.pid, SIGKILL);
     EXPECT_EQ(one.end().status, -SIGKILL);
     EXPECT_TRUE(one.gone(5000)) << "a rank lives on";

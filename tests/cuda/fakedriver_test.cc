@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The stand-in itself: does it do what CUDA's documentation says, and does each knob do its harm?
+// The stand-in itself: does it do what CUDA's documentation says, and does each knob cause its fault?
 #include "tests/cuda/standin.h"
 
 #include "tests/cuda/fakedriver/fake.h"
@@ -316,7 +316,7 @@ void run_endless()
     s.synchronize();
 }
 
-// Two kernels that must run at once never do, where contexts take turns.
+// Where contexts take turns, two kernels that must run at the same time never do.
 TEST(FakeDriver, AKernelThatWaitsForAPeerEndsTheProcess)
 {
     testing::GTEST_FLAG(death_test_style) = "threadsafe";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// Captures and graphs as who uses the library makes them: functions of the driver that the library
-// itself does not call.
+// Captures and graphs, made as users of the library make them: with functions of the driver that the
+// library itself does not call.
 
 #include "tests/cuda/standin.h"
 
@@ -41,7 +41,7 @@ class Graph
     {
         EXPECT_EQ(graph_calls().begin(stream, mode), SHC_CU_SUCCESS);
     }
-    // ... and ends it. What the driver says of it.
+    // ... and ends it. Returns the driver's result.
     int end()
     {
         shc_cu_graph *graph = nullptr;

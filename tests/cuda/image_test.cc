@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The image that nvcc made and the library carries, read as far as that goes without a GPU: does it
-// have every kernel, and does its PTX keep to what the numbers, and the waiting, hang on? Built
-// where there is an nvcc; its PTX is not compressed where tests are built.
+// The image that nvcc made and the library carries, checked as far as possible without a GPU: does it
+// have every kernel, and does its PTX follow the rules that results and waits depend on? The test is
+// built where there is an nvcc; where tests are built the image's PTX is not compressed.
 #include "tests/cuda/twins.h"
 
 extern "C" {
@@ -18,7 +18,7 @@ namespace shmcoll::test
 namespace
 {
 
-// Of a fat binary, as nvcc writes it: what follows the header has `bytes`.
+// The header of a fat binary, as nvcc writes it: `bytes` bytes follow it.
 struct Header {
     uint32_t magic;
     uint16_t version, header_bytes;
@@ -34,7 +34,7 @@ std::string image()
                        header.header_bytes + header.bytes);
 }
 
-// The PTX as text: from its first directive to the zero, or what else is no text, behind it.
+// The PTX as text: from its first directive to the first byte that is no text (a zero, say).
 std::string ptx()
 {
     const std::string all = image();
@@ -72,7 +72,7 @@ TEST(Image, ItsPtxHasEveryKernelAndNoOther)
     EXPECT_EQ(count_of(text, ".visible .entry "), static_cast<int>(twins().size()));
 }
 
-// For each GPU there is a program whose sections are named for the kernels.
+// For each GPU there is a program whose sections have the kernels' names.
 TEST(Image, EveryGpuItIsCompiledForHasEveryKernel)
 {
     const std::string all = image();
@@ -128,7 +128,7 @@ TEST(Image, TheGateSeesWhatCpusWriteAndTheyWhatItStores)
         EXPECT_EQ(count_of(body_of(ptx(), name), "ld.relaxed.sys.u64"), 1) << name;
 }
 
-// No way round the caches' rules: data another GPU, or an earlier kernel, has written.
+// No load may bypass the caches' rules: another GPU, or an earlier kernel, has written the data.
 TEST(Image, LoadsAreWholeWordsAndNoneIsOfReadOnlyMemory)
 {
     const std::string text = ptx();

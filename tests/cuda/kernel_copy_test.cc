@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The copy: every alignment and length, runs over blocks, gates.
+// The copy kernel: every alignment and length, runs over several blocks, gates.
 #include "tests/cuda/launcher.h"
 
 #include <memory>
@@ -38,7 +38,7 @@ struct Memory {
     Bytes start; // as it was at first
 };
 
-// Copies and compares all of the target, what lies beside the pieces too.
+// Copies and compares all of the target, also the bytes next to the pieces.
 struct Copies {
     Copies(size_t bytes) : from(bytes, 1), to(bytes, 2), expected(to.start) { args->gate = &gate; }
     void add(size_t target, size_t source, size_t bytes)

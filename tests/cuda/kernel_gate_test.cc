@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The gate: each cause that shuts it, each that does not, and what is told of it.
+// The gate: each cause that shuts it, each that does not, and what is reported of it.
 #include "tests/cuda/launcher.h"
 
 extern "C" {
@@ -162,7 +162,7 @@ TEST(Gate, ShutsForARecordOfAnotherOperation)
         }
 }
 
-// All ranks compare with rank 0, so all name the same one: also the one that differs.
+// All ranks compare with rank 0, so all name the same rank, also the rank that differs.
 TEST(Gate, AllRanksNameTheSameRank)
 {
     Launcher l;
@@ -187,7 +187,7 @@ TEST(Gate, TheLastOfManyRanksIsComparedToo)
     EXPECT_EQ(other.run(l), shut(SHC_GATE_MISMATCH, SHC_MAX_WORLD - 1));
 }
 
-// A record is looked at only when its rank has arrived: before, it is another operation's.
+// A record is read only after its rank has arrived: before that it belongs to another operation.
 TEST(Gate, WhoHasNotArrivedHasMadeNoOtherCall)
 {
     Launcher l;
@@ -197,7 +197,7 @@ TEST(Gate, WhoHasNotArrivedHasMadeNoOtherCall)
     EXPECT_EQ(g.run(l), shut(SHC_GATE_ABORTED, 3));
 }
 
-// So that a rank names the mismatch though another one has seen it first, and has failed.
+// So a rank names the mismatch although another rank has seen it first, and has failed.
 TEST(Gate, AMismatchComesBeforeTheFailedGroup)
 {
     Launcher l;
@@ -221,7 +221,7 @@ TEST(Gate, TheFirstRoundOfAnOperationSetsIt)
     }
 }
 
-// What was enqueued behind a failed operation may look right: rounds of ranks that disagree meet.
+// What was enqueued after a failed operation may look right: rounds of ranks that disagree meet.
 TEST(Gate, OnceShutItStaysShut)
 {
     Launcher l;
@@ -238,7 +238,7 @@ TEST(Gate, LaterRoundsLeaveItOpen)
     Launcher l;
     Group g(3);
     g.later_round(SHC_GATE_OPEN);
-    g.records[1].sequence = 0; // nobody looks
+    g.records[1].sequence = 0; // no rank looks
     EXPECT_EQ(g.run(l), kOpen);
 }
 
@@ -282,7 +282,7 @@ TEST(Gate, TheFirstVerdictStays)
 
 constexpr uint64_t kTag = 0x1234567;
 
-// A captured round: each other rank has said the same, and nobody writes this rank's own word.
+// A captured round: each other rank has said the same, and no rank writes this rank's own word.
 struct Captured : Group {
     explicit Captured(int world, int rank = 0) : Group(world, rank)
     {
@@ -315,11 +315,11 @@ TEST(CapturedGate, SeesARoundThroughAndSetsTheOthersWordsBack)
                 Captured g(world, rank);
                 g.args.busy = last ? &g.busy : nullptr;
                 g.args.busy_value = 9;
-                g.word(rank) = 11; // its own, which poison fills: not looked at, not touched
+                g.word(rank) = 11; // its own word, which poison fills: neither read nor written
                 EXPECT_EQ(g.run(l), kOpen) << world;
                 for (int r = 0; r < world; r++) {
                     EXPECT_EQ(g.word(r), r == rank ? 11u : 0u);
-                    EXPECT_EQ(g.arrived[r * g.kArrivedWords + 1], 99u); // what is beside it
+                    EXPECT_EQ(g.arrived[r * g.kArrivedWords + 1], 99u); // the word next to it
                 }
                 EXPECT_EQ(g.passed, 6u);
                 EXPECT_EQ(g.busy, last ? 9u : 77u);
@@ -333,7 +333,7 @@ TEST(CapturedGate, ShutsForPoisonAndKeepsTheWords)
         for (uint64_t value : {uint64_t{0}, SHC_TIMELINE_POISON}) {
             Captured g(4);
             g.word(late) = value;
-            g.word(3) = late == 3 ? value : kTag + 1; // nobody is called different then
+            g.word(3) = late == 3 ? value : kTag + 1; // no rank is reported as different then
             g.args.busy = &g.busy;
             EXPECT_EQ(g.run(l), shut(SHC_GATE_ABORTED, late));
             EXPECT_TRUE(g.untouched());
@@ -353,7 +353,7 @@ TEST(CapturedGate, ShutsForAnArrivalThatSaysSomethingElse)
         }
 }
 
-// Behind a failure a peer's stream runs on, and says what comes later.
+// After a failure a peer's stream goes on, and says what comes later.
 TEST(CapturedGate, AFailedGroupIsNoMismatch)
 {
     Launcher l;

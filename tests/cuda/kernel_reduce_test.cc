@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every reduction's twin against the reference of tests/support, and against the core: the bits of
-// a GPU that does what its instructions say are those of a CPU.
+// Compares every reduction's twin with the reference of tests/support, and with the core: a GPU that
+// does what its instructions say gives the same bits as a CPU.
 #include "tests/cuda/launcher.h"
 
 #include "tests/support/elements.h"
@@ -44,7 +44,7 @@ TEST(KernelList, IsWhatTheCoreOffersUnderItsNames)
     EXPECT_EQ(found, names);
 }
 
-// Where the memory of a case lies, as bytes behind a multiple of 16.
+// Where the memory of a case lies, as bytes after a multiple of 16.
 enum class Place { kAligned, kOneElementOff, kOneSourceOff, kOutOff, kOneByteOff, kCount };
 
 size_t offset_of(Place place, size_t index, size_t count, size_t elem)
@@ -75,7 +75,7 @@ struct Case {
     }
 };
 
-// As records have them: a double among other things.
+// As in records: a double among other fields.
 struct Factors {
     explicit Factors(const std::vector<double> &factors) : records(factors.size())
     {
@@ -87,7 +87,7 @@ struct Factors {
     std::vector<shc_cuda_record> records;
 };
 
-// What the core makes of the same.
+// The core's result for the same case.
 Bytes core_of(const Case &c, const std::vector<Bytes> &sources, const std::vector<double> &factors)
 {
     std::vector<const void *> pointers;

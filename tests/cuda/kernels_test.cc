@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Loading and launching: what the driver is asked for, and what is said when it refuses.
+// Loading and launching kernels: what the library asks the driver for, and its errors when it refuses.
 #include "tests/cuda/launcher.h"
 
 extern "C" {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// The kernels' twins behind the stand-in, as the library launches kernels.
+// Launches the kernels' twins through the stand-in, as the library launches kernels.
 
 #include "tests/cuda/standin.h"
 #include "tests/cuda/twins.h"
@@ -26,7 +26,7 @@ struct Launcher {
         shc_kernels_unload(&kernels);
     }
 
-    // Each returns when the kernel is done.
+    // Each function returns when the kernel is done.
     void gate(const shc_gate_args &args) { done(shc_kernels_gate(&kernels, stream, &args)); }
     void copy(const shc_copy_args &args) { done(shc_kernels_copy(&kernels, stream, &args)); }
     void reduce(shc_dtype dtype, shc_redop redop, const shc_reduce_args &args)

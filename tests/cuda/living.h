@@ -33,16 +33,16 @@ inline constexpr Way kWays[] = {
     {"Host", " route=host", "alias=1 ", "none"},
 };
 
-// The same without kernels, beside either route.
+// The same without kernels, with either route.
 inline constexpr Way kRelays[] = {
     {"Relay", " route=slabs relay=65536", "", "file descriptor"},
     {"RelayHost", " route=host relay=65536", "alias=1 ", "none"},
 };
 
-// What a failure is tried with: operations by kernels, and by the relay.
+// Failures are tried with operations by kernels, and by the relay.
 inline const char *const kPaths[] = {"", " relay=65536"};
 
-// Under a sanitizer a rank starts for a second.
+// Under a sanitizer a rank needs a second to start.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kSlow = true;
 #else
@@ -60,7 +60,7 @@ inline std::vector<std::string> shared_files()
     return names;
 }
 
-// A legacy slab that was shown lives as long as its process, also where that kind did not hold.
+// A legacy slab that was exported lives as long as its process, also if that kind was not chosen.
 inline std::string leaks_of(Report &report)
 {
     const bool shown = report["memory"] == "legacy handle" ||
@@ -92,7 +92,7 @@ class Living
             pids.push_back(start_process(CUDA_COMM_RANK, folder.path, r, ranks.size(), ranks[r]));
     }
 
-    // False: one did not get so far.
+    // Returns false if a rank did not get so far.
     bool await(const std::string &line)
     {
         for (size_t r = 0; r < pids.size(); r++)
@@ -116,7 +116,7 @@ class Living
         return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
     }
 
-    // Whoever does not end is killed, and its end says so.
+    // A rank that does not end is killed, and its "end" says so.
     std::vector<Report> end(int patience_s)
     {
         const uint64_t deadline = shc_clock_ns() + static_cast<uint64_t>(patience_s) * SHC_NS_PER_S;
@@ -158,12 +158,12 @@ inline void print_spread(const char *what, std::vector<int> &ms)
                ms[ms.size() * 9 / 10], ms.back(), ms.size());
 }
 
-// What a test of kills varies.
+// The parameters of a test of kills.
 inline const char *const kKnobs[] = {
     "",           "delay_us=300", "only_writes_wake=1 state=@/writes", "alone=@/gpu",
     "export=800", "slow_us=100"};
 
-// Of one kill: survivors' ends.
+// The result of one kill: how the survivors ended.
 inline void expect_survivors(std::vector<Report> &reports, size_t victim, uint64_t killed_ns,
                              std::vector<int> &ms)
 {
@@ -181,12 +181,12 @@ inline void expect_survivors(std::vector<Report> &reports, size_t victim, uint64
         }
         EXPECT_EQ(report["leaked"], leaks_of(report)) << all_of(report);
         ms.push_back(ms_between(std::to_string(killed_ns), report["ended_ns"]));
-        EXPECT_LT(ms.back(), 5000) << all_of(report); // a busy machine; what is promised is printed
+        EXPECT_LT(ms.back(), 5000) << all_of(report); // generous: the times are printed
     }
 }
 
 // Kills a rank of an endless scenario at a random moment, again and again (the long form:
-// SHMCOLL_CUDA_KILLS=500). more: what else survivors are asked.
+// SHMCOLL_CUDA_KILLS=500). more: further checks of the survivors.
 template <size_t N, class More>
 void kill_at_random(const std::string &scenario, const char *const (&knobs)[N], More more)
 {
@@ -213,8 +213,8 @@ void kill_at_random(const std::string &scenario, const char *const (&knobs)[N], 
     EXPECT_EQ(shared_files(), before);
 }
 
-// Stops rank 1 of an endless scenario until all others have given up. It may have told one of them that it is there,
-// and the next one not: then the first one waits for both in the next operation, and says so.
+// Stops rank 1 of an endless scenario until all others have given up. Rank 1 may have told one of them that it is
+// there, and not the next one: then the first one waits for both in the next operation, and says so.
 inline std::vector<Report> stop_rank_1(size_t world, const std::string &scenario)
 {
     Living living(world, "scenario=" + scenario + " meet=0 timeout_ms=6500", "");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GPUs that give wrong data, or that never come to an end: what a group of real processes over the
-// stand-in makes of them. The stand-in's faults are at P2p in fakedriver/fake.h.
+// GPUs that give wrong data, or never finish: how a group of real processes over the stand-in deals
+// with them. The stand-in's faults are at P2p in fakedriver/fake.h.
 #include "tests/cuda/living.h"
 
 namespace shmcoll::test
@@ -9,7 +9,7 @@ namespace
 {
 
 constexpr char kTwoGpus[] = "devices=2 ", kOneGpu[] = "p2p_inside=1 ";
-// Of the group's making: a look takes a quarter of it.
+// The time-out of making the group: a check of the memory takes a quarter of it.
 constexpr int kPatienceMs = kSlow ? 20000 : 8000;
 
 std::string sweep(const std::string &more = "")
@@ -17,7 +17,7 @@ std::string sweep(const std::string &more = "")
     return "scenario=sweep few=1 timeout_ms=" + std::to_string(kPatienceMs) + " " + more;
 }
 
-// All ranks say the same of why they go this way; rank 0 alone says it aloud, once.
+// All ranks give the same reason for their route; rank 0 alone logs it, once.
 void expect_host(std::vector<Report> &reports, const std::string &pair, const std::string &how)
 {
     for (Report &report : reports) {
@@ -41,7 +41,7 @@ TEST(Probe, GoodPeersShareSlabsAndNothingIsSaid)
 {
     for (const char *where : {kTwoGpus, kOneGpu, "devices=4 "})
         for (const char *knobs : {"", "export=800", "delay_us=200", "alone=@/gpu"}) {
-            if (kSlow && (where != kTwoGpus || *knobs == 'e')) // a rank starts for a second
+            if (kSlow && (where != kTwoGpus || *knobs == 'e')) // a rank needs a second to start
                 continue;
             auto reports = run(kSlow ? 2 : 4, sweep(), std::string(where) + knobs);
             for (Report &report : reports) {
@@ -103,7 +103,7 @@ class Endless : public testing::TestWithParam<Fault>
 {
 };
 
-// Of one rank: all others must neither wait for it nor go another way.
+// The fault is one rank's: all others must neither wait for it nor choose another route.
 TEST_P(Endless, ReadingIsNotWaitedFor)
 {
     const Fault &fault = GetParam();
@@ -155,12 +155,12 @@ TEST(Probe, HostMemoryThatIsReadForEverIsAnErrorInTime)
     }
 }
 
-// ---- ranks that go while they look ----
+// ---- ranks that end during the check ----
 
 constexpr int kMidwayMs = kSlow ? 2500 : 1000;
 
-// Rank 1 looks for five seconds. It dies before they are over, and no socket is closed by that: what
-// tells the others is the CPU group, which they ask while they wait.
+// The check of rank 1 takes five seconds. Rank 1 dies before they are over, and no socket is closed by
+// that: the others learn it from the CPU group, which they ask while they wait.
 TEST(Probe, ARankThatDiesInItIsNamedAtOnce)
 {
     const std::string how = "meet=0 timeout_ms=60000";

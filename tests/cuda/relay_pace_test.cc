@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// When operations go by the relay, and when by kernels, from what ranks have said of those that are over.
+// When operations go by the relay, and when by kernels: it depends on what ranks have reported of those
+// that are over.
 #include <gtest/gtest.h>
 #include <memory>
 
@@ -10,14 +11,14 @@ extern "C" {
 namespace
 {
 
-// A group as far as the choice needs one; every operation that is relayed has the pace of `now`.
+// As much of a group as the choice needs; every operation that is relayed has the pace of `now`.
 struct Group {
     Group() : comm(static_cast<shc_cuda_comm *>(calloc(1, sizeof(shc_cuda_comm))), free)
     {
         comm->relay.limit = 1;
     }
 
-    // How many of the next operations are relayed.
+    // The number of the next operations that are relayed.
     int relayed_of(int operations, shc_pace now)
     {
         int count = 0;

@@ -74,7 +74,7 @@ struct World {
         }
     }
 
-    // What nobody staged in this round must not be read in it.
+    // Bytes that no rank staged in this round must not be read in it.
     void forget(uint64_t k, bool filled_ahead)
     {
         for (auto &half : halves[k % 2])
@@ -139,7 +139,7 @@ std::vector<uint64_t> blocks_of(const Case &c)
                             : c.blocks;
 }
 
-// What rank r has in, and what must come out.
+// The input of rank r, and the expected output.
 uint64_t input_bytes(const Case &c, size_t r)
 {
     const int rank = static_cast<int>(r);
@@ -311,7 +311,7 @@ TEST(Rounds, AnOperationWithoutBytesIsOneRound)
     }
 }
 
-// A world of the largest size stays inside the array that callers have.
+// The moves of the largest world fit the array that callers have.
 TEST(Rounds, TheLargestWorldFits)
 {
     const std::vector<uint64_t> pairs(SHC_MAX_WORLD, 100);
@@ -327,7 +327,7 @@ TEST(Rounds, TheLargestWorldFits)
     EXPECT_EQ(shc_rounds_moves(&rounds, 0, moves.data()), 2u * SHC_MAX_WORLD - 1);
 }
 
-// The bound is where the bytes that one round moves more outweigh a second round.
+// The bound is where the extra bytes of one round cost more than a second round.
 TEST(Rounds, SmallAllReducesTakeOneRound)
 {
     const auto two = [](int world, uint64_t bytes, int sharing, size_t half = size_t{1} << 32) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // One rank that shares slabs with others, as a process: share_rank <folder> <rank> <world> <how>.
-// Its stand-in's knobs are in FAKE_CUDA. It prints `key=value` lines of what it saw.
+// Its stand-in's knobs are in FAKE_CUDA. The program prints its observations as `key=value` lines.
 //   how: share        share, fill one's own slab, read all others
-//        soon         as share, with a second's patience
+//        soon         as share, with a time-out of one second
 //        die-before   share nothing: end when all addresses are known
 //        die-in-round end when its slab has been sent and not yet imported
 //        die-after    as share, and end before the others read
@@ -74,7 +74,8 @@ struct Rank {
     shc_cu_stream *stream;
 };
 
-// All ranks are here. False: one has ended, which is no reason to stop: the test is about the rest.
+// Waits until all ranks are here. False: one has ended. That is no reason to stop: the test is about the
+// other ranks.
 bool barrier(Rank &rank)
 {
     shc_control_parcel mine = {};
@@ -85,7 +86,7 @@ bool barrier(Rank &rank)
                             theirs.data()) == SHC_OK;
 }
 
-// Both ends of a slab are looked at.
+// Checks both ends of a slab.
 constexpr size_t kPart = 16 << 10;
 constexpr size_t kOffsets[] = {0, kBytes - kPart};
 
@@ -113,7 +114,7 @@ void fill_own(Rank &rank)
     }
 }
 
-// How many ranks' slabs hold what those ranks have written.
+// The number of slabs that hold what their ranks have written.
 int read_others(Rank &rank)
 {
     int right = 0;
@@ -148,7 +149,7 @@ void enqueue_round(Rank &rank, shc_timeline &timeline, uint64_t round)
             die("wait");
 }
 
-// When a rank has died, whoever is left waits on its stream for that rank: poison must end it.
+// After a rank has died, each other rank waits on its stream for that rank: poison must end the wait.
 void rescue(Rank &rank, shc_timeline &timeline)
 {
     printf("before=%s\n",
@@ -184,7 +185,7 @@ void hand_over(Rank &rank, bool die_in_the_middle)
     shc_timeline_fini(&timeline);
 }
 
-// Everything that opens what it opens once and for all.
+// Opens everything that is opened once and stays open.
 void start(Rank &rank, int number)
 {
     if (shc_driver_open(FAKE_CUDA_LIBRARY, &rank.driver) != SHC_OK)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Slabs between real processes: which kind holds, what falls back and why, who dies, what leaks.
+// Slabs between real processes: which kind works, what falls back and why, ranks that die, leaks.
 #include "tests/cuda/processes.h"
 
 namespace shmcoll::test
@@ -7,7 +7,7 @@ namespace shmcoll::test
 namespace
 {
 
-// All ranks share by this kind, see everybody's bytes, and leave nothing open but a legacy slab,
+// All ranks share by this kind, see all ranks' bytes, and leave nothing open except a legacy slab,
 // which must live as long as its process.
 void expect_shared(std::vector<Report> &reports, const std::string &kind)
 {
@@ -30,7 +30,7 @@ TEST(Share, GoesByFileDescriptors)
     }
 }
 
-// What each knob of one rank makes all ranks do, and say.
+// The effect of each knob of one rank on all ranks, and their messages.
 void expect_legacy_because(const std::string &knobs, const std::string &reason)
 {
     auto reports = run_processes(SHARE_RANK, {{}, {knobs}, {}});
@@ -98,15 +98,15 @@ TEST(Share, NamesTheRankThatDiedBeforeItsSlab)
 {
     auto reports = run_processes(SHARE_RANK, {{"", "soon"}, {"", "die-before"}, {"", "soon"}});
     EXPECT_EQ(reports[1]["end"], "killed 9");
-    // Who waits for its connection does so until the end; who connects finds nobody, or got through
-    // to its queue and then finds the end of it.
+    // A rank that waits for its connection waits until the end. A rank that connects finds no listener, or
+    // reached its queue and then finds it closed.
     EXPECT_HAS(reports[0], "failed", "no connection with rank 1 ");
     EXPECT_TRUE(reports[2]["failed"].find("rank 1") != std::string::npos ||
                 reports[2]["status"].find("rank 1") != std::string::npos)
         << all_of(reports[2]);
 }
 
-// Nobody uses it: what lies after its end is no memory of theirs.
+// No rank uses it: the memory after its end is not theirs.
 TEST(Share, RefusesASlabThatIsShorterThanTheOthers)
 {
     auto reports = run_processes(SHARE_RANK, {{}, {"", "short"}, {}});
@@ -129,7 +129,7 @@ TEST(Share, NamesTheRankThatDiedInTheRound)
     }
 }
 
-// Imported memory is the importer's, too: a dead maker takes nothing away.
+// Imported memory also belongs to the importer: its maker's death takes nothing away.
 TEST(Share, ReadsWhatTheDeadHaveWritten)
 {
     auto reports = run_processes(SHARE_RANK, {{}, {"", "die-after"}, {}});
@@ -162,7 +162,7 @@ TEST(HandOver, WorksWhereOnlyStreamWritesWake)
     expect_all_rounds("only_writes_wake=1 delay_us=200 state=" + folder.path + "/writes");
 }
 
-// What an unkillable process would be made of: a stream that waits for the dead.
+// This would make an unkillable process: a stream that waits for a dead one.
 TEST(HandOver, TheDeadLeaveNoStreamWaiting)
 {
     Folder folder;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// The stand-in driver as tests use it. Nothing but this and the path handed to shc_driver_open
-// leads to it: no variable makes the library load another driver than the machine's.
+// The stand-in driver, for tests. Only this file and the path handed to shc_driver_open lead to it:
+// no variable makes the library load another driver than the machine's.
 
 extern "C" {
 #include "cuda_ipc/cuda_error.h"
@@ -30,7 +30,7 @@ Function standin_function(const char *name)
     return function;
 }
 
-// From here on the stand-in has these knobs (fakedriver/fake.h) and the presets of all others.
+// From here on the stand-in has these knobs (fakedriver/fake.h) and the defaults of all others.
 inline void configure(const std::string &text)
 {
     standin_function<void (*)(const char *)>("fake_configure")(text.c_str());

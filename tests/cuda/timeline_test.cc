@@ -90,7 +90,7 @@ struct Fixture {
     shc_timeline timeline = {};
 };
 
-// Long enough for a stream that is not waiting to have gone on.
+// Long enough that a stream which is not waiting has gone on.
 void settle()
 {
     usleep(5000);
@@ -174,7 +174,7 @@ TEST_P(Timeline, DrainingOutlastsARankThatGoesOnWriting)
     shc_gpu_leave(&f.standin.gpu);
 }
 
-// Whoever was let through has its wait in the stream before draining ends.
+// A thread that was let through has its wait in the stream before draining ends.
 TEST_P(Timeline, ThreadsThatEnqueueMeanwhileLeaveNoWaitBehind)
 {
     for (int repeat = 0; repeat < 10; repeat++) {
@@ -223,7 +223,7 @@ INSTANTIATE_TEST_SUITE_P(Where, Timeline, testing::Values(Where::kDevice, Where:
                              return one.param == Where::kDevice ? "Device" : "Host";
                          });
 
-// The address a GPU sees host memory at is not the host's.
+// The address at which a GPU sees host memory is not the host's address.
 TEST(TimelineAlias, WaitsOnHostMemoryAtTheGpusAddress)
 {
     Fixture f("alias=1", Where::kHost);

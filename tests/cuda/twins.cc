@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A machine for the kernels' bodies that is a CPU: what device.cuh is for a GPU. Where a GPU would
-// stop with an error that no later call survives, this ends the process.
+// Runs the kernels' bodies on a CPU: the counterpart of device.cuh, which does so on a GPU. Where a GPU
+// would stop with an error that no later call survives, this ends the process.
 #include "tests/cuda/twins.h"
 
 extern "C" {
@@ -83,8 +83,8 @@ namespace shmcoll::kernel
 namespace
 {
 
-// Blocks and threads one after another, in an order that is not that of their numbers: what depends
-// on it is seen. What the threads of a block share holds rubbish before.
+// Runs blocks and threads one after another, but not in the order of their numbers, so that tests find
+// code that depends on the order. The memory that a block's threads share holds rubbish at first.
 template <class Kernel>
 void run(void **parameters, unsigned grid, unsigned threads)
 {
@@ -119,7 +119,7 @@ const std::vector<FakeKernel> &twins()
     using namespace shmcoll::kernel;
 #define REDUCE_TWIN(dtype, dtype_name, redop, redop_name) \
     twin<Reduce<dtype_name##redop_name>>("shc_reduce_" #dtype_name #redop_name),
-    // Never destructed: a stream that has not come to its end when the program does still runs them.
+    // Never destructed: a stream that has not ended when the program ends still runs them.
     static const auto &all = *new std::vector<FakeKernel>{
         twin<Gate>("shc_gate"), twin<Copy>("shc_copy"), SHC_KERNEL_REDUCTIONS(REDUCE_TWIN)};
 #undef REDUCE_TWIN

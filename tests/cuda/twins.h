@@ -12,7 +12,7 @@ namespace shmcoll::test
 // All twins, by the names of the kernels.
 const std::vector<FakeKernel> &twins();
 
-// Hands them to the stand-in: `add` is its fake_add_kernel. Modules loaded from then on have them.
+// Registers the twins with the stand-in: `add` is its fake_add_kernel. Modules loaded later have them.
 void add_twins(void (*add)(const FakeKernel *));
 
 } // namespace shmcoll::test

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Captures and graphs of the stand-in. A graph is the captured work in the order of the calls, which
-// keeps all dependencies (or, with a knob, in any other that does); its launch puts the whole of it
-// into a stream. What a capture forbids is an
-// error here, and breaks it, also where a GPU would let some of it pass.
+// keeps all dependencies (or, with a knob, in any other order that does). Its launch puts all of it
+// into a stream. What a capture forbids is an error here, and breaks the capture, also where a GPU would
+// allow some of it.
 #include "tests/cuda/fakedriver/fake.h"
 
 #include <algorithm>
 #include <random>
 #include <vector>
 
-// The number-th work of its stream, and how much of each stream's it is behind.
+// The number-th work of its stream, and how much of each stream's work comes before it.
 struct FakeNode {
     std::function<void()> work;
     shc_cu_stream *stream;
@@ -32,7 +32,7 @@ struct FakeCapture {
     shc_cu_stream *origin = nullptr;
     bool valid = true, over = false;
     std::vector<FakeNode> nodes;
-    std::map<shc_cu_stream *, FakeClock> streams; // those that take part, and what each is behind
+    std::map<shc_cu_stream *, FakeClock> streams; // those that take part, and the work before each
 };
 
 namespace fake
@@ -66,7 +66,7 @@ void merge(FakeClock &into, const FakeClock &from)
         into[stream] = std::max(into[stream], count);
 }
 
-// May this thread not do what could meet that capture?
+// Must this thread not make a call that could disturb that capture?
 bool forbids(const FakeCapture &capture)
 {
     const bool own =
@@ -76,7 +76,7 @@ bool forbids(const FakeCapture &capture)
     return own || (thread_mode == SHC_CU_CAPTURE_GLOBAL && capture.mode == SHC_CU_CAPTURE_GLOBAL);
 }
 
-// Is the origin behind all that its streams have captured?
+// Does the origin come after all that its streams have captured?
 bool joined(const FakeCapture &capture)
 {
     const FakeClock &all = capture.streams.at(capture.origin);
@@ -89,14 +89,14 @@ bool joined(const FakeCapture &capture)
     return true;
 }
 
-// Any order that keeps what is behind what.
+// Any order that keeps all dependencies.
 std::vector<FakeNode> launch_order(std::vector<FakeNode> nodes)
 {
     static thread_local std::minstd_rand random(std::random_device{}());
     std::vector<FakeNode> order;
     FakeClock done;
     while (knobs().shuffle && !nodes.empty()) {
-        std::vector<size_t> ready; // the first of each stream, if what it is behind is done
+        std::vector<size_t> ready; // the first of each stream, if the work before it is done
         std::set<shc_cu_stream *> seen;
         for (size_t i = 0; i < nodes.size(); i++) {
             bool free = seen.insert(nodes[i].stream).second;
@@ -221,7 +221,7 @@ int cuThreadExchangeStreamCaptureMode(int *mode)
 
 } // namespace fake
 
-// ---- what the library does not call, but who captures ----
+// ---- functions that only users who capture call, not the library ----
 
 extern "C" int cuStreamBeginCapture_v2(shc_cu_stream *stream, int mode)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A driver from before CUDA 11.3: nothing finds functions by version. */
+/* A driver from before CUDA 11.3: it has no call that finds functions by version. */
 
 int cuInit(unsigned flags);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 // A libcuda for tests on machines without a GPU: real processes, real file descriptors, real
-// threads; a GPU of host memory. What it does is what CUDA's documentation says of the functions
-// in cuda_abi.h, errors included; what it cannot show is listed in docs/internals/cuda/testing.md.
+// threads; a GPU of host memory. It does what CUDA's documentation says of the functions in
+// cuda_abi.h, errors included. What it cannot show is listed in docs/internals/cuda/testing.md.
 //
 // Faults and the shape of the machine come as text, "key=value ...": from the variable FAKE_CUDA
-// when cuInit finds it set, or from fake_configure(), which starts from the presets again.
+// when cuInit finds it set, or from fake_configure(), which starts from the defaults again.
 
 #include "cuda_ipc/cuda_abi.h"
 
@@ -29,10 +29,10 @@ struct shc_cu_context {
 
 // A capture under way: work of its streams goes here (captures.cc).
 struct FakeCapture;
-// How much of each stream's captured work something is behind.
+// How much of each stream's captured work comes before something.
 using FakeClock = std::map<shc_cu_stream *, uint64_t>;
 
-// Work in order, on a thread of its own.
+// A thread of its own does its work in order.
 struct shc_cu_stream {
     int device = 0;
     unsigned number = 0; // in order of creation
@@ -45,13 +45,13 @@ struct shc_cu_stream {
     std::shared_ptr<FakeCapture> capture; // guarded by the lock of captures.cc
 };
 
-// What is queued keeps it: an event may be destroyed while streams still have to reach it.
+// Queued work keeps the state: an event may be destroyed while streams still have to reach it.
 struct FakeEvent {
     std::mutex lock;
     std::condition_variable changed;
     uint64_t recorded = 0, reached = 0;
     std::shared_ptr<FakeCapture> capture; // where it was recorded last; guarded as a stream's
-    FakeClock behind;                     // and what it is behind there
+    FakeClock behind;                     // and the work before it there
 };
 
 struct shc_cu_event {
@@ -76,7 +76,7 @@ namespace fake
 {
 
 // What happens when this GPU reads memory that is not its own. The first two also decide what may be
-// mapped; lies, wraps, stale and hangs are of copies, the last two of what kernels load.
+// mapped; lies, wraps, stale and hangs apply to copies, the last two to loads of kernels.
 //   lies   one byte of a copy is another      wraps  the second half of a region shows its first
 //   stale  what was read once is read again   hangs  it never ends
 enum class P2p { kNone, kWorks, kLies, kWraps, kStale, kHangs, kLoadsLie, kLoadsHang };
@@ -101,17 +101,17 @@ struct Knobs {
     int load_result = SHC_CU_SUCCESS; // of modules
     bool lazy = false;                // a kernel that was not loaded before is not launched
     size_t memory_mib = 1 << 20;
-    int delay_us = 0;              // a stream write or wait value is late by up to this
-    int queues = 0;                // a process's streams share so many, in turns; 0: none shares
+    int delay_us = 0;              // a stream's write or wait is late by up to this
+    int queues = 0;                // hardware queues that streams take in turn; 0: one each
     int call_us = 0;               // a call that enqueues a wait takes this long
     int slow_us = 0;               // every piece of a stream's work takes this long
-    int unmap_us = 0;              // a call that unmaps memory comes back this much later
+    int unmap_us = 0;              // a call that unmaps memory returns this much later
     bool alias = false;            // a GPU sees host memory at another address
     bool only_writes_wake = false; // only a stream write makes a waiting stream look again
     bool shuffle = false;          // a graph's branches are mixed anew with each launch
-    std::string state;             // file for what all processes see: needed by the line above
+    std::string state;             // file that all processes share: for only_writes_wake
     std::string alone;             // file whose lock is the GPU: contexts take turns at kernels
-    int kernel_ms = 5000;          // a kernel that runs longer waits for somebody: abort
+    int kernel_ms = 5000;          // a kernel that runs longer waits for another one: abort
     std::string image;             // file: a module is this, to the last byte
     std::string without;           // a kernel that modules do not have
     std::set<std::string> hidden;  // functions that this driver does not have
@@ -152,12 +152,12 @@ void synchronize_all_streams();
 int submit(shc_cu_stream *stream, const std::function<void()> &work);
 int submit_anywhere(shc_cu_stream *stream, const std::function<void()> &work); // no context needed
 
-// While a stream is captured nothing is done; true: *result is the call's, and all that is to do.
+// While a stream is captured nothing is executed. True: *result is the call's result, and the call is done.
 bool captured_work(shc_cu_stream *stream, const std::function<void()> &work, int *result);
 bool captured_record(FakeEvent &event, shc_cu_stream *stream, int *result);
 bool captured_wait(const FakeEvent &event, shc_cu_stream *stream, int *result);
 bool captured_event(const FakeEvent &event);
-// What a call returns that captures under way forbid, breaking them; SHC_CU_SUCCESS: go on.
+// The result of a call that open captures forbid, which it breaks; SHC_CU_SUCCESS: go on.
 int forbidden(shc_cu_stream *stream = nullptr);
 // After an illegal access a context is of no use: every later call says so.
 void break_context();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The stand-in's knobs, devices and contexts, and the way to its functions.
+// The stand-in's knobs, devices and contexts, and how its functions are found.
 #include "tests/cuda/fakedriver/fake.h"
 
 #include <atomic>
@@ -119,7 +119,7 @@ void configure(const char *text)
     }
 }
 
-// A child that was forked behind cuInit has no CUDA.
+// A child that was forked after cuInit has no CUDA.
 bool usable()
 {
     return initialized.load() && initialized_by == getpid();

@@ -28,7 +28,7 @@ struct Block {
     size_t bytes = 0;
     int home = 0; // number in the UUID of the device it is on
     int handle_types = 0;
-    bool counted = false; // against this process's memory_mib
+    bool counted = false; // in this process's memory_mib
     ~Block();
 };
 
@@ -100,7 +100,7 @@ int make_block(size_t bytes, int device, std::shared_ptr<Block> *out)
     return SHC_CU_SUCCESS;
 }
 
-// Takes the descriptor over, if it is one of ours.
+// Takes ownership of the descriptor, if it is one of ours.
 std::shared_ptr<Block> adopt(int fd)
 {
     char path[64], target[128] = {};
@@ -245,7 +245,7 @@ int cuMemGetInfo(size_t *free, size_t *total)
     return SHC_CU_SUCCESS;
 }
 
-// Waits for all streams, as CUDA does: behind a wait for a peer it waits for that peer.
+// Waits for all streams, as CUDA does: if one of them waits for a peer, this waits for that peer, too.
 int cuMemFree(shc_cu_address address)
 {
     if (const int error = forbidden())
@@ -396,7 +396,7 @@ int cuMemMap(shc_cu_address address, size_t bytes, size_t offset, uint64_t handl
     return SHC_CU_SUCCESS;
 }
 
-// Waits for no stream: work that comes behind it and touches the memory ends the process.
+// Waits for no stream: later work that touches the memory ends the process.
 int cuMemUnmap(shc_cu_address address, size_t bytes)
 {
     std::unique_lock<std::mutex> guard(memory().lock);

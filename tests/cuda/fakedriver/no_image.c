@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * In the place of the kernels where no nvcc made them: an image without content, in which the
- * stand-in finds the twins. Linked before the library, it is the one that counts.
+ * Replaces the kernels where no nvcc made them: an image without content, in which the
+ * stand-in finds the twins. It is linked before the library, so the program uses this one.
  */
 #include "cuda_ipc/kernel/image.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A stand-in GPU's streams: each a thread and a queue. Work of one stream is done in order, work of
-// different streams in any.
+// A stand-in GPU's streams: each is a thread and a queue. Work of one stream is done in order, work of
+// different streams in any order.
 #include "tests/cuda/fakedriver/fake.h"
 
 extern "C" {
@@ -56,7 +56,7 @@ void sleep_us(int us)
     std::this_thread::sleep_for(std::chrono::microseconds(us));
 }
 
-// Up to knobs().delay_us: what comes before and after a write or a wait is not to be relied on.
+// A delay of up to knobs().delay_us: tests must not rely on when a write or a wait happens.
 void random_delay()
 {
     static thread_local std::minstd_rand random(std::random_device{}());
@@ -97,12 +97,12 @@ void wait_for_value(shc_cu_address address, uint64_t value)
 {
     random_delay();
     int us = 20;
-    const auto nap = [&us] { // longer each time: those that are waited for need the CPU
+    const auto nap = [&us] { // longer each time: the threads that it waits for need the CPU
         sleep_us(us);
         us = std::min(us + us / 2, 500);
     };
     for (uint64_t seen = shc_a64_load_acquire(write_count()); !satisfied(address, value);) {
-        // A GPU may look again only when a stream has written.
+        // A GPU may look again only after a stream has written.
         while (knobs().only_writes_wake && shc_a64_load_acquire(write_count()) == seen)
             nap();
         seen = shc_a64_load_acquire(write_count());
@@ -111,7 +111,7 @@ void wait_for_value(shc_cu_address address, uint64_t value)
 }
 
 // While it lives, this process's context has its turn: contexts of one GPU take turns at kernels, fills
-// and copies inside it. As seen on an H100, they do at short copies to it as well, but at none by rows.
+// and copies inside it. As seen on an H100, they also do at short copies to it, but not at copies by rows.
 class Alone
 {
   public:
@@ -151,8 +151,8 @@ class Alone
     int fd_ = -1;
 };
 
-// Ends the process when a kernel does not end: it waits for somebody who may not be running. One
-// thread looks after all kernels of the process, and ends with it.
+// Ends the process when a kernel does not end: the kernel waits for another one that may not be running.
+// One thread checks all kernels of the process, and ends with it.
 class Watchdog
 {
   public:
@@ -227,8 +227,7 @@ void serve(shc_cu_stream *stream)
     stream->changed.notify_all();
 }
 
-// A hardware queue: what is in it is done in the order in which it was submitted, whatever streams
-// it is of.
+// A hardware queue: its work is done in the order of submission, whichever streams it belongs to.
 struct Hardware {
     std::mutex lock;
     std::condition_variable changed;
@@ -506,7 +505,7 @@ int cuLaunchHostFunc(shc_cu_stream *stream, shc_cu_host_fn function, void *arg)
 namespace
 {
 
-// As much of it as tells that it is one; all of it where the test says which one it must be.
+// Compares enough of an image to see that it is one, or all of it if the test names the image.
 bool is_image(const void *image)
 {
     uint32_t magic;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // CUDA tensors for a torch without CUDA, over the stand-in driver (../fakedriver): as much of torch's
 // CUDA side as shmcoll's glue and a test need. Devices, streams and events are the stand-in's; memory
-// is its memory, which the CPU may read. No kernel of torch's exists but copying.
+// is its memory, which the CPU may read. Of torch's kernels only copying exists.
 //
 // A Python extension; tests/python/faketorch.py builds and loads it, in ranks only: what it registers
 // stays for the life of the process.
@@ -46,7 +46,7 @@ void loadDriver(const std::string &path)
     void *find = dlsym(library, "cuGetProcAddress_v2");
     TORCH_CHECK(find != nullptr, "faketorch: the driver has no cuGetProcAddress_v2");
     memcpy(&driver.cuGetProcAddress, &find, sizeof find);
-// A driver that is made old lacks some: who calls them anyway ends here.
+// An older driver lacks some of them: a call of a missing function ends here.
 #define FAKETORCH_FIND(name, version, need, parameters)                       \
     {                                                                         \
         void *found = nullptr;                                                \
@@ -65,7 +65,7 @@ void loadDriver(const std::string &path)
         check(driver.cuDevicePrimaryCtxRetain(&contexts[static_cast<size_t>(i)], i), "context");
 }
 
-// The device's context is the thread's while this lives.
+// The device's context is the thread's current one while this lives.
 struct Inside {
     explicit Inside(c10::DeviceIndex device)
     {

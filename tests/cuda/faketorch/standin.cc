@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The stand-in driver with the kernels' twins in it, for processes that load it under the driver's
-// name: nobody is there to add them.
+// name: no test code adds the twins there.
 #include "tests/cuda/twins.h"
 
 namespace
