@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The conversions of narrow floats, exhaustively where a format can be: directly, and through the
-// kernels of every instruction set, where hardware may do them.
+// The conversions of narrow floats, exhaustively where the format is small enough: directly, and through
+// the kernels of every instruction set, where hardware may do them.
 //
 extern "C" {
 #include "shm/kernel/half.h"
@@ -58,7 +58,7 @@ class EveryNarrow : public testing::TestWithParam<shc_dtype>
     ref::Narrow format_ = ref::narrow(GetParam());
     uint32_t codes_ = 2 * format_.sign();
 
-    // A NaN for a NaN, else bit for bit.
+    // Any NaN for a NaN, otherwise bit for bit.
     void expect_down(float x, uint32_t got, const char *how) const
     {
         const uint32_t expected = format_.code(x);
@@ -148,7 +148,7 @@ TEST_P(EveryNarrow, KernelsOfEveryInstructionSetRoundTheSame)
             uint32_t got = 0;
             memcpy(&got, out.data(), bytes);
             expect_down(x, got, shc_isa_name(static_cast<shc_isa>(isa)));
-            // Each is as the one before it.
+            // Each result equals the one before it.
             ASSERT_EQ(memcmp(out.data() + bytes, out.data(), (count - 1) * bytes), 0) << x;
         });
     }
@@ -221,7 +221,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, EveryFp8,
                                          SHC_FLOAT8_E5M2FNUZ),
                          format_name);
 
-// What torch 2.13 gives; older ones made a NaN of it.
+// The result of torch 2.13; older versions gave a NaN.
 TEST(Half, E4m3fnOverflowsToItsLargestValue)
 {
     EXPECT_EQ(shc_narrow_down(1e9f, SHC_E4M3FN), 0x7eu);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Every instruction set x dtype x operation against tests/support/ref, over lengths, numbers of
+// Compares every instruction set x dtype x operation with tests/support/ref, over lengths, numbers of
 // sources and destinations, alignments, aliasing and special values.
 //
 extern "C" {
@@ -88,7 +88,7 @@ void run_and_check(shc_isa isa, const Call &call, const std::vector<Bytes> &sour
     }
 }
 
-// 1 to 4 destinations, each with a chance to be one of the sources, no two the same.
+// 1 to 4 destinations, each of which may be one of the sources, no two the same.
 std::vector<int> random_destinations(size_t src_count)
 {
     std::vector<int> shared;
@@ -250,7 +250,7 @@ void expect_reduced(shc_dtype dtype, shc_redop redop, const std::vector<T> &valu
                     const std::vector<double> &factors = {})
 {
     for (shc_isa isa : usable_isas()) {
-        // 37 copies, so that vectors, words and what is left of them all see the numbers.
+        // 37 copies, so that vectors, words and the remaining elements all see the numbers.
         const size_t length = 37;
         std::vector<std::vector<T>> columns;
         std::vector<const void *> src;
@@ -304,7 +304,7 @@ TEST(KernelNumbers, IntegerAveragesDoNotOverflowAndTruncateTowardZero)
     expect_reduced<uint64_t>(SHC_UINT64, SHC_AVG, {UINT64_MAX, 3}, 1); // wraps in 64 bits
 }
 
-// Quotients that are integers, and those just beside one, where a float's rounding would show.
+// Quotients that are integers, or very close to one, where a float's rounding would show.
 template <class T>
 void expect_hard_averages(shc_dtype dtype)
 {
@@ -398,8 +398,8 @@ TEST(KernelNumbers, ANanWinsFromAnyRank)
     }
 }
 
-// Every code beside every other one, or of 16 bits beside those where something changes, both ways
-// round; through the vectors and, at the end, through what is left over.
+// Every code paired with every other one, or, with 16 bits, with those where something changes, in both
+// orders; through the vectors and, at the end, through the remaining elements.
 TEST(KernelNumbers, ExtremesOfNarrowFloatsAreThoseOfTheirValues)
 {
     for (shc_dtype dtype : {SHC_FLOAT16, SHC_BFLOAT16, SHC_FLOAT8_E4M3FN, SHC_FLOAT8_E5M2,
@@ -498,7 +498,7 @@ TEST(KernelNumbers, FlushedDenormalsOfTheCallerAreNotUsedAndAreGivenBack)
             const std::vector<float> tiny(count, 0x1p-149f);
             const std::vector<double> tinier(count, 0x1p-1074);
             const std::vector<uint16_t> half(count, 1);
-            // Set to the bits, not worked out: the test is in the same mode.
+            // Set by its bits, not computed: the test runs in the same mode.
             const float sum = of_bits<float>(static_cast<uint32_t>(count));
             const double double_sum = of_bits<double>(static_cast<uint64_t>(count));
             expect_reduced<float>(SHC_FLOAT32, SHC_SUM, tiny, sum);
@@ -540,7 +540,7 @@ TEST(KernelNumbers, NothingTrapsWhateverTheCallerWantsTrapped)
             }
 }
 
-// Nothing is read or written behind the last element, wherever that is.
+// Nothing is read or written after the last element, wherever that is.
 TEST(KernelNumbers, ThePageBehindMayBeMissing)
 {
     const size_t page = 4096, most = 130;
