@@ -43,8 +43,8 @@ class Guarded
     void expect_zones() const
     {
         unpoison();
-        EXPECT_TRUE(is_whole(all_.data())) << "bytes in front of a tensor have changed";
-        EXPECT_TRUE(is_whole(data() + bytes_)) << "bytes behind a tensor have changed";
+        EXPECT_TRUE(is_whole(all_.data())) << "bytes before a tensor have changed";
+        EXPECT_TRUE(is_whole(data() + bytes_)) << "bytes after a tensor have changed";
         poison();
     }
 

@@ -274,7 +274,7 @@ void run_ranks(Mode mode, int world, const Body &body, const Options &options)
         run_processes(world, body, options);
     else
         run_threads(mode, world, body, options);
-    /* A name of a test beside this one is gone in a moment: only what stays is left over. */
+    /* A name of a test that runs at the same time is gone in a moment: only what stays is left over. */
     for (int look = 0; look < 1000 && !leftovers().empty(); look++)
         shc_os_sleep_ns(10 * SHC_NS_PER_MS);
     EXPECT_EQ(leftovers(), std::vector<std::string>());
