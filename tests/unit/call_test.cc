@@ -228,7 +228,7 @@ TEST_F(Lines, ARelaySlotIsTakenBackIfTheOtherDoesNotStoreToIt)
     shc_seat &seat = seats_[0];
     shc_relay_pass(&seat, 0, 7);
     const char *slot = shc_seat_relay(&seat, seat.relay.slot);
-    EXPECT_EQ(shc_call_lent_slot(&seat, 7), slot) << "behind a barrier";
+    EXPECT_EQ(shc_call_lent_slot(&seat, 7), slot) << "after a barrier";
     shc_relay_pass(&seat, 0, 8);
     EXPECT_EQ(shc_call_lent_slot(&seat, 7), slot) << "it gives in the other one";
     EXPECT_NE(shc_call_lent_slot(&seat, 8), slot);

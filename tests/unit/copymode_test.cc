@@ -57,7 +57,7 @@ TEST(CopyTrial, TriesTheOtherModeNowAndThen)
     EXPECT_GT(into_caches(trial, {6000, 15000}), 0.01);
 }
 
-// Without a shared cache one mode is five times as slow, which shows soon.
+// Without a shared cache one mode is slower by 5x, which shows soon.
 TEST(CopyTrial, DoesNotTryForLongWhatIsMuchSlower)
 {
     shc_copy_trial trial = pace_of(SHC_COPY_NON_TEMPORAL);
@@ -215,7 +215,7 @@ TEST(CopyTrial, LeavesAModeThatHasBecomeSlowWhereNobodyTimesIt)
     EXPECT_EQ(timed, 10u) << "one in 192 MiB";
     send({12000, 6000}, 200 << 4, true); // 200 MiB
     ASSERT_TRUE(goes_into(trial));
-    EXPECT_EQ(trial.stays, 0u) << "it was left, not tried beside another one";
+    EXPECT_EQ(trial.stays, 0u) << "it was left, not tried together with another one";
 }
 
 // Messages have a third mode.
