@@ -54,7 +54,7 @@ WORDS = (
 NOT_READ = ("tests/lint/words.py", "tests/lint/test_lint_words.py", "benchmarks/results/*")
 
 # Still to be rewritten. This list only shrinks: a pattern without a finding is an error.
-STILL = ("tests/models/*",)
+STILL = ()
 
 HASH = ("Makefile", ".sh", ".cmake", "CMakeLists.txt", ".toml", ".txt", ".in", ".map", "/run")
 FENCE = re.compile(r"^[ \t]*(```|~~~).*?^[ \t]*\1|`+[^`\n]*`+", re.M | re.S)

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A message by ferry that is copied while it is stored: whichever receive takes it has all of it, its sender
- * waits for nobody in the middle, and the ferry is stored to by nobody but who holds it.
+ * A message in a long hand-off buffer (ferry) that is copied while it is stored: the receive that takes
+ * it has all of it, its sender never waits in the middle, and only the holder of the ferry stores to it.
  *
  * Mirrors post_by_ferry() in src/shm/p2p/send.c, take_ahead(), take_message() and receive_ahead()
- * in receive.c; docs/internals/protocol.md, P2P-35 to P2P-41. One sender with two messages of three
- * pieces, one ferry, a few lines. The receiver posts its receives one after the other, and may
- * withdraw the first one at any time; it may have no receive when a line comes. A receive without a
- * request copies what is ahead and keeps nothing in mind. Left out: tags and other sizes (p2p.pml),
- * what else goes by ferry (ferry.pml), which one of two, and messages that have none.
+ * in receive.c; docs/internals/protocol.md, P2P-35 to P2P-41. One sender has two messages of three
+ * pieces, one ferry and a few lines. The receiver posts its receives one after the other, and may
+ * withdraw the first one at any time. It may have no receive when a line comes. A receive without a
+ * request copies what is ahead, and remembers nothing. Left out: tags and other sizes (p2p.pml), the
+ * other uses of a ferry (ferry.pml), which of the two ferries it is, and messages without a ferry.
  *
- * FAULT_any_receive      a receive has what another one has copied
- * FAULT_held_ahead       who finds so much ahead holds the ferry
- * FAULT_held_unread      who takes the message holds the ferry, then copies the rest
- * FAULT_no_line_left     lines ahead take the last one, too
+ * FAULT_any_receive      a receive counts bytes that another receive has copied
+ * FAULT_held_ahead       a receiver that reads a line about bytes that are ahead holds the ferry
+ * FAULT_held_unread      a receiver takes the message and holds the ferry, then copies the rest
+ * FAULT_no_line_left     lines about bytes that are ahead take the last line, too
  * FAULT_said_too_early   the line goes out, then the piece is stored
  */
 
@@ -28,9 +28,9 @@ mtype = { AHEAD, EAGER };
 /* ---- what is shared ---- */
 
 #define PIECE(m, i) ((m) * 4 + (i) + 1)
-byte ferry[PIECES]; /* which message's which piece lies there */
+byte ferry[PIECES]; /* the message and the piece that it holds */
 chan lines = [LINES] of { mtype, byte, byte }; /* kind, message, pieces */
-bool is_back = true; /* the receiver has handed the ferry over again */
+bool is_back = true; /* the receiver has given the ferry back */
 
 /* ---- the sender ---- */
 
@@ -40,7 +40,7 @@ bool is_back = true; /* the receiver has handed the ferry over again */
 #define MAY_GO_AHEAD (len(lines) + 1 < LINES)
 #endif
 
-/* At once: it waits for nothing. */
+/* The sender sends at once, and waits for nothing. */
 inline send(m)
 {
     i = 0;
@@ -80,7 +80,7 @@ proctype Sender()
 
 /* ---- the receiver ---- */
 
-/* The pieces from the first one on that the receive has not. */
+/* The pieces, from the first one on, that the receive does not have. */
 inline copy(count)
 {
     do
@@ -163,7 +163,7 @@ proctype Receiver()
             m = 0
         :: else
         fi
-    :: posted == 0 && next == 1 && over == 0 -> posted = NONE /* its time is over, or it is cancelled */
+    :: posted == 0 && next == 1 && over == 0 -> posted = NONE /* it times out, or is cancelled */
     :: over < MESSAGES && stray == NONE && nempty(lines) -> read_line()
     :: over == MESSAGES -> break
     od

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Making the arena: all ranks agree whether there is one, and which attempt it is.
+ * Making the arena: all ranks agree on whether there is one, and which attempt it is.
  *
  * Mirrors shc_arena_make() of src/shm/proto/arena.c; docs/internals/protocol.md, STAGE-47 to
- * STAGE-50. Three ranks, three attempts; each rank may fail to make, open or reserve in each of
- * them, and one rank may die at any step. Then: nobody uses memory that another has not reserved,
- * all who are told agree, and every wait ends. Left out: the operation around it, which has met,
- * and which form of memory an attempt has: rank 0 chooses it alone, from verdicts that it has read.
+ * STAGE-50. There are three ranks and three attempts. Each rank may fail to make, open or reserve in
+ * each attempt, and one rank may die at any step. Then: no rank uses memory that another rank has not
+ * reserved, all ranks that learn an outcome agree, and every wait ends. Left out: the operation around
+ * it, whose ranks have met, and which form of memory an attempt has: rank 0 chooses the form alone,
+ * from verdicts that it has read.
  *
  * FAULT_larger_is_good        a verdict of a later attempt reads as "reserved"
- * FAULT_first_bad_ends        the first bad verdict ends the attempt; the others are not waited for
- * FAULT_silent_failure        who fails gives no verdict
+ * FAULT_first_bad_ends        the first bad verdict ends the attempt; no rank waits for the others
+ * FAULT_silent_failure        a rank that fails gives no verdict
  * FAULT_verdict_too_early     the verdict comes before the reservation
- * FAULT_neighbour_alone       a rank goes by its own outcome and rank 0's
+ * FAULT_neighbour_alone       a rank looks at its own outcome and rank 0's alone
  * FAULT_deaths_ignored        a wait does not look at members
  */
 
@@ -22,7 +23,7 @@
 #define RESERVED(a) ((a) * 4 + 1) /* enum outcome */
 #define FAILED(a)   ((a) * 4 + 2)
 
-byte name;            /* in rank 0's offer: of this attempt's file */
+byte name;            /* in rank 0's offer: the attempt whose file it is */
 byte verdict[RANKS];  /* attempt * 4 + outcome, growing */
 byte reserved[RANKS]; /* the attempt in whose file the rank has reserved its range */
 byte victim;          /* RANKS: nobody dies */
@@ -31,7 +32,7 @@ bool failed;          /* the abort word */
 
 mtype = { BUSY, MADE, NONE, BROKEN };
 mtype result[RANKS] = BUSY;
-byte made_in;         /* the attempt of the arena that somebody has */
+byte made_in;         /* the attempt of the arena that any rank has */
 
 #ifdef FAULT_deaths_ignored
 #define LOST false
@@ -106,7 +107,7 @@ inline attempt_once()
     :: me == 0
     :: else -> read_verdict(0)
     fi;
-    atomic { /* nobody looks at `reserved` before the verdict */
+    atomic { /* no rank looks at `reserved` before the verdict */
         take_part();
         publish_verdict()
     }

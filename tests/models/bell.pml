@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Flag and bell: nobody sleeps on although what it waits for is there.
+ * Flag and doorbell: no rank sleeps on after what it waits for has come.
  *
  * Mirrors src/shm/proto/bell.h and sleep_slice() of src/shm/proto/wait.c;
- * docs/internals/protocol.md, WAIT-1. The end of a 10 ms slice is left out: it would hide every
- * lost wake-up. So a wake-up that is lost shows as a sleeper that never ends (invalid end state).
+ * docs/internals/protocol.md, WAIT-1. The end of a 10 ms slice is left out, because it would hide every
+ * lost wake-up. So a lost wake-up shows as a sleeper that never ends (invalid end state).
  *
- * The bell's owner publishes two words and rings; a finder sets the abort word and rings too; the
- * owner may stop between two publications, and then only the finder ends the wait. The owner's
- * stores lie in a store buffer for a while; a read-modify-write empties it, a plain load does not.
+ * The bell's owner publishes two words and rings. A finder sets the abort word and rings, too. The
+ * owner may stop between two publications, and then only the finder ends the wait. The owner's stores
+ * stay in a store buffer for a while: a read-modify-write empties it, a plain load does not.
  *
  * FAULT_futex_on_flag       the flag itself is the futex word
  * FAULT_futex_on_data       one flag, but each sleeper's futex is the data word it waits for
  * FAULT_plain_flag          the publisher looks at the flag with a plain load
  * FAULT_look_before_flag    the sleeper looks at the data, then raises the flag and sleeps
- * FAULT_heard_behind_look   the sleeper reads count only behind its look at the data
+ * FAULT_heard_behind_look   the sleeper reads count only after its look at the data
  */
 
 #define SLEEPERS 2
@@ -29,7 +29,7 @@ bool asleep[SLEEPERS];    /* in the futex's queue ... */
 byte asleep_on[SLEEPERS]; /* ... of this data word (FAULT_futex_on_data) */
 bool complete;            /* the owner has published everything */
 
-/* The owner's store buffer: stores become visible in their order, some time later. */
+/* The owner's store buffer: its stores become visible in order, some time later. */
 chan buffer = [4] of { byte, byte };
 
 active proctype Drain()

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * A biased runner: one thread enters and leaves by plain stores, which stay in its store buffer for a
- * while; whoever else takes the word revokes that first. One is inside at a time, no synchronous call
- * overtakes what its own thread queued, and nothing stays queued while its engine sleeps.
+ * while. Any other thread that takes the word revokes the bias first. One thread is inside at a time,
+ * no synchronous call overtakes what its own thread queued, and nothing stays queued while its engine
+ * sleeps.
  *
  * Mirrors src/shm/comm/runner.h, os/bias.h and bias.c; docs/internals/protocol.md, RUN-7 to RUN-10.
- * The owner makes some calls, and submits in between; a second caller calls or submits at any time;
- * an engine thread runs what is queued. A call that finds the runner taken is not made (in reality
- * it is queued: runner.pml has that, and the engine). What a thread does with a locked instruction,
- * or a lock, lets its stores out first. Left out: signal handlers' calls, which the engine refuses
- * while their thread is between the begin of a take and the end of a drop.
+ * The owner makes some calls, and submits in between. A second caller calls or submits at any time,
+ * and an engine thread runs what is queued. A call that finds the runner taken is not made (in reality
+ * it is queued: runner.pml covers that, and the engine). A locked instruction or a lock lets the
+ * thread's earlier stores out first. Left out: signal handlers' calls, which the engine refuses while
+ * their thread is between the begin of a take and the end of a drop.
  *
- * FAULT_no_heavy_fence      who revokes looks while the owner's store may be in its buffer
- * FAULT_bias_unlooked       the owner's look behind its store is at the word alone
- * FAULT_word_unlooked       or at the bias alone
- * FAULT_bias_looked_before  who takes the word has looked at the bias in front of that
- * FAULT_taken_from_inside   who revokes goes in although the owner is inside
+ * FAULT_no_heavy_fence      a revoking thread looks while the owner's store may be in its buffer
+ * FAULT_bias_unlooked       after its store the owner looks at the word alone
+ * FAULT_word_unlooked       after its store the owner looks at the bias alone
+ * FAULT_bias_looked_before  a thread looks at the bias before it takes the word, and not after that
+ * FAULT_taken_from_inside   a revoking thread goes in although the owner is inside
  * FAULT_leave_unlooked      the owner leaves without a look at the bias
- * FAULT_left_silent         HELD that was left to the owner is dropped without a ring
+ * FAULT_left_silent         the owner drops HELD, which was left to it, without a ring
  * FAULT_two_homes           the second caller may have a bias, too
  */
 
@@ -30,10 +31,10 @@
 
 byte word, bias, inside;
 bool lock, left;
-chan buffer[4] = [2] of { byte }; /* of the two callers: stores to inside */
+chan buffer[4] = [2] of { byte }; /* the two callers' stores to inside */
 
 byte queued; /* requests in the ring, */
-byte own;    /* of the owner's */
+byte own;    /* the owner's requests among them */
 bool work, asleep; /* the engine's bell */
 
 bool busy;
@@ -68,7 +69,7 @@ inline operate(mine)
     busy = false
 }
 
-/* shc_bias_revoke(); HELD is held. `got`: it still is. */
+/* shc_bias_revoke(); HELD is held. `got`: HELD is still held. */
 inline revoke(me)
 {
     atomic { !lock -> lock = true };
@@ -89,7 +90,7 @@ inline revoke(me)
     lock = false
 }
 
-/* Behind the compare-and-set: shc_runner_take() */
+/* After the compare-and-set: shc_runner_take() */
 inline look_at_bias(me)
 {
 #ifdef FAULT_bias_looked_before
@@ -143,7 +144,7 @@ inline leave(me)
 #endif
 }
 
-/* shc_runner_enter_biased(), and the call. `got`: it was made. */
+/* shc_runner_enter_biased(), and the call. `got`: the call was made. */
 inline call_by_bias(me, mine)
 {
     got = false;
@@ -192,7 +193,7 @@ inline call_by_word(me, mine)
 #ifdef FAULT_two_homes
             :: bias = me
 #else
-            :: mine -> bias = me /* it has paid */
+            :: mine -> bias = me /* it has earned a bias */
 #endif
             :: skip
             fi;
@@ -225,7 +226,7 @@ inline submit(me, mine) /* shc_submit() */
     ring()
 }
 
-/* Takes what is queued, if nobody runs it, and runs it. */
+/* Takes what is queued, if no thread runs it, and runs it. */
 inline run_queue(me)
 {
     flush(me);

@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Bootstrap: all ranks have the group or none has, and every rank gets to know.
+ * Rendezvous: all ranks have the group or none has, and every rank learns which.
  *
  * Mirrors src/shm/comm/bootstrap.c, and decide, give up, pause and hello of meeting.c;
- * docs/internals/protocol.md, RDV-7 to RDV-12. Three ranks, two attempts of one generation; each
- * rank may fail in each attempt, one rank may die at any step, and one may give up at any pause.
- * The deadline passes only where it must: for who waits for a rank that died before its hello.
- * Then: all who end agree with the decision; who has a group sits in the same file as all others;
- * every wait ends. A good verdict is a seat in the segment; rank 0's word there hastens what the
- * store holds. Left out: generations (generations.pml), and an interrupt that finds the decision
- * "ok": that rank leaves a group that the others have.
+ * docs/internals/protocol.md, RDV-7 to RDV-12. There are three ranks, and two attempts of one
+ * generation. Each rank may fail in each attempt, one rank may die at any step, and one may give up at
+ * any pause. The deadline passes only where it must: for ranks that wait for a rank which died before
+ * its join record (hello). Then: all ranks that end agree with the decision; a rank that has a group
+ * sits in the same file as all others; every wait ends. A good verdict is a seat in the segment. Rank
+ * 0's word in the segment makes what the store holds known sooner. Left out: generations
+ * (generations.pml), and an interrupt that finds the decision "ok": that rank leaves a group that the
+ * others have.
  *
- * FAULT_decision_stored       the decision is stored: the last wins
+ * FAULT_decision_stored       the decision is stored: the last one wins
  * FAULT_follower_decides_ok   a rank whose verdict is good decides "ok"
- * FAULT_give_up_regardless    who gives up and finds "ok" goes all the same
+ * FAULT_give_up_regardless    a rank that gives up and finds "ok" leaves all the same
  * FAULT_decides_early         rank 0 decides when the first good verdict is there
  * FAULT_tells_first           rank 0 says "ok" in the segment, then decides
- * FAULT_word_alone            who has a seat reads rank 0's word, and not the store
+ * FAULT_word_alone            a rank that has a seat reads rank 0's word, and not the store
  * FAULT_seat_first            a rank takes its seat, then finds out whether it can
- * FAULT_silent_failure        who cannot attach gives no verdict
- * FAULT_deaths_ignored        nobody looks at the others' processes
- * FAULT_leaves_first          who gives up leaves its seat, then decides
+ * FAULT_silent_failure        a rank that cannot attach gives no verdict
+ * FAULT_deaths_ignored        no rank looks at the others' processes
+ * FAULT_leaves_first          a rank that gives up leaves its seat, then decides
  * FAULT_counts_unoffered      rank 0 counts an attempt that it has not offered
  * FAULT_pause_is_blind        rank 0 does not look at the decision while it waits for verdicts
  */
 
 #define RANKS    3
 #define ATTEMPTS 2
-#define FORMS    3 /* rank 0 tries so often; what it cannot offer is no attempt */
+#define FORMS    3 /* the times that rank 0 tries; what it cannot offer is no attempt */
 
 mtype = { NOTHING, OK, FAILED };
 
@@ -40,7 +41,7 @@ mtype decision = NOTHING;
 #define BAD(a, rank) bad[(a) * RANKS + (rank)]
 
 /* The segments, by attempt. */
-bool taken[RANKS * (FORMS + 2)]; /* the member's state: who leaves does not make it EMPTY again */
+bool taken[RANKS * (FORMS + 2)]; /* the member's state: a rank that leaves does not make it EMPTY again */
 mtype told[FORMS + 2] = NOTHING; /* FAILED: look at the store */
 
 #define TAKEN(a, rank) taken[(a) * RANKS + (rank)]
@@ -58,7 +59,7 @@ mtype result[RANKS] = NOTHING;
 #define DEATH dead /* a hello: look_at_ranks(); none: the deadline */
 #endif
 
-/* What ends a pause, beside the key that is waited for. */
+/* What ends a pause, except the key that is waited for. */
 #define NEWS      (DEATH || me == impatient)
 #define GIVEN_UP  (decision == FAILED)
 
@@ -174,7 +175,7 @@ proctype Follower(byte me)
         :: LOOKS && decision != NOTHING -> decided = decision; break
         :: decision == NOTHING && NEWS -> give_up(); break
         :: LOOKS && offer[attempt] ->
-            seat[me] = 0; /* leave_seat(): of the attempt before */
+            seat[me] = 0; /* leave_seat(): the seat of the attempt before */
             if
             :: seat[me] = attempt; /* attach, check, take_seat() */
                 TAKEN(attempt, me) = true;
@@ -208,7 +209,7 @@ active proctype Killer()
     (((rank) == victim && dead) || (result[rank] == decision && (decision != OK || SEATED(rank))))
 #define SEATED(rank) (seat[rank] != 0 && seat[rank] == seat[0])
 
-/* A dead rank may have died with the group made. */
+/* A dead rank may have died after the group was made. */
 active proctype Judge()
 {
     ended == RANKS;

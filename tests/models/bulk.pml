@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Bulk windows: what goes through them arrives whole and once, whoever asks for it in whatever order;
- * nobody waits for ever, and no more is put aside than is allowed.
+ * The eager pool (bulk windows): what goes through it arrives whole and once, in whatever order it is
+ * received. No rank waits for ever, and no more is put into the unexpected queue than is allowed.
  *
  * Mirrors the bulk windows of src/shm/proto/pair.c, and what src/shm/p2p/send.c and receive.c do
- * with them; docs/internals/protocol.md, P2P-16 to P2P-28. One sender with three messages, one
- * receiver that asks for them in any order, one after the other or all at once, one of them perhaps
- * by a receive of another type. Three windows, two of which may hold messages that no receive has
- * taken. Messages have one to three windows; those of up to two go whole if they may, or open (the
- * rest follows the header unasked), else they are announced, with a head of one window or without.
- * The receiver reads while something of its own pends. Left out: matching, which is p2p.pml's, with
- * lines that are full; windows that are no bulk windows; pieces in lines; that who finds no line
- * for a refusal waits for one, or for the rest.
+ * with them; docs/internals/protocol.md, P2P-16 to P2P-28. One sender has three messages. One receiver
+ * asks for them in any order, one after the other or all at once, one of them perhaps by a receive of
+ * another type. There are three windows, two of which may hold messages that no receive has taken. A
+ * message has one to three windows. A message of up to two goes whole if it may, or open (the rest
+ * follows the header unasked). Otherwise it is announced (RTS), with an eager prefix (head) of one
+ * window or without. The receiver reads while something of its own is pending. Left out: matching
+ * and full lines (p2p.pml); windows that are not in the pool; fragments in lines; that a rank which
+ * finds no line for a refusal waits for a line, or for the rest of the message.
  *
- * FAULT_windows_kept        who reads what no receive takes keeps its windows
+ * FAULT_windows_kept        a rank that reads what no receive takes keeps its windows
  * FAULT_no_credit           whole messages go whenever there are windows
  * FAULT_credit_too_early    what is put aside counts as taken
  * FAULT_end_forgotten       windows left empty at the end of the round are not given back
  * FAULT_count_before_read   the count of windows read moves, then they are read
  * FAULT_round_forgotten     a window is stored to again without a look at the count
- * FAULT_two_open            a message goes open while another one's rest is to come
- * FAULT_open_uncounted      open ones go whenever there are windows
- * FAULT_rest_forgotten      of one that is dropped nobody expects the rest
+ * FAULT_two_open            a message goes open before the rest of another one has come
+ * FAULT_open_uncounted      open messages go whenever there are windows
+ * FAULT_rest_forgotten      the rest of a message that is dropped is not expected
  */
 
 #define MESSAGES 3
@@ -32,17 +32,17 @@
 mtype = { QUEUED, ANNOUNCED, STREAMING, OPENED, OVER, EAGER, RTS, OPEN, CHUNK };
 
 byte size[MESSAGES];  /* in windows */
-byte order[MESSAGES]; /* in which they are asked for */
-bool at_once;         /* all of them; else each when the one before has come */
-byte misfit;          /* the one that is asked for as another type; or NONE */
+byte order[MESSAGES]; /* in which the messages are received */
+bool at_once;         /* all receives are posted; otherwise each one after the message before it has come */
+byte misfit;          /* the message that is received as another type, or NONE */
 
 /* ---- what is shared ---- */
 
 #define PIECE(m, i) ((m) * 4 + (i) + 1)
-byte window[WINDOWS]; /* which message's which piece lies there */
+byte window[WINDOWS]; /* the message and the piece that it holds */
 byte bulk_read;       /* the receiver's words */
 byte whole_taken;
-byte lent; /* the sender's own, for a look at the end */
+byte lent; /* the sender's own; checked at the end */
 chan lines = [2] of { mtype, byte, byte, byte }; /* kind, message, first window, how many */
 chan words = [MESSAGES] of { byte, bool };       /* CTS; or REFUSE */
 
@@ -110,7 +110,7 @@ inline announce(m)
     if
     :: size[m] <= ASIDE && MAY_GO_WHOLE(size[m]) -> lend(size[m])
     :: size[m] > 1 && size[m] <= ASIDE && MAY_GO_OPEN(size[m]) && MAY_OPEN ->
-        lend(1); /* or none now */
+        lend(1); /* or none is free */
         opens = true
     :: else
     fi;
@@ -141,7 +141,7 @@ inline announce(m)
         fi;
         lines!RTS,m,first,sent[m];
         state[m] = ANNOUNCED;
-        waits = true /* for its word: no other head till then */
+        waits = true /* for its CTS or REFUSE; no other eager prefix goes before that */
     fi;
     next++;
     opens = false;
@@ -179,7 +179,7 @@ proctype Sender()
             assert(state[m] == ANNOUNCED || (!fits && state[m] != QUEUED));
             if
             :: fits -> state[m] = STREAMING
-            :: else -> state[m] = OVER /* an open one may be it already */
+            :: else -> state[m] = OVER /* an open message may be over already */
             fi;
             fits = false;
             waits = state[0] == ANNOUNCED || state[1] == ANNOUNCED || state[2] == ANNOUNCED;
@@ -215,7 +215,7 @@ inline give_back()
     }
 }
 
-/* Their pieces behind the first `from` ones. */
+/* Reads their pieces after the first `from` ones. */
 inline read_windows(from)
 {
     i = 0;
@@ -228,7 +228,7 @@ inline read_windows(from)
     i = 0
 }
 
-/* A receive takes the message, of which so many windows came: or is of another type. */
+/* A receive takes the message, of which `came_with` windows came, or is of another type. */
 inline take(m, came_with)
 {
     if
@@ -273,7 +273,7 @@ inline put_aside()
         open = m
     :: else
     fi;
-    assert(held <= ASIDE + 1); /* and one head */
+    assert(held <= ASIDE + 1); /* and one eager prefix */
 #ifdef FAULT_credit_too_early
     if
     :: kind == EAGER -> whole_taken = whole_taken + size[m]
@@ -287,7 +287,7 @@ inline read_line()
     lines?<kind,m,first,n>;
     assert(kind != OPEN || open == NONE || raised[open]);
     if
-    :: kind == CHUNK && (!posted[m] || raised[m]) -> /* aside, or nowhere */
+    :: kind == CHUNK && (!posted[m] || raised[m]) -> /* to the unexpected queue, or nowhere */
         assert(open == m);
         if
         :: posted[m] ->
@@ -412,5 +412,5 @@ init
         run Receiver()
     }
     _nr_pr == 1; /* both have ended */
-    assert(bulk_read == lent || misfit != NONE) /* who has been refused nothing more reads no more */
+    assert(bulk_read == lent || misfit != NONE) /* after a misfit a receiver with nothing pending reads no more */
 }

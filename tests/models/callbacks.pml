@@ -1,37 +1,38 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Callbacks: one may submit to its own group and wait, as deep as it likes; one of a message waits for no
- * operation; and every callback runs.
+ * Callbacks: one may submit to its own group and wait, as deep as it likes. The callback of a message
+ * waits for no operation. Every callback runs.
  *
  * Mirrors engine_thread(), have_threads(), complete_one() and shc_engine_run_queue() of
  * src/shm/comm/engine.c, and wait_until_ended() and wait_for_callback() of request.c;
- * docs/internals/protocol.md, RUN-4, RUN-22 and RUN-23. Three programs. (1) Callbacks are nested: a
- * caller submits requests 1 and 2 and waits for 1, or does not; the callback of 1 waits for 2; that
- * of 2 submits 3 and waits for it; 3 has none. (2) They return at once: a caller submits 1 and 2
- * and waits for 1, then for a message with a callback; only then comes another rank, for which 2
- * waits inside. (3) A caller submits 2 alone and waits for a message, whose callback waits for
- * another message's; then the other rank comes. A message ends in a pass of the caller's. Engine
- * threads are made on need. Left out: the ring and its lock (runner.pml), the bell (bell.pml),
- * naps, how long a thread leaves a callback to others, time-outs, close, and that no thread can be
- * had.
+ * docs/internals/protocol.md, RUN-4, RUN-22 and RUN-23. Three programs:
+ * (1) Callbacks are nested. A caller submits requests 1 and 2 and waits for 1, or does not. The
+ * callback of 1 waits for 2; that of 2 submits 3 and waits for it; 3 has none.
+ * (2) Callbacks return at once. A caller submits 1 and 2 and waits for 1, then for a message with a
+ * callback. Only then comes another rank, for which 2 waits inside.
+ * (3) A caller submits 2 alone and waits for a message, whose callback waits for another message's
+ * callback. Then the other rank comes.
+ * A message ends in a pass of the caller. Engine threads are made on demand. Left out: the ring and its
+ * lock (runner.pml), the bell (bell.pml), naps, how long a thread leaves a callback to others,
+ * time-outs, close, and that no thread can be made.
  *
- * FAULT_no_second_thread       nobody looks whether another thread is able to go on
- * FAULT_who_runs_is_free       nor whether all that are so are inside an operation
- * FAULT_next_callback_waits    nor, when one begins a callback, whether another one is due
- * FAULT_runs_beside_due        an engine thread does not look behind taking the runner whether one is due
- * FAULT_waiter_runs_on         who waits for a callback runs what lies behind its operation
- * FAULT_waiter_comes_late      likewise who has the runner only when that has ended
+ * FAULT_no_second_thread       no thread checks whether another thread is able to go on
+ * FAULT_who_runs_is_free       no thread checks whether all able threads are inside an operation
+ * FAULT_next_callback_waits    the same check is missing where a thread begins a callback while another is due
+ * FAULT_runs_beside_due        an engine thread that takes the runner does not check whether a callback is due
+ * FAULT_waiter_runs_on         a thread that waits for a callback runs what comes after its operation
+ * FAULT_waiter_comes_late      a thread that gets the runner only after its operation has ended runs later ones
  * FAULT_holds_the_runner       a callback runs while its thread still holds the runner
- * FAULT_complete_without_ring  nobody rings when a callback has returned
- * FAULT_finish_without_ring    nobody rings for who waits when a request is done
- * FAULT_due_rings_waiters_alone  nobody rings for engine threads when a callback is due
+ * FAULT_complete_without_ring  no thread rings when a callback has returned
+ * FAULT_finish_without_ring    no thread rings for waiting threads when a request is done
+ * FAULT_due_rings_waiters_alone  no thread rings for engine threads when a callback is due
  * FAULT_done_is_over           a wait ends before the callback has run
  */
 
 #define REQUESTS 5
 #define LAST     3 /* has no callback */
 #define MESSAGE  4
-#define OTHER    5 /* likewise */
+#define OTHER    5 /* has no callback */
 #define CALLER   0 /* the threads: the caller, and engine threads from 1 on */
 #define THREADS  5
 
@@ -41,16 +42,16 @@
 
 byte runner;
 chan ring = [REQUESTS] of { byte };
-chan finished = [REQUESTS] of { byte }; /* waiting for their callback */
+chan finished = [REQUESTS] of { byte }; /* requests that wait for their callback */
 byte able;    /* engine threads that are not inside a callback */
-byte running; /* of these, inside what they run of the queue */
-byte threads; /* that have been made */
+byte running; /* of the able ones, those inside an operation of the queue */
+byte threads; /* engine threads that have been made */
 bool done[REQUESTS + 1], completed[REQUESTS + 1];
 bool nested, paired; /* programs 1 and 3 */
-bool released;       /* 2 may end */
+bool released;       /* request 2 may end */
 
-bool flag, work; /* the bells of who waits for a request, and of engine threads with nothing to do */
-bool idle[THREADS]; /* it listens to the second */
+bool flag, work; /* the bells of threads that wait for a request, and of idle engine threads */
+bool idle[THREADS]; /* the thread listens to `work` */
 bool moved[THREADS], asleep[THREADS];
 
 #define NOTIFIES(request) ((request) != LAST)
@@ -245,7 +246,7 @@ inline wait_for_callback(mine)
     assert(!NOTIFIES(mine) || completed[mine])
 }
 
-/* complete_one(), behind take_callback(). */
+/* complete_one(), after take_callback(). */
 inline complete()
 {
     depth = 1;
@@ -267,7 +268,7 @@ inline complete()
     atomic { callback = NOBODY; able++ }
 }
 
-/* The thread is not able to do anything else meanwhile. */
+/* The thread can do nothing else until its callback has returned. */
 inline take_callback()
 {
     able--;

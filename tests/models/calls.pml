@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Call lines by parity of the epoch: nobody reads a line that is not the one of its own epoch, and
+ * Call lines by parity of the epoch: no rank takes a line for its epoch that belongs to another one, and
  * no output changes in an operation that the ranks have called differently.
  *
  * Mirrors src/shm/proto/call.c, shc_call_meet() of src/shm/proto/wait.c and the stickiness of a
  * failed call in shc_comm_execute(); docs/internals/protocol.md, CALL-1 to CALL-5 and LIFE-12. Two
- * or three ranks make EPOCHS operations, each: publish, meet, read the payloads, change the output.
- * One rank may leave in front of any of them; the others then give up with PEER_LEFT and make no
+ * or three ranks make EPOCHS operations. In each one they publish, meet, read the payloads, and change
+ * the output. One rank may leave before any of them: the others then give up with PEER_LEFT and make no
  * further calls. One rank may make another call than the others, once: then no rank's output
  * changes, and all end. Left out: death (members.pml), memory order and the seal (weak_call.cc).
  *
@@ -14,7 +14,7 @@
  * FAULT_root_is_early         rank 0 returns from an operation (a broadcast's root) without meeting
  * FAULT_goes_on               a rank that gave up with PEER_LEFT makes its next call
  * FAULT_compares_one          a rank compares its call with its neighbour's alone
- * FAULT_turns_alone           of two ranks' lines only one's change hands
+ * FAULT_turns_alone           only one of the two ranks' lines changes hands
  * FAULT_output_before_meeting the output changes as each line comes in
  */
 
@@ -39,21 +39,21 @@ typedef Line {
 #define LINE(rank, e) line[HOST(rank, e) * 2 + ((e) & 1)]
 #endif
 
-byte ranks = RANKS; /* of them */
+byte ranks = RANKS; /* the number of ranks */
 Line line[RANKS * 2];
 byte said[RANKS]; /* the newest epoch that the rank has said */
 bool left[RANKS];
 bool leaver;
 bool failed;     /* the abort word */
 byte stray;      /* the epoch that is called differently; 0: none */
-byte stray_rank; /* by whom */
+byte stray_rank; /* the rank that does so */
 
 #define HASH(rank, e)  (2 * (e) + (stray == (e) && stray_rank == (rank)))
 #define EPOCH_OF(hash) ((hash) / 2)
 
-/* shc_call_latest() < epoch of a rank that has left: it never will publish this epoch. */
+/* shc_call_latest() < epoch of a rank that has left: it will never publish this epoch. */
 #define LEFT_BEFORE(rank, e) (left[rank] && said[rank] < (e))
-#define NEXT(n)              ((me + (n)) % ranks) /* the n-th rank behind this one */
+#define NEXT(n)              ((me + (n)) % ranks) /* the n-th rank after this one */
 #define REACHED(rank, e) (LINE(rank, e).epoch >= (e))
 
 inline change_output()
@@ -128,7 +128,7 @@ proctype Rank(byte me)
 #endif
         :: else
         fi;
-        for (turn : 0 .. ranks - 1) { /* the payloads, its own as well, behind the meeting */
+        for (turn : 0 .. ranks - 1) { /* the payloads, its own as well, after the meeting */
             if
             :: met -> assert(EPOCH_OF(LINE(NEXT(turn), epoch).hash) == epoch);
                 assert(LINE(NEXT(turn), epoch).writer == NEXT(turn))

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Captured operations: every replay waits for the same values again, so a rank's gate sets its words
- * back. What a stream reads of another rank is what that one staged for this round, no arrival is
+ * back. What a stream reads of another rank is what that rank staged for this round, no arrival is
  * lost or taken twice, and every stream ends, also when the group fails at any time.
  *
- * Mirrors src/cuda_ipc/capture.c, lane.c and the gate of kernel/bodies.cuh; docs/internals/cuda/captured.md. A rank
- * is its stream (replays of an operation of two rounds) and its watcher.
- * The gate looks and stores in two steps, so that poison may come between. The group may be failed
+ * Mirrors src/cuda_ipc/capture.c, lane.c and the gate of kernel/bodies.cuh;
+ * docs/internals/cuda/captured.md. A rank is its stream (replays of an operation of two rounds) and its
+ * watcher. The gate looks and stores in two steps, so that poison may come between. The group may fail
  * at any time; the watcher of each rank then poisons while its stream is busy. A replay is launched
- * behind a failure, too. A stream that stays in a wait is an invalid end state. Left out: values that
+ * after a failure, too. A stream that stays in a wait is an invalid end state. Left out: values that
  * tell calls apart, memory of the routes, eager operations (they share nothing but the abort word).
  *
  * FAULT_one_parity      all rounds use the same words
- * FAULT_odd_rounds      an operation has one round: parity does not go on by turns
+ * FAULT_odd_rounds      an operation has one round: parity does not alternate
  * FAULT_no_reset        the gate leaves the words as they are
- * FAULT_reset_late      words are set back behind the next arrival
+ * FAULT_reset_late      words are set back after the next arrival
  * FAULT_one_half        all rounds use the same half
  * FAULT_gate_blind      the gate does not look at the group's word
  * FAULT_poison_once     poison is written once
@@ -47,7 +47,7 @@ typedef Rank {
     bool shut;
     bool busy;
     bool over;
-    byte finished; /* replays that were seen through */
+    byte finished; /* replays that were carried out */
 }
 
 Rank rank[2];
@@ -76,7 +76,7 @@ inline reset()
 #endif
 }
 
-/* Looks at the word, then at the group's; stores what it decided in a step of its own. */
+/* Looks at the word, then at the group's word; stores the verdict in a step of its own. */
 inline gate()
 {
     atomic {
@@ -97,7 +97,7 @@ inline gate()
     fi
 }
 
-/* At its beginning and at its end. */
+/* Looks at the half when the read begins and when it ends. */
 inline consume()
 {
     if
@@ -155,7 +155,7 @@ inline poison()
     rank[me].word[1] = POISON
 }
 
-/* Hears that the group has failed; poisons while a replay is under way, whenever one is. */
+/* Learns that the group has failed; poisons whenever a replay is under way. */
 proctype Watcher(byte me)
 {
     if
@@ -173,7 +173,7 @@ over:
     skip
 }
 
-/* Somebody fails the group, at any time or never: first the word, then its own waits. */
+/* A rank fails the group, at any time or never: first the word, then its own waits. */
 proctype Abort(byte me)
 {
     if

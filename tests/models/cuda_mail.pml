@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * CUDA messages of one channel: what the receiver reads is what was sent, also when a rank dies,
- * somebody aborts, and waits are ended by poison.
+ * a rank aborts, and poison ends waits.
  *
- * Mirrors src/cuda_ipc/mail.c, lane.c and watch.c; docs/internals/cuda/messages.md. A rank is the stream of its end
- * and its watcher; the sender has its CPU, too, which writes records ahead into a ring of one. The
- * first message is one piece, the second three, through two slots. Staging and reading take two steps each, so that they
- * overlap where they may. One of the two ranks, or none, may die in front of telling the other; a third one
- * may fail the group at any time. A stream that stays in a wait is an invalid end state. Left out:
- * calls that differ (cuda_records), the receiver's own record, several streams of an end.
+ * Mirrors src/cuda_ipc/mail.c, lane.c and watch.c; docs/internals/cuda/messages.md. A rank is the stream
+ * of its end and its watcher. The sender also has its CPU, which writes records ahead into a ring of one.
+ * The first message is one piece, the second three, through two slots. Staging and reading take two steps
+ * each, so that they overlap where they may. One of the two ranks, or none, may die before it tells the
+ * other; a third one may fail the group at any time. A stream that stays in a wait is an invalid end
+ * state. Left out: calls that differ (cuda_records), the receiver's own record, several streams of an end.
  *
  * FAULT_one_slot             the sender has one slot
  * FAULT_no_wait              the sender does not wait for what was taken
- * FAULT_sent_first           sent is written in front of staging
- * FAULT_taken_first          taken is written in front of reading
- * FAULT_gate_first           the sender's gate lies in front of its wait
+ * FAULT_sent_first           sent is written before staging
+ * FAULT_taken_first          taken is written before reading
+ * FAULT_gate_first           the sender's gate comes before its wait
  * FAULT_no_gate              the sender has no gate
  * FAULT_gate_blind           gates do not look at the group's word
  * FAULT_gate_shared          another end of the receiver's rank has the same gate
  * FAULT_poison_first         waits are ended, then the group is marked as failed
  * FAULT_poison_once          poison is written once
- * FAULT_no_flow              the CPU writes over a record without looking who has read it
- * FAULT_own_flow             it looks at its own stream alone
+ * FAULT_no_flow              the CPU writes over a record without a look at which streams have read it
+ * FAULT_own_flow             the CPU looks at its own stream alone
  */
 
 #define MESSAGES 2
@@ -57,7 +57,7 @@ bool dead;
 #define taken   word[FROM]
 #define sent    word[TO]
 
-/* One look, as the kernel takes it. */
+/* One look of the gate kernel. */
 inline gate(r)
 {
     atomic {
@@ -154,7 +154,7 @@ proctype Cpu()
     od
 }
 
-/* Reads the slot at its beginning and at its end. */
+/* Looks at the slot when the read begins and when it ends. */
 inline read(k)
 {
     if
@@ -179,7 +179,7 @@ proctype Receiver()
     :: k <= PIECES ->
         sent >= k;
         atomic {
-            if /* else it is a false alarm */
+            if /* otherwise it is a false alarm */
             :: FIRST(k) && sent != POISON ->
                 assert(failed || record == MESSAGE(k))
             :: else
@@ -200,14 +200,14 @@ proctype Receiver()
         k++
     od;
     over[TO] = true;
-    /* Who is through without a failure has all. */
+    /* A stream that ends without a failure has all pieces. */
     assert(failed || finished == PIECES);
 gone:
     skip
 }
 
 #ifdef FAULT_gate_shared
-/* Its kernel has looked, and stores what it found. */
+/* The other end's gate kernel has looked, and stores its verdict. */
 proctype Neighbour()
 {
     if
@@ -217,7 +217,8 @@ proctype Neighbour()
 }
 #endif
 
-/* Sees the other's death, or that the group has failed; fails it; poisons until its stream is idle. */
+/* Sees the other rank's death, or the group's failure; fails the group; poisons until its stream is
+ * idle. */
 proctype Watcher(byte me)
 {
     if

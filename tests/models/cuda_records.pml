@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The records of CUDA collectives: ranks that make different calls write no user's byte, ranks that
- * make the same calls are never told otherwise.
+ * The records of CUDA collectives: ranks that make different calls write no user's byte, and ranks that
+ * make the same calls get no false alarm.
  *
- * Mirrors src/cuda_ipc/enqueue.c, lane.c and the gate kernel; docs/internals/cuda/rounds.md. A rank is its CPU,
- * which writes records ahead into a ring of two slots and enqueues, and its stream. A call takes one
- * round or two, so that streams which disagree meet in rounds of different operations. Arrivals are
- * counters, as in cuda_rounds; data, failures and their ends are left to that model: a stream whose
+ * Mirrors src/cuda_ipc/enqueue.c, lane.c and the gate kernel; docs/internals/cuda/rounds.md. A rank is
+ * its CPU, which writes records ahead into a ring of two slots and enqueues, and its stream. A call takes
+ * one round or two, so that streams which disagree meet in rounds of different operations. Arrivals are
+ * counters, as in cuda_rounds. Data, failures and their ends are left to that model: a stream whose
  * gate was shut goes on as poison lets it, or stays.
  *
- * FAULT_no_flow           the CPU writes over a record without looking who has read it
- * FAULT_own_flow          it looks at its own stream alone
- * FAULT_done_early        a stream says done in front of its operation's gate
- * FAULT_record_late       the record is written when the operation has been enqueued
+ * FAULT_no_flow           the CPU writes over a record without a look at which streams have read it
+ * FAULT_own_flow          the CPU looks at its own stream alone
+ * FAULT_done_early        a stream says done before its operation's gate
+ * FAULT_record_late       the record is written after the operation has been enqueued
  * FAULT_gate_reopens      the gate of the next operation opens again
  * FAULT_gate_late         records are compared in an operation's last round
  */
@@ -26,7 +26,7 @@
 
 typedef Rank {
     byte slot[SLOTS];
-    byte queued;        /* operations */
+    byte queued;        /* operations that the CPU has enqueued */
     byte done;
     byte arrived;       /* the other's word here */
     bool shut;
@@ -54,7 +54,7 @@ proctype Cpu(byte me)
     :: s > OPS -> break
     :: s <= OPS ->
 #ifdef FAULT_gate_reopens
-endc: /* what is looked for is worse than a CPU that waits */
+endc: /* the fault must show as something worse than a CPU that waits */
 #endif
         if
         :: ROOM(s)
@@ -71,13 +71,13 @@ endc: /* what is looked for is worse than a CPU that waits */
     od
 }
 
-/* One look, as the kernel takes it: it may come late. */
+/* One look of the gate kernel, which may come late. */
 inline gate()
 {
     atomic {
         if
         :: rank[OTHER].slot[SLOT(s)] != RECORD(s, CALL(me, s)) ->
-            assert(DIFFER); /* else it is a false alarm */
+            assert(DIFFER); /* otherwise it is a false alarm */
             rank[me].shut = true
         :: else ->
 #ifdef FAULT_gate_reopens

@@ -5,29 +5,30 @@
  * operations, and when the group fails at any time while streams go on with what is enqueued.
  *
  * Mirrors the relay of src/cuda_ipc; docs/internals/cuda/relay.md. A rank is its stream and its relay
- * thread. Two ranks have three operations, sums in one round or in two, or three ranks have one in
- * two rounds and one in one; in place by turns, where the next rank is not. In the last operation
- * but one the last rank may call something else, in one round, in two, or not through the relay. It
- * may die at any step, or the group be failed at any time; with three ranks not where calls differ.
- * A half or a result holds 2s, a rank's own bytes in operation s, or 2s + 1, what comes of
- * everybody's. To fill a half or a result and to read halves takes two steps, so that they overlap
- * where they may. Who stays in a wait is an invalid end state. Left out: the rounds of operations
- * that do not go through the relay (who is in one waits for poison), the ring of records
- * (cuda_records), operations whose enqueuing broke off.
+ * thread. Two ranks have three operations, sums in one round or in two; or three ranks have one in two
+ * rounds and one in one. Operations are in place in turn: where one rank's is, the next rank's is not.
+ * In the last operation but one the last rank may call something else, in one round, in two, or not
+ * through the relay. The last rank may die at any step, or the group may fail at any time; with three
+ * ranks, not where calls differ. A half or a result holds 2s, a rank's own bytes in operation s, or
+ * 2s + 1, the result of all ranks' bytes. To fill a half or a result and to read halves takes two steps,
+ * so that they overlap where they may. A stream or thread that stays in a wait is an invalid end state.
+ * Left out: the rounds of operations that do not go through the relay (a rank in one waits for poison),
+ * the ring of records (cuda_records), operations whose enqueuing broke off.
  *
- * FAULT_look_ahead        a relay looks at the abort word in front of the arrivals alone
- * FAULT_look_first        it looks behind the arrivals, and not again when it has read: meanwhile
- *                         another rank may have failed two operations and stage over what is read
+ * FAULT_look_ahead        a relay looks at the abort word before the arrivals alone
+ * FAULT_look_first        a relay looks at the abort word after the arrivals, and not after its read:
+ *                         meanwhile another rank may have failed two operations and stage over what
+ *                         is read
  * FAULT_relay_deaf        a relay that waits does not look at the abort word
  * FAULT_arrive_first      a stream arrives, then stages
  * FAULT_one_half          a rank has one half
  * FAULT_no_second_wait    a sum in two rounds waits for the first alone
  * FAULT_release_first     a relay releases its stream, then decides
- * FAULT_release_unstaged  who fails an operation does not wait for its own stream's arrival
- * FAULT_no_refill         who fails one in place does not put back what was staged
+ * FAULT_release_unstaged  a relay that fails an operation does not wait for its own stream's arrival
+ * FAULT_no_refill         a relay that fails an operation in place does not put back what was staged
  * FAULT_one_cell          out of place, the tensor's bytes are kept where the result will be
  * FAULT_poison_released   a watcher ends its stream's wait
- * FAULT_records_early     records are compared as far as they are there
+ * FAULT_records_early     records are compared before all of them are there
  */
 
 #define TORN   77
@@ -45,7 +46,7 @@ typedef Rank {
     byte released;
     byte result;   /* what will be copied back */
     byte old;      /* out of place: the tensor's own bytes */
-    bool recorded; /* all its calls, which are enqueued then */
+    bool recorded; /* records of all its calls are there, and the calls are enqueued */
 }
 
 mtype = { NOTHING, ABORT, DEATH };
@@ -57,7 +58,7 @@ bool dead;    /* the last rank */
 /* Chosen once. */
 byte ranks;
 byte first, second; /* the rounds of operations 1 and 2; a third has one */
-byte differs;       /* the operation that the last rank calls otherwise, or 0 */
+byte differs;       /* the operation in which the last rank makes another call, or 0 */
 byte otherwise;     /* its rounds there; 0: not through the relay */
 mtype trouble;
 
@@ -80,7 +81,7 @@ mtype trouble;
 
 /* ---- the stream ---- */
 
-/* Nobody can tell what is staged from what has arrived: one step. */
+/* Staging and arrival are one step: no other rank sees a difference. */
 inline stage()
 {
 #ifdef FAULT_arrive_first
@@ -132,8 +133,8 @@ proctype Stream(byte me)
 
 /* ---- the relay thread ---- */
 
-/* Waits for round k and begins to read. Records come before arrivals. Arrivals stay: who has seen
- * them all, then looks at the abort word, has seen both at once. */
+/* Waits for round k and begins to read. Records come before arrivals. Arrivals stay: a relay that has
+ * seen them all, and then looks at the abort word, has seen both at once. */
 inline meet(k, what, to)
 {
 #ifdef FAULT_look_ahead
@@ -145,7 +146,7 @@ inline meet(k, what, to)
         :: ALL(ARRIVED, k)
 #else
         :: s != differs && ALL(ARRIVED, k)
-        :: s == differs && ALL(RECORDED, s) -> aborted = true /* says who called what */
+        :: s == differs && ALL(RECORDED, s) -> aborted = true /* the error says which rank called what */
 #endif
 #ifndef FAULT_relay_deaf
         :: aborted
@@ -168,7 +169,7 @@ inline begin_reading(k, what, to)
     fi
 }
 
-/* `to` has what comes of all that was read, which must be there to the end. */
+/* `to` gets the result of all that was read, which must stay there to the end. */
 inline end_reading(k, what, to)
 {
     good = good && ALL_HOLD(k, what);
@@ -184,7 +185,7 @@ inline release()
     fails = false
 }
 
-/* What will be copied back is what is there. */
+/* What will be copied back is what is in the result. */
 inline put_back()
 {
     atomic {
@@ -209,7 +210,7 @@ inline put_back()
     }
 }
 
-/* A sum in two: the own slice, for all to fetch in the next round. */
+/* A sum in two rounds: the own slice, which all fetch in the next round. */
 inline sum_ahead()
 {
     meet(m, OWN(s), rank[me].half[HALF(m + 1)]);
@@ -252,11 +253,11 @@ inline relay()
         :: !fails && ROUNDS(s) == 2 -> end_reading(m + 1, RESULT(s), rank[me].result)
         fi;
 #if !defined(FAULT_look_first) && !defined(FAULT_look_ahead)
-        fails = fails || aborted; /* also known behind all that was read */
+        fails = fails || aborted; /* also looked at after all that was read */
 #endif
         if
         :: fails
-        :: else -> /* this operation is seen through */
+        :: else -> /* this operation is carried out */
             assert(good && s != differs);
             release()
         fi
@@ -282,7 +283,7 @@ proctype Relay(byte me)
 
 /* ---- the others ---- */
 
-/* Sees that a rank has died; or a deadline is over, or somebody aborts. */
+/* Sees that a rank has died; or a deadline is over, or a rank aborts. */
 proctype Watcher()
 {
 end:

@@ -1,31 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * CUDA messages of one channel, some of them by the relay: what the receiver's tensor holds behind
- * each is the message or the tensor's own bytes, also when a rank dies, when the ends differ, and when
- * the group fails at any time while streams go on with what is enqueued.
+ * CUDA messages of one channel, some of them by the relay: after each one the receiver's tensor holds
+ * the message or the tensor's own bytes, also when a rank dies, when the ends differ, and when the
+ * group fails at any time while streams go on with what is enqueued.
  *
  * Mirrors src/cuda_ipc/relaymail.c and mail.c; docs/internals/cuda/relay.md, "Messages". A rank is the
- * stream of its end and its watcher; the receiver has its relay thread, too, which meanwhile is in a
- * collective that the sender comes to when it has had an answer to the first message. There are four
- * messages in one piece each, every one by kernels or by the relay. The second may differ: then each end
- * takes its own way for it, by kernels in one piece or two, so that behind it the ends may count
- * differently. The sender's k-th piece is k, in a slot and where it is copied to; the receiver's own
- * bytes are 10 and more. To fill a slot or a result, and to read one, takes two steps, so that they
- * overlap where they may. A rank may die at any step, or the group be failed at any time. A stream or a
- * thread that stays in a wait is an invalid end state.
- * Left out: how records are used again, gates that are shared, poison that is written once (all
- * cuda_mail); the rounds of collectives (cuda_relay); messages whose enqueuing broke off.
+ * stream of its end and its watcher. The receiver also has its relay thread, which meanwhile is in a
+ * collective that the sender comes to after an answer to the first message. There are four messages in
+ * one piece each, each by kernels or by the relay. The second may differ: then each end takes its own way
+ * for it, by kernels in one piece or two, so that after it the ends may count differently. The sender's
+ * k-th piece is k, in a slot and where it is copied to; the receiver's own bytes are 10 and more. To fill
+ * a slot or a result, and to read one, takes two steps, so that they overlap where they may. A rank may
+ * die at any step, or the group may fail at any time. A stream or a thread that stays in a wait is an
+ * invalid end state. Left out: how records are used again, gates that are shared, poison that is written
+ * once (all in cuda_mail); the rounds of collectives (cuda_relay); messages whose enqueuing broke off.
  *
- * FAULT_no_look           the relay thread does not look at the abort word behind its copy
- * FAULT_look_first        it looks in front of it alone
- * FAULT_taken_at_once     it writes taken where it finds sent; the stream does not
- * FAULT_unready           it serves what is sent, wherever its stream is
- * FAULT_fail_unready      where the group has failed it does not wait for its stream
- * FAULT_release_first     it releases its stream, then copies
- * FAULT_no_compare        it does not compare records
+ * FAULT_no_look           the relay thread does not look at the abort word after its copy
+ * FAULT_look_first        the relay thread looks at the abort word before its copy alone
+ * FAULT_taken_at_once     the relay thread writes taken where it finds sent; the stream does not
+ * FAULT_unready           the relay thread serves what is sent, wherever its stream is
+ * FAULT_fail_unready      where the group has failed the relay thread does not wait for its stream
+ * FAULT_release_first     the relay thread releases its stream, then copies
+ * FAULT_no_compare        the relay thread does not compare records
  * FAULT_gate_unseen       it does not look whether this end's gate has shut at an earlier message
- * FAULT_collective_alone  it serves no message while it is in a collective
- * FAULT_old_not_kept      the tensor's own bytes are not brought to it
+ * FAULT_collective_alone  the relay thread serves no message while it is in a collective
+ * FAULT_old_not_kept      the tensor's own bytes are not brought to the relay thread
  * FAULT_no_wait           the sender does not wait for what was taken
  * FAULT_one_memory        the relay's slots are those of the kernels
  * FAULT_poison_released   the receiver's watcher ends the wait for its relay thread, too
@@ -56,12 +55,12 @@ bool failed;     /* the group's word */
 bool dead;
 
 /* Chosen once. */
-byte ways;       /* bit m: that of message m, if it is the same at both ends */
+byte ways;       /* bit m: the way of message m, if it is the same at both ends */
 byte differs;    /* 2, or 0: none */
-byte way[2];     /* the ends' ways of that one */
-byte pieces[2];  /* their pieces of it */
+byte way[2];     /* the ends' ways of the message that differs */
+byte pieces[2];  /* its number of pieces at each end */
 mtype trouble;
-byte mortal;     /* who dies, if there is a death */
+byte mortal;     /* the rank that dies, if there is a death */
 
 #define taken word[FROM]
 #define sent  word[TO]
@@ -118,7 +117,7 @@ proctype Sender()
                 :: else
                 fi
             }
-            atomic { /* nobody can tell what is staged from what was told */
+            atomic { /* no rank sees a difference between staged and told */
                 if
                 :: WAY(FROM, m) == RELAY || !shut[FROM] -> SLOT(WAY(FROM, m), k) = k
                 :: else
@@ -133,7 +132,7 @@ proctype Sender()
 
 /* ---- the receiver's stream ---- */
 
-/* What was copied to the tensor, or is in it still. */
+/* What was copied to the tensor, or is still in it. */
 inline look_at_tensor()
 {
     assert(seen == FIRST(FROM, m) || seen == OWN(m));
@@ -230,7 +229,7 @@ proctype Receiver()
 #define CALLED true
 #endif
 
-/* It is the message's turn. The look at the abort word lies in front of that at sent. */
+/* It is the message's turn. The look at the abort word comes before the look at sent. */
 inline begin()
 {
     if
@@ -240,7 +239,7 @@ inline begin()
 #ifdef FAULT_look_first
     fails = failed;
 #endif
-    if /* in front of this message in the stream, so it is known by now */
+    if /* before this message in the stream, so the verdict is known by now */
 #ifndef FAULT_gate_unseen
     :: !fails && verdict -> fails = true
 #endif
@@ -317,8 +316,8 @@ proctype Relay()
 
 /* ---- the others ---- */
 
-/* Sees the other's death, its own gate's verdict, or that the group has failed; fails it; poisons until
- * its stream is idle. */
+/* Sees the other rank's death, its own gate's verdict, or the group's failure; fails the group; poisons
+ * until its stream is idle. */
 proctype Watcher(byte me)
 {
     {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * CUDA collectives as rounds: what a stream reads of another rank is what that rank staged for this
- * round, also when a rank dies and waits are ended by poison.
+ * round, also when a rank dies and poison ends waits.
  *
- * Mirrors src/cuda_ipc/enqueue.c, lane.c and watch.c; docs/internals/cuda/rounds.md. A rank is its stream (the
- * rounds of all operations, in order) and its watcher. Staging and reading take two steps each, so
+ * Mirrors src/cuda_ipc/enqueue.c, lane.c and watch.c; docs/internals/cuda/rounds.md. A rank is its stream
+ * (the rounds of all operations, in order) and its watcher. Staging and reading take two steps each, so
  * that they overlap where they may. In every second round the half is filled by the reduction of the
- * round before, as in an all_reduce of two rounds. The last rank may die in front of any of its
- * steps; then its peer's watcher fails the group. A stream that stays in a wait is an invalid end
- * state. Left out: records, the routes' memory, several streams.
+ * round before, as in an all_reduce of two rounds. The last rank may die before any of its steps; then
+ * its peer's watcher fails the group. A stream that stays in a wait is an invalid end state. Left out:
+ * records, the routes' memory, several streams.
  *
  * FAULT_one_half             a rank has one half
- * FAULT_arrive_first         arrival is written in front of staging
+ * FAULT_arrive_first         arrival is written before staging
  * FAULT_wait_for_last        a round waits for the arrivals of the one before
  * FAULT_no_wait              a round does not wait
- * FAULT_fill_early           the reduction fills the next half in front of the wait
+ * FAULT_fill_early           the reduction fills the next half before the wait
  * FAULT_poison_first         waits are ended, then the group is marked as failed
  * FAULT_gate_blind           the gate does not look at the group's word
  * FAULT_stage_ungated        staging does not look at the gate
@@ -85,7 +85,7 @@ inline fill_next(k)
 #define REACHED(k) (rank[me].arrived >= (k))
 #endif
 
-/* One look at all words, as the kernel takes it. */
+/* One look of the gate kernel at all words. */
 inline gate(k)
 {
     atomic {
@@ -99,8 +99,9 @@ inline gate(k)
     }
 }
 
-/* Reads the other's half at its beginning and at its end. Who reads something else has given the
- * user wrong data, and is only excused when the group is known as failed by then. */
+/* Looks at the other rank's half when the read begins and when it ends. A rank that reads something
+ * else has given the user wrong data. That is allowed only if the group is known to have failed by
+ * then. */
 inline consume(k)
 {
     if
@@ -147,13 +148,13 @@ proctype Stream(byte me)
         k++
     od;
     rank[me].over = true;
-    /* Who is through without a failure has done all. */
+    /* A stream that ends without a failure has done all rounds. */
     assert(failed || rank[me].finished == ROUNDS);
 gone:
     skip
 }
 
-/* Sees the death, or that the group has failed; fails the group; poisons until its stream is idle. */
+/* Sees the death, or the group's failure; fails the group; poisons until its stream is idle. */
 proctype Watcher(byte me)
 {
     if
@@ -182,7 +183,7 @@ over:
     skip
 }
 
-/* Somebody aborts, at any time or never: a live rank goes on writing meanwhile. */
+/* A rank aborts, at any time or never: a live rank goes on writing meanwhile. */
 proctype Abort()
 {
     if

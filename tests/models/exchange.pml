@@ -5,26 +5,29 @@
  * Mirrors run_pipeline() and run_lockstep() of src/shm/coll/allreduce.c, run_root() and run_owner()
  * of src/shm/coll/reduce.c, and shc_swap_begin() and shc_swap_run() of src/shm/coll/flow.c, with
  * the cells of src/shm/proto/arena.h; docs/internals/protocol.md, STAGE-1 to STAGE-12 and STAGE-15.
- * Two ranks make OPS operations; the first to get there chooses each: one use (a swap of one chunk
- * that was begun before the call line); longer swaps, begun or, as while there is no arena yet,
- * late; a swap that was begun with no bytes and is not run, as where no rank gives anything; out,
- * work, back for 1, DEPTH or DEPTH + 1 chunks, or in lockstep for 1 or 3; a reduce that is spread,
- * for 1 or DEPTH + 1, whose root is either of them, or a third rank; or a one-way flow, which no
- * operation of the code has yet: there the giver waits for the reader's step of the slot's use
- * before. Every read is compared with what should be in the cell, so a store that comes too early
- * shows, whether the last content was read or not.
+ * Two ranks make OPS operations. The first rank to get there chooses each one:
+ * - one use of a cell: a direct exchange (swap) of one chunk that was begun before the call line;
+ * - longer swaps, begun early or, as while there is no arena yet, late;
+ * - a swap that was begun with no bytes and is not run, as where no rank gives anything;
+ * - out, work, back for 1, DEPTH or DEPTH + 1 chunks, or unpipelined (lockstep) for 1 or 3;
+ * - a reduce by reduce-scatter and gather (spread), for 1 or DEPTH + 1, whose root is either of them,
+ *   or a third rank;
+ * - a one-way flow, which no operation of the code has yet: there the giver waits for the reader's
+ *   step of the slot's use before.
+ * Every read is compared with what should be in the cell, so a store that comes too early shows,
+ * whether the last content was read or not.
  *
- * Or rank 0 shouts: behind the meeting it fills a shout slot, which lies over both cells of the last
- * slot, and ends without a look at the reader. (Before the meeting it may only where no cells were used in
- * the operation before: shout.pml.)
+ * Or rank 0 stores into a broadcast slot: after the meeting it fills the slot, which lies over both
+ * cells of the last exchange slot, and ends without a look at the reader. (Before the meeting it may do
+ * so only where no cells were used in the operation before: shout.pml.)
  *
  * FAULT_no_swap        one side does not swap the cells after a one-use operation
- * FAULT_reads_own      the own cell is read again behind its publication
+ * FAULT_reads_own      the own cell is read again after its publication
  * FAULT_one_way        the giver of a one-way flow does not look at the reader's step
  * FAULT_early_reuse    out(k) runs one chunk further ahead than there are slots
  * FAULT_work_unready   work(k) does not wait for the peer's out(k)
  * FAULT_back_unready   back(k) does not wait for the peer's work(k)
- * FAULT_lockstep_steps lockstep has the pipeline's numbers of steps
+ * FAULT_lockstep_steps an unpipelined operation counts steps as the pipeline does
  * FAULT_spread_swaps   an owner swaps its cells with the root as it does with other owners
  * FAULT_spread_unready the root takes results without a look at the owner's work(k)
  * FAULT_spread_unasked an owner works without a look at the root's out(k)
@@ -35,8 +38,8 @@
  * FAULT_begun_swaps    one side swaps the cells of a swap that is not run
  * FAULT_begun_differs  one side begins a swap, the other is late
  * FAULT_swap_keeps     a swap stores chunk k + DEPTH into its own cell again
- * FAULT_shout_at_zero  a shout slot lies over the cells of slot 0
- * FAULT_shout_unmet    a shout slot is filled before the meeting
+ * FAULT_shout_at_zero  a broadcast slot lies over the cells of slot 0
+ * FAULT_shout_unmet    a broadcast slot is filled before the meeting
  */
 
 #define OPS   3
@@ -73,7 +76,7 @@ bit parity[2 * DEPTH];  /* private: struct shc_arena's, of rank 0 and of rank 1 
 #define STEP_OUT(k)  (LOCKED -> 2 * (k) + 1 : ((k) == 0 -> 1 : 2 * (k)))
 #define STEP_WORK(k) (LOCKED -> 2 * (k) + 2 : 2 * (k) + 3)
 
-/* What is in a cell: input (use 1) or result (use 2) of a chunk, by whom. */
+/* What is in a cell: input (use 1) or result (use 2) of a chunk, and the rank that stored it. */
 #define TAG(k, use, who) (epoch * 64 + (k) * 4 + ((use) - 1) * 2 + (who))
 
 #define SLOT(k)       (kind[epoch] == LOCKSTEP -> 0 : (k) % DEPTH)
@@ -267,7 +270,7 @@ inline spread_root()
     turn = 0
 }
 
-/* Two of the owners: a use for each chunk, and the next one is on its way. */
+/* Two owners that are not the root: one use for each chunk, while the next chunk is on its way. */
 inline run_owners()
 {
     enter();

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Ferries: large messages that pass one another between two ranks arrive whole and in order, a ferry is
- * stored to by nobody but who holds it, and nobody waits for ever.
+ * Long hand-off buffers (ferries): large messages that pass one another between two ranks arrive whole
+ * and in order, only the holder of a ferry stores to it, and no rank waits for ever.
  *
  * Mirrors the ferries of src/shm/proto/pair.c, and what src/shm/p2p/send.c and receive.c do with
  * them; docs/internals/protocol.md, P2P-29 to P2P-34. Each rank sends one message of up to four
- * pieces to the other, or none: the head, if there is one, goes with the announcement, by ferry;
- * the rest behind the receiver's word, which comes when it has asked for the message, at any time.
- * While more is to come from the other side a chunk goes by ferry, and none goes while a ferry has
- * still to be read there; else through the only bulk window. A chunk that comes by ferry takes the
- * next one back with it, if there is one and a line is free. Lines are read while something of the
- * rank's own pends. Left out: matching (p2p.pml), whole messages (they come and go like heads),
- * several messages one way, more bulk windows (bulk.pml).
+ * pieces to the other, or none. The eager prefix (head), if there is one, goes with the announcement
+ * (RTS), by ferry. The rest goes after the receiver's CTS, which comes after it has posted its receive,
+ * at any time. While more is to come from the other side a chunk goes by ferry, and none goes while the
+ * other side has still to read a ferry. Otherwise a chunk goes through the only bulk window. A chunk
+ * that comes by ferry takes the next one back with it, if there is one and a line is free. Lines are
+ * read while something of the rank's own is pending. Left out: matching (p2p.pml), whole messages (they
+ * come and go like heads), several messages one way, more bulk windows (bulk.pml).
  *
- * FAULT_waits_unowed   who has sent by ferry goes on when one comes back, also when nothing is to come
- * FAULT_reads_nothing  who waits until a ferry has been read does not read
- * FAULT_sender_reads   lines are read only while the rank's own send pends
- * FAULT_kept           who sends a ferry goes on holding it
+ * FAULT_waits_unowed   a rank that has sent by ferry waits for one to come back, also when none is due
+ * FAULT_reads_nothing  a rank that waits until a ferry has been read does not read
+ * FAULT_sender_reads   lines are read only while the rank's own send is pending
+ * FAULT_kept           a rank that sends a ferry goes on holding it
  * FAULT_held_unread    a ferry is stored to, and goes out, before it has been read
- * FAULT_held_by_stray  who has a head by ferry holds that before anybody has asked for the message
+ * FAULT_held_by_stray  a rank that gets a head by ferry holds the ferry before the message has a receive
  */
 
 #define LINES 2
@@ -30,14 +30,14 @@ mtype = { RTS, CTS, CHUNK };
 /* ---- what is shared ---- */
 
 #define PIECE(rank, i) ((rank) * 4 + (i) + 1)
-byte ferry[2]; /* which rank's which piece lies there */
+byte ferry[2]; /* the rank and the piece that it holds */
 byte bulk[2];
 bool bulk_back[2] = true;
-byte posted[2], taken[2]; /* lines to rank r, and those that it has read */
+byte posted[2], taken[2]; /* lines to rank r, and those that rank r has read */
 chan line_to_0 = [LINES] of { mtype, byte, byte }; /* kind, window, piece */
 chan line_to_1 = [LINES] of { mtype, byte, byte };
 
-/* ---- private, for all to look at in assertions ---- */
+/* ---- private, but read by assertions ---- */
 
 #define HOLDS(rank, f) holds[(rank) * 2 + (f)]
 bool holds[4];
@@ -56,7 +56,7 @@ byte size[2]; /* pieces that rank r sends */
 
 #define STREAMS (wanted && sent < size[me])
 
-/* Something pends. */
+/* Something is pending. */
 #if defined(FAULT_reads_nothing)
 #define READS !(STREAMS && HOLDS_BACK)
 #elif defined(FAULT_sender_reads)
@@ -72,7 +72,7 @@ inline post(kind, window, piece)
     posted[1 - me]++
 }
 
-/* shc_ferry_lend(): `w`, the one that came last. */
+/* shc_ferry_lend(): `w` is the ferry that came last. */
 inline hand_over()
 {
     w = (HOLDS(me, newest) -> newest : 1 - newest);
@@ -84,7 +84,7 @@ inline hand_over()
     ferried = posted[1 - me] + 1
 }
 
-/* With the head or without it. */
+/* With the eager prefix or without it. */
 inline announce()
 {
     atomic {
@@ -140,7 +140,7 @@ inline read_piece()
     got++
 }
 
-/* The head is read when somebody has asked for the message. */
+/* The eager prefix is read when a receive has been posted for the message. */
 inline take_head()
 {
     atomic {
@@ -187,7 +187,7 @@ proctype Rank(byte me; chan in, out)
     mtype kind;
     byte sent, got, ferried, where, at, w;
     byte newest = me;
-    byte head = NONE; /* where it is, of a message that was announced and that nobody has asked for */
+    byte head = NONE; /* where the eager prefix of an announced message is, while it has no receive */
     bool announced, wanted, asked, has_come;
     do
     :: !announced && size[me] > 0 && ROOM -> announce()
@@ -225,7 +225,7 @@ init
 {
     byte x, y;
     atomic {
-        select(x : 1 .. 4); /* what one piece holds is never announced */
+        select(x : 1 .. 4); /* a message that fits one piece is never announced */
         select(y : 1 .. 4);
         size[0] = (x == 1 -> 0 : x);
         size[1] = (y == 1 -> 0 : y);

@@ -3,24 +3,24 @@
  * Generations: ranks that begin again on the same store find one another, and a rank that comes to
  * a generation that has failed without it fails with it.
  *
- * Mirrors take_generation() and the decision of src/shm/comm/meeting.c, and what lookout.c makes of
- * a hello; docs/internals/protocol.md, RDV-3 to RDV-6 and RDV-15. A rank has one hello, which it
- * writes anew in each generation. Three ranks. Either each calls once, and one may give up at any
- * time; then all end, with the same outcome. Or each calls until it has a group, and one rank may
- * die at any step, once, and come back with a new life: then all end in the same generation, after
- * few calls. An attempt is an offer and one verdict per rank: bootstrap.pml has it in full. (Rank
- * 0's end of the generation before only hastens what the others find in its hello.) The deadline
- * passes only for who waits for a rank that died before its hello, and that one is not rank 0,
- * whose new life decides for them.
+ * Mirrors take_generation() and the decision of src/shm/comm/meeting.c, and what lookout.c does with
+ * a join record (hello); docs/internals/protocol.md, RDV-3 to RDV-6 and RDV-15. A rank has one hello,
+ * which it writes again in each generation. There are three ranks. Either each calls once, and one may
+ * give up at any time: then all end, with the same outcome. Or each calls until it has a group, and one
+ * rank may die at any step, once, and come back with a new life: then all end in the same generation,
+ * after few calls. An attempt is an offer and one verdict per rank: bootstrap.pml has it in full. (Rank
+ * 0's end of the generation before only makes what the others find in its hello known sooner.) The
+ * deadline passes only for ranks that wait for a rank which died before its hello. That rank is not rank
+ * 0, whose new life decides for them.
  *
  * FAULT_one_generation      the keys carry no generation
  * FAULT_goes_on             a call whose generation has failed without it takes the next
- * FAULT_deaths_ignored      nobody looks at the others' processes
- * FAULT_later_ignored       a hello of a later generation is no sign of anything
+ * FAULT_deaths_ignored      no rank looks at the others' processes
+ * FAULT_later_ignored       a hello of a later generation has no effect
  */
 
 #define RANKS 3
-#define LIMIT 4 /* calls of one life, and generations, that are more than enough */
+#define LIMIT 4 /* calls of one life, and generations: more than enough */
 
 mtype = { NOTHING, OK, FAILED };
 
@@ -34,7 +34,7 @@ byte verdict[(LIMIT + 2) * RANKS]; /* the same */
 
 #define KEY(rank) ((generation) * RANKS + (rank))
 
-byte life[RANKS];  /* 1, or 2 for who has come back */
+byte life[RANKS];  /* 1, or 2 for a rank that has come back */
 bool retrying;     /* all call until they have a group */
 byte victim;       /* RANKS: nobody */
 byte impatient;    /* RANKS: nobody */

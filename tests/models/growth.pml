@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * An arena that has become too short: all ranks make another one in its place, in the middle of their work.
+ * An arena that has become too short: in the middle of their work all ranks replace it by another one.
  *
  * Mirrors shc_arena_outgrow() and shc_arena_make() of src/shm/proto/arena.c, called one operation
- * after the other; docs/internals/protocol.md, STAGE-47, STAGE-48 and STAGE-51 to STAGE-55. Three
- * ranks, two operations, each of which makes an arena in up to two attempts; any rank may fail in
- * any of them. In each operation every rank stores into its range and reads the others'. Then: what
- * is read is what was stored in this operation, also by who is late and reads while others are in
- * the next one; all ranks have the same arena or none. Left out: deaths, and verdicts in all orders
- * (arena.pml).
+ * after the other; docs/internals/protocol.md, STAGE-47, STAGE-48 and STAGE-51 to STAGE-55. There are
+ * three ranks and two operations. Each operation makes an arena in up to two attempts, and any rank may
+ * fail in any attempt. In each operation every rank stores into its range and reads the others'. Then:
+ * what is read is what was stored in this operation, also by a rank that is late and reads while others
+ * are in the next one; all ranks have the same arena or none. Left out: deaths, and verdicts in all
+ * orders (arena.pml).
  *
  * FAULT_numbers_begin_anew    the second arena's attempts have the numbers of the first one's
  * FAULT_offer_not_awaited     a rank opens what the offer names without rank 0's verdict on this attempt
- * FAULT_outgrown_too_late     a rank lets go of the short arena only behind the meeting, and has stored before
+ * FAULT_outgrown_too_late     a rank lets go of the short arena only after the meeting, and has stored before
  */
 
 #define RANKS 3
@@ -24,9 +24,9 @@
 byte name;                 /* in rank 0's offer */
 byte verdict[RANKS];       /* attempt * 4 + outcome, growing */
 byte call[RANKS];          /* the newest operation that the rank has entered */
-byte step[RANKS];          /* and in which it has stored */
+byte step[RANKS];          /* the newest operation in which the rank has stored */
 byte mark[FILES * RANKS];  /* in each file, in each range: the operation that has stored there */
-byte had[3];               /* in each operation: 1 + the file of who has come so far */
+byte had[3];               /* in each operation: 1 + the file of the ranks that have come so far */
 
 /* attempt_once(), publish_verdict(), read_verdict() */
 inline attempt_once()

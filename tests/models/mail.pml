@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Mail bell and agent: no message is left lying, whoever waits, comes or goes.
+ * Mail bell and progress thread (agent): no message is left, in whatever order threads wait, come or go.
  *
  * Mirrors src/shm/p2p/agent.c and shc_p2p_submit() and shc_p2p_pass() of p2p.c;
- * docs/internals/protocol.md, P2P-45 to P2P-52 and P2P-61. One rank: a thread that sends or
- * receives message 1 and waits for it, another one that makes a pass of its own, submits message 2
- * and never waits, the agent, and one that closes the group at any time or never. Two peers, each
- * with one of the messages, ring the one mail bell; message 2 takes a word of this rank in between,
- * so it needs passes at two moments. The waiter may be held up for ever in the interrupt callback.
- * What is done under the rank's lock is one step; rings are steps of their own. Left out: the bell
- * itself (bell.pml), the ends of slices and of the idle sleep, which would hide what is lost, and
- * that who submits counts as one who waits meanwhile, since that is under the lock; it ends with
- * the submission. A nap ends when it must: one that changes nothing is no step.
+ * docs/internals/protocol.md, P2P-45 to P2P-52 and P2P-61. One rank has four threads: one sends or
+ * receives message 1 and waits for it; another one makes a pass of its own, submits message 2 and never
+ * waits; the progress thread; and one closes the group at any time or never. Two peers, each with one of
+ * the messages, ring the one mail bell. Message 2 takes an answer of this rank in between, so it needs
+ * passes at two moments. The waiter may be held up for ever in the interrupt callback. What is done under
+ * the rank's lock is one step; rings are steps of their own. Left out: the bell itself (bell.pml), the
+ * ends of slices and of the idle sleep, which would hide what is lost, and that a submitting thread
+ * counts as a waiter meanwhile: that is under the lock, and ends with the submission. A nap ends when it
+ * must: one that changes nothing is no step.
  *
  * FAULT_ring_before_store      a peer rings, then stores
- * FAULT_no_look_behind_listen  who sleeps on the mail bell makes no pass behind raising the flag
+ * FAULT_no_look_behind_listen  a thread that sleeps on the mail bell makes no pass after raising the flag
  * FAULT_one_woken              a ring wakes one sleeper
- * FAULT_finishes_in_silence    who ends the message of another thread does not ring for it
- * FAULT_no_second_look         the agent does not look again before its idle sleep
- * FAULT_called_unless_waited   a submission beside a waiter leaves the agent asleep
- * FAULT_trusts_the_waiter      the agent leaves the passes to a waiter that is held up
- * FAULT_forgives_the_waiter    behind a submission a waiter that is held up counts again
- * FAULT_close_without_call     who closes does not ring for the agent
- * FAULT_close_without_look     the memory goes without a look whether somebody is inside
+ * FAULT_finishes_in_silence    a thread that ends another thread's message does not ring for it
+ * FAULT_no_second_look         the progress thread does not look again before its idle sleep
+ * FAULT_called_unless_waited   a submission while a thread waits leaves the progress thread asleep
+ * FAULT_trusts_the_waiter      the progress thread leaves the passes to a waiter that is held up
+ * FAULT_forgives_the_waiter    after a submission a waiter that is held up counts again
+ * FAULT_close_without_call     a closing thread does not ring for the progress thread
+ * FAULT_close_without_look     the memory goes without a look whether a thread is inside
  */
 
 #define AGENT   0 /* sleepers */
 #define WAITER  1
 
-/* What a message needs of its peer, one behind the other, with a pass in between. */
+/* What a message needs of its peer, one thing after the other, with a pass in between. */
 #define WHOLE(m) (m)
 #define NEXT(m)  (placed[m] < WHOLE(m) && submitted[m] && seen[m] == placed[m])
 
@@ -47,7 +47,7 @@ bool closed, unmapped, agent_ended;
 #define WAITED (waiters > 0 && !held_up)
 #endif
 
-/* The mail bell, and the agent's own. */
+/* The mail bell, and the progress thread's own bell. */
 bit flag, agent_flag;
 bool moved[2] = true; /* the count, since that sleeper read it */
 bool agent_moved = true;
@@ -88,7 +88,7 @@ inline ring_agent()
     }
 }
 
-/* shc_p2p_pass(), with the ring at its end if it ended something that another one may sleep for. The
+/* shc_p2p_pass(), with the ring at its end if it ended something that another thread may sleep for. The
  * lock is held: inside an atomic. `waiting`: the calling thread counts as a waiter; `late`: the time
  * of message 1 is over. */
 inline pass(waiting, late)
@@ -113,7 +113,7 @@ inline pass(waiting, late)
     ended = false
 }
 
-/* shc_bell_listen() and shc_bell_sleep(), whose end is awaited behind it */
+/* shc_bell_listen() and shc_bell_sleep(); the caller then waits for the end of the sleep. */
 inline listen(me)
 {
     atomic { assert(!unmapped); moved[me] = false; flag = 1 }
@@ -197,14 +197,14 @@ active proctype Submitter()
 {
     bool ended, call;
     byte m;
-    atomic { /* a send that is over at once: a pass */
+    atomic { /* a send that returns immediately: a pass */
         if
         :: closed -> goto over
         :: else -> pass(0, false)
         fi
     };
     submit(2);
-    atomic { /* another one, which finds that the time of message 1 is over */
+    atomic { /* another pass, which finds that the time of message 1 is over */
         if
         :: closed
         :: !closed -> pass(0, true)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// What the models that run the real pair.c begin with; included behind it.
+// The initial state of the models that run the real pair.c; included after it.
 
-// All words of these mailboxes zero, and a seat and its pairs for each rank.
+// Sets all words of these mailboxes to zero, and gives each rank a seat and its pairs.
 template <typename Mailbox, int kRanks>
 void begin_mailboxes(Mailbox (&mailboxes)[kRanks], shc_seat (&seats)[kRanks],
                      shc_pairs (&pairs)[kRanks], const shc_mail_geometry &mail)

@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Judging members: a rank that published and then left is no error, and every wait ends after a
- * death.
+ * Deadline checks of members: a rank that published and then left is no error, and every wait ends after
+ * a death.
  *
  * Mirrors src/shm/proto/member.c and wait_asleep() of src/shm/proto/wait.c;
  * docs/internals/protocol.md, LIFE-1 to LIFE-4, LIFE-9 to LIFE-12, LIFE-16, LIFE-17 and WAIT-6.
- * Three ranks make a broadcast, then a barrier: all publish the call line; the root waits for the
- * others' read of a chunk; they wait for its next one; all publish the next call line. One rank,
+ * Three ranks make a broadcast, then a barrier: all publish the call line; the root waits until the
+ * others have read a chunk; they wait for its next chunk; all publish the next call line. One rank,
  * the VICTIM, may leave before any of its own publications (another thread closes its group), die
  * before any store, or fail the group for a reason of its own. A rank whose call has failed may
  * leave, or end without a goodbye, and so may one that another group has told of the death: neither
- * is ever named in its place. There are no time-outs, and a rank whose call has failed may as well
- * do nothing: a wait that only it would end is an invalid end state. Ranks look at one another in
+ * is ever named instead of the VICTIM. There are no time-outs, and a rank whose call has failed may as
+ * well do nothing: a wait that only it would end is an invalid end state. Ranks look at one another in
  * cyclic order, so it does not matter which of them is the victim when any of them may be the root.
  * Left out: deadlines and interrupts, which fail the group in the same way, and the second witness
- * in /proc. owed.pml has what becomes of an operation that does not need the one that died, and
- * that one that was not finished ends for all.
+ * in /proc. owed.pml covers an operation that does not need the dead rank, and shows that an operation
+ * that was not finished ends for all ranks.
  *
  * FAULT_data_before_state      the data is looked at first, then the state of its writer
- * FAULT_left_by_old_line       of another rank than the one waited for: its line, then its state
- * FAULT_abort_before_death     the abort word is not looked at again behind who is dead
- * FAULT_abort_before_left      the same behind who has left
- * FAULT_deaths_before_left     nobody looks for the dead again behind who has left
+ * FAULT_left_by_old_line       for a rank other than the awaited one: its line is read, then its state
+ * FAULT_abort_before_death     the abort word is not looked at again after a look for dead ranks
+ * FAULT_abort_before_left      the abort word is not looked at again after a look for ranks that left
+ * FAULT_deaths_before_left     no rank looks for the dead again after a look for ranks that left
  * FAULT_dead_over_left         DEAD is stored, not swapped in for ALIVE
- * FAULT_life_ignored           nobody looks at life words
+ * FAULT_life_ignored           no rank looks at life words
  * FAULT_left_in_silence        a rank that left in the middle does not fail the group
  * FAULT_left_poisons           a rank that left between two calls fails the group
- * FAULT_publishes_behind_left  a call line comes out behind LEFT: a thread was on its way
+ * FAULT_publishes_behind_left  a call line comes out after LEFT: a thread was on its way
  * FAULT_leaving_is_alive       a rank that was LEAVING is alive also when its process has ended
- * FAULT_leaving_dies           and it is DEAD then
+ * FAULT_leaving_dies           a rank that was LEAVING is DEAD when its process has ended
  * FAULT_abort_first            the abort word is set before the reason is written
  * FAULT_abort_stored           the abort word is stored, not swapped in for 0
  */
@@ -134,14 +134,14 @@ inline judge_group()
         assert(finder == 0 || reason[finder - 1] != 0);
         if
         :: FAILED(at) ->
-            assert(killed || left_inside || interrupted); /* others harm nobody by leaving */
+            assert(killed || left_inside || interrupted); /* other ranks harm no rank by leaving */
             failed = true
         :: else
         fi
     }
 }
 
-/* The same behind a state. */
+/* Looks at the abort word once more, after a look at a state. */
 inline judge_group_again()
 {
     if
@@ -150,7 +150,7 @@ inline judge_group_again()
     fi
 }
 
-/* Whom to judge is in `judged`: the one that died first, not one that was told and ended. */
+/* `judged` is the rank that died first, not one that was told of the death and ended. */
 inline judge_death()
 {
     if
@@ -185,7 +185,7 @@ inline judge_deaths()
     judge_death()
 }
 
-/* The same for who has left. */
+/* Judges `left`, a rank that has left. */
 inline judge_left()
 {
 #ifndef FAULT_deaths_before_left
@@ -199,7 +199,7 @@ inline judge_left()
 #endif
     if
     :: !failed ->
-        assert(newest[left] < at); /* it never will publish this */
+        assert(newest[left] < at); /* it will never publish this */
         assert(left == VICTIM && !interrupted); /* and nothing made it go */
         if
 #ifndef FAULT_left_in_silence
@@ -208,7 +208,7 @@ inline judge_left()
 #ifdef FAULT_left_poisons
         :: !ENTERED(at) -> group_fail()
 #endif
-        :: else -> failed = true /* this call alone, and this rank makes no further ones */
+        :: else -> failed = true /* this call alone fails, and this rank makes no further calls */
         fi
     :: else
     fi
@@ -266,8 +266,8 @@ inline look_once()
     seen = ALIVE
 }
 
-/* What ends a wait once a look has found nothing. All of it lasts, so the look behind it must see
- * it: a wait that looks a third time would go round for ever. */
+/* What ends a wait once a look has found nothing. All of it lasts, so the look after it must see
+ * it: a wait that looks a third time would never end. */
 #ifdef FAULT_life_ignored
 #define GONE(rank) (state[rank] == DEAD)
 #else
@@ -282,17 +282,17 @@ inline look_once()
 #define HAS_LEFT(rank) (state[rank] == LEFT || (state[rank] == LEAVING && life[rank]))
 #endif
 
-/* A death between two reads is one in front of the next store: nobody can tell them apart. Who is told
- * of it in another group leaves this one, and tells nobody. */
+/* A death between two reads is a death before the next store: no rank can tell them apart. A rank that
+ * is told of the death in another group leaves this one, and tells no rank. */
 inline may_die()
 {
     if
     :: me == VICTIM ->
         if
         :: killed = true;
-            life[me] = true; /* the kernel, behind the death */
+            life[me] = true; /* set by the kernel, after the death */
             goto gone
-        :: at == PUBLICATIONS -> /* earlier it is only more of the same */
+        :: at == PUBLICATIONS -> /* earlier it would show nothing new */
             interrupted = true;
             group_fail();
             goto told
@@ -342,7 +342,7 @@ proctype Rank(byte me; byte root)
             :: else
             fi;
             NEWS; /* the ends of slices without it are left out */
-            atomic { /* in single steps it would be the first look again, begun later */
+            atomic { /* in single steps it would repeat the first look, begun later */
                 look_once();
                 assert(failed)
             };
@@ -357,7 +357,7 @@ there:
     goto over;
 told:
     if
-    :: true -> goto gone /* nobody may need its departure to end */
+    :: true -> goto gone /* no wait may need its departure to end */
     :: swap_state(me, LEFT)
     :: finder != 0 -> life[me] = true; goto gone /* it ends without a goodbye */
     fi;

@@ -6,18 +6,18 @@
  * Mirrors judge_members() and judge_group() of src/shm/proto/wait.c and fail_group() of
  * src/shm/proto/member.c; docs/internals/protocol.md, LIFE-13 to LIFE-15, WAIT-7 and WAIT-8. Four
  * ranks make two operations. In the first one, after the meeting, they are a chain: rank 1
- * publishes a step, rank 2 waits for that and publishes its own, rank 3 waits for that; rank 0 owes
- * nothing, and goes on to the second one, which is a meeting alone. One rank may die, or leave,
- * before any store. A rank may stay away from an operation for ever, but only one that the dead
+ * publishes a step, rank 2 waits for that and publishes its own, and rank 3 waits for rank 2's. Rank 0
+ * owes nothing, and goes on to the second one, which is a meeting alone. One rank may die, or leave,
+ * before any store. A rank may stay away from an operation for ever, but only from one that the dead
  * rank will never enter: then the others must end nevertheless. Left out: what other groups tell
- * (members.pml); a state and the abort word are one step here.
+ * (members.pml). A state and the abort word are one step here.
  *
  * FAULT_any_death         a wait ends because of any dead rank
- * FAULT_abort_ends_all    the abort word ends an operation before the one whose failure it tells
+ * FAULT_abort_ends_all    the abort word ends operations before the one whose failure it tells
  * FAULT_first_reason      only the reason of the rank that set the abort word is looked at
  * FAULT_second_in_silence a rank that finds the group failed already tells no reason
- * FAULT_peer_alone        a dead rank that has not finished is not looked for
- * FAULT_finished_first    whether it has finished is looked at before its state
+ * FAULT_peer_alone        no rank looks for a dead rank, other than its peer, that has not finished
+ * FAULT_finished_first    whether a rank has finished is looked at before its state
  * FAULT_data_first        the data is looked at before its writer's state
  */
 
@@ -35,9 +35,9 @@ bool left; /* the victim leaves instead of dying: wherever it is, as after a clo
 
 #define LINE(op)   ((op) == 1 -> 1 : 3)
 #define OWES(rank) ((rank) == 1 || (rank) == 2 -> 2 : 1) /* in the first operation */
-/* What counts of a rank that is gone and not waited for: owes() of wait.c. */
+/* What counts for a rank that is gone and not waited for: owes() of wait.c. */
 #define PASSED(op) (left -> newest[victim] >= LINE(op) : done >= (op))
-/* Nobody loses an operation for which all is there, or will be. */
+/* No rank loses an operation for which all is there, or will be. */
 #define MAY_FAIL(op) ((op) == 2 || (left -> newest[victim] < OWES(victim) : done < (op)))
 
 #define COVERS(rank, op) (reason[rank] != 0 && reason[rank] <= (op))
@@ -73,14 +73,14 @@ inline told()
     goto over
 }
 
-/* Of a wait until `peer` has published `want`. NEWS: the next look would find something. */
+/* For a wait until `peer` has published `want`. NEWS: the next look would find something. */
 #define MISSING (newest[peer] < want)
 #ifdef FAULT_any_death
 #define MATTERS true
 #elif defined(FAULT_peer_alone)
 #define MATTERS false
 #else
-#define MATTERS (!finished) /* of another rank than the peer */
+#define MATTERS (!finished) /* the death of a rank other than the peer */
 #endif
 #ifdef FAULT_peer_alone
 #define NEWS (!MISSING || FAILED(op) || (dead[victim] && peer == victim))
@@ -202,7 +202,7 @@ init
         rank = 0;
         if
         :: true
-        :: victim == 1 -> left = true /* somebody waits for it, and others for that one */
+        :: victim == 1 -> left = true /* a rank waits for it, and others for that rank */
         fi;
         run Rank(0);
         run Rank(1);

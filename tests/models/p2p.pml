@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Point-to-point: messages arrive whole, once and in order; nobody waits for ever; a sender that
- * left harms nobody.
+ * Point-to-point: messages arrive whole, once and in order; no rank waits for ever; a sender that
+ * left harms no rank.
  *
- * Mirrors src/shm/proto/pair.c, src/shm/p2p/send.c and receive.c, and the judgement of LEFT in
+ * Mirrors src/shm/proto/pair.c, src/shm/p2p/send.c and receive.c, and the check of LEFT in
  * deadline.c; docs/internals/protocol.md, P2P-2 to P2P-8, P2P-42 to P2P-45, P2P-57 and P2P-61.
- * Three ranks, each with at most three sends and receives, some of which it waits for before it
- * posts the next. A pair has one line, so that it is always full; a rank two windows, one of them
- * for eager messages. A line holds one unit of a message, a window two; messages have one to three,
- * of which three are announced, with a head of two if a window is free. One rank may stop for ever,
- * one may leave early. A rank makes passes while something of its own pends; in what order they
- * look at the peers is left open. A message is known by its sender's request, which stands for tag,
- * size and number. Left out: self messages (the same lines), sleeping (mail.pml), deaths and
- * time-outs (they fail the group), bulk windows (bulk.pml) and sends that wait until they are read.
+ * There are three ranks, each with at most three sends and receives. A rank waits for some of them
+ * before it posts the next. A pair has one line, so that it is always full. A rank has two eager buffers
+ * (windows), one of them for eager messages. A line holds one unit of a message, a window two. Messages
+ * have one to three units. A message of three is announced (RTS), with an eager prefix (head) of two if a
+ * window is free. One rank may stop for ever, one may leave early. A rank makes passes while something
+ * of its own is pending; the order in which they look at the peers is left open. A message is identified
+ * by its sender's request, which stands for tag, size and number. Left out: messages to the rank itself
+ * (the same lines), sleeping (mail.pml), deaths and time-outs (they fail the group), bulk windows
+ * (bulk.pml) and sends that wait until they are read.
  *
  * FAULT_windows_alone       a stream never goes through the lines
- * FAULT_eager_takes_all     all windows may hold messages that nobody has asked for
+ * FAULT_eager_takes_all     all windows may hold messages that have no receive
  * FAULT_header_stays        a header that finds no receive stays in its line
- * FAULT_strays_unseen       a receive looks at what comes, not at what is here
+ * FAULT_strays_unseen       a receive looks at messages that come later, not at unexpected ones
  * FAULT_taken_before_read   `taken` moves, then the line is read
  * FAULT_word_before_read    the window's word moves, then the window is read
  * FAULT_words_lost          CTS and REFUSE are dropped when the line is full
- * FAULT_writes_first        who has something to write, and no line, does not read
+ * FAULT_writes_first        a rank that has something to write, and no line, does not read
  * FAULT_overtakes           of the messages to a rank the last goes out first
  * FAULT_left_before_lines   the lines are looked at first, then the state of their writer
- * FAULT_lines_behind_left   LEFT is said while a pass is under way
+ * FAULT_lines_behind_left   LEFT is published while a pass is running
  */
 
 #define RANKS   3
@@ -39,7 +40,7 @@
 #define EAGER_WINDOWS 1
 #endif
 
-/* A request: what it is, in one byte, and how far it is. */
+/* A request: its kind in one byte, and its state. */
 #define SEND(peer, tag, size) (1 | ((peer) << 1) | ((tag) << 3) | ((size) << 4))
 #define RECV(peer, tag, size) (((peer) << 1) | ((tag) << 3) | ((size) << 4))
 #define SYNC                  64
@@ -67,7 +68,7 @@ byte what[RANKS * OPS]; /* 0: none */
 #define PEER_LEFT  10
 
 byte state[RANKS * OPS];
-byte source[RANKS * OPS]; /* of a receive that was matched: the send */
+byte source[RANKS * OPS]; /* the send that a receive was matched with */
 byte moved[RANKS * OPS];
 bool matched[RANKS * OPS]; /* a send whose header has found its receive */
 
@@ -90,7 +91,7 @@ byte line_window[RANKS * RANKS];
 
 #define FULL(from, to) (number[PAIR(from, to)] != taken[PAIR(from, to)])
 
-/* The unit that lies first in a window, and which message's. */
+/* The first unit in a window, and its message. */
 #define UNIT(send, at) ((send) * 4 + (at) + 1)
 #define WINDOW(w)      (me * WINDOWS + (w))
 byte window[RANKS * WINDOWS];
@@ -99,7 +100,7 @@ bit word[RANKS * RANKS * WINDOWS]; /* the reader's, modulo 2 */
 
 mtype = { ALIVE, LEFT, STOPPED };
 mtype member[RANKS] = ALIVE;
-byte leaver = NOTHING, stopper = NOTHING; /* who may */
+byte leaver = NOTHING, stopper = NOTHING; /* the ranks that may do so */
 
 /* ---- private to a rank ---- */
 
@@ -108,7 +109,7 @@ byte lease[RANKS * WINDOWS];
 bit due[RANKS * WINDOWS];
 #define READER(w) ((lease[WINDOW(w)] & 3) - 1)
 #define LENT(w)   (lease[WINDOW(w)] != 0)
-#define IS_BACK(w) /* who has left reads no more */ \
+#define IS_BACK(w) /* a rank that has left reads no more */ \
     (LENT(w) && (WORD(READER(w), me, w) == due[WINDOW(w)] || member[READER(w)] == LEFT))
 #define IS_FREE(w) (!LENT(w) || IS_BACK(w))
 #define CARRIES(w, peer) (lease[WINDOW(w)] == (peer) + 1) /* chunks */
@@ -149,7 +150,7 @@ chan strays[RANKS] = [4] of { byte, byte, byte };
 inline take_message()
 {
     source[r] = send;
-    assert(!matched[send]); /* once, and behind what was sent before with this tag */
+    assert(!matched[send]); /* once, and after what was sent before with this tag */
     matched[send] = true;
     for (k : RANK(send) * OPS .. RANK(send) * OPS + OPS - 1) {
         assert(k >= send || matched[k] || !SENDS(k) || PEER(k) != me || TAG(k) != TAG(send))
@@ -157,7 +158,7 @@ inline take_message()
     if
     :: kind == RTS && SIZE(send) == SIZE(r) ->
         state[r] = GRANT_DUE;
-        moved[r] = (w < WINDOWS -> 2 : 0) /* and is read behind the word: read_head() */
+        moved[r] = (w < WINDOWS -> 2 : 0) /* and is read after the CTS has gone: read_head() */
     :: kind == RTS && SIZE(send) != SIZE(r) -> state[r] = REFUSE_DUE
     :: kind == EAGER ->
         if
@@ -169,7 +170,7 @@ inline take_message()
     fi
 }
 
-/* The receive posted first among those that the header fits. */
+/* Of the receives that the header fits, the one that was posted first. */
 inline match(send)
 {
     r = NOTHING;
@@ -202,7 +203,7 @@ inline take_chunk(p)
         :: else
         fi
     }
-    assert(r != NOTHING); /* else the memory would be called damaged */
+    assert(r != NOTHING); /* otherwise the memory would be reported as damaged */
     assert(line_at[PAIR(p, me)] == moved[r]);
     if
     :: w < WINDOWS ->
@@ -231,7 +232,7 @@ inline read_line(p)
     }
 }
 
-/* The word to the sender goes out, if there is a line, then the head is read. */
+/* The CTS goes out, if there is a line, then the eager prefix is read. */
 inline read_head(p)
 {
     if
@@ -310,7 +311,7 @@ inline lend(p, eager)
     fi
 }
 
-/* What goes out next to p: the receiver's words, then the messages in their order. */
+/* What goes out next to p: CTS and REFUSE, then the messages in their order. */
 inline choose(p)
 {
     send = NOTHING;
@@ -365,8 +366,8 @@ inline write(p)
         :: state[send] == STREAMING ->
             lend(p, false);
             kind = CHUNK;
-            /* Through the lines only when another's chunks have a window: those that nobody has
-             * asked for never have all. */
+            /* Through the lines only when chunks to another rank have a window: messages without
+             * a receive never have all windows. */
             assert(w < WINDOWS || (LENT(0) && lease[WINDOW(0)] <= 4) ||
                    (LENT(1) && lease[WINDOW(1)] <= 4))
         fi;
@@ -412,7 +413,7 @@ inline write(p)
     (SENDS(k) && PEER(k) == me && TAG(k) == TAG(r) && state[k] == OVER && !matched[k] && \
      (PEER(r) == RANK(k) || PEER(r) == ANY))
 
-/* The lines were looked at behind the state: p has left, and nothing of it is still to come. */
+/* The lines were looked at after the state: p has left, and nothing of it is still to come. */
 inline judge(p)
 {
     for (r : MINE(0) .. MINE(OPS - 1)) {
@@ -532,29 +533,29 @@ init
         select(y : 1 .. 3);
         select(t : 0 .. 1);
         if
-        :: /* two ranks at one another; the tags the other way round, or, with one tag, misfits */
+        :: /* two ranks send to one another; tags in the opposite order, or, with one tag, misfits */
            select(z : 1 .. 3);
            RUN(0, SEND(1, 0, x), SEND(1, t, y), RECV(1, 0, z));
            if
            :: RUN(1, SEND(0, 0, z), RECV(0, t, y) | SYNC, RECV(0, 0, x))
            :: RUN(1, RECV(0, 0, x) | SYNC, RECV(0, t, y) | SYNC, SEND(0, 0, z))
            fi
-        :: /* both have more to send than a line holds, and nobody takes the second */
+        :: /* both have more to send than a line holds, and no rank receives the second */
            RUN(0, SEND(1, 0, x), SEND(1, 1, 1), RECV(1, 0, y));
            RUN(1, SEND(0, 0, y), SEND(0, 1, 1), RECV(0, 0, x))
         :: /* 1 wants 2 first, 2 wants 0 first */
            RUN(0, SEND(1, 0, x), SEND(2, 0, y), 0);
            RUN(1, RECV(2, 0, 1 + t) | SYNC, RECV(0, 0, x), 0);
            RUN(2, RECV(0, 0, y) | SYNC, SEND(1, 0, 1 + t), 0)
-        :: /* two that nobody has asked for, and one that is wanted */
+        :: /* two that have no receive, and one that has one */
            RUN(0, SEND(1, 0, 2), SEND(1, 0, 2), SEND(1, 1, 3));
            RUN(1, RECV(0, 1, 3) | SYNC, RECV(0, 0, 2), RECV(0, 0, 2))
-        :: /* 1 may stop with windows of 0, which 2 wants something of */
+        :: /* 1 may stop with windows of 0, of which 2 wants a message */
            RUN(0, SEND(1, 0, 2), SEND(1, 1, 3), SEND(2, 0, y));
            RUN(1, RECV(0, 1, 3), RECV(0, 0, 2), 0);
            RUN(2, RECV(0, 0, y), 0, 0);
            stopper = 1
-        :: /* any source beside a named one */
+        :: /* any source together with a named one */
            RUN(0, SEND(1, 0, x), SEND(1, 1, y), 0);
            RUN(2, SEND(1, 0, x), 0, 0);
            if

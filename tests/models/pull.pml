@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Blocks copied out of the root's memory: what a rank calls the result is what the root gave, whatever
- * the root does; and nobody waits for ever, or blames a caller whose rank has given up.
+ * Single-copy (CMA) of blocks from the root's memory: what a rank calls the result is what the root gave,
+ * whatever the root does. No rank waits for ever, or blames a caller whose rank has given up.
  *
  * Mirrors run_pulled() of src/shm/coll/scatter.c and src/shm/proto/cma.c;
  * docs/internals/protocol.md, STAGE-30 to STAGE-38 and LIFE-12. Rank 0 gives, two ranks take,
- * EPOCHS times. Twice in a run somebody may be in trouble: the root closes its group in the middle,
- * a rank's deadline passes, the root dies. Who has given up has its memory again: it changes, or is
- * unmapped. Behind a death its thread's number may be another process's, whose memory can be copied
- * as well. A copy is made in two pieces.
+ * EPOCHS times. Twice in a run a rank may be in trouble: the root closes its group in the middle,
+ * a rank's deadline passes, or the root dies. A root that has given up has its memory again: the memory
+ * changes, or is unmapped. After a death its thread's number may be another process's, whose memory can
+ * be copied as well. A copy is made in two pieces.
  *
  * FAULT_no_withdrawal   the root gives up without saying so
- * FAULT_late_withdrawal it says so when its caller has had its memory again
+ * FAULT_late_withdrawal the root says so only after its caller has had its memory again
  * FAULT_no_wait         the root does not wait until all have taken
- * FAULT_look_before     takers look at the root in front of the copy, not behind it
- * FAULT_no_member       they do not look whether it lives
+ * FAULT_look_before     takers look at the root before the copy, not after it
+ * FAULT_no_member       takers do not look whether the root lives
  * FAULT_one_place       one place for what is offered instead of two
  * FAULT_blames_at_once  a copy that fails is an error of the call, whatever the root has done
- * FAULT_only_abort      who finds the root gone waits for the group's failure alone
+ * FAULT_only_abort      a rank that finds the root gone waits for the group's failure alone
  */
 
 #define EPOCHS 3
 #define ROOT   0
 
-#define CHANGED 14 /* what is in memory that nobody gives any more */
+#define CHANGED 14 /* what is in memory that the root no longer gives */
 #define GONE    15
 
 byte memory;       /* the epoch of what is in it */
-byte offer[3 * 2]; /* each rank's, by parity: the epoch of what it says there */
+byte offer[3 * 2]; /* each rank's, by parity: the epoch of what it offers there */
 byte withdrawn[2]; /* by parity */
 byte call[3];      /* the newest epoch published */
 byte taken[3];     /* the newest epoch whose block the rank has */
 bool failed;       /* the abort word */
 bool dead, left;   /* the root */
-bool blamed;       /* somebody has called it an error of the call */
+bool blamed;       /* a rank has called it an error of the call */
 byte trouble = 2;
 
 mtype = { OK, CLOSED, FAILED, DEAD };
@@ -105,7 +105,7 @@ proctype Root()
         fi
     fi;
     if
-    :: status == DEAD -> /* the word first, then its memory; then its number may be another's */
+    :: status == DEAD -> /* life word, then memory; then its number may be another process's */
         dead = true;
         memory = GONE;
         if

@@ -5,20 +5,20 @@
  *
  * Mirrors src/shm/comm/engine.c, shc_runner_take() and shc_runner_drop() of runner.h, shc_run() and
  * wait_until_over() of request.c, and shc_comm_close() of comm.c; docs/internals/protocol.md, RUN-1
- * to RUN-4. Two callers, one engine thread, and a closer that comes at any time or never. Caller 0:
- * submit 1, run 2, submit 3, wait for 3. Caller 1: run 1, submit 2, and never wait for it. Left
+ * to RUN-4. There are two callers, one engine thread, and a closer that comes at any time or never.
+ * Caller 0: submit 1, run 2, submit 3, wait for 3. Caller 1: run 1, submit 2, and never wait for it. Left
  * out: the bias (bias.pml), callbacks, time-outs of a sleep, cancelling, a full ring, and what
  * happens inside an operation (close ends that in reality).
  *
- * FAULT_no_queued             the word is HELD alone; who finds it 0 and the ring filled takes it
+ * FAULT_no_queued             the word is HELD alone; a thread that finds it 0 and the ring filled takes it
  * FAULT_no_second_look        QUEUED is cleared without another look at the ring
  * FAULT_clear_unlocked        the second look is under the lock, the clearing is not
- * FAULT_drop_without_ring     who drops HELD does not look whether something was queued
+ * FAULT_drop_without_ring     a thread that drops HELD does not look whether something was queued
  * FAULT_submit_without_ring   a submitter never rings
- * FAULT_queued_rings_waiters_alone  nobody rings for the engine's thread when something is queued
- * FAULT_endless_nap           a nap of the engine's thread ends only when somebody rings
- * FAULT_close_without_reject  requests can be submitted behind the end
- * FAULT_close_without_runner  the memory goes without a look whether somebody is inside
+ * FAULT_queued_rings_waiters_alone  no thread rings for the engine's thread when something is queued
+ * FAULT_endless_nap           a nap of the engine's thread ends only with a ring
+ * FAULT_close_without_reject  requests can be submitted after the end
+ * FAULT_close_without_runner  the memory goes without a look whether a thread is inside
  * FAULT_close_without_drain   what is still queued is forgotten
  */
 
@@ -47,7 +47,7 @@ bool napping; /* the engine's thread, which looks again by itself */
 bool busy;     /* an operation is running */
 byte newest[2]; /* of each caller, the operation that ran last */
 byte ran;
-byte refused; /* because of the close, before or behind the submission */
+byte refused; /* because of the close, before or after the submission */
 
 /* shc_comm_close() */
 bool closed, rejecting, stopping, engine_ended, unmapped;
@@ -199,7 +199,7 @@ inline pop()
     fi
 }
 
-/* QUEUED is cleared where nothing is queued, also by who has run what it waits for. */
+/* QUEUED is cleared where nothing is queued, also by a thread that has run what it waits for. */
 inline settle()
 {
     if
@@ -311,7 +311,7 @@ end:
     :: stopping -> break
     :: !stopping ->
         if
-        :: !napped -> /* nap(): as long as anything moves, and nobody needs to ring */
+        :: !napped -> /* nap(): as long as anything moves, and no ring is needed */
             napped = true;
             napping = true;
 #ifdef FAULT_endless_nap

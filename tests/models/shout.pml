@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Shout slots: a slot is refilled only when every reader has taken the chunk before.
+ * Broadcast slots (shout slots): a slot is refilled only when every reader has taken the chunk before.
  *
  * Mirrors shc_shout_run() of src/shm/coll/flow.c with an arena; docs/internals/protocol.md,
  * STAGE-13 to STAGE-22. Three ranks make OPS operations, which follow one another without a look:
  * the next begins while readers may be at the end of the last. The first rank to get there chooses
- * what it is, a broadcast from rank 0, its reverse, an all-gather, an exchange or a barrier, and
+ * the operation (a broadcast from rank 0, its reverse, an all-gather, an exchange or a barrier) and
  * its length. Two slots stand for the arena's. Call lines are plain epochs here: calls.pml has
- * them. An operation begins in the slot behind those of the last one. A giver may wait, at the end,
- * until all is taken. Chunk 0 is stored in front of the call line, which announces it, where the
- * operation before has left its slot alone: all ranks know. Who does not take may store more before
- * the meeting, into slots that it left alone, or that this rank stored nothing to in it. An
- * exchange uses a cell that lies over each rank's first slot: here its host stores and the next
+ * them. An operation begins in the slot after those of the last one. A giver may wait, at the end,
+ * until all is taken. Chunk 0 is stored before the call line, which announces it, if the operation
+ * before has left its slot alone: all ranks know that. A rank that does not take may store more before
+ * the meeting: into slots that the operation before left alone, or to which this rank stored nothing in
+ * it. An exchange uses a cell that lies over each rank's first slot: here its host stores and the next
  * rank reads (exchange.pml has the rest).
  *
  * FAULT_waits_for_one   a slot is refilled when the first reader has taken its chunk
  * FAULT_does_not_wait   a slot is refilled when its turn comes
- * FAULT_begins_early    who does not take begins before the meeting whatever it has stored in the last one
- * FAULT_announces_all   chunk 0 is stored in front of the call line wherever its slot is
- * FAULT_announces_cells likewise where only cells were used
+ * FAULT_begins_early    a rank that does not take stores before the meeting whatever it stored in the last one
+ * FAULT_announces_all   chunk 0 is stored before the call line wherever its slot is
+ * FAULT_announces_cells chunk 0 is stored before the call line where only cells were used
  * FAULT_not_announced   the readers take chunk 0 for announced where it is not
- * FAULT_announced_late  chunk 0 is announced, and stored behind the call line
+ * FAULT_announced_late  chunk 0 is announced, and stored after the call line
  * FAULT_step_early      a reader shows its step before it has read
- * FAULT_own_slots       only who gives goes on to the slot behind those of this operation
+ * FAULT_own_slots       only a rank that gives goes on to the slot after those of this operation
  * FAULT_forgets_cells   what a rank stores into an exchange cell does not count as stored
  */
 
@@ -47,9 +47,9 @@ byte slot[RANKS * DEPTH]; /* epoch * 8 + chunk of what is in it */
 #define GIVES(rank)   (kind[epoch] == ALL_GATHER || (kind[epoch] == BROADCAST) == ((rank) == 0))
 #define TAKES(rank)   (kind[epoch] == ALL_GATHER || (kind[epoch] == TO_ROOT) == ((rank) == 0))
 #define SHOUTS        (kind[epoch] != EXCHANGE && kind[epoch] != BARRIER)
-#define NEXT(n)       ((me + (n)) % RANKS) /* the n-th rank behind this one */
+#define NEXT(n)       ((me + (n)) % RANKS) /* the n-th rank after this one */
 
-/* shc_arena_is_free(): the slot of chunk k lies behind those of the last operation. */
+/* shc_arena_is_free(): the slot of chunk k lies after those of the last operation. */
 #ifdef FAULT_announces_all
 #define FREE(k) ((k) < DEPTH)
 #else

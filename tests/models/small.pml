@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Small slots by parity: filled without a look, and yet never while somebody still reads them.
+ * Small slots by parity: filled without a look, and yet never while a rank still reads them.
  *
  * Mirrors run_small() of src/shm/coll/ and shc_shout_run() without an arena;
  * docs/internals/protocol.md, CALL-3 to CALL-5, STAGE-23 and STAGE-25 to STAGE-29. Two or three
- * ranks make EPOCHS operations. The first rank to get there chooses what the operation is: one slot
- * per rank filled before the call line; or, always in their own blocks, one by rank 0 alone, or by
- * everybody else for rank 0 alone, of two ranks in a relay slot; or a message cut into 2 or 3
- * chunks, given by all or by rank 0 alone. Call lines are plain epochs here: calls.pml has them.
+ * ranks make EPOCHS operations. The first rank to get there chooses the operation:
+ * - one slot per rank is filled before the call line;
+ * - one slot is filled by rank 0 alone, or one by each other rank for rank 0 alone: always in their own
+ *   blocks, or with two ranks in a hand-off slot (relay slot);
+ * - a message is cut into 2 or 3 chunks, given by all or by rank 0 alone.
+ * Call lines are plain epochs here: calls.pml has them.
  *
  * FAULT_no_trailing_wait    a chunked operation ends without waiting for the others' last read
  * FAULT_fill_before_meeting a chunked operation fills its first slots before the meeting
- * FAULT_refills_early       a chunk goes into a slot that the one before it has not been taken from
+ * FAULT_refills_early       a chunk goes into a slot before all have taken the slot's last chunk
  * FAULT_one_slot            one slot per rank instead of two
- * FAULT_turns_alone         of two ranks' slots only one's change hands
- * FAULT_relay_stays         who gives again at once stores to the relay slot that it gave in
- * FAULT_relay_unseen        who reads does not note who gave
- * FAULT_relay_own           who gives reads it again behind the meeting
+ * FAULT_turns_alone         only one of the two ranks' slots changes hands
+ * FAULT_relay_stays         a rank that gives again at once stores to the hand-off slot that it gave in
+ * FAULT_relay_unseen        a rank that reads does not note which rank gave
+ * FAULT_relay_own           a rank that gives reads the slot again after the meeting
  */
 
 #define RANKS  3
@@ -29,8 +31,8 @@ byte chunks[EPOCHS + 1];
 byte call[RANKS];     /* the newest epoch published */
 byte progress[RANKS]; /* epoch * 16 + step */
 byte slot[RANKS * 2]; /* what is in it: FILLED() */
-byte relay[2];        /* likewise */
-byte ranks = RANKS;   /* of them */
+byte relay[2];        /* what is in each hand-off slot: FILLED() */
+byte ranks = RANKS;   /* the number of ranks */
 
 #define P(step)     (epoch * 16 + (step))
 #define STEP_OUT(k)  ((k) == 0 -> 1 : 2 * (k))
@@ -105,7 +107,7 @@ inline choose()
 
 #define GIVES(rank) (kind[epoch] == ALL_GIVE || (kind[epoch] == ROOT_GIVES) == ((rank) == 0))
 #define TAKES(rank) (kind[epoch] == ALL_GIVE || (kind[epoch] == ROOT_TAKES) == ((rank) == 0))
-#define NEXT(n)     ((me + (n)) % ranks) /* the n-th rank behind this one */
+#define NEXT(n)     ((me + (n)) % ranks) /* the n-th rank after this one */
 
 inline meet()
 {

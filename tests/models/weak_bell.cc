@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Flag and bell under weak memory: nobody sleeps on although what it waits for is there.
+// Flag and doorbell under weak memory: no thread sleeps on after what it waits for has come.
 //
 // Runs the real src/shm/proto/bell.h; docs/internals/protocol.md, WAIT-1, and edges bell/flag,
-// bell/count. One publisher of two words and a payload, a sleeper for each word, as in bell.pml. A
-// lost wake-up is a deadlock.
+// bell/count. There is one publisher of two words and a payload, and a sleeper for each word, as in
+// bell.pml. A lost wake-up is a deadlock.
 //
 // FAULT_ring_relaxed     hinge (a), the publisher's exchange, is relaxed
 // FAULT_listen_relaxed   hinge (b), the sleeper's exchange, is relaxed
 // FAULT_data_relaxed     the data is stored relaxed
-// FAULT_no_second_look   the sleeper does not look at the data behind (b)
+// FAULT_no_second_look   the sleeper does not look at the data after (b)
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/proto/bell.h"

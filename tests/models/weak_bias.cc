@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A biased runner under weak memory: one thread inside at a time, who sees what the one before did.
+// A biased runner under weak memory: one thread is inside at a time, and sees what the one before did.
 //
 // Runs the real src/shm/comm/runner.h, os/bias.h and bias.c; docs/internals/protocol.md, RUN-7 to
 // RUN-10, edges runner/word and bias/inside. One thread earns a bias with each call by the word;
-// another one calls some times. Both count in plain memory. bias.pml has what is queued, and who
-// sleeps.
+// another one calls some times. Both count in plain memory. bias.pml covers what is queued, and which
+// threads sleep.
 //
-// FAULT_no_light_fence     the biased thread looks in front of its store
-// FAULT_no_heavy_fence     who revokes looks in front of its store
+// FAULT_no_light_fence     the biased thread looks before its store
+// FAULT_no_heavy_fence     a revoking thread looks before its store
 // FAULT_leave_relaxed      the biased thread leaves by a relaxed store
-// FAULT_look_relaxed       who revokes sees by a relaxed load that it has left
+// FAULT_look_relaxed       a revoking thread sees by a relaxed load that the biased thread has left
 // FAULT_take_relaxed       the word is taken by a relaxed compare-and-set
-// FAULT_drop_relaxed       it is dropped by a relaxed subtraction
+// FAULT_drop_relaxed       the word is dropped by a relaxed subtraction
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/comm/runner.h"

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A biased lock under weak memory: one holder at a time, who sees what the one before did, and nobody sleeps
-// on beside a free lock.
+// A biased lock under weak memory: there is one holder at a time, which sees what the one before did, and
+// no thread sleeps on while the lock is free.
 //
 // Runs the real src/shm/os/biased_lock.h, bias.h, bias.c and lock.h; docs/internals/protocol.md,
-// RUN-11, edges lock/word and bias/inside. One thread earns a bias each time that it has the word;
-// another one takes the lock, and then only if it is to be had at once; a third one says that it
-// waits, and gives up. All count in plain memory. A lost wake-up is a deadlock.
+// RUN-11, edges lock/word and bias/inside. One thread earns a bias each time that it has the word.
+// Another one takes the lock, and then only tries to. A third one says that it waits, and gives up. All
+// count in plain memory. A lost wake-up is a deadlock.
 //
-// FAULT_no_light_fence     the biased thread looks in front of its store
-// FAULT_no_heavy_fence     who revokes looks in front of its store
+// FAULT_no_light_fence     the biased thread looks before its store
+// FAULT_no_heavy_fence     a revoking thread looks before its store
 // FAULT_leave_relaxed      the biased thread leaves by a relaxed store
-// FAULT_look_relaxed       who revokes sees by a relaxed load that it has left
+// FAULT_look_relaxed       a revoking thread sees by a relaxed load that the biased thread has left
 // FAULT_late_unlooked      the biased thread leaves without a look at its bias
-// FAULT_word_ignored       who has the word does not look at the bias
+// FAULT_word_ignored       a thread that has the word does not look at the bias
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/os/biased_lock.h"

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Call lines under weak memory: who meets reads what was published, and who writes a message reads
-// words that belong together, or none.
+// Call lines under weak memory: a rank that meets reads what was published, and a thread that writes an
+// error message reads words that belong together, or none.
 //
 // Written by hand after shc_call_publish(), read_said() of src/shm/proto/call.c and shc_call_meet()
 // of wait.c: hash and payload are plain fields there, whose accesses relacy cannot see.
 // docs/internals/protocol.md, CALL-1 to CALL-3 and CALL-8 to CALL-10, and edge call/publish. Three
-// ranks make as many operations as it takes to use a line again; a fourth thread reads what one
-// rank has said, for a message, at any time. Words that are there already are not stored again. Two
-// ranks: weak_hands.cc. Hash and payload are plain memory here too: relacy reports a race where the
-// two-lines argument does not order a rank's next store behind the others' last read.
+// ranks make as many operations as it takes to use a line again. A fourth thread reads one rank's call
+// record, for a message, at any time. Words that are there already are not stored again. For two ranks:
+// weak_hands.cc. Hash and payload are plain memory here too: relacy reports a race where the two-lines
+// argument does not order a rank's next store after the others' last read.
 //
 // FAULT_publish_relaxed   the epoch is stored relaxed
 // FAULT_meet_relaxed      the epoch is read relaxed
 // FAULT_one_line          one line per rank instead of two
-// FAULT_no_meeting        a rank waits for the rank behind it alone
+// FAULT_no_meeting        a rank waits for the rank after it alone
 // FAULT_no_seal           the words of a message are believed because the epoch is there
 // FAULT_words_kept        a call that differs keeps the words of the one before
-// FAULT_said_late         a line is published in front of what is said of it
+// FAULT_said_late         a line is published before its call record
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/base/atomic.h"
@@ -41,7 +41,7 @@ struct Line {
 
 struct Said {
     shc_a64 epoch;
-    shc_a64 words[kWords]; // the call, the seal, and the call's hash for the writer
+    shc_a64 words[kWords]; // the call, the seal, and the call's hash, which its writer compares
 };
 
 // Epochs 1 and 3 make the same call, 5 another one.

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Call lines and small slots that change hands between two ranks, under weak memory: no look, no
-// wait, and yet nobody stores to what somebody still reads.
+// Call lines and small slots that change hands between two ranks, under weak memory: without a look or a
+// wait, no rank stores to what another rank still reads.
 //
 // Written by hand after shc_seat_host(), shc_relay_pass(), shc_call_publish() and shc_call_meet(),
 // with the places of src/shm/coll/: docs/internals/protocol.md, CALL-3 to CALL-5 and STAGE-26 to
 // STAGE-29, and edge call/publish. Two ranks make as many operations as it takes to have each line
-// back twice. In some of them one rank alone gives, in a relay slot. All that is not an epoch is
-// plain memory: relacy reports a race where the argument leaves a gap. A rank reads its own line
-// and small slot, too, until the operation ends.
+// back twice. In some of them one rank alone gives, in a hand-off slot (relay slot). Everything except
+// the epochs is plain memory: relacy reports a race where the argument leaves a gap. A rank also reads
+// its own line and small slot until the operation ends.
 //
 // FAULT_publish_relaxed   the epoch is stored relaxed
 // FAULT_meet_relaxed      the epoch is read relaxed
 // FAULT_one_pair          one line of each rank instead of two, which changes hands in each operation
 // FAULT_no_meeting        a root returns without having met
 // FAULT_turns_alone       one rank's lines change hands an operation later than the other's
-// FAULT_relay_stays       who gives again at once stores to the relay slot that it gave in
+// FAULT_relay_stays       a rank that gives again at once stores to the hand-off slot that it gave in
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/base/atomic.h"
@@ -31,7 +31,7 @@ struct Line {
     shc_word payload;
 };
 
-/* Of each operation, from the first one on: who gives; -1: both. */
+/* The rank that gives in each operation, from the first one on; -1: both. */
 const int kGivers[kEpochs] = {-1, 0, 0, 1, 1, -1, 1, 0, 1};
 
 int giver_of(uint64_t epoch)
@@ -78,7 +78,7 @@ struct Hands : rl::test_suite<Hands, kRanks> {
         return slots[host(rank, epoch)][parity(epoch)];
     }
 
-    // As both ranks count.
+    // Both ranks count in the same way.
     shc_word &relay(uint64_t epoch)
     {
         unsigned slot = 0;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A lock under weak memory: one holder at a time, who sees what the one before did, and nobody sleeps
-// on beside a free lock.
+// A lock under weak memory: there is one holder at a time, which sees what the one before did, and no
+// thread sleeps on while the lock is free.
 //
 // Runs the real src/shm/os/lock.h; edge lock/word of docs/internals/protocol/edges.md. Three
 // threads take the lock some times, one of them by trying, and count in plain memory. A lost
 // wake-up is a deadlock.
 //
 // FAULT_take_relaxed     the lock is taken by a relaxed compare-and-set
-// FAULT_await_relaxed    it is taken behind a sleep by a relaxed exchange
-// FAULT_drop_relaxed     it is let go by a relaxed exchange
-// FAULT_sleep_unsaid     a thread sleeps without a word that it does
+// FAULT_await_relaxed    the lock is taken after a sleep by a relaxed exchange
+// FAULT_drop_relaxed     the lock is released by a relaxed exchange
+// FAULT_sleep_unsaid     a thread sleeps without marking the lock as awaited
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/os/lock.h"

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Pair lines and windows under weak memory: what is read is what was placed, and nothing is refilled
-// before it has been read.
+// Pair lines and eager buffers (windows) under weak memory: what is read is what was stored, and nothing
+// is refilled before it has been read.
 //
 // Runs the real src/shm/proto/pair.c; docs/internals/protocol.md, P2P-2 to P2P-5 and P2P-16 to
-// P2P-18, and edges pair/line, pair/taken, window/read. One sender, one receiver, one window and
-// two bulk windows: an even message takes the window, an odd one a bulk window, or rides in its
-// line when these are still with the receiver. There are two lines, so that they come round, or
-// eight, so that no line says that a window has been read. Line and window are plain memory: relacy
-// reports a race where no edge orders two accesses. Rings are weak_bell's.
+// P2P-18, and edges pair/line, pair/taken, window/read. There are one sender, one receiver, one window
+// and two windows of the eager pool (bulk windows). An even message takes the window, an odd one a bulk
+// window. A message goes in its line while the receiver still has these. There are two lines, so that
+// they are used again, or eight, so that no line says that a window has been read. Line and window are
+// plain memory: relacy reports a race where no edge orders two accesses. Rings are weak_bell's.
 //
 // FAULT_post_relaxed      the sender's store of a line's number is relaxed
-// FAULT_peek_relaxed      the receiver's load of it is relaxed
+// FAULT_peek_relaxed      the receiver's load of a line's number is relaxed
 // FAULT_take_relaxed      the receiver's store of `taken` is relaxed
-// FAULT_draft_relaxed     the sender's load of it is relaxed
+// FAULT_draft_relaxed     the sender's load of `taken` is relaxed
 // FAULT_return_relaxed    the receiver's store of a window's word is relaxed
-// FAULT_reclaim_relaxed   the sender's load of it is relaxed
+// FAULT_reclaim_relaxed   the sender's load of a window's word is relaxed
 // FAULT_return_early      the receiver gives the window back before it has read it
 // FAULT_take_early        the receiver has taken the line before it has read it
 

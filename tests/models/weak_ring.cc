@@ -2,10 +2,10 @@
 //
 // The ring under weak memory: what is popped is what was pushed, whole and in order.
 //
-// Runs the real src/shm/proto/ring.h; edges ring/publish and ring/retire. A ring
-// of two slots of two words, its counters just below their wrap, filled and emptied beyond its
-// size by one producer and one consumer. The slots' words are plain memory: relacy reports a race
-// where no edge orders two accesses.
+// Runs the real src/shm/proto/ring.h; edges ring/publish and ring/retire. A ring of two slots of two
+// words, whose counters begin just below their wrap, is filled and emptied beyond its size by one
+// producer and one consumer. The slots' words are plain memory: relacy reports a race where no edge
+// orders two accesses.
 //
 // FAULT_publish_relaxed   the producer's store of tail is relaxed
 // FAULT_retire_relaxed    the consumer's store of head is relaxed

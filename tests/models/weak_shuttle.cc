@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Shuttles and ferries under weak memory: what is read is what was placed, and one is stored to by nobody
-// but the side that holds it.
+// Hand-off buffers (shuttles, and long ones: ferries) under weak memory: what is read is what was stored,
+// and only the side that holds a buffer stores to it.
 //
 // Runs the real src/shm/proto/pair.c; docs/internals/protocol.md, P2P-3, P2P-4, P2P-9 to P2P-14 and
 // P2P-29, and edge pair/line. Two ranks send to one another and receive, in any order, but never
-// more than three messages ahead; an odd message takes a ferry if its sender holds one, an even
-// one, or one that finds none, a shuttle and its line, else the next line in turn and the only
-// window, or none. What a chunk by ferry takes back with it is the receiver's next message. All are
+// more than three messages ahead. An odd message takes a ferry if its sender holds one. An even one, or
+// an odd one that finds no ferry, takes a shuttle and its line, or otherwise the next line in turn and the
+// only window, or none. What a chunk by ferry takes back with it is the receiver's next message. All are
 // plain memory: relacy reports a race where no edge orders two accesses.
 //
 // FAULT_post_relaxed      the store of a line's number is relaxed
-// FAULT_peek_relaxed      the load of it is relaxed
-// FAULT_held_unread       who receives a shuttle or a ferry holds it before it has read it
-// FAULT_kept              who sends one goes on holding it
+// FAULT_peek_relaxed      the load of a line's number is relaxed
+// FAULT_held_unread       a receiver of a shuttle or a ferry holds it before it has read it
+// FAULT_kept              a sender of a shuttle or a ferry goes on holding it
 // FAULT_wrong_shuttle     the receiver takes the other one of its kind for the one that is named
-// FAULT_whosever          a line's number does not say whose message it is
-// FAULT_any_order         a shuttle's line is taken although one in turn is in front of it
-// FAULT_held_ahead        who finds a line that says how much is in a ferry holds it
-// FAULT_no_line_left      that line goes out though the one behind it is not free
+// FAULT_whosever          a line's number does not say which rank's message it is
+// FAULT_any_order         a shuttle's line is taken although one in turn comes before it
+// FAULT_held_ahead        a receiver that finds a line which says how much is in a ferry holds the ferry
+// FAULT_no_line_left      a line that says how much is in a ferry goes out although the next is not free
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
 #include "shm/proto/layout.h"
@@ -80,7 +80,7 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
         return name < 0 && in_turn ? shc_window_lend(mine, peer, true) : name;
     }
 
-    // Of each rank: no two words that are the same.
+    // A different word for each message of each rank.
     static uint64_t word_for(int sender, uint64_t message)
     {
         return message * kRanks + static_cast<uint64_t>(sender);
@@ -98,7 +98,7 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
         shc_line_shm *line = shc_pair_line_for(mine, 1 - me, name);
         RL_ASSERT(message > 0 || name == SHC_SHUTTLE_OURS);
         RL_ASSERT(message != 1 || shc_window_is_ferry(static_cast<uint32_t>(name)));
-        if (WITH(FAULT_kept) && name >= SHC_WINDOWS) // the peer calls it by the other name
+        if (WITH(FAULT_kept) && name >= SHC_WINDOWS) // the peer has the other name for it
             shc_window_return(mine, 1 - me, other_name(static_cast<uint32_t>(name)),
                               sizeof(shc_word));
         if (name >= 0)
@@ -113,7 +113,7 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
         return true;
     }
 
-    // The first of the ferry's two words is there. The next line.
+    // Posts a line that says that the first of the ferry's two words is there. Returns the next line.
     shc_line_shm *post_ahead(int me, uint64_t message, shc_line_shm *line, int name)
     {
         shc_pairs *mine = &pairs[me];
@@ -124,7 +124,7 @@ struct Shuttles : rl::test_suite<Shuttles, kRanks> {
         return shc_pair_line_for(mine, 1 - me, name);
     }
 
-    // False: the message is still to come.
+    // Returns false if the message is still to come.
     bool read_ahead(int me, uint64_t word, uint64_t message)
     {
         const uint32_t name = static_cast<uint32_t>(word % kNames) - 1;

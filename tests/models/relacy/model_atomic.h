@@ -3,16 +3,16 @@
 //
 // The operations of shm/base/atomic.h as relacy's: a load returns any value that its order allows,
 // and a shc_word that no edge covers is a data race. This file is the SHC_ATOMIC_MODEL of the
-// weak_*.cc models, which compile the real headers of src/shm with it. An asymmetric fence is a full one on
-// either side here: between a thread that has the light half and one that has the heavy one, that is what it is.
+// weak_*.cc models, which compile the real headers of src/shm with it. Here both halves of an asymmetric
+// fence are full fences: between a thread with the light half and one with the heavy half the effect is that.
 //
 // Every access asks the model for its order, so that a fault can weaken one edge. The program is
-// compiled once for all faults, which takes longer than all its runs: its argument says which one
-// this run has.
+// compiled once for all faults, because that takes longer than all its runs: its argument says which
+// fault this run has.
 
 #include <cstring>
 #include <iostream>
-#include <relacy/relacy.hpp> // behind the standard's: it redefines malloc and new
+#include <relacy/relacy.hpp> // after the standard's headers: it redefines malloc and new
 
 #include "shm/base/attrs.h"
 
@@ -39,7 +39,7 @@ struct shc_word {
 
 using ModelOrder = decltype(rl::mo_relaxed);
 
-// The model's: the order of an access to this word. `stores`: what it stores; a load stores 0.
+// Defined by the model: the order of an access to this word. `stores`: what it stores; a load stores 0.
 ModelOrder model_order(const void *word, ModelOrder order, uint64_t stores);
 
 SHC_INLINE uint64_t shc_word_get(const shc_word *p)
@@ -117,7 +117,7 @@ SHC_INLINE void shc_a64_store_release(shc_a64 *p, uint64_t v)
     p->v_.store(v, model_order(p, rl::mo_release, v), $);
 }
 
-// The model's, if it has any: whether there is one.
+// Defined by the model, if it has fences: whether there is one.
 bool model_fence(bool heavy);
 
 SHC_INLINE void shc_fence_light()
@@ -126,7 +126,7 @@ SHC_INLINE void shc_fence_light()
         rl::atomic_thread_fence(rl::mo_seq_cst, $);
 }
 
-// Runs the model and says for run.py what came of it.
+// Runs the model and prints the outcome for run.py.
 template <class Model>
 int model_main(int argc, char **argv, unsigned executions)
 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// For the models of what may be biased (shm/os/bias.h).
+// For the models of a runner or lock that may be biased (shm/os/bias.h).
 
 #include "shm/os/bias.c"
 
-// Nobody's, and each time by the word is worth one.
+// A bias without an owner; each entry by the word earns it.
 inline void model_no_bias(shc_bias *bias)
 {
     bias->whose.v_.store(0, rl::mo_relaxed, $);

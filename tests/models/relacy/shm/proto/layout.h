@@ -11,7 +11,7 @@ struct shc_bell_shm {
     shc_a32 count;
 };
 
-// Of point-to-point: one window, so that it comes round soon. What rides in a line is one word.
+// Point-to-point: one window, so that it is soon used again. A line carries one word.
 #define SHC_LINE_BYTES     128
 #define SHC_PAGE_BYTES     4096
 #define SHC_WINDOWS        1

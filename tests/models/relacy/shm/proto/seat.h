@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 //
-// Stands for shm/proto/seat.h in the weak_*.cc models: mailboxes alone, one behind the other.
+// Stands for shm/proto/seat.h in the weak_*.cc models: mailboxes alone, one after the other.
 
 #include "shm/base/status.h"
 #include "shm/proto/layout.h"
