@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-LAYOUT = 35  # the library's SHC_LAYOUT_VERSION (src/shm/proto/layout.h)
+LAYOUT = 36  # the library's SHC_LAYOUT_VERSION (src/shm/proto/layout.h)
 
 
 def create(options: Any, backend_options: object) -> object:

@@ -427,13 +427,13 @@ def test_a_message_before_all_ranks_have_met_says_what_to_do() -> None:
         rank.init()
         if rank.rank == 2:
             dist.destroy_process_group()
-            return "collective come first"
+            return "run a collective first"
         with pytest.raises(dist.DistBackendError) as raised:
             (dist.send if rank.rank == 0 else dist.recv)(gpu(torch.ones(4)), 1 - rank.rank)
         return str(raised.value)
 
     for outcome in outcomes(3, body):
-        assert outcome.ok and "collective come first" in outcome.value, outcome
+        assert outcome.ok and "run a collective first" in outcome.value, outcome
 
 
 def test_ends_that_call_otherwise_both_raise() -> None:
@@ -513,7 +513,7 @@ def test_a_batch_meets_single_calls() -> None:
 def test_a_batch_that_is_refused_sends_nothing_and_the_group_goes_on() -> None:
     """Collectives, too: torch leaves a section open that an exception leaves."""
 
-    def body(rank: Rank, cuda: Any) -> tuple[str, list[float], list[float]]:
+    def body(rank: Rank, cuda: Any) -> tuple[int, list[float], list[float]]:
         meet(rank, cuda)
         peer, t, got = 1 - rank.rank, gpu(torch.ones(4)), gpu(torch.zeros(4))
         skewed = gpu(torch.ones(4, 4)).t()
@@ -529,7 +529,7 @@ def test_a_batch_that_is_refused_sends_nothing_and_the_group_goes_on() -> None:
         dist.batch_isend_irecv(good)[0].wait()
         return sent, t.cpu().tolist(), got.cpu().tolist()
 
-    assert on_ranks(2, body) == [("0", [2.0] * 4, [2.0] * 4)] * 2
+    assert on_ranks(2, body) == [(0, [2.0] * 4, [2.0] * 4)] * 2
 
 
 def test_a_batch_has_cpu_tensors_and_collectives_beside_its_messages() -> None:

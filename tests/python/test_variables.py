@@ -64,7 +64,8 @@ def test_names_of_others_are_left_alone() -> None:
     }
     for path in map(Path, listed.stdout.rstrip("\0").split("\0")):
         if path.name != Path(__file__).name and (ROOT / path).is_file():
-            names.update(NAME.findall((ROOT / path).read_text(errors="replace")))
+            text = (ROOT / path).read_text(errors="replace")
+            names.update(NAME.findall(text.replace("nothing reads SHMCOLL_", "")))
     config = set(NAME.findall((ROOT / "src/shm/base/config.c").read_text()))
     assert {"SHMCOLL_FUZZ_SEED", "SHMCOLL_SOAK_ROUNDS", "SHMCOLL_CUDA_ARCHS"} <= names - config
     assert said(**dict.fromkeys(names - config, "1")) == []
