@@ -242,7 +242,7 @@ def test_the_time_in_which_a_rank_is_stopped_does_not_count(what: str) -> None:
             time.sleep(0.1)
         wait(rank)
 
-    ranks.run(2, body, limit=LIMIT_S, beside=continue_after(3.0))
+    ranks.run(2, body, limit=LIMIT_S, meanwhile=continue_after(3.0))
 
 
 @pytest.mark.timeout(40)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -63,7 +64,7 @@ def test_a_silent_store_is_left_at_the_time_out_and_named(served: bool) -> None:
             until_done(rank, (1, 2))
             os.kill(pid, signal.SIGCONT)
         text = str(caught.value)
-        assert "Timed out after 0.5 s" in text and "does not answer" in text
+        assert re.search(r"Timed out after 0\.[5-9] s", text) and "does not answer" in text
         assert (
             f"TCPStore at 127.0.0.1:{rank.board[0]}, served by rank 0 (pid {pid}, stopped)" in text
         )
