@@ -138,7 +138,7 @@ static SHC_NOINLINE int lend_for_all(struct shc_p2p *p2p, struct shc_message *m)
 {
     const size_t bytes = m->shape.bytes;
     const bool pooled = fits(p2p, SHC_PROTOCOL_EAGER_POOL, bytes);
-    const bool may = bytes <= SHC_WHOLE_BYTES || (goes_ahead(p2p, m) && !is_pressed(p2p));
+    const bool may = pooled || (goes_ahead(p2p, m) && !is_pressed(p2p));
     const int ferry = may ? shc_ferry_lend(&p2p->pairs, m->peer) : -1;
     if (ferry >= 0 || !pooled)
         return ferry;
@@ -298,7 +298,7 @@ static int lend_for_head(struct shc_p2p *p2p, struct shc_message *m, size_t *roo
     int window = shc_ferry_lend(&p2p->pairs, m->peer);
     if (window >= 0)
         return window;
-    if (m->shape.bytes > SHC_WHOLE_BYTES && may_open(p2p, m)) {
+    if (may_open(p2p, m)) {
         begin_open(p2p, m);
         *room = SHC_BULK_BYTES;
         return shc_window_lend_run(&p2p->pairs, m->peer, 1, room);
