@@ -213,6 +213,16 @@ void kill_at_random(const std::string &scenario, const char *const (&knobs)[N], 
     EXPECT_EQ(shared_files(), before);
 }
 
+// All ranks but rank 1, which is stopped, have given up; then rank 1 is killed.
+inline std::vector<Report> end_without_rank_1(Living &living)
+{
+    for (size_t r = 0; r < living.pids.size(); r++)
+        if (r != 1)
+            living.await("leaked=", r);
+    kill(living.pids[1], SIGKILL);
+    return living.end(20);
+}
+
 // Stops rank 1 of an endless scenario until all others have given up. Rank 1 may have told one of them that it is
 // there, and not the next one: then the first one waits for both in the next operation, and says so.
 inline std::vector<Report> stop_rank_1(size_t world, const std::string &scenario)
@@ -220,11 +230,7 @@ inline std::vector<Report> stop_rank_1(size_t world, const std::string &scenario
     Living living(world, "scenario=" + scenario + " meet=0 timeout_ms=6500", "");
     EXPECT_TRUE(living.await("ready="));
     kill(living.pids[1], SIGSTOP);
-    for (size_t r = 0; r < world; r++)
-        if (r != 1)
-            living.await("leaked=", r);
-    kill(living.pids[1], SIGKILL);
-    auto reports = living.end(20);
+    auto reports = end_without_rank_1(living);
     for (size_t r = 0; r < world; r++)
         if (r != 1) {
             EXPECT_EQ(reports[r]["end"], "exited 0") << all_of(reports[r]);
@@ -251,11 +257,7 @@ inline void stop_all_ranks(size_t world, const std::string &scenario)
     for (size_t r = 0; r < world; r++)
         if (r != 1)
             kill(living.pids[r], SIGCONT);
-    for (size_t r = 0; r < world; r++)
-        if (r != 1)
-            living.await("leaked=", r);
-    kill(living.pids[1], SIGKILL);
-    auto reports = living.end(20);
+    auto reports = end_without_rank_1(living);
     for (size_t r = 0; r < world; r++)
         if (r != 1) {
             EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
