@@ -3,8 +3,8 @@
 
 A round: 2 to 8 ranks make a group, run a random mix of operations on it and on groups made of it,
 destroy everything, and begin again on the same store. At a random moment one of them gets SIGKILL;
-in some rounds another one gets SIGSTOP at the same moment and goes on at the end. In every 16th
-round the kill waits until the victim destroys a group: so short a phase might be missed by chance.
+in some rounds another one gets SIGSTOP at the same moment and goes on at the end. In every 8th
+round the kill waits until the victim destroys a group, and may still come after that short phase.
 Every survivor must finish or raise; who raises does so at most PROMISE_MS after the kill, or after
 its call began, unless nobody can know: the dead rank had not yet said hello, which is looked up in
 the store.
@@ -74,7 +74,7 @@ def plan(seed: int, with_stop: bool) -> Round:
     world = dice.randint(3 if with_stop else 2, 8)
     victim, other = dice.sample(range(world), 2)
     delay = dice.uniform(0.0, 0.06 + 0.03 * world)
-    return Round(seed, world, victim, other if with_stop else -1, delay, seed % 16 == 0)
+    return Round(seed, world, victim, other if with_stop else -1, delay, seed % 8 == 0)
 
 
 def enter(rank: ranks.Rank, phase: int) -> None:
