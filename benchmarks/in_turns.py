@@ -2,6 +2,7 @@
 """Two builds of the C library in turns, each time in new processes.
 
     python benchmarks/in_turns.py old/libshmcoll.so [new/libshmcoll.so] [--pairs 300] [-o OPS] [-b MIN] [-e MAX]
+    python benchmarks/in_turns.py a/libshmcoll.so a/libshmcoll.so --tuning turn=128k  # what a key does
 
 Where the pages of a group happen to lie decides more about a call of 8 bytes than a change does: one
 pair of processes takes 90 ns and the next one 220. Rounds inside one pair, as in `peers.py --against`,
@@ -33,9 +34,13 @@ def compile_program(library: Path, program: Path) -> None:
     subprocess.run([*command, f"-L{library.parent}", "-lshmcoll"], check=True)
 
 
-def measure(program: Path, library: Path, arguments: list[str]) -> dict[tuple[str, int], float]:
+def measure(
+    program: Path, library: Path, arguments: list[str], tuning: str = ""
+) -> dict[tuple[str, int], float]:
     """Median microseconds of each operation and size, of one new pair of processes."""
     env = {**os.environ, "LD_LIBRARY_PATH": str(library.parent)}
+    if tuning:
+        env["SHMCOLL_TUNING"] = tuning
     done = subprocess.run(
         [program, *arguments], check=True, capture_output=True, text=True, env=env
     )
@@ -57,6 +62,7 @@ def main() -> int:
     parser.add_argument("old", type=Path, help="a libshmcoll.so")
     parser.add_argument("new", type=Path, nargs="?", help="another one; default: of this tree")
     parser.add_argument("-n", "--ranks", type=int, default=2)
+    parser.add_argument("--tuning", default="", help="SHMCOLL_TUNING of the new library alone")
     parser.add_argument("--pairs", type=int, default=300, help="processes of each, 2 or more")
     parser.add_argument("-o", "--ops", default=OPS)
     parser.add_argument("-b", "--min", default="8")
@@ -74,19 +80,22 @@ def main() -> int:
     compile_program(new, program)
     arguments = ["-o", args.ops, "-b", args.min, "-e", args.max]
     arguments += ["-f", args.factor, "-t", args.ms, str(args.ranks)]
-    times: dict[Path, list[dict[tuple[str, int], float]]] = {old: [], new: []}
+    was: list[dict[tuple[str, int], float]] = []
+    now: list[dict[tuple[str, int], float]] = []
+    arms = [(old, "", was), (new, args.tuning, now)]
     seen: list[noise.Activity] = []
     with noise.Watch(noise.children_s, os.sched_getaffinity(0)).over(seen.append):
         for pair in range(max(args.pairs, 2)):
-            for library in (old, new) if pair % 2 == 0 else (new, old):
-                times[library].append(measure(program, library, arguments))
+            for library, tuning, runs in arms if pair % 2 == 0 else reversed(arms):
+                runs.append(measure(program, library, arguments, tuning))
     print(f"{'operation':>16} {'bytes':>9} {'old us':>8} {'new us':>8}   old/new")
-    for op, size in times[new][0]:
-        was = [run[op, size] for run in times[old]]
-        now = [run[op, size] for run in times[new]]
-        ratio, error = ratio_of(was, now)
+    for row in now[0]:
+        before = [run[row] for run in was]
+        after = [run[row] for run in now]
+        ratio, error = ratio_of(before, after)
         print(
-            f"{op:>16} {size:>9} {median(was):>8.3f} {median(now):>8.3f}   {ratio:.3f} +- {error:.3f}"
+            f"{row[0]:>16} {row[1]:>9} {median(before):>8.3f} {median(after):>8.3f}"
+            f"   {ratio:.3f} +- {error:.3f}"
         )
     print(f"# {args.pairs} pairs of processes of each; {noise.words(seen[0])}")
     return 0

@@ -40,6 +40,7 @@ enum call {
     SCATTER,
     PING,     /* between ranks 0 and 1: a message there, and one back */
     SENDRECV, /* between ranks 0 and 1, both at once */
+    STREAM,   /* from rank 0 to rank 1: STREAM_MESSAGES, and a short answer */
     CALLS
 };
 static const struct {
@@ -58,7 +59,10 @@ static const struct {
     {"scatter", SHC_SCATTER, false, true},
     {"ping", SHC_SEND, false, false},
     {"sendrecv", SHC_SEND, false, false},
+    {"stream", SHC_SEND, false, false},
 };
+
+enum { STREAM_MESSAGES = 16 };
 
 struct options {
     const char *ops;
@@ -145,7 +149,7 @@ static void demand(enum shc_status status)
 
 static void pass(const struct rank *me, enum call call, size_t bytes)
 {
-    const int64_t all = (int64_t)(bytes / sizeof(float));
+    const int64_t all = (int64_t)(bytes / sizeof(float)), one = 1;
     struct shc_tensor given = {.data = me->input, .ndim = 1, .sizes = &all};
     struct shc_tensor got = {.data = me->output, .ndim = 1, .sizes = &all};
     struct shc_op send = {.kind = SHC_SEND, .dtype = SHC_FLOAT32, .peer = 1 - me->rank};
@@ -153,7 +157,12 @@ static void pass(const struct rank *me, enum call call, size_t bytes)
     struct shc_request *sent;
     send.input = (struct shc_tensors){&given, 1};
     receive.output = (struct shc_tensors){&got, 1};
-    if (call == PING) {
+    if (call == STREAM) {
+        for (int i = 0; i < STREAM_MESSAGES; i++)
+            demand(shc_run(me->comm, me->rank == 0 ? &send : &receive));
+        given.sizes = got.sizes = &one;
+        demand(shc_run(me->comm, me->rank == 0 ? &receive : &send));
+    } else if (call == PING) {
         demand(shc_run(me->comm, me->rank == 0 ? &send : &receive));
         demand(shc_run(me->comm, me->rank == 0 ? &receive : &send));
     } else {
@@ -166,7 +175,7 @@ static void pass(const struct rank *me, enum call call, size_t bytes)
 
 static void run(const struct rank *me, enum call call, size_t bytes)
 {
-    if (call == PING || call == SENDRECV) {
+    if (call == PING || call == SENDRECV || call == STREAM) {
         if (me->rank < 2)
             pass(me, call, bytes);
         return;
@@ -206,15 +215,17 @@ static int is_wrong(struct rank *me, enum call call, size_t bytes)
         me->input[i] = me->output[i] = (float)(me->rank + (int)(i % 5));
     meet(me);
     run(me, call, bytes);
-    const int knowing = call == REDUCE || call == GATHER   ? 1
-                        : call == PING || call == SENDRECV ? 2
-                                                           : n;
+    if (call == STREAM && me->rank == 0)
+        return 0; /* it gets the answer alone */
+    const int knowing = call == REDUCE || call == GATHER                     ? 1
+                        : call == PING || call == SENDRECV || call == STREAM ? 2
+                                                                             : n;
     for (int e = 0; e < 2 && call != BARRIER && me->rank < knowing; e++) {
         const size_t at = ends[e], from = at / part;
         float want = (float)(n * (n - 1) / 2 + n * (int)(at % 5));
         if (call == REDUCE_SCATTER)
             want = (float)(n * (n - 1) / 2 + n * (int)((at + (size_t)me->rank * part) % 5));
-        else if (call == PING || call == SENDRECV)
+        else if (call == PING || call == SENDRECV || call == STREAM)
             want = (float)(1 - me->rank + (int)(at % 5));
         else if (call == BROADCAST)
             want = (float)(at % 5);
