@@ -19,7 +19,7 @@ using namespace shmcoll::test;
 namespace
 {
 
-const size_t kSmall = 8, kOneWindow = 16000, kBig = 1 << 20;
+const size_t kSmall = 8, kOneBuffer = 16000, kBig = 1 << 20;
 const uint64_t kSecond = 1000ULL * 1000 * 1000;
 
 // One send or receive of bytes.
@@ -157,7 +157,7 @@ TEST(P2pBugs, ATimeOutBesideAnotherFailureJudgesNothingThatIsOver)
             return;
         }
         const uint32_t lines = rank.comm->seat.mail.lines;
-        for (uint32_t i = 0; i < lines; i++) // one goes by shuttle, and one line is left
+        for (uint32_t i = 0; i < lines; i++) // one goes by hand-off buffer, and one line is left
             EXPECT_EQ(Message(SHC_SEND, 1, 1, kSmall).run(rank), SHC_OK);
         Message announced(SHC_SEND, 1, 2, kBig, kSecond / 10);
         Message queued(SHC_SEND, 1, 3, kSmall, kSecond / 10);
@@ -172,16 +172,16 @@ TEST(P2pBugs, ATimeOutBesideAnotherFailureJudgesNothingThatIsOver)
     });
 }
 
-// A pass read as many lines as there are in turn, and a pair has two more with those of its shuttles. So a
+// A pass read as many lines as there are in turn, and a pair has two more with those of its hand-off buffers. So a
 // delayed rank said that something was missing that another rank had sent before it left.
 TEST(P2pBugs, OnePassReadsAllThatWhoHasLeftHasSent)
 {
-    for (int shuttles : {1, 2}) {
+    for (int others : {1, 2}) {
         std::atomic<bool> posted{false}, left{false};
         run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
             const int peer = 1 - rank.rank;
-            const int count = static_cast<int>(rank.comm->seat.mail.lines) + shuttles;
-            if (shuttles == 2) { // rank 1's is with rank 0 then
+            const int count = static_cast<int>(rank.comm->seat.mail.lines) + others;
+            if (others == 2) { // rank 1's is with rank 0 then
                 EXPECT_EQ(Message(rank.rank == 1 ? SHC_SEND : SHC_RECV, peer, 99, kSmall).run(rank),
                           SHC_OK);
             }
@@ -276,28 +276,29 @@ TEST(P2pBugs, NothingIsPlacedAfterLeavingAtTheEndOfTheProcess)
     EXPECT_TRUE(seen);
 }
 
-// Windows lent to a rank that left did not come back: the messages of all others went without.
-TEST(P2pBugs, WindowsOfARankThatLeftComeBack)
+// Buffers lent to a rank that left did not come back: the messages of all others went without.
+TEST(P2pBugs, BuffersOfARankThatLeftComeBack)
 {
     std::atomic<bool> checked{false};
     run_ranks(Mode::kOwnMapping, 3, [&](Rank &rank) {
         if (rank.rank == 2) {
             EXPECT_EQ(Message(SHC_RECV, 0, 7, 0).run(rank), SHC_OK) << error_text();
-            return; // leaves, with a shuttle and four windows of rank 0
+            return; // leaves, with a hand-off buffer and four buffers of rank 0
         }
         if (rank.rank == 1) {
             EXPECT_TRUE(within_seconds(20, [&] { return checked.load(); }));
             return;
         }
-        EXPECT_EQ(Message(SHC_SEND, 1, 2, kOneWindow).run(rank), SHC_OK) << "the shuttle is gone";
-        for (int i = 0; i < 1 + SHC_EAGER_WINDOWS; i++)
-            EXPECT_EQ(Message(SHC_SEND, 2, 1, kOneWindow).run(rank), SHC_OK) << error_text();
+        EXPECT_EQ(Message(SHC_SEND, 1, 2, kOneBuffer).run(rank), SHC_OK)
+            << "the hand-off buffer is gone";
+        for (int i = 0; i < 1 + SHC_EAGER_UNASKED; i++)
+            EXPECT_EQ(Message(SHC_SEND, 2, 1, kOneBuffer).run(rank), SHC_OK) << error_text();
         EXPECT_EQ(Message(SHC_SEND, 2, 7, 0).run(rank), SHC_OK) << error_text();
         EXPECT_TRUE(within_seconds(
             20, [&] { return shc_member_look(&rank.comm->seat, 2) == SHC_MEMBER_LEFT; }));
-        Message out(SHC_SEND, 1, 1, kOneWindow);
+        Message out(SHC_SEND, 1, 1, kOneBuffer);
         out.start(rank);
-        EXPECT_TRUE(out.done()) << "a message that nobody has asked for found no window";
+        EXPECT_TRUE(out.done()) << "a message that nobody has asked for found no buffer";
         checked = true;
     });
 }

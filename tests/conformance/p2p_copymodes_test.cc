@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause In which copy mode messages go through the windows of more than two
-// ranks, which have no bulk windows.
+// SPDX-License-Identifier: BSD-3-Clause In which copy mode messages go through the eager buffers of more than
+// two ranks, which have no pool.
 #include "tests/support/messages.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ using namespace shmcoll::test;
 namespace
 {
 
-const size_t kBytes = 64 << 10; // through a part of the windows
+const size_t kBytes = 64 << 10; // through a part of the buffers
 const size_t kClass = 0;        // of trials
 
 std::vector<unsigned char> content(int tag)
@@ -65,18 +65,19 @@ TEST(Ways, LetAMessageEndWhenItsOwnWindowsHaveBeenRead)
     by_one_thread(
         [](const Comms &comms) {
             shc_pairs &mine = comms[0]->p2p.pairs, &theirs = comms[1]->p2p.pairs;
-            const int other = shc_window_lend(&mine, 2, false);
-            const int first = shc_window_lend(&mine, 1, false);
-            const uint32_t behind_first = mine.chunks;
-            const int second = shc_window_lend(&mine, 1, false);
-            const uint32_t behind_second = mine.chunks;
-            ASSERT_TRUE(other >= 0 && first >= 0 && second >= 0);
-            EXPECT_FALSE(shc_window_chunks_were_read(&mine, 1, 0, behind_first));
-            shc_window_return(&theirs, 0, static_cast<uint32_t>(first), kBytes);
-            EXPECT_TRUE(shc_window_chunks_were_read(&mine, 1, 0, behind_first));
-            EXPECT_FALSE(shc_window_chunks_were_read(&mine, 1, 0, behind_second));
-            shc_window_return(&theirs, 0, static_cast<uint32_t>(second), kBytes);
-            EXPECT_TRUE(shc_window_chunks_were_read(&mine, 1, 0, behind_second));
+            const shc_place other = shc_chunk_lend(&mine, 2);
+            const shc_place first = shc_chunk_lend(&mine, 1);
+            const uint32_t after_first = mine.chunks;
+            const shc_place second = shc_chunk_lend(&mine, 1);
+            const uint32_t after_second = mine.chunks;
+            for (const shc_place &place : {other, first, second})
+                ASSERT_EQ(place.memory, SHC_IN_EAGER);
+            EXPECT_FALSE(shc_chunks_were_read(&mine, 1, 0, after_first));
+            shc_place_return(&theirs, 0, first);
+            EXPECT_TRUE(shc_chunks_were_read(&mine, 1, 0, after_first));
+            EXPECT_FALSE(shc_chunks_were_read(&mine, 1, 0, after_second));
+            shc_place_return(&theirs, 0, second);
+            EXPECT_TRUE(shc_chunks_were_read(&mine, 1, 0, after_second));
         },
         3);
 }

@@ -18,7 +18,7 @@ const uint32_t kBytes = 64;
 struct Damage {
     const char *name;
     void (*harm)(shc_line_head &line);
-    bool by_shuttle = false; // it is a shuttle's line
+    bool by_hand_off = false; // its line is that of a hand-off buffer
 };
 
 void PrintTo(const Damage &damage, std::ostream *out)
@@ -26,145 +26,140 @@ void PrintTo(const Damage &damage, std::ostream *out)
     *out << damage.name;
 }
 
-void in_window(shc_line_head &line, unsigned window, uint32_t bytes)
+void in_place(shc_line_head &line, shc_memory memory, unsigned index, uint32_t bytes)
 {
-    line.window = static_cast<uint8_t>(window);
+    line.place = {static_cast<uint8_t>(memory), static_cast<uint8_t>(index)};
     line.piece = bytes;
     line.bytes = bytes;
 }
 
-void of_kind(shc_line_head &line, shc_line_kind kind)
+void of_kind(shc_line_head &line, shc_frame kind)
 {
     line.kind = static_cast<uint8_t>(kind);
+}
+
+// The first half of a message whose rest follows unasked, or (asks) after CTS.
+void half_in(shc_line_head &line, shc_memory memory, bool asks)
+{
+    in_place(line, memory, 0, kBytes);
+    of_kind(line, SHC_FRAME_FIRST);
+    line.bytes = 2 * kBytes;
+    line.asks = asks;
 }
 
 const Damage kDamages[] = {
     {"NoKind", [](shc_line_head &line) { line.kind = 99; }},
     {"PartOfAWhole", [](shc_line_head &line) { line.piece = kBytes - 1; }},
     {"MoreThanALine",
-     [](shc_line_head &line) { in_window(line, SHC_NO_WINDOW, SHC_LINE_DATA_BYTES + 1); }},
-    {"MoreThanAWindow", [](shc_line_head &line) { in_window(line, 0, SHC_WINDOW_BYTES + 1); }},
-    {"BehindTheLastBulkWindow",
-     [](shc_line_head &line) { in_window(line, SHC_WINDOW_NAMES - 1, SHC_BULK_BYTES + 1); }},
-    {"NoWindow", [](shc_line_head &line) { in_window(line, SHC_WINDOW_NAMES, kBytes); }},
-    {"AShuttleThatTheReaderHolds",
-     [](shc_line_head &line) { in_window(line, SHC_SHUTTLE_THEIRS, kBytes); }},
-    {"AShuttleWhoseLineItIsNot",
-     [](shc_line_head &line) { in_window(line, SHC_SHUTTLE_OURS, kBytes); }},
-    {"NotTheShuttleWhoseLineItIs",
-     [](shc_line_head &line) { in_window(line, SHC_SHUTTLE_THEIRS, kBytes); }, true},
-    {"AWindowInAShuttlesLine", [](shc_line_head &line) { in_window(line, 0, kBytes); }, true},
-    {"NothingInAShuttlesLine", [](shc_line_head &line) { in_window(line, SHC_NO_WINDOW, kBytes); },
+     [](shc_line_head &line) { in_place(line, SHC_IN_LINE, 0, SHC_LINE_DATA_BYTES + 1); }},
+    {"MoreThanAnEagerBuffer",
+     [](shc_line_head &line) { in_place(line, SHC_IN_EAGER, 0, SHC_EAGER_BYTES + 1); }},
+    {"NoEagerBuffer",
+     [](shc_line_head &line) { in_place(line, SHC_IN_EAGER, SHC_EAGER_BUFFERS, kBytes); }},
+    {"MoreThanAPoolBuffer",
+     [](shc_line_head &line) { in_place(line, SHC_IN_POOL, 0, SHC_POOL_BYTES + 1); }},
+    {"NotThePoolBufferThatIsNext",
+     [](shc_line_head &line) { in_place(line, SHC_IN_POOL, 1, kBytes); }},
+    {"NoPoolBuffer",
+     [](shc_line_head &line) { in_place(line, SHC_IN_POOL, SHC_POOL_BUFFERS, kBytes); }},
+    {"NoMemory", [](shc_line_head &line) { in_place(line, SHC_MEMORIES, 0, kBytes); }},
+    {"AHandOffBufferThatTheReaderHolds",
+     [](shc_line_head &line) { in_place(line, SHC_IN_HAND_OFF, SHC_THEIRS, kBytes); }},
+    {"AHandOffBufferWhoseLineItIsNot",
+     [](shc_line_head &line) { in_place(line, SHC_IN_HAND_OFF, SHC_OURS, kBytes); }},
+    {"NotTheHandOffBufferWhoseLineItIs",
+     [](shc_line_head &line) { in_place(line, SHC_IN_HAND_OFF, SHC_THEIRS, kBytes); }, true},
+    {"AnEagerBufferInAHandOffBuffersLine",
+     [](shc_line_head &line) { in_place(line, SHC_IN_EAGER, 0, kBytes); }, true},
+    {"NothingInAHandOffBuffersLine",
+     [](shc_line_head &line) { in_place(line, SHC_IN_LINE, 0, kBytes); }, true},
+    {"MoreThanAHandOffBuffer",
+     [](shc_line_head &line) { in_place(line, SHC_IN_HAND_OFF, SHC_OURS, SHC_EAGER_BYTES + 1); },
      true},
-    {"MoreThanAShuttle",
-     [](shc_line_head &line) { in_window(line, SHC_SHUTTLE_OURS, SHC_WINDOW_BYTES + 1); }, true},
-    {"PartOfAWholeByShuttle", [](shc_line_head &line) { line.piece = kBytes - 1; }, true},
-    {"LittleOfAWholeByShuttle", [](shc_line_head &line) { line.piece = 8; }, true},
-    {"AHeadByShuttleThatIsAll", [](shc_line_head &line) { of_kind(line, SHC_LINE_RTS); }, true},
-    {"AWordForNoMessageByShuttle", [](shc_line_head &line) { of_kind(line, SHC_LINE_CTS); }, true},
-    {"AFerryThatTheReaderHolds",
-     [](shc_line_head &line) { in_window(line, SHC_FERRY_THEIRS, kBytes); }},
-    {"MoreThanAFerry",
-     [](shc_line_head &line) { in_window(line, SHC_FERRY_OURS, SHC_FERRY_BYTES + 1); }},
-    {"AHeadThatIsAll",
+    {"PartOfAWholeByHandOff", [](shc_line_head &line) { line.piece = kBytes - 1; }, true},
+    {"LittleOfAWholeByHandOff", [](shc_line_head &line) { line.piece = 8; }, true},
+    {"APrefixByHandOffThatIsAll",
      [](shc_line_head &line) {
-         of_kind(line, SHC_LINE_RTS);
-         in_window(line, 0, kBytes);
+         of_kind(line, SHC_FRAME_FIRST);
+         line.asks = 1;
+     },
+     true},
+    {"AnAnswerForNoMessageByHandOff", [](shc_line_head &line) { of_kind(line, SHC_FRAME_CTS); },
+     true},
+    {"ALongHandOffBufferThatTheReaderHolds",
+     [](shc_line_head &line) { in_place(line, SHC_IN_LONG_HAND_OFF, SHC_THEIRS, kBytes); }},
+    {"NoLongHandOffBuffer",
+     [](shc_line_head &line) { in_place(line, SHC_IN_LONG_HAND_OFF, 2, kBytes); }},
+    {"MoreThanALongHandOffBuffer",
+     [](shc_line_head &line) {
+         in_place(line, SHC_IN_LONG_HAND_OFF, SHC_OURS, SHC_LONG_HAND_OFF_BYTES + 1);
      }},
-    {"AHeadOfPartsOfElements",
+    {"APrefixThatIsAll",
      [](shc_line_head &line) {
-         of_kind(line, SHC_LINE_RTS);
+         half_in(line, SHC_IN_EAGER, true);
+         line.bytes = kBytes;
+     }},
+    {"APrefixOfPartsOfElements",
+     [](shc_line_head &line) {
+         half_in(line, SHC_IN_LINE, true);
          line.elem_bytes = 7;
-         line.piece = 8;
      }},
     {"ElementsOfNoBytes",
      [](shc_line_head &line) {
-         of_kind(line, SHC_LINE_RTS);
+         half_in(line, SHC_IN_LINE, true);
          line.elem_bytes = 0;
-         line.piece = 8;
      }},
     {"AnAnnouncementOfNothing",
      [](shc_line_head &line) {
-         of_kind(line, SHC_LINE_RTS);
+         half_in(line, SHC_IN_LINE, true);
          line.piece = 0;
          line.bytes = 0;
      }},
-    {"AnOpenOneThatIsAll", [](shc_line_head &line) { of_kind(line, SHC_LINE_OPEN); }},
-    {"AnOpenOneThatIsTooLong",
+    {"APrefixInThePool", [](shc_line_head &line) { half_in(line, SHC_IN_POOL, true); }},
+    {"AFirstFragmentThatIsAll",
      [](shc_line_head &line) {
-         of_kind(line, SHC_LINE_OPEN);
-         line.bytes = SHC_OPEN_BYTES + 1;
+         half_in(line, SHC_IN_POOL, false);
+         line.bytes = kBytes;
      }},
-    {"AnOpenOneInAWindow",
-     [](shc_line_head &line) {
-         in_window(line, 0, kBytes);
-         of_kind(line, SHC_LINE_OPEN);
-         line.bytes = 2 * kBytes;
-     }},
-    {"AnOpenOneByShuttle",
-     [](shc_line_head &line) {
-         of_kind(line, SHC_LINE_OPEN);
-         line.bytes = 2 * kBytes;
-     },
+    {"AFirstFragmentInItsLine", [](shc_line_head &line) { half_in(line, SHC_IN_LINE, false); }},
+    {"AFirstFragmentInAnEagerBuffer",
+     [](shc_line_head &line) { half_in(line, SHC_IN_EAGER, false); }},
+    {"AFirstFragmentByHandOff", [](shc_line_head &line) { half_in(line, SHC_IN_HAND_OFF, false); },
      true},
-    {"AheadInItsLine",
+    {"FragmentsOfTooLongAMessage",
      [](shc_line_head &line) {
-         of_kind(line, SHC_LINE_AHEAD);
-         line.piece = kBytes / 2;
+         half_in(line, SHC_IN_POOL, false);
+         line.bytes = SHC_UNASKED_BYTES + 1;
      }},
-    {"AheadInAWindow",
+    {"FragmentsOfMoreThanALongHandOffBuffer",
      [](shc_line_head &line) {
-         in_window(line, 0, kBytes / 2);
-         of_kind(line, SHC_LINE_AHEAD);
-         line.bytes = kBytes;
+         half_in(line, SHC_IN_LONG_HAND_OFF, false);
+         line.bytes = SHC_LONG_HAND_OFF_BYTES + 1;
      }},
-    {"AheadThatIsAll",
+    {"FragmentsInALongHandOffBufferThatTheReaderHolds",
      [](shc_line_head &line) {
-         in_window(line, SHC_FERRY_OURS, kBytes);
-         of_kind(line, SHC_LINE_AHEAD);
+         half_in(line, SHC_IN_LONG_HAND_OFF, false);
+         line.place.index = SHC_THEIRS;
      }},
-    {"AheadOfPartsOfElements",
-     [](shc_line_head &line) {
-         in_window(line, SHC_FERRY_OURS, kBytes / 2 + 1);
-         of_kind(line, SHC_LINE_AHEAD);
-         line.elem_bytes = 2;
-         line.bytes = kBytes;
-     }},
-    {"AheadInAFerryThatTheReaderHolds",
-     [](shc_line_head &line) {
-         in_window(line, SHC_FERRY_THEIRS, kBytes / 2);
-         of_kind(line, SHC_LINE_AHEAD);
-         line.bytes = kBytes;
-     }},
-    {"MoreAheadThanAFerry",
-     [](shc_line_head &line) {
-         in_window(line, SHC_FERRY_OURS, SHC_FERRY_BYTES + 1);
-         of_kind(line, SHC_LINE_AHEAD);
-         line.bytes = SHC_FERRY_BYTES + 2;
-     }},
-    {"AheadByShuttle",
-     [](shc_line_head &line) {
-         of_kind(line, SHC_LINE_AHEAD);
-         line.piece = kBytes / 2;
-     },
-     true},
-    {"AWordForNoMessage", [](shc_line_head &line) { of_kind(line, SHC_LINE_CTS); }},
-    {"ARefusalOfNoMessage", [](shc_line_head &line) { of_kind(line, SHC_LINE_REFUSE); }},
-    {"AChunkOfNoMessage", [](shc_line_head &line) { of_kind(line, SHC_LINE_CHUNK); }},
+    {"AnAnswerForNoMessage", [](shc_line_head &line) { of_kind(line, SHC_FRAME_CTS); }},
+    {"ARefusalOfNoMessage", [](shc_line_head &line) { of_kind(line, SHC_FRAME_NACK); }},
+    {"MoreOfNoMessage", [](shc_line_head &line) { of_kind(line, SHC_FRAME_MORE); }},
 };
 
 // A whole message of kBytes in its line, except for the damage.
-void post_line(Rank &rank, bool by_shuttle, const Damage *damage)
+void post_line(Rank &rank, bool by_hand_off, const Damage *damage)
 {
     shc_p2p &p2p = rank.comm->p2p;
     shc_p2p_lock(&p2p);
-    const int window = by_shuttle ? shc_shuttle_lend(&p2p.pairs, 1, kBytes) : -1;
-    ASSERT_EQ(window, by_shuttle ? SHC_SHUTTLE_OURS : -1);
-    shc_line_shm *line = shc_pair_line_for(&p2p.pairs, 1, window);
-    line->head.kind = SHC_LINE_EAGER;
+    const shc_place place =
+        by_hand_off ? shc_hand_off_lend(&p2p.pairs, 1, kBytes) : shc_place{SHC_IN_LINE, 0};
+    ASSERT_EQ(place.memory, by_hand_off ? SHC_IN_HAND_OFF : SHC_IN_LINE);
+    shc_line_shm *line = shc_pair_line_for(&p2p.pairs, 1, place);
+    line->head.kind = SHC_FRAME_EAGER;
     line->head.dtype = SHC_UINT8;
     line->head.elem_bytes = 1;
-    line->head.window = by_shuttle ? SHC_SHUTTLE_OURS : SHC_NO_WINDOW;
+    line->head.asks = 0;
+    line->head.place = place;
     line->head.piece = kBytes;
     line->head.mode = SHC_COPY_PLAIN;
     line->head.tag = 0;
@@ -172,11 +167,13 @@ void post_line(Rank &rank, bool by_shuttle, const Damage *damage)
     line->head.message = 0;
     line->head.bytes = kBytes;
     std::fill(std::begin(line->data), std::end(line->data), static_cast<uint8_t>(7));
-    if (by_shuttle)
-        std::fill_n(shc_window(&p2p.pairs, 0, 1, SHC_SHUTTLE_OURS), kBytes, char{7});
+    if (by_hand_off)
+        std::fill_n(shc_place_at(&p2p.pairs, 0, 1, place), kBytes, char{7});
     if (damage)
         damage->harm(line->head);
-    shc_pair_post(&p2p.pairs, 1, line, window);
+    if (line->head.place.memory == SHC_IN_POOL)
+        std::fill_n(shc_place_at(&p2p.pairs, 0, 1, line->head.place), kBytes, char{7});
+    shc_pair_post(&p2p.pairs, 1, line, place);
     shc_pair_ring(&p2p.pairs, 1);
     shc_p2p_unlock(&p2p);
 }
@@ -209,7 +206,7 @@ void expect_found(std::initializer_list<const Damage *> lines, int world = 2)
             }
             for (const Damage *damage : lines)
                 if (rank.rank == 0)
-                    post_line(rank, damage && damage->by_shuttle, damage);
+                    post_line(rank, damage && damage->by_hand_off, damage);
             shc_op op = op_of(SHC_BARRIER);
             EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_ABORTED) << error_text();
         });
@@ -227,33 +224,46 @@ TEST_P(DamagedLines, FailTheGroupAndTouchNothing)
 INSTANTIATE_TEST_SUITE_P(All, DamagedLines, testing::ValuesIn(kDamages),
                          [](const auto &tested) { return std::string(tested.param.name); });
 
-TEST(DamagedLines, OfShortShuttlesFailTheGroupAndTouchNothing)
+TEST(DamagedLines, OfShortHandOffBuffersFailTheGroupAndTouchNothing)
 {
     const Damage damage = {
-        "", [](shc_line_head &line) { in_window(line, SHC_SHUTTLE_OURS, 2048 + 1); }, true};
-    expect_found({&damage}, 8); // ranks, whose shuttles are 2 KiB
+        "", [](shc_line_head &line) { in_place(line, SHC_IN_HAND_OFF, SHC_OURS, 2048 + 1); }, true};
+    expect_found({&damage}, 8); // ranks, whose hand-off buffers are 2 KiB
 }
 
 // Lines after a message for which there is no receive, and whose rest is still to come.
-void post_open_line(shc_line_head &line)
+void post_first(shc_line_head &line)
 {
-    of_kind(line, SHC_LINE_OPEN);
+    half_in(line, SHC_IN_POOL, false);
     line.tag = 1;
     line.elem_bytes = 2;
-    line.bytes = 2 * kBytes;
 }
 
 void of_its_rest(shc_line_head &line)
 {
-    of_kind(line, SHC_LINE_CHUNK);
-    line.bytes = kBytes;
+    in_place(line, SHC_IN_POOL, 1, kBytes);
+    of_kind(line, SHC_FRAME_MORE);
 }
 
-const Damage kOpenOne = {"", post_open_line};
+const Damage kFirst = {"", post_first};
 const Damage kItsRest = {"", of_its_rest};
 
 const Damage kDamagedRests[] = {
-    {"AnotherOpenOne", post_open_line},
+    {"AnotherFirst",
+     [](shc_line_head &line) {
+         post_first(line);
+         line.place.index = 1;
+     }},
+    {"InItsLine",
+     [](shc_line_head &line) {
+         of_its_rest(line);
+         line.place = {SHC_IN_LINE, 0};
+     }},
+    {"InALongHandOffBuffer",
+     [](shc_line_head &line) {
+         of_its_rest(line);
+         line.place = {SHC_IN_LONG_HAND_OFF, SHC_OURS};
+     }},
     {"OfAnotherMessage",
      [](shc_line_head &line) {
          of_its_rest(line);
@@ -282,7 +292,7 @@ class DamagedRests : public testing::TestWithParam<Damage>
 
 TEST_P(DamagedRests, FailTheGroupAndTouchNothing)
 {
-    expect_found({&kOpenOne, &GetParam(), nullptr});
+    expect_found({&kFirst, &GetParam(), nullptr});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DamagedRests, testing::ValuesIn(kDamagedRests),
@@ -293,14 +303,14 @@ TEST(UndamagedRests, AreKept)
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
             if (rank.rank == 0) {
-                post_line(rank, false, &kOpenOne);
+                post_line(rank, false, &kFirst);
                 post_line(rank, false, &kItsRest);
                 post_line(rank, false, nullptr);
             } else {
                 receive_line(rank, SHC_OK, 7);
-                EXPECT_FALSE(rank.comm->p2p.peers[0].open.comes);
-                ASSERT_NE(rank.comm->p2p.peers[0].strays, nullptr);
-                const uint8_t *piece = rank.comm->p2p.peers[0].strays->piece;
+                EXPECT_FALSE(rank.comm->p2p.peers[0].coming.comes);
+                ASSERT_NE(rank.comm->p2p.peers[0].unexpected, nullptr);
+                const uint8_t *piece = rank.comm->p2p.peers[0].unexpected->aside;
                 EXPECT_TRUE(std::all_of(piece, piece + 2 * kBytes, [](int b) { return b == 7; }));
             }
             shc_op op = op_of(SHC_BARRIER);
@@ -312,12 +322,12 @@ TEST(UndamagedRests, AreKept)
 TEST(UndamagedLines, AreReceived)
 {
     for (Mode mode : all_modes())
-        for (bool by_shuttle : {false, true})
+        for (bool by_hand_off : {false, true})
             run_ranks(mode, 2, [&](Rank &rank) {
                 if (rank.rank == 1)
                     receive_line(rank, SHC_OK, 7);
                 else
-                    post_line(rank, by_shuttle, nullptr);
+                    post_line(rank, by_hand_off, nullptr);
                 shc_op op = op_of(SHC_BARRIER);
                 EXPECT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
             });

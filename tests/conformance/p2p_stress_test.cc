@@ -302,12 +302,12 @@ class Talker
 struct Case {
     Mode mode;
     int world;
-    bool windows;
+    bool buffers;
 };
 
 void PrintTo(const Case &c, std::ostream *out)
 {
-    *out << mode_name(c.mode) << ", " << c.world << " ranks" << (c.windows ? "" : ", lines only");
+    *out << mode_name(c.mode) << ", " << c.world << " ranks" << (c.buffers ? "" : ", lines only");
 }
 
 class Stress : public testing::TestWithParam<Case>
@@ -319,9 +319,9 @@ TEST_P(Stress, LosesNothingAndKeepsOrder)
     const Case &c = GetParam();
     const Plan plan = {setting("SHMCOLL_STRESS_SEED", 1),
                        setting("SHMCOLL_STRESS_MESSAGES", c.world == 8 ? 10000 : 3000),
-                       setting("SHMCOLL_STRESS_BYTES", c.windows ? 256 << 10 : 8 << 10)};
+                       setting("SHMCOLL_STRESS_BYTES", c.buffers ? 256 << 10 : 8 << 10)};
     Options options;
-    options.knobs.no_windows = !c.windows;
+    options.knobs.lines_only = !c.buffers;
     options.limit_s = static_cast<int>(setting("SHMCOLL_STRESS_LIMIT_S", 100));
     options.timeout_ns = static_cast<uint64_t>(options.limit_s) * SHC_NS_PER_S;
     run_ranks(
@@ -352,7 +352,7 @@ std::vector<Case> cases()
 std::string name_of(const testing::TestParamInfo<Case> &info)
 {
     return mode_name(info.param.mode) + std::to_string(info.param.world) +
-           (info.param.windows ? "" : "LinesOnly");
+           (info.param.buffers ? "" : "LinesOnly");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Stress, testing::ValuesIn(cases()), name_of);

@@ -97,12 +97,12 @@ void barrier(Rank &rank)
 struct Case {
     Mode mode;
     int world;
-    bool windows;
+    bool buffers;
 };
 
 void PrintTo(const Case &c, std::ostream *out)
 {
-    *out << mode_name(c.mode) << ", " << c.world << " ranks" << (c.windows ? "" : ", lines only");
+    *out << mode_name(c.mode) << ", " << c.world << " ranks" << (c.buffers ? "" : ", lines only");
 }
 
 class Messages : public testing::TestWithParam<Case>
@@ -112,12 +112,12 @@ class Messages : public testing::TestWithParam<Case>
     {
         Options options;
         options.timeout_ns = timeout_ns;
-        options.knobs.no_windows = !GetParam().windows;
+        options.knobs.lines_only = !GetParam().buffers;
         run_ranks(GetParam().mode, GetParam().world, body, options);
     }
 };
 
-// A line holds 22 floats, a window 4096.
+// A line holds 22 floats, a buffer 4096.
 const size_t kCounts[] = {0, 1, 21, 22, 23, 1000, 4095, 4096, 4097, 40000, 200001};
 
 TEST_P(Messages, OfEverySizeReachEveryRank)
@@ -424,7 +424,7 @@ TEST_P(Messages, OfAnotherSizeOrTypeAreDroppedAndTheGroupGoesOn)
     run([](Rank &rank) {
         if (rank.rank > 1)
             return;
-        for (size_t count : {10, 3000, 300000}) { // in a line, in a window, by rendezvous
+        for (size_t count : {10, 3000, 300000}) { // in a line, in a buffer, by rendezvous
             if (rank.rank == 0) {
                 Handle out = isend(rank, 1, 2, count);
                 shc_status status = wait(out);
@@ -463,7 +463,7 @@ TEST_P(Messages, OfAnotherSizeOrTypeAreDroppedAndTheGroupGoesOn)
 TEST_P(Messages, MoveBesideCollectives)
 {
     run([](Rank &rank) {
-        const size_t count = GetParam().windows ? 500000 : 100000;
+        const size_t count = GetParam().buffers ? 500000 : 100000;
         std::vector<float> sum(1000, 1.f);
         int64_t size = 1000;
         shc_tensor tensor = {sum.data(), 1, &size, nullptr};
@@ -486,7 +486,7 @@ TEST_P(Messages, MoveBesideCollectives)
     });
 }
 
-// Rank 1 does not look for a while. Its messages fill the lines, and the windows that such messages may
+// Rank 1 does not look for a while. Its messages fill the lines, and the buffers that such messages may
 // have. The one for another rank (with two ranks: for the sender itself) gets through.
 TEST_P(Messages, ThatNobodyTakesKeepNobodyElseWaiting)
 {
@@ -514,12 +514,12 @@ TEST_P(Messages, ThatNobodyTakesKeepNobodyElseWaiting)
     });
 }
 
-// A window that holds an eager prefix is lent until a receive has taken it, or refused it. If one of the
+// A buffer that holds an eager prefix is lent until a receive has taken it, or refused it. If one of the
 // few were lost, a message of its size would wait for its receiver in the end.
-TEST_P(Messages, GiveTheWindowsOfTheirHeadsBack)
+TEST_P(Messages, GiveTheBuffersOfTheirPrefixesBack)
 {
     run([](Rank &rank) {
-        const size_t whole = 3000, longer = GetParam().windows ? 300000 : 30000;
+        const size_t whole = 3000, longer = GetParam().buffers ? 300000 : 30000;
         for (int round = 0, end = rounds(24); round < end && rank.rank < 2; round++) {
             const bool fits = round % 3 > 0;
             const size_t headed =
@@ -539,23 +539,23 @@ TEST_P(Messages, GiveTheWindowsOfTheirHeadsBack)
                 expect_content(messages[static_cast<size_t>(i)], 0, 5 - i);
         }
         Handle sent;
-        if (rank.rank == 0 && GetParam().windows) {
+        if (rank.rank == 0 && GetParam().buffers) {
             sent = isend(rank, 1, 7, whole);
             EXPECT_EQ(wait(sent), SHC_OK) << error_text();
         }
         barrier(rank);
-        if (rank.rank == 1 && GetParam().windows)
+        if (rank.rank == 1 && GetParam().buffers)
             expect_content(irecv(rank, 0, 7, whole), 0, 7);
     });
 }
 
-// Between two ranks, the eager prefix of an unexpected message may lie in bulk windows, for which others
+// Between two ranks, the eager prefix of an unexpected message may lie in the pool, for which others
 // are waiting.
 TEST_P(Messages, LetOthersPassThatWereAskedForFirst)
 {
     run([](Rank &rank) {
         // The second one is wanted last.
-        const size_t part = GetParam().windows ? 1 : 10;
+        const size_t part = GetParam().buffers ? 1 : 10;
         const size_t counts[] = {300000 / part, 30001, 270000 / part};
         for (int round = 0, end = rounds(40); round < end && rank.rank < 2; round++) {
             std::vector<Handle> messages;
@@ -575,15 +575,15 @@ TEST_P(Messages, LetOthersPassThatWereAskedForFirst)
     });
 }
 
-// Between two ranks, a message that is sent whole through bulk windows and is unexpected is put aside by
+// Between two ranks, a message that is sent whole through the pool and is unexpected is put aside by
 // its receiver: 1 MiB at most, and as much again when that has been received.
 TEST_P(Messages, ArePutAsideWithinBounds)
 {
     run([](Rank &rank) {
-        const size_t count = 5000; // a window of 32 KiB each
+        const size_t count = 5000; // a buffer of 32 KiB each
         const int messages = 60;
-        const int whole = rank.world == 2 && GetParam().windows ? SHC_ASIDE_WINDOWS : 0;
-        if (rank.rank == 0 && rank.world == 2) { // takes the ferry along, which stays there
+        const int whole = rank.world == 2 && GetParam().buffers ? SHC_CREDIT_BUFFERS : 0;
+        if (rank.rank == 0 && rank.world == 2) { // takes the long buffer along, which stays there
             EXPECT_EQ(wait(isend(rank, 1, 98, count)), SHC_OK) << error_text();
         }
         if (rank.rank == 1 && rank.world == 2)
@@ -754,7 +754,7 @@ TEST_P(Messages, OfARankThatLeftAreStillThere)
     run([](Rank &rank) {
         if (rank.rank == 0) {
             EXPECT_EQ(wait(isend(rank, 1, 0, 10)), SHC_OK) << error_text();
-            if (GetParam().windows) {
+            if (GetParam().buffers) {
                 EXPECT_EQ(wait(isend(rank, 1, 1, 4000)), SHC_OK) << error_text();
             }
             shc_comm_close(rank.comm);
@@ -765,7 +765,7 @@ TEST_P(Messages, OfARankThatLeftAreStillThere)
         Handle never = irecv(rank, 0, 7, 10);
         EXPECT_EQ(wait(never), SHC_ERR_PEER_LEFT);
         EXPECT_NE(error_text().find("rank 0"), std::string::npos) << error_text();
-        if (GetParam().windows)
+        if (GetParam().buffers)
             expect_content(irecv(rank, 0, 1, 4000), 0, 1);
         expect_content(irecv(rank, 0, 0, 10), 0, 0);
         Handle late = describe(SHC_SEND, 0, 0, content(1, 0, 3));
@@ -826,7 +826,7 @@ std::vector<Case> cases()
 std::string name_of(const testing::TestParamInfo<Case> &info)
 {
     return mode_name(info.param.mode) + std::to_string(info.param.world) +
-           (info.param.windows ? "" : "LinesOnly");
+           (info.param.buffers ? "" : "LinesOnly");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Messages, testing::ValuesIn(cases()), name_of);

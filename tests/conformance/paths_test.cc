@@ -103,9 +103,9 @@ TEST(Paths, OfMessagesArePinned)
         {16 * kK, "hand-off, eager, rendezvous", "eager, rendezvous", "eager, rendezvous"},
         {16 * kK + 1, "long hand-off, eager pool, rendezvous", "rendezvous", "rendezvous"},
         {128 * kK, "long hand-off, eager pool, rendezvous", "rendezvous", "rendezvous"},
-        {128 * kK + 1, "long hand-off, hand-off prefix, fragments, rendezvous", "rendezvous",
+        {128 * kK + 1, "long hand-off, hand-off prefix, eager pool, rendezvous", "rendezvous",
          "rendezvous"},
-        {512 * kK + 1, "hand-off prefix, fragments, rendezvous", "rendezvous", "rendezvous"},
+        {512 * kK + 1, "hand-off prefix, eager pool, rendezvous", "rendezvous", "rendezvous"},
         {kM + 1, "hand-off prefix, rendezvous", "rendezvous", "rendezvous"},
     };
     for (const auto &row : pinned) {
@@ -119,24 +119,21 @@ TEST(Paths, OfMessagesArePinned)
 shc_protocol protocol_of_line(const shc_pairs &pairs)
 {
     const shc_line_head &head = shc_pair_peek(&pairs, 0).line->head;
-    const bool here = head.window == SHC_NO_WINDOW, ferry = shc_window_is_ferry(head.window);
-    switch (head.kind) {
-    case SHC_LINE_AHEAD:
-        return SHC_PROTOCOL_LONG_HAND_OFF;
-    case SHC_LINE_OPEN:
-        return SHC_PROTOCOL_FRAGMENTS;
-    case SHC_LINE_RTS:
-        return ferry ? SHC_PROTOCOL_HAND_OFF_PREFIX : SHC_PROTOCOL_RENDEZVOUS;
-    default:
-        EXPECT_EQ(head.kind, SHC_LINE_EAGER);
-    }
-    if (ferry)
-        return SHC_PROTOCOL_LONG_HAND_OFF;
-    if (shc_window_is_shuttle(head.window))
+    if (head.kind == SHC_FRAME_FIRST && head.asks)
+        return head.place.memory == SHC_IN_LONG_HAND_OFF ? SHC_PROTOCOL_HAND_OFF_PREFIX
+                                                         : SHC_PROTOCOL_RENDEZVOUS;
+    switch (head.place.memory) {
+    case SHC_IN_HAND_OFF:
         return SHC_PROTOCOL_HAND_OFF;
-    if (here)
+    case SHC_IN_LINE:
         return SHC_PROTOCOL_LINE;
-    return head.window >= SHC_BULK_NAME ? SHC_PROTOCOL_EAGER_POOL : SHC_PROTOCOL_EAGER;
+    case SHC_IN_EAGER:
+        return SHC_PROTOCOL_EAGER;
+    case SHC_IN_LONG_HAND_OFF:
+        return SHC_PROTOCOL_LONG_HAND_OFF;
+    default:
+        return SHC_PROTOCOL_POOL;
+    }
 }
 
 // The first one of the list of names; `away`: the first one that hands nothing over.
@@ -160,7 +157,7 @@ void expect_named_path(size_t bytes, int world, bool away)
             shc_pair &pair = comms[0]->p2p.pairs.pairs[1];
             settle_trials(comms[0]->p2p);
             for (int which = 0; which < 2 && away; which++)
-                pair.shuttles.where[which] = pair.ferries.where[which] = SHC_AWAY;
+                pair.hand_offs.where[which] = pair.long_hand_offs.where[which] = SHC_AWAY;
             ByteMessage out(SHC_SEND, 1, 0, std::vector<unsigned char>(bytes, 1));
             out.start(comms[0]);
             ASSERT_NE(shc_pair_peek(&comms[1]->p2p.pairs, 0).line, nullptr);
@@ -175,7 +172,6 @@ void expect_named_path(size_t bytes, int world, bool away)
         world);
 }
 
-// (An eager pool takes more than 64 KiB only while its receiver still reads what was sent before.)
 TEST(Paths, OfMessagesAreTheNamedOnes)
 {
     const size_t sizes[] = {1,       88,       89,           16 * kK, 16 * kK + 1,

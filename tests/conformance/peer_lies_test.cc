@@ -399,10 +399,12 @@ class Forger
     {
         static const size_t sizes[] = {0,     1,     24,    64,     88,     4096,
                                        16384, 20000, 65536, 131072, 300000, 1u << 20};
-        const int shuttle = random_() % 4 == 0 ? shc_shuttle_lend(&p2p_.pairs, victim_, 64) : -1;
-        if (shuttle < 0 && !shc_pair_draft(&p2p_.pairs, victim_))
+        shc_place place = {SHC_IN_LINE, 0};
+        if (random_() % 4 == 0)
+            place = shc_hand_off_lend(&p2p_.pairs, victim_, 64);
+        if (place.memory == SHC_IN_LINE && !shc_pair_draft(&p2p_.pairs, victim_))
             return;
-        shc_line_shm *line = shc_pair_line_for(&p2p_.pairs, victim_, shuttle);
+        shc_line_shm *line = shc_pair_line_for(&p2p_.pairs, victim_, place);
         if (random_() % 3 == 0)
             bytes_ = sizes[random_() % std::size(sizes)];
         line->head.kind = static_cast<uint8_t>(kind());
@@ -410,48 +412,60 @@ class Forger
         line->head.elem_bytes = random_() % 16 ? 1 : static_cast<uint8_t>(random_() % 9);
         line->head.tag = static_cast<int32_t>(random_() % 2);
         line->head.dtype_tag = 0;
-        line->head.mode = static_cast<uint32_t>(random_() % 4);
-        line->head.window = window(shuttle);
-        const bool chunk = line->head.kind == SHC_LINE_CHUNK;
-        if (!chunk && line->head.kind != SHC_LINE_AHEAD)
+        line->head.mode = static_cast<uint8_t>(random_() % 4);
+        line->head.asks = random_() % 2;
+        const bool chunk = line->head.kind == SHC_FRAME_MORE;
+        if (!chunk || random_() % 8 == 0)
+            last_ = some_place(place);
+        else if (last_.memory == SHC_IN_POOL)
+            last_.index = next_of_pool();
+        line->head.place = last_;
+        if (!chunk)
             moved_ = 0;
         line->head.message = random_() % 8 ? message_ : static_cast<uint32_t>(random_() % 4);
         line->head.piece = static_cast<uint32_t>(piece(line->head.kind));
         line->head.bytes = chunk ? (random_() % 8 ? moved_ : random_() % (bytes_ + 2)) : bytes_;
         moved_ += line->head.piece;
-        if (line->head.kind == SHC_LINE_EAGER || moved_ >= bytes_)
+        if (line->head.kind == SHC_FRAME_EAGER || moved_ >= bytes_)
             message_++;
-        shc_pair_post(&p2p_.pairs, victim_, line, shuttle);
+        shc_pair_post(&p2p_.pairs, victim_, line, place);
     }
-    shc_line_kind kind()
+    shc_frame kind()
     {
         // The beginning of a message is mostly followed by its continuation.
-        static const shc_line_kind all[] = {
-            SHC_LINE_EAGER, SHC_LINE_RTS,  SHC_LINE_CTS,   SHC_LINE_REFUSE, SHC_LINE_CHUNK,
-            SHC_LINE_CHUNK, SHC_LINE_OPEN, SHC_LINE_AHEAD, SHC_LINE_AHEAD,  SHC_LINE_EAGER};
+        static const shc_frame all[] = {SHC_FRAME_EAGER, SHC_FRAME_FIRST, SHC_FRAME_FIRST,
+                                        SHC_FRAME_CTS,   SHC_FRAME_NACK,  SHC_FRAME_MORE,
+                                        SHC_FRAME_MORE,  SHC_FRAME_MORE,  SHC_FRAME_EAGER};
         return all[random_() % std::size(all)];
     }
-    uint8_t window(int shuttle)
+    // The one that the victim would read next, if it has read all.
+    uint8_t next_of_pool()
     {
-        if (shuttle >= 0 && random_() % 16)
-            return static_cast<uint8_t>(shuttle);
+        return static_cast<uint8_t>(p2p_.pairs.pairs[victim_].pool_lent++ % SHC_POOL_BUFFERS);
+    }
+    shc_place some_place(shc_place lent)
+    {
+        if (lent.memory == SHC_IN_HAND_OFF && random_() % 16)
+            return lent;
+        const auto index = static_cast<uint8_t>(random_() % 2);
         switch (random_() % 6) {
         case 0:
         case 1:
-            return SHC_NO_WINDOW;
+            return {SHC_IN_LINE, 0};
         case 2:
-            return static_cast<uint8_t>(random_() % SHC_WINDOWS);
+            return {SHC_IN_EAGER, static_cast<uint8_t>(random_() % SHC_EAGER_BUFFERS)};
         case 3:
-            return static_cast<uint8_t>(SHC_FERRY_OURS + random_() % 2);
+            return {SHC_IN_LONG_HAND_OFF, index};
         case 4:
-            return static_cast<uint8_t>(SHC_BULK_NAME + random_() % SHC_BULK_WINDOWS);
+            return {SHC_IN_POOL, next_of_pool()};
         default:
-            return random_() % 4 ? SHC_NO_WINDOW : static_cast<uint8_t>(random_());
+            return {static_cast<uint8_t>(random_() % (SHC_MEMORIES + 1)),
+                    static_cast<uint8_t>(random_())};
         }
     }
     size_t piece(uint8_t kind)
     {
-        if (kind == SHC_LINE_EAGER && random_() % 8)
+        if (kind == SHC_FRAME_EAGER && random_() % 8)
             return bytes_;
         switch (random_() % 6) {
         case 0:
@@ -472,6 +486,7 @@ class Forger
     shc_p2p &p2p_;
     const int victim_;
     Random random_;
+    shc_place last_ = {SHC_IN_LINE, 0};
     size_t bytes_ = 64, moved_ = 0;
     uint32_t message_ = 0;
 };

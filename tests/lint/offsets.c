@@ -46,11 +46,11 @@ int main(void)
     printf("mailbox + 0|%zu|mail bell\n", sizeof(struct shc_bell_shm));
     printf("mailbox + %d|p * %zu|ack\n", SHC_LINE_BYTES, sizeof(struct shc_ack_shm));
     printf("after the acks|p * lines * %zu|line\n", sizeof(struct shc_line_shm));
-    printf("after the lines|p * %zu|shuttle line\n", sizeof(struct shc_line_shm));
-    printf("next page|%d * %d|window\n", SHC_WINDOWS, SHC_WINDOW_BYTES);
-    printf("after the windows|p * s|shuttle\n"); /* s: in words there */
-    printf("after the shuttles|%d * %d|bulk\n", SHC_BULK_WINDOWS, SHC_BULK_BYTES);
-    printf("after the bulk windows|%d|ferry\n", SHC_FERRY_BYTES);
+    printf("after the lines|p * %zu|hand-off line\n", sizeof(struct shc_line_shm));
+    printf("next page|%d * %d|eager\n", SHC_EAGER_BUFFERS, SHC_EAGER_BYTES);
+    printf("after the eager buffers|p * s|hand-off\n"); /* s: in words there */
+    printf("after the hand-off buffers|%d * %d|pool\n", SHC_POOL_BUFFERS, SHC_POOL_BYTES);
+    printf("after the pool|%d|long hand-off\n", SHC_LONG_HAND_OFF_BYTES);
     printf("after the mailboxes|%d * %d|relay\n", SHC_RELAY_SLOTS, SHC_RELAY_BYTES);
     return 0;
 }

@@ -4,7 +4,7 @@
 
 In src/shm and src/cuda_ipc, this holds for members of a struct shc_*_shm. A member may be stored to. Its
 address may go to an atomic operation, to SHC_READ_ONCE() or to shc_copy_once(). Everything else is a plain
-load, which the compiler may repeat. Bytes in slots, cells and windows may be copied to and from; numbers
+load, which the compiler may repeat. Bytes in slots, cells and buffers may be copied to and from; numbers
 among them are read only through once.h. (TRUST-1)
 """
 
@@ -23,7 +23,7 @@ STRUCTS = (
 # Give bytes of it.
 BYTES = (
     r"shc_seat_(?:small_slot|slot_in|relay)|shc_(?:task|call)_payload|shc_round_place"
-    r"|shc_arena_(?:shouts|cells)|shc_(?:task|exchange)_(?:write|read)_cell|shc_window"
+    r"|shc_arena_(?:shouts|cells)|shc_(?:task|exchange)_(?:write|read)_cell|shc_place_at|shc_hand_off_at"
     r"|shc_p2p_piece|shc_host_(?:halves|counts)|table_of|packed_at"
 )
 CALL = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"  # arguments, parentheses in them
@@ -32,7 +32,7 @@ MAY_HAVE = re.compile(
     r"shc_a(?:32|64)_\w+|shc_(?:copy_(?:text_)?once|line_is|keeper_\w+|host_(?:device|pointer|index))"
     r"|shc_lane_(?:tell|await|done|published)"
     r"|shc_wait_(?:has_)?reached|shc_os_futex_\w+|shc_bell_\w+|shc_cu_pointer|SHC_READ_ONCE|sizeof"
-    r"|shc_timeline_init|put_shape|shc_tuning_share"  # the last two store there
+    r"|shc_timeline_init|shc_line_put_(?:head|place)|shc_tuning_share"  # the last two store there
 )
 STORES_TO_FIRST = {"memcpy", "memset", "snprintf", "shc_buf_read"}
 READS = {"memcpy", "memcmp", "strlen", "strnlen", "strcmp", "snprintf"}

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Mail bell and progress thread (agent): no message is left, in whatever order threads wait, come or go.
+ * Mail doorbell and progress thread (agent): no message is left, in whatever order threads wait, come or go.
  *
  * Mirrors src/shm/p2p/agent.c and shc_p2p_submit() and shc_p2p_pass() of p2p.c;
- * docs/internals/protocol.md, P2P-45 to P2P-52 and P2P-61. One rank has four threads: one sends or
+ * docs/internals/protocol/messages.md, P2P-45 to P2P-52 and P2P-61. One rank has four threads: one sends or
  * receives message 1 and waits for it; another one makes a pass of its own, submits message 2 and never
  * waits; the progress thread; and one closes the group at any time or never. Two peers, each with one of
- * the messages, ring the one mail bell. Message 2 takes an answer of this rank in between, so it needs
+ * the messages, ring the one mail doorbell. Message 2 takes an answer of this rank in between, so it needs
  * passes at two moments. The waiter may be held up for ever in the interrupt callback. What is done under
- * the rank's lock is one step; rings are steps of their own. Left out: the bell itself (bell.pml), the
+ * the rank's lock is one step; rings are steps of their own. Left out: the doorbell itself (bell.pml), the
  * ends of slices and of the idle sleep, which would hide what is lost, and that a submitting thread
  * counts as a waiter meanwhile: that is under the lock, and ends with the submission. A nap ends when it
  * must: one that changes nothing is no step.
  *
  * FAULT_ring_before_store      a peer rings, then stores
- * FAULT_no_look_behind_listen  a thread that sleeps on the mail bell makes no pass after raising the flag
+ * FAULT_no_look_after_listen   a thread that sleeps on the mail doorbell makes no pass after raising the flag
  * FAULT_one_woken              a ring wakes one sleeper
  * FAULT_finishes_in_silence    a thread that ends another thread's message does not ring for it
  * FAULT_no_second_look         the progress thread does not look again before its idle sleep
@@ -47,7 +47,7 @@ bool closed, unmapped, agent_ended;
 #define WAITED (waiters > 0 && !held_up)
 #endif
 
-/* The mail bell, and the progress thread's own bell. */
+/* The mail doorbell, and the progress thread's own doorbell. */
 bit flag, agent_flag;
 bool moved[2] = true; /* the count, since that sleeper read it */
 bool agent_moved = true;
@@ -181,7 +181,7 @@ active proctype Waiter()
     do
     :: look();
        listen(WAITER);
-#ifndef FAULT_no_look_behind_listen
+#ifndef FAULT_no_look_after_listen
        look();
 #endif
        fall_asleep(WAITER);
@@ -255,7 +255,7 @@ active proctype Agent()
        do
        :: relieve();
           listen(AGENT);
-#ifndef FAULT_no_look_behind_listen
+#ifndef FAULT_no_look_after_listen
           relieve();
 #endif
           fall_asleep(AGENT);

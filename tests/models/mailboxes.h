@@ -11,14 +11,15 @@ void begin_mailboxes(Mailbox (&mailboxes)[kRanks], shc_seat (&seats)[kRanks],
         Mailbox &mailbox = mailboxes[rank];
         for (shc_line_shm &line : mailbox.lines)
             line.number.v_.store(0, rl::mo_relaxed, $);
-        for (shc_line_shm &line : mailbox.shuttle_lines)
+        for (shc_line_shm &line : mailbox.hand_off_lines)
             line.number.v_.store(0, rl::mo_relaxed, $);
         for (shc_ack_shm &ack : mailbox.acks) {
             ack.taken.v_.store(0, rl::mo_relaxed, $);
-            for (shc_a32 &word : ack.windows)
+            for (shc_a32 &word : ack.eager)
                 word.v_.store(0, rl::mo_relaxed, $);
-            ack.bulk.v_.store(0, rl::mo_relaxed, $);
-            ack.whole.v_.store(0, rl::mo_relaxed, $);
+            ack.pool.v_.store(0, rl::mo_relaxed, $);
+            ack.credit.v_.store(0, rl::mo_relaxed, $);
+            ack.aside.v_.store(0, rl::mo_relaxed, $);
         }
         seats[rank].segment.base = reinterpret_cast<char *>(mailboxes);
         seats[rank].rank = rank;

@@ -3,41 +3,41 @@
  * Point-to-point: messages arrive whole, once and in order; no rank waits for ever; a sender that
  * left harms no rank.
  *
- * Mirrors src/shm/proto/pair.c, src/shm/p2p/send.c and receive.c, and the check of LEFT in
- * deadline.c; docs/internals/protocol.md, P2P-2 to P2P-8, P2P-42 to P2P-45, P2P-57 and P2P-61.
+ * Mirrors src/shm/proto/pair.c, src/shm/p2p/send.c, receive.c and match.c, and the check of LEFT in
+ * deadline.c; docs/internals/protocol/messages.md, P2P-2 to P2P-8, P2P-42 to P2P-45, P2P-57 and P2P-61.
  * There are three ranks, each with at most three sends and receives. A rank waits for some of them
- * before it posts the next. A pair has one line, so that it is always full. A rank has two eager buffers
- * (windows), one of them for eager messages. A line holds one unit of a message, a window two. Messages
- * have one to three units. A message of three is announced (RTS), with an eager prefix (head) of two if a
- * window is free. One rank may stop for ever, one may leave early. A rank makes passes while something
- * of its own is pending; the order in which they look at the peers is left open. A message is identified
- * by its sender's request, which stands for tag, size and number. Left out: messages to the rank itself
- * (the same lines), sleeping (mail.pml), deaths and time-outs (they fail the group), bulk windows
- * (bulk.pml) and sends that wait until they are read.
+ * before it posts the next. A pair has one line, so that it is always full. A rank has two eager buffers,
+ * one of them for bytes that no receive has asked for. A line holds one unit of a message, a buffer two.
+ * Messages have one to three units. A message of three is announced (FIRST with `asks`), with a prefix of
+ * two if a buffer is free. One rank may stop for ever, one may leave early. A rank makes passes while
+ * something of its own is pending; the order in which they look at the peers is left open. A message is
+ * identified by its sender's request, which stands for tag, size and number. Left out: messages to the rank
+ * itself (the same lines), sleeping (mail.pml), deaths and time-outs (they fail the group), messages that
+ * come unasked (pool.pml, fragments.pml), hand-off buffers, and sends that wait until they are read.
  *
- * FAULT_windows_alone       a stream never goes through the lines
- * FAULT_eager_takes_all     all windows may hold messages that have no receive
+ * FAULT_buffers_alone       a stream never goes through the lines
+ * FAULT_whole_takes_all     all buffers may hold messages that have no receive
  * FAULT_header_stays        a header that finds no receive stays in its line
- * FAULT_strays_unseen       a receive looks at messages that come later, not at unexpected ones
+ * FAULT_unexpected_unseen   a receive looks at messages that come later, not at unexpected ones
  * FAULT_taken_before_read   `taken` moves, then the line is read
- * FAULT_word_before_read    the window's word moves, then the window is read
- * FAULT_words_lost          CTS and REFUSE are dropped when the line is full
+ * FAULT_word_before_read    the buffer's word moves, then the buffer is read
+ * FAULT_answers_lost        CTS and NACK are dropped when the line is full
  * FAULT_writes_first        a rank that has something to write, and no line, does not read
  * FAULT_overtakes           of the messages to a rank the last goes out first
  * FAULT_left_before_lines   the lines are looked at first, then the state of their writer
- * FAULT_lines_behind_left   LEFT is published while a pass is running
+ * FAULT_lines_after_left    LEFT is published while a pass is running
  */
 
 #define RANKS   3
 #define OPS     3
-#define WINDOWS 2
+#define BUFFERS 2
 #define ANY     3 /* source */
 #define NOTHING 15
 
-#ifdef FAULT_eager_takes_all
-#define EAGER_WINDOWS 2
+#ifdef FAULT_whole_takes_all
+#define WHOLE_BUFFERS 2
 #else
-#define EAGER_WINDOWS 1
+#define WHOLE_BUFFERS 1
 #endif
 
 /* A request: its kind in one byte, and its state. */
@@ -74,11 +74,11 @@ bool matched[RANKS * OPS]; /* a send whose header has found its receive */
 
 /* ---- what is shared ---- */
 
-#define EAGER  1
-#define RTS    2
-#define CTS    3
-#define REFUSE 4
-#define CHUNK  5
+#define EAGER 1
+#define FIRST 2 /* the rest waits for CTS */
+#define CTS   3
+#define NACK  4
+#define MORE  5
 
 /* The pair's only line; the counters modulo 2. */
 #define PAIR(from, to) ((from) * RANKS + (to))
@@ -86,17 +86,17 @@ bit number[RANKS * RANKS];
 bit taken[RANKS * RANKS];
 byte line_kind[RANKS * RANKS];
 byte line_send[RANKS * RANKS];
-byte line_at[RANKS * RANKS]; /* CHUNK: the first unit; its window, or WINDOWS: in the line */
-byte line_window[RANKS * RANKS];
+byte line_at[RANKS * RANKS]; /* MORE: the first unit; its buffer, or BUFFERS: in the line */
+byte line_buffer[RANKS * RANKS];
 
 #define FULL(from, to) (number[PAIR(from, to)] != taken[PAIR(from, to)])
 
-/* The first unit in a window, and its message. */
+/* The first unit in a buffer, and its message. */
 #define UNIT(send, at) ((send) * 4 + (at) + 1)
-#define WINDOW(w)      (me * WINDOWS + (w))
-byte window[RANKS * WINDOWS];
-bit word[RANKS * RANKS * WINDOWS]; /* the reader's, modulo 2 */
-#define WORD(reader, owner, w) word[PAIR(reader, owner) * WINDOWS + (w)]
+#define BUFFER(w)      (me * BUFFERS + (w))
+byte buffer[RANKS * BUFFERS];
+bit word[RANKS * RANKS * BUFFERS]; /* the reader's, modulo 2 */
+#define WORD(reader, owner, w) word[PAIR(reader, owner) * BUFFERS + (w)]
 
 mtype = { ALIVE, LEFT, STOPPED };
 mtype member[RANKS] = ALIVE;
@@ -104,18 +104,18 @@ byte leaver = NOTHING, stopper = NOTHING; /* the ranks that may do so */
 
 /* ---- private to a rank ---- */
 
-/* A lease: 0 free, else the reader + 1, and whether it is eager. */
-byte lease[RANKS * WINDOWS];
-bit due[RANKS * WINDOWS];
-#define READER(w) ((lease[WINDOW(w)] & 3) - 1)
-#define LENT(w)   (lease[WINDOW(w)] != 0)
+/* A lease: 0 free, else the reader + 1, and whether no receive has asked for its bytes. */
+byte lease[RANKS * BUFFERS];
+bit due[RANKS * BUFFERS];
+#define READER(w) ((lease[BUFFER(w)] & 3) - 1)
+#define LENT(w)   (lease[BUFFER(w)] != 0)
 #define IS_BACK(w) /* a rank that has left reads no more */ \
-    (LENT(w) && (WORD(READER(w), me, w) == due[WINDOW(w)] || member[READER(w)] == LEFT))
+    (LENT(w) && (WORD(READER(w), me, w) == due[BUFFER(w)] || member[READER(w)] == LEFT))
 #define IS_FREE(w) (!LENT(w) || IS_BACK(w))
-#define CARRIES(w, peer) (lease[WINDOW(w)] == (peer) + 1) /* chunks */
+#define CARRIES(w, peer) (lease[BUFFER(w)] == (peer) + 1) /* chunks */
 
-/* Headers that no receive has taken, in the order of arrival: kind, send, window. */
-chan strays[RANKS] = [4] of { byte, byte, byte };
+/* Headers that no receive has taken, in the order of arrival: kind, send, buffer. */
+chan unexpected[RANKS] = [4] of { byte, byte, byte };
 
 #define NEXT(n)       ((me + (n)) % RANKS)
 #define MINE(i)       (me * OPS + (i))
@@ -123,7 +123,7 @@ chan strays[RANKS] = [4] of { byte, byte, byte };
 #define PENDING       (PENDS(MINE(0)) || PENDS(MINE(1)) || PENDS(MINE(2)))
 #define GRANTS(r, p)  ((state[r] == GRANT_DUE || state[r] == REFUSE_DUE) && RANK(source[r]) == p)
 #define ANSWERS(p)    (GRANTS(MINE(0), p) || GRANTS(MINE(1), p) || GRANTS(MINE(2), p))
-#ifdef FAULT_windows_alone
+#ifdef FAULT_buffers_alone
 #define ROOM(p) (IS_FREE(0) || IS_FREE(1))
 #else
 #define ROOM(p) (IS_FREE(0) || IS_FREE(1) || !(CARRIES(0, p) || CARRIES(1, p)))
@@ -138,7 +138,7 @@ chan strays[RANKS] = [4] of { byte, byte, byte };
 #define FITS(r, p) \
     (state[r] == POSTED && TAG(r) == TAG(line_send[PAIR(p, me)]) && (PEER(r) == p || PEER(r) == ANY))
 #define READABLE(p) \
-    (FULL(p, me) && (line_kind[PAIR(p, me)] > RTS || FITS(MINE(0), p) || FITS(MINE(1), p) || \
+    (FULL(p, me) && (line_kind[PAIR(p, me)] > FIRST || FITS(MINE(0), p) || FITS(MINE(1), p) || \
                      FITS(MINE(2), p)))
 #else
 #define READABLE(p) FULL(p, me)
@@ -146,7 +146,7 @@ chan strays[RANKS] = [4] of { byte, byte, byte };
 
 /* ---- reading ---- */
 
-/* The receive r gets this header. Leaves in `w` the window to return. */
+/* The receive r gets this header. Leaves in `w` the buffer to return. */
 inline take_message()
 {
     source[r] = send;
@@ -156,14 +156,14 @@ inline take_message()
         assert(k >= send || matched[k] || !SENDS(k) || PEER(k) != me || TAG(k) != TAG(send))
     }
     if
-    :: kind == RTS && SIZE(send) == SIZE(r) ->
+    :: kind == FIRST && SIZE(send) == SIZE(r) ->
         state[r] = GRANT_DUE;
-        moved[r] = (w < WINDOWS -> 2 : 0) /* and is read after the CTS has gone: read_head() */
-    :: kind == RTS && SIZE(send) != SIZE(r) -> state[r] = REFUSE_DUE
+        moved[r] = (w < BUFFERS -> 2 : 0) /* and is read after the CTS has gone: read_prefix() */
+    :: kind == FIRST && SIZE(send) != SIZE(r) -> state[r] = REFUSE_DUE
     :: kind == EAGER ->
         if
-        :: w < WINDOWS && SIZE(send) == SIZE(r) ->
-            assert(window[RANK(send) * WINDOWS + w] == UNIT(send, 0))
+        :: w < BUFFERS && SIZE(send) == SIZE(r) ->
+            assert(buffer[RANK(send) * BUFFERS + w] == UNIT(send, 0))
         :: else
         fi;
         state[r] = (SIZE(send) == SIZE(r) -> OVER : MISFIT)
@@ -189,12 +189,12 @@ inline take_header(p)
     if
     :: r != NOTHING -> take_message()
     :: else ->
-        strays[me]!kind,send,w;
-        w = WINDOWS /* it stays lent */
+        unexpected[me]!kind,send,w;
+        w = BUFFERS /* it stays lent */
     fi
 }
 
-inline take_chunk(p)
+inline take_more(p)
 {
     r = NOTHING;
     for (k : MINE(0) .. MINE(OPS - 1)) {
@@ -206,8 +206,8 @@ inline take_chunk(p)
     assert(r != NOTHING); /* otherwise the memory would be reported as damaged */
     assert(line_at[PAIR(p, me)] == moved[r]);
     if
-    :: w < WINDOWS ->
-        assert(window[p * WINDOWS + w] == UNIT(send, moved[r]));
+    :: w < BUFFERS ->
+        assert(buffer[p * BUFFERS + w] == UNIT(send, moved[r]));
         moved[r] = (moved[r] + 2 < SIZE(r) -> moved[r] + 2 : SIZE(r))
     :: else -> moved[r]++
     fi;
@@ -222,41 +222,41 @@ inline read_line(p)
     atomic {
         kind = line_kind[PAIR(p, me)];
         send = line_send[PAIR(p, me)];
-        w = line_window[PAIR(p, me)];
+        w = line_buffer[PAIR(p, me)];
         if
-        :: kind == EAGER || kind == RTS -> take_header(p)
+        :: kind == EAGER || kind == FIRST -> take_header(p)
         :: kind == CTS -> assert(state[send] == ANNOUNCED); state[send] = STREAMING
-        :: kind == REFUSE -> assert(state[send] == ANNOUNCED); state[send] = MISFIT
-        :: kind == CHUNK -> take_chunk(p)
+        :: kind == NACK -> assert(state[send] == ANNOUNCED); state[send] = MISFIT
+        :: kind == MORE -> take_more(p)
         fi
     }
 }
 
-/* The CTS goes out, if there is a line, then the eager prefix is read. */
-inline read_head(p)
+/* The CTS goes out, if there is a line, then the prefix is read. */
+inline read_prefix(p)
 {
     if
-    :: kind == RTS && w < WINDOWS ->
-        atomic { head = UNIT(send, 0); held = w };
+    :: kind == FIRST && w < BUFFERS ->
+        atomic { prefix = UNIT(send, 0); held = w };
         if
         :: ANSWERS(p) && !FULL(me, p) -> write(p)
         :: else
         fi;
         atomic {
-            assert(window[p * WINDOWS + held] == head);
+            assert(buffer[p * BUFFERS + held] == prefix);
             w = held;
-            head = 0;
+            prefix = 0;
             held = 0
         }
     :: else
     fi
 }
 
-/* shc_window_return() */
-inline return_window(owner)
+/* shc_place_return() */
+inline return_buffer(owner)
 {
     if
-    :: w < WINDOWS -> WORD(me, owner, w) = 1 - WORD(me, owner, w)
+    :: w < BUFFERS -> WORD(me, owner, w) = 1 - WORD(me, owner, w)
     :: else
     fi
 }
@@ -266,16 +266,16 @@ inline read(p)
 #if defined(FAULT_taken_before_read)
     taken[PAIR(p, me)] = 1 - taken[PAIR(p, me)];
     read_line(p);
-    return_window(p);
+    return_buffer(p);
 #elif defined(FAULT_word_before_read)
-    w = line_window[PAIR(p, me)];
-    return_window(p);
+    w = line_buffer[PAIR(p, me)];
+    return_buffer(p);
     read_line(p);
     taken[PAIR(p, me)] = 1 - taken[PAIR(p, me)];
 #else
     read_line(p);
-    read_head(p);
-    return_window(p);
+    read_prefix(p);
+    return_buffer(p);
     taken[PAIR(p, me)] = 1 - taken[PAIR(p, me)]; /* shc_pair_take() */
 #endif
     atomic { kind = 0; send = 0; w = 0; r = 0; k = 0 }
@@ -283,35 +283,35 @@ inline read(p)
 
 /* ---- writing ---- */
 
-/* A window for p in `w`, or WINDOWS. */
-inline lend(p, eager)
+/* A buffer for p in `w`, or BUFFERS. */
+inline lend(p, unasked)
 {
-    w = WINDOWS;
-    k = 0; /* eager ones */
-    for (r : 0 .. WINDOWS - 1) {
+    w = BUFFERS;
+    k = 0; /* those lent unasked */
+    for (r : 0 .. BUFFERS - 1) {
         if
-        :: IS_BACK(r) -> lease[WINDOW(r)] = 0 /* reclaim() */
+        :: IS_BACK(r) -> lease[BUFFER(r)] = 0 /* reclaim() */
         :: else
         fi;
         if
-        :: !LENT(r) && w == WINDOWS -> w = r
-        :: lease[WINDOW(r)] > 4 -> k++
+        :: !LENT(r) && w == BUFFERS -> w = r
+        :: lease[BUFFER(r)] > 4 -> k++
         :: else
         fi
     }
     if
-    :: eager && k >= EAGER_WINDOWS -> w = WINDOWS
+    :: unasked && k >= WHOLE_BUFFERS -> w = BUFFERS
     :: else
     fi;
     if
-    :: w < WINDOWS ->
-        lease[WINDOW(w)] = p + 1 + (eager -> 4 : 0);
-        due[WINDOW(w)] = 1 - WORD(p, me, w)
+    :: w < BUFFERS ->
+        lease[BUFFER(w)] = p + 1 + (unasked -> 4 : 0);
+        due[BUFFER(w)] = 1 - WORD(p, me, w)
     :: else
     fi
 }
 
-/* What goes out next to p: CTS and REFUSE, then the messages in their order. */
+/* What goes out next to p: CTS and NACK, then the messages in their order. */
 inline choose(p)
 {
     send = NOTHING;
@@ -333,8 +333,8 @@ inline choose(p)
     }
 }
 
-#ifdef FAULT_words_lost
-inline drop_words(p)
+#ifdef FAULT_answers_lost
+inline drop_answers(p)
 {
     atomic {
         for (k : MINE(0) .. MINE(OPS - 1)) {
@@ -348,31 +348,31 @@ inline drop_words(p)
 }
 #endif
 
-/* The window is filled, then the line is released. */
+/* The buffer is filled, then the line is released. */
 inline write(p)
 {
     atomic {
         choose(p);
-        w = WINDOWS;
+        w = BUFFERS;
         if
         :: state[send] == GRANT_DUE -> kind = CTS
-        :: state[send] == REFUSE_DUE -> kind = REFUSE
+        :: state[send] == REFUSE_DUE -> kind = NACK
         :: state[send] == QUEUED ->
             if
             :: SIZE(send) >= 2 -> lend(p, true)
             :: else
             fi;
-            kind = (SIZE(send) == 1 || (SIZE(send) == 2 && w < WINDOWS) -> EAGER : RTS)
+            kind = (SIZE(send) == 1 || (SIZE(send) == 2 && w < BUFFERS) -> EAGER : FIRST)
         :: state[send] == STREAMING ->
             lend(p, false);
-            kind = CHUNK;
-            /* Through the lines only when chunks to another rank have a window: messages without
-             * a receive never have all windows. */
-            assert(w < WINDOWS || (LENT(0) && lease[WINDOW(0)] <= 4) ||
-                   (LENT(1) && lease[WINDOW(1)] <= 4))
+            kind = MORE;
+            /* Through the lines only when chunks to another rank have a buffer: messages without
+             * a receive never have all buffers. */
+            assert(w < BUFFERS || (LENT(0) && lease[BUFFER(0)] <= 4) ||
+                   (LENT(1) && lease[BUFFER(1)] <= 4))
         fi;
         if
-        :: w < WINDOWS -> window[WINDOW(w)] = UNIT(send, moved[send])
+        :: w < BUFFERS -> buffer[BUFFER(w)] = UNIT(send, moved[send])
         :: else
         fi
     }
@@ -381,17 +381,17 @@ inline write(p)
         line_kind[PAIR(me, p)] = kind;
         line_send[PAIR(me, p)] = (SENDS(send) -> send : source[send]);
         line_at[PAIR(me, p)] = moved[send];
-        line_window[PAIR(me, p)] = w;
+        line_buffer[PAIR(me, p)] = w;
         number[PAIR(me, p)] = 1 - number[PAIR(me, p)]; /* shc_pair_post() */
         if
         :: kind == CTS -> state[send] = FILLING
-        :: kind == REFUSE -> state[send] = MISFIT
+        :: kind == NACK -> state[send] = MISFIT
         :: kind == EAGER -> state[send] = OVER
-        :: kind == RTS ->
+        :: kind == FIRST ->
             state[send] = ANNOUNCED;
-            moved[send] = (w < WINDOWS -> 2 : 0) /* put_head() */
-        :: kind == CHUNK ->
-            moved[send] = moved[send] + (w < WINDOWS -> 2 : 1);
+            moved[send] = (w < BUFFERS -> 2 : 0) /* put_piece() */
+        :: kind == MORE ->
+            moved[send] = moved[send] + (w < BUFFERS -> 2 : 1);
             if
             :: moved[send] >= SIZE(send) -> state[send] = OVER; moved[send] = 0
             :: else
@@ -447,16 +447,16 @@ inline judge(p)
 inline post()
 {
     atomic {
-        w = WINDOWS;
+        w = BUFFERS;
         r = MINE(next);
         next++;
         if
         :: SENDS(r) -> state[r] = QUEUED
         :: else ->
             state[r] = POSTED;
-#ifndef FAULT_strays_unseen
-            for (i : 1 .. len(strays[me])) {
-                strays[me]?kind,send,w;
+#ifndef FAULT_unexpected_unseen
+            for (i : 1 .. len(unexpected[me])) {
+                unexpected[me]?kind,send,w;
                 if
                 :: state[r] == POSTED && TAG(send) == TAG(r) &&
                    (PEER(r) == RANK(send) || PEER(r) == ANY) ->
@@ -465,26 +465,26 @@ inline post()
                     owner = RANK(send);
                     came = kind;
                     from = send
-                :: else -> strays[me]!kind,send,w
+                :: else -> unexpected[me]!kind,send,w
                 fi
             }
             i = 0;
             w = returns;
             kind = came;
             send = from;
-            returns = WINDOWS
+            returns = BUFFERS
 #endif
         fi
     };
-    read_head(owner);
-    return_window(owner);
+    read_prefix(owner);
+    return_buffer(owner);
     atomic { owner = 0; came = 0; from = 0; kind = 0; send = 0; w = 0; r = 0; k = 0 }
 }
 
 proctype Rank(byte me)
 {
-    byte next, kind, send, w, r, k, i, owner, came, from, head, held;
-    byte returns = WINDOWS;
+    byte next, kind, send, w, r, k, i, owner, came, from, prefix, held;
+    byte returns = BUFFERS;
     byte emptied = NOTHING;
     do
     :: POSTABLE -> post()
@@ -492,9 +492,9 @@ proctype Rank(byte me)
     :: PENDING && READABLE(NEXT(2)) -> read(NEXT(2))
     :: WRITABLE(NEXT(1)) -> write(NEXT(1))
     :: WRITABLE(NEXT(2)) -> write(NEXT(2))
-#ifdef FAULT_words_lost
-    :: FULL(me, NEXT(1)) && ANSWERS(NEXT(1)) -> drop_words(NEXT(1))
-    :: FULL(me, NEXT(2)) && ANSWERS(NEXT(2)) -> drop_words(NEXT(2))
+#ifdef FAULT_answers_lost
+    :: FULL(me, NEXT(1)) && ANSWERS(NEXT(1)) -> drop_answers(NEXT(1))
+    :: FULL(me, NEXT(2)) && ANSWERS(NEXT(2)) -> drop_answers(NEXT(2))
 #endif
 #ifdef FAULT_left_before_lines
     :: WANTS(NEXT(1)) && !FULL(NEXT(1), me) && emptied == NOTHING -> emptied = NEXT(1)
@@ -507,7 +507,7 @@ proctype Rank(byte me)
     od;
 leaves:
     member[me] = LEFT;
-#ifdef FAULT_lines_behind_left
+#ifdef FAULT_lines_after_left
     if
     :: WRITABLE(NEXT(1)) -> write(NEXT(1))
     :: WRITABLE(NEXT(2)) -> write(NEXT(2))
@@ -550,7 +550,7 @@ init
         :: /* two that have no receive, and one that has one */
            RUN(0, SEND(1, 0, 2), SEND(1, 0, 2), SEND(1, 1, 3));
            RUN(1, RECV(0, 1, 3) | SYNC, RECV(0, 0, 2), RECV(0, 0, 2))
-        :: /* 1 may stop with windows of 0, of which 2 wants a message */
+        :: /* 1 may stop with buffers of 0, of which 2 wants a message */
            RUN(0, SEND(1, 0, 2), SEND(1, 1, 3), SEND(2, 0, y));
            RUN(1, RECV(0, 1, 3), RECV(0, 0, 2), 0);
            RUN(2, RECV(0, 0, y), 0, 0);

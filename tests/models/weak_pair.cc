@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Pair lines and eager buffers (windows) under weak memory: what is read is what was stored, and nothing
+// Pair lines, eager buffers and the pool under weak memory: what is read is what was stored, and nothing
 // is refilled before it has been read.
 //
-// Runs the real src/shm/proto/pair.c; docs/internals/protocol.md, P2P-2 to P2P-5 and P2P-16 to
-// P2P-18, and edges pair/line, pair/taken, window/read. There are one sender, one receiver, one window
-// and two windows of the eager pool (bulk windows). An even message takes the window, an odd one a bulk
-// window. A message goes in its line while the receiver still has these. There are two lines, so that
-// they are used again, or eight, so that no line says that a window has been read. Line and window are
-// plain memory: relacy reports a race where no edge orders two accesses. Rings are weak_bell's.
+// Runs the real src/shm/proto/pair.c; docs/internals/protocol/messages.md, P2P-2 to P2P-5, P2P-16 and
+// P2P-17, and edges pair/line, pair/taken, buffer/read. There are one sender, one receiver, one eager
+// buffer and a pool of two. An even message takes the eager buffer, an odd one the next of the pool. A
+// message goes in its line while the receiver still has these. There are two lines, so that they are used
+// again, or eight, so that no line says that a buffer has been read. Line and buffer are plain memory:
+// relacy reports a race where no edge orders two accesses. Rings are weak_bell's.
 //
 // FAULT_post_relaxed      the sender's store of a line's number is relaxed
 // FAULT_peek_relaxed      the receiver's load of a line's number is relaxed
 // FAULT_take_relaxed      the receiver's store of `taken` is relaxed
 // FAULT_draft_relaxed     the sender's load of `taken` is relaxed
-// FAULT_return_relaxed    the receiver's store of a window's word is relaxed
-// FAULT_reclaim_relaxed   the sender's load of a window's word is relaxed
-// FAULT_return_early      the receiver gives the window back before it has read it
+// FAULT_return_relaxed    the receiver's store of a buffer's word is relaxed
+// FAULT_reclaim_relaxed   the sender's load of a buffer's word is relaxed
+// FAULT_return_early      the receiver gives the buffer back before it has read it
 // FAULT_take_early        the receiver has taken the line before it has read it
 
 #define SHC_ATOMIC_MODEL "tests/models/relacy/model_atomic.h"
@@ -34,14 +34,14 @@ namespace
 {
 
 const uint32_t kFewLines = 2, kLines = 8;
-const uint64_t kMessages = 7, kNames = SHC_WINDOW_NAMES + 1;
+const uint64_t kMessages = 7, kPlaces = SHC_MEMORIES * SHC_POOL_BUFFERS;
 const int kSender = 0, kReceiver = 1, kRanks = 2;
 
 struct Mailbox {
     char bell[SHC_LINE_BYTES];
     shc_ack_shm acks[kRanks];
-    shc_line_shm lines[kRanks * kLines], shuttle_lines[kRanks]; // no shuttles
-    shc_word windows[SHC_WINDOWS], bulk[SHC_BULK_WINDOWS];
+    shc_line_shm lines[kRanks * kLines], hand_off_lines[kRanks]; // there are no hand-off buffers
+    shc_word eager[SHC_EAGER_BUFFERS], pool[SHC_POOL_BUFFERS], long_hand_off[2];
 };
 
 const Mailbox *mailboxes_now;
@@ -56,8 +56,8 @@ struct Mail : rl::test_suite<Mail, kRanks> {
         mailboxes_now = mailboxes;
         begin_mailboxes(mailboxes, seats, pairs,
                         {rl::rand(2) ? kLines : kFewLines, offsetof(Mailbox, lines),
-                         offsetof(Mailbox, shuttle_lines), offsetof(Mailbox, windows),
-                         offsetof(Mailbox, bulk), 0, sizeof(Mailbox)});
+                         offsetof(Mailbox, hand_off_lines), offsetof(Mailbox, eager),
+                         offsetof(Mailbox, pool), 0, 0, sizeof(Mailbox)});
     }
 
     void after()
@@ -71,41 +71,51 @@ struct Mail : rl::test_suite<Mail, kRanks> {
         shc_line_shm *line = shc_pair_draft(&pairs[kSender], kReceiver);
         if (!line)
             return false;
-        const int window = shc_window_lend(&pairs[kSender], kReceiver, message % 2 == 0);
-        if (window >= 0)
-            shc_word_put(window_of(pairs[kSender], window), message);
-        shc_word_put(&line->word, message * kNames + static_cast<uint64_t>(window + 1));
-        shc_pair_post(&pairs[kSender], kReceiver, line, window);
+        const shc_place place = lend(&pairs[kSender], message);
+        if (place.memory != SHC_IN_LINE)
+            shc_word_put(buffer_of(pairs[kSender], place), message);
+        shc_word_put(&line->word,
+                     message * kPlaces + place.memory * SHC_POOL_BUFFERS + place.index);
+        shc_pair_post(&pairs[kSender], kReceiver, line, place);
         return true;
     }
 
     bool receive(uint64_t message)
     {
         shc_pairs *mine = &pairs[kReceiver];
-        const shc_line_shm *line = shc_pair_peek(mine, kSender).line;
-        if (!line)
+        const shc_pair_found found = shc_pair_peek(mine, kSender);
+        if (!found.line)
             return false;
         if (WITH(FAULT_take_early))
-            shc_pair_take(mine, kSender, SHC_NO_WINDOW);
-        const uint64_t word = shc_word_get(&line->word);
-        RL_ASSERT(word / kNames == message);
-        if (word % kNames > 0) {
-            const int name = static_cast<int>(word % kNames) - 1;
+            shc_pair_take(mine, kSender, found);
+        const uint64_t word = shc_word_get(&found.line->word);
+        RL_ASSERT(word / kPlaces == message);
+        const shc_place place = {static_cast<uint8_t>(word % kPlaces / SHC_POOL_BUFFERS),
+                                 static_cast<uint8_t>(word % SHC_POOL_BUFFERS)};
+        RL_ASSERT(shc_place_exists(mine, kSender, place));
+        if (place.memory != SHC_IN_LINE) {
             if (WITH(FAULT_return_early))
-                shc_window_return(mine, kSender, static_cast<uint32_t>(name), sizeof(shc_word));
-            RL_ASSERT(shc_word_get(window_of(*mine, name)) == message);
+                shc_place_return(mine, kSender, place);
+            RL_ASSERT(shc_word_get(buffer_of(*mine, place)) == message);
             if (!WITH(FAULT_return_early))
-                shc_window_return(mine, kSender, static_cast<uint32_t>(name), sizeof(shc_word));
+                shc_place_return(mine, kSender, place);
         }
         if (!WITH(FAULT_take_early))
-            shc_pair_take(mine, kSender, SHC_NO_WINDOW);
+            shc_pair_take(mine, kSender, found);
         return true;
     }
 
-    static shc_word *window_of(const shc_pairs &view, int name)
+    static shc_place lend(shc_pairs *mine, uint64_t message)
     {
-        return reinterpret_cast<shc_word *>(
-            shc_window(&view, kSender, kReceiver, static_cast<uint32_t>(name)));
+        if (message % 2 == 0)
+            return shc_eager_lend(mine, kReceiver, SHC_EAGER_WHOLE);
+        RL_ASSERT(shc_pair_has_pool(mine, kReceiver));
+        return shc_pool_lend(mine, kReceiver);
+    }
+
+    static shc_word *buffer_of(const shc_pairs &view, shc_place place)
+    {
+        return reinterpret_cast<shc_word *>(shc_place_at(&view, kSender, kReceiver, place));
     }
 
     void thread(unsigned index)
@@ -119,7 +129,7 @@ struct Mail : rl::test_suite<Mail, kRanks> {
     }
 };
 
-enum class Word { kNumber, kTaken, kWindow };
+enum class Word { kNumber, kTaken, kBuffer };
 
 Word word_of(const void *address)
 {
@@ -127,8 +137,8 @@ Word word_of(const void *address)
         for (const shc_ack_shm &ack : mailboxes_now[rank].acks) {
             if (address == &ack.taken)
                 return Word::kTaken;
-            if (address == &ack.windows[0] || address == &ack.bulk)
-                return Word::kWindow;
+            if (address == &ack.eager[0] || address == &ack.pool)
+                return Word::kBuffer;
         }
     return Word::kNumber;
 }
@@ -148,8 +158,8 @@ ModelOrder model_order(const void *address, ModelOrder order, uint64_t)
                       (WITH(FAULT_peek_relaxed) && word == Word::kNumber && !release) ||
                       (WITH(FAULT_take_relaxed) && word == Word::kTaken && release) ||
                       (WITH(FAULT_draft_relaxed) && word == Word::kTaken && !release) ||
-                      (WITH(FAULT_return_relaxed) && word == Word::kWindow && release) ||
-                      (WITH(FAULT_reclaim_relaxed) && word == Word::kWindow && !release);
+                      (WITH(FAULT_return_relaxed) && word == Word::kBuffer && release) ||
+                      (WITH(FAULT_reclaim_relaxed) && word == Word::kBuffer && !release);
     return weak ? rl::mo_relaxed : order;
 }
 

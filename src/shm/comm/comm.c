@@ -224,7 +224,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
                       !knobs->roomy && config->world_size > usable_cpus(&comm->seat));
     init_arena(comm);
     set_patience(&comm->seat);
-    comm->p2p.pairs.tried = comm->p2p.pairs.bulk_tried = knobs->no_windows;
+    comm->p2p.pairs.tried = comm->p2p.pairs.pool_tried = knobs->lines_only;
     if (knobs->bias_pay)
         comm->engine.runner.bias.pay = comm->p2p.lock.bias.pay = knobs->bias_pay;
     pthread_mutex_init(&comm->mapped_lock, NULL);

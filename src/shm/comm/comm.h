@@ -23,7 +23,7 @@ struct shc_knobs {
     uint64_t first_epoch;            /* counters start here instead of 0 */
     size_t arena_limit;              /* bytes; 0: the configuration's */
     bool no_arena;                   /* small slots only */
-    bool no_windows;                 /* messages go through the pair lines only */
+    bool lines_only;                 /* messages go through the pair lines only */
     int threads; /* reduction threads, or SHC_THREADS_AUTO; 0: the configuration's */
     bool no_cma;
     bool roomy;        /* features for a CPU per rank; the same on all ranks */

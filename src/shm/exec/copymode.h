@@ -38,7 +38,7 @@ struct shc_copy_trial {
     double took[SHC_COPY_MODES]; /* `best` of each mode when it was in use last; 0: not known */
 };
 
-/* A round goes at least once through all memory that is stored to (bulk windows, default broadcast slots). */
+/* A round goes at least once through all memory that is stored to (the pool, default broadcast slots). */
 #define SHC_COPY_ROUND ((uint64_t)1536 << 10)
 
 /* One trial is for sizes up to a factor of four. The time of a byte and the fastest mode depend on

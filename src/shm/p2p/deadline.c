@@ -47,13 +47,13 @@ void shc_p2p_text(const struct shc_p2p *p2p, const struct shc_message *m, char *
 
 /* ", which has sent messages that no recv here takes, with tags 3, 4": this is how a wrong tag
  * shows. */
-static void strays_text(const struct shc_p2p_peer *peer, char *text, size_t capacity)
+static void unexpected_text(const struct shc_p2p_peer *peer, char *text, size_t capacity)
 {
     size_t used = 0;
     int listed = 0;
     text[0] = '\0';
-    for (const struct shc_stray *stray = peer->strays; stray && used < capacity;
-         stray = stray->next) {
+    for (const struct shc_unexpected *message = peer->unexpected; message && used < capacity;
+         message = message->next) {
         if (listed++ == TAGS_LISTED) {
             used += (size_t)snprintf(text + used, capacity - used, ", ...");
             break;
@@ -62,7 +62,7 @@ static void strays_text(const struct shc_p2p_peer *peer, char *text, size_t capa
                                  listed == 1 ? ", which has sent messages that no recv here takes, "
                                                "with tags "
                                              : ", ",
-                                 (int)stray->line.tag);
+                                 (int)message->line.tag);
     }
 }
 
@@ -80,13 +80,13 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_message *m, char *t
         [SHC_MESSAGE_FILLING] = "the rest from",
     };
     int peer = m->kind == SHC_SEND ? m->peer : m->source;
-    char member[256] = "any rank", strays[160] = "";
+    char member[256] = "any rank", unexpected[160] = "";
     if (peer >= 0) {
         shc_member_text(p2p->env.seat, peer, member, sizeof member);
         if (m->state == SHC_MESSAGE_POSTED)
-            strays_text(&p2p->peers[peer], strays, sizeof strays);
+            unexpected_text(&p2p->peers[peer], unexpected, sizeof unexpected);
     }
-    snprintf(text, capacity, "%s %s%s", what[m->state], member, strays);
+    snprintf(text, capacity, "%s %s%s", what[m->state], member, unexpected);
 }
 
 /* ---- looking ---- */
@@ -203,6 +203,15 @@ static bool judge_any(struct shc_p2p *p2p, struct shc_message *m, const struct s
     return false;
 }
 
+/* P2P-60: the rest of a message that comes unasked is on its way. It may end a little late, as the
+ * end of the group would be worse. */
+static bool still_comes(struct shc_message *m)
+{
+    const bool comes = m->state == SHC_MESSAGE_FILLING && m->unasked && m->moved != m->judged;
+    m->judged = m->moved;
+    return comes;
+}
+
 static void end_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
 {
     char whom[512], what[256], reason[SHC_REASON_BYTES];
@@ -245,7 +254,7 @@ static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const stru
     if (!goes_on)
         return;
     const enum shc_lateness_state state = shc_lateness_look(&m->lateness, sight->now_ns);
-    if (state == SHC_TIME_OVER)
+    if (state == SHC_TIME_OVER && !still_comes(m))
         end_late(p2p, m, sight->now_ns);
     else if (state == SHC_LATE)
         say_late(p2p, m, sight->now_ns);

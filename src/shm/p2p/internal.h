@@ -4,6 +4,8 @@
  * Functions that the files of src/shm/p2p share. The lock is held, unless a comment says otherwise.
  */
 
+#include "shm/base/num.h"
+#include "shm/kernel/copy.h"
 #include "shm/p2p/p2p.h"
 
 SHC_INLINE uint32_t shc_p2p_pending(const struct shc_p2p *p2p)
@@ -68,49 +70,111 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer);
 /* Gives the receive the unexpected message that it takes; if there is none, posts the receive. */
 void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_message *m);
 
-/* ---- stray.c ---- */
+/* A private copy of the header: the sender is another process, so each field is read once, and what
+ * was checked is what is used. The bytes after the header stay where they are. */
+SHC_INLINE struct shc_line_head shc_line_copy_head(const struct shc_line_shm *line)
+{
+    struct shc_line_head head;
+    shc_copy_once(&head, &line->head, sizeof head);
+    return head;
+}
+
+/* Does nothing in that line lead outside the memory that it may use? It comes from another
+ * process. */
+bool shc_line_is_sound(const struct shc_p2p *p2p, int peer, struct shc_place found,
+                       const struct shc_line_head *line);
+
+/* Copies the piece on with the copy mode that the sender used, unless the message is too long for
+ * the caches. */
+void shc_p2p_write_piece(const struct shc_p2p *p2p, struct shc_message *m,
+                         const struct shc_line_head *line, const char *piece, size_t bytes);
+
+/* ---- match.c ---- */
+
+/* P2P-42: the receive that was posted first among those that take such a header; or NULL. */
+struct shc_message *shc_match_header(struct shc_p2p *p2p, int peer, int32_t tag);
 
 /* P2P-43: keeps the header that no receive takes, with its bytes (`data` has those of the line).
  * False: no memory, so it must stay in its line. */
-bool shc_stray_keep(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
-                    const uint8_t *data);
+bool shc_unexpected_keep(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
+                         const uint8_t *data);
 
 /* Removes and returns the unexpected message that the receive takes: the oldest with its tag from
  * its peer, or from any. NULL: there is none. The caller frees it. */
-struct shc_stray *shc_stray_take(struct shc_p2p *p2p, const struct shc_message *m, int *from);
+struct shc_unexpected *shc_unexpected_take(struct shc_p2p *p2p, const struct shc_message *m,
+                                           int *from);
 
 /* Frees it, with its bytes that were put aside. NULL is fine. */
-void shc_stray_free(struct shc_stray *stray);
+void shc_unexpected_free(struct shc_unexpected *message);
 
-/* What follows the header of an OPEN message goes to the stray; NULL: it is dropped. */
-void shc_open_begin(struct shc_open *open, const struct shc_line_head *line,
-                    struct shc_stray *stray);
-
-/* Takes the next chunk of that OPEN message. False: the chunk belongs to no such message. */
-bool shc_open_take_chunk(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
-                         const uint8_t *data);
+/* Adds the next bytes of the message that comes unasked, or drops them. False: they belong to no
+ * such message. */
+bool shc_unexpected_add(struct shc_p2p *p2p, int peer, const struct shc_line_head *more);
 
 /* ---- send.c ---- */
 
 /* P2P-53: sends the message at once, if there is room for all of it and no other message is before
- * it. The lock is held. False: it must be submitted, or refused. */
+ * it. False: it must be submitted, or refused. */
 bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m);
 
-/* Sends the CTS and REFUSE frames that are due to the peer. False: no line is free. A receive of
- * another type or size ends with its REFUSE. */
+/* Sends the CTS and NACK frames that are due to the peer. False: no line is free. A receive of
+ * another type or size ends with its NACK. */
 bool shc_p2p_answer(struct shc_p2p *p2p, int peer);
 
-/* P2P-32: a chunk of `in` has come by ferry (a long hand-off buffer). Copies it to its receive, and
- * stores the next chunk for the peer into the ferry's cache lines as it reads them; then posts that
- * chunk. False, with nothing done: the chunk did not come by ferry, there is no chunk or no line to
- * send, or a tensor is in pieces. */
-bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *came,
-                   struct shc_message *in);
+/* Before the first chunk of a message that goes after CTS. */
+void shc_p2p_begin_stream(struct shc_p2p *p2p, struct shc_message *m);
 
 /* Fills the lines to the peer with all that there is room for. */
 void shc_p2p_write_lines(struct shc_p2p *p2p, int peer);
 
-/* ---- shared by the files of point-to-point; the lock is held ---- */
+/* ---- exchange.c ---- */
+
+/* P2P-31: is the peer to send more of a message that this rank has asked for, so that a long
+ * hand-off buffer could bring it and take the next chunk of `m` back? Valid after shc_p2p_answer():
+ * receives that remain are FILLING. */
+bool shc_p2p_is_owed(const struct shc_p2p *p2p, const struct shc_message *m);
+
+/* A chunk goes by long hand-off buffer, so the message's time does not measure a copy mode for other
+ * buffers. (Between ranks whose messages all pass one another no mode is ever chosen, so messages
+ * too long for such a buffer are always announced.) */
+void shc_p2p_note_exchange(struct shc_message *m);
+
+/* P2P-32: a chunk of `in` has come in a long hand-off buffer. Copies it to its receive, and stores
+ * the next chunk for the peer into the buffer's cache lines as it reads them; then posts that chunk.
+ * False, with nothing done: the chunk is elsewhere, there is no chunk or no line to send, or a
+ * tensor is in pieces. */
+bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *came,
+                   struct shc_message *in);
+
+/* ---- shared by these files ---- */
+
+SHC_INLINE void shc_line_put_head(struct shc_line_shm *line, enum shc_frame kind,
+                                  const struct shc_message *m)
+{
+    line->head.kind = (uint8_t)kind;
+    line->head.dtype = (uint8_t)m->shape.dtype;
+    line->head.elem_bytes = (uint8_t)m->shape.elem_bytes;
+    line->head.asks = 0;
+    line->head.tag = m->tag;
+    line->head.dtype_tag = m->shape.dtype_tag;
+    line->head.message = m->number;
+    line->head.bytes = kind == SHC_FRAME_MORE ? m->moved : m->shape.bytes;
+}
+
+/* Names the bytes that come with the line. */
+SHC_INLINE void shc_line_put_place(struct shc_line_shm *line, struct shc_place place, size_t bytes,
+                                   enum shc_copy_mode mode)
+{
+    line->head.place = place;
+    line->head.mode = (uint8_t)mode;
+    line->head.piece = (uint32_t)bytes;
+}
+
+/* The size of the message's next piece: whole elements, as many as there is room for. */
+SHC_INLINE size_t shc_message_next_piece(const struct shc_message *m, size_t room)
+{
+    return shc_min_size(room - room % m->shape.elem_bytes, m->shape.bytes - m->moved);
+}
 
 /* The slow half of shc_p2p_lock_message(): the message is not like the kept one. Drops the lock,
  * and holds it again if it succeeds. */
@@ -132,18 +196,36 @@ SHC_NODISCARD SHC_INLINE enum shc_status shc_p2p_lock_message(struct shc_p2p *p2
     return SHC_LIKELY(*message) ? SHC_OK : shc_p2p_lock_other_message(p2p, kept, op, message);
 }
 
-/* The bytes that came with a line: `data`, after its header, or in the buffer that it names. */
+/* A message whose rest follows unasked. */
+SHC_INLINE bool shc_line_is_unasked(const struct shc_line_head *line)
+{
+    return line->kind == SHC_FRAME_FIRST && !line->asks;
+}
+
+/* P2P-25: the rest of such a message comes where its first bytes came: in the same long hand-off
+ * buffer, or in the pool. */
+SHC_INLINE bool shc_line_continues(struct shc_place first, const struct shc_line_head *more)
+{
+    if (first.memory == SHC_IN_LONG_HAND_OFF)
+        return more->place.memory == first.memory && more->place.index == first.index;
+    return more->place.memory == SHC_IN_POOL;
+}
+
+/* The bytes that came with a line: `data`, after its header, or in the place that it names. */
 SHC_INLINE const char *shc_p2p_piece(const struct shc_p2p *p2p, int peer,
                                      const struct shc_line_head *line, const uint8_t *data)
 {
-    return line->window == SHC_NO_WINDOW || shc_window_spares(line->window, line->piece)
+    return line->place.memory == SHC_IN_LINE || shc_hand_off_spares(line->place, line->piece)
                ? (const char *)data
-               : shc_window(&p2p->pairs, peer, p2p->pairs.seat->rank, line->window);
+               : shc_place_at(&p2p->pairs, peer, p2p->pairs.seat->rank, line->place);
 }
 
-SHC_INLINE bool shc_line_is_in_bulk(const struct shc_line_head *line)
+/* A header has been taken, or kept as an unexpected message. */
+SHC_INLINE void shc_p2p_note_header(struct shc_p2p *p2p, int peer, struct shc_place place)
 {
-    return line->window != SHC_NO_WINDOW && line->window >= SHC_BULK_NAME;
+    shc_pair_note_answer(&p2p->pairs, peer);
+    if (place.memory == SHC_IN_LONG_HAND_OFF)
+        shc_long_note_message(&p2p->pairs, peer, place.index);
 }
 
 /* All queues of pending messages, in no particular order. */

@@ -8,6 +8,7 @@
 #include "shm/base/lateness.h"
 #include "shm/exec/copymode.h"
 #include "shm/kernel/buf.h"
+#include "shm/proto/layout.h"
 #include "shm/shmcoll.h"
 
 #include <stddef.h>
@@ -46,16 +47,16 @@ struct shc_message {
     struct shc_shape shape;
     struct shc_shape other; /* REFUSE_DUE: the shape that the sender has */
     size_t moved;           /* bytes that have left this rank, or have come */
-    bool open;              /* OPEN: its chunks follow the header unasked */
+    bool unasked;           /* its rest follows the header without CTS */
+    struct shc_place place; /* of a receive: where its first bytes were */
+    size_t judged;          /* `moved` when it was found too late */
     /* Of a send in chunks: */
-    enum shc_copy_mode mode;      /* how its chunks are copied */
-    bool waits_for_reader;        /* it ends when its chunks have been read */
-    uint32_t bulk_lent;           /* bulk windows lent up to its last chunk */
-    uint32_t chunks_lent;         /* other windows lent up to its last chunk */
-    size_t chunk_bytes;           /* the longest chunk in a bulk window */
-    size_t head_bytes;            /* bytes that were sent before the chunks */
-    uint64_t streams_ns;          /* the time of its first chunk */
-    struct shc_copy_trial *trial; /* the trial that notes its time; or NULL */
+    enum shc_copy_mode mode;     /* how its chunks are copied */
+    bool waits_for_reader;       /* it ends when its chunks have been read */
+    uint64_t pool_lent;          /* pool buffers lent up to its last chunk */
+    uint32_t chunks_lent;        /* eager buffers lent for chunks up to its last chunk */
+    size_t chunk_bytes;          /* the longest chunk in a pool buffer; 0: no chunk was sent */
+    struct shc_copy_meter meter; /* of the chunks that it sends after CTS */
     uint64_t timeout_ns;
     struct shc_lateness lateness;
 };
@@ -91,6 +92,7 @@ SHC_INLINE struct shc_message *shc_message_repeat(struct shc_kept_message *kept,
     message->peer = op->peer;
     message->tag = op->tag;
     message->moved = 0;
+    message->unasked = false;
     return message;
 }
 

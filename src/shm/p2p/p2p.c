@@ -326,10 +326,10 @@ enum shc_status shc_p2p_init(struct shc_p2p *p2p, const struct shc_p2p_env *env)
 void shc_p2p_fini(struct shc_p2p *p2p)
 {
     for (int peer = 0; peer < p2p->env.seat->world_size; peer++) {
-        struct shc_stray *stray = p2p->peers[peer].strays, *next;
-        for (; stray; stray = next) {
-            next = stray->next;
-            shc_stray_free(stray);
+        struct shc_unexpected *message = p2p->peers[peer].unexpected, *next;
+        for (; message; message = next) {
+            next = message->next;
+            shc_unexpected_free(message);
         }
     }
     shc_pairs_fini(&p2p->pairs);

@@ -5,29 +5,29 @@
  * lines and staging memory. The rules are in docs/internals/protocol/messages.md. Messages are
  * separate from collectives: they never take the runner, and no collective waits for them.
  *
- * A send that can go at once, and a synchronous receive of a message that is there, are carried out
- * at once (P2P-53, P2P-54). The rest is done by one function, shc_p2p_pass(). A pass (P2P-45) moves
- * all that can move (receive.c, send.c), ends messages that cannot go on (deadline.c), and never
- * waits. Passes are made under the lock by three kinds of thread (P2P-46): a thread that submits a
- * message makes one; a thread that waits for a message makes passes until the message is over; the
- * progress thread (here: agent, agent.c) makes passes while messages are pending that no thread
- * waits for.
+ * A send that can go at once, and a synchronous receive of a whole message that is there, are carried
+ * out at once (P2P-53, P2P-54). The rest is done by one function, shc_p2p_pass(). A pass (P2P-45)
+ * moves all that can move (receive.c, send.c, exchange.c), ends messages that cannot go on
+ * (deadline.c), and never waits. Passes are made under the lock by three kinds of thread (P2P-46): a
+ * thread that submits a message makes one; a thread that waits for a message makes passes until the
+ * message is over; the progress thread (here: agent, agent.c) makes passes while messages are
+ * pending that no thread waits for.
  *
  * The states of a message:
  *
  *   send   QUEUED -> its header goes out in a line. With all the bytes (EAGER): done
- *                    else (RTS), perhaps with a prefix: ANNOUNCED -> CTS comes: STREAMING
- *                    or (OPEN): STREAMING at once, as the rest may follow unasked
- *                    -> all chunks are placed: done
+ *                    else (FIRST), perhaps with a prefix: ANNOUNCED -> CTS comes: STREAMING
+ *                    or, where the rest may follow unasked: STREAMING at once
+ *                    -> all bytes have left in MORE frames: done
  *   recv   POSTED -> a header matches. All the bytes are there: done
  *                    else GRANT_DUE (CTS is to be sent) -> FILLING -> all bytes are here: done
  *                    or, if the header has another type or size, REFUSE_DUE: both sides raise
- *                    (of an OPEN message it is FILLING at once; if that is refused, its sender
- *                    raises, too, unless all bytes have left)
+ *                    (of a message whose rest follows unasked it is FILLING at once; if that is
+ *                    refused, its sender raises, too, unless all bytes have left)
  *
  * P2P-42: a header takes the receive that was posted first among those with its tag that name its
- * sender or any rank. P2P-43: a header that matches no receive is an unexpected message (here:
- * stray), kept in the order of arrival.
+ * sender or any rank. P2P-43: a header that matches no receive is an unexpected message, kept in the
+ * order of arrival.
  */
 
 #include "shm/coll/select.h"
@@ -59,43 +59,32 @@ struct shc_queue {
     struct shc_message *last;
 };
 
-/* An unexpected message: a header that no receive has taken yet (P2P-43). */
-struct shc_stray {
-    struct shc_stray *next;
-    uint64_t arrival; /* its place in the order of those of all peers */
-    struct shc_line_head line;
+/* P2P-43: an unexpected message: a header that no receive has taken yet. */
+struct shc_unexpected {
+    struct shc_unexpected *next;
+    uint64_t arrival;                  /* its place in the order of those of all peers */
+    struct shc_line_head line;         /* piece: the bytes that are here by now */
     uint8_t data[SHC_LINE_DATA_BYTES]; /* the bytes that came in the line */
-    /* P2P-19: a copy of the bytes that came in bulk windows, with room for what follows; or
-     * NULL. */
-    uint8_t *piece;
+    uint8_t *aside; /* P2P-19: those that came in the pool, with room for what follows; or NULL */
 };
 
-/* P2P-25: an OPEN message of a peer whose rest is to come, and that no receive has taken. There is
- * at most one per peer. */
-struct shc_open {
+/* P2P-25: a message of a peer whose rest follows unasked, and that no receive fills itself with.
+ * There is at most one per peer. */
+struct shc_coming {
     bool comes;
-    uint32_t number, elem_bytes;
-    uint64_t bytes, moved;   /* its size, and how many bytes are here */
-    struct shc_stray *stray; /* holds them; NULL: dropped, as the receive has another type */
-};
-
-/* P2P-37: the bytes that a posted receive has so far of a message whose EAGER line is to come. They
- * count for this receive and this message alone (P2P-38). */
-struct shc_ahead {
-    uint64_t post;   /* the receive's */
-    uint32_t number; /* the message's */
-    uint32_t bytes;
+    struct shc_line_head line;   /* its header; piece: the bytes that are here by now */
+    struct shc_unexpected *kept; /* NULL: dropped, as the receive has another type or size */
 };
 
 struct shc_p2p_peer {
     struct shc_queue posted;   /* receives from the peer that have no message yet */
     struct shc_queue incoming; /* receives whose message is on its way */
     struct shc_queue sends;    /* to the peer; headers go out in this order */
-    struct shc_stray *strays;
-    struct shc_stray *last_stray;
-    struct shc_open open;
-    uint32_t messages; /* headers sent to the peer */
-    uint32_t open_end; /* one more than the number of the last OPEN message to the peer */
+    struct shc_unexpected *unexpected;
+    struct shc_unexpected *last_unexpected;
+    struct shc_coming coming;
+    uint32_t messages;    /* headers sent to the peer */
+    uint32_t unasked_end; /* one more than the number of the last message that went unasked */
     /* Receives that looked for an answer under the lock; and how many of the timed ones, in a row,
      * found that a line takes long to come. */
     uint32_t answers, distant;
@@ -110,12 +99,11 @@ struct shc_p2p {
     struct shc_biased_lock lock; /* guards what follows, and this rank's mailbox */
     struct shc_pairs pairs;
     struct shc_p2p_peer *peers; /* [world_size] */
-    /* [world_size]: for messages through windows to that rank, except short ones. */
+    /* [world_size]: for messages through eager or pool buffers to that rank, except short ones. */
     struct shc_copy_trial (*trials)[SHC_COPY_TRIALS];
     struct shc_queue posted_any;
     struct shc_kept_message sent, received; /* for messages that go at once */
     uint64_t posts, arrivals; /* counters that order receives, and unexpected messages */
-    struct shc_ahead ahead;   /* of the peer in a world of two: larger worlds have no ferries */
     int first_peer;           /* the peer whose lines are read first in the next pass */
     int crowded;              /* that many receives do not look for a line under the lock */
     bool finished;            /* a message has ended in this pass */

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-enum { LINE = SHC_LINE_DATA_BYTES, EAGER = SHC_WINDOW_BYTES, POOL = SHC_WHOLE_BYTES };
+enum { LINE = SHC_LINE_DATA_BYTES, EAGER = SHC_EAGER_BYTES };
 
 /* clang-format off */
 const struct shc_protocol_row shc_protocols[SHC_PROTOCOLS] = {
@@ -18,16 +18,13 @@ const struct shc_protocol_row shc_protocols[SHC_PROTOCOLS] = {
         LINE, EAGER, false},
     [SHC_PROTOCOL_LONG_HAND_OFF] = {
         "long hand-off", "in a large buffer that its last reader fills, read while it is stored",
-        EAGER, SHC_FERRY_BYTES, true},
-    [SHC_PROTOCOL_EAGER_POOL] = {
-        "eager pool", "in eager buffers side by side",
-        EAGER, POOL, true},
+        EAGER, SHC_LONG_HAND_OFF_BYTES, true},
     [SHC_PROTOCOL_HAND_OFF_PREFIX] = {
         "hand-off prefix", "its first bytes in a large hand-off buffer, the rest by rendezvous",
-        POOL, SIZE_MAX, true},
-    [SHC_PROTOCOL_FRAGMENTS] = {
-        "fragments", "a header, and after it the rest, unasked",
-        POOL, SHC_OPEN_BYTES, true},
+        SHC_WHOLE_BYTES, SIZE_MAX, true},
+    [SHC_PROTOCOL_POOL] = {
+        "eager pool", "in buffers of the pool one after the other, read while they are stored",
+        EAGER, SHC_UNASKED_BYTES, true},
     [SHC_PROTOCOL_RENDEZVOUS] = {
         "rendezvous", "a header with what finds room, and the rest when its receiver asks for it",
         LINE, SIZE_MAX, false},
@@ -38,9 +35,9 @@ bool shc_protocol_fits(const struct shc_mail_geometry *mail, enum shc_protocol p
                        size_t bytes)
 {
     const struct shc_protocol_row *row = &shc_protocols[protocol];
-    const size_t most = protocol == SHC_PROTOCOL_HAND_OFF ? mail->shuttle_bytes : row->most;
-    if ((row->of_two && mail->bulk_offset == 0) ||
-        (protocol == SHC_PROTOCOL_HAND_OFF && mail->shuttles == 0))
+    const size_t most = protocol == SHC_PROTOCOL_HAND_OFF ? mail->hand_off_bytes : row->most;
+    if ((row->of_two && mail->pool_offset == 0) ||
+        (protocol == SHC_PROTOCOL_HAND_OFF && mail->hand_offs == 0))
         return false;
     return (bytes > row->more_than || row->more_than == 0) && bytes <= most;
 }

@@ -28,19 +28,18 @@
  *          18432   struct shc_cma_shm [2]     by parity of the epoch
  *
  * After the blocks, one mailbox per rank for messages, written by that rank. Its sizes depend on the
- * world size (struct shc_mail_geometry in proto/seat.h). A window is an eager buffer, the bulk
- * windows are the eager pool, a shuttle is a hand-off buffer, a ferry a long one:
+ * world size (struct shc_mail_geometry in proto/seat.h):
  *
  *              0   struct shc_bell_shm                    flag: exchanges by any rank
  *            128   struct shc_ack_shm [world]             of what rank s has sent here
  *            ...   struct shc_line_shm [world][lines]     to rank r
- *            ...   struct shc_line_shm [world]            of shuttles to rank r; W: its holder
- *       a page     windows [8]                            reserved by the rank when it needs them
- *   then           shuttles [world]                       with them; W: the holder, with two ranks;
+ *            ...   struct shc_line_shm [world]            of hand-off buffers; W: the holder
+ *       a page     eager buffers [8]                      reserved by the rank when it needs them
+ *   then           hand-off buffers [world]               with them; W: the holder, with two ranks;
  *                                                         none in a world of more than 32
- *   then           bulk windows [48]                      reserved by the rank when it needs them;
+ *   then           pool buffers [48]                      reserved by the rank when it needs them;
  *                                                         none in a world of more than 2
- *   then           a ferry                                with them; W: its holder
+ *   then           a long hand-off buffer                 with them; W: its holder
  *
  * After the mailboxes, in a world of two, relay slots [2], of which each rank reserves one; W: the giver
  */
@@ -50,7 +49,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 36u
+#define SHC_LAYOUT_VERSION 37u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 24
@@ -191,59 +190,65 @@ struct shc_offer_shm {
  * Messages (docs/internals/protocol/messages.md). A pair line carries one frame from its sender to one
  * receiver: a header, and up to 88 bytes of payload. `number` is one more than the line's place among
  * all lines of its sender to this receiver. If the sender is the higher rank, SHC_LINE_OF_HIGHER is
- * added: both ranks write a shuttle's line in turn (P2P-3).
+ * added: both ranks write the line of a hand-off buffer in turn (P2P-3).
  */
-#define SHC_LINE_OF_HIGHER  (UINT64_C(1) << 63)
-#define SHC_LINE_DATA_BYTES 88
-#define SHC_WINDOWS         8
-#define SHC_WINDOW_BYTES    16384
-#define SHC_SHUTTLE_RANKS   32 /* a larger world has no shuttles: too much memory */
-#define SHC_SHUTTLE_OURS    8  /* a line's name for the shuttle in its sender's mailbox, */
-#define SHC_SHUTTLE_THEIRS  9  /* and of the one in its receiver's */
-#define SHC_BULK_RANKS      2  /* a larger world has no bulk windows, and no ferries */
-#define SHC_FERRY_OURS      10 /* the ferry in its sender's mailbox */
-#define SHC_FERRY_THEIRS    11
-#define SHC_FERRY_BYTES     524288
-#define SHC_BULK_NAME       12 /* and above: the bulk windows */
-#define SHC_BULK_WINDOWS    48
-#define SHC_BULK_BYTES      32768
-#define SHC_HEAD_BYTES      65536      /* in a ferry: the longest prefix, and each chunk */
-#define SHC_WHOLE_BYTES     131072     /* a longer EAGER message goes only with AHEAD lines */
-#define SHC_ASIDE_WINDOWS   32         /* bulk windows that a receiver may have to put aside */
-#define SHC_OPEN_BYTES      (1u << 20) /* the longest OPEN message, without its header */
-#define SHC_ASIDE_PAUSE     256        /* messages announced after one that was put aside */
-#define SHC_WINDOW_NAMES    (SHC_BULK_NAME + SHC_BULK_WINDOWS)
-#define SHC_NO_WINDOW       255
+#define SHC_LINE_OF_HIGHER      (UINT64_C(1) << 63)
+#define SHC_LINE_DATA_BYTES     88
+#define SHC_EAGER_BUFFERS       8
+#define SHC_EAGER_BYTES         16384
+#define SHC_HAND_OFF_RANKS      32 /* a larger world has no hand-off buffers: too much memory */
+#define SHC_POOL_RANKS          2  /* a larger world has no pool, and no long hand-off buffers */
+#define SHC_LONG_HAND_OFF_BYTES 524288
+#define SHC_POOL_BUFFERS        48
+#define SHC_POOL_BYTES          32768  /* of one buffer */
+#define SHC_PREFIX_BYTES        65536  /* in a long hand-off buffer: a prefix, or a chunk */
+#define SHC_WHOLE_BYTES         131072 /* by long hand-off buffer at once; more in fragments only */
+#define SHC_CREDIT_BUFFERS      32     /* pool buffers that a receiver may have to put aside */
+#define SHC_UNASKED_BYTES       (1u << 20) /* the longest message through the pool without CTS */
+#define SHC_ASIDE_PAUSE         256        /* messages announced after one that was put aside */
 
-/* A longer payload is not in a shuttle's line. A rank that looks at the first half of a line prefetches
- * the other half, and takes it away from the rank that stores to it. */
-#define SHC_SHUTTLE_LINE_BYTES 24
+/* A longer payload is not in the line of a hand-off buffer. A rank that looks at the first half of a line
+ * prefetches the other half, and takes it away from the rank that stores to it. */
+#define SHC_HAND_OFF_LINE_BYTES 24
 
-enum shc_line_kind {
-    /* A header with all the bytes: in the line, in one window, shuttle or ferry, or in adjacent bulk
-     * windows. */
-    SHC_LINE_EAGER = 1,
-    SHC_LINE_RTS,    /* a header, perhaps with a prefix; the rest waits for CTS */
-    SHC_LINE_CTS,    /* the receive is posted: send the bytes of `message` */
-    SHC_LINE_REFUSE, /* the receive has another type or size, this one: `message` is dropped */
-    SHC_LINE_CHUNK,  /* bytes of `message`, from offset `bytes` on */
-    SHC_LINE_OPEN,   /* a header, perhaps with the first bytes; the rest follows unasked */
-    SHC_LINE_AHEAD,  /* a header, before its EAGER line: so many bytes are in that ferry now */
+enum shc_frame {
+    SHC_FRAME_EAGER = 1, /* a header with all the bytes, in one place */
+    SHC_FRAME_FIRST,     /* a header, perhaps with the first bytes; the rest comes in MORE frames */
+    SHC_FRAME_MORE,      /* bytes of `message`, from offset `bytes` on */
+    SHC_FRAME_CTS,       /* the receive is posted: send the rest of `message` */
+    SHC_FRAME_NACK,      /* the receive has another type or size, this one: `message` is dropped */
+};
+
+/* Where the bytes are that come with a line. */
+enum shc_memory {
+    SHC_IN_LINE, /* in `data` */
+    SHC_IN_EAGER,
+    SHC_IN_HAND_OFF, /* whose line this is; it holds a piece that is too long for the line */
+    SHC_IN_LONG_HAND_OFF,
+    SHC_IN_POOL,
+    SHC_MEMORIES
+};
+
+/* index: the number of the eager buffer or pool buffer; of a hand-off buffer 0 if it lies in the
+ * mailbox of the line's sender, 1 if in that of its receiver. */
+struct shc_place {
+    uint8_t memory; /* enum shc_memory */
+    uint8_t index;
 };
 
 struct shc_line_head {
-    uint8_t kind; /* enum shc_line_kind */
+    uint8_t kind; /* enum shc_frame */
     uint8_t dtype;
     uint8_t elem_bytes;
-    /* The window or ferry that holds the piece. SHC_NO_WINDOW: the piece is in `data`. A shuttle's line
-     * names that shuttle, which holds a piece that is too long for the line. */
-    uint8_t window;
-    uint32_t piece; /* bytes that come with this line; AHEAD: bytes that are there by now */
+    uint8_t asks; /* FIRST: the rest waits for CTS; otherwise it follows unasked */
+    struct shc_place place;
+    uint8_t mode; /* enum shc_copy_mode: how the piece was copied there, and is best copied on */
+    uint8_t unused;
+    uint32_t piece; /* bytes that come with this line */
     int32_t tag;
     uint32_t dtype_tag;
     uint32_t message; /* the sender's number of the message, per pair */
-    uint32_t mode;  /* enum shc_copy_mode: how the piece was copied there, and is best copied on */
-    uint64_t bytes; /* of the whole message; CHUNK: where the piece begins in it */
+    uint64_t bytes;   /* of the whole message; MORE: where the piece begins in it */
 };
 
 struct shc_line_shm {
@@ -254,12 +259,12 @@ struct shc_line_shm {
 
 /* What a receiver tells one sender. */
 struct shc_ack_shm {
-    shc_a64 taken;                /* lines used in turn: all before are read */
-    shc_a32 windows[SHC_WINDOWS]; /* grows by one each time the sender's window is read */
-    shc_a32 bulk;                 /* bulk windows that were read, in their order */
-    shc_a32 whole;                /* bulk windows of EAGER and OPEN messages that receives took */
-    shc_a32 aside;                /* OPEN messages that found no receive */
-    uint8_t pad[12];
+    shc_a64 taken;                    /* lines used in turn: all before are read */
+    shc_a32 eager[SHC_EAGER_BUFFERS]; /* grows by one each time the sender's buffer is read */
+    shc_a64 pool;                     /* pool buffers that were read, in their order */
+    shc_a32 credit;                   /* grows by the pool buffers of each message a receive took */
+    shc_a32 aside;                    /* long messages without CTS that found no receive */
+    uint8_t pad[8];
 };
 
 /*
@@ -329,20 +334,17 @@ SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) <= SHC_SAID_OF
 SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET % SHC_LINE_BYTES == 0, "what is said has its own lines");
 SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET + 2 * sizeof(struct shc_said_shm) == SHC_SMALL_OFFSET, "said");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_line_shm) == SHC_LINE_BYTES, "pair line");
-SHC_LAYOUT_ASSERT(offsetof(struct shc_line_shm, data) + SHC_SHUTTLE_LINE_BYTES ==
+SHC_LAYOUT_ASSERT(sizeof(struct shc_line_head) == 32, "line head");
+SHC_LAYOUT_ASSERT(offsetof(struct shc_line_shm, data) + SHC_HAND_OFF_LINE_BYTES ==
                       SHC_CPU_LINE_BYTES,
-                  "only one half of a shuttle's line is used");
+                  "only one half of a hand-off buffer's line is used");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
-SHC_LAYOUT_ASSERT(SHC_WINDOW_BYTES % SHC_PAGE_BYTES == 0, "windows are whole pages");
-SHC_LAYOUT_ASSERT(SHC_SHUTTLE_OURS == SHC_WINDOWS, "names of shuttles follow those of the windows");
-SHC_LAYOUT_ASSERT(SHC_SHUTTLE_THEIRS == SHC_SHUTTLE_OURS + 1 &&
-                      SHC_FERRY_OURS == SHC_SHUTTLE_THEIRS + 1 &&
-                      SHC_FERRY_THEIRS == SHC_FERRY_OURS + 1,
-                  "shc_hold_which() computes the owner from the name");
-SHC_LAYOUT_ASSERT(SHC_HEAD_BYTES <= SHC_WHOLE_BYTES && SHC_WHOLE_BYTES <= SHC_FERRY_BYTES,
-                  "a ferry has room for a prefix, and for each message that goes whole");
-SHC_LAYOUT_ASSERT(SHC_OPEN_BYTES == SHC_ASIDE_WINDOWS * SHC_BULK_BYTES,
-                  "an OPEN message may have to be put aside");
+SHC_LAYOUT_ASSERT(SHC_EAGER_BYTES % SHC_PAGE_BYTES == 0, "eager buffers are whole pages");
+SHC_LAYOUT_ASSERT(
+    SHC_PREFIX_BYTES <= SHC_WHOLE_BYTES && SHC_WHOLE_BYTES <= SHC_LONG_HAND_OFF_BYTES,
+    "a long hand-off buffer has room for a prefix, and for each message that goes whole");
+SHC_LAYOUT_ASSERT(SHC_UNASKED_BYTES == SHC_CREDIT_BUFFERS * SHC_POOL_BYTES,
+                  "a message without CTS may have to be put aside");
 SHC_LAYOUT_ASSERT(SHC_RELAY_RANKS == 2 && SHC_RELAY_SLOTS == 2 &&
                       SHC_RELAY_BYTES % SHC_PAGE_BYTES == 0,
                   "each rank reserves a relay slot, in whole pages");

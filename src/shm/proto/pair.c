@@ -9,42 +9,44 @@
 
 #define LINES_BYTES (8u << 10) /* per rank, as long as each pair has one line */
 #define MAX_LINES   8u
-#define TWO_LINES   16u /* two ranks: their chunks do not use windows, so some are always free */
+#define TWO_LINES   16u /* two ranks: their chunks use the pool, so eager buffers stay free */
 
-/* With up to 4 ranks a shuttle (a hand-off buffer) is as long as a window (an eager buffer). With
- * more ranks, all shuttles of a group take at most SHORT_SHUTTLES bytes. */
-#define LONG_SHUTTLE_RANKS 4
-#define SHORT_SHUTTLES     ((size_t)128 << 10)
+/* With up to 4 ranks a hand-off buffer is as long as an eager buffer. With more ranks, all hand-off
+ * buffers of a group take at most SHORT_HAND_OFFS bytes. */
+#define LONG_ENOUGH_RANKS 4
+#define SHORT_HAND_OFFS   ((size_t)128 << 10)
 
-#define BULK_TOTAL ((size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES + SHC_FERRY_BYTES)
+#define POOL_TOTAL ((size_t)SHC_POOL_BUFFERS * SHC_POOL_BYTES + SHC_LONG_HAND_OFF_BYTES)
 
-/* The bytes of a rank's windows and shuttles, in whole pages. */
-static size_t windows_bytes(const struct shc_mail_geometry *mail)
+static const struct shc_place in_line = {SHC_IN_LINE, 0};
+
+/* The bytes of a rank's eager and hand-off buffers, in whole pages. */
+static size_t buffers_bytes(const struct shc_mail_geometry *mail)
 {
-    return SHC_WINDOWS * SHC_WINDOW_BYTES +
-           shc_align_up(mail->shuttles * (size_t)mail->shuttle_bytes, SHC_PAGE_BYTES);
+    return SHC_EAGER_BUFFERS * SHC_EAGER_BYTES +
+           shc_align_up(mail->hand_offs * (size_t)mail->hand_off_bytes, SHC_PAGE_BYTES);
 }
 
 struct shc_mail_geometry shc_mail_plan(int world_size)
 {
     const size_t world = (size_t)world_size;
-    struct shc_mail_geometry mail = {.lines = world_size <= SHC_BULK_RANKS ? TWO_LINES : MAX_LINES};
+    struct shc_mail_geometry mail = {.lines = world_size <= SHC_POOL_RANKS ? TWO_LINES : MAX_LINES};
     while (mail.lines > 1 && world * mail.lines * SHC_LINE_BYTES > LINES_BYTES)
         mail.lines /= 2;
     mail.lines_offset =
         SHC_LINE_BYTES + shc_align_up(world * sizeof(struct shc_ack_shm), SHC_LINE_BYTES);
-    mail.shuttle_lines_offset =
+    mail.hand_off_lines_offset =
         mail.lines_offset + world * mail.lines * sizeof(struct shc_line_shm);
-    mail.shuttles = world_size <= SHC_SHUTTLE_RANKS ? (uint32_t)world_size : 0;
-    mail.shuttle_bytes = SHC_WINDOW_BYTES;
-    while (world > LONG_SHUTTLE_RANKS && world * world * mail.shuttle_bytes > SHORT_SHUTTLES)
-        mail.shuttle_bytes /= 2;
-    mail.windows_offset = shc_align_up(
-        mail.shuttle_lines_offset + mail.shuttles * sizeof(struct shc_line_shm), SHC_PAGE_BYTES);
-    mail.total_bytes = mail.windows_offset + windows_bytes(&mail);
-    if (world_size <= SHC_BULK_RANKS) {
-        mail.bulk_offset = mail.total_bytes;
-        mail.total_bytes += BULK_TOTAL;
+    mail.hand_offs = world_size <= SHC_HAND_OFF_RANKS ? (uint32_t)world_size : 0;
+    mail.hand_off_bytes = SHC_EAGER_BYTES;
+    while (world > LONG_ENOUGH_RANKS && world * world * mail.hand_off_bytes > SHORT_HAND_OFFS)
+        mail.hand_off_bytes /= 2;
+    mail.buffers_offset = shc_align_up(
+        mail.hand_off_lines_offset + mail.hand_offs * sizeof(struct shc_line_shm), SHC_PAGE_BYTES);
+    mail.total_bytes = mail.buffers_offset + buffers_bytes(&mail);
+    if (world_size <= SHC_POOL_RANKS) {
+        mail.pool_offset = mail.total_bytes;
+        mail.total_bytes += POOL_TOTAL;
     }
     return mail;
 }
@@ -54,9 +56,9 @@ size_t shc_mail_reserved_bytes(const struct shc_mail_geometry *mail)
     /* Where memory cannot be populated later without the risk of a signal, it is reserved at
      * once. */
     if (shc_os_can_populate())
-        return mail->windows_offset;
-    return mail->bulk_offset > 0 ? mail->bulk_offset
-                                 : mail->total_bytes; /* the bulk windows stay unused */
+        return mail->buffers_offset;
+    return mail->pool_offset > 0 ? mail->pool_offset
+                                 : mail->total_bytes; /* the pool stays unused */
 }
 
 /* The offset in the segment of the words of `receiver` for `sender`. The segment need not be mapped
@@ -73,16 +75,16 @@ static size_t lines_offset(const struct shc_seat *seat, int sender, int receiver
            (size_t)receiver * seat->mail.lines * sizeof(struct shc_line_shm);
 }
 
-static size_t shuttle_line_offset(const struct shc_seat *seat, int owner, int other)
+static size_t hand_off_line_offset(const struct shc_seat *seat, int owner, int other)
 {
-    return shc_seat_mail_offset(seat, owner) + seat->mail.shuttle_lines_offset +
+    return shc_seat_mail_offset(seat, owner) + seat->mail.hand_off_lines_offset +
            (size_t)other * sizeof(struct shc_line_shm);
 }
 
 enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *seat)
 {
     pairs->seat = seat;
-    for (int i = 0; i < SHC_WINDOWS; i++)
+    for (int i = 0; i < SHC_EAGER_BUFFERS; i++)
         pairs->leases[i].peer = -1;
     pairs->pairs = calloc((size_t)seat->world_size, sizeof *pairs->pairs);
     if (!pairs->pairs)
@@ -93,15 +95,15 @@ enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *s
         pair->in = lines_offset(seat, peer, seat->rank);
         pair->heard = ack_offset(seat, peer, seat->rank);
         pair->told = ack_offset(seat, seat->rank, peer);
-        pair->shuttle_line[SHC_OURS] = shuttle_line_offset(seat, seat->rank, peer);
-        pair->shuttle_line[SHC_THEIRS] = shuttle_line_offset(seat, peer, seat->rank);
+        pair->hand_off_line[SHC_OURS] = hand_off_line_offset(seat, seat->rank, peer);
+        pair->hand_off_line[SHC_THEIRS] = hand_off_line_offset(seat, peer, seat->rank);
         if (peer == seat->rank) /* a rank hands nothing over to itself */
             continue;
-        if (peer < (int)seat->mail.shuttles)
-            pair->shuttles = (struct shc_hold){.where = {SHC_HERE, SHC_AWAY}};
-        if (seat->mail.bulk_offset > 0)
-            pair->ferries = (struct shc_hold){.where = {SHC_HERE, SHC_AWAY}};
-        pair->ferry_lent = SHC_THEIRS; /* so the peer's first one counts as an answer to it */
+        if (peer < (int)seat->mail.hand_offs)
+            pair->hand_offs = shc_hand_off_begin();
+        if (seat->mail.pool_offset > 0)
+            pair->long_hand_offs = shc_hand_off_begin();
+        pair->long_passed = SHC_THEIRS; /* so the peer's first one counts as an answer to it */
     }
     return SHC_OK;
 }
@@ -112,158 +114,238 @@ void shc_pairs_fini(struct shc_pairs *pairs)
     pairs->pairs = NULL;
 }
 
-/* ---- windows ---- */
+/* ---- memory ---- */
 
-bool shc_pairs_have_windows(struct shc_pairs *pairs)
+bool shc_pairs_have_buffers(struct shc_pairs *pairs)
 {
     if (pairs->tried)
         return pairs->usable;
-    const struct shc_mail_geometry *mail = &pairs->seat->mail;
+    const struct shc_seat *seat = pairs->seat;
+    const struct shc_place first = {SHC_IN_EAGER, 0};
     pairs->tried = true;
     pairs->usable = !shc_os_can_populate() ||
-                    shc_os_populate(shc_window(pairs, pairs->seat->rank, pairs->seat->rank, 0),
-                                    windows_bytes(mail)) == 0;
+                    shc_os_populate(shc_place_at(pairs, seat->rank, seat->rank, first),
+                                    buffers_bytes(&seat->mail)) == 0;
     return pairs->usable;
 }
 
-bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name)
+bool shc_pair_has_pool(struct shc_pairs *pairs, int peer)
 {
-    if (name < SHC_WINDOWS)
-        return true;
-    const bool bulk = pairs->seat->mail.bulk_offset > 0 && peer != pairs->seat->rank;
-    if (name >= SHC_BULK_NAME)
-        return bulk && name < SHC_WINDOW_NAMES;
-    return shc_window_is_ferry(name) &&
-           pairs->pairs[peer].ferries.where[shc_hold_which(name)] == SHC_AWAY;
+    const int me = pairs->seat->rank;
+    const struct shc_place first = {SHC_IN_POOL, 0};
+    if (peer == me) /* the pool is used in turn, for one reader */
+        return false;
+    if (pairs->pool_tried)
+        return pairs->pool_usable;
+    pairs->pool_tried = true;
+    pairs->pool_usable = pairs->seat->mail.pool_offset > 0 && shc_os_can_populate() &&
+                         shc_os_populate(shc_place_at(pairs, me, me, first), POOL_TOTAL) == 0;
+    return pairs->pool_usable;
 }
 
-/* Takes back the windows that their receivers have read. */
+bool shc_place_exists(const struct shc_pairs *pairs, int peer, struct shc_place place)
+{
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    switch (place.memory) {
+    case SHC_IN_LINE:
+        return true;
+    case SHC_IN_EAGER:
+        return place.index < SHC_EAGER_BUFFERS;
+    case SHC_IN_LONG_HAND_OFF:
+        return place.index < 2 &&
+               pair->long_hand_offs.where[shc_hand_off_mirror(place.index)] == SHC_AWAY;
+    case SHC_IN_POOL:
+        return pairs->seat->mail.pool_offset > 0 && peer != pairs->seat->rank &&
+               place.index == pair->pool_read % SHC_POOL_BUFFERS;
+    default:
+        return false;
+    }
+}
+
+/* ---- eager buffers ---- */
+
+/* Takes back the buffers that their receivers have read. */
 static void reclaim(struct shc_pairs *pairs)
 {
-    for (int i = 0; i < SHC_WINDOWS; i++) {
+    for (int i = 0; i < SHC_EAGER_BUFFERS; i++) {
         struct shc_lease *lease = &pairs->leases[i];
         if (lease->peer < 0)
             continue;
         const struct shc_ack_shm *ack = shc_pair_ack(pairs, pairs->pairs[lease->peer].heard);
-        /* acquire window/read <- release in shc_window_return(): the window has been read. */
-        bool read = shc_a32_load_acquire(&ack->windows[i]) == lease->due;
+        /* acquire buffer/read <- release in shc_place_return(): the buffer has been read. */
+        bool read = shc_a32_load_acquire(&ack->eager[i]) == lease->due;
         if (!read && shc_member_look(pairs->seat, lease->peer) != SHC_MEMBER_LEFT)
             continue; /* P2P-8: a rank that has LEFT reads no more */
-        if (lease->eager)
-            pairs->eager_count--;
-        else
+        if (lease->asked)
             pairs->pairs[lease->peer].lent--;
+        else
+            pairs->unasked--;
         lease->peer = -1;
     }
 }
 
-static int free_window(const struct shc_pairs *pairs)
+/* -1: none is free, or too many are lent for that use. */
+static int free_buffer(const struct shc_pairs *pairs, enum shc_eager_use use)
 {
-    for (int i = 0; i < SHC_WINDOWS; i++)
+    static const uint32_t most[] = {
+        [SHC_EAGER_WHOLE] = SHC_EAGER_UNASKED, [SHC_EAGER_PREFIX] = SHC_EAGER_PREFIXES};
+    if (use != SHC_EAGER_CHUNK && pairs->unasked >= most[use])
+        return -1;
+    for (int i = 0; i < SHC_EAGER_BUFFERS; i++)
         if (pairs->leases[i].peer < 0)
             return i;
     return -1;
 }
 
-bool shc_window_has_bulk(struct shc_pairs *pairs, int peer)
+struct shc_place shc_eager_lend(struct shc_pairs *pairs, int peer, enum shc_eager_use use)
 {
-    const int me = pairs->seat->rank;
-    if (peer == me) /* they are used in turn, for one reader */
-        return false;
-    if (pairs->bulk_tried)
-        return pairs->bulk_usable;
-    pairs->bulk_tried = true;
-    pairs->bulk_usable = pairs->seat->mail.bulk_offset > 0 && shc_os_can_populate() &&
-                         shc_os_populate(shc_window(pairs, me, me, SHC_BULK_NAME), BULK_TOTAL) == 0;
-    return pairs->bulk_usable;
+    if (!shc_pairs_have_buffers(pairs))
+        return in_line;
+    int index = free_buffer(pairs, use);
+    if (index < 0) {
+        reclaim(pairs);
+        index = free_buffer(pairs, use);
+    }
+    if (index < 0)
+        return in_line;
+    struct shc_lease *lease = &pairs->leases[index];
+    struct shc_pair *pair = &pairs->pairs[peer];
+    lease->peer = peer;
+    lease->asked = use == SHC_EAGER_CHUNK;
+    /* relaxed: the peer has no buffer of this number now, so its word stands still. */
+    lease->due = shc_a32_load_relaxed(&shc_pair_ack(pairs, pair->heard)->eager[index]) + 1;
+    if (lease->asked) {
+        pair->lent++;
+        lease->chunk = ++pairs->chunks;
+    } else {
+        pairs->unasked++;
+    }
+    return (struct shc_place){SHC_IN_EAGER, (uint8_t)index};
 }
 
-/* How many of the bulk windows lent to the peer has it not read? */
-static uint32_t bulk_out(const struct shc_pairs *pairs, int peer)
+/* ---- the pool ---- */
+
+/* How many of the pool buffers lent to the peer has it not read? */
+static uint64_t pool_out(const struct shc_pairs *pairs, int peer)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
-    /* acquire window/read <- release in shc_window_return(): the windows have been read. */
-    return pair->bulk_lent - shc_a32_load_acquire(&shc_pair_ack(pairs, pair->heard)->bulk);
+    /* acquire buffer/read <- release in shc_place_return(): the buffers have been read. */
+    return pair->pool_lent - shc_a64_load_acquire(&shc_pair_ack(pairs, pair->heard)->pool);
 }
 
-static uint32_t bulk_windows_for(size_t bytes)
+bool shc_pool_has(const struct shc_pairs *pairs, int peer, uint32_t count)
 {
-    return bytes <= SHC_BULK_BYTES ? 1 : (uint32_t)((bytes - 1) / SHC_BULK_BYTES + 1);
+    return pool_out(pairs, peer) + count <= SHC_POOL_BUFFERS;
 }
 
-/* Bulk windows are used in turn (P2P-16). By the time one is stored to again, the nearest caches of
+/* Pool buffers are used in turn (P2P-16). By the time one is stored to again, the nearest caches of
  * its reader have lost it, so it need not be fetched from there. */
-int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t *bytes)
+struct shc_place shc_pool_lend(struct shc_pairs *pairs, int peer)
 {
-    uint32_t index = pairs->next_bulk, to_end = SHC_BULK_WINDOWS - index;
-    const uint32_t out = bulk_out(pairs, peer);
-    uint32_t back = out < SHC_BULK_WINDOWS ? SHC_BULK_WINDOWS - out : 0;
-    uint32_t count = bulk_windows_for(*bytes);
-    if (to_end < bulk_windows_for(least) && back >= to_end + bulk_windows_for(least)) {
-        pairs->pairs[peer].bulk_lent += to_end; /* P2P-18: the last ones stay empty */
-        back -= to_end;
-        index = pairs->next_bulk = 0;
-        to_end = SHC_BULK_WINDOWS;
-    }
-    count = count < to_end ? count : to_end;
-    count = count < back ? count : back;
-    if (count < bulk_windows_for(least))
-        return -1;
-    *bytes = (size_t)count * SHC_BULK_BYTES;
-    pairs->next_bulk = (index + count) % SHC_BULK_WINDOWS;
-    pairs->pairs[peer].bulk_lent += count;
-    return (int)(SHC_BULK_NAME + index);
+    if (!shc_pool_has(pairs, peer, 1))
+        return in_line;
+    const uint64_t count = pairs->pairs[peer].pool_lent++;
+    return (struct shc_place){SHC_IN_POOL, (uint8_t)(count % SHC_POOL_BUFFERS)};
 }
 
-int shc_ferry_lend(struct shc_pairs *pairs, int peer)
+struct shc_place shc_chunk_lend(struct shc_pairs *pairs, int peer)
+{
+    return shc_pair_has_pool(pairs, peer) ? shc_pool_lend(pairs, peer)
+                                          : shc_eager_lend(pairs, peer, SHC_EAGER_CHUNK);
+}
+
+bool shc_chunk_awaited(const struct shc_pairs *pairs, int peer)
+{
+    return pairs->pairs[peer].lent > 0 || pool_out(pairs, peer) > 0;
+}
+
+bool shc_chunks_were_read(struct shc_pairs *pairs, int peer, uint64_t pool, uint32_t chunks)
+{
+    if (pairs->pairs[peer].lent > 0)
+        reclaim(pairs);
+    for (int i = 0; pairs->pairs[peer].lent > 0 && i < SHC_EAGER_BUFFERS; i++) {
+        const struct shc_lease *lease = &pairs->leases[i];
+        if (lease->peer == peer && lease->asked && (int32_t)(chunks - lease->chunk) >= 0)
+            return false; /* the others carry chunks of later messages */
+    }
+    return pool_out(pairs, peer) <= pairs->pairs[peer].pool_lent - pool;
+}
+
+/* ---- long hand-off buffers ---- */
+
+struct shc_place shc_long_lend(struct shc_pairs *pairs, int peer)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    const int which = shc_hold_hand_over(&pair->ferries, shc_window_has_bulk(pairs, peer));
+    const int which = shc_hand_off_pass(&pair->long_hand_offs, shc_pair_has_pool(pairs, peer));
     if (which < 0)
-        return -1;
-    pair->ferry_lent = (uint8_t)which;
-    shc_ferry_name_again(pairs, peer);
-    return SHC_FERRY_OURS + which;
+        return in_line;
+    pair->long_passed = (uint8_t)which;
+    return (struct shc_place){SHC_IN_LONG_HAND_OFF, (uint8_t)which};
 }
 
-int shc_ferry_turn(struct shc_pairs *pairs, int peer, uint32_t name)
-{
-    shc_ferry_name_again(pairs, peer);
-    return SHC_FERRY_OURS + shc_hold_which(name);
-}
-
-bool shc_ferry_is_out(const struct shc_pairs *pairs, int peer)
+bool shc_long_is_out(const struct shc_pairs *pairs, int peer)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
-    /* relaxed: it decides only whether to wait; a ferry comes back in a line. */
-    return shc_a64_load_relaxed(&shc_pair_ack(pairs, pair->heard)->taken) < pair->ferried;
+    /* relaxed: it decides only whether to wait; a long hand-off buffer comes back in a line. */
+    return shc_a64_load_relaxed(&shc_pair_ack(pairs, pair->heard)->taken) < pair->long_named;
 }
 
-bool shc_window_awaited(const struct shc_pairs *pairs, int peer)
+/* ---- giving back ---- */
+
+void shc_place_return(struct shc_pairs *pairs, int peer, struct shc_place place)
 {
-    const struct shc_pair *pair = &pairs->pairs[peer];
-    return pair->lent > 0 || bulk_out(pairs, peer) > 0;
+    struct shc_pair *pair = &pairs->pairs[peer];
+    struct shc_ack_shm *ack = shc_pair_ack(pairs, pair->told);
+    switch (place.memory) {
+    case SHC_IN_HAND_OFF:
+        shc_hand_off_hold(&pair->hand_offs, shc_hand_off_mirror(place.index));
+        return;
+    case SHC_IN_LONG_HAND_OFF: /* no word and no ring: the peer waits only for the line */
+        shc_hand_off_hold(&pair->long_hand_offs, shc_hand_off_mirror(place.index));
+        return;
+    case SHC_IN_POOL:
+        /* release buffer/read -> acquire in pool_out(): the buffer has been read. */
+        shc_a64_store_release(&ack->pool, ++pair->pool_read);
+        break;
+    case SHC_IN_EAGER: {
+        /* relaxed: only this rank writes the word. */
+        const uint32_t uses = shc_a32_load_relaxed(&ack->eager[place.index]);
+        /* release buffer/read -> acquire in reclaim(): the buffer has been read. */
+        shc_a32_store_release(&ack->eager[place.index], uses + 1);
+        break;
+    }
+    default:
+        return;
+    }
+    shc_pair_note_news(pairs, peer);
 }
 
-bool shc_window_may_send_whole(const struct shc_pairs *pairs, int peer, size_t bytes)
+/* ---- credit ---- */
+
+static uint32_t credit_of(size_t bytes)
+{
+    return bytes <= SHC_POOL_BYTES ? 1 : (uint32_t)((bytes - 1) / SHC_POOL_BYTES + 1);
+}
+
+bool shc_credit_left(const struct shc_pairs *pairs, int peer, size_t bytes)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
     /* relaxed: a number that grows, and by which nothing is published. */
-    const uint32_t taken = shc_a32_load_relaxed(&shc_pair_ack(pairs, pair->heard)->whole);
-    return pair->whole_sent - taken + bulk_windows_for(bytes) <= SHC_ASIDE_WINDOWS;
+    const uint32_t back = shc_a32_load_relaxed(&shc_pair_ack(pairs, pair->heard)->credit);
+    return pair->credit_used - back + credit_of(bytes) <= SHC_CREDIT_BUFFERS;
 }
 
-void shc_window_note_whole(struct shc_pairs *pairs, int peer, size_t bytes)
+void shc_credit_spend(struct shc_pairs *pairs, int peer, size_t bytes)
 {
-    pairs->pairs[peer].whole_sent += bulk_windows_for(bytes);
+    pairs->pairs[peer].credit_used += credit_of(bytes);
 }
 
-void shc_window_take_whole(struct shc_pairs *pairs, int peer, size_t bytes)
+void shc_credit_return(struct shc_pairs *pairs, int peer, size_t bytes)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    pair->whole_taken += bulk_windows_for(bytes);
+    pair->credit_back += credit_of(bytes);
     /* relaxed: a number that only grows, and by which nothing is published. */
-    shc_a32_store_relaxed(&shc_pair_ack(pairs, pair->told)->whole, pair->whole_taken);
+    shc_a32_store_relaxed(&shc_pair_ack(pairs, pair->told)->credit, pair->credit_back);
 }
 
 void shc_pair_tell_aside(struct shc_pairs *pairs, int peer)
@@ -273,7 +355,7 @@ void shc_pair_tell_aside(struct shc_pairs *pairs, int peer)
     shc_a32_store_relaxed(&shc_pair_ack(pairs, pair->told)->aside, ++pair->aside_told);
 }
 
-bool shc_pair_may_open(struct shc_pairs *pairs, int peer)
+bool shc_pair_may_go_unasked(struct shc_pairs *pairs, int peer, bool counts)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
     /* relaxed: a number that grows, and by which nothing is published. */
@@ -284,109 +366,17 @@ bool shc_pair_may_open(struct shc_pairs *pairs, int peer)
     }
     if (pair->announces == 0)
         return true;
-    pair->announces--;
+    pair->announces -= counts;
     return false;
 }
 
-bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t lent)
-{
-    return bulk_out(pairs, peer) <= pairs->pairs[peer].bulk_lent - lent;
-}
-
-bool shc_window_chunks_were_read(struct shc_pairs *pairs, int peer, uint32_t lent, uint32_t chunks)
-{
-    if (pairs->pairs[peer].lent > 0)
-        reclaim(pairs);
-    for (int i = 0; pairs->pairs[peer].lent > 0 && i < SHC_WINDOWS; i++) {
-        const struct shc_lease *lease = &pairs->leases[i];
-        if (lease->peer == peer && !lease->eager && (int32_t)(chunks - lease->chunk) >= 0)
-            return false; /* the others carry chunks of later messages */
-    }
-    return shc_window_bulk_was_read(pairs, peer, lent);
-}
-
-/* Lends one of the eight windows; -1 if none is free. `eager`: the bytes have no posted receive
- * (P2P-6); then also -1 if `most` windows are lent for such bytes. */
-static int lend_window(struct shc_pairs *pairs, int peer, bool eager, uint32_t most)
-{
-    int index = free_window(pairs);
-    if (index < 0 || (eager && pairs->eager_count >= most)) {
-        reclaim(pairs);
-        index = free_window(pairs);
-    }
-    if (index < 0 || (eager && pairs->eager_count >= most))
-        return -1;
-    struct shc_lease *lease = &pairs->leases[index];
-    lease->peer = peer;
-    lease->eager = eager;
-    /* relaxed: the peer has no window of this number now, so its word stands still. */
-    lease->due =
-        shc_a32_load_relaxed(&shc_pair_ack(pairs, pairs->pairs[peer].heard)->windows[index]) + 1;
-    if (eager) {
-        pairs->eager_count++;
-    } else {
-        pairs->pairs[peer].lent++;
-        lease->chunk = ++pairs->chunks;
-    }
-    return index;
-}
-
-int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager)
-{
-    if (!shc_pairs_have_windows(pairs))
-        return -1;
-    if (eager)
-        return lend_window(pairs, peer, true, SHC_EAGER_WINDOWS);
-    size_t bytes = SHC_BULK_BYTES;
-    return shc_window_has_bulk(pairs, peer) ? shc_window_lend_run(pairs, peer, 1, &bytes)
-                                            : lend_window(pairs, peer, false, 0);
-}
-
-int shc_window_lend_for_head(struct shc_pairs *pairs, int peer)
-{
-    return shc_pairs_have_windows(pairs) ? lend_window(pairs, peer, true, SHC_HEAD_WINDOWS) : -1;
-}
-
-void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t bytes)
-{
-    if (name == SHC_NO_WINDOW)
-        return;
-    if (name >= SHC_BULK_NAME) {
-        struct shc_pair *pair = &pairs->pairs[peer];
-        const uint32_t index = name - SHC_BULK_NAME, count = bulk_windows_for(bytes);
-        /* Gives back also those left empty at the end of the pool (P2P-18). */
-        pair->bulk_read += (index + SHC_BULK_WINDOWS - pair->bulk_at) % SHC_BULK_WINDOWS + count;
-        pair->bulk_at = (index + count) % SHC_BULK_WINDOWS;
-        /* release window/read -> acquire in bulk_out(): the window has been read. */
-        shc_a32_store_release(&shc_pair_ack(pairs, pair->told)->bulk, pair->bulk_read);
-        shc_pair_note_news(pairs, peer);
-        return;
-    }
-    if (shc_window_is_shuttle(name)) {
-        shc_shuttle_keep(pairs, peer, name);
-        return;
-    }
-    if (shc_window_is_ferry(name)) {
-        shc_hold_keep(&pairs->pairs[peer].ferries, shc_hold_which(name));
-        return; /* no word and no ring: the peer waits only for the ferry's line to be taken */
-    }
-    shc_a32 *word = &shc_pair_ack(pairs, pairs->pairs[peer].told)->windows[name];
-    /* relaxed: only this rank writes the word. */
-    uint32_t uses = shc_a32_load_relaxed(word);
-    /* release window/read -> acquire in reclaim(): the window has been read. */
-    shc_a32_store_release(word, uses + 1);
-    shc_pair_note_news(pairs, peer);
-}
+/* ---- doorbells ---- */
 
 void shc_pairs_ring(struct shc_pairs *pairs)
 {
     if (!pairs->any_ring)
         return;
     pairs->any_ring = false;
-    for (int rank = 0; rank < pairs->seat->world_size; rank++) {
-        if (!pairs->pairs[rank].ring)
-            continue;
-        pairs->pairs[rank].ring = false;
-        shc_bell_ring(shc_seat_mail_bell(pairs->seat, rank), true);
-    }
+    for (int rank = 0; rank < pairs->seat->world_size; rank++)
+        shc_pair_ring(pairs, rank);
 }

@@ -1,104 +1,73 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What ranks share for point-to-point messages: lines and staging memory. The rules are P2P-1 to
- * P2P-41 in docs/internals/protocol/messages.md.
+ * What ranks share for messages: lines and staging memory. The rules are P2P-1 to P2P-41 in
+ * docs/internals/protocol/messages.md. Two disciplines:
  *
- * Line (P2P-2): each ordered pair of ranks has a few lines, used in turn. The sender fills the next
- * line once the receiver has taken what was in it before, and then releases its number. No line
- * overtakes another.
+ * Credit ring. Its sender fills the parts in turn, or those that are free, and a count of its
+ * receiver gives them back.
+ *   line         P2P-2   each ordered pair of ranks has a few; no line overtakes another
+ *   eager buffer P2P-5   each rank lends eight of its own to any rank; the receiver may keep one for
+ *                        any time, and lines do not wait for it
+ *   pool         P2P-16  two ranks: more and larger buffers, read in the order of lines
  *
- * Window (an eager buffer, P2P-5): each rank lends windows of its own to the ranks that it sends
- * to. It fills a window, names it in a line, and has it back when the receiver's word for that
- * window has grown. A receiver may keep a window for any time; lines do not wait for it.
- *
- * Bulk windows (the eager pool, P2P-16): the two ranks of a world of two have larger and more
- * windows for the chunks of large messages. They are lent and read in turn, so one count gives them
- * back. Prefixes and whole messages may use them, too: a receiver without a receive for them copies
- * the bytes into memory of its own, so no bulk window is ever kept (P2P-19).
- *
- * Shuttle (a hand-off buffer, also called a ping-pong buffer, P2P-9): two ranks share two shuttles.
- * Each is a line and a buffer that is not given back: the rank that has read a shuttle fills it
- * with its own next message. So a rank stores to memory that is already in its cache, while the
- * owner of a line or window must fetch it back. At first each rank holds the shuttle in its own
- * mailbox; releasing the shuttle's line hands it over. A receiver looks at the next line in turn
- * and at the lines of both shuttles; the numbers tell which comes first (P2P-4). A rank that holds
- * no shuttle uses lines and windows.
- *
- * Ferry (a long hand-off buffer, P2P-29): the same for larger pieces, between the two ranks of a
- * world of two. Ferries carry whole messages, prefixes, and chunks while large messages go both
- * ways at once. In that case a rank reads what a ferry has brought and stores its own next bytes in
- * one pass over the ferry's cache lines (P2P-32). A whole message is read while it is stored: AHEAD
- * lines say how much of it is there so far, and the EAGER line after them hands the ferry over
- * (P2P-35).
+ * Ownership transfer (proto/handoff.h): the rank that has read a buffer fills it next.
+ *   hand-off buffer      P2P-9   a line of its own, and up to 16 KiB; releasing the line hands it
+ *                                over. A receiver looks at the next line in turn and at both of
+ *                                these; the numbers tell which comes first (P2P-4)
+ *   long hand-off buffer P2P-29  two ranks: 512 KiB, named by a line in turn. It carries messages
+ *                                whole, in fragments or as prefixes. While large messages go both
+ *                                ways, a rank reads a chunk and stores its own next one in one pass
+ *                                over the buffer's cache lines (P2P-32)
  *
  * There is one shc_pairs per rank and group. All functions are called with its owner's lock held.
  */
 
 #include "shm/proto/bell.h"
+#include "shm/proto/handoff.h"
 #include "shm/proto/seat.h"
 
-/* P2P-6: at most SHC_EAGER_WINDOWS windows hold messages or prefixes for which no receive is
- * posted. P2P-7: the other windows serve posted receives, so these never wait for unexpected
- * messages. Prefixes leave some of the eager windows to messages, which can be sent at once with
- * them. */
-#define SHC_EAGER_WINDOWS 4
-#define SHC_HEAD_WINDOWS  2
-
-/* Two ranks share two shuttles and two ferries, one of each in the mailbox of each rank. For one of
- * them: it does not exist, this rank holds it, or it is away: the peer holds it, or it is on its
- * way (P2P-10). */
-enum shc_whereabouts { SHC_NOWHERE, SHC_HERE, SHC_AWAY };
-enum { SHC_OURS, SHC_THEIRS }; /* the mailbox it lies in, as this rank sees it */
-
-struct shc_hold {
-    uint8_t where[2]; /* enum shc_whereabouts */
-    uint8_t newest;   /* the one that came last: more of it is in the cache */
-};
-
 struct shc_pair {
-    size_t out, in;         /* offsets in the segment: lines to the peer, and from it */
-    size_t shuttle_line[2]; /* offsets of the shuttles' lines */
-    size_t heard, told;     /* offsets of what the peer has read, and of what this rank has */
-    uint64_t sent, taken;   /* numbers of the last lines to the peer, and from it */
-    uint64_t turns_out;     /* lines in turn to the peer: all except those of shuttles */
-    uint64_t freed;         /* of these, the lines taken by the peer at the last look */
-    uint64_t turns_in;      /* lines in turn from the peer that were taken */
-    uint64_t run;           /* messages to the peer since the last one from it */
-    uint64_t last_run;      /* the length of the last such run that a message from it ended */
-    uint32_t lent;          /* windows that carry chunks to the peer */
-    uint32_t bulk_lent, bulk_read; /* bulk windows lent to the peer; of its own, those read */
-    uint32_t bulk_at; /* index of the peer's next bulk window; wraps independently of the counts */
-    /* P2P-20, in bulk windows: of the EAGER and OPEN messages sent, and of those of the peer that
-     * receives have taken. */
-    uint32_t whole_sent, whole_taken;
-    uint32_t aside_seen, aside_told; /* OPEN messages put aside by the peer, and by this rank */
-    uint32_t announces;              /* that many messages to the peer do not go OPEN (P2P-26) */
+    size_t out, in;          /* offsets in the segment: lines to the peer, and from it */
+    size_t hand_off_line[2]; /* offsets of the lines of the hand-off buffers */
+    size_t heard, told;      /* offsets of what the peer has read, and of what this rank has */
+    uint64_t sent, taken;    /* numbers of the last lines to the peer, and from it */
+    uint64_t turns_out;      /* lines in turn to the peer: all except those of hand-off buffers */
+    uint64_t freed;          /* of these, the lines taken by the peer at the last look */
+    uint64_t turns_in;       /* lines in turn from the peer that were taken */
+    uint64_t run;            /* messages to the peer since the last one from it */
+    uint64_t last_run;       /* the length of the last such run that a message from it ended */
+    uint32_t lent;           /* eager buffers that carry chunks to the peer */
+    uint64_t pool_lent;      /* pool buffers lent to the peer; their index is this count mod 48 */
+    uint64_t pool_read;      /* pool buffers of the peer that were read */
+    uint32_t credit_used;    /* P2P-20: pool buffers of the messages that were sent without CTS, */
+    uint32_t credit_back;    /* and of those of the peer that receives have taken */
+    uint32_t aside_seen, aside_told; /* messages put aside by the peer, and by this rank */
+    uint32_t announces;              /* that many long messages to the peer wait for CTS (P2P-26) */
     bool ring;                       /* the peer's doorbell is to be rung */
-    struct shc_hold shuttles, ferries;
-    uint8_t ferry_lent; /* the ferry that was handed over last */
-    bool crosses;       /* the last message that came by ferry passed one of this rank's */
-    uint64_t ferried;   /* turns_out just after the newest line that named a ferry */
+    struct shc_hand_off hand_offs, long_hand_offs;
+    uint8_t long_passed; /* the long hand-off buffer that was handed over last */
+    bool crosses;        /* the last message in such a buffer passed one of this rank's */
+    uint64_t long_named; /* turns_out just after the newest line that named one */
 };
 
 struct shc_lease {
-    int peer; /* -1: the window is free */
-    bool eager;
-    uint32_t due;   /* the value of the peer's word once it has read the window */
-    uint32_t chunk; /* of a window with a chunk: its number among all of these */
+    int peer;       /* -1: the eager buffer is free */
+    bool asked;     /* it holds a chunk, which a receive has asked for */
+    uint32_t due;   /* the value of the peer's word once it has read the buffer */
+    uint32_t chunk; /* of a chunk: its number among all of these */
 };
 
 struct shc_pairs {
     const struct shc_seat *seat;
     struct shc_pair *pairs; /* [world_size] */
-    struct shc_lease leases[SHC_WINDOWS];
-    uint32_t eager_count;
-    uint32_t chunks;              /* windows lent for chunks, to any rank */
-    uint32_t next_bulk;           /* the bulk window to be lent next */
-    bool bulk_tried, bulk_usable; /* the same for the bulk windows */
-    bool tried, usable;           /* the windows' memory: tried to reserve it; it is there */
+    struct shc_lease leases[SHC_EAGER_BUFFERS];
+    uint32_t unasked;             /* eager buffers with bytes that no receive has asked for */
+    uint32_t chunks;              /* eager buffers lent for chunks until now, to any rank */
+    bool tried, usable;           /* the buffers' memory: tried to reserve it; it is there */
+    bool pool_tried, pool_usable; /* the same for the pool and the long hand-off buffer */
     bool any_ring;
-    uint64_t moves; /* counts lines posted, lines taken, windows returned */
+    uint64_t moves; /* counts lines posted, lines taken, buffers returned */
 };
 
 struct shc_mail_geometry shc_mail_plan(int world_size);
@@ -108,6 +77,8 @@ size_t shc_mail_reserved_bytes(const struct shc_mail_geometry *mail);
 
 SHC_NODISCARD enum shc_status shc_pairs_init(struct shc_pairs *pairs, const struct shc_seat *seat);
 void shc_pairs_fini(struct shc_pairs *pairs);
+
+/* ---- lines ---- */
 
 /* The words of one rank of a pair for the other, at that offset. */
 SHC_INLINE struct shc_ack_shm *shc_pair_ack(const struct shc_pairs *pairs, size_t offset)
@@ -131,92 +102,34 @@ SHC_INLINE void shc_pair_note_news(struct shc_pairs *pairs, int peer)
     pairs->moves++;
 }
 
-/* The next line in turn to the peer, to be filled; NULL while it still holds something (P2P-2). */
-SHC_INLINE struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer)
+/* Are so many lines in turn to the peer free (P2P-2)? */
+SHC_INLINE bool shc_pair_has_lines(struct shc_pairs *pairs, int peer, uint32_t count)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    if (pair->turns_out - pair->freed >= pairs->seat->mail.lines) {
-        /* acquire pair/taken <- release in shc_pair_take(): the line has been read. */
-        pair->freed = shc_a64_load_acquire(&shc_pair_ack(pairs, pair->heard)->taken);
-        if (pair->turns_out - pair->freed >= pairs->seat->mail.lines)
-            return NULL;
-    }
-    return shc_pair_line(pairs, pair->out, pair->turns_out);
-}
-
-/* Is less than half of the lines in turn in use? Then one more is free after the next one. pre:
- * shc_pair_draft() has found the next one free. */
-SHC_INLINE bool shc_pair_has_half(struct shc_pairs *pairs, int peer)
-{
-    struct shc_pair *pair = &pairs->pairs[peer];
-    const uint64_t half = pairs->seat->mail.lines / 2;
-    if (pair->turns_out - pair->freed >= half) {
+    const uint32_t lines = pairs->seat->mail.lines;
+    if (pair->turns_out - pair->freed + count > lines) {
         /* acquire pair/taken <- release in shc_pair_take(): the lines have been read. */
         pair->freed = shc_a64_load_acquire(&shc_pair_ack(pairs, pair->heard)->taken);
     }
-    return pair->turns_out - pair->freed < half;
+    return pair->turns_out - pair->freed + count <= lines;
 }
 
-/* P2P-14: the shuttle or ferry that the next line hands over: of those this rank holds, the one
- * that came last. -1: it holds none. own_usable: there is memory for the one in this rank's own
- * mailbox; without it that one is never used. */
-SHC_INLINE int shc_hold_hand_over(struct shc_hold *hold, bool own_usable)
-{
-    int which = hold->where[hold->newest] == SHC_HERE ? hold->newest : 1 - hold->newest;
-    if (SHC_UNLIKELY(!own_usable))
-        which = SHC_THEIRS;
-    if (hold->where[which] != SHC_HERE)
-        return -1;
-    hold->where[which] = SHC_AWAY;
-    return which;
-}
-
-/* P2P-12: what the buffer brought has been read, so this rank holds it now and may fill it. */
-SHC_INLINE void shc_hold_keep(struct shc_hold *hold, uint8_t which)
-{
-    hold->newest = which;
-    hold->where[which] = SHC_HERE;
-}
-
-/* Reserves the memory of this rank's windows and shuttles at their first use, so that it is there
- * before the peer gets a shuttle. False: there is no memory, and all bytes go through lines. */
-bool shc_pairs_have_windows(struct shc_pairs *pairs);
-
-/* A shuttle for the next message to the peer, of that many bytes: its line names it, and the bytes
- * go into that line or into the buffer (P2P-13). -1: this rank holds none, or shuttles are too short
- * for the message. P2P-14: also -1 if the message fits a line and this rank sent more than two
- * messages in a row before the peer last answered, as adjacent lines are faster than an occasional
- * line elsewhere. */
-SHC_INLINE int shc_shuttle_lend(struct shc_pairs *pairs, int peer, size_t bytes)
-{
-    struct shc_pair *pair = &pairs->pairs[peer];
-    if (bytes > pairs->seat->mail.shuttle_bytes || pair->shuttles.where[SHC_OURS] == SHC_NOWHERE ||
-        (bytes <= SHC_LINE_DATA_BYTES && pair->last_run > 2))
-        return -1;
-    const int which =
-        shc_hold_hand_over(&pair->shuttles, pairs->usable || shc_pairs_have_windows(pairs));
-    return which < 0 ? -1 : SHC_SHUTTLE_OURS + which;
-}
-
-SHC_INLINE bool shc_window_is_shuttle(uint32_t name)
-{
-    return name == SHC_SHUTTLE_OURS || name == SHC_SHUTTLE_THEIRS;
-}
-
-/* Are these bytes in the shuttle's line, and not in its buffer (P2P-13)? */
-SHC_INLINE bool shc_window_spares(uint32_t name, size_t bytes)
-{
-    return bytes <= SHC_SHUTTLE_LINE_BYTES && shc_window_is_shuttle(name);
-}
-
-/* The line that goes out with that window: the shuttle's own line, or else (also with no window,
- * -1) the next line in turn, which shc_pair_draft() has found free. */
-SHC_INLINE struct shc_line_shm *shc_pair_line_for(const struct shc_pairs *pairs, int peer,
-                                                  int window)
+/* The next line in turn to the peer, to be filled; NULL while it still holds something. */
+SHC_INLINE struct shc_line_shm *shc_pair_draft(struct shc_pairs *pairs, int peer)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
-    if (shc_window_is_shuttle((uint32_t)window)) /* -1 is no window */
-        return shc_pair_line(pairs, pair->shuttle_line[window - SHC_SHUTTLE_OURS], 0);
+    return shc_pair_has_lines(pairs, peer, 1) ? shc_pair_line(pairs, pair->out, pair->turns_out)
+                                              : NULL;
+}
+
+/* The line that goes out with the bytes in that place: the hand-off buffer's own line, or else the
+ * next line in turn, which shc_pair_draft() has found free. */
+SHC_INLINE struct shc_line_shm *shc_pair_line_for(const struct shc_pairs *pairs, int peer,
+                                                  struct shc_place place)
+{
+    const struct shc_pair *pair = &pairs->pairs[peer];
+    if (place.memory == SHC_IN_HAND_OFF)
+        return shc_pair_line(pairs, pair->hand_off_line[place.index], 0);
     return shc_pair_line(pairs, pair->out, pair->turns_out);
 }
 
@@ -226,14 +139,16 @@ SHC_INLINE uint64_t shc_pair_number(int sender, int receiver, uint64_t count)
     return sender > receiver ? count | SHC_LINE_OF_HIGHER : count;
 }
 
-/* Releases that line, which names that window. shc_pairs_ring() rings the peer's doorbell. */
+/* Releases that line, which names that place. shc_pairs_ring() rings the peer's doorbell. */
 SHC_INLINE void shc_pair_post(struct shc_pairs *pairs, int peer, struct shc_line_shm *line,
-                              int window)
+                              struct shc_place place)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    pair->turns_out += !shc_window_is_shuttle((uint32_t)window);
+    pair->turns_out += place.memory != SHC_IN_HAND_OFF;
+    if (place.memory == SHC_IN_LONG_HAND_OFF)
+        pair->long_named = pair->turns_out;
     pair->sent++;
-    /* release pair/line -> acquire in shc_line_is(): the line, and the window it names. */
+    /* release pair/line -> acquire in shc_line_is(): the line, and the place it names. */
     shc_a64_store_release(&line->number, shc_pair_number(pairs->seat->rank, peer, pair->sent));
     shc_pair_note_news(pairs, peer);
 }
@@ -260,25 +175,25 @@ SHC_INLINE bool shc_pair_awaits_answer(const struct shc_pairs *pairs, int peer)
 /* At most so many lines of the peer can be there and not be taken. */
 SHC_INLINE uint32_t shc_pair_capacity(const struct shc_pairs *pairs)
 {
-    return pairs->seat->mail.lines + (pairs->seat->mail.shuttles > 0 ? 2 : 0);
+    return pairs->seat->mail.lines + (pairs->seat->mail.hand_offs > 0 ? 2 : 0);
 }
 
 /* Where the next line of a peer may come, and its number (P2P-4). A thread without the lock may
- * look at these lines while the segment is mapped. The line of a shuttle that this rank holds never
- * has that number: it has an older number of the peer, or none. */
+ * look at these lines while the segment is mapped. The line of a hand-off buffer that this rank
+ * holds never has that number: it has an older number of the peer, or none. */
 struct shc_pair_watch {
-    const struct shc_line_shm *turn, *shuttle[2]; /* NULL: there is no shuttle */
+    const struct shc_line_shm *turn, *hand_off[2]; /* NULL: there is no hand-off buffer */
     uint64_t want;
 };
 
 SHC_INLINE struct shc_pair_watch shc_pair_next(const struct shc_pairs *pairs, int peer)
 {
     const struct shc_pair *pair = &pairs->pairs[peer];
-    const bool shuttles = pair->shuttles.where[0] != SHC_NOWHERE;
+    const bool both = pair->hand_offs.where[0] != SHC_NOWHERE;
     return (struct shc_pair_watch){
         .turn = shc_pair_line(pairs, pair->in, pair->turns_in),
-        .shuttle = {shuttles ? shc_pair_line(pairs, pair->shuttle_line[0], 0) : NULL,
-                    shuttles ? shc_pair_line(pairs, pair->shuttle_line[1], 0) : NULL},
+        .hand_off = {both ? shc_pair_line(pairs, pair->hand_off_line[0], 0) : NULL,
+                     both ? shc_pair_line(pairs, pair->hand_off_line[1], 0) : NULL},
         .want = shc_pair_number(peer, pairs->seat->rank, pair->taken + 1),
     };
 }
@@ -286,24 +201,25 @@ SHC_INLINE struct shc_pair_watch shc_pair_next(const struct shc_pairs *pairs, in
 /* A line of the peer. Its fields come from another process. */
 struct shc_pair_found {
     const struct shc_line_shm *line; /* NULL: there is no new line */
-    uint32_t shuttle; /* the shuttle it belongs to, by the peer's name for it, or SHC_NO_WINDOW */
+    struct shc_place place; /* the hand-off buffer whose line it is, by the peer's name for it; or
+                             * SHC_IN_LINE: it is a line in turn */
 };
 
 SHC_INLINE bool shc_line_is(const struct shc_line_shm *line, uint64_t number)
 {
-    /* acquire pair/line <- release in shc_pair_post(): the line, and the window it names. */
+    /* acquire pair/line <- release in shc_pair_post(): the line, and the place it names. */
     return shc_a64_load_acquire(&line->number) == number;
 }
 
 SHC_INLINE struct shc_pair_found shc_pair_look(const struct shc_pair_watch *watch)
 {
-    if (watch->shuttle[0] && shc_line_is(watch->shuttle[0], watch->want))
-        return (struct shc_pair_found){watch->shuttle[0], SHC_SHUTTLE_THEIRS};
-    if (watch->shuttle[1] && shc_line_is(watch->shuttle[1], watch->want))
-        return (struct shc_pair_found){watch->shuttle[1], SHC_SHUTTLE_OURS};
+    if (watch->hand_off[0] && shc_line_is(watch->hand_off[0], watch->want))
+        return (struct shc_pair_found){watch->hand_off[0], {SHC_IN_HAND_OFF, SHC_THEIRS}};
+    if (watch->hand_off[1] && shc_line_is(watch->hand_off[1], watch->want))
+        return (struct shc_pair_found){watch->hand_off[1], {SHC_IN_HAND_OFF, SHC_OURS}};
     if (shc_line_is(watch->turn, watch->want))
-        return (struct shc_pair_found){watch->turn, SHC_NO_WINDOW};
-    return (struct shc_pair_found){NULL, SHC_NO_WINDOW};
+        return (struct shc_pair_found){watch->turn, {SHC_IN_LINE, 0}};
+    return (struct shc_pair_found){NULL, {SHC_IN_LINE, 0}};
 }
 
 /* The oldest line from the peer that was not taken. */
@@ -313,147 +229,154 @@ SHC_INLINE struct shc_pair_found shc_pair_peek(const struct shc_pairs *pairs, in
     return shc_pair_look(&watch);
 }
 
-/* The peer's oldest line has been read: the line of `shuttle`, or with SHC_NO_WINDOW the next
- * one in turn. The line of a shuttle needs no word and no ring: no rank waits for a shuttle
- * (P2P-15). */
-SHC_INLINE void shc_pair_take(struct shc_pairs *pairs, int peer, uint32_t shuttle)
+/* The peer's oldest line has been read. The line of a hand-off buffer needs no word and no ring: no
+ * rank waits for such a buffer (P2P-15). */
+SHC_INLINE void shc_pair_take(struct shc_pairs *pairs, int peer, struct shc_pair_found found)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
     pair->taken++;
-    if (shuttle != SHC_NO_WINDOW) {
+    if (found.place.memory == SHC_IN_HAND_OFF) {
         pairs->moves++;
         return;
     }
     pair->turns_in++;
-    /* release pair/taken -> acquire in shc_pair_draft(): the line has been read. */
+    /* release pair/taken -> acquire in shc_pair_has_lines(): the line has been read. */
     shc_a64_store_release(&shc_pair_ack(pairs, pair->told)->taken, pair->turns_in);
     shc_pair_note_news(pairs, peer);
 }
 
-/* Which shuttle or ferry a line of the peer names, as this rank sees it: the peer's "ours" is
- * "theirs" here. */
-SHC_INLINE uint8_t shc_hold_which(uint32_t name)
-{
-    return (name - SHC_SHUTTLE_OURS) % 2 == SHC_OURS ? SHC_THEIRS : SHC_OURS;
-}
+/* ---- places: staging memory that a line names ---- */
 
-SHC_INLINE void shc_shuttle_keep(struct shc_pairs *pairs, int peer, uint32_t name)
-{
-    shc_hold_keep(&pairs->pairs[peer].shuttles, shc_hold_which(name));
-}
+/* Reserves the memory of this rank's eager and hand-off buffers at their first use, so that it is
+ * there before the peer gets a hand-off buffer. False: there is none, and all bytes go in lines. */
+bool shc_pairs_have_buffers(struct shc_pairs *pairs);
 
-/* Lends a window to the peer, which the next line in turn names. -1: there are no windows, or none
- * is free. */
-int shc_window_lend(struct shc_pairs *pairs, int peer, bool eager);
+/* Do chunks to the peer use the pool? The first call reserves its memory. */
+bool shc_pair_has_pool(struct shc_pairs *pairs, int peer);
 
-/* Lends a window for the prefix of a message (P2P-6). */
-int shc_window_lend_for_head(struct shc_pairs *pairs, int peer);
+/* The functions *_lend() lend a place to the peer, which the next line names. SHC_IN_LINE: there is
+ * none free. */
 
-/* Lends adjacent bulk windows for *bytes; the next line names the first of them. If fewer are free
- * it lends those, if they hold at least `least` bytes; -1 if not. *bytes: how much fits in them.
- * pre: shc_window_has_bulk(). */
-int shc_window_lend_run(struct shc_pairs *pairs, int peer, size_t least, size_t *bytes);
-
-/* The peer may have to put aside a message that reaches it in bulk windows before its receive.
- * P2P-20: may one of that many bytes be sent, although receives have not taken all that were sent
- * before? */
-bool shc_window_may_send_whole(const struct shc_pairs *pairs, int peer, size_t bytes);
-
-/* Such a message is sent; and a receive has taken one of the peer's. */
-void shc_window_note_whole(struct shc_pairs *pairs, int peer, size_t bytes);
-void shc_window_take_whole(struct shc_pairs *pairs, int peer, size_t bytes);
-
-/* P2P-26: tells the peer that one of its OPEN messages found no receive. That costs more than a
- * rendezvous, so the peer announces its messages for a while. */
-void shc_pair_tell_aside(struct shc_pairs *pairs, int peer);
-
-/* P2P-26: may a message to the peer go OPEN, after what the peer has told? Each call counts as one
- * message. */
-bool shc_pair_may_open(struct shc_pairs *pairs, int peer);
-
-/* Do chunks to the peer use bulk windows? The first call reserves their memory. */
-bool shc_window_has_bulk(struct shc_pairs *pairs, int peer);
-
-/* Is a window that carries a chunk on its way back from the peer? */
-bool shc_window_awaited(const struct shc_pairs *pairs, int peer);
-
-/* How many bulk windows have been lent to the peer until now? And has it read the first `lent` of
- * them? */
-SHC_INLINE uint32_t shc_window_bulk_lent(const struct shc_pairs *pairs, int peer)
-{
-    return pairs->pairs[peer].bulk_lent;
-}
-bool shc_window_bulk_was_read(const struct shc_pairs *pairs, int peer, uint32_t lent);
-
-/* Has the peer read those bulk windows, and the other windows that carry its chunks with numbers up
- * to `chunks`? (These numbers count chunks to all ranks.) */
-bool shc_window_chunks_were_read(struct shc_pairs *pairs, int peer, uint32_t lent, uint32_t chunks);
-
-/* P2P-30: a ferry for the next line to the peer, which names it: of those that this rank holds, the
- * one that came last. -1: it holds none, or only its own, for which there is no memory. */
-int shc_ferry_lend(struct shc_pairs *pairs, int peer);
-
-/* P2P-32: the name of the ferry that a line of the peer has just named, for the line that sends it
- * back at once. */
-int shc_ferry_turn(struct shc_pairs *pairs, int peer, uint32_t name);
-
-/* The next line in turn names the ferry that this rank has lent. */
-SHC_INLINE void shc_ferry_name_again(struct shc_pairs *pairs, int peer)
-{
-    pairs->pairs[peer].ferried = pairs->pairs[peer].turns_out + 1;
-}
-
-/* A message from the peer, or its prefix, has come by the ferry of that name. If that is not the
- * ferry that this rank handed over last, two messages have passed one another (P2P-40). */
-SHC_INLINE void shc_ferry_note_message(struct shc_pairs *pairs, int peer, uint32_t name)
+/* P2P-14: a hand-off buffer for the next message to the peer, of that many bytes. None if they are
+ * too short for it. Nor if the message fits a line and this rank sent more than two messages in a
+ * row before the peer last answered: adjacent lines are faster than an occasional line elsewhere. */
+SHC_INLINE struct shc_place shc_hand_off_lend(struct shc_pairs *pairs, int peer, size_t bytes)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    pair->crosses = shc_hold_which(name) != pair->ferry_lent;
+    if (bytes > pairs->seat->mail.hand_off_bytes || pair->hand_offs.where[0] == SHC_NOWHERE ||
+        (bytes <= SHC_LINE_DATA_BYTES && pair->last_run > 2))
+        return (struct shc_place){SHC_IN_LINE, 0};
+    const int which =
+        shc_hand_off_pass(&pair->hand_offs, pairs->usable || shc_pairs_have_buffers(pairs));
+    return which < 0 ? (struct shc_place){SHC_IN_LINE, 0}
+                     : (struct shc_place){SHC_IN_HAND_OFF, (uint8_t)which};
 }
 
-/* Is there a line that named a ferry, and that the peer has not taken (P2P-33)? */
-bool shc_ferry_is_out(const struct shc_pairs *pairs, int peer);
+/* P2P-6: at most SHC_EAGER_UNASKED eager buffers hold bytes that no receive has asked for. Prefixes
+ * leave some of these to messages, which can be sent at once with them. P2P-7: the others serve posted
+ * receives, so these never wait for unexpected messages. */
+#define SHC_EAGER_UNASKED  4
+#define SHC_EAGER_PREFIXES 2
+enum shc_eager_use { SHC_EAGER_WHOLE, SHC_EAGER_PREFIX, SHC_EAGER_CHUNK };
+struct shc_place shc_eager_lend(struct shc_pairs *pairs, int peer, enum shc_eager_use use);
 
-SHC_INLINE bool shc_window_is_ferry(uint32_t name)
+/* pre: shc_pair_has_pool(). */
+struct shc_place shc_pool_lend(struct shc_pairs *pairs, int peer);
+
+/* For a chunk: of the pool if there is one. */
+struct shc_place shc_chunk_lend(struct shc_pairs *pairs, int peer);
+
+/* P2P-30: of the two long hand-off buffers that this rank holds, the one that came last. */
+struct shc_place shc_long_lend(struct shc_pairs *pairs, int peer);
+
+/* Are so many pool buffers free? pre: shc_pair_has_pool(). */
+bool shc_pool_has(const struct shc_pairs *pairs, int peer, uint32_t count);
+
+/* Is a buffer that carries a chunk on its way back from the peer? */
+bool shc_chunk_awaited(const struct shc_pairs *pairs, int peer);
+
+/* Has the peer read the first `pool` pool buffers lent to it, and the eager buffers that carry its
+ * chunks with numbers up to `chunks`? (These numbers count chunks to all ranks.) */
+bool shc_chunks_were_read(struct shc_pairs *pairs, int peer, uint64_t pool, uint32_t chunks);
+
+/* P2P-33: is there a line that names a long hand-off buffer, and that the peer has not taken? */
+bool shc_long_is_out(const struct shc_pairs *pairs, int peer);
+
+/* A message from the peer, or its beginning, has come in the long hand-off buffer of that name. If
+ * that is not the one that this rank handed over last, two messages have passed one another. */
+SHC_INLINE void shc_long_note_message(struct shc_pairs *pairs, int peer, unsigned index)
 {
-    return name == SHC_FERRY_OURS || name == SHC_FERRY_THEIRS;
+    struct shc_pair *pair = &pairs->pairs[peer];
+    pair->crosses = shc_hand_off_mirror(index) != pair->long_passed;
 }
 
-/* May a line in turn of the peer name it? No line in turn names a shuttle (P2P-13), or a ferry that
- * this rank holds (P2P-30). */
-bool shc_window_exists(const struct shc_pairs *pairs, int peer, uint32_t name);
+/* P2P-13: are these bytes in the hand-off buffer's line, and not in the buffer? */
+SHC_INLINE bool shc_hand_off_spares(struct shc_place place, size_t bytes)
+{
+    return bytes <= SHC_HAND_OFF_LINE_BYTES && place.memory == SHC_IN_HAND_OFF;
+}
 
-/* The memory that a line from the sender to the receiver names. pre: name < SHC_WINDOW_NAMES. */
-SHC_INLINE char *shc_window(const struct shc_pairs *pairs, int sender, int receiver, uint32_t name)
+/* May a line in turn of the peer name that place? No line in turn names a hand-off buffer, or a
+ * long one that this rank holds; pool buffers come in turn. */
+bool shc_place_exists(const struct shc_pairs *pairs, int peer, struct shc_place place);
+
+SHC_INLINE char *shc_hand_off_at(const struct shc_pairs *pairs, int sender, int receiver,
+                                 unsigned index)
 {
     const struct shc_seat *seat = pairs->seat;
-    const bool theirs = name == SHC_SHUTTLE_THEIRS || name == SHC_FERRY_THEIRS;
-    const int owner = theirs ? receiver : sender;
-    char *const mailbox = seat->segment.base + shc_seat_mail_offset(seat, owner);
-    if (shc_window_is_ferry(name))
-        return mailbox + seat->mail.bulk_offset + (size_t)SHC_BULK_WINDOWS * SHC_BULK_BYTES;
-    if (name >= SHC_BULK_NAME)
-        return mailbox + seat->mail.bulk_offset + (size_t)(name - SHC_BULK_NAME) * SHC_BULK_BYTES;
-    char *const windows = mailbox + seat->mail.windows_offset;
-    if (name < SHC_WINDOWS)
-        return windows + name * (size_t)SHC_WINDOW_BYTES;
+    const int owner = index == SHC_THEIRS ? receiver : sender;
     const size_t other = (size_t)(owner == sender ? receiver : sender);
-    return windows + SHC_WINDOWS * SHC_WINDOW_BYTES + other * seat->mail.shuttle_bytes;
+    return seat->segment.base + shc_seat_mail_offset(seat, owner) + seat->mail.buffers_offset +
+           SHC_EAGER_BUFFERS * SHC_EAGER_BYTES + other * seat->mail.hand_off_bytes;
 }
 
-/* The length of a window; of a bulk window, with all those after it. */
-SHC_INLINE size_t shc_window_bytes(const struct shc_pairs *pairs, uint32_t name)
+/* The memory that a line from the sender to the receiver names. pre: it is not the line. */
+SHC_INLINE char *shc_place_at(const struct shc_pairs *pairs, int sender, int receiver,
+                              struct shc_place place)
 {
-    if (name >= SHC_BULK_NAME)
-        return (size_t)(SHC_WINDOW_NAMES - name) * SHC_BULK_BYTES;
-    if (shc_window_is_ferry(name))
-        return SHC_FERRY_BYTES;
-    return shc_window_is_shuttle(name) ? pairs->seat->mail.shuttle_bytes : SHC_WINDOW_BYTES;
+    const struct shc_seat *seat = pairs->seat;
+    if (place.memory == SHC_IN_HAND_OFF)
+        return shc_hand_off_at(pairs, sender, receiver, place.index);
+    const bool theirs = place.memory == SHC_IN_LONG_HAND_OFF && place.index == SHC_THEIRS;
+    char *const mailbox =
+        seat->segment.base + shc_seat_mail_offset(seat, theirs ? receiver : sender);
+    if (place.memory == SHC_IN_EAGER)
+        return mailbox + seat->mail.buffers_offset + place.index * (size_t)SHC_EAGER_BYTES;
+    const unsigned buffers = place.memory == SHC_IN_POOL ? place.index : SHC_POOL_BUFFERS;
+    return mailbox + seat->mail.pool_offset + buffers * (size_t)SHC_POOL_BYTES;
 }
 
-/* This rank has read the window, or the bulk windows with that many bytes, and gives them back to
- * the peer. A shuttle or ferry is this rank's to fill from now on. SHC_NO_WINDOW: nothing to do. */
-void shc_window_return(struct shc_pairs *pairs, int peer, uint32_t name, size_t bytes);
+SHC_INLINE size_t shc_place_bytes(const struct shc_pairs *pairs, struct shc_place place)
+{
+    const size_t bytes[SHC_MEMORIES] = {SHC_LINE_DATA_BYTES, SHC_EAGER_BYTES,
+                                        pairs->seat->mail.hand_off_bytes, SHC_LONG_HAND_OFF_BYTES,
+                                        SHC_POOL_BYTES};
+    return bytes[place.memory];
+}
+
+/* This rank has read the place, and gives it back to the peer. A hand-off buffer, short or long, is
+ * this rank's to fill from now on. */
+void shc_place_return(struct shc_pairs *pairs, int peer, struct shc_place place);
+
+/* ---- credit for messages through the pool that no receive has asked for ---- */
+
+/* P2P-20: may one of that many bytes be sent, although receives have not taken all that were sent
+ * before? */
+bool shc_credit_left(const struct shc_pairs *pairs, int peer, size_t bytes);
+
+/* Such a message is sent; and a receive has taken one of the peer's. */
+void shc_credit_spend(struct shc_pairs *pairs, int peer, size_t bytes);
+void shc_credit_return(struct shc_pairs *pairs, int peer, size_t bytes);
+
+/* P2P-26: tells the peer that a long message without CTS found no receive. That costs more than a
+ * CTS, so the peer waits for CTS for a while. */
+void shc_pair_tell_aside(struct shc_pairs *pairs, int peer);
+
+/* P2P-26: may a long message to the peer go without CTS, after what the peer has told? `counts`:
+ * this is one of the messages that wait for CTS otherwise. */
+bool shc_pair_may_go_unasked(struct shc_pairs *pairs, int peer, bool counts);
+
+/* ---- doorbells ---- */
 
 /* Rings the doorbells of all ranks for which there is something new. */
 void shc_pairs_ring(struct shc_pairs *pairs);

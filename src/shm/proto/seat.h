@@ -23,11 +23,11 @@ struct shc_patience {
 struct shc_mail_geometry {
     uint32_t lines;      /* per ordered pair, a power of two */
     size_t lines_offset; /* in the mailbox */
-    size_t shuttle_lines_offset;
-    size_t windows_offset;
-    size_t bulk_offset; /* 0: there are none */
-    uint32_t shuttles;  /* one for each rank, or none: a line, and a place after the windows */
-    size_t shuttle_bytes;
+    size_t hand_off_lines_offset;
+    size_t buffers_offset; /* of the eager buffers, and after them the hand-off buffers */
+    size_t pool_offset; /* of the pool, and after it the long hand-off buffer; 0: there are none */
+    uint32_t hand_offs; /* one for each rank, or none: a line, and a buffer */
+    size_t hand_off_bytes;
     size_t total_bytes;
 };
 

@@ -11,29 +11,37 @@ struct shc_bell_shm {
     shc_a32 count;
 };
 
-// Point-to-point: one window, so that it is soon used again. A line carries one word.
-#define SHC_LINE_BYTES     128
-#define SHC_PAGE_BYTES     4096
-#define SHC_WINDOWS        1
-#define SHC_WINDOW_BYTES   sizeof(shc_word)
-#define SHC_SHUTTLE_RANKS  8
-#define SHC_SHUTTLE_OURS   1
-#define SHC_SHUTTLE_THEIRS 2
-#define SHC_BULK_RANKS     2
-#define SHC_FERRY_OURS     3
-#define SHC_FERRY_THEIRS   4
-#define SHC_FERRY_BYTES    (2 * sizeof(shc_word))
-#define SHC_BULK_NAME      5
-#define SHC_BULK_WINDOWS   2
-#define SHC_BULK_BYTES     sizeof(shc_word)
-#define SHC_WINDOW_NAMES   7
-#define SHC_ASIDE_WINDOWS  1
-#define SHC_ASIDE_PAUSE    1
-#define SHC_NO_WINDOW      255
+// Point-to-point: one eager buffer and two of the pool, so that they are soon used again. A line carries
+// one word.
+#define SHC_LINE_BYTES          128
+#define SHC_PAGE_BYTES          4096
+#define SHC_EAGER_BUFFERS       1
+#define SHC_EAGER_BYTES         sizeof(shc_word)
+#define SHC_HAND_OFF_RANKS      8
+#define SHC_POOL_RANKS          2
+#define SHC_LONG_HAND_OFF_BYTES (2 * sizeof(shc_word))
+#define SHC_POOL_BUFFERS        2
+#define SHC_POOL_BYTES          sizeof(shc_word)
+#define SHC_CREDIT_BUFFERS      1
+#define SHC_ASIDE_PAUSE         1
 
-#define SHC_LINE_OF_HIGHER     (UINT64_C(1) << 63)
-#define SHC_LINE_DATA_BYTES    (sizeof(shc_word) - 1) // so that no message is short
-#define SHC_SHUTTLE_LINE_BYTES 0
+#define SHC_LINE_OF_HIGHER      (UINT64_C(1) << 63)
+#define SHC_LINE_DATA_BYTES     (sizeof(shc_word) - 1) // so that no message is short
+#define SHC_HAND_OFF_LINE_BYTES 0
+
+enum shc_memory {
+    SHC_IN_LINE,
+    SHC_IN_EAGER,
+    SHC_IN_HAND_OFF,
+    SHC_IN_LONG_HAND_OFF,
+    SHC_IN_POOL,
+    SHC_MEMORIES
+};
+
+struct shc_place {
+    uint8_t memory;
+    uint8_t index;
+};
 
 struct shc_line_shm {
     shc_a64 number;
@@ -42,8 +50,8 @@ struct shc_line_shm {
 
 struct shc_ack_shm {
     shc_a64 taken;
-    shc_a32 windows[SHC_WINDOWS];
-    shc_a32 bulk;
-    shc_a32 whole;
+    shc_a32 eager[SHC_EAGER_BUFFERS];
+    shc_a64 pool;
+    shc_a32 credit;
     shc_a32 aside;
 };

@@ -8,9 +8,9 @@
 
 struct shc_mail_geometry {
     uint32_t lines;
-    size_t lines_offset, shuttle_lines_offset, windows_offset, bulk_offset;
-    uint32_t shuttles;
-    size_t shuttle_bytes;
+    size_t lines_offset, hand_off_lines_offset, buffers_offset, pool_offset;
+    uint32_t hand_offs;
+    size_t hand_off_bytes;
     size_t total_bytes;
 };
 

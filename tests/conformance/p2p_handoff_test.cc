@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: BSD-3-Clause Shuttles and ferries (ping-pong buffers), which two ranks fill in
-// turn, and bulk windows (the large eager pool), which are used in turn. In any order of sends, and
+// SPDX-License-Identifier: BSD-3-Clause Hand-off buffers, short and long, which two ranks fill in
+// turn, and the pool (the large eager pool), which are used in turn. In any order of sends, and
 // whatever is put aside or given up meanwhile, each message has its own bytes. Ranks as threads and as
 // processes.
 #include "tests/support/messages.h"
@@ -79,7 +79,7 @@ uint64_t told(Rank &rank, int tag, uint64_t mine)
     return theirs;
 }
 
-// Messages through lines, shuttles and windows; between two ranks alone now and then by ferry, too.
+// Messages through lines, hand-off and eager buffers; between two ranks alone now and then by long buffer, too.
 size_t some_bytes(std::mt19937 &random, int world)
 {
     static const size_t counts[] = {0, 8, 88, 89, 100, 1000, 5000, 16383, 16384, 16385, 40000};
@@ -102,7 +102,7 @@ void back_and_forth(Rank &rank, int peer, int number, size_t bytes)
     }
 }
 
-// Messages in a row, which are then received in the opposite order: each shuttle and window lies with a
+// Messages in a row, which are then received in the opposite order: each hand-off and eager buffer lies with a
 // message that was put aside.
 void burst(Rank &rank, int peer, bool sends, int number, int count, size_t bytes)
 {
@@ -118,7 +118,7 @@ void burst(Rank &rank, int peer, bool sends, int number, int count, size_t bytes
         message->end();
 }
 
-// Both send before they receive: shuttles cross on their way.
+// Both send before they receive: hand-off buffers cross on their way.
 void swap(Rank &rank, int peer, int number, size_t bytes)
 {
     Message there(SHC_SEND, rank.rank, peer, number, bytes);
@@ -144,13 +144,13 @@ void talk(Rank &rank, int peer, unsigned seed)
     }
 }
 
-TEST(Shuttles, GoBackAndForthUnderAnyTraffic)
+TEST(HandOff, GoBackAndForthUnderAnyTraffic)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) { talk(rank, 1 - rank.rank, 1); });
 }
 
-TEST(Shuttles, OfEachPairAreItsOwn)
+TEST(HandOff, OfEachPairAreItsOwn)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 3, [](Rank &rank) {
@@ -162,19 +162,19 @@ TEST(Shuttles, OfEachPairAreItsOwn)
         });
 }
 
-// A message that is too long for one goes through lines and windows; the next one, which is not, does not.
-TEST(Shuttles, OfManyRanksAreShort)
+// A message that is too long for one goes through lines and buffers; the next one, which is not, does not.
+TEST(HandOff, OfManyRanksAreShort)
 {
     for (const auto &[world, bytes] : {std::pair{4, 16384u}, {5, 4096u}, {8, 2048u}, {16, 512u}}) {
         run_ranks(Mode::kOwnMapping, world, [&](Rank &rank) {
             const shc_mail_geometry &mail = rank.comm->seat.mail;
-            EXPECT_EQ(static_cast<int>(mail.shuttles), world);
-            EXPECT_EQ(mail.shuttle_bytes, bytes);
+            EXPECT_EQ(static_cast<int>(mail.hand_offs), world);
+            EXPECT_EQ(mail.hand_off_bytes, bytes);
             const shc_pairs &pairs = rank.comm->p2p.pairs;
             const char *mailbox =
                 rank.comm->seat.segment.base + shc_seat_mail_offset(&rank.comm->seat, rank.rank);
             for (int other = 0; other < world; other++) // as many as there are, adjacent
-                EXPECT_EQ(shc_window(&pairs, rank.rank, other, SHC_SHUTTLE_OURS) + bytes,
+                EXPECT_EQ(shc_hand_off_at(&pairs, rank.rank, other, SHC_OURS) + bytes,
                           mailbox + mail.total_bytes - (world - 1 - other) * bytes);
             const int peer = rank.rank ^ 1;
             if (peer >= world)
@@ -191,19 +191,19 @@ TEST(Shuttles, OfManyRanksAreShort)
     }
 }
 
-TEST(Shuttles, AreNotMissedWhereThereAreNone)
+TEST(HandOff, AreNotMissedWhereThereAreNone)
 {
-    const int world = SHC_SHUTTLE_RANKS + 1;
+    const int world = SHC_HAND_OFF_RANKS + 1;
     run_ranks(Mode::kOwnMapping, world, [&](Rank &rank) {
-        EXPECT_EQ(rank.comm->seat.mail.shuttles, 0u);
+        EXPECT_EQ(rank.comm->seat.mail.hand_offs, 0u);
         for (int turn = 0; turn < 20 && rank.rank < 2; turn++)
             back_and_forth(rank, 1 - rank.rank, turn, turn % 2 ? 89 : 16384);
     });
 }
 
-// The reply lies in the memory that the message came in, whatever its size: that is what a shuttle is for.
+// The reply lies in the memory that the message came in, whatever its size: that is what a hand-off buffer is for.
 // Nothing else is stored to: no line in turn, and no word of what was read.
-TEST(Shuttles, CarryTheReplyInTheLinesOfTheMessage)
+TEST(HandOff, CarryTheReplyInTheLinesOfTheMessage)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
         const shc_pair *pair = &rank.comm->p2p.pairs.pairs[1 - rank.rank];
@@ -211,8 +211,8 @@ TEST(Shuttles, CarryTheReplyInTheLinesOfTheMessage)
         for (int turn = 0; turn < 14; turn++) {
             back_and_forth(rank, 1 - rank.rank, turn, counts[turn % 7]);
             // Rank 0's went back and forth; rank 1 has kept its own for a message that is no answer.
-            EXPECT_EQ(pair->shuttles.where[0], SHC_HERE) << "its own, rank " << rank.rank;
-            EXPECT_EQ(pair->shuttles.where[1], SHC_AWAY) << "the other's, rank " << rank.rank;
+            EXPECT_EQ(pair->hand_offs.where[0], SHC_HERE) << "its own, rank " << rank.rank;
+            EXPECT_EQ(pair->hand_offs.where[1], SHC_AWAY) << "the other's, rank " << rank.rank;
         }
         EXPECT_EQ(pair->sent, 14u);
         EXPECT_EQ(pair->turns_out, 0u);
@@ -222,7 +222,7 @@ TEST(Shuttles, CarryTheReplyInTheLinesOfTheMessage)
 
 // A rank without memory for its own mailbox's buffers answers in what the other one has sent, and uses
 // lines for the rest.
-TEST(Shuttles, NeedTheMemoryOfOneRank)
+TEST(HandOff, NeedTheMemoryOfOneRank)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
         shc_pairs &pairs = rank.comm->p2p.pairs;
@@ -237,8 +237,8 @@ TEST(Shuttles, NeedTheMemoryOfOneRank)
             Message first(rank.rank == 1 ? SHC_SEND : SHC_RECV, 1, 1 - rank.rank, turn,
                           counts[turn % 5]);
             first.run(rank);
-            EXPECT_EQ(pair->shuttles.where[0], SHC_HERE) << rank.rank << " " << turn;
-            EXPECT_EQ(pair->shuttles.where[1], SHC_AWAY) << rank.rank << " " << turn;
+            EXPECT_EQ(pair->hand_offs.where[0], SHC_HERE) << rank.rank << " " << turn;
+            EXPECT_EQ(pair->hand_offs.where[1], SHC_AWAY) << rank.rank << " " << turn;
         }
         if (rank.rank == 1) {
             EXPECT_GE(pair->turns_out, 10u);
@@ -257,8 +257,8 @@ void of_one_tag(Rank &rank, int sender, int number, size_t bytes)
     message.run(rank);
 }
 
-// A message by shuttle, and those in lines in turn before and after it, are received in their order.
-TEST(Shuttles, ComeInTurnWithTheLines)
+// A message by hand-off buffer, and those in lines in turn before and after it, are received in their order.
+TEST(HandOff, ComeInTurnWithTheLines)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
@@ -272,9 +272,9 @@ TEST(Shuttles, ComeInTurnWithTheLines)
         });
 }
 
-// Of many short messages in a row only the first ones go by shuttle, before it is known that there are
+// Of many short messages in a row only the first ones go by hand-off buffer, before it is known that there are
 // many.
-TEST(Shuttles, AreLeftToMessagesThatAreAnswered)
+TEST(HandOff, AreLeftToMessagesThatAreAnswered)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
         const shc_pair *pair = &rank.comm->p2p.pairs.pairs[1 - rank.rank];
@@ -291,7 +291,7 @@ TEST(Shuttles, AreLeftToMessagesThatAreAnswered)
 
 // A second thread wants the lock while the first one looks for its answer under it. The first one notices,
 // and looks without the lock. They go on until it has happened to both ranks.
-TEST(Shuttles, LeaveTheLockToWhoWantsIt)
+TEST(HandOff, LeaveTheLockToWhoWantsIt)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
@@ -552,10 +552,10 @@ TEST(P2pClose, EndsWhatPendsAlsoWhereTheLockIsKept)
     munmap(shared, 4096);
 }
 
-const size_t kRound = size_t{SHC_BULK_WINDOWS} * SHC_BULK_BYTES;
+const size_t kRound = size_t{SHC_POOL_BUFFERS} * SHC_POOL_BYTES;
 const int kAnnounced = 99; // tag of an empty message after a large one
 
-// Lets a message begin and reads nothing for a while; the windows of its chunks stay with this rank.
+// Lets a message begin and reads nothing for a while; the buffers of its chunks stay with this rank.
 void begin_and_stop(Rank &rank, Message &message)
 {
     message.start(rank); // it has been announced
@@ -627,7 +627,7 @@ TEST(Passes, EndBehindAMebibyte)
                     most = std::max(most, sent_by_a_pass(p2p, message.request));
                 shc_p2p_unlock(p2p);
             }
-            EXPECT_LE(most, (size_t{1} << 20) + SHC_HEAD_BYTES);
+            EXPECT_LE(most, (size_t{1} << 20) + SHC_PREFIX_BYTES);
         });
 }
 
@@ -649,7 +649,7 @@ TEST(Passes, EndBehindAChunkWhereTheLockIsWanted)
                 while (!shc_biased_lock_is_awaited(&p2p->lock))
                     shc_os_thread_yield();
                 if (!shc_request_done(message.request, &status)) {
-                    EXPECT_LE(sent_by_a_pass(p2p, message.request), SHC_HEAD_BYTES);
+                    EXPECT_LE(sent_by_a_pass(p2p, message.request), SHC_PREFIX_BYTES);
                 }
                 shc_p2p_unlock(p2p);
                 other.join();
@@ -657,8 +657,8 @@ TEST(Passes, EndBehindAChunkWhereTheLockIsWanted)
         });
 }
 
-// Several rounds of the windows, whose receiver stops in the middle; both ways at once.
-TEST(BulkWindows, GoRoundWhileTheirReceiverStops)
+// Several rounds of the buffers, whose receiver stops in the middle; both ways at once.
+TEST(Pool, GoRoundWhileTheirReceiverStops)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
@@ -680,33 +680,30 @@ TEST(BulkWindows, GoRoundWhileTheirReceiverStops)
         });
 }
 
-// Messages of two windows after one of a single window, and one that takes the ferry along: at the end one
-// is left empty in each round.
-TEST(BulkWindows, LeaveThoseAtTheEndEmptyThatAreTooFew)
+// A stream of messages of a few buffers each: all of it goes through the pool, and all comes back.
+TEST(Pool, CarriesMessagesInFragments)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
             shc_p2p &p2p = rank.comm->p2p;
             settle_trials(p2p);
             const int messages = 120;
-            for (int number = 0; number < messages; number++) {
-                const size_t bytes = number < 2 ? SHC_BULK_BYTES : 2 * SHC_BULK_BYTES;
-                Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, number, bytes)
+            for (int number = 0; number < messages; number++)
+                Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, number,
+                        SHC_POOL_BYTES * static_cast<size_t>(1 + number % 2))
                     .run(rank);
-            }
             Message(rank.rank == 0 ? SHC_RECV : SHC_SEND, 1, 1 - rank.rank, kAnnounced, 0)
                 .run(rank);
             const shc_pair &pair = p2p.pairs.pairs[1 - rank.rank];
             if (rank.rank == 0) {
-                EXPECT_GT(pair.whole_sent, 100u) << "most of them went through the lines";
-                EXPECT_TRUE(shc_window_bulk_was_read(&p2p.pairs, 1, pair.bulk_lent));
-                EXPECT_GT(pair.bulk_lent, pair.whole_sent);
+                EXPECT_GT(pair.credit_used, 100u) << "most of them went through the lines";
+                EXPECT_TRUE(shc_pool_has(&p2p.pairs, 1, SHC_POOL_BUFFERS));
             }
         });
 }
 
 // They are used in turn for one reader: a rank's messages to itself take others.
-TEST(BulkWindows, AreNotForMessagesToOneself)
+TEST(Pool, AreNotForMessagesToOneself)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
         Message in(SHC_RECV, rank.rank, rank.rank, 0, kRound);
@@ -715,10 +712,11 @@ TEST(BulkWindows, AreNotForMessagesToOneself)
         in.end();
         Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, 1, kRound).run(rank);
         const shc_pairs &pairs = rank.comm->p2p.pairs;
-        EXPECT_EQ(pairs.pairs[rank.rank].bulk_lent, 0u);
+        EXPECT_EQ(pairs.pairs[rank.rank].pool_lent, 0u);
         if (rank.rank == 0) {
-            EXPECT_EQ(pairs.pairs[1].bulk_lent, SHC_BULK_WINDOWS - SHC_HEAD_BYTES / SHC_BULK_BYTES)
-                << "its head goes by ferry";
+            EXPECT_EQ(pairs.pairs[1].pool_lent,
+                      SHC_POOL_BUFFERS - SHC_PREFIX_BYTES / SHC_POOL_BYTES)
+                << "its head goes by long buffer";
         }
     });
 }
@@ -757,23 +755,23 @@ void pass_one_another_in_turns(const Comms &comms, size_t bytes)
 }
 
 // Each chunk goes back where the other rank's has come from.
-TEST(Ferries, CarryLargeMessagesThatPassOneAnother)
+TEST(LongHandOff, CarryLargeMessagesThatPassOneAnother)
 {
     by_one_thread([](const Comms &comms) {
-        for (size_t bytes : {SHC_FERRY_BYTES + 1, 3 * SHC_HEAD_BYTES - 7, 1000000})
+        for (size_t bytes : {SHC_LONG_HAND_OFF_BYTES + 1, 3 * SHC_PREFIX_BYTES - 7, 1000000})
             pass_one_another_in_turns(comms, bytes);
         for (int rank : {0, 1}) {
             shc_pairs &pairs = comms[rank]->p2p.pairs;
             const shc_pair &pair = pairs.pairs[1 - rank];
-            if (shc_window_has_bulk(&pairs, 1 - rank)) {
-                EXPECT_EQ(pair.bulk_lent, 0u);
-                EXPECT_GT(pair.ferried, 0u);
+            if (shc_pair_has_pool(&pairs, 1 - rank)) {
+                EXPECT_EQ(pair.pool_lent, 0u);
+                EXPECT_GT(pair.long_named, 0u);
             }
         }
     });
 }
 
-TEST(Ferries, CarryMessagesOfAnySize)
+TEST(LongHandOff, CarryMessagesOfAnySize)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
@@ -786,26 +784,26 @@ TEST(Ferries, CarryMessagesOfAnySize)
         });
 }
 
-// The reply lies where the message came in, and a stream one way does not wait for a ferry.
-TEST(Ferries, ComeBackWithTheReply)
+// The reply lies where the message came in, and a stream one way does not wait for a long buffer.
+TEST(LongHandOff, ComeBackWithTheReply)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
         const shc_pair *pair = &rank.comm->p2p.pairs.pairs[1 - rank.rank];
         for (int turn = 0; turn < 4; turn++) {
-            back_and_forth(rank, 1 - rank.rank, turn, SHC_FERRY_BYTES);
-            EXPECT_EQ(pair->ferries.where[0], SHC_HERE) << "its own, rank " << rank.rank;
-            EXPECT_EQ(pair->ferries.where[1], SHC_AWAY) << "the other's, rank " << rank.rank;
+            back_and_forth(rank, 1 - rank.rank, turn, SHC_LONG_HAND_OFF_BYTES);
+            EXPECT_EQ(pair->long_hand_offs.where[0], SHC_HERE) << "its own, rank " << rank.rank;
+            EXPECT_EQ(pair->long_hand_offs.where[1], SHC_AWAY) << "the other's, rank " << rank.rank;
         }
-        EXPECT_EQ(pair->bulk_lent, 0u);
+        EXPECT_EQ(pair->pool_lent, 0u);
         for (int turn = 0; turn < 5; turn++)
             Message(rank.rank == 0 ? SHC_SEND : SHC_RECV, 0, 1 - rank.rank, turn, kRound).run(rank);
-        for (uint8_t where : pair->ferries.where)
+        for (uint8_t where : pair->long_hand_offs.where)
             EXPECT_EQ(where, rank.rank == 1 ? SHC_HERE : SHC_AWAY);
     });
 }
 
 // One of two that pass one another moves nothing for a while, at some point of the way.
-TEST(Ferries, WaitForWhoStops)
+TEST(LongHandOff, WaitForWhoStops)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
@@ -828,8 +826,8 @@ TEST(Ferries, WaitForWhoStops)
         });
 }
 
-// Strided tensors do not go by ferry, except their eager prefixes; everything arrives all the same.
-TEST(Ferries, LeaveTensorsInPiecesToOtherWindows)
+// Strided tensors do not go by long buffer, except their eager prefixes; everything arrives all the same.
+TEST(LongHandOff, LeaveTensorsInPiecesToOtherWindows)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
         const int peer = 1 - rank.rank;
@@ -869,8 +867,8 @@ TEST(Ferries, LeaveTensorsInPiecesToOtherWindows)
     });
 }
 
-// A message that does not match is dropped, and the ferry that it came by belongs to its receiver.
-TEST(Ferries, AreHeldByWhoDropsTheMessage)
+// A message that does not match is dropped, and the long buffer that it came by belongs to its receiver.
+TEST(LongHandOff, AreHeldByWhoDropsTheMessage)
 {
     for (size_t bytes : {100000, 600000}) // whole, and its eager prefix
         run_ranks(Mode::kOwnMapping, 2, [&](Rank &rank) {
@@ -879,32 +877,33 @@ TEST(Ferries, AreHeldByWhoDropsTheMessage)
                 Message out(SHC_SEND, 0, 1, 0, bytes);
                 out.start(rank);
                 shc_request_wait(out.request, 0); // refused, or gone before that was known
-                Message(SHC_RECV, 1, 1, 1, SHC_FERRY_BYTES).run(rank);
+                Message(SHC_RECV, 1, 1, 1, SHC_LONG_HAND_OFF_BYTES).run(rank);
             } else {
                 Message in(SHC_RECV, 0, 0, 0, bytes + 4);
                 in.start(rank);
                 EXPECT_EQ(shc_request_wait(in.request, 0), SHC_ERR_MISMATCH);
                 const shc_pair &pair = rank.comm->p2p.pairs.pairs[peer];
-                EXPECT_EQ(pair.ferries.where[0], SHC_HERE);
-                EXPECT_EQ(pair.ferries.where[1], SHC_HERE);
-                Message(SHC_SEND, 1, 0, 1, SHC_FERRY_BYTES).run(rank);
-                EXPECT_EQ(pair.ferries.where[0], SHC_HERE);
-                EXPECT_EQ(pair.ferries.where[1], SHC_AWAY) << "the one that came last goes first";
+                EXPECT_EQ(pair.long_hand_offs.where[0], SHC_HERE);
+                EXPECT_EQ(pair.long_hand_offs.where[1], SHC_HERE);
+                Message(SHC_SEND, 1, 0, 1, SHC_LONG_HAND_OFF_BYTES).run(rank);
+                EXPECT_EQ(pair.long_hand_offs.where[0], SHC_HERE);
+                EXPECT_EQ(pair.long_hand_offs.where[1], SHC_AWAY)
+                    << "the one that came last goes first";
             }
         });
 }
 
-// If only one of the two could have the memory, there is one ferry, which both of them fill.
-TEST(Ferries, NeedTheMemoryOfOneRank)
+// If only one of the two could have the memory, there is one long buffer, which both of them fill.
+TEST(LongHandOff, NeedTheMemoryOfOneRank)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
         shc_pairs &pairs = rank.comm->p2p.pairs;
         const int peer = 1 - rank.rank, unasked = 7;
         if (rank.rank == 1)
-            pairs.bulk_tried = true; // and had none
+            pairs.pool_tried = true; // and had none
         for (int turn = 0; turn < 10; turn++)
             pass_one_another(rank, turn, 400000, 500001);
-        // Rank 0 keeps its ferry while all windows hold unexpected messages, and gets something large.
+        // Rank 0 keeps its long buffer while all buffers hold unexpected messages, and gets something large.
         Message in(SHC_RECV, peer, peer, 20, rank.rank == 0 ? 4000000 : 1);
         in.start(rank);
         std::vector<std::unique_ptr<Message>> small;
@@ -924,14 +923,14 @@ TEST(Ferries, NeedTheMemoryOfOneRank)
         in.end();
         out.end();
         if (shc_os_can_populate()) {
-            EXPECT_GT(pairs.pairs[peer].ferried, 0u) << "rank " << rank.rank;
+            EXPECT_GT(pairs.pairs[peer].long_named, 0u) << "rank " << rank.rank;
         }
     });
 }
 
 // Messages of all kinds both ways at once, posted and waited for in any order; also if their outputs bypass
 // the caches.
-TEST(Ferries, LetMessagesPassOneAnotherInAnyOrder)
+TEST(LongHandOff, LetMessagesPassOneAnotherInAnyOrder)
 {
     const auto body = [](Rank &rank) {
         const int peer = 1 - rank.rank;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause Messages of more than 128 KiB one way between two ranks, whose
-// fragments follow the header unasked (open messages): for every time at which the receive comes, and every
+// fragments follow the header unasked (messages without CTS): for every time at which the receive comes, and every
 // kind of receive.
 #include "tests/support/messages.h"
 
@@ -20,8 +20,8 @@ using namespace shmcoll::test;
 namespace
 {
 
-const size_t kOpen = SHC_OPEN_BYTES - 1001; // more chunks than there are lines
-const int kGo = 1000;                       // a tag of no message
+const size_t kLong = SHC_UNASKED_BYTES - 1001; // more chunks than there are lines
+const int kGo = 1000;                          // a tag of no message
 
 struct Message : ByteMessage {
     Message(shc_op_kind kind, int peer, int tag, size_t count)
@@ -60,10 +60,11 @@ void forget_aside(const Comms &comms)
     pair.announces = 0;
 }
 
-// The ferry of rank 0 goes to rank 1, and stays there.
-void give_ferry_away(const Comms &comms)
+// The long buffer of rank 0 goes to rank 1, and stays there.
+void give_long_buffer_away(const Comms &comms)
 {
-    Message in(SHC_RECV, 0, kGo, SHC_FERRY_BYTES), out(SHC_SEND, 1, kGo, SHC_FERRY_BYTES);
+    Message in(SHC_RECV, 0, kGo, SHC_LONG_HAND_OFF_BYTES),
+        out(SHC_SEND, 1, kGo, SHC_LONG_HAND_OFF_BYTES);
     in.start(comms[1]);
     out.start(comms[0]);
     pass_in_turns(comms, 40);
@@ -71,20 +72,20 @@ void give_ferry_away(const Comms &comms)
     in.expect_content();
 }
 
-// Rank 0 has no ferry, and has chosen its copy mode: so messages go open. All sends must have ended at the
+// Rank 0 has no long buffer, and has chosen its copy mode: so messages go unasked. All sends must have ended at the
 // end.
 template <typename Body>
-void where_messages_go_open(Body body)
+void where_messages_go_unasked(Body body)
 {
     by_one_thread([&](const Comms &comms) {
         shc_p2p &p2p = comms[0]->p2p;
         settle_trials(p2p);
-        ASSERT_TRUE(shc_window_has_bulk(&p2p.pairs, 1));
-        give_ferry_away(comms);
+        ASSERT_TRUE(shc_pair_has_pool(&p2p.pairs, 1));
+        give_long_buffer_away(comms);
         body(comms);
-        EXPECT_EQ(p2p.pairs.pairs[1].whole_sent, comms[1]->p2p.pairs.pairs[0].whole_taken);
-        EXPECT_TRUE(shc_window_bulk_was_read(&p2p.pairs, 1, shc_window_bulk_lent(&p2p.pairs, 1)));
-        EXPECT_FALSE(comms[1]->p2p.peers[0].open.comes);
+        EXPECT_EQ(p2p.pairs.pairs[1].credit_used, comms[1]->p2p.pairs.pairs[0].credit_back);
+        EXPECT_TRUE(shc_pool_has(&p2p.pairs, 1, SHC_POOL_BUFFERS));
+        EXPECT_FALSE(comms[1]->p2p.peers[0].coming.comes);
     });
 }
 
@@ -95,16 +96,16 @@ struct Aside {
     Message out, second, in_second;
 
     explicit Aside(const Comms &both)
-        : comms(both), out(SHC_SEND, 1, 1, kOpen), second(SHC_SEND, 1, 2, 100),
+        : comms(both), out(SHC_SEND, 1, 1, kLong), second(SHC_SEND, 1, 2, 100),
           in_second(SHC_RECV, 0, 2, 100)
     {
         out.start(comms[0]);
         const shc_message &m = out.request->message;
         EXPECT_EQ(m.state, SHC_MESSAGE_STREAMING);
-        EXPECT_TRUE(m.open);
-        EXPECT_GT(m.moved, SHC_OPEN_BYTES / 4);
+        EXPECT_TRUE(m.unasked);
+        EXPECT_GT(m.moved, SHC_UNASKED_BYTES / 4);
         in_second.start(comms[1]);
-        EXPECT_EQ(comms[1]->p2p.peers[0].open.moved, m.moved);
+        EXPECT_EQ(comms[1]->p2p.peers[0].coming.line.piece, m.moved);
     }
 
     void end()
@@ -117,13 +118,13 @@ struct Aside {
     }
 };
 
-TEST(OpenMessages, AreReceivedWhenTheirReceiveIsPosted)
+TEST(Unasked, AreReceivedWhenTheirReceiveIsPosted)
 {
-    where_messages_go_open([](const Comms &comms) {
-        Message in(SHC_RECV, 0, 1, kOpen), out(SHC_SEND, 1, 1, kOpen);
+    where_messages_go_unasked([](const Comms &comms) {
+        Message in(SHC_RECV, 0, 1, kLong), out(SHC_SEND, 1, 1, kLong);
         in.start(comms[1]);
         out.start(comms[0]);
-        EXPECT_TRUE(out.request->message.open);
+        EXPECT_TRUE(out.request->message.unasked);
         pass(comms[1]);
         EXPECT_EQ(in.request->message.state, SHC_MESSAGE_FILLING);
         pass_in_turns(comms, 40);
@@ -133,26 +134,26 @@ TEST(OpenMessages, AreReceivedWhenTheirReceiveIsPosted)
     });
 }
 
-TEST(OpenMessages, AreReceivedWhenAPartIsHere)
+TEST(Unasked, AreReceivedWhenAPartIsHere)
 {
-    where_messages_go_open([](const Comms &comms) {
+    where_messages_go_unasked([](const Comms &comms) {
         Aside aside(comms);
-        Message in(SHC_RECV, 0, 1, kOpen);
+        Message in(SHC_RECV, 0, 1, kLong);
         in.start(comms[1]);
         EXPECT_EQ(in.request->message.state, SHC_MESSAGE_FILLING);
-        EXPECT_GT(in.request->message.moved, SHC_OPEN_BYTES / 4);
+        EXPECT_GT(in.request->message.moved, SHC_UNASKED_BYTES / 4);
         aside.end();
         in.expect_ended(SHC_OK);
         in.expect_content();
     });
 }
 
-TEST(OpenMessages, AreReceivedWhenAllIsHere)
+TEST(Unasked, AreReceivedWhenAllIsHere)
 {
-    where_messages_go_open([](const Comms &comms) {
+    where_messages_go_unasked([](const Comms &comms) {
         Aside aside(comms);
         aside.end();
-        Message in(SHC_RECV, SHC_ANY_SOURCE, 1, kOpen);
+        Message in(SHC_RECV, SHC_ANY_SOURCE, 1, kLong);
         in.start(comms[1]);
         in.expect_ended(SHC_OK);
         in.expect_content();
@@ -160,44 +161,44 @@ TEST(OpenMessages, AreReceivedWhenAllIsHere)
 }
 
 // Both sides are told, and the next one is another message.
-TEST(OpenMessages, AreRefusedWhenTheirReceiveIsAnother)
+TEST(Unasked, AreRefusedWhenTheirReceiveIsAnother)
 {
-    where_messages_go_open([](const Comms &comms) {
+    where_messages_go_unasked([](const Comms &comms) {
         for (bool early : {true, false}) {
-            Message in(SHC_RECV, 0, 1, kOpen + 1);
+            Message in(SHC_RECV, 0, 1, kLong + 1);
             if (early)
                 in.start(comms[1]);
-            Message out(SHC_SEND, 1, 1, kOpen), next(SHC_SEND, 1, 3, kOpen);
-            Message in_next(SHC_RECV, 0, 3, kOpen);
+            Message out(SHC_SEND, 1, 1, kLong), next(SHC_SEND, 1, 3, kLong);
+            Message in_next(SHC_RECV, 0, 3, kLong);
             out.start(comms[0]);
             next.start(comms[0]);
             in_next.start(comms[1]);
             if (!early) { // a part is put aside
-                EXPECT_TRUE(comms[1]->p2p.peers[0].open.comes);
+                EXPECT_TRUE(comms[1]->p2p.peers[0].coming.comes);
                 in.start(comms[1]);
             }
             forget_aside(comms);
             in.expect_ended(SHC_ERR_MISMATCH);
             EXPECT_FALSE(out.done());
-            EXPECT_TRUE(comms[1]->p2p.peers[0].open.comes);
+            EXPECT_TRUE(comms[1]->p2p.peers[0].coming.comes);
             pass_in_turns(comms, 40);
             out.expect_ended(SHC_ERR_MISMATCH);
             next.expect_ended(SHC_OK);
             in_next.expect_ended(SHC_OK);
             in_next.expect_content();
-            EXPECT_TRUE(next.request->message.open);
+            EXPECT_TRUE(next.request->message.unasked);
         }
     });
 }
 
 // It has left before it is refused: only the receive is told, and the refusal finds no request.
-TEST(OpenMessages, AreDroppedWhenAllHasLeft)
+TEST(Unasked, AreDroppedWhenAllHasLeft)
 {
-    where_messages_go_open([](const Comms &comms) {
+    where_messages_go_unasked([](const Comms &comms) {
         Message out(SHC_SEND, 1, 1, 300000), in(SHC_RECV, 0, 1, 299999);
         out.start(comms[0]);
         out.expect_ended(SHC_OK);
-        EXPECT_TRUE(out.request->message.open);
+        EXPECT_TRUE(out.request->message.unasked);
         in.start(comms[1]);
         in.expect_ended(SHC_ERR_MISMATCH);
         for (int tag : {2, 3}) {
@@ -236,9 +237,9 @@ struct Filled {
 };
 
 // There is no line for the refusal, and its sender, which has nothing pending, reads none.
-TEST(OpenMessages, AreDroppedWhenNobodyReadsThatTheyAreRefused)
+TEST(Unasked, AreDroppedWhenNobodyReadsThatTheyAreRefused)
 {
-    where_messages_go_open([](const Comms &comms) {
+    where_messages_go_unasked([](const Comms &comms) {
         Message out(SHC_SEND, 1, 1, 300000), in(SHC_RECV, 0, 1, 299999);
         out.start(comms[0]);
         out.expect_ended(SHC_OK);
@@ -247,18 +248,18 @@ TEST(OpenMessages, AreDroppedWhenNobodyReadsThatTheyAreRefused)
         for (int passes = 0; passes < 3; passes++)
             pass(comms[1]);
         in.expect_ended(SHC_ERR_MISMATCH);
-        EXPECT_FALSE(comms[1]->p2p.peers[0].open.comes);
+        EXPECT_FALSE(comms[1]->p2p.peers[0].coming.comes);
         filled.receive(comms[0]);
     });
 }
 
 // One that is put aside whole, and then matched by another kind of receive.
-TEST(OpenMessages, AreDroppedWhenAllIsHere)
+TEST(Unasked, AreDroppedWhenAllIsHere)
 {
-    where_messages_go_open([](const Comms &comms) {
+    where_messages_go_unasked([](const Comms &comms) {
         Aside aside(comms);
         aside.end();
-        Message in(SHC_RECV, 0, 1, kOpen - 1);
+        Message in(SHC_RECV, 0, 1, kLong - 1);
         in.start(comms[1]);
         in.expect_ended(SHC_ERR_MISMATCH);
     });
@@ -266,12 +267,12 @@ TEST(OpenMessages, AreDroppedWhenAllIsHere)
 
 // The receiver remembers one that is in flight: the next one uses a rendezvous, though there is room for
 // it.
-TEST(OpenMessages, GoOneAtATime)
+TEST(Unasked, GoOneAtATime)
 {
-    where_messages_go_open([](const Comms &comms) {
+    where_messages_go_unasked([](const Comms &comms) {
         shc_p2p *p2p = &comms[0]->p2p;
-        Message out(SHC_SEND, 1, 1, kOpen / 2), next(SHC_SEND, 1, 2, kOpen / 4);
-        Message in(SHC_RECV, 0, 1, kOpen / 2), in_next(SHC_RECV, 0, 2, kOpen / 4);
+        Message out(SHC_SEND, 1, 1, kLong / 2), next(SHC_SEND, 1, 2, kLong / 4);
+        Message in(SHC_RECV, 0, 1, kLong / 2), in_next(SHC_RECV, 0, 2, kLong / 4);
         Filled filled(comms[0], 0);
         out.start(comms[0]);
         next.start(comms[0]);
@@ -286,9 +287,9 @@ TEST(OpenMessages, GoOneAtATime)
         while (!shc_biased_lock_is_awaited(&p2p->lock))
             shc_os_thread_yield();
         shc_p2p_pass(p2p, true);
-        EXPECT_TRUE(out.request->message.open);
+        EXPECT_TRUE(out.request->message.unasked);
         EXPECT_EQ(out.request->message.state, SHC_MESSAGE_STREAMING);
-        EXPECT_FALSE(next.request->message.open);
+        EXPECT_FALSE(next.request->message.unasked);
         EXPECT_EQ(next.request->message.state, SHC_MESSAGE_ANNOUNCED);
         shc_p2p_unlock(p2p);
         other.join();
@@ -303,9 +304,9 @@ TEST(OpenMessages, GoOneAtATime)
 }
 
 // 1 MiB at most: the next one uses a rendezvous, until that has been received.
-TEST(OpenMessages, ArePutAsideWithinBounds)
+TEST(Unasked, ArePutAsideWithinBounds)
 {
-    where_messages_go_open([](const Comms &comms) {
+    where_messages_go_unasked([](const Comms &comms) {
         std::vector<std::unique_ptr<Message>> out, in;
         Message in_last(SHC_RECV, 0, 99, 100), last(SHC_SEND, 1, 99, 100);
         in_last.start(comms[1]);
@@ -314,7 +315,7 @@ TEST(OpenMessages, ArePutAsideWithinBounds)
             out.push_back(std::make_unique<Message>(SHC_SEND, 1, tag, 200000));
             out.back()->start(comms[0]);
             pass_in_turns(comms, 40);
-            EXPECT_EQ(out.back()->done(), tag < 4) << tag; // 7 windows each
+            EXPECT_EQ(out.back()->done(), tag < 4) << tag; // 7 buffers each
         }
         for (int tag = 6; tag >= 0; tag--) {
             in.push_back(std::make_unique<Message>(SHC_RECV, 0, tag, 200000));
@@ -326,7 +327,7 @@ TEST(OpenMessages, ArePutAsideWithinBounds)
         forget_aside(comms);
         Message again(SHC_SEND, 1, 7, 200000), in_again(SHC_RECV, 0, 7, 200000);
         again.start(comms[0]);
-        EXPECT_TRUE(again.done() && again.request->message.open);
+        EXPECT_TRUE(again.done() && again.request->message.unasked);
         in_again.start(comms[1]);
         in_again.expect_ended(SHC_OK);
         in_again.expect_content();
@@ -338,18 +339,18 @@ TEST(OpenMessages, ArePutAsideWithinBounds)
 
 // Putting a message aside costs more than a rendezvous: after one that found no receive, messages use a
 // rendezvous for a while.
-TEST(OpenMessages, AreAnnouncedBehindOneThatWasPutAside)
+TEST(Unasked, AreAnnouncedBehindOneThatWasPutAside)
 {
-    where_messages_go_open([](const Comms &comms) {
+    where_messages_go_unasked([](const Comms &comms) {
         Aside(comms).end();
-        Message in_aside(SHC_RECV, 0, 1, kOpen);
+        Message in_aside(SHC_RECV, 0, 1, kLong);
         in_aside.start(comms[1]);
         in_aside.expect_ended(SHC_OK);
         for (int i = 0; i <= SHC_ASIDE_PAUSE && !testing::Test::HasFatalFailure(); i++) {
             Message in(SHC_RECV, 0, 3, 200000), out(SHC_SEND, 1, 3, 200000);
             in.start(comms[1]);
             out.start(comms[0]);
-            EXPECT_EQ(out.request->message.open, i == SHC_ASIDE_PAUSE) << i;
+            EXPECT_EQ(out.request->message.unasked, i == SHC_ASIDE_PAUSE) << i;
             for (int passes = 0; passes < 4 && !in.done(); passes++)
                 pass(comms[1 - passes % 2]);
             out.expect_ended(SHC_OK);
@@ -358,16 +359,16 @@ TEST(OpenMessages, AreAnnouncedBehindOneThatWasPutAside)
     });
 }
 
-// Messages that pass one another go by ferry, if they use a rendezvous.
-TEST(OpenMessages, AreNoneWhereSomethingIsExpectedFromThere)
+// Messages that pass one another go by long buffer, if they use a rendezvous.
+TEST(Unasked, AreNoneWhereSomethingIsExpectedFromThere)
 {
-    where_messages_go_open([](const Comms &comms) {
-        Message from(SHC_RECV, 1, 1, kOpen), to(SHC_SEND, 0, 1, kOpen);
-        Message in(SHC_RECV, 0, 2, kOpen), out(SHC_SEND, 1, 2, kOpen);
+    where_messages_go_unasked([](const Comms &comms) {
+        Message from(SHC_RECV, 1, 1, kLong), to(SHC_SEND, 0, 1, kLong);
+        Message in(SHC_RECV, 0, 2, kLong), out(SHC_SEND, 1, 2, kLong);
         from.start(comms[0]);
         in.start(comms[1]);
         out.start(comms[0]);
-        EXPECT_FALSE(out.request->message.open);
+        EXPECT_FALSE(out.request->message.unasked);
         to.start(comms[1]);
         pass_in_turns(comms, 40);
         for (Message *message : {&from, &to, &in, &out})
@@ -383,17 +384,17 @@ void post_refusal(const Comms &comms, uint32_t number)
     shc_pairs &pairs = comms[1]->p2p.pairs;
     shc_line_shm *line = shc_pair_draft(&pairs, 0);
     ASSERT_NE(line, nullptr);
-    line->head.kind = SHC_LINE_REFUSE;
-    line->head.window = SHC_NO_WINDOW;
+    line->head.kind = SHC_FRAME_NACK;
+    line->head.place = {SHC_IN_LINE, 0};
     line->head.piece = 0;
     line->head.message = number;
-    shc_pair_post(&pairs, 0, line, -1);
+    shc_pair_post(&pairs, 0, line, {SHC_IN_LINE, 0});
 }
 
 // The refusal stays in its line while its sender only sends at once.
-TEST(OpenMessages, AreRefusedHoweverMuchHasBeenSentBehindThem)
+TEST(Unasked, AreRefusedHoweverMuchHasBeenSentBehindThem)
 {
-    where_messages_go_open([](const Comms &comms) {
+    where_messages_go_unasked([](const Comms &comms) {
         Message out(SHC_SEND, 1, 1, 300000), in(SHC_RECV, 0, 1, 299999);
         out.start(comms[0]);
         out.expect_ended(SHC_OK);
@@ -411,7 +412,7 @@ TEST(OpenMessages, AreRefusedHoweverMuchHasBeenSentBehindThem)
 
 // A line that no rank writes: messages that were asked for and are in flight are not refused, nor those
 // that went at once.
-TEST(OpenMessages, AreNotWhatIsRefusedOtherwise)
+TEST(Unasked, AreNotWhatIsRefusedOtherwise)
 {
     for (size_t bytes : {size_t{4} << 20, size_t{100}})
         by_one_thread([&](const Comms &comms) {
@@ -430,7 +431,7 @@ TEST(OpenMessages, AreNotWhatIsRefusedOtherwise)
 }
 
 // Sizes on both sides of every limit, received in any order, now and then with another size.
-TEST(OpenMessages, ArriveInWhateverOrderTheyAreAskedFor)
+TEST(Unasked, ArriveInWhateverOrderTheyAreAskedFor)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Messages by ferry (long ping-pong buffer) between two ranks, for
-// which lines say how much is there before the header does: for every order of looks, and every kind of
-// receive.
+// SPDX-License-Identifier: BSD-3-Clause
+// Messages in a long hand-off buffer between two ranks, in fragments that are read while the next ones are
+// stored: for every order of looks, and every kind of receive.
 #include "tests/support/messages.h"
 
 #include <algorithm>
@@ -56,66 +56,69 @@ struct Message : ByteMessage {
     void expect_content() const { expect_beginning(bytes.size()); }
 };
 
-// Rank 0's message that goes by ferry, line by line: what shc_p2p_place() does at once.
+// Rank 0's message in a long hand-off buffer, line by line: what shc_p2p_place() does at once.
 struct ByHand {
     const Comms &comms;
     const int tag;
     std::vector<unsigned char> bytes;
-    const int window;
+    const shc_place place;
     uint32_t number;
+    size_t moved = 0;
 
     ByHand(const Comms &both, int its_tag, size_t count = kWhole)
         : comms(both), tag(its_tag), bytes(Message::content(tag, count)),
-          window(shc_ferry_lend(&comms[0]->p2p.pairs, 1)), number(comms[0]->p2p.peers[1].messages++)
+          place(shc_long_lend(&comms[0]->p2p.pairs, 1)), number(comms[0]->p2p.peers[1].messages++)
     {
-        EXPECT_GE(window, 0);
+        EXPECT_EQ(place.memory, SHC_IN_LONG_HAND_OFF);
         std::fill_n(memory(), count, '\xdd');
     }
 
-    char *memory() const
-    {
-        return shc_window(&comms[0]->p2p.pairs, 0, 1, static_cast<uint32_t>(window));
-    }
+    char *memory() const { return shc_place_at(&comms[0]->p2p.pairs, 0, 1, place); }
 
-    void post(shc_line_kind kind, size_t count)
+    // The next bytes, up to that many of the message.
+    void post(size_t count)
     {
         shc_pairs &pairs = comms[0]->p2p.pairs;
         ASSERT_NE(shc_pair_draft(&pairs, 1), nullptr);
-        std::copy_n(bytes.begin(), count, memory());
-        shc_line_shm *line = shc_pair_line_for(&pairs, 1, window);
-        line->head.kind = static_cast<uint8_t>(kind);
+        std::copy(bytes.begin() + static_cast<std::ptrdiff_t>(moved),
+                  bytes.begin() + static_cast<std::ptrdiff_t>(count), memory() + moved);
+        shc_line_shm *line = shc_pair_line_for(&pairs, 1, place);
+        line->head.kind = moved == 0 ? SHC_FRAME_FIRST : SHC_FRAME_MORE;
         line->head.dtype = SHC_UINT8;
         line->head.elem_bytes = 1;
-        line->head.window = static_cast<uint8_t>(window);
-        line->head.piece = static_cast<uint32_t>(count);
+        line->head.asks = 0;
+        line->head.place = place;
+        line->head.piece = static_cast<uint32_t>(count - moved);
         line->head.mode = SHC_COPY_LINES;
         line->head.tag = tag;
         line->head.dtype_tag = 0;
         line->head.message = number;
-        line->head.bytes = bytes.size();
-        shc_pair_post(&pairs, 1, line, window);
-        shc_ferry_name_again(&pairs, 1);
+        line->head.bytes = moved == 0 ? bytes.size() : moved;
+        comms[0]->p2p.peers[1].unasked_end = number + 1;
+        moved = count;
+        shc_pair_post(&pairs, 1, line, place);
     }
-    void ahead(size_t count) { post(SHC_LINE_AHEAD, count); }
-    void end() { post(SHC_LINE_EAGER, bytes.size()); }
+    void end() { post(bytes.size()); }
 
-    // In the ferry alone: so bytes that a receive has of them then were there before.
+    // In the buffer alone: so bytes that a receive has of them then were there before.
     void forget(size_t count) const { std::fill_n(memory(), count, '\xcc'); }
 };
 
-uint8_t where_ferry_is(const Comms &comms)
+uint8_t where_buffer_is(const Comms &comms)
 {
-    return comms[1]->p2p.pairs.pairs[0].ferries.where[SHC_THEIRS];
+    return comms[1]->p2p.pairs.pairs[0].long_hand_offs.where[SHC_THEIRS];
 }
 
 template <typename Body>
-void with_ferries(Body body)
+void with_long_buffers(Body body)
 {
     by_one_thread([&](const Comms &comms) {
-        if (!shc_window_has_bulk(&comms[0]->p2p.pairs, 1) ||
-            !shc_window_has_bulk(&comms[1]->p2p.pairs, 0))
+        if (!shc_pair_has_pool(&comms[0]->p2p.pairs, 1) ||
+            !shc_pair_has_pool(&comms[1]->p2p.pairs, 0))
             return;
         body(comms);
+        EXPECT_FALSE(comms[1]->p2p.peers[0].coming.comes);
+        EXPECT_EQ(comms[1]->p2p.peers[0].unexpected, nullptr);
     });
 }
 
@@ -128,7 +131,7 @@ uint64_t lines_of(const Comms &comms, int sender, size_t bytes)
     out.start(comms[sender]);
     EXPECT_TRUE(out.done());
     const uint64_t lines = pair.turns_out - before;
-    EXPECT_EQ(pair.ferried, pair.turns_out);
+    EXPECT_EQ(pair.long_named, pair.turns_out);
     in.start(comms[1 - sender]);
     in.expect_ended(SHC_OK);
     in.expect_content();
@@ -143,239 +146,127 @@ bool receive_at_once(shc_comm *comm, const Message &in)
     return over;
 }
 
-// A posted receive has the bytes when their line is read, and then copies only the others.
-TEST(Ahead, IsCopiedOnceWhileTheRestIsToCome)
+// A posted receive has the bytes of a fragment when its line is read. The last one hands the buffer over.
+TEST(Fragments, AreCopiedOnceWhileTheRestIsToCome)
 {
-    with_ferries([](const Comms &comms) {
+    with_long_buffers([](const Comms &comms) {
         Message in(SHC_RECV, 0, 1, kWhole);
         ByHand out(comms, 1);
         in.start(comms[1]);
         for (size_t count : {kPiece, 3 * kPiece}) {
-            out.ahead(count);
+            out.post(count);
             pass(comms[1]);
             in.expect_beginning(count);
             EXPECT_FALSE(in.done());
-            EXPECT_EQ(where_ferry_is(comms), SHC_AWAY);
+            EXPECT_EQ(in.request->message.state, SHC_MESSAGE_FILLING);
+            EXPECT_EQ(where_buffer_is(comms), SHC_AWAY);
         }
         out.end();
         out.forget(3 * kPiece);
         pass(comms[1]);
         in.expect_ended(SHC_OK);
         in.expect_content();
-        EXPECT_EQ(where_ferry_is(comms), SHC_HERE);
+        EXPECT_EQ(where_buffer_is(comms), SHC_HERE);
     });
 }
 
-// It belongs to no receive yet: another one may take the message.
-TEST(Ahead, IsNothingToAReceiveThatComesLater)
+// They stay in the buffer until a receive takes the message: before its end, or after it.
+TEST(Fragments, StayInTheirBufferWithoutAReceive)
 {
-    with_ferries([](const Comms &comms) {
-        Message gone(SHC_RECV, 0, 1, kWhole), in(SHC_RECV, 0, 1, kWhole);
-        ByHand out(comms, 1);
-        gone.start(comms[1]);
-        out.ahead(2 * kPiece);
-        pass(comms[1]);
-        gone.expect_beginning(2 * kPiece);
-        shc_p2p_cancel(&comms[1]->p2p, &gone.request->message, true);
-        gone.expect_ended(SHC_ERR_INTERRUPTED);
-        in.start(comms[1]);
-        out.ahead(3 * kPiece);
-        pass(comms[1]);
-        in.expect_beginning(3 * kPiece);
-        out.end();
-        pass(comms[1]);
-        in.expect_ended(SHC_OK);
-        in.expect_content();
-    });
-}
-
-TEST(Ahead, IsNothingToAReceiveThatComesBehindIt)
-{
-    with_ferries([](const Comms &comms) {
-        Message gone(SHC_RECV, 0, 1, kWhole), in(SHC_RECV, SHC_ANY_SOURCE, 1, kWhole);
-        ByHand out(comms, 1);
-        gone.start(comms[1]);
-        out.ahead(2 * kPiece);
-        pass(comms[1]);
-        shc_p2p_cancel(&comms[1]->p2p, &gone.request->message, true);
-        in.start(comms[1]);
-        in.expect_beginning(0);
-        out.end();
-        pass(comms[1]);
-        in.expect_ended(SHC_OK);
-        in.expect_content();
-    });
-}
-
-// As a damaged line might claim it: what is here stays.
-TEST(Ahead, DoesNotGoBack)
-{
-    with_ferries([](const Comms &comms) {
-        for (bool at_once : {false, true}) {
-            Message in(SHC_RECV, 0, 1, kWhole);
-            ByHand out(comms, 1);
-            if (!at_once)
-                in.start(comms[1]);
-            out.ahead(3 * kPiece);
-            out.ahead(kPiece);
-            if (at_once) {
-                EXPECT_FALSE(receive_at_once(comms[1], in));
-                in.start(comms[1]);
+    with_long_buffers([](const Comms &comms) {
+        for (int source : {0, SHC_ANY_SOURCE})
+            for (bool early : {true, false}) {
+                Message pends(SHC_RECV, 0, 9, 10), in(SHC_RECV, source, 1, kWhole);
+                ByHand out(comms, 1);
+                pends.start(comms[1]);
+                out.post(kPiece);
+                pass(comms[1]);
+                out.post(3 * kPiece);
+                pass(comms[1]);
+                const shc_unexpected *kept = comms[1]->p2p.peers[0].unexpected;
+                ASSERT_NE(kept, nullptr);
+                EXPECT_EQ(kept->aside, nullptr) << "no copy of it";
+                EXPECT_EQ(kept->line.piece, 3 * kPiece);
+                if (early) {
+                    in.start(comms[1]);
+                    in.expect_beginning(3 * kPiece);
+                    out.forget(3 * kPiece);
+                }
+                out.end();
+                pass(comms[1]);
+                EXPECT_EQ(where_buffer_is(comms), early ? SHC_HERE : SHC_AWAY);
+                if (!early)
+                    in.start(comms[1]);
+                in.expect_ended(SHC_OK);
+                in.expect_content();
+                EXPECT_EQ(where_buffer_is(comms), SHC_HERE);
+                Message last(SHC_SEND, 1, 9, 10);
+                last.start(comms[0]);
+                pass(comms[1]);
+                pends.expect_ended(SHC_OK);
+                EXPECT_EQ(lines_of(comms, 1, kWhole), 7u) << "the buffer comes back";
             }
-            pass(comms[1]);
-            in.expect_beginning(3 * kPiece);
-            out.end();
-            pass(comms[1]);
-            in.expect_ended(SHC_OK);
-            in.expect_content();
-            lines_of(comms, 1, kWhole); // the ferry comes back
-        }
     });
 }
 
-// The message that then comes whole in a shuttle is all there, and that shuttle's line was the one that was
-// read. No rank writes that.
-TEST(Ahead, MayBeFollowedByAShuttle)
+// The receive has another size: nothing is written, no line answers, and the buffer is the reader's at the
+// end.
+TEST(Fragments, AreDroppedWhereTheReceiveIsAnother)
 {
-    with_ferries([](const Comms &comms) {
-        const size_t count = 12000;
-        Message in(SHC_RECV, 0, 1, count);
-        ByHand out(comms, 1, count);
-        shc_pairs &mine = comms[0]->p2p.pairs, &theirs = comms[1]->p2p.pairs;
-        out.ahead(5000);
-        out.forget(count);
-        const int shuttle = shc_shuttle_lend(&mine, 1, count);
-        ASSERT_GE(shuttle, 0);
-        std::copy_n(out.bytes.begin(), count,
-                    shc_window(&mine, 0, 1, static_cast<uint32_t>(shuttle)));
-        const shc_line_shm *ahead = shc_pair_line(&mine, mine.pairs[1].out, 0);
-        shc_line_shm *line = shc_pair_line_for(&mine, 1, shuttle);
-        const shc_a64 number = line->number;
-        *line = *ahead;
-        line->number = number;
-        line->head.kind = SHC_LINE_EAGER;
-        line->head.window = static_cast<uint8_t>(shuttle);
-        line->head.piece = static_cast<uint32_t>(count);
-        shc_pair_post(&mine, 1, line, shuttle);
-        EXPECT_TRUE(receive_at_once(comms[1], in));
-        in.expect_content();
-        EXPECT_EQ(theirs.pairs[0].turns_in, 1u);
-        EXPECT_EQ(theirs.pairs[0].taken, 2u);
-    });
-}
-
-// The line that says so belongs to a message that never came: no rank writes that.
-TEST(Ahead, IsNothingToAnotherMessage)
-{
-    with_ferries([](const Comms &comms) {
-        Message in(SHC_RECV, 0, 1, 50);
-        ByHand out(comms, 1, 50);
-        in.start(comms[1]);
-        out.ahead(40);
-        pass(comms[1]);
-        in.expect_beginning(40);
-        Message other(SHC_SEND, 1, 1, 50);
-        std::fill(other.bytes.begin(), other.bytes.end(), static_cast<unsigned char>(0x55));
-        other.start(comms[0]);
-        pass(comms[1]);
-        in.expect_ended(SHC_OK);
-        EXPECT_TRUE(in.bytes == other.bytes);
-    });
-}
-
-// A receive from any rank has some bytes of the other rank's message, and then takes one of its own with
-// the same number.
-TEST(Ahead, IsNothingToAMessageToOneself)
-{
-    with_ferries([](const Comms &comms) {
-        Message in(SHC_RECV, SHC_ANY_SOURCE, 1, 50), last(SHC_RECV, 0, 1, 50);
-        ByHand out(comms, 1, 50);
-        in.start(comms[1]);
-        out.ahead(40);
-        pass(comms[1]);
-        in.expect_beginning(40);
-        comms[1]->p2p.peers[1].messages = out.number;
-        Message own(SHC_SEND, 1, 1, 50);
-        std::fill(own.bytes.begin(), own.bytes.end(), static_cast<unsigned char>(0x55));
-        own.start(comms[1]);
-        pass(comms[1]);
-        in.expect_ended(SHC_OK);
-        EXPECT_TRUE(in.bytes == own.bytes);
-        out.end();
-        last.start(comms[1]);
-        last.expect_ended(SHC_OK);
-        last.expect_content();
-    });
-}
-
-// No receive wants it: it waits in its ferry.
-TEST(Ahead, StaysInItsFerryWhereNobodyWantsIt)
-{
-    with_ferries([](const Comms &comms) {
-        Message pends(SHC_RECV, 0, 9, 10), in(SHC_RECV, 0, 1, kWhole);
-        ByHand out(comms, 1);
-        pends.start(comms[1]);
-        out.ahead(kPiece);
-        pass(comms[1]);
-        EXPECT_EQ(comms[1]->p2p.peers[0].strays, nullptr);
-        out.end();
-        pass(comms[1]);
-        EXPECT_NE(comms[1]->p2p.peers[0].strays, nullptr);
-        EXPECT_EQ(where_ferry_is(comms), SHC_AWAY);
-        in.start(comms[1]);
-        in.expect_ended(SHC_OK);
-        in.expect_content();
-        EXPECT_EQ(where_ferry_is(comms), SHC_HERE);
-        Message last(SHC_SEND, 1, 9, 10);
-        last.start(comms[0]);
-        pass(comms[1]);
-        pends.expect_ended(SHC_OK);
-    });
-}
-
-TEST(Ahead, IsNotWrittenWhereTheReceiveIsAnother)
-{
-    with_ferries([](const Comms &comms) {
-        for (bool at_once : {false, true}) {
-            Message in(SHC_RECV, 0, 1, kWhole + 1);
+    with_long_buffers([](const Comms &comms) {
+        for (bool early : {true, false}) {
+            Message in(SHC_RECV, 0, 1, kWhole + 1), pends(SHC_RECV, 0, 9, 10);
             ByHand out(comms, 1);
-            if (!at_once)
+            const uint64_t answers = comms[1]->p2p.pairs.pairs[0].sent;
+            pends.start(comms[1]);
+            if (early)
                 in.start(comms[1]);
-            out.ahead(kPiece);
-            if (at_once) {
-                EXPECT_FALSE(receive_at_once(comms[1], in));
-                in.start(comms[1]);
-            }
+            out.post(kPiece);
             pass(comms[1]);
-            in.expect_beginning(0);
-            out.end();
+            if (!early)
+                in.start(comms[1]);
             pass(comms[1]);
             in.expect_ended(SHC_ERR_MISMATCH);
+            EXPECT_TRUE(comms[1]->p2p.peers[0].coming.comes);
+            out.post(3 * kPiece);
+            pass(comms[1]);
+            EXPECT_EQ(where_buffer_is(comms), SHC_AWAY);
+            out.end();
+            pass(comms[1]);
             in.expect_beginning(0);
-            EXPECT_EQ(where_ferry_is(comms), SHC_HERE);
-            Message back(SHC_SEND, 0, 2, kWhole), in_back(SHC_RECV, 1, 2, kWhole);
-            back.start(comms[1]);
-            in_back.start(comms[0]);
-            in_back.expect_ended(SHC_OK);
-            in_back.expect_content();
+            EXPECT_EQ(where_buffer_is(comms), SHC_HERE);
+            EXPECT_EQ(comms[1]->p2p.pairs.pairs[0].sent, answers);
+            Message last(SHC_SEND, 1, 9, 10);
+            last.start(comms[0]);
+            pass(comms[1]);
+            pends.expect_ended(SHC_OK);
+            EXPECT_EQ(lines_of(comms, 1, kWhole), 7u);
         }
     });
 }
 
-// A receive without a request has what is there. The rest does not come, so it is submitted.
-TEST(Ahead, IsCopiedAgainByWhoDoesNotWaitForTheRest)
+// Another message with the same tag is not part of it, and neither is one of the rank to itself.
+TEST(Fragments, AreOfOneMessage)
 {
-    with_ferries([](const Comms &comms) {
-        Message in(SHC_RECV, 0, 1, kWhole);
+    with_long_buffers([](const Comms &comms) {
+        Message in(SHC_RECV, SHC_ANY_SOURCE, 1, kWhole), own(SHC_SEND, 1, 1, 50);
+        Message in_own(SHC_RECV, 1, 1, 50), other(SHC_SEND, 1, 1, 70), in_other(SHC_RECV, 0, 1, 70);
         ByHand out(comms, 1);
-        out.ahead(kPiece);
-        out.ahead(2 * kPiece);
-        EXPECT_FALSE(receive_at_once(comms[1], in));
-        in.expect_beginning(2 * kPiece);
         in.start(comms[1]);
-        out.ahead(3 * kPiece);
+        out.post(kPiece);
         pass(comms[1]);
-        in.expect_beginning(3 * kPiece);
+        in_own.start(comms[1]);
+        comms[1]->p2p.peers[1].messages = out.number;
+        own.start(comms[1]);
+        pass(comms[1]);
+        in_own.expect_ended(SHC_OK);
+        in_own.expect_content();
+        in_other.start(comms[1]);
+        other.start(comms[0]);
+        pass(comms[1]);
+        in_other.expect_ended(SHC_OK);
+        in_other.expect_content();
+        in.expect_beginning(kPiece);
         out.end();
         pass(comms[1]);
         in.expect_ended(SHC_OK);
@@ -383,39 +274,78 @@ TEST(Ahead, IsCopiedAgainByWhoDoesNotWaitForTheRest)
     });
 }
 
-TEST(Ahead, IsReceivedAtOnce)
+// Its time is over, but more of it has come since the last look: it ends well. If nothing more comes, the
+// group fails.
+TEST(Fragments, MayComeALittleLate)
 {
-    with_ferries([](const Comms &comms) {
+    with_long_buffers([](const Comms &comms) {
+        for (bool comes : {true, false}) {
+            Message in(SHC_RECV, 0, 1, kWhole);
+            ByHand out(comms, 1);
+            in.op.timeout_ns = SHC_NS_PER_MS;
+            in.start(comms[1]);
+            for (size_t count : {kPiece, 2 * kPiece}) {
+                shc_os_sleep_ns(2 * SHC_LOOK_NS);
+                out.post(count);
+                pass(comms[1]);
+                EXPECT_FALSE(in.done());
+            }
+            if (comes)
+                out.end();
+            shc_os_sleep_ns(2 * SHC_LOOK_NS);
+            pass(comms[1]);
+            in.expect_ended(comes ? SHC_OK : SHC_ERR_TIMEOUT);
+            if (comes)
+                lines_of(comms, 1, kWhole); // the buffer comes back
+        }
+    });
+}
+
+// A receive without a request leaves them where they are, and is submitted.
+TEST(Fragments, AreNotReceivedAtOnce)
+{
+    with_long_buffers([](const Comms &comms) {
         Message in(SHC_RECV, 0, 1, kWhole);
         ByHand out(comms, 1);
-        out.ahead(kPiece);
-        out.ahead(2 * kPiece);
+        out.post(kPiece);
         out.end();
-        EXPECT_TRUE(receive_at_once(comms[1], in));
+        EXPECT_FALSE(receive_at_once(comms[1], in));
+        in.expect_beginning(0);
+        in.start(comms[1]);
+        in.expect_ended(SHC_OK);
         in.expect_content();
-        EXPECT_EQ(where_ferry_is(comms), SHC_HERE);
     });
 }
 
-// The same for a message that never came.
-TEST(Ahead, IsNothingToAnotherMessageAtOnce)
+// While one comes through the pool, the next one is no fragment, so that MORE frames belong to one message.
+TEST(Fragments, ComeOfOneMessageAtATime)
 {
-    with_ferries([](const Comms &comms) {
-        Message in(SHC_RECV, 0, 1, 50);
-        ByHand out(comms, 1, 50);
-        out.ahead(40);
-        Message other(SHC_SEND, 1, 1, 50);
-        std::fill(other.bytes.begin(), other.bytes.end(), static_cast<unsigned char>(0x55));
-        other.start(comms[0]);
-        EXPECT_TRUE(receive_at_once(comms[1], in));
-        EXPECT_TRUE(in.bytes == other.bytes);
+    with_long_buffers([](const Comms &comms) {
+        settle_trials(comms[0]->p2p);
+        shc_hand_off &mine = comms[0]->p2p.pairs.pairs[1].long_hand_offs;
+        Message first(SHC_SEND, 1, 1, SHC_UNASKED_BYTES),
+            in_first(SHC_RECV, 0, 1, SHC_UNASKED_BYTES);
+        Message next(SHC_SEND, 1, 2, kWhole), in_next(SHC_RECV, 0, 2, kWhole);
+        mine.where[SHC_OURS] = SHC_AWAY;
+        first.start(comms[0]);
+        EXPECT_TRUE(first.request->message.unasked && !first.done());
+        mine.where[SHC_OURS] = SHC_HERE;
+        in_next.start(comms[1]); // takes the lines of the first one
+        next.start(comms[0]);
+        EXPECT_FALSE(next.request->message.unasked && !first.done());
+        in_first.start(comms[1]);
+        pass_in_turns(comms, 40);
+        for (Message *message : {&in_first, &in_next}) {
+            message->expect_ended(SHC_OK);
+            message->expect_content();
+        }
     });
 }
 
-// In pieces of 8 KiB and 16 KiB; the last one goes with the header.
-TEST(Ahead, IsAFewLines)
+// Of 8 KiB, or of 16 KiB if the message has more than 64 KiB.
+TEST(Fragments, AreAFewLines)
 {
-    with_ferries([](const Comms &comms) {
+    with_long_buffers([](const Comms &comms) {
         const struct {
             size_t bytes;
             uint64_t lines;
@@ -427,9 +357,9 @@ TEST(Ahead, IsAFewLines)
 }
 
 // With however few free lines it goes at once, and leaves half of them to what follows.
-TEST(Ahead, LeavesHalfOfTheLines)
+TEST(Fragments, LeaveHalfOfTheLines)
 {
-    with_ferries([](const Comms &comms) {
+    with_long_buffers([](const Comms &comms) {
         shc_pairs &pairs = comms[0]->p2p.pairs;
         const shc_pair &pair = pairs.pairs[1];
         const uint64_t lines = pairs.seat->mail.lines, half = lines / 2;
@@ -440,8 +370,8 @@ TEST(Ahead, LeavesHalfOfTheLines)
                 out.push_back(std::make_unique<Message>(SHC_SEND, 1, 7, 8));
                 out.back()->start(comms[0]);
             }
-            Message large(SHC_SEND, 1, 1, SHC_FERRY_BYTES),
-                in_large(SHC_RECV, 0, 1, SHC_FERRY_BYTES);
+            Message large(SHC_SEND, 1, 1, SHC_LONG_HAND_OFF_BYTES),
+                in_large(SHC_RECV, 0, 1, SHC_LONG_HAND_OFF_BYTES);
             large.start(comms[0]);
             EXPECT_TRUE(large.done());
             EXPECT_EQ(pair.turns_out - begun, std::max(used, half) + 1);
@@ -453,14 +383,14 @@ TEST(Ahead, LeavesHalfOfTheLines)
                 in.start(comms[1]);
                 in.expect_ended(SHC_OK);
             }
-            EXPECT_EQ(lines_of(comms, 1, kWhole), 7u); // the ferry comes back
+            EXPECT_EQ(lines_of(comms, 1, kWhole), 7u); // the buffer comes back
         }
     });
 }
 
-TEST(Ahead, IsNoneWhereMessagesPassOneAnother)
+TEST(Fragments, AreNoneWhereMessagesPassOneAnother)
 {
-    with_ferries([](const Comms &comms) {
+    with_long_buffers([](const Comms &comms) {
         EXPECT_EQ(lines_of(comms, 0, kWhole), 7u);
         EXPECT_EQ(lines_of(comms, 1, kWhole), 7u);
         for (int turn = 0; turn < 3; turn++) {
@@ -471,7 +401,8 @@ TEST(Ahead, IsNoneWhereMessagesPassOneAnother)
             from_1.start(comms[1]);
             EXPECT_EQ(comms[1]->p2p.pairs.pairs[0].turns_out - before, turn > 0 ? 1u : 7u);
             to_0.start(comms[0]);
-            EXPECT_TRUE(receive_at_once(comms[1], to_1));
+            to_1.start(comms[1]);
+            to_1.expect_ended(SHC_OK);
             to_0.expect_content();
             to_1.expect_content();
         }
@@ -483,15 +414,15 @@ TEST(Ahead, IsNoneWhereMessagesPassOneAnother)
         pass_in_turns(comms, 20);
         in.expect_ended(SHC_OK);
         in.expect_content();
-        EXPECT_EQ(lines_of(comms, 1, kWhole), 7u) << "its ferry came back with an answer";
+        EXPECT_EQ(lines_of(comms, 1, kWhole), 7u) << "its buffer came back with an answer";
         EXPECT_EQ(lines_of(comms, 0, kWhole), 7u);
     });
 }
 
 // A whole message cannot be interrupted: a long one uses a rendezvous if the lock is wanted.
-TEST(Ahead, IsNotLongWhereTheLockIsWanted)
+TEST(Fragments, AreNotOfLongMessagesWhereTheLockIsWanted)
 {
-    with_ferries([](const Comms &comms) {
+    with_long_buffers([](const Comms &comms) {
         shc_p2p *p2p = &comms[0]->p2p;
         Message out(SHC_SEND, 1, 1, 300000), in(SHC_RECV, 0, 1, 300000);
         shc_p2p_lock(p2p);
@@ -516,7 +447,7 @@ TEST(Ahead, IsNotLongWhereTheLockIsWanted)
 }
 
 // In the middle of it: its receiver waits for the rest, with a request and without, and is told.
-TEST(Ahead, LeavesNobodyWaitingWhenItsSenderIsGone)
+TEST(Fragments, LeaveNobodyWaitingWhenTheirSenderIsGone)
 {
     for (Mode mode : all_modes())
         for (bool dies : {false, true})
@@ -524,13 +455,13 @@ TEST(Ahead, LeavesNobodyWaitingWhenItsSenderIsGone)
                 if (dies && mode != Mode::kProcesses)
                     continue;
                 run_ranks(mode, 2, [&](Rank &rank) {
-                    if (!shc_window_has_bulk(&rank.comm->p2p.pairs, 1 - rank.rank))
+                    if (!shc_pair_has_pool(&rank.comm->p2p.pairs, 1 - rank.rank))
                         return;
                     if (rank.rank == 0) {
                         const Comms comms = {rank.comm, nullptr};
                         shc_p2p_lock(&rank.comm->p2p);
                         ByHand out(comms, 1);
-                        out.ahead(kPiece);
+                        out.post(kPiece);
                         shc_pairs_ring(&rank.comm->p2p.pairs);
                         shc_p2p_unlock(&rank.comm->p2p);
                         shc_os_sleep_ns(20 * SHC_NS_PER_MS);
@@ -551,7 +482,7 @@ TEST(Ahead, LeavesNobodyWaitingWhenItsSenderIsGone)
 }
 
 // There and back, with and without requests, sometimes with a receive that does not match.
-TEST(Ahead, ArrivesInAnswers)
+TEST(Fragments, ArriveInAnswers)
 {
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
@@ -559,7 +490,7 @@ TEST(Ahead, ArrivesInAnswers)
             std::mt19937 random(5); // the same on both ranks
             for (int turn = 0, end = rounds(400); turn < end && !testing::Test::HasFatalFailure();
                  turn++) {
-                const size_t most = turn % 4 ? 150000 : SHC_FERRY_BYTES + 50000;
+                const size_t most = turn % 4 ? 150000 : SHC_LONG_HAND_OFF_BYTES + 50000;
                 const size_t size = 16385 + random() % most;
                 const bool requests = random() % 2, odd = random() % 16 == 0;
                 const bool sends = (turn % 2 == 0) == (rank.rank == 0);

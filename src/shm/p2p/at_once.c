@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Sends and receives that are carried out at once, without a request or a pass (P2P-53 to P2P-56):
+ * nothing of the pair is before them, and all of the message is there or has room.
+ */
+#include "shm/base/clock.h"
+#include "shm/p2p/internal.h"
+#include "shm/proto/member.h"
+
+/* P2P-55: looks for a line. Meanwhile no thread looks at deadlines, members or the close, so the
+ * looks must end soon, however long ranks are set to spin: after tens of microseconds at most. The
+ * first looks are under the lock: then no instruction between a line's coming and the reading of
+ * its bytes waits for the line, so a processor that predicts its coming asks for both at once. */
+#define AT_ONCE_SPINS 1000
+#define LOCKED_SPINS  100
+
+/* A thread that wants the lock during these looks gets it, and so many receives after that look
+ * only without the lock. */
+#define CROWDED_RECEIVES 1000
+
+/* One of so many looks is timed. A line that takes longer than DISTANT_NS is not in a cache that
+ * both CPUs share. */
+#define TIMED_ANSWERS 256
+#define DISTANT_NS    150
+
+/* Is the line a whole message, and one that the receive matches? */
+static inline bool is_wanted(const struct shc_line_head *line, const struct shc_message *m)
+{
+    return line->kind == SHC_FRAME_EAGER && line->tag == m->tag &&
+           line->dtype == (uint8_t)m->shape.dtype && line->elem_bytes == m->shape.elem_bytes &&
+           line->dtype_tag == m->shape.dtype_tag && line->bytes == m->shape.bytes;
+}
+
+/* Does no other receive and no unexpected message come before this receive? */
+static inline bool is_first(const struct shc_p2p *p2p, int peer)
+{
+    const struct shc_p2p_peer *from = &p2p->peers[peer];
+    return !shc_p2p_is_closed(p2p) && !shc_group_failed(p2p->env.seat) && !from->posted.first &&
+           !from->unexpected && !p2p->posted_any.first;
+}
+
+/* Is the line the whole message that the receive wants, with its bytes in the line or in the
+ * hand-off buffer whose line it is? Each field is read once, and equals what this rank knows by
+ * itself. */
+static inline bool is_plain(const struct shc_p2p *p2p, struct shc_pair_found found,
+                            const struct shc_message *m)
+{
+    const size_t room = found.place.memory == SHC_IN_LINE ? SHC_LINE_DATA_BYTES
+                                                          : p2p->env.seat->mail.hand_off_bytes;
+    const struct shc_line_head *line = &found.line->head;
+    return SHC_READ_ONCE(line->kind) == SHC_FRAME_EAGER && SHC_READ_ONCE(line->tag) == m->tag &&
+           SHC_READ_ONCE(line->dtype) == (uint8_t)m->shape.dtype &&
+           SHC_READ_ONCE(line->elem_bytes) == m->shape.elem_bytes &&
+           SHC_READ_ONCE(line->dtype_tag) == m->shape.dtype_tag &&
+           SHC_READ_ONCE(line->bytes) == m->shape.bytes &&
+           SHC_READ_ONCE(line->place.memory) == found.place.memory &&
+           SHC_READ_ONCE(line->place.index) == found.place.index &&
+           SHC_READ_ONCE(line->piece) == m->shape.bytes && m->shape.bytes <= room;
+}
+
+/* The address of its bytes: a processor need not wait for the line to know it. */
+static inline const char *plain_piece(const struct shc_p2p *p2p, struct shc_pair_found found,
+                                      const struct shc_message *m)
+{
+    if (found.place.memory == SHC_IN_LINE || shc_hand_off_spares(found.place, m->shape.bytes))
+        return (const char *)found.line->data;
+    return shc_hand_off_at(&p2p->pairs, m->peer, p2p->env.seat->rank, found.place.index);
+}
+
+/* How many looks at the peer's next line are worth making. */
+static inline uint32_t spins_of(const struct shc_p2p *p2p, uint32_t most)
+{
+    const uint32_t spins = p2p->env.seat->patience_p2p.spins;
+    return spins < most ? spins : most;
+}
+
+/* Takes the message from the place that the line names. False: it is not the message that the
+ * receive wants, or not all of it is in this line. */
+static SHC_NOINLINE bool receive_elsewhere(struct shc_p2p *p2p, struct shc_message *m,
+                                           struct shc_pair_found found)
+{
+    const struct shc_line_head line = shc_line_copy_head(found.line);
+    if (!is_wanted(&line, m) || !shc_line_is_sound(p2p, m->peer, found.place, &line))
+        return false;
+    m->moved = 0;
+    shc_p2p_write_piece(p2p, m, &line, shc_p2p_piece(p2p, m->peer, &line, found.line->data),
+                        line.piece);
+    if (line.place.memory == SHC_IN_POOL)
+        shc_credit_return(&p2p->pairs, m->peer, line.bytes);
+    shc_place_return(&p2p->pairs, m->peer, line.place);
+    shc_p2p_note_header(p2p, m->peer, line.place);
+    return true;
+}
+
+/* Takes the peer's oldest line for the receive, if it is the message that it wants. pre:
+ * is_first(). */
+static inline bool receive_line(struct shc_p2p *p2p, struct shc_message *m,
+                                struct shc_pair_found found)
+{
+    if (SHC_LIKELY(is_plain(p2p, found, m))) {
+        shc_buf_write(&m->buf, 0, plain_piece(p2p, found, m), m->shape.bytes);
+        if (found.place.memory == SHC_IN_HAND_OFF)
+            shc_place_return(&p2p->pairs, m->peer, found.place);
+        shc_pair_note_answer(&p2p->pairs, m->peer);
+    } else if (!receive_elsewhere(p2p, m, found)) {
+        return false;
+    }
+    shc_pair_take(&p2p->pairs, m->peer, found);
+    shc_pair_ring(&p2p->pairs, m->peer);
+    return true;
+}
+
+/* Looks at the peer's next line; if it was there, notes whether the look took long. */
+static SHC_NOINLINE struct shc_pair_found look_timed(const struct shc_pair_watch *watch,
+                                                     struct shc_p2p_peer *from)
+{
+    const uint64_t early_ns = shc_clock_ns(), begun_ns = shc_clock_ns();
+    const struct shc_pair_found found = shc_pair_look(watch);
+    const uint64_t ended_ns = shc_clock_ns(), clock_ns = begun_ns - early_ns;
+    if (found.line)
+        from->distant = ended_ns - begun_ns > clock_ns + DISTANT_NS ? from->distant + 1 : 0;
+    return found;
+}
+
+/* P2P-55: looks for the peer's next line under the lock for some microseconds, as long as no other
+ * thread wants the lock. A look between the peer's reading of a line and its answer there takes the
+ * line away from the peer: so no look may run ahead of its turn. Where a line takes long to come
+ * only the first look is held back: later ones that run ahead also ask for the bytes, which is
+ * worth more. */
+static inline struct shc_pair_found await_locked(struct shc_p2p *p2p, int peer,
+                                                 const struct shc_pair_watch *watch)
+{
+    struct shc_p2p_peer *from = &p2p->peers[peer];
+    const bool timed = from->answers++ % TIMED_ANSWERS == 0, distant = from->distant > 1;
+    if (distant)
+        shc_cpu_relax();
+    shc_cpu_hold_loads();
+    struct shc_pair_found found =
+        SHC_UNLIKELY(timed) ? look_timed(watch, from) : shc_pair_look(watch);
+    for (uint32_t spins = spins_of(p2p, LOCKED_SPINS); !found.line && spins > 0; spins--) {
+        if (shc_biased_lock_is_awaited(&p2p->lock)) {
+            p2p->crowded = CROWDED_RECEIVES;
+            break;
+        }
+        if (distant)
+            shc_cpu_relax();
+        else
+            shc_cpu_relax_in_order();
+        found = SHC_UNLIKELY(timed) ? look_timed(watch, from) : shc_pair_look(watch);
+    }
+    return found;
+}
+
+/* Looks for longer, without the lock. The lock is held at entry and at return. */
+static SHC_NOINLINE void await_unlocked(struct shc_p2p *p2p, const struct shc_pair_watch *watch)
+{
+    shc_p2p_add(&p2p->waiters, 1); /* keeps the segment mapped */
+    shc_p2p_unlock(p2p);
+    uint32_t spins = spins_of(p2p, AT_ONCE_SPINS);
+    for (; spins > 0 && !shc_pair_look(watch).line; spins--)
+        shc_cpu_relax();
+    shc_p2p_lock(p2p);
+    shc_p2p_add(&p2p->waiters, -1);
+}
+
+/* P2P-55: is the peer's next line an answer, and does no other thread want the lock? A rank that
+ * receives one message after the other should not look at the next line while it is being
+ * filled. */
+static inline bool may_await_locked(struct shc_p2p *p2p, int peer)
+{
+    if (p2p->crowded > 0) {
+        p2p->crowded--;
+        return false;
+    }
+    return shc_pair_awaits_answer(&p2p->pairs, peer);
+}
+
+/* Receives the peer's oldest line, if it is just what the receive wants and nothing comes before
+ * the receive. False: the receive must be submitted. */
+static bool receive_oldest(struct shc_p2p *p2p, struct shc_message *kept)
+{
+    if (!is_first(p2p, kept->peer))
+        return false;
+    const struct shc_pair_watch watch = shc_pair_next(&p2p->pairs, kept->peer);
+    const bool alone = shc_p2p_pending(p2p) == 0; /* if not, passes of this thread are needed */
+    struct shc_pair_found found = alone && may_await_locked(p2p, kept->peer)
+                                      ? await_locked(p2p, kept->peer, &watch)
+                                      : shc_pair_look(&watch);
+    if (found.line)
+        return receive_line(p2p, kept, found);
+    if (!alone)
+        return false;
+    struct shc_message m = *kept; /* another thread may use `kept` meanwhile */
+    await_unlocked(p2p, &watch);
+    if (!is_first(p2p, m.peer))
+        return false;
+    found = shc_pair_peek(&p2p->pairs, m.peer);
+    return found.line && receive_line(p2p, &m, found);
+}
+
+enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op, bool *over)
+{
+    struct shc_message *kept;
+    *over = false;
+    if (op->peer == SHC_ANY_SOURCE)
+        return SHC_OK; /* it will be submitted, and checked there */
+    SHC_TRY(shc_p2p_lock_message(p2p, &p2p->received, op, &kept));
+    *over = receive_oldest(p2p, kept);
+    shc_p2p_unlock(p2p);
+    return SHC_OK;
+}
+
+/* ---- sends ---- */
+
+enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, bool *over)
+{
+    struct shc_message *m;
+    *over = false;
+    SHC_TRY(shc_p2p_lock_message(p2p, &p2p->sent, op, &m));
+    *over = shc_p2p_place(p2p, m);
+    shc_p2p_unlock(p2p);
+    return SHC_OK;
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Matching (P2P-42): the posted receives that headers take, and the unexpected messages that
+ * receives take. Both in the order in which they came.
+ */
+#include "shm/kernel/copy.h"
+#include "shm/p2p/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- posted receives ---- */
+
+static struct shc_message *first_with_tag(const struct shc_queue *queue, int32_t tag)
+{
+    struct shc_message *m = queue->first;
+    while (m && m->tag != tag)
+        m = m->next;
+    return m;
+}
+
+struct shc_message *shc_match_header(struct shc_p2p *p2p, int peer, int32_t tag)
+{
+    struct shc_message *named = first_with_tag(&p2p->peers[peer].posted, tag);
+    struct shc_message *any = first_with_tag(&p2p->posted_any, tag);
+    if (!named || (any && any->post < named->post))
+        return any;
+    return named;
+}
+
+/* ---- unexpected messages ---- */
+
+/* P2P-19: bytes in the pool are copied to memory of this rank, with room for those that will
+ * follow unasked, as pool buffers are read in the order of the lines. The bytes in the line of a
+ * hand-off buffer are in the record already, so that buffer is held. False: no memory. */
+static bool put_aside(struct shc_p2p *p2p, int peer, struct shc_unexpected *message)
+{
+    struct shc_line_head *line = &message->line;
+    if (shc_hand_off_spares(line->place, line->piece)) {
+        shc_place_return(&p2p->pairs, peer, line->place);
+        line->place.memory = SHC_IN_LINE;
+    }
+    if (line->place.memory != SHC_IN_POOL)
+        return true;
+    message->aside = malloc(line->bytes > 0 ? line->bytes : 1);
+    if (!message->aside)
+        return false;
+    shc_copy(message->aside, shc_p2p_piece(p2p, peer, line, NULL), line->piece);
+    shc_place_return(&p2p->pairs, peer, line->place);
+    line->place.memory = SHC_IN_LINE;
+    if (line->bytes > SHC_WHOLE_BYTES)
+        shc_pair_tell_aside(&p2p->pairs, peer);
+    return true;
+}
+
+bool shc_unexpected_keep(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
+                         const uint8_t *data)
+{
+    struct shc_p2p_peer *from = &p2p->peers[peer];
+    struct shc_unexpected *message = malloc(sizeof *message);
+    if (!message)
+        return false;
+    message->next = NULL;
+    message->aside = NULL;
+    message->line = *line;
+    memcpy(message->data, data, sizeof message->data);
+    if (!put_aside(p2p, peer, message)) {
+        shc_unexpected_free(message);
+        return false;
+    }
+    if (shc_line_is_unasked(line))
+        from->coming = (struct shc_coming){.comes = true, .line = *line, .kept = message};
+    message->arrival = p2p->arrivals++;
+    if (from->last_unexpected)
+        from->last_unexpected->next = message;
+    else
+        from->unexpected = message;
+    from->last_unexpected = message;
+    return true;
+}
+
+void shc_unexpected_free(struct shc_unexpected *message)
+{
+    if (message)
+        free(message->aside);
+    free(message);
+}
+
+struct shc_unexpected *shc_unexpected_take(struct shc_p2p *p2p, const struct shc_message *m,
+                                           int *from)
+{
+    const int world = p2p->env.seat->world_size;
+    const bool any = m->peer == SHC_ANY_SOURCE;
+    struct shc_unexpected *best = NULL, *best_before = NULL;
+    for (int peer = any ? 0 : m->peer; peer < (any ? world : m->peer + 1); peer++) {
+        struct shc_unexpected *before = NULL, *message = p2p->peers[peer].unexpected;
+        for (; message && message->line.tag != m->tag; message = message->next)
+            before = message;
+        if (!message || (best && best->arrival < message->arrival))
+            continue;
+        best = message;
+        best_before = before;
+        *from = peer;
+    }
+    if (!best)
+        return NULL;
+    struct shc_p2p_peer *peer = &p2p->peers[*from];
+    if (best_before)
+        best_before->next = best->next;
+    else
+        peer->unexpected = best->next;
+    if (peer->last_unexpected == best)
+        peer->last_unexpected = best_before;
+    return best;
+}
+
+bool shc_unexpected_add(struct shc_p2p *p2p, int peer, const struct shc_line_head *more)
+{
+    struct shc_coming *coming = &p2p->peers[peer].coming;
+    struct shc_line_head *line = &coming->line;
+    if (!coming->comes || line->message != more->message || line->piece != more->bytes ||
+        more->piece > line->bytes - line->piece || more->piece % line->elem_bytes != 0 ||
+        !shc_line_continues(line->place, more))
+        return false;
+    struct shc_unexpected *kept = coming->kept;
+    const bool in_pool = more->place.memory == SHC_IN_POOL;
+    if (kept && in_pool)
+        shc_copy(kept->aside + line->piece, shc_p2p_piece(p2p, peer, more, NULL), more->piece);
+    line->piece += more->piece;
+    const bool whole = line->piece == line->bytes;
+    if (in_pool || (whole && !kept)) /* a long hand-off buffer stays with what it brought */
+        shc_place_return(&p2p->pairs, peer, more->place);
+    if (kept) {
+        kept->line.piece = line->piece;
+        if (whole)
+            kept->line.kind = SHC_FRAME_EAGER; /* from now on it looks like one */
+    }
+    coming->comes = !whole;
+    return true;
+}
