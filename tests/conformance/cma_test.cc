@@ -18,6 +18,10 @@
 #include <thread>
 #include <unistd.h>
 
+extern "C" {
+#include "shm/proto/cma.h"
+}
+
 using namespace shmcoll::test;
 
 namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 extern "C" {
-#include "shm/coll/coll.h"
 #include "shm/coll/plan.h"
 #include "shm/coll/select.h"
+#include "shm/coll/task.h"
 #include "shm/proto/arena.h"
 }
 

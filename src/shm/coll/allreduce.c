@@ -8,7 +8,7 @@
  *   small slot       <= 8 KiB    In the small slots of this epoch's parity. Every rank reduces everything.
  *                                Two ranks: <= 4 KiB.
  *   two-phase        <= 8 KiB    More than two ranks, if there is a CPU for each. In the small slots; each
- *                                rank reduces its slice for all ranks (sliced.c).
+ *                                rank reduces its slice for all ranks (two_phase.c).
  *   direct exchange  <= 32 KiB   Two ranks. Each stores its input into the pair's cell before its call
  *                                line, and reduces everything after the meeting (STAGE-6).
  *   pipelined        above       In chunks, two phases per chunk in the same lines (below).
@@ -38,9 +38,10 @@
  * Cost per rank of both: 2S (1 - 1/p) bytes stored to cells, S bytes stored to the output, and as many loaded.
  * Two flags per chunk. Edges: call/publish, progress/step.
  */
-#include "shm/coll/coll.h"
-
-#include "shm/coll/select.h"
+#include "shm/coll/flow.h"
+#include "shm/coll/parts.h"
+#include "shm/coll/reduction.h"
+#include "shm/coll/runs.h"
 
 /* ---- in chunks through exchange cells ---- */
 
@@ -242,7 +243,7 @@ enum shc_status shc_allreduce_run(struct shc_task *task)
     case SHC_ALGO_SMALL:
         return shc_task_reduce_round(task, false, 0, all);
     case SHC_ALGO_TWO_PHASE:
-        return shc_task_run_sliced(task);
+        return shc_two_phase_run(task);
     case SHC_ALGO_DIRECT:
         return run_one_use(task);
     default:

@@ -26,8 +26,9 @@
  * Cost: each rank stores the bytes that it sends and loads the bytes that it gets.
  * Edges: call/publish, progress/step.
  */
-#include "shm/coll/coll.h"
-#include "shm/coll/paths.h"
+#include "shm/coll/flow.h"
+#include "shm/coll/parts.h"
+#include "shm/coll/runs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -329,7 +330,8 @@ static enum shc_status move(struct shc_swap *swap, struct layout *layout)
 }
 
 /* pre: look_at_tensors(). Input and output share whole tensors at most (shc_sides_check()). */
-SHC_INLINE bool is_in_place(const struct shc_task *task, int world, const struct layout *layout)
+SHC_INLINE bool has_block_in_place(const struct shc_task *task, int world,
+                                   const struct layout *layout)
 {
     for (int rank = 0; rank < world; rank++)
         if (layout->in_bytes[rank] > 0 && task->in.list[rank].data == task->out.list[rank].data)
@@ -337,7 +339,7 @@ SHC_INLINE bool is_in_place(const struct shc_task *task, int world, const struct
     return false;
 }
 
-SHC_INLINE enum shc_status exchange(struct shc_task *task, int world, struct layout *layout)
+SHC_INLINE enum shc_status exchange_blocks(struct shc_task *task, int world, struct layout *layout)
 {
     const int me = task->seat->rank;
     struct shc_swap swap = {.task = task, .given = given, .got = got};
@@ -363,7 +365,7 @@ static SHC_NOINLINE enum shc_status exchange_in_place(struct shc_task *task, int
     const struct shc_buf in = task->in;
     void *copy;
     SHC_TRY(shc_task_copy_input(task, &copy));
-    enum shc_status st = exchange(task, world, layout);
+    enum shc_status st = exchange_blocks(task, world, layout);
     task->in = in;
     free(copy);
     return st;
@@ -375,9 +377,9 @@ SHC_INLINE enum shc_status run(struct shc_task *task, int world)
     shc_arena_want(task->arena, world, 0);
     look_at_tensors(task, world, &layout);
     task->more = &layout;
-    if (SHC_UNLIKELY(is_in_place(task, world, &layout)))
+    if (SHC_UNLIKELY(has_block_in_place(task, world, &layout)))
         return exchange_in_place(task, world, &layout);
-    return exchange(task, world, &layout);
+    return exchange_blocks(task, world, &layout);
 }
 
 enum shc_status shc_alltoall_run(struct shc_task *task)

@@ -4,7 +4,7 @@
  *
  * Cost: one line stored, world - 1 lines loaded. Edges: call/publish.
  */
-#include "shm/coll/coll.h"
+#include "shm/coll/runs.h"
 
 enum shc_status shc_barrier_run(struct shc_task *task)
 {

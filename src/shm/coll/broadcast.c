@@ -16,9 +16,10 @@
  * Cost: S bytes stored by the root, S bytes loaded by each other rank. Call line: one line loaded by each.
  * Edges: call/publish (call line, small slot, hand-off; pipelined: chunk 0), progress/step (pipelined).
  */
-#include "shm/coll/coll.h"
-
-#include "shm/coll/select.h"
+#include "shm/coll/flow.h"
+#include "shm/coll/parts.h"
+#include "shm/coll/round.h"
+#include "shm/coll/runs.h"
 
 static void take(struct shc_task *task, struct shc_span chunk, char *const *slots)
 {

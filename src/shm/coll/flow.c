@@ -3,10 +3,9 @@
  * Messages in chunks, in two ways: through broadcast slots, in which one rank stores what all others
  * read, and through exchange cells, in which each of two ranks stores what the other one reads.
  */
-#include "shm/coll/coll.h"
+#include "shm/coll/flow.h"
 
-#include "shm/base/clock.h"
-#include "shm/coll/select.h"
+#include "shm/coll/parts.h"
 #include "shm/proto/member.h"
 
 #define EAGER_BYTES ((size_t)64 << 10) /* stored without waiting for the others (STAGE-20) */

@@ -21,9 +21,10 @@
  * bytes copied inside user memory, by each rank that takes.
  * Edges: call/publish (call line, small slot, hand-off; pipelined all-gather: chunk 0), progress/step (pipelined).
  */
-#include "shm/coll/coll.h"
-
-#include "shm/coll/select.h"
+#include "shm/coll/flow.h"
+#include "shm/coll/parts.h"
+#include "shm/coll/round.h"
+#include "shm/coll/runs.h"
 
 /* The only rank that takes. -1: all ranks take. */
 static int taker_of(const struct shc_task *task)

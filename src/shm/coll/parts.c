@@ -8,7 +8,10 @@
  * pool's threads have stored. That includes non-temporal stores, because each part ends with the fence of the
  * thread that made them (kernel/copy.h).
  */
-#include "shm/coll/coll.h"
+#include "shm/coll/parts.h"
+
+#include "shm/base/num.h"
+#include "shm/kernel/copy.h"
 
 struct job {
     void (*work)(const void *arg, struct shc_span part);
@@ -136,6 +139,47 @@ void shc_task_exchange(const struct shc_task *task, char *out, char *cell, const
         in_parts(task, bytes, exchange_part, &exchange);
     else
         exchange.exchange(out, cell, next, bytes);
+}
+
+/* A gather copies first what it keeps. The blocks that come then drive that out of the caches. */
+static bool keeps_past(const struct shc_task *task)
+{
+    return task->call.kind == SHC_GATHER
+               ? shc_select_streams_out(task->tuning, task->out.bytes, true)
+               : shc_task_streams_out(task);
+}
+
+void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, size_t bytes)
+{
+    const char *from = shc_buf_direct(&task->in, in_offset, bytes);
+    if (from && from == shc_buf_direct(&task->out, out_offset, bytes))
+        return; /* it is there already */
+    const bool past = keeps_past(task);
+    if (from && (task->pool || past)) {
+        shc_task_put(task, out_offset, from, bytes, past);
+        return;
+    }
+    /* With stores into the caches, and therefore in pieces, even if the bytes are contiguous: libc
+     * copies a large size past the caches. */
+    const size_t most = SHC_SCRATCH_BYTES - SHC_SCRATCH_BYTES % task->call.elem_bytes;
+    for (size_t done = 0; done < bytes; done += most) {
+        size_t piece = shc_min_size(most, bytes - done);
+        shc_buf_write(&task->out, out_offset + done,
+                      shc_buf_peek(&task->in, in_offset + done, piece, task->scratch), piece);
+    }
+}
+
+void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, struct shc_span given)
+{
+    char *user = shc_buf_direct(&task->out, got.offset, got.bytes);
+    const char *input = task->in.flat;
+    size_t both = user && input ? shc_min_size(got.bytes, given.bytes) : 0;
+    if (both > 0)
+        shc_task_exchange(task, user, cell, input + given.offset, both);
+    if (got.bytes > both)
+        shc_task_write(task, got.offset + both, cell + both, got.bytes - both);
+    if (given.bytes > both)
+        shc_task_read(task, given.offset + both, cell + both, given.bytes - both);
 }
 
 /* ---- reductions ---- */

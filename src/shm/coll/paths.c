@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/coll/paths.h"
 
+#include "shm/coll/runs.h"
+
 static const char *const names[] = {
     [SHC_ALGO_NOTHING] = "nothing moves",
     [SHC_ALGO_INLINE] = "call line",

@@ -12,9 +12,3 @@
  * memory. NULL: the operation has no such choice. pre: two ranks or more, and staging memory. */
 const char *shc_coll_path(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                           int world_size, bool copies);
-
-/* shc_alltoall_path(): how an all_to_all of equal blocks goes (alltoall.c). shc_scatter_pulls():
- * does every rank of a scatter copy its block out of the root's memory, if the kernel lets it
- * (scatter.c)? `others_bytes`: of all blocks except the root's. */
-const char *shc_alltoall_path(const struct shc_tuning *tuning, size_t bytes, int world_size);
-bool shc_scatter_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size);

@@ -9,7 +9,7 @@
  *   small slot       <= 8 KiB    In the other ranks' small slots of this epoch's parity. The root reduces.
  *   hand-off         <= 32 KiB   Two ranks: in a hand-off slot, instead of a small slot. The root reduces.
  *   two-phase        <= 8 KiB    Many ranks, if there is a CPU for each. Each rank reduces its slice
- *                                (sliced.c).
+ *                                (two_phase.c).
  *   pipelined        above       In chunks through the other ranks' broadcast slots, or small slots without
  *                                an arena. The root reduces, and reads its own input from user memory. In
  *                                the code: staged.
@@ -36,9 +36,10 @@
  *
  * Cost: each rank stores and loads about S bytes. Two flags per chunk.
  */
-#include "shm/coll/coll.h"
-
-#include "shm/coll/select.h"
+#include "shm/coll/flow.h"
+#include "shm/coll/parts.h"
+#include "shm/coll/reduction.h"
+#include "shm/coll/runs.h"
 
 static enum shc_status run_staged(struct shc_task *task)
 {
@@ -200,7 +201,7 @@ enum shc_status shc_reduce_run(struct shc_task *task)
     case SHC_ALGO_SMALL:
         return shc_task_reduce_round(task, false, 0, where);
     case SHC_ALGO_TWO_PHASE:
-        return shc_task_run_sliced(task);
+        return shc_two_phase_run(task);
     case SHC_ALGO_SCATTER_GATHER:
         return run_spread(task);
     default:

@@ -23,9 +23,11 @@
  * Cost: (world - 1) m bytes stored and loaded by each rank. Edges: call/publish (call line, small slot;
  * pipelined: chunk 0), progress/step (pipelined).
  */
-#include "shm/coll/coll.h"
+#include "shm/coll/flow.h"
+#include "shm/coll/reduction.h"
+#include "shm/coll/runs.h"
+#include "shm/coll/uneven.h"
 
-#include "shm/coll/select.h"
 #include "shm/kernel/alias.h"
 
 #include <stdlib.h>

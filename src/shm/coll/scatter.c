@@ -26,10 +26,11 @@
  * by each rank. Edges: call/publish (call line, small slot, hand-off; pipelined: chunk 0; single-copy: where the
  * blocks are), progress/step (pipelined; single-copy: that a block has been taken), cma/withdrawn (single-copy).
  */
-#include "shm/coll/coll.h"
-#include "shm/coll/paths.h"
-
-#include "shm/coll/select.h"
+#include "shm/coll/flow.h"
+#include "shm/coll/parts.h"
+#include "shm/coll/round.h"
+#include "shm/coll/runs.h"
+#include "shm/proto/cma.h"
 
 /* The root's input without the root's own block, which never leaves it. */
 static size_t others_bytes(const struct shc_task *task)

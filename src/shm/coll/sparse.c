@@ -15,8 +15,8 @@
  * Cost: a rank stores its own entries, loads all others', and takes N log2(world) steps to sort the N entries
  * of all ranks. Edges: call/publish, progress/step (if the entries do not fit).
  */
-#include "shm/coll/coll.h"
-
+#include "shm/coll/runs.h"
+#include "shm/coll/uneven.h"
 #include "shm/kernel/entries.h"
 
 #include <stdio.h>

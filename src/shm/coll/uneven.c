@@ -14,7 +14,11 @@
  * Cost: m_r bytes stored by each rank, the sum of the others' loaded. The number of turns is that of the
  * largest block. Edges: call/publish, progress/step (in chunks).
  */
-#include "shm/coll/coll.h"
+#include "shm/coll/uneven.h"
+
+#include "shm/coll/flow.h"
+#include "shm/coll/parts.h"
+#include "shm/coll/runs.h"
 
 #include <stdio.h>
 #include <string.h>

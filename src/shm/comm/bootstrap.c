@@ -9,6 +9,7 @@
 #include "shm/base/config.h"
 #include "shm/base/log.h"
 #include "shm/comm/meeting.h"
+#include "shm/proto/cma.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>

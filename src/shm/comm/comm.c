@@ -7,6 +7,7 @@
 #include "shm/comm/request.h"
 #include "shm/exec/place.h"
 #include "shm/exec/topo.h"
+#include "shm/proto/cma.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>

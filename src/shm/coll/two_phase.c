@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Two-phase (in the code: sliced): an all_reduce or a reduce of more than two ranks over the small slots
- * (STAGE-24). S: bytes of one rank's input. p: number of ranks.
+ * Two-phase: an all_reduce or a reduce of more than two ranks over the small slots (STAGE-24). S: bytes of one
+ * rank's input. p: number of ranks.
  *
  *   1. Store my input into my small slot of this epoch. Publish the call line, and meet.
  *   2. Reduce my slice, into my output and over the same slice of my slot. Rank r alone reads slice r, which
@@ -16,8 +16,8 @@
  * everything loads S (p - 1) bytes, in an all_reduce at the same time and out of the same lines as the others.
  * Edges: call/publish, progress/step.
  */
-#include "shm/coll/coll.h"
-
+#include "shm/coll/reduction.h"
+#include "shm/coll/runs.h"
 #include "shm/proto/seat.h"
 
 static struct shc_span slice_of(const struct shc_task *task, int rank)
@@ -57,7 +57,7 @@ static enum shc_status take(struct shc_task *task, int peer)
     return SHC_OK;
 }
 
-enum shc_status shc_task_run_sliced(struct shc_task *task)
+enum shc_status shc_two_phase_run(struct shc_task *task)
 {
     const struct shc_seat *seat = task->seat;
     const bool to_all = task->call.kind != SHC_REDUCE;
