@@ -174,21 +174,46 @@ enum shc_status shc_work_check_open(struct shc_cuda_comm *comm)
     return closing ? shc_cuda_fail(SHC_ERR_CLOSED, "this rank has closed the group") : SHC_OK;
 }
 
+/* What the CPU waits for. */
 struct awaited {
-    uint64_t sequence;
+    uint64_t sequence; /* of the operation that waits */
     bool (*ready)(const struct shc_cuda_comm *comm, uint64_t sequence);
-    uint64_t deadline_ns;
     const char *what;
 };
 
-static enum shc_status await(struct shc_cuda_comm *comm, const struct awaited *awaited)
+/* How long an operation has waited, and this thread's looks at the clock. */
+struct deadline {
+    struct shc_lateness lateness;
+    struct shc_clock_watch clock;
+};
+
+static bool is_over(struct deadline *deadline, uint64_t now_ns)
+{
+    shc_lateness_forgive(&deadline->lateness, now_ns,
+                         shc_clock_watch_lost(&deadline->clock, now_ns));
+    return shc_lateness_is_over(&deadline->lateness, now_ns);
+}
+
+static enum shc_status time_out(struct shc_cuda_comm *comm, const struct awaited *awaited,
+                                const struct deadline *deadline, uint64_t now_ns)
+{
+    char call[160];
+    shc_call_words_text(comm->demand.call, awaited->sequence, call, sizeof call);
+    shc_watch_tell(comm, SHC_TIME_OVER, shc_lateness_seconds(&deadline->lateness, now_ns), call,
+                   awaited->what, "");
+    return shc_watch_verdicts(comm);
+}
+
+static enum shc_status await(struct shc_cuda_comm *comm, const struct awaited *awaited,
+                             struct deadline *deadline)
 {
     uint64_t pause_ns = 0;
     while (!awaited->ready(comm, awaited->sequence)) {
         SHC_TRY(shc_watch_look(comm));
         SHC_TRY(shc_work_check_open(comm));
-        if (shc_clock_ns() >= awaited->deadline_ns)
-            return shc_watch_fail(comm, SHC_ERR_TIMEOUT, awaited->what);
+        const uint64_t now_ns = shc_clock_ns();
+        if (is_over(deadline, now_ns))
+            return time_out(comm, awaited, deadline, now_ns);
         shc_sys_nap(&pause_ns);
     }
     return SHC_OK;
@@ -260,11 +285,10 @@ static bool calls_the_same(const struct shc_cuda_comm *comm, uint64_t sequence, 
 
 /* An all_to_all: every rank learns every pair's bytes, so that all take as many rounds. */
 static enum shc_status exchange_counts(struct shc_cuda_comm *comm, uint64_t sequence,
-                                       uint64_t deadline_ns)
+                                       struct deadline *deadline)
 {
-    const struct awaited awaited = {sequence, shc_work_published, deadline_ns,
-                                    "Timed out waiting for all ranks to call all_to_all"};
-    SHC_TRY(await(comm, &awaited));
+    const struct awaited awaited = {sequence, shc_work_published, "all ranks to call all_to_all"};
+    SHC_TRY(await(comm, &awaited, deadline));
     for (int r = 0; r < comm->world; r++)
         if (!calls_the_same(comm, sequence, r))
             return shc_watch_mismatch(comm, sequence, comm->rank, r);
@@ -284,14 +308,14 @@ static enum shc_status exchange_counts(struct shc_cuda_comm *comm, uint64_t sequ
 
 /* ---- an operation ---- */
 
-static enum shc_status enqueue_all(struct shc_work *work, uint64_t deadline_ns)
+static enum shc_status enqueue_all(struct shc_work *work, struct deadline *deadline)
 {
     struct shc_cuda_comm *comm = work->comm;
     const struct shc_rounds *rounds = &comm->demand.rounds;
     SHC_TRY(shc_watch_look(comm)); /* has a rank left that this operation needs? */
     SHC_TRY(shc_lane_follow(comm, work->lane, work->stream));
     if (rounds->kind == SHC_ALL_TO_ALL)
-        SHC_TRY(exchange_counts(comm, work->sequence, deadline_ns));
+        SHC_TRY(exchange_counts(comm, work->sequence, deadline));
     if (comm->demand.may_relay && shc_relay_takes(comm, &comm->demand.rounds))
         return shc_relay_enqueue(work);
     const uint64_t count = shc_rounds_count(rounds);
@@ -315,7 +339,7 @@ static enum shc_status fail_inside(struct shc_cuda_comm *comm, uint64_t sequence
 
 /* The operation is published: from here on a failure is the group's. */
 static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_stream *stream,
-                                 uint64_t sequence, uint64_t deadline_ns)
+                                 uint64_t sequence, struct deadline *deadline)
 {
     struct shc_work work = {.comm = comm,
                             .lane = &comm->lane,
@@ -323,7 +347,7 @@ static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_strea
                             .sequence = sequence,
                             .scratch = comm->scratch,
                             .copies = {&comm->kernels, stream, {.gate = comm->lane.args.gate}}};
-    const enum shc_status st = enqueue_all(&work, deadline_ns);
+    const enum shc_status st = enqueue_all(&work, deadline);
     if (st != SHC_OK)
         (void)!fail_inside(comm, sequence, st);
     const enum shc_status finished = shc_lane_finish(comm, &comm->lane, stream, sequence);
@@ -354,20 +378,20 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
     SHC_TRY(shc_work_demand(comm, op));
     if (capture != 0)
         return shc_capture_enqueue(comm, op, stream, capture);
-    struct shc_flight flight = {.last_round = comm->round + 1};
-    shc_lateness_begin(&flight.lateness, shc_clock_ns(),
+    struct deadline deadline = {.clock = {.looked_ns = shc_clock_ns()}};
+    shc_lateness_begin(&deadline.lateness, deadline.clock.looked_ns,
                        demand->timeout_ns ? demand->timeout_ns : shc_cuda_timeout_ns(comm),
                        SHC_LATE_NS);
     const uint64_t sequence = comm->lane.sequence + 1; /* written under order_lock */
-    const struct awaited room = {sequence, slot_is_free, flight.lateness.deadline_ns,
-                                 "Timed out waiting for the operation 64 before this one"};
-    SHC_TRY(await(comm, &room));
+    const struct awaited room = {sequence, slot_is_free, "the operation 64 before this one"};
+    SHC_TRY(await(comm, &room, &deadline));
+    struct shc_flight flight = {.last_round = comm->round + 1, .lateness = deadline.lateness};
     demand->may_relay = shc_relay_is_fast(comm, sequence);
     demand->call[SHC_CALL_MAY_RELAY] = demand->may_relay;
     memcpy(flight.call, demand->call, sizeof flight.call);
     publish(comm, sequence);
     shc_lane_begin(comm, &comm->lane, &flight);
-    return carry_out(comm, stream, sequence, flight.lateness.deadline_ns);
+    return carry_out(comm, stream, sequence, &deadline);
 }
 
 enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct shc_op *op,

@@ -41,9 +41,9 @@ struct batch {
     const struct shc_op *ops;
     struct message *messages; /* one for each operation */
     int count;
-    int part, parts; /* the one whose turn it is, of so many */
-    uint64_t rounds; /* of that part */
-    uint64_t deadline_ns;
+    int part, parts;              /* the one whose turn it is, of so many */
+    uint64_t rounds;              /* of that part */
+    struct shc_clock_watch clock; /* this thread's looks at the clock */
     struct shc_copies copies;
 };
 
@@ -262,8 +262,9 @@ static bool has_room(const struct shc_end *end, uint64_t number)
            (!end->sends || shc_end_reached(end) >= old->last_round);
 }
 
-/* The part's messages follow what their ends have; true: there is a record for each. */
-static bool lay_out(struct batch *batch)
+/* The part's messages follow what their ends have. NULL: there is a record for each; otherwise the first one that has
+ * none. */
+static const struct message *lay_out(struct batch *batch)
 {
     const struct shc_cuda_comm *comm = batch->comm;
     const size_t slot_bytes = shc_mail_slot_bytes(comm->half_bytes, comm->world);
@@ -285,9 +286,34 @@ static bool lay_out(struct batch *batch)
         if (batch->rounds < end->next_piece - end->piece)
             batch->rounds = end->next_piece - end->piece;
         if (!has_room(end, message->number))
-            return false;
+            return message;
     }
-    return true;
+    return NULL;
+}
+
+/* Is the time of a message over? */
+static bool is_over(struct batch *batch, uint64_t now_ns)
+{
+    const uint64_t lost_ns = shc_clock_watch_lost(&batch->clock, now_ns);
+    bool over = false;
+    for (int i = 0; i < batch->count; i++) {
+        struct shc_lateness *lateness = &batch->messages[i].flight.lateness;
+        shc_lateness_forgive(lateness, now_ns, lost_ns);
+        over |= shc_lateness_is_over(lateness, now_ns);
+    }
+    return over;
+}
+
+static enum shc_status time_out(struct shc_cuda_comm *comm, const struct message *message,
+                                uint64_t now_ns)
+{
+    const struct shc_end *end = message->end;
+    char call[160];
+    shc_message_words_text(message->flight.call, end->sends, end->peer, message->number, call,
+                           sizeof call);
+    shc_watch_tell(comm, SHC_TIME_OVER, shc_lateness_seconds(&message->flight.lateness, now_ns),
+                   call, "the message 64 before this one", "");
+    return shc_watch_verdicts(comm);
 }
 
 /* The part's numbers, when there are records for them. Others may enqueue meanwhile. */
@@ -298,11 +324,12 @@ static enum shc_status reserve(struct batch *batch)
     for (;;) {
         SHC_TRY(shc_work_check_open(comm));
         SHC_TRY(shc_watch_look(comm));
-        if (lay_out(batch))
+        const struct message *without = lay_out(batch);
+        if (without == NULL)
             return SHC_OK;
-        if (shc_clock_ns() >= batch->deadline_ns)
-            return shc_watch_fail(comm, SHC_ERR_TIMEOUT,
-                                  "Timed out waiting for the message 64 before this one");
+        const uint64_t now_ns = shc_clock_ns();
+        if (is_over(batch, now_ns))
+            return time_out(comm, without, now_ns);
         pthread_mutex_unlock(&comm->mail.lock);
         shc_sys_nap(&pause_ns);
         pthread_mutex_lock(&comm->mail.lock);
@@ -348,7 +375,7 @@ static enum shc_status prepare(struct batch *batch)
     const struct shc_driver *driver = &batch->comm->driver;
     int seen[2][SHC_MAX_WORLD] = {{0}}; /* messages of each end */
     uint64_t capture;
-    batch->deadline_ns = UINT64_MAX;
+    batch->clock = (struct shc_clock_watch){.looked_ns = shc_clock_ns()};
     for (int i = 0; i < batch->count; i++) {
         const struct shc_op *op = &batch->ops[i];
         struct message *message = &batch->messages[i];
@@ -356,8 +383,6 @@ static enum shc_status prepare(struct batch *batch)
         message->part = seen[op->kind == SHC_SEND][op->peer]++ / SHC_RECORDS;
         if (batch->parts <= message->part)
             batch->parts = message->part + 1;
-        if (batch->deadline_ns > message->flight.lateness.deadline_ns)
-            batch->deadline_ns = message->flight.lateness.deadline_ns;
     }
     SHC_TRY(shc_capture_of(driver, batch->stream, &capture));
     if (capture != 0) /* it would send the same piece number with every replay */

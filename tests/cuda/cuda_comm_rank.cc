@@ -409,6 +409,36 @@ static Bytes series(size_t count, uint64_t base, uint64_t step)
     return bytes;
 }
 
+// The last rank makes no call. The CPUs of the others wait for it: for a free record, or for the counts of an
+// all_to_all. The calls before have a time-out of a minute, so the watcher does not end the wait.
+void cpu_waits(Rank &rank)
+{
+    const std::string act = rank.settings.word("act", "");
+    const std::vector<uint64_t> counts(static_cast<size_t>(rank.world), 5);
+    const shc_cu_address at = rank.allocate(4096);
+    report("ready", "yes");
+    while (rank.rank == rank.world - 1)
+        pause();
+    Call call;
+    call.op.kind = SHC_BARRIER;
+    if (act == "mail") {
+        call = simple_call(SHC_SEND, SHC_UINT8, at, 8, at, 0);
+        call.out.clear();
+        call.out_sizes.clear();
+        call.op.peer = rank.world - 1;
+    }
+    call.op.timeout_ns = 60 * SHC_NS_PER_S;
+    for (int i = 0; i < (act == "counts" ? 1 : SHC_RECORDS); i++)
+        enqueue(rank, rank.cuda, call, 0);
+    call.op.timeout_ns = 0; // the group's
+    if (act == "counts") {
+        call.op.kind = SHC_ALL_TO_ALL;
+        add_tensors(call.in, call.in_sizes, at, counts, 1);
+        add_tensors(call.out, call.out_sizes, at + 2048, counts, 1);
+    }
+    report_failure(rank, shc_cuda_comm_enqueue(rank.cuda, call.ready(), rank.streams[0]));
+}
+
 // An all_to_all in which each rank keeps most of its data.
 void selfish(Rank &rank)
 {
@@ -809,6 +839,7 @@ int run(const std::string &folder, int number, int world, const Settings &settin
         {"endless", endless},
         {"refuse", refuse},
         {"pending", pending},
+        {"cpu_waits", cpu_waits},
         {"make", nullptr},
         {"turns", turns},
         {"selfish", selfish},

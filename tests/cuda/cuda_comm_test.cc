@@ -517,5 +517,18 @@ TEST(Timeout, DoesNotCountTheTimeInWhichRanksAreStopped)
     stop_all_ranks(3, "endless");
 }
 
+TEST(Timeout, DoesNotCountTheTimeInWhichACpuThatWaitsIsStopped)
+{
+    const std::map<std::string, std::string> texts = {
+        {"room", " s waiting for the operation 64 before this one; in rank 0: barrier #65"},
+        {"counts", " s waiting for all ranks to call all_to_all; in rank 0: all_to_all #2 ("},
+        {"mail", " s waiting for the message 64 before this one; in rank 0: send #65 to rank 1 ("},
+    };
+    for (const auto &[act, text] : texts) {
+        auto reports = stop_all_ranks(2, "cpu_waits act=" + act);
+        EXPECT_HAS(reports[0], "error", text);
+    }
+}
+
 } // namespace
 } // namespace shmcoll::test

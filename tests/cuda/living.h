@@ -245,10 +245,10 @@ inline std::vector<Report> stop_rank_1(size_t world, const std::string &scenario
 
 // Stops all ranks for longer than their time-out, and rank 1 for good: the others wait as long as if they had not been
 // stopped.
-inline void stop_all_ranks(size_t world, const std::string &scenario)
+inline std::vector<Report> stop_all_ranks(size_t world, const std::string &scenario)
 {
     Living living(world, "scenario=" + scenario + " meet=0 timeout_ms=2000", "");
-    ASSERT_TRUE(living.await("ready="));
+    EXPECT_TRUE(living.await("ready="));
     kill(living.pids[1], SIGSTOP);
     usleep(200 * 1000); // the others wait for it
     for (pid_t pid : living.pids)
@@ -263,6 +263,7 @@ inline void stop_all_ranks(size_t world, const std::string &scenario)
             EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
             EXPECT_HAS(reports[r], "error", "Timed out after 2.");
         }
+    return reports;
 }
 
 } // namespace shmcoll::test

@@ -15,6 +15,7 @@
 
 #include "shm/base/clock.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Parts of formats: how all texts of a deadline that is over begin (the seconds follow), and what all lines about a late
@@ -38,10 +39,15 @@ SHC_INLINE void shc_lateness_begin(struct shc_lateness *lateness, uint64_t now_n
     lateness->late_ns = now_ns + late_after_ns;
 }
 
+SHC_INLINE bool shc_lateness_is_over(const struct shc_lateness *lateness, uint64_t now_ns)
+{
+    return now_ns >= lateness->deadline_ns;
+}
+
 /* SHC_LATE: a line is due. The next one is due after twice the time; those that nobody has looked for are left out. */
 SHC_INLINE enum shc_lateness_state shc_lateness_look(struct shc_lateness *lateness, uint64_t now_ns)
 {
-    if (now_ns >= lateness->deadline_ns)
+    if (shc_lateness_is_over(lateness, now_ns))
         return SHC_TIME_OVER;
     if (now_ns < lateness->late_ns)
         return SHC_IN_TIME;
