@@ -201,7 +201,7 @@ enum shc_status shc_tuning_compare(const struct shc_tuning *tuning,
         if (!shc_keys[i].may_differ && value != words[i])
             return shc_fail(SHC_ERR_MISMATCH,
                             "tuning differs: %s is %s, on rank 0 it is %s; all ranks of a group "
-                            "need the same (SHMCOLL_TUNING, or the group's option tuning)",
+                            "need the same (SHMCOLL_TUNING, or " SHC_TUNING_OPTION ")",
                             shc_keys[i].name, value_text(here, value), value_text(there, words[i]));
     }
     return SHC_OK;

@@ -8,6 +8,9 @@
 #include "shm/coll/select.h"
 #include "shm/proto/layout.h"
 
+/* What an error names as the origin of a text that a group was made with. */
+#define SHC_TUNING_OPTION "the group's option tuning"
+
 /*
  * The values of `defaults`, replaced by those of `text`; NULL or "" replaces none. A text that begins with '/'
  * names a file, and so does the rest of a text that begins with '@'. An error names `origin`, which is the

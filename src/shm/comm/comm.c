@@ -150,7 +150,7 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     seat->interrupted = config->interrupted;
     seat->interrupted_ctx = config->interrupted_ctx;
     seat->late_ns = (uint64_t)shc_config_get()->late_ms * SHC_NS_PER_MS;
-    SHC_TRY(shc_tuning_read(config->tuning ? "the group's option tuning" : "SHMCOLL_TUNING",
+    SHC_TRY(shc_tuning_read(config->tuning ? SHC_TUNING_OPTION : "SHMCOLL_TUNING",
                             config->tuning ? config->tuning : shc_config_get()->tuning,
                             shc_process_tuning(), &comm->tuning));
     comm->arena.segment.fd = -1;

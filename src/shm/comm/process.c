@@ -130,7 +130,7 @@ const struct shc_tuning *shc_process_tuning(void)
 enum shc_status shc_tuning_check(const char *text)
 {
     struct shc_tuning unused;
-    return shc_tuning_read("the group's option tuning", text, shc_process_tuning(), &unused);
+    return shc_tuning_read(SHC_TUNING_OPTION, text, shc_process_tuning(), &unused);
 }
 
 int shc_process_threads(int wish)
