@@ -80,8 +80,9 @@ void shc_task_stream(const struct shc_task *task, size_t offset, void *slot, siz
         in_parts(task, bytes, copy_part, &copy);
 }
 
-void shc_task_put(const struct shc_task *task, size_t offset, const void *from, size_t bytes,
-                  bool past)
+/* The copy of shc_task_write(), with non-temporal stores if `past`. */
+static void put(const struct shc_task *task, size_t offset, const void *from, size_t bytes,
+                bool past)
 {
     const bool splits = shc_task_splits(task, bytes);
     const struct copy copy = {
@@ -97,7 +98,8 @@ void shc_task_put(const struct shc_task *task, size_t offset, const void *from, 
         copy.copy(copy.to, from, bytes);
 }
 
-bool shc_task_streams_out(const struct shc_task *task)
+/* Does shc_task_write() use non-temporal stores? */
+static bool streams_out(const struct shc_task *task)
 {
     /* The blocks of a scatter and the root's input do not fit the cache together. */
     const int blocks = task->call.kind == SHC_SCATTER ? task->seat->world_size : 1;
@@ -108,7 +110,7 @@ bool shc_task_streams_out(const struct shc_task *task)
 
 void shc_task_write(const struct shc_task *task, size_t offset, const void *cell, size_t bytes)
 {
-    shc_task_put(task, offset, cell, bytes, shc_task_streams_out(task));
+    put(task, offset, cell, bytes, streams_out(task));
 }
 
 struct exchange {
@@ -123,8 +125,10 @@ static void exchange_part(const void *arg, struct shc_span part)
     x->exchange(x->out + part.offset, x->cell + part.offset, x->next + part.offset, part.bytes);
 }
 
-void shc_task_exchange(const struct shc_task *task, char *out, char *cell, const char *next,
-                       size_t bytes)
+/* shc_copy_exchange(), or shc_copy_exchange_past() if the output is large and this is no
+ * all_reduce. */
+static void exchange_lines(const struct shc_task *task, char *out, char *cell, const char *next,
+                           size_t bytes)
 {
     /* An all_reduce in place has just read the memory that it stores to. */
     const bool past = task->call.kind != SHC_ALL_REDUCE &&
@@ -146,7 +150,7 @@ static bool keeps_past(const struct shc_task *task)
 {
     return task->call.kind == SHC_GATHER
                ? shc_select_streams_out(task->tuning, task->out.bytes, true)
-               : shc_task_streams_out(task);
+               : streams_out(task);
 }
 
 void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, size_t bytes)
@@ -156,7 +160,7 @@ void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, s
         return; /* it is there already */
     const bool past = keeps_past(task);
     if (from && (task->pool || past)) {
-        shc_task_put(task, out_offset, from, bytes, past);
+        put(task, out_offset, from, bytes, past);
         return;
     }
     /* With stores into the caches, and therefore in pieces, even if the bytes are contiguous: libc
@@ -175,7 +179,7 @@ void shc_task_trade(struct shc_task *task, char *cell, struct shc_span got, stru
     const char *input = task->in.flat;
     size_t both = user && input ? shc_min_size(got.bytes, given.bytes) : 0;
     if (both > 0)
-        shc_task_exchange(task, user, cell, input + given.offset, both);
+        exchange_lines(task, user, cell, input + given.offset, both);
     if (got.bytes > both)
         shc_task_write(task, got.offset + both, cell + both, got.bytes - both);
     if (given.bytes > both)

@@ -17,18 +17,6 @@ void shc_task_read(const struct shc_task *task, size_t offset, void *cell, size_
 void shc_task_stream(const struct shc_task *task, size_t offset, void *slot, size_t bytes);
 void shc_task_write(const struct shc_task *task, size_t offset, const void *cell, size_t bytes);
 
-/* Does shc_task_write() use non-temporal stores? */
-bool shc_task_streams_out(const struct shc_task *task);
-
-/* The copy of shc_task_write(), with non-temporal stores if `past`. */
-void shc_task_put(const struct shc_task *task, size_t offset, const void *from, size_t bytes,
-                  bool past);
-
-/* shc_copy_exchange(), or shc_copy_exchange_past() if the output is large and this is no
- * all_reduce. */
-void shc_task_exchange(const struct shc_task *task, char *out, char *cell, const char *next,
-                       size_t bytes);
-
 /* task->reduce(args), in parts if it is large. Small calls come this way too, and there each
  * instruction counts. */
 void shc_task_reduce_in_parts(const struct shc_task *task, const struct shc_reduce_args *args);
