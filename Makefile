@@ -107,7 +107,7 @@ $(VENV)/.extras: $(VENV)/.torch pyproject.toml
 	touch $@
 
 $(VENV)/.built: $(VENV)/.built-for $(CORE_SOURCES) setup.py pyproject.toml python/_shmcoll_autoload.py
-	@mkdir -p build; echo "building shmcoll (about a minute; build/pip.log)"
+	@mkdir -p build; echo "building shmcoll (some minutes; build/pip.log)"
 	@$(PY) -m pip install --no-build-isolation --no-deps -e . >build/pip.log 2>&1 \
 	    || { cat build/pip.log; exit 1; }
 	@touch $@
