@@ -733,6 +733,6 @@ PARTS = {
     ),
     # The last: its last experiment may leave what cannot be ended.
     "experiments": Part(
-        experiments, 170, "what the GPU really does (docs/internals/cuda/testing.md)", due_s=50
+        experiments, 170, "what the GPU really does (docs/notebook/cuda-experiments.md)", due_s=50
     ),
 }
