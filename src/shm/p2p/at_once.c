@@ -7,6 +7,48 @@
 #include "shm/p2p/internal.h"
 #include "shm/proto/member.h"
 
+/* ---- the kept message ---- */
+
+/* Counts a call that moves a message at once and got the lock without a bias. Gives its thread the
+ * bias once that pays. */
+static SHC_NOINLINE void count_call(struct shc_p2p *p2p)
+{
+    struct shc_bias *bias = &p2p->lock.bias;
+    const uint64_t me = shc_thread_number();
+    if (SHC_UNLIKELY(shc_bias_count(bias, me)) && shc_bias_is_possible())
+        shc_bias_give(bias, me);
+}
+
+/* The message is not like the kept one. Drops the lock, and holds it again if it succeeds. */
+SHC_NODISCARD static SHC_COLD enum shc_status prepare_other(struct shc_p2p *p2p,
+                                                            struct shc_kept_message *kept,
+                                                            const struct shc_op *op,
+                                                            struct shc_message **message)
+{
+    shc_p2p_unlock(p2p); /* checking a long list of tensors takes time */
+    struct shc_message fresh;
+    SHC_TRY(shc_message_prepare(&fresh, &p2p->env, op));
+    shc_p2p_lock(p2p);
+    *kept = (struct shc_kept_message){.message = fresh, .op = *op, .valid = true};
+    *message = &kept->message;
+    return SHC_OK;
+}
+
+/* Makes the kept message ready for the operation. Takes the lock, and holds it on success. */
+SHC_NODISCARD static inline enum shc_status lock_message(struct shc_p2p *p2p,
+                                                         struct shc_kept_message *kept,
+                                                         const struct shc_op *op,
+                                                         struct shc_message **message)
+{
+    shc_p2p_lock(p2p);
+    if (!p2p->lock.by_bias)
+        count_call(p2p);
+    *message = shc_message_repeat(kept, p2p->pairs.seat->world_size, op);
+    return SHC_LIKELY(*message) ? SHC_OK : prepare_other(p2p, kept, op, message);
+}
+
+/* ---- receives ---- */
+
 /* P2P-55: looks for a line. Meanwhile no thread looks at deadlines, members or the close, so the
  * looks must end soon, however long ranks are set to spin: after tens of microseconds at most. The
  * first looks are under the lock: then no instruction between a line's coming and the reading of
@@ -204,7 +246,7 @@ enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op
     *over = false;
     if (op->peer == SHC_ANY_SOURCE)
         return SHC_OK; /* it will be submitted, and checked there */
-    SHC_TRY(shc_p2p_lock_message(p2p, &p2p->received, op, &kept));
+    SHC_TRY(lock_message(p2p, &p2p->received, op, &kept));
     *over = receive_oldest(p2p, kept);
     shc_p2p_unlock(p2p);
     return SHC_OK;
@@ -216,7 +258,7 @@ enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, b
 {
     struct shc_message *m;
     *over = false;
-    SHC_TRY(shc_p2p_lock_message(p2p, &p2p->sent, op, &m));
+    SHC_TRY(lock_message(p2p, &p2p->sent, op, &m));
     *over = shc_p2p_place(p2p, m);
     shc_p2p_unlock(p2p);
     return SHC_OK;

@@ -29,13 +29,36 @@ SHC_INLINE void shc_p2p_add(shc_a32 *count, int32_t change)
     shc_a32_store_relaxed(count, before + (uint32_t)change);
 }
 
-/* Counts a call that moves a message at once and got the lock without a bias. Gives its thread the
- * bias once that pays. */
-void shc_p2p_count_call(struct shc_p2p *p2p);
-
 /* P2P-45: a pass. pre: the lock is held, the group is not closed. `waiter`: the calling thread
  * counts among the waiters. */
 void shc_p2p_pass(struct shc_p2p *p2p, bool waiter);
+
+/* ---- end.c ---- */
+
+/* All queues of pending messages, in no particular order. */
+int shc_p2p_queue_count(const struct shc_p2p *p2p);
+struct shc_queue *shc_p2p_queue(struct shc_p2p *p2p, int index);
+
+void shc_queue_append(struct shc_queue *queue, struct shc_message *m);
+
+/* Removes the message from its queue. */
+void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_message *m);
+
+/* Ends a withdrawn message; shc_p2p_finish_ok() withdraws it itself. */
+void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
+                    const char *error);
+
+void shc_p2p_finish_ok(struct shc_p2p *p2p, struct shc_message *m);
+
+/* Ends a withdrawn message that met a message or a receive of this other type or size. */
+void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m,
+                           const struct shc_shape *theirs);
+
+/* Ends every pending message; each error text is the message's name and then the reason. */
+void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char *reason);
+
+/* Fails the group, and with it all messages that are pending here. */
+void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason);
 
 /* ---- agent.c ---- */
 
@@ -176,26 +199,6 @@ SHC_INLINE size_t shc_message_next_piece(const struct shc_message *m, size_t roo
     return shc_min_size(room - room % m->shape.elem_bytes, m->shape.bytes - m->moved);
 }
 
-/* The slow half of shc_p2p_lock_message(): the message is not like the kept one. Drops the lock,
- * and holds it again if it succeeds. */
-SHC_NODISCARD SHC_COLD enum shc_status shc_p2p_lock_other_message(struct shc_p2p *p2p,
-                                                                  struct shc_kept_message *kept,
-                                                                  const struct shc_op *op,
-                                                                  struct shc_message **message);
-
-/* Makes the kept message ready for the operation. Takes the lock, and holds it on success. */
-SHC_NODISCARD SHC_INLINE enum shc_status shc_p2p_lock_message(struct shc_p2p *p2p,
-                                                              struct shc_kept_message *kept,
-                                                              const struct shc_op *op,
-                                                              struct shc_message **message)
-{
-    shc_p2p_lock(p2p);
-    if (!p2p->lock.by_bias)
-        shc_p2p_count_call(p2p);
-    *message = shc_message_repeat(kept, p2p->pairs.seat->world_size, op);
-    return SHC_LIKELY(*message) ? SHC_OK : shc_p2p_lock_other_message(p2p, kept, op, message);
-}
-
 /* A message whose rest follows unasked. */
 SHC_INLINE bool shc_line_is_unasked(const struct shc_line_head *line)
 {
@@ -227,28 +230,3 @@ SHC_INLINE void shc_p2p_note_header(struct shc_p2p *p2p, int peer, struct shc_pl
     if (place.memory == SHC_IN_LONG_HAND_OFF)
         shc_long_note_message(&p2p->pairs, peer, place.index);
 }
-
-/* All queues of pending messages, in no particular order. */
-int shc_p2p_queue_count(const struct shc_p2p *p2p);
-struct shc_queue *shc_p2p_queue(struct shc_p2p *p2p, int index);
-
-void shc_queue_append(struct shc_queue *queue, struct shc_message *m);
-
-/* Removes the message from its queue. */
-void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_message *m);
-
-/* Ends a withdrawn message; shc_p2p_finish_ok() withdraws it itself. */
-void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
-                    const char *error);
-
-void shc_p2p_finish_ok(struct shc_p2p *p2p, struct shc_message *m);
-
-/* Ends a withdrawn message that met a message or a receive of this other type or size. */
-void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m,
-                           const struct shc_shape *theirs);
-
-/* Ends every pending message; each error text is the message's name and then the reason. */
-void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char *reason);
-
-/* Fails the group, and with it all messages that are pending here. */
-void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason);

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The queues of pending messages, how a message ends, and the words in which it is named.
+ */
+#include "shm/p2p/internal.h"
+#include "shm/proto/member.h"
+
+#include <stdio.h>
+
+#define TAGS_LISTED 4
+
+/* ---- words ---- */
+
+static void peer_text(const struct shc_message *m, char *text, size_t capacity)
+{
+    if (m->kind == SHC_SEND)
+        snprintf(text, capacity, "to rank %d", m->peer);
+    else if (m->source < 0)
+        snprintf(text, capacity, "from any rank");
+    else
+        snprintf(text, capacity, "from rank %d", m->source);
+}
+
+void shc_p2p_text(const struct shc_p2p *p2p, const struct shc_message *m, char *text,
+                  size_t capacity)
+{
+    const struct shc_seat *seat = p2p->env.seat;
+    char call[128], peer[32];
+    struct shc_call shape = {
+        .kind = m->kind,
+        .dtype = m->shape.dtype,
+        .elem_bytes = m->shape.elem_bytes,
+        .dtype_tag = m->shape.dtype_tag,
+        .count = m->shape.bytes / m->shape.elem_bytes,
+    };
+    shc_call_text(&shape, 0, call, sizeof call);
+    peer_text(m, peer, sizeof peer);
+    snprintf(text, capacity, "rank %d: %s %s, tag %d, on group \"%s\"", seat->rank, call, peer,
+             (int)m->tag, seat->group);
+}
+
+/* ", which has sent messages that no recv here takes, with tags 3, 4": this is how a wrong tag
+ * shows. */
+static void unexpected_text(const struct shc_p2p_peer *peer, char *text, size_t capacity)
+{
+    size_t used = 0;
+    int listed = 0;
+    text[0] = '\0';
+    for (const struct shc_unexpected *message = peer->unexpected; message && used < capacity;
+         message = message->next) {
+        if (listed++ == TAGS_LISTED) {
+            used += (size_t)snprintf(text + used, capacity - used, ", ...");
+            break;
+        }
+        used += (size_t)snprintf(text + used, capacity - used, "%s%d",
+                                 listed == 1 ? ", which has sent messages that no recv here takes, "
+                                               "with tags "
+                                             : ", ",
+                                 (int)message->line.tag);
+    }
+}
+
+void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_message *m, char *text,
+                       size_t capacity)
+{
+    static const char *const what[] = {
+        [SHC_MESSAGE_NONE] = "nobody",
+        [SHC_MESSAGE_QUEUED] = "earlier messages to be received by",
+        [SHC_MESSAGE_ANNOUNCED] = "the matching recv of",
+        [SHC_MESSAGE_STREAMING] = "the rest to be received by",
+        [SHC_MESSAGE_POSTED] = "the matching send of",
+        [SHC_MESSAGE_GRANT_DUE] = "room for a word to",
+        [SHC_MESSAGE_REFUSE_DUE] = "room for a word to",
+        [SHC_MESSAGE_FILLING] = "the rest from",
+    };
+    int peer = m->kind == SHC_SEND ? m->peer : m->source;
+    char member[256] = "any rank", unexpected[160] = "";
+    if (peer >= 0) {
+        shc_member_text(p2p->env.seat, peer, member, sizeof member);
+        if (m->state == SHC_MESSAGE_POSTED)
+            unexpected_text(&p2p->peers[peer], unexpected, sizeof unexpected);
+    }
+    snprintf(text, capacity, "%s %s%s", what[m->state], member, unexpected);
+}
+
+/* ---- queues ---- */
+
+void shc_queue_append(struct shc_queue *queue, struct shc_message *m)
+{
+    m->next = NULL;
+    if (queue->last)
+        queue->last->next = m;
+    else
+        queue->first = m;
+    queue->last = m;
+}
+
+static void remove_from(struct shc_queue *queue, struct shc_message *m)
+{
+    struct shc_message *before = NULL;
+    for (struct shc_message *at = queue->first; at != m; at = at->next)
+        before = at;
+    if (before)
+        before->next = m->next;
+    else
+        queue->first = m->next;
+    if (queue->last == m)
+        queue->last = before;
+    m->next = NULL;
+}
+
+int shc_p2p_queue_count(const struct shc_p2p *p2p)
+{
+    return 3 * p2p->env.seat->world_size + 1;
+}
+
+struct shc_queue *shc_p2p_queue(struct shc_p2p *p2p, int index)
+{
+    const int peer = index / 3;
+    if (peer == p2p->env.seat->world_size)
+        return &p2p->posted_any;
+    if (index % 3 == 0)
+        return &p2p->peers[peer].posted;
+    return index % 3 == 1 ? &p2p->peers[peer].incoming : &p2p->peers[peer].sends;
+}
+
+static struct shc_queue *queue_of(struct shc_p2p *p2p, const struct shc_message *m)
+{
+    switch (m->state) {
+    case SHC_MESSAGE_QUEUED:
+    case SHC_MESSAGE_ANNOUNCED:
+    case SHC_MESSAGE_STREAMING:
+        return &p2p->peers[m->peer].sends;
+    case SHC_MESSAGE_POSTED:
+        return m->peer == SHC_ANY_SOURCE ? &p2p->posted_any : &p2p->peers[m->peer].posted;
+    default:
+        return &p2p->peers[m->source].incoming;
+    }
+}
+
+void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_message *m)
+{
+    remove_from(queue_of(p2p, m), m);
+}
+
+void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
+                    const char *error)
+{
+    shc_p2p_add(&p2p->pending, -1);
+    p2p->finished = true;
+    /* relaxed: as shc_message_is_over(). */
+    shc_a32_store_relaxed(&m->over, 1);
+    p2p->env.done(m, status, error);
+}
+
+void shc_p2p_finish_ok(struct shc_p2p *p2p, struct shc_message *m)
+{
+    shc_p2p_withdraw(p2p, m);
+    shc_p2p_finish(p2p, m, SHC_OK, "");
+}
+
+static void finish_queue(struct shc_p2p *p2p, struct shc_queue *queue, enum shc_status status,
+                         const char *reason)
+{
+    while (queue->first) {
+        struct shc_message *m = queue->first;
+        char what[256], error[SHC_ERROR_TEXT_BYTES];
+        shc_p2p_text(p2p, m, what, sizeof what);
+        snprintf(error, sizeof error, "%s failed: %.700s", what, reason);
+        remove_from(queue, m);
+        shc_p2p_finish(p2p, m, status, error);
+    }
+}
+
+void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char *reason)
+{
+    for (int i = 0; i < shc_p2p_queue_count(p2p); i++)
+        finish_queue(p2p, shc_p2p_queue(p2p, i), status, reason);
+}
+
+void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason)
+{
+    status = shc_group_fail(p2p->env.seat, status, reason);
+    shc_p2p_finish_all(p2p, status, reason);
+}
+
+static void shape_text(enum shc_op_kind kind, const struct shc_shape *shape, char *text,
+                       size_t capacity)
+{
+    struct shc_call call = {.kind = kind,
+                            .dtype = shape->dtype,
+                            .elem_bytes = shape->elem_bytes,
+                            .dtype_tag = shape->dtype_tag};
+    call.count = shape->bytes / (shape->elem_bytes ? shape->elem_bytes : 1);
+    shc_call_text(&call, 0, text, capacity);
+}
+
+void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m,
+                           const struct shc_shape *theirs)
+{
+    char what[256], other[128], error[SHC_ERROR_TEXT_BYTES];
+    const bool sends = m->kind == SHC_SEND;
+    const int rank = sends ? m->peer : m->source;
+    const enum shc_op_kind side = sends ? SHC_RECV : SHC_SEND;
+    shc_p2p_text(p2p, m, what, sizeof what);
+    shape_text(side, theirs, other, sizeof other);
+    snprintf(error, sizeof error,
+             "%s failed: the %s of rank %d that matches it is of another "
+             "type or size: %s; the message is dropped",
+             what, shc_op_kind_name(side), rank, other);
+    shc_p2p_finish(p2p, m, SHC_ERR_MISMATCH, error);
+}
