@@ -89,7 +89,7 @@ void begin_barrier(Rank &rank, Called &blocked)
 void both_ranks(const Body &zero, const Body &one)
 {
     Options options;
-    options.timeout_ns = 6 * SHC_NS_PER_S;
+    options.timeout_ns = 60 * SHC_NS_PER_S;
     for (Mode mode : all_modes())
         run_ranks(
             mode, 2, [&](Rank &rank) { (rank.rank == 0 ? zero : one)(rank); }, options);
@@ -182,18 +182,18 @@ TEST(Callbacks, OfMessagesMayWaitForOneAnotherThere)
         });
 }
 
-// The one engine thread naps while an operation is queued: it wakes for the callback, not for the
+// The one engine thread polls while an operation is queued: it wakes for the callback, not for the
 // operation.
-TEST(Callbacks, OfAMessageEndsANap)
+TEST(Callbacks, OfAMessageEndAPoll)
 {
     both_ranks(
         [](Rank &rank) {
             shc_engine *engine = &rank.comm->engine;
-            shc_a64_store_relaxed(&engine->nap_ns, 1000 * SHC_NS_PER_S);
-            shc_a32_store_relaxed(&engine->hasty, shc_a32_load_relaxed(&engine->habit));
+            shc_a64_store_relaxed(&engine->poll_ns, 1000 * SHC_NS_PER_S);
+            shc_a32_store_relaxed(&engine->soon, SHC_POLL_AFTER);
             Called queued;
             ASSERT_EQ(queued.submit(rank.comm, op_of(SHC_BARRIER)), SHC_OK) << error_text();
-            while (shc_a32_load_acquire(&engine->napping) == 0)
+            while (shc_a32_load_acquire(&engine->polling) == 0)
                 shc_os_sleep_ns(SHC_NS_PER_MS);
             ask_and_release(rank);
             queued.wait();

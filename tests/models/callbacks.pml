@@ -3,8 +3,8 @@
  * Callbacks: one may submit to its own group and wait, as deep as it likes. The callback of a message
  * waits for no operation. Every callback runs.
  *
- * Mirrors engine_thread(), have_threads(), complete_one() and shc_engine_run_queue() of
- * src/shm/comm/engine.c, and wait_until_ended() and wait_for_callback() of request.c;
+ * Mirrors take_turn(), shc_engine_have_threads() and complete_one() of src/shm/comm/engine_thread.c,
+ * shc_engine_run_queue() of engine.c, and wait_until_ended() and wait_for_callback() of request.c;
  * docs/internals/protocol.md, RUN-4, RUN-22 and RUN-23. Three programs:
  * (1) Callbacks are nested. A caller submits requests 1 and 2 and waits for 1, or does not. The
  * callback of 1 waits for 2; that of 2 submits 3 and waits for it; 3 has none.
@@ -13,7 +13,7 @@
  * (3) A caller submits 2 alone and waits for a message, whose callback waits for another message's
  * callback. Then the other rank comes.
  * A message ends in a pass of the caller. Engine threads are made on demand. Left out: the ring and its
- * lock (runner.pml), the bell (bell.pml), naps, how long a thread leaves a callback to others,
+ * lock (runner.pml), the bell (bell.pml), POLL, how long a thread leaves a callback to others,
  * time-outs, close, and that no thread can be made.
  *
  * FAULT_no_second_thread       no thread checks whether another thread is able to go on
@@ -345,7 +345,7 @@ end:
 #endif
             drop()
         :: runner != QUEUED ->
-            listen_for_work(); /* park() */
+            listen_for_work(); /* sleep_on_doorbell() */
             if
             :: HAS_WORK
             :: else ->

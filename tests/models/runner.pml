@@ -3,9 +3,9 @@
  * Runner word, ring and engine: no synchronous call overtakes what its own thread queued before it,
  * one operation runs at a time, and no request is forgotten, also when the group is closed.
  *
- * Mirrors src/shm/comm/engine.c, shc_runner_take() and shc_runner_drop() of runner.h, shc_run() and
- * wait_until_over() of request.c, and shc_comm_close() of comm.c; docs/internals/protocol.md, RUN-1
- * to RUN-4. There are two callers, one engine thread, and a closer that comes at any time or never.
+ * Mirrors src/shm/comm/engine.c and engine_thread.c, shc_runner_take() and shc_runner_drop() of
+ * runner.h, shc_run() and wait_until_over() of request.c, and shc_comm_close() of comm.c;
+ * docs/internals/protocol.md, RUN-1 to RUN-4. There are two callers, one engine thread, and a closer that comes at any time or never.
  * Caller 0: submit 1, run 2, submit 3, wait for 3. Caller 1: run 1, submit 2, and never wait for it. Left
  * out: the bias (bias.pml), callbacks, time-outs of a sleep, cancelling, a full ring, and what
  * happens inside an operation (close ends that in reality).
@@ -16,7 +16,7 @@
  * FAULT_drop_without_ring     a thread that drops HELD does not look whether something was queued
  * FAULT_submit_without_ring   a submitter never rings
  * FAULT_queued_rings_waiters_alone  no thread rings for the engine's thread when something is queued
- * FAULT_endless_nap           a nap of the engine's thread ends only with a ring
+ * FAULT_endless_poll          a POLL of the engine's thread ends only with a ring
  * FAULT_close_without_reject  requests can be submitted after the end
  * FAULT_close_without_runner  the memory goes without a look whether a thread is inside
  * FAULT_close_without_drain   what is still queued is forgotten
@@ -41,7 +41,7 @@ bit flag, work; /* the bells of waiters and of the engine: bell.pml has one in f
 bool moved[THREADS]; /* the bell's count, since this thread read it */
 bool asleep[THREADS];
 
-bool napping; /* the engine's thread, which looks again by itself */
+bool polling; /* the engine's thread, which looks again by itself */
 
 /* What the properties need. */
 bool busy;     /* an operation is running */
@@ -305,28 +305,28 @@ active proctype Engine()
 {
     byte before, request;
     byte me = ENGINE;
-    bool napped;
+    bool polled;
 end:
     do
     :: stopping -> break
     :: !stopping ->
         if
-        :: !napped -> /* nap(): as long as anything moves, and no ring is needed */
-            napped = true;
-            napping = true;
-#ifdef FAULT_endless_nap
+        :: !polled -> /* poll_queue(): as long as anything moves, and no ring is needed */
+            polled = true;
+            polling = true;
+#ifdef FAULT_endless_poll
             false;
 #else
             timeout;
 #endif
-            napping = false
+            polling = false
         :: atomic { CAN_TAKE_QUEUED -> take() }
-            napped = false;
+            polled = false;
             run_queue(NOBODY);
             drop()
         :: !CAN_TAKE_QUEUED ->
-            napped = false;
-            listen(); /* park() */
+            polled = false;
+            listen(); /* sleep_on_doorbell() */
             if
             :: HAS_WORK
             :: else ->
@@ -377,9 +377,9 @@ over:
 /* When nothing moves any more, all five operations have run, or were refused. */
 active proctype Watch()
 {
-#ifdef FAULT_endless_nap
+#ifdef FAULT_endless_poll
     timeout -> assert(ran + refused == 5)
 #else
-    timeout && !napping -> assert(ran + refused == 5)
+    timeout && !polling -> assert(ran + refused == 5)
 #endif
 }

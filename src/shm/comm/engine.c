@@ -10,17 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An idle thread looks around this often even if no doorbell rings. That costs nothing, and recovers from a
- * stopped debugger session or a lost signal. */
-#define IDLE_SLICE_NS (10 * SHC_NS_PER_S)
-#define STOP_NS       SHC_NS_PER_S
-
-#define CALL_NS      (100 * SHC_NS_PER_US) /* most callbacks are shorter */
-#define CALL_DOUBLES 7u
-
-#define NAP_NS      (400 * SHC_NS_PER_US)
-#define IDLE_NAPS   2u
-#define SMALL_BYTES ((size_t)32 << 10) /* more takes longer than a wake-up */
+#define POLL_NS (400 * SHC_NS_PER_US)
+#define SOON_NS (20 * SHC_NS_PER_US) /* a thread that waits so soon does nothing else meanwhile */
 
 enum shc_status shc_engine_init(struct shc_engine *engine)
 {
@@ -32,9 +23,7 @@ enum shc_status shc_engine_init(struct shc_engine *engine)
     engine->popper = shc_ring_view(engine->ring_memory, SHC_ENGINE_RING_SLOTS, 1);
     engine->pusher = engine->popper;
     /* relaxed: no other thread knows the engine yet. */
-    shc_a64_store_relaxed(&engine->nap_ns, NAP_NS);
-    /* relaxed: no other thread knows the engine yet. */
-    shc_a32_store_relaxed(&engine->habit, SHC_FIRST_HABIT);
+    shc_a64_store_relaxed(&engine->poll_ns, POLL_NS);
     engine->most_threads = SHC_ENGINE_MAX_THREADS;
     shc_bias_init(&engine->runner.bias, SHC_BIAS_FIRST_PAY);
     pthread_mutex_init(&engine->lock, NULL);
@@ -76,292 +65,52 @@ bool shc_engine_enter_by_word(struct shc_engine *engine, struct shc_inside *insi
     return true;
 }
 
-/* ---- threads ---- */
+/* ---- adaptive wake-up ---- */
 
-/* Has an engine thread something to do other than running what is queued? */
-static bool is_due(const struct shc_engine *engine)
+void shc_engine_note_late(struct shc_engine *engine)
 {
-    /* acquire engine/finished <- release in list_append(): something to complete. */
-    if (shc_a32_load_acquire(&engine->has_finished))
-        return true;
-    /* acquire engine/stopping <- release in shc_engine_stop(): no other data. */
-    return shc_a32_load_acquire(&engine->stopping) != 0;
+    /* relaxed: a hint, like everything that decides about polling. */
+    shc_a32_store_relaxed(&engine->soon, 0);
 }
 
-static bool has_work(const struct shc_engine *engine)
+void shc_engine_note_wait(struct shc_engine *engine, struct shc_request *request)
 {
-    return is_due(engine) || shc_runner_is_queued(&engine->runner);
+    /* relaxed: of this request's waiters, one more or less does not matter. */
+    const uint64_t submitted_ns = shc_a64_load_relaxed(&request->submitted_ns);
+    if (submitted_ns == 0)
+        return;
+    /* relaxed: a hint. */
+    shc_a64_store_relaxed(&request->submitted_ns, 0);
+    /* relaxed: a hint; if two threads wait at once, one more or less does not matter. */
+    const uint32_t soon = shc_a32_load_relaxed(&engine->soon);
+    if (shc_clock_ns() - submitted_ns >= SOON_NS)
+        shc_engine_note_late(engine);
+    else if (soon < SHC_POLL_AFTER) {
+        /* relaxed: a hint. */
+        shc_a32_store_relaxed(&engine->soon, soon + 1);
+    }
 }
 
-/* The private state of an engine thread. */
-struct naps {
-    unsigned idle;              /* in a row, without a submission */
-    uint64_t submitted, popped; /* the count at the last one's end */
-};
-
-/* Is something queued that no other thread would run soon? */
-static bool is_pressing(const struct shc_engine *engine)
+void shc_engine_wake(struct shc_engine *engine)
 {
-    /* acquire engine/pressing <- acq_rel in shc_engine_press(): no other data. */
-    return shc_a32_load_acquire(&engine->pressing) != 0;
-}
-
-static bool may_nap(const struct shc_engine *engine, const struct naps *naps)
-{
-    return shc_engine_has_habit(engine) && naps->idle < IDLE_NAPS;
-}
-
-/* Sleeps for a moment without asking to be woken. True: what is queued was queued before that too, so no
- * thread is just about to run it; or it does not wait. The lock is not held. */
-static bool nap(struct shc_comm *comm, struct naps *naps)
-{
-    struct shc_engine *engine = &comm->engine;
-    const bool queued = shc_runner_is_queued(&engine->runner);
-    /* acquire bell/count <- acq_rel in shc_bell_rouse(): read before the look. */
-    const uint32_t heard = shc_a32_load_acquire(&engine->work.count);
-    /* acq_rel engine/napping: a hint; a thread that misses it lets the nap end by itself. */
-    shc_a32_add_acq_rel(&engine->napping, 1);
-    /* relaxed: no other data comes with it. */
-    const uint64_t nap_ns = shc_a64_load_relaxed(&engine->nap_ns);
-    int error = 0;
-    if (!is_due(engine) && !is_pressing(engine))
-        error = shc_os_futex_wait(&engine->work.count, heard, nap_ns, false);
-    /* acq_rel engine/napping: a hint; a thread that misses it lets the nap end by itself. */
-    shc_a32_add_acq_rel(&engine->napping, (uint32_t)-1);
-    /* relaxed: counters. */
-    const uint64_t submitted = shc_a64_load_relaxed(&comm->submitted);
-    /* relaxed: counters. */
-    const uint64_t popped = shc_a64_load_relaxed(&engine->popped);
-    const bool stuck = queued && popped == naps->popped;
-    if (stuck)
-        shc_engine_not_awaited(engine);
-    naps->idle = submitted == naps->submitted ? naps->idle + 1 : 0;
-    naps->submitted = submitted;
-    naps->popped = popped;
-    return stuck || error != ETIMEDOUT;
-}
-
-void shc_engine_ring_now(struct shc_engine *engine)
-{
-    /* acquire engine/napping <- acq_rel in nap(): no other data. */
-    if (shc_a32_load_acquire(&engine->napping) > 0)
+    /* acquire engine/polling <- acq_rel in poll_queue(): no other data. */
+    if (shc_a32_load_acquire(&engine->polling) > 0)
         shc_bell_rouse(&engine->work, false);
     else
         shc_bell_ring(&engine->work, false);
 }
 
-void shc_engine_press(struct shc_engine *engine)
+void shc_engine_make_urgent(struct shc_engine *engine)
 {
-    if (is_pressing(engine))
+    if (shc_engine_is_urgent(engine))
         return;
-    /* acq_rel engine/pressing: before the look for threads that nap; these look for it after they have said
+    /* acq_rel engine/urgent: before the look for threads that poll; these look for it after they have said
      * so. */
-    (void)shc_a32_exchange_acq_rel(&engine->pressing, 1);
-    shc_engine_ring_now(engine);
+    (void)shc_a32_exchange_acq_rel(&engine->urgent, 1);
+    shc_engine_wake(engine);
 }
 
-/* Sleeps until there may be something to do. The lock is not held. */
-static void park(struct shc_comm *comm)
-{
-    struct shc_engine *engine = &comm->engine;
-    uint32_t heard = shc_bell_listen(&engine->work);
-    if (!has_work(engine))
-        shc_bell_sleep(&engine->work, heard, IDLE_SLICE_NS, false);
-}
-
-/* The process is going away under us: never run anything again. */
-static void park_for_ever(void)
-{
-    for (;;)
-        shc_os_sleep_ns(3600 * SHC_NS_PER_S);
-}
-
-static void list_append(struct shc_request **list, shc_a32 *filled, struct shc_request *request)
-{
-    while (*list)
-        list = &(*list)->next;
-    request->next = NULL;
-    *list = request;
-    /* release engine/finished -> acquire in is_due(): the list, for a thread that then takes the lock. */
-    shc_a32_store_release(filled, 1);
-}
-
-static struct shc_request *list_take(struct shc_request **list, shc_a32 *filled)
-{
-    struct shc_request *request = *list;
-    *list = request->next;
-    if (!*list) {
-        /* relaxed: under the lock; a late reader finds the list empty and goes on. */
-        shc_a32_store_relaxed(filled, 0);
-    }
-    return request;
-}
-
-/* 0, or an error; EAGAIN also if there are as many as there may be. The lock is held. */
-static int start_thread(struct shc_comm *comm);
-
-/* The lock is held. */
-static void note_unattended(struct shc_engine *engine, bool unattended)
-{
-    /* relaxed: a hint; a thread that acts on it looks again under the lock. */
-    shc_a32_store_relaxed(&engine->unattended, unattended);
-}
-
-/* Makes a thread if fewer are able than that. The lock is held. */
-static void have_threads(struct shc_comm *comm, int wanted)
-{
-    struct shc_engine *engine = &comm->engine;
-    if (SHC_LIKELY(engine->able >= wanted) || shc_process_leaving())
-        return;
-    const int error = start_thread(comm);
-    if (error != 0)
-        shc_seat_lacks_thread(&comm->seat, error);
-    note_unattended(engine, engine->able == 0);
-}
-
-/* A thread for the next callback, whatever the others wait for in operations and in callbacks. */
-static int wanted_for_callbacks(const struct shc_engine *engine)
-{
-    return engine->running + 1;
-}
-
-void shc_engine_call_back(struct shc_request *request)
-{
-    struct shc_engine *engine = &request->comm->engine;
-    list_append(&engine->finished, &engine->has_finished, request);
-    /* (After an operation the engine thread that runs, if one does, looks at once.) */
-    have_threads(request->comm,
-                 shc_is_message(request->op.kind) ? wanted_for_callbacks(engine) : 1);
-}
-
-/* Calls one `complete`. The lock is held, and released for the callback, which may wait for the queue or
- * for another callback. */
-static void complete_one(struct shc_comm *comm)
-{
-    struct shc_engine *engine = &comm->engine;
-    struct shc_request *request = list_take(&engine->finished, &engine->has_finished);
-    engine->called_ns = shc_clock_ns();
-    if (engine->finished)
-        have_threads(comm, wanted_for_callbacks(engine));
-    else if (shc_runner_is_queued(&engine->runner)) /* later the submission looks */
-        have_threads(comm, 1);
-    pthread_mutex_unlock(&engine->lock);
-    if (!shc_process_callback_begin())
-        park_for_ever();
-    shc_request_complete(request);
-    shc_process_callback_end();
-    pthread_mutex_lock(&engine->lock);
-}
-
-/*
- * A callback is due, and the threads inside other callbacks will most likely come back for it soon. The
- * time that is left to them doubles with each more of them: otherwise a thousand short callbacks would make
- * a thread each. (Not if something is queued, which would wait as long.)
- */
-static uint64_t patience_ns(const struct shc_engine *engine)
-{
-    const unsigned calling = (unsigned)(engine->thread_count - engine->able);
-    if (calling == 0 || shc_runner_is_queued(&engine->runner))
-        return 0;
-    const uint64_t patience_ns = CALL_NS << (calling < CALL_DOUBLES ? calling - 1 : CALL_DOUBLES);
-    const uint64_t begun_ns = engine->called_ns, now_ns = shc_clock_ns();
-    return now_ns - begun_ns < patience_ns ? begun_ns + patience_ns - now_ns : 0;
-}
-
-/* The lock is held, and released meanwhile. */
-static void leave_it(struct shc_comm *comm, uint64_t for_ns)
-{
-    struct shc_engine *engine = &comm->engine;
-    pthread_mutex_unlock(&engine->lock);
-    const uint32_t heard = shc_bell_listen(&engine->work);
-    if (!shc_runner_is_queued(&engine->runner))
-        shc_bell_sleep(&engine->work, heard, for_ns, false);
-    pthread_mutex_lock(&engine->lock);
-}
-
-/* The lock is held, and released meanwhile. */
-static void run_awhile(struct shc_comm *comm)
-{
-    struct shc_engine *engine = &comm->engine;
-    engine->running++;
-    pthread_mutex_unlock(&engine->lock);
-    (void)shc_engine_run_queue(comm, NULL, true);
-    pthread_mutex_lock(&engine->lock);
-    engine->running--;
-}
-
-static void engine_thread(void *arg)
-{
-    struct shc_comm *comm = arg;
-    struct shc_engine *engine = &comm->engine;
-    struct naps naps = {0};
-    struct shc_inside inside;
-    bool came_back = false;
-    pthread_mutex_lock(&engine->lock);
-    for (;;) {
-        /* `able` counts this thread while it is not inside a callback. */
-        const uint64_t left_ns = engine->finished && !came_back ? patience_ns(engine) : 0;
-        if (left_ns > 0) {
-            leave_it(comm, left_ns);
-            continue;
-        }
-        if (engine->finished) {
-            engine->able--;
-            complete_one(comm);
-            engine->able++;
-            note_unattended(engine, false);
-            came_back = true;
-            continue;
-        }
-        came_back = false;
-        /* relaxed: stored under the lock that is held here. */
-        if (shc_a32_load_relaxed(&engine->stopping))
-            break;
-        pthread_mutex_unlock(&engine->lock);
-        if (shc_process_leaving())
-            park_for_ever();
-        if (may_nap(engine, &naps) && !nap(comm, &naps)) {
-            /* look again in the next turn */
-        } else if (shc_engine_take(engine, &inside, SHC_RUNNER_QUEUED)) {
-            pthread_mutex_lock(&engine->lock);
-            if (!engine->finished) /* a thread that appended to it since counts on this one */
-                run_awhile(comm);
-            pthread_mutex_unlock(&engine->lock);
-            shc_engine_leave(&inside);
-        } else {
-            park(comm);
-            naps.idle = 0;
-        }
-        pthread_mutex_lock(&engine->lock);
-    }
-    engine->able--;
-    pthread_mutex_unlock(&engine->lock);
-}
-
-static int start_thread(struct shc_comm *comm)
-{
-    struct shc_engine *engine = &comm->engine;
-    if (engine->thread_count >= engine->most_threads)
-        return EAGAIN;
-    const int error = shc_os_thread_start(&engine->threads[engine->thread_count], "shc-engine",
-                                          engine_thread, comm);
-    if (error != 0)
-        return error;
-    engine->thread_count++;
-    engine->able++; /* being started */
-    return 0;
-}
-
-enum shc_status shc_engine_need_thread(struct shc_comm *comm)
-{
-    if (comm->engine.thread_count > 0)
-        return SHC_OK;
-    const int error = start_thread(comm);
-    if (error == 0)
-        return SHC_OK;
-    shc_seat_lacks_thread(&comm->seat, error);
-    return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot start an engine thread");
-}
+/* ---- the queue ---- */
 
 void shc_engine_reject(struct shc_engine *engine)
 {
@@ -369,35 +118,6 @@ void shc_engine_reject(struct shc_engine *engine)
     engine->rejecting = true;
     pthread_mutex_unlock(&engine->lock);
 }
-
-static int thread_count(struct shc_engine *engine)
-{
-    pthread_mutex_lock(&engine->lock);
-    int count = engine->thread_count;
-    pthread_mutex_unlock(&engine->lock);
-    return count;
-}
-
-void shc_engine_stop(struct shc_engine *engine)
-{
-    pthread_mutex_lock(&engine->lock);
-    /* release engine/stopping -> acquire in is_due(): no other data. */
-    shc_a32_store_release(&engine->stopping, 1);
-    pthread_mutex_unlock(&engine->lock);
-    shc_engine_ring_now(engine);
-    uint64_t deadline_ns = shc_clock_ns() + STOP_NS;
-    /* A thread that is joined here may have started another one during its last turns. */
-    for (int i = 0; i < thread_count(engine); i++) {
-        uint64_t now_ns = shc_clock_ns();
-        uint64_t left_ns = now_ns < deadline_ns ? deadline_ns - now_ns : 0;
-        if (shc_os_thread_join(&engine->threads[i], left_ns) != 0) {
-            shc_os_thread_detach(&engine->threads[i]);
-            engine->straying = true;
-        }
-    }
-}
-
-/* ---- the queue ---- */
 
 /* Pushes the request; the lock is held. */
 static enum shc_status push_locked(struct shc_comm *comm, struct shc_request *request, bool *full)
@@ -407,7 +127,7 @@ static enum shc_status push_locked(struct shc_comm *comm, struct shc_request *re
     *full = false;
     if (engine->rejecting)
         return shc_fail(SHC_ERR_CLOSED, "this rank has closed the group");
-    have_threads(comm, 1); /* else a waiting thread runs it */
+    shc_engine_have_threads(comm, 1); /* else a waiting thread runs it */
     *full = !shc_ring_push(&engine->pusher, &word);
     if (!*full) {
         /* acq_rel engine/queued: a count. */
@@ -442,20 +162,9 @@ static enum shc_status wait_for_room(struct shc_comm *comm, const struct shc_req
     return shc_wait_for(&wait, &target);
 }
 
-/* Does it take less time than a wake-up, on all ranks? */
-static bool is_small(const struct shc_task *task)
-{
-    const bool rooted = task->call.kind == SHC_GATHER || task->call.kind == SHC_SCATTER;
-    const size_t blocks = rooted ? (size_t)task->seat->world_size : 1;
-    return !task->sparse && (task->in.bytes + task->out.bytes) * blocks <= SMALL_BYTES;
-}
-
 enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *request)
 {
     struct shc_engine *engine = &comm->engine;
-    const bool small = is_small(&request->task);
-    if (small)
-        request->submitted_ns = shc_clock_ns();
     for (;;) {
         bool full;
         pthread_mutex_lock(&engine->lock);
@@ -471,9 +180,9 @@ enum shc_status shc_engine_submit(struct shc_comm *comm, struct shc_request *req
         SHC_TRY(shc_engine_run_unattended(comm, NULL, true));
         SHC_TRY(wait_for_room(comm, request));
     }
-    if (!small)
-        shc_engine_press(engine);
     shc_engine_ring_queued(engine);
+    /* relaxed: its waiters are told of it by this thread. (A wake-up takes long, and is no delay of theirs.) */
+    shc_a64_store_relaxed(&request->submitted_ns, shc_clock_ns());
     return SHC_OK;
 }
 
@@ -486,8 +195,8 @@ static void settle(struct shc_engine *engine)
     pthread_mutex_lock(&engine->lock);
     if (shc_ring_empty(&engine->popper)) {
         shc_runner_note_empty(&engine->runner);
-        /* acq_rel engine/pressing: nothing is queued. */
-        (void)shc_a32_exchange_acq_rel(&engine->pressing, 0);
+        /* acq_rel engine/urgent: nothing is queued. */
+        (void)shc_a32_exchange_acq_rel(&engine->urgent, 0);
     }
     pthread_mutex_unlock(&engine->lock);
 }
@@ -501,7 +210,7 @@ static struct shc_request *pop(struct shc_engine *engine)
         return NULL;
     /* relaxed: only the runner stores to it. */
     const uint64_t popped = shc_a64_load_relaxed(&engine->popped);
-    /* relaxed: for an engine thread that naps. */
+    /* relaxed: for an engine thread that polls. */
     shc_a64_store_relaxed(&engine->popped, popped + 1);
     /* acq_rel engine/queued: a count. */
     shc_a32_add_acq_rel(&engine->queued, (uint32_t)-1);
@@ -544,20 +253,6 @@ enum shc_status shc_engine_run_queue(struct shc_comm *comm, struct shc_request *
             break;
     }
     return st;
-}
-
-bool shc_engine_is_unattended(struct shc_comm *comm)
-{
-    struct shc_engine *engine = &comm->engine;
-    /* relaxed: a hint; a thread that acts on it looks again under the lock. */
-    if (SHC_LIKELY(!shc_a32_load_relaxed(&engine->unattended)) ||
-        !shc_runner_is_queued(&engine->runner))
-        return false;
-    pthread_mutex_lock(&engine->lock);
-    have_threads(comm, 1);
-    const bool unattended = engine->able == 0;
-    pthread_mutex_unlock(&engine->lock);
-    return unattended;
 }
 
 void shc_engine_drain(struct shc_comm *comm, enum shc_status status, const char *error)

@@ -7,14 +7,12 @@
  * The holder of the runner (comm/runner.h) runs: a synchronous caller, an engine thread, or a waiter.
  * Submitting pushes into the ring and sets QUEUED under the lock. The holder that finds the ring empty
  * clears it under the lock. So a synchronous call never overtakes what was queued before it, and QUEUED
- * without HELD always has a thread that sleeps on a bell, naps, or is on its way.
+ * without HELD always has a thread that sleeps on a doorbell, polls, or is on its way.
  *
  * Waking a thread takes longer than a small operation, which its submitter could run as well when it waits.
- * So if small requests have been waited for at once, many times in a row, engine threads do not ask to be
- * woken. They nap: they sleep for nap_ns, look again, and stop when nothing has come for a while. A request
- * that must not wait for the end of a nap is pressing, and wakes them: a large request, or one that is
- * polled, waited for with a time-out, or has a callback. A small request that is waited for late, or never,
- * ends the naps, and twice as many have to come in a row before they begin again.
+ * So engine threads poll if callers have waited for their requests at once many times in a row
+ * (engine_thread.c has the states, and RUN-13 to RUN-17 the rules). An urgent request wakes them: one that
+ * is polled, waited for with a time-out, or has a callback.
  *
  * If no thread can be made (a limit of processes, or of memory), a group goes on without. Its queue is
  * `unattended`, and is run by the next thread that waits, polls, submits another collective, or closes.
@@ -38,18 +36,17 @@ struct shc_request;
 
 #define SHC_ENGINE_MAX_THREADS 64
 #define SHC_ENGINE_RING_SLOTS  1024u
-#define SHC_FIRST_HABIT        8u
+#define SHC_POLL_AFTER         64u /* a wrong poll takes as long as so many wake-ups */
 
 struct shc_engine {
     struct shc_runner runner;
     struct shc_bell_shm bell; /* threads that wait for a request sleep here */
     struct shc_bell_shm
-        work;         /* and engine threads here: the end of a request does not concern them */
-    shc_a32 hasty;    /* small requests in a row that were waited for at once, */
-    shc_a32 habit;    /* that many of which let engine threads nap */
-    shc_a32 pressing; /* 1: something queued is not to wait for the end of a nap */
-    shc_a64 nap_ns;   /* only tests change it */
-    shc_a32 napping;  /* threads that sleep for a moment, without `work`'s flag */
+        work;        /* and engine threads here: the end of a request does not concern them */
+    shc_a32 soon;    /* requests in a row that were waited for at once; up to SHC_POLL_AFTER */
+    shc_a32 urgent;  /* 1: something queued is not to wait until an engine thread looks by itself */
+    shc_a32 polling; /* engine threads that sleep for poll_ns, without `work`'s flag */
+    shc_a64 poll_ns; /* only tests change it */
     void *ring_memory;
     struct shc_ring popper; /* (runner) */
     shc_a32 queued;         /* requests in the ring */
@@ -76,6 +73,9 @@ SHC_NODISCARD enum shc_status shc_engine_init(struct shc_engine *engine);
 /* Makes a thread if there is none. The lock is held. */
 SHC_NODISCARD enum shc_status shc_engine_need_thread(struct shc_comm *comm);
 
+/* Makes a thread if fewer than `wanted` are able, and if it can. The lock is held. */
+void shc_engine_have_threads(struct shc_comm *comm, int wanted);
+
 /* From now on every submission fails with SHC_ERR_CLOSED. */
 void shc_engine_reject(struct shc_engine *engine);
 
@@ -94,16 +94,22 @@ SHC_INLINE void shc_engine_ring_queued(struct shc_engine *engine)
 }
 
 /* A thread that may run the request itself begins to wait for it. */
-void shc_engine_awaited(struct shc_engine *engine, struct shc_request *request);
+void shc_engine_note_wait(struct shc_engine *engine, struct shc_request *request);
 
-/* Have enough been waited for at once? */
-bool shc_engine_has_habit(const struct shc_engine *engine);
+/* A request was not waited for at once: engine threads do not poll. */
+void shc_engine_note_late(struct shc_engine *engine);
 
-/* A small request was not waited for at once. */
-void shc_engine_not_awaited(struct shc_engine *engine);
+/* A thread needs what is queued, and will not run it: wakes engine threads that poll. */
+void shc_engine_make_urgent(struct shc_engine *engine);
 
-/* A thread needs what is queued, and will not run it. */
-void shc_engine_press(struct shc_engine *engine);
+SHC_INLINE bool shc_engine_is_urgent(const struct shc_engine *engine)
+{
+    /* acquire engine/urgent <- acq_rel in shc_engine_make_urgent(): no other data. */
+    return shc_a32_load_acquire(&engine->urgent) != 0;
+}
+
+/* Wakes engine threads, also those that poll. */
+void shc_engine_wake(struct shc_engine *engine);
 
 /*
  * A thread takes, holds or releases a runner. This lies on its stack from before that until after it. So a
@@ -196,9 +202,6 @@ SHC_NODISCARD enum shc_status shc_engine_submit(struct shc_comm *comm, struct sh
 /* The request has ended, and an engine thread must call its `complete`. The lock is held; the thread that
  * releases it rings after that. */
 void shc_engine_call_back(struct shc_request *request);
-
-/* Wakes an engine thread also from a nap. */
-void shc_engine_ring_now(struct shc_engine *engine);
 
 /* Runs queued requests until the queue is empty, `until` is done, or, on an engine thread, a
  * `complete` is due. SHC_ERR_INTERRUPTED if one of them has ended by that. pre: the runner is held. */

@@ -173,7 +173,7 @@ void shc_request_finish(struct shc_request *request, enum shc_status status, con
     pthread_mutex_unlock(&engine->lock);
     shc_bell_ring(&engine->bell, false);
     if (notify)
-        shc_engine_ring_now(engine);
+        shc_engine_wake(engine);
     else
         shc_engine_drop(engine, request);
 }
@@ -319,9 +319,9 @@ static enum shc_status wait_until_ended(struct shc_request *request, uint64_t ti
         .peer = -1,
     };
     if (may_run)
-        shc_engine_awaited(&comm->engine, request);
+        shc_engine_note_wait(&comm->engine, request);
     else if (!shc_request_has_ended(request))
-        shc_engine_press(&comm->engine);
+        shc_engine_make_urgent(&comm->engine);
     struct shc_inside inside;
     while (!shc_request_has_ended(request)) {
         SHC_TRY(check_not_inside(comm, "a wait"));
@@ -423,7 +423,7 @@ static void look_after(struct shc_request *request)
     (void)shc_p2p_attend(&comm->p2p);
     if (shc_is_message(request->op.kind))
         return;
-    shc_engine_press(&comm->engine);
+    shc_engine_make_urgent(&comm->engine);
     (void)!shc_engine_run_unattended(comm, request, false);
 }
 
@@ -465,7 +465,7 @@ bool shc_request_notify(struct shc_request *request)
         request->notify = true;
     pthread_mutex_unlock(&engine->lock);
     if (comes && !shc_is_message(request->op.kind))
-        shc_engine_press(engine);
+        shc_engine_make_urgent(engine);
     return comes;
 }
 
@@ -482,8 +482,8 @@ void shc_request_release(struct shc_request *request)
     if (!shc_process_is(&request->comm->mark))
         return; /* a forked child: the parent's engine has the other reference */
     /* relaxed: a hint. */
-    if (request->submitted_ns != 0 && !shc_a32_load_relaxed(&request->awaited))
-        shc_engine_not_awaited(&request->comm->engine);
+    if (shc_a64_load_relaxed(&request->submitted_ns) != 0)
+        shc_engine_note_late(&request->comm->engine);
     /* acq_rel request/references: the engine's last use comes before the retirement. */
     if (shc_a32_add_acq_rel(&request->references, (uint32_t)-1) == 1)
         shc_request_retire(request);
@@ -523,7 +523,7 @@ static SHC_NOINLINE enum shc_status run_submitted(struct shc_comm *comm, const s
     struct shc_request *request;
     SHC_TRY(submit(comm, op, NULL, &request));
     /* relaxed: a hint; its turn says nothing about what is queued. */
-    shc_a32_store_relaxed(&request->awaited, 1);
+    shc_a64_store_relaxed(&request->submitted_ns, 0);
     enum shc_status st = wait_for(request, 0);
     if (st == SHC_OK)
         st = result_of(request);

@@ -20,12 +20,11 @@ enum shc_request_state {
 
 struct shc_request {
     shc_a32 references;
-    shc_a32 done;          /* 1 once status and error are stored */
-    shc_a32 completed;     /* 1 when `complete` has returned */
-    shc_a32 state;         /* enum shc_request_state */
-    shc_a64 completer;     /* number of the thread that is inside `complete` */
-    uint64_t submitted_ns; /* a small collective; else 0 */
-    shc_a32 awaited;       /* a thread that may run it has begun to wait for it */
+    shc_a32 done;         /* 1 once status and error are stored */
+    shc_a32 completed;    /* 1 when `complete` has returned */
+    shc_a32 state;        /* enum shc_request_state */
+    shc_a64 completer;    /* number of the thread that is inside `complete` */
+    shc_a64 submitted_ns; /* 0: a thread that may run it has begun to wait for it, or a message */
     struct shc_comm *comm;
     struct shc_request_hooks hooks;
     struct shc_op op;
