@@ -163,7 +163,7 @@ TEST(GpuExperiments, OnlyStreamWritesWakeWhereItIsSo)
 {
     Folder folder;
     const Ran ran =
-        run("release", "only_writes_wake=1 state=" + folder.path + "/state", "2", "100");
+        run("release", "only_writes_wake=1 state=" + folder.path + "/state", "2", "500");
     EXPECT_EQ(count(ran, {"release=\"stream write\"", "outcome=wakes"}), 6) << ran.text;
     EXPECT_EQ(count(ran, {"outcome=wakes"}), 6) << ran.text;
     EXPECT_EQ(count(ran, {"release=copy", "only a later stream write wakes"}), 6) << ran.text;
