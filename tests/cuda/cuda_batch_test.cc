@@ -8,7 +8,7 @@ namespace
 {
 
 // A batch that blocks itself is stuck until then.
-const std::string kSoon = " timeout_ms=20000";
+const std::string kSoon = " timeout_ms=100000";
 
 class Batches : public testing::TestWithParam<Way>
 {
@@ -62,10 +62,10 @@ INSTANTIATE_TEST_SUITE_P(Relays, Batches, testing::ValuesIn(kRelays),
 // The use of batches: receives come before the sends that other ranks wait for.
 TEST(SingleCalls, StandWhereTheirStreamsShareHardwareQueues)
 {
-    auto reports = run(4, "scenario=mail_sweep meet=0 timeout_ms=2000", "queues=2");
+    auto reports = run(4, "scenario=mail_sweep meet=0 later_timeout_ms=2000", "queues=2");
     for (Report &report : reports) {
         EXPECT_EQ(report["end"], "exited 0") << all_of(report);
-        EXPECT_HAS(report, "what", "Timed out after 2.0");
+        EXPECT_HAS(report, "what", "Timed out after ");
         EXPECT_NE(report["wrong"], "0") << all_of(report);
     }
 }
@@ -123,7 +123,7 @@ TEST(BatchLate, SaysThatManyStreamsHoldOneAnotherUp)
 {
     auto reports = run(7, "scenario=batch_late");
     expect_key(reports, "right", "yes");
-    EXPECT_HAS(reports[0], "said", "has waited 5.0 s for rank ");
+    expect_said_late(reports[0]);
     EXPECT_HAS(reports[0], "said", "CUDA_DEVICE_MAX_CONNECTIONS=32");
 }
 
@@ -131,7 +131,7 @@ TEST(BatchLate, SaysNothingOfStreamsWhereThereIsOne)
 {
     auto reports = run(7, "scenario=batch_late batched=1");
     expect_key(reports, "right", "yes");
-    EXPECT_HAS(reports[0], "said", "has waited 5.0 s for rank ");
+    expect_said_late(reports[0]);
     EXPECT_EQ(reports[0]["said"].find("streams"), std::string::npos) << reports[0]["said"];
 }
 

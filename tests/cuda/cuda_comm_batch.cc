@@ -325,7 +325,7 @@ void batch_late(Rank &rank)
     Batch batch;
     bool right = true;
     if (rank.rank != 0)
-        usleep(6000000);
+        await_report(rank, 0, "said=");
     for (int peer = 1; peer < rank.world && rank.rank == 0; peer++) {
         Box &box = *in[static_cast<size_t>(peer)];
         Call call = box.call(SHC_RECV, peer, kByte, 64);

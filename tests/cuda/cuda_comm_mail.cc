@@ -203,8 +203,8 @@ void mail_endless(Rank &rank)
             report("ready", "yes");
         if (actor && turn == 4 && act == "close")
             break;
-        if (actor && turn == 4 && act == "idle") { // alive, but never comes
-            usleep(3000000);
+        if (actor && turn == 4 && act == "idle") { // never comes
+            idle_until_failed(rank);
             break;
         }
         if (!actor && turn == 4 && act == "half") { // no rank receives

@@ -552,8 +552,8 @@ void endless(Rank &rank)
             shc_cuda_comm_abort(rank.cuda, "enough");
         if (actor && turn == 4 && act == "close")
             break;
-        if (actor && turn == 4 && act == "idle") { // alive, but never comes
-            usleep(3000000);
+        if (actor && turn == 4 && act == "idle") { // never comes
+            idle_until_failed(rank);
             break;
         }
         rank.sync();
@@ -587,6 +587,23 @@ int some_waits(shc_cu_stream *stream, shc_cu_address at, uint64_t value, unsigne
 }
 
 } // namespace
+
+void idle_until_failed(Rank &rank)
+{
+    for (int tries = 0; shc_cuda_comm_error(rank.cuda) == SHC_OK && tries < 100000; tries++)
+        usleep(1000);
+}
+
+void await_report(const Rank &rank, int other, const std::string &text)
+{
+    for (int tries = 0; tries < 100000; tries++) {
+        std::ifstream in(rank.folder + "/out." + std::to_string(other));
+        const std::string all{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+        if (all.find(text) != std::string::npos)
+            return;
+        usleep(1000);
+    }
+}
 
 void refuse_waits_behind(Rank &rank, int waits)
 {

@@ -87,6 +87,12 @@ void close_timed(Rank &rank);
 // Prints how a group that must have failed reports it: its status, its text, and that streams ended.
 void report_failure(Rank &rank, shc_status st);
 
+// This rank is alive, and does nothing until the group has failed.
+void idle_until_failed(Rank &rank);
+
+// Until that rank has printed this.
+void await_report(const Rank &rank, int other, const std::string &text);
+
 // From now on this rank's driver refuses waits after so many.
 void refuse_waits_behind(Rank &rank, int waits);
 

@@ -299,8 +299,8 @@ void graph_endless(Rank &rank)
             barrier_of_cpus(rank); // no rank may learn of the departure inside the turn before it
         if (actor && turn == 4 && (act == "close" || act == "leave"))
             break;
-        if (actor && turn == 4 && act == "idle") { // alive, but never comes
-            usleep(3000000);
+        if (actor && turn == 4 && act == "idle") { // never comes
+            idle_until_failed(rank);
             break;
         }
     }

@@ -171,9 +171,8 @@ TEST(GraphClose, IsNamedWhileAReplayWaits)
 
 TEST(GraphTimeout, NamesTheRankThatNeverComes)
 {
-    for (const char *key : {"timeout_ms", "later_timeout_ms"}) {
-        auto reports =
-            run(3, std::string("scenario=graph_endless meet=0 act=idle ") + key + "=1000");
+    for (const char *key : {"timeout_ms=16000", "later_timeout_ms=4000"}) {
+        auto reports = run(3, std::string("scenario=graph_endless meet=0 act=idle ") + key);
         for (size_t r : {0, 1}) {
             EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
             EXPECT_HAS(reports[r], "error", "waiting for rank 2 (it replays nothing); in rank ");

@@ -126,7 +126,7 @@ TEST(MailStopped, ARankIsNamedByWhoeverRunsOutOfTime)
 TEST(MailTimeout, NamesTheRankThatNeverComesAndItsLastCall)
 {
     for (const char *how :
-         {"timeout_ms=1000", "later_timeout_ms=1000", "timeout_ms=1000 relay=65536"}) {
+         {"timeout_ms=16000", "later_timeout_ms=4000", "later_timeout_ms=4000 relay=65536"}) {
         auto reports = run(2, std::string("scenario=mail_endless meet=0 act=idle ") + how);
         EXPECT_EQ(reports[0]["status"], "timeout") << all_of(reports[0]);
         // By the relay the fifth message fits, and this rank's receive is late.

@@ -78,6 +78,17 @@ inline void expect_key(std::vector<Report> &reports, const std::string &key,
     }
 }
 
+// The rank was told of a wait of 5 seconds. On a busy machine that comes later, and the line says so.
+inline void expect_said_late(Report &report)
+{
+    const std::string &said = report["said"];
+    const size_t at = said.find("has waited ");
+    ASSERT_NE(at, std::string::npos) << all_of(report);
+    char *end;
+    EXPECT_GE(strtod(said.c_str() + at + strlen("has waited "), &end), 5.0) << said;
+    EXPECT_EQ(std::string(end).find(" s for rank "), 0u) << said;
+}
+
 // Ranks that run until something happens to one.
 class Living
 {
@@ -223,11 +234,12 @@ inline std::vector<Report> end_without_rank_1(Living &living)
     return living.end(20);
 }
 
+// (`later`: the checks while a group is made have a quarter of the time-out, which a busy machine needs.)
 // Stops rank 1 of an endless scenario until all others have given up. Rank 1 may have told one of them that it is
 // there, and not the next one: then the first one waits for both in the next operation, and says so.
 inline std::vector<Report> stop_rank_1(size_t world, const std::string &scenario)
 {
-    Living living(world, "scenario=" + scenario + " meet=0 timeout_ms=6500", "");
+    Living living(world, "scenario=" + scenario + " meet=0 later_timeout_ms=6500", "");
     EXPECT_TRUE(living.await("ready="));
     kill(living.pids[1], SIGSTOP);
     auto reports = end_without_rank_1(living);
@@ -237,7 +249,7 @@ inline std::vector<Report> stop_rank_1(size_t world, const std::string &scenario
             EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
             EXPECT_HAS(reports[r], "error", "waiting for rank ");
             EXPECT_HAS(reports[r], "error", " rank 1 (");
-            EXPECT_HAS(reports[r], "said", "has waited 5.0 s for rank ");
+            expect_said_late(reports[r]);
             EXPECT_HAS(reports[r], "said", " rank 1 (");
         }
     return reports;
@@ -247,13 +259,13 @@ inline std::vector<Report> stop_rank_1(size_t world, const std::string &scenario
 // stopped.
 inline std::vector<Report> stop_all_ranks(size_t world, const std::string &scenario)
 {
-    Living living(world, "scenario=" + scenario + " meet=0 timeout_ms=2000", "");
+    Living living(world, "scenario=" + scenario + " meet=0 later_timeout_ms=2000", "");
     EXPECT_TRUE(living.await("ready="));
     kill(living.pids[1], SIGSTOP);
     usleep(200 * 1000); // the others wait for it
     for (pid_t pid : living.pids)
         kill(pid, SIGSTOP);
-    usleep(3000 * 1000);
+    usleep(6000 * 1000);
     for (size_t r = 0; r < world; r++)
         if (r != 1)
             kill(living.pids[r], SIGCONT);
@@ -261,7 +273,11 @@ inline std::vector<Report> stop_all_ranks(size_t world, const std::string &scena
     for (size_t r = 0; r < world; r++)
         if (r != 1) {
             EXPECT_EQ(reports[r]["status"], "timeout") << all_of(reports[r]);
-            EXPECT_HAS(reports[r], "error", "Timed out after 2.");
+            const char *after = "Timed out after ";
+            EXPECT_HAS(reports[r], "error", after);
+            const std::string &error = reports[r]["error"];
+            const double seconds = atof(error.c_str() + error.find(after) + strlen(after));
+            EXPECT_TRUE(seconds >= 2 && seconds < 6) << error; // a busy machine is late
         }
     return reports;
 }
