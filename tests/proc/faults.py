@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
-from metronome import beats
+from metronome import beats, clock_ns
 
 TOLD_MS = 100.0  # a death, to every survivor
 INTERRUPTED_MS = 200.0  # from Ctrl-C to the exception
@@ -27,17 +28,18 @@ PID_OF = 16
 
 
 def told_limit_ms() -> float:
-    """TOLD_MS, plus the time for which a CPU of the machine stood still meanwhile."""
+    """TOLD_MS, plus the time for which a CPU of the machine stood still meanwhile. Compared with times of
+    clock_ns(), which does not count what other processes took of the machine."""
     return TOLD_MS + beats.stall_ms()
 
 
 def mark(rank: ranks.Rank) -> None:
     """The moment from which the others' milliseconds count."""
-    rank.board[MOMENT] = ranks.now_ns()
+    rank.board[MOMENT] = clock_ns()
 
 
 def since_ms(rank: ranks.Rank) -> float:
-    return (ranks.now_ns() - rank.board[MOMENT]) / 1e6
+    return (clock_ns() - rank.board[MOMENT]) / 1e6
 
 
 def told(call: Callable[[], Any]) -> str:
@@ -50,9 +52,17 @@ def told(call: Callable[[], Any]) -> str:
 
 
 def took_ms(call: Callable[[], Any]) -> float:
-    begun_ns = ranks.now_ns()
+    """With a CPU for each thread of the machine."""
+    begun_ns = clock_ns()
     call()
-    return (ranks.now_ns() - begun_ns) / 1e6
+    return (clock_ns() - begun_ns) / 1e6
+
+
+def timed_out_after(said: str) -> float:
+    """The seconds that the text of a time-out names; on a busy machine more than were asked for."""
+    found = re.search(r"Timed out after ([\d.]+) s", said)
+    assert found, said
+    return float(found[1])
 
 
 def all_reduce() -> None:

@@ -114,11 +114,11 @@ def survivors_of(
             die()
             raise AssertionError("it lives")
         time.sleep(max(0.0, -pause_s))
-        begun_ns = ranks.now_ns()
+        begun_ns = faults.clock_ns()
         said = faults.told(wait)
         assert rank.board[faults.MOMENT] > 0, "told before the death"
         since = max(begun_ns, rank.board[faults.MOMENT])
-        dead_ms = (ranks.now_ns() - since) / 1e6
+        dead_ms = (faults.clock_ns() - since) / 1e6
         next_ms = faults.took_ms(lambda: faults.told(faults.all_reduce))
         assert next_ms < faults.told_limit_ms(), f"the next call failed after {next_ms:.1f} ms"
         assert f"rank {VICTIM} (pid {rank.board[faults.PID_OF + VICTIM]}) died" in said, said
@@ -184,7 +184,7 @@ def test_a_rank_that_writes_a_core_of_a_gigabyte_is_dead_from_the_signal_on(caps
 
     def see_the_end(run: Any) -> None:
         end = os.waitid(os.P_PID, run.pids[VICTIM], os.WEXITED | os.WNOWAIT)
-        ended["ms"] = (ranks.now_ns() - run.board[faults.MOMENT]) / 1e6
+        ended["ms"] = (faults.clock_ns() - run.board[faults.MOMENT]) / 1e6
         ended["dumped"] = end is not None and end.si_code == os.CLD_DUMPED
 
     outcomes = ranks.outcomes(3, body, limit=60, meanwhile=see_the_end)
@@ -243,10 +243,10 @@ def test_a_new_group_does_not_wait_for_who_is_gone_from_another(end: Callable[[]
             faults.mark(rank)
             end()
         time.sleep(0.1)
-        begun_ns = ranks.now_ns()
+        begun_ns = faults.clock_ns()
         said = faults.told(lambda: dist.new_group(timeout=ranks.seconds(10)))
         assert f"rank {VICTIM} (pid {rank.board[faults.PID_OF + VICTIM]})" in said, said
-        return (ranks.now_ns() - begun_ns) / 1e6
+        return (faults.clock_ns() - begun_ns) / 1e6
 
     outcomes = ranks.outcomes(3, body, limit=LIMIT_S)
     assert outcomes[VICTIM].exit == (0 if end is end_quietly else -signal.SIGKILL)

@@ -103,7 +103,7 @@ def test_a_time_out_names_who_is_missing_and_the_call_of_each(form: str) -> None
         if rank.rank == 2:
             time.sleep(1.2)
             return faults.told(dist.barrier)
-        begun = time.monotonic()
+        begun, begun_ns = time.monotonic(), faults.clock_ns()
 
         def call() -> None:
             work = dist.all_reduce(torch.ones(4), async_op=form == "async")
@@ -111,13 +111,14 @@ def test_a_time_out_names_who_is_missing_and_the_call_of_each(form: str) -> None
                 work.wait()
 
         said = faults.told(call)
-        took = time.monotonic() - begun
-        assert 0.59 <= took <= 0.6 + faults.told_limit_ms() / 1000, took
+        assert time.monotonic() - begun >= 0.59
+        took_ms = (faults.clock_ns() - begun_ns) / 1e6
+        assert took_ms <= 600 + faults.told_limit_ms()
         assert faults.told(dist.barrier) != "", "the group is poisoned"
         return said
 
     said, stopped, slow = ranks.run(3, body, limit=LIMIT_S, meanwhile=continue_after(1.0))
-    assert "all_reduce #2 (float32[4], sum)" in said and "Timed out after 0.6" in said, said
+    assert "all_reduce #2 (float32[4], sum)" in said and faults.timed_out_after(said) >= 0.6, said
     assert re.search(r"rank 1 \(pid \d+.*stopped.*last call: all_reduce #1", said), said
     assert re.search(r"rank 2 \(pid \d+.*last call: all_reduce #1", said), said
     for later in (stopped, slow):
@@ -147,20 +148,23 @@ def test_a_wait_with_a_time_out_of_its_own_names_who_is_missing() -> None:
 
 @pytest.mark.timeout(40)
 def test_a_time_out_at_the_rendezvous_names_who_has_not_come() -> None:
-    def body(rank: ranks.Rank) -> str:
+    def body(rank: ranks.Rank) -> tuple[str, float]:
         if rank.rank == 2:
             faults.wait_for(rank, faults.FREE)
-            return faults.told(lambda: rank.group(timeout=10))
+            return faults.told(lambda: rank.group(timeout=60)), 0.0
         assert rank.store is not None
-        begun = time.monotonic()
+        begun, begun_ns = time.monotonic(), faults.clock_ns()
         said = faults.told(lambda: rank.group(timeout=0.5))
-        assert 0.45 <= time.monotonic() - begun <= 0.8
+        took = time.monotonic() - begun
+        assert (faults.clock_ns() - begun_ns) / 1e6 <= 500 + faults.told_limit_ms()
         rank.board[faults.FREE] = 1
-        return said
+        return said, took
 
-    said = ranks.run(3, body, limit=LIMIT_S)
+    said, took = zip(*ranks.run(3, body, limit=LIMIT_S))
+    assert max(took) >= 0.45, "of the ranks that came, the first one waits for all of the time"
     for rank in (0, 1):
-        assert "Timed out after 0.5 s at the rendezvous" in said[rank], said
+        assert faults.timed_out_after(said[rank]) >= 0.5, said
+        assert " s at the rendezvous" in said[rank], said
         assert "rank 2 (has not come)" in said[rank], said
     assert "Timed out" in said[2], "who comes later is told of the failed start"
 

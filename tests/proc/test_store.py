@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 import time
 
+import faults
 import pytest
 import torch.distributed as dist
 
@@ -49,29 +49,29 @@ def until_done(rank: Rank, others: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("served", [True, False])
 def test_a_silent_store_is_left_at_the_time_out_and_named(served: bool) -> None:
-    def body(rank: Rank) -> tuple[float, str]:
+    def body(rank: Rank) -> float:
         pid = begin(rank)
         if rank.rank == 0:
             os.kill(pid, signal.SIGSTOP)
-            return 0.0, ""
+            return 0.0
         until_stopped(pid)
-        begun = time.monotonic()
+        begun_ns = faults.clock_ns()
         with pytest.raises(dist.DistBackendError) as caught:
             dist.new_group(None if served else [1, 2], timeout=seconds(0.5))
-        took = time.monotonic() - begun
+        took_ms = (faults.clock_ns() - begun_ns) / 1e6
         rank.board[DONE + rank.rank] = 1
         if rank.rank == 1:
             until_done(rank, (1, 2))
             os.kill(pid, signal.SIGCONT)
         text = str(caught.value)
-        assert re.search(r"Timed out after 0\.[5-9] s", text) and "does not answer" in text
+        assert faults.timed_out_after(text) >= 0.5 and "does not answer" in text
         assert (
             f"TCPStore at 127.0.0.1:{rank.board[0]}, served by rank 0 (pid {pid}, stopped)" in text
         )
-        return took, text
+        return took_ms
 
-    for took, _ in run(3, body)[1:]:
-        assert 0.5 <= took < 2.0, "promised: 100 ms after the time-out"
+    for took_ms in run(3, body)[1:]:
+        assert took_ms <= 500 + faults.told_limit_ms()
 
 
 def test_ctrl_c_ends_the_wait_for_a_silent_store() -> None:
@@ -85,17 +85,17 @@ def test_ctrl_c_ends_the_wait_for_a_silent_store() -> None:
 
         def press() -> None:
             time.sleep(0.2)
-            pressed.append(time.monotonic())
+            pressed.append(faults.clock_ns())
             os.kill(os.getpid(), signal.SIGINT)
 
         threading.Thread(target=press).start()
         with pytest.raises(KeyboardInterrupt):
             dist.new_group()
-        took = time.monotonic() - pressed[0]
+        took_ms = (faults.clock_ns() - pressed[0]) / 1e6
         os.kill(pid, signal.SIGCONT)
-        return took
+        return took_ms
 
-    assert run(2, body)[1] < 2.0, "promised: 200 ms"
+    assert run(2, body)[1] <= faults.INTERRUPTED_MS + faults.beats.stall_ms()
 
 
 def test_a_store_that_died_is_named_with_its_rank() -> None:
