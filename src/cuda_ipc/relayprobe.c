@@ -8,6 +8,7 @@
 
 #define PENDING_NS  (10 * SHC_NS_PER_MS) /* from an event before a wait until that is pending */
 #define PATIENCE_NS SHC_NS_PER_S
+#define TRIALS      3 /* on a busy machine a stream may come to its wait only after the store */
 
 /* Has the stream come to the wait after the event? It may have other work, or a test no CPU, meanwhile. */
 static enum shc_status has_come(const struct shc_cuda_comm *comm, bool *come)
@@ -88,7 +89,7 @@ enum shc_status shc_relay_look(struct shc_cuda_comm *comm, bool *works)
         if (result != SHC_CU_SUCCESS)
             st = shc_driver_fail(&comm->driver, result, "no stream on %s", comm->gpu.name);
     }
-    if (st == SHC_OK)
+    for (int i = 0; i < TRIALS && st == SHC_OK && (i == 0 || *works); i++)
         st = try_store(comm, streams[0], streams[1], works);
     for (int i = 0; i < 2; i++)
         if (streams[i] != NULL)
