@@ -15,19 +15,21 @@ import threading
 import time
 
 BEAT_NS = 2_000_000
-CPU_PRESSURE = "/proc/pressure/cpu"
+PRESSURES = ("/proc/pressure/cpu", "/proc/pressure/io")
 WORD = struct.Struct("=q")
 
 
 def clock_ns() -> int:
-    """A clock that stands still while threads of this machine wait for a CPU: what a call would have
-    taken with a CPU for each. All processes share it. Without the kernel's count it is a plain clock.
-    """
-    try:
-        with open(CPU_PRESSURE) as file:  # some avg10=0.00 avg60=0.00 avg300=0.00 total=1234
-            waited_us = int(file.readline().rsplit("=", 1)[1])
-    except OSError:
-        waited_us = 0
+    """A clock that stands still while threads of this machine wait for a CPU or a disk: what a call
+    would have taken without the others. All processes share it. Without the kernel's count it is a
+    plain clock."""
+    waited_us = 0
+    for name in PRESSURES:
+        try:
+            with open(name) as file:  # some avg10=0.00 avg60=0.00 avg300=0.00 total=1234
+                waited_us += int(file.readline().rsplit("=", 1)[1])
+        except OSError:
+            pass
     return time.monotonic_ns() - 1000 * waited_us
 
 
