@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What goes through the store at the rendezvous, and what does not. docs/internals/protocol/rendezvous.md.
+#include "tests/support/calm_clock.h"
 #include "tests/support/ranks.h"
 
 extern "C" {
@@ -210,14 +211,16 @@ struct Made {
     shc_comm *comm = nullptr;
     shc_status status;
     std::string text;
-    uint64_t took_ns;
+    uint64_t took_ns, calm_ns; // calm: without what other processes took of the machine
 };
 
 Made make(const shc_comm_config &config)
 {
     Made made;
+    const uint64_t calm_ns = calm_clock_ns();
     const uint64_t begin_ns = shc_clock_ns();
     made.status = shc_comm_create(&config, &made.comm);
+    made.calm_ns = calm_ns_since(calm_ns);
     made.took_ns = shc_clock_ns() - begin_ns;
     made.text = made.status == SHC_OK ? "" : error_text();
     return made;
@@ -259,7 +262,7 @@ TEST(SilentStore, HoldsNobodyUpBeyondTheTimeOut)
                 EXPECT_EQ(made.status, SHC_ERR_TIMEOUT) << made.text;
                 expect_has(made.text, "the store (test store) does not answer");
                 EXPECT_GE(made.took_ns, timeout_ns);
-                EXPECT_LT(made.took_ns, timeout_ns + SHC_NS_PER_S) << "promised: 100 ms more";
+                EXPECT_LT(made.calm_ns, timeout_ns + SHC_NS_PER_S) << "promised: 100 ms more";
                 EXPECT_EQ(silent.standing, 1);
                 silent.end();
             },
@@ -282,14 +285,15 @@ TEST(SilentStore, DoesNotKeepAnInterruptWaiting)
             std::thread press([&] {
                 while (silent.standing == 0)
                     usleep(200);
-                pressed_ns = shc_clock_ns();
+                pressed_ns = calm_clock_ns();
                 pressed = true;
             });
             Made made = make(config);
-            const uint64_t now_ns = shc_clock_ns();
+            const uint64_t now_ns = calm_clock_ns();
             press.join();
+            const uint64_t took_ns = now_ns > pressed_ns ? now_ns - pressed_ns : 0;
             EXPECT_EQ(made.status, SHC_ERR_INTERRUPTED) << made.text;
-            EXPECT_LT(now_ns - pressed_ns, SHC_NS_PER_S) << "promised: 200 ms";
+            EXPECT_LT(took_ns, SHC_NS_PER_S) << "promised: 200 ms";
             silent.end();
         },
         without_group());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause A lock that is biased towards a thread.
 // tests/models/weak_biased_lock.cc covers its memory orders, runner_test.cc when a bias is earned.
+#include "tests/support/calm_clock.h"
 #include "tests/support/steps.h"
 
 extern "C" {
@@ -108,10 +109,10 @@ TEST_F(BiasedLock, IsAnotherOnesBehindItsHolder)
     EXPECT_FALSE(taken);
     EXPECT_TRUE(shc_biased_lock_is_awaited(&lock));
     // The wait ends by itself after a second: a wake-up that is lost shows as time.
-    const uint64_t dropped_ns = shc_clock_ns();
+    const uint64_t dropped_ns = shmcoll::test::calm_clock_ns();
     EXPECT_TRUE(shc_biased_lock_drop(&lock, kMe));
     other.join();
-    EXPECT_LT(shc_clock_ns() - dropped_ns, SHC_NS_PER_S / 2);
+    EXPECT_LT(shmcoll::test::calm_ns_since(dropped_ns), SHC_NS_PER_S / 2);
     EXPECT_EQ(word(), SHC_LOCK_FREE);
     EXPECT_EQ(lock.bias.pay, 6u); // twice as many have to come
     take(kMe);
