@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Makes the name "shmcoll" known to torch.distributed without ``import shmcoll``.
+"""Makes the name "shmcoll" known to torch.distributed, with and without ``import shmcoll``.
 
 Two entry points lead here: ``torch.distributed.backends`` (torch >= 2.14, asked for by name) and
 ``torch.backends`` (before, run at the end of every ``import torch``). Both must never fail, load
 nothing and take no time, so this module stands outside the package: importing it does not import
 shmcoll. ``SHMCOLL_AUTOLOAD=0`` turns the second one off.
+
+``import shmcoll`` registers as well, without importing torch: see :func:`register_now_or_later`.
 """
+
+from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+
+TYPE_CHECKING = False  # typing's own would take four fifths of the time of `import shmcoll`
+if TYPE_CHECKING:
+    from typing import Any
 
 LAYOUT = 36  # the library's SHC_LAYOUT_VERSION (src/shm/proto/layout.h)
 
@@ -17,11 +24,11 @@ LAYOUT = 36  # the library's SHC_LAYOUT_VERSION (src/shm/proto/layout.h)
 def create(options: Any, backend_options: object) -> object:
     """The creator torch calls: loads shmcoll on first use. Tells the other ranks if it cannot."""
     try:
-        import shmcoll
+        from shmcoll import create_backend
     except ImportError as error:
         tell_others(options, f"rank {options.group_rank} cannot load shmcoll: {error}")
         raise
-    return shmcoll.create_backend(options, backend_options)
+    return create_backend(options, backend_options)
 
 
 def tell_others(options: Any, text: str) -> None:
@@ -54,6 +61,41 @@ def register() -> None:
 
     if "SHMCOLL" not in Backend._plugins:
         Backend.register_backend("shmcoll", create, extended_api=True, devices=["cpu", "cuda"])
+
+
+class _Watch:
+    """A finder in ``sys.meta_path`` that registers as soon as torch.distributed has been executed.
+
+    It finds the module by the other finders, once, and adds a step to the module's loader.
+    """
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        if name != "torch.distributed":
+            return None
+        from importlib.util import find_spec
+
+        sys.meta_path.remove(self)
+        spec: Any = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_register(module: object) -> None:
+                execute(module)
+                try:
+                    register()
+                except Exception:  # as in autoload()
+                    pass
+
+            spec.loader.exec_module = execute_and_register
+        return spec
+
+
+def register_now_or_later() -> None:
+    """Registers if torch.distributed has been imported, otherwise when it is; imports nothing itself."""
+    if "torch.distributed" in sys.modules:
+        register()
+    elif not any(isinstance(finder, _Watch) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Watch())
 
 
 def autoload() -> None:

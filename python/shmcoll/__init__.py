@@ -9,7 +9,8 @@ Example:
     dist.init_process_group("shmcoll")   # or "cpu:shmcoll,cuda:nccl"
 
 Every operation of ``torch.distributed`` on that group then goes through shmcoll. The names of this
-module are extras:
+module are extras, each loaded when it is first used. ``import shmcoll`` itself loads neither torch nor
+the library:
 
     Options             options of one group, for ``pg_options=``
     describe            what a group uses, and why
@@ -19,22 +20,15 @@ module are extras:
                         the types of what describe() returns
 """
 
+import sys
+
 import _shmcoll_autoload
-from shmcoll._load import build_facts, load_extension
 
-load_extension()
-
-# These need the extension.
-from shmcoll import _C  # noqa: E402
-from shmcoll._C import Options  # noqa: E402
-from shmcoll._backend import create_backend, describe, monitored_barrier  # noqa: E402
-from shmcoll._describe import (  # noqa: E402
-    Description,
-    GpuDescription,
-    InternalDescription,
-)
-
-_shmcoll_autoload.register()  # from here on torch.distributed knows "shmcoll"
+TYPE_CHECKING = False  # a type checker takes it for True; importing typing's own is slow
+if TYPE_CHECKING:
+    from shmcoll._C import Options
+    from shmcoll._backend import create_backend, describe, monitored_barrier
+    from shmcoll._describe import Description, GpuDescription, InternalDescription
 
 __version__ = "0.1.0"
 __all__ = [
@@ -69,5 +63,46 @@ def build_info() -> dict[str, str]:
         >>> shmcoll.build_info()["max_world"]
         '256'
     """
-    core = dict(line.split("=", 1) for line in _C._build_info().splitlines() if "=" in line)
+    from shmcoll._load import build_facts, load_extension
+
+    text: str = load_extension()._build_info()
+    core = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     return {**build_facts(), **core}
+
+
+# name -> the module that has it
+_HOMES = {
+    "Description": "_describe",
+    "GpuDescription": "_describe",
+    "InternalDescription": "_describe",
+    "Options": "_C",
+    "create_backend": "_backend",
+    "describe": "_backend",
+    "monitored_barrier": "_backend",
+}
+
+if not TYPE_CHECKING:  # for a type checker every name would exist
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module 'shmcoll' has no attribute {name!r}")
+        from importlib import import_module
+
+        from shmcoll._load import load_extension
+
+        if _HOMES[name] != "_describe":
+            load_extension()
+        value = getattr(import_module(f"shmcoll.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
+if "torch.distributed" in sys.modules:
+    from shmcoll._load import build_facts, check_torch
+
+    check_torch(build_facts(), sys.modules["torch"])
+_shmcoll_autoload.register_now_or_later()  # torch.distributed knows "shmcoll" from its import on

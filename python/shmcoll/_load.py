@@ -8,6 +8,7 @@ another one would fail with an undefined symbol, or crash; so the versions are c
 import importlib
 import json
 import pathlib
+import sys
 import types
 from typing import Any
 
@@ -49,9 +50,16 @@ def check_torch(facts: dict[str, str], torch: Any) -> None:
 def load_extension() -> types.ModuleType:
     """The compiled module shmcoll._C."""
     facts = build_facts()
-    import torch
-    import torch.distributed
-
+    try:
+        import torch
+        import torch.distributed
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(
+            f"shmcoll needs torch, and this Python ({sys.executable}) has none. Install torch "
+            f"{_minor(facts['torch'])}, for which this shmcoll was built"
+        ) from None
     check_torch(facts, torch)
     try:
         return importlib.import_module("shmcoll._C")

@@ -34,8 +34,11 @@ Example:
 void bindOptions(py::module_ &m)
 {
     using shmcoll::GroupOptions;
-    py::class_<GroupOptions, c10d::Backend::Options, IntrusiveClass<GroupOptions>>(m, "Options",
-                                                                                   optionsDoc)
+    py::class_<GroupOptions, c10d::Backend::Options, IntrusiveClass<GroupOptions>> options(
+        m, "Options", optionsDoc);
+    // Where pickle looks for it: a process that unpickles may not have loaded this module yet.
+    options.attr("__module__") = "shmcoll";
+    options
         .def(py::init([](std::chrono::milliseconds timeout, std::string tuning) {
                  auto self = c10::make_intrusive<GroupOptions>(timeout);
                  self->tuning = std::move(tuning);

@@ -174,6 +174,95 @@ def test_a_hook_that_fails_inside_does_not_break_torch() -> None:
     run(1, body)
 
 
+# ---- import shmcoll ----
+
+LAZY = """
+import sys, time
+begun = time.process_time()
+import shmcoll
+seconds = time.process_time() - begun
+assert not {"torch", "numpy", "shmcoll._C", "json", "typing", "importlib.metadata"} & sys.modules.keys()
+assert set(shmcoll.__all__) <= set(dir(shmcoll)) and not hasattr(shmcoll, "torch")
+"""
+
+
+def test_an_import_loads_neither_torch_nor_the_library(site: Site) -> None:
+    site.link()
+    said = succeed(site.python(LAZY + "print(seconds)", PYTHONDONTWRITEBYTECODE="1"))
+    assert float(said) < 0.03, f"import shmcoll took {said.strip()} s"
+
+
+# A torch that never asks for entry points: the import alone has to do it.
+ALONE = {"SHMCOLL_AUTOLOAD": "0", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+
+@pytest.mark.parametrize("first", ["shmcoll", "torch"])
+def test_an_import_registers_before_and_after_torchs(site: Site, first: str) -> None:
+    site.link()
+    if first == "shmcoll":
+        script = LAZY + "import torch, torch.distributed as dist\n"
+    else:
+        script = "import sys, torch, torch.distributed as dist\nimport shmcoll\n"
+    script += """
+assert "SHMCOLL" in dist.Backend._plugins and "shmcoll._C" not in sys.modules
+assert not [finder for finder in sys.meta_path if type(finder).__name__ == "_Watch"]
+"""
+    assert succeed(site.python(script + INIT, **ALONE)) == "initialized\n"
+
+
+def test_an_import_that_cannot_register_does_not_break_torchs(site: Site) -> None:
+    site.link()
+    script = """
+import shmcoll, _shmcoll_autoload
+def refuse(): raise SystemError("planted")
+_shmcoll_autoload.register = refuse
+import torch, torch.distributed as dist
+assert "SHMCOLL" not in dist.Backend._plugins
+print(torch.ones(2).sum().item())
+"""
+    assert succeed(site.python(script, **ALONE)) == "2.0\n"
+
+
+def test_options_are_unpickled_where_nothing_has_been_loaded(site: Site) -> None:
+    site.link()
+    text = """
+import pickle, sys, torch, shmcoll
+sys.stdout.write(pickle.dumps(shmcoll.Options(tuning="depth=4")).hex())
+"""
+    pickled = succeed(site.python(text))
+    text = f"import pickle; print(pickle.loads(bytes.fromhex('{pickled}')).tuning)"
+    assert succeed(site.python(text)) == "depth=4\n"
+
+
+def test_the_names_are_those_of_the_type_checker() -> None:
+    """What it sees is in the branch for it; what a program sees is in a table."""
+    text = (PACKAGE / "__init__.py").read_text().split("if TYPE_CHECKING:\n", 1)[1]
+    said = re.findall(r"^    from shmcoll\.(\w+) import (.+)$", text.split("\n\n", 1)[0], re.M)
+    homes = {name: home for home, names in said for name in names.split(", ")}
+    assert homes == shmcoll._HOMES
+    assert {*homes, "build_info", "__version__"} == set(shmcoll.__all__)
+
+
+@pytest.mark.parametrize("use", ["shmcoll.Options", "shmcoll.build_info()", "shmcoll.describe"])
+def test_without_torch_the_import_works_and_a_use_says_what_is_missing(
+    site: Site, use: str
+) -> None:
+    site.link()
+    script = """
+import sys
+sys.modules["torch"] = None
+import shmcoll, shmcoll.cli
+assert shmcoll.cli.main(["--version"]) == 0
+try:
+    USE
+except ImportError as error:
+    print(error)
+"""
+    lines = succeed(site.python(script.replace("USE", use))).splitlines()
+    assert lines[0] == "shmcoll 0.1.0"
+    assert lines[1].startswith("shmcoll needs torch, and this Python (") and "torch 2." in lines[1]
+
+
 # ---- a build for another torch ----
 
 
