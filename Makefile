@@ -103,7 +103,7 @@ $(VENV)/.torch: $(VENV)/.wanted | packages
 	touch $@
 
 $(VENV)/.extras: $(VENV)/.torch pyproject.toml
-	$(PY) -m pip install -q $$($(PY) tests/support/extras.py dev docs examples)
+	$(PY) -m pip install -q $$($(PY) tests/support/groups.py dev docs examples)
 	touch $@
 
 $(VENV)/.built: $(VENV)/.built-for $(CORE_SOURCES) setup.py pyproject.toml python/_shmcoll_autoload.py

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,12 @@ ROOT = pathlib.Path(__file__).parent.resolve()
 PACKAGE = ROOT / "python" / "shmcoll"
 CORE_BUILD = ROOT / "build" / "core"
 LIBRARY_FOLDERS = [CORE_BUILD / "src" / "shm", CORE_BUILD / "src" / "cuda_ipc"]
+
+
+def version() -> str:
+    """The version, from the public header, where it stands."""
+    text = (ROOT / "src/shm/shmcoll.h").read_text()
+    return ".".join(re.findall(r"^#define SHC_VERSION_\w+ (\d+)$", text, re.M))
 
 
 def check_tools() -> None:
@@ -77,8 +84,9 @@ def build_core() -> None:
 
 
 def write_build_info() -> None:
-    """Writes the versions that _load.py compares before it loads the extension."""
+    """Writes the versions that _load.py compares before it loads the extension, and the library's own."""
     facts = {
+        "version": version(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "cxx11_abi": str(torch.compiled_with_cxx11_abi()),
@@ -122,6 +130,7 @@ class BuildPackage(build_py):
 
 
 setup(
+    version=version(),
     license="BSD-3-Clause",
     ext_modules=[
         CppExtension(

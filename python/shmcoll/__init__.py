@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from shmcoll._backend import create_backend, describe, monitored_barrier
     from shmcoll._describe import Description, GpuDescription, InternalDescription
 
-__version__ = "0.1.0"
+    __version__: str
+
 __all__ = [
     "Description",
     "GpuDescription",
@@ -84,6 +85,10 @@ _HOMES = {
 if not TYPE_CHECKING:  # for a type checker every name would exist
 
     def __getattr__(name):
+        if name == "__version__":
+            from shmcoll._load import build_facts
+
+            return build_facts()["version"]
         if name not in _HOMES:
             raise AttributeError(f"module 'shmcoll' has no attribute {name!r}")
         from importlib import import_module
@@ -98,7 +103,7 @@ if not TYPE_CHECKING:  # for a type checker every name would exist
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})
 
 
 if "torch.distributed" in sys.modules:
