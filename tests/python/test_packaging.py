@@ -25,7 +25,9 @@ sys.path.append(str(ROOT / "tests/lint"))
 from common import repo_files  # noqa: E402
 
 FILES = repo_files(ROOT)
-NEEDED = re.compile(r"(python|src/backend)/|(setup.py|pyproject.toml|README.md|LICENSE)$")
+NEEDED = re.compile(
+    r"(python|src/backend)/|(src/shm/shmcoll.h|setup.py|pyproject.toml|README.md|LICENSE)$"
+)
 
 TORCH = """
 import os
@@ -138,6 +140,30 @@ def test_a_wheel_has_the_libraries_that_were_built_for_it(tree: Tree) -> None:
         assert "\nLicense-File: LICENSE\n" in metadata
         assert {"_shmcoll_autoload.py", "shmcoll/py.typed", "shmcoll/bench/cli.py"} <= files.keys()
         assert tree.log.read_text().count("--build") == 1
+
+
+def test_the_version_is_that_of_the_header(tree: Tree) -> None:
+    header = tree.path / "src/shm/shmcoll.h"
+    text = header.read_text()
+    header.write_text(text.replace("VERSION_MINOR 1", "VERSION_MINOR 23") + "#define A_VERSION 4\n")
+    files = tree.wheel()
+    (metadata,) = (files[name] for name in files if name.endswith(".dist-info/METADATA"))
+    assert "\nVersion: 0.23.0\n" in metadata
+    assert json.loads(files["shmcoll/_build_info.json"])["version"] == "0.23.0"
+
+
+def test_what_the_workflows_and_the_extras_name_is_there() -> None:
+    said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    commands = re.findall(r"^make [\w-]+", said.stdout, re.M)
+    used = [
+        command
+        for file in (ROOT / ".github/workflows").iterdir()
+        for command in re.findall(r"run: (make [\w-]+)", file.read_text())
+    ]
+    assert "make test" in used and set(used) <= set(commands), used
+    text = (ROOT / "pyproject.toml").read_text()
+    extras = text.split("[project.optional-dependencies]\n")[1].split("\n\n")[0]
+    assert re.findall(r"^(\w+) = ", extras, re.M) == ["bench", "tools", "mpi"]
 
 
 def test_objects_of_another_torch_are_not_used_again(tree: Tree) -> None:
