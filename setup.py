@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Builds the C core once with CMake, then the glue for the torch that is installed.
+"""Builds the C core and the glue for the torch that is installed with CMake, then the module shmcoll._C.
 
 torch is no requirement in the metadata, neither to build nor to run: pip would fetch another one, and
 the glue fits only the minor version that it was compiled against. Install torch first, then
-``pip install --no-build-isolation .``.
+``pip install --no-build-isolation .``. An archive of the sources is made without torch.
 """
 
 import functools
@@ -17,24 +17,28 @@ import subprocess
 import sys
 import sysconfig
 
-from setuptools import setup
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 try:
     import torch
     from torch.utils.cpp_extension import BuildExtension, CppExtension
-except ImportError as error:
-    sys.exit(
+except ImportError as error:  # an archive of the sources needs no torch
+    torch = None
+    NO_TORCH = (
         f"shmcoll's setup.py: {error}\n"
         "Building needs the torch it is to run with. Install torch, then:\n"
         "    pip install --no-build-isolation .\n"
         "(pip's isolated builds cannot see the installed torch.)"
     )
+    BuildExtension, CppExtension = build_ext, Extension
 
 ROOT = pathlib.Path(__file__).parent.resolve()
 PACKAGE = ROOT / "python" / "shmcoll"
 CORE_BUILD = ROOT / "build" / "core"
-LIBRARY_FOLDERS = [CORE_BUILD / "src" / "shm", CORE_BUILD / "src" / "cuda_ipc"]
+LIBRARY_FOLDERS = [CORE_BUILD / "src" / part for part in ("shm", "cuda_ipc", "backend")]
+GLUE = "shmcoll_c10d-" + ".".join(torch.__version__.split(".")[:2]) if torch else ""
 
 
 def version() -> str:
@@ -45,6 +49,8 @@ def version() -> str:
 
 def check_tools() -> None:
     """Ends the program if a tool is missing, before minutes are spent. CMake names a missing compiler."""
+    if torch is None:
+        sys.exit(NO_TORCH)
     if shutil.which("cmake") is None:
         sys.exit(
             "shmcoll's setup.py: there is no cmake. Install 3.20 or later, and compilers for C and C++:\n"
@@ -59,7 +65,7 @@ def check_tools() -> None:
 
 
 def build_core() -> None:
-    """Builds libshmcoll.so.N and libshmcoll_cuda.so.N into the package.
+    """Builds libshmcoll.so.N, libshmcoll_cuda.so.N and the glue into the package.
 
     Only that name is installed, the one that linked programs look for: a wheel would store a symbolic
     link as a second copy.
@@ -71,16 +77,18 @@ def build_core() -> None:
     configure = ["cmake", "-S", str(ROOT), "-B", str(CORE_BUILD), "-DCMAKE_BUILD_TYPE=Release"]
     gpus = os.environ.get("SHMCOLL_CUDA_ARCHS", "").replace(",", " ").split()
     configure += [f"-DSHMCOLL_CUDA_ARCHS={';'.join(gpus)}"]
+    configure += [f"-DSHMCOLL_TORCH={pathlib.Path(torch.__file__).parent}"]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     # Only the libraries that are shipped.
     build = ["cmake", "--build", str(CORE_BUILD), "-j", jobs]
-    subprocess.run([*build, "--target", "shmcoll", "shmcoll_cuda"], check=True)
+    subprocess.run([*build, "--target", "shmcoll", "shmcoll_cuda", "shmcoll_c10d"], check=True)
     shutil.rmtree(PACKAGE / "lib", ignore_errors=True)
     (PACKAGE / "lib").mkdir()
     for folder in LIBRARY_FOLDERS:
         for library in folder.glob("libshmcoll*.so.*"):
             if len(library.suffixes) == 2:
                 shutil.copy(library, PACKAGE / "lib")
+    shutil.copy(CORE_BUILD / f"src/backend/lib{GLUE}.so", PACKAGE / "lib")
 
 
 def write_build_info() -> None:
@@ -106,7 +114,8 @@ class Build(BuildExtension):
     def finalize_options(self) -> None:
         super().finalize_options()
         # Objects that were built for another torch would look up to date: its headers may be older.
-        self.build_temp = os.path.join(self.build_temp, f"torch-{torch.__version__}")
+        if torch:
+            self.build_temp = os.path.join(self.build_temp, f"torch-{torch.__version__}")
         self.force = True  # ninja then decides; without ninja everything is compiled
 
     def run(self) -> None:
@@ -126,6 +135,8 @@ class BuildPackage(build_py):
         # An editable installation copies nothing, and shows a failure here only as a warning.
         if not self.editable_mode:
             prepare()
+            # The glue of a build for another torch would go along.
+            shutil.rmtree(pathlib.Path(self.build_lib, "shmcoll/lib"), ignore_errors=True)
         super().run()
 
 
@@ -135,13 +146,13 @@ setup(
     ext_modules=[
         CppExtension(
             "shmcoll._C",
-            sorted(str(p.relative_to(ROOT)) for p in (ROOT / "src" / "backend").glob("*.cpp")),
+            ["src/backend/bindings.cpp"],
             include_dirs=[str(ROOT / "src")],
             library_dirs=list(map(str, LIBRARY_FOLDERS)),
-            libraries=["shmcoll", "shmcoll_cuda"],
+            libraries=[GLUE, "shmcoll", "shmcoll_cuda"],
             extra_compile_args=[
                 "-O2",
-                "-g1",  # enough for a stack trace: 4 MB instead of 19, and two thirds of the compile time
+                "-g1",
                 "-fvisibility=hidden",
                 "-Wall",
                 "-Wextra",

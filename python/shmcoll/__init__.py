@@ -64,10 +64,10 @@ def build_info() -> dict[str, str]:
         >>> shmcoll.build_info()["max_world"]
         '256'
     """
-    from shmcoll._load import build_facts, load_extension
+    from shmcoll._load import build_facts, load_glue
 
-    text: str = load_extension()._build_info()
-    core = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    text: bytes = load_glue().shc_build_info()
+    core = dict(line.split("=", 1) for line in text.decode().splitlines() if "=" in line)
     return {**build_facts(), **core}
 
 
@@ -76,7 +76,7 @@ _HOMES = {
     "Description": "_describe",
     "GpuDescription": "_describe",
     "InternalDescription": "_describe",
-    "Options": "_C",
+    "Options": "_glue",
     "create_backend": "_backend",
     "describe": "_backend",
     "monitored_barrier": "_backend",
@@ -93,10 +93,10 @@ if not TYPE_CHECKING:  # for a type checker every name would exist
             raise AttributeError(f"module 'shmcoll' has no attribute {name!r}")
         from importlib import import_module
 
-        from shmcoll._load import load_extension
+        from shmcoll._load import load_glue
 
         if _HOMES[name] != "_describe":
-            load_extension()
+            load_glue()  # or it says what is missing
         value = getattr(import_module(f"shmcoll.{_HOMES[name]}"), name)
         globals()[name] = value
         return value
@@ -107,7 +107,8 @@ def __dir__() -> list[str]:
 
 
 if "torch.distributed" in sys.modules:
-    from shmcoll._load import build_facts, check_torch
+    from shmcoll._load import build_facts, find_glue
 
-    check_torch(build_facts(), sys.modules["torch"])
+    build_facts()
+    find_glue(sys.modules["torch"])
 _shmcoll_autoload.register_now_or_later()  # torch.distributed knows "shmcoll" from its import on

@@ -10,15 +10,15 @@ from typing import Any, Literal, cast, overload
 
 import torch.distributed as dist
 
-from shmcoll import _C
+from shmcoll import _glue
 from shmcoll._describe import Description, InternalDescription, parse
 
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 _OPTION_TYPES = {"timeout": datetime.timedelta, "tuning": str}
 _goodbye_pid = 0
 
-_C._set_main_thread(threading.main_thread().ident or 0)
-os.register_at_fork(after_in_child=_C._after_fork_in_child)
+_glue.glue.shmcoll_set_main_thread(threading.main_thread().ident or 0)
+os.register_at_fork(after_in_child=_glue.glue.shmcoll_after_fork_in_child)
 
 
 def _check_type(what: str, value: object, kind: type) -> None:
@@ -28,7 +28,7 @@ def _check_type(what: str, value: object, kind: type) -> None:
         raise TypeError(f"shmcoll: {what} must be a {name}, got {type(value).__name__} ({value!r})")
 
 
-def _make_options(options: Any, backend_options: Any) -> _C.Options:
+def _make_options(options: Any, backend_options: Any) -> _glue.Options:
     """Returns torch's options, combined with the user's ``pg_options``: a shmcoll.Options or a dict.
 
     Options of another backend are ignored: torch hands one object to all backends of a group.
@@ -45,11 +45,11 @@ def _make_options(options: Any, backend_options: Any) -> _C.Options:
             _check_type(f"pg_options[{key!r}]", value, _OPTION_TYPES[key])
         timeout = backend_options.get("timeout", timeout)
         tuning = backend_options.get("tuning", tuning)
-    elif isinstance(backend_options, _C.Options):
+    elif isinstance(backend_options, _glue.Options):
         tuning = backend_options.tuning
         if backend_options._timeout != _DEFAULT_TIMEOUT:
             timeout = backend_options._timeout
-    ours = _C.Options(timeout)
+    ours = _glue.Options(timeout)
     ours.tuning = tuning
     ours.group_name = options.group_id
     # torch gives [] for the default group, which has all ranks.
@@ -66,7 +66,7 @@ def _leave_child() -> None:
     join = getattr(threading, "_shutdown", None)
     if join is not None:
         join()
-    _C._leave(forget_python=False)
+    _glue.leave(forget_python=False)
 
 
 def _say_goodbye_at_exit() -> None:
@@ -79,14 +79,14 @@ def _say_goodbye_at_exit() -> None:
     if _goodbye_pid == os.getpid():
         return
     _goodbye_pid = os.getpid()
-    atexit.register(_C._leave)
+    atexit.register(_glue.leave)
     multiprocessing.util.Finalize(None, _leave_child, exitpriority=-100)
 
 
-def create_backend(options: Any, backend_options: Any) -> _C.ProcessGroupShm:
+def create_backend(options: Any, backend_options: Any) -> Any:
     """Makes the backend of a group. torch.distributed calls it; it blocks until all ranks are there."""
     _say_goodbye_at_exit()
-    return _C.ProcessGroupShm(
+    return _glue.make(
         options.store,
         options.group_rank,
         options.group_size,
@@ -115,7 +115,7 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
         group: a process group that has shmcoll for one of its devices; the default group if None.
         internals: also return the keys for developers, which may change with any version.
 
-    The keys for users are those of ``shmcoll.Description``: version, name, rank, world_size,
+    The keys for users are those of ``shmcoll.Description``: version, glue, name, rank, world_size,
     timeout_s, segment and arena (shared memory, with sizes in bytes), threads, threads_from, isa, cma.
     For each GPU that the group has been used on, those of ``shmcoll.GpuDescription`` come after the
     prefix ``cuda:<index>.``. The keys for developers are those of ``shmcoll.InternalDescription``,
@@ -141,8 +141,9 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
     for device in pg._device_types:
         backend = pg._get_backend(device)
         backend = getattr(backend, "wrapped_pg", backend)  # under TORCH_DISTRIBUTED_DEBUG=DETAIL
-        if isinstance(backend, _C.ProcessGroupShm):
-            lines = [*_C._build_info().splitlines()[:1], *backend._info().splitlines()]
+        if backend.name() == "shmcoll":
+            lines = [*_glue.core_info()[:1], *_glue.info(backend).splitlines()]
+            lines.append(f"glue={_glue.NAME}")
             return cast(Description, parse(lines, internals))
     raise ValueError(f"shmcoll: the group's backend is {pg.name()}; nothing of shmcoll is in it")
 

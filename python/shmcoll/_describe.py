@@ -21,6 +21,8 @@ class Description(TypedDict, total=False):
 
     version: str
     """Version of the library, as in "0.1.0"."""
+    glue: str
+    """The torch that the C++ part was built for, and whether the module shmcoll._C is used."""
     name: str
     """Name of the group."""
     rank: int

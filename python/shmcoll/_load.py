@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Loads the extension, or says in one sentence why it cannot be loaded.
+"""Loads the glue for the torch that runs, or says in one sentence why it cannot.
 
-The extension is compiled for one minor version of torch: c10d has no stable ABI. A build for
-another one would fail with an undefined symbol, or crash; so the versions are compared first.
+c10d has no stable ABI, so there is one glue for each minor version of torch. A glue for another one
+would fail with an undefined symbol, or crash; so the versions are compared first.
 """
 
-import importlib
+import ctypes
+import functools
 import json
 import pathlib
 import sys
-import types
 from typing import Any
 
 _HERE = pathlib.Path(__file__).parent
@@ -18,6 +18,7 @@ _REBUILD = (
     "in the folder of shmcoll's sources run `make clean build` (for its .venv) or "
     "`pip install --no-build-isolation --force-reinstall --no-deps .`"
 )
+_GLUE = "libshmcoll_c10d-"
 
 
 def build_facts() -> dict[str, str]:
@@ -31,24 +32,29 @@ def build_facts() -> dict[str, str]:
     return facts
 
 
-def _minor(version: str) -> str:
+def minor(version: str) -> str:
+    """Returns "2.13" of "2.13.0+cpu"."""
     return ".".join(version.split("+")[0].split(".")[:2])
 
 
-def check_torch(facts: dict[str, str], torch: Any) -> None:
-    """Raises ImportError when the build does not fit the torch that is installed."""
+def find_glue(torch: Any) -> pathlib.Path:
+    """The glue's file for that torch; raises ImportError when there is none."""
     if not torch.distributed.is_available():
         raise ImportError("shmcoll needs a torch with torch.distributed; this one has none")
-    if _minor(facts["torch"]) != _minor(torch.__version__):
+    path = _HERE / "lib" / f"{_GLUE}{minor(torch.__version__)}.so"
+    if not path.exists():
+        there = sorted(file.stem.removeprefix(_GLUE) for file in path.parent.glob(f"{_GLUE}*.so"))
         raise ImportError(
-            f"this shmcoll was built for torch {_minor(facts['torch'])} (exactly: "
-            f"{facts['torch']}), but torch {torch.__version__} is installed. Build it again for "
-            f"this torch: {_REBUILD}"
+            f"this shmcoll was built for torch {', '.join(there) or 'of no version'} (exactly: "
+            f"{build_facts()['torch']}), but torch {torch.__version__} is installed. Build it again "
+            f"for this torch: {_REBUILD}"
         )
+    return path
 
 
-def load_extension() -> types.ModuleType:
-    """The compiled module shmcoll._C."""
+@functools.cache
+def load_glue() -> ctypes.PyDLL:
+    """The glue, as ctypes sees it."""
     facts = build_facts()
     try:
         import torch
@@ -58,13 +64,25 @@ def load_extension() -> types.ModuleType:
             raise
         raise ImportError(
             f"shmcoll needs torch, and this Python ({sys.executable}) has none. Install torch "
-            f"{_minor(facts['torch'])}, for which this shmcoll was built"
+            f"{minor(facts['torch'])}, for which this shmcoll was built"
         ) from None
-    check_torch(facts, torch)
+    path = find_glue(torch)
     try:
-        return importlib.import_module("shmcoll._C")
-    except ImportError as error:
-        raise ImportError(
-            f"shmcoll's compiled part does not load: {error}. It was built for torch "
-            f"{facts['torch']} and Python {facts['python']}. Build it again: {_REBUILD}"
-        ) from error
+        glue = ctypes.PyDLL(str(path))
+    except OSError as error:
+        raise not_loaded(error) from error
+    glue.shc_build_info.restype = ctypes.c_char_p
+    glue.shmcoll_set_main_thread.argtypes = [ctypes.c_ulong]
+    glue.shmcoll_leave.argtypes = [ctypes.c_int]
+    for name in ("set_main_thread", "after_fork_in_child", "leave"):
+        getattr(glue, f"shmcoll_{name}").restype = None
+    return glue
+
+
+def not_loaded(error: Exception) -> ImportError:
+    """What is raised when a file that fits does not load."""
+    facts = build_facts()
+    return ImportError(
+        f"shmcoll's compiled part does not load: {error}. It was built for torch "
+        f"{facts['torch']} and Python {facts['python']}. Build it again: {_REBUILD}"
+    )

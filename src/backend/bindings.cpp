@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The module shmcoll._C. Python classes only; registration is a line of Python.
+// The module shmcoll._C: the glue's classes for one version of Python and one of torch. Without it the
+// operators of api.cpp do the same.
 #include "backend/process_group_shm.hpp"
 #include "backend/python.hpp"
-#include "backend/work_shm.hpp"
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
@@ -106,23 +106,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
     py::module_::import("torch.distributed"); // the base classes
     bindOptions(m);
     bindBackend(m);
-    m.def("_build_info", [] { return std::string(shc_build_info()); });
-    m.def("_set_main_thread", &shmcoll::setMainThread, py::arg("ident"));
-    m.def("_after_fork_in_child", [] {
-        shmcoll::forgetParentsFutures();
-        shmcoll::renewPythonInChild();
-    });
-    // This process says goodbye to its groups. After that the interpreter may end, if it does.
-    m.def(
-        "_leave",
-        [](bool forgetPython) {
-            if (forgetPython)
-                shmcoll::forgetPython();
-            py::gil_scoped_release release;
-            shc_process_leave();
-            shmcoll::failOpenFutures();
-            if (forgetPython)
-                shmcoll::settlePython();
-        },
-        py::arg("forget_python") = true);
+    shmcoll::setPythonErrorThrower([] { throw py::error_already_set(); });
 }

@@ -5,6 +5,7 @@
 // A call with asyncOp == false runs in the calling thread and returns a null Work, which Python treats
 // as done. Any other call gets a Work, whose operation the core's engine runs by itself.
 
+#include "backend/api.hpp"
 #include "backend/coalescing.hpp"
 #include "backend/work_shm.hpp"
 
@@ -16,7 +17,7 @@ namespace shmcoll
 
 inline constexpr const char *kBackendName = "shmcoll";
 
-struct GroupOptions : c10d::Backend::Options {
+struct SHMCOLL_GLUE_API GroupOptions : c10d::Backend::Options {
     explicit GroupOptions(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
         : c10d::Backend::Options(kBackendName, timeout)
     {
@@ -45,7 +46,7 @@ struct GroupOptions : c10d::Backend::Options {
 #endif
 };
 
-class ProcessGroupShm : public c10d::Backend
+class SHMCOLL_GLUE_API ProcessGroupShm : public c10d::Backend
 {
   public:
     using Store = c10::intrusive_ptr<c10d::Store>;

@@ -1,15 +1,30 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backend/python.hpp"
 
+#include "backend/condition.hpp"
+#include "backend/python_api.hpp"
 #include "backend/signals.hpp"
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
-#include <mutex>
+#include <memory>
+#include <stdexcept>
 #include <thread>
-#include <torch/csrc/utils/pybind.h>
+
+// pybind11's own base of errors that set Python's error themselves, which it knows by this name. torch's
+// methods are bound by pybind11, so what is thrown through them reaches Python as it was.
+namespace pybind11
+{
+
+class __attribute__((visibility("default"))) builtin_exception : public std::runtime_error
+{
+  public:
+    using std::runtime_error::runtime_error;
+    virtual void set_error() const = 0;
+};
+
+} // namespace pybind11
 
 namespace shmcoll
 {
@@ -23,13 +38,60 @@ std::atomic<unsigned long> mainThread{0};
 
 bool hasPython()
 {
-    return !forgotten.load() && Py_IsInitialized() != 0;
+    return !forgotten.load() && pythonApi() != nullptr && pythonApi()->Py_IsInitialized() != 0;
 }
 
 bool onMainThread()
 {
-    return PyThread_get_thread_ident() == mainThread.load();
+    return pythonApi()->PyThread_get_thread_ident() == mainThread.load();
 }
+
+// Of a thread that may hold the lock already.
+class GilAcquire
+{
+  public:
+    GilAcquire() : state_(pythonApi()->PyGILState_Ensure()) {}
+    ~GilAcquire() { pythonApi()->PyGILState_Release(state_); }
+    GilAcquire(const GilAcquire &) = delete;
+    GilAcquire &operator=(const GilAcquire &) = delete;
+
+  private:
+    int state_;
+};
+
+// Python's pending error, on its way through C++. The lock is held when it is made, and when Python
+// takes the error back. If Python never does, the error's objects stay.
+class PythonError : public pybind11::builtin_exception
+{
+  public:
+    PythonError() : builtin_exception("an error of Python's"), parts_(std::make_shared<Parts>())
+    {
+        pythonApi()->PyErr_Fetch(&parts_->type, &parts_->value, &parts_->trace);
+    }
+
+    void set_error() const override
+    {
+        const Parts parts = *parts_;
+        *parts_ = Parts(); // they are Python's now
+        pythonApi()->PyErr_Restore(parts.type, parts.value, parts.trace);
+    }
+
+  private:
+    struct Parts {
+        Object *type = nullptr;
+        Object *value = nullptr;
+        Object *trace = nullptr;
+    };
+
+    std::shared_ptr<Parts> parts_;
+};
+
+void throwPythonError()
+{
+    throw PythonError();
+}
+
+std::atomic<void (*)()> thrower{throwPythonError};
 
 using Clock = std::chrono::steady_clock;
 
@@ -48,15 +110,15 @@ class LockAsker
     // answer. Always true if no thread can be made.
     bool isFree()
     {
-        std::unique_lock<std::mutex> guard(lock_);
+        const Condition::Guard guard(stir_);
         if (!started_ && !start())
             return true;
         if (state_ == kAnswered && Clock::now() - answered_ > kFresh)
             state_ = kIdle;
         if (state_ == kIdle) {
             state_ = kAsked;
-            stir_.notify_all();
-            stir_.wait_for(guard, kBriefly, [this] { return state_ == kAnswered; });
+            stir_.wake();
+            stir_.waitFor(kBriefly, [this] { return state_ == kAnswered; });
         }
         if (state_ != kAnswered)
             return false;
@@ -66,8 +128,8 @@ class LockAsker
 
     void settle()
     {
-        std::unique_lock<std::mutex> guard(lock_);
-        stir_.wait_for(guard, kSettling, [this] { return state_ != kAsked; });
+        const Condition::Guard guard(stir_);
+        stir_.waitFor(kSettling, [this] { return state_ != kAsked; });
     }
 
   private:
@@ -95,19 +157,18 @@ class LockAsker
     {
         for (;;) {
             {
-                std::unique_lock<std::mutex> guard(lock_);
-                stir_.wait(guard, [this] { return state_ == kAsked; });
+                const Condition::Guard guard(stir_);
+                stir_.wait([this] { return state_ == kAsked; });
             }
-            PyGILState_Release(PyGILState_Ensure());
-            std::lock_guard<std::mutex> guard(lock_);
+            pythonApi()->PyGILState_Release(pythonApi()->PyGILState_Ensure());
+            const Condition::Guard guard(stir_);
             answered_ = Clock::now();
             state_ = kAnswered;
-            stir_.notify_all();
+            stir_.wake();
         }
     }
 
-    std::mutex lock_; // guards what follows
-    std::condition_variable stir_;
+    Condition stir_; // guards what follows
     State state_ = kIdle;
     Clock::time_point answered_;
     bool started_ = false;
@@ -120,13 +181,14 @@ bool runHandlers()
 {
     wrapSignalHandlers();
     forgetSignals();
-    return PyErr_CheckSignals() != 0;
+    return pythonApi()->PyErr_CheckSignals() != 0;
 }
 
 } // namespace
 
 GilRelease::GilRelease()
-    : state_(hasPython() && PyGILState_Check() == 1 ? PyEval_SaveThread() : nullptr)
+    : state_(hasPython() && pythonApi()->PyGILState_Check() == 1 ? pythonApi()->PyEval_SaveThread()
+                                                                 : nullptr)
 {
 }
 
@@ -135,7 +197,7 @@ GilRelease::~GilRelease()
     if (state_ == nullptr)
         return;
     stayOutOfDyingPython();
-    PyEval_RestoreThread(static_cast<PyThreadState *>(state_));
+    pythonApi()->PyEval_RestoreThread(static_cast<Thread *>(state_));
 }
 
 void setMainThread(unsigned long ident)
@@ -143,15 +205,20 @@ void setMainThread(unsigned long ident)
     mainThread.store(ident);
 }
 
+void setPythonErrorThrower(void (*function)())
+{
+    thrower.store(function);
+}
+
 void watchSignals()
 {
     if (!hasPython())
         return;
-    pybind11::gil_scoped_acquire gil; // torch makes the parts of a group that is split without it
+    const GilAcquire gil; // torch makes the parts of a group that is split without it
     if (!onMainThread())
         wrapSignalHandlers();
     else if (runHandlers())
-        throw pybind11::error_already_set();
+        throwPendingPythonError();
 }
 
 bool pythonInterrupted(void *)
@@ -159,21 +226,19 @@ bool pythonInterrupted(void *)
     // Only the main thread runs handlers.
     if (!hasPython() || !onMainThread() || !signalMayBePending())
         return false;
-    if (PyGILState_Check() == 0 && !asker->isFree())
+    if (pythonApi()->PyGILState_Check() == 0 && !asker->isFree())
         return false;
-    PyGILState_STATE state = PyGILState_Ensure();
-    const bool raised = runHandlers();
-    PyGILState_Release(state);
-    return raised;
+    const GilAcquire gil;
+    return runHandlers();
 }
 
 void throwPendingPythonError()
 {
     if (!hasPython())
         return;
-    pybind11::gil_scoped_acquire gil;
-    if (PyErr_Occurred() != nullptr)
-        throw pybind11::error_already_set();
+    const GilAcquire gil;
+    if (pythonApi()->PyErr_Occurred() != nullptr)
+        thrower.load()();
 }
 
 void stayOutOfDyingPython()
@@ -199,7 +264,7 @@ void settlePython()
 
 void renewPythonInChild()
 {
-    setMainThread(PyThread_get_thread_ident());
+    setMainThread(pythonApi()->PyThread_get_thread_ident());
     asker = new LockAsker; // the parent's thread is not here, and may have held the lock
     renewSignalLock();
 }

@@ -3,6 +3,8 @@
 // The interpreter, as far as a thread inside a wait deals with it. No function here may be called by a
 // thread of the library.
 
+#include "backend/api.hpp"
+
 namespace shmcoll
 {
 
@@ -27,6 +29,10 @@ void stayOutOfDyingPython();
 
 // The thread that runs Python's signal handlers, as threading.get_ident() returns it.
 void setMainThread(unsigned long ident);
+
+// What throws Python's pending error with the lock held. shmcoll._C has pybind11's own exception for that,
+// which more of torch's code hands on as it is than what this library throws otherwise.
+SHMCOLL_GLUE_API void setPythonErrorThrower(void (*function)());
 
 // From now on pythonInterrupted() knows of signals without the interpreter's lock, which this takes. Throws
 // what a handler raises that is due by now.

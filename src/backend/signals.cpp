@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backend/signals.hpp"
 
-#include <Python.h>
+#include "backend/python_api.hpp"
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -115,20 +116,22 @@ void unwrap(int number)
 // Which signals have a Python handler? Of C functions alone, so that no handler runs meanwhile.
 std::array<bool, NSIG> pythonsSignals()
 {
-    static PyObject *const getsignal = [] {
-        PyObject *module = PyImport_ImportModule("_signal");
-        PyObject *function = module ? PyObject_GetAttrString(module, "getsignal") : nullptr;
-        Py_XDECREF(module);
+    static const PythonApi &python = *pythonApi();
+    static Object *const getsignal = [] {
+        Object *module = python.PyImport_ImportModule("_signal");
+        Object *function = module ? python.PyObject_GetAttrString(module, "getsignal") : nullptr;
+        python.Py_DecRef(module);
         return function;
     }();
     std::array<bool, NSIG> found{};
     for (int number = 1; getsignal != nullptr && number < NSIG; number++) {
-        PyObject *handler = PyObject_CallFunction(getsignal, "i", number);
-        found[static_cast<size_t>(number)] = handler != nullptr && PyCallable_Check(handler) == 1;
-        Py_XDECREF(handler);
-        PyErr_Clear(); // a number that is no signal's
+        Object *handler = python.PyObject_CallFunction(getsignal, "i", number);
+        found[static_cast<size_t>(number)] =
+            handler != nullptr && python.PyCallable_Check(handler) == 1;
+        python.Py_DecRef(handler);
+        python.PyErr_Clear(); // a number that is no signal's
     }
-    PyErr_Clear();
+    python.PyErr_Clear();
     return found;
 }
 

@@ -337,7 +337,7 @@ def test_handlers_stay_the_users_and_are_given_back() -> None:
         signal.signal(signal.SIGTERM, own)
         assert heard == [signal.SIGTERM]
         assert system_handler(signal.SIGTERM) == 0
-        shmcoll._C._leave()
+        shmcoll._glue.leave()
         assert system_handler(signal.SIGINT) == before
 
     ranks.run(1, body, limit=LIMIT_S)

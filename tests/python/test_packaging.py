@@ -50,6 +50,8 @@ class BuildExtension(build_ext):
 CMAKE = """#!/bin/sh
 echo "$@" >>"$STAND_IN_LOG"
 [ "$1" = --build ] || exit 0
+mkdir -p "$2/src/backend"
+echo "$STAND_IN_CORE" >"$2/src/backend/libshmcoll_c10d-${STAND_IN_TORCH%.*}.so"
 for library in shm/libshmcoll cuda_ipc/libshmcoll_cuda; do
     mkdir -p "$2/src/${library%/*}"
     echo "$STAND_IN_CORE" >"$2/src/$library.so.0.1"
@@ -57,7 +59,11 @@ for library in shm/libshmcoll cuda_ipc/libshmcoll_cuda; do
     ln -sf "${library##*/}.so.0" "$2/src/$library.so"
 done
 """
-LIBRARIES = {f"shmcoll/lib/lib{name}.so.0" for name in ("shmcoll", "shmcoll_cuda")}
+
+
+def libraries(torch: str) -> set[str]:
+    names = ("shmcoll.so.0", "shmcoll_cuda.so.0", f"shmcoll_c10d-{torch.rpartition('.')[0]}.so")
+    return {f"shmcoll/lib/lib{name}" for name in names}
 
 
 class Tree:
@@ -116,7 +122,9 @@ class Tree:
     def built(self) -> None:
         """Asserts that the tree itself has been built, once."""
         package = self.path / "python/shmcoll"
-        assert {f"shmcoll/lib/{file.name}" for file in (package / "lib").iterdir()} == LIBRARIES
+        assert {f"shmcoll/lib/{file.name}" for file in (package / "lib").iterdir()} == libraries(
+            "9.8.0"
+        )
         assert json.loads((package / "_build_info.json").read_text())["torch"] == "9.8.0"
         assert len(list(package.glob("_C.*.so"))) == 1
         assert self.log.read_text().count("--build") == 1
@@ -130,8 +138,8 @@ def tree(tmp_path: Path) -> Tree:
 def test_a_wheel_has_the_libraries_that_were_built_for_it(tree: Tree) -> None:
     for core, torch in (("first", "9.8.0"), ("second", "9.9.0")):  # in a tree that was built before
         files = tree.wheel(core, torch)
-        assert LIBRARIES <= files.keys(), sorted(files)
-        assert {files[name] for name in LIBRARIES} == {core + "\n"}
+        assert {name for name in files if "/lib/" in name} == libraries(torch)
+        assert {files[name] for name in libraries(torch)} == {core + "\n"}
         assert json.loads(files["shmcoll/_build_info.json"])["torch"] == torch
         extensions = [name for name in files if name.startswith("shmcoll/_C.") and "py" in name]
         assert "shmcoll/_C.pyi" in extensions and len(extensions) == 2, extensions
@@ -204,6 +212,18 @@ def test_an_archive_of_the_sources_has_every_file_of_the_tree_and_nothing_built(
         }
     made = {name for name in names if ".egg-info/" in name} | {"PKG-INFO", "setup.cfg"}
     assert sorted(names - made) == FILES
+
+
+def test_without_torch_the_archive_is_made_and_a_build_says_what_is_missing(tree: Tree) -> None:
+    tree.copy(FILES)
+    (tree.tools / "torch/__init__.py").write_text("raise ImportError('no torch: planted')")
+    done = tree.python("-c", "import setuptools.build_meta as b; print(b.build_sdist('dist'))")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [file.name for file in (tree.path / "dist").iterdir()] == ["shmcoll-0.1.0.tar.gz"]
+    for command in ("build_ext", "bdist_wheel"):
+        done = tree.python("setup.py", "-q", command)
+        assert done.returncode != 0 and "Traceback" not in done.stderr
+        assert "planted" in done.stderr and "pip install --no-build-isolation ." in done.stderr
 
 
 def test_without_cmake_or_headers_a_build_says_what_to_install(tree: Tree) -> None:

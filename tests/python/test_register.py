@@ -7,6 +7,7 @@ metadata with the entry points that pyproject.toml declares.
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib
 import json
 import os
@@ -239,7 +240,7 @@ def test_the_names_are_those_of_the_type_checker() -> None:
     text = (PACKAGE / "__init__.py").read_text().split("if TYPE_CHECKING:\n", 1)[1]
     said = re.findall(r"^    from shmcoll\.(\w+) import (.+)$", text.split("\n\n", 1)[0], re.M)
     homes = {name: home for home, names in said for name in names.split(", ")}
-    assert homes == shmcoll._HOMES
+    assert homes == {**shmcoll._HOMES, "Options": "_C"}  # its stub, for either glue
     assert {*homes, "build_info", "__version__"} == set(shmcoll.__all__)
 
 
@@ -267,7 +268,9 @@ except ImportError as error:
 
 
 def test_a_build_for_another_torch_is_one_error_before_anything_is_loaded(site: Site) -> None:
-    package = site.link("_build_info.json")
+    package = site.link("_build_info.json", "lib")
+    (package / "lib").mkdir()
+    (package / "lib/libshmcoll_c10d-2.7.so").touch()
     (package / "_build_info.json").write_text(
         json.dumps({"torch": "2.7.1+cu126", "python": "3.11.7", "cxx11_abi": "True"})
     )
@@ -288,20 +291,38 @@ for attempt in (lambda: __import__("shmcoll"), lambda: dist.init_process_group(
     assert f"torch {torch.__version__} is installed" in lines[0] and COMMAND in lines[0]
 
 
-def test_only_the_minor_version_of_torch_has_to_fit() -> None:
-    from shmcoll._load import check_torch
+class Torch:
+    distributed = torch.distributed
 
-    class Torch:
-        distributed = torch.distributed
+    def __init__(self, version: str) -> None:
+        self.__version__ = version
 
-        def __init__(self, version: str) -> None:
-            self.__version__ = version
 
-    check_torch({"torch": "2.13.0+cpu"}, Torch("2.13.1+cu130"))
-    check_torch({"torch": "2.13.0a0+git123"}, Torch("2.13.0"))
-    for other in ("2.1.3", "2.12.0", "2.14.0+cpu", "3.13.0"):
-        with pytest.raises(ImportError, match="was built for torch 2.13"):
-            check_torch({"torch": "2.13.0"}, Torch(other))
+@pytest.fixture()
+def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder in which glues for two versions of torch have been built; neither loads."""
+    from shmcoll import _load
+
+    minor = _load.minor(torch.__version__)
+    monkeypatch.setattr(_load, "_HERE", tmp_path)
+    facts = {"torch": torch.__version__, "python": "3.11.7"}
+    (tmp_path / "_build_info.json").write_text(json.dumps(facts))
+    (tmp_path / "lib").mkdir()
+    for version in ("2.4", minor):
+        (tmp_path / f"lib/libshmcoll_c10d-{version}.so").write_text("planted")
+    return tmp_path
+
+
+def test_only_the_minor_version_of_torch_has_to_fit(built: Path) -> None:
+    from shmcoll._load import find_glue
+
+    for fits in ("2.4.0+cpu", "2.4.1+cu130", "2.4.0a0+git123"):
+        assert find_glue(Torch(fits)) == built / "lib/libshmcoll_c10d-2.4.so"
+    for other in ("2.40.0", "2.3.0", "2.5.0+cpu", "3.4.0"):
+        with pytest.raises(ImportError, match=r"was built for torch 2\.\d+, 2\.\d+ ") as caught:
+            find_glue(Torch(other))
+        text = str(caught.value)
+        assert f"torch {other} is installed" in text and COMMAND in text and "make clean" in text
 
 
 def test_a_package_that_is_not_built_says_how_to_build_it(
@@ -311,20 +332,116 @@ def test_a_package_that_is_not_built_says_how_to_build_it(
 
     monkeypatch.setattr(_load, "_HERE", tmp_path)
     with pytest.raises(ImportError, match="(?s)not built.*make clean build.*" + re.escape(COMMAND)):
-        _load.load_extension()
+        _load.load_glue()
 
 
-def test_an_extension_that_does_not_load_says_how_to_build_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_glue_that_does_not_load_says_how_to_build_it(built: Path) -> None:
     from shmcoll import _load
 
-    def fail(name: str) -> None:
-        raise ImportError("undefined symbol: planted")
+    with pytest.raises(ImportError, match="does not load: .*c10d-.*" + re.escape(COMMAND)):
+        _load.load_glue()
 
-    monkeypatch.setattr(importlib, "import_module", fail)
-    with pytest.raises(ImportError, match="undefined symbol: planted.*" + re.escape(COMMAND)):
-        _load.load_extension()
+
+def test_a_module_that_does_not_load_says_how_to_build_it(site: Site) -> None:
+    package = site.link(*(file.name for file in PACKAGE.glob("_C.*.so")))
+    (package / "_C.abi3.so").write_text("planted")
+    script = """
+import shmcoll
+try:
+    shmcoll.Options
+except ImportError as error:
+    print(error)
+"""
+    said = succeed(site.python(script))
+    assert "does not load: " in said and "_C.abi3.so" in said and COMMAND in said
+
+
+# ---- without the module shmcoll._C ----
+
+
+@pytest.mark.parametrize("module", ["with", "without"])
+def test_describe_and_the_log_say_which_glue_is_used(site: Site, module: str) -> None:
+    from shmcoll._load import minor
+
+    left_out = [] if module == "with" else [file.name for file in PACKAGE.glob("_C.*.so")]
+    site.link(*left_out)
+    script = """
+import datetime, torch, torch.distributed as dist, shmcoll
+options = shmcoll.Options(datetime.timedelta(seconds=7), tuning="depth=4")
+dist.init_process_group("shmcoll", store=dist.HashStore(), rank=0, world_size=1, pg_options=options)
+said = shmcoll.describe(internals=True)
+assert said["timeout_s"] == 7 and said["tuning.depth"] == "4" and said["name"] == "0"
+print(said["glue"])
+dist.destroy_process_group()
+"""
+    done = site.python(script, SHMCOLL_LOG="info")
+    name = f"{minor(torch.__version__)}, {module} shmcoll._C"
+    assert succeed(done) == name + "\n"
+    assert done.stderr.count(f"] info: glue for torch {name}\n") == 1, done.stderr
+
+
+WITHOUT = """
+import copy, datetime, os, pickle, signal, sys, threading, time
+import torch, torch.distributed as dist, torch.nn.parallel
+import shmcoll
+
+class Told(Exception):
+    pass
+
+def interrupt(*_):
+    raise Told("by a handler")
+
+def expect(error, text, function):
+    try:
+        function()
+    except error as caught:
+        assert text in str(caught), caught
+    else:
+        raise AssertionError(f"no {error.__name__}")
+
+rank, path = int(os.environ["RANK"]), os.environ["STORE"]
+dist.init_process_group("shmcoll", store=dist.FileStore(path, 2), rank=rank, world_size=2)
+assert "shmcoll._C" not in sys.modules
+mine = torch.full((3,), rank + 1.0)
+dist.all_reduce(mine, dist.ReduceOp.AVG)
+assert mine.tolist() == [1.5] * 3
+work = dist.all_reduce(mine, async_op=True)
+work.wait()
+assert work.get_future().value()[0].tolist() == [3.0] * 3
+
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
+model(torch.full((1, 2), rank + 1.0)).sum().backward()
+assert model.module.weight.grad.tolist() == [[1.5, 1.5]]
+
+options = shmcoll.Options(datetime.timedelta(seconds=9), "depth=4")
+for twin in (copy.copy(options), copy.deepcopy(options), pickle.loads(pickle.dumps(options))):
+    assert isinstance(twin, shmcoll.Options) and twin.tuning == "depth=4", twin
+    assert repr(twin) == repr(options) and twin._timeout == options._timeout
+expect(ValueError, "is negative", lambda: shmcoll.Options(datetime.timedelta(seconds=-1)))
+expect(ValueError, "nonsense", lambda: shmcoll.Options(tuning="nonsense=1"))
+group = dist.new_group([0, 1], pg_options=options)
+assert shmcoll.describe(group, internals=True)["tuning.depth"] == "4"
+
+shmcoll.monitored_barrier()
+if rank == 0:  # what a handler raises inside a wait is what the caller gets
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    expect(Told, "by a handler", lambda: dist.recv(mine, 1))
+    assert not sys.exc_info()[0]
+other = torch.ones(2 + rank)
+expect(dist.DistBackendError, "rank", lambda: dist.all_reduce(other, group=group))
+print("done")
+"""
+
+
+def test_two_ranks_do_by_operators_what_the_module_does(site: Site, tmp_path: Path) -> None:
+    site.link(*(file.name for file in PACKAGE.glob("_C.*.so")))
+    store = tmp_path / "store"
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        runs = [
+            pool.submit(site.python, WITHOUT, RANK=str(rank), STORE=str(store)) for rank in range(2)
+        ]
+    assert [succeed(one.result()) for one in runs] == ["done\n"] * 2
 
 
 # ---- in this process ----

@@ -219,7 +219,7 @@ class Run:
             try:
                 sys.stdout.flush()
                 sys.stderr.flush()
-                shmcoll._C._leave()
+                shmcoll._glue.leave()
             finally:
                 os._exit(status)
 

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The glue's classes: of the module shmcoll._C, or made with the glue's operators.
+
+shmcoll._C is for one version of Python and one of torch. Where an installation has none that fits, the
+operators do what a group needs. Only three methods of a backend are missing then: ``get_error``,
+``options`` and ``_set_default_timeout``.
+"""
+
+import datetime
+import importlib
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shmcoll._load import build_facts, load_glue, minor, not_loaded
+
+glue = load_glue()
+
+
+def _has_module() -> bool:
+    if minor(build_facts()["torch"]) != minor(torch.__version__):
+        return False
+    return importlib.util.find_spec("shmcoll._C") is not None
+
+
+if TYPE_CHECKING or _has_module():
+    try:
+        _C = importlib.import_module("shmcoll._C")
+    except ImportError as error:
+        raise not_loaded(error) from error
+    from shmcoll._C import Options, ProcessGroupShm as make
+
+    def info(backend: Any) -> str:
+        """The lines of key=value about a group."""
+        text: str = backend._info()
+        return text
+
+    NAME = f"{minor(torch.__version__)}, with shmcoll._C"
+else:
+    from shmcoll._operators import Options, info, make
+
+    NAME = f"{minor(torch.__version__)}, without shmcoll._C"
+
+if os.environ.get("SHMCOLL_LOG") in ("info", "trace"):
+    now = datetime.datetime.now().strftime("%H:%M:%S.%f")[:-3]
+    print(
+        f"[shmcoll {now} pid {os.getpid()}] info: glue for torch {NAME}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def core_info() -> list[str]:
+    """The lines of key=value about the library."""
+    text: bytes = glue.shc_build_info()
+    return text.decode().splitlines()
+
+
+def leave(forget_python: bool = True) -> None:
+    """This process says goodbye to its groups. After that the interpreter may end, if it does."""
+    glue.shmcoll_leave(forget_python)
+
+
+__all__ = ["NAME", "Options", "core_info", "glue", "info", "leave", "make"]

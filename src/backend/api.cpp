@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What Python calls without shmcoll._C: functions by ctypes, and operators for what needs a group. The
+// operators take the group in torch's own box, so they fit every Python.
+#include "backend/api.hpp"
+
+#include "backend/process_group_shm.hpp"
+#include "backend/python.hpp"
+#include "backend/python_api.hpp"
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/library.h>
+
+void shmcoll_set_main_thread(unsigned long ident)
+{
+    shmcoll::setMainThread(ident);
+}
+
+void shmcoll_after_fork_in_child()
+{
+    shmcoll::forgetParentsFutures();
+    shmcoll::renewPythonInChild();
+}
+
+void shmcoll_leave(int forget_python)
+{
+    if (forget_python != 0)
+        shmcoll::forgetPython();
+    shmcoll::Thread *const state = shmcoll::pythonApi()->PyEval_SaveThread();
+    shc_process_leave();
+    shmcoll::failOpenFutures();
+    if (forget_python != 0)
+        shmcoll::settlePython();
+    shmcoll::pythonApi()->PyEval_RestoreThread(state);
+}
+
+namespace shmcoll
+{
+
+namespace
+{
+
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// Makes the backend of a group that has a store, a rank and a size, for its tensors on the CPU.
+void attach(const Group &group, int64_t timeoutMs, const std::string &name,
+            const c10::List<int64_t> &ranks, const std::string &tuning)
+{
+    auto options = c10::make_intrusive<GroupOptions>(std::chrono::milliseconds(timeoutMs));
+    options->group_name = name;
+    for (const int64_t rank : ranks)
+        options->global_ranks_in_group.push_back(static_cast<uint64_t>(rank));
+    options->tuning = tuning;
+    group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
+                      c10::make_intrusive<ProcessGroupShm>(group->getStore(), group->getRank(),
+                                                           group->getSize(), options));
+}
+
+std::string info(const Group &group)
+{
+    const auto backend = group->getBackend(c10::DeviceType::CPU);
+    auto *ours = dynamic_cast<ProcessGroupShm *>(backend.get());
+    TORCH_CHECK_VALUE(ours != nullptr, "shmcoll: the group's backend is another one");
+    return ours->info();
+}
+
+void checkOptions(int64_t timeoutMs, const std::string &tuning)
+{
+    GroupOptions options{std::chrono::milliseconds(timeoutMs)};
+    options.tuning = tuning;
+    options.check();
+}
+
+} // namespace
+
+TORCH_LIBRARY(shmcoll, m)
+{
+    const std::string group = "(__torch__.torch.classes.c10d.ProcessGroup group";
+    m.def(("attach" + group + ", int timeout_ms, str name, int[] ranks, str tuning) -> ()").c_str(),
+          attach);
+    m.def(("info" + group + ") -> str").c_str(), info);
+    m.def("check_options(int timeout_ms, str tuning) -> ()", checkOptions);
+}
+
+} // namespace shmcoll
