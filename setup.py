@@ -22,6 +22,11 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # setuptools before 70.1
+    from wheel.bdist_wheel import bdist_wheel
+
+try:
     import torch
     from torch.utils.cpp_extension import BuildExtension, CppExtension
 except ImportError as error:  # an archive of the sources needs no torch
@@ -140,6 +145,13 @@ class BuildPackage(build_py):
         super().run()
 
 
+class Wheel(bdist_wheel):
+    """The glue fits every Python, so the wheel does. Another Python than this one ignores shmcoll._C."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
     version=version(),
     license="BSD-3-Clause",
@@ -161,5 +173,5 @@ setup(
             extra_link_args=["-Wl,-rpath,$ORIGIN/lib"],
         )
     ],
-    cmdclass={"build_ext": Build, "build_py": BuildPackage},
+    cmdclass={"build_ext": Build, "build_py": BuildPackage, "bdist_wheel": Wheel},
 )

@@ -116,6 +116,7 @@ class Tree:
         done = self.python("setup.py", "-q", "bdist_wheel", core=core, torch=torch)
         assert done.returncode == 0, done.stdout + done.stderr
         (file,) = (self.path / "dist").iterdir()
+        assert re.fullmatch(r"shmcoll-[\d.]+-py3-none-linux_\w+\.whl", file.name), file.name
         with zipfile.ZipFile(file) as wheel:
             return {name: wheel.read(name).decode() for name in wheel.namelist()}
 
