@@ -127,16 +127,19 @@ def missing(results: Sequence[report.Result]) -> list[str]:
     return sorted(names, key=lambda name: (-lack(found.get(name)), runs[name]))
 
 
+SHARED = Path("/dev/shm")
+
+
 def shared_memory() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("shmcoll-")}
+    return {name for name in os.listdir(SHARED) if name.startswith("shmcoll-")}
 
 
 def clear_leftovers(before: set[str]) -> list[str]:
     """Names that a part has left in /dev/shm; they are removed."""
     left = sorted(shared_memory() - before)
     for name in left:
-        Path("/dev/shm", name).unlink(missing_ok=True)
-    return [f"/dev/shm/{name}" for name in left]
+        (SHARED / name).unlink(missing_ok=True)
+    return [f"{SHARED / name}" for name in left]
 
 
 def run_part(lab: parts.Lab, name: str, left_s: float, behind_s: float = 0) -> report.Result:

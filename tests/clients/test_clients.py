@@ -91,7 +91,8 @@ class AlmostRight(dist.ProcessGroup):
 
     def __init__(self, store: dist.Store, rank: int, world: int, timeout: Any) -> None:
         super().__init__(rank, world)
-        self.right = shmcoll._C.ProcessGroupShm(store, rank, world, shmcoll.Options(timeout))
+        options = shmcoll.Options(timeout)  # loads shmcoll._C
+        self.right = shmcoll._C.ProcessGroupShm(store, rank, world, options)
 
     def allreduce(self, tensors: list[torch.Tensor], *options: Any) -> dist.Work:
         work = self.right.allreduce(tensors, *options)

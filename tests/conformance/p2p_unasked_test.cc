@@ -351,7 +351,8 @@ TEST(Unasked, AreAnnouncedBehindOneThatWasPutAside)
             in.start(comms[1]);
             out.start(comms[0]);
             EXPECT_EQ(out.request->message.unasked, i == SHC_ASIDE_PAUSE) << i;
-            for (int passes = 0; passes < 4 && !in.done(); passes++)
+            // Some more passes where the progress thread wants the lock meanwhile.
+            for (int passes = 0; passes < 80 && !(in.done() && out.done()); passes++)
                 pass(comms[1 - passes % 2]);
             out.expect_ended(SHC_OK);
             in.expect_ended(SHC_OK);

@@ -39,6 +39,12 @@ import test_cuda_tensors as tensors  # noqa: E402
 FACTS = {"date": "2026-01-02", "gpu": "NVIDIA H200 (SXM)"}
 
 
+@pytest.fixture(autouse=True)
+def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in the place of /dev/shm: what tests at the same time have there is not left over."""
+    monkeypatch.setattr(gpu_run, "SHARED", tmp_path_factory.mktemp("shm"))
+
+
 def lab(folder: Path) -> parts.Lab:
     return parts.Lab(folder, "libcuda.so.1", True, dict(FACTS))
 
@@ -411,7 +417,7 @@ def test_what_parts_end_with_is_kept_each_time(
         return "ok", ""
 
     def litters(one: parts.Session) -> tuple[str, str]:
-        Path("/dev/shm/shmcoll-gpu-script-test").touch()
+        (gpu_run.SHARED / "shmcoll-test").touch()
         return "ok", ""
 
     found = {"fine": fine, "absent": absent, "hung": hung, "litters": litters}
@@ -421,8 +427,8 @@ def test_what_parts_end_with_is_kept_each_time(
     statuses = [result.status for result in results]
     assert statuses == ["ok", "absent", "hung", "failed", "not run"]
     assert [result.good for result in results] == [True, True, False, False, False]
-    assert "/dev/shm/shmcoll-gpu-script-test" in results[3].why
-    assert not Path("/dev/shm/shmcoll-gpu-script-test").exists()
+    assert str(gpu_run.SHARED / "shmcoll-test") in results[3].why
+    assert not (gpu_run.SHARED / "shmcoll-test").exists()
     text, data = report.paths(tmp_path, FACTS)
     assert text.name == "2026-01-02-nvidia-h200-sxm.md"
     whole = json.loads(data.read_text())
@@ -463,7 +469,7 @@ def slow(one):
 parts.PARTS = {{name: parts.Part(slow, 99, "", needs=()) for name in ("slow", "next")}}
 run.find_gpu = lambda driver: ("A GPU|1|", "")
 report.gather = lambda root, gpu: {FACTS!r}
-run.ROOT = pathlib.Path({str(tmp_path)!r})
+run.ROOT = run.SHARED = pathlib.Path({str(tmp_path)!r})
 sys.exit(run.main(["--out", {str(tmp_path)!r}]))
 """
     process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
@@ -471,6 +477,7 @@ sys.exit(run.main(["--out", {str(tmp_path)!r}]))
     while not log.exists() or "\n{" not in log.read_text():
         assert process.poll() is None
         time.sleep(0.05)
+    time.sleep(0.5)  # it has begun to wait for the command
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=60)[0].count("====") == 2
     assert process.returncode == 1
