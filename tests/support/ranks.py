@@ -46,6 +46,8 @@ import torch.distributed as dist
 
 import shmcoll
 
+_ = shmcoll.create_backend, shmcoll.Options  # loads the library before ranks are forked
+
 LIMIT_S = 60.0  # of one run
 TIMEOUT_S = 20.0  # of the groups' operations
 BOARD_WORDS = 1024
