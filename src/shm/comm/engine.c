@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define POLL_NS (400 * SHC_NS_PER_US)
-#define SOON_NS (20 * SHC_NS_PER_US) /* a thread that waits so soon does nothing else meanwhile */
+#define SOON_NS (50 * SHC_NS_PER_US) /* a thread that waits so soon does nothing else meanwhile */
 
 enum shc_status shc_engine_init(struct shc_engine *engine)
 {

@@ -36,7 +36,7 @@ struct shc_request;
 
 #define SHC_ENGINE_MAX_THREADS 64
 #define SHC_ENGINE_RING_SLOTS  1024u
-#define SHC_POLL_AFTER         64u /* a wrong poll takes as long as so many wake-ups */
+#define SHC_POLL_AFTER         16u /* more of them lose too much after one late wait */
 
 struct shc_engine {
     struct shc_runner runner;
