@@ -107,6 +107,8 @@ shc_status Rank::make()
                                          : static_cast<uint64_t>(std::stoull(relay));
     config.say = [](void *, const char *line) {
         static std::atomic<int> lines{0};
+        if (lines == 0)
+            report("said_first", line);
         report("said", line);
         report("lines_said", std::to_string(++lines));
     };
