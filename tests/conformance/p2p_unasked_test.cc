@@ -354,7 +354,7 @@ TEST(Unasked, AreAnnouncedBehindOneThatWasPutAside)
             in.start(comms[1]);
             out.start(comms[0]);
             EXPECT_EQ(out.request->message.unasked, i == SHC_ASIDE_PAUSE) << i;
-            // Some more passes where the progress thread wants the lock meanwhile.
+            // A send that is timed ends in one more pass, when its bytes have been read.
             for (int passes = 0; passes < 80 && !(in.done() && out.done()); passes++)
                 pass(comms[1 - passes % 2]);
             out.expect_ended(SHC_OK);

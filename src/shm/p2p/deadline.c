@@ -158,13 +158,13 @@ static void end_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
 static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
 {
     char what[256], whom[512], more[64] = "";
-    unsigned behind = 0;
+    unsigned queued = 0;
     for (struct shc_message *next = m->next; next; next = next->next) {
-        behind++;
+        queued++;
         next->lateness.late_ns = m->lateness.late_ns;
     }
-    if (behind > 0)
-        snprintf(more, sizeof more, "; queued after it: %u more", behind);
+    if (queued > 0)
+        snprintf(more, sizeof more, "; queued after it: %u more", queued);
     shc_p2p_text(p2p, m, what, sizeof what);
     shc_p2p_whom_text(p2p, m, whom, sizeof whom);
     shc_log(SHC_LOG_WARN, "%s " SHC_HAS_WAITED " for %s%s", what,

@@ -87,15 +87,11 @@ static void take_unasked(struct shc_p2p *p2p, struct shc_message *m, int peer,
     m->place = first;
 }
 
-/* Has this header been sent on credit (P2P-20)? */
-static bool is_on_credit(const struct shc_line_head *line)
-{
-    return line->place.memory == SHC_IN_POOL;
-}
-
-/* Gives the withdrawn receive this header, and the bytes that came with it. */
+/* Gives the withdrawn receive this header, and the bytes that came with it. `first`: where the first
+ * ones came. */
 static void take_message(struct shc_p2p *p2p, struct shc_message *m, int peer,
-                         const struct shc_line_head *line, const char *piece)
+                         const struct shc_line_head *line, struct shc_place first,
+                         const char *piece)
 {
     const struct shc_shape theirs = shape_of(line);
     const bool whole = line->kind == SHC_FRAME_EAGER, unasked = shc_line_is_unasked(line);
@@ -104,6 +100,8 @@ static void take_message(struct shc_p2p *p2p, struct shc_message *m, int peer,
     m->number = line->message;
     m->unasked = unasked;
     m->moved = 0;
+    if (unasked)
+        take_unasked(p2p, m, peer, line, first, fits);
     if (!whole) {
         const enum shc_message_state wanted = unasked ? SHC_MESSAGE_FILLING : SHC_MESSAGE_GRANT_DUE;
         m->state = fits ? wanted : SHC_MESSAGE_REFUSE_DUE;
@@ -132,13 +130,9 @@ static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_hea
     if (!m)
         return shc_unexpected_keep(p2p, peer, line, data);
     shc_p2p_withdraw(p2p, m);
-    if (is_on_credit(line))
+    if (line->place.memory == SHC_IN_POOL) /* P2P-20 */
         shc_credit_return(&p2p->pairs, peer, line->bytes);
-    if (shc_line_is_unasked(line)) {
-        const struct shc_shape theirs = shape_of(line);
-        take_unasked(p2p, m, peer, line, line->place, same_shape(&theirs, &m->shape));
-    }
-    take_message(p2p, m, peer, line, shc_p2p_piece(p2p, peer, line, data));
+    take_message(p2p, m, peer, line, line->place, shc_p2p_piece(p2p, peer, line, data));
     return true;
 }
 
@@ -155,12 +149,7 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_message *m)
     const struct shc_line_head *line = &kept->line;
     if (kept->aside)
         shc_credit_return(&p2p->pairs, from, line->bytes);
-    if (shc_line_is_unasked(line)) {
-        const struct shc_shape theirs = shape_of(line);
-        const struct shc_place first = p2p->peers[from].coming.line.place;
-        take_unasked(p2p, m, from, line, first, same_shape(&theirs, &m->shape));
-    }
-    take_message(p2p, m, from, line,
+    take_message(p2p, m, from, line, p2p->peers[from].coming.line.place,
                  kept->aside ? (const char *)kept->aside
                              : shc_p2p_piece(p2p, from, line, kept->data));
     shc_unexpected_free(kept);
