@@ -23,38 +23,7 @@ namespace
 
 const size_t kWhole = 100000, kPiece = 16384;
 
-struct Message : ByteMessage {
-    Message(shc_op_kind kind, int peer, int tag, size_t count)
-        : ByteMessage(kind, peer, tag,
-                      kind == SHC_SEND ? content(tag, count)
-                                       : std::vector<unsigned char>(count, 0xee))
-    {
-    }
-
-    static std::vector<unsigned char> content(int tag, size_t count)
-    {
-        std::vector<unsigned char> bytes(count);
-        for (size_t i = 0; i < count; i++)
-            bytes[i] = static_cast<unsigned char>(i / 8192 * 13 + i / 64 + i * 7 +
-                                                  static_cast<size_t>(tag) * 31);
-        return bytes;
-    }
-    void expect_ended(shc_status want) const
-    {
-        shc_status status = SHC_OK;
-        ASSERT_TRUE(shc_request_done(request, &status));
-        EXPECT_EQ(status, want);
-    }
-    // That many bytes of it are here, and the memory after them has not changed.
-    void expect_beginning(size_t count) const
-    {
-        std::vector<unsigned char> want = content(op.tag, bytes.size());
-        std::fill(want.begin() + static_cast<std::ptrdiff_t>(count), want.end(),
-                  static_cast<unsigned char>(0xee));
-        EXPECT_TRUE(bytes == want) << "message " << op.tag;
-    }
-    void expect_content() const { expect_beginning(bytes.size()); }
-};
+using Message = TaggedMessage;
 
 // Rank 0's message in a long hand-off buffer, line by line: what shc_p2p_place() does at once.
 struct ByHand {

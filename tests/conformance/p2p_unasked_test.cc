@@ -23,34 +23,7 @@ namespace
 const size_t kLong = SHC_UNASKED_BYTES - 1001; // more chunks than there are lines
 const int kGo = 1000;                          // a tag of no message
 
-struct Message : ByteMessage {
-    Message(shc_op_kind kind, int peer, int tag, size_t count)
-        : ByteMessage(kind, peer, tag,
-                      kind == SHC_SEND ? content(tag, count)
-                                       : std::vector<unsigned char>(count, 0xee))
-    {
-    }
-
-    static std::vector<unsigned char> content(int tag, size_t count)
-    {
-        std::vector<unsigned char> bytes(count);
-        for (size_t i = 0; i < count; i++)
-            bytes[i] = static_cast<unsigned char>(i / 32768 * 13 + i / 64 + i * 7 +
-                                                  static_cast<size_t>(tag) * 31);
-        return bytes;
-    }
-    // It has ended, and so.
-    void expect_ended(shc_status want) const
-    {
-        shc_status status = SHC_OK;
-        ASSERT_TRUE(shc_request_done(request, &status));
-        EXPECT_EQ(status, want);
-    }
-    void expect_content() const
-    {
-        EXPECT_TRUE(bytes == content(op.tag, bytes.size())) << "message " << op.tag;
-    }
-};
+using Message = TaggedMessage;
 
 // As if no message had been put aside for long.
 void forget_aside(const Comms &comms)
