@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Makes the process groups that torch asks for, and leaves them when the process ends."""
 
+from __future__ import annotations
+
 import atexit
 import datetime
 import multiprocessing.util
 import os
 import threading
-from typing import Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import torch.distributed as dist
 
 from shmcoll import _glue
-from shmcoll._describe import Description, InternalDescription, parse
+
+if TYPE_CHECKING:  # loaded by describe() alone: it takes as long as the rest of this module
+    from shmcoll._describe import Description, InternalDescription
 
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 _OPTION_TYPES = {"timeout": datetime.timedelta, "tuning": str}
@@ -134,6 +138,8 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
         >>> shmcoll.describe(internals=True)["tuning.depth"]
         '3'
     """
+    from shmcoll._describe import parse
+
     pg: Any = dist.distributed_c10d._get_default_group() if group is None else group
     if pg == dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("shmcoll: this process is not in that group")
@@ -144,7 +150,7 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
         if backend.name() == "shmcoll":
             lines = [*_glue.core_info()[:1], *_glue.info(backend).splitlines()]
             lines.append(f"glue={_glue.NAME}")
-            return cast(Description, parse(lines, internals))
+            return cast("Description", parse(lines, internals))
     raise ValueError(f"shmcoll: the group's backend is {pg.name()}; nothing of shmcoll is in it")
 
 

@@ -21,6 +21,7 @@ _REBUILD = (
 _GLUE = "libshmcoll_c10d-"
 
 
+@functools.cache
 def build_facts() -> dict[str, str]:
     """The versions this installation was built with (written by setup.py)."""
     path = _HERE / "_build_info.json"

@@ -105,7 +105,8 @@ import sys, torch, torch.distributed as dist
 assert "SHMCOLL" in dist.Backend._plugins or hasattr(dist.Backend, "_ensure_backend_registered")
 assert "shmcoll" not in sys.modules and "libshmcoll" not in open("/proc/self/maps").read()
 """
-    script += INIT + f'assert sys.modules["shmcoll"].__file__.startswith({str(site.path)!r})'
+    script += INIT + f'assert sys.modules["shmcoll"].__file__.startswith({str(site.path)!r})\n'
+    script += 'assert "shmcoll._describe" not in sys.modules, "it takes as long as the rest"'
     assert succeed(site.python(script)) == "initialized\n"
 
 
