@@ -29,7 +29,7 @@ PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test docs prepared sanitizers models demo bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel gpu bare-machine FORCE
+.PHONY: help build test docs prepared sanitizers models demo bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel gpu bare-machine release FORCE
 
 help:
 	@echo "make build    installs missing system packages, creates .venv, builds shmcoll into it"
@@ -54,6 +54,8 @@ help:
 	@echo "make stress   a million messages of up to 4 MiB between 8 ranks"
 	@echo "make browser  the page of shmcoll bench --html in a browser (needs chromium)"
 	@echo "make wheel    builds a source archive and a wheel from it, and runs a sum of two ranks with the wheel"
+	@echo "make release VERSION=1.0.0rc1    checks whether this commit can be released, builds the archive of the sources"
+	@echo "              and the list of parts into dist/, and says what to do next (TAG=yes: makes the tag)"
 	@echo "make huge     tensors of more than 2^31 elements and 4 GiB (needs 11 GiB of memory)"
 	@echo "make aarch64  the C and C++ tests built for AArch64, under qemu"
 	@echo "make bare-machine    the demo and all tests on a fresh Debian 12 (needs root; ONLY=name: a part of the"
@@ -199,6 +201,13 @@ browser: build $(VENV)/.extras
 
 wheel: packages build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long wheel
+
+release: $(VENV)/.release
+	@$(PY) packaging/release.py '$(VERSION)' $(if $(TAG),--tag)
+
+$(VENV)/.release: $(VENV)/.torch pyproject.toml
+	$(PY) -m pip install -q $$($(PY) tests/support/groups.py release)
+	touch $@
 
 huge: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long huge

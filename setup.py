@@ -49,7 +49,8 @@ GLUE = "shmcoll_c10d-" + ".".join(torch.__version__.split(".")[:2]) if torch els
 def version() -> str:
     """The version, from the public header, where it stands."""
     text = (ROOT / "src/shm/shmcoll.h").read_text()
-    return ".".join(re.findall(r"^#define SHC_VERSION_\w+ (\d+)$", text, re.M))
+    numbers = re.findall(r"^#define SHC_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", text, re.M)
+    return ".".join(numbers) + re.findall(r'^#define SHC_VERSION_PRE +"(.*?)"', text, re.M)[0]
 
 
 def check_tools() -> None:

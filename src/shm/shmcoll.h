@@ -31,6 +31,7 @@ extern "C" {
 #define SHC_VERSION_MAJOR 0
 #define SHC_VERSION_MINOR 1
 #define SHC_VERSION_PATCH 0
+#define SHC_VERSION_PRE   "" /* "rc1" in the first candidate of a release */
 
 /* The layout of the shared segment has room for this many ranks in one group. */
 #define SHC_MAX_WORLD 256
