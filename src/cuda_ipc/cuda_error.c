@@ -26,8 +26,8 @@ enum shc_status shc_cuda_fail(enum shc_status status, const char *format, ...)
 
 enum shc_status shc_cuda_fail_errno(enum shc_status status, int error, const char *format, ...)
 {
-    char suffix[128];
-    snprintf(suffix, sizeof suffix, ": %s", strerrordesc_np(error));
+    char suffix[128], why[64];
+    snprintf(suffix, sizeof suffix, ": %s", strerror_r(error, why, sizeof why));
     va_list args;
     va_start(args, format);
     status = shc_cuda_fail_args(status, suffix, format, args);

@@ -170,8 +170,10 @@ enum shc_status shc_fail_errno(enum shc_status status, int error, const char *fo
     va_start(args, format);
     int used = text ? vsnprintf(text, SHC_ERROR_TEXT_BYTES, format, args) : -1;
     va_end(args);
+    char why[SHC_STRERROR_BYTES];
     if (used >= 0 && (size_t)used < SHC_ERROR_TEXT_BYTES)
-        snprintf(text + used, SHC_ERROR_TEXT_BYTES - (size_t)used, ": %s", strerrordesc_np(error));
+        snprintf(text + used, SHC_ERROR_TEXT_BYTES - (size_t)used, ": %s",
+                 strerror_r(error, why, sizeof why));
     return status;
 }
 

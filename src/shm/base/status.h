@@ -9,6 +9,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_ERROR_TEXT_BYTES 1024
+#define SHC_STRERROR_BYTES   64 /* room for strerror_r() */
 
 /* Records the text for the calling thread and returns `status`. A newer record replaces it. */
 SHC_NODISCARD enum shc_status shc_fail(enum shc_status status, const char *format, ...)
