@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 extern "C" {
 #include "shm/os/os.h"
+#include "shm/shmcoll.h"
 }
 
 #include <cerrno>
+#include <cstring>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
@@ -96,6 +99,21 @@ TEST_F(OsMemory, APartThatBeginsInsideAPagePrefersItsNode)
     shc_os_prefer_node(base_ + 2 * kPage + 1024, kPage - 1024, 0);
     EXPECT_EQ(policy_of(base_ + kPage), MPOL_DEFAULT);
     EXPECT_EQ(policy_of(base_ + 2 * kPage), policy_of(base_));
+}
+
+// Runs a second time without the library (tests/CMakeLists.txt).
+TEST_F(OsMemory, LibnumaIsUsedWhereItIsInstalledAndNotMissedElsewhere)
+{
+    void *library = dlopen("libnuma.so.1", RTLD_NOW);
+    auto available =
+        library ? reinterpret_cast<int (*)()>(dlsym(library, "numa_available")) : nullptr;
+    const bool used =
+        strstr(shc_build_info(), "built_with_numa=yes") && available && available() >= 0;
+    ASSERT_TRUE(!getenv("SHMCOLL_TEST_NO_NUMA") || !library);
+    EXPECT_EQ(shc_os_has_numa(), used);
+    EXPECT_NE(strstr(shc_build_info(), used ? "\nnuma=yes\n" : "\nnuma=no\n"), nullptr);
+    shc_os_prefer_node(base_, kPage, 0);
+    EXPECT_EQ(policy_of(base_), used ? MPOL_PREFERRED : MPOL_DEFAULT);
 }
 
 } // namespace

@@ -242,7 +242,7 @@ SHC_NODISCARD int shc_os_read_text(const char *path, char *text, size_t capacity
 
 SHC_NODISCARD int shc_os_random(void *bytes, size_t count);
 
-/* Run-time probes: the call works here (a container's filter answers EPERM). */
+/* Run-time probes: the library is there, and the call works here (a container's filter answers EPERM). */
 bool shc_os_has_numa(void);
 bool shc_os_has_uring(void);
 

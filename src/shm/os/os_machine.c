@@ -12,9 +12,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#ifdef SHC_HAVE_NUMA
-#include <numa.h>
-#endif
 #ifdef SHC_HAVE_URING
 #include <liburing.h>
 #endif
@@ -137,15 +134,6 @@ int shc_os_random(void *bytes, size_t count)
             done += (size_t)got;
     }
     return 0;
-}
-
-bool shc_os_has_numa(void)
-{
-#ifdef SHC_HAVE_NUMA
-    return numa_available() >= 0;
-#else
-    return false;
-#endif
 }
 
 bool shc_os_has_uring(void)

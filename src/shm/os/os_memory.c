@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/base/num.h"
+#include "shm/os/numa.h"
 #include "shm/os/os.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <linux/mempolicy.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,9 +14,6 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
-#ifdef SHC_HAVE_NUMA
-#include <numaif.h>
-#endif
 
 #define SHM_DIRECTORY "/dev/shm"
 #define NAME_PREFIX   SHM_DIRECTORY "/shmcoll-"
@@ -258,17 +257,12 @@ int shc_os_wipe_on_fork_page(void **page)
 
 void shc_os_prefer_node(void *memory, size_t bytes, int node)
 {
-#ifdef SHC_HAVE_NUMA
     unsigned long nodes[SHC_OS_MAX_CPUS / (8 * sizeof(unsigned long))] = {0};
-    size_t word_bits = 8 * sizeof nodes[0];
-    if (node < 0 || (size_t)node >= 8 * sizeof nodes || !shc_os_has_numa())
+    const size_t word_bits = 8 * sizeof nodes[0];
+    const struct shc_numa *numa = shc_numa();
+    if (node < 0 || (size_t)node >= 8 * sizeof nodes || numa == NULL)
         return;
     nodes[(size_t)node / word_bits] |= 1UL << ((size_t)node % word_bits);
     memory = begin_of_page(memory, &bytes);
-    mbind(memory, bytes, MPOL_PREFERRED, nodes, 8 * sizeof nodes, 0);
-#else
-    (void)memory;
-    (void)bytes;
-    (void)node;
-#endif
+    numa->mbind(memory, bytes, MPOL_PREFERRED, nodes, 8 * sizeof nodes, 0);
 }
