@@ -159,7 +159,7 @@ setup(
     ext_modules=[
         CppExtension(
             "shmcoll._C",
-            ["src/backend/bindings.cpp"],
+            ["src/backend/bindings.cpp", "src/backend/single_threaded.cpp"],
             include_dirs=[str(ROOT / "src")],
             library_dirs=list(map(str, LIBRARY_FOLDERS)),
             libraries=[GLUE, "shmcoll", "shmcoll_cuda"],

@@ -125,7 +125,9 @@ struct Countdown {
                 whole->setErrorIfNeeded(part->exception_ptr());
                 return;
             }
-            part->wait(); // it is complete; this makes the current streams wait for its own
+            // The part is complete; this makes the current streams wait for its own. Future::wait() is
+            // inline, and would need a C++ library newer than torch's.
+            c10d::Work::create_from_future(part)->wait();
             for (at::Tensor &tensor : part->value().toTensorVector())
                 all.push_back(std::move(tensor));
         }
