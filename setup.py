@@ -1,9 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Builds the C core and the glue for the torch that is installed with CMake, then the module shmcoll._C.
+"""Builds the C core and the glue with CMake, then the module shmcoll._C.
 
 torch is no requirement in the metadata, neither to build nor to run: pip would fetch another one, and
-the glue fits only the minor version that it was compiled against. Install torch first, then
-``pip install --no-build-isolation .``. An archive of the sources is made without torch.
+a glue fits only the minor version that it was compiled against. ``pip install --no-build-isolation .``
+finds the torch that is installed, and builds a glue and shmcoll._C for it. Without torch, as in pip's
+isolated builds, there are neither.
+
+Variables:
+    SHMCOLL_TORCH       folders of torch packages to build a glue for, separated by colons, in
+                        addition to the installed torch (src/backend/CMakeLists.txt)
+    SHMCOLL_LINKER      a command that links instead of the compiler (docs/internals/adr/0019)
+    SHMCOLL_CUDA_ARCHS  "80 90": GPUs to compile kernels for; by default all that nvcc knows
+    MAX_JOBS            compilers at once; by default one for each CPU
 """
 
 import functools
@@ -17,7 +25,7 @@ import subprocess
 import sys
 import sysconfig
 
-from setuptools import Extension, setup
+from setuptools import Distribution, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
@@ -29,21 +37,14 @@ except ImportError:  # setuptools before 70.1
 try:
     import torch
     from torch.utils.cpp_extension import BuildExtension, CppExtension
-except ImportError as error:  # an archive of the sources needs no torch
-    torch = None
-    NO_TORCH = (
-        f"shmcoll's setup.py: {error}\n"
-        "Building needs the torch it is to run with. Install torch, then:\n"
-        "    pip install --no-build-isolation .\n"
-        "(pip's isolated builds cannot see the installed torch.)"
-    )
-    BuildExtension, CppExtension = build_ext, Extension
+except ImportError:
+    torch, BuildExtension = None, build_ext
 
 ROOT = pathlib.Path(__file__).parent.resolve()
 PACKAGE = ROOT / "python" / "shmcoll"
 CORE_BUILD = ROOT / "build" / "core"
 LIBRARY_FOLDERS = [CORE_BUILD / "src" / part for part in ("shm", "cuda_ipc", "backend")]
-GLUE = "shmcoll_c10d-" + ".".join(torch.__version__.split(".")[:2]) if torch else ""
+LINKER = os.environ.get("SHMCOLL_LINKER", "")
 
 
 def version() -> str:
@@ -53,57 +54,77 @@ def version() -> str:
     return ".".join(numbers) + re.findall(r'^#define SHC_VERSION_PRE +"(.*?)"', text, re.M)[0]
 
 
+def glue_of(torch_folder: str) -> str:
+    """The name of the glue for the torch in that folder, as src/backend/CMakeLists.txt makes it."""
+    text = pathlib.Path(torch_folder, "version.py").read_text()
+    return "shmcoll_c10d-" + re.search(r"^__version__ *=.*?(\d+\.\d+)", text, re.M)[1]
+
+
+def glues() -> dict[str, str]:
+    """Glue -> the folder of the torch package that it is built with."""
+    folders = [folder for folder in os.environ.get("SHMCOLL_TORCH", "").split(":") if folder]
+    folders += [str(pathlib.Path(torch.__file__).parent)] if torch else []
+    return {glue_of(folder): folder for folder in reversed(folders)}  # the first of two counts
+
+
 def check_tools() -> None:
     """Ends the program if a tool is missing, before minutes are spent. CMake names a missing compiler."""
-    if torch is None:
-        sys.exit(NO_TORCH)
     if shutil.which("cmake") is None:
         sys.exit(
             "shmcoll's setup.py: there is no cmake. Install 3.20 or later, and compilers for C and C++:\n"
             "    apt-get install cmake build-essential      (or: pip install cmake)"
         )
     folders = [sysconfig.get_path("include"), *os.environ.get("CPATH", "").split(os.pathsep)]
-    if not any(pathlib.Path(folder, "Python.h").exists() for folder in folders if folder):
+    if torch and not any(pathlib.Path(folder, "Python.h").exists() for folder in folders if folder):
         sys.exit(
             f"shmcoll's setup.py: there is no Python.h in {folders[0]}. Install Python's headers:\n"
             "    apt-get install python3-dev      (or name their folder in CPATH)"
         )
 
 
-def build_core() -> None:
-    """Builds libshmcoll.so.N, libshmcoll_cuda.so.N and the glue into the package.
+def configure() -> str:
+    """Configures CMake's build, and returns what it says."""
+    gpus = os.environ.get("SHMCOLL_CUDA_ARCHS", "").replace(",", " ").split()
+    options = {
+        "CMAKE_BUILD_TYPE": "Release",
+        "CMAKE_INSTALL_LIBDIR": "lib",
+        "SHMCOLL_PYTHON": "ON",
+        "SHMCOLL_TORCH": ";".join(glues().values()),
+        "SHMCOLL_LINKER": LINKER,
+        "SHMCOLL_CUDA_ARCHS": ";".join(gpus),
+    }
+    command = ["cmake", "-S", str(ROOT), "-B", str(CORE_BUILD)]
+    command += [f"-D{name}={value}" for name, value in options.items()]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
-    Only that name is installed, the one that linked programs look for: a wheel would store a symbolic
-    link as a second copy.
 
-    If there is an nvcc, it compiles the GPU kernels for every GPU it knows, which takes a minute.
-    SHMCOLL_CUDA_ARCHS="80 90" compiles them for those GPUs, and as PTX for others.
+def build_libraries() -> None:
+    """Builds libshmcoll.so.N, libshmcoll_cuda.so.N and the glues into the package.
+
+    Only those names are installed, which linked programs look for: a wheel would store a symbolic link
+    as a second copy.
     """
     jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count() or 1)
-    configure = ["cmake", "-S", str(ROOT), "-B", str(CORE_BUILD), "-DCMAKE_BUILD_TYPE=Release"]
-    gpus = os.environ.get("SHMCOLL_CUDA_ARCHS", "").replace(",", " ").split()
-    configure += [f"-DSHMCOLL_CUDA_ARCHS={';'.join(gpus)}"]
-    configure += [f"-DSHMCOLL_TORCH={pathlib.Path(torch.__file__).parent}"]
-    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
-    # Only the libraries that are shipped.
-    build = ["cmake", "--build", str(CORE_BUILD), "-j", jobs]
-    subprocess.run([*build, "--target", "shmcoll", "shmcoll_cuda", "shmcoll_c10d"], check=True)
+    build = ["cmake", "--build", str(CORE_BUILD), "-j", jobs, "--target", "shmcoll_for_python"]
+    subprocess.run(build, check=True)
     shutil.rmtree(PACKAGE / "lib", ignore_errors=True)
     (PACKAGE / "lib").mkdir()
     for folder in LIBRARY_FOLDERS:
         for library in folder.glob("libshmcoll*.so.*"):
             if len(library.suffixes) == 2:
                 shutil.copy(library, PACKAGE / "lib")
-    shutil.copy(CORE_BUILD / f"src/backend/lib{GLUE}.so", PACKAGE / "lib")
+    for glue in glues():
+        shutil.copy(CORE_BUILD / f"src/backend/lib{glue}.so", PACKAGE / "lib")
 
 
-def write_build_info() -> None:
+def write_build_info(said: str) -> None:
     """Writes the versions that _load.py compares before it loads the extension, and the library's own."""
+    kernels = re.search(r"GPU kernels: (.*)", said)
     facts = {
         "version": version(),
-        "torch": torch.__version__,
+        "torch": torch.__version__ if torch else "none",
         "python": platform.python_version(),
-        "cxx11_abi": str(torch.compiled_with_cxx11_abi()),
+        "gpu_kernels": kernels[1] if kernels else "unknown",
     }
     (PACKAGE / "_build_info.json").write_text(json.dumps(facts, indent=2) + "\n")
 
@@ -112,8 +133,19 @@ def write_build_info() -> None:
 def prepare() -> None:
     """Builds once what both commands below need: one links with the libraries, the other copies them."""
     check_tools()
-    build_core()
-    write_build_info()
+    said = configure()
+    build_libraries()
+    write_build_info(said)
+
+
+def split_off_debug(file: pathlib.Path) -> None:
+    """Moves the debug information of an installed file to build/debug. gdb is told where by the user."""
+    debug = ROOT / "build" / "debug" / f"{file.name}.debug"
+    debug.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["objcopy", "--only-keep-debug", file, debug], check=True)
+    subprocess.run(
+        ["objcopy", "--strip-unneeded", f"--add-gnu-debuglink={debug}", file], check=True
+    )
 
 
 class Build(BuildExtension):
@@ -126,7 +158,12 @@ class Build(BuildExtension):
 
     def run(self) -> None:
         prepare()
+        if LINKER:
+            os.environ["LDSHARED"] = os.environ["LDCXXSHARED"] = f"{LINKER} -shared"
         super().run()
+        if not self.inplace and not self.editable_mode:
+            for module in self.get_outputs():
+                split_off_debug(pathlib.Path(module))
 
 
 class BuildPackage(build_py):
@@ -144,6 +181,8 @@ class BuildPackage(build_py):
             # The glue of a build for another torch would go along.
             shutil.rmtree(pathlib.Path(self.build_lib, "shmcoll/lib"), ignore_errors=True)
         super().run()
+        for library in pathlib.Path(self.build_lib, "shmcoll/lib").glob("*.so*"):
+            split_off_debug(library)
 
 
 class Wheel(bdist_wheel):
@@ -153,26 +192,46 @@ class Wheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
+class Compiled(Distribution):
+    """Is for one kind of machine also without shmcoll._C."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+def compilers_library(name: str) -> str:
+    """The path of a library that g++ links by itself, and another linker does not."""
+    command = [os.environ.get("CXX", "c++"), f"-print-file-name={name}"]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def extension() -> object:
+    """shmcoll._C, for this Python and the installed torch."""
+    link = ["-Wl,-rpath,$ORIGIN/lib"]
+    if LINKER:
+        link += [compilers_library("libstdc++.so.6"), compilers_library("libgcc_s.so.1")]
+    return CppExtension(
+        "shmcoll._C",
+        ["src/backend/bindings.cpp", "src/backend/single_threaded.cpp"],
+        include_dirs=[str(ROOT / "src")],
+        library_dirs=list(map(str, LIBRARY_FOLDERS)),
+        libraries=[glue_of(str(pathlib.Path(torch.__file__).parent)), "shmcoll", "shmcoll_cuda"],
+        extra_compile_args=[
+            "-O2",
+            "-g1",
+            "-fvisibility=hidden",
+            "-Wall",
+            "-Wextra",
+            "-Wno-unused-parameter",
+        ],
+        extra_link_args=link,
+    )
+
+
 setup(
     version=version(),
     license="BSD-3-Clause",
-    ext_modules=[
-        CppExtension(
-            "shmcoll._C",
-            ["src/backend/bindings.cpp", "src/backend/single_threaded.cpp"],
-            include_dirs=[str(ROOT / "src")],
-            library_dirs=list(map(str, LIBRARY_FOLDERS)),
-            libraries=[GLUE, "shmcoll", "shmcoll_cuda"],
-            extra_compile_args=[
-                "-O2",
-                "-g1",
-                "-fvisibility=hidden",
-                "-Wall",
-                "-Wextra",
-                "-Wno-unused-parameter",
-            ],
-            extra_link_args=["-Wl,-rpath,$ORIGIN/lib"],
-        )
-    ],
+    distclass=Compiled,
+    ext_modules=[extension()] if torch else [],
     cmdclass={"build_ext": Build, "build_py": BuildPackage, "bdist_wheel": Wheel},
 )

@@ -32,7 +32,6 @@ NEEDED = re.compile(
 TORCH = """
 import os
 __version__ = os.environ["STAND_IN_TORCH"]
-def compiled_with_cxx11_abi(): return True
 """
 CPP_EXTENSION = """
 import pathlib
@@ -49,9 +48,12 @@ class BuildExtension(build_ext):
 """
 CMAKE = """#!/bin/sh
 echo "$@" >>"$STAND_IN_LOG"
+echo "-- GPU kernels: a stand-in"
 [ "$1" = --build ] || exit 0
 mkdir -p "$2/src/backend"
-echo "$STAND_IN_CORE" >"$2/src/backend/libshmcoll_c10d-${STAND_IN_TORCH%.*}.so"
+for torch in $STAND_IN_TORCH $STAND_IN_MORE_TORCH; do
+    echo "$STAND_IN_CORE" >"$2/src/backend/libshmcoll_c10d-${torch%.*}.so"
+done
 for library in shm/libshmcoll cuda_ipc/libshmcoll_cuda; do
     mkdir -p "$2/src/${library%/*}"
     echo "$STAND_IN_CORE" >"$2/src/$library.so.0.1"
@@ -60,9 +62,15 @@ for library in shm/libshmcoll cuda_ipc/libshmcoll_cuda; do
 done
 """
 
+# Splits off debug information, of files that are none of its own.
+OBJCOPY = """#!/bin/sh
+echo objcopy "$@" >>"$STAND_IN_LOG"
+"""
 
-def libraries(torch: str) -> set[str]:
-    names = ("shmcoll.so.0", "shmcoll_cuda.so.0", f"shmcoll_c10d-{torch.rpartition('.')[0]}.so")
+
+def libraries(*torches: str) -> set[str]:
+    names = ["shmcoll.so.0", "shmcoll_cuda.so.0"]
+    names += [f"shmcoll_c10d-{torch.rpartition('.')[0]}.so" for torch in torches]
     return {f"shmcoll/lib/lib{name}" for name in names}
 
 
@@ -77,10 +85,11 @@ class Tree:
             "torch/utils/__init__.py": "",
             "torch/utils/cpp_extension.py": CPP_EXTENSION,
             "bin/cmake": CMAKE,
+            "bin/objcopy": OBJCOPY,
         }.items():
             (self.tools / file).parent.mkdir(parents=True, exist_ok=True)
             (self.tools / file).write_text(text)
-        (self.tools / "bin/cmake").chmod(0o755)
+            (self.tools / file).chmod(0o755)
         self.log = self.tools / "log"
 
     def copy(self, files: Iterable[str]) -> None:
@@ -92,6 +101,7 @@ class Tree:
         self, *arguments: str, core: str = "core", torch: str = "9.8.0", **env: str
     ) -> subprocess.CompletedProcess[str]:
         self.log.write_text("")
+        (self.tools / "torch/version.py").write_text(f"__version__ = '{torch}+cpu'\n")
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=self.path,
@@ -110,10 +120,10 @@ class Tree:
             check=False,
         )
 
-    def wheel(self, core: str = "core", torch: str = "9.8.0") -> dict[str, str]:
+    def wheel(self, core: str = "core", torch: str = "9.8.0", **env: str) -> dict[str, str]:
         """The files of a wheel that is built now."""
         shutil.rmtree(self.path / "dist", ignore_errors=True)
-        done = self.python("setup.py", "-q", "bdist_wheel", core=core, torch=torch)
+        done = self.python("setup.py", "-q", "bdist_wheel", core=core, torch=torch, **env)
         assert done.returncode == 0, done.stdout + done.stderr
         (file,) = (self.path / "dist").iterdir()
         assert re.fullmatch(r"shmcoll-[\d.]+-py3-none-linux_\w+\.whl", file.name), file.name
@@ -215,16 +225,37 @@ def test_an_archive_of_the_sources_has_every_file_of_the_tree_and_nothing_built(
     assert sorted(names - made) == FILES
 
 
-def test_without_torch_the_archive_is_made_and_a_build_says_what_is_missing(tree: Tree) -> None:
+def test_without_torch_there_is_no_glue(tree: Tree) -> None:
     tree.copy(FILES)
     (tree.tools / "torch/__init__.py").write_text("raise ImportError('no torch: planted')")
-    done = tree.python("-c", "import setuptools.build_meta as b; print(b.build_sdist('dist'))")
+    files = tree.wheel()
+    assert {name for name in files if "/lib/" in name} == libraries()
+    assert not [name for name in files if re.search(r"_C\..*\.so$", name)]
+    assert json.loads(files["shmcoll/_build_info.json"])["torch"] == "none"
+    build = (
+        "import setuptools.build_meta as b; print(b.build_sdist('dist'), b.build_editable('dist'))"
+    )
+    done = tree.python("-c", build)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [file.name for file in (tree.path / "dist").iterdir()] == ["shmcoll-0.1.0.tar.gz"]
-    for command in ("build_ext", "bdist_wheel"):
-        done = tree.python("setup.py", "-q", command)
-        assert done.returncode != 0 and "Traceback" not in done.stderr
-        assert "planted" in done.stderr and "pip install --no-build-isolation ." in done.stderr
+    assert "shmcoll-0.1.0.tar.gz" in {file.name for file in (tree.path / "dist").iterdir()}
+
+
+def test_a_wheel_has_a_glue_for_each_torch_that_is_named(tree: Tree) -> None:
+    folders = []
+    for torch in ("9.1.0", "9.8.3"):  # parts of unpacked wheels
+        folders.append(tree.tools / torch / "torch")
+        folders[-1].mkdir(parents=True)
+        (folders[-1] / "version.py").write_text(f"a = '1.0'\n__version__ = '{torch}'\n")
+    files = tree.wheel(SHMCOLL_TORCH=":".join(map(str, folders)), STAND_IN_MORE_TORCH="9.1.0")
+    assert {name for name in files if "/lib/" in name} == libraries("9.8.0", "9.1.0")
+    log = tree.log.read_text()
+    (given,) = re.findall(r"-DSHMCOLL_TORCH=(\S+)", log)
+    assert sorted(given.split(";")) == sorted(
+        map(str, folders)
+    ), "the one that is named comes first"
+    split = re.findall(r"^objcopy --strip-unneeded .*/(\S+)$", log, re.M)
+    assert {"libshmcoll.so.0", "libshmcoll_c10d-9.1.so", "libshmcoll_c10d-9.8.so"} <= set(split)
+    assert json.loads(files["shmcoll/_build_info.json"])["gpu_kernels"] == "a stand-in"
 
 
 def test_without_cmake_or_headers_a_build_says_what_to_install(tree: Tree) -> None:
