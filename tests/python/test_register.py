@@ -8,6 +8,7 @@ metadata with the entry points that pyproject.toml declares.
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
 import importlib
 import json
 import os
@@ -540,6 +541,9 @@ def test_build_info_says_what_was_built_and_what_is_here() -> None:
     assert info["torch"].split(".")[:2] == torch.__version__.split(".")[:2]
     assert info["max_world"] == "256"
     assert info["isa"] in info["isa_usable"] and base["isa"] == "base"
+    IO_URING_SETUP = 425
+    works = ctypes.CDLL(None).syscall(IO_URING_SETUP, 2, ctypes.create_string_buffer(120)) >= 0
+    assert (info["uring"] == "yes") == (works and info["built_with_uring"] == "yes")
 
 
 def test_options_can_be_copied_as_torch_does_and_pickled() -> None:
