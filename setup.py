@@ -113,6 +113,12 @@ def build_libraries() -> None:
         for library in folder.glob("libshmcoll*.so.*"):
             if len(library.suffixes) == 2:
                 shutil.copy(library, PACKAGE / "lib")
+    (PACKAGE / "lib/libshmcoll.so").write_text(
+        f"INPUT(libshmcoll.so.{version().split('.')[0]})\n"
+    )  # for -lshmcoll
+    shutil.rmtree(PACKAGE / "include", ignore_errors=True)
+    install = ["cmake", "--install", str(CORE_BUILD), "--prefix", str(PACKAGE)]
+    subprocess.run([*install, "--component", "headers"], check=True, stdout=subprocess.DEVNULL)
     for glue in glues():
         shutil.copy(CORE_BUILD / f"src/backend/lib{glue}.so", PACKAGE / "lib")
 
@@ -182,7 +188,8 @@ class BuildPackage(build_py):
             shutil.rmtree(pathlib.Path(self.build_lib, "shmcoll/lib"), ignore_errors=True)
         super().run()
         for library in pathlib.Path(self.build_lib, "shmcoll/lib").glob("*.so*"):
-            split_off_debug(library)
+            if library.name != "libshmcoll.so":  # a text
+                split_off_debug(library)
 
 
 class Wheel(bdist_wheel):

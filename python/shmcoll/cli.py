@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.metadata
+import pathlib
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +21,13 @@ INNER = {
     "bench tune": "finds settings that are better on this machine",
 }
 
+# For C programs: what to give to a compiler, and CMake.
+PATHS = {
+    "--cflags": "-I{0}/include",
+    "--libs": "-L{0}/lib -lshmcoll -Wl,-rpath,{0}/lib",
+    "--cmakedir": "{0}/lib/cmake/shmcoll",
+}
+
 EXIT_USAGE = 2
 
 
@@ -31,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if command == "--version":
         print(_version())
+        return 0
+    if command in PATHS:
+        print(_path(command))
         return 0
     if command not in COMMANDS:
         print(f"shmcoll: {_unknown(command)}", file=sys.stderr)
@@ -54,8 +65,13 @@ def _help() -> str:
             *lines,
             "",
             "shmcoll COMMAND --help describes a command; shmcoll --version prints the version.",
+            "For C programs: shmcoll --cflags, --libs (for a compiler), --cmakedir (for CMake).",
         )
     )
+
+
+def _path(option: str) -> str:
+    return PATHS[option].format(pathlib.Path(__file__).parent)
 
 
 def _unknown(command: str) -> str:

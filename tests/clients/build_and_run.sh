@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
 # build_and_run.sh CMAKE BUILD_DIR CC SOURCE
-# Installs the library into a new prefix, builds the program against it with what pkg-config says,
-# as C11 and as C++17, and runs it with 1 to 5 ranks.
+# Installs the library into a new prefix, builds the program against it with what pkg-config says, as C11
+# and as C++17, and with what CMake's find_package() finds; runs it with 1 to 5 ranks.
 set -eu
 cmake=$1 build=$2 cc=$3 source=$4
 
@@ -27,8 +27,14 @@ int main() { return *shc_version() ? 0 : 1; }' >"$prefix/version.cc"
     "$rpath" -o "$prefix/version"
 "$prefix/version"
 
+"$cmake" -S "$(dirname "$0")/find_package" -B "$prefix/build" -DSOURCE="$source" \
+    -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$prefix" >"$prefix/find.log"
+"$cmake" --build "$prefix/build" >>"$prefix/find.log"
+
 for ranks in 1 2 3 5; do
-    said=$("$prefix/program" $ranks)
+    program=$prefix/program
+    [ $ranks = 3 ] && program=$prefix/build/program
+    said=$("$program" $ranks)
     echo "$said"
     case $said in
     "$ranks ranks, mean of element 10: "*) ;;

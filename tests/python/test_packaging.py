@@ -20,8 +20,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "tests/lint"))
+sys.path += [str(ROOT / "tests/lint"), str(ROOT / "packaging")]
 
+import elf  # noqa: E402
+import shmcoll  # noqa: E402
 from common import repo_files  # noqa: E402
 
 FILES = repo_files(ROOT)
@@ -49,6 +51,12 @@ class BuildExtension(build_ext):
 CMAKE = """#!/bin/sh
 echo "$@" >>"$STAND_IN_LOG"
 echo "-- GPU kernels: a stand-in"
+if [ "$1" = --install ]; then
+    for file in $STAND_IN_FOR_C; do
+        mkdir -p "$(dirname "$4/$file")"
+        echo a stand-in >"$4/$file"
+    done
+fi
 [ "$1" = --build ] || exit 0
 mkdir -p "$2/src/backend"
 for torch in $STAND_IN_TORCH $STAND_IN_MORE_TORCH; do
@@ -61,7 +69,11 @@ for library in shm/libshmcoll cuda_ipc/libshmcoll_cuda; do
     ln -sf "${library##*/}.so.0" "$2/src/$library.so"
 done
 """
-
+FOR_C = (
+    "include/shm/shmcoll.h",
+    "lib/pkgconfig/shmcoll.pc",
+    "lib/cmake/shmcoll/shmcollConfig.cmake",
+)
 # Splits off debug information, of files that are none of its own.
 OBJCOPY = """#!/bin/sh
 echo objcopy "$@" >>"$STAND_IN_LOG"
@@ -69,7 +81,7 @@ echo objcopy "$@" >>"$STAND_IN_LOG"
 
 
 def libraries(*torches: str) -> set[str]:
-    names = ["shmcoll.so.0", "shmcoll_cuda.so.0"]
+    names = ["shmcoll.so", "shmcoll.so.0", "shmcoll_cuda.so.0"]
     names += [f"shmcoll_c10d-{torch.rpartition('.')[0]}.so" for torch in torches]
     return {f"shmcoll/lib/lib{name}" for name in names}
 
@@ -112,6 +124,7 @@ class Tree:
                 "STAND_IN_CORE": core,
                 "STAND_IN_TORCH": torch,
                 "STAND_IN_LOG": str(self.log),
+                "STAND_IN_FOR_C": " ".join(FOR_C),
                 **env,
             },
             capture_output=True,
@@ -133,9 +146,8 @@ class Tree:
     def built(self) -> None:
         """Asserts that the tree itself has been built, once."""
         package = self.path / "python/shmcoll"
-        assert {f"shmcoll/lib/{file.name}" for file in (package / "lib").iterdir()} == libraries(
-            "9.8.0"
-        )
+        there = {f"shmcoll/lib/{file.name}" for file in (package / "lib").glob("lib*")}
+        assert there == libraries("9.8.0")
         assert json.loads((package / "_build_info.json").read_text())["torch"] == "9.8.0"
         assert len(list(package.glob("_C.*.so"))) == 1
         assert self.log.read_text().count("--build") == 1
@@ -149,8 +161,11 @@ def tree(tmp_path: Path) -> Tree:
 def test_a_wheel_has_the_libraries_that_were_built_for_it(tree: Tree) -> None:
     for core, torch in (("first", "9.8.0"), ("second", "9.9.0")):  # in a tree that was built before
         files = tree.wheel(core, torch)
-        assert {name for name in files if "/lib/" in name} == libraries(torch)
-        assert {files[name] for name in libraries(torch)} == {core + "\n"}
+        assert {name for name in files if "/lib/lib" in name} == libraries(torch)
+        link = files["shmcoll/lib/libshmcoll.so"]  # a wheel has no links
+        assert link == "INPUT(libshmcoll.so.0)\n"
+        assert {files[name] for name in libraries(torch)} == {link, core + "\n"}
+        assert {f"shmcoll/{name}" for name in FOR_C} <= files.keys()
         assert json.loads(files["shmcoll/_build_info.json"])["torch"] == torch
         extensions = [name for name in files if name.startswith("shmcoll/_C.") and "py" in name]
         assert "shmcoll/_C.pyi" in extensions and len(extensions) == 2, extensions
@@ -159,6 +174,16 @@ def test_a_wheel_has_the_libraries_that_were_built_for_it(tree: Tree) -> None:
         assert "\nLicense-File: LICENSE\n" in metadata
         assert {"_shmcoll_autoload.py", "shmcoll/py.typed", "shmcoll/bench/cli.py"} <= files.keys()
         assert tree.log.read_text().count("--build") == 1
+
+
+def test_the_built_libraries_ask_for_nothing_that_torch_does_without() -> None:
+    package = Path(shmcoll.__file__).parent
+    built = [*package.glob("lib/lib*.so.*"), *package.glob("lib/lib*c10d*.so")]
+    assert len(built) >= 3, built
+    for library in (*built, *package.glob("_C.*.so")):
+        assert elf.foreign(library) == set(), library
+        if not library.name.startswith(("libshmcoll.", "libshmcoll_cuda.")):  # those are C
+            assert elf.too_new(library, "GLIBCXX", "CXXABI", "GCC") == set(), library
 
 
 def test_the_version_is_that_of_the_header(tree: Tree) -> None:
@@ -211,7 +236,8 @@ def test_an_archive_of_the_sources_has_every_file_of_the_tree_and_nothing_built(
     tree.copy(FILES)
     package = tree.path / "python/shmcoll"
     (package / "lib").mkdir()
-    for built in ("lib/libshmcoll.so.0", "_build_info.json", "_C.cpython.so", "lib/notes"):
+    (package / "include").mkdir()
+    for built in ("lib/libshmcoll.so.0", "_build_info.json", "_C.cpython.so", "include/x.h"):
         (package / built).touch()
     done = tree.python("setup.py", "-q", "sdist")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -229,7 +255,7 @@ def test_without_torch_there_is_no_glue(tree: Tree) -> None:
     tree.copy(FILES)
     (tree.tools / "torch/__init__.py").write_text("raise ImportError('no torch: planted')")
     files = tree.wheel()
-    assert {name for name in files if "/lib/" in name} == libraries()
+    assert {name for name in files if "/lib/lib" in name} == libraries()
     assert not [name for name in files if re.search(r"_C\..*\.so$", name)]
     assert json.loads(files["shmcoll/_build_info.json"])["torch"] == "none"
     build = (
@@ -247,7 +273,7 @@ def test_a_wheel_has_a_glue_for_each_torch_that_is_named(tree: Tree) -> None:
         folders[-1].mkdir(parents=True)
         (folders[-1] / "version.py").write_text(f"a = '1.0'\n__version__ = '{torch}'\n")
     files = tree.wheel(SHMCOLL_TORCH=":".join(map(str, folders)), STAND_IN_MORE_TORCH="9.1.0")
-    assert {name for name in files if "/lib/" in name} == libraries("9.8.0", "9.1.0")
+    assert {name for name in files if "/lib/lib" in name} == libraries("9.8.0", "9.1.0")
     log = tree.log.read_text()
     (given,) = re.findall(r"-DSHMCOLL_TORCH=(\S+)", log)
     assert sorted(given.split(";")) == sorted(

@@ -49,7 +49,38 @@ def run(*command: object, folder: Path, **env: str) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(1200)
+def check_no_debug(package: Path) -> None:
+    """Debug information is elsewhere, and the libraries name its files."""
+    libraries = [*package.glob("lib/lib*.so.*"), *package.glob("lib/lib*c10d*.so")]
+    assert len(libraries) >= 3, libraries
+    command = ["readelf", "-SW", *libraries, *package.glob("_C.*.so")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert ".debug_line" not in said
+    assert said.count(".gnu_debuglink") == len(command) - 2
+
+
+def check_c_program(site: Path, folder: Path) -> None:
+    """A C program is built with what the wheel has, by a compiler and by CMake."""
+    source = ROOT / "examples/c/mean_of_ranks.c"
+
+    def tell(option: str) -> list[str]:
+        return run("-m", "shmcoll", option, folder=folder, PYTHONPATH=str(site)).split()
+
+    flags = [*tell("--cflags"), *tell("--libs")]
+    (cmakedir,) = tell("--cmakedir")
+    build, project = folder / "user", ROOT / "tests/clients/find_package"
+    for command in (
+        ["cc", source, *flags, "-o", folder / "by_flags"],
+        ["cmake", "-S", project, "-B", build, f"-DSOURCE={source}", f"-Dshmcoll_DIR={cmakedir}"],
+        ["cmake", "--build", build],
+    ):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    for program in (folder / "by_flags", build / "program"):
+        said = subprocess.run([program, "2"], capture_output=True, text=True, check=True).stdout
+        assert said.startswith("2 ranks, mean of element 10: 10.5"), said
+
+
+@pytest.mark.timeout(3000)
 def test_the_archive_becomes_a_wheel_that_works_anywhere(tmp_path: Path) -> None:
     tree, out, site = tmp_path / "tree", tmp_path / "out", tmp_path / "site"
     for file in repo_files(ROOT):
@@ -59,11 +90,14 @@ def test_the_archive_becomes_a_wheel_that_works_anywhere(tmp_path: Path) -> None
     (archive,) = out.iterdir()
     pip = ("-m", "pip", "--disable-pip-version-check")
     build = ("--no-build-isolation", "--no-deps", "--no-index")
-    run(*pip, "wheel", *build, "-w", out, archive, folder=tmp_path)
+    # Kernels for one kind of GPU: for all they take minutes.
+    run(*pip, "wheel", *build, "-w", out, archive, folder=tmp_path, SHMCOLL_CUDA_ARCHS="90")
     (wheel,) = out.glob("*.whl")
     assert "-py3-none-linux_" in wheel.name
     run(*pip, "install", "--no-deps", "--no-index", "--target", site, wheel, folder=tmp_path)
     shutil.rmtree(tree)
+    check_no_debug(site / "shmcoll")
+    check_c_program(site, tmp_path)
 
     (tmp_path / "sum.py").write_text(SUM)
     start = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "sum.py")
