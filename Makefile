@@ -29,7 +29,7 @@ PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test docs prepared sanitizers models demo bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel gpu bare-machine release FORCE
+.PHONY: help build test docs prepared sanitizers models demo bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel wheels gpu bare-machine release FORCE
 
 help:
 	@echo "make build    installs missing system packages, creates .venv, builds shmcoll into it"
@@ -54,6 +54,8 @@ help:
 	@echo "make stress   a million messages of up to 4 MiB between 8 ranks"
 	@echo "make browser  the page of shmcoll bench --html in a browser (needs chromium)"
 	@echo "make wheel    builds a source archive and a wheel from it, and runs a sum of two ranks with the wheel"
+	@echo "make wheels   builds one wheel with a glue for each torch from 2.8 to 2.15 into dist/ (TORCHES=\"2.8 2.15\":"
+	@echo "              for these); downloads torch's wheels, up to 5 GB, of which 4 GB stay in build/torch"
 	@echo "make release VERSION=1.0.0rc1    checks whether this commit can be released, builds the archive of the sources"
 	@echo "              and the list of parts into dist/, and says what to do next (TAG=yes: makes the tag)"
 	@echo "make huge     tensors of more than 2^31 elements and 4 GiB (needs 11 GiB of memory)"
@@ -202,6 +204,10 @@ browser: build $(VENV)/.extras
 wheel: packages build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long wheel
 
+wheels: packages build
+	$(PY) -m pip install -q $$($(PY) tests/support/groups.py wheels)
+	$(PY) packaging/wheels.py $(if $(TORCHES),--torch "$(TORCHES)")
+
 release: $(VENV)/.release
 	@$(PY) packaging/release.py '$(VERSION)' $(if $(TAG),--tag)
 
@@ -225,7 +231,7 @@ fmt: packages-test $(VENV)/.extras
 	$(PY) -m black -q python tests benchmarks examples setup.py
 
 clean:
-	rm -rf build out python/shmcoll/lib python/shmcoll/_build_info.json python/shmcoll/*.so
+	rm -rf build out python/shmcoll/lib python/shmcoll/include python/shmcoll/_build_info.json python/shmcoll/*.so
 	rm -f $(VENV)/.built
 
 distclean: clean
