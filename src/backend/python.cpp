@@ -10,6 +10,7 @@
 #include <csignal>
 #include <memory>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 
 // pybind11's own base of errors that set Python's error themselves, which it knows by this name. torch's
