@@ -206,7 +206,7 @@ wheel: packages build $(VENV)/.extras
 
 wheels: packages build
 	$(PY) -m pip install -q $$($(PY) tests/support/groups.py wheels)
-	$(PY) packaging/wheels.py $(if $(TORCHES),--torch "$(TORCHES)")
+	$(PY) packaging/wheels.py $(if $(TORCHES),--torch "$(TORCHES)") $(if $(GPUS),--gpus "$(GPUS)")
 
 release: $(VENV)/.release
 	@$(PY) packaging/release.py '$(VERSION)' $(if $(TAG),--tag)

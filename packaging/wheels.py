@@ -99,8 +99,8 @@ def linker() -> str:
     return f"{zig} cc -target {platform.machine()}-linux-gnu.{GLIBC}"
 
 
-def build(folders: list[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
-    """The wheel for those versions of torch."""
+def build(folders: list[pathlib.Path], gpus: str, out: pathlib.Path) -> pathlib.Path:
+    """The wheel for those versions of torch, with kernels for those GPUs."""
     tree, made = sources(), WORK / "made"
     shutil.rmtree(made, ignore_errors=True)
     shutil.rmtree(tree / "build/lib", ignore_errors=True)
@@ -114,6 +114,7 @@ def build(folders: list[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
             **os.environ,
             "SHMCOLL_TORCH": ":".join(map(str, folders)),
             "SHMCOLL_LINKER": linker(),
+            "SHMCOLL_CUDA_ARCHS": gpus,
         },
     )
     (file,) = made.iterdir()
@@ -140,10 +141,11 @@ def check(file: pathlib.Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch", default=MINORS, help=f"minor versions, by default {MINORS}")
+    parser.add_argument("--gpus", default="", help="kernels for them (80 90), by default for all")
     parser.add_argument("--out", default="dist", type=pathlib.Path, help="folder for the wheel")
     options = parser.parse_args()
     found = {minor: torch_folder(minor) for minor in options.torch.split()}
-    file = build([folder for folder in found.values() if folder], options.out)
+    file = build([folder for folder in found.values() if folder], options.gpus, options.out)
     missing = [minor for minor, folder in found.items() if folder is None]
     size = f"{file.stat().st_size / 2**20:.2f} MiB"
     print(f"{file}: {size}" + (f"; no glue for {missing}" if missing else ""))
