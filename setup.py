@@ -130,6 +130,7 @@ def write_build_info(said: str) -> None:
         "version": version(),
         "torch": torch.__version__ if torch else "none",
         "python": platform.python_version(),
+        "machine": platform.machine(),
         "gpu_kernels": kernels[1] if kernels else "unknown",
     }
     (PACKAGE / "_build_info.json").write_text(json.dumps(facts, indent=2) + "\n")

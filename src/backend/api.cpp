@@ -5,7 +5,6 @@
 
 #include "backend/process_group_shm.hpp"
 #include "backend/python.hpp"
-#include "backend/python_api.hpp"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
@@ -23,14 +22,7 @@ void shmcoll_after_fork_in_child()
 
 void shmcoll_leave(int forget_python)
 {
-    if (forget_python != 0)
-        shmcoll::forgetPython();
-    shmcoll::Thread *const state = shmcoll::pythonApi()->PyEval_SaveThread();
-    shc_process_leave();
-    shmcoll::failOpenFutures();
-    if (forget_python != 0)
-        shmcoll::settlePython();
-    shmcoll::pythonApi()->PyEval_RestoreThread(state);
+    shmcoll::leaveProcess(forget_python != 0, shmcoll::failOpenFutures);
 }
 
 namespace shmcoll

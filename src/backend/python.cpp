@@ -4,6 +4,7 @@
 #include "backend/condition.hpp"
 #include "backend/python_api.hpp"
 #include "backend/signals.hpp"
+#include "shm/shmcoll.h"
 
 #include <atomic>
 #include <chrono>
@@ -261,6 +262,18 @@ void forgetPython()
 void settlePython()
 {
     asker->settle();
+}
+
+void leaveProcess(bool forget, void (*afterwards)())
+{
+    if (forget)
+        forgetPython();
+    Thread *const state = pythonApi()->PyEval_SaveThread();
+    shc_process_leave();
+    afterwards();
+    if (forget)
+        settlePython();
+    pythonApi()->PyEval_RestoreThread(state);
 }
 
 void renewPythonInChild()

@@ -54,6 +54,10 @@ void forgetPython();
 // most.
 void settlePython();
 
+// This process says goodbye to its groups; `afterwards` is called without the lock. If `forget`, the
+// interpreter may end after that. The lock is held.
+void leaveProcess(bool forget, void (*afterwards)());
+
 // In a forked child, whose only thread this is.
 void renewPythonInChild();
 
