@@ -22,7 +22,7 @@ _OPTION_TYPES = {"timeout": datetime.timedelta, "tuning": str}
 _goodbye_pid = 0
 
 _glue.glue.shmcoll_set_main_thread(threading.main_thread().ident or 0)
-os.register_at_fork(after_in_child=_glue.glue.shmcoll_after_fork_in_child)
+os.register_at_fork(after_in_child=_glue.after_fork_in_child)
 
 
 def _check_type(what: str, value: object, kind: type) -> None:

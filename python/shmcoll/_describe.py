@@ -22,7 +22,7 @@ class Description(TypedDict, total=False):
     version: str
     """Version of the library, as in "0.1.0"."""
     glue: str
-    """The torch that the C++ part was built for, and whether the module shmcoll._C is used."""
+    """The torch that the compiled glue was built for, and whether the module shmcoll._C is used; or "Python"."""
     name: str
     """Name of the group."""
     rank: int

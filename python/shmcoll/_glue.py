@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The glue's classes: of the module shmcoll._C, or made with the glue's operators.
+"""The glue's classes: of the module shmcoll._C, made with the glue's operators, or in Python.
 
 shmcoll._C is for one version of Python and one of torch. Where an installation has none that fits, the
 operators do what a group needs. Only three methods of a backend are missing then: ``get_error``,
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shmcoll._load import build_facts, load_glue, minor, not_loaded
+from shmcoll._load import build_facts, is_python, load_glue, minor, not_loaded
 
 glue = load_glue()
 
@@ -26,7 +26,7 @@ def _has_module() -> bool:
     return importlib.util.find_spec("shmcoll._C") is not None
 
 
-if TYPE_CHECKING or _has_module():
+if TYPE_CHECKING or (not is_python(glue) and _has_module()):
     try:
         _C = importlib.import_module("shmcoll._C")
     except ImportError as error:
@@ -39,6 +39,10 @@ if TYPE_CHECKING or _has_module():
         return text
 
     NAME = f"{minor(torch.__version__)}, with shmcoll._C"
+elif is_python(glue):
+    from shmcoll._python_glue import Options, info, make
+
+    NAME = "Python"
 else:
     from shmcoll._operators import Options, info, make
 
@@ -59,9 +63,14 @@ def core_info() -> list[str]:
     return text.decode().splitlines()
 
 
-def leave(forget_python: bool = True) -> None:
-    """This process says goodbye to its groups. After that the interpreter may end, if it does."""
-    glue.shmcoll_leave(forget_python)
+if not TYPE_CHECKING and is_python(glue):
+    from shmcoll._python_glue import after_fork_in_child, leave
+else:
+    after_fork_in_child = glue.shmcoll_after_fork_in_child
+
+    def leave(forget_python: bool = True) -> None:
+        """This process says goodbye to its groups. After that the interpreter may end, if it does."""
+        glue.shmcoll_leave(forget_python)
 
 
-__all__ = ["NAME", "Options", "core_info", "glue", "info", "leave", "make"]
+__all__ = ["NAME", "Options", "after_fork_in_child", "core_info", "glue", "info", "leave", "make"]

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Loads the glue for the torch that runs, or says in one sentence why it cannot.
+"""Chooses and loads the glue for the torch that runs, or says in one sentence why it cannot.
 
-c10d has no stable ABI, so there is one glue for each minor version of torch. A glue for another one
-would fail with an undefined symbol, or crash; so the versions are compared first.
+c10d has no stable ABI, so there is one compiled glue for each minor version of torch. One for another
+version would fail with an undefined symbol, or crash; so the versions are compared first. Where there is
+none that fits, the glue in Python does the same over ctypes, for CPU tensors.
 """
 
 import ctypes
 import functools
 import json
+import os
 import pathlib
+import platform
 import sys
+import warnings
 from typing import Any
 
 _HERE = pathlib.Path(__file__).parent
@@ -19,6 +23,8 @@ _REBUILD = (
     "`pip install --no-build-isolation --force-reinstall --no-deps .`"
 )
 _GLUE = "libshmcoll_c10d-"
+_LIBRARY = "libshmcoll_python.so.0"  # of the glue in Python
+_CHOICES = ("native", "python", "build")
 
 
 @functools.cache
@@ -38,19 +44,119 @@ def minor(version: str) -> str:
     return ".".join(version.split("+")[0].split(".")[:2])
 
 
-def find_glue(torch: Any) -> pathlib.Path:
-    """The glue's file for that torch; raises ImportError when there is none."""
+def choice() -> str:
+    """What SHMCOLL_GLUE asks for; "" if it is not set."""
+    said = os.environ.get("SHMCOLL_GLUE", "")
+    if said and said not in _CHOICES:
+        raise ImportError(f"shmcoll: SHMCOLL_GLUE={said} is not one of {'|'.join(_CHOICES)}")
+    return said
+
+
+def _is_before_release(version: str) -> bool:
+    """Of a torch whose c10d may still change: a nightly, or a build from its sources."""
+    return any(mark in version.split("+")[0] for mark in ("dev", "a0", "rc"))
+
+
+def _fits(version: str) -> bool:
+    """Was the glue for the minor version of this torch made for it?"""
+    return not _is_before_release(version) or build_facts()["torch"] == version
+
+
+def _compiled_glue(torch: Any) -> "pathlib.Path | None":
+    """The compiled glue's file for that torch: of the installation, or built by SHMCOLL_GLUE=build."""
+    from shmcoll import _build
+
+    path = _HERE / "lib" / f"{_GLUE}{minor(torch.__version__)}.so"
+    if path.exists() and (_fits(torch.__version__) or choice() == "native"):
+        return path
+    return _build.find(torch)
+
+
+def _why_none(torch: Any) -> str:
+    """Why there is no compiled glue for that torch."""
+    there = sorted(file.stem.removeprefix(_GLUE) for file in (_HERE / "lib").glob(f"{_GLUE}*.so"))
+    return (
+        f"this shmcoll was built for torch {', '.join(there) or 'of no version'} (exactly: "
+        f"{build_facts()['torch']}), but torch {torch.__version__} is installed"
+    )
+
+
+def find_glue(torch: Any) -> "pathlib.Path | None":
+    """The file of the glue for that torch; None if it must be built first. ImportError: there is none."""
     if not torch.distributed.is_available():
         raise ImportError("shmcoll needs a torch with torch.distributed; this one has none")
-    path = _HERE / "lib" / f"{_GLUE}{minor(torch.__version__)}.so"
-    if not path.exists():
-        there = sorted(file.stem.removeprefix(_GLUE) for file in path.parent.glob(f"{_GLUE}*.so"))
+    said = choice()
+    if said != "python":
+        path = _compiled_glue(torch)
+        if path is not None or said == "build":
+            return path
+    if said != "native" and (_HERE / "lib" / _LIBRARY).exists():
+        return _HERE / "lib" / _LIBRARY
+    raise ImportError(f"{_why_none(torch)}. Build it again for this torch: {_REBUILD}")
+
+
+def is_python(glue: ctypes.PyDLL) -> bool:
+    """Is it the library of the glue in Python?"""
+    return pathlib.Path(glue._name).name == _LIBRARY
+
+
+def _check_machine(facts: dict[str, str]) -> None:
+    """A wheel can be unpacked anywhere; the loader's own words would name a file only."""
+    built, here = facts.get("machine"), platform.machine()
+    if built and built != here:
         raise ImportError(
-            f"this shmcoll was built for torch {', '.join(there) or 'of no version'} (exactly: "
-            f"{build_facts()['torch']}), but torch {torch.__version__} is installed. Build it again "
-            f"for this torch: {_REBUILD}"
+            f"this shmcoll ({_HERE}) was built for {built}, and this machine is {here}. Build it: {_REBUILD}"
         )
-    return path
+
+
+def _warn_of_two() -> None:
+    """Another installation may come first on sys.path for one of our two modules."""
+    import _shmcoll_autoload
+
+    other = pathlib.Path(_shmcoll_autoload.__file__).parent
+    if other != _HERE.parent:
+        warnings.warn(
+            f"shmcoll: there are two installations: {_HERE.parent} is used, and its name is registered by "
+            f"{other}. Uninstall one (python -m pip uninstall shmcoll)",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _open(path: pathlib.Path) -> ctypes.PyDLL:
+    try:
+        if path.parent != _HERE / "lib":  # a glue that lies elsewhere is for these libraries
+            for name in ("libshmcoll.so.0", "libshmcoll_cuda.so.0"):
+                ctypes.CDLL(str(_HERE / "lib" / name))
+        return ctypes.PyDLL(str(path))
+    except OSError as error:
+        raise not_loaded(error) from error
+
+
+def _open_any(torch: Any) -> ctypes.PyDLL:
+    from shmcoll import _build
+
+    path = find_glue(torch) or _build.build(torch)
+    try:
+        glue = _open(path)
+        if is_python(glue) and choice() != "python":
+            _warn_of_python(_why_none(torch))
+        return glue
+    except ImportError as error:
+        if choice() or not (_HERE / "lib" / _LIBRARY).exists():
+            raise
+        _warn_of_python(str(error))
+        return _open(_HERE / "lib" / _LIBRARY)
+
+
+def _warn_of_python(why: str) -> None:
+    warnings.warn(
+        f"shmcoll: {why}. The glue in Python is used: CPU tensors only, small ones take up to twice the "
+        "time. SHMCOLL_GLUE=build compiles a glue for this torch; SHMCOLL_GLUE=python says that this one "
+        "is wanted",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 @functools.cache
@@ -67,11 +173,9 @@ def load_glue() -> ctypes.PyDLL:
             f"shmcoll needs torch, and this Python ({sys.executable}) has none. Install torch "
             f"{minor(facts['torch'])}, for which this shmcoll was built"
         ) from None
-    path = find_glue(torch)
-    try:
-        glue = ctypes.PyDLL(str(path))
-    except OSError as error:
-        raise not_loaded(error) from error
+    _check_machine(facts)
+    _warn_of_two()
+    glue = _open_any(torch)
     glue.shc_build_info.restype = ctypes.c_char_p
     glue.shmcoll_set_main_thread.argtypes = [ctypes.c_ulong]
     glue.shmcoll_leave.argtypes = [ctypes.c_int]

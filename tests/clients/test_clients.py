@@ -92,7 +92,7 @@ class AlmostRight(dist.ProcessGroup):
     def __init__(self, store: dist.Store, rank: int, world: int, timeout: Any) -> None:
         super().__init__(rank, world)
         options = shmcoll.Options(timeout)  # loads shmcoll._C
-        self.right = shmcoll._C.ProcessGroupShm(store, rank, world, options)
+        self.right = shmcoll._glue.make(store, rank, world, options)
 
     def allreduce(self, tensors: list[torch.Tensor], *options: Any) -> dist.Work:
         work = self.right.allreduce(tensors, *options)

@@ -205,7 +205,7 @@ def test_who_stops_at_the_rendezvous_is_named() -> None:
 
         options = shmcoll.Options(ranks.seconds(ranks.TIMEOUT_S))
         options.group_name = "test"
-        group = shmcoll._C.ProcessGroupShm(Stopping(rank), rank.rank, rank.world, options)
+        group = shmcoll._glue.make(Stopping(rank), rank.rank, rank.world, options)
         group.barrier().wait()
 
     outcomes = ranks.outcomes(

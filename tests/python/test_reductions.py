@@ -46,7 +46,8 @@ def reduce_directly(tensor: torch.Tensor, op: dist.ReduceOp) -> None:
     options = dist.AllreduceOptions()
     options.reduceOp = op
     options.asyncOp = False
-    assert dist.group.WORLD.allreduce([tensor], options) is None
+    work = dist.group.WORLD.allreduce([tensor], options)
+    assert work is None or work.is_completed()
 
 
 def sweep(rank: Rank, cases: list[tuple[torch.dtype, int, str]]) -> list[str]:

@@ -114,7 +114,7 @@ class Rank:
         options = shmcoll.Options(seconds(timeout))
         options.group_name = name
         store = dist.PrefixStore(name, more.get("store") or self.store)
-        return shmcoll._C.ProcessGroupShm(
+        return shmcoll._glue.make(
             store, more.get("rank", self.rank), more.get("world", self.world), options
         )
 
