@@ -29,7 +29,7 @@ PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test docs prepared sanitizers models demo bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel wheels gpu bare-machine release FORCE
+.PHONY: help build test docs prepared sanitizers models demo frameworks bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel wheels gpu bare-machine release FORCE
 
 help:
 	@echo "make build    installs missing system packages, creates .venv, builds shmcoll into it"
@@ -38,6 +38,8 @@ help:
 	@echo "make docs     the documentation site, into build/site"
 	@echo "make test-torch    torch's own distributed tests with 3, 4 and 8 ranks (make test: with 4)"
 	@echo "make demo     trains a small network with shmcoll and with gloo, and compares both"
+	@echo "make frameworks    examples of Accelerate, Lightning, DeepSpeed, vLLM, ... under gloo and shmcoll; it"
+	@echo "              downloads some gigabytes into build/frameworks (ONLY=name: one of examples/frameworks)"
 	@echo "make bench    all benchmarks, and which goals of the project are met; at most half an hour"
 	@echo "make bench ONLY=name    the parts whose name contains it (benchmarks/goals.py --list)"
 	@echo "              only shmcoll compared with gloo: .venv/bin/python -m shmcoll bench"
@@ -135,6 +137,10 @@ docs: $(VENV)/.extras
 prepared: packages-test
 	@mkdir -p build; $(PYTHON) tests/run.py --jobs $(JOBS) --prepare >build/prepared.log 2>&1 \
 	    || { cat build/prepared.log; exit 1; }
+
+# Each example has a virtual environment with its framework, which also sees what .venv has.
+frameworks: build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long frameworks $(if $(ONLY),--only $(ONLY))
 
 # Includes the tests that the default lanes leave out under a sanitizer.
 sanitizers: packages-test build $(VENV)/.extras

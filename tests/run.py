@@ -173,6 +173,7 @@ LONG_LANES = {
     "stress": (Lane("stress", DEV, "^stress$", ("tests_conformance",), alone=True),),
     "browser": (Lane("browser", files=("tests/browser",)),),
     "wheel": (Lane("wheel", files=("tests/wheel",), alone=True),),
+    "frameworks": (Lane("frameworks", files=("tests/frameworks",), options=("-s",), alone=True),),
     "huge": (Lane("huge", files=("tests/huge",), alone=True),),
     "aarch64": (
         Lane(

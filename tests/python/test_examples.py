@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The examples, on gloo: what they promise does not depend on the backend."""
+"""The examples, most on gloo: what they promise does not depend on the backend."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,9 +15,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from processes import processes_with
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+FRAMEWORKS = sorted({script.parent for script in (EXAMPLES / "frameworks").glob("*/[!c]*.py")})
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -24,10 +28,10 @@ pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(Path(name).name, EXAMPLES / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[Path(name).name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -127,6 +131,44 @@ def test_ctrl_c_leaves_no_ranks_behind(tmp_path: Path) -> None:
 def ranks_of(directory: Path) -> list[int]:
     """Processes of the demo that write into this directory."""
     return processes_with("digits_ddp.py", directory)
+
+
+# ---- the examples of frameworks ----
+
+
+def test_two_frameworks_give_what_they_give_under_gloo(tmp_path: Path) -> None:
+    """One of torch's own, and one that is installed first. `make frameworks` runs all."""
+    compare = EXAMPLES / "frameworks" / "common" / "compare.py"
+    done = run(compare, "fsdp2", "accelerate", "--rounds", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"^\w+ +[\d.]+x   results equal exactly", done.stdout, re.M)) == 2
+    assert "2 examples passed, 0 failed" in done.stdout
+
+
+def test_results_that_differ_are_told() -> None:
+    difference = load("frameworks/common/compare").difference
+    t = torch.tensor([1.0, 2.0])
+    off = t * (1 + 2.0**-23)
+    assert difference({"t": t, "n": [1]}, {"t": t.clone(), "n": [1]}, 0) == ""
+    assert difference({"t": off}, {"t": t}, 0) == "t: differs by at most 2.38e-07"
+    assert difference({"t": off}, {"t": t}, 1e-6) == ""
+    assert difference({"t": t, "n": [2]}, {"t": t, "n": [1]}, 0) == "n: [2] is not [1]"
+    assert difference({"t": t / 0}, {"t": t / 0}, 0) == "t: not finite"
+    assert "other results" in difference({"t": t}, {"u": t}, 0)
+    assert "other results" in difference({}, {}, 0)
+
+
+@pytest.mark.parametrize("name", [folder.name for folder in FRAMEWORKS])
+def test_a_page_shows_lines_of_its_example(name: str) -> None:
+    """Whole programs, which test_guides.py runs, are shorter than the examples."""
+    page = (EXAMPLES.parent / "docs/guide/frameworks" / f"{name}.md").read_text()
+    scripts = [
+        " ".join(file.read_text().split()) for file in (EXAMPLES / "frameworks" / name).glob("*.py")
+    ]
+    for shown in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S):
+        if "print(" not in shown:
+            text = " ".join(shown.replace('"shmcoll"', "backend").split())
+            assert any(text in script for script in scripts), text
 
 
 # ---- the comparison of curves ----

@@ -17,10 +17,16 @@ import shmcoll
 pytestmark = pytest.mark.timeout(120)
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
-PAGES = ("quick-start.md", "training.md", "inference.md")
+PAGES = (
+    "quick-start.md",
+    "frameworks/ddp.md",
+    "frameworks/fsdp2.md",
+    "frameworks/dtensor.md",
+    "inference.md",
+)
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 PROGRAMS = [
-    pytest.param(program, id=f"{page}-{number}")
+    pytest.param(program, id=f"{page.removesuffix('.md')}-{number}")
     for page in PAGES
     for number, program in enumerate(PROGRAM.findall((GUIDE / page).read_text()))
 ]
