@@ -13,6 +13,10 @@ from collections.abc import Sequence
 # name -> (text for --help, module whose main(arguments) runs it)
 COMMANDS = {
     "bench": ("times collectives of backends side by side on this host", "shmcoll.bench.cli"),
+    "status": (
+        "shows the groups of this machine, and which rank waits for which",
+        "shmcoll.watch.status",
+    ),
 }
 
 # Commands of these commands, which --help lists too.

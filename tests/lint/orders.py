@@ -21,7 +21,7 @@ from csource import Comment, Source, Unreadable, statement_starts
 HOME = "src/shm/base/atomic.h"
 ACCESS = re.compile(r"\b(shc_a(?:32|64)_(\w+))\s*\(")
 EDGE = r"(?P<edge>[a-z][a-z0-9_]*(?:/[a-z0-9_]+)+)"
-OUTSIDE = r"the kernel|the device"  # sides that are not our code
+OUTSIDE = r"the kernel|the device|a tool outside"  # sides that are not our code
 SIDE = rf"(?P<partner>\w+\(\)(?:(?:,| and) \w+\(\))*|{OUTSIDE})"
 FORMS = {
     "relaxed": (r"relaxed: \S", "relaxed: <why>"),

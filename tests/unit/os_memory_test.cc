@@ -27,7 +27,7 @@ class OsMemory : public ::testing::Test
 
     void SetUp() override
     {
-        ASSERT_EQ(shc_os_memfd_create(&fd_), 0);
+        ASSERT_EQ(shc_os_memfd_create("shmcoll", &fd_), 0);
         ASSERT_EQ(shc_os_file_resize(fd_, kPages * kPage), 0);
         void *base = nullptr;
         ASSERT_EQ(shc_os_map(fd_, kPages * kPage, SHC_OS_ROBUST_DISTANCE, &base), 0);

@@ -20,6 +20,20 @@ SHC_INLINE uint64_t shc_clock_ns(void)
     return (uint64_t)ts.tv_sec * SHC_NS_PER_S + (uint64_t)ts.tv_nsec;
 }
 
+/* The processor's counter. It counts time if shc_os_ticks_are_steady(), and costs a fifth of shc_clock_ns(). */
+SHC_INLINE uint64_t shc_clock_ticks(void)
+{
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+    uint64_t ticks;
+    __asm__ __volatile__("mrs %0, cntvct_el0" : "=r"(ticks));
+    return ticks;
+#else
+    return 0;
+#endif
+}
+
 /* The deadline `timeout_ns` from now. SHC_NO_DEADLINE stays SHC_NO_DEADLINE. */
 SHC_INLINE uint64_t shc_deadline_after(uint64_t now_ns, uint64_t timeout_ns)
 {

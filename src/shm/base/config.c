@@ -40,6 +40,9 @@ static const struct shc_config_row rows[] = {
      "milliseconds after which a wait says which rank it waits for, then at twice, "
      "four times, ...",
      NULL, 1, 86400000, 5000, FIELD(late_ms)},
+    {"SHMCOLL_BOARD",
+     "what `shmcoll status` can see of this process: nothing, calls and counts, or also times",
+     "off|counts|times", 0, 2, 2, FIELD(board)},
     {"SHMCOLL_THREADS",
      "reduction threads per process, for large messages; auto: as many as the CPUs have room for "
      "besides the ranks",

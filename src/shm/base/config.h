@@ -45,6 +45,7 @@ struct shc_config {
     int cma;            /* large blocks may be copied by the kernel out of another rank's memory */
     int late_ms;        /* a wait is reported when it has taken this long */
     int threads;        /* reduction threads per process, or SHC_THREADS_AUTO */
+    int board;          /* enum shc_board_level: what tools outside can see */
     int arena_kib;      /* limit of a group's large staging memory, or SHC_ARENA_AUTO */
     const char *tuning; /* limits of coll/select.h, as text; NULL: not set */
 };

@@ -7,6 +7,7 @@
 #include "shm/comm/request.h"
 #include "shm/exec/place.h"
 #include "shm/exec/topo.h"
+#include "shm/proto/board.h"
 #include "shm/proto/cma.h"
 #include "shm/proto/member.h"
 
@@ -211,6 +212,8 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     st = fill(comm, config);
     if (st == SHC_OK)
         st = shc_process_enter(&comm->keeper, &comm->mark, &comm->seat.self);
+    if (st == SHC_OK)
+        shc_process_board_begin(comm);
     /* If deaths are not marked at once, a rank that copies could not tell a dead rank from a stranger. */
     comm->cma =
         st == SHC_OK && shc_config_get()->cma && !knobs->no_cma && shc_keeper_marks(comm->keeper);
@@ -230,6 +233,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
         comm->engine.runner.bias.pay = comm->p2p.lock.bias.pay = knobs->bias_pay;
     pthread_mutex_init(&comm->mapped_lock, NULL);
     comm->mapped = true;
+    shc_board_made(&comm->seat.board, &comm->seat);
     shc_process_list(comm);
     if (comm->seat.rank == 0 && shc_config_get()->log_level >= SHC_LOG_INFO)
         shc_comm_log_paths(comm);
@@ -240,6 +244,7 @@ err_fini:
     if (comm->p2p.peers)
         shc_p2p_fini(&comm->p2p);
     shc_engine_fini(&comm->engine);
+    shc_board_free(&comm->seat.board);
 err_free:
     free_memory(comm);
     return st;
@@ -300,7 +305,10 @@ enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
     SHC_TRY(check_begin(comm, task));
     task->wait.epoch = comm->epoch + 1;
     task->wait.call = &task->call;
+    const struct shc_board *board = &comm->seat.board;
+    shc_board_enter(board, task->wait.epoch, &task->call);
     enum shc_status st = shc_coll_run(task);
+    shc_board_leave(board, task->wait.epoch, &task->call, st);
     if (!task->wait.published)
         return st;
     comm->epoch = task->wait.epoch;
@@ -399,6 +407,7 @@ static void close_comm(struct shc_comm *comm, bool quietly)
     /* acq_rel seat/closed: the first closer goes on, and every wait of this process ends. */
     if (shc_a32_exchange_acq_rel(&comm->seat.closed, 1) != 0)
         return;
+    shc_board_close(&comm->seat.board);
     if (!quietly)
         shc_process_unlist(comm);
     shc_engine_reject(&comm->engine);
@@ -438,6 +447,7 @@ void shc_comm_free(struct shc_comm *comm)
     shc_p2p_fini(&comm->p2p);
     shc_engine_fini(&comm->engine);
     pthread_mutex_destroy(&comm->mapped_lock);
+    shc_board_free(&comm->seat.board);
     free_memory(comm);
 }
 
@@ -511,6 +521,8 @@ void shc_comm_set_timeout(struct shc_comm *comm, uint64_t timeout_ns)
 {
     /* relaxed: concerns only operations that start after it. */
     shc_a64_store_relaxed(&comm->timeout_ns, timeout_ns ? timeout_ns : DEFAULT_TIMEOUT_NS);
+    if (shc_process_is(&comm->mark))
+        shc_board_set_timeout(&comm->seat.board, timeout_ns ? timeout_ns : DEFAULT_TIMEOUT_NS);
 }
 
 enum shc_status shc_comm_error(struct shc_comm *comm)

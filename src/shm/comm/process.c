@@ -8,6 +8,7 @@
 #include "shm/exec/topo.h"
 #include "shm/kernel/cpu.h"
 #include "shm/os/os.h"
+#include "shm/proto/board.h"
 #include "shm/proto/member.h"
 
 #include <pthread.h>
@@ -26,6 +27,7 @@ static struct {
     uint64_t generation;
     struct shc_keeper *keeper;  /* with it, `self` is known */
     struct shc_os_process self; /* five files of /proc, read once */
+    struct shc_board_process board;
     struct shc_pool *pool;
     bool counted; /* the CPUs, to decide how large the pool is */
     struct shc_comm *comms;
@@ -51,6 +53,9 @@ static void forget_parent(void)
 {
     pthread_mutex_init(&process.lock, NULL);
     process.keeper = NULL;
+    if (process.board.header) /* its memory stays: a group of the parent's names it */
+        shc_os_file_close(process.board.fd);
+    process.board.header = NULL;
     process.pool = NULL;
     process.counted = false;
     process.comms = NULL;
@@ -87,6 +92,7 @@ static enum shc_status enter_locked(void)
         if (error != 0)
             return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot read /proc/self");
         SHC_TRY(shc_keeper_start(&process.keeper));
+        shc_board_process_make(&process.board, &process.self);
     }
     if (!process.exit_registered) {
         if (shc_os_at_exit(shc_process_leave) != 0)
@@ -157,6 +163,19 @@ struct shc_pool *shc_process_pool(int threads, bool counted)
     struct shc_pool *pool = threads > 0 ? process.pool : NULL;
     pthread_mutex_unlock(&process.lock);
     return pool;
+}
+
+void shc_process_board_begin(struct shc_comm *comm)
+{
+    const struct shc_board_facts facts = {
+        .name = comm->name,
+        .rank = comm->seat.rank,
+        .world_size = comm->seat.world_size,
+        .global_ranks = comm->global_ranks,
+        /* relaxed: no other thread knows the group yet. */
+        .timeout_ns = shc_a64_load_relaxed(&comm->timeout_ns),
+    };
+    shc_board_begin(&comm->seat.board, &process.board, &facts);
 }
 
 void shc_process_list(struct shc_comm *comm)

@@ -68,6 +68,9 @@ void shc_process_callback_end(void);
  * a group that has failed, its last call. Waits for no lock, and may return nothing. */
 void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 
+/* Gives the group its part of this process's board. pre: shc_process_enter(). */
+void shc_process_board_begin(struct shc_comm *comm);
+
 /* The list of groups. A group is listed from creation to its close. */
 void shc_process_list(struct shc_comm *comm);
 void shc_process_unlist(struct shc_comm *comm);

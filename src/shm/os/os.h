@@ -33,10 +33,13 @@ SHC_NODISCARD int shc_os_shm_open(const char *name, int *fd);
 void shc_os_shm_unlink(const char *name);
 
 /* post: *fd is an empty memfd that takes seals. ENOSYS, EPERM if the kernel does not offer it. */
-SHC_NODISCARD int shc_os_memfd_create(int *fd);
+SHC_NODISCARD int shc_os_memfd_create(const char *name, int *fd);
 
 /* After this no process can change the size of a memfd. */
 SHC_NODISCARD int shc_os_memfd_seal(int fd);
+
+/* And after this only mappings that exist can write to it (Linux 5.1; EINVAL before). */
+SHC_NODISCARD int shc_os_memfd_seal_for_readers(int fd);
 
 /* pre: the file has never been mapped. post: its size is `bytes`; no page is reserved. */
 SHC_NODISCARD int shc_os_file_resize(int fd, size_t bytes);
@@ -230,6 +233,9 @@ int shc_os_cpu_quota(void);
 /* The size of the cache that the first CPU shares with others; 0: not known. (On some machines
  * sysconf gives the sum of all such caches.) */
 size_t shc_os_shared_cache_bytes(void);
+
+/* Does shc_clock_ticks() run at one rate, the same on all CPUs? As the kernel's own clock uses it. */
+bool shc_os_ticks_are_steady(void);
 
 /* The CPU the calling thread runs on. */
 int shc_os_cpu_current(void);

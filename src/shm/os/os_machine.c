@@ -44,6 +44,17 @@ int shc_os_cpu_current(void)
     return sched_getcpu();
 }
 
+bool shc_os_ticks_are_steady(void)
+{
+#if defined(__aarch64__)
+    return true;
+#else
+    char source[32];
+    const char *path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    return shc_os_read_text(path, source, sizeof source) == 0 && strcmp(source, "tsc\n") == 0;
+#endif
+}
+
 int shc_os_read_text(const char *path, char *text, size_t capacity)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -100,15 +100,15 @@ void shc_os_shm_unlink(const char *name)
         unlink(name);
 }
 
-int shc_os_memfd_create(int *fd)
+int shc_os_memfd_create(const char *name, int *fd)
 {
     unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
 #ifdef MFD_NOEXEC_SEAL
-    int new_fd = memfd_create("shmcoll", flags | MFD_NOEXEC_SEAL);
+    int new_fd = memfd_create(name, flags | MFD_NOEXEC_SEAL);
     if (new_fd < 0 && errno == EINVAL) /* kernels before 6.3 */
-        new_fd = memfd_create("shmcoll", flags);
+        new_fd = memfd_create(name, flags);
 #else
-    int new_fd = memfd_create("shmcoll", flags);
+    int new_fd = memfd_create(name, flags);
 #endif
     if (new_fd < 0)
         return errno;
@@ -124,6 +124,16 @@ int shc_os_memfd_create(int *fd)
 int shc_os_memfd_seal(int fd)
 {
     return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 ? 0 : errno;
+}
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+int shc_os_memfd_seal_for_readers(int fd)
+{
+    const int seals = F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    return fcntl(fd, F_ADD_SEALS, seals) == 0 ? 0 : errno;
 }
 
 int shc_os_file_resize(int fd, size_t bytes)

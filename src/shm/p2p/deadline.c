@@ -7,6 +7,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/p2p/internal.h"
+#include "shm/proto/board.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>
@@ -41,6 +42,31 @@ void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
     for (int rank = 0; rank < seat->world_size; rank++)
         sight->states[rank] =
             (uint8_t)(rank == seat->rank ? SHC_MEMBER_ALIVE : shc_member_look(seat, rank));
+}
+
+static void count_pending(struct shc_board_pending *pending, const struct shc_queue *queue)
+{
+    for (const struct shc_message *m = queue->first; m; m = m->next) {
+        pending->sends += m->kind == SHC_SEND;
+        pending->receives += m->kind == SHC_RECV;
+        if (pending->since_ns != 0 && pending->since_ns <= m->lateness.begun_ns)
+            continue;
+        pending->kind = m->kind;
+        pending->peer = m->kind == SHC_SEND ? m->peer : m->source >= 0 ? m->source : m->peer;
+        pending->tag = m->tag;
+        pending->bytes = m->shape.bytes;
+        pending->since_ns = m->lateness.begun_ns;
+    }
+}
+
+void shc_p2p_show(struct shc_p2p *p2p)
+{
+    struct shc_board_pending pending = {
+        .kind = SHC_SEND, .peer = -1, .waiters = shc_p2p_waiters(p2p)};
+    for (int i = 0; shc_p2p_pending(p2p) > 0 && i < shc_p2p_queue_count(p2p); i++)
+        count_pending(&pending, shc_p2p_queue(p2p, i));
+    p2p->shown = shc_p2p_pending(p2p) > 0;
+    shc_board_messages(&p2p->env.seat->board, &pending);
 }
 
 /* ---- judging ---- */
@@ -220,4 +246,6 @@ void shc_p2p_judge(struct shc_p2p *p2p, const struct shc_sight *sight)
     for (int i = 0; sight->due && i < shc_p2p_queue_count(p2p); i++)
         judge_queue(p2p, shc_p2p_queue(p2p, i), sight);
     judge_group(p2p);
+    if (sight->due && shc_p2p_pending(p2p) > 0)
+        shc_p2p_show(p2p);
 }

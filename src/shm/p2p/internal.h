@@ -81,6 +81,9 @@ struct shc_sight {
 /* Reads the clock, and, each time it is due, the members' states. */
 void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight);
 
+/* Tells the board what is pending. */
+SHC_COLD void shc_p2p_show(struct shc_p2p *p2p);
+
 /* P2P-60: ends the messages whose peer is gone or whose time is over, and logs the ones that are
  * late. Runs after the lines were read. */
 void shc_p2p_judge(struct shc_p2p *p2p, const struct shc_sight *sight);

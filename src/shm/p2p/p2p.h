@@ -107,6 +107,7 @@ struct shc_p2p {
     int first_peer;           /* the peer whose lines are read first in the next pass */
     int crowded;              /* that many receives do not look for a line under the lock */
     bool finished;            /* a message has ended in this pass */
+    bool shown;               /* the board shows that some are pending */
     struct shc_clock_watch watch;
     uint64_t asked_ns;
     /* P2P-52: the agent looks at these without the lock, so that its naps end no bias. */

@@ -3,6 +3,7 @@
 
 #include "shm/base/clock.h"
 #include "shm/proto/bell.h"
+#include "shm/proto/board.h"
 #include "shm/proto/call.h"
 
 #include <stdio.h>
@@ -197,6 +198,7 @@ static enum shc_status fail_group(struct shc_seat *seat, enum shc_status status,
         /* acq_rel abort/set: the reason before the word. Only the first finder's stands there. */
         shc_a32_cas_acq_rel(&shc_seat_abort(seat)->finder, 0, (uint32_t)seat->rank + 1);
         wake_everybody(seat);
+        shc_board_fail(&seat->board, status, text);
     }
     return shc_fail(status, "%s", text);
 }
@@ -257,10 +259,13 @@ static enum shc_status reason_text(const struct shc_seat *seat, int finder, char
     const struct shc_reason_shm *shm = shc_seat_reason(seat, finder);
     char reason[sizeof shm->text];
     /* acquire reason/told <- release in fail_group(): the text. */
-    const uint32_t status = shc_a32_load_acquire(&shm->status);
+    const uint32_t word = shc_a32_load_acquire(&shm->status);
+    const enum shc_status status =
+        word > SHC_OK && word < SHC_STATUS_COUNT ? (enum shc_status)word : SHC_ERR_ABORTED;
     shc_copy_text_once(reason, shm->text, sizeof reason);
     snprintf(text, capacity, "%s (found by rank %d)", reason, finder);
-    return status > SHC_OK && status < SHC_STATUS_COUNT ? (enum shc_status)status : SHC_ERR_ABORTED;
+    shc_board_fail(&seat->board, status, text);
+    return status;
 }
 
 enum shc_status shc_group_reason_text(const struct shc_seat *seat, char *text, size_t capacity)

@@ -39,12 +39,19 @@ struct shc_relay {
     int slot;
 };
 
+/* This group's part of the process's board (proto/board.h). */
+struct shc_board {
+    struct shc_board_group_shm *shm;
+    int level; /* enum shc_board_level; SHC_BOARD_OFF: it has none */
+};
+
 struct shc_seat {
     struct shc_segment segment;
     int rank;
     int world_size;
     struct shc_mail_geometry mail;
     const char *group; /* its name, for messages */
+    struct shc_board board;
     struct shc_os_process self;
     struct shc_patience patience;     /* of the application's threads, in collectives */
     struct shc_patience patience_p2p; /* and in messages */

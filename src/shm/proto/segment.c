@@ -117,7 +117,7 @@ static int create_file(struct shc_segment *segment)
     case SHC_FORM_NAMED:
         return shc_os_shm_create_named(&segment->fd, segment->name.path);
     default:
-        return shc_os_memfd_create(&segment->fd);
+        return shc_os_memfd_create("shmcoll", &segment->fd);
     }
 }
 

@@ -20,6 +20,7 @@
 #include "shm/proto/wait.h"
 
 #include "shm/base/log.h"
+#include "shm/proto/board.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>
@@ -166,6 +167,8 @@ static void say_late(struct shc_wait *wait, const struct shc_target *target, uin
     whom_text(wait, target, whom, sizeof whom);
     shc_log(SHC_LOG_WARN, "%s " SHC_HAS_WAITED " for %s", what,
             shc_lateness_seconds(&wait->lateness, now_ns), whom);
+    if (target->peer >= 0)
+        shc_board_count_late(&wait->seat->board);
 }
 
 static enum shc_status judge_time(struct shc_wait *wait, const struct shc_target *target,
@@ -235,9 +238,8 @@ static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, 
     shc_bell_sleep(target->bell, heard, slice_ns, target->shared); /* a signal ends it */
 }
 
-/* Until the target is ready, or has moved on from `moves`. Members, deadline and the rest are
- * looked at before each sleep. */
-static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_target *target,
+/* Members, deadline and the rest are looked at before each sleep. */
+static enum shc_status sleep_until(struct shc_wait *wait, const struct shc_target *target,
                                    uint64_t moves, bool *ready)
 {
     for (;;) {
@@ -259,8 +261,22 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
         SHC_TRY(judge_slowly(wait, target->peer, now_ns));
         if (moves_of(target) != moves)
             return SHC_OK;
+        if (target->peer >= 0)
+            shc_board_wait(&wait->seat->board, wait->epoch, target->peer, wait->lateness.begun_ns,
+                           now_ns);
         sleep_slice(wait, target, moves, now_ns);
     }
+}
+
+/* Until the target is ready, or has moved on from `moves`. */
+static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_target *target,
+                                   uint64_t moves, bool *ready)
+{
+    const uint64_t begun_ns = shc_clock_ns();
+    const enum shc_status st = sleep_until(wait, target, moves, ready);
+    if (target->peer >= 0)
+        shc_board_waited(&wait->seat->board, target->peer, shc_clock_ns() - begun_ns);
+    return st;
 }
 
 /* Spins until the target has moved. A turn may take long then, so turns are counted, not timed. */

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The structures of a board, as src/shm/proto/board.h has them; tests/lint/board_layout.py compares."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_char, c_int32, c_uint8, c_uint32, c_uint64
+
+MAGIC = int.from_bytes(b"shmboard", "little")
+VERSION = 1
+KINDS = 16
+MAX_WORLD = 256
+RECORDS = 256
+
+OFF, COUNTS, TIMES = range(3)  # the levels
+FREE, TAKEN, MAKING, MADE, CLOSED = range(5)  # the states of a group
+
+# In the order of the enumerations of shmcoll.h, with the names that the library has for them.
+OPERATIONS = [
+    "barrier",
+    "broadcast",
+    "all_reduce",
+    "all_gather",
+    "reduce",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "all_to_all",
+    "uneven all_gather",
+    "uneven reduce_scatter",
+    "sparse all_reduce",
+    "send",
+    "recv",
+]
+DTYPES = (
+    "int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool float16 bfloat16 float8_e4m3fn "
+    "float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float32 float64 complex64 complex128 opaque"
+).split()
+REDUCTIONS = "sum avg product min max band bor bxor premul_sum".split()
+
+WITH_REDUCTION = {
+    "all_reduce",
+    "reduce",
+    "reduce_scatter",
+    "uneven reduce_scatter",
+    "sparse all_reduce",
+}
+WITH_ROOT = {"broadcast", "reduce", "gather", "scatter"}
+
+
+class Header(ctypes.Structure):
+    _fields_ = [
+        ("magic", c_uint64),
+        ("version", c_uint32),
+        ("header_bytes", c_uint32),
+        ("group_bytes", c_uint32),
+        ("group_count", c_uint32),
+        ("record_offset", c_uint32),
+        ("record_bytes", c_uint32),
+        ("record_count", c_uint32),
+        ("kind_count", c_uint32),
+        ("level", c_uint32),
+        ("layout", c_uint32),
+        ("pid", c_int32),
+        ("reserved", c_uint32),
+        ("start_time", c_uint64),
+        ("pid_namespace", c_uint64),
+        ("boot", c_uint64),
+        ("ticks", c_uint64),
+        ("ns", c_uint64),
+        ("library", c_char * 32),
+    ]
+
+
+class Record(ctypes.Structure):
+    _fields_ = [
+        ("number", c_uint64),
+        ("begin", c_uint64),
+        ("end", c_uint64),
+        ("what", c_uint64),
+        ("count", c_uint64),
+        ("bytes", c_uint64),
+        ("reserved", c_uint64 * 2),
+    ]
+
+
+class Sum(ctypes.Structure):
+    _fields_ = [("ops", c_uint64), ("bytes", c_uint64), ("ticks", c_uint64)]
+
+
+class Messages(ctypes.Structure):
+    _fields_ = [
+        ("number", c_uint64),
+        ("sends", c_uint32),
+        ("receives", c_uint32),
+        ("kind", c_uint32),
+        ("peer", c_uint32),
+        ("tag", c_int32),
+        ("waiters", c_uint32),
+        ("bytes", c_uint64),
+        ("since_ns", c_uint64),
+    ]
+
+
+class Group(ctypes.Structure):
+    """A group's part without its records."""
+
+    _fields_ = [
+        ("state", c_uint32),
+        ("rank", c_int32),
+        ("world_size", c_int32),
+        ("global_rank", c_int32),
+        ("begun_ns", c_uint64),
+        ("made_ns", c_uint64),
+        ("timeout_ns", c_uint64),
+        ("segment_bytes", c_uint64),
+        ("nonce", c_uint8 * 16),
+        ("name", c_char * 64),
+        ("failed_once", c_uint32),
+        ("status", c_uint32),
+        ("reason", c_char * 512),
+        ("fill_1", c_uint8 * 120),
+        ("entered", c_uint64),
+        ("left", c_uint64),
+        ("waits_epoch", c_uint64),
+        ("waits_since_ns", c_uint64),
+        ("waits_for", c_uint32),
+        ("reserved", c_uint32),
+        ("late", c_uint64),
+        ("slept_ns", c_uint64),
+        ("clock_number", c_uint64),
+        ("clock_ticks", c_uint64),
+        ("clock_ns", c_uint64),
+        ("fill_2", c_uint8 * 48),
+        ("messages", Messages),
+        ("fill_3", c_uint8 * 80),
+        ("sums", Sum * KINDS),
+        ("fill_4", c_uint8 * 2688),
+        ("pids", c_int32 * MAX_WORLD),
+        ("global_ranks", c_int32 * MAX_WORLD),
+        ("waited_ns", c_uint64 * MAX_WORLD),
+    ]

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "shm/proto/board.h"
+
+#include "shm/base/config.h"
+#include "shm/base/log.h"
+#include "shm/proto/segment.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define BOARD_NAME  "shmcoll:board"
+#define BOARD_BYTES (SHC_PAGE_BYTES + (size_t)SHC_BOARD_GROUPS * sizeof(struct shc_board_group_shm))
+
+_Static_assert(SHC_OP_KIND_COUNT <= SHC_BOARD_KINDS, "the board has room for all kinds");
+_Static_assert(sizeof(struct shc_board_header_shm) <= SHC_PAGE_BYTES, "the header is one page");
+
+static struct shc_board_group_shm *group_at(struct shc_board_header_shm *header, int index)
+{
+    return (struct shc_board_group_shm *)(void *)((char *)header + SHC_PAGE_BYTES) + index;
+}
+
+static void fill_header(struct shc_board_header_shm *header, const struct shc_os_process *self,
+                        enum shc_board_level level)
+{
+    header->version = SHC_BOARD_VERSION;
+    header->header_bytes = SHC_PAGE_BYTES;
+    header->group_bytes = sizeof(struct shc_board_group_shm);
+    header->group_count = SHC_BOARD_GROUPS;
+    header->record_offset = offsetof(struct shc_board_group_shm, records);
+    header->record_bytes = sizeof(struct shc_board_record_shm);
+    header->record_count = SHC_BOARD_RECORDS;
+    header->kind_count = SHC_BOARD_KINDS;
+    header->level = (uint32_t)level;
+    header->layout = SHC_LAYOUT_VERSION;
+    header->pid = self->pid;
+    header->start_time = self->start_time;
+    header->pid_namespace = self->pid_namespace;
+    header->boot = self->boot;
+    header->ns = shc_clock_ns();
+    header->ticks = level == SHC_BOARD_TIMES ? shc_clock_ticks() : 0;
+    snprintf(header->library, sizeof header->library, "%d.%d.%d" SHC_VERSION_PRE, SHC_VERSION_MAJOR,
+             SHC_VERSION_MINOR, SHC_VERSION_PATCH);
+    /* release board/magic -> acquire in a tool outside: the header. */
+    shc_a64_store_release(&header->magic, SHC_BOARD_MAGIC);
+}
+
+static int map_board(struct shc_board_process *process)
+{
+    void *base;
+    int error = shc_os_memfd_create(BOARD_NAME, &process->fd);
+    if (error != 0)
+        return error;
+    error = shc_os_file_resize(process->fd, BOARD_BYTES);
+    if (error == 0)
+        error = shc_os_map(process->fd, BOARD_BYTES, 0, &base);
+    if (error == 0) {
+        /* Linux before 5.1 has no such seal. Then the mode alone keeps other users away. */
+        (void)!shc_os_memfd_seal_for_readers(process->fd);
+        process->header = base;
+        return 0;
+    }
+    shc_os_file_close(process->fd);
+    return error;
+}
+
+void shc_board_process_make(struct shc_board_process *process, const struct shc_os_process *self)
+{
+    enum shc_board_level level = (enum shc_board_level)shc_config_get()->board;
+    *process = (struct shc_board_process){.fd = -1};
+    if (level == SHC_BOARD_OFF)
+        return;
+    if (level == SHC_BOARD_TIMES && !shc_os_ticks_are_steady())
+        level = SHC_BOARD_COUNTS;
+    const int error = map_board(process);
+    if (error != 0) {
+        process->header = NULL;
+        shc_log(SHC_LOG_INFO, "no board for `shmcoll status`: a memfd is refused (errno %d)",
+                error);
+        return;
+    }
+    process->level = level;
+    fill_header(process->header, self, level);
+}
+
+/* A part that no group has. */
+static struct shc_board_group_shm *take_part(struct shc_board_header_shm *header)
+{
+    for (int i = 0; i < SHC_BOARD_GROUPS; i++) {
+        struct shc_board_group_shm *group = group_at(header, i);
+        /* acq_rel board/part: what its last group stored comes before what the next one stores. */
+        if (shc_a32_cas_acq_rel(&group->state, SHC_BOARD_FREE, SHC_BOARD_TAKEN))
+            return group;
+    }
+    return NULL;
+}
+
+/* All but `state`. */
+static void clear_part(struct shc_board_group_shm *group)
+{
+    char *begin = (char *)group + sizeof group->state;
+    memset(begin, 0, offsetof(struct shc_board_group_shm, records) - sizeof group->state);
+    for (int i = 0; i < SHC_BOARD_RECORDS; i++) {
+        /* relaxed: no tool looks at a part that is TAKEN. */
+        if (shc_a64_load_relaxed(&group->records[i].number) != 0) {
+            /* relaxed: no tool looks at a part that is TAKEN. */
+            shc_a64_store_relaxed(&group->records[i].number, 0);
+        }
+    }
+}
+
+void shc_board_begin(struct shc_board *board, const struct shc_board_process *process,
+                     const struct shc_board_facts *facts)
+{
+    board->level = SHC_BOARD_OFF;
+    board->shm = process->header ? take_part(process->header) : NULL;
+    if (!board->shm)
+        return;
+    struct shc_board_group_shm *group = board->shm;
+    clear_part(group);
+    group->rank = facts->rank;
+    group->world_size = facts->world_size;
+    group->global_rank = facts->global_ranks ? facts->global_ranks[facts->rank] : -1;
+    for (int rank = 0; rank < facts->world_size; rank++)
+        group->global_ranks[rank] = facts->global_ranks ? facts->global_ranks[rank] : -1;
+    group->begun_ns = shc_clock_ns();
+    snprintf(group->name, sizeof group->name, "%s", facts->name);
+    /* relaxed: a number for people. */
+    shc_a64_store_relaxed(&group->timeout_ns, facts->timeout_ns);
+    board->level = process->level;
+    /* release board/state -> acquire in a tool outside: the group's name and ranks. */
+    shc_a32_store_release(&group->state, SHC_BOARD_MAKING);
+}
+
+void shc_board_set_timeout(const struct shc_board *board, uint64_t timeout_ns)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    /* relaxed: a number for people. */
+    shc_a64_store_relaxed(&board->shm->timeout_ns, timeout_ns);
+}
+
+void shc_board_made(struct shc_board *board, const struct shc_seat *seat)
+{
+    struct shc_board_group_shm *group = board->shm;
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    _Static_assert(sizeof group->nonce == sizeof seat->segment.name.nonce, "the same bytes");
+    memcpy(group->nonce, seat->segment.name.nonce, sizeof group->nonce);
+    for (int rank = 0; rank < seat->world_size; rank++)
+        group->pids[rank] = shc_seat_pid(seat, rank);
+    group->segment_bytes = seat->segment.bytes;
+    const uint64_t now_ns = shc_clock_ns();
+    group->made_ns = now_ns;
+    shc_board_note_clock(board, now_ns);
+    /* release board/state -> acquire in a tool outside: the members. */
+    shc_a32_store_release(&group->state, SHC_BOARD_MADE);
+}
+
+void shc_board_fail(const struct shc_board *board, enum shc_status status, const char *reason)
+{
+    struct shc_board_group_shm *group = board->shm;
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    /* acq_rel board/failed: of several threads the first one writes. */
+    if (shc_a32_exchange_acq_rel(&group->failed_once, 1) != 0)
+        return;
+    snprintf(group->reason, sizeof group->reason, "%s", reason);
+    /* release board/failed -> acquire in a tool outside: the reason. */
+    shc_a32_store_release(&group->status, (uint32_t)status);
+}
+
+void shc_board_close(const struct shc_board *board)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    /* release board/state -> acquire in a tool outside: all that came before. */
+    shc_a32_store_release(&board->shm->state, SHC_BOARD_CLOSED);
+}
+
+void shc_board_free(struct shc_board *board)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    board->level = SHC_BOARD_OFF;
+    /* release board/part -> acq_rel in take_part(): the last stores of this group. */
+    shc_a32_store_release(&board->shm->state, SHC_BOARD_FREE);
+}
+
+void shc_board_note_clock(const struct shc_board *board, uint64_t now_ns)
+{
+    struct shc_board_group_shm *group = board->shm;
+    if (board->level != SHC_BOARD_TIMES)
+        return;
+    /* relaxed: one writer. */
+    const uint64_t number = shc_a64_load_relaxed(&group->clock_number) + 1;
+    /* relaxed: the release stores after it keep it before the rest. */
+    shc_a64_store_relaxed(&group->clock_number, number);
+    /* release board/clock -> acquire in a tool outside: the number was odd before. */
+    shc_a64_store_release(&group->clock_ticks, shc_clock_ticks());
+    /* release board/clock -> acquire in a tool outside: the number was odd before. */
+    shc_a64_store_release(&group->clock_ns, now_ns);
+    /* release board/clock -> acquire in a tool outside: the moment. */
+    shc_a64_store_release(&group->clock_number, number + 1);
+}
+
+void shc_board_messages(const struct shc_board *board, const struct shc_board_pending *pending)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    struct shc_board_messages_shm *messages = &board->shm->messages;
+    /* relaxed: one writer, under the lock of messages. */
+    const uint64_t number = shc_a64_load_relaxed(&messages->number) + 1;
+    /* relaxed: the release stores after it keep it before the rest. */
+    shc_a64_store_relaxed(&messages->number, number);
+    /* release board/messages -> acquire in a tool outside: the number was odd before. */
+    shc_a32_store_release(&messages->sends, pending->sends);
+    /* release board/messages -> acquire in a tool outside: the number was odd before. */
+    shc_a32_store_release(&messages->receives, pending->receives);
+    /* release board/messages -> acquire in a tool outside: the number was odd before. */
+    shc_a32_store_release(&messages->kind, (uint32_t)pending->kind);
+    /* release board/messages -> acquire in a tool outside: the number was odd before. */
+    shc_a32_store_release(&messages->peer, (uint32_t)(pending->peer + 1));
+    /* release board/messages -> acquire in a tool outside: the number was odd before. */
+    shc_a32_store_release(&messages->tag, (uint32_t)pending->tag);
+    /* release board/messages -> acquire in a tool outside: the number was odd before. */
+    shc_a32_store_release(&messages->waiters, pending->waiters);
+    /* release board/messages -> acquire in a tool outside: the number was odd before. */
+    shc_a64_store_release(&messages->bytes, pending->bytes);
+    /* release board/messages -> acquire in a tool outside: the number was odd before. */
+    shc_a64_store_release(&messages->since_ns, pending->since_ns);
+    /* release board/messages -> acquire in a tool outside: the numbers. */
+    shc_a64_store_release(&messages->number, number + 1);
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * The board: what a process does in its groups, for tools that look from outside (`shmcoll status`). It is
+ * a memfd, which this process alone can write and which every process of the same user can read, even while
+ * this one is stopped. docs/internals/board.md has its rules and offsets, python/shmcoll/watch/board.py
+ * reads it. No rank reads another one's board.
+ *
+ * Each field has one writer: the thread that holds the group's runner, unless its comment names another.
+ */
+
+#include "shm/base/atomic.h"
+#include "shm/base/clock.h"
+#include "shm/os/os.h"
+#include "shm/proto/call.h"
+#include "shm/proto/seat.h"
+
+#define SHC_BOARD_MAGIC   UINT64_C(0x6472616f626d6873) /* "shmboard" in memory */
+#define SHC_BOARD_VERSION 1
+#define SHC_BOARD_GROUPS  512
+#define SHC_BOARD_RECORDS 256 /* the last calls of each group; a power of two */
+#define SHC_BOARD_TEXT    64
+#define SHC_BOARD_REASON  512
+#define SHC_BOARD_KINDS   16
+
+/* The values of SHMCOLL_BOARD. */
+enum shc_board_level { SHC_BOARD_OFF = 0, SHC_BOARD_COUNTS, SHC_BOARD_TIMES };
+
+struct shc_board_header_shm {
+    shc_a64 magic; /* stored last */
+    uint32_t version;
+    uint32_t header_bytes;
+    uint32_t group_bytes;
+    uint32_t group_count;
+    uint32_t record_offset; /* in a group */
+    uint32_t record_bytes;
+    uint32_t record_count;
+    uint32_t kind_count;
+    uint32_t level; /* enum shc_board_level */
+    uint32_t layout;
+    int32_t pid;
+    uint32_t reserved;
+    uint64_t start_time;
+    uint64_t pid_namespace;
+    uint64_t boot;
+    uint64_t ticks; /* of the processor's counter; 0: `level` is not SHC_BOARD_TIMES */
+    uint64_t ns;    /* CLOCK_MONOTONIC at that moment */
+    char library[32];
+};
+
+enum shc_board_state {
+    SHC_BOARD_FREE = 0,
+    SHC_BOARD_TAKEN, /* its texts are being written */
+    SHC_BOARD_MAKING,
+    SHC_BOARD_MADE,
+    SHC_BOARD_CLOSED,
+};
+
+/* One call. A reader takes `number`, the rest, and `number` again. */
+struct shc_board_record_shm {
+    shc_a64 number; /* the epoch; 0 while the rest changes */
+    shc_a64 begin;  /* in ticks */
+    shc_a64 end;    /* 0: it has not ended */
+    shc_a64 what;   /* kind, dtype, redop, status: a byte each; then the root, 32 bits */
+    shc_a64 count;  /* elements */
+    shc_a64 bytes;
+    uint64_t reserved[2];
+};
+
+struct shc_board_sum_shm {
+    shc_a64 ops;
+    shc_a64 bytes;
+    shc_a64 ticks;
+};
+
+/* The oldest message that is pending, and how many are. Stored under the lock of messages, at most every
+ * 10 ms, so messages that take less do not show. */
+struct shc_board_messages_shm {
+    shc_a64 number; /* odd while the rest changes */
+    shc_a32 sends;
+    shc_a32 receives;
+    shc_a32 kind; /* of the oldest one, as the rest */
+    shc_a32 peer; /* 1 + rank; 0: any rank */
+    shc_a32 tag;
+    shc_a32 waiters; /* threads that wait for a message, or submit one */
+    shc_a64 bytes;
+    shc_a64 since_ns; /* CLOCK_MONOTONIC */
+};
+
+struct shc_board_group_shm {
+    shc_a32
+        state; /* any thread; the texts and numbers up to `members` are stored before MAKING or MADE */
+    int32_t rank;
+    int32_t world_size;
+    int32_t global_rank; /* -1: not known */
+    uint64_t begun_ns;   /* when making the group began */
+    uint64_t made_ns;
+    shc_a64 timeout_ns; /* any thread */
+    uint64_t segment_bytes;
+    uint8_t nonce[16]; /* equal on the boards of one group's ranks */
+    char name[SHC_BOARD_TEXT];
+    shc_a32 failed_once; /* any thread: the reason is being written */
+    shc_a32 status;      /* enum shc_status of the failure; stored after `reason` */
+    char reason[SHC_BOARD_REASON];
+
+    /* The call that runs, or ran last: its record has the rest. */
+    shc_a64 entered __attribute__((aligned(SHC_LINE_BYTES)));
+    shc_a64 left;
+    shc_a64 waits_epoch; /* of the call that `waits_for` belongs to */
+    shc_a64 waits_since_ns;
+    shc_a32 waits_for; /* 1 + rank */
+    uint32_t reserved;
+    shc_a64 late;     /* lines that said that a call is late */
+    shc_a64 slept_ns; /* in waits that went to sleep */
+    /* A later moment than the header's, for the rate of the ticks. */
+    shc_a64 clock_number; /* odd while the rest changes */
+    shc_a64 clock_ticks;
+    shc_a64 clock_ns;
+
+    struct shc_board_messages_shm messages __attribute__((aligned(SHC_LINE_BYTES)));
+    struct shc_board_sum_shm sums[SHC_BOARD_KINDS] __attribute__((aligned(SHC_LINE_BYTES)));
+
+    /* On pages of their own. */
+    int32_t pids[SHC_MAX_WORLD] __attribute__((aligned(SHC_PAGE_BYTES)));
+    int32_t global_ranks[SHC_MAX_WORLD];
+    shc_a64 waited_ns[SHC_MAX_WORLD]; /* asleep, for each rank */
+    struct shc_board_record_shm records[SHC_BOARD_RECORDS] __attribute__((aligned(SHC_PAGE_BYTES)));
+};
+
+/* ---- the process's board ---- */
+
+struct shc_board_process {
+    struct shc_board_header_shm *header;
+    enum shc_board_level level;
+    int fd;
+};
+
+/* Makes this process's board. If that is refused there is none, which changes nothing else. */
+void shc_board_process_make(struct shc_board_process *process, const struct shc_os_process *self);
+
+/* ---- a group's part ---- */
+
+struct shc_board_facts {
+    const char *name;
+    int rank;
+    int world_size;
+    const int32_t *global_ranks; /* or NULL */
+    uint64_t timeout_ns;
+};
+
+/* Takes a free part, in state MAKING. Any thread. If there is none, the group is not on the board. */
+void shc_board_begin(struct shc_board *board, const struct shc_board_process *process,
+                     const struct shc_board_facts *facts);
+
+void shc_board_set_timeout(const struct shc_board *board, uint64_t timeout_ns);
+
+/* MADE. pre: the ranks have met. */
+void shc_board_made(struct shc_board *board, const struct shc_seat *seat);
+
+/* The group has failed; only the first reason is kept. Any thread. */
+void shc_board_fail(const struct shc_board *board, enum shc_status status, const char *reason);
+
+void shc_board_close(const struct shc_board *board);
+
+/* Another group may have the part. pre: no thread stores to it any more. */
+void shc_board_free(struct shc_board *board);
+
+/* ---- hooks ---- */
+
+/* Adds to a counter that has one writer. */
+SHC_INLINE void shc_board_add(shc_a64 *counter, uint64_t change)
+{
+    /* relaxed: a number for people. */
+    const uint64_t before = shc_a64_load_relaxed(counter);
+    /* relaxed: a number for people. */
+    shc_a64_store_relaxed(counter, before + change);
+}
+
+SHC_INLINE void shc_board_count(const struct shc_board *board, enum shc_op_kind kind,
+                                uint64_t bytes)
+{
+    if (SHC_UNLIKELY(board->level == SHC_BOARD_OFF))
+        return;
+    shc_board_add(&board->shm->sums[kind].ops, 1);
+    shc_board_add(&board->shm->sums[kind].bytes, bytes);
+}
+
+SHC_INLINE struct shc_board_record_shm *shc_board_record(const struct shc_board *board,
+                                                         uint64_t epoch)
+{
+    return &board->shm->records[epoch & (SHC_BOARD_RECORDS - 1)];
+}
+
+SHC_INLINE uint64_t shc_board_what(const struct shc_call *call, enum shc_status status)
+{
+    return (uint64_t)call->kind | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16 |
+           (uint64_t)status << 24 | (uint64_t)(uint32_t)call->root << 32;
+}
+
+/* The runner enters that call. */
+SHC_INLINE void shc_board_enter(const struct shc_board *board, uint64_t epoch,
+                                const struct shc_call *call)
+{
+    if (SHC_UNLIKELY(board->level == SHC_BOARD_OFF))
+        return;
+    if (SHC_LIKELY(board->level == SHC_BOARD_TIMES)) {
+        struct shc_board_record_shm *record = shc_board_record(board, epoch);
+        /* relaxed: the release stores after it keep it before the fields. */
+        shc_a64_store_relaxed(&record->number, 0);
+        /* release board/record -> acquire in a tool outside: `number` was 0 before. */
+        shc_a64_store_release(&record->begin, shc_clock_ticks());
+        /* release board/record -> acquire in a tool outside: `number` was 0 before. */
+        shc_a64_store_release(&record->end, 0);
+        /* release board/record -> acquire in a tool outside: `number` was 0 before. */
+        shc_a64_store_release(&record->what, shc_board_what(call, SHC_OK));
+        /* release board/record -> acquire in a tool outside: `number` was 0 before. */
+        shc_a64_store_release(&record->count, call->count);
+        /* release board/record -> acquire in a tool outside: `number` was 0 before. */
+        shc_a64_store_release(&record->bytes, call->count * call->elem_bytes);
+        /* release board/record -> acquire in a tool outside: the fields. */
+        shc_a64_store_release(&record->number, epoch);
+    }
+    /* release board/entered -> acquire in a tool outside: the record. */
+    shc_a64_store_release(&board->shm->entered, epoch);
+}
+
+SHC_COLD void shc_board_note_clock(const struct shc_board *board, uint64_t now_ns);
+
+/* And leaves it, with that status. */
+SHC_INLINE void shc_board_leave(const struct shc_board *board, uint64_t epoch,
+                                const struct shc_call *call, enum shc_status status)
+{
+    if (SHC_UNLIKELY(board->level == SHC_BOARD_OFF))
+        return;
+    shc_board_count(board, call->kind, call->count * call->elem_bytes);
+    if (SHC_LIKELY(board->level == SHC_BOARD_TIMES)) {
+        struct shc_board_record_shm *record = shc_board_record(board, epoch);
+        const uint64_t now = shc_clock_ticks();
+        /* relaxed: this thread stored it. */
+        const uint64_t begin = shc_a64_load_relaxed(&record->begin);
+        if (SHC_UNLIKELY(status != SHC_OK)) {
+            /* relaxed: `end` comes after it. */
+            shc_a64_store_relaxed(&record->what, shc_board_what(call, status));
+        }
+        /* release board/record -> acquire in a tool outside: the status. */
+        shc_a64_store_release(&record->end, now);
+        shc_board_add(&board->shm->sums[call->kind].ticks, now - begin);
+        if (SHC_UNLIKELY((epoch & 0xffff) == 0))
+            shc_board_note_clock(board, shc_clock_ns());
+    }
+    /* release board/entered -> acquire in a tool outside: the end, and the sums. */
+    shc_a64_store_release(&board->shm->left, epoch);
+}
+
+/* A wait of the call of that epoch is about to sleep; it began at since_ns. */
+SHC_INLINE void shc_board_wait(const struct shc_board *board, uint64_t epoch, int peer,
+                               uint64_t since_ns, uint64_t now_ns)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    shc_board_note_clock(board, now_ns);
+    /* relaxed: the release store after it keeps it before the rest. */
+    shc_a64_store_relaxed(&board->shm->waits_epoch, 0);
+    /* release board/waits -> acquire in a tool outside: the epoch was 0 before. */
+    shc_a64_store_release(&board->shm->waits_since_ns, since_ns);
+    /* release board/waits -> acquire in a tool outside: the epoch was 0 before. */
+    shc_a32_store_release(&board->shm->waits_for, (uint32_t)peer + 1);
+    /* release board/waits -> acquire in a tool outside: the rank, and since when. */
+    shc_a64_store_release(&board->shm->waits_epoch, epoch);
+}
+
+/* A wait that slept has ended. */
+SHC_INLINE void shc_board_waited(const struct shc_board *board, int peer, uint64_t ns)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    shc_board_add(&board->shm->slept_ns, ns);
+    shc_board_add(&board->shm->waited_ns[peer], ns);
+}
+
+/* A line said that the call is late. */
+SHC_INLINE void shc_board_count_late(const struct shc_board *board)
+{
+    if (board->level != SHC_BOARD_OFF)
+        shc_board_add(&board->shm->late, 1);
+}
+
+/* What is pending, under the lock of messages. */
+struct shc_board_pending {
+    uint32_t sends;
+    uint32_t receives;
+    enum shc_op_kind kind; /* of the oldest one, as the rest */
+    int peer;              /* -1: any */
+    int32_t tag;
+    uint32_t waiters;
+    uint64_t bytes;
+    uint64_t since_ns;
+};
+
+void shc_board_messages(const struct shc_board *board, const struct shc_board_pending *pending);

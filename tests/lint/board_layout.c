@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Prints "structure field offset bytes" for what python/shmcoll/watch/layout.py has of proto/board.h. */
+#include "shm/proto/board.h"
+
+#include <stdio.h>
+
+#define FIELD(type, name)                                                  \
+    printf("%s %s %zu %zu\n", current, #name, offsetof(struct type, name), \
+           sizeof((struct type *)0)->name)
+
+static void header_and_records(void)
+{
+    const char *current = "Header";
+    FIELD(shc_board_header_shm, magic);
+    FIELD(shc_board_header_shm, version);
+    FIELD(shc_board_header_shm, header_bytes);
+    FIELD(shc_board_header_shm, group_bytes);
+    FIELD(shc_board_header_shm, group_count);
+    FIELD(shc_board_header_shm, record_offset);
+    FIELD(shc_board_header_shm, record_bytes);
+    FIELD(shc_board_header_shm, record_count);
+    FIELD(shc_board_header_shm, kind_count);
+    FIELD(shc_board_header_shm, level);
+    FIELD(shc_board_header_shm, layout);
+    FIELD(shc_board_header_shm, pid);
+    FIELD(shc_board_header_shm, start_time);
+    FIELD(shc_board_header_shm, pid_namespace);
+    FIELD(shc_board_header_shm, boot);
+    FIELD(shc_board_header_shm, ticks);
+    FIELD(shc_board_header_shm, ns);
+    FIELD(shc_board_header_shm, library);
+    current = "Record";
+    FIELD(shc_board_record_shm, number);
+    FIELD(shc_board_record_shm, begin);
+    FIELD(shc_board_record_shm, end);
+    FIELD(shc_board_record_shm, what);
+    FIELD(shc_board_record_shm, count);
+    FIELD(shc_board_record_shm, bytes);
+    current = "Sum";
+    FIELD(shc_board_sum_shm, ops);
+    FIELD(shc_board_sum_shm, bytes);
+    FIELD(shc_board_sum_shm, ticks);
+    current = "Messages";
+    FIELD(shc_board_messages_shm, number);
+    FIELD(shc_board_messages_shm, sends);
+    FIELD(shc_board_messages_shm, receives);
+    FIELD(shc_board_messages_shm, kind);
+    FIELD(shc_board_messages_shm, peer);
+    FIELD(shc_board_messages_shm, tag);
+    FIELD(shc_board_messages_shm, waiters);
+    FIELD(shc_board_messages_shm, bytes);
+    FIELD(shc_board_messages_shm, since_ns);
+}
+
+static void group(void)
+{
+    const char *current = "Group";
+    FIELD(shc_board_group_shm, state);
+    FIELD(shc_board_group_shm, rank);
+    FIELD(shc_board_group_shm, world_size);
+    FIELD(shc_board_group_shm, global_rank);
+    FIELD(shc_board_group_shm, begun_ns);
+    FIELD(shc_board_group_shm, made_ns);
+    FIELD(shc_board_group_shm, timeout_ns);
+    FIELD(shc_board_group_shm, segment_bytes);
+    FIELD(shc_board_group_shm, nonce);
+    FIELD(shc_board_group_shm, name);
+    FIELD(shc_board_group_shm, failed_once);
+    FIELD(shc_board_group_shm, status);
+    FIELD(shc_board_group_shm, reason);
+    FIELD(shc_board_group_shm, entered);
+    FIELD(shc_board_group_shm, left);
+    FIELD(shc_board_group_shm, waits_epoch);
+    FIELD(shc_board_group_shm, waits_since_ns);
+    FIELD(shc_board_group_shm, waits_for);
+    FIELD(shc_board_group_shm, late);
+    FIELD(shc_board_group_shm, slept_ns);
+    FIELD(shc_board_group_shm, clock_number);
+    FIELD(shc_board_group_shm, clock_ticks);
+    FIELD(shc_board_group_shm, clock_ns);
+    FIELD(shc_board_group_shm, messages);
+    FIELD(shc_board_group_shm, sums);
+    FIELD(shc_board_group_shm, pids);
+    FIELD(shc_board_group_shm, global_ranks);
+    FIELD(shc_board_group_shm, waited_ns);
+}
+
+int main(void)
+{
+    header_and_records();
+    group();
+    return 0;
+}

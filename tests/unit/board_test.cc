@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The board of this process, as a tool outside reads it: through another mapping of its descriptor.
+extern "C" {
+#include "shm/proto/board.h"
+}
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <string>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+
+namespace
+{
+
+constexpr size_t kBytes = SHC_PAGE_BYTES + SHC_BOARD_GROUPS * sizeof(shc_board_group_shm);
+
+class Board : public ::testing::Test
+{
+  protected:
+    void SetUp() override
+    {
+        shc_os_process self = {};
+        ASSERT_EQ(shc_os_process_self(&self), 0);
+        shc_board_process_make(&process_, &self);
+        ASSERT_NE(process_.header, nullptr);
+        fd_ = open(("/proc/self/fd/" + std::to_string(process_.fd)).c_str(), O_RDONLY | O_CLOEXEC);
+        ASSERT_GE(fd_, 0);
+        void *base = mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, fd_, 0);
+        ASSERT_NE(base, MAP_FAILED);
+        seen_ = static_cast<char *>(base);
+    }
+
+    void TearDown() override
+    {
+        munmap(seen_, kBytes);
+        close(fd_);
+        shc_os_unmap(process_.header, kBytes, 0);
+        close(process_.fd);
+    }
+
+    shc_board begin(const char *name, int rank = 0)
+    {
+        shc_board board = {};
+        const shc_board_facts facts = {name, rank, 2, nullptr, 5 * SHC_NS_PER_S};
+        shc_board_begin(&board, &process_, &facts);
+        return board;
+    }
+
+    const shc_board_group_shm &part(int index) const
+    {
+        return reinterpret_cast<const shc_board_group_shm *>(seen_ + SHC_PAGE_BYTES)[index];
+    }
+
+    shc_board_process process_ = {};
+    int fd_ = -1;
+    char *seen_ = nullptr;
+};
+
+shc_call call(uint64_t count)
+{
+    shc_call call = {};
+    call.kind = SHC_ALL_REDUCE;
+    call.dtype = SHC_FLOAT64;
+    call.redop = SHC_MAX;
+    call.count = count;
+    call.elem_bytes = 8;
+    return call;
+}
+
+TEST_F(Board, IsReadOnlyForOthersAndGoesOnForItsWriter)
+{
+    const std::string path = "/proc/self/fd/" + std::to_string(process_.fd);
+    const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_GE(fd, 0);
+    EXPECT_EQ(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+    EXPECT_EQ(pwrite(fd, "x", 1, 0), -1);
+    EXPECT_EQ(errno, EPERM);
+    EXPECT_NE(ftruncate(fd, 0), 0);
+    close(fd);
+    shc_board board = begin("later");
+    EXPECT_STREQ(part(0).name, "later");
+    shc_board_free(&board);
+}
+
+TEST_F(Board, SaysWhetherARankIsInACall)
+{
+    const shc_board board = begin("dp");
+    EXPECT_EQ(shc_a32_load_acquire(&part(0).state), (uint32_t)SHC_BOARD_MAKING);
+    const shc_call first = call(100), second = call(7);
+    shc_board_enter(&board, 1, &first);
+    EXPECT_EQ(shc_a64_load_acquire(&part(0).entered), 1u);
+    EXPECT_EQ(shc_a64_load_acquire(&part(0).left), 0u);
+    shc_board_leave(&board, 1, &first, SHC_OK);
+    shc_board_enter(&board, 2, &second);
+    shc_board_leave(&board, 2, &second, SHC_ERR_TIMEOUT);
+    EXPECT_EQ(shc_a64_load_acquire(&part(0).left), 2u);
+    EXPECT_EQ(shc_a64_load_relaxed(&part(0).sums[SHC_ALL_REDUCE].ops), 2u);
+    EXPECT_EQ(shc_a64_load_relaxed(&part(0).sums[SHC_ALL_REDUCE].bytes), 107u * 8);
+    if (board.level != SHC_BOARD_TIMES)
+        GTEST_SKIP() << "this machine's counter is not steady: no records";
+    const shc_board_record_shm &record = part(0).records[2];
+    EXPECT_EQ(shc_a64_load_acquire(&record.number), 2u);
+    EXPECT_EQ(shc_a64_load_relaxed(&record.count), 7u);
+    EXPECT_EQ(shc_a64_load_relaxed(&record.what), shc_board_what(&second, SHC_ERR_TIMEOUT));
+    EXPECT_GE(shc_a64_load_relaxed(&record.end), shc_a64_load_relaxed(&record.begin));
+}
+
+TEST_F(Board, KeepsTheFirstReason)
+{
+    const shc_board board = begin("dp");
+    shc_board_fail(&board, SHC_ERR_PEER_DEAD, "rank 1 died");
+    shc_board_fail(&board, SHC_ERR_TIMEOUT, "something else");
+    EXPECT_EQ(shc_a32_load_acquire(&part(0).status), (uint32_t)SHC_ERR_PEER_DEAD);
+    EXPECT_STREQ(part(0).reason, "rank 1 died");
+}
+
+TEST_F(Board, AFreedPartBeginsAnew)
+{
+    shc_board one = begin("one"), two = begin("two");
+    const shc_call some = call(3);
+    shc_board_enter(&one, 5, &some);
+    shc_board_fail(&one, SHC_ERR_ABORTED, "over");
+    shc_board_close(&one);
+    shc_board_free(&one);
+    const shc_board three = begin("three", 1);
+    EXPECT_EQ(three.shm, one.shm);
+    EXPECT_STREQ(part(0).name, "three");
+    EXPECT_EQ(part(0).rank, 1);
+    EXPECT_STREQ(part(1).name, "two");
+    EXPECT_EQ(shc_a64_load_relaxed(&part(0).entered), 0u);
+    EXPECT_EQ(shc_a32_load_relaxed(&part(0).status), 0u);
+    EXPECT_STREQ(part(0).reason, "");
+    EXPECT_EQ(shc_a64_load_relaxed(&part(0).records[5].number), 0u);
+    shc_board_free(&two);
+}
+
+TEST_F(Board, AGroupWithoutAPartStoresNothing)
+{
+    for (int i = 0; i < SHC_BOARD_GROUPS; i++)
+        EXPECT_NE(begin("full").shm, nullptr);
+    shc_board none = begin("one more");
+    EXPECT_EQ(none.level, SHC_BOARD_OFF);
+    const shc_call some = call(3);
+    shc_board_enter(&none, 1, &some);
+    shc_board_leave(&none, 1, &some, SHC_OK);
+    shc_board_wait(&none, 1, 1, 5, 6);
+    shc_board_waited(&none, 1, 1);
+    shc_board_fail(&none, SHC_ERR_ABORTED, "x");
+    shc_board_close(&none);
+    shc_board_free(&none);
+}
+
+// A reader takes the number, the rest, and the number again.
+TEST_F(Board, NoReaderTakesATornRecordForAWholeOne)
+{
+    const shc_board board = begin("dp");
+    if (board.level != SHC_BOARD_TIMES)
+        GTEST_SKIP() << "this machine's counter is not steady: no records";
+    std::atomic<bool> done{false};
+    std::thread writer([&] {
+        for (uint64_t epoch = 1; !done; epoch++) {
+            const shc_call each = call(epoch);
+            shc_board_enter(&board, epoch, &each);
+            shc_board_leave(&board, epoch, &each, SHC_OK);
+        }
+    });
+    int whole = 0;
+    for (int look = 0; look < 200000 || (whole < 100 && look < 20000000); look++) {
+        const uint64_t epoch = shc_a64_load_acquire(&part(0).entered);
+        const shc_board_record_shm &record = part(0).records[epoch & (SHC_BOARD_RECORDS - 1)];
+        const uint64_t before = shc_a64_load_acquire(&record.number);
+        const uint64_t count = shc_a64_load_acquire(&record.count);
+        const uint64_t bytes = shc_a64_load_acquire(&record.bytes);
+        const uint64_t after = shc_a64_load_acquire(&record.number);
+        if (before == 0 || before != after)
+            continue;
+        whole++;
+        ASSERT_EQ(count, before);
+        ASSERT_EQ(bytes, before * 8);
+    }
+    done = true;
+    writer.join();
+    EXPECT_GE(whole, 100);
+}
+
+} // namespace
