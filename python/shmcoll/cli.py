@@ -44,8 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command == "--version":
         print(_version())
         return 0
-    if command in PATHS:
-        print(_path(command))
+    if set(words) <= PATHS.keys():
+        folder = pathlib.Path(__file__).parent
+        print(*(PATHS[option].format(folder) for option in words))
         return 0
     if command not in COMMANDS:
         print(f"shmcoll: {_unknown(command)}", file=sys.stderr)
@@ -72,10 +73,6 @@ def _help() -> str:
             "For C programs: shmcoll --cflags, --libs (for a compiler), --cmakedir (for CMake).",
         )
     )
-
-
-def _path(option: str) -> str:
-    return PATHS[option].format(pathlib.Path(__file__).parent)
 
 
 def _unknown(command: str) -> str:

@@ -34,6 +34,26 @@ namespace
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
+#if SHMCOLL_TORCH_AT_LEAST(2, 9)
+c10::intrusive_ptr<c10d::Store> storeOf(const c10d::ProcessGroup &group)
+{
+    return group.getStore();
+}
+#else
+// Reaches a protected member.
+struct Opened : c10d::ProcessGroup {
+    static c10::intrusive_ptr<c10d::Store> storeOf(const c10d::ProcessGroup &group)
+    {
+        return group.*(&Opened::store_);
+    }
+};
+
+c10::intrusive_ptr<c10d::Store> storeOf(const c10d::ProcessGroup &group)
+{
+    return Opened::storeOf(group);
+}
+#endif
+
 // Makes the backend of a group that has a store, a rank and a size, for its tensors on the CPU.
 void attach(const Group &group, int64_t timeoutMs, const std::string &name,
             const c10::List<int64_t> &ranks, const std::string &tuning)
@@ -44,7 +64,7 @@ void attach(const Group &group, int64_t timeoutMs, const std::string &name,
         options->global_ranks_in_group.push_back(static_cast<uint64_t>(rank));
     options->tuning = tuning;
     group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
-                      c10::make_intrusive<ProcessGroupShm>(group->getStore(), group->getRank(),
+                      c10::make_intrusive<ProcessGroupShm>(storeOf(*group), group->getRank(),
                                                            group->getSize(), options));
 }
 
