@@ -76,17 +76,24 @@ def torch_folder(minor: str) -> pathlib.Path | None:
 
 
 def sources() -> pathlib.Path:
-    """A copy of the sources. What was built in it stays, so the next build is short."""
+    """A copy of the sources. A file that is as it was stays, and what was made of it: the next build is short."""
     tree = WORK / "tree"
     shutil.rmtree(WORK / "sdist", ignore_errors=True)
     run(sys.executable, "setup.py", "-q", "sdist", "-d", WORK / "sdist")
     (archive,) = (WORK / "sdist").iterdir()
-    for name in ("src", "python", "packaging"):  # no file that is gone stays
-        shutil.rmtree(tree / name, ignore_errors=True)
+    kept = set()
     with tarfile.open(archive) as files:
-        for member in files.getmembers():
-            member.name = member.name.partition("/")[2] or "."
-            files.extract(member, tree)
+        for member in filter(tarfile.TarInfo.isfile, files):
+            path, content = tree / member.name.partition("/")[2], files.extractfile(member).read()
+            kept.add(path)
+            if not path.exists() or path.read_bytes() != content:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+                path.chmod(member.mode)
+    for name in ("src", "python"):
+        for path in (tree / name).rglob("*"):
+            if path.is_file() and path not in kept:
+                path.unlink()
     return tree
 
 
