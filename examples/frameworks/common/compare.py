@@ -61,7 +61,6 @@ EXAMPLES = (
     Run("lightning/train.py", ("fsdp2",)),
     Run("lightning/train.py", ("tp",)),
     Run("deepspeed/train.py"),
-    Run("deepspeed/decode.py"),
     Run("ray/train.py", torchrun=False),
     Run("torchrec/train.py"),
     Run("checkpoint/save.py", ("sync",)),
