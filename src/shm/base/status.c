@@ -9,35 +9,41 @@
 
 /* The calling thread's record, allocated with its first error. The thread-local memory of a library
  * that is loaded late comes out of a small reserve, and engine.h needs its share of that. */
-static _Thread_local char *error_text;
+struct error {
+    enum shc_status status;
+    char text[SHC_ERROR_TEXT_BYTES];
+};
+static _Thread_local struct error *last_error;
 static pthread_key_t error_key; /* frees it at the thread's end */
 static bool has_error_key;
 
-static void free_error_text(void *text)
+static void free_error(void *error)
 {
-    free(text);
-    error_text = NULL;
+    free(error);
+    last_error = NULL;
 }
 
 static void make_error_key(void)
 {
-    has_error_key = pthread_key_create(&error_key, free_error_text) == 0;
+    has_error_key = pthread_key_create(&error_key, free_error) == 0;
 }
 
 /* NULL: there is no memory for it. */
-static char *room_for_error(void)
+static char *room_for_error(enum shc_status status)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    if (error_text)
-        return error_text;
-    pthread_once(&once, make_error_key);
-    char *text = has_error_key ? calloc(1, SHC_ERROR_TEXT_BYTES) : NULL;
-    if (text && pthread_setspecific(error_key, text) != 0) {
-        free(text);
-        text = NULL;
+    if (!last_error) {
+        pthread_once(&once, make_error_key);
+        struct error *error = has_error_key ? calloc(1, sizeof *error) : NULL;
+        if (error && pthread_setspecific(error_key, error) != 0) {
+            free(error);
+            error = NULL;
+        }
+        last_error = error;
     }
-    error_text = text;
-    return text;
+    if (last_error)
+        last_error->status = status;
+    return last_error ? last_error->text : NULL;
 }
 
 static const char *const status_names[SHC_STATUS_COUNT] = {
@@ -149,12 +155,17 @@ size_t shc_dtype_bytes(enum shc_dtype dtype)
 
 const char *shc_error_text(void)
 {
-    return error_text ? error_text : "";
+    return last_error ? last_error->text : "";
+}
+
+enum shc_status shc_error_status(void)
+{
+    return last_error ? last_error->status : SHC_OK;
 }
 
 enum shc_status shc_fail(enum shc_status status, const char *format, ...)
 {
-    char *text = room_for_error();
+    char *text = room_for_error(status);
     va_list args;
     va_start(args, format);
     if (text)
@@ -165,7 +176,7 @@ enum shc_status shc_fail(enum shc_status status, const char *format, ...)
 
 enum shc_status shc_fail_errno(enum shc_status status, int error, const char *format, ...)
 {
-    char *text = room_for_error();
+    char *text = room_for_error(status);
     va_list args;
     va_start(args, format);
     int used = text ? vsnprintf(text, SHC_ERROR_TEXT_BYTES, format, args) : -1;

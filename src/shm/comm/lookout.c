@@ -86,6 +86,15 @@ static enum shc_status look_at_later(struct shc_meeting *m, int rank, const stru
                     (int)hello->process.pid);
 }
 
+/* A rank that has not joined: it may have made the group without this library. */
+static enum shc_status look_outside(struct shc_meeting *m, int rank)
+{
+    if (!m->outsiders || !shc_meeting_is_outside(m, rank))
+        return SHC_OK;
+    return shc_fail(SHC_ERR_MISMATCH, "rank %d makes the group \"%.64s\" without shmcoll: %s", rank,
+                    m->seat->group, m->config->outsider_text);
+}
+
 static enum shc_status look_for_hello(struct shc_meeting *m, int rank)
 {
     struct shc_hello hello;
@@ -102,7 +111,10 @@ static enum shc_status look_for_hello(struct shc_meeting *m, int rank)
     } else if (counts) {
         SHC_TRY(look_at_other_list(m, &hello));
     }
-    return m->known[rank] ? SHC_OK : look_elsewhere(m, rank);
+    if (m->known[rank])
+        return SHC_OK;
+    SHC_TRY(look_outside(m, rank));
+    return look_elsewhere(m, rank);
 }
 
 void shc_meeting_two_text(const struct shc_meeting *m, int32_t pid, char *text, size_t capacity)

@@ -35,6 +35,11 @@ static void key_of_decision(uint64_t list, int64_t generation, char key[SHC_MEET
              (long long)generation);
 }
 
+static void key_of_outsider(const struct shc_meeting *m, int rank, char key[SHC_MEETING_KEY_BYTES])
+{
+    snprintf(key, SHC_MEETING_KEY_BYTES, "%s%d", m->config->outsider_prefix, rank);
+}
+
 /* ---- calls of the store ---- */
 
 /* A server that has died cannot be asked who it was: any rank that has died is named. */
@@ -262,13 +267,27 @@ enum shc_status shc_meeting_put_verdict(struct shc_meeting *m, int attempt, enum
     return put(m, key, &record);
 }
 
-bool shc_meeting_has_verdict(struct shc_meeting *m, int attempt, int rank)
+static bool is_there(struct shc_meeting *m, const char *key)
 {
     struct shc_store_call *call = m->silent ? NULL : new_call(m, SHC_STORE_CHECK);
     if (!call)
         return false;
-    key_of_attempt(m, attempt, "v", rank, call->key);
+    snprintf(call->key, sizeof call->key, "%s", key);
     return make_call(m, call) == SHC_OK && call->error == 0;
+}
+
+bool shc_meeting_has_verdict(struct shc_meeting *m, int attempt, int rank)
+{
+    char key[SHC_MEETING_KEY_BYTES];
+    key_of_attempt(m, attempt, "v", rank, key);
+    return is_there(m, key);
+}
+
+bool shc_meeting_is_outside(struct shc_meeting *m, int rank)
+{
+    char key[SHC_MEETING_KEY_BYTES];
+    key_of_outsider(m, rank, key);
+    return is_there(m, key);
 }
 
 /* ---- the decision ---- */
@@ -462,6 +481,8 @@ enum shc_status shc_meeting_begin(struct shc_meeting *m)
         if (m->seat->rank == 0)
             SHC_TRY(end_generation_before(m));
     }
+    /* This rank's own key is of an earlier group, and so are the others' then. */
+    m->outsiders = m->config->outsider_prefix && !shc_meeting_is_outside(m, m->seat->rank);
     m->greeted = true;
     return say_hello(m);
 }

@@ -10,6 +10,7 @@
  *   <list>/<g>/<a>/o        offer of attempt a, by rank 0: the segment's name
  *   <list>/<g>/<a>/v/<rank> bad verdict of the rank: why it cannot attach or reserve
  *   <list>/<g>/d            decision, the first put wins: ok (rank 0 only) or why not (any rank)
+ *   <outsider_prefix><rank>    written by a rank that does not use this library (shc_comm_config)
  *
  * <list> is a hash of the ordered list of members, so only ranks with the same list meet. Keys carry a
  * generation g, because prefixes meet again: destroy and init on one store, every job under torchrun,
@@ -44,6 +45,7 @@ struct shc_meeting {
     struct shc_store_thread *thread; /* NULL: calls are made in this thread */
     struct shc_store_call own;       /* then this one */
     bool greeted;                    /* this rank waits, in its generation */
+    bool outsiders;                  /* the keys of such ranks are looked at */
     bool asking;                     /* an answer of the store is awaited */
     bool silent;                     /* the store did not answer in time: it is not asked again */
     uint64_t grace_ns;  /* not 0: answers are awaited for that long, without looking around */
@@ -133,6 +135,10 @@ SHC_NODISCARD enum shc_status shc_meeting_pause(struct shc_meeting *m, uint64_t 
 /* Waits for the store's answer to the last question. Looks at the clock, the interrupt and rank 0's word
  * meanwhile. */
 SHC_NODISCARD enum shc_status shc_meeting_await_answer(struct shc_meeting *m);
+
+/* Has the rank set the key of ranks that do not use this library? If the store does not answer, that counts
+ * as no. */
+bool shc_meeting_is_outside(struct shc_meeting *m, int rank);
 
 /* Has another living process come as this rank, and does it still wait? Tells all that do. */
 SHC_NODISCARD enum shc_status shc_meeting_look_for_rival(struct shc_meeting *m);
