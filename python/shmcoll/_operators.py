@@ -37,6 +37,7 @@ def make(store: Store, rank: int, size: int, options: Any) -> Any:
         options.group_name,
         list(options.global_ranks_in_group),
         options.tuning,
+        options.backend,
     )
     return group._get_backend(_CPU)
 

@@ -56,9 +56,9 @@ c10::intrusive_ptr<c10d::Store> storeOf(const c10d::ProcessGroup &group)
 
 // Makes the backend of a group that has a store, a rank and a size, for its tensors on the CPU.
 void attach(const Group &group, int64_t timeoutMs, const std::string &name,
-            const c10::List<int64_t> &ranks, const std::string &tuning)
+            const c10::List<int64_t> &ranks, const std::string &tuning, const std::string &backend)
 {
-    auto options = c10::make_intrusive<GroupOptions>(std::chrono::milliseconds(timeoutMs));
+    auto options = c10::make_intrusive<GroupOptions>(std::chrono::milliseconds(timeoutMs), backend);
     options->group_name = name;
     for (const int64_t rank : ranks)
         options->global_ranks_in_group.push_back(static_cast<uint64_t>(rank));
@@ -104,7 +104,9 @@ void allReduceShapes(at::Tensor & /*tensor*/, const std::string & /*group*/) {}
 TORCH_LIBRARY(shmcoll, m)
 {
     const std::string group = "(__torch__.torch.classes.c10d.ProcessGroup group";
-    m.def(("attach" + group + ", int timeout_ms, str name, int[] ranks, str tuning) -> ()").c_str(),
+    m.def(("attach" + group +
+           ", int timeout_ms, str name, int[] ranks, str tuning, str backend) -> ()")
+              .c_str(),
           attach);
     m.def(("info" + group + ") -> str").c_str(), info);
     m.def("check_options(int timeout_ms, str tuning) -> ()", checkOptions);

@@ -46,6 +46,10 @@ void bindOptions(py::module_ &m)
                  return self;
              }),
              py::arg("timeout") = kBackendDefaultTimeout, py::arg("tuning") = "")
+        .def_static("_for_gloo",
+                    [](std::chrono::milliseconds timeout) {
+                        return c10::make_intrusive<GroupOptions>(timeout, shmcoll::kGloo);
+                    })
         .def("__repr__",
              [](const GroupOptions &self) {
                  return py::str("shmcoll.Options(timeout={!r}, tuning={!r})")
@@ -66,11 +70,11 @@ void bindOptions(py::module_ &m)
         .def(py::pickle( // for programs that spawn their ranks
             [](const GroupOptions &self) {
                 return py::make_tuple(self.timeout, self.group_name, self.group_desc,
-                                      self.global_ranks_in_group, self.tuning);
+                                      self.global_ranks_in_group, self.tuning, self.backend);
             },
             [](const py::tuple &state) {
-                auto self =
-                    c10::make_intrusive<GroupOptions>(state[0].cast<std::chrono::milliseconds>());
+                auto self = c10::make_intrusive<GroupOptions>(
+                    state[0].cast<std::chrono::milliseconds>(), state[5].cast<std::string>());
                 self->group_name = state[1].cast<std::string>();
                 self->group_desc = state[2].cast<std::string>();
                 self->global_ranks_in_group = state[3].cast<std::vector<uint64_t>>();

@@ -24,6 +24,10 @@ inline void check(shc_status status)
         throwStatus(status, shc_error_text());
 }
 
+// What programs look for in the errors of gloo's monitored barrier, before our own text: rank 0 names the
+// ranks that have not come (the first, or all), the others say that they have.
+std::string inGloosWords(int rank, bool all, const std::string &text);
+
 // The same error as an object, for a Work.
 std::exception_ptr makeException(shc_status status, const std::string &text) noexcept;
 

@@ -37,6 +37,11 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
         config.global_ranks = globalRanks.data();
     config.timeout_ns = groupTimeoutNs(options.timeout);
     config.store = bootstrap->view();
+    if (options.isForGloo()) {
+        config.outsider_prefix = "0/"; // gloo's: the number of its device
+        config.outsider_text =
+            "SHMCOLL_FOR_GLOO, or shmcoll.use_for_gloo(), must be in force on all ranks or on none";
+    }
     config.interrupted = pythonInterrupted;
     checkText(options.tuning);
     config.tuning = options.tuning.empty() ? nullptr : options.tuning.c_str();
@@ -66,8 +71,8 @@ void GroupOptions::check() const
 
 ProcessGroupShm::ProcessGroupShm(const Store &store, int rank, int size,
                                  c10::intrusive_ptr<GroupOptions> options)
-    : Backend(rank, size), options_(std::move(options)), timeout_(options_->timeout),
-      group_(makeGroup(store, rank, size, *options_)),
+    : Backend(rank, size), options_(std::move(options)), forGloo_(options_->isForGloo()),
+      timeout_(options_->timeout), group_(makeGroup(store, rank, size, *options_)),
       cuda_(group_, rank, options_->group_name, options_->timeout)
 {
     init();
@@ -149,7 +154,7 @@ ProcessGroupShm::split(const Store &store, const std::vector<int> &ranks,
         return nullptr;
     // The options may be another backend's: a mixed group splits all its backends with the options of
     // one.
-    auto own = c10::make_intrusive<GroupOptions>(options->timeout);
+    auto own = c10::make_intrusive<GroupOptions>(options->timeout, options_->backend);
     own->group_name = options->group_name;
 #if SHMCOLL_TORCH_AT_LEAST(2, 11)
     own->group_desc = options->group_desc;

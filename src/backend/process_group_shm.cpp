@@ -9,6 +9,9 @@
 #include <ATen/record_function.h>
 #include <cxxabi.h>
 
+// The name of an operation in a profile.
+#define TITLE(name) (forGloo_ ? "gloo:" name : "shmcoll:" name)
+
 namespace shmcoll
 {
 
@@ -134,7 +137,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::broadcast(Tensors &tensors,
     setDtype(op, tensors[0].scalar_type());
     op.root = static_cast<int>(options.rootRank);
     op.input = op.output = views.view();
-    return run({op, tensors, {}, options.asyncOp, c10d::OpType::BROADCAST, "shmcoll:broadcast"});
+    return run({op, tensors, {}, options.asyncOp, c10d::OpType::BROADCAST, TITLE("broadcast")});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::reduceAll(Tensors &tensors,
@@ -156,7 +159,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::allreduce(Tensors &tensors,
                       tensors.size());
     if (tensors[0].layout() != at::kStrided)
         return allreduce_sparse(tensors, options);
-    return reduceAll(tensors, options, c10d::OpType::ALLREDUCE, "shmcoll:all_reduce");
+    return reduceAll(tensors, options, c10d::OpType::ALLREDUCE, TITLE("all_reduce"));
 }
 
 // torch sends sparse CPU tensors to allreduce().
@@ -175,7 +178,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::allreduce_sparse(Tensors &tensors,
                 {},
                 options.asyncOp,
                 c10d::OpType::_ALLREDUCE_SPARSE,
-                "shmcoll:all_reduce_sparse",
+                TITLE("all_reduce_sparse"),
                 {},
                 [sparse] { sparse->storeSum(); }});
 }
@@ -186,7 +189,7 @@ ProcessGroupShm::allreduce_coalesced(Tensors &tensors,
 {
     const SectionGuard guard(sections_);
     return reduceAll(tensors, options, c10d::OpType::ALLREDUCE_COALESCED,
-                     "shmcoll:all_reduce_coalesced");
+                     TITLE("all_reduce_coalesced"));
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::gatherAll(at::TensorList outputs, at::TensorList inputs,
@@ -213,7 +216,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::allgather(std::vector<Tensors> &output
                       "shmcoll: all_gather takes one input and one list of outputs, not ",
                       inputs.size(), " and ", outputs.size());
     checkCount(outputs[0], "all_gather");
-    return gatherAll(outputs[0], inputs, options, c10d::OpType::ALLGATHER, "shmcoll:all_gather",
+    return gatherAll(outputs[0], inputs, options, c10d::OpType::ALLGATHER, TITLE("all_gather"),
                      isEven(outputs[0]) ? SHC_ALL_GATHER : SHC_ALL_GATHER_UNEVEN);
 }
 
@@ -236,14 +239,14 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::allgather_coalesced(std::vector<Tensor
                               inputs[i].numel(), " elements, an output for it ", list[i].numel());
         all.insert(all.end(), list.begin(), list.end());
     }
-    return gatherAll(all, inputs, options, c10d::OpType::COALESCED, "shmcoll:all_gather_coalesced");
+    return gatherAll(all, inputs, options, c10d::OpType::COALESCED, TITLE("all_gather_coalesced"));
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::_allgather_base(at::Tensor &output, at::Tensor &input,
                                                           const c10d::AllgatherOptions &options)
 {
     return gatherAll(output, input, options, c10d::OpType::_ALLGATHER_BASE,
-                     "shmcoll:_all_gather_base");
+                     TITLE("_all_gather_base"));
 }
 
 // The operations of a group end in order, so the last one's Work stands for all.
@@ -260,7 +263,7 @@ ProcessGroupShm::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inpu
     for (Step step : {&ProcessGroupShm::examine, &ProcessGroupShm::run})
         for (size_t i = 0; i < inputs.size(); i++)
             last = gatherAll(outputs[i], inputs[i], options, c10d::OpType::COALESCED,
-                             "shmcoll:all_gather_into_tensor_coalesced", SHC_ALL_GATHER, step);
+                             TITLE("all_gather_into_tensor_coalesced"), SHC_ALL_GATHER, step);
     return last;
 }
 
@@ -309,7 +312,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::reduce(Tensors &tensors,
     setReduceOp(op, options.reduceOp);
     op.root = static_cast<int>(options.rootRank);
     op.input = op.output = views.view();
-    return run({op, tensors, {}, options.asyncOp, c10d::OpType::REDUCE, "shmcoll:reduce"});
+    return run({op, tensors, {}, options.asyncOp, c10d::OpType::REDUCE, TITLE("reduce")});
 }
 
 // The outputs are the root's; the others have none.
@@ -332,7 +335,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::gather(std::vector<Tensors> &outputs, 
 {
     TORCH_CHECK_VALUE(inputs.size() == 1, "shmcoll: gather takes one input, not ", inputs.size());
     at::TensorList list = rootsList(outputs, inputs[0], options.rootRank, "gather");
-    return gatherToRoot(list, inputs, options, "shmcoll:gather");
+    return gatherToRoot(list, inputs, options, TITLE("gather"));
 }
 
 #if SHMCOLL_TORCH_AT_LEAST(2, 14)
@@ -348,7 +351,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::gather_single(at::Tensor &output, at::
                          ", the output ", output.scalar_type());
         list = one;
     }
-    return gatherToRoot(list, input, options, "shmcoll:gather_single");
+    return gatherToRoot(list, input, options, TITLE("gather_single"));
 }
 
 #endif
@@ -365,7 +368,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::scatter(Tensors &outputs, std::vector<
     op.root = static_cast<int>(options.rootRank);
     op.input = in.view();
     op.output = out.view();
-    return run({op, outputs, list, options.asyncOp, c10d::OpType::SCATTER, "shmcoll:scatter"});
+    return run({op, outputs, list, options.asyncOp, c10d::OpType::SCATTER, TITLE("scatter")});
 }
 
 ProcessGroupShm::WorkPtr
@@ -394,7 +397,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::reduce_scatter(Tensors &outputs,
                       inputs.size(), " and ", outputs.size());
     checkCount(inputs[0], "reduce_scatter");
     return reduceAndScatter(outputs[0], inputs[0], options, c10d::OpType::REDUCE_SCATTER,
-                            "shmcoll:reduce_scatter",
+                            TITLE("reduce_scatter"),
                             isEven(inputs[0]) ? SHC_REDUCE_SCATTER : SHC_REDUCE_SCATTER_UNEVEN);
 }
 
@@ -403,7 +406,7 @@ ProcessGroupShm::_reduce_scatter_base(at::Tensor &output, at::Tensor &input,
                                       const c10d::ReduceScatterOptions &options)
 {
     return reduceAndScatter(output, input, options, c10d::OpType::_REDUCE_SCATTER_BASE,
-                            "shmcoll:_reduce_scatter_base");
+                            TITLE("_reduce_scatter_base"));
 }
 
 ProcessGroupShm::WorkPtr
@@ -419,7 +422,7 @@ ProcessGroupShm::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inpu
     for (Step step : {&ProcessGroupShm::examine, &ProcessGroupShm::run})
         for (size_t i = 0; i < inputs.size(); i++)
             last = reduceAndScatter(outputs[i], inputs[i], options, c10d::OpType::COALESCED,
-                                    "shmcoll:reduce_scatter_tensor_coalesced", SHC_REDUCE_SCATTER,
+                                    TITLE("reduce_scatter_tensor_coalesced"), SHC_REDUCE_SCATTER,
                                     step);
     return last;
 }
@@ -448,7 +451,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::exchangeAll(at::TensorList outputs, at
 ProcessGroupShm::WorkPtr ProcessGroupShm::alltoall(Tensors &outputs, Tensors &inputs,
                                                    const c10d::AllToAllOptions &options)
 {
-    return exchangeAll(outputs, inputs, options, c10d::OpType::ALLTOALL, "shmcoll:all_to_all",
+    return exchangeAll(outputs, inputs, options, c10d::OpType::ALLTOALL, TITLE("all_to_all"),
                        inputs);
 }
 
@@ -486,7 +489,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::alltoall_base(at::Tensor &output, at::
 {
     Tensors in = rowsOf(input, inputSplits, "input");
     Tensors out = rowsOf(output, outputSplits, "output");
-    return exchangeAll(out, in, options, c10d::OpType::ALLTOALL_BASE, "shmcoll:all_to_all_single",
+    return exchangeAll(out, in, options, c10d::OpType::ALLTOALL_BASE, TITLE("all_to_all_single"),
                        input);
 }
 
@@ -494,18 +497,20 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::barrier(const c10d::BarrierOptions &op
 {
     cuda_.settle(options.timeout);
     shc_op op = describe(SHC_BARRIER, options.timeout);
-    return run({op, {}, {}, options.asyncOp, c10d::OpType::BARRIER, "shmcoll:barrier"});
+    return run({op, {}, {}, options.asyncOp, c10d::OpType::BARRIER, TITLE("barrier")});
 }
 
 // Every barrier names all ranks that have not come.
-void ProcessGroupShm::monitoredBarrier(const c10d::BarrierOptions &options, bool)
+void ProcessGroupShm::monitoredBarrier(const c10d::BarrierOptions &options, bool waitAllRanks)
 {
-    RECORD_FUNCTION("shmcoll:monitored_barrier", std::vector<c10::IValue>{});
+    RECORD_FUNCTION(TITLE("monitored_barrier"), std::vector<c10::IValue>{});
     shc_op op = describe(SHC_BARRIER, options.timeout);
     if (options.timeout.count() == 0) // elsewhere no limit of its own; here, as in gloo, no time
         op.timeout_ns = 1;
     shc_status status = shc_run(group_.get(), &op);
     stayOutOfDyingPython();
+    if (status != SHC_OK && forGloo_ && options.timeout.count() != 0)
+        throwStatus(status, inGloosWords(rank_, waitAllRanks, shc_error_text()));
     if (status == SHC_ERR_TIMEOUT) // first the words for which programs look that expect gloo
         throwStatus(status,
                     c10::str("Rank ", rank_, " timed out in monitoredBarrier: ", shc_error_text()));
@@ -554,12 +559,12 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::message(shc_op_kind kind, Tensors &ten
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::send(Tensors &tensors, int peer, int tag)
 {
-    return transfer(SHC_SEND, tensors, peer, tag, c10d::OpType::SEND, "shmcoll:send");
+    return transfer(SHC_SEND, tensors, peer, tag, c10d::OpType::SEND, TITLE("send"));
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::recv(Tensors &tensors, int peer, int tag)
 {
-    return transfer(SHC_RECV, tensors, peer, tag, c10d::OpType::RECV, "shmcoll:recv");
+    return transfer(SHC_RECV, tensors, peer, tag, c10d::OpType::RECV, TITLE("recv"));
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::recvAnysource(Tensors &tensors, int tag)

@@ -16,12 +16,24 @@ namespace shmcoll
 {
 
 inline constexpr const char *kBackendName = "shmcoll";
+inline constexpr const char *kGloo = "gloo";
 
 struct SHMCOLL_GLUE_API GroupOptions : c10d::Backend::Options {
-    explicit GroupOptions(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
-        : c10d::Backend::Options(kBackendName, timeout)
+    // With the name "gloo" the group takes gloo's place (docs/internals/adr/0019-gloos-place.md).
+    explicit GroupOptions(std::chrono::milliseconds timeout = kBackendDefaultTimeout,
+                          const std::string &name = kBackendName)
+        : c10d::Backend::Options(name, timeout)
     {
     }
+
+    bool isForGloo() const { return backend == kGloo; }
+
+    // For the logger of torch's DDP. It casts the backend of a group called gloo to ProcessGroupGloo,
+    // whatever it is, and reads options_->threads. So these two are here, and the first two members of
+    // ProcessGroupShm there, in gloo's order and size (the same from torch 2.8 to 2.15).
+    // tests/python/test_for_gloo.py reads the number.
+    std::vector<std::shared_ptr<void>> gloosDevices;
+    int gloosThreads = 2; // gloo's default
 
 #if SHMCOLL_TORCH_AT_LEAST(2, 14)
     // torch gives the parts of a group that is split a copy of their parent's options.
@@ -57,7 +69,7 @@ class SHMCOLL_GLUE_API ProcessGroupShm : public c10d::Backend
     ProcessGroupShm(const Store &store, int rank, int size,
                     c10::intrusive_ptr<GroupOptions> options);
 
-    const std::string getBackendName() const override { return kBackendName; }
+    const std::string getBackendName() const override { return options_->backend; }
     void setSequenceNumberForGroup() override {}
     uint64_t getSequenceNumberForGroup() override;
     c10d::ErrorType getError() override;
@@ -172,7 +184,9 @@ class SHMCOLL_GLUE_API ProcessGroupShm : public c10d::Backend
     Tensors rowsOf(const at::Tensor &tensor, const std::vector<int64_t> &splits,
                    const char *which) const;
 
+    std::shared_ptr<void> gloosStore_;         // nothing; GroupOptions says why these two are first
     c10::intrusive_ptr<GroupOptions> options_; // Python may write into it
+    const bool forGloo_;
     std::atomic<std::chrono::milliseconds> timeout_;
     Group group_;
     CudaSide cuda_;
