@@ -63,6 +63,43 @@ def register() -> None:
         Backend.register_backend("shmcoll", create, extended_api=True, devices=["cpu", "cuda"])
 
 
+def _enter() -> None:
+    """Registers, and takes gloo's place if SHMCOLL_FOR_GLOO asks for it."""
+    register()
+    take_gloos_place_if_asked()
+
+
+def _is_on(variable: str, default: str) -> bool:
+    """A wrong value is ignored, and said, as the library does it with other variables."""
+    said = os.environ.get(variable) or default
+    if said not in ("0", "1"):
+        if variable not in _complained_of:
+            _complain(f"{variable}={said} is not one of 0|1; ignored")
+        _complained_of.add(variable)
+        said = default
+    return said == "1"
+
+
+_complained_of: set[str] = set()
+
+
+def _complain(text: str) -> None:
+    if sys.stderr is not None:
+        print(f"shmcoll: {text}", file=sys.stderr, flush=True)
+
+
+def take_gloos_place_if_asked() -> None:
+    """SHMCOLL_FOR_GLOO=1. What is wrong with that is said; it must break no import."""
+    if not _is_on("SHMCOLL_FOR_GLOO", "0"):
+        return
+    try:
+        from shmcoll import use_for_gloo
+
+        use_for_gloo()
+    except Exception as error:
+        _complain(f"SHMCOLL_FOR_GLOO=1 has no effect: {error}")
+
+
 class _Watch:
     """A finder in ``sys.meta_path`` that registers as soon as torch.distributed has been executed.
 
@@ -82,7 +119,9 @@ class _Watch:
             def execute_and_register(module: object) -> None:
                 execute(module)
                 try:
-                    register()
+                    torch: Any = sys.modules["torch"]
+                    torch.distributed = module  # as the import does next
+                    _enter()
                 except Exception:  # as in autoload()
                     pass
 
@@ -93,23 +132,20 @@ class _Watch:
 def register_now_or_later() -> None:
     """Registers if torch.distributed has been imported, otherwise when it is; imports nothing itself."""
     if "torch.distributed" in sys.modules:
-        register()
+        _enter()
     elif not any(isinstance(finder, _Watch) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Watch())
 
 
 def autoload() -> None:
     """The ``torch.backends`` hook: a failure here would break ``import torch`` itself."""
-    said = os.environ.get("SHMCOLL_AUTOLOAD") or "1"
-    if said == "0":
-        return
     try:
-        if said != "1" and sys.stderr is not None:  # as the library says it of other variables
-            text = f"shmcoll: SHMCOLL_AUTOLOAD={said} is not one of 0|1; ignored"
-            print(text, file=sys.stderr, flush=True)
+        if not _is_on("SHMCOLL_AUTOLOAD", "1"):
+            return
         from torch.distributed import Backend
 
         if not hasattr(Backend, "_ensure_backend_registered"):  # else torch finds us by name
             register()
+        take_gloos_place_if_asked()
     except Exception:  # torch without distributed, or one we do not know: then import shmcoll says
         pass

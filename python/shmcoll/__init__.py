@@ -15,6 +15,7 @@ the library:
     Options             options of one group, for ``pg_options=``
     describe            what a group uses, and why
     monitored_barrier   a barrier that names missing ranks
+    use_for_gloo        from now on, groups that ask for gloo get shared memory where they can
     build_info          how the library was built
     Description, GpuDescription, InternalDescription
                         the types of what describe() returns
@@ -41,6 +42,7 @@ __all__ = [
     "create_backend",
     "describe",
     "monitored_barrier",
+    "use_for_gloo",
     "__version__",
 ]
 
@@ -69,6 +71,39 @@ def build_info() -> dict[str, str]:
     text: bytes = load_glue().shc_build_info()
     core = dict(line.split("=", 1) for line in text.decode().splitlines() if "=" in line)
     return {**build_facts(), **core}
+
+
+def use_for_gloo() -> None:
+    """From now on, groups of this process that ask for gloo get shmcoll if all their ranks share memory.
+
+    The other groups get real gloo. The ranks decide per group, all alike. All ranks must call it, before
+    they make the same group; ``SHMCOLL_FOR_GLOO=1`` does the same at ``import torch``. Groups that exist
+    stay what they are. A second call does nothing. There is no way back.
+
+    Raises:
+        ImportError: torch is not installed, has no torch.distributed or no gloo, or shmcoll is not built
+            for it.
+
+    Example:
+        >>> shmcoll.use_for_gloo()
+        >>> dist.init_process_group("gloo")
+    """
+    from shmcoll._load import build_facts, find_glue
+
+    build_facts()
+    try:
+        import torch
+        import torch.distributed
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError("shmcoll.use_for_gloo() needs torch, and this Python has none") from None
+    find_glue(torch)
+    if not torch.distributed.is_gloo_available():
+        raise ImportError("shmcoll.use_for_gloo() needs a torch with gloo; this one has none")
+    from shmcoll._for_gloo import install
+
+    install()
 
 
 # name -> the module that has it

@@ -7,6 +7,7 @@ import atexit
 import datetime
 import multiprocessing.util
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
@@ -87,15 +88,23 @@ def _say_goodbye_at_exit() -> None:
     multiprocessing.util.Finalize(None, _leave_child, exitpriority=-100)
 
 
+def make(store: Any, rank: int, size: int, options: _glue.Options) -> Any:
+    """Makes a backend; blocks until all ranks are there."""
+    _say_goodbye_at_exit()
+    return _glue.make(store, rank, size, options)
+
+
 def create_backend(options: Any, backend_options: Any) -> Any:
     """Makes the backend of a group. torch.distributed calls it; it blocks until all ranks are there."""
-    _say_goodbye_at_exit()
-    return _glue.make(
-        options.store,
-        options.group_rank,
-        options.group_size,
-        _make_options(options, backend_options),
-    )
+    ours = _make_options(options, backend_options)
+    return make(options.store, options.group_rank, options.group_size, ours)
+
+
+def _is_ours(backend: Any) -> bool:
+    if backend.name() == "shmcoll":
+        return True
+    in_place = sys.modules.get("shmcoll._for_gloo")
+    return in_place is not None and in_place.is_in_gloos_place(backend)
 
 
 @overload
@@ -147,7 +156,7 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
     for device in pg._device_types:
         backend = pg._get_backend(device)
         backend = getattr(backend, "wrapped_pg", backend)  # under TORCH_DISTRIBUTED_DEBUG=DETAIL
-        if backend.name() == "shmcoll":
+        if _is_ours(backend):
             lines = [*_glue.core_info()[:1], *_glue.info(backend).splitlines()]
             lines.append(f"glue={_glue.NAME}")
             return cast("Description", parse(lines, internals))

@@ -15,6 +15,7 @@ import faults
 import places
 import pytest
 import ranks
+import shmcoll
 import torch
 import torch.distributed as dist
 
@@ -288,6 +289,55 @@ def test_ranks_that_share_no_memory_are_told_why() -> None:
         assert "rank 1" in said and "cannot open the segment" in said, said
         assert "must share /dev/shm" in said and "--ipc=" in said and "emptyDir" in said, said
     assert time.monotonic() - begun < 5
+
+
+@needs_root
+@pytest.mark.timeout(60)
+def test_with_gloos_place_each_group_gets_what_its_ranks_can_have() -> None:
+    """Ranks 0 and 1 share memory, rank 2 shares none with them."""
+
+    def live(rank: ranks.Rank) -> list[tuple[str, list[float]]]:
+        shmcoll.use_for_gloo()
+        rank.init("gloo")
+        found = []
+        for members in ([0, 1, 2], [0, 1], [1, 2], [2]):
+            group = dist.new_group(members)
+            if rank.rank in members:
+                t = torch.full((2,), rank.rank + 1.0)
+                dist.all_reduce(t, group=group)
+                kind = type(group._get_backend(torch.device("cpu"))).__name__
+                found.append((kind, t.tolist()))
+        by_hand = dist.ProcessGroupGloo(
+            dist.PrefixStore("by hand", rank.store), rank.rank, rank.world, ranks.seconds(20)
+        )
+        by_hand.barrier().wait()
+        assert type(by_hand).__name__ == "ProcessGroupGloo"
+        dist.destroy_process_group()
+        return found
+
+    def body(rank: ranks.Rank) -> list[tuple[str, list[float]]]:
+        if rank.rank != 2:
+            return live(rank)
+        places.shm_of("1m")()
+        places.own_pids(True)
+
+        def first() -> list[tuple[str, list[float]]]:
+            places.mount("-t", "proc", "proc", "/proc")
+            return live(rank)
+
+        return places.forked(first)
+
+    real, ours = "ProcessGroupGloo", "ProcessGroupShm"
+    ended = ranks.outcomes(3, body, limit=LIMIT_S)
+    assert [one.ok for one in ended] == [True] * 3, [ranks.describe(one) for one in ended]
+    assert [one.value for one in ended] == [
+        [(real, [6.0] * 2), (ours, [3.0] * 2)],
+        [(real, [6.0] * 2), (ours, [3.0] * 2), (real, [5.0] * 2)],
+        [(real, [6.0] * 2), (real, [5.0] * 2), (ours, [3.0] * 2)],
+    ]
+    line = 'group "0" asked for gloo; its 3 ranks get real gloo, because '
+    assert line in ended[0].output and "rank 2" in ended[0].output, ended[0].output
+    assert ranks.leftovers() == []
     assert ranks.leftovers() == []
 
 

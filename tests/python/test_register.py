@@ -243,7 +243,7 @@ def test_the_names_are_those_of_the_type_checker() -> None:
     said = re.findall(r"^    from shmcoll\.(\w+) import (.+)$", text.split("\n\n", 1)[0], re.M)
     homes = {name: home for home, names in said for name in names.split(", ")}
     assert homes == {**shmcoll._HOMES, "Options": "_C"}  # its stub, for either glue
-    assert {*homes, "build_info", "__version__"} == set(shmcoll.__all__)
+    assert {*homes, "build_info", "use_for_gloo", "__version__"} == set(shmcoll.__all__)
 
 
 @pytest.mark.parametrize("use", ["shmcoll.Options", "shmcoll.build_info()", "shmcoll.describe"])
