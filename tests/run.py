@@ -116,6 +116,8 @@ ALIKE_IN_TSAN = ALIKE + (
     r"|^unit/Buf\."  # one thread; the program is built for its precompiled header
 )
 
+GLOOS_OWN = "monitored or logging_data_cpu or no_sync-4 or test_all_reduce_sum-4 or get_backend"
+
 DEFAULT_LANES = (
     Lane("lint", DEV, "^lint$|^headers$"),
     Lane("unit", DEV, "^unit$|^kernels$|^conformance$|^clients$"),
@@ -138,6 +140,13 @@ DEFAULT_LANES = (
     Lane("bare", BARE, "^unit$", ("tests_unit",)),
     Lane("python", files=("tests/python",)),
     Lane("torch", files=("tests/torch_suite",), calm=True),
+    # Tests that ask for gloo's name, words or type, or that only gloo passes; `--long torch` has all.
+    Lane(
+        "torch-gloo",
+        files=("tests/torch_suite",),
+        options=("--backend=for-gloo", f"-k={GLOOS_OWN}"),
+        calm=True,
+    ),
     Lane("clients-python", files=("tests/clients",)),
     Lane("fuzz", files=("tests/fuzz",)),
     Lane("proc", DEV, "^proc$", alone=True),
@@ -164,7 +173,12 @@ LONG_LANES = {
         Lane("fuzz-store", ASAN, "^fuzz-store$", ("store_damage_test",), options=("-V",)),
     ),
     "soak": (Lane("soak", files=("tests/proc/soak",), alone=True),),
-    "torch": (Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",), calm=True),),
+    "torch": (
+        Lane("torch", files=("tests/torch_suite",), options=("--worlds=3,4,8",), calm=True),
+        Lane(
+            "torch-gloo", files=("tests/torch_suite",), options=("--backend=for-gloo",), calm=True
+        ),
+    ),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),
     "cuda-kills": (
         Lane("cuda-kills", DEV, "^cuda-kills$", ("tests_cuda",), options=("-V",), alone=True),

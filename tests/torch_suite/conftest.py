@@ -17,7 +17,11 @@ KINDS = ("passed", "failed", "excluded", "skipped")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--worlds", default="4", help="numbers of ranks, with commas between them")
-    parser.addoption("--backend", default="shmcoll", help="gloo: what torch's own backend does")
+    parser.addoption(
+        "--backend",
+        default="shmcoll",
+        help="gloo: what torch's own backend does; for-gloo: shmcoll in its place",
+    )
 
 
 def worlds(config: pytest.Config) -> list[int]:

@@ -26,6 +26,7 @@ from torch.testing._internal import common_distributed
 
 import lists
 import ranks
+import shmcoll
 
 SUITE = "torch.testing._internal.distributed.distributed_test"
 GATES = ("gloo", "mpi")
@@ -145,6 +146,8 @@ def skipped(world: int) -> dict[str, list[str]]:
 
 
 def name_for(test: str, backend: str) -> str:
+    if backend == "for-gloo":
+        return "gloo"
     return TwoNames(backend) if test in lists.ASKS_FOR_GLOO else backend
 
 
@@ -172,6 +175,8 @@ def be_rank(rank: ranks.Rank, gate: Gate, test: str, backend: str) -> None:
         MASTER_ADDR="127.0.0.1",
         TEMP_DIR=str(scratch),
     )
+    if backend == "for-gloo":
+        shmcoll.use_for_gloo()
     prepare(gate.module, name_for(test, backend))
     gate.module.INIT_METHOD = f"file://{scratch / 'again'}"
     _, pipe = multiprocessing.Pipe()
