@@ -6,7 +6,7 @@ A subclass takes that name. Its call makes a group of shmcoll whose backend says
 real ProcessGroupGloo. Its ``isinstance`` takes both.
 
 The ranks decide together: by what they all know (the arguments), or by the rendezvous of shmcoll, whose
-outcome is the same on all ranks. docs/internals/adr/0019-gloos-place.md has the reasons.
+outcome is the same on all ranks. docs/internals/adr/0021-gloos-place.md has the reasons.
 """
 
 from __future__ import annotations

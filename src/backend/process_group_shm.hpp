@@ -19,7 +19,7 @@ inline constexpr const char *kBackendName = "shmcoll";
 inline constexpr const char *kGloo = "gloo";
 
 struct SHMCOLL_GLUE_API GroupOptions : c10d::Backend::Options {
-    // With the name "gloo" the group takes gloo's place (docs/internals/adr/0019-gloos-place.md).
+    // With the name "gloo" the group takes gloo's place (docs/internals/adr/0021-gloos-place.md).
     explicit GroupOptions(std::chrono::milliseconds timeout = kBackendDefaultTimeout,
                           const std::string &name = kBackendName)
         : c10d::Backend::Options(name, timeout)
