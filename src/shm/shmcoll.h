@@ -248,12 +248,6 @@ struct shc_comm_config {
     const int32_t *global_ranks;
     uint64_t timeout_ns; /* of the rendezvous and of every operation; 0: 30 minutes */
     struct shc_store store;
-    /* A rank of the group that does not use this library sets the key "<outsider_prefix><rank>" of the store,
-     * with its rank in the group. It will not come, so all other ranks fail with SHC_ERR_MISMATCH, and
-     * `outsider_text` says what to do. Not looked at if this rank's own key is there when it begins: then the
-     * keys are of an earlier group. NULL: no such key. */
-    const char *outsider_prefix;
-    const char *outsider_text;
     /* Asked by threads that wait inside a call, every 10 to 20 ms and after a signal that ends their
      * sleep; true gives the call up with SHC_ERR_INTERRUPTED. As long as it takes the operation stands
      * still, for all ranks. Never asked by the library's own threads. May be NULL. */
@@ -262,6 +256,12 @@ struct shc_comm_config {
     /* Which algorithm and which chunks for which size, in the form of SHMCOLL_TUNING
      * (docs/reference/tuning-keys.md). NULL: the variable's. Must be the same on all ranks. */
     const char *tuning;
+    /* A rank of the group that does not use this library sets the key "<outsider_prefix><rank>" of the store,
+     * with its rank in the group. It will not come, so all other ranks fail with SHC_ERR_MISMATCH, and
+     * `outsider_text` says what to do. Not looked at if this rank's own key is there when it begins: then the
+     * keys are of an earlier group. NULL: no such key. */
+    const char *outsider_prefix;
+    const char *outsider_text;
 };
 
 /*

@@ -146,6 +146,8 @@ class Config(ctypes.Structure):
         ("interrupted", c_void_p),
         ("interrupted_ctx", c_void_p),
         ("tuning", c_char_p),
+        ("outsider_prefix", c_char_p),
+        ("outsider_text", c_char_p),
     ]
 
 
