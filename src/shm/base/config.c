@@ -58,11 +58,7 @@ static const struct shc_config_row rows[] = {
 
 /* Names that begin with SHMCOLL_ and that other programs read. */
 static const char *const elsewhere[] = {
-    "SHMCOLL_AUTOLOAD",
-    "SHMCOLL_FOR_GLOO",
-    "SHMCOLL_FOR_VLLM",
-    "SHMCOLL_GLUE",
-    "SHMCOLL_RELAY",
+    "SHMCOLL_AUTOLOAD", "SHMCOLL_FOR_GLOO", "SHMCOLL_FOR_VLLM", "SHMCOLL_GLUE", "SHMCOLL_RELAY",
 };
 
 #define PREFIX       "SHMCOLL_"
