@@ -29,7 +29,7 @@ PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test docs prepared sanitizers models demo frameworks bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel wheels gpu bare-machine release FORCE
+.PHONY: help build test docs prepared sanitizers models demo frameworks bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel wheels gpu bare-machine release deb FORCE
 
 help:
 	@echo "make build    installs missing system packages, creates .venv, builds shmcoll into it"
@@ -60,6 +60,7 @@ help:
 	@echo "              for these); downloads torch's wheels, up to 5 GB, of which 4 GB stay in build/torch"
 	@echo "make release VERSION=1.0.0rc1    checks whether this commit can be released, builds the archive of the sources"
 	@echo "              and the list of parts into dist/, and says what to do next (TAG=yes: makes the tag)"
+	@echo "make deb      the C library as packages for Debian, and as an archive, into dist/"
 	@echo "make huge     tensors of more than 2^31 elements and 4 GiB (needs 11 GiB of memory)"
 	@echo "make aarch64  the C and C++ tests built for AArch64, under qemu"
 	@echo "make bare-machine    the demo and all tests on a fresh Debian 12 (needs root; ONLY=name: a part of the"
@@ -213,6 +214,15 @@ wheel: packages build $(VENV)/.extras
 wheels: packages build
 	$(PY) -m pip install -q $$($(PY) tests/support/groups.py wheels)
 	$(PY) packaging/wheels.py $(if $(TORCHES),--torch "$(TORCHES)") $(if $(GPUS),--gpus "$(GPUS)")
+
+# /usr: Debian's folder for libraries depends on it.
+deb: packages
+	@mkdir -p build; cmake -S . -B build/deb -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=/usr \
+	    -DSHMCOLL_CUDA=OFF >build/deb.log 2>&1 \
+	    && cmake --build build/deb -j $(JOBS) --target shmcoll shmcoll_cuda >>build/deb.log 2>&1 \
+	    && cpack --config build/deb/CPackConfig.cmake -B dist >>build/deb.log 2>&1 \
+	    || { cat build/deb.log; exit 1; }
+	@rm -rf dist/_CPack_Packages; ls dist/*.deb dist/shmcoll-*-Linux.tar.gz
 
 release: $(VENV)/.release
 	@$(PY) packaging/release.py '$(VERSION)' $(if $(TAG),--tag)

@@ -45,7 +45,8 @@ STANDIN_SOURCES += [CUDA / "twins.cc", CUDA / "faketorch" / "standin.cc"]
 INCLUDES = (str(ROOT), str(ROOT / "src"))
 
 SHIPPED = ROOT / "python/shmcoll/lib"
-LENT = FOLDER / "libshmcoll_cuda.so.0"
+CORE = next(SHIPPED.glob("libshmcoll.so.*"), SHIPPED / "libshmcoll.so.0")  # of this major version
+LENT = FOLDER / f"libshmcoll_cuda.so{CORE.suffix}"
 CUDA_SIDE = ROOT / "src/cuda_ipc"
 LENT_SOURCES = [
     *(path for path in CUDA_SIDE.rglob("*.c") if path.name != "image.c"),
@@ -80,7 +81,7 @@ def build_lent() -> None:
     command += [f"-I{folder}" for folder in INCLUDES]
     command += [f"-Wl,-soname,{LENT.name}", f"-Wl,--version-script={CUDA_SIDE}/shmcoll_cuda.map"]
     command += ["-o", str(LENT), *map(str, LENT_SOURCES)]
-    command += [f"-L{SHIPPED}", "-l:libshmcoll.so.0", f"-Wl,-rpath,{SHIPPED}", "-ldl"]
+    command += [f"-L{SHIPPED}", f"-l:{CORE.name}", f"-Wl,-rpath,{SHIPPED}", "-ldl"]
     subprocess.run(command, check=True)
 
 
