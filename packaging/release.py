@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
-TOOLS = ("build", "twine", "cyclonedx")  # modules of the dependency group "release"
+TOOLS = ("build", "twine", "cyclonedx", "reuse")  # modules of the dependency group "release"
 FORM = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:(rc\d+))?")
 
 
@@ -175,13 +175,15 @@ def set_version(version: Version) -> None:
 
 def run(*command: str) -> None:
     print("+", " ".join(command), flush=True)
-    subprocess.run(command, cwd=ROOT, check=True)
+    if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+        sys.exit(f"`{' '.join(command)}` has failed: see above. Nothing was published.")
 
 
 def build(version: Version) -> list[Path]:
     """The files of the release."""
     import sbom
 
+    run(sys.executable, "-m", "reuse", "lint", "--quiet")
     DIST.mkdir(exist_ok=True)
     archive = DIST / f"shmcoll-{version}.tar.gz"
     archive.unlink(missing_ok=True)

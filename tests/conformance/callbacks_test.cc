@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Callbacks while operations wait for other ranks: neither the
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Callbacks while operations wait for other ranks: neither the
 // callbacks nor the threads that wait for them get stuck because of something that only a later call of
 // this rank sets free.
 #include "tests/conformance/world.h"

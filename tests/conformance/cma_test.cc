@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Blocks that the kernel copies out of the root's memory: ranks that
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Blocks that the kernel copies out of the root's memory: ranks that
 // cannot take part, and a root that gives up while others copy. collectives_test checks that results are
 // right.
 #include "tests/conformance/world.h"

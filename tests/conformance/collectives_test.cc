@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause What every collective must do, whatever carries it: worlds, sizes,
+// SPDX-License-Identifier: BSD-3-Clause
+
+// What every collective must do, whatever carries it: worlds, sizes,
 // layouts, in place or not, with and without an arena, ranks as threads and as processes.
 #include "tests/conformance/world.h"
 

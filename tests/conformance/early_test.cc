@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause A giver stores its first chunk before its call line, and more of
+// SPDX-License-Identifier: BSD-3-Clause
+
+// A giver stores its first chunk before its call line, and more of
 // them while it waits for the others, but only where no rank may still be reading what lay there. The
 // result is right in any case.
 #include "tests/conformance/world.h"

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Point-to-point bugs that were found. Each case makes by hand the
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Point-to-point bugs that were found. Each case makes by hand the
 // moment that the bug needs.
 #include "tests/support/messages.h"
 

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause In which copy mode messages go through the eager buffers of more than
+// SPDX-License-Identifier: BSD-3-Clause
+
+// In which copy mode messages go through the eager buffers of more than
 // two ranks, which have no pool.
 #include "tests/support/messages.h"
 

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Lines that no rank writes: a rank that finds one says that the
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Lines that no rank writes: a rank that finds one says that the
 // memory is damaged and fails the group. It reads and stores nothing outside of what is there, whatever the
 // line says.
 #include "tests/support/ranks.h"

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Hand-off buffers, short and long, which two ranks fill in
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Hand-off buffers, short and long, which two ranks fill in
 // turn, and the pool (the large eager pool), which are used in turn. In any order of sends, and
 // whatever is put aside or given up meanwhile, each message has its own bytes. Ranks as threads and as
 // processes.

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Synchronous messages that are like the one before, or differ from
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Synchronous messages that are like the one before, or differ from
 // it in a single point: what a rank keeps of its last message must never pass for the next one.
 #include "tests/support/ranks.h"
 

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Many messages between all ranks at once: sizes from nothing to
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Many messages between all ranks at once: sizes from nothing to
 // SHMCOLL_STRESS_BYTES (log-uniform), tags, receives from any source. No message is lost, none overtakes,
 // all end. The number of messages is SHMCOLL_STRESS_MESSAGES, over all ranks; the seed SHMCOLL_STRESS_SEED.
 #include "tests/support/ranks.h"

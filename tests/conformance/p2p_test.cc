@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause What point-to-point must do, whatever carries it: sizes, tags, any
+// SPDX-License-Identifier: BSD-3-Clause
+
+// What point-to-point must do, whatever carries it: sizes, tags, any
 // source, layouts, unexpected messages, messages to oneself, mismatches, time-outs, departures; ranks as
 // threads and as processes.
 #include "tests/support/ranks.h"

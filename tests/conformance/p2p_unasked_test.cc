@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Messages of more than 128 KiB one way between two ranks, whose
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Messages of more than 128 KiB one way between two ranks, whose
 // fragments follow the header unasked (messages without CTS): for every time at which the receive comes, and every
 // kind of receive.
 #include "tests/support/messages.h"

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Which path each size takes: the tables, pinned, so that a change of
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Which path each size takes: the tables, pinned, so that a change of
 // policy is a change of this file; and that messages do take the path that the table names first.
 #include "tests/support/messages.h"
 

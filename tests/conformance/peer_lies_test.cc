@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause A peer that lies consistently: it runs the protocol, and changes
+// SPDX-License-Identifier: BSD-3-Clause
+
+// A peer that lies consistently: it runs the protocol, and changes
 // what it says of a valid call, before or after the others have looked. Whatever it writes, no other rank
 // stores outside its tensors, crashes, or takes a lie for a result. Races are the point, so this is no
 // program for the thread sanitizer.

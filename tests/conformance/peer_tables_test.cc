@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause What a peer says of sizes, one lie at a time, each told at the
+// SPDX-License-Identifier: BSD-3-Clause
+
+// What a peer says of sizes, one lie at a time, each told at the
 // moment at which it did harm once: tables rewritten after a rank has filled its own, numbers of entries
 // whose sum overflows, positions outside of the tensor.
 #include "tests/support/guarded.h"

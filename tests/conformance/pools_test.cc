@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Reduction threads, forced: every operation at sizes that are done
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Reduction threads, forced: every operation at sizes that are done
 // in parts has the very bytes that it has without them, and parts were done. Ranks that differ in their
 // number of threads agree.
 #include "tests/conformance/world.h"

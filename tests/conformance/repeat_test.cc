@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause A synchronous call that is repeated is not checked again as a
+// SPDX-License-Identifier: BSD-3-Clause
+
+// A synchronous call that is repeated is not checked again as a
 // whole. Every way in which the next one may differ must be noticed, and its errors reported, whatever came
 // before.
 #include "tests/conformance/world.h"

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause The sparse all_reduce: against a plain sum of what all ranks gave.
+// SPDX-License-Identifier: BSD-3-Clause
+
+// The sparse all_reduce: against a plain sum of what all ranks gave.
 #include "tests/conformance/world.h"
 
 #include <gtest/gtest.h>

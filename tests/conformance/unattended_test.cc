@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Groups whose library threads could not be made: a thread that
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Groups whose library threads could not be made: a thread that
 // waits, polls, submits or closes does their work.
 #include "tests/conformance/world.h"
 #include "tests/support/messages.h"

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Life and death of ranks: what the survivors are told, and when.
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Life and death of ranks: what the survivors are told, and when.
 // Ranks are processes.
 #include "tests/support/calm_clock.h"
 #include "tests/support/ranks.h"

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause One rank dies, another is told of it, leaves and ends. A third that
+// SPDX-License-Identifier: BSD-3-Clause
+
+// One rank dies, another is told of it, leaves and ends. A third that
 // sees both is told of the death, not of the rank that has ended because of it. Ranks are processes.
 #include "tests/support/ranks.h"
 

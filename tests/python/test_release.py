@@ -46,6 +46,8 @@ class Tree:
             "tools/twine/__init__.py": "",
             "tools/twine/__main__.py": "import sys; print(sys.argv[1:])",
             "tools/cyclonedx/__init__.py": "",
+            "tools/reuse/__init__.py": "",
+            "tools/reuse/__main__.py": "",
         }.items():
             (path / file).parent.mkdir(parents=True, exist_ok=True)
             (path / file).write_text(text)
@@ -175,6 +177,14 @@ def test_what_is_wrong_is_a_sentence(tree: Tree, fault: str) -> None:
     lines = done.stderr.splitlines()
     assert lines[0] == f"{VERSION} cannot be released:" and len(lines) == 2, done.stderr
     assert said in lines[1] and lines[1].endswith(".")
+    assert not (tree.path / "dist").exists()
+
+
+def test_a_tool_that_fails_ends_it_with_a_sentence(tree: Tree) -> None:
+    (tree.tools / "reuse/__main__.py").write_text("raise SystemExit('no license: planted')")
+    done = tree.release()
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "no license: planted" in done.stderr and "reuse lint --quiet` has failed" in done.stderr
     assert not (tree.path / "dist").exists()
 
 

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Tensors between zones that nothing may touch. With the address
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Tensors between zones that nothing may touch. With the address
 // sanitizer a store there ends the test at once. A store that it does not see, a copy by the kernel, is
 // found in the zone's bytes.
 #pragma once

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause What a hostile or damaged peer does to the shared memory, next to a
+// SPDX-License-Identifier: BSD-3-Clause
+
+// What a hostile or damaged peer does to the shared memory, next to a
 // thread that keeps to the protocol.
 #pragma once
 

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Messages of bytes; and two ranks whose passes one thread makes, so
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Messages of bytes; and two ranks whose passes one thread makes, so
 // that the state at each step is known.
 #pragma once
 

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause A rank that can make no further thread, as with a limit of
+// SPDX-License-Identifier: BSD-3-Clause
+
+// A rank that can make no further thread, as with a limit of
 // processes or of memory.
 #pragma once
 

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause A lock that is biased towards a thread.
+// SPDX-License-Identifier: BSD-3-Clause
+
+// A lock that is biased towards a thread.
 // tests/models/weak_biased_lock.cc covers its memory orders, runner_test.cc when a bias is earned.
 #include "tests/support/calm_clock.h"
 #include "tests/support/steps.h"

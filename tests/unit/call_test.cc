@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Call lines: what is kept when a call repeats, and what a reader
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Call lines: what is kept when a call repeats, and what a reader
 // sees.
 extern "C" {
 #include "shm/proto/call.h"

@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Which deaths and failures end a wait: those by which something that
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Which deaths and failures end a wait: those by which something that
 // is owed is missing. The seats of four ranks over one piece of memory, without processes.
 extern "C" {
 #include "shm/base/status.h"

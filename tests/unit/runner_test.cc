@@ -1,4 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause Which thread runs a group's operations: the word, and the bias.
+// SPDX-License-Identifier: BSD-3-Clause
+
+// Which thread runs a group's operations: the word, and the bias.
 // tests/models/bias.pml covers all their orders.
 extern "C" {
 #include "shm/comm/runner.h"
