@@ -67,6 +67,7 @@ PLACES = (
     Place("src/shm/shmcoll.map", r"^(SHMCOLL_)\d+( \{)$", lambda v: v.major),
     Place("src/cuda_ipc/shmcoll_cuda.map", r"^(SHMCOLL_CUDA_)\d+( \{)$", lambda v: v.major),
     Place("CITATION.cff", r"^(version: ).*()$", str),
+    Place("packaging/conda/recipe.yaml", r'^(  version: ")[^"]*(")$', str),
 )
 
 

@@ -23,6 +23,7 @@ FILES = (
     "src/shm/shmcoll.map",
     "src/cuda_ipc/shmcoll_cuda.map",
     "CITATION.cff",
+    "packaging/conda/recipe.yaml",
     "docs/reference/promised.txt",
 )
 VERSION = "9.8.7rc6"
