@@ -149,12 +149,11 @@ class Found(Exception):
 
 def options_of(parse: Callable[[], object]) -> Iterator[str]:
     """The options of the parser with which `parse` begins."""
-    from shmcoll.bench.arguments import Parser
 
-    def give(parser: Parser, *_: object) -> None:
+    def give(parser: argparse.ArgumentParser, *_: object) -> None:
         raise Found(parser)
 
-    with mock.patch.object(Parser, "parse_args", give):
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", give):
         try:
             parse()
         except Found as found:
@@ -168,6 +167,7 @@ def tools() -> Iterator[Line]:
     from shmcoll import cli
     from shmcoll.bench import cli as bench, options
     from shmcoll.bench.judge import compare, tune
+    from shmcoll.watch import status
 
     for name in (*cli.COMMANDS, *cli.INNER):
         yield f"command shmcoll {name}", ""
@@ -175,11 +175,14 @@ def tools() -> Iterator[Line]:
         "bench": lambda: options.parse([]),
         "bench compare": lambda: compare._parser().parse_args([]),
         "bench tune": lambda: tune._parser().parse_args([]),
+        "status": lambda: status.main([]),
     }
+    assert commands.keys() == {*cli.COMMANDS, *cli.INNER}
     for name, parse in commands.items():
         for option in options_of(parse):
             yield f"option shmcoll {name} {option}", ""
-    for name, module in {"bench": bench, "bench compare": compare, "bench tune": tune}.items():
+    modules = {"bench": bench, "bench compare": compare, "bench tune": tune, "status": status}
+    for name, module in modules.items():
         for code, value in sorted(vars(module).items()):
             if code.startswith("EXIT_"):
                 yield f"exit code shmcoll {name} {code.removeprefix('EXIT_').lower()}", str(value)
