@@ -73,7 +73,7 @@ def symbols(library: Path) -> Iterator[tuple[str, str]]:
 
 
 def libraries() -> Iterator[Line]:
-    for name in ("libshmcoll", "libshmcoll_cuda"):
+    for name in ("libshmcoll", "libshmcoll_cuda", "libshmcoll_python"):
         (file,) = LIBRARIES.glob(f"{name}.so.*")
         yield f"library {name}", file.name
         what = "symbol" if name == "libshmcoll" else PRIVATE
