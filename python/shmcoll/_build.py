@@ -90,9 +90,13 @@ def build(torch: Any) -> pathlib.Path:
 def _compile(torch: Any, root: pathlib.Path, folder: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory(prefix="shmcoll-build-") as temporary:
         configure = ["cmake", "-S", str(root), "-B", temporary, "-DCMAKE_BUILD_TYPE=Release"]
-        configure += [f"-DSHMCOLL_TORCH={pathlib.Path(torch.__file__).parent}"]
+        configure += [
+            f"-DSHMCOLL_TORCH={pathlib.Path(torch.__file__).parent}",
+            "-DSHMCOLL_PYTHON=ON",
+        ]
         jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count() or 1)
-        make = ["cmake", "--build", temporary, "-j", jobs, "--target", "shmcoll_c10d"]
+        target = f"shmcoll_c10d-{_load.minor(torch.__version__)}"
+        make = ["cmake", "--build", temporary, "-j", jobs, "--target", target]
         for command in (configure, make):
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != 0:
@@ -102,7 +106,7 @@ def _compile(torch: Any, root: pathlib.Path, folder: pathlib.Path) -> None:
                     f"shmcoll: the glue for torch {torch.__version__} does not compile; {log} has what "
                     "the compiler says. Without SHMCOLL_GLUE=build the glue in Python is used"
                 )
-        (built,) = pathlib.Path(temporary, "src/backend").glob("libshmcoll_c10d-*.so")
+        built = pathlib.Path(temporary, "src/backend", f"lib{target}.so")
         # Under another name first: a rank may have the old one loaded.
         shutil.copy(built, folder / "new.so")
         os.replace(folder / "new.so", _glue(folder))

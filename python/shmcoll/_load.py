@@ -75,9 +75,11 @@ def _compiled_glue(torch: Any) -> "pathlib.Path | None":
 def _why_none(torch: Any) -> str:
     """Why there is no compiled glue for that torch."""
     there = sorted(file.stem.removeprefix(_GLUE) for file in (_HERE / "lib").glob(f"{_GLUE}*.so"))
+    if not there:
+        return f"this shmcoll has no compiled glue, and torch {torch.__version__} is installed"
     return (
-        f"this shmcoll was built for torch {', '.join(there) or 'of no version'} (exactly: "
-        f"{build_facts()['torch']}), but torch {torch.__version__} is installed"
+        f"this shmcoll was built for torch {', '.join(there)} (exactly: {build_facts()['torch']}), but "
+        f"torch {torch.__version__} is installed"
     )
 
 
@@ -169,9 +171,10 @@ def load_glue() -> ctypes.PyDLL:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
+        built = "" if facts["torch"] == "none" else f" {minor(facts['torch'])}"
         raise ImportError(
-            f"shmcoll needs torch, and this Python ({sys.executable}) has none. Install torch "
-            f"{minor(facts['torch'])}, for which this shmcoll was built"
+            f"shmcoll needs torch, and this Python ({sys.executable}) has none. Install torch{built}"
+            + (", for which this shmcoll was built" if built else "")
         ) from None
     _check_machine(facts)
     _warn_of_two()
