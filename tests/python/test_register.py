@@ -307,7 +307,8 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
     minor = _load.minor(torch.__version__)
     monkeypatch.setattr(_load, "_HERE", tmp_path)
-    facts = {"torch": torch.__version__, "python": "3.11.7"}
+    monkeypatch.setattr(_load, "build_facts", _load.build_facts.__wrapped__)
+    facts = {"version": "0.1.0", "torch": torch.__version__, "python": "3.11.7"}
     (tmp_path / "_build_info.json").write_text(json.dumps(facts))
     (tmp_path / "lib").mkdir()
     for version in ("2.4", minor):
@@ -333,6 +334,7 @@ def test_a_package_that_is_not_built_says_how_to_build_it(
     from shmcoll import _load
 
     monkeypatch.setattr(_load, "_HERE", tmp_path)
+    monkeypatch.setattr(_load, "build_facts", _load.build_facts.__wrapped__)
     with pytest.raises(ImportError, match="(?s)not built.*make clean build.*" + re.escape(COMMAND)):
         _load.load_glue.__wrapped__()
 
