@@ -29,7 +29,6 @@ SLICE = {
     "test_p2p": "any_source or tag",
     "test_sparse": "dense_tensors and 2",
     "test_monitored": "",
-    "test_bad_input": "",
 }
 
 
