@@ -218,7 +218,7 @@ def extension() -> object:
     link = ["-Wl,-rpath,$ORIGIN/lib"]
     if LINKER:
         link += [compilers_library("libstdc++.so.6"), compilers_library("libgcc_s.so.1")]
-    return CppExtension(
+    made = CppExtension(
         "shmcoll._C",
         ["src/backend/bindings.cpp", "src/backend/single_threaded.cpp"],
         include_dirs=[str(ROOT / "src")],
@@ -234,6 +234,9 @@ def extension() -> object:
         ],
         extra_link_args=link,
     )
+    if LINKER:
+        made.language = "c"  # for C++ setuptools puts g++ in the place of a linker's first word
+    return made
 
 
 setup(
