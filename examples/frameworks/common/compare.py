@@ -136,6 +136,9 @@ def python_for(run: Run) -> str:
     must(str(python), "-m", "pip", "install", "-q", *wanted)
     if removed:
         must(str(python), "-m", "pip", "uninstall", "-q", "-y", *removed)
+        # Files that a removed package shares with a wanted one are gone, too.
+        again = ("install", "-q", "--no-deps", "--force-reinstall")
+        must(str(python), "-m", "pip", *again, *wanted)
     done.write_text(stamp, encoding="utf-8")
     return str(python)
 
