@@ -54,6 +54,7 @@ class Site:
         assert [group for group, _, _ in declared] == [
             "torch.distributed.backends",
             "torch.backends",
+            "vllm.general_plugins",
         ]
         info = path / "shmcoll-0.1.0.dist-info"
         info.mkdir()
@@ -274,7 +275,7 @@ def test_a_build_for_another_torch_is_one_error_before_anything_is_loaded(site: 
     (package / "lib").mkdir()
     (package / "lib/libshmcoll_c10d-2.7.so").touch()
     (package / "_build_info.json").write_text(
-        json.dumps({"torch": "2.7.1+cu126", "python": "3.11.7", "cxx11_abi": "True"})
+        json.dumps({"version": "0.1.0", "torch": "2.7.1+cu126", "python": "3.11.7"})
     )
     script = """
 import sys, torch, torch.distributed as dist
