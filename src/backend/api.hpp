@@ -2,17 +2,17 @@
 #pragma once
 // What the glue exports: to shmcoll._C (classes), and to Python by ctypes (functions).
 
-#define SHMCOLL_GLUE_API __attribute__((visibility("default")))
+#define SHMCOLL_EXPORT __attribute__((visibility("default")))
 
 extern "C" {
 
 // The thread that runs Python's signal handlers, as threading.get_ident() returns it.
-SHMCOLL_GLUE_API void shmcoll_set_main_thread(unsigned long ident);
+SHMCOLL_EXPORT void shmcoll_set_main_thread(unsigned long ident);
 
 // In a forked child, whose only thread this is.
-SHMCOLL_GLUE_API void shmcoll_after_fork_in_child();
+SHMCOLL_EXPORT void shmcoll_after_fork_in_child();
 
 // This process says goodbye to its groups. After that the interpreter may end, if `forget_python` is not
 // 0. The interpreter's lock is held.
-SHMCOLL_GLUE_API void shmcoll_leave(int forget_python);
+SHMCOLL_EXPORT void shmcoll_leave(int forget_python);
 }

@@ -24,14 +24,14 @@ thread_local Error raised; // by a handler, inside the wait that this thread has
 extern "C" {
 
 // From now on shmcoll_interrupted() knows of signals. Raises what a handler raises that is due by now.
-SHMCOLL_GLUE_API void shmcoll_watch_signals()
+SHMCOLL_EXPORT void shmcoll_watch_signals()
 {
     shmcoll::setPythonErrorThrower([] {}); // the error stays pending, and ctypes raises it
     shmcoll::watchSignals();
 }
 
 // For shc_comm_config.interrupted.
-SHMCOLL_GLUE_API bool shmcoll_interrupted(void *)
+SHMCOLL_EXPORT bool shmcoll_interrupted(void *)
 {
     if (!shmcoll::pythonInterrupted(nullptr))
         return false;
@@ -43,7 +43,7 @@ SHMCOLL_GLUE_API bool shmcoll_interrupted(void *)
 }
 
 // Raises what made this thread's last wait give up; returns if a handler has raised nothing.
-SHMCOLL_GLUE_API void shmcoll_raise()
+SHMCOLL_EXPORT void shmcoll_raise()
 {
     const Error error = std::exchange(raised, Error());
     if (error.type != nullptr)

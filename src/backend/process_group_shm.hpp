@@ -18,7 +18,7 @@ namespace shmcoll
 inline constexpr const char *kBackendName = "shmcoll";
 inline constexpr const char *kGloo = "gloo";
 
-struct SHMCOLL_GLUE_API GroupOptions : c10d::Backend::Options {
+struct SHMCOLL_EXPORT GroupOptions : c10d::Backend::Options {
     // With the name "gloo" the group takes gloo's place (docs/internals/adr/0021-gloos-place.md).
     explicit GroupOptions(std::chrono::milliseconds timeout = kBackendDefaultTimeout,
                           const std::string &name = kBackendName)
@@ -58,7 +58,7 @@ struct SHMCOLL_GLUE_API GroupOptions : c10d::Backend::Options {
 #endif
 };
 
-class SHMCOLL_GLUE_API ProcessGroupShm : public c10d::Backend
+class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
 {
   public:
     using Store = c10::intrusive_ptr<c10d::Store>;

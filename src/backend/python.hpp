@@ -32,7 +32,7 @@ void setMainThread(unsigned long ident);
 
 // What throws Python's pending error with the lock held. shmcoll._C has pybind11's own exception for that,
 // which more of torch's code hands on as it is than what this library throws otherwise.
-SHMCOLL_GLUE_API void setPythonErrorThrower(void (*function)());
+SHMCOLL_EXPORT void setPythonErrorThrower(void (*function)());
 
 // From now on pythonInterrupted() knows of signals without the interpreter's lock, which this takes. Throws
 // what a handler raises that is due by now.
