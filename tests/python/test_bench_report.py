@@ -95,12 +95,12 @@ def test_the_tool_alone_says_what_there_is(capsys: pytest.CaptureFixture[str]) -
     ("word", "said"),
     [
         ("bnech", "shmcoll: no command 'bnech'; did you mean 'bench'? (shmcoll --help)"),
-        ("xyz", "shmcoll: no command 'xyz'; there is: bench (shmcoll --help)"),
+        ("xyz", "shmcoll: no command 'xyz'; there is: bench, status (shmcoll --help)"),
         (
             "compar",
             "shmcoll: no command 'compar'; did you mean 'bench compare'? (shmcoll --help)",
         ),
-        ("--nproc", "shmcoll: no option '--nproc'; there is: bench (shmcoll --help)"),
+        ("--nproc", "shmcoll: no option '--nproc'; there is: bench, status (shmcoll --help)"),
     ],
 )
 def test_an_unknown_command_is_one_clear_line(
@@ -265,7 +265,7 @@ def test_csv_has_a_line_per_row_and_backend_with_the_numbers_of_the_json(
 
 def test_every_csv_column_is_documented() -> None:
     text = (ROOT / "docs/reference/formats.md").read_text()
-    _, _, section = text.partition("## CSV")
+    section = text.partition("## CSV\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(csv_file.COLUMNS)
 
 

@@ -136,6 +136,7 @@ def ranks_of(directory: Path) -> list[int]:
 # ---- the examples of frameworks ----
 
 
+@pytest.mark.timeout(600)  # the second one is downloaded
 def test_two_frameworks_give_what_they_give_under_gloo(tmp_path: Path) -> None:
     """One of torch's own, and one that is installed first. `make frameworks` runs all."""
     compare = EXAMPLES / "frameworks" / "common" / "compare.py"
