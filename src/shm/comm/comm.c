@@ -519,10 +519,12 @@ uint64_t shc_comm_sequence(struct shc_comm *comm)
 
 void shc_comm_set_timeout(struct shc_comm *comm, uint64_t timeout_ns)
 {
+    if (timeout_ns == 0)
+        timeout_ns = DEFAULT_TIMEOUT_NS;
     /* relaxed: concerns only operations that start after it. */
-    shc_a64_store_relaxed(&comm->timeout_ns, timeout_ns ? timeout_ns : DEFAULT_TIMEOUT_NS);
+    shc_a64_store_relaxed(&comm->timeout_ns, timeout_ns);
     if (shc_process_is(&comm->mark))
-        shc_board_set_timeout(&comm->seat.board, timeout_ns ? timeout_ns : DEFAULT_TIMEOUT_NS);
+        shc_board_set_timeout(&comm->seat.board, timeout_ns);
 }
 
 enum shc_status shc_comm_error(struct shc_comm *comm)
