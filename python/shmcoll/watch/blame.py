@@ -64,9 +64,8 @@ def waits(groups: Sequence[Group], least_seconds: float) -> list[Wait]:
 def _call_waits(group: Group, rank: int, member: Member) -> Iterator[Wait]:
     if member.waits_for is None or member.status:
         return
-    what = str(member.call) if member.call else f"call #{member.entered}"
     for peer in group.missing(member):
-        yield Wait(group, rank, peer, group.seconds_since(member.waits_since_ns), what)
+        yield Wait(group, rank, peer, group.seconds_since(member.waits_since_ns), member.call_text)
 
 
 def _message_waits(group: Group, rank: int, member: Member) -> Iterator[Wait]:

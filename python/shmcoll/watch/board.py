@@ -109,6 +109,10 @@ class Member:
     def in_call(self) -> bool:
         return self.entered != self.left
 
+    @property
+    def call_text(self) -> str:
+        return str(self.call) if self.call else f"call #{self.entered}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Process:

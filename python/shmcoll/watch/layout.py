@@ -10,9 +10,7 @@ MAGIC = int.from_bytes(b"shmboard", "little")
 VERSION = 1
 KINDS = 16
 MAX_WORLD = 256
-RECORDS = 256
 
-OFF, COUNTS, TIMES = range(3)  # the levels
 FREE, TAKEN, MAKING, MADE, CLOSED = range(5)  # the states of a group
 
 # In the order of the enumerations of shmcoll.h, with the names that the library has for them.

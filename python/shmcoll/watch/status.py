@@ -194,7 +194,7 @@ def _call_text(group: Group, member: Member) -> str:
             )
         ago = _duration(group.seconds_since(call.end_ns)) if call.end_ns else "?"
         return f"not in a call for {ago}; last {call}"
-    what = str(call) if call else f"call #{member.entered}"
+    what = member.call_text
     if member.waits_for is None:
         took = f" for {_duration(group.seconds_since(call.begin_ns))}" if call else ""
         return f"in {what}{took}"
