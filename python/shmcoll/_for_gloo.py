@@ -16,7 +16,6 @@ import dataclasses
 import datetime
 import functools
 import inspect
-import os
 import struct
 import sys
 import threading
@@ -28,6 +27,7 @@ from torch._C._distributed_c10d import Backend, PrefixStore
 
 import _shmcoll_autoload
 from shmcoll._load import is_python
+from shmcoll._log import say
 
 _c10d: Any = dist.distributed_c10d
 _Real: Any = _c10d.ProcessGroupGloo
@@ -43,7 +43,6 @@ _PREFIX = "for_gloo"
 _NO_ADDRESS = struct.pack("=QQ", 0, 0)
 
 _now = threading.local()  # .name and .ranks of the group that torch makes in this thread
-_levels = ("off", "warn", "info", "trace")
 _has_told = False
 
 
@@ -59,23 +58,13 @@ class _Wish:
     ranks: list[int]  # of the whole job
 
 
-def _say(level: str, text: str) -> None:
-    """A line on stderr, in the form of the library's."""
-    said = os.environ.get("SHMCOLL_LOG", "warn")
-    if _levels.index(level) > _levels.index(said if said in _levels else "warn"):
-        return
-    now = datetime.datetime.now().strftime("%H:%M:%S.%f")[:-3]
-    line = f"[shmcoll {now} pid {os.getpid()}] {level}: {text}"
-    print(line, file=sys.stderr, flush=True)
-
-
 def _tell(wish: _Wish, got: str, is_news: bool = False) -> None:
     """Says what the group got. By default only its rank 0 does, if that is news or the first group."""
     global _has_told
     is_news = wish.rank == 0 and (is_news or not _has_told)
     _has_told = True
     name = f'group "{wish.name}"' if wish.name else "a group without a name"
-    _say("warn" if is_news else "info", f"{name} asked for gloo; its {wish.size} ranks get {got}")
+    say("warn" if is_news else "info", f"{name} asked for gloo; its {wish.size} ranks get {got}")
 
 
 def _real_gloo(wish: _Wish, why: str) -> Any:

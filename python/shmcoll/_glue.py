@@ -6,16 +6,14 @@ operators do what a group needs. Only three methods of a backend are missing the
 ``options`` and ``_set_default_timeout``.
 """
 
-import datetime
 import importlib
 import importlib.util
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from shmcoll._load import build_facts, is_python, load_glue, minor, not_loaded
+from shmcoll._log import say
 
 glue = load_glue()
 
@@ -48,13 +46,7 @@ else:
 
     NAME = f"{minor(torch.__version__)}, without shmcoll._C"
 
-if os.environ.get("SHMCOLL_LOG") in ("info", "trace"):
-    now = datetime.datetime.now().strftime("%H:%M:%S.%f")[:-3]
-    print(
-        f"[shmcoll {now} pid {os.getpid()}] info: glue for torch {NAME}",
-        file=sys.stderr,
-        flush=True,
-    )
+say("info", f"glue for torch {NAME}")
 
 
 def core_info() -> list[str]:
