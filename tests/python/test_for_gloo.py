@@ -314,7 +314,10 @@ def run_probes(env: dict[str, str], switch: bool) -> tuple[list[dict[str, Any]],
 
 @pytest.fixture(scope="module")
 def real() -> list[dict[str, Any]]:
-    found, ours = run_probes({}, False)
+    try:
+        found, ours = run_probes({}, False)
+    except ranks.Hang:  # seen once, with nothing of shmcoll's in it
+        found, ours = run_probes({}, False)
     assert ours == 0
     return found
 
@@ -447,7 +450,8 @@ dist.init_process_group("gloo")
 t = torch.ones(2)
 dist.all_reduce(t)
 import shmcoll
-print(t.tolist(), shmcoll.describe()["world_size"], flush=True)
+line = f'{t.tolist()} {shmcoll.describe()["world_size"]}\\n'
+print(line, end="", flush=True)  # one write: torchrun starts Python with -u
 dist.destroy_process_group()
 """
 
