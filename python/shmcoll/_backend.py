@@ -57,6 +57,9 @@ def _make_options(options: Any, backend_options: Any) -> _glue.Options:
     ours = _glue.Options(timeout)
     ours.tuning = tuning
     ours.group_name = options.group_id
+    if not dist.is_initialized():
+        # torch tells descriptions only after it has made a group, and the default group's is known.
+        ours.group_desc = "default_pg"
     # torch gives [] for the default group, which has all ranks.
     ours.global_ranks_in_group = options.global_ranks_in_group or list(range(options.group_size))
     return ours

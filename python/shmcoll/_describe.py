@@ -24,9 +24,15 @@ class Description(TypedDict, total=False):
     glue: str
     """The torch that the compiled glue was built for, and whether the module shmcoll._C is used; or "Python"."""
     name: str
-    """Name of the group."""
+    """Name of the group, which torch makes."""
+    desc: str
+    """The words that messages have for the group: torch's ``group_desc``, or the name."""
     rank: int
     """Rank of this process in the group."""
+    global_rank: int
+    """Rank of this process in the job."""
+    members: str
+    """The ranks of the job that are in the group, in the group's order, as in "2,5,7"."""
     world_size: int
     """Ranks in the group."""
     timeout_s: float

@@ -31,6 +31,8 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
     config.rank = rank;
     config.world_size = size;
     config.name = options.group_name.c_str();
+    if (isDescription(options.group_desc))
+        config.description = options.group_desc.c_str();
     std::vector<int32_t> globalRanks(options.global_ranks_in_group.begin(),
                                      options.global_ranks_in_group.end());
     if (globalRanks.size() == static_cast<size_t>(size))

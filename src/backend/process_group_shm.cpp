@@ -88,8 +88,17 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::endCoalescing()
     return section->works.empty() ? nullptr : section->works.front();
 }
 
+// torch tells a group's description only after it has made the group.
+void ProcessGroupShm::takeDescription()
+{
+    if (!described_.exchange(true) && isDescription(getGroupDesc()))
+        shc_comm_describe(group_.get(), getGroupDesc().c_str());
+}
+
 ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
 {
+    if (!described_.load(std::memory_order_relaxed)) [[unlikely]]
+        takeDescription();
     if (call.isOnGpu()) [[unlikely]] {
         check(shc_check(group_.get(), &call.op)); // whose memory overlaps
         return cuda_.run(call);

@@ -58,6 +58,12 @@ struct SHMCOLL_EXPORT GroupOptions : c10d::Backend::Options {
 #endif
 };
 
+// Does torch's description of a group say anything? "undefined" is its word for none.
+inline bool isDescription(const std::string &text)
+{
+    return !text.empty() && text != "undefined";
+}
+
 class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
 {
   public:
@@ -158,6 +164,7 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     WorkPtr run(const Call &call);
     WorkPtr examine(const Call &call);
     WorkPtr start(const Call &call);
+    void takeDescription();
     WorkPtr startInside(Section &section, const Call &call);
     WorkPtr reduceAll(Tensors &tensors, const c10d::AllreduceOptions &options, c10d::OpType type,
                       const char *title);
@@ -187,6 +194,7 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     std::shared_ptr<void> gloosStore_;         // nothing; GroupOptions says why these two are first
     c10::intrusive_ptr<GroupOptions> options_; // Python may write into it
     const bool forGloo_;
+    std::atomic<bool> described_{false};
     std::atomic<std::chrono::milliseconds> timeout_;
     Group group_;
     CudaSide cuda_;

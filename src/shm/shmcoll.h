@@ -242,6 +242,9 @@ struct shc_comm_config {
     int rank;
     int world_size;   /* 1 .. SHC_MAX_WORLD */
     const char *name; /* shows in every message about the group; may be NULL */
+    /* Shows in messages in the place of the name, as the words that the user has for the group. NULL: none
+     * yet; shc_comm_describe() adds one. */
+    const char *description;
     /* Which rank of the whole job each rank is (world_size entries, each once). Only ranks with the same
      * list, in the same order, make a group; groups of disjoint lists may share a name and a store. And
      * a process that has died in one group is not waited for by the next one. NULL: 0, 1, 2, ... */
@@ -359,6 +362,10 @@ enum shc_status shc_comm_error(struct shc_comm *comm);
 /* 1 while the process of that rank has begun to end and is still there. A wait that ends because the rank
  * has left ends after that: a launcher then sees the first one end first. */
 int shc_comm_is_ending(struct shc_comm *comm, int rank);
+
+/* Words for the group that messages show in the place of its name, as of a group that gets them only after it
+ * was made. Only the first description counts. */
+void shc_comm_describe(struct shc_comm *comm, const char *description);
 
 /* The time-out of the operations that start from now on. */
 void shc_comm_set_timeout(struct shc_comm *comm, uint64_t timeout_ns);

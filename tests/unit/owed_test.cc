@@ -40,7 +40,7 @@ class Owed : public ::testing::TestWithParam<uint64_t>
             seat->rank = rank;
             seat->world_size = kWorld;
             seat->mail = mail;
-            seat->group = "owed";
+            seat->name = "owed";
             seat->late_ns = 60 * SHC_NS_PER_S;
             seats.push_back(std::move(seat));
             set_state(rank, SHC_MEMBER_ALIVE);

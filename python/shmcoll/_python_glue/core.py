@@ -140,6 +140,7 @@ class Config(ctypes.Structure):
         ("rank", c_int),
         ("world_size", c_int),
         ("name", c_char_p),
+        ("description", c_char_p),
         ("global_ranks", c_void_p),
         ("timeout_ns", c_uint64),
         ("store", Store),
@@ -177,6 +178,7 @@ comm_abort = _function("shc_comm_abort", None, c_void_p, c_char_p)
 comm_free = _function("shc_comm_free", None, c_void_p)
 comm_sequence = _function("shc_comm_sequence", c_uint64, c_void_p)
 comm_error = _function("shc_comm_error", c_int, c_void_p)
+comm_describe = _function("shc_comm_describe", None, c_void_p, c_char_p)
 comm_set_timeout = _function("shc_comm_set_timeout", None, c_void_p, c_uint64)
 comm_info = _function("shc_comm_info", c_int, c_void_p, c_char_p, c_size_t)
 check = _function("shc_check", c_int, c_void_p, c_void_p)

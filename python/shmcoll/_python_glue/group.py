@@ -45,6 +45,7 @@ def _create(store: Any, rank: int, size: int, options: Any) -> Group:
     bootstrap = StoreBootstrap(store)
     config = core.Config(rank=rank, world_size=size, interrupted=core.interrupted)
     config.name = options.group_name.encode()
+    config.description = getattr(options, "group_desc", "").encode() or None
     ranks = list(options.global_ranks_in_group)
     members = (ctypes.c_int32 * len(ranks))(*ranks)
     if len(ranks) == size:
@@ -118,6 +119,8 @@ class ProcessGroupShm(Operations, _ProcessGroup):  # type: ignore[misc]
 
     def _set_group_desc(self, description: str) -> None:
         self._desc = description
+        if description not in ("", "undefined"):
+            core.comm_describe(self._comm, description.encode())
 
     def getGroupName(self) -> Any:
         return self._name

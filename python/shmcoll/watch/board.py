@@ -82,6 +82,7 @@ class Member:
 
     process: Process
     name: str
+    description: str  # the user's words for the group; the name, if there are none
     nonce: bytes  # the same for all ranks of the group; zeros while it is being made
     rank: int
     world_size: int
@@ -287,6 +288,9 @@ class Board:
         return Member(
             process=self.process,
             name=group.name.decode(errors="replace"),
+            description=(
+                group.description if group.described == layout.DESCRIBED else group.name
+            ).decode(errors="replace"),
             nonce=bytes(group.nonce),
             rank=group.rank,
             world_size=group.world_size,

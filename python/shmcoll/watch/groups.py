@@ -15,7 +15,7 @@ _SECOND = 1e9
 class Group:
     """A group as its ranks' boards show it."""
 
-    name: str
+    name: str  # the user's words for it, if there are any
     world_size: int
     members: dict[int, Member]  # by rank; a rank without a board is missing
     now_ns: int
@@ -87,5 +87,5 @@ def gather(sight: Sight) -> list[Group]:
     groups = []
     for members in parts.values():
         any_member = next(iter(members.values()))
-        groups.append(Group(any_member.name, any_member.world_size, members, sight.now_ns))
+        groups.append(Group(any_member.description, any_member.world_size, members, sight.now_ns))
     return sorted(groups, key=lambda group: -group.age_seconds)

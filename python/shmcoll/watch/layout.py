@@ -46,6 +46,9 @@ WITH_REDUCTION = {
 WITH_ROOT = {"broadcast", "reduce", "gather", "scatter"}
 
 
+DESCRIBED = 2
+
+
 class Header(ctypes.Structure):
     _fields_ = [
         ("magic", c_uint64),
@@ -117,7 +120,9 @@ class Group(ctypes.Structure):
         ("failed_once", c_uint32),
         ("status", c_uint32),
         ("reason", c_char * 512),
-        ("fill_1", c_uint8 * 120),
+        ("described", c_uint32),
+        ("description", c_char * 64),
+        ("fill_1", c_uint8 * 52),
         ("entered", c_uint64),
         ("left", c_uint64),
         ("waits_epoch", c_uint64),

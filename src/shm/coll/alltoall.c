@@ -209,10 +209,11 @@ static SHC_COLD enum shc_status fail_splits(struct shc_task *task, int from, uin
                                             uint64_t expected)
 {
     const uint32_t elem = task->call.elem_bytes;
-    char reason[160];
+    char reason[400];
     snprintf(reason, sizeof reason,
-             "splits differ: rank %d sends %llu elements to rank %d, which expects %llu", from,
-             (unsigned long long)(sent / elem), to, (unsigned long long)(expected / elem));
+             "splits differ: %s sends %llu elements to %s, which expects %llu",
+             shc_seat_rank_name(task->seat, from).text, (unsigned long long)(sent / elem),
+             shc_seat_rank_name(task->seat, to).text, (unsigned long long)(expected / elem));
     return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
 }
 

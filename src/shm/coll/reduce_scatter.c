@@ -166,8 +166,7 @@ enum shc_status shc_reduce_scatter_uneven_run(struct shc_task *task)
     shc_task_enter_reducing(task, 0);
     SHC_TRY(shc_task_meet(task));
     SHC_TRY(shc_uneven_compare_tables(
-        task, "sizes differ: the output of rank %d has %llu elements, but rank %d gives it %llu",
-        &blocks));
+        task, "sizes differ: the output of %s has %llu elements, but %s gives it %llu", &blocks));
     task->more = &blocks;
     if (shc_blocks_packed(task->in.bytes, skip)) /* the same on all ranks, as their tables are */
         return reduce_packed(task, skip);

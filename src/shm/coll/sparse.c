@@ -174,12 +174,12 @@ static void shape_text(const struct shc_task *task, const struct shape *shape, c
 static SHC_COLD enum shc_status fail_shapes(struct work *work, int rank, const struct shape *its)
 {
     struct shc_task *task = work->task;
-    char ours[160], theirs[160], reason[480];
+    char ours[160], theirs[160], reason[640];
     shape_text(task, &work->shape, ours, sizeof ours);
     shape_text(task, its, theirs, sizeof theirs);
-    snprintf(reason, sizeof reason,
-             "sparse tensors differ: that of rank %d is %s, but that of rank %d is %s",
-             task->seat->rank, ours, rank, theirs);
+    snprintf(reason, sizeof reason, "sparse tensors differ: that of %s is %s, but that of %s is %s",
+             shc_seat_rank_name(task->seat, task->seat->rank).text, ours,
+             shc_seat_rank_name(task->seat, rank).text, theirs);
     return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
 }
 

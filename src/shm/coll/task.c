@@ -34,10 +34,11 @@ size_t shc_task_cell_bytes(const struct shc_task *task)
 
 enum shc_status shc_task_fail_damaged(struct shc_task *task, int rank)
 {
-    char reason[160];
+    char reason[400];
     snprintf(reason, sizeof reason,
-             "rank %d found sizes of rank %d that no tensor has: the shared memory is damaged",
-             task->seat->rank, rank);
+             "%s found sizes of %s that no tensor has: the shared memory is damaged",
+             shc_seat_rank_name(task->seat, task->seat->rank).text,
+             shc_seat_rank_name(task->seat, rank).text);
     return shc_wait_give_up(&task->wait, SHC_ERR_ABORTED, reason);
 }
 

@@ -57,14 +57,16 @@ static SHC_COLD enum shc_status fail_sizes(struct shc_task *task, const char *fo
 {
     const int world = task->seat->world_size;
     const uint32_t elem = task->call.elem_bytes;
-    char reason[192] = "sizes differ";
+    const struct shc_seat *seat = task->seat;
+    char reason[400] = "sizes differ";
     for (int rank = 0; rank < world; rank++) {
         uint64_t own = entry_of(task, blocks, rank, rank);
         for (int other = 0; other < world; other++) {
             uint64_t its = entry_of(task, blocks, other, rank);
             if (its == own)
                 continue;
-            snprintf(reason, sizeof reason, format, rank, (unsigned long long)(own / elem), other,
+            snprintf(reason, sizeof reason, format, shc_seat_rank_name(seat, rank).text,
+                     (unsigned long long)(own / elem), shc_seat_rank_name(seat, other).text,
                      (unsigned long long)(its / elem));
             return shc_wait_give_up(&task->wait, SHC_ERR_MISMATCH, reason);
         }
@@ -175,6 +177,6 @@ enum shc_status shc_gather_uneven_run(struct shc_task *task)
     shc_task_enter(task);
     SHC_TRY(shc_task_meet(task));
     SHC_TRY(shc_uneven_compare_tables(
-        task, "sizes differ: rank %d gives %llu elements, but rank %d has room for %llu", &blocks));
+        task, "sizes differ: %s gives %llu elements, but %s has room for %llu", &blocks));
     return shc_blocks_spread(task, &blocks, table_bytes(task));
 }

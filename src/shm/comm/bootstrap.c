@@ -191,7 +191,7 @@ static enum shc_status gather_verdicts(struct arrival *a, int attempt, struct sh
             *worst = verdict;
         if (used < sizeof ranks)
             used += (size_t)snprintf(ranks + used, sizeof ranks - used, used ? ", %d" : "rank %d",
-                                     rank);
+                                     shc_seat_global_rank(a->meeting.seat, rank));
     }
     if (worst->status != SHC_OK) {
         char reason[SHC_RECORD_TEXT_BYTES];
@@ -249,7 +249,7 @@ static enum shc_status lead(struct arrival *a)
         uint32_t next = next_form(form, outcome.status);
         if (next == 0)
             break;
-        shc_log(SHC_LOG_INFO, "\"%s\": no %s (%s); trying a %s", a->meeting.seat->group,
+        shc_log(SHC_LOG_INFO, "\"%s\": no %s (%s); trying a %s", shc_seat_group(a->meeting.seat),
                 shc_segment_form_name(form), outcome.text, shc_segment_form_name(next));
         if (a->meeting.seat->segment.base) /* it was offered: the others count this attempt */
             attempt++;
@@ -268,11 +268,12 @@ static enum shc_status lead(struct arrival *a)
 /* The decision came through the store, where others may write; the seats can be written only by ranks. */
 static enum shc_status check_seats(const struct arrival *a)
 {
-    char what[64];
+    char what[160];
     for (int rank = 0; rank < a->meeting.seat->world_size; rank++) {
         if (shc_meeting_is_seated(&a->meeting, rank))
             continue;
-        snprintf(what, sizeof what, "rank %d has no seat in it", rank);
+        snprintf(what, sizeof what, "%s has no seat in it",
+                 shc_seat_rank_name(a->meeting.seat, rank).text);
         return shc_meeting_lied_to(&a->meeting, what);
     }
     return SHC_OK;

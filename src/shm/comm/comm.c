@@ -144,7 +144,7 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     seat->rank = config->rank;
     seat->world_size = config->world_size;
     seat->mail = shc_mail_plan(config->world_size);
-    seat->group = comm->name;
+    seat->name = comm->name;
     seat->segment.fd = -1;
     seat->elsewhere = shc_process_elsewhere;
     seat->attend = attend;
@@ -165,7 +165,12 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
         comm->global_ranks = malloc(bytes);
         if (comm->global_ranks)
             memcpy(comm->global_ranks, config->global_ranks, bytes);
+        for (int rank = 0; comm->global_ranks && rank < config->world_size; rank++)
+            if (comm->global_ranks[rank] != rank)
+                seat->global_ranks = comm->global_ranks;
     }
+    if (config->description)
+        shc_seat_describe(seat, config->description);
     bool complete = comm->scratch && (comm->global_ranks || !config->global_ranks);
     if (!complete)
         return shc_fail(SHC_ERR_NOMEM, "no memory for a group");
@@ -192,7 +197,7 @@ static void init_arena(struct shc_comm *comm)
             "the group \"%s\" of %d ranks has no staging memory, and large messages take many "
             "times as long: SHMCOLL_ARENA_KIB is %zu, and they need %zu or more; better leave it "
             "unset",
-            comm->name, seat->world_size, limit >> 10,
+            shc_seat_group(seat), seat->world_size, limit >> 10,
             shc_arena_least_limit(seat->world_size) >> 10);
 }
 
@@ -260,21 +265,21 @@ enum shc_status shc_comm_create(const struct shc_comm_config *config, struct shc
 
 enum shc_status shc_comm_fail_unusable(const struct shc_comm *comm)
 {
+    const struct shc_seat *seat = &comm->seat;
     if (!shc_process_is(&comm->mark))
         return shc_fail(SHC_ERR_FORKED,
                         "the group \"%s\" belongs to the parent process; a forked child makes its "
                         "own groups",
-                        comm->name);
-    return shc_fail(SHC_ERR_CLOSED, "rank %d: the group \"%s\" is closed", comm->seat.rank,
-                    comm->name);
+                        shc_seat_group(seat));
+    return shc_fail(SHC_ERR_CLOSED, "rank %d: the group \"%s\" is closed",
+                    shc_seat_global_rank(seat, seat->rank), shc_seat_group(seat));
 }
 
 /* pre: the group has failed. */
 static enum shc_status fail_with_group(const struct shc_comm *comm, enum shc_op_kind kind)
 {
-    char what[128];
-    snprintf(what, sizeof what, "rank %d: %s on group \"%s\"", comm->seat.rank,
-             shc_op_kind_name(kind), comm->name);
+    char what[256];
+    shc_seat_doing_text(&comm->seat, shc_op_kind_name(kind), what, sizeof what);
     return shc_group_reason(&comm->seat, what);
 }
 
@@ -338,7 +343,8 @@ void shc_comm_abort(struct shc_comm *comm, const char *reason)
     if (!shc_process_is(&comm->mark))
         return;
     char text[SHC_REASON_BYTES];
-    snprintf(text, sizeof text, "rank %d aborted the group: %s", comm->seat.rank, reason);
+    snprintf(text, sizeof text, "%s aborted the group: %s",
+             shc_seat_rank_name(&comm->seat, comm->seat.rank).text, reason);
     pthread_mutex_lock(&comm->mapped_lock);
     if (comm->mapped && shc_group_fail(&comm->seat, SHC_ERR_ABORTED, text) == SHC_ERR_ABORTED)
         shc_bell_ring(&comm->engine.bell, false);
@@ -486,7 +492,7 @@ bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, 
     int rank = find_member(comm, global_rank);
     if (rank >= 0 && shc_group_failed(seat)) {
         shc_group_reason_text(seat, reason, sizeof reason);
-        snprintf(text, capacity, "the group \"%s\" has failed: %s", comm->name, reason);
+        snprintf(text, capacity, "the group \"%s\" has failed: %s", shc_seat_group(seat), reason);
         known = true;
     } else if (rank >= 0 && shc_member_look(seat, rank) != SHC_MEMBER_DEAD) {
         /* (Of two that died, it is not known which was first.) */
@@ -494,8 +500,8 @@ bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, 
         int dead = shc_member_find_dead(seat, rank);
         known = dead >= 0;
         if (known)
-            snprintf(text, capacity, "rank %d (pid %d) has died, as the group \"%s\" knows", dead,
-                     shc_seat_pid(seat, dead), comm->name);
+            snprintf(text, capacity, "%s has died, as the group \"%s\" knows",
+                     shc_seat_process_name(seat, dead).text, shc_seat_group(seat));
     }
     pthread_mutex_unlock(&comm->mapped_lock);
     return known;
@@ -515,6 +521,14 @@ uint64_t shc_comm_sequence(struct shc_comm *comm)
 {
     /* relaxed: counters. */
     return shc_a64_load_relaxed(&comm->ran) + shc_a64_load_relaxed(&comm->submitted);
+}
+
+void shc_comm_describe(struct shc_comm *comm, const char *description)
+{
+    if (!shc_process_is(&comm->mark))
+        return;
+    shc_seat_describe(&comm->seat, description);
+    shc_board_describe(&comm->seat.board, shc_seat_group(&comm->seat));
 }
 
 void shc_comm_set_timeout(struct shc_comm *comm, uint64_t timeout_ns)
@@ -537,7 +551,8 @@ enum shc_status shc_comm_error(struct shc_comm *comm)
     if (comm->mapped && shc_group_failed(&comm->seat))
         st = shc_group_reason(&comm->seat, "the group");
     else if (dead >= 0)
-        st = shc_fail(SHC_ERR_PEER_DEAD, "rank %d of \"%s\" is dead", dead, comm->name);
+        st =
+            shc_fail(SHC_ERR_PEER_DEAD, "%s is dead", shc_seat_member_name(&comm->seat, dead).text);
     pthread_mutex_unlock(&comm->mapped_lock);
     return st;
 }

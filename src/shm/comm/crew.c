@@ -72,6 +72,7 @@ void shc_crew_muster(struct shc_crew *crew, const struct shc_seat *seat)
     else
         snprintf(crew->from, sizeof crew->from, "%s",
                  crew->wish == SHC_THREADS_AUTO ? "auto: counted by another group" : "set");
-    shc_log(SHC_LOG_INFO, "rank %d of \"%s\": %d reduction threads (%s); every rank has %d",
-            seat->rank, seat->group, shc_pool_size(crew->pool), crew->from, crew->agreed);
+    shc_log(SHC_LOG_INFO, "%s: %d reduction threads (%s); every rank has %d",
+            shc_seat_member_name(seat, seat->rank).text, shc_pool_size(crew->pool), crew->from,
+            crew->agreed);
 }

@@ -105,9 +105,18 @@ void shc_comm_log_paths(const struct shc_comm *comm)
                 used += (size_t)snprintf(line + used, sizeof line - used, "%s %s: %s",
                                          i > 0 ? ";" : "", sizes[i].name, path);
         if (used > 0)
-            shc_log(SHC_LOG_INFO, "group \"%s\": %s by bytes:%s", comm->name,
+            shc_log(SHC_LOG_INFO, "group \"%s\": %s by bytes:%s", shc_seat_group(&comm->seat),
                     shc_op_kind_name((enum shc_op_kind)kind), line);
     }
+}
+
+/* "2,5,7": the numbers of the ranks in the job. */
+static void members_text(const struct shc_seat *seat, char *text, size_t capacity)
+{
+    size_t used = 0;
+    for (int rank = 0; rank < seat->world_size && used < capacity; rank++)
+        used += (size_t)snprintf(text + used, capacity - used, "%s%d", rank ? "," : "",
+                                 shc_seat_global_rank(seat, rank));
 }
 
 enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity)
@@ -124,14 +133,19 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
     const bool biased = shc_a64_load_relaxed(&comm->engine.runner.bias.whose) != 0;
     /* relaxed: a number for people. */
     const bool lock_biased = shc_a64_load_relaxed(&comm->p2p.lock.bias.whose) != 0;
+    const struct shc_seat *seat = &comm->seat;
+    char members[SHC_MAX_WORLD * 8];
+    members_text(seat, members, sizeof members);
     int used = snprintf(
         text, capacity,
-        "name=%s\nrank=%d\nworld_size=%d\ntimeout_s=%.3f\nsegment=%s\nsegment_bytes=%zu\n"
+        "name=%s\ndesc=%s\nrank=%d\nglobal_rank=%d\nmembers=%s\nworld_size=%d\ntimeout_s=%."
+        "3f\nsegment=%s\nsegment_bytes=%zu\n"
         "arena=%s\narena_bytes=%zu\ncell_bytes=%zu\ndepth=%u\nshout_bytes=%zu\n"
         "spins=%u\nspins_engine=%u\nparted=%u\nthreads=%d\nthreads_jobs=%llu\n"
         "threads_of_all=%d\nthreads_from=%s\nlife_words=%s\nisa=%s\n"
         "cma=%s\npulled=%llu\nbiased=%s\nbiased_messages=%s\n",
-        comm->name, comm->seat.rank, comm->seat.world_size, (double)timeout_ns / SHC_NS_PER_S,
+        comm->name, shc_seat_group(seat), seat->rank, shc_seat_global_rank(seat, seat->rank),
+        members, seat->world_size, (double)timeout_ns / SHC_NS_PER_S,
         shc_segment_form_name(comm->seat.segment.name.form), comm->seat.segment.bytes,
         comm->arena.made    ? shc_segment_form_name(comm->arena.segment.name.form)
         : comm->arena.tried ? "none"

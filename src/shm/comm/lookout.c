@@ -28,12 +28,12 @@ static enum shc_status look_elsewhere(const struct shc_meeting *m, int rank)
         return shc_fail(SHC_ERR_PEER_DEAD,
                         "%s; and rank %d (pid %d), which has died or ended, cannot come to the "
                         "group \"%s\"",
-                        end.why, rank, (int)end.pid, m->seat->group);
+                        end.why, (int)m->members[rank], (int)end.pid, shc_seat_group(m->seat));
     return shc_fail(
         SHC_ERR_PEER_DEAD,
         "rank %d (pid %d) has died or ended, as the group \"%s\" knows, and cannot come to the "
         "group \"%s\"",
-        rank, (int)end.pid, end.group, m->seat->group);
+        (int)m->members[rank], (int)end.pid, end.group, shc_seat_group(m->seat));
 }
 
 static bool has_our_list(const struct shc_meeting *m, const struct shc_hello *hello)
@@ -66,7 +66,7 @@ static enum shc_status look_at_other_list(struct shc_meeting *m, const struct sh
         return SHC_OK;
     lists_text(m, hello, lists, sizeof lists);
     snprintf(text, sizeof text, "the ranks differ about the members of the group \"%.64s\": %s",
-             m->seat->group, lists);
+             shc_seat_group(m->seat), lists);
     wish = shc_verdict_of(SHC_ERR_MISMATCH, text);
     if (!there)
         SHC_TRY(
@@ -82,8 +82,8 @@ static enum shc_status look_at_later(struct shc_meeting *m, int rank, const stru
     SHC_TRY(shc_meeting_get_decision(m, m->list, m->generation, &decided, &there));
     if (there)
         return decided.status == SHC_OK ? SHC_OK : shc_meeting_failed(m, &decided);
-    return shc_fail(SHC_ERR_ABORTED, "rank %d has begun again, as pid %d", rank,
-                    (int)hello->process.pid);
+    return shc_fail(SHC_ERR_ABORTED, "%s has begun again, as pid %d",
+                    shc_seat_rank_name(m->seat, rank).text, (int)hello->process.pid);
 }
 
 /* A rank that has not joined: it may have made the group without this library. */
@@ -91,8 +91,8 @@ static enum shc_status look_outside(struct shc_meeting *m, int rank)
 {
     if (!m->outsiders || !shc_meeting_is_outside(m, rank))
         return SHC_OK;
-    return shc_fail(SHC_ERR_MISMATCH, "rank %d makes the group \"%.64s\" without shmcoll: %s", rank,
-                    m->seat->group, m->config->outsider_text);
+    return shc_fail(SHC_ERR_MISMATCH, "rank %d makes the group \"%.64s\" without shmcoll: %s",
+                    (int)m->members[rank], shc_seat_group(m->seat), m->config->outsider_text);
 }
 
 static enum shc_status look_for_hello(struct shc_meeting *m, int rank)
@@ -119,9 +119,8 @@ static enum shc_status look_for_hello(struct shc_meeting *m, int rank)
 
 void shc_meeting_two_text(const struct shc_meeting *m, int32_t pid, char *text, size_t capacity)
 {
-    snprintf(text, capacity,
-             "two processes came as rank %d of the group \"%.64s\": pid %d and pid %d",
-             m->seat->rank, m->seat->group, (int)pid, (int)m->seat->self.pid);
+    snprintf(text, capacity, "two processes came as %s: pid %d and pid %d",
+             shc_seat_member_name(m->seat, m->seat->rank).text, (int)pid, (int)m->seat->self.pid);
 }
 
 enum shc_status shc_meeting_look_for_rival(struct shc_meeting *m)
@@ -156,9 +155,9 @@ static enum shc_status look_at_ranks(struct shc_meeting *m)
             SHC_TRY(look_for_hello(m, rank));
         if (m->known[rank] &&
             shc_os_process_life(&m->seat->self, &m->processes[rank]) == SHC_OS_DEAD)
-            return shc_fail(SHC_ERR_PEER_DEAD,
-                            "rank %d (pid %d) died while the group \"%s\" was being made", rank,
-                            (int)m->processes[rank].pid, m->seat->group);
+            return shc_fail(
+                SHC_ERR_PEER_DEAD, "rank %d (pid %d) died while the group \"%s\" was being made",
+                (int)m->members[rank], (int)m->processes[rank].pid, shc_seat_group(m->seat));
     }
     return SHC_OK;
 }
@@ -211,11 +210,14 @@ static size_t append_rank(struct shc_meeting *m, int rank, char *text, size_t ca
     char elsewhere[LIST_BYTES + 32];
     bool dumping;
     if (!has_come(m, rank, elsewhere, sizeof elsewhere))
-        return (size_t)snprintf(text, capacity, "rank %d (has not come%s), ", rank, elsewhere);
+        return (size_t)snprintf(text, capacity, "%s (has not come%s), ",
+                                shc_seat_rank_name(m->seat, rank).text, elsewhere);
     if (!m->known[rank] || shc_os_process_life(&m->seat->self, process) == SHC_OS_UNKNOWN)
-        return (size_t)snprintf(text, capacity, "rank %d (has come, does not go on), ", rank);
+        return (size_t)snprintf(text, capacity, "%s (has come, does not go on), ",
+                                shc_seat_rank_name(m->seat, rank).text);
     return (size_t)snprintf(
-        text, capacity, "rank %d (pid %d, %s, does not go on), ", rank, (int)process->pid,
+        text, capacity, "%s (pid %d, %s, does not go on), ", shc_seat_rank_name(m->seat, rank).text,
+        (int)process->pid,
         shc_os_state_word(shc_os_process_state(&m->seat->self, process, &dumping)));
 }
 
@@ -259,20 +261,20 @@ static enum shc_status time_is_up(struct shc_meeting *m, uint64_t now_ns)
     if (m->asking) {
         shc_meeting_store_text(m, text, sizeof text);
         return shc_fail(SHC_ERR_TIMEOUT,
-                        "rank %d of \"%s\": " SHC_TIMED_OUT "%.1f s at the rendezvous: the store%s "
+                        "%s: " SHC_TIMED_OUT "%.1f s at the rendezvous: the store%s "
                         "does not answer",
-                        m->seat->rank, m->seat->group, waited_s, text);
+                        shc_seat_member_name(m->seat, m->seat->rank).text, waited_s, text);
     }
     m->grace_ns = now_ns + GRACE_NS;
     absent_text(m, text, sizeof text);
     m->grace_ns = 0;
     return shc_fail(SHC_ERR_TIMEOUT,
-                    "rank %d of \"%s\": " SHC_TIMED_OUT "%.1f s at the rendezvous, waiting for "
+                    "%s: " SHC_TIMED_OUT "%.1f s at the rendezvous, waiting for "
                     "%s (generation %lld). Do all ranks make the same groups in the same "
                     "order? With use_local_synchronization the name counts each member's "
                     "groups",
-                    m->seat->rank, m->seat->group, waited_s, text[0] ? text : "the others",
-                    (long long)m->generation);
+                    shc_seat_member_name(m->seat, m->seat->rank).text, waited_s,
+                    text[0] ? text : "the others", (long long)m->generation);
 }
 
 static void say_late(struct shc_meeting *m, uint64_t now_ns)
@@ -282,23 +284,22 @@ static void say_late(struct shc_meeting *m, uint64_t now_ns)
     if (m->asking) {
         shc_meeting_store_text(m, text, sizeof text);
         shc_log(SHC_LOG_WARN,
-                "rank %d of \"%s\" " SHC_HAS_WAITED " at the rendezvous, and the store%s does not "
-                "answer",
-                m->seat->rank, m->seat->group, waited_s, text);
+                "%s " SHC_HAS_WAITED " at the rendezvous, and the store%s does not answer",
+                shc_seat_member_name(m->seat, m->seat->rank).text, waited_s, text);
         return;
     }
     absent_text(m, text, sizeof text);
     if (!m->silent)
-        shc_log(SHC_LOG_WARN, "rank %d of \"%s\" " SHC_HAS_WAITED " at the rendezvous for %s",
-                m->seat->rank, m->seat->group, waited_s, text);
+        shc_log(SHC_LOG_WARN, "%s " SHC_HAS_WAITED " at the rendezvous for %s",
+                shc_seat_member_name(m->seat, m->seat->rank).text, waited_s, text);
 }
 
 enum shc_status shc_meeting_look_at_clock(struct shc_meeting *m)
 {
     const uint64_t now_ns = shc_clock_ns();
     if (m->config->interrupted && m->config->interrupted(m->config->interrupted_ctx))
-        return shc_fail(SHC_ERR_INTERRUPTED, "rank %d of \"%s\": interrupted at the rendezvous",
-                        m->seat->rank, m->seat->group);
+        return shc_fail(SHC_ERR_INTERRUPTED, "%s: interrupted at the rendezvous",
+                        shc_seat_member_name(m->seat, m->seat->rank).text);
     shc_lateness_forgive(&m->lateness, now_ns, shc_clock_watch_lost(&m->watch, now_ns));
     const enum shc_lateness_state state = shc_lateness_look(&m->lateness, now_ns);
     if (state == SHC_TIME_OVER)
@@ -316,12 +317,12 @@ enum shc_status shc_meeting_await_answer(struct shc_meeting *m)
         if (m->grace_ns != 0) {
             if (shc_clock_ns() < m->grace_ns)
                 continue;
-            return shc_fail(SHC_ERR_STORE, "rank %d of \"%s\": the store does not answer",
-                            m->seat->rank, m->seat->group);
+            return shc_fail(SHC_ERR_STORE, "%s: the store does not answer",
+                            shc_seat_member_name(m->seat, m->seat->rank).text);
         }
         if (shc_meeting_is_told(m)) /* shc_meeting_give_up() makes a success of it */
-            return shc_fail(SHC_ERR_STORE, "rank %d of \"%s\": made without the store's answer",
-                            m->seat->rank, m->seat->group);
+            return shc_fail(SHC_ERR_STORE, "%s: made without the store's answer",
+                            shc_seat_member_name(m->seat, m->seat->rank).text);
         m->asking = true;
         enum shc_status st = shc_meeting_look_at_clock(m);
         m->asking = false;

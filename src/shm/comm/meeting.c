@@ -49,8 +49,8 @@ static enum shc_status store_failed(const struct shc_meeting *m, int error, cons
     shc_meeting_store_text(m, store, sizeof store);
     if (shc_process_find_dead(who, sizeof who))
         snprintf(dead, sizeof dead, ", and %s has died or ended", who);
-    return shc_fail_errno(SHC_ERR_STORE, error, "rank %d of \"%s\": the %s of the store%s failed%s",
-                          m->seat->rank, m->seat->group, call, store, dead);
+    return shc_fail_errno(SHC_ERR_STORE, error, "%s: the %s of the store%s failed%s",
+                          shc_seat_member_name(m->seat, m->seat->rank).text, call, store, dead);
 }
 
 static struct shc_store_call *new_call(struct shc_meeting *m, enum shc_store_kind kind)
@@ -65,8 +65,8 @@ static enum shc_status no_answer(const struct shc_meeting *m)
 {
     char known[256];
     shc_meeting_store_text(m, known, sizeof known);
-    return shc_fail(SHC_ERR_STORE, "rank %d of \"%s\": the store does not answer%s", m->seat->rank,
-                    m->seat->group, known);
+    return shc_fail(SHC_ERR_STORE, "%s: the store does not answer%s",
+                    shc_seat_member_name(m->seat, m->seat->rank).text, known);
 }
 
 static enum shc_status make_call(struct shc_meeting *m, struct shc_store_call *call)
@@ -125,14 +125,14 @@ static enum shc_status read_answer(struct shc_meeting *m, const struct shc_store
         return SHC_OK;
     if (older)
         return shc_fail(SHC_ERR_VERSION,
-                        "rank %d of \"%s\": another version of shmcoll wrote key %s of the store "
+                        "%s: another version of shmcoll wrote key %s of the store "
                         "(its layout is %u, this rank's %u): all ranks must run the same version",
-                        m->seat->rank, m->seat->group, call->key, record->head.layout_version,
-                        SHC_LAYOUT_VERSION);
+                        shc_seat_member_name(m->seat, m->seat->rank).text, call->key,
+                        record->head.layout_version, SHC_LAYOUT_VERSION);
     return shc_fail(SHC_ERR_STORE,
-                    "rank %d of \"%s\": the store's value of key %s is not valid: %s. Only the "
+                    "%s: the store's value of key %s is not valid: %s. Only the "
                     "ranks of the group may write to its store",
-                    m->seat->rank, m->seat->group, call->key, why);
+                    shc_seat_member_name(m->seat, m->seat->rank).text, call->key, why);
 }
 
 static enum shc_status get(struct shc_meeting *m, const char *key,
@@ -404,18 +404,16 @@ enum shc_status shc_meeting_failed(struct shc_meeting *m, const struct shc_verdi
     if (m->seat->rank == 0 && m->greeted && decided->status == SHC_ERR_ABORTED &&
         decided->head.rank == 0 && decided->pid != m->seat->self.pid)
         return fail_as_two(m, decided);
-    return shc_fail((enum shc_status)decided->status,
-                    "rank %d of \"%s\": the group could not be made: %s", m->seat->rank,
-                    m->seat->group, decided->text);
+    return shc_fail((enum shc_status)decided->status, "%s: the group could not be made: %s",
+                    shc_seat_member_name(m->seat, m->seat->rank).text, decided->text);
 }
 
 enum shc_status shc_meeting_lied_to(const struct shc_meeting *m, const char *what)
 {
-    return shc_fail(
-        SHC_ERR_STORE,
-        "rank %d of \"%s\": the store says that the group is made, but %s: its decision "
-        "is not valid. Only the ranks of the group may write to its store",
-        m->seat->rank, m->seat->group, what);
+    return shc_fail(SHC_ERR_STORE,
+                    "%s: the store says that the group is made, but %s: its decision "
+                    "is not valid. Only the ranks of the group may write to its store",
+                    shc_seat_member_name(m->seat, m->seat->rank).text, what);
 }
 
 /* ---- generations ---- */
@@ -438,9 +436,10 @@ static enum shc_status count_up(struct shc_meeting *m)
     SHC_TRY(add(m, m->seat->rank, 1, &next));
     if (next <= m->generation || next > m->generation + SHC_RECORD_GENERATIONS)
         return shc_fail(SHC_ERR_STORE,
-                        "rank %d of \"%s\": the store counts this rank's generations to %lld after "
+                        "%s: the store counts this rank's generations to %lld after "
                         "%lld. Only the ranks of the group may write to its store",
-                        m->seat->rank, m->seat->group, (long long)next, (long long)m->generation);
+                        shc_seat_member_name(m->seat, m->seat->rank).text, (long long)next,
+                        (long long)m->generation);
     m->generation = next;
     return SHC_OK;
 }
@@ -490,7 +489,8 @@ enum shc_status shc_meeting_begin(struct shc_meeting *m)
 enum shc_status shc_meeting_refuse(struct shc_meeting *m, enum shc_status status)
 {
     char text[SHC_RECORD_TEXT_BYTES];
-    snprintf(text, sizeof text, "rank %d: %.480s", m->seat->rank, shc_error_text());
+    snprintf(text, sizeof text, "%s: %.380s", shc_seat_rank_name(m->seat, m->seat->rank).text,
+             shc_error_text());
     bool begun = take_generation(m) == SHC_OK;
     enum shc_status recorded = shc_fail(status, "%s", text);
     return begun ? shc_meeting_give_up(m, recorded) : recorded;

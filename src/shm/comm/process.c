@@ -169,6 +169,7 @@ void shc_process_board_begin(struct shc_comm *comm)
 {
     const struct shc_board_facts facts = {
         .name = comm->name,
+        .description = shc_seat_group(&comm->seat),
         .rank = comm->seat.rank,
         .world_size = comm->seat.world_size,
         .global_ranks = comm->global_ranks,
@@ -205,7 +206,7 @@ bool shc_process_knows_dead(int32_t global_rank, struct shc_end *end)
     for (struct shc_comm *comm = process.comms; comm && !dead; comm = comm->next) {
         dead = shc_comm_knows_dead(comm, global_rank, &end->pid);
         if (dead)
-            snprintf(end->group, sizeof end->group, "%s", comm->name);
+            snprintf(end->group, sizeof end->group, "%s", shc_seat_group(&comm->seat));
     }
     /* After that look: the reason for a rank's end was there before the rank ended. */
     end->why[0] = '\0';
@@ -295,9 +296,10 @@ static bool ahead_text(const struct shc_comm *comm, bool failed, const struct sh
     if (epoch == 0 || (entered != 0 && shc_reached(entered, epoch)))
         return false;
     char call[128];
-    shc_call_text(&theirs, epoch, call, sizeof call);
-    snprintf(text, capacity, ", in group \"%s\"%s %s, which this rank has not called", comm->name,
-             failed ? ", which has failed, its last call was" : " it is in", call);
+    shc_call_text(seat, &theirs, epoch, call, sizeof call);
+    snprintf(text, capacity, ", in group \"%s\"%s %s, which this rank has not called",
+             shc_seat_group(seat), failed ? ", which has failed, its last call was" : " it is in",
+             call);
     return true;
 }
 

@@ -15,8 +15,6 @@
 #include "shm/exec/pool.h"
 #include "shm/proto/keeper.h"
 
-#define SHC_GROUP_NAME_BYTES 64
-
 struct shc_comm;
 struct shc_seat;
 

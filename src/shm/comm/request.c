@@ -264,8 +264,11 @@ static enum shc_status check_not_inside(struct shc_comm *comm, const char *call)
 static enum shc_status fail_timed_wait(struct shc_request *request, uint64_t timeout_ns)
 {
     struct shc_comm *comm = request->comm;
-    char what[160], whom[512] = "its turn after earlier operations of this rank", now[160] = "";
-    shc_call_text(&request->task.call, 0, what, sizeof what);
+    char what[176] = "a wait for ", whom[512] = "its turn after earlier operations of this rank";
+    char now[160] = "", doing[320];
+    const size_t used = strlen(what);
+    shc_call_text(&comm->seat, &request->task.call, 0, what + used, sizeof what - used);
+    shc_seat_doing_text(&comm->seat, what, doing, sizeof doing);
     pthread_mutex_lock(&comm->mapped_lock);
     if (comm->mapped) {
         struct shc_call call;
@@ -277,10 +280,9 @@ static enum shc_status fail_timed_wait(struct shc_request *request, uint64_t tim
     }
     pthread_mutex_unlock(&comm->mapped_lock);
     return shc_fail(SHC_ERR_TIMEOUT,
-                    "rank %d: a wait for %s on group \"%s\" " SHC_TIMED_OUT "%.3f s; the operation "
-                    "stays in flight. This rank is in %s and waits for %s",
-                    comm->seat.rank, what, comm->name, (double)timeout_ns / (double)SHC_NS_PER_S,
-                    now, whom);
+                    "%s " SHC_TIMED_OUT "%.3f s; the operation stays in flight. This rank is in %s "
+                    "and waits for %s",
+                    doing, (double)timeout_ns / (double)SHC_NS_PER_S, now, whom);
 }
 
 /* The same for a message: says what it waits for. */
@@ -365,13 +367,13 @@ static enum shc_status wait_for_callback(struct shc_request *request, uint64_t t
 /* The same for a request that has ended, but whose callback has not returned. */
 static enum shc_status fail_timed_callback(const struct shc_request *request, uint64_t timeout_ns)
 {
-    const struct shc_comm *comm = request->comm;
+    char what[64], doing[256];
+    snprintf(what, sizeof what, "a wait for %s", shc_op_kind_name(request->op.kind));
+    shc_seat_doing_text(&request->comm->seat, what, doing, sizeof doing);
     return shc_fail(SHC_ERR_TIMEOUT,
-                    "rank %d: a wait for %s on group \"%s\" " SHC_TIMED_OUT
-                    "%.3f s waiting for its "
-                    "callback to return; the operation itself has ended",
-                    comm->seat.rank, shc_op_kind_name(request->op.kind), comm->name,
-                    (double)timeout_ns / (double)SHC_NS_PER_S);
+                    "%s " SHC_TIMED_OUT "%.3f s waiting for its callback to return; the operation "
+                    "itself has ended",
+                    doing, (double)timeout_ns / (double)SHC_NS_PER_S);
 }
 
 static enum shc_status wait_for(struct shc_request *request, uint64_t timeout_ns)
@@ -502,9 +504,10 @@ static void cancel(struct shc_request *request)
     /* acq_rel request/state: against the runner that begins it. */
     if (shc_a32_cas_acq_rel(&request->state, SHC_REQUEST_QUEUED, SHC_REQUEST_CANCELLED))
         return;
-    char reason[128];
-    snprintf(reason, sizeof reason, "rank %d was interrupted inside a %s", request->comm->seat.rank,
-             shc_op_kind_name(request->op.kind));
+    const struct shc_seat *seat = &request->comm->seat;
+    char reason[256];
+    snprintf(reason, sizeof reason, "%s was interrupted inside a %s",
+             shc_seat_rank_name(seat, seat->rank).text, shc_op_kind_name(request->op.kind));
     shc_comm_abort(request->comm, reason);
     struct shc_wait wait = {.seat = &request->comm->seat, .timeout_ns = SHC_NO_DEADLINE};
     const struct shc_target target = {

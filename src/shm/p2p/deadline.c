@@ -78,8 +78,8 @@ static void end_dead(struct shc_p2p *p2p, const struct shc_message *m, int rank)
     shc_p2p_text(p2p, m, what, sizeof what);
     if (shc_call_latest_text(seat, rank, call, sizeof call))
         snprintf(last, sizeof last, "its last collective call was %s", call);
-    snprintf(reason, sizeof reason, "rank %d (pid %d) died; %s; found in %s", rank,
-             shc_seat_pid(seat, rank), last, what);
+    snprintf(reason, sizeof reason, "%s died; %s; found in %s",
+             shc_seat_process_name(seat, rank).text, last, what);
     shc_p2p_break(p2p, SHC_ERR_PEER_DEAD, reason);
 }
 
@@ -111,7 +111,7 @@ static bool judge_deaths(struct shc_p2p *p2p, const struct shc_message *m)
 static bool judge_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
                         enum shc_member_state state)
 {
-    char reason[192];
+    char reason[320];
     if (state == SHC_MEMBER_DEAD) {
         end_dead(p2p, m, rank);
         return false;
@@ -125,9 +125,8 @@ static bool judge_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
         sent = ", and sent a part of this";
     else if (m->kind == SHC_RECV)
         sent = ", and sent nothing that this takes";
-    snprintf(reason, sizeof reason,
-             "rank %d (pid %d) has left the group (closed it, or its process ended)%s", rank,
-             shc_seat_pid(p2p->env.seat, rank), sent);
+    snprintf(reason, sizeof reason, "%s has left the group (closed it, or its process ended)%s",
+             shc_seat_process_name(p2p->env.seat, rank).text, sent);
     end_alone(p2p, m, SHC_ERR_PEER_LEFT, reason);
     return false;
 }

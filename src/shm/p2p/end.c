@@ -12,21 +12,22 @@
 
 /* ---- words ---- */
 
-static void peer_text(const struct shc_message *m, char *text, size_t capacity)
+static void peer_text(const struct shc_seat *seat, const struct shc_message *m, char *text,
+                      size_t capacity)
 {
     if (m->kind == SHC_SEND)
-        snprintf(text, capacity, "to rank %d", m->peer);
+        snprintf(text, capacity, "to %s", shc_seat_rank_name(seat, m->peer).text);
     else if (m->source < 0)
         snprintf(text, capacity, "from any rank");
     else
-        snprintf(text, capacity, "from rank %d", m->source);
+        snprintf(text, capacity, "from %s", shc_seat_rank_name(seat, m->source).text);
 }
 
 void shc_p2p_text(const struct shc_p2p *p2p, const struct shc_message *m, char *text,
                   size_t capacity)
 {
     const struct shc_seat *seat = p2p->env.seat;
-    char call[128], peer[32];
+    char call[128], peer[160], message[320];
     struct shc_call shape = {
         .kind = m->kind,
         .dtype = m->shape.dtype,
@@ -34,10 +35,10 @@ void shc_p2p_text(const struct shc_p2p *p2p, const struct shc_message *m, char *
         .dtype_tag = m->shape.dtype_tag,
         .count = m->shape.bytes / m->shape.elem_bytes,
     };
-    shc_call_text(&shape, 0, call, sizeof call);
-    peer_text(m, peer, sizeof peer);
-    snprintf(text, capacity, "rank %d: %s %s, tag %d, on group \"%s\"", seat->rank, call, peer,
-             (int)m->tag, seat->group);
+    shc_call_text(seat, &shape, 0, call, sizeof call);
+    peer_text(seat, m, peer, sizeof peer);
+    snprintf(message, sizeof message, "%s %s, tag %d,", call, peer, (int)m->tag);
+    shc_seat_doing_text(seat, message, text, capacity);
 }
 
 /* ", which has sent messages that no recv here takes, with tags 3, 4": this is how a wrong tag
@@ -189,15 +190,15 @@ void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reas
     shc_p2p_finish_all(p2p, status, reason);
 }
 
-static void shape_text(enum shc_op_kind kind, const struct shc_shape *shape, char *text,
-                       size_t capacity)
+static void shape_text(const struct shc_seat *seat, enum shc_op_kind kind,
+                       const struct shc_shape *shape, char *text, size_t capacity)
 {
     struct shc_call call = {.kind = kind,
                             .dtype = shape->dtype,
                             .elem_bytes = shape->elem_bytes,
                             .dtype_tag = shape->dtype_tag};
     call.count = shape->bytes / (shape->elem_bytes ? shape->elem_bytes : 1);
-    shc_call_text(&call, 0, text, capacity);
+    shc_call_text(seat, &call, 0, text, capacity);
 }
 
 void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m,
@@ -208,10 +209,10 @@ void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m,
     const int rank = sends ? m->peer : m->source;
     const enum shc_op_kind side = sends ? SHC_RECV : SHC_SEND;
     shc_p2p_text(p2p, m, what, sizeof what);
-    shape_text(side, theirs, other, sizeof other);
+    shape_text(p2p->env.seat, side, theirs, other, sizeof other);
     snprintf(error, sizeof error,
-             "%s failed: the %s of rank %d that matches it is of another "
+             "%s failed: the %s of %s that matches it is of another "
              "type or size: %s; the message is dropped",
-             what, shc_op_kind_name(side), rank, other);
+             what, shc_op_kind_name(side), shc_seat_rank_name(p2p->env.seat, rank).text, other);
     shc_p2p_finish(p2p, m, SHC_ERR_MISMATCH, error);
 }

@@ -47,7 +47,8 @@ static SHC_COLD enum shc_status refuse_submit(struct shc_p2p *p2p, const struct 
         return shc_fail(SHC_ERR_CLOSED, "%s failed: this rank has closed the group", what);
     if (shc_group_failed(p2p->env.seat))
         return shc_group_reason(p2p->env.seat, what);
-    return shc_fail(SHC_ERR_PEER_LEFT, "%s failed: rank %d has left the group", what, m->peer);
+    return shc_fail(SHC_ERR_PEER_LEFT, "%s failed: %s has left the group", what,
+                    shc_seat_rank_name(p2p->env.seat, m->peer).text);
 }
 
 static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_message *m)

@@ -249,11 +249,13 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
         if (!found.line || shc_p2p_pending(p2p) == 0)
             return;
         if (!take_line(p2p, peer, found, &kept)) {
-            char reason[160];
+            const struct shc_seat *seat = p2p->env.seat;
+            char reason[400];
             snprintf(reason, sizeof reason,
-                     "rank %d found a line of rank %d that no message explains (kind %u): the "
-                     "shared memory is damaged",
-                     p2p->env.seat->rank, peer, SHC_READ_ONCE(found.line->head.kind));
+                     "%s found a line of %s that no message explains (kind %u): the shared memory "
+                     "is damaged",
+                     shc_seat_rank_name(seat, seat->rank).text, shc_seat_rank_name(seat, peer).text,
+                     SHC_READ_ONCE(found.line->head.kind));
             shc_p2p_break(p2p, SHC_ERR_ABORTED, reason);
             return;
         }

@@ -269,8 +269,8 @@ static enum shc_status attempt_once(struct shc_arena *arena, struct shc_wait *wa
     if (is_fatal(mine))
         return mine;
     if (mine != SHC_OK)
-        shc_log(SHC_LOG_INFO, "rank %d of \"%s\": no arena (attempt %d): %s", seat->rank,
-                seat->group, (int)attempt, shc_error_text());
+        shc_log(SHC_LOG_INFO, "%s: no arena (attempt %d): %s",
+                shc_seat_member_name(seat, seat->rank).text, (int)attempt, shc_error_text());
     bool good = mine == SHC_OK, not_opened = false;
     publish_verdict(seat, attempt,
                     good                          ? RESERVED

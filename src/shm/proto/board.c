@@ -131,6 +131,19 @@ void shc_board_begin(struct shc_board *board, const struct shc_board_process *pr
     shc_a32_store_release(&group->state, SHC_BOARD_MAKING);
 }
 
+void shc_board_describe(const struct shc_board *board, const char *description)
+{
+    struct shc_board_group_shm *group = board->shm;
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    /* acq_rel board/described: only the first thread writes the text. */
+    if (!shc_a32_cas_acq_rel(&group->described, SHC_NOT_DESCRIBED, SHC_BEING_DESCRIBED))
+        return;
+    snprintf(group->description, sizeof group->description, "%s", description);
+    /* release board/described -> acquire in a tool outside: the text. */
+    shc_a32_store_release(&group->described, SHC_DESCRIBED);
+}
+
 void shc_board_set_timeout(const struct shc_board *board, uint64_t timeout_ns)
 {
     if (board->level == SHC_BOARD_OFF)

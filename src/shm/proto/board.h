@@ -102,6 +102,8 @@ struct shc_board_group_shm {
     shc_a32 failed_once; /* any thread: the reason is being written */
     shc_a32 status;      /* enum shc_status of the failure; stored after `reason` */
     char reason[SHC_BOARD_REASON];
+    shc_a32 described; /* any thread: enum, as in a seat */
+    char description[SHC_BOARD_TEXT];
 
     /* The call that runs, or ran last: its record has the rest. */
     shc_a64 entered __attribute__((aligned(SHC_LINE_BYTES)));
@@ -142,6 +144,7 @@ void shc_board_process_make(struct shc_board_process *process, const struct shc_
 
 struct shc_board_facts {
     const char *name;
+    const char *description; /* the name, if there is no other */
     int rank;
     int world_size;
     const int32_t *global_ranks; /* or NULL */
@@ -153,6 +156,9 @@ void shc_board_begin(struct shc_board *board, const struct shc_board_process *pr
                      const struct shc_board_facts *facts);
 
 void shc_board_set_timeout(const struct shc_board *board, uint64_t timeout_ns);
+
+/* The group's description, after it was made. Any thread; only the first one counts. */
+void shc_board_describe(const struct shc_board *board, const char *description);
 
 /* MADE. pre: the ranks have met. */
 void shc_board_made(struct shc_board *board, const struct shc_seat *seat);

@@ -87,7 +87,8 @@ void shc_call_rewrite(struct shc_said_shm *said, const struct shc_call *call)
     shc_a64_store_relaxed(&said->words[SHC_SAID_HASH], call->hash);
 }
 
-void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size_t capacity)
+void shc_call_text(const struct shc_seat *seat, const struct shc_call *call, uint64_t epoch,
+                   char *text, size_t capacity)
 {
     char type[48], reduction[32] = "", root[32] = "", number[32] = "", count[32];
     const enum shc_op_kind kind = call->kind;
@@ -102,7 +103,7 @@ void shc_call_text(const struct shc_call *call, uint64_t epoch, char *text, size
         kind == SHC_REDUCE_SCATTER_UNEVEN || kind == SHC_ALL_REDUCE_SPARSE)
         snprintf(reduction, sizeof reduction, ", %s", shc_redop_name(call->redop));
     if (kind == SHC_BROADCAST || kind == SHC_REDUCE || kind == SHC_GATHER || kind == SHC_SCATTER)
-        snprintf(root, sizeof root, ", root %d", call->root);
+        snprintf(root, sizeof root, ", root %d", shc_seat_global_rank(seat, call->root));
     snprintf(count, sizeof count, compares_count(kind) ? "[%llu]" : "[%llu in all]",
              (unsigned long long)call->count);
     if (kind == SHC_BARRIER)
@@ -144,7 +145,7 @@ bool shc_call_latest_text(const struct shc_seat *seat, int rank, char *text, siz
     if (epoch == 0)
         snprintf(text, capacity, "no call");
     else
-        shc_call_text(&call, epoch, text, capacity);
+        shc_call_text(seat, &call, epoch, text, capacity);
     return epoch != 0;
 }
 

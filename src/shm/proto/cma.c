@@ -97,7 +97,7 @@ static bool has_failed(const struct shc_wait *wait)
 static enum shc_status fail_copy(struct shc_wait *wait, int giver, int error)
 {
     struct giver whole = {.wait = wait, .rank = giver};
-    char reason[256];
+    char reason[512];
     bool over = false;
     for (int look = 0; !over && look < GRACE_LOOKS; look++) {
         over = !has_kept(&whole) || has_failed(wait);
@@ -107,9 +107,10 @@ static enum shc_status fail_copy(struct shc_wait *wait, int giver, int error)
     if (over)
         return find_out(wait, giver);
     snprintf(reason, sizeof reason,
-             "rank %d could not copy its block from the memory of rank %d to its own output "
+             "%s could not copy its block from the memory of %s to its own output "
              "(process_vm_readv: %s); with SHMCOLL_CMA=off it does not try to",
-             wait->seat->rank, giver, strerror(error));
+             shc_seat_rank_name(wait->seat, wait->seat->rank).text,
+             shc_seat_rank_name(wait->seat, giver).text, strerror(error));
     return shc_wait_give_up(wait, SHC_ERR_SYSTEM, reason);
 }
 

@@ -148,7 +148,7 @@ void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t c
         snprintf(last, sizeof last, "last call: %s", call);
     if (seat->elsewhere && rank != seat->rank)
         seat->elsewhere(seat, rank, other, sizeof other);
-    snprintf(text, capacity, "rank %d (pid %d, %s%s, %s%s)", rank, (int)process.pid, word,
+    snprintf(text, capacity, "%s, %s%s, %s%s)", shc_seat_process_begin(seat, rank).text, word,
              dumping_core ? ", writing a core dump" : "", last, other);
 }
 
@@ -263,7 +263,7 @@ static enum shc_status reason_text(const struct shc_seat *seat, int finder, char
     const enum shc_status status =
         word > SHC_OK && word < SHC_STATUS_COUNT ? (enum shc_status)word : SHC_ERR_ABORTED;
     shc_copy_text_once(reason, shm->text, sizeof reason);
-    snprintf(text, capacity, "%s (found by rank %d)", reason, finder);
+    snprintf(text, capacity, "%s (found by rank %d)", reason, shc_seat_global_rank(seat, finder));
     shc_board_fail(&seat->board, status, text);
     return status;
 }

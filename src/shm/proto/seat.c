@@ -3,6 +3,7 @@
 
 #include "shm/base/log.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void shc_seat_lacks_thread(const struct shc_seat *seat, int error)
@@ -13,9 +14,82 @@ void shc_seat_lacks_thread(const struct shc_seat *seat, int error)
         return;
     char why[SHC_STRERROR_BYTES];
     shc_log(SHC_LOG_WARN,
-            "rank %d of \"%s\": cannot start another thread (%s). Asynchronous operations go on "
+            "%s: cannot start another thread (%s). Asynchronous operations go on "
             "only while a thread waits for one, or calls the group; callbacks wait for the threads "
             "there are. Is there a limit of processes (ulimit -u, pids of a container) or of "
             "memory (ulimit -v)? (Said once.)",
-            seat->rank, seat->group, strerror_r(error, why, sizeof why));
+            shc_seat_member_name(seat, seat->rank).text, strerror_r(error, why, sizeof why));
+}
+
+void shc_seat_describe(struct shc_seat *seat, const char *description)
+{
+    /* acq_rel seat/described: only the first thread writes the text. */
+    if (!shc_a32_cas_acq_rel(&seat->described, SHC_NOT_DESCRIBED, SHC_BEING_DESCRIBED))
+        return;
+    snprintf(seat->description, sizeof seat->description, "%s", description);
+    /* release seat/described -> acquire in shc_seat_group(): the text. */
+    shc_a32_store_release(&seat->described, SHC_DESCRIBED);
+}
+
+/* "rank 5 (rank 2 of group "tp"", or "rank 2"; true: a parenthesis is open. */
+static bool begin_name(const struct shc_seat *seat, int rank, struct shc_rank_name *name)
+{
+    const int global_rank = shc_seat_global_rank(seat, rank);
+    if (global_rank == rank)
+        snprintf(name->text, sizeof name->text, "rank %d", rank);
+    else
+        snprintf(name->text, sizeof name->text, "rank %d (rank %d of group \"%s\"", global_rank,
+                 rank, shc_seat_group(seat));
+    return global_rank != rank;
+}
+
+static void append(struct shc_rank_name *name, const char *text)
+{
+    const size_t used = strlen(name->text);
+    snprintf(name->text + used, sizeof name->text - used, "%s", text);
+}
+
+struct shc_rank_name shc_seat_rank_name(const struct shc_seat *seat, int rank)
+{
+    struct shc_rank_name name;
+    if (begin_name(seat, rank, &name))
+        append(&name, ")");
+    return name;
+}
+
+struct shc_rank_name shc_seat_member_name(const struct shc_seat *seat, int rank)
+{
+    struct shc_rank_name name;
+    char group[SHC_GROUP_NAME_BYTES + 8];
+    snprintf(group, sizeof group, " of \"%s\"", shc_seat_group(seat));
+    append(&name, begin_name(seat, rank, &name) ? ")" : group);
+    return name;
+}
+
+struct shc_rank_name shc_seat_process_begin(const struct shc_seat *seat, int rank)
+{
+    struct shc_rank_name name;
+    const struct shc_os_process process = shc_seat_process(seat, rank);
+    char pid[64];
+    snprintf(pid, sizeof pid, "pid %d%s", (int)process.pid,
+             process.pid_namespace == seat->self.pid_namespace ? "" : " of another pid namespace");
+    append(&name, begin_name(seat, rank, &name) ? ", " : " (");
+    append(&name, pid);
+    return name;
+}
+
+struct shc_rank_name shc_seat_process_name(const struct shc_seat *seat, int rank)
+{
+    struct shc_rank_name name = shc_seat_process_begin(seat, rank);
+    append(&name, ")");
+    return name;
+}
+
+void shc_seat_doing_text(const struct shc_seat *seat, const char *call, char *text, size_t capacity)
+{
+    struct shc_rank_name name;
+    if (begin_name(seat, seat->rank, &name))
+        snprintf(text, capacity, "%s): %s", name.text, call);
+    else
+        snprintf(text, capacity, "%s: %s on group \"%s\"", name.text, call, shc_seat_group(seat));
 }

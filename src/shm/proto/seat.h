@@ -45,12 +45,21 @@ struct shc_board {
     int level; /* enum shc_board_level; SHC_BOARD_OFF: it has none */
 };
 
+#define SHC_GROUP_NAME_BYTES 64
+
+/* Values of `described`. */
+enum { SHC_NOT_DESCRIBED = 0, SHC_BEING_DESCRIBED, SHC_DESCRIBED };
+
 struct shc_seat {
     struct shc_segment segment;
     int rank;
     int world_size;
     struct shc_mail_geometry mail;
-    const char *group; /* its name, for messages */
+    /* For messages; shc_seat_group() chooses. */
+    const char *name;
+    char description[SHC_GROUP_NAME_BYTES];
+    shc_a32 described;
+    const int32_t *global_ranks; /* NULL: each rank has the same number in the job */
     struct shc_board board;
     struct shc_os_process self;
     struct shc_patience patience;     /* of the application's threads, in collectives */
@@ -225,6 +234,45 @@ SHC_INLINE void shc_relay_pass(struct shc_seat *seat, int giver, uint64_t epoch)
         relay->slot = 1 - relay->slot;
     relay->giver = giver;
     relay->epoch = epoch;
+}
+
+/* ---- how messages name a group and its ranks ---- */
+
+/* As the user knows it: the description (torch's group_desc), or the name. */
+SHC_INLINE const char *shc_seat_group(const struct shc_seat *seat)
+{
+    /* acquire seat/described <- release in shc_seat_describe(): the text. */
+    return shc_a32_load_acquire(&seat->described) == SHC_DESCRIBED ? seat->description : seat->name;
+}
+
+/* Only the first description counts. Any thread. */
+void shc_seat_describe(struct shc_seat *seat, const char *description);
+
+struct shc_rank_name {
+    char text[128];
+};
+
+/* "rank 2", or, if it has another number in the group, "rank 5 (rank 2 of group "tp")". */
+struct shc_rank_name shc_seat_rank_name(const struct shc_seat *seat, int rank);
+
+/* "rank 2 of "default_pg"", or "rank 5 (rank 2 of group "tp")". */
+struct shc_rank_name shc_seat_member_name(const struct shc_seat *seat, int rank);
+
+/* "rank 2 (pid 4711)", or "rank 5 (rank 2 of group "tp", pid 4711)". */
+struct shc_rank_name shc_seat_process_name(const struct shc_seat *seat, int rank);
+
+/* The same without the last parenthesis, for further facts. */
+struct shc_rank_name shc_seat_process_begin(const struct shc_seat *seat, int rank);
+
+/* This rank in a call: "rank 2: barrier #7 on group "default_pg"", or "rank 5 (rank 2 of group "tp"):
+ * barrier #7". */
+void shc_seat_doing_text(const struct shc_seat *seat, const char *call, char *text,
+                         size_t capacity);
+
+/* The rank's number in the job. */
+SHC_INLINE int shc_seat_global_rank(const struct shc_seat *seat, int rank)
+{
+    return seat->global_ranks ? (int)seat->global_ranks[rank] : rank;
 }
 
 /* A thread of the library could not be made, and the group goes on without it. Logs that once per process. */

@@ -39,9 +39,8 @@ static void what_text(const struct shc_wait *wait, char *text, size_t capacity)
 {
     char call[160] = "a wait";
     if (wait->call)
-        shc_call_text(wait->call, wait->epoch, call, sizeof call);
-    snprintf(text, capacity, "rank %d: %s on group \"%s\"", wait->seat->rank, call,
-             wait->seat->group);
+        shc_call_text(wait->seat, wait->call, wait->epoch, call, sizeof call);
+    shc_seat_doing_text(wait->seat, call, text, capacity);
 }
 
 /* The ranks that this call waits for: those that have not entered it; if there are none, the peer
@@ -72,10 +71,10 @@ enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status, 
 
 static enum shc_status judge_dead(struct shc_wait *wait, int rank)
 {
-    char call[160], reason[320];
+    char call[160], reason[400];
     shc_call_last_clause(wait->seat, rank, call, sizeof call);
-    snprintf(reason, sizeof reason, "rank %d (pid %d) died; %s", rank,
-             shc_seat_pid(wait->seat, rank), call);
+    snprintf(reason, sizeof reason, "%s died; %s", shc_seat_process_name(wait->seat, rank).text,
+             call);
     return shc_wait_give_up(wait, SHC_ERR_PEER_DEAD, reason);
 }
 
@@ -115,11 +114,10 @@ static enum shc_status judge_left(struct shc_wait *wait, int rank)
     shc_member_look_at_processes(seat, 0, seat->world_size);
     SHC_TRY(judge_deaths(wait));
     SHC_TRY(judge_group(wait));
-    char call[160], reason[320];
+    char call[160], reason[400];
     shc_call_last_clause(seat, rank, call, sizeof call);
-    snprintf(reason, sizeof reason,
-             "rank %d (pid %d) has left the group (closed it, or its process ended); %s", rank,
-             shc_seat_pid(seat, rank), call);
+    snprintf(reason, sizeof reason, "%s has left the group (closed it, or its process ended); %s",
+             shc_seat_process_name(seat, rank).text, call);
     return shc_wait_give_up(wait, SHC_ERR_PEER_LEFT, reason);
 }
 
@@ -417,13 +415,13 @@ static SHC_COLD enum shc_status judge_mismatch(struct shc_wait *wait, int rank)
     shc_member_look_at_processes(wait->seat, 0, wait->seat->world_size);
     SHC_TRY(judge_group(wait));
     SHC_TRY(judge_deaths(wait));
-    char theirs[160], ours[160], reason[512];
+    char theirs[160], ours[160], reason[640];
     if (!shc_call_latest_text(wait->seat, rank, theirs, sizeof theirs))
         snprintf(theirs, sizeof theirs, "something that cannot be read");
-    shc_call_text(wait->call, wait->epoch, ours, sizeof ours);
-    snprintf(reason, sizeof reason,
-             "ranks made different calls: rank %d called %s, but rank %d called %s",
-             wait->seat->rank, ours, rank, theirs);
+    shc_call_text(wait->seat, wait->call, wait->epoch, ours, sizeof ours);
+    snprintf(reason, sizeof reason, "ranks made different calls: %s called %s, but %s called %s",
+             shc_seat_rank_name(wait->seat, wait->seat->rank).text, ours,
+             shc_seat_rank_name(wait->seat, rank).text, theirs);
     return shc_wait_give_up(wait, SHC_ERR_MISMATCH, reason);
 }
 
