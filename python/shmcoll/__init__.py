@@ -15,6 +15,7 @@ the library:
     Options             options of one group, for ``pg_options=``
     describe            what a group uses, and why
     monitored_barrier   a barrier that names missing ranks
+    on_late             calls a function when a rank waits too long
     use_for_gloo        from now on, groups that ask for gloo get shared memory where they can
     build_info          how the library was built
     Description, GpuDescription, InternalDescription
@@ -29,6 +30,7 @@ TYPE_CHECKING = False  # a type checker takes it for True; importing typing's ow
 if TYPE_CHECKING:
     from shmcoll._C import Options
     from shmcoll._backend import create_backend, describe, monitored_barrier
+    from shmcoll._events import on_late
     from shmcoll._describe import Description, GpuDescription, InternalDescription
 
     __version__: str
@@ -42,6 +44,7 @@ __all__ = [
     "create_backend",
     "describe",
     "monitored_barrier",
+    "on_late",
     "use_for_gloo",
     "__version__",
 ]
@@ -115,6 +118,7 @@ _HOMES = {
     "create_backend": "_backend",
     "describe": "_backend",
     "monitored_barrier": "_backend",
+    "on_late": "_events",
 }
 
 if not TYPE_CHECKING:  # for a type checker every name would exist

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import torch.distributed as dist
 
 from shmcoll import _glue
+from shmcoll._events import explain_end, watch_exceptions
 
 if TYPE_CHECKING:  # loaded by describe() alone: it takes as long as the rest of this module
     from shmcoll._describe import Description, InternalDescription
@@ -71,6 +72,7 @@ def _leave_child() -> None:
     Such a process runs its finalizers before it joins its threads. The interpreter's own exit joins
     first. Threads may still use the groups, so they are joined here.
     """
+    explain_end(sys.exc_info()[1])  # finalizers run while the exception goes on
     join = getattr(threading, "_shutdown", None)
     if join is not None:
         join()
@@ -86,6 +88,8 @@ def _say_goodbye_at_exit() -> None:
     global _goodbye_pid
     if _goodbye_pid == os.getpid():
         return
+    if _goodbye_pid == 0:  # a forked child has its parent's hook
+        watch_exceptions()
     _goodbye_pid = os.getpid()
     atexit.register(_glue.leave)
     multiprocessing.util.Finalize(None, _leave_child, exitpriority=-100)

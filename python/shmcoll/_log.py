@@ -13,6 +13,6 @@ def say(level: str, text: str) -> None:
     said = os.environ.get("SHMCOLL_LOG", "warn")
     if _LEVELS.index(level) > _LEVELS.index(said if said in _LEVELS else "warn"):
         return
-    now = datetime.datetime.now().strftime("%H:%M:%S.%f")[:-3]
+    now = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     line = f"[shmcoll {now} pid {os.getpid()}] {level}: {text}"
     print(line, file=sys.stderr, flush=True)

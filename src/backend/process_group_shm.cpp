@@ -88,6 +88,13 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::endCoalescing()
     return section->works.empty() ? nullptr : section->works.front();
 }
 
+int64_t ProcessGroupShm::globalRank(int64_t rank) const
+{
+    const std::vector<uint64_t> &ranks = options_->global_ranks_in_group;
+    const auto index = static_cast<size_t>(rank);
+    return index < ranks.size() ? static_cast<int64_t>(ranks[index]) : rank;
+}
+
 // torch tells a group's description only after it has made the group.
 void ProcessGroupShm::takeDescription()
 {
@@ -97,7 +104,7 @@ void ProcessGroupShm::takeDescription()
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
 {
-    if (!described_.load(std::memory_order_relaxed)) [[unlikely]]
+    if (!described_) [[unlikely]]
         takeDescription();
     if (call.isOnGpu()) [[unlikely]] {
         check(shc_check(group_.get(), &call.op)); // whose memory overlaps
@@ -299,8 +306,9 @@ at::TensorList ProcessGroupShm::rootsList(const std::vector<Tensors> &lists, con
 {
     const bool isRoot = root == rank_;
     TORCH_CHECK_VALUE(lists.size() == (isRoot ? 1 : 0) || (!isRoot && lists[0].empty()),
-                      "shmcoll: ", op, ": a list of tensors is for the root only; rank ", rank_,
-                      " has ", lists.size(), ", the root is ", root);
+                      "shmcoll: ", op, ": a list of tensors is for the root only; rank ",
+                      globalRank(rank_), " has ", lists.size(), ", the root is rank ",
+                      globalRank(root));
     if (!isRoot)
         return {};
     checkList(lists[0], one, op);
@@ -521,8 +529,8 @@ void ProcessGroupShm::monitoredBarrier(const c10d::BarrierOptions &options, bool
     if (status != SHC_OK && forGloo_ && options.timeout.count() != 0)
         throwStatus(status, inGloosWords(rank_, waitAllRanks, shc_error_text()));
     if (status == SHC_ERR_TIMEOUT) // first the words for which programs look that expect gloo
-        throwStatus(status,
-                    c10::str("Rank ", rank_, " timed out in monitoredBarrier: ", shc_error_text()));
+        throwStatus(status, c10::str("Rank ", globalRank(rank_),
+                                     " timed out in monitoredBarrier: ", shc_error_text()));
     check(status);
 }
 

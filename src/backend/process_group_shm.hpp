@@ -165,6 +165,7 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     WorkPtr examine(const Call &call);
     WorkPtr start(const Call &call);
     void takeDescription();
+    int64_t globalRank(int64_t rank) const; // its number in the job
     WorkPtr startInside(Section &section, const Call &call);
     WorkPtr reduceAll(Tensors &tensors, const c10d::AllreduceOptions &options, c10d::OpType type,
                       const char *title);

@@ -425,6 +425,16 @@ void shc_request_release(struct shc_request *request);
 
 /* ---- the process ---- */
 
+/* Why this process is about to end, as "KeyError: 'x' (train.py:41)". Ranks that find it gone say so. Only the
+ * first reason counts. */
+void shc_process_explain_end(const char *why);
+
+/*
+ * Writes each text about a late wait of this process to that descriptor, too, with a newline at its end, also
+ * where another rank logs it for all. A pipe that does not block: what finds no room is lost. -1: no more.
+ */
+void shc_late_pipe(int fd);
+
 /*
  * Says in all groups that this process is about to end, and stops every callback for good: for the
  * moment before an interpreter, or the process, goes away. Waits at most 5 s for callbacks that have

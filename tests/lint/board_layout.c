@@ -68,6 +68,8 @@ static void group(void)
     FIELD(shc_board_group_shm, failed_once);
     FIELD(shc_board_group_shm, status);
     FIELD(shc_board_group_shm, reason);
+    FIELD(shc_board_group_shm, described);
+    FIELD(shc_board_group_shm, description);
     FIELD(shc_board_group_shm, entered);
     FIELD(shc_board_group_shm, left);
     FIELD(shc_board_group_shm, waits_epoch);

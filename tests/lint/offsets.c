@@ -31,6 +31,7 @@ int main(void)
     printf("0|%zu|header\n", sizeof(struct shc_header_shm));
     printf("%d|%zu|abort\n", SHC_ABORT_OFFSET, sizeof(struct shc_abort_shm));
     printf("%d|%zu|told\n", SHC_TOLD_OFFSET, sizeof(struct shc_told_shm));
+    printf("%d|%zu|late\n", SHC_LATE_OFFSET, sizeof(struct shc_late_shm));
     printf("%d|%zu * %d|member\n", SHC_MEMBERS_OFFSET, sizeof(struct shc_member_shm),
            SHC_MAX_WORLD);
     printf("%d + r * %d|%d|block\n", SHC_BLOCKS_OFFSET, SHC_BLOCK_BYTES, SHC_BLOCK_BYTES);
@@ -40,6 +41,7 @@ int main(void)
     block_row(SHC_CALLS_OFFSET, times(2, sizeof(struct shc_call_shm)), "call");
     block_row(SHC_REASON_OFFSET, number(sizeof(struct shc_reason_shm)), "reason");
     block_row(SHC_OFFER_OFFSET, number(sizeof(struct shc_offer_shm)), "offer");
+    block_row(SHC_LEAVING_OFFSET, number(sizeof(struct shc_leaving_shm)), "leaving");
     block_row(SHC_SAID_OFFSET, times(2, sizeof(struct shc_said_shm)), "said");
     block_row(SHC_SMALL_OFFSET, times(SHC_SMALL_SLOTS, SHC_SMALL_SLOT_BYTES), "small");
     block_row(SHC_CMA_OFFSET, times(2, sizeof(struct shc_cma_shm)), "cma");

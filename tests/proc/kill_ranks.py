@@ -132,8 +132,9 @@ def program(rank: ranks.Rank, seed: int) -> None:
 def had_said_hello(rank: ranks.Rank, victim: int, told: str) -> bool:
     """Could the ranks know the victim's process when this time-out of the rendezvous began?"""
     found = re.findall(r'rank (\d+) of "([^"]*)": Timed out .*\(generation (\d+)\)', told)
+    assert found, told
     finder, group, generation = found[0]
-    if group != "0":
+    if group != "default_pg":
         return True  # they are together in the default group
     store = rank._run.clients[rank.rank]
 

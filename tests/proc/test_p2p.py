@@ -172,7 +172,7 @@ def test_who_waits_long_says_for_which_message_of_whom() -> None:
         assert outcome.ok, ranks.describe(outcome)
     said = outcomes[0].output
     assert re.search(
-        r"rank 0: recv \(float32\[4\]\) from rank 1, tag 0, on group \S+ has waited \d+\.\d s for the "
+        r"rank 0: recv \(float32\[4\]\) from rank 1, tag 0 on group \S+ has waited \d+\.\d s for the "
         r"matching send of rank 1 \(pid \d+, \w+, last call: all_reduce #1.*no recv here takes, "
         r"with tags 5",
         said,

@@ -93,7 +93,7 @@ def test_a_late_rank_and_a_stopped_one() -> None:
         finally:
             os.kill(run.pids[2], signal.SIGCONT)
         assert f"which is stopped: kill -CONT {run.pids[2]}" in text, text
-        assert 'of "0"' in text and "not in a call for" in text, text
+        assert 'of "default_pg"' in text and "not in a call for" in text, text
         return answer
 
     found: list[Answer] = []
@@ -103,7 +103,7 @@ def test_a_late_rank_and_a_stopped_one() -> None:
     assert said["deadlock"] == [] and len(said["waited_for"]) == 1
     assert said["waited_for"][0]["rank"] == 2
     (group,) = said["groups"]
-    assert (group["name"], group["world_size"], group["state"]) == ("0", 3, "made")
+    assert (group["name"], group["world_size"], group["state"]) == ("default_pg", 3, "made")
     first, _, last = group["ranks"]
     assert first["in_call"] and first["waits_for"] == [2] and first["waits_s"] > 0.1
     assert first["call"] == "all_reduce #2 (float64[1000], max)"
@@ -241,7 +241,7 @@ def test_closed_groups_and_forked_children_do_not_show() -> None:
     found: list[Answer] = []
     run(2, body, meanwhile=observe(look, found))
     ((code, said),) = found
-    assert code == 0 and [group["name"] for group in said["groups"]] == ["0"]
+    assert code == 0 and [group["name"] for group in said["groups"]] == ["default_pg"]
 
 
 @pytest.mark.parametrize("level", ["off", "counts"])

@@ -110,9 +110,10 @@ class Rank:
         dist.init_process_group(backend, rank=self.rank, world_size=self.world, **options)
 
     def group(self, name: str = "test", timeout: float = TIMEOUT_S, **more: Any) -> Any:
-        """A bare ProcessGroupShm; `rank`, `world` and `store` may be given."""
+        """A bare ProcessGroupShm; `rank`, `world`, `store` and `members` may be given."""
         options = shmcoll.Options(seconds(timeout))
         options.group_name = name
+        options.global_ranks_in_group = more.get("members", [])
         store = dist.PrefixStore(name, more.get("store") or self.store)
         return shmcoll._glue.make(
             store, more.get("rank", self.rank), more.get("world", self.world), options

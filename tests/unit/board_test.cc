@@ -46,7 +46,7 @@ class Board : public ::testing::Test
     shc_board begin(const char *name, int rank = 0)
     {
         shc_board board = {};
-        const shc_board_facts facts = {name, rank, 2, nullptr, 5 * SHC_NS_PER_S};
+        const shc_board_facts facts = {name, name, rank, 2, nullptr, 5 * SHC_NS_PER_S};
         shc_board_begin(&board, &process_, &facts);
         return board;
     }

@@ -66,6 +66,7 @@ class Operations(Calls):
 
     _rank: int
     _size: int
+    _options: Any
 
     def allreduce(
         self, tensors: Any, opts: Any = None, timeout: Any = None, *, op: Any = None
@@ -217,13 +218,18 @@ class Operations(Calls):
                 f"shmcoll: {op}: a list of {len(tensors)} tensors for {self._size} ranks"
             )
 
+    def _global_rank(self, rank: int) -> int:
+        ranks = self._options.global_ranks_in_group
+        return int(ranks[rank]) if rank < len(ranks) else rank
+
     def _roots_list(self, lists: Any, one: torch.Tensor, root: int, op: str) -> Tensors:
         """The list of gather or scatter: the root's; the others have none."""
         is_root = root == self._rank
         if len(lists) != int(is_root) and (is_root or lists[0]):
             raise ValueError(
-                f"shmcoll: {op}: a list of tensors is for the root only; rank {self._rank} has "
-                f"{len(lists)}, the root is {root}"
+                f"shmcoll: {op}: a list of tensors is for the root only; rank "
+                f"{self._global_rank(self._rank)} has {len(lists)}, the root is rank "
+                f"{self._global_rank(root)}"
             )
         if not is_root:
             return ()
@@ -421,7 +427,8 @@ class Operations(Calls):
         status = core.run(self._comm, operation.pointer)
         if status == core.TIMEOUT:  # first the words for which programs look that expect gloo
             raise dist.DistBackendError(
-                f"shmcoll: Rank {self._rank} timed out in monitoredBarrier: {last_text()}"
+                f"shmcoll: Rank {self._global_rank(self._rank)} timed out in monitoredBarrier: "
+                f"{last_text()}"
             )
         raise_status(status)
 

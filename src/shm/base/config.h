@@ -36,12 +36,13 @@ enum shc_cpu_choice {
 #define SHC_ARENA_AUTO (-1) /* as much as a group of its size needs */
 
 struct shc_config {
-    int log_level;      /* enum shc_log_level */
-    int segment;        /* enum shc_segment_choice */
-    int cpu;            /* enum shc_cpu_choice: the best instruction set that may be used */
-    int spin_us;        /* how long a wait spins before it yields; -1: decided per group */
-    int move;           /* a waiting thread may leave a CPU that it shares with another rank */
-    int bias;           /* a group's runner and lock may be biased towards a thread */
+    int log_level;        /* enum shc_log_level */
+    const char *log_file; /* where lines go in place of stderr; NULL: not set */
+    int segment;          /* enum shc_segment_choice */
+    int cpu;              /* enum shc_cpu_choice: the best instruction set that may be used */
+    int spin_us;          /* how long a wait spins before it yields; -1: decided per group */
+    int move;             /* a waiting thread may leave a CPU that it shares with another rank */
+    int bias;             /* a group's runner and lock may be biased towards a thread */
     int cma;            /* large blocks may be copied by the kernel out of another rank's memory */
     int late_ms;        /* a wait is reported when it has taken this long */
     int threads;        /* reduction threads per process, or SHC_THREADS_AUTO */

@@ -1,12 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * One line per message on stderr, written in one piece:
- *   [shmcoll 12:34:56.789 pid 4711] warn: rank 0 of "default_pg" waits ...
- * Any thread. The level is SHMCOLL_LOG.
+ * One line per message, written in one piece:
+ *   [shmcoll 2026-11-28 12:34:56.789 rank 5 pid 4711] warn: rank 5 (rank 1 of group "tp") ...
+ * to stderr or to the file of SHMCOLL_LOG_FILE. Any thread. The level is SHMCOLL_LOG.
  */
 
 #include "shm/base/attrs.h"
 #include "shm/base/config.h"
 
+#include <stdbool.h>
+
 void shc_log(enum shc_log_level level, const char *format, ...) SHC_PRINTF(2, 3);
+
+/* Do lines of that level go anywhere? */
+bool shc_log_goes(enum shc_log_level level);
+
+/* A line about a late wait: a warning if `speaks`, and in any case to the pipe of shc_late_pipe(). */
+void shc_log_late(bool speaks, const char *format, ...) SHC_PRINTF(2, 3);
+
+/* Which rank of the job this process is. Several: it is several ranks, and lines name none. */
+void shc_log_set_rank(int rank);

@@ -169,6 +169,7 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
             if (comm->global_ranks[rank] != rank)
                 seat->global_ranks = comm->global_ranks;
     }
+    shc_log_set_rank(config->global_ranks ? config->global_ranks[config->rank] : config->rank);
     if (config->description)
         shc_seat_describe(seat, config->description);
     bool complete = comm->scratch && (comm->global_ranks || !config->global_ranks);
@@ -240,8 +241,9 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     comm->mapped = true;
     shc_board_made(&comm->seat.board, &comm->seat);
     shc_process_list(comm);
-    if (comm->seat.rank == 0 && shc_config_get()->log_level >= SHC_LOG_INFO)
-        shc_comm_log_paths(comm);
+    comm->traces = shc_log_goes(SHC_LOG_TRACE);
+    if (comm->seat.rank == 0 && shc_log_goes(SHC_LOG_INFO))
+        shc_comm_log_facts(comm);
     *out = comm;
     return SHC_OK;
 
@@ -305,8 +307,17 @@ enum shc_status shc_comm_check_failed(struct shc_comm *comm, enum shc_op_kind ki
     return st;
 }
 
+static SHC_COLD void trace(const struct shc_task *task, uint64_t ns, const char *end)
+{
+    char call[160], what[320];
+    shc_call_text(task->seat, &task->call, task->wait.epoch, call, sizeof call);
+    shc_seat_doing_text(task->seat, call, what, sizeof what);
+    shc_log(SHC_LOG_TRACE, "%s took %.1f us: %s", what, (double)ns / SHC_NS_PER_US, end);
+}
+
 enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
 {
+    const uint64_t begun_ns = SHC_UNLIKELY(comm->traces) ? shc_clock_ns() : 0;
     SHC_TRY(check_begin(comm, task));
     task->wait.epoch = comm->epoch + 1;
     task->wait.call = &task->call;
@@ -314,6 +325,8 @@ enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
     shc_board_enter(board, task->wait.epoch, &task->call);
     enum shc_status st = shc_coll_run(task);
     shc_board_leave(board, task->wait.epoch, &task->call, st);
+    if (SHC_UNLIKELY(begun_ns != 0))
+        trace(task, shc_clock_ns() - begun_ns, st == SHC_OK ? "ok" : shc_error_text());
     if (!task->wait.published)
         return st;
     comm->epoch = task->wait.epoch;
@@ -329,6 +342,14 @@ enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
 }
 
 /* ---- leaving ---- */
+
+void shc_comm_explain_end(struct shc_comm *comm, const char *why)
+{
+    pthread_mutex_lock(&comm->mapped_lock);
+    if (comm->mapped)
+        shc_member_tell_why(&comm->seat, why);
+    pthread_mutex_unlock(&comm->mapped_lock);
+}
 
 void shc_comm_say_left(struct shc_comm *comm)
 {

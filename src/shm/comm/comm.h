@@ -49,6 +49,7 @@ struct shc_comm {
     shc_a64 submitted;           /* any thread: operations of shc_submit() */
     pthread_mutex_t mapped_lock; /* guards `mapped` for those without the runner */
     bool mapped;
+    bool traces;            /* SHMCOLL_LOG=trace: each call is logged */
     enum shc_status broken; /* (runner) this rank cannot go on, although the group has not failed */
     char broken_text[SHC_ERROR_TEXT_BYTES];
     char name[SHC_GROUP_NAME_BYTES];
@@ -68,6 +69,9 @@ void shc_comm_finish_unattended(struct shc_comm *comm, uint64_t until_ns);
 /* Marks this rank LEAVING, after an operation that is just beginning if the runner is free within that
  * time. pre: the process is leaving, so that no further operation begins. */
 void shc_comm_begin_to_leave(struct shc_comm *comm, uint64_t patience_ns);
+
+/* Tells the other ranks why this process is about to end. */
+void shc_comm_explain_end(struct shc_comm *comm, const char *why);
 
 /* Marks this rank LEFT: it publishes nothing any more. */
 void shc_comm_say_left(struct shc_comm *comm);
@@ -95,8 +99,8 @@ SHC_NODISCARD SHC_INLINE enum shc_status shc_comm_usable(const struct shc_comm *
     return shc_comm_fail_unusable(comm);
 }
 
-/* Logs once, at level info, which path each operation and size takes. */
-void shc_comm_log_paths(const struct shc_comm *comm);
+/* Logs, at level info, what the group is, and which path each operation and size takes. */
+void shc_comm_log_facts(const struct shc_comm *comm);
 
 /* Runs one prepared operation: its turn in the epochs, its sticky failure. pre: runner is held. */
 SHC_NODISCARD enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task);

@@ -95,7 +95,16 @@ static size_t print_paths(const struct shc_comm *comm, char *text, size_t capaci
     return used;
 }
 
-void shc_comm_log_paths(const struct shc_comm *comm)
+/* "2,5,7": the numbers of the ranks in the job. */
+static void members_text(const struct shc_seat *seat, char *text, size_t capacity)
+{
+    size_t used = 0;
+    for (int rank = 0; rank < seat->world_size && used < capacity; rank++)
+        used += (size_t)snprintf(text + used, capacity - used, "%s%d", rank ? "," : "",
+                                 shc_seat_global_rank(seat, rank));
+}
+
+static void log_paths(const struct shc_comm *comm)
 {
     for (int kind = 0; kind < SHC_OP_KIND_COUNT && comm->seat.world_size > 1; kind++) {
         char line[SIZES * (PATH_BYTES + 8)] = "", path[PATH_BYTES];
@@ -110,13 +119,19 @@ void shc_comm_log_paths(const struct shc_comm *comm)
     }
 }
 
-/* "2,5,7": the numbers of the ranks in the job. */
-static void members_text(const struct shc_seat *seat, char *text, size_t capacity)
+void shc_comm_log_facts(const struct shc_comm *comm)
 {
-    size_t used = 0;
-    for (int rank = 0; rank < seat->world_size && used < capacity; rank++)
-        used += (size_t)snprintf(text + used, capacity - used, "%s%d", rank ? "," : "",
-                                 shc_seat_global_rank(seat, rank));
+    const struct shc_seat *seat = &comm->seat;
+    char members[SHC_MAX_WORLD * 8];
+    members_text(seat, members, sizeof members);
+    const char *group = shc_seat_group(seat);
+    shc_log(SHC_LOG_INFO, "group \"%s\": shmcoll " VERSION ", ranks %s of the job", group, members);
+    shc_log(SHC_LOG_INFO, "group \"%s\": a %s of %zu bytes; large operations make more", group,
+            shc_segment_form_name(seat->segment.name.form), seat->segment.bytes);
+    shc_log(SHC_LOG_INFO, "group \"%s\": kernels %s, %d reduction threads (%s), NUMA node %d",
+            group, shc_isa_name(shc_isa_chosen()), shc_pool_size(comm->crew.pool), comm->crew.from,
+            comm->arena.node);
+    log_paths(comm);
 }
 
 enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity)

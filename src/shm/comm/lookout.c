@@ -283,15 +283,15 @@ static void say_late(struct shc_meeting *m, uint64_t now_ns)
     char text[512] = "";
     if (m->asking) {
         shc_meeting_store_text(m, text, sizeof text);
-        shc_log(SHC_LOG_WARN,
-                "%s " SHC_HAS_WAITED " at the rendezvous, and the store%s does not answer",
-                shc_seat_member_name(m->seat, m->seat->rank).text, waited_s, text);
+        shc_log_late(true,
+                     "%s " SHC_HAS_WAITED " at the rendezvous, and the store%s does not answer",
+                     shc_seat_member_name(m->seat, m->seat->rank).text, waited_s, text);
         return;
     }
     absent_text(m, text, sizeof text);
     if (!m->silent)
-        shc_log(SHC_LOG_WARN, "%s " SHC_HAS_WAITED " at the rendezvous for %s",
-                shc_seat_member_name(m->seat, m->seat->rank).text, waited_s, text);
+        shc_log_late(true, "%s " SHC_HAS_WAITED " at the rendezvous for %s",
+                     shc_seat_member_name(m->seat, m->seat->rank).text, waited_s, text);
 }
 
 enum shc_status shc_meeting_look_at_clock(struct shc_meeting *m)

@@ -366,6 +366,17 @@ static void leaver_thread(void *arg)
     say_left();
 }
 
+void shc_process_explain_end(const char *why)
+{
+    /* relaxed: as in shc_process_leave(). */
+    if (!process.word || shc_a64_load_relaxed(process.word) != process.generation)
+        return;
+    pthread_mutex_lock(&process.lock);
+    for (struct shc_comm *comm = process.comms; comm; comm = comm->next)
+        shc_comm_explain_end(comm, why);
+    pthread_mutex_unlock(&process.lock);
+}
+
 void shc_process_leave(void)
 {
     /* relaxed: a forked child that made no groups has no goodbye to say. */

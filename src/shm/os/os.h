@@ -106,6 +106,11 @@ enum shc_os_life shc_os_process_life(const struct shc_os_process *self,
 bool shc_os_thread_is_ending(const struct shc_os_process *self,
                              const struct shc_os_process *process, int32_t thread);
 
+/* "killed by signal 9", or "exit code 1", of a process that ends or that nobody has waited for yet; otherwise
+ * "", as for the exit code 0. */
+void shc_os_process_end_text(const struct shc_os_process *self,
+                             const struct shc_os_process *process, char *text, size_t capacity);
+
 /* The state letter of /proc (R, S, D, T, t, Z, X), or '?', and whether it is writing a core dump.
  * pre: the process is visible from here. */
 char shc_os_process_state(const struct shc_os_process *self, const struct shc_os_process *process,

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define EXITING 0x4u /* the kernel's PF_EXITING */
@@ -20,6 +21,7 @@ struct stat_line {
     uint64_t start_time;
     uint64_t flags, pending; /* of the thread: the kernel's, and signals */
     int cpu;                 /* of the thread */
+    int exit_status;         /* as waitpid() has it; 0: none, or not for this user to see */
 };
 
 /* /proc/<pid>/stat, or a thread's, from its third field on. The second field, the command name, may
@@ -54,6 +56,11 @@ static int read_stat(const char *path, struct stat_line *line)
         at += at != NULL;
     }
     line->cpu = at ? (int)strtol(at, NULL, 10) : -1;
+    for (int field = 39; field < 52 && at; field++) {
+        at = strchr(at, ' ');
+        at += at != NULL;
+    }
+    line->exit_status = at ? (int)strtol(at, NULL, 10) : 0;
     return 0;
 }
 
@@ -164,6 +171,19 @@ char shc_os_process_state(const struct shc_os_process *self, const struct shc_os
     if (shc_os_read_text(path, text, sizeof text) == 0)
         *dumping_core = strstr(text, "\nCoreDumping:\t1") != NULL;
     return line.state;
+}
+
+void shc_os_process_end_text(const struct shc_os_process *self,
+                             const struct shc_os_process *process, char *text, size_t capacity)
+{
+    struct stat_line line;
+    text[0] = '\0';
+    if (!is_visible(self, process) || stat_of(self, process, &line) != 0 || line.exit_status == 0)
+        return;
+    if (WIFSIGNALED(line.exit_status))
+        snprintf(text, capacity, "killed by signal %d", WTERMSIG(line.exit_status));
+    else
+        snprintf(text, capacity, "exit code %d", WEXITSTATUS(line.exit_status));
 }
 
 const char *shc_os_state_word(char state)

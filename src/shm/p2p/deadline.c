@@ -74,12 +74,14 @@ void shc_p2p_show(struct shc_p2p *p2p)
 static void end_dead(struct shc_p2p *p2p, const struct shc_message *m, int rank)
 {
     struct shc_seat *seat = p2p->env.seat;
-    char what[256], call[128], last[176] = "it had made no collective call yet", reason[600];
+    char what[320], call[128], last[176] = "it had made no collective call yet", end[160];
+    char reason[SHC_REASON_BYTES];
     shc_p2p_text(p2p, m, what, sizeof what);
     if (shc_call_latest_text(seat, rank, call, sizeof call))
         snprintf(last, sizeof last, "its last collective call was %s", call);
-    snprintf(reason, sizeof reason, "%s died; %s; found in %s",
-             shc_seat_process_name(seat, rank).text, last, what);
+    shc_member_end_text(seat, rank, end, sizeof end);
+    snprintf(reason, sizeof reason, "%s died%s; %s; found in %s",
+             shc_seat_process_name(seat, rank).text, end, last, what);
     shc_p2p_break(p2p, SHC_ERR_PEER_DEAD, reason);
 }
 
@@ -111,7 +113,7 @@ static bool judge_deaths(struct shc_p2p *p2p, const struct shc_message *m)
 static bool judge_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
                         enum shc_member_state state)
 {
-    char reason[320];
+    char end[160], reason[400];
     if (state == SHC_MEMBER_DEAD) {
         end_dead(p2p, m, rank);
         return false;
@@ -125,8 +127,9 @@ static bool judge_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
         sent = ", and sent a part of this";
     else if (m->kind == SHC_RECV)
         sent = ", and sent nothing that this takes";
-    snprintf(reason, sizeof reason, "%s has left the group (closed it, or its process ended)%s",
-             shc_seat_process_name(p2p->env.seat, rank).text, sent);
+    shc_member_left_text(p2p->env.seat, rank, end, sizeof end);
+    snprintf(reason, sizeof reason, "%s %s%s", shc_seat_process_name(p2p->env.seat, rank).text, end,
+             sent);
     end_alone(p2p, m, SHC_ERR_PEER_LEFT, reason);
     return false;
 }
@@ -192,8 +195,8 @@ static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
         snprintf(more, sizeof more, "; queued after it: %u more", queued);
     shc_p2p_text(p2p, m, what, sizeof what);
     shc_p2p_whom_text(p2p, m, whom, sizeof whom);
-    shc_log(SHC_LOG_WARN, "%s " SHC_HAS_WAITED " for %s%s", what,
-            shc_lateness_seconds(&m->lateness, now_ns), whom, more);
+    shc_log_late(true, "%s " SHC_HAS_WAITED " for %s%s", what,
+                 shc_lateness_seconds(&m->lateness, now_ns), whom, more);
 }
 
 static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const struct shc_sight *sight)

@@ -37,7 +37,7 @@ void shc_p2p_text(const struct shc_p2p *p2p, const struct shc_message *m, char *
     };
     shc_call_text(seat, &shape, 0, call, sizeof call);
     peer_text(seat, m, peer, sizeof peer);
-    snprintf(message, sizeof message, "%s %s, tag %d,", call, peer, (int)m->tag);
+    snprintf(message, sizeof message, "%s %s, tag %d", call, peer, (int)m->tag);
     shc_seat_doing_text(seat, message, text, capacity);
 }
 

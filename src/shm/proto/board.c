@@ -127,6 +127,8 @@ void shc_board_begin(struct shc_board *board, const struct shc_board_process *pr
     /* relaxed: a number for people. */
     shc_a64_store_relaxed(&group->timeout_ns, facts->timeout_ns);
     board->level = process->level;
+    if (strcmp(facts->description, facts->name) != 0)
+        shc_board_describe(board, facts->description);
     /* release board/state -> acquire in a tool outside: the group's name and ranks. */
     shc_a32_store_release(&group->state, SHC_BOARD_MAKING);
 }

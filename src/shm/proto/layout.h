@@ -11,6 +11,7 @@
  *      0   struct shc_header_shm          W: rank 0, before it publishes the segment's name
  *   1024   struct shc_abort_shm           W: compare-and-swap, once
  *   1152   struct shc_told_shm            W: rank 0, while the group is made
+ *   1280   struct shc_late_shm            W: exchanges by ranks that are about to log
  *   2048   struct shc_member_shm [256]    W: compare-and-swap (life: its rank's keeper and the
  *                                            kernel)
  *   4096   block of rank 0                W: rank 0
@@ -23,6 +24,7 @@
  *                                           both in turn
  *            896   struct shc_reason_shm      before it sets the abort word
  *           1664   struct shc_offer_shm       lazy arena: name (rank 0) and verdict
+ *           1824   struct shc_leaving_shm     when its process is about to end
  *           1920   struct shc_said_shm [2]    by parity of the epoch
  *           2048   small slots [2]            as struct shc_call_shm
  *          18432   struct shc_cma_shm [2]     by parity of the epoch
@@ -49,7 +51,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 37u
+#define SHC_LAYOUT_VERSION 38u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 24
@@ -84,6 +86,14 @@ enum shc_told {
 
 struct shc_told_shm {
     shc_a32 word; /* enum shc_told */
+};
+
+/*
+ * The newest line about a late call, so that one rank says it for all (WAIT-10): the last 24 bits of the call's
+ * epoch, then how often it has been late, 8 bits, then what the line said, a hash of 32 bits.
+ */
+struct shc_late_shm {
+    shc_a64 said;
 };
 
 /*
@@ -167,6 +177,12 @@ struct shc_reason_shm {
     uint32_t whole; /* 1: all operations fail, whatever `epoch` says */
     uint64_t epoch; /* the first operation that fails */
     char text[SHC_REASON_BYTES - 16];
+};
+
+/* Why the rank's process is about to end, in words: an exception that nobody caught. */
+struct shc_leaving_shm {
+    shc_a32 told; /* 1: the text is there */
+    char text[92];
 };
 
 /* A segment's name: everything another process needs to open that file and no other. */
@@ -287,6 +303,7 @@ struct shc_cma_shm {
 
 #define SHC_ABORT_OFFSET    1024
 #define SHC_TOLD_OFFSET     1152
+#define SHC_LATE_OFFSET     1280
 #define SHC_MEMBERS_OFFSET  2048
 #define SHC_BLOCKS_OFFSET   4096
 #define SHC_IDENTITY_OFFSET 0
@@ -295,6 +312,7 @@ struct shc_cma_shm {
 #define SHC_CALLS_OFFSET    640
 #define SHC_REASON_OFFSET   896
 #define SHC_OFFER_OFFSET    1664
+#define SHC_LEAVING_OFFSET  1824
 #define SHC_SAID_OFFSET     1920
 #define SHC_SMALL_OFFSET    2048
 #define SHC_CMA_OFFSET      18432
@@ -309,8 +327,9 @@ struct shc_cma_shm {
 SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 272, "header");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) <= SHC_ABORT_OFFSET, "header before abort");
 SHC_LAYOUT_ASSERT(SHC_ABORT_OFFSET + SHC_LINE_BYTES <= SHC_TOLD_OFFSET &&
-                      SHC_TOLD_OFFSET + SHC_LINE_BYTES <= SHC_MEMBERS_OFFSET,
-                  "told has its own lines");
+                      SHC_TOLD_OFFSET + SHC_LINE_BYTES <= SHC_LATE_OFFSET &&
+                      SHC_LATE_OFFSET + SHC_LINE_BYTES <= SHC_MEMBERS_OFFSET,
+                  "told and late have their own lines");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_member_shm) == 8, "member");
 SHC_LAYOUT_ASSERT(SHC_MEMBERS_OFFSET + SHC_MAX_WORLD * sizeof(struct shc_member_shm) ==
                       SHC_BLOCKS_OFFSET,
@@ -330,7 +349,9 @@ SHC_LAYOUT_ASSERT(SHC_CALLS_OFFSET + 2 * sizeof(struct shc_call_shm) == SHC_REAS
 SHC_LAYOUT_ASSERT(sizeof(struct shc_reason_shm) == SHC_REASON_BYTES, "reason");
 SHC_LAYOUT_ASSERT(SHC_REASON_OFFSET + SHC_REASON_BYTES == SHC_OFFER_OFFSET, "offer after reason");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_segment_name) == 152, "segment name");
-SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) <= SHC_SAID_OFFSET, "offer");
+SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) == SHC_LEAVING_OFFSET, "offer");
+SHC_LAYOUT_ASSERT(SHC_LEAVING_OFFSET + sizeof(struct shc_leaving_shm) == SHC_SAID_OFFSET,
+                  "leaving");
 SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET % SHC_LINE_BYTES == 0, "what is said has its own lines");
 SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET + 2 * sizeof(struct shc_said_shm) == SHC_SMALL_OFFSET, "said");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_line_shm) == SHC_LINE_BYTES, "pair line");

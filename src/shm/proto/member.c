@@ -129,6 +129,41 @@ int shc_member_find_dead(const struct shc_seat *seat, int other)
     return -1;
 }
 
+void shc_member_tell_why(const struct shc_seat *seat, const char *why)
+{
+    struct shc_leaving_shm *leaving = shc_seat_leaving(seat, seat->rank);
+    /* relaxed: this rank alone stores it, and only its first reason counts. */
+    if (shc_a32_load_relaxed(&leaving->told) != 0)
+        return;
+    snprintf(leaving->text, sizeof leaving->text, "%s", why);
+    /* release leaving/told -> acquire in shc_member_end_text(): the text. */
+    shc_a32_store_release(&leaving->told, 1);
+}
+
+void shc_member_end_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
+{
+    struct shc_leaving_shm *leaving = shc_seat_leaving(seat, rank);
+    char why[sizeof leaving->text], status[32];
+    const struct shc_os_process process = shc_seat_process(seat, rank);
+    text[0] = '\0';
+    shc_os_process_end_text(&seat->self, &process, status, sizeof status);
+    /* acquire leaving/told <- release in shc_member_tell_why(): the text. */
+    if (shc_a32_load_acquire(&leaving->told) != 0) {
+        shc_copy_text_once(why, leaving->text, sizeof why);
+        snprintf(text, capacity, " because of %s", why);
+    } else if (status[0]) {
+        snprintf(text, capacity, ", %s", status);
+    }
+}
+
+void shc_member_left_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
+{
+    char end[128];
+    shc_member_end_text(seat, rank, end, sizeof end);
+    snprintf(text, capacity, "has left the group%s",
+             end[0] ? end : " (closed it, or its process ended)");
+}
+
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
 {
     const struct shc_os_process process = shc_seat_process(seat, rank);
@@ -143,13 +178,30 @@ void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t c
         word = "dead";
     else if (shc_os_process_life(&seat->self, &process) != SHC_OS_UNKNOWN)
         word = shc_os_state_word(shc_os_process_state(&seat->self, &process, &dumping_core));
-    char call[128], last[160] = "no call yet", other[256] = "";
+    char call[128], last[160] = "no call yet", other[256] = "", end[160] = "";
     if (shc_call_latest_text(seat, rank, call, sizeof call))
         snprintf(last, sizeof last, "last call: %s", call);
     if (seat->elsewhere && rank != seat->rank)
         seat->elsewhere(seat, rank, other, sizeof other);
-    snprintf(text, capacity, "%s, %s%s, %s%s)", shc_seat_process_begin(seat, rank).text, word,
-             dumping_core ? ", writing a core dump" : "", last, other);
+    if (rank != seat->rank && member != SHC_MEMBER_ALIVE)
+        shc_member_end_text(seat, rank, end, sizeof end);
+    snprintf(text, capacity, "%s, %s%s%s, %s%s)", shc_seat_process_begin(seat, rank).text, word,
+             end, dumping_core ? ", writing a core dump" : "", last, other);
+}
+
+int shc_member_missing(const struct shc_seat *seat, uint64_t epoch, uint32_t *which)
+{
+    int missing = 0;
+    *which = 0x811c9dc5; /* FNV-1a */
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        struct shc_call call;
+        const uint64_t latest = shc_call_latest(seat, rank, &call);
+        if (rank == seat->rank || (latest != 0 && shc_reached(latest, epoch)))
+            continue;
+        *which = (*which ^ (uint32_t)rank) * 0x01000193;
+        missing++;
+    }
+    return missing;
 }
 
 int shc_member_missing_text(const struct shc_seat *seat, uint64_t epoch, char *text,

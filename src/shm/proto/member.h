@@ -51,6 +51,18 @@ void shc_member_look_at_processes(const struct shc_seat *seat, int first, int co
 int shc_member_find_dead(const struct shc_seat *seat, int other);
 
 /* "rank 3 (pid 8123, stopped, last call broadcast #411 (...))" */
+void shc_member_tell_why(const struct shc_seat *seat, const char *why);
+
+/* " because of KeyError: 'x' (train.py:41)", ", killed by signal 9", or "": what is known of the end of a rank
+ * that is gone, or is about to go. */
+void shc_member_end_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
+
+/* How many ranks have not made the call of that epoch, and a number that differs where these ranks do. */
+int shc_member_missing(const struct shc_seat *seat, uint64_t epoch, uint32_t *which);
+
+/* "has left the group because of ...", or why a rank leaves without a word. */
+void shc_member_left_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
+
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 
 /* Appends the same for every rank that has not published this epoch's call, at most a few. Returns

@@ -106,6 +106,16 @@ SHC_INLINE struct shc_told_shm *shc_seat_told(const struct shc_seat *seat)
     return (struct shc_told_shm *)(void *)(seat->segment.base + SHC_TOLD_OFFSET);
 }
 
+SHC_INLINE struct shc_late_shm *shc_seat_late(const struct shc_seat *seat)
+{
+    return (struct shc_late_shm *)(void *)(seat->segment.base + SHC_LATE_OFFSET);
+}
+
+SHC_INLINE struct shc_leaving_shm *shc_seat_leaving(const struct shc_seat *seat, int rank)
+{
+    return (struct shc_leaving_shm *)(void *)(shc_seat_block(seat, rank) + SHC_LEAVING_OFFSET);
+}
+
 SHC_INLINE struct shc_member_shm *shc_seat_member(const struct shc_seat *seat, int rank)
 {
     return (struct shc_member_shm *)(void *)(seat->segment.base + SHC_MEMBERS_OFFSET) + rank;

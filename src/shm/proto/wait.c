@@ -71,10 +71,11 @@ enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status, 
 
 static enum shc_status judge_dead(struct shc_wait *wait, int rank)
 {
-    char call[160], reason[400];
+    char call[160], end[160], reason[512];
     shc_call_last_clause(wait->seat, rank, call, sizeof call);
-    snprintf(reason, sizeof reason, "%s died; %s", shc_seat_process_name(wait->seat, rank).text,
-             call);
+    shc_member_end_text(wait->seat, rank, end, sizeof end);
+    snprintf(reason, sizeof reason, "%s died%s; %s", shc_seat_process_name(wait->seat, rank).text,
+             end, call);
     return shc_wait_give_up(wait, SHC_ERR_PEER_DEAD, reason);
 }
 
@@ -114,10 +115,10 @@ static enum shc_status judge_left(struct shc_wait *wait, int rank)
     shc_member_look_at_processes(seat, 0, seat->world_size);
     SHC_TRY(judge_deaths(wait));
     SHC_TRY(judge_group(wait));
-    char call[160], reason[400];
+    char call[160], end[160], reason[512];
     shc_call_last_clause(seat, rank, call, sizeof call);
-    snprintf(reason, sizeof reason, "%s has left the group (closed it, or its process ended); %s",
-             shc_seat_process_name(seat, rank).text, call);
+    shc_member_left_text(seat, rank, end, sizeof end);
+    snprintf(reason, sizeof reason, "%s %s; %s", shc_seat_process_name(seat, rank).text, end, call);
     return shc_wait_give_up(wait, SHC_ERR_PEER_LEFT, reason);
 }
 
@@ -158,15 +159,48 @@ static enum shc_status judge_members(struct shc_wait *wait, int peer,
     return left < 0 ? SHC_OK : judge_left(wait, left);
 }
 
+/* WAIT-10: has another rank just said for this call, as often late, what this one would say? If not, this rank
+ * is the speaker. A word that another process damages costs a line, or adds one. */
+static bool is_said(const struct shc_wait *wait, uint32_t which, uint64_t now_ns)
+{
+    shc_a64 *said = &shc_seat_late(wait->seat)->said;
+    const uint64_t waited_ns = now_ns - wait->lateness.begun_ns;
+    uint64_t times = 0, call = wait->epoch << 40;
+    while (times < 63 && waited_ns >> (times + 1) >= wait->seat->late_ns)
+        times++;
+    const uint64_t ours = call | times << 32 | which;
+    /* relaxed: a hint; no other data. */
+    uint64_t theirs = shc_a64_load_relaxed(said);
+    for (int tries = 0; tries < 8; tries++) {
+        const bool same = theirs >> 40 == call >> 40 && (uint32_t)theirs == which;
+        if (same && (theirs >> 32 & 0xff) >= times)
+            return true;
+        /* acq_rel late/said: one of the ranks that try wins; no other data. */
+        if (shc_a64_cas_acq_rel(said, theirs, ours))
+            return false;
+        /* relaxed: a hint; no other data. */
+        theirs = shc_a64_load_relaxed(said);
+    }
+    return false;
+}
+
 static void say_late(struct shc_wait *wait, const struct shc_target *target, uint64_t now_ns)
 {
-    char what[256], whom[1024];
+    const struct shc_seat *seat = wait->seat;
+    char what[256], whom[1024], others[64] = "";
+    uint32_t which = 0;
+    const int missing = target->peer < 0 ? 0 : shc_member_missing(seat, wait->epoch, &which);
+    const int callers = missing > 0 ? seat->world_size - missing - 1 : 0;
+    if (target->peer >= 0)
+        shc_board_count_late(&seat->board);
     what_text(wait, what, sizeof what);
     whom_text(wait, target, whom, sizeof whom);
-    shc_log(SHC_LOG_WARN, "%s " SHC_HAS_WAITED " for %s", what,
-            shc_lateness_seconds(&wait->lateness, now_ns), whom);
-    if (target->peer >= 0)
-        shc_board_count_late(&wait->seat->board);
+    if (callers > 0)
+        snprintf(others, sizeof others, "; %d other rank%s made this call", callers,
+                 callers == 1 ? " has" : "s have");
+    const bool quiet = callers > 0 && shc_log_goes(SHC_LOG_WARN) && is_said(wait, which, now_ns);
+    shc_log_late(!quiet, "%s " SHC_HAS_WAITED " for %s%s", what,
+                 shc_lateness_seconds(&wait->lateness, now_ns), whom, others);
 }
 
 static enum shc_status judge_time(struct shc_wait *wait, const struct shc_target *target,
