@@ -101,7 +101,7 @@ def facts_of(facts: machine.Machine) -> dict[str, Any]:
         "environment": provenance.variables(os.environ),
         "build": provenance.build(),
         "topology": asdict(topology.read(Path("/"), allowed)),
-        "governor": provenance.governor(Path("/"), allowed),
+        "governor": machine.governor(Path("/"), allowed),
     }
 
 

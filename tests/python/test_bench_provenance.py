@@ -94,9 +94,9 @@ def test_a_topology_is_told(tmp_path: Path) -> None:
     assert found.text() == (
         "1 package, 4 cores (2 threads each), 2 NUMA nodes (CPUs 0-1,4-5; 2-3,6-7)"
     )
-    assert provenance.governor(root, [0, 1]) == "performance, powersave"
-    assert provenance.boost(root) == "off"
-    assert provenance.governor(tmp_path / "no", [0]) is provenance.boost(tmp_path / "no") is None
+    assert machine.governor(root, [0, 1]) == "performance, powersave"
+    assert machine.boost(root) == "off"
+    assert machine.governor(tmp_path / "no", [0]) is machine.boost(tmp_path / "no") is None
 
 
 def test_bound_ranks_are_where_the_head_says(tmp_path: Path) -> None:

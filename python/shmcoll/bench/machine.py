@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,10 +60,17 @@ def usable(affinity: int, quota: float | None) -> int:
 
 def cpu_quota(root: Path) -> float | None:
     """The tightest CPU quota over this process's control groups, v2 or v1."""
-    quotas = (
-        _quota_v1(level) if v1 else _quota_v2(level) for v1, level in _group_levels(root, "cpu")
-    )
-    return min((quota for quota in quotas if quota is not None), default=None)
+    return tightest_quota(root)[0]
+
+
+def tightest_quota(root: Path) -> tuple[float | None, Path]:
+    """The same, and the folder of the control group that has it."""
+    quotas = [
+        (quota, level)
+        for v1, level in group_levels(root, "cpu")
+        if (quota := _quota_v1(level) if v1 else _quota_v2(level)) is not None
+    ]
+    return min(quotas, default=(None, root))
 
 
 def cache_bytes(root: Path) -> int | None:
@@ -75,22 +82,28 @@ def cache_bytes(root: Path) -> int | None:
 
 def memory_available_bytes(root: Path) -> int:
     """Returns the bytes that are free without swapping, in the tightest control group of this process."""
-    free = [0]
-    for line in _read(root / "proc/meminfo").splitlines():
+    return tightest_memory(root)[0]
+
+
+def tightest_memory(root: Path) -> tuple[int, Path]:
+    """The same, and where the limit is: a control group's folder, or /proc/meminfo."""
+    machine = root / "proc/meminfo"
+    free = [(0, machine)]
+    for line in _read(machine).splitlines():
         if line.startswith("MemAvailable:"):
-            free = [int(line.split()[1]) << 10]
-    for v1, level in _group_levels(root, "memory"):
+            free = [(int(line.split()[1]) << 10, machine)]
+    for v1, level in group_levels(root, "memory"):
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
         limit, used = (
             _read(level / name).strip()
             for name in (names if v1 else ("memory.max", "memory.current"))
         )
         if limit.isdecimal() and used.isdecimal():
-            free.append(max(0, int(limit) - int(used)))
+            free.append((max(0, int(limit) - int(used)), level))
     return min(free)
 
 
-def _group_levels(root: Path, controller: str) -> Iterator[tuple[bool, Path]]:
+def group_levels(root: Path, controller: str) -> Iterator[tuple[bool, Path]]:
     """(is v1, directory) of each of this process's control groups with that controller, and of all
     groups around it."""
     for controllers, group in _cgroups(root):
@@ -126,6 +139,20 @@ def _quota_v1(directory: Path) -> float | None:
     if not quota or not period or int(quota) <= 0:
         return None
     return int(quota) / int(period)
+
+
+def governor(root: Path, cpus: Sequence[int] | Set[int]) -> str | None:
+    files = (root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor" for cpu in cpus)
+    found = dict.fromkeys(text for file in files if (text := _read(file).strip()))
+    return ", ".join(found) or None
+
+
+def boost(root: Path) -> str | None:
+    cpu = root / "sys/devices/system/cpu"
+    for file, on in ((cpu / "cpufreq/boost", "1"), (cpu / "intel_pstate/no_turbo", "0")):
+        if text := _read(file).strip():
+            return "on" if text == on else "off"
+    return None
 
 
 def _cpu_model() -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 import shmcoll.bench
 from shmcoll.bench import topology
 from shmcoll.bench.judge import noise
+from shmcoll.bench.machine import boost, governor
 from shmcoll.bench.plan import Settings
 from shmcoll.bench.topology import Topology
 
@@ -103,20 +104,6 @@ def build() -> dict[str, str]:
         text = answer.read()
     os.waitpid(child, 0)
     return json.loads(text) if text else {}
-
-
-def governor(root: Path, cpus: Sequence[int] | set[int]) -> str | None:
-    files = (root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor" for cpu in cpus)
-    found = dict.fromkeys(text for file in files if (text := _read(file).strip()))
-    return ", ".join(found) or None
-
-
-def boost(root: Path) -> str | None:
-    cpu = root / "sys/devices/system/cpu"
-    for file, on in ((cpu / "cpufreq/boost", "1"), (cpu / "intel_pstate/no_turbo", "0")):
-        if text := _read(file).strip():
-            return "on" if text == on else "off"
-    return None
 
 
 def lines(found: Provenance) -> dict[str, str]:

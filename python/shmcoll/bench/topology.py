@@ -130,11 +130,11 @@ def _caches(root: Path, allowed: Sequence[int]) -> list[str]:
         shared = set(parse_list(_read(folder / "shared_cpu_list"))) & set(allowed)
         letter = {"Data": "d", "Instruction": "i"}.get(kind, "")
         shared_text = list_text(shared or allowed[:1])
-        out.append(f"L{level}{letter} {_size(size)} (CPU {shared_text})")
+        out.append(f"L{level}{letter} {cache_size(size)} (CPU {shared_text})")
     return out
 
 
-def _size(text: str) -> str:
+def cache_size(text: str) -> str:
     """Returns a size that /sys writes as 2048K."""
     if not text[:-1].isdecimal() or text[-1] != "K":
         return text or "?"
