@@ -17,6 +17,7 @@ COMMANDS = {
         "shows the groups of this machine, and which rank waits for which",
         "shmcoll.watch.status",
     ),
+    "topo": ("shows CPUs, caches and GPUs, and where ranks run", "shmcoll.watch.topo"),
 }
 
 # Commands of these commands, which --help lists too.

@@ -91,16 +91,19 @@ def test_the_tool_alone_says_what_there_is(capsys: pytest.CaptureFixture[str]) -
     )
 
 
+COMMANDS = ", ".join(tool.COMMANDS)
+
+
 @pytest.mark.parametrize(
     ("word", "said"),
     [
         ("bnech", "shmcoll: no command 'bnech'; did you mean 'bench'? (shmcoll --help)"),
-        ("xyz", "shmcoll: no command 'xyz'; there is: bench, status (shmcoll --help)"),
+        ("xyz", f"shmcoll: no command 'xyz'; there is: {COMMANDS} (shmcoll --help)"),
         (
             "compar",
             "shmcoll: no command 'compar'; did you mean 'bench compare'? (shmcoll --help)",
         ),
-        ("--nproc", "shmcoll: no option '--nproc'; there is: bench, status (shmcoll --help)"),
+        ("--nproc", f"shmcoll: no option '--nproc'; there is: {COMMANDS} (shmcoll --help)"),
     ],
 )
 def test_an_unknown_command_is_one_clear_line(

@@ -167,7 +167,7 @@ def tools() -> Iterator[Line]:
     from shmcoll import cli
     from shmcoll.bench import cli as bench, options
     from shmcoll.bench.judge import compare, tune
-    from shmcoll.watch import status
+    from shmcoll.watch import status, topo
 
     for name in (*cli.COMMANDS, *cli.INNER):
         yield f"command shmcoll {name}", ""
@@ -176,12 +176,14 @@ def tools() -> Iterator[Line]:
         "bench compare": lambda: compare._parser().parse_args([]),
         "bench tune": lambda: tune._parser().parse_args([]),
         "status": lambda: status.main([]),
+        "topo": lambda: topo.main([]),
     }
     assert commands.keys() == {*cli.COMMANDS, *cli.INNER}
     for name, parse in commands.items():
         for option in options_of(parse):
             yield f"option shmcoll {name} {option}", ""
     modules = {"bench": bench, "bench compare": compare, "bench tune": tune, "status": status}
+    modules |= {"topo": topo}
     for name, module in modules.items():
         for code, value in sorted(vars(module).items()):
             if code.startswith("EXIT_"):
