@@ -17,6 +17,10 @@ COMMANDS = {
         "shows the groups of this machine, and which rank waits for which",
         "shmcoll.watch.status",
     ),
+    "stacks": (
+        "shows where ranks are in their programs: waited-for ranks first",
+        "shmcoll.watch.stacks",
+    ),
     "topo": ("shows CPUs, caches and GPUs, and where ranks run", "shmcoll.watch.topo"),
 }
 

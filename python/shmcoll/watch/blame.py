@@ -72,7 +72,8 @@ def _message_waits(group: Group, rank: int, member: Member) -> Iterator[Wait]:
     pending = member.pending
     if pending is None or pending.peer is None or not pending.waited_for or member.status:
         return
-    yield Wait(group, rank, pending.peer, group.seconds_since(pending.since_ns), pending.operation)
+    what = f"{pending.operation} (tag {pending.tag})"
+    yield Wait(group, rank, pending.peer, group.seconds_since(pending.since_ns), what)
 
 
 def judge(groups: Sequence[Group], least_seconds: float) -> Verdict:

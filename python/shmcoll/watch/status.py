@@ -248,7 +248,7 @@ def _culprit_text(culprit: Culprit) -> str:
     if member and member.process.state == "T":
         text += f", which is stopped: kill -CONT {pid}"
     elif member:
-        text += f". What it does: py-spy dump --pid {pid}"
+        text += f". What it does: shmcoll stacks {pid}"
     return text
 
 
