@@ -21,6 +21,7 @@ COMMANDS = {
         "shows where ranks are in their programs: waited-for ranks first",
         "shmcoll.watch.stacks",
     ),
+    "doctor": ("says whether this machine and this installation are fit", "shmcoll.watch.doctor"),
     "topo": ("shows CPUs, caches and GPUs, and where ranks run", "shmcoll.watch.topo"),
 }
 

@@ -167,7 +167,7 @@ def tools() -> Iterator[Line]:
     from shmcoll import cli
     from shmcoll.bench import cli as bench, options
     from shmcoll.bench.judge import compare, tune
-    from shmcoll.watch import stacks, status, topo
+    from shmcoll.watch import doctor, stacks, status, topo
 
     for name in (*cli.COMMANDS, *cli.INNER):
         yield f"command shmcoll {name}", ""
@@ -177,6 +177,7 @@ def tools() -> Iterator[Line]:
         "bench tune": lambda: tune._parser().parse_args([]),
         "status": lambda: status.main([]),
         "stacks": lambda: stacks.main([]),
+        "doctor": lambda: doctor.main([]),
         "topo": lambda: topo.main([]),
     }
     assert commands.keys() == {*cli.COMMANDS, *cli.INNER}
@@ -184,7 +185,7 @@ def tools() -> Iterator[Line]:
         for option in options_of(parse):
             yield f"option shmcoll {name} {option}", ""
     modules = {"bench": bench, "bench compare": compare, "bench tune": tune, "status": status}
-    modules |= {"stacks": stacks, "topo": topo}
+    modules |= {"stacks": stacks, "doctor": doctor, "topo": topo}
     for name, module in modules.items():
         for code, value in sorted(vars(module).items()):
             if code.startswith("EXIT_"):
