@@ -343,6 +343,7 @@ def test_the_names_are_those_of_the_library() -> None:
         ("op_kind", layout.OPERATIONS),
         ("dtype", layout.DTYPES),
         ("redop", layout.REDUCTIONS),
+        ("status", layout.STATUSES),
     ):
         name = getattr(library, f"shc_{function}_name")
         name.restype = ctypes.c_char_p

@@ -2,7 +2,7 @@
 """Finds the boards of this machine's processes and reads them, without the help of any process.
 
 A board changes while it is read. Numbers that belong together are read between two looks at the number
-that their writer changes first and last; docs/internals/board.md has the rules.
+that their writer changes first and last; docs/internals/protocol/board.md has the rules.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import ctypes
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from shmcoll.watch import layout
 
+PROC = "/proc"
+RESCAN_S = 2.0  # a look at all processes of a machine takes a tenth of a second
 _LINK = "/memfd:shmcoll:board"
 _LOOKS = 20  # at something that changes under the reader's hands
 _Structure = TypeVar("_Structure", bound=ctypes.Structure)
@@ -24,6 +26,10 @@ _Structure = TypeVar("_Structure", bound=ctypes.Structure)
 
 class BoardError(Exception):
     """Why the board of a process cannot be read, in a sentence."""
+
+
+class NoBoard(BoardError):
+    """There is nothing to read, and nothing to say about it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +111,10 @@ class Member:
     pids: list[int]  # of all ranks, as that process knows them
     global_ranks: list[int]  # -1: not known
     waited_ns: list[int]
+    seen_ns: int  # when all this was read
+    busy_ticks: int  # in calls that have ended; 0 where times are not kept
+    ns_per_tick: float
+    part: int  # its place on the process's board
 
     @property
     def in_call(self) -> bool:
@@ -113,6 +123,22 @@ class Member:
     @property
     def call_text(self) -> str:
         return str(self.call) if self.call else f"call #{self.entered}"
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What no other rank of any group has, as long as the process lives."""
+        return self.process.pid, self.begun_ns, self.part
+
+    @property
+    def has_times(self) -> bool:
+        return self.process.has_times
+
+    @property
+    def call_ns(self) -> int | None:
+        """How long the call that runs has lasted; None: none runs, or it is not known."""
+        if not self.in_call or self.call is None:
+            return None
+        return max(0, self.seen_ns - self.call.begin_ns)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,13 +149,23 @@ class Process:
     library: str
     level: int
 
+    @property
+    def has_times(self) -> bool:
+        return self.level >= layout.LEVELS.index("times")
+
+
+def all_pids() -> list[int]:
+    """Raises BoardError where there is no /proc."""
+    try:
+        return [int(name) for name in os.listdir(PROC) if name.isdigit()]
+    except OSError as error:
+        raise BoardError(f"processes cannot be listed: {error}") from error
+
 
 def find(pids: Iterable[int] | None = None) -> Iterator[tuple[int, Path]]:
     """The processes that have a board, and their descriptor of it, as far as this user may see them."""
-    if pids is None:
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    for pid in pids:
-        folder = f"/proc/{pid}/fd"
+    for pid in all_pids() if pids is None else pids:
+        folder = f"{PROC}/{pid}/fd"
         try:
             names = os.listdir(folder)
         except OSError:  # another user's process, or it has ended
@@ -146,12 +182,18 @@ def find(pids: Iterable[int] | None = None) -> Iterator[tuple[int, Path]]:
 def read_process(pid: int) -> tuple[str, str, int] | None:
     """The command, the state's letter, and the start time of a process; None: it has ended."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        stat = Path(f"{PROC}/{pid}/stat").read_text(errors="replace")
+        words = _text(Path(f"{PROC}/{pid}/cmdline").read_bytes(), keep="\0").split("\0")
     except OSError:
         return None
     rest = stat[stat.rindex(")") + 2 :].split()
     return _command(words), rest[0], int(rest[19])
+
+
+def _text(data: bytes, keep: str = "") -> str:
+    """What another program has written, without anything that could steer a terminal."""
+    text = data.decode(errors="replace")
+    return "".join(each if each.isprintable() or each in keep else "?" for each in text)
 
 
 def _command(words: list[str]) -> str:
@@ -174,13 +216,24 @@ def _parse(kind: type[_Structure], data: bytes) -> _Structure:
     return kind.from_buffer_copy(data.ljust(ctypes.sizeof(kind), b"\0"))
 
 
+class Record(NamedTuple):
+    """One call, with times in counts of the processor's counter, which all processes share."""
+
+    number: int
+    begin: int
+    end: int  # 0: it runs
+    what: int
+    elements: int
+    bytes: int
+
+
 class Board:
     """One process's board. Close it, or use it in a ``with`` statement."""
 
     def __init__(self, pid: int, path: Path) -> None:
         found = read_process(pid)
         if found is None:
-            raise BoardError(f"process {pid} has ended")
+            raise NoBoard(f"process {pid} has ended")
         command, state, start_time = found
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -191,22 +244,34 @@ class Board:
         except BoardError:
             os.close(self._fd)
             raise
-        self.process = Process(
-            pid, command, state, self._header.library.decode(errors="replace"), self._header.level
-        )
+        # The latest known moment.
+        self._latest: tuple[int, int] = (self._header.ticks, self._header.ns)
+        self.process = Process(pid, command, state, _text(self._header.library), self._header.level)
 
     def _read_header(self, pid: int, start_time: int) -> layout.Header:
         header = _parse(layout.Header, os.pread(self._fd, ctypes.sizeof(layout.Header), 0))
         if header.magic != layout.MAGIC:
             raise BoardError(f"process {pid} has just begun to make its board")
         if header.start_time != start_time:
-            raise BoardError(f"process {pid} only inherited the board of process {header.pid}")
+            raise NoBoard(f"process {pid} only inherited the board of process {header.pid}")
         if header.version != layout.VERSION:
             raise BoardError(
                 f"process {pid} has a board of version {header.version}, and this tool reads version "
-                f"{layout.VERSION}; use the tool of shmcoll {header.library.decode()}, as the process does"
+                f"{layout.VERSION}; use the tool of shmcoll {_text(header.library)}, as the process does"
             )
         return header
+
+    @property
+    def file(self) -> int:
+        """A number that no other board has."""
+        return os.fstat(self._fd).st_ino
+
+    def refresh(self) -> None:
+        """Reads the state of the process again. Raises NoBoard if it has ended."""
+        found = read_process(self.process.pid)
+        if found is None or found[1] in "ZX" or found[2] != self._header.start_time:
+            raise NoBoard(f"process {self.process.pid} has ended")
+        self.process = dataclasses.replace(self.process, state=found[1])
 
     def close(self) -> None:
         os.close(self._fd)
@@ -221,16 +286,19 @@ class Board:
         """This process's part in each of its groups."""
         found = []
         for index in range(self._header.group_count):
-            offset = self._header.header_bytes + index * self._header.group_bytes
+            offset = self.offset(index)
             state = int.from_bytes(os.pread(self._fd, 4, offset), "little")
             if state == layout.FREE:
                 if self._is_hole(offset):
                     break
             elif state in (layout.MAKING, layout.MADE):
-                member = self._member(offset)
+                member = self._member(index, offset)
                 if member is not None:
                     found.append(member)
         return found
+
+    def offset(self, part: int) -> int:
+        return int(self._header.header_bytes + part * self._header.group_bytes)
 
     def _is_hole(self, offset: int) -> bool:
         """Groups take the first free part, so a part that was never used is followed by others."""
@@ -256,30 +324,45 @@ class Board:
         def look() -> layout.Group:
             return _parse(layout.Group, os.pread(self._fd, ctypes.sizeof(layout.Group), offset))
 
-        return self._steady(look, lambda group: group.messages.number + group.clock_number)
+        group = self._steady(look, lambda group: group.messages.number + group.clock_number)
+        self._latest = max(self._latest, (group.clock_ticks, group.clock_ns))
+        return group
 
-    def _record(self, offset: int, number: int) -> layout.Record | None:
+    def read(self, part: int, offset: int, count: int) -> bytes:
+        """Bytes of a group's part."""
+        return os.pread(self._fd, count, self.offset(part) + offset)
+
+    @property
+    def records(self) -> tuple[int, int, int]:
+        """Where the records of a part begin, their size and their number."""
+        header = self._header
+        return int(header.record_offset), int(header.record_bytes), int(header.record_count)
+
+    def _record(self, offset: int, number: int) -> Record | None:
         """The record of that call; None: it has been overwritten."""
         header = self._header
         at = offset + header.record_offset
         at += number % header.record_count * header.record_bytes
         for _ in range(_LOOKS):
-            first, second = (
+            first, record, last = (
                 _parse(layout.Record, os.pread(self._fd, ctypes.sizeof(layout.Record), at))
-                for _ in range(2)
+                for _ in range(3)
             )
-            if first.number == second.number == number:
-                return first
+            if first.number == last.number == number:
+                return Record(
+                    number, record.begin, record.end, record.what, record.count, record.bytes
+                )
         return None
 
-    def _member(self, offset: int) -> Member | None:
+    def _member(self, part: int, offset: int) -> Member | None:
         group, record = self._group(offset), None
+        seen_ns = now_ns()
         for _ in range(_LOOKS):
             record = self._record(offset, group.entered) if group.entered else None
             again = self._group(offset)
             if again.entered == group.entered and again.left == group.left:
                 break
-            group = again
+            group, seen_ns = again, now_ns()
         if group.state not in (layout.MAKING, layout.MADE) or not (
             0 < group.world_size <= layout.MAX_WORLD
         ):
@@ -287,10 +370,10 @@ class Board:
         waits = group.entered != group.left and group.waits_epoch == group.entered
         return Member(
             process=self.process,
-            name=group.name.decode(errors="replace"),
-            description=(
+            name=_text(group.name),
+            description=_text(
                 group.description if group.described == layout.DESCRIBED else group.name
-            ).decode(errors="replace"),
+            ),
             nonce=bytes(group.nonce),
             rank=group.rank,
             world_size=group.world_size,
@@ -300,45 +383,62 @@ class Board:
             timeout_ns=group.timeout_ns,
             segment_bytes=group.segment_bytes,
             status=group.status,
-            reason=group.reason.decode(errors="replace") if group.status else "",
+            reason=_text(group.reason) if group.status else "",
             entered=group.entered,
             left=group.left,
-            call=self._call(group, record) if record else None,
+            call=self.call(record) if record else None,
             waits_for=group.waits_for - 1 if waits else None,
             waits_since_ns=group.waits_since_ns,
             late=group.late,
             slept_ns=group.slept_ns,
             pending=self._pending(group.messages),
-            sums=self._sums(group),
+            sums=self._sums(group.sums),
             pids=list(group.pids[: group.world_size]),
             global_ranks=list(group.global_ranks[: group.world_size]),
             waited_ns=list(group.waited_ns[: group.world_size]),
+            seen_ns=seen_ns,
+            busy_ticks=sum(each.ticks for each in group.sums),
+            ns_per_tick=self.ns_per_tick,
+            part=part,
         )
 
-    def _ns(self, group: layout.Group, ticks: int) -> int:
-        """The processor's counter as nanoseconds of CLOCK_MONOTONIC."""
-        header = self._header
-        passed = group.clock_ticks - header.ticks
-        rate = (group.clock_ns - header.ns) / passed if passed > 0 else 1.0
-        since: int = round((ticks - group.clock_ticks) * rate)
-        return int(group.clock_ns) + since
+    @property
+    def ticks_known(self) -> int:
+        """How long the rate of the processor's counter was observed: the longer, the better it is known."""
+        return int(self._latest[0] - self._header.ticks)
 
-    def _call(self, group: layout.Group, record: layout.Record) -> Call:
+    @property
+    def ns_per_tick(self) -> float:
+        """0: not known."""
+        passed = self.ticks_known
+        return (self._latest[1] - self._header.ns) / passed if passed > 0 else 0.0
+
+    def ns(self, ticks: int) -> int:
+        """The processor's counter as nanoseconds of CLOCK_MONOTONIC."""
+        latest_ticks, latest_ns = self._latest
+        return latest_ns + round((ticks - latest_ticks) * (self.ns_per_tick or 1.0))
+
+    def ticks(self, ns: int) -> int:
+        """CLOCK_MONOTONIC as a count of the processor's counter."""
+        latest_ticks, latest_ns = self._latest
+        return latest_ticks + round((ns - latest_ns) / (self.ns_per_tick or 1.0))
+
+    def call(self, record: Record) -> Call:
         kind, dtype, reduction, status = record.what.to_bytes(8, "little")[:4]
-        operation = _name(layout.OPERATIONS, kind)
+        operation = name_of(layout.OPERATIONS, kind)
         return Call(
             number=record.number,
             operation=operation,
-            dtype=_name(layout.DTYPES, dtype),
-            reduction=_name(layout.REDUCTIONS, reduction)
+            dtype=name_of(layout.DTYPES, dtype),
+            reduction=name_of(layout.REDUCTIONS, reduction)
             if operation in layout.WITH_REDUCTION
             else None,
             root=record.what >> 32 if operation in layout.WITH_ROOT else None,
-            count=record.count,
+            count=record.elements,
             bytes=record.bytes,
             status=status,
-            begin_ns=self._ns(group, record.begin),
-            end_ns=self._ns(group, record.end) if record.end else None,
+            begin_ns=self.ns(record.begin),
+            end_ns=self.ns(record.end) if record.end else None,
         )
 
     def _pending(self, messages: layout.Messages) -> Pending | None:
@@ -347,7 +447,7 @@ class Board:
         return Pending(
             sends=messages.sends,
             receives=messages.receives,
-            operation=_name(layout.OPERATIONS, messages.kind),
+            operation=name_of(layout.OPERATIONS, messages.kind),
             peer=messages.peer - 1 if messages.peer else None,
             tag=messages.tag,
             bytes=messages.bytes,
@@ -355,17 +455,15 @@ class Board:
             waited_for=messages.waiters > 0,
         )
 
-    def _sums(self, group: layout.Group) -> dict[str, Sum]:
-        passed = group.clock_ticks - self._header.ticks
-        rate = (group.clock_ns - self._header.ns) / passed if passed > 0 else 0.0
+    def _sums(self, sums: Iterable[layout.Sum]) -> dict[str, Sum]:
         return {
-            operation: Sum(each.ops, each.bytes, round(each.ticks * rate))
-            for operation, each in zip(layout.OPERATIONS, group.sums)
+            operation: Sum(each.ops, each.bytes, round(each.ticks * self.ns_per_tick))
+            for operation, each in zip(layout.OPERATIONS, sums)
             if each.ops
         }
 
 
-def _name(names: list[str], index: int) -> str:
+def name_of(names: Sequence[str], index: int) -> str:
     return names[index] if index < len(names) else f"unknown ({index})"
 
 
@@ -378,15 +476,86 @@ class Sight:
     problems: list[str]  # sentences about processes that cannot be read
 
 
-def look(pids: Iterable[int] | None = None) -> Sight:
-    """Reads the boards of these processes, or of all."""
-    members: list[Member] = []
-    problems: list[str] = []
-    for pid, path in find(pids):
+def now_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+class Watcher:
+    """The boards of these processes, or of all, kept open between looks. New ones are looked for every
+    RESCAN_S. Close it, or use it in a ``with`` statement."""
+
+    def __init__(self, pids: Sequence[int] | None = None) -> None:
+        self._pids = pids
+        self._scanned_ns: int | None = None
+        self.problems: list[str] = []
+        self._to_scan: list[int] = []
+        self.boards: dict[tuple[int, int], Board] = {}  # by the process and the file
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for board in self.boards.values():
+            board.close()
+        self.boards = {}
+
+    def scan(self) -> None:
+        """Looks at all processes."""
+        self._scanned_ns, self.problems = now_ns(), []
         try:
-            with Board(pid, path) as board:
-                members += board.members()
+            pids = all_pids() if self._pids is None else self._pids
         except BoardError as error:
-            if "inherited" not in str(error):
-                problems.append(str(error))
-    return Sight(time.clock_gettime_ns(time.CLOCK_MONOTONIC), members, problems)
+            self.problems.append(str(error))
+            return
+        found = {key for pid in pids for key in self._open(pid)}
+        for key in self.boards.keys() - found:
+            self.boards.pop(key).close()
+
+    def scan_some(self, count: int) -> None:
+        """Looks at so many processes, for a caller that cannot stay away for long."""
+        if not self._to_scan:
+            if self._scanned_ns is not None and now_ns() - self._scanned_ns < RESCAN_S * 1e9:
+                return
+            self._scanned_ns = now_ns()
+            self._to_scan = all_pids() if self._pids is None else list(self._pids)
+        for _ in range(min(count, len(self._to_scan))):
+            self._open(self._to_scan.pop())
+
+    def _open(self, pid: int) -> list[tuple[int, int]]:
+        keys = []
+        for _, path in find([pid]):
+            try:
+                key = pid, os.stat(path).st_ino
+                if key not in self.boards:
+                    self.boards[key] = Board(pid, path)
+                keys.append(key)
+            except NoBoard:
+                pass
+            except BoardError as error:
+                self.problems.append(str(error))
+            except OSError as error:
+                if read_process(pid):  # it has not ended meanwhile
+                    self.problems.append(f"the board of process {pid} cannot be opened: {error}")
+        return keys
+
+    def look(self) -> Sight:
+        if self._scanned_ns is None or now_ns() - self._scanned_ns >= RESCAN_S * 1e9:
+            self.scan()
+        members: list[Member] = []
+        for key, board in list(self.boards.items()):
+            try:
+                board.refresh()
+            except NoBoard:
+                self.boards.pop(key).close()
+            else:
+                members += board.members()
+        return Sight(now_ns(), members, list(self.problems))
+
+
+def look(pids: Sequence[int] | None = None) -> Sight:
+    """Reads the boards of these processes, or of all."""
+    with Watcher(pids) as watcher:
+        return watcher.look()

@@ -11,6 +11,7 @@ VERSION = 1
 KINDS = 16
 MAX_WORLD = 256
 
+LEVELS = ("off", "counts", "times")
 FREE, TAKEN, MAKING, MADE, CLOSED = range(5)  # the states of a group
 
 # In the order of the enumerations of shmcoll.h, with the names that the library has for them.
@@ -35,6 +36,25 @@ DTYPES = (
     "float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float32 float64 complex64 complex128 opaque"
 ).split()
 REDUCTIONS = "sum avg product min max band bor bxor premul_sum".split()
+STATUSES = [
+    "ok",
+    "invalid argument",
+    "out of memory",
+    "out of shared memory",
+    "system error",
+    "store error",
+    "ranks cannot share memory",
+    "version mismatch",
+    "unsupported",
+    "timeout",
+    "mismatch",
+    "peer dead",
+    "peer left",
+    "aborted",
+    "interrupted",
+    "closed",
+    "forked child",
+]
 
 WITH_REDUCTION = {
     "all_reduce",
@@ -43,6 +63,7 @@ WITH_REDUCTION = {
     "uneven reduce_scatter",
     "sparse all_reduce",
 }
+MESSAGES = {"send", "recv"}
 WITH_ROOT = {"broadcast", "reduce", "gather", "scatter"}
 
 
