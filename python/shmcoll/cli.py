@@ -17,6 +17,15 @@ COMMANDS = {
         "shows the groups of this machine, and which rank waits for which",
         "shmcoll.watch.status",
     ),
+    "top": (
+        "shows what all ranks do, again and again, and which one comes last",
+        "shmcoll.watch.top",
+    ),
+    "trace": (
+        "collects the calls of all ranks for some seconds, for ui.perfetto.dev",
+        "shmcoll.watch.trace",
+    ),
+    "export": ("writes metrics for Prometheus", "shmcoll.watch.export"),
     "stacks": (
         "shows where ranks are in their programs: waited-for ranks first",
         "shmcoll.watch.stacks",

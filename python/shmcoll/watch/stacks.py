@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from shmcoll.watch import board, machine, status
+from shmcoll.watch import board, machine, status, text
 from shmcoll.watch.blame import Verdict, judge
 from shmcoll.watch.groups import Group, gather
 from shmcoll.watch.machine import TOOLS_LINE, find_tool
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"shmcoll stacks: {word} {what}", file=sys.stderr)
     if not pids:
         if not unknown:
-            print("\n".join(status._nothing([])))
+            print("\n".join(text.nothing([])))
         return EXIT_NOTHING
     verdict = judge(groups, options.late)
     for index, group in enumerate(groups):

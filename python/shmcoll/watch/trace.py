@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`shmcoll trace`: a window of time of all ranks, as a file for ui.perfetto.dev and chrome://tracing."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import gzip
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from shmcoll.watch import board, layout, text
+from shmcoll.watch.board import Member, Record, Watcher, now_ns
+from shmcoll.watch.parser import EXIT_USAGE
+from shmcoll.watch.rings import Ring
+from shmcoll.watch.text import EXIT_NOTHING
+
+EXIT_WRITTEN = 0
+EXIT_FAILED = 1  # the file cannot be written
+__all__ = ["EXIT_FAILED", "EXIT_NOTHING", "EXIT_USAGE", "EXIT_WRITTEN", "main"]
+
+_POLL_S = (0.0005, 0.010)  # shortest and longest time from one poll to the next
+_LOOK_S = 0.1  # for new groups of known processes
+_BINS = 500  # of the counters
+_PART_OF_RING = 96  # of 256 records: if a poll finds more, the next one comes sooner
+_FIRST_THREAD = 1 << 23  # next to torch's threads: Linux has no thread of such a number
+_LEAST_BIN_NS = 1_000_000
+
+Event = dict[str, Any]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    return text.run_quietly(lambda: _run(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = text.PidParser(
+        prog="shmcoll trace",
+        description="Collects the calls of all ranks for some seconds, and writes them as a file for "
+        "ui.perfetto.dev. It asks no process. Ctrl-C ends the time early.",
+        epilog="exit codes: 0, 1 the file cannot be written, 3 no group found",
+    )
+    parser.add_argument(
+        "-s",
+        dest="seconds",
+        type=text.seconds,
+        required=True,
+        metavar="SECONDS",
+        help="how long to collect",
+    )
+    parser.add_argument(
+        "-o", dest="output", type=Path, required=True, metavar="FILE", help="the file to write"
+    )
+    parser.add_argument(
+        "--join",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="TORCH_TRACE",
+        help="add a trace of torch's profiler, which is read when the time is over (again for more)",
+    )
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    text.exit_on_signals()
+    with Watcher(options.pids or None) as watcher:
+        watcher.scan()
+        collector = Collector(watcher)
+        if not collector.tracks:
+            print("\n".join([*collector.notes(), *text.nothing(options.pids)]))
+            return EXIT_NOTHING
+        try:
+            with text.replaced(options.output) as file:
+                collector.collect(options.seconds)
+                joined = Joined(options.join)
+                trace = joined.add(build(collector, joined.shift_ns, joined.first_thread))
+                json.dump(trace, file, separators=(",", ":"))
+        except OSError as error:
+            print(f"shmcoll trace: {options.output} cannot be written: {error}", file=sys.stderr)
+            return EXIT_FAILED
+    for note in [*collector.notes(), *joined.problems]:
+        print(note)
+    said = trace["otherData"]
+    print(
+        f"{options.output}: {said['calls']} calls of {len(said['ranks'])} ranks, {said['lost']} lost"
+    )
+    return EXIT_FAILED if joined.problems else EXIT_WRITTEN
+
+
+# ---- traces of torch's profiler ----
+
+
+class Joined:
+    """Traces of torch's profiler. Their times are microseconds of CLOCK_REALTIME since a moment that they
+    name, so ours are shifted to that clock."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.problems: list[str] = []
+        self.shift_ns = 0  # to add to CLOCK_MONOTONIC
+        self.first_thread = _FIRST_THREAD if paths else 1
+        self._events: list[Event] = []
+        self._base: int | None = None
+        for path in paths:
+            try:
+                self._read(path)
+            except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+                self.problems.append(f"note: {path} is not joined: {type(error).__name__}: {error}")
+
+    def _read(self, path: Path) -> None:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as file:
+            trace = json.load(file)
+        base = int(trace["baseTimeNanoseconds"])
+        if self._base is None:
+            self._base = base
+            realtime = time.clock_gettime_ns(time.CLOCK_REALTIME)
+            self.shift_ns = realtime - now_ns() - base
+        for event in trace["traceEvents"]:
+            if "ts" in event:
+                event["ts"] += (base - self._base) / 1e3
+            self._events.append(event)
+
+    def add(self, trace: dict[str, Any]) -> dict[str, Any]:
+        if self._base is not None:
+            # Ours come last: their names of processes hold.
+            trace["traceEvents"] = self._events + trace["traceEvents"]
+            trace["baseTimeNanoseconds"] = self._base
+            trace["otherData"]["clock"] = "CLOCK_REALTIME since baseTimeNanoseconds"
+        return trace
+
+
+# ---- collecting ----
+
+
+@dataclasses.dataclass
+class Track:
+    """One rank of one group."""
+
+    member: Member  # as it was when the track began
+    ring: Ring
+    records: list[Record]
+
+
+class Collector:
+    """Takes the records of all ranks while they are written."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self.tracks: dict[tuple[int, int, int], Track] = {}  # by Member.key
+        self._without_times: set[int] = set()
+        self._look(from_start=False)
+        for track in self.tracks.values():
+            track.ring.poll()  # what ended before
+
+    def notes(self) -> list[str]:
+        notes = [f"note: {problem}" for problem in self._watcher.problems]
+        for pid in sorted(self._without_times):
+            notes.append(f"note: process {pid} keeps no times (SHMCOLL_BOARD=counts, or its clock)")
+        return notes
+
+    def _look(self, from_start: bool) -> None:
+        """For groups that are new."""
+        for board in self._watcher.boards.values():
+            if not board.process.has_times:
+                self._without_times.add(board.process.pid)
+                continue
+            for member in board.members():
+                if not member.making and member.key not in self.tracks:
+                    ring = Ring(board, member.part, from_start=from_start)
+                    self.tracks[member.key] = Track(member, ring, [])
+
+    def collect(self, seconds: float) -> None:
+        """Ctrl-C ends it early."""
+        gc.disable()  # it would look through all records again and again
+        try:
+            self._poll_until(now_ns() + round(seconds * 1e9))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            gc.enable()
+        for track in self.tracks.values():
+            running = track.ring.running()
+            track.records += track.ring.poll()
+            if running and running.number > track.ring.newest:  # it has not ended meanwhile
+                track.records.append(running)
+
+    def _poll_until(self, end_ns: int) -> None:
+        pause, look_ns = _POLL_S[0], 0
+        while (now := now_ns()) < end_ns:
+            most = self._poll()
+            if most > _PART_OF_RING:
+                pause /= 2
+            elif most < _PART_OF_RING / 4:
+                pause *= 1.5
+            pause = min(max(pause, _POLL_S[0]), _POLL_S[1])
+            self._watcher.scan_some(1)
+            if now >= look_ns:
+                self._look(from_start=True)
+                look_ns = now + round(_LOOK_S * 1e9)
+            time.sleep(max(0.0, min(pause, (end_ns - now_ns()) / 1e9)))
+
+    def _poll(self) -> int:
+        """Takes what there is; the most records that one rank had."""
+        most = 0
+        for track in self.tracks.values():
+            found = track.ring.poll()
+            track.records += found
+            most = max(most, len(found))
+        return most
+
+
+# ---- the file ----
+
+
+def build(collector: Collector, shift_ns: int = 0, first_thread: int = 1) -> dict[str, Any]:
+    """A trace in the JSON format of Chrome. Times are microseconds of CLOCK_MONOTONIC, shifted."""
+    tracks = sorted(collector.tracks.values(), key=lambda track: track.member.begun_ns)
+    builder = _Builder(tracks, shift_ns, first_thread)
+    return {
+        "traceEvents": builder.events(),
+        "displayTimeUnit": "ns",
+        "otherData": {
+            "tool": "shmcoll trace",
+            "clock": "CLOCK_MONOTONIC",
+            "calls": sum(len(track.records) for track in tracks),
+            "lost": sum(track.ring.lost for track in tracks),
+            "ranks": [
+                {
+                    "pid": track.member.process.pid,
+                    "group": track.member.description,
+                    "id": track.member.nonce.hex(),
+                    "rank": track.member.rank,
+                    "global_rank": _global_rank(track.member),
+                    "calls": len(track.records),
+                    "lost": track.ring.lost,
+                }
+                for track in tracks
+            ],
+        },
+    }
+
+
+def _global_rank(member: Member) -> int | None:
+    known = member.global_ranks[member.rank]
+    return known if known >= 0 else None
+
+
+def _name_rank(member: Member) -> str:
+    """As the job counts, as far as that is known."""
+    known = _global_rank(member)
+    return str(member.rank if known is None else known)
+
+
+class _Builder:
+    def __init__(self, tracks: Sequence[Track], shift_ns: int, first_thread: int) -> None:
+        self._tracks = tracks
+        self._shift_ns = shift_ns
+        self._first_thread = first_thread
+        # One clock for all, so that what came first in one process and then in another stays so.
+        self._clock = max((track.ring.board for track in tracks), key=lambda each: each.ticks_known)
+        ends = [record.end or record.begin for track in tracks for record in track.records]
+        self._end = max(ends, default=0)
+        self._threads: dict[int, int] = defaultdict(int)  # by process
+        self._places = [self._place(track) for track in tracks]
+
+    def events(self) -> list[Event]:
+        events = [*self._calls(), *self._arrows(), *self._counters()]
+        # A slice comes before the arrows that begin or end in it.
+        events.sort(key=lambda event: (event["ts"], event["ph"] != "X"))
+        return [*self._names(), *events]
+
+    def _ns(self, ticks: int) -> int:
+        return self._clock.ns(ticks) + self._shift_ns
+
+    def _us(self, ticks: int) -> float:
+        return self._ns(ticks) / 1e3
+
+    def _place(self, track: Track) -> Event:
+        pid = track.member.process.pid
+        self._threads[pid] += 1
+        return {"pid": pid, "tid": self._first_thread + self._threads[pid] - 1}
+
+    def _names(self) -> Iterator[Event]:
+        for track, place in zip(self._tracks, self._places):
+            member = track.member
+            if place["tid"] == self._first_thread:
+                whole = f'rank {_name_rank(member)} (rank {member.rank} of "{member.description}")'
+                yield {"ph": "M", "name": "process_name", **place, "args": {"name": whole}}
+                order = {"sort_index": int(_name_rank(member))}
+                yield {"ph": "M", "name": "process_sort_index", **place, "args": order}
+            name = f'"{member.description}" (rank {member.rank} of {member.world_size})'
+            yield {"ph": "M", "name": "thread_name", **place, "args": {"name": name}}
+
+    def _calls(self) -> Iterator[Event]:
+        for track, place in zip(self._tracks, self._places):
+            for record in track.records:
+                begin, end = self._us(record.begin), self._us(self._end_of(record))
+                call = track.ring.board.call(record)
+                arguments: dict[str, object] = {
+                    "number": call.number,
+                    "operation": call.operation,
+                    "dtype": call.dtype,
+                    "count": call.count,
+                    "bytes": call.bytes,
+                }
+                if call.reduction is not None:
+                    arguments["reduction"] = call.reduction
+                if call.root is not None:
+                    arguments["root"] = call.root
+                if call.status:
+                    arguments["failed"] = board.name_of(layout.STATUSES, call.status)
+                if not record.end:
+                    arguments["runs"] = True
+                yield {
+                    "ph": "X",
+                    "name": call.operation,
+                    "cat": "shmcoll",
+                    "ts": begin,
+                    "dur": round(max(0.0, end - begin), 3),
+                    **place,
+                    "args": arguments,
+                }
+
+    def _end_of(self, record: Record) -> int:
+        """A call that runs is drawn until the newest moment that is known."""
+        return record.end or max(self._end, record.begin)
+
+    def _arrows(self) -> Iterator[Event]:
+        """From the rank that came last to a call to each rank that was in it then."""
+        calls: dict[tuple[bytes, int], list[tuple[Record, Event]]] = defaultdict(list)
+        for track, place in zip(self._tracks, self._places):
+            for record in track.records:
+                calls[track.member.nonce, record.number].append((record, place))
+        number = 0
+        for ranks in calls.values():
+            last, source = max(ranks, key=lambda each: each[0].begin)
+            for record, place in ranks:
+                if place is source or self._end_of(record) < last.begin:
+                    continue
+                number += 1
+                common = {"name": "last to come", "cat": "arrival", "id": number}
+                common["ts"] = self._us(last.begin)
+                yield {"ph": "s", **common, **source}
+                yield {"ph": "f", "bp": "e", **common, **place}
+
+    def _counters(self) -> Iterator[Event]:
+        begins = [record.begin for track in self._tracks for record in track.records]
+        if not begins:
+            return
+        first = self._ns(min(begins))
+        width = max(_LEAST_BIN_NS, (self._ns(self._end) - first) // _BINS)
+        bins: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        for track in self._tracks:
+            for record in track.records:
+                if record.end:
+                    index = (self._ns(record.end) - first) // width
+                    bins[track.member.process.pid][index] += record.bytes
+        for pid, counts in bins.items():
+            for index in sorted({each + more for each in counts for more in (0, 1)}):
+                value = round(counts.get(index, 0) * 1e3 / width, 3)
+                yield {
+                    "ph": "C",
+                    "name": "MB/s",
+                    "pid": pid,
+                    "ts": (first + index * width) / 1e3,
+                    "args": {"MB/s": value},
+                }
