@@ -26,9 +26,10 @@ SKIPS = ROOT / "tests" / "skips.txt"
 
 
 # Tests at once for each job: ranks wait for one another, and leave the CPU idle meanwhile. Of those in
-# Python each has half a gigabyte of memory.
+# Python each has half a gigabyte of memory. A third kind waits most of the time.
 TESTS_PER_JOB = 3
 PYTHON_TESTS_PER_JOB = 1.5
+WAITING_TESTS_PER_JOB = 2.5
 
 
 @dataclasses.dataclass
@@ -95,6 +96,7 @@ class Lane:
     options: tuple[str, ...] = ()  # its options, or ctest's
     alone: bool = False  # its tests have the machine for themselves, and its memory as users do
     calm: bool = False  # one of its tests for each job; others' tests have short time-outs
+    waits: bool = False  # its tests leave the CPU idle most of the time
     exclusions: pathlib.Path | None = None  # lists tests of ctest that must fail
     at_least: int = 0  # tests, with these
     without: str = ""  # tests that a longer lane runs: a regular expression over names
@@ -150,7 +152,8 @@ DEFAULT_LANES = (
     Lane("clients-python", files=("tests/clients",)),
     Lane("fuzz", files=("tests/fuzz",)),
     Lane("proc", DEV, "^proc$", alone=True),
-    Lane("proc-python", files=("tests/proc",), alone=True),
+    Lane("proc-python", files=("tests/proc",), options=("-m=not alone",), waits=True),
+    Lane("proc-timed", files=("tests/proc",), options=("-m=alone",), alone=True),
 )
 
 
@@ -341,7 +344,8 @@ def run_pytest(lane: Lane, jobs: int, only: str) -> Result:
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "--durations=5"]
     command += [*lane.options, *lane.files]
     if not lane.alone:
-        command += ["-n", str(jobs if lane.calm else round(PYTHON_TESTS_PER_JOB * jobs))]
+        each = 1 if lane.calm else WAITING_TESTS_PER_JOB if lane.waits else PYTHON_TESTS_PER_JOB
+        command += ["-n", str(round(each * jobs))]
     if only:
         command += ["-k", only]
     status, output = run(command)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The soak tests run only if their directory is named. A metronome runs during every test."""
+"""The soak tests run only if their directory is named.
+
+A test that measures milliseconds has the mark `alone`: nothing else runs on the machine meanwhile, except
+a metronome. The others run several at once.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent))  # kill_ranks, for soak/ too
 def pytest_ignore_collect(collection_path: Path, config: Any) -> bool | None:
     asked = any("soak" in argument for argument in config.args)
     return True if "soak" in collection_path.parts and not asked else None
+
+
+def pytest_configure(config: Any) -> None:
+    config.addinivalue_line("markers", "alone: measures milliseconds, so nothing else may run")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,10 +52,13 @@ def code_stays_in_memory() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def metronome() -> Iterator[None]:
+def metronome(request: pytest.FixtureRequest) -> Iterator[None]:
     """Measures for how long the machine stands still: in that time no survivor can be told."""
     from metronome import beats
 
+    if request.node.get_closest_marker("alone") is None:
+        yield
+        return
     beats.start()
     yield
     beats.stop()

@@ -300,11 +300,7 @@ def judge(attempt: Round, board: list[int]) -> None:
             judge_text(attempt, outcome.rank, outcome.value)
             if outcome.rank != attempt.stopped:
                 judge_time(attempt, outcome.rank, outcome.value, board)
-    before = set(ranks.leftovers())
-    if before:  # another job's named segment lives for milliseconds; leftovers stay
-        time.sleep(1.0)
-        left = before & set(ranks.leftovers())
-        attempt.wrong += [f"left in /dev/shm: {name}" for name in left]
+    attempt.wrong += [f"left in /dev/shm: {name}" for name in ranks.leftovers()]
 
 
 def one_round(seed: int, with_stop: bool) -> Round:

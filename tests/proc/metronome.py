@@ -66,6 +66,7 @@ class Metronome:
 
     def stall_ms(self) -> float:
         """The longest stall of any CPU since the start, or since what was forgotten."""
+        assert self._pid, "a test that measures milliseconds needs @pytest.mark.alone"
         return float(max(word for (word,) in WORD.iter_unpack(self._longest[:])) / 1e6)
 
     def _beat(self, place: int, parent: int) -> None:
@@ -79,4 +80,4 @@ class Metronome:
                 WORD.pack_into(self._longest, word, stall_ns)
 
 
-beats = Metronome()  # during every test of this directory
+beats = Metronome()  # during every test that has the mark "alone"

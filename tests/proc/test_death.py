@@ -140,6 +140,7 @@ def check(outcomes: list[ranks.Outcome], status: int, capsys: Any, name: str) ->
     assert ranks.leftovers() == []
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("way", WAYS_TO_DIE)
 def test_a_rank_that_dies_is_named_to_who_is_blocked(way: str, capsys: Any) -> None:
@@ -147,6 +148,7 @@ def test_a_rank_that_dies_is_named_to_who_is_blocked(way: str, capsys: Any) -> N
     check(survivors_of(die, the_call_of(way), 0.15), status, capsys, way)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("way", WAYS_TO_DIE)
 def test_a_rank_that_died_before_is_named_to_the_next_call(way: str, capsys: Any) -> None:
@@ -154,6 +156,7 @@ def test_a_rank_that_died_before_is_named_to_the_next_call(way: str, capsys: Any
     check(survivors_of(die, the_call_of(way), -0.2), status, capsys, way)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("way", WAYS_TO_WAIT)
 def test_every_way_to_wait_ends_with_the_death(way: str, capsys: Any) -> None:
@@ -161,6 +164,7 @@ def test_every_way_to_wait_ends_with_the_death(way: str, capsys: Any) -> None:
     check(outcomes, -signal.SIGKILL, capsys, way)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(100)
 def test_a_rank_that_writes_a_core_of_a_gigabyte_is_dead_from_the_signal_on(capsys: Any) -> None:
     ended: dict[str, Any] = {}
@@ -206,6 +210,7 @@ def check_core(outcomes: list[ranks.Outcome], dead_ms: float, capsys: Any) -> No
     assert max(times) <= faults.told_limit_ms()
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 def test_two_deaths_at_once_are_told_as_fast() -> None:
     def body(rank: ranks.Rank) -> float:
@@ -234,6 +239,7 @@ def end_quietly() -> None:
     os._exit(0)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("end", [kill_oneself, end_quietly])
 def test_a_new_group_does_not_wait_for_who_is_gone_from_another(end: Callable[[], None]) -> None:
@@ -255,6 +261,7 @@ def test_a_new_group_does_not_wait_for_who_is_gone_from_another(end: Callable[[]
         assert outcome.value <= faults.told_limit_ms()
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 def test_who_comes_to_a_start_that_has_failed_is_told_at_once() -> None:
     def body(rank: ranks.Rank) -> float:
@@ -281,6 +288,7 @@ def test_who_comes_to_a_start_that_has_failed_is_told_at_once() -> None:
 # ---- after a death ----
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 def test_a_poisoned_group_stays_poisoned_and_the_survivors_form_a_new_one() -> None:
     """Four ranks, three deaths, one after the other: each time the rest goes on at once."""

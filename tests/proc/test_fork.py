@@ -107,6 +107,7 @@ def test_the_death_of_a_child_is_not_its_parents() -> None:
     ranks.run(3, body, limit=LIMIT_S)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 def test_a_child_that_outlives_its_parent_does_not_hide_the_death() -> None:
     def body(rank: ranks.Rank) -> float:

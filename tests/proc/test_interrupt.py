@@ -68,6 +68,7 @@ def interrupt(rank: ranks.Rank, wait: Callable[[], Any], delay_s: float) -> floa
     raise AssertionError("the wait ended without KeyboardInterrupt")
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("wait", WAITS)
 def test_ctrl_c_raises_keyboard_interrupt(wait: str, capsys: Any) -> None:
@@ -102,6 +103,7 @@ def test_ctrl_c_raises_keyboard_interrupt(wait: str, capsys: Any) -> None:
     assert len(times) == ROUNDS and max(times) <= faults.INTERRUPTED_MS
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 def test_ctrl_c_at_the_rendezvous_raises_and_tells_the_others(capsys: Any) -> None:
     def body(rank: ranks.Rank) -> float:
@@ -123,6 +125,7 @@ def test_ctrl_c_at_the_rendezvous_raises_and_tells_the_others(capsys: Any) -> No
     assert times[0] <= faults.INTERRUPTED_MS
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 def test_a_handler_that_raises_something_else_is_heard_too() -> None:
     class Enough(Exception):

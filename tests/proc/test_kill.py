@@ -33,12 +33,14 @@ def campaign(
     assert sum(len(attempt.told_ms) > 0 for attempt in rounds) > kills / 2
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_survivors_of_40_kills_are_told_within_100_milliseconds(capsys: Any) -> None:
     every = kill_ranks.PHASES[kill_ranks.MAKING : kill_ranks.DONE]
     campaign("kills", 1, 40, False, capsys, every)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_a_rank_that_stops_meanwhile_changes_nothing_for_the_others(capsys: Any) -> None:
     campaign("kills during a stop", 100000, 10, True, capsys)

@@ -67,6 +67,7 @@ def test_a_stopped_rank_is_named_as_stopped_and_may_go_on(form: str) -> None:
             assert "rank 2 (pid" not in line and "rank 0 (pid" not in line, line
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(40)
 def test_the_time_between_late_lines_doubles() -> None:
     def body(rank: ranks.Rank) -> None:
@@ -92,6 +93,7 @@ def test_who_waits_briefly_says_nothing() -> None:
         assert outcome.ok and outcome.output == "", ranks.describe(outcome)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(40)
 @pytest.mark.parametrize("form", ["sync", "async"])
 def test_a_time_out_names_who_is_missing_and_the_call_of_each(form: str) -> None:
@@ -146,6 +148,7 @@ def test_a_wait_with_a_time_out_of_its_own_names_who_is_missing() -> None:
     assert "all_reduce #2" in said and "rank 1 (pid" in said and "Timed out" in said, said
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(40)
 def test_a_time_out_at_the_rendezvous_names_who_has_not_come() -> None:
     def body(rank: ranks.Rank) -> tuple[str, float]:
@@ -267,7 +270,9 @@ def test_crossed_groups_are_both_named_while_waiting_and_at_the_time_out() -> No
     theirs = ("broadcast #1 (float32[4], root 0)", "all_reduce #1 (float32[3], sum)")
     for outcome, other, own_group, other_group in zip(outcomes, theirs, "12", "21"):
         assert outcome.ok, ranks.describe(outcome)
-        for said in (outcome.value, *outcome.output.splitlines()):
+        # A busy machine may delay a rank that makes the groups, too.
+        lines = [one for one in outcome.output.splitlines() if "at the rendezvous" not in one]
+        for said in (outcome.value, *lines):
             assert f'on group "{own_group}"' in said, said
             told = re.search(
                 f'in group "{other_group}"( it is in|, which has failed, its last call was) (.*), '
@@ -275,7 +280,7 @@ def test_crossed_groups_are_both_named_while_waiting_and_at_the_time_out() -> No
                 said,
             )
             assert told and told[2] == other, said
-        assert len(outcome.output.splitlines()) >= 2
+        assert len(lines) >= 2
 
 
 @pytest.mark.timeout(40)

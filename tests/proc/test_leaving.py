@@ -121,6 +121,7 @@ def test_a_group_may_be_left_many_times_over() -> None:
     ranks.run(2, body, limit=LIMIT_S)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("blocked", ["all_reduce", "work"])
 def test_an_abort_from_another_thread_ends_blocked_calls_on_all_ranks(blocked: str) -> None:
@@ -159,6 +160,7 @@ def be_aborted(rank: ranks.Rank, group: Any, async_op: bool) -> float:
     return faults.since_ms(rank)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 def test_destroy_from_another_thread_ends_a_blocked_call() -> None:
     def body(rank: ranks.Rank) -> float:

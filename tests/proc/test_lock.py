@@ -255,6 +255,7 @@ def test_the_deadline_and_the_late_line_come_while_the_lock_is_kept(
     ranks.run(2, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": "2000"})
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("call", [faults.all_reduce, wait, message])
 def test_ctrl_c_is_answered_when_the_lock_is_free_again(call: Any, keeper: Keeper) -> None:

@@ -50,6 +50,7 @@ BLOCKED: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("way", BLOCKED)
 def test_the_death_of_the_peer_is_told(way: str, capsys: Any) -> None:
@@ -75,6 +76,7 @@ def test_the_death_of_the_peer_is_told(way: str, capsys: Any) -> None:
     assert ranks.leftovers() == []
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 def test_the_death_in_the_middle_of_a_message_is_told() -> None:
     def body(rank: ranks.Rank) -> float:
@@ -192,6 +194,7 @@ def press_ctrl_c_soon(rank: ranks.Rank) -> None:
     threading.Thread(target=press).start()
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("way", ["recv", "recv from any", "large send", "irecv"])
 def test_ctrl_c_raises_and_the_group_works_on(way: str, capsys: Any) -> None:

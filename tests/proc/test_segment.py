@@ -239,6 +239,7 @@ def test_ranks_in_user_namespaces_of_their_own(movers: tuple[int, ...]) -> None:
     assert ranks.leftovers() == []
 
 
+@pytest.mark.alone
 @needs_root
 @pytest.mark.timeout(60)
 def test_a_death_in_another_pid_namespace_is_told_as_fast() -> None:

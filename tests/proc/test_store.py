@@ -47,6 +47,7 @@ def until_done(rank: Rank, others: tuple[int, ...]) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("served", [True, False])
 def test_a_silent_store_is_left_at_the_time_out_and_named(served: bool) -> None:
     def body(rank: Rank) -> float:
@@ -74,6 +75,7 @@ def test_a_silent_store_is_left_at_the_time_out_and_named(served: bool) -> None:
         assert took_ms <= 500 + faults.told_limit_ms()
 
 
+@pytest.mark.alone
 def test_ctrl_c_ends_the_wait_for_a_silent_store() -> None:
     def body(rank: Rank) -> float:
         pid = begin(rank)

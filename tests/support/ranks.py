@@ -405,5 +405,14 @@ def describe(outcome: Outcome) -> str:
 
 
 def leftovers() -> list[str]:
-    """Names that the library has left in /dev/shm."""
-    return [name for name in os.listdir("/dev/shm") if name.startswith("shmcoll-")]
+    """Names that the library has left in /dev/shm. A name of a test that runs at the same time is gone in
+    a moment: only what stays is left over."""
+
+    def names() -> set[str]:
+        return {name for name in os.listdir("/dev/shm") if name.startswith("shmcoll-")}
+
+    left, deadline = names(), time.monotonic() + 10
+    while left and time.monotonic() < deadline:
+        time.sleep(0.01)
+        left &= names()
+    return sorted(left)

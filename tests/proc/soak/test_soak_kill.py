@@ -21,6 +21,7 @@ SEED = int(os.environ.get("SHMCOLL_SOAK_SEED", str(int(time.time()) * 1000)))
 TALK_S = 60.0
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60 * MINUTES + 60)
 def test_random_kills_for_a_long_time(capsys: Any) -> None:
     rounds: list[kill_ranks.Round] = []
