@@ -453,11 +453,18 @@ void reduces(Rank &rank)
     }
 }
 
+// Slices are even with 4 ranks alone. To the thread sanitizer 7 ranks show no other code than 3.
+#ifdef __SANITIZE_THREAD__
+const std::vector<int> kSpreadWorlds = {3, 4};
+#else
+const std::vector<int> kSpreadWorlds = {3, 4, 7};
+#endif
+
 // By slices through the small slots, independent of the machine's CPUs: of lines, a part of one, or none.
 TEST(Tunings, SumsBySlicesChangeNoResult)
 {
     for (Mode mode : all_modes()) {
-        for (int world : {3, 4, 7}) {
+        for (int world : kSpreadWorlds) {
             Options options = options_of({mode, world, true});
             options.tuning = "inline=0,all_reduce.two_phase_from=0";
             run_ranks(mode, world, every_operation, options);
@@ -477,10 +484,11 @@ TEST(Tunings, ReducesThatAreSpreadChangeNoResult)
             options.tuning = spread + more;
             run_ranks(mode, world, reduces, options);
         };
-        for (int world : {3, 4, 7})
+        for (int world : kSpreadWorlds)
             run(world, true, world == 3 ? cells : "");
-        for (int world : {4, 7})
-            run(world, true, cells + chunks);
+        for (int world : kSpreadWorlds)
+            if (world > 3)
+                run(world, true, cells + chunks);
         run(4, false, "");
     }
 }
