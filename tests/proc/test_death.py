@@ -177,6 +177,7 @@ def test_a_rank_that_writes_a_core_of_a_gigabyte_is_dead_from_the_signal_on(caps
             resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2)
             rank.sync()
             time.sleep(0.1)
+            rank.board[faults.FREE] = ranks.now_ns()
             faults.mark(rank)
             segmentation_fault()
             raise AssertionError(f"it lives with {ballast.sum()}")
@@ -188,7 +189,7 @@ def test_a_rank_that_writes_a_core_of_a_gigabyte_is_dead_from_the_signal_on(caps
 
     def see_the_end(run: Any) -> None:
         end = os.waitid(os.P_PID, run.pids[VICTIM], os.WEXITED | os.WNOWAIT)
-        ended["ms"] = (faults.clock_ns() - run.board[faults.MOMENT]) / 1e6
+        ended["ms"] = (ranks.now_ns() - run.board[faults.FREE]) / 1e6  # the other clock may stand
         ended["dumped"] = end is not None and end.si_code == os.CLD_DUMPED
 
     outcomes = ranks.outcomes(3, body, limit=60, meanwhile=see_the_end)
