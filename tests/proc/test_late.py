@@ -291,11 +291,14 @@ def test_who_has_gone_on_from_a_group_that_failed_is_not_looked_for_there() -> N
         second = dist.new_group(timeout=ranks.seconds(1.2))
         if rank.rank == 1:
             time.sleep(0.6)
-            return faults.told(lambda: dist.barrier(group=second))
+            said = faults.told(lambda: dist.barrier(group=second))
+            if rank.world == 2:
+                rank.sync()
+            return said
         faults.told(lambda: dist.all_reduce(torch.ones(3), group=first))
         if rank.world == 3:  # it goes on to another group
             return faults.told(dist.barrier)
-        time.sleep(1.5)
+        rank.sync()  # a rank that ends first would have left
         return ""
 
     for world, where in (

@@ -52,22 +52,25 @@ class Keeper:
 
 
 def main_thread_sleeps() -> Callable[[], bool]:
-    """Is the main thread inside a call of C, and goes to sleep there again and again?"""
+    """Is the main thread inside a call of C, and goes to sleep there again and again?
+
+    While this thread has the lock, the other may wait for it: however often it sleeps then counts once.
+    """
     main = threading.main_thread()
     status = Path(
         f"/proc/self/task/{os.getpid()}/status"
     )  # (after a fork native_id is the parent's)
     where: tuple[int, int] = (0, 0)
-    begun = 0
+    last = seen = 0
 
     def look() -> bool:
-        nonlocal where, begun
+        nonlocal where, last, seen
         frame = sys._current_frames()[main.ident or 0]
         now = (id(frame), frame.f_lasti)
         sleeps = int(status.read_text().split("\nvoluntary_ctxt_switches:")[1].split()[0])
-        if now != where:
-            where, begun = now, sleeps
-        return sleeps - begun >= 6
+        seen = seen + int(sleeps > last) if now == where else 0
+        where, last = now, sleeps
+        return seen >= 6
 
     return look
 
