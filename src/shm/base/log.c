@@ -4,11 +4,9 @@
 #include "shm/base/atomic.h"
 #include "shm/shmcoll.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,6 +17,16 @@ static const char *const level_names[] = {"off", "warn", "info", "trace"};
 
 static shc_a32 rank_word;      /* 0: not known; MANY_RANKS; or 1 + the rank */
 static shc_a32 late_pipe_word; /* 0: none; or 1 + the descriptor */
+
+static shc_a32 has_file;
+static bool (*write_to_file)(const char *line, size_t length);
+
+void shc_log_set_file(bool (*write)(const char *line, size_t length))
+{
+    write_to_file = write;
+    /* release log/file -> acquire in write_line(): the function. */
+    shc_a32_store_release(&has_file, 1);
+}
 
 void shc_log_set_rank(int rank)
 {
@@ -33,54 +41,18 @@ void shc_log_set_rank(int rank)
     }
 }
 
-/* The rank as text, or "". */
-static void rank_text(char *text, size_t capacity)
+void shc_log_pid_text(char *text, size_t capacity)
+{
+    snprintf(text, capacity, "%d", (int)getpid());
+}
+
+void shc_log_rank_text(char *text, size_t capacity)
 {
     /* relaxed: one value. */
     const uint32_t word = shc_a32_load_relaxed(&rank_word);
     text[0] = '\0';
     if (word != 0 && word != MANY_RANKS)
         snprintf(text, capacity, "%u", word - 1);
-}
-
-/* SHMCOLL_LOG_FILE with %h, %r and %p replaced by the host's name, the rank and the pid. */
-static void expand(const char *pattern, char *path, size_t capacity)
-{
-    size_t used = 0;
-    for (const char *at = pattern; *at && used + 1 < capacity; at++) {
-        char word[128] = {*at};
-        if (*at == '%' && at[1] && strchr("hrp%", at[1])) {
-            at++;
-            struct utsname machine;
-            if (*at == 'h')
-                snprintf(word, sizeof word, "%s", uname(&machine) == 0 ? machine.nodename : "");
-            else if (*at == 'r')
-                rank_text(word, sizeof word);
-            else if (*at == 'p')
-                snprintf(word, sizeof word, "%d", (int)getpid());
-            if (word[0] == '\0')
-                snprintf(word, sizeof word, "x"); /* not known */
-        }
-        used += (size_t)snprintf(path + used, capacity - used, "%s", word);
-    }
-    path[used < capacity ? used : capacity - 1] = '\0';
-}
-
-/* Opened anew for each line: lines are rare, and neither a fork nor a rotated file needs any care. */
-static FILE *open_file(void)
-{
-    static shc_a32 said;
-    char path[1024];
-    if (!shc_config_get()->log_file)
-        return NULL;
-    expand(shc_config_get()->log_file, path, sizeof path);
-    FILE *file = fopen(path, "ae");
-    const int error = errno;
-    /* acq_rel log/said: only the first thread says it; no other data. */
-    if (!file && shc_a32_exchange_acq_rel(&said, 1) == 0)
-        fprintf(stderr, "shmcoll: SHMCOLL_LOG_FILE: cannot open %s (%s); lines go to stderr\n",
-                path, strerror(error));
-    return file;
 }
 
 static void write_line(enum shc_log_level level, const char *format, va_list args)
@@ -90,7 +62,7 @@ static void write_line(enum shc_log_level level, const char *format, va_list arg
     struct tm local;
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &local);
-    rank_text(rank, sizeof rank);
+    shc_log_rank_text(rank, sizeof rank);
     if (rank[0])
         snprintf(named, sizeof named, "rank %s ", rank);
     int used =
@@ -100,10 +72,9 @@ static void write_line(enum shc_log_level level, const char *format, va_list arg
     vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
     const size_t length = strlen(line);
     line[length] = '\n';
-    FILE *file = open_file();
-    fwrite(line, 1, length + 1, file ? file : stderr);
-    if (file)
-        fclose(file);
+    /* acquire log/file <- release in shc_log_set_file(): the function. */
+    if (!shc_a32_load_acquire(&has_file) || !write_to_file(line, length + 1))
+        fwrite(line, 1, length + 1, stderr);
 }
 
 bool shc_log_goes(enum shc_log_level level)

@@ -10,6 +10,7 @@
 #include "shm/base/config.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 void shc_log(enum shc_log_level level, const char *format, ...) SHC_PRINTF(2, 3);
 
@@ -18,6 +19,14 @@ bool shc_log_goes(enum shc_log_level level);
 
 /* A line about a late wait: a warning if `speaks`, and in any case to the pipe of shc_late_pipe(). */
 void shc_log_late(bool speaks, const char *format, ...) SHC_PRINTF(2, 3);
+
+/* Lines go to this function from now on; false: to stderr after all. Once per process. */
+void shc_log_set_file(bool (*write)(const char *line, size_t length));
+
+/* The rank of shc_log_set_rank() as text; "": not known, or several. */
+void shc_log_rank_text(char *text, size_t capacity);
+
+void shc_log_pid_text(char *text, size_t capacity);
 
 /* Which rank of the job this process is. Several: it is several ranks, and lines name none. */
 void shc_log_set_rank(int rank);

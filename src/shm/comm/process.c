@@ -5,6 +5,7 @@
 #include "shm/base/config.h"
 #include "shm/base/log.h"
 #include "shm/comm/comm.h"
+#include "shm/comm/log_file.h"
 #include "shm/exec/topo.h"
 #include "shm/kernel/cpu.h"
 #include "shm/os/os.h"
@@ -105,7 +106,9 @@ static enum shc_status enter_locked(void)
 enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process_mark *mark,
                                   struct shc_os_process *self)
 {
+    static pthread_once_t file_once = PTHREAD_ONCE_INIT;
     SHC_TRY(be_this_process());
+    pthread_once(&file_once, shc_log_file_use);
     if (shc_process_leaving())
         return shc_fail(SHC_ERR_CLOSED, "the process is ending: no new groups");
     pthread_mutex_lock(&process.lock);

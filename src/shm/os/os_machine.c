@@ -77,6 +77,23 @@ int shc_os_read_text(const char *path, char *text, size_t capacity)
     return error == 0 && memchr(text, '\0', used) ? EILSEQ : error;
 }
 
+int shc_os_append(const char *path, const void *bytes, size_t count)
+{
+    const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return errno;
+    const int error = write(fd, bytes, count) < 0 ? errno : 0;
+    close(fd);
+    return error;
+}
+
+void shc_os_host_name(char *text, size_t capacity)
+{
+    if (gethostname(text, capacity) != 0)
+        text[0] = '\0';
+    text[capacity - 1] = '\0';
+}
+
 /* CPUs granted by one cgroup directory: "max 100000" or "150000 100000"; 0 for no limit. */
 static int quota_of_directory(const char *directory)
 {
