@@ -75,11 +75,13 @@ def test_a_late_rank_comes_first_and_equal_stacks_are_said_once(tmp_path: Path) 
     def look_at(pids: dict[int, int]) -> None:
         options: dict[str, Any] = {"path": tmp_path, "ODD": pids[2]}
         text = until_both_wait(*pids.values(), **options)
-        heads = [text.index(f'rank {rank} of "0", pid {pids[rank]}: ') for rank in (2, 0, 1)]
+        heads = [
+            text.index(f'rank {rank} of "default_pg", pid {pids[rank]}: ') for rank in (2, 0, 1)
+        ]
         assert heads == sorted(heads), text
         assert text.count("train.py:13") == 1 and text.count("train.py:14") == 1, text
-        assert f'rank 2 of "0", pid {pids[2]}: not in a call for' in text
-        assert 'GROUP 0 "0"' in text
+        assert f'rank 2 of "default_pg", pid {pids[2]}: not in a call for' in text
+        assert 'GROUP 0 "default_pg"' in text
         assert "--native" not in text and "Python v3.11" not in text
 
         # A process alone; its native frames; a stopped one.
@@ -94,7 +96,7 @@ def test_a_late_rank_comes_first_and_equal_stacks_are_said_once(tmp_path: Path) 
             os.kill(pids[2], signal.SIGCONT)
         assert "option --nonblocking" in stopped, stopped
         # A group by its name, and a word that is none.
-        code, named = tool("0", "no-such-group", **options)
+        code, named = tool("default_pg", "no-such-group", **options)
         assert f"pid {pids[1]}" in named and "no-such-group is neither the name of" in named, named
 
         # Without the right to trace: of one rank, and of all that were asked for.
