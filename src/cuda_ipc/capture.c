@@ -253,7 +253,8 @@ static void tag_text(struct shc_cuda_comm *comm, uint64_t tag, char text[TEXT_BY
     if (number != 0)
         call_text(comm, number, text);
     else
-        snprintf(text, TEXT_BYTES, "one that rank %d has not captured so", comm->rank);
+        snprintf(text, TEXT_BYTES, "one that %s has not captured so",
+                 shc_comm_rank_name(comm->core, comm->rank).text);
 }
 
 static bool has_left(const struct shc_cuda_comm *comm, int rank)
@@ -264,8 +265,9 @@ static bool has_left(const struct shc_cuda_comm *comm, int rank)
 
 static enum shc_status fail_leaver(struct shc_cuda_comm *comm, int rank)
 {
-    char text[160];
-    snprintf(text, sizeof text, "rank %d has left the group, and replays no more graphs", rank);
+    char text[256];
+    snprintf(text, sizeof text, "%s has left the group, and replays no more graphs",
+             shc_comm_rank_name(comm->core, rank).text);
     return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
 }
 
@@ -278,14 +280,15 @@ static enum shc_status fail_mismatch(struct shc_cuda_comm *comm, uint64_t verdic
     for (int r = 0; r < comm->world; r++)
         if (r != comm->rank && has_left(comm, r))
             return fail_leaver(comm, r);
-    char text[SHC_HOST_REASON_BYTES], ours[TEXT_BYTES], theirs[TEXT_BYTES];
+    char text[2 * SHC_HOST_REASON_BYTES], ours[TEXT_BYTES], theirs[TEXT_BYTES];
     call_text(comm, SHC_VERDICT_SEQUENCE(verdict), ours);
     /* acquire cuda/verdict <- release in the device: it was written before the verdict. */
     tag_text(comm, shc_a64_load_acquire(&own_part(comm)->graph_verdict.theirs), theirs);
     snprintf(text, sizeof text,
-             "ranks replay different operations: rank %d is at %s, but rank %d at %s (all must "
-             "capture and replay the same, in the same order)",
-             comm->rank, ours, rank, theirs);
+             "ranks replay different operations: %s is at %s, but %s at %s (all must capture and "
+             "replay the same, in the same order)",
+             shc_comm_rank_name(comm->core, comm->rank).text, ours,
+             shc_comm_rank_name(comm->core, rank).text, theirs);
     return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
 }
 
@@ -327,9 +330,10 @@ static void whom_text(struct shc_cuda_comm *comm, uint64_t passed, char *text, s
     for (int r = 0; r < comm->world && used < capacity; r++) {
         if (r == comm->rank || arrival_of(comm, r, passed) != 0)
             continue;
-        used += (size_t)snprintf(
-            text + used, capacity - used, "%srank %d (%s)", used ? ", " : "", r,
-            busy_of(comm, r) != 0 ? "its stream is not there" : "it replays nothing");
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s (%s)", used ? ", " : "",
+                                 shc_comm_rank_name(comm->core, r).text,
+                                 busy_of(comm, r) != 0 ? "its stream is not there"
+                                                       : "it replays nothing");
     }
     if (used == 0)
         snprintf(text, capacity, "%s", ALL_ARRIVED);

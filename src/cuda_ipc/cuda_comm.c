@@ -129,7 +129,8 @@ void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason)
     char text[SHC_HOST_REASON_BYTES];
     if (is_child(cuda) || is_closed(cuda))
         return;
-    snprintf(text, sizeof text, "rank %d aborted: %s", cuda->rank, reason ? reason : "no reason");
+    snprintf(text, sizeof text, "%s aborted: %s", shc_comm_rank_name(cuda->core, cuda->rank).text,
+             reason ? reason : "no reason");
     (void)!shc_watch_fail(cuda, SHC_ERR_ABORTED, text);
 }
 
@@ -241,8 +242,8 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
     if (!is_closed(cuda)) {
         if (!await_idle(cuda, CLOSING_NS, true)) {
             char text[SHC_HOST_REASON_BYTES];
-            snprintf(text, sizeof text, "rank %d closed the group while operations were under way",
-                     cuda->rank);
+            snprintf(text, sizeof text, "%s closed the group while operations were under way",
+                     shc_comm_rank_name(cuda->core, cuda->rank).text);
             (void)!shc_watch_fail(cuda, SHC_ERR_PEER_LEFT, text);
             (void)await_idle(cuda, DRAINING_NS, false);
         }

@@ -252,9 +252,9 @@ static enum shc_status fail_pair(struct shc_cuda_comm *comm, uint64_t sequence, 
                                  uint64_t sent, int to, uint64_t expected)
 {
     char text[SHC_HOST_REASON_BYTES];
-    snprintf(text, sizeof text,
-             "all_to_all #%llu: rank %d sends rank %d %llu bytes, which has room for %llu",
-             (unsigned long long)sequence, from, to, (unsigned long long)sent,
+    snprintf(text, sizeof text, "all_to_all #%llu: %s sends %s %llu bytes, which has room for %llu",
+             (unsigned long long)sequence, shc_comm_rank_name(comm->core, from).text,
+             shc_comm_rank_name(comm->core, to).text, (unsigned long long)sent,
              (unsigned long long)expected);
     return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
 }
@@ -328,12 +328,12 @@ static enum shc_status enqueue_all(struct shc_work *work, struct deadline *deadl
 static enum shc_status fail_inside(struct shc_cuda_comm *comm, uint64_t sequence,
                                    enum shc_status st)
 {
-    char text[96];
+    char text[256];
     if (st != SHC_ERR_CLOSED)
         return shc_watch_fail(comm, st, shc_cuda_failure());
     /* To the other ranks this is a departure. */
-    snprintf(text, sizeof text, "rank %d left the group inside operation #%llu", comm->rank,
-             (unsigned long long)sequence);
+    snprintf(text, sizeof text, "%s left the group inside operation #%llu",
+             shc_comm_rank_name(comm->core, comm->rank).text, (unsigned long long)sequence);
     return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
 }
 

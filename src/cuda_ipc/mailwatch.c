@@ -82,12 +82,12 @@ static void called_text(const struct shc_cuda_comm *comm, const struct shc_end *
 enum shc_status shc_mail_mismatch(struct shc_cuda_comm *comm, const struct shc_end *end,
                                   uint64_t number)
 {
-    char text[SHC_HOST_REASON_BYTES], own[160], other[160];
+    char text[2 * SHC_HOST_REASON_BYTES], own[160], other[160];
     called_text(comm, end, true, number, own, sizeof own);
     called_text(comm, end, false, number, other, sizeof other);
-    snprintf(text, sizeof text,
-             "the ends of a message differ: rank %d called %s, but rank %d called %s", end->peer,
-             other, comm->rank, own);
+    snprintf(text, sizeof text, "the ends of a message differ: %s called %s, but %s called %s",
+             shc_comm_rank_name(comm->core, end->peer).text, other,
+             shc_comm_rank_name(comm->core, comm->rank).text, own);
     return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
 }
 
@@ -123,12 +123,12 @@ enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
         if (left == 0 || end->peer == comm->rank || !newest_of(comm, end, &number, &flight) ||
             shc_end_reached(end) >= flight.last_round)
             continue;
-        char call[160], text[SHC_HOST_REASON_BYTES];
+        char call[160], text[2 * SHC_HOST_REASON_BYTES];
         shc_message_words_text(flight.call, end->sends, end->peer, number, call, sizeof call);
-        snprintf(text, sizeof text, "rank %d has left the group, after its %s #%llu %s rank %d; %s",
-                 end->peer, end->sends ? "recv" : "send",
+        snprintf(text, sizeof text, "%s has left the group, after its %s #%llu %s %s; %s",
+                 shc_comm_rank_name(comm->core, end->peer).text, end->sends ? "recv" : "send",
                  (unsigned long long)shc_lane_published(end->other), end->sends ? "from" : "to",
-                 comm->rank, call);
+                 shc_comm_rank_name(comm->core, comm->rank).text, call);
         return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
     }
     return SHC_OK;
@@ -136,19 +136,20 @@ enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
 
 /* ---- time ---- */
 
-static void whom_text(const struct shc_end *end, uint64_t number, const struct shc_flight *flight,
-                      char *text, size_t capacity)
+static void whom_text(const struct shc_cuda_comm *comm, const struct shc_end *end, uint64_t number,
+                      const struct shc_flight *flight, char *text, size_t capacity)
 {
+    const struct shc_rank_name name = shc_comm_rank_name(comm->core, end->peer);
     const uint64_t called = shc_lane_published(end->other);
     /* Pieces that nobody needs to have taken. */
     const uint64_t ahead = end->sends ? SHC_MAIL_SLOTS : 0;
     if (shc_end_reached(end) + ahead >= flight->last_round)
-        snprintf(text, capacity, "this rank's %s: rank %d has done its part",
-                 flight->relayed && !end->sends ? "relay thread or GPU" : "GPU", end->peer);
+        snprintf(text, capacity, "this rank's %s: %s has done its part",
+                 flight->relayed && !end->sends ? "relay thread or GPU" : "GPU", name.text);
     else if (called >= number)
-        snprintf(text, capacity, "rank %d (its stream is not there)", end->peer);
+        snprintf(text, capacity, "%s (its stream is not there)", name.text);
     else
-        snprintf(text, capacity, "rank %d (its last %s this rank is #%llu)", end->peer,
+        snprintf(text, capacity, "%s (its last %s this rank is #%llu)", name.text,
                  end->sends ? "recv from" : "send to", (unsigned long long)called);
 }
 
@@ -186,13 +187,13 @@ static void look_at_end(struct shc_cuda_comm *comm, struct shc_end *end, uint64_
         shc_lane_look_at_time(comm, &end->lane, now_ns, lost_ns, &number, &flight);
     if (state == SHC_IN_TIME)
         return;
-    char call[160], whom[160];
+    char call[160], whom[320];
     const char *hint =
         "; messages wait on more than 5 streams, which share hardware queues: use "
         "batch_isend_irecv, or CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA starts, if "
         "it is not set";
     shc_message_words_text(flight.call, end->sends, end->peer, number, call, sizeof call);
-    whom_text(end, number, &flight, whom, sizeof whom);
+    whom_text(comm, end, number, &flight, whom, sizeof whom);
     shc_watch_tell(comm, state, shc_lateness_seconds(&flight.lateness, now_ns), call, whom,
                    state == SHC_LATE && is_crowded(comm) ? hint : "");
 }

@@ -47,15 +47,17 @@ static void adopt(struct shc_cuda_comm *comm, uint64_t finder)
 {
     if (finder == 0 || finder > (uint64_t)comm->world) {
         comm->failed = SHC_ERR_ABORTED;
-        snprintf(comm->failure, sizeof comm->failure, "the group \"%s\" is broken", comm->name);
+        snprintf(comm->failure, sizeof comm->failure, "the group \"%s\" is broken",
+                 shc_comm_group_name(comm->core));
         return;
     }
     const struct shc_part_shm *part = shc_host_part(&comm->host, (int)finder - 1);
     const uint32_t status = SHC_READ_ONCE(part->reason.status);
     char text[SHC_HOST_REASON_BYTES];
     shc_copy_text_once(text, part->reason.text, sizeof text);
-    snprintf(comm->failure, sizeof comm->failure, "group \"%s\": %s (found by rank %u)", comm->name,
-             text, (unsigned)finder - 1);
+    snprintf(comm->failure, sizeof comm->failure, "group \"%s\": %s (found by %s)",
+             shc_comm_group_name(comm->core), text,
+             shc_comm_rank_name(comm->core, (int)finder - 1).text);
     comm->failed =
         status > SHC_OK && status < SHC_STATUS_COUNT ? (enum shc_status)status : SHC_ERR_ABORTED;
 }
@@ -141,11 +143,11 @@ static void call_text(struct shc_cuda_comm *comm, int r, uint64_t sequence, char
 
 enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm, uint64_t sequence, int a, int b)
 {
-    char text[SHC_HOST_REASON_BYTES], one[160], other[160];
+    char text[2 * SHC_HOST_REASON_BYTES], one[160], other[160];
     call_text(comm, a, sequence, one);
     call_text(comm, b, sequence, other);
-    snprintf(text, sizeof text,
-             "ranks made different calls: rank %d called %s, but rank %d called %s", a, one, b,
+    snprintf(text, sizeof text, "ranks made different calls: %s called %s, but %s called %s",
+             shc_comm_rank_name(comm->core, a).text, one, shc_comm_rank_name(comm->core, b).text,
              other);
     return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
 }
@@ -190,9 +192,9 @@ static enum shc_status look_at_leavers(struct shc_cuda_comm *comm, uint64_t sequ
         const uint64_t left = shc_watch_departure(comm, r);
         if (r == comm->rank || left == 0 || left > sequence)
             continue;
-        char text[160];
-        snprintf(text, sizeof text, "rank %d has left the group after operation #%llu", r,
-                 (unsigned long long)(left - 1));
+        char text[256];
+        snprintf(text, sizeof text, "%s has left the group after operation #%llu",
+                 shc_comm_rank_name(comm->core, r).text, (unsigned long long)(left - 1));
         return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
     }
     return SHC_OK;
@@ -236,16 +238,18 @@ static void late_text(struct shc_cuda_comm *comm, int r, const struct shc_flight
                       uint64_t sequence, char *text, size_t capacity)
 {
     const uint64_t called = shc_lane_published(shc_host_lane(&comm->host, r));
+    const struct shc_rank_name name = shc_comm_rank_name(comm->core, r);
     if (flight->sliced && arrival_of(comm, flight, r) + 1 == flight->last_round)
-        snprintf(text, capacity, "rank %d (its relay thread has not added its slice)", r);
+        snprintf(text, capacity, "%s (its relay thread has not added its slice)", name.text);
     else if (r == comm->rank)
-        snprintf(text, capacity, "rank %d (this rank: its stream has other work)", r);
+        snprintf(text, capacity, "%s (this rank: its stream has other work)", name.text);
     else if (called >= sequence)
-        snprintf(text, capacity, "rank %d (its stream is not there)", r);
+        snprintf(text, capacity, "%s (its stream is not there)", name.text);
     else if (called == 0)
-        snprintf(text, capacity, "rank %d (it has made no call yet)", r);
+        snprintf(text, capacity, "%s (it has made no call yet)", name.text);
     else
-        snprintf(text, capacity, "rank %d (its last call is #%llu)", r, (unsigned long long)called);
+        snprintf(text, capacity, "%s (its last call is #%llu)", name.text,
+                 (unsigned long long)called);
 }
 
 static void whom_text(struct shc_cuda_comm *comm, const struct shc_flight *flight,
@@ -262,7 +266,7 @@ static void whom_text(struct shc_cuda_comm *comm, const struct shc_flight *fligh
         return;
     }
     for (int r = 0; r < comm->world && used < capacity; r++) {
-        char one[96];
+        char one[224];
         if (arrival_of(comm, flight, r) != least || listed++ >= LISTED)
             continue;
         late_text(comm, r, flight, sequence, one, sizeof one);
@@ -285,14 +289,14 @@ void shc_watch_tell(struct shc_cuda_comm *comm, enum shc_lateness_state state, d
 {
     char text[1200];
     if (state == SHC_TIME_OVER) {
-        snprintf(text, sizeof text, SHC_TIMED_OUT "%.3f s waiting for %s; in rank %d: %s", seconds,
-                 whom, comm->rank, call);
+        snprintf(text, sizeof text, SHC_TIMED_OUT "%.3f s waiting for %s; in %s: %s", seconds, whom,
+                 shc_comm_rank_name(comm->core, comm->rank).text, call);
         (void)!shc_watch_fail(comm, SHC_ERR_TIMEOUT, text);
         return;
     }
-    snprintf(text, sizeof text,
-             "shmcoll: rank %d: %s on CUDA group \"%s\" " SHC_HAS_WAITED " for %s%s", comm->rank,
-             call, comm->name, seconds, whom, more);
+    snprintf(text, sizeof text, "shmcoll: %s: %s on CUDA group \"%s\" " SHC_HAS_WAITED " for %s%s",
+             shc_comm_rank_name(comm->core, comm->rank).text, call, shc_comm_group_name(comm->core),
+             seconds, whom, more);
     shc_watch_say(comm, text);
 }
 

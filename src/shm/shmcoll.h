@@ -242,9 +242,6 @@ struct shc_comm_config {
     int rank;
     int world_size;   /* 1 .. SHC_MAX_WORLD */
     const char *name; /* shows in every message about the group; may be NULL */
-    /* Shows in messages in the place of the name, as the words that the user has for the group. NULL: none
-     * yet; shc_comm_describe() adds one. */
-    const char *description;
     /* Which rank of the whole job each rank is (world_size entries, each once). Only ranks with the same
      * list, in the same order, make a group; groups of disjoint lists may share a name and a store. And
      * a process that has died in one group is not waited for by the next one. NULL: 0, 1, 2, ... */
@@ -265,6 +262,9 @@ struct shc_comm_config {
      * keys are of an earlier group. NULL: no such key. */
     const char *outsider_prefix;
     const char *outsider_text;
+    /* Shows in messages in the place of the name, as the words that the user has for the group. NULL: none
+     * yet; shc_comm_describe() adds one. */
+    const char *description;
 };
 
 /*
@@ -362,6 +362,16 @@ enum shc_status shc_comm_error(struct shc_comm *comm);
 /* 1 while the process of that rank has begun to end and is still there. A wait that ends because the rank
  * has left ends after that: a launcher then sees the first one end first. */
 int shc_comm_is_ending(struct shc_comm *comm, int rank);
+
+/*
+ * How messages name a rank of the group: "rank 2", or, where the job numbers it otherwise, "rank 5 (rank 2 of
+ * group "tp")"; and the group: by its description, or its name. Any thread.
+ */
+struct shc_rank_name {
+    char text[128];
+};
+struct shc_rank_name shc_comm_rank_name(const struct shc_comm *comm, int rank);
+const char *shc_comm_group_name(const struct shc_comm *comm);
 
 /* Words for the group that messages show in the place of its name, as of a group that gets them only after it
  * was made. Only the first description counts. */

@@ -140,7 +140,6 @@ class Config(ctypes.Structure):
         ("rank", c_int),
         ("world_size", c_int),
         ("name", c_char_p),
-        ("description", c_char_p),
         ("global_ranks", c_void_p),
         ("timeout_ns", c_uint64),
         ("store", Store),
@@ -149,6 +148,7 @@ class Config(ctypes.Structure):
         ("tuning", c_char_p),
         ("outsider_prefix", c_char_p),
         ("outsider_text", c_char_p),
+        ("description", c_char_p),
     ]
 
 

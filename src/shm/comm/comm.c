@@ -528,6 +528,16 @@ bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, 
     return known;
 }
 
+struct shc_rank_name shc_comm_rank_name(const struct shc_comm *comm, int rank)
+{
+    return shc_seat_rank_name(&comm->seat, rank);
+}
+
+const char *shc_comm_group_name(const struct shc_comm *comm)
+{
+    return shc_seat_group(&comm->seat);
+}
+
 int shc_comm_rank(const struct shc_comm *comm)
 {
     return comm->seat.rank;

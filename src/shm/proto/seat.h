@@ -258,10 +258,6 @@ SHC_INLINE const char *shc_seat_group(const struct shc_seat *seat)
 /* Only the first description counts. Any thread. */
 void shc_seat_describe(struct shc_seat *seat, const char *description);
 
-struct shc_rank_name {
-    char text[128];
-};
-
 /* "rank 2", or, if it has another number in the group, "rank 5 (rank 2 of group "tp")". */
 struct shc_rank_name shc_seat_rank_name(const struct shc_seat *seat, int rank);
 
