@@ -180,6 +180,9 @@ void shc_os_process_end_text(const struct shc_os_process *self,
     text[0] = '\0';
     if (!is_visible(self, process) || stat_of(self, process, &line) != 0 || line.exit_status == 0)
         return;
+    /* A process that is merely stopped has the signal there. */
+    if (line.state != 'Z' && line.state != 'X' && (line.flags & EXITING) == 0)
+        return;
     if (WIFSIGNALED(line.exit_status))
         snprintf(text, capacity, "killed by signal %d", WTERMSIG(line.exit_status));
     else
