@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import sys
 import threading
@@ -11,10 +12,11 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+import torch
+
 from shmcoll._glue import glue
 
 _MOST_BYTES = 90  # of the text that the other ranks see (struct shc_leaving_shm)
-_LIBRARIES = ("/torch/", "/shmcoll/", "/multiprocessing/", "/concurrent/", "<frozen")
 
 LateCallback = Callable[[str], object]
 
@@ -38,6 +40,11 @@ class _LateWaits:
         threading.Thread(target=self._run, args=(reader,), name="shmcoll-late", daemon=True).start()
         glue.shc_late_pipe(writer)
 
+    def forget(self) -> None:
+        """In a forked child: the thread and the pipe are the parent's."""
+        glue.shc_late_pipe(-1)
+        self._pid, self.callback = 0, None
+
     def _run(self, reader: int) -> None:
         with open(reader, errors="replace") as lines:
             for line in lines:
@@ -51,6 +58,7 @@ class _LateWaits:
 
 
 _late_waits = _LateWaits()
+os.register_at_fork(after_in_child=_late_waits.forget)
 
 
 def on_late(callback: LateCallback | None) -> None:
@@ -59,7 +67,7 @@ def on_late(callback: LateCallback | None) -> None:
     The text names the call, the group and the ranks that are waited for, as the line of the log does. The
     callback runs on a thread of its own, on each rank that waits, also where another rank logs for all. Each
     wait calls it after the late time, and again after twice, four times, ... as long. An exception of the
-    callback is printed. A second call replaces the callback; None ends it.
+    callback is printed. A second call replaces the callback; None ends it. A forked child has none.
 
     Raises:
         TypeError: ``callback`` is not callable.
@@ -89,7 +97,9 @@ def _original(error: BaseException) -> BaseException:
 def _place(trace: TracebackType | None) -> str:
     """ "train.py:41": the innermost line outside of libraries, else the innermost one; "" if there is none."""
     frames = traceback.extract_tb(trace)
-    own = [frame for frame in frames if not any(part in frame.filename for part in _LIBRARIES)]
+    libraries = tuple(os.path.dirname(module.__file__ or "") for module in (torch, multiprocessing))
+    skipped = (*libraries, os.path.dirname(__file__), "<frozen")
+    own = [frame for frame in frames if not frame.filename.startswith(skipped)]
     last = next(reversed(own or frames), None)
     return f" ({os.path.basename(last.filename)}:{last.lineno})" if last else ""
 
