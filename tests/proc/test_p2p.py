@@ -329,5 +329,5 @@ def test_many_that_wait_for_the_same_rank_are_late_in_one_line() -> None:
     lines = outcomes[0].output.splitlines()
     assert 1 <= len(lines) <= 4, outcomes[0].output
     assert re.search(
-        r"send .* tag 0, .*waited \d\.\d s .*; queued after it: 19 more$", lines[0]
+        r"send .* tag 0 .*waited \d\.\d s .*; queued after it: 19 more$", lines[0]
     ), lines[0]

@@ -439,7 +439,7 @@ def test_a_rank_that_died_in_one_group_is_not_waited_for_in_the_next() -> None:
 
     ended = ranks.outcomes(3, body)
     for one in ended[:2]:
-        assert "rank 1 (pid" in one.value and "has died or ended" in one.value, one
+        assert "rank 2 (pid" in one.value and "has died or ended" in one.value, one
 
 
 # ---- how it is switched on ----
