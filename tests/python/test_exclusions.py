@@ -74,5 +74,7 @@ def test_a_longer_lane_runs_what_a_default_lane_leaves_out(runner):
         longest = longer[lane.name]
         assert longest.build.environment.pop("SHMCOLL_TEST_FULL") == "1"
         for folder in ("unit", "conformance", "cuda"):  # what the default lane builds, and the rest
-            assert re.search(longest.labels, folder) and re.search(longest.labels, f"{folder}-slice")
+            assert re.search(longest.labels, folder) and re.search(
+                longest.labels, f"{folder}-slice"
+            )
         assert lane.build == longest.build and not longest.without

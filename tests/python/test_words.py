@@ -54,7 +54,7 @@ def receive(mine: Rank, group: Any) -> None:
     if mine.rank == 0:
         group.recv([torch.ones(3)], 1, 4).wait()
     else:
-        time.sleep(2.0)
+        time.sleep(2.5)
 
 
 def mixed_message(mine: Rank, group: Any) -> None:
@@ -133,13 +133,13 @@ def test_an_error_names_the_rank_of_the_job_first(
     body: Callable[[Rank, Any], None], words: list[str]
 ) -> None:
     def ranks(mine: Rank) -> str:
-        group = mine.group("mixed", timeout=0.6, members=MEMBERS)
+        group = mine.group("mixed", timeout=1.0, members=MEMBERS)
         group.barrier().wait()
         try:
             body(mine, group)
         except RuntimeError as error:
             return str(error)
-        time.sleep(2.0 if mine.rank == 1 else 0.0)
+        time.sleep(2.5 if mine.rank == 1 else 0.0)
         return "no error"
 
     text = outcomes(3, ranks)[0].value
@@ -163,7 +163,7 @@ def test_a_group_that_is_not_made_names_the_rank_of_the_job_first() -> None:
 def test_a_group_is_called_what_its_user_calls_it() -> None:
     def body(mine: Rank) -> Any:
         mine.init()
-        group = dist.new_group([1, 2], timeout=seconds(0.6), group_desc="data_parallel")
+        group = dist.new_group([1, 2], timeout=seconds(1.0), group_desc="data_parallel")
         if mine.rank == 0:
             time.sleep(1.0)
             return None
