@@ -130,7 +130,8 @@ def watch_exceptions() -> None:
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        explain_end(error)
+        if not hasattr(sys, "ps1"):  # an interactive interpreter goes on
+            explain_end(error)
         before(kind, error, trace)
 
     sys.excepthook = hook

@@ -18,8 +18,7 @@ static const struct shc_config_row rows[] = {
      FIELD(log_level)},
     {"SHMCOLL_LOG_FILE",
      "the file for these lines, in place of stderr; %h, %r and %p in its name stand for the host, "
-     "the rank "
-     "and the pid",
+     "the rank and the pid",
      SHC_CONFIG_TEXT, 0, 0, 0, FIELD(log_file)},
     {"SHMCOLL_SEGMENT", "where a group's memory lives", "auto|unnamed|named|memfd", 0, 3,
      SHC_SEGMENT_AUTO, FIELD(segment)},
