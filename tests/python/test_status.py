@@ -184,7 +184,8 @@ def test_a_cycle_over_two_groups_is_a_deadlock() -> None:
 
     found: list[Answer] = []
     ended = outcomes(3, body, meanwhile=observe(look, found))
-    assert [each.exit for each in ended] == [-9] * 3, ended
+    # Killed, or told of another's death before its turn came.
+    assert all(each.exit == -9 or "died" in each.text for each in ended), ended
     ((code, said),) = found
     assert code == 2
     edges = {(text.split(" waits in ")[0], text.rsplit(" for ", 1)[1]) for text in said["deadlock"]}
