@@ -50,14 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_NOTHING
     verdict = judge(groups, options.late)
     for index, group in enumerate(groups):
-        print("\n".join([status._title(index, group), *status._group_verdict(group, options.late)]))
+        print("\n".join([status.title(index, group), *status.group_verdict(group, options.late)]))
     print(
-        "\n".join(status._verdict(verdict)), end="\n" if verdict.culprits or verdict.cycle else ""
+        "\n".join(status.verdict_lines(verdict)),
+        end="\n" if verdict.culprits or verdict.cycle else "",
     )
     code = _print_stacks(groups, _in_order(pids, verdict), options)
     if code or not groups:
         return code
-    return status._exit_code(groups, verdict, options.late)
+    return status.exit_code(groups, verdict, options.late)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,13 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a group's name, or a process (default: all groups)",
     )
     parser.add_argument("--native", action="store_true", help="also show the frames of C and C++")
-    parser.add_argument(
-        "--late",
-        type=float,
-        default=5.0,
-        metavar="S",
-        help="a wait of so many seconds is late (default 5)",
-    )
+    text.add_late_option(parser)
     return parser
 
 

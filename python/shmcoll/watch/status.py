@@ -35,7 +35,7 @@ def _run(options: argparse.Namespace) -> int:
         print(json.dumps(_as_json(sight, groups, verdict), indent=2))
     else:
         print("\n".join(_lines(sight, groups, verdict, options)))
-    return _exit_code(groups, verdict, options.late)
+    return exit_code(groups, verdict, options.late)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,17 +46,11 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit codes: 0 all ranks move, 1 a group has failed, 2 a rank is late, 3 no group found",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--late",
-        type=float,
-        default=5.0,
-        metavar="S",
-        help="a wait of so many seconds is late (default 5)",
-    )
+    text.add_late_option(parser)
     return parser
 
 
-def _exit_code(groups: list[Group], verdict: Verdict, late: float) -> int:
+def exit_code(groups: list[Group], verdict: Verdict, late: float) -> int:
     if not groups:
         return EXIT_NOTHING
     if any(group.failure for group in groups):
@@ -80,11 +74,11 @@ def _lines(
     if not groups:
         return lines + text.nothing(options.pids)
     for index, group in enumerate(groups):
-        lines += [_title(index, group), *_rank_lines(group), *_group_verdict(group, options.late)]
-    return lines + _verdict(verdict)
+        lines += [title(index, group), *_rank_lines(group), *group_verdict(group, options.late)]
+    return lines + verdict_lines(verdict)
 
 
-def _title(index: int, group: Group) -> str:
+def title(index: int, group: Group) -> str:
     age = duration(group.age_seconds)
     parts = [
         f'GROUP {index} "{group.name}"',
@@ -140,7 +134,7 @@ def _call_text(group: Group, member: Member) -> str:
     return f"waits {waited} in {what} for {text.ranks(group, group.missing(member))}"
 
 
-def _group_verdict(group: Group, late: float) -> list[str]:
+def group_verdict(group: Group, late: float) -> list[str]:
     if group.failure:
         return [f"  -> the group has failed: {group.failure.reason}"]
     if _is_late(group, late) and group.absent:
@@ -148,7 +142,7 @@ def _group_verdict(group: Group, late: float) -> list[str]:
     return []
 
 
-def _verdict(verdict: Verdict) -> list[str]:
+def verdict_lines(verdict: Verdict) -> list[str]:
     if verdict.cycle:
         return ["DEADLOCK: each of these waits for the next", *(f"  {w}" for w in verdict.cycle)]
     return [_culprit_text(culprit) for culprit in verdict.culprits[:4]]

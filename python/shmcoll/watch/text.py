@@ -40,6 +40,16 @@ class PidParser(Parser):
         self.add_argument("pids", nargs="*", type=int, metavar="PID", help="look at these alone")
 
 
+def add_late_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--late",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="a wait of so many seconds is late (default 5)",
+    )
+
+
 def seconds(word: str) -> float:
     """A number of seconds on a command line."""
     value = float(word)
