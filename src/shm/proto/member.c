@@ -146,14 +146,15 @@ void shc_member_end_text(const struct shc_seat *seat, int rank, char *text, size
     char why[sizeof leaving->text], status[32];
     const struct shc_os_process process = shc_seat_process(seat, rank);
     text[0] = '\0';
-    shc_os_process_end_text(&seat->self, &process, status, sizeof status);
     /* acquire leaving/told <- release in shc_member_tell_why(): the text. */
     if (shc_a32_load_acquire(&leaving->told) != 0) {
         shc_copy_text_once(why, leaving->text, sizeof why);
         snprintf(text, capacity, " because of %s", why);
-    } else if (status[0]) {
-        snprintf(text, capacity, ", %s", status);
+        return;
     }
+    shc_os_process_end_text(&seat->self, &process, status, sizeof status);
+    if (status[0])
+        snprintf(text, capacity, ", %s", status);
 }
 
 void shc_member_left_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
@@ -189,14 +190,20 @@ void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t c
              end, dumping_core ? ", writing a core dump" : "", last, other);
 }
 
+/* Another rank that has not made the call of that epoch. */
+static bool is_missing(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    struct shc_call call;
+    const uint64_t latest = shc_call_latest(seat, rank, &call);
+    return rank != seat->rank && (latest == 0 || !shc_reached(latest, epoch));
+}
+
 int shc_member_missing(const struct shc_seat *seat, uint64_t epoch, uint32_t *which)
 {
     int missing = 0;
     *which = 0x811c9dc5; /* FNV-1a */
     for (int rank = 0; rank < seat->world_size; rank++) {
-        struct shc_call call;
-        const uint64_t latest = shc_call_latest(seat, rank, &call);
-        if (rank == seat->rank || (latest != 0 && shc_reached(latest, epoch)))
+        if (!is_missing(seat, rank, epoch))
             continue;
         *which = (*which ^ (uint32_t)rank) * 0x01000193;
         missing++;
@@ -210,9 +217,7 @@ int shc_member_missing_text(const struct shc_seat *seat, uint64_t epoch, char *t
     int missing = 0;
     size_t used = strlen(text);
     for (int rank = 0; rank < seat->world_size; rank++) {
-        struct shc_call call;
-        uint64_t latest = shc_call_latest(seat, rank, &call);
-        if (rank == seat->rank || (latest != 0 && shc_reached(latest, epoch)))
+        if (!is_missing(seat, rank, epoch))
             continue;
         if (missing < MISSING_LISTED && used < capacity) {
             used += (size_t)snprintf(text + used, capacity - used, "%s", missing ? ", " : "");
