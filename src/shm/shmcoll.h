@@ -54,6 +54,7 @@ enum shc_status {
     SHC_ERR_INTERRUPTED, /* the caller's interrupt callback said so */
     SHC_ERR_CLOSED,      /* this rank has closed the group */
     SHC_ERR_FORKED,      /* the group belongs to the parent process */
+    SHC_ERR_DEADLOCK,    /* ranks wait in a cycle; only with SHMCOLL_ON_DEADLOCK=raise */
     SHC_STATUS_COUNT
 };
 

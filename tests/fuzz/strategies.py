@@ -57,6 +57,8 @@ SETTINGS: tuple[tuple[tuple[str, str], ...], ...] = (
         ),
     ),
     (("SHMCOLL_TUNING", "inline=0,small=0,small_of_two=0"),),
+    # Each wait of a millisecond looks for a cycle, and a wrong verdict fails its call.
+    (("SHMCOLL_LATE_MS", "1"), ("SHMCOLL_ON_DEADLOCK", "raise"), ("SHMCOLL_LOG", "off")),
 )
 NAMES = tuple(KINDS)
 

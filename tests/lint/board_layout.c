@@ -52,6 +52,16 @@ static void header_and_records(void)
     FIELD(shc_board_messages_shm, since_ns);
 }
 
+static void block(void)
+{
+    const char *current = "Block";
+    FIELD(shc_board_block_shm, since_ns);
+    FIELD(shc_board_block_shm, thread);
+    FIELD(shc_board_block_shm, peer);
+    FIELD(shc_board_block_shm, kind);
+    FIELD(shc_board_block_shm, tag);
+}
+
 static void group(void)
 {
     const char *current = "Group";
@@ -77,10 +87,16 @@ static void group(void)
     FIELD(shc_board_group_shm, waits_for);
     FIELD(shc_board_group_shm, late);
     FIELD(shc_board_group_shm, slept_ns);
+    FIELD(shc_board_group_shm, user);
     FIELD(shc_board_group_shm, clock_number);
     FIELD(shc_board_group_shm, clock_ticks);
     FIELD(shc_board_group_shm, clock_ns);
+    FIELD(shc_board_group_shm, submitted);
+    FIELD(shc_board_group_shm, ended);
+    FIELD(shc_board_group_shm, block);
     FIELD(shc_board_group_shm, messages);
+    FIELD(shc_board_group_shm, sending);
+    FIELD(shc_board_group_shm, receiving);
     FIELD(shc_board_group_shm, sums);
     FIELD(shc_board_group_shm, pids);
     FIELD(shc_board_group_shm, global_ranks);
@@ -90,6 +106,7 @@ static void group(void)
 int main(void)
 {
     header_and_records();
+    block();
     group();
     return 0;
 }

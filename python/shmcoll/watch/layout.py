@@ -7,7 +7,7 @@ import ctypes
 from ctypes import c_char, c_int32, c_uint8, c_uint32, c_uint64
 
 MAGIC = int.from_bytes(b"shmboard", "little")
-VERSION = 1
+VERSION = 2
 KINDS = 16
 MAX_WORLD = 256
 
@@ -54,6 +54,7 @@ STATUSES = [
     "interrupted",
     "closed",
     "forked child",
+    "deadlock",
 ]
 
 WITH_REDUCTION = {
@@ -124,6 +125,19 @@ class Messages(ctypes.Structure):
     ]
 
 
+class Block(ctypes.Structure):
+    """A thread of the application that sleeps in a wait on the group."""
+
+    _fields_ = [
+        ("since_ns", c_uint64),
+        ("thread", c_uint64),
+        ("peer", c_uint32),
+        ("kind", c_uint32),
+        ("tag", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
 class Group(ctypes.Structure):
     """A group's part without its records."""
 
@@ -152,12 +166,17 @@ class Group(ctypes.Structure):
         ("reserved", c_uint32),
         ("late", c_uint64),
         ("slept_ns", c_uint64),
+        ("user", c_uint64),
         ("clock_number", c_uint64),
         ("clock_ticks", c_uint64),
         ("clock_ns", c_uint64),
-        ("fill_2", c_uint8 * 48),
+        ("submitted", c_uint32),
+        ("ended", c_uint32),
+        ("block", Block),
         ("messages", Messages),
-        ("fill_3", c_uint8 * 80),
+        ("sending", c_uint32),
+        ("receiving", c_uint32),
+        ("fill_3", c_uint8 * 72),
         ("sums", Sum * KINDS),
         ("fill_4", c_uint8 * 2688),
         ("pids", c_int32 * MAX_WORLD),

@@ -44,6 +44,11 @@ static const struct shc_config_row rows[] = {
      "milliseconds after which a wait says which rank it waits for, then at twice, "
      "four times, ...",
      NULL, 1, 86400000, 5000, FIELD(late_ms)},
+    {"SHMCOLL_ON_DEADLOCK",
+     "what one of the ranks that wait for one another in a cycle does when it is late: say so, or "
+     "also "
+     "fail its call",
+     "warn|raise", 0, 1, 0, FIELD(raises)},
     {"SHMCOLL_BOARD",
      "what `shmcoll status` can see of this process: nothing, calls and counts, or also times",
      "off|counts|times", 0, 2, 2, FIELD(board)},

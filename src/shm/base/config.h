@@ -45,6 +45,7 @@ struct shc_config {
     int bias;             /* a group's runner and lock may be biased towards a thread */
     int cma;            /* large blocks may be copied by the kernel out of another rank's memory */
     int late_ms;        /* a wait is reported when it has taken this long */
+    int raises;         /* a wait that is part of a deadlock fails */
     int threads;        /* reduction threads per process, or SHC_THREADS_AUTO */
     int board;          /* enum shc_board_level: what tools outside can see */
     int arena_kib;      /* limit of a group's large staging memory, or SHC_ARENA_AUTO */

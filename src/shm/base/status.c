@@ -64,6 +64,7 @@ static const char *const status_names[SHC_STATUS_COUNT] = {
     [SHC_ERR_INTERRUPTED] = "interrupted",
     [SHC_ERR_CLOSED] = "closed",
     [SHC_ERR_FORKED] = "forked child",
+    [SHC_ERR_DEADLOCK] = "deadlock",
 };
 
 static const char *const dtype_names[SHC_DTYPE_COUNT] = {

@@ -240,6 +240,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     pthread_mutex_init(&comm->mapped_lock, NULL);
     comm->mapped = true;
     shc_board_made(&comm->seat.board, &comm->seat);
+    shc_board_use(&comm->seat.board, shc_thread_number());
     shc_process_list(comm);
     comm->traces = shc_log_goes(SHC_LOG_TRACE);
     if (comm->seat.rank == 0 && shc_log_goes(SHC_LOG_INFO))

@@ -4,6 +4,7 @@
 #include "shm/base/log.h"
 #include "shm/comm/comm.h"
 #include "shm/comm/request.h"
+#include "shm/proto/board.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -132,6 +133,7 @@ static enum shc_status push_locked(struct shc_comm *comm, struct shc_request *re
     if (!*full) {
         /* acq_rel engine/queued: a count. */
         shc_a32_add_acq_rel(&engine->queued, 1);
+        shc_board_submit(&comm->seat.board);
         shc_runner_note_queued(&engine->runner);
     }
     return SHC_OK;
@@ -230,6 +232,7 @@ static enum shc_status run_request(struct shc_comm *comm, struct shc_request *re
             engine_thread ? comm->seat.patience_engine : comm->seat.patience;
         st = shc_comm_execute(comm, &request->task);
     }
+    shc_board_end_queued(&comm->seat.board);
     shc_request_finish(request, st, st == SHC_OK ? "" : shc_error_text());
     return st;
 }

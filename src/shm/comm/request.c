@@ -3,6 +3,7 @@
 
 #include "shm/base/log.h"
 #include "shm/comm/comm.h"
+#include "shm/proto/board.h"
 #include "shm/proto/member.h"
 
 #include <stddef.h>
@@ -127,6 +128,7 @@ static enum shc_status submit(struct shc_comm *comm, const struct shc_op *op,
                               const struct shc_request_hooks *hooks, struct shc_request **out)
 {
     struct shc_request *request = NULL;
+    shc_board_use(&comm->seat.board, shc_thread_number());
     SHC_TRY(request_create(comm, op, hooks, &request));
     const enum shc_status st =
         shc_is_message(op->kind) ? submit_message(comm, request) : submit_collective(comm, request);
@@ -540,6 +542,7 @@ static SHC_NOINLINE enum shc_status run_submitted(struct shc_comm *comm, const s
 static SHC_NOINLINE enum shc_status run_message(struct shc_comm *comm, const struct shc_op *op)
 {
     bool over;
+    shc_board_use(&comm->seat.board, shc_thread_number());
     enum shc_status st = op->kind == SHC_SEND ? shc_p2p_send_now(&comm->p2p, op, &over)
                                               : shc_p2p_receive_now(&comm->p2p, op, &over);
     return over || st != SHC_OK ? st : run_submitted(comm, op);
@@ -558,6 +561,7 @@ SHC_INLINE enum shc_status run(struct shc_comm *comm, const struct shc_op *op)
     enum shc_status st = shc_task_prepare_kept(&comm->kept, comm, op);
     if (SHC_LIKELY(st == SHC_OK)) {
         task->wait.interruptible = true;
+        shc_board_use(&comm->seat.board, shc_thread_number());
         /* relaxed: a counter of the runner, so no other thread stores to it. */
         shc_a64_store_relaxed(&comm->ran, shc_a64_load_relaxed(&comm->ran) + 1);
         st = shc_comm_execute(comm, task);

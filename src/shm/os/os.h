@@ -136,6 +136,13 @@ SHC_NODISCARD int shc_os_process_read(int32_t thread, uint64_t address, void *to
 SHC_NODISCARD int shc_os_process_open_fd(const struct shc_os_process *process, int its_fd,
                                          const struct shc_os_file_id *id, int *fd);
 
+/* Opens the index-th memfd of that name that the process holds, to read it. ENOENT: it has no more of them. EACCES,
+ * EPERM: it cannot be looked at. */
+SHC_NODISCARD int shc_os_process_open_memfd(int32_t pid, const char *name, int index, int *fd);
+
+/* Reads that many bytes at that offset. EIO: the file ends before them. */
+SHC_NODISCARD int shc_os_file_read(int fd, size_t offset, void *to, size_t bytes);
+
 /* ---- threads and futexes (os_thread.c) ---- */
 
 struct shc_os_thread_control;

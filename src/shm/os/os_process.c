@@ -224,6 +224,13 @@ static uint64_t listener_of(const char *line, int port)
     return state == 0x0a && (int)local == port ? inode : 0;
 }
 
+/* What that entry of /proc/<pid>/fd is a link to; "" if that cannot be seen. */
+static void read_link(DIR *folder, const char *entry, char *text, size_t capacity)
+{
+    const ssize_t length = readlinkat(dirfd(folder), entry, text, capacity - 1);
+    text[length > 0 ? length : 0] = '\0';
+}
+
 static bool has_socket(const struct shc_os_process *process, uint64_t inode)
 {
     char path[64], wanted[48], link[48];
@@ -234,8 +241,7 @@ static bool has_socket(const struct shc_os_process *process, uint64_t inode)
     if (!folder)
         return false;
     for (struct dirent *entry = readdir(folder); entry && !found; entry = readdir(folder)) {
-        const ssize_t length = readlinkat(dirfd(folder), entry->d_name, link, sizeof link - 1);
-        link[length > 0 ? length : 0] = '\0';
+        read_link(folder, entry->d_name, link, sizeof link);
         found = strcmp(link, wanted) == 0;
     }
     closedir(folder);
@@ -298,5 +304,39 @@ int shc_os_process_open_fd(const struct shc_os_process *process, int its_fd,
         return ESTALE;
     }
     *fd = new_fd;
+    return 0;
+}
+
+int shc_os_process_open_memfd(int32_t pid, const char *name, int index, int *fd)
+{
+    char path[64], wanted[64], link[64];
+    int error = ENOENT;
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    snprintf(wanted, sizeof wanted, "/memfd:%s (deleted)", name);
+    DIR *folder = opendir(path);
+    if (!folder)
+        return errno;
+    for (struct dirent *entry = readdir(folder); entry && error == ENOENT;
+         entry = readdir(folder)) {
+        read_link(folder, entry->d_name, link, sizeof link);
+        if (strcmp(link, wanted) != 0 || index-- > 0)
+            continue;
+        *fd = openat(dirfd(folder), entry->d_name, O_RDONLY | O_CLOEXEC);
+        error = *fd < 0 ? errno : 0;
+    }
+    closedir(folder);
+    return error;
+}
+
+int shc_os_file_read(int fd, size_t offset, void *to, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t count = pread(fd, (char *)to + done, bytes - done, (off_t)(offset + done));
+        if (count < 0)
+            return errno;
+        if (count == 0)
+            return EIO;
+        done += (size_t)count;
+    }
     return 0;
 }

@@ -5,9 +5,11 @@
  * proto/wait.c, applied to many messages at once.
  */
 #include "shm/base/clock.h"
+#include "shm/base/config.h"
 #include "shm/base/log.h"
 #include "shm/p2p/internal.h"
 #include "shm/proto/board.h"
+#include "shm/proto/deadlock.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>
@@ -165,21 +167,28 @@ static bool still_comes(struct shc_message *m)
     return comes;
 }
 
+/* Ends a message that is not over, for that reason. */
+static void give_up(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
+                    const char *why)
+{
+    char what[256], reason[SHC_REASON_BYTES];
+    /* Nothing of the message has gone out, so the other ranks need not know. */
+    if (m->state == SHC_MESSAGE_POSTED || m->state == SHC_MESSAGE_QUEUED) {
+        end_alone(p2p, m, status, why);
+        return;
+    }
+    shc_p2p_text(p2p, m, what, sizeof what);
+    snprintf(reason, sizeof reason, "%.500s; in %s", why, what);
+    shc_p2p_break(p2p, status, reason);
+}
+
 static void end_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
 {
-    char whom[512], what[256], reason[SHC_REASON_BYTES];
+    char whom[512], reason[SHC_REASON_BYTES];
     shc_p2p_whom_text(p2p, m, whom, sizeof whom);
     snprintf(reason, sizeof reason, SHC_TIMED_OUT "%.3f s waiting for %s",
              shc_lateness_seconds(&m->lateness, now_ns), whom);
-    /* Nothing of the message has gone out, so the other ranks need not know. */
-    if (m->state == SHC_MESSAGE_POSTED || m->state == SHC_MESSAGE_QUEUED) {
-        end_alone(p2p, m, SHC_ERR_TIMEOUT, reason);
-        return;
-    }
-    size_t used = strlen(reason);
-    shc_p2p_text(p2p, m, what, sizeof what);
-    snprintf(reason + used, sizeof reason - used, "; in %s", what);
-    shc_p2p_break(p2p, SHC_ERR_TIMEOUT, reason);
+    give_up(p2p, m, SHC_ERR_TIMEOUT, reason);
 }
 
 /* One log line for all messages in the queue, as thousands of sends would say the same. */
@@ -199,6 +208,20 @@ static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
                  shc_lateness_seconds(&m->lateness, now_ns), whom, more);
 }
 
+/* A message is late: in a cycle of waits, or not. */
+static void judge_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
+{
+    char text[SHC_DEADLOCK_TEXT];
+    const struct shc_board_awaited awaited = {
+        .kind = m->kind, .peer = m->kind == SHC_SEND ? m->peer : m->source, .tag = m->tag};
+    if (!shc_deadlock_find(p2p->env.seat, &awaited, text, sizeof text))
+        say_late(p2p, m, now_ns);
+    else if (shc_config_get()->raises)
+        give_up(p2p, m, SHC_ERR_DEADLOCK, text);
+    else
+        shc_log_late(true, "%s", text);
+}
+
 static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const struct shc_sight *sight)
 {
     int rank = m->kind == SHC_SEND ? m->peer : m->source;
@@ -210,7 +233,7 @@ static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const stru
     if (state == SHC_TIME_OVER && !still_comes(m))
         end_late(p2p, m, sight->now_ns);
     else if (state == SHC_LATE)
-        say_late(p2p, m, sight->now_ns);
+        judge_late(p2p, m, sight->now_ns);
 }
 
 static void judge_queue(struct shc_p2p *p2p, const struct shc_queue *queue,

@@ -149,6 +149,7 @@ void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status 
                     const char *error)
 {
     shc_p2p_add(&p2p->pending, -1);
+    shc_board_pend(&p2p->env.seat->board, m->kind, -1);
     if (p2p->shown && shc_p2p_pending(p2p) == 0)
         shc_p2p_show(p2p);
     if (status == SHC_OK)

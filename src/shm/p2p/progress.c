@@ -110,6 +110,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_message *m, bool 
         m->post = p2p->posts++;
         const uint64_t waited_ns = begin_turn(p2p, m->lateness.begun_ns);
         shc_p2p_add(&p2p->pending, 1);
+        shc_board_pend(&p2p->env.seat->board, m->kind, 1);
         if (m->kind == SHC_RECV) {
             shc_p2p_post_receive(p2p, m);
         } else {

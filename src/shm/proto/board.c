@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define BOARD_NAME  "shmcoll:board"
 #define BOARD_BYTES (SHC_PAGE_BYTES + (size_t)SHC_BOARD_GROUPS * sizeof(struct shc_board_group_shm))
 
 _Static_assert(SHC_OP_KIND_COUNT <= SHC_BOARD_KINDS, "the board has room for all kinds");
@@ -47,7 +46,7 @@ static void fill_header(struct shc_board_header_shm *header, const struct shc_os
 static int map_board(struct shc_board_process *process)
 {
     void *base;
-    int error = shc_os_memfd_create(BOARD_NAME, &process->fd);
+    int error = shc_os_memfd_create(SHC_BOARD_NAME, &process->fd);
     if (error != 0)
         return error;
     error = shc_os_file_resize(process->fd, BOARD_BYTES);
@@ -216,6 +215,38 @@ void shc_board_note_clock(const struct shc_board *board, uint64_t now_ns)
     shc_a64_store_release(&group->clock_ns, now_ns);
     /* release board/clock -> acquire in a tool outside: the moment. */
     shc_a64_store_release(&group->clock_number, number + 1);
+}
+
+bool shc_board_block(const struct shc_board *board, uint64_t thread,
+                     const struct shc_board_awaited *message, uint64_t now_ns)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return false;
+    struct shc_board_block_shm *block = &board->shm->block;
+    /* acq_rel board/block: only one thread has it; the stores of the one before come first. */
+    if (!shc_a64_cas_acq_rel(&block->thread, 0, thread))
+        return false;
+    uint32_t peer = 0;
+    if (message)
+        peer = message->peer < 0 ? SHC_BOARD_ANY : (uint32_t)message->peer + 1;
+    /* relaxed: the release store after it keeps it before. */
+    shc_a32_store_relaxed(&block->peer, peer);
+    /* relaxed: the release store after it keeps it before. */
+    shc_a32_store_relaxed(&block->kind, message ? (uint32_t)message->kind : 0);
+    /* relaxed: the release store after it keeps it before. */
+    shc_a32_store_relaxed(&block->tag, message ? (uint32_t)message->tag : 0);
+    /* release board/block -> acquire in a tool outside: the rest. */
+    shc_a64_store_release(&block->since_ns, now_ns);
+    return true;
+}
+
+void shc_board_unblock(const struct shc_board *board)
+{
+    struct shc_board_block_shm *block = &board->shm->block;
+    /* relaxed: the release store after it keeps it before. */
+    shc_a64_store_relaxed(&block->since_ns, 0);
+    /* release board/block -> acq_rel in shc_board_block(): another thread may have it. */
+    shc_a64_store_release(&block->thread, 0);
 }
 
 void shc_board_messages(const struct shc_board *board, const struct shc_board_pending *pending)

@@ -4,7 +4,7 @@
  * The board: what a process does in its groups, for tools that look from outside (`shmcoll status`). It is
  * a memfd, which this process alone can write and which every process of the same user can read, even while
  * this one is stopped. docs/internals/board.md has its rules and offsets, python/shmcoll/watch/board.py
- * reads it. No rank reads another one's board.
+ * reads it. Ranks that are late read each other's boards, to find a cycle of waits (proto/deadlock.h).
  *
  * Each field has one writer: the thread that holds the group's runner, unless its comment names another.
  */
@@ -15,8 +15,9 @@
 #include "shm/proto/call.h"
 #include "shm/proto/seat.h"
 
+#define SHC_BOARD_NAME    "shmcoll:board"              /* of the memfd */
 #define SHC_BOARD_MAGIC   UINT64_C(0x6472616f626d6873) /* "shmboard" in memory */
-#define SHC_BOARD_VERSION 1
+#define SHC_BOARD_VERSION 2
 #define SHC_BOARD_GROUPS  512
 #define SHC_BOARD_RECORDS 256 /* the last calls of each group; a power of two */
 #define SHC_BOARD_TEXT    64
@@ -87,6 +88,21 @@ struct shc_board_messages_shm {
     shc_a64 since_ns; /* CLOCK_MONOTONIC */
 };
 
+/* A thread of the application that sleeps in a wait on this group: the first one, if there are several. Only
+ * the thread that has put its number here stores to the rest. A reader takes `since_ns`, the rest, and
+ * `since_ns` again. */
+struct shc_board_block_shm {
+    shc_a64 since_ns; /* 0 while the rest changes; stored last */
+    shc_a64 thread;   /* 0: none sleeps */
+    shc_a32
+        peer; /* 1 + the rank of the message that it waits for, or SHC_BOARD_ANY; 0: it waits for a call */
+    shc_a32 kind; /* of the message, as the tag */
+    shc_a32 tag;
+    uint32_t reserved;
+};
+
+#define SHC_BOARD_ANY UINT32_MAX /* a message of any rank */
+
 struct shc_board_group_shm {
     shc_a32
         state; /* any thread; the texts and numbers up to `members` are stored before MAKING or MADE */
@@ -114,12 +130,18 @@ struct shc_board_group_shm {
     uint32_t reserved;
     shc_a64 late;     /* lines that said that a call is late */
     shc_a64 slept_ns; /* in waits that went to sleep */
+    shc_a64 user; /* the thread that made the last call or message, or made the group; any thread */
     /* A later moment than the header's, for the rate of the ticks. */
     shc_a64 clock_number; /* odd while the rest changes */
     shc_a64 clock_ticks;
     shc_a64 clock_ns;
+    shc_a32 submitted; /* collectives that were queued; under the queue's lock */
+    shc_a32 ended;     /* those of them that are over; the runner */
+    struct shc_board_block_shm block;
 
     struct shc_board_messages_shm messages __attribute__((aligned(SHC_LINE_BYTES)));
+    shc_a32 sending; /* messages that are not over, at any time; under the lock of messages */
+    shc_a32 receiving;
     struct shc_board_sum_shm sums[SHC_BOARD_KINDS] __attribute__((aligned(SHC_LINE_BYTES)));
 
     /* On pages of their own. */
@@ -201,6 +223,49 @@ SHC_INLINE uint64_t shc_board_what(const struct shc_call *call, enum shc_status 
 {
     return (uint64_t)call->kind | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16 |
            (uint64_t)status << 24 | (uint64_t)(uint32_t)call->root << 32;
+}
+
+/* The calling thread uses the group: whatever this rank does there next is most likely its doing, too. */
+SHC_INLINE void shc_board_use(const struct shc_board *board, uint64_t thread)
+{
+    if (SHC_UNLIKELY(board->level == SHC_BOARD_OFF))
+        return;
+    /* relaxed: one value. */
+    shc_a64_store_relaxed(&board->shm->user, thread);
+}
+
+/* A collective was queued; under the queue's lock. */
+SHC_INLINE void shc_board_submit(const struct shc_board *board)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    /* relaxed: one writer. */
+    const uint32_t before = shc_a32_load_relaxed(&board->shm->submitted);
+    /* relaxed: a reader looks twice, with time between. */
+    shc_a32_store_relaxed(&board->shm->submitted, before + 1);
+}
+
+/* And has ended; by the runner. */
+SHC_INLINE void shc_board_end_queued(const struct shc_board *board)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    /* relaxed: one writer. */
+    const uint32_t before = shc_a32_load_relaxed(&board->shm->ended);
+    /* relaxed: a reader looks twice, with time between. */
+    shc_a32_store_relaxed(&board->shm->ended, before + 1);
+}
+
+/* So many more messages of that kind are not over; under the lock of messages. */
+SHC_INLINE void shc_board_pend(const struct shc_board *board, enum shc_op_kind kind, int change)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    shc_a32 *count = kind == SHC_SEND ? &board->shm->sending : &board->shm->receiving;
+    /* relaxed: one writer. */
+    const uint32_t before = shc_a32_load_relaxed(count);
+    /* relaxed: a reader looks twice, with time between. */
+    shc_a32_store_relaxed(count, before + (uint32_t)change);
 }
 
 /* The runner enters that call. */
@@ -290,6 +355,21 @@ SHC_INLINE void shc_board_count_late(const struct shc_board *board)
     if (board->level != SHC_BOARD_OFF)
         shc_board_add(&board->shm->late, 1);
 }
+
+/* The message that a thread waits for. */
+struct shc_board_awaited {
+    enum shc_op_kind kind;
+    int peer; /* -1: any rank */
+    int32_t tag;
+};
+
+/* That thread of the application goes to sleep in a wait on this group, for a message or (NULL) a call. False:
+ * another one is shown. */
+bool shc_board_block(const struct shc_board *board, uint64_t thread,
+                     const struct shc_board_awaited *message, uint64_t now_ns);
+
+/* It sleeps no more. pre: it was shown. */
+void shc_board_unblock(const struct shc_board *board);
 
 /* What is pending, under the lock of messages. */
 struct shc_board_pending {

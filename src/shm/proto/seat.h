@@ -61,6 +61,7 @@ struct shc_seat {
     shc_a32 described;
     const int32_t *global_ranks; /* NULL: each rank has the same number in the job */
     struct shc_board board;
+    shc_a64 deadlocked_since_ns; /* the wait whose cycle this rank has named (proto/deadlock.h) */
     struct shc_os_process self;
     struct shc_patience patience;     /* of the application's threads, in collectives */
     struct shc_patience patience_p2p; /* and in messages */

@@ -19,8 +19,11 @@
  */
 #include "shm/proto/wait.h"
 
+#include "shm/base/config.h"
 #include "shm/base/log.h"
+#include "shm/os/bias.h"
 #include "shm/proto/board.h"
+#include "shm/proto/deadlock.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>
@@ -203,6 +206,22 @@ static void say_late(struct shc_wait *wait, const struct shc_target *target, uin
                  shc_lateness_seconds(&wait->lateness, now_ns), whom, others);
 }
 
+/* A call is late: in a cycle of waits, or not. */
+static enum shc_status judge_late(struct shc_wait *wait, const struct shc_target *target,
+                                  uint64_t now_ns)
+{
+    char text[SHC_DEADLOCK_TEXT];
+    if (target->peer < 0 || !shc_deadlock_find(wait->seat, NULL, text, sizeof text)) {
+        say_late(wait, target, now_ns);
+        return SHC_OK;
+    }
+    shc_board_count_late(&wait->seat->board);
+    if (shc_config_get()->raises)
+        return shc_wait_give_up(wait, SHC_ERR_DEADLOCK, text);
+    shc_log_late(true, "%s", text);
+    return SHC_OK;
+}
+
 static enum shc_status judge_time(struct shc_wait *wait, const struct shc_target *target,
                                   uint64_t now_ns)
 {
@@ -219,7 +238,7 @@ static enum shc_status judge_time(struct shc_wait *wait, const struct shc_target
         return shc_wait_give_up(wait, SHC_ERR_TIMEOUT, reason);
     }
     if (state == SHC_LATE && (target->peer >= 0 || target->whom))
-        say_late(wait, target, now_ns);
+        return judge_late(wait, target, now_ns);
     return SHC_OK;
 }
 
@@ -304,10 +323,15 @@ static enum shc_status sleep_until(struct shc_wait *wait, const struct shc_targe
 static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_target *target,
                                    uint64_t moves, bool *ready)
 {
+    const struct shc_board *board = &wait->seat->board;
     const uint64_t begun_ns = shc_clock_ns();
+    const bool shown = wait->interruptible && !target->whom &&
+                       shc_board_block(board, shc_thread_number(), target->message, begun_ns);
     const enum shc_status st = sleep_until(wait, target, moves, ready);
+    if (shown)
+        shc_board_unblock(board);
     if (target->peer >= 0)
-        shc_board_waited(&wait->seat->board, target->peer, shc_clock_ns() - begun_ns);
+        shc_board_waited(board, target->peer, shc_clock_ns() - begun_ns);
     return st;
 }
 

@@ -15,6 +15,7 @@
 #include "shm/base/num.h"
 #include "shm/base/status.h"
 #include "shm/proto/bell.h"
+#include "shm/proto/board.h"
 #include "shm/proto/call.h"
 #include "shm/proto/seat.h"
 
@@ -59,6 +60,8 @@ struct shc_target {
     bool shared; /* the bell is in the segment */
     /* Describes the wait of this process, for messages. NULL: another thread reports it. */
     const char *whom;
+    /* The message that this thread waits for, for the board. NULL: it waits for a call, or `whom` says for what. */
+    const struct shc_board_awaited *message;
     /* Grows in ready() when that has made progress. Then spinning begins anew, and only a thread that waits
      * in vain goes to sleep. NULL: there is no such number. */
     const uint64_t *moves;
