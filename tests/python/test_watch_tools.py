@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from ranks import Rank, Run, outcomes, run
 from shmcoll.watch import board, export, layout, metrics, status, top, trace, views
-from shmcoll.watch.board import Call, Member, Pending, Process, Sight, Sum, Watcher
+from shmcoll.watch.board import Call, Member, Owed, Pending, Process, Sight, Sum, Watcher
 from shmcoll.watch.groups import gather
 from shmcoll.watch.rates import Frame, Lateness, Rate
 from shmcoll.watch.rings import Ring
@@ -542,6 +542,7 @@ def member(rank: int, **facts: Any) -> Member:
         late=0,
         slept_ns=0,
         pending=None,
+        owed=Owed(0, False, 0, 0, 0, 0, 0, "send", 0),
         sums={"all_reduce": Sum(121001, 484004000, 10**9)},
         pids=[4711, 4712],
         global_ranks=[0, 1],

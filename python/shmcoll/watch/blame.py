@@ -7,7 +7,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from shmcoll.watch.board import Member
+from shmcoll.watch.board import ANY, Member
 from shmcoll.watch.groups import Group
 
 
@@ -81,7 +81,7 @@ def judge(groups: Sequence[Group], least_seconds: float) -> Verdict:
     edges: dict[int, list[Wait]] = defaultdict(list)
     for wait in waits(groups, least_seconds):
         edges[wait.waiter].append(wait)
-    return Verdict(_culprits(edges), _cycle(edges))
+    return Verdict(_culprits(edges), _cycle(groups, least_seconds))
 
 
 def _culprits(edges: dict[int, list[Wait]]) -> list[Culprit]:
@@ -109,19 +109,101 @@ def _reach(edges: dict[int, list[Wait]], start: int) -> Iterator[Wait]:
                 todo.append(wait.waited_for)
 
 
-def _cycle(edges: dict[int, list[Wait]]) -> list[Wait]:
+@dataclasses.dataclass(frozen=True)
+class _Sleep:
+    """A rank's wait in a call (`message`: for a message) of its group."""
+
+    group: int  # the place in the list of groups
+    rank: int
+    message: bool
+
+
+class _Graph:
+    """Which wait ends only after which other one; DEAD-1 to DEAD-3 of docs/internals/protocol/waiting.md."""
+
+    def __init__(self, groups: Sequence[Group], least_seconds: float) -> None:
+        self._groups = groups
+        self._least = least_seconds
+        # Where a thread of a process sleeps.
+        self._sleeps: dict[tuple[int, int], _Sleep] = {}
+        for at, group in enumerate(groups):
+            for rank, member in group.members.items():
+                owed = member.owed
+                if owed.thread and owed.peer != ANY and not member.status:
+                    key = member.process.pid, owed.thread
+                    self._sleeps[key] = _Sleep(at, rank, owed.peer != 0)
+
+    def member(self, sleep: _Sleep) -> Member:
+        return self._groups[sleep.group].members[sleep.rank]
+
+    def sleeps(self) -> list[_Sleep]:
+        """All waits that have lasted long enough."""
+        calls = [
+            _Sleep(at, rank, False)
+            for at, group in enumerate(self._groups)
+            for rank in sorted(group.members)
+        ]
+        messages = [sleep for sleep in self._sleeps.values() if sleep.message]
+        return [sleep for sleep in calls + messages if self._holds(sleep)]
+
+    def steps(self, sleep: _Sleep) -> Iterator[tuple[Wait, _Sleep]]:
+        """What that wait waits for, and the next wait."""
+        group, member = self._groups[sleep.group], self.member(sleep)
+        if sleep.message:
+            peers, since_ns = [member.owed.peer - 1], member.owed.since_ns
+            what = f"{member.owed.operation} (tag {member.owed.tag})"
+        else:
+            peers, since_ns, what = group.absentees(member), member.waits_since_ns, member.call_text
+        for peer in peers:
+            next_one = self._next(sleep, peer) if peer in group.members else None
+            if next_one is not None and self._holds(next_one):
+                yield Wait(group, sleep.rank, peer, group.seconds_since(since_ns), what), next_one
+
+    def _holds(self, sleep: _Sleep) -> bool:
+        group, member = self._groups[sleep.group], self.member(sleep)
+        if member.status or member.making:
+            return False
+        since_ns = member.owed.since_ns if sleep.message else member.waits_since_ns
+        there = sleep.message or member.waits_for is not None
+        return there and group.seconds_since(since_ns) >= self._least
+
+    def _next(self, sleep: _Sleep, peer: int) -> _Sleep | None:
+        """The wait that keeps the peer from making the call, or from posting the message."""
+        other = self._groups[sleep.group].members[peer]
+        if not sleep.message and other.in_call:
+            return _Sleep(sleep.group, peer, False)
+        if not sleep.message and other.owed.queued:
+            return None
+        found = self._sleeps.get((other.process.pid, other.owed.user))
+        if found is None or (sleep.message and self._has_posted(sleep, peer, found)):
+            return None
+        return found
+
+    def _has_posted(self, sleep: _Sleep, peer: int, found: _Sleep) -> bool:
+        """Has the peer posted what the message needs, or may it have?"""
+        mine, theirs = self.member(sleep).owed, self._groups[sleep.group].members[peer].owed
+        wanted = "recv" if mine.operation == "send" else "send"
+        posted = theirs.receiving if wanted == "recv" else theirs.sending
+        if found == _Sleep(sleep.group, peer, True) and theirs.operation == wanted:
+            if (theirs.peer - 1, theirs.tag) == (sleep.rank, mine.tag):
+                return True
+            posted -= 1
+        return posted != 0
+
+
+def _cycle(groups: Sequence[Group], least_seconds: float) -> list[Wait]:
     """A shortest cycle."""
+    graph = _Graph(groups, least_seconds)
     best: list[Wait] = []
-    for start in edges:
-        paths: list[list[Wait]] = [[wait] for wait in edges[start]]
-        seen: set[int | None] = set()
+    for start in graph.sleeps():
+        paths: list[tuple[list[Wait], _Sleep]] = [([], start)]
+        seen: set[_Sleep] = set()
         while paths:
-            path = paths.pop(0)
-            end = path[-1].waited_for
-            if end == start:
+            path, at = paths.pop(0)
+            if path and at == start:
                 best = path if not best or len(path) < len(best) else best
                 break
-            if end not in seen:
-                seen.add(end)
-                paths += [[*path, wait] for wait in edges.get(end or 0, ())]
+            if at not in seen:
+                seen.add(at)
+                paths += [([*path, wait], after) for wait, after in graph.steps(at)]
     return best

@@ -75,6 +75,24 @@ class Pending:
     waited_for: bool  # a thread waits for a message
 
 
+ANY = 2**32 - 1  # a message of any rank
+
+
+@dataclasses.dataclass(frozen=True)
+class Owed:
+    """What a rank still owes to a group, and which of its threads sleeps there."""
+
+    user: int  # the thread that made the last call or message on the group
+    queued: bool  # calls that have not ended
+    sending: int  # messages that are not over
+    receiving: int
+    thread: int  # that sleeps; 0: none
+    since_ns: int
+    peer: int  # 1 + the rank of the message that it waits for, or ANY; 0: it waits for a call
+    operation: str  # of that message, as the tag
+    tag: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Sum:
     operations: int
@@ -107,6 +125,7 @@ class Member:
     late: int  # lines about late calls
     slept_ns: int
     pending: Pending | None
+    owed: Owed
     sums: dict[str, Sum]
     pids: list[int]  # of all ranks, as that process knows them
     global_ranks: list[int]  # -1: not known
@@ -392,6 +411,7 @@ class Board:
             late=group.late,
             slept_ns=group.slept_ns,
             pending=self._pending(group.messages),
+            owed=_owed(group),
             sums=self._sums(group.sums),
             pids=list(group.pids[: group.world_size]),
             global_ranks=list(group.global_ranks[: group.world_size]),
@@ -461,6 +481,21 @@ class Board:
             for operation, each in zip(layout.OPERATIONS, sums)
             if each.ops
         }
+
+
+def _owed(group: layout.Group) -> Owed:
+    block = group.block
+    return Owed(
+        user=group.user,
+        queued=group.submitted != group.ended,
+        sending=group.sending,
+        receiving=group.receiving,
+        thread=block.thread if block.since_ns else 0,
+        since_ns=block.since_ns,
+        peer=block.peer,
+        operation=name_of(layout.OPERATIONS, block.kind),
+        tag=block.tag,
+    )
 
 
 def name_of(names: Sequence[str], index: int) -> str:

@@ -66,12 +66,14 @@ class Group:
     def missing(self, member: Member) -> tuple[int, ...]:
         """The ranks that the member's call waits for: those that have not entered it, or the one whose
         data is missing."""
-        late = [
-            rank for rank, other in sorted(self.members.items()) if other.entered < member.entered
-        ]
+        late = self.absentees(member)
         if late or member.waits_for is None:
             return tuple(late)
         return (member.waits_for,)
+
+    def absentees(self, member: Member) -> list[int]:
+        """The ranks that have not entered the member's call."""
+        return [r for r, other in sorted(self.members.items()) if other.entered < member.entered]
 
 
 def gather(sight: Sight) -> list[Group]:
