@@ -102,22 +102,29 @@ static size_t part_offset(int index)
     return SHC_PAGE_BYTES + (size_t)index * sizeof(struct shc_board_group_shm);
 }
 
-/* False: no group that is usable has that part. */
-static bool read_part(int fd, int index, struct part *part)
+/* A part up to the numbers of all ranks, which are read when they are needed. */
+union copy {
+    struct shc_board_group_shm group;
+    char bytes[offsetof(struct shc_board_group_shm, pids)];
+};
+
+/* False: no group that is usable has that part. *last: nor has any later one. */
+static bool read_part(int fd, int index, struct part *part, bool *last)
 {
-    /* Up to the numbers of all ranks, which are read when they are needed. */
-    union {
-        struct shc_board_group_shm group;
-        char bytes[offsetof(struct shc_board_group_shm, pids)];
-    } * copy;
+    char head[offsetof(struct shc_board_group_shm, made_ns)];
     uint32_t state;
-    if (shc_os_file_read(fd, part_offset(index), &state, sizeof state) != 0 ||
-        state != SHC_BOARD_MADE)
+    uint64_t begun_ns;
+    *last = shc_os_file_read(fd, part_offset(index), head, sizeof head) != 0;
+    if (*last)
         return false;
-    copy = malloc(sizeof *copy);
-    const struct shc_board_group_shm *group = copy ? &copy->group : NULL;
-    bool good =
-        group && shc_os_file_read(fd, part_offset(index), copy->bytes, sizeof copy->bytes) == 0;
+    memcpy(&state, head + offsetof(struct shc_board_group_shm, state), sizeof state);
+    memcpy(&begun_ns, head + offsetof(struct shc_board_group_shm, begun_ns), sizeof begun_ns);
+    *last = state == SHC_BOARD_FREE && begun_ns == 0; /* groups take the first part that is free */
+    union copy *copy = state == SHC_BOARD_MADE ? malloc(sizeof *copy) : NULL;
+    if (!copy)
+        return false;
+    const struct shc_board_group_shm *group = &copy->group;
+    bool good = shc_os_file_read(fd, part_offset(index), copy->bytes, sizeof copy->bytes) == 0;
     if (good) {
         memset(part, 0, sizeof *part); /* parts are compared as bytes */
         part->index = index;
@@ -149,9 +156,10 @@ static bool read_part(int fd, int index, struct part *part)
 
 static void read_parts(struct process *process)
 {
-    for (int index = 0; index < SHC_BOARD_GROUPS; index++) {
+    bool last = false;
+    for (int index = 0; index < SHC_BOARD_GROUPS && !last; index++) {
         struct part part;
-        if (!read_part(process->fd, index, &part))
+        if (!read_part(process->fd, index, &part, &last))
             continue;
         struct part *more = realloc(process->parts, (size_t)(process->count + 1) * sizeof *more);
         if (!more)
@@ -380,7 +388,8 @@ static bool is_as_read(const struct search *search, int process, int part)
 {
     const struct part *before = part_of(search, process, part);
     struct part now;
-    return read_part(search->processes[process].fd, before->index, &now) &&
+    bool last;
+    return read_part(search->processes[process].fd, before->index, &now, &last) &&
            memcmp(&now, before, sizeof now) == 0;
 }
 
