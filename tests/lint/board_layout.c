@@ -108,5 +108,6 @@ int main(void)
     header_and_records();
     block();
     group();
+    FIELD(shc_board_group_shm, looked_ns);
     return 0;
 }

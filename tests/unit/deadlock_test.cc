@@ -86,9 +86,17 @@ class Deadlock : public ::testing::Test
         seat.self = self_;
         seat.rank = board.shm->rank;
         memcpy(seat.segment.name.nonce, board.shm->nonce, sizeof board.shm->nonce);
+        EXPECT_FALSE(shc_deadlock_find(&seat, message, text, sizeof text)) << "seen once";
+        if (!shc_deadlock_is_suspected(&seat, message != nullptr))
+            return "";
+        EXPECT_FALSE(shc_deadlock_find(&seat, message, text, sizeof text))
+            << "no thread has looked again";
+        for (const auto &[key, each] : boards_)
+            shc_board_look(&each, shc_clock_ns());
         const bool found = shc_deadlock_find(&seat, message, text, sizeof text);
         EXPECT_EQ(found, text[0] != '\0');
-        EXPECT_FALSE(found && shc_deadlock_find(&seat, message, text, sizeof text)) << "said twice";
+        char again[SHC_DEADLOCK_TEXT];
+        EXPECT_FALSE(shc_deadlock_find(&seat, message, again, sizeof again)) << "said twice";
         return text;
     }
 
@@ -190,6 +198,18 @@ TEST_F(Deadlock, MessagesAndCallsTogether)
                                    pid() +
                                    ") waits in all_reduce #1 (float32[4], sum) on group \"a\" for "
                                    "rank 1");
+}
+
+TEST_F(Deadlock, TwoSendsToOneAnother)
+{
+    const std::vector<int> all = {0, 1};
+    const shc_board a0 = part("a", all, 0), a1 = part("a", all, 1);
+    await(a0, SHC_SEND, 1, 1000);
+    shc_board_pend(&a0, SHC_SEND, 1);
+    await(a1, SHC_SEND, 0, 2000);
+    shc_board_pend(&a1, SHC_SEND, 1);
+    const shc_board_awaited late = {SHC_SEND, 0, 7};
+    EXPECT_NE(find(a1, &late), "");
 }
 
 TEST_F(Deadlock, AMessageOfAnyRankIsNoPartOfOne)

@@ -208,15 +208,15 @@ static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
                  shc_lateness_seconds(&m->lateness, now_ns), whom, more);
 }
 
-/* A message is late: in a cycle of waits, or not. */
-static void judge_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
+/* A message is late. Is it in a cycle of waits? */
+static void judge_cycle(struct shc_p2p *p2p, struct shc_message *m)
 {
     char text[SHC_DEADLOCK_TEXT];
     const struct shc_board_awaited awaited = {
         .kind = m->kind, .peer = m->kind == SHC_SEND ? m->peer : m->source, .tag = m->tag};
     if (!shc_deadlock_find(p2p->env.seat, &awaited, text, sizeof text))
-        say_late(p2p, m, now_ns);
-    else if (shc_config_get()->raises)
+        return;
+    if (shc_config_get()->raises)
         give_up(p2p, m, SHC_ERR_DEADLOCK, text);
     else
         shc_log_late(true, "%s", text);
@@ -230,10 +230,14 @@ static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const stru
     if (!goes_on)
         return;
     const enum shc_lateness_state state = shc_lateness_look(&m->lateness, sight->now_ns);
-    if (state == SHC_TIME_OVER && !still_comes(m))
+    if (state == SHC_TIME_OVER && !still_comes(m)) {
         end_late(p2p, m, sight->now_ns);
-    else if (state == SHC_LATE)
-        judge_late(p2p, m, sight->now_ns);
+        return;
+    }
+    if (state == SHC_LATE)
+        say_late(p2p, m, sight->now_ns);
+    if (state == SHC_LATE || shc_deadlock_is_suspected(p2p->env.seat, true))
+        judge_cycle(p2p, m);
 }
 
 static void judge_queue(struct shc_p2p *p2p, const struct shc_queue *queue,

@@ -155,6 +155,7 @@ struct shc_board_group_shm {
 
 struct shc_board_process {
     struct shc_board_header_shm *header;
+    shc_a64 looked_ns; /* when the thread in `block` last looked in vain for what it waits for */
     enum shc_board_level level;
     int fd;
 };
@@ -382,5 +383,12 @@ struct shc_board_pending {
     uint64_t bytes;
     uint64_t since_ns;
 };
+/* It begins to look for what it waits for. pre: it is shown. */
+SHC_INLINE void shc_board_look(const struct shc_board *board, uint64_t now_ns)
+{
+    /* release board/looked -> acquire in a tool outside: the look before was in vain. */
+    shc_a64_store_release(&board->shm->looked_ns, now_ns);
+}
+
 
 void shc_board_messages(const struct shc_board *board, const struct shc_board_pending *pending);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/proto/deadlock.h"
 
+#include "shm/base/clock.h"
 #include "shm/base/num.h"
 #include "shm/shmcoll.h"
 
@@ -12,6 +13,7 @@
 #define MOST_WAITS     128
 #define MOST_EDGES     512
 #define MOST_MISSING   16 /* of one call, how many ranks are looked at */
+#define MOST_LOOKS     20 /* at a cycle that was seen, every 10 ms */
 
 /* What the board of a process says of one of its groups. Each value was copied once. */
 struct part {
@@ -26,6 +28,7 @@ struct part {
     uint32_t sending, receiving;
     uint64_t blocked_since_ns, blocked_thread;
     uint32_t blocked_peer, blocked_kind, blocked_tag;
+    uint64_t looked_ns; /* the last one: it changes all the time */
 };
 
 struct process {
@@ -49,6 +52,7 @@ struct wait {
 struct edge {
     int from, to;
     int process, part;
+    bool by_thread; /* because the thread that is to make the call sleeps in the second one */
 };
 
 struct search {
@@ -63,13 +67,13 @@ struct search {
 
 static uint64_t number64(const shc_a64 *copy)
 {
-    /* relaxed: a copy; the kernel's read has ordered it. */
+    /* relaxed: a copy, which the kernel's read has ordered. */
     return shc_a64_load_relaxed(copy);
 }
 
 static uint32_t number32(const shc_a32 *copy)
 {
-    /* relaxed: a copy; the kernel's read has ordered it. */
+    /* relaxed: as number64(). */
     return shc_a32_load_relaxed(copy);
 }
 
@@ -126,7 +130,7 @@ static bool read_part(int fd, int index, struct part *part, bool *last)
     const struct shc_board_group_shm *group = &copy->group;
     bool good = shc_os_file_read(fd, part_offset(index), copy->bytes, sizeof copy->bytes) == 0;
     if (good) {
-        memset(part, 0, sizeof *part); /* parts are compared as bytes */
+        memset(part, 0, sizeof *part); /* its bytes are hashed */
         part->index = index;
         part->world_size = (uint32_t)group->world_size;
         part->rank = group->rank;
@@ -146,6 +150,7 @@ static bool read_part(int fd, int index, struct part *part, bool *last)
         part->blocked_peer = number32(&group->block.peer);
         part->blocked_kind = number32(&group->block.kind);
         part->blocked_tag = number32(&group->block.tag);
+        part->looked_ns = number64(&group->looked_ns);
         good = number32(&group->state) == SHC_BOARD_MADE && number32(&group->status) == SHC_OK &&
                part->world_size >= 1 && part->world_size <= SHC_MAX_WORLD && part->rank >= 0 &&
                (uint32_t)part->rank < part->world_size;
@@ -293,8 +298,9 @@ static bool has_posted(const struct search *search, const struct wait *wait, int
 static void add_target(struct search *search, int from, int process, int part, bool posts)
 {
     const struct part *target = part_of(search, process, part);
+    const bool by_thread = posts || (!is_inside(target) && target->submitted == target->ended);
     int to = -1;
-    if (posts || (!is_inside(target) && target->submitted == target->ended))
+    if (by_thread)
         to = find_blocked(search, process, target->user);
     else if (sleeps_inside(target))
         to = find_wait(search, process, part, false);
@@ -302,8 +308,8 @@ static void add_target(struct search *search, int from, int process, int part, b
         return;
     if (posts && has_posted(search, &search->waits[from], process, part, &search->waits[to]))
         return;
-    search->edges[search->edge_count++] =
-        (struct edge){.from = from, .to = to, .process = process, .part = part};
+    search->edges[search->edge_count++] = (struct edge){
+        .from = from, .to = to, .process = process, .part = part, .by_thread = by_thread};
 }
 
 static void add_rank(struct search *search, int from, uint32_t rank)
@@ -384,26 +390,48 @@ static int next_edge(const struct search *search, int at)
     return search->waits[at < 0 ? 0 : search->edges[at].to].towards;
 }
 
-static bool is_as_read(const struct search *search, int process, int part)
+static uint64_t add_to_hash(uint64_t hash, const struct part *part)
 {
-    const struct part *before = part_of(search, process, part);
-    struct part now;
-    bool last;
-    return read_part(search->processes[process].fd, before->index, &now, &last) &&
-           memcmp(&now, before, sizeof now) == 0;
+    const unsigned char *bytes = (const unsigned char *)part;
+    for (size_t i = 0; i < offsetof(struct part, looked_ns); i++)
+        hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3); /* FNV-1a */
+    return hash;
 }
 
-/* DEAD-4: nothing has changed since it was read, so all waits of the cycle were there at one moment. */
-static bool still_holds(const struct search *search)
+/* DEAD-4: of all that the cycle rests on. */
+static uint64_t hash_cycle(const struct search *search)
 {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (int at = next_edge(search, -1); at >= 0; at = next_edge(search, at)) {
         const struct edge *edge = &search->edges[at];
         const struct wait *from = &search->waits[edge->from];
-        if (!is_as_read(search, from->process, from->part) ||
-            !is_as_read(search, edge->process, edge->part))
+        hash = add_to_hash(hash, part_of(search, from->process, from->part));
+        hash = add_to_hash(hash, part_of(search, edge->process, edge->part));
+    }
+    return hash;
+}
+
+/* Have all threads that sleep, and that others need, looked in vain since then? */
+static bool all_have_looked(const struct search *search, uint64_t since_ns)
+{
+    for (int at = next_edge(search, -1); at >= 0; at = next_edge(search, at)) {
+        const struct edge *edge = &search->edges[at];
+        const struct wait *to = &search->waits[edge->to];
+        if (edge->by_thread && part_of(search, to->process, to->part)->looked_ns <= since_ns)
             return false;
     }
     return true;
+}
+
+/* The same cycle was there before, and no thread of it was about to go on. */
+static bool is_certain(const struct search *search, struct shc_suspicion *suspicion)
+{
+    const uint64_t hash = hash_cycle(search);
+    if (suspicion->seen_ns != 0 && suspicion->hash == hash)
+        return all_have_looked(search, suspicion->seen_ns);
+    suspicion->hash = hash;
+    suspicion->seen_ns = shc_clock_ns();
+    return false;
 }
 
 /* ---- words ---- */
@@ -481,9 +509,26 @@ static void describe(const struct search *search, char *text, size_t capacity)
 
 /* ---- the search ---- */
 
-/* The wait of this rank that is late, as its own board has it. */
-static bool add_first(struct search *search, const struct shc_seat *seat,
-                      const struct shc_board_awaited *message)
+/* Does the board show that wait of this rank? */
+static bool is_shown(const struct shc_seat *seat, const struct shc_board_awaited *message)
+{
+    const struct shc_board_block_shm *block = &seat->board.shm->block;
+    if (!message)
+        return true;
+    /* relaxed: this process's own board, and a hint. */
+    const uint64_t since_ns = shc_a64_load_relaxed(&block->since_ns);
+    /* relaxed: this process's own board, and a hint. */
+    const uint32_t peer = shc_a32_load_relaxed(&block->peer);
+    /* relaxed: this process's own board, and a hint. */
+    const uint32_t kind = shc_a32_load_relaxed(&block->kind);
+    /* relaxed: this process's own board, and a hint. */
+    const uint32_t tag = shc_a32_load_relaxed(&block->tag);
+    return message->peer >= 0 && since_ns != 0 && peer == (uint32_t)message->peer + 1 &&
+           kind == (uint32_t)message->kind && tag == (uint32_t)message->tag;
+}
+
+/* That wait. */
+static bool add_first(struct search *search, const struct shc_seat *seat, bool message)
 {
     const int process = find_process(search, seat->self.pid);
     const int part =
@@ -492,48 +537,48 @@ static bool add_first(struct search *search, const struct shc_seat *seat,
     if (part < 0)
         return false;
     const struct part *here = part_of(search, process, part);
-    const bool shown = message ? message->peer >= 0 && here->blocked_since_ns != 0 &&
-                                     here->blocked_peer == (uint32_t)message->peer + 1 &&
-                                     here->blocked_kind == (uint32_t)message->kind &&
-                                     here->blocked_tag == (uint32_t)message->tag
-                               : sleeps_inside(here);
-    return shown && find_wait(search, process, part, message != NULL) == 0;
+    return (message ? here->blocked_since_ns != 0 : sleeps_inside(here)) &&
+           find_wait(search, process, part, message) == 0;
 }
 
-static bool find_cycle(struct search *search, const struct shc_seat *seat,
-                       const struct shc_board_awaited *message)
+/* A cycle of which this rank speaks. */
+static bool find_cycle(struct search *search, const struct shc_seat *seat, bool message)
 {
     if (!add_first(search, seat, message))
         return false;
     for (int i = 0; i < search->wait_count; i++)
         add_edges(search, i);
     find_ways_back(search);
-    return search->waits[0].towards >= 0 && is_speaker(search) && still_holds(search);
+    /* relaxed: one value; a thread that sees it late says the same once more. */
+    const uint64_t named_ns = shc_a64_load_relaxed(&seat->deadlocked_since_ns);
+    return search->waits[0].towards >= 0 && is_speaker(search) &&
+           search->waits[0].since_ns != named_ns;
 }
 
 bool shc_deadlock_find(struct shc_seat *seat, const struct shc_board_awaited *message, char *text,
                        size_t capacity)
 {
-    if (seat->board.level == SHC_BOARD_OFF)
+    struct shc_suspicion *suspicion = &seat->suspicions[message != NULL];
+    if (seat->board.level == SHC_BOARD_OFF || !is_shown(seat, message))
         return false;
     struct search *search = calloc(1, sizeof *search);
     if (!search)
         return false;
     search->self = &seat->self;
-    bool found = find_cycle(search, seat, message);
-    const uint64_t since_ns = search->waits[0].since_ns;
-    /* relaxed: one value; a thread that sees it late says the same once more. */
-    found = found && shc_a64_load_relaxed(&seat->deadlocked_since_ns) != since_ns;
-    if (found) {
+    const bool seen = find_cycle(search, seat, message != NULL);
+    const bool certain = seen && is_certain(search, suspicion);
+    if (certain) {
         /* relaxed: one value. */
-        shc_a64_store_relaxed(&seat->deadlocked_since_ns, since_ns);
+        shc_a64_store_relaxed(&seat->deadlocked_since_ns, search->waits[0].since_ns);
         describe(search, text, capacity);
     }
+    if (!seen || certain || ++suspicion->looks >= MOST_LOOKS)
+        *suspicion = (struct shc_suspicion){.seen_ns = 0};
     for (int i = 0; i < search->process_count; i++) {
         if (search->processes[i].fd >= 0)
             shc_os_file_close(search->processes[i].fd);
         free(search->processes[i].parts);
     }
     free(search);
-    return found;
+    return certain;
 }

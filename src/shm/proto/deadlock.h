@@ -13,6 +13,14 @@
 
 /* Is this rank's wait on this group, which is late, part of a cycle that cannot end, and is this rank the one that
  * says so? Then the text names all waits of the cycle; true once for each wait. `message`: the one that is late, or
- * NULL for a call. Takes milliseconds. */
+ * NULL for a call. Takes milliseconds.
+ *
+ * A cycle must be seen twice. After the first time shc_deadlock_is_suspected() is true for a while, and this function
+ * is to be called again after the next look at what is waited for. pre: the runner, or the lock of messages, is held. */
 bool shc_deadlock_find(struct shc_seat *seat, const struct shc_board_awaited *message, char *text,
                        size_t capacity);
+
+SHC_INLINE bool shc_deadlock_is_suspected(const struct shc_seat *seat, bool of_messages)
+{
+    return seat->suspicions[of_messages].seen_ns != 0;
+}

@@ -45,6 +45,13 @@ struct shc_board {
     int level; /* enum shc_board_level; SHC_BOARD_OFF: it has none */
 };
 
+/* A cycle of waits that was seen once (proto/deadlock.h). */
+struct shc_suspicion {
+    uint64_t hash;    /* of all that it rests on */
+    uint64_t seen_ns; /* 0: there is none */
+    uint32_t looks;
+};
+
 #define SHC_GROUP_NAME_BYTES 64
 
 /* Values of `described`. */
@@ -61,6 +68,7 @@ struct shc_seat {
     shc_a32 described;
     const int32_t *global_ranks; /* NULL: each rank has the same number in the job */
     struct shc_board board;
+    struct shc_suspicion suspicions[2]; /* of calls and of messages */
     shc_a64 deadlocked_since_ns; /* the wait whose cycle this rank has named (proto/deadlock.h) */
     struct shc_os_process self;
     struct shc_patience patience;     /* of the application's threads, in collectives */

@@ -206,18 +206,15 @@ static void say_late(struct shc_wait *wait, const struct shc_target *target, uin
                  shc_lateness_seconds(&wait->lateness, now_ns), whom, others);
 }
 
-/* A call is late: in a cycle of waits, or not. */
-static enum shc_status judge_late(struct shc_wait *wait, const struct shc_target *target,
-                                  uint64_t now_ns)
+/* A call is late. Is it in a cycle of waits? */
+static enum shc_status judge_cycle(struct shc_wait *wait)
 {
     char text[SHC_DEADLOCK_TEXT];
-    if (target->peer < 0 || !shc_deadlock_find(wait->seat, NULL, text, sizeof text)) {
-        say_late(wait, target, now_ns);
+    if (!shc_deadlock_find(wait->seat, NULL, text, sizeof text))
         return SHC_OK;
-    }
-    shc_board_count_late(&wait->seat->board);
     if (shc_config_get()->raises)
         return shc_wait_give_up(wait, SHC_ERR_DEADLOCK, text);
+    shc_board_count_late(&wait->seat->board);
     shc_log_late(true, "%s", text);
     return SHC_OK;
 }
@@ -238,7 +235,9 @@ static enum shc_status judge_time(struct shc_wait *wait, const struct shc_target
         return shc_wait_give_up(wait, SHC_ERR_TIMEOUT, reason);
     }
     if (state == SHC_LATE && (target->peer >= 0 || target->whom))
-        return judge_late(wait, target, now_ns);
+        say_late(wait, target, now_ns);
+    if (target->peer >= 0 && (state == SHC_LATE || shc_deadlock_is_suspected(wait->seat, false)))
+        return judge_cycle(wait);
     return SHC_OK;
 }
 
@@ -291,9 +290,10 @@ static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, 
 
 /* Members, deadline and the rest are looked at before each sleep. */
 static enum shc_status sleep_until(struct shc_wait *wait, const struct shc_target *target,
-                                   uint64_t moves, bool *ready)
+                                   uint64_t moves, bool shown, bool *ready)
 {
     for (;;) {
+        const uint64_t looked_ns = shown ? shc_clock_ns() : 0;
         enum shc_member_state state = SHC_MEMBER_ALIVE;
         if (target->peer >= 0)
             state = shc_member_look(wait->seat, target->peer);
@@ -302,6 +302,8 @@ static enum shc_status sleep_until(struct shc_wait *wait, const struct shc_targe
         *ready = target->ready(target->arg);
         if (*ready)
             return SHC_OK;
+        if (shown)
+            shc_board_look(&wait->seat->board, looked_ns);
         if (target->peer >= 0) {
             SHC_TRY(judge_group(wait));
             SHC_TRY(judge_members(wait, target->peer, state));
@@ -327,7 +329,7 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
     const uint64_t begun_ns = shc_clock_ns();
     const bool shown = wait->interruptible && !target->whom &&
                        shc_board_block(board, shc_thread_number(), target->message, begun_ns);
-    const enum shc_status st = sleep_until(wait, target, moves, ready);
+    const enum shc_status st = sleep_until(wait, target, moves, shown, ready);
     if (shown)
         shc_board_unblock(board);
     if (target->peer >= 0)
