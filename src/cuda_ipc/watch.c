@@ -11,6 +11,7 @@
 
 #define LOOK_SOONEST_NS SHC_NS_PER_MS
 #define LOOK_LATEST_NS  (10 * SHC_NS_PER_MS)
+#define SHOWN_NS        (100 * SHC_NS_PER_MS) /* then the board says whom an operation waits for */
 #define LISTED          8
 
 static uint64_t done_of(const struct shc_cuda_comm *comm, int rank)
@@ -315,6 +316,22 @@ static void look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t l
     shc_watch_tell(comm, state, shc_lateness_seconds(&flight.lateness, now_ns), call, whom, "");
 }
 
+/* Tells the board, for tools outside. */
+static void show(struct shc_cuda_comm *comm, uint64_t now_ns)
+{
+    char call[160] = "", whom[512] = "";
+    const uint64_t called = sequence_of(comm), done = done_of(comm, comm->rank);
+    struct shc_device_work work = {.called = called, .done = done, .call = call, .whom = whom};
+    struct shc_flight flight;
+    if (done < called && shc_lane_flight(comm, &comm->lane, done + 1, &flight)) {
+        work.since_ns = flight.lateness.begun_ns;
+        shc_call_words_text(flight.call, done + 1, call, sizeof call);
+        if (now_ns - work.since_ns >= SHOWN_NS)
+            whom_text(comm, &flight, done + 1, whom, sizeof whom);
+    }
+    shc_comm_show_device(comm->core, &work);
+}
+
 /* ---- the thread ---- */
 
 void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed, bool sliced)
@@ -340,6 +357,7 @@ static void turn(struct shc_cuda_comm *comm, bool idle)
     look_at_time(comm, now_ns, lost_ns);
     shc_mail_look_at_time(comm, now_ns, lost_ns);
     shc_capture_look_at_time(comm, now_ns, lost_ns);
+    show(comm, now_ns);
 }
 
 /* Until an operation comes, or for a while; replays come without a word. pre: state_lock is held. */

@@ -360,6 +360,20 @@ uint64_t shc_comm_sequence(struct shc_comm *comm);
 /* SHC_OK while the group is usable, else why not. */
 enum shc_status shc_comm_error(struct shc_comm *comm);
 
+/*
+ * Operations of this rank on a GPU, whose calls return before they are carried out, for `shmcoll status`. One thread
+ * at a time.
+ */
+struct shc_device_work {
+    uint64_t called; /* so many were enqueued */
+    uint64_t done;   /* and so many of them are over */
+    uint64_t
+        since_ns; /* since when the oldest one that is not over is under way, on CLOCK_MONOTONIC */
+    const char *call; /* that operation, or "" */
+    const char *whom; /* the ranks that it waits for, or "" */
+};
+void shc_comm_show_device(struct shc_comm *comm, const struct shc_device_work *work);
+
 /* 1 while the process of that rank has begun to end and is still there. A wait that ends because the rank
  * has left ends after that: a launcher then sees the first one end first. */
 int shc_comm_is_ending(struct shc_comm *comm, int rank);

@@ -2,6 +2,10 @@
 // One rank of a CUDA group over the stand-in, as a process:
 //   cuda_comm_rank <folder> <rank> <world> "scenario=... key=value ..."
 // The stand-in's knobs are in FAKE_CUDA. The program prints its observations as `key=value` lines.
+extern "C" {
+#include "tests/cuda/core_board.h"
+}
+
 #include "tests/cuda/cuda_comm_rank.h"
 #include "tests/cuda/descriptors.h"
 #include "tests/cuda/standin.h"
@@ -732,6 +736,15 @@ void halted(Rank &rank)
 
 // An operation waits for the last rank: what is reported of it until that rank comes, dies or leaves, and
 // after that.
+// What tools outside see of the operation that is under way, once it has waited for a while.
+void report_shown(const Rank &rank)
+{
+    char text[512];
+    core_board_device(rank.core, text, sizeof text);
+    if (text[0])
+        report("shown", text);
+}
+
 void pending(Rank &rank)
 {
     const std::string act = rank.settings.word("act", "");
@@ -744,7 +757,7 @@ void pending(Rank &rank)
     };
     told("before");
     if (rank.rank == rank.world - 1) {
-        usleep(300000);
+        usleep(act == "leave" ? 900000 : 300000);
         if (act == "die")
             raise(SIGKILL);
         if (act == "leave")
@@ -759,8 +772,10 @@ void pending(Rank &rank)
     }
     enqueue(rank, rank.cuda, simple_call(SHC_ALL_REDUCE, SHC_INT8, at, 8, at, 8), 0);
     told("first");
-    while (told("last"))
+    while (told("last")) {
+        report_shown(rank);
         usleep(1000);
+    }
     report("told_ns", std::to_string(shc_clock_ns()));
     report("error", shc_cuda_failure());
     barrier_of_cpus(rank);

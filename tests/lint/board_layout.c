@@ -52,6 +52,17 @@ static void header_and_records(void)
     FIELD(shc_board_messages_shm, since_ns);
 }
 
+static void device(void)
+{
+    const char *current = "Device";
+    FIELD(shc_board_device_shm, number);
+    FIELD(shc_board_device_shm, called);
+    FIELD(shc_board_device_shm, done);
+    FIELD(shc_board_device_shm, since_ns);
+    FIELD(shc_board_device_shm, call);
+    FIELD(shc_board_device_shm, whom);
+}
+
 static void block(void)
 {
     const char *current = "Block";
@@ -97,7 +108,9 @@ static void group(void)
     FIELD(shc_board_group_shm, messages);
     FIELD(shc_board_group_shm, sending);
     FIELD(shc_board_group_shm, receiving);
+    FIELD(shc_board_group_shm, looked_ns);
     FIELD(shc_board_group_shm, sums);
+    FIELD(shc_board_group_shm, device);
     FIELD(shc_board_group_shm, pids);
     FIELD(shc_board_group_shm, global_ranks);
     FIELD(shc_board_group_shm, waited_ns);
@@ -106,8 +119,8 @@ static void group(void)
 int main(void)
 {
     header_and_records();
+    device();
     block();
     group();
-    FIELD(shc_board_group_shm, looked_ns);
     return 0;
 }

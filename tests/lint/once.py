@@ -44,6 +44,7 @@ ALLOWED = {
     ("cuda_ipc/lane.c", "shc_lane_init"): "keeps addresses of words",
     ("cuda_ipc/hostarena.h", "shc_host_lane"): "gives an address",
     ("proto/deadlock.c", "read_part"): "has read a copy of its own",
+    ("proto/board.c", "shc_board_device"): "gives the addresses of words that it stores to",
 }
 
 DECLARED = re.compile(r"struct shc_\w+_shm \*(?:const )?(\w+)(?=\s*[,;)=])")

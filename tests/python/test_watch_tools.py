@@ -543,6 +543,7 @@ def member(rank: int, **facts: Any) -> Member:
         slept_ns=0,
         pending=None,
         owed=Owed(0, False, 0, 0, 0, 0, 0, "send", 0),
+        device=None,
         sums={"all_reduce": Sum(121001, 484004000, 10**9)},
         pids=[4711, 4712],
         global_ranks=[0, 1],

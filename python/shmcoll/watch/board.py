@@ -75,6 +75,17 @@ class Pending:
     waited_for: bool  # a thread waits for a message
 
 
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """Operations of a rank on a GPU, whose calls return before they are carried out."""
+
+    called: int
+    done: int
+    since_ns: int  # of the oldest one that is not over, as the rest
+    call: str
+    whom: str  # "": it has not waited long
+
+
 ANY = 2**32 - 1  # a message of any rank
 
 
@@ -126,6 +137,7 @@ class Member:
     slept_ns: int
     pending: Pending | None
     owed: Owed
+    device: Device | None  # None: it has made no call on a GPU
     sums: dict[str, Sum]
     pids: list[int]  # of all ranks, as that process knows them
     global_ranks: list[int]  # -1: not known
@@ -343,7 +355,7 @@ class Board:
         def look() -> layout.Group:
             return _parse(layout.Group, os.pread(self._fd, ctypes.sizeof(layout.Group), offset))
 
-        group = self._steady(look, lambda group: group.messages.number + group.clock_number)
+        group = self._steady(look, lambda g: g.messages.number + g.clock_number + g.device.number)
         self._latest = max(self._latest, (group.clock_ticks, group.clock_ns))
         return group
 
@@ -412,6 +424,7 @@ class Board:
             slept_ns=group.slept_ns,
             pending=self._pending(group.messages),
             owed=_owed(group),
+            device=_device(group.device),
             sums=self._sums(group.sums),
             pids=list(group.pids[: group.world_size]),
             global_ranks=list(group.global_ranks[: group.world_size]),
@@ -481,6 +494,14 @@ class Board:
             for operation, each in zip(layout.OPERATIONS, sums)
             if each.ops
         }
+
+
+def _device(device: layout.Device) -> Device | None:
+    if device.called == 0:
+        return None
+    return Device(
+        device.called, device.done, device.since_ns, _text(device.call), _text(device.whom)
+    )
 
 
 def _owed(group: layout.Group) -> Owed:

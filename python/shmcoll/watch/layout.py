@@ -125,6 +125,19 @@ class Messages(ctypes.Structure):
     ]
 
 
+class Device(ctypes.Structure):
+    """Operations on a GPU."""
+
+    _fields_ = [
+        ("number", c_uint64),
+        ("called", c_uint64),
+        ("done", c_uint64),
+        ("since_ns", c_uint64),
+        ("call", c_char * 128),
+        ("whom", c_char * 256),
+    ]
+
+
 class Block(ctypes.Structure):
     """A thread of the application that sleeps in a wait on the group."""
 
@@ -179,7 +192,8 @@ class Group(ctypes.Structure):
         ("looked_ns", c_uint64),
         ("fill_3", c_uint8 * 64),
         ("sums", Sum * KINDS),
-        ("fill_4", c_uint8 * 2688),
+        ("device", Device),
+        ("fill_4", c_uint8 * 2272),
         ("pids", c_int32 * MAX_WORLD),
         ("global_ranks", c_int32 * MAX_WORLD),
         ("waited_ns", c_uint64 * MAX_WORLD),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from shmcoll.watch import board, layout, text
 from shmcoll.watch.blame import Culprit, Verdict, judge
-from shmcoll.watch.board import Member, Sight
+from shmcoll.watch.board import Device, Member, Sight
 from shmcoll.watch.groups import Group, gather
 from shmcoll.watch.parser import EXIT_USAGE
 from shmcoll.watch.text import EXIT_NOTHING, STATES, duration
@@ -61,7 +61,11 @@ def exit_code(groups: list[Group], verdict: Verdict, late: float) -> int:
 
 
 def _is_late(group: Group, late: float) -> bool:
-    return group.making and group.age_seconds >= late
+    """Late in a way that no wait of a thread shows."""
+    devices = [member.device for member in group.members.values() if member.device]
+    return (group.making and group.age_seconds >= late) or any(
+        device.call and group.seconds_since(device.since_ns) >= late for device in devices
+    )
 
 
 # ---- text ----
@@ -110,11 +114,27 @@ def _what(group: Group, rank: int) -> str:
     if member.status:
         return f"knows that the group has failed: {member.reason}"
     texts = [_call_text(group, member)]
+    device = member.device
+    if device and member.entered == 0:
+        texts = []  # all its calls are on the GPU
+    if device:
+        texts.append(_device_text(group, device))
     if member.pending:
         texts.append(text.pending(group, member))
     if member.process.state in "TtZX":
         texts.append(f"process: {STATES[member.process.state]}")
     return "; ".join(texts)
+
+
+def _device_text(group: Group, device: Device) -> str:
+    if not device.call:
+        return f"its {device.done} calls on the GPU are over"
+    lasted = duration(group.seconds_since(device.since_ns))
+    text = f"on the GPU {device.call} has been under way for {lasted}"
+    if device.whom:
+        text += f" and waits for {device.whom}"
+    more = device.called - device.done - 1
+    return f"{text}; {more} more after it" if more else text
 
 
 def _call_text(group: Group, member: Member) -> str:
@@ -205,7 +225,7 @@ def _rank_json(group: Group, rank: int) -> dict[str, object]:
     }
     if member is None:
         return {**facts, "board": False}
-    call, pending = member.call, member.pending
+    call, pending, device = member.call, member.pending, member.device
     waits = member.waits_for is not None
     return {
         **facts,
@@ -230,6 +250,15 @@ def _rank_json(group: Group, rank: int) -> dict[str, object]:
             "tag": pending.tag,
             "bytes": pending.bytes,
             "age_s": round(group.seconds_since(pending.since_ns), 6),
+        },
+        "device": None
+        if device is None
+        else {
+            "called": device.called,
+            "done": device.done,
+            "call": device.call or None,
+            "waits_for": device.whom or None,
+            "age_s": round(group.seconds_since(device.since_ns), 6) if device.call else None,
         },
         "late_lines": member.late,
         "slept_s": round(member.slept_ns / 1e9, 6),

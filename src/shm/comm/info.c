@@ -7,6 +7,7 @@
 #include "shm/coll/paths.h"
 #include "shm/comm/comm.h"
 #include "shm/p2p/protocols.h"
+#include "shm/proto/board.h"
 
 #include <stdio.h>
 
@@ -178,4 +179,10 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
     if (needed > capacity)
         return shc_fail(SHC_ERR_INVALID, "the text needs %zu bytes", needed);
     return SHC_OK;
+}
+
+void shc_comm_show_device(struct shc_comm *comm, const struct shc_device_work *work)
+{
+    if (shc_process_is(&comm->mark))
+        shc_board_device(&comm->seat.board, work);
 }

@@ -249,6 +249,41 @@ void shc_board_unblock(const struct shc_board *board)
     shc_a64_store_release(&block->thread, 0);
 }
 
+_Static_assert(SHC_BOARD_CALL_WORDS <= SHC_BOARD_WHOM_WORDS, "store_text() has room");
+
+static void store_text(shc_a64 *words, size_t count, const char *text)
+{
+    char bytes[sizeof(shc_a64) * SHC_BOARD_WHOM_WORDS] = "";
+    snprintf(bytes, count * sizeof words[0], "%s", text);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t word;
+        memcpy(&word, bytes + i * sizeof word, sizeof word);
+        /* release board/device -> acquire in a tool outside: the number was odd before. */
+        shc_a64_store_release(&words[i], word);
+    }
+}
+
+void shc_board_device(const struct shc_board *board, const struct shc_device_work *work)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    struct shc_board_device_shm *device = &board->shm->device;
+    /* relaxed: one writer. */
+    const uint64_t number = shc_a64_load_relaxed(&device->number) + 1;
+    /* relaxed: the release stores after it keep it before the rest. */
+    shc_a64_store_relaxed(&device->number, number);
+    /* release board/device -> acquire in a tool outside: the number was odd before. */
+    shc_a64_store_release(&device->called, work->called);
+    /* release board/device -> acquire in a tool outside: the number was odd before. */
+    shc_a64_store_release(&device->done, work->done);
+    /* release board/device -> acquire in a tool outside: the number was odd before. */
+    shc_a64_store_release(&device->since_ns, work->since_ns);
+    store_text(device->call, SHC_BOARD_CALL_WORDS, work->call);
+    store_text(device->whom, SHC_BOARD_WHOM_WORDS, work->whom);
+    /* release board/device -> acquire in a tool outside: the rest. */
+    shc_a64_store_release(&device->number, number + 1);
+}
+
 void shc_board_messages(const struct shc_board *board, const struct shc_board_pending *pending)
 {
     if (board->level == SHC_BOARD_OFF)

@@ -24,6 +24,9 @@
 #define SHC_BOARD_REASON  512
 #define SHC_BOARD_KINDS   16
 
+#define SHC_BOARD_CALL_WORDS 16 /* of text */
+#define SHC_BOARD_WHOM_WORDS 32
+
 /* The values of SHMCOLL_BOARD. */
 enum shc_board_level { SHC_BOARD_OFF = 0, SHC_BOARD_COUNTS, SHC_BOARD_TIMES };
 
@@ -88,6 +91,16 @@ struct shc_board_messages_shm {
     shc_a64 since_ns; /* CLOCK_MONOTONIC */
 };
 
+/* Operations on a GPU, whose calls return before they are carried out. Stored by the thread that watches them. */
+struct shc_board_device_shm {
+    shc_a64 number; /* odd while the rest changes */
+    shc_a64 called;
+    shc_a64 done;
+    shc_a64 since_ns; /* since when the oldest one that is not over is under way; CLOCK_MONOTONIC */
+    shc_a64 call[SHC_BOARD_CALL_WORDS]; /* that operation, as text */
+    shc_a64 whom[SHC_BOARD_WHOM_WORDS]; /* whom it waits for, as text */
+};
+
 /* A thread of the application that sleeps in a wait on this group: the first one, if there are several. Only
  * the thread that has put its number here stores to the rest. A reader takes `since_ns`, the rest, and
  * `since_ns` again. */
@@ -142,7 +155,9 @@ struct shc_board_group_shm {
     struct shc_board_messages_shm messages __attribute__((aligned(SHC_LINE_BYTES)));
     shc_a32 sending; /* messages that are not over, at any time; under the lock of messages */
     shc_a32 receiving;
+    shc_a64 looked_ns; /* when the thread in `block` last looked in vain for what it waits for */
     struct shc_board_sum_shm sums[SHC_BOARD_KINDS] __attribute__((aligned(SHC_LINE_BYTES)));
+    struct shc_board_device_shm device __attribute__((aligned(SHC_LINE_BYTES)));
 
     /* On pages of their own. */
     int32_t pids[SHC_MAX_WORLD] __attribute__((aligned(SHC_PAGE_BYTES)));
@@ -155,7 +170,6 @@ struct shc_board_group_shm {
 
 struct shc_board_process {
     struct shc_board_header_shm *header;
-    shc_a64 looked_ns; /* when the thread in `block` last looked in vain for what it waits for */
     enum shc_board_level level;
     int fd;
 };
@@ -369,8 +383,18 @@ struct shc_board_awaited {
 bool shc_board_block(const struct shc_board *board, uint64_t thread,
                      const struct shc_board_awaited *message, uint64_t now_ns);
 
+/* It begins to look for what it waits for. pre: it is shown. */
+SHC_INLINE void shc_board_look(const struct shc_board *board, uint64_t now_ns)
+{
+    /* release board/looked -> acquire in a tool outside: the look before was in vain. */
+    shc_a64_store_release(&board->shm->looked_ns, now_ns);
+}
+
 /* It sleeps no more. pre: it was shown. */
 void shc_board_unblock(const struct shc_board *board);
+
+/* One thread at a time. */
+void shc_board_device(const struct shc_board *board, const struct shc_device_work *work);
 
 /* What is pending, under the lock of messages. */
 struct shc_board_pending {
@@ -383,12 +407,5 @@ struct shc_board_pending {
     uint64_t bytes;
     uint64_t since_ns;
 };
-/* It begins to look for what it waits for. pre: it is shown. */
-SHC_INLINE void shc_board_look(const struct shc_board *board, uint64_t now_ns)
-{
-    /* release board/looked -> acquire in a tool outside: the look before was in vain. */
-    shc_a64_store_release(&board->shm->looked_ns, now_ns);
-}
-
 
 void shc_board_messages(const struct shc_board *board, const struct shc_board_pending *pending);
