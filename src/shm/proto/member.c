@@ -255,8 +255,9 @@ static enum shc_status fail_group(struct shc_seat *seat, enum shc_status status,
         /* acq_rel abort/set: the reason before the word. Only the first finder's stands there. */
         shc_a32_cas_acq_rel(&shc_seat_abort(seat)->finder, 0, (uint32_t)seat->rank + 1);
         wake_everybody(seat);
-        shc_board_fail(&seat->board, status, text);
     }
+    shc_board_fail(&seat->board, status,
+                   text); /* also if another rank has found the same just before */
     return shc_fail(status, "%s", text);
 }
 
