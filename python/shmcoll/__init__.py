@@ -16,6 +16,7 @@ the library:
     describe            what a group uses, and why
     monitored_barrier   a barrier that names missing ranks
     on_late             calls a function when a rank waits too long
+    dump                writes the last calls of this process to a file
     use_for_gloo        from now on, groups that ask for gloo get shared memory where they can
     build_info          how the library was built
     Description, GpuDescription, InternalDescription
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from shmcoll._backend import create_backend, describe, monitored_barrier
     from shmcoll._events import on_late
     from shmcoll._describe import Description, GpuDescription, InternalDescription
+    from shmcoll._dump import dump
 
     __version__: str
 
@@ -43,6 +45,7 @@ __all__ = [
     "build_info",
     "create_backend",
     "describe",
+    "dump",
     "monitored_barrier",
     "on_late",
     "use_for_gloo",
@@ -117,6 +120,7 @@ _HOMES = {
     "Options": "_glue",
     "create_backend": "_backend",
     "describe": "_backend",
+    "dump": "_dump",
     "monitored_barrier": "_backend",
     "on_late": "_events",
 }

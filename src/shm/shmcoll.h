@@ -461,6 +461,14 @@ void shc_process_explain_end(const char *why);
 void shc_late_pipe(int fd);
 
 /*
+ * Writes what `shmcoll status` sees of this process to that file, for `shmcoll postmortem`: the last calls of
+ * each group, what is pending, why groups have failed. SHMCOLL_DUMP does so when a group fails. Any thread.
+ * SHC_ERR_UNSUPPORTED: nothing is kept (SHMCOLL_BOARD=off). SHC_ERR_INVALID: there has been no group.
+ * SHC_ERR_SYSTEM: the file cannot be written; one that was there stays.
+ */
+enum shc_status shc_process_dump(const char *path);
+
+/*
  * Says in all groups that this process is about to end, and stops every callback for good: for the
  * moment before an interpreter, or the process, goes away. Waits at most 5 s for callbacks that have
  * begun. Every later call fails with SHC_ERR_CLOSED. The others are told that this rank has left when

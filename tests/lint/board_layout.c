@@ -29,6 +29,11 @@ static void header_and_records(void)
     FIELD(shc_board_header_shm, ticks);
     FIELD(shc_board_header_shm, ns);
     FIELD(shc_board_header_shm, library);
+    FIELD(shc_board_header_shm, dumped_ns);
+    FIELD(shc_board_header_shm, dumped_unix_ns);
+    FIELD(shc_board_header_shm, failed);
+    FIELD(shc_board_header_shm, host);
+    FIELD(shc_board_header_shm, job);
     current = "Record";
     FIELD(shc_board_record_shm, number);
     FIELD(shc_board_record_shm, begin);

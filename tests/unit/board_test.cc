@@ -2,17 +2,22 @@
 // The board of this process, as a tool outside reads it: through another mapping of its descriptor.
 extern "C" {
 #include "shm/proto/board.h"
+#include "shm/proto/dump.h"
 }
 
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <gtest/gtest.h>
+#include <iterator>
 #include <string>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 namespace
 {
@@ -186,6 +191,123 @@ TEST_F(Board, NoReaderTakesATornRecordForAWholeOne)
     done = true;
     writer.join();
     EXPECT_GE(whole, 100);
+}
+
+// ---- dumps ----
+
+// A dump of a process's board in a file.
+class Dump
+{
+  public:
+    explicit Dump(const std::string &path)
+    {
+        std::ifstream file(path, std::ios::binary);
+        bytes_.assign(std::istreambuf_iterator<char>(file), {});
+    }
+
+    const shc_board_header_shm &header() const
+    {
+        return *reinterpret_cast<const shc_board_header_shm *>(bytes_.data());
+    }
+
+    const shc_board_group_shm &part(int index) const
+    {
+        return reinterpret_cast<const shc_board_group_shm *>(bytes_.data() + SHC_PAGE_BYTES)[index];
+    }
+
+    size_t bytes() const { return bytes_.size(); }
+
+  private:
+    std::vector<char> bytes_;
+};
+
+std::string file_of(const char *name)
+{
+    return testing::TempDir() + "shmcoll_" + name + std::to_string(getpid());
+}
+
+TEST_F(Board, ADumpHasThePartsThatGroupsHaveAndSaysWhichFailed)
+{
+    EXPECT_NE(begin("one").shm, nullptr);
+    shc_board two = begin("two"), three = begin("three");
+    const shc_call some = call(11);
+    shc_board_enter(&three, 300, &some);
+    shc_board_free(&two);
+    shc_board_fail(&three, SHC_ERR_PEER_DEAD, "rank 1 died");
+    const std::string path = file_of("dump");
+    ASSERT_EQ(shc_dump_write(three.header, three.shm, true, path.c_str()), 0);
+    const Dump dump(path);
+    ASSERT_EQ(dump.bytes(), SHC_PAGE_BYTES + 2 * sizeof(shc_board_group_shm));
+    EXPECT_EQ(shc_a64_load_relaxed(&dump.header().magic), SHC_BOARD_MAGIC);
+    EXPECT_EQ(dump.header().pid, getpid());
+    EXPECT_EQ(dump.header().group_count, 2u);
+    EXPECT_EQ(dump.header().failed, 2u);
+    EXPECT_GE(dump.header().dumped_ns, dump.header().ns);
+    EXPECT_GT(dump.header().dumped_unix_ns, UINT64_C(1700000000) * SHC_NS_PER_S);
+    EXPECT_STREQ(dump.part(0).name, "one");
+    EXPECT_STREQ(dump.part(1).name, "three");
+    EXPECT_STREQ(dump.part(1).reason, "rank 1 died");
+    EXPECT_EQ(shc_a64_load_relaxed(&dump.part(1).entered), 300u);
+    if (three.level == SHC_BOARD_TIMES) {
+        const shc_board_record_shm &record = dump.part(1).records[300 & (SHC_BOARD_RECORDS - 1)];
+        EXPECT_EQ(shc_a64_load_relaxed(&record.number), 300u);
+        EXPECT_EQ(shc_a64_load_relaxed(&record.count), 11u);
+    }
+    ASSERT_EQ(shc_dump_write(three.header, three.shm, false, path.c_str()), 0);
+    const Dump alone(path);
+    EXPECT_EQ(alone.bytes(), SHC_PAGE_BYTES + sizeof(shc_board_group_shm));
+    EXPECT_EQ(alone.header().failed, 1u);
+    EXPECT_STREQ(alone.part(0).name, "three");
+    unlink(path.c_str());
+}
+
+TEST_F(Board, ADumpThatCannotBeWrittenLeavesTheFileThatWasThere)
+{
+    const shc_board one = begin("one");
+    EXPECT_EQ(shc_dump_write(one.header, nullptr, true, "/nowhere/at/all"), ENOENT);
+    const std::string path = file_of("folder");
+    ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+    EXPECT_NE(shc_dump_write(one.header, nullptr, true, path.c_str()),
+              0); // a folder stays a folder
+    EXPECT_EQ(rmdir(path.c_str()), 0);
+    EXPECT_EQ(shc_os_directory_check("/nowhere/at/all"), ENOENT);
+    EXPECT_EQ(shc_os_directory_check("/proc/self/exe"), ENOTDIR);
+    EXPECT_EQ(shc_os_directory_check(testing::TempDir().c_str()), 0);
+}
+
+TEST_F(Board, ADumpHasNoTornRecord)
+{
+    const shc_board board = begin("dp");
+    if (board.level != SHC_BOARD_TIMES)
+        GTEST_SKIP() << "this machine's counter is not steady: no records";
+    std::atomic<bool> done{false};
+    std::atomic<uint64_t> made{0};
+    std::thread writer([&] {
+        for (uint64_t epoch = 1; !done; epoch++) {
+            const shc_call each = call(epoch);
+            shc_board_enter(&board, epoch, &each);
+            shc_board_leave(&board, epoch, &each, SHC_OK);
+            made = epoch;
+        }
+    });
+    const std::string path = file_of("torn");
+    int whole = 0;
+    for (int look = 0; look < 30 || made < 10 * SHC_BOARD_RECORDS; look++) {
+        ASSERT_EQ(shc_dump_write(board.header, nullptr, true, path.c_str()), 0);
+        const Dump dump(path);
+        for (const shc_board_record_shm &record : dump.part(0).records) {
+            const uint64_t number = shc_a64_load_relaxed(&record.number);
+            if (number == 0)
+                continue;
+            whole++;
+            ASSERT_EQ(shc_a64_load_relaxed(&record.count), number);
+            ASSERT_EQ(shc_a64_load_relaxed(&record.bytes), number * 8);
+        }
+    }
+    done = true;
+    writer.join();
+    EXPECT_GE(whole, SHC_BOARD_RECORDS);
+    unlink(path.c_str());
 }
 
 } // namespace

@@ -65,6 +65,7 @@ WITH_REDUCTION = {
     "sparse all_reduce",
 }
 MESSAGES = {"send", "recv"}
+UNCOUNTED = {"uneven all_gather", "uneven reduce_scatter", "sparse all_reduce", "all_to_all"}
 WITH_ROOT = {"broadcast", "reduce", "gather", "scatter"}
 
 
@@ -92,6 +93,12 @@ class Header(ctypes.Structure):
         ("ticks", c_uint64),
         ("ns", c_uint64),
         ("library", c_char * 32),
+        ("dumped_ns", c_uint64),
+        ("dumped_unix_ns", c_uint64),
+        ("failed", c_uint32),
+        ("reserved_too", c_uint32),
+        ("host", c_char * 64),
+        ("job", c_char * 64),
     ]
 
 

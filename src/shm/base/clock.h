@@ -20,6 +20,14 @@ SHC_INLINE uint64_t shc_clock_ns(void)
     return (uint64_t)ts.tv_sec * SHC_NS_PER_S + (uint64_t)ts.tv_nsec;
 }
 
+/* The time of day, since 1970. */
+SHC_INLINE uint64_t shc_clock_unix_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (uint64_t)ts.tv_sec * SHC_NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
 /* The processor's counter. It counts time if shc_os_ticks_are_steady(), and costs a fifth of shc_clock_ns(). */
 SHC_INLINE uint64_t shc_clock_ticks(void)
 {

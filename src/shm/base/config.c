@@ -4,6 +4,7 @@
 #include "shm/base/num.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,9 @@ static const struct shc_config_row rows[] = {
     {"SHMCOLL_BOARD",
      "what `shmcoll status` can see of this process: nothing, calls and counts, or also times",
      "off|counts|times", 0, 2, 2, FIELD(board)},
+    {"SHMCOLL_DUMP",
+     "a folder that gets a file for each rank of a group that fails, with its last calls",
+     SHC_CONFIG_TEXT, 0, 0, 0, FIELD(dump)},
     {"SHMCOLL_THREADS",
      "reduction threads per process, for large messages; auto: as many as the CPUs have room for "
      "besides the ranks",
@@ -192,6 +196,27 @@ static void tell_misspelt(void)
     }
 }
 
+/* Launchers give all ranks of one run of a job the same words. */
+static void read_job(void)
+{
+    static const struct {
+        const char *id, *run;
+    } launchers[] = {{"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
+                     {"SLURM_JOB_ID", "SLURM_STEP_ID"}};
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0] && !config.job[0]; i++) {
+        const char *id = getenv(launchers[i].id), *run = getenv(launchers[i].run);
+        if (!id || !*id || strcmp(id, "none") == 0) /* torchrun's word for a job without a name */
+            continue;
+        snprintf(config.job, sizeof config.job, "%.44s%s%.16s", id, run ? "." : "", run ? run : "");
+    }
+    for (char *at = config.job; *at; at++) {
+        const bool plain = (*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z') ||
+                           (*at >= '0' && *at <= '9') || strchr("-_.", *at);
+        if (!plain)
+            *at = '_';
+    }
+}
+
 static void read_environment(void)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -203,6 +228,7 @@ static void read_environment(void)
         int value = text && *text ? parse(&rows[i], text) : rows[i].preset;
         memcpy((char *)&config + rows[i].offset, &value, sizeof value);
     }
+    read_job();
     if (config.log_level >= SHC_LOG_WARN)
         tell_misspelt();
 }

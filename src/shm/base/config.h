@@ -48,8 +48,11 @@ struct shc_config {
     int raises;         /* a wait that is part of a deadlock fails */
     int threads;        /* reduction threads per process, or SHC_THREADS_AUTO */
     int board;          /* enum shc_board_level: what tools outside can see */
+    const char *dump;   /* the folder for dumps of failed groups; NULL: none */
     int arena_kib;      /* limit of a group's large staging memory, or SHC_ARENA_AUTO */
     const char *tuning; /* limits of coll/select.h, as text; NULL: not set */
+    char job
+        [64]; /* what a launcher has named this run of the job, for the name of a file; "": nothing */
 };
 
 /* The process's configuration; the first call reads the environment. */

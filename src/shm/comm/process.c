@@ -10,6 +10,7 @@
 #include "shm/kernel/cpu.h"
 #include "shm/os/os.h"
 #include "shm/proto/board.h"
+#include "shm/proto/dump.h"
 #include "shm/proto/member.h"
 
 #include <pthread.h>
@@ -338,6 +339,33 @@ void shc_process_callback_end(void)
     pthread_mutex_lock(&process.lock);
     process.callbacks--;
     pthread_mutex_unlock(&process.lock);
+}
+
+enum shc_status shc_process_dump(const char *path)
+{
+    if (shc_config_get()->board == SHC_BOARD_OFF)
+        return shc_fail(
+            SHC_ERR_UNSUPPORTED,
+            "dump: SHMCOLL_BOARD=off, so this process keeps nothing that a dump could show");
+    /* relaxed: as in shc_process_leave(). */
+    if (!process.word || shc_a64_load_relaxed(process.word) != process.generation)
+        return shc_fail(SHC_ERR_INVALID,
+                        "dump: this process has made no group, so there is nothing "
+                        "to show");
+    pthread_mutex_lock(&process.lock);
+    const bool entered = process.keeper != NULL;
+    const struct shc_board_header_shm *header = process.board.header;
+    pthread_mutex_unlock(&process.lock);
+    if (!entered)
+        return shc_fail(SHC_ERR_INVALID,
+                        "dump: this process has made no group, so there is nothing "
+                        "to show");
+    if (!header)
+        return shc_fail(SHC_ERR_UNSUPPORTED,
+                        "dump: this process has no board: the system refused a memfd");
+    const int error = shc_dump_write(header, NULL, true, path);
+    return error == 0 ? SHC_OK
+                      : shc_fail_errno(SHC_ERR_SYSTEM, error, "dump: cannot write %s", path);
 }
 
 /* Callbacks that have begun may need what is about to go: they get a moment to end. */

@@ -13,6 +13,7 @@
 /* ---- memory files (os_memory.c) ---- */
 
 #define SHC_OS_NAME_BYTES 64
+#define SHC_OS_PATH_BYTES 4096 /* the kernel's PATH_MAX */
 
 /* The identity of a file, independent of its name. */
 struct shc_os_file_id {
@@ -277,6 +278,23 @@ SHC_NODISCARD int shc_os_directory_make(const char *path);
 
 /* Replaces the file by these bytes, atomically for every reader. */
 SHC_NODISCARD int shc_os_file_put(const char *path, const void *bytes, size_t count);
+
+/* A file that is written piece by piece under another name, and gets its own when it is complete. */
+struct shc_os_new_file {
+    int fd;
+    char temporary[SHC_OS_PATH_BYTES];
+};
+
+/* post: the file is empty, of mode 0600. */
+SHC_NODISCARD int shc_os_file_begin(struct shc_os_new_file *file, const char *path);
+SHC_NODISCARD int shc_os_file_add(const struct shc_os_new_file *file, const void *bytes,
+                                  size_t count);
+
+/* Gives it its name, in place of a file that has it. After an error, which is returned, removes it. */
+SHC_NODISCARD int shc_os_file_end(struct shc_os_new_file *file, const char *path, int error);
+
+/* May this process make files in that folder? 0, or why not. */
+SHC_NODISCARD int shc_os_directory_check(const char *path);
 
 /* EMSGSIZE if it does not fit. */
 SHC_NODISCARD int shc_os_file_get(const char *path, void *bytes, size_t capacity, size_t *count);

@@ -196,23 +196,51 @@ static int write_all(int fd, const char *bytes, size_t count)
     return 0;
 }
 
-int shc_os_file_put(const char *path, const void *bytes, size_t count)
+int shc_os_directory_check(const char *path)
 {
-    char temporary[PATH_MAX];
-    if (snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)shc_os_thread_id()) >=
-        (int)sizeof temporary)
-        return ENAMETOOLONG;
-    int fd =
-        open(temporary, O_CREAT | O_TRUNC | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    if (fd < 0)
+    struct stat st;
+    if (stat(path, &st) != 0)
         return errno;
-    int error = write_all(fd, bytes, count);
-    close(fd);
-    if (error == 0 && rename(temporary, path) != 0)
+    if (!S_ISDIR(st.st_mode))
+        return ENOTDIR;
+    return faccessat(AT_FDCWD, path, W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
+}
+
+int shc_os_file_begin(struct shc_os_new_file *file, const char *path)
+{
+    if (snprintf(file->temporary, sizeof file->temporary, "%s.%d.tmp", path,
+                 (int)shc_os_thread_id()) >= (int)sizeof file->temporary)
+        return ENAMETOOLONG;
+    file->fd = open(file->temporary, O_CREAT | O_TRUNC | O_WRONLY | O_NOFOLLOW | O_CLOEXEC,
+                    S_IRUSR | S_IWUSR);
+    return file->fd >= 0 ? 0 : errno;
+}
+
+int shc_os_file_add(const struct shc_os_new_file *file, const void *bytes, size_t count)
+{
+    return write_all(file->fd, bytes, count);
+}
+
+int shc_os_file_end(struct shc_os_new_file *file, const char *path, int error)
+{
+    /* A network file system tells only then that there was no room. */
+    if (close(file->fd) != 0 && error == 0 && errno != EINTR)
+        error = errno;
+    if (error == 0 && rename(file->temporary, path) != 0)
         error = errno;
     if (error != 0)
-        unlink(temporary);
+        unlink(file->temporary);
     return error;
+}
+
+int shc_os_file_put(const char *path, const void *bytes, size_t count)
+{
+    struct shc_os_new_file file;
+    int error = shc_os_file_begin(&file, path);
+    if (error != 0)
+        return error;
+    error = shc_os_file_add(&file, bytes, count);
+    return shc_os_file_end(&file, path, error);
 }
 
 int shc_os_file_get(const char *path, void *bytes, size_t capacity, size_t *count)

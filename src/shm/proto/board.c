@@ -3,6 +3,7 @@
 
 #include "shm/base/config.h"
 #include "shm/base/log.h"
+#include "shm/proto/dump.h"
 #include "shm/proto/segment.h"
 
 #include <stdio.h>
@@ -66,6 +67,7 @@ void shc_board_process_make(struct shc_board_process *process, const struct shc_
 {
     enum shc_board_level level = (enum shc_board_level)shc_config_get()->board;
     *process = (struct shc_board_process){.fd = -1};
+    shc_dump_check_folder();
     if (level == SHC_BOARD_OFF)
         return;
     if (level == SHC_BOARD_TIMES && !shc_os_ticks_are_steady())
@@ -111,6 +113,7 @@ void shc_board_begin(struct shc_board *board, const struct shc_board_process *pr
                      const struct shc_board_facts *facts)
 {
     board->level = SHC_BOARD_OFF;
+    board->header = process->header;
     board->shm = process->header ? take_part(process->header) : NULL;
     if (!board->shm)
         return;
@@ -173,14 +176,17 @@ void shc_board_made(struct shc_board *board, const struct shc_seat *seat)
 void shc_board_fail(const struct shc_board *board, enum shc_status status, const char *reason)
 {
     struct shc_board_group_shm *group = board->shm;
-    if (board->level == SHC_BOARD_OFF)
+    if (board->level == SHC_BOARD_OFF) {
+        shc_dump_lacks_board();
         return;
+    }
     /* acq_rel board/failed: of several threads the first one writes. */
     if (shc_a32_exchange_acq_rel(&group->failed_once, 1) != 0)
         return;
     snprintf(group->reason, sizeof group->reason, "%s", reason);
     /* release board/failed -> acquire in a tool outside: the reason. */
     shc_a32_store_release(&group->status, (uint32_t)status);
+    shc_dump_failure(board);
 }
 
 void shc_board_close(const struct shc_board *board)

@@ -50,6 +50,13 @@ struct shc_board_header_shm {
     uint64_t ticks; /* of the processor's counter; 0: `level` is not SHC_BOARD_TIMES */
     uint64_t ns;    /* CLOCK_MONOTONIC at that moment */
     char library[32];
+    /* Of a dump alone (proto/dump.h); zero on a board. */
+    uint64_t dumped_ns;      /* CLOCK_MONOTONIC */
+    uint64_t dumped_unix_ns; /* CLOCK_REALTIME */
+    uint32_t failed; /* 1 + the part of the group whose failure it is; 0: written on demand */
+    uint32_t reserved_too;
+    char host[64];
+    char job[64]; /* "": no launcher has named it */
 };
 
 enum shc_board_state {

@@ -43,6 +43,7 @@ struct shc_relay {
 struct shc_board {
     struct shc_board_group_shm *shm;
     int level; /* enum shc_board_level; SHC_BOARD_OFF: it has none */
+    const struct shc_board_header_shm *header; /* of that board */
 };
 
 /* A cycle of waits that was seen once (proto/deadlock.h). */
