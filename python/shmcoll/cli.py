@@ -25,6 +25,10 @@ COMMANDS = {
         "collects the calls of all ranks for some seconds, for ui.perfetto.dev",
         "shmcoll.watch.trace",
     ),
+    "postmortem": (
+        "shows what the dumps of a failed job say: why, and the last calls of all ranks",
+        "shmcoll.watch.postmortem",
+    ),
     "export": ("writes metrics for Prometheus", "shmcoll.watch.export"),
     "stacks": (
         "shows where ranks are in their programs: waited-for ranks first",

@@ -788,7 +788,9 @@ def test_it_loads_neither_torch_nor_the_library(name: str, tmp_path: Path) -> No
 
 
 def test_names_from_other_programs_cannot_steer_a_terminal_or_break_the_metrics() -> None:
-    assert board._text(b"a\x1b[2J\nb\xff\x00c", keep="\0") == "a?[2J?b\N{REPLACEMENT CHARACTER}\0c"
+    assert (
+        board.printable(b"a\x1b[2J\nb\xff\x00c", keep="\0") == "a?[2J?b\N{REPLACEMENT CHARACTER}\0c"
+    )
     strange = member(
         0, description='a"b\\c', world_size=1, pids=[1], global_ranks=[0], waited_ns=[0]
     )

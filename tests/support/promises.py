@@ -167,7 +167,7 @@ def tools() -> Iterator[Line]:
     from shmcoll import cli
     from shmcoll.bench import cli as bench, options
     from shmcoll.bench.judge import compare, tune
-    from shmcoll.watch import doctor, export, stacks, status, top, topo, trace
+    from shmcoll.watch import doctor, export, postmortem, stacks, status, top, topo, trace
 
     for name in (*cli.COMMANDS, *cli.INNER):
         yield f"command shmcoll {name}", ""
@@ -178,6 +178,7 @@ def tools() -> Iterator[Line]:
         "status": lambda: status.main([]),
         "top": lambda: top.main([]),
         "trace": lambda: trace.main([]),
+        "postmortem": lambda: postmortem.main([]),
         "export": lambda: export.main([]),
         "stacks": lambda: stacks.main([]),
         "doctor": lambda: doctor.main([]),
@@ -188,7 +189,7 @@ def tools() -> Iterator[Line]:
         for option in options_of(parse):
             yield f"option shmcoll {name} {option}", ""
     modules = {"bench": bench, "bench compare": compare, "bench tune": tune, "status": status}
-    modules |= {"top": top, "trace": trace, "export": export}
+    modules |= {"top": top, "trace": trace, "postmortem": postmortem, "export": export}
     modules |= {"stacks": stacks, "doctor": doctor, "topo": topo}
     for name, module in modules.items():
         for code, value in sorted(vars(module).items()):

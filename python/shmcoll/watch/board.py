@@ -214,14 +214,14 @@ def read_process(pid: int) -> tuple[str, str, int] | None:
     """The command, the state's letter, and the start time of a process; None: it has ended."""
     try:
         stat = Path(f"{PROC}/{pid}/stat").read_text(errors="replace")
-        words = _text(Path(f"{PROC}/{pid}/cmdline").read_bytes(), keep="\0").split("\0")
+        words = printable(Path(f"{PROC}/{pid}/cmdline").read_bytes(), keep="\0").split("\0")
     except OSError:
         return None
     rest = stat[stat.rindex(")") + 2 :].split()
     return _command(words), rest[0], int(rest[19])
 
 
-def _text(data: bytes, keep: str = "") -> str:
+def printable(data: bytes, keep: str = "") -> str:
     """What another program has written, without anything that could steer a terminal."""
     text = data.decode(errors="replace")
     return "".join(each if each.isprintable() or each in keep else "?" for each in text)
@@ -242,7 +242,7 @@ def _command(words: list[str]) -> str:
     return os.path.basename(program)
 
 
-def _parse(kind: type[_Structure], data: bytes) -> _Structure:
+def parse(kind: type[_Structure], data: bytes) -> _Structure:
     """A board of an older version may lack the last fields: they are zero then."""
     return kind.from_buffer_copy(data.ljust(ctypes.sizeof(kind), b"\0"))
 
@@ -258,60 +258,33 @@ class Record(NamedTuple):
     bytes: int
 
 
-class Board:
-    """One process's board. Close it, or use it in a ``with`` statement."""
+_Self = TypeVar("_Self", bound="Image")
 
-    def __init__(self, pid: int, path: Path) -> None:
-        found = read_process(pid)
-        if found is None:
-            raise NoBoard(f"process {pid} has ended")
-        command, state, start_time = found
-        try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise BoardError(f"the board of process {pid} cannot be opened: {error}") from error
-        try:
-            self._header = self._read_header(pid, start_time)
-        except BoardError:
-            os.close(self._fd)
-            raise
+
+class Image:
+    """What the processes write to their boards: of a process that lives (Board), or in a file (dumps.Dump)."""
+
+    _states: tuple[int, ...] = (layout.MAKING, layout.MADE)  # of the groups that members() gives
+
+    def __init__(self, descriptor: int, header: layout.Header, process: Process) -> None:
+        self._fd = descriptor
+        self._header = header
+        self.process = process
         # The latest known moment.
-        self._latest: tuple[int, int] = (self._header.ticks, self._header.ns)
-        self.process = Process(pid, command, state, _text(self._header.library), self._header.level)
-
-    def _read_header(self, pid: int, start_time: int) -> layout.Header:
-        header = _parse(layout.Header, os.pread(self._fd, ctypes.sizeof(layout.Header), 0))
-        if header.magic != layout.MAGIC:
-            raise BoardError(f"process {pid} has just begun to make its board")
-        if header.start_time != start_time:
-            raise NoBoard(f"process {pid} only inherited the board of process {header.pid}")
-        if header.version != layout.VERSION:
-            raise BoardError(
-                f"process {pid} has a board of version {header.version}, and this tool reads version "
-                f"{layout.VERSION}; use the tool of shmcoll {_text(header.library)}, as the process does"
-            )
-        return header
-
-    @property
-    def file(self) -> int:
-        """A number that no other board has."""
-        return os.fstat(self._fd).st_ino
-
-    def refresh(self) -> None:
-        """Reads the state of the process again. Raises NoBoard if it has ended."""
-        found = read_process(self.process.pid)
-        if found is None or found[1] in "ZX" or found[2] != self._header.start_time:
-            raise NoBoard(f"process {self.process.pid} has ended")
-        self.process = dataclasses.replace(self.process, state=found[1])
+        self._latest: tuple[int, int] = (header.ticks, header.ns)
 
     def close(self) -> None:
         os.close(self._fd)
 
-    def __enter__(self) -> Board:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _seen_ns(self) -> int:
+        """When what has just been read was so."""
+        return now_ns()
 
     def members(self) -> list[Member]:
         """This process's part in each of its groups."""
@@ -322,7 +295,7 @@ class Board:
             if state == layout.FREE:
                 if self._is_hole(offset):
                     break
-            elif state in (layout.MAKING, layout.MADE):
+            elif state in self._states:
                 member = self._member(index, offset)
                 if member is not None:
                     found.append(member)
@@ -353,7 +326,7 @@ class Board:
 
     def _group(self, offset: int) -> layout.Group:
         def look() -> layout.Group:
-            return _parse(layout.Group, os.pread(self._fd, ctypes.sizeof(layout.Group), offset))
+            return parse(layout.Group, os.pread(self._fd, ctypes.sizeof(layout.Group), offset))
 
         group = self._steady(look, lambda g: g.messages.number + g.clock_number + g.device.number)
         self._latest = max(self._latest, (group.clock_ticks, group.clock_ns))
@@ -376,7 +349,7 @@ class Board:
         at += number % header.record_count * header.record_bytes
         for _ in range(_LOOKS):
             first, record, last = (
-                _parse(layout.Record, os.pread(self._fd, ctypes.sizeof(layout.Record), at))
+                parse(layout.Record, os.pread(self._fd, ctypes.sizeof(layout.Record), at))
                 for _ in range(3)
             )
             if first.number == last.number == number:
@@ -387,22 +360,20 @@ class Board:
 
     def _member(self, part: int, offset: int) -> Member | None:
         group, record = self._group(offset), None
-        seen_ns = now_ns()
+        seen_ns = self._seen_ns()
         for _ in range(_LOOKS):
             record = self._record(offset, group.entered) if group.entered else None
             again = self._group(offset)
             if again.entered == group.entered and again.left == group.left:
                 break
-            group, seen_ns = again, now_ns()
-        if group.state not in (layout.MAKING, layout.MADE) or not (
-            0 < group.world_size <= layout.MAX_WORLD
-        ):
+            group, seen_ns = again, self._seen_ns()
+        if group.state not in self._states or not (0 < group.world_size <= layout.MAX_WORLD):
             return None
         waits = group.entered != group.left and group.waits_epoch == group.entered
         return Member(
             process=self.process,
-            name=_text(group.name),
-            description=_text(
+            name=printable(group.name),
+            description=printable(
                 group.description if group.described == layout.DESCRIBED else group.name
             ),
             nonce=bytes(group.nonce),
@@ -414,7 +385,7 @@ class Board:
             timeout_ns=group.timeout_ns,
             segment_bytes=group.segment_bytes,
             status=group.status,
-            reason=_text(group.reason) if group.status else "",
+            reason=printable(group.reason) if group.status else "",
             entered=group.entered,
             left=group.left,
             call=self.call(record) if record else None,
@@ -500,7 +471,7 @@ def _device(device: layout.Device) -> Device | None:
     if device.called == 0:
         return None
     return Device(
-        device.called, device.done, device.since_ns, _text(device.call), _text(device.whom)
+        device.called, device.done, device.since_ns, printable(device.call), _text(device.whom)
     )
 
 
@@ -517,6 +488,53 @@ def _owed(group: layout.Group) -> Owed:
         operation=name_of(layout.OPERATIONS, block.kind),
         tag=block.tag,
     )
+
+
+class Board(Image):
+    """One process's board. Close it, or use it in a ``with`` statement."""
+
+    def __init__(self, pid: int, path: Path) -> None:
+        found = read_process(pid)
+        if found is None:
+            raise NoBoard(f"process {pid} has ended")
+        command, state, start_time = found
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise BoardError(f"the board of process {pid} cannot be opened: {error}") from error
+        try:
+            header = _read_header(descriptor, pid, start_time)
+        except BoardError:
+            os.close(descriptor)
+            raise
+        process = Process(pid, command, state, printable(header.library), header.level)
+        super().__init__(descriptor, header, process)
+
+    @property
+    def file(self) -> int:
+        """A number that no other board has."""
+        return os.fstat(self._fd).st_ino
+
+    def refresh(self) -> None:
+        """Reads the state of the process again. Raises NoBoard if it has ended."""
+        found = read_process(self.process.pid)
+        if found is None or found[1] in "ZX" or found[2] != self._header.start_time:
+            raise NoBoard(f"process {self.process.pid} has ended")
+        self.process = dataclasses.replace(self.process, state=found[1])
+
+
+def _read_header(descriptor: int, pid: int, start_time: int) -> layout.Header:
+    header = parse(layout.Header, os.pread(descriptor, ctypes.sizeof(layout.Header), 0))
+    if header.magic != layout.MAGIC:
+        raise BoardError(f"process {pid} has just begun to make its board")
+    if header.start_time != start_time:
+        raise NoBoard(f"process {pid} only inherited the board of process {header.pid}")
+    if header.version != layout.VERSION:
+        raise BoardError(
+            f"process {pid} has a board of version {header.version}, and this tool reads version "
+            f"{layout.VERSION}; use the tool of shmcoll {printable(header.library)}, as the process does"
+        )
+    return header
 
 
 def name_of(names: Sequence[str], index: int) -> str:
