@@ -68,6 +68,8 @@ enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status, 
         char text[SHC_REASON_BYTES];
         snprintf(text, sizeof text, "%s; in %s", reason, what);
         status = shc_group_fail_from(wait->seat, wait->epoch, status, text);
+    } else if (wait->published && status == SHC_ERR_PEER_LEFT) {
+        shc_board_fail(&wait->seat->board, status, reason); /* this rank cannot go on */
     }
     return shc_fail(status, "%s failed: %s", what, reason);
 }
