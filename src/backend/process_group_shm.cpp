@@ -112,9 +112,8 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
     }
     if (isInline(call.asyncOp)) {
         at::RecordFunction event(at::RecordScope::FUNCTION);
-        if (event.isActive())
-            record(event, call);
-        shc_status status = shc_run(group_.get(), &call.op);
+        shc_status status =
+            event.isActive() ? runShown(event, call) : shc_run(group_.get(), &call.op);
         stayOutOfDyingPython();
         check(status);
         if (call.finish)
@@ -125,9 +124,12 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
     flight->outputs = call.outputs.vec();
     flight->finish = call.finish;
     flight->tensors = call.tensors();
-    auto work = c10::make_intrusive<WorkShm>(group_, rank_, call.type, call.title, call.shown(),
-                                             std::move(flight));
-    work->submit(call.op);
+    auto work =
+        c10::make_intrusive<WorkShm>(group_, rank_, call.type, call.title, call.shown(), flight);
+    if (flight->recordEnd) [[unlikely]] // a profiler is on
+        inCommsEvent(commsGroup(call), call, [&] { work->submit(call.op); });
+    else
+        work->submit(call.op);
     stayOutOfDyingPython();
     return work;
 }

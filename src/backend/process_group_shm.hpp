@@ -7,6 +7,7 @@
 
 #include "backend/api.hpp"
 #include "backend/coalescing.hpp"
+#include "backend/comms_event.hpp"
 #include "backend/work_shm.hpp"
 
 #include <ATen/record_function.h>
@@ -159,6 +160,8 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
 
   private:
     static void record(at::RecordFunction &event, const Call &call);
+    CommsGroup commsGroup(const Call &call);
+    shc_status runShown(at::RecordFunction &event, const Call &call);
     // What the methods below do with the call that they have described: run() or examine().
     using Step = WorkPtr (ProcessGroupShm::*)(const Call &);
     WorkPtr run(const Call &call);

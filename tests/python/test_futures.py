@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -218,6 +219,49 @@ def test_a_profile_has_the_names_and_shapes_of_operations() -> None:
         assert all(event.is_async for event in events)
 
     run(2, body)
+
+
+def test_a_trace_has_what_nccls_traces_say_of_each_operation(tmp_path: Path) -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        part = dist.new_group([0, 2], group_desc="part")
+        mine = torch.ones(1000)
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+            dist.all_reduce(mine)
+            dist.all_reduce(mine.double(), async_op=True).wait()
+            if rank.rank != 1:
+                dist.all_gather_into_tensor(torch.empty(8), mine[:4], group=part)
+                message = dist.send if rank.rank == 0 else dist.recv
+                message(mine[:7], 2 - rank.rank, part)
+            dist.barrier()
+        seen.export_chrome_trace(str(tmp_path / f"{rank.rank}.json"))
+
+    run(3, body)
+    for rank in range(3):
+        trace = json.loads((tmp_path / f"{rank}.json").read_text())
+        events = [e for e in trace["traceEvents"] if e["name"] == "record_param_comms"]
+        said = [event["args"] for event in sorted(events, key=lambda event: event["ts"])]
+        names = ["allreduce", "allreduce", "_allgather_base", "send" if rank == 0 else "recv"]
+        names = [*(names[:2] if rank == 1 else names), "barrier"]
+        assert [each["Collective name"] for each in said] == names, said
+        keys = "Rank", "Group size", "In msg nelems", "Out msg nelems", "dtype"
+        facts = [tuple(each[key] for key in keys) for each in said]
+        assert facts[0] == (rank, 3, 1000, 1000, "Float")
+        assert facts[1] == (rank, 3, 1000, 1000, "Double")
+        assert said[0]["Process Group Ranks"] == "[0, 1, 2]"
+        assert said[0]["Process Group Description"] == "default_pg"
+        if rank != 1:
+            assert facts[2] == (rank // 2, 2, 4, 8, "Float")
+            assert facts[3] == (rank // 2, 2, 7, 7, "Float")
+            assert said[2]["Process Group Ranks"] == "[0, 2]"
+            assert said[2]["Process Group Description"] == "part"
+        # The event of a synchronous call lasts as long as the call.
+        calls = [e for e in trace["traceEvents"] if e["name"] == "shmcoll:all_reduce"]
+        first = min(events, key=lambda event: event["ts"])
+        assert any(
+            e["ts"] <= first["ts"] and first["ts"] + first["dur"] <= e["ts"] + e["dur"]
+            for e in calls
+        ), (first, calls)
 
 
 # ---- the end of the process ----

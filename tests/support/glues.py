@@ -11,6 +11,7 @@ import shmcoll
 # Test -> why it cannot pass with SHMCOLL_GLUE=python. docs/reference/python-glue.md says the same to users.
 DIFFERENT = {
     "test_a_profile_has_the_names_and_shapes_of_operations": "no events of the profiler",
+    "test_a_trace_has_what_nccls_traces_say_of_each_operation": "no events of the profiler",
     "test_point_to_point_counts_in_no_sequence_and_shows_in_the_profile": "no events of the profiler",
     "test_torch_itself_stops_quantized_tensors": "torch's dispatcher is not asked",
     "test_what_torch_hands_on_is_right_or_an_error[negative]": "torch's dispatcher makes no copy",
