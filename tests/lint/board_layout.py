@@ -48,7 +48,8 @@ def main():
     sys.path.append(str(options.root / "python"))
     from shmcoll.watch import layout
 
-    kinds = (layout.Header, layout.Record, layout.Sum, layout.Messages, layout.Group)
+    kinds = (layout.Header, layout.Record, layout.Sum, layout.Messages)
+    kinds += (layout.Block, layout.Device, layout.Group)
     printed = subprocess.run([options.program], check=True, capture_output=True, text=True).stdout
     return report(compare({kind.__name__: kind for kind in kinds}, printed))
 
