@@ -113,6 +113,8 @@ static enum shc_status check_kind(const struct shc_op *op)
     if (op->kind == SHC_ALL_REDUCE_SPARSE)
         return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "all_reduce of sparse CUDA tensors is not "
                                                   "offered; move them to the CPU");
+    if (op->kind == SHC_CALL)
+        return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "call: a function is no operation of a stream");
     return SHC_OK;
 }
 

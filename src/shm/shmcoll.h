@@ -110,18 +110,17 @@ enum shc_op_kind {
     SHC_ALL_REDUCE_SPARSE,
     SHC_SEND, /* from here on messages, which are not part of the collectives' order */
     SHC_RECV,
+    SHC_CALL, /* a collective of one rank */
     SHC_OP_KIND_COUNT
 };
 
 /* The peer of a SHC_RECV that takes a message from any rank. */
 #define SHC_ANY_SOURCE (-1)
 
-/*
- * User memory: element (i0, i1, ...) is at data + elem_bytes * (i0*strides[0] + i1*strides[1] ...).
- * Elements are taken in row-major (logical) order, so ranks may differ in strides. strides NULL
- * means contiguous. An output must not overlap itself, nor may two tensors of an output: no byte may
- * be two elements (SHC_ERR_INVALID). Interleaved views that share none are fine.
- */
+/* User memory: element (i0, i1, ...) is at data + elem_bytes * (i0*strides[0] + i1*strides[1] ...). Elements
+ * are taken in row-major (logical) order, so ranks may differ in strides. strides NULL means contiguous. An
+ * output must not overlap itself, nor may two tensors of an output: no byte may be two elements
+ * (SHC_ERR_INVALID). Interleaved views that share none are fine. */
 struct shc_tensor {
     void *data;
     int32_t ndim;
@@ -129,9 +128,7 @@ struct shc_tensor {
     const int64_t *strides;
 };
 
-/*
- * A list of tensors, taken as one vector: the elements of list[0], then those of list[1], ...
- */
+/* A list of tensors, taken as one vector: the elements of list[0], then those of list[1], ... */
 struct shc_tensors {
     const struct shc_tensor *list;
     uint32_t count;
@@ -153,6 +150,21 @@ struct shc_sparse {
     uint64_t sum_count;
     int64_t *sum_indices;
     void *sum_values;
+};
+
+/* What the function of a SHC_CALL is told. */
+struct shc_turn {
+    uint64_t timeout_ns; /* that it may take */
+    bool
+        interruptible; /* its thread is a caller's, and asks the config's `interrupted` while it waits */
+    char error[1024]; /* set by one that fails; "": the thread's shc_error_text() says why */
+};
+
+/* It may wait, if it looks at shc_comm_error() every 10 ms, and returns when that is not SHC_OK. If it fails,
+ * the group has failed with that text. */
+struct shc_function {
+    enum shc_status (*run)(void *ctx, struct shc_turn *turn);
+    void *ctx;
 };
 
 /*
@@ -184,6 +196,7 @@ struct shc_sparse {
  *     SPARSE                                  only read
  *   SEND        N elements                    -                                   peer, tag
  *   RECV        -                             N elements                          peer, tag
+ *   CALL        -; groups of one rank only    -                                   function
  *
  * N, the N_r, the sizes of a sparse tensor, dtype, redop and root are the same on all ranks, else
  * every rank gets SHC_ERR_MISMATCH and no output has changed; so it is when a rank sends another
@@ -209,7 +222,10 @@ struct shc_op {
     uint64_t timeout_ns; /* 0: the group's */
     struct shc_tensors input;
     struct shc_tensors output;
-    struct shc_sparse *sparse; /* SHC_ALL_REDUCE_SPARSE; must live until `retire`, as memory does */
+    union {                                  /* must live until `retire`, as memory does */
+        struct shc_sparse *sparse;           /* SHC_ALL_REDUCE_SPARSE */
+        const struct shc_function *function; /* SHC_CALL */
+    };
 };
 
 /*
@@ -268,14 +284,12 @@ struct shc_comm_config {
     const char *description;
 };
 
-/*
- * What a request tells its submitter. Neither may throw.
+/* What a request tells its submitter. Neither may throw.
  *   complete: once, after the operation has ended, if shc_request_notify asked for it. Runs on a
  *             thread of the library that holds nothing, and may submit and wait.
  *   retire:   once, when the library has let go of the operation's memory and of ctx. Runs on a
  *             thread that is inside a call of this header on the same group (or in
- *             shc_comm_free), never on a thread of the library.
- */
+ *             shc_comm_free), never on a thread of the library. */
 struct shc_request_hooks {
     void *ctx;
     void (*complete)(void *ctx, enum shc_status status, const char *error);
@@ -306,12 +320,10 @@ bool shc_reduction_supported(enum shc_dtype dtype, enum shc_redop redop);
 /* Checks a text for shc_comm_config.tuning. SHC_ERR_INVALID: the error names the key, the value and its range. */
 enum shc_status shc_tuning_check(const char *tuning);
 
-/*
- * Reduces arrays of this process, as the collectives do: to the bit what all_reduce gives ranks with these
+/* Reduces arrays of this process, as the collectives do: to the bit what all_reduce gives ranks with these
  * inputs. `sources`: `count` arrays of `elements` elements, in rank order; `out` may be one of them, and
  * overlaps no other. `factors`: SHC_PREMUL_SUM only, one per source. Waits for no rank.
- * SHC_ERR_UNSUPPORTED: the reduction does not exist. SHC_ERR_INVALID: count < 1, or no factors.
- */
+ * SHC_ERR_UNSUPPORTED: the reduction does not exist. SHC_ERR_INVALID: count < 1, or no factors. */
 enum shc_status shc_reduce_local(enum shc_dtype dtype, enum shc_redop redop,
                                  const void *const *sources, int count, void *out, size_t elements,
                                  const double *factors);
@@ -400,23 +412,17 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
 
 /* ---- operations ---- */
 
-/*
- * Runs the operation in the calling thread and returns when its output is complete. If an earlier
- * operation of the group is still under way, the call takes its turn after it.
- */
+/* Runs the operation in the calling thread and returns when its output is complete. If an earlier operation of
+ * the group is still under way, the call takes its turn after it. */
 enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op);
 
-/*
- * Checks what can be wrong with the operation on this rank alone, as both of the others do before they
- * publish anything. Any thread; waits for no rank.
- */
+/* Checks what can be wrong with the operation on this rank alone, as both of the others do before they publish
+ * anything. Any thread; waits for no rank. */
 enum shc_status shc_check(struct shc_comm *comm, const struct shc_op *op);
 
-/*
- * Starts the operation and returns. Operations of one group run in the order of submission on all
- * ranks. The tensors' memory must stay valid until `retire`, or, without hooks, until the request
- * is done; the descriptor is copied. The request proceeds without being waited for.
- */
+/* Starts the operation and returns. Operations of one group run in the order of submission on all ranks. The
+ * tensors' memory must stay valid until `retire`, or, without hooks, until the request is done; the descriptor
+ * is copied. The request proceeds without being waited for. */
 enum shc_status shc_submit(struct shc_comm *comm, const struct shc_op *op,
                            const struct shc_request_hooks *hooks, struct shc_request **request);
 

@@ -810,6 +810,7 @@ void refuse(Rank &rank)
     try_one("send_to_any", nobody, SHC_ERR_INVALID);
     try_one("sparse", simple_call(SHC_ALL_REDUCE_SPARSE, SHC_INT8, at, 1, at, 1),
             SHC_ERR_UNSUPPORTED);
+    try_one("call", simple_call(SHC_CALL, SHC_INT8, at, 1, at, 1), SHC_ERR_UNSUPPORTED);
     try_one("room", simple_call(SHC_ALL_REDUCE, SHC_INT8, at, 8, at, 7), SHC_ERR_INVALID);
     try_one("blocks", simple_call(SHC_ALL_GATHER, SHC_INT8, at, 8, at, 9), SHC_ERR_INVALID);
     try_one("list", simple_call(SHC_ALL_TO_ALL, SHC_INT8, at, 8, at, 8), SHC_ERR_INVALID);

@@ -348,7 +348,7 @@ TEST(CudaComm, RecordsOutlastTheSlowestRank)
 TEST(CudaComm, RefusesWhatOneRankCanSeeIsWrongAndGoesOn)
 {
     auto reports = run(2, "scenario=refuse", "devices=2");
-    expect_key(reports, "refused", "14");
+    expect_key(reports, "refused", "15");
     expect_key(reports, "goes_on", "yes");
     EXPECT_HAS(reports[1], "host_in", "input tensor 0 (at ");
     EXPECT_HAS(reports[1], "host_out", "output tensor 0 (at ");

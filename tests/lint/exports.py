@@ -24,7 +24,7 @@ MOST_TLS = 64
 def declared(source):
     """The lines of the functions a header declares; inline ones are not exported."""
     lines = {}
-    for match in re.finditer(r"\b(shc_\w+)\s*\(([^;{}]*)([;{])", source.bare):
+    for match in re.finditer(r"\b(shc_\w+)\s*\((?!\*)([^;{}]*)([;{])", source.bare):
         if match.group(3) == ";":
             lines[match.group(1)] = source.line(match.start())
     return lines

@@ -14,7 +14,7 @@ int shc_a(void) {{ return x[0]; }}"""
 
 
 class Exports(LintTest):
-    header = '#ifdef __cplusplus\nextern "C" {{\n#endif\nstruct s {{ int (*shc_x)(void); }};\n'
+    header = '#ifdef __cplusplus\nextern "C" {{\n#endif\nstruct s {{ int (*shc_x)(void); enum shc_y (*z)(void); }};\n'
     header += (
         "/* shc_not() is no declaration */\nint shc_a(void);\n{}static int shc_b(void) {{ }}\n"
     )

@@ -30,6 +30,7 @@ OPERATIONS = [
     "sparse all_reduce",
     "send",
     "recv",
+    "call",
 ]
 DTYPES = (
     "int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool float16 bfloat16 float8_e4m3fn "

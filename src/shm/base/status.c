@@ -121,6 +121,7 @@ static const char *const op_kind_names[SHC_OP_KIND_COUNT] = {
     [SHC_ALL_REDUCE_SPARSE] = "sparse all_reduce",
     [SHC_SEND] = "send",
     [SHC_RECV] = "recv",
+    [SHC_CALL] = "call",
 };
 
 /* Values read from shared memory reach these functions, so an invalid one gets a name too. */

@@ -29,6 +29,8 @@ enum shc_status shc_coll_run(struct shc_task *task)
         return shc_gather_uneven_run(task);
     case SHC_REDUCE_SCATTER_UNEVEN:
         return shc_reduce_scatter_uneven_run(task);
+    case SHC_CALL:
+        return shc_function_run(task);
     default:
         return shc_fail(SHC_ERR_UNSUPPORTED, "operation %d is not offered", (int)task->call.kind);
     }

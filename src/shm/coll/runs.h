@@ -19,6 +19,7 @@ SHC_NODISCARD enum shc_status shc_reduce_scatter_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_reduce_scatter_uneven_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_alltoall_run(struct shc_task *task);
 SHC_NODISCARD enum shc_status shc_gather_uneven_run(struct shc_task *task);
+SHC_NODISCARD enum shc_status shc_function_run(struct shc_task *task);
 
 /* An all_reduce or a reduce of more than two ranks in two phases over the small slots (STAGE-24). */
 SHC_NODISCARD enum shc_status shc_two_phase_run(struct shc_task *task);

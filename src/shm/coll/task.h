@@ -45,11 +45,14 @@ struct shc_task {
     enum shc_algorithm algorithm;
     unsigned parts; /* of the arena: those that it wants long (STAGE-51) */
     shc_reduce_fn reduce;
-    struct shc_sparse *sparse; /* its tensors, in the place of `in` and `out` */
-    shc_reduce_fn add;         /* sparse: adds this rank's entries that share an index */
-    double factor;             /* PREMUL_SUM: this rank's */
-    const double *factors;     /* all ranks'; set after the meeting, while an algorithm reduces */
-    const void *more;          /* what an algorithm passes to its own callbacks */
+    union {
+        struct shc_sparse *sparse;           /* its tensors, in the place of `in` and `out` */
+        const struct shc_function *function; /* SHC_CALL */
+    };
+    shc_reduce_fn add;     /* sparse: adds this rank's entries that share an index */
+    double factor;         /* PREMUL_SUM: this rank's */
+    const double *factors; /* all ranks'; set after the meeting, while an algorithm reduces */
+    const void *more;      /* what an algorithm passes to its own callbacks */
     struct shc_copy_trial
         *trials;           /* SHC_COPY_TRIALS of its kind: the copy modes of one-way stores */
     bool cma;              /* the kernel may copy out of this rank's memory, and out of others' */

@@ -228,6 +228,18 @@ static enum shc_status prepare_alltoall(struct shc_task *task, const struct shc_
     return use_output(task, op);
 }
 
+static enum shc_status prepare_function(struct shc_task *task, const struct shc_op *op)
+{
+    if (task->seat->world_size != 1)
+        return shc_fail(SHC_ERR_UNSUPPORTED,
+                        "call: a function needs a group of one rank, not of %d",
+                        task->seat->world_size);
+    if (!op->function || !op->function->run)
+        return shc_fail(SHC_ERR_INVALID, "call: no function");
+    task->function = op->function;
+    return SHC_OK;
+}
+
 static uint64_t timeout_of(const struct shc_op *op, const struct shc_comm *comm)
 {
     /* relaxed: a new time-out concerns only operations that start after it. */
@@ -239,7 +251,7 @@ static uint64_t timeout_of(const struct shc_op *op, const struct shc_comm *comm)
 static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc_op *op,
                   uint32_t elem_bytes)
 {
-    const bool typed = op->kind != SHC_BARRIER;
+    const bool typed = elem_bytes != 0;
     task->seat = &comm->seat;
     task->arena = &comm->arena;
     task->tuning = &comm->tuning;
@@ -259,7 +271,7 @@ static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc
     task->factor = 0;
     task->factors = NULL;
     task->more = NULL;
-    task->trials = comm->trials[op->kind];
+    task->trials = op->kind < SHC_SEND ? comm->trials[op->kind] : NULL;
     task->cma = comm->cma;
     task->pool = comm->crew.pool;
     task->scratch = comm->scratch;
@@ -336,6 +348,8 @@ static enum shc_status prepare_kind(struct shc_task *task, const struct shc_op *
         return prepare_uneven(task, op);
     case SHC_ALL_REDUCE_SPARSE:
         return prepare_sparse(task, op);
+    case SHC_CALL:
+        return prepare_function(task, op);
     default:
         return prepare_alltoall(task, op);
     }
@@ -347,7 +361,7 @@ static enum shc_status prepare(struct shc_task *task, struct shc_comm *comm,
     uint32_t elem_bytes = 0;
     if ((unsigned)op->kind >= SHC_OP_KIND_COUNT)
         return shc_fail(SHC_ERR_INVALID, "operation %d does not exist", (int)op->kind);
-    if (op->kind != SHC_BARRIER)
+    if (op->kind != SHC_BARRIER && op->kind != SHC_CALL)
         SHC_TRY(shc_op_elem_bytes(op, &elem_bytes));
     clear(task, comm, op, elem_bytes);
     SHC_TRY(prepare_kind(task, op));
@@ -397,8 +411,8 @@ enum shc_status shc_task_prepare_kept(struct shc_kept *kept, struct shc_comm *co
     kept->valid = false;
     SHC_TRY(shc_task_prepare(task, comm, op));
     kept->op = *op;
-    kept->valid =
-        op->kind != SHC_ALL_REDUCE_SPARSE && op->kind != SHC_ALL_GATHER_UNEVEN &&
-        op->kind != SHC_REDUCE_SCATTER_UNEVEN; /* in that case there are more counts than bytes */
+    /* Blocks of different sizes have more counts than bytes; what `function` names may be another one. */
+    kept->valid = op->kind != SHC_ALL_REDUCE_SPARSE && op->kind != SHC_ALL_GATHER_UNEVEN &&
+                  op->kind != SHC_REDUCE_SCATTER_UNEVEN && op->kind != SHC_CALL;
     return SHC_OK;
 }

@@ -106,7 +106,7 @@ void shc_call_text(const struct shc_seat *seat, const struct shc_call *call, uin
         snprintf(root, sizeof root, ", root %d", shc_seat_global_rank(seat, call->root));
     snprintf(count, sizeof count, compares_count(kind) ? "[%llu]" : "[%llu in all]",
              (unsigned long long)call->count);
-    if (kind == SHC_BARRIER)
+    if (kind == SHC_BARRIER || kind == SHC_CALL)
         snprintf(text, capacity, "%s%s", shc_op_kind_name(kind), number);
     else
         snprintf(text, capacity, "%s%s (%s%s%s%s)", shc_op_kind_name(kind), number, type,

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A function of the caller's takes its turn in a group of one rank. No other rank is met.
+ *
+ * Cost: one line stored. Edges: call/publish.
+ */
+#include "shm/coll/runs.h"
+#include "shm/proto/member.h"
+
+#include <stdio.h>
+
+enum shc_status shc_function_run(struct shc_task *task)
+{
+    const struct shc_function *function = task->function;
+    struct shc_turn turn;
+    turn.timeout_ns = task->wait.timeout_ns;
+    turn.interruptible = task->wait.interruptible;
+    turn.error[0] = '\0';
+    shc_task_enter(task);
+    const enum shc_status st = function->run(function->ctx, &turn);
+    if (SHC_LIKELY(st == SHC_OK))
+        return SHC_OK;
+    turn.error[sizeof turn.error - 1] = '\0';
+    if (!turn.error[0])
+        snprintf(turn.error, sizeof turn.error, "%s", shc_error_text());
+    if (st == SHC_ERR_CLOSED)
+        return shc_fail(st, "%s", turn.error);
+    return shc_group_fail_from(task->seat, task->wait.epoch, st, turn.error);
+}
