@@ -328,6 +328,16 @@ enum shc_status shc_reduce_local(enum shc_dtype dtype, enum shc_redop redop,
                                  const void *const *sources, int count, void *out, size_t elements,
                                  const double *factors);
 
+/* The same where each source is a sum of several ranks' inputs, of `parts` in all: SHC_AVG divides by that,
+ * and SHC_PREMUL_SUM adds. SHC_ERR_INVALID: count < 1, or parts < 1. */
+enum shc_status shc_fold(enum shc_dtype dtype, enum shc_redop redop, const void *const *sources,
+                         int count, void *out, size_t elements, uint32_t parts);
+
+/* Narrow floats into float32 and back with one rounding; integers of up to 32 bits into int64 and back, cut to
+ * their width. The arrays do not overlap. SHC_ERR_UNSUPPORTED: another pair of types. */
+enum shc_status shc_convert(enum shc_dtype from, const void *in, enum shc_dtype to, void *out,
+                            size_t elements);
+
 /* The calling thread's last failure: one paragraph, no newline at its end. */
 const char *shc_error_text(void);
 

@@ -88,26 +88,3 @@ bool shc_reduction_supported(enum shc_dtype dtype, enum shc_redop redop)
 {
     return reduce_of(&shc_kernel_set_base, dtype, redop) != NULL;
 }
-
-enum shc_status shc_reduce_local(enum shc_dtype dtype, enum shc_redop redop,
-                                 const void *const *sources, int count, void *out, size_t elements,
-                                 const double *factors)
-{
-    const shc_reduce_fn reduce = shc_kernel_reduce(dtype, redop);
-    if (reduce == NULL)
-        return shc_fail(SHC_ERR_UNSUPPORTED,
-                        "reduce_local: this reduction of this dtype does not exist");
-    if (count < 1 || (redop == SHC_PREMUL_SUM && factors == NULL))
-        return shc_fail(SHC_ERR_INVALID, "reduce_local: %d sources%s", count,
-                        count < 1 ? "" : ", but no factors");
-    const struct shc_reduce_args args = {
-        .src = sources,
-        .dst = &out,
-        .src_count = count,
-        .dst_count = 1,
-        .count = elements,
-        .factors = redop == SHC_PREMUL_SUM ? factors : NULL,
-    };
-    reduce(&args);
-    return SHC_OK;
-}
