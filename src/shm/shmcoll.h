@@ -430,6 +430,11 @@ enum shc_status shc_run(struct shc_comm *comm, const struct shc_op *op);
  * anything. Any thread; waits for no rank. */
 enum shc_status shc_check(struct shc_comm *comm, const struct shc_op *op);
 
+/* shc_check() for a rank of a world of any size, which need not be a group: no messages. *count: the N of the
+ * table above, or of several tensors the elements in all. */
+enum shc_status shc_check_for(int rank, int world_size, const struct shc_op *op, uint64_t *count,
+                              uint32_t *elem_bytes);
+
 /* Starts the operation and returns. Operations of one group run in the order of submission on all ranks. The
  * tensors' memory must stay valid until `retire`, or, without hooks, until the request is done; the descriptor
  * is copied. The request proceeds without being waited for. */

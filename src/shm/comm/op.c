@@ -327,7 +327,7 @@ SHC_INLINE enum shc_status check_sides(const struct shc_task *task)
     return check_sides_at_length(task);
 }
 
-static enum shc_status prepare_kind(struct shc_task *task, const struct shc_op *op)
+SHC_INLINE enum shc_status prepare_kind(struct shc_task *task, const struct shc_op *op)
 {
     switch (op->kind) {
     case SHC_BARRIER:
@@ -355,8 +355,15 @@ static enum shc_status prepare_kind(struct shc_task *task, const struct shc_op *
     }
 }
 
-static enum shc_status prepare(struct shc_task *task, struct shc_comm *comm,
-                               const struct shc_op *op)
+/* What `task` says of rank and world is enough for the checks. */
+SHC_INLINE enum shc_status check(struct shc_task *task, const struct shc_op *op)
+{
+    SHC_TRY(prepare_kind(task, op));
+    return check_sides(task);
+}
+
+static SHC_NOINLINE enum shc_status prepare(struct shc_task *task, struct shc_comm *comm,
+                                            const struct shc_op *op)
 {
     uint32_t elem_bytes = 0;
     if ((unsigned)op->kind >= SHC_OP_KIND_COUNT)
@@ -364,8 +371,25 @@ static enum shc_status prepare(struct shc_task *task, struct shc_comm *comm,
     if (op->kind != SHC_BARRIER && op->kind != SHC_CALL)
         SHC_TRY(shc_op_elem_bytes(op, &elem_bytes));
     clear(task, comm, op, elem_bytes);
-    SHC_TRY(prepare_kind(task, op));
-    return check_sides(task);
+    return check(task, op);
+}
+
+enum shc_status shc_check_for(int rank, int world_size, const struct shc_op *op, uint64_t *count,
+                              uint32_t *elem_bytes)
+{
+    const char *name = shc_op_kind_name(op->kind);
+    struct shc_seat seat = {.rank = rank, .world_size = world_size};
+    struct shc_task task = {.seat = &seat, .call.kind = op->kind};
+    if ((unsigned)op->kind >= SHC_OP_KIND_COUNT || shc_is_message(op->kind))
+        return shc_fail(SHC_ERR_UNSUPPORTED, "%s: no collective", name);
+    if (world_size < 1 || rank < 0 || rank >= world_size)
+        return shc_fail(SHC_ERR_INVALID, "%s: rank %d of %d", name, rank, world_size);
+    if (op->kind != SHC_BARRIER && op->kind != SHC_CALL)
+        SHC_TRY(shc_op_elem_bytes(op, &task.call.elem_bytes));
+    SHC_TRY(check(&task, op));
+    *count = task.call.count;
+    *elem_bytes = task.call.elem_bytes;
+    return SHC_OK;
 }
 
 enum shc_status shc_task_prepare(struct shc_task *task, struct shc_comm *comm,
