@@ -21,6 +21,8 @@ PARTS = {
     + tuple(
         f"shm/base/{name}.h" for name in ("attrs", "atomic", "once", "num", "clock", "lateness")
     ),
+    "hosts": ("hosts/*", PUBLIC)
+    + tuple(f"shm/base/{name}.h" for name in ("attrs", "num", "clock", "lateness")),
 }
 
 # The GPU's kernels work out what the core's do: with the same functions, which have no state.

@@ -48,6 +48,12 @@ class Layers(LintTest):
         self.includes("src/cuda_ipc/x.cu", '"backend/y.hpp"', '"cuda_ipc/y.h"')
         self.includes("src/cuda_ipc/x.cu", "<torch/torch.h>", "<cuda.h>", "backend alone")
 
+    def test_hosts_sees_the_public_header_and_header_only_base(self):
+        self.includes("src/hosts/x.c", '"shm/base/status.h"', '"shm/base/clock.h"', "hosts may")
+        self.includes("src/hosts/x.c", '"shm/proto/seat.h"', '"shm/shmcoll.h"', "hosts may")
+        self.includes("src/hosts/x.c", "<torch/torch.h>", "<pthread.h>", "backend alone")
+        self.includes("src/shm/comm/x.c", '"hosts/hosts.h"', '"shm/coll/y.h"', "hosts")
+
     def test_gpu_kernels_share_the_arithmetic_of_the_core(self):
         inside = '"shm/kernel/ops.h"'
         self.includes("src/cuda_ipc/x.cu", inside, '"cuda_ipc/y.h"', "cuda_ipc may include only")
