@@ -54,7 +54,11 @@ CUDA_STATE = tuple(
     f"src/cuda_ipc/{name}.*"
     for name in ("capture", "cuda_comm", "enqueue", "lane", "mail", "mailwatch", "relay", "watch")
 )
-PRIVATE_STATE = ("src/shm/comm/*", "src/shm/exec/*.c", "src/shm/proto/*.c", *CUDA_STATE, *OS)
+PRIVATE_STATE = (
+    *("src/shm/comm/*", "src/shm/exec/*.c", "src/shm/proto/*.c", "src/hosts/gate.c"),
+    *CUDA_STATE,
+    *OS,
+)
 
 RULES = (
     Rule(

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "hosts/gate.h"
+
+#include "shm/base/clock.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ALIGN 64
+
+struct shc_gate {
+    pthread_mutex_t lock; /* guards the rest and all tickets */
+    pthread_cond_t ended;
+    int references; /* the group's, and one of each call in flight */
+    char *stage;
+};
+
+struct shc_ticket {
+    struct shc_gate *gate;
+    bool in_flight, abandoned;
+    char error[SHC_HOSTS_ERROR_BYTES];
+};
+
+struct shc_gate *shc_gate_create(size_t stage_bytes)
+{
+    struct shc_gate *gate = calloc(1, sizeof *gate);
+    char *stage = calloc(1, stage_bytes + ALIGN);
+    pthread_condattr_t attributes;
+    if (!gate || !stage) {
+        free(gate);
+        free(stage);
+        return NULL;
+    }
+    gate->stage = stage;
+    gate->references = 1;
+    pthread_mutex_init(&gate->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&gate->ended, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return gate;
+}
+
+/* Drops a reference and the lock. */
+static void drop(struct shc_gate *gate)
+{
+    const bool last = --gate->references == 0;
+    pthread_mutex_unlock(&gate->lock);
+    if (!last)
+        return;
+    pthread_cond_destroy(&gate->ended);
+    pthread_mutex_destroy(&gate->lock);
+    free(gate->stage);
+    free(gate);
+}
+
+void shc_gate_release(struct shc_gate *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    drop(gate);
+}
+
+char *shc_gate_stage(struct shc_gate *gate)
+{
+    const uintptr_t at = (uintptr_t)gate->stage;
+    return gate->stage + (ALIGN - at % ALIGN) % ALIGN;
+}
+
+struct shc_ticket *shc_gate_ticket(struct shc_gate *gate)
+{
+    struct shc_ticket *ticket = calloc(1, sizeof *ticket);
+    if (!ticket)
+        return NULL;
+    ticket->gate = gate;
+    ticket->in_flight = true;
+    pthread_mutex_lock(&gate->lock);
+    gate->references++;
+    pthread_mutex_unlock(&gate->lock);
+    return ticket;
+}
+
+void shc_ticket_done(struct shc_ticket *ticket, const char *error)
+{
+    struct shc_gate *gate = ticket->gate;
+    pthread_mutex_lock(&gate->lock);
+    if (error)
+        snprintf(ticket->error, sizeof ticket->error, "%s", *error ? error : "no reason is given");
+    ticket->in_flight = false;
+    if (ticket->abandoned)
+        free(ticket);
+    else
+        pthread_cond_broadcast(&gate->ended);
+    drop(gate);
+}
+
+static struct timespec after(uint64_t slice_ns)
+{
+    const uint64_t then_ns = shc_deadline_after(shc_clock_ns(), slice_ns);
+    return (struct timespec){
+        .tv_sec = (time_t)(then_ns / SHC_NS_PER_S),
+        .tv_nsec = (long)(then_ns % SHC_NS_PER_S),
+    };
+}
+
+bool shc_gate_wait(struct shc_ticket *ticket, uint64_t slice_ns, char *error)
+{
+    struct shc_gate *gate = ticket->gate;
+    const struct timespec until = after(slice_ns);
+    pthread_mutex_lock(&gate->lock);
+    int timed_out = 0;
+    while (ticket->in_flight && !timed_out)
+        timed_out = pthread_cond_timedwait(&gate->ended, &gate->lock, &until);
+    const bool over = !ticket->in_flight;
+    pthread_mutex_unlock(&gate->lock);
+    if (!over)
+        return false;
+    snprintf(error, SHC_HOSTS_ERROR_BYTES, "%s", ticket->error);
+    free(ticket);
+    return true;
+}
+
+void shc_gate_abandon(struct shc_ticket *ticket)
+{
+    struct shc_gate *gate = ticket->gate;
+    pthread_mutex_lock(&gate->lock);
+    ticket->abandoned = true;
+    if (!ticket->in_flight)
+        free(ticket);
+    pthread_mutex_unlock(&gate->lock);
+}

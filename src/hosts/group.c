@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "hosts/group.h"
+
+#include "shm/base/lateness.h"
+#include "shm/base/num.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GRACE_NS        (200 * SHC_NS_PER_MS)
+#define SLICE_NS        (10 * SHC_NS_PER_MS) /* between two looks at what may end a wait */
+#define MOST_ELEM_BYTES 48                   /* of an opaque element */
+
+_Static_assert(sizeof(struct shc_hosts_said) == 128, "all its bytes are compared");
+_Static_assert(sizeof(struct shc_hosts_record) == 192, "its payload is aligned");
+
+/* ---- errors ---- */
+
+enum shc_status shc_hosts_fail(struct shc_hosts *hosts, enum shc_status status, const char *format,
+                               ...)
+{
+    char text[SHC_HOSTS_ERROR_BYTES]; /* an argument may be the text that is there */
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    memcpy(hosts->turn->error, text, sizeof text);
+    return status;
+}
+
+static enum shc_status say(char *error, enum shc_status status, const char *text)
+{
+    snprintf(error, SHC_HOSTS_ERROR_BYTES, "%s", text);
+    return status;
+}
+
+/* ---- waiting ---- */
+
+/* The island's `interrupted`: its thread may be one of the library's, which asks nothing. */
+static bool is_interrupted(void *ctx)
+{
+    const struct shc_hosts *hosts = ctx;
+    const bool asks = hosts->making || (hosts->turn && hosts->turn->interruptible);
+    return asks && hosts->interrupted && hosts->interrupted(hosts->interrupted_ctx);
+}
+
+static uint64_t left_ns(const struct shc_hosts *hosts)
+{
+    const uint64_t now_ns = shc_clock_ns();
+    if (hosts->deadline_ns == SHC_NO_DEADLINE)
+        return SHC_NO_DEADLINE;
+    return hosts->deadline_ns > now_ns ? hosts->deadline_ns - now_ns : 1;
+}
+
+enum shc_status shc_hosts_island(struct shc_hosts *hosts, struct shc_op *op)
+{
+    op->timeout_ns = shc_deadline_after(GRACE_NS, left_ns(hosts));
+    return shc_run(hosts->island, op);
+}
+
+enum shc_status shc_hosts_ticket(struct shc_hosts *hosts, struct shc_ticket **ticket)
+{
+    *ticket = shc_gate_ticket(hosts->gate);
+    return *ticket ? SHC_OK
+                   : shc_hosts_fail(hosts, SHC_ERR_NOMEM, "no memory for a call of the engine");
+}
+
+enum shc_status shc_hosts_begun(struct shc_hosts *hosts, struct shc_ticket **ticket, int error)
+{
+    char why[64];
+    if (error == 0)
+        return SHC_OK;
+    shc_ticket_done(*ticket, "");
+    shc_gate_abandon(*ticket);
+    *ticket = NULL;
+    return shc_hosts_fail(hosts, SHC_ERR_SYSTEM, "the engine between hosts began no call: %s",
+                          strerror_r(error, why, sizeof why));
+}
+
+/* Is there a reason to wait no longer? */
+static enum shc_status look_around(struct shc_hosts *hosts)
+{
+    SHC_TRY(shc_comm_error(hosts->sequencer));
+    SHC_TRY(shc_comm_error(hosts->island));
+    if (shc_clock_ns() >= hosts->deadline_ns)
+        return shc_hosts_fail(hosts, SHC_ERR_TIMEOUT,
+                              SHC_TIMED_OUT "%.3f s waiting for the other hosts of \"%s\"",
+                              (double)hosts->turn->timeout_ns / (double)SHC_NS_PER_S, hosts->name);
+    if (is_interrupted(hosts))
+        return shc_hosts_fail(hosts, SHC_ERR_INTERRUPTED,
+                              "interrupted by a signal while waiting for the other hosts of \"%s\"",
+                              hosts->name);
+    return SHC_OK;
+}
+
+enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **ticket)
+{
+    char error[SHC_HOSTS_ERROR_BYTES];
+    while (!shc_gate_wait(*ticket, SLICE_NS, error)) {
+        const enum shc_status st = look_around(hosts);
+        if (st == SHC_OK)
+            continue;
+        shc_gate_abandon(*ticket);
+        *ticket = NULL;
+        return st;
+    }
+    *ticket = NULL;
+    if (!error[0])
+        return SHC_OK;
+    return shc_hosts_fail(hosts, SHC_ERR_SYSTEM,
+                          "the engine between the hosts of \"%s\" failed: %s", hosts->name, error);
+}
+
+/* ---- making ---- */
+
+static enum shc_status make_island(struct shc_hosts *hosts, const struct shc_comm_config *config)
+{
+    const struct shc_hosts_plan *plan = &hosts->plan;
+    const int32_t *ranks = plan->rank_at + plan->first[hosts->host];
+    int32_t members[SHC_MAX_WORLD];
+    struct shc_comm_config island = *config;
+    char name[sizeof hosts->name + 16];
+    snprintf(name, sizeof name, "%s@%d", hosts->name, hosts->host);
+    island.name = name;
+    island.description = NULL; /* it is the group's, not this part's */
+    island.rank = hosts->local;
+    island.world_size = shc_hosts_plan_size(plan, hosts->host);
+    for (int i = 0; i < island.world_size; i++)
+        members[i] = config->global_ranks ? config->global_ranks[ranks[i]] : ranks[i];
+    island.global_ranks = members; /* other members, other keys: no prefix is needed */
+    island.interrupted = is_interrupted;
+    island.interrupted_ctx = hosts;
+    hosts->making = true;
+    const enum shc_status st = shc_comm_create(&island, &hosts->island);
+    hosts->making = false;
+    return st;
+}
+
+static enum shc_status make_sequencer(struct shc_hosts *hosts, const struct shc_comm_config *config)
+{
+    struct shc_comm_config alone = *config;
+    int32_t member = config->global_ranks ? config->global_ranks[config->rank] : config->rank;
+    alone.rank = 0;
+    alone.world_size = 1;
+    alone.global_ranks = &member;
+    return shc_comm_create(&alone, &hosts->sequencer);
+}
+
+static enum shc_status fill(struct shc_hosts *hosts, const struct shc_comm_config *config,
+                            const int32_t *host_of, int rails, char *error)
+{
+    const char *why;
+    const int world = config->world_size;
+    if (config->rank < 0 || config->rank >= world)
+        return say(error, SHC_ERR_INVALID, "the rank is none of the group's");
+    const enum shc_status st = shc_hosts_plan_init(&hosts->plan, world, host_of, rails, &why);
+    if (st != SHC_OK) {
+        snprintf(error, SHC_HOSTS_ERROR_BYTES, "a group of %d ranks over hosts: %s", world, why);
+        return st;
+    }
+    snprintf(hosts->name, sizeof hosts->name, "%s", config->name ? config->name : "");
+    hosts->rank = config->rank;
+    hosts->host = hosts->plan.host_of[config->rank];
+    hosts->local = hosts->plan.local_of[config->rank];
+    hosts->payload_bytes = shc_hosts_payload_bytes(hosts->plan.hosts);
+    hosts->interrupted = config->interrupted;
+    hosts->interrupted_ctx = config->interrupted_ctx;
+    return SHC_OK;
+}
+
+enum shc_status shc_hosts_create(const struct shc_comm_config *config, const int32_t *host_of,
+                                 int rails, struct shc_hosts **out, char *error)
+{
+    struct shc_hosts *hosts = calloc(1, sizeof *hosts);
+    error[0] = '\0';
+    if (!hosts)
+        return say(error, SHC_ERR_NOMEM, "no memory for a group over hosts");
+    enum shc_status st = fill(hosts, config, host_of, rails, error);
+    if (st != SHC_OK)
+        goto err_free;
+    st = make_island(hosts, config);
+    if (st == SHC_OK)
+        st = make_sequencer(hosts, config);
+    if (st != SHC_OK)
+        goto err_said;
+    *out = hosts;
+    return SHC_OK;
+
+err_said:
+    (void)say(error, st, shc_error_text());
+err_free:
+    if (hosts->island)
+        shc_comm_free(hosts->island);
+    shc_hosts_plan_fini(&hosts->plan);
+    free(hosts);
+    return st;
+}
+
+void shc_hosts_get_place(const struct shc_hosts *hosts, struct shc_hosts_place *place)
+{
+    *place = (struct shc_hosts_place){
+        .hosts = hosts->plan.hosts,
+        .host = hosts->host,
+        .ranks = shc_hosts_plan_size(&hosts->plan, hosts->host),
+        .local = hosts->local,
+        .rails = hosts->plan.rails,
+    };
+}
+
+/* Lays out the staging memory, from `base` on; NULL: only measures it. */
+static size_t lay_out(struct shc_hosts *hosts, char *base)
+{
+    const struct shc_hosts_plan *plan = &hosts->plan;
+    struct shc_hosts_stage *stage = &hosts->stage;
+    const size_t ranks = (size_t)shc_hosts_plan_size(plan, hosts->host), all = (size_t)plan->hosts;
+    const size_t record = shc_hosts_record_bytes(hosts), chunk = shc_hosts_chunk_elements(plan, 1);
+    /* A slice, with room for the elements by which it is longer than others or padded. */
+    const size_t slice = shc_div_ceil(chunk, (size_t)plan->rails) + (all + 1) * MOST_ELEM_BYTES;
+    const size_t gathered =
+        shc_hosts_adds_whole(plan) ? all * slice : slice + all * MOST_ELEM_BYTES;
+    size_t used = 0;
+#define PART(where, bytes)                   \
+    do {                                     \
+        (where) = base ? base + used : NULL; \
+        used += shc_align_up((bytes), 64);   \
+    } while (0)
+    PART(stage->said, ranks * sizeof(struct shc_hosts_said));
+    PART(stage->record, record);
+    PART(stage->records, all * record);
+    PART(stage->verdict, 64 + hosts->payload_bytes);
+    PART(stage->text, SHC_HOSTS_ERROR_BYTES);
+    PART(stage->narrow, chunk);
+    PART(stage->wide, chunk);
+    for (int i = 0; i < SHC_HOSTS_DEPTH && shc_hosts_carries(hosts); i++) {
+        PART(stage->chunk[i].in, slice);
+        PART(stage->chunk[i].out, gathered);
+        PART(stage->chunk[i].sum, slice);
+    }
+#undef PART
+    return used;
+}
+
+enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabric *line,
+                                  const struct shc_fabric *rail, char *error)
+{
+    if ((shc_hosts_leads(hosts) && !line) || (shc_hosts_carries(hosts) && !rail))
+        return say(error, SHC_ERR_INVALID, "an engine of this rank is missing");
+    if (hosts->gate)
+        return say(error, SHC_ERR_INVALID, "the group has its engines already");
+    const void **sources = calloc((size_t)hosts->plan.hosts, sizeof *sources);
+    struct shc_gate *gate = sources ? shc_gate_create(lay_out(hosts, NULL)) : NULL;
+    free(gate ? NULL : sources);
+    if (!gate)
+        return say(error, SHC_ERR_NOMEM, "no memory for what goes between hosts");
+    lay_out(hosts, shc_gate_stage(gate));
+    if (line)
+        hosts->line = *line;
+    if (rail)
+        hosts->rail = *rail;
+    hosts->sources = sources;
+    hosts->gate = gate;
+    return SHC_OK;
+}
+
+/* ---- running ---- */
+
+static enum shc_status barrier(const struct shc_hosts_call *call)
+{
+    char *nothing;
+    return shc_hosts_meet(call, 0, NULL, &nothing);
+}
+
+static enum shc_status run_kind(const struct shc_hosts_call *call)
+{
+    SHC_TRY(shc_hosts_announce(call));
+    switch (call->op->kind) {
+    case SHC_BARRIER:
+        return barrier(call);
+    case SHC_BROADCAST:
+        return shc_hosts_broadcast(call);
+    default:
+        return shc_hosts_allreduce(call);
+    }
+}
+
+/* The function of the sequencer's call. */
+static enum shc_status run(void *ctx, struct shc_turn *turn)
+{
+    const struct shc_hosts_call *call = ctx;
+    struct shc_hosts *hosts = call->hosts;
+    hosts->number++;
+    hosts->turn = turn;
+    hosts->deadline_ns = shc_deadline_after(shc_clock_ns(), turn->timeout_ns);
+    const enum shc_status st = run_kind(call);
+    if (st != SHC_OK && !turn->error[0])
+        snprintf(turn->error, sizeof turn->error, "%s", shc_error_text());
+    if (st != SHC_OK && st != SHC_ERR_CLOSED)
+        shc_comm_abort(hosts->island, turn->error); /* the others must not wait for this rank */
+    hosts->turn = NULL;
+    return st;
+}
+
+static enum shc_status check(const struct shc_hosts *hosts, struct shc_hosts_call *call,
+                             char *error)
+{
+    const struct shc_op *op = call->op;
+    const enum shc_op_kind kind = op->kind;
+    error[0] = '\0';
+    if (kind != SHC_BARRIER && kind != SHC_BROADCAST && kind != SHC_ALL_REDUCE) {
+        snprintf(error, SHC_HOSTS_ERROR_BYTES,
+                 "%s: a group over several hosts does not have it yet; it has barrier, broadcast "
+                 "and all_reduce",
+                 shc_op_kind_name(kind));
+        return SHC_ERR_UNSUPPORTED;
+    }
+    if (!hosts->gate)
+        return say(error, SHC_ERR_INVALID, "the group has no engines yet");
+    return shc_check_for(hosts->rank, hosts->plan.world, op, &call->count, &call->elem_bytes);
+}
+
+enum shc_status shc_hosts_run(struct shc_hosts *hosts, const struct shc_op *op, char *error)
+{
+    struct shc_hosts_call call = {.hosts = hosts, .op = op};
+    enum shc_status st = check(hosts, &call, error);
+    if (st == SHC_OK) {
+        const struct shc_function function = {run, &call};
+        const struct shc_op turn = {
+            .kind = SHC_CALL, .timeout_ns = op->timeout_ns, .function = &function};
+        st = shc_run(hosts->sequencer, &turn);
+    }
+    if (st != SHC_OK && !error[0])
+        (void)say(error, st, shc_error_text());
+    return st;
+}
+
+/* ---- the end ---- */
+
+void shc_hosts_abort(struct shc_hosts *hosts, const char *reason)
+{
+    shc_comm_abort(hosts->sequencer, reason);
+    shc_comm_abort(hosts->island, reason);
+}
+
+void shc_hosts_close(struct shc_hosts *hosts)
+{
+    shc_comm_close(hosts->island); /* first: a thread of the sequencer may be inside */
+    shc_comm_close(hosts->sequencer);
+}
+
+void shc_hosts_free(struct shc_hosts *hosts)
+{
+    shc_hosts_close(hosts);
+    shc_comm_free(hosts->sequencer);
+    shc_comm_free(hosts->island);
+    if (hosts->gate)
+        shc_gate_release(hosts->gate);
+    free(hosts->sources);
+    shc_hosts_plan_fini(&hosts->plan);
+    free(hosts);
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * A group over several hosts, and what its operations share. All of it belongs to the thread that runs the operation:
+ * the sequencer is a group of this rank alone, whose runner takes one operation after another (SHC_CALL).
+ *
+ * Every operation goes the same way:
+ *   1. announce  The ranks of the island compare what they call.
+ *   2. records   The leaders compare what their hosts call; little data travels along.
+ *   3. verdict   The leader tells its island; only now may user memory change.
+ *   4. rails     The rest, for long messages.
+ * A failure anywhere fails the island and the sequencer. Another host sees it in a record, or finds that its engine's
+ * call does not end.
+ */
+
+#include "hosts/gate.h"
+#include "hosts/hosts.h"
+#include "hosts/hosts_plan.h"
+
+#include "shm/base/attrs.h"
+
+#define SHC_HOSTS_DEPTH 3 /* chunks under way at once */
+
+/* One operation, checked. */
+struct shc_hosts_call {
+    struct shc_hosts *hosts;
+    const struct shc_op *op;
+    uint64_t count; /* elements */
+    uint32_t elem_bytes;
+};
+
+/* What a host says of its call. All bytes are compared. */
+struct shc_hosts_said {
+    uint64_t number; /* of the call */
+    uint64_t count;
+    uint32_t kind, dtype, redop, elem_bytes, dtype_tag;
+    int32_t root;
+    uint8_t unused[128 - 40];
+};
+
+/* What goes between the leaders; `payload` follows. */
+struct shc_hosts_record {
+    struct shc_hosts_said said;
+    uint32_t status; /* not SHC_OK: the payload is the text */
+    uint32_t unused[15];
+};
+
+/* Parts of the staging memory. */
+struct shc_hosts_stage {
+    char *said;    /* of the ranks of the island, shc_hosts_said each */
+    char *record;  /* one, with its payload */
+    char *records; /* all hosts' */
+    char *verdict; /* its status, 64 bytes, then a payload */
+    char *text;    /* of a bad verdict */
+    char *narrow;  /* a chunk of user memory that is not contiguous */
+    char *wide;    /* a chunk in the type of the sums */
+    struct {
+        char *in, *out, *sum;
+    } chunk[SHC_HOSTS_DEPTH];
+};
+
+struct shc_hosts {
+    struct shc_hosts_plan plan;
+    int rank, host, local;
+    char name[64];
+    struct shc_comm *sequencer, *island;
+    struct shc_fabric line, rail;
+    struct shc_gate *gate; /* NULL: not connected */
+    struct shc_hosts_stage stage;
+    size_t payload_bytes;
+    const void **sources; /* room for a pointer for each host */
+    bool (*interrupted)(void *ctx);
+    void *interrupted_ctx;
+    bool making; /* the island's rendezvous is under way */
+
+    /* Of the operation that runs. */
+    uint64_t number;
+    struct shc_turn *turn;
+    uint64_t deadline_ns;
+};
+
+SHC_INLINE bool shc_hosts_leads(const struct shc_hosts *hosts)
+{
+    return hosts->local == 0;
+}
+
+SHC_INLINE bool shc_hosts_carries(const struct shc_hosts *hosts)
+{
+    return hosts->local < hosts->plan.rails;
+}
+
+SHC_INLINE size_t shc_hosts_record_bytes(const struct shc_hosts *hosts)
+{
+    return sizeof(struct shc_hosts_record) + hosts->payload_bytes;
+}
+
+SHC_INLINE struct shc_hosts_record *shc_hosts_record_of(const struct shc_hosts *hosts, int host)
+{
+    char *at = hosts->stage.records + (size_t)host * shc_hosts_record_bytes(hosts);
+    return (struct shc_hosts_record *)(void *)at;
+}
+
+/* The payload of a record. */
+SHC_INLINE char *shc_hosts_payload(struct shc_hosts_record *record)
+{
+    return (char *)(record + 1);
+}
+
+/* A contiguous tensor of staging memory. `size` lives as long. */
+SHC_INLINE struct shc_tensor shc_hosts_flat(void *data, const int64_t *size)
+{
+    return (struct shc_tensor){.data = data, .ndim = 1, .sizes = size};
+}
+
+/* ---- group.c ---- */
+
+/* Sets the text of the operation that runs, and returns the status. */
+SHC_NODISCARD SHC_COLD enum shc_status shc_hosts_fail(struct shc_hosts *hosts,
+                                                      enum shc_status status, const char *format,
+                                                      ...) SHC_PRINTF(3, 4);
+
+/* Runs an operation of the island. Its time is what is left, and a little more: a rank that waits for another host
+ * names it before the others of its island give up. */
+SHC_NODISCARD enum shc_status shc_hosts_island(struct shc_hosts *hosts, struct shc_op *op);
+
+/* A ticket for a call of an engine. SHC_ERR_NOMEM. */
+SHC_NODISCARD enum shc_status shc_hosts_ticket(struct shc_hosts *hosts, struct shc_ticket **ticket);
+
+/* An engine has refused to begin a call: its ticket is gone. 0: it has begun. */
+SHC_NODISCARD enum shc_status shc_hosts_begun(struct shc_hosts *hosts, struct shc_ticket **ticket,
+                                              int error);
+
+/* Waits for the end of the call. The ticket is gone after that, and NULL. */
+SHC_NODISCARD enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **ticket);
+
+/* ---- hosts_record.c ---- */
+
+/* Compares the call with those of the island's ranks. The leader tells the other hosts of a difference. */
+SHC_NODISCARD enum shc_status shc_hosts_announce(const struct shc_hosts_call *call);
+
+/* The leader: exchanges the record, whose payload is filled, and compares. All ranks: the leader's verdict, and its
+ * `bytes` of payload, which `digest` makes of the records (NULL: nothing). *payload: where they are. */
+SHC_NODISCARD enum shc_status
+shc_hosts_meet(const struct shc_hosts_call *call, size_t bytes,
+               enum shc_status (*digest)(const struct shc_hosts_call *call, char *to),
+               char **payload);
+
+/* ---- vector.c ---- */
+
+/* The memory of all elements from `first` on, if it is one contiguous piece; else NULL. */
+char *shc_vector_at(const struct shc_tensors *tensors, uint32_t elem_bytes, uint64_t first);
+
+/* Copies elements [first, first + count) of the vector to contiguous memory, or from there. */
+void shc_vector_read(const struct shc_tensors *tensors, uint32_t elem_bytes, struct shc_slice part,
+                     void *to);
+void shc_vector_write(const struct shc_tensors *tensors, uint32_t elem_bytes, struct shc_slice part,
+                      const void *from);
+
+/* ---- hosts_chunk.c ---- */
+
+/* A chunk under way. All zero: none is. */
+struct shc_hosts_chunk {
+    struct shc_slice part;  /* of the vector */
+    struct shc_slice slice; /* of the part: this rank's; none if it carries no rail */
+    uint64_t piece;         /* elements that each host adds, where hosts add parts of a slice */
+    struct shc_ticket *ticket;
+};
+
+/* How many chunks a vector has. */
+uint64_t shc_hosts_chunks(const struct shc_hosts *hosts, uint64_t count, uint32_t elem_bytes);
+
+/* Chunk number `index`. */
+struct shc_hosts_chunk shc_hosts_chunk_at(const struct shc_hosts *hosts, uint64_t count,
+                                          uint32_t elem_bytes, uint64_t index);
+
+/* One pass over all chunks: while the engine has one chunk, the island has another. Each function is called for each
+ * chunk, and a later one for an earlier chunk. Afterwards no call is waited for. */
+struct shc_hosts_steps {
+    enum shc_status (*step[SHC_HOSTS_DEPTH])(void *ctx, struct shc_hosts_chunk *chunk, int place);
+    void *ctx;
+};
+SHC_NODISCARD enum shc_status shc_hosts_pass(const struct shc_hosts_call *call, uint32_t elem_bytes,
+                                             const struct shc_hosts_steps *steps);
+
+/* Every rank of the island has its slice, and gets the whole part. */
+SHC_NODISCARD enum shc_status shc_hosts_collect(struct shc_hosts *hosts,
+                                                const struct shc_hosts_chunk *chunk,
+                                                uint32_t elem_bytes, const char *slice, char *part);
+
+/* ---- the operations ---- */
+
+SHC_NODISCARD enum shc_status shc_hosts_allreduce(const struct shc_hosts_call *call);
+SHC_NODISCARD enum shc_status shc_hosts_broadcast(const struct shc_hosts_call *call);

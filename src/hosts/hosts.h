@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * Groups over several hosts, for C11 and C++17 callers: shared memory on each host ("island"), and between hosts an
+ * engine of the caller's, which moves bytes and never adds. The rules of shmcoll.h hold.
+ *
+ * Life of a group: shc_hosts_create() on all ranks, then the caller makes its engines by shc_hosts_get_place() and hands
+ * them over with shc_hosts_connect(), then shc_hosts_run(), and shc_hosts_free().
+ *
+ * A failure's text is written to a caller's buffer of SHC_HOSTS_ERROR_BYTES, or is shc_error_text().
+ */
+
+#include "shm/shmcoll.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SHC_HOSTS_ERROR_BYTES 1024
+
+/* One call of an engine in flight. */
+struct shc_ticket;
+
+/* The call has ended: well (NULL), or with this error. Once, from any thread, also inside of the call that began it,
+ * and also long after the group is gone. */
+void shc_ticket_done(struct shc_ticket *ticket, const char *error);
+
+/*
+ * One engine among the ranks with the same number on each host, at most one for each host; a rank's place in it is its
+ * host's number. A function begins a call and returns 0, and the memory stays until shc_ticket_done(); or it returns
+ * an errno, and there is no call. Calls of one fabric begin in the same order on all hosts, two or more may be in
+ * flight. No function waits for another host. The memory is never the caller's own.
+ */
+struct shc_fabric {
+    void *ctx;
+    /* `out` gets `bytes` of each host, in the order of hosts. */
+    int (*gather)(void *ctx, const void *in, size_t bytes, void *out, struct shc_ticket *ticket);
+    /* Block h of `in`, of `bytes`, goes to host h; block h of `out` comes from it. */
+    int (*exchange)(void *ctx, const void *in, size_t bytes, void *out, struct shc_ticket *ticket);
+    /* `data` of host `root` goes to all others. */
+    int (*broadcast)(void *ctx, void *data, size_t bytes, int root, struct shc_ticket *ticket);
+};
+
+/* Where a rank is, and what it carries. */
+struct shc_hosts_place {
+    int hosts, host;  /* how many, and this rank's */
+    int ranks, local; /* how many on this host, and this rank among them; local 0 leads the host */
+    int rails; /* the ranks with local < rails carry one, to those with the same `local` on other hosts */
+};
+
+struct shc_hosts;
+
+/*
+ * Makes the islands. Collective, and fails on all ranks of a host or on none. `config` is that of a group of all ranks;
+ * its world may be larger than SHC_MAX_WORLD. `host_of`: world_size numbers, the same on all ranks; ranks with equal
+ * ones are to share memory, else SHC_ERR_UNREACHABLE. rails: 0, or the most that are wanted.
+ */
+enum shc_status shc_hosts_create(const struct shc_comm_config *config, const int32_t *host_of,
+                                 int rails, struct shc_hosts **hosts, char *error);
+
+void shc_hosts_get_place(const struct shc_hosts *hosts, struct shc_hosts_place *place);
+
+/* `line`: local 0 only, among the leaders; `rail`: of a rank that carries one. Both are copied, and used until
+ * shc_hosts_close() has returned. Before any operation. SHC_ERR_INVALID: one is missing. SHC_ERR_NOMEM. */
+enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabric *line,
+                                  const struct shc_fabric *rail, char *error);
+
+/*
+ * As shc_run(): barrier, broadcast and all_reduce. Sums are added in the order of ranks on each host, and then in the
+ * order of hosts (by their smallest ranks): the bits depend on which ranks share a host, and on nothing else.
+ */
+enum shc_status shc_hosts_run(struct shc_hosts *hosts, const struct shc_op *op, char *error);
+
+/* As those of the group. A call of an engine that is in flight is not waited for. */
+void shc_hosts_abort(struct shc_hosts *hosts, const char *reason);
+void shc_hosts_close(struct shc_hosts *hosts);
+void shc_hosts_free(struct shc_hosts *hosts);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Broadcast.
+ *
+ *   short  root -> its leader -> the record's payload -> all leaders -> broadcast in the islands
+ *   long   for each chunk: broadcast in the root's island; its rails give a slice each to the other hosts; these
+ *          put the slices together by an all_gather in the island
+ *
+ * Bytes into a host that is not the root's: n, once.
+ */
+#include "hosts/group.h"
+
+#include <string.h>
+
+static bool is_root(const struct shc_hosts_call *call)
+{
+    return call->op->root == call->hosts->rank;
+}
+
+static int root_host(const struct shc_hosts_call *call)
+{
+    return call->hosts->plan.host_of[call->op->root];
+}
+
+static bool has_root(const struct shc_hosts_call *call)
+{
+    return root_host(call) == call->hosts->host;
+}
+
+/* The tensors of this rank. */
+static const struct shc_tensors *tensors_of(const struct shc_hosts_call *call)
+{
+    return is_root(call) ? &call->op->input : &call->op->output;
+}
+
+/* A broadcast of bytes in the root's island. */
+static enum shc_status give_island(const struct shc_hosts_call *call, char *data, size_t bytes)
+{
+    struct shc_hosts *hosts = call->hosts;
+    const int64_t size = (int64_t)bytes;
+    const struct shc_tensor tensor = shc_hosts_flat(data, &size);
+    struct shc_op op = {.kind = SHC_BROADCAST, .dtype = SHC_UINT8};
+    op.root = hosts->plan.local_of[call->op->root];
+    op.input = op.output = (struct shc_tensors){&tensor, 1};
+    return shc_hosts_island(hosts, &op);
+}
+
+/* ---- short ---- */
+
+static enum shc_status take_payload(const struct shc_hosts_call *call, char *to)
+{
+    struct shc_hosts_record *record = shc_hosts_record_of(call->hosts, root_host(call));
+    memcpy(to, shc_hosts_payload(record), call->count * call->elem_bytes);
+    return SHC_OK;
+}
+
+static enum shc_status run_short(const struct shc_hosts_call *call)
+{
+    struct shc_hosts *hosts = call->hosts;
+    const struct shc_slice all = {0, call->count};
+    char *own = shc_hosts_payload((struct shc_hosts_record *)(void *)hosts->stage.record);
+    char *data;
+    if (is_root(call))
+        shc_vector_read(&call->op->input, call->elem_bytes, all, own);
+    if (has_root(call) && hosts->plan.local_of[call->op->root] != 0)
+        SHC_TRY(give_island(call, own, call->count * call->elem_bytes));
+    SHC_TRY(shc_hosts_meet(call, call->count * call->elem_bytes, take_payload, &data));
+    if (!is_root(call))
+        shc_vector_write(&call->op->output, call->elem_bytes, all, data);
+    return SHC_OK;
+}
+
+/* ---- long ---- */
+
+/* Where a part of the vector is, contiguous; staging memory if user memory is not. */
+static char *place_for(const struct shc_hosts_call *call, struct shc_slice part)
+{
+    char *at = shc_vector_at(tensors_of(call), call->elem_bytes, part.first);
+    return at ? at : call->hosts->stage.narrow;
+}
+
+static void store(const struct shc_hosts_call *call, struct shc_slice part, const char *from)
+{
+    if (from == call->hosts->stage.narrow)
+        shc_vector_write(&call->op->output, call->elem_bytes, part, from);
+}
+
+/* The root's host: the part reaches all its ranks, and this rank's slice goes into staging memory. */
+static enum shc_status share(const struct shc_hosts_call *call, const struct shc_hosts_chunk *chunk,
+                             char *slice)
+{
+    char *part = place_for(call, chunk->part);
+    if (is_root(call) && part == call->hosts->stage.narrow)
+        shc_vector_read(&call->op->input, call->elem_bytes, chunk->part, part);
+    SHC_TRY(give_island(call, part, chunk->part.count * call->elem_bytes));
+    if (chunk->slice.count > 0)
+        memcpy(slice, part + chunk->slice.first * call->elem_bytes,
+               chunk->slice.count * call->elem_bytes);
+    if (!is_root(call))
+        store(call, chunk->part, part);
+    return SHC_OK;
+}
+
+static enum shc_status begin(void *ctx, struct shc_hosts_chunk *chunk, int place)
+{
+    const struct shc_hosts_call *call = ctx;
+    struct shc_hosts *hosts = call->hosts;
+    char *slice = hosts->stage.chunk[place].in;
+    if (has_root(call))
+        SHC_TRY(share(call, chunk, slice));
+    if (chunk->slice.count == 0)
+        return SHC_OK;
+    SHC_TRY(shc_hosts_ticket(hosts, &chunk->ticket));
+    const int error =
+        hosts->rail.broadcast(hosts->rail.ctx, slice, chunk->slice.count * call->elem_bytes,
+                              root_host(call), chunk->ticket);
+    return shc_hosts_begun(hosts, &chunk->ticket, error);
+}
+
+static enum shc_status finish(void *ctx, struct shc_hosts_chunk *chunk, int place)
+{
+    const struct shc_hosts_call *call = ctx;
+    struct shc_hosts *hosts = call->hosts;
+    if (chunk->slice.count > 0)
+        SHC_TRY(shc_hosts_await(hosts, &chunk->ticket));
+    if (has_root(call))
+        return SHC_OK;
+    char *part = place_for(call, chunk->part);
+    SHC_TRY(shc_hosts_collect(hosts, chunk, call->elem_bytes, hosts->stage.chunk[place].in, part));
+    store(call, chunk->part, part);
+    return SHC_OK;
+}
+
+enum shc_status shc_hosts_broadcast(const struct shc_hosts_call *call)
+{
+    struct shc_hosts_call copy = *call; /* for the steps */
+    const struct shc_hosts_steps steps = {.step = {begin, NULL, finish}, .ctx = &copy};
+    char *nothing;
+    if (call->count <= call->hosts->payload_bytes / call->elem_bytes)
+        return run_short(call);
+    SHC_TRY(shc_hosts_meet(call, 0, NULL, &nothing));
+    return shc_hosts_pass(call, call->elem_bytes, &steps);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "hosts/group.h"
+
+#include "shm/base/num.h"
+
+uint64_t shc_hosts_chunks(const struct shc_hosts *hosts, uint64_t count, uint32_t elem_bytes)
+{
+    return shc_div_ceil(count, shc_hosts_chunk_elements(&hosts->plan, elem_bytes));
+}
+
+struct shc_hosts_chunk shc_hosts_chunk_at(const struct shc_hosts *hosts, uint64_t count,
+                                          uint32_t elem_bytes, uint64_t index)
+{
+    const struct shc_hosts_plan *plan = &hosts->plan;
+    const uint64_t each = shc_hosts_chunk_elements(plan, elem_bytes), first = index * each;
+    struct shc_hosts_chunk chunk = {.part = {first, shc_min_size(count - first, each)}};
+    if (!shc_hosts_carries(hosts))
+        return chunk;
+    chunk.slice = shc_hosts_slice(chunk.part.count, plan->rails, hosts->local);
+    chunk.piece = shc_div_ceil(chunk.slice.count, (size_t)plan->hosts);
+    return chunk;
+}
+
+enum shc_status shc_hosts_pass(const struct shc_hosts_call *call, uint32_t elem_bytes,
+                               const struct shc_hosts_steps *steps)
+{
+    struct shc_hosts *hosts = call->hosts;
+    struct shc_hosts_chunk chunks[SHC_HOSTS_DEPTH] = {{{0, 0}, {0, 0}, 0, NULL}};
+    const uint64_t count = shc_hosts_chunks(hosts, call->count, elem_bytes);
+    enum shc_status st = SHC_OK;
+    for (uint64_t turn = 0; turn < count + SHC_HOSTS_DEPTH - 1; turn++)
+        for (uint64_t step = 0; step < SHC_HOSTS_DEPTH && st == SHC_OK; step++) {
+            const uint64_t index = turn - step;
+            const int place = (int)(index % SHC_HOSTS_DEPTH);
+            if (turn < step || index >= count)
+                continue;
+            if (step == 0)
+                chunks[place] = shc_hosts_chunk_at(hosts, call->count, elem_bytes, index);
+            if (steps->step[step])
+                st = steps->step[step](steps->ctx, &chunks[place], place);
+        }
+    for (int place = 0; place < SHC_HOSTS_DEPTH; place++)
+        if (chunks[place].ticket)
+            shc_gate_abandon(chunks[place].ticket);
+    return st;
+}
+
+enum shc_status shc_hosts_collect(struct shc_hosts *hosts, const struct shc_hosts_chunk *chunk,
+                                  uint32_t elem_bytes, const char *slice, char *part)
+{
+    const int ranks = shc_hosts_plan_size(&hosts->plan, hosts->host), rails = hosts->plan.rails;
+    const int64_t own = (int64_t)(chunk->slice.count * elem_bytes);
+    const struct shc_tensor in = shc_hosts_flat((void *)(uintptr_t)slice, &own);
+    struct shc_tensor out[SHC_MAX_WORLD];
+    int64_t sizes[SHC_MAX_WORLD];
+    for (int local = 0; local < ranks; local++) {
+        struct shc_slice of = {chunk->part.count, 0};
+        if (local < rails)
+            of = shc_hosts_slice(chunk->part.count, rails, local);
+        sizes[local] = (int64_t)(of.count * elem_bytes);
+        out[local] = shc_hosts_flat(part + of.first * elem_bytes, &sizes[local]);
+    }
+    struct shc_op op = {.kind = SHC_ALL_GATHER_UNEVEN, .dtype = SHC_UINT8};
+    op.input = (struct shc_tensors){&in, 1};
+    op.output = (struct shc_tensors){out, (uint32_t)ranks};
+    return shc_hosts_island(hosts, &op);
+}

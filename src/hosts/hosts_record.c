@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Do all hosts make the same call? Nothing that an engine gets may have another size than the other hosts expect:
+ * some engines end the process then. So a record of one size goes before everything else.
+ *
+ * Cost: an all_gather of 128 bytes and a broadcast in the island, and one gather of the records between the leaders.
+ */
+#include "hosts/group.h"
+
+#include "shm/base/num.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CALL_TEXT  128
+#define RANKS_TEXT 96
+
+static struct shc_hosts_said say(const struct shc_hosts_call *call)
+{
+    const struct shc_op *op = call->op;
+    const bool reduces = op->kind == SHC_ALL_REDUCE, moves = op->kind == SHC_BROADCAST;
+    struct shc_hosts_said said;
+    memset(&said, 0, sizeof said);
+    said.number = call->hosts->number;
+    said.count = call->count;
+    said.kind = op->kind;
+    said.elem_bytes = call->elem_bytes;
+    said.dtype = reduces || moves ? op->dtype : 0;
+    said.dtype_tag = moves && op->dtype == SHC_OPAQUE ? op->dtype_tag : 0;
+    said.redop = reduces ? op->redop : 0;
+    said.root = moves ? op->root : 0;
+    return said;
+}
+
+static void call_text(const struct shc_hosts_said *said, char *text, size_t capacity)
+{
+    const enum shc_op_kind kind = (enum shc_op_kind)said->kind;
+    char more[64] = "";
+    if (kind == SHC_ALL_REDUCE)
+        snprintf(more, sizeof more, ", %s", shc_redop_name((enum shc_redop)said->redop));
+    if (kind == SHC_BROADCAST)
+        snprintf(more, sizeof more, ", root %d", (int)said->root);
+    if (said->elem_bytes == 0)
+        snprintf(text, capacity, "%s #%llu", shc_op_kind_name(kind),
+                 (unsigned long long)said->number);
+    else
+        snprintf(text, capacity, "%s #%llu (%s[%llu]%s)", shc_op_kind_name(kind),
+                 (unsigned long long)said->number, shc_dtype_name((enum shc_dtype)said->dtype),
+                 (unsigned long long)said->count, more);
+}
+
+/* The record of this host. A failure's text takes the place of the payload. */
+static void fill(const struct shc_hosts_call *call, enum shc_status st)
+{
+    struct shc_hosts *hosts = call->hosts;
+    struct shc_hosts_record *record = (struct shc_hosts_record *)(void *)hosts->stage.record;
+    record->said = say(call);
+    record->status = (uint32_t)st;
+    if (st != SHC_OK)
+        snprintf(shc_hosts_payload(record), hosts->payload_bytes, "%s",
+                 hosts->turn->error[0] ? hosts->turn->error : shc_error_text());
+}
+
+/* The first host that says another call than host 0, or that has failed. */
+static enum shc_status compare(struct shc_hosts *hosts)
+{
+    const struct shc_hosts_record *first = shc_hosts_record_of(hosts, 0);
+    for (int host = 0; host < hosts->plan.hosts; host++) {
+        struct shc_hosts_record *record = shc_hosts_record_of(hosts, host);
+        char ranks[2][RANKS_TEXT], calls[2][CALL_TEXT];
+        shc_hosts_plan_text(&hosts->plan, 0, ranks[0], RANKS_TEXT);
+        shc_hosts_plan_text(&hosts->plan, host, ranks[1], RANKS_TEXT);
+        if (record->status != SHC_OK) {
+            shc_hosts_payload(record)[hosts->payload_bytes - 1] = '\0';
+            const bool known = record->status < SHC_STATUS_COUNT;
+            return shc_hosts_fail(hosts, known ? (enum shc_status)record->status : SHC_ERR_ABORTED,
+                                  "host %d (%s): %s", host, ranks[1], shc_hosts_payload(record));
+        }
+        if (memcmp(&first->said, &record->said, sizeof first->said) == 0)
+            continue;
+        call_text(&first->said, calls[0], CALL_TEXT);
+        call_text(&record->said, calls[1], CALL_TEXT);
+        return shc_hosts_fail(hosts, SHC_ERR_MISMATCH,
+                              "calls of \"%s\" differ: %s on host 0 (%s), %s on host %d (%s)",
+                              hosts->name, calls[0], ranks[0], calls[1], host, ranks[1]);
+    }
+    return SHC_OK;
+}
+
+/* The leader: all hosts' records. */
+static enum shc_status exchange(const struct shc_hosts_call *call, enum shc_status st)
+{
+    struct shc_hosts *hosts = call->hosts;
+    const size_t bytes = shc_hosts_record_bytes(hosts);
+    struct shc_ticket *ticket;
+    fill(call, st);
+    SHC_TRY(shc_hosts_ticket(hosts, &ticket));
+    SHC_TRY(shc_hosts_begun(hosts, &ticket,
+                            hosts->line.gather(hosts->line.ctx, hosts->stage.record, bytes,
+                                               hosts->stage.records, ticket)));
+    SHC_TRY(shc_hosts_await(hosts, &ticket));
+    return st == SHC_OK ? compare(hosts) : st;
+}
+
+/* The leader, whose island has failed: the other hosts are waiting for its record. */
+static void tell_hosts(const struct shc_hosts_call *call, enum shc_status st)
+{
+    char *error = call->hosts->turn->error, why[SHC_HOSTS_ERROR_BYTES];
+    snprintf(why, sizeof why, "%s", error);
+    (void)!exchange(call, st);
+    snprintf(error, SHC_HOSTS_ERROR_BYTES, "%s", why);
+}
+
+enum shc_status shc_hosts_announce(const struct shc_hosts_call *call)
+{
+    struct shc_hosts *hosts = call->hosts;
+    const struct shc_hosts_plan *plan = &hosts->plan;
+    struct shc_hosts_said own = say(call), other;
+    const int ranks = shc_hosts_plan_size(plan, hosts->host);
+    const int64_t one = sizeof own, all = (int64_t)sizeof own * ranks;
+    const struct shc_tensor in = shc_hosts_flat(&own, &one);
+    const struct shc_tensor out = shc_hosts_flat(hosts->stage.said, &all);
+    struct shc_op op = {.kind = SHC_ALL_GATHER, .dtype = SHC_UINT8};
+    op.input = (struct shc_tensors){&in, 1};
+    op.output = (struct shc_tensors){&out, 1};
+    SHC_TRY(shc_hosts_island(hosts, &op));
+    for (int local = 0; local < ranks; local++) {
+        memcpy(&other, hosts->stage.said + (size_t)local * sizeof other, sizeof other);
+        if (memcmp(&own, &other, sizeof own) == 0)
+            continue;
+        char ours[CALL_TEXT], theirs[CALL_TEXT];
+        call_text(&own, ours, sizeof ours);
+        call_text(&other, theirs, sizeof theirs);
+        const enum shc_status st = shc_hosts_fail(
+            hosts, SHC_ERR_MISMATCH, "calls of \"%s\" differ: %s on rank %d, %s on rank %d",
+            hosts->name, ours, hosts->rank, theirs,
+            (int)plan->rank_at[plan->first[hosts->host] + local]);
+        if (shc_hosts_leads(hosts))
+            tell_hosts(call, st);
+        return st;
+    }
+    return SHC_OK;
+}
+
+static enum shc_status give(struct shc_hosts *hosts, char *data, size_t bytes)
+{
+    const int64_t size = (int64_t)bytes;
+    const struct shc_tensor tensor = shc_hosts_flat(data, &size);
+    struct shc_op op = {.kind = SHC_BROADCAST, .dtype = SHC_UINT8};
+    op.input = op.output = (struct shc_tensors){&tensor, 1};
+    return shc_hosts_island(hosts, &op);
+}
+
+#define VERDICT_BYTES 64
+
+/* The leader's verdict reaches its island. */
+static enum shc_status tell(struct shc_hosts *hosts, enum shc_status st, size_t bytes)
+{
+    char *verdict = hosts->stage.verdict, *text = hosts->stage.text;
+    uint32_t status = (uint32_t)st;
+    memcpy(verdict, &status, sizeof status);
+    SHC_TRY(give(hosts, verdict, VERDICT_BYTES + bytes));
+    memcpy(&status, verdict, sizeof status);
+    if (status == SHC_OK)
+        return SHC_OK;
+    if (shc_hosts_leads(hosts))
+        snprintf(text, SHC_HOSTS_ERROR_BYTES, "%s",
+                 hosts->turn->error[0] ? hosts->turn->error : shc_error_text());
+    SHC_TRY(give(hosts, text, SHC_HOSTS_ERROR_BYTES));
+    return shc_hosts_fail(hosts, (enum shc_status)status, "%s", text);
+}
+
+enum shc_status shc_hosts_meet(const struct shc_hosts_call *call, size_t bytes,
+                               enum shc_status (*digest)(const struct shc_hosts_call *call,
+                                                         char *to),
+                               char **payload)
+{
+    struct shc_hosts *hosts = call->hosts;
+    enum shc_status st = SHC_OK;
+    *payload = hosts->stage.verdict + VERDICT_BYTES;
+    if (shc_hosts_leads(hosts)) {
+        st = exchange(call, SHC_OK);
+        if (st == SHC_OK && digest)
+            st = digest(call, *payload);
+    }
+    return tell(hosts, st, bytes);
+}

@@ -1,0 +1,604 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Groups over several hosts: ranks are threads, hosts are labels, and what is between hosts is an engine in this
+// process. The results have the bits of the oracle: each host's ranks in order, then the hosts in order.
+#include "tests/support/elements.h"
+#include "tests/support/fabric.h"
+#include "tests/support/ranks.h"
+
+#include <atomic>
+#include <numeric>
+
+using namespace shmcoll::test;
+using elements::Bytes;
+using elements::Combination;
+
+namespace
+{
+
+using Labels = std::vector<int32_t>;
+
+struct Map {
+    const char *name;
+    Labels labels;
+};
+
+const std::vector<Map> kMaps = {
+    {"TwoOfOne", {0, 1}},
+    {"TwoOfTwo", {0, 0, 1, 1}},
+    {"TwoOfTwoCyclic", {0, 1, 0, 1}},
+    {"ThreeAndOne", {0, 0, 0, 1}},
+    {"OneAndThree", {3, 1, 1, 1}},
+    {"ThreeOfOne", {0, 1, 2}},
+    {"ThreeOfTwo", {0, 0, 1, 1, 2, 2}},
+    {"ThreeOfTwoCyclic", {0, 1, 2, 0, 1, 2}},
+    {"TwoAndOneAndThree", {0, 1, 2, 0, 2, 2}},
+    {"OneOfThree", {0, 0, 0}},
+};
+
+// The ranks of each host, in order.
+std::vector<std::vector<size_t>> hosts_of(const Labels &labels)
+{
+    std::vector<std::vector<size_t>> hosts;
+    std::map<int32_t, size_t> known;
+    for (size_t rank = 0; rank < labels.size(); rank++) {
+        if (!known.count(labels[rank])) {
+            known[labels[rank]] = hosts.size();
+            hosts.push_back({});
+        }
+        hosts[known[labels[rank]]].push_back(rank);
+    }
+    return hosts;
+}
+
+int host_count(const Labels &labels)
+{
+    return static_cast<int>(hosts_of(labels).size());
+}
+
+struct Group {
+    shc_hosts *hosts = nullptr;
+    shc_hosts_place place = {};
+    int rank = 0;
+    char error[SHC_HOSTS_ERROR_BYTES] = "";
+
+    shc_status run(const shc_op &op) { return shc_hosts_run(hosts, &op, error); }
+};
+
+using Body = std::function<void(Group &)>;
+
+void run_hosts(const Labels &labels, Network &network, const Body &body, int rails = 0)
+{
+    Options options;
+    options.make_group = false;
+    run_ranks(
+        Mode::kOwnMapping, static_cast<int>(labels.size()),
+        [&](Rank &rank) {
+            shc_comm_config config = {};
+            config.rank = rank.rank;
+            config.world_size = rank.world;
+            config.name = "0";
+            config.timeout_ns = rank.timeout_ns;
+            config.store = rank.store;
+            Group group;
+            group.rank = rank.rank;
+            ASSERT_EQ(shc_hosts_create(&config, labels.data(), rails, &group.hosts, group.error),
+                      SHC_OK)
+                << group.error;
+            shc_hosts_get_place(group.hosts, &group.place);
+            const shc_hosts_place &place = group.place;
+            const shc_fabric line = network.line(place.host);
+            const shc_fabric rail = network.rail(place.local, place.host);
+            ASSERT_EQ(shc_hosts_connect(group.hosts, place.local == 0 ? &line : nullptr,
+                                        place.local < place.rails ? &rail : nullptr, group.error),
+                      SHC_OK)
+                << group.error;
+            body(group);
+            shc_hosts_free(group.hosts);
+        },
+        options);
+}
+
+// ---- the oracle ----
+
+template <class T>
+T element(const uint8_t *at)
+{
+    T x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+
+bool goes_in_floats(const Combination &c)
+{
+    return ref::is_narrow(c.dtype) && c.dtype != SHC_BFLOAT16 && c.redop != SHC_MIN &&
+           c.redop != SHC_MAX;
+}
+
+float combine(shc_redop redop, float a, float b)
+{
+    const float result = redop == SHC_PRODUCT ? a * b : a + b;
+    return result;
+}
+
+// Inputs in narrow floats: all in floats, and rounded at the end.
+void narrow_element(const Combination &c, const Labels &labels, const std::vector<Bytes> &inputs,
+                    const std::vector<double> &factors, size_t i, uint8_t *out)
+{
+    const ref::Narrow format = ref::narrow(c.dtype);
+    const size_t bytes = shc_dtype_bytes(c.dtype);
+    bool first_host = true;
+    float total = 0;
+    for (const std::vector<size_t> &ranks : hosts_of(labels)) {
+        bool first = true;
+        float sum = 0;
+        for (const size_t rank : ranks) {
+            uint32_t code = 0;
+            memcpy(&code, inputs[rank].data() + i * bytes, bytes);
+            auto x = static_cast<float>(format.is_nan(code) ? NAN : format.value(code));
+            if (c.redop == SHC_PREMUL_SUM)
+                x = static_cast<float>(factors[rank]) * x;
+            sum = first ? x : combine(c.redop, sum, x);
+            first = false;
+        }
+        total = first_host ? sum : combine(c.redop, total, sum);
+        first_host = false;
+    }
+    if (c.redop == SHC_AVG)
+        total /= static_cast<float>(labels.size());
+    const uint32_t code = format.code(static_cast<double>(total));
+    memcpy(out, &code, bytes);
+}
+
+void integer_average(const Combination &c, const std::vector<Bytes> &inputs, size_t i, uint8_t *out)
+{
+    const size_t bytes = shc_dtype_bytes(c.dtype);
+    uint64_t sum = 0;
+    for (const Bytes &input : inputs) {
+        const uint8_t *at = input.data() + i * bytes;
+        uint64_t x = 0;
+        memcpy(&x, at, bytes);
+        const bool is_signed = c.dtype <= SHC_INT64;
+        if (is_signed && bytes < 8 && x >> (8 * bytes - 1))
+            x |= ~uint64_t{0} << (8 * bytes);
+        sum += x;
+    }
+    const auto ranks = static_cast<int64_t>(inputs.size());
+    const uint64_t result = c.dtype == SHC_UINT64
+                                ? sum / static_cast<uint64_t>(ranks)
+                                : static_cast<uint64_t>(static_cast<int64_t>(sum) / ranks);
+    memcpy(out, &result, bytes);
+}
+
+void divide(shc_dtype dtype, size_t ranks, uint8_t *sum)
+{
+    const size_t bytes = shc_dtype_bytes(dtype);
+    const bool is_double = dtype == SHC_FLOAT64 || dtype == SHC_COMPLEX128;
+    for (size_t at = 0; at < bytes; at += is_double ? 8 : 4) {
+        if (is_double) {
+            const double x = element<double>(sum + at) / static_cast<double>(ranks);
+            memcpy(sum + at, &x, 8);
+        } else {
+            const float x = element<float>(sum + at) / static_cast<float>(ranks);
+            memcpy(sum + at, &x, 4);
+        }
+    }
+}
+
+void expected_element(const Combination &c, const Labels &labels, const std::vector<Bytes> &inputs,
+                      const std::vector<double> &factors, size_t i, uint8_t *out)
+{
+    if (goes_in_floats(c)) {
+        narrow_element(c, labels, inputs, factors, i, out);
+        return;
+    }
+    if (c.redop == SHC_AVG && c.dtype <= SHC_UINT64) {
+        integer_average(c, inputs, i, out);
+        return;
+    }
+    const size_t bytes = shc_dtype_bytes(c.dtype);
+    std::vector<Bytes> sums;
+    for (const std::vector<size_t> &ranks : hosts_of(labels)) {
+        std::vector<const uint8_t *> sources;
+        std::vector<double> own;
+        for (const size_t rank : ranks) {
+            sources.push_back(inputs[rank].data());
+            own.push_back(factors[rank]);
+        }
+        sums.emplace_back(bytes);
+        ref::reduce(c.dtype, c.redop == SHC_AVG ? SHC_SUM : c.redop, sources, i, own.data(),
+                    sums.back().data());
+    }
+    std::vector<const uint8_t *> sources;
+    for (const Bytes &sum : sums)
+        sources.push_back(sum.data());
+    if (c.dtype == SHC_BFLOAT16 && c.redop == SHC_AVG) { // divided before it is rounded
+        const ref::Narrow format = ref::narrow(c.dtype);
+        float total = 0;
+        for (size_t host = 0; host < sums.size(); host++) {
+            const uint32_t code = element<uint16_t>(sources[host]);
+            const auto x = static_cast<float>(format.is_nan(code) ? NAN : format.value(code));
+            total = host == 0 ? x : combine(SHC_SUM, total, x);
+        }
+        const auto code =
+            static_cast<uint16_t>(format.code(total / static_cast<float>(labels.size())));
+        memcpy(out, &code, 2);
+        return;
+    }
+    const bool adds = c.redop == SHC_AVG || c.redop == SHC_PREMUL_SUM;
+    ref::reduce(c.dtype, adds ? SHC_SUM : c.redop, sources, 0, nullptr, out);
+    if (c.redop == SHC_AVG)
+        divide(c.dtype, labels.size(), out);
+}
+
+// ---- all_reduce ----
+
+// One operation, its inputs, and what all ranks get.
+struct Case {
+    Combination what;
+    size_t count;
+    bool strided, in_place;
+    std::vector<Bytes> inputs;
+    std::vector<double> factors;
+    Bytes expected;
+};
+
+Case case_of(const Combination &what, size_t count, const Labels &labels, size_t number)
+{
+    Case c = {what, count, number % 3 == 0, number % 2 == 0, {}, {}, {}};
+    c.inputs = elements::random_sources(what.dtype, labels.size(), count);
+    c.factors = elements::random_factors(labels.size());
+    const size_t bytes = shc_dtype_bytes(what.dtype);
+    c.expected.resize(count * bytes);
+    for (size_t i = 0; i < count; i++)
+        expected_element(what, labels, c.inputs, c.factors, i, c.expected.data() + i * bytes);
+    return c;
+}
+
+// Elements with gaps between them, or without.
+struct Elements {
+    Elements(const Bytes &values, size_t elem_bytes, bool strided)
+        : bytes(elem_bytes), stride(strided ? 3 : 1),
+          size(static_cast<int64_t>(values.size() / elem_bytes)),
+          step(static_cast<int64_t>(stride)), memory(values.size() * stride + 64, 0xa5)
+    {
+        for (size_t i = 0; i * bytes < values.size(); i++)
+            memcpy(&memory[i * stride * bytes], &values[i * bytes], bytes);
+        tensor = {memory.data(), 1, &size, strided ? &step : nullptr};
+    }
+    Elements(const Elements &) = delete;
+
+    Bytes values() const
+    {
+        Bytes all(static_cast<size_t>(size) * bytes);
+        for (size_t i = 0; i * bytes < all.size(); i++)
+            memcpy(&all[i * bytes], &memory[i * stride * bytes], bytes);
+        return all;
+    }
+    // The gaps and the end are as they were.
+    bool is_tidy() const
+    {
+        for (size_t i = 0; i < memory.size(); i++)
+            if ((i / bytes >= static_cast<size_t>(size) * stride || i / bytes % stride != 0) &&
+                memory[i] != 0xa5)
+                return false;
+        return true;
+    }
+
+    size_t bytes, stride;
+    int64_t size, step;
+    Bytes memory;
+    shc_tensor tensor = {};
+};
+
+shc_op reduction_of(const Combination &what)
+{
+    shc_op op = op_of(SHC_ALL_REDUCE);
+    op.dtype = what.dtype;
+    op.redop = what.redop;
+    return op;
+}
+
+void check_case(Group &group, const Case &c)
+{
+    const auto rank = static_cast<size_t>(group.rank);
+    const size_t bytes = shc_dtype_bytes(c.what.dtype);
+    Elements in(c.inputs[rank], bytes, c.strided);
+    Elements out(Bytes(c.count * bytes, 0x11), bytes, c.strided && rank % 2 == 1);
+    shc_op op = reduction_of(c.what);
+    op.premul = c.factors[rank];
+    op.input = {&in.tensor, 1};
+    op.output = {c.in_place ? &in.tensor : &out.tensor, 1};
+    ASSERT_EQ(group.run(op), SHC_OK) << group.error;
+    const Elements &result = c.in_place ? in : out;
+    EXPECT_TRUE(elements::all_same(c.what.dtype, result.values().data(), c.expected))
+        << elements::name_of(c.what) << ", " << c.count << " elements, rank " << rank;
+    EXPECT_TRUE(result.is_tidy()) << elements::name_of(c.what);
+    if (!c.in_place) {
+        EXPECT_EQ(in.values(), c.inputs[rank]);
+    }
+}
+
+class Hosts : public testing::TestWithParam<Map>
+{
+};
+
+TEST_P(Hosts, EveryReductionHasTheBitsOfTheOracle)
+{
+    const Labels &labels = GetParam().labels;
+    std::vector<Case> cases;
+    const std::vector<size_t> sizes = {1, 2999, 0, 7, 4099, 64, 1001, 2};
+    for (const Combination &what : elements::combinations())
+        for (int i = 0; i < 2; i++)
+            cases.push_back(
+                case_of(what, sizes[cases.size() % sizes.size()], labels, cases.size() / 2));
+    Network network(host_count(labels));
+    run_hosts(labels, network, [&](Group &group) {
+        for (const Case &c : cases) {
+            check_case(group, c);
+            if (HasFatalFailure())
+                return;
+        }
+    });
+}
+
+// Several chunks, of which the last one is short; as many rails as there are, and one.
+TEST_P(Hosts, LongSumsGoInChunks)
+{
+    const Labels &labels = GetParam().labels;
+    const size_t counts[] = {(5 << 18) + 3, (3 << 18) + 1};
+    for (const int rails : {0, 1}) {
+        Network network(host_count(labels));
+        run_hosts(
+            labels, network,
+            [&](Group &group) {
+                for (const size_t count : counts) {
+                    std::vector<int32_t> x(count);
+                    const auto size = static_cast<int64_t>(count);
+                    for (size_t i = 0; i < count; i++)
+                        x[i] = static_cast<int32_t>(i * 7 + static_cast<size_t>(group.rank));
+                    const shc_tensor tensor = {x.data(), 1, &size, nullptr};
+                    shc_op op = reduction_of({SHC_INT32, SHC_SUM});
+                    op.input = op.output = {&tensor, 1};
+                    ASSERT_EQ(group.run(op), SHC_OK) << group.error;
+                    const auto world = static_cast<int32_t>(labels.size());
+                    size_t wrong = 0;
+                    for (size_t i = 0; i < count; i++)
+                        wrong +=
+                            x[i] != static_cast<int32_t>(i * 7) * world + world * (world - 1) / 2;
+                    EXPECT_EQ(wrong, 0u) << count;
+                }
+            },
+            rails);
+    }
+}
+
+// ---- broadcast and barrier ----
+
+TEST_P(Hosts, BroadcastReachesAllFromEveryRoot)
+{
+    const Labels &labels = GetParam().labels;
+    const auto world = static_cast<int>(labels.size());
+    Network network(host_count(labels));
+    run_hosts(labels, network, [&](Group &group) {
+        for (int root = 0; root < world; root++)
+            for (const size_t count : {0, 1, 800, 5000, 120001}) { // of 12 bytes
+                const bool strided = (root + group.rank) % 2 == 1;
+                Bytes sent(count * 12);
+                for (size_t i = 0; i < sent.size(); i++)
+                    sent[i] = static_cast<uint8_t>(i * 31 + i / 255 + static_cast<size_t>(root));
+                const bool gives = root == group.rank;
+                Elements x(gives ? sent : Bytes(count * 12, 0xee), 12, strided);
+                shc_op op = op_of(SHC_BROADCAST);
+                op.dtype = SHC_OPAQUE;
+                op.elem_bytes = 12;
+                op.root = root;
+                (gives ? op.input : op.output) = {&x.tensor, 1};
+                ASSERT_EQ(group.run(op), SHC_OK) << group.error;
+                EXPECT_TRUE(x.values() == sent) << "root " << root << ", " << count;
+                EXPECT_TRUE(x.is_tidy());
+            }
+    });
+}
+
+TEST_P(Hosts, NoRankLeavesABarrierBeforeAllHaveCome)
+{
+    const Labels &labels = GetParam().labels;
+    const auto world = static_cast<int>(labels.size());
+    Network network(host_count(labels));
+    std::atomic<int> come{0};
+    run_hosts(labels, network, [&](Group &group) {
+        for (int round = 1; round <= 20; round++) {
+            if (group.rank == round % world)
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+            come++;
+            ASSERT_EQ(group.run(op_of(SHC_BARRIER)), SHC_OK) << group.error;
+            EXPECT_GE(come, round * world);
+        }
+    });
+}
+
+INSTANTIATE_TEST_SUITE_P(Maps, Hosts, testing::ValuesIn(kMaps),
+                         [](const auto &test) { return test.param.name; });
+
+// ---- what goes wrong ----
+
+const Labels kTwoOfTwo = {0, 0, 1, 1};
+
+struct Sum {
+    explicit Sum(int64_t count, float value = 1) : size(count), x(static_cast<size_t>(count), value)
+    {
+        tensor = {x.data(), 1, &size, nullptr};
+        op.input = op.output = {&tensor, 1};
+    }
+    Sum(const Sum &) = delete;
+    int64_t size;
+    std::vector<float> x;
+    shc_tensor tensor = {};
+    shc_op op = op_of(SHC_ALL_REDUCE);
+};
+
+TEST(HostsFail, CallsThatDifferBetweenHostsAreToldOnAllRanks)
+{
+    for (const int64_t count : {10, 100000}) {
+        Network network(2);
+        run_hosts(kTwoOfTwo, network, [&](Group &group) {
+            Sum good(10);
+            ASSERT_EQ(group.run(good.op), SHC_OK) << group.error;
+            Sum sum(group.place.host == 0 ? count : count + 1);
+            EXPECT_EQ(group.run(sum.op), SHC_ERR_MISMATCH);
+            const std::string n = std::to_string(count), m = std::to_string(count + 1);
+            EXPECT_EQ(std::string(group.error), "calls of \"0\" differ: all_reduce #2 (float32[" +
+                                                    n +
+                                                    "], sum) on host 0 (ranks 0-1), all_reduce #2 "
+                                                    "(float32[" +
+                                                    m + "], sum) on host 1 (ranks 2-3)");
+            EXPECT_EQ(sum.x, std::vector<float>(sum.x.size(), 1)); // no output has changed
+            EXPECT_EQ(group.run(good.op), SHC_ERR_MISMATCH);       // and the group is of no use
+        });
+    }
+}
+
+// Also what no island would find by itself: an average is added in it like a sum.
+TEST(HostsFail, CallsThatDifferOnOneHostAreToldOnAllHosts)
+{
+    Network network(2);
+    run_hosts(kTwoOfTwo, network, [&](Group &group) {
+        Sum sum(10);
+        sum.op.redop = group.rank == 3 ? SHC_AVG : SHC_SUM;
+        EXPECT_EQ(group.run(sum.op), SHC_ERR_MISMATCH);
+        const std::string words = group.rank == 3 ? "calls of \"0\" differ: all_reduce #1 "
+                                                    "(float32[10], avg) on rank 3, all_reduce #1 "
+                                                    "(float32[10], sum) on rank 2"
+                                                  : "calls of \"0\" differ: all_reduce #1 "
+                                                    "(float32[10], sum) on rank 2, all_reduce #1 "
+                                                    "(float32[10], avg) on rank 3";
+        EXPECT_EQ(std::string(group.error),
+                  (group.place.host == 0 ? "host 1 (ranks 2-3): " : "") + words);
+        EXPECT_EQ(sum.x, std::vector<float>(10, 1));
+    });
+}
+
+TEST(HostsFail, WhatIsWrongOnOneRankIsToldBeforeAnythingHappens)
+{
+    Network network(2);
+    run_hosts(kTwoOfTwo, network, [&](Group &group) {
+        Sum sum(10);
+        shc_op wrong = op_of(SHC_BROADCAST);
+        wrong.root = 4;
+        EXPECT_EQ(group.run(wrong), SHC_ERR_INVALID);
+        EXPECT_STREQ(group.error, "broadcast: root 4 is not a rank (0 to 3)");
+        wrong.kind = SHC_ALL_TO_ALL;
+        EXPECT_EQ(group.run(wrong), SHC_ERR_UNSUPPORTED);
+        EXPECT_STREQ(group.error, "all_to_all: a group over several hosts does not have it yet; it "
+                                  "has barrier, broadcast and all_reduce");
+        EXPECT_EQ(group.run(sum.op), SHC_OK) << group.error; // the group goes on
+        EXPECT_EQ(sum.x[0], 4.f);
+    });
+}
+
+TEST(HostsFail, AGroupNeedsItsEngines)
+{
+    run_ranks(Mode::kOneMapping, 1, [](Rank &rank) {
+        const int32_t label = 0;
+        char error[SHC_HOSTS_ERROR_BYTES];
+        shc_comm_config config = {};
+        config.world_size = rank.world;
+        config.store = rank.store;
+        shc_hosts *hosts;
+        ASSERT_EQ(shc_hosts_create(&config, &label, 0, &hosts, error), SHC_OK) << error;
+        const shc_op barrier = op_of(SHC_BARRIER);
+        EXPECT_EQ(shc_hosts_run(hosts, &barrier, error), SHC_ERR_INVALID);
+        EXPECT_STREQ(error, "the group has no engines yet");
+        EXPECT_EQ(shc_hosts_connect(hosts, nullptr, nullptr, error), SHC_ERR_INVALID);
+        shc_hosts_free(hosts);
+        config.world_size = 70000;
+        EXPECT_EQ(shc_hosts_create(&config, &label, 0, &hosts, error), SHC_ERR_INVALID);
+        EXPECT_STREQ(error, "a group of 70000 ranks over hosts: 1 to 65536 ranks are possible");
+    });
+}
+
+// What an engine does in its n-th call on one host.
+struct Fault {
+    const char *name;
+    int rail, call;
+    Network::Fate fate;
+    const char *words; // on that host
+};
+
+class Faults : public testing::TestWithParam<Fault>
+{
+};
+
+// Every rank gets an error in time, and what the engine does later touches no memory of the caller's, which is gone
+// by then.
+TEST_P(Faults, EndInAnErrorOnAllRanks)
+{
+    const Fault &fault = GetParam();
+    for (const Labels &labels : {kTwoOfTwo, Labels{0, 0, 1, 1, 2, 2}}) {
+        Network network(host_count(labels), [&](int rail, int host, int call) {
+            return rail == fault.rail && host == 1 && call == fault.call ? fault.fate
+                                                                         : Network::Fate::kGood;
+        });
+        run_hosts(labels, network, [&](Group &group) {
+            shc_status st = SHC_OK;
+            std::string first;
+            for (int i = 0; i < 4 && st == SHC_OK; i++) {
+                Sum sum(600000);
+                sum.op.timeout_ns = 500 * SHC_NS_PER_MS;
+                st = group.run(sum.op);
+            }
+            first = group.error;
+            EXPECT_NE(st, SHC_OK);
+            EXPECT_FALSE(first.empty());
+            if (group.place.host == 1) {
+                EXPECT_NE(first.find(fault.words), std::string::npos) << first;
+            }
+            Sum again(3);
+            EXPECT_EQ(group.run(again.op), st) << group.error; // for good
+            EXPECT_EQ(again.x[0], 1.f);
+        });
+        network.release_late(); // the groups are gone
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Engine, Faults,
+    testing::Values(Fault{"LineFails", -1, 1, Network::Fate::kFails, "Connection closed by peer"},
+                    Fault{"LineRefuses", -1, 0, Network::Fate::kRefused, "began no call"},
+                    Fault{"LineNeverEnds", -1, 1, Network::Fate::kLate, "Timed out after 0.500 s"},
+                    Fault{"RailFails", 1, 2, Network::Fate::kFails, "Connection closed by peer"},
+                    Fault{"RailRefuses", 0, 1, Network::Fate::kRefused, "began no call"},
+                    Fault{"RailNeverEnds", 1, 1, Network::Fate::kLate, "Timed out after 0.500 s"}),
+    [](const auto &test) { return test.param.name; });
+
+TEST(HostsEnd, AnAbortOrACloseEndsAWaitForAnotherHost)
+{
+    for (const bool abort : {true, false}) {
+        Network network(2, [](int rail, int, int) {
+            return rail == -1 ? Network::Fate::kLate : Network::Fate::kGood;
+        });
+        run_hosts(kTwoOfTwo, network, [&](Group &group) {
+            std::thread ender([&] {
+                while (network.calls() < 2) // both leaders wait
+                    shc_os_sleep_ns(SHC_NS_PER_MS);
+                if (abort && group.place.local == 1) // one is enough for its island
+                    shc_hosts_abort(group.hosts, "enough");
+                else if (!abort)
+                    shc_hosts_close(group.hosts);
+            });
+            Sum sum(10);
+            const shc_status st = group.run(sum.op);
+            EXPECT_TRUE(st == SHC_ERR_ABORTED ||
+                        (!abort && (st == SHC_ERR_CLOSED || st == SHC_ERR_PEER_LEFT)))
+                << st << group.error;
+            if (abort) {
+                EXPECT_NE(std::string(group.error).find("enough"), std::string::npos)
+                    << group.error;
+            }
+            EXPECT_EQ(sum.x, std::vector<float>(10, 1));
+            ender.join();
+        });
+    }
+}
+
+} // namespace

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// Engines between the "hosts" of one process: each line and each rail is a set of calls that meet by their number.
+// A thread of its own ends them, as an engine's does. They can be told to misbehave.
+
+extern "C" {
+#include "hosts/hosts.h"
+}
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace shmcoll::test
+{
+
+class Network
+{
+  public:
+    // What becomes of a call, by the number of its rail (-1: the line), its host and its number there.
+    // kLate: it ends when release_late() is called, or the network goes.
+    enum class Fate { kGood, kRefused, kFails, kLate };
+    using Chooser = std::function<Fate(int rail, int host, int call)>;
+
+    Network(int hosts, Chooser fate = nullptr)
+        : hosts_(hosts), fate_(std::move(fate)), worker_([this] { work(); })
+    {
+    }
+    Network(const Network &) = delete;
+
+    ~Network()
+    {
+        release_late();
+        {
+            std::lock_guard<std::mutex> guard(lock_);
+            stopping_ = true;
+        }
+        moved_.notify_all();
+        worker_.join();
+    }
+
+    shc_fabric line(int host) { return fabric(-1, host); }
+    shc_fabric rail(int rail, int host) { return fabric(rail, host); }
+
+    // Ends all calls that are kLate, or still wait for another host: their memory must be there.
+    void release_late()
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        for (const End &end : late_)
+            ends_.push_back(end);
+        late_.clear();
+        for (auto &meeting : meetings_)
+            for (const Part &part : meeting.second)
+                ends_.push_back({[part] { memset(part.out, 0x5a, part.out_bytes); }, part.ticket,
+                                 "the connection was closed"});
+        meetings_.clear();
+        moved_.notify_all();
+    }
+
+    int calls()
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        return calls_;
+    }
+
+  private:
+    enum class Kind { kGather, kExchange, kBroadcast };
+    struct Part {
+        int host;
+        Kind kind;
+        const void *in;
+        size_t bytes;
+        void *out;
+        size_t out_bytes;
+        int root;
+        shc_ticket *ticket;
+        Fate fate;
+    };
+    struct Port {
+        Network *network;
+        int rail, host, calls;
+    };
+    struct End {
+        std::function<void()> first;
+        shc_ticket *ticket;
+        const char *error;
+    };
+
+    shc_fabric fabric(int rail, int host)
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        ports_.push_back(Port{this, rail, host, 0});
+        return {&ports_.back(), gather, exchange, broadcast};
+    }
+
+    static int gather(void *ctx, const void *in, size_t bytes, void *out, shc_ticket *ticket)
+    {
+        auto *port = static_cast<Port *>(ctx);
+        const size_t all = bytes * static_cast<size_t>(port->network->hosts_);
+        return port->network->post(
+            port, {port->host, Kind::kGather, in, bytes, out, all, 0, ticket, Fate::kGood});
+    }
+
+    static int exchange(void *ctx, const void *in, size_t bytes, void *out, shc_ticket *ticket)
+    {
+        auto *port = static_cast<Port *>(ctx);
+        const size_t all = bytes * static_cast<size_t>(port->network->hosts_);
+        return port->network->post(
+            port, {port->host, Kind::kExchange, in, bytes, out, all, 0, ticket, Fate::kGood});
+    }
+
+    static int broadcast(void *ctx, void *data, size_t bytes, int root, shc_ticket *ticket)
+    {
+        auto *port = static_cast<Port *>(ctx);
+        return port->network->post(port, {port->host, Kind::kBroadcast, data, bytes, data, bytes,
+                                          root, ticket, Fate::kGood});
+    }
+
+    int post(Port *port, Part part)
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        const int number = port->calls++;
+        part.fate = fate_ ? fate_(port->rail, port->host, number) : Fate::kGood;
+        calls_++;
+        if (part.fate == Fate::kRefused)
+            return ENOTCONN;
+        std::vector<Part> &parts = meetings_[{port->rail, number}];
+        parts.push_back(part);
+        if (parts.size() < static_cast<size_t>(hosts_))
+            return 0;
+        const std::vector<Part> all = std::move(parts);
+        meetings_.erase({port->rail, number});
+        move(all);
+        moved_.notify_all();
+        return 0;
+    }
+
+    // A real engine ends the process when sizes differ; here the call fails, and the test with it.
+    static bool agree(const std::vector<Part> &all)
+    {
+        for (const Part &part : all)
+            if (part.kind != all[0].kind || part.bytes != all[0].bytes || part.root != all[0].root)
+                return false;
+        return true;
+    }
+
+    void move(const std::vector<Part> &all)
+    {
+        const bool good = agree(all);
+        auto sent = std::make_shared<std::map<int, std::vector<char>>>();
+        for (const Part &part : all) {
+            const auto *in = static_cast<const char *>(part.in);
+            const size_t bytes = part.kind == Kind::kExchange ? part.out_bytes : part.bytes;
+            (*sent)[part.host] = std::vector<char>(in, in + bytes);
+        }
+        for (const Part &part : all) {
+            const End end = {[part, sent, good] {
+                                 if (good)
+                                     deliver(part, *sent);
+                             },
+                             part.ticket,
+                             !good                       ? "hosts made different calls"
+                             : part.fate == Fate::kFails ? "Connection closed by peer"
+                                                         : nullptr};
+            if (part.fate == Fate::kLate)
+                late_.push_back(end);
+            else
+                ends_.push_back(end);
+        }
+    }
+
+    static void deliver(const Part &part, const std::map<int, std::vector<char>> &sent)
+    {
+        auto *out = static_cast<char *>(part.out);
+        for (const auto &from : sent) {
+            const auto at = static_cast<size_t>(from.first) * part.bytes;
+            if (part.kind == Kind::kGather)
+                memcpy(out + at, from.second.data(), part.bytes);
+            else if (part.kind == Kind::kExchange)
+                memcpy(out + at, from.second.data() + static_cast<size_t>(part.host) * part.bytes,
+                       part.bytes);
+            else if (from.first == part.root && part.host != part.root)
+                memcpy(out, from.second.data(), part.bytes);
+        }
+    }
+
+    void work()
+    {
+        std::unique_lock<std::mutex> guard(lock_);
+        while (!stopping_ || !ends_.empty()) {
+            if (ends_.empty()) {
+                moved_.wait(guard);
+                continue;
+            }
+            const End end = ends_.front();
+            ends_.pop_front();
+            guard.unlock();
+            end.first();
+            shc_ticket_done(end.ticket, end.error);
+            guard.lock();
+        }
+    }
+
+    const int hosts_;
+    const Chooser fate_;
+    std::mutex lock_;
+    std::condition_variable moved_;
+    std::deque<Port> ports_;
+    std::map<std::pair<int, int>, std::vector<Part>> meetings_;
+    std::deque<End> ends_;
+    std::vector<End> late_;
+    int calls_ = 0;
+    bool stopping_ = false;
+    std::thread worker_;
+};
+
+} // namespace shmcoll::test
