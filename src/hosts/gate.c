@@ -22,11 +22,19 @@ struct shc_ticket {
     char error[SHC_HOSTS_ERROR_BYTES];
 };
 
+static void init_ended(pthread_cond_t *ended)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(ended, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
 struct shc_gate *shc_gate_create(size_t stage_bytes)
 {
     struct shc_gate *gate = calloc(1, sizeof *gate);
     char *stage = calloc(1, stage_bytes + ALIGN);
-    pthread_condattr_t attributes;
     if (!gate || !stage) {
         free(gate);
         free(stage);
@@ -35,10 +43,7 @@ struct shc_gate *shc_gate_create(size_t stage_bytes)
     gate->stage = stage;
     gate->references = 1;
     pthread_mutex_init(&gate->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&gate->ended, &attributes);
-    pthread_condattr_destroy(&attributes);
+    init_ended(&gate->ended);
     return gate;
 }
 
@@ -101,6 +106,18 @@ static struct timespec after(uint64_t slice_ns)
         .tv_sec = (time_t)(then_ns / SHC_NS_PER_S),
         .tv_nsec = (long)(then_ns % SHC_NS_PER_S),
     };
+}
+
+void shc_gate_pause(uint64_t ns)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t never;
+    const struct timespec until = after(ns);
+    init_ended(&never);
+    pthread_mutex_lock(&lock);
+    (void)pthread_cond_timedwait(&never, &lock, &until);
+    pthread_mutex_unlock(&lock);
+    pthread_cond_destroy(&never);
 }
 
 bool shc_gate_wait(struct shc_ticket *ticket, uint64_t slice_ns, char *error)

@@ -27,5 +27,8 @@ struct shc_ticket *shc_gate_ticket(struct shc_gate *gate);
  * SHC_HOSTS_ERROR_BYTES) says why it failed, or is "". */
 bool shc_gate_wait(struct shc_ticket *ticket, uint64_t slice_ns, char *error);
 
+/* Does nothing for that long, or a little less. */
+void shc_gate_pause(uint64_t ns);
+
 /* Nobody waits any longer. */
 void shc_gate_abandon(struct shc_ticket *ticket);

@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GRACE_NS        (200 * SHC_NS_PER_MS)
-#define SLICE_NS        (10 * SHC_NS_PER_MS) /* between two looks at what may end a wait */
-#define MOST_ELEM_BYTES 48                   /* of an opaque element */
+#define DEFAULT_TIMEOUT_NS (30 * 60 * SHC_NS_PER_S) /* as a group's */
+#define GRACE_NS           (200 * SHC_NS_PER_MS)
+#define SLICE_NS           (10 * SHC_NS_PER_MS) /* between two looks at what may end a wait */
+#define MOST_ELEM_BYTES    48                   /* of an opaque element */
 
 _Static_assert(sizeof(struct shc_hosts_said) == 128, "all its bytes are compared");
 _Static_assert(sizeof(struct shc_hosts_record) == 192, "its payload is aligned");
@@ -115,7 +116,7 @@ enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **tic
 
 /* ---- making ---- */
 
-static enum shc_status make_island(struct shc_hosts *hosts, const struct shc_comm_config *config)
+enum shc_status shc_hosts_make_island(struct shc_hosts *hosts, const struct shc_comm_config *config)
 {
     const struct shc_hosts_plan *plan = &hosts->plan;
     const int32_t *ranks = plan->rank_at + plan->first[hosts->host];
@@ -148,41 +149,37 @@ static enum shc_status make_sequencer(struct shc_hosts *hosts, const struct shc_
     return shc_comm_create(&alone, &hosts->sequencer);
 }
 
-static enum shc_status fill(struct shc_hosts *hosts, const struct shc_comm_config *config,
-                            const int32_t *host_of, int rails, char *error)
+static enum shc_status check_config(const struct shc_comm_config *config, char *error)
 {
-    const char *why;
     const int world = config->world_size;
-    if (config->rank < 0 || config->rank >= world)
-        return say(error, SHC_ERR_INVALID, "the rank is none of the group's");
-    const enum shc_status st = shc_hosts_plan_init(&hosts->plan, world, host_of, rails, &why);
-    if (st != SHC_OK) {
-        snprintf(error, SHC_HOSTS_ERROR_BYTES, "a group of %d ranks over hosts: %s", world, why);
-        return st;
-    }
-    snprintf(hosts->name, sizeof hosts->name, "%s", config->name ? config->name : "");
-    hosts->rank = config->rank;
-    hosts->host = hosts->plan.host_of[config->rank];
-    hosts->local = hosts->plan.local_of[config->rank];
-    hosts->payload_bytes = shc_hosts_payload_bytes(hosts->plan.hosts);
-    hosts->interrupted = config->interrupted;
-    hosts->interrupted_ctx = config->interrupted_ctx;
-    return SHC_OK;
+    if (world >= 1 && world <= SHC_HOSTS_MAX_WORLD && config->rank >= 0 && config->rank < world)
+        return SHC_OK;
+    snprintf(error, SHC_HOSTS_ERROR_BYTES, "rank %d of a group of %d ranks: 1 to %d are possible",
+             config->rank, world, SHC_HOSTS_MAX_WORLD);
+    return SHC_ERR_INVALID;
 }
 
-enum shc_status shc_hosts_create(const struct shc_comm_config *config, const int32_t *host_of,
-                                 int rails, struct shc_hosts **out, char *error)
+enum shc_status shc_hosts_create(const struct shc_comm_config *config,
+                                 const struct shc_hosts_wish *wish, struct shc_hosts **out,
+                                 char *error)
 {
-    struct shc_hosts *hosts = calloc(1, sizeof *hosts);
+    struct shc_comm_config settled = *config;
+    if (settled.timeout_ns == 0)
+        settled.timeout_ns = DEFAULT_TIMEOUT_NS;
     error[0] = '\0';
+    SHC_TRY(check_config(config, error));
+    struct shc_hosts *hosts = calloc(1, sizeof *hosts);
     if (!hosts)
         return say(error, SHC_ERR_NOMEM, "no memory for a group over hosts");
-    enum shc_status st = fill(hosts, config, host_of, rails, error);
+    snprintf(hosts->name, sizeof hosts->name, "%s", config->name ? config->name : "");
+    hosts->rank = config->rank;
+    hosts->interrupted = config->interrupted;
+    hosts->interrupted_ctx = config->interrupted_ctx;
+    enum shc_status st = shc_hosts_map(hosts, &settled, wish, error);
     if (st != SHC_OK)
         goto err_free;
-    st = make_island(hosts, config);
-    if (st == SHC_OK)
-        st = make_sequencer(hosts, config);
+    hosts->payload_bytes = shc_hosts_payload_bytes(hosts->plan.hosts);
+    st = make_sequencer(hosts, &settled);
     if (st != SHC_OK)
         goto err_said;
     *out = hosts;

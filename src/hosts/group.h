@@ -112,7 +112,18 @@ SHC_INLINE struct shc_tensor shc_hosts_flat(void *data, const int64_t *size)
     return (struct shc_tensor){.data = data, .ndim = 1, .sizes = size};
 }
 
+/* ---- hosts_map.c ---- */
+
+/* Finds the map and makes this rank's island: fills plan, host, local and island. */
+SHC_NODISCARD enum shc_status shc_hosts_map(struct shc_hosts *hosts,
+                                            const struct shc_comm_config *config,
+                                            const struct shc_hosts_wish *wish, char *error);
+
 /* ---- group.c ---- */
+
+/* Makes a group of the ranks of this rank's host, as the plan has it. */
+SHC_NODISCARD enum shc_status shc_hosts_make_island(struct shc_hosts *hosts,
+                                                    const struct shc_comm_config *config);
 
 /* Sets the text of the operation that runs, and returns the status. */
 SHC_NODISCARD SHC_COLD enum shc_status shc_hosts_fail(struct shc_hosts *hosts,

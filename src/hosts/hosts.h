@@ -50,13 +50,23 @@ struct shc_hosts_place {
 
 struct shc_hosts;
 
+/* What a rank knows about where it is. */
+struct shc_hosts_wish {
+    /* Ranks with equal words may share memory; the likeliest come first: the boot id, say, and then that with the pid
+     * namespace and the device of /dev/shm. Words are not believed: see below. At most 240 bytes each. */
+    const char *const *words;
+    int word_count;
+    int rails; /* 0, or the most that are wanted; the same on all ranks */
+};
+
 /*
- * Makes the islands. Collective, and fails on all ranks of a host or on none. `config` is that of a group of all ranks;
- * its world may be larger than SHC_MAX_WORLD. `host_of`: world_size numbers, the same on all ranks; ranks with equal
- * ones are to share memory, else SHC_ERR_UNREACHABLE. rails: 0, or the most that are wanted.
+ * Finds out which ranks share memory, and makes the islands. Collective, and fails on all ranks or on none. `config`
+ * is that of a group of all ranks; its world may be larger than SHC_MAX_WORLD. Ranks with equal words that cannot make
+ * a group try their next words; a rank that has no more is alone on its host.
  */
-enum shc_status shc_hosts_create(const struct shc_comm_config *config, const int32_t *host_of,
-                                 int rails, struct shc_hosts **hosts, char *error);
+enum shc_status shc_hosts_create(const struct shc_comm_config *config,
+                                 const struct shc_hosts_wish *wish, struct shc_hosts **hosts,
+                                 char *error);
 
 void shc_hosts_get_place(const struct shc_hosts *hosts, struct shc_hosts_place *place);
 
