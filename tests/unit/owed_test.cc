@@ -94,6 +94,7 @@ class Owed : public ::testing::TestWithParam<uint64_t>
             .shared = true,
             .whom = nullptr,
             .moves = nullptr,
+            .message = nullptr,
         };
         return shc_wait_for(&wait, &target);
     }
