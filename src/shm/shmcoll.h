@@ -134,11 +134,9 @@ struct shc_tensors {
     uint32_t count;
 };
 
-/*
- * A tensor that is zero except for some entries. The first sparse_ndim of its ndim dimensions are
+/* A tensor that is zero except for some entries. The first sparse_ndim of its ndim dimensions are
  * indexed; an entry is an index into them, and a value over the others. Entries may come in any
- * order, and may share an index: then their values are added.
- */
+ * order, and may share an index: then their values are added. */
 struct shc_sparse {
     int32_t ndim, sparse_ndim;
     const int64_t *sizes;
@@ -346,27 +344,21 @@ enum shc_status shc_error_status(void);
 
 /* ---- the group ---- */
 
-/*
- * Meets the other ranks and makes the group. Collective: fails on all ranks or on none.
+/* Meets the other ranks and makes the group. Collective: fails on all ranks or on none.
  * Blocks until all ranks are there, at most timeout_ns; asks config->interrupted.
  * SHC_ERR_STORE: a callback failed, or the store holds what no rank wrote. SHC_ERR_MISMATCH: ranks differ
  * about the members. SHC_ERR_TIMEOUT names the ranks that are missing, or the store that is silent.
- * The config is not used after the return, nor is the store unless it can be retained.
- */
+ * The config is not used after the return, nor is the store unless it can be retained. */
 enum shc_status shc_comm_create(const struct shc_comm_config *config, struct shc_comm **comm);
 
-/*
- * Leaves the group: says so to the others, ends this process's calls that are still inside
+/* Leaves the group: says so to the others, ends this process's calls that are still inside
  * (SHC_ERR_CLOSED), stops the group's threads. Needs no peer; takes at most about two seconds, if
  * a thread of the caller is stuck inside.
- * Any thread; a second call does nothing.
- */
+ * Any thread; a second call does nothing. */
 void shc_comm_close(struct shc_comm *comm);
 
-/*
- * Fails the group for all ranks: every blocked or later call on any rank ends with
- * SHC_ERR_ABORTED and this reason. Any thread, also while another is inside a call.
- */
+/* Fails the group for all ranks: every blocked or later call on any rank ends with
+ * SHC_ERR_ABORTED and this reason. Any thread, also while another is inside a call. */
 void shc_comm_abort(struct shc_comm *comm, const char *reason);
 
 /* Closes the group if it is open, retires what is left, and frees. No thread may use the group any
@@ -382,10 +374,8 @@ uint64_t shc_comm_sequence(struct shc_comm *comm);
 /* SHC_OK while the group is usable, else why not. */
 enum shc_status shc_comm_error(struct shc_comm *comm);
 
-/*
- * Operations of this rank on a GPU, whose calls return before they are carried out, for `shmcoll status`. One thread
- * at a time.
- */
+/* Operations of this rank on a GPU, whose calls return before they are carried out, for `shmcoll status`. One thread
+ * at a time. */
 struct shc_device_work {
     uint64_t called; /* so many were enqueued */
     uint64_t done;   /* and so many of them are over */
@@ -400,10 +390,8 @@ void shc_comm_show_device(struct shc_comm *comm, const struct shc_device_work *w
  * has left ends after that: a launcher then sees the first one end first. */
 int shc_comm_is_ending(struct shc_comm *comm, int rank);
 
-/*
- * How messages name a rank of the group: "rank 2", or, where the job numbers it otherwise, "rank 5 (rank 2 of
- * group "tp")"; and the group: by its description, or its name. Any thread.
- */
+/* How messages name a rank of the group: "rank 2", or, where the job numbers it otherwise, "rank 5 (rank 2 of
+ * group "tp")"; and the group: by its description, or its name. Any thread. */
 struct shc_rank_name {
     char text[128];
 };
@@ -441,13 +429,11 @@ enum shc_status shc_check_for(int rank, int world_size, const struct shc_op *op,
 enum shc_status shc_submit(struct shc_comm *comm, const struct shc_op *op,
                            const struct shc_request_hooks *hooks, struct shc_request **request);
 
-/*
- * Waits for the end of the operation and returns its status. timeout_ns 0: as long as the operation
+/* Waits for the end of the operation and returns its status. timeout_ns 0: as long as the operation
  * itself may take. A wait with a time-out of its own fails with SHC_ERR_TIMEOUT and leaves the
  * operation in flight. SHC_ERR_INTERRUPTED takes a message back of which the peer knows nothing yet
  * (its request ends with that, too), fails the group where this thread was running a collective, and
- * leaves all else in flight. Any thread, several at once.
- */
+ * leaves all else in flight. Any thread, several at once. */
 enum shc_status shc_request_wait(struct shc_request *request, uint64_t timeout_ns);
 
 /* True when the operation has ended; *status then has its result. Waits for no rank. Exception:
@@ -475,35 +461,27 @@ void shc_request_release(struct shc_request *request);
  * first reason counts. */
 void shc_process_explain_end(const char *why);
 
-/*
- * Writes each text about a late wait of this process to that descriptor, too, with a newline at its end, also
- * where another rank logs it for all. A pipe that does not block: what finds no room is lost. -1: no more.
- */
+/* Writes each text about a late wait of this process to that descriptor, too, with a newline at its end, also
+ * where another rank logs it for all. A pipe that does not block: what finds no room is lost. -1: no more. */
 void shc_late_pipe(int fd);
 
-/*
- * Writes what `shmcoll status` sees of this process to that file, for `shmcoll postmortem`: the last calls of
+/* Writes what `shmcoll status` sees of this process to that file, for `shmcoll postmortem`: the last calls of
  * each group, what is pending, why groups have failed. SHMCOLL_DUMP does so when a group fails. Any thread.
  * SHC_ERR_UNSUPPORTED: nothing is kept (SHMCOLL_BOARD=off). SHC_ERR_INVALID: there has been no group.
- * SHC_ERR_SYSTEM: the file cannot be written; one that was there stays.
- */
+ * SHC_ERR_SYSTEM: the file cannot be written; one that was there stays. */
 enum shc_status shc_process_dump(const char *path);
 
-/*
- * Says in all groups that this process is about to end, and stops every callback for good: for the
+/* Says in all groups that this process is about to end, and stops every callback for good: for the
  * moment before an interpreter, or the process, goes away. Waits at most 5 s for callbacks that have
  * begun. Every later call fails with SHC_ERR_CLOSED. The others are told that this rank has left when
  * the process has ended, so that a launcher finds its end before theirs; after 1 s if it takes longer.
- * shc_comm_close() tells them at once.
- */
+ * shc_comm_close() tells them at once. */
 void shc_process_leave(void);
 
 /* ---- a store for programs that have none ---- */
 
-/*
- * A store in a directory that all ranks reach (made if absent, mode 0700). Free it after
- * shc_comm_create; remove the directory when all ranks have returned from it.
- */
+/* A store in a directory that all ranks reach (made if absent, mode 0700). Free it after
+ * shc_comm_create; remove the directory when all ranks have returned from it. */
 enum shc_status shc_store_dir_open(const char *path, struct shc_store *store);
 void shc_store_dir_close(struct shc_store *store);
 
