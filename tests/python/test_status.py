@@ -140,11 +140,13 @@ def test_a_message_that_nobody_takes() -> None:
     def body(rank: Rank) -> None:
         rank.init()
         if rank.rank == 0:
+            dist.recv(torch.zeros(6), 1, tag=9)
             late = dist.irecv(torch.zeros(3), 1, tag=7)
             other = dist.irecv(torch.zeros(5), 1, tag=8)
             late.wait()
             other.wait()
         else:
+            dist.send(torch.ones(6), 0, tag=9)
             wait_for_release(rank)
             dist.send(torch.ones(3), 0, tag=7)
             dist.send(torch.ones(5), 0, tag=8)
@@ -152,7 +154,11 @@ def test_a_message_that_nobody_takes() -> None:
     def look(run: Run) -> Answer:
         return look_until(
             run.pids,
-            lambda code, said: code == 2 and said["groups"][0]["ranks"][0]["pending_receives"],
+            lambda code, said: (
+                code == 2
+                and said["groups"][0]["ranks"][0]["pending_receives"]
+                and said["groups"][0]["ranks"][1]["operations"]["send"]
+            ),
         )
 
     found: list[Answer] = []
@@ -164,6 +170,8 @@ def test_a_message_that_nobody_takes() -> None:
     assert (oldest["operation"], oldest["peer"], oldest["tag"]) == ("recv", 1, 7)
     assert oldest["bytes"] == 12 and oldest["age_s"] >= 0.2
     assert [each["rank"] for each in said["waited_for"]] == [1]
+    sent = said["groups"][0]["ranks"][1]["operations"]["send"]
+    assert (sent["count"], sent["bytes"]) == (1, 24)
 
 
 def test_a_cycle_over_two_groups_is_a_deadlock() -> None:

@@ -5,7 +5,6 @@
  */
 #include "shm/base/clock.h"
 #include "shm/p2p/internal.h"
-#include "shm/proto/board.h"
 #include "shm/proto/member.h"
 
 /* ---- the kept message ---- */
@@ -251,7 +250,7 @@ enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op
     const uint64_t bytes = kept->shape.bytes; /* another thread may use `kept` meanwhile */
     *over = receive_oldest(p2p, kept);
     if (*over)
-        shc_board_count(&p2p->env.seat->board, SHC_RECV, bytes);
+        shc_p2p_count_received(p2p, bytes);
     shc_p2p_unlock(p2p);
     return SHC_OK;
 }
@@ -265,7 +264,7 @@ enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, b
     SHC_TRY(lock_message(p2p, &p2p->sent, op, &m));
     *over = shc_p2p_place(p2p, m);
     if (*over)
-        shc_board_count(&p2p->env.seat->board, SHC_SEND, m->shape.bytes);
+        shc_p2p_count_sent(p2p, m);
     shc_p2p_unlock(p2p);
     return SHC_OK;
 }

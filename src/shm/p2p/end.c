@@ -3,7 +3,6 @@
  * The queues of pending messages, how a message ends, and the words in which it is named.
  */
 #include "shm/p2p/internal.h"
-#include "shm/proto/board.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>
@@ -152,8 +151,10 @@ void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status 
     shc_board_pend(&p2p->env.seat->board, m->kind, -1);
     if (p2p->shown && shc_p2p_pending(p2p) == 0)
         shc_p2p_show(p2p);
-    if (status == SHC_OK)
-        shc_board_count(&p2p->env.seat->board, m->kind, m->shape.bytes);
+    if (status == SHC_OK && m->kind == SHC_SEND)
+        shc_p2p_count_sent(p2p, m);
+    else if (status == SHC_OK)
+        shc_p2p_count_received(p2p, m->shape.bytes);
     p2p->finished = true;
     /* relaxed: as shc_message_is_over(). */
     shc_a32_store_relaxed(&m->over, 1);

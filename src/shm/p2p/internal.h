@@ -7,6 +7,7 @@
 #include "shm/base/num.h"
 #include "shm/kernel/copy.h"
 #include "shm/p2p/p2p.h"
+#include "shm/proto/board.h"
 
 SHC_INLINE uint32_t shc_p2p_pending(const struct shc_p2p *p2p)
 {
@@ -142,6 +143,18 @@ bool shc_unexpected_add(struct shc_p2p *p2p, int peer, const struct shc_line_hea
 /* P2P-53: sends the message at once, if there is room for all of it and no other message is before
  * it. False: it must be submitted, or refused. */
 bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m);
+
+/* Counts a send that has ended well. */
+SHC_INLINE void shc_p2p_count_sent(const struct shc_p2p *p2p, const struct shc_message *m)
+{
+    shc_board_count(&p2p->env.seat->board, SHC_SEND, m->shape.bytes);
+}
+
+/* Counts a receive that has ended well. */
+SHC_INLINE void shc_p2p_count_received(const struct shc_p2p *p2p, uint64_t bytes)
+{
+    shc_board_count(&p2p->env.seat->board, SHC_RECV, bytes);
+}
 
 /* Sends the CTS and NACK frames that are due to the peer. False: no line is free. A receive of
  * another type or size ends with its NACK. */

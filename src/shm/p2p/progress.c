@@ -101,6 +101,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_message *m, bool 
     /* Where something is pending, the submission's pass moves that, too. */
     *over = shc_p2p_pending(p2p) == 0 && m->kind == SHC_SEND && shc_p2p_place(p2p, m);
     if (*over) {
+        shc_p2p_count_sent(p2p, m);
         shc_p2p_unlock(p2p);
         return SHC_OK;
     }
