@@ -71,7 +71,7 @@ TSAN = Build(
 # Debug compiles in half the time, and is the one build without optimisation.
 BARE = Build(
     "bare",
-    ("-DCMAKE_BUILD_TYPE=Debug", "-DSHMCOLL_NUMA=OFF", "-DSHMCOLL_URING=OFF"),
+    ("-DCMAKE_BUILD_TYPE=Debug", "-DSHMCOLL_NUMA=OFF", "-DSHMCOLL_URING=OFF", "-DSHMCOLL_USDT=OFF"),
 )
 AARCH64 = Build(
     "aarch64",

@@ -60,7 +60,7 @@ def build_info() -> dict[str, str]:
         version, layout: of the library, and of its shared memory
         max_world: most ranks of a group
         compiler, torch, python: of the build
-        built_with_numa, built_with_uring: "yes" or "no"
+        built_with_numa, built_with_uring, built_with_probes: "yes" or "no"
         numa, uring: "yes" or "no", as this machine allows it now
         isa: instruction set of the reductions
         isa_usable: the instruction sets that this CPU has, with commas

@@ -532,6 +532,7 @@ def test_build_info_says_what_was_built_and_what_is_here() -> None:
         "compiler",
         "built_with_numa",
         "built_with_uring",
+        "built_with_probes",
         "numa",
         "uring",
         "isa",

@@ -322,10 +322,11 @@ enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
     SHC_TRY(check_begin(comm, task));
     task->wait.epoch = comm->epoch + 1;
     task->wait.call = &task->call;
-    const struct shc_board *board = &comm->seat.board;
-    shc_board_enter(board, task->wait.epoch, &task->call);
+    shc_board_enter(&comm->seat.board, task->wait.epoch, &task->call);
+    shc_usdt_op_begin(&comm->seat, task->wait.epoch, &task->call);
     enum shc_status st = shc_coll_run(task);
-    shc_board_leave(board, task->wait.epoch, &task->call, st);
+    shc_usdt_op_end(&comm->seat, task->wait.epoch, st);
+    shc_board_leave(&comm->seat.board, task->wait.epoch, &task->call, st);
     if (SHC_UNLIKELY(begun_ns != 0))
         trace(task, shc_clock_ns() - begun_ns, st == SHC_OK ? "ok" : shc_error_text());
     if (!task->wait.published)
@@ -527,16 +528,6 @@ bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, 
     }
     pthread_mutex_unlock(&comm->mapped_lock);
     return known;
-}
-
-struct shc_rank_name shc_comm_rank_name(const struct shc_comm *comm, int rank)
-{
-    return shc_seat_rank_name(&comm->seat, rank);
-}
-
-const char *shc_comm_group_name(const struct shc_comm *comm)
-{
-    return shc_seat_group(&comm->seat);
 }
 
 int shc_comm_rank(const struct shc_comm *comm)

@@ -32,17 +32,24 @@ const char *shc_version(void)
 #define BUILT_URING "no"
 #endif
 
-static char build_info[512];
+#ifdef SHC_HAVE_SDT
+#define BUILT_PROBES "yes"
+#else
+#define BUILT_PROBES "no"
+#endif
+
+static char build_info[640];
 static pthread_once_t build_info_once = PTHREAD_ONCE_INIT;
 
 static void fill_build_info(void)
 {
-    int used = snprintf(build_info, sizeof build_info,
-                        "version=%s\nlayout=%u\nmax_world=%d\ncompiler=%s\nbuilt_with_numa=%s\n"
-                        "built_with_uring=%s\nnuma=%s\nuring=%s\nisa=%s\nisa_usable=",
-                        VERSION, SHC_LAYOUT_VERSION, SHC_MAX_WORLD, __VERSION__, BUILT_NUMA,
-                        BUILT_URING, shc_os_has_numa() ? "yes" : "no",
-                        shc_os_has_uring() ? "yes" : "no", shc_isa_name(shc_isa_chosen()));
+    int used = snprintf(
+        build_info, sizeof build_info,
+        "version=%s\nlayout=%u\nmax_world=%d\ncompiler=%s\nbuilt_with_numa=%s\n"
+        "built_with_uring=%s\nbuilt_with_probes=%s\nnuma=%s\nuring=%s\nisa=%s\nisa_usable=",
+        VERSION, SHC_LAYOUT_VERSION, SHC_MAX_WORLD, __VERSION__, BUILT_NUMA, BUILT_URING,
+        BUILT_PROBES, shc_os_has_numa() ? "yes" : "no", shc_os_has_uring() ? "yes" : "no",
+        shc_isa_name(shc_isa_chosen()));
     for (int isa = 0; isa < SHC_ISA_COUNT; isa++)
         if (shc_isa_usable((enum shc_isa)isa))
             used += snprintf(build_info + used, sizeof build_info - (size_t)used, "%s%s",
@@ -54,6 +61,16 @@ const char *shc_build_info(void)
 {
     pthread_once(&build_info_once, fill_build_info);
     return build_info;
+}
+
+struct shc_rank_name shc_comm_rank_name(const struct shc_comm *comm, int rank)
+{
+    return shc_seat_rank_name(&comm->seat, rank);
+}
+
+const char *shc_comm_group_name(const struct shc_comm *comm)
+{
+    return shc_seat_group(&comm->seat);
 }
 
 /* ---- which path each operation and size takes ---- */

@@ -250,7 +250,7 @@ enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op
     const uint64_t bytes = kept->shape.bytes; /* another thread may use `kept` meanwhile */
     *over = receive_oldest(p2p, kept);
     if (*over)
-        shc_p2p_count_received(p2p, bytes);
+        shc_p2p_count_received(p2p, op->peer, op->tag, bytes);
     shc_p2p_unlock(p2p);
     return SHC_OK;
 }

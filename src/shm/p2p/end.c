@@ -154,7 +154,7 @@ void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status 
     if (status == SHC_OK && m->kind == SHC_SEND)
         shc_p2p_count_sent(p2p, m);
     else if (status == SHC_OK)
-        shc_p2p_count_received(p2p, m->shape.bytes);
+        shc_p2p_count_received(p2p, m->source, m->tag, m->shape.bytes);
     p2p->finished = true;
     /* relaxed: as shc_message_is_over(). */
     shc_a32_store_relaxed(&m->over, 1);

@@ -148,12 +148,15 @@ bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m);
 SHC_INLINE void shc_p2p_count_sent(const struct shc_p2p *p2p, const struct shc_message *m)
 {
     shc_board_count(&p2p->env.seat->board, SHC_SEND, m->shape.bytes);
+    shc_usdt_sent(p2p->env.seat, m->peer, m->tag, m->shape.bytes);
 }
 
 /* Counts a receive that has ended well. */
-SHC_INLINE void shc_p2p_count_received(const struct shc_p2p *p2p, uint64_t bytes)
+SHC_INLINE void shc_p2p_count_received(const struct shc_p2p *p2p, int peer, int32_t tag,
+                                       uint64_t bytes)
 {
     shc_board_count(&p2p->env.seat->board, SHC_RECV, bytes);
+    shc_usdt_received(p2p->env.seat, peer, tag, bytes);
 }
 
 /* Sends the CTS and NACK frames that are due to the peer. False: no line is free. A receive of

@@ -159,6 +159,7 @@ void shc_board_set_timeout(const struct shc_board *board, uint64_t timeout_ns)
 void shc_board_made(struct shc_board *board, const struct shc_seat *seat)
 {
     struct shc_board_group_shm *group = board->shm;
+    shc_usdt_group_made(seat);
     if (board->level == SHC_BOARD_OFF)
         return;
     _Static_assert(sizeof group->nonce == sizeof seat->segment.name.nonce, "the same bytes");

@@ -14,6 +14,7 @@
 #include "shm/os/os.h"
 #include "shm/proto/call.h"
 #include "shm/proto/seat.h"
+#include "shm/proto/usdt.h" /* for the same places */
 
 #define SHC_BOARD_NAME    "shmcoll:board"              /* of the memfd */
 #define SHC_BOARD_MAGIC   UINT64_C(0x6472616f626d6873) /* "shmboard" in memory */

@@ -258,6 +258,7 @@ static enum shc_status fail_group(struct shc_seat *seat, enum shc_status status,
     }
     shc_board_fail(&seat->board, status,
                    text); /* also if another rank has found the same just before */
+    shc_usdt_failed(status, text);
     return shc_fail(status, "%s", text);
 }
 
@@ -323,6 +324,7 @@ static enum shc_status reason_text(const struct shc_seat *seat, int finder, char
     shc_copy_text_once(reason, shm->text, sizeof reason);
     snprintf(text, capacity, "%s (found by rank %d)", reason, shc_seat_global_rank(seat, finder));
     shc_board_fail(&seat->board, status, text);
+    shc_usdt_failed(status, text);
     return status;
 }
 

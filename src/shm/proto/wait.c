@@ -316,9 +316,11 @@ static enum shc_status sleep_until(struct shc_wait *wait, const struct shc_targe
         SHC_TRY(judge_slowly(wait, target->peer, now_ns));
         if (moves_of(target) != moves)
             return SHC_OK;
-        if (target->peer >= 0)
+        if (target->peer >= 0) {
             shc_board_wait(&wait->seat->board, wait->epoch, target->peer, wait->lateness.begun_ns,
                            now_ns);
+            shc_usdt_waits(wait->seat, target->peer, now_ns - wait->lateness.begun_ns);
+        }
         sleep_slice(wait, target, moves, now_ns);
     }
 }
@@ -334,8 +336,11 @@ static enum shc_status wait_asleep(struct shc_wait *wait, const struct shc_targe
     const enum shc_status st = sleep_until(wait, target, moves, shown, ready);
     if (shown)
         shc_board_unblock(board);
-    if (target->peer >= 0)
-        shc_board_waited(board, target->peer, shc_clock_ns() - begun_ns);
+    if (target->peer >= 0) {
+        const uint64_t ns = shc_clock_ns() - begun_ns;
+        shc_board_waited(board, target->peer, ns);
+        shc_usdt_wait_slow(wait->seat, target->peer, ns);
+    }
     return st;
 }
 
