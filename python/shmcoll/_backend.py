@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from shmcoll import _glue
 from shmcoll._events import explain_end, watch_exceptions
+from shmcoll._log import know_rank
 
 if TYPE_CHECKING:  # loaded by describe() alone: it takes as long as the rest of this module
     from shmcoll._describe import Description, InternalDescription
@@ -98,6 +99,8 @@ def _say_goodbye_at_exit() -> None:
 def make(store: Any, rank: int, size: int, options: _glue.Options) -> Any:
     """Makes a backend; blocks until all ranks are there."""
     _say_goodbye_at_exit()
+    members = options.global_ranks_in_group
+    know_rank(members[rank] if members else rank)
     return _glue.make(store, rank, size, options)
 
 

@@ -1,18 +1,53 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lines on stderr in the form of the library's (src/shm/base/log.h), by the level of SHMCOLL_LOG."""
+"""Lines in the form of the library's (src/shm/base/log.h), by the level of SHMCOLL_LOG, to where its lines go."""
 
 import datetime
 import os
+import re
 import sys
 
 _LEVELS = ("off", "warn", "info", "trace")
+_ranks: set[int] = set()
+
+
+def know_rank(rank: int) -> None:
+    """This process is that rank of the job. If it is several ranks, lines name none."""
+    _ranks.add(rank)
+
+
+def _path(pattern: str) -> str:
+    words = {
+        "h": os.uname().nodename or "x",
+        "r": str(min(_ranks)) if len(_ranks) == 1 else "x",
+        "p": str(os.getpid()),
+        "%": "%",
+    }
+    return re.sub("%([hrp%])", lambda match: words[match[1]], pattern)
+
+
+def _write(line: str) -> None:
+    """Appends the line to the file of SHMCOLL_LOG_FILE, or writes it to stderr."""
+    pattern = os.environ.get("SHMCOLL_LOG_FILE")
+    if pattern:
+        try:
+            with open(_path(pattern), "ab") as file:
+                file.write(line.encode(errors="replace"))
+            return
+        except (OSError, ValueError):
+            pass  # the library says so, once
+    if sys.stderr is not None:
+        sys.stderr.write(line)
+        sys.stderr.flush()
+
+
+def _line(level: str, text: str) -> str:
+    now = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    rank = f"rank {min(_ranks)} " if len(_ranks) == 1 else ""
+    return f"[shmcoll {now} {rank}pid {os.getpid()}] {level}: {text}\n"
 
 
 def say(level: str, text: str) -> None:
     """Writes one line, if SHMCOLL_LOG lets lines of that level through."""
     said = os.environ.get("SHMCOLL_LOG", "warn")
-    if _LEVELS.index(level) > _LEVELS.index(said if said in _LEVELS else "warn"):
-        return
-    now = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    line = f"[shmcoll {now} pid {os.getpid()}] {level}: {text}"
-    print(line, file=sys.stderr, flush=True)
+    if _LEVELS.index(level) <= _LEVELS.index(said if said in _LEVELS else "warn"):
+        _write(_line(level, text))
