@@ -7,6 +7,7 @@
 
 #define SEALING_NS  SHC_NS_PER_S
 #define TEXT_BYTES  176
+#define LATE_PART   0x40000u /* replays, in a hash of ranks */
 #define ALL_ARRIVED "this rank's GPU: all ranks have arrived"
 
 static struct shc_part_shm *own_part(const struct shc_cuda_comm *comm)
@@ -324,8 +325,10 @@ enum shc_status shc_capture_look(struct shc_cuda_comm *comm)
 
 /* ---- replays that wait ---- */
 
-static void whom_text(struct shc_cuda_comm *comm, uint64_t passed, char *text, size_t capacity)
+/* Returns a hash of the ranks; 0: there are none. */
+static uint32_t whom_text(struct shc_cuda_comm *comm, uint64_t passed, char *text, size_t capacity)
 {
+    uint32_t missing = shc_late_hash(SHC_LATE_HASH, LATE_PART);
     size_t used = 0;
     for (int r = 0; r < comm->world && used < capacity; r++) {
         if (r == comm->rank || arrival_of(comm, r, passed) != 0)
@@ -334,9 +337,11 @@ static void whom_text(struct shc_cuda_comm *comm, uint64_t passed, char *text, s
                                  shc_comm_rank_name(comm->core, r).text,
                                  busy_of(comm, r) != 0 ? "its stream is not there"
                                                        : "it replays nothing");
+        missing = shc_late_hash(missing, (uint32_t)r);
     }
     if (used == 0)
         snprintf(text, capacity, "%s", ALL_ARRIVED);
+    return used == 0 ? 0 : missing;
 }
 
 void shc_capture_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t lost_ns)
@@ -355,13 +360,19 @@ void shc_capture_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint6
     if (state == SHC_IN_TIME)
         return;
     char call[TEXT_BYTES], whom[256], replay[TEXT_BYTES + 16];
+    uint32_t missing = 0;
     call_text(comm, SHC_BUSY_NUMBER(busy), call);
     snprintf(replay, sizeof replay, "a replay of %s", call);
     if (SHC_BUSY_STATE(busy) == SHC_BUSY_WAITING)
-        whom_text(comm, passed, whom, sizeof whom);
+        missing = whom_text(comm, passed, whom, sizeof whom);
     else
         snprintf(whom, sizeof whom, "%s", ALL_ARRIVED);
-    shc_watch_tell(comm, state, shc_lateness_seconds(lateness, now_ns), replay, whom, "");
+    const struct shc_waiting waiting = {.waited_ns = now_ns - lateness->begun_ns,
+                                        .call = replay,
+                                        .whom = whom,
+                                        .number = passed + 1,
+                                        .missing = missing};
+    shc_watch_tell(comm, state, &waiting);
 }
 
 /* ---- leaving ---- */

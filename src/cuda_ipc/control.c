@@ -38,6 +38,15 @@ enum shc_status shc_control_open(int rank, int world, struct shc_control *contro
     return SHC_OK;
 }
 
+struct shc_rank_name shc_control_rank_name(const struct shc_control *control, int rank)
+{
+    struct shc_rank_name name;
+    if (control->core != NULL)
+        return shc_comm_rank_name(control->core, rank);
+    snprintf(name.text, sizeof name.text, "rank %d", rank);
+    return name;
+}
+
 void shc_control_close(struct shc_control *control)
 {
     shc_sys_close(control->listener);
@@ -103,15 +112,15 @@ static enum shc_status reach(struct shc_control *control, int rank,
         return SHC_OK;
     if (error)
         return shc_cuda_fail_errno(SHC_ERR_UNREACHABLE, error,
-                                   "rank %d (process %d) cannot be reached by its control socket; "
+                                   "%s (process %d) cannot be reached by its control socket; "
                                    "is it in another network namespace, or dead?",
-                                   rank, (int)address->pid);
+                                   shc_control_rank_name(control, rank).text, (int)address->pid);
     if (!is_process(fd, address)) {
         shc_sys_close(fd);
         return shc_cuda_fail(SHC_ERR_UNREACHABLE,
-                             "another process than rank %d (process %d) answers under its control "
+                             "another process than %s (process %d) answers under its control "
                              "socket's name; is it in another pid namespace?",
-                             rank, (int)address->pid);
+                             shc_control_rank_name(control, rank).text, (int)address->pid);
     }
     const struct hello hello = {.secret = {address->secret[0], address->secret[1]},
                                 .from = (uint32_t)control->rank,
@@ -120,8 +129,8 @@ static enum shc_status reach(struct shc_control *control, int rank,
     if (error) {
         shc_sys_close(fd);
         return shc_cuda_fail_errno(SHC_ERR_PEER_DEAD, error,
-                                   "rank %d (process %d) closed its control socket", rank,
-                                   (int)address->pid);
+                                   "%s (process %d) closed its control socket",
+                                   shc_control_rank_name(control, rank).text, (int)address->pid);
     }
     control->links[rank] = fd;
     return SHC_OK;
@@ -205,7 +214,7 @@ static bool all_linked(const struct shc_control *control)
     return true;
 }
 
-/* "1, 4": the ranks without a link, or without a parcel. */
+/* "rank 1, rank 4": the ranks without a link, or without a parcel. */
 static void list_missing(const struct shc_control *control, const bool *there, char *text,
                          size_t capacity)
 {
@@ -214,7 +223,8 @@ static void list_missing(const struct shc_control *control, const bool *there, c
     for (int r = 0; r < control->world && used < capacity; r++) {
         if (r == control->rank || (there ? there[r] : control->links[r] >= 0))
             continue;
-        const int more = snprintf(text + used, capacity - used, used ? ", %d" : "%d", r);
+        const int more = snprintf(text + used, capacity - used, "%s%s", used ? ", " : "",
+                                  shc_control_rank_name(control, r).text);
         used += more > 0 ? (size_t)more : 0;
     }
 }
@@ -250,9 +260,9 @@ static enum shc_status meet(struct shc_control *control, const struct shc_contro
         if (all_linked(control))
             return SHC_OK;
         if (shc_clock_ns() >= deadline_ns) {
-            char missing[256];
+            char missing[512];
             list_missing(control, NULL, missing, sizeof missing);
-            return shc_cuda_fail(SHC_ERR_TIMEOUT, "no connection with rank %s by control sockets",
+            return shc_cuda_fail(SHC_ERR_TIMEOUT, "no connection with %s by control sockets",
                                  missing);
         }
         SHC_TRY(look(control));
@@ -274,15 +284,22 @@ enum shc_status shc_control_meet(struct shc_control *control, const struct shc_c
 
 /* ---- rounds ---- */
 
-static enum shc_status accept_word(int r, const struct word *word, size_t bytes,
+static enum shc_status fail_form(const struct shc_control *control, int r)
+{
+    return shc_cuda_fail(SHC_ERR_VERSION, "%s sent a message of another form",
+                         shc_control_rank_name(control, r).text);
+}
+
+static enum shc_status accept_word(const struct shc_control *control, int r,
+                                   const struct word *word, size_t bytes,
                                    struct shc_control_parcel *parcel)
 {
     if (bytes < WORD_HEAD || bytes - WORD_HEAD != word->count)
-        return shc_cuda_fail(SHC_ERR_VERSION, "rank %d sent a message of another form", r);
+        return fail_form(control, r);
     if (word->kind == WORD_LEAVING && word->count > 0 && word->bytes[word->count - 1] == 0)
         return shc_cuda_fail(SHC_ERR_PEER_DEAD, "%s", (const char *)word->bytes);
     if (word->kind != WORD_PARCEL)
-        return shc_cuda_fail(SHC_ERR_VERSION, "rank %d sent a message of another form", r);
+        return fail_form(control, r);
     parcel->count = word->count;
     memcpy(parcel->bytes, word->bytes, word->count);
     return SHC_OK;
@@ -298,10 +315,11 @@ static enum shc_status receive_one(const struct shc_control *control, int r,
     if (error == EAGAIN)
         return SHC_OK;
     if (error == EBADMSG)
-        return shc_cuda_fail(SHC_ERR_VERSION, "rank %d sent a message of another form", r);
+        return fail_form(control, r);
     if (error || bytes == 0)
-        return shc_cuda_fail(SHC_ERR_PEER_DEAD, "rank %d closed its control socket", r);
-    SHC_TRY(accept_word(r, &word, bytes, parcel));
+        return shc_cuda_fail(SHC_ERR_PEER_DEAD, "%s closed its control socket",
+                             shc_control_rank_name(control, r).text);
+    SHC_TRY(accept_word(control, r, &word, bytes, parcel));
     *there = true;
     return SHC_OK;
 }
@@ -322,10 +340,9 @@ static enum shc_status receive_all(const struct shc_control *control, uint64_t d
             return SHC_OK;
         const uint64_t now = shc_clock_ns();
         if (now >= deadline_ns) {
-            char missing[256];
+            char missing[512];
             list_missing(control, there, missing, sizeof missing);
-            return shc_cuda_fail(SHC_ERR_TIMEOUT, "rank %s said nothing on its control socket",
-                                 missing);
+            return shc_cuda_fail(SHC_ERR_TIMEOUT, "%s said nothing on its control socket", missing);
         }
         SHC_TRY(look(control));
         const uint64_t slice_ns = control->look != NULL ? LOOK_AGAIN_NS : SHC_NS_PER_S;

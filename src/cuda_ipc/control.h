@@ -37,6 +37,8 @@ struct shc_control {
     enum shc_status (*look)(void *ctx);
     void *look_ctx;
     uint64_t strangers; /* turned away */
+    const struct shc_comm
+        *core; /* the group of these ranks, for their names; NULL: there is none */
 };
 
 /* One message; fd -1: none. The receiver closes the descriptor that it received. */
@@ -48,6 +50,9 @@ struct shc_control_parcel {
 
 SHC_NODISCARD enum shc_status shc_control_open(int rank, int world, struct shc_control *control);
 void shc_control_close(struct shc_control *control);
+
+/* "rank 2", or "rank 5 (rank 2 of group "tp")". */
+struct shc_rank_name shc_control_rank_name(const struct shc_control *control, int rank);
 
 /*
  * Connects to all. `all` is by rank, as published. SHC_ERR_TIMEOUT names the ranks that did not

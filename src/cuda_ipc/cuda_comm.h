@@ -184,10 +184,19 @@ bool shc_watch_was_failed(const struct shc_cuda_comm *comm);
 /* Says a line about the group. */
 void shc_watch_say(struct shc_cuda_comm *comm, const char *line);
 
-/* That call has waited for so long: says so, with `more` at the end of the line, or fails the group. pre: it is late,
- * or its time is over. */
-void shc_watch_tell(struct shc_cuda_comm *comm, enum shc_lateness_state state, double seconds,
-                    const char *call, const char *whom, const char *more);
+/* A call that waits. */
+struct shc_waiting {
+    uint64_t waited_ns;
+    const char *call, *whom;
+    const char *more; /* at the end of the line, or NULL */
+    /* For shc_comm_log_late(): */
+    uint64_t number;
+    uint32_t missing;
+};
+
+/* Says that it is late, or fails the group because its time is over. */
+void shc_watch_tell(struct shc_cuda_comm *comm, enum shc_lateness_state state,
+                    const struct shc_waiting *waiting);
 
 /* Are this rank's streams past all operations? */
 bool shc_watch_idle(struct shc_cuda_comm *comm);

@@ -47,7 +47,8 @@ struct shc_cuda_config {
     uint64_t half_bytes;
     enum shc_cuda_route route;
     /* Gets each line the group says (an operation that is late, and the ranks that it waits for). Any thread;
-     * must not call this library. NULL: they go to standard error. */
+     * must not call this library. NULL: they go to the log of libshmcoll, and one rank says for all that an operation
+     * is late. */
     void (*say)(void *ctx, const char *line);
     void *say_ctx;
     /* Collectives of at most so many bytes (of those with a block for each rank: the largest block, times

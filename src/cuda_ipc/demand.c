@@ -391,12 +391,12 @@ static const char *dtype_text(const uint64_t call[SHC_RECORD_CALL_WORDS])
     return call[DTYPE] < SHC_DTYPE_COUNT ? shc_dtype_name((enum shc_dtype)call[DTYPE]) : "unknown";
 }
 
-void shc_message_words_text(const uint64_t call[SHC_RECORD_CALL_WORDS], bool sends, int peer,
-                            uint64_t number, char *text, size_t capacity)
+void shc_message_words_text(const uint64_t call[SHC_RECORD_CALL_WORDS], bool sends,
+                            const char *peer, uint64_t number, char *text, size_t capacity)
 {
     char type[48];
     type_text(call, type, sizeof type);
-    snprintf(text, capacity, "%s #%llu %s rank %d (%s%s[%llu], tag %d)", sends ? "send" : "recv",
+    snprintf(text, capacity, "%s #%llu %s %s (%s%s[%llu], tag %d)", sends ? "send" : "recv",
              (unsigned long long)number, sends ? "to" : "from", peer, dtype_text(call), type,
              (unsigned long long)call[COUNT], (int)(uint32_t)call[TAG]);
 }

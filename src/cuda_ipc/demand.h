@@ -47,8 +47,9 @@ SHC_NODISCARD enum shc_status shc_demand_make(const struct shc_op *op, int rank,
 char *shc_flat_at(struct shc_flat *flat, uint64_t offset, uint64_t *run);
 
 /* The same of a message, as one of its ends sees it: "recv #5 from rank 1 (float32[8], tag 0)". */
-void shc_message_words_text(const uint64_t call[SHC_RECORD_CALL_WORDS], bool sends, int peer,
-                            uint64_t number, char *text, size_t capacity);
+#define SHC_MESSAGE_TEXT_BYTES 288 /* with the longest name of a rank */
+void shc_message_words_text(const uint64_t call[SHC_RECORD_CALL_WORDS], bool sends,
+                            const char *peer, uint64_t number, char *text, size_t capacity);
 
 /* "all_reduce #5 (float32[8], sum)", from the words of a record. They may be anything. */
 void shc_call_words_text(const uint64_t call[SHC_RECORD_CALL_WORDS], uint64_t sequence, char *text,

@@ -70,7 +70,8 @@ static enum shc_status pull(struct shc_work *work, const struct shc_move *move)
                                                       half_of(work, r, work->round) + move->from,
                                                       move->bytes, work->stream);
         if (result != SHC_CU_SUCCESS)
-            return shc_driver_fail(&comm->driver, result, "from rank %d's host memory", r);
+            return shc_driver_fail(&comm->driver, result, "from %s's host memory",
+                                   shc_comm_rank_name(comm->core, r).text);
     }
     return SHC_OK;
 }
@@ -199,8 +200,9 @@ static enum shc_status time_out(struct shc_cuda_comm *comm, const struct awaited
 {
     char call[160];
     shc_call_words_text(comm->demand.call, awaited->sequence, call, sizeof call);
-    shc_watch_tell(comm, SHC_TIME_OVER, shc_lateness_seconds(&deadline->lateness, now_ns), call,
-                   awaited->what, "");
+    const struct shc_waiting waiting = {
+        .waited_ns = now_ns - deadline->lateness.begun_ns, .call = call, .whom = awaited->what};
+    shc_watch_tell(comm, SHC_TIME_OVER, &waiting);
     return shc_watch_verdicts(comm);
 }
 

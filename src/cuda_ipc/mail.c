@@ -308,11 +308,14 @@ static enum shc_status time_out(struct shc_cuda_comm *comm, const struct message
                                 uint64_t now_ns)
 {
     const struct shc_end *end = message->end;
-    char call[160];
-    shc_message_words_text(message->flight.call, end->sends, end->peer, message->number, call,
+    char call[SHC_MESSAGE_TEXT_BYTES];
+    shc_message_words_text(message->flight.call, end->sends,
+                           shc_comm_rank_name(comm->core, end->peer).text, message->number, call,
                            sizeof call);
-    shc_watch_tell(comm, SHC_TIME_OVER, shc_lateness_seconds(&message->flight.lateness, now_ns),
-                   call, "the message 64 before this one", "");
+    const struct shc_waiting waiting = {.waited_ns = now_ns - message->flight.lateness.begun_ns,
+                                        .call = call,
+                                        .whom = "the message 64 before this one"};
+    shc_watch_tell(comm, SHC_TIME_OVER, &waiting);
     return shc_watch_verdicts(comm);
 }
 

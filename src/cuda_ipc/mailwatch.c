@@ -73,8 +73,9 @@ static void called_text(const struct shc_cuda_comm *comm, const struct shc_end *
     struct shc_cuda_record record;
     shc_copy_once(&record, &shm->records[number % SHC_RECORDS], sizeof record);
     if (record.sequence == number)
-        shc_message_words_text(record.call, own == end->sends, own ? end->peer : comm->rank, number,
-                               text, capacity);
+        shc_message_words_text(record.call, own == end->sends,
+                               shc_comm_rank_name(comm->core, own ? end->peer : comm->rank).text,
+                               number, text, capacity);
     else
         snprintf(text, capacity, "something else");
 }
@@ -82,7 +83,8 @@ static void called_text(const struct shc_cuda_comm *comm, const struct shc_end *
 enum shc_status shc_mail_mismatch(struct shc_cuda_comm *comm, const struct shc_end *end,
                                   uint64_t number)
 {
-    char text[2 * SHC_HOST_REASON_BYTES], own[160], other[160];
+    char text[2 * SHC_HOST_REASON_BYTES], own[SHC_MESSAGE_TEXT_BYTES],
+        other[SHC_MESSAGE_TEXT_BYTES];
     called_text(comm, end, true, number, own, sizeof own);
     called_text(comm, end, false, number, other, sizeof other);
     snprintf(text, sizeof text, "the ends of a message differ: %s called %s, but %s called %s",
@@ -123,8 +125,10 @@ enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
         if (left == 0 || end->peer == comm->rank || !newest_of(comm, end, &number, &flight) ||
             shc_end_reached(end) >= flight.last_round)
             continue;
-        char call[160], text[2 * SHC_HOST_REASON_BYTES];
-        shc_message_words_text(flight.call, end->sends, end->peer, number, call, sizeof call);
+        char call[SHC_MESSAGE_TEXT_BYTES], text[2 * SHC_HOST_REASON_BYTES];
+        shc_message_words_text(flight.call, end->sends,
+                               shc_comm_rank_name(comm->core, end->peer).text, number, call,
+                               sizeof call);
         snprintf(text, sizeof text, "%s has left the group, after its %s #%llu %s %s; %s",
                  shc_comm_rank_name(comm->core, end->peer).text, end->sends ? "recv" : "send",
                  (unsigned long long)shc_lane_published(end->other), end->sends ? "from" : "to",
@@ -136,14 +140,20 @@ enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
 
 /* ---- time ---- */
 
+/* Has the peer? */
+static bool has_done(const struct shc_end *end, const struct shc_flight *flight)
+{
+    /* Pieces that nobody needs to have taken. */
+    const uint64_t ahead = end->sends ? SHC_MAIL_SLOTS : 0;
+    return shc_end_reached(end) + ahead >= flight->last_round;
+}
+
 static void whom_text(const struct shc_cuda_comm *comm, const struct shc_end *end, uint64_t number,
                       const struct shc_flight *flight, char *text, size_t capacity)
 {
     const struct shc_rank_name name = shc_comm_rank_name(comm->core, end->peer);
     const uint64_t called = shc_lane_published(end->other);
-    /* Pieces that nobody needs to have taken. */
-    const uint64_t ahead = end->sends ? SHC_MAIL_SLOTS : 0;
-    if (shc_end_reached(end) + ahead >= flight->last_round)
+    if (has_done(end, flight))
         snprintf(text, capacity, "this rank's %s: %s has done its part",
                  flight->relayed && !end->sends ? "relay thread or GPU" : "GPU", name.text);
     else if (called >= number)
@@ -177,6 +187,15 @@ static bool is_crowded(struct shc_cuda_comm *comm)
     return crowded;
 }
 
+/* A hash of the peer; 0: it has done its part. */
+static uint32_t missing_of(const struct shc_end *end, const struct shc_flight *flight)
+{
+    const uint32_t part = end->sends ? 0x30001u : 0x30000u; /* messages of CUDA tensors */
+    return has_done(end, flight)
+               ? 0
+               : shc_late_hash(shc_late_hash(SHC_LATE_HASH, part), (uint32_t)end->peer);
+}
+
 /* The oldest message of this end that is not over. */
 static void look_at_end(struct shc_cuda_comm *comm, struct shc_end *end, uint64_t now_ns,
                         uint64_t lost_ns)
@@ -187,15 +206,20 @@ static void look_at_end(struct shc_cuda_comm *comm, struct shc_end *end, uint64_
         shc_lane_look_at_time(comm, &end->lane, now_ns, lost_ns, &number, &flight);
     if (state == SHC_IN_TIME)
         return;
-    char call[160], whom[320];
+    char call[SHC_MESSAGE_TEXT_BYTES], whom[320];
     const char *hint =
         "; messages wait on more than 5 streams, which share hardware queues: use "
         "batch_isend_irecv, or CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA starts, if "
         "it is not set";
-    shc_message_words_text(flight.call, end->sends, end->peer, number, call, sizeof call);
+    shc_message_words_text(flight.call, end->sends, shc_comm_rank_name(comm->core, end->peer).text,
+                           number, call, sizeof call);
     whom_text(comm, end, number, &flight, whom, sizeof whom);
-    shc_watch_tell(comm, state, shc_lateness_seconds(&flight.lateness, now_ns), call, whom,
-                   state == SHC_LATE && is_crowded(comm) ? hint : "");
+    const struct shc_waiting waiting = {.waited_ns = now_ns - flight.lateness.begun_ns,
+                                        .call = call,
+                                        .whom = whom,
+                                        .more = state == SHC_LATE && is_crowded(comm) ? hint : NULL,
+                                        .missing = missing_of(end, &flight)};
+    shc_watch_tell(comm, state, &waiting);
 }
 
 void shc_mail_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t lost_ns)

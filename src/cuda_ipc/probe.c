@@ -68,17 +68,22 @@ static void SHC_PRINTF(3, 4)
     va_end(args);
 }
 
+static struct shc_rank_name name_of(const struct probe *probe, int rank)
+{
+    return shc_control_rank_name(probe->prober->control, rank);
+}
+
 /* peer -1: of some rank's. */
 static void note_result(struct probe *probe, int result, const char *doing, int peer)
 {
     const char *name = NULL;
-    char whose[32] = "a rank's";
+    struct shc_rank_name whose = {"a rank"};
     if (peer >= 0)
-        snprintf(whose, sizeof whose, "rank %d's", peer);
+        whose = name_of(probe, peer);
     if (probe->gpu->driver->cuGetErrorName(result, &name) != SHC_CU_SUCCESS || name == NULL)
         name = "an unknown result";
-    note(probe, SHC_PROBE_REFUSED, "rank %d cannot %s %s memory: %s (%d)", probe->rank, doing,
-         whose, name, result);
+    note(probe, SHC_PROBE_REFUSED, "%s cannot %s %s's memory: %s (%d)",
+         name_of(probe, probe->rank).text, doing, whose.text, name, result);
 }
 
 static bool fine(const struct probe *probe)
@@ -164,12 +169,14 @@ static void write_own(struct probe *probe)
     const size_t own = (size_t)probe->rank * probe->span_bytes;
     write_pattern(probe, probe->mine.key, probe->host + own);
     if (launch(probe, probe->area->at[probe->rank], probe->host_device + own, true) != SHC_OK) {
-        note(probe, SHC_PROBE_REFUSED, "rank %d: %s", probe->rank, shc_cuda_failure());
+        note(probe, SHC_PROBE_REFUSED, "%s: %s", name_of(probe, probe->rank).text,
+             shc_cuda_failure());
         return;
     }
     const int result = await(probe);
     if (result == SHC_CU_NOT_READY)
-        note(probe, SHC_PROBE_LATE, "rank %d: writing its own memory does not end", probe->rank);
+        note(probe, SHC_PROBE_LATE, "%s: writing its own memory does not end",
+             name_of(probe, probe->rank).text);
     else if (result != SHC_CU_SUCCESS)
         note_result(probe, result, "write", probe->rank);
 }
@@ -184,7 +191,8 @@ static int enqueue_read(struct probe *probe, int peer, int way)
         result = driver->cuMemcpyAsync(to + p * probe->place_bytes, from + probe->places[p],
                                        probe->place_bytes, probe->stream);
     if (way == 1 && result == SHC_CU_SUCCESS && launch(probe, from, to, false) != SHC_OK) {
-        note(probe, SHC_PROBE_REFUSED, "rank %d: %s", probe->rank, shc_cuda_failure());
+        note(probe, SHC_PROBE_REFUSED, "%s: %s", name_of(probe, probe->rank).text,
+             shc_cuda_failure());
         return SHC_CU_SUCCESS;
     }
     if (result == SHC_CU_SUCCESS)
@@ -221,8 +229,8 @@ static void read_all(struct probe *probe, int way, int look)
     }
     const int result = await(probe);
     if (result == SHC_CU_NOT_READY)
-        note(probe, SHC_PROBE_LATE, "rank %d: reading rank %d's memory by %s does not end",
-             probe->rank, stands_at(probe), name);
+        note(probe, SHC_PROBE_LATE, "%s: reading %s's memory by %s does not end",
+             name_of(probe, probe->rank).text, name_of(probe, stands_at(probe)).text, name);
     else if (result != SHC_CU_SUCCESS)
         note_result(probe, result, doing, -1); /* a broken context no longer says where it stood */
     for (int r = 0; r < probe->world && fine(probe); r++) {
@@ -231,9 +239,9 @@ static void read_all(struct probe *probe, int way, int look)
         memcpy(&key, probe->theirs[r].bytes + offsetof(struct word, key), sizeof key);
         if (find_wrong(probe, key, r, &offset))
             note(probe, SHC_PROBE_WRONG,
-                 "rank %d reads, by %s, other bytes than rank %d has written (at byte %zu of %zu, "
-                 "look %d)",
-                 probe->rank, name, r, offset, probe->area->bytes, look);
+                 "%s reads, by %s, other bytes than %s has written (at byte %zu of %zu, look %d)",
+                 name_of(probe, probe->rank).text, name, name_of(probe, r).text, offset,
+                 probe->area->bytes, look);
     }
 }
 
@@ -253,7 +261,8 @@ static enum shc_status tell(struct probe *probe, struct shc_probe_answer *answer
         struct word word;
         memcpy(&word, probe->theirs[r].bytes, sizeof word);
         if (probe->theirs[r].count != sizeof word || word.outcome >= SHC_PROBE_OUTCOMES)
-            return shc_cuda_fail(SHC_ERR_VERSION, "rank %d sent a message of another form", r);
+            return shc_cuda_fail(SHC_ERR_VERSION, "%s sent a message of another form",
+                                 name_of(probe, r).text);
         if (word.outcome == SHC_PROBE_GOOD)
             continue;
         if (answer->outcome != SHC_PROBE_LATE)
@@ -267,7 +276,7 @@ static enum shc_status tell(struct probe *probe, struct shc_probe_answer *answer
 static enum shc_status look_once(struct probe *probe, int look, struct shc_probe_answer *answer)
 {
     if (fine(probe) && shc_sys_random(&probe->mine.key, sizeof probe->mine.key) != 0)
-        note(probe, SHC_PROBE_REFUSED, "rank %d: no random numbers", probe->rank);
+        note(probe, SHC_PROBE_REFUSED, "%s: no random numbers", name_of(probe, probe->rank).text);
     if (fine(probe))
         write_own(probe);
     SHC_TRY(tell(probe, answer));
@@ -323,7 +332,7 @@ static void begin(struct probe *probe)
     void *host = NULL;
     probe->passed = calloc((size_t)probe->world, sizeof(struct shc_cu_event *));
     if (probe->passed == NULL || !map_host(bytes, &host)) {
-        note(probe, SHC_PROBE_REFUSED, "rank %d: out of memory", probe->rank);
+        note(probe, SHC_PROBE_REFUSED, "%s: out of memory", name_of(probe, probe->rank).text);
         return;
     }
     int result =

@@ -16,7 +16,7 @@
 #include "cuda_ipc/control.h"
 #include "cuda_ipc/kernel/kernels.h"
 
-#define SHC_PROBE_REASON_BYTES 200
+#define SHC_PROBE_REASON_BYTES 232
 
 enum shc_probe_outcome {
     SHC_PROBE_GOOD = 0,

@@ -119,7 +119,7 @@ struct shc_relay {
     size_t cell_bytes;
     size_t box_bytes; /* the largest message */
     bool busy_waits;  /* a thread of each rank has a CPU of its own */
-    char reason[96];  /* why there is none, or "" */
+    char reason[200]; /* why there is none, or "" */
     /* Guarded by order_lock. */
     uint64_t round;
     uint64_t judged; /* operations up to this number have counted */

@@ -108,7 +108,8 @@ static enum shc_status agree(struct making *making, enum shc_status mine)
     theirs->reason[sizeof theirs->reason - 1] = '\0';
     return shc_cuda_fail(theirs->status < SHC_STATUS_COUNT ? (enum shc_status)theirs->status
                                                            : SHC_ERR_SYSTEM,
-                         "CUDA group \"%s\": rank %d: %s", making->comm->name, r, theirs->reason);
+                         "CUDA group \"%s\": %s: %s", making->comm->name,
+                         shc_comm_rank_name(making->comm->core, r).text, theirs->reason);
 }
 
 /* ---- 1 ---- */
@@ -195,6 +196,7 @@ static enum shc_status open_gpu(struct making *making, const char *library)
     SHC_TRY(shc_control_open(comm->rank, comm->world, &making->control));
     making->control.look = look_at_members;
     making->control.look_ctx = comm->core;
+    making->control.core = comm->core;
     making->mine.address = making->control.self;
     making->mine.gpu = comm->gpu.uuid;
     making->mine.by_mps = comm->gpu.by_mps;
@@ -206,18 +208,21 @@ static enum shc_status compare(const struct making *making)
 {
     for (int r = 1; r < making->comm->world; r++) {
         const struct notice *theirs = &making->theirs[r], *first = &making->theirs[0];
+        const struct shc_rank_name one = shc_comm_rank_name(making->comm->core, 0),
+                                   other = shc_comm_rank_name(making->comm->core, r);
         if (theirs->record_bytes != first->record_bytes)
-            return shc_cuda_fail(SHC_ERR_VERSION, "rank %d runs another build than rank 0", r);
+            return shc_cuda_fail(SHC_ERR_VERSION, "%s runs another build than %s", other.text,
+                                 one.text);
         if (theirs->relay_bytes != first->relay_bytes)
-            return shc_cuda_fail(
-                SHC_ERR_INVALID, "rank 0 asks for relay_bytes %llu, rank %d for %llu",
-                (unsigned long long)first->relay_bytes, r, (unsigned long long)theirs->relay_bytes);
+            return shc_cuda_fail(SHC_ERR_INVALID, "%s asks for relay_bytes %llu, %s for %llu",
+                                 one.text, (unsigned long long)first->relay_bytes, other.text,
+                                 (unsigned long long)theirs->relay_bytes);
         if (theirs->route != first->route || theirs->half_bytes != first->half_bytes)
             return shc_cuda_fail(SHC_ERR_INVALID,
-                                 "rank 0 asks for route %u and halves of %llu bytes, rank %d for "
+                                 "%s asks for route %u and halves of %llu bytes, %s for "
                                  "route %u and %llu bytes",
-                                 first->route, (unsigned long long)first->half_bytes, r,
-                                 theirs->route, (unsigned long long)theirs->half_bytes);
+                                 one.text, first->route, (unsigned long long)first->half_bytes,
+                                 other.text, theirs->route, (unsigned long long)theirs->half_bytes);
     }
     return SHC_OK;
 }
@@ -293,7 +298,7 @@ static enum shc_status choose_route(struct shc_cuda_comm *comm, enum shc_cuda_ro
     if (asked == SHC_CUDA_ROUTE_AUTO && !comm->by_slabs && comm->world > 1 && comm->rank == 0) {
         char line[sizeof comm->reason + SHC_CUDA_NAME_BYTES + 128];
         snprintf(line, sizeof line,
-                 "shmcoll: CUDA group \"%s\" goes through host memory, which is slower: the ranks' "
+                 "CUDA group \"%s\" goes through host memory, which is slower: the ranks' "
                  "GPUs share no memory: %s",
                  comm->name, comm->reason);
         shc_watch_say(comm, line);
@@ -406,7 +411,8 @@ static void settle_relay(const struct making *making)
             continue;
         relay->limit = relay->box_bytes = 0;
         snprintf(relay->reason, sizeof relay->reason,
-                 "rank %d: a CPU's store does not end a stream's wait", r);
+                 "%s: a CPU's store does not end a stream's wait",
+                 shc_comm_rank_name(making->comm->core, r).text);
     }
 }
 

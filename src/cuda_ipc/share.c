@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define VERDICT_REASON_BYTES 200
+
 /* The message of a rank that has tried to import all slabs. */
 struct verdict {
     uint32_t good;
-    char reason[SHC_SHARE_REASON_BYTES];
+    char reason[VERDICT_REASON_BYTES];
 };
 
 _Static_assert(sizeof(struct verdict) <= SHC_CONTROL_BYTES, "a verdict fits a parcel");
@@ -55,18 +57,21 @@ static enum shc_status offer(const struct shc_gpu *gpu, enum shc_slab_kind kind,
 }
 
 /* A rank may show a slab of any size; at least `bytes` are needed, and no more are used. */
-static enum shc_status import_all(struct shc_share *share, const struct shc_gpu *gpu,
+static enum shc_status import_all(struct shc_share *share, const struct shc_control *control,
+                                  const struct shc_gpu *gpu,
                                   const struct shc_control_parcel *theirs, size_t bytes)
 {
     for (int r = 0; r < share->world; r++) {
         if (r == share->rank)
             continue;
         if (theirs[r].count == 1)
-            return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "rank %d made no slab", r);
+            return shc_cuda_fail(SHC_ERR_UNSUPPORTED, "%s made no slab",
+                                 shc_control_rank_name(control, r).text);
         SHC_TRY(shc_slab_import(gpu, &theirs[r], &share->slabs[r]));
         if (share->slabs[r].bytes < bytes)
-            return shc_cuda_fail(SHC_ERR_VERSION, "rank %d's slab has %zu bytes, not %zu", r,
-                                 share->slabs[r].bytes, bytes);
+            return shc_cuda_fail(SHC_ERR_VERSION, "%s's slab has %zu bytes, not %zu",
+                                 shc_control_rank_name(control, r).text, share->slabs[r].bytes,
+                                 bytes);
     }
     return SHC_OK;
 }
@@ -84,11 +89,11 @@ static void pack_verdict(enum shc_status mine, struct shc_control_parcel *parcel
 }
 
 /* True when all are good; else the lowest rank's reason that is its own, not another's. */
-static bool judge(const struct shc_control_parcel *theirs, int world, const bool *offered,
-                  char *reason)
+static bool judge(const struct shc_control *control, const struct shc_control_parcel *theirs,
+                  const bool *offered, char *reason)
 {
     bool good = true, own = false;
-    for (int r = 0; r < world; r++) {
+    for (int r = 0; r < control->world; r++) {
         struct verdict verdict;
         memcpy(&verdict, theirs[r].bytes, sizeof verdict);
         const bool fits = theirs[r].count == sizeof verdict;
@@ -96,7 +101,8 @@ static bool judge(const struct shc_control_parcel *theirs, int world, const bool
             continue;
         verdict.reason[sizeof verdict.reason - 1] = 0;
         if (good || (!own && !offered[r]))
-            snprintf(reason, SHC_SHARE_REASON_BYTES, "rank %d: %.180s", r,
+            snprintf(reason, SHC_SHARE_REASON_BYTES, "%s: %.180s",
+                     shc_control_rank_name(control, r).text,
                      fits ? verdict.reason : "sent no verdict");
         good = false;
         own = own || !offered[r];
@@ -138,7 +144,7 @@ static enum shc_status attempt(struct shc_share *share, struct shc_control *cont
     for (int r = 0; r < share->world; r++)
         offered[r] = p->theirs[r].count != 1;
     if (mine == SHC_OK)
-        mine = import_all(share, gpu, p->theirs, bytes);
+        mine = import_all(share, control, gpu, p->theirs, bytes);
     else
         (void)!shc_cuda_fail(mine, "%s", failure); /* the swap's is not the reason */
     shc_control_close_received(p->theirs, share->world);
@@ -148,7 +154,7 @@ static enum shc_status attempt(struct shc_share *share, struct shc_control *cont
     if (st != SHC_OK)
         return st;
     shc_control_close_received(p->theirs, share->world);
-    if (judge(p->theirs, share->world, offered, share->reasons[kind])) {
+    if (judge(control, p->theirs, offered, share->reasons[kind])) {
         share->kind = kind;
         shc_sys_close(own->fd); /* all have theirs */
         own->fd = -1;

@@ -13,7 +13,7 @@
 #include "cuda_ipc/probe.h"
 #include "cuda_ipc/slab.h"
 
-#define SHC_SHARE_REASON_BYTES 200
+#define SHC_SHARE_REASON_BYTES 320
 
 struct shc_share {
     enum shc_slab_kind kind; /* NONE: nothing is mapped */

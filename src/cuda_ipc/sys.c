@@ -301,11 +301,3 @@ void shc_sys_thread_join(const struct shc_sys_thread *thread)
 {
     (void)pthread_join((pthread_t)thread->handle, NULL);
 }
-
-void shc_sys_say(const char *line)
-{
-    char text[1200];
-    const int bytes = snprintf(text, sizeof text, "%s\n", line);
-    if (bytes > 0 && (size_t)bytes < sizeof text)
-        (void)!write(STDERR_FILENO, text, (size_t)bytes);
-}

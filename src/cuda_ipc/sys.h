@@ -79,6 +79,3 @@ struct shc_sys_thread {
 SHC_NODISCARD int shc_sys_thread_start(struct shc_sys_thread *thread, const char *name,
                                        void *(*entry)(void *), void *arg);
 void shc_sys_thread_join(const struct shc_sys_thread *thread);
-
-/* A line on standard error. */
-void shc_sys_say(const char *line);

@@ -13,6 +13,7 @@
 #define LOOK_LATEST_NS  (10 * SHC_NS_PER_MS)
 #define SHOWN_NS        (100 * SHC_NS_PER_MS) /* then the board says whom an operation waits for */
 #define LISTED          8
+#define LATE_PART       0x20000u /* collectives on CUDA tensors, in a hash of ranks */
 
 static uint64_t done_of(const struct shc_cuda_comm *comm, int rank)
 {
@@ -253,10 +254,13 @@ static void late_text(struct shc_cuda_comm *comm, int r, const struct shc_flight
                  (unsigned long long)called);
 }
 
-static void whom_text(struct shc_cuda_comm *comm, const struct shc_flight *flight,
-                      uint64_t sequence, char *text, size_t capacity)
+/* Returns a hash of the ranks, 0 if this rank sees other things than the others do. */
+static uint32_t whom_text(struct shc_cuda_comm *comm, const struct shc_flight *flight,
+                          uint64_t sequence, char *text, size_t capacity)
 {
     uint64_t least = UINT64_MAX;
+    uint32_t missing = shc_late_hash(SHC_LATE_HASH, LATE_PART);
+    bool own = false;
     int listed = 0;
     size_t used = 0;
     for (int r = 0; r < comm->world && comm->world > 1; r++)
@@ -264,7 +268,13 @@ static void whom_text(struct shc_cuda_comm *comm, const struct shc_flight *fligh
     if (least >= flight->last_round) {
         snprintf(text, capacity, "this rank's %s: all ranks have arrived",
                  flight->relayed ? "relay thread or GPU" : "GPU");
-        return;
+        return 0;
+    }
+    for (int r = 0; r < comm->world; r++) {
+        if (arrival_of(comm, flight, r) != least)
+            continue;
+        missing = shc_late_hash(missing, (uint32_t)r);
+        own = own || r == comm->rank;
     }
     for (int r = 0; r < comm->world && used < capacity; r++) {
         char one[224];
@@ -275,6 +285,7 @@ static void whom_text(struct shc_cuda_comm *comm, const struct shc_flight *fligh
     }
     if (listed > LISTED && used < capacity)
         snprintf(text + used, capacity - used, " and %d more", listed - LISTED);
+    return own ? 0 : missing;
 }
 
 void shc_watch_say(struct shc_cuda_comm *comm, const char *line)
@@ -282,23 +293,28 @@ void shc_watch_say(struct shc_cuda_comm *comm, const char *line)
     if (comm->say != NULL)
         comm->say(comm->say_ctx, line);
     else
-        shc_sys_say(line);
+        shc_log_warning(line);
 }
 
-void shc_watch_tell(struct shc_cuda_comm *comm, enum shc_lateness_state state, double seconds,
-                    const char *call, const char *whom, const char *more)
+void shc_watch_tell(struct shc_cuda_comm *comm, enum shc_lateness_state state,
+                    const struct shc_waiting *waiting)
 {
     char text[1200];
+    const struct shc_rank_name self = shc_comm_rank_name(comm->core, comm->rank);
+    const double seconds = (double)waiting->waited_ns / (double)SHC_NS_PER_S;
     if (state == SHC_TIME_OVER) {
-        snprintf(text, sizeof text, SHC_TIMED_OUT "%.3f s waiting for %s; in %s: %s", seconds, whom,
-                 shc_comm_rank_name(comm->core, comm->rank).text, call);
+        snprintf(text, sizeof text, SHC_TIMED_OUT "%.3f s waiting for %s; in %s: %s", seconds,
+                 waiting->whom, self.text, waiting->call);
         (void)!shc_watch_fail(comm, SHC_ERR_TIMEOUT, text);
         return;
     }
-    snprintf(text, sizeof text, "shmcoll: %s: %s on CUDA group \"%s\" " SHC_HAS_WAITED " for %s%s",
-             shc_comm_rank_name(comm->core, comm->rank).text, call, shc_comm_group_name(comm->core),
-             seconds, whom, more);
-    shc_watch_say(comm, text);
+    snprintf(text, sizeof text, "%s: %s on CUDA group \"%s\" " SHC_HAS_WAITED " for %s%s",
+             self.text, waiting->call, shc_comm_group_name(comm->core), seconds, waiting->whom,
+             waiting->more ? waiting->more : "");
+    if (comm->say != NULL)
+        comm->say(comm->say_ctx, text);
+    else
+        shc_comm_log_late(comm->core, waiting->number, waiting->missing, waiting->waited_ns, text);
 }
 
 /* The oldest operation that is not over. */
@@ -312,8 +328,13 @@ static void look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t l
         return;
     char call[160], whom[512];
     shc_call_words_text(flight.call, number, call, sizeof call);
-    whom_text(comm, &flight, number, whom, sizeof whom);
-    shc_watch_tell(comm, state, shc_lateness_seconds(&flight.lateness, now_ns), call, whom, "");
+    const uint32_t missing = whom_text(comm, &flight, number, whom, sizeof whom);
+    const struct shc_waiting waiting = {.waited_ns = now_ns - flight.lateness.begun_ns,
+                                        .call = call,
+                                        .whom = whom,
+                                        .number = number,
+                                        .missing = missing};
+    shc_watch_tell(comm, state, &waiting);
 }
 
 /* Tells the board, for tools outside. */

@@ -465,6 +465,17 @@ void shc_process_explain_end(const char *why);
  * where another rank logs it for all. A pipe that does not block: what finds no room is lost. -1: no more. */
 void shc_late_pipe(int fd);
 
+/* Writes a warning as the library's own are: date, time, rank and pid before it, to stderr or the file of
+ * SHMCOLL_LOG_FILE. For libraries over this one. Any thread. */
+void shc_log_warning(const char *text);
+
+/* A text about a call that has waited so long for other ranks: to the pipe of shc_late_pipe(), and as such a warning
+ * unless another rank of the group has just said it. `number`: the call's, the same on all ranks; 0: it
+ * has none. `missing`: a hash of the ranks that are missing, with a part of the library's own; 0: this rank speaks
+ * in any case. Any thread. */
+void shc_comm_log_late(struct shc_comm *comm, uint64_t number, uint32_t missing, uint64_t waited_ns,
+                       const char *text);
+
 /* Writes what `shmcoll status` sees of this process to that file, for `shmcoll postmortem`: the last calls of
  * each group, what is pending, why groups have failed. SHMCOLL_DUMP does so when a group fails. Any thread.
  * SHC_ERR_UNSUPPORTED: nothing is kept (SHMCOLL_BOARD=off). SHC_ERR_INVALID: there has been no group.

@@ -149,9 +149,9 @@ TEST(Demand, BothEndsOfAMessageHaveTheSameWords)
     EXPECT_TRUE(differ(Made(send, 0), Made(receive, 1)));
     char text[200];
     const Made made(send, 0);
-    shc_message_words_text(made.demand->call, true, 1, 7, text, sizeof text);
+    shc_message_words_text(made.demand->call, true, "rank 1", 7, text, sizeof text);
     EXPECT_STREQ(text, "send #7 to rank 1 (float32[4], tag -5)");
-    shc_message_words_text(made.demand->call, false, 0, 7, text, sizeof text);
+    shc_message_words_text(made.demand->call, false, "rank 0", 7, text, sizeof text);
     EXPECT_STREQ(text, "recv #7 from rank 0 (float32[4], tag -5)");
 }
 
@@ -188,7 +188,7 @@ TEST(Demand, WildWordsHaveATextToo)
     for (auto &word : words)
         word = UINT64_MAX;
     char text[200];
-    shc_message_words_text(words, true, 0, 1, text, sizeof text);
+    shc_message_words_text(words, true, "rank 0", 1, text, sizeof text);
     EXPECT_NE(std::string(text).find("(unknown["), std::string::npos) << text;
     shc_call_words_text(words, 1, text, sizeof text);
     EXPECT_NE(std::string(text).find("an unknown call #1 (unknown["), std::string::npos) << text;

@@ -1053,3 +1053,55 @@ def test_a_shutdown_of_a_group_that_has_failed_is_quick_and_quiet() -> None:
         return time.monotonic() - begun
 
     assert max(run(2, body)) < 1.5
+
+
+MEMBERS = [7, 3, 5]  # of the job, in the group's order
+
+
+def test_a_cuda_group_that_is_not_made_names_the_rank_of_the_job_first() -> None:
+    def body(mine: Rank) -> str:
+        os.environ["SHMCOLL_RELAY"] = "4096" if mine.rank == 1 else "8192"
+        faketorch.enter()
+        group = mine.group("mixed", members=MEMBERS)
+        with pytest.raises(ValueError) as caught:
+            group.allreduce([gpu(torch.ones(4))]).wait()
+        return str(caught.value)
+
+    for text in run(3, body):
+        assert (
+            'rank 7 (rank 0 of group "mixed") asks for relay_bytes 8388608, '
+            'rank 3 (rank 1 of group "mixed") for 4194304'
+        ) in text
+
+
+def test_one_rank_says_for_all_that_a_rank_of_the_job_is_late() -> None:
+    """In a group whose ranks are numbered otherwise, with the form of all lines of the log."""
+    members = MEMBERS
+
+    def body(mine: Rank) -> list[str]:
+        told: list[str] = []
+        shmcoll.on_late(told.append)
+        cuda = faketorch.enter()
+        group = mine.group("mixed", members=members)
+        group.allreduce([gpu(torch.ones(4))]).wait()
+        cuda.synchronize(0)
+        mine.sync()
+        if mine.rank == 1:
+            time.sleep(7.0)  # lines about CUDA tensors come after 5 s
+        ones = gpu(torch.ones(4))
+        group.allreduce([ones]).wait()
+        cuda.synchronize(0)
+        assert ones.cpu().tolist() == [3.0] * 4
+        group.shutdown()
+        return told
+
+    found = outcomes(3, body)
+    lines = [line for each in found for line in each.output.splitlines() if "has waited" in line]
+    assert len(lines) == 1, lines
+    assert re.match(
+        r"\[shmcoll \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} rank (7|5) pid \d+\] warn: "
+        r'rank \1 \(rank [02] of group "mixed"\): all_reduce #2 \(float32\[4\], sum\) on CUDA group '
+        r'"mixed" has waited \d\.\d s for rank 3 \(rank 1 of group "mixed"\) \(its last call is #1\)$',
+        lines[0],
+    ), lines[0]
+    assert [len(each.value) for each in found] == [1, 0, 1]

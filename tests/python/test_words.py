@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 import shmcoll
 from ranks import Rank, outcomes, run, seconds
+from shmcoll._log import say
 
 MEMBERS = [7, 3, 5]  # of the job, in the group's order
 
@@ -235,10 +236,42 @@ def test_one_rank_says_for_all_that_a_rank_is_late() -> None:
     assert found[7].value == 0
 
 
+def test_one_rank_says_for_all_that_messages_of_a_rank_are_late() -> None:
+    """Two ranks receive from a third, which is late by three periods. Each rank's own program is told."""
+    late = 0.5
+
+    def body(mine: Rank) -> int:
+        told: list[str] = []
+        shmcoll.on_late(told.append)
+        group = mine.group("mixed", members=MEMBERS)
+        mine.sync()
+        if mine.rank == 0:
+            time.sleep(3.2 * late)
+            for peer in (1, 2):
+                group.send([torch.ones(3)], peer, peer).wait()
+        else:
+            group.recv([torch.ones(3)], 0, mine.rank).wait()
+        mine.sync()
+        return len(told)
+
+    found = outcomes(3, body, env={"SHMCOLL_LATE_MS": str(int(late * 1000))})
+    lines = [line for each in found for line in each.output.splitlines() if "has waited" in line]
+    # After one and two periods, and once more where a rank began to wait much later than the other.
+    assert 1 <= len(lines) <= 3, lines
+    for line in lines:
+        assert re.search(
+            rf"rank [35] pid \d+\] warn: rank [35] \(rank [12] of group .mixed.\): recv", line
+        )
+        assert f"the matching send of {alive(0)}" in line, line
+    assert found[1].value >= 1 and found[2].value >= 1
+    assert found[0].value == 0
+
+
 def test_lines_go_to_a_file_with_date_rank_and_pid(tmp_path: Path) -> None:
     def body(mine: Rank) -> int:
         mine.init()
         dist.all_reduce(torch.ones(3))
+        say("warn", "a line of Python's")
         return os.getpid()
 
     env = {"SHMCOLL_LOG": "trace", "SHMCOLL_LOG_FILE": f"{tmp_path}/log.%r.%p"}
@@ -253,6 +286,7 @@ def test_lines_go_to_a_file_with_date_rank_and_pid(tmp_path: Path) -> None:
         assert re.search(
             r"trace: rank \d: all_reduce #1 \(float32\[3\], sum\) on .* took .* us: ok", text
         )
+        assert re.search(stamp + "warn: a line of Python's$", text, re.M)
         facts = re.findall(r'info: group "default_pg": (.*)', text)
         assert bool(facts) == (rank == 0)
         assert rank != 0 or facts[0].endswith("ranks 0,1 of the job")
@@ -261,8 +295,9 @@ def test_lines_go_to_a_file_with_date_rank_and_pid(tmp_path: Path) -> None:
 def test_a_log_file_that_cannot_be_opened_costs_no_line() -> None:
     def body(mine: Rank) -> None:
         mine.init()
+        say("warn", "a line of Python's")
 
     env = {"SHMCOLL_LOG": "info", "SHMCOLL_LOG_FILE": "/no/such/folder/log"}
     output = outcomes(2, body, env=env)[0].output
     assert output.count("SHMCOLL_LOG_FILE: cannot open /no/such/folder/log (No such file") == 1
-    assert 'info: group "default_pg"' in output
+    assert 'info: group "default_pg"' in output and "warn: a line of Python's" in output

@@ -75,6 +75,16 @@ SHC_INLINE void shc_lateness_forgive(struct shc_lateness *lateness, uint64_t now
         lateness->deadline_ns += moved_ns;
 }
 
+/* ---- of which ranks a line is, as a number ---- */
+
+/* A hash (FNV-1a): it begins with this, and goes on with each rank. */
+#define SHC_LATE_HASH UINT32_C(0x811c9dc5)
+
+SHC_INLINE uint32_t shc_late_hash(uint32_t hash, uint32_t value)
+{
+    return (hash ^ value) * UINT32_C(0x01000193);
+}
+
 /* ---- clock jumps ---- */
 
 #define SHC_LOOK_NS    (10 * SHC_NS_PER_MS) /* about what lies between two looks */

@@ -115,6 +115,11 @@ void shc_log_late(bool speaks, const char *format, ...)
     va_end(args);
 }
 
+void shc_log_warning(const char *text)
+{
+    shc_log(SHC_LOG_WARN, "%s", text);
+}
+
 void shc_late_pipe(int fd)
 {
     /* relaxed: one value. */

@@ -8,6 +8,7 @@
 #include "shm/comm/comm.h"
 #include "shm/p2p/protocols.h"
 #include "shm/proto/board.h"
+#include "shm/proto/late.h"
 
 #include <stdio.h>
 
@@ -202,4 +203,26 @@ void shc_comm_show_device(struct shc_comm *comm, const struct shc_device_work *w
 {
     if (shc_process_is(&comm->mark))
         shc_board_device(&comm->seat.board, work);
+}
+
+/* ---- lines of libraries over this one ---- */
+
+static bool is_said(struct shc_comm *comm, uint64_t number, uint32_t missing, uint64_t waited_ns)
+{
+    bool said = false;
+    pthread_mutex_lock(&comm->mapped_lock);
+    if (comm->mapped && number != 0)
+        said = shc_late_is_said(&comm->seat, number, missing, waited_ns);
+    else if (comm->mapped)
+        said = shc_late_was_said(&comm->seat, missing, shc_clock_ns());
+    pthread_mutex_unlock(&comm->mapped_lock);
+    return said;
+}
+
+void shc_comm_log_late(struct shc_comm *comm, uint64_t number, uint32_t missing, uint64_t waited_ns,
+                       const char *text)
+{
+    const bool quiet = missing != 0 && comm->seat.world_size > 2 && shc_log_goes(SHC_LOG_WARN) &&
+                       is_said(comm, number, missing, waited_ns);
+    shc_log_late(!quiet, "%s", text);
 }

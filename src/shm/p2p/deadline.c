@@ -10,6 +10,7 @@
 #include "shm/p2p/internal.h"
 #include "shm/proto/board.h"
 #include "shm/proto/deadlock.h"
+#include "shm/proto/late.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>
@@ -191,6 +192,16 @@ static void end_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
     give_up(p2p, m, SHC_ERR_TIMEOUT, reason);
 }
 
+/* WAIT-10: has another rank just said that a message of this kind waits for the same rank? */
+static bool is_said(const struct shc_p2p *p2p, const struct shc_message *m, uint64_t now_ns)
+{
+    const int rank = m->kind == SHC_SEND ? m->peer : m->source;
+    const uint32_t which =
+        shc_late_hash(shc_late_hash(SHC_LATE_HASH, 0x10000u + (uint32_t)m->kind), (uint32_t)rank);
+    return rank >= 0 && p2p->env.seat->world_size > 2 && shc_log_goes(SHC_LOG_WARN) &&
+           shc_late_was_said(p2p->env.seat, which, now_ns);
+}
+
 /* One log line for all messages in the queue, as thousands of sends would say the same. */
 static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
 {
@@ -204,7 +215,7 @@ static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
         snprintf(more, sizeof more, "; queued after it: %u more", queued);
     shc_p2p_text(p2p, m, what, sizeof what);
     shc_p2p_whom_text(p2p, m, whom, sizeof whom);
-    shc_log_late(true, "%s " SHC_HAS_WAITED " for %s%s", what,
+    shc_log_late(!is_said(p2p, m, now_ns), "%s " SHC_HAS_WAITED " for %s%s", what,
                  shc_lateness_seconds(&m->lateness, now_ns), whom, more);
 }
 

@@ -90,7 +90,8 @@ struct shc_told_shm {
 
 /*
  * The newest line about a late call, so that one rank says it for all (WAIT-10): the last 24 bits of the call's
- * epoch, then how often it has been late, 8 bits, then what the line said, a hash of 32 bits.
+ * epoch (of a message: of the time in ms), then how often it has been late, 8 bits, then what the line said, a hash
+ * of 32 bits.
  */
 struct shc_late_shm {
     shc_a64 said;

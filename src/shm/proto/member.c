@@ -5,6 +5,7 @@
 #include "shm/proto/bell.h"
 #include "shm/proto/board.h"
 #include "shm/proto/call.h"
+#include "shm/proto/late.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -201,11 +202,11 @@ static bool is_missing(const struct shc_seat *seat, int rank, uint64_t epoch)
 int shc_member_missing(const struct shc_seat *seat, uint64_t epoch, uint32_t *which)
 {
     int missing = 0;
-    *which = 0x811c9dc5; /* FNV-1a */
+    *which = SHC_LATE_HASH;
     for (int rank = 0; rank < seat->world_size; rank++) {
         if (!is_missing(seat, rank, epoch))
             continue;
-        *which = (*which ^ (uint32_t)rank) * 0x01000193;
+        *which = shc_late_hash(*which, (uint32_t)rank);
         missing++;
     }
     return missing;

@@ -24,6 +24,7 @@
 #include "shm/os/bias.h"
 #include "shm/proto/board.h"
 #include "shm/proto/deadlock.h"
+#include "shm/proto/late.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>
@@ -164,31 +165,6 @@ static enum shc_status judge_members(struct shc_wait *wait, int peer,
     return left < 0 ? SHC_OK : judge_left(wait, left);
 }
 
-/* WAIT-10: has another rank just said for this call, as often late, what this one would say? If not, this rank
- * is the speaker. A word that another process damages costs a line, or adds one. */
-static bool is_said(const struct shc_wait *wait, uint32_t which, uint64_t now_ns)
-{
-    shc_a64 *said = &shc_seat_late(wait->seat)->said;
-    const uint64_t waited_ns = now_ns - wait->lateness.begun_ns;
-    uint64_t times = 0, call = wait->epoch << 40;
-    while (times < 63 && waited_ns >> (times + 1) >= wait->seat->late_ns)
-        times++;
-    const uint64_t ours = call | times << 32 | which;
-    /* relaxed: a hint; no other data. */
-    uint64_t theirs = shc_a64_load_relaxed(said);
-    for (int tries = 0; tries < 8; tries++) {
-        const bool same = theirs >> 40 == call >> 40 && (uint32_t)theirs == which;
-        if (same && (theirs >> 32 & 0xff) >= times)
-            return true;
-        /* acq_rel late/said: one of the ranks that try wins; no other data. */
-        if (shc_a64_cas_acq_rel(said, theirs, ours))
-            return false;
-        /* relaxed: a hint; no other data. */
-        theirs = shc_a64_load_relaxed(said);
-    }
-    return false;
-}
-
 static void say_late(struct shc_wait *wait, const struct shc_target *target, uint64_t now_ns)
 {
     const struct shc_seat *seat = wait->seat;
@@ -203,7 +179,8 @@ static void say_late(struct shc_wait *wait, const struct shc_target *target, uin
     if (callers > 0)
         snprintf(others, sizeof others, "; %d other rank%s made this call", callers,
                  callers == 1 ? " has" : "s have");
-    const bool quiet = callers > 0 && shc_log_goes(SHC_LOG_WARN) && is_said(wait, which, now_ns);
+    const bool quiet = callers > 0 && shc_log_goes(SHC_LOG_WARN) &&
+                       shc_late_is_said(seat, wait->epoch, which, now_ns - wait->lateness.begun_ns);
     shc_log_late(!quiet, "%s " SHC_HAS_WAITED " for %s%s", what,
                  shc_lateness_seconds(&wait->lateness, now_ns), whom, others);
 }
