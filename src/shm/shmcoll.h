@@ -457,22 +457,18 @@ void shc_request_release(struct shc_request *request);
 
 /* ---- the process ---- */
 
-/* Why this process is about to end, as "KeyError: 'x' (train.py:41)". Ranks that find it gone say so. Only the
- * first reason counts. */
+/* Why this process is about to end, as "KeyError: 'x' (train.py:41)", for ranks that find it gone. Only once. */
 void shc_process_explain_end(const char *why);
 
 /* Writes each text about a late wait of this process to that descriptor, too, with a newline at its end, also
  * where another rank logs it for all. A pipe that does not block: what finds no room is lost. -1: no more. */
 void shc_late_pipe(int fd);
 
-/* Writes a warning as the library's own are: date, time, rank and pid before it, to stderr or the file of
- * SHMCOLL_LOG_FILE. For libraries over this one. Any thread. */
+/* A warning of a library over this one, in the form of the log. Any thread. */
 void shc_log_warning(const char *text);
 
-/* A text about a call that has waited so long for other ranks: to the pipe of shc_late_pipe(), and as such a warning
- * unless another rank of the group has just said it. `number`: the call's, the same on all ranks; 0: it
- * has none. `missing`: a hash of the ranks that are missing, with a part of the library's own; 0: this rank speaks
- * in any case. Any thread. */
+/* The same of a call that is late, unless another rank has just said it; also to the pipe of shc_late_pipe().
+ * `number`: the call's on all ranks; 0: none. `missing`: a hash of the missing ranks; 0: this rank speaks. */
 void shc_comm_log_late(struct shc_comm *comm, uint64_t number, uint32_t missing, uint64_t waited_ns,
                        const char *text);
 

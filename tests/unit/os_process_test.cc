@@ -1,15 +1,32 @@
 // SPDX-License-Identifier: BSD-3-Clause
 extern "C" {
 #include "shm/os/os.h"
+#include "shm/shmcoll.h"
 }
 
 #include <csignal>
+#include <cstdarg>
 #include <cstdlib>
 #include <gtest/gtest.h>
 #include <string>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+static int opened; // how often this process has asked that all may trace it
+
+// In the place of libc's: a kernel without Yama shows no other sign of that.
+extern "C" int prctl(int option, ...)
+{
+    va_list args;
+    va_start(args, option);
+    const unsigned long argument = va_arg(args, unsigned long);
+    va_end(args);
+    if (option == PR_SET_PTRACER && argument == PR_SET_PTRACER_ANY)
+        opened++;
+    return static_cast<int>(syscall(SYS_prctl, option, argument, 0, 0, 0));
+}
 
 namespace
 {
@@ -95,6 +112,32 @@ TEST(OsProcess, TellsNothingOfOneThatIsStopped)
     });
     child.await(WSTOPPED);
     EXPECT_EQ(child.end(), "");
+}
+
+// Makes a group, and says how often this process has asked.
+int asked_in_a_child(const char *value)
+{
+    const pid_t pid = fork();
+    if (pid == 0) {
+        shc_comm_config config = {};
+        shc_comm *comm = nullptr;
+        config.world_size = 1;
+        setenv("SHMCOLL_TRACEABLE", value, 1);
+        for (int i = 0; i < 2; i++)
+            if (shc_comm_create(&config, &comm) != SHC_OK)
+                _exit(99);
+        _exit(opened);
+    }
+    int status;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    return WEXITSTATUS(status);
+}
+
+TEST(OsProcess, LetsOthersTraceItOnceAndOnlyIfItIsTold)
+{
+    EXPECT_EQ(asked_in_a_child("1"), 1);
+    EXPECT_EQ(asked_in_a_child("0"), 0);
+    EXPECT_EQ(asked_in_a_child("yes"), 0);
 }
 
 } // namespace

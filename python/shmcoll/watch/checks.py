@@ -260,7 +260,7 @@ def check_tracing(root: Path, numbers: Numbers) -> Iterator[Verdict]:
         return
     if scope == "1":
         text = "Yama lets a process be traced by its ancestors alone: stacks need root"
-        fix = "sudo shmcoll stacks, or sysctl kernel.yama.ptrace_scope=0"
+        fix = "sudo shmcoll stacks, SHMCOLL_TRACEABLE=1, or sysctl kernel.yama.ptrace_scope=0"
     else:
         text = (
             f"Yama (ptrace_scope {scope}) lets {'root alone' if scope == '2' else 'nobody'} trace"

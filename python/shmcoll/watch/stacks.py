@@ -175,7 +175,7 @@ def _why(root: Path, pid: int, said: str) -> str:
     if scope not in ("0", ""):
         return (
             f"Yama (ptrace_scope {scope}) does not let this user trace it: {ways}, or sysctl "
-            "kernel.yama.ptrace_scope=0"
+            "kernel.yama.ptrace_scope=0, or start the ranks with SHMCOLL_TRACEABLE=1"
         )
     if machine.has_more_rights(root, pid):
         return f"the process holds more rights than this one: {ways}, or run with the same rights"

@@ -56,6 +56,10 @@ static const struct shc_config_row rows[] = {
     {"SHMCOLL_DUMP",
      "a folder that gets a file for each rank of a group that fails, with its last calls",
      SHC_CONFIG_TEXT, 0, 0, 0, FIELD(dump)},
+    {"SHMCOLL_TRACEABLE",
+     "whether each process of this user may trace this one where Yama allows that to ancestors "
+     "alone",
+     "0|1", 0, 1, 0, FIELD(traceable)},
     {"SHMCOLL_THREADS",
      "reduction threads per process, for large messages; auto: as many as the CPUs have room for "
      "besides the ranks",

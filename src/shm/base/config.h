@@ -49,6 +49,7 @@ struct shc_config {
     int threads;        /* reduction threads per process, or SHC_THREADS_AUTO */
     int board;          /* enum shc_board_level: what tools outside can see */
     const char *dump;   /* the folder for dumps of failed groups; NULL: none */
+    int traceable;      /* processes of this user may trace this one, also where Yama forbids it */
     int arena_kib;      /* limit of a group's large staging memory, or SHC_ARENA_AUTO */
     const char *tuning; /* limits of coll/select.h, as text; NULL: not set */
     char job

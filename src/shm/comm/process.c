@@ -95,6 +95,8 @@ static enum shc_status enter_locked(void)
             return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot read /proc/self");
         SHC_TRY(shc_keeper_start(&process.keeper));
         shc_board_process_make(&process.board, &process.self);
+        if (shc_config_get()->traceable)
+            (void)!shc_os_process_allow_tracing(); /* without Yama there is nothing to allow */
     }
     if (!process.exit_registered) {
         if (shc_os_at_exit(shc_process_leave) != 0)

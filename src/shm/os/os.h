@@ -94,6 +94,10 @@ struct shc_os_process {
 /* post: *self describes this process. ENOENT if no /proc is mounted. */
 SHC_NODISCARD int shc_os_process_self(struct shc_os_process *self);
 
+/* Lets each process that may otherwise do so trace this one, also if that is none of its ancestors. EINVAL: the kernel
+ * has no Yama, which alone would forbid it. A forked child does not inherit that. */
+SHC_NODISCARD int shc_os_process_allow_tracing(void);
+
 enum shc_os_life {
     SHC_OS_ALIVE,
     SHC_OS_DEAD,    /* gone, a zombie, or the pid belongs to another process now */
