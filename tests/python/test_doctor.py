@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from trees import GPU, NAMESPACE, SHM_MOUNT, TREE, plant, process
-from shmcoll.watch import checks, doctor, machine, trial
+from shmcoll.watch import checks, doctor, gpu_links, machine, trial
 from shmcoll.watch.checks import FAIL, INFO, OK, WARN, Numbers, RunningRank, Verdict
+from shmcoll.watch.gpu_links import Links
 from shmcoll.watch.trial import Trial
 
 GIB = 1 << 30
@@ -273,6 +274,22 @@ ROWS: dict[str, tuple[Files, dict[str, Any], str, str, str, str]] = {
         *("clock", INFO, "the clock is hpet", ""),
     ),
     "no py-spy": ({}, {"tools": frozenset()}, "tools", WARN, "no stacks", 'pip install "shmcoll['),
+    "GPUs that reach each other": (
+        *(GPU, {"links": Links(count=2)}),
+        *("GPU links", OK, "each of 2 GPUs reads the others' memory", ""),
+    ),
+    "GPUs apart": (
+        *(GPU, {"links": Links(count=3, apart=[(0, 2), (2, 0)])}),
+        *("GPU links", WARN, "no access between GPUs 0 and 2: CUDA", "nvidia-smi topo -p2p r"),
+    ),
+    "GPUs without handles": (
+        *(GPU, {"links": Links(count=3, no_handles=[0, 2])}),
+        *("GPU links", INFO, "memory of GPU 0,2 is shared by legacy handles", ""),
+    ),
+    "no GPU in this container": (
+        *(GPU, {"links": Links("cuInit gives CUDA_ERROR_NO_DEVICE (100)")}),
+        *("GPU links", WARN, "CUDA_ERROR_NO_DEVICE (100). CUDA tensors are refused", "--gpus all"),
+    ),
     "no remains": ({}, {}, "remains", OK, "no file of ours", ""),
 }
 
@@ -338,6 +355,43 @@ def test_a_file_that_a_process_has_open_is_no_remain(tmp_path: Path) -> None:
     (root / "proc/9/fd").mkdir(parents=True)
     (root / "proc/9/fd/4").symlink_to(f"/dev/shm/{NAME}")
     assert [one.state for one in machine.remains(root)] == ["alive"]
+
+
+# ---- the driver ----
+
+DRIVER = """
+#include <string.h>
+int cuInit(unsigned flags) { return INIT; }
+int cuGetErrorName(int code, const char **name) { *name = "CUDA_ERROR_NO_DEVICE"; return 0; }
+int cuDeviceGetCount(int *count) { if (HANG) for (;;) ; *count = 3; return 0; }
+int cuDeviceGetAttribute(int *value, int what, int device) { *value = what == 103 && device != 1; return 0; }
+int cuDeviceCanAccessPeer(int *can, int one, int other) { *can = one + other != 2; return 0; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "links"),
+    [
+        ({}, Links("", 3, [(0, 2), (2, 0)], [1])),
+        ({"INIT": 100}, Links("cuInit gives CUDA_ERROR_NO_DEVICE (100)")),
+        ({"INIT": "*(volatile int *)0"}, Links("it ended the process that asked it (-11)")),
+        ({"HANG": 1}, Links("it does not answer within 3 s")),
+    ],
+    ids=["fine", "refused", "crash", "hang"],
+)
+def test_a_driver_is_asked_in_a_process_of_its_own(
+    options: dict[str, object], links: Links, tmp_path: Path
+) -> None:
+    (tmp_path / "driver.c").write_text(DRIVER)
+    library = tmp_path / "libcuda.so.1"
+    words = [f"-D{name}={value}" for name, value in {"INIT": 0, "HANG": 0, **options}.items()]
+    command = ["cc", "-shared", "-fPIC", *words, "-o", library, tmp_path / "driver.c"]
+    subprocess.run(command, check=True)
+    assert gpu_links.ask(str(library), limit_s=3.0 if "HANG" in options else 60.0) == links
+
+
+def test_a_machine_without_a_driver() -> None:
+    assert "libno-such-driver.so.1: cannot open" in gpu_links.ask("libno-such-driver.so.1").error
 
 
 # ---- this machine ----

@@ -12,6 +12,7 @@ from pathlib import Path
 from shmcoll.bench.machine import boost, governor, group_levels, tightest_memory, tightest_quota
 from shmcoll.bench.topology import list_text, parse_list
 from shmcoll.watch import machine
+from shmcoll.watch.gpu_links import Links
 from shmcoll.watch.trial import Trial
 
 OK, INFO, WARN, FAIL = "ok", "info", "warn", "FAIL"
@@ -21,6 +22,7 @@ _ENOUGH_FOR_8_RANKS = 16 << 20  # docs/operate/memory.md
 _MESSAGES_PER_RANK = 256 * _KIB
 _FIRST_PER_RANK = 64 * _KIB  # more than any world needs before its first large operation
 _PROCESSES_PER_RANK = 8  # itself, its threads, some workers
+_PAIRS_SHOWN = 4
 _OLDEST_DRIVER = 525  # the first one with CUDA 12.0
 
 
@@ -51,6 +53,7 @@ class Numbers:
     calls: Mapping[str, str] = field(
         default_factory=dict
     )  # of the kernel: "ok", an error, "killed"
+    links: Links | None = None  # of GPUs; None: there are none, or nobody asked
     running: Sequence[RunningRank] = ()
     installations: Sequence[str] = ()  # folders of sys.path with a shmcoll
     variables: Mapping[str, str] = field(default_factory=dict)  # SHMCOLL_*
@@ -387,6 +390,33 @@ def check_gpus(root: Path, numbers: Numbers) -> Iterator[Verdict]:
         yield Verdict("GPUs", INFO, text)
 
 
+def check_links(root: Path, numbers: Numbers) -> Iterator[Verdict]:
+    """Which GPUs can read each other's memory, as the driver says."""
+    links, parts = numbers.links, sum(gpu.parts for gpu in machine.gpus(root))
+    if links is None:
+        return
+    if links.error:
+        fix = "the driver's own library, of the version of its kernel module"
+        if "NO_DEVICE" in links.error or "cannot open" in links.error:
+            fix = "docker run --gpus all, or CUDA_VISIBLE_DEVICES"
+        text = f"the driver cannot be used: {links.error}. CUDA tensors are refused"
+        yield Verdict("GPU links", WARN, text, fix)
+        return
+    if links.no_handles:
+        which = list_text(links.no_handles)
+        text = f"the memory of GPU {which} is shared by legacy handles alone"
+        yield Verdict("GPU links", INFO, text)
+    if links.apart:
+        pairs = sorted({(min(pair), max(pair)) for pair in links.apart})
+        shown = ", ".join(f"{one} and {other}" for one, other in pairs[:_PAIRS_SHOWN])
+        more = f" and {len(pairs) - _PAIRS_SHOWN} more pairs" if len(pairs) > _PAIRS_SHOWN else ""
+        text = f"no access between GPUs {shown}{more}: CUDA tensors of ranks on them go through host memory"
+        fix = "nvidia-smi topo -p2p r says why" if parts == 0 else "ranks on one MIG part"
+        yield Verdict("GPU links", WARN, text, fix)
+    elif links.count > 1:
+        yield Verdict("GPU links", OK, f"each of {links.count} GPUs reads the others' memory")
+
+
 def check_clock(root: Path, numbers: Numbers) -> Iterator[Verdict]:
     source = machine.read(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     if source in ("tsc", "arch_sys_counter"):
@@ -432,6 +462,7 @@ CHECKS: tuple[Check, ...] = (
     check_numa,
     check_speed,
     check_gpus,
+    check_links,
     check_clock,
     check_tools,
     check_remains,

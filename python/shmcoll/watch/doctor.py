@@ -17,7 +17,7 @@ from pathlib import Path
 
 from shmcoll.bench import machine as bench_machine
 from shmcoll.bench.topology import read as read_topology
-from shmcoll.watch import board, machine
+from shmcoll.watch import board, gpu_links, machine
 from shmcoll.watch.checks import FAIL, OK, WARN, Numbers, RunningRank, Verdict, run
 from shmcoll.watch.groups import Group, gather
 from shmcoll.watch.parser import EXIT_USAGE, Parser
@@ -93,6 +93,7 @@ def _numbers(options: argparse.Namespace) -> Numbers:
         shm_writable=os.access("/dev/shm", os.W_OK | os.X_OK),
         trial=None if options.no_torch else attempt(),
         calls=kernel_calls(),
+        links=gpu_links.ask() if machine.gpus(_ROOT) else None,
         running=_running(groups),
         installations=installations(sys.path),
         variables={k: v for k, v in os.environ.items() if k.startswith("SHMCOLL_")},
