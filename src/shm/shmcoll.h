@@ -377,12 +377,11 @@ enum shc_status shc_comm_error(struct shc_comm *comm);
 /* Operations of this rank on a GPU, whose calls return before they are carried out, for `shmcoll status`. One thread
  * at a time. */
 struct shc_device_work {
-    uint64_t called; /* so many were enqueued */
-    uint64_t done;   /* and so many of them are over */
-    uint64_t
-        since_ns; /* since when the oldest one that is not over is under way, on CLOCK_MONOTONIC */
-    const char *call; /* that operation, or "" */
-    const char *whom; /* the ranks that it waits for, or "" */
+    uint64_t called;   /* so many were enqueued */
+    uint64_t done;     /* and so many of them are over */
+    uint64_t since_ns; /* since when the oldest one that is not over is under way; monotonic */
+    const char *call;  /* that operation, or "" */
+    const char *whom;  /* the ranks that it waits for, or "" */
 };
 void shc_comm_show_device(struct shc_comm *comm, const struct shc_device_work *work);
 
