@@ -471,7 +471,7 @@ def _device(device: layout.Device) -> Device | None:
     if device.called == 0:
         return None
     return Device(
-        device.called, device.done, device.since_ns, printable(device.call), _text(device.whom)
+        device.called, device.done, device.since_ns, printable(device.call), printable(device.whom)
     )
 
 
