@@ -12,7 +12,7 @@
 #define MOST_PROCESSES 64
 #define MOST_WAITS     128
 #define MOST_EDGES     512
-#define MOST_MISSING   16 /* of one call, how many ranks are looked at */
+#define MOST_MISSING   16 /* ranks that wait, of those that one call waits for */
 #define MOST_LOOKS     20 /* at a cycle that was seen, every 10 ms */
 
 /* What the board of a process says of one of its groups. Each value was copied once. */
