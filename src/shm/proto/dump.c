@@ -36,6 +36,7 @@ static void copy_words(void *to, const void *from, size_t bytes)
         /* acquire board/record <- release in shc_board_enter(): a number comes before its fields. */
         /* acquire board/clock <- release in shc_board_note_clock(): a number comes before its fields. */
         /* acquire board/messages <- release in shc_board_messages(): a number comes before its fields. */
+        /* acquire board/device <- release in shc_board_device(): a number comes before its fields. */
         const uint64_t word = shc_a64_load_acquire(&words[i]);
         memcpy((char *)to + i * sizeof word, &word, sizeof word);
     }
@@ -51,10 +52,14 @@ static void copy_rest(void *to, const struct shc_board_group_shm *part)
         const uint64_t clock = shc_a64_load_acquire(&part->clock_number);
         /* acquire board/messages <- release in shc_board_messages(): the numbers have not changed. */
         const uint64_t messages = shc_a64_load_acquire(&part->messages.number);
+        /* acquire board/device <- release in shc_board_device(): the text has not changed. */
+        const uint64_t device = shc_a64_load_acquire(&part->device.number);
         /* relaxed: the copy is this thread's. */
         if (clock % 2 == 0 && clock == shc_a64_load_relaxed(&copy->clock_number) &&
             /* relaxed: the copy is this thread's. */
-            messages % 2 == 0 && messages == shc_a64_load_relaxed(&copy->messages.number))
+            messages % 2 == 0 && messages == shc_a64_load_relaxed(&copy->messages.number) &&
+            /* relaxed: the copy is this thread's. */
+            device % 2 == 0 && device == shc_a64_load_relaxed(&copy->device.number))
             return;
     }
 }
