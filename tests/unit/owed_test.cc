@@ -93,8 +93,8 @@ class Owed : public ::testing::TestWithParam<uint64_t>
             .peer = 2,
             .shared = true,
             .whom = nullptr,
-            .moves = nullptr,
             .message = nullptr,
+            .moves = nullptr,
         };
         return shc_wait_for(&wait, &target);
     }
