@@ -124,7 +124,8 @@ static bool read_part(int fd, int index, struct part *part, bool *last)
     memcpy(&state, head + offsetof(struct shc_board_group_shm, state), sizeof state);
     memcpy(&begun_ns, head + offsetof(struct shc_board_group_shm, begun_ns), sizeof begun_ns);
     *last = state == SHC_BOARD_FREE && begun_ns == 0; /* groups take the first part that is free */
-    union copy *copy = state == SHC_BOARD_MADE ? malloc(sizeof *copy) : NULL;
+    union copy *copy =
+        state == SHC_BOARD_MADE ? aligned_alloc(_Alignof(union copy), sizeof *copy) : NULL;
     if (!copy)
         return false;
     const struct shc_board_group_shm *group = &copy->group;
