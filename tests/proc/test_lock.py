@@ -241,7 +241,8 @@ def test_the_deadline_and_the_late_line_come_while_the_lock_is_kept(
         out = rank.directory / "out.0"
         deadline = time.monotonic() + 15
         faults.wait_for(rank, KEPT)
-        while "has waited 2.0 s" not in out.read_text() and time.monotonic() < deadline:
+        # A busy machine may come to say so a little later.
+        while "has waited 2." not in out.read_text() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert rank.board[DONE] == 0 and time.monotonic() < deadline, out.read_text()
         if call in ("all_reduce", "wait"):
