@@ -20,7 +20,6 @@ struct part {
     int index; /* on the board */
     uint32_t world_size;
     int32_t rank;
-    int32_t global_rank;
     uint8_t nonce[16];
     uint64_t entered, left, waits_epoch, waits_since_ns;
     uint64_t user;
@@ -135,7 +134,6 @@ static bool read_part(int fd, int index, struct part *part, bool *last)
         part->index = index;
         part->world_size = (uint32_t)group->world_size;
         part->rank = group->rank;
-        part->global_rank = group->global_rank;
         memcpy(part->nonce, group->nonce, sizeof part->nonce);
         part->entered = number64(&group->entered);
         part->left = number64(&group->left);
