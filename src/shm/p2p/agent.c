@@ -204,7 +204,6 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_message *m, uint64_
 {
     struct shc_seat *seat = p2p->env.seat;
     struct waiting waiting = {.p2p = p2p, .m = m};
-    struct shc_board_awaited awaited = {.kind = m->kind, .tag = m->tag};
     struct shc_wait wait = {
         .seat = seat,
         .timeout_ns = timeout_ns ? timeout_ns : SHC_NO_DEADLINE,
@@ -213,7 +212,7 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_message *m, uint64_
     };
     shc_p2p_lock(p2p);
     bool closed = shc_p2p_is_closed(p2p);
-    awaited.peer = m->kind == SHC_SEND ? m->peer : m->source;
+    const struct shc_board_awaited awaited = shc_message_awaited(m);
     if (closed)
         shut(p2p);
     else

@@ -195,7 +195,7 @@ static void end_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
 /* WAIT-10: has another rank just said that a message of this kind waits for the same rank? */
 static bool is_said(const struct shc_p2p *p2p, const struct shc_message *m, uint64_t now_ns)
 {
-    const int rank = m->kind == SHC_SEND ? m->peer : m->source;
+    const int rank = shc_message_rank(m);
     const uint32_t which =
         shc_late_hash(shc_late_hash(SHC_LATE_HASH, 0x10000u + (uint32_t)m->kind), (uint32_t)rank);
     return rank >= 0 && p2p->env.seat->world_size > 2 && shc_log_goes(SHC_LOG_WARN) &&
@@ -223,8 +223,7 @@ static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
 static void judge_cycle(struct shc_p2p *p2p, struct shc_message *m)
 {
     char text[SHC_DEADLOCK_TEXT];
-    const struct shc_board_awaited awaited = {
-        .kind = m->kind, .peer = m->kind == SHC_SEND ? m->peer : m->source, .tag = m->tag};
+    const struct shc_board_awaited awaited = shc_message_awaited(m);
     if (!shc_deadlock_find(p2p->env.seat, &awaited, text, sizeof text))
         return;
     if (shc_config_get()->raises)
@@ -235,7 +234,7 @@ static void judge_cycle(struct shc_p2p *p2p, struct shc_message *m)
 
 static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const struct shc_sight *sight)
 {
-    int rank = m->kind == SHC_SEND ? m->peer : m->source;
+    const int rank = shc_message_rank(m);
     bool goes_on = rank < 0 ? judge_any(p2p, m, sight)
                             : judge_named(p2p, m, rank, (enum shc_member_state)sight->states[rank]);
     if (!goes_on)

@@ -144,6 +144,18 @@ bool shc_unexpected_add(struct shc_p2p *p2p, int peer, const struct shc_line_hea
  * it. False: it must be submitted, or refused. */
 bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m);
 
+/* The rank without which the message does not end; -1: any. */
+SHC_INLINE int shc_message_rank(const struct shc_message *m)
+{
+    return m->kind == SHC_SEND ? m->peer : m->source;
+}
+
+/* What the board says of a thread that waits for the message. */
+SHC_INLINE struct shc_board_awaited shc_message_awaited(const struct shc_message *m)
+{
+    return (struct shc_board_awaited){.kind = m->kind, .peer = shc_message_rank(m), .tag = m->tag};
+}
+
 /* Counts a send that has ended well. */
 SHC_INLINE void shc_p2p_count_sent(const struct shc_p2p *p2p, const struct shc_message *m)
 {
