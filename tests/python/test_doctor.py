@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tools import run_and_look_at_modules
 from trees import GPU, NAMESPACE, SHM_MOUNT, TREE, plant, process
 from shmcoll.watch import checks, doctor, gpu_links, machine, trial
 from shmcoll.watch.checks import FAIL, INFO, OK, WARN, Numbers, RunningRank, Verdict
@@ -470,10 +471,5 @@ def test_a_failure_is_counted(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> N
 
 @pytest.mark.parametrize("words", ["doctor --no-torch", "topo", "stacks 1"])
 def test_the_tools_load_neither_torch_nor_the_library(words: str) -> None:
-    code = (
-        f"import sys; from shmcoll.cli import main; main({words.split()!r});"
-        "bad = [m for m in ('torch', 'numpy', 'shmcoll._glue') if m in sys.modules];"
-        "sys.exit(str(bad) if bad else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_and_look_at_modules(*words.split())
     assert done.returncode == 0, done.stderr

@@ -24,6 +24,7 @@ import torch.distributed as dist
 import shmcoll
 from ranks import Outcome, Rank, outcomes, run, seconds
 from shmcoll.watch import board, dumps, flight, layout, postmortem
+from tools import run_and_look_at_modules
 
 pytestmark = pytest.mark.timeout(300)  # of a machine that is busy
 PYTHON = (sys.executable, "-m")
@@ -389,10 +390,5 @@ def test_it_needs_a_name_and_loads_no_torch() -> None:
         [*PYTHON, "shmcoll", "postmortem"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 64 and "usage: shmcoll postmortem" in done.stderr
-    code = (
-        "import sys; from shmcoll.cli import main; main(['postmortem', '/nowhere']);"
-        "bad = [m for m in ('torch', 'numpy', 'shmcoll._glue') if m in sys.modules];"
-        "sys.exit(str(bad) if bad else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_and_look_at_modules("postmortem", "/nowhere")
     assert done.returncode == 0, done.stderr

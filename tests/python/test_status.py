@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from ranks import Rank, Run, outcomes, run
 from shmcoll.watch import layout
+from tools import run_and_look_at_modules
 
 LIMIT_S = 40.0
 LATE = ("--late", "0.2")
@@ -333,12 +334,7 @@ def test_it_says_how_it_looked_when_there_is_nothing() -> None:
 
 
 def test_it_loads_neither_torch_nor_the_library() -> None:
-    code = (
-        "import sys; from shmcoll.cli import main; main(['status']);"
-        "bad = [m for m in ('torch', 'numpy', 'shmcoll._glue') if m in sys.modules];"
-        "sys.exit(str(bad) if bad else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_and_look_at_modules("status")
     assert done.returncode == 0, done.stderr
 
 

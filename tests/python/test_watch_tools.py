@@ -32,6 +32,7 @@ from shmcoll.watch.groups import gather
 from shmcoll.watch.rates import Frame, Lateness, Rate
 from shmcoll.watch.rings import Ring
 from shmcoll.watch.table import Line, plain
+from tools import run_and_look_at_modules
 from test_status import foreign_board, release, wait_for_release
 
 pytestmark = pytest.mark.timeout(300)  # of a machine that is busy
@@ -771,19 +772,8 @@ def test_without_rich_there_is_one_table_after_the_other() -> None:
 
 @pytest.mark.parametrize("name", MAINS)
 def test_it_loads_neither_torch_nor_the_library(name: str, tmp_path: Path) -> None:
-    code = (
-        "import sys; from shmcoll.cli import main; main(sys.argv[1:]);"
-        "bad = [m for m in ('torch', 'numpy', 'shmcoll._glue') if m in sys.modules];"
-        "sys.exit(str(bad) if bad else 0)"
-    )
     words = [name, *MAINS[name][1], str(os.getpid())]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
+    done = run_and_look_at_modules(*words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
