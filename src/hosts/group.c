@@ -204,6 +204,32 @@ void shc_hosts_get_place(const struct shc_hosts *hosts, struct shc_hosts_place *
         .local = hosts->local,
         .rails = hosts->plan.rails,
     };
+    memcpy(place->prefix, hosts->prefix, sizeof place->prefix);
+}
+
+void shc_hosts_ranks_text(const struct shc_hosts *hosts, int host, char *text, size_t capacity)
+{
+    shc_hosts_plan_text(&hosts->plan, host, text, capacity);
+}
+
+int shc_hosts_host_of(const struct shc_hosts *hosts, int rank)
+{
+    return hosts->plan.host_of[rank];
+}
+
+int shc_hosts_local_of(const struct shc_hosts *hosts, int rank)
+{
+    return hosts->plan.local_of[rank];
+}
+
+struct shc_comm *shc_hosts_get_sequencer(const struct shc_hosts *hosts)
+{
+    return hosts->sequencer;
+}
+
+struct shc_comm *shc_hosts_get_island(const struct shc_hosts *hosts)
+{
+    return hosts->island;
 }
 
 /* Lays out the staging memory, from `base` on; NULL: only measures it. */
@@ -274,7 +300,8 @@ static enum shc_status run_kind(const struct shc_hosts_call *call)
     SHC_TRY(shc_hosts_announce(call));
     switch (call->op->kind) {
     case SHC_BARRIER:
-        return barrier(call);
+        return call->proves ? shc_hosts_agree(call, shc_hosts_try_rail(call->hosts))
+                            : barrier(call);
     case SHC_BROADCAST:
         return shc_hosts_broadcast(call);
     default:
@@ -282,8 +309,7 @@ static enum shc_status run_kind(const struct shc_hosts_call *call)
     }
 }
 
-/* The function of the sequencer's call. */
-static enum shc_status run(void *ctx, struct shc_turn *turn)
+enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn)
 {
     const struct shc_hosts_call *call = ctx;
     struct shc_hosts *hosts = call->hosts;
@@ -299,12 +325,12 @@ static enum shc_status run(void *ctx, struct shc_turn *turn)
     return st;
 }
 
-static enum shc_status check(const struct shc_hosts *hosts, struct shc_hosts_call *call,
-                             char *error)
+enum shc_status shc_hosts_describe(struct shc_hosts *hosts, const struct shc_op *op,
+                                   struct shc_hosts_call *call, char *error)
 {
-    const struct shc_op *op = call->op;
     const enum shc_op_kind kind = op->kind;
     error[0] = '\0';
+    *call = (struct shc_hosts_call){.hosts = hosts, .op = op};
     if (kind != SHC_BARRIER && kind != SHC_BROADCAST && kind != SHC_ALL_REDUCE) {
         snprintf(error, SHC_HOSTS_ERROR_BYTES,
                  "%s: a group over several hosts does not have it yet; it has barrier, broadcast "
@@ -317,19 +343,9 @@ static enum shc_status check(const struct shc_hosts *hosts, struct shc_hosts_cal
     return shc_check_for(hosts->rank, hosts->plan.world, op, &call->count, &call->elem_bytes);
 }
 
-enum shc_status shc_hosts_run(struct shc_hosts *hosts, const struct shc_op *op, char *error)
+enum shc_status shc_hosts_say(char *error, enum shc_status st)
 {
-    struct shc_hosts_call call = {.hosts = hosts, .op = op};
-    enum shc_status st = check(hosts, &call, error);
-    if (st == SHC_OK) {
-        const struct shc_function function = {run, &call};
-        const struct shc_op turn = {
-            .kind = SHC_CALL, .timeout_ns = op->timeout_ns, .function = &function};
-        st = shc_run(hosts->sequencer, &turn);
-    }
-    if (st != SHC_OK && !error[0])
-        (void)say(error, st, shc_error_text());
-    return st;
+    return st == SHC_OK || error[0] ? st : say(error, st, shc_error_text());
 }
 
 /* ---- the end ---- */
@@ -338,6 +354,12 @@ void shc_hosts_abort(struct shc_hosts *hosts, const char *reason)
 {
     shc_comm_abort(hosts->sequencer, reason);
     shc_comm_abort(hosts->island, reason);
+}
+
+enum shc_status shc_hosts_error(struct shc_hosts *hosts)
+{
+    SHC_TRY(shc_comm_error(hosts->sequencer));
+    return shc_comm_error(hosts->island);
 }
 
 void shc_hosts_close(struct shc_hosts *hosts)

@@ -27,6 +27,7 @@ struct shc_hosts_call {
     const struct shc_op *op;
     uint64_t count; /* elements */
     uint32_t elem_bytes;
+    bool proves; /* a barrier before which the engines are tried */
 };
 
 /* What a host says of its call. All bytes are compared. */
@@ -63,6 +64,7 @@ struct shc_hosts {
     struct shc_hosts_plan plan;
     int rank, host, local;
     char name[64];
+    char prefix[SHC_HOSTS_PREFIX_BYTES]; /* of its keys */
     struct shc_comm *sequencer, *island;
     struct shc_fabric line, rail;
     struct shc_gate *gate; /* NULL: not connected */
@@ -144,6 +146,21 @@ SHC_NODISCARD enum shc_status shc_hosts_begun(struct shc_hosts *hosts, struct sh
 /* Waits for the end of the call. The ticket is gone after that, and NULL. */
 SHC_NODISCARD enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **ticket);
 
+/* The function of the sequencer's call; ctx: the struct shc_hosts_call. */
+SHC_NODISCARD enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn);
+
+/* Checks the operation, and fills the call. */
+SHC_NODISCARD enum shc_status shc_hosts_describe(struct shc_hosts *hosts, const struct shc_op *op,
+                                                 struct shc_hosts_call *call, char *error);
+
+/* Copies a failure's text where there is none yet, and returns the status. */
+SHC_NODISCARD enum shc_status shc_hosts_say(char *error, enum shc_status st);
+
+/* ---- hosts_prove.c ---- */
+
+/* Tries each call of this rank's engine. */
+SHC_NODISCARD enum shc_status shc_hosts_try_rail(struct shc_hosts *hosts);
+
 /* ---- hosts_record.c ---- */
 
 /* Compares the call with those of the island's ranks. The leader tells the other hosts of a difference. */
@@ -155,6 +172,10 @@ SHC_NODISCARD enum shc_status
 shc_hosts_meet(const struct shc_hosts_call *call, size_t bytes,
                enum shc_status (*digest)(const struct shc_hosts_call *call, char *to),
                char **payload);
+
+/* A barrier in which ranks say what became of them: all get the first failure. */
+SHC_NODISCARD enum shc_status shc_hosts_agree(const struct shc_hosts_call *call,
+                                              enum shc_status st);
 
 /* ---- vector.c ---- */
 

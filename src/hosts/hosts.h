@@ -5,7 +5,7 @@
  * engine of the caller's, which moves bytes and never adds. The rules of shmcoll.h hold.
  *
  * Life of a group: shc_hosts_create() on all ranks, then the caller makes its engines by shc_hosts_get_place() and hands
- * them over with shc_hosts_connect(), then shc_hosts_run(), and shc_hosts_free().
+ * them over with shc_hosts_connect(), then shc_hosts_prove(), operations, and shc_hosts_free().
  *
  * A failure's text is written to a caller's buffer of SHC_HOSTS_ERROR_BYTES, or is shc_error_text().
  */
@@ -16,7 +16,8 @@
 extern "C" {
 #endif
 
-#define SHC_HOSTS_ERROR_BYTES 1024
+#define SHC_HOSTS_ERROR_BYTES  1024
+#define SHC_HOSTS_PREFIX_BYTES 64
 
 /* One call of an engine in flight. */
 struct shc_ticket;
@@ -46,6 +47,8 @@ struct shc_hosts_place {
     int hosts, host;  /* how many, and this rank's */
     int ranks, local; /* how many on this host, and this rank among them; local 0 leads the host */
     int rails; /* the ranks with local < rails carry one, to those with the same `local` on other hosts */
+    /* All keys of this group in its store begin so; those of its engines may follow after "/". */
+    char prefix[SHC_HOSTS_PREFIX_BYTES];
 };
 
 struct shc_hosts;
@@ -70,10 +73,20 @@ enum shc_status shc_hosts_create(const struct shc_comm_config *config,
 
 void shc_hosts_get_place(const struct shc_hosts *hosts, struct shc_hosts_place *place);
 
+/* "ranks 0-3, 6": the ranks of a host; cut with "..." if they do not fit. */
+void shc_hosts_ranks_text(const struct shc_hosts *hosts, int host, char *text, size_t capacity);
+
 /* `line`: local 0 only, among the leaders; `rail`: of a rank that carries one. Both are copied, and used until
  * shc_hosts_close() has returned. Before any operation. SHC_ERR_INVALID: one is missing. SHC_ERR_NOMEM. */
 enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabric *line,
                                   const struct shc_fabric *rail, char *error);
+
+/* Makes each call that an engine has, with a few bytes, and then a barrier: what an engine lacks is found now, and not
+ * in the middle of a job. Collective; fails on all ranks or on none. */
+enum shc_status shc_hosts_prove(struct shc_hosts *hosts, char *error);
+
+/* As shc_check(). Any thread; waits for nobody. */
+enum shc_status shc_hosts_check(struct shc_hosts *hosts, const struct shc_op *op, char *error);
 
 /*
  * As shc_run(): barrier, broadcast and all_reduce. Sums are added in the order of ranks on each host, and then in the
@@ -81,7 +94,24 @@ enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabr
  */
 enum shc_status shc_hosts_run(struct shc_hosts *hosts, const struct shc_op *op, char *error);
 
-/* As those of the group. A call of an engine that is in flight is not waited for. */
+/* As shc_submit(). The request is one of shc_hosts_get_sequencer()'s. */
+enum shc_status shc_hosts_submit(struct shc_hosts *hosts, const struct shc_op *op,
+                                 const struct shc_request_hooks *hooks,
+                                 struct shc_request **request, char *error);
+
+/* The group of this rank alone that orders the operations: its number of operations, time-out, requests. It lives as
+ * long as `hosts`. */
+struct shc_comm *shc_hosts_get_sequencer(const struct shc_hosts *hosts);
+
+/* The group of the ranks of this host, for messages among them: a rank's number in it is its `local`. */
+struct shc_comm *shc_hosts_get_island(const struct shc_hosts *hosts);
+
+/* The host of a rank, and its number there. */
+int shc_hosts_host_of(const struct shc_hosts *hosts, int rank);
+int shc_hosts_local_of(const struct shc_hosts *hosts, int rank);
+
+/* As those of a group. A call of an engine that is in flight is not waited for. */
+enum shc_status shc_hosts_error(struct shc_hosts *hosts);
 void shc_hosts_abort(struct shc_hosts *hosts, const char *reason);
 void shc_hosts_close(struct shc_hosts *hosts);
 void shc_hosts_free(struct shc_hosts *hosts);

@@ -44,7 +44,6 @@ struct finder {
     const struct shc_comm_config *config;
     const struct shc_hosts_wish *wish;
     uint64_t list;
-    int64_t generation;
     int round;
     uint64_t deadline_ns;
     uint64_t looked_ns; /* around */
@@ -69,8 +68,7 @@ static enum shc_status fail(struct finder *f, enum shc_status st, const char *fo
 
 static void key_of(const struct finder *f, const char *what, int number, char key[KEY_BYTES])
 {
-    const int used = snprintf(key, KEY_BYTES, "hosts/%016" PRIx64 "/%lld/%d/%s", f->list,
-                              (long long)f->generation, f->round, what);
+    const int used = snprintf(key, KEY_BYTES, "%s/%d/%s", f->hosts->prefix, f->round, what);
     if (number >= 0)
         snprintf(key + used, KEY_BYTES - (size_t)used, "/%d", number);
 }
@@ -317,8 +315,13 @@ static enum shc_status take_generation(struct finder *f)
     char key[KEY_BYTES];
     const struct shc_store *store = &f->config->store;
     snprintf(key, sizeof key, "hosts/%016" PRIx64 "/n/%d", f->list, f->config->rank);
-    const int error = store->add(store->ctx, key, 1, &f->generation);
-    return error == 0 ? SHC_OK : store_failed(f, "add", error);
+    int64_t generation;
+    const int error = store->add(store->ctx, key, 1, &generation);
+    if (error != 0)
+        return store_failed(f, "add", error);
+    snprintf(f->hosts->prefix, sizeof f->hosts->prefix, "hosts/%016" PRIx64 "/%lld", f->list,
+             (long long)generation);
+    return SHC_OK;
 }
 
 static enum shc_status find(struct finder *f, bool *kept)

@@ -142,11 +142,11 @@ enum shc_status shc_hosts_announce(const struct shc_hosts_call *call)
     return SHC_OK;
 }
 
-static enum shc_status give(struct shc_hosts *hosts, char *data, size_t bytes)
+static enum shc_status give(struct shc_hosts *hosts, int root, char *data, size_t bytes)
 {
     const int64_t size = (int64_t)bytes;
     const struct shc_tensor tensor = shc_hosts_flat(data, &size);
-    struct shc_op op = {.kind = SHC_BROADCAST, .dtype = SHC_UINT8};
+    struct shc_op op = {.kind = SHC_BROADCAST, .dtype = SHC_UINT8, .root = root};
     op.input = op.output = (struct shc_tensors){&tensor, 1};
     return shc_hosts_island(hosts, &op);
 }
@@ -159,14 +159,14 @@ static enum shc_status tell(struct shc_hosts *hosts, enum shc_status st, size_t 
     char *verdict = hosts->stage.verdict, *text = hosts->stage.text;
     uint32_t status = (uint32_t)st;
     memcpy(verdict, &status, sizeof status);
-    SHC_TRY(give(hosts, verdict, VERDICT_BYTES + bytes));
+    SHC_TRY(give(hosts, 0, verdict, VERDICT_BYTES + bytes));
     memcpy(&status, verdict, sizeof status);
     if (status == SHC_OK)
         return SHC_OK;
     if (shc_hosts_leads(hosts))
         snprintf(text, SHC_HOSTS_ERROR_BYTES, "%s",
                  hosts->turn->error[0] ? hosts->turn->error : shc_error_text());
-    SHC_TRY(give(hosts, text, SHC_HOSTS_ERROR_BYTES));
+    SHC_TRY(give(hosts, 0, text, SHC_HOSTS_ERROR_BYTES));
     return shc_hosts_fail(hosts, (enum shc_status)status, "%s", text);
 }
 
@@ -184,4 +184,38 @@ enum shc_status shc_hosts_meet(const struct shc_hosts_call *call, size_t bytes,
             st = digest(call, *payload);
     }
     return tell(hosts, st, bytes);
+}
+
+/* What became of the ranks of the island: the first failure, with its text, on all of them. */
+static enum shc_status agree_in_island(struct shc_hosts *hosts, enum shc_status st)
+{
+    const int ranks = shc_hosts_plan_size(&hosts->plan, hosts->host);
+    const int64_t one = sizeof(uint32_t), all = one * ranks;
+    char *text = hosts->stage.text;
+    uint32_t own = (uint32_t)st, other;
+    const struct shc_tensor in = shc_hosts_flat(&own, &one);
+    const struct shc_tensor out = shc_hosts_flat(hosts->stage.said, &all);
+    struct shc_op op = {.kind = SHC_ALL_GATHER, .dtype = SHC_UINT8};
+    op.input = (struct shc_tensors){&in, 1};
+    op.output = (struct shc_tensors){&out, 1};
+    snprintf(text, SHC_HOSTS_ERROR_BYTES, "%s", hosts->turn->error);
+    SHC_TRY(shc_hosts_island(hosts, &op));
+    for (int local = 0; local < ranks; local++) {
+        memcpy(&other, hosts->stage.said + (size_t)local * sizeof other, sizeof other);
+        if (other == SHC_OK)
+            continue;
+        SHC_TRY(give(hosts, local, text, SHC_HOSTS_ERROR_BYTES));
+        return shc_hosts_fail(hosts, (enum shc_status)other, "rank %d: %s",
+                              (int)hosts->plan.rank_at[hosts->plan.first[hosts->host] + local],
+                              text);
+    }
+    return SHC_OK;
+}
+
+enum shc_status shc_hosts_agree(const struct shc_hosts_call *call, enum shc_status st)
+{
+    st = agree_in_island(call->hosts, st);
+    if (shc_hosts_leads(call->hosts))
+        st = exchange(call, st);
+    return tell(call->hosts, st, 0);
 }

@@ -9,6 +9,7 @@ extern "C" {
 #include "shm/comm/record.h"
 }
 
+#include <array>
 #include <atomic>
 #include <numeric>
 
@@ -731,6 +732,81 @@ TEST(HostsFail, AGroupNeedsItsEngines)
         config.world_size = 70000;
         EXPECT_EQ(shc_hosts_create(&config, &wish, &hosts, error), SHC_ERR_INVALID);
         EXPECT_STREQ(error, "rank 0 of a group of 70000 ranks: 1 to 65536 are possible");
+    });
+}
+
+TEST(HostsMake, AnEngineIsTriedBeforeTheGroupIsUsed)
+{
+    for (const bool good : {true, false}) {
+        // The third call of a rail is its broadcast.
+        Network network(2, [&](int rail, int host, int call) {
+            return !good && rail == 1 && host == 1 && call == 2 ? Network::Fate::kFails
+                                                                : Network::Fate::kGood;
+        });
+        run_hosts(kTwoOfTwo, network, [&](Group &group) {
+            const shc_status st = shc_hosts_prove(group.hosts, group.error);
+            EXPECT_EQ(st == SHC_OK, good) << group.error;
+            if (!good) {
+                EXPECT_EQ(std::string(group.error),
+                          std::string(group.place.host == 0 ? "host 1 (ranks 2-3): " : "") +
+                              "rank 3: the engine between the hosts of \"0\" failed: Connection "
+                              "closed by peer");
+            }
+        });
+        EXPECT_GE(network.calls(), 2 * 3 * 2); // both rails of both hosts, three calls each
+        network.release_late();
+    }
+}
+
+// An operation may be submitted with a description that goes at once, and its hooks come once.
+TEST(HostsAsync, SubmittedOperationsRunInOrder)
+{
+    constexpr int kCount = 8;
+    Network network(2);
+    run_hosts(kTwoOfTwo, network, [&](Group &group) {
+        struct Hooked {
+            std::atomic<int> completed{0}, retired{0};
+        } hooked;
+        const shc_request_hooks hooks = {&hooked,
+                                         [](void *ctx, shc_status status, const char *) {
+                                             static_cast<Hooked *>(ctx)->completed +=
+                                                 status == SHC_OK;
+                                         },
+                                         [](void *ctx) { static_cast<Hooked *>(ctx)->retired++; }};
+        std::vector<float> x(kCount * 2000, 1); // longer than a record's room, every second one
+        std::vector<shc_request *> requests;
+        for (int i = 0; i < kCount; i++) {
+            auto sizes = std::make_unique<std::array<int64_t, 2>>();
+            auto strides = std::make_unique<std::array<int64_t, 2>>();
+            *sizes = {2, i % 2 ? 10 : 1000};
+            *strides = {1000, 1};
+            auto tensor = std::make_unique<shc_tensor>(
+                shc_tensor{&x[static_cast<size_t>(i) * 2000], 2, sizes->data(), strides->data()});
+            shc_op op = op_of(SHC_ALL_REDUCE);
+            op.dtype = SHC_FLOAT32;
+            op.redop = SHC_SUM;
+            op.input = op.output = {tensor.get(), 1};
+            shc_request *request;
+            ASSERT_EQ(shc_hosts_submit(group.hosts, &op, &hooks, &request, group.error), SHC_OK)
+                << group.error;
+            EXPECT_TRUE(shc_request_notify(request) || shc_request_done(request, nullptr));
+            requests.push_back(request);
+        }
+        EXPECT_EQ(shc_comm_sequence(shc_hosts_get_sequencer(group.hosts)), kCount);
+        for (shc_request *request : requests) {
+            EXPECT_EQ(shc_request_wait(request, 0), SHC_OK) << shc_error_text();
+            shc_request_release(request);
+        }
+        for (size_t i = 0; i < x.size(); i++) {
+            const size_t of = i / 2000, row = i % 2000 / 1000, column = i % 1000;
+            ASSERT_EQ(x[i], column < (of % 2 ? 10u : 1000u) ? 4.f : 1.f) << of << row << column;
+        }
+        const shc_op wrong = op_of(SHC_OP_KIND_COUNT);
+        shc_request *none;
+        EXPECT_NE(shc_hosts_submit(group.hosts, &wrong, &hooks, &none, group.error), SHC_OK);
+        EXPECT_NE(std::string(group.error), "");
+        shc_hosts_close(group.hosts);
+        EXPECT_EQ(hooked.retired, kCount);
     });
 }
 

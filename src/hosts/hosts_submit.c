@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Operations as calls of the sequencer. One that is submitted is copied with its tensors' descriptions, because its
+ * caller may drop them when the call returns. The copy goes when the library lets go of the operation (`retire`).
+ */
+#include "hosts/group.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct flight {
+    struct shc_hosts_call call;
+    struct shc_op op;
+    struct shc_function function;
+    struct shc_request_hooks hooks; /* the submitter's; all NULL: none */
+};
+
+static struct shc_op turn_of(const struct shc_op *op, const struct shc_function *function)
+{
+    return (struct shc_op){.kind = SHC_CALL, .timeout_ns = op->timeout_ns, .function = function};
+}
+
+enum shc_status shc_hosts_check(struct shc_hosts *hosts, const struct shc_op *op, char *error)
+{
+    struct shc_hosts_call call;
+    return shc_hosts_say(error, shc_hosts_describe(hosts, op, &call, error));
+}
+
+static enum shc_status run_now(struct shc_hosts_call *call, char *error)
+{
+    const struct shc_function function = {shc_hosts_turn, call};
+    const struct shc_op turn = turn_of(call->op, &function);
+    return shc_hosts_say(error, shc_run(call->hosts->sequencer, &turn));
+}
+
+enum shc_status shc_hosts_run(struct shc_hosts *hosts, const struct shc_op *op, char *error)
+{
+    struct shc_hosts_call call;
+    const enum shc_status st = shc_hosts_describe(hosts, op, &call, error);
+    return st == SHC_OK ? run_now(&call, error) : shc_hosts_say(error, st);
+}
+
+enum shc_status shc_hosts_prove(struct shc_hosts *hosts, char *error)
+{
+    const struct shc_op op = {.kind = SHC_BARRIER};
+    struct shc_hosts_call call;
+    const enum shc_status st = shc_hosts_describe(hosts, &op, &call, error);
+    call.proves = true;
+    return st == SHC_OK ? run_now(&call, error) : shc_hosts_say(error, st);
+}
+
+/* ---- a copy ---- */
+
+/* Bytes of a list and of what it refers to. */
+static size_t room_for(const struct shc_tensors *tensors)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < tensors->count; i++)
+        bytes += sizeof(struct shc_tensor) +
+                 2 * (size_t)tensors->list[i].ndim * sizeof *tensors->list[i].sizes;
+    return bytes;
+}
+
+static const int64_t *copy_numbers(const int64_t *from, int32_t count, char **room)
+{
+    int64_t *to = (int64_t *)(void *)*room;
+    if (!from || count == 0)
+        return from;
+    memcpy(to, from, (size_t)count * sizeof *to);
+    *room += (size_t)count * sizeof *to;
+    return to;
+}
+
+static void copy_list(struct shc_tensors *tensors, char **room)
+{
+    struct shc_tensor *list = (struct shc_tensor *)(void *)*room;
+    *room += tensors->count * sizeof *list;
+    for (uint32_t i = 0; i < tensors->count; i++) {
+        list[i] = tensors->list[i];
+        list[i].sizes = copy_numbers(list[i].sizes, list[i].ndim, room);
+        list[i].strides = copy_numbers(list[i].strides, list[i].ndim, room);
+    }
+    tensors->list = list;
+}
+
+/* NULL: no memory. */
+static struct flight *copy_of(const struct shc_hosts_call *call,
+                              const struct shc_request_hooks *hooks)
+{
+    const struct shc_op *op = call->op;
+    struct flight *flight =
+        calloc(1, sizeof *flight + room_for(&op->input) + room_for(&op->output));
+    if (!flight)
+        return NULL;
+    char *room = (char *)(flight + 1);
+    flight->call = *call;
+    flight->op = *op;
+    copy_list(&flight->op.input, &room);
+    copy_list(&flight->op.output, &room);
+    flight->call.op = &flight->op;
+    flight->function = (struct shc_function){shc_hosts_turn, &flight->call};
+    if (hooks)
+        flight->hooks = *hooks;
+    return flight;
+}
+
+static void complete(void *ctx, enum shc_status status, const char *error)
+{
+    const struct flight *flight = ctx;
+    if (flight->hooks.complete)
+        flight->hooks.complete(flight->hooks.ctx, status, error);
+}
+
+static void retire(void *ctx)
+{
+    struct flight *flight = ctx;
+    if (flight->hooks.retire)
+        flight->hooks.retire(flight->hooks.ctx);
+    free(flight);
+}
+
+enum shc_status shc_hosts_submit(struct shc_hosts *hosts, const struct shc_op *op,
+                                 const struct shc_request_hooks *hooks,
+                                 struct shc_request **request, char *error)
+{
+    struct shc_hosts_call call;
+    enum shc_status st = shc_hosts_describe(hosts, op, &call, error);
+    if (st != SHC_OK)
+        return shc_hosts_say(error, st);
+    struct flight *flight = copy_of(&call, hooks);
+    if (!flight)
+        return SHC_ERR_NOMEM;
+    const struct shc_op turn = turn_of(op, &flight->function);
+    const struct shc_request_hooks own = {flight, complete, retire};
+    st = shc_submit(hosts->sequencer, &turn, &own, request);
+    if (st != SHC_OK)
+        free(flight);
+    return shc_hosts_say(error, st);
+}
