@@ -266,7 +266,8 @@ static size_t lay_out(struct shc_hosts *hosts, char *base)
 }
 
 enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabric *line,
-                                  const struct shc_fabric *rail, char *error)
+                                  const struct shc_fabric *rail, const struct shc_watch *watch,
+                                  char *error)
 {
     if ((shc_hosts_leads(hosts) && !line) || (shc_hosts_carries(hosts) && !rail))
         return say(error, SHC_ERR_INVALID, "an engine of this rank is missing");
@@ -282,6 +283,8 @@ enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabr
         hosts->line = *line;
     if (rail)
         hosts->rail = *rail;
+    if (watch)
+        hosts->watch = *watch;
     hosts->sources = sources;
     hosts->gate = gate;
     return SHC_OK;
@@ -375,6 +378,8 @@ void shc_hosts_free(struct shc_hosts *hosts)
     shc_comm_free(hosts->island);
     if (hosts->gate)
         shc_gate_release(hosts->gate);
+    if (hosts->watch.release)
+        hosts->watch.release(hosts->watch.ctx);
     free(hosts->sources);
     shc_hosts_plan_fini(&hosts->plan);
     free(hosts);

@@ -67,7 +67,8 @@ struct shc_hosts {
     char prefix[SHC_HOSTS_PREFIX_BYTES]; /* of its keys */
     struct shc_comm *sequencer, *island;
     struct shc_fabric line, rail;
-    struct shc_gate *gate; /* NULL: not connected */
+    struct shc_watch watch; /* all zero: none */
+    struct shc_gate *gate;  /* NULL: not connected */
     struct shc_hosts_stage stage;
     size_t payload_bytes;
     const void **sources; /* room for a pointer for each host */

@@ -42,6 +42,20 @@ struct shc_fabric {
     int (*broadcast)(void *ctx, void *data, size_t bytes, int root, struct shc_ticket *ticket);
 };
 
+/*
+ * Waits for a key of the group's store, on a connection of its own: a clone, say. One thread of the library at a time
+ * uses it, and the first one begins in shc_hosts_connect().
+ */
+struct shc_watch {
+    void *ctx;
+    /* 0: the key is there, whatever its value. ETIMEDOUT: it is not, after about that time. Another errno: the store is
+     * gone. Keys are those that the group's `store` gets. */
+    int (*wait)(void *ctx, const char *key, uint64_t timeout_ns);
+    /* Once, after the last wait: by any thread, also after shc_hosts_free(), which does not wait for it. NULL: `ctx`
+     * lives until shc_hosts_free() has returned, which then waits for the end of a wait (of at most 1 s). */
+    void (*release)(void *ctx);
+};
+
 /* Where a rank is, and what it carries. */
 struct shc_hosts_place {
     int hosts, host;  /* how many, and this rank's */
@@ -66,6 +80,10 @@ struct shc_hosts_wish {
  * Finds out which ranks share memory, and makes the islands. Collective, and fails on all ranks or on none. `config`
  * is that of a group of all ranks; its world may be larger than SHC_MAX_WORLD. Ranks with equal words that cannot make
  * a group try their next words; a rank that has no more is alone on its host.
+ *
+ * The group uses `store` as long as it lives: for failures and late calls alone. A call of the store may come from any
+ * thread, also two at once. With `retain` and `release` the last one may come after shc_hosts_free(); without them that
+ * waits for it.
  */
 enum shc_status shc_hosts_create(const struct shc_comm_config *config,
                                  const struct shc_hosts_wish *wish, struct shc_hosts **hosts,
@@ -77,9 +95,12 @@ void shc_hosts_get_place(const struct shc_hosts *hosts, struct shc_hosts_place *
 void shc_hosts_ranks_text(const struct shc_hosts *hosts, int host, char *text, size_t capacity);
 
 /* `line`: local 0 only, among the leaders; `rail`: of a rank that carries one. Both are copied, and used until
- * shc_hosts_close() has returned. Before any operation. SHC_ERR_INVALID: one is missing. SHC_ERR_NOMEM. */
+ * shc_hosts_close() has returned. `watch`: of local 0, which is told by it of failures of other hosts; it is copied, and
+ * the group's on SHC_OK alone. NULL: the store is asked for them every 50 ms while a call is under way. Before any
+ * operation. SHC_ERR_INVALID: an engine is missing. SHC_ERR_NOMEM. */
 enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabric *line,
-                                  const struct shc_fabric *rail, char *error);
+                                  const struct shc_fabric *rail, const struct shc_watch *watch,
+                                  char *error);
 
 /* Makes each call that an engine has, with a few bytes, and then a barrier: what an engine lacks is found now, and not
  * in the middle of a job. Collective; fails on all ranks or on none. */

@@ -112,7 +112,8 @@ void run_hosts(const Labels &labels, Network &network, const Body &body, int rai
             const shc_fabric line = network.line(place.host);
             const shc_fabric rail = network.rail(place.local, place.host);
             ASSERT_EQ(shc_hosts_connect(group.hosts, place.local == 0 ? &line : nullptr,
-                                        place.local < place.rails ? &rail : nullptr, group.error),
+                                        place.local < place.rails ? &rail : nullptr, nullptr,
+                                        group.error),
                       SHC_OK)
                 << group.error;
             body(group);
@@ -727,7 +728,7 @@ TEST(HostsFail, AGroupNeedsItsEngines)
         const shc_op barrier = op_of(SHC_BARRIER);
         EXPECT_EQ(shc_hosts_run(hosts, &barrier, error), SHC_ERR_INVALID);
         EXPECT_STREQ(error, "the group has no engines yet");
-        EXPECT_EQ(shc_hosts_connect(hosts, nullptr, nullptr, error), SHC_ERR_INVALID);
+        EXPECT_EQ(shc_hosts_connect(hosts, nullptr, nullptr, nullptr, error), SHC_ERR_INVALID);
         shc_hosts_free(hosts);
         config.world_size = 70000;
         EXPECT_EQ(shc_hosts_create(&config, &wish, &hosts, error), SHC_ERR_INVALID);
