@@ -114,6 +114,18 @@ enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **tic
                           "the engine between the hosts of \"%s\" failed: %s", hosts->name, error);
 }
 
+enum shc_status shc_hosts_exchange_even(struct shc_hosts *hosts, const char *in, uint64_t bytes,
+                                        char *out, struct shc_ticket **ticket)
+{
+    const struct shc_fabric *rail = &hosts->rail;
+    for (int host = 0; host < hosts->plan.hosts; host++)
+        hosts->in_bytes[host] = bytes;
+    SHC_TRY(shc_hosts_ticket(hosts, ticket));
+    return shc_hosts_begun(
+        hosts, ticket,
+        rail->exchange(rail->ctx, in, hosts->in_bytes, out, hosts->in_bytes, *ticket));
+}
+
 /* ---- making ---- */
 
 enum shc_status shc_hosts_make_island(struct shc_hosts *hosts, const struct shc_comm_config *config)
@@ -273,7 +285,8 @@ enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabr
         return say(error, SHC_ERR_INVALID, "an engine of this rank is missing");
     if (hosts->gate)
         return say(error, SHC_ERR_INVALID, "the group has its engines already");
-    const void **sources = calloc((size_t)hosts->plan.hosts, sizeof *sources);
+    const size_t all = (size_t)hosts->plan.hosts;
+    const void **sources = calloc(all, sizeof *sources + 2 * sizeof *hosts->in_bytes);
     struct shc_gate *gate = sources ? shc_gate_create(lay_out(hosts, NULL)) : NULL;
     free(gate ? NULL : sources);
     if (!gate)
@@ -286,6 +299,8 @@ enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabr
     if (watch)
         hosts->watch = *watch;
     hosts->sources = sources;
+    hosts->in_bytes = (uint64_t *)(void *)(sources + all);
+    hosts->out_bytes = hosts->in_bytes + all;
     hosts->gate = gate;
     return SHC_OK;
 }

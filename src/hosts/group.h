@@ -71,7 +71,8 @@ struct shc_hosts {
     struct shc_gate *gate;  /* NULL: not connected */
     struct shc_hosts_stage stage;
     size_t payload_bytes;
-    const void **sources; /* room for a pointer for each host */
+    const void **sources;           /* room for a pointer for each host */
+    uint64_t *in_bytes, *out_bytes; /* and for its blocks of an exchange */
     bool (*interrupted)(void *ctx);
     void *interrupted_ctx;
     bool making; /* the island's rendezvous is under way */
@@ -146,6 +147,11 @@ SHC_NODISCARD enum shc_status shc_hosts_begun(struct shc_hosts *hosts, struct sh
 
 /* Waits for the end of the call. The ticket is gone after that, and NULL. */
 SHC_NODISCARD enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **ticket);
+
+/* Begins an exchange on this rank's rail, of blocks of `bytes` each. */
+SHC_NODISCARD enum shc_status shc_hosts_exchange_even(struct shc_hosts *hosts, const char *in,
+                                                      uint64_t bytes, char *out,
+                                                      struct shc_ticket **ticket);
 
 /* The function of the sequencer's call; ctx: the struct shc_hosts_call. */
 SHC_NODISCARD enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn);

@@ -36,8 +36,10 @@ struct shc_fabric {
     void *ctx;
     /* `out` gets `bytes` of each host, in the order of hosts. */
     int (*gather)(void *ctx, const void *in, size_t bytes, void *out, struct shc_ticket *ticket);
-    /* Block h of `in`, of `bytes`, goes to host h; block h of `out` comes from it. */
-    int (*exchange)(void *ctx, const void *in, size_t bytes, void *out, struct shc_ticket *ticket);
+    /* Block h of `in`, of in_bytes[h], goes to host h; block h of `out`, of out_bytes[h], comes from it. Blocks lie one
+     * after the other, and may be empty, also all of them. Both arrays are read before the call returns. */
+    int (*exchange)(void *ctx, const void *in, const uint64_t *in_bytes, void *out,
+                    const uint64_t *out_bytes, struct shc_ticket *ticket);
     /* `data` of host `root` goes to all others. */
     int (*broadcast)(void *ctx, void *data, size_t bytes, int root, struct shc_ticket *ticket);
 };

@@ -47,10 +47,13 @@ static enum shc_status try_gather(struct shc_hosts *hosts, bool exchanges)
     struct shc_ticket *ticket;
     memset(in, byte_of(hosts->host), BYTES * (exchanges ? (size_t)all : 1));
     memset(out, 0, BYTES * (size_t)all);
-    SHC_TRY(shc_hosts_ticket(hosts, &ticket));
-    SHC_TRY(settle(hosts, &ticket,
-                   exchanges ? rail->exchange(rail->ctx, in, BYTES, out, ticket)
-                             : rail->gather(rail->ctx, in, BYTES, out, ticket)));
+    if (exchanges) {
+        SHC_TRY(shc_hosts_exchange_even(hosts, in, BYTES, out, &ticket));
+        SHC_TRY(shc_hosts_await(hosts, &ticket));
+    } else {
+        SHC_TRY(shc_hosts_ticket(hosts, &ticket));
+        SHC_TRY(settle(hosts, &ticket, rail->gather(rail->ctx, in, BYTES, out, ticket)));
+    }
     return is_right(out, all, -1) ? SHC_OK : wrong(hosts, exchanges ? "exchange" : "gather");
 }
 

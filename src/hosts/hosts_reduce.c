@@ -164,12 +164,13 @@ static enum shc_status begin(void *ctx, struct shc_hosts_chunk *chunk, int place
     SHC_TRY(reduce_in_island(r, chunk, in));
     if (chunk->slice.count == 0)
         return SHC_OK;
+    if (!shc_hosts_adds_whole(&hosts->plan))
+        return shc_hosts_exchange_even(hosts, in, chunk->piece * r->elem_bytes, out,
+                                       &chunk->ticket);
     SHC_TRY(shc_hosts_ticket(hosts, &chunk->ticket));
-    const int error =
-        shc_hosts_adds_whole(&hosts->plan)
-            ? rail->gather(rail->ctx, in, chunk->slice.count * r->elem_bytes, out, chunk->ticket)
-            : rail->exchange(rail->ctx, in, chunk->piece * r->elem_bytes, out, chunk->ticket);
-    return shc_hosts_begun(hosts, &chunk->ticket, error);
+    const size_t bytes = chunk->slice.count * r->elem_bytes;
+    return shc_hosts_begun(hosts, &chunk->ticket,
+                           rail->gather(rail->ctx, in, bytes, out, chunk->ticket));
 }
 
 /* Step 1, where hosts add pieces: this host's is added, and begins to go to the others. */

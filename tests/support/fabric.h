@@ -7,6 +7,7 @@ extern "C" {
 #include "hosts/hosts.h"
 }
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -14,6 +15,7 @@ extern "C" {
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -82,6 +84,11 @@ class Network
         int root;
         shc_ticket *ticket;
         Fate fate;
+        std::vector<uint64_t> gives = {}, takes = {}; // of kExchange, by host
+    };
+    struct Sent {
+        std::vector<char> bytes;
+        std::vector<uint64_t> blocks;
     };
     struct Port {
         Network *network;
@@ -108,12 +115,31 @@ class Network
             port, {port->host, Kind::kGather, in, bytes, out, all, 0, ticket, Fate::kGood});
     }
 
-    static int exchange(void *ctx, const void *in, size_t bytes, void *out, shc_ticket *ticket)
+    static int exchange(void *ctx, const void *in, const uint64_t *in_bytes, void *out,
+                        const uint64_t *out_bytes, shc_ticket *ticket)
     {
         auto *port = static_cast<Port *>(ctx);
-        const size_t all = bytes * static_cast<size_t>(port->network->hosts_);
-        return port->network->post(
-            port, {port->host, Kind::kExchange, in, bytes, out, all, 0, ticket, Fate::kGood});
+        const int hosts = port->network->hosts_;
+        Part part = {port->host,
+                     Kind::kExchange,
+                     in,
+                     0,
+                     out,
+                     0,
+                     0,
+                     ticket,
+                     Fate::kGood,
+                     {in_bytes, in_bytes + hosts},
+                     {out_bytes, out_bytes + hosts}};
+        part.bytes = before(part.gives, hosts);
+        part.out_bytes = before(part.takes, hosts);
+        return port->network->post(port, part);
+    }
+
+    // Where a host's block begins.
+    static size_t before(const std::vector<uint64_t> &blocks, int host)
+    {
+        return std::accumulate(blocks.begin(), blocks.begin() + host, size_t{0});
     }
 
     static int broadcast(void *ctx, void *data, size_t bytes, int root, shc_ticket *ticket)
@@ -145,20 +171,26 @@ class Network
     // A real engine ends the process when sizes differ; here the call fails, and the test with it.
     static bool agree(const std::vector<Part> &all)
     {
-        for (const Part &part : all)
-            if (part.kind != all[0].kind || part.bytes != all[0].bytes || part.root != all[0].root)
+        for (const Part &part : all) {
+            if (part.kind != all[0].kind || part.root != all[0].root)
                 return false;
+            if (part.kind != Kind::kExchange && part.bytes != all[0].bytes)
+                return false;
+            for (const Part &from : all)
+                if (part.kind == Kind::kExchange && from.gives[static_cast<size_t>(part.host)] !=
+                                                        part.takes[static_cast<size_t>(from.host)])
+                    return false;
+        }
         return true;
     }
 
     void move(const std::vector<Part> &all)
     {
         const bool good = agree(all);
-        auto sent = std::make_shared<std::map<int, std::vector<char>>>();
+        auto sent = std::make_shared<std::map<int, Sent>>();
         for (const Part &part : all) {
             const auto *in = static_cast<const char *>(part.in);
-            const size_t bytes = part.kind == Kind::kExchange ? part.out_bytes : part.bytes;
-            (*sent)[part.host] = std::vector<char>(in, in + bytes);
+            (*sent)[part.host] = {std::vector<char>(in, in + part.bytes), part.gives};
         }
         for (const Part &part : all) {
             const End end = {[part, sent, good] {
@@ -176,18 +208,19 @@ class Network
         }
     }
 
-    static void deliver(const Part &part, const std::map<int, std::vector<char>> &sent)
+    static void deliver(const Part &part, const std::map<int, Sent> &sent)
     {
         auto *out = static_cast<char *>(part.out);
         for (const auto &from : sent) {
-            const auto at = static_cast<size_t>(from.first) * part.bytes;
+            const char *bytes = from.second.bytes.data();
             if (part.kind == Kind::kGather)
-                memcpy(out + at, from.second.data(), part.bytes);
+                memcpy(out + static_cast<size_t>(from.first) * part.bytes, bytes, part.bytes);
             else if (part.kind == Kind::kExchange)
-                memcpy(out + at, from.second.data() + static_cast<size_t>(part.host) * part.bytes,
-                       part.bytes);
+                std::copy_n(bytes + before(from.second.blocks, part.host),
+                            part.takes[static_cast<size_t>(from.first)],
+                            out + before(part.takes, from.first));
             else if (from.first == part.root && part.host != part.root)
-                memcpy(out, from.second.data(), part.bytes);
+                memcpy(out, bytes, part.bytes);
         }
     }
 
