@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # loaded by describe() alone: it takes as long as the rest of
 
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 _OPTION_TYPES = {"timeout": datetime.timedelta, "tuning": str}
+_UNREACHABLE = 6  # enum shc_status of src/shm/shmcoll.h: some ranks cannot share memory
+_HOSTS_VARIABLES = ("SHMCOLL_HOSTS", "SHMCOLL_RAILS", "SHMCOLL_FAKE_HOSTS")
 _goodbye_pid = 0
 
 _glue.glue.shmcoll_set_main_thread(threading.main_thread().ident or 0)
@@ -97,17 +99,45 @@ def _say_goodbye_at_exit() -> None:
 
 
 def make(store: Any, rank: int, size: int, options: _glue.Options) -> Any:
-    """Makes a backend; blocks until all ranks are there."""
+    """Makes a backend of ranks that share memory; blocks until all ranks are there."""
     _say_goodbye_at_exit()
     members = options.global_ranks_in_group
     know_rank(members[rank] if members else rank)
     return _glue.make(store, rank, size, options)
 
 
+def make_anywhere(store: Any, rank: int, size: int, options: _glue.Options) -> Any:
+    """Makes a backend of ranks of one host, or of several; blocks until all ranks are there.
+
+    Ranks that do not all share memory find that out together: the error is the same on all.
+    """
+    members = options.global_ranks_in_group or range(size)
+    if any(name in os.environ for name in _HOSTS_VARIABLES):
+        from shmcoll import _hosts
+
+        _hosts.check_variables()
+        if _hosts.are_faked(members):
+            _say_goodbye_at_exit()
+            know_rank(members[rank])
+            return _hosts.make(store, rank, size, options)
+    try:
+        return make(store, rank, size, options)
+    except RuntimeError as error:
+        from shmcoll import _hosts
+
+        if _glue.glue.shc_error_status() != _UNREACHABLE or _hosts.wants_one():
+            raise
+        why = error
+    try:
+        return _hosts.make(store, rank, size, options)
+    except Exception as error:
+        raise error from why
+
+
 def create_backend(options: Any, backend_options: Any) -> Any:
     """Makes the backend of a group. torch.distributed calls it; it blocks until all ranks are there."""
     ours = _make_options(options, backend_options)
-    return make(options.store, options.group_rank, options.group_size, ours)
+    return make_anywhere(options.store, options.group_rank, options.group_size, ours)
 
 
 def _is_ours(backend: Any) -> bool:
@@ -138,7 +168,7 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
         group: a process group that has shmcoll for one of its devices; the default group if None.
         internals: also return the keys for developers, which may change with any version.
 
-    The keys for users are those of ``shmcoll.Description``: version, glue, name, rank, world_size,
+    The keys for users are those of ``shmcoll.Description``: version, glue, name, rank, world_size, hosts,
     timeout_s, segment and arena (shared memory, with sizes in bytes), threads, threads_from, isa, cma.
     For each GPU that the group has been used on, those of ``shmcoll.GpuDescription`` come after the
     prefix ``cuda:<index>.``. The keys for developers are those of ``shmcoll.InternalDescription``,
@@ -167,7 +197,8 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
         backend = pg._get_backend(device)
         backend = getattr(backend, "wrapped_pg", backend)  # under TORCH_DISTRIBUTED_DEBUG=DETAIL
         if _is_ours(backend):
-            lines = [*_glue.core_info()[:1], *_glue.info(backend).splitlines()]
+            lines = ["hosts=1", "host=0", "rails=0"]  # where the group does not say more
+            lines += [*_glue.core_info()[:1], *_glue.info(backend).splitlines()]
             lines.append(f"glue={_glue.NAME}")
             return cast("Description", parse(lines, internals))
     raise ValueError(f"shmcoll: the group's backend is {pg.name()}; nothing of shmcoll is in it")

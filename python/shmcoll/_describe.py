@@ -13,6 +13,8 @@ class Description(TypedDict, total=False):
 
     ``path.<operation>.<size>``
         str: how CPU tensors of that size go, as in ``path.all_reduce.1m``; ``send`` is a message.
+    ``host.<index>``
+        str: the ranks of the job that are on that host, if the group is on several: "ranks 0-3, 6".
     ``cuda:<index>.<key>``
         The keys of :class:`GpuDescription`, for each GPU that the group has been used on.
 
@@ -35,6 +37,12 @@ class Description(TypedDict, total=False):
     """The ranks of the job that are in the group, in the group's order, as in "2,5,7"."""
     world_size: int
     """Ranks in the group."""
+    hosts: int
+    """How many hosts the group is on."""
+    host: int
+    """The number of this rank's host among them."""
+    rails: int
+    """How many ranks of each host move data to other hosts; 0 on one host."""
     timeout_s: float
     """Time limit of each operation, in seconds."""
     segment: str
@@ -144,6 +152,6 @@ def parse(lines: list[str], internals: bool) -> dict[str, Value]:
     for key, text in (line.split("=", 1) for line in lines):
         if key.startswith("cuda"):
             found[key] = _typed(GPU_KEYS.get(key.partition(".")[2], str), text)
-        elif internals or key in USER_KEYS or key.startswith("path."):
+        elif internals or key in USER_KEYS or key.startswith(("path.", "host.")):
             found[key] = _typed(ALL_KEYS.get(key, str), text)
     return found

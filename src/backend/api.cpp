@@ -54,26 +54,77 @@ c10::intrusive_ptr<c10d::Store> storeOf(const c10d::ProcessGroup &group)
 }
 #endif
 
-// Makes the backend of a group that has a store, a rank and a size, for its tensors on the CPU.
-void attach(const Group &group, int64_t timeoutMs, const std::string &name,
-            const c10::List<int64_t> &ranks, const std::string &tuning, const std::string &backend)
+c10::intrusive_ptr<GroupOptions> optionsOf(int64_t timeoutMs, const std::string &name,
+                                           const c10::List<int64_t> &ranks,
+                                           const std::string &tuning, const std::string &backend)
 {
     auto options = c10::make_intrusive<GroupOptions>(std::chrono::milliseconds(timeoutMs), backend);
     options->group_name = name;
     for (const int64_t rank : ranks)
         options->global_ranks_in_group.push_back(static_cast<uint64_t>(rank));
     options->tuning = tuning;
-    group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
-                      c10::make_intrusive<ProcessGroupShm>(storeOf(*group), group->getRank(),
-                                                           group->getSize(), options));
+    return options;
 }
 
-std::string info(const Group &group)
+void setBackend(const Group &group, c10::intrusive_ptr<ProcessGroupShm> backend)
+{
+    group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
+                      std::move(backend));
+}
+
+ProcessGroupShm &backendOf(const Group &group)
 {
     const auto backend = group->getBackend(c10::DeviceType::CPU);
     auto *ours = dynamic_cast<ProcessGroupShm *>(backend.get());
     TORCH_CHECK_VALUE(ours != nullptr, "shmcoll: the group's backend is another one");
-    return ours->info();
+    return *ours;
+}
+
+// Makes the backend of a group that has a store, a rank and a size, for its tensors on the CPU.
+void attach(const Group &group, int64_t timeoutMs, const std::string &name,
+            const c10::List<int64_t> &ranks, const std::string &tuning, const std::string &backend)
+{
+    const auto options = optionsOf(timeoutMs, name, ranks, tuning, backend);
+    setBackend(group, c10::make_intrusive<ProcessGroupShm>(storeOf(*group), group->getRank(),
+                                                           group->getSize(), options));
+}
+
+// The same over several hosts; `texts`: name, tuning and backend. Returns lines of key=value: this rank's place
+// (HostsSide::place()).
+std::string meetHosts(const Group &group, int64_t timeoutMs, const c10::List<int64_t> &ranks,
+                      const c10::Dict<std::string, std::string> &texts,
+                      const c10::List<std::string> &words, int64_t rails)
+{
+    const auto options =
+        optionsOf(timeoutMs, texts.at("name"), ranks, texts.at("tuning"), texts.at("backend"));
+    auto made = c10::make_intrusive<ProcessGroupShm>(
+        storeOf(*group), group->getRank(), group->getSize(), options,
+        std::vector<std::string>(words.begin(), words.end()), static_cast<int>(rails));
+    std::string place = made->hosts()->place();
+    setBackend(group, std::move(made));
+    return place;
+}
+
+// Hands over the engines, each in a box.
+void connectHosts(const Group &group, const std::optional<Group> &line,
+                  const std::optional<Group> &rail)
+{
+    const auto engineOf = [](const std::optional<Group> &box) {
+        return box ? (*box)->getBackend(c10::DeviceType::CPU) : nullptr;
+    };
+    const auto store = storeOf(*group);
+    backendOf(group).hosts()->connect(engineOf(line), engineOf(rail), *store);
+}
+
+// This rank has no engine: no other rank must wait for it.
+void abortHosts(const Group &group, const std::string &why)
+{
+    backendOf(group).hosts()->abort(why.c_str());
+}
+
+std::string info(const Group &group)
+{
+    return backendOf(group).info();
 }
 
 void checkOptions(int64_t timeoutMs, const std::string &tuning)
@@ -108,6 +159,14 @@ TORCH_LIBRARY(shmcoll, m)
            ", int timeout_ms, str name, int[] ranks, str tuning, str backend) -> ()")
               .c_str(),
           attach);
+    m.def(("meet_hosts" + group +
+           ", int timeout_ms, int[] ranks, Dict(str, str) texts, str[] words, int rails) -> str")
+              .c_str(),
+          meetHosts);
+    const std::string box = "__torch__.torch.classes.c10d.ProcessGroup? ";
+    m.def(("connect_hosts" + group + ", " + box + "line, " + box + "rail) -> ()").c_str(),
+          connectHosts);
+    m.def(("abort_hosts" + group + ", str why) -> ()").c_str(), abortHosts);
     m.def(("info" + group + ") -> str").c_str(), info);
     m.def("check_options(int timeout_ms, str tuning) -> ()", checkOptions);
     m.def("all_reduce_(Tensor(a!) tensor, str group_name) -> ()");

@@ -52,7 +52,7 @@ CommsGroup ProcessGroupShm::commsGroup(const Call &call)
 shc_status ProcessGroupShm::runShown(at::RecordFunction &event, const Call &call)
 {
     record(event, call);
-    return inCommsEvent(commsGroup(call), call, [&] { return shc_run(group_.get(), &call.op); });
+    return inCommsEvent(commsGroup(call), call, [&] { return runNow(call.op); });
 }
 
 } // namespace shmcoll

@@ -21,45 +21,76 @@ void checkText(const std::string &tuning)
                       "shmcoll: the tuning text has a character 0 in it");
 }
 
+// A group's, for a call that makes it. Refers to the options.
+class Config
+{
+  public:
+    Config(const ProcessGroupShm::Store &store, int rank, int size, const GroupOptions &options)
+        : bootstrap_(StoreBootstrap::create(store), [](StoreBootstrap *old) { old->release(); }),
+          members_(options.global_ranks_in_group.begin(), options.global_ranks_in_group.end())
+    {
+        watchSignals();
+        config_.rank = rank;
+        config_.world_size = size;
+        config_.name = options.group_name.c_str();
+        if (isDescription(options.group_desc))
+            config_.description = options.group_desc.c_str();
+        if (members_.size() == static_cast<size_t>(size))
+            config_.global_ranks = members_.data();
+        config_.timeout_ns = groupTimeoutNs(options.timeout);
+        config_.store = bootstrap_->view();
+        if (options.isForGloo()) {
+            config_.outsider_prefix = "0/"; // gloo's: the number of its device
+            config_.outsider_text = "SHMCOLL_FOR_GLOO, or shmcoll.use_for_gloo(), must be in force "
+                                    "on all ranks or on none";
+        }
+        config_.interrupted = pythonInterrupted;
+        checkText(options.tuning);
+        config_.tuning = options.tuning.empty() ? nullptr : options.tuning.c_str();
+    }
+
+    const shc_comm_config &operator*() const { return config_; }
+
+    void check(shc_status status, const char *error) const
+    {
+        if (status == SHC_ERR_STORE)
+            bootstrap_->rethrow(error);
+        if (status != SHC_OK)
+            throwStatus(status, error);
+    }
+
+  private:
+    const std::unique_ptr<StoreBootstrap, void (*)(StoreBootstrap *)> bootstrap_;
+    const std::vector<int32_t> members_;
+    shc_comm_config config_{};
+};
+
 Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
                 const GroupOptions &options)
 {
-    watchSignals();
-    const std::unique_ptr<StoreBootstrap, void (*)(StoreBootstrap *)> bootstrap(
-        StoreBootstrap::create(store), [](StoreBootstrap *old) { old->release(); });
-    shc_comm_config config{};
-    config.rank = rank;
-    config.world_size = size;
-    config.name = options.group_name.c_str();
-    if (isDescription(options.group_desc))
-        config.description = options.group_desc.c_str();
-    std::vector<int32_t> globalRanks(options.global_ranks_in_group.begin(),
-                                     options.global_ranks_in_group.end());
-    if (globalRanks.size() == static_cast<size_t>(size))
-        config.global_ranks = globalRanks.data();
-    config.timeout_ns = groupTimeoutNs(options.timeout);
-    config.store = bootstrap->view();
-    if (options.isForGloo()) {
-        config.outsider_prefix = "0/"; // gloo's: the number of its device
-        config.outsider_text =
-            "SHMCOLL_FOR_GLOO, or shmcoll.use_for_gloo(), must be in force on all ranks or on none";
-    }
-    config.interrupted = pythonInterrupted;
-    checkText(options.tuning);
-    config.tuning = options.tuning.empty() ? nullptr : options.tuning.c_str();
+    const Config config(store, rank, size, options);
     shc_comm *comm = nullptr;
     shc_status status;
     {
         GilRelease release;
-        status = shc_comm_create(&config, &comm);
+        status = shc_comm_create(&*config, &comm);
     }
-    if (status == SHC_ERR_STORE)
-        bootstrap->rethrow(shc_error_text());
-    check(status);
+    config.check(status, shc_error_text());
     return Group(comm, [](shc_comm *old) {
         GilRelease release;
         shc_comm_free(old);
     });
+}
+
+std::shared_ptr<HostsSide> makeHosts(const ProcessGroupShm::Store &store, int rank, int size,
+                                     const GroupOptions &options,
+                                     const std::vector<std::string> &words, int rails)
+{
+    const Config config(store, rank, size, options);
+    auto side = std::make_shared<HostsSide>();
+    char error[SHC_HOSTS_ERROR_BYTES];
+    config.check(side->meet(*config, words, rails, error), error);
+    return side;
 }
 
 } // namespace
@@ -80,6 +111,22 @@ ProcessGroupShm::ProcessGroupShm(const Store &store, int rank, int size,
     init();
 }
 
+ProcessGroupShm::ProcessGroupShm(std::shared_ptr<HostsSide> hosts, int rank, int size,
+                                 c10::intrusive_ptr<GroupOptions> options)
+    : Backend(rank, size), options_(std::move(options)), forGloo_(options_->isForGloo()),
+      timeout_(options_->timeout), hosts_(std::move(hosts)), group_(HostsSide::sequencerOf(hosts_)),
+      cuda_(group_, rank, options_->group_name, options_->timeout)
+{
+    init();
+}
+
+ProcessGroupShm::ProcessGroupShm(const Store &store, int rank, int size,
+                                 c10::intrusive_ptr<GroupOptions> options,
+                                 const std::vector<std::string> &words, int rails)
+    : ProcessGroupShm(makeHosts(store, rank, size, *options, words, rails), rank, size, options)
+{
+}
+
 uint64_t ProcessGroupShm::getSequenceNumberForGroup()
 {
     return shc_comm_sequence(group_.get()) + cuda_.sequence();
@@ -87,7 +134,7 @@ uint64_t ProcessGroupShm::getSequenceNumberForGroup()
 
 c10d::ErrorType ProcessGroupShm::getError()
 {
-    switch (shc_comm_error(group_.get())) {
+    switch (hosts_ ? hosts_->error() : shc_comm_error(group_.get())) {
     case SHC_OK:
         return c10d::ErrorType::SUCCESS;
     case SHC_ERR_TIMEOUT:
@@ -102,10 +149,13 @@ c10d::ErrorType ProcessGroupShm::getError()
 void ProcessGroupShm::abort()
 {
     GilRelease release;
-    shc_comm_abort(group_.get(), "abort() was called");
+    if (hosts_)
+        hosts_->abort("abort() was called");
+    else
+        shc_comm_abort(group_.get(), "abort() was called");
     cuda_.abort("abort() was called"); // after it: a thread that makes a communicator lets go
     cuda_.close();
-    shc_comm_close(group_.get());
+    close();
 }
 
 // As with NCCL, enqueued operations are waited for: the caller may never have waited for them.
@@ -114,9 +164,17 @@ void ProcessGroupShm::shutdown()
     GilRelease release;
     const std::exception_ptr unfinished = cuda_.finish();
     cuda_.close();
-    shc_comm_close(group_.get());
+    close();
     if (unfinished)
         std::rethrow_exception(unfinished);
+}
+
+void ProcessGroupShm::close()
+{
+    if (hosts_)
+        hosts_->close();
+    else
+        shc_comm_close(group_.get());
 }
 
 c10::intrusive_ptr<GroupOptions> ProcessGroupShm::options()
@@ -133,8 +191,23 @@ void ProcessGroupShm::changeTimeout(std::chrono::milliseconds timeout)
     cuda_.setTimeout(timeout);
 }
 
+// torch tells a group's description only after it has made the group.
+void ProcessGroupShm::takeDescription()
+{
+    if (described_.exchange(true) || !isDescription(getGroupDesc()))
+        return;
+    if (hosts_)
+        hosts_->describe(getGroupDesc().c_str());
+    else
+        shc_comm_describe(group_.get(), getGroupDesc().c_str());
+}
+
 std::string ProcessGroupShm::info()
 {
+    if (hosts_)
+        return hosts_->info() +
+               c10::str("rank=", rank_, "\nworld_size=", size_,
+                        "\nmembers=", c10::Join(",", options_->global_ranks_in_group), "\n");
     char text[8192];
     check(shc_comm_info(group_.get(), text, sizeof text));
     return text + cuda_.info();

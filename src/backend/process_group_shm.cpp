@@ -95,25 +95,22 @@ int64_t ProcessGroupShm::globalRank(int64_t rank) const
     return index < ranks.size() ? static_cast<int64_t>(ranks[index]) : rank;
 }
 
-// torch tells a group's description only after it has made the group.
-void ProcessGroupShm::takeDescription()
-{
-    if (!described_.exchange(true) && isDescription(getGroupDesc()))
-        shc_comm_describe(group_.get(), getGroupDesc().c_str());
-}
-
 ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
 {
     if (!described_) [[unlikely]]
         takeDescription();
     if (call.isOnGpu()) [[unlikely]] {
+        TORCH_CHECK_TYPE(!hosts_, "shmcoll: ", shc_op_kind_name(call.op.kind),
+                         ": a CUDA tensor in a group over several hosts; make the group as "
+                         "\"cpu:shmcoll,cuda:nccl\"");
         check(shc_check(group_.get(), &call.op)); // whose memory overlaps
         return cuda_.run(call);
     }
+    if (hosts_ && call.isMessage()) [[unlikely]]
+        return startMessage(call);
     if (isInline(call.asyncOp)) {
         at::RecordFunction event(at::RecordScope::FUNCTION);
-        shc_status status =
-            event.isActive() ? runShown(event, call) : shc_run(group_.get(), &call.op);
+        shc_status status = event.isActive() ? runShown(event, call) : runNow(call.op);
         stayOutOfDyingPython();
         check(status);
         if (call.finish)
@@ -127,9 +124,9 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
     auto work =
         c10::make_intrusive<WorkShm>(group_, rank_, call.type, call.title, call.shown(), flight);
     if (flight->recordEnd) [[unlikely]] // a profiler is on
-        inCommsEvent(commsGroup(call), call, [&] { work->submit(call.op); });
+        inCommsEvent(commsGroup(call), call, [&] { work->submit(call.op, hosts_.get()); });
     else
-        work->submit(call.op);
+        work->submit(call.op, hosts_.get());
     stayOutOfDyingPython();
     return work;
 }
@@ -139,7 +136,10 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
 // of CudaSide::run().
 ProcessGroupShm::WorkPtr ProcessGroupShm::examine(const Call &call)
 {
-    check(shc_check(group_.get(), &call.op));
+    if (hosts_)
+        hosts_->check(call.op);
+    else
+        check(shc_check(group_.get(), &call.op));
     if (call.isOnGpu())
         deviceOf(call);
     return nullptr;
@@ -526,7 +526,7 @@ void ProcessGroupShm::monitoredBarrier(const c10d::BarrierOptions &options, bool
     shc_op op = describe(SHC_BARRIER, options.timeout);
     if (options.timeout.count() == 0) // elsewhere no limit of its own; here, as in gloo, no time
         op.timeout_ns = 1;
-    shc_status status = shc_run(group_.get(), &op);
+    shc_status status = runNow(op);
     stayOutOfDyingPython();
     if (status != SHC_OK && forGloo_ && options.timeout.count() != 0)
         throwStatus(status, inGloosWords(rank_, waitAllRanks, shc_error_text()));

@@ -8,6 +8,7 @@
 #include "backend/api.hpp"
 #include "backend/coalescing.hpp"
 #include "backend/comms_event.hpp"
+#include "backend/hosts_side.hpp"
 #include "backend/work_shm.hpp"
 
 #include <ATen/record_function.h>
@@ -75,6 +76,15 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     // Meets the other ranks through the store; blocks until all are there.
     ProcessGroupShm(const Store &store, int rank, int size,
                     c10::intrusive_ptr<GroupOptions> options);
+
+    // The same over several hosts: finds out which ranks share memory. The group has no operation before
+    // hosts()->connect(). `words` and `rails`: see struct shc_hosts_wish.
+    ProcessGroupShm(const Store &store, int rank, int size,
+                    c10::intrusive_ptr<GroupOptions> options, const std::vector<std::string> &words,
+                    int rails);
+
+    // Null: all ranks share memory.
+    HostsSide *hosts() { return hosts_.get(); }
 
     const std::string getBackendName() const override { return options_->backend; }
     void setSequenceNumberForGroup() override {}
@@ -159,6 +169,11 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     std::string info();
 
   private:
+    ProcessGroupShm(std::shared_ptr<HostsSide> hosts, int rank, int size,
+                    c10::intrusive_ptr<GroupOptions> options);
+    shc_status runNow(const shc_op &op);
+    void close();
+    WorkPtr startMessage(const Call &call);
     static void record(at::RecordFunction &event, const Call &call);
     CommsGroup commsGroup(const Call &call);
     shc_status runShown(at::RecordFunction &event, const Call &call);
@@ -200,7 +215,8 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     const bool forGloo_;
     std::atomic<bool> described_{false};
     std::atomic<std::chrono::milliseconds> timeout_;
-    Group group_;
+    std::shared_ptr<HostsSide> hosts_;
+    Group group_; // over several hosts, what orders this rank's operations
     CudaSide cuda_;
     Sections sections_;
 };

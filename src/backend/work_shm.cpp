@@ -3,6 +3,7 @@
 
 #include "backend/convert.hpp"
 #include "backend/error.hpp"
+#include "backend/hosts_side.hpp"
 #include "backend/python.hpp"
 
 #include <ATen/core/ivalue.h>
@@ -120,10 +121,13 @@ WorkShm::~WorkShm()
         shc_request_release(request_);
 }
 
-void WorkShm::submit(const shc_op &op)
+void WorkShm::submit(const shc_op &op, HostsSide *hosts)
 {
+    if (hosts != nullptr)
+        hosts->check(op); // throws before there are hooks
     shc_request_hooks hooks = Flight::hooks(flight_);
-    shc_status status = shc_submit(group_.get(), &op, &hooks, &request_);
+    shc_status status = hosts != nullptr ? hosts->submit(op, hooks, &request_)
+                                         : shc_submit(group_.get(), &op, &hooks, &request_);
     if (status != SHC_OK) {
         std::string text = shc_error_text();
         retire(hooks.ctx);

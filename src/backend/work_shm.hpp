@@ -36,6 +36,8 @@ struct Flight {
     static shc_request_hooks hooks(const std::shared_ptr<Flight> &flight);
 };
 
+class HostsSide;
+
 class WorkShm : public c10d::Work
 {
   public:
@@ -44,8 +46,9 @@ class WorkShm : public c10d::Work
             std::shared_ptr<Flight> flight);
     ~WorkShm() override;
 
-    // Submits the operation. pre: called once, before any other thread knows the Work.
-    void submit(const shc_op &op);
+    // Submits the operation, over several hosts if there is a `hosts`. pre: called once, before any other thread
+    // knows the Work.
+    void submit(const shc_op &op, HostsSide *hosts = nullptr);
 
     bool isCompleted() override;
     bool isSuccess() const override;

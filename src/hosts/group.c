@@ -134,8 +134,8 @@ enum shc_status shc_hosts_make_island(struct shc_hosts *hosts, const struct shc_
     const int32_t *ranks = plan->rank_at + plan->first[hosts->host];
     int32_t members[SHC_MAX_WORLD];
     struct shc_comm_config island = *config;
-    char name[sizeof hosts->name + 16];
-    snprintf(name, sizeof name, "%s@%d", hosts->name, hosts->host);
+    char name[sizeof hosts->name + 32];
+    snprintf(name, sizeof name, "%s on host %d", hosts->name, hosts->host);
     island.name = name;
     island.description = NULL; /* it is the group's, not this part's */
     island.rank = hosts->local;
@@ -224,6 +224,11 @@ void shc_hosts_ranks_text(const struct shc_hosts *hosts, int host, char *text, s
     shc_hosts_plan_text(&hosts->plan, host, text, capacity);
 }
 
+int shc_hosts_world_size(const struct shc_hosts *hosts)
+{
+    return hosts->plan.world;
+}
+
 int shc_hosts_host_of(const struct shc_hosts *hosts, int rank)
 {
     return hosts->plan.host_of[rank];
@@ -232,6 +237,11 @@ int shc_hosts_host_of(const struct shc_hosts *hosts, int rank)
 int shc_hosts_local_of(const struct shc_hosts *hosts, int rank)
 {
     return hosts->plan.local_of[rank];
+}
+
+int shc_hosts_name_of(const struct shc_hosts *hosts, int rank)
+{
+    return hosts->plan.name_of[rank];
 }
 
 struct shc_comm *shc_hosts_get_sequencer(const struct shc_hosts *hosts)

@@ -93,7 +93,7 @@ enum shc_status shc_hosts_create(const struct shc_comm_config *config,
 
 void shc_hosts_get_place(const struct shc_hosts *hosts, struct shc_hosts_place *place);
 
-/* "ranks 0-3, 6": the ranks of a host; cut with "..." if they do not fit. */
+/* "ranks 0-3, 6": the ranks of a host, by their numbers in the job; cut with "..." if they do not fit. */
 void shc_hosts_ranks_text(const struct shc_hosts *hosts, int host, char *text, size_t capacity);
 
 /* `line`: local 0 only, among the leaders; `rail`: of a rank that carries one. Both are copied, and used until
@@ -129,9 +129,12 @@ struct shc_comm *shc_hosts_get_sequencer(const struct shc_hosts *hosts);
 /* The group of the ranks of this host, for messages among them: a rank's number in it is its `local`. */
 struct shc_comm *shc_hosts_get_island(const struct shc_hosts *hosts);
 
-/* The host of a rank, and its number there. */
+int shc_hosts_world_size(const struct shc_hosts *hosts);
+
+/* The host of a rank, its number there, and in the job. */
 int shc_hosts_host_of(const struct shc_hosts *hosts, int rank);
 int shc_hosts_local_of(const struct shc_hosts *hosts, int rank);
+int shc_hosts_name_of(const struct shc_hosts *hosts, int rank);
 
 /* As those of a group. A call of an engine that is in flight is not waited for. */
 enum shc_status shc_hosts_error(struct shc_hosts *hosts);

@@ -227,8 +227,8 @@ static enum shc_status take_map(struct finder *f)
     for (int rank = 0; rank < world; rank++)
         host_of[rank] = f->map[rank];
     shc_hosts_plan_fini(&f->hosts->plan);
-    const enum shc_status st =
-        shc_hosts_plan_init(&f->hosts->plan, world, host_of, f->wish->rails, &why);
+    const enum shc_status st = shc_hosts_plan_init(&f->hosts->plan, world, host_of,
+                                                   f->config->global_ranks, f->wish->rails, &why);
     free(host_of);
     return st == SHC_OK ? SHC_OK : fail(f, st, "a group of %d ranks over hosts: %s", world, why);
 }

@@ -42,20 +42,23 @@ static void list_ranks(struct shc_hosts_plan *plan)
 }
 
 enum shc_status shc_hosts_plan_init(struct shc_hosts_plan *plan, int world, const int32_t *label_of,
-                                    int rails, const char **why)
+                                    const int32_t *name_of, int rails, const char **why)
 {
     *plan = (struct shc_hosts_plan){.world = world};
     *why = "1 to 65536 ranks are possible";
     if (world < 1 || world > SHC_HOSTS_MAX_WORLD || rails < 0)
         return SHC_ERR_INVALID;
     const size_t count = (size_t)world;
-    plan->host_of = calloc(4 * count + 1, sizeof *plan->host_of); /* all four in one */
+    plan->host_of = calloc(5 * count + 1, sizeof *plan->host_of); /* all five in one */
     *why = "there is no memory for it";
     if (!plan->host_of)
         return SHC_ERR_NOMEM;
     plan->local_of = plan->host_of + count;
     plan->rank_at = plan->local_of + count;
-    plan->first = plan->rank_at + count;
+    plan->name_of = plan->rank_at + count;
+    plan->first = plan->name_of + count;
+    for (int rank = 0; rank < world; rank++)
+        plan->name_of[rank] = name_of ? name_of[rank] : rank;
     plan->hosts = number_hosts(plan, label_of);
     list_ranks(plan);
     int least = world, most = 0;
@@ -83,16 +86,17 @@ void shc_hosts_plan_fini(struct shc_hosts_plan *plan)
 void shc_hosts_plan_text(const struct shc_hosts_plan *plan, int host, char *text, size_t capacity)
 {
     const int size = shc_hosts_plan_size(plan, host);
-    const int32_t *rank = plan->rank_at + plan->first[host];
+    const int32_t *rank = plan->rank_at + plan->first[host], *name = plan->name_of;
     size_t used = (size_t)snprintf(text, capacity, "rank%s ", size == 1 ? "" : "s");
     for (int i = 0, next; i < size && used < capacity; i = next) {
         char run[40];
-        for (next = i + 1; next < size && rank[next] == rank[next - 1] + 1; next++)
+        for (next = i + 1; next < size && name[rank[next]] == name[rank[next - 1]] + 1; next++)
             continue;
         const char *comma = i > 0 ? ", " : "";
-        const int length = next - i > 1 ? snprintf(run, sizeof run, "%s%d-%d", comma, (int)rank[i],
-                                                   (int)rank[next - 1])
-                                        : snprintf(run, sizeof run, "%s%d", comma, (int)rank[i]);
+        const int length = next - i > 1
+                               ? snprintf(run, sizeof run, "%s%d-%d", comma, (int)name[rank[i]],
+                                          (int)name[rank[next - 1]])
+                               : snprintf(run, sizeof run, "%s%d", comma, (int)name[rank[i]]);
         const bool fits = used + (size_t)length + sizeof ", ..." <= capacity;
         used += (size_t)snprintf(text + used, capacity - used, "%s", fits ? run : ", ...");
         if (!fits)

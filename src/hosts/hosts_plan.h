@@ -23,14 +23,15 @@ struct shc_hosts_plan {
     int32_t *local_of; /* of each rank: its number on its host */
     int32_t *first;    /* of each host, and one more: where its ranks begin in rank_at */
     int32_t *rank_at;
+    int32_t *name_of; /* of each rank: its number in the job, for texts */
 };
 
-/* `label_of`: ranks with equal numbers share a host. rails 0: as many as there can be. SHC_ERR_INVALID: a world of
+/* `label_of`: ranks with equal numbers share a host. `name_of`: ranks' numbers in the job; NULL: 0, 1, ... rails 0: as many as there can be. SHC_ERR_INVALID: a world of
  * less than 1 or more than SHC_HOSTS_MAX_WORLD ranks, or a host of more than SHC_MAX_WORLD; SHC_ERR_NOMEM. *why
  * says which, after "a group of ...: "; undone by shc_hosts_plan_fini(). */
 SHC_NODISCARD enum shc_status shc_hosts_plan_init(struct shc_hosts_plan *plan, int world,
-                                                  const int32_t *label_of, int rails,
-                                                  const char **why);
+                                                  const int32_t *label_of, const int32_t *name_of,
+                                                  int rails, const char **why);
 void shc_hosts_plan_fini(struct shc_hosts_plan *plan);
 
 SHC_INLINE int shc_hosts_plan_size(const struct shc_hosts_plan *plan, int host)
@@ -38,7 +39,7 @@ SHC_INLINE int shc_hosts_plan_size(const struct shc_hosts_plan *plan, int host)
     return plan->first[host + 1] - plan->first[host];
 }
 
-/* "ranks 0-3, 6": the ranks of a host; cut with "..." if they do not fit. */
+/* "ranks 0-3, 6": the ranks of a host, by their numbers in the job; cut with "..." if they do not fit. */
 void shc_hosts_plan_text(const struct shc_hosts_plan *plan, int host, char *text, size_t capacity);
 
 struct shc_slice {

@@ -133,8 +133,8 @@ enum shc_status shc_hosts_announce(const struct shc_hosts_call *call)
         call_text(&other, theirs, sizeof theirs);
         const enum shc_status st = shc_hosts_fail(
             hosts, SHC_ERR_MISMATCH, "calls of \"%s\" differ: %s on rank %d, %s on rank %d",
-            hosts->name, ours, hosts->rank, theirs,
-            (int)plan->rank_at[plan->first[hosts->host] + local]);
+            hosts->name, ours, (int)plan->name_of[hosts->rank], theirs,
+            (int)plan->name_of[plan->rank_at[plan->first[hosts->host] + local]]);
         if (shc_hosts_leads(hosts))
             tell_hosts(call, st);
         return st;
@@ -205,9 +205,10 @@ static enum shc_status agree_in_island(struct shc_hosts *hosts, enum shc_status 
         if (other == SHC_OK)
             continue;
         SHC_TRY(give(hosts, local, text, SHC_HOSTS_ERROR_BYTES));
-        return shc_hosts_fail(hosts, (enum shc_status)other, "rank %d: %s",
-                              (int)hosts->plan.rank_at[hosts->plan.first[hosts->host] + local],
-                              text);
+        return shc_hosts_fail(
+            hosts, (enum shc_status)other, "rank %d: %s",
+            (int)hosts->plan.name_of[hosts->plan.rank_at[hosts->plan.first[hosts->host] + local]],
+            text);
     }
     return SHC_OK;
 }

@@ -16,7 +16,7 @@ PUBLIC = "shm/shmcoll.h"
 
 # The parts around the core, and which of our headers each may include.
 PARTS = {
-    "backend": ("backend/*", PUBLIC, "cuda_ipc/cuda_ipc.h"),
+    "backend": ("backend/*", PUBLIC, "cuda_ipc/cuda_ipc.h", "hosts/hosts.h"),
     "cuda_ipc": ("cuda_ipc/*", PUBLIC)
     + tuple(
         f"shm/base/{name}.h" for name in ("attrs", "atomic", "once", "num", "clock", "lateness")

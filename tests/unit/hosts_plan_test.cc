@@ -17,11 +17,11 @@ namespace
 using Labels = std::vector<int32_t>;
 
 struct Plan {
-    explicit Plan(const Labels &labels, int rails = 0)
+    explicit Plan(const Labels &labels, int rails = 0, const Labels &names = {})
     {
         const char *why = "";
-        status =
-            shc_hosts_plan_init(&plan, static_cast<int>(labels.size()), labels.data(), rails, &why);
+        status = shc_hosts_plan_init(&plan, static_cast<int>(labels.size()), labels.data(),
+                                     names.empty() ? nullptr : names.data(), rails, &why);
         text = why;
     }
     ~Plan() { shc_hosts_plan_fini(&plan); }
@@ -123,6 +123,9 @@ TEST(HostsPlan, NamesTheRanksOfAHost)
     EXPECT_EQ(p.ranks(0, 17), "ranks 0-2, ...");
     for (size_t capacity = 1; capacity < 30; capacity++)
         EXPECT_LT(p.ranks(0, capacity).size(), capacity);
+    const Plan named({4, 4, 4, 9}, 0, {7, 8, 2, 3}); // as the job numbers them
+    EXPECT_EQ(named.ranks(0), "ranks 7-8, 2");
+    EXPECT_EQ(named.ranks(1), "rank 3");
 }
 
 TEST(HostsPlan, SlicesFollowOneAnotherAndDifferByOne)

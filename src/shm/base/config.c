@@ -75,7 +75,8 @@ static const struct shc_config_row rows[] = {
 
 /* Names that begin with SHMCOLL_ and that other programs read. */
 static const char *const elsewhere[] = {
-    "SHMCOLL_AUTOLOAD", "SHMCOLL_FOR_GLOO", "SHMCOLL_FOR_VLLM", "SHMCOLL_GLUE", "SHMCOLL_RELAY",
+    "SHMCOLL_AUTOLOAD", "SHMCOLL_FAKE_HOSTS", "SHMCOLL_FOR_GLOO", "SHMCOLL_FOR_VLLM",
+    "SHMCOLL_GLUE",     "SHMCOLL_HOSTS",      "SHMCOLL_RAILS",    "SHMCOLL_RELAY",
 };
 
 #define PREFIX       "SHMCOLL_"

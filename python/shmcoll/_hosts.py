@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Groups over several hosts: makes the engines that move bytes between hosts.
+
+The ranks of a host share memory. Between hosts the group uses an engine that torch has, which is gloo: one among the
+leaders of the hosts ("line"), and one for each rail. src/hosts/hosts.h says who carries one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, ProcessGroup
+
+from shmcoll import _glue
+from shmcoll._load import is_python
+from shmcoll._log import say
+
+_CPU = torch.device("cpu")
+_OPERATORS: Any = torch.ops.shmcoll
+_ProcessGroup: Any = ProcessGroup  # its stubs lack one form of the constructor
+_Gloo: Any = getattr(dist, "ProcessGroupGloo", None)
+
+# gloo's own time-out would end all calls of an engine for ever. The group has its own.
+_NEVER = datetime.timedelta(days=3650)
+_NAMES = ("auto", "one")
+
+
+def wants_one() -> bool:
+    """SHMCOLL_HOSTS=one: are ranks that cannot share memory an error?"""
+    said = os.environ.get("SHMCOLL_HOSTS", "") or "auto"
+    if said not in _NAMES:
+        raise ValueError(f"shmcoll: SHMCOLL_HOSTS={said} is not one of {'|'.join(_NAMES)}")
+    return said == "one"
+
+
+def _rails() -> int:
+    """The most rails that SHMCOLL_RAILS asks for; 0 if it is not set."""
+    said = os.environ.get("SHMCOLL_RAILS", "") or "0"
+    if not re.fullmatch("[0-8]", said):
+        raise ValueError(f"shmcoll: SHMCOLL_RAILS={said} is not a number from 0 to 8")
+    return int(said)
+
+
+def check_variables() -> None:
+    """Raises a ValueError for one with a wrong value, before any rank waits for another."""
+    wants_one()
+    _rails()
+    _fake_host(0)
+
+
+# ---- which ranks may share memory ----
+
+
+def _fake_host(rank: int) -> int | None:
+    """For tests, SHMCOLL_FAKE_HOSTS=2x3: the ranks of a job are on 2 hosts, of 3 ranks each."""
+    said = os.environ.get("SHMCOLL_FAKE_HOSTS", "")
+    if not said:
+        return None
+    match = re.fullmatch(r"(\d+)x(\d+)", said)
+    if match is None or "0" in match.groups():
+        raise ValueError(f"shmcoll: SHMCOLL_FAKE_HOSTS={said} is not <hosts>x<ranks of each>")
+    hosts, ranks = map(int, match.groups())
+    return min(rank // ranks, hosts - 1)
+
+
+def are_faked(members: Sequence[int]) -> bool:
+    """Are the members, ranks of the job, to be taken for ranks of several hosts?"""
+    return len({_fake_host(rank) for rank in members}) > 1
+
+
+def _words(rank: int) -> list[str]:
+    """What ranks have in common that may share memory, the likeliest first. Nobody believes it without a proof."""
+    fake = _fake_host(rank)
+    if fake is not None:
+        return [f"fake host {fake}"]
+    boot = ""
+    with contextlib.suppress(OSError):
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    space = []
+    for path in ("/proc/self/ns/pid", "/dev/shm"):
+        with contextlib.suppress(OSError):
+            found = os.stat(path)
+            space.append(f"{found.st_dev}:{found.st_ino}")
+    return [boot, " ".join([boot, *space])]
+
+
+# ---- engines ----
+
+
+def _device(index: int) -> Any:
+    """A network interface for gloo: of those that GLOO_SOCKET_IFNAME lists, the rails take turns."""
+    names = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
+    if names:
+        return _Gloo.create_device(interface=names[index % len(names)], lazy_init=True)
+    return _Gloo.create_default_device(lazy_init=True)
+
+
+def _gloo(store: Any, host: int, hosts: int, index: int) -> Any:
+    """Makes gloo among `hosts` ranks, which are not waited for: it connects at its first call."""
+    options = _Gloo._Options()
+    options._devices = [_device(index)]
+    options._threads = 2
+    options._timeout = _NEVER
+    return _Gloo(store, host, hosts, options)
+
+
+def _boxed(engine: Any) -> Any:
+    box: Any = _ProcessGroup(engine.rank(), engine.size())
+    box._register_backend(_CPU, ProcessGroup.BackendType.CUSTOM, engine)
+    return box.boxed()
+
+
+def _place(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def _engines(store: Any, place: dict[str, str]) -> Iterator[Any]:
+    """The line's and the rail's engine of this rank, boxed; None for one that it does not carry."""
+    host, hosts, local = int(place["host"]), int(place["hosts"]), int(place["local"])
+    for name, carries in (("line", local == 0), ("rail", local < int(place["rails"]))):
+        if not carries:
+            yield None
+            continue
+        own = PrefixStore(f"{place['prefix']}/{name}/{local}", store.clone())
+        yield _boxed(_gloo(own, host, hosts, local))
+
+
+def _tell(options: Any, place: dict[str, str]) -> None:
+    hosts = int(place["hosts"])
+    ranks = ", ".join(f"host {host} ({place[f'ranks.{host}']})" for host in range(hosts))
+    rails = f"{place['rails']} rail{'' if place['rails'] == '1' else 's'}"
+    say(
+        "warn",
+        f'group "{options.group_name}" is on {hosts} hosts: {ranks}; gloo between them, {rails}',
+    )
+
+
+def make(store: Any, rank: int, size: int, options: Any) -> Any:
+    """Makes the backend of a group whose ranks do not all share memory; blocks until all ranks are there.
+
+    Raises:
+        RuntimeError: the ranks cannot meet, or an engine cannot be made or used.
+        ValueError: this installation cannot have such a group.
+    """
+    if is_python(_glue.glue):
+        raise ValueError(
+            "shmcoll: a group over several hosts needs the compiled glue, not the one in Python"
+        )
+    if _Gloo is None:
+        raise ValueError(
+            'shmcoll: a group over several hosts needs the engine "gloo", which this torch lacks'
+        )
+    group: Any = ProcessGroup(store, rank, size)
+    members = list(options.global_ranks_in_group) or list(range(size))
+    milliseconds = options._timeout // datetime.timedelta(milliseconds=1)
+    text = _OPERATORS.meet_hosts(
+        group.boxed(),
+        milliseconds,
+        members,
+        {"name": options.group_name, "tuning": options.tuning, "backend": options.backend},
+        _words(members[rank]),
+        _rails(),
+    )
+    place = _place(text)
+    try:
+        line, rail = _engines(store, place)
+    except Exception as error:
+        words = re.sub(r"^\[enforce fail at [^]]*\] .*?\. ", "", str(error).splitlines()[0])
+        why = f"rank {members[rank]} cannot make the engine gloo: {words}"
+        _OPERATORS.abort_hosts(group.boxed(), why)
+        raise RuntimeError(f"shmcoll: {why}") from error
+    _OPERATORS.connect_hosts(group.boxed(), line, rail)
+    if rank == 0:
+        _tell(options, place)
+    return group._get_backend(_CPU)

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// A c10d backend as the engine between hosts, and a c10d store as what tells of failures.
+
+#include "hosts/hosts.h"
+
+#include <atomic>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+namespace shmcoll
+{
+
+// Its calls cannot be ended, and a backend that is dropped with one under way waits for the other hosts. So such a
+// backend is never dropped.
+class Engine
+{
+  public:
+    explicit Engine(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
+    Engine(const Engine &) = delete;
+    Engine &operator=(const Engine &) = delete;
+
+    // Lets go of it, or leaves it to the process if a call is under way. pre: no further call.
+    static void release(Engine *engine);
+
+    // Lives as long as the engine.
+    shc_fabric view();
+
+  private:
+    ~Engine() = default;
+    template <class Start>
+    int begin(shc_ticket *ticket, Start start) noexcept;
+
+    c10::intrusive_ptr<c10d::Backend> backend_;
+    std::atomic<int> underWay_{0};
+};
+
+// A connection of its own to the store, which a leader's thread waits on.
+shc_watch watchOf(c10d::Store &store);
+
+} // namespace shmcoll

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backend/hosts_side.hpp"
+
+#include "backend/error.hpp"
+#include "backend/python.hpp"
+
+#include <sstream>
+
+namespace shmcoll
+{
+
+namespace
+{
+
+using ErrorText = char[SHC_HOSTS_ERROR_BYTES];
+
+// Throws here what nothing else has recorded: the descriptor was refused. Everything else is the thread's record.
+shc_status checked(shc_status status, const char *error)
+{
+    if (status == SHC_ERR_INVALID || status == SHC_ERR_UNSUPPORTED)
+        throwStatus(status, error);
+    return status;
+}
+
+std::string infoOf(shc_comm *comm)
+{
+    char text[8192];
+    check(shc_comm_info(comm, text, sizeof text));
+    return text;
+}
+
+// Of the line "key=..." the text after "=".
+std::string valueOf(const std::string &lines, const std::string &key)
+{
+    std::istringstream in(lines);
+    for (std::string line; std::getline(in, line);)
+        if (line.rfind(key + "=", 0) == 0)
+            return line.substr(key.size() + 1);
+    return "";
+}
+
+// What of an island's lines does not hold for the whole group.
+bool isOfIsland(const std::string &line)
+{
+    for (const char *key : {"name=", "desc=", "rank=", "global_rank=", "members=", "world_size=",
+                            "timeout_s=", "path."})
+        if (line.rfind(key, 0) == 0)
+            return true;
+    return false;
+}
+
+} // namespace
+
+shc_status HostsSide::meet(const shc_comm_config &config, const std::vector<std::string> &words,
+                           int rails, char *error)
+{
+    std::vector<const char *> texts;
+    for (const std::string &word : words)
+        texts.push_back(word.c_str());
+    const shc_hosts_wish wish = {texts.data(), static_cast<int>(texts.size()), rails};
+    GilRelease release;
+    const shc_status status = shc_hosts_create(&config, &wish, &hosts_, error);
+    if (status == SHC_OK)
+        shc_hosts_get_place(hosts_, &place_);
+    return status;
+}
+
+HostsSide::~HostsSide()
+{
+    GilRelease release;
+    if (hosts_ != nullptr)
+        shc_hosts_free(hosts_);
+    Engine::release(line_);
+    Engine::release(rail_);
+}
+
+std::string HostsSide::place() const
+{
+    std::string text =
+        c10::str("prefix=", place_.prefix, "\nhosts=", place_.hosts, "\nhost=", place_.host,
+                 "\nlocal=", place_.local, "\nrails=", place_.rails);
+    for (int host = 0; host < place_.hosts; host++) {
+        char ranks[256];
+        shc_hosts_ranks_text(hosts_, host, ranks, sizeof ranks);
+        text += c10::str("\nranks.", host, "=", ranks);
+    }
+    return text;
+}
+
+void HostsSide::connect(c10::intrusive_ptr<c10d::Backend> line,
+                        c10::intrusive_ptr<c10d::Backend> rail, c10d::Store &store)
+{
+    ErrorText error;
+    if (line)
+        line_ = new Engine(std::move(line));
+    if (rail)
+        rail_ = new Engine(std::move(rail));
+    const shc_fabric lineView = line_ ? line_->view() : shc_fabric{};
+    const shc_fabric railView = rail_ ? rail_->view() : shc_fabric{};
+    const bool leads = place_.local == 0;
+    shc_watch watch = leads ? watchOf(store) : shc_watch{};
+    GilRelease release;
+    shc_status status =
+        shc_hosts_connect(hosts_, line_ ? &lineView : nullptr, rail_ ? &railView : nullptr,
+                          leads ? &watch : nullptr, error);
+    if (status != SHC_OK && leads)
+        watch.release(watch.ctx);
+    if (status == SHC_OK)
+        status = shc_hosts_prove(hosts_, error);
+    if (status != SHC_OK)
+        throwStatus(status, error);
+}
+
+Group HostsSide::sequencerOf(const std::shared_ptr<HostsSide> &side)
+{
+    return Group(side, shc_hosts_get_sequencer(side->hosts_));
+}
+
+void HostsSide::check(const shc_op &op)
+{
+    ErrorText error;
+    const shc_status status = shc_hosts_check(hosts_, &op, error);
+    if (status != SHC_OK)
+        throwStatus(status, error);
+}
+
+shc_status HostsSide::run(const shc_op &op)
+{
+    ErrorText error;
+    return checked(shc_hosts_run(hosts_, &op, error), error);
+}
+
+shc_status HostsSide::submit(const shc_op &op, const shc_request_hooks &hooks,
+                             shc_request **request)
+{
+    ErrorText error;
+    return shc_hosts_submit(hosts_, &op, &hooks, request, error);
+}
+
+Group HostsSide::islandFor(const std::shared_ptr<HostsSide> &side, shc_op &op)
+{
+    const char *name = shc_op_kind_name(op.kind);
+    TORCH_CHECK_TYPE(op.peer != SHC_ANY_SOURCE, "shmcoll: ", name,
+                     ": a group over several hosts receives from no unnamed rank yet; use a gloo "
+                     "group for these messages");
+    TORCH_CHECK_VALUE(op.peer >= 0 && op.peer < shc_hosts_world_size(side->hosts_),
+                      "shmcoll: ", name, ": peer ", op.peer, " is not a rank");
+    const int host = shc_hosts_host_of(side->hosts_, op.peer);
+    TORCH_CHECK_TYPE(host == side->place_.host, "shmcoll: ", name, ": rank ",
+                     shc_hosts_name_of(side->hosts_, op.peer), " is on another host (host ", host,
+                     "); messages between hosts are not there yet; use a gloo group for them");
+    op.peer = shc_hosts_local_of(side->hosts_, op.peer);
+    return Group(side, shc_hosts_get_island(side->hosts_));
+}
+
+shc_status HostsSide::error()
+{
+    return shc_hosts_error(hosts_);
+}
+
+void HostsSide::abort(const char *reason)
+{
+    shc_hosts_abort(hosts_, reason);
+}
+
+void HostsSide::close()
+{
+    shc_hosts_close(hosts_);
+}
+
+void HostsSide::describe(const char *words)
+{
+    shc_comm_describe(shc_hosts_get_sequencer(hosts_), words);
+    shc_comm_describe(shc_hosts_get_island(hosts_), words);
+}
+
+std::string HostsSide::info() const
+{
+    const std::string own = infoOf(shc_hosts_get_sequencer(hosts_));
+    std::istringstream island(infoOf(shc_hosts_get_island(hosts_)));
+    std::string text;
+    for (const char *key : {"name", "desc", "global_rank", "timeout_s"})
+        text += c10::str(key, "=", valueOf(own, key), "\n");
+    for (std::string line; std::getline(island, line);)
+        if (!isOfIsland(line))
+            text += line + "\n";
+    text += c10::str("hosts=", place_.hosts, "\nhost=", place_.host, "\nrails=", place_.rails);
+    for (int host = 0; host < place_.hosts; host++) {
+        char ranks[256];
+        shc_hosts_ranks_text(hosts_, host, ranks, sizeof ranks);
+        text += c10::str("\nhost.", host, "=", ranks);
+    }
+    return text + "\n";
+}
+
+} // namespace shmcoll

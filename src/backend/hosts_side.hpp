@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// A group over several hosts (src/hosts): what ProcessGroupShm asks in the place of the core's group.
+
+#include "backend/fabric.hpp"
+#include "backend/work_shm.hpp"
+
+#include <string>
+#include <vector>
+
+namespace shmcoll
+{
+
+class HostsSide
+{
+  public:
+    HostsSide() = default;
+    ~HostsSide();
+    HostsSide(const HostsSide &) = delete;
+    HostsSide &operator=(const HostsSide &) = delete;
+
+    // Meets the other ranks and finds out which of them share memory; blocks. `words`, `rails`: see struct
+    // shc_hosts_wish. `error`: of SHC_HOSTS_ERROR_BYTES. pre, of all others: SHC_OK.
+    shc_status meet(const shc_comm_config &config, const std::vector<std::string> &words, int rails,
+                    char *error);
+
+    // Lines of key=value: prefix, host, hosts, local, rails, and ranks.<host> of each host.
+    std::string place() const;
+
+    // Takes the engines that this rank needs, and tries them. Collective.
+    void connect(c10::intrusive_ptr<c10d::Backend> line, c10::intrusive_ptr<c10d::Backend> rail,
+                 c10d::Store &store);
+
+    // The group that orders the operations; keeps the side alive.
+    static Group sequencerOf(const std::shared_ptr<HostsSide> &side);
+
+    // Throws what is wrong with the operation on this rank alone. Like the next two, for collectives only.
+    void check(const shc_op &op);
+    shc_status run(const shc_op &op);
+    // pre: check()
+    shc_status submit(const shc_op &op, const shc_request_hooks &hooks, shc_request **request);
+
+    // The group of this host's ranks, for a message to one of them; `op` names its peer there afterwards. Throws if
+    // the peer is on another host.
+    static Group islandFor(const std::shared_ptr<HostsSide> &side, shc_op &op);
+
+    shc_status error();
+    void abort(const char *reason);
+    void close();
+    void describe(const char *words);
+
+    // As shc_comm_info().
+    std::string info() const;
+
+  private:
+    shc_hosts *hosts_ = nullptr;
+    shc_hosts_place place_{};
+    Engine *line_ = nullptr;
+    Engine *rail_ = nullptr;
+};
+
+} // namespace shmcoll

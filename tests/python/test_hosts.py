@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Groups over several hosts, which SHMCOLL_FAKE_HOSTS makes of one machine: shared memory in each, gloo between them.
+
+What the library does between hosts is in tests/conformance/hosts*_test.cc; here is what a user of torch sees of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+import shmcoll
+from ranks import Rank, outcomes, run, seconds
+
+WORLD = 4
+FAKE = {"SHMCOLL_FAKE_HOSTS": "2x2", "GLOO_SOCKET_IFNAME": "lo"}
+ONE_LINE = 'warn: group "0" is on 2 hosts: host 0 (ranks 0-1), host 1 (ranks 2-3); gloo between them, 2 rails'
+
+
+def check_all_reduce(rank: int) -> None:
+    for count in (0, 1, 1000, 300_007):
+        for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.complex64):
+            for asynchronous in (False, True):
+                t = torch.full((count,), rank + 1, dtype=dtype)
+                work = dist.all_reduce(t, async_op=asynchronous)
+                if asynchronous:
+                    work.wait()
+                    assert work.is_completed() and work.result()[0].data_ptr() == t.data_ptr()
+                assert (t == 10).all()
+    strided = torch.full((600, 500), float(rank)).t()
+    dist.all_reduce(strided, dist.ReduceOp.AVG)
+    assert (strided == 1.5).all()
+    several = [torch.full((n,), rank + 1.0) for n in (3, 70_000, 1)]
+    dist.all_reduce_coalesced(several)
+    assert all((t == 10).all() for t in several)
+
+
+def check_broadcast(rank: int) -> None:
+    for source in range(WORLD):
+        for count in (5, 400_001):
+            t = torch.arange(count) * (rank == source)
+            dist.broadcast(t, source)
+            assert torch.equal(t, torch.arange(count))
+
+
+def check_order(rank: int) -> None:
+    """Asynchronous calls run in the order of their submission, and futures hold results."""
+    tensors = [torch.full((size,), rank + 1.0) for size in (10, 100_000) * 10]
+    works = [dist.all_reduce(t, async_op=True) for t in tensors]
+    futures = [work.get_future().then(lambda f: f.value()[0][0].item()) for work in works]
+    assert torch.futures.wait_all(futures) == [10.0] * len(works)
+
+
+def check_groups(rank: int) -> None:
+    """A group whose members share a host is an ordinary one; another one maps its own members."""
+    here = [0, 1] if rank < 2 else [2, 3]
+    mine = [dist.new_group(ranks, timeout=seconds(20)) for ranks in ([0, 1], [2, 3])][rank // 2]
+    about = shmcoll.describe(mine)
+    assert about["hosts"] == 1 and "host.0" not in about
+    t = torch.tensor([rank])
+    dist.all_reduce(t, group=mine)
+    assert t.item() == sum(here)
+    uneven = dist.new_group([0, 1, 3], timeout=seconds(20))
+    if rank == 2:
+        return
+    about = shmcoll.describe(uneven)
+    assert about["hosts"] == 2 and about["members"] == "0,1,3" and about["world_size"] == 3
+    assert (about["host.0"], about["host.1"], about["rails"]) == ("ranks 0-1", "rank 3", 1)
+    t = torch.tensor([1.0])
+    dist.all_reduce(t, group=uneven)
+    assert t.item() == 3
+
+
+def check_messages(rank: int) -> None:
+    """Ranks of one host may send; between hosts there is a named error, and the group goes on."""
+    t = torch.full((5,), float(rank))
+    if rank % 2 == 0:
+        dist.send(t, rank + 1)
+    else:
+        dist.recv(t, rank - 1)
+        assert (t == rank - 1).all()
+    with pytest.raises(
+        TypeError, match="messages between hosts are not there yet; use a gloo group"
+    ):
+        dist.send(t, (rank + 2) % WORLD)
+    with pytest.raises(TypeError, match="receives from no unnamed rank yet"):
+        dist.recv(t)
+
+
+def check_describe(rank: int) -> None:
+    about: Any = shmcoll.describe()
+    assert about["hosts"] == 2 and about["host"] == rank // 2 and about["rails"] == 2
+    assert (about["host.0"], about["host.1"]) == ("ranks 0-1", "ranks 2-3")
+    assert about["rank"] == about["global_rank"] == rank and about["world_size"] == WORLD
+    assert about["members"] == "0,1,2,3" and about["timeout_s"] == 20 and about["name"] == "0"
+    assert not any(key.startswith("path.") for key in about)
+
+
+def check_profile(rank: int) -> None:
+    with profile(activities=[ProfilerActivity.CPU]) as prof:
+        dist.all_reduce(torch.ones(3))
+        dist.all_reduce(torch.ones(3), async_op=True).wait()
+    assert sum(event.name == "shmcoll:all_reduce" for event in prof.events()) == 2
+
+
+def check_bad_input(rank: int) -> None:
+    """A refusal leaves the group usable."""
+    with pytest.raises(TypeError):
+        dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND)
+    with pytest.raises(TypeError):
+        dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND, async_op=True)
+    t = torch.ones(1)
+    dist.all_reduce(t)
+    assert t.item() == WORLD
+
+
+def check_again(rank: int) -> None:
+    """A group of the same members, in the same store, after the first one is gone."""
+    for _ in range(3):
+        group = dist.new_group(timeout=seconds(20))
+        t = torch.ones(2)
+        dist.all_reduce(t, group=group)
+        assert t[0] == WORLD
+        dist.destroy_process_group(group)
+
+
+CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
+
+
+def test_a_group_over_hosts_does_what_a_group_of_one_host_does() -> None:
+    def body(rank: Rank) -> list[str]:
+        rank.init()
+        wrong = []
+        for check in CHECKS:
+            try:
+                check(rank.rank)
+            except AssertionError as error:
+                wrong.append(f"{check.__name__}: {error!r}")
+            dist.barrier()
+        return wrong
+
+    ended = outcomes(WORLD, body, env=FAKE)
+    assert [outcome.error + outcome.text for outcome in ended] == [""] * WORLD
+    assert [outcome.value for outcome in ended] == [[]] * WORLD
+    assert ONE_LINE in ended[0].output
+    assert not any(
+        "is on 2 hosts" in outcome.output for outcome in ended[2:] if 'group "0"' in outcome.output
+    )
+
+
+def test_calls_that_differ_between_hosts_are_named_on_all_ranks() -> None:
+    def body(rank: Rank) -> str:
+        rank.init()
+        t = torch.ones(1000 if rank.rank < 2 else 1001)
+        with pytest.raises(RuntimeError) as caught:
+            dist.all_reduce(t)
+        assert (t == 1).all()
+        return str(caught.value).splitlines()[0]
+
+    words = (
+        'shmcoll: calls of "0" differ: all_reduce #2 (float32[1000], sum) on host 0 (ranks 0-1), '
+        "all_reduce #2 (float32[1001], sum) on host 1 (ranks 2-3)"
+    )
+    assert run(WORLD, body, env=FAKE) == [words] * WORLD
+
+
+@pytest.mark.parametrize("bad", [0, 3])
+def test_an_engine_that_cannot_be_made_is_told_on_all_ranks(bad: int) -> None:
+    def body(rank: Rank) -> str:
+        if rank.rank == bad:
+            os.environ["GLOO_SOCKET_IFNAME"] = "no-such-device"
+        with pytest.raises(RuntimeError) as caught:
+            rank.init(timeout=seconds(10))
+        return str(caught.value).splitlines()[0]
+
+    said = run(WORLD, body, env=FAKE, limit=120)
+    words = f"rank {bad} cannot make the engine gloo: Unable to find address for: no-such-device"
+    assert said[bad] == f"shmcoll: {words}"
+    assert words in said[bad ^ 1]
+
+
+def test_what_variables_say_is_checked() -> None:
+    def body(rank: Rank) -> list[str]:
+        said = []
+        for name, value in (
+            ("SHMCOLL_FAKE_HOSTS", "2x"),
+            ("SHMCOLL_FAKE_HOSTS", "0x2"),
+            ("SHMCOLL_RAILS", "many"),
+            ("SHMCOLL_HOSTS", "some"),
+        ):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(name, value)
+                with pytest.raises(ValueError) as caught:
+                    rank.init()
+                said.append(str(caught.value))
+        return said
+
+    (said,) = run(1, body, env={})
+    assert said == [
+        "shmcoll: SHMCOLL_FAKE_HOSTS=2x is not <hosts>x<ranks of each>",
+        "shmcoll: SHMCOLL_FAKE_HOSTS=0x2 is not <hosts>x<ranks of each>",
+        "shmcoll: SHMCOLL_RAILS=many is not a number from 0 to 8",
+        "shmcoll: SHMCOLL_HOSTS=some is not one of auto|one",
+    ]
