@@ -5,6 +5,7 @@
 #include "shm/base/num.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 #define SLICE_NS           (10 * SHC_NS_PER_MS) /* between two looks at what may end a wait */
 #define MOST_ELEM_BYTES    48                   /* of an opaque element */
 
-_Static_assert(sizeof(struct shc_hosts_said) == 128, "all its bytes are compared");
+_Static_assert(offsetof(struct shc_hosts_said, sizes) == 64, "all bytes before are compared");
 _Static_assert(sizeof(struct shc_hosts_record) == 192, "its payload is aligned");
 
 /* ---- errors ---- */
@@ -274,7 +275,7 @@ static size_t lay_out(struct shc_hosts *hosts, char *base)
     PART(stage->said, ranks * sizeof(struct shc_hosts_said));
     PART(stage->record, record);
     PART(stage->records, all * record);
-    PART(stage->verdict, 64 + hosts->payload_bytes);
+    PART(stage->verdict, 64 + all * hosts->payload_bytes);
     PART(stage->text, SHC_HOSTS_ERROR_BYTES);
     PART(stage->narrow, chunk);
     PART(stage->wide, chunk);
@@ -332,8 +333,18 @@ static enum shc_status run_kind(const struct shc_hosts_call *call)
                             : barrier(call);
     case SHC_BROADCAST:
         return shc_hosts_broadcast(call);
+    case SHC_ALL_GATHER:
+    case SHC_ALL_GATHER_UNEVEN:
+    case SHC_GATHER:
+        return shc_hosts_gather(call);
+    case SHC_REDUCE_SCATTER:
+    case SHC_REDUCE_SCATTER_UNEVEN:
+    case SHC_SCATTER:
+        return shc_hosts_scatter(call);
+    case SHC_ALL_TO_ALL:
+        return shc_hosts_alltoall(call);
     default:
-        return shc_hosts_allreduce(call);
+        return shc_hosts_reduce(call);
     }
 }
 
@@ -353,16 +364,19 @@ enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn)
     return st;
 }
 
+static bool has(enum shc_op_kind kind)
+{
+    return kind <= SHC_REDUCE_SCATTER_UNEVEN;
+}
+
 enum shc_status shc_hosts_describe(struct shc_hosts *hosts, const struct shc_op *op,
                                    struct shc_hosts_call *call, char *error)
 {
     const enum shc_op_kind kind = op->kind;
     error[0] = '\0';
     *call = (struct shc_hosts_call){.hosts = hosts, .op = op};
-    if (kind != SHC_BARRIER && kind != SHC_BROADCAST && kind != SHC_ALL_REDUCE) {
-        snprintf(error, SHC_HOSTS_ERROR_BYTES,
-                 "%s: a group over several hosts does not have it yet; it has barrier, broadcast "
-                 "and all_reduce",
+    if (!has(kind)) {
+        snprintf(error, SHC_HOSTS_ERROR_BYTES, "%s: a group over several hosts does not have it",
                  shc_op_kind_name(kind));
         return SHC_ERR_UNSUPPORTED;
     }

@@ -30,13 +30,24 @@ struct shc_hosts_call {
     bool proves; /* a barrier before which the engines are tried */
 };
 
-/* What a host says of its call. All bytes are compared. */
+/* Sizes of an all_to_all, of one rank or of several. */
+struct shc_hosts_sizes {
+    uint64_t given, wanted; /* hashes of all sizes */
+    uint64_t least, most;
+    uint64_t width,
+        longest; /* of a column, and of a tensor that goes to another host, or comes from it */
+    uint64_t unused[2];
+};
+
+/* What a host says of its call. */
 struct shc_hosts_said {
     uint64_t number; /* of the call */
     uint64_t count;
     uint32_t kind, dtype, redop, elem_bytes, dtype_tag;
     int32_t root;
-    uint8_t unused[128 - 40];
+    uint64_t list; /* a hash of the sizes of a list whose tensors may differ */
+    uint8_t unused[64 - 48];
+    struct shc_hosts_sizes sizes; /* is not compared */
 };
 
 /* What goes between the leaders; `payload` follows. */
@@ -79,6 +90,7 @@ struct shc_hosts {
 
     /* Of the operation that runs. */
     uint64_t number;
+    struct shc_hosts_sizes sizes; /* of the island */
     struct shc_turn *turn;
     uint64_t deadline_ns;
 };
@@ -173,18 +185,24 @@ SHC_NODISCARD enum shc_status shc_hosts_try_rail(struct shc_hosts *hosts);
 /* Compares the call with those of the island's ranks. The leader tells the other hosts of a difference. */
 SHC_NODISCARD enum shc_status shc_hosts_announce(const struct shc_hosts_call *call);
 
+/* Makes the payload of a verdict of all records. */
+struct shc_hosts_digest {
+    enum shc_status (*make)(const struct shc_hosts_call *call, const void *ctx, char *to);
+    const void *ctx;
+};
+
 /* The leader: exchanges the record, whose payload is filled, and compares. All ranks: the leader's verdict, and its
- * `bytes` of payload, which `digest` makes of the records (NULL: nothing). *payload: where they are. */
-SHC_NODISCARD enum shc_status
-shc_hosts_meet(const struct shc_hosts_call *call, size_t bytes,
-               enum shc_status (*digest)(const struct shc_hosts_call *call, char *to),
-               char **payload);
+ * `bytes` of payload (NULL: nothing), at most as many as all records have. *payload: where they are. */
+SHC_NODISCARD enum shc_status shc_hosts_meet(const struct shc_hosts_call *call, size_t bytes,
+                                             const struct shc_hosts_digest *digest, char **payload);
 
 /* A barrier in which ranks say what became of them: all get the first failure. */
 SHC_NODISCARD enum shc_status shc_hosts_agree(const struct shc_hosts_call *call,
                                               enum shc_status st);
 
 /* ---- vector.c ---- */
+
+uint64_t shc_vector_elements(const struct shc_tensor *tensor);
 
 /* The memory of all elements from `first` on, if it is one contiguous piece; else NULL. */
 char *shc_vector_at(const struct shc_tensors *tensors, uint32_t elem_bytes, uint64_t first);
@@ -217,16 +235,42 @@ struct shc_hosts_chunk shc_hosts_chunk_at(const struct shc_hosts *hosts, uint64_
 struct shc_hosts_steps {
     enum shc_status (*step[SHC_HOSTS_DEPTH])(void *ctx, struct shc_hosts_chunk *chunk, int place);
     void *ctx;
+    /* Makes a chunk, which is all zero before. */
+    void (*cut)(void *ctx, uint64_t index, struct shc_hosts_chunk *chunk);
 };
-SHC_NODISCARD enum shc_status shc_hosts_pass(const struct shc_hosts_call *call, uint32_t elem_bytes,
-                                             const struct shc_hosts_steps *steps);
+SHC_NODISCARD enum shc_status shc_hosts_pass(const struct shc_hosts_steps *steps, uint64_t chunks);
+
+/* The same for the chunks of a vector; without `cut`. */
+SHC_NODISCARD enum shc_status shc_hosts_pass_vector(const struct shc_hosts_call *call,
+                                                    uint32_t elem_bytes,
+                                                    const struct shc_hosts_steps *steps);
+
+/* ---- hosts_island.c: bytes in the island; sizes are by local rank ---- */
+
+/* Every rank gives `sizes` of its own from `in`, and gets all, one after the other. */
+SHC_NODISCARD enum shc_status shc_hosts_share(struct shc_hosts *hosts, const char *in,
+                                              const uint64_t *sizes, char *out);
+
+/* Every rank gives each one `give` of its bytes, and gets `take` of each; both lie one after the other. */
+SHC_NODISCARD enum shc_status shc_hosts_swap(struct shc_hosts *hosts, const char *in,
+                                             const uint64_t *give, char *out, const uint64_t *take);
+
+/* `data` of local rank `root` reaches all. */
+SHC_NODISCARD enum shc_status shc_hosts_give(struct shc_hosts *hosts, int root, char *data,
+                                             uint64_t bytes);
 
 /* Every rank of the island has its slice, and gets the whole part. */
 SHC_NODISCARD enum shc_status shc_hosts_collect(struct shc_hosts *hosts,
                                                 const struct shc_hosts_chunk *chunk,
                                                 uint32_t elem_bytes, const char *slice, char *part);
 
-/* ---- the operations ---- */
+/* ---- the operations; gather and scatter: those that gather or scatter for all, too ---- */
 
-SHC_NODISCARD enum shc_status shc_hosts_allreduce(const struct shc_hosts_call *call);
+SHC_NODISCARD enum shc_status shc_hosts_reduce(const struct shc_hosts_call *call);
 SHC_NODISCARD enum shc_status shc_hosts_broadcast(const struct shc_hosts_call *call);
+SHC_NODISCARD enum shc_status shc_hosts_scatter(const struct shc_hosts_call *call);
+SHC_NODISCARD enum shc_status shc_hosts_alltoall(const struct shc_hosts_call *call);
+
+/* What this rank says of its sizes. */
+void shc_hosts_alltoall_sizes(const struct shc_hosts_call *call, struct shc_hosts_sizes *sizes);
+SHC_NODISCARD enum shc_status shc_hosts_gather(const struct shc_hosts_call *call);

@@ -36,19 +36,14 @@ static const struct shc_tensors *tensors_of(const struct shc_hosts_call *call)
 /* A broadcast of bytes in the root's island. */
 static enum shc_status give_island(const struct shc_hosts_call *call, char *data, size_t bytes)
 {
-    struct shc_hosts *hosts = call->hosts;
-    const int64_t size = (int64_t)bytes;
-    const struct shc_tensor tensor = shc_hosts_flat(data, &size);
-    struct shc_op op = {.kind = SHC_BROADCAST, .dtype = SHC_UINT8};
-    op.root = hosts->plan.local_of[call->op->root];
-    op.input = op.output = (struct shc_tensors){&tensor, 1};
-    return shc_hosts_island(hosts, &op);
+    return shc_hosts_give(call->hosts, call->hosts->plan.local_of[call->op->root], data, bytes);
 }
 
 /* ---- short ---- */
 
-static enum shc_status take_payload(const struct shc_hosts_call *call, char *to)
+static enum shc_status take_payload(const struct shc_hosts_call *call, const void *ctx, char *to)
 {
+    (void)ctx;
     struct shc_hosts_record *record = shc_hosts_record_of(call->hosts, root_host(call));
     memcpy(to, shc_hosts_payload(record), call->count * call->elem_bytes);
     return SHC_OK;
@@ -59,12 +54,13 @@ static enum shc_status run_short(const struct shc_hosts_call *call)
     struct shc_hosts *hosts = call->hosts;
     const struct shc_slice all = {0, call->count};
     char *own = shc_hosts_payload((struct shc_hosts_record *)(void *)hosts->stage.record);
+    const struct shc_hosts_digest digest = {take_payload, NULL};
     char *data;
     if (is_root(call))
         shc_vector_read(&call->op->input, call->elem_bytes, all, own);
     if (has_root(call) && hosts->plan.local_of[call->op->root] != 0)
         SHC_TRY(give_island(call, own, call->count * call->elem_bytes));
-    SHC_TRY(shc_hosts_meet(call, call->count * call->elem_bytes, take_payload, &data));
+    SHC_TRY(shc_hosts_meet(call, call->count * call->elem_bytes, &digest, &data));
     if (!is_root(call))
         shc_vector_write(&call->op->output, call->elem_bytes, all, data);
     return SHC_OK;
@@ -139,5 +135,5 @@ enum shc_status shc_hosts_broadcast(const struct shc_hosts_call *call)
     if (call->count <= call->hosts->payload_bytes / call->elem_bytes)
         return run_short(call);
     SHC_TRY(shc_hosts_meet(call, 0, NULL, &nothing));
-    return shc_hosts_pass(call, call->elem_bytes, &steps);
+    return shc_hosts_pass_vector(call, call->elem_bytes, &steps);
 }

@@ -21,12 +21,24 @@ struct shc_hosts_chunk shc_hosts_chunk_at(const struct shc_hosts *hosts, uint64_
     return chunk;
 }
 
-enum shc_status shc_hosts_pass(const struct shc_hosts_call *call, uint32_t elem_bytes,
-                               const struct shc_hosts_steps *steps)
+/* The chunks of a vector. */
+struct vector {
+    const struct shc_hosts_call *call;
+    uint32_t elem_bytes;
+};
+
+static void cut_vector(void *ctx, uint64_t index, struct shc_hosts_chunk *chunk)
 {
-    struct shc_hosts *hosts = call->hosts;
+    const struct vector *vector = ctx;
+    *chunk =
+        shc_hosts_chunk_at(vector->call->hosts, vector->call->count, vector->elem_bytes, index);
+}
+
+static enum shc_status pass(const struct shc_hosts_steps *steps, uint64_t count,
+                            void (*cut)(void *ctx, uint64_t index, struct shc_hosts_chunk *chunk),
+                            void *cut_ctx)
+{
     struct shc_hosts_chunk chunks[SHC_HOSTS_DEPTH] = {{{0, 0}, {0, 0}, 0, NULL}};
-    const uint64_t count = shc_hosts_chunks(hosts, call->count, elem_bytes);
     enum shc_status st = SHC_OK;
     for (uint64_t turn = 0; turn < count + SHC_HOSTS_DEPTH - 1; turn++)
         for (uint64_t step = 0; step < SHC_HOSTS_DEPTH && st == SHC_OK; step++) {
@@ -34,8 +46,10 @@ enum shc_status shc_hosts_pass(const struct shc_hosts_call *call, uint32_t elem_
             const int place = (int)(index % SHC_HOSTS_DEPTH);
             if (turn < step || index >= count)
                 continue;
-            if (step == 0)
-                chunks[place] = shc_hosts_chunk_at(hosts, call->count, elem_bytes, index);
+            if (step == 0) {
+                chunks[place] = (struct shc_hosts_chunk){.ticket = NULL};
+                cut(cut_ctx, index, &chunks[place]);
+            }
             if (steps->step[step])
                 st = steps->step[step](steps->ctx, &chunks[place], place);
         }
@@ -45,23 +59,26 @@ enum shc_status shc_hosts_pass(const struct shc_hosts_call *call, uint32_t elem_
     return st;
 }
 
+enum shc_status shc_hosts_pass(const struct shc_hosts_steps *steps, uint64_t chunks)
+{
+    return pass(steps, chunks, steps->cut, steps->ctx);
+}
+
+enum shc_status shc_hosts_pass_vector(const struct shc_hosts_call *call, uint32_t elem_bytes,
+                                      const struct shc_hosts_steps *steps)
+{
+    struct vector vector = {call, elem_bytes};
+    const uint64_t chunks = shc_hosts_chunks(call->hosts, call->count, elem_bytes);
+    return pass(steps, chunks, cut_vector, &vector);
+}
+
 enum shc_status shc_hosts_collect(struct shc_hosts *hosts, const struct shc_hosts_chunk *chunk,
                                   uint32_t elem_bytes, const char *slice, char *part)
 {
     const int ranks = shc_hosts_plan_size(&hosts->plan, hosts->host), rails = hosts->plan.rails;
-    const int64_t own = (int64_t)(chunk->slice.count * elem_bytes);
-    const struct shc_tensor in = shc_hosts_flat((void *)(uintptr_t)slice, &own);
-    struct shc_tensor out[SHC_MAX_WORLD];
-    int64_t sizes[SHC_MAX_WORLD];
-    for (int local = 0; local < ranks; local++) {
-        struct shc_slice of = {chunk->part.count, 0};
-        if (local < rails)
-            of = shc_hosts_slice(chunk->part.count, rails, local);
-        sizes[local] = (int64_t)(of.count * elem_bytes);
-        out[local] = shc_hosts_flat(part + of.first * elem_bytes, &sizes[local]);
-    }
-    struct shc_op op = {.kind = SHC_ALL_GATHER_UNEVEN, .dtype = SHC_UINT8};
-    op.input = (struct shc_tensors){&in, 1};
-    op.output = (struct shc_tensors){out, (uint32_t)ranks};
-    return shc_hosts_island(hosts, &op);
+    uint64_t sizes[SHC_MAX_WORLD];
+    for (int local = 0; local < ranks; local++)
+        sizes[local] =
+            local < rails ? shc_hosts_slice(chunk->part.count, rails, local).count * elem_bytes : 0;
+    return shc_hosts_share(hosts, slice, sizes, part);
 }

@@ -9,26 +9,54 @@
 
 #include "shm/base/num.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#define CALL_TEXT  128
-#define RANKS_TEXT 96
+#define CALL_TEXT      128
+#define RANKS_TEXT     96
+#define COMPARED_BYTES offsetof(struct shc_hosts_said, sizes)
+
+static bool reduces(enum shc_op_kind kind)
+{
+    return kind == SHC_ALL_REDUCE || kind == SHC_REDUCE || kind == SHC_REDUCE_SCATTER ||
+           kind == SHC_REDUCE_SCATTER_UNEVEN;
+}
+
+static bool has_root(enum shc_op_kind kind)
+{
+    return kind == SHC_BROADCAST || kind == SHC_REDUCE || kind == SHC_GATHER || kind == SHC_SCATTER;
+}
+
+/* Of the sizes of a list. */
+static uint64_t hash_of(const struct shc_tensors *list)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (uint32_t i = 0; i < list->count; i++)
+        hash = (hash ^ shc_vector_elements(&list->list[i])) * 0x9e3779b97f4a7c15u ^ hash >> 29;
+    return hash;
+}
 
 static struct shc_hosts_said say(const struct shc_hosts_call *call)
 {
     const struct shc_op *op = call->op;
-    const bool reduces = op->kind == SHC_ALL_REDUCE, moves = op->kind == SHC_BROADCAST;
+    const bool moves = op->kind != SHC_BARRIER;
     struct shc_hosts_said said;
     memset(&said, 0, sizeof said);
     said.number = call->hosts->number;
     said.count = call->count;
     said.kind = op->kind;
     said.elem_bytes = call->elem_bytes;
-    said.dtype = reduces || moves ? op->dtype : 0;
+    said.dtype = moves ? op->dtype : 0;
     said.dtype_tag = moves && op->dtype == SHC_OPAQUE ? op->dtype_tag : 0;
-    said.redop = reduces ? op->redop : 0;
-    said.root = moves ? op->root : 0;
+    said.redop = reduces(op->kind) ? op->redop : 0;
+    said.root = has_root(op->kind) ? op->root : 0;
+    if (op->kind == SHC_ALL_GATHER_UNEVEN)
+        said.list = hash_of(&op->output);
+    if (op->kind == SHC_REDUCE_SCATTER_UNEVEN)
+        said.list = hash_of(&op->input);
+    if (op->kind == SHC_ALL_TO_ALL)
+        shc_hosts_alltoall_sizes(call, &said.sizes);
     return said;
 }
 
@@ -36,10 +64,14 @@ static void call_text(const struct shc_hosts_said *said, char *text, size_t capa
 {
     const enum shc_op_kind kind = (enum shc_op_kind)said->kind;
     char more[64] = "";
-    if (kind == SHC_ALL_REDUCE)
-        snprintf(more, sizeof more, ", %s", shc_redop_name((enum shc_redop)said->redop));
-    if (kind == SHC_BROADCAST)
-        snprintf(more, sizeof more, ", root %d", (int)said->root);
+    size_t used = 0;
+    if (reduces(kind))
+        used = (size_t)snprintf(more, sizeof more, ", %s",
+                                shc_redop_name((enum shc_redop)said->redop));
+    if (has_root(kind))
+        used += (size_t)snprintf(more + used, sizeof more - used, ", root %d", (int)said->root);
+    if (said->list)
+        snprintf(more + used, sizeof more - used, ", sizes %08x", (unsigned)said->list);
     if (said->elem_bytes == 0)
         snprintf(text, capacity, "%s #%llu", shc_op_kind_name(kind),
                  (unsigned long long)said->number);
@@ -55,6 +87,7 @@ static void fill(const struct shc_hosts_call *call, enum shc_status st)
     struct shc_hosts *hosts = call->hosts;
     struct shc_hosts_record *record = (struct shc_hosts_record *)(void *)hosts->stage.record;
     record->said = say(call);
+    record->said.sizes = hosts->sizes;
     record->status = (uint32_t)st;
     if (st != SHC_OK)
         snprintf(shc_hosts_payload(record), hosts->payload_bytes, "%s",
@@ -76,7 +109,7 @@ static enum shc_status compare(struct shc_hosts *hosts)
             return shc_hosts_fail(hosts, known ? (enum shc_status)record->status : SHC_ERR_ABORTED,
                                   "host %d (%s): %s", host, ranks[1], shc_hosts_payload(record));
         }
-        if (memcmp(&first->said, &record->said, sizeof first->said) == 0)
+        if (memcmp(&first->said, &record->said, COMPARED_BYTES) == 0)
             continue;
         call_text(&first->said, calls[0], CALL_TEXT);
         call_text(&record->said, calls[1], CALL_TEXT);
@@ -111,6 +144,14 @@ static void tell_hosts(const struct shc_hosts_call *call, enum shc_status st)
     snprintf(error, SHC_HOSTS_ERROR_BYTES, "%s", why);
 }
 
+static void add_sizes(struct shc_hosts_sizes *to, const struct shc_hosts_sizes *one)
+{
+    to->given += one->given;
+    to->wanted += one->wanted;
+    to->least = shc_min_size(to->least, one->least);
+    to->most = one->most > to->most ? one->most : to->most;
+}
+
 enum shc_status shc_hosts_announce(const struct shc_hosts_call *call)
 {
     struct shc_hosts *hosts = call->hosts;
@@ -124,9 +165,11 @@ enum shc_status shc_hosts_announce(const struct shc_hosts_call *call)
     op.input = (struct shc_tensors){&in, 1};
     op.output = (struct shc_tensors){&out, 1};
     SHC_TRY(shc_hosts_island(hosts, &op));
+    hosts->sizes = (struct shc_hosts_sizes){.least = UINT64_MAX};
     for (int local = 0; local < ranks; local++) {
         memcpy(&other, hosts->stage.said + (size_t)local * sizeof other, sizeof other);
-        if (memcmp(&own, &other, sizeof own) == 0)
+        add_sizes(&hosts->sizes, &other.sizes);
+        if (memcmp(&own, &other, COMPARED_BYTES) == 0)
             continue;
         char ours[CALL_TEXT], theirs[CALL_TEXT];
         call_text(&own, ours, sizeof ours);
@@ -142,15 +185,6 @@ enum shc_status shc_hosts_announce(const struct shc_hosts_call *call)
     return SHC_OK;
 }
 
-static enum shc_status give(struct shc_hosts *hosts, int root, char *data, size_t bytes)
-{
-    const int64_t size = (int64_t)bytes;
-    const struct shc_tensor tensor = shc_hosts_flat(data, &size);
-    struct shc_op op = {.kind = SHC_BROADCAST, .dtype = SHC_UINT8, .root = root};
-    op.input = op.output = (struct shc_tensors){&tensor, 1};
-    return shc_hosts_island(hosts, &op);
-}
-
 #define VERDICT_BYTES 64
 
 /* The leader's verdict reaches its island. */
@@ -159,29 +193,27 @@ static enum shc_status tell(struct shc_hosts *hosts, enum shc_status st, size_t 
     char *verdict = hosts->stage.verdict, *text = hosts->stage.text;
     uint32_t status = (uint32_t)st;
     memcpy(verdict, &status, sizeof status);
-    SHC_TRY(give(hosts, 0, verdict, VERDICT_BYTES + bytes));
+    SHC_TRY(shc_hosts_give(hosts, 0, verdict, VERDICT_BYTES + bytes));
     memcpy(&status, verdict, sizeof status);
     if (status == SHC_OK)
         return SHC_OK;
     if (shc_hosts_leads(hosts))
         snprintf(text, SHC_HOSTS_ERROR_BYTES, "%s",
                  hosts->turn->error[0] ? hosts->turn->error : shc_error_text());
-    SHC_TRY(give(hosts, 0, text, SHC_HOSTS_ERROR_BYTES));
+    SHC_TRY(shc_hosts_give(hosts, 0, text, SHC_HOSTS_ERROR_BYTES));
     return shc_hosts_fail(hosts, (enum shc_status)status, "%s", text);
 }
 
 enum shc_status shc_hosts_meet(const struct shc_hosts_call *call, size_t bytes,
-                               enum shc_status (*digest)(const struct shc_hosts_call *call,
-                                                         char *to),
-                               char **payload)
+                               const struct shc_hosts_digest *digest, char **payload)
 {
     struct shc_hosts *hosts = call->hosts;
     enum shc_status st = SHC_OK;
     *payload = hosts->stage.verdict + VERDICT_BYTES;
     if (shc_hosts_leads(hosts)) {
         st = exchange(call, SHC_OK);
-        if (st == SHC_OK && digest)
-            st = digest(call, *payload);
+        if (st == SHC_OK && digest && digest->make)
+            st = digest->make(call, digest->ctx, *payload);
     }
     return tell(hosts, st, bytes);
 }
@@ -204,7 +236,7 @@ static enum shc_status agree_in_island(struct shc_hosts *hosts, enum shc_status 
         memcpy(&other, hosts->stage.said + (size_t)local * sizeof other, sizeof other);
         if (other == SHC_OK)
             continue;
-        SHC_TRY(give(hosts, local, text, SHC_HOSTS_ERROR_BYTES));
+        SHC_TRY(shc_hosts_give(hosts, local, text, SHC_HOSTS_ERROR_BYTES));
         return shc_hosts_fail(
             hosts, (enum shc_status)other, "rank %d: %s",
             (int)hosts->plan.name_of[hosts->plan.rank_at[hosts->plan.first[hosts->host] + local]],

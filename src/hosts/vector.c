@@ -5,7 +5,7 @@
 
 #define MAX_DIMS 64
 
-static uint64_t elements_of(const struct shc_tensor *tensor)
+uint64_t shc_vector_elements(const struct shc_tensor *tensor)
 {
     uint64_t elements = 1;
     for (int d = 0; d < tensor->ndim; d++)
@@ -37,6 +37,11 @@ static void walk(const struct shc_tensor *tensor, uint32_t elem_bytes, struct sh
 {
     int64_t index[MAX_DIMS], strides[MAX_DIMS], each = 1, offset = 0;
     uint64_t rest = part.first;
+    if (is_contiguous(tensor)) {
+        char *at = (char *)tensor->data + part.first * elem_bytes;
+        memcpy(reads ? flat : at, reads ? at : flat, part.count * elem_bytes);
+        return;
+    }
     for (int d = tensor->ndim; d-- > 0;) {
         strides[d] = tensor->strides ? tensor->strides[d] : each;
         each *= tensor->sizes[d];
@@ -64,7 +69,7 @@ static void copy(const struct shc_tensors *tensors, uint32_t elem_bytes, struct 
                  char *flat, bool reads)
 {
     for (uint32_t i = 0; i < tensors->count && part.count > 0; i++) {
-        const uint64_t elements = elements_of(&tensors->list[i]);
+        const uint64_t elements = shc_vector_elements(&tensors->list[i]);
         if (part.first >= elements) {
             part.first -= elements;
             continue;

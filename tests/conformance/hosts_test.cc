@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Groups over several hosts: ranks are threads, hosts are labels, and what is between hosts is an engine in this
 // process. The results have the bits of the oracle: each host's ranks in order, then the hosts in order.
-#include "tests/support/elements.h"
-#include "tests/support/fabric.h"
-#include "tests/support/ranks.h"
+#include "tests/support/hosts_oracle.h"
 
 extern "C" {
 #include "shm/comm/record.h"
@@ -19,240 +17,6 @@ using elements::Combination;
 
 namespace
 {
-
-using Labels = std::vector<int32_t>;
-
-struct Map {
-    const char *name;
-    Labels labels;
-};
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-const bool kSlow = true; // a sanitizer sees the same code with few maps
-#else
-const bool kSlow = false;
-#endif
-
-std::vector<Map> maps()
-{
-    if (kSlow)
-        return {{"TwoOfTwoCyclic", {0, 1, 0, 1}}, {"TwoAndOneAndThree", {0, 1, 2, 0, 2, 2}}};
-    return {
-        {"TwoOfOne", {0, 1}},
-        {"TwoOfTwo", {0, 0, 1, 1}},
-        {"TwoOfTwoCyclic", {0, 1, 0, 1}},
-        {"ThreeAndOne", {0, 0, 0, 1}},
-        {"OneAndThree", {3, 1, 1, 1}},
-        {"ThreeOfOne", {0, 1, 2}},
-        {"ThreeOfTwo", {0, 0, 1, 1, 2, 2}},
-        {"ThreeOfTwoCyclic", {0, 1, 2, 0, 1, 2}},
-        {"TwoAndOneAndThree", {0, 1, 2, 0, 2, 2}},
-        {"OneOfThree", {0, 0, 0}},
-    };
-}
-
-void PrintTo(const Map &map, std::ostream *out)
-{
-    *out << map.name;
-}
-
-// The ranks of each host, in order.
-std::vector<std::vector<size_t>> hosts_of(const Labels &labels)
-{
-    std::vector<std::vector<size_t>> hosts;
-    std::map<int32_t, size_t> known;
-    for (size_t rank = 0; rank < labels.size(); rank++) {
-        if (!known.count(labels[rank])) {
-            known[labels[rank]] = hosts.size();
-            hosts.push_back({});
-        }
-        hosts[known[labels[rank]]].push_back(rank);
-    }
-    return hosts;
-}
-
-int host_count(const Labels &labels)
-{
-    return static_cast<int>(hosts_of(labels).size());
-}
-
-struct Group {
-    shc_hosts *hosts = nullptr;
-    shc_hosts_place place = {};
-    int rank = 0;
-    char error[SHC_HOSTS_ERROR_BYTES] = "";
-
-    shc_status run(const shc_op &op) { return shc_hosts_run(hosts, &op, error); }
-};
-
-using Body = std::function<void(Group &)>;
-
-void run_hosts(const Labels &labels, Network &network, const Body &body, int rails = 0)
-{
-    Options options;
-    options.make_group = false;
-    run_ranks(
-        Mode::kOwnMapping, static_cast<int>(labels.size()),
-        [&](Rank &rank) {
-            shc_comm_config config = {};
-            config.rank = rank.rank;
-            config.world_size = rank.world;
-            config.name = "0";
-            config.timeout_ns = rank.timeout_ns;
-            config.store = rank.store;
-            Group group;
-            group.rank = rank.rank;
-            const std::string word = std::to_string(labels[static_cast<size_t>(rank.rank)]);
-            const char *words[] = {word.c_str()};
-            const shc_hosts_wish wish = {words, 1, rails};
-            ASSERT_EQ(shc_hosts_create(&config, &wish, &group.hosts, group.error), SHC_OK)
-                << group.error;
-            shc_hosts_get_place(group.hosts, &group.place);
-            const shc_hosts_place &place = group.place;
-            const shc_fabric line = network.line(place.host);
-            const shc_fabric rail = network.rail(place.local, place.host);
-            ASSERT_EQ(shc_hosts_connect(group.hosts, place.local == 0 ? &line : nullptr,
-                                        place.local < place.rails ? &rail : nullptr, nullptr,
-                                        group.error),
-                      SHC_OK)
-                << group.error;
-            body(group);
-            shc_hosts_free(group.hosts);
-        },
-        options);
-}
-
-// ---- the oracle ----
-
-template <class T>
-T element(const uint8_t *at)
-{
-    T x;
-    memcpy(&x, at, sizeof x);
-    return x;
-}
-
-bool goes_in_floats(const Combination &c)
-{
-    return ref::is_narrow(c.dtype) && c.dtype != SHC_BFLOAT16 && c.redop != SHC_MIN &&
-           c.redop != SHC_MAX;
-}
-
-float combine(shc_redop redop, float a, float b)
-{
-    const float result = redop == SHC_PRODUCT ? a * b : a + b;
-    return result;
-}
-
-// Inputs in narrow floats: all in floats, and rounded at the end.
-void narrow_element(const Combination &c, const Labels &labels, const std::vector<Bytes> &inputs,
-                    const std::vector<double> &factors, size_t i, uint8_t *out)
-{
-    const ref::Narrow format = ref::narrow(c.dtype);
-    const size_t bytes = shc_dtype_bytes(c.dtype);
-    bool first_host = true;
-    float total = 0;
-    for (const std::vector<size_t> &ranks : hosts_of(labels)) {
-        bool first = true;
-        float sum = 0;
-        for (const size_t rank : ranks) {
-            uint32_t code = 0;
-            memcpy(&code, inputs[rank].data() + i * bytes, bytes);
-            auto x = static_cast<float>(format.is_nan(code) ? NAN : format.value(code));
-            if (c.redop == SHC_PREMUL_SUM)
-                x = static_cast<float>(factors[rank]) * x;
-            sum = first ? x : combine(c.redop, sum, x);
-            first = false;
-        }
-        total = first_host ? sum : combine(c.redop, total, sum);
-        first_host = false;
-    }
-    if (c.redop == SHC_AVG)
-        total /= static_cast<float>(labels.size());
-    const uint32_t code = format.code(static_cast<double>(total));
-    memcpy(out, &code, bytes);
-}
-
-void integer_average(const Combination &c, const std::vector<Bytes> &inputs, size_t i, uint8_t *out)
-{
-    const size_t bytes = shc_dtype_bytes(c.dtype);
-    uint64_t sum = 0;
-    for (const Bytes &input : inputs) {
-        const uint8_t *at = input.data() + i * bytes;
-        uint64_t x = 0;
-        memcpy(&x, at, bytes);
-        const bool is_signed = c.dtype <= SHC_INT64;
-        if (is_signed && bytes < 8 && x >> (8 * bytes - 1))
-            x |= ~uint64_t{0} << (8 * bytes);
-        sum += x;
-    }
-    const auto ranks = static_cast<int64_t>(inputs.size());
-    const uint64_t result = c.dtype == SHC_UINT64
-                                ? sum / static_cast<uint64_t>(ranks)
-                                : static_cast<uint64_t>(static_cast<int64_t>(sum) / ranks);
-    memcpy(out, &result, bytes);
-}
-
-void divide(shc_dtype dtype, size_t ranks, uint8_t *sum)
-{
-    const size_t bytes = shc_dtype_bytes(dtype);
-    const bool is_double = dtype == SHC_FLOAT64 || dtype == SHC_COMPLEX128;
-    for (size_t at = 0; at < bytes; at += is_double ? 8 : 4) {
-        if (is_double) {
-            const double x = element<double>(sum + at) / static_cast<double>(ranks);
-            memcpy(sum + at, &x, 8);
-        } else {
-            const float x = element<float>(sum + at) / static_cast<float>(ranks);
-            memcpy(sum + at, &x, 4);
-        }
-    }
-}
-
-void expected_element(const Combination &c, const Labels &labels, const std::vector<Bytes> &inputs,
-                      const std::vector<double> &factors, size_t i, uint8_t *out)
-{
-    if (goes_in_floats(c)) {
-        narrow_element(c, labels, inputs, factors, i, out);
-        return;
-    }
-    if (c.redop == SHC_AVG && c.dtype <= SHC_UINT64) {
-        integer_average(c, inputs, i, out);
-        return;
-    }
-    const size_t bytes = shc_dtype_bytes(c.dtype);
-    std::vector<Bytes> sums;
-    for (const std::vector<size_t> &ranks : hosts_of(labels)) {
-        std::vector<const uint8_t *> sources;
-        std::vector<double> own;
-        for (const size_t rank : ranks) {
-            sources.push_back(inputs[rank].data());
-            own.push_back(factors[rank]);
-        }
-        sums.emplace_back(bytes);
-        ref::reduce(c.dtype, c.redop == SHC_AVG ? SHC_SUM : c.redop, sources, i, own.data(),
-                    sums.back().data());
-    }
-    std::vector<const uint8_t *> sources;
-    for (const Bytes &sum : sums)
-        sources.push_back(sum.data());
-    if (c.dtype == SHC_BFLOAT16 && c.redop == SHC_AVG) { // divided before it is rounded
-        const ref::Narrow format = ref::narrow(c.dtype);
-        float total = 0;
-        for (size_t host = 0; host < sums.size(); host++) {
-            const uint32_t code = element<uint16_t>(sources[host]);
-            const auto x = static_cast<float>(format.is_nan(code) ? NAN : format.value(code));
-            total = host == 0 ? x : combine(SHC_SUM, total, x);
-        }
-        const auto code =
-            static_cast<uint16_t>(format.code(total / static_cast<float>(labels.size())));
-        memcpy(out, &code, 2);
-        return;
-    }
-    const bool adds = c.redop == SHC_AVG || c.redop == SHC_PREMUL_SUM;
-    ref::reduce(c.dtype, adds ? SHC_SUM : c.redop, sources, 0, nullptr, out);
-    if (c.redop == SHC_AVG)
-        divide(c.dtype, labels.size(), out);
-}
 
 // ---- all_reduce ----
 
@@ -277,42 +41,6 @@ Case case_of(const Combination &what, size_t count, const Labels &labels, size_t
         expected_element(what, labels, c.inputs, c.factors, i, c.expected.data() + i * bytes);
     return c;
 }
-
-// Elements with gaps between them, or without.
-struct Elements {
-    Elements(const Bytes &values, size_t elem_bytes, bool strided)
-        : bytes(elem_bytes), stride(strided ? 3 : 1),
-          size(static_cast<int64_t>(values.size() / elem_bytes)),
-          step(static_cast<int64_t>(stride)), memory(values.size() * stride + 64, 0xa5)
-    {
-        for (size_t i = 0; i * bytes < values.size(); i++)
-            memcpy(&memory[i * stride * bytes], &values[i * bytes], bytes);
-        tensor = {memory.data(), 1, &size, strided ? &step : nullptr};
-    }
-    Elements(const Elements &) = delete;
-
-    Bytes values() const
-    {
-        Bytes all(static_cast<size_t>(size) * bytes);
-        for (size_t i = 0; i * bytes < all.size(); i++)
-            memcpy(&all[i * bytes], &memory[i * stride * bytes], bytes);
-        return all;
-    }
-    // The gaps and the end are as they were.
-    bool is_tidy() const
-    {
-        for (size_t i = 0; i < memory.size(); i++)
-            if ((i / bytes >= static_cast<size_t>(size) * stride || i / bytes % stride != 0) &&
-                memory[i] != 0xa5)
-                return false;
-        return true;
-    }
-
-    size_t bytes, stride;
-    int64_t size, step;
-    Bytes memory;
-    shc_tensor tensor = {};
-};
 
 shc_op reduction_of(const Combination &what)
 {
@@ -706,10 +434,10 @@ TEST(HostsFail, WhatIsWrongOnOneRankIsToldBeforeAnythingHappens)
         wrong.root = 4;
         EXPECT_EQ(group.run(wrong), SHC_ERR_INVALID);
         EXPECT_STREQ(group.error, "broadcast: root 4 is not a rank (0 to 3)");
-        wrong.kind = SHC_ALL_TO_ALL;
+        wrong.kind = SHC_ALL_REDUCE_SPARSE;
         EXPECT_EQ(group.run(wrong), SHC_ERR_UNSUPPORTED);
-        EXPECT_STREQ(group.error, "all_to_all: a group over several hosts does not have it yet; it "
-                                  "has barrier, broadcast and all_reduce");
+        EXPECT_EQ(std::string(group.error), std::string(shc_op_kind_name(SHC_ALL_REDUCE_SPARSE)) +
+                                                ": a group over several hosts does not have it");
         EXPECT_EQ(group.run(sum.op), SHC_OK) << group.error; // the group goes on
         EXPECT_EQ(sum.x[0], 4.f);
     });

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * All-to-all. Tensors for ranks of the same host go by an all_to_all of the island. The others go in columns, elements
+ * [first, first + width) of each; what is for local rank j of any host goes over rail j mod K of K.
+ *
+ *   begin   every rank hands each rail what it carries; the rail sorts it by hosts, and exchanges it
+ *   finish  the rail hands each rank what is for it, unless it is for the rail's own rank alone
+ *
+ * Only sender and receiver know how long a tensor is. So each rank adds a hash of sender, receiver and size for the
+ * tensors that it gives, and for those that it wants. The sums of all ranks travel in the record. They are equal if all
+ * sizes agree, and otherwise differ, except for one chance in 2^64. Where the tensors of an island are not all equal,
+ * its ranks tell one another their sizes.
+ */
+#include "hosts/hosts_blocks.h"
+
+#include "shm/base/num.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct trade {
+    struct shc_hosts_blocks
+        blocks; /* first: shc_hosts_blocks_cut(); of it only hosts, width and columns */
+    const struct shc_hosts_call *call;
+    /* Sizes of the tensors that the ranks of the island give, and then of those that they want, by local and other
+     * rank; NULL: all have `each` elements. */
+    uint64_t *table;
+    uint64_t each;
+};
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static uint64_t hash_of(int sender, int receiver, uint64_t size)
+{
+    const uint64_t pair = (uint64_t)sender * SHC_HOSTS_MAX_WORLD + (uint64_t)receiver;
+    return mix(mix(pair + 0x9e3779b97f4a7c15u) ^ size);
+}
+
+void shc_hosts_alltoall_sizes(const struct shc_hosts_call *call, struct shc_hosts_sizes *sizes)
+{
+    const int rank = call->hosts->rank;
+    *sizes = (struct shc_hosts_sizes){.least = UINT64_MAX};
+    for (int other = 0; other < call->hosts->plan.world; other++) {
+        const uint64_t in = shc_vector_elements(&call->op->input.list[other]);
+        const uint64_t out = shc_vector_elements(&call->op->output.list[other]);
+        sizes->given += hash_of(rank, other, in);
+        sizes->wanted += hash_of(other, rank, out);
+        sizes->least = shc_min_size(sizes->least, shc_min_size(in, out));
+        sizes->most = in > sizes->most ? in : sizes->most;
+        sizes->most = out > sizes->most ? out : sizes->most;
+    }
+}
+
+static int ranks_of(const struct trade *t)
+{
+    return shc_hosts_plan_size(&t->blocks.hosts->plan, t->blocks.hosts->host);
+}
+
+/* How much is in the column of what a rank of the island gives to `other`, or wants from it. In bytes. */
+static uint64_t given(const struct trade *t, int local, int other, uint64_t first)
+{
+    const size_t world = (size_t)t->blocks.hosts->plan.world;
+    const uint64_t size = t->table ? t->table[(size_t)local * 2 * world + (size_t)other] : t->each;
+    return size <= first ? 0 : shc_min_size(size - first, t->blocks.width) * t->call->elem_bytes;
+}
+
+static uint64_t wanted(const struct trade *t, int local, int other, uint64_t first)
+{
+    return given(t, local, other + t->blocks.hosts->plan.world, first);
+}
+
+/* Bytes from a local rank to what `rail` carries of a host. */
+static uint64_t given_to(const struct trade *t, int local, int host, int rail, uint64_t first)
+{
+    const struct shc_hosts *hosts = t->blocks.hosts;
+    const int ranks = shc_hosts_plan_size(&hosts->plan, host);
+    uint64_t bytes = 0;
+    for (int to = rail; to < ranks && host != hosts->host; to += hosts->plan.rails)
+        bytes += given(t, local, shc_hosts_rank_at(hosts, host, to), first);
+    return bytes;
+}
+
+/* Bytes to a local rank from a host. */
+static uint64_t wanted_from(const struct trade *t, int local, int host, uint64_t first)
+{
+    const struct shc_hosts *hosts = t->blocks.hosts;
+    const int ranks = shc_hosts_plan_size(&hosts->plan, host);
+    uint64_t bytes = 0;
+    for (int from = 0; from < ranks && host != hosts->host; from++)
+        bytes += wanted(t, local, shc_hosts_rank_at(hosts, host, from), first);
+    return bytes;
+}
+
+/* ---- sizes ---- */
+
+/* The island's ranks tell one another their sizes, if these differ. */
+static enum shc_status share_sizes(struct trade *t)
+{
+    const struct shc_op *op = t->call->op;
+    struct shc_hosts *hosts = t->blocks.hosts;
+    const size_t world = (size_t)hosts->plan.world, ranks = (size_t)ranks_of(t);
+    uint64_t bytes[SHC_MAX_WORLD];
+    t->each = hosts->sizes.most;
+    if (hosts->sizes.least == hosts->sizes.most)
+        return SHC_OK;
+    t->table = malloc(ranks * 2 * world * sizeof *t->table);
+    if (!t->table)
+        return shc_hosts_fail(hosts, SHC_ERR_NOMEM, "all_to_all: no memory for the sizes");
+    uint64_t *own = t->table + (size_t)hosts->local * 2 * world;
+    for (size_t other = 0; other < world; other++) {
+        own[other] = shc_vector_elements(&op->input.list[other]);
+        own[world + other] = shc_vector_elements(&op->output.list[other]);
+    }
+    for (size_t local = 0; local < ranks; local++)
+        bytes[local] = 2 * world * sizeof *t->table;
+    return shc_hosts_share(hosts, (const char *)own, bytes, (char *)t->table);
+}
+
+/* The longest tensor that crosses to another host, or comes from it. */
+static uint64_t longest_of(struct trade *t)
+{
+    const struct shc_hosts_plan *plan = &t->blocks.hosts->plan;
+    uint64_t most = 0;
+    t->blocks.width = UINT64_MAX / 64; /* whole tensors */
+    for (int other = 0; other < plan->world; other++)
+        for (int local = 0; local < ranks_of(t); local++) {
+            if (plan->host_of[other] == t->blocks.hosts->host)
+                continue;
+            const uint64_t in = given(t, local, other, 0), out = wanted(t, local, other, 0);
+            most = in > most ? in : most;
+            most = out > most ? out : most;
+        }
+    return most / t->call->elem_bytes;
+}
+
+/* The most that a rail of this host gives or gets in the first column; no other one has more. */
+static uint64_t load_of(struct trade *t, uint64_t width)
+{
+    const struct shc_hosts_plan *plan = &t->blocks.hosts->plan;
+    uint64_t most = 0;
+    t->blocks.width = width;
+    for (int rail = 0; rail < plan->rails; rail++) {
+        uint64_t in = 0, out = 0;
+        for (int host = 0; host < plan->hosts; host++)
+            for (int local = 0; local < ranks_of(t); local++) {
+                in += given_to(t, local, host, rail, 0);
+                out += local % plan->rails == rail ? wanted_from(t, local, host, 0) : 0;
+            }
+        most = in > most ? in : most;
+        most = out > most ? out : most;
+    }
+    return most;
+}
+
+/* The leader: the widest column that fits this host's staging memory, and the longest tensor, for the record. */
+static void find_width(struct trade *t)
+{
+    struct shc_hosts *hosts = t->blocks.hosts;
+    const uint64_t longest = longest_of(t);
+    const uint64_t room = shc_hosts_chunk_elements(&hosts->plan, 1) / (uint64_t)hosts->plan.rails;
+    const uint64_t load = load_of(t, 1);
+    uint64_t good = load > 0 ? room / load : longest, bad = longest + 1;
+    while (t->table && good > 0 && good < bad && bad - good > 1) {
+        const uint64_t width = good + (bad - good) / 2;
+        if (load_of(t, width) <= room)
+            good = width;
+        else
+            bad = width;
+    }
+    hosts->sizes.longest = longest;
+    hosts->sizes.width = longest > 0 ? good : UINT64_MAX;
+}
+
+/* Do all ranks give what others want? *to: width and columns. */
+static enum shc_status compare_sizes(const struct shc_hosts_call *call, const void *ctx, char *to)
+{
+    struct shc_hosts *hosts = call->hosts;
+    struct shc_hosts_sizes all = {.width = UINT64_MAX};
+    (void)ctx;
+    for (int host = 0; host < hosts->plan.hosts; host++) {
+        const struct shc_hosts_sizes *one = &shc_hosts_record_of(hosts, host)->said.sizes;
+        all.given += one->given;
+        all.wanted += one->wanted;
+        all.width = shc_min_size(all.width, one->width);
+        all.longest = one->longest > all.longest ? one->longest : all.longest;
+    }
+    if (all.given != all.wanted)
+        return shc_hosts_fail(hosts, SHC_ERR_MISMATCH,
+                              "calls of \"%s\" differ: all_to_all #%llu: a rank sends another "
+                              "number of elements than its receiver has room for",
+                              hosts->name, (unsigned long long)hosts->number);
+    if (all.width == 0)
+        return shc_hosts_fail(hosts, SHC_ERR_UNSUPPORTED,
+                              "all_to_all: a group of %d ranks on %d hosts cannot move elements of "
+                              "%u bytes in its staging memory",
+                              hosts->plan.world, hosts->plan.hosts, (unsigned)call->elem_bytes);
+    const uint64_t columns = all.longest > 0 ? shc_div_ceil(all.longest, all.width) : 0;
+    memcpy(to, &all.width, sizeof all.width);
+    memcpy(to + sizeof all.width, &columns, sizeof columns);
+    return SHC_OK;
+}
+
+/* ---- moving ---- */
+
+/* Tensors between ranks of this host. */
+static enum shc_status trade_at_home(const struct trade *t)
+{
+    struct shc_hosts *hosts = t->blocks.hosts;
+    struct shc_tensor in[SHC_MAX_WORLD], out[SHC_MAX_WORLD];
+    struct shc_op op = *t->call->op;
+    for (int local = 0; local < ranks_of(t); local++) {
+        const int rank = shc_hosts_rank_at(hosts, hosts->host, local);
+        in[local] = op.input.list[rank];
+        out[local] = op.output.list[rank];
+    }
+    op.input = (struct shc_tensors){in, (uint32_t)ranks_of(t)};
+    op.output = (struct shc_tensors){out, (uint32_t)ranks_of(t)};
+    return shc_hosts_island(hosts, &op);
+}
+
+/* This rank's column: what each rail carries, host by host. */
+static void read_input(const struct trade *t, uint64_t first, char *to, uint64_t *give)
+{
+    const struct shc_hosts *hosts = t->blocks.hosts;
+    const struct shc_hosts_plan *plan = &hosts->plan;
+    memset(give, 0, (size_t)ranks_of(t) * sizeof *give);
+    for (int rail = 0; rail < plan->rails; rail++)
+        for (int host = 0; host < plan->hosts; host++)
+            for (int local = rail; local < shc_hosts_plan_size(plan, host); local += plan->rails) {
+                const int rank = shc_hosts_rank_at(hosts, host, local);
+                const uint64_t bytes = given(t, hosts->local, rank, first);
+                if (host == hosts->host || bytes == 0)
+                    continue;
+                const struct shc_tensors one = {&t->call->op->input.list[rank], 1};
+                shc_vector_read(&one, t->call->elem_bytes,
+                                (struct shc_slice){first, bytes / t->call->elem_bytes}, to);
+                to += bytes;
+                give[rail] += bytes;
+            }
+}
+
+/* A rail: what came by local ranks is sorted by hosts, and goes. */
+static enum shc_status send(const struct trade *t, struct shc_hosts_chunk *chunk, const char *from,
+                            int place)
+{
+    struct shc_hosts *hosts = t->blocks.hosts;
+    const struct shc_hosts_plan *plan = &hosts->plan;
+    const uint64_t first = chunk->part.first;
+    char *to = hosts->stage.chunk[place].in;
+    const char *at[SHC_MAX_WORLD];
+    for (int local = 0; local < ranks_of(t); local++) {
+        at[local] = from;
+        for (int host = 0; host < plan->hosts; host++)
+            from += given_to(t, local, host, hosts->local, first);
+    }
+    for (int host = 0; host < plan->hosts; host++) {
+        hosts->in_bytes[host] = hosts->out_bytes[host] = 0;
+        for (int local = 0; local < ranks_of(t); local++) {
+            const uint64_t bytes = given_to(t, local, host, hosts->local, first);
+            memcpy(to, at[local], bytes);
+            to += bytes;
+            at[local] += bytes;
+            hosts->in_bytes[host] += bytes;
+            if (local % plan->rails == hosts->local)
+                hosts->out_bytes[host] += wanted_from(t, local, host, first);
+        }
+    }
+    SHC_TRY(shc_hosts_ticket(hosts, &chunk->ticket));
+    return shc_hosts_begun(hosts, &chunk->ticket,
+                           hosts->rail.exchange(hosts->rail.ctx, hosts->stage.chunk[place].in,
+                                                hosts->in_bytes, hosts->stage.chunk[place].out,
+                                                hosts->out_bytes, chunk->ticket));
+}
+
+static enum shc_status begin(void *ctx, struct shc_hosts_chunk *chunk, int place)
+{
+    const struct trade *t = ctx;
+    struct shc_hosts *hosts = t->blocks.hosts;
+    uint64_t give[SHC_MAX_WORLD], take[SHC_MAX_WORLD] = {0};
+    read_input(t, chunk->part.first, hosts->stage.narrow, give);
+    for (int local = 0; local < ranks_of(t) && shc_hosts_carries(hosts); local++)
+        for (int host = 0; host < hosts->plan.hosts; host++)
+            take[local] += given_to(t, local, host, hosts->local, chunk->part.first);
+    SHC_TRY(shc_hosts_swap(hosts, hosts->stage.narrow, give, hosts->stage.wide, take));
+    return shc_hosts_carries(hosts) ? send(t, chunk, hosts->stage.wide, place) : SHC_OK;
+}
+
+/* A rail has what is for its ranks, host by host and sender by sender. Sorts it by receivers. */
+static void sort(const struct trade *t, uint64_t first, const char *from, char *to, uint64_t *give)
+{
+    const struct shc_hosts *hosts = t->blocks.hosts;
+    const struct shc_hosts_plan *plan = &hosts->plan;
+    char *at[SHC_MAX_WORLD];
+    for (int local = hosts->local; local < ranks_of(t); local += plan->rails) {
+        at[local] = to;
+        for (int host = 0; host < plan->hosts; host++)
+            give[local] += wanted_from(t, local, host, first);
+        to += give[local];
+    }
+    for (int i = 0; i < plan->world; i++) {
+        const int sender = plan->rank_at[i]; /* host by host */
+        for (int local = hosts->local; local < ranks_of(t); local += plan->rails) {
+            if (plan->host_of[sender] == hosts->host)
+                break;
+            const uint64_t bytes = wanted(t, local, sender, first);
+            memcpy(at[local], from, bytes);
+            at[local] += bytes;
+            from += bytes;
+        }
+    }
+}
+
+static void write_output(const struct trade *t, uint64_t first, const char *from)
+{
+    const struct shc_hosts *hosts = t->blocks.hosts;
+    const struct shc_hosts_plan *plan = &hosts->plan;
+    for (int i = 0; i < plan->world; i++) {
+        const int sender = plan->rank_at[i];
+        const uint64_t bytes = wanted(t, hosts->local, sender, first);
+        if (plan->host_of[sender] == hosts->host || bytes == 0)
+            continue;
+        const struct shc_tensors one = {&t->call->op->output.list[sender], 1};
+        shc_vector_write(&one, t->call->elem_bytes,
+                         (struct shc_slice){first, bytes / t->call->elem_bytes}, from);
+        from += bytes;
+    }
+}
+
+static enum shc_status finish(void *ctx, struct shc_hosts_chunk *chunk, int place)
+{
+    const struct trade *t = ctx;
+    struct shc_hosts *hosts = t->blocks.hosts;
+    const uint64_t first = chunk->part.first;
+    const char *from = hosts->stage.chunk[place].out;
+    uint64_t give[SHC_MAX_WORLD] = {0}, take[SHC_MAX_WORLD] = {0};
+    if (shc_hosts_carries(hosts))
+        SHC_TRY(shc_hosts_await(hosts, &chunk->ticket));
+    if (!shc_hosts_blocks_are_own(hosts)) {
+        if (shc_hosts_carries(hosts))
+            sort(t, first, from, hosts->stage.wide, give);
+        for (int host = 0; host < hosts->plan.hosts; host++)
+            take[hosts->local % hosts->plan.rails] += wanted_from(t, hosts->local, host, first);
+        SHC_TRY(shc_hosts_swap(hosts, hosts->stage.wide, give, hosts->stage.narrow, take));
+        from = hosts->stage.narrow;
+    }
+    write_output(t, first, from);
+    return SHC_OK;
+}
+
+static enum shc_status run(struct trade *t)
+{
+    struct shc_hosts *hosts = t->blocks.hosts;
+    const struct shc_hosts_digest digest = {compare_sizes, NULL};
+    const struct shc_hosts_steps steps = {{begin, NULL, finish}, t, shc_hosts_blocks_cut};
+    char *said;
+    SHC_TRY(share_sizes(t));
+    if (shc_hosts_leads(hosts))
+        find_width(t);
+    SHC_TRY(shc_hosts_meet(t->call, 2 * sizeof(uint64_t), &digest, &said));
+    memcpy(&t->blocks.width, said, sizeof t->blocks.width);
+    memcpy(&t->blocks.columns, said + sizeof t->blocks.width, sizeof t->blocks.columns);
+    SHC_TRY(trade_at_home(t));
+    return shc_hosts_pass(&steps, t->blocks.columns);
+}
+
+enum shc_status shc_hosts_alltoall(const struct shc_hosts_call *call)
+{
+    struct trade t = {.call = call, .blocks = {.hosts = call->hosts}};
+    const enum shc_status st = run(&t);
+    free(t.table);
+    return st;
+}

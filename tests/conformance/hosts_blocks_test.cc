@@ -1,0 +1,601 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Groups over several hosts: operations with a block for each rank, in any layout, in place, and of any size.
+#include "tests/support/hosts_oracle.h"
+
+using namespace shmcoll::test;
+
+namespace
+{
+
+// Blocks of elements: one tensor, or one for each block; with gaps between elements, or without.
+struct Blocks {
+    Blocks(const std::vector<Bytes> &values, size_t elem_bytes, bool list, bool strided)
+    {
+        Bytes all;
+        for (const Bytes &block : values)
+            all.insert(all.end(), block.begin(), block.end());
+        if (!list)
+            parts.push_back(std::make_unique<Elements>(all, elem_bytes, strided));
+        for (const Bytes &block : values)
+            if (list)
+                parts.push_back(std::make_unique<Elements>(block, elem_bytes, strided));
+        for (const auto &part : parts)
+            tensors.push_back(part->tensor);
+    }
+    shc_tensors side() const { return {tensors.data(), static_cast<uint32_t>(tensors.size())}; }
+    Bytes values() const
+    {
+        Bytes all;
+        for (const auto &part : parts) {
+            const Bytes block = part->values();
+            all.insert(all.end(), block.begin(), block.end());
+        }
+        return all;
+    }
+    bool is_tidy() const
+    {
+        return std::all_of(parts.begin(), parts.end(), [](const auto &p) { return p->is_tidy(); });
+    }
+
+    std::vector<std::unique_ptr<Elements>> parts;
+    std::vector<shc_tensor> tensors;
+};
+
+// Block `block` of these blocks, as a tensor of its own.
+struct View {
+    View(const Blocks &blocks, size_t block, const std::vector<size_t> &sizes)
+    {
+        const bool list = blocks.parts.size() > 1;
+        const Elements &part = *blocks.parts[list ? block : 0];
+        const size_t first =
+            list ? 0
+                 : std::accumulate(sizes.begin(), sizes.begin() + static_cast<long>(block),
+                                   size_t{0});
+        size = static_cast<int64_t>(sizes[block]);
+        step = static_cast<int64_t>(part.stride);
+        tensor = {static_cast<uint8_t *>(part.tensor.data) + first * part.stride * part.bytes, 1,
+                  &size, &step};
+    }
+    View(const View &) = delete;
+    int64_t size, step;
+    shc_tensor tensor = {};
+};
+
+Bytes random_bytes(size_t count, size_t seed)
+{
+    std::vector<uint64_t> words(count / 8 + 1);
+    uint64_t x = seed;
+    for (uint64_t &word : words) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        word = x ^ x >> 29;
+    }
+    Bytes bytes(count);
+    std::copy_n(reinterpret_cast<const uint8_t *>(words.data()), count, bytes.data());
+    return bytes;
+}
+
+Bytes joined(const std::vector<Bytes> &blocks)
+{
+    Bytes all;
+    for (const Bytes &block : blocks)
+        all.insert(all.end(), block.begin(), block.end());
+    return all;
+}
+
+std::vector<Bytes> blanks(const std::vector<size_t> &sizes, size_t elem_bytes)
+{
+    std::vector<Bytes> blocks;
+    for (const size_t size : sizes)
+        blocks.emplace_back(size * elem_bytes, 0xee);
+    return blocks;
+}
+
+shc_op moving(shc_op_kind kind, size_t elem_bytes)
+{
+    shc_op op = op_of(kind);
+    op.dtype = SHC_OPAQUE;
+    op.elem_bytes = static_cast<uint32_t>(elem_bytes);
+    op.dtype_tag = 7;
+    return op;
+}
+
+// Blocks of all ranks: as many elements as `count`, or of sizes around it.
+std::vector<size_t> sizes_of(size_t world, size_t count, bool uneven)
+{
+    std::vector<size_t> sizes(world, count);
+    for (size_t rank = 0; uneven && rank < world; rank++)
+        sizes[rank] = rank % 3 == 1 ? 0 : count / (rank + 1) + rank;
+    return sizes;
+}
+
+// The last one is long: several columns.
+const std::vector<size_t> kCounts = {0, 1, 37, 1000, kSlow ? 6001u : 15001u};
+
+size_t bytes_of(size_t count)
+{
+    return count == kCounts.back() ? 48 : 12; // of an element
+}
+
+class HostsBlocks : public testing::TestWithParam<Map>
+{
+};
+
+// `way`: bits for the layout, which differs between ranks, and for in place.
+void check_gather(Group &group, size_t bytes, const std::vector<size_t> &sizes, int root,
+                  bool uneven, size_t way)
+{
+    const size_t world = sizes.size(), rank = static_cast<size_t>(group.rank);
+    std::vector<Bytes> all;
+    for (size_t r = 0; r < world; r++)
+        all.push_back(random_bytes(sizes[r] * bytes, r + way));
+    const bool gets = root < 0 || root == group.rank;
+    const size_t own = way + rank;
+    const bool in_place = own % 3 == 0 && gets;
+    std::vector<Bytes> before = blanks(sizes, bytes);
+    if (in_place)
+        before[rank] = all[rank];
+    Blocks out(before, bytes, uneven || own % 2 == 1, own / 2 % 2 == 1);
+    Elements in(all[rank], bytes, own / 4 % 2 == 1);
+    const View view(out, rank, sizes);
+    shc_op op = moving(root >= 0 ? SHC_GATHER
+                       : uneven  ? SHC_ALL_GATHER_UNEVEN
+                                 : SHC_ALL_GATHER,
+                       bytes);
+    op.root = root < 0 ? 0 : root;
+    op.input = {in_place ? &view.tensor : &in.tensor, 1};
+    if (gets)
+        op.output = out.side();
+    ASSERT_EQ(group.run(op), SHC_OK) << group.error;
+    EXPECT_TRUE(out.values() == joined(gets ? all : before)) << sizes[0] << ", way " << way;
+    EXPECT_TRUE(out.is_tidy());
+    EXPECT_TRUE(in.values() == all[rank] && in.is_tidy());
+}
+
+TEST_P(HostsBlocks, GatherReachesAllAndEveryRoot)
+{
+    const Labels &labels = GetParam().labels;
+    const size_t world = labels.size();
+    for (const int rails : {0, 1}) {
+        if (rails == 1 && kSlow)
+            continue;
+        Network network(host_count(labels));
+        run_hosts(
+            labels, network,
+            [&](Group &group) {
+                size_t way = 0;
+                for (const size_t count : kCounts)
+                    for (int i = 0; i < 6; i++, way++) {
+                        const bool uneven = i % 2 == 1, rooted = i >= 4;
+                        const int root = rooted ? static_cast<int>(way % world) : -1;
+                        check_gather(group, bytes_of(count),
+                                     sizes_of(world, count, uneven && !rooted), root,
+                                     uneven && !rooted, way);
+                        if (HasFatalFailure())
+                            return;
+                    }
+            },
+            rails);
+    }
+}
+
+// What every rank gets comes from the root.
+void check_scatter(Group &group, size_t bytes, size_t count, size_t world, int root, size_t way)
+{
+    const size_t rank = static_cast<size_t>(group.rank), own = way + rank;
+    const std::vector<size_t> sizes(world, count);
+    std::vector<Bytes> all;
+    for (size_t r = 0; r < world; r++)
+        all.push_back(random_bytes(count * bytes, r + way));
+    const bool gives = root == group.rank, in_place = gives && own % 3 == 0;
+    Blocks in(all, bytes, own % 2 == 1, own / 2 % 2 == 1);
+    Elements out(Bytes(count * bytes, 0xee), bytes, own / 4 % 2 == 1);
+    const View view(in, rank, sizes);
+    shc_op op = moving(SHC_SCATTER, bytes);
+    op.root = root;
+    if (gives)
+        op.input = in.side();
+    op.output = {in_place ? &view.tensor : &out.tensor, 1};
+    ASSERT_EQ(group.run(op), SHC_OK) << group.error;
+    if (!in_place) {
+        EXPECT_TRUE(out.values() == all[rank]) << count << ", way " << way;
+        EXPECT_TRUE(out.is_tidy());
+    }
+    EXPECT_TRUE(in.values() == joined(all) && in.is_tidy());
+}
+
+TEST_P(HostsBlocks, ScatterComesFromEveryRoot)
+{
+    const Labels &labels = GetParam().labels;
+    const size_t world = labels.size();
+    Network network(host_count(labels));
+    run_hosts(labels, network, [&](Group &group) {
+        size_t way = 0;
+        for (const size_t count : kCounts)
+            for (int i = 0; i < 4; i++, way++) {
+                check_scatter(group, bytes_of(count), count, world, static_cast<int>(way % world),
+                              way);
+                if (HasFatalFailure())
+                    return;
+            }
+    });
+}
+
+// ---- all_to_all ----
+
+// How many elements a rank gives another. Even; as likely as not the same both ways; or a few long ones.
+size_t traded(size_t from, size_t to, size_t count, size_t way)
+{
+    const size_t a = std::min(from, to), b = std::max(from, to);
+    switch (way % 4) {
+    case 0:
+        return count;
+    case 1:
+        return (a + 2 * b) % 3 == 0 ? 0 : count / (a + 1) + b;
+    case 2:
+        return (from + 2 * to) % 3 == 0 ? 0 : count / (from + 1) + to;
+    default:
+        return from == 0 && to + 1 < way ? 2 * count : from % 2;
+    }
+}
+
+void check_all_to_all(Group &group, size_t bytes, size_t count, size_t world, size_t way)
+{
+    const size_t rank = static_cast<size_t>(group.rank), own = way / 4 + rank;
+    const bool in_place = way % 4 < 2 && own % 2 == 0;
+    const auto block = [&](size_t from, size_t to) {
+        return random_bytes(traded(from, to, count, way) * bytes, from * 100 + to + way);
+    };
+    std::vector<Bytes> given, wanted;
+    std::vector<size_t> room;
+    for (size_t other = 0; other < world; other++) {
+        given.push_back(block(rank, other));
+        wanted.push_back(block(other, rank));
+        room.push_back(traded(other, rank, count, way));
+    }
+    Blocks in(given, bytes, true, own / 2 % 2 == 1);
+    Blocks out(blanks(room, bytes), bytes, true, own / 4 % 2 == 1);
+    shc_op op = moving(SHC_ALL_TO_ALL, bytes);
+    op.input = in.side();
+    op.output = in_place ? in.side() : out.side();
+    ASSERT_EQ(group.run(op), SHC_OK) << group.error;
+    const Blocks &result = in_place ? in : out;
+    EXPECT_TRUE(result.values() == joined(wanted)) << count << ", way " << way;
+    EXPECT_TRUE(in.is_tidy() && out.is_tidy());
+    EXPECT_TRUE(in_place || in.values() == joined(given));
+}
+
+TEST_P(HostsBlocks, AllToAllHasAnySizes)
+{
+    const Labels &labels = GetParam().labels;
+    for (const int rails : {0, 1}) {
+        if (rails == 1 && kSlow)
+            continue;
+        Network network(host_count(labels));
+        run_hosts(
+            labels, network,
+            [&](Group &group) {
+                for (const size_t count : kCounts)
+                    for (size_t way = 0; way < 8; way++) {
+                        check_all_to_all(group, bytes_of(count), count, labels.size(), way);
+                        if (HasFatalFailure())
+                            return;
+                    }
+            },
+            rails);
+    }
+}
+
+// ---- sums ----
+
+struct Sum {
+    Combination what;
+    std::vector<size_t> sizes;
+    std::vector<Bytes> inputs;
+    std::vector<double> factors;
+    std::vector<Bytes> expected; // block by block
+};
+
+Sum sum_of(const Combination &what, const std::vector<size_t> &sizes, const Labels &labels)
+{
+    const size_t count = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
+    const size_t bytes = shc_dtype_bytes(what.dtype);
+    Sum sum = {what,
+               sizes,
+               elements::random_sources(what.dtype, labels.size(), count),
+               elements::random_factors(labels.size()),
+               {}};
+    size_t i = 0;
+    for (const size_t size : sizes) {
+        sum.expected.emplace_back(size * bytes);
+        for (size_t k = 0; k < size; k++, i++)
+            expected_element(what, labels, sum.inputs, sum.factors, i,
+                             &sum.expected.back()[k * bytes]);
+    }
+    return sum;
+}
+
+std::vector<Bytes> cut(const Bytes &values, const std::vector<size_t> &sizes, size_t elem_bytes)
+{
+    std::vector<Bytes> blocks;
+    auto at = values.begin();
+    for (const size_t size : sizes) {
+        blocks.emplace_back(at, at + static_cast<long>(size * elem_bytes));
+        at += static_cast<long>(size * elem_bytes);
+    }
+    return blocks;
+}
+
+shc_op adding(shc_op_kind kind, const Sum &sum, size_t rank)
+{
+    shc_op op = op_of(kind);
+    op.dtype = sum.what.dtype;
+    op.redop = sum.what.redop;
+    op.premul = sum.factors[rank];
+    return op;
+}
+
+void check_reduce_scatter(Group &group, const Sum &sum, bool uneven, size_t way)
+{
+    const size_t rank = static_cast<size_t>(group.rank), bytes = shc_dtype_bytes(sum.what.dtype);
+    const size_t own = way + rank;
+    const std::vector<Bytes> blocks = cut(sum.inputs[rank], sum.sizes, bytes);
+    Blocks in(blocks, bytes, uneven || own % 2 == 1, own / 2 % 2 == 1);
+    Elements out(Bytes(sum.sizes[rank] * bytes, 0xee), bytes, own / 4 % 2 == 1);
+    const bool in_place = own % 3 == 0;
+    const size_t block =
+        uneven ? rank : own % sum.sizes.size(); // which of its blocks is the output
+    const View view(in, block, sum.sizes);
+    shc_op op = adding(uneven ? SHC_REDUCE_SCATTER_UNEVEN : SHC_REDUCE_SCATTER, sum, rank);
+    op.input = in.side();
+    op.output = {in_place ? &view.tensor : &out.tensor, 1};
+    ASSERT_EQ(group.run(op), SHC_OK) << group.error;
+    const Bytes result = in_place ? cut(in.values(), sum.sizes, bytes)[block] : out.values();
+    EXPECT_TRUE(elements::all_same(sum.what.dtype, result.data(), sum.expected[rank]))
+        << elements::name_of(sum.what) << ", " << sum.sizes[0] << ", way " << way;
+    EXPECT_TRUE(out.is_tidy() && in.is_tidy());
+    if (!in_place) {
+        EXPECT_TRUE(in.values() == sum.inputs[rank]);
+    }
+}
+
+void check_reduce(Group &group, const Sum &sum, size_t way)
+{
+    const size_t world = sum.sizes.size(), rank = static_cast<size_t>(group.rank);
+    const size_t bytes = shc_dtype_bytes(sum.what.dtype), own = way + rank;
+    const Bytes blank(sum.inputs[rank].size(), 0xee);
+    Elements in(sum.inputs[rank], bytes, own % 2 == 1), out(blank, bytes, own / 2 % 2 == 1);
+    const bool gets = rank == way % world, in_place = gets && own % 3 == 0;
+    shc_op op = adding(SHC_REDUCE, sum, rank);
+    op.root = static_cast<int>(way % world);
+    op.input = {&in.tensor, 1};
+    if (gets || way % 2 == 0) // no other rank's output is looked at
+        op.output = {in_place ? &in.tensor : &out.tensor, 1};
+    ASSERT_EQ(group.run(op), SHC_OK) << group.error;
+    const Elements &result = in_place ? in : out;
+    if (gets) {
+        EXPECT_TRUE(
+            elements::all_same(sum.what.dtype, result.values().data(), joined(sum.expected)))
+            << elements::name_of(sum.what) << ", way " << way;
+    } else {
+        EXPECT_TRUE(out.values() == blank);
+    }
+    EXPECT_TRUE(in_place || in.values() == sum.inputs[rank]);
+    EXPECT_TRUE(in.is_tidy() && out.is_tidy());
+}
+
+TEST_P(HostsBlocks, EverySumHasTheBitsOfTheOracle)
+{
+    const Labels &labels = GetParam().labels;
+    const std::vector<size_t> counts = {1, 599, 0, 7, 1000, 64, 201, 2};
+    std::vector<Sum> sums;
+    size_t number = 0;
+    for (const Combination &what : elements::combinations()) {
+        const size_t count = counts[number % counts.size()];
+        if (!kSlow || number % 5 == 0)
+            sums.push_back(sum_of(what, sizes_of(labels.size(), count, number % 2 == 1), labels));
+        number++;
+    }
+    Network network(host_count(labels));
+    run_hosts(labels, network, [&](Group &group) {
+        for (size_t way = 0; way < sums.size(); way++) {
+            const bool even = sums[way].sizes == sizes_of(labels.size(), sums[way].sizes[0], false);
+            check_reduce_scatter(group, sums[way], !even || way % 4 == 0, way);
+            if (HasFatalFailure())
+                return;
+            check_reduce(group, sums[way], way);
+            if (HasFatalFailure())
+                return;
+        }
+    });
+}
+
+// Long ones are the sums' slices.
+TEST_P(HostsBlocks, LongSumsGoInColumns)
+{
+    const Labels &labels = GetParam().labels;
+    const size_t world = labels.size(), total = kSlow ? 300007 : 900007;
+    for (int way = 0; way < 4; way++) {
+        std::vector<size_t> sizes(world, total / world);
+        if (way % 2 == 1) // one block is most of it
+            sizes.assign(world, 5), sizes[world - 1] = total - 5 * (world - 1);
+        const size_t count = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
+        Network network(host_count(labels));
+        run_hosts(
+            labels, network,
+            [&](Group &group) {
+                const auto rank = static_cast<size_t>(group.rank);
+                std::vector<int32_t> x(count), result(sizes[rank], -1);
+                std::iota(x.begin(), x.end(), group.rank);
+                std::vector<int64_t> lengths(sizes.begin(), sizes.end());
+                std::vector<shc_tensor> list(world);
+                size_t first = 0, own = 0;
+                for (size_t r = 0; r < world; first += sizes[r], r++) {
+                    list[r] = {x.data() + first, 1, &lengths[r], nullptr};
+                    own = r == rank ? first : own;
+                }
+                const shc_tensor out = {result.data(), 1, &lengths[rank], nullptr};
+                shc_op op = op_of(way % 2 == 1 ? SHC_REDUCE_SCATTER_UNEVEN : SHC_REDUCE_SCATTER);
+                op.dtype = SHC_INT32;
+                op.input = {list.data(), static_cast<uint32_t>(world)};
+                op.output = {&out, 1};
+                ASSERT_EQ(group.run(op), SHC_OK) << group.error;
+                const auto w = static_cast<int32_t>(world);
+                size_t wrong = 0;
+                for (size_t i = 0; i < result.size(); i++)
+                    wrong += result[i] != static_cast<int32_t>(own + i) * w + w * (w - 1) / 2;
+                EXPECT_EQ(wrong, 0u);
+                op.kind = SHC_REDUCE;
+                op.root = static_cast<int>(world) - 1;
+                op.output = op.input;
+                ASSERT_EQ(group.run(op), SHC_OK) << group.error;
+                const bool gets = rank == world - 1;
+                for (size_t i = 0; i < count; i++)
+                    wrong += x[i] != (gets ? static_cast<int32_t>(i) * w + w * (w - 1) / 2
+                                           : static_cast<int32_t>(i) + group.rank);
+                EXPECT_EQ(wrong, 0u);
+            },
+            way / 2);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Maps, HostsBlocks, testing::ValuesIn(maps()),
+                         [](const auto &test) { return test.param.name; });
+
+// ---- what goes wrong ----
+
+const Labels kTwoOfTwo = {0, 0, 1, 1};
+
+// A call with lists of `count` int32 for each rank on both sides.
+struct Lists {
+    Lists(shc_op_kind kind, size_t world, int64_t count) : op(op_of(kind))
+    {
+        sizes.assign(2 * world, count);
+        memory.assign(2 * world, std::vector<int32_t>(static_cast<size_t>(count) + 8, 7));
+        for (size_t i = 0; i < 2 * world; i++)
+            tensors.push_back({memory[i].data(), 1, &sizes[i], nullptr});
+        op.dtype = SHC_INT32;
+        const auto all = static_cast<uint32_t>(world);
+        op.input = {tensors.data(), all};
+        op.output = {tensors.data() + world, all};
+    }
+    Lists(const Lists &) = delete;
+    bool is_unchanged() const
+    {
+        for (const std::vector<int32_t> &one : memory)
+            if (one != std::vector<int32_t>(one.size(), 7))
+                return false;
+        return true;
+    }
+    std::vector<int64_t> sizes;
+    std::vector<std::vector<int32_t>> memory;
+    std::vector<shc_tensor> tensors;
+    shc_op op;
+};
+
+struct Difference {
+    const char *name;
+    shc_op_kind kind;
+    std::function<void(Lists &lists, int rank)> make; // on one rank
+    const char *words;
+};
+
+std::vector<Difference> differences()
+{
+    const auto one_in = [](Lists &lists, int rank) {
+        lists.op.input = {&lists.tensors[static_cast<size_t>(rank)], 1};
+    };
+    const auto one_out = [](Lists &lists, int rank) {
+        lists.op.output = {&lists.tensors[4 + static_cast<size_t>(rank)], 1};
+    };
+    return {
+        {"GatherSizes", SHC_ALL_GATHER,
+         [=](Lists &lists, int rank) {
+             one_in(lists, rank);
+             for (int64_t &size : lists.sizes)
+                 size += rank == 3;
+         },
+         "all_gather #1 (int32["},
+        {"GatherLists", SHC_ALL_GATHER_UNEVEN,
+         [=](Lists &lists, int rank) {
+             one_in(lists, rank);
+             lists.sizes[4] += rank == 3, lists.sizes[5] -= rank == 3; // as many in all
+         },
+         ", sizes "},
+        {"GatherDtypes", SHC_ALL_GATHER,
+         [=](Lists &lists, int rank) {
+             one_in(lists, rank);
+             lists.op.dtype = rank == 3 ? SHC_FLOAT32 : SHC_INT32;
+         },
+         "all_gather #1 (float32["},
+        {"Roots", SHC_GATHER,
+         [=](Lists &lists, int rank) {
+             one_in(lists, rank);
+             lists.op.root = rank == 3;
+         },
+         ", root 1)"},
+        {"Kinds", SHC_REDUCE_SCATTER,
+         [=](Lists &lists, int rank) {
+             one_out(lists, rank);
+             lists.op.kind = rank == 3 ? SHC_REDUCE_SCATTER_UNEVEN : SHC_REDUCE_SCATTER;
+         },
+         "reduce_scatter #1 (int32["},
+        {"Sums", SHC_REDUCE_SCATTER,
+         [=](Lists &lists, int rank) {
+             one_out(lists, rank);
+             lists.op.redop = rank == 3 ? SHC_AVG : SHC_SUM;
+         },
+         ", avg)"},
+        {"TradesAcross", SHC_ALL_TO_ALL,
+         [](Lists &lists, int rank) { lists.sizes[0] += rank == 3; },
+         "calls of \"0\" differ: all_to_all #1: a rank sends another number of elements than its "
+         "receiver has room for"},
+        {"TradesAtHome", SHC_ALL_TO_ALL,
+         [](Lists &lists, int rank) { lists.sizes[4 + 2] -= rank == 3; }, "a rank sends another"},
+    };
+}
+
+// Before a byte of any output has changed, on all ranks; short calls, and long ones.
+TEST(HostsDiffer, IsToldOnAllRanks)
+{
+    for (const Difference &difference : differences())
+        for (const int64_t count : {100, 100000}) {
+            SCOPED_TRACE(difference.name);
+            Network network(2);
+            run_hosts(kTwoOfTwo, network, [&](Group &group) {
+                Lists lists(difference.kind, 4, count);
+                difference.make(lists, group.rank);
+                EXPECT_EQ(group.run(lists.op), SHC_ERR_MISMATCH) << group.error;
+                EXPECT_NE(std::string(group.error).find(difference.words), std::string::npos)
+                    << group.error;
+                EXPECT_TRUE(lists.is_unchanged());
+            });
+        }
+}
+
+// An engine that fails in the middle of long calls fails them on all ranks, and in time.
+TEST(HostsDiffer, AnEnginesErrorIsToldOnAllRanks)
+{
+    for (const shc_op_kind kind : {SHC_ALL_GATHER, SHC_REDUCE_SCATTER, SHC_ALL_TO_ALL, SHC_GATHER,
+                                   SHC_SCATTER, SHC_REDUCE}) {
+        SCOPED_TRACE(shc_op_kind_name(kind));
+        Network network(2, [&](int rail, int, int call) {
+            return rail == 1 && call == 1 ? Network::Fate::kFails : Network::Fate::kGood;
+        });
+        run_hosts(kTwoOfTwo, network, [&](Group &group) {
+            Lists lists(kind, 4, 200000);
+            const auto rank = static_cast<size_t>(group.rank);
+            if (kind == SHC_ALL_GATHER || kind == SHC_GATHER)
+                lists.op.input = {&lists.tensors[rank], 1};
+            if (kind == SHC_REDUCE_SCATTER || kind == SHC_SCATTER)
+                lists.op.output = {&lists.tensors[4 + rank], 1};
+            lists.op.timeout_ns = (kSlow ? 5 : 1) * SHC_NS_PER_S;
+            shc_status st = SHC_OK;
+            for (int i = 0; i < 3 && st == SHC_OK; i++) // a host may learn of it in its next call
+                st = group.run(lists.op);
+            EXPECT_NE(st, SHC_OK);
+            EXPECT_STRNE(group.error, "");
+        });
+    }
+}
+
+} // namespace

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// Groups over several hosts: ranks are threads, hosts are labels, and what is between hosts is an engine in this
+// process.
+#include "tests/support/elements.h"
+#include "tests/support/fabric.h"
+#include "tests/support/ranks.h"
+
+namespace shmcoll::test
+{
+
+using elements::Bytes;
+using Labels = std::vector<int32_t>;
+
+struct Map {
+    const char *name;
+    Labels labels;
+};
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+const bool kSlow = true; // a sanitizer sees the same code with few maps
+#else
+const bool kSlow = false;
+#endif
+
+inline std::vector<Map> maps()
+{
+    if (kSlow)
+        return {{"TwoOfTwoCyclic", {0, 1, 0, 1}}, {"TwoAndOneAndThree", {0, 1, 2, 0, 2, 2}}};
+    return {
+        {"TwoOfOne", {0, 1}},
+        {"TwoOfTwo", {0, 0, 1, 1}},
+        {"TwoOfTwoCyclic", {0, 1, 0, 1}},
+        {"ThreeAndOne", {0, 0, 0, 1}},
+        {"OneAndThree", {3, 1, 1, 1}},
+        {"ThreeOfOne", {0, 1, 2}},
+        {"ThreeOfTwo", {0, 0, 1, 1, 2, 2}},
+        {"ThreeOfTwoCyclic", {0, 1, 2, 0, 1, 2}},
+        {"TwoAndOneAndThree", {0, 1, 2, 0, 2, 2}},
+        {"OneOfThree", {0, 0, 0}},
+    };
+}
+
+inline void PrintTo(const Map &map, std::ostream *out)
+{
+    *out << map.name;
+}
+
+// The ranks of each host, in order.
+inline std::vector<std::vector<size_t>> hosts_of(const Labels &labels)
+{
+    std::vector<std::vector<size_t>> hosts;
+    std::map<int32_t, size_t> known;
+    for (size_t rank = 0; rank < labels.size(); rank++) {
+        if (!known.count(labels[rank])) {
+            known[labels[rank]] = hosts.size();
+            hosts.push_back({});
+        }
+        hosts[known[labels[rank]]].push_back(rank);
+    }
+    return hosts;
+}
+
+inline int host_count(const Labels &labels)
+{
+    return static_cast<int>(hosts_of(labels).size());
+}
+
+struct Group {
+    shc_hosts *hosts = nullptr;
+    shc_hosts_place place = {};
+    int rank = 0;
+    char error[SHC_HOSTS_ERROR_BYTES] = "";
+
+    shc_status run(const shc_op &op) { return shc_hosts_run(hosts, &op, error); }
+};
+
+using GroupBody = std::function<void(Group &)>;
+
+inline void run_hosts(const Labels &labels, Network &network, const GroupBody &body, int rails = 0)
+{
+    Options options;
+    options.make_group = false;
+    run_ranks(
+        Mode::kOwnMapping, static_cast<int>(labels.size()),
+        [&](Rank &rank) {
+            shc_comm_config config = {};
+            config.rank = rank.rank;
+            config.world_size = rank.world;
+            config.name = "0";
+            config.timeout_ns = rank.timeout_ns;
+            config.store = rank.store;
+            Group group;
+            group.rank = rank.rank;
+            const std::string word = std::to_string(labels[static_cast<size_t>(rank.rank)]);
+            const char *words[] = {word.c_str()};
+            const shc_hosts_wish wish = {words, 1, rails};
+            ASSERT_EQ(shc_hosts_create(&config, &wish, &group.hosts, group.error), SHC_OK)
+                << group.error;
+            shc_hosts_get_place(group.hosts, &group.place);
+            const shc_hosts_place &place = group.place;
+            const shc_fabric line = network.line(place.host);
+            const shc_fabric rail = network.rail(place.local, place.host);
+            ASSERT_EQ(shc_hosts_connect(group.hosts, place.local == 0 ? &line : nullptr,
+                                        place.local < place.rails ? &rail : nullptr, nullptr,
+                                        group.error),
+                      SHC_OK)
+                << group.error;
+            body(group);
+            shc_hosts_free(group.hosts);
+        },
+        options);
+}
+
+// Elements with gaps between them, or without.
+struct Elements {
+    Elements(const Bytes &values, size_t elem_bytes, bool strided)
+        : bytes(elem_bytes), stride(strided ? 3 : 1),
+          size(static_cast<int64_t>(values.size() / elem_bytes)),
+          step(static_cast<int64_t>(stride)), memory(values.size() * stride + 64, 0xa5)
+    {
+        for (size_t i = 0; i * bytes < values.size(); i++)
+            memcpy(&memory[i * stride * bytes], &values[i * bytes], bytes);
+        tensor = {memory.data(), 1, &size, strided ? &step : nullptr};
+    }
+    Elements(const Elements &) = delete;
+
+    Bytes values() const
+    {
+        Bytes all(static_cast<size_t>(size) * bytes);
+        for (size_t i = 0; i * bytes < all.size(); i++)
+            memcpy(&all[i * bytes], &memory[i * stride * bytes], bytes);
+        return all;
+    }
+    // The gaps and the end are as they were.
+    bool is_tidy() const { return memory == Elements(values(), bytes, stride > 1).memory; }
+
+    size_t bytes, stride;
+    int64_t size, step;
+    Bytes memory;
+    shc_tensor tensor = {};
+};
+
+} // namespace shmcoll::test
