@@ -48,8 +48,10 @@ static void find_width(struct shc_hosts_blocks *blocks, uint64_t longest)
     const struct shc_hosts_plan *plan = &blocks->hosts->plan;
     const uint64_t room =
         shc_hosts_chunk_elements(plan, 1) / ((uint64_t)plan->rails * (uint64_t)plan->hosts);
-    uint64_t good = 0, bad = longest + 1;
-    while (bad - good > 1) {
+    blocks->width = 1;
+    const uint64_t load = most_carried(blocks);
+    uint64_t good = shc_min_size(room / load, longest), bad = longest + 1;
+    while (blocks->sizes && good > 0 && bad - good > 1) {
         blocks->width = good + (bad - good) / 2;
         if (most_carried(blocks) <= room)
             good = blocks->width;

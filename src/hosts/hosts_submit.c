@@ -83,11 +83,25 @@ static void copy_list(struct shc_tensors *tensors, char **room)
     tensors->list = list;
 }
 
+/* What an operation does not use on this rank may be anything. */
+static void drop_unused(struct shc_op *op, int rank)
+{
+    const bool root = op->root == rank;
+    const enum shc_op_kind kind = op->kind;
+    if (kind == SHC_BARRIER || (!root && (kind == SHC_BROADCAST || kind == SHC_SCATTER)))
+        op->input = (struct shc_tensors){NULL, 0};
+    if (kind == SHC_BARRIER || (root && kind == SHC_BROADCAST) ||
+        (!root && (kind == SHC_REDUCE || kind == SHC_GATHER)))
+        op->output = (struct shc_tensors){NULL, 0};
+}
+
 /* NULL: no memory. */
 static struct flight *copy_of(const struct shc_hosts_call *call,
                               const struct shc_request_hooks *hooks)
 {
-    const struct shc_op *op = call->op;
+    struct shc_op used = *call->op;
+    const struct shc_op *op = &used;
+    drop_unused(&used, call->hosts->rank);
     struct flight *flight =
         calloc(1, sizeof *flight + room_for(&op->input) + room_for(&op->output));
     if (!flight)

@@ -41,6 +41,16 @@ inline std::vector<Map> maps()
     };
 }
 
+// And those where rails carry several ranks' blocks, and where a host has most of the ranks.
+inline std::vector<Map> more_maps()
+{
+    std::vector<Map> all = maps();
+    all.push_back({"ThreeAndTwo", {0, 0, 1, 0, 1}});
+    if (!kSlow)
+        all.push_back({"FiveAndTwoAndOne", {0, 0, 0, 0, 0, 1, 1, 2}});
+    return all;
+}
+
 inline void PrintTo(const Map &map, std::ostream *out)
 {
     *out << map.name;
@@ -73,6 +83,18 @@ struct Group {
     char error[SHC_HOSTS_ERROR_BYTES] = "";
 
     shc_status run(const shc_op &op) { return shc_hosts_run(hosts, &op, error); }
+    // The same, submitted, and with nothing that lives longer than the call.
+    shc_status submit(const shc_op &op)
+    {
+        shc_request *request = nullptr;
+        const shc_status begun = shc_hosts_submit(hosts, &op, nullptr, &request, error);
+        if (begun != SHC_OK)
+            return begun;
+        const shc_status st = shc_request_wait(request, 0);
+        snprintf(error, sizeof error, "%s", shc_request_error(request));
+        shc_request_release(request);
+        return st;
+    }
 };
 
 using GroupBody = std::function<void(Group &)>;
