@@ -11,7 +11,8 @@
 #include <string.h>
 
 #define DEFAULT_TIMEOUT_NS (30 * 60 * SHC_NS_PER_S) /* as a group's */
-#define GRACE_NS           (200 * SHC_NS_PER_MS)
+#define GRACE_NS           (500 * SHC_NS_PER_MS)
+#define HINT_NS            (200 * SHC_NS_PER_MS)
 #define SLICE_NS           (10 * SHC_NS_PER_MS) /* between two looks at what may end a wait */
 #define MOST_ELEM_BYTES    48                   /* of an opaque element */
 
@@ -81,20 +82,39 @@ enum shc_status shc_hosts_begun(struct shc_hosts *hosts, struct shc_ticket **tic
                           strerror_r(error, why, sizeof why));
 }
 
+static enum shc_status time_is_over(struct shc_hosts *hosts)
+{
+    char whom[256];
+    shc_dead_missing_text(hosts, whom, sizeof whom);
+    return shc_hosts_fail(hosts, SHC_ERR_TIMEOUT, SHC_TIMED_OUT "%.3f s waiting for %s",
+                          (double)hosts->turn->timeout_ns / (double)SHC_NS_PER_S, whom);
+}
+
 /* Is there a reason to wait no longer? */
 static enum shc_status look_around(struct shc_hosts *hosts)
 {
     SHC_TRY(shc_comm_error(hosts->sequencer));
+    SHC_TRY(shc_dead_look(hosts));
     SHC_TRY(shc_comm_error(hosts->island));
     if (shc_clock_ns() >= hosts->deadline_ns)
-        return shc_hosts_fail(hosts, SHC_ERR_TIMEOUT,
-                              SHC_TIMED_OUT "%.3f s waiting for the other hosts of \"%s\"",
-                              (double)hosts->turn->timeout_ns / (double)SHC_NS_PER_S, hosts->name);
+        return time_is_over(hosts);
     if (is_interrupted(hosts))
         return shc_hosts_fail(hosts, SHC_ERR_INTERRUPTED,
                               "interrupted by a signal while waiting for the other hosts of \"%s\"",
                               hosts->name);
     return SHC_OK;
+}
+
+/* An engine knows that a connection has ended, and not why. */
+static enum shc_status engine_failed(struct shc_hosts *hosts, const char *error)
+{
+    char joined[256];
+    shc_reason_joined_text(hosts, joined, sizeof joined);
+    const enum shc_status st = shc_hosts_fail(
+        hosts, SHC_ERR_SYSTEM, "the engine between the hosts of \"%s\" failed: %s; it joins %s",
+        hosts->name, error, joined);
+    const struct shc_hosts_call *call = hosts->dead.call;
+    return call && call->proves ? st : shc_dead_settle(hosts, st, HINT_NS); /* a proof goes on */
 }
 
 enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **ticket)
@@ -111,8 +131,7 @@ enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **tic
     *ticket = NULL;
     if (!error[0])
         return SHC_OK;
-    return shc_hosts_fail(hosts, SHC_ERR_SYSTEM,
-                          "the engine between the hosts of \"%s\" failed: %s", hosts->name, error);
+    return engine_failed(hosts, error);
 }
 
 enum shc_status shc_hosts_exchange_even(struct shc_hosts *hosts, const char *in, uint64_t bytes,
@@ -195,9 +214,16 @@ enum shc_status shc_hosts_create(const struct shc_comm_config *config,
     st = make_sequencer(hosts, &settled);
     if (st != SHC_OK)
         goto err_said;
+    st = shc_dead_init(hosts, &config->store);
+    if (st != SHC_OK)
+        goto err_sequencer;
     *out = hosts;
     return SHC_OK;
 
+err_sequencer:
+    shc_comm_free(hosts->sequencer);
+    st = say(error, st, "no memory for a group over hosts");
+    goto err_free;
 err_said:
     (void)say(error, st, shc_error_text());
 err_free:
@@ -307,13 +333,13 @@ enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabr
         hosts->line = *line;
     if (rail)
         hosts->rail = *rail;
-    if (watch)
-        hosts->watch = *watch;
     hosts->sources = sources;
     hosts->in_bytes = (uint64_t *)(void *)(sources + all);
     hosts->out_bytes = hosts->in_bytes + all;
     hosts->gate = gate;
-    return SHC_OK;
+    return shc_dead_start(hosts, watch) == SHC_OK
+               ? SHC_OK
+               : say(error, SHC_ERR_NOMEM, "no memory for what tells of failures");
 }
 
 /* ---- running ---- */
@@ -355,11 +381,15 @@ enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn)
     hosts->number++;
     hosts->turn = turn;
     hosts->deadline_ns = shc_deadline_after(shc_clock_ns(), turn->timeout_ns);
-    const enum shc_status st = run_kind(call);
+    enum shc_status st = shc_dead_begin(call);
+    if (st == SHC_OK)
+        st = run_kind(call);
     if (st != SHC_OK && !turn->error[0])
         snprintf(turn->error, sizeof turn->error, "%s", shc_error_text());
+    st = shc_dead_settle(hosts, st, 0);
     if (st != SHC_OK && st != SHC_ERR_CLOSED)
         shc_comm_abort(hosts->island, turn->error); /* the others must not wait for this rank */
+    shc_dead_end(hosts, st);
     hosts->turn = NULL;
     return st;
 }
@@ -392,10 +422,17 @@ enum shc_status shc_hosts_say(char *error, enum shc_status st)
 
 /* ---- the end ---- */
 
+/* In a forked child the threads of the parent are not there, and its locks may be held for ever. */
+static bool is_forked(struct shc_hosts *hosts)
+{
+    return shc_comm_error(hosts->sequencer) == SHC_ERR_FORKED;
+}
+
 void shc_hosts_abort(struct shc_hosts *hosts, const char *reason)
 {
     shc_comm_abort(hosts->sequencer, reason);
     shc_comm_abort(hosts->island, reason);
+    shc_dead_tell_abort(hosts, reason);
 }
 
 enum shc_status shc_hosts_error(struct shc_hosts *hosts)
@@ -406,20 +443,24 @@ enum shc_status shc_hosts_error(struct shc_hosts *hosts)
 
 void shc_hosts_close(struct shc_hosts *hosts)
 {
+    const bool forked = is_forked(hosts);
     shc_comm_close(hosts->island); /* first: a thread of the sequencer may be inside */
     shc_comm_close(hosts->sequencer);
+    if (!forked)
+        shc_dead_close(hosts);
 }
 
 void shc_hosts_free(struct shc_hosts *hosts)
 {
+    const bool forked = is_forked(hosts);
     shc_hosts_close(hosts);
     shc_comm_free(hosts->sequencer);
     shc_comm_free(hosts->island);
     if (hosts->gate)
         shc_gate_release(hosts->gate);
-    if (hosts->watch.release)
-        hosts->watch.release(hosts->watch.ctx);
     free(hosts->sources);
+    if (!forked)
+        shc_dead_free(hosts);
     shc_hosts_plan_fini(&hosts->plan);
     free(hosts);
 }

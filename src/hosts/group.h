@@ -13,6 +13,7 @@
  * call does not end.
  */
 
+#include "hosts/dead.h"
 #include "hosts/gate.h"
 #include "hosts/hosts.h"
 #include "hosts/hosts_plan.h"
@@ -78,9 +79,9 @@ struct shc_hosts {
     char prefix[SHC_HOSTS_PREFIX_BYTES]; /* of its keys */
     struct shc_comm *sequencer, *island;
     struct shc_fabric line, rail;
-    struct shc_watch watch; /* all zero: none */
-    struct shc_gate *gate;  /* NULL: not connected */
+    struct shc_gate *gate; /* NULL: not connected */
     struct shc_hosts_stage stage;
+    struct shc_dead dead; /* what is known of failures of other hosts */
     size_t payload_bytes;
     const void **sources;           /* room for a pointer for each host */
     uint64_t *in_bytes, *out_bytes; /* and for its blocks of an exchange */
@@ -199,6 +200,9 @@ SHC_NODISCARD enum shc_status shc_hosts_meet(const struct shc_hosts_call *call, 
 /* A barrier in which ranks say what became of them: all get the first failure. */
 SHC_NODISCARD enum shc_status shc_hosts_agree(const struct shc_hosts_call *call,
                                               enum shc_status st);
+
+/* "all_reduce #12 (float32[4], sum)" */
+void shc_hosts_call_text(const struct shc_hosts_call *call, char *text, size_t capacity);
 
 /* ---- vector.c ---- */
 

@@ -81,6 +81,12 @@ static void call_text(const struct shc_hosts_said *said, char *text, size_t capa
                  (unsigned long long)said->count, more);
 }
 
+void shc_hosts_call_text(const struct shc_hosts_call *call, char *text, size_t capacity)
+{
+    const struct shc_hosts_said said = say(call);
+    call_text(&said, text, capacity);
+}
+
 /* The record of this host. A failure's text takes the place of the payload. */
 static void fill(const struct shc_hosts_call *call, enum shc_status st)
 {

@@ -3,6 +3,7 @@
 #include "tests/support/hosts_oracle.h"
 
 using namespace shmcoll::test;
+using Group = HostsGroup;
 
 namespace
 {
@@ -182,7 +183,7 @@ TEST_P(HostsBlocks, GatherReachesAllAndEveryRoot)
                             return;
                     }
             },
-            rails);
+            HostsOptions{rails, nullptr, nullptr});
     }
 }
 
@@ -288,7 +289,7 @@ TEST_P(HostsBlocks, AllToAllHasAnySizes)
                             return;
                     }
             },
-            rails);
+            HostsOptions{rails, nullptr, nullptr});
     }
 }
 
@@ -462,7 +463,7 @@ TEST_P(HostsBlocks, LongSumsGoInColumns)
                                            : static_cast<int32_t>(i) + group.rank);
                 EXPECT_EQ(wrong, 0u);
             },
-            way / 2);
+            HostsOptions{way / 2, nullptr, nullptr});
     }
 }
 

@@ -47,7 +47,8 @@ SYSTEM_CALLS_OF_C = calls(
     "open close read write link rename access stat poll select send recv bind listen connect "
     "accept shutdown clone"
 )
-OS = ("src/shm/os/*", "src/cuda_ipc/sys.*")  # the two libraries do not see each other's inside
+# The libraries do not see each other's inside.
+OS = ("src/shm/os/*", "src/cuda_ipc/sys.*", "src/hosts/hosts_sys.*")
 HOME_OF_ATOMICS = ("src/shm/base/atomic.h",)
 # Of a CUDA group: who may enqueue, and what its threads and its callers both know.
 CUDA_STATE = tuple(
@@ -55,7 +56,13 @@ CUDA_STATE = tuple(
     for name in ("capture", "cuda_comm", "enqueue", "lane", "mail", "mailwatch", "relay", "watch")
 )
 PRIVATE_STATE = (
-    *("src/shm/comm/*", "src/shm/exec/*.c", "src/shm/proto/*.c", "src/hosts/gate.c"),
+    *(
+        "src/shm/comm/*",
+        "src/shm/exec/*.c",
+        "src/shm/proto/*.c",
+        "src/hosts/gate.c",
+        "src/hosts/life.c",
+    ),
     *CUDA_STATE,
     *OS,
 )

@@ -22,7 +22,7 @@ PARTS = {
         f"shm/base/{name}.h" for name in ("attrs", "atomic", "once", "num", "clock", "lateness")
     ),
     "hosts": ("hosts/*", PUBLIC)
-    + tuple(f"shm/base/{name}.h" for name in ("attrs", "num", "clock", "lateness")),
+    + tuple(f"shm/base/{name}.h" for name in ("attrs", "num", "once", "clock", "lateness")),
 }
 
 # The GPU's kernels work out what the core's do: with the same functions, which have no state.

@@ -28,7 +28,8 @@ class Network
   public:
     // What becomes of a call, by the number of its rail (-1: the line), its host and its number there.
     // kLate: it ends when release_late() is called, or the network goes.
-    enum class Fate { kGood, kRefused, kFails, kLate };
+    // kBroken: it fails at once, whether the other hosts call or not.
+    enum class Fate { kGood, kRefused, kFails, kLate, kBroken };
     using Chooser = std::function<Fate(int rail, int host, int call)>;
 
     Network(int hosts, Chooser fate = nullptr)
@@ -157,6 +158,11 @@ class Network
         calls_++;
         if (part.fate == Fate::kRefused)
             return ENOTCONN;
+        if (part.fate == Fate::kBroken) {
+            ends_.push_back({[] {}, part.ticket, "Connection closed by peer"});
+            moved_.notify_all();
+            return 0;
+        }
         std::vector<Part> &parts = meetings_[{port->rail, number}];
         parts.push_back(part);
         if (parts.size() < static_cast<size_t>(hosts_))

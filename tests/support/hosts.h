@@ -76,11 +76,12 @@ inline int host_count(const Labels &labels)
     return static_cast<int>(hosts_of(labels).size());
 }
 
-struct Group {
+struct HostsGroup {
     shc_hosts *hosts = nullptr;
     shc_hosts_place place = {};
     int rank = 0;
     char error[SHC_HOSTS_ERROR_BYTES] = "";
+    shc_store store = {}; // the run's
 
     shc_status run(const shc_op &op) { return shc_hosts_run(hosts, &op, error); }
     // The same, submitted, and with nothing that lives longer than the call.
@@ -97,9 +98,14 @@ struct Group {
     }
 };
 
-using GroupBody = std::function<void(Group &)>;
+struct HostsOptions {
+    int rails = 0;
+    std::function<shc_store(int rank, const shc_store &)> store; // in the place of the run's
+    std::function<const shc_watch *(const HostsGroup &)> watch;  // a leader's
+};
 
-inline void run_hosts(const Labels &labels, Network &network, const GroupBody &body, int rails = 0)
+inline void run_hosts(const Labels &labels, Network &network,
+                      const std::function<void(HostsGroup &)> &body, const HostsOptions &how = {})
 {
     Options options;
     options.make_group = false;
@@ -111,25 +117,29 @@ inline void run_hosts(const Labels &labels, Network &network, const GroupBody &b
             config.world_size = rank.world;
             config.name = "0";
             config.timeout_ns = rank.timeout_ns;
-            config.store = rank.store;
-            Group group;
+            config.store = how.store ? how.store(rank.rank, rank.store) : rank.store;
+            HostsGroup group;
             group.rank = rank.rank;
+            group.store = rank.store;
             const std::string word = std::to_string(labels[static_cast<size_t>(rank.rank)]);
             const char *words[] = {word.c_str()};
-            const shc_hosts_wish wish = {words, 1, rails};
+            const shc_hosts_wish wish = {words, 1, how.rails};
             ASSERT_EQ(shc_hosts_create(&config, &wish, &group.hosts, group.error), SHC_OK)
                 << group.error;
             shc_hosts_get_place(group.hosts, &group.place);
             const shc_hosts_place &place = group.place;
             const shc_fabric line = network.line(place.host);
             const shc_fabric rail = network.rail(place.local, place.host);
-            ASSERT_EQ(shc_hosts_connect(group.hosts, place.local == 0 ? &line : nullptr,
-                                        place.local < place.rails ? &rail : nullptr, nullptr,
+            const bool leads = place.local == 0;
+            ASSERT_EQ(shc_hosts_connect(group.hosts, leads ? &line : nullptr,
+                                        place.local < place.rails ? &rail : nullptr,
+                                        leads && how.watch ? how.watch(group) : nullptr,
                                         group.error),
                       SHC_OK)
                 << group.error;
             body(group);
-            shc_hosts_free(group.hosts);
+            if (group.hosts)
+                shc_hosts_free(group.hosts);
         },
         options);
 }
@@ -161,6 +171,22 @@ struct Elements {
     int64_t size, step;
     Bytes memory;
     shc_tensor tensor = {};
+};
+
+const Labels kTwoOfTwo = {0, 0, 1, 1};
+
+// A sum of so many floats.
+struct Sum {
+    explicit Sum(int64_t count, float value = 1) : size(count), x(static_cast<size_t>(count), value)
+    {
+        tensor = {x.data(), 1, &size, nullptr};
+        op.input = op.output = {&tensor, 1};
+    }
+    Sum(const Sum &) = delete;
+    int64_t size;
+    std::vector<float> x;
+    shc_tensor tensor = {};
+    shc_op op = op_of(SHC_ALL_REDUCE);
 };
 
 } // namespace shmcoll::test

@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The death line. A rank whose call has failed puts the reason into the store, where the first one wins, and raises
+ * what stands there. A thread of each leader waits for that key: told, it fails its island, and with it all its ranks.
+ *
+ *   <g>/dead         the reason; the first put wins
+ *   <g>/left         counter: hosts that have left
+ *   <g>/left/<host>  the last call in which the host took part; its leader writes it
+ */
+#include "hosts/dead.h"
+#include "hosts/group.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLICE_NS SHC_NS_PER_S          /* of a wait for the key */
+#define POLL_NS  (50 * SHC_NS_PER_MS)  /* without a watch, while a call runs */
+#define IDLE_NS  (200 * SHC_NS_PER_MS) /* and while none does */
+#define GRACE_NS \
+    SHC_NS_PER_S /* for a call that runs when the store goes: all may have come for it */
+#define ANSWER_NS (500 * SHC_NS_PER_MS) /* most that a failing rank waits for the store */
+#define ASK_NS    (10 * SHC_NS_PER_MS) /* between two looks for a reason, where one has only a hint */
+#define LATE_NS \
+    (100 * SHC_NS_PER_MS) /* then a rank asks who has left, and after twice that again */
+#define LATEST_NS   (5 * SHC_NS_PER_S)
+#define FAREWELL_NS (100 * SHC_NS_PER_MS)        /* most that a close waits for the store */
+#define LEFT_MAGIC  UINT64_C(0x317466656c2d6873) /* "sh-left1" */
+
+struct left {
+    uint64_t magic;
+    uint64_t number; /* of the last call in which the host took part */
+    int32_t host;
+    uint32_t unused;
+};
+
+/* ---- errands ---- */
+
+struct settling {
+    uint64_t patience_ns;
+    struct shc_hosts_reason wish;
+    size_t bytes; /* of what stands */
+    char stands[sizeof(struct shc_hosts_reason) + 8];
+};
+
+/* A reason of another rank is looked for, and then this one's is put. */
+static void put_reason(struct shc_errand *errand)
+{
+    struct settling *s = (struct settling *)(void *)errand->memory;
+    const struct shc_store *store = shc_life_store(errand->life);
+    const uint64_t until_ns = shc_deadline_after(shc_clock_ns(), s->patience_ns);
+    char key[SHC_LIFE_KEY_BYTES];
+    shc_life_key(errand->life, "dead", -1, key);
+    while (s->patience_ns > 0 && shc_clock_ns() < until_ns) {
+        errand->error = store->get(store->ctx, key, s->stands, sizeof s->stands, &s->bytes);
+        if (errand->error != ENOENT)
+            return;
+        shc_gate_pause(ASK_NS);
+    }
+    errand->error = store->put_first(store->ctx, key, &s->wish, sizeof s->wish, s->stands,
+                                     sizeof s->stands, &s->bytes);
+}
+
+/* The host has left. */
+static void put_left(struct shc_errand *errand)
+{
+    const struct left *left = (const struct left *)(const void *)errand->memory;
+    const struct shc_store *store = shc_life_store(errand->life);
+    char key[SHC_LIFE_KEY_BYTES];
+    int64_t count;
+    shc_life_key(errand->life, "left", left->host, key);
+    errand->error = store->set(store->ctx, key, left, sizeof *left);
+    shc_life_key(errand->life, "left", -1, key);
+    if (errand->error == 0)
+        errand->error = store->add(store->ctx, key, 1, &count);
+}
+
+struct departures {
+    int hosts, host;
+    struct {
+        size_t bytes; /* 0: has not left */
+        struct left left;
+    } of[];
+};
+
+static void get_departures(struct shc_errand *errand)
+{
+    struct departures *d = (struct departures *)(void *)errand->memory;
+    const struct shc_store *store = shc_life_store(errand->life);
+    char key[SHC_LIFE_KEY_BYTES];
+    int64_t count = 0;
+    shc_life_key(errand->life, "left", -1, key);
+    errand->error = store->add(store->ctx, key, 0, &count);
+    for (int host = 0; host < d->hosts && count > 0 && errand->error == 0; host++) {
+        if (host == d->host)
+            continue;
+        shc_life_key(errand->life, "left", host, key);
+        const int error = store->get(store->ctx, key, &d->of[host].left, sizeof d->of[host].left,
+                                     &d->of[host].bytes);
+        if (error != 0)
+            d->of[host].bytes = 0; /* also a value that is too long */
+    }
+}
+
+/* ---- what stands ---- */
+
+static void take(struct shc_hosts *hosts, const struct shc_hosts_reason *reason)
+{
+    struct shc_dead *dead = &hosts->dead;
+    shc_life_lock(dead->life);
+    if (dead->told.status == SHC_OK)
+        dead->told = *reason;
+    const uint64_t next = dead->call ? dead->number : dead->number + 1;
+    shc_life_unlock(dead->life);
+    if (next >= reason->number) /* an earlier call may still end well */
+        shc_comm_abort(hosts->island, reason->text);
+}
+
+/* Has the call failed elsewhere? */
+static enum shc_status told(struct shc_hosts *hosts)
+{
+    struct shc_dead *dead = &hosts->dead;
+    shc_life_lock(dead->life);
+    struct shc_hosts_reason reason = dead->told;
+    shc_life_unlock(dead->life);
+    if (reason.status == SHC_OK || reason.number > hosts->number)
+        return SHC_OK;
+    return shc_hosts_fail(hosts, (enum shc_status)reason.status, "%s", reason.text);
+}
+
+static enum shc_status store_is_gone(struct shc_hosts *hosts, char *text, size_t capacity)
+{
+    const char *server = shc_life_store(hosts->dead.life)->server;
+    snprintf(text, capacity,
+             "the store of \"%s\"%s%s%s is gone, by which hosts tell each other of failures: the "
+             "process that serves it has ended, or its connection",
+             hosts->name, server ? " (" : "", server ? server : "", server ? ")" : "");
+    return SHC_ERR_STORE;
+}
+
+enum shc_status shc_dead_begin(const struct shc_hosts_call *call)
+{
+    struct shc_hosts *hosts = call->hosts;
+    struct shc_dead *dead = &hosts->dead;
+    char text[SHC_HOSTS_ERROR_BYTES];
+    if (!dead->life)
+        return SHC_OK;
+    shc_life_lock(dead->life);
+    dead->call = call;
+    dead->number = hosts->number;
+    dead->awaits = false;
+    const bool gone = dead->gone;
+    shc_life_unlock(dead->life);
+    dead->asked_ns = shc_clock_ns();
+    dead->again_ns = LATE_NS;
+    SHC_TRY(told(hosts));
+    if (!gone)
+        return SHC_OK;
+    const enum shc_status st = store_is_gone(hosts, text, sizeof text);
+    return shc_hosts_fail(hosts, st, "%s", text);
+}
+
+static void forget_departures(struct shc_dead *dead)
+{
+    if (dead->departures)
+        shc_errand_drop(dead->departures);
+    dead->departures = NULL;
+}
+
+void shc_dead_end(struct shc_hosts *hosts, enum shc_status st)
+{
+    struct shc_dead *dead = &hosts->dead;
+    if (!dead->life)
+        return;
+    forget_departures(dead);
+    shc_life_lock(dead->life);
+    dead->call = NULL;
+    if (st == SHC_OK)
+        dead->completed = dead->number;
+    dead->awaits = false;
+    shc_life_unlock(dead->life);
+}
+
+void shc_dead_await(struct shc_hosts *hosts, bool awaits)
+{
+    struct shc_dead *dead = &hosts->dead;
+    if (!dead->life)
+        return;
+    shc_life_lock(dead->life);
+    dead->awaits = awaits;
+    shc_life_unlock(dead->life);
+}
+
+static void ask_for_departures(struct shc_hosts *hosts)
+{
+    struct shc_dead *dead = &hosts->dead;
+    struct departures *d;
+    const size_t bytes = sizeof *d + (size_t)hosts->plan.hosts * sizeof d->of[0];
+    dead->asked_ns = shc_clock_ns();
+    dead->again_ns = dead->again_ns < LATEST_NS ? dead->again_ns * 2 : LATEST_NS;
+    dead->departures = shc_errand_create(dead->life, get_departures, bytes);
+    if (!dead->departures)
+        return;
+    d = (struct departures *)(void *)dead->departures->memory;
+    d->hosts = hosts->plan.hosts;
+    d->host = hosts->host;
+    shc_errand_start(dead->departures, false);
+}
+
+static enum shc_status judge_departures(struct shc_hosts *hosts)
+{
+    struct shc_errand *errand = hosts->dead.departures;
+    const struct departures *d = (const struct departures *)(const void *)errand->memory;
+    for (int host = 0; host < d->hosts && errand->error == 0; host++) {
+        const struct left *left = &d->of[host].left;
+        char ranks[96];
+        if (d->of[host].bytes != sizeof *left || left->magic != LEFT_MAGIC || left->host != host)
+            continue; /* not there, or not written by its leader */
+        if (left->number >= hosts->number)
+            continue; /* it has done its part of this call */
+        shc_hosts_plan_text(&hosts->plan, host, ranks, sizeof ranks);
+        return shc_hosts_fail(hosts, SHC_ERR_PEER_LEFT,
+                              "host %d (%s) has left the group \"%s\" after its call #%llu", host,
+                              ranks, hosts->name, (unsigned long long)left->number);
+    }
+    return SHC_OK;
+}
+
+enum shc_status shc_dead_look(struct shc_hosts *hosts)
+{
+    struct shc_dead *dead = &hosts->dead;
+    if (!dead->life)
+        return SHC_OK;
+    SHC_TRY(told(hosts));
+    if (!dead->departures) {
+        if (shc_clock_ns() - dead->asked_ns >= dead->again_ns)
+            ask_for_departures(hosts);
+        return SHC_OK;
+    }
+    if (!shc_errand_wait(dead->departures, 0))
+        return SHC_OK;
+    const enum shc_status st = judge_departures(hosts);
+    forget_departures(dead);
+    return st;
+}
+
+void shc_dead_missing_text(struct shc_hosts *hosts, char *text, size_t capacity)
+{
+    char ranks[96];
+    const int other = 1 - hosts->host;
+    snprintf(text, capacity, "the other hosts");
+    if (hosts->plan.hosts != 2)
+        return;
+    shc_hosts_plan_text(&hosts->plan, other, ranks, sizeof ranks);
+    snprintf(text, capacity, "host %d (%s)", other, ranks);
+}
+
+static struct shc_errand *begin_to_put(struct shc_dead *dead, const struct shc_hosts_reason *reason,
+                                       uint64_t patience_ns)
+{
+    struct shc_errand *errand = shc_errand_create(dead->life, put_reason, sizeof(struct settling));
+    if (!errand)
+        return NULL;
+    struct settling *s = (struct settling *)(void *)errand->memory;
+    s->wish = *reason;
+    s->patience_ns = patience_ns;
+    shc_errand_start(errand, true);
+    return errand;
+}
+
+static bool is_ours_alone(enum shc_status st)
+{
+    return st == SHC_OK || st == SHC_ERR_CLOSED || st == SHC_ERR_FORKED;
+}
+
+enum shc_status shc_dead_settle(struct shc_hosts *hosts, enum shc_status st, uint64_t patience_ns)
+{
+    struct shc_dead *dead = &hosts->dead;
+    if (!dead->life || is_ours_alone(st))
+        return st;
+    struct shc_hosts_reason reason =
+        shc_reason_make(hosts, st, hosts->number, dead->call,
+                        hosts->turn->error[0] ? hosts->turn->error : shc_error_text());
+    SHC_TRY(told(hosts)); /* with its text */
+    if (!dead->settled) {
+        struct shc_errand *errand = begin_to_put(dead, &reason, patience_ns);
+        if (errand && shc_errand_wait(errand, patience_ns + ANSWER_NS) && errand->error == 0) {
+            const struct settling *s = (const struct settling *)(const void *)errand->memory;
+            (void)!shc_reason_read(hosts, s->stands, s->bytes, &reason);
+        }
+        if (errand)
+            shc_errand_drop(errand);
+    }
+    shc_life_lock(dead->life);
+    dead->settled = true;
+    if (dead->told.status == SHC_OK)
+        dead->told = reason;
+    shc_life_unlock(dead->life);
+    return shc_hosts_fail(hosts, (enum shc_status)reason.status, "%s", reason.text);
+}
+
+void shc_dead_tell_abort(struct shc_hosts *hosts, const char *reason)
+{
+    struct shc_dead *dead = &hosts->dead;
+    char text[SHC_HOSTS_ERROR_BYTES];
+    if (!dead->life || shc_comm_error(hosts->sequencer) == SHC_ERR_FORKED)
+        return;
+    snprintf(text, sizeof text, "rank %d aborted the group: %s", hosts->rank, reason);
+    shc_life_lock(dead->life);
+    const uint64_t next = dead->call ? dead->number : dead->number + 1;
+    shc_life_unlock(dead->life);
+    const struct shc_hosts_reason made = shc_reason_make(hosts, SHC_ERR_ABORTED, next, NULL, text);
+    struct shc_errand *errand = begin_to_put(dead, &made, 0);
+    if (errand)
+        shc_errand_drop(errand);
+}
+
+/* ---- the thread ---- */
+
+struct watcher {
+    struct shc_life *life;
+    uint64_t slice_ns;
+    uint64_t gone_ns; /* since when; 0: the store is there */
+    bool runs;        /* a call */
+    bool found;       /* this island has failed while no call ran */
+    struct shc_hosts_reason reason;
+    int error; /* of the wait */
+    size_t bytes;
+    char value[sizeof(struct shc_hosts_reason) + 8];
+};
+
+static int get_reason(struct watcher *w)
+{
+    const struct shc_store *store = shc_life_store(w->life);
+    char key[SHC_LIFE_KEY_BYTES];
+    shc_life_key(w->life, "dead", -1, key);
+    const int error = store->get(store->ctx, key, w->value, sizeof w->value, &w->bytes);
+    if (error == EMSGSIZE)
+        w->bytes = sizeof w->value; /* of no reason */
+    return error == EMSGSIZE ? 0 : error == ENOENT ? ETIMEDOUT : error;
+}
+
+/* One slice. False: the group is gone. */
+static bool await_reason(struct watcher *w)
+{
+    const struct shc_watch *watch = shc_life_watch(w->life);
+    char key[SHC_LIFE_KEY_BYTES];
+    w->error = ETIMEDOUT;
+    if (w->gone_ns || !watch) {
+        const bool there = shc_life_pause(w->life, w->runs ? POLL_NS : IDLE_NS);
+        if (there && !w->gone_ns && w->runs)
+            w->error = get_reason(w);
+        return there;
+    }
+    shc_life_key(w->life, "dead", -1, key);
+    w->error = watch->wait(watch->ctx, key, w->slice_ns);
+    if (w->error != 0)
+        return true;
+    w->error = get_reason(w);
+    return w->error == 0 || shc_life_pause(w->life, POLL_NS); /* a wait that does not wait */
+}
+
+/* The island fails while nobody on this host calls anything, and others wait for this host. */
+static void look_at_island(struct watcher *w, struct shc_hosts *hosts)
+{
+    struct shc_dead *dead = &hosts->dead;
+    shc_life_lock(dead->life);
+    const bool idle = !dead->call && !dead->settled && dead->told.status == SHC_OK;
+    const uint64_t next = dead->number + 1;
+    shc_life_unlock(dead->life);
+    const enum shc_status st = idle && !w->found ? shc_comm_error(hosts->island) : SHC_OK;
+    if (is_ours_alone(st))
+        return;
+    w->found = true;
+    w->reason = shc_reason_make(hosts, st, next, NULL, shc_error_text());
+}
+
+static void look_at_store(struct watcher *w, struct shc_hosts *hosts)
+{
+    struct shc_dead *dead = &hosts->dead;
+    char text[SHC_HOSTS_ERROR_BYTES];
+    const uint64_t now_ns = shc_clock_ns();
+    if (w->error != 0 && w->error != ETIMEDOUT && !w->gone_ns)
+        w->gone_ns = now_ns;
+    shc_life_lock(dead->life);
+    dead->gone = w->gone_ns != 0;
+    const bool over = dead->gone && dead->call && now_ns - w->gone_ns >= GRACE_NS;
+    const uint64_t number = dead->number;
+    shc_life_unlock(dead->life);
+    if (!over)
+        return;
+    const enum shc_status st = store_is_gone(hosts, text, sizeof text);
+    const struct shc_hosts_reason reason = shc_reason_make(hosts, st, number, NULL, text);
+    take(hosts, &reason);
+}
+
+static void be_told(const struct watcher *w, struct shc_hosts *hosts)
+{
+    struct shc_hosts_reason reason;
+    if (!shc_reason_read(hosts, w->value, w->bytes, &reason)) {
+        char text[256], key[SHC_LIFE_KEY_BYTES];
+        shc_life_key(w->life, "dead", -1, key);
+        snprintf(text, sizeof text, "the store's key \"%s\" has a value that no rank wrote", key);
+        reason = shc_reason_make(hosts, SHC_ERR_STORE, 1, NULL, text);
+    }
+    take(hosts, &reason);
+}
+
+/* True: there is more to wait for. */
+static bool look(struct watcher *w, struct shc_hosts *hosts)
+{
+    if (is_ours_alone(shc_comm_error(hosts->sequencer)) &&
+        shc_comm_error(hosts->sequencer) != SHC_OK)
+        return false; /* the process ends, or is another one */
+    if (w->error == 0) {
+        be_told(w, hosts);
+        return false;
+    }
+    look_at_store(w, hosts);
+    look_at_island(w, hosts);
+    shc_life_lock(hosts->dead.life);
+    w->runs = hosts->dead.call != NULL;
+    shc_life_unlock(hosts->dead.life);
+    return true;
+}
+
+static void put_found(struct watcher *w)
+{
+    const struct shc_store *store = shc_life_store(w->life);
+    char key[SHC_LIFE_KEY_BYTES];
+    shc_life_key(w->life, "dead", -1, key);
+    w->error = store->put_first(store->ctx, key, &w->reason, sizeof w->reason, w->value,
+                                sizeof w->value, &w->bytes);
+}
+
+static void *watch_for_reason(void *arg)
+{
+    struct watcher *w = arg;
+    bool goes_on = true;
+    while (goes_on && await_reason(w)) {
+        struct shc_hosts *hosts = shc_life_enter(w->life);
+        if (!hosts)
+            break;
+        const bool had_found = w->found;
+        goes_on = look(w, hosts);
+        shc_life_leave(w->life);
+        if (w->found && !had_found)
+            put_found(w);
+    }
+    shc_life_drop(w->life);
+    free(w);
+    return NULL;
+}
+
+enum shc_status shc_dead_init(struct shc_hosts *hosts, const struct shc_store *store)
+{
+    if (hosts->plan.hosts > 1)
+        hosts->dead.life = shc_life_create(store, hosts->prefix, hosts);
+    return hosts->plan.hosts > 1 && !hosts->dead.life ? SHC_ERR_NOMEM : SHC_OK;
+}
+
+enum shc_status shc_dead_start(struct shc_hosts *hosts, const struct shc_watch *watch)
+{
+    struct shc_dead *dead = &hosts->dead;
+    if (!dead->life || !shc_hosts_leads(hosts))
+        return SHC_OK;
+    struct watcher *w = calloc(1, sizeof *w);
+    if (!w)
+        return SHC_ERR_NOMEM;
+    w->life = dead->life;
+    w->slice_ns = SLICE_NS;
+    if (watch)
+        shc_life_take_watch(dead->life, watch);
+    const int error = shc_life_start(dead->life, watch_for_reason, w);
+    if (error == 0)
+        return SHC_OK;
+    free(w);
+    char text[256], why[64];
+    snprintf(text, sizeof text,
+             "no thread for the group \"%s\" (%s): a failure of another host is found only when "
+             "its engine fails, or by the time-out",
+             hosts->name, strerror_r(error, why, sizeof why));
+    shc_log_warning(text);
+    return SHC_OK;
+}
+
+void shc_dead_close(struct shc_hosts *hosts)
+{
+    struct shc_dead *dead = &hosts->dead;
+    if (!dead->life || !shc_life_close(dead->life))
+        return;
+    if (!shc_hosts_leads(hosts) || !hosts->gate || dead->told.status != SHC_OK)
+        return; /* nobody waits for this host */
+    struct shc_errand *errand = shc_errand_create(dead->life, put_left, sizeof(struct left));
+    if (!errand)
+        return;
+    *(struct left *)(void *)errand->memory =
+        (struct left){.magic = LEFT_MAGIC, .number = dead->completed, .host = hosts->host};
+    shc_errand_start(errand, false);
+    (void)!shc_errand_wait(errand, FAREWELL_NS);
+    shc_errand_drop(errand);
+}
+
+void shc_dead_free(struct shc_hosts *hosts)
+{
+    if (hosts->dead.life)
+        shc_life_release(hosts->dead.life);
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#pragma once
+/*
+ * How the ranks of all hosts learn of a failure, and of a host that has left
+ * (docs/internals/protocol/hosts.md).
+ */
+
+#include "hosts/life.h"
+
+struct shc_hosts;
+struct shc_hosts_call;
+
+/* Why a group has failed: the value of <g>/dead, where the first put wins. */
+struct shc_hosts_reason {
+    uint64_t magic;
+    uint64_t number; /* of the first call that fails; earlier ones may end well */
+    uint32_t status; /* SHC_OK: none */
+    int32_t host, rank;
+    uint32_t unused;
+    char text[SHC_HOSTS_ERROR_BYTES - 32];
+};
+
+/* What a rank of a group of several hosts knows of the others. All zero: the group has one host, or no engines. */
+struct shc_dead {
+    struct shc_life *life;
+
+    /* Under the lock of the life. */
+    const struct shc_hosts_call *call; /* that runs; NULL: none */
+    uint64_t number;                   /* of the last call that began */
+    uint64_t completed;                /* of the last call that ended well */
+    bool awaits;                       /* the call waits for other hosts */
+    bool gone;                         /* the store is */
+    bool settled;                      /* this rank has put a reason */
+    struct shc_hosts_reason told;
+
+    /* Of the thread that runs the call. */
+    struct shc_errand *departures; /* under way: which hosts have left? */
+    uint64_t asked_ns, again_ns;   /* when it was asked, and after how long it is asked again */
+};
+
+/* ---- dead.c ---- */
+
+/* The group of several hosts is made: `store` tells of failures. */
+SHC_NODISCARD enum shc_status shc_dead_init(struct shc_hosts *hosts, const struct shc_store *store);
+
+/* The engines are there: from now on failures of other hosts are told. */
+SHC_NODISCARD enum shc_status shc_dead_start(struct shc_hosts *hosts,
+                                             const struct shc_watch *watch);
+
+/* A call begins, and ends. The begin fails if the group has failed on another host. */
+SHC_NODISCARD enum shc_status shc_dead_begin(const struct shc_hosts_call *call);
+void shc_dead_end(struct shc_hosts *hosts, enum shc_status st);
+
+/* A call begins or ceases to wait for other hosts. */
+void shc_dead_await(struct shc_hosts *hosts, bool awaits);
+
+/* Called while it waits: has the group failed on another host, or has a host left? */
+SHC_NODISCARD enum shc_status shc_dead_look(struct shc_hosts *hosts);
+
+/* The hosts that the call waits for, as far as that can be known: "host 1 (ranks 2-3)". */
+void shc_dead_missing_text(struct shc_hosts *hosts, char *text, size_t capacity);
+
+/* The call has failed with that status and the turn's text, and all hosts are told. If another failure was first, its
+ * text takes the place of this one's, and its status is returned. `patience_ns`: how long a reason of another rank is
+ * waited for, where this one is only a hint. */
+SHC_NODISCARD enum shc_status shc_dead_settle(struct shc_hosts *hosts, enum shc_status st,
+                                              uint64_t patience_ns);
+
+/* This rank aborts the group. Waits for nothing. */
+void shc_dead_tell_abort(struct shc_hosts *hosts, const char *reason);
+
+/* The group is closed: a leader says that its host takes part in no later call. */
+void shc_dead_close(struct shc_hosts *hosts);
+void shc_dead_free(struct shc_hosts *hosts);
+
+/* ---- reason.c ---- */
+
+/* Is the value one that a rank of this group could have written? Then it is copied; its text can be printed. */
+SHC_NODISCARD bool shc_reason_read(const struct shc_hosts *hosts, const void *value, size_t bytes,
+                                   struct shc_hosts_reason *reason);
+
+/* This rank's reason, from a text of the core or of this library: "host 1 (ranks 2-3): rank 3 (pid 57) died; ...; in
+ * all_reduce #12 (float32[4], sum) on "0"". `call`: NULL: none runs. */
+struct shc_hosts_reason shc_reason_make(const struct shc_hosts *hosts, enum shc_status st,
+                                        uint64_t number, const struct shc_hosts_call *call,
+                                        const char *text);
+
+/* "rank 0 (host 0), rank 2 (host 1)": the ranks that this rank's engine joins. */
+void shc_reason_joined_text(const struct shc_hosts *hosts, char *text, size_t capacity);
