@@ -352,29 +352,60 @@ TEST(HostsLife, AHostThatHasLeftIsNamed)
     sentences.expect(2, R"(host 1 \(ranks 2-3\) has left the group "0" after its call #1)");
 }
 
+// Counts how often rank 0 asks who has left.
+struct Questions {
+    shc_store inner = {};
+    std::atomic<int> asked{0};
+
+    HostsOptions options()
+    {
+        HostsOptions how;
+        how.store = [this](int rank, const shc_store &run) {
+            if (rank != 0)
+                return run;
+            inner = run;
+            shc_store store = run;
+            store.ctx = this;
+            store.set = [](void *ctx, const char *key, const void *value, size_t bytes) {
+                return of(ctx).set(of(ctx).ctx, key, value, bytes);
+            };
+            store.get = [](void *ctx, const char *key, void *value, size_t capacity,
+                           size_t *bytes) {
+                return of(ctx).get(of(ctx).ctx, key, value, capacity, bytes);
+            };
+            store.check = [](void *ctx, const char *const *keys, size_t count) {
+                return of(ctx).check(of(ctx).ctx, keys, count);
+            };
+            store.add = [](void *ctx, const char *key, int64_t delta, int64_t *value) {
+                static_cast<Questions *>(ctx)->asked += delta == 0;
+                return of(ctx).add(of(ctx).ctx, key, delta, value);
+            };
+            store.put_first = [](void *ctx, const char *key, const void *value, size_t bytes,
+                                 void *now, size_t capacity, size_t *now_bytes) {
+                return of(ctx).put_first(of(ctx).ctx, key, value, bytes, now, capacity, now_bytes);
+            };
+            return store;
+        };
+        return how;
+    }
+    void await(int more) const
+    {
+        const int until = asked + more;
+        while (asked < until)
+            shc_os_sleep_ns(SHC_NS_PER_MS);
+    }
+
+  private:
+    static const shc_store &of(void *ctx) { return static_cast<Questions *>(ctx)->inner; }
+};
+
 // It has done its part of the call that the others are still in.
 TEST(HostsLife, AHostThatLeavesAfterACallDoesNotFailIt)
 {
-    std::atomic<int> asked{0};
     Network network(2, [](int rail, int host, int) {
         return rail == -1 && host == 0 ? Network::Fate::kLate : Network::Fate::kGood;
     });
-    HostsOptions how;
-    how.store = [&](int rank, const shc_store &run) { // counts the questions of host 0
-        static std::map<int, shc_store> inner;
-        static std::mutex lock;
-        static std::atomic<int> *count;
-        std::lock_guard<std::mutex> guard(lock);
-        inner[rank] = run;
-        count = &asked;
-        shc_store store = run;
-        if (rank == 0)
-            store.add = [](void *ctx, const char *key, int64_t delta, int64_t *value) {
-                *count += delta == 0;
-                return inner[0].add(ctx, key, delta, value);
-            };
-        return store;
-    };
+    Questions questions;
     Step left(2);
     run_hosts(
         kTwoOfTwo, network,
@@ -386,16 +417,15 @@ TEST(HostsLife, AHostThatLeavesAfterACallDoesNotFailIt)
             }
             std::thread ender([&] {
                 left.await();
-                while (group.rank == 0 && asked < 3)
-                    shc_os_sleep_ns(SHC_NS_PER_MS);
-                if (group.rank == 0)
-                    network.release_late();
+                if (group.rank == 1)
+                    return;
+                questions.await(2);
+                network.release_late();
             });
             expect_sum(group, 4);
             ender.join();
         },
-        how);
-    EXPECT_GE(asked, 3);
+        questions.options());
 }
 
 TEST(HostsLife, ACloseWithACallInFlightIsALeaving)
@@ -462,6 +492,252 @@ TEST(HostsLife, AStoreThatIsGoneFailsCalls)
                              R"(tell each other of failures: .*)");
         watches.expect_released();
     }
+}
+
+// A value of <g>/dead that a rank could have written: number 2, a death of rank 3 on host 1.
+std::string reason_of(const std::string &text)
+{
+    const uint64_t magic = 0x31646165642d6873, number = 2;
+    const uint32_t status = SHC_ERR_PEER_DEAD;
+    const int32_t host = 1, rank = 3;
+    std::string value(SHC_HOSTS_ERROR_BYTES, '\0');
+    memcpy(&value[0], &magic, 8);
+    memcpy(&value[8], &number, 8);
+    memcpy(&value[16], &status, 4);
+    memcpy(&value[20], &host, 4);
+    memcpy(&value[24], &rank, 4);
+    memcpy(&value[32], text.data(), text.size());
+    return value;
+}
+
+std::string with(std::string value, size_t at, char byte)
+{
+    value[at] = byte;
+    return value;
+}
+
+struct Lie {
+    const char *name;
+    std::string value;
+    bool believed;
+};
+
+TEST(HostsLife, AValueThatNoRankWroteIsNamedAndNotUsed)
+{
+    const std::string good = reason_of("host 1 (ranks 2-3): rank 3 \x01 died");
+    std::string endless = good;
+    std::fill(endless.begin() + 32, endless.end(), 'x');
+    const Lie lies[] = {
+        {"good", good, true},
+        {"empty", "", false},
+        {"short", good.substr(0, good.size() - 1), false},
+        {"long", good + "x", false},
+        {"far too long", std::string(100000, 'x'), false},
+        {"magic", with(good, 0, 'x'), false},
+        {"number 0", with(good, 8, 0), false},
+        {"status ok", with(good, 16, 0), false},
+        {"status unknown", with(good, 17, 1), false},
+        {"host that is not the rank's", with(good, 20, 0), false},
+        {"rank too large", with(good, 24, 4), false},
+        {"rank negative", with(good, 27, '\x80'), false},
+        {"no end", endless, false},
+    };
+    for (const Lie &lie : lies) {
+        Network network(2);
+        Watches watches;
+        Sentences sentences;
+        Step all(4), told(2);
+        run_hosts(
+            kTwoOfTwo, network,
+            [&](Group &group) {
+                expect_sum(group, 4);
+                all.meet();
+                const std::string key = std::string(group.place.prefix) + "/dead";
+                if (group.rank == 3)
+                    group.store.set(group.store.ctx, key.c_str(), lie.value.data(),
+                                    lie.value.size());
+                if (group.place.host == 1)
+                    return told.await();
+                Sum sum(10);
+                const shc_status st = group.run(sum.op);
+                // A follower knows only that its leader has aborted the island.
+                EXPECT_EQ(st, lie.believed      ? SHC_ERR_PEER_DEAD
+                              : group.rank == 0 ? SHC_ERR_STORE
+                                                : SHC_ERR_ABORTED)
+                    << lie.name << group.error;
+                sentences.add(group.error);
+                told.meet();
+            },
+            watches.options());
+        sentences.expect(2, lie.believed ? R"(host 1 \(ranks 2-3\): rank 3 \? died)"
+                                         : R"(host 0 \(ranks 0-1\): the store's key )"
+                                           R"("hosts/.*/dead" has a value that no rank wrote)");
+    }
+}
+
+TEST(HostsLife, ALeavingThatNoLeaderWroteIsNone)
+{
+    Network network(2);
+    Questions questions;
+    run_hosts(
+        kTwoOfTwo, network,
+        [&](Group &group) {
+            expect_sum(group, 4);
+            const std::string key = std::string(group.place.prefix) + "/left";
+            for (const std::string value : {"", "short", "of the right length 24 b",
+                                            "very long, "
+                                            "longer than what a leader writes"}) {
+                if (group.rank != 3)
+                    break;
+                int64_t count;
+                group.store.set(group.store.ctx, (key + "/1").c_str(), value.data(), value.size());
+                group.store.add(group.store.ctx, key.c_str(), 1, &count);
+                questions.await(1);
+            }
+            expect_sum(group, 4);
+        },
+        questions.options());
+}
+
+// A store and a watch of which a call may not return.
+struct Stuck {
+    std::mutex lock;
+    std::condition_variable freed;
+    bool is_stuck = false;
+    int retained = 0, released = 0;
+    shc_store inner = {};
+
+    shc_store store()
+    {
+        shc_store store = inner;
+        store.ctx = this;
+        store.set = [](void *ctx, const char *key, const void *value, size_t bytes) {
+            return of(ctx).set(of(ctx).ctx, key, value, bytes);
+        };
+        store.get = [](void *ctx, const char *key, void *value, size_t capacity, size_t *bytes) {
+            return of(ctx).get(of(ctx).ctx, key, value, capacity, bytes);
+        };
+        store.check = [](void *ctx, const char *const *keys, size_t count) {
+            return of(ctx).check(of(ctx).ctx, keys, count);
+        };
+        store.add = [](void *ctx, const char *key, int64_t delta, int64_t *value) {
+            return of(ctx).add(of(ctx).ctx, key, delta, value);
+        };
+        store.put_first = [](void *ctx, const char *key, const void *value, size_t bytes, void *now,
+                             size_t capacity, size_t *now_bytes) {
+            return of(ctx).put_first(of(ctx).ctx, key, value, bytes, now, capacity, now_bytes);
+        };
+        store.retain = [](void *ctx) { static_cast<Stuck *>(ctx)->count(1, 0); };
+        store.release = [](void *ctx) { static_cast<Stuck *>(ctx)->count(0, 1); };
+        return store;
+    }
+    void count(int more_retained, int more_released)
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        retained += more_retained;
+        released += more_released;
+        freed.notify_all();
+    }
+    void set_stuck(bool stuck)
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        is_stuck = stuck;
+        freed.notify_all();
+    }
+    void await_end()
+    {
+        std::unique_lock<std::mutex> guard(lock);
+        freed.wait(guard, [&] { return retained == released; });
+    }
+
+  private:
+    // Where a call may stay for long.
+    static const shc_store &of(void *ctx)
+    {
+        auto *stuck = static_cast<Stuck *>(ctx);
+        std::unique_lock<std::mutex> guard(stuck->lock);
+        stuck->freed.wait(guard, [&] { return !stuck->is_stuck; });
+        return stuck->inner;
+    }
+};
+
+// The group ends with its errors and its close in time, and what is stuck lets go of all later.
+TEST(HostsLife, AStoreThatDoesNotAnswerHoldsUpNothing)
+{
+    static std::array<Stuck, 4> stuck;
+    static Watches watches;
+    Network network(2);
+    HostsOptions how = watches.options();
+    how.store = [&](int rank, const shc_store &run) {
+        stuck[static_cast<size_t>(rank)].inner = run;
+        return stuck[static_cast<size_t>(rank)].store();
+    };
+    Step all(4), failed(4), closed(4);
+    Sentences sentences;
+    run_hosts(
+        kTwoOfTwo, network,
+        [&](Group &group) {
+            expect_sum(group, 4);
+            Stuck &own = stuck[static_cast<size_t>(group.rank)];
+            own.set_stuck(true);
+            if (group.place.local == 0)
+                watches.of[group.place.host]->stuck = true;
+            all.meet();
+            if (group.rank == 3) {
+                die(group);
+            } else if (group.place.host == 1) {
+                Sum sum(10);
+                EXPECT_EQ(group.run(sum.op), SHC_ERR_PEER_DEAD) << group.error;
+                sentences.add(group.error);
+            }
+            failed.meet();
+            shc_hosts_free(group.hosts);
+            group.hosts = nullptr;
+            closed.meet();
+            own.set_stuck(false);
+            if (group.place.local == 0)
+                watches.of[group.place.host]->stuck = false;
+            own.await_end(); // while the run's own store is still there
+            while (group.place.local == 0 && watches.of[group.place.host]->released == 0)
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+        },
+        how);
+    sentences.expect(1, R"(host 1 \(ranks 2-3\): rank 3 .* died; .*; in all_reduce #2 .*)");
+    for (const Stuck &own : stuck)
+        EXPECT_GE(own.retained, 1);
+    watches.expect_released();
+}
+
+// ---- fork ----
+
+TEST(HostsLife, AForkedChildCanOnlyLeaveTheGroup)
+{
+    Network network(2);
+    Watches watches;
+    Step done(2);
+    run_hosts(
+        {0, 1}, network,
+        [&](Group &group) {
+            expect_sum(group, 2);
+            if (group.rank == 0) {
+                const pid_t child = fork();
+                if (child == 0) {
+                    Sum sum(10);
+                    const bool told = group.run(sum.op) == SHC_ERR_FORKED;
+                    shc_hosts_abort(group.hosts, "by a child");
+                    shc_hosts_close(group.hosts);
+                    shc_hosts_free(group.hosts);
+                    _exit(told ? 0 : 1);
+                }
+                int status = -1;
+                EXPECT_EQ(waitpid(child, &status, 0), child);
+                EXPECT_EQ(status, 0);
+            }
+            done.meet();
+            expect_sum(group, 2);
+        },
+        watches.options());
+    watches.expect_released();
 }
 
 } // namespace
