@@ -140,13 +140,17 @@ void check_gather(Group &group, size_t bytes, const std::vector<size_t> &sizes, 
         all.push_back(random_bytes(sizes[r] * bytes, r + way));
     const bool gets = root < 0 || root == group.rank;
     const size_t own = way + rank;
-    const bool in_place = own % 3 == 0 && gets;
-    std::vector<Bytes> before = blanks(sizes, bytes);
+    // A list whose tensors are not the blocks.
+    const bool odd = !uneven && own % 5 == 2 && sizes[0] > 1;
+    const bool in_place = own % 3 == 0 && gets && !odd;
+    std::vector<size_t> cuts = sizes;
+    cuts.front() -= odd, cuts.back() += odd;
+    std::vector<Bytes> before = blanks(cuts, bytes);
     if (in_place)
         before[rank] = all[rank];
-    Blocks out(before, bytes, uneven || own % 2 == 1, own / 2 % 2 == 1);
+    Blocks out(before, bytes, uneven || odd || own % 2 == 1, own / 2 % 2 == 1);
     Elements in(all[rank], bytes, own / 4 % 2 == 1);
-    const View view(out, rank, sizes);
+    const View view(out, rank, cuts);
     shc_op op = moving(root >= 0 ? SHC_GATHER
                        : uneven  ? SHC_ALL_GATHER_UNEVEN
                                  : SHC_ALL_GATHER,
