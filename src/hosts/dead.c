@@ -9,6 +9,7 @@
  */
 #include "hosts/dead.h"
 #include "hosts/group.h"
+#include "hosts/hosts_late.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -24,9 +25,10 @@
 #define ASK_NS    (10 * SHC_NS_PER_MS) /* between two looks for a reason, where one has only a hint */
 #define LATE_NS \
     (100 * SHC_NS_PER_MS) /* then a rank asks who has left, and after twice that again */
-#define LATEST_NS   (5 * SHC_NS_PER_S)
-#define FAREWELL_NS (100 * SHC_NS_PER_MS)        /* most that a close waits for the store */
-#define LEFT_MAGIC  UINT64_C(0x317466656c2d6873) /* "sh-left1" */
+#define LATEST_NS    (5 * SHC_NS_PER_S)
+#define FAREWELL_NS  (100 * SHC_NS_PER_MS) /* most that a close waits for the store */
+#define LATE_LINE_NS (5 * SHC_NS_PER_S)
+#define LEFT_MAGIC   UINT64_C(0x317466656c2d6873) /* "sh-left1" */
 
 struct left {
     uint64_t magic;
@@ -150,6 +152,7 @@ enum shc_status shc_dead_begin(const struct shc_hosts_call *call)
     dead->call = call;
     dead->number = hosts->number;
     dead->awaits = false;
+    shc_lateness_begin(&dead->lateness, shc_clock_ns(), SHC_NO_DEADLINE, dead->late_ns);
     const bool gone = dead->gone;
     shc_life_unlock(dead->life);
     dead->asked_ns = shc_clock_ns();
@@ -245,17 +248,6 @@ enum shc_status shc_dead_look(struct shc_hosts *hosts)
     return st;
 }
 
-void shc_dead_missing_text(struct shc_hosts *hosts, char *text, size_t capacity)
-{
-    char ranks[96];
-    const int other = 1 - hosts->host;
-    snprintf(text, capacity, "the other hosts");
-    if (hosts->plan.hosts != 2)
-        return;
-    shc_hosts_plan_text(&hosts->plan, other, ranks, sizeof ranks);
-    snprintf(text, capacity, "host %d (%s)", other, ranks);
-}
-
 static struct shc_errand *begin_to_put(struct shc_dead *dead, const struct shc_hosts_reason *reason,
                                        uint64_t patience_ns)
 {
@@ -323,7 +315,8 @@ struct watcher {
     uint64_t slice_ns;
     uint64_t gone_ns; /* since when; 0: the store is there */
     bool runs;        /* a call */
-    bool found;       /* this island has failed while no call ran */
+    struct shc_late late;
+    bool found; /* this island has failed while no call ran */
     struct shc_hosts_reason reason;
     int error; /* of the wait */
     size_t bytes;
@@ -419,6 +412,7 @@ static bool look(struct watcher *w, struct shc_hosts *hosts)
     }
     look_at_store(w, hosts);
     look_at_island(w, hosts);
+    shc_late_look(&w->late, hosts, shc_clock_ns());
     shc_life_lock(hosts->dead.life);
     w->runs = hosts->dead.call != NULL;
     shc_life_unlock(hosts->dead.life);
@@ -434,6 +428,19 @@ static void put_found(struct watcher *w)
                                 sizeof w->value, &w->bytes);
 }
 
+/* False: the group is gone. */
+static bool be_late(struct watcher *w, int count, uint64_t late_ns)
+{
+    const bool due = w->late.due;
+    shc_late_exchange(&w->late, w->life, count, shc_clock_ns(), late_ns);
+    struct shc_hosts *hosts = due ? shc_life_enter(w->life) : NULL;
+    if (!hosts)
+        return !due;
+    shc_late_say(&w->late, hosts, shc_clock_ns());
+    shc_life_leave(w->life);
+    return true;
+}
+
 static void *watch_for_reason(void *arg)
 {
     struct watcher *w = arg;
@@ -443,18 +450,25 @@ static void *watch_for_reason(void *arg)
         if (!hosts)
             break;
         const bool had_found = w->found;
+        const int count = hosts->plan.hosts;
+        const uint64_t late_ns = hosts->dead.late_ns;
         goes_on = look(w, hosts);
         shc_life_leave(w->life);
         if (w->found && !had_found)
             put_found(w);
+        if (goes_on && !w->gone_ns)
+            goes_on = be_late(w, count, late_ns);
     }
+    shc_late_fini(&w->late);
     shc_life_drop(w->life);
     free(w);
     return NULL;
 }
 
-enum shc_status shc_dead_init(struct shc_hosts *hosts, const struct shc_store *store)
+enum shc_status shc_dead_init(struct shc_hosts *hosts, const struct shc_store *store,
+                              uint64_t late_ns)
 {
+    hosts->dead.late_ns = late_ns ? late_ns : LATE_LINE_NS;
     if (hosts->plan.hosts > 1)
         hosts->dead.life = shc_life_create(store, hosts->prefix, hosts);
     return hosts->plan.hosts > 1 && !hosts->dead.life ? SHC_ERR_NOMEM : SHC_OK;
@@ -469,7 +483,7 @@ enum shc_status shc_dead_start(struct shc_hosts *hosts, const struct shc_watch *
     if (!w)
         return SHC_ERR_NOMEM;
     w->life = dead->life;
-    w->slice_ns = SLICE_NS;
+    w->slice_ns = dead->late_ns / 4 < SLICE_NS ? dead->late_ns / 4 : SLICE_NS;
     if (watch)
         shc_life_take_watch(dead->life, watch);
     const int error = shc_life_start(dead->life, watch_for_reason, w);

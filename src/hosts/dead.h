@@ -7,6 +7,8 @@
 
 #include "hosts/life.h"
 
+#include "shm/base/lateness.h"
+
 struct shc_hosts;
 struct shc_hosts_call;
 
@@ -32,6 +34,8 @@ struct shc_dead {
     bool gone;                         /* the store is */
     bool settled;                      /* this rank has put a reason */
     struct shc_hosts_reason told;
+    struct shc_lateness lateness; /* of the call */
+    uint64_t late_ns;             /* when a line about it is due; does not change */
 
     /* Of the thread that runs the call. */
     struct shc_errand *departures; /* under way: which hosts have left? */
@@ -40,8 +44,9 @@ struct shc_dead {
 
 /* ---- dead.c ---- */
 
-/* The group of several hosts is made: `store` tells of failures. */
-SHC_NODISCARD enum shc_status shc_dead_init(struct shc_hosts *hosts, const struct shc_store *store);
+/* The group of several hosts is made: `store` tells of failures. `late_ns`: 0: 5 s. */
+SHC_NODISCARD enum shc_status shc_dead_init(struct shc_hosts *hosts, const struct shc_store *store,
+                                            uint64_t late_ns);
 
 /* The engines are there: from now on failures of other hosts are told. */
 SHC_NODISCARD enum shc_status shc_dead_start(struct shc_hosts *hosts,
@@ -56,9 +61,6 @@ void shc_dead_await(struct shc_hosts *hosts, bool awaits);
 
 /* Called while it waits: has the group failed on another host, or has a host left? */
 SHC_NODISCARD enum shc_status shc_dead_look(struct shc_hosts *hosts);
-
-/* The hosts that the call waits for, as far as that can be known: "host 1 (ranks 2-3)". */
-void shc_dead_missing_text(struct shc_hosts *hosts, char *text, size_t capacity);
 
 /* The call has failed with that status and the turn's text, and all hosts are told. If another failure was first, its
  * text takes the place of this one's, and its status is returned. `patience_ns`: how long a reason of another rank is

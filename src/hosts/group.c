@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "hosts/group.h"
+#include "hosts/hosts_late.h"
 
 #include "shm/base/lateness.h"
 #include "shm/base/num.h"
@@ -85,7 +86,7 @@ enum shc_status shc_hosts_begun(struct shc_hosts *hosts, struct shc_ticket **tic
 static enum shc_status time_is_over(struct shc_hosts *hosts)
 {
     char whom[256];
-    shc_dead_missing_text(hosts, whom, sizeof whom);
+    shc_late_missing_text(hosts, whom, sizeof whom);
     return shc_hosts_fail(hosts, SHC_ERR_TIMEOUT, SHC_TIMED_OUT "%.3f s waiting for %s",
                           (double)hosts->turn->timeout_ns / (double)SHC_NS_PER_S, whom);
 }
@@ -120,15 +121,16 @@ static enum shc_status engine_failed(struct shc_hosts *hosts, const char *error)
 enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **ticket)
 {
     char error[SHC_HOSTS_ERROR_BYTES];
-    while (!shc_gate_wait(*ticket, SLICE_NS, error)) {
-        const enum shc_status st = look_around(hosts);
-        if (st == SHC_OK)
-            continue;
-        shc_gate_abandon(*ticket);
-        *ticket = NULL;
-        return st;
+    enum shc_status st = SHC_OK;
+    while (st == SHC_OK && !shc_gate_wait(*ticket, SLICE_NS, error)) {
+        shc_dead_await(hosts, true);
+        st = look_around(hosts);
     }
+    shc_dead_await(hosts, false);
+    if (st != SHC_OK)
+        shc_gate_abandon(*ticket);
     *ticket = NULL;
+    SHC_TRY(st);
     if (!error[0])
         return SHC_OK;
     return engine_failed(hosts, error);
@@ -214,7 +216,7 @@ enum shc_status shc_hosts_create(const struct shc_comm_config *config,
     st = make_sequencer(hosts, &settled);
     if (st != SHC_OK)
         goto err_said;
-    st = shc_dead_init(hosts, &config->store);
+    st = shc_dead_init(hosts, &config->store, wish->late_ns);
     if (st != SHC_OK)
         goto err_sequencer;
     *out = hosts;

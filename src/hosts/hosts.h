@@ -75,7 +75,8 @@ struct shc_hosts_wish {
      * namespace and the device of /dev/shm. Words are not believed: see below. At most 240 bytes each. */
     const char *const *words;
     int word_count;
-    int rails; /* 0, or the most that are wanted; the same on all ranks */
+    int rails;        /* 0, or the most that are wanted; the same on all ranks */
+    uint64_t late_ns; /* after so long a line says which host a call waits for; 0: 5 s */
 };
 
 /*

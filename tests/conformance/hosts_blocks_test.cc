@@ -187,7 +187,7 @@ TEST_P(HostsBlocks, GatherReachesAllAndEveryRoot)
                             return;
                     }
             },
-            HostsOptions{rails, nullptr, nullptr});
+            with_rails(rails));
     }
 }
 
@@ -293,7 +293,7 @@ TEST_P(HostsBlocks, AllToAllHasAnySizes)
                             return;
                     }
             },
-            HostsOptions{rails, nullptr, nullptr});
+            with_rails(rails));
     }
 }
 
@@ -467,7 +467,7 @@ TEST_P(HostsBlocks, LongSumsGoInColumns)
                                            : static_cast<int32_t>(i) + group.rank);
                 EXPECT_EQ(wrong, 0u);
             },
-            HostsOptions{way / 2, nullptr, nullptr});
+            with_rails(way / 2));
     }
 }
 

@@ -8,6 +8,7 @@ extern "C" {
 }
 
 #include <atomic>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <regex>
 #include <set>
@@ -450,6 +451,111 @@ TEST(HostsLife, ACloseWithACallInFlightIsALeaving)
         closer.join();
     });
     sentences.expect(2, R"(host 2 \(rank 2\) has left the group "0" after its call #1)");
+}
+
+// ---- late lines ----
+
+// All lines about late calls of this process.
+class LateLines
+{
+  public:
+    LateLines()
+    {
+        EXPECT_EQ(pipe2(fds_, O_NONBLOCK | O_CLOEXEC), 0);
+        shc_late_pipe(fds_[1]);
+    }
+    LateLines(const LateLines &) = delete;
+    ~LateLines()
+    {
+        shc_late_pipe(-1);
+        close(fds_[0]);
+        close(fds_[1]);
+    }
+    // Until there is one that has these words.
+    void await(const std::string &words)
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        while (text_.find(words) == std::string::npos) {
+            char more[4096];
+            const ssize_t bytes = read(fds_[0], more, sizeof more);
+            if (bytes > 0)
+                text_.append(more, static_cast<size_t>(bytes));
+            else
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+        }
+    }
+
+  private:
+    std::mutex lock_;
+    std::string text_;
+    int fds_[2] = {-1, -1};
+};
+
+TEST(HostsLate, ALineSaysWhichHostACallWaitsForAndWhatThatIsAt)
+{
+    Network network(3);
+    Watches watches;
+    LateLines lines;
+    HostsOptions how = watches.options();
+    how.late_ns = 100 * SHC_NS_PER_MS;
+    Step idle(1), waiting(1);
+    run_hosts(
+        {0, 1, 1, 2}, network,
+        [&](Group &group) {
+            expect_sum(group, 4);
+            const std::string late =
+                "rank 0: all_reduce #2 (float32[10], sum) on \"0\" has waited ";
+            if (group.rank == 0) {
+                std::thread reader([&] {
+                    lines.await(" s for host 1 (ranks 1-2): it is in no call, after call #1");
+                    idle.come();
+                    lines.await(" s for host 1 (ranks 1-2): it is in all_reduce #2 (float32[10], "
+                                "sum), waiting for ranks of its own");
+                    watches.of[1]->stuck = true;
+                    lines.await(" s for host 1 (ranks 1-2): it does not answer");
+                    lines.await(late);
+                    watches.of[1]->stuck = false;
+                    waiting.come();
+                });
+                expect_sum(group, 4);
+                return reader.join();
+            }
+            if (group.rank == 1)
+                idle.await();
+            if (group.rank == 2)
+                waiting.await();
+            expect_sum(group, 4);
+        },
+        how);
+    watches.expect_released();
+}
+
+// Of three hosts, one of which waits as well, and has said so.
+TEST(HostsLate, ATimeOutNamesTheOneHostThatIsMissing)
+{
+    Network network(3);
+    Watches watches;
+    LateLines lines;
+    HostsOptions how = watches.options();
+    how.late_ns = 20 * SHC_NS_PER_MS;
+    Step told(2);
+    Sentences sentences;
+    run_hosts(
+        {0, 1, 2}, network,
+        [&](Group &group) {
+            expect_sum(group, 3);
+            if (group.rank == 1)
+                return told.await();
+            Sum sum(10);
+            sum.op.timeout_ns = (group.rank == 0 ? 2 : 60) * SHC_NS_PER_S;
+            EXPECT_EQ(group.run(sum.op), SHC_ERR_TIMEOUT) << group.error;
+            sentences.add(group.error);
+            told.meet();
+        },
+        how);
+    sentences.expect(2,
+                     R"(host 0 \(rank 0\): Timed out after 2.000 s waiting for host 1 \(rank 1\); )"
+                     R"(in all_reduce #2 \(float32\[10\], sum\) on "0")");
 }
 
 // ---- the store ----

@@ -100,9 +100,17 @@ struct HostsGroup {
 
 struct HostsOptions {
     int rails = 0;
+    uint64_t late_ns = 0;
     std::function<shc_store(int rank, const shc_store &)> store; // in the place of the run's
     std::function<const shc_watch *(const HostsGroup &)> watch;  // a leader's
 };
+
+inline HostsOptions with_rails(int rails)
+{
+    HostsOptions how;
+    how.rails = rails;
+    return how;
+}
 
 inline void run_hosts(const Labels &labels, Network &network,
                       const std::function<void(HostsGroup &)> &body, const HostsOptions &how = {})
@@ -123,7 +131,7 @@ inline void run_hosts(const Labels &labels, Network &network,
             group.store = rank.store;
             const std::string word = std::to_string(labels[static_cast<size_t>(rank.rank)]);
             const char *words[] = {word.c_str()};
-            const shc_hosts_wish wish = {words, 1, how.rails};
+            const shc_hosts_wish wish = {words, 1, how.rails, how.late_ns};
             ASSERT_EQ(shc_hosts_create(&config, &wish, &group.hosts, group.error), SHC_OK)
                 << group.error;
             shc_hosts_get_place(group.hosts, &group.place);
