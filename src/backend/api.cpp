@@ -112,8 +112,7 @@ void connectHosts(const Group &group, const std::optional<Group> &line,
     const auto engineOf = [](const std::optional<Group> &box) {
         return box ? (*box)->getBackend(c10::DeviceType::CPU) : nullptr;
     };
-    const auto store = storeOf(*group);
-    backendOf(group).hosts()->connect(engineOf(line), engineOf(rail), *store);
+    backendOf(group).hosts()->connect(engineOf(line), engineOf(rail));
 }
 
 // This rank has no engine: no other rank must wait for it.

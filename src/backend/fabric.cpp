@@ -100,27 +100,4 @@ shc_fabric Engine::view()
     return view;
 }
 
-shc_watch watchOf(c10d::Store &store)
-{
-    shc_watch watch{};
-    watch.ctx = store.clone().release();
-    watch.wait = [](void *ctx, const char *key, uint64_t timeout_ns) {
-        const std::chrono::milliseconds timeout(std::max<uint64_t>(timeout_ns / 1000000, 1));
-        try {
-            static_cast<c10d::Store *>(ctx)->wait({key}, timeout);
-            return 0;
-        } catch (const abi::__forced_unwind &) {
-            throw;
-        } catch (const c10::DistNetworkError &) {
-            return EIO;
-        } catch (...) {
-            return ETIMEDOUT;
-        }
-    };
-    watch.release = [](void *ctx) {
-        c10::intrusive_ptr<c10d::Store>::reclaim(static_cast<c10d::Store *>(ctx));
-    };
-    return watch;
-}
-
 } // namespace shmcoll

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
-// A c10d backend as the engine between hosts, and a c10d store as what tells of failures.
+// A c10d backend as the engine between hosts.
 
 #include "hosts/hosts.h"
 
@@ -34,8 +34,5 @@ class Engine
     c10::intrusive_ptr<c10d::Backend> backend_;
     std::atomic<int> underWay_{0};
 };
-
-// A connection of its own to the store, which a leader's thread waits on.
-shc_watch watchOf(c10d::Store &store);
 
 } // namespace shmcoll

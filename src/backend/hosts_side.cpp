@@ -88,7 +88,7 @@ std::string HostsSide::place() const
 }
 
 void HostsSide::connect(c10::intrusive_ptr<c10d::Backend> line,
-                        c10::intrusive_ptr<c10d::Backend> rail, c10d::Store &store)
+                        c10::intrusive_ptr<c10d::Backend> rail)
 {
     ErrorText error;
     if (line)
@@ -97,14 +97,10 @@ void HostsSide::connect(c10::intrusive_ptr<c10d::Backend> line,
         rail_ = new Engine(std::move(rail));
     const shc_fabric lineView = line_ ? line_->view() : shc_fabric{};
     const shc_fabric railView = rail_ ? rail_->view() : shc_fabric{};
-    const bool leads = place_.local == 0;
-    shc_watch watch = leads ? watchOf(store) : shc_watch{};
     GilRelease release;
-    shc_status status =
-        shc_hosts_connect(hosts_, line_ ? &lineView : nullptr, rail_ ? &railView : nullptr,
-                          leads ? &watch : nullptr, error);
-    if (status != SHC_OK && leads)
-        watch.release(watch.ctx);
+    // No watch: torch's TCPStore writes a line to stderr for each wait for a key that times out.
+    shc_status status = shc_hosts_connect(hosts_, line_ ? &lineView : nullptr,
+                                          rail_ ? &railView : nullptr, nullptr, error);
     if (status == SHC_OK)
         status = shc_hosts_prove(hosts_, error);
     if (status != SHC_OK)

@@ -28,8 +28,7 @@ class HostsSide
     std::string place() const;
 
     // Takes the engines that this rank needs, and tries them. Collective.
-    void connect(c10::intrusive_ptr<c10d::Backend> line, c10::intrusive_ptr<c10d::Backend> rail,
-                 c10d::Store &store);
+    void connect(c10::intrusive_ptr<c10d::Backend> line, c10::intrusive_ptr<c10d::Backend> rail);
 
     // The group that orders the operations; keeps the side alive.
     static Group sequencerOf(const std::shared_ptr<HostsSide> &side);

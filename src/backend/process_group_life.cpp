@@ -86,7 +86,8 @@ std::shared_ptr<HostsSide> makeHosts(const ProcessGroupShm::Store &store, int ra
                                      const GroupOptions &options,
                                      const std::vector<std::string> &words, int rails)
 {
-    const Config config(store, rank, size, options);
+    // Its own connection: the group uses it as long as it lives, and a store's client makes one call at a time.
+    const Config config(store->clone(), rank, size, options);
     auto side = std::make_shared<HostsSide>();
     char error[SHC_HOSTS_ERROR_BYTES];
     config.check(side->meet(*config, words, rails, error), error);
