@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CALL_TEXT      128
+#define CALL_TEXT      160
 #define RANKS_TEXT     96
 #define COMPARED_BYTES offsetof(struct shc_hosts_said, sizes)
 
@@ -63,11 +63,16 @@ static struct shc_hosts_said say(const struct shc_hosts_call *call)
 static void call_text(const struct shc_hosts_said *said, char *text, size_t capacity)
 {
     const enum shc_op_kind kind = (enum shc_op_kind)said->kind;
-    char more[64] = "";
+    char more[96] = "";
     size_t used = 0;
+    if (kind != SHC_ALL_TO_ALL) /* whose tensors have sizes of their own */
+        used = (size_t)snprintf(more, sizeof more, "[%llu]", (unsigned long long)said->count);
+    if (said->dtype == SHC_OPAQUE) /* of which there are many */
+        used += (size_t)snprintf(more + used, sizeof more - used, ", type %u of %u bytes",
+                                 (unsigned)said->dtype_tag, (unsigned)said->elem_bytes);
     if (reduces(kind))
-        used = (size_t)snprintf(more, sizeof more, ", %s",
-                                shc_redop_name((enum shc_redop)said->redop));
+        used += (size_t)snprintf(more + used, sizeof more - used, ", %s",
+                                 shc_redop_name((enum shc_redop)said->redop));
     if (has_root(kind))
         used += (size_t)snprintf(more + used, sizeof more - used, ", root %d", (int)said->root);
     if (said->list)
@@ -76,9 +81,9 @@ static void call_text(const struct shc_hosts_said *said, char *text, size_t capa
         snprintf(text, capacity, "%s #%llu", shc_op_kind_name(kind),
                  (unsigned long long)said->number);
     else
-        snprintf(text, capacity, "%s #%llu (%s[%llu]%s)", shc_op_kind_name(kind),
+        snprintf(text, capacity, "%s #%llu (%s%s)", shc_op_kind_name(kind),
                  (unsigned long long)said->number, shc_dtype_name((enum shc_dtype)said->dtype),
-                 (unsigned long long)said->count, more);
+                 more);
 }
 
 void shc_hosts_call_text(const struct shc_hosts_call *call, char *text, size_t capacity)

@@ -540,6 +540,16 @@ std::vector<Difference> differences()
              lists.op.dtype = rank == 3 ? SHC_FLOAT32 : SHC_INT32;
          },
          "all_gather #1 (float32["},
+        {"TradedDtypes", SHC_ALL_TO_ALL,
+         [](Lists &lists, int rank) { lists.op.dtype = rank == 3 ? SHC_FLOAT32 : SHC_INT32; },
+         "all_to_all #1 (float32) on "},
+        {"OpaqueTypes", SHC_ALL_TO_ALL,
+         [](Lists &lists, int rank) {
+             lists.op.dtype = SHC_OPAQUE;
+             lists.op.elem_bytes = 4;
+             lists.op.dtype_tag = rank == 3 ? 5 : 3;
+         },
+         "all_to_all #1 (opaque, type 5 of 4 bytes) on "},
         {"Roots", SHC_GATHER,
          [=](Lists &lists, int rank) {
              one_in(lists, rank);
