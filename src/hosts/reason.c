@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Reasons: one sentence that all ranks of all hosts raise. The core words a failure of an island as one of the island's
- * operations, "rank 2: all_gather #9 (uint8[128]) on group "0@1" failed: rank 3 (pid 57) died; its last call was ...;
+ * operations, "rank 2: all_gather #9 (uint8[128]) on group "0 on host 1" failed: rank 3 (pid 57) died; ...;
  * in rank 1: ...". What a user has called is known here, and takes the place of that.
  */
 #include "hosts/dead.h"
@@ -16,6 +16,7 @@
 #define MAGIC      UINT64_C(0x31646165642d6873) /* "sh-dead1" */
 #define RANKS_TEXT 96
 #define CALL_TEXT  128
+#define GROUP_TEXT 256
 #define LISTED     8
 
 _Static_assert(sizeof(struct shc_hosts_reason) == SHC_HOSTS_ERROR_BYTES, "its bytes are compared");
@@ -59,10 +60,10 @@ static const char *after_operation(const char *text)
     return engine && engine < failed ? text : failed + strlen(" failed: ");
 }
 
-/* Cuts the names that ranks have in the island: "rank 3 (rank 1 of group "0@1", pid 57)" becomes "rank 3 (pid 57)". */
+/* Cuts the names that ranks have in the island: "rank 3 (rank 1 of group ..., pid 57)" becomes "rank 3 (pid 57)". */
 static void cut_names(char *text, const char *group)
 {
-    char of[128];
+    char of[GROUP_TEXT + 4];
     snprintf(of, sizeof of, " of %s", group);
     for (char *at = strstr(text, of); at; at = strstr(at, of)) {
         char *from = at, *to = at + strlen(of);
@@ -85,8 +86,8 @@ static void cut_names(char *text, const char *group)
 static void strip(const struct shc_hosts *hosts, const char *text, char *bare, size_t capacity)
 {
     const char *const aborted = " aborted the group: ";
-    char group[sizeof hosts->name + 32];
-    snprintf(group, sizeof group, "group \"%s@%d\"", hosts->name, hosts->host);
+    char group[GROUP_TEXT];
+    snprintf(group, sizeof group, "group \"%s\"", shc_comm_group_name(hosts->island));
     text = after_operation(text);
     const char *found = strstr(text, aborted);
     if (found && names_hosts(found + strlen(aborted)))
