@@ -19,7 +19,7 @@ PY   := $(VENV)/bin/python
 # and systemtap-sdt-dev (probes) are optional, and shmcoll.build_info() says what there is. tcc compiles the planted faults of the models,
 # a hundred programs, 50 times faster than gcc, which compiles them if there is no tcc.
 PACKAGES_BUILD := build-essential cmake libnuma1 liburing-dev systemtap-sdt-dev
-PACKAGES_TEST  := pkg-config libgtest-dev spin relacy-dev tcc clang-format codespell gdb
+PACKAGES_TEST  := pkg-config libgtest-dev spin relacy-dev tcc clang-format codespell gdb iproute2 mount
 PACKAGES_AARCH64 := gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user \
                     googletest
 
@@ -29,7 +29,7 @@ PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test docs prepared sanitizers models demo frameworks bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel wheels gpu bare-machine release deb FORCE
+.PHONY: help build test docs prepared sanitizers models hosts demo frameworks bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel wheels gpu bare-machine release deb FORCE
 
 help:
 	@echo "make build    installs missing system packages, creates .venv, builds shmcoll into it"
@@ -53,6 +53,7 @@ help:
 	@echo "make fuzz-store    20000 groups over a store that gives wrong answers (SHMCOLL_STORE_FUZZ, SHMCOLL_STORE_FUZZ_SEED)"
 	@echo "make cuda-kills    kills ranks with a stand-in GPU, 500 times (SHMCOLL_CUDA_KILLS)"
 	@echo "make models   the protocol models, with all planted faults of each"
+	@echo "make hosts    groups over several hosts, which this machine plays; also hosts that die (needs root)"
 	@echo "make stress   a million messages of up to 4 MiB between 8 ranks"
 	@echo "make browser  the page of shmcoll bench --html in a browser (needs chromium)"
 	@echo "make wheel    builds a source archive and a wheel from it, and runs a sum of two ranks with the wheel"
@@ -198,6 +199,9 @@ fuzz-store: packages-test build $(VENV)/.extras
 cuda-kills: export SHMCOLL_CUDA_KILLS ?= 500
 cuda-kills: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long cuda-kills
+
+hosts: packages-test build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long hosts $(if $(ONLY),--only $(ONLY))
 
 models: packages-test
 	$(PYTHON) tests/run.py --jobs $(JOBS) --long models

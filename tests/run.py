@@ -155,6 +155,7 @@ DEFAULT_LANES = (
     ),
     Lane("clients-python", files=("tests/clients",)),
     Lane("fuzz", files=("tests/fuzz",)),
+    Lane("hosts", files=("tests/hosts",), options=("-m=not long",), waits=True),
     Lane("proc", DEV, "^proc$", alone=True),
     Lane("proc-python", files=("tests/proc",), options=("-m=not alone",), waits=True),
     Lane("proc-timed", files=("tests/proc",), options=("-m=alone",), alone=True),
@@ -191,6 +192,7 @@ LONG_LANES = {
             "torch-gloo", files=("tests/torch_suite",), options=("--backend=for-gloo",), calm=True
         ),
     ),
+    "hosts": (Lane("hosts", files=("tests/hosts",), waits=True),),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),
     "cuda-kills": (
         Lane("cuda-kills", DEV, "^cuda-kills$", ("tests_cuda",), options=("-V",), alone=True),
