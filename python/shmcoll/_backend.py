@@ -127,7 +127,7 @@ def make_anywhere(store: Any, rank: int, size: int, options: _glue.Options) -> A
 
         if _glue.glue.shc_error_status() != _UNREACHABLE or _hosts.wants_one():
             raise
-        why = error
+        why = error.with_traceback(None)  # whose frames would keep the group alive
     try:
         return _hosts.make(store, rank, size, options)
     except Exception as error:
