@@ -48,16 +48,28 @@ static bool names_hosts(const char *text)
     return strncmp(text, "calls of ", 9) == 0 && strstr(text, " on host ") != NULL;
 }
 
-/* Cuts what the core says of the island's operation before the reason. */
+/* Does the text begin with the name of an operation? */
+static bool is_operation(const char *text)
+{
+    for (int kind = 0; kind < SHC_OP_KIND_COUNT; kind++) {
+        const char *name = shc_op_kind_name((enum shc_op_kind)kind);
+        const size_t length = strlen(name);
+        if (strncmp(text, name, length) == 0 && text[length] == ' ')
+            return true;
+    }
+    return false;
+}
+
+/* Cuts what the core says of the island's operation before the reason: "rank 2: all_gather #9 (...) failed: ". */
 static const char *after_operation(const char *text)
 {
-    const char *failed = strstr(text, " failed: "), *number = strstr(text, " #");
-    const char *group = "the group failed: ", *engine = strstr(text, "the engine ");
+    const char *const group = "the group failed: ";
+    const char *failed = strstr(text, " failed: "), *operation = NULL;
     if (strncmp(text, group, strlen(group)) == 0)
         return text + strlen(group);
-    if (strncmp(text, "rank ", 5) != 0 || !failed || !number || number > failed)
-        return text;
-    return engine && engine < failed ? text : failed + strlen(" failed: ");
+    for (const char *at = text; failed && (at = strstr(at, ": ")) != NULL && at < failed; at += 2)
+        operation = at + 2;
+    return operation && is_operation(operation) ? failed + strlen(" failed: ") : text;
 }
 
 /* Cuts the names that ranks have in the island: "rank 3 (rank 1 of group ..., pid 57)" becomes "rank 3 (pid 57)". */
