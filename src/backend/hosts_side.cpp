@@ -57,7 +57,7 @@ shc_status HostsSide::meet(const shc_comm_config &config, const std::vector<std:
     std::vector<const char *> texts;
     for (const std::string &word : words)
         texts.push_back(word.c_str());
-    const shc_hosts_wish wish = {texts.data(), static_cast<int>(texts.size()), rails};
+    const shc_hosts_wish wish = {texts.data(), static_cast<int>(texts.size()), rails, 0};
     GilRelease release;
     const shc_status status = shc_hosts_create(&config, &wish, &hosts_, error);
     if (status == SHC_OK)
