@@ -167,7 +167,8 @@ SETTINGS = [
 
 @pytest.mark.parametrize("variable", cases(*SETTINGS, short={("SHMCOLL_RAILS=1",)}))
 def test_a_host_with_other_settings_is_right_or_an_error_on_all(variable: str) -> None:
-    """Which of both is a matter of the setting; that all ranks see the same is not."""
+    """Which of both is a matter of the setting; that all ranks see the same is not. Settings that differ are
+    not named yet: the error is that of a time-out."""
     name, _, value = variable.partition("=")
     with Hosts(2) as hosts:
         job = Job(hosts, LAYOUTS["2x2"], "shmcoll", env_of={1: {name: value}})
@@ -351,13 +352,14 @@ def test_a_rank_that_never_comes_is_an_error_of_all_others() -> None:
 
 
 def test_an_interface_that_is_not_there_is_an_error_of_all() -> None:
-    """The host that lacks it says so. The other one only has an error in time yet."""
     with Hosts(2) as hosts:
         job = Job(hosts, LAYOUTS["2x2"], "shmcoll", env_of={1: {"GLOO_SOCKET_IFNAME": "eth7"}})
         ended = job.start(first_sum).outcomes(IN_TIME_S)
     for outcome in ended:
-        assert outcome.error and outcome.text, ranks.describe(outcome)
-        assert outcome.rank < 2 or "Unable to find address for: eth7" in outcome.text, outcome.text
+        assert outcome.error and "cannot make the engine gloo" in outcome.text, ranks.describe(
+            outcome
+        )
+        assert "eth7" in outcome.text, outcome.text
 
 
 def differ(rank: Rank, what: str) -> str:
@@ -450,6 +452,7 @@ def make_one(rank: Rank) -> str:
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(12))
 def test_a_death_in_the_making_is_an_error_of_all_in_time(number: int) -> None:
+    """The group's time-out may be what finds it; it is not always named yet."""
     with Hosts(2) as hosts:
         job = Job(hosts, LAYOUTS["2x2"], "shmcoll").start(make_one)
         victim = job.processes[number % 4]
