@@ -520,7 +520,8 @@ TEST(HostsAsync, SubmittedOperationsRunInOrder)
         shc_request *none;
         EXPECT_NE(shc_hosts_submit(group.hosts, &wrong, &hooks, &none, group.error), SHC_OK);
         EXPECT_NE(std::string(group.error), "");
-        shc_hosts_close(group.hosts);
+        shc_hosts_free(group.hosts); // at the latest: a thread of the library may have been last
+        group.hosts = nullptr;
         EXPECT_EQ(hooked.retired, kCount);
     });
 }
