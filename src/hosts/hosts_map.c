@@ -178,12 +178,15 @@ static enum shc_status decide(struct finder *f, enum shc_status st, const char *
 static enum shc_status say_word(struct finder *f)
 {
     char word[WORD_BYTES];
+    const int used = snprintf(word, sizeof word, "%d ", f->wish->rails);
+    char *rest = word + used;
+    const size_t capacity = sizeof word - (size_t)used;
     if (f->kept[0])
-        snprintf(word, sizeof word, "%s", f->kept);
+        snprintf(rest, capacity, "%s", f->kept);
     else if (f->round < f->wish->word_count)
-        snprintf(word, sizeof word, "word %s", f->wish->words[f->round]);
+        snprintf(rest, capacity, "word %s", f->wish->words[f->round]);
     else
-        snprintf(word, sizeof word, LAST_WORD " %d", f->config->rank);
+        snprintf(rest, capacity, LAST_WORD " %d", f->config->rank);
     return put(f, "r", f->config->rank, word, strlen(word) + 1);
 }
 
@@ -202,6 +205,12 @@ static enum shc_status make_map(struct finder *f)
         if (st != SHC_OK)
             break;
         words[hosts][bytes < WORD_BYTES ? bytes : WORD_BYTES - 1] = '\0';
+        const int rails = atoi(words[hosts]);
+        if (rails != f->wish->rails)
+            st = fail(f, SHC_ERR_MISMATCH,
+                      "rank %d of \"%s\" wants %d rails, rank 0 wants %d (0: as many as there can "
+                      "be); all ranks must want the same",
+                      rank, f->hosts->name, rails, f->wish->rails);
         while (strcmp(words[host], words[hosts]) != 0)
             host++;
         hosts += host == hosts;

@@ -354,6 +354,34 @@ TEST(HostsMap, ARankThatDoesNotComeIsNamedOnAllOthers)
     EXPECT_EQ(told, 2);
 }
 
+// A setting that only some ranks have would make some of them wait for a rail that others do not carry.
+TEST(HostsMap, RanksThatWantOtherRailsAreAnErrorOfAll)
+{
+    std::atomic<int> told{0};
+    Options options;
+    options.make_group = false;
+    run_ranks(
+        Mode::kOwnMapping, 3,
+        [&](Rank &rank) {
+            shc_comm_config config = {};
+            config.rank = rank.rank;
+            config.world_size = 3;
+            config.name = "0";
+            config.timeout_ns = rank.timeout_ns;
+            config.store = rank.store;
+            const shc_hosts_wish wish = {nullptr, 0, rank.rank == 1 ? 2 : 0, 0};
+            shc_hosts *hosts;
+            char error[SHC_HOSTS_ERROR_BYTES];
+            EXPECT_EQ(shc_hosts_create(&config, &wish, &hosts, error), SHC_ERR_MISMATCH);
+            EXPECT_STREQ(error,
+                         "rank 1 of \"0\" wants 2 rails, rank 0 wants 0 (0: as many as there "
+                         "can be); all ranks must want the same");
+            told++;
+        },
+        options);
+    EXPECT_EQ(told, 3);
+}
+
 TEST(HostsMap, AStoreThatFailsOnOneRankFailsAll)
 {
     arrive(

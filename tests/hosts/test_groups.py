@@ -167,8 +167,8 @@ SETTINGS = [
 
 @pytest.mark.parametrize("variable", cases(*SETTINGS, short={("SHMCOLL_RAILS=1",)}))
 def test_a_host_with_other_settings_is_right_or_an_error_on_all(variable: str) -> None:
-    """Which of both is a matter of the setting; that all ranks see the same is not. Settings that differ are
-    not named yet: the error is that of a time-out."""
+    """Which of both is a matter of the setting; that all ranks see the same is not. SHMCOLL_HOSTS is not named yet:
+    the error is that of a time-out."""
     name, _, value = variable.partition("=")
     with Hosts(2) as hosts:
         job = Job(hosts, LAYOUTS["2x2"], "shmcoll", env_of={1: {name: value}})
@@ -177,6 +177,8 @@ def test_a_host_with_other_settings_is_right_or_an_error_on_all(variable: str) -
         assert [outcome.value for outcome in ended] == [4.0] * 4, list(map(ranks.describe, ended))
     for outcome in ended:
         assert outcome.ok or outcome.text, ranks.describe(outcome)
+    if name == "SHMCOLL_RAILS":
+        assert all("wants 1 rails, rank 0 wants 0" in outcome.text for outcome in ended)
 
 
 # ---- training ----
@@ -322,13 +324,16 @@ def test_a_host_that_is_stopped_for_too_long_fails_all() -> None:
         assert len(survivors(job, [])) == 4
 
 
-def test_the_end_of_the_store_is_named_by_all() -> None:
-    """The process of the store is the launcher's. Without it no host could tell another of a failure."""
+def test_the_end_of_the_store_fails_all_and_is_named() -> None:
+    """The process of the store is the launcher's. Without it no host can tell another why it has failed, so the second
+    host may learn only that its connections to the first one have ended."""
     with Hosts(2) as hosts:
         job = summing(hosts, 5.0)
         job.store.signal(signal.SIGKILL)
         said = survivors(job, [])
-        assert all(re.search("the store of .* is gone", text) for text in said.values()), said
+        gone, closed = "the store of .* is gone", "the engine between the hosts of .* failed"
+        assert any(re.search(gone, text) for text in said.values()), said
+        assert all(re.search(f"{gone}|{closed}", text) for text in said.values()), said
         for host in range(2):
             assert leftovers(hosts, host) == []
 
