@@ -15,6 +15,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 import shmcoll
@@ -51,6 +55,63 @@ def check_broadcast(rank: int) -> None:
             assert torch.equal(t, torch.arange(count))
 
 
+def check_blocks(rank: int) -> None:
+    """Operations whose ranks have blocks, short and long, also of different sizes."""
+    for count in (3, 60_000):
+        parts = [torch.full((count,), float(r)) for r in range(WORLD)]
+        got = [torch.zeros(count) for _ in range(WORLD)]
+        dist.all_gather(got, parts[rank])
+        assert all(map(torch.equal, got, parts))
+        one = torch.zeros(count)
+        dist.reduce_scatter(one, [torch.full((count,), float(10 * r + rank)) for r in range(WORLD)])
+        assert (one == 40 * rank + 6).all()
+        dist.scatter(one, parts if rank == 2 else None, 2)
+        assert torch.equal(one, parts[rank])
+        dist.gather(one, got if rank == 1 else None, 1)
+        assert rank != 1 or all(map(torch.equal, got, parts))
+        dist.reduce(one, 3)
+        assert rank != 3 or (one == 6).all()
+        sizes = [count + 10 * r for r in range(WORLD)]  # rank r gets so many of each
+        given = [torch.full((sizes[r],), float(10 * rank + r)) for r in range(WORLD)]
+        taken = [torch.zeros(sizes[rank]) for _ in range(WORLD)]
+        dist.all_to_all(taken, given)
+        assert all((taken[r] == 10 * r + rank).all() for r in range(WORLD))
+
+
+def check_objects(rank: int) -> None:
+    objects: list[Any] = [None] * WORLD
+    dist.all_gather_object(objects, {"rank": rank, "text": "x" * 5000 * rank})
+    assert [entry["rank"] for entry in objects] == list(range(WORLD))
+    some: list[Any] = [{"a": 1}, "b" * 20_000] if rank == 3 else [None, None]
+    dist.broadcast_object_list(some, 3)
+    assert some == [{"a": 1}, "b" * 20_000]
+
+
+def check_training(rank: int) -> None:
+    """DDP, FSDP2 over both hosts, HSDP over them, and a DTensor have the gradients of one process."""
+    rows = torch.arange(4 * 32.0).reshape(4, 32).sin()
+    flat = init_device_mesh("cpu", (4,))
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("hosts", "ranks"))
+
+    def model() -> torch.nn.Module:
+        torch.manual_seed(1)
+        return torch.nn.Linear(32, 32)
+
+    alone = model()
+    alone(rows).square().mean().backward()
+    wanted = alone.weight.grad
+    assert isinstance(wanted, torch.Tensor)
+    ddp = DistributedDataParallel(model())
+    ddp(rows[rank : rank + 1]).square().mean().backward()
+    assert torch.allclose(ddp.module.weight.grad, wanted, atol=1e-6)
+    for mesh in (flat, square):
+        sharded: Any = fully_shard(model(), mesh=mesh)
+        sharded(rows[rank : rank + 1]).square().mean().backward()
+        assert torch.allclose(sharded.weight.grad.full_tensor(), wanted, atol=1e-6)
+    spread: Any = distribute_tensor(rows, flat, [Shard(0)])
+    assert torch.equal(spread.redistribute(flat, [Shard(1)]).full_tensor(), rows)
+
+
 def check_order(rank: int) -> None:
     """Asynchronous calls run in the order of their submission, and futures hold results."""
     tensors = [torch.full((size,), rank + 1.0) for size in (10, 100_000) * 10]
@@ -63,7 +124,7 @@ def check_groups(rank: int) -> None:
     """A group whose members share a host is an ordinary one; another one maps its own members."""
     here = [0, 1] if rank < 2 else [2, 3]
     mine = [dist.new_group(ranks, timeout=seconds(20)) for ranks in ([0, 1], [2, 3])][rank // 2]
-    about = shmcoll.describe(mine)
+    about: Any = shmcoll.describe(mine)
     assert about["hosts"] == 1 and "host.0" not in about
     t = torch.tensor([rank])
     dist.all_reduce(t, group=mine)
