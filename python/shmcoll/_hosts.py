@@ -49,6 +49,12 @@ def _rails() -> int:
     return int(said)
 
 
+def _late_ms() -> int:
+    """The milliseconds of SHMCOLL_LATE_MS; 0 if the library ignores it, too, and has told so."""
+    said = os.environ.get("SHMCOLL_LATE_MS", "")
+    return int(said) if re.fullmatch("[0-9]{1,8}", said) and int(said) <= 86_400_000 else 0
+
+
 def check_variables() -> None:
     """Raises a ValueError for one with a wrong value, before any rank waits for another."""
     wants_one()
@@ -129,7 +135,9 @@ def _engines(store: Any, place: dict[str, str]) -> Iterator[Any]:
         if not carries:
             yield None
             continue
-        own = PrefixStore(f"{place['prefix']}/{name}/{local}", store.clone())
+        # gloo waits inside the store for addresses: on a connection of its own, where torch can make one.
+        own = store.clone() if hasattr(store, "clone") else store
+        own = PrefixStore(f"{place['prefix']}/{name}/{local}", own)
         yield _boxed(_gloo(own, host, hosts, local))
 
 
@@ -168,6 +176,7 @@ def make(store: Any, rank: int, size: int, options: Any) -> Any:
         {"name": options.group_name, "tuning": options.tuning, "backend": options.backend},
         _words(members[rank]),
         _rails(),
+        _late_ms(),
     )
     place = _place(text)
     try:

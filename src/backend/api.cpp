@@ -93,13 +93,14 @@ void attach(const Group &group, int64_t timeoutMs, const std::string &name,
 // (HostsSide::place()).
 std::string meetHosts(const Group &group, int64_t timeoutMs, const c10::List<int64_t> &ranks,
                       const c10::Dict<std::string, std::string> &texts,
-                      const c10::List<std::string> &words, int64_t rails)
+                      const c10::List<std::string> &words, int64_t rails, int64_t lateMs)
 {
     const auto options =
         optionsOf(timeoutMs, texts.at("name"), ranks, texts.at("tuning"), texts.at("backend"));
-    auto made = c10::make_intrusive<ProcessGroupShm>(
-        storeOf(*group), group->getRank(), group->getSize(), options,
-        std::vector<std::string>(words.begin(), words.end()), static_cast<int>(rails));
+    const HostsWish wish{
+        {words.begin(), words.end()}, static_cast<int>(rails), std::chrono::milliseconds(lateMs)};
+    auto made = c10::make_intrusive<ProcessGroupShm>(storeOf(*group), group->getRank(),
+                                                     group->getSize(), options, wish);
     std::string place = made->hosts()->place();
     setBackend(group, std::move(made));
     return place;
@@ -159,7 +160,8 @@ TORCH_LIBRARY(shmcoll, m)
               .c_str(),
           attach);
     m.def(("meet_hosts" + group +
-           ", int timeout_ms, int[] ranks, Dict(str, str) texts, str[] words, int rails) -> str")
+           ", int timeout_ms, int[] ranks, Dict(str, str) texts, str[] words, int rails, int "
+           "late_ms) -> str")
               .c_str(),
           meetHosts);
     const std::string box = "__torch__.torch.classes.c10d.ProcessGroup? ";

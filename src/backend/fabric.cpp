@@ -3,8 +3,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
-#include <cerrno>
-#include <cxxabi.h>
 #include <numeric>
 
 namespace shmcoll
@@ -41,7 +39,7 @@ void Engine::release(Engine *engine)
 
 // The future holds the work until the call has ended: torch's Work may be all that knows of it.
 template <class Start>
-int Engine::begin(shc_ticket *ticket, Start start) noexcept
+int Engine::begin(shc_ticket *ticket, Start start)
 {
     underWay_++;
     try {
@@ -54,8 +52,6 @@ int Engine::begin(shc_ticket *ticket, Start start) noexcept
                 shc_ticket_done(ticket, nullptr);
             underWay_--;
         });
-    } catch (const abi::__forced_unwind &) { // the thread is being ended
-        throw;
     } catch (const std::exception &error) {
         shc_ticket_done(ticket, wordsOf(error).c_str());
         underWay_--;

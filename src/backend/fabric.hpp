@@ -29,7 +29,7 @@ class Engine
   private:
     ~Engine() = default;
     template <class Start>
-    int begin(shc_ticket *ticket, Start start) noexcept;
+    int begin(shc_ticket *ticket, Start start);
 
     c10::intrusive_ptr<c10d::Backend> backend_;
     std::atomic<int> underWay_{0};

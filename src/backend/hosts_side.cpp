@@ -51,15 +51,18 @@ bool isOfIsland(const std::string &line)
 
 } // namespace
 
-shc_status HostsSide::meet(const shc_comm_config &config, const std::vector<std::string> &words,
-                           int rails, char *error)
+shc_status HostsSide::meet(const shc_comm_config &config, const HostsWish &wish, char *error)
 {
-    std::vector<const char *> texts;
-    for (const std::string &word : words)
-        texts.push_back(word.c_str());
-    const shc_hosts_wish wish = {texts.data(), static_cast<int>(texts.size()), rails, 0};
+    std::vector<const char *> words;
+    for (const std::string &word : wish.words)
+        words.push_back(word.c_str());
+    shc_hosts_wish view{};
+    view.words = words.data();
+    view.word_count = static_cast<int>(words.size());
+    view.rails = wish.rails;
+    view.late_ns = static_cast<uint64_t>(wish.late.count()) * 1000000;
     GilRelease release;
-    const shc_status status = shc_hosts_create(&config, &wish, &hosts_, error);
+    const shc_status status = shc_hosts_create(&config, &view, &hosts_, error);
     if (status == SHC_OK)
         shc_hosts_get_place(hosts_, &place_);
     return status;

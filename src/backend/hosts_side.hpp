@@ -5,11 +5,19 @@
 #include "backend/fabric.hpp"
 #include "backend/work_shm.hpp"
 
+#include <chrono>
 #include <string>
 #include <vector>
 
 namespace shmcoll
 {
+
+// What a rank knows and wants before hosts meet: struct shc_hosts_wish.
+struct HostsWish {
+    std::vector<std::string> words;
+    int rails = 0;
+    std::chrono::milliseconds late{0};
+};
 
 class HostsSide
 {
@@ -19,10 +27,9 @@ class HostsSide
     HostsSide(const HostsSide &) = delete;
     HostsSide &operator=(const HostsSide &) = delete;
 
-    // Meets the other ranks and finds out which of them share memory; blocks. `words`, `rails`: see struct
-    // shc_hosts_wish. `error`: of SHC_HOSTS_ERROR_BYTES. pre, of all others: SHC_OK.
-    shc_status meet(const shc_comm_config &config, const std::vector<std::string> &words, int rails,
-                    char *error);
+    // Meets the other ranks and finds out which of them share memory; blocks. `error`: of SHC_HOSTS_ERROR_BYTES.
+    // pre, of all others: SHC_OK.
+    shc_status meet(const shc_comm_config &config, const HostsWish &wish, char *error);
 
     // Lines of key=value: prefix, host, hosts, local, rails, and ranks.<host> of each host.
     std::string place() const;

@@ -83,14 +83,13 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
 }
 
 std::shared_ptr<HostsSide> makeHosts(const ProcessGroupShm::Store &store, int rank, int size,
-                                     const GroupOptions &options,
-                                     const std::vector<std::string> &words, int rails)
+                                     const GroupOptions &options, const HostsWish &wish)
 {
     // Its own connection: the group uses it as long as it lives, and a store's client makes one call at a time.
     const Config config(store->clone(), rank, size, options);
     auto side = std::make_shared<HostsSide>();
     char error[SHC_HOSTS_ERROR_BYTES];
-    config.check(side->meet(*config, words, rails, error), error);
+    config.check(side->meet(*config, wish, error), error);
     return side;
 }
 
@@ -122,9 +121,8 @@ ProcessGroupShm::ProcessGroupShm(std::shared_ptr<HostsSide> hosts, int rank, int
 }
 
 ProcessGroupShm::ProcessGroupShm(const Store &store, int rank, int size,
-                                 c10::intrusive_ptr<GroupOptions> options,
-                                 const std::vector<std::string> &words, int rails)
-    : ProcessGroupShm(makeHosts(store, rank, size, *options, words, rails), rank, size, options)
+                                 c10::intrusive_ptr<GroupOptions> options, const HostsWish &wish)
+    : ProcessGroupShm(makeHosts(store, rank, size, *options, wish), rank, size, options)
 {
 }
 

@@ -78,10 +78,9 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
                     c10::intrusive_ptr<GroupOptions> options);
 
     // The same over several hosts: finds out which ranks share memory. The group has no operation before
-    // hosts()->connect(). `words` and `rails`: see struct shc_hosts_wish.
+    // hosts()->connect().
     ProcessGroupShm(const Store &store, int rank, int size,
-                    c10::intrusive_ptr<GroupOptions> options, const std::vector<std::string> &words,
-                    int rails);
+                    c10::intrusive_ptr<GroupOptions> options, const HostsWish &wish);
 
     // Null: all ranks share memory.
     HostsSide *hosts() { return hosts_.get(); }

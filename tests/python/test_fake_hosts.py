@@ -6,10 +6,9 @@ What the library does between hosts is in tests/conformance/hosts*_test.cc; here
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-from collections.abc import Callable
+import re
+import time
 from typing import Any
 
 import pytest
@@ -231,6 +230,19 @@ def test_calls_that_differ_between_hosts_are_named_on_all_ranks() -> None:
         "all_reduce #2 (float32[1001], sum) on host 1 (ranks 2-3)"
     )
     assert run(WORLD, body, env=FAKE) == [words] * WORLD
+
+
+def test_a_late_call_says_which_host_it_waits_for() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        if rank.rank == 3:
+            time.sleep(2)
+        dist.all_reduce(torch.ones(3))
+
+    ended = outcomes(WORLD, body, env={**FAKE, "SHMCOLL_LATE_MS": "300"})
+    assert all(outcome.ok for outcome in ended), ended
+    line = r'all_reduce #2 \(float32\[3\], sum\) on "0" has waited .* for host 1 \(ranks 2-3\)'
+    assert re.search(line, ended[0].output), ended[0].output
 
 
 @pytest.mark.parametrize("bad", [0, 3])
