@@ -182,7 +182,11 @@ def test_what_nobody_waits_for_goes_on(keeper: Keeper) -> None:
             works = [dist.all_reduce(tensor, async_op=True), dist.isend(ones(), 1)]
             keeper.keep_when(lambda: True, rank)
             faults.wait_for(rank, DONE)
-            assert all(work.is_completed() for work in works)
+            begun = time.monotonic()
+            # Rank 1 may be through before the library's thread has noted it here.
+            while not all(work.is_completed() for work in works):
+                assert time.monotonic() - begun < LIMIT_S / 2
+                time.sleep(0.001)
             return
         faults.wait_for(rank, KEPT)
         dist.all_reduce(tensor)
