@@ -232,7 +232,7 @@ TEST(HostsLife, ADeathIsToldWhileItsHostCallsNothing)
             told.meet();
         },
         watches.options());
-    sentences.expect(2, R"(host 1 \(ranks 2-3\): rank 3.* is dead)");
+    sentences.expect(2, R"(host 1 \(ranks 2-3\): rank 3 .*pid \d+\) died; .*)");
 }
 
 TEST(HostsLife, AnAbortIsToldWithItsReasonWhileItsHostCallsNothing)

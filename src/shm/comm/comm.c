@@ -10,6 +10,7 @@
 #include "shm/proto/board.h"
 #include "shm/proto/cma.h"
 #include "shm/proto/member.h"
+#include "shm/proto/wait.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -568,14 +569,16 @@ enum shc_status shc_comm_error(struct shc_comm *comm)
 {
     SHC_TRY(shc_comm_usable(comm));
     enum shc_status st = SHC_OK;
+    char why[512];
     pthread_mutex_lock(&comm->mapped_lock);
     const int dead = comm->mapped ? shc_member_find_dead(&comm->seat, -1) : -1;
     /* After the states: a rank that is dead may have been told, and have ended. */
     if (comm->mapped && shc_group_failed(&comm->seat))
         st = shc_group_reason(&comm->seat, "the group");
-    else if (dead >= 0)
-        st =
-            shc_fail(SHC_ERR_PEER_DEAD, "%s is dead", shc_seat_member_name(&comm->seat, dead).text);
+    else if (dead >= 0) {
+        shc_wait_death_text(&comm->seat, dead, why, sizeof why);
+        st = shc_fail(SHC_ERR_PEER_DEAD, "%s", why);
+    }
     pthread_mutex_unlock(&comm->mapped_lock);
     return st;
 }

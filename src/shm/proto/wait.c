@@ -75,13 +75,18 @@ enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status, 
     return shc_fail(status, "%s failed: %s", what, reason);
 }
 
+void shc_wait_death_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
+{
+    char call[160], end[160];
+    shc_call_last_clause(seat, rank, call, sizeof call);
+    shc_member_end_text(seat, rank, end, sizeof end);
+    snprintf(text, capacity, "%s died%s; %s", shc_seat_process_name(seat, rank).text, end, call);
+}
+
 static enum shc_status judge_dead(struct shc_wait *wait, int rank)
 {
-    char call[160], end[160], reason[512];
-    shc_call_last_clause(wait->seat, rank, call, sizeof call);
-    shc_member_end_text(wait->seat, rank, end, sizeof end);
-    snprintf(reason, sizeof reason, "%s died%s; %s", shc_seat_process_name(wait->seat, rank).text,
-             end, call);
+    char reason[512];
+    shc_wait_death_text(wait->seat, rank, reason, sizeof reason);
     return shc_wait_give_up(wait, SHC_ERR_PEER_DEAD, reason);
 }
 

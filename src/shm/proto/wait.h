@@ -90,6 +90,9 @@ SHC_INLINE enum shc_status shc_wait_reached(struct shc_wait *wait, int peer, con
     return shc_wait_word(wait, peer, word, want);
 }
 
+/* "rank 3 (pid 57) died by SIGKILL; its last call was all_reduce #12 (...)". */
+void shc_wait_death_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
+
 /*
  * The operation cannot go on. Fails the group with this reason, unless `status` concerns only this rank,
  * and records "<operation> failed: <reason>".
