@@ -5,6 +5,7 @@
  */
 #include "hosts/group.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,8 +143,10 @@ enum shc_status shc_hosts_submit(struct shc_hosts *hosts, const struct shc_op *o
     if (st != SHC_OK)
         return shc_hosts_say(error, st);
     struct flight *flight = copy_of(&call, hooks);
-    if (!flight)
+    if (!flight) {
+        snprintf(error, SHC_HOSTS_ERROR_BYTES, "no memory for a submitted operation");
         return SHC_ERR_NOMEM;
+    }
     const struct shc_op turn = turn_of(op, &flight->function);
     const struct shc_request_hooks own = {flight, complete, retire};
     st = shc_submit(hosts->sequencer, &turn, &own, request);
