@@ -336,12 +336,8 @@ TEST(HostsMap, ARankThatDoesNotComeIsNamedOnAllOthers)
         [&](Rank &rank) {
             if (rank.rank == 2)
                 return;
-            shc_comm_config config = {};
-            config.rank = rank.rank;
-            config.world_size = 3;
-            config.name = "0";
+            shc_comm_config config = config_of(rank);
             config.timeout_ns = 300 * SHC_NS_PER_MS;
-            config.store = rank.store;
             const shc_hosts_wish wish = {};
             shc_hosts *hosts;
             char error[SHC_HOSTS_ERROR_BYTES];
@@ -363,12 +359,7 @@ TEST(HostsMap, RanksThatWantOtherRailsAreAnErrorOfAll)
     run_ranks(
         Mode::kOwnMapping, 3,
         [&](Rank &rank) {
-            shc_comm_config config = {};
-            config.rank = rank.rank;
-            config.world_size = 3;
-            config.name = "0";
-            config.timeout_ns = rank.timeout_ns;
-            config.store = rank.store;
+            const shc_comm_config config = config_of(rank);
             const shc_hosts_wish wish = {nullptr, 0, rank.rank == 1 ? 2 : 0, 0};
             shc_hosts *hosts;
             char error[SHC_HOSTS_ERROR_BYTES];

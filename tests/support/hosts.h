@@ -105,6 +105,18 @@ struct HostsOptions {
     std::function<const shc_watch *(const HostsGroup &)> watch;  // a leader's
 };
 
+// Of the group "0" of all ranks.
+inline shc_comm_config config_of(const Rank &rank)
+{
+    shc_comm_config config = {};
+    config.rank = rank.rank;
+    config.world_size = rank.world;
+    config.name = "0";
+    config.timeout_ns = rank.timeout_ns;
+    config.store = rank.store;
+    return config;
+}
+
 inline HostsOptions with_rails(int rails)
 {
     HostsOptions how;
@@ -120,11 +132,7 @@ inline void run_hosts(const Labels &labels, Network &network,
     run_ranks(
         Mode::kOwnMapping, static_cast<int>(labels.size()),
         [&](Rank &rank) {
-            shc_comm_config config = {};
-            config.rank = rank.rank;
-            config.world_size = rank.world;
-            config.name = "0";
-            config.timeout_ns = rank.timeout_ns;
+            shc_comm_config config = config_of(rank);
             config.store = how.store ? how.store(rank.rank, rank.store) : rank.store;
             HostsGroup group;
             group.rank = rank.rank;
