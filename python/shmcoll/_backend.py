@@ -98,11 +98,16 @@ def _say_goodbye_at_exit() -> None:
     multiprocessing.util.Finalize(None, _leave_child, exitpriority=-100)
 
 
-def make(store: Any, rank: int, size: int, options: _glue.Options) -> Any:
-    """Makes a backend of ranks that share memory; blocks until all ranks are there."""
+def _prepare(rank: int, options: _glue.Options) -> None:
+    """What a process does before it makes a group."""
     _say_goodbye_at_exit()
     members = options.global_ranks_in_group
     know_rank(members[rank] if members else rank)
+
+
+def make(store: Any, rank: int, size: int, options: _glue.Options) -> Any:
+    """Makes a backend of ranks that share memory; blocks until all ranks are there."""
+    _prepare(rank, options)
     return _glue.make(store, rank, size, options)
 
 
@@ -111,14 +116,12 @@ def make_anywhere(store: Any, rank: int, size: int, options: _glue.Options) -> A
 
     Ranks that do not all share memory find that out together: the error is the same on all.
     """
-    members = options.global_ranks_in_group or range(size)
     if any(name in os.environ for name in _HOSTS_VARIABLES):
         from shmcoll import _hosts
 
         _hosts.check_variables()
-        if _hosts.are_faked(members):
-            _say_goodbye_at_exit()
-            know_rank(members[rank])
+        if _hosts.are_faked(options.global_ranks_in_group or range(size)):
+            _prepare(rank, options)
             return _hosts.make(store, rank, size, options)
     try:
         return make(store, rank, size, options)

@@ -130,10 +130,12 @@ shc_status HostsSide::run(const shc_op &op)
 }
 
 shc_status HostsSide::submit(const shc_op &op, const shc_request_hooks &hooks,
-                             shc_request **request)
+                             shc_request **request, std::string &text)
 {
     ErrorText error;
-    return shc_hosts_submit(hosts_, &op, &hooks, request, error);
+    const shc_status status = shc_hosts_submit(hosts_, &op, &hooks, request, error);
+    text = error;
+    return status;
 }
 
 Group HostsSide::islandFor(const std::shared_ptr<HostsSide> &side, shc_op &op)

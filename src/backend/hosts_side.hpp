@@ -43,8 +43,9 @@ class HostsSide
     // Throws what is wrong with the operation on this rank alone. Like the next two, for collectives only.
     void check(const shc_op &op);
     shc_status run(const shc_op &op);
-    // pre: check()
-    shc_status submit(const shc_op &op, const shc_request_hooks &hooks, shc_request **request);
+    // `text`: why not.
+    shc_status submit(const shc_op &op, const shc_request_hooks &hooks, shc_request **request,
+                      std::string &text);
 
     // The group of this host's ranks, for a message to one of them; `op` names its peer there afterwards. Throws if
     // the peer is on another host.

@@ -190,6 +190,13 @@ void ProcessGroupShm::changeTimeout(std::chrono::milliseconds timeout)
     cuda_.setTimeout(timeout);
 }
 
+int64_t ProcessGroupShm::globalRank(int64_t rank) const
+{
+    const std::vector<uint64_t> &ranks = options_->global_ranks_in_group;
+    const auto index = static_cast<size_t>(rank);
+    return index < ranks.size() ? static_cast<int64_t>(ranks[index]) : rank;
+}
+
 // torch tells a group's description only after it has made the group.
 void ProcessGroupShm::takeDescription()
 {

@@ -88,11 +88,22 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::endCoalescing()
     return section->works.empty() ? nullptr : section->works.front();
 }
 
-int64_t ProcessGroupShm::globalRank(int64_t rank) const
+// `op` is the call's, as that group has it.
+ProcessGroupShm::WorkPtr ProcessGroupShm::submit(const Group &group, const shc_op &op,
+                                                 const Call &call, HostsSide *hosts)
 {
-    const std::vector<uint64_t> &ranks = options_->global_ranks_in_group;
-    const auto index = static_cast<size_t>(rank);
-    return index < ranks.size() ? static_cast<int64_t>(ranks[index]) : rank;
+    auto flight = std::make_shared<Flight>();
+    flight->outputs = call.outputs.vec();
+    flight->finish = call.finish;
+    flight->tensors = call.tensors();
+    auto work =
+        c10::make_intrusive<WorkShm>(group, rank_, call.type, call.title, call.shown(), flight);
+    if (flight->recordEnd) [[unlikely]] // a profiler is on
+        inCommsEvent(commsGroup(call), call, [&] { work->submit(op, hosts); });
+    else
+        work->submit(op, hosts);
+    stayOutOfDyingPython();
+    return work;
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
@@ -117,18 +128,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
             call.finish();
         return nullptr;
     }
-    auto flight = std::make_shared<Flight>();
-    flight->outputs = call.outputs.vec();
-    flight->finish = call.finish;
-    flight->tensors = call.tensors();
-    auto work =
-        c10::make_intrusive<WorkShm>(group_, rank_, call.type, call.title, call.shown(), flight);
-    if (flight->recordEnd) [[unlikely]] // a profiler is on
-        inCommsEvent(commsGroup(call), call, [&] { work->submit(call.op, hosts_.get()); });
-    else
-        work->submit(call.op, hosts_.get());
-    stayOutOfDyingPython();
-    return work;
+    return submit(group_, call.op, call, hosts_.get());
 }
 
 // Of several operations in one call the first begins after all have been checked. Otherwise a call that

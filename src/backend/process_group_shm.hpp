@@ -173,6 +173,7 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     shc_status runNow(const shc_op &op);
     void close();
     WorkPtr startMessage(const Call &call);
+    WorkPtr submit(const Group &group, const shc_op &op, const Call &call, HostsSide *hosts);
     static void record(at::RecordFunction &event, const Call &call);
     CommsGroup commsGroup(const Call &call);
     shc_status runShown(at::RecordFunction &event, const Call &call);

@@ -123,13 +123,13 @@ WorkShm::~WorkShm()
 
 void WorkShm::submit(const shc_op &op, HostsSide *hosts)
 {
-    if (hosts != nullptr)
-        hosts->check(op); // throws before there are hooks
     shc_request_hooks hooks = Flight::hooks(flight_);
-    shc_status status = hosts != nullptr ? hosts->submit(op, hooks, &request_)
+    std::string text;
+    shc_status status = hosts != nullptr ? hosts->submit(op, hooks, &request_, text)
                                          : shc_submit(group_.get(), &op, &hooks, &request_);
     if (status != SHC_OK) {
-        std::string text = shc_error_text();
+        if (hosts == nullptr)
+            text = shc_error_text();
         retire(hooks.ctx);
         throwStatus(status, text);
     }
