@@ -76,9 +76,9 @@ def libraries() -> Iterator[Line]:
     for name in ("libshmcoll", "libshmcoll_cuda", "libshmcoll_python"):
         (file,) = LIBRARIES.glob(f"{name}.so.*")
         yield f"library {name}", file.name
-        what = "symbol" if name == "libshmcoll" else PRIVATE
         for symbol, version in symbols(file):
-            yield f"{what} {name} {symbol}", version
+            promised = name == "libshmcoll" and version != "SHMCOLL_PRIVATE"
+            yield f"{'symbol' if promised else PRIVATE} {name} {symbol}", version
     for file in sorted(LIBRARIES.glob("libshmcoll_c10d-*.so")):
         for symbol, version in symbols(file):
             yield f"{PRIVATE} libshmcoll_c10d {symbol}", version

@@ -448,6 +448,11 @@ const char *shc_request_error(struct shc_request *request)
     return shc_request_done(request, &status) ? shc_request_reason(request) : "";
 }
 
+struct shc_p2p *shc_comm_messages(struct shc_comm *comm)
+{
+    return &comm->p2p;
+}
+
 int shc_request_source(struct shc_request *request)
 {
     return request->message.source;

@@ -213,6 +213,8 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_message *m, uint64_
     shc_p2p_lock(p2p);
     bool closed = shc_p2p_is_closed(p2p);
     const struct shc_board_awaited awaited = shc_message_awaited(m);
+    /* The board speaks of members alone. */
+    const bool shows = !shc_p2p_is_remote(p2p, awaited.peer);
     if (closed)
         shut(p2p);
     else
@@ -227,7 +229,7 @@ enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_message *m, uint64_
         .peer = -1,
         .shared = true,
         .moves = &waiting.moves,
-        .message = &awaited,
+        .message = shows ? &awaited : NULL,
     };
     enum shc_status st;
     do {

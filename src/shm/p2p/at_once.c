@@ -244,7 +244,7 @@ enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op
 {
     struct shc_message *kept;
     *over = false;
-    if (op->peer == SHC_ANY_SOURCE)
+    if ((unsigned)op->peer >= (unsigned)p2p->env.seat->world_size)
         return SHC_OK; /* it will be submitted, and checked there */
     SHC_TRY(lock_message(p2p, &p2p->received, op, &kept));
     const uint64_t bytes = kept->shape.bytes; /* another thread may use `kept` meanwhile */

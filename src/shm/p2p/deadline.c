@@ -47,7 +47,8 @@ void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
             (uint8_t)(rank == seat->rank ? SHC_MEMBER_ALIVE : shc_member_look(seat, rank));
 }
 
-static void count_pending(struct shc_board_pending *pending, const struct shc_queue *queue)
+static void count_pending(const struct shc_p2p *p2p, struct shc_board_pending *pending,
+                          const struct shc_queue *queue)
 {
     for (const struct shc_message *m = queue->first; m; m = m->next) {
         pending->sends += m->kind == SHC_SEND;
@@ -56,6 +57,8 @@ static void count_pending(struct shc_board_pending *pending, const struct shc_qu
             continue;
         pending->kind = m->kind;
         pending->peer = m->kind == SHC_SEND ? m->peer : m->source >= 0 ? m->source : m->peer;
+        if (shc_p2p_is_remote(p2p, pending->peer))
+            pending->peer = -1;
         pending->tag = m->tag;
         pending->bytes = m->shape.bytes;
         pending->since_ns = m->lateness.begun_ns;
@@ -67,7 +70,7 @@ void shc_p2p_show(struct shc_p2p *p2p)
     struct shc_board_pending pending = {
         .kind = SHC_SEND, .peer = -1, .waiters = shc_p2p_waiters(p2p)};
     for (int i = 0; shc_p2p_pending(p2p) > 0 && i < shc_p2p_queue_count(p2p); i++)
-        count_pending(&pending, shc_p2p_queue(p2p, i));
+        count_pending(p2p, &pending, shc_p2p_queue(p2p, i));
     p2p->shown = shc_p2p_pending(p2p) > 0;
     shc_board_messages(&p2p->env.seat->board, &pending);
 }
@@ -150,7 +153,7 @@ static bool judge_any(struct shc_p2p *p2p, struct shc_message *m, const struct s
         }
         left += sight->states[rank] == SHC_MEMBER_LEFT;
     }
-    if (left == 0 || left < seat->world_size - 1)
+    if (left == 0 || left < seat->world_size - 1 || p2p->env.remote.count > 0)
         return true;
     if (!judge_deaths(p2p, m))
         return false;
@@ -235,8 +238,11 @@ static void judge_cycle(struct shc_p2p *p2p, struct shc_message *m)
 static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const struct shc_sight *sight)
 {
     const int rank = shc_message_rank(m);
-    bool goes_on = rank < 0 ? judge_any(p2p, m, sight)
-                            : judge_named(p2p, m, rank, (enum shc_member_state)sight->states[rank]);
+    bool goes_on = true;
+    if (rank < 0)
+        goes_on = judge_any(p2p, m, sight);
+    else if (!shc_p2p_is_remote(p2p, rank))
+        goes_on = judge_named(p2p, m, rank, (enum shc_member_state)sight->states[rank]);
     if (!goes_on)
         return;
     const enum shc_lateness_state state = shc_lateness_look(&m->lateness, sight->now_ns);
@@ -246,7 +252,8 @@ static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const stru
     }
     if (state == SHC_LATE)
         say_late(p2p, m, sight->now_ns);
-    if (state == SHC_LATE || shc_deadlock_is_suspected(p2p->env.seat, true))
+    if (!shc_p2p_is_remote(p2p, rank) &&
+        (state == SHC_LATE || shc_deadlock_is_suspected(p2p->env.seat, true)))
         judge_cycle(p2p, m);
 }
 

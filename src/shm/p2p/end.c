@@ -11,15 +11,15 @@
 
 /* ---- words ---- */
 
-static void peer_text(const struct shc_seat *seat, const struct shc_message *m, char *text,
+static void peer_text(const struct shc_p2p *p2p, const struct shc_message *m, char *text,
                       size_t capacity)
 {
     if (m->kind == SHC_SEND)
-        snprintf(text, capacity, "to %s", shc_seat_rank_name(seat, m->peer).text);
+        snprintf(text, capacity, "to %s", shc_p2p_rank_name(p2p, m->peer).text);
     else if (m->source < 0)
         snprintf(text, capacity, "from any rank");
     else
-        snprintf(text, capacity, "from %s", shc_seat_rank_name(seat, m->source).text);
+        snprintf(text, capacity, "from %s", shc_p2p_rank_name(p2p, m->source).text);
 }
 
 void shc_p2p_text(const struct shc_p2p *p2p, const struct shc_message *m, char *text,
@@ -35,7 +35,7 @@ void shc_p2p_text(const struct shc_p2p *p2p, const struct shc_message *m, char *
         .count = m->shape.bytes / m->shape.elem_bytes,
     };
     shc_call_text(seat, &shape, 0, call, sizeof call);
-    peer_text(seat, m, peer, sizeof peer);
+    peer_text(p2p, m, peer, sizeof peer);
     snprintf(message, sizeof message, "%s %s, tag %d", call, peer, (int)m->tag);
     shc_seat_doing_text(seat, message, text, capacity);
 }
@@ -77,7 +77,10 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_message *m, char *t
     int peer = m->kind == SHC_SEND ? m->peer : m->source;
     char member[256] = "any rank", unexpected[160] = "";
     if (peer >= 0) {
-        shc_member_text(p2p->env.seat, peer, member, sizeof member);
+        if (shc_p2p_is_remote(p2p, peer))
+            snprintf(member, sizeof member, "%s", shc_p2p_rank_name(p2p, peer).text);
+        else
+            shc_member_text(p2p->env.seat, peer, member, sizeof member);
         if (m->state == SHC_MESSAGE_POSTED)
             unexpected_text(&p2p->peers[peer], unexpected, sizeof unexpected);
     }
@@ -112,13 +115,13 @@ static void remove_from(struct shc_queue *queue, struct shc_message *m)
 
 int shc_p2p_queue_count(const struct shc_p2p *p2p)
 {
-    return 3 * p2p->env.seat->world_size + 1;
+    return 3 * shc_p2p_rank_count(p2p) + 1;
 }
 
 struct shc_queue *shc_p2p_queue(struct shc_p2p *p2p, int index)
 {
     const int peer = index / 3;
-    if (peer == p2p->env.seat->world_size)
+    if (peer == shc_p2p_rank_count(p2p))
         return &p2p->posted_any;
     if (index % 3 == 0)
         return &p2p->peers[peer].posted;
@@ -167,8 +170,8 @@ void shc_p2p_finish_ok(struct shc_p2p *p2p, struct shc_message *m)
     shc_p2p_finish(p2p, m, SHC_OK, "");
 }
 
-static void finish_queue(struct shc_p2p *p2p, struct shc_queue *queue, enum shc_status status,
-                         const char *reason)
+void shc_p2p_finish_queue(struct shc_p2p *p2p, struct shc_queue *queue, enum shc_status status,
+                          const char *reason)
 {
     while (queue->first) {
         struct shc_message *m = queue->first;
@@ -183,7 +186,7 @@ static void finish_queue(struct shc_p2p *p2p, struct shc_queue *queue, enum shc_
 void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char *reason)
 {
     for (int i = 0; i < shc_p2p_queue_count(p2p); i++)
-        finish_queue(p2p, shc_p2p_queue(p2p, i), status, reason);
+        shc_p2p_finish_queue(p2p, shc_p2p_queue(p2p, i), status, reason);
 }
 
 void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason)
@@ -215,6 +218,6 @@ void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m,
     snprintf(error, sizeof error,
              "%s failed: the %s of %s that matches it is of another "
              "type or size: %s; the message is dropped",
-             what, shc_op_kind_name(side), shc_seat_rank_name(p2p->env.seat, rank).text, other);
+             what, shc_op_kind_name(side), shc_p2p_rank_name(p2p, rank).text, other);
     shc_p2p_finish(p2p, m, SHC_ERR_MISMATCH, error);
 }

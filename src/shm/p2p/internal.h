@@ -34,6 +34,29 @@ SHC_INLINE void shc_p2p_add(shc_a32 *count, int32_t change)
  * counts among the waiters. */
 void shc_p2p_pass(struct shc_p2p *p2p, bool waiter);
 
+SHC_INLINE bool shc_p2p_is_remote(const struct shc_p2p *p2p, int rank)
+{
+    return rank >= p2p->env.seat->world_size;
+}
+
+/* Members and remote ranks. */
+SHC_INLINE int shc_p2p_rank_count(const struct shc_p2p *p2p)
+{
+    return p2p->env.seat->world_size + p2p->env.remote.count;
+}
+
+/* ---- remote.c ---- */
+
+/* How messages name a rank that may be remote. */
+struct shc_rank_name shc_p2p_rank_name(const struct shc_p2p *p2p, int rank);
+
+/* Something pends that the rank may have a part in; -1: any rank. */
+void shc_remote_stir(const struct shc_p2p *p2p, int rank);
+
+/* Gives the withdrawn receive the header of a remote rank, and the bytes of an eager message. */
+void shc_remote_give(struct shc_p2p *p2p, struct shc_message *m, int rank,
+                     const struct shc_line_head *line, const char *bytes);
+
 /* ---- end.c ---- */
 
 /* All queues of pending messages, in no particular order. */
@@ -57,6 +80,10 @@ void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m,
 
 /* Ends every pending message; each error text is the message's name and then the reason. */
 void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char *reason);
+
+/* The same for one queue. */
+void shc_p2p_finish_queue(struct shc_p2p *p2p, struct shc_queue *queue, enum shc_status status,
+                          const char *reason);
 
 /* Fails the group, and with it all messages that are pending here. */
 void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason);
@@ -116,6 +143,22 @@ bool shc_line_is_sound(const struct shc_p2p *p2p, int peer, struct shc_place fou
 void shc_p2p_write_piece(const struct shc_p2p *p2p, struct shc_message *m,
                          const struct shc_line_head *line, const char *piece, size_t bytes);
 
+SHC_INLINE struct shc_shape shc_line_shape(const struct shc_line_head *line)
+{
+    return (struct shc_shape){
+        .dtype = (enum shc_dtype)line->dtype,
+        .elem_bytes = line->elem_bytes,
+        .dtype_tag = line->dtype_tag,
+        .bytes = line->bytes,
+    };
+}
+
+SHC_INLINE bool shc_shape_equals(const struct shc_shape *a, const struct shc_shape *b)
+{
+    return a->dtype == b->dtype && a->elem_bytes == b->elem_bytes && a->dtype_tag == b->dtype_tag &&
+           a->bytes == b->bytes;
+}
+
 /* ---- match.c ---- */
 
 /* P2P-42: the receive that was posted first among those that take such a header; or NULL. */
@@ -125,6 +168,10 @@ struct shc_message *shc_match_header(struct shc_p2p *p2p, int peer, int32_t tag)
  * False: no memory, so it must stay in its line. */
 bool shc_unexpected_keep(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
                          const uint8_t *data);
+
+/* The same for a header of a remote rank, with the bytes of an eager message. */
+bool shc_unexpected_keep_remote(struct shc_p2p *p2p, int rank, const struct shc_line_head *line,
+                                const char *bytes);
 
 /* Removes and returns the unexpected message that the receive takes: the oldest with its tag from
  * its peer, or from any. NULL: there is none. The caller frees it. */

@@ -53,6 +53,16 @@ static bool put_aside(struct shc_p2p *p2p, int peer, struct shc_unexpected *mess
     return true;
 }
 
+static void append(struct shc_p2p *p2p, struct shc_p2p_peer *from, struct shc_unexpected *message)
+{
+    message->arrival = p2p->arrivals++;
+    if (from->last_unexpected)
+        from->last_unexpected->next = message;
+    else
+        from->unexpected = message;
+    from->last_unexpected = message;
+}
+
 bool shc_unexpected_keep(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
                          const uint8_t *data)
 {
@@ -70,12 +80,24 @@ bool shc_unexpected_keep(struct shc_p2p *p2p, int peer, const struct shc_line_he
     }
     if (shc_line_is_unasked(line))
         from->coming = (struct shc_coming){.comes = true, .line = *line, .kept = message};
-    message->arrival = p2p->arrivals++;
-    if (from->last_unexpected)
-        from->last_unexpected->next = message;
-    else
-        from->unexpected = message;
-    from->last_unexpected = message;
+    append(p2p, from, message);
+    return true;
+}
+
+bool shc_unexpected_keep_remote(struct shc_p2p *p2p, int rank, const struct shc_line_head *line,
+                                const char *bytes)
+{
+    struct shc_unexpected *message = calloc(1, sizeof *message);
+    uint8_t *aside = message && line->piece > 0 ? malloc(line->piece) : NULL;
+    if (!message || (line->piece > 0 && !aside)) {
+        free(message);
+        return false;
+    }
+    message->line = *line;
+    message->aside = aside;
+    if (aside)
+        memcpy(aside, bytes, line->piece);
+    append(p2p, &p2p->peers[rank], message);
     return true;
 }
 
@@ -89,10 +111,10 @@ void shc_unexpected_free(struct shc_unexpected *message)
 struct shc_unexpected *shc_unexpected_take(struct shc_p2p *p2p, const struct shc_message *m,
                                            int *from)
 {
-    const int world = p2p->env.seat->world_size;
+    const int count = shc_p2p_rank_count(p2p);
     const bool any = m->peer == SHC_ANY_SOURCE;
     struct shc_unexpected *best = NULL, *best_before = NULL;
-    for (int peer = any ? 0 : m->peer; peer < (any ? world : m->peer + 1); peer++) {
+    for (int peer = any ? 0 : m->peer; peer < (any ? count : m->peer + 1); peer++) {
         struct shc_unexpected *before = NULL, *message = p2p->peers[peer].unexpected;
         for (; message && message->line.tag != m->tag; message = message->next)
             before = message;

@@ -8,10 +8,10 @@ enum shc_status shc_message_prepare(struct shc_message *message, const struct sh
                                     const struct shc_op *op)
 {
     const bool sends = op->kind == SHC_SEND;
-    const int world = env->seat->world_size;
+    const int world = env->seat->world_size, ranks = world + env->remote.count;
     uint32_t elem_bytes = 0;
     SHC_TRY(shc_op_elem_bytes(op, &elem_bytes));
-    if ((op->peer < 0 || op->peer >= world) && (sends || op->peer != SHC_ANY_SOURCE))
+    if ((op->peer < 0 || op->peer >= ranks) && (sends || op->peer != SHC_ANY_SOURCE))
         return shc_fail(SHC_ERR_INVALID, "%s: the peer %d is not a rank (0 to %d)",
                         shc_op_kind_name(op->kind), op->peer, world - 1);
     memset(message, 0, sizeof *message);

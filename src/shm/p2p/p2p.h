@@ -34,6 +34,7 @@
 #include "shm/exec/copymode.h"
 #include "shm/os/biased_lock.h"
 #include "shm/p2p/message.h"
+#include "shm/p2p/remote.h"
 #include "shm/proto/pair.h"
 #include "shm/proto/wait.h"
 
@@ -51,6 +52,7 @@ struct shc_p2p_env {
     bool (*is_queue_unattended)(void *queue);
     enum shc_status (*run_queue)(void *queue);
     void *queue;
+    struct shc_remote remote; /* its count 0: there are no remote ranks */
 };
 
 /* A list of messages, linked by their `next`. */
@@ -90,6 +92,12 @@ struct shc_p2p_peer {
     uint32_t answers, distant;
 };
 
+/* REM-4: eager messages to and from a remote rank; counters wrap. */
+struct shc_remote_peer {
+    uint32_t sent, credited; /* to it: in all, and those that it says it has taken */
+    uint32_t taken, told;    /* from it: taken by receives, and as it was told last */
+};
+
 /* P2P-62. CLOSING: the thread that closes could not have the lock, so the next thread with the lock
  * closes. */
 enum shc_p2p_end { SHC_P2P_OPEN, SHC_P2P_CLOSING, SHC_P2P_CLOSED };
@@ -98,7 +106,8 @@ struct shc_p2p {
     struct shc_p2p_env env;
     struct shc_biased_lock lock; /* guards what follows, and this rank's mailbox */
     struct shc_pairs pairs;
-    struct shc_p2p_peer *peers; /* [world_size] */
+    struct shc_p2p_peer *peers;      /* [world_size, and remote ranks] */
+    struct shc_remote_peer *remotes; /* [remote ranks]; NULL: there are none */
     /* [world_size]: for messages through eager or pool buffers to that rank, except short ones. */
     struct shc_copy_trial (*trials)[SHC_COPY_TRIALS];
     struct shc_queue posted_any;

@@ -48,7 +48,7 @@ static SHC_COLD enum shc_status refuse_submit(struct shc_p2p *p2p, const struct 
     if (shc_group_failed(p2p->env.seat))
         return shc_group_reason(p2p->env.seat, what);
     return shc_fail(SHC_ERR_PEER_LEFT, "%s failed: %s has left the group", what,
-                    shc_seat_rank_name(p2p->env.seat, m->peer).text);
+                    shc_p2p_rank_name(p2p, m->peer).text);
 }
 
 static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_message *m)
@@ -57,7 +57,7 @@ static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_messag
     const int peer = m->peer;
     /* After the close the segment may be unmapped. */
     bool gone = !shc_p2p_is_closed(p2p) && m->kind == SHC_SEND && peer != seat->rank &&
-                shc_member_look(seat, peer) == SHC_MEMBER_LEFT;
+                !shc_p2p_is_remote(p2p, peer) && shc_member_look(seat, peer) == SHC_MEMBER_LEFT;
     if (SHC_UNLIKELY(shc_p2p_is_closed(p2p) || shc_group_failed(seat) || gone))
         return refuse_submit(p2p, m);
     shc_agent_start(p2p);
@@ -117,6 +117,8 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_message *m, bool 
         } else {
             m->state = SHC_MESSAGE_QUEUED;
             shc_queue_append(&p2p->peers[m->peer].sends, m);
+            if (shc_p2p_is_remote(p2p, m->peer))
+                shc_remote_stir(p2p, m->peer);
         }
         shc_p2p_pass(p2p, true);
         end_turn(p2p, waited_ns);
@@ -153,8 +155,10 @@ static void free_peers(struct shc_p2p *p2p)
 {
     free(p2p->trials);
     free(p2p->peers);
+    free(p2p->remotes);
     p2p->trials = NULL;
     p2p->peers = NULL;
+    p2p->remotes = NULL;
 }
 
 enum shc_status shc_p2p_init(struct shc_p2p *p2p, const struct shc_p2p_env *env)
@@ -178,7 +182,7 @@ enum shc_status shc_p2p_init(struct shc_p2p *p2p, const struct shc_p2p_env *env)
 
 void shc_p2p_fini(struct shc_p2p *p2p)
 {
-    for (int peer = 0; peer < p2p->env.seat->world_size; peer++) {
+    for (int peer = 0; peer < shc_p2p_rank_count(p2p); peer++) {
         struct shc_unexpected *message = p2p->peers[peer].unexpected, *next;
         for (; message; message = next) {
             next = message->next;

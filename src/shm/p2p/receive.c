@@ -8,22 +8,6 @@
 
 #include <stdio.h>
 
-static struct shc_shape shape_of(const struct shc_line_head *line)
-{
-    return (struct shc_shape){
-        .dtype = (enum shc_dtype)line->dtype,
-        .elem_bytes = line->elem_bytes,
-        .dtype_tag = line->dtype_tag,
-        .bytes = line->bytes,
-    };
-}
-
-static bool same_shape(const struct shc_shape *a, const struct shc_shape *b)
-{
-    return a->dtype == b->dtype && a->elem_bytes == b->elem_bytes && a->dtype_tag == b->dtype_tag &&
-           a->bytes == b->bytes;
-}
-
 /* ---- checking a line ---- */
 
 /* Does the line name memory that may hold its bytes? P2P-13: the line of a hand-off buffer names
@@ -93,9 +77,9 @@ static void take_message(struct shc_p2p *p2p, struct shc_message *m, int peer,
                          const struct shc_line_head *line, struct shc_place first,
                          const char *piece)
 {
-    const struct shc_shape theirs = shape_of(line);
+    const struct shc_shape theirs = shc_line_shape(line);
     const bool whole = line->kind == SHC_FRAME_EAGER, unasked = shc_line_is_unasked(line);
-    const bool fits = same_shape(&theirs, &m->shape);
+    const bool fits = shc_shape_equals(&theirs, &m->shape);
     m->source = peer;
     m->number = line->message;
     m->unasked = unasked;
@@ -144,9 +128,15 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_message *m)
     if (!kept) {
         shc_queue_append(m->peer == SHC_ANY_SOURCE ? &p2p->posted_any : &p2p->peers[m->peer].posted,
                          m);
+        shc_remote_stir(p2p, m->peer);
         return;
     }
     const struct shc_line_head *line = &kept->line;
+    if (shc_p2p_is_remote(p2p, from)) {
+        shc_remote_give(p2p, m, from, line, (const char *)kept->aside);
+        shc_unexpected_free(kept);
+        return;
+    }
     if (kept->aside)
         shc_credit_return(&p2p->pairs, from, line->bytes);
     take_message(p2p, m, from, line, p2p->peers[from].coming.line.place,
@@ -183,7 +173,7 @@ static bool take_answer(struct shc_p2p *p2p, int peer, const struct shc_line_hea
         m->state = SHC_MESSAGE_STREAMING;
         return true;
     }
-    const struct shc_shape theirs = shape_of(line);
+    const struct shc_shape theirs = shc_line_shape(line);
     shc_p2p_withdraw(p2p, m);
     shc_p2p_finish_misfit(p2p, m, &theirs);
     return true;

@@ -441,6 +441,7 @@ bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m)
 {
     const struct shc_seat *seat = p2p->env.seat;
     if (shc_p2p_is_closed(p2p) || shc_group_failed(seat) || p2p->peers[m->peer].sends.first ||
+        shc_p2p_is_remote(p2p, m->peer) ||
         (m->peer != seat->rank && shc_member_look(seat, m->peer) != SHC_MEMBER_ALIVE))
         return false;
     if (send_all(p2p, m, true) != SENT)
