@@ -10,6 +10,7 @@
 #include "hosts/dead.h"
 #include "hosts/group.h"
 #include "hosts/hosts_late.h"
+#include "hosts/hosts_p2p.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -107,6 +108,12 @@ static void get_departures(struct shc_errand *errand)
 
 /* ---- what stands ---- */
 
+/* Does a message of this rank wait, perhaps for another host? */
+static bool has_messages(const struct shc_hosts *hosts)
+{
+    return hosts->p2p && shc_hosts_p2p_waits(hosts->p2p);
+}
+
 static void take(struct shc_hosts *hosts, const struct shc_hosts_reason *reason)
 {
     struct shc_dead *dead = &hosts->dead;
@@ -115,7 +122,7 @@ static void take(struct shc_hosts *hosts, const struct shc_hosts_reason *reason)
         dead->told = *reason;
     const uint64_t next = dead->call ? dead->number : dead->number + 1;
     shc_life_unlock(dead->life);
-    if (next >= reason->number) /* an earlier call may still end well */
+    if (next >= reason->number || has_messages(hosts)) /* an earlier call may still end well */
         shc_comm_abort(hosts->island, reason->text);
 }
 
@@ -312,9 +319,10 @@ void shc_dead_tell_abort(struct shc_hosts *hosts, const char *reason)
 
 struct watcher {
     struct shc_life *life;
+    bool leads; /* it writes lines about late calls */
     uint64_t slice_ns;
     uint64_t gone_ns; /* since when; 0: the store is there */
-    bool runs;        /* a call */
+    bool runs;        /* a call, or a message waits */
     struct shc_late late;
     bool found; /* this island has failed while no call ran */
     struct shc_hosts_reason reason;
@@ -378,7 +386,8 @@ static void look_at_store(struct watcher *w, struct shc_hosts *hosts)
         w->gone_ns = now_ns;
     shc_life_lock(dead->life);
     dead->gone = w->gone_ns != 0;
-    const bool over = dead->gone && dead->call && now_ns - w->gone_ns >= GRACE_NS;
+    const bool over =
+        dead->gone && (dead->call || has_messages(hosts)) && now_ns - w->gone_ns >= GRACE_NS;
     const uint64_t number = dead->number;
     shc_life_unlock(dead->life);
     if (!over)
@@ -412,9 +421,10 @@ static bool look(struct watcher *w, struct shc_hosts *hosts)
     }
     look_at_store(w, hosts);
     look_at_island(w, hosts);
-    shc_late_look(&w->late, hosts, shc_clock_ns());
+    if (w->leads)
+        shc_late_look(&w->late, hosts, shc_clock_ns());
     shc_life_lock(hosts->dead.life);
-    w->runs = hosts->dead.call != NULL;
+    w->runs = hosts->dead.call != NULL || has_messages(hosts);
     shc_life_unlock(hosts->dead.life);
     return true;
 }
@@ -456,7 +466,7 @@ static void *watch_for_reason(void *arg)
         shc_life_leave(w->life);
         if (w->found && !had_found)
             put_found(w);
-        if (goes_on && !w->gone_ns)
+        if (goes_on && w->leads && !w->gone_ns)
             goes_on = be_late(w, count, late_ns);
     }
     shc_late_fini(&w->late);
@@ -474,15 +484,20 @@ enum shc_status shc_dead_init(struct shc_hosts *hosts, const struct shc_store *s
     return hosts->plan.hosts > 1 && !hosts->dead.life ? SHC_ERR_NOMEM : SHC_OK;
 }
 
-enum shc_status shc_dead_start(struct shc_hosts *hosts, const struct shc_watch *watch)
+static enum shc_status start_watcher(struct shc_hosts *hosts, const struct shc_watch *watch)
 {
     struct shc_dead *dead = &hosts->dead;
-    if (!dead->life || !shc_hosts_leads(hosts))
+    shc_life_lock(dead->life);
+    const bool first = !dead->watched;
+    dead->watched = true;
+    shc_life_unlock(dead->life);
+    if (!first)
         return SHC_OK;
     struct watcher *w = calloc(1, sizeof *w);
     if (!w)
         return SHC_ERR_NOMEM;
     w->life = dead->life;
+    w->leads = shc_hosts_leads(hosts);
     w->slice_ns = dead->late_ns / 4 < SLICE_NS ? dead->late_ns / 4 : SLICE_NS;
     if (watch)
         shc_life_take_watch(dead->life, watch);
@@ -497,6 +512,27 @@ enum shc_status shc_dead_start(struct shc_hosts *hosts, const struct shc_watch *
              hosts->name, strerror_r(error, why, sizeof why));
     shc_log_warning(text);
     return SHC_OK;
+}
+
+enum shc_status shc_dead_start(struct shc_hosts *hosts, const struct shc_watch *watch)
+{
+    /* The second rank of a host sees the death of the first. */
+    if (!hosts->dead.life || hosts->local > 1)
+        return SHC_OK;
+    return start_watcher(hosts, shc_hosts_leads(hosts) ? watch : NULL);
+}
+
+enum shc_status shc_dead_watch(struct shc_hosts *hosts)
+{
+    struct shc_dead *dead = &hosts->dead;
+    if (!dead->life)
+        return SHC_OK;
+    shc_life_lock(dead->life);
+    const struct shc_hosts_reason told = dead->told;
+    shc_life_unlock(dead->life);
+    if (told.status != SHC_OK)
+        shc_comm_abort(hosts->island, told.text); /* it came when this rank had no message */
+    return start_watcher(hosts, NULL);
 }
 
 void shc_dead_close(struct shc_hosts *hosts)

@@ -33,6 +33,7 @@ struct shc_dead {
     bool awaits;                       /* the call waits for other hosts */
     bool gone;                         /* the store is */
     bool settled;                      /* this rank has put a reason */
+    bool watched;                      /* there is a thread that is told of reasons */
     struct shc_hosts_reason told;
     struct shc_lateness lateness; /* of the call */
     uint64_t late_ns;             /* when a line about it is due; does not change */
@@ -51,6 +52,9 @@ SHC_NODISCARD enum shc_status shc_dead_init(struct shc_hosts *hosts, const struc
 /* The engines are there: from now on failures of other hosts are told. */
 SHC_NODISCARD enum shc_status shc_dead_start(struct shc_hosts *hosts,
                                              const struct shc_watch *watch);
+
+/* The same on a rank that has messages with other hosts: it must be told, too, while it is in no call. */
+SHC_NODISCARD enum shc_status shc_dead_watch(struct shc_hosts *hosts);
 
 /* A call begins, and ends. The begin fails if the group has failed on another host. */
 SHC_NODISCARD enum shc_status shc_dead_begin(const struct shc_hosts_call *call);

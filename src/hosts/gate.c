@@ -19,6 +19,8 @@ struct shc_gate {
 struct shc_ticket {
     struct shc_gate *gate;
     bool in_flight, abandoned;
+    void (*done)(void *arg, const char *error); /* or NULL */
+    void *arg;
     char error[SHC_HOSTS_ERROR_BYTES];
 };
 
@@ -85,9 +87,32 @@ struct shc_ticket *shc_gate_ticket(struct shc_gate *gate)
     return ticket;
 }
 
+struct shc_ticket *shc_gate_callback(struct shc_gate *gate,
+                                     void (*done)(void *arg, const char *error), void *arg)
+{
+    struct shc_ticket *ticket = shc_gate_ticket(gate);
+    if (ticket) {
+        ticket->done = done;
+        ticket->arg = arg;
+        ticket->abandoned = true;
+    }
+    return ticket;
+}
+
+/* Tells the one who asked for it. */
+static void tell(const struct shc_ticket *ticket, const char *error)
+{
+    char text[SHC_HOSTS_ERROR_BYTES] = "";
+    if (error)
+        snprintf(text, sizeof text, "%s", *error ? error : "no reason is given");
+    ticket->done(ticket->arg, text);
+}
+
 void shc_ticket_done(struct shc_ticket *ticket, const char *error)
 {
     struct shc_gate *gate = ticket->gate;
+    if (ticket->done)
+        tell(ticket, error);
     pthread_mutex_lock(&gate->lock);
     if (error)
         snprintf(ticket->error, sizeof ticket->error, "%s", *error ? error : "no reason is given");

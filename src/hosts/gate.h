@@ -23,6 +23,11 @@ char *shc_gate_stage(struct shc_gate *gate);
 /* For a call that is about to begin; NULL: no memory. It ends with shc_gate_wait() or shc_gate_abandon(). */
 struct shc_ticket *shc_gate_ticket(struct shc_gate *gate);
 
+/* For a call that nobody waits for: `done` is told how it ended (error "": well), by the thread that ends it, and the
+ * ticket is gone. NULL: no memory. */
+struct shc_ticket *shc_gate_callback(struct shc_gate *gate,
+                                     void (*done)(void *arg, const char *error), void *arg);
+
 /* Waits until the call has ended, at most `slice_ns`. False: it has not. True: the ticket is gone, and `error` (of
  * SHC_HOSTS_ERROR_BYTES) says why it failed, or is "". */
 bool shc_gate_wait(struct shc_ticket *ticket, uint64_t slice_ns, char *error);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "hosts/group.h"
 #include "hosts/hosts_late.h"
+#include "hosts/hosts_p2p.h"
 
 #include "shm/base/lateness.h"
 #include "shm/base/num.h"
@@ -344,6 +345,64 @@ enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabr
                : say(error, SHC_ERR_NOMEM, "no memory for what tells of failures");
 }
 
+/* ---- messages ---- */
+
+enum shc_status shc_hosts_connect_p2p(struct shc_hosts *hosts, const struct shc_p2p_fabric *engine,
+                                      char *error)
+{
+    if (hosts->p2p || shc_hosts_p2p_create(hosts, engine, &hosts->p2p) == SHC_OK)
+        return SHC_OK;
+    return say(error, SHC_ERR_NOMEM, "no memory for messages between hosts");
+}
+
+/* Messages that may come from another host are carried. */
+static enum shc_status carry(struct shc_hosts *hosts, char *error)
+{
+    char why[64];
+    const int failed = shc_hosts_p2p_start(hosts->p2p);
+    if (failed)
+        snprintf(error, SHC_HOSTS_ERROR_BYTES, "no thread for messages between hosts: %s",
+                 strerror_r(failed, why, sizeof why));
+    return failed ? SHC_ERR_SYSTEM : shc_dead_watch(hosts);
+}
+
+enum shc_status shc_hosts_find_peer(struct shc_hosts *hosts, enum shc_op_kind kind, int *peer,
+                                    char *error)
+{
+    const int rank = *peer;
+    const char *call = shc_op_kind_name(kind);
+    const bool any = rank == SHC_ANY_SOURCE && kind == SHC_RECV;
+    if (!any && (rank < 0 || rank >= hosts->plan.world)) {
+        snprintf(error, SHC_HOSTS_ERROR_BYTES, "%s: the peer %d is not a rank (0 to %d)", call,
+                 rank, hosts->plan.world - 1);
+        return SHC_ERR_INVALID;
+    }
+    if (!any && shc_hosts_host_of(hosts, rank) == hosts->host) {
+        *peer = shc_hosts_local_of(hosts, rank);
+        return SHC_OK;
+    }
+    if (any && hosts->plan.hosts == 1)
+        return SHC_OK;
+    if (!hosts->p2p) {
+        snprintf(error, SHC_HOSTS_ERROR_BYTES,
+                 "%s: this group has no engine for messages between hosts", call);
+        return SHC_ERR_UNSUPPORTED;
+    }
+    if (!any)
+        *peer = shc_hosts_p2p_index(hosts->p2p, rank);
+    return carry(hosts, error);
+}
+
+int shc_hosts_peer_rank(const struct shc_hosts *hosts, int number)
+{
+    const int locals = shc_hosts_plan_size(&hosts->plan, hosts->host);
+    if (number < 0)
+        return number;
+    if (number < locals)
+        return hosts->plan.rank_at[hosts->plan.first[hosts->host] + number];
+    return shc_hosts_p2p_rank(hosts->p2p, number);
+}
+
 /* ---- running ---- */
 
 static enum shc_status barrier(const struct shc_hosts_call *call)
@@ -448,8 +507,11 @@ void shc_hosts_close(struct shc_hosts *hosts)
     const bool forked = is_forked(hosts);
     shc_comm_close(hosts->island); /* first: a thread of the sequencer may be inside */
     shc_comm_close(hosts->sequencer);
-    if (!forked)
-        shc_dead_close(hosts);
+    if (forked)
+        return;
+    if (hosts->p2p)
+        shc_hosts_p2p_close(hosts->p2p);
+    shc_dead_close(hosts);
 }
 
 void shc_hosts_free(struct shc_hosts *hosts)
@@ -461,6 +523,8 @@ void shc_hosts_free(struct shc_hosts *hosts)
     if (hosts->gate)
         shc_gate_release(hosts->gate);
     free(hosts->sources);
+    if (!forked && hosts->p2p)
+        shc_hosts_p2p_free(hosts->p2p);
     if (!forked)
         shc_dead_free(hosts);
     shc_hosts_plan_fini(&hosts->plan);

@@ -81,7 +81,8 @@ struct shc_hosts {
     struct shc_fabric line, rail;
     struct shc_gate *gate; /* NULL: not connected */
     struct shc_hosts_stage stage;
-    struct shc_dead dead; /* what is known of failures of other hosts */
+    struct shc_hosts_p2p *p2p; /* NULL: no messages between hosts */
+    struct shc_dead dead;      /* what is known of failures of other hosts */
     size_t payload_bytes;
     const void **sources;           /* room for a pointer for each host */
     uint64_t *in_bytes, *out_bytes; /* and for its blocks of an exchange */

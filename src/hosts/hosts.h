@@ -45,6 +45,21 @@ struct shc_fabric {
 };
 
 /*
+ * One engine among all ranks of the group, for messages; a rank's place in it is its number. As for struct shc_fabric: a
+ * function begins a call and returns 0, or an errno. Calls between two ranks with one slot meet in their order, and
+ * their sizes are equal.
+ */
+struct shc_p2p_fabric {
+    void *ctx;
+    int (*send)(void *ctx, const void *data, size_t bytes, int rank, uint32_t slot,
+                struct shc_ticket *ticket);
+    int (*receive)(void *ctx, void *data, size_t bytes, int rank, uint32_t slot,
+                   struct shc_ticket *ticket); /* rank -1: from any */
+    /* No further call begins; receives that are under way end soon, with an error. */
+    void (*stop)(void *ctx);
+};
+
+/*
  * Waits for a key of the group's store, on a connection of its own: a clone, say. One thread of the library at a time
  * uses it, and the first one begins in shc_hosts_connect().
  */
@@ -105,6 +120,11 @@ enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabr
                                   const struct shc_fabric *rail, const struct shc_watch *watch,
                                   char *error);
 
+/* Messages between hosts go by that engine, which is copied. After shc_hosts_connect(), before any message. Without it
+ * there are messages among the ranks of a host alone. SHC_ERR_NOMEM. */
+enum shc_status shc_hosts_connect_p2p(struct shc_hosts *hosts, const struct shc_p2p_fabric *engine,
+                                      char *error);
+
 /* Makes each call that an engine has, with a few bytes, and then a barrier: what an engine lacks is found now, and not
  * in the middle of a job. Collective; fails on all ranks or on none. */
 enum shc_status shc_hosts_prove(struct shc_hosts *hosts, char *error);
@@ -128,8 +148,17 @@ enum shc_status shc_hosts_submit(struct shc_hosts *hosts, const struct shc_op *o
  * long as `hosts`. */
 struct shc_comm *shc_hosts_get_sequencer(const struct shc_hosts *hosts);
 
-/* The group of the ranks of this host, for messages among them: a rank's number in it is its `local`. */
+/* The group of the ranks of this host, which matches messages. */
 struct shc_comm *shc_hosts_get_island(const struct shc_hosts *hosts);
+
+/* For a SHC_SEND or SHC_RECV, which goes to shc_run() or shc_submit() of the island: *peer, a rank or SHC_ANY_SOURCE,
+ * gets the number that it has there. SHC_ERR_INVALID: it is no rank. SHC_ERR_UNSUPPORTED: it is on another host, and
+ * there is no engine for messages. SHC_ERR_SYSTEM: no thread. */
+enum shc_status shc_hosts_find_peer(struct shc_hosts *hosts, enum shc_op_kind kind, int *peer,
+                                    char *error);
+
+/* The rank with that number in the island, as of shc_request_source(). */
+int shc_hosts_peer_rank(const struct shc_hosts *hosts, int number);
 
 int shc_hosts_world_size(const struct shc_hosts *hosts);
 

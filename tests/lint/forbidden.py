@@ -60,6 +60,7 @@ PRIVATE_STATE = (
         "src/shm/comm/*",
         "src/shm/exec/*.c",
         "src/shm/proto/*.c",
+        "src/hosts/flights.c",
         "src/hosts/gate.c",
         "src/hosts/life.c",
     ),

@@ -21,7 +21,7 @@ PARTS = {
     + tuple(
         f"shm/base/{name}.h" for name in ("attrs", "atomic", "once", "num", "clock", "lateness")
     ),
-    "hosts": ("hosts/*", PUBLIC)
+    "hosts": ("hosts/*", PUBLIC, "shm/p2p/remote.h")
     + tuple(f"shm/base/{name}.h" for name in ("attrs", "num", "once", "clock", "lateness")),
 }
 

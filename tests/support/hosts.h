@@ -4,6 +4,7 @@
 // process.
 #include "tests/support/elements.h"
 #include "tests/support/fabric.h"
+#include "tests/support/mesh.h"
 #include "tests/support/ranks.h"
 
 namespace shmcoll::test
@@ -100,6 +101,7 @@ struct HostsGroup {
 
 struct HostsOptions {
     int rails = 0;
+    Mesh *mesh = nullptr; // for messages between hosts
     uint64_t late_ns = 0;
     std::function<shc_store(int rank, const shc_store &)> store; // in the place of the run's
     std::function<const shc_watch *(const HostsGroup &)> watch;  // a leader's
@@ -153,6 +155,11 @@ inline void run_hosts(const Labels &labels, Network &network,
                                         group.error),
                       SHC_OK)
                 << group.error;
+            const shc_p2p_fabric p2p = how.mesh ? how.mesh->fabric(group.rank) : shc_p2p_fabric{};
+            if (how.mesh) {
+                ASSERT_EQ(shc_hosts_connect_p2p(group.hosts, &p2p, group.error), SHC_OK)
+                    << group.error;
+            }
             body(group);
             if (group.hosts)
                 shc_hosts_free(group.hosts);

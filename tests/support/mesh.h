@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// An engine for messages between the ranks of one process (struct shc_p2p_fabric): sends and receives of two ranks
+// meet by their slot, in order. A thread of its own ends them. It can be told to fail.
+
+extern "C" {
+#include "hosts/hosts.h"
+}
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace shmcoll::test
+{
+
+class Mesh
+{
+  public:
+    // `spoils`: changes the bytes of a message, as a rank that lies would.
+    using Spoiler = std::function<void(int from, int to, uint32_t slot, std::vector<char> &bytes)>;
+
+    explicit Mesh(Spoiler spoils = nullptr)
+        : spoils_(std::move(spoils)), worker_([this] { work(); })
+    {
+    }
+    Mesh(const Mesh &) = delete;
+
+    ~Mesh()
+    {
+        {
+            std::lock_guard<std::mutex> guard(lock_);
+            stopping_ = true;
+        }
+        moved_.notify_all();
+        worker_.join();
+    }
+
+    shc_p2p_fabric fabric(int rank)
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        ports_.push_back({this, rank});
+        return {&ports_.back(), send, receive, stop};
+    }
+
+    // The rank's process is gone: all calls with it fail, now and later.
+    void cut(int rank)
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        cut_.push_back(rank);
+        end_if(sends_, [&](const Part &part) { return part.from == rank || part.to == rank; });
+        end_if(receives_, [&](const Part &part) { return part.from == rank || part.to == rank; });
+        moved_.notify_all();
+    }
+
+  private:
+    struct Port {
+        Mesh *mesh;
+        int rank;
+    };
+    struct Part {
+        int from, to; // from -1: any
+        uint32_t slot;
+        void *data;
+        size_t bytes;
+        shc_ticket *ticket;
+    };
+    struct End {
+        shc_ticket *ticket;
+        const char *error;
+    };
+
+    static int send(void *ctx, const void *data, size_t bytes, int rank, uint32_t slot,
+                    shc_ticket *ticket)
+    {
+        auto *port = static_cast<Port *>(ctx);
+        port->mesh->post(port->mesh->sends_,
+                         {port->rank, rank, slot, const_cast<void *>(data), bytes, ticket});
+        return 0;
+    }
+
+    static int receive(void *ctx, void *data, size_t bytes, int rank, uint32_t slot,
+                       shc_ticket *ticket)
+    {
+        auto *port = static_cast<Port *>(ctx);
+        port->mesh->post(port->mesh->receives_, {rank, port->rank, slot, data, bytes, ticket});
+        return 0;
+    }
+
+    static void stop(void *ctx)
+    {
+        auto *port = static_cast<Port *>(ctx);
+        Mesh *mesh = port->mesh;
+        std::lock_guard<std::mutex> guard(mesh->lock_);
+        mesh->end_if(mesh->receives_, [&](const Part &part) { return part.to == port->rank; });
+        mesh->end_if(mesh->sends_, [&](const Part &part) { return part.from == port->rank; });
+        mesh->moved_.notify_all();
+    }
+
+    bool is_cut(int rank) const
+    {
+        for (int one : cut_)
+            if (one == rank)
+                return true;
+        return false;
+    }
+
+    template <class Which>
+    void end_if(std::list<Part> &parts, Which which)
+    {
+        for (auto part = parts.begin(); part != parts.end();)
+            if (which(*part)) {
+                ends_.push_back({part->ticket, "Connection closed by peer"});
+                part = parts.erase(part);
+            } else {
+                ++part;
+            }
+    }
+
+    void post(std::list<Part> &parts, const Part &part)
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        if (is_cut(part.from) || is_cut(part.to)) {
+            ends_.push_back({part.ticket, "Connection closed by peer"});
+        } else {
+            parts.push_back(part);
+            match();
+        }
+        moved_.notify_all();
+    }
+
+    void match()
+    {
+        for (auto send = sends_.begin(); send != sends_.end();) {
+            auto to = receives_.begin();
+            for (; to != receives_.end(); ++to)
+                if (to->to == send->to && to->slot == send->slot &&
+                    (to->from == -1 || to->from == send->from))
+                    break;
+            if (to == receives_.end()) {
+                ++send;
+                continue;
+            }
+            const bool good = to->bytes == send->bytes; // a real engine would end the process
+            const char *error = good ? nullptr : "a message of another size";
+            if (good) {
+                const auto *data = static_cast<const char *>(send->data);
+                std::vector<char> bytes(data, data + send->bytes);
+                if (spoils_)
+                    spoils_(send->from, send->to, send->slot, bytes);
+                memcpy(to->data, bytes.data(), bytes.size());
+            }
+            ends_.push_back({send->ticket, error});
+            ends_.push_back({to->ticket, error});
+            receives_.erase(to);
+            send = sends_.erase(send);
+        }
+    }
+
+    void work()
+    {
+        std::unique_lock<std::mutex> guard(lock_);
+        while (!stopping_ || !ends_.empty()) {
+            if (ends_.empty()) {
+                moved_.wait(guard);
+                continue;
+            }
+            const End end = ends_.front();
+            ends_.pop_front();
+            guard.unlock();
+            shc_ticket_done(end.ticket, end.error);
+            guard.lock();
+        }
+    }
+
+    const Spoiler spoils_;
+    std::mutex lock_;
+    std::condition_variable moved_;
+    std::deque<Port> ports_;
+    std::list<Part> sends_, receives_;
+    std::deque<End> ends_;
+    std::vector<int> cut_;
+    bool stopping_ = false;
+    std::thread worker_;
+};
+
+} // namespace shmcoll::test
